@@ -1,0 +1,6 @@
+"""realrun: execute a simlab program with torch.distributed, and hold the simulation against what happened."""
+
+from realrun.job import Job
+from realrun.pool import Pool, RunError
+
+__all__ = ["Job", "Pool", "RunError"]

@@ -1,0 +1,172 @@
+"""python -m realrun: predict a pipeline program, execute it with torch.distributed, print both and the error between."""
+
+import argparse
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+
+from simlab.errors import InputError, ProgramError, SimlabError
+from simlab.program import Program
+from simlab.schedules import ALIASES, SCHEDULES, generate
+from simlab.units import MS
+
+EPILOG = """what happens: each op kind and each link is timed alone (calibration.json), the simulator predicts the step from
+that (predicted.json), then the program runs (measured.json), and both are compared. Loss and gradients are held against
+the same model in one process.
+
+examples:
+  python -m realrun --schedule gpipe,1f1b --pp 4 --microbatches 8
+  python -m realrun --schedule 1f1b --pp 2 --microbatches 8 --compute real
+  python -m realrun --schedule gpipe,1f1b --pp 4 --microbatches 8 --forward-ms 20 --link-ms 5
+  python -m realrun --csv mine.csv
+  torchrun --nproc-per-node 4 -m realrun --schedule 1f1b --pp 4 --microbatches 16
+
+exit status: 0 done, 1 the run or a check failed, 2 bad arguments"""
+
+
+def main(argv=None):
+    """Run the command line; returns the exit status. The report goes to stdout, progress and messages to stderr."""
+    arguments = parser().parse_args(argv)
+    try:
+        missing = [name for name in ("torch", "matplotlib", "plotly") if importlib.util.find_spec(name) is None]
+        if missing:
+            raise InputError(f"{' and '.join(missing)} not installed: run `make demo`, or pip install 'simlab[real]'")
+        return run(arguments)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 1
+    except InputError as error:
+        return _complain(arguments, error, 2)
+    except SimlabError as error:
+        return _complain(arguments, error, 1)
+
+
+def run(arguments):
+    """Make the job, run it in processes of our own or as a rank under torchrun, report."""
+    from realrun import launch
+    from realrun.report import failures, load_calibration, run_report, summary, write_html, write_pictures
+
+    programs = load_programs(arguments)
+    ranks = len(next(iter(programs.values())).ranks)
+    device = launch.choose_device(arguments.device, ranks)
+    job = make_job(arguments, programs, ranks, device)
+    job.validate()
+    result = launch.run(job, device, port=arguments.port, say=_say)
+    if result is None:
+        return 0  # another rank reports
+    results = [run_report(job, run) for run in result["runs"]]
+    for run, (_, predicted, measured) in zip(result["runs"], results):
+        write_pictures(run["folder"], predicted, measured)
+    write_html(Path(job.out) / "report.html", job, results, load_calibration(job))
+    reports = [report for report, _, _ in results]
+    wrong = [line for report in reports for line in failures(report, max_error=_fraction(arguments.max_error))]
+    if arguments.json:
+        print(json.dumps({"ok": not wrong, "runs": reports, "failed": wrong, "out": job.out, "calibration": result["calibration"]}))
+    else:
+        print("\n\n".join(summary(job, report) for report in reports))
+        print(f"\nreport: {Path(job.out) / 'report.html'}   pictures: {', '.join(str(Path(run['folder']) / 'timeline.png') for run in result['runs'])}")
+    for line in wrong:
+        print(f"failed: {line}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def load_programs(arguments):
+    """{name: Program} that the arguments ask for."""
+    if arguments.csv:
+        if arguments.schedule or arguments.pp is not None or arguments.microbatches is not None:
+            raise InputError("--csv brings its own order, stages and microbatches: leave out --schedule, --pp and --microbatches")
+        programs = [Program.from_csv(arguments.csv)]
+    else:
+        if arguments.pp is None or arguments.microbatches is None:
+            raise InputError("give --pp and --microbatches, both at least 1 (or --csv)")
+        names = [name.strip() for name in (arguments.schedule or "gpipe,1f1b").split(",")]
+        programs = [generate(name, arguments.pp, arguments.microbatches) for name in names]
+    return {program.name: program for program in programs}
+
+
+def make_job(arguments, programs, ranks, device):
+    """The `Job` that the arguments ask for."""
+    from realrun.job import Job, choose_compute
+
+    forward_ms = 20.0 if arguments.forward_ms is None else arguments.forward_ms
+    backward_ms = 2 * forward_ms if arguments.backward_ms is None else arguments.backward_ms
+    padded_time_given = arguments.forward_ms is not None or arguments.backward_ms is not None
+    compute, why = choose_compute(ranks, asked=arguments.compute, padded_time_given=padded_time_given, device=device)
+    if padded_time_given and compute != "padded":
+        raise InputError(f"--forward-ms and --backward-ms set the pace of padded compute, but compute is {compute}: leave one out")
+    sizes = ("layers", "hidden", "heads", "seq", "microbatch_size")
+    return Job(
+        programs={name: str(program) for name, program in programs.items()},
+        compute=compute,
+        why_compute=why,
+        forward_s=forward_ms * MS,
+        backward_s=backward_ms * MS,
+        steps=arguments.steps,
+        warmup=arguments.warmup,
+        link_s=arguments.link_ms * MS,
+        link_bytes_per_s=None if arguments.link_gbps is None else arguments.link_gbps * 1e9 / 8,
+        model={name: getattr(arguments, name) for name in sizes},
+        checked=not arguments.no_check,
+        timeout_s=arguments.timeout,
+        out=arguments.out,
+    )
+
+
+def _fraction(percent):
+    return None if percent is None else percent / 100
+
+
+def _say(text):
+    if os.environ.get("RANK", "0") == "0":
+        print(text, file=sys.stderr, flush=True)
+
+
+def _complain(arguments, error, status):
+    partial = [str(path) for path in getattr(error, "partial", [])]
+    if status == 1 and arguments.json:
+        print(json.dumps({"ok": False, "error": str(error), "partial": partial}))
+    kind = "failed" if status == 1 else "error"
+    hint = " (--no-check runs it all the same)" if isinstance(error, ProgramError) else ""
+    print(f"{kind}: {error}{hint}", file=sys.stderr)
+    if partial:
+        print(f"what was recorded until then: {', '.join(partial)}", file=sys.stderr)
+    return status
+
+
+def parser():
+    """The argument parser."""
+    top = argparse.ArgumentParser(
+        prog="python -m realrun", description=__doc__.split(": ", 1)[1], epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = ", ".join([*SCHEDULES, *(f"{alias} (= {name})" for alias, name in ALIASES.items())])
+    what = top.add_argument_group("what to run")
+    what.add_argument("--schedule", metavar="NAMES", help=f"comma-separated: {names} (default gpipe,1f1b)")
+    what.add_argument("--pp", type=int, metavar="P", help="pipeline stages, one process each")
+    what.add_argument("--microbatches", type=int, metavar="M", help="microbatches in a step")
+    what.add_argument("--csv", metavar="FILE", help="run this program instead of a schedule")
+    what.add_argument("--steps", type=int, default=5, metavar="N", help="measured training steps (default 5)")
+    what.add_argument("--warmup", type=int, default=1, metavar="N", help="steps run before them and not counted (default 1)")
+    how = top.add_argument_group("how")
+    how.add_argument("--compute", choices=("padded", "real"), help="padded: small tensors, then sleep to the op's time; real: the model's own math (default: real where every rank has a core)")  # fmt: skip
+    how.add_argument("--forward-ms", type=float, metavar="F", help="padded: one forward of one stage, ms (default 20)")
+    how.add_argument("--backward-ms", type=float, metavar="B", help="padded: one backward of one stage, ms (default twice F)")
+    how.add_argument("--link-ms", type=float, default=0.0, metavar="C", help="add this latency to every message, ms (default 0)")
+    how.add_argument("--link-gbps", type=float, metavar="G", help="limit every link to this bandwidth, Gbit/s")
+    how.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="cuda needs one GPU per rank (default auto)")
+    model = top.add_argument_group("the model, a byte-level GPT (defaults: small for padded compute, larger for real)")
+    for name in ("layers", "hidden", "heads", "seq", "microbatch-size"):
+        model.add_argument(f"--{name}", type=int, metavar="N")
+    rest = top.add_argument_group("the rest")
+    rest.add_argument("--out", default="out", metavar="DIR", help="where everything is written (default out)")
+    rest.add_argument("--max-error", type=float, metavar="PERCENT", help="fail if a predicted step is further off than this")
+    rest.add_argument("--no-check", action="store_true", help="run a program that validation refuses, e.g. to see a deadlock")
+    rest.add_argument("--timeout", type=float, default=60.0, metavar="S", help="give up after so many seconds in which no rank moves (default 60)")
+    rest.add_argument("--port", type=int, default=0, metavar="N", help="port of the rendezvous on 127.0.0.1 (default: a free one)")
+    rest.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    return top
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""What autograd really holds for the backward, counted while it holds it."""
+
+from contextlib import contextmanager
+
+import torch
+
+
+class SavedActivations:
+    """Counts the tensors that autograd saves, per (stage, microbatch), and forgets them when autograd does.
+
+    Parameters are not counted (they live anyway); tensors that share storage are counted once.
+    """
+
+    def __init__(self, parameters):
+        self._not_counted = {parameter.untyped_storage().data_ptr() for parameter in parameters}
+        self._holders = {}  # storage address: number of saved tensors in it
+        self._tensors = {}  # (stage, microbatch): number of saved tensors
+        self.bytes = 0
+
+    @property
+    def live(self):
+        """Number of (stage, microbatch) pairs of which something is held."""
+        return len(self._tensors)
+
+    @contextmanager
+    def saving(self, key):
+        """What autograd saves inside belongs to `key` = (stage, microbatch)."""
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: self._pack(tensor, key), _unpack):
+            yield
+
+    def _pack(self, tensor, key):
+        storage = tensor.untyped_storage()
+        address = storage.data_ptr()
+        if address in self._not_counted:
+            return tensor
+        self._tensors[key] = self._tensors.get(key, 0) + 1
+        self._holders[address] = self._holders.get(address, 0) + 1
+        if self._holders[address] == 1:
+            self.bytes += storage.nbytes()
+        return _Saved(self, tensor, key, address, storage.nbytes())
+
+    def release(self, key, address, nbytes):
+        """One saved tensor is gone."""
+        self._tensors[key] -= 1
+        if not self._tensors[key]:
+            del self._tensors[key]
+        self._holders[address] -= 1
+        if not self._holders[address]:
+            del self._holders[address]
+            self.bytes -= nbytes
+
+
+class _Saved:
+    """What autograd holds in place of a tensor; its end is the tensor's end."""
+
+    __slots__ = ("_ledger", "_where", "tensor")
+
+    def __init__(self, ledger, tensor, *where):
+        self._ledger, self.tensor, self._where = ledger, tensor, where
+
+    def __del__(self):
+        self._ledger.release(*self._where)
+
+
+def _unpack(saved):
+    return saved.tensor if isinstance(saved, _Saved) else saved

@@ -1,0 +1,144 @@
+"""What to run: programs, model sizes, compute mode, link pace. Plain JSON values, so that it can cross processes."""
+
+import os
+from dataclasses import asdict, dataclass, field
+
+from simlab.errors import InputError
+from simlab.program import Program
+from simlab.validation import validate
+
+COMPUTE = ("padded", "real", "cuda")
+EXECUTED_KINDS = "FB"  # those with a function in realrun.executor.OP_FUNCTIONS
+SMALL = {"layers": 1, "hidden": 64, "heads": 4, "seq": 32, "microbatch_size": 1}  # per stage; for padded compute
+LARGER = {"layers": 2, "hidden": 192, "heads": 6, "seq": 128, "microbatch_size": 4}  # per stage; the model is the load
+
+
+@dataclass(kw_only=True)
+class Job:
+    """One session of the executor: calibrate, predict, run and check each program in turn."""
+
+    programs: dict[str, str]
+    """{name: text form}, see `Program.from_text`. All have the same number of ranks."""
+    compute: str
+    """'padded': real math on small tensors, then sleep to `forward_s` / `backward_s`. 'real': the model's own math
+    on a CPU core. 'cuda': on a GPU."""
+    why_compute: str = "asked for"
+    """Why this compute mode was chosen; said in every report."""
+    forward_s: float = 0.02
+    """Padded compute: seconds of one F of one stage."""
+    backward_s: float = 0.04
+    """Padded compute: seconds of one B of one stage."""
+    steps: int = 5
+    """Measured training steps, after `warmup` steps that are run and not counted."""
+    warmup: int = 1
+    link_s: float = 0.0
+    """Extra latency of each message, kept by arrival stamps."""
+    link_bytes_per_s: float | None = None
+    """Bandwidth of each directed link, kept by arrival stamps; None: as fast as the machine."""
+    model: dict = field(default_factory=dict)
+    """layers, hidden, heads, seq, microbatch_size; what is left out has a default that suits `compute`."""
+    checked: bool = True
+    """False: run a program even though validation refuses it."""
+    timeout_s: float = 60.0
+    """Seconds without any rank making progress after which the run is given up."""
+    out: str = "out"
+    """Folder for calibration, predictions, traces and reports."""
+
+    def __post_init__(self):
+        for name, value, least in (("steps", self.steps, 1), ("warmup", self.warmup, 0)):
+            if value < least:
+                raise InputError(f"{value} {name}: give at least {least}")
+        for name, value in (("forward", self.forward_s), ("backward", self.backward_s), ("timeout", self.timeout_s)):
+            if not 0 < value < float("inf"):
+                raise InputError(f"{name} time {value} s: give a finite time above 0")
+        if not 0 <= self.link_s < float("inf"):
+            raise InputError(f"link latency {self.link_s} s: give a finite time, 0 or more")
+        if self.link_bytes_per_s is not None and not self.link_bytes_per_s > 0:
+            raise InputError(f"link bandwidth {self.link_bytes_per_s} bytes/s: give a number above 0")
+        if self.compute == "cuda" and self.paced:
+            raise InputError("paced links need the CPU's clock: on CUDA the real link is what is measured; leave out --link-*")
+        forms = {(len(self.program(name).ranks), self.program(name).stages) for name in self.programs}
+        if len(forms) != 1:
+            raise InputError(f"programs of {sorted(forms)} (ranks, stages): those of one job must have the same")
+        self.model = self._complete_model(dict(self.model))
+
+    def _complete_model(self, model):
+        stages = self.program(next(iter(self.programs))).stages
+        default = SMALL if self.compute == "padded" else LARGER
+        model = {key: value if model.get(key) is None else model[key] for key, value in default.items()} | (
+            {"layers": default["layers"] * stages} if model.get("layers") is None else {}
+        )
+        for key, value in model.items():
+            if value < 1:
+                raise InputError(f"{key} = {value}: give at least 1")
+        if model["hidden"] % model["heads"]:
+            raise InputError(f"hidden = {model['hidden']} is not divisible by heads = {model['heads']}")
+        if model["layers"] < stages:
+            raise InputError(f"{model['layers']} layers cannot be cut into {stages} stages: give at least one layer a stage")
+        return model
+
+    @property
+    def paced(self):
+        """Whether links are slowed by arrival stamps."""
+        return self.link_s > 0 or self.link_bytes_per_s is not None
+
+    @property
+    def ranks(self):
+        """Number of processes."""
+        return len(self.program(next(iter(self.programs))).ranks)
+
+    def program(self, name):
+        """The `Program` called `name`."""
+        return Program.from_text(self.programs[name], name=name)
+
+    def pairs(self):
+        """[(a, b)], a < b: the ranks that exchange messages in any of the programs."""
+        lowered = [self.program(name).lowered for name in self.programs]
+        talk = {(rank, step.destination) for ranks in lowered for rank, steps in enumerate(ranks) for step in steps}
+        return sorted({tuple(sorted(pair)) for pair in talk if pair[1] is not None})
+
+    def validate(self):
+        """Refuse what cannot run: `ProgramError` names rank, op and reason."""
+        for name in self.programs:
+            program = self.program(name)
+            if self.checked:
+                validate(program)
+            for rank, ops in enumerate(program.ranks):
+                for op in ops:
+                    if op.kind not in EXECUTED_KINDS:
+                        raise InputError(f"{name}: rank {rank}: {op}: the executor runs {' and '.join(EXECUTED_KINDS)} so far")
+
+    def model_bytes(self):
+        """Bytes that all ranks together need for the model, about.
+
+        Per parameter 16 B for training in fp32 with Adam (weight, gradient, two moments). The gradient check adds
+        16 B (weight and gradient in fp64) for the rank's own stage, and as much for the *whole* model on every rank,
+        which computes the reference by itself. Activations are left out.
+        """
+        hidden, layers = self.model["hidden"], self.model["layers"]
+        parameters = layers * (12 * hidden**2 + 13 * hidden) + hidden * (2 * 256 + self.model["seq"] + 2)
+        return parameters * (16 + 16 + 16 * self.ranks)
+
+    def to_json(self):
+        return asdict(self)
+
+
+def choose_compute(ranks, *, asked=None, padded_time_given=False, device="cpu", cores=None):
+    """(compute mode, why): the default is real math where every rank has a core of its own, padded elsewhere."""
+    cores = cores or usable_cores()
+    if device == "cuda":
+        if asked == "padded":
+            raise InputError("padded compute is for the CPU: on CUDA the kernels' own times are measured; use --device cpu")
+        return "cuda", f"{ranks} CUDA devices for {ranks} ranks"
+    if asked:
+        return asked, "asked for"
+    if padded_time_given:
+        return "padded", "op times were given"
+    if ranks <= cores:
+        return "real", f"{ranks} ranks on {cores} cores"
+    return "padded", f"{ranks} ranks on only {cores} cores"
+
+
+def usable_cores():
+    """Processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,120 @@
+"""Calibration: op times and link speeds, each measured apart from any pipeline and before it."""
+
+import time
+from statistics import median
+
+import torch
+import torch.distributed as dist
+
+from realrun.clock import now
+from simlab.program import Op
+
+OP_ROUNDS, OP_WARMUP = 9, 3
+LINK_ROUNDS, LINK_WARMUP = 9, 2
+REST_S = 0.01
+
+
+def op_times(executor, tokens, targets, world, at_once):
+    """{stage: {op kind: [seconds of each round]}} of this rank's stages; called by all ranks together.
+
+    An F and its B run in turn on random inputs, through the executor's own functions, with no messages. The ranks
+    take turns, `at_once` of them at a time: 1 where each shall have the machine to itself, as many as there are
+    cores for padded ops, which sleep most of their time.
+    """
+    samples = {}
+    for first in range(0, world, at_once):
+        dist.barrier()
+        if first <= executor.rank < first + at_once:
+            for stage in executor.stages:
+                samples[stage] = _stage_times(executor, stage, tokens, targets)
+    dist.barrier()
+    for module in executor.stages.values():
+        module.zero_grad(set_to_none=True)
+    return samples
+
+
+def _stage_times(executor, stage, tokens, targets):
+    executor.tokens, executor.targets, executor.saved, executor.losses = tokens, targets, {}, []
+    shape, dtype = executor.message_form
+    timer, marks = executor.timer, {"F": [], "B": []}
+    timer.begin_step()
+    for round_number in range(OP_WARMUP + OP_ROUNDS):
+        x, gradient = (torch.randn(shape, dtype=dtype, device=tokens.device) for _ in range(2))
+        given = {"F": None if stage == 0 else x, "B": None if executor.stages[stage].is_last else gradient}
+        for kind in "FB":
+            start = timer.mark()
+            executor.run_op(Op(stage, kind, 0), given[kind])
+            end = timer.finish(kind, start)
+            if round_number >= OP_WARMUP:
+                marks[kind].append((start, end))
+    return {kind: [timer.seconds(end) - timer.seconds(start) for start, end in pairs] for kind, pairs in marks.items()}
+
+
+def link_times(channels, pairs, message_form):
+    """{(a, b): [(bytes, [one-way seconds of each round])]} measured by rank a for each pair a < b; called by all ranks.
+
+    Ping-pong through the same channels as the run's messages, one pair at a time. Before each send the sender rests
+    for `REST_S`, as it would compute between two messages of a run: a process that has just slept is slower by
+    several times than one that plays ping-pong without a pause. One way is half of the round trip less b's rest.
+    """
+    shape, dtype = message_form
+    elements = torch.Size(shape).numel()
+    measured = {}
+    for a, b in pairs:
+        dist.barrier()
+        if channels.rank in (a, b):
+            measured[a, b] = [_ping_pong(channels, a, b, count, dtype) for count in (1, elements, 8 * elements)]
+    dist.barrier()
+    return {pair: samples for pair, samples in measured.items() if pair[0] == channels.rank}
+
+
+def _ping_pong(channels, a, b, elements, dtype):
+    payload = torch.zeros(elements, dtype=dtype, device=channels.device)
+    rested = torch.zeros(1, dtype=torch.float64)
+    peer = b if channels.rank == a else a
+    rounds = LINK_WARMUP + LINK_ROUNDS
+    inbox = channels.inbox(peer, range(rounds), (elements,), dtype)
+    seconds = []
+    for round_number in range(rounds):
+        if channels.rank == a:
+            time.sleep(REST_S)
+            start_s = now()
+            channels.send(payload, b)
+            inbox.take(round_number)
+            _synchronize(channels.device)
+            end_s = now()
+            dist.recv(rested, b)
+            seconds.append((end_s - start_s - rested.item()) / 2)
+        else:
+            inbox.take(round_number)
+            _synchronize(channels.device)
+            start_s = now()
+            time.sleep(REST_S)
+            rested[0] = now() - start_s
+            channels.send(payload, a)
+            dist.send(rested, a)
+    channels.finish_sending()
+    return elements * dtype.itemsize, seconds[LINK_WARMUP:]
+
+
+def _synchronize(device):
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def fit_link(samples):
+    """{"latency_s", "bandwidth_bytes_per_s"} of t(S) = latency + S / bandwidth through [(bytes, [seconds])].
+
+    Least squares through the medians; where the slope comes out flat or negative (messages too small for
+    bandwidth to matter) bandwidth is infinite, written as 1e15, and latency the mean.
+    """
+    points = [(size, median(seconds)) for size, seconds in samples]
+    mean_size = sum(size for size, _ in points) / len(points)
+    mean_s = sum(seconds for _, seconds in points) / len(points)
+    spread = sum((size - mean_size) ** 2 for size, _ in points)
+    slope = sum((size - mean_size) * (seconds - mean_s) for size, seconds in points) / spread
+    if slope <= 1e-15:
+        return {"latency_s": mean_s, "bandwidth_bytes_per_s": 1e15}
+    return {"latency_s": max(0.0, mean_s - slope * mean_size), "bandwidth_bytes_per_s": 1 / slope}
+
+

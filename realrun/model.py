@@ -1,0 +1,65 @@
+"""A byte-level GPT, cut into pipeline stages."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+VOCAB = 256  # bytes
+
+
+class Block(nn.Module):
+    """A pre-norm transformer block (Radford et al. 2019, GPT-2): (batch, seq, hidden) → the same."""
+
+    def __init__(self, hidden, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
+        self.qkv, self.out = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)
+        self.up, self.down = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
+
+    def forward(self, x):
+        batch, seq, hidden = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(batch, seq, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, seq, hidden))
+        return x + self.down(functional.gelu(self.up(self.norm2(x))))
+
+
+class Stage(nn.Module):
+    """A contiguous part of the GPT. The first stage embeds bytes, the last one ends in logits.
+
+    First stage: int64 (batch, seq) in; others: (batch, seq, hidden) in. Last stage: logits (batch, seq, 256) out;
+    others: (batch, seq, hidden) out.
+    """
+
+    def __init__(self, sizes, stage, stages):
+        super().__init__()
+        torch.manual_seed(20_000 + stage)  # any process that builds this stage gets the same weights
+        hidden = sizes["hidden"]
+        first, last = layer_range(sizes["layers"], stage, stages)
+        self.is_first, self.is_last = stage == 0, stage == stages - 1
+        if self.is_first:
+            self.embed = nn.Embedding(VOCAB, hidden)
+            self.position = nn.Embedding(sizes["seq"], hidden)
+        self.blocks = nn.Sequential(*[Block(hidden, sizes["heads"]) for _ in range(first, last)])
+        if self.is_last:
+            self.norm = nn.LayerNorm(hidden)
+            self.head = nn.Linear(hidden, VOCAB, bias=False)
+
+    def forward(self, x):
+        if self.is_first:
+            x = self.embed(x) + self.position.weight[: x.shape[1]]
+        x = self.blocks(x)
+        return self.head(self.norm(x)) if self.is_last else x
+
+
+def layer_range(layers, stage, stages):
+    """(first, one past last) layer of `stage`: contiguous, sizes differing by at most one, the longer ones first."""
+    size, longer = divmod(layers, stages)
+    first = stage * size + min(stage, longer)
+    return first, first + size + (stage < longer)
+
+
+def loss(logits, targets):
+    """Mean cross-entropy in nats per byte."""
+    return functional.cross_entropy(logits.reshape(-1, VOCAB), targets.reshape(-1))

@@ -1,0 +1,203 @@
+"""What every rank does with a job: calibrate, predict, run, check. The same function on all ranks; rank 0 answers."""
+
+import json
+import platform
+import time
+from pathlib import Path
+from statistics import median
+
+import torch
+import torch.distributed as dist
+
+from realrun.channels import Channels
+from realrun.clock import offset_from_rank_0
+from realrun.compute import CudaTimer, HostTimer
+from realrun.executor import Executor
+from realrun.job import usable_cores
+from realrun.measure import fit_link, link_times, op_times
+from realrun.merge import step_trace
+from realrun.model import Stage
+from realrun.recorder import Recorder, Recording
+from realrun.reference import gradient_error, single_process
+from realrun.text import batch
+from simlab.calibration import Calibration
+
+CHECK_STEP = -1_000_000
+
+
+class Session:
+    """One rank's side of one job. `groups` are the two directed groups, see `realrun.channels`."""
+
+    def __init__(self, job, rank, device, groups, say):
+        self.job = job
+        self.rank = rank
+        self.world = job.ranks
+        self.device = device
+        self.groups = groups
+        self.say = say  # rank 0 tells people what is going on
+        self.out = Path(job.out)
+        model = job.model
+        self.message_shape = (model["microbatch_size"], model["seq"], model["hidden"])
+
+    def run(self):
+        """{"runs": [one dict per program], ...} on rank 0; None elsewhere."""
+        job = self.job
+        self.offset_s, self.uncertainty_s = offset_from_rank_0(self.rank, self.world)
+        pace = (job.link_s, job.link_bytes_per_s) if job.paced else None
+        self.channels = Channels(self.rank, self.device, self.groups, clock_offset_s=self.offset_s, pace=pace)
+        padding = {"F": job.forward_s, "B": job.backward_s} if job.compute == "padded" else None
+        self.timer = self._timer(padding)
+        if self.rank == 0:
+            self.out.mkdir(parents=True, exist_ok=True)
+        dist.barrier()
+        calibration = self._calibrate()
+        runs = [self._run_program(name, calibration) for name in job.programs]
+        return {"calibration": str(self.out / "calibration.json"), "runs": runs} if self.rank == 0 else None
+
+    # calibration and prediction -----------------------------------------------------------------------------
+
+    def _calibrate(self):
+        """The `Calibration`, on rank 0 (None elsewhere), written to the out folder before anything runs."""
+        job = self.job
+        self.say("calibrating: each op kind and each link alone")
+        program = job.program(next(iter(job.programs)))
+        executor = self._executor(program, torch.float32, recorder=None)
+        tokens, targets = self._batch(program, 0)
+        stage_times = op_times(executor, tokens, targets, self.world, at_once={"real": 1, "cuda": self.world}.get(job.compute, usable_cores()))
+        links = link_times(self.channels, job.pairs(), (self.message_shape, torch.float32))
+        mine = {"ops": stage_times, "links": [[*pair, samples] for pair, samples in links.items()],
+                "clock": [self.offset_s, self.uncertainty_s]}  # fmt: skip
+        everyone = [json.loads(data) for data in gather_bytes(json.dumps(mine).encode())]
+        if self.rank != 0:
+            return None
+        calibration = self._calibration(everyone)
+        calibration.save(self.out / "calibration.json")
+        return calibration
+
+    def _calibration(self, everyone):
+        job, seconds, links = self.job, {}, {}
+        for part in everyone:
+            for stage, kinds in part["ops"].items():
+                seconds[int(stage)] = {kind: median(samples) for kind, samples in kinds.items()}
+            for a, b, samples in part["links"]:
+                links[f"{a}-{b}"] = links[f"{b}-{a}"] = fit_link(samples)
+        stages = sorted(seconds)
+        return Calibration(
+            op_seconds={kind: [seconds[stage][kind] for stage in stages] for kind in "FB"},
+            links=links,
+            message_bytes=4 * torch.Size(self.message_shape).numel(),
+            cores=usable_cores() if job.compute == "real" else None,
+            metadata={
+                "compute": job.compute, "why_compute": job.why_compute, "model": job.model,
+                "asked_forward_s": job.forward_s if job.compute == "padded" else None,
+                "asked_backward_s": job.backward_s if job.compute == "padded" else None,
+                "asked_link_s": job.link_s, "asked_link_bytes_per_s": job.link_bytes_per_s,
+                "device": device_name(self.device), "cores_of_machine": usable_cores(), "torch": torch.__version__,
+                "clock_offset_s": [part["clock"][0] for part in everyone],
+                "clock_uncertainty_s": [part["clock"][1] for part in everyone],
+                "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            },
+        )  # fmt: skip
+
+    # one program --------------------------------------------------------------------------------------------
+
+    def _run_program(self, name, calibration):
+        job, program, folder = self.job, self.job.program(name), self.out / name
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.rank == 0:
+            program.to_csv(folder / "program.csv")
+            if job.checked:
+                calibration.predict(program).save(folder / "predicted.json")
+        dist.barrier()
+        self.say(f"{name}: gradients against one process")
+        steps = job.warmup + job.steps
+        recorder = Recorder(folder / f"rank{self.rank}.records", (1 + steps) * len(program.ranks[self.rank]), self.offset_s)
+        gradients = self._check_gradients(program, recorder)
+        self.say(f"{name}: {job.warmup} warm-up and {job.steps} measured steps")
+        losses = self._train(program, recorder)
+        parts = gather_bytes(json.dumps({"gradients": gradients, "losses": losses}).encode())
+        recordings = gather_bytes(recorder.contents())
+        recorder.close()
+        if self.rank != 0:
+            return None
+        return self._result(name, program, [json.loads(part) for part in parts], recordings)
+
+    def _check_gradients(self, program, recorder):
+        """[gradient error, loss error or None] of this rank: one step in float64 against `single_process`."""
+        executor = self._executor(program, torch.float64, recorder, timer=self._timer())
+        tokens, targets = self._batch(program, 0)
+        dist.barrier()
+        loss = executor.step(CHECK_STEP, tokens, targets)
+        expected_loss, expected = single_process(self.job.model, program.stages, tokens, targets, torch.float64)
+        worst = max(gradient_error(module, expected[stage]) for stage, module in executor.stages.items())
+        return [worst, None if loss is None else abs(loss - expected_loss) / abs(expected_loss)]
+
+    def _train(self, program, recorder):
+        """Warm-up and measured steps with Adam; the losses where the last stage is, else an empty list."""
+        executor = self._executor(program, torch.float32, recorder)
+        optimizer = torch.optim.Adam([p for module in executor.stages.values() for p in module.parameters()], lr=1e-3)
+        losses = []
+        for step in range(-self.job.warmup, self.job.steps):
+            tokens, targets = self._batch(program, step + self.job.warmup)
+            dist.barrier()
+            losses.append(executor.step(step, tokens, targets))
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return [loss for loss in losses if loss is not None]
+
+    def _result(self, name, program, parts, recordings):
+        """Write the traces; the plain facts of the run for the report."""
+        folder = self.out / name
+        recordings = [Recording.parse(data) for data in recordings]
+        extra = {"compute": self.job.compute, "device": device_name(self.device), "model": self.job.model}
+        traces = [step_trace(program, recordings, step, self._message_bytes(), extra) for step in range(self.job.steps)]
+        for step, trace in enumerate(traces):
+            trace.save(folder / f"measured-step-{step}.json")
+        for record in folder.glob("rank*.records"):
+            record.unlink()
+        return {
+            "schedule": name,
+            "folder": str(folder),
+            "gradient_error": max(part["gradients"][0] for part in parts),
+            "loss_error": max(part["gradients"][1] for part in parts if part["gradients"][1] is not None),
+            "losses": next((part["losses"] for part in parts if part["losses"]), []),
+        }
+
+    # small parts --------------------------------------------------------------------------------------------
+
+    def _executor(self, program, dtype, recorder, timer=None):
+        stages = {
+            stage: Stage(self.job.model, stage, program.stages).to(self.device, dtype) for stage in program.stages_of(self.rank)
+        }
+        return Executor(program, self.rank, stages, self.channels, timer or self.timer, recorder, (self.message_shape, dtype))
+
+    def _timer(self, padding=None):
+        return CudaTimer() if self.device.type == "cuda" else HostTimer(padding)
+
+    def _batch(self, program, step):
+        model = self.job.model
+        tokens, targets = batch(step, program.microbatches, model["microbatch_size"], model["seq"])
+        return tokens.to(self.device), targets.to(self.device)
+
+    def _message_bytes(self):
+        return 4 * torch.Size(self.message_shape).numel()
+
+
+def gather_bytes(data):
+    """[bytes of each rank] on rank 0, [] elsewhere; called by all ranks. No pickle is involved."""
+    world, rank = dist.get_world_size(), dist.get_rank()
+    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(world)]
+    dist.all_gather(sizes, torch.tensor([len(data)]))
+    longest = max(int(size) for size in sizes)
+    mine = torch.zeros(longest, dtype=torch.uint8)
+    mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    parts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(world)] if rank == 0 else None
+    dist.gather(mine, parts)
+    return [part.numpy().tobytes()[: int(size)] for part, size in zip(parts, sizes)] if rank == 0 else []
+
+
+def device_name(device):
+    """The device as a person knows it."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"cpu ({platform.machine()})"

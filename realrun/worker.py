@@ -1,0 +1,87 @@
+"""One rank: joins the process group, then runs jobs until told to stop."""
+
+import json
+import os
+import queue
+import sys
+import threading
+from datetime import timedelta
+
+# gloo and NCCL pick the interface that the host name resolves to; ours is loopback unless the user says otherwise
+LOOPBACK = {"linux": "lo", "darwin": "lo0"}.get(sys.platform)
+WAIT_TIMEOUT_S = 600  # a rank that waits this long gives up by itself; a launcher that watches is quicker
+
+
+def use_loopback():
+    """Keep all sockets of this process group on loopback, unless the environment names an interface."""
+    if LOOPBACK:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", LOOPBACK)
+
+
+class Rank:
+    """A member of the process group. gloo carries control messages always, and the program's where there is no CUDA."""
+
+    def __init__(self, rank, world, local_rank, store, device_kind, timeout_s=WAIT_TIMEOUT_S):
+        import torch
+        import torch.distributed as dist
+
+        torch.set_num_threads(1)
+        self.rank = rank
+        self.device = torch.device("cuda", local_rank) if device_kind == "cuda" else torch.device("cpu")
+        if device_kind == "cuda":
+            torch.cuda.set_device(self.device)
+        timeout = timedelta(seconds=timeout_s)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timeout)
+        backend = "nccl" if device_kind == "cuda" else "gloo"
+        self.groups = {direction: dist.new_group(backend=backend, timeout=timeout) for direction in (1, -1)}
+
+    def run(self, job, say):
+        """Run `job` together with all other ranks; the result on rank 0, None elsewhere."""
+        from realrun.session import Session
+
+        return Session(job, self.rank, self.device, self.groups, say).run()
+
+    def leave(self):
+        import torch.distributed as dist
+
+        dist.destroy_process_group()
+
+
+def serve(rank, world, port, device_kind, pipe):
+    """The main function of a local process that `Pool` starts: jobs come in and answers go out through `pipe`.
+
+    Ends when the pipe does, so a launcher that dies, however it dies, leaves no process behind.
+    """
+    jobs = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(pipe, jobs), daemon=True).start()
+    use_loopback()
+    try:
+        from torch.distributed import TCPStore
+
+        from realrun.job import Job
+
+        store = TCPStore("127.0.0.1", port, world, is_master=False, timeout=timedelta(seconds=60), wait_for_workers=False)
+        member = Rank(rank, world, rank, store, device_kind)
+        _answer(pipe, ready=True)
+        while (job := jobs.get()) is not None:
+            say = (lambda text: _answer(pipe, say=text)) if rank == 0 else (lambda text: None)
+            _answer(pipe, result=member.run(Job(**job), say), done=True)
+        member.leave()
+    except BaseException as error:  # whatever happens here must be told: nobody else sees it
+        text = " ".join(str(error).split()) or type(error).__name__
+        _answer(pipe, error=text, error_type=type(error).__name__)
+        os._exit(1)
+
+
+def _read(pipe, jobs):
+    try:
+        while (message := json.loads(pipe.recv_bytes())) is not None:
+            jobs.put(message)
+        jobs.put(None)
+    except (EOFError, OSError):
+        os._exit(1)
+
+
+def _answer(pipe, **message):
+    pipe.send_bytes(json.dumps(message).encode())

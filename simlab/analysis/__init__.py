@@ -1,0 +1,6 @@
+"""Quantities read off a trace, whichever machine made it."""
+
+from simlab.analysis.bubble import Bubble, bubble, busy_s, idle_s
+from simlab.analysis.memory import memory_curve, peak_memory
+
+__all__ = ["Bubble", "bubble", "busy_s", "idle_s", "memory_curve", "peak_memory"]

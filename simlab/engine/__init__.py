@@ -1,0 +1,5 @@
+"""The only SimPy code: `simulate` turns a program and its costs into a trace."""
+
+from simlab.engine.simulation import simulate
+
+__all__ = ["simulate"]

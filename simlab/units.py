@@ -1,0 +1,26 @@
+"""Units for people. Everything else in simlab is in SI base units: seconds, bytes, bytes per second."""
+
+MS = 1e-3
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+
+
+def seconds_text(seconds):
+    """`seconds` as a person reads it: '1.25 s', '690.0 ms', '57 µs'."""
+    if abs(seconds) >= 1:
+        return f"{seconds:.3f} s"
+    if abs(seconds) >= 1e-3:
+        return f"{seconds * 1e3:.1f} ms"
+    return f"{seconds * 1e6:.0f} µs"
+
+
+def bytes_text(count):
+    """`count` bytes as a person reads it: '512 B', '1.5 MiB'."""
+    for unit, size in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        if abs(count) >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+def percent_text(fraction):
+    """A fraction as a signed percentage: '+1.9%'."""
+    return f"{fraction * 100:+.1f}%"

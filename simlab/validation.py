@@ -1,0 +1,160 @@
+"""The rules a program must keep, and the first one it breaks.
+
+Every message names the rank, the op and the reason. The rules are tried in the order in which a person would
+look: is each op where it can be, does what it needs exist, is the set complete, and only then: does it ever end.
+"""
+
+from typing import NamedTuple
+
+from simlab.errors import DeadlockError, ProgramError
+from simlab.program import Op
+
+
+class Wait(NamedTuple):
+    """`rank` stands at `op`, which needs `need`; `holder` is the rank that would run `need` (None: nobody)."""
+
+    rank: int
+    op: Op
+    need: Op
+    holder: int | None
+
+
+def validate(program):
+    """Return `program` if it keeps every rule; else raise `ProgramError` (or `DeadlockError`) for the first broken one."""
+    for error in errors(program):
+        raise error
+    return program
+
+
+def errors(program):
+    """Every error of `program` in turn, lazily. A deadlock is looked for only where nothing else is wrong."""
+    found = False
+    for rule in (_empty_ranks, _each_op_on_its_own, _complete):
+        for error in rule(program):
+            found = True
+            yield error
+        if found:
+            return
+    positions = reachable_positions(program)
+    if any(position < len(ops) for position, ops in zip(positions, program.ranks)):
+        yield deadlock(program, positions)
+
+
+def _empty_ranks(program):
+    if not program.ranks:
+        yield ProgramError("the program has no ranks")
+    for rank, ops in enumerate(program.ranks):
+        if not ops:
+            yield ProgramError(f"rank {rank}: has no ops; every rank must run at least one stage", rank=rank)
+
+
+def _each_op_on_its_own(program):
+    """Duplicates, missing needs, needs on the wrong rank, needs that come later on the same rank."""
+    position_of = [{op: at for at, op in reversed(list(enumerate(ops)))} for ops in program.ranks]
+    for rank, ops in enumerate(program.ranks):
+        for at, op in enumerate(ops):
+            first = program.rank_of[op]
+            if first != rank:
+                yield _error(rank, op, f"runs here and on rank {first} too; an op runs once")
+            elif position_of[rank][op] != at:
+                yield _error(rank, op, f"runs twice (ops {position_of[rank][op] + 1} and {at + 1}); an op runs once")
+            for need in program.needs(op):
+                holder = program.rank_of.get(need)
+                if holder is None:
+                    yield ProgramError(f"rank {rank}: {need} never runs, but {op} needs it", rank=rank, op=op)
+                elif holder != rank and need.stage == op.stage:
+                    yield _error(rank, op, f"needs {need}, whose saved tensors are on rank {holder}; move one to the other")
+                elif holder == rank and position_of[rank][need] > at:
+                    yield _error(rank, op, f"comes before {need}, which it needs")
+
+
+def _complete(program):
+    """Every stage sees every microbatch, and what goes forward comes back exactly one way: B, or I and W."""
+    present = program.rank_of
+    holder = {op.stage: rank for op, rank in reversed(present.items())}
+    for stage in range(program.stages):
+        if stage not in holder:
+            yield ProgramError(f"stage {stage} is on no rank, but there is a stage {program.stages - 1}")
+            continue
+        for microbatch in range(program.microbatches):
+            yield from _microbatch_complete(present, stage, microbatch, holder[stage])
+
+
+def _microbatch_complete(present, stage, microbatch, holder):
+    f, b, i, w = (Op(stage, kind, microbatch) for kind in "FBIW")
+    rank = present.get(f, holder)
+    if f not in present:
+        yield ProgramError(f"rank {rank}: {f} never runs, but there are microbatches up to it", rank=rank, op=f)
+    elif b not in present and i not in present:
+        yield _error(rank, f, f"has no backward: neither {b} nor {i} with {w} runs")
+    elif b in present and (i in present or w in present):
+        yield _error(rank, b, f"does the whole backward, but {i if i in present else w} does part of it again")
+    elif i in present and w not in present:
+        yield _error(rank, i, f"has no weight gradient: {w} never runs")
+
+
+def _error(rank, op, reason):
+    return ProgramError(f"rank {rank}: {op} {reason}", rank=rank, op=op)
+
+
+# does it end? ---------------------------------------------------------------------------------------------
+
+
+def reachable_positions(program):
+    """How far each rank gets if every op runs as soon as what it needs has run: its length, unless it is stuck.
+
+    Sends never block (the executor posts them and goes on), so this is exactly when a program deadlocks.
+    """
+    position = [0] * len(program.ranks)
+    done, waiting = set(), {}
+    ready = list(range(len(program.ranks)))
+    while ready:
+        rank = ready.pop()
+        steps = program.lowered[rank]
+        while position[rank] < len(steps):
+            step = steps[position[rank]]
+            missing = next((need for need in step.awaits if need not in done), None)
+            if missing is not None:
+                waiting.setdefault(missing, []).append(rank)
+                break
+            done.add(step.op)
+            position[rank] += 1
+            ready.extend(waiting.pop(step.op, ()))
+    return position
+
+
+def waits(program, positions):
+    """{rank: Wait} for the ranks that stand at `positions` with a need that has not run."""
+    done = {op for ops, position in zip(program.ranks, positions) for op in ops[:position]}
+    result = {}
+    for rank, position in enumerate(positions):
+        if position < len(program.ranks[rank]):
+            op = program.ranks[rank][position]
+            for need in program.needs(op):
+                if need not in done:
+                    result[rank] = Wait(rank, op, need, program.rank_of.get(need))
+                    break
+    return result
+
+
+def deadlock(program, positions):
+    """The `DeadlockError` for ranks stuck at `positions`: it names the circle, or the rank that waits for nobody."""
+    waiting = waits(program, positions)
+    path, rank = [], min(waiting)
+    while rank in waiting and rank not in path:
+        path.append(rank)
+        rank = waiting[rank].holder
+    circle = path[path.index(rank) :] if rank in path else path
+    circle_waits = [waiting[member] for member in circle]
+    return DeadlockError("deadlock: " + "; ".join(map(wait_text, circle_waits)), waits=circle_waits)
+
+
+def wait_text(wait):
+    """One link of a circle of waits, in words."""
+    if wait.holder is None:
+        where = "which no rank runs"
+    elif wait.holder == wait.rank:
+        where = "which comes later on the same rank"
+    else:
+        where = f"which rank {wait.holder} has not run"
+    return f"rank {wait.rank} waits at {wait.op} for {wait.need}, {where}"

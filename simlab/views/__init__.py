@@ -1,0 +1,35 @@
+"""Pictures of traces. Importing this package loads no plotting library; drawing does.
+
+`scene` turns traces into plain boxes and lines; `still` (matplotlib), `interactive` (plotly) and `perfetto` render it.
+"""
+
+from simlab.errors import SimlabError
+
+
+class MissingLibrary(SimlabError):
+    """A plotting library is not installed."""
+
+
+def timeline(traces, *, renderer="matplotlib", **options):
+    """A picture of one trace, or of several under each other on one time axis, each with its memory strip.
+
+    traces:   a `Trace` or a list of them.
+    renderer: 'matplotlib' (a Figure), 'plotly' (a Figure) or 'perfetto' (Chrome trace JSON text, one trace only).
+    """
+    from simlab.errors import InputError
+
+    traces = traces if isinstance(traces, (list, tuple)) else [traces]
+    try:
+        if renderer == "matplotlib":
+            from simlab.views.still import figure
+        elif renderer == "plotly":
+            from simlab.views.interactive import figure
+        elif renderer == "perfetto":
+            from simlab.views.perfetto import chrome_trace
+
+            return chrome_trace(*traces, **options)
+        else:
+            raise InputError(f"renderer {renderer!r}: give matplotlib, plotly or perfetto")
+    except ImportError as error:
+        raise MissingLibrary(f"a {renderer} picture needs {error.name}: pip install {error.name}") from error
+    return figure(traces, **options)

@@ -1,0 +1,67 @@
+"""Still pictures with matplotlib."""
+
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from simlab.units import MS
+from simlab.views.scene import COLOURS, IDLE_COLOUR, MEANING, RANK_COLOURS, scene
+
+LABEL_ROOM = 0.012  # a box gets its label if it is at least this part of the time axis
+ROW = 0.8  # of the distance between rows
+
+
+def figure(traces, *, width_in=12.0):
+    """A Figure: for each trace its timeline and, below, its memory strip; one time axis for all."""
+    scenes = [scene(trace) for trace in traces]
+    rows = [height for view in scenes for height in (0.5 + 0.32 * view.ranks, 1.1)]
+    picture = Figure(figsize=(width_in, sum(rows) + 0.55 * len(scenes) + 0.9), layout="constrained", dpi=110)
+    axes = picture.subplots(len(rows), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": rows})[:, 0]
+    end_ms = max(view.end_s for view in scenes) / MS
+    for view, timeline_axes, memory_axes in zip(scenes, axes[::2], axes[1::2]):
+        _draw_timeline(timeline_axes, view, end_ms)
+        _draw_memory(memory_axes, view, max(max(other.peaks) for other in scenes))
+    axes[-1].set_xlabel("time, ms")
+    axes[-1].set_xlim(0, end_ms * 1.005)
+    kinds = [kind for kind in COLOURS if any(kind in view.kinds for view in scenes)]
+    handles = [Patch(facecolor=COLOURS[kind], edgecolor="black", linewidth=0.4, label=f"{kind} {MEANING[kind]}") for kind in kinds]
+    handles.append(Patch(facecolor=IDLE_COLOUR, edgecolor="0.6", linewidth=0.4, label="idle"))
+    picture.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False, fontsize=9)
+    return picture
+
+
+def _draw_timeline(axes, view, end_ms):
+    axes.set_title(view.title, loc="left", fontsize=10)
+    polygons = [_corners(rank, 0.0, view.end_s / MS) for rank in range(view.ranks)]
+    axes.add_collection(PolyCollection(polygons, facecolors=IDLE_COLOUR, edgecolors="none"))
+    for kind in view.kinds:
+        boxes = [box for box in view.boxes if box.kind == kind]
+        polygons = [_corners(box.rank, box.start_s / MS, box.end_s / MS) for box in boxes]
+        axes.add_collection(PolyCollection(polygons, facecolors=COLOURS[kind], edgecolors="black", linewidths=0.4))
+    for box in view.boxes:
+        if (box.end_s - box.start_s) / MS > LABEL_ROOM * end_ms:
+            middle = (box.start_s + box.end_s) / 2 / MS
+            axes.text(middle, box.rank, box.label, ha="center", va="center", fontsize=8, clip_on=True)
+    axes.set_ylim(view.ranks - 0.5, -0.5)
+    axes.set_yticks(range(view.ranks), [f"rank {rank}" for rank in range(view.ranks)], fontsize=8)
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _draw_memory(axes, view, peak):
+    for rank, (times, amounts) in enumerate(view.memory):
+        colour = RANK_COLOURS[rank % len(RANK_COLOURS)]
+        axes.step([time / MS for time in times], amounts, where="post", color=colour, linewidth=1.3, label=f"rank {rank}")
+    axes.set_ylim(0, peak * 1.15 or 1)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
+    axes.set_ylabel("microbatches\nheld", fontsize=8)
+    axes.tick_params(labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    if view.ranks <= len(RANK_COLOURS):
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.1), fontsize=7, frameon=False, handlelength=1.2, labelspacing=0.2)
+
+
+def _corners(rank, left, right):
+    top, bottom = rank - ROW / 2, rank + ROW / 2
+    return [(left, top), (right, top), (right, bottom), (left, bottom)]
