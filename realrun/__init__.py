@@ -1,6 +1,7 @@
 """realrun: execute a simlab program with torch.distributed, and hold the simulation against what happened."""
 
+from realrun.execute import Run, execute
 from realrun.job import Job
 from realrun.pool import Pool, RunError
 
-__all__ = ["Job", "Pool", "RunError"]
+__all__ = ["Job", "Pool", "Run", "RunError", "execute"]

@@ -91,7 +91,6 @@ def make_job(arguments, programs, ranks, device):
     from realrun.job import Job, choose_compute
 
     forward_ms = 20.0 if arguments.forward_ms is None else arguments.forward_ms
-    backward_ms = 2 * forward_ms if arguments.backward_ms is None else arguments.backward_ms
     padded_time_given = arguments.forward_ms is not None or arguments.backward_ms is not None
     compute, why = choose_compute(ranks, asked=arguments.compute, padded_time_given=padded_time_given, device=device)
     if padded_time_given and compute != "padded":
@@ -102,7 +101,7 @@ def make_job(arguments, programs, ranks, device):
         compute=compute,
         why_compute=why,
         forward_s=forward_ms * MS,
-        backward_s=backward_ms * MS,
+        backward_s=None if arguments.backward_ms is None else arguments.backward_ms * MS,
         steps=arguments.steps,
         warmup=arguments.warmup,
         link_s=arguments.link_ms * MS,

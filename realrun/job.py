@@ -26,8 +26,8 @@ class Job:
     """Why this compute mode was chosen; said in every report."""
     forward_s: float = 0.02
     """Padded compute: seconds of one F of one stage."""
-    backward_s: float = 0.04
-    """Padded compute: seconds of one B of one stage."""
+    backward_s: float | None = None
+    """Padded compute: seconds of one B of one stage; None: twice `forward_s`."""
     steps: int = 5
     """Measured training steps, after `warmup` steps that are run and not counted."""
     warmup: int = 1
@@ -45,6 +45,8 @@ class Job:
     """Folder for calibration, predictions, traces and reports."""
 
     def __post_init__(self):
+        if self.backward_s is None:
+            self.backward_s = 2 * self.forward_s
         for name, value, least in (("steps", self.steps, 1), ("warmup", self.warmup, 0)):
             if value < least:
                 raise InputError(f"{value} {name}: give at least {least}")

@@ -10,8 +10,8 @@ from realrun.clock import now
 from simlab.program import Op
 
 OP_ROUNDS, OP_WARMUP = 9, 3
-LINK_ROUNDS, LINK_WARMUP = 9, 2
-REST_S = 0.01
+LINK_ROUNDS, LINK_WARMUP = 7, 1
+LONGEST_REST_S = 0.05
 
 
 def op_times(executor, tokens, targets, world, at_once):
@@ -50,36 +50,39 @@ def _stage_times(executor, stage, tokens, targets):
     return {kind: [timer.seconds(end) - timer.seconds(start) for start, end in pairs] for kind, pairs in marks.items()}
 
 
-def link_times(channels, pairs, message_form):
-    """{(a, b): [(bytes, [one-way seconds of each round])]} measured by rank a for each pair a < b; called by all ranks.
+def link_times(channels, pairs, message_form, rest_s):
+    """{(a, b): [(bytes, [one-way seconds], [seconds of the call that sends])]}, measured by a of each pair a < b.
 
+    Called by all ranks.
     Ping-pong through the same channels as the run's messages, one pair at a time. Before each send the sender rests
-    for `REST_S`, as it would compute between two messages of a run: a process that has just slept is slower by
-    several times than one that plays ping-pong without a pause. One way is half of the round trip less b's rest.
+    for `rest_s`, about as long as an op takes: a process that has slept is several times slower to send or receive
+    than one that plays ping-pong without a pause. One way is half of the round trip less b's rest.
     """
+    rest_s = min(rest_s, LONGEST_REST_S)
     shape, dtype = message_form
     elements = torch.Size(shape).numel()
     measured = {}
     for a, b in pairs:
         dist.barrier()
         if channels.rank in (a, b):
-            measured[a, b] = [_ping_pong(channels, a, b, count, dtype) for count in (1, elements, 8 * elements)]
+            measured[a, b] = [_ping_pong(channels, a, b, count, dtype, rest_s) for count in (1, elements, 8 * elements)]
     dist.barrier()
     return {pair: samples for pair, samples in measured.items() if pair[0] == channels.rank}
 
 
-def _ping_pong(channels, a, b, elements, dtype):
+def _ping_pong(channels, a, b, elements, dtype, rest_s):
     payload = torch.zeros(elements, dtype=dtype, device=channels.device)
     rested = torch.zeros(1, dtype=torch.float64)
     peer = b if channels.rank == a else a
     rounds = LINK_WARMUP + LINK_ROUNDS
     inbox = channels.inbox(peer, range(rounds), (elements,), dtype)
-    seconds = []
+    seconds, overheads = [], []
     for round_number in range(rounds):
         if channels.rank == a:
-            time.sleep(REST_S)
+            time.sleep(rest_s)
             start_s = now()
             channels.send(payload, b)
+            overheads.append(now() - start_s)
             inbox.take(round_number)
             _synchronize(channels.device)
             end_s = now()
@@ -89,12 +92,12 @@ def _ping_pong(channels, a, b, elements, dtype):
             inbox.take(round_number)
             _synchronize(channels.device)
             start_s = now()
-            time.sleep(REST_S)
+            time.sleep(rest_s)
             rested[0] = now() - start_s
             channels.send(payload, a)
             dist.send(rested, a)
     channels.finish_sending()
-    return elements * dtype.itemsize, seconds[LINK_WARMUP:]
+    return elements * dtype.itemsize, seconds[LINK_WARMUP:], overheads[LINK_WARMUP:]
 
 
 def _synchronize(device):
@@ -103,18 +106,18 @@ def _synchronize(device):
 
 
 def fit_link(samples):
-    """{"latency_s", "bandwidth_bytes_per_s"} of t(S) = latency + S / bandwidth through [(bytes, [seconds])].
+    """The fields of `simlab.Link` for t(S) = latency + S / bandwidth through what `link_times` measured of a pair.
 
     Least squares through the medians; where the slope comes out flat or negative (messages too small for
-    bandwidth to matter) bandwidth is infinite, written as 1e15, and latency the mean.
+    bandwidth to matter) bandwidth is infinite, written as 1e15, and latency the mean. The overhead is the median
+    over all sizes.
     """
-    points = [(size, median(seconds)) for size, seconds in samples]
+    points = [(size, median(seconds)) for size, seconds, _ in samples]
     mean_size = sum(size for size, _ in points) / len(points)
     mean_s = sum(seconds for _, seconds in points) / len(points)
     spread = sum((size - mean_size) ** 2 for size, _ in points)
     slope = sum((size - mean_size) * (seconds - mean_s) for size, seconds in points) / spread
+    overhead_s = median(overhead for _, _, overheads in samples for overhead in overheads)
     if slope <= 1e-15:
-        return {"latency_s": mean_s, "bandwidth_bytes_per_s": 1e15}
-    return {"latency_s": max(0.0, mean_s - slope * mean_size), "bandwidth_bytes_per_s": 1 / slope}
-
-
+        return {"latency_s": mean_s, "bandwidth_bytes_per_s": 1e15, "overhead_s": overhead_s}
+    return {"latency_s": max(0.0, mean_s - slope * mean_size), "bandwidth_bytes_per_s": 1 / slope, "overhead_s": overhead_s}

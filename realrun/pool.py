@@ -42,7 +42,7 @@ class Pool:
 
     def __init__(self, ranks, *, device="cpu", port=0, say=lambda text: None):
         check_memory(ranks, ranks * PROCESS_BYTES)
-        self.ranks = ranks
+        self.ranks, self.device = ranks, device
         self.say = say
         self._processes, self._pipes = [], []
         listener = _listen(port)

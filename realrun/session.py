@@ -64,7 +64,8 @@ class Session:
         executor = self._executor(program, torch.float32, recorder=None)
         tokens, targets = self._batch(program, 0)
         stage_times = op_times(executor, tokens, targets, self.world, at_once={"real": 1, "cuda": self.world}.get(job.compute, usable_cores()))
-        links = link_times(self.channels, job.pairs(), (self.message_shape, torch.float32))
+        forward_s = median(median(kinds["F"]) for kinds in stage_times.values())
+        links = link_times(self.channels, job.pairs(), (self.message_shape, torch.float32), rest_s=forward_s)
         mine = {"ops": stage_times, "links": [[*pair, samples] for pair, samples in links.items()],
                 "clock": [self.offset_s, self.uncertainty_s]}  # fmt: skip
         everyone = [json.loads(data) for data in gather_bytes(json.dumps(mine).encode())]

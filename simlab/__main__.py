@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -23,6 +24,16 @@ exit status: 0 done, 1 the check failed, 2 bad arguments"""
 def main(argv=None):
     """Run the command line; returns the exit status. Answers go to stdout, messages to stderr."""
     arguments = parser().parse_args(argv)
+    try:
+        status = _run(arguments)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # whoever read it has enough, as in `| head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        return 0
+
+
+def _run(arguments):
     try:
         return arguments.run(arguments)
     except InputError as error:

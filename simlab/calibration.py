@@ -8,9 +8,10 @@ from simlab.cost import OpTimes
 from simlab.engine import simulate
 from simlab.errors import InputError
 from simlab.hardware import Link
+from simlab.program import Program
 
 FORMAT = "simlab-calibration-1"
-_FIELD = {"F": "forward_s", "B": "backward_s"}
+_FIELD = {"F": "forward_s", "B": "backward_s", "I": "input_grad_s", "W": "weight_grad_s"}
 
 
 @dataclass(kw_only=True)
@@ -52,9 +53,11 @@ class Calibration:
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
             if data.pop("format") != FORMAT:
-                raise InputError(f"{path}: not a calibration file of format {FORMAT}")
-            return cls(**data)
+                raise ValueError(f"its format is not {FORMAT!r}")
+            calibration = cls(**data)
+            calibration.predict(Program(()))  # raises if a field is no good
+            return calibration
         except OSError as error:
             raise InputError(f"cannot read {str(path)!r}: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{path}: not a calibration file: {error}") from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise InputError(f"{path}: not a calibration file: {type(error).__name__} {error}") from error

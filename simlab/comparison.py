@@ -5,7 +5,7 @@ from statistics import mean, median
 
 from simlab.analysis import bubble, busy_s, idle_s, peak_memory
 from simlab.errors import InputError
-from simlab.program import Op
+from simlab.program import Op, Program
 from simlab.units import percent_text, seconds_text
 
 
@@ -58,6 +58,9 @@ def compare(predicted, measured):
     if ops[0] != ops[1]:
         odd = sorted(ops[0] ^ ops[1])[:3]
         raise InputError(f"the traces do not hold the same ops: {', '.join(odd)} is only in one of them")
+    for rank, (a, b) in enumerate(zip(Program.from_trace(predicted).ranks, Program.from_trace(measured).ranks)):
+        if a != b:
+            raise InputError(f"the traces are of different programs: rank {rank} does not run the same ops in the same order")
     both = (predicted, measured)
     kinds = [_mean_op_s(trace) for trace in both]
     return Comparison(

@@ -11,8 +11,8 @@ SHARING = ("serial", "fair")
 class Link:
     """One directed link between two ranks. A message of S bytes takes `S / bandwidth + latency` on an idle link.
 
-    The alpha-beta (Hockney) model. Leaves out: protocol switches by size, and what the sender's processor
-    spends on a send.
+    The alpha-beta (Hockney) model, with the processor overhead o of LogP (Culler et al. 1993) on the sending side.
+    Leaves out: protocol switches by size, and what the receiver's processor spends.
     """
 
     latency_s: float = 0.0
@@ -21,12 +21,17 @@ class Link:
     bandwidth_bytes_per_s: float = float("inf")
     """Bytes per second while a message has the link to itself: 1 / beta."""
 
+    overhead_s: float = 0.0
+    """Seconds that a send keeps the sender from its next op: LogP's o. Part of the latency, not on top of it."""
+
     sharing: str = "serial"
     """'serial': one message's bits at a time, in the order sent. 'fair': messages at once, each an equal share."""
 
     def __post_init__(self):
         if not 0 <= self.latency_s < float("inf"):
             raise InputError(f"link latency {self.latency_s!r} s: give a finite number of seconds, 0 or more")
+        if not 0 <= self.overhead_s < float("inf"):
+            raise InputError(f"link overhead {self.overhead_s!r} s: give a finite number of seconds, 0 or more")
         if not self.bandwidth_bytes_per_s > 0:
             raise InputError(f"link bandwidth {self.bandwidth_bytes_per_s!r} bytes/s: give a number above 0")
         if self.sharing not in SHARING:

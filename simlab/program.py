@@ -48,13 +48,18 @@ class Op(NamedTuple):
 class Step(NamedTuple):
     """One op of one rank, with where its inputs come from and where its output goes.
 
-    awaits:      the needs that the rank's own earlier ops do not meet: they come from another rank.
-    destination: the rank that gets the result, or None if it stays here.
+    text:          the op's text form.
+    slot:          a number of its own, 0 <= slot < number of ops.
+    awaits:        the needs that the rank's own earlier ops do not meet: they come from another rank.
+    awaited_slots: their slots; -1 for an op that is not in the program.
+    destination:   the rank that gets the result, or None if it stays here.
     """
 
     op: Op
     text: str
+    slot: int
     awaits: tuple[Op, ...]
+    awaited_slots: tuple[int, ...]
     destination: int | None
 
 
@@ -114,9 +119,9 @@ class Program:
         return (forward, self.backward(stage + 1, microbatch))
 
     def backward(self, stage, microbatch):
-        """The op that makes `stage`'s input gradient of `microbatch`: I where the program has it, else B."""
+        """The op that makes `stage`'s input gradient of `microbatch`: I where the program splits it (has I or W), else B."""
         split = Op(stage, "I", microbatch)
-        return split if split in self.rank_of else Op(stage, "B", microbatch)
+        return split if split in self.rank_of or Op(stage, "W", microbatch) in self.rank_of else Op(stage, "B", microbatch)
 
     def user(self, op):
         """The op of a *neighbouring stage* that uses `op`'s result, or None: where its output goes."""
@@ -133,15 +138,17 @@ class Program:
 
         Works on invalid programs too: a need that nobody meets is awaited for ever.
         """
-        return [list(self._steps(rank)) for rank in range(len(self.ranks))]
+        slots = {op: slot for slot, op in enumerate(self.rank_of)}
+        return [list(self._steps(rank, slots)) for rank in range(len(self.ranks))]
 
-    def _steps(self, rank):
+    def _steps(self, rank, slots):
         own = set()
         for op in self.ranks[rank]:
             awaits = tuple([need for need in self.needs(op) if need not in own])
             destination = self.rank_of.get(self.user(op))
             own.add(op)
-            yield Step(op, str(op), awaits, None if destination == rank else destination)
+            awaited_slots = tuple([slots.get(need, -1) for need in awaits])
+            yield Step(op, str(op), slots[op], awaits, awaited_slots, None if destination == rank else destination)
 
     # text and CSV -----------------------------------------------------------------------------------------
 
@@ -158,7 +165,7 @@ class Program:
         """Read torch's "compute_only" CSV. `InputError` names the file, rank and cell."""
         path = Path(path)
         try:
-            with path.open(newline="", encoding="utf-8") as file:
+            with path.open(newline="", encoding="utf-8-sig") as file:  # "-sig": spreadsheets put a byte order mark in front
                 rows = list(csv.reader(file))
         except OSError as error:
             raise InputError(f"cannot read {str(path)!r}: {error.strerror}") from error

@@ -111,8 +111,12 @@ class Trace:
             data = json.loads(text)
             if data["format"] != FORMAT:
                 raise InputError(f"not a trace: format is {data['format']!r}, not {FORMAT!r}")
-            return cls([Span(*row) for row in data["spans"]], [MemoryPoint(*row) for row in data["memory"]], data["metadata"])
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            trace = cls([Span(*row) for row in data["spans"]], [MemoryPoint(*row) for row in data["memory"]], data["metadata"])
+            _check(trace)
+            return trace
+        except InputError:
+            raise
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise InputError(f"not a trace: {type(error).__name__} {error}") from error
 
     def save(self, path):
@@ -128,3 +132,17 @@ class Trace:
             raise InputError(f"cannot read {str(path)!r}: {error.strerror}") from error
         except (InputError, UnicodeDecodeError) as error:
             raise InputError(f"{path}: {error}") from error
+
+
+def _check(trace):
+    """`InputError` if what was read as `trace` cannot be one: a field of another type, a rank that does not exist."""
+    ranks = trace.metadata["ranks"]
+    if not (type(ranks) is int and ranks > 0):
+        raise InputError(f"not a trace: its metadata says {ranks!r} ranks")
+    for row in (*trace.spans, *trace.memory):
+        fits = all(isinstance(value, kind) for value, kind in zip(row, _KINDS[type(row)]))
+        if not (fits and 0 <= row.rank < ranks):
+            raise InputError(f"not a trace of {ranks} ranks: it has {row}"[:200])
+
+
+_KINDS = {Span: (int, str, str, (int, float), (int, float), int, int), MemoryPoint: (int, str, (int, float), (int, float))}

@@ -11,12 +11,16 @@ from simlab.program import Op
 
 
 class Wait(NamedTuple):
-    """`rank` stands at `op`, which needs `need`; `holder` is the rank that would run `need` (None: nobody)."""
+    """`rank` stands at `op`, which needs `need`; `holder` is the rank that would run `need` (None: nobody).
+
+    `has_run`: it did run it, and yet nothing comes, for its result goes elsewhere (an invalid program).
+    """
 
     rank: int
     op: Op
     need: Op
     holder: int | None
+    has_run: bool
 
 
 def validate(program):
@@ -29,7 +33,7 @@ def validate(program):
 def errors(program):
     """Every error of `program` in turn, lazily. A deadlock is looked for only where nothing else is wrong."""
     found = False
-    for rule in (_empty_ranks, _each_op_on_its_own, _complete):
+    for rule in (_empty_ranks, _each_stage_held, _each_op_on_its_own, _complete):
         for error in rule(program):
             found = True
             yield error
@@ -46,6 +50,13 @@ def _empty_ranks(program):
     for rank, ops in enumerate(program.ranks):
         if not ops:
             yield ProgramError(f"rank {rank}: has no ops; every rank must run at least one stage", rank=rank)
+
+
+def _each_stage_held(program):
+    held = {op.stage for op in program.rank_of}
+    for stage in range(program.stages):
+        if stage not in held:
+            yield ProgramError(f"stage {stage} is on no rank, but there is a stage {program.stages - 1}")
 
 
 def _each_op_on_its_own(program):
@@ -73,22 +84,21 @@ def _complete(program):
     present = program.rank_of
     holder = {op.stage: rank for op, rank in reversed(present.items())}
     for stage in range(program.stages):
-        if stage not in holder:
-            yield ProgramError(f"stage {stage} is on no rank, but there is a stage {program.stages - 1}")
-            continue
         for microbatch in range(program.microbatches):
-            yield from _microbatch_complete(present, stage, microbatch, holder[stage])
+            if (op := Op(stage, "F", microbatch)) in present:
+                yield from _comes_back(present, op)
+            else:
+                last = program.microbatches - 1
+                yield ProgramError(f"rank {holder[stage]}: {op} never runs, but there is a microbatch {last}", rank=holder[stage], op=op)
 
 
-def _microbatch_complete(present, stage, microbatch, holder):
-    f, b, i, w = (Op(stage, kind, microbatch) for kind in "FBIW")
-    rank = present.get(f, holder)
-    if f not in present:
-        yield ProgramError(f"rank {rank}: {f} never runs, but there are microbatches up to it", rank=rank, op=f)
-    elif b not in present and i not in present:
+def _comes_back(present, f):
+    b, i, w = (f._replace(kind=kind) for kind in "BIW")
+    rank = present[f]
+    if b not in present and i not in present:
         yield _error(rank, f, f"has no backward: neither {b} nor {i} with {w} runs")
-    elif b in present and (i in present or w in present):
-        yield _error(rank, b, f"does the whole backward, but {i if i in present else w} does part of it again")
+    elif b in present and i in present:
+        yield _error(rank, b, f"does the whole backward, but {i} does part of it again")
     elif i in present and w not in present:
         yield _error(rank, i, f"has no weight gradient: {w} never runs")
 
@@ -124,15 +134,17 @@ def reachable_positions(program):
 
 
 def waits(program, positions):
-    """{rank: Wait} for the ranks that stand at `positions` with a need that has not run."""
-    done = {op for ops, position in zip(program.ranks, positions) for op in ops[:position]}
+    """{rank: Wait} for the ranks that stand at `positions` with a need that neither ran there nor was sent there."""
+    done = [set(ops[:position]) for ops, position in zip(program.ranks, positions)]
+    sent = {(step.op, step.destination) for steps, position in zip(program.lowered, positions) for step in steps[:position]}
     result = {}
     for rank, position in enumerate(positions):
         if position < len(program.ranks[rank]):
             op = program.ranks[rank][position]
             for need in program.needs(op):
-                if need not in done:
-                    result[rank] = Wait(rank, op, need, program.rank_of.get(need))
+                if need not in done[rank] and (need, rank) not in sent:
+                    holder = program.rank_of.get(need)
+                    result[rank] = Wait(rank, op, need, holder, holder is not None and need in done[holder])
                     break
     return result
 
@@ -155,6 +167,8 @@ def wait_text(wait):
         where = "which no rank runs"
     elif wait.holder == wait.rank:
         where = "which comes later on the same rank"
+    elif wait.has_run:
+        where = f"which rank {wait.holder} has run but does not send here"
     else:
         where = f"which rank {wait.holder} has not run"
     return f"rank {wait.rank} waits at {wait.op} for {wait.need}, {where}"

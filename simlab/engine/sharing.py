@@ -11,14 +11,13 @@ class SerialWire:
     """
 
     def __init__(self, env, link, deliver):
-        self._env = env
         self._link = link
         self._deliver = deliver
+        self.overhead_s = link.overhead_s
         self._free_at_s = 0.0
 
-    def send(self, message, size_bytes):
-        """Send `size_bytes` now."""
-        now = self._env.now
+    def send(self, message, size_bytes, now):
+        """Send `size_bytes`; `now` is the environment's time."""
         starts_s = self._free_at_s if self._free_at_s > now else now
         self._free_at_s = starts_s + size_bytes / self._link.bandwidth_bytes_per_s
         self._deliver(message, now, self._free_at_s + self._link.latency_s)
@@ -34,11 +33,11 @@ class FairWire:
         self._env = env
         self._link = link
         self._deliver = deliver
+        self.overhead_s = link.overhead_s
         self._share = FairShare(env, capacity=1.0)
 
-    def send(self, message, size_bytes):
-        """Send `size_bytes` now."""
-        now = self._env.now
+    def send(self, message, size_bytes, now):
+        """Send `size_bytes`; `now` is the environment's time."""
         sent = self._share.serve(size_bytes / self._link.bandwidth_bytes_per_s)
         sent.callbacks.append(lambda _: self._deliver(message, now, self._env.now + self._link.latency_s))
 

@@ -31,13 +31,13 @@ def simulate(program, times, *, link=None, message_bytes=0, cores=None):
                    (processes on one machine): an op then runs at min(1, cores / running ops) of its speed.
 
     A rank runs its ops in order, each as soon as what it needs is there. A result for another rank is handed to
-    the link when the op ends, and costs the sender nothing. Activations of a microbatch are held from the start of
+    the link when the op ends; the sender goes on after the link's overhead. Activations of a microbatch are held from the start of
     F to the end of B (or W). Leaves out: memory capacity, what computing and communicating cost each other.
 
     Raises `DeadlockError` that names the circle if the program cannot end.
     """
     with _no_garbage_collection():
-        return _Simulation(program, times, link or Link(), message_bytes, cores).run()
+        return _Simulation(program, times, Link() if link is None else link, message_bytes, cores).run()
 
 
 @contextmanager
@@ -66,14 +66,12 @@ class _Simulation:
         self.message_bytes = message_bytes
         self.env = simpy.Environment()
         self.processor = FairShare(self.env, cores) if cores else None
-        self.arrival_s = {}  # op: when its result can be used on the other rank that needs it
-        self.waiting = {}  # op: the stream that stands waiting for it
         self.messages = []
         self.streams = [_ComputeStream(self, rank, steps) for rank, steps in enumerate(program.lowered)]
 
     def run(self):
         for stream in self.streams:
-            stream.advance()
+            stream.advance(0.0)
         self.env.run()
         done = [len(stream.ends) for stream in self.streams]
         if any(count < len(ops) for count, ops in zip(done, self.program.ranks)):
@@ -86,11 +84,14 @@ class _Simulation:
         if link is None:
             raise InputError(f"no link from rank {source} to rank {destination}, but the program sends along it")
 
+        receiver, messages, message_bytes = self.streams[destination], self.messages, self.message_bytes
+
         def deliver(step, sent_s, arrival_s):
-            self.messages.append((source, SEND, step.text, sent_s, arrival_s, self.message_bytes, destination))
-            self.arrival_s[step.op] = arrival_s
-            if step.op in self.waiting:
-                self.waiting.pop(step.op).advance()
+            messages.append((source, SEND, step.text, sent_s, arrival_s, message_bytes, destination))
+            receiver.arrival_s[step.slot] = arrival_s
+            if receiver.waiting_for == step.slot:
+                receiver.waiting_for = None
+                receiver.advance(self.env.now)
 
         return _WIRES[link.sharing](self.env, link, deliver)
 
@@ -111,43 +112,48 @@ class _ComputeStream:
     def __init__(self, simulation, rank, steps):
         self.simulation = simulation
         self.env = simulation.env
+        self.processor = simulation.processor
         self.rank = rank
         self.steps = steps
+        self.work_s = [simulation.seconds[step.op[:2]] for step in steps]
         self.starts, self.ends = [], []
+        self.arrival_s = {}  # slot of an op of another rank: when its result can be used here
+        self.waiting_for = None  # slot of the op without whose result this rank stands still
+        self.ready_s = 0.0  # when it has handed over its last message
         self.wires = {}  # by destination
 
-    def advance(self):
+    def advance(self, now):
         """Start the next op at the moment its inputs are there; if one is not even under way, wait to be called."""
-        simulation, at = self.simulation, len(self.ends)
+        at = len(self.ends)
         if at == len(self.steps):
             return
-        step, now = self.steps[at], self.env.now
-        start_s = now
-        for need in step.awaits:
-            arrival_s = simulation.arrival_s.get(need)
+        start_s = self.ready_s if self.ready_s > now else now
+        for slot in self.steps[at].awaited_slots:
+            arrival_s = self.arrival_s.get(slot)
             if arrival_s is None:
-                simulation.waiting[need] = self
+                self.waiting_for = slot
                 return
             if arrival_s > start_s:
                 start_s = arrival_s
         self.starts.append(start_s)
-        work_s = simulation.seconds[step.op[:2]]
-        if simulation.processor is None:
+        work_s, processor = self.work_s[at], self.processor
+        if processor is None:
             self.env.timeout(start_s - now + work_s).callbacks.append(self.ended)
         else:
-            self.env.timeout(start_s - now).callbacks.append(
-                lambda _: simulation.processor.serve(work_s).callbacks.append(self.ended)
-            )
+            self.env.timeout(start_s - now).callbacks.append(lambda _: processor.serve(work_s).callbacks.append(self.ended))
 
     def ended(self, _):
-        self.ends.append(self.env.now)
-        step = self.steps[len(self.ends) - 1]
+        """SimPy's callback at the end of the op that runs: send its result, go on to the next."""
+        now = self.env.now
+        step = self.steps[len(self.ends)]
+        self.ends.append(now)
         if step.destination is not None:
             wire = self.wires.get(step.destination)
             if wire is None:
                 wire = self.wires[step.destination] = self.simulation.wire(self.rank, step.destination)
-            wire.send(step, self.simulation.message_bytes)
-        self.advance()
+            wire.send(step, self.simulation.message_bytes, now)
+            self.ready_s = now + wire.overhead_s
+        self.advance(now)
 
     def spans(self):
         texts = [step.text for step in self.steps]

@@ -27,6 +27,8 @@ def timeline(traces, *, renderer="matplotlib", **options):
         elif renderer == "perfetto":
             from simlab.views.perfetto import chrome_trace
 
+            if len(traces) != 1:
+                raise InputError(f"{len(traces)} traces: a perfetto file holds one")
             return chrome_trace(*traces, **options)
         else:
             raise InputError(f"renderer {renderer!r}: give matplotlib, plotly or perfetto")

@@ -6,60 +6,85 @@ from plotly.subplots import make_subplots
 from simlab.units import MS
 from simlab.views.scene import COLOURS, MEANING, RANK_COLOURS, scene
 
-ROW_PX, STRIP_PX, GAP_PX = 26, 90, 70
+ROW_PX, STRIP_PX, GAP_PX = 26, 90, 44
 
 
-def figure(traces, *, make=go.Figure):
-    """A plotly Figure of `traces` under each other on one time axis, each with its memory strip.
+def figure(traces, *, make=go.Figure, ranks=None):
+    """A plotly figure of `traces` under each other on one time axis, each with its memory strip.
 
-    make: the class to wrap it in, e.g. `plotly.graph_objects.FigureWidget`.
+    make:  the class to make it of, e.g. `plotly.graph_objects.FigureWidget`.
+    ranks: how many rows it has room for, if `update` shall show more than `traces` have.
     """
-    scenes = [scene(trace) for trace in traces]
-    heights = [height for view in scenes for height in (ROW_PX * view.ranks + 30, STRIP_PX)]
-    layout = make_subplots(
-        rows=len(heights), cols=1, shared_xaxes=True, row_heights=heights, vertical_spacing=GAP_PX / len(heights) / sum(heights)
+    ranks = ranks or max(trace.ranks for trace in traces)
+    heights = [ROW_PX * ranks + 20, STRIP_PX] * len(traces)
+    total_px = sum(heights) + GAP_PX * (len(heights) - 1)
+    picture = make(
+        make_subplots(rows=len(heights), cols=1, shared_xaxes=True, row_heights=heights, vertical_spacing=GAP_PX / total_px)
     )
-    picture = make(layout)
-    picture.update_layout(height=sum(heights) + GAP_PX * len(scenes) + 60, margin={"l": 70, "r": 20, "t": 60, "b": 40})
-    picture.update_layout(barmode="overlay", bargap=0.15, template="plotly_white", legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 1, "xanchor": "right"})  # fmt: skip
-    for number, view in enumerate(scenes):
-        add_scene(picture, view, row=2 * number + 1, first=number == 0)
+    picture.update_layout(
+        height=total_px + 110, margin={"l": 70, "r": 20, "t": 70, "b": 40}, template="plotly_white", barmode="overlay", bargap=0.15,
+        legend={"orientation": "h", "x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom"},
+    )  # fmt: skip
+    kinds = [kind for kind in COLOURS if any(kind in scene(trace).kinds for trace in traces)]
+    for number in range(len(traces)):
+        _add_empty(picture, number, kinds, ranks)
     picture.update_xaxes(title_text="time, ms", row=len(heights))
+    picture.update_xaxes(showticklabels=True)
+    update(picture, traces)
     return picture
 
 
-def add_scene(picture, view, row, first):
-    """Add the bars of `view` to subplot row `row` and its memory lines to the next one."""
-    for kind in COLOURS:
-        boxes = [box for box in view.boxes if box.kind == kind]
-        if boxes or kind in "FB":
-            picture.add_trace(go.Bar(**bars(boxes, kind), name=f"{kind} {MEANING[kind]}", legendgroup=kind, showlegend=first), row=row, col=1)
-    for rank, line in enumerate(lines(view)):
-        colour = RANK_COLOURS[rank % len(RANK_COLOURS)]
-        style = {"mode": "lines", "line": {"shape": "hv", "color": colour, "width": 1.6}}
-        picture.add_trace(go.Scatter(**line, **style, name=f"rank {rank}", showlegend=False), row=row + 1, col=1)
-    picture.update_yaxes(range=[view.ranks - 0.5, -0.5], tickvals=list(range(view.ranks)), ticktext=[f"rank {rank}" for rank in range(view.ranks)], row=row, col=1)  # fmt: skip
-    picture.update_yaxes(title_text="held", rangemode="tozero", row=row + 1, col=1)
-    picture.add_annotation(text=view.title, x=0, xanchor="left", xref="paper", y=1.0, yanchor="bottom", yref=f"y{row if row > 1 else ''} domain", showarrow=False, font={"size": 13})  # fmt: skip
+def update(picture, traces):
+    """Show other `traces`, as many as before, in a picture that `figure` made: new data in the same bars and lines."""
+    views = [scene(trace) for trace in traces]
+    most_held = max(max(view.peaks) for view in views)
+    with picture.batch_update():
+        for number, view in enumerate(views):
+            for item in picture.data:
+                if item.meta[0] == number:
+                    item.update(_bars(view, item.meta[1]) if item.type == "bar" else _line(view, item.meta[1]))
+            picture.layout.annotations[number].text = view.title
+            picture.layout[_axis("yaxis", 2 * number + 2)].range = [0, 1.1 * most_held]
+            axis = picture.layout[_axis("yaxis", 2 * number + 1)]
+            axis.update(range=[view.ranks - 0.5, -0.5], tickvals=[*range(view.ranks)], ticktext=[f"rank {r}" for r in range(view.ranks)])
 
 
-def bars(boxes, kind):
-    """The data of one `go.Bar`: all boxes of one op kind."""
+def _add_empty(picture, number, kinds, ranks):
+    """The bars, lines and title of trace `number`, without data. `meta` tells which is which: (number, kind or rank)."""
+    row = 2 * number + 1
+    for kind in kinds:
+        bar = go.Bar(
+            name=f"{kind} {MEANING[kind]}", legendgroup=kind, showlegend=number == 0, meta=(number, kind), orientation="h",
+            marker={"color": COLOURS[kind], "line": {"color": "black", "width": 0.6}},
+            textposition="inside", insidetextanchor="middle", textangle=0,
+            hovertemplate="%{customdata[0]}: %{base:.2f} to %{customdata[1]:.2f} ms (%{x:.2f} ms)<extra></extra>",
+        )  # fmt: skip
+        picture.add_trace(bar, row=row, col=1)
+    for rank in range(ranks):
+        style = {"shape": "hv", "color": RANK_COLOURS[rank % len(RANK_COLOURS)], "width": 1.6}
+        line = go.Scatter(name=f"rank {rank}", showlegend=number == 0, legendgroup=f"rank {rank}", meta=(number, rank), mode="lines", line=style)
+        picture.add_trace(line, row=row + 1, col=1)
+    picture.update_yaxes(title_text="microbatches<br>held", row=row + 1, col=1)
+    title = {"x": 0, "xanchor": "left", "xref": "paper", "y": 1, "yanchor": "bottom", "yref": f"{_axis('y', row)} domain"}
+    picture.add_annotation(**title, showarrow=False, font={"size": 13})
+
+
+def _axis(name, row):
+    """plotly's name of the axis of subplot row `row`: the first one has no number."""
+    return name if row == 1 else f"{name}{row}"
+
+
+def _bars(view, kind):
+    boxes = [box for box in view.boxes if box.kind == kind]
     return {
-        "orientation": "h",
         "y": [box.rank for box in boxes],
         "base": [box.start_s / MS for box in boxes],
         "x": [(box.end_s - box.start_s) / MS for box in boxes],
         "text": [box.label for box in boxes],
         "customdata": [(box.op, box.end_s / MS) for box in boxes],
-        "hovertemplate": "%{customdata[0]}: %{base:.2f} to %{customdata[1]:.2f} ms (%{x:.2f} ms)<extra></extra>",
-        "textposition": "inside",
-        "insidetextanchor": "middle",
-        "textangle": 0,
-        "marker": {"color": COLOURS[kind], "line": {"color": "black", "width": 0.6}},
     }
 
 
-def lines(view):
-    """The data of one `go.Scatter` per rank: microbatches held over time."""
-    return [{"x": [time / MS for time in times], "y": amounts} for times, amounts in view.memory]
+def _line(view, rank):
+    times, amounts = view.memory[rank] if rank < view.ranks else ([], [])
+    return {"x": [time / MS for time in times], "y": amounts, "visible": rank < view.ranks}

@@ -1,5 +1,7 @@
 """Still pictures with matplotlib."""
 
+from io import BytesIO
+
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -12,11 +14,20 @@ LABEL_ROOM = 0.012  # a box gets its label if it is at least this part of the ti
 ROW = 0.8  # of the distance between rows
 
 
+class Picture(Figure):
+    """A Figure that a notebook shows by itself: matplotlib's own needs pyplot, with its global state, for that."""
+
+    def _repr_png_(self):
+        png = BytesIO()
+        self.savefig(png, format="png")
+        return png.getvalue()
+
+
 def figure(traces, *, width_in=12.0):
     """A Figure: for each trace its timeline and, below, its memory strip; one time axis for all."""
     scenes = [scene(trace) for trace in traces]
     rows = [height for view in scenes for height in (0.5 + 0.32 * view.ranks, 1.1)]
-    picture = Figure(figsize=(width_in, sum(rows) + 0.55 * len(scenes) + 0.9), layout="constrained", dpi=110)
+    picture = Picture(figsize=(width_in, sum(rows) + 0.55 * len(scenes) + 0.9), layout="constrained", dpi=110)
     axes = picture.subplots(len(rows), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": rows})[:, 0]
     end_ms = max(view.end_s for view in scenes) / MS
     for view, timeline_axes, memory_axes in zip(scenes, axes[::2], axes[1::2]):

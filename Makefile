@@ -1,0 +1,62 @@
+# Everything is installed into .venv by the targets themselves; `make help` lists them.
+PYTHON ?= python3
+BIN := .venv/bin
+LOCKED := PIP_CONSTRAINT=requirements.lock $(BIN)/python -m pip install --quiet --disable-pip-version-check
+DEMO := --schedule gpipe,1f1b --pp 4 --microbatches 8 --forward-ms 20
+
+.PHONY: help demo test lab bench check browser notebooks record clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
+
+demo: .venv/real ## simulate GPipe and 1F1B, execute both on local processes, print predicted against measured
+	$(BIN)/python -m realrun $(DEMO) --out out/demo
+
+test: .venv/all browser ## all tests, lessons included
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest --nbval-lax --nbval-cell-timeout=300 notebooks
+
+check: .venv/all ## lint and the fast tests (simlab and the lessons' map; no processes, no browser)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest tests/simlab tests/test_questions.py
+
+lab: .venv/all ## open JupyterLab on the lessons
+	$(BIN)/jupyter lab --notebook-dir=notebooks --LabApp.news_url=None \
+	  --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate
+
+bench: .venv/all ## speed of the simulator beside raw SimPy, import time
+	$(BIN)/python tests/bench.py
+
+notebooks: .venv/all ## execute the lessons in place: still pictures in, widget state out
+	$(BIN)/jupyter nbconvert --to notebook --execute --inplace --ExecutePreprocessor.store_widget_state=False notebooks/*.ipynb
+	$(BIN)/python tests/clean_notebooks.py notebooks/*.ipynb
+
+record: .venv/real ## record anew the run that the README and the lessons show
+	$(BIN)/python -m realrun $(DEMO) --out out/record
+	$(BIN)/python assets/record.py out/record
+
+clean: ## remove everything that was made here, the environment too
+	rm -rf .venv out build *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON) is too old: Python 3.11 or newer is needed (make PYTHON=python3.12 ...)"; exit 2; }
+	@$(PYTHON) -m venv .venv || { echo "no venv module: on Debian or Ubuntu, apt-get install python3-venv"; exit 2; }
+
+.venv/real: .venv/bin/python requirements.lock pyproject.toml
+	$(LOCKED) -e '.[real]'
+	@touch $@
+
+.venv/all: .venv/bin/python requirements.lock pyproject.toml
+	$(LOCKED) -e '.[real,notebooks,test]'
+	@touch .venv/real $@
+
+browser: # the test that opens JupyterLab needs a Chromium; without one it is skipped and says so
+	@command -v chromium chromium-browser google-chrome >/dev/null || \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
+	  else echo "no Chromium: the browser test will be skipped. On Debian: sudo apt-get install chromium"; fi

@@ -1,0 +1,28 @@
+"""python assets/record.py FOLDER: keep the traces of a realrun output folder here, and draw the README's picture.
+
+What is kept is what was measured on the day: the lessons show it where torch is not installed. Run by `make record`.
+"""
+
+import shutil
+import sys
+from pathlib import Path
+
+import simlab as sl
+
+HERE = Path(__file__).parent
+
+
+def main(folder):
+    """Copy calibration and traces of `folder` to assets/recorded and draw the pictures."""
+    kept = HERE / "recorded"
+    kept.mkdir(exist_ok=True)
+    shutil.copy(folder / "calibration.json", kept)
+    for name in ("gpipe", "1f1b"):
+        for label in ("predicted", "measured"):
+            shutil.copy(folder / name / f"{label}.json", kept / f"{name}-{label}.json")
+    pair = [sl.Trace.load(kept / f"1f1b-{label}.json") for label in ("predicted", "measured")]
+    sl.timeline(pair).savefig(HERE / "predicted_over_measured.png", dpi=100)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,205 @@
+"""The simulator against closed forms, a published step time and an independent walk along the dependencies."""
+
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from simlab_oracles import SECONDS, cross_rank_dependencies, op_times, plans, seconds_of_kinds, start_times
+
+from simlab import InputError, Link, Op, OpTimes, Program, busy_s, generate, idle_s, memory_curve, peak_memory, simulate
+
+SCHEDULES = ("gpipe", "1f1b")
+UNIT = OpTimes(forward_s=1, backward_s=2, input_grad_s=1, weight_grad_s=1)
+
+
+def close(seconds):
+    return pytest.approx(seconds, rel=1e-9, abs=1e-12)
+
+
+def starts_and_ends(trace):
+    spans = trace.compute()
+    return {Op.parse(span.op): span.start_s for span in spans}, {Op.parse(span.op): span.end_s for span in spans}
+
+
+# closed forms ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("stages", range(1, 9))
+def test_without_communication_a_step_takes_m_plus_p_minus_1_times_f_plus_b(name, stages):
+    for microbatches in range(1, 33):
+        trace = simulate(generate(name, stages, microbatches), OpTimes(forward_s=0.02, backward_s=0.04))
+        assert trace.step_s == pytest.approx((microbatches + stages - 1) * (0.02 + 0.04), rel=1e-9)
+
+
+@pytest.mark.parametrize("name, step_s", [("gpipe", 0.690), ("1f1b", 0.740)])
+def test_latency_of_5_ms_costs_1f1b_more_than_gpipe(name, step_s):
+    trace = simulate(generate(name, 4, 8), OpTimes(forward_s=0.02, backward_s=0.04), link=Link(latency_s=0.005))
+    assert trace.step_s == pytest.approx(step_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("stages", range(1, 9))
+def test_gpipe_holds_all_m_microbatches_on_every_rank(stages):
+    for microbatches in (1, 3, 8, 32):
+        assert peak_memory(simulate(generate("gpipe", stages, microbatches), UNIT)) == [microbatches] * stages
+
+
+@pytest.mark.parametrize("stages", range(1, 9))
+def test_1f1b_keeps_at_most_p_minus_rank_activations(stages):
+    for microbatches in (1, 3, 8, 32):
+        peaks = peak_memory(simulate(generate("1f1b", stages, microbatches), UNIT))
+        assert peaks == [min(microbatches, stages - rank) for rank in range(stages)]
+
+
+# independent walk -----------------------------------------------------------------------------------------
+
+
+@given(st.data(), st.sampled_from(SCHEDULES), st.integers(1, 6), st.integers(1, 10), SECONDS)
+def test_schedules_with_any_stage_times_and_latency_start_each_op_when_a_dependency_walk_says(data, name, stages, microbatches, hop_s):
+    program = generate(name, stages, microbatches)
+    seconds = data.draw(seconds_of_kinds(program))
+    expected = start_times(program.ranks, seconds, lambda source, destination: (hop_s, 0.0))
+    trace = simulate(program, op_times(seconds), link=Link(latency_s=hop_s), message_bytes=10**6)
+    assert starts_and_ends(trace) == (close(expected[0]), close(expected[1]))
+
+
+@given(st.data(), plans())
+def test_random_plans_on_serial_links_of_any_speed_start_each_op_when_a_dependency_walk_says(data, program):
+    seconds = data.draw(seconds_of_kinds(program))
+    pairs = [(a, b) for a in range(len(program.ranks)) for b in range(len(program.ranks)) if a != b]
+    wires = {pair: data.draw(st.tuples(SECONDS, st.floats(1e-4, 0.1)), label=f"latency and time on the link {pair}") for pair in pairs}
+    links = {pair: Link(latency_s=latency_s, bandwidth_bytes_per_s=1000 / on_link_s) for pair, (latency_s, on_link_s) in wires.items()}
+    expected = start_times(program.ranks, seconds, lambda *pair: wires[pair])
+    trace = simulate(program, op_times(seconds), link=links, message_bytes=1000)
+    assert starts_and_ends(trace) == (close(expected[0]), close(expected[1]))
+
+
+def test_messages_of_one_direction_queue_and_those_of_the_other_do_not_wait_for_them():
+    link = Link(latency_s=0.5, bandwidth_bytes_per_s=1.0)
+    trace = simulate(Program.from_text("0F0 0F1 0B0 0B1\n1F0 1F1 1B0 1B1"), UNIT, link=link, message_bytes=3)
+    assert [(span.op, span.start_s, span.end_s) for span in sorted(trace.messages(), key=lambda span: span.start_s)] == [
+        ("0F0", 1.0, 4.5),
+        ("0F1", 2.0, 7.5),  # 0F0 is on the link until 4, and then it takes 3 s
+        ("1B0", 10.5, 14.0),  # 1F1 runs from 7.5 to 8.5
+        ("1B1", 12.5, 17.0),
+    ]
+    assert trace.step_s == 19.0
+
+
+def test_messages_on_a_fair_link_share_it():
+    times = OpTimes(forward_s=1, backward_s=100)
+    program = Program.from_text("0F0 0F1 0B0 0B1\n1F0 1F1 1B0 1B1")
+
+    def arrivals(sharing):
+        link = Link(bandwidth_bytes_per_s=1, sharing=sharing, latency_s=0.25)
+        trace = simulate(program, times, link=link, message_bytes=10)
+        return {span.op: span.end_s for span in trace.messages() if span.rank == 0}
+
+    assert arrivals("serial") == {"0F0": close(11.25), "0F1": close(21.25)}
+    # from 1 to 2 alone, then at half speed: 9 left take 18; the other has then had 9 of its 10
+    assert arrivals("fair") == {"0F0": close(20.25), "0F1": close(21.25)}
+
+
+# invariants -----------------------------------------------------------------------------------------------
+
+CLUSTERS = st.fixed_dictionaries({
+    "link": st.builds(Link, latency_s=SECONDS, bandwidth_bytes_per_s=st.floats(1e4, 1e9), sharing=st.sampled_from(["serial", "fair"])),
+    "message_bytes": st.integers(0, 10**4),
+    "cores": st.one_of(st.none(), st.floats(0.5, 6)),
+})  # fmt: skip
+
+
+@given(st.data(), plans(), CLUSTERS)
+def test_on_every_cluster_a_run_keeps_the_rules(data, program, cluster):
+    times = op_times(data.draw(seconds_of_kinds(program)))
+    trace = simulate(program, times, **cluster)
+
+    assert Counter(Op.parse(span.op) for span in trace.compute()) == Counter(program.rank_of)  # each op once
+    start, end = starts_and_ends(trace)
+    latency_s = cluster["link"].latency_s
+    for op, rank in program.rank_of.items():
+        for need in program.needs(op):
+            hop_s = 0 if program.rank_of[need] == rank else latency_s
+            assert start[op] >= end[need] + hop_s - 1e-12
+    for rank, ops in enumerate(program.ranks):
+        assert [Op.parse(span.op) for span in trace.compute(rank)] == list(ops)  # in the program's order
+        assert all(end[before] <= start[after] + 1e-12 for before, after in zip(ops, ops[1:]))  # one at a time
+        times_s, amounts = memory_curve(trace, rank)
+        assert amounts[0] == amounts[-1] == 0 and min(amounts) == 0
+        assert times_s == sorted(times_s)
+    lengths = [sum(span.end_s - span.start_s for span in trace.compute(rank)) for rank in range(trace.ranks)]
+    assert busy_s(trace) == close(lengths)
+    assert [busy + idle for busy, idle in zip(busy_s(trace), idle_s(trace))] == [close(max(end.values()) - min(start.values()))] * trace.ranks
+    assert sum(span.bytes for span in trace.spans) == cross_rank_dependencies(program.ranks) * cluster["message_bytes"]
+    assert all(program.rank_of[program.user(Op.parse(span.op))] == span.peer != span.rank for span in trace.messages())
+    assert simulate(program, times, **cluster) == trace
+
+
+# processors shared ----------------------------------------------------------------------------------------
+
+
+@given(st.data(), plans(), SECONDS)
+def test_a_processor_for_every_rank_is_as_good_as_no_sharing(data, program, hop_s):
+    times, link = op_times(data.draw(seconds_of_kinds(program))), Link(latency_s=hop_s)
+    alone = simulate(program, times, link=link)
+    for cores in (len(program.ranks), len(program.ranks) + 1.5):
+        assert starts_and_ends(simulate(program, times, link=link, cores=cores)) == tuple(map(close, starts_and_ends(alone)))
+
+
+@given(st.data(), plans())
+def test_one_core_and_free_messages_take_the_sum_of_all_work(data, program):
+    seconds = data.draw(seconds_of_kinds(program))
+    work_s = sum(seconds[op.kind][op.stage] for op in program.rank_of)
+    assert simulate(program, op_times(seconds), cores=1).step_s == close(work_s)
+
+
+def test_two_ranks_on_one_core_run_at_half_speed_while_both_compute():
+    trace = simulate(Program.from_text("0F0 0F1 0B0 0B1\n1F0 1F1 1B0 1B1"), OpTimes(forward_s=1, backward_s=2), cores=1)
+    spans = {span.op: (span.start_s, span.end_s) for span in trace.compute()}
+    assert spans == {
+        "0F0": (0, 1), "0F1": (1, 3), "1F0": (1, 3), "1F1": (3, 4), "1B0": (4, 6),
+        "0B0": (6, 10), "1B1": (6, 10), "0B1": (10, 12),
+    }  # fmt: skip
+
+
+# what is refused ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault, quoted", [
+    ({"cores": 0}, "0 cores"), ({"cores": -2}, "-2 cores"), ({"cores": math.nan}, "nan cores"),
+    ({"message_bytes": -1}, "-1 bytes"), ({"message_bytes": math.nan}, "nan bytes"),
+    ({"link": {}}, "no link from rank 0 to rank 1"), ({"link": {(0, 1): Link()}}, "no link from rank 1 to rank 0"),
+])  # fmt: skip
+def test_a_cluster_that_cannot_be_is_refused(fault, quoted):
+    with pytest.raises(InputError, match=quoted):
+        simulate(generate("gpipe", 2, 1), UNIT, **fault)
+
+
+@pytest.mark.parametrize("fault", [{"latency_s": -1e-3}, {"latency_s": math.nan}, {"latency_s": math.inf}, {"bandwidth_bytes_per_s": 0},
+                                   {"bandwidth_bytes_per_s": math.nan}, {"sharing": "random"}])  # fmt: skip
+def test_a_link_that_cannot_be_is_refused_and_quoted(fault):
+    with pytest.raises(InputError) as raised:
+        Link(**fault)
+    assert repr(*fault.values()) in str(raised.value)
+
+
+def test_an_idle_link_takes_latency_plus_size_over_bandwidth():
+    assert Link(latency_s=0.25, bandwidth_bytes_per_s=8).seconds(4) == 0.75
+    assert Link(latency_s=0.25).seconds(10**12) == 0.25
+
+
+@pytest.mark.parametrize("value", [-1, math.nan, math.inf, (0.1, -0.1), [0.1, math.nan]])
+def test_op_times_that_cannot_be_are_refused(value):
+    with pytest.raises(InputError, match="backward_s = .*: give a finite number of seconds, 0 or more"):
+        OpTimes(forward_s=1, backward_s=value)
+
+
+@pytest.mark.parametrize("times, message", [
+    (OpTimes(forward_s=1), "the program has B ops, but backward_s is not given"),
+    (OpTimes(forward_s=1, backward_s=(1, 2)), "backward_s has 2 stages, but the program has a stage 2"),
+])  # fmt: skip
+def test_op_times_that_do_not_cover_the_program_are_refused(times, message):
+    with pytest.raises(InputError, match=f"^{message}$"):
+        simulate(generate("gpipe", 3, 1), times)
