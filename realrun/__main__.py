@@ -3,8 +3,12 @@
 import argparse
 import importlib.util
 import json
+import math
 import os
+import re
+import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from simlab.errors import InputError, ProgramError, SimlabError
@@ -41,17 +45,27 @@ def main(argv=None):
         return _complain(arguments, error, 2)
     except SimlabError as error:
         return _complain(arguments, error, 1)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read the report has gone: no more words
+        return 1
+    except OSError as error:
+        return _complain(arguments, f"{error.filename or 'a file'}: {error.strerror}", 1)
 
 
 def run(arguments):
     """Make the job, run it in processes of our own or as a rank under torchrun, report."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # what torch logs of a failure comes to us as an exception too
     from realrun import launch
     from realrun.report import failures, load_calibration, run_report, summary, write_html, write_pictures
 
+    max_error = fraction(arguments.max_error)
     programs = load_programs(arguments)
-    ranks = len(next(iter(programs.values())).ranks)
-    device = launch.choose_device(arguments.device, ranks)
-    job = make_job(arguments, programs, ranks, device)
+    only_cpu = any(value is not None for value in (arguments.compute, arguments.forward_ms, arguments.backward_ms, arguments.link_gbps))
+    ranks = len(programs[0].ranks)
+    if not launch.under_torchrun():
+        launch.check_memory(ranks, 0)  # a mistyped --pp: before a closer look at the programs
+    device = launch.choose_device(arguments.device, ranks, only_cpu=only_cpu or arguments.link_ms > 0)
+    job = make_job(arguments, programs, device)
     job.validate()
     result = launch.run(job, device, port=arguments.port, say=_say)
     if result is None:
@@ -61,43 +75,44 @@ def run(arguments):
         write_pictures(run["folder"], predicted, measured)
     write_html(Path(job.out) / "report.html", job, results, load_calibration(job))
     reports = [report for report, _, _ in results]
-    wrong = [line for report in reports for line in failures(report, max_error=_fraction(arguments.max_error))]
+    wrong = [line for report in reports for line in failures(report, max_error=max_error)]
     if arguments.json:
-        print(json.dumps({"ok": not wrong, "runs": reports, "failed": wrong, "out": job.out, "calibration": result["calibration"]}))
+        print(_json({"ok": not wrong, "runs": reports, "failed": wrong, "out": job.out, "calibration": result["calibration"]}))
     else:
         print("\n\n".join(summary(job, report) for report in reports))
         print(f"\nreport: {Path(job.out) / 'report.html'}   pictures: {', '.join(str(Path(run['folder']) / 'timeline.png') for run in result['runs'])}")
+    sys.stdout.flush()
     for line in wrong:
         print(f"failed: {line}", file=sys.stderr)
     return 1 if wrong else 0
 
 
 def load_programs(arguments):
-    """{name: Program} that the arguments ask for."""
-    if arguments.csv:
-        if arguments.schedule or arguments.pp is not None or arguments.microbatches is not None:
+    """[Program] that the arguments ask for."""
+    if arguments.csv is not None:
+        if any(value is not None for value in (arguments.schedule, arguments.pp, arguments.microbatches)):
             raise InputError("--csv brings its own order, stages and microbatches: leave out --schedule, --pp and --microbatches")
-        programs = [Program.from_csv(arguments.csv)]
-    else:
-        if arguments.pp is None or arguments.microbatches is None:
-            raise InputError("give --pp and --microbatches, both at least 1 (or --csv)")
-        names = [name.strip() for name in (arguments.schedule or "gpipe,1f1b").split(",")]
-        programs = [generate(name, arguments.pp, arguments.microbatches) for name in names]
-    return {program.name: program for program in programs}
+        program = Program.from_csv(arguments.csv)
+        return [replace(program, name=re.sub(r"[^\w-]+", "_", program.name))]  # its folder in --out is called so
+    if arguments.pp is None or arguments.microbatches is None:
+        raise InputError("give --pp and --microbatches, both at least 1 (or --csv)")
+    names = ["gpipe", "1f1b"] if arguments.schedule is None else [name.strip() for name in arguments.schedule.split(",")]
+    return [generate(name, arguments.pp, arguments.microbatches) for name in names]
 
 
-def make_job(arguments, programs, ranks, device):
+def make_job(arguments, programs, device):
     """The `Job` that the arguments ask for."""
-    from realrun.job import Job, choose_compute
+    from realrun.job import Job, choose_compute, program_texts
 
     forward_ms = 20.0 if arguments.forward_ms is None else arguments.forward_ms
     padded_time_given = arguments.forward_ms is not None or arguments.backward_ms is not None
+    ranks = len(programs[0].ranks)
     compute, why = choose_compute(ranks, asked=arguments.compute, padded_time_given=padded_time_given, device=device)
     if padded_time_given and compute != "padded":
         raise InputError(f"--forward-ms and --backward-ms set the pace of padded compute, but compute is {compute}: leave one out")
     sizes = ("layers", "hidden", "heads", "seq", "microbatch_size")
     return Job(
-        programs={name: str(program) for name, program in programs.items()},
+        programs=program_texts(programs),
         compute=compute,
         why_compute=why,
         forward_s=forward_ms * MS,
@@ -113,8 +128,24 @@ def make_job(arguments, programs, ranks, device):
     )
 
 
-def _fraction(percent):
+def fraction(percent):
+    """The fraction that `percent` (None: not asked for) is."""
+    if percent is not None and not 0 <= percent < math.inf:
+        raise InputError(f"--max-error {percent}: give a percentage, 0 or more")
     return None if percent is None else percent / 100
+
+
+def _json(value):
+    """JSON text of `value`; what is not a finite number, which JSON cannot say, becomes null."""
+
+    def finite(value):
+        if isinstance(value, dict):
+            return {key: finite(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [finite(item) for item in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(finite(value), allow_nan=False)
 
 
 def _say(text):
@@ -125,7 +156,7 @@ def _say(text):
 def _complain(arguments, error, status):
     partial = [str(path) for path in getattr(error, "partial", [])]
     if status == 1 and arguments.json:
-        print(json.dumps({"ok": False, "error": str(error), "partial": partial}))
+        print(_json({"ok": False, "error": str(error), "partial": partial}))
     kind = "failed" if status == 1 else "error"
     hint = " (--no-check runs it all the same)" if isinstance(error, ProgramError) else ""
     print(f"{kind}: {error}{hint}", file=sys.stderr)
@@ -168,4 +199,6 @@ def parser():
 
 
 if __name__ == "__main__":
+    if "RANK" not in os.environ:  # torchrun's ranks end at SIGTERM at once; ours end with us, and clean up
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(main())

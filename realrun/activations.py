@@ -8,11 +8,12 @@ import torch
 class SavedActivations:
     """Counts the tensors that autograd saves, per (stage, microbatch), and forgets them when autograd does.
 
-    Parameters are not counted (they live anyway); tensors that share storage are counted once.
+    Parameters and the step's `data` are not counted (they live anyway); tensors that share storage are counted once.
     """
 
     def __init__(self, parameters):
-        self._not_counted = {parameter.untyped_storage().data_ptr() for parameter in parameters}
+        self._parameters = {parameter.untyped_storage().data_ptr() for parameter in parameters}
+        self.data = ()  # tensors
         self._holders = {}  # storage address: number of saved tensors in it
         self._tensors = {}  # (stage, microbatch): number of saved tensors
         self.bytes = 0
@@ -31,7 +32,7 @@ class SavedActivations:
     def _pack(self, tensor, key):
         storage = tensor.untyped_storage()
         address = storage.data_ptr()
-        if address in self._not_counted:
+        if address in self._parameters or any(address == data.untyped_storage().data_ptr() for data in self.data):
             return tensor
         self._tensors[key] = self._tensors.get(key, 0) + 1
         self._holders[address] = self._holders.get(address, 0) + 1

@@ -30,6 +30,20 @@ class Channels:
         self._free_at_s = {}  # by destination: when its paced link has sent all bits
         self._sending = deque()  # (work, buffer): a buffer must live until its send is done
 
+    def connect(self, pairs):
+        """Exchange one message each way between the ranks of each pair; called by all ranks, with the same pairs.
+
+        NCCL makes a pair's connection at its first message, and the caller stands still until the other side is there
+        too. So that happens here, in one order on all ranks, and not where a receive is posted ahead.
+        """
+        for pair in pairs:
+            for source, destination in (pair, pair[::-1]):
+                if self.rank == source:
+                    self.send(torch.zeros(1, device=self.device), destination)
+                elif self.rank == destination:
+                    self.inbox(source, ["hello"], (1,), torch.float32).take("hello")
+        self.finish_sending()
+
     def send(self, tensor, destination):
         """Post `tensor` to `destination` and return at once."""
         group = self.groups[1 if destination > self.rank else -1]

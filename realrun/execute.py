@@ -3,7 +3,7 @@
 import tempfile
 from typing import NamedTuple
 
-from realrun.job import Job, choose_compute
+from realrun.job import Job, choose_compute, program_texts
 from realrun.report import run_report
 from simlab.trace import Trace
 
@@ -26,7 +26,6 @@ def execute(pool, programs, *, out=None, **fields):
     padded = "forward_s" in fields or "backward_s" in fields
     compute, why = choose_compute(pool.ranks, asked=fields.pop("compute", None), padded_time_given=padded, device=pool.device)
     with tempfile.TemporaryDirectory(prefix="realrun-") as temporary:
-        texts = {program.name: str(program) for program in programs}
-        job = Job(programs=texts, compute=compute, why_compute=why, out=out or temporary, **fields)
+        job = Job(programs=program_texts(programs), compute=compute, why_compute=why, out=out or temporary, **fields)
         runs = [run_report(job, run) for run in pool.run(job)["runs"]]
     return [Run(predicted, measured, report) for report, predicted, measured in runs]

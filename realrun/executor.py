@@ -38,13 +38,13 @@ class Executor:
         tokens, targets: int64, (microbatches, microbatch size, seq).
         Returns the mean loss over microbatches where the last stage is on this rank, else None.
         """
-        self.tokens, self.targets = tokens, targets
+        self.tokens, self.targets = self.activations.data = tokens, targets
         self.saved = {}  # (stage, microbatch): (input, output) of a forward whose backward is to come
         self.handed_over = {}  # op: its result, for another op of this rank
         self.losses = []
         self.recorder.phase(EXECUTING)
+        self.timer.begin_step()  # before any receive is posted: on CUDA it waits for the whole device
         self.inboxes = self._open_inboxes()
-        self.timer.begin_step()
         unfinished = []
         for position, step in enumerate(self.program.lowered[self.rank]):
             unfinished.append(self._run(number, position, step))
@@ -84,7 +84,11 @@ class Executor:
             return self.handed_over.pop(need)
         if source is None:
             raise ExecutionError(f"rank {self.rank}: {need} never runs, but {op} needs it")
-        return self.inboxes[source].take(need)
+        try:
+            return self.inboxes[source].take(need)
+        except RuntimeError as error:
+            text = " ".join(str(error).split())
+            raise ExecutionError(f"rank {self.rank} waits at {op} for {need} from rank {source}: {text}") from error
 
     def _open_inboxes(self):
         """{source: Inbox} with what each other rank will send here, in its order."""

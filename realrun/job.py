@@ -1,7 +1,10 @@
 """What to run: programs, model sizes, compute mode, link pace. Plain JSON values, so that it can cross processes."""
 
 import os
+import re
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from itertools import accumulate
 
 from simlab.errors import InputError
 from simlab.program import Program
@@ -10,6 +13,8 @@ from simlab.validation import validate
 COMPUTE = ("padded", "real", "cuda")
 EXECUTED_KINDS = "FB"  # those with a function in realrun.executor.OP_FUNCTIONS
 SMALL = {"layers": 1, "hidden": 64, "heads": 4, "seq": 32, "microbatch_size": 1}  # per stage; for padded compute
+_NAME = re.compile(r"(?!calibration\.json|report\.html)\w[\w .,:()+=-]*")  # a program's name is its folder's too
+LONGEST_SEQ = 2**16  # the text that the model reads has about ten times as many bytes
 LARGER = {"layers": 2, "hidden": 192, "heads": 6, "seq": 128, "microbatch_size": 4}  # per stage; the model is the load
 
 
@@ -50,19 +55,23 @@ class Job:
         for name, value, least in (("steps", self.steps, 1), ("warmup", self.warmup, 0)):
             if value < least:
                 raise InputError(f"{value} {name}: give at least {least}")
-        for name, value in (("forward", self.forward_s), ("backward", self.backward_s), ("timeout", self.timeout_s)):
+        for name, value in (("forward time", self.forward_s), ("backward time", self.backward_s), ("timeout", self.timeout_s)):
             if not 0 < value < float("inf"):
-                raise InputError(f"{name} time {value} s: give a finite time above 0")
+                raise InputError(f"{name} {value} s: give a finite time above 0")
         if not 0 <= self.link_s < float("inf"):
             raise InputError(f"link latency {self.link_s} s: give a finite time, 0 or more")
         if self.link_bytes_per_s is not None and not self.link_bytes_per_s > 0:
             raise InputError(f"link bandwidth {self.link_bytes_per_s} bytes/s: give a number above 0")
         if self.compute == "cuda" and self.paced:
             raise InputError("paced links need the CPU's clock: on CUDA the real link is what is measured; leave out --link-*")
+        for name in self.programs:
+            if not _NAME.fullmatch(name):
+                raise InputError(f"a program called {name!r}: it names a folder too; begin with a letter or digit, and no /")
         forms = {(len(self.program(name).ranks), self.program(name).stages) for name in self.programs}
         if len(forms) != 1:
             raise InputError(f"programs of {sorted(forms)} (ranks, stages): those of one job must have the same")
         self.model = self._complete_model(dict(self.model))
+        self._check_patience()
 
     def _complete_model(self, model):
         stages = self.program(next(iter(self.programs))).stages
@@ -77,7 +86,18 @@ class Job:
             raise InputError(f"hidden = {model['hidden']} is not divisible by heads = {model['heads']}")
         if model["layers"] < stages:
             raise InputError(f"{model['layers']} layers cannot be cut into {stages} stages: give at least one layer a stage")
+        if model["seq"] > LONGEST_SEQ:
+            raise InputError(f"seq = {model['seq']}: give at most {LONGEST_SEQ}")
         return model
+
+    def _check_patience(self):
+        """A rank may stand at one op or message for less than the timeout: nothing asked for may take as long."""
+        message_s = self.link_s + (self.message_bytes / self.link_bytes_per_s if self.link_bytes_per_s else 0.0)
+        padded = self.compute == "padded"
+        times = {"a forward": self.forward_s * padded, "a backward": self.backward_s * padded, "a message": message_s}
+        for what, seconds in times.items():
+            if seconds >= self.timeout_s:
+                raise InputError(f"{what} takes {seconds:g} s, but a run in which nothing moves for {self.timeout_s:g} s is given up: raise --timeout")
 
     @property
     def paced(self):
@@ -89,9 +109,18 @@ class Job:
         """Number of processes."""
         return len(self.program(next(iter(self.programs))).ranks)
 
+    @cached_property
+    def _parsed(self):
+        return {name: Program.from_text(text, name=name) for name, text in self.programs.items()}
+
     def program(self, name):
         """The `Program` called `name`."""
-        return Program.from_text(self.programs[name], name=name)
+        return self._parsed[name]
+
+    @property
+    def message_bytes(self):
+        """Bytes of an activation at a stage boundary in fp32, and of its gradient."""
+        return 4 * self.model["microbatch_size"] * self.model["seq"] * self.model["hidden"]
 
     def pairs(self):
         """[(a, b)], a < b: the ranks that exchange messages in any of the programs."""
@@ -111,15 +140,22 @@ class Job:
                         raise InputError(f"{name}: rank {rank}: {op}: the executor runs {' and '.join(EXECUTED_KINDS)} so far")
 
     def model_bytes(self):
-        """Bytes that all ranks together need for the model, about.
+        """Bytes that all ranks together need for the model and its data, about.
 
         Per parameter 16 B for training in fp32 with Adam (weight, gradient, two moments). The gradient check adds
         16 B (weight and gradient in fp64) for the rank's own stage, and as much for the *whole* model on every rank,
-        which computes the reference by itself. Activations are left out.
+        which computes the reference by itself. A block's activations are 16 x hidden values per token (inputs of two
+        norms, four linears and the gelu; q, k, v); the check holds them in fp64, for all microbatches that the program
+        keeps in flight and for one more in the reference. Leaves out what an op needs only while it runs.
         """
-        hidden, layers = self.model["hidden"], self.model["layers"]
-        parameters = layers * (12 * hidden**2 + 13 * hidden) + hidden * (2 * 256 + self.model["seq"] + 2)
-        return parameters * (16 + 16 + 16 * self.ranks)
+        hidden, layers, seq = (self.model[name] for name in ("hidden", "layers", "seq"))
+        tokens = self.model["microbatch_size"] * seq
+        parameters = layers * (12 * hidden**2 + 13 * hidden) + hidden * (2 * 256 + seq + 2)
+        programs = self._parsed.values()
+        held = max(sum(map(_peak_live, program.ranks)) for program in programs) / max(program.stages for program in programs) + self.ranks
+        activations = 8 * held * tokens * (16 * layers * hidden + 2 * hidden + 256)
+        batches = 8 * 3 * self.ranks * max(program.microbatches for program in programs) * tokens
+        return parameters * (16 + 16 + 16 * self.ranks) + activations + batches
 
     def to_json(self):
         return asdict(self)
@@ -139,6 +175,24 @@ def choose_compute(ranks, *, asked=None, padded_time_given=False, device="cpu", 
     if ranks <= cores:
         return "real", f"{ranks} ranks on {cores} cores"
     return "padded", f"{ranks} ranks on only {cores} cores"
+
+
+def program_texts(programs):
+    """{name: text form} of `programs`; `InputError` if two have one name, or a rank has no ops, which the text cannot say."""
+    texts = {}
+    for program in programs:
+        if program.name in texts:
+            raise InputError(f"two programs called {program.name!r}: each needs a name of its own")
+        for rank, ops in enumerate(program.ranks):
+            if not ops:
+                raise InputError(f"{program.name}: rank {rank} has no ops; every rank must run at least one stage")
+        texts[program.name] = str(program)
+    return texts
+
+
+def _peak_live(ops):
+    """The most microbatches that a rank with `ops` holds, counted once per stage."""
+    return max(accumulate((1 if op.kind == "F" else -1 for op in ops), initial=0))
 
 
 def usable_cores():

@@ -3,11 +3,15 @@
 import json
 import multiprocessing
 import os
+import signal
 import socket
 import time
+from contextlib import contextmanager
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import wait as wait_for_any
 from pathlib import Path
 
+from realrun.folder import prepare
 from realrun.watch import Watch, exit_text
 from realrun.worker import serve
 from simlab.errors import InputError, SimlabError
@@ -41,11 +45,14 @@ class Pool:
     """
 
     def __init__(self, ranks, *, device="cpu", port=0, say=lambda text: None):
-        check_memory(ranks, ranks * PROCESS_BYTES)
+        if ranks < 1:
+            raise InputError(f"{ranks} ranks: give at least 1")
+        check_memory(ranks, 0)
         self.ranks, self.device = ranks, device
         self.say = say
         self._processes, self._pipes = [], []
         listener = _listen(port)
+        say(f"starting {ranks} process{'es' if ranks > 1 else ''}")
         try:
             self._start(listener, device)
         except BaseException:
@@ -77,9 +84,7 @@ class Pool:
         if not self._processes:
             raise RunError("this pool is closed: start a new one")
         check_memory(self.ranks, job.model_bytes())
-        for name in job.programs:  # what an earlier run left there is not this run's
-            for old in (Path(job.out) / name).glob("*.records"):
-                old.unlink()
+        prepare(job)
         watch = Watch(job)
         try:
             for pipe in self._pipes:
@@ -171,8 +176,21 @@ def _process_context():
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["realrun.session"])
+    context.set_forkserver_preload(["realrun.session", "torch._dynamo"])  # any torch optimizer imports the latter: 2 s
+    resource_tracker.ensure_running()  # here, since it unblocks SIGINT when it starts
+    with _interrupts_blocked():  # ^C is the launcher's to handle; its processes end when its pipes do
+        forkserver.ensure_running()
     return context
+
+
+@contextmanager
+def _interrupts_blocked():
+    """Processes started inside never see SIGINT."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _listen(port):
@@ -184,18 +202,18 @@ def _listen(port):
         listener.listen(4096)
     except (OSError, OverflowError) as error:
         listener.close()
-        reason = error.strerror if isinstance(error, OSError) else str(error)
+        reason = error.strerror if isinstance(error, OSError) else "there are ports 0 to 65535"
         raise InputError(f"port {port} on 127.0.0.1: {reason}; give another one, or 0 for a free one") from error
     return listener
 
 
-def check_memory(ranks, needed_bytes):
-    """`InputError` if `ranks` processes that need `needed_bytes` together do not fit into what is free now."""
-    available_bytes = available_memory()
+def check_memory(ranks, model_bytes):
+    """`InputError` if `ranks` processes with `model_bytes` in them together do not fit into what is free now."""
+    available_bytes, needed_bytes = available_memory(), ranks * PROCESS_BYTES + model_bytes
     if available_bytes is not None and needed_bytes > 0.9 * available_bytes:
         raise InputError(
             f"{ranks} processes need about {needed_bytes / GIB:.1f} GiB of memory, {available_bytes / GIB:.1f} GiB is free: "
-            "use fewer pipeline stages (--pp) or a smaller model"
+            "use fewer pipeline stages (--pp), fewer microbatches or a smaller model"
         )
 
 

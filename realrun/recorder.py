@@ -7,11 +7,13 @@ import mmap
 import struct
 from typing import NamedTuple
 
-HEADER = struct.Struct("<8sdqqq")  # magic, clock offset, phase, records complete, unused
+HEADER = struct.Struct("<8sdqq")  # magic, clock offset, phase, records complete
+PHASE_WORD, COUNT_WORD = 2, 3  # of 8 bytes each
 RECORD = struct.Struct("<iiiiqdd")
 MAGIC = b"realrun1"
 IDLE, EXECUTING = 0, 1
 WAITING, RUNNING, DONE = 1, 2, 3
+CHECK_STEP = -1_000_000  # the step number of the gradient check; warm-up steps are -1, -2, ...
 
 
 class Record(NamedTuple):
@@ -35,7 +37,10 @@ class Record(NamedTuple):
 
 
 class Recorder:
-    """Writes the records of one rank. A record costs a few microseconds and no system call."""
+    """Writes the records of one rank. A record costs a few microseconds and no system call.
+
+    What a reader steers by, phase and count, is written by one 8-byte store each: it never sees half of one.
+    """
 
     def __init__(self, path, capacity, clock_offset_s):
         size = HEADER.size + RECORD.size * (capacity + 1)
@@ -43,23 +48,19 @@ class Recorder:
             file.truncate(size)
             self._map = mmap.mmap(file.fileno(), size)
         self._count = 0
-        self._clock_offset_s = clock_offset_s
-        self.phase(IDLE)
+        HEADER.pack_into(self._map, 0, MAGIC, clock_offset_s, IDLE, 0)
+        self._words = memoryview(self._map)[: HEADER.size].cast("q")
 
     def phase(self, phase):
         """Say whether the rank is executing a program."""
-        self._phase = phase
-        self._write_header()
+        self._words[PHASE_WORD] = phase
 
     def write(self, record):
         """Note `record`: it replaces the one in progress, and is complete when its state is DONE."""
         RECORD.pack_into(self._map, HEADER.size + self._count * RECORD.size, *record)
         if record.state == DONE:
             self._count += 1
-            self._write_header()
-
-    def _write_header(self):
-        HEADER.pack_into(self._map, 0, MAGIC, self._clock_offset_s, self._phase, self._count, 0)
+            self._words[COUNT_WORD] = self._count
 
     def contents(self):
         """All bytes written so far, in the form `Recording.parse` reads."""
@@ -67,30 +68,48 @@ class Recorder:
 
     def close(self):
         """Let go of the file."""
+        self._words.release()
         self._map.close()
 
 
+class Progress(NamedTuple):
+    """How far a rank has come: whether it is executing, records complete, the op in progress or None."""
+
+    executing: bool
+    done: int
+    current: Record | None
+
+    @classmethod
+    def load(cls, path):
+        """The progress told by the recording in the file `path`, or None if there is none (yet). Reads only its ends."""
+        try:
+            with open(path, "rb") as file:
+                head = file.read(HEADER.size)
+                if len(head) < HEADER.size or not head.startswith(MAGIC):
+                    return None
+                _, _, phase, count = HEADER.unpack(head)
+                file.seek(HEADER.size + count * RECORD.size)
+                return cls(phase == EXECUTING, count, _in_progress(file.read(RECORD.size)))
+        except OSError:
+            return None
+
+
 class Recording(NamedTuple):
-    """A rank's records as read back. `current` is the op in progress, or None."""
+    """A rank's records as read back."""
 
     clock_offset_s: float
-    executing: bool
     records: list[Record]
-    current: Record | None
 
     @classmethod
     def parse(cls, data):
         """The recording in `data`, or None if it is not (yet) one."""
         if len(data) < HEADER.size:
             return None
-        magic, offset_s, phase, count, _ = HEADER.unpack_from(data)
+        magic, offset_s, _, count = HEADER.unpack_from(data)
         if magic != MAGIC or len(data) < HEADER.size + count * RECORD.size:
             return None
         end = HEADER.size + count * RECORD.size
-        records = [Record(*row) for row in RECORD.iter_unpack(data[HEADER.size : end])]
-        rest = data[end : end + RECORD.size]
-        current = Record(*RECORD.unpack(rest)) if len(rest) == RECORD.size else None
-        return cls(offset_s, phase == EXECUTING, records, current if current and current.state in (WAITING, RUNNING) else None)
+        return cls(offset_s, [Record(*row) for row in RECORD.iter_unpack(data[HEADER.size : end])])
 
     @classmethod
     def load(cls, path):
@@ -99,3 +118,8 @@ class Recording(NamedTuple):
             return cls.parse(path.read_bytes())
         except OSError:
             return None
+
+
+def _in_progress(data):
+    record = Record(*RECORD.unpack(data)) if len(data) == RECORD.size else None
+    return record if record and record.state in (WAITING, RUNNING) else None

@@ -61,7 +61,9 @@ def failures(report, *, gradient_limit=1e-10, max_error=None):
     predicted = report.get("peak_live_microbatches_predicted")
     if predicted is not None and predicted != report["peak_live_microbatches_measured"]:
         wrong.append(f"{name}: live microbatches predicted {predicted}, measured {report['peak_live_microbatches_measured']}")
-    if max_error is not None and "error" in report and abs(report["error"]) > max_error:
+    if max_error is not None and "error" not in report:
+        wrong.append(f"{name}: not predicted, since the program breaks the rules: no error to hold against {max_error:.1%}")
+    elif max_error is not None and abs(report["error"]) > max_error:
         wrong.append(f"{name}: the predicted step is {report['error']:+.1%} off, more than {max_error:.1%}")
     return wrong
 

@@ -17,12 +17,10 @@ from realrun.job import usable_cores
 from realrun.measure import fit_link, link_times, op_times
 from realrun.merge import step_trace
 from realrun.model import Stage
-from realrun.recorder import Recorder, Recording
+from realrun.recorder import CHECK_STEP, Recorder, Recording
 from realrun.reference import gradient_error, single_process
 from realrun.text import batch
 from simlab.calibration import Calibration
-
-CHECK_STEP = -1_000_000
 
 
 class Session:
@@ -47,9 +45,7 @@ class Session:
         self.channels = Channels(self.rank, self.device, self.groups, clock_offset_s=self.offset_s, pace=pace)
         padding = {"F": job.forward_s, "B": job.backward_s} if job.compute == "padded" else None
         self.timer = self._timer(padding)
-        if self.rank == 0:
-            self.out.mkdir(parents=True, exist_ok=True)
-        dist.barrier()
+        self.channels.connect(job.pairs())
         calibration = self._calibrate()
         runs = [self._run_program(name, calibration) for name in job.programs]
         return {"calibration": str(self.out / "calibration.json"), "runs": runs} if self.rank == 0 else None
@@ -86,7 +82,7 @@ class Session:
         return Calibration(
             op_seconds={kind: [seconds[stage][kind] for stage in stages] for kind in "FB"},
             links=links,
-            message_bytes=4 * torch.Size(self.message_shape).numel(),
+            message_bytes=job.message_bytes,
             cores=usable_cores() if job.compute == "real" else None,
             metadata={
                 "compute": job.compute, "why_compute": job.why_compute, "model": job.model,
@@ -127,9 +123,10 @@ class Session:
         """[gradient error, loss error or None] of this rank: one step in float64 against `single_process`."""
         executor = self._executor(program, torch.float64, recorder, timer=self._timer())
         tokens, targets = self._batch(program, 0)
+        # first the reference: CUDA may wait for the whole device when it loads a kernel, posted receives included
+        expected_loss, expected = single_process(self.job.model, program.stages, tokens, targets, torch.float64)
         dist.barrier()
         loss = executor.step(CHECK_STEP, tokens, targets)
-        expected_loss, expected = single_process(self.job.model, program.stages, tokens, targets, torch.float64)
         worst = max(gradient_error(module, expected[stage]) for stage, module in executor.stages.items())
         return [worst, None if loss is None else abs(loss - expected_loss) / abs(expected_loss)]
 
@@ -151,7 +148,7 @@ class Session:
         folder = self.out / name
         recordings = [Recording.parse(data) for data in recordings]
         extra = {"compute": self.job.compute, "device": device_name(self.device), "model": self.job.model}
-        traces = [step_trace(program, recordings, step, self._message_bytes(), extra) for step in range(self.job.steps)]
+        traces = [step_trace(program, recordings, step, self.job.message_bytes, extra) for step in range(self.job.steps)]
         for step, trace in enumerate(traces):
             trace.save(folder / f"measured-step-{step}.json")
         for record in folder.glob("rank*.records"):
@@ -179,9 +176,6 @@ class Session:
         model = self.job.model
         tokens, targets = batch(step, program.microbatches, model["microbatch_size"], model["seq"])
         return tokens.to(self.device), targets.to(self.device)
-
-    def _message_bytes(self):
-        return 4 * torch.Size(self.message_shape).numel()
 
 
 def gather_bytes(data):

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from realrun.merge import recordings_in, step_trace
-from realrun.recorder import RUNNING
+from realrun.recorder import CHECK_STEP, RUNNING, Progress
 from simlab.validation import deadlock, wait_text, waits
 
 
@@ -20,47 +20,40 @@ class Watch:
 
     def stuck(self):
         """None while some rank moves or none is executing; after `timeout_s` without: one line that says who waits."""
-        name, recordings = self._current()
-        seen = (name, [recording and (len(recording.records), recording.current) for recording in recordings])
+        name, seen = now_at = self._current()
         now_s = time.monotonic()
-        if name is None or seen != self._last:
-            self._last, self._moved_at_s = seen, now_s
+        if name is None or now_at != self._last:
+            self._last, self._moved_at_s = now_at, now_s
             return None
         if now_s - self._moved_at_s < self._job.timeout_s:
             return None
-        return f"{name}: no rank has moved for {self._job.timeout_s:g} s: {self._who_waits(name, recordings)}"
+        return f"{name}: no rank has moved for {self._job.timeout_s:g} s: {self._who_waits(name, seen)}"
 
     def _current(self):
-        """(name, recordings) of the program that is executing; (None, []) between programs."""
+        """(name, [`Progress` of each rank]) of the program that is executing; (None, []) between steps."""
         for name in self._programs:
-            recordings = recordings_in(Path(self._job.out) / name, self._job.ranks)
-            if any(recording and recording.executing for recording in recordings):
-                return name, recordings
+            ranks = [Progress.load(Path(self._job.out) / name / f"rank{rank}.records") for rank in range(self._job.ranks)]
+            if any(progress and progress.executing for progress in ranks):
+                return name, ranks
         return None, []
 
-    def _who_waits(self, name, recordings):
+    def _who_waits(self, name, ranks):
         program = self._programs[name]
-        currents = [recording.current if recording and recording.executing else None for recording in recordings]
-        running = [
-            f"rank {rank} has been running {program.ranks[rank][current.position]} since then"
-            for rank, current in enumerate(currents)
-            if current and current.state == RUNNING
-        ]
-        positions = [current.position if current else len(ops) for current, ops in zip(currents, program.ranks)]
+        positions = _positions(program, ranks)
         waiting = waits(program, positions)
-        if waiting and not running:
+        at_work = [_at_work(rank, *item) for rank, item in enumerate(zip(ranks, positions, program.ranks)) if rank not in waiting]
+        if waiting and not any(at_work):
             return str(deadlock(program, positions))
-        return "; ".join(running + [wait_text(wait) for wait in waiting.values()])
+        return "; ".join([text for text in at_work if text] + [wait_text(wait) for wait in waiting.values()])
 
     def place_of(self, rank):
         """Where `rank` was last seen, in words."""
-        name, recordings = self._current()
-        current = recordings[rank].current if name and recordings[rank] else None
+        name, ranks = self._current()
+        current = ranks[rank].current if name and ranks[rank] else None
         if current is None:
-            return "between steps"
+            return "outside the steps"
         doing = "running" if current.state == RUNNING else "waiting to run"
-        step = f"step {current.step}" if current.step >= 0 else "warm-up" if current.step > -1000 else "the gradient check"
-        return f"{doing} {self._programs[name].ranks[rank][current.position]} in {step} of {name}"
+        return f"{doing} {self._programs[name].ranks[rank][current.position]} in {_step_text(current.step)} of {name}"
 
     def save_partial(self):
         """Write what was recorded of a broken run: [paths of the partial traces, one per step begun]."""
@@ -71,14 +64,39 @@ class Watch:
             steps = sorted({record.step for recording in recordings if recording for record in recording.records})
             for step in steps:
                 trace = step_trace(program, recordings, step, 0, {"partial": True, "compute": self._job.compute})
-                label = f"step-{step}" if step >= 0 else f"warm-up{step}" if step > -1000 else "gradient-check"
-                paths.append(folder / f"partial-{label}.json")
+                paths.append(folder / f"partial-{_step_text(step).replace(' ', '-')}.json")
                 trace.save(paths[-1])
         return paths
 
 
+def _positions(program, ranks):
+    """[how many ops of the current step each rank has run]: every step adds as many records as the rank has ops."""
+    done = [progress.done if progress else 0 for progress in ranks]
+    steps = max((done[r] - (rank.current is None)) // len(program.ranks[r]) for r, rank in enumerate(ranks) if rank and rank.executing)
+    return [max(0, min(len(ops), count - steps * len(ops))) for count, ops in zip(done, program.ranks)]
+
+
+def _at_work(rank, progress, position, ops):
+    """What `rank`, which waits for no op, has been doing all the time; None if it has done its part of the step."""
+    if position == len(ops):
+        return f"rank {rank} has run all its ops, but not all that it sent was received" if progress and progress.executing else None
+    if not (progress and progress.current):
+        return f"rank {rank} has not begun the step"
+    if progress.current.state == RUNNING:
+        return f"rank {rank} has been running {ops[position]} since then"
+    return f"rank {rank} stands at {ops[position]}, although what it needs was sent"
+
+
+def _step_text(step):
+    if step == CHECK_STEP:
+        return "gradient check"
+    return f"step {step}" if step >= 0 else f"warm-up {-step}"
+
+
 def exit_text(exitcode):
     """How a process ended, in words."""
+    if exitcode == -9:
+        return "was killed by signal 9 (SIGKILL: by hand, or by the system because memory ran out)"
     if exitcode < 0:
-        return f"was killed by signal {-exitcode} ({signal.Signals(-exitcode).name})"
+        return f"was killed by signal {-exitcode} ({signal.strsignal(-exitcode)})"
     return f"ended with exit code {exitcode}"

@@ -22,7 +22,7 @@ def use_loopback():
 class Rank:
     """A member of the process group. gloo carries control messages always, and the program's where there is no CUDA."""
 
-    def __init__(self, rank, world, local_rank, store, device_kind, timeout_s=WAIT_TIMEOUT_S):
+    def __init__(self, rank, world, local_rank, store, device_kind, message_timeout_s=WAIT_TIMEOUT_S):
         import torch
         import torch.distributed as dist
 
@@ -31,9 +31,8 @@ class Rank:
         self.device = torch.device("cuda", local_rank) if device_kind == "cuda" else torch.device("cpu")
         if device_kind == "cuda":
             torch.cuda.set_device(self.device)
-        timeout = timedelta(seconds=timeout_s)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timeout)
-        backend = "nccl" if device_kind == "cuda" else "gloo"
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=WAIT_TIMEOUT_S))
+        backend, timeout = "nccl" if device_kind == "cuda" else "gloo", timedelta(seconds=message_timeout_s)
         self.groups = {direction: dist.new_group(backend=backend, timeout=timeout) for direction in (1, -1)}
 
     def run(self, job, say):
@@ -70,7 +69,10 @@ def serve(rank, world, port, device_kind, pipe):
         member.leave()
     except BaseException as error:  # whatever happens here must be told: nobody else sees it
         text = " ".join(str(error).split()) or type(error).__name__
-        _answer(pipe, error=text, error_type=type(error).__name__)
+        try:
+            _answer(pipe, error=text)
+        except OSError:
+            pass  # nobody is left to tell
         os._exit(1)
 
 

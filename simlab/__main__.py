@@ -52,7 +52,9 @@ def schedule(arguments):
     if arguments.csv:
         _write(arguments.csv, lambda path: program.to_csv(path))
     if arguments.json:
-        _print_json({"schedule": program.name, "stages": program.stages, "microbatches": program.microbatches, "ranks": program.ranks_as_text})
+        _print_json(
+            {"schedule": program.name, "stages": program.stages, "microbatches": program.microbatches, "ranks": program.ranks_as_text}
+        )
     else:
         print(program)
     return 0
@@ -61,7 +63,13 @@ def schedule(arguments):
 def check(arguments):
     """Hold a CSV program against the rules."""
     program = sl.validate(sl.Program.from_csv(arguments.file))
-    facts = {"ok": True, "ranks": len(program.ranks), "stages": program.stages, "microbatches": program.microbatches, "ops": len(program.rank_of)}
+    facts = {
+        "ok": True,
+        "ranks": len(program.ranks),
+        "stages": program.stages,
+        "microbatches": program.microbatches,
+        "ops": len(program.rank_of),
+    }
     if arguments.json:
         _print_json(facts)
     else:
@@ -109,7 +117,7 @@ def _summary(result):
     bubble = result["bubble"]
     return "\n".join(
         [
-            f"{result['schedule']}: {result['stages']} stages, {result['microbatches']} microbatches, {result['ops']} ops, {result['messages']} messages",
+            "{schedule}: {stages} stages, {microbatches} microbatches, {ops} ops, {messages} messages".format(**result),
             f"step                     {seconds_text(result['step_s'])}",
             f"bubble / ideal time      {bubble['idle_over_ideal']:.4f}   (p-1)/m for GPipe and 1F1B with free communication",
             f"bubble / makespan        {bubble['idle_over_makespan']:.4f}   (p-1)/(m+p-1) likewise",

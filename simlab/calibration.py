@@ -35,7 +35,11 @@ class Calibration:
 
     def link_of_pairs(self):
         """{(source, destination): Link}"""
-        return {tuple(map(int, pair.split("-"))): Link(**link) for pair, link in self.links.items()}
+        links = {}
+        for pair, link in self.links.items():
+            source, destination = pair.split("-")
+            links[int(source), int(destination)] = Link(**link)
+        return links
 
     def predict(self, program):
         """The simulated `Trace` of `program` on the machine that was measured."""

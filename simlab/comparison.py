@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from statistics import mean, median
 
-from simlab.analysis import bubble, busy_s, idle_s, peak_memory
+from simlab.analysis import Bubble, bubble, busy_s, idle_s, peak_memory
 from simlab.errors import InputError
 from simlab.program import Op, Program
 from simlab.units import percent_text, seconds_text
@@ -44,7 +44,10 @@ class Comparison:
         rows += [_row(f"idle of rank {rank}", pair) for rank, pair in enumerate(self.idle_s)]
         for name, pair in self.bubble.items():
             rows.append((f"bubble {name}", f"{pair.predicted:.4f}", f"{pair.measured:.4f}", f"{pair.predicted - pair.measured:+.4f}"))
-        peaks = [(str([pair.predicted for pair in self.peak_live_microbatches])), str([pair.measured for pair in self.peak_live_microbatches])]
+        peaks = [
+            (str([pair.predicted for pair in self.peak_live_microbatches])),
+            str([pair.measured for pair in self.peak_live_microbatches]),
+        ]
         rows.append(("peak live microbatches", *peaks, "equal" if peaks[0] == peaks[1] else "differ"))
         widths = [max(len(row[column]) for row in rows) for column in range(4)]
         return "\n".join(f"{row[0]:<{widths[0]}}  " + "  ".join(f"{row[i]:>{widths[i]}}" for i in (1, 2, 3)) for row in rows)
@@ -65,7 +68,7 @@ def compare(predicted, measured):
     kinds = [_mean_op_s(trace) for trace in both]
     return Comparison(
         step_s=Pair(predicted=predicted.step_s, measured=measured.step_s),
-        bubble={name: pair for name, pair in zip(bubble(predicted)._fields, _pairs(*map(bubble, both)))},
+        bubble=dict(zip(Bubble._fields, _pairs(*map(bubble, both)))),
         op_s={kind: Pair(predicted=kinds[0][kind], measured=kinds[1][kind]) for kind in sorted(kinds[0])},
         busy_s=_pairs(*map(busy_s, both)),
         idle_s=_pairs(*map(idle_s, both)),

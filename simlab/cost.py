@@ -38,7 +38,7 @@ class OpTimes:
 
     def table(self, program):
         """{(stage, kind): seconds} for every stage and kind that `program` has; `InputError` where one is unknown."""
-        return {pair: self._seconds(*pair) for pair in {(op.stage, op.kind) for op in program.rank_of}}
+        return {pair: self._seconds(*pair) for pair in sorted({(op.stage, op.kind) for op in program.rank_of})}
 
     def _seconds(self, stage, kind):
         value = getattr(self, _FIELD[kind])

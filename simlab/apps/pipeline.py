@@ -30,7 +30,7 @@ class PipelineExplorer(widgets.VBox):
         self.link_ms = widgets.FloatSlider(link_ms, min=0, max=20, step=1, description="link time, ms", **style)
         self.table = widgets.HTML()
         traces = self.traces()
-        self.picture = figure(traces, make=go.FigureWidget, ranks=MOST_STAGES)
+        self.picture = figure(traces, make=go.FigureWidget, ranks=MOST_STAGES).update_layout(autosize=True)  # as wide as the page
         self.table.value = _table(traces)
         sliders = (self.stages, self.microbatches, self.ratio, self.link_ms)
         for slider in sliders:

@@ -18,9 +18,7 @@ def figure(traces, *, make=go.Figure, ranks=None):
     ranks = ranks or max(trace.ranks for trace in traces)
     heights = [ROW_PX * ranks + 20, STRIP_PX] * len(traces)
     total_px = sum(heights) + GAP_PX * (len(heights) - 1)
-    picture = make(
-        make_subplots(rows=len(heights), cols=1, shared_xaxes=True, row_heights=heights, vertical_spacing=GAP_PX / total_px)
-    )
+    picture = make(make_subplots(rows=len(heights), cols=1, shared_xaxes=True, row_heights=heights, vertical_spacing=GAP_PX / total_px))
     picture.update_layout(
         height=total_px + 110, margin={"l": 70, "r": 20, "t": 70, "b": 40}, template="plotly_white", barmode="overlay", bargap=0.15,
         legend={"orientation": "h", "x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom"},
@@ -62,7 +60,9 @@ def _add_empty(picture, number, kinds, ranks):
         picture.add_trace(bar, row=row, col=1)
     for rank in range(ranks):
         style = {"shape": "hv", "color": RANK_COLOURS[rank % len(RANK_COLOURS)], "width": 1.6}
-        line = go.Scatter(name=f"rank {rank}", showlegend=number == 0, legendgroup=f"rank {rank}", meta=(number, rank), mode="lines", line=style)
+        line = go.Scatter(
+            name=f"rank {rank}", showlegend=number == 0, legendgroup=f"rank {rank}", meta=(number, rank), mode="lines", line=style
+        )
         picture.add_trace(line, row=row + 1, col=1)
     picture.update_yaxes(title_text="microbatches<br>held", row=row + 1, col=1)
     title = {"x": 0, "xanchor": "left", "xref": "paper", "y": 1, "yanchor": "bottom", "yref": f"{_axis('y', row)} domain"}

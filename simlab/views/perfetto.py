@@ -32,7 +32,8 @@ def chrome_trace(trace):
         events.extend(_flow(number, span, thread, str(program.user(Op.parse(span.op))), starts))
     for point in trace.memory:
         unit = trace.metadata.get("units", {}).get(point.category, "")
-        events.append({"ph": "C", "name": f"{point.category} ({unit})", "pid": point.rank, "ts": _us(point.time_s), "args": {point.category: point.amount}})  # fmt: skip
+        counter = {"ph": "C", "name": f"{point.category} ({unit})", "args": {point.category: point.amount}}
+        events.append({**counter, "pid": point.rank, "ts": _us(point.time_s)})
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"name": str(trace.metadata.get("name", ""))}})
 
 

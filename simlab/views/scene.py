@@ -59,6 +59,5 @@ def title(trace):
     """What the trace is, in one line: where it comes from, step time, bubble, peak."""
     source = {"simulated": "Predicted", "measured": "Measured"}.get(trace.metadata.get("source"), "Trace")
     share = bubble(trace).idle_over_makespan
-    peak = max(peak_memory(trace), default=0)
-    name = trace.metadata.get("name", "")
-    return f"{source}: {name}, step {seconds_text(trace.step_s)}, idle {share:.1%}, peak {peak:g} microbatches held"
+    peak = f", peak {max(peak_memory(trace)):g} microbatches held" if trace.memory else ""
+    return f"{source}: {trace.metadata.get('name', '')}, step {seconds_text(trace.step_s)}, idle {share:.1%}{peak}"

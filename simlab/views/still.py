@@ -26,7 +26,7 @@ class Picture(Figure):
 def figure(traces, *, width_in=12.0):
     """A Figure: for each trace its timeline and, below, its memory strip; one time axis for all."""
     scenes = [scene(trace) for trace in traces]
-    rows = [height for view in scenes for height in (0.5 + 0.32 * view.ranks, 1.1)]
+    rows = [height for view in scenes for height in (0.5 + 0.32 * view.ranks, 1.1 if any(view.peaks) else 0.3)]
     picture = Picture(figsize=(width_in, sum(rows) + 0.55 * len(scenes) + 0.9), layout="constrained", dpi=110)
     axes = picture.subplots(len(rows), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": rows})[:, 0]
     end_ms = max(view.end_s for view in scenes) / MS
@@ -61,6 +61,11 @@ def _draw_timeline(axes, view, end_ms):
 
 
 def _draw_memory(axes, view, peak):
+    if not any(view.peaks):
+        axes.text(0.5, 0.5, "memory was not recorded", transform=axes.transAxes, ha="center", va="center", fontsize=8, color="0.4")
+        axes.set_yticks([])
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        return
     for rank, (times, amounts) in enumerate(view.memory):
         colour = RANK_COLOURS[rank % len(RANK_COLOURS)]
         axes.step([time / MS for time in times], amounts, where="post", color=colour, linewidth=1.3, label=f"rank {rank}")

@@ -2,5 +2,5 @@
 
 from hypothesis import settings
 
-settings.register_profile("simlab", deadline=None, max_examples=60, database=None, print_blob=True)
+settings.register_profile("simlab", deadline=None, max_examples=150, database=None, print_blob=True)
 settings.load_profile("simlab")

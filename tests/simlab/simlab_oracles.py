@@ -5,6 +5,7 @@ Nothing here asks the code under test anything: `Op`, `Program` and `OpTimes` on
 
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 
 from hypothesis import strategies as st
 
@@ -25,11 +26,12 @@ def needs(op, ops, stages):
     return [(stage, "F", microbatch)] + ([gradient] if stage + 1 < stages else [])
 
 
-def start_times(ranks, seconds, wire=lambda source, destination: (0.0, 0.0)):
+def start_times(ranks, seconds, wire):
     """({op: start}, {op: end}) of the earliest execution of `ranks`, by a recursive walk from each op to what it waits for.
 
-    seconds: {kind: [s per stage]}.  wire(source, destination): (latency, time that a message occupies the link), both s.
-    Links are serial: a message leaves when its op has ended and the one before it on the same directed pair has left.
+    seconds: {kind: [s per stage]}.  wire(source, destination): (latency, time that a message occupies the link,
+    time that sending it keeps the sender from its next op), all s. Links are serial: a message leaves when its op has ended
+    and the one before it on the same directed pair has left.
     """
     place = {op: (rank, at) for rank, ops in enumerate(ranks) for at, op in enumerate(ops)}
     stages = 1 + max(op[0] for op in place)
@@ -43,7 +45,10 @@ def start_times(ranks, seconds, wire=lambda source, destination: (0.0, 0.0)):
     @cache
     def start(op):
         rank, at = place[op]
-        bounds = [0.0] + ([end(ranks[rank][at - 1])] if at else [])
+        bounds = [0.0]
+        if at:
+            before = ranks[rank][at - 1]
+            bounds.append(end(before) + sum(wire(*pair)[2] for pair, messages in sent.items() if before in messages))
         for need in needs(op, place, stages):
             source = rank_of[need]
             bounds.append(end(need) if source == rank else left(need, source, rank) + wire(source, rank)[0])
@@ -75,7 +80,7 @@ def can_end(ranks):
     stages = 1 + max(op[0] for op in ops)
     graph = {op: set(needs(op, ops, stages)) for op in ops}
     for rank in ranks:
-        for before, after in zip(rank, rank[1:]):
+        for before, after in pairwise(rank):
             graph[after].add(before)
     try:
         TopologicalSorter(graph).prepare()
@@ -131,7 +136,7 @@ def plans(draw, split=True):
 def seconds_of_kinds(program):
     """A random {kind: [seconds per stage]} for `program`."""
     per_stage = st.lists(SECONDS, min_size=program.stages, max_size=program.stages)
-    return st.fixed_dictionaries({kind: per_stage for kind in "FBIW"})
+    return st.fixed_dictionaries(dict.fromkeys("FBIW", per_stage))
 
 
 def op_times(seconds):

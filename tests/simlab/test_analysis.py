@@ -1,11 +1,31 @@
 import pytest
 
-from simlab import InputError, Link, MemoryPoint, OpTimes, Span, Trace, bubble, busy_s, generate, idle_s, memory_curve, peak_memory, simulate
+from simlab import (
+    InputError,
+    Link,
+    MemoryPoint,
+    OpTimes,
+    Program,
+    Span,
+    Trace,
+    bubble,
+    busy_s,
+    generate,
+    idle_s,
+    memory_curve,
+    peak_memory,
+    simulate,
+)
 
 
 def by_hand():
     """Rank 0 computes from 1 to 4 and from 5 to 6, rank 1 from 2 to 4; the clock does not begin at 0."""
-    spans = [Span(0, "compute", "0F0", 1, 4), Span(0, "compute", "0B0", 5, 6), Span(1, "compute", "1F0", 2, 4), Span(0, "send", "0F0", 4, 9, 1, 1)]
+    spans = [
+        Span(0, "compute", "0F0", 1, 4),
+        Span(0, "compute", "0B0", 5, 6),
+        Span(1, "compute", "1F0", 2, 4),
+        Span(0, "send", "0F0", 4, 9, 1, 1),
+    ]
     memory = [MemoryPoint(0, "live_microbatches", 1, 1), MemoryPoint(0, "activations", 1, 700), MemoryPoint(0, "live_microbatches", 6, 0)]
     return Trace(spans, memory, {"ranks": 2})
 
@@ -58,8 +78,6 @@ def test_peak_and_curve_are_of_one_category_and_rank():
 
 
 def test_split_backwards_hold_their_microbatch_until_the_weight_gradient_ends():
-    from simlab import Program
-
     times = OpTimes(forward_s=1, input_grad_s=1, weight_grad_s=1)
     trace = simulate(Program.from_text("0F0 0I0 0F1 0W0 0I1 0W1"), times)
     assert memory_curve(trace, 0) == ([0, 0, 2, 4, 6], [0, 1, 2, 1, 0])

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -60,7 +61,7 @@ def test_1f1b_keeps_at_most_p_minus_rank_activations(stages):
 def test_schedules_with_any_stage_times_and_latency_start_each_op_when_a_dependency_walk_says(data, name, stages, microbatches, hop_s):
     program = generate(name, stages, microbatches)
     seconds = data.draw(seconds_of_kinds(program))
-    expected = start_times(program.ranks, seconds, lambda source, destination: (hop_s, 0.0))
+    expected = start_times(program.ranks, seconds, lambda source, destination: (hop_s, 0.0, 0.0))
     trace = simulate(program, op_times(seconds), link=Link(latency_s=hop_s), message_bytes=10**6)
     assert starts_and_ends(trace) == (close(expected[0]), close(expected[1]))
 
@@ -69,8 +70,11 @@ def test_schedules_with_any_stage_times_and_latency_start_each_op_when_a_depende
 def test_random_plans_on_serial_links_of_any_speed_start_each_op_when_a_dependency_walk_says(data, program):
     seconds = data.draw(seconds_of_kinds(program))
     pairs = [(a, b) for a in range(len(program.ranks)) for b in range(len(program.ranks)) if a != b]
-    wires = {pair: data.draw(st.tuples(SECONDS, st.floats(1e-4, 0.1)), label=f"latency and time on the link {pair}") for pair in pairs}
-    links = {pair: Link(latency_s=latency_s, bandwidth_bytes_per_s=1000 / on_link_s) for pair, (latency_s, on_link_s) in wires.items()}
+    wires = {pair: data.draw(st.tuples(SECONDS, st.floats(1e-4, 0.1), SECONDS), label=f"link {pair}") for pair in pairs}
+    links = {
+        pair: Link(latency_s=hop_s, bandwidth_bytes_per_s=1000 / on_link_s, overhead_s=overhead_s)
+        for pair, (hop_s, on_link_s, overhead_s) in wires.items()
+    }
     expected = start_times(program.ranks, seconds, lambda *pair: wires[pair])
     trace = simulate(program, op_times(seconds), link=links, message_bytes=1000)
     assert starts_and_ends(trace) == (close(expected[0]), close(expected[1]))
@@ -102,13 +106,19 @@ def test_messages_on_a_fair_link_share_it():
     assert arrivals("fair") == {"0F0": close(20.25), "0F1": close(21.25)}
 
 
+def test_a_send_keeps_the_sender_from_its_next_op_for_the_overhead():
+    trace = simulate(Program.from_text("0F0 0F1 0B0 0B1\n1F0 1F1 1B0 1B1"), UNIT, link=Link(latency_s=0.5, overhead_s=0.25))
+    starts = {span.op: span.start_s for span in trace.compute()}
+    # 1B0 ends at 5.75 and its send keeps 1B1 until 6; 0B0 sends nothing, so 0B1 waits only for 1B1, which arrives at 8.5
+    assert starts == {"0F0": 0, "0F1": 1.25, "1F0": 1.5, "1F1": 2.75, "1B0": 3.75, "1B1": 6.0, "0B0": 6.25, "0B1": 8.5}
+
+
 # invariants -----------------------------------------------------------------------------------------------
 
-CLUSTERS = st.fixed_dictionaries({
-    "link": st.builds(Link, latency_s=SECONDS, bandwidth_bytes_per_s=st.floats(1e4, 1e9), sharing=st.sampled_from(["serial", "fair"])),
-    "message_bytes": st.integers(0, 10**4),
-    "cores": st.one_of(st.none(), st.floats(0.5, 6)),
-})  # fmt: skip
+LINKS = st.builds(
+    Link, latency_s=SECONDS, overhead_s=SECONDS, bandwidth_bytes_per_s=st.floats(1e4, 1e9), sharing=st.sampled_from(["serial", "fair"])
+)
+CLUSTERS = st.fixed_dictionaries({"link": LINKS, "message_bytes": st.integers(0, 10**4), "cores": st.one_of(st.none(), st.floats(0.5, 6))})
 
 
 @given(st.data(), plans(), CLUSTERS)
@@ -116,7 +126,7 @@ def test_on_every_cluster_a_run_keeps_the_rules(data, program, cluster):
     times = op_times(data.draw(seconds_of_kinds(program)))
     trace = simulate(program, times, **cluster)
 
-    assert Counter(Op.parse(span.op) for span in trace.compute()) == Counter(program.rank_of)  # each op once
+    assert Counter(Op.parse(span.op) for span in trace.compute()) == Counter(program.rank_of.keys())  # each op once
     start, end = starts_and_ends(trace)
     latency_s = cluster["link"].latency_s
     for op, rank in program.rank_of.items():
@@ -125,13 +135,15 @@ def test_on_every_cluster_a_run_keeps_the_rules(data, program, cluster):
             assert start[op] >= end[need] + hop_s - 1e-12
     for rank, ops in enumerate(program.ranks):
         assert [Op.parse(span.op) for span in trace.compute(rank)] == list(ops)  # in the program's order
-        assert all(end[before] <= start[after] + 1e-12 for before, after in zip(ops, ops[1:]))  # one at a time
+        assert all(end[before] <= start[after] + 1e-12 for before, after in pairwise(ops))  # one at a time
         times_s, amounts = memory_curve(trace, rank)
         assert amounts[0] == amounts[-1] == 0 and min(amounts) == 0
         assert times_s == sorted(times_s)
     lengths = [sum(span.end_s - span.start_s for span in trace.compute(rank)) for rank in range(trace.ranks)]
     assert busy_s(trace) == close(lengths)
-    assert [busy + idle for busy, idle in zip(busy_s(trace), idle_s(trace))] == [close(max(end.values()) - min(start.values()))] * trace.ranks
+    assert [busy + idle for busy, idle in zip(busy_s(trace), idle_s(trace))] == [
+        close(max(end.values()) - min(start.values()))
+    ] * trace.ranks
     assert sum(span.bytes for span in trace.spans) == cross_rank_dependencies(program.ranks) * cluster["message_bytes"]
     assert all(program.rank_of[program.user(Op.parse(span.op))] == span.peer != span.rank for span in trace.messages())
     assert simulate(program, times, **cluster) == trace
@@ -177,8 +189,10 @@ def test_a_cluster_that_cannot_be_is_refused(fault, quoted):
         simulate(generate("gpipe", 2, 1), UNIT, **fault)
 
 
-@pytest.mark.parametrize("fault", [{"latency_s": -1e-3}, {"latency_s": math.nan}, {"latency_s": math.inf}, {"bandwidth_bytes_per_s": 0},
-                                   {"bandwidth_bytes_per_s": math.nan}, {"sharing": "random"}])  # fmt: skip
+@pytest.mark.parametrize("fault", [
+    {"latency_s": -1e-3}, {"latency_s": math.nan}, {"latency_s": math.inf}, {"overhead_s": -1e-3}, {"overhead_s": math.nan},
+    {"bandwidth_bytes_per_s": 0}, {"bandwidth_bytes_per_s": math.nan}, {"sharing": "random"},
+])  # fmt: skip
 def test_a_link_that_cannot_be_is_refused_and_quoted(fault):
     with pytest.raises(InputError) as raised:
         Link(**fault)
@@ -192,7 +206,7 @@ def test_an_idle_link_takes_latency_plus_size_over_bandwidth():
 
 @pytest.mark.parametrize("value", [-1, math.nan, math.inf, (0.1, -0.1), [0.1, math.nan]])
 def test_op_times_that_cannot_be_are_refused(value):
-    with pytest.raises(InputError, match="backward_s = .*: give a finite number of seconds, 0 or more"):
+    with pytest.raises(InputError, match=r"backward_s = .*: give a finite number of seconds, 0 or more"):
         OpTimes(forward_s=1, backward_s=value)
 
 

@@ -74,7 +74,7 @@ def test_a_csv_that_is_none_is_refused_with_file_rank_and_cell(tmp_path, content
     assert len(str(raised.value).splitlines()) == 1
 
 
-@given(content=st.one_of(st.binary(), st.text(alphabet="0123FBIW,\n\"; ").map(str.encode)))
+@given(content=st.one_of(st.binary(), st.text(alphabet='0123FBIW,\n"; ').map(str.encode)))
 def test_whatever_bytes_a_csv_has_it_is_a_program_or_a_one_line_error_that_names_it(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "fuzz.csv"
     path.write_bytes(content)
@@ -88,7 +88,7 @@ def test_whatever_bytes_a_csv_has_it_is_a_program_or_a_one_line_error_that_names
 
 @pytest.mark.parametrize("name", ["absent.csv", "."])
 def test_a_csv_that_cannot_be_opened_is_refused_and_named(tmp_path, name):
-    with pytest.raises(InputError, match="^cannot read .*: "):
+    with pytest.raises(InputError, match=r"^cannot read .*: "):
         Program.from_csv(tmp_path / name)
 
 

@@ -42,8 +42,9 @@ def test_the_json_names_the_fields_of_its_rows():
 @pytest.mark.parametrize("text", [
     "", "{", "[]", "3", "null", '"simlab-trace-1"', "[" * 100_000, "1" * 10_000,
     *(json.dumps(document(**changes)) for changes in (
-        {"format": "simlab-trace-0"}, {"format": None}, {"metadata": {}}, {"metadata": []}, {"metadata": None}, {"metadata": {"ranks": "1"}},
-        {"metadata": {"ranks": 0}}, {"spans": None}, {"spans": [[0, "compute"]]}, {"spans": [[*SPAN, 1]]}, {"spans": ["abcdefg"]},
+        {"format": "simlab-trace-0"}, {"format": None}, {"metadata": {}}, {"metadata": []}, {"metadata": None},
+        {"metadata": {"ranks": "1"}}, {"metadata": {"ranks": 0}}, {"spans": None}, {"spans": [[0, "compute"]]}, {"spans": [[*SPAN, 1]]},
+        {"spans": ["abcdefg"]},
         {"spans": [{}]}, {"spans": [[1, *SPAN[1:]]]}, {"spans": [[*SPAN[:3], "0", 1.0, 0, -1]]}, {"spans": [[*SPAN[:3], None, 1.0, 0, -1]]},
         {"memory": [[0, "live"]]}, {"memory": 3}, {"memory": [[-1, *POINT[1:]]]}, {"memory": [[*POINT[:3], "1"]]},
     )),

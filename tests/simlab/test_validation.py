@@ -8,9 +8,7 @@ from simlab.validation import errors
 
 UNIT = OpTimes(forward_s=1, backward_s=2, input_grad_s=1, weight_grad_s=1)
 CIRCLE = ("0F0 0B0 0F1 0B1", "1F1 1F0 1B0 1B1")
-CIRCLE_TEXT = (
-    "deadlock: rank 0 waits at 0B0 for 1B0, which rank 1 has not run; rank 1 waits at 1F1 for 0F1, which rank 0 has not run"
-)
+CIRCLE_TEXT = "deadlock: rank 0 waits at 0B0 for 1B0, which rank 1 has not run; rank 1 waits at 1F1 for 0F1, which rank 0 has not run"
 
 
 def program_of(*ranks):

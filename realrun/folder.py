@@ -1,0 +1,34 @@
+"""The out folder of a job: made before anything runs, and cleared of what an earlier run left there."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from realrun.recorder import RECORD
+from simlab.errors import InputError
+from simlab.units import bytes_text
+
+WRITTEN = (
+    "calibration.json", "report.html", "program.csv", "*.records", "predicted.json", "measured.json", "measured-step-*.json",
+    "partial-*.json", "timeline.png", "predicted-perfetto.json", "measured-perfetto.json",
+)  # fmt: skip
+
+
+def prepare(job):
+    """Make the out folder and each program's folder in it, without an earlier run's files; `InputError` if that cannot be."""
+    out = Path(job.out)
+    for folder in (out, *(out / name for name in job.programs)):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for pattern in WRITTEN:
+                for old in folder.glob(pattern):
+                    old.unlink()
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise InputError(f"cannot write {str(error.filename or folder)!r}: {error.strerror}; --out names the folder") from error
+    steps = 1 + job.warmup + job.steps
+    needed_bytes = max(steps * RECORD.size * len(job.program(name).rank_of) for name in job.programs)
+    free_bytes = shutil.disk_usage(out).free
+    if needed_bytes > free_bytes / 2:
+        raise InputError(f"{steps} steps need {bytes_text(needed_bytes)} of records, {bytes_text(free_bytes)} are free in {str(out)!r}: give fewer --steps")

@@ -1,0 +1,39 @@
+"""Warm processes for the whole folder, and commands that leave nothing behind."""
+
+from functools import cache
+
+import pytest
+from realrun_processes import CommandLine
+
+from realrun import Pool
+
+
+@pytest.fixture(scope="session")
+def pools():
+    """ranks -> a warm `Pool` of so many, shared by all tests. A test that breaks a pool brings its own."""
+    warm = []
+
+    @cache
+    def pool(ranks):
+        warm.append(Pool(ranks))
+        return warm[-1]
+
+    yield pool
+    for one in warm:
+        one.close()
+
+
+@pytest.fixture
+def command(tmp_path):
+    """Start command lines in `tmp_path`; when the test is over, none of their processes may be left."""
+    started = []
+
+    def start(*arguments, **options):
+        started.append(CommandLine(*arguments, cwd=options.pop("cwd", tmp_path), **options))
+        return started[-1]
+
+    yield start
+    left = [one.processes() for one in started if not one.gone()]
+    for one in started:
+        one.kill()
+    assert not left, f"processes outlived their run: {left}"

@@ -1,0 +1,260 @@
+import json
+import subprocess
+import sys
+from collections import Counter
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_hex
+from simlab_oracles import op_times, plans, seconds_of_kinds
+
+import simlab
+from simlab import InputError, Link, Op, OpTimes, Program, Trace, generate, memory_curve, simulate
+from simlab.views import timeline
+
+ROOT = Path(simlab.__file__).parents[1]
+TIMES = OpTimes(forward_s=0.02, backward_s=0.04)
+SPLIT = Program.from_text("0F0 0F1 0I0 0W0 0B1\n1F0 1I0 1F1 1B1 1W0", name="split")
+
+
+def two_traces():
+    link = Link(latency_s=0.005)
+    return [simulate(generate("gpipe", 3, 4), TIMES, link=link), simulate(generate("1f1b", 4, 8), TIMES, link=link)]
+
+
+def split_trace():
+    times = OpTimes(forward_s=0.01, backward_s=0.02, input_grad_s=0.012, weight_grad_s=0.008)
+    return simulate(SPLIT, times, link=Link(latency_s=0.05), message_bytes=3)
+
+
+def expected_boxes(trace):
+    """The multiset of (rank, start, end) in ms that a picture of `trace` must show."""
+    return Counter((span.rank, round(span.start_s * 1e3, 6), round(span.end_s * 1e3, 6)) for span in trace.compute())
+
+
+def still_boxes(axes):
+    """{(rank, start, end): colour} and the number of polygons of a matplotlib timeline, the idle background left out."""
+    boxes, polygons = {}, 0
+    background, *kinds = [item for item in axes.collections if isinstance(item, PolyCollection)]
+    for collection in kinds:
+        for path in collection.get_paths():
+            (left, top), (right, bottom) = path.vertices.min(axis=0), path.vertices.max(axis=0)
+            boxes[round((top + bottom) / 2), round(left, 6), round(right, 6)] = to_hex(collection.get_facecolor()[0]).upper()
+            polygons += 1
+    return boxes, polygons, len(background.get_paths())
+
+
+def plotly_boxes(figure, axis):
+    """{(rank, start, end): colour} of the bars of a plotly figure on the y axis named `axis`."""
+    bars = [bar for bar in figure.data if bar.type == "bar" and (bar.yaxis or "y") == axis]
+    assert all(bar.orientation == "h" for bar in bars)
+    return {
+        (rank, round(base, 6), round(base + length, 6)): bar.marker.color
+        for bar in bars
+        for rank, base, length in zip(bar.y, bar.base, bar.x)
+    }
+
+
+# matplotlib and plotly ------------------------------------------------------------------------------------
+
+
+def test_the_still_picture_draws_every_op_of_both_traces():
+    traces = two_traces()
+    figure = timeline(traces)
+    for trace, axes in zip(traces, figure.axes[::2]):
+        boxes, polygons, rows = still_boxes(axes)
+        assert boxes.keys() == expected_boxes(trace).keys()
+        assert (polygons, rows) == (len(trace.compute()), trace.ranks)
+
+
+def test_all_parts_of_the_still_picture_share_one_time_axis_that_holds_the_longest_trace():
+    traces = two_traces()
+    axes = timeline(traces).axes
+    assert len(axes) == 4
+    limits = {part.get_xlim() for part in axes}
+    assert len(limits) == 1
+    ((left, right),) = limits
+    assert left == 0 and right >= max(trace.step_s for trace in traces) * 1e3
+    axes[0].set_xlim(5, 7)
+    assert {part.get_xlim() for part in axes} == {(5, 7)}
+
+
+def test_the_memory_strip_of_the_still_picture_is_the_memory_curve():
+    trace = two_traces()[1]
+    strip = timeline(trace).axes[1]
+    for rank, line in enumerate(strip.get_lines()):
+        times_s, amounts = memory_curve(trace, rank)
+        assert list(line.get_xdata()) == pytest.approx([time_s * 1e3 for time_s in [*times_s, trace.end_s]])
+        assert list(line.get_ydata()) == [*amounts, amounts[-1]] and line.get_drawstyle() == "steps-post"
+    assert rank == trace.ranks - 1
+
+
+def test_the_still_picture_can_be_saved_without_a_screen():
+    png = BytesIO()
+    timeline(two_traces()).savefig(png, format="png")
+    assert png.getvalue().startswith(b"\x89PNG")
+
+
+def test_the_bars_of_the_plotly_figure_are_the_spans():
+    traces = two_traces()
+    figure = timeline(traces, renderer="plotly")
+    for number, trace in enumerate(traces):
+        axis = "y" if number == 0 else f"y{2 * number + 1}"
+        bars = [bar for bar in figure.data if bar.type == "bar" and (bar.yaxis or "y") == axis]
+        shown = Counter(
+            (rank, round(base, 6), round(base + length, 6)) for bar in bars for rank, base, length in zip(bar.y, bar.base, bar.x)
+        )
+        assert shown == expected_boxes(trace)
+
+
+def test_all_parts_of_the_plotly_figure_share_one_time_axis():
+    figure = timeline(two_traces(), renderer="plotly")
+    axes = {item.xaxis or "x" for item in figure.data}
+    assert len(axes) == 4
+    followed = {axis: figure.layout[axis.replace("x", "xaxis")].matches for axis in axes}
+    (leader,) = {target for target in followed.values() if target}
+    assert followed.pop(leader) is None and set(followed.values()) == {leader}
+
+
+def test_an_op_has_the_same_colour_in_both_pictures_and_each_kind_its_own():
+    trace = split_trace()
+    still, _, _ = still_boxes(timeline(trace).axes[0])
+    assert still == {box: colour.upper() for box, colour in plotly_boxes(timeline(trace, renderer="plotly"), "y").items()}
+    kind_of = {(span.rank, round(span.start_s * 1e3, 6), round(span.end_s * 1e3, 6)): Op.parse(span.op).kind for span in trace.compute()}
+    assert len({(kind_of[box], colour) for box, colour in still.items()}) == len(set(still.values())) == 4
+
+
+def test_a_trace_whose_clock_does_not_begin_at_0_is_drawn_from_0_on():
+    trace = two_traces()[0]
+    later = Trace(
+        [span._replace(start_s=span.start_s + 100, end_s=span.end_s + 100) for span in trace.spans],
+        [point._replace(time_s=point.time_s + 100) for point in trace.memory],
+        trace.metadata,
+    )
+    assert still_boxes(timeline(later).axes[0])[0].keys() == expected_boxes(trace).keys()
+
+
+def test_titles_say_source_name_step_and_bubble():
+    measured = two_traces()[1]
+    measured.metadata["source"] = "measured"
+    assert timeline(measured).axes[0].get_title(loc="left") == "Measured: 1f1b, step 740.0 ms, idle 35.1%, peak 4 microbatches held"
+
+
+def test_an_unknown_renderer_is_refused():
+    with pytest.raises(InputError, match=r"^renderer 'ascii': give matplotlib, plotly or perfetto$"):
+        timeline(two_traces(), renderer="ascii")
+
+
+def test_a_perfetto_file_holds_one_trace():
+    with pytest.raises(InputError, match="2 traces"):
+        timeline(two_traces(), renderer="perfetto")
+
+
+# Chrome trace ---------------------------------------------------------------------------------------------
+
+
+def events_of(trace):
+    """{phase: its events} of the Chrome trace of `trace`."""
+    phases = {}
+    for event in json.loads(timeline(trace, renderer="perfetto"))["traceEvents"]:
+        phases.setdefault(event["ph"], []).append(event)
+    return phases
+
+
+def tracks(events):
+    return {(event["pid"], event["tid"]): event["args"]["name"] for event in events["M"] if event["name"] == "thread_name"}
+
+
+def test_chrome_slices_are_the_spans_in_microseconds():
+    trace = split_trace()
+    slices = Counter((event["pid"], event["name"], event["ts"], event["dur"]) for event in events_of(trace)["X"])
+    label = {"compute": "", "send": "send "}
+    assert slices == Counter(
+        (span.rank, label[span.stream] + span.op, round(span.start_s * 1e6, 3), round((span.end_s - span.start_s) * 1e6, 3))
+        for span in trace.spans
+    )
+
+
+def test_chrome_ranks_have_a_compute_track_and_one_per_destination():
+    events = events_of(simulate(generate("1f1b", 3, 2), TIMES, link=Link(latency_s=1e-6)))
+    assert sorted((rank, name) for (rank, _), name in tracks(events).items()) == [
+        (0, "compute"), (0, "send to rank 1"),
+        (1, "compute"), (1, "send to rank 0"), (1, "send to rank 2"),
+        (2, "compute"), (2, "send to rank 1"),
+    ]  # fmt: skip
+    names = tracks(events)
+    assert all((event["name"].startswith("send")) == names[event["pid"], event["tid"]].startswith("send") for event in events["X"])
+
+
+@given(st.data(), plans(), st.floats(0, 0.3), st.sampled_from(["serial", "fair"]))
+@settings(max_examples=60)
+def test_chrome_slices_of_one_track_never_overlap_for_perfetto_would_drop_them(data, program, latency_s, sharing):
+    """https://perfetto.dev/docs/faq: X events of one thread may nest, not overlap. Compared in whole nanoseconds."""
+    link = Link(latency_s=latency_s, sharing=sharing, bandwidth_bytes_per_s=1e5)
+    trace = simulate(program, op_times(data.draw(seconds_of_kinds(program))), link=link, message_bytes=1000)
+    free_at_ns = {}
+    for event in sorted(events_of(trace)["X"], key=lambda event: (event["ts"], event["dur"])):
+        start_ns, track = round(event["ts"] * 1e3), (event["pid"], event["tid"])
+        assert start_ns >= free_at_ns.get(track, 0)
+        free_at_ns[track] = start_ns + round(event["dur"] * 1e3)
+
+
+def test_chrome_arrows_go_from_the_op_that_made_a_message_through_it_to_its_user():
+    trace = split_trace()
+    events = events_of(trace)
+    where = {(event["pid"], event["tid"], event["ts"]): event["name"] for event in events["X"]}
+    arrows = {}
+    for phase in "stf":
+        for event in events[phase]:
+            arrows.setdefault(event["id"], []).append(where[event["pid"], event["tid"], event["ts"]])
+    assert sorted(arrows.values()) == [
+        ["0F0", "send 0F0", "1F0"], ["0F1", "send 0F1", "1F1"], ["1B1", "send 1B1", "0B1"], ["1I0", "send 1I0", "0I0"],
+    ]  # fmt: skip
+
+
+def test_chrome_arrows_of_messages_whose_user_never_ran_are_left_out():
+    trace = split_trace()
+    broken = Trace([span for span in trace.spans if (span.stream, span.op) != ("compute", "1F1")], trace.memory, trace.metadata)
+    events = events_of(broken)
+    assert len(events["s"]) == len(events["t"]) == len(events["f"]) == 3
+
+
+def test_chrome_counters_are_the_memory_points():
+    trace = split_trace()
+    counters = [(event["pid"], event["name"], event["ts"], event["args"]["live_microbatches"]) for event in events_of(trace)["C"]]
+    assert counters == [
+        (point.rank, "live_microbatches (microbatches)", round(point.time_s * 1e6, 3), point.amount) for point in trace.memory
+    ]
+
+
+# what importing loads -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("module", ["simlab", "simlab.views", "simlab.__main__", "simlab.calibration", "simlab.comparison"])
+def test_importing_loads_neither_torch_nor_numpy_nor_a_plotting_library(module):
+    heavy = "{'torch', 'numpy', 'matplotlib', 'plotly', 'ipywidgets', 'IPython'}"
+    code = f"import sys, {module}; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("renderer", ["matplotlib", "plotly"])
+def test_without_the_plotting_library_the_error_says_what_to_install(renderer):
+    code = f"""
+import sys
+class NotInstalled:
+    def find_spec(name, path=None, target=None):
+        if name == "{renderer}":
+            raise ModuleNotFoundError(name=name)
+sys.meta_path.insert(0, NotInstalled)
+import simlab as sl
+try:
+    sl.timeline(sl.simulate(sl.generate("gpipe", 1, 1), sl.OpTimes(forward_s=1, backward_s=1)), renderer="{renderer}")
+except sl.SimlabError as error:
+    print(error)"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == f"a {renderer} picture needs {renderer}: pip install {renderer}\n"
