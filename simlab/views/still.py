@@ -23,8 +23,8 @@ class Picture(Figure):
         return png.getvalue()
 
 
-def figure(traces, *, width_in=12.0):
-    """A Figure: for each trace its timeline and, below, its memory strip; one time axis for all."""
+def figure(traces, *, width_in=12.0, caption=None):
+    """A Figure: for each trace its timeline and, below, its memory strip; one time axis for all. `caption` stands on top."""
     scenes = [scene(trace) for trace in traces]
     rows = [height for view in scenes for height in (0.5 + 0.32 * view.ranks, 1.1 if any(view.peaks) else 0.3)]
     picture = Picture(figsize=(width_in, sum(rows) + 0.55 * len(scenes) + 0.9), layout="constrained", dpi=110)
@@ -39,6 +39,8 @@ def figure(traces, *, width_in=12.0):
     handles = [Patch(facecolor=COLOURS[kind], edgecolor="black", linewidth=0.4, label=f"{kind} {MEANING[kind]}") for kind in kinds]
     handles.append(Patch(facecolor=IDLE_COLOUR, edgecolor="0.6", linewidth=0.4, label="idle"))
     picture.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False, fontsize=9)
+    if caption:
+        picture.text(0.01, 0.99, caption, ha="left", va="top", fontsize=12, fontweight="bold")
     return picture
 
 
