@@ -1,6 +1,9 @@
 """Messages between two and three processes: pace, order, names."""
 
+import os
+import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from realrun_processes import both_directions, on_ranks
@@ -171,3 +174,42 @@ def lent_buffer(rank):
 
 def test_what_was_sent_lives_until_it_is_received(tmp_path):
     assert on_ranks(2, lent_buffer, folder=tmp_path)[1] == [float(n) for n in range(8)]
+
+
+def test_connecting_goes_through_all_pairs_and_both_ways_in_one_order_on_every_rank():
+    """NCCL makes a connection when both ends have come to it: in one order for all, nobody waits in a circle."""
+    import torch
+
+    from realrun.channels import Channels
+
+    def order(rank):
+        happened = []
+
+        class Spy(Channels):
+            def send(self, tensor, destination):
+                happened.append((rank, destination))
+
+            def inbox(self, source, *rest):
+                happened.append((source, rank))
+                return SimpleNamespace(take=lambda message: None)
+
+        Spy(rank, torch.device("cpu"), groups={}).connect([(0, 1), (0, 2), (1, 2)])
+        return happened
+
+    everything = [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)]
+    for rank in range(3):
+        assert order(rank) == [pair for pair in everything if rank in pair]
+
+
+@pytest.mark.parametrize("given, taken", [(None, "lo"), ("eth7", "eth7")])
+def test_sockets_are_kept_on_loopback_unless_the_environment_names_an_interface(monkeypatch, given, taken):
+    from realrun.worker import LOOPBACK, use_loopback
+
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.setenv(name, given or "")
+        if given is None:
+            monkeypatch.delenv(name)
+    monkeypatch.setattr("realrun.worker.LOOPBACK", "lo")
+    use_loopback()
+    assert (os.environ["GLOO_SOCKET_IFNAME"], os.environ["NCCL_SOCKET_IFNAME"]) == (taken, taken)
+    assert sys.platform != "linux" or LOOPBACK == "lo"

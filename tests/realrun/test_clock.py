@@ -25,6 +25,28 @@ def test_offsets_are_right_within_their_stated_uncertainty(tmp_path, shifts_s):
         assert 0 < uncertainty_s < 0.1
 
 
+def measured_over_a_lopsided_line(rank, delay_s):
+    from types import SimpleNamespace
+
+    import torch.distributed as dist
+
+    from realrun import clock
+
+    def late(tensor, source):
+        dist.recv(tensor, source)
+        time.sleep(delay_s * rank)
+
+    clock.dist = SimpleNamespace(send=dist.send, recv=late)
+    return clock.offset_from_rank_0(rank, 2)
+
+
+def test_an_answer_that_takes_longer_than_the_question_is_within_the_uncertainty(tmp_path):
+    """The one thing Cristian's method cannot see. Half of the delay goes into the offset, so the uncertainty must cover that."""
+    offset_s, uncertainty_s = on_ranks(2, measured_over_a_lopsided_line, 0.04, folder=tmp_path)[1]
+    assert abs(offset_s + 0.02) < 0.01
+    assert abs(offset_s) <= uncertainty_s < 0.03
+
+
 def test_a_rank_alone_is_its_own_clock(tmp_path):
     from realrun.clock import offset_from_rank_0
 
