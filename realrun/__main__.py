@@ -49,7 +49,7 @@ def main(argv=None):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read the report has gone: no more words
         return 1
     except OSError as error:
-        return _complain(arguments, f"{error.filename or 'a file'}: {error.strerror}", 1)
+        return _complain(arguments, f"{error.filename or 'a file'}: {error.strerror or error}", 1)
 
 
 def run(arguments):
@@ -80,7 +80,8 @@ def run(arguments):
         print(_json({"ok": not wrong, "runs": reports, "failed": wrong, "out": job.out, "calibration": result["calibration"]}))
     else:
         print("\n\n".join(summary(job, report) for report in reports))
-        print(f"\nreport: {Path(job.out) / 'report.html'}   pictures: {', '.join(str(Path(run['folder']) / 'timeline.png') for run in result['runs'])}")
+        pictures = ", ".join(str(Path(run["folder"]) / "timeline.png") for run in result["runs"])
+        print(f"\nreport: {Path(job.out) / 'report.html'}   pictures: {pictures}")
     sys.stdout.flush()
     for line in wrong:
         print(f"failed: {line}", file=sys.stderr)
@@ -179,7 +180,8 @@ def parser():
     what.add_argument("--steps", type=int, default=5, metavar="N", help="measured training steps (default 5)")
     what.add_argument("--warmup", type=int, default=1, metavar="N", help="steps run before them and not counted (default 1)")
     how = top.add_argument_group("how")
-    how.add_argument("--compute", choices=("padded", "real"), help="padded: small tensors, then sleep to the op's time; real: the model's own math (default: real where every rank has a core)")  # fmt: skip
+    modes = "padded: small tensors, then sleep to the op's time; real: the model's own math (default: real if each rank has a core)"
+    how.add_argument("--compute", choices=("padded", "real"), help=modes)
     how.add_argument("--forward-ms", type=float, metavar="F", help="padded: one forward of one stage, ms (default 20)")
     how.add_argument("--backward-ms", type=float, metavar="B", help="padded: one backward of one stage, ms (default twice F)")
     how.add_argument("--link-ms", type=float, default=0.0, metavar="C", help="add this latency to every message, ms (default 0)")
@@ -192,7 +194,9 @@ def parser():
     rest.add_argument("--out", default="out", metavar="DIR", help="where everything is written (default out)")
     rest.add_argument("--max-error", type=float, metavar="PERCENT", help="fail if a predicted step is further off than this")
     rest.add_argument("--no-check", action="store_true", help="run a program that validation refuses, e.g. to see a deadlock")
-    rest.add_argument("--timeout", type=float, default=60.0, metavar="S", help="give up after so many seconds in which no rank moves (default 60)")
+    rest.add_argument(
+        "--timeout", type=float, default=60.0, metavar="S", help="give up after so many seconds in which no rank moves (default 60)"
+    )
     rest.add_argument("--port", type=int, default=0, metavar="N", help="port of the rendezvous on 127.0.0.1 (default: a free one)")
     rest.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     return top
@@ -201,4 +205,6 @@ def parser():
 if __name__ == "__main__":
     if "RANK" not in os.environ:  # torchrun's ranks end at SIGTERM at once; ours end with us, and clean up
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    sys.exit(main())
+    status = main()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is over: one more ^C would only interrupt Python's own exit
+    sys.exit(status)

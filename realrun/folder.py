@@ -31,4 +31,6 @@ def prepare(job):
     needed_bytes = max(steps * RECORD.size * len(job.program(name).rank_of) for name in job.programs)
     free_bytes = shutil.disk_usage(out).free
     if needed_bytes > free_bytes / 2:
-        raise InputError(f"{steps} steps need {bytes_text(needed_bytes)} of records, {bytes_text(free_bytes)} are free in {str(out)!r}: give fewer --steps")
+        raise InputError(
+            f"{steps} steps need {bytes_text(needed_bytes)} of records, {bytes_text(free_bytes)} are free in {str(out)!r}: fewer --steps"
+        )

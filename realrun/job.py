@@ -97,7 +97,9 @@ class Job:
         times = {"a forward": self.forward_s * padded, "a backward": self.backward_s * padded, "a message": message_s}
         for what, seconds in times.items():
             if seconds >= self.timeout_s:
-                raise InputError(f"{what} takes {seconds:g} s, but a run in which nothing moves for {self.timeout_s:g} s is given up: raise --timeout")
+                raise InputError(
+                    f"{what} takes {seconds:g} s, but a run in which nothing moves for {self.timeout_s:g} s is given up: raise --timeout"
+                )
 
     @property
     def paced(self):
@@ -134,6 +136,7 @@ class Job:
             program = self.program(name)
             if self.checked:
                 validate(program)
+                _refuse_copies(name, program)
             for rank, ops in enumerate(program.ranks):
                 for op in ops:
                     if op.kind not in EXECUTED_KINDS:
@@ -159,6 +162,14 @@ class Job:
 
     def to_json(self):
         return asdict(self)
+
+
+def _refuse_copies(name, program):
+    """`InputError` for a stage on two ranks: nobody would add up the gradients of its copies."""
+    owner = {}
+    for op, rank in program.rank_of.items():
+        if owner.setdefault(op.stage, rank) != rank:
+            raise InputError(f"{name}: stage {op.stage} is on ranks {owner[op.stage]} and {rank}: the executor keeps one copy of a stage")
 
 
 def choose_compute(ranks, *, asked=None, padded_time_given=False, device="cpu", cores=None):

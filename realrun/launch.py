@@ -41,8 +41,6 @@ def run(job, device, *, port=0, say):
 
 
 def _run_as_rank(job, device, say):
-    import torch.distributed as dist
-
     rank, world = _environment("RANK"), _environment("WORLD_SIZE")
     local_rank, local_world = _environment("LOCAL_RANK", rank), _environment("LOCAL_WORLD_SIZE", world)
     if world != job.ranks:
@@ -56,6 +54,8 @@ def _run_as_rank(job, device, say):
         use_loopback()
     if rank == 0:
         prepare(job)
+    import torch.distributed as dist
+
     try:
         store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=60)))
         member = Rank(rank, world, local_rank, store, device, message_timeout_s=job.timeout_s)

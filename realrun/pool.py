@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import tempfile
 import time
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
@@ -71,9 +72,7 @@ class Pool:
             self._pipes.append(ours)
         from torch.distributed import TCPStore  # here, while the processes import theirs
 
-        self._store = TCPStore(
-            "127.0.0.1", port, self.ranks, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
-        )
+        self._store = TCPStore("127.0.0.1", port, self.ranks, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
         self._collect("ready", watch=None)
 
     def run(self, job):
@@ -88,7 +87,10 @@ class Pool:
         watch = Watch(job)
         try:
             for pipe in self._pipes:
-                pipe.send_bytes(json.dumps(job.to_json()).encode())
+                try:
+                    pipe.send_bytes(json.dumps(job.to_json()).encode())
+                except OSError:
+                    pass  # its process died while the pool was idle: `_collect` will say so
             return self._collect("done", watch)[0]["result"]
         except RunError as error:
             self.close(at_once=True)
@@ -178,8 +180,11 @@ def _process_context():
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["realrun.session", "torch._dynamo"])  # any torch optimizer imports the latter: 2 s
     resource_tracker.ensure_running()  # here, since it unblocks SIGINT when it starts
-    with _interrupts_blocked():  # ^C is the launcher's to handle; its processes end when its pipes do
-        forkserver.ensure_running()
+    try:
+        with _interrupts_blocked():  # ^C is the launcher's to handle; its processes end when its pipes do
+            forkserver.ensure_running()
+    except OSError as error:  # its socket is a file whose path may have about 100 characters
+        raise InputError(f"cannot start processes: {error}; TMPDIR is {tempfile.gettempdir()!r}: try a short one, such as /tmp") from error
     return context
 
 

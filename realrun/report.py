@@ -4,10 +4,10 @@ import html
 from dataclasses import asdict
 from pathlib import Path
 
+from simlab.analysis import bubble, idle_s, peak_memory
 from simlab.calibration import Calibration
 from simlab.comparison import compare, median_trace, step_summary
 from simlab.trace import ACTIVATIONS, Trace
-from simlab.analysis import bubble, idle_s, peak_memory
 from simlab.units import bytes_text, seconds_text
 from simlab.views import timeline
 
@@ -71,17 +71,22 @@ def failures(report, *, gradient_limit=1e-10, max_error=None):
 def summary(job, report):
     """The run in a few lines of text."""
     step = report["measured_step_s"]
-    spread = f"{seconds_text(step['min'])} to {seconds_text(step['max'])} in {job.steps} steps"
-    lines = [f"{report['schedule']}: pp {report['pp']}, {report['microbatches']} microbatches, {report['compute']} compute ({report['why_compute']}), {report['device']}"]
+    times = f"measured {seconds_text(step['median'])} ({seconds_text(step['min'])} to {seconds_text(step['max'])} in {job.steps} steps)"
+    held = f"measured {report['peak_live_microbatches_measured']} microbatches, peak per rank"
+    lines = ["{schedule}: pp {pp}, {microbatches} microbatches, {compute} compute ({why_compute}), {device}".format(**report)]
     if "error" in report:
-        lines.append(f"  step       predicted {seconds_text(report['predicted_step_s'])}   measured {seconds_text(step['median'])} ({spread})   error {report['error']:+.1%}")
-        lines.append(f"  bubble     predicted {report['bubble_predicted']['idle_over_makespan']:.4f}   measured {report['bubble_measured']['idle_over_makespan']:.4f}   of the makespan")
-        lines += [f"  one {kind}      predicted {seconds_text(pair['predicted'])}   measured {seconds_text(pair['measured'])}   error {pair['error']:+.1%}" for kind, pair in report["op_s"].items()]
-        lines.append(f"  held       predicted {report['peak_live_microbatches_predicted']}   measured {report['peak_live_microbatches_measured']} microbatches, peak per rank")
+        bubbles = [f"{label} {report[f'bubble_{label}']['idle_over_makespan']:.4f}" for label in ("predicted", "measured")]
+        lines.append(f"  step       predicted {seconds_text(report['predicted_step_s'])}   {times}   error {report['error']:+.1%}")
+        lines.append(f"  bubble     {'   '.join(bubbles)}   of the makespan")
+        for kind, pair in report["op_s"].items():
+            both = f"predicted {seconds_text(pair['predicted'])}   measured {seconds_text(pair['measured'])}"
+            lines.append(f"  one {kind}      {both}   error {pair['error']:+.1%}")
+        lines.append(f"  held       predicted {report['peak_live_microbatches_predicted']}   {held}")
     else:
-        lines.append(f"  step       measured {seconds_text(step['median'])} ({spread}); not predicted: the program breaks the rules")
-        lines.append(f"  held       measured {report['peak_live_microbatches_measured']} microbatches, peak per rank")
-    lines.append(f"  gradients  differ from the same model in one process by {report['gradient_error']:.1e} (float64); loss by {report['loss_error']:.1e}")
+        lines.append(f"  step       {times}; not predicted: the program breaks the rules")
+        lines.append(f"  held       {held}")
+    gradients = f"{report['gradient_error']:.1e} (float64); loss by {report['loss_error']:.1e}"
+    lines.append(f"  gradients  differ from the same model in one process by {gradients}")
     return "\n".join(lines)
 
 

@@ -59,7 +59,9 @@ class Session:
         program = job.program(next(iter(job.programs)))
         executor = self._executor(program, torch.float32, recorder=None)
         tokens, targets = self._batch(program, 0)
-        stage_times = op_times(executor, tokens, targets, self.world, at_once={"real": 1, "cuda": self.world}.get(job.compute, usable_cores()))
+        stage_times = op_times(
+            executor, tokens, targets, self.world, at_once={"real": 1, "cuda": self.world}.get(job.compute, usable_cores())
+        )
         forward_s = median(median(kinds["F"]) for kinds in stage_times.values())
         links = link_times(self.channels, job.pairs(), (self.message_shape, torch.float32), rest_s=forward_s)
         mine = {"ops": stage_times, "links": [[*pair, samples] for pair, samples in links.items()],
@@ -164,9 +166,7 @@ class Session:
     # small parts --------------------------------------------------------------------------------------------
 
     def _executor(self, program, dtype, recorder, timer=None):
-        stages = {
-            stage: Stage(self.job.model, stage, program.stages).to(self.device, dtype) for stage in program.stages_of(self.rank)
-        }
+        stages = {stage: Stage(self.job.model, stage, program.stages).to(self.device, dtype) for stage in program.stages_of(self.rank)}
         return Executor(program, self.rank, stages, self.channels, timer or self.timer, recorder, (self.message_shape, dtype))
 
     def _timer(self, padding=None):

@@ -22,7 +22,7 @@ class Link:
     """Bytes per second while a message has the link to itself: 1 / beta."""
 
     overhead_s: float = 0.0
-    """Seconds that a send keeps the sender from its next op: LogP's o. Part of the latency, not on top of it."""
+    """Seconds that a send keeps the sender from its next op: LogP's o. It runs beside the latency, not before it."""
 
     sharing: str = "serial"
     """'serial': one message's bits at a time, in the order sent. 'fair': messages at once, each an equal share."""

@@ -9,7 +9,8 @@ The text form of an op is PyTorch's: `2F0` is stage 2, forward, microbatch 0. Th
 
 A program as CSV has one row per rank and one op per cell: the "compute_only" format of
 torch.distributed.pipelining, so torch's own runtime can execute it. Idle time is never part of a
-program; empty cells are dropped when one is read. Bubbles are measured, from a trace.
+program; empty cells are dropped when one is read, and so are torch's marks that are not compute ops
+(`0REDUCE_GRAD`; a pair such as `(0F1;3B0)OVERLAP_F_B` is read as its two ops). Bubbles are measured, from a trace.
 """
 
 import csv
@@ -23,7 +24,9 @@ from simlab.errors import InputError
 
 KINDS = "FBIW"
 _OP_TEXT = re.compile(r"(\d{1,9})([FBIW])(\d{1,9})")
-_COMMUNICATION_TEXT = re.compile(r"\d+(SEND_|RECV_|UNSHARD|RESHARD|REDUCE_GRAD)")
+_COMMUNICATION_TEXT = re.compile(r"\d+(SEND_|RECV_|UNSHARD|RESHARD)")
+_NO_OP_TEXT = re.compile(r"(\d+REDUCE_GRAD)?")  # idle, or torch's mark for where data parallelism would reduce gradients
+_PAIR_TEXT = re.compile(r"\((.*);(.*)\)OVERLAP_F_B")  # torch's mark for a forward beside a backward: here one after the other
 
 
 class Op(NamedTuple):
@@ -70,7 +73,7 @@ class Program:
     ranks: one tuple of `Op` per rank.
     name:  where it came from (a schedule's name or a file), for titles only.
 
-    Making one checks nothing beyond the types: see `simlab.validation` for the rules.
+    Making one checks nothing: `simlab.validation` holds the rules.
     """
 
     ranks: tuple[tuple[Op, ...], ...]
@@ -166,7 +169,7 @@ class Program:
         path = Path(path)
         try:
             with path.open(newline="", encoding="utf-8-sig") as file:  # "-sig": spreadsheets put a byte order mark in front
-                rows = list(csv.reader(file))
+                rows = [row for row in csv.reader(file) if row]  # a blank line is no rank
         except OSError as error:
             raise InputError(f"cannot read {str(path)!r}: {error.strerror}") from error
         except (UnicodeDecodeError, csv.Error) as error:
@@ -178,7 +181,7 @@ class Program:
 
     @classmethod
     def _from_cells(cls, rows, name):
-        ranks = [[_parse_cell(cell, rank, at) for at, cell in enumerate(row) if cell.strip()] for rank, row in enumerate(rows)]
+        ranks = [[op for at, cell in enumerate(row) for op in _parse_cell(cell.strip(), rank, at)] for rank, row in enumerate(rows)]
         if not any(ranks):
             raise InputError("no op in it: a program has one row per rank and one op such as 2F0 per cell")
         return cls(ranks, name)
@@ -200,12 +203,16 @@ class Program:
 
 
 def _parse_cell(cell, rank, at):
-    if _COMMUNICATION_TEXT.match(cell.strip()):
+    """[the ops in `cell`]: one, none where it is idle, two where torch overlaps them."""
+    if _NO_OP_TEXT.fullmatch(cell):
+        return []
+    if _COMMUNICATION_TEXT.match(cell):
         raise InputError(
-            f"rank {rank}, cell {at + 1}: {cell.strip()[:40]!r} is a communication op; give the compute-only form "
+            f"rank {rank}, cell {at + 1}: {cell[:40]!r} is a communication op; give the compute-only form "
             "(F B I W): sends and receives are derived from it"
         )
+    pair = _PAIR_TEXT.fullmatch(cell)
     try:
-        return Op.parse(cell)
+        return [Op.parse(text) for text in (pair.groups() if pair else (cell,))]
     except InputError as error:
         raise InputError(f"rank {rank}, cell {at + 1}: {error}") from error

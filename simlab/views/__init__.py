@@ -3,10 +3,10 @@
 `scene` turns traces into plain boxes and lines; `still` (matplotlib), `interactive` (plotly) and `perfetto` render it.
 """
 
-from simlab.errors import SimlabError
+from simlab.errors import InputError
 
 
-class MissingLibrary(SimlabError):
+class MissingLibrary(InputError):
     """A plotting library is not installed."""
 
 
@@ -16,8 +16,6 @@ def timeline(traces, *, renderer="matplotlib", **options):
     traces:   a `Trace` or a list of them.
     renderer: 'matplotlib' (a Figure), 'plotly' (a Figure) or 'perfetto' (Chrome trace JSON text, one trace only).
     """
-    from simlab.errors import InputError
-
     traces = traces if isinstance(traces, (list, tuple)) else [traces]
     try:
         if renderer == "matplotlib":

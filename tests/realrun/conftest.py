@@ -24,12 +24,13 @@ def pools():
 
 
 @pytest.fixture
-def command(tmp_path):
+def command(tmp_path, tmp_path_factory):
     """Start command lines in `tmp_path`; when the test is over, none of their processes may be left."""
     started = []
 
     def start(*arguments, **options):
-        started.append(CommandLine(*arguments, cwd=options.pop("cwd", tmp_path), **options))
+        temporary = tmp_path_factory.mktemp("t")  # a short name: sockets are made in it
+        started.append(CommandLine(*arguments, cwd=options.pop("cwd", tmp_path), temporary=temporary, **options))
         return started[-1]
 
     yield start

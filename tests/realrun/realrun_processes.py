@@ -25,16 +25,20 @@ MARK = "REALRUN_TEST_MARK"
 
 
 class CommandLine:
-    """A started `python -m realrun ...` (or another command) in a session of its own, marked."""
+    """A started `python -m realrun ...` (or another command) in a session of its own, marked.
 
-    def __init__(self, *arguments, cwd, command=(sys.executable, "-m", "realrun"), environment=None):
+    temporary: an empty folder that it takes for temporary files.
+    """
+
+    def __init__(self, *arguments, cwd, temporary, command=(sys.executable, "-m", "realrun"), environment=None):
         self.mark = uuid.uuid4().hex
+        self.temporary = Path(temporary)
         self.started_s = time.monotonic()
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
         self.process = subprocess.Popen(
             [*command, *map(str, arguments)], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=clean | {MARK: self.mark, "PYTHONPATH": path} | (environment or {}), start_new_session=True,
+            env=clean | {MARK: self.mark, "PYTHONPATH": path, "TMPDIR": str(temporary)} | (environment or {}), start_new_session=True,
         )  # fmt: skip
         self.said = ""
 
@@ -63,6 +67,10 @@ class CommandLine:
     def gone(self, within_s=8):
         """Whether all its processes end within so many seconds."""
         return eventually(lambda: not self.processes(), within_s)
+
+    def temporary_files(self):
+        """[names] in its folder for temporary files, but for the one that importing torch makes."""
+        return [path.name for path in self.temporary.iterdir() if not path.name.startswith("torchinductor_")]
 
     def kill(self):
         """End whatever is left of it."""
@@ -108,16 +116,21 @@ def one_object(text):
 # programs ---------------------------------------------------------------------------------------------------
 
 
-def random_program(placement, microbatches, seed, name="random"):
+def random_program(placement, microbatches, seed, name="random", in_order=False):
     """A valid program in a random order: time and again one of the ops whose inputs are there, put on its stage's rank.
 
     placement: [rank of each stage].
+    in_order:  each stage takes the microbatches one after the other.
     """
     stages, choice = len(placement), random.Random(seed)
+    next_microbatch = dict.fromkeys([(stage, kind) for stage in range(stages) for kind in "FB"], 0)
     ranks = [[] for _ in range(max(placement) + 1)]
     ready = [(0, "F", microbatch) for microbatch in range(microbatches)]
     while ready:
-        stage, kind, microbatch = ready.pop(choice.randrange(len(ready)))
+        able = [op for op in ready if not in_order or next_microbatch[op[:2]] == op[2]]
+        stage, kind, microbatch = op = choice.choice(able)
+        ready.remove(op)
+        next_microbatch[stage, kind] += 1
         ranks[placement[stage]].append(Op(stage, kind, microbatch))
         if kind == "F":
             ready.append((stage + 1, "F", microbatch) if stage + 1 < stages else (stage, "B", microbatch))

@@ -1,5 +1,7 @@
 """Programs executed on processes: gradients, loss, training and memory against one process and against closed forms."""
 
+import itertools
+import json
 import random
 
 import pytest
@@ -12,7 +14,7 @@ from realrun.job import Job, program_texts
 from realrun.model import Stage, loss
 from realrun.recorder import Recorder, Recording
 from realrun.text import batch
-from simlab.analysis import peak_memory
+from simlab.analysis import memory_curve, peak_memory
 from simlab.program import Program
 from simlab.schedules import generate
 from simlab.trace import ACTIVATIONS, Trace
@@ -24,7 +26,9 @@ SMALL = {"hidden": 32, "heads": 2, "seq": 16, "microbatch_size": 1}
 
 def run(pool, programs, folder, **fields):
     """{name: result} of running `programs` with short padded ops."""
-    job = Job(programs=program_texts(programs), compute="padded", out=str(folder), **({"forward_s": 0.002, "steps": 1, "model": SMALL} | fields))
+    job = Job(
+        programs=program_texts(programs), compute="padded", out=str(folder), **({"forward_s": 0.002, "steps": 1, "model": SMALL} | fields)
+    )
     return {result["schedule"]: result for result in pool.run(job)["runs"]}
 
 
@@ -118,9 +122,10 @@ def test_live_microbatches_measured_from_autograd_equal_the_predicted_and_the_cl
     for name, result in results.items():
         predicted = peak_memory(Trace.load(f"{result['folder']}/predicted.json"))
         for step in range(2):
-            assert peak_memory(measured(result, step)) == predicted == closed[name]
-            last = [point for point in measured(result, step).memory if point.time_s == max(p.time_s for p in measured(result, step).memory if p.rank == point.rank)]
-            assert {point.amount for point in last} == {0.0}
+            trace = measured(result, step)
+            assert peak_memory(trace) == predicted == closed[name]
+            for rank in range(stages):
+                assert memory_curve(trace, rank)[1][-1] == memory_curve(trace, rank, ACTIVATIONS)[1][-1] == 0
 
 
 def test_held_bytes_grow_by_the_same_amount_with_every_microbatch(pools, tmp_path):
@@ -138,17 +143,18 @@ def test_a_measured_trace_has_every_op_once_every_message_and_no_overlap_on_a_ra
     assert sorted(span.op for span in trace.compute()) == sorted(str(op) for ops in program.ranks for op in ops)
     for rank in range(4):
         spans = trace.compute(rank)
-        assert all(before.end_s <= after.start_s for before, after in zip(spans, spans[1:]))
+        assert all(before.end_s <= after.start_s for before, after in itertools.pairwise(spans))
         assert all(span.end_s - span.start_s >= (0.003 if "F" in span.op else 0.006) for span in spans)
     messages = {(span.rank, span.op, span.peer) for span in trace.messages()}
-    assert messages == {(s, f"{s}F{m}", s + 1) for s in range(3) for m in range(4)} | {(s, f"{s}B{m}", s - 1) for s in (1, 2, 3) for m in range(4)}
+    assert messages == {(s, f"{s}F{m}", s + 1) for s in range(3) for m in range(4)} | {
+        (s, f"{s}B{m}", s - 1) for s in (1, 2, 3) for m in range(4)
+    }
     assert {span.bytes for span in trace.messages()} == {4 * 32 * 16}
     assert all(span.end_s >= span.start_s - sum(clock_uncertainty(tmp_path)) for span in trace.messages())
 
 
 def clock_uncertainty(folder):
-    import json
-
+    """[per rank] how far off its clock may be, s."""
     return json.loads((folder / "calibration.json").read_text())["metadata"]["clock_uncertainty_s"]
 
 
@@ -208,3 +214,25 @@ def test_a_step_adds_gradients_to_those_that_are_there_and_records_each_op(tmp_p
         torch.testing.assert_close(parameter.grad, 2 * single[name])
 
 
+def test_a_step_begins_its_clock_before_any_receive_is_posted(tmp_path):
+    """On CUDA the timer waits for the whole device there; a receive posted before would be waited for, and never come."""
+    happened = []
+
+    class Stopped(Exception):
+        pass
+
+    class Timer(HostTimer):
+        def begin_step(self):
+            happened.append("clock")
+
+    class Channels:
+        def inbox(self, source, messages, *form):
+            happened.append(f"receives from {source}: {' '.join(map(str, messages))}")
+            raise Stopped
+
+    program = Program.from_text("0F0 0F1 0B0 0B1\n1F0 1F1 1B0 1B1")
+    recorder = Recorder(tmp_path / "rank1.records", 4, 0.0)
+    one = Executor(program, 1, {1: Stage({"layers": 2, **SMALL}, 1, 2)}, Channels(), Timer(), recorder, ((1, 16, 32), torch.float32))
+    with pytest.raises(Stopped):
+        one.step(0, *batch(0, 2, 1, 16))
+    assert happened == ["clock", "receives from 0: 0F0 0F1"]

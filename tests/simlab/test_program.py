@@ -86,6 +86,16 @@ def test_whatever_bytes_a_csv_has_it_is_a_program_or_a_one_line_error_that_names
         assert program.rank_of
 
 
+def test_blank_lines_of_a_csv_are_no_ranks(tmp_path):
+    (tmp_path / "blank.csv").write_text("0F0,0B0\n\n1F0,1B0\n\n")
+    assert str(Program.from_csv(tmp_path / "blank.csv")) == "0F0 0B0\n1F0 1B0"
+
+
+def test_torchs_marks_that_are_no_compute_ops_are_dropped_and_its_overlapped_pairs_read_as_two(tmp_path):
+    (tmp_path / "torch.csv").write_text("0F0,,0F1,(0F2;0B0)OVERLAP_F_B,0B1,0B2,0REDUCE_GRAD\n")
+    assert str(Program.from_csv(tmp_path / "torch.csv")) == "0F0 0F1 0F2 0B0 0B1 0B2"
+
+
 @pytest.mark.parametrize("name", ["absent.csv", "."])
 def test_a_csv_that_cannot_be_opened_is_refused_and_named(tmp_path, name):
     with pytest.raises(InputError, match=r"^cannot read .*: "):

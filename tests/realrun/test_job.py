@@ -1,0 +1,161 @@
+"""What a job refuses, and what it chooses by itself."""
+
+import math
+from dataclasses import asdict
+
+import pytest
+
+from realrun.folder import prepare
+from realrun.job import LARGER, SMALL, Job, choose_compute, program_texts
+from realrun.launch import choose_device
+from realrun.pool import Pool, check_memory
+from realrun.text import corpus
+from simlab.errors import DeadlockError, InputError, ProgramError
+from simlab.program import Program
+from simlab.schedules import generate
+from simlab.units import GIB
+
+TWO = str(generate("1f1b", 2, 4))
+
+
+def job(**fields):
+    return Job(**({"programs": {"1f1b": TWO}, "compute": "padded"} | fields))
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"steps": 0}, "0 steps: give at least 1"),
+        ({"warmup": -1}, "-1 warmup: give at least 0"),
+        ({"forward_s": math.nan}, "forward time nan s: give a finite time above 0"),
+        ({"backward_s": 0.0}, "backward time 0.0 s: give a finite time above 0"),
+        ({"timeout_s": math.inf}, "timeout inf s: give a finite time above 0"),
+        ({"link_s": -0.001}, "link latency -0.001 s: give a finite time, 0 or more"),
+        ({"link_bytes_per_s": math.nan}, "link bandwidth nan bytes/s: give a number above 0"),
+        ({"forward_s": 60.0}, "a forward takes 60 s, but a run in which nothing moves for 60 s is given up: raise --timeout"),
+        ({"link_s": 3.0, "timeout_s": 2.0}, "a message takes 3 s, but a run in which nothing moves for 2 s is given up: raise --timeout"),
+        ({"link_bytes_per_s": 100.0, "timeout_s": 5.0}, "a message takes 81.92 s, but a run in which nothing moves for 5 s"),
+        ({"compute": "cuda", "link_s": 0.1}, "paced links need the CPU's clock"),
+        ({"model": {"hidden": 10, "heads": 3}}, "hidden = 10 is not divisible by heads = 3"),
+        ({"model": {"layers": 1}}, "1 layers cannot be cut into 2 stages: give at least one layer a stage"),
+        ({"model": {"seq": 0}}, "seq = 0: give at least 1"),
+        ({"model": {"seq": 70_000}}, "seq = 70000: give at most 65536"),
+        ({"programs": {"a": TWO, "b": "0F0 0B0"}}, "programs of [(1, 1), (2, 2)] (ranks, stages): those of one job must have the same"),
+        ({"programs": {"a": "0F0 what"}}, "rank 0, cell 2: 'what' is not an op"),
+    ],
+)
+def test_a_job_refuses_what_cannot_be_run_and_quotes_it(fields, message):
+    with pytest.raises(InputError) as caught:
+        job(**fields)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../up", "a/b", "/etc", "report.html", "calibration.json", " lead"])
+def test_a_name_that_cannot_be_a_folder_of_its_own_is_refused(name):
+    with pytest.raises(InputError, match="names a folder"):
+        job(programs={name: TWO})
+
+
+def test_two_programs_of_one_name_or_a_rank_without_ops_are_refused_where_the_text_would_lose_them():
+    with pytest.raises(InputError, match="two programs called '1f1b'"):
+        program_texts([generate("1f1b", 2, 2), generate("1f1b", 2, 4)])
+    with pytest.raises(InputError, match="rank 1 has no ops"):
+        program_texts([Program([generate("gpipe", 1, 1).ranks[0], ()], name="half")])
+
+
+def test_backward_takes_twice_as_long_as_forward_unless_given():
+    assert job(forward_s=0.003).backward_s == 0.006
+    assert job(forward_s=0.003, backward_s=0.001).backward_s == 0.001
+
+
+def test_the_default_model_is_small_when_padded_larger_otherwise_and_has_the_same_layers_for_every_stage():
+    assert job().model == SMALL | {"layers": 2}
+    assert job(compute="real").model == LARGER | {"layers": 4}
+    assert job(model={"hidden": 8, "layers": None}).model["hidden"] == 8
+
+
+def test_a_job_survives_the_way_to_another_process():
+    one = job(model={"seq": 8}, link_s=0.001)
+    assert Job(**one.to_json()) == one and asdict(one) == one.to_json()
+
+
+def test_pairs_are_the_ranks_that_talk_in_any_program():
+    assert job(programs={"gpipe": str(generate("gpipe", 4, 2))}).pairs() == [(0, 1), (1, 2), (2, 3)]
+    assert job(programs={"skip": "0F0 3F0 3B0 0B0\n1F0 1B0\n2F0 2B0"}).pairs() == [(0, 1), (0, 2), (1, 2)]
+    assert job(programs={"alone": "0F0 1F0 1B0 0B0"}).pairs() == []
+
+
+def test_validate_refuses_an_invalid_program_unless_told_not_to_check_and_kinds_without_a_function_always():
+    with pytest.raises(DeadlockError):
+        job(programs={"x": "0F0 0B0 0F1 0B1\n1F1 1F0 1B0 1B1"}).validate()
+    with pytest.raises(ProgramError, match="stage 1 is on no rank"):
+        job(programs={"x": "0F0 0B0\n2F0 2B0"}).validate()
+    job(programs={"x": "0F0 0B0\n2F0 2B0"}, checked=False).validate()
+    with pytest.raises(InputError, match="rank 0: 0I0: the executor runs F and B so far"):
+        job(programs={"x": "0F0 0I0 0W0"}, checked=False).validate()
+
+
+def test_the_longest_sequence_fits_into_the_text():
+    assert len(corpus()) > 65536 + 2
+
+
+@pytest.mark.parametrize(
+    "arguments, compute, why",
+    [
+        ({"ranks": 4, "cores": 4}, "real", "4 ranks on 4 cores"),
+        ({"ranks": 4, "cores": 2}, "padded", "4 ranks on only 2 cores"),
+        ({"ranks": 2, "cores": 4, "padded_time_given": True}, "padded", "op times were given"),
+        ({"ranks": 9, "cores": 2, "asked": "real"}, "real", "asked for"),
+        ({"ranks": 2, "device": "cuda"}, "cuda", "2 CUDA devices for 2 ranks"),
+    ],
+)
+def test_the_compute_mode_follows_from_the_machine_and_says_why(arguments, compute, why):
+    assert choose_compute(**arguments) == (compute, why)
+
+
+def test_padded_compute_on_cuda_is_refused():
+    with pytest.raises(InputError, match="padded compute is for the CPU"):
+        choose_compute(1, asked="padded", device="cuda")
+
+
+@pytest.mark.parametrize(
+    "asked, devices, only_cpu, device",
+    [("auto", 4, False, "cuda"), ("auto", 3, False, "cpu"), ("auto", 4, True, "cpu"), ("cpu", 4, False, "cpu"), ("cuda", 4, True, "cuda")],
+)
+def test_the_device_is_cuda_where_each_rank_has_one_and_nothing_else_asks_for_the_cpu(monkeypatch, asked, devices, only_cpu, device):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: devices > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
+    assert choose_device(asked, 4, only_cpu=only_cpu) == device
+
+
+def test_memory_is_refused_above_nine_tenths_of_what_is_free_and_not_below(monkeypatch):
+    monkeypatch.setattr("realrun.pool.available_memory", lambda: 10 * GIB)
+    check_memory(4, 8 * GIB)
+    with pytest.raises(InputError, match=r"4 processes need about 9\.1 GiB of memory, 10\.0 GiB is free"):
+        check_memory(4, 8.5 * GIB)
+    with pytest.raises(InputError, match="4000 processes need about"):
+        Pool(4000)
+
+
+def test_an_earlier_runs_files_are_removed_and_nobody_elses(tmp_path):
+    folder = tmp_path / "1f1b"
+    folder.mkdir()
+    for name in ("measured-step-7.json", "partial-step-0.json", "predicted.json", "rank3.records", "notes.txt"):
+        (folder / name).write_text("old")
+    (tmp_path / "report.html").write_text("old")
+    prepare(job(out=str(tmp_path)))
+    assert [path.name for path in sorted(tmp_path.rglob("*")) if path.is_file()] == ["notes.txt"]
+
+
+def test_more_steps_than_the_disk_has_room_for_are_refused_and_nothing_is_written(tmp_path):
+    with pytest.raises(InputError, match=r"1000000000000001 steps need .* fewer --steps"):
+        prepare(job(out=str(tmp_path / "new"), steps=10**15, warmup=0))
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_stage_on_two_ranks_is_refused_since_nobody_adds_up_its_gradients(tmp_path):
+    job = Job(programs={"copies": "0F0 0B0\n0F1 0B1"}, compute="padded", out=str(tmp_path))
+    with pytest.raises(InputError, match=r"^copies: stage 0 is on ranks 0 and 1"):
+        job.validate()
