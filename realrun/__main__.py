@@ -182,8 +182,8 @@ def parser():
     how = top.add_argument_group("how")
     modes = "padded: small tensors, then sleep to the op's time; real: the model's own math (default: real if each rank has a core)"
     how.add_argument("--compute", choices=("padded", "real"), help=modes)
-    how.add_argument("--forward-ms", type=float, metavar="F", help="padded: one forward of one stage, ms (default 20)")
-    how.add_argument("--backward-ms", type=float, metavar="B", help="padded: one backward of one stage, ms (default twice F)")
+    how.add_argument("--forward-ms", type=float, metavar="F", help="padded: one microbatch's forward on one rank, ms (default 20)")
+    how.add_argument("--backward-ms", type=float, metavar="B", help="padded: its backward, ms (default twice F)")
     how.add_argument("--link-ms", type=float, default=0.0, metavar="C", help="add this latency to every message, ms (default 0)")
     how.add_argument("--link-gbps", type=float, metavar="G", help="limit every link to this bandwidth, Gbit/s")
     how.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="cuda needs one GPU per rank (default auto)")

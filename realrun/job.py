@@ -30,9 +30,9 @@ class Job:
     why_compute: str = "asked for"
     """Why this compute mode was chosen; said in every report."""
     forward_s: float = 0.02
-    """Padded compute: seconds of one F of one stage."""
+    """Padded compute: seconds of one microbatch's F on one rank; a rank of v stages spends 1/v of it in each."""
     backward_s: float | None = None
-    """Padded compute: seconds of one B of one stage; None: twice `forward_s`."""
+    """Padded compute: likewise of its B; None: twice `forward_s`."""
     steps: int = 5
     """Measured training steps, after `warmup` steps that are run and not counted."""
     warmup: int = 1
@@ -123,6 +123,11 @@ class Job:
     def message_bytes(self):
         """Bytes of an activation at a stage boundary in fp32, and of its gradient."""
         return 4 * self.model["microbatch_size"] * self.model["seq"] * self.model["hidden"]
+
+    @property
+    def part_of_rank(self):
+        """What one stage is of its rank's layers: 1 / (stages per rank)."""
+        return self.ranks / self.program(next(iter(self.programs))).stages
 
     def pairs(self):
         """[(a, b)], a < b: the ranks that exchange messages in any of the programs."""

@@ -43,7 +43,8 @@ class Session:
         self.offset_s, self.uncertainty_s = offset_from_rank_0(self.rank, self.world)
         pace = (job.link_s, job.link_bytes_per_s) if job.paced else None
         self.channels = Channels(self.rank, self.device, self.groups, clock_offset_s=self.offset_s, pace=pace)
-        padding = {"F": job.forward_s, "B": job.backward_s} if job.compute == "padded" else None
+        part = job.part_of_rank
+        padding = {"F": job.forward_s * part, "B": job.backward_s * part} if job.compute == "padded" else None
         self.timer = self._timer(padding)
         self.channels.connect(job.pairs())
         calibration = self._calibrate()

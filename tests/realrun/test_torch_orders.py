@@ -4,12 +4,11 @@ import re
 from types import SimpleNamespace
 
 import pytest
+import torch
+from torch.distributed.pipelining import schedules
 
 from simlab import generate
 from simlab.errors import InputError
-
-schedules = pytest.importorskip("torch.distributed.pipelining.schedules", reason="torch is not installed")
-torch = pytest.importorskip("torch")
 
 
 def torch_order(name, ranks, microbatches, chunks):
