@@ -13,7 +13,7 @@ from pathlib import Path
 
 from simlab.errors import InputError, ProgramError, SimlabError
 from simlab.program import Program
-from simlab.schedules import ALIASES, SCHEDULES, generate
+from simlab.schedules import ALIASES, CHUNKED, SCHEDULES, generate
 from simlab.units import MS
 
 EPILOG = """what happens: each op kind and each link is timed alone (calibration.json), the simulator predicts the step from
@@ -60,7 +60,10 @@ def run(arguments):
 
     max_error = fraction(arguments.max_error)
     programs = load_programs(arguments)
-    only_cpu = any(value is not None for value in (arguments.compute, arguments.forward_ms, arguments.backward_ms, arguments.link_gbps))
+    only_cpu = any(
+        value is not None
+        for value in (arguments.compute, arguments.forward_ms, arguments.backward_ms, arguments.input_grad_ms, arguments.link_gbps)
+    )
     ranks = len(programs[0].ranks)
     if not launch.under_torchrun():
         launch.check_memory(ranks, 0)  # a mistyped --pp: before a closer look at the programs
@@ -98,7 +101,10 @@ def load_programs(arguments):
     if arguments.pp is None or arguments.microbatches is None:
         raise InputError("give --pp and --microbatches, both at least 1 (or --csv)")
     names = ["gpipe", "1f1b"] if arguments.schedule is None else [name.strip() for name in arguments.schedule.split(",")]
-    return [generate(name, arguments.pp, arguments.microbatches) for name in names]
+    chunks = dict.fromkeys(CHUNKED, arguments.chunks)
+    if arguments.chunks is not None and not chunks.keys() & set(names):
+        raise InputError(f"--chunks {arguments.chunks}: only {' and '.join(CHUNKED)} have a choice of chunks")
+    return [generate(name, arguments.pp, arguments.microbatches, chunks=chunks.get(name)) for name in names]
 
 
 def make_job(arguments, programs, device):
@@ -106,7 +112,7 @@ def make_job(arguments, programs, device):
     from realrun.job import Job, choose_compute, program_texts
 
     forward_ms = 20.0 if arguments.forward_ms is None else arguments.forward_ms
-    padded_time_given = arguments.forward_ms is not None or arguments.backward_ms is not None
+    padded_time_given = any(value is not None for value in (arguments.forward_ms, arguments.backward_ms, arguments.input_grad_ms))
     ranks = len(programs[0].ranks)
     compute, why = choose_compute(ranks, asked=arguments.compute, padded_time_given=padded_time_given, device=device)
     if padded_time_given and compute != "padded":
@@ -118,6 +124,7 @@ def make_job(arguments, programs, device):
         why_compute=why,
         forward_s=forward_ms * MS,
         backward_s=None if arguments.backward_ms is None else arguments.backward_ms * MS,
+        input_grad_s=None if arguments.input_grad_ms is None else arguments.input_grad_ms * MS,
         steps=arguments.steps,
         warmup=arguments.warmup,
         link_s=arguments.link_ms * MS,
@@ -176,14 +183,16 @@ def parser():
     what.add_argument("--schedule", metavar="NAMES", help=f"comma-separated: {names} (default gpipe,1f1b)")
     what.add_argument("--pp", type=int, metavar="P", help="pipeline stages, one process each")
     what.add_argument("--microbatches", type=int, metavar="M", help="microbatches in a step")
+    what.add_argument("--chunks", type=int, metavar="V", help=f"stages per rank, for {' and '.join(CHUNKED)} (default 2)")
     what.add_argument("--csv", metavar="FILE", help="run this program instead of a schedule")
     what.add_argument("--steps", type=int, default=5, metavar="N", help="measured training steps (default 5)")
     what.add_argument("--warmup", type=int, default=1, metavar="N", help="steps run before them and not counted (default 1)")
     how = top.add_argument_group("how")
     modes = "padded: small tensors, then sleep to the op's time; real: the model's own math (default: real if each rank has a core)"
     how.add_argument("--compute", choices=("padded", "real"), help=modes)
-    how.add_argument("--forward-ms", type=float, metavar="F", help="padded: one forward of one stage, ms (default 20)")
-    how.add_argument("--backward-ms", type=float, metavar="B", help="padded: one backward of one stage, ms (default twice F)")
+    how.add_argument("--forward-ms", type=float, metavar="F", help="padded: one microbatch's forward on one rank, ms (default 20)")
+    how.add_argument("--backward-ms", type=float, metavar="B", help="padded: its backward, ms (default twice F)")
+    how.add_argument("--input-grad-ms", type=float, metavar="I", help="padded: the part of B that is I in a split backward (default half)")
     how.add_argument("--link-ms", type=float, default=0.0, metavar="C", help="add this latency to every message, ms (default 0)")
     how.add_argument("--link-gbps", type=float, metavar="G", help="limit every link to this bandwidth, Gbit/s")
     how.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="cuda needs one GPU per rank (default auto)")

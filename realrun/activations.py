@@ -29,6 +29,10 @@ class SavedActivations:
         with torch.autograd.graph.saved_tensors_hooks(lambda tensor: self._pack(tensor, key), _unpack):
             yield
 
+    def hold(self, tensor, key):
+        """An object with the attribute `tensor`, counted for `key` until it is gone."""
+        return self._pack(tensor, key)
+
     def _pack(self, tensor, key):
         storage = tensor.untyped_storage()
         address = storage.data_ptr()

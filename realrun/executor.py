@@ -40,6 +40,7 @@ class Executor:
         """
         self.tokens, self.targets = self.activations.data = tokens, targets
         self.saved = {}  # (stage, microbatch): (input, output) of a forward whose backward is to come
+        self.kept = {}  # (stage, microbatch): what I left for W
         self.handed_over = {}  # op: its result, for another op of this rank
         self.losses = []
         self.recorder.phase(EXECUTING)
@@ -118,11 +119,40 @@ def forward(executor, op, received):
 
 def backward(executor, op, received):
     """B: add to the parameters' gradients, give the gradient of the stage's input; the graph is freed."""
-    if (op.stage, op.microbatch) not in executor.saved:
-        raise ExecutionError(f"rank {executor.rank}: {op} comes before {op.stage}F{op.microbatch}, which it needs")
-    x, y = executor.saved.pop((op.stage, op.microbatch))
+    x, y = _graph(executor, op)
     y.backward(received)
     return x.grad
 
 
-OP_FUNCTIONS = {"F": forward, "B": backward}
+def input_grad(executor, op, received):
+    """I: as B, but what the linear layers' weight gradients are made of is kept for W."""
+    x, y = _graph(executor, op)
+    key = op.stage, op.microbatch
+    kept = executor.kept[key] = []
+
+    def keep(layer, *tensors):
+        kept.append((layer, [executor.activations.hold(tensor, key) for tensor in tensors]))
+
+    with executor.stages[op.stage].keeping_weight_gradients(keep):
+        y.backward(received)
+    return x.grad
+
+
+def weight_grad(executor, op, received):
+    """W: the linear layers' weight gradients, from what I kept."""
+    if (op.stage, op.microbatch) not in executor.kept:
+        raise ExecutionError(f"rank {executor.rank}: {op} comes before {op.stage}I{op.microbatch}, which it needs")
+    kept = executor.kept.pop((op.stage, op.microbatch))
+    while kept:
+        layer, held = kept.pop()
+        layer.add_weight_gradient(*[item.tensor for item in held])
+
+
+def _graph(executor, op):
+    """(input, output) of the forward that `op` goes back through."""
+    if (op.stage, op.microbatch) not in executor.saved:
+        raise ExecutionError(f"rank {executor.rank}: {op} comes before {op.stage}F{op.microbatch}, which it needs")
+    return executor.saved.pop((op.stage, op.microbatch))
+
+
+OP_FUNCTIONS = {"F": forward, "B": backward, "I": input_grad, "W": weight_grad}

@@ -11,7 +11,6 @@ from simlab.program import Program
 from simlab.validation import validate
 
 COMPUTE = ("padded", "real", "cuda")
-EXECUTED_KINDS = "FB"  # those with a function in realrun.executor.OP_FUNCTIONS
 SMALL = {"layers": 1, "hidden": 64, "heads": 4, "seq": 32, "microbatch_size": 1}  # per stage; for padded compute
 _NAME = re.compile(r"(?!calibration\.json|report\.html)\w[\w .,:()+=-]*")  # a program's name is its folder's too
 LONGEST_SEQ = 2**16  # the text that the model reads has about ten times as many bytes
@@ -30,9 +29,11 @@ class Job:
     why_compute: str = "asked for"
     """Why this compute mode was chosen; said in every report."""
     forward_s: float = 0.02
-    """Padded compute: seconds of one F of one stage."""
+    """Padded compute: seconds of one microbatch's F on one rank; a rank of v stages spends 1/v of it in each."""
     backward_s: float | None = None
-    """Padded compute: seconds of one B of one stage; None: twice `forward_s`."""
+    """Padded compute: likewise of its B; None: twice `forward_s`."""
+    input_grad_s: float | None = None
+    """Padded compute: the part of B that is I, the rest being W; None: half of it."""
     steps: int = 5
     """Measured training steps, after `warmup` steps that are run and not counted."""
     warmup: int = 1
@@ -52,12 +53,16 @@ class Job:
     def __post_init__(self):
         if self.backward_s is None:
             self.backward_s = 2 * self.forward_s
+        if self.input_grad_s is None:
+            self.input_grad_s = self.backward_s / 2
         for name, value, least in (("steps", self.steps, 1), ("warmup", self.warmup, 0)):
             if value < least:
                 raise InputError(f"{value} {name}: give at least {least}")
         for name, value in (("forward time", self.forward_s), ("backward time", self.backward_s), ("timeout", self.timeout_s)):
             if not 0 < value < float("inf"):
                 raise InputError(f"{name} {value} s: give a finite time above 0")
+        if not 0 < self.input_grad_s < self.backward_s:
+            raise InputError(f"input-gradient time {self.input_grad_s} s: give one above 0 and below the backward's {self.backward_s} s")
         if not 0 <= self.link_s < float("inf"):
             raise InputError(f"link latency {self.link_s} s: give a finite time, 0 or more")
         if self.link_bytes_per_s is not None and not self.link_bytes_per_s > 0:
@@ -124,6 +129,18 @@ class Job:
         """Bytes of an activation at a stage boundary in fp32, and of its gradient."""
         return 4 * self.model["microbatch_size"] * self.model["seq"] * self.model["hidden"]
 
+    def padding(self):
+        """{op kind: seconds of one op of one stage} in padded compute: the stages of a rank share its time equally."""
+        part = self.ranks / self.program(next(iter(self.programs))).stages
+        weight_grad_s = self.backward_s - self.input_grad_s
+        seconds = {"F": self.forward_s, "B": self.backward_s, "I": self.input_grad_s, "W": weight_grad_s}
+        return {kind: value * part for kind, value in seconds.items()}
+
+    def orders(self):
+        """["FB"], ["FIW"] or both: the op kinds that one microbatch's visit to a stage consists of in these programs."""
+        split = {op.kind == "I" for name in self.programs for op in self.program(name).rank_of if op.kind in "BI"}
+        return ["FIW" if one else "FB" for one in sorted(split)]
+
     def pairs(self):
         """[(a, b)], a < b: the ranks that exchange messages in any of the programs."""
         lowered = [self.program(name).lowered for name in self.programs]
@@ -137,10 +154,6 @@ class Job:
             if self.checked:
                 validate(program)
                 _refuse_copies(name, program)
-            for rank, ops in enumerate(program.ranks):
-                for op in ops:
-                    if op.kind not in EXECUTED_KINDS:
-                        raise InputError(f"{name}: rank {rank}: {op}: the executor runs {' and '.join(EXECUTED_KINDS)} so far")
 
     def model_bytes(self):
         """Bytes that all ranks together need for the model and its data, about.
@@ -203,7 +216,7 @@ def program_texts(programs):
 
 def _peak_live(ops):
     """The most microbatches that a rank with `ops` holds, counted once per stage."""
-    return max(accumulate((1 if op.kind == "F" else -1 for op in ops), initial=0))
+    return max(accumulate(({"F": 1, "I": 0}.get(op.kind, -1) for op in ops), initial=0))
 
 
 def usable_cores():

@@ -14,11 +14,11 @@ LINK_ROUNDS, LINK_WARMUP = 7, 1
 LONGEST_REST_S = 0.05
 
 
-def op_times(executor, tokens, targets, world, at_once):
+def op_times(executor, tokens, targets, world, at_once, orders):
     """{stage: {op kind: [seconds of each round]}} of this rank's stages; called by all ranks together.
 
-    An F and its B run in turn on random inputs, through the executor's own functions, with no messages. The ranks
-    take turns, `at_once` of them at a time: 1 where each shall have the machine to itself, as many as there are
+    Each of `orders` ("FB", "FIW") runs in turn on random inputs, through the executor's own functions, with no messages.
+    The ranks take turns, `at_once` of them at a time: 1 where each shall have the machine to itself, as many as there are
     cores for padded ops, which sleep most of their time.
     """
     samples = {}
@@ -26,27 +26,27 @@ def op_times(executor, tokens, targets, world, at_once):
         dist.barrier()
         if first <= executor.rank < first + at_once:
             for stage in executor.stages:
-                samples[stage] = _stage_times(executor, stage, tokens, targets)
+                samples[stage] = _stage_times(executor, stage, tokens, targets, orders)
     dist.barrier()
     for module in executor.stages.values():
         module.zero_grad(set_to_none=True)
     return samples
 
 
-def _stage_times(executor, stage, tokens, targets):
-    executor.tokens, executor.targets, executor.saved, executor.losses = tokens, targets, {}, []
+def _stage_times(executor, stage, tokens, targets, orders):
+    executor.tokens, executor.targets, executor.saved, executor.kept, executor.losses = tokens, targets, {}, {}, []
     shape, dtype = executor.message_form
-    timer, marks = executor.timer, {"F": [], "B": []}
+    timer, marks = executor.timer, {}
     timer.begin_step()
     for round_number in range(OP_WARMUP + OP_ROUNDS):
-        x, gradient = (torch.randn(shape, dtype=dtype, device=tokens.device) for _ in range(2))
-        given = {"F": None if stage == 0 else x, "B": None if executor.stages[stage].is_last else gradient}
-        for kind in "FB":
+        for kind in "".join(orders):
+            x = torch.randn(shape, dtype=dtype, device=tokens.device)
+            given = x if (kind == "F" and stage > 0) or (kind in "BI" and not executor.stages[stage].is_last) else None
             start = timer.mark()
-            executor.run_op(Op(stage, kind, 0), given[kind])
+            executor.run_op(Op(stage, kind, 0), given)
             end = timer.finish(kind, start)
             if round_number >= OP_WARMUP:
-                marks[kind].append((start, end))
+                marks.setdefault(kind, []).append((start, end))
     return {kind: [timer.seconds(end) - timer.seconds(start) for start, end in pairs] for kind, pairs in marks.items()}
 
 

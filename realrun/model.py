@@ -1,8 +1,12 @@
 """A byte-level GPT, cut into pipeline stages."""
 
+from contextlib import contextmanager
+
 import torch
 from torch import nn
 from torch.nn import functional
+
+from realrun.split import SplitLinear
 
 VOCAB = 256  # bytes
 
@@ -14,8 +18,8 @@ class Block(nn.Module):
         super().__init__()
         self.heads = heads
         self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
-        self.qkv, self.out = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)
-        self.up, self.down = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
+        self.qkv, self.out = SplitLinear(hidden, 3 * hidden), SplitLinear(hidden, hidden)
+        self.up, self.down = SplitLinear(hidden, 4 * hidden), SplitLinear(4 * hidden, hidden)
 
     def forward(self, x):
         batch, seq, hidden = x.shape
@@ -44,13 +48,25 @@ class Stage(nn.Module):
         self.blocks = nn.Sequential(*[Block(hidden, sizes["heads"]) for _ in range(first, last)])
         if self.is_last:
             self.norm = nn.LayerNorm(hidden)
-            self.head = nn.Linear(hidden, VOCAB, bias=False)
+            self.head = SplitLinear(hidden, VOCAB, bias=False)
 
     def forward(self, x):
         if self.is_first:
             x = self.embed(x) + self.position.weight[: x.shape[1]]
         x = self.blocks(x)
         return self.head(self.norm(x)) if self.is_last else x
+
+    @contextmanager
+    def keeping_weight_gradients(self, keep):
+        """Backwards inside call `keep(layer, X, dY)` instead of computing the linear layers' weight gradients."""
+        layers = [module for module in self.modules() if isinstance(module, SplitLinear)]
+        for layer in layers:
+            layer.keep = keep
+        try:
+            yield
+        finally:
+            for layer in layers:
+                layer.keep = None
 
 
 def layer_range(layers, stage, stages):

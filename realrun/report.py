@@ -21,7 +21,8 @@ def run_report(job, run):
     program = job.program(run["schedule"])
     report = {
         "schedule": run["schedule"],
-        "pp": program.stages,
+        "pp": len(program.ranks),
+        "stages": program.stages,
         "microbatches": program.microbatches,
         "compute": job.compute,
         "why_compute": job.why_compute,

@@ -43,7 +43,7 @@ class Session:
         self.offset_s, self.uncertainty_s = offset_from_rank_0(self.rank, self.world)
         pace = (job.link_s, job.link_bytes_per_s) if job.paced else None
         self.channels = Channels(self.rank, self.device, self.groups, clock_offset_s=self.offset_s, pace=pace)
-        padding = {"F": job.forward_s, "B": job.backward_s} if job.compute == "padded" else None
+        padding = job.padding() if job.compute == "padded" else None
         self.timer = self._timer(padding)
         self.channels.connect(job.pairs())
         calibration = self._calibrate()
@@ -59,9 +59,8 @@ class Session:
         program = job.program(next(iter(job.programs)))
         executor = self._executor(program, torch.float32, recorder=None)
         tokens, targets = self._batch(program, 0)
-        stage_times = op_times(
-            executor, tokens, targets, self.world, at_once={"real": 1, "cuda": self.world}.get(job.compute, usable_cores())
-        )
+        at_once = {"real": 1, "cuda": self.world}.get(job.compute, usable_cores())
+        stage_times = op_times(executor, tokens, targets, self.world, at_once, job.orders())
         forward_s = median(median(kinds["F"]) for kinds in stage_times.values())
         links = link_times(self.channels, job.pairs(), (self.message_shape, torch.float32), rest_s=forward_s)
         mine = {"ops": stage_times, "links": [[*pair, samples] for pair, samples in links.items()],
@@ -82,7 +81,7 @@ class Session:
                 links[f"{a}-{b}"] = links[f"{b}-{a}"] = fit_link(samples)
         stages = sorted(seconds)
         return Calibration(
-            op_seconds={kind: [seconds[stage][kind] for stage in stages] for kind in "FB"},
+            op_seconds={kind: [seconds[stage][kind] for stage in stages] for kind in seconds[0]},
             links=links,
             message_bytes=job.message_bytes,
             cores=usable_cores() if job.compute == "real" else None,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import simlab as sl
 from simlab.errors import InputError, SimlabError
-from simlab.schedules import ALIASES, SCHEDULES
+from simlab.schedules import ALIASES, CHUNKED, SCHEDULES
 from simlab.units import MS, seconds_text
 from simlab.views import timeline
 
@@ -48,7 +48,7 @@ def _run(arguments):
 
 def schedule(arguments):
     """Print a schedule's program, one row per rank; write it as CSV if asked."""
-    program = sl.generate(arguments.name, arguments.pp, arguments.microbatches)
+    program = sl.generate(arguments.name, arguments.pp, arguments.microbatches, chunks=arguments.chunks)
     if arguments.csv:
         _write(arguments.csv, lambda path: program.to_csv(path))
     if arguments.json:
@@ -86,8 +86,8 @@ def simulate(arguments):
     else:
         if not (arguments.pp and arguments.microbatches):
             raise InputError("--schedule needs --pp and --microbatches, both at least 1")
-        program = sl.generate(arguments.schedule, arguments.pp, arguments.microbatches)
-    times = sl.OpTimes(forward_s=arguments.forward_ms * MS, backward_s=arguments.backward_ms * MS)
+        program = sl.generate(arguments.schedule, arguments.pp, arguments.microbatches, chunks=arguments.chunks)
+    times = _times(arguments, program)
     trace = sl.simulate(program, times, link=sl.Link(latency_s=arguments.p2p_ms * MS))
     result = {
         "schedule": program.name,
@@ -111,6 +111,22 @@ def simulate(arguments):
     else:
         print(_summary(result))
     return 0
+
+
+def _times(arguments, program):
+    """The stages' `OpTimes`: the arguments are for a rank's whole share of the layers, which its stages divide equally."""
+    input_grad_ms, weight_grad_ms, backward_ms = arguments.input_grad_ms, arguments.weight_grad_ms, arguments.backward_ms
+    if backward_ms is None:
+        if input_grad_ms is None or weight_grad_ms is None:
+            raise InputError("give --backward-ms, or both --input-grad-ms and --weight-grad-ms")
+        backward_ms = input_grad_ms + weight_grad_ms
+    part_s = MS * len(program.ranks) / program.stages
+    split = {"input_grad_s": input_grad_ms, "weight_grad_s": weight_grad_ms}
+    return sl.OpTimes(
+        forward_s=arguments.forward_ms * part_s,
+        backward_s=backward_ms * part_s,
+        **{field: None if value is None else value * part_s for field, value in split.items()},
+    )
 
 
 def _summary(result):
@@ -151,10 +167,13 @@ def parser():
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     names = ", ".join([*SCHEDULES, *(f"{alias} (= {name})" for alias, name in ALIASES.items())])
 
+    chunks = f"stages per rank, for {' and '.join(CHUNKED)} (default 2)"
+
     command = commands.add_parser("schedule", help="print a schedule's program, one row per rank", description=schedule.__doc__)
     command.add_argument("name", metavar="NAME", help=names)
     command.add_argument("--pp", type=int, required=True, metavar="P", help="pipeline stages")
     command.add_argument("--microbatches", type=int, required=True, metavar="M", help="microbatches in a step")
+    command.add_argument("--chunks", type=int, metavar="V", help=chunks)
     command.add_argument("--csv", metavar="FILE", help="also write it as CSV, which torch.distributed.pipelining reads too")
     command.set_defaults(run=schedule)
 
@@ -168,8 +187,11 @@ def parser():
     source.add_argument("--csv", metavar="FILE", help="a program as CSV")
     command.add_argument("--pp", type=int, metavar="P", help="pipeline stages")
     command.add_argument("--microbatches", type=int, metavar="M", help="microbatches in a step")
-    command.add_argument("--forward-ms", type=float, required=True, metavar="F", help="one forward of one stage, ms")
-    command.add_argument("--backward-ms", type=float, required=True, metavar="B", help="one backward of one stage, ms")
+    command.add_argument("--chunks", type=int, metavar="V", help=chunks)
+    command.add_argument("--forward-ms", type=float, required=True, metavar="F", help="one microbatch's forward on one rank, ms")
+    command.add_argument("--backward-ms", type=float, metavar="B", help="its whole backward, ms (default I + W)")
+    command.add_argument("--input-grad-ms", type=float, metavar="I", help="the part of it that other stages wait for, ms")
+    command.add_argument("--weight-grad-ms", type=float, metavar="W", help="the rest of it, ms; for schedules that split it")
     command.add_argument("--p2p-ms", type=float, default=0.0, metavar="C", help="one message between stages, ms (default 0)")
     command.add_argument("--picture", metavar="X.png", help="draw the timeline and the memory strip (needs matplotlib)")
     command.add_argument("--trace", metavar="X.json", help="write the trace, see simlab.Trace")

@@ -15,7 +15,7 @@ import simpy
 import simlab as sl
 
 STAGES, MICROBATCHES, ROUNDS = 64, 512, 7
-LEAST_RATIO, MOST_IMPORT_S = 0.2, 0.3
+LEAST_RATIO, MOST_IMPORT_S, MOST_SPLIT_RATIO = 0.2, 0.3, 1.15
 
 
 def seconds(function):
@@ -62,6 +62,31 @@ def simulated(name, link):
     }
 
 
+def split_backward():
+    """(I + W) / B of a real stage on the CPU, medians of rounds run in turn: what splitting the backward costs."""
+    import torch
+
+    from realrun.executor import OP_FUNCTIONS, Executor
+    from realrun.job import LARGER
+    from realrun.model import Stage
+    from realrun.text import batch
+
+    torch.set_num_threads(1)
+    shape = (LARGER["microbatch_size"], LARGER["seq"], LARGER["hidden"])
+    stage = Stage(LARGER | {"layers": 3 * LARGER["layers"]}, 1, 3)
+    executor = Executor(sl.generate("zb-h1", 3, 1), 1, {1: stage}, None, None, None, (shape, torch.float32))
+    executor.tokens, executor.targets = batch(0, 1, shape[0], shape[1])
+    executor.saved, executor.kept, executor.losses = {}, {}, []
+    taken = {kind: [] for kind in "FBIW"}
+    for _ in range(3 * ROUNDS):
+        for kind in "FBFIW":
+            given = None if kind == "W" else torch.randn(shape)
+            elapsed_s, _ = seconds(lambda kind=kind, given=given: OP_FUNCTIONS[kind](executor, sl.Op(1, kind, 0), given))
+            taken[kind].append(elapsed_s)
+    times = {kind: median(values) for kind, values in taken.items()}
+    return {**{f"{kind}_s": value for kind, value in times.items()}, "ratio": (times["I"] + times["W"]) / times["B"]}
+
+
 def import_s():
     """Median seconds that `import simlab` adds to a fresh interpreter, by the interpreter's own account."""
     code = "import time; t = time.perf_counter(); import simlab; print(time.perf_counter() - t)"
@@ -74,8 +99,9 @@ def main():
     arguments = parser.parse_args()
     link = sl.Link(latency_s=0.005, bandwidth_bytes_per_s=1e9)
     rows = [simulated(name, link_or_none) for name in ("gpipe", "1f1b") for link_or_none in (None, link)]
-    result = {"rows": rows, "import_s": import_s()}
-    slow = [row["what"] for row in rows if row["ratio"] < LEAST_RATIO] + ["import simlab"] * (result["import_s"] > MOST_IMPORT_S)
+    result = {"rows": rows, "import_s": import_s(), "split_backward": split_backward()}
+    slow = ["I + W"] * (result["split_backward"]["ratio"] > MOST_SPLIT_RATIO)
+    slow += [row["what"] for row in rows if row["ratio"] < LEAST_RATIO] + ["import simlab"] * (result["import_s"] > MOST_IMPORT_S)
     if arguments.json:
         print(json.dumps(result | {"too_slow": slow}))
     else:
@@ -85,6 +111,11 @@ def main():
                 "ratio {ratio:.2f}; validation {validation_s:.2f} s".format(**row)
             )
         print(f"import simlab: {result['import_s'] * 1e3:.0f} ms")
+        print(
+            "a stage's F {F_s:.4f} s, B {B_s:.4f} s, I {I_s:.4f} s, W {W_s:.4f} s: (I + W) / B = {ratio:.2f}".format(
+                **result["split_backward"]
+            )
+        )
     for what in slow:
         print(f"too slow: {what}", file=sys.stderr)
     return 1 if slow else 0

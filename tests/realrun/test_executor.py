@@ -16,7 +16,7 @@ from realrun.recorder import Recorder, Recording
 from realrun.text import batch
 from simlab.analysis import memory_curve, peak_memory
 from simlab.program import Program
-from simlab.schedules import generate
+from simlab.schedules import SCHEDULES, generate
 from simlab.trace import ACTIVATIONS, Trace
 from simlab.validation import validate
 
@@ -43,6 +43,18 @@ def test_gradients_and_loss_of_both_schedules_equal_one_process(pools, tmp_path,
     assert sorted(results) == ["1f1b", "gpipe"]
     for result in results.values():
         assert result["gradient_error"] <= LIMIT and result["loss_error"] <= LIMIT
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_gradients_and_live_activations_of_every_schedule_are_those_of_one_process_and_of_the_simulation(pools, tmp_path, stages):
+    by_form = {}
+    for name in SCHEDULES:
+        program = generate(name, stages, 8)
+        by_form.setdefault(program.stages, []).append(program)
+    for programs in by_form.values():
+        for name, result in run(pools(stages), programs, tmp_path).items():
+            assert result["gradient_error"] <= LIMIT and result["loss_error"] <= LIMIT, name
+            assert peak_memory(measured(result)) == peak_memory(Trace.load(f"{result['folder']}/predicted.json")), name
 
 
 ODD = {
@@ -186,7 +198,8 @@ class NoChannels:
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("0F0 0I0 0W0", "rank 0: 0I0: no function for ops of kind I; there is F, B"),
+        ("0F0 0W0 0I0", "rank 0: 0W0 comes before 0I0, which it needs"),
+        ("0I0 0F0 0W0", "rank 0: 0I0 comes before 0F0, which it needs"),
         ("0B0 0F0", "rank 0: 0B0 comes before 0F0, which it needs"),
         ("1F0 0F0 0B0 1B0", "rank 0: 1F0 comes before 0F0, which it needs"),
         ("0F0 2F0 2B0 0B0", "rank 0: 1F0 never runs, but 2F0 needs it"),

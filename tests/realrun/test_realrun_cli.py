@@ -138,7 +138,7 @@ MISTAKES = {
         (*OK, "--forward-ms", 5, "--compute", "real"),
         "--forward-ms and --backward-ms set the pace of padded compute",
     ),
-    "an unknown schedule": ((*OK, "--schedule", "1f2b"), "unknown schedule '1f2b'; there is 1f1b, afab, gpipe"),
+    "an unknown schedule": ((*OK, "--schedule", "1f2b"), "unknown schedule '1f2b'; there is 1f1b, afab, dualpipe-v, eager-1f1b, gpipe"),
     "no schedule": ((*OK, "--schedule", ""), "unknown schedule ''"),
     "a schedule twice": ((*OK, "--schedule", "gpipe,gpipe", "--device", "cpu"), "two programs called 'gpipe'"),
     "a schedule and its alias": ((*OK, "--schedule", "gpipe,afab", "--device", "cpu"), "two programs called 'gpipe'"),
@@ -149,7 +149,6 @@ MISTAKES = {
     "words for ops": (("--csv", "words.csv"), "words.csv: rank 0, cell 1: 'hello' is not an op: an op reads like 2F0"),
     "an empty file": (("--csv", "empty.csv"), "empty.csv: no op in it"),
     "a rank without ops": (("--csv", "gap.csv", "--device", "cpu"), "gap: rank 1 has no ops; every rank must run at least one stage"),
-    "kinds that are not executed": (("--csv", "split.csv", "--device", "cpu"), "split: rank 0: 0I0: the executor runs F and B so far"),
     "stages for a file": (("--csv", "good.csv", "--pp", 2), "--csv brings its own order, stages and microbatches"),
     "a schedule for a file": (("--csv", "good.csv", "--schedule", ""), "--csv brings its own order, stages and microbatches"),
     "fewer layers than stages": ((*OK, "--layers", 1, "--device", "cpu"), "1 layers cannot be cut into 2 stages"),
@@ -178,8 +177,7 @@ def desk(tmp_path_factory):
     (folder / "bytes.csv").write_bytes(bytes(range(128, 256)))
     (folder / "words.csv").write_text("hello,world\n")
     (folder / "empty.csv").write_text("\n\n")
-    (folder / "gap.csv").write_text("0F0,0B0\n\n1F0,1B0\n")
-    (folder / "split.csv").write_text("0F0,0I0,0W0\n")
+    (folder / "gap.csv").write_text("0F0,0B0\n,\n1F0,1B0\n")
     (folder / "good.csv").write_text("0F0,0B0\n")
     (folder / "taken" / "report.html").mkdir(parents=True)
     return folder

@@ -7,8 +7,8 @@ import pytest
 from realrun_processes import on_ranks, random_program
 
 from simlab.errors import ProgramError
-from simlab.program import Program
-from simlab.schedules import generate
+from simlab.program import Op, Program
+from simlab.schedules import SCHEDULES, generate
 from simlab.validation import errors, validate
 
 SIZES = {"layers": 8, "hidden": 32, "heads": 2, "seq": 16, "microbatch_size": 2}
@@ -44,27 +44,30 @@ def torch_runs(rank, programs):
     return found
 
 
-PROGRAMS = {  # torch's runtime wants the microbatches in order on the last stage: it keeps losses in a list
-    "gpipe": (generate("gpipe", 4, 8), [0, 1, 2, 3]),
-    "1f1b": (generate("1f1b", 4, 8), [0, 1, 2, 3]),
-    "two stages per rank": (random_program([0, 1, 2, 3, 0, 1, 2, 3], 4, seed=11, in_order=True), [0, 1, 2, 3, 0, 1, 2, 3]),
-}
+PROGRAMS = {name: generate(name, 4, 8) for name in SCHEDULES}
+# torch's runtime wants the microbatches in order on the last stage: it keeps losses in a list
+PROGRAMS["a random one with two stages per rank"] = random_program([0, 1, 2, 3, 0, 1, 2, 3], 4, seed=11, in_order=True)
+
+
+def placement(program):
+    """[per stage] the rank that holds it."""
+    return [program.rank_of[Op(stage, "F", 0)] for stage in range(program.stages)]
 
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
     """{program: {stage: gradient error}} of all programs, run by torch on four processes."""
     folder, programs = tmp_path_factory.mktemp("torch"), {}
-    for name, (program, placement) in PROGRAMS.items():
+    for name, program in PROGRAMS.items():
         program.to_csv(folder / f"{name}.csv")
-        programs[name] = (str(folder / f"{name}.csv"), placement, program.microbatches)
+        programs[name] = (str(folder / f"{name}.csv"), placement(program), program.microbatches)
     ranks = on_ranks(4, torch_runs, programs, folder=folder)
     return {name: {int(stage): error for rank in ranks for stage, error in rank[name].items()} for name in programs}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_torchs_own_runtime_executes_our_csv_and_gets_the_gradients_of_one_process(answers, name):
-    assert sorted(answers[name]) == list(range(len(PROGRAMS[name][1])))
+    assert sorted(answers[name]) == list(range(PROGRAMS[name].stages))
     assert max(answers[name].values()) <= LIMIT
 
 

@@ -1,0 +1,46 @@
+"""A linear layer whose backward can leave the weight gradient for later: what I and W are made of.
+
+Most of a transformer's weight gradient is in its linear layers, and there it is a product of its own: the input gradient
+is dY W, the weight gradient dY^T X. So I computes the first and keeps (X, dY); W computes the second from them and
+redoes nothing. Gradients of norms and embeddings are cheap and stay in I. (Qi et al. 2023, arXiv 2401.10241, section 3.)
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class SplitLinear(nn.Linear):
+    """`nn.Linear`; while `keep` is set, its backward hands (layer, X, dY) to it instead of computing dY^T X."""
+
+    keep = None
+
+    def forward(self, x):
+        return _Product.apply(x, self.weight, self.bias, self)
+
+    def add_weight_gradient(self, x, dy):
+        """Add this microbatch's dY^T X (and the bias's sum of dY) to the gradients."""
+        for parameter, gradient in zip((self.weight, self.bias), _weight_gradients(x, dy, self.bias)):
+            if parameter is not None:
+                parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias, layer):
+        ctx.save_for_backward(x, weight)
+        ctx.layer = layer
+        return functional.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, weight = ctx.saved_tensors
+        if ctx.layer.keep is None:
+            return dy @ weight, *_weight_gradients(x, dy, ctx.layer.bias), None
+        ctx.layer.keep(ctx.layer, x, dy)
+        return dy @ weight, None, None, None
+
+
+def _weight_gradients(x, dy, bias):
+    rows = dy.flatten(0, -2)
+    return rows.T @ x.flatten(0, -2), None if bias is None else rows.sum(0)

@@ -1,0 +1,46 @@
+"""V-shaped placement: rank r of p holds the stages r and 2p - 1 - r, so the last stage is where the first one is."""
+
+from simlab.errors import InputError
+from simlab.program import Program
+from simlab.schedules.ordering import numbered
+
+
+def zb_v(ranks, microbatches):
+    """ZB-V (Qi et al. 2023, arXiv 2401.10241, section 6): no bubble if F = I = W, and 1F1B's memory on every rank.
+
+    The loss is computed on rank 0, which can begin a microbatch's backward at once. Below 2p - 1 microbatches the
+    pattern for 2p - 1 is used with those left out that are not there: valid, but with a bubble.
+    """
+    return Program([_zb_v_rank(rank, ranks, microbatches) for rank in range(ranks)], name="zb-v")
+
+
+def _zb_v_rank(rank, ranks, microbatches):
+    pattern = max(microbatches, 2 * ranks - 1)
+    down, up = rank, 2 * ranks - 1 - rank
+    f0, i0, w0, f1, i1, w1 = [(stage, kind) for stage in (down, up) for kind in "FIW"]
+    later = ranks - 1 - rank  # ranks below this one
+    warmup = [f0] * (2 * later + 1) + [f1, f0] * rank + [f1, i1, w1] * (later + 1)
+    steady = [f0, i0, w0, f1, i1, w1] * (pattern - 2 * ranks + rank + 1) + [i0, w0, f1, i1, w1] * later
+    return numbered(warmup + steady + [i0, i1] * rank + [i0, w0] * (later + 1) + [w1] * rank + [w0] * rank, microbatches)
+
+
+def dualpipe_v(ranks, microbatches):
+    """DualPipeV (the V-shaped half of DeepSeek-V3's DualPipe, arXiv 2412.19437, section 3.2.1): a forward of one stage
+    beside a backward of the other, so that the one's communication hides behind the other's computing.
+
+    Such a pair stands in the program as F, then B. Needs at least as many microbatches as stages, 2p.
+    """
+    if microbatches < 2 * ranks:
+        raise InputError(f"{microbatches} microbatches: dualpipe-v on {ranks} ranks has {2 * ranks} stages and needs at least as many")
+    return Program([_dualpipe_v_rank(rank, ranks, microbatches) for rank in range(ranks)], name="dualpipe-v")
+
+
+def _dualpipe_v_rank(rank, ranks, microbatches):
+    down, up = rank, 2 * ranks - 1 - rank
+    f0, b0, i0, f1, b1, i1 = [(stage, kind) for stage in (down, up) for kind in "FBI"]
+    oldest_w = (None, "W")
+    later = ranks - 1 - rank
+    phases = [f0] * (2 * later) + [f0, f1] * (rank + 1) + [i1, oldest_w, f1] * later
+    phases += [f0, b1, f1, b0] * (microbatches - 2 * ranks + rank + 1) + [b1, f1, b0] * later
+    cooldown = ([b1, b0] * (rank + 1))[: rank + 1] + ([i1, i0] * (rank + 1))[rank + 1 :]  # its second half is split
+    return numbered(phases + cooldown + [oldest_w, i0] * later + [oldest_w] * (rank + 1), microbatches)
