@@ -22,7 +22,8 @@ def main(folder):
             shutil.copy(folder / name / f"{label}.json", kept / f"{name}-{label}.json")
     pair = [sl.Trace.load(kept / f"1f1b-{label}.json") for label in ("predicted", "measured")]
     error = sl.compare(*pair).step_s.error
-    picture = sl.timeline(pair, caption=f"1F1B on 4 processes: the predicted step is {error:+.1%} off the measured one")
+    longer = "longer" if error > 0 else "shorter"
+    picture = sl.timeline(pair, caption=f"1F1B on 4 processes: predicted step {abs(error):.1%} {longer} than measured")
     picture.savefig(HERE / "predicted_over_measured.png", dpi=100)
 
 

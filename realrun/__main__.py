@@ -38,7 +38,8 @@ def main(argv=None):
         if missing:
             raise InputError(f"{' and '.join(missing)} not installed: run `make demo`, or pip install 'simlab[real]'")
         return run(arguments)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        _say_partial(getattr(error, "partial", []))
         print("interrupted", file=sys.stderr)
         return 1
     except InputError as error:
@@ -168,9 +169,13 @@ def _complain(arguments, error, status):
     kind = "failed" if status == 1 else "error"
     hint = " (--no-check runs it all the same)" if isinstance(error, ProgramError) else ""
     print(f"{kind}: {error}{hint}", file=sys.stderr)
-    if partial:
-        print(f"what was recorded until then: {', '.join(partial)}", file=sys.stderr)
+    _say_partial(partial)
     return status
+
+
+def _say_partial(paths):
+    if paths:
+        print(f"what was recorded until then: {', '.join(map(str, paths))}", file=sys.stderr)
 
 
 def parser():
@@ -214,6 +219,7 @@ def parser():
 if __name__ == "__main__":
     if "RANK" not in os.environ:  # torchrun's ranks end at SIGTERM at once; ours end with us, and clean up
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    sys.stdout.reconfigure(errors="replace")  # a terminal that cannot say µs shall not cost the report
     status = main()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is over: one more ^C would only interrupt Python's own exit
     sys.exit(status)

@@ -46,7 +46,8 @@ class Job:
     checked: bool = True
     """False: run a program even though validation refuses it."""
     timeout_s: float = 60.0
-    """Seconds without any rank making progress after which the run is given up."""
+    """Seconds without any rank making progress after which the run is given up. Under torchrun, where nobody watches
+    all ranks: seconds that one rank waits for one message."""
     out: str = "out"
     """Folder for calibration, predictions, traces and reports."""
 
@@ -139,7 +140,7 @@ class Job:
     def orders(self):
         """["FB"], ["FIW"] or both: the op kinds that one microbatch's visit to a stage consists of in these programs."""
         split = {op.kind == "I" for name in self.programs for op in self.program(name).rank_of if op.kind in "BI"}
-        return ["FIW" if one else "FB" for one in sorted(split)]
+        return ["FIW" if one else "FB" for one in sorted(split)] or ["FB"]  # no backward at all: an unchecked program
 
     def pairs(self):
         """[(a, b)], a < b: the ranks that exchange messages in any of the programs."""

@@ -92,12 +92,9 @@ class Pool:
                 except OSError:
                     pass  # its process died while the pool was idle: `_collect` will say so
             return self._collect("done", watch)[0]["result"]
-        except RunError as error:
+        except BaseException as error:  # an interrupt too: what was recorded is kept
             self.close(at_once=True)
             error.partial = watch.save_partial()
-            raise
-        except BaseException:
-            self.close(at_once=True)
             raise
 
     def _collect(self, key, watch):
@@ -145,7 +142,8 @@ class Pool:
             rank, message = errors[0]
             return message["error"] if message["error"].startswith("rank ") else f"rank {rank}: {message['error']}"
         ended = [(rank, process) for rank, process in enumerate(self._processes) if process.exitcode is not None]
-        return "; ".join(f"rank {rank} (process {process.pid}) {exit_text(process.exitcode)}" for rank, process in ended)
+        hint = "" if watch else "; a script that starts a Pool does so under `if __name__ == '__main__':`"
+        return "; ".join(f"rank {rank} (process {process.pid}) {exit_text(process.exitcode)}" for rank, process in ended) + hint
 
     def close(self, at_once=False):
         """End all processes: asked first unless `at_once`, then killed."""

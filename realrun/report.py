@@ -8,7 +8,7 @@ from simlab.analysis import bubble, idle_s, peak_memory
 from simlab.calibration import Calibration
 from simlab.comparison import compare, median_trace, step_summary
 from simlab.trace import ACTIVATIONS, Trace
-from simlab.units import bytes_text, seconds_text
+from simlab.units import bytes_text, percent_text, seconds_text
 from simlab.views import timeline
 
 
@@ -28,7 +28,7 @@ def run_report(job, run):
         "why_compute": job.why_compute,
         "device": middle.metadata["device"],
         "model": job.model,
-        "link_ms": job.link_s * 1e3,
+        "link_s": job.link_s,
         "measured_step_s": step_summary(measured),
         "bubble_measured": bubble(middle)._asdict(),
         "idle_s_measured": idle_s(middle),
@@ -77,11 +77,11 @@ def summary(job, report):
     lines = ["{schedule}: pp {pp}, {microbatches} microbatches, {compute} compute ({why_compute}), {device}".format(**report)]
     if "error" in report:
         bubbles = [f"{label} {report[f'bubble_{label}']['idle_over_makespan']:.4f}" for label in ("predicted", "measured")]
-        lines.append(f"  step       predicted {seconds_text(report['predicted_step_s'])}   {times}   error {report['error']:+.1%}")
+        lines.append(f"  step       predicted {seconds_text(report['predicted_step_s'])}   {times}   error {percent_text(report['error'])}")
         lines.append(f"  bubble     {'   '.join(bubbles)}   of the makespan")
         for kind, pair in report["op_s"].items():
             both = f"predicted {seconds_text(pair['predicted'])}   measured {seconds_text(pair['measured'])}"
-            lines.append(f"  one {kind}      {both}   error {pair['error']:+.1%}")
+            lines.append(f"  one {kind}      {both}   error {percent_text(pair['error'])}")
         lines.append(f"  held       predicted {report['peak_live_microbatches_predicted']}   {held}")
     else:
         lines.append(f"  step       {times}; not predicted: the program breaks the rules")

@@ -23,4 +23,4 @@ def bytes_text(count):
 
 def percent_text(fraction):
     """A fraction as a signed percentage: '+1.9%'."""
-    return f"{fraction * 100:+.1f}%"
+    return f"{round(fraction * 100, 1) + 0.0:+.1f}%"  # + 0.0: nothing has no minus sign

@@ -1,8 +1,8 @@
 """Discrete-event simulation of a program: a compute stream per GPU, a wire per pair of ranks that talk.
 
-Streams and wires live on SimPy's clock and queue. A stream is a callback on each op's end, not a SimPy process:
-an op then costs one event, and a rank that stands waiting costs none, which is what makes a program of 65,536 ops
-a matter of a fraction of a second (`make bench`).
+A stream is a generator that SimPy's events resume, as a SimPy process is, but without the process object around it: an op
+then costs one event, and a rank that stands waiting costs none. That is what makes a program of 65,536 ops a matter of a
+fraction of a second (`make bench`).
 """
 
 import gc
@@ -42,13 +42,20 @@ def simulate(program, times, *, link=None, message_bytes=0, cores=None):
 
 @contextmanager
 def _no_garbage_collection():
-    """A run makes a few long-lived objects per op and no garbage; looking for some takes a third of its time."""
+    """A run makes a few long-lived objects per op and no garbage; looking for some would take a third of its time.
+
+    Freezing and unfreezing at the end moves what was made to the collector's oldest generation unsearched: else the
+    first collection after the run would do all that was saved.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if enabled:
+            if not gc.get_freeze_count():
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 
@@ -71,7 +78,7 @@ class _Simulation:
 
     def run(self):
         for stream in self.streams:
-            stream.advance(0.0)
+            stream.start()
         self.env.run()
         done = [len(stream.ends) for stream in self.streams]
         if any(count < len(ops) for count, ops in zip(done, self.program.ranks)):
@@ -83,7 +90,6 @@ class _Simulation:
         link = self.link if isinstance(self.link, Link) else self.link.get((source, destination))
         if link is None:
             raise InputError(f"no link from rank {source} to rank {destination}, but the program sends along it")
-
         receiver, messages, message_bytes = self.streams[destination], self.messages, self.message_bytes
 
         def deliver(step, sent_s, arrival_s):
@@ -91,7 +97,7 @@ class _Simulation:
             receiver.arrival_s[step.slot] = arrival_s
             if receiver.waiting_for == step.slot:
                 receiver.waiting_for = None
-                receiver.advance(self.env.now)
+                receiver.resume(None)
 
         return _WIRES[link.sharing](self.env, link, deliver)
 
@@ -107,53 +113,54 @@ class _Simulation:
 
 
 class _ComputeStream:
-    """One rank's ops, one after the other: `advance` starts the next one, `ended` is SimPy's callback at its end."""
+    """One rank's ops, one after the other."""
 
     def __init__(self, simulation, rank, steps):
         self.simulation = simulation
-        self.env = simulation.env
-        self.processor = simulation.processor
         self.rank = rank
         self.steps = steps
-        self.work_s = [simulation.seconds[step.op[:2]] for step in steps]
         self.starts, self.ends = [], []
         self.arrival_s = {}  # slot of an op of another rank: when its result can be used here
         self.waiting_for = None  # slot of the op without whose result this rank stands still
-        self.ready_s = 0.0  # when it has handed over its last message
-        self.wires = {}  # by destination
 
-    def advance(self, now):
-        """Start the next op at the moment its inputs are there; if one is not even under way, wait to be called."""
-        at = len(self.ends)
-        if at == len(self.steps):
-            return
-        start_s = self.ready_s if self.ready_s > now else now
-        for slot in self.steps[at].awaited_slots:
-            arrival_s = self.arrival_s.get(slot)
-            if arrival_s is None:
-                self.waiting_for = slot
-                return
-            if arrival_s > start_s:
-                start_s = arrival_s
-        self.starts.append(start_s)
-        work_s, processor = self.work_s[at], self.processor
-        if processor is None:
-            self.env.timeout(start_s - now + work_s).callbacks.append(self.ended)
-        else:
-            self.env.timeout(start_s - now).callbacks.append(lambda _: processor.serve(work_s).callbacks.append(self.ended))
+    def start(self):
+        """Begin with the first op."""
+        self.resume = self._ops().send  # what events call: the generator goes on from its `yield`
+        self.resume(None)
 
-    def ended(self, _):
-        """SimPy's callback at the end of the op that runs: send its result, go on to the next."""
-        now = self.env.now
-        step = self.steps[len(self.ends)]
-        self.ends.append(now)
-        if step.destination is not None:
-            wire = self.wires.get(step.destination)
-            if wire is None:
-                wire = self.wires[step.destination] = self.simulation.wire(self.rank, step.destination)
-            wire.send(step, self.simulation.message_bytes, now)
-            self.ready_s = now + wire.overhead_s
-        self.advance(now)
+    def _ops(self):
+        simulation, arrival_s, starts, ends, resume, wires = self.simulation, self.arrival_s, self.starts, self.ends, self.resume, {}
+        env, timeout, processor, message_bytes = simulation.env, simulation.env.timeout, simulation.processor, simulation.message_bytes
+        seconds = simulation.seconds
+        now = ready_s = 0.0  # the latter: when the rank has handed over its last message
+        for step in self.steps:
+            op, _, _, _, awaited_slots, destination = step
+            start_s = ready_s if ready_s > now else now
+            for slot in awaited_slots:
+                if slot not in arrival_s:
+                    self.waiting_for = slot
+                    yield  # until its arrival time is known
+                    now = env.now
+                if arrival_s[slot] > start_s:
+                    start_s = arrival_s[slot]
+            starts.append(start_s)
+            work_s = seconds[op[:2]]
+            if processor is None:
+                timeout(start_s - now + work_s).callbacks.append(resume)
+            else:
+                timeout(start_s - now).callbacks.append(resume)
+                yield  # until its inputs are there
+                processor.serve(work_s).callbacks.append(resume)
+            yield  # until its work is done
+            now = env.now
+            ends.append(now)
+            if destination is not None:
+                if destination not in wires:
+                    wires[destination] = simulation.wire(self.rank, destination)
+                wire = wires[destination]
+                wire.send(step, message_bytes, now)
+                ready_s = now + wire.overhead_s
+        yield  # for good
 
     def spans(self):
         texts = [step.text for step in self.steps]

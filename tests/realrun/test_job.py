@@ -85,6 +85,14 @@ def test_pairs_are_the_ranks_that_talk_in_any_program():
     assert job(programs={"alone": "0F0 1F0 1B0 0B0"}).pairs() == []
 
 
+@pytest.mark.parametrize(
+    "text, orders",
+    [("0F0 0B0", ["FB"]), ("0F0 0I0 0W0", ["FIW"]), ("0F0 0B0 0F1 0I1 0W1", ["FB", "FIW"]), ("0F0", ["FB"])],
+)
+def test_calibration_times_the_op_kinds_that_the_programs_have_and_a_whole_backward_where_they_have_none(text, orders):
+    assert job(programs={"x": text}, checked=False).orders() == orders
+
+
 def test_validate_refuses_an_invalid_program_unless_told_not_to_check():
     with pytest.raises(DeadlockError):
         job(programs={"x": "0F0 0B0 0F1 0B1\n1F1 1F0 1B0 1B1"}).validate()

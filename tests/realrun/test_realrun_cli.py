@@ -109,6 +109,16 @@ def test_a_csv_of_ones_own_runs_under_a_folder_of_its_name_made_safe(command, tm
     )
 
 
+def test_a_terminal_that_knows_only_ascii_gets_the_report_too(command):
+    """Ops of microseconds are printed in µs."""
+    run = command(
+        "--pp", 1, "--microbatches", 1, "--forward-ms", 0.001, "--steps", 1, "--hidden", 4, "--heads", 1, "--seq", 2,
+        environment={"PYTHONIOENCODING": "ascii"},
+    )  # fmt: skip
+    status, out, err = run.end()
+    assert status == 0 and "Traceback" not in err and re.search(r"one F +predicted \d+ \?s", out), out + err
+
+
 def test_a_reader_that_goes_away_is_no_reason_for_a_traceback(command):
     run = command("--pp", 1, "--microbatches", 1, "--forward-ms", 2, "--steps", 1, "--schedule", "gpipe")
     run.process.stdout.close()
