@@ -95,8 +95,8 @@ def run(arguments):
 def load_programs(arguments):
     """[Program] that the arguments ask for."""
     if arguments.csv is not None:
-        if any(value is not None for value in (arguments.schedule, arguments.pp, arguments.microbatches)):
-            raise InputError("--csv brings its own order, stages and microbatches: leave out --schedule, --pp and --microbatches")
+        if any(value is not None for value in (arguments.schedule, arguments.pp, arguments.microbatches, arguments.chunks)):
+            raise InputError("--csv brings its own order, stages and microbatches: leave out --schedule, --pp, --microbatches and --chunks")
         program = Program.from_csv(arguments.csv)
         return [replace(program, name=re.sub(r"[^\w-]+", "_", program.name))]  # its folder in --out is called so
     if arguments.pp is None or arguments.microbatches is None:
@@ -117,7 +117,9 @@ def make_job(arguments, programs, device):
     ranks = len(programs[0].ranks)
     compute, why = choose_compute(ranks, asked=arguments.compute, padded_time_given=padded_time_given, device=device)
     if padded_time_given and compute != "padded":
-        raise InputError(f"--forward-ms and --backward-ms set the pace of padded compute, but compute is {compute}: leave one out")
+        raise InputError(
+            f"--forward-ms, --backward-ms and --input-grad-ms set the pace of padded compute, but compute is {compute}: leave one out"
+        )
     sizes = ("layers", "hidden", "heads", "seq", "microbatch_size")
     return Job(
         programs=program_texts(programs),

@@ -3,6 +3,7 @@
 import json
 import os
 import queue
+import signal
 import sys
 import threading
 from datetime import timedelta
@@ -52,6 +53,7 @@ def serve(rank, world, port, device_kind, pipe):
 
     Ends when the pipe does, so a launcher that dies, however it dies, leaves no process behind.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is the launcher's to handle, whoever started the fork server
     jobs = queue.SimpleQueue()
     threading.Thread(target=_read, args=(pipe, jobs), daemon=True).start()
     use_loopback()

@@ -12,6 +12,7 @@ import pytest
 from realrun_processes import eventually
 
 from realrun import Job, Pool, Run, RunError, execute
+from realrun.recorder import Progress
 from simlab.errors import InputError
 from simlab.program import Program
 from simlab.schedules import generate
@@ -119,14 +120,13 @@ def test_a_rank_killed_in_a_step_is_named_with_its_place_and_what_was_recorded_i
     recorded = tmp_path / "1f1b" / "rank0.records"
 
     def kill_in_a_step():
-        assert eventually(recorded.exists, 60)
-        time.sleep(3)  # optimizer steps and barriers take far less than a step of 1.2 s
+        assert eventually(lambda: (progress := Progress.load(recorded)) and progress.executing and progress.done > 3 * 8, 60)
         os.kill(pids[0], signal.SIGKILL)
 
     killer = threading.Thread(target=kill_in_a_step)
     killer.start()
     with pytest.raises(RunError, match=rf"rank 0 \(process {pids[0]}\) was killed by signal 9 .* the others were ended") as caught:
-        pool.run(job(tmp_path, forward_s=0.1, steps=100))
+        pool.run(job(tmp_path, forward_s=0.02, steps=100))
     killer.join()
     assert caught.value.partial
     for path in caught.value.partial:
