@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from simlab.errors import InputError
-from simlab.program import Program
+from simlab.program import LIVE_CHANGE, Program
 from simlab.validation import validate
 
 COMPUTE = ("padded", "real", "cuda")
@@ -217,7 +217,7 @@ def program_texts(programs):
 
 def _peak_live(ops):
     """The most microbatches that a rank with `ops` holds, counted once per stage."""
-    return max(accumulate(({"F": 1, "I": 0}.get(op.kind, -1) for op in ops), initial=0))
+    return max(accumulate((LIVE_CHANGE[op.kind] for op in ops), initial=0))
 
 
 def usable_cores():

@@ -2,7 +2,7 @@
 
 Most of a transformer's weight gradient is in its linear layers, and there it is a product of its own: the input gradient
 is dY W, the weight gradient dY^T X. So I computes the first and keeps (X, dY); W computes the second from them and
-redoes nothing. Gradients of norms and embeddings are cheap and stay in I. (Qi et al. 2023, arXiv 2401.10241, section 3.)
+redoes nothing. Gradients of norms and embeddings are cheap and stay in I. (Qi et al. 2023, arXiv 2401.10241.)
 """
 
 import torch

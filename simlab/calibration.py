@@ -4,14 +4,13 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from simlab.cost import OpTimes
+from simlab.cost import FIELD_OF_KIND, OpTimes
 from simlab.engine import simulate
 from simlab.errors import InputError
 from simlab.hardware import Link
 from simlab.program import Program
 
 FORMAT = "simlab-calibration-1"
-_FIELD = {"F": "forward_s", "B": "backward_s", "I": "input_grad_s", "W": "weight_grad_s"}
 
 
 @dataclass(kw_only=True)
@@ -21,7 +20,7 @@ class Calibration:
     op_seconds: dict[str, list[float]]
     """{op kind: [per stage] median seconds of one op, timed alone}"""
     links: dict[str, dict]
-    """{"source-destination": {"latency_s", "bandwidth_bytes_per_s"}} from ping-pong."""
+    """{"source-destination": {the fields of `Link`}} from ping-pong."""
     message_bytes: int
     """Size of an activation at a stage boundary."""
     cores: float | None = None
@@ -31,7 +30,7 @@ class Calibration:
 
     def times(self):
         """`OpTimes` of the measured stages."""
-        return OpTimes(**{_FIELD[kind]: tuple(seconds) for kind, seconds in self.op_seconds.items()})
+        return OpTimes(**{FIELD_OF_KIND[kind]: tuple(seconds) for kind, seconds in self.op_seconds.items()})
 
     def link_of_pairs(self):
         """{(source, destination): Link}"""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from simlab.errors import InputError
 
-_FIELD = {"F": "forward_s", "B": "backward_s", "I": "input_grad_s", "W": "weight_grad_s"}
+FIELD_OF_KIND = {"F": "forward_s", "B": "backward_s", "I": "input_grad_s", "W": "weight_grad_s"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class OpTimes:
     """W, the rest of the backward, seconds."""
 
     def __post_init__(self):
-        for field in _FIELD.values():
+        for field in FIELD_OF_KIND.values():
             value = getattr(self, field)
             if value is None:
                 continue
@@ -41,11 +41,11 @@ class OpTimes:
         return {pair: self._seconds(*pair) for pair in sorted({(op.stage, op.kind) for op in program.rank_of})}
 
     def _seconds(self, stage, kind):
-        value = getattr(self, _FIELD[kind])
+        value = getattr(self, FIELD_OF_KIND[kind])
         if value is None:
-            raise InputError(f"the program has {kind} ops, but {_FIELD[kind]} is not given")
+            raise InputError(f"the program has {kind} ops, but {FIELD_OF_KIND[kind]} is not given")
         if isinstance(value, tuple):
             if stage >= len(value):
-                raise InputError(f"{_FIELD[kind]} has {len(value)} stages, but the program has a stage {stage}")
+                raise InputError(f"{FIELD_OF_KIND[kind]} has {len(value)} stages, but the program has a stage {stage}")
             return value[stage]
         return value

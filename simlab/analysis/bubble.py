@@ -11,7 +11,7 @@ class Bubble(NamedTuple):
     idle_over_ideal:    (p - 1) / m            Narayanan et al. 2021, arXiv 2104.04473, section 2.2: t_pb / t_id
     idle_over_makespan: (p - 1) / (m + p - 1)  Huang et al. 2019 (GPipe), arXiv 1811.06965, section 2.3
     longest_stage:      the rank whose own span (its first start to its last end) is longest: the idle part of that
-                        span. Qi et al. 2023 (zero bubble), arXiv 2401.10241, section 4.1: (cost - m(F+I+W)) / cost
+                        span. Qi et al. 2023 (zero bubble), arXiv 2401.10241, Table 5: (cost - m(F+I+W)) / cost
     """
 
     idle_over_ideal: float

@@ -14,11 +14,11 @@ import simpy
 from simlab.engine.sharing import FairShare, FairWire, SerialWire
 from simlab.errors import InputError
 from simlab.hardware import Link
+from simlab.program import LIVE_CHANGE
 from simlab.trace import COMPUTE, LIVE, SEND, MemoryPoint, Span, Trace, rows
 from simlab.validation import deadlock
 
 _WIRES = {"serial": SerialWire, "fair": FairWire}
-_LIVE_CHANGE = {"F": 1, "B": -1, "I": 0, "W": -1}
 
 
 def simulate(program, times, *, link=None, message_bytes=0, cores=None):
@@ -168,7 +168,7 @@ class _ComputeStream:
 
     def memory_points(self):
         """Live microbatches: one more from each start of F, one fewer from each end of B or W."""
-        changes = [_LIVE_CHANGE[step.op.kind] for step in self.steps]
+        changes = [LIVE_CHANGE[step.op.kind] for step in self.steps]
         times = [start_s if change > 0 else end_s for change, start_s, end_s in zip(changes, self.starts, self.ends)]
         points = zip(repeat(self.rank), repeat(LIVE), times, accumulate(changes))
         return rows(MemoryPoint, compress(points, changes))

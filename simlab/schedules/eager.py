@@ -5,7 +5,7 @@ from simlab.schedules.ordering import numbered
 
 
 def eager_1f1b(ranks, microbatches):
-    """1F1B with twice the warm-up, 2 (p - 1 - r) forwards (Zhuang et al. 2022, arXiv 2211.05322, section 4).
+    """1F1B with twice the warm-up, 2 (p - 1 - r) forwards (Zhuang et al. 2022, arXiv 2211.05322).
 
     With free communication it takes as long as 1F1B. With slow links a rank still has forwards to run while a
     gradient is on its way. It holds min(m, 2 (p - r) - 1) microbatches for that.

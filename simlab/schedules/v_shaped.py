@@ -6,7 +6,7 @@ from simlab.schedules.ordering import numbered
 
 
 def zb_v(ranks, microbatches):
-    """ZB-V (Qi et al. 2023, arXiv 2401.10241, section 6): no bubble if F = I = W, and 1F1B's memory on every rank.
+    """ZB-V (Qi et al. 2023, arXiv 2401.10241): no bubble if F = I = W, and 1F1B's memory on every rank.
 
     The loss is computed on rank 0, which can begin a microbatch's backward at once. Below 2p - 1 microbatches the
     pattern for 2p - 1 is used with those left out that are not there: valid, but with a bubble.
@@ -25,7 +25,7 @@ def _zb_v_rank(rank, ranks, microbatches):
 
 
 def dualpipe_v(ranks, microbatches):
-    """DualPipeV (the V-shaped half of DeepSeek-V3's DualPipe, arXiv 2412.19437, section 3.2.1): a forward of one stage
+    """DualPipeV (the V-shaped half of DeepSeek-V3's DualPipe, arXiv 2412.19437): a forward of one stage
     beside a backward of the other, so that the one's communication hides behind the other's computing.
 
     Such a pair stands in the program as F, then B. Needs at least as many microbatches as stages, 2p.

@@ -8,7 +8,7 @@ from simlab.schedules.ordering import numbered
 
 
 def zb_h1(ranks, microbatches):
-    """1F1B with the W of rank r put off by r microbatches (section 2.1.2, figure 2): bubble (p - 1)(F + I - W).
+    """1F1B with the W of rank r put off by r microbatches: bubble (p - 1)(F + I - W).
 
     Memory as 1F1B's: the later ranks, which hold fewer microbatches, hold the inputs of the W put off instead,
     (p - r) M_B + r M_W on rank r.
@@ -17,11 +17,11 @@ def zb_h1(ranks, microbatches):
 
 
 def zb_h2(ranks, microbatches):
-    """Twice the warm-up and W put off twice as far (section 2.1.3, figure 3): bubble (p - 1)(F + I - 2W).
+    """Twice the warm-up and W put off twice as far: bubble (p - 1)(F + I - 2W).
 
     No rank waits between its first and its last op if F = I = W, at the price of nearly twice the activations,
     2p - 1 microbatches on rank 0. Ranks do start one after the other, so the makespan still has (p - 1) F in it: the
-    optimizer step must not wait for all ranks if that is to be saved (section 4), which is left out here.
+    optimizer step must not wait for all ranks if that is to be saved, which is left out here.
     """
     return Program([_rank(rank, ranks, microbatches, 2) for rank in range(ranks)], name="zb-h2")
 
