@@ -3,7 +3,7 @@
 from simlab.analysis import Bubble, bubble, busy_s, idle_s, memory_curve, peak_memory
 from simlab.calibration import Calibration
 from simlab.comparison import Comparison, compare
-from simlab.cost import OpTimes
+from simlab.cost import OpMemory, OpTimes
 from simlab.engine import simulate
 from simlab.errors import DeadlockError, InputError, ProgramError, SimlabError
 from simlab.hardware import Link
@@ -15,7 +15,7 @@ from simlab.views import timeline
 
 __version__ = "0.1.0"
 __all__ = [
-    "Bubble", "Calibration", "Comparison", "DeadlockError", "InputError", "Link", "MemoryPoint", "Op", "OpTimes", "Program", "ProgramError",
+    "Bubble", "Calibration", "Comparison", "DeadlockError", "InputError", "Link", "MemoryPoint", "Op", "OpMemory", "OpTimes", "Program", "ProgramError",
     "SimlabError", "Span", "Trace", "bubble", "busy_s", "compare", "generate", "idle_s", "memory_curve", "peak_memory",
     "simulate", "timeline", "validate",
 ]  # fmt: skip

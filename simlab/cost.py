@@ -1,6 +1,8 @@
-"""op → seconds."""
+"""op → seconds, op → what it holds."""
 
 from dataclasses import dataclass
+from math import log
+from random import Random
 
 from simlab.errors import InputError
 
@@ -11,8 +13,7 @@ FIELD_OF_KIND = {"F": "forward_s", "B": "backward_s", "I": "input_grad_s", "W": 
 class OpTimes:
     """How long each op kind takes: one number for all stages, or one per stage.
 
-    Kinds left None are not known: simulating a program that has them is an error. Leaves out: variation between
-    microbatches.
+    Kinds left None are not known: simulating a program that has them is an error.
     """
 
     forward_s: float | tuple[float, ...] | None = None
@@ -23,6 +24,13 @@ class OpTimes:
     """I, the backward down to the input gradient, seconds."""
     weight_grad_s: float | tuple[float, ...] | None = None
     """W, the rest of the backward, seconds."""
+    pair_s: float | None = None
+    """F&B, a forward and a backward side by side (`Program.paired`), seconds; None: as long as both one after the other."""
+    jitter: float = 0.0
+    """How much one op differs from the next: the coefficient of variation (standard deviation / mean) of a lognormal factor
+    with mean 1. It is drawn per op: with the same seed, an op has the same luck in every schedule."""
+    seed: int = 0
+    """Of the jitter."""
 
     def __post_init__(self):
         for field in FIELD_OF_KIND.values():
@@ -33,19 +41,77 @@ class OpTimes:
                 value = tuple(value)
                 object.__setattr__(self, field, value)
             for number in value if isinstance(value, tuple) else (value,):
-                if not 0 <= number < float("inf"):
-                    raise InputError(f"{field} = {number!r}: give a finite number of seconds, 0 or more")
+                _require_finite(field, number, "seconds")
+        if self.pair_s is not None:
+            _require_finite("pair_s", self.pair_s, "seconds")
+        _require_finite("jitter", self.jitter, "standard deviations per mean")
 
     def table(self, program):
         """{(stage, kind): seconds} for every stage and kind that `program` has; `InputError` where one is unknown."""
         return {pair: self._seconds(*pair) for pair in sorted({(op.stage, op.kind) for op in program.rank_of})}
 
+    def durations(self, program):
+        """[per rank] seconds of each of its ops; of a pair, both ops take their part of `pair_s`."""
+        seconds = self.table(program)
+        durations = [[seconds[op[:2]] for op in ops] for ops in program.ranks]
+        if self.pair_s is not None:
+            for ops, its in zip(program.ranks, durations):
+                for at in (at for at, op in enumerate(ops) if op in program.paired):
+                    alone_s = its[at] + its[at + 1]
+                    its[at], its[at + 1] = (self.pair_s * (part / alone_s if alone_s else 0.5) for part in its[at : at + 2])
+        if self.jitter:
+            durations = [[s * self._luck(op) for s, op in zip(its, ops)] for its, ops in zip(durations, program.ranks)]
+        return durations
+
+    def _luck(self, op):
+        variance = log(1 + self.jitter**2)  # of the normal distribution whose exponential has mean 1 and this variation
+        return Random(f"{self.seed} {op}").lognormvariate(-variance / 2, variance**0.5)
+
     def _seconds(self, stage, kind):
         value = getattr(self, FIELD_OF_KIND[kind])
         if value is None:
             raise InputError(f"the program has {kind} ops, but {FIELD_OF_KIND[kind]} is not given")
-        if isinstance(value, tuple):
-            if stage >= len(value):
-                raise InputError(f"{FIELD_OF_KIND[kind]} has {len(value)} stages, but the program has a stage {stage}")
-            return value[stage]
+        return _of_stage(value, stage, FIELD_OF_KIND[kind])
+
+
+def _require_finite(field, number, unit):
+    if not 0 <= number < float("inf"):
+        raise InputError(f"{field} = {number!r}: give a finite number of {unit}, 0 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpMemory:
+    """What one microbatch's ops hold on a stage, in any unit: one number for all stages, or one per stage.
+
+    F takes `activations` (the zero-bubble papers' M_B) when it starts. B gives it back when it ends; with a split backward, I
+    gives back all but `weight_grad` (M_W), and W that. Leaves out: what an op needs only while it runs.
+    """
+
+    activations: float | tuple[float, ...] = 1.0
+    """M_B: what a microbatch's forward leaves for its backward."""
+    weight_grad: float | tuple[float, ...] | None = None
+    """M_W: the part of M_B, or what I makes in its place, that only W frees. None: all of M_B.
+    (Qi et al. 2023, arXiv 2401.10241, section 2.3: less than M_B for a transformer layer.)"""
+    unit: str = "microbatches"
+    """What the numbers count, for titles: "bytes", say."""
+
+    def __post_init__(self):
+        for field in ("activations", "weight_grad"):
+            value = getattr(self, field)
+            for number in () if value is None else value if isinstance(value, (tuple, list)) else (value,):
+                _require_finite(field, number, "whatever it is counted in")
+
+    def change(self, stage, kind):
+        """What an op of `kind` on `stage` adds to what its rank holds: above 0 from its start, below 0 from its end."""
+        held = _of_stage(self.activations, stage, "activations")
+        kept = held if self.weight_grad is None else _of_stage(self.weight_grad, stage, "weight_grad")
+        return {"F": held, "B": -held, "I": kept - held, "W": -kept}[kind]
+
+
+def _of_stage(value, stage, field):
+    """`value`, or the one of `stage` where there is one per stage; `InputError` if it has none for it."""
+    if not isinstance(value, (tuple, list)):
         return value
+    if stage >= len(value):
+        raise InputError(f"{field} has {len(value)} stages, but the program has a stage {stage}")
+    return value[stage]

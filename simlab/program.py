@@ -8,15 +8,17 @@ The text form of an op is PyTorch's: `2F0` is stage 2, forward, microbatch 0. Th
     W  weight gradient only
 
 A program as CSV has one row per rank and one op per cell: the "compute_only" format of
-torch.distributed.pipelining, so torch's own runtime can execute it. Idle time is never part of a
-program; empty cells are dropped when one is read, and so are torch's marks that are not compute ops
-(`0REDUCE_GRAD`; a pair such as `(0F1;3B0)OVERLAP_F_B` is read as its two ops). Bubbles are measured, from a trace.
+torch.distributed.pipelining, so torch's own runtime can execute it. `(0F1;3B0)OVERLAP_F_B` is torch's mark for a pair: a
+forward and, beside it, a backward of another microbatch, so that the one's communication hides behind the other's computing.
+Idle time is never part of a program; empty cells are dropped when one is read, and so is torch's mark `0REDUCE_GRAD`, which is
+no compute op. Bubbles are measured, from a trace.
 """
 
 import csv
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +28,7 @@ LIVE_CHANGE = {"F": 1, "B": -1, "I": 0, "W": -1}  # by op kind: microbatches of 
 _OP_TEXT = re.compile(r"(\d{1,9})([FBIW])(\d{1,9})")
 _COMMUNICATION_TEXT = re.compile(r"\d+(SEND_|RECV_|UNSHARD|RESHARD)")
 _NO_OP_TEXT = re.compile(r"(\d+REDUCE_GRAD)?")  # idle, or torch's mark for where data parallelism would reduce gradients
-_PAIR_TEXT = re.compile(r"\((.*);(.*)\)OVERLAP_F_B")  # torch's mark for a forward beside a backward: here one after the other
+_PAIR_TEXT = re.compile(r"\((.*);(.*)\)OVERLAP_F_B")
 
 
 class Op(NamedTuple):
@@ -70,17 +72,21 @@ class Step(NamedTuple):
 class Program:
     """What every rank runs, in order.
 
-    ranks: one tuple of `Op` per rank.
-    name:  where it came from (a schedule's name or a file), for titles only.
+    ranks:  one tuple of `Op` per rank.
+    name:   where it came from (a schedule's name or a file), for titles only.
+    paired: the forwards that run beside the op after them, a backward. Where nothing is known of how long such a pair
+            takes (`OpTimes.pair_s`), and in the executor, it is two ops, one after the other.
 
     Making one checks nothing: `simlab.validation` holds the rules.
     """
 
     ranks: tuple[tuple[Op, ...], ...]
     name: str = ""
+    paired: frozenset[Op] = frozenset()
 
     def __post_init__(self):
         object.__setattr__(self, "ranks", tuple(tuple(ops) for ops in self.ranks))
+        object.__setattr__(self, "paired", frozenset(self.paired))
 
     @cached_property
     def rank_of(self):
@@ -156,7 +162,7 @@ class Program:
     # text and CSV -----------------------------------------------------------------------------------------
 
     def __str__(self):
-        return "\n".join(" ".join(map(str, ops)) for ops in self.ranks)
+        return "\n".join(map(" ".join, self.ranks_as_text))
 
     @classmethod
     def from_text(cls, text, *, name="text"):
@@ -181,10 +187,11 @@ class Program:
 
     @classmethod
     def _from_cells(cls, rows, name):
-        ranks = [[op for at, cell in enumerate(row) for op in _parse_cell(cell.strip(), rank, at)] for rank, row in enumerate(rows)]
+        cells = [[_parse_cell(cell.strip(), rank, at) for at, cell in enumerate(row)] for rank, row in enumerate(rows)]
+        ranks = [list(chain.from_iterable(row)) for row in cells]
         if not any(ranks):
             raise InputError("no op in it: a program has one row per rank and one op such as 2F0 per cell")
-        return cls(ranks, name)
+        return cls(ranks, name, {ops[0] for row in cells for ops in row if len(ops) == 2})
 
     @classmethod
     def from_trace(cls, trace):
@@ -199,11 +206,15 @@ class Program:
 
     @property
     def ranks_as_text(self):
-        return [[str(op) for op in ops] for ops in self.ranks]
+        """[per rank] the text of its cells: one op each, or a pair."""
+        return [self._cells(iter(ops)) for ops in self.ranks]
+
+    def _cells(self, ops):
+        return [f"({op};{next(ops)})OVERLAP_F_B" if op in self.paired else str(op) for op in ops]
 
 
 def _parse_cell(cell, rank, at):
-    """[the ops in `cell`]: one, none where it is idle, two where torch overlaps them."""
+    """[the ops in `cell`]: one, none where it is idle, a forward and a backward where they are a pair."""
     if _NO_OP_TEXT.fullmatch(cell):
         return []
     if _COMMUNICATION_TEXT.match(cell):
@@ -213,6 +224,9 @@ def _parse_cell(cell, rank, at):
         )
     pair = _PAIR_TEXT.fullmatch(cell)
     try:
-        return [Op.parse(text) for text in (pair.groups() if pair else (cell,))]
+        ops = [Op.parse(text) for text in (pair.groups() if pair else (cell,))]
+        if pair and (ops[0].kind != "F" or ops[1].kind not in "BI"):
+            raise InputError(f"{cell[:60]!r} is not a pair: OVERLAP_F_B is for a forward and a backward, as in (0F1;3B0)OVERLAP_F_B")
+        return ops
     except InputError as error:
         raise InputError(f"rank {rank}, cell {at + 1}: {error}") from error

@@ -12,16 +12,17 @@ from itertools import accumulate, compress, repeat
 import simpy
 
 from simlab.engine.sharing import FairShare, FairWire, SerialWire
+from simlab.cost import OpMemory
 from simlab.errors import InputError
 from simlab.hardware import Link
 from simlab.program import LIVE_CHANGE
-from simlab.trace import COMPUTE, LIVE, SEND, MemoryPoint, Span, Trace, rows
+from simlab.trace import ACTIVATIONS, COMPUTE, LIVE, SEND, MemoryPoint, Span, Trace, rows
 from simlab.validation import deadlock
 
 _WIRES = {"serial": SerialWire, "fair": FairWire}
 
 
-def simulate(program, times, *, link=None, message_bytes=0, cores=None):
+def simulate(program, times, *, link=None, message_bytes=0, cores=None, memory=None):
     """What `program` does when its ops take `times`: a `Trace` that starts at 0 s.
 
     times:         `OpTimes`.
@@ -30,14 +31,18 @@ def simulate(program, times, *, link=None, message_bytes=0, cores=None):
     cores:         None where every rank has a processor of its own. A number where the ranks share that many
                    (processes on one machine): an op then runs at min(1, cores / running ops) of its speed.
 
+    memory:        `OpMemory`; by default a stage holds 1 / (stages per rank) for a microbatch: activations are then counted
+                   in what a microbatch takes on a rank that has its equal share of the model.
+
     A rank runs its ops in order, each as soon as what it needs is there. A result for another rank is handed to
-    the link when the op ends; the sender goes on after the link's overhead. Activations of a microbatch are held from the start of
-    F to the end of B (or W). Leaves out: memory capacity, what computing and communicating cost each other.
+    the link when the op ends; the sender goes on after the link's overhead. A pair (`Program.paired`) whose time is given starts
+    when both its ops could, and both results are there when it ends. Memory is taken when an op starts and given back when
+    one ends. Leaves out: what computing and communicating cost each other.
 
     Raises `DeadlockError` that names the circle if the program cannot end.
     """
     with _no_garbage_collection():
-        return _Simulation(program, times, Link() if link is None else link, message_bytes, cores).run()
+        return _Simulation(program, times, Link() if link is None else link, message_bytes, cores, memory).run()
 
 
 @contextmanager
@@ -62,19 +67,21 @@ def _no_garbage_collection():
 class _Simulation:
     """All state of one run."""
 
-    def __init__(self, program, times, link, message_bytes, cores):
+    def __init__(self, program, times, link, message_bytes, cores, memory):
         if cores is not None and not cores > 0:
             raise InputError(f"{cores!r} cores: give a number above 0")
         if not message_bytes >= 0:
             raise InputError(f"{message_bytes!r} bytes in a message: give 0 or more")
         self.program = program
-        self.seconds = times.table(program)
+        self.memory = memory or OpMemory(activations=len(program.ranks) / max(1, program.stages), unit="of a rank's share of a microbatch")
         self.link = link
         self.message_bytes = message_bytes
         self.env = simpy.Environment()
         self.processor = FairShare(self.env, cores) if cores else None
         self.messages = []
-        self.streams = [_ComputeStream(self, rank, steps) for rank, steps in enumerate(program.lowered)]
+        durations = times.durations(program)
+        paired = program.paired if times.pair_s is not None else frozenset()
+        self.streams = [_ComputeStream(self, rank, *rest, paired) for rank, rest in enumerate(zip(program.lowered, durations))]
 
     def run(self):
         for stream in self.streams:
@@ -108,17 +115,24 @@ class _Simulation:
             memory.extend(stream.memory_points())
         metadata = {"name": self.program.name, "source": "simulated", "ranks": len(self.program.ranks),
                     "stages": self.program.stages, "microbatches": self.program.microbatches,
-                    "units": {LIVE: "microbatches"}}  # fmt: skip
+                    "units": {LIVE: "microbatches", ACTIVATIONS: self.memory.unit}}  # fmt: skip
         return Trace(spans, memory, metadata)
 
 
 class _ComputeStream:
     """One rank's ops, one after the other."""
 
-    def __init__(self, simulation, rank, steps):
+    def __init__(self, simulation, rank, steps, durations, paired):
         self.simulation = simulation
         self.rank = rank
         self.steps = steps
+        self.durations = durations
+        self.awaited = [step.awaited_slots for step in steps]
+        self.outgoing = [() if step.destination is None else (step,) for step in steps]  # what is sent when an op ends
+        for at, step in enumerate(steps):
+            if step.op in paired:  # start together, send together
+                self.awaited[at] += self.awaited[at + 1]
+                self.outgoing[at], self.outgoing[at + 1] = (), self.outgoing[at] + self.outgoing[at + 1]
         self.starts, self.ends = [], []
         self.arrival_s = {}  # slot of an op of another rank: when its result can be used here
         self.waiting_for = None  # slot of the op without whose result this rank stands still
@@ -131,10 +145,8 @@ class _ComputeStream:
     def _ops(self):
         simulation, arrival_s, starts, ends, resume, wires = self.simulation, self.arrival_s, self.starts, self.ends, self.resume, {}
         env, timeout, processor, message_bytes = simulation.env, simulation.env.timeout, simulation.processor, simulation.message_bytes
-        seconds = simulation.seconds
         now = ready_s = 0.0  # the latter: when the rank has handed over its last message
-        for step in self.steps:
-            op, _, _, _, awaited_slots, destination = step
+        for awaited_slots, work_s, outgoing in zip(self.awaited, self.durations, self.outgoing):
             start_s = ready_s if ready_s > now else now
             for slot in awaited_slots:
                 if slot not in arrival_s:
@@ -144,7 +156,6 @@ class _ComputeStream:
                 if arrival_s[slot] > start_s:
                     start_s = arrival_s[slot]
             starts.append(start_s)
-            work_s = seconds[op[:2]]
             if processor is None:
                 timeout(start_s - now + work_s).callbacks.append(resume)
             else:
@@ -154,8 +165,8 @@ class _ComputeStream:
             yield  # until its work is done
             now = env.now
             ends.append(now)
-            if destination is not None:
-                if destination not in wires:
+            for step in outgoing:
+                if (destination := step.destination) not in wires:
                     wires[destination] = simulation.wire(self.rank, destination)
                 wire = wires[destination]
                 wire.send(step, message_bytes, now)
@@ -167,8 +178,14 @@ class _ComputeStream:
         return rows(Span, zip(repeat(self.rank), repeat(COMPUTE), texts, self.starts, self.ends, repeat(0), repeat(-1)))
 
     def memory_points(self):
-        """Live microbatches: one more from each start of F, one fewer from each end of B or W."""
-        changes = [LIVE_CHANGE[step.op.kind] for step in self.steps]
+        """Live microbatches, one more at each start of F, one fewer at each end of B or W; and what they hold, by `OpMemory`."""
+        kinds = {step.op[:2] for step in self.steps}
+        amounts = {kind: self.simulation.memory.change(*kind) for kind in kinds}
+        live = [LIVE_CHANGE[step.op.kind] for step in self.steps]
+        held = [amounts[step.op[:2]] for step in self.steps]
+        return self._points(LIVE, live) + self._points(ACTIVATIONS, held)
+
+    def _points(self, category, changes):
         times = [start_s if change > 0 else end_s for change, start_s, end_s in zip(changes, self.starts, self.ends)]
-        points = zip(repeat(self.rank), repeat(LIVE), times, accumulate(changes))
+        points = zip(repeat(self.rank), repeat(category), times, accumulate(changes))
         return rows(MemoryPoint, compress(points, changes))

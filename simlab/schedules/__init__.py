@@ -1,11 +1,15 @@
-"""Schedules: pure functions `(ranks, microbatches) -> Program`, by the name used on the command line."""
+"""Schedules: pure functions `(ranks, microbatches, options) -> Program`, by the name used on the command line."""
+
+from inspect import signature
 
 from simlab.errors import InputError
+from simlab.schedules.building_blocks import v_half, v_min
+from simlab.schedules.dualpipe import dualpipe, dualpipe_v
 from simlab.schedules.eager import eager_1f1b
 from simlab.schedules.gpipe import gpipe
 from simlab.schedules.interleaved import interleaved_1f1b, looped_bfs
 from simlab.schedules.one_f_one_b import one_f_one_b
-from simlab.schedules.v_shaped import dualpipe_v, zb_v
+from simlab.schedules.zb_v import zb_v
 from simlab.schedules.zero_bubble import zb_h1, zb_h2
 
 SCHEDULES = {
@@ -17,38 +21,45 @@ SCHEDULES = {
     "zb-h1": zb_h1,
     "zb-h2": zb_h2,
     "zb-v": zb_v,
+    "v-half": v_half,
+    "v-min": v_min,
+    "dualpipe": dualpipe,
     "dualpipe-v": dualpipe_v,
 }
 ALIASES = {"afab": "gpipe"}
-CHUNKED = ("interleaved-1f1b", "looped-bfs")  # `chunks` stages per rank, 2 unless asked for otherwise
+OPTIONS = {name: tuple(signature(function).parameters)[2:] for name, function in SCHEDULES.items()}  # what else each can be told
+CHUNKED = tuple(name for name in SCHEDULES if "chunks" in OPTIONS[name])  # `chunks` stages per rank, 2 unless asked for otherwise
+COUNTS = {"chunks": "chunks", "group": "microbatches in a group"}
 LARGEST = 1_000_000  # stages x microbatches: beyond it a mistyped number would eat the machine's memory
 
-__all__ = ["ALIASES", "CHUNKED", "SCHEDULES", "generate"]
+__all__ = ["ALIASES", "CHUNKED", "OPTIONS", "SCHEDULES", "generate"]
 
 
-def generate(name, stages, microbatches, *, chunks=None):
+def generate(name, stages, microbatches, **options):
     """The program of the schedule `name`.
 
-    stages:       the pipeline's degree p, one rank each. (The schedules in `CHUNKED` and the V-shaped ones then put
-                  several smaller stages on each rank.)
+    stages:       the pipeline's degree p, one rank each. (Some schedules then put several smaller stages on each rank.)
     microbatches: m.
-    chunks:       stages per rank, for the schedules in `CHUNKED` only.
+    options:      what else the schedule can be told, see `OPTIONS`; None is as good as not given. `chunks`: stages per
+                  rank. `group`: microbatches that go through one chunk before the next chunk's turn.
 
-    Raises `InputError` for an unknown name, a count below 1, and what the schedule cannot do.
+    Raises `InputError` for an unknown name or option, a count below 1, and what the schedule cannot do.
     """
     name = ALIASES.get(name, name)
     if name not in SCHEDULES:
         raise InputError(f"unknown schedule {name!r}; there is {', '.join(sorted([*SCHEDULES, *ALIASES]))}")
+    options = {option: value for option, value in options.items() if value is not None}
+    for option, value in options.items():
+        if option not in OPTIONS[name]:
+            those = [other for other in SCHEDULES if option in OPTIONS[other]]
+            raise InputError(f"{name} has no {option} to choose: leave it out{', or take one of ' * bool(those)}{', '.join(those)}")
     counts = [(stages, "pipeline stages (pp)"), (microbatches, "microbatches")]
-    if chunks is not None:
-        if name not in CHUNKED:
-            raise InputError(f"{name} has no choice of chunks: leave them out, or take one of {', '.join(CHUNKED)}")
-        counts.append((chunks, "chunks"))
+    counts += [(options[option], what) for option, what in COUNTS.items() if option in options]
     for value, what in counts:
         if not isinstance(value, int) or value < 1:
             raise InputError(f"{value!r} {what}: give a whole number of at least 1")
-    if stages * microbatches * (chunks or 1) > LARGEST:
-        raise InputError(f"{stages} stages x {microbatches} microbatches is more than {LARGEST:,}: give fewer of either")
-    if chunks is not None:
-        return SCHEDULES[name](stages, microbatches, chunks)
-    return SCHEDULES[name](stages, microbatches)
+    chunks = options.get("chunks", 1)
+    if stages * microbatches * chunks > LARGEST:
+        of = f" of {chunks} chunks" * (chunks > 1)
+        raise InputError(f"{stages} stages{of} x {microbatches} microbatches is more than {LARGEST:,}: give fewer")
+    return SCHEDULES[name](stages, microbatches, **options)

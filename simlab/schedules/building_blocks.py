@@ -1,0 +1,98 @@
+"""V-Half and V-Min: a schedule as one microbatch's pattern, repeated.
+
+Qi, Wan, Amar and Lin 2024, "Pipeline Parallelism with Controllable Memory" (arXiv 2405.15362): lay down the ops of one
+microbatch as a *building block*, repeat it every 6 units of time (a rank's six ops F I W of two stages, one unit each), and
+the time from a stage's F to its W, its lifespan, says how many microbatches are held: memory is designed, not found out.
+
+Rank r of p holds the stages r and 2p - 1 - r. A microbatch goes down through the first halves (F), up through the second
+halves (F), down with its gradient (I) and up again (I). What a schedule chooses is the time from one rank to the next in
+each of the four passes; the sum of the four times p is the microbatch's whole lifespan, and on V-shaped placement the stage
+that is early down the pipeline is late on the way back, so that every rank holds the same.
+"""
+
+from itertools import permutations, product
+from typing import NamedTuple
+
+from simlab.program import Op, Program
+
+INTERVAL = 6  # units of time from one microbatch to the next
+PASSES = {"v-half": (2, 1, 2, 1), "v-min": (1, 1, 1, 1)}  # units from rank to rank: F down, F up, I down, I up
+
+
+class Block(NamedTuple):
+    """When one microbatch's ops start on one rank, in units; stage 0 is the rank's first, stage 1 its second."""
+
+    f0: int
+    f1: int
+    i1: int
+    i0: int
+    w1: int
+    w0: int
+
+
+def v_half(ranks, microbatches):
+    """Half of 1F1B's activations on every rank (p/2 + 1 microbatches), with about half of 1F1B's bubble if F = I = W."""
+    return _repeated("v-half", ranks, microbatches)
+
+
+def v_min(ranks, microbatches):
+    """A third of 1F1B's activations on every rank (about p/3 + 1), with about two thirds of 1F1B's bubble if F = I = W.
+
+    Nothing can hold less: every pass goes from rank to rank without a pause.
+    """
+    return _repeated("v-min", ranks, microbatches)
+
+
+def _repeated(name, ranks, microbatches):
+    program = []
+    for rank, block in enumerate(_tightest(ranks, PASSES[name])):
+        first, second = rank, 2 * ranks - 1 - rank
+        ops = [(first, "F"), (second, "F"), (second, "I"), (first, "I"), (second, "W"), (first, "W")]
+        pattern = sorted((start, *op) for start, op in zip(block, ops))
+        timed = [(start + INTERVAL * m, Op(stage, kind, m)) for m in range(microbatches) for start, stage, kind in pattern]
+        program.append([op for _, op in sorted(timed)])
+    return Program(program, name=name)
+
+
+def _tightest(ranks, passes):
+    """[`Block` of each rank] that holds the fewest activations, then ends the soonest.
+
+    Free to choose are the pauses where the microbatch turns round (its second F, its first I, its last I), from 1 to a whole
+    interval: those at which no two ops of a rank ever meet, which at a repetition every 6 units means no two starts
+    equal modulo 6. The two slots left over are the W's.
+    """
+    candidates = []
+    for pauses in product(range(1, INTERVAL + 1), repeat=3):
+        starts = [_starts(rank, ranks, passes, pauses) for rank in range(ranks)]
+        if all(len({start % INTERVAL for start in four}) == 4 for four in starts):
+            blocks = [_with_weight_gradients(*four) for four in starts]
+            candidates.append((max(map(_held, blocks)), max(map(max, blocks)), blocks))
+    return min(candidates)[-1]
+
+
+def _starts(rank, ranks, passes, pauses):
+    """When the microbatch's F, F, I, I start on `rank`: down, turn, up, turn, down, turn, up."""
+    down, up = rank, ranks - 1 - rank
+    starts, begun = [], 0
+    for step, pause, distance in zip(passes, (*pauses, 0), (down, up, down, up)):
+        starts.append(begun + step * distance)
+        begun += step * (ranks - 1) + pause
+    return starts
+
+
+def _with_weight_gradients(f0, f1, i1, i0):
+    """The `Block` with each W in a slot that is still free, soon after its I."""
+    free = sorted(set(range(INTERVAL)) - {start % INTERVAL for start in (f0, f1, i1, i0)})
+    pairs = [(_next(i1, slots[0]), _next(i0, slots[1])) for slots in permutations(free)]
+    return Block(f0, f1, i1, i0, *min(pairs, key=sum))
+
+
+def _next(after, slot):
+    """The first time after `after` that is `slot` modulo the interval."""
+    return after + 1 + (slot - after - 1) % INTERVAL
+
+
+def _held(block):
+    """The most half-rank activations held at any time, with microbatches coming in every interval for ever."""
+    lives = [(block.f0, block.w0), (block.f1, block.w1)]
+    return max(sum((last - now) // INTERVAL - (first - 1 - now) // INTERVAL for first, last in lives) for now in range(INTERVAL))
