@@ -119,7 +119,7 @@ class Job:
 
     @cached_property
     def _parsed(self):
-        return {name: Program.from_text(text, name=name) for name, text in self.programs.items()}
+        return {name: Program.from_text(text, name=name).unpaired() for name, text in self.programs.items()}
 
     def program(self, name):
         """The `Program` called `name`."""

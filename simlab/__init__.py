@@ -1,21 +1,24 @@
 """simlab: simulate how large models are trained on many GPUs. Needs only simpy; pictures need matplotlib or plotly."""
 
-from simlab.analysis import Bubble, bubble, busy_s, idle_s, memory_curve, peak_memory
+from simlab.analysis import Breach, Bubble, Staleness, breaches, bubble, busy_s, idle_s, memory_curve, peak_memory, staleness
 from simlab.calibration import Calibration
 from simlab.comparison import Comparison, compare
 from simlab.cost import OpMemory, OpTimes
 from simlab.engine import simulate
 from simlab.errors import DeadlockError, InputError, ProgramError, SimlabError
 from simlab.hardware import Link
+from simlab.partition import best_partition, even_partition, stage_work
 from simlab.program import Op, Program
 from simlab.schedules import generate
+from simlab.survey import survey, survey_table
 from simlab.trace import MemoryPoint, Span, Trace
 from simlab.validation import validate
 from simlab.views import timeline
 
 __version__ = "0.1.0"
 __all__ = [
-    "Bubble", "Calibration", "Comparison", "DeadlockError", "InputError", "Link", "MemoryPoint", "Op", "OpMemory", "OpTimes", "Program", "ProgramError",
-    "SimlabError", "Span", "Trace", "bubble", "busy_s", "compare", "generate", "idle_s", "memory_curve", "peak_memory",
-    "simulate", "timeline", "validate",
+    "Breach", "Bubble", "Calibration", "Comparison", "DeadlockError", "InputError", "Link", "MemoryPoint", "Op", "OpMemory",
+    "OpTimes", "Program", "ProgramError", "SimlabError", "Span", "Staleness", "Trace", "best_partition", "breaches", "bubble",
+    "busy_s", "compare", "even_partition", "generate", "idle_s", "memory_curve", "peak_memory", "simulate", "stage_work",
+    "staleness", "survey", "survey_table", "timeline", "validate",
 ]  # fmt: skip

@@ -8,15 +8,20 @@ from pathlib import Path
 
 import simlab as sl
 from simlab.errors import InputError, SimlabError
-from simlab.schedules import ALIASES, CHUNKED, SCHEDULES
+from simlab.partition import best_partition, even_partition, stage_work
+from simlab.schedules import ALIASES, CHUNKED, OPTIONS, SCHEDULES, WITHOUT_FLUSH
+from simlab.survey import parameter_shares, rank_shares, survey, survey_table
+from simlab.trace import ACTIVATIONS
 from simlab.units import MS, seconds_text
 from simlab.views import timeline
 
+MOST_LAYERS = 2_000
 EPILOG = """examples:
   python -m simlab schedule 1f1b --pp 4 --microbatches 8
   python -m simlab schedule 1f1b --pp 4 --microbatches 8 --csv mine.csv   then edit it, and
   python -m simlab check mine.csv
   python -m simlab simulate --csv mine.csv --forward-ms 20 --backward-ms 40 --picture mine.png
+  python -m simlab schedules --pp 4 --microbatches 8 --forward-ms 20 --input-grad-ms 20 --weight-grad-ms 20
 
 exit status: 0 done, 1 the check failed, 2 bad arguments"""
 
@@ -48,7 +53,7 @@ def _run(arguments):
 
 def schedule(arguments):
     """Print a schedule's program, one row per rank; write it as CSV if asked."""
-    program = sl.generate(arguments.name, arguments.pp, arguments.microbatches, chunks=arguments.chunks)
+    program = _generate(arguments, arguments.name)
     if arguments.csv:
         _write(arguments.csv, lambda path: program.to_csv(path))
     if arguments.json:
@@ -58,6 +63,15 @@ def schedule(arguments):
     else:
         print(program)
     return 0
+
+
+def _generate(arguments, name):
+    return sl.generate(name, arguments.pp, arguments.microbatches, **_options(arguments))
+
+
+def _options(arguments):
+    """{option of a schedule: its value} as far as they were given."""
+    return {option: getattr(arguments, option, None) for option in {option for options in OPTIONS.values() for option in options}}
 
 
 def check(arguments):
@@ -80,15 +94,17 @@ def check(arguments):
 def simulate(arguments):
     """Simulate a schedule or a CSV program with the given op times."""
     if arguments.csv:
-        if arguments.pp or arguments.microbatches:
-            raise InputError("--csv brings its own stages and microbatches: leave out --pp and --microbatches")
+        if any(value is not None for value in (arguments.pp, arguments.microbatches, *_options(arguments).values())):
+            raise InputError("--csv brings its own stages and microbatches: leave out --pp, --microbatches and what a schedule can be told")
         program = sl.validate(sl.Program.from_csv(arguments.csv))
     else:
         if not (arguments.pp and arguments.microbatches):
             raise InputError("--schedule needs --pp and --microbatches, both at least 1")
-        program = sl.generate(arguments.schedule, arguments.pp, arguments.microbatches, chunks=arguments.chunks)
-    times = _times(arguments, program)
-    trace = sl.simulate(program, times, link=sl.Link(latency_s=arguments.p2p_ms * MS))
+        program = _generate(arguments, arguments.schedule)
+    times, memory = rank_shares(program, _rank_times(arguments), arguments.weight_grad_memory)
+    if work := _stage_work(arguments, program.stages):
+        times = times.weighted(work)
+    trace = sl.simulate(program, times, link=_link(arguments), memory=memory)
     result = {
         "schedule": program.name,
         "stages": program.stages,
@@ -99,7 +115,19 @@ def simulate(arguments):
         "bubble": sl.bubble(trace)._asdict(),
         "idle_s": sl.idle_s(trace),
         "peak_live_microbatches": sl.peak_memory(trace),
+        "peak_activations": sl.peak_memory(trace, ACTIVATIONS),
+        "parameters": parameter_shares(program),
     }
+    if work:
+        result["stage_work"] = work
+    if arguments.activation_cap is not None:
+        trace.metadata["activation_cap"] = arguments.activation_cap
+        breaches = sl.breaches(trace, arguments.activation_cap)
+        result |= {"fits": not breaches, "breaches": [breach._asdict() for breach in breaches]}
+        for breach in breaches:
+            print(f"over the cap of {arguments.activation_cap:g}: {breach}", file=sys.stderr)
+    if program.name in WITHOUT_FLUSH:
+        result |= sl.staleness(program)._asdict()
     if arguments.trace:
         _write(arguments.trace, lambda path: trace.save(path))
     if arguments.perfetto:
@@ -113,34 +141,78 @@ def simulate(arguments):
     return 0
 
 
-def _times(arguments, program):
-    """The stages' `OpTimes`: the arguments are for a rank's whole share of the layers, which its stages divide equally."""
+def schedules(arguments):
+    """Simulate every schedule on the same ranks, microbatches and times: one table."""
+    rows = survey(
+        arguments.pp, arguments.microbatches, _rank_times(arguments), link=_link(arguments),
+        weight_grad_memory=arguments.weight_grad_memory, options=_options(arguments),
+    )  # fmt: skip
+    if arguments.picture:
+        traces = [row.trace for row in rows if row.trace]
+        _write(arguments.picture, lambda path: timeline(traces, memory=False).savefig(path))
+    if arguments.json:
+        _print_json({"schedules": [_row(row) for row in rows]})
+    else:
+        print(survey_table(rows))
+    return 0
+
+
+def _row(row):
+    """What is known of a `Row`, as plain values."""
+    facts = {field: value for field, value in vars(row).items() if field != "trace" and value is not None}
+    return facts | ({"bubble": row.bubble._asdict()} if row.bubble else {})
+
+
+def _rank_times(arguments):
+    """`OpTimes` of a rank's whole share of the layers."""
     input_grad_ms, weight_grad_ms, backward_ms = arguments.input_grad_ms, arguments.weight_grad_ms, arguments.backward_ms
     if backward_ms is None:
         if input_grad_ms is None or weight_grad_ms is None:
             raise InputError("give --backward-ms, or both --input-grad-ms and --weight-grad-ms")
         backward_ms = input_grad_ms + weight_grad_ms
-    part_s = MS * len(program.ranks) / program.stages
-    split = {"input_grad_s": input_grad_ms, "weight_grad_s": weight_grad_ms}
-    return sl.OpTimes(
-        forward_s=arguments.forward_ms * part_s,
-        backward_s=backward_ms * part_s,
-        **{field: None if value is None else value * part_s for field, value in split.items()},
-    )
+    in_ms = {"forward_s": arguments.forward_ms, "backward_s": backward_ms, "input_grad_s": input_grad_ms,
+             "weight_grad_s": weight_grad_ms, "pair_s": arguments.pair_ms}  # fmt: skip
+    seconds = {field: None if value is None else value * MS for field, value in in_ms.items()}
+    return sl.OpTimes(**seconds, jitter=arguments.jitter, seed=arguments.seed)
+
+
+def _link(arguments):
+    """The `Link` that the arguments ask for; None where messages take no time."""
+    return sl.Link(latency_s=arguments.p2p_ms * MS) if arguments.p2p_ms else None
+
+
+def _stage_work(arguments, stages):
+    """[work of each stage] if layers were given, in a layer's; else None."""
+    if arguments.layers is None:
+        if arguments.embedding or arguments.head or arguments.partition:
+            raise InputError("--embedding, --head and --partition are about layers: give --layers too")
+        return None
+    if not 1 <= arguments.layers <= MOST_LAYERS:
+        raise InputError(f"{arguments.layers} layers: give 1 to {MOST_LAYERS}")
+    blocks = [1.0] * arguments.layers
+    if arguments.partition == "best":
+        layers = [arguments.embedding, *blocks, arguments.head]
+        return stage_work(layers, best_partition(layers, stages))
+    work = stage_work(blocks, even_partition(blocks, stages))
+    return [arguments.embedding + work[0], *work[1:-1], work[-1] + arguments.head] if stages > 1 else [sum(work)]
 
 
 def _summary(result):
     bubble = result["bubble"]
-    return "\n".join(
-        [
-            "{schedule}: {stages} stages, {microbatches} microbatches, {ops} ops, {messages} messages".format(**result),
-            f"step                     {seconds_text(result['step_s'])}",
-            f"bubble / ideal time      {bubble['idle_over_ideal']:.4f}   (p-1)/m for GPipe and 1F1B with free communication",
-            f"bubble / makespan        {bubble['idle_over_makespan']:.4f}   (p-1)/(m+p-1) likewise",
-            f"bubble of longest stage  {bubble['longest_stage']:.4f}",
-            f"peak live microbatches   {result['peak_live_microbatches']}",
-        ]
-    )
+    lines = [
+        "{schedule}: {stages} stages, {microbatches} microbatches, {ops} ops, {messages} messages".format(**result),
+        f"step                     {seconds_text(result['step_s'])}",
+        f"bubble / ideal time      {bubble['idle_over_ideal']:.4f}   (p-1)/m for GPipe and 1F1B with free communication",
+        f"bubble / makespan        {bubble['idle_over_makespan']:.4f}   (p-1)/(m+p-1) likewise",
+        f"bubble of longest stage  {bubble['longest_stage']:.4f}",
+        f"peak live microbatches   {result['peak_live_microbatches']}",
+        f"peak activations         {[round(value, 3) for value in result['peak_activations']]}   of a rank's share of a microbatch",
+    ]
+    if "stage_work" in result:
+        lines.append(f"work of each stage       {result['stage_work']}   in layers")
+    if "weight_versions" in result:
+        lines.append(f"weight versions          {result['weight_versions']}   staleness {result['staleness']} updates")
+    return "\n".join(lines)
 
 
 def _print_json(result):
@@ -167,13 +239,9 @@ def parser():
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     names = ", ".join([*SCHEDULES, *(f"{alias} (= {name})" for alias, name in ALIASES.items())])
 
-    chunks = f"stages per rank, for {' and '.join(CHUNKED)} (default 2)"
-
     command = commands.add_parser("schedule", help="print a schedule's program, one row per rank", description=schedule.__doc__)
     command.add_argument("name", metavar="NAME", help=names)
-    command.add_argument("--pp", type=int, required=True, metavar="P", help="pipeline stages")
-    command.add_argument("--microbatches", type=int, required=True, metavar="M", help="microbatches in a step")
-    command.add_argument("--chunks", type=int, metavar="V", help=chunks)
+    _add_size(command, required=True)
     command.add_argument("--csv", metavar="FILE", help="also write it as CSV, which torch.distributed.pipelining reads too")
     command.set_defaults(run=schedule)
 
@@ -185,22 +253,59 @@ def parser():
     source = command.add_mutually_exclusive_group(required=True)
     source.add_argument("--schedule", metavar="NAME", help=names)
     source.add_argument("--csv", metavar="FILE", help="a program as CSV")
-    command.add_argument("--pp", type=int, metavar="P", help="pipeline stages")
-    command.add_argument("--microbatches", type=int, metavar="M", help="microbatches in a step")
-    command.add_argument("--chunks", type=int, metavar="V", help=chunks)
-    command.add_argument("--forward-ms", type=float, required=True, metavar="F", help="one microbatch's forward on one rank, ms")
-    command.add_argument("--backward-ms", type=float, metavar="B", help="its whole backward, ms (default I + W)")
-    command.add_argument("--input-grad-ms", type=float, metavar="I", help="the part of it that other stages wait for, ms")
-    command.add_argument("--weight-grad-ms", type=float, metavar="W", help="the rest of it, ms; for schedules that split it")
-    command.add_argument("--p2p-ms", type=float, default=0.0, metavar="C", help="one message between stages, ms (default 0)")
+    _add_size(command, required=False)
+    _add_times(command)
+    layers = command.add_argument_group("stages of unequal work (the times above are then those of the mean stage)")
+    layers.add_argument("--layers", type=int, metavar="L", help="layers to cut into stages")
+    layers.add_argument("--embedding", type=float, default=0.0, metavar="X", help="work of the embedding, in layers (default 0)")
+    layers.add_argument("--head", type=float, default=0.0, metavar="X", help="work of head and loss, in layers (default 0)")
+    layers.add_argument("--partition", choices=("even", "best"), help="equally many layers a stage (default), or the best contiguous cut")
+    command.add_argument(
+        "--activation-cap",
+        type=float,
+        metavar="X",
+        help="report ranks that hold more than X: 1 is what a microbatch takes on a rank",
+    )
     command.add_argument("--picture", metavar="X.png", help="draw the timeline and the memory strip (needs matplotlib)")
     command.add_argument("--trace", metavar="X.json", help="write the trace, see simlab.Trace")
     command.add_argument("--perfetto", metavar="X.json", help="write the trace for https://ui.perfetto.dev")
     command.set_defaults(run=simulate)
 
+    command = commands.add_parser("schedules", help="one table of all schedules", description=schedules.__doc__)
+    _add_size(command, required=True)
+    _add_times(command)
+    command.add_argument("--picture", metavar="X.png", help="draw them under each other on one time axis (needs matplotlib)")
+    command.set_defaults(run=schedules)
+
     for command in commands.choices.values():
         command.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     return top
+
+
+def _add_size(command, *, required):
+    command.add_argument("--pp", type=int, required=required, metavar="P", help="pipeline stages, one rank each")
+    command.add_argument("--microbatches", type=int, required=required, metavar="M", help="microbatches in a step")
+    command.add_argument("--chunks", type=int, metavar="V", help=f"stages per rank, for {' and '.join(CHUNKED)} (default 2)")
+    command.add_argument("--group", type=int, metavar="G", help="microbatches in a group, for interleaved-1f1b (default about P)")
+
+
+def _add_times(command):
+    times = command.add_argument_group("times of one microbatch on one rank (all of its stages)")
+    times.add_argument("--forward-ms", type=float, required=True, metavar="F", help="its forward, ms")
+    times.add_argument("--backward-ms", type=float, metavar="B", help="its whole backward, ms (default I + W)")
+    times.add_argument("--input-grad-ms", type=float, metavar="I", help="the part of it that other stages wait for, ms")
+    times.add_argument("--weight-grad-ms", type=float, metavar="W", help="the rest of it, ms; for schedules that split it")
+    times.add_argument("--pair-ms", type=float, metavar="T", help="F&B, a forward beside a backward, in DualPipe, ms (default F + B)")
+    times.add_argument("--p2p-ms", type=float, default=0.0, metavar="C", help="one message between stages, ms (default 0)")
+    times.add_argument("--jitter", type=float, default=0.0, metavar="CV", help="coefficient of variation of every op's time (default 0)")
+    times.add_argument("--seed", type=int, default=0, metavar="N", help="of the jitter (default 0)")
+    times.add_argument(
+        "--weight-grad-memory",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="part of its activations that stays from I to W (default 1)",
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """op → seconds, op → what it holds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 from random import Random
 
@@ -45,6 +45,26 @@ class OpTimes:
         if self.pair_s is not None:
             _require_finite("pair_s", self.pair_s, "seconds")
         _require_finite("jitter", self.jitter, "standard deviations per mean")
+
+    def scaled(self, factor):
+        """The same with every time multiplied by `factor`."""
+
+        def product(value):
+            return tuple(part * factor for part in value) if isinstance(value, tuple) else value * factor
+
+        times = {field: getattr(self, field) for field in (*FIELD_OF_KIND.values(), "pair_s")}
+        return replace(self, **{field: product(value) for field, value in times.items() if value is not None})
+
+    def weighted(self, work):
+        """The same, for stages that do not have equal work: [work of each stage], in any unit. The mean over stages stays as it is.
+
+        Raises `InputError` if there are pairs: how long two unequal halves take side by side is not known.
+        """
+        if self.pair_s is not None:
+            raise InputError("stages of unequal work have no one time of a pair: leave out pair_s, or the work")
+        mean = sum(work) / len(work)
+        times = {field: getattr(self, field) for field in FIELD_OF_KIND.values()}
+        return replace(self, **{f: tuple(value * part / mean for part in work) for f, value in times.items() if value is not None})
 
     def table(self, program):
         """{(stage, kind): seconds} for every stage and kind that `program` has; `InputError` where one is unknown."""

@@ -16,7 +16,7 @@ no compute op. Bubbles are measured, from a trace.
 
 import csv
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from simlab.errors import InputError
 
+BACKWARD = "B or I"
 LIVE_CHANGE = {"F": 1, "B": -1, "I": 0, "W": -1}  # by op kind: microbatches of its stage that are held, more or fewer
 _OP_TEXT = re.compile(r"(\d{1,9})([FBIW])(\d{1,9})")
 _COMMUNICATION_TEXT = re.compile(r"\d+(SEND_|RECV_|UNSHARD|RESHARD)")
@@ -54,16 +55,14 @@ class Step(NamedTuple):
     """One op of one rank, with where its inputs come from and where its output goes.
 
     text:          the op's text form.
-    slot:          a number of its own, 0 <= slot < number of ops.
-    awaits:        the needs that the rank's own earlier ops do not meet: they come from another rank.
-    awaited_slots: their slots; -1 for an op that is not in the program.
+    slot:          a number of its own, 0 <= slot < number of ops: its place in `Program.rank_of`.
+    awaited_slots: those of the needs that the rank's own earlier ops do not meet; -1 for an op that is not in the program.
     destination:   the rank that gets the result, or None if it stays here.
     """
 
     op: Op
     text: str
     slot: int
-    awaits: tuple[Op, ...]
     awaited_slots: tuple[int, ...]
     destination: int | None
 
@@ -74,8 +73,8 @@ class Program:
 
     ranks:  one tuple of `Op` per rank.
     name:   where it came from (a schedule's name or a file), for titles only.
-    paired: the forwards that run beside the op after them, a backward. Where nothing is known of how long such a pair
-            takes (`OpTimes.pair_s`), and in the executor, it is two ops, one after the other.
+    paired: the forwards that run beside the op after them, a backward: both start together, both results are there at the end.
+            The executor runs `unpaired` programs.
 
     Making one checks nothing: `simlab.validation` holds the rules.
     """
@@ -117,29 +116,32 @@ class Program:
         F(s, m) needs F(s-1, m).  B(s, m) and I(s, m) need F(s, m) and the input gradient of the next stage,
         which B(s+1, m) or I(s+1, m) makes, whichever the program has.  W(s, m) needs I(s, m).
         """
-        stage, kind, microbatch = op
-        if kind == "F":
-            return (Op(stage - 1, "F", microbatch),) if stage > 0 else ()
-        if kind == "W":
-            return (Op(stage, "I", microbatch),)
-        forward = Op(stage, "F", microbatch)
-        if stage == self.stages - 1:
-            return (forward,)
-        return (forward, self.backward(stage + 1, microbatch))
-
-    def backward(self, stage, microbatch):
-        """The op that makes `stage`'s input gradient of `microbatch`: I where the program splits it (has I or W), else B."""
-        split = Op(stage, "I", microbatch)
-        return split if split in self.rank_of or Op(stage, "W", microbatch) in self.rank_of else Op(stage, "B", microbatch)
+        return tuple(Op(stage, self._kind(stage, kind, op.microbatch), op.microbatch) for stage, kind in self._sources(*op[:2]))
 
     def user(self, op):
         """The op of a *neighbouring stage* that uses `op`'s result, or None: where its output goes."""
-        stage, kind, microbatch = op
-        if kind == "F" and stage < self.stages - 1:
-            return Op(stage + 1, "F", microbatch)
-        if kind in "BI" and stage > 0:
-            return self.backward(stage - 1, microbatch)
-        return None
+        target = self._target(*op[:2])
+        return None if target is None else Op(target[0], self._kind(*target, op.microbatch), op.microbatch)
+
+    def _sources(self, stage, kind):
+        """The (stage, kind)s of what an op needs, all of its own microbatch; `BACKWARD` is whichever the program has."""
+        if kind == "F":
+            return ((stage - 1, "F"),) if stage > 0 else ()
+        if kind == "W":
+            return ((stage, "I"),)
+        return ((stage, "F"), (stage + 1, BACKWARD)) if stage < self.stages - 1 else ((stage, "F"),)
+
+    def _target(self, stage, kind):
+        """The (stage, kind) that uses what an op makes, or None."""
+        if kind == "F":
+            return (stage + 1, "F") if stage < self.stages - 1 else None
+        return (stage - 1, BACKWARD) if kind in "BI" and stage > 0 else None
+
+    def _kind(self, stage, kind, microbatch):
+        """`kind`; of `BACKWARD`, the op that makes the input gradient: I where the program splits it (has I or W), else B."""
+        if kind != BACKWARD:
+            return kind
+        return "I" if (stage, "I", microbatch) in self.rank_of or (stage, "W", microbatch) in self.rank_of else "B"
 
     @cached_property
     def lowered(self):
@@ -148,16 +150,28 @@ class Program:
         Works on invalid programs too: a need that nobody meets is awaited for ever.
         """
         slots = {op: slot for slot, op in enumerate(self.rank_of)}
-        return [list(self._steps(rank, slots)) for rank in range(len(self.ranks))]
+        kinds = {op[:2] for op in self.rank_of}
+        rules = {pair: (self._sources(*pair), self._target(*pair)) for pair in kinds}  # the same for all microbatches
+        return [list(self._steps(ops, rank, slots, rules)) for rank, ops in enumerate(self.ranks)]
 
-    def _steps(self, rank, slots):
-        own = set()
-        for op in self.ranks[rank]:
-            awaits = tuple([need for need in self.needs(op) if need not in own])
-            destination = self.rank_of.get(self.user(op))
+    def _steps(self, ops, rank, slots, rules):
+        """Works on plain tuples, which are equal to `Op`s and cheaper to make: a large program has hundreds of thousands."""
+        own, rank_of, kind_of = set(), self.rank_of, self._kind
+        for op in ops:
+            stage, kind, microbatch = op
+            sources, target = rules[stage, kind]
+            needs = [(other, kind_of(other, what, microbatch), microbatch) for other, what in sources]
+            awaited_slots = tuple([slots.get(need, -1) for need in needs if need not in own])
+            destination = None
+            if target is not None:
+                destination = rank_of.get((target[0], kind_of(*target, microbatch), microbatch))
             own.add(op)
-            awaited_slots = tuple([slots.get(need, -1) for need in awaits])
-            yield Step(op, str(op), slots[op], awaits, awaited_slots, None if destination == rank else destination)
+            text = f"{stage}{kind}{microbatch}"
+            yield tuple.__new__(Step, (op, text, slots[op], awaited_slots, None if destination == rank else destination))
+
+    def unpaired(self):
+        """The same ops in the same order, none of them beside another."""
+        return replace(self, paired=frozenset())
 
     # text and CSV -----------------------------------------------------------------------------------------
 

@@ -4,6 +4,8 @@ Every message names the rank, the op and the reason. The rules are tried in the 
 look: is each op where it can be, does what it needs exist, is the set complete, and only then: does it ever end.
 """
 
+from collections import Counter
+from operator import itemgetter
 from typing import NamedTuple
 
 from simlab.errors import DeadlockError, ProgramError
@@ -61,6 +63,8 @@ def _each_stage_held(program):
 
 def _each_op_on_its_own(program):
     """Duplicates, missing needs, needs on the wrong rank, needs that come later on the same rank."""
+    if _all_needs_come_from_other_stages(program) and len(program.rank_of) == sum(map(len, program.ranks)):
+        return  # that is all that can be wrong here: a large program is not searched op by op
     position_of = [{op: at for at, op in reversed(list(enumerate(ops)))} for ops in program.ranks]
     for rank, ops in enumerate(program.ranks):
         for at, op in enumerate(ops):
@@ -79,8 +83,21 @@ def _each_op_on_its_own(program):
                     yield _error(rank, op, f"comes before {need}, which it needs")
 
 
+def _all_needs_come_from_other_stages(program):
+    """Whether each op's needs have run before it on its own rank, or are those of another stage on another rank."""
+    owners = list(program.rank_of.items())
+    for rank, steps in enumerate(program.lowered):
+        for step in steps:
+            for slot in step.awaited_slots:
+                if slot < 0 or owners[slot][1] == rank or owners[slot][0][0] == step.op[0]:
+                    return False
+    return True
+
+
 def _complete(program):
     """Every stage sees every microbatch, and what goes forward comes back exactly one way: B, or I and W."""
+    if _counts_are_complete(program):
+        return
     present = program.rank_of
     holder = {op.stage: rank for op, rank in reversed(present.items())}
     for stage in range(program.stages):
@@ -90,6 +107,19 @@ def _complete(program):
             else:
                 last = program.microbatches - 1
                 yield ProgramError(f"rank {holder[stage]}: {op} never runs, but there is a microbatch {last}", rank=holder[stage], op=op)
+
+
+def _counts_are_complete(program):
+    """Whether there are as many ops of each kind as there ought to be: for ops that differ, with needs met, that is enough."""
+    counts = Counter(map(itemgetter(1), program.rank_of))
+    all_of_them = program.stages * program.microbatches
+    if counts["F"] != all_of_them or counts["B"] + counts["I"] != all_of_them or counts["I"] != counts["W"]:
+        return False
+    return (
+        not counts["B"]
+        or not counts["I"]
+        or not any((stage, "B", m) in program.rank_of for stage, kind, m in program.rank_of if kind == "I")
+    )
 
 
 def _comes_back(present, f):
@@ -116,20 +146,22 @@ def reachable_positions(program):
     Sends never block (the executor posts them and goes on), so this is exactly when a program deadlocks.
     """
     position = [0] * len(program.ranks)
-    done, waiting = set(), {}
+    done, waiting = bytearray(len(program.rank_of) + 1), {}  # by slot; the last one, -1, is an op that never runs
     ready = list(range(len(program.ranks)))
     while ready:
         rank = ready.pop()
-        steps = program.lowered[rank]
-        while position[rank] < len(steps):
-            step = steps[position[rank]]
-            missing = next((need for need in step.awaits if need not in done), None)
-            if missing is not None:
-                waiting.setdefault(missing, []).append(rank)
+        steps, at = program.lowered[rank], position[rank]
+        while at < len(steps):
+            _, _, slot, awaited_slots, _ = steps[at]
+            missing = [awaited for awaited in awaited_slots if not done[awaited]]
+            if missing:
+                waiting.setdefault(missing[0], []).append(rank)
                 break
-            done.add(step.op)
-            position[rank] += 1
-            ready.extend(waiting.pop(step.op, ()))
+            done[slot] = True
+            at += 1
+            if slot in waiting:
+                ready.extend(waiting.pop(slot))
+        position[rank] = at
     return position
 
 

@@ -42,13 +42,15 @@ def bubble(trace):
     if sum(busy) <= 0:
         raise InputError("no op takes any time, so there is no bubble to speak of: give times above 0")
     total = trace.ranks * trace.step_s
-    return Bubble((total - sum(busy)) / sum(busy), (total - sum(busy)) / total, _longest_stage(trace, busy))
+    rank, span_s = longest_span(trace)
+    return Bubble((total - sum(busy)) / sum(busy), (total - sum(busy)) / total, 1 - busy[rank] / span_s)
 
 
-def _longest_stage(trace, busy):
+def longest_span(trace):
+    """(rank, s): the rank whose own span, its first start to its last end, is the longest."""
     first, last = {}, {}
     for span in trace.compute():
         first[span.rank] = min(first.get(span.rank, span.start_s), span.start_s)
         last[span.rank] = max(last.get(span.rank, span.end_s), span.end_s)
-    longest = max(first, key=lambda rank: last[rank] - first[rank])
-    return 1 - busy[longest] / (last[longest] - first[longest])
+    spans = {rank: last[rank] - first[rank] for rank in first}
+    return max(spans.items(), key=lambda item: item[1])

@@ -1,6 +1,9 @@
 """What a rank holds over time."""
 
-from simlab.trace import LIVE
+from typing import NamedTuple
+
+from simlab.trace import ACTIVATIONS, LIVE
+from simlab.units import seconds_text
 
 
 def memory_curve(trace, rank, category=LIVE):
@@ -20,3 +23,25 @@ def peak_memory(trace, category=LIVE):
         if point.category == category:
             peaks[point.rank] = max(peaks[point.rank], point.amount)
     return peaks
+
+
+class Breach(NamedTuple):
+    """`rank` holds `amount`, more than the cap, from `time_s` on, when `op` started."""
+
+    rank: int
+    time_s: float
+    op: str
+    amount: float
+
+    def __str__(self):
+        return f"rank {self.rank} holds {self.amount:.3g} from {seconds_text(self.time_s)} on, when {self.op} starts"
+
+
+def breaches(trace, cap, category=ACTIVATIONS):
+    """[`Breach`]: for each rank that ever holds more than `cap` of `category`, the first time it does."""
+    starts = {(span.rank, span.start_s): span.op for span in trace.compute()}
+    first = {}
+    for point in trace.memory:
+        if point.category == category and point.amount > cap * (1 + 1e-9) and point.rank not in first:
+            first[point.rank] = Breach(point.rank, point.time_s, starts.get((point.rank, point.time_s), "?"), point.amount)
+    return [first[rank] for rank in sorted(first)]

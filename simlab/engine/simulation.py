@@ -11,8 +11,8 @@ from itertools import accumulate, compress, repeat
 
 import simpy
 
-from simlab.engine.sharing import FairShare, FairWire, SerialWire
 from simlab.cost import OpMemory
+from simlab.engine.sharing import FairShare, FairWire, SerialWire
 from simlab.errors import InputError
 from simlab.hardware import Link
 from simlab.program import LIVE_CHANGE
@@ -35,8 +35,8 @@ def simulate(program, times, *, link=None, message_bytes=0, cores=None, memory=N
                    in what a microbatch takes on a rank that has its equal share of the model.
 
     A rank runs its ops in order, each as soon as what it needs is there. A result for another rank is handed to
-    the link when the op ends; the sender goes on after the link's overhead. A pair (`Program.paired`) whose time is given starts
-    when both its ops could, and both results are there when it ends. Memory is taken when an op starts and given back when
+    the link when the op ends; the sender goes on after the link's overhead. A pair (`Program.paired`) starts when
+    both its ops could, and both results are there when it ends. Memory is taken when an op starts and given back when
     one ends. Leaves out: what computing and communicating cost each other.
 
     Raises `DeadlockError` that names the circle if the program cannot end.
@@ -79,9 +79,8 @@ class _Simulation:
         self.env = simpy.Environment()
         self.processor = FairShare(self.env, cores) if cores else None
         self.messages = []
-        durations = times.durations(program)
-        paired = program.paired if times.pair_s is not None else frozenset()
-        self.streams = [_ComputeStream(self, rank, *rest, paired) for rank, rest in enumerate(zip(program.lowered, durations))]
+        parts = zip(program.lowered, times.durations(program))
+        self.streams = [_ComputeStream(self, rank, *part, program.paired) for rank, part in enumerate(parts)]
 
     def run(self):
         for stream in self.streams:

@@ -9,6 +9,7 @@ from simlab.schedules.eager import eager_1f1b
 from simlab.schedules.gpipe import gpipe
 from simlab.schedules.interleaved import interleaved_1f1b, looped_bfs
 from simlab.schedules.one_f_one_b import one_f_one_b
+from simlab.schedules.pipedream import pipedream
 from simlab.schedules.zb_v import zb_v
 from simlab.schedules.zero_bubble import zb_h1, zb_h2
 
@@ -26,13 +27,14 @@ SCHEDULES = {
     "dualpipe": dualpipe,
     "dualpipe-v": dualpipe_v,
 }
+WITHOUT_FLUSH = {"pipedream": pipedream}  # not for the executor, which trains with a flush
 ALIASES = {"afab": "gpipe"}
 OPTIONS = {name: tuple(signature(function).parameters)[2:] for name, function in SCHEDULES.items()}  # what else each can be told
 CHUNKED = tuple(name for name in SCHEDULES if "chunks" in OPTIONS[name])  # `chunks` stages per rank, 2 unless asked for otherwise
 COUNTS = {"chunks": "chunks", "group": "microbatches in a group"}
 LARGEST = 1_000_000  # stages x microbatches: beyond it a mistyped number would eat the machine's memory
 
-__all__ = ["ALIASES", "CHUNKED", "OPTIONS", "SCHEDULES", "generate"]
+__all__ = ["ALIASES", "CHUNKED", "OPTIONS", "SCHEDULES", "WITHOUT_FLUSH", "generate"]
 
 
 def generate(name, stages, microbatches, **options):
@@ -46,11 +48,12 @@ def generate(name, stages, microbatches, **options):
     Raises `InputError` for an unknown name or option, a count below 1, and what the schedule cannot do.
     """
     name = ALIASES.get(name, name)
-    if name not in SCHEDULES:
-        raise InputError(f"unknown schedule {name!r}; there is {', '.join(sorted([*SCHEDULES, *ALIASES]))}")
+    functions = SCHEDULES | WITHOUT_FLUSH
+    if name not in functions:
+        raise InputError(f"unknown schedule {name!r}; there is {', '.join(sorted([*functions, *ALIASES]))}")
     options = {option: value for option, value in options.items() if value is not None}
-    for option, value in options.items():
-        if option not in OPTIONS[name]:
+    for option in options:
+        if option not in OPTIONS.get(name, ()):
             those = [other for other in SCHEDULES if option in OPTIONS[other]]
             raise InputError(f"{name} has no {option} to choose: leave it out{', or take one of ' * bool(those)}{', '.join(those)}")
     counts = [(stages, "pipeline stages (pp)"), (microbatches, "microbatches")]
@@ -62,4 +65,4 @@ def generate(name, stages, microbatches, **options):
     if stages * microbatches * chunks > LARGEST:
         of = f" of {chunks} chunks" * (chunks > 1)
         raise InputError(f"{stages} stages{of} x {microbatches} microbatches is more than {LARGEST:,}: give fewer")
-    return SCHEDULES[name](stages, microbatches, **options)
+    return functions[name](stages, microbatches, **options)

@@ -10,10 +10,11 @@ each of the four passes; the sum of the four times p is the microbatch's whole l
 that is early down the pipeline is late on the way back, so that every rank holds the same.
 """
 
+from collections import deque
 from itertools import permutations, product
 from typing import NamedTuple
 
-from simlab.program import Op, Program
+from simlab.program import LIVE_CHANGE, Op, Program
 
 INTERVAL = 6  # units of time from one microbatch to the next
 PASSES = {"v-half": (2, 1, 2, 1), "v-min": (1, 1, 1, 1)}  # units from rank to rank: F down, F up, I down, I up
@@ -31,7 +32,7 @@ class Block(NamedTuple):
 
 
 def v_half(ranks, microbatches):
-    """Half of 1F1B's activations on every rank (p/2 + 1 microbatches), with about half of 1F1B's bubble if F = I = W."""
+    """Half of 1F1B's activations on every rank (p/2 + 1 microbatches) with half of 1F1B's bubble, (p-1) (F+B) / 2, if F = I = W."""
     return _repeated("v-half", ranks, microbatches)
 
 
@@ -44,14 +45,51 @@ def v_min(ranks, microbatches):
 
 
 def _repeated(name, ranks, microbatches):
-    program = []
-    for rank, block in enumerate(_tightest(ranks, PASSES[name])):
-        first, second = rank, 2 * ranks - 1 - rank
-        ops = [(first, "F"), (second, "F"), (second, "I"), (first, "I"), (second, "W"), (first, "W")]
-        pattern = sorted((start, *op) for start, op in zip(block, ops))
-        timed = [(start + INTERVAL * m, Op(stage, kind, m)) for m in range(microbatches) for start, stage, kind in pattern]
-        program.append([op for _, op in sorted(timed)])
-    return Program(program, name=name)
+    blocks = _tightest(ranks, PASSES[name])
+    orders = [_forwards_and_input_grads(rank, ranks, block, microbatches) for rank, block in enumerate(blocks)]
+    return Program(_with_weight_grads(orders, max(map(_held, blocks))), name=name)
+
+
+def _forwards_and_input_grads(rank, ranks, block, microbatches):
+    """The F and I of one rank in the order of the repeated block."""
+    first, second = rank, 2 * ranks - 1 - rank
+    pattern = [(block.f0, first, "F"), (block.f1, second, "F"), (block.i1, second, "I"), (block.i0, first, "I")]
+    timed = [(start + INTERVAL * m, Op(stage, kind, m)) for m in range(microbatches) for start, stage, kind in pattern]
+    return [op for _, op in sorted(timed)]
+
+
+def _with_weight_grads(orders, most_held):
+    """The ops of each rank: those of `orders`, and a W wherever the rank would have to wait or hold more than `most_held`.
+
+    That is found out by running them, all ops one unit long. In the steady state W falls into the block's own slots; at the
+    end of the step, where the input gradients drain, W fills what would be bubble.
+    """
+    stages = 2 * len(orders)
+    ranks = [deque(order) for order in orders]
+    programs, pending, held = [[] for _ in orders], [deque() for _ in orders], [0] * len(orders)
+    ended_at, now, later = {}, 0, float("inf")  # the first by op
+
+    def can_run(stage, kind, microbatch):
+        if kind == "F":
+            return stage == 0 or ended_at.get((stage - 1, "F", microbatch), later) <= now
+        source = (stage, "F", microbatch) if stage == stages - 1 else (stage + 1, "I", microbatch)
+        return ended_at.get(source, later) <= now
+
+    while any(ranks) or any(pending):
+        for rank, order in enumerate(ranks):
+            if order and can_run(*order[0]) and not (order[0].kind == "F" and held[rank] >= most_held):
+                op = order.popleft()
+            elif pending[rank]:
+                op = pending[rank].popleft()
+            else:
+                continue
+            programs[rank].append(op)
+            ended_at[op] = now + 1
+            held[rank] += LIVE_CHANGE[op.kind]
+            if op.kind == "I":
+                pending[rank].append(Op(op.stage, "W", op.microbatch))
+        now += 1
+    return programs
 
 
 def _tightest(ranks, passes):

@@ -67,4 +67,4 @@ def looped_bfs(ranks, microbatches, chunks=2):
         [Op(chunk * ranks + rank, "F", microbatch) for chunk in range(chunks) for microbatch in range(microbatches)]
         for rank in range(ranks)
     ]
-    return Program([ops + [op._replace(kind="B") for op in reversed(ops)] for ops in program], name="looped-bfs")
+    return Program([ops + [Op(op.stage, "B", op.microbatch) for op in reversed(ops)] for ops in program], name="looped-bfs")

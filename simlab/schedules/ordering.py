@@ -22,7 +22,7 @@ def numbered(phases, microbatches):
             op = Op(stage, kind, counts.get(direction, 0))
             counts[direction] = op.microbatch + 1
             if kind == "I":
-                pending.append(op._replace(kind="W"))
+                pending.append(Op(stage, "W", op.microbatch))
         if op.microbatch < microbatches:
             ops.append(op)
     return ops

@@ -13,14 +13,14 @@ PACKAGE = Path(simlab.__file__).parent
 # a module may import simlab's modules of the rows above its own, and of its own package
 ORDER = [
     {"errors", "units"},
-    {"hardware", "trace"},
+    {"hardware", "partition", "trace"},
     {"program"},
     {"validation", "schedules"},
     {"cost"},
     {"engine"},
     {"analysis"},
     {"views"},
-    {"calibration", "comparison"},
+    {"calibration", "comparison", "survey"},
     {"apps"},
 ]
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}

@@ -1,0 +1,100 @@
+"""Every schedule on the same ranks, microbatches and times: what each takes, holds and sends."""
+
+from dataclasses import dataclass
+
+from simlab.analysis import Bubble, bubble, busy_s, longest_span, peak_memory
+from simlab.cost import OpMemory
+from simlab.engine import simulate
+from simlab.errors import InputError
+from simlab.schedules import OPTIONS, SCHEDULES, generate
+from simlab.schedules.closed_forms import closed_bubble_s
+from simlab.trace import ACTIVATIONS, Trace
+from simlab.units import seconds_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One schedule. A rank's share is 1/p of the model; a microbatch's activations on it are the unit of memory."""
+
+    schedule: str
+    refused: str | None = None
+    """Why the schedule cannot do it; then nothing else is known."""
+    stages: int | None = None
+    step_s: float | None = None
+    bubble: Bubble | None = None
+    bubble_s: float | None = None
+    """Idle seconds of the rank with the longest span, inside it."""
+    closed_form_s: float | None = None
+    """The same by the paper's formula; None where it has none for these numbers, or messages take time."""
+    peak_activations: list[float] | None = None
+    """per rank"""
+    parameters: list[float] | None = None
+    """per rank: 1 is its share; DualPipe holds 2"""
+    messages: int | None = None
+    trace: Trace | None = None
+
+
+def survey(ranks, microbatches, times, *, link=None, weight_grad_memory=1.0, options=None):
+    """[`Row` of each schedule].
+
+    times:              `OpTimes` of a rank's whole share of the model, numbers; stages divide it equally.
+    link:               as for `simulate`.
+    weight_grad_memory: M_W / M_B.
+    options:            {option: value} for the schedules that take it, see `simlab.schedules.OPTIONS`.
+    """
+    return [_row(name, ranks, microbatches, times, link, weight_grad_memory, options or {}) for name in SCHEDULES]
+
+
+def rank_shares(program, times, weight_grad_memory=1.0):
+    """(`OpTimes`, `OpMemory`) of the stages of `program`, given those of a rank's whole share of the model."""
+    part = len(program.ranks) / program.stages
+    memory = OpMemory(activations=part, weight_grad=part * weight_grad_memory, unit="of a rank's share of a microbatch")
+    return times.scaled(part), memory
+
+
+def parameter_shares(program):
+    """[per rank] how much of the model it holds, in equal shares: 1, or 2 where every stage stands on two ranks."""
+    return [len(program.stages_of(rank)) * len(program.ranks) / program.stages for rank in range(len(program.ranks))]
+
+
+HEAD = ("", "step", "bubble/ideal", "/makespan", "of longest", "bubble", "closed form", "activations", "parameters", "messages")
+
+
+def survey_table(rows):
+    """`rows` as text, one line per schedule."""
+    lines = [HEAD, *(_cells(row) for row in rows if not row.refused)]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    table = [f"{line[0]:<{widths[0]}}  " + "  ".join(map(str.rjust, line[1:], widths[1:])) for line in lines]
+    return "\n".join(table + [f"{row.schedule}: not here: {row.refused}" for row in rows if row.refused])
+
+
+def _cells(row):
+    figures = [f"{value:.4f}" for value in row.bubble]
+    closed = "-" if row.closed_form_s is None else seconds_text(row.closed_form_s)
+    memory = [f"{max(row.peak_activations):.3g}", f"{max(row.parameters):g}"]
+    return row.schedule, seconds_text(row.step_s), *figures, seconds_text(row.bubble_s), closed, *memory, str(row.messages)
+
+
+def _row(name, ranks, microbatches, times, link, weight_grad_memory, options):
+    try:
+        program = generate(name, ranks, microbatches, **{key: value for key, value in options.items() if key in OPTIONS[name]})
+    except InputError as error:
+        return Row(schedule=name, refused=str(error))
+    stage_times, memory = rank_shares(program, times, weight_grad_memory)
+    trace = simulate(program, stage_times, link=link, memory=memory)
+    rank, span_s = longest_span(trace)
+    closed = None
+    if link is None and not times.jitter:
+        closed = closed_bubble_s(program, times.forward_s, times.input_grad_s, times.weight_grad_s, times.pair_s)
+    return Row(
+        schedule=name,
+        stages=program.stages,
+        step_s=trace.step_s,
+        bubble=bubble(trace),
+        bubble_s=span_s - busy_s(trace)[rank],
+        closed_form_s=closed,
+        peak_activations=peak_memory(trace, ACTIVATIONS),
+        parameters=parameter_shares(program),
+        messages=len(trace.messages()),
+        trace=trace,
+    )
