@@ -1,6 +1,6 @@
 """simlab: simulate how large models are trained on many GPUs. Needs only simpy; pictures need matplotlib or plotly."""
 
-from simlab.analysis import Bubble, bubble, busy_s, idle_s, memory_curve, peak_memory
+from simlab.analysis import Bubble, Gap, bubble, busy_s, critical_path, gaps, idle_s, memory_curve, peak_memory
 from simlab.calibration import Calibration
 from simlab.comparison import Comparison, compare
 from simlab.cost import OpTimes
@@ -15,7 +15,7 @@ from simlab.views import timeline
 
 __version__ = "0.1.0"
 __all__ = [
-    "Bubble", "Calibration", "Comparison", "DeadlockError", "InputError", "Link", "MemoryPoint", "Op", "OpTimes", "Program", "ProgramError",
-    "SimlabError", "Span", "Trace", "bubble", "busy_s", "compare", "generate", "idle_s", "memory_curve", "peak_memory",
-    "simulate", "timeline", "validate",
+    "Bubble", "Calibration", "Comparison", "DeadlockError", "Gap", "InputError", "Link", "MemoryPoint", "Op", "OpTimes", "Program",
+    "ProgramError", "SimlabError", "Span", "Trace", "bubble", "busy_s", "compare", "critical_path", "gaps", "generate", "idle_s",
+    "memory_curve", "peak_memory", "simulate", "timeline", "validate",
 ]  # fmt: skip
