@@ -25,7 +25,7 @@ class Gap(NamedTuple):
     start_s:    when its last op ended (or the step began), seconds on the trace's clock.
     end_s:      when its next op began (or the step ended), s.
     op:         text of the op that runs next; None if there is none.
-    waited_for: text of the op whose result came last of all that `op` needs from other ranks; None where nothing was missing.
+    waited_for: text of the op whose result came last of all that `op` needs; None where nothing was missing.
     holder:     the rank that ran it; None likewise.
     reason:     what filled the largest part of the interval (of equal parts, the first here):
                 'computing'  `waited_for` had not ended yet: `holder` was running it, or not even so far;
@@ -100,7 +100,7 @@ def critical_path(trace):
 
 
 class _Need(NamedTuple):
-    """A result from another rank: the op that made it, that op's and its message's span (none in a trace without), when it came."""
+    """A result: the op that made it, that op's span and its message's (none from the same rank), and when it came."""
 
     op: Op
     made: Span
@@ -109,7 +109,7 @@ class _Need(NamedTuple):
 
 
 class _Run:
-    """What ran, by op, and what each op needed from other ranks."""
+    """What ran, by op, and what each op needed."""
 
     def __init__(self, trace):
         self.program = Program.from_trace(trace)
@@ -117,16 +117,14 @@ class _Run:
         self._messages = {(span.op, span.peer): (span, came_s) for span, came_s in _arrivals(trace)}
 
     def last_need(self, op):
-        """Of the results that `op` needs from other ranks the one that came last, a `_Need`; None if it needs none."""
-        rank, found = self.made[op].rank, None
+        """Of the results that `op` needs the one that came last, a `_Need`; None if it needs none."""
+        rank, found = self.made[op].rank, []
         for need in self.program.needs(op):
-            made = self.made.get(need)  # None in the trace of a broken run
-            if made is None or made.rank == rank:
-                continue
-            *message, came_s = self._messages.get((made.op, rank), (made.end_s,))
-            if found is None or came_s > found.came_s:
-                found = _Need(need, made, tuple(message), came_s)
-        return found
+            if need in self.made:  # not so in the trace of a broken run
+                made = self.made[need]
+                *message, came_s = self._messages.get((made.op, rank), (made.end_s,))
+                found.append(_Need(need, made, tuple(message), came_s))
+        return max(found, key=lambda need: need.came_s, default=None)
 
 
 def _arrivals(trace):
