@@ -1,6 +1,20 @@
 """simlab: simulate how large models are trained on many GPUs. Needs only simpy; pictures need matplotlib or plotly."""
 
-from simlab.analysis import Breach, Bubble, Staleness, breaches, bubble, busy_s, idle_s, memory_curve, peak_memory, staleness
+from simlab.analysis import (
+    Breach,
+    Bubble,
+    Gap,
+    Staleness,
+    breaches,
+    bubble,
+    busy_s,
+    critical_path,
+    gaps,
+    idle_s,
+    memory_curve,
+    peak_memory,
+    staleness,
+)  # fmt: skip
 from simlab.calibration import Calibration
 from simlab.comparison import Comparison, compare
 from simlab.cost import OpMemory, OpTimes
@@ -17,8 +31,8 @@ from simlab.views import timeline
 
 __version__ = "0.1.0"
 __all__ = [
-    "Breach", "Bubble", "Calibration", "Comparison", "DeadlockError", "InputError", "Link", "MemoryPoint", "Op", "OpMemory",
+    "Breach", "Bubble", "Calibration", "Comparison", "DeadlockError", "Gap", "InputError", "Link", "MemoryPoint", "Op", "OpMemory",
     "OpTimes", "Program", "ProgramError", "SimlabError", "Span", "Staleness", "Trace", "best_partition", "breaches", "bubble",
-    "busy_s", "compare", "even_partition", "generate", "idle_s", "memory_curve", "peak_memory", "simulate", "stage_work",
-    "staleness", "survey", "survey_table", "timeline", "validate",
+    "busy_s", "compare", "critical_path", "even_partition", "gaps", "generate", "idle_s", "memory_curve", "peak_memory", "simulate",
+    "stage_work", "staleness", "survey", "survey_table", "timeline", "validate",
 ]  # fmt: skip

@@ -210,8 +210,10 @@ class Program:
     @classmethod
     def from_trace(cls, trace):
         """What ran, in the order in which it ran on each rank."""
-        spans = [sorted(trace.compute(rank), key=lambda span: span.start_s) for rank in range(trace.ranks)]
-        return cls([[Op.parse(span.op) for span in ops] for ops in spans], trace.metadata.get("name", "trace"))
+        ranks = [[] for _ in range(trace.ranks)]
+        for span in sorted(trace.compute(), key=lambda span: span.start_s):
+            ranks[span.rank].append(Op.parse(span.op))
+        return cls(ranks, trace.metadata.get("name", "trace"))
 
     def to_csv(self, path):
         """Write torch's "compute_only" CSV, one row per rank."""

@@ -15,6 +15,7 @@ def timeline(traces, *, renderer="matplotlib", **options):
 
     traces:   a `Trace` or a list of them.
     renderer: 'matplotlib' (a Figure), 'plotly' (a Figure) or 'perfetto' (Chrome trace JSON text, one trace only).
+    options:  what the renderer's `figure` takes: with `critical_path=True` both figures highlight the critical path.
     """
     traces = traces if isinstance(traces, (list, tuple)) else [traces]
     try:

@@ -4,28 +4,31 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from simlab.units import MS
-from simlab.views.scene import COLOURS, MEANING, RANK_COLOURS, scene
+from simlab.views.scene import COLOURS, FADED, IDLE_COLOUR, MEANING, PATH_COLOUR, RANK_COLOURS, idle, path, path_lines, scene
 
 ROW_PX, STRIP_PX, GAP_PX = 26, 90, 44
+BAR_GAP = 0.15  # of the distance between rows
+IDLE, PATH = "idle", "critical path"
 
 
-def figure(traces, *, make=go.Figure, ranks=None):
-    """A plotly figure of `traces` under each other on one time axis, each with its memory strip.
+def figure(traces, *, make=go.Figure, ranks=None, critical_path=False):
+    """A plotly figure of `traces` under each other on one time axis, each with its memory strip. Idle time says what it waited for.
 
-    make:  the class to make it of, e.g. `plotly.graph_objects.FigureWidget`.
-    ranks: how many rows it has room for, if `update` shall show more than `traces` have.
+    make:          the class to make it of, e.g. `plotly.graph_objects.FigureWidget`.
+    ranks:         how many rows it has room for, if `update` shall show more than `traces` have.
+    critical_path: whether to outline the ops of the critical path, join them by a line, and fade the others.
     """
     ranks = ranks or max(trace.ranks for trace in traces)
     heights = [ROW_PX * ranks + 20, STRIP_PX] * len(traces)
     total_px = sum(heights) + GAP_PX * (len(heights) - 1)
     picture = make(make_subplots(rows=len(heights), cols=1, shared_xaxes=True, row_heights=heights, vertical_spacing=GAP_PX / total_px))
     picture.update_layout(
-        height=total_px + 110, margin={"l": 70, "r": 20, "t": 70, "b": 40}, template="plotly_white", barmode="overlay", bargap=0.15,
+        height=total_px + 110, margin={"l": 70, "r": 20, "t": 70, "b": 40}, template="plotly_white", barmode="overlay", bargap=BAR_GAP,
         legend={"orientation": "h", "x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom"},
     )  # fmt: skip
     kinds = [kind for kind in COLOURS if any(kind in scene(trace).kinds for trace in traces)]
     for number in range(len(traces)):
-        _add_empty(picture, number, kinds, ranks)
+        _add_empty(picture, number, kinds, ranks, critical_path)
     picture.update_xaxes(title_text="time, ms", row=len(heights))
     picture.update_xaxes(showticklabels=True)
     update(picture, traces)
@@ -37,19 +40,30 @@ def update(picture, traces):
     views = [scene(trace) for trace in traces]
     most_held = max(max(view.peaks) for view in views)
     with picture.batch_update():
-        for number, view in enumerate(views):
-            for item in picture.data:
-                if item.meta[0] == number:
-                    item.update(_bars(view, item.meta[1]) if item.type == "bar" else _line(view, item.meta[1]))
+        for number, (trace, view) in enumerate(zip(traces, views)):
+            items = {item.meta[1]: item for item in picture.data if item.meta[0] == number}
+            highlighted = path(trace, view) if PATH in items else None
+            for what, item in items.items():
+                if what == IDLE:
+                    item.update(_idle(trace))
+                elif what == PATH:
+                    item.update(_path(highlighted))
+                else:
+                    item.update(_bars(view, what, highlighted) if item.type == "bar" else _line(view, what))
             picture.layout.annotations[number].text = view.title
             picture.layout[_axis("yaxis", 2 * number + 2)].range = [0, 1.1 * most_held]
             axis = picture.layout[_axis("yaxis", 2 * number + 1)]
             axis.update(range=[view.ranks - 0.5, -0.5], tickvals=[*range(view.ranks)], ticktext=[f"rank {r}" for r in range(view.ranks)])
 
 
-def _add_empty(picture, number, kinds, ranks):
-    """The bars, lines and title of trace `number`, without data. `meta` tells which is which: (number, kind or rank)."""
+def _add_empty(picture, number, kinds, ranks, critical_path):
+    """The bars, lines and title of trace `number`, without data. `meta` tells which is which: (number, kind, rank, IDLE or PATH)."""
     row = 2 * number + 1
+    bar = go.Bar(
+        name=IDLE, legendgroup=IDLE, showlegend=number == 0, meta=(number, IDLE), orientation="h",
+        marker={"color": IDLE_COLOUR, "line": {"width": 0}}, textposition="none", hovertemplate="%{text}<extra></extra>",
+    )  # fmt: skip
+    picture.add_trace(bar, row=row, col=1)
     for kind in kinds:
         bar = go.Bar(
             name=f"{kind} {MEANING[kind]}", legendgroup=kind, showlegend=number == 0, meta=(number, kind), orientation="h",
@@ -58,6 +72,12 @@ def _add_empty(picture, number, kinds, ranks):
             hovertemplate="%{customdata[0]}: %{base:.2f} to %{customdata[1]:.2f} ms (%{x:.2f} ms)<extra></extra>",
         )  # fmt: skip
         picture.add_trace(bar, row=row, col=1)
+    if critical_path:
+        style = {"color": PATH_COLOUR, "width": 2.5}
+        line = go.Scatter(
+            name=PATH, legendgroup=PATH, showlegend=number == 0, meta=(number, PATH), mode="lines", line=style, hoverinfo="skip"
+        )
+        picture.add_trace(line, row=row, col=1)
     for rank in range(ranks):
         style = {"shape": "hv", "color": RANK_COLOURS[rank % len(RANK_COLOURS)], "width": 1.6}
         line = go.Scatter(
@@ -74,7 +94,9 @@ def _axis(name, row):
     return name if row == 1 else f"{name}{row}"
 
 
-def _bars(view, kind):
+def _bars(view, kind, highlighted):
+    """The boxes of one kind; if `highlighted` is a list of boxes, the others faded."""
+    strong = {box.op for box in (view.boxes if highlighted is None else highlighted)}
     boxes = [box for box in view.boxes if box.kind == kind]
     return {
         "y": [box.rank for box in boxes],
@@ -82,7 +104,24 @@ def _bars(view, kind):
         "x": [(box.end_s - box.start_s) / MS for box in boxes],
         "text": [box.label for box in boxes],
         "customdata": [(box.op, box.end_s / MS) for box in boxes],
+        "marker": {"opacity": [1.0 if box.op in strong else FADED for box in boxes]},
     }
+
+
+def _idle(trace):
+    found = idle(trace)
+    return {
+        "y": [gap.rank for gap in found],
+        "base": [gap.start_s / MS for gap in found],
+        "x": [(gap.end_s - gap.start_s) / MS for gap in found],
+        "text": [str(gap) for gap in found],
+    }
+
+
+def _path(highlighted):
+    """One line: plotly lifts the pen at None."""
+    points = [point for line in path_lines(highlighted, 1 - BAR_GAP) for point in (*line, (None, None))]
+    return {"x": [time_s if time_s is None else time_s / MS for time_s, _ in points], "y": [row for _, row in points]}
 
 
 def _line(view, rank):

@@ -2,16 +2,17 @@
 
 from io import BytesIO
 
-from matplotlib.collections import PolyCollection
+from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from simlab.units import MS
-from simlab.views.scene import COLOURS, IDLE_COLOUR, MEANING, RANK_COLOURS, scene
+from simlab.views.scene import COLOURS, FADED, IDLE_COLOUR, MEANING, PATH_COLOUR, RANK_COLOURS, path, path_lines, scene
 
 LABEL_ROOM = 0.012  # a box gets its label if it is at least this part of the time axis
 ROW = 0.8  # of the distance between rows
+PATH_STYLE = {"edgecolor": PATH_COLOUR, "linewidth": 2.2}
 
 
 class Picture(Figure):
@@ -23,39 +24,52 @@ class Picture(Figure):
         return png.getvalue()
 
 
-def figure(traces, *, width_in=12.0, caption=None):
-    """A Figure: for each trace its timeline and, below, its memory strip; one time axis for all. `caption` stands on top."""
+def figure(traces, *, width_in=12.0, caption=None, critical_path=False):
+    """A Figure: for each trace its timeline and, below, its memory strip; one time axis for all.
+
+    width_in:      width of the picture, inches.
+    caption:       a text that stands on top.
+    critical_path: whether to outline the ops of the critical path, join them by a line, and fade the others.
+    """
     scenes = [scene(trace) for trace in traces]
     rows = [height for view in scenes for height in (0.5 + 0.32 * view.ranks, 1.1 if any(view.peaks) else 0.3)]
     picture = Picture(figsize=(width_in, sum(rows) + 0.55 * len(scenes) + 0.9), layout="constrained", dpi=110)
     axes = picture.subplots(len(rows), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": rows})[:, 0]
     end_ms = max(view.end_s for view in scenes) / MS
-    for view, timeline_axes, memory_axes in zip(scenes, axes[::2], axes[1::2]):
-        _draw_timeline(timeline_axes, view, end_ms)
+    for trace, view, timeline_axes, memory_axes in zip(traces, scenes, axes[::2], axes[1::2]):
+        _draw_timeline(timeline_axes, view, end_ms, path(trace, view) if critical_path else None)
         _draw_memory(memory_axes, view, max(max(other.peaks) for other in scenes))
     axes[-1].set_xlabel("time, ms")
     axes[-1].set_xlim(0, end_ms * 1.005)
     kinds = [kind for kind in COLOURS if any(kind in view.kinds for view in scenes)]
     handles = [Patch(facecolor=COLOURS[kind], edgecolor="black", linewidth=0.4, label=f"{kind} {MEANING[kind]}") for kind in kinds]
     handles.append(Patch(facecolor=IDLE_COLOUR, edgecolor="0.6", linewidth=0.4, label="idle"))
+    if critical_path:
+        handles.append(Patch(facecolor="none", label="critical path", **PATH_STYLE))
     picture.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False, fontsize=9)
     if caption:
         picture.text(0.01, 0.99, caption, ha="left", va="top", fontsize=12, fontweight="bold")
     return picture
 
 
-def _draw_timeline(axes, view, end_ms):
+def _draw_timeline(axes, view, end_ms, highlighted):
+    """Draw `view`; if `highlighted` is a list of its boxes, with a line through them, the others faded."""
+    strong = {box.op for box in (view.boxes if highlighted is None else highlighted)}
     axes.set_title(view.title, loc="left", fontsize=10)
     polygons = [_corners(rank, 0.0, view.end_s / MS) for rank in range(view.ranks)]
     axes.add_collection(PolyCollection(polygons, facecolors=IDLE_COLOUR, edgecolors="none"))
     for kind in view.kinds:
         boxes = [box for box in view.boxes if box.kind == kind]
         polygons = [_corners(box.rank, box.start_s / MS, box.end_s / MS) for box in boxes]
-        axes.add_collection(PolyCollection(polygons, facecolors=COLOURS[kind], edgecolors="black", linewidths=0.4))
+        alphas = [1.0 if box.op in strong else FADED for box in boxes]
+        axes.add_collection(PolyCollection(polygons, facecolors=COLOURS[kind], edgecolors="black", linewidths=0.4, alpha=alphas))
     for box in view.boxes:
         if (box.end_s - box.start_s) / MS > LABEL_ROOM * end_ms:
             middle = (box.start_s + box.end_s) / 2 / MS
             axes.text(middle, box.rank, box.label, ha="center", va="center", fontsize=8, clip_on=True)
+    if highlighted:
+        lines = [[(time_s / MS, row) for time_s, row in line] for line in path_lines(highlighted, ROW)]
+        axes.add_collection(LineCollection(lines, **PATH_STYLE))
     axes.set_ylim(view.ranks - 0.5, -0.5)
     axes.set_yticks(range(view.ranks), [f"rank {rank}" for rank in range(view.ranks)], fontsize=8)
     axes.tick_params(axis="y", length=0)

@@ -105,9 +105,12 @@ def test_eager_1f1b_holds_more_and_hides_messages_that_1f1b_waits_for(p):
 @pytest.mark.parametrize(
     ("arguments", "options", "says"),
     [
-        (("interleaved-1f1b", 4, 9), {}, "takes e.g. 8 or 10"),
+        (("interleaved-1f1b", 4, 9), {"group": 4}, "last group of 1, fewer than the 4 ranks: give 8 or 12"),
+        (("interleaved-1f1b", 4, 8), {"group": 3}, "groups of 3 microbatches on 4 ranks.*at least 4"),
         (("dualpipe-v", 4, 7), {}, "8 stages"),
-        (("1f1b", 4, 8), {"chunks": 2}, "has no choice of chunks"),
+        (("dualpipe", 3, 12), {}, "e.g. 4 ranks and 12"),
+        (("dualpipe", 4, 9), {}, "e.g. 4 ranks and 10"),
+        (("1f1b", 4, 8), {"chunks": 2}, "has no chunks to choose: leave it out, or take one of interleaved-1f1b, looped-bfs"),
         (("looped-bfs", 4, 8), {"chunks": 0}, "0 chunks"),
     ],
 )

@@ -55,6 +55,7 @@ def test_a_count_that_is_no_count_is_refused_and_quoted(stages, microbatches, qu
 
 
 def test_an_unknown_schedule_is_refused_and_the_known_ones_are_named():
-    known = "1f1b, afab, dualpipe-v, eager-1f1b, gpipe, interleaved-1f1b, looped-bfs, zb-h1, zb-h2, zb-v"
+    known = ("1f1b, afab, dualpipe, dualpipe-v, eager-1f1b, gpipe, interleaved-1f1b, looped-bfs, pipedream, v-half, v-min, "
+             "zb-auto, zb-h1, zb-h2, zb-v")  # fmt: skip
     with pytest.raises(InputError, match=f"^unknown schedule 'zb'; there is {known}$"):
         generate("zb", 2, 2)

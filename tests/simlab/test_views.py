@@ -3,18 +3,21 @@ import subprocess
 import sys
 from collections import Counter
 from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matplotlib.collections import PolyCollection
+from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import to_hex
 from simlab_oracles import op_times, plans, seconds_of_kinds
 
 import simlab
-from simlab import InputError, Link, Op, OpTimes, Program, Trace, generate, memory_curve, simulate
+from simlab import InputError, Link, Op, OpTimes, Program, Trace, critical_path, gaps, generate, memory_curve, simulate
 from simlab.views import timeline
+from simlab.views.interactive import update
+from simlab.views.scene import FADED
 
 ROOT = Path(simlab.__file__).parents[1]
 TIMES = OpTimes(forward_s=0.02, backward_s=0.04)
@@ -48,9 +51,13 @@ def still_boxes(axes):
     return boxes, polygons, len(background.get_paths())
 
 
+def op_bars(figure, axis):
+    return [bar for bar in figure.data if bar.type == "bar" and (bar.yaxis or "y") == axis and bar.name != "idle"]
+
+
 def plotly_boxes(figure, axis):
-    """{(rank, start, end): colour} of the bars of a plotly figure on the y axis named `axis`."""
-    bars = [bar for bar in figure.data if bar.type == "bar" and (bar.yaxis or "y") == axis]
+    """{(rank, start, end): colour} of the bars of a plotly figure on the y axis named `axis`, idle time left out."""
+    bars = op_bars(figure, axis)
     assert all(bar.orientation == "h" for bar in bars)
     return {
         (rank, round(base, 6), round(base + length, 6)): bar.marker.color
@@ -104,9 +111,10 @@ def test_the_bars_of_the_plotly_figure_are_the_spans():
     figure = timeline(traces, renderer="plotly")
     for number, trace in enumerate(traces):
         axis = "y" if number == 0 else f"y{2 * number + 1}"
-        bars = [bar for bar in figure.data if bar.type == "bar" and (bar.yaxis or "y") == axis]
         shown = Counter(
-            (rank, round(base, 6), round(base + length, 6)) for bar in bars for rank, base, length in zip(bar.y, bar.base, bar.x)
+            (rank, round(base, 6), round(base + length, 6))
+            for bar in op_bars(figure, axis)
+            for rank, base, length in zip(bar.y, bar.base, bar.x)
         )
         assert shown == expected_boxes(trace)
 
@@ -128,14 +136,17 @@ def test_an_op_has_the_same_colour_in_both_pictures_and_each_kind_its_own():
     assert len({(kind_of[box], colour) for box, colour in still.items()}) == len(set(still.values())) == 4
 
 
-def test_a_trace_whose_clock_does_not_begin_at_0_is_drawn_from_0_on():
-    trace = two_traces()[0]
-    later = Trace(
+def a_hundred_seconds_later(trace):
+    return Trace(
         [span._replace(start_s=span.start_s + 100, end_s=span.end_s + 100) for span in trace.spans],
         [point._replace(time_s=point.time_s + 100) for point in trace.memory],
         trace.metadata,
     )
-    assert still_boxes(timeline(later).axes[0])[0].keys() == expected_boxes(trace).keys()
+
+
+def test_a_trace_whose_clock_does_not_begin_at_0_is_drawn_from_0_on():
+    trace = two_traces()[0]
+    assert still_boxes(timeline(a_hundred_seconds_later(trace)).axes[0])[0].keys() == expected_boxes(trace).keys()
 
 
 def test_titles_say_source_name_step_and_bubble():
@@ -152,6 +163,79 @@ def test_an_unknown_renderer_is_refused():
 def test_a_perfetto_file_holds_one_trace():
     with pytest.raises(InputError, match="2 traces"):
         timeline(two_traces(), renderer="perfetto")
+
+
+# idle time and the critical path ---------------------------------------------------------------------------
+
+
+def corners(lines):
+    """{(rank, start, end)} of those lines of (ms, row) that go round a box."""
+    boxes = set()
+    for line in lines:
+        times, rows = zip(*line)
+        if len(line) > 2:
+            boxes.add((round((min(rows) + max(rows)) / 2), round(min(times), 6), round(max(times), 6)))
+    return boxes
+
+
+def path_of_plotly(figure, number):
+    """The lines of (ms, row) of the critical path of trace `number`: the one line of the figure, cut at its Nones."""
+    (item,) = [item for item in figure.data if item.name == "critical path" and item.meta[0] == number]
+    lines = [[]]
+    for point in zip(item.x, item.y):
+        lines[-1].append(point)
+        if point == (None, None):
+            lines[-1:] = [lines[-1][:-1], []]
+    return lines[:-1]
+
+
+def test_both_pictures_outline_the_critical_path_and_join_its_ops():
+    traces = two_traces()
+    still, plotly = timeline(traces, critical_path=True), timeline(traces, critical_path=True, renderer="plotly")
+    for number, trace in enumerate(traces):
+        path = [span for span in critical_path(trace) if span.stream == "compute"]
+        (collection,) = [item for item in still.axes[2 * number].collections if isinstance(item, LineCollection)]
+        for lines in (collection.get_segments(), path_of_plotly(plotly, number)):
+            assert corners(lines) == {(span.rank, round(span.start_s * 1e3, 6), round(span.end_s * 1e3, 6)) for span in path}
+            joints = [[point[0] for point in line] for line in lines if len(line) == 2]
+            assert joints == [pytest.approx([a.end_s * 1e3, b.start_s * 1e3]) for a, b in pairwise(path)]
+
+
+def test_both_pictures_fade_the_ops_that_are_not_on_the_critical_path():
+    trace = two_traces()[1]
+    on_path = sum(span.stream == "compute" for span in critical_path(trace))
+    _, *kinds = [item for item in timeline(trace, critical_path=True).axes[0].collections if isinstance(item, PolyCollection)]
+    still = Counter(alpha for item in kinds for alpha in item.get_alpha())
+    bars = op_bars(timeline(trace, critical_path=True, renderer="plotly"), "y")
+    assert still == Counter(alpha for bar in bars for alpha in bar.marker.opacity)
+    assert still.keys() == {1.0, FADED} and still[1.0] == on_path < still.total() == len(trace.compute())
+
+
+def test_the_critical_path_is_drawn_only_if_asked_for_and_named_in_both_legends():
+    trace = two_traces()[0]
+    for asked in (False, True):
+        still, plotly = timeline(trace, critical_path=asked), timeline(trace, critical_path=asked, renderer="plotly")
+        assert ("critical path" in [text.get_text() for text in still.legends[0].get_texts()]) == asked
+        assert ("critical path" in [item.name for item in plotly.data if item.showlegend]) == asked
+
+
+def test_idle_time_in_the_plotly_figure_says_what_it_waited_for():
+    traces = two_traces()
+    figure = timeline([a_hundred_seconds_later(traces[0]), traces[1]], renderer="plotly")
+    for trace, bar in zip(traces, [bar for bar in figure.data if bar.name == "idle"]):
+        found = gaps(trace)
+        assert [*bar.text] == [str(gap) for gap in found] and bar.hovertemplate.startswith("%{text}")
+        assert [*bar.y] == [gap.rank for gap in found]
+        assert [*bar.base] == pytest.approx([gap.start_s * 1e3 for gap in found])
+        assert [*bar.x] == pytest.approx([(gap.end_s - gap.start_s) * 1e3 for gap in found])
+
+
+def test_a_plotly_figure_with_a_critical_path_can_be_updated_to_other_traces():
+    first, second = two_traces()
+    figure = timeline(first, renderer="plotly", critical_path=True, ranks=4)
+    update(figure, [second])
+    fresh = timeline(second, renderer="plotly", critical_path=True)
+    assert figure.to_plotly_json()["data"] == fresh.to_plotly_json()["data"]
 
 
 # Chrome trace ---------------------------------------------------------------------------------------------
@@ -225,9 +309,11 @@ def test_chrome_arrows_of_messages_whose_user_never_ran_are_left_out():
 
 def test_chrome_counters_are_the_memory_points():
     trace = split_trace()
-    counters = [(event["pid"], event["name"], event["ts"], event["args"]["live_microbatches"]) for event in events_of(trace)["C"]]
+    counters = [(event["pid"], event["name"], event["ts"], event["args"]) for event in events_of(trace)["C"]]
+    units = trace.metadata["units"]
     assert counters == [
-        (point.rank, "live_microbatches (microbatches)", round(point.time_s * 1e6, 3), point.amount) for point in trace.memory
+        (rank, f"{category} ({units[category]})", round(time_s * 1e6, 3), {category: amount})
+        for rank, category, time_s, amount in trace.memory
     ]
 
 
