@@ -9,8 +9,9 @@ from pathlib import Path
 import simlab as sl
 from simlab.errors import InputError, SimlabError
 from simlab.partition import best_partition, even_partition, stage_work
-from simlab.schedules import ALIASES, CHUNKED, OPTIONS, SCHEDULES, WITHOUT_FLUSH
-from simlab.survey import parameter_shares, rank_shares, survey, survey_table
+from simlab.program import WEIGHT_GRAD_MEMORY
+from simlab.schedules import ALIASES, CHUNKED, SCHEDULES, WITHOUT_FLUSH
+from simlab.survey import parameter_shares, rank_shares, search_options, survey, survey_table
 from simlab.trace import ACTIVATIONS
 from simlab.units import MS, seconds_text
 from simlab.views import timeline
@@ -66,12 +67,17 @@ def schedule(arguments):
 
 
 def _generate(arguments, name):
-    return sl.generate(name, arguments.pp, arguments.microbatches, **_options(arguments))
+    options = _options(arguments)
+    if name == "zb-auto":
+        times = _rank_times(arguments)
+        if times.input_grad_s is None or times.weight_grad_s is None:
+            raise InputError("zb-auto searches the best order for given times: give --forward-ms, --input-grad-ms and --weight-grad-ms")
+        options |= {"cap": arguments.activation_cap, **search_options(times, _link(arguments), arguments.weight_grad_memory)}
+    return sl.generate(name, arguments.pp, arguments.microbatches, **options)
 
 
 def _options(arguments):
-    """{option of a schedule: its value} as far as they were given."""
-    return {option: getattr(arguments, option, None) for option in {option for options in OPTIONS.values() for option in options}}
+    return {"chunks": arguments.chunks, "group": arguments.group}
 
 
 def check(arguments):
@@ -145,7 +151,7 @@ def schedules(arguments):
     """Simulate every schedule on the same ranks, microbatches and times: one table."""
     rows = survey(
         arguments.pp, arguments.microbatches, _rank_times(arguments), link=_link(arguments),
-        weight_grad_memory=arguments.weight_grad_memory, options=_options(arguments),
+        weight_grad_memory=arguments.weight_grad_memory, options={**_options(arguments), "cap": arguments.activation_cap},
     )  # fmt: skip
     if arguments.picture:
         traces = [row.trace for row in rows if row.trace]
@@ -166,6 +172,8 @@ def _row(row):
 def _rank_times(arguments):
     """`OpTimes` of a rank's whole share of the layers."""
     input_grad_ms, weight_grad_ms, backward_ms = arguments.input_grad_ms, arguments.weight_grad_ms, arguments.backward_ms
+    if arguments.forward_ms is None:
+        raise InputError("give --forward-ms")
     if backward_ms is None:
         if input_grad_ms is None or weight_grad_ms is None:
             raise InputError("give --backward-ms, or both --input-grad-ms and --weight-grad-ms")
@@ -242,6 +250,7 @@ def parser():
     command = commands.add_parser("schedule", help="print a schedule's program, one row per rank", description=schedule.__doc__)
     command.add_argument("name", metavar="NAME", help=names)
     _add_size(command, required=True)
+    _add_times(command, required=False, title="zb-auto only: what the search is for")
     command.add_argument("--csv", metavar="FILE", help="also write it as CSV, which torch.distributed.pipelining reads too")
     command.set_defaults(run=schedule)
 
@@ -260,12 +269,6 @@ def parser():
     layers.add_argument("--embedding", type=float, default=0.0, metavar="X", help="work of the embedding, in layers (default 0)")
     layers.add_argument("--head", type=float, default=0.0, metavar="X", help="work of head and loss, in layers (default 0)")
     layers.add_argument("--partition", choices=("even", "best"), help="equally many layers a stage (default), or the best contiguous cut")
-    command.add_argument(
-        "--activation-cap",
-        type=float,
-        metavar="X",
-        help="report ranks that hold more than X: 1 is what a microbatch takes on a rank",
-    )
     command.add_argument("--picture", metavar="X.png", help="draw the timeline and the memory strip (needs matplotlib)")
     command.add_argument("--trace", metavar="X.json", help="write the trace, see simlab.Trace")
     command.add_argument("--perfetto", metavar="X.json", help="write the trace for https://ui.perfetto.dev")
@@ -289,9 +292,9 @@ def _add_size(command, *, required):
     command.add_argument("--group", type=int, metavar="G", help="microbatches in a group, for interleaved-1f1b (default about P)")
 
 
-def _add_times(command):
-    times = command.add_argument_group("times of one microbatch on one rank (all of its stages)")
-    times.add_argument("--forward-ms", type=float, required=True, metavar="F", help="its forward, ms")
+def _add_times(command, *, required=True, title="one microbatch on one rank (all of its stages)"):
+    times = command.add_argument_group(title)
+    times.add_argument("--forward-ms", type=float, required=required, metavar="F", help="its forward, ms")
     times.add_argument("--backward-ms", type=float, metavar="B", help="its whole backward, ms (default I + W)")
     times.add_argument("--input-grad-ms", type=float, metavar="I", help="the part of it that other stages wait for, ms")
     times.add_argument("--weight-grad-ms", type=float, metavar="W", help="the rest of it, ms; for schedules that split it")
@@ -300,12 +303,11 @@ def _add_times(command):
     times.add_argument("--jitter", type=float, default=0.0, metavar="CV", help="coefficient of variation of every op's time (default 0)")
     times.add_argument("--seed", type=int, default=0, metavar="N", help="of the jitter (default 0)")
     times.add_argument(
-        "--weight-grad-memory",
-        type=float,
-        default=1.0,
-        metavar="X",
-        help="part of its activations that stays from I to W (default 1)",
-    )
+        "--weight-grad-memory", type=float, default=WEIGHT_GRAD_MEMORY, metavar="X",
+        help=f"part of its activations that stays from I to W (default {WEIGHT_GRAD_MEMORY})",
+    )  # fmt: skip
+    cap = "the most activations to hold, 1 is a microbatch's on a rank: zb-auto keeps to it (default P), others are told of"
+    times.add_argument("--activation-cap", type=float, metavar="X", help=cap)
 
 
 if __name__ == "__main__":

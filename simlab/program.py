@@ -26,6 +26,7 @@ from simlab.errors import InputError
 
 BACKWARD = "B or I"
 LIVE_CHANGE = {"F": 1, "B": -1, "I": 0, "W": -1}  # by op kind: microbatches of its stage that are held, more or fewer
+WEIGHT_GRAD_MEMORY = 0.5  # unless told otherwise: the part of a microbatch's activations that stays from I to W, M_W / M_B
 _OP_TEXT = re.compile(r"(\d{1,9})([FBIW])(\d{1,9})")
 _COMMUNICATION_TEXT = re.compile(r"\d+(SEND_|RECV_|UNSHARD|RESHARD)")
 _NO_OP_TEXT = re.compile(r"(\d+REDUCE_GRAD)?")  # idle, or torch's mark for where data parallelism would reduce gradients

@@ -6,6 +6,7 @@ from simlab.analysis import Bubble, bubble, busy_s, longest_span, peak_memory
 from simlab.cost import OpMemory
 from simlab.engine import simulate
 from simlab.errors import InputError
+from simlab.program import WEIGHT_GRAD_MEMORY
 from simlab.schedules import OPTIONS, SCHEDULES, generate
 from simlab.schedules.closed_forms import closed_bubble_s
 from simlab.trace import ACTIVATIONS, Trace
@@ -34,18 +35,30 @@ class Row:
     trace: Trace | None = None
 
 
-def survey(ranks, microbatches, times, *, link=None, weight_grad_memory=1.0, options=None):
+def survey(ranks, microbatches, times, *, link=None, weight_grad_memory=WEIGHT_GRAD_MEMORY, options=None):
     """[`Row` of each schedule].
 
     times:              `OpTimes` of a rank's whole share of the model, numbers; stages divide it equally.
     link:               as for `simulate`.
     weight_grad_memory: M_W / M_B.
-    options:            {option: value} for the schedules that take it, see `simlab.schedules.OPTIONS`.
+    options:            {option: value} for the schedules that take it, see `simlab.schedules.OPTIONS`. zb-auto has two rows,
+                        with caps of p and 2p, unless `cap` is among them.
     """
-    return [_row(name, ranks, microbatches, times, link, weight_grad_memory, options or {}) for name in SCHEDULES]
+    options = {"cap": None} | (options or {})
+    searched = search_options(times, link, weight_grad_memory)
+    caps = (ranks, 2 * ranks) if options["cap"] is None else (options["cap"],)
+    variants = [(name, name, options) for name in SCHEDULES if name != "zb-auto"]
+    variants += [(f"zb-auto, cap {cap:g}", "zb-auto", options | searched | {"cap": cap}) for cap in caps]
+    return [_row(*variant, ranks, microbatches, times, link, weight_grad_memory) for variant in variants]
 
 
-def rank_shares(program, times, weight_grad_memory=1.0):
+def search_options(times, link, weight_grad_memory):
+    """What zb-auto is told of `OpTimes` of a rank's share and a `Link`."""
+    times = {field: getattr(times, field) for field in ("forward_s", "input_grad_s", "weight_grad_s")}
+    return {**times, "p2p_s": link.latency_s if link else 0.0, "weight_grad_memory": weight_grad_memory}
+
+
+def rank_shares(program, times, weight_grad_memory=WEIGHT_GRAD_MEMORY):
     """(`OpTimes`, `OpMemory`) of the stages of `program`, given those of a rank's whole share of the model."""
     part = len(program.ranks) / program.stages
     memory = OpMemory(activations=part, weight_grad=part * weight_grad_memory, unit="of a rank's share of a microbatch")
@@ -75,11 +88,11 @@ def _cells(row):
     return row.schedule, seconds_text(row.step_s), *figures, seconds_text(row.bubble_s), closed, *memory, str(row.messages)
 
 
-def _row(name, ranks, microbatches, times, link, weight_grad_memory, options):
+def _row(label, name, options, ranks, microbatches, times, link, weight_grad_memory):
     try:
         program = generate(name, ranks, microbatches, **{key: value for key, value in options.items() if key in OPTIONS[name]})
     except InputError as error:
-        return Row(schedule=name, refused=str(error))
+        return Row(schedule=label, refused=str(error))
     stage_times, memory = rank_shares(program, times, weight_grad_memory)
     trace = simulate(program, stage_times, link=link, memory=memory)
     rank, span_s = longest_span(trace)
@@ -87,7 +100,7 @@ def _row(name, ranks, microbatches, times, link, weight_grad_memory, options):
     if link is None and not times.jitter:
         closed = closed_bubble_s(program, times.forward_s, times.input_grad_s, times.weight_grad_s, times.pair_s)
     return Row(
-        schedule=name,
+        schedule=label,
         stages=program.stages,
         step_s=trace.step_s,
         bubble=bubble(trace),

@@ -10,6 +10,7 @@ from simlab.schedules.gpipe import gpipe
 from simlab.schedules.interleaved import interleaved_1f1b, looped_bfs
 from simlab.schedules.one_f_one_b import one_f_one_b
 from simlab.schedules.pipedream import pipedream
+from simlab.schedules.zb_auto import zb_auto
 from simlab.schedules.zb_v import zb_v
 from simlab.schedules.zero_bubble import zb_h1, zb_h2
 
@@ -21,6 +22,7 @@ SCHEDULES = {
     "looped-bfs": looped_bfs,
     "zb-h1": zb_h1,
     "zb-h2": zb_h2,
+    "zb-auto": zb_auto,
     "zb-v": zb_v,
     "v-half": v_half,
     "v-min": v_min,
@@ -43,7 +45,8 @@ def generate(name, stages, microbatches, **options):
     stages:       the pipeline's degree p, one rank each. (Some schedules then put several smaller stages on each rank.)
     microbatches: m.
     options:      what else the schedule can be told, see `OPTIONS`; None is as good as not given. `chunks`: stages per
-                  rank. `group`: microbatches that go through one chunk before the next chunk's turn.
+                  rank. `group`: microbatches that go through one chunk before the next chunk's turn. `forward_s`,
+                  `cap` and more: what zb-auto searches for.
 
     Raises `InputError` for an unknown name or option, a count below 1, and what the schedule cannot do.
     """

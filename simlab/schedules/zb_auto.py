@@ -17,26 +17,29 @@ from math import inf
 from typing import NamedTuple
 
 from simlab.errors import InputError
-from simlab.program import Program
+from simlab.program import WEIGHT_GRAD_MEMORY, Program
 from simlab.schedules.ordering import numbered
 from simlab.schedules.zero_bubble import zb_h1, zb_h2
 
 
-def zb_auto(ranks, microbatches, *, forward_s, input_grad_s, weight_grad_s, cap, p2p_s=0.0, weight_grad_memory=1.0):
+def zb_auto(
+    ranks, microbatches, forward_s=1.0, input_grad_s=1.0, weight_grad_s=1.0, p2p_s=0.0, cap=None, weight_grad_memory=WEIGHT_GRAD_MEMORY
+):
     """The cheapest program found, one stage per rank; never dearer than zb-h1 or zb-h2 where the cap admits them.
 
     The cost is the paper's: the longest, over ranks, of (last op's end - first op's start), as if the optimizer step need
     not wait for all ranks. Of equals the one with the shorter makespan.
 
-    forward_s, input_grad_s, weight_grad_s: F, I and W of one microbatch on any rank, s.
+    forward_s, input_grad_s, weight_grad_s: F, I and W of one microbatch on any rank, s (or in any unit).
     p2p_s:              from the end of an op until the neighbouring rank can use its result, s.
-    cap:                the most activations that a rank may hold, in M_B, those of one microbatch on one rank. At least 1.
-                        A microbatch is held from the start of its F to the end of its W.
-    weight_grad_memory: M_W / M_B: the part of it that is still held between the end of its I and the end of its W, 0 to 1.
-                        `simlab.peak_memory` counts 1. The paper's rates for ZB-2p need less: with 1 no schedule has them.
+    cap:                the most activations that a rank may hold, in M_B, those of one microbatch on one rank: 1 or
+                        more; None: p, what 1F1B holds. A microbatch is held from the start of its F to the end of its I.
+    weight_grad_memory: M_W / M_B: the part of it that is still held from then to the end of its W, 0 to 1. The paper's rates for
+                        ZB-2p need less than about 0.65: with 1, as if I freed nothing, no schedule has them.
 
     Raises `InputError` for a value out of range.
     """
+    cap = ranks if cap is None else cap
     job = _Job(ranks, microbatches, {"F": forward_s, "I": input_grad_s, "W": weight_grad_s}, p2p_s, cap, weight_grad_memory)
     runs = filter(None, (_run(job, policies) for policies in _candidates(job)))
     best = min(runs, key=lambda run: (run.idle_s, run.makespan_s))
