@@ -69,10 +69,12 @@ def schedule(arguments):
 def _generate(arguments, name):
     options = _options(arguments)
     if name == "zb-auto":
-        times = _rank_times(arguments)
-        if times.input_grad_s is None or times.weight_grad_s is None:
+        if None in (arguments.forward_ms, arguments.input_grad_ms, arguments.weight_grad_ms):
             raise InputError("zb-auto searches the best order for given times: give --forward-ms, --input-grad-ms and --weight-grad-ms")
-        options |= {"cap": arguments.activation_cap, **search_options(times, _link(arguments), arguments.weight_grad_memory)}
+        options |= {
+            "cap": arguments.activation_cap,
+            **search_options(_rank_times(arguments), _link(arguments), arguments.weight_grad_memory),
+        }
     return sl.generate(name, arguments.pp, arguments.microbatches, **options)
 
 
@@ -172,8 +174,6 @@ def _row(row):
 def _rank_times(arguments):
     """`OpTimes` of a rank's whole share of the layers."""
     input_grad_ms, weight_grad_ms, backward_ms = arguments.input_grad_ms, arguments.weight_grad_ms, arguments.backward_ms
-    if arguments.forward_ms is None:
-        raise InputError("give --forward-ms")
     if backward_ms is None:
         if input_grad_ms is None or weight_grad_ms is None:
             raise InputError("give --backward-ms, or both --input-grad-ms and --weight-grad-ms")

@@ -9,7 +9,7 @@ from simlab.errors import InputError
 from simlab.program import WEIGHT_GRAD_MEMORY
 from simlab.schedules import OPTIONS, SCHEDULES, generate
 from simlab.schedules.closed_forms import closed_bubble_s
-from simlab.trace import ACTIVATIONS, Trace
+from simlab.trace import ACTIVATIONS, SHARE, Trace
 from simlab.units import seconds_text
 
 
@@ -61,7 +61,7 @@ def search_options(times, link, weight_grad_memory):
 def rank_shares(program, times, weight_grad_memory=WEIGHT_GRAD_MEMORY):
     """(`OpTimes`, `OpMemory`) of the stages of `program`, given those of a rank's whole share of the model."""
     part = len(program.ranks) / program.stages
-    memory = OpMemory(activations=part, weight_grad=part * weight_grad_memory, unit="of a rank's share of a microbatch")
+    memory = OpMemory(activations=part, weight_grad=part * weight_grad_memory, unit=SHARE)
     return times.scaled(part), memory
 
 

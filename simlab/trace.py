@@ -53,7 +53,8 @@ def rows(kind, tuples):
 
 
 LIVE = "live_microbatches"  # microbatches whose activations are held (one per stage and microbatch), a count
-ACTIVATIONS = "activations"  # bytes held for the backward
+ACTIVATIONS = "activations"  # what is held for the backward, in bytes or in the unit of its `OpMemory`
+SHARE = "of a rank's share of a microbatch"  # that unit, unless told otherwise: 1 is a microbatch's on 1/p of the model
 
 
 @dataclass

@@ -16,7 +16,7 @@ from simlab.engine.sharing import FairShare, FairWire, SerialWire
 from simlab.errors import InputError
 from simlab.hardware import Link
 from simlab.program import LIVE_CHANGE
-from simlab.trace import ACTIVATIONS, COMPUTE, LIVE, SEND, MemoryPoint, Span, Trace, rows
+from simlab.trace import ACTIVATIONS, COMPUTE, LIVE, SEND, SHARE, MemoryPoint, Span, Trace, rows
 from simlab.validation import deadlock
 
 _WIRES = {"serial": SerialWire, "fair": FairWire}
@@ -73,7 +73,7 @@ class _Simulation:
         if not message_bytes >= 0:
             raise InputError(f"{message_bytes!r} bytes in a message: give 0 or more")
         self.program = program
-        self.memory = memory or OpMemory(activations=len(program.ranks) / max(1, program.stages), unit="of a rank's share of a microbatch")
+        self.memory = memory or OpMemory(activations=len(program.ranks) / max(1, program.stages), unit=SHARE)
         self.link = link
         self.message_bytes = message_bytes
         self.env = simpy.Environment()

@@ -4,11 +4,11 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from simlab.units import MS
-from simlab.views.scene import COLOURS, FADED, IDLE_COLOUR, MEANING, PATH_COLOUR, RANK_COLOURS, idle, path, path_lines, scene
+from simlab.views.scene import CAP_COLOUR, COLOURS, FADED, IDLE_COLOUR, MEANING, PATH_COLOUR, RANK_COLOURS, idle, path, path_lines, scenes
 
 ROW_PX, STRIP_PX, GAP_PX = 26, 90, 44
 BAR_GAP = 0.15  # of the distance between rows
-IDLE, PATH = "idle", "critical path"
+IDLE, PATH, CAP = "idle", "critical path", "cap"
 
 
 def figure(traces, *, make=go.Figure, ranks=None, critical_path=False):
@@ -26,7 +26,7 @@ def figure(traces, *, make=go.Figure, ranks=None, critical_path=False):
         height=total_px + 110, margin={"l": 70, "r": 20, "t": 70, "b": 40}, template="plotly_white", barmode="overlay", bargap=BAR_GAP,
         legend={"orientation": "h", "x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom"},
     )  # fmt: skip
-    kinds = [kind for kind in COLOURS if any(kind in scene(trace).kinds for trace in traces)]
+    kinds = [kind for kind in COLOURS if any(kind in view.kinds for view in scenes(traces))]
     for number in range(len(traces)):
         _add_empty(picture, number, kinds, ranks, critical_path)
     picture.update_xaxes(title_text="time, ms", row=len(heights))
@@ -37,8 +37,8 @@ def figure(traces, *, make=go.Figure, ranks=None, critical_path=False):
 
 def update(picture, traces):
     """Show other `traces`, as many as before, in a picture that `figure` made: new data in the same bars and lines."""
-    views = [scene(trace) for trace in traces]
-    most_held = max(max(view.peaks) for view in views)
+    views = scenes(traces)
+    most_held = max(max(*view.peaks, view.cap or 0) for view in views)
     with picture.batch_update():
         for number, (trace, view) in enumerate(zip(traces, views)):
             items = {item.meta[1]: item for item in picture.data if item.meta[0] == number}
@@ -48,16 +48,19 @@ def update(picture, traces):
                     item.update(_idle(trace))
                 elif what == PATH:
                     item.update(_path(highlighted))
+                elif what == CAP:
+                    item.update(x=[0, view.end_s / MS], y=[view.cap] * 2, visible=view.cap is not None)
                 else:
                     item.update(_bars(view, what, highlighted) if item.type == "bar" else _line(view, what))
             picture.layout.annotations[number].text = view.title
-            picture.layout[_axis("yaxis", 2 * number + 2)].range = [0, 1.1 * most_held]
+            memory_axis = picture.layout[_axis("yaxis", 2 * number + 2)]
+            memory_axis.update(range=[0, 1.1 * most_held], title_text=view.memory_label.replace("\n", "<br>"))
             axis = picture.layout[_axis("yaxis", 2 * number + 1)]
             axis.update(range=[view.ranks - 0.5, -0.5], tickvals=[*range(view.ranks)], ticktext=[f"rank {r}" for r in range(view.ranks)])
 
 
 def _add_empty(picture, number, kinds, ranks, critical_path):
-    """The bars, lines and title of trace `number`, without data. `meta` tells which is which: (number, kind, rank, IDLE or PATH)."""
+    """The bars, lines and title of trace `number`, without data. `meta` tells which is which: (number, kind, rank, IDLE, PATH or CAP)."""
     row = 2 * number + 1
     bar = go.Bar(
         name=IDLE, legendgroup=IDLE, showlegend=number == 0, meta=(number, IDLE), orientation="h",
@@ -84,7 +87,9 @@ def _add_empty(picture, number, kinds, ranks, critical_path):
             name=f"rank {rank}", showlegend=number == 0, legendgroup=f"rank {rank}", meta=(number, rank), mode="lines", line=style
         )
         picture.add_trace(line, row=row + 1, col=1)
-    picture.update_yaxes(title_text="microbatches<br>held", row=row + 1, col=1)
+    style = {"color": CAP_COLOUR, "width": 1.6, "dash": "dash"}
+    line = go.Scatter(name=CAP, legendgroup=CAP, showlegend=number == 0, meta=(number, CAP), mode="lines", line=style)
+    picture.add_trace(line, row=row + 1, col=1)
     title = {"x": 0, "xanchor": "left", "xref": "paper", "y": 1, "yanchor": "bottom", "yref": f"{_axis('y', row)} domain"}
     picture.add_annotation(**title, showarrow=False, font={"size": 13})
 

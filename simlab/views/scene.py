@@ -3,9 +3,9 @@
 from itertools import pairwise
 from typing import NamedTuple
 
-from simlab.analysis import bubble, critical_path, gaps, memory_curve, peak_memory
+from simlab.analysis import breaches, bubble, critical_path, gaps, memory_curve, peak_memory
 from simlab.program import Op
-from simlab.trace import COMPUTE
+from simlab.trace import ACTIVATIONS, COMPUTE, LIVE, SHARE
 from simlab.units import seconds_text
 
 # Okabe & Ito's palette, which colour-blind people can tell apart; one op has one colour in every picture
@@ -13,6 +13,7 @@ COLOURS = {"F": "#56B4E9", "B": "#E69F00", "I": "#F0E442", "W": "#009E73"}
 MEANING = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
 IDLE_COLOUR = "#F2F2F2"
 PATH_COLOUR, FADED = "#000000", 0.3  # the critical path's line; the opacity of the boxes that are not on it
+CAP_COLOUR = "#CC0000"
 # ranks in the memory strip: dark to light, distinct in grey too
 RANK_COLOURS = ("#000000", "#D55E00", "#0072B2", "#CC79A7", "#009E73", "#E69F00", "#56B4E9", "#999999")
 
@@ -36,7 +37,10 @@ class Scene(NamedTuple):
     end_s: float
     boxes: list[Box]
     memory: list[tuple[list[float], list[float]]]  # per rank: (times, amounts), a step line
+    memory_label: str
     peaks: list[float]
+    cap: float | None
+    breaches: list[tuple[float, float]]  # (time, amount) where a rank first holds more than the cap
 
     @property
     def kinds(self):
@@ -44,8 +48,18 @@ class Scene(NamedTuple):
         return [kind for kind in COLOURS if any(box.kind == kind for box in self.boxes)]
 
 
-def scene(trace):
-    """The `Scene` of `trace`: time starts at its first op."""
+def scenes(traces):
+    """[`Scene` of each trace], all with the same kind of memory strip: time starts at each trace's first op.
+
+    The strip shows activations where all traces count them in microbatches of a rank's share, so that half a rank's stages
+    count half; else, as for measured bytes, the number of (stage, microbatch) pairs of which something is held.
+    """
+    shares = all(trace.metadata.get("units", {}).get(ACTIVATIONS) == SHARE for trace in traces)
+    return [scene(trace, ACTIVATIONS if shares else LIVE) for trace in traces]
+
+
+def scene(trace, category=LIVE):
+    """The `Scene` of `trace`, its memory strip of `category`."""
     zero_s = trace.start_s
     boxes = []
     for span in trace.compute():
@@ -53,9 +67,13 @@ def scene(trace):
         boxes.append(Box(span.rank, span.start_s - zero_s, span.end_s - zero_s, op.kind, span.op, str(op.microbatch)))
     memory = []
     for rank in range(trace.ranks):
-        times, amounts = memory_curve(trace, rank)
+        times, amounts = memory_curve(trace, rank, category)
         memory.append(([*(time - zero_s for time in times), trace.step_s], [*amounts, amounts[-1]]))
-    return Scene(title(trace), trace.ranks, trace.step_s, boxes, memory, peak_memory(trace))
+    cap = trace.metadata.get("activation_cap") if category == ACTIVATIONS else None
+    over = [] if cap is None else [(breach.time_s - zero_s, breach.amount) for breach in breaches(trace, cap)]
+    label = "activations,\nmicrobatches" if category == ACTIVATIONS else "microbatches\nheld"
+    peaks = peak_memory(trace, category)
+    return Scene(title(trace, peaks), trace.ranks, trace.step_s, boxes, memory, label, peaks, cap, over)
 
 
 def idle(trace):
@@ -82,9 +100,9 @@ def path_lines(boxes, height):
     return lines
 
 
-def title(trace):
+def title(trace, peaks):
     """What the trace is, in one line: where it comes from, step time, bubble, peak."""
     source = {"simulated": "Predicted", "measured": "Measured"}.get(trace.metadata.get("source"), "Trace")
     share = bubble(trace).idle_over_makespan
-    peak = f", peak {max(peak_memory(trace)):g} microbatches held" if trace.memory else ""
+    peak = f", peak {max(peaks):.3g} microbatches held" if trace.memory else ""
     return f"{source}: {trace.metadata.get('name', '')}, step {seconds_text(trace.step_s)}, idle {share:.1%}{peak}"

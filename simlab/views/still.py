@@ -8,7 +8,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from simlab.units import MS
-from simlab.views.scene import COLOURS, FADED, IDLE_COLOUR, MEANING, PATH_COLOUR, RANK_COLOURS, path, path_lines, scene
+from simlab.views.scene import CAP_COLOUR, COLOURS, FADED, IDLE_COLOUR, MEANING, PATH_COLOUR, RANK_COLOURS, path, path_lines, scenes
 
 LABEL_ROOM = 0.012  # a box gets its label if it is at least this part of the time axis
 ROW = 0.8  # of the distance between rows
@@ -24,24 +24,28 @@ class Picture(Figure):
         return png.getvalue()
 
 
-def figure(traces, *, width_in=12.0, caption=None, critical_path=False):
-    """A Figure: for each trace its timeline and, below, its memory strip; one time axis for all.
+def figure(traces, *, width_in=12.0, caption=None, critical_path=False, memory=True):
+    """A Figure: for each trace its timeline and, below, its memory strip (unless not `memory`); one time axis for all.
 
     width_in:      width of the picture, inches.
     caption:       a text that stands on top.
     critical_path: whether to outline the ops of the critical path, join them by a line, and fade the others.
     """
-    scenes = [scene(trace) for trace in traces]
-    rows = [height for view in scenes for height in (0.5 + 0.32 * view.ranks, 1.1 if any(view.peaks) else 0.3)]
-    picture = Picture(figsize=(width_in, sum(rows) + 0.55 * len(scenes) + 0.9), layout="constrained", dpi=110)
+    views = scenes(traces)
+    strips = [1.1 if any(view.peaks) else 0.3 for view in views]
+    rows = [height for view, strip in zip(views, strips) for height in (0.5 + 0.32 * view.ranks, strip)[: 1 + memory]]
+    picture = Picture(figsize=(width_in, sum(rows) + 0.55 * len(views) + 0.9), layout="constrained", dpi=110)
     axes = picture.subplots(len(rows), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": rows})[:, 0]
-    end_ms = max(view.end_s for view in scenes) / MS
-    for trace, view, timeline_axes, memory_axes in zip(traces, scenes, axes[::2], axes[1::2]):
+    end_ms = max(view.end_s for view in views) / MS
+    for trace, view, timeline_axes in zip(traces, views, axes[:: 1 + memory]):
         _draw_timeline(timeline_axes, view, end_ms, path(trace, view) if critical_path else None)
-        _draw_memory(memory_axes, view, max(max(other.peaks) for other in scenes))
+    if memory:
+        highest = max(max(*view.peaks, view.cap or 0) for view in views)
+        for view, memory_axes in zip(views, axes[1::2]):
+            _draw_memory(memory_axes, view, highest)
     axes[-1].set_xlabel("time, ms")
     axes[-1].set_xlim(0, end_ms * 1.005)
-    kinds = [kind for kind in COLOURS if any(kind in view.kinds for view in scenes)]
+    kinds = [kind for kind in COLOURS if any(kind in view.kinds for view in views)]
     handles = [Patch(facecolor=COLOURS[kind], edgecolor="black", linewidth=0.4, label=f"{kind} {MEANING[kind]}") for kind in kinds]
     handles.append(Patch(facecolor=IDLE_COLOUR, edgecolor="0.6", linewidth=0.4, label="idle"))
     if critical_path:
@@ -85,9 +89,13 @@ def _draw_memory(axes, view, peak):
     for rank, (times, amounts) in enumerate(view.memory):
         colour = RANK_COLOURS[rank % len(RANK_COLOURS)]
         axes.step([time / MS for time in times], amounts, where="post", color=colour, linewidth=1.3, label=f"rank {rank}")
+    if view.cap is not None:
+        axes.axhline(view.cap, color=CAP_COLOUR, linestyle="--", linewidth=1.2, label="cap")
+        over = [(time_s / MS, amount) for time_s, amount in view.breaches]
+        axes.plot([time for time, _ in over], [amount for _, amount in over], "x", color=CAP_COLOUR, markersize=7, markeredgewidth=2)
     axes.set_ylim(0, peak * 1.15 or 1)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
-    axes.set_ylabel("microbatches\nheld", fontsize=8)
+    axes.set_ylabel(view.memory_label, fontsize=8)
     axes.tick_params(labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     if view.ranks <= len(RANK_COLOURS):

@@ -36,7 +36,8 @@ def accepted(name, stages, microbatches):
 @pytest.mark.parametrize("stages", range(1, 9))
 def test_every_schedule_is_valid_and_complete(name, stages):
     programs = [accepted(name, stages, microbatches) for microbatches in range(1, 33)]
-    assert programs[2 * stages - 1] is not None, "m = 2p suits every schedule"
+    odd = name == "dualpipe" and stages % 2
+    assert odd or programs[2 * stages - 1] is not None, "m = 2p suits every schedule, but DualPipe wants an even p"
     for program in filter(None, programs):
         validate(program)
         kinds = [op.kind for ops in program.ranks for op in ops]

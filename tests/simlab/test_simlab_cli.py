@@ -76,6 +76,7 @@ def test_simulate_prints_what_a_person_reads(capsys):
         "bubble / makespan 0.2727 (p-1)/(m+p-1) likewise",
         "bubble of longest stage 0.2727",
         "peak live microbatches [4, 3, 2, 1]",
+        "peak activations [4.0, 3.0, 2.0, 1.0] of a rank's share of a microbatch",
     ])  # fmt: skip
 
 
