@@ -27,7 +27,7 @@ lab: .venv/all ## open JupyterLab on the lessons
 	$(BIN)/jupyter lab --notebook-dir=notebooks --LabApp.news_url=None \
 	  --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate
 
-bench: .venv/all ## speed of the simulator beside raw SimPy, import time, cost of a split backward; fails below the promise
+bench: .venv/all ## speed beside raw SimPy and torch's own runtime and visualizer, import time, split backward; fails below the promise
 	$(BIN)/python -m tests.bench
 
 notebooks: .venv/all ## execute the lessons in place: still pictures in, widget state out

@@ -1,9 +1,10 @@
-"""python -m tests.bench: how fast the simulator is, each figure beside a yardstick measured in the same run.
+"""python -m tests.bench [ROW ...]: how fast simulator and executor are, each figure beside a yardstick measured in the same run.
 
---json prints one object. Exit status 1 if a ratio is below what the project promises.
+--json prints one object. Exit status 1 if a ratio is worse than what the project promises.
 """
 
 import argparse
+import contextlib
 import json
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import simpy
 import simlab as sl
 
 STAGES, MICROBATCHES, ROUNDS = 64, 512, 7
-LEAST_RATIO, MOST_IMPORT_S, MOST_SPLIT_RATIO = 0.2, 0.3, 1.15
+LEAST_RATIO, MOST_IMPORT_S, MOST_SPLIT_RATIO, MOST_RUNTIME_RATIO = 0.2, 0.3, 1.15, 1.02
 
 
 def seconds(function):
@@ -93,29 +94,94 @@ def import_s():
     return median(float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(ROUNDS))
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
+# the rows: each prints its lines and returns (part of the JSON object, what is too slow in it) -----------------
+
+
+def simulator():
+    """Simulated ops per second of two schedules, without and with links."""
     link = sl.Link(latency_s=0.005, bandwidth_bytes_per_s=1e9)
     rows = [simulated(name, link_or_none) for name in ("gpipe", "1f1b") for link_or_none in (None, link)]
-    result = {"rows": rows, "import_s": import_s(), "split_backward": split_backward()}
-    slow = ["I + W"] * (result["split_backward"]["ratio"] > MOST_SPLIT_RATIO)
-    slow += [row["what"] for row in rows if row["ratio"] < LEAST_RATIO] + ["import simlab"] * (result["import_s"] > MOST_IMPORT_S)
+    for row in rows:
+        print(
+            "{what}: {simulated_ops_per_s:,.0f} simulated ops/s, {raw_timeouts_per_s:,.0f} raw timeouts/s, "
+            "ratio {ratio:.2f} (at least {least}); validation {validation_s:.2f} s".format(**row, least=LEAST_RATIO)
+        )
+    return {"rows": rows}, [row["what"] for row in rows if row["ratio"] < LEAST_RATIO]
+
+
+def import_time():
+    """How long `import simlab` takes."""
+    taken_s = import_s()
+    print(f"import simlab: {taken_s * 1e3:.0f} ms (at most {MOST_IMPORT_S * 1e3:.0f})")
+    return {"import_s": taken_s}, ["import simlab"] * (taken_s > MOST_IMPORT_S)
+
+
+def split():
+    """The cost of a split backward."""
+    row = split_backward()
+    print(
+        "a stage's F {F_s:.4f} s, B {B_s:.4f} s, I {I_s:.4f} s, W {W_s:.4f} s: (I + W) / B = {ratio:.2f} (at most {most})".format(
+            **row, most=MOST_SPLIT_RATIO
+        )
+    )
+    return {"split_backward": row}, ["I + W"] * (row["ratio"] > MOST_SPLIT_RATIO)
+
+
+def torch_runtime():
+    """The executor beside torch's own runtime, same program and op times, on four processes."""
+    from tests.bench_torch import RUNTIME_PROGRAMS, runtime_row
+
+    rows = [runtime_row(name) for name in RUNTIME_PROGRAMS]
+    for row in rows:
+        print(
+            "{what}, padded: our step {ours_s:.4f} s, torch's runtime's {torch_s:.4f} s, ratio {ratio:.3f} (at most {most}); "
+            "ops alone {ideal_s:.3f} s; gradients differ by {gradient_difference:.0e}".format(**row, most=MOST_RUNTIME_RATIO)
+        )
+    return {"torch_runtime": rows}, [f"executor, {row['what']}" for row in rows if row["ratio"] > MOST_RUNTIME_RATIO]
+
+
+def torch_pictures():
+    """From a schedule's name to a PNG, beside torch's own visualizer; nothing is promised."""
+    from tests.bench_torch import DRAWINGS, drawing_row, not_drawn_by_torch
+
+    failures = not_drawn_by_torch()
+    rows = [drawing_row(*drawing) for drawing in DRAWINGS]
+    for row in rows:
+        sizes = {side: "{} x {}".format(*size) for side, size in row["pixels"].items()}
+        print(
+            "{what}, generated, simulated and drawn: ours {ours_s:.2f} s ({0[ours]} pixels), torch's visualizer {torch_s:.2f} s "
+            "({0[torch]}), ratio {ratio:.2f}".format(sizes, **row)
+        )
+    for name, errors in failures.items():
+        print(f"torch's visualizer fails on {name}: {'; '.join(dict.fromkeys(errors))}")
+    return {"torch_pictures": rows, "torch_pictures_failing": failures}, []
+
+
+ROWS = {
+    "simulator": simulator,
+    "import": import_time,
+    "split-backward": split,
+    "torch-runtime": torch_runtime,
+    "torch-pictures": torch_pictures,
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"only these of {', '.join(ROWS)}")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.rows) - set(ROWS):
+        parser.error(f"no row called {', '.join(sorted(unknown))}; there is {', '.join(ROWS)}")
+    result, slow = {}, []
+    with contextlib.redirect_stdout(sys.stderr if arguments.json else sys.stdout):  # with --json, stdout is the object's
+        for name in arguments.rows or ROWS:
+            part, too_slow = ROWS[name]()
+            result |= part
+            slow += too_slow
+            sys.stdout.flush()
     if arguments.json:
         print(json.dumps(result | {"too_slow": slow}))
-    else:
-        for row in rows:
-            print(
-                "{what}: {simulated_ops_per_s:,.0f} simulated ops/s, {raw_timeouts_per_s:,.0f} raw timeouts/s, "
-                "ratio {ratio:.2f} (at least {least}); validation {validation_s:.2f} s".format(**row, least=LEAST_RATIO)
-            )
-        print(f"import simlab: {result['import_s'] * 1e3:.0f} ms")
-        print(
-            "a stage's F {F_s:.4f} s, B {B_s:.4f} s, I {I_s:.4f} s, W {W_s:.4f} s: (I + W) / B = {ratio:.2f}".format(
-                **result["split_backward"]
-            )
-        )
     for what in slow:
         print(f"too slow: {what}", file=sys.stderr)
     return 1 if slow else 0
