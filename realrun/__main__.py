@@ -13,7 +13,7 @@ from pathlib import Path
 
 from simlab.errors import InputError, ProgramError, SimlabError
 from simlab.program import Program
-from simlab.schedules import ALIASES, CHUNKED, SCHEDULES, generate
+from simlab.schedules import ALIASES, CHUNKED, OPTIONS, SCHEDULES, WITHOUT_FLUSH, generate
 from simlab.units import MS
 
 EPILOG = """what happens: each op kind and each link is timed alone (calibration.json), the simulator predicts the step from
@@ -57,7 +57,7 @@ def run(arguments):
     """Make the job, run it in processes of our own or as a rank under torchrun, report."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # what torch logs of a failure comes to us as an exception too
     from realrun import launch
-    from realrun.report import failures, load_calibration, run_report, summary, write_html, write_pictures
+    from realrun.report import failures, load_calibrations, run_report, summary, write_html, write_pictures
 
     max_error = fraction(arguments.max_error)
     programs = load_programs(arguments)
@@ -77,11 +77,22 @@ def run(arguments):
     results = [run_report(job, run) for run in result["runs"]]
     for run, (_, predicted, measured) in zip(result["runs"], results):
         write_pictures(run["folder"], predicted, measured)
-    write_html(Path(job.out) / "report.html", job, results, load_calibration(job))
+    write_html(Path(job.out) / "report.html", job, results, load_calibrations(job))
     reports = [report for report, _, _ in results]
     wrong = [line for report in reports for line in failures(report, max_error=max_error)]
     if arguments.json:
-        print(_json({"ok": not wrong, "runs": reports, "failed": wrong, "out": job.out, "calibration": result["calibration"]}))
+        print(
+            _json(
+                {
+                    "ok": not wrong,
+                    "runs": reports,
+                    "failed": wrong,
+                    "out": job.out,
+                    "calibration": result["calibrations"][0],
+                    "calibrations": result["calibrations"],
+                }
+            )
+        )
     else:
         print("\n\n".join(summary(job, report) for report in reports))
         pictures = ", ".join(str(Path(run["folder"]) / "timeline.png") for run in result["runs"])
@@ -95,17 +106,45 @@ def run(arguments):
 def load_programs(arguments):
     """[Program] that the arguments ask for."""
     if arguments.csv is not None:
-        if any(value is not None for value in (arguments.schedule, arguments.pp, arguments.microbatches, arguments.chunks)):
-            raise InputError("--csv brings its own order, stages and microbatches: leave out --schedule, --pp, --microbatches and --chunks")
+        brought = ("schedule", "pp", "microbatches", "chunks", "group", "activation_cap")
+        if any(getattr(arguments, name) is not None for name in brought):
+            raise InputError("--csv brings its own order, stages and microbatches: leave out --schedule and what it can be told")
         program = Program.from_csv(arguments.csv)
         return [replace(program, name=re.sub(r"[^\w-]+", "_", program.name))]  # its folder in --out is called so
     if arguments.pp is None or arguments.microbatches is None:
         raise InputError("give --pp and --microbatches, both at least 1 (or --csv)")
     names = ["gpipe", "1f1b"] if arguments.schedule is None else [name.strip() for name in arguments.schedule.split(",")]
-    chunks = dict.fromkeys(CHUNKED, arguments.chunks)
-    if arguments.chunks is not None and not chunks.keys() & set(names):
-        raise InputError(f"--chunks {arguments.chunks}: only {' and '.join(CHUNKED)} have a choice of chunks")
-    return [generate(name, arguments.pp, arguments.microbatches, chunks=chunks.get(name)) for name in names]
+    for name in names:
+        if name in WITHOUT_FLUSH:
+            raise InputError(
+                f"{name} updates the weights after every backward; the executor trains with a flush: run 1f1b, whose order it has"
+            )
+    asked = {"chunks": arguments.chunks, "group": arguments.group, "cap": arguments.activation_cap}
+    for option, value in asked.items():
+        if value is not None and not any(option in OPTIONS.get(name, ()) for name in names):
+            flag = {"cap": "--activation-cap"}.get(option, f"--{option}")
+            raise InputError(f"{flag} {value}: of no use to {', '.join(names)}")
+    options = asked | _search_options(arguments)
+    return [
+        generate(
+            name, arguments.pp, arguments.microbatches, **{key: value for key, value in options.items() if key in OPTIONS.get(name, ())}
+        )
+        for name in names
+    ]
+
+
+def _search_options(arguments):
+    """The times for which zb-auto shall find an order: those of padded compute."""
+    forward_ms = 20.0 if arguments.forward_ms is None else arguments.forward_ms
+    backward_ms = 2 * forward_ms if arguments.backward_ms is None else arguments.backward_ms
+    input_grad_ms = backward_ms / 2 if arguments.input_grad_ms is None else arguments.input_grad_ms
+    times_ms = {
+        "forward_s": forward_ms,
+        "input_grad_s": input_grad_ms,
+        "weight_grad_s": backward_ms - input_grad_ms,
+        "p2p_s": arguments.link_ms,
+    }
+    return {option: value * MS for option, value in times_ms.items()}
 
 
 def make_job(arguments, programs, device):
@@ -191,6 +230,8 @@ def parser():
     what.add_argument("--pp", type=int, metavar="P", help="pipeline stages, one process each")
     what.add_argument("--microbatches", type=int, metavar="M", help="microbatches in a step")
     what.add_argument("--chunks", type=int, metavar="V", help=f"stages per rank, for {' and '.join(CHUNKED)} (default 2)")
+    what.add_argument("--group", type=int, metavar="G", help="microbatches in a group, for interleaved-1f1b (default about P)")
+    what.add_argument("--activation-cap", type=float, metavar="X", help="microbatches that a rank may hold, for zb-auto (default P)")
     what.add_argument("--csv", metavar="FILE", help="run this program instead of a schedule")
     what.add_argument("--steps", type=int, default=5, metavar="N", help="measured training steps (default 5)")
     what.add_argument("--warmup", type=int, default=1, metavar="N", help="steps run before them and not counted (default 1)")

@@ -36,7 +36,8 @@ class Executor:
         """Run the program once; gradients add up in the parameters.
 
         tokens, targets: int64, (microbatches, microbatch size, seq).
-        Returns the mean loss over microbatches where the last stage is on this rank, else None.
+        Returns the part of the mean loss over microbatches that comes from those whose last stage was on this rank; None
+        if none was. Gradients are of this rank's microbatches: see `realrun.copies` for a stage that stands on several ranks.
         """
         self.tokens, self.targets = self.activations.data = tokens, targets
         self.saved = {}  # (stage, microbatch): (input, output) of a forward whose backward is to come

@@ -9,7 +9,7 @@ from simlab.errors import InputError
 from simlab.units import bytes_text
 
 WRITTEN = (
-    "calibration.json", "report.html", "program.csv", "*.records", "predicted.json", "measured.json", "measured-step-*.json",
+    "calibration*.json", "report.html", "program.csv", "*.records", "predicted.json", "measured.json", "measured-step-*.json",
     "partial-*.json", "timeline.png", "predicted-perfetto.json", "measured-perfetto.json",
 )  # fmt: skip
 

@@ -5,6 +5,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import accumulate
+from pathlib import Path
 
 from simlab.errors import InputError
 from simlab.program import LIVE_CHANGE, Program
@@ -12,7 +13,7 @@ from simlab.validation import validate
 
 COMPUTE = ("padded", "real", "cuda")
 SMALL = {"layers": 1, "hidden": 64, "heads": 4, "seq": 32, "microbatch_size": 1}  # per stage; for padded compute
-_NAME = re.compile(r"(?!calibration\.json|report\.html)\w[\w .,:()+=-]*")  # a program's name is its folder's too
+_NAME = re.compile(r"(?!calibration[\w-]*\.json|report\.html)\w[\w .,:()+=-]*")  # a program's name is its folder's too
 LONGEST_SEQ = 2**16  # the text that the model reads has about ten times as many bytes
 LARGER = {"layers": 2, "hidden": 192, "heads": 6, "seq": 128, "microbatch_size": 4}  # per stage; the model is the load
 
@@ -22,7 +23,8 @@ class Job:
     """One session of the executor: calibrate, predict, run and check each program in turn."""
 
     programs: dict[str, str]
-    """{name: text form}, see `Program.from_text`. All have the same number of ranks."""
+    """{name: text form}, see `Program.from_text`. All have the same number of ranks; the model is cut anew for each number
+    of stages."""
     compute: str
     """'padded': real math on small tensors, then sleep to `forward_s` / `backward_s`. 'real': the model's own math
     on a CPU core. 'cuda': on a GPU."""
@@ -73,14 +75,15 @@ class Job:
         for name in self.programs:
             if not _NAME.fullmatch(name):
                 raise InputError(f"a program called {name!r}: it names a folder too; begin with a letter or digit, and no /")
-        forms = {(len(self.program(name).ranks), self.program(name).stages) for name in self.programs}
-        if len(forms) != 1:
-            raise InputError(f"programs of {sorted(forms)} (ranks, stages): those of one job must have the same")
+        ranks = {name: len(self.program(name).ranks) for name in self.programs}
+        if len(set(ranks.values())) != 1:
+            of_each = ", ".join(f"{name} {count}" for name, count in ranks.items())
+            raise InputError(f"programs of different numbers of ranks ({of_each}): those of one job must have the same")
         self.model = self._complete_model(dict(self.model))
         self._check_patience()
 
     def _complete_model(self, model):
-        stages = self.program(next(iter(self.programs))).stages
+        stages = max(self.stage_counts)
         default = SMALL if self.compute == "padded" else LARGER
         model = {key: value if model.get(key) is None else model[key] for key, value in default.items()} | (
             {"layers": default["layers"] * stages} if model.get("layers") is None else {}
@@ -126,20 +129,31 @@ class Job:
         return self._parsed[name]
 
     @property
+    def stage_counts(self):
+        """The numbers of stages into which the programs cut the model, ascending."""
+        return sorted({self.program(name).stages for name in self.programs})
+
+    def calibration_path(self, stages):
+        """Where the calibration of the model cut into `stages` is written."""
+        counted = f"-{stages}-stages" if len(self.stage_counts) > 1 else ""
+        return Path(self.out) / f"calibration{counted}.json"
+
+    @property
     def message_bytes(self):
         """Bytes of an activation at a stage boundary in fp32, and of its gradient."""
         return 4 * self.model["microbatch_size"] * self.model["seq"] * self.model["hidden"]
 
-    def padding(self):
-        """{op kind: seconds of one op of one stage} in padded compute: the stages of a rank share its time equally."""
-        part = self.ranks / self.program(next(iter(self.programs))).stages
+    def padding(self, stages):
+        """{op kind: seconds of one op} in padded compute, of one of `stages`: those of a rank share its time equally."""
+        part = self.ranks / stages
         weight_grad_s = self.backward_s - self.input_grad_s
         seconds = {"F": self.forward_s, "B": self.backward_s, "I": self.input_grad_s, "W": weight_grad_s}
         return {kind: value * part for kind, value in seconds.items()}
 
-    def orders(self):
-        """["FB"], ["FIW"] or both: the op kinds that one microbatch's visit to a stage consists of in these programs."""
-        split = {op.kind == "I" for name in self.programs for op in self.program(name).rank_of if op.kind in "BI"}
+    def orders(self, stages):
+        """["FB"], ["FIW"] or both: the op kinds of one microbatch's visit to a stage, in the programs that have `stages`."""
+        programs = [program for program in self._parsed.values() if program.stages == stages]
+        split = {op.kind == "I" for program in programs for op in program.rank_of if op.kind in "BI"}
         return ["FIW" if one else "FB" for one in sorted(split)] or ["FB"]  # no backward at all: an unchecked program
 
     def pairs(self):
@@ -151,10 +165,8 @@ class Job:
     def validate(self):
         """Refuse what cannot run: `ProgramError` names rank, op and reason."""
         for name in self.programs:
-            program = self.program(name)
             if self.checked:
-                validate(program)
-                _refuse_copies(name, program)
+                validate(self.program(name))
 
     def model_bytes(self):
         """Bytes that all ranks together need for the model and its data, about.
@@ -176,14 +188,6 @@ class Job:
 
     def to_json(self):
         return asdict(self)
-
-
-def _refuse_copies(name, program):
-    """`InputError` for a stage on two ranks: nobody would add up the gradients of its copies."""
-    owner = {}
-    for op, rank in program.rank_of.items():
-        if owner.setdefault(op.stage, rank) != rank:
-            raise InputError(f"{name}: stage {op.stage} is on ranks {owner[op.stage]} and {rank}: the executor keeps one copy of a stage")
 
 
 def choose_compute(ranks, *, asked=None, padded_time_given=False, device="cpu", cores=None):

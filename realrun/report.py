@@ -115,10 +115,10 @@ from these runs and before them. Times in the pictures are milliseconds; hover o
 """
 
 
-def write_html(path, job, results, calibration):
+def write_html(path, job, results, calibrations):
     """One HTML file with everything in it, pictures and their script included: it opens offline.
 
-    results: [(report, predicted trace or None, measured trace)]. calibration: the `Calibration`.
+    results: [(report, predicted trace or None, measured trace)]. calibrations: [`Calibration`].
     """
     sections = []
     for number, (report, predicted, measured) in enumerate(results):
@@ -129,7 +129,7 @@ def write_html(path, job, results, calibration):
         sections.append(f"<h2>{html.escape(report['schedule'])}</h2>{text}{picture}<h3>The median step in detail</h3>{table}")
     page = PAGE.format(
         compute=job.compute, why=html.escape(job.why_compute), device=html.escape(results[0][0]["device"]),
-        sections="\n".join(sections), calibration=_calibration_html(calibration),
+        sections="\n".join(sections), calibration="<hr>".join(map(_calibration_html, calibrations)),
     )  # fmt: skip
     Path(path).write_text(page, encoding="utf-8")
 
@@ -154,6 +154,6 @@ def _calibration_html(calibration):
     )
 
 
-def load_calibration(job):
-    """The calibration that the job's session wrote."""
-    return Calibration.load(Path(job.out) / "calibration.json")
+def load_calibrations(job):
+    """[the calibrations that the job's session wrote]"""
+    return [Calibration.load(job.calibration_path(stages)) for stages in job.stage_counts]

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from realrun.channels import Channels
 from realrun.clock import offset_from_rank_0
 from realrun.compute import CudaTimer, HostTimer
+from realrun.copies import Copies
 from realrun.executor import Executor
 from realrun.job import usable_cores
 from realrun.measure import fit_link, link_times, op_times
@@ -43,45 +44,47 @@ class Session:
         self.offset_s, self.uncertainty_s = offset_from_rank_0(self.rank, self.world)
         pace = (job.link_s, job.link_bytes_per_s) if job.paced else None
         self.channels = Channels(self.rank, self.device, self.groups, clock_offset_s=self.offset_s, pace=pace)
-        padding = job.padding() if job.compute == "padded" else None
-        self.timer = self._timer(padding)
         self.channels.connect(job.pairs())
-        calibration = self._calibrate()
-        runs = [self._run_program(name, calibration) for name in job.programs]
-        return {"calibration": str(self.out / "calibration.json"), "runs": runs} if self.rank == 0 else None
+        calibrations = self._calibrate()
+        runs = [self._run_program(name, calibrations) for name in job.programs]
+        if self.rank != 0:
+            return None
+        return {"calibrations": [str(job.calibration_path(stages)) for stages in job.stage_counts], "runs": runs}
 
     # calibration and prediction -----------------------------------------------------------------------------
 
     def _calibrate(self):
-        """The `Calibration`, on rank 0 (None elsewhere), written to the out folder before anything runs."""
+        """{number of stages: `Calibration`} on rank 0 (None elsewhere), written to the out folder before anything runs."""
         job = self.job
         self.say("calibrating: each op kind and each link alone")
-        program = job.program(next(iter(job.programs)))
-        executor = self._executor(program, torch.float32, recorder=None)
-        tokens, targets = self._batch(program, 0)
         at_once = {"real": 1, "cuda": self.world}.get(job.compute, usable_cores())
-        stage_times = op_times(executor, tokens, targets, self.world, at_once, job.orders())
-        forward_s = median(median(kinds["F"]) for kinds in stage_times.values())
+        times = {}
+        for stages in job.stage_counts:
+            program = next(program for program in map(job.program, job.programs) if program.stages == stages)
+            executor = self._executor(program, torch.float32, recorder=None)
+            tokens, targets = self._batch(program, 0)
+            times[stages] = op_times(executor, tokens, targets, self.world, at_once, job.orders(stages))
+        forward_s = median(median(kinds["F"]) for stage_times in times.values() for kinds in stage_times.values())
         links = link_times(self.channels, job.pairs(), (self.message_shape, torch.float32), rest_s=forward_s)
-        mine = {"ops": stage_times, "links": [[*pair, samples] for pair, samples in links.items()],
+        mine = {"ops": times, "links": [[*pair, samples] for pair, samples in links.items()],
                 "clock": [self.offset_s, self.uncertainty_s]}  # fmt: skip
         everyone = [json.loads(data) for data in gather_bytes(json.dumps(mine).encode())]
         if self.rank != 0:
             return None
-        calibration = self._calibration(everyone)
-        calibration.save(self.out / "calibration.json")
-        return calibration
+        calibrations = {stages: self._calibration(everyone, stages) for stages in job.stage_counts}
+        for stages, calibration in calibrations.items():
+            calibration.save(job.calibration_path(stages))
+        return calibrations
 
-    def _calibration(self, everyone):
+    def _calibration(self, everyone, stages):
         job, seconds, links = self.job, {}, {}
         for part in everyone:
-            for stage, kinds in part["ops"].items():
+            for stage, kinds in part["ops"][str(stages)].items():
                 seconds[int(stage)] = {kind: median(samples) for kind, samples in kinds.items()}
             for a, b, samples in part["links"]:
                 links[f"{a}-{b}"] = links[f"{b}-{a}"] = fit_link(samples)
-        stages = sorted(seconds)
         return Calibration(
-            op_seconds={kind: [seconds[stage][kind] for stage in stages] for kind in seconds[0]},
+            op_seconds={kind: [seconds[stage][kind] for stage in sorted(seconds)] for kind in seconds[0]},
             links=links,
             message_bytes=job.message_bytes,
             cores=usable_cores() if job.compute == "real" else None,
@@ -99,40 +102,43 @@ class Session:
 
     # one program --------------------------------------------------------------------------------------------
 
-    def _run_program(self, name, calibration):
+    def _run_program(self, name, calibrations):
         job, program, folder = self.job, self.job.program(name), self.out / name
         folder.mkdir(parents=True, exist_ok=True)
         if self.rank == 0:
             program.to_csv(folder / "program.csv")
             if job.checked:
-                calibration.predict(program).save(folder / "predicted.json")
+                calibrations[program.stages].predict(program).save(folder / "predicted.json")
         dist.barrier()
         self.say(f"{name}: gradients against one process")
         steps = job.warmup + job.steps
         recorder = Recorder(folder / f"rank{self.rank}.records", (1 + steps) * len(program.ranks[self.rank]), self.offset_s)
-        gradients = self._check_gradients(program, recorder)
+        self.copies = Copies(program)
+        checked = self._check_gradients(program, recorder)
         self.say(f"{name}: {job.warmup} warm-up and {job.steps} measured steps")
         losses = self._train(program, recorder)
-        parts = gather_bytes(json.dumps({"gradients": gradients, "losses": losses}).encode())
+        parts = gather_bytes(json.dumps({**checked, "losses": losses}).encode())
         recordings = gather_bytes(recorder.contents())
         recorder.close()
+        self.copies.close()
         if self.rank != 0:
             return None
         return self._result(name, program, [json.loads(part) for part in parts], recordings)
 
     def _check_gradients(self, program, recorder):
-        """[gradient error, loss error or None] of this rank: one step in float64 against `single_process`."""
-        executor = self._executor(program, torch.float64, recorder, timer=self._timer())
+        """{"gradient_error", "loss", "expected_loss"} of this rank: one step in float64 against `single_process`."""
+        executor = self._executor(program, torch.float64, recorder, padded=False)
         tokens, targets = self._batch(program, 0)
         # first the reference: CUDA may wait for the whole device when it loads a kernel, posted receives included
         expected_loss, expected = single_process(self.job.model, program.stages, tokens, targets, torch.float64)
         dist.barrier()
         loss = executor.step(CHECK_STEP, tokens, targets)
+        self.copies.sum_gradients(self.rank, executor.stages)
         worst = max(gradient_error(module, expected[stage]) for stage, module in executor.stages.items())
-        return [worst, None if loss is None else abs(loss - expected_loss) / abs(expected_loss)]
+        return {"gradient_error": worst, "loss": loss, "expected_loss": expected_loss}
 
     def _train(self, program, recorder):
-        """Warm-up and measured steps with Adam; the losses where the last stage is, else an empty list."""
+        """Warm-up and measured steps with Adam; of each step the loss of this rank's microbatches, if the last stage is here."""
         executor = self._executor(program, torch.float32, recorder)
         optimizer = torch.optim.Adam([p for module in executor.stages.values() for p in module.parameters()], lr=1e-3)
         losses = []
@@ -140,6 +146,7 @@ class Session:
             tokens, targets = self._batch(program, step + self.job.warmup)
             dist.barrier()
             losses.append(executor.step(step, tokens, targets))
+            self.copies.sum_gradients(self.rank, executor.stages)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         return [loss for loss in losses if loss is not None]
@@ -157,19 +164,18 @@ class Session:
         return {
             "schedule": name,
             "folder": str(folder),
-            "gradient_error": max(part["gradients"][0] for part in parts),
-            "loss_error": max(part["gradients"][1] for part in parts if part["gradients"][1] is not None),
-            "losses": next((part["losses"] for part in parts if part["losses"]), []),
+            "gradient_error": max(part["gradient_error"] for part in parts),
+            "loss_error": abs(sum(part["loss"] or 0.0 for part in parts) / parts[0]["expected_loss"] - 1),
+            "losses": [sum(losses) for losses in zip(*(part["losses"] for part in parts if part["losses"]))],
         }
 
     # small parts --------------------------------------------------------------------------------------------
 
-    def _executor(self, program, dtype, recorder, timer=None):
+    def _executor(self, program, dtype, recorder, *, padded=True):
         stages = {stage: Stage(self.job.model, stage, program.stages).to(self.device, dtype) for stage in program.stages_of(self.rank)}
-        return Executor(program, self.rank, stages, self.channels, timer or self.timer, recorder, (self.message_shape, dtype))
-
-    def _timer(self, padding=None):
-        return CudaTimer() if self.device.type == "cuda" else HostTimer(padding)
+        padding = self.job.padding(program.stages) if padded and self.job.compute == "padded" else None
+        timer = CudaTimer() if self.device.type == "cuda" else HostTimer(padding)
+        return Executor(program, self.rank, stages, self.channels, timer, recorder, (self.message_shape, dtype))
 
     def _batch(self, program, step):
         model = self.job.model

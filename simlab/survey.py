@@ -95,6 +95,7 @@ def _row(label, name, options, ranks, microbatches, times, link, weight_grad_mem
         return Row(schedule=label, refused=str(error))
     stage_times, memory = rank_shares(program, times, weight_grad_memory)
     trace = simulate(program, stage_times, link=link, memory=memory)
+    trace.metadata["name"] = label
     rank, span_s = longest_span(trace)
     closed = None
     if link is None and not times.jitter:

@@ -11,8 +11,11 @@ def memory_curve(trace, rank, category=LIVE):
     times, amounts = [trace.start_s], [0.0]
     for point in trace.memory:
         if point.rank == rank and point.category == category:
-            times.append(point.time_s)
-            amounts.append(point.amount)
+            if len(times) > 1 and times[-1] == point.time_s:  # given back and taken at once: no time in between
+                amounts[-1] = point.amount
+            else:
+                times.append(point.time_s)
+                amounts.append(point.amount)
     return times, amounts
 
 

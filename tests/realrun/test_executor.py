@@ -47,14 +47,12 @@ def test_gradients_and_loss_of_both_schedules_equal_one_process(pools, tmp_path,
 
 @pytest.mark.parametrize("stages", [2, 4])
 def test_gradients_and_live_activations_of_every_schedule_are_those_of_one_process_and_of_the_simulation(pools, tmp_path, stages):
-    by_form = {}
-    for name in SCHEDULES:
-        program = generate(name, stages, 8)
-        by_form.setdefault(program.stages, []).append(program)
-    for programs in by_form.values():
-        for name, result in run(pools(stages), programs, tmp_path).items():
-            assert result["gradient_error"] <= LIMIT and result["loss_error"] <= LIMIT, name
-            assert peak_memory(measured(result)) == peak_memory(Trace.load(f"{result['folder']}/predicted.json")), name
+    programs = [generate(name, stages, 8) for name in SCHEDULES]
+    results = run(pools(stages), programs, tmp_path)
+    assert sorted(results) == sorted(SCHEDULES)
+    for name, result in results.items():
+        assert result["gradient_error"] <= LIMIT and result["loss_error"] <= LIMIT, name
+        assert peak_memory(measured(result)) == peak_memory(Trace.load(f"{result['folder']}/predicted.json")), name
 
 
 ODD = {

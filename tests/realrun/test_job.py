@@ -90,7 +90,7 @@ def test_pairs_are_the_ranks_that_talk_in_any_program():
     [("0F0 0B0", ["FB"]), ("0F0 0I0 0W0", ["FIW"]), ("0F0 0B0 0F1 0I1 0W1", ["FB", "FIW"]), ("0F0", ["FB"])],
 )
 def test_calibration_times_the_op_kinds_that_the_programs_have_and_a_whole_backward_where_they_have_none(text, orders):
-    assert job(programs={"x": text}, checked=False).orders() == orders
+    assert job(programs={"x": text}, checked=False).orders(1) == orders
 
 
 def test_validate_refuses_an_invalid_program_unless_told_not_to_check():

@@ -53,7 +53,7 @@ def test_calibration_finds_the_pace_of_links_and_ops_that_was_asked_for(pools, t
         link_s=0.03, link_bytes_per_s=1e6, model=model, out=str(tmp_path),
     )  # fmt: skip
     result = pools(2).run(job)
-    calibration = Calibration.load(result["calibration"])
+    calibration = Calibration.load(result["calibrations"][0])
     assert calibration.message_bytes == 4 * 16 * 32
     assert all(0.004 <= seconds < 0.04 for seconds in calibration.op_seconds["F"]) and len(calibration.op_seconds["F"]) == 2
     assert all(0.006 <= seconds < 0.06 for seconds in calibration.op_seconds["B"])

@@ -1,6 +1,5 @@
 """Our schedules against torch's own lists, op by op. torch needs no processes for that, only a stage's numbers."""
 
-import re
 from types import SimpleNamespace
 
 import pytest
@@ -12,14 +11,15 @@ from simlab.errors import InputError
 
 
 def torch_order(name, ranks, microbatches, chunks):
-    """[per rank] the compute ops, an overlapped pair as its two ops; None where torch refuses the numbers."""
+    """[per rank] torch's text of the compute ops and pairs; None where torch refuses the numbers."""
     facts = {"group_rank": 0, "group_size": ranks, "num_stages": ranks * chunks, "submod": torch.nn.Identity(), "has_backward": True}
     stages = [SimpleNamespace(stage_index=chunk * ranks, group=None, is_first=False, is_last=False, **facts) for chunk in range(chunks)]
     try:
         order = getattr(schedules, name)(stages, microbatches).pipeline_order
     except ValueError:
         return None
-    return [re.findall(r"\d+[FBIW]\d+", " ".join(str(action) for action in order[rank] if action)) for rank in range(ranks)]
+    cells = [[str(action) for action in order[rank] if action] for rank in range(ranks)]
+    return [[cell for cell in row if not cell.endswith("REDUCE_GRAD")] for row in cells]
 
 
 def our_order(name, ranks, microbatches, **options):
@@ -34,8 +34,8 @@ def our_order(name, ranks, microbatches, **options):
 def test_chunked_schedules_are_torchs_op_by_op(ours, theirs, chunks):
     for ranks in range(2, 9):
         for microbatches in range(1, 33):
-            expected = torch_order(theirs, ranks, microbatches, chunks)
-            assert our_order(ours, ranks, microbatches, chunks=chunks) == expected, (ranks, microbatches)
+            if expected := torch_order(theirs, ranks, microbatches, chunks):  # torch has no ragged groups
+                assert our_order(ours, ranks, microbatches, chunks=chunks) == expected, (ranks, microbatches)
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [("zb-v", "ScheduleZBVZeroBubble"), ("dualpipe-v", "ScheduleDualPipeV")])

@@ -44,7 +44,8 @@ def torch_runs(rank, programs):
     return found
 
 
-PROGRAMS = {name: generate(name, 4, 8) for name in SCHEDULES}
+# all but DualPipe: torch's runtime has a stage on one rank, DualPipe on two
+PROGRAMS = {name: generate(name, 4, 8) for name in SCHEDULES if name != "dualpipe"}
 # torch's runtime wants the microbatches in order on the last stage: it keeps losses in a list
 PROGRAMS["a random one with two stages per rank"] = random_program([0, 1, 2, 3, 0, 1, 2, 3], 4, seed=11, in_order=True)
 
