@@ -6,18 +6,24 @@ import torch
 
 from realrun.clock import now
 
+LEAD_S = 1e-3  # longer than a message takes between two processes
+
 
 class HostTimer:
-    """CPU compute: a mark is a reading of the clock."""
+    """CPU compute: a mark, a point in time on this rank's compute stream, is a reading of the clock."""
 
     immediate = True  # a mark's time is known at once
 
     def __init__(self, padding=None):
         self.padding = padding or {}  # {op kind: seconds that the op shall take at least}
 
-    def mark(self):
-        """A point in time on this rank's compute stream."""
-        return now()
+    def begin(self, kind):
+        """The mark of an op's start. A padded op sleeps for a moment before it computes: what ended when it started was a
+        message, as a rule, and its receiver shall not have to wait for a core until this rank has done its math."""
+        start = now()
+        if kind in self.padding:
+            time.sleep(min(LEAD_S, self.padding[kind] / 10))
+        return start
 
     def finish(self, kind, start):
         """The mark of an op's end. Padded compute sleeps here until `start` plus the kind's duration."""
@@ -45,13 +51,16 @@ class CudaTimer:
         torch.cuda.synchronize()
         self._anchor_s = now()
 
-    def mark(self):
+    def begin(self, kind):
+        return self._mark()
+
+    def finish(self, kind, start):
+        return self._mark()
+
+    def _mark(self):
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
-
-    def finish(self, kind, start):
-        return self.mark()
 
     def seconds(self, mark):
         mark.synchronize()

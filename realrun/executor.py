@@ -63,7 +63,7 @@ class Executor:
         self.recorder.write(Record(number, position, WAITING))
         received = {need: self._receive(need, step.op) for need in self.program.needs(step.op) if need.stage != step.op.stage}
         self.recorder.write(Record(number, position, RUNNING))
-        start = self.timer.mark()
+        start = self.timer.begin(step.op.kind)
         result = self.run_op(step.op, *received.values())
         end = self.timer.finish(step.op.kind, start)
         if step.destination is not None:

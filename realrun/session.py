@@ -2,6 +2,7 @@
 
 import json
 import platform
+import tempfile
 import time
 from pathlib import Path
 from statistics import median
@@ -15,13 +16,16 @@ from realrun.compute import CudaTimer, HostTimer
 from realrun.copies import Copies
 from realrun.executor import Executor
 from realrun.job import usable_cores
-from realrun.measure import fit_link, link_times, op_times
+from realrun.measure import fit_link, link_times, op_gaps, op_times, typical
 from realrun.merge import step_trace
 from realrun.model import Stage
 from realrun.recorder import CHECK_STEP, Recorder, Recording
 from realrun.reference import gradient_error, single_process
 from realrun.text import batch
 from simlab.calibration import Calibration
+from simlab.program import Op, Program
+
+GAP_MICROBATCHES = 16
 
 
 class Session:
@@ -64,10 +68,9 @@ class Session:
             executor = self._executor(program, torch.float32, recorder=None)
             tokens, targets = self._batch(program, 0)
             times[stages] = op_times(executor, tokens, targets, self.world, at_once, job.orders(stages))
-        forward_s = median(median(kinds["F"]) for stage_times in times.values() for kinds in stage_times.values())
-        links = link_times(self.channels, job.pairs(), (self.message_shape, torch.float32), rest_s=forward_s)
+        links = link_times(self.channels, job.pairs(), (self.message_shape, torch.float32))
         mine = {"ops": times, "links": [[*pair, samples] for pair, samples in links.items()],
-                "clock": [self.offset_s, self.uncertainty_s]}  # fmt: skip
+                "gaps": self._op_gaps(), "clock": [self.offset_s, self.uncertainty_s]}  # fmt: skip
         everyone = [json.loads(data) for data in gather_bytes(json.dumps(mine).encode())]
         if self.rank != 0:
             return None
@@ -75,6 +78,19 @@ class Session:
         for stages, calibration in calibrations.items():
             calibration.save(job.calibration_path(stages))
         return calibrations
+
+    def _op_gaps(self):
+        """[seconds between two ops of this rank], measured in a step of a pipeline of its own, with one stage of one layer."""
+        visits = [(Op(0, "F", microbatch), Op(0, "B", microbatch)) for microbatch in range(GAP_MICROBATCHES)]
+        program = Program([[op for visit in visits for op in visit]])
+        stage = Stage(self.job.model | {"layers": 1}, 0, 1).to(self.device, torch.float32)
+        padding = self.job.padding(self.world) if self.job.compute == "padded" else None
+        with tempfile.TemporaryDirectory() as folder:
+            recorder = Recorder(Path(folder) / "records", len(program.ranks[0]), self.offset_s)
+            executor = Executor(program, 0, {0: stage}, self.channels, self._timer(padding), recorder, (self.message_shape, torch.float32))
+            gaps = op_gaps(executor, *self._batch(program, 0))
+            recorder.close()
+        return gaps
 
     def _calibration(self, everyone, stages):
         job, seconds, links = self.job, {}, {}
@@ -86,6 +102,7 @@ class Session:
         return Calibration(
             op_seconds={kind: [seconds[stage][kind] for stage in sorted(seconds)] for kind in seconds[0]},
             links=links,
+            op_gap_s=typical([gap for part in everyone for gap in part["gaps"]]),
             message_bytes=job.message_bytes,
             cores=usable_cores() if job.compute == "real" else None,
             metadata={
@@ -174,8 +191,10 @@ class Session:
     def _executor(self, program, dtype, recorder, *, padded=True):
         stages = {stage: Stage(self.job.model, stage, program.stages).to(self.device, dtype) for stage in program.stages_of(self.rank)}
         padding = self.job.padding(program.stages) if padded and self.job.compute == "padded" else None
-        timer = CudaTimer() if self.device.type == "cuda" else HostTimer(padding)
-        return Executor(program, self.rank, stages, self.channels, timer, recorder, (self.message_shape, dtype))
+        return Executor(program, self.rank, stages, self.channels, self._timer(padding), recorder, (self.message_shape, dtype))
+
+    def _timer(self, padding):
+        return CudaTimer() if self.device.type == "cuda" else HostTimer(padding)
 
     def _batch(self, program, step):
         model = self.job.model

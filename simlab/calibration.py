@@ -23,6 +23,8 @@ class Calibration:
     """{"source-destination": {the fields of `Link`}} from ping-pong."""
     message_bytes: int
     """Size of an activation at a stage boundary."""
+    op_gap_s: float = 0.0
+    """Seconds between the end of an op and the start of the next where nothing is waited for or sent."""
     cores: float | None = None
     """Processors that the ranks share while computing; None if each has its own (or sleeps, in padded compute)."""
     metadata: dict = field(default_factory=dict)
@@ -42,7 +44,9 @@ class Calibration:
 
     def predict(self, program):
         """The simulated `Trace` of `program` on the machine that was measured."""
-        trace = simulate(program, self.times(), link=self.link_of_pairs(), message_bytes=self.message_bytes, cores=self.cores)
+        trace = simulate(
+            program, self.times(), link=self.link_of_pairs(), message_bytes=self.message_bytes, cores=self.cores, op_gap_s=self.op_gap_s
+        )
         trace.metadata["calibration"] = asdict(self)
         return trace
 

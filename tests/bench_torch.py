@@ -154,7 +154,7 @@ def pad(stage, timer, loss):
     begun = []
 
     def padded_forward(*args, **kwargs):
-        begun.append(timer.mark())
+        begun.append(timer.begin("F"))
         output = forward(*args, **kwargs)
         if not stage.is_last:
             timer.finish("F", begun.pop())
@@ -167,12 +167,13 @@ def pad(stage, timer, loss):
         return value
 
     def padded_backward(*args, full_backward=True, **kwargs):
-        start = timer.mark()
+        kind = "B" if full_backward else "I"
+        start = timer.begin(kind)
         backward(*args, full_backward=full_backward, **kwargs)
-        timer.finish("B" if full_backward else "I", start)
+        timer.finish(kind, start)
 
     def padded_weight_grad(*args, **kwargs):
-        start = timer.mark()
+        start = timer.begin("W")
         weight_grad(*args, **kwargs)
         timer.finish("W", start)
 

@@ -22,7 +22,7 @@ from simlab.validation import deadlock
 _WIRES = {"serial": SerialWire, "fair": FairWire}
 
 
-def simulate(program, times, *, link=None, message_bytes=0, cores=None, memory=None):
+def simulate(program, times, *, link=None, message_bytes=0, cores=None, memory=None, op_gap_s=0.0):
     """What `program` does when its ops take `times`: a `Trace` that starts at 0 s.
 
     times:         `OpTimes`.
@@ -31,6 +31,7 @@ def simulate(program, times, *, link=None, message_bytes=0, cores=None, memory=N
     cores:         None where every rank has a processor of its own. A number where the ranks share that many
                    (processes on one machine): an op then runs at min(1, cores / running ops) of its speed.
 
+    op_gap_s:      what a rank needs between two ops (to note one and find out the next), s.
     memory:        `OpMemory`; by default a stage holds 1 / (stages per rank) for a microbatch: activations are then counted
                    in what a microbatch takes on a rank that has its equal share of the model.
 
@@ -42,7 +43,7 @@ def simulate(program, times, *, link=None, message_bytes=0, cores=None, memory=N
     Raises `DeadlockError` that names the circle if the program cannot end.
     """
     with _no_garbage_collection():
-        return _Simulation(program, times, Link() if link is None else link, message_bytes, cores, memory).run()
+        return _Simulation(program, times, Link() if link is None else link, message_bytes, cores, memory, op_gap_s).run()
 
 
 @contextmanager
@@ -67,14 +68,17 @@ def _no_garbage_collection():
 class _Simulation:
     """All state of one run."""
 
-    def __init__(self, program, times, link, message_bytes, cores, memory):
+    def __init__(self, program, times, link, message_bytes, cores, memory, op_gap_s):
         if cores is not None and not cores > 0:
             raise InputError(f"{cores!r} cores: give a number above 0")
         if not message_bytes >= 0:
             raise InputError(f"{message_bytes!r} bytes in a message: give 0 or more")
+        if not 0 <= op_gap_s < float("inf"):
+            raise InputError(f"{op_gap_s!r} s between ops: give a finite number of seconds, 0 or more")
         self.program = program
         self.memory = memory or OpMemory(activations=len(program.ranks) / max(1, program.stages), unit=SHARE)
         self.link = link
+        self.op_gap_s = op_gap_s
         self.message_bytes = message_bytes
         self.env = simpy.Environment()
         self.processor = FairShare(self.env, cores) if cores else None
@@ -144,7 +148,8 @@ class _ComputeStream:
     def _ops(self):
         simulation, arrival_s, starts, ends, resume, wires = self.simulation, self.arrival_s, self.starts, self.ends, self.resume, {}
         env, timeout, processor, message_bytes = simulation.env, simulation.env.timeout, simulation.processor, simulation.message_bytes
-        now = ready_s = 0.0  # the latter: when the rank has handed over its last message
+        op_gap_s = simulation.op_gap_s
+        now = ready_s = 0.0  # the latter: when the rank has handed over its last message, and can go on
         for awaited_slots, work_s, outgoing in zip(self.awaited, self.durations, self.outgoing):
             start_s = ready_s if ready_s > now else now
             for slot in awaited_slots:
@@ -164,12 +169,13 @@ class _ComputeStream:
             yield  # until its work is done
             now = env.now
             ends.append(now)
+            ready_s = now + op_gap_s
             for step in outgoing:
                 if (destination := step.destination) not in wires:
                     wires[destination] = simulation.wire(self.rank, destination)
                 wire = wires[destination]
                 wire.send(step, message_bytes, now)
-                ready_s = now + wire.overhead_s
+                ready_s += wire.overhead_s
         yield  # for good
 
     def spans(self):
