@@ -19,6 +19,7 @@ import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,14 +56,12 @@ class Op(NamedTuple):
 class Step(NamedTuple):
     """One op of one rank, with where its inputs come from and where its output goes.
 
-    text:          the op's text form.
     slot:          a number of its own, 0 <= slot < number of ops: its place in `Program.rank_of`.
     awaited_slots: those of the needs that the rank's own earlier ops do not meet; -1 for an op that is not in the program.
     destination:   the rank that gets the result, or None if it stays here.
     """
 
     op: Op
-    text: str
     slot: int
     awaited_slots: tuple[int, ...]
     destination: int | None
@@ -100,12 +99,12 @@ class Program:
     @cached_property
     def stages(self):
         """Number of stages: one more than the highest stage index."""
-        return 1 + max((op.stage for op in self.rank_of), default=-1)
+        return 1 + max(map(itemgetter(0), self.rank_of), default=-1)
 
     @cached_property
     def microbatches(self):
         """Number of microbatches: one more than the highest microbatch index."""
-        return 1 + max((op.microbatch for op in self.rank_of), default=-1)
+        return 1 + max(map(itemgetter(2), self.rank_of), default=-1)
 
     def stages_of(self, rank):
         """The stages that `rank` holds, in ascending order."""
@@ -150,25 +149,28 @@ class Program:
 
         Works on invalid programs too: a need that nobody meets is awaited for ever.
         """
-        slots = {op: slot for slot, op in enumerate(self.rank_of)}
-        kinds = {op[:2] for op in self.rank_of}
-        rules = {pair: (self._sources(*pair), self._target(*pair)) for pair in kinds}  # the same for all microbatches
-        return [list(self._steps(ops, rank, slots, rules)) for rank, ops in enumerate(self.ranks)]
+        columns = {}  # (stage, kind): {microbatch: slot}
+        for slot, (stage, kind, microbatch) in enumerate(self.rank_of):
+            columns.setdefault((stage, kind), {})[microbatch] = slot
+        backwards = {(stage, BACKWARD): self._backwards(stage, columns) for stage in {stage for stage, _ in columns}}
+        rules, places = {}, columns | backwards
+        for pair, column in columns.items():  # the columns of itself, of the one or two ops that it needs, and of the op that uses it
+            first, second, *_ = [*(places.get(source, {}) for source in self._sources(*pair)), None, None]
+            rules[pair] = column, first, second, places.get(self._target(*pair), {})
+        owners = list(self.rank_of.values())
+        return [_steps(ops, rank, rules, owners) for rank, ops in enumerate(self.ranks)]
 
-    def _steps(self, ops, rank, slots, rules):
-        """Works on plain tuples, which are equal to `Op`s and cheaper to make: a large program has hundreds of thousands."""
-        own, rank_of, kind_of = set(), self.rank_of, self._kind
-        for op in ops:
-            stage, kind, microbatch = op
-            sources, target = rules[stage, kind]
-            needs = [(other, kind_of(other, what, microbatch), microbatch) for other, what in sources]
-            awaited_slots = tuple([slots.get(need, -1) for need in needs if need not in own])
-            destination = None
-            if target is not None:
-                destination = rank_of.get((target[0], kind_of(*target, microbatch), microbatch))
-            own.add(op)
-            text = f"{stage}{kind}{microbatch}"
-            yield tuple.__new__(Step, (op, text, slots[op], awaited_slots, None if destination == rank else destination))
+    def _backwards(self, stage, columns):
+        """{microbatch: slot of the op that makes its input gradient}, see `_kind`."""
+        whole, split, rest = (columns.get((stage, kind), {}) for kind in "BIW")
+        if not whole or not (split or rest):
+            return whole or split
+        return {m: slot for m, slot in whole.items() if m not in rest} | split
+
+    @cached_property
+    def texts(self):
+        """[by slot] the text form of each op."""
+        return [f"{stage}{kind}{microbatch}" for stage, kind, microbatch in self.rank_of]
 
     def unpaired(self):
         """The same ops in the same order, none of them beside another."""
@@ -228,6 +230,31 @@ class Program:
 
     def _cells(self, ops):
         return [f"({op};{next(ops)})OVERLAP_F_B" if op in self.paired else str(op) for op in ops]
+
+
+def _steps(ops, rank, rules, owners):
+    """[`Step` of each of `ops`], see `Program.lowered`. A large program has hundreds of thousands: nothing is hashed but numbers."""
+    done, steps = bytearray(len(owners)), []
+    for op in ops:
+        stage, kind, microbatch = op
+        own, first, second, users = rules[stage, kind]
+        awaited_slots, destination = (), None
+        if first is not None:
+            need = first.get(microbatch, -1)
+            if need < 0 or not done[need]:
+                awaited_slots = (need,)
+            if second is not None:
+                need = second.get(microbatch, -1)
+                if need < 0 or not done[need]:
+                    awaited_slots += (need,)
+        if microbatch in users:
+            destination = owners[users[microbatch]]
+            if destination == rank:
+                destination = None
+        slot = own[microbatch]
+        done[slot] = True
+        steps.append(tuple.__new__(Step, (op, slot, awaited_slots, destination)))
+    return steps
 
 
 def _parse_cell(cell, rank, at):

@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from simlab.errors import DeadlockError, ProgramError
+from simlab.garbage import no_garbage_collection
 from simlab.program import Op
 
 
@@ -25,6 +26,7 @@ class Wait(NamedTuple):
     has_run: bool
 
 
+@no_garbage_collection()
 def validate(program):
     """Return `program` if it keeps every rule; else raise `ProgramError` (or `DeadlockError`) for the first broken one."""
     for error in errors(program):
@@ -55,7 +57,7 @@ def _empty_ranks(program):
 
 
 def _each_stage_held(program):
-    held = {op.stage for op in program.rank_of}
+    held = set(map(itemgetter(0), program.rank_of))
     for stage in range(program.stages):
         if stage not in held:
             yield ProgramError(f"stage {stage} is on no rank, but there is a stage {program.stages - 1}")
@@ -87,9 +89,10 @@ def _all_needs_come_from_other_stages(program):
     """Whether each op's needs have run before it on its own rank, or are those of another stage on another rank."""
     owners = list(program.rank_of.items())
     for rank, steps in enumerate(program.lowered):
-        for step in steps:
-            for slot in step.awaited_slots:
-                if slot < 0 or owners[slot][1] == rank or owners[slot][0][0] == step.op[0]:
+        for op, _, awaited_slots, _ in steps:
+            for slot in awaited_slots:
+                need, holder = owners[slot]
+                if slot < 0 or holder == rank or need[0] == op[0]:
                     return False
     return True
 
@@ -152,10 +155,14 @@ def reachable_positions(program):
         rank = ready.pop()
         steps, at = program.lowered[rank], position[rank]
         while at < len(steps):
-            _, _, slot, awaited_slots, _ = steps[at]
-            missing = [awaited for awaited in awaited_slots if not done[awaited]]
-            if missing:
-                waiting.setdefault(missing[0], []).append(rank)
+            _, slot, awaited_slots, _ = steps[at]
+            missing = None
+            for awaited in awaited_slots:
+                if not done[awaited]:
+                    missing = awaited
+                    break
+            if missing is not None:
+                waiting.setdefault(missing, []).append(rank)
                 break
             done[slot] = True
             at += 1

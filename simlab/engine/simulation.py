@@ -5,8 +5,6 @@ then costs one event, and a rank that stands waiting costs none. That is what ma
 fraction of a second (`make bench`).
 """
 
-import gc
-from contextlib import contextmanager
 from itertools import accumulate, compress, repeat
 
 import simpy
@@ -14,6 +12,7 @@ import simpy
 from simlab.cost import OpMemory
 from simlab.engine.sharing import FairShare, FairWire, SerialWire
 from simlab.errors import InputError
+from simlab.garbage import no_garbage_collection
 from simlab.hardware import Link
 from simlab.program import LIVE_CHANGE
 from simlab.trace import ACTIVATIONS, COMPUTE, LIVE, SEND, SHARE, MemoryPoint, Span, Trace, rows
@@ -42,27 +41,8 @@ def simulate(program, times, *, link=None, message_bytes=0, cores=None, memory=N
 
     Raises `DeadlockError` that names the circle if the program cannot end.
     """
-    with _no_garbage_collection():
+    with no_garbage_collection():
         return _Simulation(program, times, Link() if link is None else link, message_bytes, cores, memory, op_gap_s).run()
-
-
-@contextmanager
-def _no_garbage_collection():
-    """A run makes a few long-lived objects per op and no garbage; looking for some would take a third of its time.
-
-    Freezing and unfreezing at the end moves what was made to the collector's oldest generation unsearched: else the
-    first collection after the run would do all that was saved.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            if not gc.get_freeze_count():
-                gc.freeze()
-                gc.unfreeze()
-            gc.enable()
 
 
 class _Simulation:
@@ -101,9 +81,10 @@ class _Simulation:
         if link is None:
             raise InputError(f"no link from rank {source} to rank {destination}, but the program sends along it")
         receiver, messages, message_bytes = self.streams[destination], self.messages, self.message_bytes
+        texts = self.program.texts
 
         def deliver(step, sent_s, arrival_s):
-            messages.append((source, SEND, step.text, sent_s, arrival_s, message_bytes, destination))
+            messages.append((source, SEND, texts[step.slot], sent_s, arrival_s, message_bytes, destination))
             receiver.arrival_s[step.slot] = arrival_s
             if receiver.waiting_for == step.slot:
                 receiver.waiting_for = None
@@ -128,14 +109,16 @@ class _ComputeStream:
     def __init__(self, simulation, rank, steps, durations, paired):
         self.simulation = simulation
         self.rank = rank
-        self.steps = steps
+        self.steps = list(steps)
         self.durations = durations
-        self.awaited = [step.awaited_slots for step in steps]
-        self.outgoing = [() if step.destination is None else (step,) for step in steps]  # what is sent when an op ends
-        for at, step in enumerate(steps):
+        self.held_back = {}  # slot of the backward of a pair: the forward, whose result is sent with its own
+        for at, step in enumerate(steps if paired else ()):
             if step.op in paired:  # start together, send together
-                self.awaited[at] += self.awaited[at + 1]
-                self.outgoing[at], self.outgoing[at + 1] = (), self.outgoing[at] + self.outgoing[at + 1]
+                both = step.awaited_slots + steps[at + 1].awaited_slots
+                self.steps[at] = step._replace(awaited_slots=both, destination=None)
+                if step.destination is not None:
+                    self.held_back[steps[at + 1].slot] = step
+        self.wires = {}  # by destination
         self.starts, self.ends = [], []
         self.arrival_s = {}  # slot of an op of another rank: when its result can be used here
         self.waiting_for = None  # slot of the op without whose result this rank stands still
@@ -146,11 +129,12 @@ class _ComputeStream:
         self.resume(None)
 
     def _ops(self):
-        simulation, arrival_s, starts, ends, resume, wires = self.simulation, self.arrival_s, self.starts, self.ends, self.resume, {}
-        env, timeout, processor, message_bytes = simulation.env, simulation.env.timeout, simulation.processor, simulation.message_bytes
-        op_gap_s = simulation.op_gap_s
+        simulation, arrival_s, starts, ends, resume, send = self.simulation, self.arrival_s, self.starts, self.ends, self.resume, self._send
+        env, timeout, processor, op_gap_s = simulation.env, simulation.env.timeout, simulation.processor, simulation.op_gap_s
+        held_back = self.held_back
         now = ready_s = 0.0  # the latter: when the rank has handed over its last message, and can go on
-        for awaited_slots, work_s, outgoing in zip(self.awaited, self.durations, self.outgoing):
+        for step, work_s in zip(self.steps, self.durations):
+            _, own_slot, awaited_slots, destination = step
             start_s = ready_s if ready_s > now else now
             for slot in awaited_slots:
                 if slot not in arrival_s:
@@ -170,16 +154,22 @@ class _ComputeStream:
             now = env.now
             ends.append(now)
             ready_s = now + op_gap_s
-            for step in outgoing:
-                if (destination := step.destination) not in wires:
-                    wires[destination] = simulation.wire(self.rank, destination)
-                wire = wires[destination]
-                wire.send(step, message_bytes, now)
-                ready_s += wire.overhead_s
+            if destination is not None:
+                ready_s += send(step, now)
+            if own_slot in held_back:
+                ready_s += send(held_back[own_slot], now)
         yield  # for good
 
+    def _send(self, step, now):
+        """Hand `step`'s result to the wire; the seconds that this takes the rank."""
+        wire = self.wires.get(step.destination)
+        if wire is None:
+            wire = self.wires[step.destination] = self.simulation.wire(self.rank, step.destination)
+        wire.send(step, self.simulation.message_bytes, now)
+        return wire.overhead_s
+
     def spans(self):
-        texts = [step.text for step in self.steps]
+        texts = [self.simulation.program.texts[step.slot] for step in self.steps]
         return rows(Span, zip(repeat(self.rank), repeat(COMPUTE), texts, self.starts, self.ends, repeat(0), repeat(-1)))
 
     def memory_points(self):

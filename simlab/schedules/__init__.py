@@ -3,6 +3,7 @@
 from inspect import signature
 
 from simlab.errors import InputError
+from simlab.garbage import no_garbage_collection
 from simlab.schedules.building_blocks import v_half, v_min
 from simlab.schedules.dualpipe import dualpipe, dualpipe_v
 from simlab.schedules.eager import eager_1f1b
@@ -39,6 +40,7 @@ LARGEST = 1_000_000  # stages x microbatches: beyond it a mistyped number would 
 __all__ = ["ALIASES", "CHUNKED", "OPTIONS", "SCHEDULES", "WITHOUT_FLUSH", "generate"]
 
 
+@no_garbage_collection()
 def generate(name, stages, microbatches, **options):
     """The program of the schedule `name`.
 

@@ -14,7 +14,7 @@ from collections import deque
 from itertools import permutations, product
 from typing import NamedTuple
 
-from simlab.program import LIVE_CHANGE, Op, Program
+from simlab.program import Op, Program
 
 INTERVAL = 6  # units of time from one microbatch to the next
 PASSES = {"v-half": (2, 1, 2, 1), "v-min": (1, 1, 1, 1)}  # units from rank to rank: F down, F up, I down, I up
@@ -47,47 +47,44 @@ def v_min(ranks, microbatches):
 def _repeated(name, ranks, microbatches):
     blocks = _tightest(ranks, PASSES[name])
     orders = [_forwards_and_input_grads(rank, ranks, block, microbatches) for rank, block in enumerate(blocks)]
-    return Program(_with_weight_grads(orders, max(map(_held, blocks))), name=name)
+    return Program(_with_weight_grads(orders, microbatches, max(map(_held, blocks))), name=name)
 
 
 def _forwards_and_input_grads(rank, ranks, block, microbatches):
-    """The F and I of one rank in the order of the repeated block."""
+    """The F and I of one rank in the order of the repeated block: in round n, an op that starts k intervals late is on n - k."""
     first, second = rank, 2 * ranks - 1 - rank
-    pattern = [(block.f0, first, "F"), (block.f1, second, "F"), (block.i1, second, "I"), (block.i0, first, "I")]
-    timed = [(start + INTERVAL * m, Op(stage, kind, m)) for m in range(microbatches) for start, stage, kind in pattern]
-    return [op for _, op in sorted(timed)]
+    starts = [(block.f0, first, "F"), (block.f1, second, "F"), (block.i1, second, "I"), (block.i0, first, "I")]
+    pattern = sorted((start % INTERVAL, start // INTERVAL, stage, kind) for start, stage, kind in starts)
+    rounds = range(microbatches + max(start // INTERVAL for start, _, _ in starts))
+    return [Op(stage, kind, n - late) for n in rounds for _, late, stage, kind in pattern if 0 <= n - late < microbatches]
 
 
-def _with_weight_grads(orders, most_held):
+def _with_weight_grads(orders, microbatches, most_held):
     """The ops of each rank: those of `orders`, and a W wherever the rank would have to wait or hold more than `most_held`.
 
     That is found out by running them, all ops one unit long. In the steady state W falls into the block's own slots; at the
     end of the step, where the input gradients drain, W fills what would be bubble.
     """
-    stages = 2 * len(orders)
+    stages, never = 2 * len(orders), float("inf")
     ranks = [deque(order) for order in orders]
     programs, pending, held = [[] for _ in orders], [deque() for _ in orders], [0] * len(orders)
-    ended_at, now, later = {}, 0, float("inf")  # the first by op
-
-    def can_run(stage, kind, microbatch):
-        if kind == "F":
-            return stage == 0 or ended_at.get((stage - 1, "F", microbatch), later) <= now
-        source = (stage, "F", microbatch) if stage == stages - 1 else (stage + 1, "I", microbatch)
-        return ended_at.get(source, later) <= now
-
+    forward_ended = [[0] * microbatches] + [[never] * microbatches for _ in range(stages)]  # [stage + 1][microbatch]
+    gradient_ended = [[never] * microbatches for _ in range(stages)] + [forward_ended[-1]]  # of the last one's loss: its F's end
+    now = 0
     while any(ranks) or any(pending):
         for rank, order in enumerate(ranks):
-            if order and can_run(*order[0]) and not (order[0].kind == "F" and held[rank] >= most_held):
-                op = order.popleft()
+            stage, kind, microbatch = order[0] if order else (0, "", 0)
+            if kind == "F" and held[rank] < most_held and forward_ended[stage][microbatch] <= now:
+                forward_ended[stage + 1][microbatch] = now + 1
+                held[rank] += 1
+                programs[rank].append(order.popleft())
+            elif kind == "I" and gradient_ended[stage + 1][microbatch] <= now:
+                gradient_ended[stage][microbatch] = now + 1
+                pending[rank].append(Op(stage, "W", microbatch))
+                programs[rank].append(order.popleft())
             elif pending[rank]:
-                op = pending[rank].popleft()
-            else:
-                continue
-            programs[rank].append(op)
-            ended_at[op] = now + 1
-            held[rank] += LIVE_CHANGE[op.kind]
-            if op.kind == "I":
-                pending[rank].append(Op(op.stage, "W", op.microbatch))
+                held[rank] -= 1
+                programs[rank].append(pending[rank].popleft())
         now += 1
     return programs
 

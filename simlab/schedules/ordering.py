@@ -12,17 +12,18 @@ def numbered(phases, microbatches):
     run and whose W has not; with the stage None, the oldest of any stage. Ops of microbatches beyond the last one
     are left out: a pattern made for more microbatches serves fewer.
     """
-    counts, pending, ops = {}, deque(), []
-    for stage, kind in phases:
+    counts, pending, ops = {}, {}, []  # the first by (stage, direction); the second by stage: (the place of its I, microbatch)
+    for at, (stage, kind) in enumerate(phases):
         if kind == "W":
-            op = next(op for op in pending if stage in (None, op.stage))
-            pending.remove(op)
+            if stage is None:
+                stage = min((queue[0], stage) for stage, queue in pending.items() if queue)[1]
+            _, microbatch = pending[stage].popleft()
         else:
             direction = (stage, "F" if kind == "F" else "B")
-            op = Op(stage, kind, counts.get(direction, 0))
-            counts[direction] = op.microbatch + 1
+            microbatch = counts.get(direction, 0)
+            counts[direction] = microbatch + 1
             if kind == "I":
-                pending.append(Op(stage, "W", op.microbatch))
-        if op.microbatch < microbatches:
-            ops.append(op)
+                pending.setdefault(stage, deque()).append((at, microbatch))
+        if microbatch < microbatches:
+            ops.append(Op(stage, kind, microbatch))
     return ops

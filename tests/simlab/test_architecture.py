@@ -12,7 +12,7 @@ PACKAGE = Path(simlab.__file__).parent
 
 # a module may import simlab's modules of the rows above its own, and of its own package
 ORDER = [
-    {"errors", "units"},
+    {"errors", "garbage", "units"},
     {"hardware", "partition", "trace"},
     {"program"},
     {"validation", "schedules"},
