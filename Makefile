@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 LOCKED := PIP_CONSTRAINT=requirements.lock $(BIN)/python -m pip install --quiet --disable-pip-version-check
-DEMO := --schedule gpipe,1f1b --pp 4 --microbatches 8 --forward-ms 20
+DEMO := --pp 4 --microbatches 8 --forward-ms 20 --schedule gpipe,1f1b
 
 .PHONY: help demo test lab bench check browser notebooks record clean
 
@@ -35,7 +35,7 @@ notebooks: .venv/all ## execute the lessons in place: still pictures in, widget 
 	$(BIN)/python tests/clean_notebooks.py notebooks/*.ipynb
 
 record: .venv/real ## record anew the run that the README and the lessons show
-	$(BIN)/python -m realrun $(DEMO) --out out/record
+	$(BIN)/python -m realrun $(DEMO),interleaved-1f1b,zb-h1,zb-v --out out/record
 	$(BIN)/python assets/record.py out/record
 
 clean: ## remove everything that was made here, the environment too

@@ -16,8 +16,11 @@ def main(folder):
     """Copy calibration and traces of `folder` to assets/recorded and draw the pictures."""
     kept = HERE / "recorded"
     kept.mkdir(exist_ok=True)
-    shutil.copy(folder / "calibration.json", kept)
-    for name in ("gpipe", "1f1b"):
+    for old in kept.glob("*.json"):
+        old.unlink()
+    for calibration in folder.glob("calibration*.json"):
+        shutil.copy(calibration, kept)
+    for name in (path.name for path in folder.iterdir() if path.is_dir()):
         for label in ("predicted", "measured"):
             shutil.copy(folder / name / f"{label}.json", kept / f"{name}-{label}.json")
     pair = [sl.Trace.load(kept / f"1f1b-{label}.json") for label in ("predicted", "measured")]

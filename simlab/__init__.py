@@ -23,7 +23,9 @@ from simlab.errors import DeadlockError, InputError, ProgramError, SimlabError
 from simlab.hardware import Link
 from simlab.partition import best_partition, even_partition, stage_work
 from simlab.program import Op, Program
+from simlab.puzzle import Puzzle, Verdict
 from simlab.schedules import generate
+from simlab.schedules.closed_forms import closed_bubble_s
 from simlab.survey import survey, survey_table
 from simlab.trace import MemoryPoint, Span, Trace
 from simlab.validation import validate
@@ -32,7 +34,7 @@ from simlab.views import timeline
 __version__ = "0.1.0"
 __all__ = [
     "Breach", "Bubble", "Calibration", "Comparison", "DeadlockError", "Gap", "InputError", "Link", "MemoryPoint", "Op", "OpMemory",
-    "OpTimes", "Program", "ProgramError", "SimlabError", "Span", "Staleness", "Trace", "best_partition", "breaches", "bubble",
-    "busy_s", "compare", "critical_path", "even_partition", "gaps", "generate", "idle_s", "memory_curve", "peak_memory", "simulate",
-    "stage_work", "staleness", "survey", "survey_table", "timeline", "validate",
+    "OpTimes", "Program", "ProgramError", "Puzzle", "SimlabError", "Span", "Staleness", "Trace", "Verdict", "best_partition",
+    "breaches", "bubble", "busy_s", "closed_bubble_s", "compare", "critical_path", "even_partition", "gaps", "generate", "idle_s",
+    "memory_curve", "peak_memory", "simulate", "stage_work", "staleness", "survey", "survey_table", "timeline", "validate",
 ]  # fmt: skip

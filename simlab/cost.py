@@ -20,7 +20,7 @@ class OpTimes:
     forward_s: float | tuple[float, ...] | None = None
     """F, seconds."""
     backward_s: float | tuple[float, ...] | None = None
-    """B, the full backward, seconds."""
+    """B, the full backward, seconds; None: I + W, where those are given."""
     input_grad_s: float | tuple[float, ...] | None = None
     """I, the backward down to the input gradient, seconds."""
     weight_grad_s: float | tuple[float, ...] | None = None
@@ -90,6 +90,8 @@ class OpTimes:
 
     def _seconds(self, stage, kind):
         value = getattr(self, FIELD_OF_KIND[kind])
+        if kind == "B" and None not in (self.input_grad_s, self.weight_grad_s) and value is None:
+            return self._seconds(stage, "I") + self._seconds(stage, "W")
         if value is None:
             raise InputError(f"the program has {kind} ops, but {FIELD_OF_KIND[kind]} is not given")
         return _of_stage(value, stage, FIELD_OF_KIND[kind])

@@ -1,5 +1,6 @@
 """What a rank holds over time."""
 
+from math import isclose
 from typing import NamedTuple
 
 from simlab.trace import ACTIVATIONS, LIVE
@@ -11,7 +12,7 @@ def memory_curve(trace, rank, category=LIVE):
     times, amounts = [trace.start_s], [0.0]
     for point in trace.memory:
         if point.rank == rank and point.category == category:
-            if len(times) > 1 and times[-1] == point.time_s:  # given back and taken at once: no time in between
+            if len(times) > 1 and isclose(times[-1], point.time_s):  # given back and taken at once: no time in between
                 amounts[-1] = point.amount
             else:
                 times.append(point.time_s)

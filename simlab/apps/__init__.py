@@ -1,5 +1,7 @@
 """Interactive lessons' parts: ipywidgets over the public API, no logic of their own."""
 
+from simlab.apps.cells import ms, percent, say, table
 from simlab.apps.pipeline import PipelineExplorer
+from simlab.apps.puzzle import PuzzleBoard
 
-__all__ = ["PipelineExplorer"]
+__all__ = ["PipelineExplorer", "PuzzleBoard", "ms", "percent", "say", "table"]

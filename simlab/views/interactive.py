@@ -11,11 +11,12 @@ BAR_GAP = 0.15  # of the distance between rows
 IDLE, PATH, CAP = "idle", "critical path", "cap"
 
 
-def figure(traces, *, make=go.Figure, ranks=None, critical_path=False):
+def figure(traces, *, make=go.Figure, ranks=None, critical_path=False, kinds=None):
     """A plotly figure of `traces` under each other on one time axis, each with its memory strip. Idle time says what it waited for.
 
     make:          the class to make it of, e.g. `plotly.graph_objects.FigureWidget`.
     ranks:         how many rows it has room for, if `update` shall show more than `traces` have.
+    kinds:         likewise the op kinds, "FIW" say; None: those of `traces`.
     critical_path: whether to outline the ops of the critical path, join them by a line, and fade the others.
     """
     ranks = ranks or max(trace.ranks for trace in traces)
@@ -26,7 +27,7 @@ def figure(traces, *, make=go.Figure, ranks=None, critical_path=False):
         height=total_px + 110, margin={"l": 70, "r": 20, "t": 70, "b": 40}, template="plotly_white", barmode="overlay", bargap=BAR_GAP,
         legend={"orientation": "h", "x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom"},
     )  # fmt: skip
-    kinds = [kind for kind in COLOURS if any(kind in view.kinds for view in scenes(traces))]
+    kinds = [kind for kind in COLOURS if any(kind in view.kinds for view in scenes(traces)) or kind in (kinds or ())]
     for number in range(len(traces)):
         _add_empty(picture, number, kinds, ranks, critical_path)
     picture.update_xaxes(title_text="time, ms", row=len(heights))
