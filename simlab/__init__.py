@@ -1,19 +1,8 @@
 """simlab: simulate how large models are trained on many GPUs. Needs only simpy; pictures need matplotlib or plotly."""
 
 from simlab.analysis import (
-    Breach,
-    Bubble,
-    Gap,
-    Staleness,
-    breaches,
-    bubble,
-    busy_s,
-    critical_path,
-    gaps,
-    idle_s,
-    memory_curve,
-    peak_memory,
-    staleness,
+    Breach, Bubble, Gap, Staleness, breaches, bubble, busy_s, critical_path, gaps, idle_s, memory_curve, peak_memory, staleness,
+    steady_idle,
 )  # fmt: skip
 from simlab.calibration import Calibration
 from simlab.comparison import Comparison, compare
@@ -36,5 +25,6 @@ __all__ = [
     "Breach", "Bubble", "Calibration", "Comparison", "DeadlockError", "Gap", "InputError", "Link", "MemoryPoint", "Op", "OpMemory",
     "OpTimes", "Program", "ProgramError", "Puzzle", "SimlabError", "Span", "Staleness", "Trace", "Verdict", "best_partition",
     "breaches", "bubble", "busy_s", "closed_bubble_s", "compare", "critical_path", "even_partition", "gaps", "generate", "idle_s",
-    "memory_curve", "peak_memory", "simulate", "stage_work", "staleness", "survey", "survey_table", "timeline", "validate",
+    "memory_curve", "peak_memory", "simulate", "stage_work", "staleness", "steady_idle", "survey", "survey_table", "timeline",
+    "validate",
 ]  # fmt: skip

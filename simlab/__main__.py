@@ -134,14 +134,17 @@ def simulate(arguments):
         result |= {"fits": not breaches, "breaches": [breach._asdict() for breach in breaches]}
         for breach in breaches:
             print(f"over the cap of {arguments.activation_cap:g}: {breach}", file=sys.stderr)
+    if arguments.explain:
+        result["gaps"] = [gap._asdict() | {"text": str(gap)} for gap in sl.gaps(trace)]
+        result["critical_path"] = [f"{span.stream} {span.op}" for span in sl.critical_path(trace)]
     if program.name in WITHOUT_FLUSH:
-        result |= sl.staleness(program)._asdict()
+        result |= sl.staleness(program)._asdict() | {"steady_idle": sl.steady_idle(trace)}
     if arguments.trace:
         _write(arguments.trace, lambda path: trace.save(path))
     if arguments.perfetto:
         _write(arguments.perfetto, lambda path: path.write_text(timeline(trace, renderer="perfetto"), encoding="utf-8"))
     if arguments.picture:
-        _write(arguments.picture, lambda path: timeline(trace).savefig(path))
+        _write(arguments.picture, lambda path: timeline(trace, critical_path=arguments.explain).savefig(path))
     if arguments.json:
         _print_json(result)
     else:
@@ -220,6 +223,14 @@ def _summary(result):
         lines.append(f"work of each stage       {result['stage_work']}   in layers")
     if "weight_versions" in result:
         lines.append(f"weight versions          {result['weight_versions']}   staleness {result['staleness']} updates")
+        if result["steady_idle"] is not None:
+            lines.append(f"idle while it is full    {result['steady_idle']:.4f}   of all ranks' time: all there is without a flush")
+    if "gaps" in result:
+        longest = sorted(result["gaps"], key=lambda gap: gap["start_s"] - gap["end_s"])[:10]
+        lines += [f"longest idle times, {len(longest)} of {len(result['gaps'])}:", *(f"  {gap['text']}" for gap in longest)]
+        lines.append(
+            "critical path            " + " → ".join(name.split()[1] for name in result["critical_path"] if name.startswith("compute"))
+        )
     return "\n".join(lines)
 
 
@@ -269,6 +280,7 @@ def parser():
     layers.add_argument("--embedding", type=float, default=0.0, metavar="X", help="work of the embedding, in layers (default 0)")
     layers.add_argument("--head", type=float, default=0.0, metavar="X", help="work of head and loss, in layers (default 0)")
     layers.add_argument("--partition", choices=("even", "best"), help="equally many layers a stage (default), or the best contiguous cut")
+    command.add_argument("--explain", action="store_true", help="say what idle time waited for; show the critical path")
     command.add_argument("--picture", metavar="X.png", help="draw the timeline and the memory strip (needs matplotlib)")
     command.add_argument("--trace", metavar="X.json", help="write the trace, see simlab.Trace")
     command.add_argument("--perfetto", metavar="X.json", help="write the trace for https://ui.perfetto.dev")

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from simlab.errors import InputError
+from simlab.program import Op
 
 
 class Bubble(NamedTuple):
@@ -54,3 +55,17 @@ def longest_span(trace):
         last[span.rank] = max(last.get(span.rank, span.end_s), span.end_s)
     spans = {rank: last[rank] - first[rank] for rank in first}
     return max(spans.items(), key=lambda item: item[1])
+
+
+def steady_idle(trace):
+    """The idle share of all ranks while the pipeline is full: from the end of rank 0's first backward to the start of its last forward.
+
+    What is left of the bubble where batches follow each other without a flush. None if the first backward ends after that.
+    """
+    ops = [(Op.parse(span.op).kind, span) for span in trace.compute(0)]
+    start_s = min((span.end_s for kind, span in ops if kind in "BI"), default=float("inf"))
+    end_s = max((span.start_s for kind, span in ops if kind == "F"), default=0.0)
+    if end_s <= start_s:
+        return None
+    busy_s = sum(max(0.0, min(span.end_s, end_s) - max(span.start_s, start_s)) for span in trace.compute())
+    return 1 - busy_s / (trace.ranks * (end_s - start_s))

@@ -63,6 +63,16 @@ def test_simulate_json_has_the_documented_figures(capsys):
     assert result["idle_s"] == pytest.approx([0.18] * 4)
 
 
+def test_explain_names_what_idle_time_waited_for_and_the_critical_path(capsys, tmp_path):
+    picture = tmp_path / "explained.png"
+    result = one_object(run(capsys, f"{SIMULATE} --p2p-ms 5 --explain --json --picture {picture}")[1])
+    assert sum(gap["end_s"] - gap["start_s"] for gap in result["gaps"]) == pytest.approx(sum(result["idle_s"]))
+    assert result["gaps"][0]["text"] == "rank 0 idle 150.0 ms from 80.0 ms: 0B0 waited for 1B0 on rank 1 (computing)"
+    assert result["critical_path"][:3] == ["compute 0F0", "send 0F0", "compute 1F0"] and result["critical_path"][-1] == "compute 0B7"
+    assert picture.stat().st_size > 10_000
+    assert "critical path 0F0 → 1F0 → 2F0 → 3F0 → 3B0" in " ".join(run(capsys, f"{SIMULATE} --p2p-ms 5 --explain")[1].split())
+
+
 def test_simulate_takes_a_message_time(capsys):
     assert one_object(run(capsys, f"{SIMULATE} --p2p-ms 5 --json")[1])["step_s"] == pytest.approx(0.740)
 
