@@ -1,7 +1,19 @@
 """simlab: simulate how large models are trained on many GPUs. Needs only simpy; pictures need matplotlib or plotly."""
 
 from simlab.analysis import (
-    Breach, Bubble, Gap, Staleness, breaches, bubble, busy_s, critical_path, gaps, idle_s, memory_curve, peak_memory, staleness,
+    Breach,
+    Bubble,
+    Gap,
+    Staleness,
+    breaches,
+    bubble,
+    busy_s,
+    critical_path,
+    gaps,
+    idle_s,
+    memory_curve,
+    peak_memory,
+    staleness,
     steady_idle,
 )  # fmt: skip
 from simlab.calibration import Calibration
@@ -10,6 +22,7 @@ from simlab.cost import OpMemory, OpTimes
 from simlab.engine import simulate
 from simlab.errors import DeadlockError, InputError, ProgramError, SimlabError
 from simlab.hardware import Link
+from simlab.model_states import model_states, most_parameters
 from simlab.partition import best_partition, even_partition, stage_work
 from simlab.program import Op, Program
 from simlab.puzzle import Puzzle, Verdict
@@ -25,6 +38,6 @@ __all__ = [
     "Breach", "Bubble", "Calibration", "Comparison", "DeadlockError", "Gap", "InputError", "Link", "MemoryPoint", "Op", "OpMemory",
     "OpTimes", "Program", "ProgramError", "Puzzle", "SimlabError", "Span", "Staleness", "Trace", "Verdict", "best_partition",
     "breaches", "bubble", "busy_s", "closed_bubble_s", "compare", "critical_path", "even_partition", "gaps", "generate", "idle_s",
-    "memory_curve", "peak_memory", "simulate", "stage_work", "staleness", "steady_idle", "survey", "survey_table", "timeline",
-    "validate",
+    "memory_curve", "model_states", "most_parameters", "peak_memory", "simulate", "stage_work", "staleness", "steady_idle",
+    "survey", "survey_table", "timeline", "validate",
 ]  # fmt: skip

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import simlab as sl
 from simlab.errors import InputError, SimlabError
+from simlab.model_states import RECIPES, STAGES, model_states, parameter_count
 from simlab.partition import best_partition, even_partition, stage_work
 from simlab.program import WEIGHT_GRAD_MEMORY
 from simlab.schedules import ALIASES, CHUNKED, SCHEDULES, WITHOUT_FLUSH
@@ -168,6 +169,25 @@ def schedules(arguments):
     return 0
 
 
+def memory(arguments):
+    """Model states per rank (parameters, gradients, optimizer) under ZeRO."""
+    count = parameter_count(arguments.params)
+    largest = parameter_count(arguments.largest_layer) if arguments.largest_layer else 0
+    states = model_states(count, arguments.dp, zero=arguments.zero, recipe=arguments.recipe, largest_layer=largest)
+    facts = {"parameters": count, "dp": arguments.dp, "zero": arguments.zero, "recipe": arguments.recipe}
+    result = facts | {"bytes": states._asdict(), "total_bytes": states.total, "bytes_per_parameter": states.total / count}
+    if arguments.json:
+        _print_json(result)
+        return 0
+    print(f"{arguments.recipe}: {RECIPES[arguments.recipe].text}")
+    print(f"{count:g} parameters on {arguments.dp} data-parallel ranks, GB = 1e9 bytes on each; activations not included")
+    for stage in RECIPES[arguments.recipe].stages:
+        states = model_states(count, arguments.dp, zero=stage, recipe=arguments.recipe, largest_layer=largest)
+        parts = ", ".join(f"{name} {value / 1e9:.4g}" for name, value in states._asdict().items() if value)
+        print(f"{'>' if stage == arguments.zero else ' '} ZeRO-{stage} ({STAGES[stage]}): {states.total / 1e9:.4g} GB = {parts}")
+    return 0
+
+
 def _row(row):
     """What is known of a `Row`, as plain values."""
     facts = {field: value for field, value in vars(row).items() if field != "trace" and value is not None}
@@ -291,6 +311,14 @@ def parser():
     _add_times(command)
     command.add_argument("--picture", metavar="X.png", help="draw them under each other on one time axis (needs matplotlib)")
     command.set_defaults(run=schedules)
+
+    command = commands.add_parser("memory", help="bytes of model states per rank, under ZeRO", description=memory.__doc__)
+    command.add_argument("--params", required=True, metavar="N", help="parameters of the model: 7.5e9, 7.5B, 350M")
+    command.add_argument("--dp", type=int, default=1, metavar="N", help="data-parallel ranks (default 1)")
+    command.add_argument("--zero", type=int, default=0, choices=STAGES, help="ZeRO stage (default 0: plain data parallelism)")
+    command.add_argument("--recipe", default="zero", choices=RECIPES, help="bytes per parameter are counted as who does (default zero)")
+    command.add_argument("--largest-layer", metavar="N", help="parameters of the largest layer, for deepspeed's ZeRO-3")
+    command.set_defaults(run=memory)
 
     for command in commands.choices.values():
         command.add_argument("--json", action="store_true", help="print one JSON object instead of text")

@@ -68,4 +68,4 @@ def steady_idle(trace):
     if end_s <= start_s:
         return None
     busy_s = sum(max(0.0, min(span.end_s, end_s) - max(span.start_s, start_s)) for span in trace.compute())
-    return 1 - busy_s / (trace.ranks * (end_s - start_s))
+    return max(0.0, 1 - busy_s / (trace.ranks * (end_s - start_s)))

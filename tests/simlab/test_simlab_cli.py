@@ -73,6 +73,15 @@ def test_explain_names_what_idle_time_waited_for_and_the_critical_path(capsys, t
     assert "critical path 0F0 → 1F0 → 2F0 → 3F0 → 3B0" in " ".join(run(capsys, f"{SIMULATE} --p2p-ms 5 --explain")[1].split())
 
 
+def test_memory_prints_the_states_of_every_stage_and_json_those_of_one(capsys):
+    result = one_object(run(capsys, "memory --params 7.5B --dp 64 --zero 2 --json")[1])
+    assert result["total_bytes"] == 16.640625e9 and result["bytes"]["parameters"] == 15e9
+    assert [line.split(":")[1].split("=")[0].strip() for line in run(capsys, "memory --params 7.5B --dp 64")[1].splitlines()[2:]] == [
+        "120 GB", "31.41 GB", "16.64 GB", "1.875 GB",
+    ]  # fmt: skip
+    assert run(capsys, "memory --params lots")[0] == 2
+
+
 def test_simulate_takes_a_message_time(capsys):
     assert one_object(run(capsys, f"{SIMULATE} --p2p-ms 5 --json")[1])["step_s"] == pytest.approx(0.740)
 

@@ -1,0 +1,81 @@
+"""Model states against the ZeRO paper's printed tables and other estimators' published figures."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from simlab.errors import InputError
+from simlab.model_states import RECIPES, model_states, most_parameters, parameter_count
+
+ROWS = list(csv.DictReader((Path(__file__).parents[1] / "published" / "zero_memory_formulas.csv").open()))
+STAGE = {"baseline": 0, "P_os": 1, "P_os+g": 2, "P_os+g+p": 3, "DP": 0, "ZeRO-1": 1, "ZeRO-2": 2, "ZeRO-3": 3}
+RECIPE = {"ZeRO": "zero", "Megatron": "megatron", "DeepSpeed": "deepspeed"}
+
+
+def test_the_published_file_has_all_its_rows():
+    assert len(ROWS) == 146
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if "Table 2" not in row["source"]], ids=lambda row: "-".join(list(row.values())[:4]))
+def test_states_are_the_published_ones(row):
+    recipe = RECIPE[row["source"].split()[0]]
+    states = model_states(float(row["model_B"]) * 1e9, int(row["dp"]), zero=STAGE[row["stage"]], recipe=recipe)
+    assert states.total / 1e9 == pytest.approx(float(row["formula_GB"]), rel=1e-8)
+    if row["printed_GB"]:  # the paper rounds, and sometimes cuts off
+        assert states.total / 1e9 == pytest.approx(float(row["printed_GB"]), rel=0.03, abs=1.0 if float(row["printed_GB"]) > 100 else 0.06)
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if "Table 2" in row["source"]], ids=lambda row: row["stage"])
+def test_the_largest_models_that_fit_are_those_of_table_2(row):
+    stage, mp = row["stage"].split(" MP=")
+    most = most_parameters(float(row["formula_GB"]) * 1e9, int(row["dp"]), zero=STAGE[stage], mp=int(mp))
+    assert most / 1e9 == pytest.approx(float(row["model_B"]), rel=1e-9)
+
+
+def test_7_5_billion_parameters_on_64_ranks_are_the_papers_famous_figures():
+    totals = [model_states(7.5e9, 64, zero=zero).total / 1e9 for zero in (0, 1, 2, 3)]
+    assert [round(total, 3) for total in totals] == [120.0, 31.406, 16.641, 1.875]
+
+
+def test_sharding_more_never_takes_more_and_one_rank_has_everything():
+    for name, recipe in RECIPES.items():
+        totals = [model_states(1e9, 8, zero=zero, recipe=name).total for zero in recipe.stages]
+        assert totals == sorted(totals, reverse=True)
+        if name != "deepspeed":
+            assert {model_states(1e9, 1, zero=zero, recipe=name).total for zero in recipe.stages} == {model_states(1e9, recipe=name).total}
+
+
+def test_deepspeeds_zero_3_adds_four_bytes_per_parameter_of_the_largest_layer():
+    without, with_layer = (model_states(1e9, 8, zero=3, recipe="deepspeed", largest_layer=size) for size in (0, 1e8))
+    assert with_layer.total - without.total == 4e8
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("7.5e9", 7.5e9), ("7.5B", 7.5e9), ("350m", 350e6), ("1T", 1e12), ("1_000", 1000), ("12k", 12000)]
+)
+def test_a_count_of_parameters_is_read(text, count):
+    assert parameter_count(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "lots", "7.5G", "-1B", "1.2.3", "nan"])
+def test_what_is_no_count_of_parameters_is_refused_and_quoted(text):
+    with pytest.raises(InputError, match=f"^{text!r} parameters"):
+        parameter_count(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"dp": 0}, "dp = 0"),
+        ({"dp": 1.5}, "dp = 1.5"),
+        ({"zero": 4}, "ZeRO stage 4"),
+        ({"recipe": "x"}, "unknown recipe 'x'; there is zero, "),
+        ({"recipe": "deepspeed", "zero": 1}, "recipe deepspeed knows ZeRO stages 2 and 3, not 1"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(arguments, says):
+    with pytest.raises(InputError, match=says):
+        model_states(1e9, **arguments)
+    with pytest.raises(InputError, match="-1 parameters"):
+        model_states(-1)
