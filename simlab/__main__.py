@@ -169,9 +169,28 @@ def schedules(arguments):
     return 0
 
 
+def catalog(arguments):
+    """List the models that come with simlab."""
+    models = sl.catalogue()
+    if arguments.json:
+        facts = {
+            name: vars(model) | {"parameters": model.parameters, "active_parameters": model.active_parameters}
+            for name, model in models.items()
+        }
+        _print_json({"models": facts})
+        return 0
+    for name, model in models.items():
+        experts = f", {model.experts} experts, {model.active_parameters / 1e9:.3g} B active" if model.experts else ""
+        sizes = f"{model.layers} layers, hidden {model.hidden}, {model.heads} heads ({model.kv_heads} kv), vocabulary {model.vocab}"
+        print(f"{name:<16} {model.parameters / 1e9:>8.4g} B parameters: {sizes}{experts}   [{model.source}]")
+    return 0
+
+
 def memory(arguments):
     """Model states per rank (parameters, gradients, optimizer) under ZeRO."""
-    count = parameter_count(arguments.params)
+    if (arguments.params is None) == (arguments.model is None):
+        raise InputError("give either --params or --model")
+    count = float(sl.load_model(arguments.model).parameters) if arguments.model else parameter_count(arguments.params)
     largest = parameter_count(arguments.largest_layer) if arguments.largest_layer else 0
     states = model_states(count, arguments.dp, zero=arguments.zero, recipe=arguments.recipe, largest_layer=largest)
     facts = {"parameters": count, "dp": arguments.dp, "zero": arguments.zero, "recipe": arguments.recipe}
@@ -312,8 +331,12 @@ def parser():
     command.add_argument("--picture", metavar="X.png", help="draw them under each other on one time axis (needs matplotlib)")
     command.set_defaults(run=schedules)
 
+    command = commands.add_parser("catalog", help="list the models that come with simlab", description=catalog.__doc__)
+    command.set_defaults(run=catalog)
+
     command = commands.add_parser("memory", help="bytes of model states per rank, under ZeRO", description=memory.__doc__)
-    command.add_argument("--params", required=True, metavar="N", help="parameters of the model: 7.5e9, 7.5B, 350M")
+    command.add_argument("--params", metavar="N", help="parameters of the model: 7.5e9, 7.5B, 350M")
+    command.add_argument("--model", metavar="NAME", help="or a model of the catalogue, or the path of a Hugging Face config.json")
     command.add_argument("--dp", type=int, default=1, metavar="N", help="data-parallel ranks (default 1)")
     command.add_argument("--zero", type=int, default=0, choices=STAGES, help="ZeRO stage (default 0: plain data parallelism)")
     command.add_argument("--recipe", default="zero", choices=RECIPES, help="bytes per parameter are counted as who does (default zero)")

@@ -1,0 +1,227 @@
+"""Transformer sizes → parameters, operations by kernel, activation bytes by tensor. GPT and Llama kinds, dense or with experts."""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from simlab.errors import InputError
+
+RECOMPUTE = ("none", "selective", "full")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A decoder-only transformer."""
+
+    name: str = ""
+    layers: int
+    """L"""
+    hidden: int
+    """h"""
+    heads: int
+    """a, query heads"""
+    kv_heads: int | None = None
+    """Key and value heads: fewer than `heads` in grouped-query attention (Ainslie et al. 2023). None: as many."""
+    head_size: int | None = None
+    """None: hidden / heads."""
+    ffn: int | None = None
+    """Width of the MLP; None: 4 x hidden."""
+    gated_mlp: bool = False
+    """Llama's: two matrices up (one is the gate) and one down."""
+    vocab: int
+    """V"""
+    positions: int = 0
+    """Rows of a learned table of positions (GPT); 0: none, as with rotary embeddings."""
+    tied_head: bool = False
+    """Whether the output head is the embedding's matrix."""
+    bias: bool = True
+    """Whether linear layers have one, and norms a shift (LayerNorm, not RMSNorm)."""
+    experts: int = 0
+    """Experts per layer; 0: one MLP."""
+    experts_per_token: int = 0
+    """Experts that compute a token."""
+    seq: int = 2048
+    """s, the sequence length that it is usually trained with."""
+    source: str = ""
+    """Where the sizes are from."""
+
+    def __post_init__(self):
+        for field, default in (("kv_heads", self.heads), ("ffn", 4 * self.hidden)):
+            if getattr(self, field) is None:
+                object.__setattr__(self, field, default)
+        for field in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq"):
+            value = getattr(self, field)
+            if not (isinstance(value, int) and value >= 1):
+                raise InputError(f"{self.name or 'model'}: {field} = {value!r}: give a whole number, at least 1")
+        if self.head_size is None:
+            if self.hidden % self.heads:
+                raise InputError(f"{self.name or 'model'}: hidden = {self.hidden} is not divisible by heads = {self.heads}")
+            object.__setattr__(self, "head_size", self.hidden // self.heads)
+        if self.heads % self.kv_heads:
+            raise InputError(f"{self.name or 'model'}: heads = {self.heads} is not divisible by kv_heads = {self.kv_heads}")
+        if self.experts and not 1 <= self.experts_per_token <= self.experts:
+            raise InputError(
+                f"{self.name or 'model'}: {self.experts_per_token} of {self.experts} experts per token: give 1 to {self.experts}"
+            )
+
+    # parameters -------------------------------------------------------------------------------------------
+
+    @property
+    def _attention_matrices(self):
+        """Entries of the matrices for q, k and v, and for the output."""
+        qkv = self.hidden * (self.heads + 2 * self.kv_heads) * self.head_size
+        return qkv, self.heads * self.head_size * self.hidden
+
+    @property
+    def _mlp_matrices(self):
+        """Entries of an MLP's matrices up (the gate included) and down."""
+        return (1 + self.gated_mlp) * self.hidden * self.ffn, self.ffn * self.hidden
+
+    @property
+    def layer_parameters(self):
+        """{part: parameters} of one layer: attention, mlp (all experts), router, norms."""
+        attention, mlp = sum(self._attention_matrices), sum(self._mlp_matrices)
+        if self.bias:
+            attention += (self.heads + 2 * self.kv_heads) * self.head_size + self.hidden
+            mlp += (1 + self.gated_mlp) * self.ffn + self.hidden
+        norms = 2 * self.hidden * (1 + self.bias)
+        return {"attention": attention, "mlp": mlp * max(1, self.experts), "router": self.hidden * self.experts, "norms": norms}
+
+    @property
+    def parameters(self):
+        """All parameters: layers, embeddings, last norm and, unless it is tied, the head."""
+        embedding = (self.vocab + self.positions) * self.hidden
+        head = 0 if self.tied_head else self.vocab * self.hidden
+        return self.layers * sum(self.layer_parameters.values()) + embedding + self.hidden * (1 + self.bias) + head
+
+    @property
+    def active_parameters(self):
+        """As `parameters`, counting only the experts that compute a token."""
+        if not self.experts:
+            return self.parameters
+        one_expert = self.layer_parameters["mlp"] // self.experts
+        return self.parameters - self.layers * one_expert * (self.experts - self.experts_per_token)
+
+    # operations -------------------------------------------------------------------------------------------
+
+    def layer_flops(self, seq=None):
+        """{kernel: floating-point operations} of one layer's forward, per token: two for each multiplication and addition.
+
+        The matrix products are 2 x their entries. Scores (Q K^T) and their product with V are 2 s a d each, counted in full as all
+        published figures do, though a causal kernel does half of that. Leaves out norms, softmax, activation functions: they are bound
+        by memory. (Narayanan et al. 2021, arXiv 2104.04473, appendix: 24 B s h^2 + 4 B s^2 h per layer for the GPT kind.)
+        """
+        seq = self.seq if seq is None else seq
+        qkv, output = self._attention_matrices
+        up, down = self._mlp_matrices
+        times = self.experts_per_token if self.experts else 1
+        scores = 2 * seq * self.heads * self.head_size
+        flops = {"qkv": 2 * qkv, "scores": scores, "values": scores, "output": 2 * output, "up": 2 * up * times, "down": 2 * down * times}
+        return flops | ({"router": 2 * self.hidden * self.experts} if self.experts else {})
+
+    @property
+    def head_flops(self):
+        """Operations of the output head's forward, per token."""
+        return 2 * self.hidden * self.vocab
+
+    def flops_per_token(self, seq=None):
+        """Model FLOPs of one training step, per token: forward once and backward twice as much; no recomputation (as in MFU).
+
+        (Chowdhery et al. 2022, PaLM, appendix B; the same number as Korthikanti et al. 2022, 72 B L s h^2 (1 + s/6h + V/12hL).)
+        """
+        return 3 * (self.layers * sum(self.layer_flops(seq).values()) + self.head_flops)
+
+    def hardware_flops_per_token(self, seq=None, recompute="none"):
+        """As `flops_per_token`, with what is computed again: 'selective' scores and values, 'full' each layer's forward (as in HFU).
+
+        Computing scores and values a second time adds a third of what they take in a step, so s/6h becomes 2s/9h. Korthikanti et al. 2022,
+        whose selective recomputation this is, print s/3h, as if they were computed twice as often.
+        """
+        _check_recompute(recompute)
+        layer = self.layer_flops(seq)
+        again = {"none": 0, "selective": layer["scores"] + layer["values"], "full": sum(layer.values())}[recompute]
+        return self.flops_per_token(seq) + self.layers * again
+
+    # activations ------------------------------------------------------------------------------------------
+
+    def layer_activations(self, microbatch_size, seq=None, *, tp=1, sequence_parallel=False, recompute="none", flash=False, dropout=None):
+        """{tensor: bytes per rank} that one layer's forward keeps for its backward, in 16-bit precision (dropout masks: 1 byte).
+
+        For the GPT kind without grouping their sum is s b h (34 + 5 a s / h) bytes (Korthikanti et al. 2022, arXiv 2205.05198,
+        section 4 and Table 2). Not twice that: the 2 bytes of a number are in it. Tensor parallelism divides what lies between its
+        pairs of matrices by tp; with sequence parallelism the rest too. Selective recomputation drops scores, softmax and its
+        dropout; full, all but the input.
+
+        flash:   scores are never stored; FlashAttention keeps one number per row, 4 bytes, in their stead.
+        dropout: None: where the model has biases (GPT kinds).
+        Leaves out: temporaries, what MoE routing stores.
+        """
+        _check_recompute(recompute)
+        seq = self.seq if seq is None else seq
+        dropout = self.bias if dropout is None else dropout
+        tokens = seq * microbatch_size
+        whole, sharded = tokens * self.hidden / (tp if sequence_parallel else 1), tokens / tp
+        if recompute == "full":
+            return {"layer input": 2 * whole}
+        q, kv, ffn = (sharded * size for size in (self.heads * self.head_size, self.kv_heads * self.head_size, self.ffn))
+        experts = self.experts_per_token if self.experts else 1
+        tensors = {
+            "norm inputs": 2 * 2 * whole, "qkv input": 2 * whole, "q": 2 * q, "k": 2 * kv, "v": 2 * kv, "output input": 2 * q,
+            "mlp input": 2 * whole, "mlp between": (4 if not self.gated_mlp else 6) * ffn * experts,
+        }  # fmt: skip
+        if dropout:
+            tensors["dropout masks"] = 2 * whole
+        if flash:
+            tensors["softmax statistics"] = 4 * sharded * self.heads
+        elif recompute == "none":
+            tensors["scores"] = (5 if dropout else 2) * sharded * self.heads * seq  # softmax's output, and with dropout its mask and result
+        return tensors
+
+
+def _check_recompute(recompute):
+    if recompute not in RECOMPUTE:
+        raise InputError(f"recompute {recompute!r}: give one of {', '.join(RECOMPUTE)}")
+
+
+# the catalogue --------------------------------------------------------------------------------------------
+
+
+@cache
+def catalogue():
+    """{name: `Model`} of the models that come with simlab, see data/models.json."""
+    data = json.loads((files("simlab") / "data" / "models.json").read_text(encoding="utf-8"))
+    return {name: Model(name=name, **sizes) for name, sizes in data.items()}
+
+
+def load_model(name):
+    """The `Model` called `name` in the catalogue, or of a Hugging Face config.json if `name` is a path to one."""
+    if str(name).endswith(".json"):
+        return _from_hugging_face(Path(name))
+    if name not in catalogue():
+        raise InputError(f"unknown model {name!r}; there is {', '.join(catalogue())}, or give the path of a config.json")
+    return catalogue()[name]
+
+
+def _from_hugging_face(path):
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        kind = config.get("model_type", "")
+        if kind == "gpt2":
+            sizes = {"layers": config["n_layer"], "hidden": config["n_embd"], "heads": config["n_head"], "ffn": config.get("n_inner"),
+                     "vocab": config["vocab_size"], "positions": config["n_positions"], "seq": config["n_positions"],
+                     "tied_head": config.get("tie_word_embeddings", True)}  # fmt: skip
+        else:
+            sizes = {"layers": config["num_hidden_layers"], "hidden": config["hidden_size"], "heads": config["num_attention_heads"],
+                     "kv_heads": config.get("num_key_value_heads"), "head_size": config.get("head_dim"), "ffn": config["intermediate_size"],
+                     "vocab": config["vocab_size"], "seq": config["max_position_embeddings"], "bias": bool(config.get("attention_bias")),
+                     "gated_mlp": True, "tied_head": config.get("tie_word_embeddings", False),
+                     "experts": config.get("num_local_experts", 0), "experts_per_token": config.get("num_experts_per_tok", 0)}  # fmt: skip
+        return Model(name=config.get("_name_or_path") or path.parent.name, source=str(path), **sizes)
+    except OSError as error:
+        raise InputError(f"cannot read {str(path)!r}: {error.strerror}") from error
+    except (ValueError, AttributeError, TypeError) as error:
+        raise error if isinstance(error, InputError) else InputError(f"{path}: not a model's config.json: {error}") from error
+    except KeyError as error:
+        raise InputError(f"{path}: not a config.json of a GPT-2 or Llama kind: it has no {error}") from error
