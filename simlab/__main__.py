@@ -197,6 +197,9 @@ def _stage_work(arguments, stages):
         return None
     if not 1 <= arguments.layers <= MOST_LAYERS:
         raise InputError(f"{arguments.layers} layers: give 1 to {MOST_LAYERS}")
+    for flag, work in (("--embedding", arguments.embedding), ("--head", arguments.head)):
+        if not 0 <= work < float("inf"):
+            raise InputError(f"{flag} {work}: give a finite number of layers, 0 or more")
     blocks = [1.0] * arguments.layers
     if arguments.partition == "best":
         layers = [arguments.embedding, *blocks, arguments.head]
