@@ -205,7 +205,9 @@ def _stage_work(arguments, stages):
         layers = [arguments.embedding, *blocks, arguments.head]
         return stage_work(layers, best_partition(layers, stages))
     work = stage_work(blocks, even_partition(blocks, stages))
-    return [arguments.embedding + work[0], *work[1:-1], work[-1] + arguments.head] if stages > 1 else [sum(work)]
+    work[0] += arguments.embedding
+    work[-1] += arguments.head
+    return work
 
 
 def _summary(result):

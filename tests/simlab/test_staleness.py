@@ -73,12 +73,20 @@ def test_a_rank_breaches_a_cap_if_and_only_if_its_peak_is_above(program, cap):
     trace = simulate(program, UNIT)
     for category in (ACTIVATIONS, LIVE):
         peaks = peak_memory(trace, category)
-        assert [breach.rank for breach in breaches(trace, cap, category)] == [rank for rank, peak in enumerate(peaks) if peak > cap]
+        assert [breach.rank for breach in breaches(trace, cap, category)] == [
+            rank for rank, peak in enumerate(peaks) if peak > cap * (1 + 1e-9)
+        ]
 
 
 def test_what_adds_up_to_the_cap_but_for_rounding_fits():
     trace = Trace([Span(0, "compute", "0F0", 0, 1)], [MemoryPoint(0, ACTIVATIONS, 0, 0.1 + 0.2)], {"ranks": 1})
     assert 0.1 + 0.2 > 0.3 and breaches(trace, 0.3) == []
+
+
+@pytest.mark.parametrize("cap", [-0.5, float("nan")])
+def test_a_cap_that_cannot_be_is_refused_and_quoted(cap):
+    with pytest.raises(InputError, match=f"^a cap of {cap}: give a number, 0 or more"):
+        breaches(simulate(generate("1f1b", 2, 2), UNIT), cap)
 
 
 def test_an_unknown_schedule_option_of_pipedream_is_refused():
