@@ -179,6 +179,12 @@ def test_the_gap_comes_on_top_of_the_overhead_of_a_send():
     assert spans_of(trace)["0F1"] == (1.75, 2.75)
 
 
+def test_there_is_no_gap_within_a_pair():
+    times = OpTimes(forward_s=1, backward_s=3, pair_s=3)
+    trace = simulate(Program.from_text("0F0 (0F1;0B0)OVERLAP_F_B 0B1"), times, op_gap_s=0.25)
+    assert spans_of(trace) == {"0F0": (0, 1), "0F1": (1.25, 2), "0B0": (2, 4.25), "0B1": (4.5, 7.5)}
+
+
 @given(st.data(), plans(), SECONDS)
 def test_the_gap_lengthens_a_single_ranks_step_by_one_less_than_its_ops(data, program, gap_s):
     times = op_times(data.draw(seconds_of_kinds(program)))
