@@ -59,5 +59,5 @@ def test_what_no_asked_for_schedule_can_do_is_refused_and_quoted(arguments, says
 @pytest.mark.parametrize("option", ["--schedule 1f1b", "--pp 2", "--microbatches 4", "--chunks 2", "--group 2", "--activation-cap 3"])
 def test_a_csv_brings_all_that_a_schedule_is_told(tmp_path, option):
     generate("gpipe", 2, 4).to_csv(tmp_path / "good.csv")
-    with pytest.raises(InputError, match="^--csv brings its own order, stages and microbatches: leave out "):
+    with pytest.raises(InputError, match=r"^--csv brings its own order, stages and microbatches: leave out "):
         programs(f"--csv {tmp_path}/good.csv {option}")
