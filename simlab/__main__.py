@@ -239,12 +239,17 @@ def _stage_work(arguments, stages):
         return None
     if not 1 <= arguments.layers <= MOST_LAYERS:
         raise InputError(f"{arguments.layers} layers: give 1 to {MOST_LAYERS}")
+    for flag, work in (("--embedding", arguments.embedding), ("--head", arguments.head)):
+        if not 0 <= work < float("inf"):
+            raise InputError(f"{flag} {work}: give a finite number of layers, 0 or more")
     blocks = [1.0] * arguments.layers
     if arguments.partition == "best":
         layers = [arguments.embedding, *blocks, arguments.head]
         return stage_work(layers, best_partition(layers, stages))
     work = stage_work(blocks, even_partition(blocks, stages))
-    return [arguments.embedding + work[0], *work[1:-1], work[-1] + arguments.head] if stages > 1 else [sum(work)]
+    work[0] += arguments.embedding
+    work[-1] += arguments.head
+    return work
 
 
 def _summary(result):

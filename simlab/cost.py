@@ -59,12 +59,20 @@ class OpTimes:
     def weighted(self, work):
         """The same, for stages that do not have equal work: [work of each stage], in any unit. The mean over stages stays as it is.
 
-        Raises `InputError` if there are pairs: how long two unequal halves take side by side is not known.
+        Raises `InputError` if there are pairs: how long two unequal halves take side by side is not known; and if there
+        is no mean to keep: times of each stage are given already, or nothing has any work.
         """
         if self.pair_s is not None:
             raise InputError("stages of unequal work have no one time of a pair: leave out pair_s, or the work")
+        for part in work:
+            _require_finite("work of a stage", part, "any one unit")
+        if not sum(work):
+            raise InputError(f"stages of work {[*work]}: give at least one that has some")
         mean = sum(work) / len(work)
         times = {field: getattr(self, field) for field in FIELD_OF_KIND.values()}
+        for field, value in times.items():
+            if isinstance(value, tuple):
+                raise InputError(f"{field} = {value} has a time of each stage already: give one number, or leave out the work")
         return replace(self, **{f: tuple(value * part / mean for part in work) for f, value in times.items() if value is not None})
 
     def table(self, program):

@@ -1,9 +1,10 @@
 """Every schedule on the same ranks, microbatches and times: what each takes, holds and sends."""
 
 from dataclasses import dataclass
+from math import isclose
 
 from simlab.analysis import Bubble, bubble, busy_s, longest_span, peak_memory
-from simlab.cost import OpMemory
+from simlab.cost import FIELD_OF_KIND, OpMemory
 from simlab.engine import simulate
 from simlab.errors import InputError
 from simlab.program import WEIGHT_GRAD_MEMORY
@@ -26,7 +27,7 @@ class Row:
     bubble_s: float | None = None
     """Idle seconds of the rank with the longest span, inside it."""
     closed_form_s: float | None = None
-    """The same by the paper's formula; None where it has none for these numbers, or messages take time."""
+    """The same by the paper's formula; None where it has none for these numbers, messages take time, or B is not I + W."""
     peak_activations: list[float] | None = None
     """per rank"""
     parameters: list[float] | None = None
@@ -38,18 +39,26 @@ class Row:
 def survey(ranks, microbatches, times, *, link=None, weight_grad_memory=WEIGHT_GRAD_MEMORY, options=None):
     """[`Row` of each schedule].
 
-    times:              `OpTimes` of a rank's whole share of the model, numbers; stages divide it equally.
+    times:              `OpTimes` of a rank's whole share of the model, a number for each op kind; stages divide it equally.
     link:               as for `simulate`.
     weight_grad_memory: M_W / M_B.
     options:            {option: value} for the schedules that take it, see `simlab.schedules.OPTIONS`. zb-auto has two rows,
                         with caps of p and 2p, unless `cap` is among them.
+
+    Raises `InputError` if the time of an op kind is not known, or no schedule can do it.
     """
+    for field in FIELD_OF_KIND.values():
+        if not isinstance(getattr(times, field), (int, float)):
+            raise InputError(f"{field} = {getattr(times, field)}: all schedules together need the times of F, B, I and W, a number each")
     options = {"cap": None} | (options or {})
     searched = search_options(times, link, weight_grad_memory)
     caps = (ranks, 2 * ranks) if options["cap"] is None else (options["cap"],)
     variants = [(name, name, options) for name in SCHEDULES if name != "zb-auto"]
     variants += [(f"zb-auto, cap {cap:g}", "zb-auto", options | searched | {"cap": cap}) for cap in caps]
-    return [_row(*variant, ranks, microbatches, times, link, weight_grad_memory) for variant in variants]
+    rows = [_row(*variant, ranks, microbatches, times, link, weight_grad_memory) for variant in variants]
+    if all(row.refused for row in rows):  # no stages, say: it is not the schedules' fault
+        raise InputError(rows[0].refused)
+    return rows
 
 
 def search_options(times, link, weight_grad_memory):
@@ -98,7 +107,7 @@ def _row(label, name, options, ranks, microbatches, times, link, weight_grad_mem
     trace.metadata["name"] = label
     rank, span_s = longest_span(trace)
     closed = None
-    if link is None and not times.jitter:
+    if link is None and not times.jitter and isclose(times.backward_s, times.input_grad_s + times.weight_grad_s):
         closed = closed_bubble_s(program, times.forward_s, times.input_grad_s, times.weight_grad_s, times.pair_s)
     return Row(
         schedule=label,

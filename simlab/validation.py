@@ -37,7 +37,7 @@ def validate(program):
 def errors(program):
     """Every error of `program` in turn, lazily. A deadlock is looked for only where nothing else is wrong."""
     found = False
-    for rule in (_empty_ranks, _each_stage_held, _each_op_on_its_own, _complete):
+    for rule in (_empty_ranks, _each_stage_held, _each_op_on_its_own, _pairs, _complete):
         for error in rule(program):
             found = True
             yield error
@@ -95,6 +95,16 @@ def _all_needs_come_from_other_stages(program):
                 if slot < 0 or holder == rank or need[0] == op[0]:
                     return False
     return True
+
+
+def _pairs(program):
+    """What runs side by side: a forward and the backward after it, of another microbatch, for it would need this one's."""
+    for rank, ops in enumerate(program.ranks if program.paired else ()):
+        for op, after in zip(ops, (*ops[1:], None)):
+            if op in program.paired and (op.kind != "F" or after is None or after.kind not in "BI"):
+                yield _error(rank, op, f"is to run beside a backward, but {after or 'nothing'} comes after it")
+            elif op in program.paired and op.microbatch == after.microbatch:
+                yield _error(rank, op, f"is to run beside {after}, which cannot start before it has ended")
 
 
 def _complete(program):

@@ -3,6 +3,7 @@
 from math import isclose
 from typing import NamedTuple
 
+from simlab.errors import InputError
 from simlab.trace import ACTIVATIONS, LIVE
 from simlab.units import seconds_text
 
@@ -43,6 +44,8 @@ class Breach(NamedTuple):
 
 def breaches(trace, cap, category=ACTIVATIONS):
     """[`Breach`]: for each rank that ever holds more than `cap` of `category`, the first time it does."""
+    if not cap >= 0:
+        raise InputError(f"a cap of {cap}: give a number, 0 or more")
     starts = {(span.rank, span.start_s): span.op for span in trace.compute()}
     first = {}
     for point in trace.memory:

@@ -111,11 +111,13 @@ class _ComputeStream:
         self.rank = rank
         self.steps = list(steps)
         self.durations = durations
+        self.gaps_s = [simulation.op_gap_s] * len(steps)  # after each op
         self.held_back = {}  # slot of the backward of a pair: the forward, whose result is sent with its own
         for at, step in enumerate(steps if paired else ()):
             if step.op in paired:  # start together, send together
                 both = step.awaited_slots + steps[at + 1].awaited_slots
                 self.steps[at] = step._replace(awaited_slots=both, destination=None)
+                self.gaps_s[at] = 0.0
                 if step.destination is not None:
                     self.held_back[steps[at + 1].slot] = step
         self.wires = {}  # by destination
@@ -130,10 +132,10 @@ class _ComputeStream:
 
     def _ops(self):
         simulation, arrival_s, starts, ends, resume, send = self.simulation, self.arrival_s, self.starts, self.ends, self.resume, self._send
-        env, timeout, processor, op_gap_s = simulation.env, simulation.env.timeout, simulation.processor, simulation.op_gap_s
+        env, timeout, processor = simulation.env, simulation.env.timeout, simulation.processor
         held_back = self.held_back
         now = ready_s = 0.0  # the latter: when the rank has handed over its last message, and can go on
-        for step, work_s in zip(self.steps, self.durations):
+        for step, work_s, gap_s in zip(self.steps, self.durations, self.gaps_s):
             _, own_slot, awaited_slots, destination = step
             start_s = ready_s if ready_s > now else now
             for slot in awaited_slots:
@@ -153,7 +155,7 @@ class _ComputeStream:
             yield  # until its work is done
             now = env.now
             ends.append(now)
-            ready_s = now + op_gap_s
+            ready_s = now + gap_s
             if destination is not None:
                 ready_s += send(step, now)
             if own_slot in held_back:

@@ -8,7 +8,7 @@ from simlab.views.scene import CAP_COLOUR, COLOURS, FADED, IDLE_COLOUR, MEANING,
 
 ROW_PX, STRIP_PX, GAP_PX = 26, 90, 44
 BAR_GAP = 0.15  # of the distance between rows
-IDLE, PATH, CAP = "idle", "critical path", "cap"
+IDLE, PATH, CAP, OVER = "idle", "critical path", "cap", "over the cap"
 
 
 def figure(traces, *, make=go.Figure, ranks=None, critical_path=False, kinds=None):
@@ -51,6 +51,8 @@ def update(picture, traces):
                     item.update(_path(highlighted))
                 elif what == CAP:
                     item.update(x=[0, view.end_s / MS], y=[view.cap] * 2, visible=view.cap is not None)
+                elif what == OVER:
+                    item.update(x=[time_s / MS for time_s, _ in view.breaches], y=[amount for _, amount in view.breaches])
                 else:
                     item.update(_bars(view, what, highlighted) if item.type == "bar" else _line(view, what))
             picture.layout.annotations[number].text = view.title
@@ -61,7 +63,10 @@ def update(picture, traces):
 
 
 def _add_empty(picture, number, kinds, ranks, critical_path):
-    """The bars, lines and title of trace `number`, without data. `meta` tells which is which: (number, kind, rank, IDLE, PATH or CAP)."""
+    """The bars, lines, marks and title of trace `number`, without data.
+
+    `meta` tells which is which: (number, kind, rank, IDLE, PATH, CAP or OVER).
+    """
     row = 2 * number + 1
     bar = go.Bar(
         name=IDLE, legendgroup=IDLE, showlegend=number == 0, meta=(number, IDLE), orientation="h",
@@ -91,6 +96,9 @@ def _add_empty(picture, number, kinds, ranks, critical_path):
     style = {"color": CAP_COLOUR, "width": 1.6, "dash": "dash"}
     line = go.Scatter(name=CAP, legendgroup=CAP, showlegend=number == 0, meta=(number, CAP), mode="lines", line=style)
     picture.add_trace(line, row=row + 1, col=1)
+    style = {"color": CAP_COLOUR, "symbol": "x", "size": 9}
+    marks = go.Scatter(name=OVER, legendgroup=CAP, showlegend=False, meta=(number, OVER), mode="markers", marker=style)
+    picture.add_trace(marks, row=row + 1, col=1)
     title = {"x": 0, "xanchor": "left", "xref": "paper", "y": 1, "yanchor": "bottom", "yref": f"{_axis('y', row)} domain"}
     picture.add_annotation(**title, showarrow=False, font={"size": 13})
 

@@ -40,7 +40,7 @@ def job(**fields):
         ({"model": {"layers": 1}}, "1 layers cannot be cut into 2 stages: give at least one layer a stage"),
         ({"model": {"seq": 0}}, "seq = 0: give at least 1"),
         ({"model": {"seq": 70_000}}, "seq = 70000: give at most 65536"),
-        ({"programs": {"a": TWO, "b": "0F0 0B0"}}, "programs of [(1, 1), (2, 2)] (ranks, stages): those of one job must have the same"),
+        ({"programs": {"a": TWO, "b": "0F0 0B0"}}, "programs of different numbers of ranks (a 2, b 1): those of one job must have"),
         ({"programs": {"a": "0F0 what"}}, "rank 0, cell 2: 'what' is not an op"),
     ],
 )
@@ -161,5 +161,51 @@ def test_more_steps_than_the_disk_has_room_for_are_refused_and_nothing_is_writte
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_a_stage_may_stand_on_two_ranks_each_with_its_own_microbatches(tmp_path):
-    Job(programs={"copies": "0F0 0B0\n0F1 0B1"}, compute="padded", out=str(tmp_path)).validate()
+# programs of different shapes -------------------------------------------------------------------------------
+
+
+def several(**fields):
+    """A job of 2 ranks with 2 stages, whole backwards, and with 4, some split."""
+    names = ("1f1b", "interleaved-1f1b", "zb-v")
+    return job(programs={name: str(generate(name, 2, 4)) for name in names}, **fields)
+
+
+def test_a_job_has_programs_of_different_numbers_of_stages_and_a_calibration_of_each(tmp_path):
+    both = several(out=str(tmp_path))
+    assert (both.ranks, both.stage_counts) == (2, [2, 4])
+    assert [both.calibration_path(stages) for stages in (2, 4)] == [tmp_path / f"calibration-{stages}-stages.json" for stages in (2, 4)]
+    assert job(out=str(tmp_path)).calibration_path(2) == tmp_path / "calibration.json"
+
+
+def test_the_model_has_a_layer_for_each_of_the_most_stages():
+    assert several().model["layers"] == 4
+    with pytest.raises(InputError, match=r"^3 layers cannot be cut into 4 stages"):
+        several(model={"layers": 3})
+
+
+def test_the_stages_of_a_rank_share_its_padded_time_equally():
+    both = several(forward_s=0.02, backward_s=0.06, input_grad_s=0.04)
+    assert both.padding(2) == pytest.approx({"F": 0.02, "B": 0.06, "I": 0.04, "W": 0.02})
+    assert both.padding(4) == pytest.approx({"F": 0.01, "B": 0.03, "I": 0.02, "W": 0.01})
+
+
+def test_calibration_times_for_each_number_of_stages_the_op_kinds_of_its_own_programs():
+    assert several().orders(2) == ["FB"]
+    assert several().orders(4) == ["FB", "FIW"]
+
+
+def test_programs_of_different_numbers_of_ranks_are_refused_and_each_ones_is_quoted():
+    with pytest.raises(InputError, match=r"^programs of different numbers of ranks \(two 2, four 4, 2chunks 2\): those of one job must"):
+        job(programs={"two": TWO, "four": str(generate("1f1b", 4, 4)), "2chunks": str(generate("zb-v", 2, 4))})
+
+
+def test_a_stage_may_stand_on_two_ranks_whose_gradients_are_added_up():
+    both = job(programs={"dualpipe": str(generate("dualpipe", 4, 8))})
+    both.validate()
+    assert (both.ranks, both.stage_counts, both.pairs()) == (4, [4], [(0, 1), (1, 2), (2, 3)])
+
+
+def test_the_executor_runs_a_pair_one_op_after_the_other():
+    paired = generate("dualpipe", 2, 4)
+    assert "OVERLAP" in str(paired)
+    assert job(programs={"dualpipe": str(paired)}).program("dualpipe") == Program(paired.ranks, "dualpipe")

@@ -54,12 +54,22 @@ def test_a_calibration_reads_back_equal_from_its_file(tmp_path):
     assert Calibration.load(path).predict(program).spans == by_hand.spans
 
 
+def test_the_time_between_ops_reads_back_from_its_file_and_is_predicted(tmp_path):
+    measured = calibration(op_gap_s=0.125)
+    measured.save(tmp_path / "calibration.json")
+    read = Calibration.load(tmp_path / "calibration.json")
+    assert read == measured and read.op_gap_s == 0.125
+    assert read.predict(Program.from_text("0F0 0B0")).step_s == 1 + 0.125 + 3
+    assert calibration().predict(Program.from_text("0F0 0B0")).step_s == 1 + 3
+
+
 @pytest.mark.parametrize("text", [
     "", "{", "[]", "3", "{}", "[" * 100_000, "\x00",
     *(json.dumps({**GOOD, **changes}) for changes in (
         {"format": "simlab-trace-1"}, {"surprise": 1}, {"op_seconds": 3}, {"op_seconds": {"X": [1.0]}}, {"op_seconds": {"F": ["fast"]}},
         {"op_seconds": {"F": [-1.0]}}, {"links": []}, {"links": {"0": LINK}}, {"links": {"a-b": LINK}}, {"links": {"0-1": {"speed": 1}}},
         {"links": {"0-1": {"latency_s": -1}}}, {"message_bytes": "2"}, {"message_bytes": None}, {"cores": "many"}, {"cores": -1},
+        {"op_gap_s": -0.1}, {"op_gap_s": "short"}, {"op_gap_s": None},
     )),
     json.dumps({field: value for field, value in GOOD.items() if field != "message_bytes"}),
 ])  # fmt: skip

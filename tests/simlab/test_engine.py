@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simlab_oracles import SECONDS, cross_rank_dependencies, op_times, plans, seconds_of_kinds, start_times
 
-from simlab import InputError, Link, Op, OpTimes, Program, busy_s, generate, idle_s, memory_curve, peak_memory, simulate
+from simlab import DeadlockError, InputError, Link, Op, OpTimes, Program, busy_s, generate, idle_s, memory_curve, peak_memory, simulate
 
 SCHEDULES = ("gpipe", "1f1b")
 UNIT = OpTimes(forward_s=1, backward_s=2, input_grad_s=1, weight_grad_s=1)
@@ -113,6 +113,92 @@ def test_a_send_keeps_the_sender_from_its_next_op_for_the_overhead():
     assert starts == {"0F0": 0, "0F1": 1.25, "1F0": 1.5, "1F1": 2.75, "1B0": 3.75, "1B1": 6.0, "0B0": 6.25, "0B1": 8.5}
 
 
+# pairs ----------------------------------------------------------------------------------------------------
+
+
+def spans_of(trace):
+    return {span.op: (span.start_s, span.end_s) for span in trace.compute()}
+
+
+def test_a_pair_starts_when_its_backward_could_and_sends_both_results_when_it_ends():
+    program = Program.from_text("0F0 0F1 (0F2;0B0)OVERLAP_F_B 0B1 0B2\n1F0 1B0 1F1 1B1 1F2 1B2")
+    trace = simulate(program, OpTimes(forward_s=1, backward_s=2, pair_s=2.4), link=Link(latency_s=0.5))
+    assert spans_of(trace) == {op: close(span) for op, span in {
+        "0F0": (0, 1), "0F1": (1, 2), "1F0": (1.5, 2.5), "1B0": (2.5, 4.5), "1F1": (4.5, 5.5), "1B1": (5.5, 7.5),
+        "0F2": (5, 5.8), "0B0": (5.8, 7.4),  # both could at 5, when 1B0's gradient is there; drawn one after the other, in proportion
+        "1F2": (7.9, 8.9), "1B2": (8.9, 10.9), "0B1": (8, 10), "0B2": (11.4, 13.4),  # 0F2 left when the pair ended, at 7.4
+    }.items()}  # fmt: skip
+    assert {span.op: span.start_s for span in trace.messages()}["0F2"] == close(7.4)
+
+
+def test_a_pair_starts_when_its_forward_could_though_its_backward_could_before():
+    program = Program.from_text("0F0 0F1 0B0 0B1\n1F0 (1F1;1B0)OVERLAP_F_B 1B1")
+    trace = simulate(program, OpTimes(forward_s=(3, 1), backward_s=(2, 2), pair_s=2.4))
+    assert spans_of(trace) == {op: close(span) for op, span in {
+        "0F0": (0, 3), "0F1": (3, 6), "1F0": (3, 4), "1F1": (6, 6.8), "1B0": (6.8, 8.4), "1B1": (8.4, 10.4), "0B0": (8.4, 10.4),
+        "0B1": (10.4, 12.4),
+    }.items()}  # fmt: skip
+
+
+@given(st.data(), st.integers(1, 3), st.integers(0, 4))
+def test_pairs_that_take_as_long_as_their_ops_change_nothing_but_when_they_start_and_send(data, half, more):
+    program = generate("dualpipe", 2 * half, 4 * half + 2 * more)
+    times = OpTimes(forward_s=1, backward_s=2, input_grad_s=1, weight_grad_s=1)
+    paired, alone = simulate(program, times), simulate(program.unpaired(), times)
+    assert paired.step_s == close(simulate(program, OpTimes(**{**vars(times), "pair_s": 3})).step_s)
+    assert paired.step_s >= alone.step_s - 1e-9 and busy_s(paired) == close(busy_s(alone))
+    shorter = simulate(program, OpTimes(**{**vars(times), "pair_s": data.draw(st.floats(2, 3))}))
+    assert shorter.step_s <= paired.step_s + 1e-9
+
+
+def test_a_pair_that_waits_for_what_comes_of_its_own_forward_is_a_deadlock():
+    program = Program.from_text("0F0 (0F1;0B0)OVERLAP_F_B 0B1\n1F0 1F1 1B0 1B1")
+    with pytest.raises(DeadlockError, match="rank 1 waits at 1F1 for 0F1, which rank 0 has not run"):
+        simulate(program, UNIT)
+    assert simulate(program.unpaired(), UNIT).step_s == 9
+
+
+# time between ops -----------------------------------------------------------------------------------------
+
+
+def test_the_second_of_two_ops_ends_after_f_and_the_gap_and_b():
+    trace = simulate(Program.from_text("0F0 0B0"), OpTimes(forward_s=1, backward_s=2), op_gap_s=0.25)
+    assert spans_of(trace) == {"0F0": (0, 1), "0B0": (1.25, 3.25)}
+
+
+def test_the_gap_holds_up_the_ranks_next_op_but_no_message_and_hides_in_idle_time():
+    trace = simulate(generate("gpipe", 2, 2), OpTimes(forward_s=1, backward_s=2), link=Link(latency_s=0.5), op_gap_s=0.25)
+    assert spans_of(trace) == {
+        "0F0": (0, 1), "0F1": (1.25, 2.25), "1F0": (1.5, 2.5), "1F1": (2.75, 3.75), "1B0": (4, 6), "1B1": (6.25, 8.25),
+        "0B0": (6.5, 8.5), "0B1": (8.75, 10.75),
+    }  # fmt: skip
+
+
+def test_the_gap_comes_on_top_of_the_overhead_of_a_send():
+    trace = simulate(generate("gpipe", 2, 2), UNIT, link=Link(overhead_s=0.5), op_gap_s=0.25)
+    assert spans_of(trace)["0F1"] == (1.75, 2.75)
+
+
+def test_there_is_no_gap_within_a_pair():
+    times = OpTimes(forward_s=1, backward_s=3, pair_s=3)
+    trace = simulate(Program.from_text("0F0 (0F1;0B0)OVERLAP_F_B 0B1"), times, op_gap_s=0.25)
+    assert spans_of(trace) == {"0F0": (0, 1), "0F1": (1.25, 2), "0B0": (2, 4.25), "0B1": (4.5, 7.5)}
+
+
+@given(st.data(), plans(), SECONDS)
+def test_the_gap_lengthens_a_single_ranks_step_by_one_less_than_its_ops(data, program, gap_s):
+    times = op_times(data.draw(seconds_of_kinds(program)))
+    alone = Program([sorted(program.rank_of, key=lambda op: order_of(op, program.stages))])
+    gaps_s = (len(alone.ranks[0]) - 1) * gap_s
+    assert simulate(alone, times, op_gap_s=gap_s).step_s == close(simulate(alone, times).step_s + gaps_s)
+    assert simulate(program, times, op_gap_s=gap_s).step_s >= simulate(program, times).step_s - 1e-12
+
+
+def order_of(op, stages):
+    """Sorted by this, ops run one microbatch after the other: down through the stages, then up."""
+    return op.microbatch, op.stage if op.kind == "F" else 2 * stages - op.stage, op.kind
+
+
 # invariants -----------------------------------------------------------------------------------------------
 
 LINKS = st.builds(
@@ -181,6 +267,7 @@ def test_two_ranks_on_one_core_run_at_half_speed_while_both_compute():
 
 @pytest.mark.parametrize("fault, quoted", [
     ({"cores": 0}, "0 cores"), ({"cores": -2}, "-2 cores"), ({"cores": math.nan}, "nan cores"),
+    ({"op_gap_s": -0.5}, "-0.5 s between ops"), ({"op_gap_s": math.nan}, "nan s between ops"), ({"op_gap_s": math.inf}, "inf s between"),
     ({"message_bytes": -1}, "-1 bytes"), ({"message_bytes": math.nan}, "nan bytes"),
     ({"link": {}}, "no link from rank 0 to rank 1"), ({"link": {(0, 1): Link()}}, "no link from rank 1 to rank 0"),
 ])  # fmt: skip

@@ -1,11 +1,12 @@
 import csv
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from simlab_oracles import op_times, plans, seconds_of_kinds
 
-from simlab import InputError, Op, Program, generate, simulate
+from simlab import InputError, Op, Program, ProgramError, generate, simulate, validate
 
 
 @given(st.integers(0, 10**9 - 1), st.sampled_from("FBIW"), st.integers(0, 10**9 - 1))
@@ -94,6 +95,70 @@ def test_blank_lines_of_a_csv_are_no_ranks(tmp_path):
 def test_torchs_marks_that_are_no_compute_ops_are_dropped_and_its_pairs_are_kept(tmp_path):
     (tmp_path / "torch.csv").write_text("0F0,,0F1,(0F2;0B0)OVERLAP_F_B,0B1,0B2,0REDUCE_GRAD\n")
     assert str(Program.from_csv(tmp_path / "torch.csv")) == "0F0 0F1 (0F2;0B0)OVERLAP_F_B 0B1 0B2"
+
+
+# pairs ----------------------------------------------------------------------------------------------------
+
+
+def paired_at_random(program, random):
+    """`program` with some of its forwards, each before a backward, paired."""
+    found = [op for ops in program.ranks for op, after in pairwise(ops) if (op.kind, after.kind in "BI") == ("F", True)]
+    return Program(program.ranks, program.name, frozenset(op for op in found if random.random() < 0.5))
+
+
+@given(program=plans(), random=st.randoms(use_true_random=False))
+def test_pairs_read_back_from_text_and_csv(tmp_path_factory, program, random):
+    program = paired_at_random(program, random)
+    assert Program.from_text(str(program), name="random") == program
+    path = tmp_path_factory.getbasetemp() / "random.csv"
+    program.to_csv(path)
+    assert Program.from_csv(path) == program
+    assert sum("OVERLAP" in cell for row in program.ranks_as_text for cell in row) == len(program.paired)
+
+
+def test_a_pair_is_one_cell_of_a_csv(tmp_path):
+    Program.from_text("0F0 (0F1;0B0)OVERLAP_F_B 0B1").to_csv(tmp_path / "pair.csv")
+    assert (tmp_path / "pair.csv").read_text().split(",") == ["0F0", "(0F1;0B0)OVERLAP_F_B", "0B1\n"]
+
+
+@pytest.mark.parametrize("name", ["dualpipe", "dualpipe-v"])
+def test_unpaired_has_the_same_ops_in_the_same_order(name):
+    program = generate(name, 4, 8)
+    assert program.paired and {op.kind for op in program.paired} == {"F"}
+    assert program.unpaired() == Program(program.ranks, name)
+    assert "OVERLAP" not in str(program.unpaired())
+
+
+@pytest.mark.parametrize("cell", ["(0F1;0F2)OVERLAP_F_B", "(0B1;0F2)OVERLAP_F_B", "(0F1;0W0)OVERLAP_F_B"])
+def test_what_is_no_forward_and_backward_is_no_pair(cell):
+    with pytest.raises(
+        InputError, match=r"^rank 1, cell 2: .* is not a pair: OVERLAP_F_B is for a forward and a backward, as in"
+    ) as raised:
+        Program.from_text(f"0F0\n1F0 {cell}")
+    assert repr(cell) in str(raised.value)
+
+
+@pytest.mark.parametrize("cell", ["(0F1)OVERLAP_F_B", "(0F1;0B0;0B1)OVERLAP_F_B", "(0F1;0B0)", "(what;0B0)OVERLAP_F_B"])
+def test_a_pair_of_what_is_no_op_is_refused_with_rank_and_cell(cell):
+    with pytest.raises(InputError, match=r"^rank 0, cell 2: .* is not an op"):
+        Program.from_text(f"0F0 {cell}")
+
+
+@pytest.mark.parametrize("text, reason", [
+    ("(0F0;0B0)OVERLAP_F_B", "rank 0: 0F0 is to run beside 0B0, which cannot start before it has ended"),
+    ("(0F0;1B0)OVERLAP_F_B 0B0\n1F0", "rank 0: 1B0 needs 1F0, whose saved tensors are on rank 1; move one to the other"),
+])  # fmt: skip
+def test_a_backward_does_not_run_beside_the_forward_it_needs(text, reason):
+    with pytest.raises(ProgramError) as raised:
+        validate(Program.from_text(text))
+    assert str(raised.value) == reason
+
+
+@pytest.mark.parametrize("op, after", [("0B0", "nothing"), ("0F0", "0F1")])
+def test_what_is_paired_without_a_forward_and_a_backward_after_it_is_refused(op, after):
+    program = Program(Program.from_text("0F0 0F1 0B1 0B0").ranks, paired={Op.parse(op)})
+    with pytest.raises(ProgramError, match=f"^rank 0: {op} is to run beside a backward, but {after} comes after it$"):
+        validate(program)
 
 
 @pytest.mark.parametrize("name", ["absent.csv", "."])

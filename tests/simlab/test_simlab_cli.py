@@ -115,6 +115,131 @@ def test_simulate_writes_trace_picture_and_perfetto_file(capsys, tmp_path):
     assert json.loads((tmp_path / "c.json").read_text())["traceEvents"]
 
 
+# one table of all schedules
+
+SCHEDULES = "schedules --pp 4 --microbatches 8 --forward-ms 20 --input-grad-ms 20 --weight-grad-ms 20"
+
+
+def test_schedules_prints_a_line_per_schedule(capsys):
+    status, out, err = run(capsys, SCHEDULES)
+    lines = [line.split() for line in out.splitlines()]
+    assert (status, err, len(lines)) == (0, "", 15)
+    assert lines[1:4] == [
+        ["gpipe", "660.0", "ms", "0.3750", "0.2727", "0.2727", "180.0", "ms", "180.0", "ms", "8", "1", "48"],
+        ["1f1b", "660.0", "ms", "0.3750", "0.2727", "0.2727", "180.0", "ms", "180.0", "ms", "4", "1", "48"],
+        ["eager-1f1b", "660.0", "ms", "0.3750", "0.2727", "0.2727", "180.0", "ms", "180.0", "ms", "7", "1", "48"],
+    ]
+
+
+def test_schedules_json_has_what_is_known_of_each(capsys):
+    status, out, _ = run(capsys, SCHEDULES.replace("pp 4", "pp 3") + " --p2p-ms 1 --json")
+    rows = {row.pop("schedule"): row for row in one_object(out)["schedules"]}
+    assert status == 0 and rows.keys() >= {"gpipe", "1f1b", "dualpipe", "zb-auto, cap 3", "zb-auto, cap 6"}
+    assert list(rows["dualpipe"]) == ["refused"] and "even number of ranks" in rows["dualpipe"]["refused"]
+    of_1f1b = rows["1f1b"]  # no closed form: messages take time
+    assert of_1f1b.keys() == {"stages", "step_s", "bubble", "bubble_s", "peak_activations", "parameters", "messages"}
+    assert (of_1f1b["stages"], of_1f1b["peak_activations"], of_1f1b["parameters"], of_1f1b["messages"]) == (3, [3, 2, 1], [1, 1, 1], 32)
+    assert of_1f1b["bubble"].keys() == {"idle_over_ideal", "idle_over_makespan", "longest_stage"}
+
+
+def test_schedules_draws_one_timeline_per_schedule(capsys, tmp_path):
+    command = SCHEDULES.replace("--pp 4 --microbatches 8", "--pp 1 --microbatches 2")
+    status, _, err = run(capsys, f"{command} --picture {tmp_path}/all.png")
+    assert (status, err) == (0, f"wrote {tmp_path}/all.png\n")
+    assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG")
+
+
+# what stages, memory and times can be -----------------------------------------------------------------------
+
+
+def simulated(capsys, arguments):
+    """(what `simulate --json` answers, its stderr)"""
+    status, out, err = run(capsys, f"simulate --forward-ms 20 --backward-ms 40 --microbatches 8 {arguments} --json")
+    assert status == 0
+    return one_object(out), err
+
+
+@pytest.mark.parametrize("arguments, work, mean", [
+    ("--layers 8", [2, 2, 2, 2], 2),
+    ("--layers 10 --head 3", [3, 3, 2, 5], 3.25), ("--layers 10 --head 3 --partition even", [3, 3, 2, 5], 3.25),
+    ("--layers 10 --head 3 --partition best", [3, 3, 3, 4], 3.25), ("--layers 8 --embedding 2", [4, 2, 2, 2], 2.5),
+])  # fmt: skip
+def test_layers_are_cut_into_stages_and_the_times_are_those_of_the_mean_stage(capsys, arguments, work, mean):
+    result, _ = simulated(capsys, f"--schedule gpipe --pp 4 {arguments}")
+    assert result["stage_work"] == work
+    once, slowest = sum(work) / mean * 0.06, max(work) / mean * 0.06  # F and B of the first through all stages, of the rest at the slowest
+    assert result["step_s"] == pytest.approx(once + 7 * slowest)
+
+
+def test_of_one_stage_all_layers_are_the_work(capsys):
+    for partition in ("even", "best"):
+        arguments = f"--schedule gpipe --pp 1 --layers 3 --head 2 --embedding 1 --partition {partition}"
+        assert simulated(capsys, arguments)[0]["stage_work"] == [6]
+
+
+def test_the_work_of_stages_is_printed_too(capsys):
+    assert "work of each stage       [3.0, 3.0, 2.0, 5.0]   in layers" in run(capsys, f"{SIMULATE} --layers 10 --head 3")[1].splitlines()
+
+
+def test_a_cap_says_which_ranks_hold_more_since_when(capsys):
+    result, err = simulated(capsys, "--schedule 1f1b --pp 4 --activation-cap 2.5")
+    assert (result["fits"], result["peak_activations"], result["parameters"]) == (False, [4, 3, 2, 1], [1, 1, 1, 1])
+    assert [(breach["rank"], breach["op"], breach["amount"]) for breach in result["breaches"]] == [(0, "0F2", 3), (1, "1F2", 3)]
+    assert [breach["time_s"] for breach in result["breaches"]] == pytest.approx([0.04, 0.06])
+    assert err.splitlines() == [
+        "over the cap of 2.5: rank 0 holds 3 from 40.0 ms on, when 0F2 starts",
+        "over the cap of 2.5: rank 1 holds 3 from 60.0 ms on, when 1F2 starts",
+    ]
+
+
+def test_a_cap_that_is_kept_fits_and_without_one_nothing_is_said(capsys):
+    result, err = simulated(capsys, "--schedule 1f1b --pp 4 --activation-cap 4")
+    assert (result["fits"], result["breaches"], err) == (True, [], "")
+    assert not {"fits", "breaches"} & simulated(capsys, "--schedule 1f1b --pp 4")[0].keys()
+
+
+def test_the_cap_is_in_the_trace_for_pictures(capsys, tmp_path):
+    simulated(capsys, f"--schedule 1f1b --pp 4 --activation-cap 2.5 --trace {tmp_path}/t.json")
+    assert Trace.load(tmp_path / "t.json").metadata["activation_cap"] == 2.5
+
+
+def test_dualpipe_has_two_shares_of_the_parameters_on_every_rank_and_a_pair_can_be_shorter(capsys):
+    arguments = "--schedule dualpipe --pp 4 --input-grad-ms 20 --weight-grad-ms 20"
+    alone, paired = (simulated(capsys, arguments + more)[0] for more in ("", " --pair-ms 50"))
+    assert alone["parameters"] == paired["parameters"] == [2, 2, 2, 2]
+    assert (alone["step_s"], paired["step_s"]) == pytest.approx((0.52, 0.48))
+
+
+def test_jitter_takes_a_seed_that_makes_it_the_same_again(capsys):
+    command = "--schedule 1f1b --pp 4 --jitter 0.1 --seed"
+    assert simulated(capsys, f"{command} 3") == simulated(capsys, f"{command} 3")
+    assert simulated(capsys, f"{command} 3")[0]["step_s"] != simulated(capsys, f"{command} 4")[0]["step_s"]
+
+
+def test_groups_are_those_of_the_python_function(capsys):
+    out = run(capsys, "schedule interleaved-1f1b --pp 2 --microbatches 6 --chunks 2 --group 3")[1]
+    assert out == f"{simlab.generate('interleaved-1f1b', 2, 6, chunks=2, group=3)}\n"
+    assert out != run(capsys, "schedule interleaved-1f1b --pp 2 --microbatches 6 --chunks 2")[1]
+
+
+def test_zb_auto_keeps_the_cap_and_is_searched_for_the_given_times(capsys):
+    split = "--schedule zb-auto --pp 4 --input-grad-ms 20 --weight-grad-ms 20"
+    assert simulated(capsys, f"{split} --activation-cap 3.5")[0]["fits"] is True
+    assert max(simulated(capsys, split)[0]["peak_activations"]) <= 4
+    assert simulated(capsys, f"{split} --activation-cap 8")[0]["bubble"]["longest_stage"] == pytest.approx(0, abs=1e-9)
+    status, out, _ = run(capsys, "schedule zb-auto --pp 2 --microbatches 2 --forward-ms 20 --input-grad-ms 40 --weight-grad-ms 10")
+    assert status == 0 and sorted(out.split()) == sorted(f"{s}{kind}{m}" for s in (0, 1) for kind in "FIW" for m in (0, 1))
+
+
+def test_pipedream_has_weight_versions_and_staleness(capsys):
+    result, _ = simulated(capsys, "--schedule pipedream --pp 4")
+    assert (result["weight_versions"], result["staleness"]) == ([4, 3, 2, 1], [3, 2, 1, 0])
+    assert result["steady_idle"] == pytest.approx(0, abs=1e-9)
+    text = " ".join(run(capsys, SIMULATE.replace("1f1b", "pipedream"))[1].split())
+    assert "weight versions [4, 3, 2, 1] staleness [3, 2, 1, 0] updates idle while it is full 0.0000" in text
+    assert "staleness" not in simulated(capsys, "--schedule 1f1b --pp 4")[0]
+
+
 # a program that breaks a rule: status 1 -------------------------------------------------------------------
 
 WITH_TIMES = "--forward-ms 1 --backward-ms 2"
@@ -160,6 +285,28 @@ def test_a_program_that_breaks_a_rule_is_status_1_with_the_reason(capsys, tmp_pa
     (SIMULATE.replace("40", "nan"), "backward_s = nan"),
     (SIMULATE.replace("40", "inf"), "backward_s = inf"),
     (SIMULATE.replace("20", "0").replace("40", "0"), "no op takes any time"),
+    ("schedule zb-auto --pp 2 --microbatches 2", "give --forward-ms, --input-grad-ms and --weight-grad-ms"),
+    ("schedule interleaved-1f1b --pp 4 --microbatches 8 --group 3", "groups of 3 microbatches"),
+    ("schedule 1f1b --pp 4 --microbatches 8 --group 4", "1f1b has no group to choose"),
+    ("schedules --pp 0 --microbatches 4 --forward-ms 1 --input-grad-ms 1 --weight-grad-ms 1", "0 pipeline stages"),
+    ("schedules --pp 2 --microbatches 4 --forward-ms 1 --backward-ms 2", "input_grad_s = None"),
+    ("schedules --pp 2 --microbatches 4 --forward-ms 1 --input-grad-ms 1", "both --input-grad-ms and --weight-grad-ms"),
+    (SCHEDULES + " --forward-ms nan", "forward_s = nan"),
+    (SIMULATE.replace("1f1b", "zb-auto"), "give --forward-ms, --input-grad-ms and --weight-grad-ms"),
+    ("simulate --csv {tmp}/good.csv --group 2 " + WITH_TIMES, "leave out --pp"),
+    (SIMULATE + " --layers 0", "0 layers: give 1 to 2000"),
+    (SIMULATE + " --layers 2001", "2001 layers"),
+    (SIMULATE + " --layers 3", "3 layers (embedding and head counted) cannot be cut into 4 stages"),
+    (SIMULATE + " --layers 8 --embedding -0.5", "--embedding -0.5"),
+    (SIMULATE + " --layers 8 --head nan --partition best", "--head nan"),
+    (SIMULATE + " --layers 8 --pair-ms 50", "leave out pair_s"),
+    (SIMULATE + " --head 2", "give --layers too"),
+    (SIMULATE + " --partition best", "give --layers too"),
+    (SIMULATE + " --activation-cap -1", "a cap of -1.0"),
+    (SIMULATE + " --activation-cap nan", "a cap of nan"),
+    (SIMULATE + " --jitter -0.1", "jitter = -0.1"),
+    (SIMULATE + " --pair-ms inf", "pair_s = inf"),
+    (SIMULATE + " --weight-grad-memory -1", "weight_grad = -1.0"),
     (SIMULATE + " --p2p-ms -1", "latency -0.001"),
     (SIMULATE + " --p2p-ms nan", "latency nan"),
     (SIMULATE + " --picture {tmp}/no/x.png", "cannot write '{tmp}/no/x.png': No such file"),

@@ -17,7 +17,7 @@ import simlab
 from simlab import InputError, Link, Op, OpTimes, Program, Trace, critical_path, gaps, generate, memory_curve, simulate
 from simlab.views import timeline
 from simlab.views.interactive import update
-from simlab.views.scene import FADED
+from simlab.views.scene import CAP_COLOUR, FADED
 
 ROOT = Path(simlab.__file__).parents[1]
 TIMES = OpTimes(forward_s=0.02, backward_s=0.04)
@@ -236,6 +236,88 @@ def test_a_plotly_figure_with_a_critical_path_can_be_updated_to_other_traces():
     update(figure, [second])
     fresh = timeline(second, renderer="plotly", critical_path=True)
     assert figure.to_plotly_json()["data"] == fresh.to_plotly_json()["data"]
+
+
+# a cap on activations -------------------------------------------------------------------------------------
+
+OVER_2_5 = [(40.0, 3.0), (60.0, 3.0)]  # (ms, microbatches): ranks 0 and 1 of 1F1B begin their third forward
+
+
+def capped(cap):
+    trace = simulate(generate("1f1b", 4, 8), TIMES)
+    trace.metadata["activation_cap"] = cap
+    return trace
+
+
+def still_cap(strip):
+    """(height of the cap line, [marks]) of a memory strip, (None, []) without a cap."""
+    lines = {line.get_label(): line for line in strip.get_lines()}
+    if "cap" not in lines:
+        return None, []
+    (marks,) = [line for line in lines.values() if line.get_marker() == "x"]
+    assert {*map(to_hex, (lines["cap"].get_color(), marks.get_color()))} == {CAP_COLOUR.lower()}
+    (height,) = {*lines["cap"].get_ydata()}
+    return height, list(zip(marks.get_xdata(), marks.get_ydata()))
+
+
+def plotly_cap(figure, number=0):
+    """The same of trace `number` of a plotly figure."""
+    items = {item.meta[1]: item for item in figure.data if item.meta[0] == number}
+    line, marks = items["cap"], items["over the cap"]
+    assert (marks.mode, marks.marker.color, line.line.color, marks.yaxis) == ("markers", CAP_COLOUR, CAP_COLOUR, line.yaxis)
+    return line.y[0] if line.visible else None, list(zip(marks.x, marks.y))
+
+
+@pytest.mark.parametrize("cap, marks", [(2.5, OVER_2_5), (4, []), (9, [])])
+def test_both_pictures_draw_the_cap_and_mark_where_a_rank_first_holds_more(cap, marks):
+    for height, over in (still_cap(timeline(capped(cap)).axes[1]), plotly_cap(timeline(capped(cap), renderer="plotly"))):
+        assert height == cap
+        assert [time_ms for time_ms, _ in over] == pytest.approx([time_ms for time_ms, _ in marks])
+        assert [amount for _, amount in over] == [amount for _, amount in marks]
+
+
+def test_marks_are_on_the_pictures_clock_though_the_traces_begins_later():
+    later = a_hundred_seconds_later(capped(2.5))
+    for _, over in (still_cap(timeline(later).axes[1]), plotly_cap(timeline(later, renderer="plotly"))):
+        assert over == [pytest.approx(mark) for mark in OVER_2_5]
+
+
+def test_a_cap_above_every_peak_is_still_in_the_picture():
+    low, high = timeline(capped(9)).axes[1].get_ylim()
+    assert low <= 0 and high > 9
+    assert timeline(capped(9), renderer="plotly").layout.yaxis2.range[1] > 9
+
+
+def test_without_a_cap_neither_picture_has_a_line_or_marks():
+    trace = two_traces()[0]
+    assert still_cap(timeline(trace).axes[1]) == plotly_cap(timeline(trace, renderer="plotly")) == (None, [])
+
+
+def test_a_cap_comes_and_goes_when_a_plotly_figure_is_updated():
+    figure = timeline(two_traces()[1], renderer="plotly")
+    update(figure, [capped(2.5)])
+    height, over = plotly_cap(figure)
+    assert (height, len(over)) == (2.5, 2)
+    update(figure, two_traces()[1:])
+    assert plotly_cap(figure) == (None, [])
+
+
+def test_each_trace_has_a_cap_of_its_own():
+    traces = [capped(2.5), two_traces()[0], capped(3.5)]
+    still, plotly = timeline(traces), timeline(traces, renderer="plotly")
+    assert [still_cap(strip)[0] for strip in still.axes[1::2]] == [2.5, None, 3.5]
+    assert [plotly_cap(plotly, number)[0] for number in range(3)] == [2.5, None, 3.5]
+    assert [len(still_cap(strip)[1]) for strip in still.axes[1::2]] == [2, 0, 1]
+
+
+def test_without_memory_the_still_picture_is_timelines_only():
+    traces = [capped(2.5), *two_traces()]
+    figure = timeline(traces, memory=False)
+    assert len(figure.axes) == 3 and figure.get_figheight() < timeline(traces).get_figheight()
+    for trace, axes in zip(traces, figure.axes):
+        assert still_boxes(axes)[0].keys() == expected_boxes(trace).keys()
+        assert axes.get_lines() == []
+    assert figure.axes[-1].get_xlabel() == "time, ms"
 
 
 # Chrome trace ---------------------------------------------------------------------------------------------
