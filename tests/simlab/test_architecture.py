@@ -15,7 +15,7 @@ ORDER = [
     {"errors", "garbage", "units"},
     {"hardware", "model", "model_states", "partition", "trace"},
     {"program"},
-    {"validation", "schedules"},
+    {"validation", "schedules", "collectives"},
     {"cost"},
     {"engine"},
     {"analysis"},
