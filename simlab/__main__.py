@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from simlab.units import MS, seconds_text
 from simlab.views import timeline
 
 MOST_LAYERS = 2_000
+SEARCHED = ("forward_ms", "backward_ms", "input_grad_ms", "weight_grad_ms", "activation_cap")
 EPILOG = """examples:
   python -m simlab schedule 1f1b --pp 4 --microbatches 8
   python -m simlab schedule 1f1b --pp 4 --microbatches 8 --csv mine.csv   then edit it, and
@@ -55,6 +57,8 @@ def _run(arguments):
 
 def schedule(arguments):
     """Print a schedule's program, one row per rank; write it as CSV if asked."""
+    if arguments.name != "zb-auto" and any(getattr(arguments, name) is not None for name in SEARCHED):
+        raise InputError(f"times and cap are for zb-auto's search: {arguments.name} has the same order for all of them")
     program = _generate(arguments, arguments.name)
     if arguments.csv:
         _write(arguments.csv, lambda path: program.to_csv(path))
@@ -110,6 +114,8 @@ def simulate(arguments):
         if not (arguments.pp and arguments.microbatches):
             raise InputError("--schedule needs --pp and --microbatches, both at least 1")
         program = _generate(arguments, arguments.schedule)
+    if arguments.pair_ms is not None and not program.paired:
+        raise InputError(f"--pair-ms {arguments.pair_ms:g}: {program.name} has no forward beside a backward; DualPipe's schedules have")
     times, memory = rank_shares(program, _rank_times(arguments), arguments.weight_grad_memory)
     if work := _stage_work(arguments, program.stages):
         times = times.weighted(work)
@@ -189,11 +195,16 @@ def catalog(arguments):
 def memory(arguments):
     """Model states per rank (parameters, gradients, optimizer) under ZeRO."""
     if (arguments.params is None) == (arguments.model is None):
-        raise InputError("give either --params or --model")
+        raise InputError(f"--params {arguments.params} and --model {arguments.model}: give one of the two")
     count = float(sl.load_model(arguments.model).parameters) if arguments.model else parameter_count(arguments.params)
     largest = parameter_count(arguments.largest_layer) if arguments.largest_layer else 0
-    states = model_states(count, arguments.dp, zero=arguments.zero, recipe=arguments.recipe, largest_layer=largest)
-    facts = {"parameters": count, "dp": arguments.dp, "zero": arguments.zero, "recipe": arguments.recipe}
+    if largest and (arguments.recipe != "deepspeed" or largest > count):
+        raise InputError(
+            f"--largest-layer {arguments.largest_layer}: only for --recipe deepspeed, and no more than all {count:g} parameters"
+        )
+    zero = RECIPES[arguments.recipe].stages[0] if arguments.zero is None else arguments.zero
+    states = model_states(count, arguments.dp, zero=zero, recipe=arguments.recipe, largest_layer=largest)
+    facts = {"parameters": count, "dp": arguments.dp, "zero": zero, "recipe": arguments.recipe}
     result = facts | {"bytes": states._asdict(), "total_bytes": states.total, "bytes_per_parameter": states.total / count}
     if arguments.json:
         _print_json(result)
@@ -203,7 +214,7 @@ def memory(arguments):
     for stage in RECIPES[arguments.recipe].stages:
         states = model_states(count, arguments.dp, zero=stage, recipe=arguments.recipe, largest_layer=largest)
         parts = ", ".join(f"{name} {value / 1e9:.4g}" for name, value in states._asdict().items() if value)
-        print(f"{'>' if stage == arguments.zero else ' '} ZeRO-{stage} ({STAGES[stage]}): {states.total / 1e9:.4g} GB = {parts}")
+        print(f"{'>' if stage == zero else ' '} ZeRO-{stage} ({STAGES[stage]}): {states.total / 1e9:.4g} GB = {parts}")
     return 0
 
 
@@ -220,6 +231,13 @@ def _rank_times(arguments):
         if input_grad_ms is None or weight_grad_ms is None:
             raise InputError("give --backward-ms, or both --input-grad-ms and --weight-grad-ms")
         backward_ms = input_grad_ms + weight_grad_ms
+    elif None not in (input_grad_ms, weight_grad_ms) and not math.isclose(backward_ms, input_grad_ms + weight_grad_ms):
+        parts = f"{input_grad_ms:g} + {weight_grad_ms:g}"
+        print(
+            f"note: B is {backward_ms:g} ms, I + W {parts}: schedules with and without a split backward do different work", file=sys.stderr
+        )
+    if not 0 <= arguments.weight_grad_memory <= 1:
+        raise InputError(f"--weight-grad-memory {arguments.weight_grad_memory:g}: give a part of the activations, 0 to 1")
     in_ms = {"forward_s": arguments.forward_ms, "backward_s": backward_ms, "input_grad_s": input_grad_ms,
              "weight_grad_s": weight_grad_ms, "pair_s": arguments.pair_ms}  # fmt: skip
     seconds = {field: None if value is None else value * MS for field, value in in_ms.items()}
@@ -257,9 +275,9 @@ def _summary(result):
     lines = [
         "{schedule}: {stages} stages, {microbatches} microbatches, {ops} ops, {messages} messages".format(**result),
         f"step                     {seconds_text(result['step_s'])}",
-        f"bubble / ideal time      {bubble['idle_over_ideal']:.4f}   (p-1)/m for GPipe and 1F1B with free communication",
-        f"bubble / makespan        {bubble['idle_over_makespan']:.4f}   (p-1)/(m+p-1) likewise",
-        f"bubble of longest stage  {bubble['longest_stage']:.4f}",
+        f"bubble / ideal time      {bubble['idle_over_ideal']:.4f}   idle / busy time, of all ranks",
+        f"bubble / makespan        {bubble['idle_over_makespan']:.4f}   idle / whole time, of all ranks",
+        f"bubble of longest stage  {bubble['longest_stage']:.4f}   idle / span of the rank with the longest one",
         f"peak live microbatches   {result['peak_live_microbatches']}",
         f"peak activations         {[round(value, 3) for value in result['peak_activations']]}   of a rank's share of a microbatch",
     ]
@@ -284,9 +302,11 @@ def _print_json(result):
 
 def _write(path, write):
     """Call `write` with `path` as a Path; an `InputError` that quotes it if it cannot be written."""
+    if Path(path).is_dir():
+        raise InputError(f"cannot write {path!r}: it is a folder")
     try:
         write(Path(path))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ArithmeticError) as error:
         raise InputError(f"cannot write {path!r}: {getattr(error, 'strerror', None) or error}") from error
     print(f"wrote {path}", file=sys.stderr)
 
@@ -300,7 +320,7 @@ def parser():
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    names = ", ".join([*SCHEDULES, *(f"{alias} (= {name})" for alias, name in ALIASES.items())])
+    names = ", ".join([*SCHEDULES, *WITHOUT_FLUSH, *(f"{alias} (= {name})" for alias, name in ALIASES.items())])
 
     command = commands.add_parser("schedule", help="print a schedule's program, one row per rank", description=schedule.__doc__)
     command.add_argument("name", metavar="NAME", help=names)
@@ -343,7 +363,7 @@ def parser():
     command.add_argument("--params", metavar="N", help="parameters of the model: 7.5e9, 7.5B, 350M")
     command.add_argument("--model", metavar="NAME", help="or a model of the catalogue, or the path of a Hugging Face config.json")
     command.add_argument("--dp", type=int, default=1, metavar="N", help="data-parallel ranks (default 1)")
-    command.add_argument("--zero", type=int, default=0, choices=STAGES, help="ZeRO stage (default 0: plain data parallelism)")
+    command.add_argument("--zero", type=int, choices=STAGES, help="ZeRO stage (default 0, plain data parallelism; 2 for deepspeed)")
     command.add_argument("--recipe", default="zero", choices=RECIPES, help="bytes per parameter are counted as who does (default zero)")
     command.add_argument("--largest-layer", metavar="N", help="parameters of the largest layer, for deepspeed's ZeRO-3")
     command.set_defaults(run=memory)

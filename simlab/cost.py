@@ -7,6 +7,7 @@ from random import Random
 from simlab.errors import InputError
 from simlab.program import WEIGHT_GRAD_MEMORY
 
+MOST_JITTER = 10
 FIELD_OF_KIND = {"F": "forward_s", "B": "backward_s", "I": "input_grad_s", "W": "weight_grad_s"}
 
 
@@ -45,7 +46,8 @@ class OpTimes:
                 _require_finite(field, number, "seconds")
         if self.pair_s is not None:
             _require_finite("pair_s", self.pair_s, "seconds")
-        _require_finite("jitter", self.jitter, "standard deviations per mean")
+        if not 0 <= self.jitter <= MOST_JITTER:
+            raise InputError(f"jitter = {self.jitter!r}: give a standard deviation over the mean, 0 to {MOST_JITTER}")
 
     def scaled(self, factor):
         """The same with every time multiplied by `factor`."""

@@ -197,7 +197,7 @@ def catalogue():
 
 def load_model(name):
     """The `Model` called `name` in the catalogue, or of a Hugging Face config.json if `name` is a path to one."""
-    if str(name).endswith(".json"):
+    if str(name).endswith(".json") or "/" in str(name):
         return _from_hugging_face(Path(name))
     if name not in catalogue():
         raise InputError(f"unknown model {name!r}; there is {', '.join(catalogue())}, or give the path of a config.json")

@@ -44,7 +44,7 @@ def stage_work(layer_s, partition):
 
 def _check(layer_s, stages):
     if not 1 <= stages <= len(layer_s):
-        raise InputError(f"{len(layer_s)} layers (embedding and head counted) cannot be cut into {stages} stages: give 1 to {len(layer_s)}")
+        raise InputError(f"{len(layer_s)} layers cannot be cut into {stages} stages: give at least one stage, and a layer for each")
     for work in layer_s:
         if not 0 <= work < float("inf"):
             raise InputError(f"a layer's work of {work!r}: give a finite number, 0 or more")

@@ -30,6 +30,8 @@ class Row:
     """The same by the paper's formula; None where it has none for these numbers, messages take time, or B is not I + W."""
     peak_activations: list[float] | None = None
     """per rank"""
+    fits: bool | None = None
+    """Whether no rank holds more than the cap, where there is one."""
     parameters: list[float] | None = None
     """per rank: 1 is its share; DualPipe holds 2"""
     messages: int | None = None
@@ -39,17 +41,18 @@ class Row:
 def survey(ranks, microbatches, times, *, link=None, weight_grad_memory=WEIGHT_GRAD_MEMORY, options=None):
     """[`Row` of each schedule].
 
-    times:              `OpTimes` of a rank's whole share of the model, a number for each op kind; stages divide it equally.
+    times:              `OpTimes` of a rank's whole share of the model, a number for each op kind (B is I + W unless given); stages
+                        divide it equally. A schedule with an op kind whose time is not given is refused.
     link:               as for `simulate`.
     weight_grad_memory: M_W / M_B.
     options:            {option: value} for the schedules that take it, see `simlab.schedules.OPTIONS`. zb-auto has two rows,
                         with caps of p and 2p, unless `cap` is among them.
 
-    Raises `InputError` if the time of an op kind is not known, or no schedule can do it.
+    Raises `InputError` if no schedule can do it.
     """
     for field in FIELD_OF_KIND.values():
-        if not isinstance(getattr(times, field), (int, float)):
-            raise InputError(f"{field} = {getattr(times, field)}: all schedules together need the times of F, B, I and W, a number each")
+        if isinstance(getattr(times, field), tuple):
+            raise InputError(f"{field} = {getattr(times, field)}: give one number, of a rank's whole share; the stages divide it")
     options = {"cap": None} | (options or {})
     searched = search_options(times, link, weight_grad_memory)
     caps = (ranks, 2 * ranks) if options["cap"] is None else (options["cap"],)
@@ -93,31 +96,42 @@ def survey_table(rows):
 def _cells(row):
     figures = [f"{value:.4f}" for value in row.bubble]
     closed = "-" if row.closed_form_s is None else seconds_text(row.closed_form_s)
-    memory = [f"{max(row.peak_activations):.3g}", f"{max(row.parameters):g}"]
+    memory = [f"{max(row.peak_activations):.3g}{' > cap' * (row.fits is False)}", f"{max(row.parameters):g}"]
     return row.schedule, seconds_text(row.step_s), *figures, seconds_text(row.bubble_s), closed, *memory, str(row.messages)
 
 
 def _row(label, name, options, ranks, microbatches, times, link, weight_grad_memory):
     try:
+        if name == "zb-auto" and None in (times.input_grad_s, times.weight_grad_s):
+            raise InputError("it is searched for given times of I and W, which are not given")
         program = generate(name, ranks, microbatches, **{key: value for key, value in options.items() if key in OPTIONS[name]})
+        stage_times, memory = rank_shares(program, times, weight_grad_memory)
+        trace = simulate(program, stage_times, link=link, memory=memory)
     except InputError as error:
         return Row(schedule=label, refused=str(error))
-    stage_times, memory = rank_shares(program, times, weight_grad_memory)
-    trace = simulate(program, stage_times, link=link, memory=memory)
     trace.metadata["name"] = label
     rank, span_s = longest_span(trace)
-    closed = None
-    if link is None and not times.jitter and isclose(times.backward_s, times.input_grad_s + times.weight_grad_s):
-        closed = closed_bubble_s(program, times.forward_s, times.input_grad_s, times.weight_grad_s, times.pair_s)
+    peaks, cap = peak_memory(trace, ACTIVATIONS), options["cap"]
     return Row(
         schedule=label,
         stages=program.stages,
         step_s=trace.step_s,
         bubble=bubble(trace),
         bubble_s=span_s - busy_s(trace)[rank],
-        closed_form_s=closed,
-        peak_activations=peak_memory(trace, ACTIVATIONS),
+        closed_form_s=_closed_form_s(program, times) if link is None and not times.jitter else None,
+        peak_activations=peaks,
+        fits=None if cap is None else max(peaks) <= cap * (1 + 1e-9),
         parameters=parameter_shares(program),
         messages=len(trace.messages()),
         trace=trace,
     )
+
+
+def _closed_form_s(program, times):
+    """The paper's bubble for `times` of a rank's share; None where it has none, or B is something else than I + W."""
+    input_grad_s, weight_grad_s = times.input_grad_s, times.weight_grad_s
+    if input_grad_s is None or weight_grad_s is None:  # then the parts of B do not matter
+        input_grad_s, weight_grad_s = times.backward_s, 0.0
+    if times.backward_s is not None and not isclose(times.backward_s, input_grad_s + weight_grad_s):
+        return None
+    return closed_bubble_s(program, times.forward_s, input_grad_s, weight_grad_s, times.pair_s)

@@ -6,6 +6,8 @@ KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 def seconds_text(seconds):
     """`seconds` as a person reads it: '1.25 s', '690.0 ms', '57 µs'."""
+    if abs(seconds) >= 1e6 or 0 < abs(seconds) < 1e-6:
+        return f"{seconds:.3g} s"
     if abs(seconds) >= 1:
         return f"{seconds:.3f} s"
     if abs(seconds) >= 1e-3:

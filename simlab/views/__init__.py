@@ -18,6 +18,8 @@ def timeline(traces, *, renderer="matplotlib", **options):
     options:  what the renderer's `figure` takes: with `critical_path=True` both figures highlight the critical path.
     """
     traces = traces if isinstance(traces, (list, tuple)) else [traces]
+    if not traces:
+        raise InputError("no trace to draw: give at least one")
     try:
         if renderer == "matplotlib":
             from simlab.views.still import figure

@@ -91,9 +91,9 @@ def test_simulate_prints_what_a_person_reads(capsys):
     assert (status, [" ".join(line.split()) for line in out.splitlines()]) == (0, [
         "1f1b: 4 stages, 8 microbatches, 64 ops, 48 messages",
         "step 660.0 ms",
-        "bubble / ideal time 0.3750 (p-1)/m for GPipe and 1F1B with free communication",
-        "bubble / makespan 0.2727 (p-1)/(m+p-1) likewise",
-        "bubble of longest stage 0.2727",
+        "bubble / ideal time 0.3750 idle / busy time, of all ranks",
+        "bubble / makespan 0.2727 idle / whole time, of all ranks",
+        "bubble of longest stage 0.2727 idle / span of the rank with the longest one",
         "peak live microbatches [4, 3, 2, 1]",
         "peak activations [4.0, 3.0, 2.0, 1.0] of a rank's share of a microbatch",
     ])  # fmt: skip
@@ -231,6 +231,21 @@ def test_zb_auto_keeps_the_cap_and_is_searched_for_the_given_times(capsys):
     assert status == 0 and sorted(out.split()) == sorted(f"{s}{kind}{m}" for s in (0, 1) for kind in "FIW" for m in (0, 1))
 
 
+def test_schedules_without_the_times_of_i_and_w_leaves_out_what_needs_them_and_a_cap_marks_who_holds_more(capsys):
+    table = one_object(run(capsys, "schedules --pp 4 --microbatches 8 --forward-ms 20 --backward-ms 40 --activation-cap 4 --json")[1])
+    rows = {row["schedule"]: row for row in table["schedules"]}
+    assert rows["zb-h1"]["refused"] == "the program has I ops, but input_grad_s is not given" and "refused" in rows["zb-auto, cap 4"]
+    assert (rows["1f1b"]["fits"], rows["gpipe"]["fits"], rows["gpipe"]["closed_form_s"]) == (True, False, pytest.approx(0.18))
+    assert "8 > cap" in run(capsys, "schedules --pp 4 --microbatches 8 --forward-ms 20 --backward-ms 40 --activation-cap 4")[1]
+
+
+def test_a_backward_that_is_not_its_parts_is_noted(capsys):
+    err = run(
+        capsys, "simulate --schedule zb-h1 --pp 2 --microbatches 4 --forward-ms 2 --backward-ms 9 --input-grad-ms 2 --weight-grad-ms 2"
+    )[2]
+    assert err.startswith("note: B is 9 ms, I + W 2 + 2")
+
+
 def test_pipedream_has_weight_versions_and_staleness(capsys):
     result, _ = simulated(capsys, "--schedule pipedream --pp 4")
     assert (result["weight_versions"], result["staleness"]) == ([4, 3, 2, 1], [3, 2, 1, 0])
@@ -289,24 +304,30 @@ def test_a_program_that_breaks_a_rule_is_status_1_with_the_reason(capsys, tmp_pa
     ("schedule interleaved-1f1b --pp 4 --microbatches 8 --group 3", "groups of 3 microbatches"),
     ("schedule 1f1b --pp 4 --microbatches 8 --group 4", "1f1b has no group to choose"),
     ("schedules --pp 0 --microbatches 4 --forward-ms 1 --input-grad-ms 1 --weight-grad-ms 1", "0 pipeline stages"),
-    ("schedules --pp 2 --microbatches 4 --forward-ms 1 --backward-ms 2", "input_grad_s = None"),
     ("schedules --pp 2 --microbatches 4 --forward-ms 1 --input-grad-ms 1", "both --input-grad-ms and --weight-grad-ms"),
     (SCHEDULES + " --forward-ms nan", "forward_s = nan"),
     (SIMULATE.replace("1f1b", "zb-auto"), "give --forward-ms, --input-grad-ms and --weight-grad-ms"),
     ("simulate --csv {tmp}/good.csv --group 2 " + WITH_TIMES, "leave out --pp"),
     (SIMULATE + " --layers 0", "0 layers: give 1 to 2000"),
     (SIMULATE + " --layers 2001", "2001 layers"),
-    (SIMULATE + " --layers 3", "3 layers (embedding and head counted) cannot be cut into 4 stages"),
+    (SIMULATE + " --layers 3", "3 layers cannot be cut into 4 stages"),
     (SIMULATE + " --layers 8 --embedding -0.5", "--embedding -0.5"),
     (SIMULATE + " --layers 8 --head nan --partition best", "--head nan"),
-    (SIMULATE + " --layers 8 --pair-ms 50", "leave out pair_s"),
+    (SIMULATE.replace("1f1b", "dualpipe") + " --input-grad-ms 20 --weight-grad-ms 20 --layers 8 --pair-ms 50",
+     "leave out pair_s"),
+    (SIMULATE + " --pair-ms 50", "--pair-ms 50: 1f1b has no forward beside a backward"),
     (SIMULATE + " --head 2", "give --layers too"),
     (SIMULATE + " --partition best", "give --layers too"),
     (SIMULATE + " --activation-cap -1", "a cap of -1.0"),
     (SIMULATE + " --activation-cap nan", "a cap of nan"),
     (SIMULATE + " --jitter -0.1", "jitter = -0.1"),
-    (SIMULATE + " --pair-ms inf", "pair_s = inf"),
-    (SIMULATE + " --weight-grad-memory -1", "weight_grad = -1.0"),
+    (SIMULATE + " --weight-grad-memory -1", "--weight-grad-memory -1: give a part"),
+    (SIMULATE + " --weight-grad-memory 2", "--weight-grad-memory 2: give a part"),
+    (SIMULATE + " --picture {tmp}", "cannot write '{tmp}': it is a folder"),
+    (SIMULATE.replace("20", "1e306").replace("40", "2e306") + " --perfetto {tmp}/big.json", "cannot write '{tmp}/big.json'"),
+    ("schedule 1f1b --pp 2 --microbatches 2 --forward-ms 3", "1f1b has the same order for all of them"),
+    ("memory", "give one of the two"),
+    ("memory --params 7B --largest-layer 1B", "--largest-layer 1B: only for --recipe deepspeed"),
     (SIMULATE + " --p2p-ms -1", "latency -0.001"),
     (SIMULATE + " --p2p-ms nan", "latency nan"),
     (SIMULATE + " --picture {tmp}/no/x.png", "cannot write '{tmp}/no/x.png': No such file"),
