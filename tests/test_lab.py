@@ -17,6 +17,8 @@ import nbformat
 import pytest
 from playwright.sync_api import sync_playwright
 
+import simlab as sl
+
 ROOT = Path(__file__).parent.parent
 LESSON = ROOT / "notebooks" / "01_pipeline_bubbles.ipynb"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -64,12 +66,12 @@ def test_lesson_runs_in_jupyterlab_and_a_slider_repaints_the_figure(tmp_path):
         page.wait_for_function(f"() => document.querySelectorAll('{PLOT} .barlayer .point').length > 0", timeout=PAINT_S * 1e3)
         plot.scroll_into_view_if_needed()
         before, painted = plot.evaluate(BARS), plot.screenshot()
-        assert len(before) == 4 * 8 * 2 * 2  # ranks, microbatches, F and B, two schedules
+        assert len(before) == boxes(stages=4)
         stages = page.locator(".widget-slider", has_text="stages p").locator(".noUi-handle")
         stages.focus()
         stages.press("ArrowRight")
         page.wait_for_function(
-            f"() => document.querySelectorAll('{PLOT} .barlayer .point').length === {5 * 8 * 2 * 2}", timeout=PAINT_S * 1e3
+            f"() => document.querySelectorAll('{PLOT} .barlayer .point').length === {boxes(stages=5)}", timeout=PAINT_S * 1e3
         )
         assert plot.is_visible(), "the figure was replaced, not updated"
         assert len(page.query_selector_all(PLOT)) == 1
@@ -79,6 +81,13 @@ def test_lesson_runs_in_jupyterlab_and_a_slider_repaints_the_figure(tmp_path):
         assert "Error displaying widget" not in page.content()
         page.evaluate(SHUT_DOWN)
     assert not [address for address in asked if not address.startswith((url.split("/lab")[0], "data:", "blob:", "ws://127.0.0.1"))]
+
+
+def boxes(stages):
+    """What the explorer draws of its two schedules: a box for each op and for each idle interval."""
+    times = sl.OpTimes(forward_s=0.02, backward_s=0.04)
+    traces = [sl.simulate(sl.generate(name, stages, 8), times) for name in ("gpipe", "1f1b")]
+    return sum(len(trace.compute()) + len(sl.gaps(trace)) for trace in traces)
 
 
 @contextmanager
