@@ -98,9 +98,9 @@ def _tightest(ranks, passes):
     """
     candidates = []
     for pauses in product(range(1, INTERVAL + 1), repeat=3):
-        starts = [_starts(rank, ranks, passes, pauses) for rank in range(ranks)]
-        if all(len({start % INTERVAL for start in four}) == 4 for four in starts):
-            blocks = [_with_weight_gradients(*four) for four in starts]
+        some = (_starts(rank, ranks, passes, pauses) for rank in range(min(ranks, INTERVAL)))  # modulo 6 the others are like these
+        if all(len({start % INTERVAL for start in four}) == 4 for four in some):
+            blocks = [_with_weight_gradients(*_starts(rank, ranks, passes, pauses)) for rank in range(ranks)]
             candidates.append((max(map(_held, blocks)), max(map(max, blocks)), blocks))
     return min(candidates)[-1]
 
