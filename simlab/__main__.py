@@ -230,7 +230,6 @@ def _rank_times(arguments):
     if backward_ms is None:
         if input_grad_ms is None or weight_grad_ms is None:
             raise InputError("give --backward-ms, or both --input-grad-ms and --weight-grad-ms")
-        backward_ms = input_grad_ms + weight_grad_ms
     elif None not in (input_grad_ms, weight_grad_ms) and not math.isclose(backward_ms, input_grad_ms + weight_grad_ms):
         parts = f"{input_grad_ms:g} + {weight_grad_ms:g}"
         print(

@@ -34,6 +34,8 @@ class Puzzle:
     """
 
     def __init__(self, ranks, microbatches, times, cap, weight_grad_memory=1.0):
+        if not cap >= 1:
+            raise InputError(f"a cap of {cap!r}: give 1 or more, for a rank must hold the microbatch that it works on")
         self.ranks, self.microbatches, self.times, self.cap = ranks, microbatches, times, cap
         self.weight_grad_memory = weight_grad_memory
 
@@ -46,9 +48,9 @@ class Puzzle:
     def shortest_s(self):
         """The step of the best program known that keeps to the cap, s: of all schedules here with one stage per rank."""
         options = search_options(self.times, None, self.weight_grad_memory) | {"cap": self.cap}
-        times = self.times
-        rows = survey(self.ranks, self.microbatches, times, weight_grad_memory=self.weight_grad_memory, options=options)
-        return min(row.step_s for row in rows if not row.refused and row.stages == self.ranks and max(row.peak_activations) <= self.cap)
+        rows = survey(self.ranks, self.microbatches, self.times, weight_grad_memory=self.weight_grad_memory, options=options)
+        one_stage = [1.0] * self.ranks  # DualPipe has as many stages, but each of them twice
+        return min(row.step_s for row in rows if row.fits and row.stages == self.ranks and row.parameters == one_stage)
 
     @property
     def bound_s(self):
@@ -62,9 +64,10 @@ class Puzzle:
             program = validate(Program.from_text(text, name="yours"))
         except (InputError, ProgramError) as error:
             return Verdict(f"Not yet: {error}.")
-        if (len(program.ranks), program.stages, program.microbatches) != (self.ranks, self.ranks, self.microbatches):
-            counts = f"{len(program.ranks)} ranks, {program.stages} stages and {program.microbatches} microbatches"
-            return Verdict(f"Not yet: this has {counts}; asked for are {self.ranks} ranks with a stage each and {self.microbatches}.")
+        stages = [program.stages_of(rank) for rank in range(len(program.ranks))]
+        if stages != [[rank] for rank in range(self.ranks)] or program.microbatches != self.microbatches:
+            asked = f"stage 0 on rank 0 and so on, {self.ranks} ranks and {self.microbatches} microbatches"
+            return Verdict(f"Not yet: this has stages {stages} on its ranks and {program.microbatches} microbatches; asked for is {asked}.")
         if any(op.kind == "B" for op in program.rank_of):
             return Verdict("Not yet: write the backward as I and W, not as B.")
         times, memory = rank_shares(program, self.times, self.weight_grad_memory)

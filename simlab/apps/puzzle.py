@@ -1,5 +1,6 @@
 """The puzzle as a board: a text box for the program, a verdict, a picture."""
 
+import html
 from base64 import b64encode
 
 import ipywidgets as widgets
@@ -23,7 +24,7 @@ class PuzzleBoard(widgets.VBox):
 
     def _check(self, _=None):
         verdict = self.puzzle.check(self.text.value)
-        self.verdict.value = f"<b>{verdict.text}</b>"
+        self.verdict.value = f"<b>{html.escape(verdict.text)}</b>"
         self.picture.value = timeline(verdict.trace)._repr_png_() if verdict.trace else b""
         self.picture.layout.display = None if verdict.trace else "none"
 
