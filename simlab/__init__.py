@@ -22,6 +22,7 @@ from simlab.cost import OpMemory, OpTimes
 from simlab.engine import simulate
 from simlab.errors import DeadlockError, InputError, ProgramError, SimlabError
 from simlab.hardware import Link
+from simlab.memory import StepMemory, data_parallel_memory
 from simlab.model import Model, catalogue, load_model
 from simlab.model_states import model_states, most_parameters
 from simlab.partition import best_partition, even_partition, stage_work
@@ -37,8 +38,9 @@ from simlab.views import timeline
 __version__ = "0.1.0"
 __all__ = [
     "Breach", "Bubble", "Calibration", "Comparison", "DeadlockError", "Gap", "InputError", "Link", "MemoryPoint", "Model", "Op",
-    "OpMemory", "OpTimes", "Program", "ProgramError", "Puzzle", "SimlabError", "Span", "Staleness", "Trace", "Verdict",
-    "best_partition", "breaches", "bubble", "busy_s", "catalogue", "closed_bubble_s", "compare", "critical_path", "even_partition",
-    "gaps", "generate", "idle_s", "load_model", "memory_curve", "model_states", "most_parameters", "peak_memory", "simulate",
-    "stage_work", "staleness", "steady_idle", "survey", "survey_table", "timeline", "validate",
+    "OpMemory", "OpTimes", "Program", "ProgramError", "Puzzle", "SimlabError", "Span", "Staleness", "StepMemory", "Trace", "Verdict",
+    "best_partition", "breaches", "bubble", "busy_s", "catalogue", "closed_bubble_s", "compare", "critical_path",
+    "data_parallel_memory", "even_partition", "gaps", "generate", "idle_s", "load_model", "memory_curve", "model_states",
+    "most_parameters", "peak_memory", "simulate", "stage_work", "staleness", "steady_idle", "survey", "survey_table", "timeline",
+    "validate",
 ]  # fmt: skip

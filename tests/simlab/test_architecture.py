@@ -14,7 +14,7 @@ PACKAGE = Path(simlab.__file__).parent
 ORDER = [
     {"errors", "garbage", "units"},
     {"hardware", "model", "model_states", "partition", "trace"},
-    {"program"},
+    {"memory", "program"},
     {"validation", "schedules", "collectives"},
     {"cost"},
     {"engine"},
