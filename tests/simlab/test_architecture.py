@@ -14,8 +14,8 @@ PACKAGE = Path(simlab.__file__).parent
 ORDER = [
     {"errors", "garbage", "units"},
     {"hardware", "model", "model_states", "partition", "trace"},
-    {"program"},
-    {"validation", "schedules", "collectives"},
+    {"program", "cluster"},
+    {"validation", "schedules", "collectives", "catalog"},
     {"cost"},
     {"engine"},
     {"analysis"},
