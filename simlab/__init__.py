@@ -19,7 +19,7 @@ from simlab.analysis import (
 from simlab.calibration import Calibration
 from simlab.cluster import Cluster, cluster_of_gpu, clusters, load_cluster
 from simlab.comparison import Comparison, compare
-from simlab.cost import OpMemory, OpTimes
+from simlab.cost import Group, OpMemory, OpTimes, collective, collective_s, p2p_s
 from simlab.engine import simulate
 from simlab.errors import DeadlockError, InputError, ProgramError, SimlabError
 from simlab.hardware import Fabric, Gpu, Link
@@ -37,10 +37,10 @@ from simlab.views import timeline
 
 __version__ = "0.1.0"
 __all__ = [
-    "Breach", "Bubble", "Calibration", "Cluster", "Comparison", "DeadlockError", "Fabric", "Gap", "Gpu", "InputError",
+    "Breach", "Bubble", "Calibration", "Cluster", "Comparison", "DeadlockError", "Fabric", "Gap", "Gpu", "Group", "InputError",
     "Link", "MemoryPoint", "Model", "Op", "OpMemory", "OpTimes", "Program", "ProgramError", "Puzzle", "SimlabError", "Span",
     "Staleness", "Trace", "Verdict", "best_partition", "breaches", "bubble", "busy_s", "catalogue", "closed_bubble_s",
-    "cluster_of_gpu", "clusters", "compare", "critical_path", "even_partition", "gaps", "generate",
-    "idle_s", "load_cluster", "load_model", "memory_curve", "model_states", "most_parameters", "peak_memory", "simulate",
+    "cluster_of_gpu", "clusters", "collective", "collective_s", "compare", "critical_path", "even_partition", "gaps", "generate",
+    "idle_s", "load_cluster", "load_model", "memory_curve", "model_states", "most_parameters", "p2p_s", "peak_memory", "simulate",
     "stage_work", "staleness", "steady_idle", "survey", "survey_table", "timeline", "validate",
 ]  # fmt: skip
