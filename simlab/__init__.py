@@ -17,30 +17,35 @@ from simlab.analysis import (
     steady_idle,
 )  # fmt: skip
 from simlab.calibration import Calibration
+from simlab.cluster import Cluster, cluster_of_gpu, clusters, load_cluster
 from simlab.comparison import Comparison, compare
-from simlab.cost import OpMemory, OpTimes
+from simlab.cost import Group, OpMemory, OpTimes, collective, collective_s, p2p_s
 from simlab.engine import simulate
 from simlab.errors import DeadlockError, InputError, ProgramError, SimlabError
-from simlab.hardware import Link
+from simlab.hardware import Fabric, Gpu, Link
 from simlab.memory import StepMemory, data_parallel_memory
 from simlab.model import Model, catalogue, load_model
 from simlab.model_states import model_states, most_parameters
 from simlab.partition import best_partition, even_partition, stage_work
+from simlab.plan import Plan
 from simlab.program import Op, Program
 from simlab.puzzle import Puzzle, Verdict
 from simlab.schedules import generate
 from simlab.schedules.closed_forms import closed_bubble_s
+from simlab.runs import validate_runs
 from simlab.survey import survey, survey_table
 from simlab.trace import MemoryPoint, Span, Trace
+from simlab.training import Prediction, Waterfall, predict
 from simlab.validation import validate
 from simlab.views import timeline
 
 __version__ = "0.1.0"
 __all__ = [
-    "Breach", "Bubble", "Calibration", "Comparison", "DeadlockError", "Gap", "InputError", "Link", "MemoryPoint", "Model", "Op",
-    "OpMemory", "OpTimes", "Program", "ProgramError", "Puzzle", "SimlabError", "Span", "Staleness", "StepMemory", "Trace", "Verdict",
-    "best_partition", "breaches", "bubble", "busy_s", "catalogue", "closed_bubble_s", "compare", "critical_path",
-    "data_parallel_memory", "even_partition", "gaps", "generate", "idle_s", "load_model", "memory_curve", "model_states",
-    "most_parameters", "peak_memory", "simulate", "stage_work", "staleness", "steady_idle", "survey", "survey_table", "timeline",
-    "validate",
+    "Breach", "Bubble", "Calibration", "Cluster", "Comparison", "DeadlockError", "Fabric", "Gap", "Gpu", "Group", "InputError",
+    "Link", "MemoryPoint", "Model", "Op", "OpMemory", "OpTimes", "Plan", "Prediction", "Program", "ProgramError", "Puzzle",
+    "SimlabError", "Span", "Staleness", "StepMemory", "Trace", "Verdict", "Waterfall", "best_partition", "breaches", "bubble",
+    "busy_s", "catalogue", "closed_bubble_s", "cluster_of_gpu", "clusters", "collective", "collective_s", "compare",
+    "critical_path", "data_parallel_memory", "even_partition", "gaps", "generate", "idle_s", "load_cluster", "load_model",
+    "memory_curve", "model_states", "most_parameters", "p2p_s", "peak_memory", "predict", "simulate", "stage_work", "staleness",
+    "steady_idle", "survey", "survey_table", "timeline", "validate", "validate_runs",
 ]  # fmt: skip

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import simlab as sl
+from simlab.catalog import catalog_json, catalog_text
 from simlab.errors import InputError, SimlabError
 from simlab.model_states import RECIPES, STAGES, model_states, parameter_count
 from simlab.partition import best_partition, even_partition, stage_work
@@ -176,19 +177,8 @@ def schedules(arguments):
 
 
 def catalog(arguments):
-    """List the models that come with simlab."""
-    models = sl.catalogue()
-    if arguments.json:
-        facts = {
-            name: vars(model) | {"parameters": model.parameters, "active_parameters": model.active_parameters}
-            for name, model in models.items()
-        }
-        _print_json({"models": facts})
-        return 0
-    for name, model in models.items():
-        experts = f", {model.experts} experts, {model.active_parameters / 1e9:.3g} B active" if model.experts else ""
-        sizes = f"{model.layers} layers, hidden {model.hidden}, {model.heads} heads ({model.kv_heads} kv), vocabulary {model.vocab}"
-        print(f"{name:<16} {model.parameters / 1e9:>8.4g} B parameters: {sizes}{experts}   [{model.source}]")
+    """List the models and the clusters that come with simlab."""
+    print(catalog_json() if arguments.json else catalog_text())
     return 0
 
 
@@ -355,7 +345,7 @@ def parser():
     command.add_argument("--picture", metavar="X.png", help="draw them under each other on one time axis (needs matplotlib)")
     command.set_defaults(run=schedules)
 
-    command = commands.add_parser("catalog", help="list the models that come with simlab", description=catalog.__doc__)
+    command = commands.add_parser("catalog", help="list the models and clusters that come with simlab", description=catalog.__doc__)
     command.set_defaults(run=catalog)
 
     command = commands.add_parser("memory", help="bytes of model states per rank, under ZeRO", description=memory.__doc__)

@@ -1,10 +1,13 @@
-"""What moves and computes: links for now (GPUs, nodes and fabrics join them here)."""
+"""What computes and what moves: GPUs, links between two ranks, fabrics that join many."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from simlab.errors import InputError
 
 SHARING = ("serial", "fair")
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
+FABRIC_KINDS = ("nvlink", "pcie", "network", "loopback")
+PROTOCOLS = ("Simple", "LL128", "LL")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,3 +43,112 @@ class Link:
     def seconds(self, size_bytes):
         """How long `size_bytes` takes on this link when it is idle, s."""
         return size_bytes / self.bandwidth_bytes_per_s + self.latency_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """An accelerator (or a CPU process that stands for one), as its data sheet describes it."""
+
+    name: str
+    peak_flops: dict[str, float] = field(hash=False)
+    """{precision: floating-point operations per second}, dense: without the factor 2 of structured sparsity. From fp16 on with tensor
+    cores; fp32 without them. A precision that the chip does not have is not there."""
+    memory_bytes: float
+    """What a program can allocate of the memory (GiB as the driver reports it, not the GB of the name)."""
+    memory_bandwidth_bytes_per_s: float
+    sms: int
+    """Streaming multiprocessors: the blocks of a kernel run in waves of so many."""
+    source: str
+    """Where the figures are from."""
+
+    def __post_init__(self):
+        if not self.peak_flops or not set(self.peak_flops) <= set(PRECISIONS):
+            raise InputError(f"{self.name}: peak_flops of {', '.join(self.peak_flops) or 'nothing'}: give some of {', '.join(PRECISIONS)}")
+        for precision, flops in self.peak_flops.items():
+            _require_positive(f"{self.name}: peak_flops of {precision}", flops)
+        for name in ("memory_bytes", "memory_bandwidth_bytes_per_s", "sms"):
+            _require_positive(f"{self.name}: {name}", getattr(self, name))
+        if not self.source:
+            raise InputError(f"{self.name}: no source: say where the figures are from")
+
+    def peak(self, precision):
+        """Operations per second in `precision`; `InputError` where the chip does not have it."""
+        if precision not in self.peak_flops:
+            raise InputError(f"{self.name} has no {precision}; it has {', '.join(self.peak_flops)}")
+        return self.peak_flops[precision]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fabric:
+    """What joins the GPUs of a node, or the nodes: ports of one speed, and what a message spends besides its bytes."""
+
+    kind: str
+    """nvlink, pcie, network (InfiniBand or Ethernet) or loopback: which of NCCL's latency constants apply."""
+    bandwidth_bytes_per_s: float
+    """Of one port, one direction, as the data sheet has it: a GPU's NVLinks together (half of the "total" that is advertised), one NIC.
+    Where `rings` is given: of one ring."""
+    efficiency: float = 1.0
+    """What large messages of a ring get of that, as a fraction: packet headers, flow control, the kernel that copies."""
+    message_efficiency: float | None = None
+    """The same of sends and receives (point-to-point, all-to-all); None: as `efficiency`."""
+    base_s: float = 0.0
+    """Seconds that a collective takes whatever its size and number of ranks: kernel launch, synchronisation."""
+    hop_s: float = 0.0
+    """Seconds between a rank's getting a chunk and the next rank's getting it, besides its bytes, in the protocol Simple."""
+    message_s: float | None = None
+    """Seconds that each message adds when a rank sends to many (all-to-all), which overlap but for this; None: as `hop_s`."""
+    copy_bytes_per_s: float = float("inf")
+    """At what rate a rank copies its buffer in and out once per collective; inf: hidden behind the links."""
+    rings: dict[int, int] = field(default_factory=dict, hash=False)
+    """{ranks: rings} where there is no switch, and the wiring gives a number of ranks only so many rings beside each other."""
+    islands: int = 0
+    """GPUs behind one root complex (PCIe): more ranks than that cross from one to the other. 0: no such border."""
+    island_bandwidth_bytes_per_s: float = float("inf")
+    """What a ring gets that crosses it."""
+    multicast_efficiency: float = 0.0
+    """What in-switch reduction (NVLS) gets of the port's bandwidth; 0: the switch cannot add."""
+    oversubscription: float = 1.0
+    """How much more the ports below a switch carry than those above (fat tree): 1 is non-blocking."""
+    protocols: tuple[str, ...] = PROTOCOLS
+    """Those of NCCL's protocols that are enabled."""
+    source: str
+    """Where the figures are from: data sheet, or the measurement they are fitted to."""
+
+    def __post_init__(self):
+        if self.kind not in FABRIC_KINDS:
+            raise InputError(f"fabric kind {self.kind!r}: give one of {', '.join(FABRIC_KINDS)}")
+        for name in ("bandwidth_bytes_per_s", "copy_bytes_per_s", "island_bandwidth_bytes_per_s"):
+            _require_positive(f"{self.kind} fabric: {name}", getattr(self, name))
+        if self.message_efficiency is None:
+            object.__setattr__(self, "message_efficiency", self.efficiency)
+        if self.message_s is None:
+            object.__setattr__(self, "message_s", self.hop_s)
+        for name in ("efficiency", "message_efficiency"):
+            if not 0 < getattr(self, name) <= 1:
+                raise InputError(f"{self.kind} fabric: {name} = {getattr(self, name)!r}: give a fraction above 0, up to 1")
+        if not 0 <= self.multicast_efficiency <= 1:
+            raise InputError(f"{self.kind} fabric: multicast_efficiency = {self.multicast_efficiency!r}: give a fraction, 0 to 1")
+        for name in ("base_s", "hop_s", "message_s"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise InputError(f"{self.kind} fabric: {name} = {getattr(self, name)!r}: give a finite number of seconds, 0 or more")
+        if not 1 <= self.oversubscription < float("inf"):
+            raise InputError(f"{self.kind} fabric: oversubscription = {self.oversubscription!r}: give 1 (none) or more")
+        object.__setattr__(self, "rings", {int(ranks): count for ranks, count in self.rings.items()})  # JSON's keys are texts
+        object.__setattr__(self, "protocols", tuple(self.protocols))
+        if not self.protocols or not set(self.protocols) <= set(PROTOCOLS):
+            raise InputError(f"{self.kind} fabric: protocols {self.protocols}: give some of {', '.join(PROTOCOLS)}")
+        if not self.source:
+            raise InputError(f"{self.kind} fabric: no source: say where the figures are from")
+
+    def ring_bandwidth_bytes_per_s(self, ranks):
+        """What a rank of a ring (or of all rings together) of `ranks` ranks sends per second, with large messages."""
+        rings = 1
+        if self.rings:
+            rings = self.rings[max((count for count in self.rings if count <= ranks), default=min(self.rings))]
+        bandwidth = self.bandwidth_bytes_per_s * self.efficiency * rings
+        return min(bandwidth, self.island_bandwidth_bytes_per_s) if self.islands and ranks > self.islands else bandwidth
+
+
+def _require_positive(what, number):
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not number > 0:
+        raise InputError(f"{what} = {number!r}: give a number above 0")

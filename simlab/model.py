@@ -8,7 +8,7 @@ from pathlib import Path
 
 from simlab.errors import InputError
 
-RECOMPUTE = ("none", "selective", "full")
+RECOMPUTE = ("none", "selective", "per-op", "full")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,9 @@ class Model:
         """
         _check_recompute(recompute)
         layer = self.layer_flops(seq)
-        again = {"none": 0, "selective": layer["scores"] + layer["values"], "full": sum(layer.values())}[recompute]
+        again = {
+            "none": 0, "selective": layer["scores"] + layer["values"], "per-op": layer["output"] + layer["up"], "full": sum(layer.values())
+        }[recompute]  # fmt: skip
         return self.flops_per_token(seq) + self.layers * again
 
     # activations ------------------------------------------------------------------------------------------

@@ -14,13 +14,15 @@ PACKAGE = Path(simlab.__file__).parent
 ORDER = [
     {"errors", "garbage", "units"},
     {"hardware", "model", "model_states", "partition", "trace"},
-    {"memory", "program"},
-    {"validation", "schedules", "collectives"},
+    {"memory", "program", "cluster", "plan"},
+    {"validation", "schedules", "collectives", "catalog"},
     {"cost"},
+    {"refinement"},
     {"engine"},
     {"analysis"},
+    {"training"},
     {"views"},
-    {"calibration", "comparison", "survey"},
+    {"calibration", "comparison", "survey", "runs"},
     {"puzzle"},
     {"apps"},
 ]

@@ -115,6 +115,16 @@ def test_simulate_writes_trace_picture_and_perfetto_file(capsys, tmp_path):
     assert json.loads((tmp_path / "c.json").read_text())["traceEvents"]
 
 
+def test_catalog_lists_models_and_clusters(capsys):
+    status, out, err = run(capsys, "catalog")
+    assert (status, err) == (0, "") and {"models", "llama-7b", "dgx-h100"} <= {line.split(" ")[0] for line in out.splitlines()}
+    facts = one_object(run(capsys, "catalog --json")[1])
+    assert set(facts) == {"models", "clusters"} and list(facts["clusters"]) == list(simlab.clusters())
+    a100 = facts["clusters"]["dgx-a100"]
+    assert (a100["gpus"], a100["gpu"]["peak_flops"]["bf16"], a100["intra"]["bandwidth_bytes_per_s"]) == (8, 312e12, 300e9)
+    assert facts["models"]["gpt2"]["parameters"] == simlab.load_model("gpt2").parameters
+
+
 # one table of all schedules
 
 SCHEDULES = "schedules --pp 4 --microbatches 8 --forward-ms 20 --input-grad-ms 20 --weight-grad-ms 20"

@@ -1,0 +1,303 @@
+"""The kernels of a transformer layer on one GPU: what its forward, input gradient and weight gradient launch, in order.
+
+Sizes follow Megatron-LM's layer (Shoeybi et al. 2019; Korthikanti et al. 2022): tokens x hidden everywhere, tensor parallelism
+dividing what lies between a column-parallel and a row-parallel matrix, and with sequence parallelism the rest too.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+RUNTIME_OPS = {True: (30, 50), False: (57, 90)}
+"""{whether attention, norms and activations are an op each: (forward, backward) ops of a layer that the host dispatches}. Counted with
+torch's dispatcher on a layer written as Megatron-LM's of 2021 (57 and 90) and on the same one with those fused."""
+
+EAGER = {"norm": 9, "rotary": 5, "activation": 10 / 6}
+"""What torch's own ops, one kernel each, read and write of a Llama layer, in units of the fused kernel's: RMSNorm casts to fp32, squares,
+takes the mean, scales twice and casts back (36 bytes an element, not 4); rotary embedding casts, multiplies complex numbers and casts
+back (20, not 4); the gated activation stores its first half (10 bytes, not 6)."""
+
+
+@dataclass(frozen=True)
+class Matmul:
+    """`batch` products of m x k by k x n."""
+
+    name: str
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    role: str = "forward"
+    """'forward', 'input' (gradient) or 'weight' (gradient): their operands lie differently in memory."""
+
+    @property
+    def flops(self):
+        """Two for each multiplication and addition."""
+        return 2 * self.m * self.n * self.k * self.batch
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Scores, softmax and their product with the values in one kernel that stores no scores (Dao et al. 2022)."""
+
+    name: str
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+    head_size: int
+    backward: bool = False
+    generation: str = "flash"
+    """Of the kernel: 'flash' is the best that the GPU has, 'flash-1' and 'flash-2' are those of FlashAttention's papers."""
+
+    @property
+    def flops(self):
+        """In full, as all published figures count them, though a causal kernel does half: 4 q k d each way, 2.5 times it backward."""
+        return 4 * self.batch * self.heads * self.queries * self.keys * self.head_size * (2.5 if self.backward else 1)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Anything that the memory bounds: norms, activation functions, dropout, softmax, additions."""
+
+    name: str
+    size_bytes: float
+    """Read and written."""
+    flops = 0
+
+
+@dataclass(frozen=True)
+class Communication:
+    """A collective of a tensor- or context-parallel group."""
+
+    name: str
+    kind: str
+    """'all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all', 'ring' (a neighbour to the next, size_bytes a step)."""
+    dimension: str
+    """'tp' or 'cp'."""
+    size_bytes: float
+    """Of the whole buffer."""
+    beside: str = ""
+    """The name of the kernel that may run at the same time; '': none."""
+    steps: int = 1
+    """How many of them, one after the other ('ring')."""
+    flops = 0
+
+
+class LayerKernels(NamedTuple):
+    """What one layer launches for a microbatch on one rank."""
+
+    forward: list
+    input_grad: list
+    weight_grad: list
+    again: list
+    """What is computed again before the backward."""
+
+
+class Sizes(NamedTuple):
+    """Tokens and elements on one rank that all kernels are made of."""
+
+    tokens: int
+    """of a rank's part of the microbatch: b s / cp"""
+    outside: float
+    """elements of a hidden state outside the tensor-parallel part: tokens x hidden, / tp with sequence parallelism"""
+    width: int
+    """bytes of an element"""
+
+
+def sizes(model, plan):
+    """`Sizes` of `model` under `plan`."""
+    tokens = plan.microbatch_size * (plan.seq or model.seq) // plan.cp
+    return Sizes(tokens, tokens * model.hidden / (plan.tp if plan.sequence_parallel else 1), plan.element_bytes)
+
+
+def layer_kernels(model, plan):
+    """`LayerKernels` of `model` under `plan`."""
+    forward = [*_attention_part(model, plan), *_mlp_part(model, plan)]
+    input_grad, weight_grad = [], []
+    for kernel in reversed(forward):
+        grads_in, grads_weight = _backward(kernel, plan)
+        input_grad += grads_in
+        weight_grad += grads_weight
+    again = {"none": [], "selective": _recomputed_scores(forward), "per-op": _recomputed_ops(forward), "full": forward}[plan.recompute]
+    return LayerKernels(forward, input_grad + _residual_grads(model, plan), weight_grad + _bias_grads(model, plan), again)
+
+
+def _attention_part(model, plan):
+    s, t, d = sizes(model, plan), plan.tp, model.head_size
+    heads, kv = model.heads // t, max(1, model.kv_heads // t)
+    kernels = [_eager(Memory("norm 1", 2 * s.width * s.outside), model, plan), *_enter(model, plan, "qkv")]
+    kernels.append(Matmul("qkv", s.tokens, (heads + 2 * kv) * d, model.hidden))
+    if not model.positions:
+        kernels.append(_eager(Memory("rotary", 2 * s.width * s.tokens * (heads + kv) * d), model, plan))
+    kernels += _unfused(model, plan, heads) if plan.attention == "unfused" else _flash(model, plan, heads, kv)
+    kernels.append(Matmul("output", s.tokens, model.hidden, heads * d))
+    return [*kernels, *_leave(model, plan, "output"), _residual("residual 1", model, plan)]
+
+
+def _flash(model, plan, heads, kv):
+    seq, d, s = plan.seq or model.seq, model.head_size, sizes(model, plan)
+    kernels = [Attention("attention", plan.microbatch_size, heads, seq // plan.cp, seq, d, generation=plan.attention)]
+    if plan.cp > 1:
+        step = 2 * s.width * s.tokens * kv * d
+        kernels.insert(0, Communication("attention ring", "ring", "cp", step, "attention", plan.cp - 1))
+    return kernels
+
+
+def _unfused(model, plan, heads):
+    seq, d, s = plan.seq or model.seq, model.head_size, sizes(model, plan)
+    batch, queries = plan.microbatch_size * heads, seq // plan.cp
+    scores = batch * queries * seq
+    kernels = [Matmul("scores", queries, seq, d, batch), Memory("softmax", 2 * s.width * scores)]
+    if plan.dropout:
+        kernels.append(Memory("attention dropout", (2 * s.width + 1) * scores))
+    return [*kernels, Matmul("values", queries, d, seq, batch), Memory("transpose", 2 * s.width * s.tokens * heads * d)]
+
+
+def _mlp_part(model, plan):
+    s, t = sizes(model, plan), plan.tp
+    tokens = s.tokens * (model.experts_per_token if model.experts else 1)
+    up = (1 + model.gated_mlp) * model.ffn // t
+    kernels = [_eager(Memory("norm 2", 2 * s.width * s.outside), model, plan), *_enter(model, plan, "up")]
+    if model.experts:
+        kernels += [Matmul("router", s.tokens, model.experts, model.hidden), Memory("permute", 4 * s.width * tokens * model.hidden)]
+    kernels += [
+        Matmul("up", tokens, up, model.hidden),
+        _eager(Memory("activation", s.width * tokens * (up + model.ffn // t)), model, plan),
+        Matmul("down", tokens, model.hidden, model.ffn // t),
+    ]
+    return [*kernels, *_leave(model, plan, "down"), _residual("residual 2", model, plan)]
+
+
+def _eager(kernel, model, plan):
+    """`kernel`, or what torch's own ops move in its stead. A GPT's norm and activation are one op in torch too."""
+    if plan.fused or model.bias:
+        return kernel
+    return Memory(kernel.name, kernel.size_bytes * EAGER[kernel.name.split()[0]])
+
+
+def _residual(name, model, plan):
+    """Bias, dropout and the residual's addition."""
+    s = sizes(model, plan)
+    return Memory(name, (3 * s.width + bool(plan.dropout)) * s.outside)
+
+
+def _enter(model, plan, product):
+    """What comes before a column-parallel matrix."""
+    if plan.tp == 1 or not plan.sequence_parallel:
+        return []
+    size = _hidden_bytes(model, plan) / (2 if plan.precision == "fp8" else 1)  # cast before it is sent
+    return [Communication(f"{product} gather", "all_gather", "tp", size, product)]
+
+
+def _leave(model, plan, product):
+    """What comes after a row-parallel matrix."""
+    if plan.tp == 1:
+        return []
+    if plan.sequence_parallel:
+        return [Communication(f"{product} scatter", "reduce_scatter", "tp", _hidden_bytes(model, plan), product)]
+    return [Communication(f"{product} reduce", "all_reduce", "tp", _hidden_bytes(model, plan), product)]
+
+
+def _hidden_bytes(model, plan):
+    s = sizes(model, plan)
+    return s.width * s.tokens * model.hidden
+
+
+COLUMN = ("qkv", "up")
+
+
+def _backward(kernel, plan):
+    """([input-gradient kernels], [weight-gradient kernels]) of a forward kernel."""
+    if isinstance(kernel, Matmul):
+        return _matmul_backward(kernel, plan)
+    if isinstance(kernel, Attention):
+        return [Attention("attention grad", kernel.batch, kernel.heads, kernel.queries, kernel.keys, kernel.head_size, True, kernel.generation)], []
+    if isinstance(kernel, Communication):
+        return _communication_backward(kernel, plan)
+    # of the forward's bytes; a norm's backward reads its input and gradient twice: for the input's gradient, and for the weights'
+    part = {"norm": 2.5, "softmax": 1.5, "residual": 0.8, "activation": 1.6}.get(kernel.name.split()[0], 1)
+    return [Memory(f"{kernel.name} grad", part * kernel.size_bytes)], []
+
+
+def _matmul_backward(kernel, plan):
+    if kernel.name in ("scores", "values"):  # both operands are activations
+        left = Matmul(f"{kernel.name} grad left", kernel.m, kernel.k, kernel.n, kernel.batch, "input")
+        return [left, Matmul(f"{kernel.name} grad right", kernel.k, kernel.n, kernel.m, kernel.batch, "input")], []
+    grads = [Matmul(f"{kernel.name} input grad", kernel.m, kernel.k, kernel.n, kernel.batch, "input")]
+    if kernel.name in COLUMN and plan.tp > 1 and not plan.sequence_parallel:
+        size = kernel.m * kernel.k * plan.element_bytes
+        grads.append(Communication(f"{kernel.name} grad reduce", "all_reduce", "tp", size, f"{kernel.name} weight grad"))
+    return grads, [Matmul(f"{kernel.name} weight grad", kernel.n, kernel.k, kernel.m, kernel.batch, "weight")]
+
+
+def _communication_backward(kernel, plan):
+    product = kernel.name.split()[0]
+    if kernel.kind == "all_reduce":
+        return [], []  # the other side's identity: its sum is `_matmul_backward`'s
+    if kernel.kind == "all_gather":
+        again = Communication(f"{product} gather again", "all_gather", "tp", kernel.size_bytes, f"{product} input grad")
+        size = kernel.size_bytes * (2 if plan.precision == "fp8" else 1)  # sums are of 16 bits
+        scatter = Communication(f"{product} grad scatter", "reduce_scatter", "tp", size, f"{product} weight grad")
+        return [again, scatter], []  # only its part of the input was kept
+    if kernel.kind == "reduce_scatter":
+        return [Communication(f"{product} grad gather", "all_gather", "tp", kernel.size_bytes, f"{product} input grad")], []
+    return [Communication("attention grad ring", "ring", "cp", 2 * kernel.size_bytes, "attention grad", kernel.steps)], []
+
+
+def _residual_grads(model, plan):
+    """The gradients of a residual's two ways are added, twice a layer."""
+    s = sizes(model, plan)
+    return [Memory("residual sum grad", 2 * 3 * s.width * s.outside)]
+
+
+def _bias_grads(model, plan):
+    """Column sums of the outputs' gradients."""
+    if not model.bias:
+        return []
+    s = sizes(model, plan)
+    columns = (model.heads + 2 * model.kv_heads) * model.head_size / plan.tp + model.ffn / plan.tp
+    return [Memory("bias grad", s.width * (s.tokens * columns + 2 * s.outside))]
+
+
+def _recomputed_scores(forward):
+    """What selective recomputation runs again; nothing with a fused kernel, whose backward computes the scores again anyway."""
+    return [kernel for kernel in forward if kernel.name in ("scores", "softmax", "attention dropout", "values")]
+
+
+def _recomputed_ops(forward):
+    """What torchtitan's per-op recomputation runs again: all but attention, every second matrix product, and what was reduced."""
+    kept = {"qkv", "down"}
+    return [
+        kernel
+        for kernel in forward
+        if not (isinstance(kernel, Attention) or kernel.name in kept or isinstance(kernel, Communication) and kernel.kind != "all_gather")
+    ]
+
+
+def head_kernels(model, plan):
+    """`LayerKernels` of the last stage's end: norm, output head and cross-entropy.
+
+    A logit's loss reads and writes about 30 bytes forward and 14 backward in the vocabulary-parallel form (cast to fp32, maximum,
+    subtraction, exponential, sum, division), 14 and 22 in torch's own (cast, log-softmax; zeros for its gradient, that, cast).
+    """
+    s = sizes(model, plan)
+    vocab = -(-model.vocab // plan.tp)
+    logits = s.tokens * vocab
+    forward = [Memory("last norm", 2 * s.width * s.outside), *_enter(model, plan, "head"), Matmul("head", s.tokens, vocab, model.hidden)]
+    forward.append(Memory("loss", (30 if plan.tp > 1 else 14) * logits))
+    grads = [Memory("loss grad", (14 if plan.tp > 1 else 22) * logits), Matmul("head input grad", s.tokens, model.hidden, vocab, role="input")]
+    if plan.tp > 1:
+        kind = "reduce_scatter" if plan.sequence_parallel else "all_reduce"
+        grads.append(Communication("head grad reduce", kind, "tp", _hidden_bytes(model, plan), "head weight grad"))
+    grads.append(Memory("last norm grad", 3 * s.width * s.outside))
+    return LayerKernels(forward, grads, [Matmul("head weight grad", vocab, model.hidden, s.tokens, role="weight")], [])
+
+
+def embedding_kernels(model, plan):
+    """`LayerKernels` of the first stage's begin: the rows of the embedding (and positions, dropout), summed over tp; their gradient."""
+    s = sizes(model, plan)
+    forward = [Memory("embedding", (2 + 2 * bool(model.positions) + bool(plan.dropout)) * s.width * s.outside)]
+    if plan.tp > 1:
+        kind = "reduce_scatter" if plan.sequence_parallel else "all_reduce"
+        forward.append(Communication("embedding reduce", kind, "tp", _hidden_bytes(model, plan)))
+    return LayerKernels(forward, [], [Memory("embedding grad", 3 * 4 * s.tokens * model.hidden / plan.tp)], [])

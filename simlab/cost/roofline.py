@@ -1,0 +1,121 @@
+"""Kernel → seconds: what it computes against the GPU's speed at its shape, what it moves against the memory's, and its launch."""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from math import ceil
+
+from simlab.cost.kernels import Attention, Matmul, Memory
+from simlab.errors import InputError
+
+NEXT_BEST = {"fp8": "bf16", "bf16": "fp16", "fp16": "tf32", "tf32": "fp32"}
+"""What a chip computes in that does not have the precision asked for."""
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """What a GPU's kernels reach, see data/kernels.json for the source of each figure."""
+
+    matmul: dict
+    """{'forward', 'input', 'weight': part of the peak that a large product reaches}: gradients read their operands transposed."""
+    tiles: tuple
+    """(rows, columns, part of `matmul`) of the output tiles that the library has kernels for."""
+    kernel_s: float
+    """From one kernel's end to the next one's full speed, s."""
+    attention: dict
+    """{generation: [forward, backward] part of the peak of fused attention, counting only the unmasked half}; 'flash': the card's best."""
+    attention_tail: dict
+    """How many times its share of the peak's time the longest block of 128 queries takes, alone on its multiprocessor."""
+    memory: float
+    """Part of the memory's bandwidth that streaming kernels reach."""
+    source: str
+
+
+@cache
+def efficiencies():
+    """{name of a GPU: `Efficiency`}, of data/kernels.json."""
+    data = json.loads((files("simlab") / "data" / "kernels.json").read_text(encoding="utf-8"))
+    return {name: Efficiency(**{k: v for k, v in entry.items() if k != "gpus"}) for entry in data for name in entry["gpus"]}
+
+
+def peak_flops(gpu, precision):
+    """Operations per second of matrix products in `precision`, or in the next best that `gpu` has; fp32 runs as tf32."""
+    name = "tf32" if precision == "fp32" else precision
+    while name not in gpu.peak_flops:
+        if name not in NEXT_BEST:
+            raise InputError(f"{gpu.name} has none of the precisions that {precision} could run in: {', '.join(gpu.peak_flops)}")
+        name = NEXT_BEST[name]
+    return gpu.peak_flops[name]
+
+
+def kernel_s(kernel, gpu, precision="bf16"):
+    """Seconds of one `Matmul`, `Attention` or `Memory` kernel on `gpu`."""
+    if isinstance(kernel, Matmul):
+        return matmul_s(kernel, gpu, precision)
+    if isinstance(kernel, Attention):
+        return attention_s(kernel, gpu, precision)
+    if isinstance(kernel, Memory):
+        return memory_s(kernel.size_bytes, gpu)
+    raise InputError(f"{kernel!r} is no kernel of one GPU")
+
+
+def matmul_s(kernel, gpu, precision="bf16"):
+    """Seconds of a matrix product.
+
+    The output is cut into tiles, of which each multiprocessor computes one at a time: the time is that of ceil(tiles / multiprocessors)
+    rounds at the efficiency of a full one ("wave quantization", NVIDIA, Matrix Multiplication Background User's Guide). Of the tile
+    shapes the fastest is taken. No less than reading both operands takes; and then the result is written (a weight gradient added to
+    one in fp32): the last thing that every tile does. In fp8 both operands are cast from 16 bits first. Leaves out: split-k, what the caches hold, clocks that fall under load other
+    than by the measured efficiency.
+    """
+    reached = efficiencies_of(gpu)
+    peak = peak_flops(gpu, precision)
+    best = min(_waves_s(kernel, rows, columns, peak * reached.matmul[kernel.role] * part, gpu.sms) for rows, columns, part in reached.tiles)
+    width = 4 if precision == "fp32" else 2
+    operands = kernel.batch * (kernel.m * kernel.k + kernel.k * kernel.n)
+    result = kernel.batch * kernel.m * kernel.n
+    bandwidth = _bandwidth(gpu, reached)
+    written_s = (8 if kernel.role == "weight" else width) * result / bandwidth
+    cast_s = 3 * operands / bandwidth if precision == "fp8" else 0.0
+    return max(best, width * operands / bandwidth) + written_s + cast_s + reached.kernel_s
+
+
+def _waves_s(kernel, rows, columns, flops_per_s, sms):
+    tiles = kernel.batch * min(
+        ceil(kernel.m / rows) * ceil(kernel.n / columns),
+        ceil(kernel.m / columns) * ceil(kernel.n / rows),
+    )
+    return ceil(tiles / sms) * 2 * rows * columns * kernel.k / (flops_per_s / sms)
+
+
+def attention_s(kernel, gpu, precision="bf16"):
+    """Seconds of fused causal attention: half the operations at its efficiency, and the longest block of queries at the end.
+
+    The last 128 queries see all keys, on one multiprocessor, while the others have nothing left: a term that matters with few heads.
+    In fp8 recipes attention stays in 16 bits.
+    """
+    reached = efficiencies_of(gpu)
+    peak = peak_flops(gpu, "fp16" if precision in ("fp16", "fp32") else "bf16")
+    forward, backward = reached.attention.get(kernel.generation, reached.attention["flash"])
+    way, part = ("backward", backward) if kernel.backward else ("forward", forward)
+    longest = 4 * min(128, kernel.queries) * kernel.keys * kernel.head_size * (2.5 if kernel.backward else 1)
+    tail_s = reached.attention_tail[way] * longest / (peak / gpu.sms)
+    return kernel.flops / 2 / (part * peak) + tail_s + reached.kernel_s
+
+
+def memory_s(size_bytes, gpu):
+    """Seconds of a kernel that reads and writes `size_bytes`."""
+    reached = efficiencies_of(gpu)
+    return size_bytes / _bandwidth(gpu, reached) + reached.kernel_s
+
+
+def _bandwidth(gpu, reached):
+    return gpu.memory_bandwidth_bytes_per_s * reached.memory
+
+
+def efficiencies_of(gpu):
+    """The `Efficiency` of a `Gpu`."""
+    if gpu.name not in efficiencies():
+        raise InputError(f"no kernel efficiencies for {gpu.name!r}; there are those of {', '.join(efficiencies())}")
+    return efficiencies()[gpu.name]

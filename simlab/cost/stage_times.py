@@ -1,0 +1,235 @@
+"""What a stage's forward and backward of one microbatch take: kernels, and what of their communication they have to wait for."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from simlab.cost.communication import IN_TRAINING, Group, collective_s, p2p_s
+from simlab.cost.kernels import RUNTIME_OPS, Communication, Matmul, embedding_kernels, head_kernels, layer_kernels
+from simlab.cost.memory import stage_parameters
+from simlab.cost.roofline import kernel_s
+
+HOST_OP_S = 13.3e-6
+"""What the host needs to dispatch one op, s. Measured: 57 forward and 90 backward ops of a layer of Megatron-LM's form, at sizes at which
+computing takes no time, took 758 and 1195 µs (PyTorch 2.13, one core). NVIDIA's FasterTransformer guide agrees: PyTorch's BERT-base at
+batch 1 takes 4.2 ms on an A100 with an EPYC 7742, whatever the sequence length up to 384: 350 µs a layer of about 25 kernels, 14 µs each."""
+
+MATRICES_A_LAYER = 4
+"""Those of a layer that are large: qkv, output, up, down. ZeRO-3 leaves small ones where they are (stage3_param_persistence_threshold)."""
+
+HOST_COLLECTIVE_OPS = 3
+"""A collective is worth as many ops to the host: the call, the wait of its stream, and that of the one it came from."""
+
+BESIDE = 0.15
+"""How much longer a kernel takes while a collective runs beside it: about the part of the multiprocessors that NCCL's channels occupy
+(16 to 24 of 108 on an A100)."""
+
+
+class Parts(NamedTuple):
+    """Seconds of a piece of work by what they are spent on; those of communication only as far as nothing else runs meanwhile."""
+
+    compute: float = 0.0
+    host: float = 0.0
+    """The GPU waiting for the host to launch."""
+    tp: float = 0.0
+    cp: float = 0.0
+    dp: float = 0.0
+    """Gathering of ZeRO-3's parameters."""
+    offload: float = 0.0
+
+    @property
+    def total(self):
+        """All of it, s."""
+        return sum(self)
+
+    def plus(self, other):
+        """The two, one after the other."""
+        return Parts(*(mine + its for mine, its in zip(self, other)))
+
+    def times(self, count):
+        """`count` of it, one after the other."""
+        return Parts(*(part * count for part in self))
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The communicators that a GPU is in: how many ranks each has, and how many of them in its node.
+
+    Ranks are laid out with tp innermost, then cp, dp and pp, as Megatron-LM does.
+    """
+
+    tp: Group
+    cp: Group
+    dp: Group
+    """All that hold the same part of the model: dp x cp."""
+    shard: Group
+    """Over which ZeRO shards: dp, or as many of it as `Plan.hybrid` says."""
+    replicas: Group
+    """With `hybrid`: the ranks that hold the same shard."""
+
+    @classmethod
+    def of(cls, plan, cluster):
+        """Those of `plan` on `cluster`."""
+        shards = plan.shards
+        return cls(
+            Group.of(plan.tp, 1, cluster), Group.of(plan.cp, plan.tp, cluster), Group.of(plan.dp * plan.cp, plan.tp, cluster),
+            Group.of(shards, plan.tp, cluster), Group.of(plan.dp * plan.cp // shards, plan.tp * shards, cluster),
+        )  # fmt: skip
+
+
+class StageTimes(NamedTuple):
+    """`Parts` of what one stage does for a microbatch."""
+
+    forward: Parts
+    again: Parts
+    """Recomputation, before the backward."""
+    input_grad: Parts
+    weight_grad: Parts
+
+    @property
+    def backward(self):
+        """All of a full backward."""
+        return self.again.plus(self.input_grad).plus(self.weight_grad)
+
+
+@dataclass
+class StageCost:
+    """Times of stages of `model` under `plan` on `cluster`; what is alike is computed once."""
+
+    model: object
+    plan: object
+    cluster: object
+    gpu: object = None
+    slower: float = IN_TRAINING
+    """What collectives take over what they take alone; 1 to compare with a layer that was timed on its own."""
+    groups: Groups = field(init=False)
+
+    def __post_init__(self):
+        self.gpu = self.gpu or self.cluster.gpu
+        self.groups = Groups.of(self.plan, self.cluster)
+        self._kernel_s = {}
+        self.layer = self._times(layer_kernels(self.model, self.plan), layer=True)
+        self.embedding = self._times(embedding_kernels(self.model, self.plan))
+        self.head = self._times(head_kernels(self.model, self.plan))
+
+    def stage(self, layers, *, first=False, last=False):
+        """`StageTimes` of a stage with `layers` layers, the embedding if it is the `first` and the head if it is the `last`."""
+        whole = [part.times(layers) for part in self.layer]
+        for extra, there in ((self.embedding, first), (self.head, last)):
+            if there:
+                whole = [part.plus(more) for part, more in zip(whole, extra)]
+        return StageTimes(*whole)
+
+    def message_bytes(self):
+        """Of what a GPU sends to the next stage: a tp-th of the hidden states of a microbatch, for every tensor-parallel rank has the
+        others' or can gather them within its node (Narayanan et al. 2021, section 4.1, scatter/gather optimization)."""
+        tokens = self.plan.microbatch_size * (self.plan.seq or self.model.seq) // self.plan.cp
+        return tokens * self.model.hidden * self.plan.element_bytes / self.plan.tp
+
+    def message_s(self):
+        """(latency, seconds on the wire) of that message: within a node only if the whole job is in one."""
+        in_node = self.plan.gpus <= self.cluster.gpus_per_node
+        latency_s = p2p_s(0, self.cluster, same_node=in_node)
+        return self.slower * latency_s, self.slower * (p2p_s(self.message_bytes(), self.cluster, same_node=in_node) - latency_s)
+
+    def reduce_s(self, parameters):
+        """Seconds of reducing the gradients of so many parameters (0 with ZeRO-3, which does it layer by layer, see `sharded_s`)."""
+        plan, size = self.plan, parameters * self.plan.gradient_bytes
+        if plan.zero == 0:
+            return self.collective_s("all_reduce", size, self.groups.dp)
+        scatter_s = self.collective_s("reduce_scatter", size, self.groups.shard) if plan.zero < 3 else 0.0
+        return scatter_s + self.collective_s("all_reduce", size / plan.shards, self.groups.replicas)
+
+    def sharded_s(self):
+        """(gathering a layer's parameters before its forward, before its backward, scattering its gradients), s: what ZeRO-3 adds.
+
+        Without prefetch it is ZeRO-3 in its first form: matrix by matrix, for the recomputation apart, and with a copy per rank and
+        matrix for the host to launch, as torch's all_gather filled a list of n tensors.
+        """
+        plan, shard = self.plan, self.groups.shard
+        if plan.zero < 3 or shard.size == 1:
+            return 0.0, 0.0, 0.0
+        pieces, copies_s = (1, 0.0) if plan.prefetch else (MATRICES_A_LAYER, MATRICES_A_LAYER * shard.size * HOST_OP_S)
+        piece = stage_parameters(self.model, plan, 1) / pieces
+        gather_s = copies_s + pieces * self.collective_s("all_gather", piece * plan.element_bytes, shard)
+        scatter_s = copies_s + pieces * self.collective_s("reduce_scatter", piece * plan.gradient_bytes, shard)
+        again = plan.reshard * (2 if not plan.prefetch and plan.recompute == "full" else 1)
+        return gather_s, again * gather_s, scatter_s
+
+    def collective_s(self, kind, size_bytes, group):
+        """Seconds of a collective in training."""
+        return self.slower * collective_s(kind, size_bytes, group, self.cluster) if group.size > 1 else 0.0
+
+    # one layer ----------------------------------------------------------------------------------------------
+
+    def kernel_s(self, kernel):
+        """Seconds of `kernel`, alone."""
+        if kernel not in self._kernel_s:
+            self._kernel_s[kernel] = self._communication_s(kernel) if isinstance(kernel, Communication) else self._own_s(kernel)
+        return self._kernel_s[kernel]
+
+    def _own_s(self, kernel):
+        precision = self.plan.precision
+        if precision == "fp8" and isinstance(kernel, Matmul) and kernel.name.startswith("head"):
+            precision = "bf16"  # recipes leave the output head in 16 bits
+        return kernel_s(kernel, self.gpu, precision)
+
+    def _communication_s(self, kernel):
+        group = getattr(self.groups, kernel.dimension)
+        if kernel.kind == "ring":
+            return kernel.steps * self.slower * p2p_s(kernel.size_bytes, self.cluster, same_node=group.nodes == 1)
+        return self.collective_s(kernel.kind, kernel.size_bytes, group)
+
+    def _times(self, kernels, layer=False):
+        """`StageTimes` of `LayerKernels`."""
+        by_name = {k.name: k for part in kernels for k in part}
+        forward, again, input_grad, weight_grad = (
+            self._parts(part, by_name) for part in (kernels.forward, kernels.again, kernels.input_grad, kernels.weight_grad)
+        )
+        ops_forward, ops_backward = RUNTIME_OPS[self.plan.fused and self.plan.attention != "unfused"] if layer else (len(kernels.forward), len(kernels.input_grad))
+        forward = self._with_host(forward, ops_forward, kernels.forward)
+        if layer and self.plan.recompute == "full":
+            again = forward
+        split = 0.6 * ops_backward  # input gradients: all but the weights' products, additions to .grad and bias sums
+        return StageTimes(
+            forward, again, self._with_host(input_grad, split, kernels.input_grad),
+            self._with_host(weight_grad, ops_backward - split, kernels.weight_grad),
+        )  # fmt: skip
+
+    def _parts(self, kernels, by_name):
+        """`Parts` of kernels in order: a collective hides behind the kernel that it may run beside, as far as the plan lets it."""
+        compute, exposed = 0.0, {"tp": 0.0, "cp": 0.0}
+        for kernel in kernels:
+            if not isinstance(kernel, Communication):
+                compute += self.kernel_s(kernel)
+                continue
+            alone_s, hidden_s = self.exposed_s(kernel, by_name)
+            exposed[kernel.dimension] += alone_s
+            compute += BESIDE * hidden_s
+        return Parts(compute=compute, tp=exposed["tp"], cp=exposed["cp"])
+
+    def exposed_s(self, kernel, by_name):
+        """(seconds of a `Communication` with nothing beside it, seconds that another kernel hides)."""
+        seconds = self.kernel_s(kernel)
+        hidden_s = min(self._room_s(kernel, by_name), seconds)
+        return seconds - hidden_s, hidden_s
+
+    def _room_s(self, kernel, by_name):
+        """How much of `kernel`'s time another kernel can hide."""
+        beside = by_name.get(kernel.beside)
+        if beside is None or self.plan.tp_overlap == "none" and kernel.dimension == "tp":
+            return 0.0
+        beside_s = self.kernel_s(beside)
+        if kernel.kind == "ring":
+            return beside_s * kernel.steps / (kernel.steps + 1)  # the first piece is there already
+        if "grad" in kernel.beside and "gather" != kernel.name.split()[-1]:
+            return beside_s
+        if self.plan.tp_overlap == "pipelined":
+            return min(beside_s, self.kernel_s(kernel)) * (1 - 1 / self.plan.tp)  # in tp pieces: the first has nothing beside it
+        return 0.0
+
+    def _with_host(self, parts, ops, kernels):
+        """`parts`, and what the GPU waits for the host."""
+        calls = sum(isinstance(kernel, Communication) for kernel in kernels)
+        host_s = HOST_OP_S * (ops + HOST_COLLECTIVE_OPS * calls)
+        return parts._replace(host=max(0.0, host_s - parts.total))
+

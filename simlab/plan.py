@@ -1,0 +1,181 @@
+"""How a model is spread over GPUs: the degrees of parallelism, what is sharded, what is computed again."""
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from simlab.errors import InputError
+
+PRECISIONS = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 2}
+"""{name: bytes of a parameter, activation or message}; fp8 holds its numbers between matrix products in bf16."""
+
+RECOMPUTE = ("none", "selective", "per-op", "full")
+ATTENTIONS = ("flash", "flash-2", "flash-1", "unfused")
+TP_OVERLAPS = ("none", "weight-grad", "pipelined")
+OFFLOADS = ("none", "optimizer", "parameters", "activations")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One way to train: every field a number or a name, checked when it is made."""
+
+    dp: int = 1
+    """Data-parallel replicas, each with its own part of the batch."""
+    tp: int = 1
+    """Tensor-parallel ranks, each with its part of every layer's matrices (Shoeybi et al. 2019, Megatron-LM)."""
+    pp: int = 1
+    """Pipeline stages (ranks in a pipeline)."""
+    cp: int = 1
+    """Context-parallel ranks, each with its part of every sequence; they gather keys and values from each other in a ring."""
+    zero: int = 0
+    """ZeRO stage over dp x cp: 0 nothing sharded, 1 optimizer, 2 and gradients, 3 and parameters (FSDP)."""
+    hybrid: int = 0
+    """With zero: shard over this many ranks and replicate over the rest (HSDP); 0: over all."""
+    microbatch_size: int = 1
+    """Sequences of a microbatch."""
+    microbatches: int = 1
+    """Microbatches of each replica in a step."""
+    seq: int | None = None
+    """Tokens of a sequence; None: the model's own."""
+    schedule: str = "1f1b"
+    """A name of `simlab.schedules.SCHEDULES`."""
+    chunks: int = 1
+    """Stages on each rank; more than 1 with the schedules that have chunks."""
+    recompute: str = "none"
+    """'none'; 'selective' (scores and softmax, Korthikanti et al. 2022); 'per-op' (all that is cheap and every second matrix product, as
+    torchtitan does); 'full' (each layer's forward)."""
+    precision: str = "bf16"
+    """'fp32', 'fp16', 'bf16' or 'fp8' (matrix products in fp8, the rest in bf16)."""
+    sequence_parallel: bool = False
+    """Whether norms and residuals are sharded over tp too, with all-gather and reduce-scatter in place of all-reduce."""
+    attention: str = "flash"
+    """'flash': one kernel, the best that the GPU has, scores are never stored; 'flash-2', 'flash-1': that generation of it; 'unfused':
+    matrix products with softmax and dropout between them."""
+    fused: bool = True
+    """Whether norms, rotary embeddings and activations are a kernel each (by torch.compile or a library), not torch's op by op."""
+    dropout: bool | None = None
+    """Whether it has dropout; None: where attention is unfused."""
+    dp_overlap: bool = True
+    """Whether gradients are reduced while the last backward still runs (and sharded parameters gathered during forwards)."""
+    tp_overlap: str = "weight-grad"
+    """'none'; 'weight-grad': the backward's communication beside the weight gradient; 'pipelined': all of it in pieces beside its product."""
+    bucket_bytes: int = 100 * 2**20
+    """Gradients are reduced in pieces of this many bytes."""
+    gradient_bytes: int | None = None
+    """Bytes of a gradient when it is reduced; None: as the parameters in fp16, else 4."""
+    prefetch: int = 1
+    """With ZeRO-3: layers that are gathered ahead; 0: each parameter is gathered when it is needed, one after the other."""
+    reshard: bool = True
+    """With ZeRO-3: whether gathered parameters are freed after the forward (and gathered again for the backward)."""
+    uneven: bool = False
+    """Whether stages may have different numbers of layers; embedding and head counting as a layer each is always allowed."""
+    offload: str = "none"
+    """'none', 'optimizer' (its states and step on the host), 'parameters' (they too) or 'activations' (over PCIe and back)."""
+
+    def __post_init__(self):
+        for field in ("dp", "tp", "pp", "cp", "microbatch_size", "microbatches", "chunks", "bucket_bytes"):
+            _whole(field, getattr(self, field), 1)
+        for field in ("hybrid", "prefetch"):
+            _whole(field, getattr(self, field), 0)
+        if self.zero not in (0, 1, 2, 3):
+            raise InputError(f"zero = {self.zero!r}: give 0 (none), 1, 2 or 3")
+        if self.seq is not None:
+            _whole("seq", self.seq, 1)
+        for field, choices in (
+            ("recompute", RECOMPUTE), ("precision", PRECISIONS), ("attention", ATTENTIONS),
+            ("tp_overlap", TP_OVERLAPS), ("offload", OFFLOADS),
+        ):  # fmt: skip
+            if getattr(self, field) not in choices:
+                raise InputError(f"{field} = {getattr(self, field)!r}: give one of {', '.join(choices)}")
+        if self.hybrid and (self.dp * self.cp) % self.hybrid:
+            raise InputError(f"hybrid = {self.hybrid} does not divide dp x cp = {self.dp * self.cp}; {near(self.hybrid, self.dp * self.cp)}")
+        if self.sequence_parallel and self.tp == 1:
+            object.__setattr__(self, "sequence_parallel", False)
+        if self.dropout is None:
+            object.__setattr__(self, "dropout", self.attention == "unfused")
+        if self.gradient_bytes is None:
+            object.__setattr__(self, "gradient_bytes", 2 if self.precision == "fp16" else 4)
+
+    @property
+    def gpus(self):
+        """How many it takes: dp x tp x pp x cp."""
+        return self.dp * self.tp * self.pp * self.cp
+
+    @property
+    def stages(self):
+        """Pipeline stages: pp x chunks."""
+        return self.pp * self.chunks
+
+    @property
+    def element_bytes(self):
+        """Bytes of a parameter, an activation or a message's number."""
+        return PRECISIONS[self.precision]
+
+    @property
+    def shards(self):
+        """Over how many ranks what ZeRO shards is spread."""
+        return self.hybrid or self.dp * self.cp
+
+    @property
+    def global_batch(self):
+        """Sequences in a step."""
+        return self.dp * self.microbatch_size * self.microbatches
+
+    def check(self, model, gpus=None):
+        """`InputError` if `model` cannot be cut like this, or if it does not take exactly `gpus`; else itself."""
+        seq = self.seq or model.seq
+        if gpus is not None and self.gpus != gpus:
+            product = f"dp x tp x pp x cp = {self.dp} x {self.tp} x {self.pp} x {self.cp} = {self.gpus}"
+            rest = self.tp * self.pp * self.cp
+            hint = f"dp = {gpus // rest} would" if gpus % rest == 0 else f"tp x pp x cp = {rest} {_divides(rest, gpus)}"
+            raise InputError(f"{product}, but there are {gpus} GPUs: {hint}")
+        for field, value, name, whole in (
+            ("tp", self.tp, "heads", model.heads), ("tp", self.tp, "ffn", model.ffn), ("cp", self.cp, "seq", seq),
+        ):  # fmt: skip
+            if whole % value:
+                raise InputError(f"{field} = {value} does not divide {model.name or 'the model'}'s {name} = {whole}; {near(value, whole)}")
+        self.layers_of_stages(model.layers)
+        return self
+
+    def layers_of_stages(self, layers, stages=None):
+        """[layers of each stage]. Equally many; else, embedding and head counting as a layer each, as Llama 3 405B's 126 on 16 ranks
+        (Dubey et al. 2024, arXiv 2407.21783, section 3.3.2); else, if `uneven`, as near to it as can be; else `InputError`."""
+        stages = stages or self.stages
+        if stages > layers:
+            raise InputError(f"pp x chunks = {self.pp} x {self.chunks} = {stages} stages are more than the {layers} layers")
+        if layers % stages == 0:
+            return [layers // stages] * stages
+        if (layers + 2) % stages == 0 and (layers + 2) // stages >= 2:
+            each = (layers + 2) // stages
+            return [each - 1, *[each] * (stages - 2), each - 1]
+        if not self.uneven:
+            raise InputError(
+                f"pp x chunks = {self.pp} x {self.chunks} = {stages} stages do not divide {layers} layers "
+                f"(nor {layers + 2} with embedding and head as one each); {near(stages, layers)}"
+            )
+        return [layers // stages + (1 <= stage <= layers % stages) for stage in range(stages)]
+
+    def ranks(self):
+        """[(dp, cp, pp, tp) of each GPU]: tp is innermost, so that it stays within a node; then cp, dp and pp, as Megatron orders them."""
+        return [(d, c, p, t) for p in range(self.pp) for d in range(self.dp) for c in range(self.cp) for t in range(self.tp)]
+
+
+def near(value, whole):
+    """What to try instead of `value`, which should divide `whole`."""
+    divisors = [n for n in range(1, whole + 1) if whole % n == 0] if whole <= 10**6 else []
+    closest = sorted(sorted(divisors, key=lambda n: abs(n - value))[:3])
+    return f"nearest that do: {', '.join(map(str, closest))}" if closest else "give a divisor"
+
+
+def closest_name(name, names):
+    """' - did you mean …?' if one of `names` is like `name`, else ''."""
+    found = get_close_matches(str(name), list(names), n=1, cutoff=0.5)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def _whole(field, value, least):
+    if not (isinstance(value, int) and not isinstance(value, bool) and value >= least):
+        raise InputError(f"{field} = {value!r}: give a whole number, at least {least}")
+
+
+def _divides(rest, gpus):
+    return f"does not divide them; {near(rest, gpus)}"

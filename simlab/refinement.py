@@ -1,0 +1,254 @@
+"""The refined form of a plan's program: each op becomes its layers' computing and communicating, on named streams, rank by rank.
+
+A `Task` names the op that it is a part of, so that a picture can zoom. Either every GPU has its own tasks, or one GPU of each pipeline
+stage stands for all that do the same: then collectives have the same time and one participant. `simlab.engine.run_tasks` runs both.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from simlab.cost.kernels import Communication, layer_kernels
+from simlab.cost.memory import stage_parameters
+from simlab.cost.stage_times import StageCost
+
+
+class Task(NamedTuple):
+    """A piece of work that holds one stream of each of `ranks` while it runs."""
+
+    name: str
+    """What it is: 'layer 3', 'layer 3 output scatter'."""
+    op: str
+    """The op that it is a part of: '2F0'; '' for what belongs to the step."""
+    stream: str
+    """'compute', 'tp', 'cp', 'dp', or 'pp 0-1' for messages from rank 0 to 1."""
+    ranks: tuple[int, ...]
+    seconds: float
+    needs: tuple[int, ...]
+    """Numbers of the tasks that must have ended."""
+    size_bytes: float = 0.0
+
+
+class Segment(NamedTuple):
+    """A run of kernels between two communications that the GPU waits for, or one of those."""
+
+    name: str
+    stream: str
+    seconds: float
+    size_bytes: float = 0.0
+    hidden_s: float = 0.0
+    """The part of a communication that runs beside what follows it."""
+
+
+@dataclass
+class Refinement:
+    """All tasks of a step of `model` under `plan` on `cluster`.
+
+    collapsed: one rank per pipeline stage's GPU stands for all; else every rank of `Plan.ranks()` is there.
+    """
+
+    model: object
+    plan: object
+    cluster: object
+    program: object
+    collapsed: bool = True
+    tasks: list = field(default_factory=list)
+
+    def __post_init__(self):
+        plan = self.plan
+        self.cost = StageCost(self.model, plan, self.cluster)
+        self.layers = plan.layers_of_stages(self.model.layers, self.program.stages)
+        self.message_s = sum(self.cost.message_s())
+        self.sharded_s = self.cost.sharded_s()
+        coordinates = [(0, 0, p, 0) for p in range(plan.pp)] if self.collapsed else plan.ranks()
+        self.number = {coordinate: rank for rank, coordinate in enumerate(coordinates)}
+        self.segments = self._segments()
+        self._build()
+
+    @property
+    def ranks(self):
+        """How many there are."""
+        return len(self.number)
+
+    def group(self, dimension, coordinate):
+        """Ranks that share all coordinates with `coordinate` but those of `dimension`: 'tp', 'cp', 'dp' (and cp) or 'all'."""
+        d, c, p, t = coordinate
+        return self._groups[dimension][{"tp": (d, c, p), "cp": (d, p, t), "dp": (p, t), "all": ()}[dimension]]
+
+    def _make_groups(self):
+        self._groups = {dimension: {} for dimension in ("tp", "cp", "dp", "all")}
+        for (d, c, p, t), rank in self.number.items():
+            for dimension, key in (("tp", (d, c, p)), ("cp", (d, p, t)), ("dp", (p, t)), ("all", ())):
+                self._groups[dimension].setdefault(key, []).append(rank)
+        self._groups = {dimension: {key: tuple(ranks) for key, ranks in its.items()} for dimension, its in self._groups.items()}
+
+    # one layer --------------------------------------------------------------------------------------------
+
+    def _segments(self):
+        """{op kind: [Segment]} of one layer, and of the ends of the model under ('embedding', kind) and ('head', kind)."""
+        cost, kernels = self.cost, layer_kernels(self.model, self.plan)
+        by_name = {k.name: k for part in kernels for k in part}
+        parts = {
+            "F": kernels.forward, "I": [*kernels.again, *kernels.input_grad], "W": kernels.weight_grad,
+            "B": [*kernels.again, *kernels.input_grad, *kernels.weight_grad],
+        }  # fmt: skip
+        whole = {"F": cost.layer.forward, "W": cost.layer.weight_grad, "B": cost.layer.backward,
+                 "I": cost.layer.again.plus(cost.layer.input_grad)}  # fmt: skip
+        return {kind: self._cut(part, by_name, whole[kind]) for kind, part in parts.items()}
+
+    def _cut(self, kernels, by_name, parts):
+        """`kernels` as segments that together take what `parts` says."""
+        segments, compute_s = [], 0.0
+        for kernel in kernels:
+            if not isinstance(kernel, Communication):
+                compute_s += self.cost.kernel_s(kernel)
+                continue
+            exposed_s, hidden_s = self.cost.exposed_s(kernel, by_name)
+            if exposed_s > 0:
+                segments += [Segment("", "compute", compute_s), Segment(kernel.name, kernel.dimension, exposed_s, kernel.size_bytes, hidden_s)]
+                compute_s = 0.0
+        segments.append(Segment("", "compute", compute_s))
+        spent_s = sum(segment.seconds for segment in segments if segment.stream == "compute")
+        stretched = (parts.compute + parts.host) / spent_s if spent_s else 1.0  # what runs beside slows it; what the host is late with
+        return [s._replace(seconds=s.seconds * stretched) if s.stream == "compute" else s for s in segments]
+
+    # all of it ----------------------------------------------------------------------------------------------
+
+    def _build(self):
+        self._make_groups()
+        self.shared = {}  # (members, what): the task that all of them take part in
+        self.ended = {}  # (coordinate, op): the task that ends it
+        self.arrived = {}  # (coordinate of the receiver, op): the task that brings its result
+        self.reductions = []
+        self.last_backward = self._last_backwards()
+        for rank, op in _in_order(self.program):
+            for coordinate in [c for c in self.number if c[2] == rank]:
+                self._op(coordinate, op)
+        self._finish()
+
+    def _last_backwards(self):
+        """The ops after which a stage's gradients are complete."""
+        last = {}
+        for ops in self.program.ranks:
+            last |= {op.stage: op for op in ops if op.kind in "BW"}
+        return set(last.values())
+
+    def _add(self, *fields, **more):
+        self.tasks.append(Task(*fields, **more))
+        return len(self.tasks) - 1
+
+    def _op(self, coordinate, op):
+        """The tasks of one op on one rank; those of a group are made by the member that comes first."""
+        rank, text = self.number[coordinate], str(op)
+        before = tuple(self._needed(coordinate, op))
+        ends_s = self._ends_s(op)
+        if ends_s and op.kind == "F" and op.stage == 0:
+            before = (self._add("ends", text, "compute", (rank,), ends_s, before),)
+        layers = range(self.layers[op.stage])
+        layers = layers if op.kind == "F" else layers[::-1]
+        for at, layer in enumerate(layers):
+            before += self._gathered(coordinate, op, at, layers, before)
+            for segment in self.segments[op.kind]:
+                name = f"layer {layer} {segment.name}".rstrip()
+                if segment.stream == "compute":
+                    before = (self._add(name, text, "compute", (rank,), segment.seconds, before),)
+                else:
+                    before = (self._collective(coordinate, op, segment.stream, name, segment.seconds, before, segment.size_bytes),)
+            if op.kind in "BW":
+                self._layer_reduced(coordinate, op, layer, before)
+        if ends_s and not (op.kind == "F" and op.stage == 0):
+            before = (self._add("ends", text, "compute", (rank,), ends_s, before),)
+        self.ended[coordinate, op] = before[0]
+        self._send(coordinate, op, before[0])
+
+    def _collective(self, coordinate, op, dimension, name, seconds, before, size_bytes=0.0):
+        """One task for all members of the group, which needs what each of them waits for."""
+        members = self.group(dimension, coordinate)
+        key = members, op, name
+        if key not in self.shared:
+            self.shared[key] = self._add(name, str(op), dimension, members, seconds, before, size_bytes=size_bytes)
+        else:
+            task = self.tasks[self.shared[key]]
+            self.tasks[self.shared[key]] = task._replace(needs=task.needs + before)
+        return self.shared[key]
+
+    def _gathered(self, coordinate, op, at, layers, before):
+        """ZeRO-3: the gathering of the parameters of the layer that is the `at`th to run; now issued are those up to `Plan.prefetch` ahead,
+        before what follows this layer, for a group's communication runs in the order in which it is issued (as in FSDP2)."""
+        seconds = self.sharded_s[0 if op.kind == "F" else 1]
+        if not seconds or op.kind == "W":
+            return ()
+        issued = [
+            self._collective(coordinate, op, "dp", f"layer {layer} gather", seconds, before if at or not index else ())
+            for index, layer in enumerate(layers[at : at + 1 + self.plan.prefetch])
+            if index == 0 or index == self.plan.prefetch or at == 0
+        ]
+        return (issued[0],)
+
+    def _layer_reduced(self, coordinate, op, layer, before):
+        """The reduction of a layer's gradients: with ZeRO-3 after each backward; else after the last, if it may overlap."""
+        if self.sharded_s[2]:
+            self.reductions.append(self._collective(coordinate, op, "dp", f"layer {layer} scatter", self.sharded_s[2], before))
+        elif op in self.last_backward and self.plan.dp_overlap:
+            self._reduce(coordinate, op, f"layer {layer} gradients", stage_parameters(self.model, self.plan, 1), before)
+
+    def _reduce(self, coordinate, op, name, parameters, before):
+        seconds = self.cost.reduce_s(parameters)
+        if seconds:
+            size = parameters * self.plan.gradient_bytes
+            self.reductions.append(self._collective(coordinate, op, "dp", name, seconds, before, size))
+
+    def _ends_s(self, op):
+        """Seconds of the embedding on the first stage, of head and loss on the last one."""
+        seconds = 0.0
+        for times, there in ((self.cost.embedding, op.stage == 0), (self.cost.head, op.stage == self.program.stages - 1)):
+            if there:
+                own = {"F": times.forward, "B": times.backward, "I": times.again.plus(times.input_grad), "W": times.weight_grad}[op.kind]
+                seconds += own.total
+        return seconds
+
+    def _needed(self, coordinate, op):
+        for other in self.program.needs(op):
+            source = self.program.rank_of[other]
+            yield self.ended[coordinate, other] if source == coordinate[2] else self.arrived[coordinate, other]
+
+    def _send(self, coordinate, op, last):
+        user = self.program.user(op)
+        if user is None or self.program.rank_of[user] == coordinate[2]:
+            return
+        d, c, p, t = coordinate
+        receiver = (d, c, self.program.rank_of[user], t)
+        ranks = self.number[coordinate], self.number[receiver]
+        sent = self._add("message", str(op), f"pp {ranks[0]}-{ranks[1]}", ranks, self.message_s, (last,), size_bytes=self.cost.message_bytes())
+        self.arrived[receiver, op] = sent
+
+    def _finish(self):
+        """What is reduced at the end: the gradients of embedding and head, or all of them; then the norm of all."""
+        ends = self.program.stages - 1
+        for coordinate in self.number:
+            last = self.ended[coordinate, self.program.ranks[coordinate[2]][-1]]
+            for op in self.program.ranks[coordinate[2]]:
+                if op in self.last_backward:
+                    whole = stage_parameters(self.model, self.plan, self.layers[op.stage], first=op.stage == 0, last=op.stage == ends)
+                    apart = self.plan.dp_overlap or self.plan.zero == 3
+                    rest = whole - stage_parameters(self.model, self.plan, self.layers[op.stage]) if apart else whole
+                    needs = (self.ended[coordinate, op] if self.plan.dp_overlap else last,)
+                    if rest:
+                        self._reduce(coordinate, op, "gradients", rest, needs)
+        done = [self.ended[c, self.program.ranks[c[2]][-1]] for c in self.number]
+        self._add("norm of all gradients", "", "compute", self.group("all", (0, 0, 0, 0)), 0.0, tuple({*self.reductions, *done}))
+
+
+def _in_order(program):
+    """[(rank, op)] such that every op comes after what it needs, each rank's in its own order."""
+    done, at, order = set(), [0] * len(program.ranks), []
+    waiting = True
+    while waiting:
+        waiting = False
+        for rank, ops in enumerate(program.ranks):
+            while at[rank] < len(ops) and all(need in done for need in program.needs(ops[at[rank]])):
+                done.add(ops[at[rank]])
+                order.append((rank, ops[at[rank]]))
+                at[rank] += 1
+                waiting = True
+    return order
+

@@ -1,0 +1,281 @@
+"""Measured training runs that others published, predicted: how far off, suite by suite, beside the simplest prediction there is."""
+
+import csv
+import re
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean, median
+
+from simlab.cluster import cluster_of_gpu, load_cluster
+from simlab.errors import InputError
+from simlab.model import Model
+from simlab.plan import Plan
+from simlab.training import predict
+from simlab.units import GIB
+
+COLUMNS = (
+    "id", "suite", "step_s", "n_gpus", "gpus_per_node", "gpu", "layers", "hidden", "heads", "kv_heads", "ffn", "gated_mlp", "vocab", "seq",
+    "tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch", "global_batch", "recompute", "seq_parallel", "sharding", "overlap", "precision",
+    "mem_gib",
+)  # fmt: skip
+"""Columns that are read; others may be there. A blank field was not published: it gets the most common choice (see `_plan`)."""
+
+NEEDED = ("step_s", "n_gpus", "gpu", "layers", "hidden", "heads", "vocab", "seq", "global_batch", "micro_batch")
+
+
+class Skip(Exception):
+    """Why a row is not predicted."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A row and what became of it."""
+
+    id: str
+    suite: str
+    measured_s: float | None = None
+    prediction: object = None
+    memory_gib: float | None = None
+    """Measured."""
+    skipped: str = ""
+    """Why, if it was not predicted."""
+
+    @property
+    def error(self):
+        """(predicted - measured) / measured step time."""
+        return self.prediction.step_s / self.measured_s - 1
+
+    @property
+    def memory_error(self):
+        """The same, of the peak memory; None where it was not published."""
+        if self.memory_gib is None:
+            return None
+        return sum(self.prediction.memory_bytes.values()) / GIB / self.memory_gib - 1
+
+
+def read_runs(path):
+    """[{column: text}] of the CSV file at `path`; `InputError` if it cannot be read or lacks a column."""
+    try:
+        with Path(path).open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}") from error
+    missing = [column for column in COLUMNS if not rows or column not in rows[0]]
+    if missing:
+        raise InputError(f"{path}: no rows with column{'s' * (len(missing) > 1)} {', '.join(missing)}; it needs {', '.join(COLUMNS)}")
+    return rows
+
+
+def validate_runs(rows):
+    """[`Result`] of each of `rows` (as `read_runs` gives them)."""
+    return [result_of(row) for row in rows]
+
+
+def result_of(row):
+    """The `Result` of one row."""
+    name, suite = row["id"] or "?", row["suite"] or "?"
+    try:
+        measured_s = _number(row, "step_s")
+        prediction = _predicted(row, *described(row))
+        return Result(name, suite, measured_s, prediction, _number(row, "mem_gib") if row["mem_gib"] else None)
+    except (Skip, InputError) as why:
+        return Result(name, suite, skipped=str(why))
+
+
+def _predicted(row, model, plan, cluster):
+    """The `Prediction`; where the row does not say what is computed again, with the least that makes it fit."""
+    for recompute in [plan.recompute] if row["recompute"].strip() else ["none", "selective", "per-op", "full"]:
+        prediction = predict(model, replace(plan, recompute=recompute), cluster)
+        if prediction.fits:
+            break
+    return prediction
+
+
+def suites(results):
+    """{suite: {rows, skipped, mape, max, bias, constant_mape, memory_mape}}, errors in percent of the measured value.
+
+    constant_mape: of the best constant utilisation: one number for the whole suite, fitted to these very rows: hardware FLOPs over it
+    and the GPUs' peak. A simulator that cannot beat it has shown nothing.
+    """
+    by_suite = defaultdict(list)
+    for result in results:
+        by_suite[result.suite].append(result)
+    return {suite: _errors(its) for suite, its in sorted(by_suite.items())}
+
+
+def _errors(results):
+    done = [result for result in results if result.prediction]
+    skipped = [{"id": result.id, "reason": result.skipped} for result in results if not result.prediction]
+    facts = {"rows": len(done), "skipped": skipped, "mape": None, "max": None, "bias": None, "constant_mape": None, "memory_mape": None}
+    if not done:
+        return facts
+    errors = [100 * result.error for result in done]
+    memory = [100 * abs(result.memory_error) for result in done if result.memory_gib]
+    return facts | {
+        "mape": mean(map(abs, errors)), "max": max(map(abs, errors)), "bias": mean(errors), "constant_mape": constant_mape(done),
+        "memory_mape": mean(memory) if memory else None,
+    }  # fmt: skip
+
+
+def constant_mape(results):
+    """Mean absolute error, percent, of the constant utilisation that is best for these results' measured step times."""
+    ideal_s = [r.prediction.hfu * r.prediction.step_s for r in results]  # at a utilisation of 1
+    measured_s = [r.measured_s for r in results]
+    candidates = [ideal / measured for ideal, measured in zip(ideal_s, measured_s)]  # the best is at one of the rows' own: piecewise linear in 1/u
+
+    def error(utilisation):
+        return mean(abs(ideal / utilisation / measured - 1) for ideal, measured in zip(ideal_s, measured_s))
+
+    return 100 * min(map(error, {*candidates, median(candidates)}))
+
+
+# a row → model, plan, cluster ---------------------------------------------------------------------------------
+
+
+def described(row):
+    """(`Model`, `Plan`, `Cluster`) of a row; `Skip` with the reason if it does not say enough, or what is not simulated."""
+    for column in NEEDED:
+        if not row[column].strip():
+            raise Skip(f"{column} was not published")
+    if _whole(row, "ep", 1) > 1:
+        raise Skip(f"expert parallelism (ep = {row['ep']}) is not simulated")
+    name = _machine(row)
+    if name is None:
+        raise Skip(f"no cluster in the catalogue has the GPU {row['gpu']!r}")
+    model = _model(row)
+    plan = _plan(row)
+    in_node, gpus = _whole(row, "gpus_per_node", 8), _whole(row, "n_gpus")
+    in_node = min(in_node, gpus)
+    if gpus % in_node:
+        raise Skip(f"{gpus} GPUs are not a whole number of nodes of {in_node}")
+    whole = load_cluster(name)
+    cluster = replace(whole, gpus_per_node=in_node, nodes=gpus // in_node, nics_per_node=whole.nics_per_node)
+    return model, plan, cluster
+
+
+MACHINES = {"vtrain": "vtrain-a100"}
+"""{word in a row's source: its machine}, where that is not what its GPU usually sits in."""
+
+
+def _machine(row):
+    """The catalogue's name of the machine that a row ran on, or None."""
+    for word, name in MACHINES.items():
+        if word in row.get("source", "").lower():
+            return name
+    return cluster_of_gpu(row["gpu"])
+
+
+def _model(row):
+    heads, hidden = _whole(row, "heads"), _whole(row, "hidden")
+    gated = _yes(row["gated_mlp"])
+    grouped = _whole(row, "kv_heads", heads) != heads
+    llama = gated or grouped
+    return Model(
+        name=row.get("model", ""), layers=_whole(row, "layers"), hidden=hidden, heads=heads, kv_heads=_whole(row, "kv_heads", heads),
+        ffn=_whole(row, "ffn", 4 * hidden), gated_mlp=gated, vocab=_whole(row, "vocab"), seq=_whole(row, "seq"),
+        positions=0 if llama else _whole(row, "seq"), bias=not llama, tied_head=not llama,
+    )  # fmt: skip
+
+
+def _plan(row):
+    """What a row does not say is what its kind of library does:
+
+    - Fused attention: Megatron-LM's and NeMo's in bf16 and fp8 is the card's best kernel, FSDP2's is torch's (FlashAttention-2), FSDP1's
+      of before 2.0 FlashAttention-1's; Megatron-LM's fp16 runs are from before it had any.
+    - Norms and activations are fused but in FSDP without torch.compile.
+    - What shards overlaps its communication; DeepSpeed's ZeRO-3 of 2021 gathers tensor by tensor. Plain data parallelism reduces after
+      the last backward, and tensor parallelism waits, unless the row says otherwise.
+    - NeMo's recipes overlap tensor parallelism, where they do not say (all that do, do).
+    - Sequence parallelism goes with tensor parallelism in all but fp16 runs, which are older than it.
+    - A pipeline whose microbatch is all of a replica's batch cuts it into as many as there are stages (torchtitan's local batch).
+    """
+    tp, pp, cp = (_whole(row, column, 1) for column in ("tp", "pp", "cp"))
+    dp = _whole(row, "dp", max(1, _whole(row, "n_gpus") // (tp * pp * cp)))
+    chunks, size, batch = _whole(row, "vpp", 1), _whole(row, "micro_batch"), _whole(row, "global_batch")
+    if batch % (dp * size):
+        raise Skip(f"a global batch of {batch} is not a whole number of microbatches of {size} on {dp} replicas")
+    if pp > 1 and batch == dp * size and size % pp == 0:
+        size //= pp
+    sharding, overlap, precision = row["sharding"].lower(), row["overlap"].lower(), _precision(row["precision"])
+    zero, hybrid = _sharding(sharding)
+    fsdp = "fsdp" in sharding
+    return Plan(
+        dp=dp, tp=tp, pp=pp, cp=cp, zero=zero, hybrid=hybrid if hybrid and dp * cp % hybrid == 0 else 0,
+        microbatch_size=size, microbatches=batch // (dp * size), seq=_whole(row, "seq"), chunks=chunks,
+        schedule="interleaved-1f1b" if chunks > 1 else "1f1b", recompute=_recompute(row["recompute"], fsdp), precision=precision,
+        sequence_parallel=_yes(row["seq_parallel"]) if row["seq_parallel"].strip() else precision != "fp16", attention=_attention(sharding, precision),
+        fused=not fsdp or "compile" in overlap or "async tp" in overlap,
+        prefetch=int(fsdp), dp_overlap=_dp_overlap(overlap, zero), tp_overlap=_tp_overlap(overlap), uneven=True,
+    )  # fmt: skip
+
+
+def _attention(sharding, precision):
+    if "fsdp2" in sharding:
+        return "flash-2"
+    if "fsdp full_shard" in sharding:
+        return "flash-1"
+    return "unfused" if precision == "fp16" else "flash"
+
+
+def _yes(text):
+    return text.strip().lower() in ("1", "true", "yes")
+
+
+def _precision(text):
+    text = text.lower()
+    for name, words in (("fp8", ("fp8", "float8")), ("bf16", ("bf16", "bfloat16")), ("fp16", ("fp16", "half")), ("fp32", ("fp32", "tf32"))):
+        if any(word in text for word in words):
+            return name
+    return "bf16"
+
+
+def _recompute(text, fsdp):
+    text = text.lower()
+    if "full" in text:
+        return "full"
+    return ("per-op" if fsdp else "selective") if "selective" in text else "none"
+
+
+def _sharding(text):
+    """(ZeRO stage, ranks of a shard or 0)."""
+    hybrid = re.search(r"(?:hsdp|then fsdp|fsdp)\s*(\d+)\s*x\s*dp", text)
+    for stage, words in ((3, ("zero3", "zero-3", "fsdp", "full_shard")), (2, ("zero2", "zero-2", "shard_grad_op")), (1, ("zero1", "zero-1", "distributed"))):
+        if any(word in text for word in words):
+            return stage, int(hybrid[1]) if hybrid else 0
+    return 0, 0
+
+
+def _dp_overlap(text, zero):
+    if "no dp overlap" in text or text.startswith("none"):
+        return False
+    return zero > 0 or "dp" in text and "overlap" in text or "dp=grad" in text
+
+
+def _tp_overlap(text):
+    if "tp=1" in text or "tp= " in text or "async tp" in text or "asynctp" in text:
+        return "pipelined"
+    return "weight-grad" if "tp bwd" in text or "tp=0" in text else "none"
+
+
+def _number(row, column):
+    try:
+        value = float(row[column])
+    except ValueError:
+        value = float("nan")
+    if not value > 0:
+        raise Skip(f"{column} = {row[column]!r} is no number above 0")
+    return value
+
+
+def _whole(row, column, default=None):
+    text = row[column].strip()
+    if not text and default is not None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.5
+    if value != int(value) or value < 1:
+        raise Skip(f"{column} = {row[column]!r} is no whole number above 0")
+    return int(value)
