@@ -98,7 +98,7 @@ class Fabric:
     message_s: float | None = None
     """Seconds that each message adds when a rank sends to many (all-to-all), which overlap but for this; None: as `hop_s`."""
     copy_bytes_per_s: float = float("inf")
-    """At what rate a rank copies its buffer in and out once per collective; inf: hidden behind the links."""
+    """At what rate a rank copies its buffer in and out once per collective, beside what its port carries; inf: hidden behind that."""
     rings: dict[int, int] = field(default_factory=dict, hash=False)
     """{ranks: rings} where there is no switch, and the wiring gives a number of ranks only so many rings beside each other."""
     islands: int = 0

@@ -5,16 +5,16 @@ protocols' latencies; the fabric of a cluster (data/clusters.json) gives the mac
 it, n the ranks of the group, N its nodes, k = n / N its ranks per node, h and h' the latency of a hop within and between nodes,
 m what one message of many costs.
 
-    ring         all-reduce       base + 2(n-N) h + 2(N-1) h' + 2(n-1)/n S / B
+    ring         all-reduce       base + 2(n-N) h + 2(N-1) h' + 2(n-1)/n S / B     (N > 1: max((k-1)/k / B, 1 / B') for 1 / B)
                  all-gather, reduce-scatter (and broadcast's pipeline, S / B)   half of that
-    tree         all-reduce       base + 2(k-1) h + 2 ceil(lg N) h' + max(2(N-1)/N S / B', 2 S / B) / .9
-    nvls         all-reduce       base + 2 h_switch + (1 + 1/n) S / B_switch                       (one node, more than 2 ranks)
-    hierarchical all-reduce       base + 2(k-1) h + 2(N-1) h' + 2(k-1)/k S / B + 2(N-1)/n S / (B' / k)      (only if asked for)
+    tree         all-reduce       base + 2(k-1) h + 2 ceil(lg N) h' + max(2 S / B, 2(N-1)/N S / B') / .9
+    nvls         all-reduce       base + 2 h + (1 + 1/n) S / B of the switch                       (one node, more than 2 ranks)
+    hierarchical all-reduce       base + 2(k-1) h + 2(N-1) h' + 2(k-1)/k S / B + 2(N-1)/N S / B'   (only if asked for)
     pairwise     all-to-all       base + h or h' + (n-1) m + max(S (k-1)/n / B, S (n-k)/n / (B' / k))
 
-B is what a rank's port within a node carries, B' what the group's share of the node's NICs does; a ring across nodes has the smaller.
-Besides, a rank copies its buffer once (S / `copy_bytes_per_s`). Leaves out: what else is on the links (`IN_TRAINING`), NVLSTree and
-CollNet, tuning mistakes (the fastest is always chosen here), the number of channels and their SMs.
+B is what a rank's port within a node carries, B' what the group's share of the node's NICs does. To the bytes through the port come those
+that a rank copies, S / `copy_bytes_per_s`; where NICs are the narrower, the copy is hidden behind them. Leaves out: what else is on the
+links (`IN_TRAINING`), NVLSTree, PAT and CollNet, tuning mistakes (the fastest is always chosen here), channels and the SMs that they take.
 """
 
 from dataclasses import dataclass
@@ -169,26 +169,26 @@ def _choices(kind, size_bytes, group, cluster, algorithms):
 
 def _ring_s(kind, size_bytes, group, cluster, protocol):
     """One ring per GPU of a node, each leaving it by another: a GPU's port carries k - 1 of them, its NIC the k-th."""
-    n, across = group.size, group.nodes > 1
+    n, k, across = group.size, group.per_node, group.nodes > 1
     hops = {"all_reduce": 2}.get(kind, 1)
     moved = {"all_reduce": 2 * (n - 1) / n, "broadcast": 1.0}.get(kind, (n - 1) / n) * size_bytes
     latency_s = hops * (n - group.nodes) * _hop_s(cluster.intra, "ring", protocol)
-    bandwidth = cluster.intra.ring_bandwidth_bytes_per_s(group.per_node) if group.per_node > 1 else float("inf")
+    bytes_s = _inside_s(moved * (k - 1) / k if across else moved, size_bytes, group, cluster, _BANDWIDTH[protocol])
     if across:
         latency_s += hops * (group.nodes - 1) * _hop_s(cluster.inter, "ring", protocol)
-        bandwidth = min(bandwidth * group.per_node / max(1, group.per_node - 1), _nics_bytes_per_s(group, cluster))
-    return _base_s(group, cluster, "ring", protocol) + latency_s + moved / (bandwidth * _BANDWIDTH[protocol]) + _copy_s(size_bytes, cluster)
+        bytes_s = max(bytes_s, moved / (_nics_bytes_per_s(group, cluster) * _BANDWIDTH[protocol]))
+    return _base_s(group, cluster, "ring", protocol) + latency_s + bytes_s
 
 
 def _tree_s(kind, size_bytes, group, cluster, protocol):
     """A chain within each node, two binary trees between nodes: all edges carry S up and S down, 2(N-1)/N S per node on average."""
     latency_s = 2 * (group.per_node - 1) * _hop_s(cluster.intra, "tree", protocol)
     latency_s += 2 * ceil(log2(group.nodes)) * _hop_s(cluster.inter, "tree", protocol)
-    bytes_s = 2 * (group.nodes - 1) / group.nodes * size_bytes / _nics_bytes_per_s(group, cluster)
-    if group.per_node > 1:
-        bytes_s = max(bytes_s, 2 * size_bytes / cluster.intra.ring_bandwidth_bytes_per_s(group.per_node))
-    bytes_s /= _TREE_BANDWIDTH * _BANDWIDTH[protocol]
-    return _base_s(group, cluster, "tree", protocol) + latency_s + bytes_s + _copy_s(size_bytes, cluster)
+    share = _TREE_BANDWIDTH * _BANDWIDTH[protocol]
+    moved = 2 * size_bytes if group.per_node > 1 else 0.0
+    bytes_s = 2 * (group.nodes - 1) / group.nodes * size_bytes / (_nics_bytes_per_s(group, cluster) * share)
+    bytes_s = max(bytes_s, _inside_s(moved, size_bytes, group, cluster, share))
+    return _base_s(group, cluster, "tree", protocol) + latency_s + bytes_s
 
 
 def _nvls_s(kind, size_bytes, group, cluster, protocol):
@@ -202,10 +202,9 @@ def _hierarchical_s(kind, size_bytes, group, cluster, protocol):
     """Reduce-scatter in each node, all-reduce of each part between nodes at the same time, all-gather in each node."""
     k, nodes = group.per_node, group.nodes
     latency_s = 2 * (k - 1) * _hop_s(cluster.intra, "ring", protocol) + 2 * (nodes - 1) * _hop_s(cluster.inter, "ring", protocol)
-    bytes_s = 2 * (nodes - 1) / nodes * size_bytes / _nics_bytes_per_s(group, cluster)
-    if k > 1:
-        bytes_s += 2 * (k - 1) / k * size_bytes / cluster.intra.ring_bandwidth_bytes_per_s(k)
-    return _base_s(group, cluster, "ring", protocol) + latency_s + bytes_s / _BANDWIDTH[protocol] + _copy_s(size_bytes, cluster)
+    between_s = 2 * (nodes - 1) / nodes * size_bytes / (_nics_bytes_per_s(group, cluster) * _BANDWIDTH[protocol])
+    inside_s = _inside_s(2 * (k - 1) / k * size_bytes, size_bytes, group, cluster, _BANDWIDTH[protocol])
+    return _base_s(group, cluster, "ring", protocol) + latency_s + between_s + inside_s
 
 
 def _pairwise_s(size_bytes, group, cluster):
@@ -235,6 +234,12 @@ def _hop_s(fabric, algorithm, protocol):
     return fabric.hop_s * of_nccl[_PROTOCOL[protocol]] / _RING_HOP_S[fabric.kind][0]
 
 
+def _inside_s(moved_bytes, size_bytes, group, cluster, share):
+    """What `moved_bytes` over a rank's port at `share` of its bandwidth take, and copying its buffer of `size_bytes`."""
+    copy_s = size_bytes / cluster.intra.copy_bytes_per_s
+    return copy_s + (moved_bytes / (cluster.intra.ring_bandwidth_bytes_per_s(group.per_node) * share) if moved_bytes else 0.0)
+
+
 def _nics_bytes_per_s(group, cluster):
     """What the group's share of its node's NICs carries: per_node / gpus_per_node of them."""
     fabric = cluster.inter
@@ -244,10 +249,6 @@ def _nics_bytes_per_s(group, cluster):
 
 def _message_bandwidth(fabric, ranks):
     return fabric.ring_bandwidth_bytes_per_s(ranks) / fabric.efficiency * fabric.message_efficiency
-
-
-def _copy_s(size_bytes, cluster):
-    return size_bytes / cluster.intra.copy_bytes_per_s
 
 
 def _check_fits(group, cluster):

@@ -1,10 +1,8 @@
 """Times of collectives: published curves, what must hold of any machine, and formulas worked out by hand."""
 
-import sys
 from collections import defaultdict
 from dataclasses import replace
 from math import log2
-from pathlib import Path
 from statistics import fmean, median
 
 import pytest
@@ -14,8 +12,6 @@ from hypothesis import strategies as st
 from simlab.cluster import Cluster, clusters, load_cluster
 from simlab.cost.communication import IN_TRAINING, KINDS, Group, collective, collective_s, p2p_s
 from simlab.errors import InputError
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests import fit_collectives as published
 
 MB, GB = 2**20, 2**30
