@@ -30,12 +30,12 @@ from simlab.partition import best_partition, even_partition, stage_work
 from simlab.plan import Plan
 from simlab.program import Op, Program
 from simlab.puzzle import Puzzle, Verdict
+from simlab.runs import validate_runs
 from simlab.schedules import generate
 from simlab.schedules.closed_forms import closed_bubble_s
-from simlab.runs import validate_runs
 from simlab.survey import survey, survey_table
 from simlab.trace import MemoryPoint, Span, Trace
-from simlab.training import Prediction, Waterfall, predict
+from simlab.training import Prediction, Waterfall, layer_trace, predict
 from simlab.validation import validate
 from simlab.views import timeline
 
@@ -45,7 +45,7 @@ __all__ = [
     "Link", "MemoryPoint", "Model", "Op", "OpMemory", "OpTimes", "Plan", "Prediction", "Program", "ProgramError", "Puzzle",
     "SimlabError", "Span", "Staleness", "StepMemory", "Trace", "Verdict", "Waterfall", "best_partition", "breaches", "bubble",
     "busy_s", "catalogue", "closed_bubble_s", "cluster_of_gpu", "clusters", "collective", "collective_s", "compare",
-    "critical_path", "data_parallel_memory", "even_partition", "gaps", "generate", "idle_s", "load_cluster", "load_model",
-    "memory_curve", "model_states", "most_parameters", "p2p_s", "peak_memory", "predict", "simulate", "stage_work", "staleness",
-    "steady_idle", "survey", "survey_table", "timeline", "validate", "validate_runs",
+    "critical_path", "data_parallel_memory", "even_partition", "gaps", "generate", "idle_s", "layer_trace", "load_cluster",
+    "load_model", "memory_curve", "model_states", "most_parameters", "p2p_s", "peak_memory", "predict", "simulate", "stage_work",
+    "staleness", "steady_idle", "survey", "survey_table", "timeline", "validate", "validate_runs",
 ]  # fmt: skip

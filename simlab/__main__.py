@@ -5,12 +5,11 @@ import json
 import math
 import os
 import sys
-from pathlib import Path
 
 import simlab as sl
 from simlab.catalog import catalog_json, catalog_text
+from simlab.commands import add_memory, add_plan, add_validate, memory, print_json, simulate_model, validate, write_file
 from simlab.errors import InputError, SimlabError
-from simlab.model_states import RECIPES, STAGES, model_states, parameter_count
 from simlab.partition import best_partition, even_partition, stage_work
 from simlab.program import WEIGHT_GRAD_MEMORY
 from simlab.schedules import ALIASES, CHUNKED, SCHEDULES, WITHOUT_FLUSH
@@ -27,6 +26,9 @@ EPILOG = """examples:
   python -m simlab check mine.csv
   python -m simlab simulate --csv mine.csv --forward-ms 20 --backward-ms 40 --picture mine.png
   python -m simlab schedules --pp 4 --microbatches 8 --forward-ms 20 --input-grad-ms 20 --weight-grad-ms 20
+  python -m simlab simulate --model llama-3-8b --cluster dgx-h100 --nodes 2 --tp 4 --pp 2 --microbatches 8
+  python -m simlab memory --params 7.5B --dp 64 --zero 3
+  python -m simlab validate tests/published/runs.csv
 
 exit status: 0 done, 1 the check failed, 2 bad arguments"""
 
@@ -62,9 +64,9 @@ def schedule(arguments):
         raise InputError(f"times and cap are for zb-auto's search: {arguments.name} has the same order for all of them")
     program = _generate(arguments, arguments.name)
     if arguments.csv:
-        _write(arguments.csv, lambda path: program.to_csv(path))
+        write_file(arguments.csv, lambda path: program.to_csv(path))
     if arguments.json:
-        _print_json(
+        print_json(
             {"schedule": program.name, "stages": program.stages, "microbatches": program.microbatches, "ranks": program.ranks_as_text}
         )
     else:
@@ -99,14 +101,23 @@ def check(arguments):
         "ops": len(program.rank_of),
     }
     if arguments.json:
-        _print_json(facts)
+        print_json(facts)
     else:
         print("valid: {ranks} ranks, {stages} stages, {microbatches} microbatches, {ops} ops".format(**facts))
     return 0
 
 
 def simulate(arguments):
-    """Simulate a schedule or a CSV program with the given op times."""
+    """Simulate a schedule or a CSV program with the given op times, or a model's training step on a cluster."""
+    if arguments.model:
+        return simulate_model(arguments)
+    if not (arguments.schedule or arguments.csv):
+        raise InputError("nothing to simulate: give --schedule or --csv with op times, or --model and --cluster")
+    for field in ("cluster", "nodes", "dp", "tp", "cp", "zero", "microbatch_size", "seq", "recompute", "precision", "offload"):
+        if getattr(arguments, field) is not None:
+            raise InputError(f"--{field.replace('_', '-')} goes with --model: with op times there is only a pipeline")
+    if arguments.forward_ms is None:
+        raise InputError("give --forward-ms, the time of a forward, or --model and --cluster")
     if arguments.csv:
         if any(value is not None for value in (arguments.pp, arguments.microbatches, *_options(arguments).values())):
             raise InputError("--csv brings its own stages and microbatches: leave out --pp, --microbatches and what a schedule can be told")
@@ -148,13 +159,13 @@ def simulate(arguments):
     if program.name in WITHOUT_FLUSH:
         result |= sl.staleness(program)._asdict() | {"steady_idle": sl.steady_idle(trace)}
     if arguments.trace:
-        _write(arguments.trace, lambda path: trace.save(path))
+        write_file(arguments.trace, lambda path: trace.save(path))
     if arguments.perfetto:
-        _write(arguments.perfetto, lambda path: path.write_text(timeline(trace, renderer="perfetto"), encoding="utf-8"))
+        write_file(arguments.perfetto, lambda path: path.write_text(timeline(trace, renderer="perfetto"), encoding="utf-8"))
     if arguments.picture:
-        _write(arguments.picture, lambda path: timeline(trace, critical_path=arguments.explain).savefig(path))
+        write_file(arguments.picture, lambda path: timeline(trace, critical_path=arguments.explain).savefig(path))
     if arguments.json:
-        _print_json(result)
+        print_json(result)
     else:
         print(_summary(result))
     return 0
@@ -168,9 +179,9 @@ def schedules(arguments):
     )  # fmt: skip
     if arguments.picture:
         traces = [row.trace for row in rows if row.trace]
-        _write(arguments.picture, lambda path: timeline(traces, memory=False).savefig(path))
+        write_file(arguments.picture, lambda path: timeline(traces, memory=False).savefig(path))
     if arguments.json:
-        _print_json({"schedules": [_row(row) for row in rows]})
+        print_json({"schedules": [_row(row) for row in rows]})
     else:
         print(survey_table(rows))
     return 0
@@ -179,32 +190,6 @@ def schedules(arguments):
 def catalog(arguments):
     """List the models and the clusters that come with simlab."""
     print(catalog_json() if arguments.json else catalog_text())
-    return 0
-
-
-def memory(arguments):
-    """Model states per rank (parameters, gradients, optimizer) under ZeRO."""
-    if (arguments.params is None) == (arguments.model is None):
-        raise InputError(f"--params {arguments.params} and --model {arguments.model}: give one of the two")
-    count = float(sl.load_model(arguments.model).parameters) if arguments.model else parameter_count(arguments.params)
-    largest = parameter_count(arguments.largest_layer) if arguments.largest_layer else 0
-    if largest and (arguments.recipe != "deepspeed" or largest > count):
-        raise InputError(
-            f"--largest-layer {arguments.largest_layer}: only for --recipe deepspeed, and no more than all {count:g} parameters"
-        )
-    zero = RECIPES[arguments.recipe].stages[0] if arguments.zero is None else arguments.zero
-    states = model_states(count, arguments.dp, zero=zero, recipe=arguments.recipe, largest_layer=largest)
-    facts = {"parameters": count, "dp": arguments.dp, "zero": zero, "recipe": arguments.recipe}
-    result = facts | {"bytes": states._asdict(), "total_bytes": states.total, "bytes_per_parameter": states.total / count}
-    if arguments.json:
-        _print_json(result)
-        return 0
-    print(f"{arguments.recipe}: {RECIPES[arguments.recipe].text}")
-    print(f"{count:g} parameters on {arguments.dp} data-parallel ranks, GB = 1e9 bytes on each; activations not included")
-    for stage in RECIPES[arguments.recipe].stages:
-        states = model_states(count, arguments.dp, zero=stage, recipe=arguments.recipe, largest_layer=largest)
-        parts = ", ".join(f"{name} {value / 1e9:.4g}" for name, value in states._asdict().items() if value)
-        print(f"{'>' if stage == zero else ' '} ZeRO-{stage} ({STAGES[stage]}): {states.total / 1e9:.4g} GB = {parts}")
     return 0
 
 
@@ -285,26 +270,11 @@ def _summary(result):
     return "\n".join(lines)
 
 
-def _print_json(result):
-    print(json.dumps(result))
-
-
-def _write(path, write):
-    """Call `write` with `path` as a Path; an `InputError` that quotes it if it cannot be written."""
-    if Path(path).is_dir():
-        raise InputError(f"cannot write {path!r}: it is a folder")
-    try:
-        write(Path(path))
-    except (OSError, ValueError, ArithmeticError) as error:
-        raise InputError(f"cannot write {path!r}: {getattr(error, 'strerror', None) or error}") from error
-    print(f"wrote {path}", file=sys.stderr)
-
-
 def parser():
     """The argument parser."""
     top = argparse.ArgumentParser(
         prog="python -m simlab",
-        description="Pipeline schedules of large-model training: make them, check them, simulate them.",
+        description="How large models are trained on many GPUs: schedules, memory, step times, simulated.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -322,12 +292,15 @@ def parser():
     command.add_argument("file", metavar="FILE.csv", help="one row per rank, one op such as 2F0 per cell")
     command.set_defaults(run=check)
 
-    command = commands.add_parser("simulate", help="simulate a schedule or a CSV program", description=simulate.__doc__)
-    source = command.add_mutually_exclusive_group(required=True)
+    command = commands.add_parser(
+        "simulate", help="simulate a schedule, a CSV program, or a model on a cluster", description=simulate.__doc__
+    )
+    source = command.add_mutually_exclusive_group()
     source.add_argument("--schedule", metavar="NAME", help=names)
     source.add_argument("--csv", metavar="FILE", help="a program as CSV")
     _add_size(command, required=False)
-    _add_times(command)
+    add_plan(command)
+    _add_times(command, required=False)
     layers = command.add_argument_group("stages of unequal work (the times above are then those of the mean stage)")
     layers.add_argument("--layers", type=int, metavar="L", help="layers to cut into stages")
     layers.add_argument("--embedding", type=float, default=0.0, metavar="X", help="work of the embedding, in layers (default 0)")
@@ -349,13 +322,12 @@ def parser():
     command.set_defaults(run=catalog)
 
     command = commands.add_parser("memory", help="bytes of model states per rank, under ZeRO", description=memory.__doc__)
-    command.add_argument("--params", metavar="N", help="parameters of the model: 7.5e9, 7.5B, 350M")
-    command.add_argument("--model", metavar="NAME", help="or a model of the catalogue, or the path of a Hugging Face config.json")
-    command.add_argument("--dp", type=int, default=1, metavar="N", help="data-parallel ranks (default 1)")
-    command.add_argument("--zero", type=int, choices=STAGES, help="ZeRO stage (default 0, plain data parallelism; 2 for deepspeed)")
-    command.add_argument("--recipe", default="zero", choices=RECIPES, help="bytes per parameter are counted as who does (default zero)")
-    command.add_argument("--largest-layer", metavar="N", help="parameters of the largest layer, for deepspeed's ZeRO-3")
+    add_memory(command)
     command.set_defaults(run=memory)
+
+    command = commands.add_parser("validate", help="predict published runs, say how far off", description=validate.__doc__)
+    add_validate(command)
+    command.set_defaults(run=validate)
 
     for command in commands.choices.values():
         command.add_argument("--json", action="store_true", help="print one JSON object instead of text")

@@ -3,12 +3,11 @@
 import json
 import re
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from simlab.errors import InputError
+from simlab.errors import InputError, did_you_mean
 from simlab.hardware import Fabric, Gpu
 
 
@@ -120,8 +119,7 @@ def load_cluster(name, nodes=None):
     elif name in clusters():
         cluster = clusters()[name]
     else:
-        near = get_close_matches(str(name).lower(), clusters(), n=1, cutoff=0.5)
-        hint = f", did you mean {near[0]!r}?" if near else ";"
+        hint = did_you_mean(name, clusters()) or ";"
         raise InputError(f"unknown cluster {name!r}{hint} there is {', '.join(clusters())}, or give the path of a JSON file")
     return cluster if nodes is None else replace(cluster, nodes=nodes)
 

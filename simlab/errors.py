@@ -1,5 +1,7 @@
 """The errors a user can meet. Each message is one line that quotes the value and says what would be valid."""
 
+from difflib import get_close_matches
+
 
 class SimlabError(Exception):
     """Base of every error that simlab and realrun raise on purpose."""
@@ -24,3 +26,9 @@ class DeadlockError(ProgramError):
     def __init__(self, reason, *, waits):
         super().__init__(reason, rank=waits[0].rank, op=waits[0].op)
         self.waits = waits
+
+
+def did_you_mean(name, names):
+    """', did you mean X?' if one of `names` is like `name`, else ''."""
+    found = get_close_matches(str(name).lower(), list(names), n=1, cutoff=0.5)
+    return f", did you mean {found[0]!r}?" if found else ""

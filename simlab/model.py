@@ -6,7 +6,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from simlab.errors import InputError
+from simlab.errors import InputError, did_you_mean
 
 RECOMPUTE = ("none", "selective", "per-op", "full")
 
@@ -202,7 +202,8 @@ def load_model(name):
     if str(name).endswith(".json") or "/" in str(name):
         return _from_hugging_face(Path(name))
     if name not in catalogue():
-        raise InputError(f"unknown model {name!r}; there is {', '.join(catalogue())}, or give the path of a config.json")
+        near = did_you_mean(name, catalogue())
+        raise InputError(f"unknown model {name!r}{near or ';'} there is {', '.join(catalogue())}, or give the path of a config.json")
     return catalogue()[name]
 
 

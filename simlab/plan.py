@@ -1,9 +1,9 @@
 """How a model is spread over GPUs: the degrees of parallelism, what is sharded, what is computed again."""
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 
-from simlab.errors import InputError
+from simlab.errors import InputError, did_you_mean
+from simlab.schedules import ALIASES, CHUNKED, SCHEDULES
 
 PRECISIONS = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 2}
 """{name: bytes of a parameter, activation or message}; fp8 holds its numbers between matrix products in bf16."""
@@ -38,8 +38,8 @@ class Plan:
     """Tokens of a sequence; None: the model's own."""
     schedule: str = "1f1b"
     """A name of `simlab.schedules.SCHEDULES`."""
-    chunks: int = 1
-    """Stages on each rank; more than 1 with the schedules that have chunks."""
+    chunks: int | None = None
+    """Stages on each rank, for the schedules that have a choice; None: 2 with those, else 1."""
     recompute: str = "none"
     """'none'; 'selective' (scores and softmax, Korthikanti et al. 2022); 'per-op' (all that is cheap and every second matrix product, as
     torchtitan does); 'full' (each layer's forward)."""
@@ -57,7 +57,8 @@ class Plan:
     dp_overlap: bool = True
     """Whether gradients are reduced while the last backward still runs (and sharded parameters gathered during forwards)."""
     tp_overlap: str = "weight-grad"
-    """'none'; 'weight-grad': the backward's communication beside the weight gradient; 'pipelined': all of it in pieces beside its product."""
+    """'none'; 'weight-grad': the backward's communication beside the weight gradient; 'pipelined': all of it, in pieces, beside its
+    matrix product."""
     bucket_bytes: int = 100 * 2**20
     """Gradients are reduced in pieces of this many bytes."""
     gradient_bytes: int | None = None
@@ -72,6 +73,13 @@ class Plan:
     """'none', 'optimizer' (its states and step on the host), 'parameters' (they too) or 'activations' (over PCIe and back)."""
 
     def __post_init__(self):
+        object.__setattr__(self, "schedule", ALIASES.get(self.schedule, self.schedule))
+        if self.schedule not in SCHEDULES:
+            raise InputError(f"unknown schedule {self.schedule!r}{did_you_mean(self.schedule, SCHEDULES)}; there is {', '.join(SCHEDULES)}")
+        if self.chunks is None:
+            object.__setattr__(self, "chunks", 2 if self.schedule in CHUNKED else 1)
+        if self.chunks != 1 and self.schedule not in CHUNKED:
+            raise InputError(f"chunks = {self.chunks!r}: {self.schedule} has no choice; leave it out, or take one of {', '.join(CHUNKED)}")
         for field in ("dp", "tp", "pp", "cp", "microbatch_size", "microbatches", "chunks", "bucket_bytes"):
             _whole(field, getattr(self, field), 1)
         for field in ("hybrid", "prefetch"):
@@ -87,7 +95,9 @@ class Plan:
             if getattr(self, field) not in choices:
                 raise InputError(f"{field} = {getattr(self, field)!r}: give one of {', '.join(choices)}")
         if self.hybrid and (self.dp * self.cp) % self.hybrid:
-            raise InputError(f"hybrid = {self.hybrid} does not divide dp x cp = {self.dp * self.cp}; {near(self.hybrid, self.dp * self.cp)}")
+            raise InputError(
+                f"hybrid = {self.hybrid} does not divide dp x cp = {self.dp * self.cp}; {near(self.hybrid, self.dp * self.cp)}"
+            )
         if self.sequence_parallel and self.tp == 1:
             object.__setattr__(self, "sequence_parallel", False)
         if self.dropout is None:
@@ -164,12 +174,6 @@ def near(value, whole):
     divisors = [n for n in range(1, whole + 1) if whole % n == 0] if whole <= 10**6 else []
     closest = sorted(sorted(divisors, key=lambda n: abs(n - value))[:3])
     return f"nearest that do: {', '.join(map(str, closest))}" if closest else "give a divisor"
-
-
-def closest_name(name, names):
-    """' - did you mean …?' if one of `names` is like `name`, else ''."""
-    found = get_close_matches(str(name), list(names), n=1, cutoff=0.5)
-    return f"; did you mean {found[0]}?" if found else ""
 
 
 def _whole(field, value, least):

@@ -104,7 +104,10 @@ class Refinement:
                 continue
             exposed_s, hidden_s = self.cost.exposed_s(kernel, by_name)
             if exposed_s > 0:
-                segments += [Segment("", "compute", compute_s), Segment(kernel.name, kernel.dimension, exposed_s, kernel.size_bytes, hidden_s)]
+                segments += [
+                    Segment("", "compute", compute_s),
+                    Segment(kernel.name, kernel.dimension, exposed_s, kernel.size_bytes, hidden_s),
+                ]
                 compute_s = 0.0
         segments.append(Segment("", "compute", compute_s))
         spent_s = sum(segment.seconds for segment in segments if segment.stream == "compute")
@@ -215,10 +218,12 @@ class Refinement:
         user = self.program.user(op)
         if user is None or self.program.rank_of[user] == coordinate[2]:
             return
-        d, c, p, t = coordinate
+        d, c, _, t = coordinate
         receiver = (d, c, self.program.rank_of[user], t)
         ranks = self.number[coordinate], self.number[receiver]
-        sent = self._add("message", str(op), f"pp {ranks[0]}-{ranks[1]}", ranks, self.message_s, (last,), size_bytes=self.cost.message_bytes())
+        sent = self._add(
+            "message", str(op), f"pp {ranks[0]}-{ranks[1]}", ranks, self.message_s, (last,), size_bytes=self.cost.message_bytes()
+        )
         self.arrived[receiver, op] = sent
 
     def _finish(self):
@@ -251,4 +256,3 @@ def _in_order(program):
                 at[rank] += 1
                 waiting = True
     return order
-

@@ -122,7 +122,9 @@ def constant_mape(results):
     """Mean absolute error, percent, of the constant utilisation that is best for these results' measured step times."""
     ideal_s = [r.prediction.hfu * r.prediction.step_s for r in results]  # at a utilisation of 1
     measured_s = [r.measured_s for r in results]
-    candidates = [ideal / measured for ideal, measured in zip(ideal_s, measured_s)]  # the best is at one of the rows' own: piecewise linear in 1/u
+    candidates = [
+        ideal / measured for ideal, measured in zip(ideal_s, measured_s)
+    ]  # the best is at one of the rows' own: piecewise linear in 1/u
 
     def error(utilisation):
         return mean(abs(ideal / utilisation / measured - 1) for ideal, measured in zip(ideal_s, measured_s))
@@ -202,9 +204,9 @@ def _plan(row):
     fsdp = "fsdp" in sharding
     return Plan(
         dp=dp, tp=tp, pp=pp, cp=cp, zero=zero, hybrid=hybrid if hybrid and dp * cp % hybrid == 0 else 0,
-        microbatch_size=size, microbatches=batch // (dp * size), seq=_whole(row, "seq"), chunks=chunks,
+        microbatch_size=size, microbatches=batch // (dp * size), seq=_whole(row, "seq"), chunks=chunks if chunks > 1 else None,
         schedule="interleaved-1f1b" if chunks > 1 else "1f1b", recompute=_recompute(row["recompute"], fsdp), precision=precision,
-        sequence_parallel=_yes(row["seq_parallel"]) if row["seq_parallel"].strip() else precision != "fp16", attention=_attention(sharding, precision),
+        sequence_parallel=_yes(row["seq_parallel"] or ("0" if precision == "fp16" else "1")), attention=_attention(sharding, precision),
         fused=not fsdp or "compile" in overlap or "async tp" in overlap,
         prefetch=int(fsdp), dp_overlap=_dp_overlap(overlap, zero), tp_overlap=_tp_overlap(overlap), uneven=True,
     )  # fmt: skip
@@ -240,7 +242,11 @@ def _recompute(text, fsdp):
 def _sharding(text):
     """(ZeRO stage, ranks of a shard or 0)."""
     hybrid = re.search(r"(?:hsdp|then fsdp|fsdp)\s*(\d+)\s*x\s*dp", text)
-    for stage, words in ((3, ("zero3", "zero-3", "fsdp", "full_shard")), (2, ("zero2", "zero-2", "shard_grad_op")), (1, ("zero1", "zero-1", "distributed"))):
+    for stage, words in (
+        (3, ("zero3", "zero-3", "fsdp", "full_shard")),
+        (2, ("zero2", "zero-2", "shard_grad_op")),
+        (1, ("zero1", "zero-1", "distributed")),
+    ):
         if any(word in text for word in words):
             return stage, int(hybrid[1]) if hybrid else 0
     return 0, 0
@@ -249,7 +255,7 @@ def _sharding(text):
 def _dp_overlap(text, zero):
     if "no dp overlap" in text or text.startswith("none"):
         return False
-    return zero > 0 or "dp" in text and "overlap" in text or "dp=grad" in text
+    return zero > 0 or ("dp" in text and "overlap" in text) or "dp=grad" in text
 
 
 def _tp_overlap(text):

@@ -14,10 +14,12 @@ from simlab.cost.communication import Group
 from simlab.cost.memory import stage_memory, stage_parameters
 from simlab.cost.roofline import memory_s, peak_flops
 from simlab.cost.stage_times import BESIDE, HOST_OP_S, Parts, StageCost
-from simlab.engine import simulate
+from simlab.engine import run_tasks, simulate
+from simlab.errors import InputError
 from simlab.hardware import Link
+from simlab.refinement import Refinement
 from simlab.schedules import CHUNKED, generate
-from simlab.trace import ACTIVATIONS, Span
+from simlab.trace import ACTIVATIONS, SEND, Span, Trace
 
 TENSORS_A_LAYER = 12
 """Parameters (as tensors) of a layer with biases: two norms' two, four matrices' and their biases."""
@@ -102,7 +104,7 @@ class Prediction:
 
     @cached_property
     def waterfall_s(self):
-        """`Waterfall`. The pipeline's share is told apart from the bubble by simulating the same pipeline with messages that take no time."""
+        """`Waterfall`. Messages' share is told apart from the bubble by simulating the same pipeline with messages that take no time."""
         spent = [Parts()] * self.plan.pp
         per_op = {(s, kind): parts for s, times in enumerate(self.stages) for kind, parts in _parts_by_kind(times).items()}
         counts = {}
@@ -160,8 +162,34 @@ def predict(model, plan, cluster):
     )
 
 
+def layer_trace(model, plan, cluster, *, collapsed=True):
+    """The same step, layer by layer: a `Trace` whose spans are layers' kernels and collectives, on the streams compute, tp, cp, dp and
+    send, of all GPUs or (collapsed) of one for each pipeline stage.
+
+    A span's op names the op and the part of it: '2F0 layer 3'. Until the optimizer's begin, and without what precedes the first
+    forward. Every GPU that takes part in a collective has a span of it.
+    """
+    plan.check(model, cluster.gpus)
+    refinement = Refinement(model, plan, cluster, _program(plan), collapsed=collapsed)
+    times = run_tasks(refinement.tasks)
+    spans = []
+    for task, start_s, end_s in zip(refinement.tasks, times.starts, times.ends):
+        if task.stream.startswith("pp"):
+            source, destination = task.ranks
+            spans.append(Span(source, SEND, task.op, start_s, end_s, int(task.size_bytes), destination))
+        else:
+            name = f"{task.op} {task.name}".strip()
+            spans.extend(Span(rank, task.stream, name, start_s, end_s, int(task.size_bytes)) for rank in task.ranks)
+    metadata = {"name": f"{model.name}, layer by layer", "source": "simulated", "ranks": refinement.ranks, "level": "layers"}
+    return Trace(spans, [], metadata)
+
+
 def _program(plan):
-    options = {"chunks": plan.chunks} if plan.schedule in CHUNKED else {}
+    options = {"chunks": plan.chunks if plan.schedule in CHUNKED else None}
+    if plan.schedule == "zb-auto":
+        raise InputError("zb-auto searches for given op times: take it with simlab's schedule command, or another schedule in a plan")
+    if plan.schedule == "dualpipe":
+        raise InputError("dualpipe holds each stage on two ranks, which a plan cannot say yet: take dualpipe-v")
     return generate(plan.schedule, plan.pp, plan.microbatches, **options)
 
 
@@ -285,7 +313,7 @@ def _optimizer(cost, program, parameters, layers):
 
 
 HOST_ADAM_S = 1 / 1.2e9
-"""Seconds per parameter of Adam on the host: DeepSpeed's CPU-Adam does about 1.2 billion a second (Ren et al. 2021, ZeRO-Offload, Table 4)."""
+"""Seconds per parameter of Adam on the host: DeepSpeed's CPU-Adam does about 1.2 billion a second (Ren et al. 2021, ZeRO-Offload)."""
 
 
 # memory -------------------------------------------------------------------------------------------------------
@@ -302,4 +330,3 @@ def _peak(plan, program, trace, memory):
         if best is None or sum(states.values()) > sum(best[1].values()):
             best = rank, states
     return best
-

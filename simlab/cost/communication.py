@@ -173,7 +173,8 @@ def _ring_s(kind, size_bytes, group, cluster, protocol):
     hops = {"all_reduce": 2}.get(kind, 1)
     moved = {"all_reduce": 2 * (n - 1) / n, "broadcast": 1.0}.get(kind, (n - 1) / n) * size_bytes
     latency_s = hops * (n - group.nodes) * _hop_s(cluster.intra, "ring", protocol)
-    bytes_s = _inside_s(moved * (k - 1) / k if across else moved, size_bytes, group, cluster, _BANDWIDTH[protocol])
+    copied = size_bytes if kind in ("all_reduce", "broadcast") else size_bytes / n  # a gather takes its own part in, a scatter out
+    bytes_s = _inside_s(moved * (k - 1) / k if across else moved, copied, group, cluster, _BANDWIDTH[protocol])
     if across:
         latency_s += hops * (group.nodes - 1) * _hop_s(cluster.inter, "ring", protocol)
         bytes_s = max(bytes_s, moved / (_nics_bytes_per_s(group, cluster) * _BANDWIDTH[protocol]))

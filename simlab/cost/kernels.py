@@ -211,7 +211,9 @@ def _backward(kernel, plan):
     if isinstance(kernel, Matmul):
         return _matmul_backward(kernel, plan)
     if isinstance(kernel, Attention):
-        return [Attention("attention grad", kernel.batch, kernel.heads, kernel.queries, kernel.keys, kernel.head_size, True, kernel.generation)], []
+        return [
+            Attention("attention grad", kernel.batch, kernel.heads, kernel.queries, kernel.keys, kernel.head_size, True, kernel.generation)
+        ], []
     if isinstance(kernel, Communication):
         return _communication_backward(kernel, plan)
     # of the forward's bytes; a norm's backward reads its input and gradient twice: for the input's gradient, and for the weights'
@@ -270,7 +272,7 @@ def _recomputed_ops(forward):
     return [
         kernel
         for kernel in forward
-        if not (isinstance(kernel, Attention) or kernel.name in kept or isinstance(kernel, Communication) and kernel.kind != "all_gather")
+        if not (isinstance(kernel, Attention) or kernel.name in kept or (isinstance(kernel, Communication) and kernel.kind != "all_gather"))
     ]
 
 
@@ -285,7 +287,10 @@ def head_kernels(model, plan):
     logits = s.tokens * vocab
     forward = [Memory("last norm", 2 * s.width * s.outside), *_enter(model, plan, "head"), Matmul("head", s.tokens, vocab, model.hidden)]
     forward.append(Memory("loss", (30 if plan.tp > 1 else 14) * logits))
-    grads = [Memory("loss grad", (14 if plan.tp > 1 else 22) * logits), Matmul("head input grad", s.tokens, model.hidden, vocab, role="input")]
+    grads = [
+        Memory("loss grad", (14 if plan.tp > 1 else 22) * logits),
+        Matmul("head input grad", s.tokens, model.hidden, vocab, role="input"),
+    ]
     if plan.tp > 1:
         kind = "reduce_scatter" if plan.sequence_parallel else "all_reduce"
         grads.append(Communication("head grad reduce", kind, "tp", _hidden_bytes(model, plan), "head weight grad"))

@@ -66,8 +66,8 @@ def matmul_s(kernel, gpu, precision="bf16"):
     The output is cut into tiles, of which each multiprocessor computes one at a time: the time is that of ceil(tiles / multiprocessors)
     rounds at the efficiency of a full one ("wave quantization", NVIDIA, Matrix Multiplication Background User's Guide). Of the tile
     shapes the fastest is taken. No less than reading both operands takes; and then the result is written (a weight gradient added to
-    one in fp32): the last thing that every tile does. In fp8 both operands are cast from 16 bits first. Leaves out: split-k, what the caches hold, clocks that fall under load other
-    than by the measured efficiency.
+    one in fp32): the last thing that every tile does. In fp8 both operands are cast from 16 bits first. Leaves out: split-k, what the
+    caches hold, clocks that fall under load other than by the measured efficiency.
     """
     reached = efficiencies_of(gpu)
     peak = peak_flops(gpu, precision)

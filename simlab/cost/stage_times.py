@@ -11,7 +11,7 @@ from simlab.cost.roofline import kernel_s
 HOST_OP_S = 13.3e-6
 """What the host needs to dispatch one op, s. Measured: 57 forward and 90 backward ops of a layer of Megatron-LM's form, at sizes at which
 computing takes no time, took 758 and 1195 µs (PyTorch 2.13, one core). NVIDIA's FasterTransformer guide agrees: PyTorch's BERT-base at
-batch 1 takes 4.2 ms on an A100 with an EPYC 7742, whatever the sequence length up to 384: 350 µs a layer of about 25 kernels, 14 µs each."""
+batch 1 takes 4.2 ms on an A100 with an EPYC 7742, at any sequence length up to 384: 350 µs a layer of about 25 kernels, 14 µs each."""
 
 MATRICES_A_LAYER = 4
 """Those of a layer that are large: qkv, output, up, down. ZeRO-3 leaves small ones where they are (stage3_param_persistence_threshold)."""
@@ -185,7 +185,9 @@ class StageCost:
         forward, again, input_grad, weight_grad = (
             self._parts(part, by_name) for part in (kernels.forward, kernels.again, kernels.input_grad, kernels.weight_grad)
         )
-        ops_forward, ops_backward = RUNTIME_OPS[self.plan.fused and self.plan.attention != "unfused"] if layer else (len(kernels.forward), len(kernels.input_grad))
+        ops_forward, ops_backward = (
+            RUNTIME_OPS[self.plan.fused and self.plan.attention != "unfused"] if layer else (len(kernels.forward), len(kernels.input_grad))
+        )
         forward = self._with_host(forward, ops_forward, kernels.forward)
         if layer and self.plan.recompute == "full":
             again = forward
@@ -216,12 +218,12 @@ class StageCost:
     def _room_s(self, kernel, by_name):
         """How much of `kernel`'s time another kernel can hide."""
         beside = by_name.get(kernel.beside)
-        if beside is None or self.plan.tp_overlap == "none" and kernel.dimension == "tp":
+        if beside is None or (self.plan.tp_overlap == "none" and kernel.dimension == "tp"):
             return 0.0
         beside_s = self.kernel_s(beside)
         if kernel.kind == "ring":
             return beside_s * kernel.steps / (kernel.steps + 1)  # the first piece is there already
-        if "grad" in kernel.beside and "gather" != kernel.name.split()[-1]:
+        if "grad" in kernel.beside and kernel.name.split()[-1] != "gather":
             return beside_s
         if self.plan.tp_overlap == "pipelined":
             return min(beside_s, self.kernel_s(kernel)) * (1 - 1 / self.plan.tp)  # in tp pieces: the first has nothing beside it
@@ -232,4 +234,3 @@ class StageCost:
         calls = sum(isinstance(kernel, Communication) for kernel in kernels)
         host_s = HOST_OP_S * (ops + HOST_COLLECTIVE_OPS * calls)
         return parts._replace(host=max(0.0, host_s - parts.total))
-

@@ -14,8 +14,9 @@ PACKAGE = Path(simlab.__file__).parent
 ORDER = [
     {"errors", "garbage", "units"},
     {"hardware", "model", "model_states", "partition", "trace"},
-    {"memory", "program", "cluster", "plan"},
+    {"memory", "program", "cluster"},
     {"validation", "schedules", "collectives", "catalog"},
+    {"plan"},
     {"cost"},
     {"refinement"},
     {"engine"},
@@ -24,7 +25,7 @@ ORDER = [
     {"views"},
     {"calibration", "comparison", "survey", "runs"},
     {"puzzle"},
-    {"apps"},
+    {"apps", "commands"},
 ]
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
 FREE = {"__init__", "__main__"}  # simlab/__init__.py and simlab/__main__.py: the public face, which may import all of it
