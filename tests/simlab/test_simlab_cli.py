@@ -359,8 +359,7 @@ def test_bad_arguments_are_status_2_with_one_line_that_quotes_them(capsys, tmp_p
 
 
 @pytest.mark.parametrize("command", [
-    "", "fly", "schedule", "schedule 1f1b --pp four --microbatches 8", f"simulate {WITH_TIMES}", f"{SIMULATE} --csv x.csv",
-    "simulate --schedule 1f1b --pp 4 --microbatches 8",
+    "", "fly", "schedule", "schedule 1f1b --pp four --microbatches 8", f"{SIMULATE} --csv x.csv",
 ])  # fmt: skip
 def test_a_command_line_that_does_not_parse_exits_with_status_2(capsys, command):
     with pytest.raises(SystemExit) as raised:
@@ -396,3 +395,24 @@ def test_help_names_every_command_and_the_exit_statuses():
     assert all(
         word in done.stdout for word in ("schedule", "check", "simulate", "exit status: 0 done, 1 the check failed, 2 bad arguments")
     )
+
+
+@pytest.mark.parametrize(("command", "message"), [
+    (f"simulate {WITH_TIMES}", "nothing to simulate"),
+    ("simulate --schedule 1f1b --pp 4 --microbatches 8", "give --forward-ms"),
+    (f"{SIMULATE} --dp 2", "--dp goes with --model"),
+    ("simulate --model llama-3-8b", "needs --cluster"),
+    ("simulate --model llama-3-8b --cluster dgx-h100 --forward-ms 20", "--forward-ms goes with op times"),
+    ("simulate --model llama3-8b --cluster dgx-h100", "did you mean 'llama-3-8b'"),
+    ("simulate --model llama-3-8b --cluster dgx-h10", "did you mean 'dgx-h100'"),
+    ("simulate --model llama-3-8b --cluster dgx-h100 --nodes 2 --dp 3 --tp 4", "dp = 4 would"),
+    ("simulate --model llama-3-8b --cluster dgx-h100 --tp 3 --nodes 3", "nearest that do: 2, 4"),
+    ("simulate --model llama-3-8b --cluster dgx-h100 --nodes 5 --pp 5", "nearest that do: 2, 4, 8"),
+    ("simulate --model llama-3-8b --cluster dgx-h100 --microbatch-size -1", "microbatch_size = -1"),
+    ("simulate --model llama-3-8b --cluster dgx-h100 --precision int3", "give one of fp32, fp16, bf16, fp8"),
+    ("validate missing.csv", "cannot read 'missing.csv'"),
+])  # fmt: skip
+def test_what_cannot_be_simulated_gets_one_sentence_and_status_2(capsys, command, message):
+    status, out, err = run(capsys, command)
+    assert (status, out) == (2, "")
+    assert message in err and len(err.splitlines()) == 1
