@@ -28,7 +28,7 @@ ORDER = [
     {"apps"},
 ]
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
-FREE = {"__init__", "__main__", "commands"}  # simlab/__init__.py, simlab/__main__.py and its commands.py: the public face, which may import all of it
+FREE = {"__init__", "__main__", "commands"}  # the public face, and the command line in two files: they may import all of it
 ALLOWED_OUTSIDE = {"engine": {"simpy"}, "views": {"matplotlib", "plotly"}, "apps": {"matplotlib", "plotly", "ipywidgets", "IPython"}}
 
 
