@@ -161,7 +161,11 @@ def torch_pictures():
 def canvas():
     """From a slider's move to the repainted canvas timeline, in JupyterLab; promised for traces packed ahead."""
     from tests.bench_canvas import MODES, MOVES, SIZES, move_row
+    from tests.browser import CHROMIUM
 
+    if CHROMIUM is None:
+        print("canvas: no Chromium on this machine, not measured")
+        return {}, []
     rows = [move_row(ops, mode) for ops in SIZES for mode in MODES]
     for row in rows:
         most = f" (at most {MOST_CANVAS_MS})" if row["mode"] == MODES[0] else ""

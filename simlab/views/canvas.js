@@ -13,10 +13,11 @@ const HINT = "drag: zoom · shift+drag: pan · wheel: zoom, once clicked · keys
 
 const bytes = (view) => new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
 
-function columns(view, count) {
-  const length = view.byteLength / 4 / count, aligned = view.byteOffset % 4 === 0 ? bytes(view) : bytes(view).slice();
-  const column = (number) => new Float32Array(aligned.buffer, aligned.byteOffset + 4 * number * length, length);
-  return Array.from({ length: count }, (_, number) => column(number));
+/** `count` columns of numbers of one `type`, which lie one after the other. */
+function columns(view, type, count = 1) {
+  const size = type.BYTES_PER_ELEMENT, length = view.byteLength / size / count;
+  const aligned = view.byteOffset % size === 0 ? bytes(view) : bytes(view).slice();
+  return Array.from({ length: count }, (_, number) => new type(aligned.buffer, aligned.byteOffset + size * number * length, length));
 }
 
 /** For each rank, the numbers of its items, in their order. */
@@ -30,8 +31,9 @@ function byRank(rank, ranks) {
 }
 
 function unpack(packed) {
-  const [start, end, rank] = columns(packed.boxes, 3), [holder, time, amount] = columns(packed.memory, 3);
-  const kinds = bytes(packed.kinds), text = bytes(packed.ops), path = packed.path && [...columns(packed.path, 1)[0]];
+  const [start, end] = columns(packed.boxes, Float32Array, 2), [rank] = columns(packed.rows, Uint16Array);
+  const [time, amount] = columns(packed.memory, Float32Array, 2), [holder] = columns(packed.holders, Uint16Array);
+  const kinds = bytes(packed.kinds), text = bytes(packed.ops), path = packed.path && [...columns(packed.path, Uint32Array)[0]];
   let names;
   const name = (box) => (names ??= new TextDecoder().decode(text).split(" "))[box]; // not before one is asked for
   const kind = (box) => String.fromCharCode(kinds[box]), parts = (box) => name(box).split(kind(box));

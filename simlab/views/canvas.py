@@ -1,7 +1,7 @@
 """Timelines of many boxes: packed into bytes here, painted on a canvas in the browser by `canvas.js`, which also zooms.
 
 A figure of objects takes seconds at 50,000 boxes, most of it to make them and to carry them over as JSON. Here a trace's
-fields become columns, `struct` packs each into Float32 in one call, and nothing is made per box.
+fields become columns, `struct` packs each in one call (times as Float32), and nothing is made per box.
 """
 
 from itertools import chain
@@ -39,25 +39,29 @@ NOT_KINDS = b"0123456789 "  # what ops' texts hold beside their kinds
 
 
 class Panel(NamedTuple):
-    """One trace, packed: what a `Scene` holds, as bytes. Time starts at the first op; numbers are Float32, a column after the other.
+    """One trace, packed: what a `Scene` holds, as bytes. Time starts at the first op.
 
-    boxes:  starts, ends (s), ranks.
+    boxes:  starts, then ends, s, as Float32.
+    rows:   the boxes' ranks, as Uint16.
     kinds:  a letter per box, F, B, I or W.
     used:   those that occur.
     ops:    the boxes' ops as text, a space between them.
-    memory: ranks, times (s), amounts: from its time on, a rank holds an amount. Of points at one time the last counts.
+    memory: times, s, then amounts, as Float32: from a time on, a rank holds an amount. Of points at one time the last counts.
+    holders: those ranks, as Uint16.
     peak:   the most that a rank holds.
-    path:   the numbers of the boxes on the critical path, first to last; None: it is not shown.
+    path:   the numbers of the boxes on the critical path, first to last, as Uint32; None: it is not shown.
     """
 
     title: str
     ranks: int
     end_s: float
     boxes: bytes
+    rows: bytes
     kinds: bytes
     used: str
     ops: bytes
     memory: bytes
+    holders: bytes
     memory_label: str
     peak: float
     cap: float | None
@@ -93,16 +97,18 @@ def panel(trace, category, with_path=False):
     path = None
     if with_path:
         number = {op: at for at, op in enumerate(ops)}
-        path = _float32([number[span.op] for span in critical_path(trace) if span.stream == COMPUTE])
+        path = _packed("I", [number[span.op] for span in critical_path(trace) if span.stream == COMPUTE])
     return Panel(
         title=title(trace, step_s, 1 - busy_s / (trace.ranks * step_s), peak),
         ranks=trace.ranks,
         end_s=step_s,
-        boxes=_float32(_since(zero_s, starts_s), _since(zero_s, ends_s), ranks),
+        boxes=_packed("f", _since(zero_s, starts_s), _since(zero_s, ends_s)),
+        rows=_packed("H", ranks),
         kinds=kinds,
         used=used,
         ops=text,
-        memory=_float32(held_by, _since(zero_s, times_s), amounts),
+        memory=_packed("f", _since(zero_s, times_s), amounts),
+        holders=_packed("H", held_by),
         memory_label=MEMORY_LABEL[category],
         peak=peak,
         cap=cap,
@@ -121,8 +127,9 @@ def _since(zero_s, times_s):
     return times_s if zero_s == 0 else [time_s - zero_s for time_s in times_s]
 
 
-def _float32(*columns):
-    return b"".join(pack(f"<{len(column)}f", *column) for column in columns)
+def _packed(code, *columns):
+    """The columns' bytes one after the other; `code` is `struct`'s for their numbers."""
+    return b"".join(pack(f"<{len(column)}{code}", *column) for column in columns)
 
 
 class CanvasTimeline(anywidget.AnyWidget):

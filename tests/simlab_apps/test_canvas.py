@@ -1,7 +1,7 @@
 """The canvas timeline: what is packed for the browser, and what the browser makes of it, without a notebook around it."""
 
 from contextlib import contextmanager
-from struct import unpack
+from struct import calcsize, unpack
 
 import pytest
 
@@ -19,8 +19,8 @@ def trace(name="1f1b", stages=4, microbatches=8):
     return sl.simulate(sl.generate(name, stages, microbatches), TIMES, link=LINK)
 
 
-def floats(data, columns):
-    values = unpack(f"<{len(data) // 4}f", data)
+def numbers(data, code, columns=1):
+    values = unpack(f"<{len(data) // calcsize(code)}{code}", data)
     length = len(values) // columns
     return [list(values[length * column : length * (column + 1)]) for column in range(columns)]
 
@@ -32,7 +32,7 @@ def floats(data, columns):
 def test_the_bytes_are_the_scene(name):
     run = trace(name)
     (packed,), (scene,) = panels([run]), scenes([run])
-    starts, ends, ranks = floats(packed.boxes, 3)
+    (starts, ends), (ranks,) = numbers(packed.boxes, "f", 2), numbers(packed.rows, "H")
     assert list(zip(ranks, packed.kinds.decode(), packed.ops.decode().split())) == [(box.rank, box.kind, box.op) for box in scene.boxes]
     assert starts == pytest.approx([box.start_s for box in scene.boxes])
     assert ends == pytest.approx([box.end_s for box in scene.boxes])
@@ -44,7 +44,8 @@ def test_the_bytes_are_the_scene(name):
 
 def test_the_memory_bytes_hold_what_the_curves_hold():
     run = trace()
-    ranks, times, amounts = floats(panels([run])[0].memory, 3)
+    (packed,) = panels([run])
+    (times, amounts), (ranks,) = numbers(packed.memory, "f", 2), numbers(packed.holders, "H")
     for rank in range(run.ranks):
         curve_times, curve_amounts = sl.memory_curve(run, rank)
         last = {0.0: 0.0} | {round(time, 6): amount for holder, time, amount in zip(ranks, times, amounts) if holder == rank}
@@ -59,10 +60,10 @@ def test_time_starts_at_the_first_op_and_the_cap_and_the_critical_path_come_alon
         run.metadata | {"activation_cap": 2.5},
     )
     (packed,) = panels([late], critical_path=True)
-    assert floats(packed.boxes, 3)[0] == pytest.approx([span.start_s for span in run.compute()], abs=1e-6)
+    assert numbers(packed.boxes, "f", 2)[0] == pytest.approx([span.start_s for span in run.compute()], abs=1e-6)
     assert packed.cap == 2.5 and [amount for _, amount in packed.breaches] == [3.0, 3.0]
     names = packed.ops.decode().split()
-    on_path = [names[int(box)] for box in floats(packed.path, 1)[0]]
+    on_path = [names[box] for box in numbers(packed.path, "I")[0]]
     assert on_path == [span.op for span in sl.critical_path(run) if span.stream == "compute"]
 
 
