@@ -1,4 +1,4 @@
-"""simlab: simulate how large models are trained on many GPUs. Needs only simpy; pictures need matplotlib or plotly."""
+"""simlab: simulate how large models are trained on many GPUs. Needs only simpy; pictures need matplotlib, plotly or anywidget."""
 
 from simlab.analysis import (
     Breach,

@@ -17,6 +17,7 @@ import simlab as sl
 
 STAGES, MICROBATCHES, ROUNDS = 64, 512, 7
 LEAST_RATIO, MOST_IMPORT_S, MOST_SPLIT_RATIO, MOST_RUNTIME_RATIO = 0.2, 0.3, 1.15, 1.02
+MOST_CANVAS_MS = 150
 
 
 def seconds(function):
@@ -157,12 +158,33 @@ def torch_pictures():
     return {"torch_pictures": rows, "torch_pictures_failing": failures}, []
 
 
+def canvas():
+    """From a slider's move to the repainted canvas timeline, in JupyterLab; promised for traces packed ahead."""
+    from tests.bench_canvas import MODES, MOVES, SIZES, move_row
+    from tests.browser import CHROMIUM
+
+    if CHROMIUM is None:
+        print("canvas: no Chromium on this machine, not measured")
+        return {}, []
+    rows = [move_row(ops, mode) for ops in SIZES for mode in MODES]
+    for row in rows:
+        most = f" (at most {MOST_CANVAS_MS})" if row["mode"] == MODES[0] else ""
+        print(
+            "canvas, {ops:,} boxes, {mode}: slider to painted {median_ms:.0f} ms{most}, worst of {moves} {worst_ms:.0f} ms".format(
+                **row, most=most, moves=MOVES
+            )
+        )
+    slow = [row for row in rows if row["mode"] == MODES[0] and row["median_ms"] > MOST_CANVAS_MS]
+    return {"canvas": rows}, [f"canvas at {row['ops']} boxes" for row in slow]
+
+
 ROWS = {
     "simulator": simulator,
     "import": import_time,
     "split-backward": split,
     "torch-runtime": torch_runtime,
     "torch-pictures": torch_pictures,
+    "canvas": canvas,
 }
 
 

@@ -10,15 +10,22 @@ from simlab.units import seconds_text
 
 def memory_curve(trace, rank, category=LIVE):
     """([time_s], [amount]) of `rank`: it holds amount[i] from time_s[i] until time_s[i + 1]. Starts with 0."""
-    times, amounts = [trace.start_s], [0.0]
-    for point in trace.memory:
-        if point.rank == rank and point.category == category:
-            if len(times) > 1 and isclose(times[-1], point.time_s):  # given back and taken at once: no time in between
-                amounts[-1] = point.amount
+    return memory_curves(trace, category)[rank]
+
+
+def memory_curves(trace, category=LIVE):
+    """[per rank] its `memory_curve`."""
+    start_s = trace.start_s
+    curves = [([start_s], [0.0]) for _ in range(trace.ranks)]
+    for rank, kind, time_s, amount in trace.memory:
+        if kind == category:
+            times, amounts = curves[rank]
+            if len(times) > 1 and isclose(times[-1], time_s):  # given back and taken at once: no time in between
+                amounts[-1] = amount
             else:
-                times.append(point.time_s)
-                amounts.append(point.amount)
-    return times, amounts
+                times.append(time_s)
+                amounts.append(amount)
+    return curves
 
 
 def peak_memory(trace, category=LIVE):

@@ -13,7 +13,7 @@ from simlab.schedules import SCHEDULES
 from simlab.survey import rank_shares, search_options
 from simlab.trace import ACTIVATIONS
 from simlab.units import MS, seconds_text
-from simlab.views import timeline
+from simlab.views import quick_renderer, timeline
 from simlab.views.interactive import figure, update
 from simlab.views.scene import COLOURS
 
@@ -40,8 +40,8 @@ class PipelineExplorer(widgets.VBox):
         self.link_ms = widgets.FloatSlider(link_ms, min=0, max=20, step=1, description="link time, ms", **style)
         self.table = widgets.HTML()
         traces = self.traces()
-        self.picture = figure(traces, make=go.FigureWidget, ranks=MOST_STAGES, kinds=COLOURS if choose else None)
-        self.picture.update_layout(autosize=True)  # as wide as the page
+        self._kinds, self._pictures = COLOURS if choose else None, {}
+        self.picture = self._picture(traces)
         self.table.value = _table(traces)
         shown = (self.stages, self.microbatches, self.ratio, self.link_ms)
         if choose:
@@ -64,13 +64,29 @@ class PipelineExplorer(widgets.VBox):
             traces.append(sl.simulate(program, stage_times, link=link, memory=memory))
         return traces
 
+    def _picture(self, traces):
+        """The picture that follows the sliders, showing `traces`: one of plotly, or above some number of ops a canvas."""
+        renderer = quick_renderer(traces)
+        if renderer in self._pictures:
+            picture = self._pictures[renderer]
+            picture.update(traces) if renderer == "canvas" else update(picture, traces)
+        elif renderer == "canvas":
+            picture = timeline(traces, renderer=renderer, ranks=MOST_STAGES)
+        else:
+            picture = figure(traces, make=go.FigureWidget, ranks=MOST_STAGES, kinds=self._kinds)
+            picture.update_layout(autosize=True)  # as wide as the page
+        self._pictures[renderer] = picture
+        return picture
+
     def _redraw(self, _):
         try:
             traces = self.traces()
         except sl.InputError as error:  # what was drawn last stays
             self.table.value = f"<b>{html.escape(str(error))}</b>"
             return
-        update(self.picture, traces)
+        self.picture = self._picture(traces)
+        if self.children[1] is not self.picture:
+            self.children = (self.children[0], self.picture)
         self.table.value = _table(traces)
 
     def _repr_mimebundle_(self, **kwargs):

@@ -1,9 +1,12 @@
 """Pictures of traces. Importing this package loads no plotting library; drawing does.
 
-`scene` turns traces into plain boxes and lines; `still` (matplotlib), `interactive` (plotly) and `perfetto` render it.
+`scene` turns traces into plain boxes and lines; `still` (matplotlib), `interactive` (plotly), `canvas` (a widget, for many
+boxes) and `perfetto` render it.
 """
 
 from simlab.errors import InputError
+
+MOST_PLOTLY_BOXES = 2_000  # above, moving a slider takes plotly half a second and more
 
 
 class MissingLibrary(InputError):
@@ -14,8 +17,9 @@ def timeline(traces, *, renderer="matplotlib", **options):
     """A picture of one trace, or of several under each other on one time axis, each with its memory strip.
 
     traces:   a `Trace` or a list of them.
-    renderer: 'matplotlib' (a Figure), 'plotly' (a Figure) or 'perfetto' (Chrome trace JSON text, one trace only).
-    options:  what the renderer's `figure` takes: with `critical_path=True` both figures highlight the critical path.
+    renderer: 'matplotlib' (a Figure), 'plotly' (a Figure), 'canvas' (a widget) or 'perfetto' (Chrome trace JSON text, one trace
+              only). Of the two to zoom in, plotly is for up to `MOST_PLOTLY_BOXES` ops and canvas for any number.
+    options:  what the renderer takes: with `critical_path=True` all three pictures highlight the critical path.
     """
     traces = traces if isinstance(traces, (list, tuple)) else [traces]
     if not traces:
@@ -25,6 +29,8 @@ def timeline(traces, *, renderer="matplotlib", **options):
             from simlab.views.still import figure
         elif renderer == "plotly":
             from simlab.views.interactive import figure
+        elif renderer == "canvas":
+            from simlab.views.canvas import CanvasTimeline as figure
         elif renderer == "perfetto":
             from simlab.views.perfetto import chrome_trace
 
@@ -32,7 +38,12 @@ def timeline(traces, *, renderer="matplotlib", **options):
                 raise InputError(f"{len(traces)} traces: a perfetto file holds one")
             return chrome_trace(*traces, **options)
         else:
-            raise InputError(f"renderer {renderer!r}: give matplotlib, plotly or perfetto")
+            raise InputError(f"renderer {renderer!r}: give matplotlib, plotly, canvas or perfetto")
     except ImportError as error:
         raise MissingLibrary(f"a {renderer} picture needs {error.name}: pip install {error.name}") from error
     return figure(traces, **options)
+
+
+def quick_renderer(traces):
+    """Which of the two renderers that follow a slider suits `traces`: plotly, or canvas above `MOST_PLOTLY_BOXES` ops."""
+    return "plotly" if sum(len(trace.compute()) for trace in traces) <= MOST_PLOTLY_BOXES else "canvas"

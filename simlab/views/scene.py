@@ -3,7 +3,7 @@
 from itertools import pairwise
 from typing import NamedTuple
 
-from simlab.analysis import breaches, bubble, critical_path, gaps, memory_curve, peak_memory
+from simlab.analysis import breaches, bubble, critical_path, gaps, memory_curves, peak_memory
 from simlab.program import Op
 from simlab.trace import ACTIVATIONS, COMPUTE, LIVE, SHARE
 from simlab.units import seconds_text
@@ -14,6 +14,7 @@ MEANING = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight 
 IDLE_COLOUR = "#F2F2F2"
 PATH_COLOUR, FADED = "#000000", 0.3  # the critical path's line; the opacity of the boxes that are not on it
 CAP_COLOUR = "#CC0000"
+MEMORY_LABEL = {ACTIVATIONS: "activations,\nmicrobatches", LIVE: "microbatches\nheld"}
 # ranks in the memory strip: dark to light, distinct in grey too
 RANK_COLOURS = ("#000000", "#D55E00", "#0072B2", "#CC79A7", "#009E73", "#E69F00", "#56B4E9", "#999999")
 
@@ -49,31 +50,43 @@ class Scene(NamedTuple):
 
 
 def scenes(traces):
-    """[`Scene` of each trace], all with the same kind of memory strip: time starts at each trace's first op.
+    """[`Scene` of each trace], all with the same kind of memory strip: time starts at each trace's first op."""
+    category = strip_category(traces)
+    return [scene(trace, category) for trace in traces]
 
-    The strip shows activations where all traces count them in microbatches of a rank's share, so that half a rank's stages
-    count half; else, as for measured bytes, the number of (stage, microbatch) pairs of which something is held.
+
+def strip_category(traces):
+    """What the memory strips of `traces` show: activations where all traces count them in microbatches of a rank's share.
+
+    Then half a rank's stages count half; else, as for measured bytes, it is the number of (stage, microbatch) pairs of which
+    something is held.
     """
     shares = all(trace.metadata.get("units", {}).get(ACTIVATIONS) == SHARE for trace in traces)
-    return [scene(trace, ACTIVATIONS if shares else LIVE) for trace in traces]
+    return ACTIVATIONS if shares else LIVE
 
 
 def scene(trace, category=LIVE):
     """The `Scene` of `trace`, its memory strip of `category`."""
-    zero_s = trace.start_s
+    zero_s, step_s = trace.start_s, trace.step_s
     boxes = []
     for span in trace.compute():
         op = Op.parse(span.op)
         boxes.append(Box(span.rank, span.start_s - zero_s, span.end_s - zero_s, op.kind, span.op, str(op.microbatch)))
     memory = []
-    for rank in range(trace.ranks):
-        times, amounts = memory_curve(trace, rank, category)
-        memory.append(([*(time - zero_s for time in times), trace.step_s], [*amounts, amounts[-1]]))
-    cap = trace.metadata.get("activation_cap") if category == ACTIVATIONS else None
-    over = [] if cap is None else [(breach.time_s - zero_s, breach.amount) for breach in breaches(trace, cap)]
-    label = "activations,\nmicrobatches" if category == ACTIVATIONS else "microbatches\nheld"
+    for times, amounts in memory_curves(trace, category):
+        memory.append(([*(time - zero_s for time in times), step_s], [*amounts, amounts[-1]]))
+    cap, over = cap_and_breaches(trace, category)
     peaks = peak_memory(trace, category)
-    return Scene(title(trace, peaks), trace.ranks, trace.step_s, boxes, memory, label, peaks, cap, over)
+    headline = title(trace, step_s, bubble(trace).idle_over_makespan, max(peaks))
+    return Scene(headline, trace.ranks, step_s, boxes, memory, MEMORY_LABEL[category], peaks, cap, over)
+
+
+def cap_and_breaches(trace, category):
+    """(the cap that the strip shows or None, [(time, amount) where a rank first holds more])."""
+    cap = trace.metadata.get("activation_cap") if category == ACTIVATIONS else None
+    if cap is None:
+        return None, []
+    return cap, [(breach.time_s - trace.start_s, breach.amount) for breach in breaches(trace, cap)]
 
 
 def idle(trace):
@@ -100,9 +113,8 @@ def path_lines(boxes, height):
     return lines
 
 
-def title(trace, peaks):
+def title(trace, step_s, idle_share, peak):
     """What the trace is, in one line: where it comes from, step time, bubble, peak."""
     source = {"simulated": "Predicted", "measured": "Measured"}.get(trace.metadata.get("source"), "Trace")
-    share = bubble(trace).idle_over_makespan
-    peak = f", peak {max(peaks):.3g} microbatches held" if trace.memory else ""
-    return f"{source}: {trace.metadata.get('name', '')}, step {seconds_text(trace.step_s)}, idle {share:.1%}{peak}"
+    held = f", peak {peak:.3g} microbatches held" if trace.memory else ""
+    return f"{source}: {trace.metadata.get('name', '')}, step {seconds_text(step_s)}, idle {idle_share:.1%}{held}"

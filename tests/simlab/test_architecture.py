@@ -29,7 +29,11 @@ ORDER = [
 ]
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
 FREE = {"__init__", "__main__", "commands"}  # the public face, and the command line in two files: they may import all of it
-ALLOWED_OUTSIDE = {"engine": {"simpy"}, "views": {"matplotlib", "plotly"}, "apps": {"matplotlib", "plotly", "ipywidgets", "IPython"}}
+ALLOWED_OUTSIDE = {
+    "engine": {"simpy"},
+    "views": {"matplotlib", "plotly", "anywidget", "traitlets"},
+    "apps": {"matplotlib", "plotly", "ipywidgets", "IPython"},
+}
 
 
 def part_of(path):

@@ -156,7 +156,7 @@ def test_titles_say_source_name_step_and_bubble():
 
 
 def test_an_unknown_renderer_is_refused():
-    with pytest.raises(InputError, match=r"^renderer 'ascii': give matplotlib, plotly or perfetto$"):
+    with pytest.raises(InputError, match=r"^renderer 'ascii': give matplotlib, plotly, canvas or perfetto$"):
         timeline(two_traces(), renderer="ascii")
 
 
@@ -404,19 +404,19 @@ def test_chrome_counters_are_the_memory_points():
 
 @pytest.mark.parametrize("module", ["simlab", "simlab.views", "simlab.__main__", "simlab.calibration", "simlab.comparison"])
 def test_importing_loads_neither_torch_nor_numpy_nor_a_plotting_library(module):
-    heavy = "{'torch', 'numpy', 'matplotlib', 'plotly', 'ipywidgets', 'IPython'}"
+    heavy = "{'torch', 'numpy', 'matplotlib', 'plotly', 'ipywidgets', 'anywidget', 'traitlets', 'IPython'}"
     code = f"import sys, {module}; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
 
-@pytest.mark.parametrize("renderer", ["matplotlib", "plotly"])
-def test_without_the_plotting_library_the_error_says_what_to_install(renderer):
+@pytest.mark.parametrize("renderer, library", [("matplotlib", "matplotlib"), ("plotly", "plotly"), ("canvas", "anywidget")])
+def test_without_the_plotting_library_the_error_says_what_to_install(renderer, library):
     code = f"""
 import sys
 class NotInstalled:
     def find_spec(name, path=None, target=None):
-        if name == "{renderer}":
+        if name == "{library}":
             raise ModuleNotFoundError(name=name)
 sys.meta_path.insert(0, NotInstalled)
 import simlab as sl
@@ -425,4 +425,4 @@ try:
 except sl.SimlabError as error:
     print(error)"""
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == f"a {renderer} picture needs {renderer}: pip install {renderer}\n"
+    assert done.stdout == f"a {renderer} picture needs {library}: pip install {library}\n"

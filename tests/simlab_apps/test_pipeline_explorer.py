@@ -9,6 +9,7 @@ import pytest
 import simlab as sl
 from simlab.apps import PipelineExplorer
 from simlab.units import seconds_text
+from simlab.views.canvas import CanvasTimeline
 from simlab.views.interactive import figure
 
 FORWARD_S = 0.02
@@ -87,3 +88,19 @@ def test_output_has_a_still_picture_beside_the_widget():
     bundle = PipelineExplorer()._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in bundle
     assert bundle["image/png"].startswith("iVBORw0KGgo")
+
+
+def test_above_two_thousand_ops_a_canvas_takes_over_and_below_the_figure_comes_back(monkeypatch):
+    monkeypatch.setattr("simlab.views.MOST_PLOTLY_BOXES", 200)
+    explorer = PipelineExplorer()
+    figure_widget, counts = explorer.picture, {}
+    for microbatches in (12, 13, 20, 8, 32):  # of two schedules on four stages: 16 ops per microbatch
+        explorer.microbatches.value = microbatches
+        many = 16 * microbatches > 200
+        assert explorer.children[1] is explorer.picture and isinstance(explorer.picture, CanvasTimeline if many else go.FigureWidget)
+        counts.setdefault(many, set()).add(id(explorer.picture))
+        if many:
+            assert [len(panel["kinds"]) for panel in explorer.picture.panels] == [8 * microbatches] * 2 and explorer.picture.room == 8
+        else:
+            assert explorer.picture is figure_widget and drawn(figure_widget) == drawn(simulated(explorer))
+    assert [len(seen) for seen in counts.values()] == [1, 1]
