@@ -8,14 +8,22 @@ from pathlib import Path
 import simlab as sl
 from simlab.errors import InputError
 from simlab.model_states import RECIPES, STAGES, model_states, parameter_count
-from simlab.plan import ATTENTIONS, OFFLOADS, PRECISIONS, RECOMPUTE, TP_OVERLAPS
+from simlab.plan import ATTENTIONS, OFFLOAD_TARGETS, OFFLOADS, PRECISIONS, RECOMPUTE, TP_OVERLAPS
 from simlab.runs import read_runs, suites, validate_runs
 from simlab.trace import ACTIVATIONS
+from simlab.training import capacity_bytes, does_not_fit
 from simlab.units import GIB, bytes_text, seconds_text
 from simlab.views import timeline
 
 DEGREES = ("dp", "tp", "pp", "cp", "zero", "microbatch_size", "microbatches", "seq", "chunks")
-CHOICES = {"recompute": RECOMPUTE, "precision": tuple(PRECISIONS), "offload": OFFLOADS, "attention": ATTENTIONS, "tp_overlap": TP_OVERLAPS}
+CHOICES = {
+    "recompute": RECOMPUTE,
+    "precision": tuple(PRECISIONS),
+    "offload": OFFLOADS,
+    "offload_to": OFFLOAD_TARGETS,
+    "attention": ATTENTIONS,
+    "tp_overlap": TP_OVERLAPS,
+}
 SWITCHES = ("sequence_parallel", "dp_overlap", "fused")
 NOT_WITH_MODEL = (
     "csv", "forward_ms", "backward_ms", "input_grad_ms", "weight_grad_ms", "pair_ms", "layers", "partition", "activation_cap", "group",
@@ -108,7 +116,7 @@ def facts(prediction):
         "step_s": prediction.step_s, "tokens_per_s": prediction.tokens_per_s, "mfu": prediction.mfu, "hfu": prediction.hfu,
         "bubble": sl.bubble(trace)._asdict(), "waterfall_s": prediction.waterfall_s._asdict(), "exposed_s": prediction.exposed_s,
         "memory_bytes": prediction.memory_bytes, "peak_rank": prediction.peak_rank, "fits": prediction.fits,
-        "gpu_memory_bytes": prediction.cluster.gpu.memory_bytes,
+        "gpu_memory_bytes": capacity_bytes(prediction.cluster), "breaches": [breach._asdict() for breach in prediction.breaches],
         "peak_live_microbatches": sl.peak_memory(trace), "peak_activations_bytes": sl.peak_memory(trace, ACTIVATIONS),
     }  # fmt: skip
 
@@ -116,7 +124,7 @@ def facts(prediction):
 def step_text(prediction):
     """A prediction for reading."""
     plan = prediction.plan
-    peak, there = sum(prediction.memory_bytes.values()), prediction.cluster.gpu.memory_bytes
+    peak, there = sum(prediction.memory_bytes.values()), capacity_bytes(prediction.cluster)
     parts = ", ".join(f"{name} {bytes_text(size)}" for name, size in prediction.memory_bytes.items() if size)
     lines = [
         f"{prediction.model.name} on {plan.gpus} x {prediction.cluster.gpu.name}: dp {plan.dp}, tp {plan.tp}, pp {plan.pp}, cp {plan.cp}, "
@@ -127,7 +135,7 @@ def step_text(prediction):
         f"peak memory              {bytes_text(peak)} of {bytes_text(there)} on pipeline rank {prediction.peak_rank}: {parts}",
     ]
     if not prediction.fits:
-        lines.append(f"                         does not fit: {bytes_text(peak - there)} too much")
+        lines.append(f"                         does not fit: {does_not_fit(prediction)}")
     lines.append("the step's time, as means over ranks:")
     for name, seconds in prediction.waterfall_s._asdict().items():
         if seconds > 0:

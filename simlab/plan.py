@@ -12,6 +12,7 @@ RECOMPUTE = ("none", "selective", "per-op", "full")
 ATTENTIONS = ("flash", "flash-2", "flash-1", "unfused")
 TP_OVERLAPS = ("none", "weight-grad", "pipelined")
 OFFLOADS = ("none", "optimizer", "parameters", "activations")
+OFFLOAD_TARGETS = ("host", "nvme")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +72,8 @@ class Plan:
     """Whether stages may have different numbers of layers; embedding and head counting as a layer each is always allowed."""
     offload: str = "none"
     """'none', 'optimizer' (its states and step on the host), 'parameters' (they too) or 'activations' (over PCIe and back)."""
+    offload_to: str = "host"
+    """'host' (its memory) or 'nvme' (the node's drives, which its GPUs share)."""
 
     def __post_init__(self):
         object.__setattr__(self, "schedule", ALIASES.get(self.schedule, self.schedule))
@@ -90,7 +93,7 @@ class Plan:
             _whole("seq", self.seq, 1)
         for field, choices in (
             ("recompute", RECOMPUTE), ("precision", PRECISIONS), ("attention", ATTENTIONS),
-            ("tp_overlap", TP_OVERLAPS), ("offload", OFFLOADS),
+            ("tp_overlap", TP_OVERLAPS), ("offload", OFFLOADS), ("offload_to", OFFLOAD_TARGETS),
         ):  # fmt: skip
             if getattr(self, field) not in choices:
                 raise InputError(f"{field} = {getattr(self, field)!r}: give one of {', '.join(choices)}")

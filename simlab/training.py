@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from simlab.analysis import peak_memory
+from simlab.analysis import breaches, peak_memory
 from simlab.cost import OpMemory, OpTimes
 from simlab.cost.communication import Group
-from simlab.cost.memory import stage_memory, stage_parameters
+from simlab.cost.memory import layer_activations_bytes, stage_memory, stage_parameters
 from simlab.cost.roofline import memory_s, peak_flops
 from simlab.cost.stage_times import BESIDE, HOST_OP_S, Parts, StageCost
 from simlab.engine import run_tasks, simulate
@@ -20,6 +20,7 @@ from simlab.hardware import Link
 from simlab.refinement import Refinement
 from simlab.schedules import CHUNKED, generate
 from simlab.trace import ACTIVATIONS, SEND, Span, Trace
+from simlab.units import bytes_text, seconds_text
 
 TENSORS_A_LAYER = 12
 """Parameters (as tensors) of a layer with biases: two norms' two, four matrices' and their biases."""
@@ -85,7 +86,7 @@ class Prediction:
     def peak_flops(self):
         """The peak of all GPUs in 16 bits (what utilisation is given of, in fp8 too)."""
         precision = "fp32" if self.plan.precision == "fp32" else "bf16"
-        return self.plan.gpus * peak_flops(self.cluster.gpu, precision)
+        return sum(part.gpus * peak_flops(part.gpu, precision) for part in self.cluster.parts)
 
     @property
     def mfu(self):
@@ -100,7 +101,13 @@ class Prediction:
     @property
     def fits(self):
         """Whether the peak is within the GPU's memory."""
-        return sum(self.memory_bytes.values()) <= self.cluster.gpu.memory_bytes
+        return sum(self.memory_bytes.values()) <= capacity_bytes(self.cluster)
+
+    @property
+    def breaches(self):
+        """[`Breach`]: per pipeline rank the first op with which it holds more than the GPU has; amounts are of activations, in bytes."""
+        room = capacity_bytes(self.cluster) - sum(self.memory_bytes.values()) + self.memory_bytes["activations"]
+        return breaches(self.trace, max(0.0, room))
 
     @cached_property
     def waterfall_s(self):
@@ -131,8 +138,13 @@ class Prediction:
         return {"dp": spent.dp, "tp": spent.tp, "pp": spent.pp, "cp": spent.cp}
 
 
-def predict(model, plan, cluster):
-    """`Prediction` of a step of `model` under `plan` on `cluster`; `InputError` if the plan cannot be.
+def capacity_bytes(cluster):
+    """Memory of a GPU, bytes; of the smallest where there are several kinds."""
+    return min(part.gpu.memory_bytes for part in cluster.parts)
+
+
+def predict(model, plan, cluster, *, strict=False):
+    """`Prediction` of a step of `model` under `plan` on `cluster`; `InputError` if the plan cannot be, or (strict) does not fit.
 
     The pipeline is simulated op by op; an op's time is its kernels' and what of their communication nothing hides. Gradients are
     reduced stage by stage, as they become ready in the last backward (or after it, without `Plan.dp_overlap`); the optimizer starts
@@ -143,8 +155,13 @@ def predict(model, plan, cluster):
     program = _program(plan)
     layers = plan.layers_of_stages(model.layers, program.stages)
     last_stage = program.stages - 1
-    cost = StageCost(model, plan, cluster)
-    stages = [_sharded(cost, cost.stage(count, first=s == 0, last=s == last_stage), count) for s, count in enumerate(layers)]
+    costs = _costs(model, plan, cluster)
+    cost = costs[0]
+    rank_of = {stage: rank for rank in range(plan.pp) for stage in program.stages_of(rank)}
+    stages = [
+        _sharded(costs[rank_of[s]], costs[rank_of[s]].stage(count, first=s == 0, last=s == last_stage), count)
+        for s, count in enumerate(layers)
+    ]
     link = _link(cost)
     memory = [stage_memory(model, plan, count, first=s == 0, last=s == last_stage) for s, count in enumerate(layers)]
     held = OpMemory(activations=tuple(m.activations for m in memory), unit="bytes")
@@ -157,9 +174,38 @@ def predict(model, plan, cluster):
     step_s = before_s + begin_s + optimizer_s + offload_s
     trace.spans.extend(Span(rank, "optimizer", "step", begin_s, begin_s + optimizer_s) for rank in range(plan.pp))
     peak_rank, memory_bytes = _peak(plan, program, trace, memory)
-    return Prediction(
+    prediction = Prediction(
         model, plan, cluster, stages, trace, step_s, before_s, begin_s - last_s, optimizer_s, offload_s, memory_bytes, peak_rank, program
     )
+    if not prediction.fits:
+        trace.metadata["activation_cap"] = capacity_bytes(cluster) - sum(memory_bytes.values()) + memory_bytes["activations"]
+        if strict:
+            raise InputError(does_not_fit(prediction))
+    return prediction
+
+
+def does_not_fit(prediction):
+    """What is too much, where, from which op on."""
+    memory = prediction.memory_bytes
+    largest = sorted(memory, key=memory.get, reverse=True)[:2]
+    too_much = sum(memory.values()) - capacity_bytes(prediction.cluster)
+    first = min(prediction.breaches, key=lambda breach: breach.time_s, default=None)
+    when = f" from {first.op} at {seconds_text(first.time_s)} on" if first else " before the first op"
+    return (
+        f"{bytes_text(sum(memory.values()))} on pipeline rank {prediction.peak_rank}, {bytes_text(too_much)} more than a GPU has,{when}; "
+        f"most are {' and '.join(f'{name} {bytes_text(memory[name])}' for name in largest)}"
+    )
+
+
+def _costs(model, plan, cluster):
+    """[`StageCost` of each pipeline rank]: of the slowest GPU among those that share its stages."""
+    if not cluster.more:
+        return [StageCost(model, plan, cluster)] * plan.pp
+    width = plan.gpus // plan.pp
+    kinds = [{cluster.gpu_of(rank) for rank in range(p * width, (p + 1) * width)} for p in range(plan.pp)]
+    slowest = [min(gpus, key=lambda gpu: peak_flops(gpu, plan.precision)) for gpus in kinds]
+    costs = {gpu.name: StageCost(model, plan, cluster, gpu=gpu) for gpu in slowest}
+    return [costs[gpu.name] for gpu in slowest]
 
 
 def layer_trace(model, plan, cluster, *, collapsed=True):
@@ -223,6 +269,7 @@ def _rank_parameters(cost, program, layers):
 def _sharded(cost, times, layers):
     """`times` with what ZeRO-3 adds, for every microbatch: each layer's communication runs next to another layer's computing, as far as
     that takes long enough; the first one's has nothing beside it. Without prefetch none has."""
+    times = _offloaded(cost, times, layers)
     gather_s, backward_gather_s, scatter_s = cost.sharded_s()
     if not gather_s:
         return times
@@ -237,6 +284,26 @@ def _sharded(cost, times, layers):
         forward=parts(times.forward, gather_s, cost.layer.forward.total),
         input_grad=parts(times.input_grad, backward_gather_s + scatter_s, cost.layer.backward.total),
     )
+
+
+def _offloaded(cost, times, layers):
+    """`times` with what leaves for the host and comes back in each microbatch: a layer's activations, or its parameters (twice), next to
+    another layer's computing as far as that takes long enough. Leaves out that PCIe carries both ways at once."""
+    plan, cluster = cost.plan, cost.cluster
+    if plan.offload == "activations":
+        size = layer_activations_bytes(cost.model, plan, plan.recompute)
+        there, back = size, size
+    elif plan.offload == "parameters":
+        size = stage_parameters(cost.model, plan, 1) * plan.element_bytes / (plan.shards if plan.zero == 3 else 1)
+        there, back = size, size
+    else:
+        return times
+    bandwidth = cluster.pcie_bytes_per_s
+    if plan.offload_to == "nvme":
+        bandwidth = min(bandwidth, cluster.nvme_bytes_per_s / min(plan.gpus, cluster.gpus_per_node))
+    forward_s = layers * max(0.0, there / bandwidth - cost.layer.forward.total)
+    backward_s = layers * max(0.0, back / bandwidth - cost.layer.backward.total)
+    return times._replace(forward=times.forward._replace(offload=forward_s), input_grad=times.input_grad._replace(offload=backward_s))
 
 
 def _reduced(cost, trace, parameters):
@@ -307,13 +374,18 @@ def _optimizer(cost, program, parameters, layers):
     norm_s = 2 * cost.collective_s("all_reduce", 4, cost.groups.dp) if plan.gpus > 1 else 0.0
     seconds = max(memory_s(OPTIMIZER_BYTES[plan.precision] * own, cost.gpu), host_s) + norm_s
     if plan.offload in ("optimizer", "parameters"):
-        moved_s = own * (plan.gradient_bytes + plan.element_bytes) / cluster.pcie_bytes_per_s
-        return HOST_ADAM_S * own, moved_s
+        moved = own * (plan.gradient_bytes + plan.element_bytes)
+        in_node = min(plan.gpus, cluster.gpus_per_node)
+        moved_s = moved / cluster.pcie_bytes_per_s
+        if plan.offload_to == "nvme":  # all states there and back, which the GPUs of a node share
+            moved_s += in_node * own * 2 * 12 / cluster.nvme_bytes_per_s
+        return in_node * own * HOST_ADAM_S, moved_s
     return seconds, 0.0
 
 
-HOST_ADAM_S = 1 / 1.2e9
-"""Seconds per parameter of Adam on the host: DeepSpeed's CPU-Adam does about 1.2 billion a second (Ren et al. 2021, ZeRO-Offload)."""
+HOST_ADAM_S = 28 / 100e9
+"""Seconds per parameter of Adam on a node's host: 28 bytes read and written, at 100 GB/s, half of what eight channels of DDR4-3200 carry.
+An estimate; DeepSpeed's CPU-Adam is bound by the same (Ren et al. 2021, ZeRO-Offload, section 5.1)."""
 
 
 # memory -------------------------------------------------------------------------------------------------------
