@@ -44,6 +44,12 @@ _BANDWIDTH = {"Simple": 1.0, "LL128": 0.92, "LL": 0.25}
 """Of a ring's bandwidth. LL128 carries 120 bytes of 128; LL 4 of 8, and is slower than that half: older versions of the tuner have 1/4,
 newer ones a ceiling (llMaxBws), .3 to .4 of the ring of a V100, A100 or H100 node. The rest are flags that save a synchronisation."""
 _TREE_BANDWIDTH = 0.9
+_TREE_CORRECTION = {
+    "Simple": (.9, .9, .9, .9, .9, .9, .9, .8, .7, .6, .6, .5, .5, .5, .5, .6, .7, .8, .7, .7, .8, .9, .9, .9),
+    "LL128": (1, 1, 1, 1, 1, .9, .8, .8, .8, .7, .6, .6, .6, .6, .6, .6, .8, .9, .9, .9, .9, 1, 1, 1),
+    "LL": (1, 1, 1, 1, .9, .8, .7, .7, .7, .7, .6, .5, .4, .4, .5, .6, .7, .8, .9, 1, 1, 1, 1, 1),
+}  # fmt: skip
+"""What medium sizes reach of a tree's bandwidth, for 64 bytes and each doubling: NCCL 2.30's treeCorrectionFactor (src/graph/tuning.cc)."""
 _PROTOCOL = {"Simple": 0, "LL128": 1, "LL": 2}
 
 
@@ -185,11 +191,18 @@ def _tree_s(kind, size_bytes, group, cluster, protocol):
     """A chain within each node, two binary trees between nodes: all edges carry S up and S down, 2(N-1)/N S per node on average."""
     latency_s = 2 * (group.per_node - 1) * _hop_s(cluster.intra, "tree", protocol)
     latency_s += 2 * ceil(log2(group.nodes)) * _hop_s(cluster.inter, "tree", protocol)
-    share = _TREE_BANDWIDTH * _BANDWIDTH[protocol]
+    share = _TREE_BANDWIDTH * _BANDWIDTH[protocol] * _tree_correction(size_bytes, protocol)
     moved = 2 * size_bytes if group.per_node > 1 else 0.0
     bytes_s = 2 * (group.nodes - 1) / group.nodes * size_bytes / (_nics_bytes_per_s(group, cluster) * share)
     bytes_s = max(bytes_s, _inside_s(moved, size_bytes, group, cluster, share))
     return _base_s(group, cluster, "tree", protocol) + latency_s + bytes_s
+
+
+def _tree_correction(size_bytes, protocol):
+    """`_TREE_CORRECTION` at a size, straight from one doubling to the next, so that more bytes are never faster."""
+    factors, doublings = _TREE_CORRECTION[protocol], log2(max(64, size_bytes) / 64)
+    at = min(len(factors) - 2, int(doublings))
+    return factors[at] + min(1.0, doublings - at) * (factors[at + 1] - factors[at])
 
 
 def _nvls_s(kind, size_bytes, group, cluster, protocol):
