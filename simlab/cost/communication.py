@@ -45,11 +45,12 @@ _BANDWIDTH = {"Simple": 1.0, "LL128": 0.92, "LL": 0.25}
 newer ones a ceiling (llMaxBws), .3 to .4 of the ring of a V100, A100 or H100 node. The rest are flags that save a synchronisation."""
 _TREE_BANDWIDTH = 0.9
 _TREE_CORRECTION = {
-    "Simple": (.9, .9, .9, .9, .9, .9, .9, .8, .7, .6, .6, .5, .5, .5, .5, .6, .7, .8, .7, .7, .8, .9, .9, .9),
-    "LL128": (1, 1, 1, 1, 1, .9, .8, .8, .8, .7, .6, .6, .6, .6, .6, .6, .8, .9, .9, .9, .9, 1, 1, 1),
-    "LL": (1, 1, 1, 1, .9, .8, .7, .7, .7, .7, .6, .5, .4, .4, .5, .6, .7, .8, .9, 1, 1, 1, 1, 1),
+    "Simple": (.9, .9, .9, .9, .9, .9, .9, .8, .7, .6, .6, .5, .5, .5, .5, .6, .7, .8, .7, .7, .8, .9, .9, .9, 1),
+    "LL128": (1, 1, 1, 1, 1, .9, .8, .8, .8, .7, .6, .6, .6, .6, .6, .6, .8, .9, .9, .9, .9, 1, 1, 1, 1),
+    "LL": (1, 1, 1, 1, .9, .8, .7, .7, .7, .7, .6, .5, .4, .4, .5, .6, .7, .8, .9, 1, 1, 1, 1, 1, 1),
 }  # fmt: skip
-"""What medium sizes reach of a tree's bandwidth, for 64 bytes and each doubling: NCCL 2.30's treeCorrectionFactor (src/graph/tuning.cc)."""
+"""What medium sizes reach of a tree's bandwidth, for 64 bytes and each doubling up to 1 GiB: NCCL 2.30's
+treeCorrectionFactor (src/graph/tuning.cc)."""
 _PROTOCOL = {"Simple": 0, "LL128": 1, "LL": 2}
 
 
@@ -179,7 +180,7 @@ def _ring_s(kind, size_bytes, group, cluster, protocol):
     hops = {"all_reduce": 2}.get(kind, 1)
     moved = {"all_reduce": 2 * (n - 1) / n, "broadcast": 1.0}.get(kind, (n - 1) / n) * size_bytes
     latency_s = hops * (n - group.nodes) * _hop_s(cluster.intra, "ring", protocol)
-    copied = size_bytes if kind in ("all_reduce", "broadcast") else size_bytes / n  # a gather takes its own part in, a scatter out
+    copied = size_bytes / n if kind == "all_gather" else size_bytes  # summing touches all of it
     bytes_s = _inside_s(moved * (k - 1) / k if across else moved, copied, group, cluster, _BANDWIDTH[protocol])
     if across:
         latency_s += hops * (group.nodes - 1) * _hop_s(cluster.inter, "ring", protocol)

@@ -87,9 +87,12 @@ def test_hops_and_bytes_counted_by_hand(kind, group, seconds):
 
 
 def test_a_tree_and_a_hierarchical_all_reduce_counted_by_hand():
-    tree = collective("all_reduce", 1e9, Group(16, 4), PLAIN, algorithms=("tree",))
+    size = 2**30  # where trees reach all of their bandwidth
+    tree = collective("all_reduce", size, Group(16, 4), PLAIN, algorithms=("tree",))
     tree_hop_s = 1e-6 * 4.0 / 3.4
-    assert tree.seconds == pytest.approx(2 * 3 * tree_hop_s + 2 * 2 * 1e-5 + 1.5 * 1e9 / 4e10 / 0.9)
+    assert tree.seconds == pytest.approx(2 * 3 * tree_hop_s + 2 * 2 * 1e-5 + 1.5 * size / 4e10 / 0.9)
+    half = collective("all_reduce", size / 16, Group(16, 4), PLAIN, algorithms=("tree",))  # 64 MiB: .8 of it
+    assert half.seconds == pytest.approx(2 * 3 * tree_hop_s + 2 * 2 * 1e-5 + 1.5 * size / 16 / 4e10 / 0.9 / 0.8)
     levels = collective("all_reduce", 1e9, Group(16, 4), PLAIN, algorithms=("hierarchical",))
     assert levels.seconds == pytest.approx(6 * 1e-6 + 6 * 1e-5 + 1.5 * 1e9 / 1e11 + 6 / 4 * 2.5e8 / 1e10)
     assert (tree.algorithm, levels.algorithm) == ("tree", "hierarchical")
