@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import simlab as sl
+from simlab import __main__ as commands
 
 HERE = Path(__file__).parent
 
@@ -28,6 +29,8 @@ def main(folder):
     longer = "longer" if error > 0 else "shorter"
     picture = sl.timeline(pair, caption=f"1F1B on 4 processes: predicted step {abs(error):.1%} {longer} than measured")
     picture.savefig(HERE / "predicted_over_measured.png", dpi=100)
+    runs = HERE.parent / "tests" / "published" / "runs.csv"
+    commands.main(["validate", str(runs), "--picture", str(HERE / "published_runs.png")])
 
 
 if __name__ == "__main__":

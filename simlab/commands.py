@@ -14,6 +14,7 @@ from simlab.trace import ACTIVATIONS
 from simlab.training import capacity_bytes, does_not_fit
 from simlab.units import GIB, bytes_text, seconds_text
 from simlab.views import timeline
+from simlab.views.runs import runs_figure
 
 DEGREES = ("dp", "tp", "pp", "cp", "zero", "microbatch_size", "microbatches", "seq", "chunks")
 CHOICES = {
@@ -190,6 +191,13 @@ def validate(arguments):
     """Predict the measured runs of a CSV file and say how far off each suite is."""
     results = validate_runs(read_runs(arguments.file))
     table = suites(results)
+    if arguments.picture:
+        done = [(r.suite, r.measured_s, r.prediction.step_s) for r in results if r.prediction]
+        if not done:
+            raise InputError(f"{arguments.file}: no row of it can be predicted, so there is nothing to draw")
+        write_file(
+            arguments.picture, lambda path: runs_figure(done, {name: its["mape"] for name, its in table.items()}).savefig(path, dpi=130)
+        )
     if arguments.json:
         result = {"suites": {name: its | {"skipped": len(its["skipped"]), "skips": its["skipped"]} for name, its in table.items()}}
         if arguments.rows:
@@ -234,6 +242,7 @@ def add_validate(command):
     """The arguments of `validate`."""
     command.add_argument("file", metavar="RUNS.csv", help="measured runs, with the columns of tests/published/runs.csv")
     command.add_argument("--rows", action="store_true", help="also each row's prediction and what its time is spent on")
+    command.add_argument("--picture", metavar="X.png", help="draw predicted over measured of every run (needs matplotlib)")
 
 
 def print_json(result):
