@@ -195,8 +195,12 @@ def _plan(row):
     tp, pp, cp = (_whole(row, column, 1) for column in ("tp", "pp", "cp"))
     dp = _whole(row, "dp", max(1, _whole(row, "n_gpus") // (tp * pp * cp)))
     chunks, size, batch = _whole(row, "vpp", 1), _whole(row, "micro_batch"), _whole(row, "global_batch")
-    if batch % (dp * size):
-        raise Skip(f"a global batch of {batch} is not a whole number of microbatches of {size} on {dp} replicas")
+    microbatches, rest = divmod(batch, dp * size)
+    if rest:  # a last, smaller one: as many, of equal size
+        microbatches += 1
+        if batch % (dp * microbatches):
+            raise Skip(f"a global batch of {batch} is not a whole number of microbatches of {size}, nor of equal ones, on {dp} replicas")
+        size = batch // (dp * microbatches)
     if pp > 1 and batch == dp * size and size % pp == 0:
         size //= pp
     sharding, overlap, precision = row["sharding"].lower(), row["overlap"].lower(), _precision(row["precision"])
@@ -242,12 +246,14 @@ def _recompute(text, fsdp):
 def _sharding(text):
     """(ZeRO stage, ranks of a shard or 0)."""
     hybrid = re.search(r"(?:hsdp|then fsdp|fsdp)\s*(\d+)\s*x\s*dp", text)
-    for stage, words in (
-        (3, ("zero3", "zero-3", "fsdp", "full_shard")),
-        (2, ("zero2", "zero-2", "shard_grad_op")),
-        (1, ("zero1", "zero-1", "distributed")),
-    ):
-        if any(word in text for word in words):
+    words = {
+        2: ("zero2", "zero-2", "shard_grad_op"),
+        0: ("no_shard",),
+        3: ("zero3", "zero-3", "fsdp"),
+        1: ("zero1", "zero-1", "distributed"),
+    }
+    for stage, its in words.items():
+        if any(word in text for word in its):
             return stage, int(hybrid[1]) if hybrid else 0
     return 0, 0
 
