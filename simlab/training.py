@@ -165,7 +165,7 @@ def predict(model, plan, cluster, *, strict=False):
     link = _link(cost)
     memory = [stage_memory(model, plan, count, first=s == 0, last=s == last_stage) for s, count in enumerate(layers)]
     held = OpMemory(activations=tuple(m.activations for m in memory), unit="bytes")
-    trace = simulate(program, _op_times(stages), link=link, message_bytes=cost.message_bytes(), memory=held)
+    trace = simulate(program, _op_times(stages), link=link, message_bytes=round(cost.message_bytes()), memory=held)
     parameters = _rank_parameters(cost, program, layers)
     before_s, ends = _before(cost, program, parameters, layers), _reduced(cost, trace, parameters)
     last_s = trace.end_s
