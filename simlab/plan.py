@@ -78,7 +78,7 @@ class Plan:
     def __post_init__(self):
         object.__setattr__(self, "schedule", ALIASES.get(self.schedule, self.schedule))
         if self.schedule not in SCHEDULES:
-            raise InputError(f"unknown schedule {self.schedule!r}{did_you_mean(self.schedule, SCHEDULES)}; there is {', '.join(SCHEDULES)}")
+            raise InputError(f"unknown schedule {self.schedule!r}{did_you_mean(self.schedule, SCHEDULES) or ';'} there is {', '.join(SCHEDULES)}")
         if self.chunks is None:
             object.__setattr__(self, "chunks", 2 if self.schedule in CHUNKED else 1)
         if self.chunks != 1 and self.schedule not in CHUNKED:

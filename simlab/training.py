@@ -155,6 +155,8 @@ def predict(model, plan, cluster, *, strict=False):
     program = _program(plan)
     layers = plan.layers_of_stages(model.layers, program.stages)
     last_stage = program.stages - 1
+    for part in cluster.parts:
+        part.gpu.peak(plan.precision)
     costs = _costs(model, plan, cluster)
     cost = costs[0]
     rank_of = {stage: rank for rank in range(plan.pp) for stage in program.stages_of(rank)}
