@@ -98,7 +98,7 @@ def test_a_file_that_is_no_config_is_refused_and_named(tmp_path, text, says):
 
 
 def test_an_unknown_model_is_refused_and_the_known_ones_named():
-    with pytest.raises(InputError, match=r"^unknown model 'gpt-5'; there is gpt2, .*llama-3-405b"):
+    with pytest.raises(InputError, match=r"^unknown model 'gpt-5', did you mean 'gpt3-175b'\? there is gpt2, .*llama-3-405b"):
         load_model("gpt-5")
 
 
