@@ -8,14 +8,17 @@ from pathlib import Path
 import simlab as sl
 from simlab.errors import InputError
 from simlab.model_states import RECIPES, STAGES, model_states, parameter_count
-from simlab.plan import ATTENTIONS, OFFLOADS, PRECISIONS, RECOMPUTE, TP_OVERLAPS
+from simlab.plan import ATTENTIONS, CP_KINDS, CP_LAYOUTS, OFFLOADS, PRECISIONS, RECOMPUTE, TP_OVERLAPS
 from simlab.runs import read_runs, suites, validate_runs
 from simlab.trace import ACTIVATIONS
 from simlab.units import GIB, bytes_text, seconds_text
 from simlab.views import timeline
 
 DEGREES = ("dp", "tp", "pp", "cp", "zero", "microbatch_size", "microbatches", "seq", "chunks")
-CHOICES = {"recompute": RECOMPUTE, "precision": tuple(PRECISIONS), "offload": OFFLOADS, "attention": ATTENTIONS, "tp_overlap": TP_OVERLAPS}
+CHOICES = {
+    "recompute": RECOMPUTE, "precision": tuple(PRECISIONS), "offload": OFFLOADS, "attention": ATTENTIONS, "tp_overlap": TP_OVERLAPS,
+    "cp_layout": CP_LAYOUTS, "cp_kind": CP_KINDS,
+}  # fmt: skip
 SWITCHES = ("sequence_parallel", "dp_overlap", "fused")
 NOT_WITH_MODEL = (
     "csv", "forward_ms", "backward_ms", "input_grad_ms", "weight_grad_ms", "pair_ms", "layers", "partition", "activation_cap", "group",

@@ -11,6 +11,8 @@ PRECISIONS = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 2}
 RECOMPUTE = ("none", "selective", "per-op", "full")
 ATTENTIONS = ("flash", "flash-2", "flash-1", "unfused")
 TP_OVERLAPS = ("none", "weight-grad", "pipelined")
+CP_LAYOUTS = ("zigzag", "contiguous")
+CP_KINDS = ("ring", "all-to-all")
 OFFLOADS = ("none", "optimizer", "parameters", "activations")
 
 
@@ -25,7 +27,12 @@ class Plan:
     pp: int = 1
     """Pipeline stages (ranks in a pipeline)."""
     cp: int = 1
-    """Context-parallel ranks, each with its part of every sequence; they gather keys and values from each other in a ring."""
+    """Context-parallel ranks, each with its part of every sequence; see `cp_kind` for what they send each other."""
+    cp_layout: str = "zigzag"
+    """Which part: 'zigzag' (rank r has chunks r and 2 cp - 1 - r of 2 cp: all compute equally much of causal attention) or 'contiguous'
+    (the last rank computes (2 cp - 1) / cp times the mean, and all wait for it)."""
+    cp_kind: str = "ring"
+    """'ring' (keys and values go round) or 'all-to-all' (Ulysses: whole sequences, a cp-th of the heads)."""
     zero: int = 0
     """ZeRO stage over dp x cp: 0 nothing sharded, 1 optimizer, 2 and gradients, 3 and parameters (FSDP)."""
     hybrid: int = 0
@@ -90,10 +97,12 @@ class Plan:
             _whole("seq", self.seq, 1)
         for field, choices in (
             ("recompute", RECOMPUTE), ("precision", PRECISIONS), ("attention", ATTENTIONS),
-            ("tp_overlap", TP_OVERLAPS), ("offload", OFFLOADS),
+            ("tp_overlap", TP_OVERLAPS), ("offload", OFFLOADS), ("cp_layout", CP_LAYOUTS), ("cp_kind", CP_KINDS),
         ):  # fmt: skip
             if getattr(self, field) not in choices:
                 raise InputError(f"{field} = {getattr(self, field)!r}: give one of {', '.join(choices)}")
+        if self.cp > 1 and self.attention == "unfused":  # as in Megatron-LM: blocks of scores are joined inside the fused kernel
+            raise InputError(f"cp = {self.cp} with attention = 'unfused': give a fused one, {', '.join(ATTENTIONS[:-1])}")
         if self.hybrid and (self.dp * self.cp) % self.hybrid:
             raise InputError(
                 f"hybrid = {self.hybrid} does not divide dp x cp = {self.dp * self.cp}; {near(self.hybrid, self.dp * self.cp)}"
@@ -143,6 +152,13 @@ class Plan:
         ):  # fmt: skip
             if whole % value:
                 raise InputError(f"{field} = {value} does not divide {model.name or 'the model'}'s {name} = {whole}; {near(value, whole)}")
+        if self.cp > 1 and self.cp_kind == "all-to-all" and model.heads % (self.tp * self.cp):
+            raise InputError(
+                f"cp = {self.cp} all-to-all does not divide the {model.heads // self.tp} heads that tp = {self.tp} leaves of "
+                f"{model.name or 'the model'}'s {model.heads}; {near(self.cp, model.heads // self.tp)}, or cp_kind = 'ring'"
+            )
+        if self.cp > 1 and self.cp_kind == "ring" and self.cp_layout == "zigzag" and seq % (2 * self.cp):
+            raise InputError(f"2 cp = {2 * self.cp} zigzag chunks do not divide seq = {seq}; {near(2 * self.cp, seq)}")
         self.layers_of_stages(model.layers)
         return self
 

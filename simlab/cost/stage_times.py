@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from simlab.cost.communication import IN_TRAINING, Group, collective_s, p2p_s
+from simlab.cost.context import ring_hidden_s
 from simlab.cost.kernels import RUNTIME_OPS, Communication, Matmul, embedding_kernels, head_kernels, layer_kernels
 from simlab.cost.memory import stage_parameters
 from simlab.cost.roofline import kernel_s
@@ -222,7 +223,7 @@ class StageCost:
             return 0.0
         beside_s = self.kernel_s(beside)
         if kernel.kind == "ring":
-            return beside_s * kernel.steps / (kernel.steps + 1)  # the first piece is there already
+            return ring_hidden_s(self.plan.cp, self.plan.cp_layout, beside_s, self.kernel_s(kernel))
         if "grad" in kernel.beside and kernel.name.split()[-1] != "gather":
             return beside_s
         if self.plan.tp_overlap == "pipelined":

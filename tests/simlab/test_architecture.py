@@ -21,7 +21,7 @@ ORDER = [
     {"refinement"},
     {"engine"},
     {"analysis"},
-    {"training"},
+    {"training", "ring_attention"},
     {"views"},
     {"calibration", "comparison", "survey", "runs"},
     {"puzzle"},
