@@ -38,7 +38,7 @@ from simlab.survey import survey, survey_table
 from simlab.trace import MemoryPoint, Span, Trace
 from simlab.training import Prediction, Waterfall, layer_trace, predict
 from simlab.validation import validate
-from simlab.views import timeline
+from simlab.views import streams, timeline
 
 __version__ = "0.1.0"
 __all__ = [
@@ -48,6 +48,6 @@ __all__ = [
     "busy_s", "catalogue", "closed_bubble_s", "cluster_of_gpu", "clusters", "collective", "collective_s", "compare",
     "context_chunks", "critical_path", "data_parallel_memory", "even_partition", "gaps", "generate", "idle_s", "layer_trace",
     "load_cluster", "load_model", "memory_curve", "model_states", "most_parameters", "p2p_s", "peak_memory", "predict",
-    "ring_trace", "ring_work", "simulate", "stage_work", "staleness", "steady_idle", "survey", "survey_table", "timeline",
+    "ring_trace", "ring_work", "simulate", "stage_work", "staleness", "steady_idle", "streams", "survey", "survey_table", "timeline",
     "validate", "validate_runs",
 ]  # fmt: skip

@@ -36,3 +36,15 @@ def timeline(traces, *, renderer="matplotlib", **options):
     except ImportError as error:
         raise MissingLibrary(f"a {renderer} picture needs {error.name}: pip install {error.name}") from error
     return figure(traces, **options)
+
+
+def streams(traces, **options):
+    """A matplotlib Figure of layer-by-layer traces: a row for each stream of each rank. options: see `simlab.views.stream_rows.figure`."""
+    traces = traces if isinstance(traces, (list, tuple)) else [traces]
+    if not traces:
+        raise InputError("no trace to draw: give at least one")
+    try:
+        from simlab.views.stream_rows import figure
+    except ImportError as error:
+        raise MissingLibrary(f"a picture needs {error.name}: pip install {error.name}") from error
+    return figure(traces, **options)

@@ -22,6 +22,7 @@ ORDER = [
     {"engine"},
     {"analysis"},
     {"training", "ring_attention"},
+    {"traffic"},
     {"views"},
     {"calibration", "comparison", "survey", "runs"},
     {"puzzle"},

@@ -155,3 +155,14 @@ def test_a_ring_is_asked_of_a_plan_that_has_one():
     for plan in (sl.Plan(), sl.Plan(cp=8, cp_kind="all-to-all")):
         with pytest.raises(sl.InputError, match="cp of 2 or more"):
             sl.ring_trace(MODEL, plan, sl.load_cluster("dgx-h100"))
+
+
+def test_picture_of_streams_has_a_row_for_each_stream_and_a_box_for_each_span():
+    trace = sl.ring_trace(MODEL, sl.Plan(cp=4, cp_layout="contiguous", seq=SEQ), sl.load_cluster("dgx-h100"))
+    (axes,) = sl.streams(trace).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == [f"rank {r}  {s}" for r in range(4) for s in ("compute", "cp")]
+    assert len(axes.collections) == len(trace.spans)
+    first = sl.streams([trace, trace], only="step 0", shown=("compute",), names=["a", "b"]).axes
+    assert [len(a.collections) for a in first] == [4, 4] and first[0].get_title(loc="left").startswith("a: ")
+    with pytest.raises(sl.InputError, match="no trace"):
+        sl.streams([])
