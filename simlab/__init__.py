@@ -19,7 +19,7 @@ from simlab.analysis import (
 from simlab.calibration import Calibration
 from simlab.cluster import Cluster, cluster_of_gpu, clusters, load_cluster
 from simlab.comparison import Comparison, compare
-from simlab.cost import Group, OpMemory, OpTimes, collective, collective_s, p2p_s
+from simlab.cost import Group, OpMemory, OpTimes, collective, collective_s, context_chunks, p2p_s, ring_work
 from simlab.engine import simulate
 from simlab.errors import DeadlockError, InputError, ProgramError, SimlabError
 from simlab.hardware import Fabric, Gpu, Link
@@ -30,6 +30,7 @@ from simlab.partition import best_partition, even_partition, stage_work
 from simlab.plan import Plan
 from simlab.program import Op, Program
 from simlab.puzzle import Puzzle, Verdict
+from simlab.ring_attention import ring_trace
 from simlab.runs import validate_runs
 from simlab.schedules import generate
 from simlab.schedules.closed_forms import closed_bubble_s
@@ -37,7 +38,7 @@ from simlab.survey import survey, survey_table
 from simlab.trace import MemoryPoint, Span, Trace
 from simlab.training import Prediction, Waterfall, layer_trace, predict
 from simlab.validation import validate
-from simlab.views import timeline
+from simlab.views import streams, timeline
 
 __version__ = "0.1.0"
 __all__ = [
@@ -45,7 +46,8 @@ __all__ = [
     "Link", "MemoryPoint", "Model", "Op", "OpMemory", "OpTimes", "Plan", "Prediction", "Program", "ProgramError", "Puzzle",
     "SimlabError", "Span", "Staleness", "StepMemory", "Trace", "Verdict", "Waterfall", "best_partition", "breaches", "bubble",
     "busy_s", "catalogue", "closed_bubble_s", "cluster_of_gpu", "clusters", "collective", "collective_s", "compare",
-    "critical_path", "data_parallel_memory", "even_partition", "gaps", "generate", "idle_s", "layer_trace", "load_cluster",
-    "load_model", "memory_curve", "model_states", "most_parameters", "p2p_s", "peak_memory", "predict", "simulate", "stage_work",
-    "staleness", "steady_idle", "survey", "survey_table", "timeline", "validate", "validate_runs",
+    "context_chunks", "critical_path", "data_parallel_memory", "even_partition", "gaps", "generate", "idle_s", "layer_trace",
+    "load_cluster", "load_model", "memory_curve", "model_states", "most_parameters", "p2p_s", "peak_memory", "predict",
+    "ring_trace", "ring_work", "simulate", "stage_work", "staleness", "steady_idle", "streams", "survey", "survey_table", "timeline",
+    "validate", "validate_runs",
 ]  # fmt: skip

@@ -1,6 +1,7 @@
 """How a model is spread over GPUs: the degrees of parallelism, what is sharded, what is computed again."""
 
 from dataclasses import dataclass
+from itertools import product
 
 from simlab.errors import InputError, did_you_mean
 from simlab.schedules import ALIASES, CHUNKED, SCHEDULES
@@ -11,8 +12,11 @@ PRECISIONS = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 2}
 RECOMPUTE = ("none", "selective", "per-op", "full")
 ATTENTIONS = ("flash", "flash-2", "flash-1", "unfused")
 TP_OVERLAPS = ("none", "weight-grad", "pipelined")
+CP_LAYOUTS = ("zigzag", "contiguous")
+CP_KINDS = ("ring", "all-to-all")
 OFFLOADS = ("none", "optimizer", "parameters", "activations")
 OFFLOAD_TARGETS = ("host", "nvme")
+DIMENSIONS = ("tp", "cp", "dp", "pp")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +30,12 @@ class Plan:
     pp: int = 1
     """Pipeline stages (ranks in a pipeline)."""
     cp: int = 1
-    """Context-parallel ranks, each with its part of every sequence; they gather keys and values from each other in a ring."""
+    """Context-parallel ranks, each with its part of every sequence; see `cp_kind` for what they send each other."""
+    cp_layout: str = "zigzag"
+    """Which part: 'zigzag' (rank r has chunks r and 2 cp - 1 - r of 2 cp: all compute equally much of causal attention) or 'contiguous'
+    (the last rank computes (2 cp - 1) / cp times the mean, and all wait for it)."""
+    cp_kind: str = "ring"
+    """'ring' (keys and values go round) or 'all-to-all' (Ulysses: whole sequences, a cp-th of the heads)."""
     zero: int = 0
     """ZeRO stage over dp x cp: 0 nothing sharded, 1 optimizer, 2 and gradients, 3 and parameters (FSDP)."""
     hybrid: int = 0
@@ -74,11 +83,15 @@ class Plan:
     """'none', 'optimizer' (its states and step on the host), 'parameters' (they too) or 'activations' (over PCIe and back)."""
     offload_to: str = "host"
     """'host' (its memory) or 'nvme' (the node's drives, which its GPUs share)."""
+    order: str = "-".join(DIMENSIONS)
+    """How ranks are numbered, the dimension that varies fastest first (Megatron-LM's --order): neighbours share a node."""
 
     def __post_init__(self):
         object.__setattr__(self, "schedule", ALIASES.get(self.schedule, self.schedule))
         if self.schedule not in SCHEDULES:
-            raise InputError(f"unknown schedule {self.schedule!r}{did_you_mean(self.schedule, SCHEDULES) or ';'} there is {', '.join(SCHEDULES)}")
+            raise InputError(
+                f"unknown schedule {self.schedule!r}{did_you_mean(self.schedule, SCHEDULES) or ';'} there is {', '.join(SCHEDULES)}"
+            )
         if self.chunks is None:
             object.__setattr__(self, "chunks", 2 if self.schedule in CHUNKED else 1)
         if self.chunks != 1 and self.schedule not in CHUNKED:
@@ -94,9 +107,14 @@ class Plan:
         for field, choices in (
             ("recompute", RECOMPUTE), ("precision", PRECISIONS), ("attention", ATTENTIONS),
             ("tp_overlap", TP_OVERLAPS), ("offload", OFFLOADS), ("offload_to", OFFLOAD_TARGETS),
+            ("cp_layout", CP_LAYOUTS), ("cp_kind", CP_KINDS),
         ):  # fmt: skip
             if getattr(self, field) not in choices:
                 raise InputError(f"{field} = {getattr(self, field)!r}: give one of {', '.join(choices)}")
+        if self.cp > 1 and self.attention == "unfused":  # as in Megatron-LM: blocks of scores are joined inside the fused kernel
+            raise InputError(f"cp = {self.cp} with attention = 'unfused': give a fused one, {', '.join(ATTENTIONS[:-1])}")
+        if sorted(self.order.split("-")) != sorted(DIMENSIONS):
+            raise InputError(f"order = {self.order!r}: give tp, cp, dp and pp once each, joined by '-', the fastest first")
         if self.hybrid and (self.dp * self.cp) % self.hybrid:
             raise InputError(
                 f"hybrid = {self.hybrid} does not divide dp x cp = {self.dp * self.cp}; {near(self.hybrid, self.dp * self.cp)}"
@@ -137,15 +155,22 @@ class Plan:
         """`InputError` if `model` cannot be cut like this, or if it does not take exactly `gpus`; else itself."""
         seq = self.seq or model.seq
         if gpus is not None and self.gpus != gpus:
-            product = f"dp x tp x pp x cp = {self.dp} x {self.tp} x {self.pp} x {self.cp} = {self.gpus}"
+            total = f"dp x tp x pp x cp = {self.dp} x {self.tp} x {self.pp} x {self.cp} = {self.gpus}"
             rest = self.tp * self.pp * self.cp
             hint = f"dp = {gpus // rest} would" if gpus % rest == 0 else f"tp x pp x cp = {rest} {_divides(rest, gpus)}"
-            raise InputError(f"{product}, but there are {gpus} GPUs: {hint}")
+            raise InputError(f"{total}, but there are {gpus} GPUs: {hint}")
         for field, value, name, whole in (
             ("tp", self.tp, "heads", model.heads), ("tp", self.tp, "ffn", model.ffn), ("cp", self.cp, "seq", seq),
         ):  # fmt: skip
             if whole % value:
                 raise InputError(f"{field} = {value} does not divide {model.name or 'the model'}'s {name} = {whole}; {near(value, whole)}")
+        if self.cp > 1 and self.cp_kind == "all-to-all" and model.heads % (self.tp * self.cp):
+            raise InputError(
+                f"cp = {self.cp} all-to-all does not divide the {model.heads // self.tp} heads that tp = {self.tp} leaves of "
+                f"{model.name or 'the model'}'s {model.heads}; {near(self.cp, model.heads // self.tp)}, or cp_kind = 'ring'"
+            )
+        if self.cp > 1 and self.cp_kind == "ring" and self.cp_layout == "zigzag" and seq % (2 * self.cp):
+            raise InputError(f"2 cp = {2 * self.cp} zigzag chunks do not divide seq = {seq}; {near(2 * self.cp, seq)}")
         self.layers_of_stages(model.layers)
         return self
 
@@ -168,8 +193,26 @@ class Plan:
         return [layers // stages + (1 <= stage <= layers % stages) for stage in range(stages)]
 
     def ranks(self):
-        """[(dp, cp, pp, tp) of each GPU]: tp is innermost, so that it stays within a node; then cp, dp and pp, as Megatron orders them."""
-        return [(d, c, p, t) for p in range(self.pp) for d in range(self.dp) for c in range(self.cp) for t in range(self.tp)]
+        """[(dp, cp, pp, tp) of each GPU], in `order`: as it is, tp is innermost, so that it stays within a node; then cp, dp, pp."""
+        fastest_last = self.order.split("-")[::-1]
+        coordinates = [dict(zip(fastest_last, at)) for at in product(*(range(getattr(self, name)) for name in fastest_last))]
+        return [(at["dp"], at["cp"], at["pp"], at["tp"]) for at in coordinates]
+
+    def offsets(self, *dimensions):
+        """[numbers of the ranks that share all coordinates with rank 0 but those of `dimensions`], in order."""
+        strides, stride = {}, 1
+        for name in self.order.split("-"):
+            strides[name] = stride
+            stride *= getattr(self, name)
+        reached = [range(0, getattr(self, name) * strides[name], strides[name]) for name in dimensions]
+        return sorted(sum(steps) for steps in product(*reached))
+
+    def pipelines_in_nodes(self, gpus_per_node):
+        """Whether no pipeline crosses from one node to another."""
+        if self.gpus <= gpus_per_node or self.pp == 1:
+            return True
+        block = self.pp * self.offsets("pp")[1]  # so many ranks are whole pipelines
+        return gpus_per_node % block == 0
 
 
 def near(value, whole):

@@ -152,7 +152,7 @@ def predict(model, plan, cluster, *, strict=False):
     stragglers, and what contention beyond `Plan`'s own groups costs.
     """
     plan.check(model, cluster.gpus)
-    program = _program(plan)
+    program = program_of(plan)
     layers = plan.layers_of_stages(model.layers, program.stages)
     last_stage = program.stages - 1
     for part in cluster.parts:
@@ -218,7 +218,7 @@ def layer_trace(model, plan, cluster, *, collapsed=True):
     forward. Every GPU that takes part in a collective has a span of it.
     """
     plan.check(model, cluster.gpus)
-    refinement = Refinement(model, plan, cluster, _program(plan), collapsed=collapsed)
+    refinement = Refinement(model, plan, cluster, program_of(plan), collapsed=collapsed)
     times = run_tasks(refinement.tasks)
     spans = []
     for task, start_s, end_s in zip(refinement.tasks, times.starts, times.ends):
@@ -232,7 +232,8 @@ def layer_trace(model, plan, cluster, *, collapsed=True):
     return Trace(spans, [], metadata)
 
 
-def _program(plan):
+def program_of(plan):
+    """The `Program` of one pipeline of `plan`."""
     options = {"chunks": plan.chunks if plan.schedule in CHUNKED else None}
     if plan.schedule == "zb-auto":
         raise InputError("zb-auto searches for given op times: take it with simlab's schedule command, or another schedule in a plan")
@@ -343,7 +344,7 @@ def _reduced(cost, trace, parameters):
         ends[span.rank] = end_s
     if cost.model.tied_head and plan.pp > 1:  # the two copies of the embedding sum their gradients
         size = cost.model.vocab * cost.model.hidden / plan.tp * plan.gradient_bytes
-        both_s = cost.collective_s("all_reduce", size, Group(2, 1 if plan.gpus > cost.cluster.gpus_per_node else 2))
+        both_s = cost.collective_s("all_reduce", size, Group(2, 2 if plan.pipelines_in_nodes(cost.cluster.gpus_per_node) else 1))
         ends[0] = ends[-1] = max(ends[0], ends[-1]) + both_s
     return ends
 

@@ -3,5 +3,6 @@
 from simlab.apps.cells import ms, percent, say, table
 from simlab.apps.pipeline import PipelineExplorer
 from simlab.apps.puzzle import PuzzleBoard
+from simlab.apps.ring import RingExplorer
 
-__all__ = ["PipelineExplorer", "PuzzleBoard", "ms", "percent", "say", "table"]
+__all__ = ["PipelineExplorer", "PuzzleBoard", "RingExplorer", "ms", "percent", "say", "table"]

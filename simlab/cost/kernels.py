@@ -4,8 +4,10 @@ Sizes follow Megatron-LM's layer (Shoeybi et al. 2019; Korthikanti et al. 2022):
 dividing what lies between a column-parallel and a row-parallel matrix, and with sequence parallelism the rest too.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+from simlab.cost.context import busiest_share
 
 RUNTIME_OPS = {True: (30, 50), False: (57, 90)}
 """{whether attention, norms and activations are an op each: (forward, backward) ops of a layer that the host dispatches}. Counted with
@@ -48,10 +50,13 @@ class Attention:
     backward: bool = False
     generation: str = "flash"
     """Of the kernel: 'flash' is the best that the GPU has, 'flash-1' and 'flash-2' are those of FlashAttention's papers."""
+    share: float = 1.0
+    """Of the scores that the causal mask leaves: what this rank has over the mean of the context-parallel ranks."""
 
     @property
     def flops(self):
-        """In full, as all published figures count them, though a causal kernel does half: 4 q k d each way, 2.5 times it backward."""
+        """In full, as all published figures count them, though a causal kernel does half: 4 q k d each way, 2.5 times it backward.
+        The mean of the context-parallel ranks; this one's are `share` times that."""
         return 4 * self.batch * self.heads * self.queries * self.keys * self.head_size * (2.5 if self.backward else 1)
 
 
@@ -75,7 +80,7 @@ class Communication:
     dimension: str
     """'tp' or 'cp'."""
     size_bytes: float
-    """Of the whole buffer."""
+    """Of the whole buffer (all-to-all: of a rank's)."""
     beside: str = ""
     """The name of the kernel that may run at the same time; '': none."""
     steps: int = 1
@@ -135,12 +140,29 @@ def _attention_part(model, plan):
 
 
 def _flash(model, plan, heads, kv):
-    seq, d, s = plan.seq or model.seq, model.head_size, sizes(model, plan)
-    kernels = [Attention("attention", plan.microbatch_size, heads, seq // plan.cp, seq, d, generation=plan.attention)]
-    if plan.cp > 1:
-        step = 2 * s.width * s.tokens * kv * d
-        kernels.insert(0, Communication("attention ring", "ring", "cp", step, "attention", plan.cp - 1))
-    return kernels
+    """Fused attention, and what context parallelism sends for it.
+
+    In a ring every rank passes on its keys and values, cp - 1 times, and time is that of the rank with most to compute: of the causal
+    triangle the last one's contiguous chunk has (2 cp - 1) / cp times the mean, zigzag chunks the mean (`simlab.cost.context`).
+    With all-to-all (DeepSpeed-Ulysses, Jacobs et al. 2023, arXiv 2309.14509) a rank trades its part of the sequence with all heads for the
+    whole sequence with a cp-th of the heads: 4 all-to-alls of q, k, v and the result, each of 1/cp of a tensor per rank, of which it
+    sends (cp - 1) / cp. Every rank has the whole triangle of its heads, so no layout is unbalanced. Where there are fewer key and
+    value heads than ranks, they are sent to several.
+    """
+    seq, d, batch, cp = plan.seq or model.seq, model.head_size, plan.microbatch_size, plan.cp
+    if cp == 1:
+        return [Attention("attention", batch, heads, seq, seq, d, generation=plan.attention)]
+    head = sizes(model, plan).width * sizes(model, plan).tokens * d  # bytes of one head's tensor on a rank
+    if plan.cp_kind == "all-to-all":
+        kv_sent = -(-kv // cp) * cp
+        q, k, v, result = (
+            Communication(f"{name} exchange", "all_to_all", "cp", count * head)
+            for name, count in (("q", heads), ("k", kv_sent), ("v", kv_sent), ("result", heads))
+        )
+        return [q, k, v, Attention("attention", batch, heads // cp, seq, seq, d, generation=plan.attention), result]
+    share = busiest_share(cp, plan.cp_layout)
+    attention = Attention("attention", batch, heads, seq // cp, seq, d, generation=plan.attention, share=share)
+    return [Communication("attention ring", "ring", "cp", 2 * kv * head, "attention", cp - 1), attention]
 
 
 def _unfused(model, plan, heads):
@@ -211,9 +233,7 @@ def _backward(kernel, plan):
     if isinstance(kernel, Matmul):
         return _matmul_backward(kernel, plan)
     if isinstance(kernel, Attention):
-        return [
-            Attention("attention grad", kernel.batch, kernel.heads, kernel.queries, kernel.keys, kernel.head_size, True, kernel.generation)
-        ], []
+        return [replace(kernel, name="attention grad", backward=True)], []
     if isinstance(kernel, Communication):
         return _communication_backward(kernel, plan)
     # of the forward's bytes; a norm's backward reads its input and gradient twice: for the input's gradient, and for the weights'
@@ -243,6 +263,8 @@ def _communication_backward(kernel, plan):
         return [again, scatter], []  # only its part of the input was kept
     if kernel.kind == "reduce_scatter":
         return [Communication(f"{product} grad gather", "all_gather", "tp", kernel.size_bytes, f"{product} input grad")], []
+    if kernel.kind == "all_to_all":  # a gradient goes back the way that its tensor came
+        return [Communication(f"{product} grad exchange", "all_to_all", "cp", kernel.size_bytes)], []
     return [Communication("attention grad ring", "ring", "cp", 2 * kernel.size_bytes, "attention grad", kernel.steps)], []
 
 

@@ -92,7 +92,8 @@ def _waves_s(kernel, rows, columns, flops_per_s, sms):
 def attention_s(kernel, gpu, precision="bf16"):
     """Seconds of fused causal attention: half the operations at its efficiency, and the longest block of queries at the end.
 
-    The last 128 queries see all keys, on one multiprocessor, while the others have nothing left: a term that matters with few heads.
+    With context parallelism, the half of the rank that has most of it. The last 128 queries see all keys, on one multiprocessor, while
+    the others have nothing left: a term that matters with few heads.
     In fp8 recipes attention stays in 16 bits.
     """
     reached = efficiencies_of(gpu)
@@ -101,7 +102,7 @@ def attention_s(kernel, gpu, precision="bf16"):
     way, part = ("backward", backward) if kernel.backward else ("forward", forward)
     longest = 4 * min(128, kernel.queries) * kernel.keys * kernel.head_size * (2.5 if kernel.backward else 1)
     tail_s = reached.attention_tail[way] * longest / (peak / gpu.sms)
-    return kernel.flops / 2 / (part * peak) + tail_s + reached.kernel_s
+    return kernel.share * kernel.flops / 2 / (part * peak) + tail_s + reached.kernel_s
 
 
 def memory_s(size_bytes, gpu):

@@ -47,3 +47,15 @@ def timeline(traces, *, renderer="matplotlib", **options):
 def quick_renderer(traces):
     """Which of the two renderers that follow a slider suits `traces`: plotly, or canvas above `MOST_PLOTLY_BOXES` ops."""
     return "plotly" if sum(len(trace.compute()) for trace in traces) <= MOST_PLOTLY_BOXES else "canvas"
+
+
+def streams(traces, **options):
+    """A matplotlib Figure of layer-by-layer traces: a row for each stream of each rank. options: see `simlab.views.stream_rows.figure`."""
+    traces = traces if isinstance(traces, (list, tuple)) else [traces]
+    if not traces:
+        raise InputError("no trace to draw: give at least one")
+    try:
+        from simlab.views.stream_rows import figure
+    except ImportError as error:
+        raise MissingLibrary(f"a picture needs {error.name}: pip install {error.name}") from error
+    return figure(traces, **options)
