@@ -1,6 +1,7 @@
 """How a model is spread over GPUs: the degrees of parallelism, what is sharded, what is computed again."""
 
 from dataclasses import dataclass
+from itertools import product
 
 from simlab.errors import InputError, did_you_mean
 from simlab.schedules import ALIASES, CHUNKED, SCHEDULES
@@ -12,6 +13,7 @@ RECOMPUTE = ("none", "selective", "per-op", "full")
 ATTENTIONS = ("flash", "flash-2", "flash-1", "unfused")
 TP_OVERLAPS = ("none", "weight-grad", "pipelined")
 OFFLOADS = ("none", "optimizer", "parameters", "activations")
+DIMENSIONS = ("tp", "cp", "dp", "pp")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +73,8 @@ class Plan:
     """Whether stages may have different numbers of layers; embedding and head counting as a layer each is always allowed."""
     offload: str = "none"
     """'none', 'optimizer' (its states and step on the host), 'parameters' (they too) or 'activations' (over PCIe and back)."""
+    order: str = "-".join(DIMENSIONS)
+    """How ranks are numbered, the dimension that varies fastest first (Megatron-LM's --order): neighbours share a node."""
 
     def __post_init__(self):
         object.__setattr__(self, "schedule", ALIASES.get(self.schedule, self.schedule))
@@ -94,6 +98,8 @@ class Plan:
         ):  # fmt: skip
             if getattr(self, field) not in choices:
                 raise InputError(f"{field} = {getattr(self, field)!r}: give one of {', '.join(choices)}")
+        if sorted(self.order.split("-")) != sorted(DIMENSIONS):
+            raise InputError(f"order = {self.order!r}: give tp, cp, dp and pp once each, joined by '-', the fastest first")
         if self.hybrid and (self.dp * self.cp) % self.hybrid:
             raise InputError(
                 f"hybrid = {self.hybrid} does not divide dp x cp = {self.dp * self.cp}; {near(self.hybrid, self.dp * self.cp)}"
@@ -134,10 +140,10 @@ class Plan:
         """`InputError` if `model` cannot be cut like this, or if it does not take exactly `gpus`; else itself."""
         seq = self.seq or model.seq
         if gpus is not None and self.gpus != gpus:
-            product = f"dp x tp x pp x cp = {self.dp} x {self.tp} x {self.pp} x {self.cp} = {self.gpus}"
+            total = f"dp x tp x pp x cp = {self.dp} x {self.tp} x {self.pp} x {self.cp} = {self.gpus}"
             rest = self.tp * self.pp * self.cp
             hint = f"dp = {gpus // rest} would" if gpus % rest == 0 else f"tp x pp x cp = {rest} {_divides(rest, gpus)}"
-            raise InputError(f"{product}, but there are {gpus} GPUs: {hint}")
+            raise InputError(f"{total}, but there are {gpus} GPUs: {hint}")
         for field, value, name, whole in (
             ("tp", self.tp, "heads", model.heads), ("tp", self.tp, "ffn", model.ffn), ("cp", self.cp, "seq", seq),
         ):  # fmt: skip
@@ -165,8 +171,26 @@ class Plan:
         return [layers // stages + (1 <= stage <= layers % stages) for stage in range(stages)]
 
     def ranks(self):
-        """[(dp, cp, pp, tp) of each GPU]: tp is innermost, so that it stays within a node; then cp, dp and pp, as Megatron orders them."""
-        return [(d, c, p, t) for p in range(self.pp) for d in range(self.dp) for c in range(self.cp) for t in range(self.tp)]
+        """[(dp, cp, pp, tp) of each GPU], in `order`: as it is, tp is innermost, so that it stays within a node; then cp, dp, pp."""
+        fastest_last = self.order.split("-")[::-1]
+        coordinates = [dict(zip(fastest_last, at)) for at in product(*(range(getattr(self, name)) for name in fastest_last))]
+        return [(at["dp"], at["cp"], at["pp"], at["tp"]) for at in coordinates]
+
+    def offsets(self, *dimensions):
+        """[numbers of the ranks that share all coordinates with rank 0 but those of `dimensions`], in order."""
+        strides, stride = {}, 1
+        for name in self.order.split("-"):
+            strides[name] = stride
+            stride *= getattr(self, name)
+        reached = [range(0, getattr(self, name) * strides[name], strides[name]) for name in dimensions]
+        return sorted(sum(steps) for steps in product(*reached))
+
+    def pipelines_in_nodes(self, gpus_per_node):
+        """Whether no pipeline crosses from one node to another."""
+        if self.gpus <= gpus_per_node or self.pp == 1:
+            return True
+        block = self.pp * self.offsets("pp")[1]  # so many ranks are whole pipelines
+        return gpus_per_node % block == 0
 
 
 def near(value, whole):

@@ -131,8 +131,10 @@ class Prediction:
         return {"dp": spent.dp, "tp": spent.tp, "pp": spent.pp, "cp": spent.cp}
 
 
-def predict(model, plan, cluster):
+def predict(model, plan, cluster, *, faster=None):
     """`Prediction` of a step of `model` under `plan` on `cluster`; `InputError` if the plan cannot be.
+
+    faster: {kernel: how many times as fast}, see `simlab.cost.stage_times.StageCost`.
 
     The pipeline is simulated op by op; an op's time is its kernels' and what of their communication nothing hides. Gradients are
     reduced stage by stage, as they become ready in the last backward (or after it, without `Plan.dp_overlap`); the optimizer starts
@@ -140,10 +142,10 @@ def predict(model, plan, cluster):
     stragglers, and what contention beyond `Plan`'s own groups costs.
     """
     plan.check(model, cluster.gpus)
-    program = _program(plan)
+    program = program_of(plan)
     layers = plan.layers_of_stages(model.layers, program.stages)
     last_stage = program.stages - 1
-    cost = StageCost(model, plan, cluster)
+    cost = StageCost(model, plan, cluster, faster=faster or {})
     stages = [_sharded(cost, cost.stage(count, first=s == 0, last=s == last_stage), count) for s, count in enumerate(layers)]
     link = _link(cost)
     memory = [stage_memory(model, plan, count, first=s == 0, last=s == last_stage) for s, count in enumerate(layers)]
@@ -170,7 +172,7 @@ def layer_trace(model, plan, cluster, *, collapsed=True):
     forward. Every GPU that takes part in a collective has a span of it.
     """
     plan.check(model, cluster.gpus)
-    refinement = Refinement(model, plan, cluster, _program(plan), collapsed=collapsed)
+    refinement = Refinement(model, plan, cluster, program_of(plan), collapsed=collapsed)
     times = run_tasks(refinement.tasks)
     spans = []
     for task, start_s, end_s in zip(refinement.tasks, times.starts, times.ends):
@@ -184,7 +186,8 @@ def layer_trace(model, plan, cluster, *, collapsed=True):
     return Trace(spans, [], metadata)
 
 
-def _program(plan):
+def program_of(plan):
+    """The `Program` of one pipeline of `plan`."""
     options = {"chunks": plan.chunks if plan.schedule in CHUNKED else None}
     if plan.schedule == "zb-auto":
         raise InputError("zb-auto searches for given op times: take it with simlab's schedule command, or another schedule in a plan")
@@ -274,7 +277,7 @@ def _reduced(cost, trace, parameters):
         ends[span.rank] = end_s
     if cost.model.tied_head and plan.pp > 1:  # the two copies of the embedding sum their gradients
         size = cost.model.vocab * cost.model.hidden / plan.tp * plan.gradient_bytes
-        both_s = cost.collective_s("all_reduce", size, Group(2, 1 if plan.gpus > cost.cluster.gpus_per_node else 2))
+        both_s = cost.collective_s("all_reduce", size, Group(2, 2 if plan.pipelines_in_nodes(cost.cluster.gpus_per_node) else 1))
         ends[0] = ends[-1] = max(ends[0], ends[-1]) + both_s
     return ends
 

@@ -2,6 +2,7 @@
 
 from simlab.apps.cells import ms, percent, say, table
 from simlab.apps.pipeline import PipelineExplorer
+from simlab.apps.plan import PlanExplorer
 from simlab.apps.puzzle import PuzzleBoard
 
-__all__ = ["PipelineExplorer", "PuzzleBoard", "ms", "percent", "say", "table"]
+__all__ = ["PipelineExplorer", "PlanExplorer", "PuzzleBoard", "ms", "percent", "say", "table"]

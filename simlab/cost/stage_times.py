@@ -54,7 +54,7 @@ class Parts(NamedTuple):
 class Groups:
     """The communicators that a GPU is in: how many ranks each has, and how many of them in its node.
 
-    Ranks are laid out with tp innermost, then cp, dp and pp, as Megatron-LM does.
+    Ranks are laid out in `Plan.order`: unless told otherwise with tp innermost, then cp, dp and pp, as Megatron-LM does.
     """
 
     tp: Group
@@ -69,11 +69,25 @@ class Groups:
     @classmethod
     def of(cls, plan, cluster):
         """Those of `plan` on `cluster`."""
-        shards = plan.shards
-        return cls(
-            Group.of(plan.tp, 1, cluster), Group.of(plan.cp, plan.tp, cluster), Group.of(plan.dp * plan.cp, plan.tp, cluster),
-            Group.of(shards, plan.tp, cluster), Group.of(plan.dp * plan.cp // shards, plan.tp * shards, cluster),
-        )  # fmt: skip
+        replicas = plan.offsets("dp", "cp")
+        return cls(*(
+            _group(offsets, cluster)
+            for offsets in (
+                plan.offsets("tp"), plan.offsets("cp"), replicas, replicas[: plan.shards], replicas[:: plan.shards],
+            )
+        ))  # fmt: skip
+
+
+def _group(offsets, cluster):
+    """The `Group` of the ranks with these numbers: as many in each node as in the first, or as a divisor of their number allows."""
+    size = len(offsets)
+    stride = offsets[1] if size > 1 else 1
+    if offsets == [*range(0, size * stride, stride)]:
+        return Group.of(size, stride, cluster)
+    per_node = sum(offset < cluster.gpus_per_node for offset in offsets)
+    while size % per_node:
+        per_node -= 1
+    return Group(size, per_node)
 
 
 class StageTimes(NamedTuple):
@@ -101,6 +115,8 @@ class StageCost:
     gpu: object = None
     slower: float = IN_TRAINING
     """What collectives take over what they take alone; 1 to compare with a layer that was timed on its own."""
+    faster: dict = field(default_factory=dict)
+    """{kernel: how many times as fast it is as it would be}: 'attention' and its gradient, 'norm' for both norms."""
     groups: Groups = field(init=False)
 
     def __post_init__(self):
@@ -120,14 +136,19 @@ class StageCost:
         return StageTimes(*whole)
 
     def message_bytes(self):
+        """See `message_bytes_of`."""
+        return self.message_bytes_of(self.model, self.plan)
+
+    @staticmethod
+    def message_bytes_of(model, plan):
         """Of what a GPU sends to the next stage: a tp-th of the hidden states of a microbatch, for every tensor-parallel rank has the
         others' or can gather them within its node (Narayanan et al. 2021, section 4.1, scatter/gather optimization)."""
-        tokens = self.plan.microbatch_size * (self.plan.seq or self.model.seq) // self.plan.cp
-        return tokens * self.model.hidden * self.plan.element_bytes / self.plan.tp
+        tokens = plan.microbatch_size * (plan.seq or model.seq) // plan.cp
+        return tokens * model.hidden * plan.element_bytes / plan.tp
 
     def message_s(self):
-        """(latency, seconds on the wire) of that message: within a node only if the whole job is in one."""
-        in_node = self.plan.gpus <= self.cluster.gpus_per_node
+        """(latency, seconds on the wire) of that message: within a node only if the whole pipeline is in one."""
+        in_node = self.plan.pipelines_in_nodes(self.cluster.gpus_per_node)
         latency_s = p2p_s(0, self.cluster, same_node=in_node)
         return self.slower * latency_s, self.slower * (p2p_s(self.message_bytes(), self.cluster, same_node=in_node) - latency_s)
 
@@ -171,7 +192,8 @@ class StageCost:
         precision = self.plan.precision
         if precision == "fp8" and isinstance(kernel, Matmul) and kernel.name.startswith("head"):
             precision = "bf16"  # recipes leave the output head in 16 bits
-        return kernel_s(kernel, self.gpu, precision)
+        named = (times for name, times in self.faster.items() if kernel.name == name or kernel.name.startswith(f"{name} "))
+        return kernel_s(kernel, self.gpu, precision) / next(named, 1)
 
     def _communication_s(self, kernel):
         group = getattr(self.groups, kernel.dimension)

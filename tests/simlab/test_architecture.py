@@ -22,6 +22,7 @@ ORDER = [
     {"engine"},
     {"analysis"},
     {"training"},
+    {"what_if", "traffic"},
     {"views"},
     {"calibration", "comparison", "survey", "runs"},
     {"puzzle"},
