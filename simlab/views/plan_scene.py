@@ -50,8 +50,8 @@ class StreamScene(NamedTuple):
 def stream_scene(trace, *, window=None, ranks=None):
     """The `StreamScene` of `trace` within `window` (start, end) in s: all of it unless given. ranks: those to show; None: all.
 
-    There is a row for each stream that is used meanwhile, on every rank alike. Where that were more than `MOST_BOXES` boxes, neighbours with the
-    smallest gaps become one, first those of one kind.
+    There is a row for each stream that is used meanwhile, on every rank alike. Where that were more than `MOST_BOXES` boxes, neighbours
+    with the smallest gaps become one, first those of one kind.
     """
     start_s, end_s = window or (min((s.start_s for s in trace.spans), default=0.0), max((s.end_s for s in trace.spans), default=0.0))
     ranks = range(trace.ranks) if ranks is None else ranks

@@ -108,8 +108,8 @@ def test_crossing_counts_the_hops_between_nodes():
 
 
 def test_an_order_with_tp_across_nodes_is_slower_and_one_that_is_none_is_an_error():
-    plan = sl.Plan(dp=4, tp=2, pp=2, cp=2, microbatches=8)
-    inside, across = (sl.predict(MODEL, replace(plan, order=o), CLUSTER).step_s for o in ("tp-cp-dp-pp", "dp-cp-pp-tp"))
+    model, plan = sl.load_model("llama-2-13b"), sl.Plan(dp=4, tp=2, pp=2, cp=2, microbatches=8)
+    inside, across = (sl.predict(model, replace(plan, order=o), CLUSTER).step_s for o in ("tp-cp-dp-pp", "dp-cp-pp-tp"))
     assert across > inside
     with pytest.raises(sl.InputError, match="order = 'tp-dp'"):
         sl.Plan(order="tp-dp")
