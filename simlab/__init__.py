@@ -36,18 +36,21 @@ from simlab.schedules import generate
 from simlab.schedules.closed_forms import closed_bubble_s
 from simlab.survey import survey, survey_table
 from simlab.trace import MemoryPoint, Span, Trace
+from simlab.traffic import Traffic, crossing, traffic
 from simlab.training import Prediction, Waterfall, layer_trace, predict
 from simlab.validation import validate
-from simlab.views import streams, timeline
+from simlab.views import layer_timeline, rank_cube, shares, streams, timeline
+from simlab.what_if import WhatIf, faster_kernel, faster_link, other_gpu
 
 __version__ = "0.1.0"
 __all__ = [
     "Breach", "Bubble", "Calibration", "Cluster", "Comparison", "DeadlockError", "Fabric", "Gap", "Gpu", "Group", "InputError",
     "Link", "MemoryPoint", "Model", "Op", "OpMemory", "OpTimes", "Plan", "Prediction", "Program", "ProgramError", "Puzzle",
-    "SimlabError", "Span", "Staleness", "StepMemory", "Trace", "Verdict", "Waterfall", "best_partition", "breaches", "bubble",
-    "busy_s", "catalogue", "closed_bubble_s", "cluster_of_gpu", "clusters", "collective", "collective_s", "compare",
-    "context_chunks", "critical_path", "data_parallel_memory", "even_partition", "gaps", "generate", "idle_s", "layer_trace",
-    "load_cluster", "load_model", "memory_curve", "model_states", "most_parameters", "p2p_s", "peak_memory", "predict",
-    "ring_trace", "ring_work", "simulate", "stage_work", "staleness", "steady_idle", "streams", "survey", "survey_table", "timeline",
+    "SimlabError", "Span", "Staleness", "StepMemory", "Trace", "Traffic", "Verdict", "Waterfall", "WhatIf", "best_partition",
+    "breaches", "bubble", "busy_s", "catalogue", "closed_bubble_s", "cluster_of_gpu", "clusters", "collective", "collective_s",
+    "compare", "context_chunks", "critical_path", "crossing", "data_parallel_memory", "even_partition", "faster_kernel",
+    "faster_link", "gaps", "generate", "idle_s", "layer_timeline", "layer_trace", "load_cluster", "load_model", "memory_curve",
+    "model_states", "most_parameters", "other_gpu", "p2p_s", "peak_memory", "predict", "rank_cube", "ring_trace", "ring_work",
+    "shares", "simulate", "stage_work", "staleness", "steady_idle", "streams", "survey", "survey_table", "timeline", "traffic",
     "validate", "validate_runs",
 ]  # fmt: skip

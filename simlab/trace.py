@@ -96,6 +96,13 @@ class Trace:
         """The makespan: first compute start to last compute end, s."""
         return self.end_s - self.start_s
 
+    def window(self, op):
+        """(start, end) in s of all that is a part of `op`: on every stream, itself or layer by layer ('2F0 layer 3')."""
+        spans = [span for span in self.spans if span.op.partition(" ")[0] == op and span.stream != SEND]
+        if not spans:
+            raise InputError(f"no {op} in {self.metadata.get('name', 'the trace')}")
+        return min(span.start_s for span in spans), max(span.end_s for span in spans)
+
     # JSON -------------------------------------------------------------------------------------------------
 
     def to_json(self):

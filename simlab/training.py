@@ -143,8 +143,10 @@ def capacity_bytes(cluster):
     return min(part.gpu.memory_bytes for part in cluster.parts)
 
 
-def predict(model, plan, cluster, *, strict=False):
+def predict(model, plan, cluster, *, strict=False, faster=None):
     """`Prediction` of a step of `model` under `plan` on `cluster`; `InputError` if the plan cannot be, or (strict) does not fit.
+
+    faster: {kernel: how many times as fast}, see `simlab.cost.stage_times.StageCost`.
 
     The pipeline is simulated op by op; an op's time is its kernels' and what of their communication nothing hides. Gradients are
     reduced stage by stage, as they become ready in the last backward (or after it, without `Plan.dp_overlap`); the optimizer starts
@@ -157,7 +159,7 @@ def predict(model, plan, cluster, *, strict=False):
     last_stage = program.stages - 1
     for part in cluster.parts:
         part.gpu.peak(plan.precision)
-    costs = _costs(model, plan, cluster)
+    costs = _costs(model, plan, cluster, faster or {})
     cost = costs[0]
     rank_of = {stage: rank for rank in range(plan.pp) for stage in program.stages_of(rank)}
     stages = [
@@ -199,14 +201,14 @@ def does_not_fit(prediction):
     )
 
 
-def _costs(model, plan, cluster):
+def _costs(model, plan, cluster, faster):
     """[`StageCost` of each pipeline rank]: of the slowest GPU among those that share its stages."""
     if not cluster.more:
-        return [StageCost(model, plan, cluster)] * plan.pp
+        return [StageCost(model, plan, cluster, faster=faster)] * plan.pp
     width = plan.gpus // plan.pp
     kinds = [{cluster.gpu_of(rank) for rank in range(p * width, (p + 1) * width)} for p in range(plan.pp)]
     slowest = [min(gpus, key=lambda gpu: peak_flops(gpu, plan.precision)) for gpus in kinds]
-    costs = {gpu.name: StageCost(model, plan, cluster, gpu=gpu) for gpu in slowest}
+    costs = {gpu.name: StageCost(model, plan, cluster, gpu=gpu, faster=faster) for gpu in slowest}
     return [costs[gpu.name] for gpu in slowest]
 
 

@@ -20,7 +20,9 @@ import simlab as sl
 ROOT = Path(__file__).parent.parent
 PATHS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LESSON = ROOT / "notebooks" / "01_pipeline_bubbles.ipynb"
-PICTURES = {"01_pipeline_bubbles.ipynb": 7, "02_schedule_zoo.ipynb": 7, "05_tensor_and_context.ipynb": 7}
+PICTURES = {
+    "01_pipeline_bubbles.ipynb": 7, "02_schedule_zoo.ipynb": 7, "05_tensor_and_context.ipynb": 7, "06_3d_parallel.ipynb": 11,
+}  # fmt: skip
 HIDE_TORCH = """
 import sys
 from importlib.machinery import PathFinder

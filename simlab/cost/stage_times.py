@@ -116,6 +116,8 @@ class StageCost:
     gpu: object = None
     slower: float = IN_TRAINING
     """What collectives take over what they take alone; 1 to compare with a layer that was timed on its own."""
+    faster: dict = field(default_factory=dict)
+    """{kernel: how many times as fast it is as it would be}: 'attention' and its gradient, 'norm' for both norms."""
     groups: Groups = field(init=False)
 
     def __post_init__(self):
@@ -191,7 +193,8 @@ class StageCost:
         precision = self.plan.precision
         if precision == "fp8" and isinstance(kernel, Matmul) and kernel.name.startswith("head"):
             precision = "bf16"  # recipes leave the output head in 16 bits
-        return kernel_s(kernel, self.gpu, precision)
+        named = (times for name, times in self.faster.items() if kernel.name == name or kernel.name.startswith(f"{name} "))
+        return kernel_s(kernel, self.gpu, precision) / next(named, 1)
 
     def _communication_s(self, kernel):
         group = getattr(self.groups, kernel.dimension)

@@ -59,3 +59,26 @@ def streams(traces, **options):
     except ImportError as error:
         raise MissingLibrary(f"a picture needs {error.name}: pip install {error.name}") from error
     return figure(traces, **options)
+
+
+def layer_timeline(trace, **options):
+    """A picture of a trace with its streams (compute, tp, cp, dp, send) as rows of each rank; see `plan_still.streams_figure`."""
+    return _still("streams_figure")(trace, **options)
+
+
+def rank_cube(plans, gpus_per_node, **options):
+    """A picture of where a plan's ranks (or several plans') are: tp across, dp up, pp back, coloured by stage, nodes outlined."""
+    return _still("cubes_figure")(plans, gpus_per_node, **options)
+
+
+def shares(predictions, names, **options):
+    """A picture of predictions' steps by what they are spent on, and of their memory, a stacked bar each."""
+    return _still("shares_figure")(predictions, names, **options)
+
+
+def _still(name):
+    try:
+        from simlab.views import plan_still
+    except ImportError as error:
+        raise MissingLibrary(f"a matplotlib picture needs {error.name}: pip install {error.name}") from error
+    return getattr(plan_still, name)

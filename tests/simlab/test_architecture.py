@@ -22,7 +22,7 @@ ORDER = [
     {"engine"},
     {"analysis"},
     {"training", "ring_attention"},
-    {"traffic"},
+    {"what_if", "traffic"},
     {"views"},
     {"calibration", "comparison", "survey", "runs"},
     {"puzzle"},
