@@ -129,25 +129,27 @@ def _attention_part(model, plan):
     kernels.append(Matmul("qkv", s.tokens, (heads + 2 * kv) * d, model.hidden))
     if not model.positions:
         kernels.append(_eager(Memory("rotary", 2 * s.width * s.tokens * (heads + kv) * d), model, plan))
-    kernels += _unfused(model, plan, heads) if plan.attention == "unfused" else _flash(model, plan, heads, kv)
+    kernels += _unfused(model, plan, heads, kv) if plan.attention == "unfused" else _flash(model, plan, heads, kv)
     kernels.append(Matmul("output", s.tokens, model.hidden, heads * d))
     return [*kernels, *_leave(model, plan, "output"), _residual("residual 1", model, plan)]
 
 
 def _flash(model, plan, heads, kv):
     seq, d, s = plan.seq or model.seq, model.head_size, sizes(model, plan)
-    kernels = [Attention("attention", plan.microbatch_size, heads, seq // plan.cp, seq, d, generation=plan.attention)]
-    if plan.cp > 1:
-        step = 2 * s.width * s.tokens * kv * d
-        kernels.insert(0, Communication("attention ring", "ring", "cp", step, "attention", plan.cp - 1))
-    return kernels
+    attention = Attention("attention", plan.microbatch_size, heads, seq // plan.cp, seq, d, generation=plan.attention)
+    return [*_ring(s, plan, kv * d, "attention"), attention]
 
 
-def _unfused(model, plan, heads):
+def _ring(s, plan, width, product):
+    """Keys and values of the other context-parallel ranks."""
+    return [Communication("attention ring", "ring", "cp", 2 * s.width * s.tokens * width, product, plan.cp - 1)] if plan.cp > 1 else []
+
+
+def _unfused(model, plan, heads, kv):
     seq, d, s = plan.seq or model.seq, model.head_size, sizes(model, plan)
     batch, queries = plan.microbatch_size * heads, seq // plan.cp
     scores = batch * queries * seq
-    kernels = [Matmul("scores", queries, seq, d, batch), Memory("softmax", 2 * s.width * scores)]
+    kernels = [*_ring(s, plan, kv * d, "scores"), Matmul("scores", queries, seq, d, batch), Memory("softmax", 2 * s.width * scores)]
     if plan.dropout:
         kernels.append(Memory("attention dropout", (2 * s.width + 1) * scores))
     return [*kernels, Matmul("values", queries, d, seq, batch), Memory("transpose", 2 * s.width * s.tokens * heads * d)]
@@ -243,7 +245,8 @@ def _communication_backward(kernel, plan):
         return [again, scatter], []  # only its part of the input was kept
     if kernel.kind == "reduce_scatter":
         return [Communication(f"{product} grad gather", "all_gather", "tp", kernel.size_bytes, f"{product} input grad")], []
-    return [Communication("attention grad ring", "ring", "cp", 2 * kernel.size_bytes, "attention grad", kernel.steps)], []
+    beside = "attention grad" if kernel.beside == "attention" else f"{kernel.beside} grad left"
+    return [Communication("attention grad ring", "ring", "cp", 2 * kernel.size_bytes, beside, kernel.steps)], []
 
 
 def _residual_grads(model, plan):
