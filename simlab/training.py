@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 from simlab.analysis import peak_memory
 from simlab.cost import OpMemory, OpTimes
-from simlab.cost.communication import Group
 from simlab.cost.memory import stage_memory, stage_parameters
 from simlab.cost.roofline import memory_s, peak_flops
-from simlab.cost.stage_times import BESIDE, HOST_OP_S, Parts, StageCost
+from simlab.cost.stage_times import BESIDE, HOST_OP_S, Parts, StageCost, waits_for_messages
 from simlab.engine import run_tasks, simulate
 from simlab.errors import InputError
 from simlab.hardware import Link
@@ -144,7 +143,8 @@ def predict(model, plan, cluster):
     layers = plan.layers_of_stages(model.layers, program.stages)
     last_stage = program.stages - 1
     cost = StageCost(model, plan, cluster)
-    stages = [_sharded(cost, cost.stage(count, first=s == 0, last=s == last_stage), count) for s, count in enumerate(layers)]
+    split = any(op.kind == "W" for ops in program.ranks for op in ops)
+    stages = [_sharded(cost, cost.stage(count, first=s == 0, last=s == last_stage), count, split) for s, count in enumerate(layers)]
     link = _link(cost)
     memory = [stage_memory(model, plan, count, first=s == 0, last=s == last_stage) for s, count in enumerate(layers)]
     held = OpMemory(activations=tuple(m.activations for m in memory), unit="bytes")
@@ -205,10 +205,11 @@ def _parts_by_kind(times):
 
 
 def _link(cost):
-    """The `Link` between neighbouring stages. One stage a rank: Megatron-LM's 1F1B waits until what it sends is there."""
+    """The `Link` between neighbouring stages."""
     latency_s, wire_s = cost.message_s()
     bandwidth = cost.message_bytes() / wire_s if wire_s > 0 else float("inf")
-    return Link(latency_s=latency_s, bandwidth_bytes_per_s=bandwidth, overhead_s=0.0 if cost.plan.chunks > 1 else latency_s + wire_s)
+    overhead_s = latency_s + wire_s if waits_for_messages(cost.plan) else 0.0
+    return Link(latency_s=latency_s, bandwidth_bytes_per_s=bandwidth, overhead_s=overhead_s)
 
 
 # data parallelism ---------------------------------------------------------------------------------------------
@@ -220,9 +221,10 @@ def _rank_parameters(cost, program, layers):
     return [stage_parameters(cost.model, cost.plan, n, first=s == 0, last=s == ends) for s, n in enumerate(layers)]
 
 
-def _sharded(cost, times, layers):
+def _sharded(cost, times, layers, split):
     """`times` with what ZeRO-3 adds, for every microbatch: each layer's communication runs next to another layer's computing, as far as
-    that takes long enough; the first one's has nothing beside it. Without prefetch none has."""
+    that takes long enough; the first one's has nothing beside it. Without prefetch none has. What makes the gradients is followed by
+    their scattering: the weight gradient where backwards are `split`."""
     gather_s, backward_gather_s, scatter_s = cost.sharded_s()
     if not gather_s:
         return times
@@ -233,8 +235,15 @@ def _sharded(cost, times, layers):
         hidden_s = layers * communication_s - exposed_s
         return of._replace(dp=exposed_s, compute=of.compute + BESIDE * hidden_s)
 
+    forward = parts(times.forward, gather_s, cost.layer.forward.total)
+    if split:
+        return times._replace(
+            forward=forward,
+            input_grad=parts(times.input_grad, backward_gather_s, cost.layer.again.total + cost.layer.input_grad.total),
+            weight_grad=parts(times.weight_grad, scatter_s, cost.layer.weight_grad.total),
+        )
     return times._replace(
-        forward=parts(times.forward, gather_s, cost.layer.forward.total),
+        forward=forward,
         input_grad=parts(times.input_grad, backward_gather_s + scatter_s, cost.layer.backward.total),
     )
 
@@ -272,10 +281,8 @@ def _reduced(cost, trace, parameters):
             end_s = start_s + total_s
         trace.spans.append(Span(span.rank, "dp", f"{stage} gradients", start_s, end_s, int(parameters[stage] * plan.gradient_bytes)))
         ends[span.rank] = end_s
-    if cost.model.tied_head and plan.pp > 1:  # the two copies of the embedding sum their gradients
-        size = cost.model.vocab * cost.model.hidden / plan.tp * plan.gradient_bytes
-        both_s = cost.collective_s("all_reduce", size, Group(2, 1 if plan.gpus > cost.cluster.gpus_per_node else 2))
-        ends[0] = ends[-1] = max(ends[0], ends[-1]) + both_s
+    if tied_s := cost.tied_head_s():
+        ends[0] = ends[-1] = max(ends[0], ends[-1], finished[0], finished[-1]) + tied_s
     return ends
 
 
