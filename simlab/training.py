@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from simlab.analysis import peak_memory
 from simlab.cost import OpMemory, OpTimes
-from simlab.cost.memory import stage_memory, stage_parameters
+from simlab.cost.memory import layer_activations_bytes, stage_memory, stage_parameters
 from simlab.cost.roofline import memory_s, peak_flops
 from simlab.cost.stage_times import BESIDE, HOST_OP_S, Parts, StageCost, waits_for_messages
 from simlab.engine import run_tasks, simulate
@@ -145,6 +145,7 @@ def predict(model, plan, cluster):
     cost = StageCost(model, plan, cluster)
     split = any(op.kind == "W" for ops in program.ranks for op in ops)
     stages = [_sharded(cost, cost.stage(count, first=s == 0, last=s == last_stage), count, split) for s, count in enumerate(layers)]
+    stages = [_offloaded(cost, times, count, split, s == 0, s == last_stage) for s, (times, count) in enumerate(zip(stages, layers))]
     link = _link(cost)
     memory = [stage_memory(model, plan, count, first=s == 0, last=s == last_stage) for s, count in enumerate(layers)]
     held = OpMemory(activations=tuple(m.activations for m in memory), unit="bytes")
@@ -167,7 +168,7 @@ def layer_trace(model, plan, cluster, *, collapsed=True):
     send, of all GPUs or (collapsed) of one for each pipeline stage.
 
     A span's op names the op and the part of it: '2F0 layer 3'. Until the optimizer's begin, and without what precedes the first
-    forward. Every GPU that takes part in a collective has a span of it.
+    forward, nor offloading. Every GPU that takes part in a collective has a span of it.
     """
     plan.check(model, cluster.gpus)
     refinement = Refinement(model, plan, cluster, _program(plan), collapsed=collapsed)
@@ -248,6 +249,25 @@ def _sharded(cost, times, layers, split):
     )
 
 
+def _offloaded(cost, times, layers, split, first, last):
+    """`times` with what offloading adds, for every microbatch: activations leave for the host during its forward and come back for its
+    backward, or parameters come for both; beside computing, as far as that takes long enough."""
+    plan = cost.plan
+    if plan.offload == "activations":
+        size = layers * layer_activations_bytes(cost.model, plan, plan.recompute)
+    elif plan.offload == "parameters":
+        own = stage_parameters(cost.model, plan, layers, first=first, last=last) / (plan.shards if plan.zero == 3 else 1)
+        size = own * plan.element_bytes
+    else:
+        return times
+    moved_s = size / cost.cluster.pcie_bytes_per_s
+    backward_s = times.again.total + times.input_grad.total + (0.0 if split else times.weight_grad.total)
+    return times._replace(
+        forward=times.forward._replace(offload=max(0.0, moved_s - times.forward.total)),
+        input_grad=times.input_grad._replace(offload=max(0.0, moved_s - backward_s)),
+    )
+
+
 def _reduced(cost, trace, parameters):
     """[when each rank's gradients are reduced, s], with their spans added to `trace`.
 
@@ -314,7 +334,8 @@ def _optimizer(cost, program, parameters, layers):
     norm_s = 2 * cost.collective_s("all_reduce", 4, cost.groups.dp) if plan.gpus > 1 else 0.0
     seconds = max(memory_s(OPTIMIZER_BYTES[plan.precision] * own, cost.gpu), host_s) + norm_s
     if plan.offload in ("optimizer", "parameters"):
-        moved_s = own * (plan.gradient_bytes + plan.element_bytes) / cluster.pcie_bytes_per_s
+        back = plan.element_bytes if plan.offload == "optimizer" else 0  # parameters that live there stay there
+        moved_s = own * (plan.gradient_bytes + back) / cluster.pcie_bytes_per_s
         return HOST_ADAM_S * own, moved_s
     return seconds, 0.0
 

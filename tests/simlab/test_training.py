@@ -154,6 +154,19 @@ def test_what_saves_work_is_faster(faster, slower):
     assert fast <= slow
 
 
+@pytest.mark.parametrize("offload", ["activations", "parameters"])
+def test_what_is_kept_on_the_host_comes_over_pcie_for_every_microbatch(offload):
+    """Where PCIe is all that counts: activations out and back, parameters in twice; where it is fast, only the memory shows."""
+    model, plan = replace(GPT, positions=0, vocab=1), Plan(microbatches=3, recompute="full", offload=offload)
+    slow, fast = (replace(cluster_of(1), pcie_bytes_per_s=rate) for rate in (1e6, 1e30))
+    size = 8 * 1024 * 2048 * 2 if offload == "activations" else 2 * model.parameters  # full recomputation keeps the layers' inputs
+    found = predict(model, plan, slow)
+    assert found.trace.step_s == pytest.approx(3 * 2 * size / 1e6, rel=1e-6)
+    assert sum(found.waterfall_s) == pytest.approx(found.step_s, rel=1e-9)
+    plain, free = predict(model, replace(plan, offload="none"), fast), predict(model, plan, fast)
+    assert free.trace.step_s == plain.trace.step_s and free.memory_bytes[offload] < plain.memory_bytes[offload]
+
+
 # memory ---------------------------------------------------------------------------------------------------
 
 RECIPES = {"megatron": {"precision": "bf16"}, "zero": {"precision": "fp16"}, "fp32": {"precision": "fp32"}}
