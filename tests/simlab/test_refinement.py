@@ -16,7 +16,7 @@ from simlab.plan import Plan
 from simlab.refinement import Refinement, Task
 from simlab.training import layer_trace, predict
 
-FEW = settings(max_examples=40)
+FEW = settings(max_examples=15)
 GPT = Model(name="GPT", layers=8, hidden=2048, heads=16, vocab=32000, positions=1024, seq=1024)
 
 

@@ -16,7 +16,7 @@ from simlab.model_states import model_states
 from simlab.plan import Plan
 from simlab.training import predict
 
-FEW = settings(max_examples=50)
+FEW = settings(max_examples=30)
 GPT = Model(name="GPT", layers=8, hidden=2048, heads=16, vocab=51200, positions=1024, seq=1024, tied_head=False)
 FREE = {"bandwidth_bytes_per_s": 1e30, "base_s": 0.0, "hop_s": 0.0, "message_s": 0.0}
 
