@@ -21,10 +21,10 @@ class ProgramError(SimlabError):
 
 
 class DeadlockError(ProgramError):
-    """Ranks wait for each other in a circle. `waits` lists the circle (see `validation.Wait`)."""
+    """Ranks wait for each other in a circle. `waits` lists the circle (see `validation.Wait`), if ops are what waits."""
 
-    def __init__(self, reason, *, waits):
-        super().__init__(reason, rank=waits[0].rank, op=waits[0].op)
+    def __init__(self, reason, *, waits=()):
+        super().__init__(reason, rank=waits[0].rank if waits else None, op=waits[0].op if waits else None)
         self.waits = waits
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from simlab.errors import InputError, did_you_mean
-from simlab.schedules import ALIASES, CHUNKED, SCHEDULES
+from simlab.schedules import ALIASES, CHUNKED, SCHEDULES, V_SHAPED
 
 PRECISIONS = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 2}
 """{name: bytes of a parameter, activation or message}; fp8 holds its numbers between matrix products in bf16."""
@@ -49,7 +49,7 @@ class Plan:
     schedule: str = "1f1b"
     """A name of `simlab.schedules.SCHEDULES`."""
     chunks: int | None = None
-    """Stages on each rank, for the schedules that have a choice; None: 2 with those, else 1."""
+    """Stages on each rank, for the schedules that have a choice; None: 2 with those and with V-shaped ones, else 1."""
     recompute: str = "none"
     """'none'; 'selective' (scores and softmax, Korthikanti et al. 2022); 'per-op' (all that is cheap and every second matrix product, as
     torchtitan does); 'full' (each layer's forward)."""
@@ -93,17 +93,24 @@ class Plan:
                 f"unknown schedule {self.schedule!r}{did_you_mean(self.schedule, SCHEDULES) or ';'} there is {', '.join(SCHEDULES)}"
             )
         if self.chunks is None:
-            object.__setattr__(self, "chunks", 2 if self.schedule in CHUNKED else 1)
-        if self.chunks != 1 and self.schedule not in CHUNKED:
-            raise InputError(f"chunks = {self.chunks!r}: {self.schedule} has no choice; leave it out, or take one of {', '.join(CHUNKED)}")
+            object.__setattr__(self, "chunks", 2 if self.schedule in (*CHUNKED, *V_SHAPED) else 1)
+        own = 2 if self.schedule in V_SHAPED else 1
+        if self.chunks != own and self.schedule not in CHUNKED:
+            raise InputError(
+                f"chunks = {self.chunks!r}: {self.schedule} has {own}, without a choice; leave it out, or take one of {', '.join(CHUNKED)}"
+            )
         for field in ("dp", "tp", "pp", "cp", "microbatch_size", "microbatches", "chunks", "bucket_bytes"):
             _whole(field, getattr(self, field), 1)
         for field in ("hybrid", "prefetch"):
             _whole(field, getattr(self, field), 0)
-        if self.zero not in (0, 1, 2, 3):
+        if isinstance(self.zero, bool) or self.zero not in (0, 1, 2, 3):
             raise InputError(f"zero = {self.zero!r}: give 0 (none), 1, 2 or 3")
-        if self.seq is not None:
-            _whole("seq", self.seq, 1)
+        for field in ("seq", "gradient_bytes"):
+            if getattr(self, field) is not None:
+                _whole(field, getattr(self, field), 1)
+        for field in ("sequence_parallel", "fused", "dropout", "dp_overlap", "reshard", "uneven"):
+            if not (isinstance(getattr(self, field), bool) or (field == "dropout" and self.dropout is None)):
+                raise InputError(f"{field} = {getattr(self, field)!r}: give True or False")
         for field, choices in (
             ("recompute", RECOMPUTE), ("precision", PRECISIONS), ("attention", ATTENTIONS),
             ("tp_overlap", TP_OVERLAPS), ("offload", OFFLOADS), ("offload_to", OFFLOAD_TARGETS),
@@ -171,6 +178,11 @@ class Plan:
             )
         if self.cp > 1 and self.cp_kind == "ring" and self.cp_layout == "zigzag" and seq % (2 * self.cp):
             raise InputError(f"2 cp = {2 * self.cp} zigzag chunks do not divide seq = {seq}; {near(2 * self.cp, seq)}")
+        if model.kv_heads % self.tp and self.tp % model.kv_heads:
+            raise InputError(
+                f"tp = {self.tp} neither divides {model.name or 'the model'}'s kv_heads = {model.kv_heads} nor is a multiple of them; "
+                f"{near(self.tp, model.kv_heads)}"
+            )
         self.layers_of_stages(model.layers)
         return self
 
@@ -179,7 +191,9 @@ class Plan:
         (Dubey et al. 2024, arXiv 2407.21783, section 3.3.2); else, if `uneven`, as near to it as can be; else `InputError`."""
         stages = stages or self.stages
         if stages > layers:
-            raise InputError(f"pp x chunks = {self.pp} x {self.chunks} = {stages} stages are more than the {layers} layers")
+            raise InputError(
+                f"pp x chunks = {self.pp} x {self.chunks} = {stages} stages are more than the {layers} layers; {near(stages, layers)}"
+            )
         if layers % stages == 0:
             return [layers // stages] * stages
         if (layers + 2) % stages == 0 and (layers + 2) // stages >= 2:

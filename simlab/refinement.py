@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from simlab.cost.kernels import Communication, layer_kernels
 from simlab.cost.memory import stage_parameters
-from simlab.cost.stage_times import StageCost
+from simlab.cost.stage_times import StageCost, waits_for_messages
 
 
 class Task(NamedTuple):
@@ -58,6 +58,7 @@ class Refinement:
         self.cost = StageCost(self.model, plan, self.cluster)
         self.layers = plan.layers_of_stages(self.model.layers, self.program.stages)
         self.message_s = sum(self.cost.message_s())
+        self.waits_for_messages = waits_for_messages(plan)
         self.sharded_s = self.cost.sharded_s()
         coordinates = [(0, 0, p, 0) for p in range(plan.pp)] if self.collapsed else plan.ranks()
         self.number = {coordinate: rank for rank, coordinate in enumerate(coordinates)}
@@ -143,9 +144,13 @@ class Refinement:
         """The tasks of one op on one rank; those of a group are made by the member that comes first."""
         rank, text = self.number[coordinate], str(op)
         before = tuple(self._needed(coordinate, op))
-        ends_s = self._ends_s(op)
-        if ends_s and op.kind == "F" and op.stage == 0:
-            before = (self._add("ends", text, "compute", (rank,), ends_s, before),)
+        embedding_s, head_s = self._ends_s(op)
+        ends = ("embedding", embedding_s), ("head", head_s)
+        (first, first_s), (last, last_s) = ends if op.kind == "F" else ends[::-1]
+        if first_s:
+            before = (self._add(first, text, "compute", (rank,), first_s, before),)
+        if op.stage == self.program.stages - 1 and op.kind != "F":
+            self._end_reduced(coordinate, op, "head gradients", before, last=True)
         layers = range(self.layers[op.stage])
         layers = layers if op.kind == "F" else layers[::-1]
         for at, layer in enumerate(layers):
@@ -157,9 +162,11 @@ class Refinement:
                 else:
                     before = (self._collective(coordinate, op, segment.stream, name, segment.seconds, before, segment.size_bytes),)
             if op.kind in "BW":
-                self._layer_reduced(coordinate, op, layer, before)
-        if ends_s and not (op.kind == "F" and op.stage == 0):
-            before = (self._add("ends", text, "compute", (rank,), ends_s, before),)
+                before = self._layer_reduced(coordinate, op, layer, before)
+        if last_s:
+            before = (self._add(last, text, "compute", (rank,), last_s, before),)
+        if op.stage == 0 and op.kind != "F":
+            self._end_reduced(coordinate, op, "embedding gradients", before, first=True)
         self.ended[coordinate, op] = before[0]
         self._send(coordinate, op, before[0])
 
@@ -188,11 +195,20 @@ class Refinement:
         return (issued[0],)
 
     def _layer_reduced(self, coordinate, op, layer, before):
-        """The reduction of a layer's gradients: with ZeRO-3 after each backward; else after the last, if it may overlap."""
+        """The reduction of a layer's gradients: with ZeRO-3 after each backward; what is left (all, or between replicas) after the last,
+        if it may overlap. What the next layer waits for: the reduction, where there is no prefetch."""
+        ended = before
         if self.sharded_s[2]:
             self.reductions.append(self._collective(coordinate, op, "dp", f"layer {layer} scatter", self.sharded_s[2], before))
-        elif op in self.last_backward and self.plan.dp_overlap:
+            ended = before if self.plan.prefetch else (self.reductions[-1],)
+        if op in self.last_backward and self.plan.dp_overlap:
             self._reduce(coordinate, op, f"layer {layer} gradients", stage_parameters(self.model, self.plan, 1), before)
+        return ended
+
+    def _end_reduced(self, coordinate, op, name, before, **end):
+        """The reduction of the embedding's or the head's gradients."""
+        if op in self.last_backward and self.plan.dp_overlap:
+            self._reduce(coordinate, op, name, stage_parameters(self.model, self.plan, 0, **end), before)
 
     def _reduce(self, coordinate, op, name, parameters, before):
         seconds = self.cost.reduce_s(parameters)
@@ -201,12 +217,11 @@ class Refinement:
             self.reductions.append(self._collective(coordinate, op, "dp", name, seconds, before, size))
 
     def _ends_s(self, op):
-        """Seconds of the embedding on the first stage, of head and loss on the last one."""
-        seconds = 0.0
+        """(seconds of the embedding on the first stage, of head and loss on the last one)."""
+        seconds = []
         for times, there in ((self.cost.embedding, op.stage == 0), (self.cost.head, op.stage == self.program.stages - 1)):
-            if there:
-                own = {"F": times.forward, "B": times.backward, "I": times.again.plus(times.input_grad), "W": times.weight_grad}[op.kind]
-                seconds += own.total
+            own = {"F": times.forward, "B": times.backward, "I": times.again.plus(times.input_grad), "W": times.weight_grad}[op.kind]
+            seconds.append(own.total if there else 0.0)
         return seconds
 
     def _needed(self, coordinate, op):
@@ -225,22 +240,31 @@ class Refinement:
             "message", str(op), f"pp {ranks[0]}-{ranks[1]}", ranks, self.message_s, (last,), size_bytes=self.cost.message_bytes()
         )
         self.arrived[receiver, op] = sent
+        if self.waits_for_messages:
+            self._add("sent", str(op), "compute", ranks[:1], 0.0, (sent,))
 
     def _finish(self):
-        """What is reduced at the end: the gradients of embedding and head, or all of them; then the norm of all."""
+        """What is reduced at the end, unless it overlaps: all gradients; then the norm of all."""
         ends = self.program.stages - 1
         for coordinate in self.number:
             last = self.ended[coordinate, self.program.ranks[coordinate[2]][-1]]
             for op in self.program.ranks[coordinate[2]]:
-                if op in self.last_backward:
+                if op in self.last_backward and not self.plan.dp_overlap:
                     whole = stage_parameters(self.model, self.plan, self.layers[op.stage], first=op.stage == 0, last=op.stage == ends)
-                    apart = self.plan.dp_overlap or self.plan.zero == 3
-                    rest = whole - stage_parameters(self.model, self.plan, self.layers[op.stage]) if apart else whole
-                    needs = (self.ended[coordinate, op] if self.plan.dp_overlap else last,)
-                    if rest:
-                        self._reduce(coordinate, op, "gradients", rest, needs)
+                    self._reduce(coordinate, op, "gradients", whole, (last,))
+        self._tied_head_reduced()
         done = [self.ended[c, self.program.ranks[c[2]][-1]] for c in self.number]
         self._add("norm of all gradients", "", "compute", self.group("all", (0, 0, 0, 0)), 0.0, tuple({*self.reductions, *done}))
+
+    def _tied_head_reduced(self):
+        """Where the head is a copy of the embedding on another rank: the sum of the two gradients."""
+        seconds, end = self.cost.tied_head_s(), self.plan.pp - 1
+        for d, c, p, t in self.number if seconds else ():
+            if p == 0:
+                both = (d, c, 0, t), (d, c, end, t)
+                needs = tuple(self.ended[coordinate, self.program.ranks[coordinate[2]][-1]] for coordinate in both)
+                ranks = tuple(self.number[coordinate] for coordinate in both)
+                self.reductions.append(self._add("tied head", "", "dp", ranks, seconds, needs, size_bytes=self.cost.tied_head_bytes()))
 
 
 def _in_order(program):

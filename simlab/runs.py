@@ -58,7 +58,7 @@ def read_runs(path):
     """[{column: text}] of the CSV file at `path`; `InputError` if it cannot be read or lacks a column."""
     try:
         with Path(path).open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
+            rows = list(csv.DictReader(file, restval=""))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}") from error
     missing = [column for column in COLUMNS if not rows or column not in rows[0]]
@@ -275,7 +275,7 @@ def _number(row, column):
         value = float(row[column])
     except ValueError:
         value = float("nan")
-    if not value > 0:
+    if not 0 < value < float("inf"):
         raise Skip(f"{column} = {row[column]!r} is no number above 0")
     return value
 
@@ -288,6 +288,6 @@ def _whole(row, column, default=None):
         value = float(text)
     except ValueError:
         value = 0.5
-    if value != int(value) or value < 1:
+    if not value.is_integer() or value < 1:
         raise Skip(f"{column} = {row[column]!r} is no whole number above 0")
     return int(value)

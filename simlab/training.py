@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 from simlab.analysis import breaches, peak_memory
 from simlab.cost import OpMemory, OpTimes
-from simlab.cost.communication import Group
 from simlab.cost.memory import layer_activations_bytes, stage_memory, stage_parameters
 from simlab.cost.roofline import memory_s, peak_flops
-from simlab.cost.stage_times import BESIDE, HOST_OP_S, Parts, StageCost
+from simlab.cost.stage_times import BESIDE, HOST_OP_S, Parts, StageCost, waits_for_messages
 from simlab.engine import run_tasks, simulate
 from simlab.errors import InputError
 from simlab.hardware import Link
@@ -162,10 +161,11 @@ def predict(model, plan, cluster, *, strict=False, faster=None):
     costs = _costs(model, plan, cluster, faster or {})
     cost = costs[0]
     rank_of = {stage: rank for rank in range(plan.pp) for stage in program.stages_of(rank)}
-    stages = [
-        _sharded(costs[rank_of[s]], costs[rank_of[s]].stage(count, first=s == 0, last=s == last_stage), count)
-        for s, count in enumerate(layers)
-    ]
+    split = any(op.kind == "W" for ops in program.ranks for op in ops)
+    stages = []
+    for s, count in enumerate(layers):
+        own, ends = costs[rank_of[s]], {"first": s == 0, "last": s == last_stage}
+        stages.append(_offloaded(own, _sharded(own, own.stage(count, **ends), count, split), count, split, **ends))
     link = _link(cost)
     memory = [stage_memory(model, plan, count, first=s == 0, last=s == last_stage) for s, count in enumerate(layers)]
     held = OpMemory(activations=tuple(m.activations for m in memory), unit="bytes")
@@ -217,7 +217,7 @@ def layer_trace(model, plan, cluster, *, collapsed=True):
     send, of all GPUs or (collapsed) of one for each pipeline stage.
 
     A span's op names the op and the part of it: '2F0 layer 3'. Until the optimizer's begin, and without what precedes the first
-    forward. Every GPU that takes part in a collective has a span of it.
+    forward, nor offloading. Every GPU that takes part in a collective has a span of it.
     """
     plan.check(model, cluster.gpus)
     refinement = Refinement(model, plan, cluster, program_of(plan), collapsed=collapsed)
@@ -256,10 +256,11 @@ def _parts_by_kind(times):
 
 
 def _link(cost):
-    """The `Link` between neighbouring stages. One stage a rank: Megatron-LM's 1F1B waits until what it sends is there."""
+    """The `Link` between neighbouring stages."""
     latency_s, wire_s = cost.message_s()
     bandwidth = cost.message_bytes() / wire_s if wire_s > 0 else float("inf")
-    return Link(latency_s=latency_s, bandwidth_bytes_per_s=bandwidth, overhead_s=0.0 if cost.plan.chunks > 1 else latency_s + wire_s)
+    overhead_s = latency_s + wire_s if waits_for_messages(cost.plan) else 0.0
+    return Link(latency_s=latency_s, bandwidth_bytes_per_s=bandwidth, overhead_s=overhead_s)
 
 
 # data parallelism ---------------------------------------------------------------------------------------------
@@ -271,10 +272,10 @@ def _rank_parameters(cost, program, layers):
     return [stage_parameters(cost.model, cost.plan, n, first=s == 0, last=s == ends) for s, n in enumerate(layers)]
 
 
-def _sharded(cost, times, layers):
+def _sharded(cost, times, layers, split):
     """`times` with what ZeRO-3 adds, for every microbatch: each layer's communication runs next to another layer's computing, as far as
-    that takes long enough; the first one's has nothing beside it. Without prefetch none has."""
-    times = _offloaded(cost, times, layers)
+    that takes long enough; the first one's has nothing beside it. Without prefetch none has. What makes the gradients is followed by
+    their scattering: the weight gradient where backwards are `split`."""
     gather_s, backward_gather_s, scatter_s = cost.sharded_s()
     if not gather_s:
         return times
@@ -285,30 +286,39 @@ def _sharded(cost, times, layers):
         hidden_s = layers * communication_s - exposed_s
         return of._replace(dp=exposed_s, compute=of.compute + BESIDE * hidden_s)
 
+    forward = parts(times.forward, gather_s, cost.layer.forward.total)
+    if split:
+        return times._replace(
+            forward=forward,
+            input_grad=parts(times.input_grad, backward_gather_s, cost.layer.again.total + cost.layer.input_grad.total),
+            weight_grad=parts(times.weight_grad, scatter_s, cost.layer.weight_grad.total),
+        )
     return times._replace(
-        forward=parts(times.forward, gather_s, cost.layer.forward.total),
+        forward=forward,
         input_grad=parts(times.input_grad, backward_gather_s + scatter_s, cost.layer.backward.total),
     )
 
 
-def _offloaded(cost, times, layers):
-    """`times` with what leaves for the host and comes back in each microbatch: a layer's activations, or its parameters (twice), next to
-    another layer's computing as far as that takes long enough. Leaves out that PCIe carries both ways at once."""
-    plan, cluster = cost.plan, cost.cluster
+def _offloaded(cost, times, layers, split, *, first, last):
+    """`times` with what offloading adds, for every microbatch: activations leave for the host during its forward and come back for its
+    backward, or parameters come for both; beside computing, as far as that takes long enough."""
+    plan = cost.plan
     if plan.offload == "activations":
-        size = layer_activations_bytes(cost.model, plan, plan.recompute)
-        there, back = size, size
+        size = layers * layer_activations_bytes(cost.model, plan, plan.recompute)
     elif plan.offload == "parameters":
-        size = stage_parameters(cost.model, plan, 1) * plan.element_bytes / (plan.shards if plan.zero == 3 else 1)
-        there, back = size, size
+        own = stage_parameters(cost.model, plan, layers, first=first, last=last) / (plan.shards if plan.zero == 3 else 1)
+        size = own * plan.element_bytes
     else:
         return times
-    bandwidth = cluster.pcie_bytes_per_s
-    if plan.offload_to == "nvme":
-        bandwidth = min(bandwidth, cluster.nvme_bytes_per_s / min(plan.gpus, cluster.gpus_per_node))
-    forward_s = layers * max(0.0, there / bandwidth - cost.layer.forward.total)
-    backward_s = layers * max(0.0, back / bandwidth - cost.layer.backward.total)
-    return times._replace(forward=times.forward._replace(offload=forward_s), input_grad=times.input_grad._replace(offload=backward_s))
+    bandwidth = cost.cluster.pcie_bytes_per_s
+    if plan.offload_to == "nvme":  # which the GPUs of a node share
+        bandwidth = min(bandwidth, cost.cluster.nvme_bytes_per_s / min(plan.gpus, cost.cluster.gpus_per_node))
+    moved_s = size / bandwidth
+    backward_s = times.again.total + times.input_grad.total + (0.0 if split else times.weight_grad.total)
+    return times._replace(
+        forward=times.forward._replace(offload=max(0.0, moved_s - times.forward.total)),
+        input_grad=times.input_grad._replace(offload=max(0.0, moved_s - backward_s)),
+    )
 
 
 def _reduced(cost, trace, parameters):
@@ -344,10 +354,8 @@ def _reduced(cost, trace, parameters):
             end_s = start_s + total_s
         trace.spans.append(Span(span.rank, "dp", f"{stage} gradients", start_s, end_s, int(parameters[stage] * plan.gradient_bytes)))
         ends[span.rank] = end_s
-    if cost.model.tied_head and plan.pp > 1:  # the two copies of the embedding sum their gradients
-        size = cost.model.vocab * cost.model.hidden / plan.tp * plan.gradient_bytes
-        both_s = cost.collective_s("all_reduce", size, Group(2, 2 if plan.pipelines_in_nodes(cost.cluster.gpus_per_node) else 1))
-        ends[0] = ends[-1] = max(ends[0], ends[-1]) + both_s
+    if tied_s := cost.tied_head_s():
+        ends[0] = ends[-1] = max(ends[0], ends[-1], finished[0], finished[-1]) + tied_s
     return ends
 
 
@@ -379,10 +387,10 @@ def _optimizer(cost, program, parameters, layers):
     norm_s = 2 * cost.collective_s("all_reduce", 4, cost.groups.dp) if plan.gpus > 1 else 0.0
     seconds = max(memory_s(OPTIMIZER_BYTES[plan.precision] * own, cost.gpu), host_s) + norm_s
     if plan.offload in ("optimizer", "parameters"):
-        moved = own * (plan.gradient_bytes + plan.element_bytes)
+        back = plan.element_bytes if plan.offload == "optimizer" else 0  # parameters that live there stay there
         in_node = min(plan.gpus, cluster.gpus_per_node)
-        moved_s = moved / cluster.pcie_bytes_per_s
-        if plan.offload_to == "nvme":  # all states there and back, which the GPUs of a node share
+        moved_s = own * (plan.gradient_bytes + back) / cluster.pcie_bytes_per_s
+        if plan.offload_to == "nvme":  # all states there and back
             moved_s += in_node * own * 2 * 12 / cluster.nvme_bytes_per_s
         return in_node * own * HOST_ADAM_S, moved_s
     return seconds, 0.0

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from simlab.cost.kernels import sizes
+from simlab.schedules import V_SHAPED
 
 OPTIMIZER_STATE_BYTES = {"fp32": 8, "fp16": 12, "bf16": 12, "fp8": 12}
 """Adam's two moments in fp32, and with 16-bit parameters an fp32 copy of those (ZeRO, Rajbhandari et al. 2020, section 3.1)."""
@@ -23,7 +24,7 @@ class StageMemory(NamedTuple):
 def stage_parameters(model, plan, layers, *, first=False, last=False):
     """Parameters of a stage on one tensor-parallel rank, before ZeRO: its layers (norms and router whole), embedding, head.
 
-    A tied head on another stage than the embedding is a copy of it.
+    A tied head on another rank than the embedding is a copy of it; V-shaped schedules have both on one.
     """
     parts = model.layer_parameters
     count = layers * ((parts["attention"] + parts["mlp"]) / plan.tp + parts["router"] + parts["norms"])
@@ -31,7 +32,7 @@ def stage_parameters(model, plan, layers, *, first=False, last=False):
         count += (model.vocab / plan.tp + model.positions) * model.hidden
     if last:
         count += model.hidden * (1 + model.bias)
-        if not (model.tied_head and first):
+        if not (model.tied_head and (first or plan.schedule in V_SHAPED)):
             count += model.vocab / plan.tp * model.hidden
     return count
 
@@ -77,4 +78,6 @@ def layer_activations_bytes(model, plan, recompute):
         plan.microbatch_size, (plan.seq or model.seq) // plan.cp, tp=plan.tp, sequence_parallel=plan.sequence_parallel,
         recompute=recompute, flash=plan.attention != "unfused", dropout=plan.dropout,
     )  # fmt: skip
+    if "scores" in tensors:
+        tensors["scores"] *= plan.cp  # a rank's queries see all keys
     return sum(tensors.values()) * plan.element_bytes / 2

@@ -8,6 +8,7 @@ from simlab.cost.context import ring_hidden_s
 from simlab.cost.kernels import RUNTIME_OPS, Communication, Matmul, embedding_kernels, head_kernels, layer_kernels
 from simlab.cost.memory import stage_parameters
 from simlab.cost.roofline import kernel_s
+from simlab.schedules import V_SHAPED
 
 HOST_OP_S = 13.3e-6
 """What the host needs to dispatch one op, s. Measured: 57 forward and 90 backward ops of a layer of Megatron-LM's form, at sizes at which
@@ -106,6 +107,11 @@ class StageTimes(NamedTuple):
         return self.again.plus(self.input_grad).plus(self.weight_grad)
 
 
+def waits_for_messages(plan):
+    """Whether a GPU goes on only when what it sends is there: with one stage a rank, as in Megatron-LM's 1F1B."""
+    return plan.chunks == 1
+
+
 @dataclass
 class StageCost:
     """Times of stages of `model` under `plan` on `cluster`; what is alike is computed once."""
@@ -160,6 +166,19 @@ class StageCost:
             return self.collective_s("all_reduce", size, self.groups.dp)
         scatter_s = self.collective_s("reduce_scatter", size, self.groups.shard) if plan.zero < 3 else 0.0
         return scatter_s + self.collective_s("all_reduce", size / plan.shards, self.groups.replicas)
+
+    def tied_head_bytes(self):
+        """Of the gradient that a tied head and the embedding, copies of each other on the last and the first rank, sum up; 0 without."""
+        plan = self.plan
+        if not self.model.tied_head or plan.pp == 1 or plan.schedule in V_SHAPED:
+            return 0.0
+        return self.model.vocab * self.model.hidden / plan.tp * plan.gradient_bytes
+
+    def tied_head_s(self):
+        """Seconds of that sum."""
+        size = self.tied_head_bytes()
+        in_node = self.plan.pipelines_in_nodes(self.cluster.gpus_per_node)
+        return self.collective_s("all_reduce", size, Group(2, 2 if in_node else 1)) if size else 0.0
 
     def sharded_s(self):
         """(gathering a layer's parameters before its forward, before its backward, scattering its gradients), s: what ZeRO-3 adds.

@@ -34,10 +34,11 @@ WITHOUT_FLUSH = {"pipedream": pipedream}  # not for the executor, which trains w
 ALIASES = {"afab": "gpipe"}
 OPTIONS = {name: tuple(signature(function).parameters)[2:] for name, function in SCHEDULES.items()}  # what else each can be told
 CHUNKED = tuple(name for name in SCHEDULES if "chunks" in OPTIONS[name])  # `chunks` stages per rank, 2 unless asked for otherwise
+V_SHAPED = ("zb-v", "v-half", "v-min", "dualpipe-v")  # two stages on each rank, down the ranks and up again
 COUNTS = {"chunks": "chunks", "group": "microbatches in a group"}
 LARGEST = 1_000_000  # stages x microbatches: beyond it a mistyped number would eat the machine's memory
 
-__all__ = ["ALIASES", "CHUNKED", "OPTIONS", "SCHEDULES", "WITHOUT_FLUSH", "generate"]
+__all__ = ["ALIASES", "CHUNKED", "OPTIONS", "SCHEDULES", "V_SHAPED", "WITHOUT_FLUSH", "generate"]
 
 
 @no_garbage_collection()
