@@ -4,6 +4,7 @@ from simlab.analysis import (
     Breach,
     Bubble,
     Gap,
+    Stack,
     Staleness,
     breaches,
     bubble,
@@ -12,6 +13,7 @@ from simlab.analysis import (
     gaps,
     idle_s,
     memory_curve,
+    memory_stack,
     peak_memory,
     staleness,
     steady_idle,
@@ -25,7 +27,8 @@ from simlab.errors import DeadlockError, InputError, ProgramError, SimlabError
 from simlab.hardware import Fabric, Gpu, Link
 from simlab.memory import StepMemory, data_parallel_memory
 from simlab.model import Model, catalogue, load_model
-from simlab.model_states import model_states, most_parameters
+from simlab.model_states import fewest_ranks, model_states, most_parameters, zero_curves
+from simlab.offload import OffloadStep, offload_step
 from simlab.partition import best_partition, even_partition, stage_work
 from simlab.plan import Plan
 from simlab.program import Op, Program
@@ -37,15 +40,16 @@ from simlab.survey import survey, survey_table
 from simlab.trace import MemoryPoint, Span, Trace
 from simlab.training import Prediction, Waterfall, layer_trace, predict
 from simlab.validation import validate
-from simlab.views import timeline
+from simlab.views import memory_picture, timeline, zero_picture
 
 __version__ = "0.1.0"
 __all__ = [
     "Breach", "Bubble", "Calibration", "Cluster", "Comparison", "DeadlockError", "Fabric", "Gap", "Gpu", "Group", "InputError",
-    "Link", "MemoryPoint", "Model", "Op", "OpMemory", "OpTimes", "Plan", "Prediction", "Program", "ProgramError", "Puzzle",
-    "SimlabError", "Span", "Staleness", "StepMemory", "Trace", "Verdict", "Waterfall", "best_partition", "breaches", "bubble",
-    "busy_s", "catalogue", "closed_bubble_s", "cluster_of_gpu", "clusters", "collective", "collective_s", "compare",
-    "critical_path", "data_parallel_memory", "even_partition", "gaps", "generate", "idle_s", "layer_trace", "load_cluster",
-    "load_model", "memory_curve", "model_states", "most_parameters", "p2p_s", "peak_memory", "predict", "simulate", "stage_work",
-    "staleness", "steady_idle", "survey", "survey_table", "timeline", "validate", "validate_runs",
+    "Link", "MemoryPoint", "Model", "OffloadStep", "Op", "OpMemory", "OpTimes", "Plan", "Prediction", "Program", "ProgramError",
+    "Puzzle", "SimlabError", "Span", "Stack", "Staleness", "StepMemory", "Trace", "Verdict", "Waterfall", "best_partition",
+    "breaches", "bubble", "busy_s", "catalogue", "closed_bubble_s", "cluster_of_gpu", "clusters", "collective", "collective_s",
+    "compare", "critical_path", "data_parallel_memory", "even_partition", "fewest_ranks", "gaps", "generate", "idle_s",
+    "layer_trace", "load_cluster", "load_model", "memory_curve", "memory_picture", "memory_stack", "model_states",
+    "most_parameters", "offload_step", "p2p_s", "peak_memory", "predict", "simulate", "stage_work", "staleness", "steady_idle",
+    "survey", "survey_table", "timeline", "validate", "validate_runs", "zero_curves", "zero_picture",
 ]  # fmt: skip

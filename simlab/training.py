@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from simlab.analysis import peak_memory
+from simlab.analysis import peak_memory, trace_stack
 from simlab.cost import OpMemory, OpTimes
 from simlab.cost.communication import Group
 from simlab.cost.memory import stage_memory, stage_parameters
@@ -70,6 +70,8 @@ class Prediction:
     """{category: bytes} at the peak of the rank with the highest one."""
     peak_rank: int
     program: object
+    held: list
+    """[per rank: {category: bytes} at its own peak]."""
 
     @property
     def tokens(self):
@@ -101,6 +103,18 @@ class Prediction:
     def fits(self):
         """Whether the peak is within the GPU's memory."""
         return sum(self.memory_bytes.values()) <= self.cluster.gpu.memory_bytes
+
+    def memory_stack(self, rank=None):
+        """What `rank` (None: the one with the highest peak) holds over the step, as a `Stack`: states for good, activations as the trace
+        has them, buffers while an op runs."""
+        rank = self.peak_rank if rank is None else rank
+        held = dict(self.held[rank])
+        del held["activations"]
+        name = f"{self.model.name}, rank {rank} of {self.plan.pp}" if self.plan.pp > 1 else self.model.name
+        end_s = max(self.trace.end_s, *(span.end_s for span in self.trace.spans))
+        return trace_stack(
+            self.trace, rank, held, buffers=held.pop("buffers"), end_s=end_s, capacity_bytes=self.cluster.gpu.memory_bytes, name=name
+        )
 
     @cached_property
     def waterfall_s(self):
@@ -156,10 +170,12 @@ def predict(model, plan, cluster):
     optimizer_s, offload_s = _optimizer(cost, program, parameters, layers)
     step_s = before_s + begin_s + optimizer_s + offload_s
     trace.spans.extend(Span(rank, "optimizer", "step", begin_s, begin_s + optimizer_s) for rank in range(plan.pp))
-    peak_rank, memory_bytes = _peak(plan, program, trace, memory)
+    held = _held(plan, program, trace, memory)
+    peak_rank = max(range(plan.pp), key=lambda rank: sum(held[rank].values()))
     return Prediction(
-        model, plan, cluster, stages, trace, step_s, before_s, begin_s - last_s, optimizer_s, offload_s, memory_bytes, peak_rank, program
-    )
+        model, plan, cluster, stages, trace, step_s, before_s, begin_s - last_s, optimizer_s, offload_s, held[peak_rank], peak_rank,
+        program, held,
+    )  # fmt: skip
 
 
 def layer_trace(model, plan, cluster, *, collapsed=True):
@@ -319,14 +335,11 @@ HOST_ADAM_S = 1 / 1.2e9
 # memory -------------------------------------------------------------------------------------------------------
 
 
-def _peak(plan, program, trace, memory):
-    """(rank, {category: bytes}) of the rank that holds most at its peak."""
-    best, peaks = None, peak_memory(trace, ACTIVATIONS)
+def _held(plan, program, trace, memory):
+    """[per rank: {category: bytes} at its peak]"""
+    held, peaks = [], peak_memory(trace, ACTIVATIONS)
     for rank in range(plan.pp):
         mine = [memory[stage] for stage in program.stages_of(rank)]
         states = {name: sum(getattr(m, name) for m in mine) for name in ("parameters", "gradients", "optimizer")}
-        states["activations"] = peaks[rank]
-        states["buffers"] = max(m.buffers for m in mine)
-        if best is None or sum(states.values()) > sum(best[1].values()):
-            best = rank, states
-    return best
+        held.append(states | {"activations": peaks[rank], "buffers": max(m.buffers for m in mine)})
+    return held

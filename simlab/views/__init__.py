@@ -36,3 +36,24 @@ def timeline(traces, *, renderer="matplotlib", **options):
     except ImportError as error:
         raise MissingLibrary(f"a {renderer} picture needs {error.name}: pip install {error.name}") from error
     return figure(traces, **options)
+
+
+def memory_picture(stacks, **options):
+    """A still picture of one `simlab.Stack`, or of several under each other: what a rank holds over a step, category on category."""
+    stacks = stacks if isinstance(stacks, list) else [stacks]
+    if not stacks:
+        raise InputError("no stack to draw: give at least one")
+    return _still("figure")(stacks, **options)
+
+
+def zero_picture(ranks, curves, **options):
+    """A still picture of `simlab.zero_curves`: model states on a rank over the number of `ranks`, with a GPU's capacity."""
+    return _still("zero_figure")(list(ranks), curves, **options)
+
+
+def _still(name):
+    try:
+        from simlab.views import memory_still
+    except ImportError as error:
+        raise MissingLibrary(f"a picture needs {error.name}: pip install {error.name}") from error
+    return getattr(memory_still, name)

@@ -22,6 +22,7 @@ ORDER = [
     {"engine"},
     {"analysis"},
     {"training"},
+    {"offload"},
     {"views"},
     {"calibration", "comparison", "survey", "runs"},
     {"puzzle"},
