@@ -40,7 +40,7 @@ from simlab.survey import survey, survey_table
 from simlab.trace import MemoryPoint, Span, Trace
 from simlab.training import Prediction, Waterfall, layer_trace, predict
 from simlab.validation import validate
-from simlab.views import memory_picture, timeline, zero_picture
+from simlab.views import memory_bars, memory_picture, timeline, zero_picture
 
 __version__ = "0.1.0"
 __all__ = [
@@ -49,7 +49,7 @@ __all__ = [
     "Puzzle", "SimlabError", "Span", "Stack", "Staleness", "StepMemory", "Trace", "Verdict", "Waterfall", "best_partition",
     "breaches", "bubble", "busy_s", "catalogue", "closed_bubble_s", "cluster_of_gpu", "clusters", "collective", "collective_s",
     "compare", "critical_path", "data_parallel_memory", "even_partition", "fewest_ranks", "gaps", "generate", "idle_s",
-    "layer_trace", "load_cluster", "load_model", "memory_curve", "memory_picture", "memory_stack", "model_states",
+    "layer_trace", "load_cluster", "load_model", "memory_bars", "memory_curve", "memory_picture", "memory_stack", "model_states",
     "most_parameters", "offload_step", "p2p_s", "peak_memory", "predict", "simulate", "stage_work", "staleness", "steady_idle",
     "survey", "survey_table", "timeline", "validate", "validate_runs", "zero_curves", "zero_picture",
 ]  # fmt: skip

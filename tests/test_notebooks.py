@@ -20,7 +20,7 @@ import simlab as sl
 ROOT = Path(__file__).parent.parent
 PATHS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LESSON = ROOT / "notebooks" / "01_pipeline_bubbles.ipynb"
-PICTURES = {"01_pipeline_bubbles.ipynb": 7, "02_schedule_zoo.ipynb": 7}
+PICTURES = {"01_pipeline_bubbles.ipynb": 7, "02_schedule_zoo.ipynb": 7, "03_memory_and_zero.ipynb": 10}
 HIDE_TORCH = """
 import sys
 from importlib.machinery import PathFinder
@@ -205,5 +205,5 @@ def test_without_torch_the_lesson_runs_on_the_recorded_traces(path, tmp_path):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     text = Path(copy).read_text(encoding="utf-8")
-    assert "torch is not installed here: these traces were recorded" in text
+    assert ("torch is not installed here: these" in text) == ("find_spec" in text)  # where it executes something
     assert len(pictures(Path(copy))) >= PICTURES[path.name] - 1  # all but the first lesson's run with a slow link

@@ -44,6 +44,13 @@ class Stack(NamedTuple):
         totals = self.totals
         return totals.index(max(totals))
 
+    def held_in(self, op):
+        """{category: bytes} in the first interval in which `op` runs."""
+        if op not in self.ops:
+            raise InputError(f"{self.name}: no op {op!r}; there is {', '.join(dict.fromkeys(self.ops))}")
+        at = self.ops.index(op)
+        return {category: amounts[at] for category, amounts in self.held.items()}
+
     @property
     def breach(self):
         """The first interval that holds more than the GPU has; None if none does."""

@@ -1,8 +1,8 @@
 """Interactive lessons' parts: ipywidgets over the public API, no logic of their own."""
 
-from simlab.apps.cells import ms, percent, say, table
+from simlab.apps.cells import gib, ms, percent, say, table
 from simlab.apps.memory import MemoryExplorer
 from simlab.apps.pipeline import PipelineExplorer
 from simlab.apps.puzzle import PuzzleBoard
 
-__all__ = ["MemoryExplorer", "PipelineExplorer", "PuzzleBoard", "ms", "percent", "say", "table"]
+__all__ = ["MemoryExplorer", "PipelineExplorer", "PuzzleBoard", "gib", "ms", "percent", "say", "table"]

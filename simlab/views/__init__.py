@@ -46,6 +46,11 @@ def memory_picture(stacks, **options):
     return _still("figure")(stacks, **options)
 
 
+def memory_bars(bars, **options):
+    """A still picture of `bars` = {label: {category: bytes}}: what a rank holds in different cases, with a GPU's capacity."""
+    return _still("bars_figure")(bars, **options)
+
+
 def zero_picture(ranks, curves, **options):
     """A still picture of `simlab.zero_curves`: model states on a rank over the number of `ranks`, with a GPU's capacity."""
     return _still("zero_figure")(list(ranks), curves, **options)

@@ -1,5 +1,8 @@
 """Still pictures of memory with matplotlib: categories stacked over a step, ZeRO's curves over the ranks."""
 
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
 from simlab.units import GIB, MS
 from simlab.views.scene import CAP_COLOUR, CATEGORY_COLOURS, STAGE_COLOURS, STAGE_DASHES, STAGE_NAMES, steps
 from simlab.views.still import Picture
@@ -17,8 +20,13 @@ def figure(stacks, *, width_in=12.0, height_in=3.2):
     for axes, stack in zip(all_axes, stacks):
         draw_stack(axes, stack)
         axes.set_ylim(0, 1.22 * highest)
-    handles = {label: handle for axes in all_axes for handle, label in zip(*axes.get_legend_handles_labels())}
-    picture.legend(handles.values(), handles, loc="outside right upper", frameon=False, fontsize=9, reverse=True)
+    there = {category for stack in stacks for category in stack.held}
+    handles = [Patch(color=colour, label=category) for category, colour in CATEGORY_COLOURS.items() if category in there][::-1]
+    if any(stack.capacity_bytes for stack in stacks):
+        handles.insert(0, Line2D([], [], color=CAP_COLOUR, linestyle="--", label="the GPU's memory"))
+    picture.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=9)
+    for axes in all_axes[:-1]:
+        axes.set_xlabel("")
     return picture
 
 
@@ -30,7 +38,7 @@ def draw_stack(axes, stack):
     for category, amounts in stack.held.items():
         top = [low + amount / GIB for low, amount in zip(below, amounts)]
         xs, ys = steps(edges, top)
-        axes.fill_between(xs, steps(edges, below)[1], ys, color=CATEGORY_COLOURS[category], linewidth=0, label=category)
+        axes.fill_between(xs, steps(edges, below)[1], ys, color=CATEGORY_COLOURS[category], linewidth=0)
         axes.plot(xs, ys, color="white", linewidth=0.5)
         below = top
     _mark(axes, stack, edges)
@@ -41,8 +49,8 @@ def draw_stack(axes, stack):
     if stack.timed:
         axes.set_xlabel("time, ms", fontsize=9)
     else:
-        every = -(-len(stack.ops) // TICKS)
-        shown = range(0, len(stack.ops), every)
+        shown = [*range(0, len(stack.ops) - 1, -(-len(stack.ops) // TICKS)), len(stack.ops) - 1]
+        shown = shown[:-2] + shown[-1:] if shown[-1] - shown[-2] < len(stack.ops) / TICKS / 2 else shown
         axes.set_xticks([i + 0.5 for i in shown], [stack.ops[i] for i in shown], rotation=35, ha="right", fontsize=8)
 
 
@@ -58,12 +66,37 @@ def _mark(axes, stack, edges):
     )  # fmt: skip
     if stack.capacity_bytes:
         capacity = stack.capacity_bytes / GIB
-        axes.axhline(capacity, color=CAP_COLOUR, linestyle="--", linewidth=1.4, label=f"capacity, {capacity:.1f} GiB")
+        axes.axhline(capacity, color=CAP_COLOUR, linestyle="--", linewidth=1.4)
         for i, amount in enumerate(stack.totals):
             if amount > stack.capacity_bytes:
                 axes.fill_between(
                     edges[i : i + 2], capacity, amount / GIB, facecolor="none", edgecolor=CAP_COLOUR, hatch="////", linewidth=0
                 )
+
+
+def bars_figure(bars, *, capacity_bytes=None, longest_bytes=None, width_in=12.0):
+    """A Figure of `bars` = {label: {category: bytes}}, one below the other, each with its sum; over `longest_bytes` they are cut off."""
+    picture = Picture(figsize=(width_in, 0.45 * len(bars) + 1.2), layout="constrained", dpi=90)
+    axes = picture.subplots()
+    longest = longest_bytes or max(sum(held.values()) for held in bars.values())
+    for row, held in enumerate(bars.values()):
+        start = 0.0
+        for category in [name for name in CATEGORY_COLOURS if held.get(name)]:
+            width = max(0.0, min(held[category], longest - start)) / GIB
+            axes.barh(row, width, left=start / GIB, color=CATEGORY_COLOURS[category], edgecolor="white", linewidth=0.6)
+            start += held[category]
+        colour = CAP_COLOUR if capacity_bytes and start > capacity_bytes else "black"
+        cut = " →" if start > longest else ""
+        axes.text(min(start, longest) / GIB, row, f" {start / GIB:,.1f} GiB{cut}", va="center", color=colour, fontsize=9)
+    there = {name for held in bars.values() for name, size in held.items() if size}
+    handles = [Patch(color=colour, label=name) for name, colour in CATEGORY_COLOURS.items() if name in there]
+    if capacity_bytes:
+        handles.append(axes.axvline(capacity_bytes / GIB, color=CAP_COLOUR, linestyle="--", linewidth=1.4, label="the GPU's memory"))
+    axes.set_yticks(range(len(bars)), bars)
+    axes.set(xlabel="GiB on a rank", ylim=(len(bars) - 0.4, -0.6), xlim=(0, 1.13 * longest / GIB))
+    axes.spines[["top", "right"]].set_visible(False)
+    picture.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False, fontsize=9)
+    return picture
 
 
 def zero_figure(ranks, curves, *, capacity_bytes=None, name="", width_in=8.0):

@@ -32,6 +32,9 @@ def test_a_walks_stack_holds_what_the_walk_holds(sharding):
     assert stack.breach == stack.peak and "over" in str(stack)
     assert sl.memory_stack(memory, capacity_bytes=memory.peak.total).breach is None
     assert all(any(amounts) for amounts in stack.held.values())
+    assert sum(stack.held_in(memory.peak.op).values()) == pytest.approx(memory.peak.total)
+    with pytest.raises(InputError, match="lunch"):
+        stack.held_in("lunch")
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1", "interleaved-1f1b"])
