@@ -4,6 +4,8 @@ from contextlib import contextmanager
 
 import torch
 
+from realrun.model import Block
+
 
 class SavedActivations:
     """Counts the tensors that autograd saves, per (stage, microbatch), and forgets them when autograd does.
@@ -69,3 +71,14 @@ class _Saved:
 
 def _unpack(saved):
     return saved.tensor if isinstance(saved, _Saved) else saved
+
+
+def block_activations(hidden, heads, *, batch, seq):
+    """Bytes that autograd really holds after the forward of one fp32 transformer block on `batch` sequences, its input included."""
+    block = Block(hidden, heads)
+    saved = SavedActivations(block.parameters())
+    with saved.saving((0, 0)):
+        output = block(torch.randn(batch, seq, hidden, requires_grad=True))
+    held = saved.bytes
+    del output
+    return held

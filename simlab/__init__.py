@@ -4,6 +4,7 @@ from simlab.analysis import (
     Breach,
     Bubble,
     Gap,
+    Stack,
     Staleness,
     breaches,
     bubble,
@@ -12,6 +13,7 @@ from simlab.analysis import (
     gaps,
     idle_s,
     memory_curve,
+    memory_stack,
     peak_memory,
     staleness,
     steady_idle,
@@ -25,7 +27,8 @@ from simlab.errors import DeadlockError, InputError, ProgramError, SimlabError
 from simlab.hardware import Fabric, Gpu, Link
 from simlab.memory import StepMemory, data_parallel_memory
 from simlab.model import Model, catalogue, load_model
-from simlab.model_states import model_states, most_parameters
+from simlab.model_states import fewest_ranks, model_states, most_parameters, zero_curves
+from simlab.offload import OffloadStep, offload_step
 from simlab.partition import best_partition, even_partition, stage_work
 from simlab.plan import Plan
 from simlab.program import Op, Program
@@ -39,18 +42,19 @@ from simlab.trace import MemoryPoint, Span, Trace
 from simlab.traffic import Traffic, crossing, traffic
 from simlab.training import Prediction, Waterfall, layer_trace, predict
 from simlab.validation import validate
-from simlab.views import layer_timeline, rank_cube, shares, streams, timeline
+from simlab.views import layer_timeline, memory_bars, memory_picture, rank_cube, shares, streams, timeline, zero_picture
 from simlab.what_if import WhatIf, faster_kernel, faster_link, other_gpu
 
 __version__ = "0.1.0"
 __all__ = [
     "Breach", "Bubble", "Calibration", "Cluster", "Comparison", "DeadlockError", "Fabric", "Gap", "Gpu", "Group", "InputError",
-    "Link", "MemoryPoint", "Model", "Op", "OpMemory", "OpTimes", "Plan", "Prediction", "Program", "ProgramError", "Puzzle",
-    "SimlabError", "Span", "Staleness", "StepMemory", "Trace", "Traffic", "Verdict", "Waterfall", "WhatIf", "best_partition",
-    "breaches", "bubble", "busy_s", "catalogue", "closed_bubble_s", "cluster_of_gpu", "clusters", "collective", "collective_s",
-    "compare", "context_chunks", "critical_path", "crossing", "data_parallel_memory", "even_partition", "faster_kernel",
-    "faster_link", "gaps", "generate", "idle_s", "layer_timeline", "layer_trace", "load_cluster", "load_model", "memory_curve",
-    "model_states", "most_parameters", "other_gpu", "p2p_s", "peak_memory", "predict", "rank_cube", "ring_trace", "ring_work",
-    "shares", "simulate", "stage_work", "staleness", "steady_idle", "streams", "survey", "survey_table", "timeline", "traffic",
-    "validate", "validate_runs",
+    "Link", "MemoryPoint", "Model", "OffloadStep", "Op", "OpMemory", "OpTimes", "Plan", "Prediction", "Program", "ProgramError",
+    "Puzzle", "SimlabError", "Span", "Stack", "Staleness", "StepMemory", "Trace", "Traffic", "Verdict", "Waterfall", "WhatIf",
+    "best_partition", "breaches", "bubble", "busy_s", "catalogue", "closed_bubble_s", "cluster_of_gpu", "clusters", "collective",
+    "collective_s", "compare", "context_chunks", "critical_path", "crossing", "data_parallel_memory", "even_partition",
+    "faster_kernel", "faster_link", "fewest_ranks", "gaps", "generate", "idle_s", "layer_timeline", "layer_trace", "load_cluster",
+    "load_model", "memory_bars", "memory_curve", "memory_picture", "memory_stack", "model_states", "most_parameters",
+    "offload_step", "other_gpu", "p2p_s", "peak_memory", "predict", "rank_cube", "ring_trace", "ring_work", "shares", "simulate",
+    "stage_work", "staleness", "steady_idle", "streams", "survey", "survey_table", "timeline", "traffic", "validate",
+    "validate_runs", "zero_curves", "zero_picture",
 ]  # fmt: skip

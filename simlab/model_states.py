@@ -6,6 +6,7 @@ steps; transient memory (buckets, gathered layers, temporaries of the optimizer)
 
 import re
 from dataclasses import dataclass
+from math import ceil
 from typing import NamedTuple
 
 from simlab.errors import InputError
@@ -84,6 +85,26 @@ def most_parameters(memory_bytes, dp=1, *, zero=0, recipe="zero", mp=1):
     (ZeRO, Table 2, left half: 32 GB, N = 64.) No room is left for activations.
     """
     return mp * memory_bytes / model_states(1.0, dp, zero=zero, recipe=recipe).total
+
+
+def zero_curves(parameters, ranks, *, recipe="zero"):
+    """{stage: [bytes of states on each rank, for each number of `ranks`]} of every stage that the recipe is defined for."""
+    return {stage: [model_states(parameters, dp, zero=stage, recipe=recipe).total for dp in ranks] for stage in RECIPES[recipe].stages}
+
+
+def fewest_ranks(parameters, memory_bytes, *, zero=0, recipe="zero"):
+    """The smallest number of ranks on which the states fit into `memory_bytes` each; None if no number is enough.
+
+    What a stage shards is divided by N, the rest is not: N >= sharded / (memory - rest). Nothing is left for activations.
+    """
+    rest, one = (model_states(parameters, dp, zero=zero, recipe=recipe).total for dp in (_MANY, 1))
+    if one <= memory_bytes:
+        return 1
+    return None if rest >= memory_bytes or zero == 0 else ceil((one - rest) / (memory_bytes - rest) - 1e-9)
+
+
+_MANY = 10**15
+"""Ranks: what is sharded is nothing."""
 
 
 def parameter_count(text):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from simlab.analysis import breaches, peak_memory
+from simlab.analysis import breaches, peak_memory, trace_stack
 from simlab.cost import OpMemory, OpTimes
 from simlab.cost.memory import layer_activations_bytes, stage_memory, stage_parameters
 from simlab.cost.roofline import memory_s, peak_flops
@@ -70,6 +70,8 @@ class Prediction:
     """{category: bytes} at the peak of the rank with the highest one."""
     peak_rank: int
     program: object
+    held: list
+    """[per rank: {category: bytes} at its own peak]."""
 
     @property
     def tokens(self):
@@ -107,6 +109,18 @@ class Prediction:
         """[`Breach`]: per pipeline rank the first op with which it holds more than the GPU has; amounts are of activations, in bytes."""
         room = capacity_bytes(self.cluster) - sum(self.memory_bytes.values()) + self.memory_bytes["activations"]
         return breaches(self.trace, max(0.0, room))
+
+    def memory_stack(self, rank=None):
+        """What `rank` (None: the one with the highest peak) holds over the step, as a `Stack`: states for good, activations as the trace
+        has them, buffers while an op runs."""
+        rank = self.peak_rank if rank is None else rank
+        held = dict(self.held[rank])
+        del held["activations"]
+        name = f"{self.model.name}, rank {rank} of {self.plan.pp}" if self.plan.pp > 1 else self.model.name
+        end_s = max(self.trace.end_s, *(span.end_s for span in self.trace.spans))
+        return trace_stack(
+            self.trace, rank, held, buffers=held.pop("buffers"), end_s=end_s, capacity_bytes=capacity_bytes(self.cluster), name=name
+        )
 
     @cached_property
     def waterfall_s(self):
@@ -177,10 +191,13 @@ def predict(model, plan, cluster, *, strict=False, faster=None):
     optimizer_s, offload_s = _optimizer(cost, program, parameters, layers)
     step_s = before_s + begin_s + optimizer_s + offload_s
     trace.spans.extend(Span(rank, "optimizer", "step", begin_s, begin_s + optimizer_s) for rank in range(plan.pp))
-    peak_rank, memory_bytes = _peak(plan, program, trace, memory)
+    held = _held(plan, program, trace, memory)
+    peak_rank = max(range(plan.pp), key=lambda rank: sum(held[rank].values()))
+    memory_bytes = held[peak_rank]
     prediction = Prediction(
-        model, plan, cluster, stages, trace, step_s, before_s, begin_s - last_s, optimizer_s, offload_s, memory_bytes, peak_rank, program
-    )
+        model, plan, cluster, stages, trace, step_s, before_s, begin_s - last_s, optimizer_s, offload_s, memory_bytes, peak_rank,
+        program, held,
+    )  # fmt: skip
     if not prediction.fits:
         trace.metadata["activation_cap"] = capacity_bytes(cluster) - sum(memory_bytes.values()) + memory_bytes["activations"]
         if strict:
@@ -404,14 +421,11 @@ An estimate; DeepSpeed's CPU-Adam is bound by the same (Ren et al. 2021, ZeRO-Of
 # memory -------------------------------------------------------------------------------------------------------
 
 
-def _peak(plan, program, trace, memory):
-    """(rank, {category: bytes}) of the rank that holds most at its peak."""
-    best, peaks = None, peak_memory(trace, ACTIVATIONS)
+def _held(plan, program, trace, memory):
+    """[per rank: {category: bytes} at its peak]"""
+    held, peaks = [], peak_memory(trace, ACTIVATIONS)
     for rank in range(plan.pp):
         mine = [memory[stage] for stage in program.stages_of(rank)]
         states = {name: sum(getattr(m, name) for m in mine) for name in ("parameters", "gradients", "optimizer")}
-        states["activations"] = peaks[rank]
-        states["buffers"] = max(m.buffers for m in mine)
-        if best is None or sum(states.values()) > sum(best[1].values()):
-            best = rank, states
-    return best
+        held.append(states | {"activations": peaks[rank], "buffers": max(m.buffers for m in mine)})
+    return held

@@ -2,6 +2,8 @@
 
 from IPython.display import Markdown, display
 
+from simlab.units import GIB
+
 
 def say(text):
     """Show `text`, Markdown, below the cell."""
@@ -11,6 +13,11 @@ def say(text):
 def ms(*seconds):
     """["20 ms", ...] of `seconds`."""
     return [f"{value * 1e3:.0f} ms" for value in seconds]
+
+
+def gib(*sizes):
+    """["1.5 GiB", ...] of bytes."""
+    return [f"{size / GIB:,.1f} GiB" for size in sizes]
 
 
 def percent(*shares):

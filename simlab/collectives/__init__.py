@@ -6,10 +6,12 @@ to wait. `simlab.engine.network` executes the rounds on links, shared or not; `c
 
 from simlab.collectives.all_reduce import ALL_REDUCE, halving_doubling_all_reduce, hierarchical_all_reduce, ring_all_reduce, tree_all_reduce
 from simlab.collectives.closed_forms import busbw_factor, closed_form_s
+from simlab.collectives.data_parallel import Call, most_sent_bytes, zero_calls
 from simlab.collectives.others import all_to_all, broadcast, ring_all_gather, ring_reduce_scatter
 from simlab.collectives.transfer import Transfer
 
 __all__ = [
-    "ALL_REDUCE", "Transfer", "all_to_all", "broadcast", "busbw_factor", "closed_form_s", "halving_doubling_all_reduce",
-    "hierarchical_all_reduce", "ring_all_gather", "ring_all_reduce", "ring_reduce_scatter", "tree_all_reduce",
+    "ALL_REDUCE", "Call", "Transfer", "all_to_all", "broadcast", "busbw_factor", "closed_form_s", "halving_doubling_all_reduce",
+    "hierarchical_all_reduce", "most_sent_bytes", "ring_all_gather", "ring_all_reduce",
+    "ring_reduce_scatter", "tree_all_reduce", "zero_calls",
 ]  # fmt: skip

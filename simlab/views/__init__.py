@@ -4,6 +4,8 @@
 boxes) and `perfetto` render it.
 """
 
+from importlib import import_module
+
 from simlab.errors import InputError
 
 MOST_PLOTLY_BOXES = 2_000  # above, moving a slider takes plotly half a second and more
@@ -63,22 +65,39 @@ def streams(traces, **options):
 
 def layer_timeline(trace, **options):
     """A picture of a trace with its streams (compute, tp, cp, dp, send) as rows of each rank; see `plan_still.streams_figure`."""
-    return _still("streams_figure")(trace, **options)
+    return _still("plan_still", "streams_figure")(trace, **options)
 
 
 def rank_cube(plans, gpus_per_node, **options):
     """A picture of where a plan's ranks (or several plans') are: tp across, dp up, pp back, coloured by stage, nodes outlined."""
-    return _still("cubes_figure")(plans, gpus_per_node, **options)
+    return _still("plan_still", "cubes_figure")(plans, gpus_per_node, **options)
 
 
 def shares(predictions, names, **options):
     """A picture of predictions' steps by what they are spent on, and of their memory, a stacked bar each."""
-    return _still("shares_figure")(predictions, names, **options)
+    return _still("plan_still", "shares_figure")(predictions, names, **options)
 
 
-def _still(name):
+def memory_picture(stacks, **options):
+    """A still picture of one `simlab.Stack`, or of several under each other: what a rank holds over a step, category on category."""
+    stacks = stacks if isinstance(stacks, list) else [stacks]
+    if not stacks:
+        raise InputError("no stack to draw: give at least one")
+    return _still("memory_still", "figure")(stacks, **options)
+
+
+def memory_bars(bars, **options):
+    """A still picture of `bars` = {label: {category: bytes}}: what a rank holds in different cases, with a GPU's capacity."""
+    return _still("memory_still", "bars_figure")(bars, **options)
+
+
+def zero_picture(ranks, curves, **options):
+    """A still picture of `simlab.zero_curves`: model states on a rank over the number of `ranks`, with a GPU's capacity."""
+    return _still("memory_still", "zero_figure")(list(ranks), curves, **options)
+
+
+def _still(module, name):
     try:
-        from simlab.views import plan_still
+        return getattr(import_module(f"simlab.views.{module}"), name)
     except ImportError as error:
         raise MissingLibrary(f"a matplotlib picture needs {error.name}: pip install {error.name}") from error
-    return getattr(plan_still, name)

@@ -118,3 +118,20 @@ def title(trace, step_s, idle_share, peak):
     source = {"simulated": "Predicted", "measured": "Measured"}.get(trace.metadata.get("source"), "Trace")
     held = f", peak {peak:.3g} microbatches held" if trace.memory else ""
     return f"{source}: {trace.metadata.get('name', '')}, step {seconds_text(step_s)}, idle {idle_share:.1%}{held}"
+
+
+# memory -------------------------------------------------------------------------------------------------------
+
+CATEGORY_COLOURS = {
+    "parameters": "#0072B2", "gradients": "#E69F00", "optimizer": "#009E73", "activations": "#56B4E9",
+    "gathered": "#CC79A7", "buffers": "#D55E00", "temporaries": "#F0E442",
+}  # fmt: skip
+STAGE_COLOURS = {0: "#000000", 1: "#E69F00", 2: "#0072B2", 3: "#009E73"}
+STAGE_DASHES = {0: "solid", 1: "dash", 2: "dashdot", 3: "dot"}
+STAGE_NAMES = {0: "plain DP", 1: "ZeRO-1", 2: "ZeRO-2", 3: "ZeRO-3"}
+
+
+def steps(edges, amounts):
+    """([x], [y]) of a stepped line: `amounts[i]` from `edges[i]` to `edges[i + 1]`."""
+    xs = [x for pair in pairwise(edges) for x in pair]
+    return xs, [amount for amount in amounts for _ in (0, 1)]

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from realrun.activations import SavedActivations
+from realrun.activations import SavedActivations, block_activations
 from realrun.job import Job
 from realrun.model import Stage, loss
 from simlab.analysis import peak_memory
+from simlab.model import Model
 from simlab.schedules import generate
 from simlab.trace import ACTIVATIONS, Trace
 
@@ -107,3 +108,11 @@ def test_the_memory_estimate_of_a_job_grows_with_microbatches_as_what_autograd_h
 def peak_bytes(result):
     """[per rank] the most bytes of activations in the only step of the only program."""
     return peak_memory(Trace.load(f"{result['runs'][0]['folder']}/measured-step-0.json"), ACTIVATIONS)
+
+
+@pytest.mark.parametrize(("hidden", "heads", "batch", "seq"), [(64, 4, 1, 32), (96, 3, 2, 64), (128, 8, 4, 128)])
+def test_one_block_holds_what_the_closed_form_says_and_the_norms_statistics(hidden, heads, batch, seq):
+    tensors = Model(layers=1, hidden=hidden, heads=heads, vocab=256).layer_activations(batch, seq, flash=True, dropout=False)
+    statistics = tensors.pop("softmax statistics")  # fp32 anyway; the rest is given in 16 bits
+    norms = 2 * 2 * 4 * batch * seq
+    assert block_activations(hidden, heads, batch=batch, seq=seq) == 2 * sum(tensors.values()) + statistics + norms

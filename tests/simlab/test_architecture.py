@@ -22,7 +22,7 @@ ORDER = [
     {"engine"},
     {"analysis"},
     {"training", "ring_attention"},
-    {"what_if", "traffic"},
+    {"what_if", "traffic", "offload"},
     {"views"},
     {"calibration", "comparison", "survey", "runs"},
     {"puzzle"},
