@@ -26,7 +26,7 @@ class Sent(NamedTuple):
     """What this rank sends: n ranks' S (n-1)/n, twice that in an all-reduce, all of S to the next rank."""
     start_s: float
     end_s: float
-    """When it was begun, and when its result had been waited for: between them it may have been done earlier."""
+    """When it was begun, and when its result had been waited for (on CUDA: queued): it may have been done before that."""
 
 
 class Pending:

@@ -1,5 +1,6 @@
 """Ranks that are started once and then carry out one function after another: what a file of tests on collectives shares."""
 
+import math
 import tempfile
 import time
 import traceback
@@ -88,5 +89,8 @@ def _serve(pipe, rank, world, store):
 
 
 def error(actual, expected):
-    """The largest difference, relative to the largest expected value."""
-    return ((actual - expected).abs().max() / expected.abs().max()).item()
+    """The largest difference, relative to the largest expected value; infinite if shapes differ or a value is no number."""
+    if actual.shape != expected.shape:
+        return math.inf
+    difference = ((actual - expected).abs().max() / expected.abs().max()).item()
+    return math.inf if math.isnan(difference) else difference

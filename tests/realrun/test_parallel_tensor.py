@@ -319,11 +319,9 @@ def traffic(rank, sequence_parallel):
 
     group, results = tensor_group(rank), {}
     table, head = nn.Embedding(VOCAB, HIDDEN), nn.Linear(HIDDEN, VOCAB, bias=False)
-    embedding, column = (
-        (sequence.SequenceVocabEmbedding, sequence.SequenceColumnLinear)
-        if sequence_parallel
-        else (tensor.VocabEmbedding, tensor.ColumnLinear)
-    )
+    embedding, column = tensor.VocabEmbedding, tensor.ColumnLinear
+    if sequence_parallel:
+        embedding, column = sequence.SequenceVocabEmbedding, sequence.SequenceColumnLinear
     parts = {
         "embedding": embedding.of(table, group),
         "layer": ParallelBlock(whole_block().float(), group, sequence_parallel=sequence_parallel),
