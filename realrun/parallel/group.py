@@ -51,8 +51,9 @@ class Group:
     process_group: torch's, of those ranks in that order; None: of all ranks.
     traffic:       [`Sent`]: what this rank has sent is added at the end.
 
-    `Sent.sent_bytes` is what a ring sends. gloo's reduce_scatter is an all-reduce and a copy, so it sends twice that: never time it as half
-    an all-reduce (`realrun.parallel.collectives.RoundsGroup` executes a true one).
+    `Sent.sent_bytes` is what a ring sends. gloo's collectives do, all but one: its reduce_scatter is an all-reduce and a copy and sends
+    twice that (4 ranks, the loopback's own counters: 1.50 S each, a ring's is 0.75 S). So never time it as half an all-reduce;
+    `realrun.parallel.collectives.RoundsGroup` executes a true one.
     """
 
     def __init__(self, dimension, ranks, rank, process_group=None, traffic=None):

@@ -92,5 +92,5 @@ def error(actual, expected):
     """The largest difference, relative to the largest expected value; infinite if shapes differ or a value is no number."""
     if actual.shape != expected.shape:
         return math.inf
-    difference = ((actual - expected).abs().max() / expected.abs().max()).item()
+    difference = (actual - expected).abs().max().item() / (expected.abs().max().item() or 1.0)
     return math.inf if math.isnan(difference) else difference

@@ -243,3 +243,64 @@ def block(rank, attention_way, layout, sequence_parallel):
 def test_a_block_under_context_and_tensor_parallelism_is_the_block_of_one_process(ranks, attention_way, layout, sequence_parallel):
     for errors in ranks(block, attention_way, layout, sequence_parallel):
         assert len(errors) == 14 and max(errors.values()) < ERROR, errors
+
+
+# the whole model ------------------------------------------------------------------------------------------
+
+
+def model(rank, sequence_parallel):
+    """{what: error} of the byte-level GPT on cp 2 x tp 2 against the same model in one process, from tokens to loss and back."""
+    import torch
+
+    from realrun.model import Stage, loss
+    from realrun.parallel import sequence, tensor
+    from realrun.parallel.block import ParallelBlock
+    from realrun.parallel.context import positions
+    from realrun.parallel.mesh import Layout, Mesh
+    from realrun.text import batch
+
+    mesh = Mesh(Layout(Plan(tp=2, cp=2)), rank)
+    tp, cp = mesh["tp"], mesh["cp"]
+    whole = Stage({"layers": 2, "hidden": 24, "heads": 4, "seq": SEQ}, 0, 1).double()
+    tokens, targets = (part[0] for part in batch(0, 1, BATCH, SEQ))
+    expected = loss(whole(tokens), targets)
+    expected.backward()
+
+    where = positions(SEQ // 2, cp, "zigzag")
+    rows, column = tensor.VocabEmbedding, tensor.ColumnLinear
+    if sequence_parallel:
+        rows, column = sequence.SequenceVocabEmbedding, sequence.SequenceColumnLinear
+    embed, head = rows.of(whole.embed, tp), column.of(whole.head, tp)
+    position = torch.nn.Parameter(whole.position.weight.detach().clone())
+    norm = torch.nn.LayerNorm(24).double()
+    blocks = [ParallelBlock(block, tp, cp, sequence_parallel=sequence_parallel) for block in whole.blocks]
+    mine = tp.own(where, 0) if sequence_parallel else where
+    x = embed(tokens[:, where]) + position[mine]
+    for block in blocks:
+        x = block(x)
+    actual = tensor.vocab_cross_entropy(head(norm(x)), targets[:, where], tp).sum() / targets.numel()
+    actual.backward()
+    if sequence_parallel:
+        sequence.sum_gradients([position, *norm.parameters(), *(p for block in blocks for p in block.partial_over_tp())], tp)
+    shared = [embed.weight, head.weight, position, *norm.parameters(), *(p for block in blocks for p in block.parameters())]
+    sequence.sum_gradients(shared, cp)
+    total = cp.all_reduce(actual.detach().clone()).wait()
+    errors = {
+        "loss": error(total, expected),
+        "embed": error(embed.weight.grad, tp.own(whole.embed.weight.grad, 0)),
+        "head": error(head.weight.grad, tp.own(whole.head.weight.grad, 0)),
+        "position": error(position.grad, whole.position.weight.grad),
+        "norm": error(norm.weight.grad, whole.norm.weight.grad),
+    }
+    for number, block in enumerate(blocks):
+        qkv = tensor.own_rows(whole.blocks[number].qkv.weight.grad, tp, 3)
+        errors[f"qkv {number}"] = error(block.qkv.weight.grad, qkv)
+        errors[f"down bias {number}"] = error(block.down.bias.grad, whole.blocks[number].down.bias.grad)
+    mesh.close()
+    return errors
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_the_model_under_context_and_tensor_parallelism_has_the_loss_and_gradients_of_one_process(ranks, sequence_parallel):
+    for errors in ranks(model, sequence_parallel):
+        assert len(errors) == 9 and max(errors.values()) < ERROR, errors
