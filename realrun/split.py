@@ -15,12 +15,17 @@ class SplitLinear(nn.Linear):
 
     keep = None
 
+    @property
+    def product_bias(self):
+        """The bias that is a part of the product, or None."""
+        return self.bias
+
     def forward(self, x):
-        return _Product.apply(x, self.weight, self.bias, self)
+        return _Product.apply(x, self.weight, self.product_bias, self)
 
     def add_weight_gradient(self, x, dy):
         """Add this microbatch's dY^T X (and the bias's sum of dY) to the gradients."""
-        for parameter, gradient in zip((self.weight, self.bias), _weight_gradients(x, dy, self.bias)):
+        for parameter, gradient in zip((self.weight, self.product_bias), weight_gradients(x, dy, self.product_bias)):
             if parameter is not None:
                 parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
 
@@ -36,11 +41,12 @@ class _Product(torch.autograd.Function):
     def backward(ctx, dy):
         x, weight = ctx.saved_tensors
         if ctx.layer.keep is None:
-            return dy @ weight, *_weight_gradients(x, dy, ctx.layer.bias), None
+            return dy @ weight, *weight_gradients(x, dy, ctx.layer.product_bias), None
         ctx.layer.keep(ctx.layer, x, dy)
         return dy @ weight, None, None, None
 
 
-def _weight_gradients(x, dy, bias):
+def weight_gradients(x, dy, bias):
+    """(dY^T X, the sum of dY over rows or, where there is no `bias`, None)."""
     rows = dy.flatten(0, -2)
     return rows.T @ x.flatten(0, -2), None if bias is None else rows.sum(0)

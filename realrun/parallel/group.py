@@ -1,0 +1,141 @@
+"""The ranks that communicate with each other, and a ledger of what this rank sends in their collectives."""
+
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from realrun.clock import now
+from simlab.collectives import busbw_factor
+from simlab.errors import InputError
+from simlab.plan import near
+
+OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+
+
+class Sent(NamedTuple):
+    """One communication, as one rank saw it."""
+
+    kind: str
+    """'all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all', or 'ring': a message to the next rank, as simlab's kernels name them."""
+    dimension: str
+    """Of the group: 'tp', 'cp', ..."""
+    size_bytes: int
+    """The whole buffer S, as `simlab.cost.kernels.Communication` counts: what a rank has in the end (all-gather) or has at first."""
+    sent_bytes: float
+    """What this rank sends: n ranks' S (n-1)/n, twice that in an all-reduce, all of S to the next rank."""
+    start_s: float
+    end_s: float
+    """When it was begun, and when its result had been waited for (on CUDA: queued): it may have been done before that."""
+
+
+class Pending:
+    """A communication that was begun. `wait` returns its result; it must be called once."""
+
+    def __init__(self, works, result, done):
+        self._works, self._result, self._done = works, result, done
+
+    def wait(self):
+        """The result."""
+        for work in self._works:
+            work.wait()
+        result = self._result()
+        self._done()
+        return result
+
+
+class Group:
+    """The ranks of one group of `dimension`, by torch's own collectives. Each method begins its work and returns a `Pending`.
+
+    ranks:         [global rank of each member], the same list on all of them; `place` is this one's index in it.
+    process_group: torch's, of those ranks in that order; None: of all ranks.
+    traffic:       [`Sent`]: what this rank has sent is added at the end.
+
+    `Sent.sent_bytes` is what a ring sends. gloo's collectives do, all but one: its reduce_scatter is an all-reduce and a copy and sends
+    twice that (4 ranks, the loopback's own counters: 1.50 S each, a ring's is 0.75 S). So never time it as half an all-reduce;
+    `realrun.parallel.collectives.RoundsGroup` executes a true one.
+    """
+
+    def __init__(self, dimension, ranks, rank, process_group=None, traffic=None):
+        if rank not in ranks:
+            raise InputError(f"rank {rank} is not in this {dimension} group, which has {', '.join(map(str, ranks))}")
+        self.dimension, self.ranks, self.rank = dimension, list(ranks), rank
+        self.size, self.place = len(self.ranks), self.ranks.index(rank)
+        self.process_group = process_group
+        self.traffic = [] if traffic is None else traffic
+
+    def all_reduce(self, tensor, operation="sum"):
+        """`tensor` becomes the sum (or maximum) of all ranks'; it is the result."""
+        if self.size == 1:
+            return _nothing_to_do(tensor)
+        work = dist.all_reduce(tensor, OPERATIONS[operation], group=self.process_group, async_op=True)
+        return self._pending([work], lambda: tensor, "all_reduce", tensor.nbytes)
+
+    def all_gather(self, tensor, dim=0):
+        """The tensors of all ranks, which have one shape, one after the other along `dim`."""
+        if self.size == 1:
+            return _nothing_to_do(tensor)
+        tensor = tensor.contiguous()
+        parts = [torch.empty_like(tensor) for _ in self.ranks]
+        work = dist.all_gather(parts, tensor, group=self.process_group, async_op=True)
+        return self._pending([work], lambda: torch.cat(parts, dim), "all_gather", tensor.nbytes * self.size)
+
+    def reduce_scatter(self, tensor, dim=0):
+        """This rank's part along `dim` of the sum of all ranks' tensors."""
+        if self.size == 1:
+            return _nothing_to_do(tensor)
+        parts = [part.contiguous() for part in self.cut(tensor, dim)]
+        mine = torch.empty_like(parts[0])
+        work = dist.reduce_scatter(mine, parts, group=self.process_group, async_op=True)
+        return self._pending([work], lambda: mine, "reduce_scatter", tensor.nbytes)
+
+    def all_to_all(self, tensor):
+        """(n, ...): `tensor[k]` goes to the k-th rank; in its place comes what that rank has for this one."""
+        if self.size == 1:
+            return _nothing_to_do(tensor)
+        tensor = tensor.contiguous()
+        received = torch.empty_like(tensor)
+        work = dist.all_to_all_single(received, tensor, group=self.process_group, async_op=True)
+        return self._pending([work], lambda: received, "all_to_all", tensor.nbytes)
+
+    def shift(self, tensor):
+        """`tensor` goes to the next rank of the ring; the result is what the rank before sent.
+
+        Both are posted at once: a blocking send to a rank that is sending, too, would wait for ever.
+        """
+        if self.size == 1:
+            return _nothing_to_do(tensor)
+        tensor, received = tensor.contiguous(), torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        after, before = self.ranks[(self.place + 1) % self.size], self.ranks[self.place - 1]
+        messages = [dist.P2POp(dist.isend, tensor, after, self.process_group), dist.P2POp(dist.irecv, received, before, self.process_group)]
+        return self._pending(dist.batch_isend_irecv(messages), lambda: received, "ring", tensor.nbytes)
+
+    def cut(self, tensor, dim, what="size"):
+        """[part of each rank] of `tensor` along `dim`, views."""
+        part(tensor.shape[dim], self, what)
+        return tensor.chunk(self.size, dim)
+
+    def own(self, tensor, dim):
+        """This rank's part of `tensor` along `dim`, a view."""
+        return self.cut(tensor, dim)[self.place]
+
+    def _pending(self, works, result, kind, size_bytes, sent_bytes=None):
+        start_s = now()
+        if sent_bytes is None:
+            sent_bytes = size_bytes * (1 if kind == "ring" else busbw_factor(kind.replace("_", "-"), self.size))
+
+        def done():
+            self.traffic.append(Sent(kind, self.dimension, size_bytes, sent_bytes, start_s, now()))
+
+        return Pending(works, result, done)
+
+
+def part(whole, group, what):
+    """`whole` / n, one rank's part; `InputError` if that is no whole number."""
+    if whole % group.size:
+        raise InputError(f"{what} = {whole} cannot be cut evenly over {group.size} {group.dimension} ranks; {near(group.size, whole)}")
+    return whole // group.size
+
+
+def _nothing_to_do(tensor):
+    return Pending((), lambda: tensor, lambda: None)
