@@ -64,7 +64,11 @@ class Efficiency:
     source: str
 
     def __post_init__(self):
-        for name, keys in (("matmul", ("forward", "input", "weight")), ("attention", ("flash",)), ("attention_tail", ("forward", "backward"))):
+        for name, keys in (
+            ("matmul", ("forward", "input", "weight")),
+            ("attention", ("flash",)),
+            ("attention_tail", ("forward", "backward")),
+        ):
             given = getattr(self, name)
             if not isinstance(given, dict) or not set(keys) <= set(given):
                 raise InputError(f"efficiency: {name} = {given!r}: give an object with {', '.join(keys)}")
@@ -80,7 +84,10 @@ class Efficiency:
         for number in (number for tile in self.tiles for number in tile):
             _require_positive("efficiency: a tile's rows, columns or part", number)
         _require_positive("efficiency: memory", self.memory)
-        for what, number in (("kernel_s", self.kernel_s), *((f"attention_tail of {way}", tail) for way, tail in self.attention_tail.items())):
+        for what, number in (
+            ("kernel_s", self.kernel_s),
+            *((f"attention_tail of {way}", tail) for way, tail in self.attention_tail.items()),
+        ):
             if number:
                 _require_positive(f"efficiency: {what}", number)
         if not self.source:
