@@ -19,7 +19,7 @@ from realrun.clock import now
 from realrun.model import Block
 from simlab.units import MIB
 
-FEWEST, MOST = 3, 200
+FEWEST, MOST = 2, 200
 CALLS, BATCHES, SLEEP_CYCLES = 10, 5, 20_000_000  # about 10 ms, in which the host queues CALLS calls
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("bf16", "fp16", "tf32", "fp32")}
@@ -44,7 +44,7 @@ class Grid(NamedTuple):
     """Sizes to measure at."""
 
     products: tuple
-    """(tokens, hidden) of a layer whose qkv (tokens x hidden by hidden x 3 hidden) and down (tokens x 4 hidden by 4 hidden x hidden) run."""
+    """(tokens, hidden) of a layer whose qkv (hidden to 3 hidden) and down (4 hidden to hidden) run."""
     attentions: tuple
     """(batch, heads, seq, head size)"""
     memory_bytes: tuple
@@ -56,8 +56,8 @@ class Grid(NamedTuple):
 GRIDS = {
     "cpu": {
         True: Grid(((128, 256), (512, 256), (128, 768), (512, 768)), ((1, 4, 256, 64), (4, 4, 128, 64), (1, 12, 512, 64)),
-                   (4 * MIB, 16 * MIB, 64 * MIB), ()),
-        False: Grid(((256, 512), (384, 640)), ((2, 8, 256, 64), (1, 8, 384, 64)), (8 * MIB, 32 * MIB), ((2, 256, 512, 8),)),
+                   (4 * MIB, 8 * MIB, 24 * MIB), ()),
+        False: Grid(((256, 512), (384, 640)), ((2, 8, 256, 64), (1, 8, 384, 64)), (6 * MIB, 16 * MIB, 64 * MIB), ((2, 256, 512, 8),)),
     },
     "cuda": {
         True: Grid(((2048, 2048), (8192, 2048), (2048, 4096), (8192, 4096), (4096, 8192)),

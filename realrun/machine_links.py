@@ -107,5 +107,6 @@ def _all_to_all(part, world, device, group):
 
 
 COLLECTIVES = {
-    "all_reduce": _all_reduce, "all_gather": _all_gather, "reduce_scatter": _reduce_scatter, "broadcast": _broadcast, "all_to_all": _all_to_all,
+    "all_reduce": _all_reduce, "all_gather": _all_gather, "reduce_scatter": _reduce_scatter,
+    "broadcast": _broadcast, "all_to_all": _all_to_all,
 }  # fmt: skip

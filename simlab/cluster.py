@@ -33,7 +33,7 @@ class Cluster:
     host_op_s: float | None = None
     """What a host needs to dispatch one op of torch's, s; None: `simlab.cost.stage_times.HOST_OP_S`."""
     measured: dict = field(default_factory=dict, hash=False, compare=False, repr=False)
-    """Of a cluster that `python -m realrun measure` has measured: device, versions, threads, and every sample. Nothing is computed from it."""
+    """Of a cluster that `python -m realrun measure` wrote: device, versions, threads, every sample. Nothing is computed from it."""
     more: tuple["Cluster", ...] = ()
     """Further nodes, of another kind: see `Cluster.mixed`."""
     source: str
