@@ -26,6 +26,8 @@ FASTEST_PCIE = 63e9
 MESSAGES = ("p2p", "all_to_all")
 """Those that go at a fabric's `message_efficiency`, not at a ring's."""
 NO_LIMIT = 1e30
+UNSEEN = 1e15
+"""Bytes per second of what larger sizes took no longer for, as far as was seen; a file has no infinity."""
 
 
 def machine_cluster(samples, node, about):
@@ -155,13 +157,14 @@ def fitted_fabric(samples, about, said):
 
 def _facts_of_fabric(kind, solution, source):
     base_s, hop_s, message_s, *per_byte = solution
-    ring, message, copy = (min(1 / seconds, 1e15) if seconds > 0 else 1e15 for seconds in per_byte)
+    ring, message, copy = (min(1 / seconds, UNSEEN) if seconds > 0 else UNSEEN for seconds in per_byte)
+    message = ring if message == UNSEEN else message  # larger messages took no longer: noise, for a wire they have
     top = max(ring, message)
     facts = {
         "kind": kind, "bandwidth_bytes_per_s": top, "efficiency": ring / top, "message_efficiency": message / top, "base_s": base_s,
         "hop_s": hop_s, "message_s": message_s, "protocols": ["Simple"], "source": source,
     }  # fmt: skip
-    return facts | ({"copy_bytes_per_s": copy} if copy < 1e15 else {})
+    return facts | ({"copy_bytes_per_s": copy} if copy < UNSEEN else {})
 
 
 def _columns(sample):

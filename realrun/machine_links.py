@@ -11,6 +11,7 @@ import torch.distributed as dist
 from realrun.channels import Channels
 from realrun.clock import now
 from realrun.measure import ping_pong
+from realrun.stopwatch import lower_quartile
 
 BATCHES, MOST_ROUNDS = 5, 50
 ITEM_BYTES = 4
@@ -40,7 +41,7 @@ def _message_s(channels, size, budget_s):
     if channels.rank < 2:
         rounds = 3 if size >= 2**22 else 20
         _, one_way, _ = ping_pong(channels, 0, 1, size // ITEM_BYTES, torch.float32, pause_s=0.0, rounds=rounds)
-        seconds = sorted(one_way)[(len(one_way) - 1) // 4] if one_way else 0.0
+        seconds = lower_quartile(one_way) if one_way else 0.0  # the one that receives has none
     dist.barrier()
     return seconds
 
@@ -51,7 +52,7 @@ def _collective_s(run, device, budget_s):
     once_s = _slowest(_timed(run, 1, device))
     rounds = max(1, min(MOST_ROUNDS, int(budget_s / BATCHES / once_s)))  # the same on all ranks, for all know the slowest
     batches = [_slowest(_timed(run, rounds, device)) / rounds for _ in range(BATCHES)]
-    return sorted(batches)[(BATCHES - 1) // 4]
+    return lower_quartile(batches)
 
 
 def _timed(run, rounds, device):

@@ -98,11 +98,12 @@ def measure(ranks, device, *, threads=1, quick=False, check=False, port=0, folde
     import torch
 
     from realrun import machine
+    from realrun.stopwatch import Stopwatch
 
     where, before = torch.device("cuda", 0) if device == "cuda" else torch.device("cpu"), torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        watch = machine.Stopwatch(where, BUDGET_S[quick])
+        watch = Stopwatch(where, BUDGET_S[quick])
         samples = machine.kernel_samples(watch, check=check, say=say)
         memory_bytes, host_bytes = machine.memory_sizes(where, ranks)
         node = {
@@ -194,14 +195,20 @@ def text(result):
         lines.append(f"note          for {about['waited']:.0%} of the time something else had the core: measure again on a quiet machine")
     if "comparison" in result:
         lines += comparison_lines(result["comparison"])
+        if about["backend"] == "gloo" and about["ranks"] > 1:
+            lines.append("gloo's collectives do not follow latency + bytes / bandwidth, least of all where ranks outnumber idle cores")
     return "\n".join([*lines, f"wrote {result['file']}"])
 
 
 def _links_text(links):
-    ring = links["bandwidth_bytes_per_s"] * links["efficiency"] / 1e9
-    message = links["bandwidth_bytes_per_s"] * links["message_efficiency"] / 1e9
-    copy = f", copies {links['copy_bytes_per_s'] / 1e9:.3g} GB/s" if "copy_bytes_per_s" in links else ""
-    return f"base {seconds_text(links['base_s'])}, hop {seconds_text(links['hop_s'])}; ring {ring:.3g}, messages {message:.3g} GB/s{copy}"
+    top = links["bandwidth_bytes_per_s"]
+    ring, message = (_rate_text(top * links[name]) for name in ("efficiency", "message_efficiency"))
+    copy = f", copies {_rate_text(links['copy_bytes_per_s'])}" if "copy_bytes_per_s" in links else ""
+    return f"base {seconds_text(links['base_s'])}, hop {seconds_text(links['hop_s'])}; ring {ring}, messages {message}{copy}"
+
+
+def _rate_text(bytes_per_s):
+    return f"{bytes_per_s / 1e9:.3g} GB/s" if bytes_per_s < 1e14 else "as fast as could be seen"
 
 
 def comparison_lines(kinds):
