@@ -26,12 +26,18 @@ examples:
   python -m realrun --schedule gpipe,1f1b --pp 4 --microbatches 8 --forward-ms 20 --link-ms 5
   python -m realrun --csv mine.csv
   torchrun --nproc-per-node 4 -m realrun --schedule 1f1b --pp 4 --microbatches 16
+  python -m realrun measure --help     time this machine: a cluster for the simulator
 
 exit status: 0 done, 1 the run or a check failed, 2 bad arguments"""
 
 
 def main(argv=None):
     """Run the command line; returns the exit status. The report goes to stdout, progress and messages to stderr."""
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["measure"]:
+        from realrun import measure_command
+
+        return measure_command.main(argv[1:])
     arguments = parser().parse_args(argv)
     try:
         missing = [name for name in ("torch", "matplotlib", "plotly") if importlib.util.find_spec(name) is None]

@@ -82,7 +82,7 @@ def link_times(channels, pairs, message_form):
     for a, b in pairs:
         dist.barrier()
         if channels.rank in (a, b):
-            measured[a, b] = [_ping_pong(channels, a, b, count, dtype) for count in (1, elements, 8 * elements)]
+            measured[a, b] = [ping_pong(channels, a, b, count, dtype) for count in (1, elements, 8 * elements)]
     dist.barrier()
     return {pair: samples for pair, samples in measured.items() if pair[0] == channels.rank}
 
@@ -93,16 +93,17 @@ def typical(samples):
     return mean(sorted(samples)[out : len(samples) - out])
 
 
-def _ping_pong(channels, a, b, elements, dtype):
+def ping_pong(channels, a, b, elements, dtype, *, pause_s=PAUSE_S, rounds=LINK_ROUNDS):
+    """(bytes, [one-way seconds], [seconds of the call that sends]) between a and b, as a measures them; called by both."""
     payload = torch.zeros(elements, dtype=dtype, device=channels.device)
     paused = torch.zeros(1, dtype=torch.float64)
     peer = b if channels.rank == a else a
-    rounds = LINK_WARMUP + LINK_ROUNDS
+    rounds += LINK_WARMUP
     inbox = channels.inbox(peer, range(rounds), (elements,), dtype)
     seconds, overheads = [], []
     for round_number in range(rounds):
         if channels.rank == a:
-            time.sleep(PAUSE_S)
+            time.sleep(pause_s)
             start_s = now()
             channels.send(payload, b)
             overheads.append(now() - start_s)
@@ -115,7 +116,7 @@ def _ping_pong(channels, a, b, elements, dtype):
             inbox.take(round_number)
             _synchronize(channels.device)
             start_s = now()
-            time.sleep(PAUSE_S)
+            time.sleep(pause_s)
             paused[0] = now() - start_s
             channels.send(payload, a)
             dist.send(paused, a)

@@ -20,6 +20,7 @@ from simlab.units import GIB
 
 PROCESS_BYTES = 0.15 * GIB  # measured: proportional set size of one worker with torch 2.13 on CPU, rounded up
 START_TIMEOUT_S = 120
+LINKS_TIMEOUT_S = 900
 GRACE_S = 1.0  # from the first sign of trouble to the verdict: the rank to blame is often not the first to complain
 POLL_S = 0.2
 # what a rank says when it lost another one: a consequence, not a cause
@@ -86,18 +87,34 @@ class Pool:
         prepare(job)
         watch = Watch(job)
         try:
-            for pipe in self._pipes:
-                try:
-                    pipe.send_bytes(json.dumps(job.to_json()).encode())
-                except OSError:
-                    pass  # its process died while the pool was idle: `_collect` will say so
+            self._tell(job.to_json())
             return self._collect("done", watch)[0]["result"]
         except BaseException as error:  # an interrupt too: what was recorded is kept
             self.close(at_once=True)
             error.partial = watch.save_partial()
             raise
 
-    def _collect(self, key, watch):
+    def links(self, sizes, budget_s):
+        """[{"kind", "size_bytes", "seconds"}]: messages and collectives among this pool's processes, see `realrun.machine_links`."""
+        if not self._processes:
+            raise RunError("this pool is closed: start a new one")
+        try:
+            self._tell({"links": {"sizes": list(sizes), "budget_s": budget_s}})
+            return self._collect("done", watch=None, timeout_s=LINKS_TIMEOUT_S, late="did not end their messages and collectives")[0][
+                "result"
+            ]
+        except BaseException:
+            self.close(at_once=True)
+            raise
+
+    def _tell(self, message):
+        for pipe in self._pipes:
+            try:
+                pipe.send_bytes(json.dumps(message).encode())
+            except OSError:
+                pass  # its process died while the pool was idle: `_collect` will say so
+
+    def _collect(self, key, watch, timeout_s=START_TIMEOUT_S, late="did not find each other"):
         """[per rank] the message that has `key`; `RunError` at the first sign that one will not come."""
         answers, started_s = {}, time.monotonic()
         while len(answers) < self.ranks:
@@ -107,8 +124,8 @@ class Pool:
             dead = any(process.exitcode is not None for process in self._processes)
             if dead or any("error" in message for _, message in messages):
                 raise RunError(self._verdict(messages, watch))
-            if watch is None and time.monotonic() - started_s > START_TIMEOUT_S:
-                raise RunError(f"the {self.ranks} processes did not find each other within {START_TIMEOUT_S} s")
+            if watch is None and time.monotonic() - started_s > timeout_s:
+                raise RunError(f"the {self.ranks} processes {late} within {timeout_s} s")
             if watch is not None and (stuck := watch.stuck()):
                 raise RunError(stuck)
         return answers

@@ -42,6 +42,13 @@ class Rank:
 
         return Session(job, self.rank, self.device, self.groups, say).run()
 
+    def links(self, sizes, budget_s, say):
+        """[samples of every collective and of messages] on rank 0, None elsewhere, see `realrun.machine_links`."""
+        from realrun.machine_links import link_samples
+
+        say("timing messages and collectives")
+        return link_samples(self.rank, self.device, self.groups, sizes, budget_s)
+
     def leave(self):
         import torch.distributed as dist
 
@@ -67,7 +74,8 @@ def serve(rank, world, port, device_kind, pipe):
         _answer(pipe, ready=True)
         while (job := jobs.get()) is not None:
             say = (lambda text: _answer(pipe, say=text)) if rank == 0 else (lambda text: None)
-            _answer(pipe, result=member.run(Job(**job), say), done=True)
+            result = member.links(**job["links"], say=say) if "links" in job else member.run(Job(**job), say)
+            _answer(pipe, result=result, done=True)
         member.leave()
     except BaseException as error:  # whatever happens here must be told: nobody else sees it
         text = " ".join(str(error).split()) or type(error).__name__

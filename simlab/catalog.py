@@ -39,5 +39,5 @@ def catalog_json():
 
 def _finite(value):
     if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items() if key != "more"}
+        return {key: _finite(part) for key, part in value.items() if key not in ("more", "measured")}
     return None if value == float("inf") else value

@@ -2,13 +2,13 @@
 
 import json
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
 from simlab.errors import InputError, did_you_mean
-from simlab.hardware import Fabric, Gpu
+from simlab.hardware import Efficiency, Fabric, Gpu
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +30,10 @@ class Cluster:
     """What a node writes to its own drives; reading is at least as fast."""
     host_memory_bytes: float
     """Of a node."""
+    host_op_s: float | None = None
+    """What a host needs to dispatch one op of torch's, s; None: `simlab.cost.stage_times.HOST_OP_S`."""
+    measured: dict = field(default_factory=dict, hash=False, compare=False, repr=False)
+    """Of a cluster that `python -m realrun measure` wrote: device, versions, threads, every sample. Nothing is computed from it."""
     more: tuple["Cluster", ...] = ()
     """Further nodes, of another kind: see `Cluster.mixed`."""
     source: str
@@ -43,6 +47,8 @@ class Cluster:
         for name in ("pcie_bytes_per_s", "nvme_bytes_per_s", "host_memory_bytes"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{self.name}: {name} = {getattr(self, name)!r}: give a number above 0")
+        if self.host_op_s is not None and not 0 <= self.host_op_s < float("inf"):
+            raise InputError(f"{self.name}: host_op_s = {self.host_op_s!r}: give a finite number of seconds, 0 or more")
         if not self.source:
             raise InputError(f"{self.name}: no source: say where the figures are from")
 
@@ -111,7 +117,8 @@ def clusters():
 def load_cluster(name, nodes=None):
     """The `Cluster` called `name` in the catalogue, or of a JSON file if `name` is a path to one, with `nodes` nodes.
 
-    The file has the keys of an entry of data/clusters.json; `gpu` is a name of data/gpus.json, or an object with a `Gpu`'s fields.
+    The file has the keys of an entry of data/clusters.json; `gpu` is a name of data/gpus.json, or an object with a `Gpu`'s fields
+    (whose `efficiency` is one with an `Efficiency`'s). `python -m realrun measure` writes such a file of the machine that it runs on.
     nodes: None: as many as the file says; 1 of the catalogue's.
     """
     if isinstance(name, Path) or str(name).endswith(".json") or "/" in str(name):
@@ -156,7 +163,9 @@ def _cluster(name, facts):
     facts = dict(facts)
     gpu = facts.get("gpu")
     if isinstance(gpu, dict):
-        facts["gpu"] = _made(Gpu, f"{name}: gpu", {"name": f"{name}'s", **gpu})
+        efficiency = gpu.get("efficiency")
+        reached = {"efficiency": _made(Efficiency, f"{name}: gpu: efficiency", efficiency)} if efficiency is not None else {}
+        facts["gpu"] = _made(Gpu, f"{name}: gpu", {"name": f"{name}'s", **gpu, **reached})
     elif gpu in gpus():
         facts["gpu"] = gpus()[gpu]
     else:

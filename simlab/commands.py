@@ -100,7 +100,7 @@ def smallest(cluster, gpus):
         return replace(cluster, gpus_per_node=gpus)
     if gpus % cluster.gpus_per_node:
         raise InputError(f"{gpus} GPUs are not whole nodes of {cluster.gpus_per_node}: say --nodes, or take other degrees")
-    return sl.load_cluster(cluster.name, nodes=gpus // cluster.gpus_per_node)
+    return replace(cluster, nodes=gpus // cluster.gpus_per_node)
 
 
 def facts(prediction):

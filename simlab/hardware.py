@@ -46,6 +46,55 @@ class Link:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Efficiency:
+    """What a GPU's kernels reach: of data/kernels.json, or of a file that was measured (`python -m realrun measure`)."""
+
+    matmul: dict
+    """{'forward', 'input', 'weight': part of the peak that a large product reaches}: gradients read their operands transposed."""
+    tiles: tuple
+    """(rows, columns, part of `matmul`) of the output tiles that the library has kernels for."""
+    kernel_s: float
+    """From one kernel's end to the next one's full speed, s."""
+    attention: dict
+    """{generation: [forward, backward] part of the peak of fused attention, counting only the unmasked half}; 'flash': the card's best."""
+    attention_tail: dict
+    """How many times its share of the peak's time the longest block of 128 queries takes, alone on its multiprocessor."""
+    memory: float
+    """Part of the memory's bandwidth that streaming kernels reach."""
+    source: str
+
+    def __post_init__(self):
+        for name, keys in (
+            ("matmul", ("forward", "input", "weight")),
+            ("attention", ("flash",)),
+            ("attention_tail", ("forward", "backward")),
+        ):
+            given = getattr(self, name)
+            if not isinstance(given, dict) or not set(keys) <= set(given):
+                raise InputError(f"efficiency: {name} = {given!r}: give an object with {', '.join(keys)}")
+        for role, part in self.matmul.items():
+            _require_positive(f"efficiency: matmul of {role}", part)
+        for generation, parts in self.attention.items():
+            if not isinstance(parts, (list, tuple)) or len(parts) != 2:
+                raise InputError(f"efficiency: attention of {generation} = {parts!r}: give two numbers, forward and backward")
+            for part in parts:
+                _require_positive(f"efficiency: attention of {generation}", part)
+        if not self.tiles or not all(isinstance(tile, (list, tuple)) and len(tile) == 3 for tile in self.tiles):
+            raise InputError(f"efficiency: tiles = {self.tiles!r}: give some of [rows, columns, part]")
+        for number in (number for tile in self.tiles for number in tile):
+            _require_positive("efficiency: a tile's rows, columns or part", number)
+        _require_positive("efficiency: memory", self.memory)
+        for what, number in (
+            ("kernel_s", self.kernel_s),
+            *((f"attention_tail of {way}", tail) for way, tail in self.attention_tail.items()),
+        ):
+            if number:
+                _require_positive(f"efficiency: {what}", number)
+        if not self.source:
+            raise InputError("efficiency: no source: say where the figures are from")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Gpu:
     """An accelerator (or a CPU process that stands for one), as its data sheet describes it."""
 
@@ -58,6 +107,8 @@ class Gpu:
     memory_bandwidth_bytes_per_s: float
     sms: int
     """Streaming multiprocessors: the blocks of a kernel run in waves of so many."""
+    efficiency: Efficiency | None = field(default=None, hash=False)
+    """What its kernels reach of those; None: what data/kernels.json has under its name."""
     source: str
     """Where the figures are from."""
 

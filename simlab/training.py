@@ -12,7 +12,7 @@ from simlab.analysis import breaches, peak_memory, trace_stack
 from simlab.cost import OpMemory, OpTimes
 from simlab.cost.memory import layer_activations_bytes, stage_memory, stage_parameters
 from simlab.cost.roofline import memory_s, peak_flops
-from simlab.cost.stage_times import BESIDE, HOST_OP_S, Parts, StageCost, waits_for_messages
+from simlab.cost.stage_times import BESIDE, Parts, StageCost, waits_for_messages
 from simlab.engine import run_tasks, simulate
 from simlab.errors import InputError
 from simlab.hardware import Link
@@ -400,7 +400,7 @@ def _optimizer(cost, program, parameters, layers):
     ranks = [program.stages_of(rank) for rank in range(plan.pp)]
     own = max(sum(parameters[stage] for stage in mine) for mine in ranks) / (plan.shards if plan.zero else 1)
     tensors = TENSORS_A_LAYER * max(sum(layers[stage] for stage in mine) for mine in ranks)
-    host_s = tensors * OPTIMIZER_OPS_A_TENSOR.get(plan.precision, 1) * HOST_OP_S
+    host_s = tensors * OPTIMIZER_OPS_A_TENSOR.get(plan.precision, 1) * cost.host_op_s
     norm_s = 2 * cost.collective_s("all_reduce", 4, cost.groups.dp) if plan.gpus > 1 else 0.0
     seconds = max(memory_s(OPTIMIZER_BYTES[plan.precision] * own, cost.gpu), host_s) + norm_s
     if plan.offload in ("optimizer", "parameters"):

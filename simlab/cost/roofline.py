@@ -1,35 +1,16 @@
 """Kernel → seconds: what it computes against the GPU's speed at its shape, what it moves against the memory's, and its launch."""
 
 import json
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from math import ceil
 
 from simlab.cost.kernels import Attention, Matmul, Memory
 from simlab.errors import InputError
+from simlab.hardware import Efficiency
 
 NEXT_BEST = {"fp8": "bf16", "bf16": "fp16", "fp16": "tf32", "tf32": "fp32"}
 """What a chip computes in that does not have the precision asked for."""
-
-
-@dataclass(frozen=True)
-class Efficiency:
-    """What a GPU's kernels reach, see data/kernels.json for the source of each figure."""
-
-    matmul: dict
-    """{'forward', 'input', 'weight': part of the peak that a large product reaches}: gradients read their operands transposed."""
-    tiles: tuple
-    """(rows, columns, part of `matmul`) of the output tiles that the library has kernels for."""
-    kernel_s: float
-    """From one kernel's end to the next one's full speed, s."""
-    attention: dict
-    """{generation: [forward, backward] part of the peak of fused attention, counting only the unmasked half}; 'flash': the card's best."""
-    attention_tail: dict
-    """How many times its share of the peak's time the longest block of 128 queries takes, alone on its multiprocessor."""
-    memory: float
-    """Part of the memory's bandwidth that streaming kernels reach."""
-    source: str
 
 
 @cache
@@ -116,7 +97,9 @@ def _bandwidth(gpu, reached):
 
 
 def efficiencies_of(gpu):
-    """The `Efficiency` of a `Gpu`."""
+    """The `Efficiency` of a `Gpu`: its own, or the one under its name in data/kernels.json."""
+    if gpu.efficiency is not None:
+        return gpu.efficiency
     if gpu.name not in efficiencies():
         raise InputError(f"no kernel efficiencies for {gpu.name!r}; there are those of {', '.join(efficiencies())}")
     return efficiencies()[gpu.name]

@@ -129,6 +129,7 @@ class StageCost:
     def __post_init__(self):
         self.gpu = self.gpu or self.cluster.gpu
         self.groups = Groups.of(self.plan, self.cluster)
+        self.host_op_s = HOST_OP_S if self.cluster.host_op_s is None else self.cluster.host_op_s
         self._kernel_s = {}
         self.layer = self._times(layer_kernels(self.model, self.plan), layer=True)
         self.embedding = self._times(embedding_kernels(self.model, self.plan))
@@ -189,7 +190,7 @@ class StageCost:
         plan, shard = self.plan, self.groups.shard
         if plan.zero < 3 or shard.size == 1:
             return 0.0, 0.0, 0.0
-        pieces, copies_s = (1, 0.0) if plan.prefetch else (MATRICES_A_LAYER, MATRICES_A_LAYER * shard.size * HOST_OP_S)
+        pieces, copies_s = (1, 0.0) if plan.prefetch else (MATRICES_A_LAYER, MATRICES_A_LAYER * shard.size * self.host_op_s)
         piece = stage_parameters(self.model, plan, 1) / pieces
         gather_s = copies_s + pieces * self.collective_s("all_gather", piece * plan.element_bytes, shard)
         scatter_s = copies_s + pieces * self.collective_s("reduce_scatter", piece * plan.gradient_bytes, shard)
@@ -274,5 +275,5 @@ class StageCost:
     def _with_host(self, parts, ops, kernels):
         """`parts`, and what the GPU waits for the host."""
         calls = sum(isinstance(kernel, Communication) for kernel in kernels)
-        host_s = HOST_OP_S * (ops + HOST_COLLECTIVE_OPS * calls)
+        host_s = self.host_op_s * (ops + HOST_COLLECTIVE_OPS * calls)
         return parts._replace(host=max(0.0, host_s - parts.total))
