@@ -1,11 +1,15 @@
 """Activation recomputation: hold less for the backward, compute it again there (Chen et al. 2016, arXiv 1604.06174).
 
     mode        a block holds (b sequences, s tokens, h hidden, a heads; numbers)               computed again
-    none        16 bsh and a few per token; with unfused attention 2 abs^2 besides              nothing
-    selective   16 bsh: not the attention's scores and softmax (Korthikanti et al. 2022, section 5)  two matrix products and a softmax
-    full        bsh: its input                                                                  its forward
+    none        (16 h + 4) bs, and abs with flash attention, abs^2 with unfused       nothing
+    selective   (16 h + 4) bs                                                         the attention: two matrix products and a softmax
+    full        h bs: its input                                                       its forward
 
-With a fused attention kernel scores are never held, so `selective` has next to nothing left to save: the log-sums, abs.
+Of realrun's block: inputs of two norms and four linears, q, k and v, the gelu's input; mean and deviation of two norms; then the
+attention's log-sums, or its softmax. Selective recomputation (Korthikanti et al. 2022, arXiv 2205.05198, section 5) was made for unfused
+attention: with a fused kernel, which computes the scores again by itself, next to nothing is left for it to save. (torch ends a
+recomputation when all that was held is there again: of unfused attention, before the second product.) Leaves out dropout, which the block
+has not.
 """
 
 from functools import partial
