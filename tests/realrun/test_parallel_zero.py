@@ -44,6 +44,7 @@ def everything(rank):
     expected = train_alone()
     return {
         "ours": {name: trained(rank, name, expected) for name in STAGES},
+        "gradients": {name: gradient_error_of_shards(rank, name) for name in STAGES},
         "torch": {"ZeroRedundancyOptimizer": torchs_zero1(rank, expected)},
         "fsdp2": {"even": beside_fsdp2(rank, SIZES), "uneven": beside_fsdp2(rank, UNEVEN, steps=5)},
         "bf16": beside_fsdp2(rank, SIZES, steps=8, mixed=True),
@@ -102,6 +103,20 @@ def trained(rank, name, expected):
     found["losses"] = max(abs(a / b - 1) for a, b in zip(losses, expected_losses))
     found["weights"] = distance(whole_weights(sharded), alone.parameters())
     return found
+
+
+def gradient_error_of_shards(rank, name):
+    """The largest distance of a shard's gradient from its place in one process's gradients."""
+    sharded, _ = zero(name, model := gpt())
+    backwards(model, samples(0, rank))
+    sharded.reduce()
+    backwards(alone := gpt(), samples(0))
+    same = dict(zip(model.parameters(), alone.parameters()))
+    expected = []
+    for unit in sharded.units:
+        flat = torch.cat([same[p].grad.flatten() for p in unit.parameters] + [torch.zeros(unit.padding, dtype=torch.float64)])
+        expected.append(flat.split(unit.part_size)[rank])
+    return distance([shard.grad for shard in sharded.shards], expected)
 
 
 def torchs_zero1(rank, expected):
@@ -267,6 +282,11 @@ def answers(tmp_path_factory):
 
 
 # against one process ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_each_shards_gradient_is_its_place_in_one_processs_gradients(answers, stage):
+    assert max(answer["gradients"][stage] for answer in answers) <= LIMIT
 
 
 @pytest.mark.parametrize("stage", STAGES)
