@@ -154,7 +154,13 @@ class RoundsGroup(Group):
         form = self.ranks[self.place - 1], tensor.shape, tensor.dtype
         posted = self.channels.post_receive(*form)
         self.channels.send(tensor, self.ranks[(self.place + 1) % self.size])
-        return self._pending([], lambda: self.channels.complete(*posted, *form[1:]), "ring", tensor.nbytes)
+
+        def arrived():
+            received = self.channels.complete(*posted, *form[1:])
+            self.channels.finish_sending()  # a send that is dropped before it is done never arrives
+            return received
+
+        return self._pending([], arrived, "ring", tensor.nbytes)
 
     def _done(self, result, kind, size_bytes, sent_bytes):
         return self._pending([], lambda: result, kind, size_bytes, sent_bytes)

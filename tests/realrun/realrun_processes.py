@@ -145,6 +145,7 @@ def random_program(placement, microbatches, seed, name="random", in_order=False)
 def on_ranks(ranks, function, *arguments, folder, timeout_s=60):
     """[function(rank, *arguments) of each rank], run in processes that form a gloo group on loopback; JSON values only."""
     context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["realrun.session", "torch._dynamo"])  # once, not on each rank; nothing if it runs already
     pipes, processes = [], []
     store = Path(folder) / f"store-{uuid.uuid4().hex}"
     for rank in range(ranks):
