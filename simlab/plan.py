@@ -11,6 +11,7 @@ PRECISIONS = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 2}
 RECOMPUTE = ("none", "selective", "per-op", "full")
 ATTENTIONS = ("flash", "flash-2", "flash-1", "unfused")
 TP_OVERLAPS = ("none", "weight-grad", "pipelined")
+INNERMOST = ("tp", "dp")
 OFFLOADS = ("none", "optimizer", "parameters", "activations")
 
 
@@ -28,6 +29,8 @@ class Plan:
     """Context-parallel ranks, each with its part of every sequence; they gather keys and values from each other in a ring."""
     zero: int = 0
     """ZeRO stage over dp x cp: 0 nothing sharded, 1 optimizer, 2 and gradients, 3 and parameters (FSDP)."""
+    innermost: str = "tp"
+    """Which ranks are neighbours, and so in one node as far as that has room: 'tp', as Megatron-LM lays them out, or 'dp' (with cp)."""
     hybrid: int = 0
     """With zero: shard over this many ranks and replicate over the rest (HSDP); 0: over all."""
     microbatch_size: int = 1
@@ -90,7 +93,7 @@ class Plan:
             _whole("seq", self.seq, 1)
         for field, choices in (
             ("recompute", RECOMPUTE), ("precision", PRECISIONS), ("attention", ATTENTIONS),
-            ("tp_overlap", TP_OVERLAPS), ("offload", OFFLOADS),
+            ("tp_overlap", TP_OVERLAPS), ("offload", OFFLOADS), ("innermost", INNERMOST),
         ):  # fmt: skip
             if getattr(self, field) not in choices:
                 raise InputError(f"{field} = {getattr(self, field)!r}: give one of {', '.join(choices)}")
@@ -165,7 +168,10 @@ class Plan:
         return [layers // stages + (1 <= stage <= layers % stages) for stage in range(stages)]
 
     def ranks(self):
-        """[(dp, cp, pp, tp) of each GPU]: tp is innermost, so that it stays within a node; then cp, dp and pp, as Megatron orders them."""
+        """[(dp, cp, pp, tp) of each GPU]: tp is innermost, so that it stays within a node; then cp, dp and pp, as Megatron orders them.
+        Where `innermost` is 'dp': cp, dp, tp and pp."""
+        if self.innermost == "dp":
+            return [(d, c, p, t) for p in range(self.pp) for t in range(self.tp) for d in range(self.dp) for c in range(self.cp)]
         return [(d, c, p, t) for p in range(self.pp) for d in range(self.dp) for c in range(self.cp) for t in range(self.tp)]
 
 

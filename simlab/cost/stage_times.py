@@ -54,7 +54,7 @@ class Parts(NamedTuple):
 class Groups:
     """The communicators that a GPU is in: how many ranks each has, and how many of them in its node.
 
-    Ranks are laid out with tp innermost, then cp, dp and pp, as Megatron-LM does.
+    Ranks are laid out with tp innermost, then cp, dp and pp, as Megatron-LM does; or as `Plan.innermost` says.
     """
 
     tp: Group
@@ -69,10 +69,11 @@ class Groups:
     @classmethod
     def of(cls, plan, cluster):
         """Those of `plan` on `cluster`."""
-        shards = plan.shards
+        shards, replicas = plan.shards, plan.dp * plan.cp
+        apart = plan.tp if plan.innermost == "tp" else 1
         return cls(
-            Group.of(plan.tp, 1, cluster), Group.of(plan.cp, plan.tp, cluster), Group.of(plan.dp * plan.cp, plan.tp, cluster),
-            Group.of(shards, plan.tp, cluster), Group.of(plan.dp * plan.cp // shards, plan.tp * shards, cluster),
+            Group.of(plan.tp, 1 if plan.innermost == "tp" else replicas, cluster), Group.of(plan.cp, apart, cluster),
+            Group.of(replicas, apart, cluster), Group.of(shards, apart, cluster), Group.of(replicas // shards, apart * shards, cluster),
         )  # fmt: skip
 
 
@@ -132,12 +133,18 @@ class StageCost:
         return self.slower * latency_s, self.slower * (p2p_s(self.message_bytes(), self.cluster, same_node=in_node) - latency_s)
 
     def reduce_s(self, parameters):
-        """Seconds of reducing the gradients of so many parameters (0 with ZeRO-3, which does it layer by layer, see `sharded_s`)."""
-        plan, size = self.plan, parameters * self.plan.gradient_bytes
+        """Seconds of reducing the gradients of so many parameters, bucket after bucket (the scattering is 0 with ZeRO-3, which does it
+        layer by layer, see `sharded_s`)."""
+        plan, buckets = self.plan, self.buckets(parameters * self.plan.gradient_bytes)
+        size = parameters * plan.gradient_bytes / buckets
         if plan.zero == 0:
-            return self.collective_s("all_reduce", size, self.groups.dp)
+            return buckets * self.collective_s("all_reduce", size, self.groups.dp)
         scatter_s = self.collective_s("reduce_scatter", size, self.groups.shard) if plan.zero < 3 else 0.0
-        return scatter_s + self.collective_s("all_reduce", size / plan.shards, self.groups.replicas)
+        return buckets * (scatter_s + self.collective_s("all_reduce", size / plan.shards, self.groups.replicas))
+
+    def buckets(self, size_bytes):
+        """In how many pieces of about `Plan.bucket_bytes` so many bytes are reduced or gathered: each pays its own latency."""
+        return max(1, round(size_bytes / self.plan.bucket_bytes))
 
     def sharded_s(self):
         """(gathering a layer's parameters before its forward, before its backward, scattering its gradients), s: what ZeRO-3 adds.
