@@ -94,7 +94,7 @@ def star_all_reduce(ranks, size_bytes):
 
 
 def all_reduce_rounds(algorithm, ranks, size_bytes, *, nodes=2):
-    """The rounds of the all-reduce called `algorithm`: a key of `ALL_REDUCE`, or 'hierarchical', with `ranks` divided into `nodes` nodes."""
+    """The rounds of the all-reduce `algorithm`: a key of `ALL_REDUCE`, or 'hierarchical', with `ranks` divided into `nodes` nodes."""
     if algorithm == "hierarchical":
         each, rest = divmod(len(ranks), nodes)
         if rest or not each:

@@ -1,5 +1,7 @@
 """Collectives replayed: what every rank holds after each round, from the rounds alone."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,7 +39,7 @@ def test_every_all_reduce_ends_with_every_rank_holding_the_full_sum_of_everythin
 def test_between_two_steps_only_what_was_sent_changes_and_what_stands_in_a_sum_was_held_by_somebody(case):
     name, ranks, nodes = case
     steps = replay(all_reduce_rounds(name, ranks, 1.0, nodes=nodes), ranks)
-    for before, after in zip(steps, steps[1:]):
+    for before, after in pairwise(steps):
         touched = {(t.destination, part) for t in after.transfers for part in t.parts}
         for rank, parts in after.held.items():
             for part, content in parts.items():
