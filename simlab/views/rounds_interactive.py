@@ -45,6 +45,8 @@ def figure(*, make=go.Figure, height_px=470):
         item = go.Scatter(meta=(row, CHOSEN), name=CHOSEN, legendgroup=CHOSEN, showlegend=row == 1, mode="markers", marker=ring)
         picture.add_trace(item, row=row, col=2)
     picture.update_xaxes(type="log", tickvals=SIZE_TICKS, ticktext=SIZE_LABELS, col=2)
+    picture.update_xaxes(showgrid=False, zeroline=False, col=1)
+    picture.update_yaxes(showgrid=False, zeroline=False, col=1)
     picture.update_yaxes(type="log", title_text="time, ms", row=1, col=2)
     picture.update_yaxes(title_text="busbw, GB/s", row=2, col=2)
     return picture
