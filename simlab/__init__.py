@@ -20,8 +20,9 @@ from simlab.analysis import (
 )  # fmt: skip
 from simlab.calibration import Calibration
 from simlab.cluster import Cluster, cluster_of_gpu, clusters, load_cluster
+from simlab.collectives import all_reduce_rounds, most_sent_bytes, replay
 from simlab.comparison import Comparison, compare
-from simlab.cost import Group, OpMemory, OpTimes, collective, collective_s, context_chunks, p2p_s, ring_work
+from simlab.cost import Group, OpMemory, OpTimes, all_reduce_curve, collective, collective_s, context_chunks, p2p_s, ring_work
 from simlab.engine import simulate
 from simlab.errors import DeadlockError, InputError, ProgramError, SimlabError
 from simlab.hardware import Fabric, Gpu, Link
@@ -42,7 +43,18 @@ from simlab.trace import MemoryPoint, Span, Trace
 from simlab.traffic import Traffic, crossing, traffic
 from simlab.training import Prediction, Waterfall, layer_trace, predict
 from simlab.validation import validate
-from simlab.views import layer_timeline, memory_bars, memory_picture, rank_cube, shares, streams, timeline, zero_picture
+from simlab.views import (
+    layer_timeline,
+    memory_bars,
+    memory_picture,
+    rank_cube,
+    rounds_picture,
+    shares,
+    streams,
+    streams_picture,
+    timeline,
+    zero_picture,
+)  # fmt: skip
 from simlab.what_if import WhatIf, faster_kernel, faster_link, other_gpu
 
 __version__ = "0.1.0"
@@ -50,11 +62,12 @@ __all__ = [
     "Breach", "Bubble", "Calibration", "Cluster", "Comparison", "DeadlockError", "Fabric", "Gap", "Gpu", "Group", "InputError",
     "Link", "MemoryPoint", "Model", "OffloadStep", "Op", "OpMemory", "OpTimes", "Plan", "Prediction", "Program", "ProgramError",
     "Puzzle", "SimlabError", "Span", "Stack", "Staleness", "StepMemory", "Trace", "Traffic", "Verdict", "Waterfall", "WhatIf",
-    "best_partition", "breaches", "bubble", "busy_s", "catalogue", "closed_bubble_s", "cluster_of_gpu", "clusters", "collective",
-    "collective_s", "compare", "context_chunks", "critical_path", "crossing", "data_parallel_memory", "even_partition",
-    "faster_kernel", "faster_link", "fewest_ranks", "gaps", "generate", "idle_s", "layer_timeline", "layer_trace", "load_cluster",
-    "load_model", "memory_bars", "memory_curve", "memory_picture", "memory_stack", "model_states", "most_parameters",
-    "offload_step", "other_gpu", "p2p_s", "peak_memory", "predict", "rank_cube", "ring_trace", "ring_work", "shares", "simulate",
-    "stage_work", "staleness", "steady_idle", "streams", "survey", "survey_table", "timeline", "traffic", "validate",
-    "validate_runs", "zero_curves", "zero_picture",
+    "all_reduce_curve", "all_reduce_rounds", "best_partition", "breaches", "bubble", "busy_s", "catalogue", "closed_bubble_s",
+    "cluster_of_gpu", "clusters", "collective", "collective_s", "compare", "context_chunks", "critical_path", "crossing",
+    "data_parallel_memory", "even_partition", "faster_kernel", "faster_link", "fewest_ranks", "gaps", "generate", "idle_s",
+    "layer_timeline", "layer_trace", "load_cluster", "load_model", "memory_bars", "memory_curve", "memory_picture", "memory_stack",
+    "model_states", "most_parameters", "most_sent_bytes", "offload_step", "other_gpu", "p2p_s", "peak_memory", "predict",
+    "rank_cube", "replay", "ring_trace", "ring_work", "rounds_picture", "shares", "simulate", "stage_work", "staleness",
+    "steady_idle", "streams", "streams_picture", "survey", "survey_table", "timeline", "traffic", "validate", "validate_runs",
+    "zero_curves", "zero_picture",
 ]  # fmt: skip

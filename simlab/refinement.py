@@ -120,6 +120,7 @@ class Refinement:
     def _build(self):
         self._make_groups()
         self.shared = {}  # (members, what): the task that all of them take part in
+        self.issued = {}  # (coordinate, op, layer): the task that gathers its parameters
         self.ended = {}  # (coordinate, op): the task that ends it
         self.arrived = {}  # (coordinate of the receiver, op): the task that brings its result
         self.reductions = []
@@ -187,12 +188,13 @@ class Refinement:
         seconds = self.sharded_s[0 if op.kind == "F" else 1]
         if not seconds or op.kind == "W":
             return ()
-        issued = [
-            self._collective(coordinate, op, "dp", f"layer {layer} gather", seconds, before if at or not index else ())
-            for index, layer in enumerate(layers[at : at + 1 + self.plan.prefetch])
-            if index == 0 or index == self.plan.prefetch or at == 0
-        ]
-        return (issued[0],)
+        ahead = self.plan.prefetch
+        for index, layer in enumerate(layers[at : at + 1 + ahead]):
+            if index == ahead or at == 0:  # the others were issued before earlier layers, and wait for nothing that came since
+                self.issued[coordinate, op, layer] = self._collective(
+                    coordinate, op, "dp", f"layer {layer} gather", seconds, before if at or not index else ()
+                )
+        return (self.issued[coordinate, op, layers[at]],)
 
     def _layer_reduced(self, coordinate, op, layer, before):
         """The reduction of a layer's gradients: with ZeRO-3 after each backward; what is left (all, or between replicas) after the last,

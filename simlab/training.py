@@ -361,7 +361,7 @@ def _reduced(cost, trace, parameters):
         if not total_s:
             ends[span.rank] = max(ends[span.rank], span.end_s)
             continue
-        buckets = max(1, round(parameters[stage] * plan.gradient_bytes / plan.bucket_bytes))
+        buckets = cost.buckets(parameters[stage] * plan.gradient_bytes)
         if plan.dp_overlap:
             first_s = span.start_s + (span.end_s - span.start_s) / buckets
             start_s = max(ends[span.rank], first_s)
@@ -385,9 +385,9 @@ def _before(cost, program, parameters, layers):
     for rank in range(plan.pp):
         mine = program.stages_of(rank)
         size = sum(parameters[stage] for stage in mine) * plan.element_bytes
-        total_s = cost.collective_s("all_gather", size, cost.groups.shard)
+        buckets = cost.buckets(size)
+        total_s = buckets * cost.collective_s("all_gather", size / buckets, cost.groups.shard)
         if plan.dp_overlap:
-            buckets = max(1, round(size / plan.bucket_bytes))
             room_s = sum(layers[stage] for stage in mine) * cost.layer.forward.total
             total_s = max(total_s / buckets, total_s - room_s)
         worst = max(worst, total_s)

@@ -1,10 +1,14 @@
 """Interactive lessons' parts: ipywidgets over the public API, no logic of their own."""
 
 from simlab.apps.cells import gib, ms, percent, say, table
+from simlab.apps.collectives import CollectiveExplorer
 from simlab.apps.memory import MemoryExplorer
 from simlab.apps.pipeline import PipelineExplorer
 from simlab.apps.plan import PlanExplorer
 from simlab.apps.puzzle import PuzzleBoard
 from simlab.apps.ring import RingExplorer
 
-__all__ = ["MemoryExplorer", "PipelineExplorer", "PlanExplorer", "PuzzleBoard", "RingExplorer", "gib", "ms", "percent", "say", "table"]
+__all__ = [
+    "CollectiveExplorer", "MemoryExplorer", "PipelineExplorer", "PlanExplorer", "PuzzleBoard", "RingExplorer", "gib", "ms",
+    "percent", "say", "table",
+]  # fmt: skip

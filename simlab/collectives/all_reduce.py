@@ -1,4 +1,4 @@
-"""All-reduce, four ways. S is each rank's buffer, in bytes; n the ranks."""
+"""All-reduce, five ways. S is each rank's buffer, in bytes; n the ranks."""
 
 from itertools import product
 
@@ -81,4 +81,28 @@ def hierarchical_all_reduce(nodes, size_bytes):
     return first + between + last
 
 
-ALL_REDUCE = {"ring": ring_all_reduce, "tree": tree_all_reduce, "halving-doubling": halving_doubling_all_reduce}
+def star_all_reduce(ranks, size_bytes):
+    """All send their buffer to the first rank, which adds them up and sends the sum to all: 2 rounds, (n-1) S through one port each way.
+
+    The way that "gather, then broadcast" describes. (torch's DataParallel does it on GPUs without NCCL; with it, the root's reduce and
+    broadcast are pipelined along a ring.)
+    """
+    root, *others = ranks
+    up = [Transfer(rank, root, size_bytes, (0,), True) for rank in others]
+    down = [Transfer(root, rank, size_bytes, (0,)) for rank in others]
+    return [up, down] if others else []
+
+
+def all_reduce_rounds(algorithm, ranks, size_bytes, *, nodes=2):
+    """The rounds of the all-reduce `algorithm`: a key of `ALL_REDUCE`, or 'hierarchical', with `ranks` divided into `nodes` nodes."""
+    if algorithm == "hierarchical":
+        each, rest = divmod(len(ranks), nodes)
+        if rest or not each:
+            raise InputError(f"{len(ranks)} ranks on {nodes} nodes: a hierarchical all-reduce needs as many in each, so give a multiple")
+        return hierarchical_all_reduce([list(ranks[at * each : (at + 1) * each]) for at in range(nodes)], size_bytes)
+    if algorithm not in ALL_REDUCE:
+        raise InputError(f"no all-reduce {algorithm!r}; there is {', '.join((*ALL_REDUCE, 'hierarchical'))}")
+    return ALL_REDUCE[algorithm](ranks, size_bytes)
+
+
+ALL_REDUCE = {"ring": ring_all_reduce, "tree": tree_all_reduce, "halving-doubling": halving_doubling_all_reduce, "star": star_all_reduce}

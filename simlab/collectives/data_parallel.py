@@ -35,7 +35,7 @@ def zero_calls(parameters, zero, *, microbatches=1, parameter_bytes=2, gradient_
     return [reduced, gathered]
 
 
-def most_sent_bytes(calls, ranks):
+def most_sent_by_calls(calls, ranks):
     """Bytes that the busiest of `ranks` ranks sends, counted transfer by transfer in the collectives' rings."""
     sent = [0.0] * ranks
     for call in calls:

@@ -161,12 +161,18 @@ class StageCost:
         return self.slower * latency_s, self.slower * (p2p_s(self.message_bytes(), self.cluster, same_node=in_node) - latency_s)
 
     def reduce_s(self, parameters):
-        """Seconds of reducing the gradients of so many parameters (0 with ZeRO-3, which does it layer by layer, see `sharded_s`)."""
-        plan, size = self.plan, parameters * self.plan.gradient_bytes
+        """Seconds of reducing the gradients of so many parameters, bucket after bucket (the scattering is 0 with ZeRO-3, which does it
+        layer by layer, see `sharded_s`)."""
+        plan, buckets = self.plan, self.buckets(parameters * self.plan.gradient_bytes)
+        size = parameters * plan.gradient_bytes / buckets
         if plan.zero == 0:
-            return self.collective_s("all_reduce", size, self.groups.dp)
+            return buckets * self.collective_s("all_reduce", size, self.groups.dp)
         scatter_s = self.collective_s("reduce_scatter", size, self.groups.shard) if plan.zero < 3 else 0.0
-        return scatter_s + self.collective_s("all_reduce", size / plan.shards, self.groups.replicas)
+        return buckets * (scatter_s + self.collective_s("all_reduce", size / plan.shards, self.groups.replicas))
+
+    def buckets(self, size_bytes):
+        """In how many pieces of about `Plan.bucket_bytes` so many bytes are reduced or gathered: each pays its own latency."""
+        return max(1, round(size_bytes / self.plan.bucket_bytes))
 
     def tied_head_bytes(self):
         """Of the gradient that a tied head and the embedding, copies of each other on the last and the first rank, sum up; 0 without."""

@@ -72,6 +72,7 @@ class _Flows:
         self.rates = {}
         self.updated_s = 0.0
         self.alarm = 0
+        self.late = False  # whether something has begun whose rate is not worked out yet
 
     def start(self, transfer, arrived):
         """Begin `transfer`; the event `arrived` happens when its last byte is there."""
@@ -81,7 +82,9 @@ class _Flows:
         self._advance()
         latency_s = sum(self.network.links[name].latency_s for name in route)
         self.active[arrived] = [transfer.size_bytes, route, latency_s]
-        self._share()
+        if not self.late:  # once for all that begin at this moment
+            self.late = True
+            self.env.timeout(0).callbacks.append(lambda _: self._share())
 
     def _advance(self):
         passed_s = self.env.now - self.updated_s
@@ -90,6 +93,7 @@ class _Flows:
         self.updated_s = self.env.now
 
     def _share(self):
+        self.late = False
         self.rates = max_min_rates({event: flow[1] for event, flow in self.active.items()}, self.network.links)
         self.alarm += 1
         if self.active:
@@ -98,6 +102,9 @@ class _Flows:
 
     def _on_alarm(self, alarm):
         if alarm.value != self.alarm:
+            return
+        if self.late:
+            self._share()
             return
         finishing = min(_seconds(left, self.rates[event]) for event, (left, _, _) in self.active.items())
         done = [event for event, (left, _, _) in self.active.items() if _seconds(left, self.rates[event]) <= finishing * (1 + 1e-12)]

@@ -96,6 +96,30 @@ def zero_picture(ranks, curves, **options):
     return _still("memory_still", "zero_figure")(list(ranks), curves, **options)
 
 
+def rounds_picture(steps, **options):
+    """A still picture (matplotlib) of a collective's replayed `Step`s: a panel each, ranks down, parts of the buffer across.
+
+    options: columns: panels beside each other; width_in: width of the picture, inches.
+    """
+    try:
+        from simlab.views.rounds_still import rounds_figure
+    except ImportError as error:
+        raise MissingLibrary(f"a picture needs {error.name}: pip install {error.name}") from error
+    return rounds_figure(list(steps), **options)
+
+
+def streams_picture(traces, **options):
+    """A still picture (matplotlib) of one layer-by-layer trace, or of several on one time axis: the streams of one rank, a row each.
+
+    options: rank; titles: a text per trace; streams: which to show; until_s: where the axis ends; width_in.
+    """
+    try:
+        from simlab.views.streams_still import streams_figure
+    except ImportError as error:
+        raise MissingLibrary(f"a picture needs {error.name}: pip install {error.name}") from error
+    return streams_figure(traces if isinstance(traces, (list, tuple)) else [traces], **options)
+
+
 def _still(module, name):
     try:
         return getattr(import_module(f"simlab.views.{module}"), name)

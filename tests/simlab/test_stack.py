@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import simlab as sl
 from simlab.analysis import trace_stack
 from simlab.analysis.stack import GROUPS
-from simlab.collectives import most_sent_bytes, zero_calls
+from simlab.collectives import most_sent_by_calls, zero_calls
 from simlab.errors import InputError
 from simlab.memory import CATEGORIES
 
@@ -88,13 +88,13 @@ def test_the_fewest_ranks_fit_and_one_fewer_does_not(parameters, memory_bytes, z
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_stages_1_and_2_send_as_much_as_plain_data_parallelism_and_stage_3_half_as_much_again(ranks):
     share = 2 * (ranks - 1) / ranks  # bytes per 16-bit parameter and collective
-    sent = [most_sent_bytes(zero_calls(1e6, zero), ranks) for zero in range(4)]
+    sent = [most_sent_by_calls(zero_calls(1e6, zero), ranks) for zero in range(4)]
     assert sent == pytest.approx([2 * share * 1e6, 2 * share * 1e6, 2 * share * 1e6, 3 * share * 1e6])
 
 
 @pytest.mark.parametrize("microbatches", [1, 4, 16])
 def test_with_more_microbatches_stages_2_and_3_send_more(microbatches):
-    volumes = [most_sent_bytes(zero_calls(1e6, zero, microbatches=microbatches), 4) / 1.5e6 for zero in range(4)]
+    volumes = [most_sent_by_calls(zero_calls(1e6, zero, microbatches=microbatches), 4) / 1.5e6 for zero in range(4)]
     assert volumes == pytest.approx([2, 2, 1 + microbatches, 3 * microbatches])
     assert fsum(call.count for call in zero_calls(1.0, 3, microbatches=microbatches)) == 3 * microbatches
 

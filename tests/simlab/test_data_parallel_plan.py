@@ -1,0 +1,72 @@
+"""What a plan's data-parallel choices do to a step: buckets, prefetch, which ranks are neighbours."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import simlab as sl
+from simlab.cost.stage_times import Groups, StageCost
+
+MODEL = replace(sl.load_model("llama-2-7b"), layers=4)
+A100 = sl.load_cluster("dgx-a100", nodes=4)
+MB = 2**20
+
+
+def cost(**fields):
+    return StageCost(MODEL, sl.Plan(dp=32, **fields), A100)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2])
+def test_each_bucket_pays_its_own_latency(zero):
+    parameters = 25 * MB  # 100 MiB of fp32 gradients
+    one, many = cost(zero=zero, bucket_bytes=100 * MB), cost(zero=zero, bucket_bytes=MB)
+    kind = "all_reduce" if zero == 0 else "reduce_scatter"
+    piece_s = one.slower * sl.collective_s(kind, MB, one.groups.dp, A100)
+    assert many.reduce_s(parameters) == pytest.approx(100 * piece_s)
+    assert many.reduce_s(parameters) > 2 * one.reduce_s(parameters)
+    assert (one.buckets(1), many.buckets(100 * MB)) == (1, 100)
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_too_small_buckets_and_too_large_ones_both_expose_more(zero):
+    exposed = [sl.predict(MODEL, sl.Plan(dp=32, zero=zero, bucket_bytes=size), A100).exposed_s["dp"] for size in (MB // 4, 50 * MB, 10**10)]
+    assert exposed[1] < exposed[0] and exposed[1] < exposed[2]
+
+
+def test_groups_follow_the_order_of_ranks():
+    plan = sl.Plan(dp=4, tp=8)
+    groups = Groups.of(plan, A100)
+    assert (groups.tp, groups.dp) == (sl.Group(8, 8), sl.Group(4, 1))
+    groups = Groups.of(replace(plan, order="cp-dp-tp-pp"), A100)
+    assert (groups.tp, groups.dp) == (sl.Group(8, 2), sl.Group(4, 4))
+
+
+def spans(prefetch, stream, collapsed=True):
+    trace = sl.layer_trace(MODEL, sl.Plan(dp=32, zero=3, prefetch=prefetch), A100, collapsed=collapsed)
+    return {span.op: span for span in trace.spans if span.stream == stream and span.rank == 0}
+
+
+@pytest.mark.parametrize("collapsed", [True, False])
+def test_prefetched_parameters_are_gathered_while_the_layer_before_computes(collapsed):
+    gathers, computes = spans(1, "dp", collapsed), spans(1, "compute", collapsed)
+    for layer in (1, 2, 3):
+        gather, before = gathers[f"0F0 layer {layer} gather"], computes[f"0F0 layer {layer - 1}"]
+        assert gather.start_s < before.end_s and gather.end_s <= computes[f"0F0 layer {layer}"].start_s + 1e-12
+        assert computes[f"0F0 layer {layer}"].start_s == pytest.approx(before.end_s), "what is gathered in time exposes nothing"
+
+
+def test_without_prefetch_every_layer_waits_for_its_gathering():
+    gathers, computes = spans(0, "dp"), spans(0, "compute")
+    for layer in (1, 2, 3):
+        assert gathers[f"0F0 layer {layer} gather"].start_s >= computes[f"0F0 layer {layer - 1}"].end_s
+        assert computes[f"0F0 layer {layer}"].start_s == pytest.approx(gathers[f"0F0 layer {layer} gather"].end_s)
+
+
+@given(st.floats(0.5, 64))
+def test_more_prefetch_is_never_slower(narrower):
+    slow = replace(A100, inter=replace(A100.inter, bandwidth_bytes_per_s=A100.inter.bandwidth_bytes_per_s / narrower))
+    steps = [sl.layer_trace(MODEL, sl.Plan(dp=32, zero=3, prefetch=k), slow).step_s for k in (0, 1, 2, 3)]
+    assert all(late <= early * (1 + 1e-9) for early, late in pairwise(steps))
