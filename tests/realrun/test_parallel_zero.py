@@ -356,7 +356,8 @@ def test_states_are_those_of_the_zero_paper(answers, stage):
 
 
 @pytest.mark.parametrize("sizes", ["even", "uneven"])
-def test_zero_3_has_the_weights_of_fsdp2_after_twenty_clipped_steps(answers, sizes):
+def test_zero_3_has_the_weights_of_fsdp2_after_clipped_steps(answers, sizes):
+    """Twenty of them, with uneven sizes five."""
     for answer in answers:
         found = answer["fsdp2"][sizes]
         assert found["weights"] <= LIMIT and found["norms"] <= LIMIT
@@ -382,8 +383,8 @@ def test_bf16_with_fp32_shards_is_fsdp2s_mixed_precision(answers):
     for answer in answers:
         found = answer["bf16"]
         assert found["ours"]["sent"] == found["torch"]["sent"]
-        assert found["ours"]["losses"] == pytest.approx(found["torch"]["losses"], rel=2e-3)
-        assert found["weights"] <= 0.01
+        assert found["ours"]["losses"] == pytest.approx(found["torch"]["losses"], rel=1e-4)
+        assert found["weights"] <= 1e-3
 
 
 # gathering --------------------------------------------------------------------------------------------------
