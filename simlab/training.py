@@ -244,7 +244,7 @@ def layer_trace(model, plan, cluster, *, collapsed=True):
         if task.stream.startswith("pp"):
             source, destination = task.ranks
             spans.append(Span(source, SEND, task.op, start_s, end_s, int(task.size_bytes), destination))
-        else:
+        elif task.seconds > 0:  # the others only keep order
             name = f"{task.op} {task.name}".strip()
             spans.extend(Span(rank, task.stream, name, start_s, end_s, int(task.size_bytes)) for rank in task.ranks)
     metadata = {"name": f"{model.name}, layer by layer", "source": "simulated", "ranks": refinement.ranks, "level": "layers"}

@@ -21,8 +21,8 @@ ROOT = Path(__file__).parent.parent
 PATHS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LESSON = ROOT / "notebooks" / "01_pipeline_bubbles.ipynb"
 PICTURES = {
-    "01_pipeline_bubbles.ipynb": 7, "02_schedule_zoo.ipynb": 7, "03_memory_and_zero.ipynb": 10, "05_tensor_and_context.ipynb": 7,
-    "06_3d_parallel.ipynb": 11,
+    "01_pipeline_bubbles.ipynb": 7, "02_schedule_zoo.ipynb": 7, "03_memory_and_zero.ipynb": 10, "04_collectives_and_dp.ipynb": 11,
+    "05_tensor_and_context.ipynb": 7, "06_3d_parallel.ipynb": 11,
 }  # fmt: skip
 HIDE_TORCH = """
 import sys
@@ -184,6 +184,37 @@ def test_exercise_of_lesson_5_takes_every_balanced_deal_and_says_what_is_wrong_w
 def test_exercise_names_what_is_wrong_with_an_attempt(change, message):
     assert change[0] in solution()
     assert message in verdict_on(solution().replace(*change))
+
+
+# lesson 4's exercise --------------------------------------------------------------------------------------------
+
+COLLECTIVES = ROOT / "notebooks" / "04_collectives_and_dp.ipynb"
+
+
+def verdict_on_rounds(attempt):
+    """What lesson 4's check prints on the function in `attempt`."""
+    printed = io.StringIO()
+    names = {"sl": sl}
+    with redirect_stdout(printed):
+        exec(tagged(COLLECTIVES, "exercise") + "\n" + attempt + "\n" + tagged(COLLECTIVES, "exercise-check"), names)
+    return printed.getvalue().strip()
+
+
+def test_lesson_4s_exercise_as_committed_is_unsolved_and_its_solution_solves_it():
+    text = "".join("".join(cell["source"]) for cell in read(COLLECTIVES)["cells"] if cell["cell_type"] == "markdown")
+    attempt = re.search(r"<summary>Solution · 答案</summary>\s*```python\n(.+?)```", text, re.DOTALL)[1]
+    assert "hint 2" in verdict_on_rounds("")
+    assert verdict_on_rounds(attempt) == "Solved."
+    assert "hint 1" in verdict_on_rounds(attempt.replace("distance *= 2", "distance += 1"))
+    ring = "recursive_doubling = lambda ranks, size: sl.all_reduce_rounds('ring', ranks, size)"
+    assert verdict_on_rounds(ring) == "right, but in 14 rounds; 3 are enough (hint 3)"
+
+
+@pytest.mark.parametrize("identifier", ["b03", "w03", "t1", "w06", "d08", "d10", "d23"])
+def test_each_question_of_lesson_4_keeps_a_prediction_and_compares_it(identifier):
+    sources = ["".join(cell["source"]) for cell in code_cells(COLLECTIVES)]
+    kept = next(at for at, source in enumerate(sources) if source.startswith(f"my_{identifier} = "))
+    assert any(f"my_{identifier}" in source and "You said" in source for source in sources[kept + 1 :])
 
 
 # what the lesson says ------------------------------------------------------------------------------------------
