@@ -43,18 +43,7 @@ from simlab.trace import MemoryPoint, Span, Trace
 from simlab.traffic import Traffic, crossing, traffic
 from simlab.training import Prediction, Waterfall, layer_trace, predict
 from simlab.validation import validate
-from simlab.views import (
-    layer_timeline,
-    memory_bars,
-    memory_picture,
-    rank_cube,
-    rounds_picture,
-    shares,
-    streams,
-    streams_picture,
-    timeline,
-    zero_picture,
-)  # fmt: skip
+from simlab.views import layer_timeline, memory_bars, memory_picture, rank_cube, rounds_picture, shares, timeline, zero_picture
 from simlab.what_if import WhatIf, faster_kernel, faster_link, other_gpu
 
 __version__ = "0.1.0"
@@ -68,6 +57,5 @@ __all__ = [
     "layer_timeline", "layer_trace", "load_cluster", "load_model", "memory_bars", "memory_curve", "memory_picture", "memory_stack",
     "model_states", "most_parameters", "most_sent_bytes", "offload_step", "other_gpu", "p2p_s", "peak_memory", "predict",
     "rank_cube", "replay", "ring_trace", "ring_work", "rounds_picture", "shares", "simulate", "stage_work", "staleness",
-    "steady_idle", "streams", "streams_picture", "survey", "survey_table", "timeline", "traffic", "validate", "validate_runs",
-    "zero_curves", "zero_picture",
+    "steady_idle", "survey", "survey_table", "timeline", "traffic", "validate", "validate_runs", "zero_curves", "zero_picture",
 ]  # fmt: skip

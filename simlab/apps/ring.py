@@ -39,7 +39,7 @@ class RingExplorer(widgets.VBox):
         times = f"contiguous {seconds_text(contiguous.step_s)}, zigzag {seconds_text(zigzag.step_s)}"
         ratio = contiguous.step_s / zigzag.step_s
         self.verdict.value = f"<b>{html.escape(times)}: {ratio:.2f} times as long</b>"
-        self.picture.value = sl.streams(traces)._repr_png_()
+        self.picture.value = sl.layer_timeline(traces)._repr_png_()
 
     def _repr_mimebundle_(self, **kwargs):
         """The widget, and the last picture for where no widget can live."""

@@ -51,21 +51,15 @@ def quick_renderer(traces):
     return "plotly" if sum(len(trace.compute()) for trace in traces) <= MOST_PLOTLY_BOXES else "canvas"
 
 
-def streams(traces, **options):
-    """A matplotlib Figure of layer-by-layer traces: a row for each stream of each rank. options: see `simlab.views.stream_rows.figure`."""
+def layer_timeline(traces, **options):
+    """A picture of a trace, or of several under each other, with streams (compute, tp, cp, dp, send) as rows of each rank.
+
+    options: captions, window, ranks, streams, only: see `simlab.views.plan_still.streams_figure`.
+    """
     traces = traces if isinstance(traces, (list, tuple)) else [traces]
     if not traces:
         raise InputError("no trace to draw: give at least one")
-    try:
-        from simlab.views.stream_rows import figure
-    except ImportError as error:
-        raise MissingLibrary(f"a picture needs {error.name}: pip install {error.name}") from error
-    return figure(traces, **options)
-
-
-def layer_timeline(trace, **options):
-    """A picture of a trace with its streams (compute, tp, cp, dp, send) as rows of each rank; see `plan_still.streams_figure`."""
-    return _still("plan_still", "streams_figure")(trace, **options)
+    return _still("plan_still", "streams_figure")(traces, **options)
 
 
 def rank_cube(plans, gpus_per_node, **options):
@@ -106,18 +100,6 @@ def rounds_picture(steps, **options):
     except ImportError as error:
         raise MissingLibrary(f"a picture needs {error.name}: pip install {error.name}") from error
     return rounds_figure(list(steps), **options)
-
-
-def streams_picture(traces, **options):
-    """A still picture (matplotlib) of one layer-by-layer trace, or of several on one time axis: the streams of one rank, a row each.
-
-    options: rank; titles: a text per trace; streams: which to show; until_s: where the axis ends; width_in.
-    """
-    try:
-        from simlab.views.streams_still import streams_figure
-    except ImportError as error:
-        raise MissingLibrary(f"a picture needs {error.name}: pip install {error.name}") from error
-    return streams_figure(traces if isinstance(traces, (list, tuple)) else [traces], **options)
 
 
 def _still(module, name):

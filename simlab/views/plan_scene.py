@@ -47,15 +47,18 @@ class StreamScene(NamedTuple):
     merged: bool  # whether a box may stand for several
 
 
-def stream_scene(trace, *, window=None, ranks=None):
+def stream_scene(trace, *, window=None, ranks=None, streams=STREAMS, only=""):
     """The `StreamScene` of `trace` within `window` (start, end) in s: all of it unless given. ranks: those to show; None: all.
+
+    only: show what belongs to the op, or the part of one, whose name begins so: '0F0 layer 1'.
 
     There is a row for each stream that is used meanwhile, on every rank alike. Where that were more than `MOST_BOXES` boxes, neighbours
     with the smallest gaps become one, first those of one kind.
     """
-    start_s, end_s = window or (min((s.start_s for s in trace.spans), default=0.0), max((s.end_s for s in trace.spans), default=0.0))
+    spans = [span for span in trace.spans if span.op.startswith(only) and _stream(span) in streams and span.end_s > span.start_s]
+    start_s, end_s = window or (min((s.start_s for s in spans), default=0.0), max((s.end_s for s in spans), default=0.0))
     ranks = range(trace.ranks) if ranks is None else ranks
-    inside = [span for span in trace.spans if span.end_s > start_s and span.start_s < end_s and span.end_s > span.start_s]
+    inside = [span for span in spans if span.end_s > start_s and span.start_s < end_s]
     used = {_stream(span) for span in inside if span.rank in ranks}
     rows = [(rank, stream) for rank in ranks for stream in STREAMS if stream in used]
     number = {row: at for at, row in enumerate(rows)}
@@ -78,8 +81,11 @@ def _stream(span):
 
 
 def _kind(span):
-    """'F' of a compute span '2F0 layer 3'; a stream's own name otherwise."""
-    return (span.op.lstrip("0123456789") or "F")[0] if span.stream == "compute" else span.stream
+    """'F' of a compute span '2F0 layer 3' and of what is no op; a stream's own name otherwise."""
+    if span.stream != "compute":
+        return span.stream
+    letter = span.op.lstrip("0123456789")[:1]
+    return letter if letter in COLOURS else "F"
 
 
 def _merged(boxes, gap_s, *, alike):

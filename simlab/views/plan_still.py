@@ -1,10 +1,12 @@
 """Still pictures of plans with matplotlib."""
 
+import re
+
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.patches import Patch
 
 from simlab.errors import InputError
-from simlab.units import GIB, MS
+from simlab.units import GIB, MS, seconds_text
 from simlab.views.plan_scene import (
     ALL_COLOURS,
     ALL_MEANING,
@@ -22,17 +24,34 @@ LABEL_ROOM = 0.006  # of the time axis that a letter takes
 EDGE = {"edgecolor": "black", "linewidth": 0.4}
 
 
-def streams_figure(trace, *, window=None, ranks=None, width_in=12.0, caption=None):
-    """A Figure of a trace's streams, a row each, within `window` (start, end) in s; see `stream_scene`."""
-    view = stream_scene(trace, window=window, ranks=ranks)
-    picture = Picture(figsize=(width_in, 1.2 + 0.2 * len(view.rows)), layout="constrained", dpi=110)
-    axes = picture.subplots()
-    draw_streams(axes, view)
-    axes.set_title(caption or view.title, loc="left", fontsize=10)
-    kinds = [kind for kind in ALL_COLOURS if any(box.kind == kind for box in view.boxes)]
+def streams_figure(traces, *, captions=None, width_in=12.0, **shown):
+    """A Figure of the streams of each of `traces`, a row each, on one time axis; several begin at 0 there.
+
+    captions: a text for each trace (or the text of the only one), in place of its name.
+    shown:    window, ranks, streams, only: see `stream_scene`.
+    """
+    several = len(traces) > 1
+    views = [stream_scene(trace, **shown) for trace in traces]
+    captions = [captions] if isinstance(captions, str) else captions
+    heights = [0.9 + 0.2 * len(view.rows) for view in views]
+    picture = Picture(figsize=(width_in, 0.5 + sum(heights)), layout="constrained", dpi=110)
+    panels = picture.subplots(len(views), 1, squeeze=False, sharex=several, height_ratios=heights)[:, 0]
+    for number, (view, axes) in enumerate(zip(views, panels)):
+        draw_streams(axes, _from_zero(view) if several else view)
+        lasts = f": {seconds_text(view.end_s - view.start_s)}" if several else ""
+        axes.set_title(f"{captions[number]}{lasts}" if captions else view.title, loc="left", fontsize=10)
+        axes.set_xlabel("time, ms" if axes is panels[-1] else "")
+    if several:
+        panels[0].set_xlim(0, max(view.end_s - view.start_s for view in views) / MS)
+    kinds = [kind for kind in ALL_COLOURS if any(box.kind == kind for view in views for box in view.boxes)]
     handles = [Patch(facecolor=ALL_COLOURS[kind], label=ALL_MEANING[kind], **EDGE) for kind in kinds]
     picture.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False, fontsize=8)
     return picture
+
+
+def _from_zero(view):
+    boxes = [box._replace(start_s=box.start_s - view.start_s, end_s=box.end_s - view.start_s) for box in view.boxes]
+    return view._replace(boxes=boxes, start_s=0.0, end_s=view.end_s - view.start_s)
 
 
 def draw_streams(axes, view):
@@ -44,8 +63,11 @@ def draw_streams(axes, view):
         polygons = [_rectangle(box, heights[box.row]) for box in view.boxes if box.kind == kind]
         axes.add_collection(PolyCollection(polygons, facecolors=colour, edgecolors="black" if few else colour, linewidths=0.4))
     for box in view.boxes:
+        room = (box.end_s - box.start_s) / (LABEL_ROOM * (view.end_s - view.start_s))  # in letters
         label = box.text.partition(" ")[2] or box.text
-        if box.end_s - box.start_s > LABEL_ROOM * len(label) * (view.end_s - view.start_s) and "…" not in label:
+        if len(label) > room and (layer := re.match(r"layer (\d+)", label)):
+            label = layer[1]
+        if len(label) < room and "…" not in label:
             middle = (max(box.start_s, view.start_s) + min(box.end_s, view.end_s)) / 2 / MS
             axes.text(middle, heights[box.row], label, ha="center", va="center", fontsize=7, clip_on=True)
     axes.set_xlim(view.start_s / MS, view.end_s / MS)

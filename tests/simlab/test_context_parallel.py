@@ -10,6 +10,7 @@ from simlab.collectives import all_to_all
 from simlab.cost.context import busiest_share
 from simlab.cost.kernels import Attention, Communication, layer_kernels
 from simlab.cost.stage_times import StageCost
+from simlab.views.plan_scene import stream_scene
 
 MODEL = sl.load_model("llama-3-8b")
 SEQ = 131_072
@@ -157,12 +158,12 @@ def test_a_ring_is_asked_of_a_plan_that_has_one():
             sl.ring_trace(MODEL, plan, sl.load_cluster("dgx-h100"))
 
 
-def test_picture_of_streams_has_a_row_for_each_stream_and_a_box_for_each_span():
+def test_a_ring_has_a_row_for_each_stream_and_a_box_for_each_span():
     trace = sl.ring_trace(MODEL, sl.Plan(cp=4, cp_layout="contiguous", seq=SEQ), sl.load_cluster("dgx-h100"))
-    (axes,) = sl.streams(trace).axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == [f"rank {r}  {s}" for r in range(4) for s in ("compute", "cp")]
-    assert len(axes.collections) == len(trace.spans)
-    first = sl.streams([trace, trace], only="step 0", shown=("compute",), names=["a", "b"]).axes
-    assert [len(a.collections) for a in first] == [4, 4] and first[0].get_title(loc="left").startswith("a: ")
+    view = stream_scene(trace)
+    assert view.rows == [(rank, stream) for rank in range(4) for stream in ("compute", "cp")]
+    assert len(view.boxes) == len(trace.spans)
+    first = sl.layer_timeline([trace, trace], only="step 0", streams=("compute",), captions=["a", "b"]).axes
+    assert len(first) == 2 and first[0].get_title(loc="left").startswith("a: ")
     with pytest.raises(sl.InputError, match="no trace"):
-        sl.streams([])
+        sl.layer_timeline([])

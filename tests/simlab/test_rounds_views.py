@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from matplotlib.collections import PolyCollection
 from matplotlib.patches import Rectangle
 
 import simlab as sl
+from simlab.views.plan_scene import stream_scene
 from simlab.views.rounds import curves, grid, sends
 
 STEPS = sl.replay(sl.all_reduce_rounds("ring", range(4), 4.0), range(4))
@@ -50,9 +50,8 @@ def test_a_picture_has_a_panel_for_each_step_and_an_outline_for_each_arrival():
 def test_streams_are_drawn_with_a_box_for_each_span_that_lasts(streams):
     model = replace(sl.load_model("llama-2-7b"), layers=3)
     trace = sl.layer_trace(model, sl.Plan(dp=16, zero=3), sl.load_cluster("dgx-a100", nodes=2))
-    picture = sl.streams_picture(trace, streams=streams, titles=["three layers"])
-    (axes,) = picture.axes
-    boxes = [item for item in axes.collections if isinstance(item, PolyCollection)]
-    assert len(boxes) == sum(span.stream in streams and span.end_s > span.start_s for span in trace.spans)
-    assert [label.get_text() for label in axes.get_yticklabels()] == list(streams)
-    assert axes.get_title(loc="left").startswith("three layers: ")
+    view = stream_scene(trace, streams=streams)
+    assert len(view.boxes) == sum(span.stream in streams and span.end_s > span.start_s for span in trace.spans)
+    assert [stream for _, stream in view.rows] == list(streams)
+    (axes,) = sl.layer_timeline(trace, streams=streams, captions="three layers").axes
+    assert axes.get_title(loc="left") == "three layers"
