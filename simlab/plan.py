@@ -69,8 +69,9 @@ class Plan:
     tp_overlap: str = "weight-grad"
     """'none'; 'weight-grad': the backward's communication beside the weight gradient; 'pipelined': all of it, in pieces, beside its
     matrix product."""
-    bucket_bytes: int = 100 * 2**20
-    """Gradients are reduced in pieces of this many bytes."""
+    bucket_bytes: int | None = None
+    """Gradients are reduced, and sharded parameters gathered, in pieces of this many bytes. None: of as many numbers as in Megatron-LM,
+    40 million, and a million times dp x cp where that is more: else a ring's latency would be paid too often."""
     gradient_bytes: int | None = None
     """Bytes of a gradient when it is reduced; None: as the parameters in fp16, else 4."""
     prefetch: int = 1
@@ -99,13 +100,13 @@ class Plan:
             raise InputError(
                 f"chunks = {self.chunks!r}: {self.schedule} has {own}, without a choice; leave it out, or take one of {', '.join(CHUNKED)}"
             )
-        for field in ("dp", "tp", "pp", "cp", "microbatch_size", "microbatches", "chunks", "bucket_bytes"):
+        for field in ("dp", "tp", "pp", "cp", "microbatch_size", "microbatches", "chunks"):
             _whole(field, getattr(self, field), 1)
         for field in ("hybrid", "prefetch"):
             _whole(field, getattr(self, field), 0)
         if isinstance(self.zero, bool) or self.zero not in (0, 1, 2, 3):
             raise InputError(f"zero = {self.zero!r}: give 0 (none), 1, 2 or 3")
-        for field in ("seq", "gradient_bytes"):
+        for field in ("seq", "gradient_bytes", "bucket_bytes"):
             if getattr(self, field) is not None:
                 _whole(field, getattr(self, field), 1)
         for field in ("sequence_parallel", "fused", "dropout", "dp_overlap", "reshard", "uneven"):
@@ -132,6 +133,8 @@ class Plan:
             object.__setattr__(self, "dropout", self.attention == "unfused")
         if self.gradient_bytes is None:
             object.__setattr__(self, "gradient_bytes", 2 if self.precision == "fp16" else 4)
+        if self.bucket_bytes is None:
+            object.__setattr__(self, "bucket_bytes", self.gradient_bytes * max(40_000_000, 1_000_000 * self.dp * self.cp))
 
     @property
     def gpus(self):

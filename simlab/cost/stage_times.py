@@ -163,16 +163,17 @@ class StageCost:
     def reduce_s(self, parameters):
         """Seconds of reducing the gradients of so many parameters, bucket after bucket (the scattering is 0 with ZeRO-3, which does it
         layer by layer, see `sharded_s`)."""
-        plan, buckets = self.plan, self.buckets(parameters * self.plan.gradient_bytes)
+        plan, buckets = self.plan, self.buckets(parameters)
         size = parameters * plan.gradient_bytes / buckets
         if plan.zero == 0:
             return buckets * self.collective_s("all_reduce", size, self.groups.dp)
         scatter_s = self.collective_s("reduce_scatter", size, self.groups.shard) if plan.zero < 3 else 0.0
         return buckets * (scatter_s + self.collective_s("all_reduce", size / plan.shards, self.groups.replicas))
 
-    def buckets(self, size_bytes):
-        """In how many pieces of about `Plan.bucket_bytes` so many bytes are reduced or gathered: each pays its own latency."""
-        return max(1, round(size_bytes / self.plan.bucket_bytes))
+    def buckets(self, parameters):
+        """In how many pieces, of about `Plan.bucket_bytes` of gradients, so many parameters are reduced or gathered: each pays its own
+        latency."""
+        return max(1, round(parameters * self.plan.gradient_bytes / self.plan.bucket_bytes))
 
     def tied_head_bytes(self):
         """Of the gradient that a tied head and the embedding, copies of each other on the last and the first rank, sum up; 0 without."""

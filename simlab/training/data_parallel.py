@@ -101,7 +101,7 @@ def reduced(cost, trace, parameters):
         if not total_s:
             ends[span.rank] = max(ends[span.rank], span.end_s)
             continue
-        buckets = cost.buckets(parameters[stage] * plan.gradient_bytes)
+        buckets = cost.buckets(parameters[stage])
         if plan.dp_overlap:
             first_s = span.start_s + (span.end_s - span.start_s) / buckets
             start_s = max(ends[span.rank], first_s)
@@ -116,21 +116,30 @@ def reduced(cost, trace, parameters):
     return ends
 
 
-def before(cost, program, parameters, layers):
-    """Exposed seconds of gathering the parameters that ZeRO-1 and 2 updated in shards: next to the first forwards, as far as those last."""
+def before(cost, program, parameters, layers, trace):
+    """Exposed seconds of gathering the parameters that ZeRO-1 and 2 updated in shards, at the step's begin.
+
+    A rank gathers its stages in the order of their first forwards, which `trace` has without it. A forward begins with the first bucket
+    and ends no earlier than the last one; later ranks have time until the pipeline reaches them. All wait for the worst.
+    """
     plan = cost.plan
     if plan.zero not in (1, 2) or plan.shards == 1:
         return 0.0
+    starts = {}
+    for span in trace.compute():
+        stage, is_forward, _ = span.op.partition("F")
+        if is_forward:
+            starts[int(stage)] = min(span.start_s, starts.get(int(stage), span.start_s))
     worst = 0.0
     for rank in range(plan.pp):
-        mine = program.stages_of(rank)
-        size = sum(parameters[stage] for stage in mine) * plan.element_bytes
-        buckets = cost.buckets(size)
-        total_s = buckets * cost.collective_s("all_gather", size / buckets, cost.groups.shard)
-        if plan.dp_overlap:
-            room_s = sum(layers[stage] for stage in mine) * cost.layer.forward.total
-            total_s = max(total_s / buckets, total_s - room_s)
-        worst = max(worst, total_s)
+        gathered_s = 0.0
+        for stage in sorted(program.stages_of(rank), key=starts.get):
+            buckets = cost.buckets(parameters[stage])
+            piece_s = cost.collective_s("all_gather", parameters[stage] * plan.element_bytes / buckets, cost.groups.shard)
+            forward_s = layers[stage] * cost.layer.forward.total if plan.dp_overlap else 0.0
+            first_s = piece_s if plan.dp_overlap else buckets * piece_s
+            worst = max(worst, gathered_s + first_s - starts[stage], gathered_s + buckets * piece_s - starts[stage] - forward_s)
+            gathered_s += buckets * piece_s
     return worst
 
 

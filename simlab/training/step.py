@@ -44,7 +44,7 @@ def predict(model, plan, cluster, *, strict=False, faster=None):
     held = OpMemory(activations=tuple(m.activations for m in memory), unit="bytes")
     trace = simulate(program, op_times(stages), link=link, message_bytes=round(cost.message_bytes()), memory=held)
     parameters = rank_parameters(cost, program, layers)
-    before_s, ends = before(cost, program, parameters, layers), reduced(cost, trace, parameters)
+    before_s, ends = before(cost, program, parameters, layers, trace), reduced(cost, trace, parameters)
     last_s = trace.end_s
     begin_s = max(max(ends), last_s)
     optimizer_s, offload_s = optimizer(cost, program, parameters, layers)

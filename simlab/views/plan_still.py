@@ -35,23 +35,22 @@ def streams_figure(traces, *, captions=None, width_in=12.0, **shown):
     captions = [captions] if isinstance(captions, str) else captions
     heights = [0.9 + 0.2 * len(view.rows) for view in views]
     picture = Picture(figsize=(width_in, 0.5 + sum(heights)), layout="constrained", dpi=110)
+    longest_s = max(view.end_s - view.start_s for view in views)
     panels = picture.subplots(len(views), 1, squeeze=False, sharex=several, height_ratios=heights)[:, 0]
     for number, (view, axes) in enumerate(zip(views, panels)):
-        draw_streams(axes, _from_zero(view) if several else view)
+        draw_streams(axes, _from_zero(view, longest_s) if several else view)
         lasts = f": {seconds_text(view.end_s - view.start_s)}" if several else ""
         axes.set_title(f"{captions[number]}{lasts}" if captions else view.title, loc="left", fontsize=10)
         axes.set_xlabel("time, ms" if axes is panels[-1] else "")
-    if several:
-        panels[0].set_xlim(0, max(view.end_s - view.start_s for view in views) / MS)
     kinds = [kind for kind in ALL_COLOURS if any(box.kind == kind for view in views for box in view.boxes)]
     handles = [Patch(facecolor=ALL_COLOURS[kind], label=ALL_MEANING[kind], **EDGE) for kind in kinds]
     picture.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False, fontsize=8)
     return picture
 
 
-def _from_zero(view):
+def _from_zero(view, end_s):
     boxes = [box._replace(start_s=box.start_s - view.start_s, end_s=box.end_s - view.start_s) for box in view.boxes]
-    return view._replace(boxes=boxes, start_s=0.0, end_s=view.end_s - view.start_s)
+    return view._replace(boxes=boxes, start_s=0.0, end_s=end_s)
 
 
 def draw_streams(axes, view):
