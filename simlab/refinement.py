@@ -35,8 +35,6 @@ class Segment(NamedTuple):
     stream: str
     seconds: float
     size_bytes: float = 0.0
-    hidden_s: float = 0.0
-    """The part of a communication that runs beside what follows it."""
 
 
 @dataclass
@@ -85,7 +83,7 @@ class Refinement:
     # one layer --------------------------------------------------------------------------------------------
 
     def _segments(self):
-        """{op kind: [Segment]} of one layer, and of the ends of the model under ('embedding', kind) and ('head', kind)."""
+        """{op kind: [Segment]} of one layer."""
         cost, kernels = self.cost, layer_kernels(self.model, self.plan)
         by_name = {k.name: k for part in kernels for k in part}
         parts = {
@@ -103,12 +101,9 @@ class Refinement:
             if not isinstance(kernel, Communication):
                 compute_s += self.cost.kernel_s(kernel)
                 continue
-            exposed_s, hidden_s = self.cost.exposed_s(kernel, by_name)
+            exposed_s, _ = self.cost.exposed_s(kernel, by_name)
             if exposed_s > 0:
-                segments += [
-                    Segment("", "compute", compute_s),
-                    Segment(kernel.name, kernel.dimension, exposed_s, kernel.size_bytes, hidden_s),
-                ]
+                segments += [Segment("", "compute", compute_s), Segment(kernel.name, kernel.dimension, exposed_s, kernel.size_bytes)]
                 compute_s = 0.0
         segments.append(Segment("", "compute", compute_s))
         spent_s = sum(segment.seconds for segment in segments if segment.stream == "compute")
