@@ -7,7 +7,7 @@ stage stands for all that do the same: then collectives have the same time and o
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from simlab.cost.kernels import Communication, layer_kernels
+from simlab.cost.kernels import Communication, layer_kernels, message_kernels
 from simlab.cost.memory import stage_parameters
 from simlab.cost.stage_times import StageCost, waits_for_messages
 
@@ -117,6 +117,7 @@ class Refinement:
         self.shared = {}  # (members, what): the task that all of them take part in
         self.issued = {}  # (coordinate, op, layer): the task that gathers its parameters
         self.ended = {}  # (coordinate, op): the task that ends it
+        self.latest = {}  # coordinate: what ended its last op
         self.arrived = {}  # (coordinate of the receiver, op): the task that brings its result
         self.reductions = []
         self.last_backward = self._last_backwards()
@@ -140,6 +141,11 @@ class Refinement:
         """The tasks of one op on one rank; those of a group are made by the member that comes first."""
         rank, text = self.number[coordinate], str(op)
         before = tuple(self._needed(coordinate, op))
+        if any(self.program.rank_of[need] != coordinate[2] for need in self.program.needs(op)):
+            for kernel in message_kernels(self.model, self.plan):
+                seconds = self.cost.kernel_s(kernel)
+                begun = *before, *self.latest.get(coordinate, ())  # it is a part of the op, and runs when that does
+                before = (self._collective(coordinate, op, kernel.dimension, kernel.name, seconds, begun, kernel.size_bytes),)
         embedding_s, head_s = self._ends_s(op)
         ends = ("embedding", embedding_s), ("head", head_s)
         (first, first_s), (last, last_s) = ends if op.kind == "F" else ends[::-1]
@@ -164,6 +170,7 @@ class Refinement:
         if op.stage == 0 and op.kind != "F":
             self._end_reduced(coordinate, op, "embedding gradients", before, first=True)
         self.ended[coordinate, op] = before[0]
+        self.latest[coordinate] = before
         self._send(coordinate, op, before[0])
 
     def _collective(self, coordinate, op, dimension, name, seconds, before, size_bytes=0.0):

@@ -220,12 +220,20 @@ def _leave(model, plan, product):
     return [Communication(f"{product} reduce", "all_reduce", "tp", _hidden_bytes(model, plan), product)]
 
 
+def message_kernels(model, plan):
+    """What follows a message from another stage: each tensor-parallel rank was sent a part of it and gathers the others', so that what
+    is whole on all of them crosses the slow links once (Narayanan et al. 2021, section 4.1). With sequence parallelism it stays cut."""
+    if plan.tp == 1 or plan.sequence_parallel:
+        return []
+    return [Communication("message gather", "all_gather", "tp", _hidden_bytes(model, plan))]
+
+
 def _hidden_bytes(model, plan):
     s = sizes(model, plan)
     return s.width * s.tokens * model.hidden
 
 
-COLUMN = ("qkv", "up")
+COLUMN = ("qkv", "up", "head")
 
 
 def _backward(kernel, plan):
@@ -307,24 +315,32 @@ def head_kernels(model, plan):
     s = sizes(model, plan)
     vocab = -(-model.vocab // plan.tp)
     logits = s.tokens * vocab
-    forward = [Memory("last norm", 2 * s.width * s.outside), *_enter(model, plan, "head"), Matmul("head", s.tokens, vocab, model.hidden)]
-    forward.append(Memory("loss", (30 if plan.tp > 1 else 14) * logits))
-    grads = [
-        Memory("loss grad", (14 if plan.tp > 1 else 22) * logits),
-        Matmul("head input grad", s.tokens, model.hidden, vocab, role="input"),
-    ]
-    if plan.tp > 1:
-        kind = "reduce_scatter" if plan.sequence_parallel else "all_reduce"
-        grads.append(Communication("head grad reduce", kind, "tp", _hidden_bytes(model, plan), "head weight grad"))
+    gather, head = _enter(model, plan, "head"), Matmul("head", s.tokens, vocab, model.hidden)
+    loss = Memory("loss", (30 if plan.tp > 1 else 14) * logits)
+    forward = [Memory("last norm", 2 * s.width * s.outside), *gather, head, *_vocabulary_sums(s, plan), loss]
+    grads = [Memory("loss grad", (14 if plan.tp > 1 else 22) * logits)]
+    head_grads, weight_grads = _matmul_backward(head, plan)
+    grads += [*head_grads, *(grad for kernel in gather for grad in _communication_backward(kernel, plan)[0])]
     grads.append(Memory("last norm grad", 3 * s.width * s.outside))
-    return LayerKernels(forward, grads, [Matmul("head weight grad", vocab, model.hidden, s.tokens, role="weight")], [])
+    return LayerKernels(forward, grads, weight_grads, [])
+
+
+def _vocabulary_sums(s, plan):
+    """What the vocabulary-parallel loss needs of the other ranks: each token's largest logit, then the sum of exponentials and the
+    target's logit, in fp32 (Megatron-LM, core/tensor_parallel/cross_entropy.py)."""
+    if plan.tp == 1:
+        return []
+    return [
+        Communication("loss maximum", "all_reduce", "tp", 4 * s.tokens),
+        Communication("loss sums", "all_reduce", "tp", 2 * 4 * s.tokens),
+    ]
 
 
 def embedding_kernels(model, plan):
-    """`LayerKernels` of the first stage's begin: the rows of the embedding (and positions, dropout), summed over tp; their gradient."""
+    """`LayerKernels` of the first stage's begin: the rows of the embedding (and positions, dropout), summed over tp; their gradient, for
+    which sequence parallelism gathers that of all tokens."""
     s = sizes(model, plan)
-    forward = [Memory("embedding", (2 + 2 * bool(model.positions) + bool(plan.dropout)) * s.width * s.outside)]
-    if plan.tp > 1:
-        kind = "reduce_scatter" if plan.sequence_parallel else "all_reduce"
-        forward.append(Communication("embedding reduce", kind, "tp", _hidden_bytes(model, plan)))
-    return LayerKernels(forward, [], [Memory("embedding grad", 3 * 4 * s.tokens * model.hidden / plan.tp)], [])
+    rows = Memory("embedding", (2 + 2 * bool(model.positions) + bool(plan.dropout)) * s.width * s.outside)
+    sums = _leave(model, plan, "embedding")
+    gathers = [grad for kernel in sums for grad in _communication_backward(kernel, plan)[0]]
+    return LayerKernels([rows, *sums], gathers, [Memory("embedding grad", 3 * 4 * s.tokens * model.hidden / plan.tp)], [])

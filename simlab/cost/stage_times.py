@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from simlab.cost.communication import IN_TRAINING, Group, collective_s, p2p_s
 from simlab.cost.context import ring_hidden_s
-from simlab.cost.kernels import RUNTIME_OPS, Communication, Matmul, embedding_kernels, head_kernels, layer_kernels
+from simlab.cost.kernels import RUNTIME_OPS, Communication, Matmul, embedding_kernels, head_kernels, layer_kernels, message_kernels
 from simlab.cost.memory import stage_parameters
 from simlab.cost.roofline import kernel_s
 from simlab.schedules import V_SHAPED
@@ -67,6 +67,8 @@ class Groups:
     """Over which ZeRO shards: dp, or as many of it as `Plan.hybrid` says."""
     replicas: Group
     """With `hybrid`: the ranks that hold the same shard."""
+    pp: Group
+    """The stages of a pipeline."""
 
     @classmethod
     def of(cls, plan, cluster):
@@ -75,7 +77,7 @@ class Groups:
         return cls(*(
             _group(offsets, cluster)
             for offsets in (
-                plan.offsets("tp"), plan.offsets("cp"), replicas, replicas[: plan.shards], replicas[:: plan.shards],
+                plan.offsets("tp"), plan.offsets("cp"), replicas, replicas[: plan.shards], replicas[:: plan.shards], plan.offsets("pp"),
             )
         ))  # fmt: skip
 
@@ -106,6 +108,12 @@ class StageTimes(NamedTuple):
         """All of a full backward."""
         return self.again.plus(self.input_grad).plus(self.weight_grad)
 
+    def of(self, kind):
+        """Of an op of `kind`: F, B, I or W."""
+        if kind == "I":
+            return self.again.plus(self.input_grad)
+        return {"F": self.forward, "B": self.backward, "W": self.weight_grad}[kind]
+
 
 def waits_for_messages(plan):
     """Whether a GPU goes on only when what it sends is there: with one stage a rank, as in Megatron-LM's 1F1B."""
@@ -131,9 +139,12 @@ class StageCost:
         self.groups = Groups.of(self.plan, self.cluster)
         self.host_op_s = HOST_OP_S if self.cluster.host_op_s is None else self.cluster.host_op_s
         self._kernel_s = {}
-        self.layer = self._times(layer_kernels(self.model, self.plan), layer=True)
-        self.embedding = self._times(embedding_kernels(self.model, self.plan))
-        self.head = self._times(head_kernels(self.model, self.plan))
+        self.kernels = {
+            "layer": layer_kernels(self.model, self.plan),
+            "embedding": embedding_kernels(self.model, self.plan),
+            "head": head_kernels(self.model, self.plan),
+        }
+        self.layer, self.embedding, self.head = (self._times(kernels, unit == "layer") for unit, kernels in self.kernels.items())
 
     def stage(self, layers, *, first=False, last=False):
         """`StageTimes` of a stage with `layers` layers, the embedding if it is the `first` and the head if it is the `last`."""
@@ -143,14 +154,17 @@ class StageCost:
                 whole = [part.plus(more) for part, more in zip(whole, extra)]
         return StageTimes(*whole)
 
+    def received(self):
+        """`Parts` of what a stage does with a message before it can use it."""
+        return self._parts(message_kernels(self.model, self.plan), {})
+
     def message_bytes(self):
         """See `message_bytes_of`."""
         return self.message_bytes_of(self.model, self.plan)
 
     @staticmethod
     def message_bytes_of(model, plan):
-        """Of what a GPU sends to the next stage: a tp-th of the hidden states of a microbatch, for every tensor-parallel rank has the
-        others' or can gather them within its node (Narayanan et al. 2021, section 4.1, scatter/gather optimization)."""
+        """Of what a GPU sends to the next stage: a tp-th of the hidden states of a microbatch, see `message_kernels`."""
         tokens = plan.microbatch_size * (plan.seq or model.seq) // plan.cp
         return tokens * model.hidden * plan.element_bytes / plan.tp
 
@@ -213,8 +227,15 @@ class StageCost:
     def kernel_s(self, kernel):
         """Seconds of `kernel`, alone."""
         if kernel not in self._kernel_s:
-            self._kernel_s[kernel] = self._communication_s(kernel) if isinstance(kernel, Communication) else self._own_s(kernel)
+            self._kernel_s[kernel] = self._steps_s(kernel) if isinstance(kernel, Communication) else self._own_s(kernel)
         return self._kernel_s[kernel]
+
+    def compute_s(self, unit, kind):
+        """Seconds of all that an op of `kind` computes in a 'layer', the 'embedding' or the 'head', nothing waited for."""
+        kernels = self.kernels[unit]
+        backward = [*kernels.again, *kernels.input_grad]
+        parts = {"F": kernels.forward, "I": backward, "W": kernels.weight_grad, "B": [*backward, *kernels.weight_grad]}
+        return sum(self.kernel_s(kernel) for kernel in parts[kind] if not isinstance(kernel, Communication))
 
     def _own_s(self, kernel):
         precision = self.plan.precision
@@ -223,11 +244,15 @@ class StageCost:
         named = (times for name, times in self.faster.items() if kernel.name == name or kernel.name.startswith(f"{name} "))
         return kernel_s(kernel, self.gpu, precision) / next(named, 1)
 
-    def _communication_s(self, kernel):
-        group = getattr(self.groups, kernel.dimension)
-        if kernel.kind == "ring":
-            return kernel.steps * self.slower * p2p_s(kernel.size_bytes, self.cluster, same_node=group.nodes == 1)
-        return self.collective_s(kernel.kind, kernel.size_bytes, group)
+    def _steps_s(self, kernel):
+        return kernel.steps * self.communication_s(kernel.kind, kernel.size_bytes, kernel.dimension)
+
+    def communication_s(self, kind, size_bytes, dimension):
+        """Seconds of one collective of a `dimension`'s group, or of a 'ring''s message to the next of it, in training."""
+        group = getattr(self.groups, dimension)
+        if kind == "ring":
+            return self.slower * p2p_s(size_bytes, self.cluster, same_node=group.nodes == 1)
+        return self.collective_s(kind, size_bytes, group)
 
     def _times(self, kernels, layer=False):
         """`StageTimes` of `LayerKernels`."""

@@ -38,7 +38,8 @@ def predict(model, plan, cluster, *, strict=False, faster=None):
     stages = []
     for s, count in enumerate(layers):
         own, ends = costs[rank_of[s]], {"first": s == 0, "last": s == last_stage}
-        stages.append(offloaded(own, sharded(own, own.stage(count, **ends), count, split), count, split, **ends))
+        times = _with_messages(own, own.stage(count, **ends), [rank_of[s] != rank_of.get(other, rank_of[s]) for other in (s - 1, s + 1)])
+        stages.append(offloaded(own, sharded(own, times, count, split), count, split, **ends))
     link = _link(cost)
     memory = [stage_memory(model, plan, count, first=s == 0, last=s == last_stage) for s, count in enumerate(layers)]
     held = OpMemory(activations=tuple(m.activations for m in memory), unit="bytes")
@@ -105,6 +106,15 @@ def _costs(model, plan, cluster, faster):
     slowest = [min(gpus, key=lambda gpu: peak_flops(gpu, plan.precision)) for gpus in kinds]
     costs = {gpu.name: StageCost(model, plan, cluster, gpu=gpu, faster=faster) for gpu in slowest}
     return [costs[gpu.name] for gpu in slowest]
+
+
+def _with_messages(cost, times, from_others):
+    """`times` of a stage with what it does to its messages: from_others: whether those of its forward, of its backward come from another
+    rank."""
+    for name, crosses in zip(("forward", "input_grad"), from_others):
+        if crosses:
+            times = times._replace(**{name: getattr(times, name).plus(cost.received())})
+    return times
 
 
 def _link(cost):

@@ -1,0 +1,133 @@
+"""A step of all ranks, instruction by instruction: what every one of them computes and waits for, on the streams compute, tp, cp, dp, pp."""
+
+from functools import cached_property
+
+from simlab.cost.stage_times import StageCost
+from simlab.engine import run_tasks
+from simlab.instructions import BEGIN, COMPUTE, WAIT, rank_instructions
+from simlab.refinement import Task
+from simlab.trace import SEND, Span, Trace
+from simlab.training.data_parallel import optimizer, rank_parameters
+
+
+class ClusterTimes:
+    """Seconds of the instructions of `model` under `plan` on `cluster`."""
+
+    def __init__(self, model, plan, cluster, program):
+        self.plan, self.program = plan, program
+        self.cost = StageCost(model, plan, cluster)
+        self.layers = plan.layers_of_stages(model.layers, program.stages)
+        self.message_s = sum(self.cost.message_s())
+        self._of_kernels = {}
+
+    def compute_s(self, instruction):
+        """Of a compute instruction: its kernels, and its part of what the GPU waits for the host or is slowed by communication beside it."""
+        if instruction.name == "optimizer":
+            return self.optimizer_s
+        unit = instruction.name.split()[0]
+        kind = instruction.op.lstrip("0123456789")[0]
+        key = instruction.kernels, unit, kind
+        if key not in self._of_kernels:
+            self._of_kernels[key] = self._stretch(unit, kind) * self._kernels_s(instruction.kernels)
+        return self._of_kernels[key]
+
+    @cached_property
+    def optimizer_s(self):
+        """Of the rank with most parameters, for all wait for it."""
+        return optimizer(self.cost, self.program, rank_parameters(self.cost, self.program, self.layers), self.layers)[0]
+
+    def communication_s(self, instruction):
+        """Of what is begun or waited for, alone on its links."""
+        if instruction.kind == "message":
+            return self.message_s
+        return self.cost.communication_s(instruction.kind, instruction.size_bytes, instruction.dimension)
+
+    def _kernels_s(self, kernels):
+        return sum(self.cost.kernel_s(kernel) for kernel in kernels)
+
+    def _stretch(self, unit, kind):
+        times = {"layer": self.cost.layer, "embedding": self.cost.embedding, "head": self.cost.head}[unit]
+        parts, kernels_s = times.of(kind), self.cost.compute_s(unit, kind)
+        return (parts.compute + parts.host) / kernels_s if kernels_s else 1.0
+
+
+def playback(model, plan, program, times):
+    """The `Trace` of a step: a span for each compute instruction and, on each rank of its group, for each communication.
+
+    times: `ClusterTimes` or the like. An op's span names it and the part of it: '2F0 layer 3'. Ranks are those of `Plan.ranks`.
+    """
+    coordinates = plan.ranks()
+    instructions = [rank_instructions(model, plan, program, p, context_rank=c) for _, c, p, _ in coordinates]
+    tasks = step_tasks(plan, coordinates, instructions, times)
+    ended = run_tasks(tasks)
+    spans = []
+    for task, start_s, end_s in zip(tasks, ended.starts, ended.ends):
+        name = f"{task.op} {task.name}".strip()
+        if task.stream.startswith("pp "):
+            spans.append(Span(task.ranks[0], SEND, task.op, start_s, end_s, int(task.size_bytes), task.ranks[1]))
+        else:
+            spans.extend(Span(rank, task.stream, name, start_s, end_s, int(task.size_bytes)) for rank in task.ranks)
+    metadata = {"name": model.name, "source": "simulated", "ranks": len(coordinates), "level": "instructions"}
+    return Trace(spans, [], metadata)
+
+
+def step_tasks(plan, coordinates, instructions, times):
+    """[`Task`]: one for each compute instruction of each rank, one for each communication of each group."""
+    return _Tasks(plan, coordinates, times).build(instructions)
+
+
+class _Tasks:
+    def __init__(self, plan, coordinates, times):
+        self.plan, self.times, self.coordinates = plan, times, coordinates
+        self.number = {coordinate: rank for rank, coordinate in enumerate(coordinates)}
+        self.tasks, self.needs = [], []
+        self.shared = {}  # (ranks, dimension, op, name): the number of the task
+        self.members = {}
+
+    def build(self, instructions):
+        for rank, its in enumerate(instructions):
+            self._rank(rank, its)
+        return [task._replace(needs=tuple(needs)) for task, needs in zip(self.tasks, self.needs)]
+
+    def _rank(self, rank, instructions):
+        before = []
+        for instruction in instructions:
+            if instruction.action == COMPUTE:
+                number = self._add(instruction, "compute", (rank,), self.times.compute_s(instruction))
+                self.needs[number] += before
+                before = [number]
+                continue
+            number = self._communication(rank, instruction)
+            if instruction.action == BEGIN:
+                self.needs[number] += before
+            elif number not in before:
+                before = [*before, number]
+
+    def _communication(self, rank, instruction):
+        ranks, stream = self._ends(rank, instruction), instruction.dimension
+        if instruction.kind == "message":
+            stream = f"pp {ranks[0]}-{ranks[1]}"
+        key = ranks, stream, instruction.op, instruction.name
+        if key not in self.shared:
+            self.shared[key] = self._add(instruction, stream, ranks, self.times.communication_s(instruction))
+        return self.shared[key]
+
+    def _ends(self, rank, instruction):
+        """The ranks that take part: of a message, sender and receiver."""
+        d, c, p, t = self.coordinates[rank]
+        if instruction.kind == "message":
+            other = self.number[d, c, instruction.peer, t]
+            return (other, rank) if instruction.action == WAIT else (rank, other)
+        key = {"tp": ("tp", d, c, p), "cp": ("cp", d, p, t), "dp": ("dp", p, t), "pp": ("pp", d, c, t)}[instruction.dimension]
+        if key not in self.members:
+            fixed = {"tp": (0, 1, 2), "cp": (0, 2, 3), "dp": (2, 3), "pp": (0, 1, 3)}[instruction.dimension]
+            mine = self.coordinates[rank]
+            self.members[key] = tuple(
+                number for number, other in enumerate(self.coordinates) if all(other[at] == mine[at] for at in fixed)
+            )
+        return self.members[key]
+
+    def _add(self, instruction, stream, ranks, seconds):
+        self.tasks.append(Task(instruction.name, instruction.op, stream, ranks, seconds, (), instruction.size_bytes))
+        self.needs.append([])
+        return len(self.tasks) - 1
