@@ -11,6 +11,7 @@ import torch.distributed as dist
 from realrun.channels import Channels
 from realrun.clock import now
 from realrun.measure import ping_pong
+from realrun.parallel.group import ALL_GATHER, REDUCE_SCATTER
 from realrun.stopwatch import lower_quartile
 
 BATCHES, MOST_ROUNDS = 5, 50
@@ -87,14 +88,12 @@ def _all_reduce(part, world, device, group):
 
 def _all_gather(part, world, device, group):
     mine, whole = torch.zeros(part, device=device), torch.zeros(part * world, device=device)
-    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # torch 2.13's name and the one before
-    return lambda: gather(whole, mine, group=group)
+    return lambda: ALL_GATHER(whole, mine, group=group)
 
 
 def _reduce_scatter(part, world, device, group):
     mine, whole = torch.zeros(part, device=device), torch.zeros(part * world, device=device)
-    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-    return lambda: scatter(mine, whole, group=group)
+    return lambda: REDUCE_SCATTER(mine, whole, group=group)
 
 
 def _broadcast(part, world, device, group):

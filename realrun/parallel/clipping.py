@@ -13,7 +13,7 @@ from simlab.errors import InputError
 def global_norm(parts):
     """The 2-norm of all gradients of the model, a scalar in fp64, the same on all ranks.
 
-    parts: [(gradients, groups)]: tensors that this rank holds, and the `Collectives` of the groups among whose ranks they differ. Groups
+    parts: [(gradients, groups)]: tensors that this rank holds, and the `Group`s among whose ranks they differ. Groups
     whose ranks hold the same gradients (a norm's weight in a tensor-parallel group, anything in a plain data-parallel one) are not listed.
     All ranks give the same groups in the same order, and an empty list of gradients where they hold none.
 

@@ -8,7 +8,7 @@ from math import prod
 
 import torch
 
-from realrun.parallel.group import Group, part
+from realrun.parallel.group import Group, nothing_to_do, part
 from simlab.collectives import Transfer, all_to_all, broadcast, ring_all_gather, ring_all_reduce, ring_reduce_scatter
 
 COMBINE = {"sum": torch.add, "max": torch.maximum}
@@ -80,9 +80,9 @@ def all_reduce(tensor, rounds, channels, operation="sum"):
     return run_rounds(rounds, parts_of(flat, rounds), channels, combine=COMBINE[operation])
 
 
-def all_gather(tensor, ranks, channels):
-    """((n, ...): the tensors of all `ranks`, bytes sent), round a ring."""
-    whole = tensor.new_empty((len(ranks), *tensor.shape))
+def all_gather(tensor, ranks, channels, out=None):
+    """((n, ...): the tensors of all `ranks`, bytes sent), round a ring. out: where to put them, contiguous."""
+    whole = (tensor.new_empty(len(ranks) * tensor.numel()) if out is None else out).view(len(ranks), *tensor.shape)
     whole[ranks.index(channels.rank)] = tensor
     rows = whole.view(len(ranks), -1)
     return whole, run_rounds(ring_all_gather(ranks, whole.nbytes), dict(enumerate(rows)), channels)
@@ -116,6 +116,8 @@ def all_to_all_rows(tensor, ranks, channels):
 class RoundsGroup(Group):
     """A `Group` whose collectives are those above: on paced channels they take a modelled link's time, and every byte is counted.
 
+    Its `Sent.sent_bytes` are those of its rounds: of a broadcast's tree the first rank sends the most, half of the ranks nothing.
+
     channels: this rank's `Channels`, used by nothing else (messages are matched by their order).
     all_reduce_rounds: (ranks, bytes) → rounds. Nothing overlaps: a method returns when its collective is done; `shift` alone is begun
     and waited for later.
@@ -131,10 +133,16 @@ class RoundsGroup(Group):
         sent_bytes = all_reduce(flat, self.all_reduce_rounds(self.ranks, tensor.nbytes), self.channels, operation)
         return self._done(tensor if flat is tensor else tensor.copy_(flat), "all_reduce", tensor.nbytes, sent_bytes)
 
-    def all_gather(self, tensor, dim=0):
+    def broadcast(self, tensor):
         """See `Group`."""
-        whole, sent_bytes = all_gather(tensor, self.ranks, self.channels)
-        return self._done(torch.cat(list(whole), dim), "all_gather", whole.nbytes, sent_bytes)
+        flat = tensor.contiguous()
+        sent_bytes = broadcast_from(flat, self.ranks, self.channels)
+        return self._done(tensor if flat is tensor else tensor.copy_(flat), "broadcast", tensor.nbytes, sent_bytes)
+
+    def all_gather(self, tensor, dim=0, out=None):
+        """See `Group`."""
+        whole, sent_bytes = all_gather(tensor, self.ranks, self.channels, out)
+        return self._done(torch.cat(list(whole), dim) if dim else whole.flatten(0, 1), "all_gather", whole.nbytes, sent_bytes)
 
     def reduce_scatter(self, tensor, dim=0):
         """See `Group`."""
@@ -163,4 +171,4 @@ class RoundsGroup(Group):
         return self._pending([], arrived, "ring", tensor.nbytes)
 
     def _done(self, result, kind, size_bytes, sent_bytes):
-        return self._pending([], lambda: result, kind, size_bytes, sent_bytes)
+        return nothing_to_do(result) if self.size == 1 else self._pending([], lambda: result, kind, size_bytes, sent_bytes)

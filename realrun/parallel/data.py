@@ -13,21 +13,20 @@ from simlab.errors import InputError
 from simlab.units import MIB
 
 
-def same_weights(module, collectives):
+def same_weights(module, group):
     """Give all ranks the parameters and buffers of the group's first rank: one broadcast each."""
     with torch.no_grad():
-        works = [collectives.broadcast(tensor) for tensor in [*module.parameters(), *module.buffers()]]
-    for work in works:
-        work.wait()
+        pending = [group.broadcast(tensor) for tensor in [*module.parameters(), *module.buffers()]]
+    for broadcast in pending:
+        broadcast.wait()
 
 
-def average_gradients(module, collectives):
+def average_gradients(module, group):
     """The naive form: after the backward, one all-reduce for each gradient, one after the other."""
     for parameter in module.parameters():
         if parameter.requires_grad:
             gradient = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
-            collectives.all_reduce(gradient).wait()
-            parameter.grad = gradient / collectives.ranks
+            parameter.grad = group.all_reduce(gradient).wait() / group.size
 
 
 class DataParallel:
@@ -42,10 +41,10 @@ class DataParallel:
     Leaves out: DDP's rebuilding of the buckets in the order of the first backward, and its communication hooks.
     """
 
-    def __init__(self, module, collectives, *, bucket_bytes=25 * MIB):
+    def __init__(self, module, group, *, bucket_bytes=25 * MIB):
         if not bucket_bytes > 0:
             raise InputError(f"bucket_bytes = {bucket_bytes!r}: give a number above 0, such as {25 * MIB}")
-        self.collectives = collectives
+        self.group = group
         self.buckets = _buckets([p for p in module.parameters() if p.requires_grad], bucket_bytes)
         self.issued, self._ready, self._flying, self._local = [], set(), [], False
         self._handles = [p.register_post_accumulate_grad_hook(self._accumulated) for bucket in self.buckets for p in bucket]
@@ -63,9 +62,9 @@ class DataParallel:
         """Issue what is missing (a parameter without a gradient counts as zero), wait, and leave the means in `parameter.grad`."""
         for number in range(len(self.issued), len(self.buckets)):
             self._issue(number)
-        for bucket, (flat, work) in zip(self.buckets, self._flying):
-            work.wait()
-            flat /= self.collectives.ranks
+        for bucket, pending in zip(self.buckets, self._flying):
+            flat = pending.wait()
+            flat /= self.group.size
             for parameter, mean in zip(bucket, flat.split([p.numel() for p in bucket])):
                 parameter.grad = mean.view_as(parameter)
         self.issued, self._ready, self._flying = [], set(), []
@@ -86,7 +85,7 @@ class DataParallel:
 
     def _issue(self, number):
         flat = torch.cat([(p.grad if p.grad is not None else torch.zeros_like(p)).flatten() for p in self.buckets[number]])
-        self._flying.append((flat, self.collectives.all_reduce(flat)))
+        self._flying.append(self.group.all_reduce(flat))
         self.issued.append(number)
 
 

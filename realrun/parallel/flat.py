@@ -18,16 +18,16 @@ class FlatUnit:
     those: the same bytes wherever n divides the rows.)
     """
 
-    def __init__(self, name, parameters, collectives, *, master=torch.float32, frees=False, reduce=None):
-        self.name, self.parameters, self.collectives = name, list(parameters), collectives
+    def __init__(self, name, parameters, group, *, master=torch.float32, frees=False, reduce=None):
+        self.name, self.parameters, self.group = name, list(parameters), group
         self._check()
         self.frees, self.reduce_type = frees, reduce or self.parameters[0].dtype
         self.sizes = [p.numel() for p in self.parameters]
-        self.part_size = -(-sum(self.sizes) // collectives.ranks)
-        self.whole = self.parameters[0].detach().new_zeros(self.part_size * collectives.ranks)
+        self.part_size = -(-sum(self.sizes) // group.size)
+        self.whole = self.parameters[0].detach().new_zeros(self.part_size * group.size)
         for parameter, view in zip(self.parameters, self.whole.split([*self.sizes, self.padding])):
             parameter.data = view.copy_(parameter.detach().flatten()).view_as(parameter)
-        mine = self.whole[self.part_size * collectives.rank :][: self.part_size]
+        mine = group.own(self.whole, 0)
         self.is_view = not frees and mine.dtype == master
         self.shard = nn.Parameter(mine if self.is_view else mine.to(master, copy=True))
         self._gathering = self._reducing = None
@@ -45,7 +45,7 @@ class FlatUnit:
     @property
     def padding(self):
         """Numbers at the end that belong to no parameter; less than n."""
-        return self.part_size * self.collectives.ranks - sum(self.sizes)
+        return self.part_size * self.group.size - sum(self.sizes)
 
     @property
     def whole_bytes(self):
@@ -59,14 +59,13 @@ class FlatUnit:
         """Start to make `whole` of all ranks' shards. Nothing if that is under way, or done and `whole` was not freed since."""
         if self._gathering is None and not (self.frees and self.whole_bytes):
             self.whole.untyped_storage().resize_(self._nbytes)
-            part = self.shard.detach().to(self.whole.dtype)
-            self._gathering = self.collectives.all_gather(self.whole, part), part
+            self._gathering = self.group.all_gather(self.shard.detach().to(self.whole.dtype), out=self.whole)
 
     def gathered(self):
         """Wait until `whole` is there: the parameters can be used."""
         self.gather()
         if self._gathering is not None:
-            self._gathering[0].wait()
+            self._gathering.wait()
             self._gathering = None
 
     def free(self):
@@ -79,7 +78,7 @@ class FlatUnit:
 
     def flat_gradient(self):
         """All gradients in one buffer like `whole`, in the type in which they travel; the parameters' own are dropped."""
-        flat = self.whole.new_zeros(self.part_size * self.collectives.ranks, dtype=self.reduce_type)
+        flat = self.whole.new_zeros(self.part_size * self.group.size, dtype=self.reduce_type)
         for parameter, place in zip(self.parameters, flat.split([*self.sizes, self.padding])):
             if parameter.grad is not None:
                 place.copy_(parameter.grad.flatten())
@@ -88,19 +87,16 @@ class FlatUnit:
 
     def reduce(self):
         """Start to reduce the gradients to the ranks that own them."""
-        flat = self.flat_gradient()
-        part = flat.new_empty(self.part_size)
-        self._reducing = self.collectives.reduce_scatter(part, flat), part, flat
+        self._reducing = self.group.reduce_scatter(self.flat_gradient())
 
     def reduced(self):
         """Wait for that, and add the mean to `shard.grad`."""
         if self._reducing is not None:
-            work, part, _ = self._reducing
-            work.wait()
+            part = self._reducing.wait()
             self._reducing = None
             self.add_gradient(part)
 
     def add_gradient(self, part):
         """Add this rank's part of a sum over all ranks, as a mean, to `shard.grad`."""
-        mean = part.to(self.shard.dtype) / self.collectives.ranks
+        mean = part.to(self.shard.dtype) / self.group.size
         self.shard.grad = mean if self.shard.grad is None else self.shard.grad.add_(mean)

@@ -10,6 +10,10 @@ from simlab.collectives import busbw_factor
 from simlab.errors import InputError
 from simlab.plan import near
 
+# torch 2.13 renamed them
+ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
 OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
 
@@ -17,13 +21,13 @@ class Sent(NamedTuple):
     """One communication, as one rank saw it."""
 
     kind: str
-    """'all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all', or 'ring': a message to the next rank, as simlab's kernels name them."""
+    """'all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all', 'broadcast', or 'ring': a message to the next rank (simlab's names)."""
     dimension: str
     """Of the group: 'tp', 'cp', ..."""
     size_bytes: int
     """The whole buffer S, as `simlab.cost.kernels.Communication` counts: what a rank has in the end (all-gather) or has at first."""
     sent_bytes: float
-    """What this rank sends: n ranks' S (n-1)/n, twice that in an all-reduce, all of S to the next rank."""
+    """What this rank sends: n ranks' S (n-1)/n, twice that in an all-reduce, all of S in a broadcast or to the next rank."""
     start_s: float
     end_s: float
     """When it was begun, and when its result had been waited for (on CUDA: queued): it may have been done before that."""
@@ -49,10 +53,12 @@ class Group:
 
     ranks:         [global rank of each member], the same list on all of them; `place` is this one's index in it.
     process_group: torch's, of those ranks in that order; None: of all ranks.
-    traffic:       [`Sent`]: what this rank has sent is added at the end.
+    traffic:       [`Sent`]: what this rank has sent is added at the end. A rank by itself sends nothing, which is not counted.
 
-    `Sent.sent_bytes` is what a ring sends. gloo's collectives do, all but one: its reduce_scatter is an all-reduce and a copy and sends
-    twice that (4 ranks, the loopback's own counters: 1.50 S each, a ring's is 0.75 S). So never time it as half an all-reduce;
+    All ranks of a group must issue the same collectives in the same order: the caller's to keep.
+
+    `Sent.sent_bytes` is what a ring sends, or in a broadcast a pipeline. gloo's reduce_scatter is an all-reduce and a copy and sends twice
+    that (4 ranks, the loopback's own counters: 1.50 S each, a ring's is 0.75 S). So never time it as half an all-reduce;
     `realrun.parallel.collectives.RoundsGroup` executes a true one.
     """
 
@@ -67,32 +73,42 @@ class Group:
     def all_reduce(self, tensor, operation="sum"):
         """`tensor` becomes the sum (or maximum) of all ranks'; it is the result."""
         if self.size == 1:
-            return _nothing_to_do(tensor)
+            return nothing_to_do(tensor)
         work = dist.all_reduce(tensor, OPERATIONS[operation], group=self.process_group, async_op=True)
         return self._pending([work], lambda: tensor, "all_reduce", tensor.nbytes)
 
-    def all_gather(self, tensor, dim=0):
-        """The tensors of all ranks, which have one shape, one after the other along `dim`."""
+    def broadcast(self, tensor):
+        """`tensor` becomes that of the group's first rank; it is the result."""
         if self.size == 1:
-            return _nothing_to_do(tensor)
+            return nothing_to_do(tensor)
+        work = dist.broadcast(tensor, group=self.process_group, group_src=0, async_op=True)
+        return self._pending([work], lambda: tensor, "broadcast", tensor.nbytes)
+
+    def all_gather(self, tensor, dim=0, out=None):
+        """The tensors of all ranks, which have one shape, one after the other along `dim`.
+
+        out: for `dim` 0, what becomes the result, contiguous; `tensor` may be this rank's place in it.
+        """
+        if self.size == 1:
+            return nothing_to_do(tensor if out is None else out.copy_(tensor))
         tensor = tensor.contiguous()
-        parts = [torch.empty_like(tensor) for _ in self.ranks]
-        work = dist.all_gather(parts, tensor, group=self.process_group, async_op=True)
-        return self._pending([work], lambda: torch.cat(parts, dim), "all_gather", tensor.nbytes * self.size)
+        whole = tensor.new_empty(self.size * tensor.shape[0], *tensor.shape[1:]) if out is None else out
+        work = ALL_GATHER(whole, tensor, group=self.process_group, async_op=True)
+        return self._pending([work], lambda: torch.cat(whole.chunk(self.size), dim) if dim else whole, "all_gather", whole.nbytes)
 
     def reduce_scatter(self, tensor, dim=0):
         """This rank's part along `dim` of the sum of all ranks' tensors."""
         if self.size == 1:
-            return _nothing_to_do(tensor)
-        parts = [part.contiguous() for part in self.cut(tensor, dim)]
-        mine = torch.empty_like(parts[0])
-        work = dist.reduce_scatter(mine, parts, group=self.process_group, async_op=True)
+            return nothing_to_do(tensor)
+        parts = self.cut(tensor, dim)
+        mine, whole = tensor.new_empty(parts[0].shape), torch.cat(parts) if dim else tensor.contiguous()
+        work = REDUCE_SCATTER(mine, whole, group=self.process_group, async_op=True)
         return self._pending([work], lambda: mine, "reduce_scatter", tensor.nbytes)
 
     def all_to_all(self, tensor):
         """(n, ...): `tensor[k]` goes to the k-th rank; in its place comes what that rank has for this one."""
         if self.size == 1:
-            return _nothing_to_do(tensor)
+            return nothing_to_do(tensor)
         tensor = tensor.contiguous()
         received = torch.empty_like(tensor)
         work = dist.all_to_all_single(received, tensor, group=self.process_group, async_op=True)
@@ -104,7 +120,7 @@ class Group:
         Both are posted at once: a blocking send to a rank that is sending, too, would wait for ever.
         """
         if self.size == 1:
-            return _nothing_to_do(tensor)
+            return nothing_to_do(tensor)
         tensor, received = tensor.contiguous(), torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
         after, before = self.ranks[(self.place + 1) % self.size], self.ranks[self.place - 1]
         messages = [dist.P2POp(dist.isend, tensor, after, self.process_group), dist.P2POp(dist.irecv, received, before, self.process_group)]
@@ -137,5 +153,6 @@ def part(whole, group, what):
     return whole // group.size
 
 
-def _nothing_to_do(tensor):
+def nothing_to_do(tensor):
+    """A communication of one rank with itself."""
     return Pending((), lambda: tensor, lambda: None)

@@ -5,7 +5,6 @@ before the backward, and gradients divided by it after; when one overflows, the 
 """
 
 import torch
-import torch.distributed as dist
 
 from simlab.errors import InputError
 
@@ -15,7 +14,7 @@ TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 class LossScaler:
     """Keeps `scale` as large as it can be (section 3.2; the defaults are those of torch's GradScaler).
 
-    groups: the `Collectives` over which a found infinity must be known: of every dimension in which ranks hold different gradients (tensor
+    groups: the `Group`s over which a found infinity must be known: of every dimension in which ranks hold different gradients (tensor
     and pipeline parallel, sharded data parallel) or may differ. One rank that skips alone has other weights ever after.
     """
 
@@ -41,7 +40,7 @@ class LossScaler:
             gradient /= self.scale
             found = torch.maximum(found, (~torch.isfinite(gradient)).any().float())
         for group in self.groups:
-            group.all_reduce(found, op=dist.ReduceOp.MAX).wait()
+            group.all_reduce(found, "max").wait()
         finite = not found.item()
         self._adapt(finite)
         return finite

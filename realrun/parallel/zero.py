@@ -27,13 +27,13 @@ class Zero1:
 
     frees = False
 
-    def __init__(self, module, layers, collectives, optimizer, *, master=torch.float32, reduce=None):
-        self.module, self.collectives = module, collectives
+    def __init__(self, module, layers, group, optimizer, *, master=torch.float32, reduce=None):
+        self.module, self.group = module, group
         of_layers = {p for layer in layers for p in layer.parameters()}
         parts = {"root": [p for p in module.parameters() if p not in of_layers]}
         parts |= {f"layer {number}": list(layer.parameters()) for number, layer in enumerate(layers)}
         options = {"master": master, "reduce": reduce, "frees": self.frees}
-        self.units = [FlatUnit(name, part, collectives, **options) for name, part in parts.items() if part]
+        self.units = [FlatUnit(name, part, group, **options) for name, part in parts.items() if part]
         self.optimizer = optimizer([unit.shard for unit in self.units])
 
     @property
@@ -89,9 +89,8 @@ class NaiveZero1(Zero1):
 
     def reduce(self):
         for unit in reversed(self.units):
-            flat = unit.flat_gradient()
-            self.collectives.all_reduce(flat).wait()
-            unit.add_gradient(flat.split(unit.part_size)[self.collectives.rank])
+            flat = self.group.all_reduce(unit.flat_gradient()).wait()
+            unit.add_gradient(self.group.own(flat, 0))
 
 
 class Zero2(Zero1):
@@ -145,10 +144,10 @@ class Zero3(Zero2):
 
     frees = True
 
-    def __init__(self, module, layers, collectives, optimizer, *, prefetch=1, **options):
+    def __init__(self, module, layers, group, optimizer, *, prefetch=1, **options):
         if not (isinstance(prefetch, int) and not isinstance(prefetch, bool) and prefetch >= 0):
             raise InputError(f"prefetch = {prefetch!r}: give a whole number of layers, at least 0")
-        super().__init__(module, layers, collectives, optimizer, **options)
+        super().__init__(module, layers, group, optimizer, **options)
         self.prefetch, self._in_backward = prefetch, False
         self._layers = [unit for unit in self.units if unit.name != "root"]
         self._root = next((unit for unit in self.units if unit.name == "root"), None)

@@ -1,14 +1,17 @@
-"""What the tests of data parallelism share: one small GPT, its training in one process, and what torch itself says is sent."""
+"""What the tests of data parallelism share: one small GPT, its training in one process, and what is sent, by torch and by our ledger."""
+
+from collections import Counter
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from realrun.model import Stage, loss
+from realrun.parallel.group import Group
 from realrun.text import batch
 
 RANKS, STEPS, MICROBATCHES = 4, 20, 2  # microbatches of each rank in a step
 SIZES = {"layers": 2, "hidden": 16, "heads": 2, "seq": 8}
-SENT = {"allreduce_": "all-reduce", "_allgather_base_": "all-gather", "_reduce_scatter_base_": "reduce-scatter", "broadcast_": "broadcast"}
+SENT = {"allreduce_": "all_reduce", "_allgather_base_": "all_gather", "_reduce_scatter_base_": "reduce_scatter", "broadcast_": "broadcast"}
 
 
 def gpt(dtype=torch.float64, sizes=SIZES):
@@ -73,7 +76,22 @@ def distance(ours, theirs):
     return max(((a - b).norm() / b.norm().clamp(min=1e-12)).item() for a, b in zip(ours, theirs, strict=True))
 
 
-class Sent(TorchDispatchMode):
+def everyone(rank):
+    """The group of all ranks."""
+    return Group("dp", range(RANKS), rank)
+
+
+def counted(group):
+    """What the group's ledger says, each {kind: number}: calls, bytes of whole buffers, bytes that this rank sent."""
+    calls, buffers, sent = Counter(), Counter(), Counter()
+    for one in group.traffic:
+        calls[one.kind] += 1
+        buffers[one.kind] += one.size_bytes
+        sent[one.kind] += one.sent_bytes
+    return calls, buffers, sent
+
+
+class Seen(TorchDispatchMode):
     """Inside: [(kind, bytes of the whole buffer)] of the collectives that torch's dispatcher sees, ours and torch's own alike."""
 
     def __init__(self):

@@ -199,7 +199,11 @@ def ledgers(rank):
                         group.all_reduce(x.clone(), "max").wait(),
                         group.all_gather(x, 1).wait(),
                         group.all_gather(x.transpose(1, 2), -1).wait(),
+                        group.all_gather(x).wait(),
+                        gathered_in_place(group, x),
                         group.reduce_scatter(x, 1).wait(),
+                        group.reduce_scatter(x).wait(),
+                        group.broadcast(x.clone()).wait(),
                         group.all_to_all(x).wait(),
                         group.shift(x).wait(),
                     )
@@ -210,20 +214,46 @@ def ledgers(rank):
     return (results[0] - results[1]).abs().max().item(), *([sent[:4] for sent in group.traffic] for group in groups)
 
 
-def test_a_group_of_rounds_does_what_torchs_does_and_both_ledgers_are_the_same(ranks):
+def gathered_in_place(group, x):
+    """All ranks' `x` in a buffer in which each rank's was in its place."""
+    whole = x.new_zeros(WORLD * WORLD, *x.shape[1:])
+    mine = group.own(whole, 0).copy_(x)
+    assert group.all_gather(mine, out=whole).wait().data_ptr() == whole.data_ptr()
+    return whole
+
+
+def test_a_group_of_rounds_does_what_torchs_does_and_both_ledgers_are_the_same_but_for_a_broadcasts_way(ranks):
     size, n = 4 * 8 * 3 * 8, WORLD
-    for difference, torchs, rounds in ranks(ledgers):
+    for rank, (difference, torchs, rounds) in enumerate(ranks(ledgers)):
         assert difference < 1e-12
-        assert torchs == rounds
-        assert rounds == [
+        assert torchs == [
             ("all_reduce", "tp", size, 2 * (n - 1) / n * size),
             ("all_reduce", "tp", size, 2 * (n - 1) / n * size),
-            ("all_gather", "tp", n * size, (n - 1) * size),
-            ("all_gather", "tp", n * size, (n - 1) * size),
-            ("reduce_scatter", "tp", size, (n - 1) / n * size),
+            *[("all_gather", "tp", n * size, (n - 1) * size)] * 4,
+            *[("reduce_scatter", "tp", size, (n - 1) / n * size)] * 2,
+            ("broadcast", "tp", size, size),  # as a pipeline
             ("all_to_all", "tp", size, (n - 1) / n * size),
             ("ring", "tp", size, size),
         ]
+        tree = ("broadcast", "tp", size, sent_by(broadcast(range(n), size), rank))
+        assert rounds == [tree if sent[0] == "broadcast" else sent for sent in torchs]
+
+
+def alone(rank):
+    """(are all results the tensor itself, is the buffer given filled, what both ledgers say) of groups of this rank by itself."""
+    from realrun.parallel.collectives import RoundsGroup
+    from realrun.parallel.group import Group
+
+    x, whole = numbers(rank, 1, 4), numbers(9, 1, 4)
+    groups = [Group("dp", [rank], rank), RoundsGroup("dp", [rank], rank, channels(rank))]
+    names = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "shift")
+    same = [bool((getattr(group, name)(x).wait().view_as(x) == numbers(rank, 1, 4)).all()) for group in groups for name in names]
+    into = [bool((group.all_gather(x, out=whole.zero_()).wait() == x).all()) and bool((whole == x).all()) for group in groups]
+    return {*same, *into}, [group.traffic for group in groups]
+
+
+def test_a_rank_by_itself_sends_nothing_and_its_ledger_stays_empty(ranks):
+    assert ranks(alone) == [({True}, [[], []])] * WORLD
 
 
 def test_a_group_refuses_a_stranger_and_what_cannot_be_cut():

@@ -10,10 +10,12 @@ from realrun_training import (
     RANKS,
     SIZES,
     STEPS,
-    Sent,
+    Seen,
     adam,
     backwards,
+    counted,
     distance,
+    everyone,
     gpt,
     mean_over_ranks,
     samples,
@@ -22,7 +24,7 @@ from realrun_training import (
 
 from realrun.parallel.clipping import clip
 from realrun.parallel.precision import LossScaler, MasterWeights
-from simlab import Model
+from simlab import Model, Plan
 from simlab.collectives import ring_all_reduce
 from simlab.errors import InputError
 
@@ -37,12 +39,10 @@ TENSORS = 12 * SIZES["layers"] + 5
 
 def everything(rank):
     """{what: plain values} of this rank."""
-    import torch.distributed as dist
+    from realrun.parallel.mesh import Layout, Mesh
 
-    from realrun.parallel.traffic import Collectives
-
-    mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-    groups = {name: Collectives(mesh.get_group(name)) for name in ("dp", "tp")}
+    mesh = Mesh(Layout(Plan(dp=2, tp=2)), rank)
+    groups = {name: mesh[name] for name in ("dp", "tp")}
     return {
         "one step": one_step(rank),
         "training": training(rank),
@@ -54,20 +54,19 @@ def everything(rank):
     }
 
 
-def parallel_forms(*buckets):
-    """(name, (model, what to call after the last backward, the context of the backwards before, its collectives) of each form"""
+def parallel_forms(rank, *buckets):
+    """(name, (model, what to call after the last backward, the context of the backwards before, its group) of each form"""
     from contextlib import nullcontext
 
     from torch.nn.parallel import DistributedDataParallel
 
     from realrun.parallel.data import DataParallel, average_gradients
-    from realrun.parallel.traffic import Collectives
 
-    model, collectives = gpt(), Collectives()
-    yield "naive", model, lambda: average_gradients(model, collectives), nullcontext, collectives
+    model, group = gpt(), everyone(rank)
+    yield "naive", model, lambda: average_gradients(model, group), nullcontext, group
     for name in buckets:
-        parallel = DataParallel(bucketed := gpt(), collectives := Collectives(), bucket_bytes=BUCKETS[name])
-        yield name, bucketed, parallel.finish, parallel.no_sync, collectives
+        parallel = DataParallel(bucketed := gpt(), everyone(rank), bucket_bytes=BUCKETS[name])
+        yield name, bucketed, parallel.finish, parallel.no_sync, parallel.group
     ddp = DistributedDataParallel(gpt())
     yield "DDP", ddp, lambda: None, ddp.no_sync, None
 
@@ -80,9 +79,9 @@ def one_step(rank):
     backwards(expected, samples(0))
     expected = {name: p.grad for name, p in expected.named_parameters()}
     found = {}
-    for name, model, finish, no_sync, collectives in parallel_forms(*BUCKETS):
+    for name, model, finish, no_sync, group in parallel_forms(rank, *BUCKETS):
         ours = samples(0, rank)
-        with Sent() as sent:
+        with Seen() as sent:
             with no_sync():
                 backwards(model, ours[:1], scale=0.5)
             before = len(sent.collectives)
@@ -90,9 +89,9 @@ def one_step(rank):
             finish()
         found[name] = {
             "error": gradient_error(getattr(model, "module", model), expected),
-            "sent": [pair for pair in sent.collectives if pair[0] == "all-reduce"],
+            "sent": [pair for pair in sent.collectives if pair[0] == "all_reduce"],
             "sent before the last": before,
-            "counted": collectives and [collectives.calls, collectives.buffer_bytes, collectives.volume_bytes],
+            "counted": group and counted(group),
         }
     return found
 
@@ -101,7 +100,7 @@ def training(rank):
     """{form: (error of losses, error of weights)} after STEPS steps, against one process."""
     expected_losses, expected = train_alone()
     found = {}
-    for name, model, finish, no_sync, _ in parallel_forms("a few buckets"):
+    for name, model, finish, no_sync, _ in parallel_forms(rank, "a few buckets"):
         optimizer = adam(model.parameters())
         losses = []
         for number in range(STEPS):
@@ -122,10 +121,9 @@ def training(rank):
 def overlap(rank):
     """What is on its way when a backward reaches the first block, and a second backward's message."""
     from realrun.parallel.data import DataParallel
-    from realrun.parallel.traffic import Collectives
 
     model = gpt()
-    parallel = DataParallel(model, Collectives(), bucket_bytes=20_000)
+    parallel = DataParallel(model, everyone(rank), bucket_bytes=20_000)
     seen = []
     for block in model.blocks:
         block.register_full_backward_pre_hook(lambda *_: seen.append(len(parallel.issued)))
@@ -151,15 +149,14 @@ def overlap(rank):
 
 def weights_of_the_first_rank(rank):
     from realrun.parallel.data import same_weights
-    from realrun.parallel.traffic import Collectives
 
-    model, collectives = gpt(), Collectives()
+    model, group = gpt(), everyone(rank)
     torch.manual_seed(rank)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_()
-    same_weights(model, collectives)
-    return [sum(p.sum().item() for p in model.parameters()), collectives.volume_bytes["broadcast"]]
+    same_weights(model, group)
+    return [sum(p.sum().item() for p in model.parameters()), counted(group)[2]["broadcast"]]
 
 
 def clipping(rank, groups):
@@ -182,7 +179,7 @@ def clipping(rank, groups):
     alone = torch.cat(list(held.values())).norm().item()
     parts = [([None, held[name]] if rank else [held[name]], [groups[one] for one in sharded[name]]) for name in whole]
     for group in groups.values():
-        group.forget()
+        group.traffic.clear()
     norm = clip(parts, 1.5)
     clipped = dict(zip(whole, (parameter.grad for parameter in oracle)))
     want = {"both": clipped["both"][2 * rank :][:2], "tp": clipped["tp"][4 * t :][:4], "dp": clipped["dp"][4 * d :][:4]}
@@ -190,7 +187,7 @@ def clipping(rank, groups):
         "error": abs(norm / expected - 1).item(),
         "gradients": distance(held.values(), [*want.values(), clipped["neither"]]),
         "alone": alone,
-        "calls": [group.calls["all-reduce"] for group in groups.values()],
+        "calls": [[sent.dimension for sent in group.traffic].count(name) for name, group in groups.items()],
         "small": clip([([torch.ones(4)], [])], 3.0).item(),
         "nothing here": clip([([torch.full((4,), 3.0)] if rank == 0 else [], groups.values())], 1.0).item(),
     }
@@ -209,17 +206,16 @@ def scaling(rank, groups):
 def mixed_precision(rank, dtype):
     """(mean losses, which steps were made, bytes reduced, sum of a master weight) of training in `dtype`."""
     from realrun.parallel.data import DataParallel
-    from realrun.parallel.traffic import Collectives
 
     weights = MasterWeights(gpt(torch.float32), dtype, adam)
-    parallel = DataParallel(weights.module, collectives := Collectives())
-    scaler = LossScaler([collectives], scale=2.0**20) if dtype == "fp16" else None
+    parallel = DataParallel(weights.module, group := everyone(rank))
+    scaler = LossScaler([group], scale=2.0**20) if dtype == "fp16" else None
     stepped, losses = [], []
     for number in range(STEPS):
         losses.append(backwards(weights.module, samples(number, rank)[:1], scale=scaler.scale if scaler else 1.0))
         parallel.finish()
         stepped.append(weights.step(scaler=scaler))
-    return mean_over_ranks(losses), stepped, collectives.buffer_bytes["all-reduce"], weights.masters[0].sum().item()
+    return mean_over_ranks(losses), stepped, counted(group)[1]["all_reduce"], weights.masters[0].sum().item()
 
 
 @pytest.fixture(scope="module")
@@ -250,13 +246,13 @@ def test_the_bytes_are_those_of_ddp_and_of_the_closed_form_however_they_are_cut(
     """2(n-1)/n of the gradients per rank, as a ring; and as the rounds of simlab's ring add up to."""
     step = answers[1]["one step"]
     calls, buffers, volumes = step[form]["counted"]
-    assert buffers == {"all-reduce": 8 * PARAMETERS}
+    assert buffers == {"all_reduce": 8 * PARAMETERS}
     assert sum(size for _, size in step[form]["sent"]) == sum(size for _, size in step["DDP"]["sent"]) == 8 * PARAMETERS
-    assert volumes["all-reduce"] == pytest.approx(2 * (RANKS - 1) / RANKS * 8 * PARAMETERS, rel=1e-12)
+    assert volumes["all_reduce"] == pytest.approx(2 * (RANKS - 1) / RANKS * 8 * PARAMETERS, rel=1e-12)
     rounds = ring_all_reduce(range(RANKS), 8 * PARAMETERS)
     by_rank = [sum(t.size_bytes for transfers in rounds for t in transfers if t.source == rank) for rank in range(RANKS)]
-    assert by_rank == pytest.approx([volumes["all-reduce"]] * RANKS, rel=1e-12)
-    assert calls["all-reduce"] == len(step[form]["sent"])
+    assert by_rank == pytest.approx([volumes["all_reduce"]] * RANKS, rel=1e-12)
+    assert calls["all_reduce"] == len(step[form]["sent"])
 
 
 def test_the_naive_form_makes_a_call_for_each_parameter_and_buckets_fewer(answers):

@@ -8,10 +8,12 @@ from realrun_training import (
     RANKS,
     SIZES,
     STEPS,
-    Sent,
+    Seen,
     adam,
     backwards,
+    counted,
     distance,
+    everyone,
     gpt,
     mean_over_ranks,
     samples,
@@ -20,6 +22,7 @@ from realrun_training import (
 )  # fmt: skip
 
 from realrun.parallel.clipping import clip
+from realrun.parallel.group import Group
 from realrun.parallel.precision import LossScaler
 from realrun.parallel.recompute import recompute
 from simlab import Model, model_states
@@ -59,14 +62,13 @@ def everything(rank):
 STAGES = ("naive 1", "1", "2", "3")
 
 
-def zero(name, model, optimizer=adam, **options):
-    """(sharded model, its collectives)"""
-    from realrun.parallel.traffic import Collectives
+def zero(rank, name, model, optimizer=adam, **options):
+    """(sharded model, its group)"""
     from realrun.parallel.zero import NaiveZero1, Zero1, Zero2, Zero3
 
     kind = {"naive 1": NaiveZero1, "1": Zero1, "2": Zero2, "3": Zero3}[name]
-    collectives = Collectives()
-    return kind(model, model.blocks, collectives, optimizer, **{"master": torch.float64} | options), collectives
+    sharded = kind(model, model.blocks, everyone(rank), optimizer, **{"master": torch.float64} | options)
+    return sharded, sharded.group
 
 
 def whole_weights(sharded):
@@ -80,7 +82,7 @@ def whole_weights(sharded):
 def trained(rank, name, expected):
     """20 steps of two microbatches against one process; bytes of the second step; bytes of states before the update."""
     expected_losses, alone = expected
-    sharded, collectives = zero(name, model := gpt())
+    sharded, group = zero(rank, name, model := gpt())
     found, steps = {}, []
 
     def step():
@@ -89,15 +91,15 @@ def trained(rank, name, expected):
             found["with gradients"] = sharded.state_bytes()
         sharded.step()
         if len(steps) < STEPS:
-            found["counted"] = [dict(collectives.calls), collectives.buffer_bytes, collectives.volume_bytes]
-            collectives.forget()
+            found["counted"] = counted(group)
+            group.traffic.clear()
 
-    with Sent() as sent:
+    with Seen() as sent:
         losses = train(model, step, rank, steps=1)
     found["sent"] = sent.bytes
     steps.clear()
     del sharded
-    sharded, collectives = zero(name, model := gpt())
+    sharded, group = zero(rank, name, model := gpt())
     losses = mean_over_ranks(train(model, step, rank))
     found["at rest"] = sharded.state_bytes()
     found["losses"] = max(abs(a / b - 1) for a, b in zip(losses, expected_losses))
@@ -107,7 +109,7 @@ def trained(rank, name, expected):
 
 def gradient_error_of_shards(rank, name):
     """The largest distance of a shard's gradient from its place in one process's gradients."""
-    sharded, _ = zero(name, model := gpt())
+    sharded, _ = zero(rank, name, model := gpt())
     backwards(model, samples(0, rank))
     sharded.reduce()
     backwards(alone := gpt(), samples(0))
@@ -153,19 +155,19 @@ def beside_fsdp2(rank, sizes, *, steps=STEPS, mixed=False):
         optimizer.zero_grad()
 
     ours = gpt(torch.bfloat16 if mixed else dtype, sizes)
-    sharded, collectives = zero("3", ours, **({"master": torch.float32, "reduce": torch.float32} if mixed else {}))
+    sharded, group = zero(rank, "3", ours, **({"master": torch.float32, "reduce": torch.float32} if mixed else {}))
     if mixed:  # the masters begin with all of fp32's digits
         begin_with(sharded, gpt(dtype, sizes))
 
     def our_step():
-        sharded.step(clip=lambda: norms["ours"].append(clip([([s.grad for s in sharded.shards], [collectives])], 0.5).item()))
+        sharded.step(clip=lambda: norms["ours"].append(clip([([s.grad for s in sharded.shards], [group])], 0.5).item()))
 
     found = {}
     for name, model, step in (("torch", torchs, torchs_step), ("ours", ours, our_step)):
         losses = train(model, step, rank, steps=steps - 1, microbatches=1)
-        with Sent() as sent:
+        with Seen() as sent:
             losses += train(model, step, rank, steps=1, microbatches=1)
-        found[name] = {"sent": [list(pair) for pair in sent.collectives if pair[0] != "all-reduce"], "losses": mean_over_ranks(losses)}
+        found[name] = {"sent": [list(pair) for pair in sent.collectives if pair[0] != "all_reduce"], "losses": mean_over_ranks(losses)}
     theirs = [p.full_tensor().detach() for p in torchs.parameters()]
     if mixed:
         whole_shards = [gathered_master(unit) for unit in sharded.units]
@@ -180,9 +182,7 @@ def beside_fsdp2(rank, sizes, *, steps=STEPS, mixed=False):
 
 def gathered_master(unit):
     """All ranks' fp32 shards of a unit, in one."""
-    whole = unit.shard.detach().new_empty(unit.part_size * RANKS)
-    unit.collectives.all_gather(whole, unit.shard.detach()).wait()
-    return whole
+    return unit.group.all_gather(unit.shard.detach()).wait()
 
 
 @torch.no_grad()
@@ -191,12 +191,12 @@ def begin_with(sharded, model):
     same = dict(zip(sharded.module.parameters(), model.parameters()))
     for unit in sharded.units:
         flat = torch.cat([*(same[p].flatten() for p in unit.parameters), torch.zeros(unit.padding)])
-        unit.shard.copy_(flat.split(unit.part_size)[unit.collectives.rank])
+        unit.shard.copy_(unit.group.own(flat, 0))
 
 
 def order_of_gathers(rank, prefetch):
     """What is gathered or on its way when each block's forward and backward begin; whether anything is left after the step."""
-    sharded, collectives = zero("3", model := gpt(sizes=SIZES | {"layers": 4}), prefetch=prefetch)
+    sharded, group = zero(rank, "3", model := gpt(sizes=SIZES | {"layers": 4}), prefetch=prefetch)
     seen = {"forward": [], "backward": []}
     layers = sharded.units[1:]
     for block in model.blocks:
@@ -205,7 +205,7 @@ def order_of_gathers(rank, prefetch):
     value = backwards(model, samples(0, rank)[:1])
     after = [unit.whole_bytes for unit in sharded.units]
     sharded.step()
-    return seen | {"after": after, "loss": value, "calls": dict(collectives.calls)}
+    return seen | {"after": after, "loss": value, "calls": counted(group)[0]}
 
 
 def recomputed(rank):
@@ -216,16 +216,16 @@ def recomputed(rank):
     for mode in ("none", "selective", "full", "torch's wrapper"):
         model = gpt()
         if mode == "torch's wrapper":  # outside of our hooks: they run again in the backward
-            sharded, collectives = zero("3", model)
+            sharded, group = zero(rank, "3", model)
             for number, block in enumerate(model.blocks):
                 model.blocks[number] = checkpoint_wrapper(block)
         else:
             recompute(model.blocks, mode)
-            sharded, collectives = zero("3", model)
+            sharded, group = zero(rank, "3", model)
         train(model, sharded.step, rank, steps=3)
         weights = whole_weights(sharded)
         plain = plain or weights
-        found[mode] = distance(weights, plain), collectives.calls["all-gather"]
+        found[mode] = distance(weights, plain), counted(group)[0]["all_gather"]
     return found
 
 
@@ -235,7 +235,7 @@ def interleaved(rank):
 
     gradients = []
     for together in (False, True):
-        sharded, _ = zero("3", model := gpt())
+        sharded, _ = zero(rank, "3", model := gpt())
         if together:
             for value in [loss(model(tokens), targets) / 2 for tokens, targets in samples(0, rank)]:
                 value.backward()
@@ -248,7 +248,7 @@ def interleaved(rank):
 
 def forward_only(rank):
     """A forward without gradients: what is left gathered after it, and its distance from the whole model's."""
-    sharded, _ = zero("3", model := gpt())
+    sharded, _ = zero(rank, "3", model := gpt())
     tokens = samples(0, rank)[0][0]
     with torch.no_grad():
         logits = model(tokens)
@@ -259,9 +259,9 @@ def scaled(rank):
     """A step that overflows on one rank only is skipped on all, and nothing of it is left: [stepped, weights moved, gradients left]"""
     found = []
     for stage in STAGES:
-        sharded, collectives = zero(stage, model := gpt())
+        sharded, group = zero(rank, stage, model := gpt())
         before = [shard.detach().clone() for shard in sharded.shards]
-        scaler = LossScaler([collectives], scale=4.0)
+        scaler = LossScaler([group], scale=4.0)
         answers = []
         for broken in (True, False):
             backwards(model, samples(0, rank), scale=scaler.scale)
@@ -304,10 +304,10 @@ def test_torchs_zero_redundancy_optimizer_does_too(answers):
 
 M, PSI = MICROBATCHES, 8 * parameters()
 BUFFERS = {
-    "naive 1": {"all-reduce": PSI, "all-gather": PSI},
-    "1": {"reduce-scatter": PSI, "all-gather": PSI},
-    "2": {"reduce-scatter": M * PSI, "all-gather": PSI},
-    "3": {"reduce-scatter": M * PSI, "all-gather": M * (2 * PSI - 8 * 16 * (2 * 256 + 8 + 2))},  # the root is gathered once
+    "naive 1": {"all_reduce": PSI, "all_gather": PSI},
+    "1": {"reduce_scatter": PSI, "all_gather": PSI},
+    "2": {"reduce_scatter": M * PSI, "all_gather": PSI},
+    "3": {"reduce_scatter": M * PSI, "all_gather": M * (2 * PSI - 8 * 16 * (2 * 256 + 8 + 2))},  # the root is gathered once
 }
 
 
@@ -317,14 +317,14 @@ def test_bytes_of_each_kind_are_the_closed_form_and_what_torch_saw(answers, stag
         calls, buffers, volumes = answer["ours"][stage]["counted"]
         assert buffers == BUFFERS[stage] == answer["ours"][stage]["sent"]
         share = (RANKS - 1) / RANKS
-        factor = {"all-reduce": 2 * share, "all-gather": share, "reduce-scatter": share}
+        factor = {"all_reduce": 2 * share, "all_gather": share, "reduce_scatter": share}
         assert volumes == pytest.approx({kind: factor[kind] * size for kind, size in buffers.items()}, rel=1e-12)
         assert all(calls.values())
 
 
 def test_volumes_are_what_the_rounds_of_simlabs_rings_add_up_to(answers):
     volumes = answers[0]["ours"]["1"]["counted"][2]
-    for kind, ring in (("all-gather", ring_all_gather), ("reduce-scatter", ring_reduce_scatter)):
+    for kind, ring in (("all_gather", ring_all_gather), ("reduce_scatter", ring_reduce_scatter)):
         rounds = ring(range(RANKS), PSI)
         assert volumes[kind] == pytest.approx(sum(t.size_bytes for transfers in rounds for t in transfers if t.source == 2), rel=1e-12)
 
@@ -398,7 +398,7 @@ def test_a_layer_computes_while_so_many_more_are_gathered_and_no_other(answers, 
         assert found["forward"] == [[at <= layer <= at + prefetch for layer in layers] for at in layers]
         assert found["backward"] == [[at - prefetch <= layer <= at for layer in layers] for at in reversed(layers)]
         assert found["after"] == [0] * 5
-        assert found["calls"] == {"all-gather": 1 + 2 * 4, "reduce-scatter": 1 + 4}
+        assert found["calls"] == {"all_gather": 1 + 2 * 4, "reduce_scatter": 1 + 4}
         assert found["loss"] == answer["order"][0]["loss"]
 
 
@@ -425,10 +425,8 @@ def test_an_overflow_in_one_ranks_shard_skips_the_step_on_all(answers):
 # what is refused --------------------------------------------------------------------------------------------
 
 
-class Alone:
-    """What a unit asks of its collectives before it communicates."""
-
-    ranks, rank = 3, 1
+ALONE = Group("dp", range(3), 1)
+"""The second of three ranks, as long as nothing is sent."""
 
 
 def test_a_unit_is_padded_to_equal_parts_and_its_parameters_are_views_of_it():
@@ -436,12 +434,12 @@ def test_a_unit_is_padded_to_equal_parts_and_its_parameters_are_views_of_it():
 
     layer = torch.nn.Linear(4, 5)
     before = [p.detach().clone() for p in layer.parameters()]
-    unit = FlatUnit("layer", layer.parameters(), Alone)
+    unit = FlatUnit("layer", layer.parameters(), ALONE)
     assert (unit.part_size, unit.padding) == (9, 2)
     assert all(torch.equal(a, b) for a, b in zip(before, layer.parameters()))
     unit.shard.data.fill_(7.0)
     assert layer.weight.flatten()[9:18].tolist() == [7.0] * 9
-    assert unit.is_view and not FlatUnit("layer", layer.parameters(), Alone, master=torch.float64).is_view
+    assert unit.is_view and not FlatUnit("layer", layer.parameters(), ALONE, master=torch.float64).is_view
 
 
 @pytest.mark.parametrize("what", ["types", "frozen"])
@@ -455,7 +453,7 @@ def test_parameters_that_cannot_travel_together_are_refused_by_name(what):
         layer.bias.requires_grad_(False)
     message = {"types": "layer 3 has parameters of torch.float32, torch.float64", "frozen": "layer 3 has frozen parameters"}[what]
     with pytest.raises(InputError, match=message):
-        FlatUnit("layer 3", layer.parameters(), Alone)
+        FlatUnit("layer 3", layer.parameters(), ALONE)
 
 
 @pytest.mark.parametrize("prefetch", [-1, 1.5, True])
@@ -463,4 +461,4 @@ def test_a_prefetch_that_is_no_number_of_layers_is_refused(prefetch):
     from realrun.parallel.zero import Zero3
 
     with pytest.raises(InputError, match="prefetch = "):
-        Zero3(model := gpt(), model.blocks, Alone, adam, prefetch=prefetch)
+        Zero3(model := gpt(), model.blocks, ALONE, adam, prefetch=prefetch)
