@@ -23,6 +23,17 @@ class SplitLinear(nn.Linear):
     def forward(self, x):
         return _Product.apply(x, self.weight, self.product_bias, self)
 
+    def complete(self, dx):
+        """Begin the communication that the input's gradient needs, if any; what to call for the result, when the weight's is computed."""
+        return lambda: dx
+
+    def own_gradients(self, x, dy):
+        """(weight's, bias's gradient), or (None, None) if they are left for later."""
+        if self.keep is None:
+            return weight_gradients(x, dy, self.product_bias)
+        self.keep(self, x, dy)
+        return None, None
+
     def add_weight_gradient(self, x, dy):
         """Add this microbatch's dY^T X (and the bias's sum of dY) to the gradients."""
         for parameter, gradient in zip((self.weight, self.product_bias), weight_gradients(x, dy, self.product_bias)):
@@ -40,10 +51,9 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dy):
         x, weight = ctx.saved_tensors
-        if ctx.layer.keep is None:
-            return dy @ weight, *weight_gradients(x, dy, ctx.layer.product_bias), None
-        ctx.layer.keep(ctx.layer, x, dy)
-        return dy @ weight, None, None, None
+        completed = ctx.layer.complete(dy @ weight)
+        gradients = ctx.layer.own_gradients(x, dy)
+        return completed(), *gradients, None
 
 
 def weight_gradients(x, dy, bias):

@@ -11,7 +11,7 @@ reduce-scatter's. `realrun.parallel.collectives.RoundsGroup` sends what a reduce
 import torch
 from torch.nn import functional
 
-from realrun.parallel.tensor import ColumnLinear, RowLinear, VocabEmbedding, conjugates, own_gradients
+from realrun.parallel.tensor import GatheredLinear, RowLinear, VocabEmbedding, conjugates
 from realrun.split import SplitLinear
 
 SEQUENCE = 1
@@ -32,14 +32,14 @@ def split_sequence(x, group):
     return conjugates(x, lambda x: group.own(x, SEQUENCE).clone(), lambda dy: group.all_gather(dy, SEQUENCE).wait())
 
 
-class KeptColumnLinear(ColumnLinear):
+class KeptColumnLinear(GatheredLinear):
     """The naive form: gather, then multiply; autograd keeps the gathered input for the weight's gradient, n times what came in."""
 
     def forward(self, x):
         return SplitLinear.forward(self, gather_sequence(x, self.group))
 
 
-class SequenceColumnLinear(ColumnLinear):
+class SequenceColumnLinear(GatheredLinear):
     """(batch, sequence / n, inputs) → (batch, sequence, outputs / n). Only this rank's tokens are kept: backward gathers again while the
     input's gradient is computed, and scatters that while the weight's is."""
 
@@ -62,7 +62,7 @@ class _GatheredProduct(torch.autograd.Function):
         dx = dy @ weight
         whole = gathering.wait()
         scattering = group.reduce_scatter(dx, SEQUENCE)
-        gradients = own_gradients(ctx.layer, whole, dy)  # left for later, it keeps the whole input until then
+        gradients = ctx.layer.own_gradients(whole, dy)  # left for later, it keeps the whole input until then
         return scattering.wait(), *gradients, None
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from realrun.parallel.group import part
-from realrun.split import SplitLinear, weight_gradients
+from realrun.split import SplitLinear
 
 
 def copy_to(x, group):
@@ -94,30 +94,11 @@ class ColumnLinear(GatheredLinear):
     """
 
     def forward(self, x):
-        return _ColumnProduct.apply(x, self.weight, self.bias, self)
+        return SplitLinear.forward(self, x)
 
-
-class _ColumnProduct(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, weight, bias, layer):
-        ctx.save_for_backward(x, weight)
-        ctx.layer = layer
-        return functional.linear(x, weight, bias)
-
-    @staticmethod
-    def backward(ctx, dy):
-        x, weight = ctx.saved_tensors
-        summing = ctx.layer.group.all_reduce(dy @ weight)
-        gradients = own_gradients(ctx.layer, x, dy)
-        return summing.wait(), *gradients, None
-
-
-def own_gradients(layer, x, dy):
-    """(weight's, bias's gradient), or (None, None) if the layer leaves them for later (see `realrun.split`)."""
-    if layer.keep is None:
-        return weight_gradients(x, dy, layer.product_bias)
-    layer.keep(layer, x, dy)
-    return None, None
+    def complete(self, dx):
+        """The sum over the ranks."""
+        return self.group.all_reduce(dx).wait
 
 
 class RowLinear(SplitLinear):
