@@ -11,7 +11,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from simlab.errors import InputError, ProgramError, SimlabError
+from simlab.errors import InputError, ProgramError
+from simlab.exit_status import exit_status
 from simlab.program import Program
 from simlab.schedules import ALIASES, CHUNKED, OPTIONS, SCHEDULES, WITHOUT_FLUSH, generate
 from simlab.units import MS
@@ -38,25 +39,24 @@ def main(argv=None):
         from realrun import measure_command
 
         return measure_command.main(argv[1:])
-    arguments = parser().parse_args(argv)
+    return exit_status(_run, parser().parse_args(argv), unread=1)
+
+
+def _run(arguments):
+    """`run`; an error of it tells what was recorded until then, and what can be done."""
     try:
         missing = [name for name in ("torch", "matplotlib", "plotly") if importlib.util.find_spec(name) is None]
         if missing:
             raise InputError(f"{' and '.join(missing)} not installed: run `make demo`, or pip install 'simlab[real]'")
         return run(arguments)
-    except KeyboardInterrupt as error:
-        _say_partial(getattr(error, "partial", []))
-        print("interrupted", file=sys.stderr)
-        return 1
-    except InputError as error:
-        return _complain(arguments, error, 2)
-    except SimlabError as error:
-        return _complain(arguments, error, 1)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read the report has gone: no more words
-        return 1
-    except OSError as error:
-        return _complain(arguments, f"{error.filename or 'a file'}: {error.strerror or error}", 1)
+    except (Exception, KeyboardInterrupt) as error:
+        partial = [str(path) for path in getattr(error, "partial", [])]
+        error.facts = {"partial": partial}
+        if partial:
+            print(f"recorded until it ended: {', '.join(partial)}", file=sys.stderr)
+        if isinstance(error, ProgramError):
+            error.add_note("(--no-check runs it all the same)")
+        raise
 
 
 def run(arguments):
@@ -207,22 +207,6 @@ def _json(value):
 def _say(text):
     if os.environ.get("RANK", "0") == "0":
         print(text, file=sys.stderr, flush=True)
-
-
-def _complain(arguments, error, status):
-    partial = [str(path) for path in getattr(error, "partial", [])]
-    if status == 1 and arguments.json:
-        print(_json({"ok": False, "error": str(error), "partial": partial}))
-    kind = "failed" if status == 1 else "error"
-    hint = " (--no-check runs it all the same)" if isinstance(error, ProgramError) else ""
-    print(f"{kind}: {error}{hint}", file=sys.stderr)
-    _say_partial(partial)
-    return status
-
-
-def _say_partial(paths):
-    if paths:
-        print(f"what was recorded until then: {', '.join(map(str, paths))}", file=sys.stderr)
 
 
 def parser():

@@ -7,7 +7,8 @@ import tempfile
 from pathlib import Path
 
 from realrun.pool import Pool, RunError
-from simlab.errors import InputError, SimlabError
+from simlab.errors import InputError
+from simlab.exit_status import exit_status
 from simlab.units import KIB, bytes_text, percent_text, seconds_text
 
 EPILOG = """what is timed: matrix products (forward and both gradients' layouts), attention, kernels that the memory bounds, what the host
@@ -28,22 +29,13 @@ BUSY = 0.05
 
 def main(argv):
     """Run the command; returns the exit status. Results go to stdout, progress and messages to stderr."""
-    arguments = parser().parse_args(argv)
-    try:
-        result = run(arguments)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 1
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except SimlabError as error:
-        if arguments.json:
-            print(json.dumps({"ok": False, "error": str(error)}))
-        print(f"failed: {error}", file=sys.stderr)
-        return 1
+    return exit_status(report, parser().parse_args(argv))
+
+
+def report(arguments):
+    """`run`, printed; 0."""
+    result = run(arguments)
     print(json.dumps(result) if arguments.json else text(result))
-    sys.stdout.flush()
     return 0
 
 

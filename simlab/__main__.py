@@ -1,15 +1,14 @@
 """python -m simlab: make, check and simulate pipeline programs from the command line."""
 
 import argparse
-import json
 import math
-import os
 import sys
 
 import simlab as sl
 from simlab.catalog import catalog_json, catalog_text
 from simlab.commands import add_memory, add_plan, add_validate, memory, print_json, simulate_model, validate, write_file
-from simlab.errors import InputError, SimlabError
+from simlab.errors import InputError
+from simlab.exit_status import exit_status
 from simlab.partition import best_partition, even_partition, stage_work
 from simlab.program import WEIGHT_GRAD_MEMORY
 from simlab.schedules import ALIASES, CHUNKED, SCHEDULES, WITHOUT_FLUSH
@@ -36,26 +35,7 @@ exit status: 0 done, 1 the check failed, 2 bad arguments"""
 def main(argv=None):
     """Run the command line; returns the exit status. Answers go to stdout, messages to stderr."""
     arguments = parser().parse_args(argv)
-    try:
-        status = _run(arguments)
-        sys.stdout.flush()
-        return status
-    except BrokenPipeError:  # whoever read it has enough, as in `| head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
-        return 0
-
-
-def _run(arguments):
-    try:
-        return arguments.run(arguments)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except SimlabError as error:
-        if arguments.json:
-            print(json.dumps({"ok": False, "error": str(error)}))
-        print(f"failed: {error}", file=sys.stderr)
-        return 1
+    return exit_status(arguments.run, arguments)
 
 
 def schedule(arguments):

@@ -13,7 +13,7 @@ PACKAGE = Path(simlab.__file__).parent
 # a module may import simlab's modules of the rows above its own, and of its own package
 ORDER = [
     {"errors", "garbage", "units"},
-    {"hardware", "model", "model_states", "partition", "trace"},
+    {"exit_status", "hardware", "model", "model_states", "partition", "trace"},
     {"memory", "program", "cluster"},
     {"validation", "schedules", "collectives", "catalog"},
     {"plan"},
