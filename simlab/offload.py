@@ -14,7 +14,7 @@ from simlab.engine import run_tasks
 from simlab.errors import InputError
 from simlab.refinement import Task
 from simlab.trace import Span, Trace
-from simlab.training import HOST_ADAM_S
+from simlab.training import HOST_ADAM_S, host_sharers
 
 TARGETS = ("host", "nvme")
 OVERLAPS = ("none", "transfers", "delayed")
@@ -60,15 +60,16 @@ def offload_step(model, plan, cluster, *, to="host", overlap="transfers", host_a
     """`OffloadStep` of `model` under a data-parallel `plan` (ZeRO stage 0, 1 or 2) on `cluster`, its optimizer's states elsewhere.
 
     to:          'host': in its memory; 'nvme': on its drives, each part's states read before its update and written after it, two
-                 parts ahead at most; all GPUs of a node share the drives.
+                 parts ahead at most.
     overlap:     'none': gradients go when the last backward is over, the next step begins when all parameters are back;
                  'transfers': gradients go as they are made, parameters come back part by part, the next forward waits for them;
                  'delayed': and the next step begins with the parameters of the step before, so that the update runs beside it
                  (ZeRO-Offload's delayed parameter update, section 5.2: another algorithm, by one step).
     host_adam_s: the CPU's time per parameter.
 
-    The update waits for all gradients, for their norm is of all of them. Before they go, gradients are reduced; after they came,
-    parameters are gathered, on the stream 'dp'. Leaves out: what transfers take of the GPU's and the host's memory bandwidth.
+    The GPUs of a node share its host and its drives, which update and carry what all of them own; PCIe is each one's own. The update waits
+    for all gradients, for their norm is of all of them. Before they go, gradients are reduced; after they came, parameters are gathered,
+    on the stream 'dp'. Leaves out: what transfers take of the GPU's and the host's memory bandwidth.
     """
     _check(plan, to, overlap)
     plan.check(model, cluster.gpus)
@@ -123,8 +124,8 @@ class _Tasks:
         shards = plan.shards if plan.zero else 1
         self.own = [part.parameters / shards for part in parts]
         self.pcie_s = 1 / cluster.pcie_bytes_per_s
-        self.host_s = host_adam_s
-        sharers = min(cluster.gpus_per_node, plan.dp)
+        sharers = host_sharers(plan, cluster)
+        self.host_s = sharers * host_adam_s
         state_bytes = OPTIMIZER_STATE_BYTES[plan.precision]
         self.drive_s = state_bytes * sharers / cluster.nvme_bytes_per_s if to == "nvme" else 0.0
 

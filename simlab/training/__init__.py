@@ -4,8 +4,10 @@ Ranks that differ only in their data, tensor or context coordinate do the same a
 them: as many ranks are simulated as there are pipeline stages, and collectives take the time that they take over all.
 """
 
-from simlab.training.data_parallel import HOST_ADAM_S
+from simlab.training.data_parallel import HOST_ADAM_S, host_sharers
 from simlab.training.prediction import Prediction, Waterfall, capacity_bytes, does_not_fit
 from simlab.training.step import layer_trace, predict, program_of
 
-__all__ = ["HOST_ADAM_S", "Prediction", "Waterfall", "capacity_bytes", "does_not_fit", "layer_trace", "predict", "program_of"]
+__all__ = [
+    "HOST_ADAM_S", "Prediction", "Waterfall", "capacity_bytes", "does_not_fit", "host_sharers", "layer_trace", "predict", "program_of",
+]  # fmt: skip

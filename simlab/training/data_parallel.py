@@ -1,6 +1,6 @@
 """What data parallelism, sharding, offload and the optimizer add to a pipeline's step."""
 
-from simlab.cost.memory import layer_activations_bytes, stage_parameters
+from simlab.cost.memory import OPTIMIZER_STATE_BYTES, layer_activations_bytes, stage_parameters
 from simlab.cost.roofline import memory_s
 from simlab.cost.stage_times import BESIDE
 from simlab.trace import Span
@@ -21,6 +21,11 @@ by one; else 1, what calls that take lists of tensors come to."""
 HOST_ADAM_S = 28 / 100e9
 """Seconds per parameter of Adam on a node's host: 28 bytes read and written, at 100 GB/s, half of what eight channels of DDR4-3200 carry.
 An estimate; DeepSpeed's CPU-Adam is bound by the same (Ren et al. 2021, ZeRO-Offload, section 5.1)."""
+
+
+def host_sharers(plan, cluster):
+    """GPUs of a node that the plan uses: one host updates what all of them own, and its drives carry it."""
+    return min(plan.gpus, cluster.gpus_per_node)
 
 
 def rank_parameters(cost, program, layers):
@@ -69,7 +74,7 @@ def offloaded(cost, times, layers, split, *, first, last):
         return times
     bandwidth = cost.cluster.pcie_bytes_per_s
     if plan.offload_to == "nvme":  # which the GPUs of a node share
-        bandwidth = min(bandwidth, cost.cluster.nvme_bytes_per_s / min(plan.gpus, cost.cluster.gpus_per_node))
+        bandwidth = min(bandwidth, cost.cluster.nvme_bytes_per_s / host_sharers(plan, cost.cluster))
     moved_s = size / bandwidth
     backward_s = times.again.total + times.input_grad.total + (0.0 if split else times.weight_grad.total)
     return times._replace(
@@ -154,9 +159,9 @@ def optimizer(cost, program, parameters, layers):
     seconds = max(memory_s(OPTIMIZER_BYTES[plan.precision] * own, cost.gpu), host_s) + norm_s
     if plan.offload in ("optimizer", "parameters"):
         back = plan.element_bytes if plan.offload == "optimizer" else 0  # parameters that live there stay there
-        in_node = min(plan.gpus, cluster.gpus_per_node)
+        in_node = host_sharers(plan, cluster)
         moved_s = own * (plan.gradient_bytes + back) / cluster.pcie_bytes_per_s
         if plan.offload_to == "nvme":  # all states there and back
-            moved_s += in_node * own * 2 * 12 / cluster.nvme_bytes_per_s
+            moved_s += in_node * own * 2 * OPTIMIZER_STATE_BYTES[plan.precision] / cluster.nvme_bytes_per_s
         return in_node * own * HOST_ADAM_S, moved_s
     return seconds, 0.0

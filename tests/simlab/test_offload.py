@@ -63,6 +63,32 @@ def test_zero_1_shares_the_update_and_the_moving_out():
     assert shared.busy_s.dp > 0
 
 
+@pytest.mark.parametrize(("zero", "parts"), [(0, 8), (1, 1)])
+def test_a_nodes_gpus_share_its_host_and_its_drives(zero, parts):
+    cluster, shared = sl.load_cluster("dgx-h100"), plan(dp=8, zero=zero)
+    step = offload_step(MODEL, shared, cluster, to="nvme", overlap="none")
+    assert step.busy_s.host == pytest.approx(parts * P * HOST_ADAM_S)  # each GPU has an eighth of the parameters to update, or all
+    assert step.busy_s.nvme == pytest.approx(parts * 2 * 12 * P / cluster.nvme_bytes_per_s)
+    predicted = sl.predict(MODEL, replace(shared, offload="optimizer"), cluster)
+    assert predicted.optimizer_s == pytest.approx(step.busy_s.host)
+
+
+def test_of_eight_gpus_that_update_everything_the_host_is_what_waits_in_a_prediction_too():
+    cluster = sl.load_cluster("dgx-h100")
+    step = offload_step(MODEL, plan(dp=8), cluster, overlap="none")
+    assert step.step_s == pytest.approx(sl.predict(MODEL, plan(dp=8, offload="optimizer"), cluster).step_s, rel=0.001)
+
+
+@pytest.mark.parametrize(("precision", "state_bytes"), [("bf16", 12), ("fp32", 8)])
+def test_states_on_a_drive_are_as_large_as_the_precision_makes_them(precision, state_bytes):
+    host, drive = (
+        sl.predict(MODEL, plan(offload="optimizer", offload_to=to, precision=precision), ONE).offload_s for to in ("host", "nvme")
+    )
+    assert drive - host == pytest.approx(2 * state_bytes * P / ONE.nvme_bytes_per_s)
+    step = offload_step(MODEL, plan(precision=precision), ONE, to="nvme")
+    assert step.busy_s.nvme == pytest.approx(drive - host)
+
+
 def test_every_byte_that_goes_out_is_a_gradient_and_comes_back_as_a_parameter():
     trace = offload_step(MODEL, plan(), ONE, overlap="none").trace
     moved = {stream: sum(span.bytes for span in trace.spans if span.stream == stream) for stream in ("pcie out", "pcie in")}
