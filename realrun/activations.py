@@ -10,11 +10,12 @@ from realrun.model import Block
 class SavedActivations:
     """Counts the tensors that autograd saves, per (stage, microbatch), and forgets them when autograd does.
 
-    Parameters and the step's `data` are not counted (they live anyway); tensors that share storage are counted once.
+    Parameters and the step's `data` are not counted (they live anyway, or are freed and gathered again); tensors that share storage are
+    counted once. parameters: tensors; of several in one storage one is enough.
     """
 
     def __init__(self, parameters):
-        self._parameters = {parameter.untyped_storage().data_ptr() for parameter in parameters}
+        self._parameters = [parameter.untyped_storage() for parameter in parameters]  # whose addresses change if they come and go
         self.data = ()  # tensors
         self._holders = {}  # storage address: number of saved tensors in it
         self._tensors = {}  # (stage, microbatch): number of saved tensors
@@ -38,7 +39,9 @@ class SavedActivations:
     def _pack(self, tensor, key):
         storage = tensor.untyped_storage()
         address = storage.data_ptr()
-        if address in self._parameters or any(address == data.untyped_storage().data_ptr() for data in self.data):
+        if any(address == other.data_ptr() for other in self._parameters) or any(
+            address == data.untyped_storage().data_ptr() for data in self.data
+        ):
             return tensor
         self._tensors[key] = self._tensors.get(key, 0) + 1
         self._holders[address] = self._holders.get(address, 0) + 1

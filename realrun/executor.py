@@ -5,6 +5,7 @@ import torch
 from realrun.activations import SavedActivations
 from realrun.model import loss
 from realrun.recorder import DONE, EXECUTING, IDLE, RUNNING, WAITING, Record
+from realrun.split import keeping_weight_gradients
 from simlab.errors import SimlabError
 
 
@@ -134,7 +135,7 @@ def input_grad(executor, op, received):
     def keep(layer, *tensors):
         kept.append((layer, [executor.activations.hold(tensor, key) for tensor in tensors]))
 
-    with executor.stages[op.stage].keeping_weight_gradients(keep):
+    with keeping_weight_gradients(executor.stages[op.stage], keep):
         y.backward(received)
     return x.grad
 

@@ -1,7 +1,5 @@
 """A byte-level GPT, cut into pipeline stages."""
 
-from contextlib import contextmanager
-
 import torch
 from torch import nn
 from torch.nn import functional
@@ -55,18 +53,6 @@ class Stage(nn.Module):
             x = self.embed(x) + self.position.weight[: x.shape[1]]
         x = self.blocks(x)
         return self.head(self.norm(x)) if self.is_last else x
-
-    @contextmanager
-    def keeping_weight_gradients(self, keep):
-        """Backwards inside call `keep(layer, X, dY)` instead of computing the linear layers' weight gradients."""
-        layers = [module for module in self.modules() if isinstance(module, SplitLinear)]
-        for layer in layers:
-            layer.keep = keep
-        try:
-            yield
-        finally:
-            for layer in layers:
-                layer.keep = None
 
 
 def layer_range(layers, stage, stages):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 HEADER = struct.Struct("<8sdqq")  # magic, clock offset, phase, records complete
 PHASE_WORD, COUNT_WORD = 2, 3  # of 8 bytes each
-RECORD = struct.Struct("<iiiiqdd")
+RECORD = struct.Struct("<iiiiqddd")
 MAGIC = b"realrun1"
 IDLE, EXECUTING = 0, 1
 WAITING, RUNNING, DONE = 1, 2, 3
@@ -25,6 +25,7 @@ class Record(NamedTuple):
     live:     (stage, microbatch) pairs that autograd holds tensors of when the op ends.
     bytes:    bytes of those tensors.
     start_s, end_s: of the op's own work; its result is handed to the link at its end.
+    done_s:   of a communication that was waited for from start_s to end_s: when it was over; else 0.
     """
 
     step: int
@@ -34,6 +35,7 @@ class Record(NamedTuple):
     bytes: int = 0
     start_s: float = 0.0
     end_s: float = 0.0
+    done_s: float = 0.0
 
 
 class Recorder:

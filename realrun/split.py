@@ -5,6 +5,8 @@ is dY W, the weight gradient dY^T X. So I computes the first and keeps (X, dY); 
 redoes nothing. Gradients of norms and embeddings are cheap and stay in I. (Qi et al. 2023, arXiv 2401.10241.)
 """
 
+from contextlib import contextmanager
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -34,6 +36,7 @@ class SplitLinear(nn.Linear):
         self.keep(self, x, dy)
         return None, None
 
+    @torch.no_grad()
     def add_weight_gradient(self, x, dy):
         """Add this microbatch's dY^T X (and the bias's sum of dY) to the gradients."""
         for parameter, gradient in zip((self.weight, self.product_bias), weight_gradients(x, dy, self.product_bias)):
@@ -60,3 +63,16 @@ def weight_gradients(x, dy, bias):
     """(dY^T X, the sum of dY over rows or, where there is no `bias`, None)."""
     rows = dy.flatten(0, -2)
     return rows.T @ x.flatten(0, -2), None if bias is None else rows.sum(0)
+
+
+@contextmanager
+def keeping_weight_gradients(module, keep):
+    """Backwards inside call `keep(layer, X, dY)` instead of computing the weight gradients of `module`'s linear layers."""
+    layers = [layer for layer in module.modules() if isinstance(layer, SplitLinear)]
+    for layer in layers:
+        layer.keep = keep
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.keep = None

@@ -122,9 +122,7 @@ class _Tasks:
         if key not in self.members:
             fixed = {"tp": (0, 1, 2), "cp": (0, 2, 3), "dp": (2, 3), "pp": (0, 1, 3)}[instruction.dimension]
             mine = self.coordinates[rank]
-            self.members[key] = tuple(
-                number for number, other in enumerate(self.coordinates) if all(other[at] == mine[at] for at in fixed)
-            )
+            self.members[key] = tuple(number for number, other in enumerate(self.coordinates) if all(other[at] == mine[at] for at in fixed))
         return self.members[key]
 
     def _add(self, instruction, stream, ranks, seconds):

@@ -46,9 +46,11 @@ class ParallelBlock(nn.Module):
             mixed = self.attention(q, k, v, self.cp, self.layout)
         return mixed.transpose(1, 2).reshape(batch, tokens, -1)
 
+    def whole_on_tp(self):
+        """[parameters that every tp rank has whole]: norms and row-parallel biases."""
+        return [*self.norm1.parameters(), *self.norm2.parameters(), self.out.bias, self.down.bias]
+
     def partial_over_tp(self):
         """[parameters whose gradients are of this rank's tokens only, and so are to be summed over tp after a step's last backward
-        (`realrun.parallel.sequence.sum_gradients`)]: norms and row-parallel biases, with sequence parallelism."""
-        if not self.sequence_parallel:
-            return []
-        return [*self.norm1.parameters(), *self.norm2.parameters(), self.out.bias, self.down.bias]
+        (`realrun.parallel.sequence.sum_gradients`)]: with sequence parallelism those that are whole on all ranks."""
+        return self.whole_on_tp() if self.sequence_parallel else []

@@ -4,11 +4,13 @@
 `realrun.channels.Channels`, so links can be paced: then ring, tree and hierarchical take what their closed forms say.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from math import prod
 
 import torch
 
-from realrun.parallel.group import Group, nothing_to_do, part
+from realrun.clock import now
+from realrun.parallel.group import Group, Pending, Sent, nothing_to_do, part
 from simlab.collectives import Transfer, all_to_all, broadcast, ring_all_gather, ring_all_reduce, ring_reduce_scatter
 
 COMBINE = {"sum": torch.add, "max": torch.maximum}
@@ -116,59 +118,103 @@ def all_to_all_rows(tensor, ranks, channels):
 class RoundsGroup(Group):
     """A `Group` whose collectives are those above: on paced channels they take a modelled link's time, and every byte is counted.
 
-    Its `Sent.sent_bytes` are those of its rounds: of a broadcast's tree the first rank sends the most, half of the ranks nothing.
+    They are carried out one after the other in a thread of the group's own, as a communicator's are on its stream, so that they overlap
+    with what the caller does until it waits. Where the observer says how many seconds one shall take, each of its rounds takes an equal
+    part of them. `Sent.sent_bytes` are those of the rounds: of a broadcast's tree the first rank sends the most, half of the ranks nothing.
 
     channels: this rank's `Channels`, used by nothing else (messages are matched by their order).
-    all_reduce_rounds: (ranks, bytes) → rounds. Nothing overlaps: a method returns when its collective is done; `shift` alone is begun
-    and waited for later.
+    all_reduce_rounds: (ranks, bytes) → rounds.
     """
 
     def __init__(self, dimension, ranks, rank, channels, traffic=None, all_reduce_rounds=ring_all_reduce):
         super().__init__(dimension, ranks, rank, None, traffic)
         self.channels, self.all_reduce_rounds = channels, all_reduce_rounds
+        self._stream = ThreadPoolExecutor(1, f"{dimension} stream") if self.size > 1 else None
+
+    def close(self):
+        """End the thread."""
+        if self._stream is not None:
+            self._stream.shutdown()
 
     def all_reduce(self, tensor, operation="sum"):
         """See `Group`."""
-        flat = tensor.contiguous()
-        sent_bytes = all_reduce(flat, self.all_reduce_rounds(self.ranks, tensor.nbytes), self.channels, operation)
-        return self._done(tensor if flat is tensor else tensor.copy_(flat), "all_reduce", tensor.nbytes, sent_bytes)
+        rounds = self.all_reduce_rounds(self.ranks, tensor.nbytes)
+
+        def work():
+            flat = tensor.contiguous()
+            sent_bytes = all_reduce(flat, rounds, self.channels, operation)
+            return tensor if flat is tensor else tensor.copy_(flat), sent_bytes
+
+        return self._carry_out("all_reduce", tensor, work, len(rounds))
 
     def broadcast(self, tensor):
         """See `Group`."""
-        flat = tensor.contiguous()
-        sent_bytes = broadcast_from(flat, self.ranks, self.channels)
-        return self._done(tensor if flat is tensor else tensor.copy_(flat), "broadcast", tensor.nbytes, sent_bytes)
+
+        def work():
+            flat = tensor.contiguous()
+            sent_bytes = broadcast_from(flat, self.ranks, self.channels)
+            return tensor if flat is tensor else tensor.copy_(flat), sent_bytes
+
+        return self._carry_out("broadcast", tensor, work, (self.size - 1).bit_length())
 
     def all_gather(self, tensor, dim=0, out=None):
         """See `Group`."""
-        whole, sent_bytes = all_gather(tensor, self.ranks, self.channels, out)
-        return self._done(torch.cat(list(whole), dim) if dim else whole.flatten(0, 1), "all_gather", whole.nbytes, sent_bytes)
+
+        def work():
+            whole, sent_bytes = all_gather(tensor.contiguous(), self.ranks, self.channels, out)
+            return torch.cat(list(whole), dim) if dim else whole.flatten(0, 1), sent_bytes
+
+        if self.size == 1:
+            return super().all_gather(tensor, dim, out)
+        return self._carry_out("all_gather", tensor, work, self.size - 1, times=self.size)
 
     def reduce_scatter(self, tensor, dim=0):
         """See `Group`."""
         part(tensor.shape[dim], self, "size")
-        mine, sent_bytes = reduce_scatter(torch.stack(tensor.chunk(self.size, dim)), self.ranks, self.channels)
-        return self._done(mine, "reduce_scatter", tensor.nbytes, sent_bytes)
+        return self._carry_out(
+            "reduce_scatter", tensor,
+            lambda: reduce_scatter(torch.stack(tensor.chunk(self.size, dim)), self.ranks, self.channels), self.size - 1,
+        )  # fmt: skip
 
     def all_to_all(self, tensor):
         """See `Group`."""
-        received, sent_bytes = all_to_all_rows(tensor, self.ranks, self.channels)
-        return self._done(received, "all_to_all", tensor.nbytes, sent_bytes)
+        return self._carry_out("all_to_all", tensor, lambda: all_to_all_rows(tensor, self.ranks, self.channels), self.size - 1)
 
     def shift(self, tensor):
         """See `Group`."""
-        if self.size == 1:
-            return super().shift(tensor)
-        form = self.ranks[self.place - 1], tensor.shape, tensor.dtype
-        posted = self.channels.post_receive(*form)
-        self.channels.send(tensor, self.ranks[(self.place + 1) % self.size])
 
-        def arrived():
+        def work():
+            form = self.ranks[self.place - 1], tensor.shape, tensor.dtype
+            posted = self.channels.post_receive(*form)
+            self.channels.send(tensor, self.ranks[(self.place + 1) % self.size])
             received = self.channels.complete(*posted, *form[1:])
             self.channels.finish_sending()  # a send that is dropped before it is done never arrives
-            return received
+            return received, tensor.nbytes
 
-        return self._pending([], arrived, "ring", tensor.nbytes)
+        return self._carry_out("ring", tensor, work, 1)
 
-    def _done(self, result, kind, size_bytes, sent_bytes):
-        return nothing_to_do(result) if self.size == 1 else self._pending([], lambda: result, kind, size_bytes, sent_bytes)
+    def _carry_out(self, kind, tensor, work, rounds, times=1):
+        """Begin `work`, which returns (result, bytes sent), behind what was begun before."""
+        if self.size == 1:
+            return nothing_to_do(tensor)
+        begun = self._begins(kind, times * tensor.nbytes)
+        seconds = self.observer.seconds(begun[0])
+
+        @torch.no_grad()
+        def paced():
+            if seconds is not None:
+                self.channels.pace = seconds / rounds, None
+            return (*work(), now())
+
+        return self._pending(begun, self._stream.submit(paced))
+
+    def _pending(self, begun, future):
+        """Of a future of (result, bytes sent, when it was done)."""
+        mark, kind, size_bytes, start_s = begun
+
+        def done():
+            _, sent_bytes, done_s = future.result()
+            self.traffic.append(Sent(kind, self.dimension, size_bytes, sent_bytes, start_s, now()))
+            self.observer.ended(mark, done_s)
+
+        return Pending((), lambda: future.result()[0], lambda: self.observer.waits(mark), done)

@@ -58,12 +58,17 @@ class FlatUnit:
     def gather(self):
         """Start to make `whole` of all ranks' shards. Nothing if that is under way, or done and `whole` was not freed since."""
         if self._gathering is None and not (self.frees and self.whole_bytes):
-            self.whole.untyped_storage().resize_(self._nbytes)
+            if not self.whole_bytes:  # to the size that it has would be a copy to another place
+                self.whole.untyped_storage().resize_(self._nbytes)
             self._gathering = self.group.all_gather(self.shard.detach().to(self.whole.dtype), out=self.whole)
 
     def gathered(self):
         """Wait until `whole` is there: the parameters can be used."""
         self.gather()
+        self.arrived()
+
+    def arrived(self):
+        """Wait for a gather that is under way, if one is."""
         if self._gathering is not None:
             self._gathering.wait()
             self._gathering = None
@@ -76,6 +81,7 @@ class FlatUnit:
 
     # gradients --------------------------------------------------------------------------------------------
 
+    @torch.no_grad()
     def flat_gradient(self):
         """All gradients in one buffer like `whole`, in the type in which they travel; the parameters' own are dropped."""
         flat = self.whole.new_zeros(self.part_size * self.group.size, dtype=self.reduce_type)

@@ -33,14 +33,31 @@ class Sent(NamedTuple):
     """When it was begun, and when its result had been waited for (on CUDA: queued): it may have been done before that."""
 
 
+class Observer:
+    """Is told of a group's communications as they happen. This one does nothing: see `realrun.cursor.Cursor`."""
+
+    def begins(self, dimension, kind, size_bytes):
+        """Ahead of a communication; what is returned comes back with `waits` and `ended`."""
+
+    def seconds(self, begun):
+        """How long it shall take on links that can be paced; None: as long as it takes."""
+
+    def waits(self, begun):
+        """Its result is needed now."""
+
+    def ended(self, begun, done_s=None):
+        """Its result is there, and has been since `done_s` (None: not known)."""
+
+
 class Pending:
     """A communication that was begun. `wait` returns its result; it must be called once."""
 
-    def __init__(self, works, result, done):
-        self._works, self._result, self._done = works, result, done
+    def __init__(self, works, result, waits=lambda: None, done=lambda: None):
+        self._works, self._result, self._waits, self._done = works, result, waits, done
 
     def wait(self):
         """The result."""
+        self._waits()
         for work in self._works:
             work.wait()
         result = self._result()
@@ -54,6 +71,7 @@ class Group:
     ranks:         [global rank of each member], the same list on all of them; `place` is this one's index in it.
     process_group: torch's, of those ranks in that order; None: of all ranks.
     traffic:       [`Sent`]: what this rank has sent is added at the end. A rank by itself sends nothing, which is not counted.
+    observer:      an `Observer`.
 
     All ranks of a group must issue the same collectives in the same order: the caller's to keep.
 
@@ -69,20 +87,28 @@ class Group:
         self.size, self.place = len(self.ranks), self.ranks.index(rank)
         self.process_group = process_group
         self.traffic = [] if traffic is None else traffic
+        self.observer = Observer()
+
+    def close(self):
+        """End the process group; by all its ranks together."""
+        if self.process_group is not None:
+            dist.destroy_process_group(self.process_group)
 
     def all_reduce(self, tensor, operation="sum"):
         """`tensor` becomes the sum (or maximum) of all ranks'; it is the result."""
         if self.size == 1:
             return nothing_to_do(tensor)
+        begun = self._begins("all_reduce", tensor.nbytes)
         work = dist.all_reduce(tensor, OPERATIONS[operation], group=self.process_group, async_op=True)
-        return self._pending([work], lambda: tensor, "all_reduce", tensor.nbytes)
+        return self._pending(begun, [work], lambda: tensor)
 
     def broadcast(self, tensor):
         """`tensor` becomes that of the group's first rank; it is the result."""
         if self.size == 1:
             return nothing_to_do(tensor)
+        begun = self._begins("broadcast", tensor.nbytes)
         work = dist.broadcast(tensor, group=self.process_group, group_src=0, async_op=True)
-        return self._pending([work], lambda: tensor, "broadcast", tensor.nbytes)
+        return self._pending(begun, [work], lambda: tensor)
 
     def all_gather(self, tensor, dim=0, out=None):
         """The tensors of all ranks, which have one shape, one after the other along `dim`.
@@ -93,26 +119,27 @@ class Group:
             return nothing_to_do(tensor if out is None else out.copy_(tensor))
         tensor = tensor.contiguous()
         whole = tensor.new_empty(self.size * tensor.shape[0], *tensor.shape[1:]) if out is None else out
+        begun = self._begins("all_gather", whole.nbytes)
         work = ALL_GATHER(whole, tensor, group=self.process_group, async_op=True)
-        return self._pending([work], lambda: torch.cat(whole.chunk(self.size), dim) if dim else whole, "all_gather", whole.nbytes)
+        return self._pending(begun, [work], lambda: torch.cat(whole.chunk(self.size), dim) if dim else whole)
 
     def reduce_scatter(self, tensor, dim=0):
         """This rank's part along `dim` of the sum of all ranks' tensors."""
         if self.size == 1:
             return nothing_to_do(tensor)
-        parts = self.cut(tensor, dim)
+        parts, begun = self.cut(tensor, dim), self._begins("reduce_scatter", tensor.nbytes)
         mine, whole = tensor.new_empty(parts[0].shape), torch.cat(parts) if dim else tensor.contiguous()
         work = REDUCE_SCATTER(mine, whole, group=self.process_group, async_op=True)
-        return self._pending([work], lambda: mine, "reduce_scatter", tensor.nbytes)
+        return self._pending(begun, [work], lambda: mine)
 
     def all_to_all(self, tensor):
         """(n, ...): `tensor[k]` goes to the k-th rank; in its place comes what that rank has for this one."""
         if self.size == 1:
             return nothing_to_do(tensor)
         tensor = tensor.contiguous()
-        received = torch.empty_like(tensor)
+        received, begun = torch.empty_like(tensor), self._begins("all_to_all", tensor.nbytes)
         work = dist.all_to_all_single(received, tensor, group=self.process_group, async_op=True)
-        return self._pending([work], lambda: received, "all_to_all", tensor.nbytes)
+        return self._pending(begun, [work], lambda: received)
 
     def shift(self, tensor):
         """`tensor` goes to the next rank of the ring; the result is what the rank before sent.
@@ -122,9 +149,10 @@ class Group:
         if self.size == 1:
             return nothing_to_do(tensor)
         tensor, received = tensor.contiguous(), torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        begun = self._begins("ring", tensor.nbytes)
         after, before = self.ranks[(self.place + 1) % self.size], self.ranks[self.place - 1]
         messages = [dist.P2POp(dist.isend, tensor, after, self.process_group), dist.P2POp(dist.irecv, received, before, self.process_group)]
-        return self._pending(dist.batch_isend_irecv(messages), lambda: received, "ring", tensor.nbytes)
+        return self._pending(begun, dist.batch_isend_irecv(messages), lambda: received)
 
     def cut(self, tensor, dim, what="size"):
         """[part of each rank] of `tensor` along `dim`, views."""
@@ -135,15 +163,20 @@ class Group:
         """This rank's part of `tensor` along `dim`, a view."""
         return self.cut(tensor, dim)[self.place]
 
-    def _pending(self, works, result, kind, size_bytes, sent_bytes=None):
-        start_s = now()
-        if sent_bytes is None:
-            sent_bytes = size_bytes * (1 if kind == "ring" else busbw_factor(kind.replace("_", "-"), self.size))
+    def _begins(self, kind, size_bytes):
+        """What is known of a communication when it begins; call it ahead of that."""
+        mark = self.observer.begins(self.dimension, kind, size_bytes)
+        return mark, kind, size_bytes, now()
+
+    def _pending(self, begun, works, result):
+        mark, kind, size_bytes, start_s = begun
 
         def done():
+            sent_bytes = size_bytes * (1 if kind == "ring" else busbw_factor(kind.replace("_", "-"), self.size))
             self.traffic.append(Sent(kind, self.dimension, size_bytes, sent_bytes, start_s, now()))
+            self.observer.ended(mark)
 
-        return Pending(works, result, done)
+        return Pending(works, result, lambda: self.observer.waits(mark), done)
 
 
 def part(whole, group, what):
@@ -155,4 +188,4 @@ def part(whole, group, what):
 
 def nothing_to_do(tensor):
     """A communication of one rank with itself."""
-    return Pending((), lambda: tensor, lambda: None)
+    return Pending((), lambda: tensor)

@@ -8,6 +8,7 @@ from itertools import product
 import torch
 import torch.distributed as dist
 
+from realrun.parallel.collectives import RoundsGroup
 from realrun.parallel.group import Group
 from simlab.errors import InputError, SimlabError
 
@@ -80,18 +81,24 @@ class Mesh:
     """The process groups of a `Layout`, made by all ranks together: `mesh["tp"]` is this rank's `Group`.
 
     There is a group for each dimension and one for "dp-cp", over which gradients are reduced. All write to the same `traffic`.
+
+    channels: {dimension: `Channels`}: their collectives are rounds of messages over these (`RoundsGroup`); None: torch's own.
     """
 
-    def __init__(self, layout, rank, *, backend=None):
+    def __init__(self, layout, rank, *, backend=None, channels=None):
         self.layout, self.rank, self.traffic = layout, rank, []
         if dist.get_world_size() != layout.world:
             raise InputError(f"the plan takes {layout.world} ranks, but there are {dist.get_world_size()} processes")
         self.groups = {}
         for name in (*DIMENSIONS, "dp-cp"):
             for ranks in layout.groups(*name.split("-")):
-                process_group = dist.new_group(ranks, backend=backend) if len(ranks) > 1 else None
+                process_group = dist.new_group(ranks, backend=backend) if len(ranks) > 1 and channels is None else None
                 if rank in ranks:
-                    self.groups[name] = Group(name, ranks, rank, process_group, self.traffic)
+                    self.groups[name] = (
+                        Group(name, ranks, rank, process_group, self.traffic)
+                        if channels is None
+                        else RoundsGroup(name, ranks, rank, channels.get(name), self.traffic)
+                    )
 
     def __getitem__(self, name):
         return self.groups[name]
@@ -99,8 +106,7 @@ class Mesh:
     def close(self):
         """End the groups; by all ranks together."""
         for group in self.groups.values():
-            if group.process_group is not None:
-                dist.destroy_process_group(group.process_group)
+            group.close()
         self.groups = {}
 
 

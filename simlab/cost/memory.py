@@ -22,12 +22,14 @@ class StageMemory(NamedTuple):
 
 
 def stage_parameters(model, plan, layers, *, first=False, last=False):
-    """Parameters of a stage on one tensor-parallel rank, before ZeRO: its layers (norms and router whole), embedding, head.
+    """Parameters of a stage on one tensor-parallel rank, before ZeRO: its layers (norms, router and what is added to a sum over the ranks
+    whole), embedding, head.
 
     A tied head on another rank than the embedding is a copy of it; V-shaped schedules have both on one.
     """
     parts = model.layer_parameters
-    count = layers * ((parts["attention"] + parts["mlp"]) / plan.tp + parts["router"] + parts["norms"])
+    whole = parts["router"] + parts["norms"] + 2 * model.bias * model.hidden
+    count = layers * ((sum(parts.values()) - whole) / plan.tp + whole)
     if first:
         count += (model.vocab / plan.tp + model.positions) * model.hidden
     if last:

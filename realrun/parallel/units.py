@@ -1,0 +1,167 @@
+"""Units of parameters that travel together, and when they do: data parallelism and ZeRO of a rank's stages, for any schedule.
+
+The same rules as `simlab.instructions`: gradients are reduced during the last backward (ZeRO 0, 1) or during each (2, 3), updated
+parameters are gathered when a step begins (1, 2) or before each use (3). The simpler forms, for one stage and one backward at a time, are
+in `realrun.parallel.data` and `realrun.parallel.zero`.
+"""
+
+import torch
+
+from realrun.parallel.flat import FlatUnit
+from realrun.parallel.sequence import sum_gradients
+
+
+class WholeUnit:
+    """Parameters that every rank keeps whole: gradients are averaged in one all-reduce. The interface of `FlatUnit`."""
+
+    def __init__(self, name, parameters, group):
+        self.name, self.parameters, self.group = name, list(parameters), group
+        self._reducing = None
+
+    @property
+    def updated(self):
+        """[what the optimizer updates]"""
+        return self.parameters
+
+    @property
+    def kept(self):
+        """[tensors, one of each storage that parameters are in]"""
+        return self.parameters
+
+    def reduce(self):
+        """Start to sum up the gradients of all ranks."""
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        flat = torch.cat([parameter.grad.flatten() for parameter in self.parameters])
+        self._reducing = self.group.all_reduce(flat)
+
+    def reduced(self):
+        """Wait for that, and leave the means in `parameter.grad`."""
+        flat = self._reducing.wait() / self.group.size
+        self._reducing = None
+        for parameter, mean in zip(self.parameters, flat.split([p.numel() for p in self.parameters])):
+            parameter.grad = mean.view_as(parameter)
+
+    def pieces(self):
+        """[(parameter, its part that this rank updates, that part's gradient)], 1-D."""
+        return [(p, p.detach().flatten(), p.grad.flatten()) for p in self.parameters]
+
+
+class ShardedUnit(FlatUnit):
+    """Parameters of which every rank updates a part."""
+
+    @property
+    def updated(self):
+        """[what the optimizer updates]"""
+        return [self.shard]
+
+    @property
+    def kept(self):
+        """See `WholeUnit`."""
+        return [self.whole]
+
+    def pieces(self):
+        """See `WholeUnit`."""
+        first, found, at = self.part_size * self.group.place, [], 0
+        for parameter, size in zip(self.parameters, self.sizes):
+            here = slice(max(0, at - first), max(0, min(self.part_size, at + size - first)))
+            if here.start < here.stop:
+                found.append((parameter, self.shard.detach()[here], self.shard.grad[here]))
+            at += size
+        return found
+
+
+class StageUnits:
+    """The units of a rank's stages.
+
+    stages: {stage: `ParallelStage`}; group: of the ranks that hold the same part of the model; tp: that of the tensor-parallel ranks.
+    last:   {stage: text of its last B or W}.
+    """
+
+    def __init__(self, stages, plan, group, tp, last):
+        self.plan, self.group, self.tp, self.last = plan, group, tp, last
+        self.shared = group.size > 1
+        self.partial, self.of_stage = {}, {}
+        for number, stage in stages.items():
+            self.of_stage[number] = {name: self._unit(name, module) for name, module in stage.units.items()}
+            for name, module in stage.units.items():
+                self.partial[name] = module.partial_over_tp()
+        self.reducing = []
+
+    def _unit(self, name, module):
+        parameters = list(module.parameters())
+        if not (self.plan.zero and self.shared):
+            return WholeUnit(name, parameters, self.group)
+        return ShardedUnit(name, parameters, self.group, master=parameters[0].dtype, frees=self.plan.zero == 3)
+
+    @property
+    def all(self):
+        """[every unit of this rank]"""
+        return [unit for units in self.of_stage.values() for unit in units.values()]
+
+    def step_begins(self, stages):
+        """`stages` in the order of their first forwards."""
+        if self.plan.zero not in (1, 2) or not self.shared:
+            return
+        for unit in (unit for stage in stages for unit in self.of_stage[stage].values()):
+            unit.gather()
+            if not self.plan.dp_overlap:
+                unit.gathered()
+
+    def op_begins(self, stage, kind):
+        """ZeRO-3: the first units are on their way before anything else is waited for."""
+        for unit in self._in_order(stage, kind)[: self.plan.prefetch] if self._comes_and_goes(kind) else []:
+            unit.gather()
+
+    def unit_begins(self, stage, kind, name):
+        """What is needed is there when this returns, and what comes after it under way."""
+        unit = self.of_stage[stage][name]
+        if self._comes_and_goes(kind):
+            units, ahead = self._in_order(stage, kind), self.plan.prefetch
+            at = units.index(unit)
+            for other in units[at + ahead : at + ahead + 1]:
+                other.gather()
+            unit.gathered()
+        elif self.plan.zero in (1, 2) and self.shared and kind == "F":
+            unit.arrived()
+
+    def unit_ends(self, stage, kind, name, op):
+        """Free what is not needed until the next op; reduce gradients that are complete."""
+        unit = self.of_stage[stage][name]
+        if self._comes_and_goes(kind):
+            unit.free()
+        if kind in "BW" and (self.plan.zero >= 2 or (op == self.last[stage] and self.plan.dp_overlap)):
+            self._reduce(unit)
+
+    def step_ends(self, stages):
+        """All gradients are complete when this returns. `stages`: in the order of their last backwards, the last one first."""
+        if self.plan.zero < 2 and not self.plan.dp_overlap:
+            for unit in (unit for stage in stages for unit in reversed(self.of_stage[stage].values())):
+                self._reduce(unit)
+                self._wait_for_reductions(0)
+        self._wait_for_reductions(0)
+
+    def _comes_and_goes(self, kind):
+        return self.plan.zero == 3 and self.shared and kind != "W"
+
+    def _in_order(self, stage, kind):
+        units = list(self.of_stage[stage].values())
+        return units if kind == "F" else units[::-1]
+
+    def _reduce(self, unit):
+        plan = self.plan
+        sum_gradients(self.partial[unit.name], self.tp)
+        if not self.shared:
+            return
+        self._wait_for_reductions(1 if plan.zero >= 2 else len(self.reducing))
+        if unit in self.reducing:
+            self._wait_for_reductions(0)
+        unit.reduce()
+        self.reducing.append(unit)
+        if plan.zero >= 2 and not (plan.dp_overlap and (plan.zero == 2 or plan.prefetch)):
+            self._wait_for_reductions(0)
+
+    def _wait_for_reductions(self, left):
+        while len(self.reducing) > left:
+            self.reducing.pop(0).reduced()
