@@ -19,7 +19,7 @@ class SavedActivations:
         self.data = ()  # tensors
         self._holders = {}  # storage address: number of saved tensors in it
         self._tensors = {}  # (stage, microbatch): number of saved tensors
-        self.bytes = 0
+        self.bytes = self.peak_bytes = 0
 
     @property
     def live(self):
@@ -47,6 +47,7 @@ class SavedActivations:
         self._holders[address] = self._holders.get(address, 0) + 1
         if self._holders[address] == 1:
             self.bytes += storage.nbytes()
+            self.peak_bytes = max(self.peak_bytes, self.bytes)
         return _Saved(self, tensor, key, address, storage.nbytes())
 
     def release(self, key, address, nbytes):

@@ -4,7 +4,6 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from realrun.recorder import RECORD
 from simlab.errors import InputError
 from simlab.units import bytes_text
 
@@ -15,9 +14,9 @@ WRITTEN = (
 
 
 def prepare(job):
-    """Make the out folder and each program's folder in it, without an earlier run's files; `InputError` if that cannot be."""
+    """Make the out folder and the job's folders in it, without an earlier run's files; `InputError` if that cannot be."""
     out = Path(job.out)
-    for folder in (out, *(out / name for name in job.programs)):
+    for folder in (out, *job.folders):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for pattern in WRITTEN:
@@ -27,10 +26,9 @@ def prepare(job):
                 pass
         except OSError as error:
             raise InputError(f"cannot write {str(error.filename or folder)!r}: {error.strerror}; --out names the folder") from error
-    steps = 1 + job.warmup + job.steps
-    needed_bytes = max(steps * RECORD.size * len(job.program(name).rank_of) for name in job.programs)
+    needed_bytes = job.record_bytes
     free_bytes = shutil.disk_usage(out).free
     if needed_bytes > free_bytes / 2:
         raise InputError(
-            f"{steps} steps need {bytes_text(needed_bytes)} of records, {bytes_text(free_bytes)} are free in {str(out)!r}: fewer --steps"
+            f"{job.warmup + job.steps} steps need {bytes_text(needed_bytes)} of records, {bytes_text(free_bytes)} are free in {str(out)!r}: fewer --steps"
         )

@@ -7,6 +7,8 @@ from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 
+from realrun.recorder import RECORD
+from realrun.watch import Watch
 from simlab.errors import InputError
 from simlab.program import LIVE_CHANGE, Program
 from simlab.validation import validate
@@ -155,6 +157,21 @@ class Job:
         programs = [program for program in self._parsed.values() if program.stages == stages]
         split = {op.kind == "I" for program in programs for op in program.rank_of if op.kind in "BI"}
         return ["FIW" if one else "FB" for one in sorted(split)] or ["FB"]  # no backward at all: an unchecked program
+
+    @property
+    def folders(self):
+        """[folders that are written to]: one for each program."""
+        return [Path(self.out) / name for name in self.programs]
+
+    @property
+    def record_bytes(self):
+        """Of the records of the program that has most."""
+        steps = 1 + self.warmup + self.steps
+        return max(steps * RECORD.size * len(self.program(name).rank_of) for name in self.programs)
+
+    def watch(self):
+        """What looks after the ranks while they run."""
+        return Watch(self)
 
     def pairs(self):
         """[(a, b)], a < b: the ranks that exchange messages in any of the programs."""

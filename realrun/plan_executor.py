@@ -34,6 +34,7 @@ class PlanExecutor:
         self.backwards = list(dict.fromkeys(op.stage for op in reversed(self.ops) if op.kind in "BW"))
         self.optimizer = optimizer([parameter for unit in self.units.all for parameter in unit.updated])
         self.activations = SavedActivations([tensor for unit in self.units.all for tensor in unit.kept])
+        self.message_bytes = 0  # sent to other stages, in all steps
         self.cursor = make_cursor(self.activations)
         for group in mesh.groups.values():
             group.observer = self.cursor
@@ -70,6 +71,22 @@ class PlanExecutor:
             self._run(op)
         self.channels.finish_sending()
         self.units.step_ends(self.backwards)
+
+    def gradient_error(self, number, expected):
+        """The largest relative error of a unit's gradients on this rank; `expected`: a `Stage` with the right ones in place of weights."""
+        worst, wanted = 0.0, self.stage(expected, number).units
+        for name, unit in self.units.of_stage[number].items():
+            theirs = StageUnits.unit_of(wanted[name], name, unit.group, self.plan)
+            for (_, _, gradient), (_, right, _) in zip(unit.pieces(), theirs.pieces()):
+                norm = right.norm().item()
+                difference = (gradient - right).norm().item()
+                worst = max(worst, difference / norm if norm else difference)
+        return worst
+
+    def memory_bytes(self):
+        """{"parameters", "gradients", "optimizer", "activations": bytes on this rank}: between steps, gradients as of the last step's end,
+        activations at their peak in the last step."""
+        return self.units.state_bytes(self.optimizer) | {"activations": self.activations.peak_bytes}
 
     def _own(self, data):
         """This rank's microbatches and tokens of `data`."""
@@ -139,6 +156,7 @@ class PlanExecutor:
             self.handed_over[op] = result
             return
         message = stage.outgoing(result)
+        self.message_bytes += message.nbytes
         self.cursor.begins("pp", "message", message.nbytes)
         self.channels.send(message, self.mesh["pp"].ranks[destination])
 

@@ -13,7 +13,7 @@ from multiprocessing.connection import wait as wait_for_any
 from pathlib import Path
 
 from realrun.folder import prepare
-from realrun.watch import Watch, exit_text
+from realrun.watch import exit_text
 from realrun.worker import serve
 from simlab.errors import InputError, SimlabError
 from simlab.units import GIB
@@ -85,7 +85,7 @@ class Pool:
             raise RunError("this pool is closed: start a new one")
         check_memory(self.ranks, job.model_bytes())
         prepare(job)
-        watch = Watch(job)
+        watch = job.watch()
         try:
             self._tell(job.to_json())
             return self._collect("done", watch)[0]["result"]

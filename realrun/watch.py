@@ -53,7 +53,7 @@ class Watch:
         if current is None:
             return "outside the steps"
         doing = "running" if current.state == RUNNING else "waiting to run"
-        return f"{doing} {self._programs[name].ranks[rank][current.position]} in {_step_text(current.step)} of {name}"
+        return f"{doing} {self._programs[name].ranks[rank][current.position]} in {step_text(current.step)} of {name}"
 
     def save_partial(self):
         """Write what was recorded of a broken run: [paths of the partial traces, one per step begun]."""
@@ -64,7 +64,7 @@ class Watch:
             steps = sorted({record.step for recording in recordings if recording for record in recording.records})
             for step in steps:
                 trace = step_trace(program, recordings, step, 0, {"partial": True, "compute": self._job.compute})
-                paths.append(folder / f"partial-{_step_text(step).replace(' ', '-')}.json")
+                paths.append(folder / f"partial-{step_text(step).replace(' ', '-')}.json")
                 trace.save(paths[-1])
         return paths
 
@@ -87,7 +87,8 @@ def _at_work(rank, progress, position, ops):
     return f"rank {rank} stands at {ops[position]}, although what it needs was sent"
 
 
-def _step_text(step):
+def step_text(step):
+    """A step's number in words."""
     if step == CHECK_STEP:
         return "gradient check"
     return f"step {step}" if step >= 0 else f"warm-up {-step}"

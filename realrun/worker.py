@@ -38,9 +38,11 @@ class Rank:
 
     def run(self, job, say):
         """Run `job` together with all other ranks; the result on rank 0, None elsewhere."""
+        from realrun.plan_session import PlanSession
         from realrun.session import Session
 
-        return Session(job, self.rank, self.device, self.groups, say).run()
+        session = PlanSession if hasattr(job, "plan") else Session
+        return session(job, self.rank, self.device, self.groups, say).run()
 
     def links(self, sizes, budget_s, say):
         """[samples of every collective and of messages] on rank 0, None elsewhere, see `realrun.machine_links`."""
@@ -68,13 +70,14 @@ def serve(rank, world, port, device_kind, pipe):
         from torch.distributed import TCPStore
 
         from realrun.job import Job
+        from realrun.plan_job import PlanJob
 
         store = TCPStore("127.0.0.1", port, world, is_master=False, timeout=timedelta(seconds=60), wait_for_workers=False)
         member = Rank(rank, world, rank, store, device_kind)
         _answer(pipe, ready=True)
         while (job := jobs.get()) is not None:
             say = (lambda text: _answer(pipe, say=text)) if rank == 0 else (lambda text: None)
-            result = member.links(**job["links"], say=say) if "links" in job else member.run(Job(**job), say)
+            result = member.links(**job["links"], say=say) if "links" in job else member.run((PlanJob if "plan" in job else Job)(**job), say)
             _answer(pipe, result=result, done=True)
         member.leave()
     except BaseException as error:  # whatever happens here must be told: nobody else sees it

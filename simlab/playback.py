@@ -2,6 +2,7 @@
 
 from functools import cached_property
 
+from simlab.collectives import busbw_factor
 from simlab.cost.stage_times import StageCost
 from simlab.engine import run_tasks
 from simlab.instructions import BEGIN, COMPUTE, WAIT, rank_instructions
@@ -21,7 +22,7 @@ class ClusterTimes:
         self._of_kernels = {}
 
     def compute_s(self, instruction):
-        """Of a compute instruction: its kernels, and its part of what the GPU waits for the host or is slowed by communication beside it."""
+        """Of a compute instruction: its kernels, with its part of what the GPU waits for the host or is slowed by what runs beside it."""
         if instruction.name == "optimizer":
             return self.optimizer_s
         unit = instruction.name.split()[0]
@@ -58,7 +59,8 @@ def playback(model, plan, program, times):
     """
     coordinates = plan.ranks()
     instructions = [rank_instructions(model, plan, program, p, context_rank=c) for _, c, p, _ in coordinates]
-    tasks = step_tasks(plan, coordinates, instructions, times)
+    made = _Tasks(plan, coordinates, times)
+    tasks = made.build(instructions)
     ended = run_tasks(tasks)
     spans = []
     for task, start_s, end_s in zip(tasks, ended.starts, ended.ends):
@@ -67,13 +69,22 @@ def playback(model, plan, program, times):
             spans.append(Span(task.ranks[0], SEND, task.op, start_s, end_s, int(task.size_bytes), task.ranks[1]))
         else:
             spans.extend(Span(rank, task.stream, name, start_s, end_s, int(task.size_bytes)) for rank in task.ranks)
-    metadata = {"name": model.name, "source": "simulated", "ranks": len(coordinates), "level": "instructions"}
+    metadata = {
+        "name": model.name, "source": "simulated", "ranks": len(coordinates), "level": "instructions",
+        "exposed_s": made.exposed_s(instructions, ended),
+    }  # fmt: skip
     return Trace(spans, [], metadata)
 
 
-def step_tasks(plan, coordinates, instructions, times):
-    """[`Task`]: one for each compute instruction of each rank, one for each communication of each group."""
-    return _Tasks(plan, coordinates, times).build(instructions)
+def sent_bytes(instructions, plan):
+    """{dimension: bytes that a rank with these `instructions` sends}, its collectives counted as rings (`simlab.traffic`)."""
+    sent = {}
+    for i in instructions:
+        if i.action == BEGIN:
+            ranks = plan.dp * plan.cp if i.dimension == "dp" else getattr(plan, i.dimension)
+            part = 1.0 if i.kind in ("message", "ring") else busbw_factor(i.kind.replace("_", "-"), ranks)
+            sent[i.dimension] = sent.get(i.dimension, 0.0) + part * i.size_bytes
+    return sent
 
 
 class _Tasks:
@@ -81,23 +92,42 @@ class _Tasks:
         self.plan, self.times, self.coordinates = plan, times, coordinates
         self.number = {coordinate: rank for rank, coordinate in enumerate(coordinates)}
         self.tasks, self.needs = [], []
+        self.numbers = []  # [per rank] the task of each of its instructions
         self.shared = {}  # (ranks, dimension, op, name): the number of the task
         self.members = {}
 
     def build(self, instructions):
+        """[`Task`]: one for each compute instruction of each rank, one for each communication of each group."""
         for rank, its in enumerate(instructions):
             self._rank(rank, its)
         return [task._replace(needs=tuple(needs)) for task, needs in zip(self.tasks, self.needs)]
 
+    def exposed_s(self, instructions, ended):
+        """[{dimension: seconds in which a rank waits for it} of each rank]"""
+        waited = []
+        for its, numbers in zip(instructions, self.numbers):
+            spent, now_s = {}, 0.0
+            for instruction, number in zip(its, numbers):
+                if instruction.action == WAIT:
+                    gap_s = max(0.0, ended.ends[number] - now_s)
+                    spent[instruction.dimension] = spent.get(instruction.dimension, 0.0) + gap_s
+                if instruction.action != BEGIN:
+                    now_s = max(now_s, ended.ends[number])
+            waited.append(spent)
+        return waited
+
     def _rank(self, rank, instructions):
         before = []
+        self.numbers.append([])
         for instruction in instructions:
             if instruction.action == COMPUTE:
                 number = self._add(instruction, "compute", (rank,), self.times.compute_s(instruction))
                 self.needs[number] += before
                 before = [number]
+                self.numbers[-1].append(number)
                 continue
             number = self._communication(rank, instruction)
+            self.numbers[-1].append(number)
             if instruction.action == BEGIN:
                 self.needs[number] += before
             elif number not in before:

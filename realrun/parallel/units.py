@@ -28,6 +28,11 @@ class WholeUnit:
         """[tensors, one of each storage that parameters are in]"""
         return self.parameters
 
+    @property
+    def parameter_bytes(self):
+        """Of what this rank keeps of the parameters."""
+        return sum(p.nbytes for p in self.parameters)
+
     def reduce(self):
         """Start to sum up the gradients of all ranks."""
         for parameter in self.parameters:
@@ -44,8 +49,8 @@ class WholeUnit:
             parameter.grad = mean.view_as(parameter)
 
     def pieces(self):
-        """[(parameter, its part that this rank updates, that part's gradient)], 1-D."""
-        return [(p, p.detach().flatten(), p.grad.flatten()) for p in self.parameters]
+        """[(parameter, its part that this rank updates, that part's gradient or None)], 1-D."""
+        return [(p, p.detach().flatten(), None if p.grad is None else p.grad.flatten()) for p in self.parameters]
 
 
 class ShardedUnit(FlatUnit):
@@ -61,13 +66,18 @@ class ShardedUnit(FlatUnit):
         """See `WholeUnit`."""
         return [self.whole]
 
+    @property
+    def parameter_bytes(self):
+        """See `WholeUnit`."""
+        return self.whole_bytes + (0 if self.is_view else self.shard.nbytes)
+
     def pieces(self):
         """See `WholeUnit`."""
         first, found, at = self.part_size * self.group.place, [], 0
         for parameter, size in zip(self.parameters, self.sizes):
             here = slice(max(0, at - first), max(0, min(self.part_size, at + size - first)))
             if here.start < here.stop:
-                found.append((parameter, self.shard.detach()[here], self.shard.grad[here]))
+                found.append((parameter, self.shard.detach()[here], None if self.shard.grad is None else self.shard.grad[here]))
             at += size
         return found
 
@@ -84,16 +94,27 @@ class StageUnits:
         self.shared = group.size > 1
         self.partial, self.of_stage = {}, {}
         for number, stage in stages.items():
-            self.of_stage[number] = {name: self._unit(name, module) for name, module in stage.units.items()}
+            self.of_stage[number] = {name: self.unit_of(module, name, group, plan) for name, module in stage.units.items()}
             for name, module in stage.units.items():
                 self.partial[name] = module.partial_over_tp()
-        self.reducing = []
+        self.reducing, self.gradient_bytes = [], 0
 
-    def _unit(self, name, module):
+    @staticmethod
+    def unit_of(module, name, group, plan):
+        """The unit that `module`'s parameters are."""
         parameters = list(module.parameters())
-        if not (self.plan.zero and self.shared):
-            return WholeUnit(name, parameters, self.group)
-        return ShardedUnit(name, parameters, self.group, master=parameters[0].dtype, frees=self.plan.zero == 3)
+        if not plan.zero or group.size == 1:
+            return WholeUnit(name, parameters, group)
+        return ShardedUnit(name, parameters, group, master=parameters[0].dtype, frees=plan.zero == 3)
+
+    def state_bytes(self, optimizer):
+        """{"parameters", "gradients", "optimizer": bytes on this rank}: gradients at the last step's end; no counters of steps."""
+        states = [value for state in optimizer.state.values() for value in state.values() if value.dim()]
+        return {
+            "parameters": sum(unit.parameter_bytes for unit in self.all),
+            "gradients": self.gradient_bytes,
+            "optimizer": sum(value.nbytes for value in states),
+        }
 
     @property
     def all(self):
@@ -141,6 +162,7 @@ class StageUnits:
                 self._reduce(unit)
                 self._wait_for_reductions(0)
         self._wait_for_reductions(0)
+        self.gradient_bytes = sum(gradient.nbytes for unit in self.all for _, _, gradient in unit.pieces() if gradient is not None)
 
     def _comes_and_goes(self, kind):
         return self.plan.zero == 3 and self.shared and kind != "W"

@@ -1,0 +1,160 @@
+"""What to run of a whole plan: the plan, the model's sizes, and, for a cluster in a box, what it shall take as long as."""
+
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from realrun.recorder import RECORD
+from simlab.cluster import load_cluster
+from simlab.errors import InputError
+from simlab.instructions import rank_instructions
+from simlab.model import Model, load_model
+from simlab.plan import Plan
+from simlab.training import program_of
+
+NOT_EXECUTED = {"hybrid": 0, "offload": "none", "reshard": True, "tp_overlap": "weight-grad"}
+"""{field of a plan: the only value that is executed}"""
+
+
+@dataclass(kw_only=True)
+class PlanJob:
+    """One session: check the plan's gradients, predict its step, run it, compare. Plain JSON values, so that it can cross processes."""
+
+    plan: dict
+    """Fields of `simlab.Plan`. Its precision is that of the times in a box; what is executed is fp32."""
+    sizes: dict = field(default_factory=dict)
+    """layers, hidden, heads, seq of the byte-level GPT that is trained; what is left out has a default that suits the plan."""
+    box: dict | None = None
+    """None: as fast as this machine. Else {"cluster", "nodes", "model", "slow_down"}: compute takes, scaled in time, what it takes
+    `model`'s layers on the catalogue's `cluster`, and links are paced likewise. slow_down None: as much as gives a step of `STEP_S`."""
+    steps: int = 5
+    """Measured training steps, after `warmup` steps that are run and not counted."""
+    warmup: int = 1
+    check: bool = True
+    """Whether loss and gradients are held against one process first."""
+    timeout_s: float = 60.0
+    """Seconds without any rank making progress after which the run is given up."""
+    out: str = "out"
+    """Folder for predictions, traces and reports."""
+
+    def __post_init__(self):
+        for name, value, least in (("steps", self.steps, 1), ("warmup", self.warmup, 0)):
+            if value < least:
+                raise InputError(f"{value} {name}: give at least {least}")
+        if not 0 < self.timeout_s < float("inf"):
+            raise InputError(f"timeout {self.timeout_s} s: give a finite time above 0")
+        for name, value in NOT_EXECUTED.items():
+            if getattr(self.given, name) != value:
+                raise InputError(f"{name} = {getattr(self.given, name)!r} is simulated, but not executed: leave it at {value!r}")
+        if self.given.recompute == "per-op":
+            raise InputError("recompute = 'per-op' is simulated, but not executed: give 'none', 'selective' or 'full'")
+        default = {"layers": 2 * self.given.stages, "hidden": 64, "heads": 4, "seq": 32}
+        self.sizes = default | {name: value for name, value in self.sizes.items() if value is not None}
+        self.executed.check(self.model)
+        if self.sizes["layers"] % self.given.stages:
+            raise InputError(f"{self.sizes['layers']} layers on {self.given.stages} stages: give a multiple of {self.given.stages}")
+        if self.executed.sequence_parallel and self.sizes["seq"] % (self.given.tp * self.given.cp):
+            raise InputError(f"seq = {self.sizes['seq']} is not cut evenly over tp x cp = {self.given.tp * self.given.cp} ranks")
+        if self.box is not None:
+            self.box_cluster, self.box_model  # noqa: B018  what they are not given well is said here
+
+    @cached_property
+    def given(self):
+        """The `Plan` as it was asked for."""
+        return Plan(**self.plan)
+
+    @cached_property
+    def executed(self):
+        """The `Plan` that runs: in fp32."""
+        return replace(self.given, precision="fp32", gradient_bytes=4, seq=self.sizes["seq"], dropout=False)
+
+    @cached_property
+    def model(self):
+        """The `simlab.Model` that runs."""
+        sizes = self.sizes
+        return Model(name="byte-level GPT", **sizes, vocab=256, positions=sizes["seq"])
+
+    @cached_property
+    def program(self):
+        """Of one pipeline."""
+        return replace(program_of(self.executed), name=self.name)
+
+    @cached_property
+    def name(self):
+        """The plan in a few letters; its folder is called so."""
+        degrees = [f"{field}{getattr(self.given, field)}" for field in ("dp", "cp", "tp", "pp") if getattr(self.given, field) > 1]
+        zero = [f"zero{self.given.zero}"] if self.given.zero else []
+        return "-".join([*(degrees or ["one"]), *zero, *([self.given.schedule] if self.given.pp > 1 else [])])
+
+    def instructions(self, rank):
+        """[`Instruction`] of global rank `rank`."""
+        _, c, p, _ = self.executed.ranks()[rank]
+        return rank_instructions(self.model, self.executed, self.program, p, context_rank=c)
+
+    # the cluster in the box -------------------------------------------------------------------------------------
+
+    @cached_property
+    def box_cluster(self):
+        """The catalogue's cluster, with as many GPUs a node as the ranks fill."""
+        nodes = self.box.get("nodes") or 1
+        if self.ranks % nodes:
+            raise InputError(f"{self.ranks} ranks on {nodes} nodes: give a number of nodes that divides them")
+        cluster = load_cluster(self.box["cluster"])
+        if self.ranks // nodes > cluster.gpus_per_node:
+            raise InputError(
+                f"{self.ranks // nodes} ranks on a node of {cluster.name}, which has {cluster.gpus_per_node} GPUs: give more nodes"
+            )
+        return replace(cluster, nodes=nodes, gpus_per_node=self.ranks // nodes)
+
+    @cached_property
+    def box_model(self):
+        """The catalogue's model, cut to the layers that run."""
+        model = replace(load_model(self.box.get("model") or "megatron-7.5b"), layers=self.sizes["layers"])
+        self.box_plan.check(model)
+        return model
+
+    @property
+    def box_plan(self):
+        """The plan whose times it takes: on the model's own sequences."""
+        return replace(self.given, seq=None)
+
+    # what `Pool` asks -------------------------------------------------------------------------------------------
+
+    @property
+    def ranks(self):
+        """Number of processes."""
+        return self.given.gpus
+
+    @property
+    def folder(self):
+        """Where this plan's files are written."""
+        return Path(self.out) / self.name
+
+    @property
+    def folders(self):
+        """[folders that are written to]"""
+        return [self.folder]
+
+    @property
+    def record_bytes(self):
+        """Of all ranks' records."""
+        per_step = max(len(self.instructions(rank)) for rank in range(self.ranks))
+        return self.ranks * (1 + self.warmup + self.steps) * per_step * RECORD.size
+
+    def validate(self):
+        """Nothing is left to be refused."""
+
+    def model_bytes(self):
+        """Bytes that all ranks together need for the model, about: in fp64 with gradients on each rank, which computes the reference by
+        itself, and activations of 16 x hidden a token and layer."""
+        tokens = self.given.global_batch * self.sizes["seq"]
+        return self.ranks * (self.model.parameters * 48 + 8 * 16 * self.sizes["hidden"] * self.sizes["layers"] * tokens)
+
+    def watch(self):
+        """What looks after the ranks while they run."""
+        from realrun.plan_watch import PlanWatch
+
+        return PlanWatch(self)
+
+    def to_json(self):
+        return asdict(self)

@@ -1,0 +1,141 @@
+"""What people get to see of a plan's run: recordings → traces; step time, bytes, waits, memory, predicted and measured."""
+
+from statistics import median
+
+from simlab.instructions import BEGIN, COMPUTE, WAIT
+from simlab.playback import sent_bytes
+from simlab.trace import ACTIVATIONS, LIVE, SEND, MemoryPoint, Span, Trace
+from simlab.units import bytes_text, percent_text, seconds_text
+
+GRADIENT_LIMIT = 1e-9
+
+
+def measured_traces(job, recordings, device):
+    """[`Trace` of each measured step], on rank 0's clock, from 0 s: a span for each compute instruction and, on each rank of its group, for
+    each communication, from when the last member had begun it to when it was over on that rank."""
+    instructions = [job.instructions(rank) for rank in range(job.ranks)]
+    return [_trace(job, recordings, instructions, step, device) for step in range(job.steps)]
+
+
+def _trace(job, recordings, instructions, step, device):
+    layout = Members(job.executed)
+    spans, memory, begun, waits = [], [], {}, [{} for _ in recordings]
+    rows = [
+        [(instructions[rank][r.position], r, recording.clock_offset_s) for r in recording.records if r.step == step]
+        for rank, recording in enumerate(recordings)
+    ]
+    for rank, its in enumerate(rows):
+        for instruction, record, offset_s in its:
+            if instruction.action == BEGIN:
+                key = layout.key(rank, instruction)
+                begun[key] = max(begun.get(key, float("-inf")), record.start_s + offset_s)
+    for rank, its in enumerate(rows):
+        for instruction, record, offset_s in its:
+            start_s, end_s = record.start_s + offset_s, record.end_s + offset_s
+            name = f"{instruction.op} {instruction.name}".strip()
+            if instruction.action == COMPUTE:
+                spans.append(Span(rank, "compute", name, start_s, end_s))
+                memory.append(MemoryPoint(rank, LIVE, end_s, record.live))
+                memory.append(MemoryPoint(rank, ACTIVATIONS, end_s, record.bytes))
+            elif instruction.action == WAIT:
+                since_s, over_s = begun[layout.key(rank, instruction)], record.done_s + offset_s
+                waits[rank][instruction.dimension] = waits[rank].get(instruction.dimension, 0.0) + record.end_s - record.start_s
+                if instruction.kind == "message":
+                    sender = layout.other(rank, instruction)
+                    spans.append(Span(sender, SEND, instruction.op, since_s, over_s, int(instruction.size_bytes), rank))
+                else:
+                    spans.append(Span(rank, instruction.dimension, name, since_s, max(since_s, over_s), int(instruction.size_bytes)))
+    zero_s = min(r.start_s + offset_s for its in rows for _, r, offset_s in its)
+    metadata = {
+        "name": job.name, "source": "measured", "ranks": job.ranks, "level": "instructions", "step": step, "device": device,
+        "exposed_s": waits, "units": {LIVE: "microbatches", ACTIVATIONS: "bytes"},
+    }  # fmt: skip
+    return Trace(
+        [span._replace(start_s=span.start_s - zero_s, end_s=span.end_s - zero_s) for span in spans],
+        [point._replace(time_s=point.time_s - zero_s) for point in memory],
+        metadata,
+    )
+
+
+class Members:
+    """Which communication an instruction of a rank is: the same key on all ranks that take part."""
+
+    def __init__(self, plan):
+        self.coordinates = plan.ranks()
+        self.number = {coordinate: rank for rank, coordinate in enumerate(self.coordinates)}
+
+    def key(self, rank, instruction):
+        d, c, p, t = self.coordinates[rank]
+        if instruction.kind == "message":
+            return "message", d, c, t, instruction.op
+        fixed = {"tp": (d, c, p), "cp": (d, p, t), "dp": (p, t), "pp": (d, c, t)}[instruction.dimension]
+        return instruction.dimension, fixed, instruction.op, instruction.name
+
+    def ranks(self, rank, instruction):
+        """[those that take part]: of a message its sender and its receiver."""
+        if instruction.kind == "message":
+            return [rank, self.other(rank, instruction)]
+        key = self.key(rank, instruction)
+        return [other for other in range(len(self.coordinates)) if self.key(other, instruction) == key]
+
+    def other(self, rank, instruction):
+        """The rank at the other end of a message."""
+        d, c, _, t = self.coordinates[rank]
+        return self.number[d, c, instruction.peer, t]
+
+
+def result(job, parts, traces, predicted_s):
+    """The plain facts of a run."""
+    steps_s = [trace.step_s for trace in traces]
+    predicted = [sent_bytes(job.instructions(rank), job.executed) for rank in range(job.ranks)]
+    middle = sorted(traces, key=lambda trace: trace.step_s)[len(traces) // 2]
+    facts = {
+        "plan": job.name, "folder": str(job.folder), "ranks": job.ranks, "measured_step_s": median(steps_s), "steps_s": steps_s,
+        "predicted_step_s": predicted_s, "error": predicted_s / median(steps_s) - 1 if predicted_s else None,
+        "losses": [sum(part["losses"][step] for part in parts) for step in range(len(parts[0]["losses"]))],
+        "sent_bytes_predicted": predicted, "sent_bytes_measured": [part["sent_bytes"] for part in parts],
+        "memory_bytes": [part["memory_bytes"] for part in parts], "exposed_s_measured": middle.metadata["exposed_s"],
+    }  # fmt: skip
+    if "gradient_error" in parts[0]:
+        facts["gradient_error"] = max(part["gradient_error"] for part in parts)
+        facts["loss_error"] = abs(sum(part["loss"] for part in parts) / parts[0]["expected_loss"] - 1)
+    return facts
+
+
+def failures(facts, *, max_error=None):
+    """[what is wrong with a run]"""
+    wrong = []
+    for what in ("gradient", "loss"):
+        error = facts.get(f"{what}_error")
+        if error is not None and not error <= GRADIENT_LIMIT:
+            wrong.append(f"{facts['plan']}: {what} differs from one process by {error:.2e}, more than {GRADIENT_LIMIT:g}")
+    for rank, (predicted, measured) in enumerate(zip(facts["sent_bytes_predicted"], facts["sent_bytes_measured"])):
+        for dimension, size in predicted.items():
+            if round(size) != round(measured.get(dimension, 0.0)):
+                wrong.append(f"{facts['plan']}: rank {rank} sent {measured.get(dimension, 0.0):.0f} bytes over {dimension}, not {size:.0f}")
+    if max_error is not None and facts["error"] is None:
+        wrong.append(f"{facts['plan']}: not predicted, so there is no error to hold against {max_error:.1%}: give --cluster")
+    elif max_error is not None and abs(facts["error"]) > max_error:
+        wrong.append(f"{facts['plan']}: the predicted step is {facts['error']:+.1%} off, more than {max_error:.1%}")
+    return wrong
+
+
+def summary(job, facts):
+    """The run in a few lines of text."""
+    times = f"measured {seconds_text(facts['measured_step_s'])} ({job.steps} steps)"
+    lines = [f"{facts['plan']}: {facts['ranks']} ranks, {job.given.microbatches} microbatches, {job.sizes['layers']} layers"]
+    if facts["error"] is not None:
+        times = f"predicted {seconds_text(facts['predicted_step_s'])}   {times}   error {percent_text(facts['error'])}"
+        lines.append(f"  box        {job.box_cluster.name}, {job.box_model.name}'s layers, {facts['slow_down']:.1f} times as slow")
+    lines.append(f"  step       {times}")
+    for dimension in ("dp", "tp", "cp", "pp"):
+        sizes = [part.get(dimension, 0.0) for part in facts["sent_bytes_measured"]]
+        if any(sizes):
+            asked = [part.get(dimension, 0.0) for part in facts["sent_bytes_predicted"]]
+            same = "as predicted, to the byte" if [*map(round, sizes)] == [*map(round, asked)] else f"predicted {bytes_text(max(asked))}"
+            waited = max(part.get(dimension, 0.0) for part in facts["exposed_s_measured"])
+            lines.append(f"  {dimension:<9}  {bytes_text(max(sizes))} sent by a rank, {same}; waited for {seconds_text(waited)} at most")
+    if "gradient_error" in facts:
+        lines.append(f"  gradients  differ from one process by {facts['gradient_error']:.1e} (float64); loss by {facts['loss_error']:.1e}")
+    lines.append(f"  loss       {facts['losses'][0]:.4f} → {facts['losses'][-1]:.4f} nats per byte in {len(facts['losses'])} steps")
+    return "\n".join(lines)
