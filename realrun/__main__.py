@@ -11,6 +11,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from realrun import plan_command
 from simlab.errors import InputError, ProgramError
 from simlab.exit_status import exit_status
 from simlab.program import Program
@@ -27,6 +28,7 @@ examples:
   python -m realrun --schedule gpipe,1f1b --pp 4 --microbatches 8 --forward-ms 20 --link-ms 5
   python -m realrun --csv mine.csv
   torchrun --nproc-per-node 4 -m realrun --schedule 1f1b --pp 4 --microbatches 16
+  python -m realrun plan --help        a whole plan: dp x tp x cp x pp and ZeRO, a cluster in a box
   python -m realrun measure --help     time this machine: a cluster for the simulator
 
 exit status: 0 done, 1 the run or a check failed, 2 bad arguments"""
@@ -39,6 +41,8 @@ def main(argv=None):
         from realrun import measure_command
 
         return measure_command.main(argv[1:])
+    if argv[:1] == ["plan"] or plan_command.means_a_plan(argv):
+        return plan_command.main(argv[argv[:1] == ["plan"] :])
     return exit_status(_run, parser().parse_args(argv), unread=1)
 
 

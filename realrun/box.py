@@ -7,7 +7,7 @@ What it cannot prove: that the times of kernels and links, which are the simulat
 from dataclasses import dataclass
 
 from simlab.instructions import COMPUTE, rank_instructions
-from simlab.playback import ClusterTimes, playback
+from simlab.playback import ClusterTimes, playback, whole_step_s
 
 STEP_S = 2.0
 """Of a step, unless a slow-down is given: most of its instructions then take milliseconds."""
@@ -28,10 +28,10 @@ class Box:
         self.job = job
         self.plan, self.model, self.cluster = job.box_plan, job.box_model, job.box_cluster
         self.times = ClusterTimes(self.model, self.plan, self.cluster, job.program)
-        self.slow_down = job.box.get("slow_down") or STEP_S / self._trace(self.times).step_s
+        self.slow_down = job.box.get("slow_down") or STEP_S / whole_step_s(self._trace(self.times))
 
     def seconds(self, rank):
-        """[of each instruction of `rank`, s], as it shall take: those of the model whose times are taken, which has the same instructions."""
+        """[of each instruction of `rank`, s], as it shall take: those of the model whose times are taken, which has the same list."""
         _, c, p, _ = self.plan.ranks()[rank]
         instructions = rank_instructions(self.model, self.plan, self.job.program, p, context_rank=c)
         return [self.slow_down * self._alone_s(instruction) for instruction in instructions]

@@ -1,7 +1,5 @@
 """The executor of a whole plan: one rank's steps under dp x cp x tp x pp and ZeRO, instruction by instruction as simlab lists them."""
 
-import torch
-
 from realrun.activations import SavedActivations
 from realrun.model import Stage
 from realrun.parallel.clipping import clip
@@ -100,7 +98,7 @@ class PlanExecutor:
         )
 
     def _norm_parts(self):
-        """Gradients with the groups whose ranks have different ones, see `clipping.global_norm`: first those that tp ranks have parts of."""
+        """Gradients, and the groups whose ranks have different ones (`clipping.global_norm`): first those that tp ranks have parts of."""
         spread = [self.mesh["dp-cp"]] if self.plan.zero else []
         cut, whole = [], []
         replicated = {id(p) for stage in self.stages.values() for module in stage.units.values() for p in module.whole_on_tp()}

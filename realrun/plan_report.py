@@ -3,9 +3,10 @@
 from statistics import median
 
 from simlab.instructions import BEGIN, COMPUTE, WAIT
-from simlab.playback import sent_bytes
+from simlab.playback import sent_bytes, stream_of, whole_step_s
 from simlab.trace import ACTIVATIONS, LIVE, SEND, MemoryPoint, Span, Trace
 from simlab.units import bytes_text, percent_text, seconds_text
+from simlab.views import layer_timeline, timeline
 
 GRADIENT_LIMIT = 1e-9
 
@@ -30,11 +31,12 @@ def _trace(job, recordings, instructions, step, device):
                 key = layout.key(rank, instruction)
                 begun[key] = max(begun.get(key, float("-inf")), record.start_s + offset_s)
     for rank, its in enumerate(rows):
+        free_s = {}  # {dimension: when the last communication was over}: a group's follow each other
         for instruction, record, offset_s in its:
             start_s, end_s = record.start_s + offset_s, record.end_s + offset_s
             name = f"{instruction.op} {instruction.name}".strip()
             if instruction.action == COMPUTE:
-                spans.append(Span(rank, "compute", name, start_s, end_s))
+                spans.append(Span(rank, stream_of(instruction), name, start_s, end_s))
                 memory.append(MemoryPoint(rank, LIVE, end_s, record.live))
                 memory.append(MemoryPoint(rank, ACTIVATIONS, end_s, record.bytes))
             elif instruction.action == WAIT:
@@ -44,7 +46,9 @@ def _trace(job, recordings, instructions, step, device):
                     sender = layout.other(rank, instruction)
                     spans.append(Span(sender, SEND, instruction.op, since_s, over_s, int(instruction.size_bytes), rank))
                 else:
-                    spans.append(Span(rank, instruction.dimension, name, since_s, max(since_s, over_s), int(instruction.size_bytes)))
+                    since_s = max(since_s, free_s.get(instruction.dimension, since_s))
+                    free_s[instruction.dimension] = over_s
+                    spans.append(Span(rank, instruction.dimension, name, min(since_s, over_s), over_s, int(instruction.size_bytes)))
     zero_s = min(r.start_s + offset_s for its in rows for _, r, offset_s in its)
     metadata = {
         "name": job.name, "source": "measured", "ranks": job.ranks, "level": "instructions", "step": step, "device": device,
@@ -84,22 +88,32 @@ class Members:
         return self.number[d, c, instruction.peer, t]
 
 
-def result(job, parts, traces, predicted_s):
+def result(job, parts, traces):
     """The plain facts of a run."""
-    steps_s = [trace.step_s for trace in traces]
+    saved = job.folder / "predicted.json"
+    predicted_trace = Trace.load(saved) if job.box is not None else None
+    predicted_s = whole_step_s(predicted_trace) if predicted_trace else None
+    steps_s = [whole_step_s(trace) for trace in traces]
     predicted = [sent_bytes(job.instructions(rank), job.executed) for rank in range(job.ranks)]
-    middle = sorted(traces, key=lambda trace: trace.step_s)[len(traces) // 2]
+    middle = sorted(traces, key=whole_step_s)[len(traces) // 2]
     facts = {
         "plan": job.name, "folder": str(job.folder), "ranks": job.ranks, "measured_step_s": median(steps_s), "steps_s": steps_s,
         "predicted_step_s": predicted_s, "error": predicted_s / median(steps_s) - 1 if predicted_s else None,
         "losses": [sum(part["losses"][step] for part in parts) for step in range(len(parts[0]["losses"]))],
         "sent_bytes_predicted": predicted, "sent_bytes_measured": [part["sent_bytes"] for part in parts],
         "memory_bytes": [part["memory_bytes"] for part in parts], "exposed_s_measured": middle.metadata["exposed_s"],
+        "exposed_s_predicted": predicted_trace.metadata["exposed_s"] if predicted_trace else None,
     }  # fmt: skip
     if "gradient_error" in parts[0]:
         facts["gradient_error"] = max(part["gradient_error"] for part in parts)
         facts["loss_error"] = abs(sum(part["loss"] for part in parts) / parts[0]["expected_loss"] - 1)
     return facts
+
+
+def totals(of_ranks):
+    """{dimension: bytes that all ranks send in a step}. Of one rank, a buffer that a ring cannot cut evenly may be a few bytes more or less."""
+    dimensions = {dimension for sent in of_ranks for dimension in sent}
+    return {dimension: round(sum(sent.get(dimension, 0.0) for sent in of_ranks)) for dimension in dimensions}
 
 
 def failures(facts, *, max_error=None):
@@ -109,10 +123,11 @@ def failures(facts, *, max_error=None):
         error = facts.get(f"{what}_error")
         if error is not None and not error <= GRADIENT_LIMIT:
             wrong.append(f"{facts['plan']}: {what} differs from one process by {error:.2e}, more than {GRADIENT_LIMIT:g}")
-    for rank, (predicted, measured) in enumerate(zip(facts["sent_bytes_predicted"], facts["sent_bytes_measured"])):
-        for dimension, size in predicted.items():
-            if round(size) != round(measured.get(dimension, 0.0)):
-                wrong.append(f"{facts['plan']}: rank {rank} sent {measured.get(dimension, 0.0):.0f} bytes over {dimension}, not {size:.0f}")
+    predicted, measured = (totals(facts[f"sent_bytes_{which}"]) for which in ("predicted", "measured"))
+    for dimension in sorted({*predicted, *measured}):
+        if predicted.get(dimension, 0) != measured.get(dimension, 0):
+            counts = f"{measured.get(dimension, 0)} bytes over {dimension}, not {predicted.get(dimension, 0)}"
+            wrong.append(f"{facts['plan']}: all ranks together sent {counts}")
     if max_error is not None and facts["error"] is None:
         wrong.append(f"{facts['plan']}: not predicted, so there is no error to hold against {max_error:.1%}: give --cluster")
     elif max_error is not None and abs(facts["error"]) > max_error:
@@ -128,14 +143,32 @@ def summary(job, facts):
         times = f"predicted {seconds_text(facts['predicted_step_s'])}   {times}   error {percent_text(facts['error'])}"
         lines.append(f"  box        {job.box_cluster.name}, {job.box_model.name}'s layers, {facts['slow_down']:.1f} times as slow")
     lines.append(f"  step       {times}")
-    for dimension in ("dp", "tp", "cp", "pp"):
-        sizes = [part.get(dimension, 0.0) for part in facts["sent_bytes_measured"]]
-        if any(sizes):
-            asked = [part.get(dimension, 0.0) for part in facts["sent_bytes_predicted"]]
-            same = "as predicted, to the byte" if [*map(round, sizes)] == [*map(round, asked)] else f"predicted {bytes_text(max(asked))}"
-            waited = max(part.get(dimension, 0.0) for part in facts["exposed_s_measured"])
-            lines.append(f"  {dimension:<9}  {bytes_text(max(sizes))} sent by a rank, {same}; waited for {seconds_text(waited)} at most")
+    asked, sent = (totals(facts[f"sent_bytes_{which}"]) for which in ("predicted", "measured"))
+    for dimension in (name for name in ("dp", "tp", "cp", "pp") if sent.get(name)):
+        expected = asked.get(dimension, 0)
+        same = "as predicted, to the byte" if sent[dimension] == expected else f"predicted {bytes_text(expected)}"
+        waits = [
+            f"{which} {seconds_text(max(part.get(dimension, 0.0) for part in facts[f'exposed_s_{which}']))}"
+            for which in ("predicted", "measured") if facts[f"exposed_s_{which}"]
+        ]  # fmt: skip
+        lines.append(f"  {dimension:<9}  {bytes_text(sent[dimension])} sent by all ranks, {same}; longest wait {', '.join(waits)}")
     if "gradient_error" in facts:
         lines.append(f"  gradients  differ from one process by {facts['gradient_error']:.1e} (float64); loss by {facts['loss_error']:.1e}")
     lines.append(f"  loss       {facts['losses'][0]:.4f} → {facts['losses'][-1]:.4f} nats per byte in {len(facts['losses'])} steps")
     return "\n".join(lines)
+
+
+def write_pictures(job):
+    """[paths]: the timeline of the median step, predicted over measured. Both are written for Perfetto, too."""
+    folder = job.folder
+    steps = sorted((Trace.load(path) for path in folder.glob("measured-step-*.json")), key=whole_step_s)
+    measured = steps[len(steps) // 2]
+    measured.save(folder / "measured.json")
+    traces = {"measured": measured}
+    if job.box is not None:
+        traces = {"predicted": Trace.load(folder / "predicted.json")} | traces
+    for label, trace in traces.items():
+        (folder / f"{label}-perfetto.json").write_text(timeline(trace, renderer="perfetto"), encoding="utf-8")
+    picture = folder / "timeline.png"
+    layer_timeline(list(traces.values()), captions=[label.capitalize() for label in traces]).savefig(picture)
+    return [picture]

@@ -40,8 +40,10 @@ class PlanSession:
         self.offset_s, self.uncertainty_s = offset_from_rank_0(self.rank, job.ranks)
         self.mesh, self.made = self._mesh()
         check_groups(self.mesh.groups, self.rank, job.ranks)
+        self.mesh.traffic.clear()
         self.say("\n".join(self.layout.cube().splitlines()))
-        predicted_s = self._predict(folder) if self.box else None
+        if self.box:
+            self._predict(folder)
         recorder = Recorder(
             folder / f"rank{self.rank}.records", (1 + job.warmup + job.steps) * len(self.instructions), self.offset_s
         )  # fmt: skip
@@ -55,7 +57,7 @@ class PlanSession:
             dist.destroy_process_group(group)
         if self.rank:
             return None
-        return self._result([json.loads(part) for part in parts], [Recording.parse(data) for data in recordings], predicted_s)
+        return self._result([json.loads(part) for part in parts], [Recording.parse(data) for data in recordings])
 
     # links ------------------------------------------------------------------------------------------------------
 
@@ -93,7 +95,7 @@ class PlanSession:
 
     def connect(self, channels):
         """NCCL makes a pair's connection at its first message: in one order on all ranks."""
-        ranks = [group for group in self.layout.groups("pp") if self.rank in group][0]
+        ranks = next(group for group in self.layout.groups("pp") if self.rank in group)
         talk = {
             tuple(sorted((rank, step.destination))) for rank, steps in enumerate(self.job.program.lowered) for step in steps
             if step.destination is not None
@@ -103,23 +105,18 @@ class PlanSession:
     # prediction -------------------------------------------------------------------------------------------------
 
     def _predict(self, folder):
-        """Measure the overhead; rank 0 writes the prediction, before anything of the plan has run. Its step, s."""
+        """Measure the overhead; rank 0 writes the prediction, before anything of the plan has run."""
         self.say("measuring what processes need besides")
         overheads = [json.loads(data) for data in gather_bytes(json.dumps(self._overhead()).encode())]
-        predicted_s = None
         if self.rank == 0:
             rounds = [part["round_s"] for part in overheads if part["round_s"] is not None]
             self.overhead = Overhead(mean(part["compute_s"] for part in overheads), mean(rounds) if rounds else 0.0)
-            trace = self.box.predicted(self.overhead)
-            trace.save(folder / "predicted.json")
-            predicted_s = trace.step_s
+            self.box.predicted(self.overhead).save(folder / "predicted.json")
         dist.barrier()
-        return predicted_s
 
     def _overhead(self):
         """{"compute_s", "round_s"} of this rank: by how much a padded computation, and each round of a paced all-reduce, is late."""
-        group = max(self.mesh.groups.values(), key=lambda group: (group.size > 1 and group.dimension != "dp", -group.size))
-        group = group if group.size > 1 and group.dimension != "dp" else None
+        group = next((group for group in self.mesh.groups.values() if group.size > 1), None)
         rounds = 2 * (group.size - 1) if group else 1
         observer = _Paced(rounds * OVERHEAD_S)
         if group:
@@ -185,7 +182,7 @@ class PlanSession:
         plan = self.plan
         return batch(step, plan.dp * plan.microbatches, plan.microbatch_size, self.job.sizes["seq"])
 
-    def _result(self, parts, recordings, predicted_s):
+    def _result(self, parts, recordings):
         """Write the traces; the plain facts of the run for the report."""
         from realrun.plan_report import measured_traces, result
 
@@ -195,7 +192,7 @@ class PlanSession:
             trace.save(folder / f"measured-step-{step}.json")
         for record in folder.glob("rank*.records"):
             record.unlink()
-        facts = result(self.job, parts, traces, predicted_s)
+        facts = result(self.job, parts, traces)
         if self.box:
             facts["slow_down"] = self.box.slow_down
             facts["overhead_s"] = {"compute": self.overhead.compute_s, "round": self.overhead.round_s}

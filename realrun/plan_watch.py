@@ -60,7 +60,9 @@ class PlanWatch:
         at_work = [rank for rank in range(len(seen)) if rank not in waiting]
         lines = [f"rank {rank} is {self._place(rank, seen[rank])}" for rank in at_work]
         for rank, instruction in waiting.items():
-            late = [other for other in self._members.ranks(rank, instruction) if other != rank and not self._begun(other, instruction, seen)]
+            late = [
+                other for other in self._members.ranks(rank, instruction) if other != rank and not self._begun(other, instruction, seen)
+            ]
             text = f"rank {rank} waits for the {instruction.dimension} {instruction.kind} of {instruction.op} {instruction.name}"
             lines.append(text + (f", which rank {', '.join(map(str, late))} has not begun" if late else ""))
         return "; ".join(lines)

@@ -77,7 +77,8 @@ def serve(rank, world, port, device_kind, pipe):
         _answer(pipe, ready=True)
         while (job := jobs.get()) is not None:
             say = (lambda text: _answer(pipe, say=text)) if rank == 0 else (lambda text: None)
-            result = member.links(**job["links"], say=say) if "links" in job else member.run((PlanJob if "plan" in job else Job)(**job), say)
+            kind = PlanJob if "plan" in job else Job
+            result = member.links(**job["links"], say=say) if "links" in job else member.run(kind(**job), say)
             _answer(pipe, result=result, done=True)
         member.leave()
     except BaseException as error:  # whatever happens here must be told: nobody else sees it

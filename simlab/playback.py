@@ -1,4 +1,4 @@
-"""A step of all ranks, instruction by instruction: what every one of them computes and waits for, on the streams compute, tp, cp, dp, pp."""
+"""A step of all ranks, instruction by instruction: what each computes and waits for, on the streams compute, tp, cp, dp and pp."""
 
 from functools import cached_property
 
@@ -65,15 +65,28 @@ def playback(model, plan, program, times):
     spans = []
     for task, start_s, end_s in zip(tasks, ended.starts, ended.ends):
         name = f"{task.op} {task.name}".strip()
+        stream = "optimizer" if task.name == "optimizer" else task.stream
         if task.stream.startswith("pp "):
             spans.append(Span(task.ranks[0], SEND, task.op, start_s, end_s, int(task.size_bytes), task.ranks[1]))
         else:
-            spans.extend(Span(rank, task.stream, name, start_s, end_s, int(task.size_bytes)) for rank in task.ranks)
+            spans.extend(Span(rank, stream, name, start_s, end_s, int(task.size_bytes)) for rank in task.ranks)
     metadata = {
         "name": model.name, "source": "simulated", "ranks": len(coordinates), "level": "instructions",
         "exposed_s": made.exposed_s(instructions, ended),
     }  # fmt: skip
     return Trace(spans, [], metadata)
+
+
+def whole_step_s(trace):
+    """Seconds from the first thing that any rank does to the last, its optimizer's step."""
+    return max(span.end_s for span in trace.spans) - min(span.start_s for span in trace.spans)
+
+
+def stream_of(instruction):
+    """The stream that shows it."""
+    if instruction.action == COMPUTE:
+        return "optimizer" if instruction.name == "optimizer" else "compute"
+    return SEND if instruction.kind == "message" else instruction.dimension
 
 
 def sent_bytes(instructions, plan):

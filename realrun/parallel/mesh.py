@@ -82,7 +82,7 @@ class Mesh:
 
     There is a group for each dimension and one for "dp-cp", over which gradients are reduced. All write to the same `traffic`.
 
-    channels: {dimension: `Channels`}: their collectives are rounds of messages over these (`RoundsGroup`); None: torch's own.
+    channels: {dimension: `Channels`}: only these groups are made, their collectives rounds of messages (`RoundsGroup`); None: torch's own.
     """
 
     def __init__(self, layout, rank, *, backend=None, channels=None):
@@ -90,14 +90,14 @@ class Mesh:
         if dist.get_world_size() != layout.world:
             raise InputError(f"the plan takes {layout.world} ranks, but there are {dist.get_world_size()} processes")
         self.groups = {}
-        for name in (*DIMENSIONS, "dp-cp"):
+        for name in (*DIMENSIONS, "dp-cp") if channels is None else channels:
             for ranks in layout.groups(*name.split("-")):
                 process_group = dist.new_group(ranks, backend=backend) if len(ranks) > 1 and channels is None else None
                 if rank in ranks:
                     self.groups[name] = (
                         Group(name, ranks, rank, process_group, self.traffic)
                         if channels is None
-                        else RoundsGroup(name, ranks, rank, channels.get(name), self.traffic)
+                        else RoundsGroup(name, ranks, rank, channels[name], self.traffic)
                     )
 
     def __getitem__(self, name):
@@ -131,7 +131,7 @@ def check_groups(groups, rank, world):
         seen[number, rank, rank] = 1
         claimed[number, rank, group.ranks] = 1
         if group.size > 1:
-            dist.all_reduce(seen[number, rank], group=group.process_group)
+            group.all_reduce(seen[number, rank]).wait()
     dist.all_reduce(seen)
     dist.all_reduce(claimed)
     wrong = {}

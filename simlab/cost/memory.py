@@ -40,8 +40,8 @@ def stage_parameters(model, plan, layers, *, first=False, last=False):
 
 
 def partial_parameters(model, plan, layers, *, first=False, last=False):
-    """Of `stage_parameters`, those that are whole on every tensor-parallel rank but meet only its tokens under sequence parallelism, so that
-    their gradients are to be summed over tp: norms, and biases that are added after a scatter."""
+    """Of `stage_parameters`, those that every tensor-parallel rank has whole but that meet only its tokens under sequence parallelism, so
+    that their gradients are to be summed over tp: norms, and biases that are added after a scatter."""
     if not plan.sequence_parallel:
         return 0
     return layers * (model.layer_parameters["norms"] + 2 * model.bias * model.hidden) + last * model.hidden * (1 + model.bias)
