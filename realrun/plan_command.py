@@ -18,7 +18,7 @@ DEGREES = ("dp", "tp", "pp", "cp", "zero", "microbatches", "microbatch_size", "c
 SWITCHES = ("sequence_parallel", "dp_overlap")
 SIZES = ("layers", "hidden", "heads", "seq")
 BOX = {"cluster": str, "nodes": int, "model": str, "slow_down": float}
-RUN = {"steps": int, "warmup": int, "timeout": float, "out": str}
+RUN = {"steps": int, "warmup": int, "timeout": float, "out": str, "checkpoint_every": int, "checkpoints": str, "keep": int}
 ONLY_HERE = ("plan", "dp", "tp", "cp", "zero", "prefetch", "order", *CHOICES, *SWITCHES, *BOX)
 """Arguments that say that a whole plan is meant."""
 
@@ -61,8 +61,7 @@ def run(arguments):
     from realrun import launch
     from realrun.plan_report import failures, summary, write_pictures
 
-    given = values(arguments)
-    job = make_job(given)
+    job = make_job(values(arguments), resume=arguments.resume)
     if not launch.under_torchrun():
         launch.check_memory(job.ranks, 0)
     device = launch.choose_device(arguments.device, job.ranks, only_cpu=job.box is not None)
@@ -112,7 +111,7 @@ def plan_file(path):
     return content
 
 
-def make_job(given):
+def make_job(given, *, resume=False):
     """The `PlanJob` of {name: value}."""
     from realrun.plan_job import PlanJob
 
@@ -126,7 +125,7 @@ def make_job(given):
     plan = {name: value for name, value in given.items() if name in plan_fields}
     if plan.get("pp", 1) > 1:
         plan.setdefault("microbatches", 2 * plan["pp"] if isinstance(plan["pp"], int) else 1)
-    return PlanJob(plan=plan, sizes={name: given.get(name) for name in SIZES}, box=box or None, **run)
+    return PlanJob(plan=plan, sizes={name: given.get(name) for name in SIZES}, box=box or None, resume=resume, **run)
 
 
 def _say(text):
@@ -161,6 +160,10 @@ def parser():
     rest = top.add_argument_group("the rest")
     rest.add_argument("--steps", type=int, metavar="N", help="measured training steps (default 5)")
     rest.add_argument("--warmup", type=int, metavar="N", help="steps run before them and not counted (default 1)")
+    rest.add_argument("--checkpoint-every", type=int, metavar="N", help="write a checkpoint after every N steps")
+    rest.add_argument("--checkpoints", metavar="DIR", help="their folder (default DIR/checkpoints, DIR being --out)")
+    rest.add_argument("--keep", type=int, metavar="N", help="how many are kept (default 2)")
+    rest.add_argument("--resume", action="store_true", help="go on from the newest complete checkpoint, whatever plan wrote it")
     rest.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="cuda needs one GPU per rank (default auto)")
     rest.add_argument("--out", metavar="DIR", help="where everything is written (default out)")
     rest.add_argument("--max-error", type=float, metavar="PERCENT", help="fail if the predicted step is further off than this")

@@ -1,10 +1,17 @@
 """The executor of a whole plan: one rank's steps under dp x cp x tp x pp and ZeRO, instruction by instruction as simlab lists them."""
 
+from contextlib import contextmanager
+from functools import cached_property
+
+import torch
+
 from realrun.activations import SavedActivations
 from realrun.model import Stage
 from realrun.parallel.clipping import clip
 from realrun.parallel.context import positions
+from realrun.parallel.group import Observer
 from realrun.parallel.stage import Between, ParallelStage
+from realrun.parallel.state import State
 from realrun.parallel.units import StageUnits
 from realrun.recorder import EXECUTING, IDLE
 from realrun.split import keeping_weight_gradients
@@ -36,6 +43,7 @@ class PlanExecutor:
         self.cursor = make_cursor(self.activations)
         for group in mesh.groups.values():
             group.observer = self.cursor
+        self.mesh_device = torch.device(device).type
 
     def stage(self, whole, number):
         """This rank's part of `whole`, a `Stage`."""
@@ -85,6 +93,24 @@ class PlanExecutor:
         """{"parameters", "gradients", "optimizer", "activations": bytes on this rank}: between steps, gradients as of the last step's end,
         activations at their peak in the last step."""
         return self.units.state_bytes(self.optimizer) | {"activations": self.activations.peak_bytes}
+
+    @cached_property
+    def state(self):
+        """The `State` of this training. First asked for by all ranks together."""
+        return State(self.stages, self.units, self.optimizer, self.mesh.layout, self.mesh_device)
+
+    @contextmanager
+    def unobserved(self):
+        """Inside, what groups send belongs to no step: the cursor is not told, and nothing is counted."""
+        counted = len(self.mesh.traffic)
+        for group in self.mesh.groups.values():
+            group.observer = Observer()
+        try:
+            yield
+        finally:
+            for group in self.mesh.groups.values():
+                group.observer = self.cursor
+            del self.mesh.traffic[counted:]
 
     def _own(self, data):
         """This rank's microbatches and tokens of `data`."""

@@ -32,13 +32,24 @@ class PlanJob:
     warmup: int = 1
     check: bool = True
     """Whether loss and gradients are held against one process first."""
+    checkpoint_every: int | None = None
+    """Steps between two checkpoints, warm-up steps counted; None: none is written."""
+    checkpoints: str | None = None
+    """Their folder; None: 'checkpoints' in `out`."""
+    keep: int = 2
+    """How many are kept."""
+    resume: bool = False
+    """Whether to go on from the newest complete checkpoint there, if there is one, of whatever plan it is."""
     timeout_s: float = 60.0
     """Seconds without any rank making progress after which the run is given up."""
     out: str = "out"
     """Folder for predictions, traces and reports."""
 
     def __post_init__(self):
-        for name, value, least in (("steps", self.steps, 1), ("warmup", self.warmup, 0)):
+        every = 1 if self.checkpoint_every is None else self.checkpoint_every
+        for name, value, least in (
+            ("steps", self.steps, 1), ("warmup", self.warmup, 0), ("steps between checkpoints", every, 1), ("checkpoints kept", self.keep, 1),
+        ):  # fmt: skip
             if value < least:
                 raise InputError(f"{value} {name}: give at least {least}")
         if not 0 < self.timeout_s < float("inf"):
@@ -129,6 +140,16 @@ class PlanJob:
     def folder(self):
         """Where this plan's files are written."""
         return Path(self.out) / self.name
+
+    @property
+    def checkpoint_folder(self):
+        """Where checkpoints are."""
+        return Path(self.checkpoints or Path(self.out) / "checkpoints")
+
+    @property
+    def batch(self):
+        """Sequences of a step: what another plan must have, too, to go on with this training."""
+        return self.given.global_batch
 
     @property
     def folders(self):

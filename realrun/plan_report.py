@@ -15,7 +15,8 @@ def measured_traces(job, recordings, device):
     """[`Trace` of each measured step], on rank 0's clock, from 0 s: a span for each compute instruction and, on each rank of its group, for
     each communication, from when the last member had begun it to when it was over on that rank."""
     instructions = [job.instructions(rank) for rank in range(job.ranks)]
-    return [_trace(job, recordings, instructions, step, device) for step in range(job.steps)]
+    recorded = {record.step for record in recordings[0].records}
+    return [_trace(job, recordings, instructions, step, device) for step in range(job.steps) if step in recorded]
 
 
 def _trace(job, recordings, instructions, step, device):
@@ -99,6 +100,7 @@ def result(job, parts, traces):
     facts = {
         "plan": job.name, "folder": str(job.folder), "ranks": job.ranks, "measured_step_s": median(steps_s), "steps_s": steps_s,
         "predicted_step_s": predicted_s, "error": predicted_s / median(steps_s) - 1 if predicted_s else None,
+        "first_step": parts[0]["first_step"],
         "losses": [sum(part["losses"][step] for part in parts) for step in range(len(parts[0]["losses"]))],
         "sent_bytes_predicted": predicted, "sent_bytes_measured": [part["sent_bytes"] for part in parts],
         "memory_bytes": [part["memory_bytes"] for part in parts], "exposed_s_measured": middle.metadata["exposed_s"],

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from realrun.box import Box, Overhead
 from realrun.channels import Channels
+from realrun.checkpoints import Checkpoints
 from realrun.clock import now, offset_from_rank_0
 from realrun.cursor import Cursor
 from realrun.model import Stage
@@ -161,19 +162,24 @@ class PlanSession:
         """Warm-up and measured steps; of each this rank's part of the loss, then what it sent in all of them, and what it holds."""
         self.say(f"{self.job.name}: {self.job.warmup} warm-up and {self.job.steps} measured steps")
         executor = self._executor(recorder, torch.float32, padded=self.box is not None)
+        checkpoints = Checkpoints(self.job, executor, self.rank, self.say)
+        first = checkpoints.resume()
         losses, norms = [], []
-        for step in range(-self.job.warmup, self.job.steps):
-            tokens, targets = self._batch(step + self.job.warmup)
+        for number in range(first, self.job.warmup + self.job.steps):
+            tokens, targets = self._batch(number)
             dist.barrier()
-            loss, norm = executor.step(step, tokens, targets)
+            loss, norm = executor.step(number - self.job.warmup, tokens, targets)
             losses.append(self._part(loss))
             norms.append(norm)
+            checkpoints.after(number + 1)
+        checkpoints.finish()
         sent = {}
         for entry in self.mesh.traffic:
             dimension = entry.dimension.partition("-")[0]
             sent[dimension] = sent.get(dimension, 0.0) + entry.sent_bytes / len(losses)
         sent["pp"] = sent.get("pp", 0.0) + executor.message_bytes / len(losses)
-        return {"losses": losses, "norms": norms, "sent_bytes": sent, "memory_bytes": executor.memory_bytes()}
+        memory_bytes = executor.memory_bytes()
+        return {"first_step": first, "losses": losses, "norms": norms, "sent_bytes": sent, "memory_bytes": memory_bytes}
 
     def _part(self, loss):
         return loss if self.mesh["tp"].place == 0 else 0.0

@@ -22,7 +22,7 @@ class FlatUnit:
         self.name, self.parameters, self.group = name, list(parameters), group
         self._check()
         self.frees, self.reduce_type = frees, reduce or self.parameters[0].dtype
-        self.sizes = [p.numel() for p in self.parameters]
+        self.sizes, self.shapes = [p.numel() for p in self.parameters], [p.shape for p in self.parameters]
         self.part_size = -(-sum(self.sizes) // group.size)
         self.whole = self.parameters[0].detach().new_zeros(self.part_size * group.size)
         for parameter, view in zip(self.parameters, self.whole.split([*self.sizes, self.padding])):

@@ -63,6 +63,7 @@ class GatheredLinear(SplitLinear):
         """This rank's part of the `nn.Linear` `whole`. pieces: it is so many matrices, one below the other, each of which is cut
         (3: queries, keys and values, so that each rank gets all three of its heads)."""
         layer = cls(whole.in_features, whole.out_features, group, bias=whole.bias is not None).to(whole.weight)
+        layer.pieces = pieces
         with torch.no_grad():
             layer.weight.copy_(own_rows(whole.weight, group, pieces))
             if whole.bias is not None:

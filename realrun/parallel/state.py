@@ -1,0 +1,117 @@
+"""A training's state by global names, whatever plan it was cut by: what checkpoints hold.
+
+A name is that of a unit and of a parameter in it, 'layer 3.qkv.weight', and of what of it: '' the weight, ' exp_avg' and ' exp_avg_sq'
+Adam's moments. What tensor parallelism cuts is a DTensor; pipeline stages have other names; what ZeRO cuts is gathered, unit by unit.
+"""
+
+import torch
+from torch import nn
+
+from realrun.parallel.mesh import device_mesh
+from realrun.parallel.tensor import GatheredLinear, RowLinear, VocabEmbedding
+from realrun.parallel.units import ShardedUnit
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class State:
+    """The state of `stages`, {stage: `ParallelStage`}, with `units` (`StageUnits`) and their Adam `optimizer`. Made by all ranks together."""
+
+    def __init__(self, stages, units, optimizer, layout, device_type="cpu"):
+        self.stages, self.units, self.optimizer = stages, units, optimizer
+        whole = device_mesh(layout, device_type)
+        self.names = [name for name in whole.mesh_dim_names if name != "pp"]
+        self.mesh = whole[tuple(self.names)]
+        for unit in units.all:
+            for tensor in unit.updated:
+                _begin_state(optimizer, tensor)
+
+    def tensors(self):
+        """{global name: DTensor, or tensor that is the same on all ranks}: copies. Called by all ranks of a stage together."""
+        found = {}
+        for name, unit, module in self._units():
+            for kind in ("", *MOMENTS):
+                local = self._local(unit, kind)
+                for (parameter, cut, pieces), value in zip(_cuts(module), local):
+                    found[_global_name(name, parameter, kind)] = self._distributed(value, cut, pieces)
+        found["optimizer steps"] = self._steps().clone()
+        return found
+
+    @torch.no_grad()
+    def take(self, tensors):
+        """Put `tensors`, as `tensors()` gives them, into the training."""
+        for name, unit, module in self._units():
+            for kind in ("", *MOMENTS):
+                values = []
+                for (parameter, _, _), own in zip(_cuts(module), unit.parameters):
+                    whole = tensors[_global_name(name, parameter, kind)].to_local()
+                    values.append(whole.reshape(own.shape))
+                self._put(unit, kind, values)
+        for state in self.optimizer.state.values():
+            state["step"].copy_(tensors["optimizer steps"])
+
+    def _units(self):
+        for number, stage in self.stages.items():
+            for name, module in stage.units.items():
+                yield name, self.units.of_stage[number][name], module
+
+    def _steps(self):
+        return next(iter(self.optimizer.state.values()))["step"]
+
+    def _local(self, unit, kind):
+        """[weight or moment of each of the unit's parameters], whole but for what tensor parallelism cuts."""
+        if not isinstance(unit, ShardedUnit):
+            return [p.detach().clone() if not kind else self.optimizer.state[p][kind].clone() for p in unit.parameters]
+        shard = unit.shard.detach() if not kind else self.optimizer.state[unit.shard][kind]
+        flat = unit.group.all_gather(shard).wait().split([*unit.sizes, unit.padding])
+        return [part.clone().view(shape) for part, shape in zip(flat, unit.shapes)]
+
+    def _put(self, unit, kind, values):
+        if not isinstance(unit, ShardedUnit):
+            for parameter, value in zip(unit.parameters, values):
+                (self.optimizer.state[parameter][kind] if kind else parameter).copy_(value)
+            return
+        flat = torch.cat([*(value.flatten() for value in values), values[0].new_zeros(unit.padding)])
+        own = flat.split(unit.part_size)[unit.group.place]
+        (self.optimizer.state[unit.shard][kind] if kind else unit.shard).copy_(own)
+        if not kind and unit.whole_bytes:
+            unit.whole.copy_(flat)
+
+    def _distributed(self, value, cut, pieces):
+        from torch.distributed.tensor import DTensor, Replicate, Shard
+
+        if pieces > 1:  # so many matrices below each other, each cut by itself
+            value = value.unflatten(0, (pieces, -1))
+            cut += 1
+        placements = [Shard(cut) if name == "tp" and cut is not None else Replicate() for name in self.names]
+        return DTensor.from_local(value.contiguous(), self.mesh, placements, run_check=False)
+
+
+def _cuts(module):
+    """[(name, the dimension that tensor parallelism cuts or None, of how many pieces)] of a unit's parameters, in their order."""
+    found = []
+    for path, layer in module.named_modules():
+        cuts = {"weight": None, "bias": None}
+        if isinstance(layer, GatheredLinear):
+            cuts = {"weight": 0, "bias": 0}
+        elif isinstance(layer, RowLinear):
+            cuts = {"weight": 1, "bias": None}
+        elif isinstance(layer, VocabEmbedding):
+            cuts = {"weight": 0}
+        pieces = getattr(layer, "pieces", 1)
+        for name, _ in layer.named_parameters(recurse=False):
+            found.append((".".join(filter(None, (path, name))), cuts[name], pieces))
+    return found
+
+
+def _global_name(unit, parameter, kind):
+    return f"{unit}.{parameter} {kind}".rstrip()
+
+
+def _begin_state(optimizer, tensor):
+    """Adam's state before its first step: a checkpoint has a place to be put."""
+    if not isinstance(tensor, nn.Parameter) or optimizer.state[tensor]:
+        return
+    optimizer.state[tensor] = {
+        "step": torch.tensor(0.0), "exp_avg": torch.zeros_like(tensor), "exp_avg_sq": torch.zeros_like(tensor),
+    }  # fmt: skip
