@@ -26,6 +26,11 @@ class SavedActivations:
         """Number of (stage, microbatch) pairs of which something is held."""
         return len(self._tensors)
 
+    @property
+    def held(self):
+        """{(stage, microbatch): number of tensors held of it}"""
+        return self._tensors
+
     @contextmanager
     def saving(self, key):
         """What autograd saves inside belongs to `key` = (stage, microbatch)."""

@@ -41,9 +41,12 @@ class Cursor(Observer):
             raise StrayError(f"rank {self.rank} is done, but its list goes on with {self._text(self.instructions[self.position])}")
 
     def computed(self, op, unit):
-        """`unit` of `op` is over: the compute instruction of it, if that is where the rank is."""
+        """`unit` of `op` is over, but for the reduction of its gradients: so must be the list's part on it."""
         if self.position < len(self.instructions) and self.instructions[self.position][:3] == (COMPUTE, op, unit):
             self._computed()
+        following = self.instructions[self.position] if self.position < len(self.instructions) else None
+        if following and following.op == op and following.name.startswith(f"{unit} ") and not following.name.endswith(" gradients"):
+            raise StrayError(f"rank {self.rank} is done with {op} {unit}, but its list goes on with {self._text(following)}")
 
     # what groups and channels tell ----------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import sys
 from dataclasses import MISSING, fields
 from pathlib import Path
 
+from realrun.faults import KINDS
 from simlab.errors import InputError, did_you_mean
 from simlab.exit_status import exit_status
 from simlab.plan import ATTENTIONS, CP_KINDS, CP_LAYOUTS, PRECISIONS, RECOMPUTE, Plan
@@ -61,14 +62,14 @@ def run(arguments):
     from realrun import launch
     from realrun.plan_report import failures, summary, write_pictures
 
-    job = make_job(values(arguments), resume=arguments.resume)
+    job = make_job(values(arguments), resume=arguments.resume, reference=arguments.reference, fault=arguments.inject)
     if not launch.under_torchrun():
         launch.check_memory(job.ranks, 0)
     device = launch.choose_device(arguments.device, job.ranks, only_cpu=job.box is not None)
     facts = launch.run(job, device, port=arguments.port, say=_say)
     if facts is None:
         return 0  # another rank reports
-    pictures = write_pictures(job)
+    pictures = write_pictures(job, facts)
     max_error = None if arguments.max_error is None else arguments.max_error / 100
     wrong = failures(facts, max_error=max_error)
     if arguments.json:
@@ -111,7 +112,7 @@ def plan_file(path):
     return content
 
 
-def make_job(given, *, resume=False):
+def make_job(given, **more):
     """The `PlanJob` of {name: value}."""
     from realrun.plan_job import PlanJob
 
@@ -125,7 +126,7 @@ def make_job(given, *, resume=False):
     plan = {name: value for name, value in given.items() if name in plan_fields}
     if plan.get("pp", 1) > 1:
         plan.setdefault("microbatches", 2 * plan["pp"] if isinstance(plan["pp"], int) else 1)
-    return PlanJob(plan=plan, sizes={name: given.get(name) for name in SIZES}, box=box or None, resume=resume, **run)
+    return PlanJob(plan=plan, sizes={name: given.get(name) for name in SIZES}, box=box or None, **run, **more)
 
 
 def _say(text):
@@ -164,6 +165,8 @@ def parser():
     rest.add_argument("--checkpoints", metavar="DIR", help="their folder (default DIR/checkpoints, DIR being --out)")
     rest.add_argument("--keep", type=int, metavar="N", help="how many are kept (default 2)")
     rest.add_argument("--resume", action="store_true", help="go on from the newest complete checkpoint, whatever plan wrote it")
+    rest.add_argument("--reference", action="store_true", help="train the same in one process, too, and compare the losses")
+    rest.add_argument("--inject", metavar="FAULT", help=f"{' | '.join(KINDS)}, as in hang@3:2: on rank 3 at step 2, to see it found")
     rest.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="cuda needs one GPU per rank (default auto)")
     rest.add_argument("--out", metavar="DIR", help="where everything is written (default out)")
     rest.add_argument("--max-error", type=float, metavar="PERCENT", help="fail if the predicted step is further off than this")

@@ -6,6 +6,8 @@ from functools import cached_property
 import torch
 
 from realrun.activations import SavedActivations
+from realrun.executor import ExecutionError
+from realrun.faults import Injector, check_finite, check_released
 from realrun.model import Stage
 from realrun.parallel.clipping import clip
 from realrun.parallel.context import positions
@@ -23,12 +25,17 @@ class PlanExecutor:
     sizes:    of the model, as `realrun.model.Stage` takes them.
     program:  of one pipeline; its ranks are places in this rank's pp group.
     mesh:     `Mesh` of the plan; channels: `Channels` to the other stages; make_cursor: a `SavedActivations` → `Cursor`.
+    fault:    a `realrun.faults.Fault` to put in on purpose.
     optimizer: parameters → torch optimizer; limit: the global norm at which gradients are clipped, None: not at all (but it is computed).
     """
 
-    def __init__(self, sizes, plan, program, mesh, channels, make_cursor, *, dtype, optimizer, device="cpu", limit=1.0, recorder=None):
+    def __init__(
+        self, sizes, plan, program, mesh, channels, make_cursor, *, dtype, optimizer, device="cpu", limit=1.0, recorder=None, fault=None,
+    ):  # fmt: skip
         self.sizes, self.plan, self.program, self.mesh, self.channels = sizes, plan, program, mesh, channels
         self.dtype, self.device, self.limit, self.recorder = dtype, device, limit, recorder
+        self.injector = Injector(fault, mesh.rank)
+        self.mesh = self.injector.tampered(mesh)
         self.place = mesh["pp"].place
         self.ops = program.ranks[self.place]
         numbers = program.stages_of(self.place)
@@ -62,12 +69,14 @@ class PlanExecutor:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.cursor.end_step()
+        check_released(self.activations, self.mesh.rank, number)
         self._phase(IDLE)
         return self.loss, norm.item()
 
     def gradients(self, number, tokens, targets):
         """The step up to where all gradients are complete."""
         self._phase(EXECUTING)
+        self.number, self.op_number = number, 0
         self.tokens, self.targets = self.activations.data = [self._own(data) for data in (tokens, targets)]
         self.loss, self.saved, self.kept, self.handed_over = 0.0, {}, {}, {}
         self.inboxes = self._open_inboxes()
@@ -141,7 +150,14 @@ class PlanExecutor:
         names = list(stage.units) if kind == "F" else list(stage.units)[::-1]
         if kind != "W":
             self._unit_begins(op, names[0])
-        result = OP_FUNCTIONS[kind](self, op, stage, received)
+        self.injector.before(self.number, self.op_number)
+        try:
+            result = OP_FUNCTIONS[kind](self, op, stage, received)
+        except RuntimeError as error:
+            text = " ".join(str(error).split())
+            raise ExecutionError(f"rank {self.mesh.rank}: {op}: {text}") from error
+        check_finite(result, self.mesh.rank, op)
+        self.op_number += 1
         if kind != "W":
             self._unit_ends(op, names[-1])
         if (user := self.program.user(op)) is not None:
@@ -205,6 +221,7 @@ def forward(executor, op, stage, received):
     with executor.activations.saving(key):
         between = executor._between(op, lambda: executor.backward_op)
         y = stage(x, executor.targets[op.microbatch] if stage.is_last else None, between)
+        y = executor.injector.made(executor.number, executor.op_number, x, y)
         if stage.is_last:
             y = y / executor.plan.microbatches
             executor.loss += y.item() / executor.mesh["dp-cp"].size

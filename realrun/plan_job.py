@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+from realrun.faults import Fault
 from realrun.recorder import RECORD
 from simlab.cluster import load_cluster
 from simlab.errors import InputError
@@ -40,6 +41,10 @@ class PlanJob:
     """How many are kept."""
     resume: bool = False
     """Whether to go on from the newest complete checkpoint there, if there is one, of whatever plan it is."""
+    fault: str | None = None
+    """One to put in on purpose, 'hang@3:2' on rank 3 at step 2: see `realrun.faults`."""
+    reference: bool = False
+    """Whether one process trains the same model on the same data afterwards, for its losses."""
     timeout_s: float = 60.0
     """Seconds without any rank making progress after which the run is given up."""
     out: str = "out"
@@ -48,7 +53,8 @@ class PlanJob:
     def __post_init__(self):
         every = 1 if self.checkpoint_every is None else self.checkpoint_every
         for name, value, least in (
-            ("steps", self.steps, 1), ("warmup", self.warmup, 0), ("steps between checkpoints", every, 1), ("checkpoints kept", self.keep, 1),
+            ("steps", self.steps, 1), ("warmup", self.warmup, 0),
+            ("steps between checkpoints", every, 1), ("checkpoints kept", self.keep, 1),
         ):  # fmt: skip
             if value < least:
                 raise InputError(f"{value} {name}: give at least {least}")
@@ -66,6 +72,8 @@ class PlanJob:
             raise InputError(f"{self.sizes['layers']} layers on {self.given.stages} stages: give a multiple of {self.given.stages}")
         if self.executed.sequence_parallel and self.sizes["seq"] % (self.given.tp * self.given.cp):
             raise InputError(f"seq = {self.sizes['seq']} is not cut evenly over tp x cp = {self.given.tp * self.given.cp} ranks")
+        if self.fault is not None:
+            Fault.of(self.fault, self.ranks)
         if self.box is not None:
             self.box_cluster, self.box_model  # noqa: B018  what they are not given well is said here
 

@@ -2,11 +2,13 @@
 
 from statistics import median
 
+from realrun.faults import stragglers
 from simlab.instructions import BEGIN, COMPUTE, WAIT
 from simlab.playback import sent_bytes, stream_of, whole_step_s
 from simlab.trace import ACTIVATIONS, LIVE, SEND, MemoryPoint, Span, Trace
 from simlab.units import bytes_text, percent_text, seconds_text
 from simlab.views import layer_timeline, timeline
+from simlab.views.still import Picture
 
 GRADIENT_LIMIT = 1e-9
 
@@ -101,19 +103,20 @@ def result(job, parts, traces):
         "plan": job.name, "folder": str(job.folder), "ranks": job.ranks, "measured_step_s": median(steps_s), "steps_s": steps_s,
         "predicted_step_s": predicted_s, "error": predicted_s / median(steps_s) - 1 if predicted_s else None,
         "first_step": parts[0]["first_step"],
-        "losses": [sum(part["losses"][step] for part in parts) for step in range(len(parts[0]["losses"]))],
+        "losses": parts[0]["losses"], "norms": parts[0]["norms"], "reference_losses": parts[0]["reference_losses"],
+        "stragglers": stragglers(middle, job.executed),
         "sent_bytes_predicted": predicted, "sent_bytes_measured": [part["sent_bytes"] for part in parts],
         "memory_bytes": [part["memory_bytes"] for part in parts], "exposed_s_measured": middle.metadata["exposed_s"],
         "exposed_s_predicted": predicted_trace.metadata["exposed_s"] if predicted_trace else None,
     }  # fmt: skip
     if "gradient_error" in parts[0]:
         facts["gradient_error"] = max(part["gradient_error"] for part in parts)
-        facts["loss_error"] = abs(sum(part["loss"] for part in parts) / parts[0]["expected_loss"] - 1)
+        facts["loss_error"] = abs(parts[0]["loss"] / parts[0]["expected_loss"] - 1)
     return facts
 
 
 def totals(of_ranks):
-    """{dimension: bytes that all ranks send in a step}. Of one rank, a buffer that a ring cannot cut evenly may be a few bytes more or less."""
+    """{dimension: bytes that all ranks send in a step}; one rank may send some more of a buffer that a ring cannot cut evenly."""
     dimensions = {dimension for sent in of_ranks for dimension in sent}
     return {dimension: round(sum(sent.get(dimension, 0.0) for sent in of_ranks)) for dimension in dimensions}
 
@@ -157,10 +160,15 @@ def summary(job, facts):
     if "gradient_error" in facts:
         lines.append(f"  gradients  differ from one process by {facts['gradient_error']:.1e} (float64); loss by {facts['loss_error']:.1e}")
     lines.append(f"  loss       {facts['losses'][0]:.4f} → {facts['losses'][-1]:.4f} nats per byte in {len(facts['losses'])} steps")
+    if facts["reference_losses"]:
+        apart = max(abs(own / its - 1) for own, its in zip(facts["losses"], facts["reference_losses"]))
+        lines.append(f"  reference  one process: {facts['reference_losses'][-1]:.4f} at the end; at most {apart:.1e} apart on the way")
+    for rank, times in facts["stragglers"]:
+        lines.append(f"  straggler  rank {rank} computes {times:.2f} times as long as those that compute the same")
     return "\n".join(lines)
 
 
-def write_pictures(job):
+def write_pictures(job, facts):
     """[paths]: the timeline of the median step, predicted over measured. Both are written for Perfetto, too."""
     folder = job.folder
     steps = sorted((Trace.load(path) for path in folder.glob("measured-step-*.json")), key=whole_step_s)
@@ -173,4 +181,20 @@ def write_pictures(job):
         (folder / f"{label}-perfetto.json").write_text(timeline(trace, renderer="perfetto"), encoding="utf-8")
     picture = folder / "timeline.png"
     layer_timeline(list(traces.values()), captions=[label.capitalize() for label in traces]).savefig(picture)
-    return [picture]
+    if len(facts["losses"]) > 1:
+        write_losses(folder / "loss.png", job, facts)
+    return [picture, *folder.glob("loss.png")]
+
+
+def write_losses(path, job, facts):
+    """The loss of each step, and of the same training in one process where there is one."""
+    picture = Picture(figsize=(8, 3.6), layout="constrained", dpi=110)
+    axes = picture.subplots()
+    steps = range(facts["first_step"] + 1, facts["first_step"] + 1 + len(facts["losses"]))
+    axes.plot(steps, facts["losses"], color="#0072B2", linewidth=2.5, label=f"{job.name}: {job.ranks} processes")
+    if facts["reference_losses"]:
+        axes.plot(steps, facts["reference_losses"], color="#E69F00", linewidth=1.2, linestyle="--", label="one process")
+    axes.set(xlabel="training step", ylabel="loss, nats per byte")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    picture.savefig(path)

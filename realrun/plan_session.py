@@ -13,12 +13,14 @@ from realrun.channels import Channels
 from realrun.checkpoints import Checkpoints
 from realrun.clock import now, offset_from_rank_0
 from realrun.cursor import Cursor
+from realrun.faults import Fault
 from realrun.model import Stage
 from realrun.parallel.group import Observer
 from realrun.parallel.mesh import Layout, Mesh, check_groups
 from realrun.plan_executor import PlanExecutor
 from realrun.recorder import CHECK_STEP, Recorder, Recording
-from realrun.reference import single_process
+from realrun.progress import Progress
+from realrun.reference import single_process, single_training
 from realrun.session import device_name, gather_bytes
 from realrun.text import batch
 
@@ -76,7 +78,7 @@ class PlanSession:
     def _channels(self, groups, pace):
         return Channels(self.rank, self.device, groups, clock_offset_s=self.offset_s, pace=pace)
 
-    def _executor(self, recorder, dtype, *, padded, check_bytes=True):
+    def _executor(self, recorder, dtype, *, padded, check_bytes=True, fault=None):
         channels = self._channels(self.groups, (0.0, None) if self.box else None)
         seconds = self.box.seconds(self.rank) if padded else None
         if padded:
@@ -91,7 +93,7 @@ class PlanSession:
         sizes = self.job.sizes | {"microbatch_size": self.plan.microbatch_size}
         return PlanExecutor(
             sizes, self.plan, self.job.program, self.mesh, channels, cursor, dtype=dtype, device=self.device, recorder=recorder,
-            optimizer=lambda parameters: torch.optim.Adam(parameters, lr=LEARNING_RATE),
+            optimizer=lambda parameters: torch.optim.Adam(parameters, lr=LEARNING_RATE), fault=fault,
         )  # fmt: skip
 
     def connect(self, channels):
@@ -156,21 +158,24 @@ class PlanSession:
                 parameter.data = expected[number][name]
             worst = max(worst, executor.gradient_error(number, whole))
         self.mesh.traffic.clear()
-        return {"gradient_error": worst, "loss": self._part(executor.loss), "expected_loss": expected_loss}
+        return {"gradient_error": worst, "loss": self._whole(executor.loss), "expected_loss": expected_loss}
 
     def _train(self, recorder):
         """Warm-up and measured steps; of each this rank's part of the loss, then what it sent in all of them, and what it holds."""
         self.say(f"{self.job.name}: {self.job.warmup} warm-up and {self.job.steps} measured steps")
-        executor = self._executor(recorder, torch.float32, padded=self.box is not None)
+        fault = Fault.of(self.job.fault, self.job.ranks) if self.job.fault else None
+        executor = self._executor(recorder, torch.float32, padded=self.box is not None, fault=fault)
         checkpoints = Checkpoints(self.job, executor, self.rank, self.say)
-        first = checkpoints.resume()
+        first, progress = checkpoints.resume(), Progress(self.job, self.say)
         losses, norms = [], []
         for number in range(first, self.job.warmup + self.job.steps):
             tokens, targets = self._batch(number)
             dist.barrier()
+            start_s = now()
             loss, norm = executor.step(number - self.job.warmup, tokens, targets)
-            losses.append(self._part(loss))
+            losses.append(self._whole(loss))
             norms.append(norm)
+            progress.step(number, losses[-1], now() - start_s)
             checkpoints.after(number + 1)
         checkpoints.finish()
         sent = {}
@@ -179,10 +184,32 @@ class PlanSession:
             sent[dimension] = sent.get(dimension, 0.0) + entry.sent_bytes / len(losses)
         sent["pp"] = sent.get("pp", 0.0) + executor.message_bytes / len(losses)
         memory_bytes = executor.memory_bytes()
-        return {"first_step": first, "losses": losses, "norms": norms, "sent_bytes": sent, "memory_bytes": memory_bytes}
+        reference = self._reference(len(losses), first) if self.job.reference else None
+        return {
+            "reference_losses": reference,
+            "first_step": first,
+            "losses": losses,
+            "norms": norms,
+            "sent_bytes": sent,
+            "memory_bytes": memory_bytes,
+        }
 
-    def _part(self, loss):
-        return loss if self.mesh["tp"].place == 0 else 0.0
+    def _reference(self, steps, first):
+        """[loss of each step] of the same training in one process; None but on rank 0, for whom the others wait."""
+        losses = None
+        if self.rank == 0 and first == 0:
+            self.say(f"{self.job.name}: the same in one process")
+            sizes = self.job.sizes | {"microbatch_size": self.plan.microbatch_size}
+            batches = (self._batch(number) for number in range(steps))
+            losses = single_training(sizes, self.job.program.stages, batches, LEARNING_RATE, limit=1.0)
+        dist.barrier()
+        return losses
+
+    def _whole(self, part):
+        """The mean loss of all tokens, from each rank's part."""
+        total = torch.tensor([part if self.mesh["tp"].place == 0 else 0.0], dtype=torch.float64)
+        dist.all_reduce(total)
+        return total.item()
 
     def _batch(self, step):
         plan = self.plan

@@ -28,3 +28,26 @@ def gradient_error(module, expected):
         difference = (parameter.grad - expected[name]).norm().item()
         worst = max(worst, difference / norm if norm else difference)
     return worst
+
+
+def single_training(sizes, stages, batches, learning_rate, limit):
+    """[loss of each step] of training in this process alone with Adam, gradients clipped at the norm `limit`; in fp32.
+
+    batches: (tokens, targets) of each step, as `single_process` takes them.
+    """
+    modules = [Stage(sizes, stage, stages) for stage in range(stages)]
+    parameters = [p for module in modules for p in module.parameters()]
+    optimizer, losses = torch.optim.Adam(parameters, lr=learning_rate), []
+    for tokens, targets in batches:
+        total = 0.0
+        for x, target in zip(tokens, targets):
+            for module in modules:
+                x = module(x)
+            part = loss(x, target) / len(targets)
+            part.backward()
+            total += part.item()
+        torch.nn.utils.clip_grad_norm_(parameters, limit)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(total)
+    return losses

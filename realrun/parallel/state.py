@@ -15,7 +15,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class State:
-    """The state of `stages`, {stage: `ParallelStage`}, with `units` (`StageUnits`) and their Adam `optimizer`. Made by all ranks together."""
+    """The state of `stages`, {stage: `ParallelStage`}, with their `units` and `optimizer` (Adam). Made by all ranks together."""
 
     def __init__(self, stages, units, optimizer, layout, device_type="cpu"):
         self.stages, self.units, self.optimizer = stages, units, optimizer

@@ -1,0 +1,143 @@
+"""Faults that are put into a plan's run on purpose, to see that each is found and named: what breaks trainings, on one rank, at one step.
+
+hang       the rank stops in an op: everybody waits, nobody fails
+skip       the rank leaves out a communication: a mismatched collective
+resize     the rank sends half of what the others expect: another one
+nan        the rank's activations become NaN
+leak       the rank keeps a graph that should have gone with its backward
+slow       the rank computes each op for longer
+"""
+
+import time
+from dataclasses import dataclass
+
+from realrun.parallel.group import nothing_to_do
+from simlab.errors import InputError, SimlabError, did_you_mean
+
+KINDS = ("hang", "skip", "resize", "nan", "leak", "slow")
+FOREVER_S = 3600.0
+SLOWER_S = 0.03
+
+
+class FaultFound(SimlabError):
+    """A rank saw that something is wrong with what it computes or holds."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One of `KINDS`, on `rank`, from `step` on (slow) or at it, in its `op`th op: the first or, where that need not be a forward, the
+    second."""
+
+    kind: str
+    rank: int
+    step: int = 1
+    op: int = 1
+
+    @classmethod
+    def of(cls, text, ranks):
+        """Of 'kind@rank' or 'kind@rank:step'."""
+        kind, _, place = str(text).partition("@")
+        rank, _, step = place.partition(":")
+        if kind not in KINDS:
+            raise InputError(f"fault {text!r}{did_you_mean(kind, KINDS) or ';'} there is {', '.join(KINDS)}, as in 'hang@3:2'")
+        if not rank.isdecimal() or not (step or "1").isdecimal():
+            raise InputError(f"fault {text!r}: say kind@rank:step, such as '{kind}@0:1'")
+        if int(rank) >= ranks:
+            raise InputError(f"fault {text!r}: there are ranks 0 to {ranks - 1}")
+        return cls(kind, int(rank), int(step or 1), op=0 if kind in ("nan", "leak") else 1)
+
+
+class Injector:
+    """Does the fault at its place in one rank's `executor`; without a fault for this rank it does nothing."""
+
+    def __init__(self, fault, rank):
+        self.fault = fault if fault is not None and fault.rank == rank else None
+        self.kept = []
+
+    def here(self, kind, step, op_number):
+        """Whether the fault is of `kind` and belongs in this op of this step."""
+        fault = self.fault
+        if fault is None or fault.kind != kind:
+            return False
+        return step >= fault.step if kind == "slow" else (step, op_number) == (fault.step, fault.op)
+
+    def tampered(self, mesh):
+        """`mesh`, one group of it tampered with: the tensor-parallel one, or that of replicas where there is none."""
+        if self.fault is not None and self.fault.kind in ("skip", "resize"):
+            name = "tp" if mesh["tp"].size > 1 else "dp-cp"
+            self.group = mesh.groups[name] = Tampered(mesh[name], self.fault.kind)
+        return mesh
+
+    def before(self, step, op_number):
+        """Ahead of an op's computing."""
+        for kind in ("skip", "resize"):
+            if self.here(kind, step, op_number):
+                self.group.armed = True
+        if self.here("hang", step, op_number):
+            time.sleep(FOREVER_S)
+        if self.here("slow", step, op_number):
+            time.sleep(SLOWER_S)
+
+    def made(self, step, op_number, x, y):
+        """What a forward made of `x`: `y`, or something worse."""
+        if self.here("leak", step, op_number):
+            self.kept.append(y)
+        return y * float("nan") if self.here("nan", step, op_number) else y
+
+
+class Tampered:
+    """A `Group` whose next collective, once `armed`, is left out ('skip') or sent by half ('resize')."""
+
+    def __init__(self, group, kind):
+        self._group, self._kind, self.armed = group, kind, False
+
+    @property
+    def observer(self):
+        """The group's."""
+        return self._group.observer
+
+    @observer.setter
+    def observer(self, observer):
+        self._group.observer = observer
+
+    def __getattr__(self, name):
+        method = getattr(self._group, name)
+        if not self.armed or name not in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "shift"):
+            return method
+        self.armed = False
+        if self._kind == "skip":
+            return lambda tensor, *_, **__: nothing_to_do(tensor)
+        return lambda tensor, *_, **__: method(tensor.flatten()[::2].contiguous())
+
+
+def check_finite(result, rank, op):
+    """`FaultFound` unless what `op` hands on is finite."""
+    if result is not None and not result.isfinite().all():
+        raise FaultFound(f"rank {rank}: {op} made numbers that are not finite (NaN or infinite)")
+
+
+def check_released(activations, rank, step):
+    """`FaultFound` if something is still held for a backward when a step has ended."""
+    if activations.live:
+        (stage, microbatch), count = next(iter(activations.held.items()))
+        raise FaultFound(
+            f"rank {rank}: a memory leak: after step {step}, {activations.bytes} bytes are still held for backwards that are over, first "
+            f"{count} tensors of stage {stage}, microbatch {microbatch}"
+        )
+
+
+def stragglers(trace, plan, slower=1.25):
+    """[(rank, its compute seconds over the median of the ranks that compute the same)] of those that take `slower` times as long."""
+    busy = {}
+    for span in trace.spans:
+        if span.stream == "compute":
+            busy[span.rank] = busy.get(span.rank, 0.0) + span.end_s - span.start_s
+    places = {}
+    for rank, (_, _, p, _) in enumerate(plan.ranks()):
+        places.setdefault(p, []).append(rank)
+    found = []
+    for ranks in places.values():
+        others = sorted(busy.get(rank, 0.0) for rank in ranks)
+        middle_s = others[(len(others) - 1) // 2]
+        found += [(rank, busy[rank] / middle_s) for rank in ranks if len(ranks) > 1 and busy.get(rank, 0.0) > slower * middle_s > 0]
+    return sorted(found, key=lambda pair: -pair[1])
