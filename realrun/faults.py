@@ -52,7 +52,7 @@ class Injector:
 
     def __init__(self, fault, rank):
         self.fault = fault if fault is not None and fault.rank == rank else None
-        self.kept = []
+        self.kept = {}  # (stage, microbatch): what should have gone with its backward
 
     def here(self, kind, step, op_number):
         """Whether the fault is of `kind` and belongs in this op of this step."""
@@ -78,10 +78,10 @@ class Injector:
         if self.here("slow", step, op_number):
             time.sleep(SLOWER_S)
 
-    def made(self, step, op_number, x, y):
-        """What a forward made of `x`: `y`, or something worse."""
+    def made(self, step, op_number, key, y):
+        """What a forward of `key` = (stage, microbatch) made: `y`, or something worse."""
         if self.here("leak", step, op_number):
-            self.kept.append(y)
+            self.kept[key] = y
         return y * float("nan") if self.here("nan", step, op_number) else y
 
 

@@ -221,7 +221,7 @@ def forward(executor, op, stage, received):
     with executor.activations.saving(key):
         between = executor._between(op, lambda: executor.backward_op)
         y = stage(x, executor.targets[op.microbatch] if stage.is_last else None, between)
-        y = executor.injector.made(executor.number, executor.op_number, x, y)
+        y = executor.injector.made(executor.number, executor.op_number, key, y)
         if stage.is_last:
             y = y / executor.plan.microbatches
             executor.loss += y.item() / executor.mesh["dp-cp"].size
@@ -232,8 +232,9 @@ def forward(executor, op, stage, received):
 def backward(executor, op, stage, received):
     """B: add to the parameters' gradients, give the gradient of the stage's input."""
     executor.backward_op = op
-    x, y = executor.saved.pop((op.stage, op.microbatch))
-    y.backward(received)
+    key = op.stage, op.microbatch
+    x, y = executor.saved.pop(key)
+    y.backward(received, retain_graph=key in executor.injector.kept)
     return x.grad
 
 

@@ -18,8 +18,8 @@ from realrun.model import Stage
 from realrun.parallel.group import Observer
 from realrun.parallel.mesh import Layout, Mesh, check_groups
 from realrun.plan_executor import PlanExecutor
-from realrun.recorder import CHECK_STEP, Recorder, Recording
 from realrun.progress import Progress
+from realrun.recorder import CHECK_STEP, Recorder, Recording
 from realrun.reference import single_process, single_training
 from realrun.session import device_name, gather_bytes
 from realrun.text import batch
