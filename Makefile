@@ -4,7 +4,7 @@ BIN := .venv/bin
 LOCKED := PIP_CONSTRAINT=requirements.lock $(BIN)/python -m pip install --quiet --disable-pip-version-check
 DEMO := --pp 4 --microbatches 8 --forward-ms 20 --schedule gpipe,1f1b
 
-.PHONY: help demo test lab bench check browser notebooks record clean
+.PHONY: help demo test grid lab bench check browser notebooks record clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -17,6 +17,9 @@ test: .venv/all browser ## all tests, lessons included
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest tests
 	$(BIN)/python -m pytest --nbval-lax --nbval-cell-timeout=300 notebooks
+
+grid: .venv/all ## every combination of parallelism, ZeRO and schedule on up to 8 processes against one process; half an hour on two cores
+	GRID=1 $(BIN)/python -m pytest tests/realrun/test_plan_executor.py
 
 check: .venv/all ## lint and the fast tests (simlab and the lessons' map; no processes, no browser)
 	$(BIN)/ruff check .

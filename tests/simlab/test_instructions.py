@@ -1,0 +1,210 @@
+"""Lists of what ranks do, and the simulation that runs them: what must hold of any plan."""
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from plan_oracles import steps
+
+from simlab.cost.kernels import Communication, embedding_kernels, head_kernels, layer_kernels
+from simlab.cost.stage_times import Groups
+from simlab.instructions import BEGIN, COMPUTE, WAIT, rank_instructions
+from simlab.playback import ClusterTimes, playback
+from simlab.trace import SEND
+from simlab.training import predict, program_of
+
+FEW, SOME = settings(max_examples=8), settings(max_examples=20)
+SMALL = {"widths": (64,), "seqs": (256,)}
+FREE = {"bandwidth_bytes_per_s": 1e30, "base_s": 0.0, "hop_s": 0.0, "message_s": 0.0}
+
+
+@st.composite
+def plans(draw, **options):
+    """(`Model`, `Plan`, `Cluster`) of a step that lists can say: `steps` without a tied head, nor pipelines that lie unevenly on nodes
+    (a `Group` of theirs is refused)."""
+    model, plan, cluster = draw(steps(**SMALL | options))
+    assume(Groups.of(plan, cluster).pp.nodes <= cluster.nodes)
+    layout = draw(st.sampled_from(["zigzag", "contiguous"]))
+    cp_kind = draw(st.sampled_from(["ring", "all-to-all"]))
+    return replace(model, tied_head=False), replace(plan, cp_layout=layout, cp_kind=cp_kind), cluster
+
+
+def lists(model, plan, context_rank=0):
+    """(program, [instructions of each pipeline rank])"""
+    program = program_of(plan)
+    return program, [rank_instructions(model, plan, program, p, context_rank=context_rank) for p in range(plan.pp)]
+
+
+def played(model, plan, cluster):
+    """The `Trace` of a step."""
+    program = program_of(plan)
+    return playback(model, plan, program, ClusterTimes(model, plan, cluster, program))
+
+
+# lists ------------------------------------------------------------------------------------------------------
+
+
+@SOME
+@given(plans())
+def test_what_is_begun_is_waited_for_once_and_later_and_messages_on_the_other_side(step):
+    _, ranks = lists(*step[:2])
+    sent, awaited = Counter(), Counter()
+    for p, instructions in enumerate(ranks):
+        open_ = set()
+        for instruction in instructions:
+            what = instruction[1:]
+            if instruction.kind == "message":
+                ends = (p, instruction.peer) if instruction.action == BEGIN else (instruction.peer, p)
+                (sent if instruction.action == BEGIN else awaited)[ends, instruction.op, instruction.size_bytes] += 1
+            elif instruction.action == BEGIN:
+                assert what not in open_
+                open_.add(what)
+            elif instruction.action == WAIT:
+                open_.remove(what)
+        assert not open_
+    assert sent == awaited and max(sent.values(), default=1) == 1
+
+
+@SOME
+@given(plans())
+def test_names_tell_communications_apart(step):
+    _, ranks = lists(*step[:2])
+    for instructions in ranks:
+        begun = [(i.dimension, i.op, i.name) for i in instructions if i.action == BEGIN]
+        assert len(set(begun)) == len(begun)
+
+
+@SOME
+@given(plans())
+def test_each_op_computes_its_units_kernels_once_in_order_and_the_optimizer_ends_the_step(step):
+    model, plan, _ = step
+    program, ranks = lists(model, plan)
+    others = [lists(model, plan, context_rank)[1] for context_rank in range(1, plan.cp)]
+    for p, its in enumerate(zip(ranks, *others)):
+        found = [computed(instructions) for instructions in its]
+        expected = expected_work(model, plan, program, p)
+        assert list(found[0]) == [*expected, ("", "optimizer")] and its[0][-1].name == "optimizer"
+        for key, kernels in expected.items():
+            mean = {kernel: sum(one[key][kernel] for one in found) / plan.cp for kernel in kernels}
+            assert set(found[0][key]) == set(kernels) and mean == pytest.approx(kernels, rel=1e-12)
+
+
+def computed(instructions):
+    """{(op, unit): `shares`} in order."""
+    kernels = defaultdict(list)
+    for instruction in instructions:
+        if instruction.action == COMPUTE:
+            kernels[instruction.op, instruction.name] += instruction.kernels
+    return {key: shares(its) for key, its in kernels.items()}
+
+
+def expected_work(model, plan, program, rank):
+    """The same, by the program and the model's kernels."""
+    layers, expected = plan.layers_of_stages(model.layers, program.stages), {}
+    for op in program.ranks[rank]:
+        first = sum(layers[: op.stage])
+        units = [(f"layer {n}", layer_kernels(model, plan)) for n in range(first, first + layers[op.stage])]
+        units = [("embedding", embedding_kernels(model, plan))] * (op.stage == 0) + units
+        units += [("head", head_kernels(model, plan))] * (op.stage == program.stages - 1)
+        expected |= {(str(op), name): work(kernels, op.kind) for name, kernels in (units if op.kind == "F" else units[::-1])}
+    return {key: kernels for key, kernels in expected.items() if kernels}
+
+
+def work(kernels, kind):
+    """`shares` of what an op of `kind` computes of a unit."""
+    backward = [*kernels.again, *kernels.input_grad]
+    parts = {"F": kernels.forward, "I": backward, "W": kernels.weight_grad, "B": [*backward, *kernels.weight_grad]}
+    return shares(replace(kernel, share=1.0) if hasattr(kernel, "share") else kernel for kernel in parts[kind])
+
+
+def shares(kernels):
+    """{kernel: how many of it}, the pieces of a ring's attention added up."""
+    counts = defaultdict(float)
+    for kernel in kernels:
+        if hasattr(kernel, "share"):
+            counts[replace(kernel, share=1.0)] += kernel.share
+        elif not isinstance(kernel, Communication):
+            counts[kernel] += 1
+    return dict(counts)
+
+
+@SOME
+@given(plans(cp=2))
+def test_context_ranks_share_the_attention_out_and_communicate_alike(step):
+    model, plan, _ = step
+    first, second = (lists(model, plan, context_rank)[1] for context_rank in (0, 1))
+    for ours, theirs in zip(first, second):
+        assert [i for i in ours if i.action != COMPUTE] == [i for i in theirs if i.action != COMPUTE]
+        flops = [sum(share * kernel.flops for i in its for kernel, share in shares(i.kernels).items()) for its in (ours, theirs)]
+        assert (flops[0] == pytest.approx(flops[1])) == (plan.cp_kind == "all-to-all" or plan.cp_layout == "zigzag")
+
+
+# all ranks --------------------------------------------------------------------------------------------------
+
+
+@FEW
+@given(plans())
+def test_members_of_a_group_begin_the_same_communications_in_the_same_order(step):
+    """Or they would wait for each other for ever."""
+    model, plan, _ = step
+    ranks, by_group = plan.ranks(), defaultdict(list)
+    its = {c: lists(model, plan, c)[1] for c in range(plan.cp)}
+    for d, c, p, t in ranks:
+        for dimension, key in (("tp", (d, c, p)), ("cp", (d, p, t)), ("dp", (p, t)), ("pp", (d, c, t))):
+            begun = [i[1:] for i in its[c][p] if i.action == BEGIN and i.dimension == dimension and i.kind != "message"]
+            by_group[dimension, key].append(begun)
+    for (dimension, _), members in by_group.items():
+        assert all(begun == members[0] for begun in members)
+        assert len(members) > 1 or not members[0], f"a {dimension} group of one communicates"
+
+
+@FEW
+@given(plans())
+def test_a_step_ends_takes_at_least_what_its_ranks_compute_and_receives_what_it_sends(step):
+    plan, trace = step[1], played(*step)
+    streams = defaultdict(list)
+    for span in trace.spans:
+        streams[span.rank, span.stream if span.stream != SEND else f"to {span.peer}"].append((span.start_s, span.end_s))
+    busy_s = [sum(end_s - start_s for start_s, end_s in streams[rank, "compute"]) for rank in range(plan.gpus)]
+    assert trace.end_s >= max(busy_s) * (1 - 1e-9)
+    for spans in streams.values():
+        assert all(before[1] <= after[0] * (1 + 1e-12) for before, after in pairwise(sorted(spans)))
+    sent = Counter()
+    for span in trace.messages():
+        sent[span.rank, span.peer] += span.bytes
+    assert all(sent[pair] == sent[pair[::-1]] for pair in sent), "hidden states one way, as much of gradients the other"
+    members = Counter((s.stream, s.op, s.start_s, s.end_s) for s in trace.spans if s.stream in ("tp", "cp", "dp"))
+    sizes = {"tp": plan.tp, "cp": plan.cp, "dp": plan.dp * plan.cp}
+    assert all(count % sizes[stream] == 0 for (stream, *_), count in members.items())
+
+
+# against the step op by op ----------------------------------------------------------------------------------
+
+
+@FEW
+@given(plans(dp=1, tp=1, cp=1, microbatch_size=4))
+def test_without_communication_it_takes_what_the_step_op_by_op_does(step):
+    model, plan, cluster = step
+    free = replace(cluster, intra=replace(cluster.intra, **FREE), inter=replace(cluster.inter, **FREE))
+    assert played(model, plan, free).end_s == pytest.approx(predict(model, plan, free).step_s, rel=1e-7)  # a norm's bytes are copied
+
+
+@FEW
+@given(plans(dp=2, dp_overlap=False, sequence_parallel=False))
+def test_overlap_is_never_slower_than_none(step):
+    """With sequence parallelism it may be: a norm's gradients are summed over tp, and waited for, before the stage's message goes out."""
+    model, plan, cluster = step
+    alone_s, beside_s = (played(model, replace(plan, dp_overlap=overlap), cluster).end_s for overlap in (False, True))
+    assert beside_s <= alone_s * (1 + 1e-9)
+
+
+@FEW
+@given(plans(dp=2, zero=3, dp_overlap=True), st.floats(1, 100))
+def test_gathering_ahead_is_never_slower(step, narrower):
+    model, plan, cluster = step
+    slow = replace(cluster, intra=replace(cluster.intra, bandwidth_bytes_per_s=cluster.intra.bandwidth_bytes_per_s / narrower))
+    late, early = (played(model, replace(plan, prefetch=prefetch), slow).end_s for prefetch in (0, 1))
+    assert early <= late * (1 + 1e-9)
