@@ -4,10 +4,10 @@ BIN := .venv/bin
 LOCKED := PIP_CONSTRAINT=requirements.lock $(BIN)/python -m pip install --quiet --disable-pip-version-check
 DEMO := --pp 4 --microbatches 8 --forward-ms 20 --schedule gpipe,1f1b
 
-.PHONY: help demo test grid lab bench check browser notebooks record clean
+.PHONY: help demo test grid lab bench bench-box check browser notebooks record clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
 
 demo: .venv/real ## simulate GPipe and 1F1B, execute both on local processes, print predicted against measured
 	$(BIN)/python -m realrun $(DEMO) --out out/demo
@@ -20,6 +20,9 @@ test: .venv/all browser ## all tests, lessons included
 
 grid: .venv/all ## every combination of parallelism, ZeRO and schedule on up to 8 processes against one process; half an hour on two cores
 	GRID=1 $(BIN)/python -m pytest tests/realrun/test_plan_executor.py
+
+bench-box: .venv/real ## fifteen plans in a box: predicted step times against measured; on a quiet machine, five minutes
+	$(BIN)/python -m tests.bench_box
 
 check: .venv/all ## lint and the fast tests (simlab and the lessons' map; no processes, no browser)
 	$(BIN)/ruff check .

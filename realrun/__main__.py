@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from realrun import plan_command
@@ -42,22 +43,23 @@ def main(argv=None):
 
         return measure_command.main(argv[1:])
     if argv[:1] == ["plan"] or plan_command.means_a_plan(argv):
-        return plan_command.main(argv[argv[:1] == ["plan"] :])
-    return exit_status(_run, parser().parse_args(argv), unread=1)
+        arguments = plan_command.parser().parse_args(argv[argv[:1] == ["plan"] :])
+        return exit_status(partial(_run, plan_command.run), arguments, unread=1)
+    return exit_status(partial(_run, run), parser().parse_args(argv), unread=1)
 
 
-def _run(arguments):
+def _run(run, arguments):
     """`run`; an error of it tells what was recorded until then, and what can be done."""
     try:
-        missing = [name for name in ("torch", "matplotlib", "plotly") if importlib.util.find_spec(name) is None]
+        missing = [name for name in ("torch", "matplotlib", "plotly", "yaml") if importlib.util.find_spec(name) is None]
         if missing:
             raise InputError(f"{' and '.join(missing)} not installed: run `make demo`, or pip install 'simlab[real]'")
         return run(arguments)
     except (Exception, KeyboardInterrupt) as error:
-        partial = [str(path) for path in getattr(error, "partial", [])]
-        error.facts = {"partial": partial}
-        if partial:
-            print(f"recorded until it ended: {', '.join(partial)}", file=sys.stderr)
+        recorded = [str(path) for path in getattr(error, "partial", [])]
+        error.facts = {"partial": recorded}
+        if recorded:
+            print(f"recorded until it ended: {', '.join(recorded)}", file=sys.stderr)
         if isinstance(error, ProgramError):
             error.add_note("(--no-check runs it all the same)")
         raise

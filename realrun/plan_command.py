@@ -9,7 +9,6 @@ from pathlib import Path
 
 from realrun.faults import KINDS
 from simlab.errors import InputError, did_you_mean
-from simlab.exit_status import exit_status
 from simlab.plan import ATTENTIONS, CP_KINDS, CP_LAYOUTS, PRECISIONS, RECOMPUTE, Plan
 
 CHOICES = {
@@ -50,11 +49,6 @@ def means_a_plan(argv):
     """Whether the arguments `argv` ask for a whole plan."""
     names = {argument.split("=")[0] for argument in argv}
     return any(f"--{name.replace('_', '-')}" in names for name in ONLY_HERE)
-
-
-def main(argv):
-    """Run the command line; returns the exit status."""
-    return exit_status(run, parser().parse_args(argv), unread=1)
 
 
 def run(arguments):

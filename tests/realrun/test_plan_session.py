@@ -1,0 +1,166 @@
+"""A plan's run from outside: what the command says, what is found when something breaks, and how training goes on after it."""
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+
+import pytest
+
+from realrun import checkpoint
+from realrun.__main__ import main
+from realrun.parallel.mesh import Layout
+from realrun.plan_job import PlanJob
+from realrun.plan_report import failures
+from realrun.pool import Pool, RunError
+from simlab import Plan, Trace
+from simlab.errors import InputError
+from simlab.playback import whole_step_s
+
+SIZES = {"layers": 2, "hidden": 32, "heads": 4, "seq": 16}
+THREE = {"dp": 2, "zero": 3, "microbatches": 2}
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """A pool of two ranks that nothing breaks."""
+    with Pool(2) as pool:
+        yield pool
+
+
+def job_in(folder, plan, **fields):
+    """A short job that writes into `folder`."""
+    return PlanJob(plan=plan, sizes=SIZES, out=str(folder), **{"warmup": 0, "steps": STEPS, "check": False, "timeout_s": 20.0} | fields)
+
+
+# in a box -------------------------------------------------------------------------------------------------
+
+
+def test_a_box_keeps_the_clusters_proportions_and_says_what_was_sent_and_waited_for(pair, tmp_path):
+    job = job_in(tmp_path, {"tp": 2}, box={"cluster": "dgx-a100", "slow_down": 30.0}, steps=2, check=True)
+    facts = pair.run(job)
+    assert not failures(facts) and facts["gradient_error"] < 1e-12
+    predicted, measured = (Trace.load(job.folder / f"{name}.json") for name in ("predicted", "measured-step-1"))
+    names = [{(span.rank, span.stream, span.op) for span in trace.spans} for trace in (predicted, measured)]
+    assert names[0] == names[1]
+    assert whole_step_s(predicted) == facts["predicted_step_s"]
+    assert facts["measured_step_s"] > 0.98 * facts["predicted_step_s"]  # padded: never faster than it shall be, but for rounding of clocks
+    assert sum(facts["exposed_s_predicted"][0].values()) < facts["predicted_step_s"]
+
+
+def test_the_reference_trains_to_the_same_losses(pair, tmp_path):
+    facts = pair.run(job_in(tmp_path, {"pp": 2, "microbatches": 2}, reference=True))
+    assert facts["losses"] == pytest.approx(facts["reference_losses"], rel=1e-6)
+
+
+# checkpoints ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plan", [THREE, {"pp": 2, "microbatches": 4}, {"tp": 2, "microbatches": 4}, {"cp": 2, "microbatches": 4}])
+def test_training_goes_on_from_a_checkpoint_under_the_same_and_other_plans(pair, tmp_path, plan):
+    unbroken = pair.run(job_in(tmp_path / "unbroken", THREE))["losses"]
+    pair.run(job_in(tmp_path, THREE, steps=4, checkpoint_every=2))
+    rest = pair.run(job_in(tmp_path, plan, checkpoint_every=2, resume=True))
+    assert rest["first_step"] == 4
+    assert rest["losses"] == pytest.approx(unbroken[4:], rel=0 if plan is THREE else 1e-6)
+
+
+def test_another_trainings_checkpoints_are_not_gone_on_from(tmp_path):
+    with Pool(2) as pool:
+        pool.run(job_in(tmp_path, THREE, steps=2, checkpoint_every=2))
+        with pytest.raises(RunError, match="has checkpoints up to step-000002: resume, or give another folder"):
+            pool.run(job_in(tmp_path, THREE, checkpoint_every=2))
+    with Pool(2) as pool, pytest.raises(RunError, match="sequences in a step = 4, not 2: the losses would not go on"):
+        pool.run(job_in(tmp_path, {"dp": 2}, resume=True))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_rank_that_is_killed_costs_the_steps_since_the_last_complete_checkpoint_only(tmp_path, seed, pair):
+    luck = random.Random(seed)
+    with Pool(2) as pool:
+        victim = pool._processes[luck.randrange(2)].pid
+        threading.Timer(luck.uniform(0.5, 2.0), os.kill, (victim, signal.SIGKILL)).start()
+        with pytest.raises(RunError, match=r"rank \d \(process \d+\) was killed by signal 9"):
+            pool.run(job_in(tmp_path, THREE, steps=10_000, checkpoint_every=1))
+        time.sleep(0.1)
+        assert not any(process.is_alive() for process in pool._processes)
+    with Pool(2) as pool:
+        job = job_in(tmp_path, THREE, steps=10_000, checkpoint_every=1, resume=True)
+        done = (checkpoint.complete(job.checkpoint_folder) or [0])[-1]
+        rest = pool.run(job_in(tmp_path, THREE, steps=done + 3, resume=True))
+    assert rest["first_step"] == done
+    assert rest["losses"] == pair.run(job_in(tmp_path / "unbroken", THREE, steps=done + 3))["losses"][done:]
+
+
+# faults ---------------------------------------------------------------------------------------------------
+
+NAMED = {
+    "hang@1:1": r"rank 1 is running 0B0 head in step 1; rank 0 waits for the tp all_reduce of 0B0 head head grad reduce, which rank 1 has",
+    "skip@1:1": r"rank 1 is done with 0B0 head, but its list goes on with begin 0B0 head head grad reduce \(tp all_reduce of 2048 bytes\)",
+    "resize@0:1": r"rank 0 begins tp all_reduce of 1024 bytes, but next is begin 0B0 head head grad",
+    "nan@1:1": r"rank 1: 0F0 made numbers that are not finite",
+    "leak@0:1": r"rank 0: a memory leak: after step 1, \d+ bytes are still held",
+}
+
+
+@pytest.mark.parametrize("fault", NAMED)
+def test_a_fault_is_named_with_rank_and_op(tmp_path, fault):
+    with Pool(2) as pool:
+        started_s = time.monotonic()
+        with pytest.raises(RunError, match=NAMED[fault]):
+            pool.run(job_in(tmp_path, {"tp": 2}, fault=fault, timeout_s=2.0))
+        assert time.monotonic() - started_s < 30
+        assert not any(process.is_alive() for process in pool._processes)
+
+
+def test_a_straggler_is_named(pair, tmp_path):
+    assert [rank for rank, _ in pair.run(job_in(tmp_path, {"tp": 2}, fault="slow@1:0"))["stragglers"]] == [1]
+
+
+# the command ----------------------------------------------------------------------------------------------
+
+
+def test_a_plan_file_and_the_command_line_make_one_json_object(tmp_path, capsys):
+    (tmp_path / "plan.yaml").write_text("dp: 2\nzero: 1\nsteps: 1\nlayers: 2\nhidden: 32\nseq: 16\n")
+    arguments = ["--plan", str(tmp_path / "plan.yaml"), "--zero", "2", "--out", str(tmp_path / "out"), "--json"]
+    assert main(arguments) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["ok"] and result["plan"] == "dp2-zero2" and result["gradient_error"] < 1e-9
+    assert (tmp_path / "out" / "dp2-zero2" / "timeline.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("dp: 2\nzeroo: 1\n", "unknown name 'zeroo', did you mean 'zero'?"),
+        ("dp: !!python/object/apply:os.system ['true']\n", "is no plain YAML"),
+        ("- dp\n", "holds list, not 'name: value' lines"),
+        ("dp: 2\nhybrid: 2\nzero: 3\n", "hybrid = 2 is simulated, but not executed: leave it at 0"),
+        ("tp: 3\n", "tp = 3 does not divide byte-level GPT's heads = 4; nearest that do: 1, 2, 4"),
+        ("dp: two\n", "dp = 'two': give a whole number, at least 1"),
+        ("dp: 2\nnodes: 2\n", "nodes without cluster"),
+        ("dp: 3\ncluster: dgx-a100\nnodes: 2\n", "3 ranks on 2 nodes: give a number of nodes that divides them"),
+    ],
+)
+def test_a_bad_plan_file_is_one_line_that_says_what_would_be_right(tmp_path, capsys, text, expected):
+    path = tmp_path / "plan.yaml"
+    path.write_text(text)
+    assert main(["--plan", str(path), "--out", str(tmp_path / "out")]) == 2
+    errors = capsys.readouterr().err
+    assert expected in errors and errors.count("\n") == 1 and not (tmp_path / "out").exists()
+
+
+def test_a_fault_that_cannot_be_is_refused():
+    for text, expected in (("hangs@1", "did you mean 'hang'"), ("hang@8", "there are ranks 0 to 1"), ("hang", "say kind@rank:step")):
+        with pytest.raises(InputError, match=expected):
+            PlanJob(plan={"tp": 2}, fault=text)
+
+
+def test_layouts_name_ranks_as_plans_do():
+    plan = Plan(dp=2, tp=2, pp=2, order="pp-dp-tp-cp")
+    layout = Layout(plan, plan.order.split("-"))
+    for rank, (d, c, p, t) in enumerate(plan.ranks()):
+        assert layout.coordinates(rank) == {"dp": d, "cp": c, "pp": p, "tp": t}
