@@ -30,6 +30,6 @@ def prepare(job):
     free_bytes = shutil.disk_usage(out).free
     if needed_bytes > free_bytes / 2:
         raise InputError(
-            f"{job.warmup + job.steps} steps need {bytes_text(needed_bytes)} of records, {bytes_text(free_bytes)} are free in "
+            f"{1 + job.warmup + job.steps} steps need {bytes_text(needed_bytes)} of records, {bytes_text(free_bytes)} are free in "
             f"{str(out)!r}: fewer --steps"
         )
