@@ -37,7 +37,8 @@ class Plan:
     cp_kind: str = "ring"
     """'ring' (keys and values go round) or 'all-to-all' (Ulysses: whole sequences, a cp-th of the heads)."""
     zero: int = 0
-    """ZeRO stage over dp x cp: 0 nothing sharded, 1 optimizer, 2 and gradients, 3 and parameters (FSDP)."""
+    """ZeRO stage over dp x cp: 0 nothing sharded, 1 optimizer, 2 and gradients, 3 and parameters (FSDP). 0 and 1 reduce gradients once a
+    step, 2 and 3 after every backward."""
     hybrid: int = 0
     """With zero: shard over this many ranks and replicate over the rest (HSDP); 0: over all."""
     microbatch_size: int = 1
@@ -65,7 +66,8 @@ class Plan:
     dropout: bool | None = None
     """Whether it has dropout; None: where attention is unfused."""
     dp_overlap: bool = True
-    """Whether gradients are reduced while the last backward still runs (and sharded parameters gathered during forwards)."""
+    """Whether gradients are reduced while the backward still runs that makes them (and ZeRO-1's and 2's parameters gathered during the
+    first forward)."""
     tp_overlap: str = "weight-grad"
     """'none'; 'weight-grad': the backward's communication beside the weight gradient; 'pipelined': all of it, in pieces, beside its
     matrix product."""
@@ -75,7 +77,8 @@ class Plan:
     gradient_bytes: int | None = None
     """Bytes of a gradient when it is reduced; None: as the parameters in fp16, else 4."""
     prefetch: int = 1
-    """With ZeRO-3: layers that are gathered ahead; 0: each parameter is gathered when it is needed, one after the other."""
+    """With ZeRO-3: units (the embedding, a layer, the head) that are gathered ahead; 0: each parameter is gathered when it is needed, one
+    after the other."""
     reshard: bool = True
     """With ZeRO-3: whether gathered parameters are freed after the forward (and gathered again for the backward)."""
     uneven: bool = False

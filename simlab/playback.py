@@ -8,7 +8,7 @@ from simlab.engine import run_tasks
 from simlab.instructions import BEGIN, COMPUTE, WAIT, rank_instructions
 from simlab.refinement import Task
 from simlab.trace import SEND, Span, Trace
-from simlab.training.data_parallel import optimizer, rank_parameters
+from simlab.training.data_parallel import rank_parameters, update_s
 
 
 class ClusterTimes:
@@ -34,8 +34,8 @@ class ClusterTimes:
 
     @cached_property
     def optimizer_s(self):
-        """Of the rank with most parameters, for all wait for it."""
-        return optimizer(self.cost, self.program, rank_parameters(self.cost, self.program, self.layers), self.layers)[0]
+        """Of the rank with most parameters, for all wait for it; the norm of all gradients is in the list."""
+        return update_s(self.cost, self.program, rank_parameters(self.cost, self.program, self.layers), self.layers)
 
     def communication_s(self, instruction):
         """Of what is begun or waited for, alone on its links."""

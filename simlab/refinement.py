@@ -10,6 +10,7 @@ from typing import NamedTuple
 from simlab.cost.kernels import Communication, layer_kernels, message_kernels
 from simlab.cost.memory import stage_parameters
 from simlab.cost.stage_times import StageCost, waits_for_messages
+from simlab.schedules import V_SHAPED
 
 
 class Task(NamedTuple):
@@ -57,7 +58,8 @@ class Refinement:
         self.layers = plan.layers_of_stages(self.model.layers, self.program.stages)
         self.message_s = sum(self.cost.message_s())
         self.waits_for_messages = waits_for_messages(plan)
-        self.sharded_s = self.cost.sharded_s()
+        ends = {"first": plan.schedule in V_SHAPED or self.program.stages == 1}
+        self.sharded_s = {unit: self.cost.sharded_s(unit, **ends) for unit in ("embedding", "layer", "head")}
         coordinates = [(0, 0, p, 0) for p in range(plan.pp)] if self.collapsed else plan.ranks()
         self.number = {coordinate: rank for rank, coordinate in enumerate(coordinates)}
         self.segments = self._segments()
@@ -120,6 +122,7 @@ class Refinement:
         self.latest = {}  # coordinate: what ended its last op
         self.arrived = {}  # (coordinate of the receiver, op): the task that brings its result
         self.reductions = []
+        self.scatters = {}  # coordinate: the tasks that scatter its units' gradients
         self.last_backward = self._last_backwards()
         for rank, op in _in_order(self.program):
             for coordinate in [c for c in self.number if c[2] == rank]:
@@ -139,39 +142,40 @@ class Refinement:
 
     def _op(self, coordinate, op):
         """The tasks of one op on one rank; those of a group are made by the member that comes first."""
-        rank, text = self.number[coordinate], str(op)
-        before = tuple(self._needed(coordinate, op))
+        before = *self._needed(coordinate, op), *self.latest.get(coordinate, ())
         if any(self.program.rank_of[need] != coordinate[2] for need in self.program.needs(op)):
             for kernel in message_kernels(self.model, self.plan):
                 seconds = self.cost.kernel_s(kernel)
-                begun = *before, *self.latest.get(coordinate, ())  # it is a part of the op, and runs when that does
-                before = (self._collective(coordinate, op, kernel.dimension, kernel.name, seconds, begun, kernel.size_bytes),)
-        embedding_s, head_s = self._ends_s(op)
-        ends = ("embedding", embedding_s), ("head", head_s)
-        (first, first_s), (last, last_s) = ends if op.kind == "F" else ends[::-1]
-        if first_s:
-            before = (self._add(first, text, "compute", (rank,), first_s, before),)
-        if op.stage == self.program.stages - 1 and op.kind != "F":
-            self._end_reduced(coordinate, op, "head gradients", before, last=True)
-        layers = range(self.layers[op.stage])
-        layers = layers if op.kind == "F" else layers[::-1]
-        for at, layer in enumerate(layers):
-            before += self._gathered(coordinate, op, at, layers, before)
-            for segment in self.segments[op.kind]:
-                name = f"layer {layer} {segment.name}".rstrip()
-                if segment.stream == "compute":
-                    before = (self._add(name, text, "compute", (rank,), segment.seconds, before),)
-                else:
-                    before = (self._collective(coordinate, op, segment.stream, name, segment.seconds, before, segment.size_bytes),)
+                before = (self._collective(coordinate, op, kernel.dimension, kernel.name, seconds, before, kernel.size_bytes),)
+        units = self._units(op)
+        for at, unit in enumerate(units):
+            before += self._gathered(coordinate, op, at, units, before)
+            before = self._computed(coordinate, op, unit, before)
             if op.kind in "BW":
-                before = self._layer_reduced(coordinate, op, layer, before)
-        if last_s:
-            before = (self._add(last, text, "compute", (rank,), last_s, before),)
-        if op.stage == 0 and op.kind != "F":
-            self._end_reduced(coordinate, op, "embedding gradients", before, first=True)
+                before = self._reduced(coordinate, op, unit, before)
         self.ended[coordinate, op] = before[0]
         self.latest[coordinate] = before
         self._send(coordinate, op, before[0])
+
+    def _units(self, op):
+        """Names of the units of an op, in order: 'embedding', 'layer 3', 'head'."""
+        units = [f"layer {layer}" for layer in range(self.layers[op.stage])]
+        units = ["embedding"] * (op.stage == 0) + units + ["head"] * (op.stage == self.program.stages - 1)
+        return units if op.kind == "F" else units[::-1]
+
+    def _computed(self, coordinate, op, unit, before):
+        """A unit's tasks; what the next one has to wait for."""
+        rank, text = (self.number[coordinate],), str(op)
+        if not unit.startswith("layer"):
+            seconds = getattr(self.cost, unit).of(op.kind).total
+            return (self._add(unit, text, "compute", rank, seconds, before),) if seconds else before
+        for segment in self.segments[op.kind]:
+            name = f"{unit} {segment.name}".rstrip()
+            if segment.stream == "compute":
+                before = (self._add(name, text, "compute", rank, segment.seconds, before),)
+            else:
+                before = (self._collective(coordinate, op, segment.stream, name, segment.seconds, before, segment.size_bytes),)
+        return before
 
     def _collective(self, coordinate, op, dimension, name, seconds, before, size_bytes=0.0):
         """One task for all members of the group, which needs what each of them waits for."""
@@ -184,49 +188,42 @@ class Refinement:
             self.tasks[self.shared[key]] = task._replace(needs=task.needs + before)
         return self.shared[key]
 
-    def _gathered(self, coordinate, op, at, layers, before):
-        """ZeRO-3: the gathering of the parameters of the layer that is the `at`th to run; now issued are those up to `Plan.prefetch` ahead,
-        before what follows this layer, for a group's communication runs in the order in which it is issued (as in FSDP2)."""
-        seconds = self.sharded_s[0 if op.kind == "F" else 1]
-        if not seconds or op.kind == "W":
+    def _gathered(self, coordinate, op, at, units, before):
+        """ZeRO-3: the gathering of the parameters of the unit that is the `at`th to run; now issued are those up to `Plan.prefetch` ahead,
+        before what follows this unit, for a group's communication runs in the order in which it is issued (as in FSDP2)."""
+        seconds = [self.sharded_s[unit.split()[0]][op.kind != "F"] for unit in units]
+        if not seconds[at] or op.kind == "W":
             return ()
         ahead = self.plan.prefetch
-        for index, layer in enumerate(layers[at : at + 1 + ahead]):
-            if index == ahead or at == 0:  # the others were issued before earlier layers, and wait for nothing that came since
-                self.issued[coordinate, op, layer] = self._collective(
-                    coordinate, op, "dp", f"layer {layer} gather", seconds, before if at or not index else ()
+        for index in range(at, min(at + 1 + ahead, len(units))):
+            if index == at + ahead or at == 0:  # the others were issued when an earlier unit began, or when the op did
+                needs = before if index == at + ahead else self.latest.get(coordinate, ())
+                self.issued[coordinate, op, units[index]] = self._collective(
+                    coordinate, op, "dp", f"{units[index]} gather", seconds[index], needs
                 )
-        return (self.issued[coordinate, op, layers[at]],)
+        return (self.issued[coordinate, op, units[at]],)
 
-    def _layer_reduced(self, coordinate, op, layer, before):
-        """The reduction of a layer's gradients: with ZeRO-3 after each backward; what is left (all, or between replicas) after the last,
-        if it may overlap. What the next layer waits for: the reduction, where there is no prefetch."""
-        ended = before
-        if self.sharded_s[2]:
-            self.reductions.append(self._collective(coordinate, op, "dp", f"layer {layer} scatter", self.sharded_s[2], before))
-            ended = before if self.plan.prefetch else (self.reductions[-1],)
+    def _reduced(self, coordinate, op, unit, before):
+        """The reduction of a unit's gradients: from ZeRO-2 on after each backward; what is left (all, or between replicas) after the last,
+        if it may overlap. What the next unit waits for: the scattering of the unit before the last one; without overlap the last one."""
+        ended, scatter_s = before, self.sharded_s[unit.split()[0]][2]
+        if scatter_s:
+            its = self.scatters.setdefault(coordinate, [])
+            its.append(self._collective(coordinate, op, "dp", f"{unit} scatter", scatter_s, before))
+            self.reductions.append(its[-1])
+            ended = (*before, *its[-3:-2]) if self.cost.scatters_beside else its[-1:]
         if op in self.last_backward and self.plan.dp_overlap:
-            self._reduce(coordinate, op, f"layer {layer} gradients", stage_parameters(self.model, self.plan, 1), before)
-        return ended
+            self._reduce(coordinate, op, f"{unit} gradients", self._parameters(unit), before)
+        return tuple(ended)
 
-    def _end_reduced(self, coordinate, op, name, before, **end):
-        """The reduction of the embedding's or the head's gradients."""
-        if op in self.last_backward and self.plan.dp_overlap:
-            self._reduce(coordinate, op, name, stage_parameters(self.model, self.plan, 0, **end), before)
+    def _parameters(self, unit):
+        return self.cost.unit_parameters(unit.split()[0], first=self.program.stages == 1 or self.plan.schedule in V_SHAPED)
 
     def _reduce(self, coordinate, op, name, parameters, before):
-        seconds = self.cost.reduce_s(parameters)
+        seconds = self.cost.last_reduce_s(parameters)
         if seconds:
             size = parameters * self.plan.gradient_bytes
             self.reductions.append(self._collective(coordinate, op, "dp", name, seconds, before, size))
-
-    def _ends_s(self, op):
-        """(seconds of the embedding on the first stage, of head and loss on the last one)."""
-        seconds = []
-        for times, there in ((self.cost.embedding, op.stage == 0), (self.cost.head, op.stage == self.program.stages - 1)):
-            own = {"F": times.forward, "B": times.backward, "I": times.again.plus(times.input_grad), "W": times.weight_grad}[op.kind]
-            seconds.append(own.total if there else 0.0)
-        return seconds
 
     def _needed(self, coordinate, op):
         for other in self.program.needs(op):
@@ -245,7 +242,7 @@ class Refinement:
         )
         self.arrived[receiver, op] = sent
         if self.waits_for_messages:
-            self._add("sent", str(op), "compute", ranks[:1], 0.0, (sent,))
+            self.latest[coordinate] += (self._add("sent", str(op), "compute", ranks[:1], 0.0, (sent,)),)
 
     def _finish(self):
         """What is reduced at the end, unless it overlaps: all gradients; then the norm of all."""

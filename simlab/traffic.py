@@ -2,13 +2,16 @@
 
 Collectives are counted as rings, in which every rank sends as much as the others: 2(n-1)/n S for an all-reduce of S bytes over n
 ranks, (n-1)/n S for an all-gather or a reduce-scatter. Another algorithm sends about as much in other pieces.
+
+It is the sum over `simlab.instructions`, but for what makes parts equal (a unit of parameters is padded by less than a number per rank)
+and for the 16 bytes of the norm of all gradients.
 """
 
 from typing import NamedTuple
 
 from simlab.collectives import busbw_factor
-from simlab.cost.kernels import Communication, embedding_kernels, head_kernels, layer_kernels
-from simlab.cost.memory import stage_parameters
+from simlab.cost.kernels import Communication, embedding_kernels, head_kernels, layer_kernels, message_kernels
+from simlab.cost.memory import partial_parameters, stage_parameters
 from simlab.cost.stage_times import StageCost
 from simlab.training import program_of
 
@@ -36,6 +39,8 @@ def traffic(model, plan):
     result = []
     for rank in range(plan.pp):
         sent = {"tp": 0.0, "cp": 0.0, "dp": 0.0, "pp": _messages(program, rank) * StageCost.message_bytes_of(model, plan)}
+        for kernel in message_kernels(model, plan):
+            sent[kernel.dimension] += _received(program, rank) * _sent_bytes(kernel, getattr(plan, kernel.dimension))
         for stage in program.stages_of(rank):
             ends = {"first": stage == 0, "last": stage == last}
             parts = [layer_kernels(model, plan)] * layers[stage]
@@ -43,8 +48,8 @@ def traffic(model, plan):
             for kernel in (kernel for part in parts for kernels in part for kernel in kernels):
                 if isinstance(kernel, Communication):
                     sent[kernel.dimension] += plan.microbatches * _sent_bytes(kernel, getattr(plan, kernel.dimension))
+            sent["tp"] += _partial_gradients(plan, partial_parameters(model, plan, layers[stage], **ends))
             sent["dp"] += _data_parallel(plan, stage_parameters(model, plan, layers[stage], **ends))
-            sent["dp"] += _gathered(plan, layers[stage] * stage_parameters(model, plan, 1))
         if model.tied_head and plan.pp > 1 and {0, last} & set(program.stages_of(rank)):  # both copies of the embedding sum their gradients
             sent["pp"] += model.vocab * model.hidden / plan.tp * plan.gradient_bytes
         result.append(Traffic(**sent))
@@ -81,20 +86,29 @@ def _messages(program, rank):
     return sum(user is not None and program.rank_of[user] != rank for user in users)
 
 
+def _received(program, rank):
+    """How many messages it receives."""
+    return sum(program.rank_of[need] != rank for op in program.ranks[rank] for need in program.needs(op))
+
+
+def _partial_gradients(plan, parameters):
+    """With sequence parallelism: gradients of what meets only a rank's tokens, summed over tp before they are reduced."""
+    return _reductions(plan) * 2 * _ring(plan.tp) * parameters * plan.gradient_bytes
+
+
+def _reductions(plan):
+    """How often gradients are reduced in a step: from ZeRO-2 on, which has no place for all of them, after each backward."""
+    return plan.microbatches if plan.zero >= 2 else 1
+
+
 def _data_parallel(plan, parameters):
-    """What is sent once a step: gradients, and the parameters that were updated in shards."""
+    """Gradients, and the parameters that were updated in shards: gathered once a step, or with ZeRO-3 once or twice a microbatch."""
     gradients, shards = parameters * plan.gradient_bytes, plan.shards
     if plan.zero == 0:
         return _ring(plan.dp * plan.cp) * 2 * gradients
-    scattered = _ring(shards) * (gradients + parameters * plan.element_bytes) if plan.zero < 3 else 0.0
-    return scattered + _ring(plan.dp * plan.cp // shards) * 2 * gradients / shards
-
-
-def _gathered(plan, parameters):
-    """ZeRO-3, for each microbatch: layers' parameters gathered once or twice, their gradients scattered. Embedding and head stay."""
-    if plan.zero < 3:
-        return 0.0
-    return plan.microbatches * _ring(plan.shards) * parameters * ((1 + plan.reshard) * plan.element_bytes + plan.gradient_bytes)
+    gathers = plan.microbatches * (1 + plan.reshard) if plan.zero == 3 else 1
+    sharded = _ring(shards) * (_reductions(plan) * gradients + gathers * parameters * plan.element_bytes)
+    return sharded + _ring(plan.dp * plan.cp // shards) * 2 * gradients / shards
 
 
 def _ring(ranks):

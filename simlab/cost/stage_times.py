@@ -35,7 +35,7 @@ class Parts(NamedTuple):
     tp: float = 0.0
     cp: float = 0.0
     dp: float = 0.0
-    """Gathering of ZeRO-3's parameters."""
+    """Gathering of ZeRO-3's parameters, scattering of ZeRO-2's and 3's gradients."""
     offload: float = 0.0
 
     @property
@@ -175,13 +175,20 @@ class StageCost:
         return self.slower * latency_s, self.slower * (p2p_s(self.message_bytes(), self.cluster, same_node=in_node) - latency_s)
 
     def reduce_s(self, parameters):
-        """Seconds of reducing the gradients of so many parameters, bucket after bucket (the scattering is 0 with ZeRO-3, which does it
-        layer by layer, see `sharded_s`)."""
+        """Seconds of reducing the gradients of so many parameters, bucket after bucket (with ZeRO-3 between replicas of a shard only, see
+        `last_reduce_s`)."""
+        return self._buckets_s(parameters, scattered=self.plan.zero < 3)
+
+    def last_reduce_s(self, parameters):
+        """Of that, what a step's last backward leaves: from ZeRO-2 on each backward scatters its own (`sharded_s`)."""
+        return self._buckets_s(parameters, scattered=self.plan.zero < 2)
+
+    def _buckets_s(self, parameters, scattered):
         plan, buckets = self.plan, self.buckets(parameters)
         size = parameters * plan.gradient_bytes / buckets
         if plan.zero == 0:
             return buckets * self.collective_s("all_reduce", size, self.groups.dp)
-        scatter_s = self.collective_s("reduce_scatter", size, self.groups.shard) if plan.zero < 3 else 0.0
+        scatter_s = self.collective_s("reduce_scatter", size, self.groups.shard) if scattered else 0.0
         return buckets * (scatter_s + self.collective_s("all_reduce", size / plan.shards, self.groups.replicas))
 
     def buckets(self, parameters):
@@ -202,21 +209,40 @@ class StageCost:
         in_node = self.plan.pipelines_in_nodes(self.cluster.gpus_per_node)
         return self.collective_s("all_reduce", size, Group(2, 2 if in_node else 1)) if size else 0.0
 
-    def sharded_s(self):
-        """(gathering a layer's parameters before its forward, before its backward, scattering its gradients), s: what ZeRO-3 adds.
+    def unit_parameters(self, unit, *, first=False):
+        """Parameters of a 'layer', the 'embedding' or the 'head', of which a tied one has no matrix on the `first` stage."""
+        if unit == "layer":
+            return stage_parameters(self.model, self.plan, 1)
+        embedding = stage_parameters(self.model, self.plan, 0, first=True)
+        if unit == "embedding":
+            return embedding
+        return stage_parameters(self.model, self.plan, 0, first=first, last=True) - first * embedding
+
+    def sharded_s(self, unit="layer", *, first=False):
+        """(gathering a unit's parameters before its forward, before its backward, scattering its gradients), s: what ZeRO-3 does for
+        every microbatch. ZeRO-2 does the last: it has no place for gradients of all parameters.
 
         Without prefetch it is ZeRO-3 in its first form: matrix by matrix, for the recomputation apart, and with a copy per rank and
         matrix for the host to launch, as torch's all_gather filled a list of n tensors.
         """
         plan, shard = self.plan, self.groups.shard
-        if plan.zero < 3 or shard.size == 1:
+        if plan.zero < 2 or shard.size == 1:
             return 0.0, 0.0, 0.0
-        pieces, copies_s = (1, 0.0) if plan.prefetch else (MATRICES_A_LAYER, MATRICES_A_LAYER * shard.size * self.host_op_s)
-        piece = stage_parameters(self.model, plan, 1) / pieces
-        gather_s = copies_s + pieces * self.collective_s("all_gather", piece * plan.element_bytes, shard)
+        first_form = plan.zero == 3 and not plan.prefetch
+        pieces = MATRICES_A_LAYER if first_form and unit == "layer" else 1
+        copies_s = pieces * shard.size * self.host_op_s if first_form else 0.0
+        piece = self.unit_parameters(unit, first=first) / pieces
         scatter_s = copies_s + pieces * self.collective_s("reduce_scatter", piece * plan.gradient_bytes, shard)
-        again = plan.reshard * (2 if not plan.prefetch and plan.recompute == "full" else 1)
+        if plan.zero == 2:
+            return 0.0, 0.0, scatter_s
+        gather_s = copies_s + pieces * self.collective_s("all_gather", piece * plan.element_bytes, shard)
+        again = plan.reshard * (2 if first_form and plan.recompute == "full" and unit == "layer" else 1)
         return gather_s, again * gather_s, scatter_s
+
+    @property
+    def scatters_beside(self):
+        """Whether a unit's gradients are scattered while the next one's backward runs."""
+        return self.plan.dp_overlap and (self.plan.zero == 2 or self.plan.prefetch > 0)
 
     def collective_s(self, kind, size_bytes, group):
         """Seconds of a collective in training."""

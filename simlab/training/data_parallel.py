@@ -34,31 +34,46 @@ def rank_parameters(cost, program, layers):
     return [stage_parameters(cost.model, cost.plan, n, first=s == 0, last=s == ends) for s, n in enumerate(layers)]
 
 
-def sharded(cost, times, layers, split):
-    """`times` with what ZeRO-3 adds, for every microbatch: each layer's communication runs next to another layer's computing, as far as
-    that takes long enough; the first one's has nothing beside it. Without prefetch none has. What makes the gradients is followed by
-    their scattering: the weight gradient where backwards are `split`."""
-    gather_s, backward_gather_s, scatter_s = cost.sharded_s()
-    if not gather_s:
+def sharded(cost, times, layers, split, *, first, last):
+    """`times` of a stage with what ZeRO-2 and 3 add for every microbatch: gathering each unit's parameters, scattering its gradients.
+    A unit is a layer, the embedding or the head. What makes the gradients is followed by their scattering: the weight gradient where
+    backwards are `split`."""
+    units = ["embedding"] * first + ["layer"] * layers + ["head"] * last
+    kinds = {unit: cost.sharded_s(unit, first=first) for unit in units}
+    if not any(any(its) for its in kinds.values()):
         return times
-    hides = cost.plan.prefetch > 0
 
-    def parts(of, communication_s, compute_s):
-        exposed_s = communication_s + (layers - 1) * (max(0.0, communication_s - compute_s) if hides else communication_s)
-        hidden_s = layers * communication_s - exposed_s
-        return of._replace(dp=exposed_s, compute=of.compute + BESIDE * hidden_s)
+    def parts(of, kind, gather, scatter):
+        order = units if kind == "F" else units[::-1]
+        gathers, scatters = ([kinds[unit][at] if at is not None else 0.0 for unit in order] for at in (gather, scatter))
+        computes = [getattr(cost, unit).of(kind).total for unit in order]
+        exposed_s = exposed_sharding_s(gathers, computes, scatters, cost)
+        return of._replace(dp=exposed_s, compute=of.compute + BESIDE * max(0.0, sum(gathers) + sum(scatters) - exposed_s))
 
-    forward = parts(times.forward, gather_s, cost.layer.forward.total)
+    times = times._replace(forward=parts(times.forward, "F", 0, None))
     if split:
-        return times._replace(
-            forward=forward,
-            input_grad=parts(times.input_grad, backward_gather_s, cost.layer.again.total + cost.layer.input_grad.total),
-            weight_grad=parts(times.weight_grad, scatter_s, cost.layer.weight_grad.total),
-        )
-    return times._replace(
-        forward=forward,
-        input_grad=parts(times.input_grad, backward_gather_s + scatter_s, cost.layer.backward.total),
-    )
+        return times._replace(input_grad=parts(times.input_grad, "I", 1, None), weight_grad=parts(times.weight_grad, "W", None, 2))
+    return times._replace(input_grad=parts(times.input_grad, "B", 1, 2))
+
+
+def exposed_sharding_s(gathers, computes, scatters, cost):
+    """Seconds that an op's units wait, by seconds of each unit in the op's order, with the rules of `simlab.instructions`: on one stream
+    `Plan.prefetch` units are gathered ahead of the one that computes; a unit's gradients are scattered behind its computing, and it waits
+    until those of the unit before the last have been. ZeRO-3's next op needs a gathering behind the last of them, so that is waited for."""
+    ahead, beside = cost.plan.prefetch, cost.scatters_beside
+    stream_s = now_s = 0.0
+    arrived, scattering = [], []
+    for at, compute_s in enumerate(computes):
+        for gather_s in gathers[len(arrived) : at + ahead + 1]:
+            stream_s = max(stream_s, now_s) + gather_s if gather_s else stream_s
+            arrived.append(stream_s if gather_s else 0.0)
+        now_s = max(now_s, arrived[at]) + compute_s
+        if scatters[at]:
+            now_s = max([now_s, *scattering[-2:-1]])
+            stream_s = max(stream_s, now_s) + scatters[at]
+            scattering.append(stream_s)
+            now_s = now_s if beside else stream_s
+    return max(now_s, stream_s if cost.plan.zero == 3 else 0.0) - sum(computes)
 
 
 def offloaded(cost, times, layers, split, *, first, last):
@@ -86,7 +101,8 @@ def offloaded(cost, times, layers, split, *, first, last):
 def reduced(cost, trace, parameters):
     """[when each rank's gradients are reduced, s], with their spans added to `trace`.
 
-    A stage's gradients become ready evenly during its last backward, and are reduced in buckets, one after the other.
+    A stage's gradients become ready evenly during its last backward, and are reduced in buckets, one after the other; from ZeRO-2 on each
+    backward has scattered its own (`sharded`), but for its last unit's and, with `Plan.hybrid`, the sums between replicas.
     """
     plan = cost.plan
     last = {}
@@ -102,15 +118,16 @@ def reduced(cost, trace, parameters):
         finished[span.rank] = max(finished[span.rank], span.end_s)
     for stage in sorted(last, key=lambda s: last[s].end_s):
         span = last[stage]
-        total_s = cost.reduce_s(parameters[stage])
+        total_s = cost.last_reduce_s(parameters[stage])
+        left_s = cost.sharded_s("layer" if stage else "embedding")[2] if plan.zero == 2 and cost.scatters_beside else 0.0
         if not total_s:
-            ends[span.rank] = max(ends[span.rank], span.end_s)
+            ends[span.rank] = max(ends[span.rank], span.end_s + left_s)
             continue
         buckets = cost.buckets(parameters[stage])
         if plan.dp_overlap:
             first_s = span.start_s + (span.end_s - span.start_s) / buckets
             start_s = max(ends[span.rank], first_s)
-            end_s = max(start_s + total_s, span.end_s + total_s / buckets)
+            end_s = max(start_s + total_s, span.end_s + left_s + total_s / buckets)
         else:
             start_s = max(ends[span.rank], finished[span.rank])
             end_s = start_s + total_s
@@ -151,17 +168,26 @@ def before(cost, program, parameters, layers, trace):
 def optimizer(cost, program, parameters, layers):
     """(seconds of the optimizer's step, of moving its states over PCIe) on the rank with most parameters."""
     plan, cluster = cost.plan, cost.cluster
-    ranks = [program.stages_of(rank) for rank in range(plan.pp)]
-    own = max(sum(parameters[stage] for stage in mine) for mine in ranks) / (plan.shards if plan.zero else 1)
-    tensors = TENSORS_A_LAYER * max(sum(layers[stage] for stage in mine) for mine in ranks)
-    host_s = tensors * OPTIMIZER_OPS_A_TENSOR.get(plan.precision, 1) * cost.host_op_s
-    norm_s = 2 * cost.collective_s("all_reduce", 4, cost.groups.dp) if plan.gpus > 1 else 0.0
-    seconds = max(memory_s(OPTIMIZER_BYTES[plan.precision] * own, cost.gpu), host_s) + norm_s
     if plan.offload in ("optimizer", "parameters"):
+        own = _own_parameters(plan, program, parameters)
         back = plan.element_bytes if plan.offload == "optimizer" else 0  # parameters that live there stay there
         in_node = host_sharers(plan, cluster)
         moved_s = own * (plan.gradient_bytes + back) / cluster.pcie_bytes_per_s
         if plan.offload_to == "nvme":  # all states there and back
             moved_s += in_node * own * 2 * OPTIMIZER_STATE_BYTES[plan.precision] / cluster.nvme_bytes_per_s
         return in_node * own * HOST_ADAM_S, moved_s
-    return seconds, 0.0
+    norm_s = 2 * cost.collective_s("all_reduce", 4, cost.groups.dp) if plan.gpus > 1 else 0.0
+    return update_s(cost, program, parameters, layers) + norm_s, 0.0
+
+
+def update_s(cost, program, parameters, layers):
+    """Seconds of the update alone, without the norm of all gradients, on the rank with most parameters."""
+    plan = cost.plan
+    tensors = TENSORS_A_LAYER * max(sum(layers[stage] for stage in program.stages_of(rank)) for rank in range(plan.pp))
+    host_s = tensors * OPTIMIZER_OPS_A_TENSOR.get(plan.precision, 1) * cost.host_op_s
+    return max(memory_s(OPTIMIZER_BYTES[plan.precision] * _own_parameters(plan, program, parameters), cost.gpu), host_s)
+
+
+def _own_parameters(plan, program, parameters):
+    """Of those that a rank updates, the most."""
+    return max(sum(parameters[s] for s in program.stages_of(rank)) for rank in range(plan.pp)) / (plan.shards if plan.zero else 1)

@@ -21,9 +21,10 @@ def predict(model, plan, cluster, *, strict=False, faster=None):
     faster: {kernel: how many times as fast}, see `simlab.cost.stage_times.StageCost`.
 
     The pipeline is simulated op by op; an op's time is its kernels' and what of their communication nothing hides. Gradients are
-    reduced stage by stage, as they become ready in the last backward (or after it, without `Plan.dp_overlap`); the optimizer starts
-    on all ranks when the last one's are there, for their norm is of all of them. Leaves out: reading data, evaluation, checkpoints,
-    stragglers, and what contention beyond `Plan`'s own groups costs.
+    reduced stage by stage, as they become ready in the last backward (or after it, without `Plan.dp_overlap`), from ZeRO-2 on in each;
+    the optimizer starts on all ranks when the last one's are there, for their norm is of all of them. Leaves out: reading data,
+    evaluation, checkpoints, stragglers, what contention beyond `Plan`'s own groups costs, and with sequence parallelism the sums of
+    norms' gradients over tp (`simlab.playback` has them).
     """
     plan.check(model, cluster.gpus)
     program = program_of(plan)
@@ -39,7 +40,7 @@ def predict(model, plan, cluster, *, strict=False, faster=None):
     for s, count in enumerate(layers):
         own, ends = costs[rank_of[s]], {"first": s == 0, "last": s == last_stage}
         times = _with_messages(own, own.stage(count, **ends), [rank_of[s] != rank_of.get(other, rank_of[s]) for other in (s - 1, s + 1)])
-        stages.append(offloaded(own, sharded(own, times, count, split), count, split, **ends))
+        stages.append(offloaded(own, sharded(own, times, count, split, **ends), count, split, **ends))
     link = _link(cost)
     memory = [stage_memory(model, plan, count, first=s == 0, last=s == last_stage) for s, count in enumerate(layers)]
     held = OpMemory(activations=tuple(m.activations for m in memory), unit="bytes")

@@ -65,6 +65,25 @@ def test_without_prefetch_every_layer_waits_for_its_gathering():
         assert computes[f"0F0 layer {layer}"].start_s == pytest.approx(gathers[f"0F0 layer {layer} gather"].end_s)
 
 
+def test_zero_2_scatters_after_each_backward_and_zero_1_after_the_last():
+    scatters = [sl.layer_trace(MODEL, sl.Plan(dp=32, zero=zero, microbatches=3), A100) for zero in (1, 2)]
+    once, each = ([span.op for span in trace.spans if span.stream == "dp"] for trace in scatters)
+    assert all(op.startswith("0B2 ") for op in once) and len(each) == 3 * len(once) == 3 * (4 + 2)
+    steps = [sl.predict(MODEL, sl.Plan(dp=32, zero=zero, microbatches=3, dp_overlap=False), A100) for zero in (1, 2)]
+    units_s = 4 * cost(zero=2).sharded_s()[2] + sum(cost(zero=2).sharded_s(unit)[2] for unit in ("embedding", "head"))
+    reduced_s = cost(zero=1).reduce_s(MODEL.parameters)
+    assert steps[1].step_s - steps[0].step_s == pytest.approx(3 * units_s - reduced_s, rel=1e-6)
+
+
+def test_zero_3_gathers_embedding_and_head_for_forward_and_backward_as_it_does_layers():
+    trace = sl.layer_trace(MODEL, sl.Plan(dp=32, zero=3, microbatches=2), A100)
+    names = [span.op.split(" ", 1) for span in trace.spans if span.stream == "dp"]
+    for op in ("0F0", "0F1", "0B0", "0B1"):
+        units = ["embedding", *(f"layer {layer}" for layer in range(4)), "head"][:: 1 if op[1] == "F" else -1]
+        assert [name for its, name in names if its == op and name.endswith("gather")] == [f"{unit} gather" for unit in units]
+        assert [name for its, name in names if its == op and name.endswith("scatter")] == [f"{u} scatter" for u in units if op[1] == "B"]
+
+
 @given(st.floats(0.5, 64))
 def test_more_prefetch_is_never_slower(narrower):
     slow = replace(A100, inter=replace(A100.inter, bandwidth_bytes_per_s=A100.inter.bandwidth_bytes_per_s / narrower))

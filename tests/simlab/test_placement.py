@@ -19,7 +19,10 @@ def test_tensor_parallel_traffic_is_the_textbooks():
         sent = traffic(MODEL, shape)[1]  # a rank of the middle: no embedding, no head
         reduces = 4 if not shape.sequence_parallel else 5  # with it, two gathers are done again in backward: half an all-reduce each
         each = 2 * (n - 1) / n * tokens * MODEL.hidden * 2
-        assert sent.tp == pytest.approx(shape.microbatches * MODEL.layers / shape.pp * reduces * each)
+        norms = MODEL.layers / shape.pp * 2 * MODEL.hidden * 4 * 2 * (n - 1) / n  # their gradients, of each rank's own tokens, summed
+        received = 2 * shape.microbatches * each / 2  # a tp-th of each message came, the rest is gathered
+        more = norms if shape.sequence_parallel else received
+        assert sent.tp == pytest.approx(shape.microbatches * MODEL.layers / shape.pp * reduces * each + more)
         assert sent.pp == pytest.approx(2 * shape.microbatches * tokens * MODEL.hidden * 2 / n)
 
 

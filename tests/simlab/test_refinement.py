@@ -70,7 +70,7 @@ def test_without_overlap_of_gradients_layers_take_exactly_what_their_ops_take(st
 
 
 @FEW
-@given(steps(zeros=(0, 1, 2), seqs=(1024, 4096), dp_overlap=True, microbatch_size=4, microbatches=12))
+@given(steps(zeros=(0, 1), seqs=(1024, 4096), dp_overlap=True, microbatch_size=4, microbatches=12))
 def test_with_it_they_differ_by_when_gradients_are_ready(step):
     """Op by op, a stage's gradients become ready evenly and are reduced in buckets; layer by layer, each layer's at once, when it ends."""
     _, times, found = refined(*step)
@@ -78,7 +78,7 @@ def test_with_it_they_differ_by_when_gradients_are_ready(step):
 
 
 @FEW
-@given(steps(zeros=(0, 1, 2), dp_overlap=True))
+@given(steps(zeros=(0, 1), dp_overlap=True))
 def test_and_never_by_more_than_a_layer_and_its_reduction(step):
     whole, times, found = refined(*step)
     pieces = [t.seconds for t in whole.tasks if t.stream == "dp"]
@@ -89,18 +89,18 @@ def test_and_never_by_more_than_a_layer_and_its_reduction(step):
 
 
 @FEW
-@given(steps(zeros=(3,)))
-def test_sharded_parameters_are_gathered_before_each_layer_and_gradients_scattered_after_it(step):
-    """Op by op, what is exposed is an estimate: the two may differ by a quarter."""
+@given(steps(zeros=(2, 3)))
+def test_sharded_parameters_are_gathered_before_each_unit_and_gradients_scattered_after_it(step):
+    """The embedding and the head are units as layers are. Op by op, what is exposed is an estimate: the two may differ by a quarter."""
     _, plan, _ = step
     whole, times, found = refined(*step)
     assert times.end_s == pytest.approx(until_the_optimizer(found), rel=0.25)
     kinds = Counter(task.name.split()[-1] for task in whole.tasks if task.stream == "dp" and task.op)
-    layers_run = sum(whole.layers[op.stage] for ops in whole.program.ranks for op in ops if op.kind == "F")
-    if plan.dp * plan.cp > 1:
-        assert kinds["gather"] == 2 * layers_run and kinds["scatter"] == layers_run
-    else:
-        assert not kinds["gather"] and not kinds["scatter"]
+    ends = whole.program.stages - 1
+    forwards = [op.stage for ops in whole.program.ranks for op in ops if op.kind == "F"]
+    units_run = sum(whole.layers[stage] + (stage == 0) + (stage == ends) for stage in forwards)
+    assert kinds["gather"] == (2 * units_run if plan.zero == 3 and plan.dp * plan.cp > 1 else 0)
+    assert kinds["scatter"] == (units_run if plan.dp * plan.cp > 1 else 0)
 
 
 def test_replicas_of_shards_reduce_every_layers_gradients():

@@ -4,9 +4,15 @@ from dataclasses import replace
 from itertools import permutations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plan_oracles import steps
 
 import simlab as sl
+from simlab.collectives import busbw_factor
 from simlab.cost.memory import stage_parameters
+from simlab.instructions import BEGIN, rank_instructions
+from simlab.training import program_of
 from simlab.what_if import kernels
 
 MODEL = sl.Model(name="m", layers=8, hidden=1024, heads=16, kv_heads=4, vocab=32000, seq=512, gated_mlp=True, bias=False)
@@ -22,7 +28,10 @@ def test_tensor_parallel_ranks_send_four_all_reduces_a_layer_and_microbatch(t, m
     middle = sl.traffic(MODEL, plan)[1]
     # with sequence parallelism 4 gathers, 4 scatters (half an all-reduce each), and inputs gathered again for the weights' gradient: 2
     all_reduces = 4 + sequence_parallel
-    assert middle.tp == pytest.approx(2 * m * all_reduces * 2 * (t - 1) / t * hidden_bytes)
+    between = 2 * m * all_reduces * 2 * (t - 1) / t * hidden_bytes
+    # without it, what the stage before sent a t-th of is gathered, and so are gradients; with it, norms' gradients are summed once a step
+    more = 2 * 2 * 1024 * 4 * 2 * (t - 1) / t if sequence_parallel else 2 * m * (t - 1) / t * hidden_bytes
+    assert middle.tp == pytest.approx(between + more)
 
 
 @pytest.mark.parametrize("p", [2, 4, 8])
@@ -43,7 +52,7 @@ def test_interleaved_stages_send_more_messages():
 def test_gradients_and_parameters_are_sent_over_dp_and_cp_together(d, c, zero):
     plan = sl.Plan(dp=d, cp=c, pp=4, zero=zero, microbatches=4)
     parameters = stage_parameters(MODEL, plan, 2)
-    per_parameter = {0: 2 * 4, 1: 4 + 2, 2: 4 + 2, 3: 4 * (2 + 2 + 4)}[zero]  # bytes; ZeRO-3 for each of 4 microbatches
+    per_parameter = {0: 2 * 4, 1: 4 + 2, 2: 4 * 4 + 2, 3: 4 * (2 + 2 + 4)}[zero]  # bytes; from ZeRO-2 on for each of 4 microbatches
     n = d * c
     assert sl.traffic(MODEL, plan)[1].dp == pytest.approx((n - 1) / n * per_parameter * parameters)
 
@@ -69,6 +78,39 @@ def test_a_tied_head_on_another_stage_sums_its_gradients_with_the_embeddings():
     tied, plan = replace(MODEL, tied_head=True), sl.Plan(pp=4, microbatches=4)
     more = [a.pp - b.pp for a, b in zip(sl.traffic(tied, plan), sl.traffic(MODEL, plan))]
     assert more == [32000 * 1024 * 4, 0, 0, 32000 * 1024 * 4]
+
+
+@settings(max_examples=40)
+@given(steps(widths=(64,), seqs=(256,)), st.sampled_from(["ring", "all-to-all"]))
+def test_it_is_the_sum_over_the_lists_of_instructions_but_for_padding_and_the_norm(step, cp_kind):
+    model, plan, _ = step
+    model, plan = replace(model, tied_head=False), replace(plan, cp_kind=cp_kind)  # a tied head is in no list
+    for rank, closed in enumerate(sl.traffic(model, plan)):
+        listed, padding = listed_bytes(model, plan, rank)
+        assert {"tp": closed.tp, "cp": closed.cp, "pp": closed.pp} == pytest.approx({name: listed[name] for name in ("tp", "cp", "pp")})
+        assert 0 <= listed["dp"] - closed.dp + 1e-6 * closed.dp <= padding + 2e-6 * closed.dp
+        if plan.dp != 3:  # 2 and 4 ranks divide all
+            assert closed.dp == pytest.approx(listed["dp"])
+
+
+def listed_bytes(model, plan, rank):
+    """({dimension: bytes that a GPU of the pipeline rank sends}, the most of them that is padding)."""
+    sent, padding = dict.fromkeys(("tp", "cp", "dp", "pp"), 0.0), 0.0
+    sizes = {"tp": plan.tp, "cp": plan.cp, "dp": plan.dp * plan.cp, "pp": plan.pp}
+    for instruction in rank_instructions(model, plan, program_of(plan), rank):
+        if instruction.action == BEGIN and not instruction.name.startswith("norm over"):
+            ranks, whole = sizes[instruction.dimension], instruction.kind in ("ring", "message")
+            factor = 1 if whole else busbw_factor(instruction.kind.replace("_", "-"), ranks)
+            sent[instruction.dimension] += factor * instruction.size_bytes
+            padding += factor * ranks * 4 if instruction.dimension == "dp" else 0
+    return sent, padding
+
+
+def test_with_zero_2_gradients_are_scattered_after_every_backward_with_zero_1_once():
+    """Or there would have to be a place for all of them, which ZeRO-2's memory says that there is not."""
+    per_step = [sl.traffic(MODEL, sl.Plan(dp=4, zero=zero, microbatches=8))[0].dp for zero in (1, 2)]
+    parameters = stage_parameters(MODEL, sl.Plan(), 8, first=True, last=True)
+    assert per_step == pytest.approx([3 / 4 * (4 + 2) * parameters, 3 / 4 * (8 * 4 + 2) * parameters])
 
 
 # the order of ranks --------------------------------------------------------------------------------------------
