@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from simlab.cost.context import ring_work
-from simlab.cost.kernels import Communication, Matmul, embedding_kernels, head_kernels, layer_kernels, message_kernels
+from simlab.cost.kernels import Attention, Communication, Matmul, embedding_kernels, head_kernels, layer_kernels, message_kernels
 from simlab.cost.memory import partial_parameters, stage_parameters
 from simlab.cost.stage_times import StageCost
 
@@ -277,12 +277,23 @@ class _Pieces:
     def wait(self, begun):
         self.list.append((WAIT, self.list[begun][1]))
 
+    def attend(self, attention):
+        """Without a ring: all of this rank's scores at once."""
+        gathered = self.plan.cp > 1 and self.plan.cp_kind == "all-gather"
+        self.compute(replace(attention, share=sum(self.share)) if gathered else attention)
+
+    def attend_piece(self, attention, share):
+        """A step of a ring: a kernel over the keys that are here, a cp-th of all."""
+        self.compute(replace(attention, keys=attention.keys // self.plan.cp, share=self.plan.cp * share))
+
     def forward(self, kernels, prefix=""):
         ring = None
         for kernel in kernels:
             if not isinstance(kernel, Communication):
                 if ring and kernel.name == ring.beside:
                     self.ring_forward(ring, kernel, prefix)
+                elif isinstance(kernel, Attention):
+                    self.attend(kernel)
                 else:
                     self.compute(kernel)
             elif kernel.kind == "ring":
@@ -294,7 +305,7 @@ class _Pieces:
         """Keys and values are on their way to the next rank while those that are here are computed with."""
         for step, share in enumerate(self.share):
             begun = self.begin(ring, f"{prefix}{ring.name} {step}") if step < ring.steps else None
-            self.compute(replace(attention, share=share))
+            self.attend_piece(attention, share)
             if begun is not None:
                 self.wait(begun)
 
@@ -312,6 +323,8 @@ class _Pieces:
                 continue  # with their product, with their attention
             elif kernel.name == "attention grad" and "attention grad ring" in by_name:
                 self.ring_backward(by_name["attention grad ring"], kernel)
+            elif isinstance(kernel, Attention):
+                self.attend(kernel)
             elif isinstance(kernel, Communication):
                 begun = self.begin(kernel)
                 if kernel.beside in weights:
@@ -329,7 +342,7 @@ class _Pieces:
         travelling, half = None, ring.size_bytes / 2
         for step, share in enumerate(self.share):
             keys = self.begin(ring, f"{ring.name} {step}", half) if step < ring.steps else None
-            self.compute(replace(attention, share=share))
+            self.attend_piece(attention, share)
             if travelling is not None:
                 self.wait(travelling)
             if step:

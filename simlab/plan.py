@@ -13,7 +13,7 @@ RECOMPUTE = ("none", "selective", "per-op", "full")
 ATTENTIONS = ("flash", "flash-2", "flash-1", "unfused")
 TP_OVERLAPS = ("none", "weight-grad", "pipelined")
 CP_LAYOUTS = ("zigzag", "contiguous")
-CP_KINDS = ("ring", "all-to-all")
+CP_KINDS = ("ring", "all-to-all", "all-gather")
 OFFLOADS = ("none", "optimizer", "parameters", "activations")
 OFFLOAD_TARGETS = ("host", "nvme")
 DIMENSIONS = ("tp", "cp", "dp", "pp")
@@ -35,7 +35,8 @@ class Plan:
     """Which part: 'zigzag' (rank r has chunks r and 2 cp - 1 - r of 2 cp: all compute equally much of causal attention) or 'contiguous'
     (the last rank computes (2 cp - 1) / cp times the mean, and all wait for it)."""
     cp_kind: str = "ring"
-    """'ring' (keys and values go round) or 'all-to-all' (Ulysses: whole sequences, a cp-th of the heads)."""
+    """'ring' (keys and values go round), 'all-to-all' (Ulysses: whole sequences, a cp-th of the heads) or 'all-gather' (every rank has the
+    keys and values of the whole sequence: Llama 3)."""
     zero: int = 0
     """ZeRO stage over dp x cp: 0 nothing sharded, 1 optimizer, 2 and gradients, 3 and parameters (FSDP). 0 and 1 reduce gradients once a
     step, 2 and 3 after every backward."""
@@ -180,9 +181,9 @@ class Plan:
         if self.cp > 1 and self.cp_kind == "all-to-all" and model.heads % (self.tp * self.cp):
             raise InputError(
                 f"cp = {self.cp} all-to-all does not divide the {model.heads // self.tp} heads that tp = {self.tp} leaves of "
-                f"{model.name or 'the model'}'s {model.heads}; {near(self.cp, model.heads // self.tp)}, or cp_kind = 'ring'"
+                f"{model.name or 'the model'}'s {model.heads}; {near(self.cp, model.heads // self.tp)}, or cp_kind = 'ring' or 'all-gather'"
             )
-        if self.cp > 1 and self.cp_kind == "ring" and self.cp_layout == "zigzag" and seq % (2 * self.cp):
+        if self.cp > 1 and self.cp_kind != "all-to-all" and self.cp_layout == "zigzag" and seq % (2 * self.cp):
             raise InputError(f"2 cp = {2 * self.cp} zigzag chunks do not divide seq = {seq}; {near(2 * self.cp, seq)}")
         if model.kv_heads % self.tp and self.tp % model.kv_heads:
             raise InputError(

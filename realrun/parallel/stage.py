@@ -75,7 +75,7 @@ class ParallelStage(nn.Module):
         super().__init__()
         self.is_first, self.is_last = stage.is_first, stage.is_last
         self.tp, self.plan = mesh["tp"], plan
-        attention = "ulysses" if plan.cp_kind == "all-to-all" else "ring"
+        attention = {"ring": "ring", "all-to-all": "ulysses", "all-gather": "gathered"}[plan.cp_kind]
         options = {"sequence_parallel": plan.sequence_parallel, "attention": attention, "layout": plan.cp_layout}
         blocks = [ParallelBlock(block, mesh["tp"], mesh["cp"], **options) for block in stage.blocks]
         if plan.attention == "unfused":

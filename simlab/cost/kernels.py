@@ -148,6 +148,8 @@ def _flash(model, plan, heads, kv):
     whole sequence with a cp-th of the heads: 4 all-to-alls of q, k, v and the result, each of 1/cp of a tensor per rank, of which it
     sends (cp - 1) / cp. Every rank has the whole triangle of its heads, so no layout is unbalanced. Where there are fewer key and
     value heads than ranks, they are sent to several.
+    With all-gather (Llama 3, Dubey et al. 2024, arXiv 2407.21783, section 3.3.2) every rank waits for all keys and all values, which it
+    keeps for the backward, and reduce-scatters their gradients. Time is the busiest rank's, as in a ring.
     """
     seq, d, batch, cp = plan.seq or model.seq, model.head_size, plan.microbatch_size, plan.cp
     if cp == 1:
@@ -162,6 +164,8 @@ def _flash(model, plan, heads, kv):
         return [q, k, v, Attention("attention", batch, heads // cp, seq, seq, d, generation=plan.attention), result]
     share = busiest_share(cp, plan.cp_layout)
     attention = Attention("attention", batch, heads, seq // cp, seq, d, generation=plan.attention, share=share)
+    if plan.cp_kind == "all-gather":
+        return [*(Communication(f"{name} gather", "all_gather", "cp", cp * kv * head) for name in ("keys", "values")), attention]
     return [Communication("attention ring", "ring", "cp", 2 * kv * head, "attention", cp - 1), attention]
 
 
@@ -264,6 +268,8 @@ def _communication_backward(kernel, plan):
     product = kernel.name.split()[0]
     if kernel.kind == "all_reduce":
         return [], []  # the other side's identity: its sum is `_matmul_backward`'s
+    if kernel.kind == "all_gather" and kernel.dimension == "cp":  # what was gathered is kept
+        return [Communication(f"{product} grad scatter", "reduce_scatter", "cp", kernel.size_bytes)], []
     if kernel.kind == "all_gather":
         again = Communication(f"{product} gather again", "all_gather", "tp", kernel.size_bytes, f"{product} input grad")
         size = kernel.size_bytes * (2 if plan.precision == "fp8" else 1)  # sums are of 16 bits

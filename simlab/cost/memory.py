@@ -79,15 +79,22 @@ def stage_memory(model, plan, layers, *, first=False, last=False):
 
 def layer_activations_bytes(model, plan, recompute):
     """Bytes that a layer keeps of a microbatch, on one rank. Per-op recomputation keeps the layer's input, attention's output and its
-    inputs (q, k, v are the product that is kept) and the down projection's output, which is the next layer's input."""
-    s, per_op = sizes(model, plan), recompute == "per-op"
+    inputs (q, k, v are the product that is kept) and the down projection's output, which is the next layer's input.
+
+    With context parallelism by all-gather also the keys and values of all ranks, unless the whole layer is recomputed: 2 x tokens of the
+    sequence x key and value heads x head size x element size, beside the rank's own, which are a part of the product. Left out: a kernel's
+    own mask, if it wants one stored.
+    """
+    s, per_op, gathered = sizes(model, plan), recompute == "per-op", 0.0
+    if plan.cp > 1 and plan.cp_kind == "all-gather" and recompute != "full":
+        gathered = 2 * s.width * s.tokens * plan.cp * max(1, model.kv_heads // plan.tp) * model.head_size
     if per_op:
         heads = (2 * model.heads + 2 * model.kv_heads) * model.head_size / plan.tp
-        return s.width * (2 * s.outside + s.tokens * heads) + 4 * s.tokens * model.heads / plan.tp
+        return s.width * (2 * s.outside + s.tokens * heads) + 4 * s.tokens * model.heads / plan.tp + gathered
     tensors = model.layer_activations(
         plan.microbatch_size, (plan.seq or model.seq) // plan.cp, tp=plan.tp, sequence_parallel=plan.sequence_parallel,
         recompute=recompute, flash=plan.attention != "unfused", dropout=plan.dropout,
     )  # fmt: skip
     if "scores" in tensors:
         tensors["scores"] *= plan.cp  # a rank's queries see all keys
-    return sum(tensors.values()) * plan.element_bytes / 2
+    return sum(tensors.values()) * plan.element_bytes / 2 + gathered

@@ -74,9 +74,11 @@ def attention_s(kernel, gpu, precision="bf16"):
     """Seconds of fused causal attention: half the operations at its efficiency, and the longest block of queries at the end.
 
     With context parallelism, the half of the rank that has most of it. The last 128 queries see all keys, on one multiprocessor, while
-    the others have nothing left: a term that matters with few heads.
+    the others have nothing left: a term that matters with few heads. Where the mask leaves nothing (`share` 0) no kernel runs.
     In fp8 recipes attention stays in 16 bits.
     """
+    if not kernel.share:
+        return 0.0
     reached = efficiencies_of(gpu)
     peak = peak_flops(gpu, "fp16" if precision in ("fp16", "fp32") else "bf16")
     forward, backward = reached.attention.get(kernel.generation, reached.attention["flash"])

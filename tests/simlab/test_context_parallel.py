@@ -9,7 +9,9 @@ import simlab as sl
 from simlab.collectives import all_to_all
 from simlab.cost.context import busiest_share
 from simlab.cost.kernels import Attention, Communication, layer_kernels
+from simlab.cost.memory import layer_activations_bytes
 from simlab.cost.stage_times import StageCost
+from simlab.instructions import rank_instructions
 from simlab.views.plan_scene import stream_scene
 
 MODEL = sl.load_model("llama-3-8b")
@@ -95,7 +97,35 @@ def test_all_to_all_volume_is_that_of_the_transfers_of_the_collective():
     assert sent == pytest.approx((n - 1) / n * SEQ / n * MODEL.hidden * 2)
 
 
-@pytest.mark.parametrize("kind", ["ring", "all-to-all"])
+def test_all_gather_waits_for_all_keys_and_values_keeps_them_and_scatters_their_gradients():
+    n, t = 8, 2
+    forward, backward = kernels(cp=n, tp=t, cp_kind="all-gather")
+    whole = SEQ * MODEL.kv_heads // t * MODEL.head_size * 2
+    assert [(k.kind, k.size_bytes) for k in forward[:2]] == [("all_gather", whole)] * 2 and isinstance(forward[2], Attention)
+    assert [(k.kind, k.size_bytes) for k in backward[1:]] == [("reduce_scatter", whole)] * 2 and isinstance(backward[0], Attention)
+    ring, gathered = (sl.Plan(cp=n, tp=t, seq=SEQ, cp_kind=kind) for kind in ("ring", "all-gather"))
+    for recompute in ("none", "selective", "per-op"):
+        assert layer_activations_bytes(MODEL, gathered, recompute) - layer_activations_bytes(MODEL, ring, recompute) == 2 * whole
+    assert layer_activations_bytes(MODEL, gathered, "full") == layer_activations_bytes(MODEL, ring, "full")
+    assert sl.traffic(MODEL, ring)[0].cp == pytest.approx(1.5 * sl.traffic(MODEL, gathered)[0].cp)
+    with pytest.raises(sl.InputError, match="zigzag chunks"):
+        sl.Plan(cp=8, seq=8200, cp_kind="all-gather").check(MODEL)
+
+
+@pytest.mark.parametrize("layout", ["zigzag", "contiguous"])
+def test_all_gather_gives_each_rank_its_share_of_the_scores(layout):
+    plan = sl.Plan(cp=4, seq=64, cp_kind="all-gather", cp_layout=layout, precision="fp32")
+    model = sl.Model(layers=1, hidden=16, heads=2, vocab=8, positions=64, seq=64)
+    shares = []
+    for rank in range(4):
+        instructions = rank_instructions(model, plan, sl.generate("1f1b", 1, 1), context_rank=rank)
+        attention = [k for i in instructions for k in i.kernels if isinstance(k, Attention)]
+        assert len(attention) == 2 and attention[0].share == attention[1].share
+        shares.append(attention[0].share)
+    assert shares == pytest.approx([(2 * rank + 1) / 4 if layout == "contiguous" else 1 for rank in range(4)])
+
+
+@pytest.mark.parametrize("kind", ["ring", "all-to-all", "all-gather"])
 def test_operations_of_all_ranks_are_those_of_one_whatever_the_degree(kind):
     whole = kernels()[0][0].flops
     for cp in (2, 4, 8):
@@ -167,3 +197,14 @@ def test_a_ring_has_a_row_for_each_stream_and_a_box_for_each_span():
     assert len(first) == 2 and first[0].get_title(loc="left").startswith("a: ")
     with pytest.raises(sl.InputError, match="no trace"):
         sl.layer_timeline([])
+
+
+def test_a_step_of_a_ring_is_a_kernel_over_the_keys_that_are_there_and_none_where_the_mask_leaves_nothing():
+    plan = sl.Plan(cp=4, cp_layout="contiguous", seq=SEQ)
+    cost = StageCost(MODEL, plan, sl.load_cluster("dgx-h100"))
+    for rank in (0, 3):
+        instructions = rank_instructions(MODEL, plan, sl.generate("1f1b", 1, 1), context_rank=rank)
+        pieces = [k for i in instructions if i.op == "0F0" and i.name == "layer 0" for k in i.kernels if isinstance(k, Attention)]
+        assert [(k.keys, k.share) for k in pieces] == [(SEQ // 4, share) for share in ([1, 0, 0, 0] if rank == 0 else [1, 2, 2, 2])]
+        seconds = [cost.kernel_s(k) for k in pieces]
+        assert seconds[1:] == [0.0] * 3 if rank == 0 else seconds[0] < seconds[1] < 2 * seconds[0]

@@ -121,11 +121,11 @@ def work(kernels, kind):
 
 
 def shares(kernels):
-    """{kernel: how many of it}, the pieces of a ring's attention added up."""
+    """{kernel: how many of it}, attention as that of one key, so that the pieces of a ring's add up."""
     counts = defaultdict(float)
     for kernel in kernels:
         if hasattr(kernel, "share"):
-            counts[replace(kernel, share=1.0)] += kernel.share
+            counts[replace(kernel, share=1.0, keys=1)] += kernel.share * kernel.keys
         elif not isinstance(kernel, Communication):
             counts[kernel] += 1
     return dict(counts)
