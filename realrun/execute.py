@@ -1,11 +1,10 @@
 """For lessons and scripts: run programs on a warm pool and get the traces back."""
 
 import tempfile
-from dataclasses import fields as dataclass_fields
 from typing import NamedTuple
 
 from realrun.job import Job, choose_compute, program_texts
-from realrun.plan_job import PlanJob
+from realrun.plan_job import PlanJob, plan_fields
 from realrun.report import run_report
 from simlab.playback import whole_step_s
 from simlab.trace import Trace
@@ -45,14 +44,13 @@ class PlanRun(NamedTuple):
 def execute_plan(pool, plan, *, cluster=None, nodes=1, model=None, slow_down=None, out=None, **fields):
     """The `PlanRun` of a whole `simlab.Plan` on `pool`'s processes.
 
-    cluster: of the catalogue, by name: run in a box, with the times that `model`'s layers take there, `slow_down` times as slow;
-             None: as fast as this machine.
+    cluster: of the catalogue, by name: run in a box, with the times that `model`'s layers take there on sequences of `plan.seq` tokens,
+             `slow_down` times as slow; None: as fast as this machine.
     fields:  those of `realrun.PlanJob`: sizes, steps, warmup, check, timeout_s.
     """
-    box = None if cluster is None else {"cluster": cluster, "nodes": nodes, "model": model, "slow_down": slow_down}
-    given = {field.name: getattr(plan, field.name) for field in dataclass_fields(plan) if field.name != "seq"}
+    box = None if cluster is None else {"cluster": cluster, "nodes": nodes, "model": model, "seq": plan.seq, "slow_down": slow_down}
     with tempfile.TemporaryDirectory(prefix="realrun-") as temporary:
-        job = PlanJob(plan=given, box=box, out=out or temporary, **fields)
+        job = PlanJob(plan=plan_fields(plan), box=box, out=out or temporary, **fields)
         facts = pool.run(job)
         traces = sorted((Trace.load(path) for path in job.folder.glob("measured-step-*.json")), key=whole_step_s)
         predicted = Trace.load(job.folder / "predicted.json") if box else None

@@ -1,6 +1,6 @@
 """What to run of a whole plan: the plan, the model's sizes, and, for a cluster in a box, what it shall take as long as."""
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -17,6 +17,11 @@ NOT_EXECUTED = {"hybrid": 0, "offload": "none", "reshard": True, "tp_overlap": "
 """{field of a plan: the only value that is executed}"""
 
 
+def plan_fields(plan):
+    """{field: value} of a `simlab.Plan`, plain JSON: what `PlanJob.plan` is. Without seq, which is of the model that runs."""
+    return {field.name: getattr(plan, field.name) for field in fields(plan) if field.name != "seq"}
+
+
 @dataclass(kw_only=True)
 class PlanJob:
     """One session: check the plan's gradients, predict its step, run it, compare. Plain JSON values, so that it can cross processes."""
@@ -26,8 +31,9 @@ class PlanJob:
     sizes: dict = field(default_factory=dict)
     """layers, hidden, heads, seq of the byte-level GPT that is trained; what is left out has a default that suits the plan."""
     box: dict | None = None
-    """None: as fast as this machine. Else {"cluster", "nodes", "model", "slow_down"}: compute takes, scaled in time, what it takes
-    `model`'s layers on the catalogue's `cluster`, and links are paced likewise. slow_down None: as much as gives a step of `STEP_S`."""
+    """None: as fast as this machine. Else {"cluster", "nodes", "model", "seq", "slow_down"}: compute takes, scaled in time, what it takes
+    `model`'s layers on the catalogue's `cluster` with sequences of `seq` tokens (None: the model's own), and links are paced likewise.
+    slow_down None: as much as gives a step of `STEP_S`."""
     steps: int = 5
     """Measured training steps, after `warmup` steps that are run and not counted."""
     warmup: int = 1
@@ -114,7 +120,7 @@ class PlanJob:
 
     @cached_property
     def box_cluster(self):
-        """The catalogue's cluster, with as many GPUs a node as the ranks fill."""
+        """The catalogue's cluster, with as many GPUs a node as the ranks fill, and their share of its NICs."""
         nodes = self.box.get("nodes") or 1
         if self.ranks % nodes:
             raise InputError(f"{self.ranks} ranks on {nodes} nodes: give a number of nodes that divides them")
@@ -123,7 +129,9 @@ class PlanJob:
             raise InputError(
                 f"{self.ranks // nodes} ranks on a node of {cluster.name}, which has {cluster.gpus_per_node} GPUs: give more nodes"
             )
-        return replace(cluster, nodes=nodes, gpus_per_node=self.ranks // nodes)
+        filled = self.ranks // nodes
+        nics = max(1, cluster.nics_per_node * filled // cluster.gpus_per_node)
+        return replace(cluster, nodes=nodes, gpus_per_node=filled, nics_per_node=nics)
 
     @cached_property
     def box_model(self):
@@ -134,8 +142,8 @@ class PlanJob:
 
     @property
     def box_plan(self):
-        """The plan whose times it takes: on the model's own sequences."""
-        return replace(self.given, seq=None)
+        """The plan whose times it takes."""
+        return replace(self.given, seq=self.box.get("seq"))
 
     # what `Pool` asks -------------------------------------------------------------------------------------------
 

@@ -181,8 +181,9 @@ class PlanSession:
         sent = {}
         for entry in self.mesh.traffic:
             dimension = entry.dimension.partition("-")[0]
-            sent[dimension] = sent.get(dimension, 0.0) + entry.sent_bytes / len(losses)
-        sent["pp"] = sent.get("pp", 0.0) + executor.message_bytes / len(losses)
+            sent[dimension] = sent.get(dimension, 0.0) + entry.sent_bytes
+        sent["pp"] = sent.get("pp", 0.0) + executor.message_bytes
+        sent = {dimension: size / len(losses) for dimension, size in sent.items()}  # last: sums of thirds would not be exact
         memory_bytes = executor.memory_bytes()
         reference = self._reference(len(losses), first) if self.job.reference else None
         return {

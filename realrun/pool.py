@@ -13,14 +13,16 @@ from multiprocessing.connection import wait as wait_for_any
 from pathlib import Path
 
 from realrun.folder import prepare
+from realrun.plan_job import plan_fields
 from realrun.watch import exit_text
 from realrun.worker import serve
-from simlab.errors import InputError, SimlabError
+from simlab.errors import InputError, SimlabError, did_you_mean
 from simlab.units import GIB
 
 PROCESS_BYTES = 0.15 * GIB  # measured: proportional set size of one worker with torch 2.13 on CPU, rounded up
 START_TIMEOUT_S = 120
 LINKS_TIMEOUT_S = 900
+DEMONSTRATION_TIMEOUT_S = 120
 GRACE_S = 1.0  # from the first sign of trouble to the verdict: the rank to blame is often not the first to complain
 POLL_S = 0.2
 # what a rank says when it lost another one: a consequence, not a cause
@@ -94,15 +96,33 @@ class Pool:
             error.partial = watch.save_partial()
             raise
 
+    def demonstrate(self, name, plan, **arguments):
+        """[per rank] what `realrun.demonstrations`' function `name` answers, called by each rank with its `Mesh` of `plan` and `arguments`.
+
+        A name and plain JSON values cross to the processes: no code does, so only what is listed there can be called.
+        """
+        from realrun.demonstrations import DEMONSTRATIONS
+
+        if name not in DEMONSTRATIONS:
+            raise InputError(f"demonstration {name!r}{did_you_mean(name, DEMONSTRATIONS)}: there is {', '.join(DEMONSTRATIONS)}")
+        if plan.gpus != self.ranks:
+            raise InputError(f"the plan takes {plan.gpus} ranks, this pool has {self.ranks}")
+        request = {"name": name, "plan": plan_fields(plan), "arguments": arguments}
+        return self._ask({"demonstrate": request}, DEMONSTRATION_TIMEOUT_S, f"did not end {name!r}")
+
     def links(self, sizes, budget_s):
         """[{"kind", "size_bytes", "seconds"}]: messages and collectives among this pool's processes, see `realrun.machine_links`."""
+        message = {"links": {"sizes": list(sizes), "budget_s": budget_s}}
+        return self._ask(message, LINKS_TIMEOUT_S, "did not end their messages and collectives")[0]
+
+    def _ask(self, message, timeout_s, late):
+        """[per rank] its result."""
         if not self._processes:
             raise RunError("this pool is closed: start a new one")
         try:
-            self._tell({"links": {"sizes": list(sizes), "budget_s": budget_s}})
-            return self._collect("done", watch=None, timeout_s=LINKS_TIMEOUT_S, late="did not end their messages and collectives")[0][
-                "result"
-            ]
+            self._tell(message)
+            answers = self._collect("done", watch=None, timeout_s=timeout_s, late=late)
+            return [answers[rank]["result"] for rank in range(self.ranks)]
         except BaseException:
             self.close(at_once=True)
             raise

@@ -51,6 +51,18 @@ class Rank:
         say("timing messages and collectives")
         return link_samples(self.rank, self.device, self.groups, sizes, budget_s)
 
+    def demonstrate(self, name, plan, arguments):
+        """What the function `name` of `realrun.demonstrations` answers on this rank."""
+        from realrun.demonstrations import DEMONSTRATIONS
+        from realrun.parallel.mesh import Layout, Mesh
+        from simlab.plan import Plan
+
+        mesh = Mesh(Layout(Plan(**plan)), self.rank)
+        try:
+            return DEMONSTRATIONS[name](mesh, **arguments)
+        finally:
+            mesh.close()
+
     def leave(self):
         import torch.distributed as dist
 
@@ -69,17 +81,12 @@ def serve(rank, world, port, device_kind, pipe):
     try:
         from torch.distributed import TCPStore
 
-        from realrun.job import Job
-        from realrun.plan_job import PlanJob
-
         store = TCPStore("127.0.0.1", port, world, is_master=False, timeout=timedelta(seconds=60), wait_for_workers=False)
         member = Rank(rank, world, rank, store, device_kind)
         _answer(pipe, ready=True)
         while (job := jobs.get()) is not None:
             say = (lambda text: _answer(pipe, say=text)) if rank == 0 else (lambda text: None)
-            kind = PlanJob if "plan" in job else Job
-            result = member.links(**job["links"], say=say) if "links" in job else member.run(kind(**job), say)
-            _answer(pipe, result=result, done=True)
+            _answer(pipe, result=_result(member, job, say), done=True)
         member.leave()
     except BaseException as error:  # whatever happens here must be told: nobody else sees it
         text = " ".join(str(error).split()) or type(error).__name__
@@ -88,6 +95,18 @@ def serve(rank, world, port, device_kind, pipe):
         except OSError:
             pass  # nobody is left to tell
         os._exit(1)
+
+
+def _result(member, job, say):
+    """Of one message that came in."""
+    from realrun.job import Job
+    from realrun.plan_job import PlanJob
+
+    if "links" in job:
+        return member.links(**job["links"], say=say)
+    if "demonstrate" in job:
+        return member.demonstrate(**job["demonstrate"])
+    return member.run((PlanJob if "plan" in job else Job)(**job), say)
 
 
 def _read(pipe, jobs):
