@@ -1,0 +1,40 @@
+"""Two hosts in network namespaces with a slow cable between them: a plan on both, and the step that the simulator foretold."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.two_hosts import MBIT, PLANS, WORST, compare, failures, why_not
+
+ROOT = Path(__file__).parents[2]
+LAUNCH = ROOT / "assets" / "launch"
+REASON = why_not()
+
+
+@pytest.mark.skipif(bool(REASON), reason=f"no two hosts here: {REASON}")
+def test_tensor_parallelism_across_the_slow_cable_is_slow_and_the_simulator_says_by_how_much(tmp_path):
+    inside, across = PLANS
+    results = compare(MBIT, tmp_path)
+    assert results["links"]["across"]["bytes_per_s"] == pytest.approx(MBIT * 1e6 / 8, rel=0.15)  # what is sent besides: headers
+    assert not list(failures(results, worst=2 * WORST)), results  # beside other work; the promise is `python -m tests.two_hosts`'s
+    for time in ("predicted_s", "measured_s"):
+        assert results["plans"][across][time] > 1.5 * results["plans"][inside][time]
+
+
+def test_readme_has_the_figures_that_were_measured_and_they_keep_the_promise():
+    results = json.loads((ROOT / "assets" / "measurements" / "two_hosts.json").read_text())
+    assert not list(failures(results)) and set(results["machine"]) == {"cores", "gpus", "torch", "date"}
+    inside, across = ([f"{results['plans'][name][time]:.2f} s" for time in ("predicted_s", "measured_s")] for name in PLANS)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"predicted {inside[0]}, measured {inside[1]} with tensor" in readme and f"{across[0]} and {across[1]} across" in readme
+
+
+@pytest.mark.parametrize("name", ["nodes.sh", "slurm.sbatch"])
+def test_launch_files_are_shell_and_say_what_they_need(name):
+    shell = "sh" if name.endswith(".sh") else "bash"
+    assert subprocess.run([shell, "-n", LAUNCH / name], capture_output=True).returncode == 0
+    run = subprocess.run([shell, LAUNCH / name], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"})
+    missing = "which of the nodes this is" if name == "nodes.sh" else "SLURM_NNODES"
+    assert run.returncode and missing in run.stderr
