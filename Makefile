@@ -40,9 +40,10 @@ notebooks: .venv/all ## execute the lessons in place: still pictures in, widget 
 	$(BIN)/jupyter nbconvert --to notebook --execute --inplace --ExecutePreprocessor.store_widget_state=False notebooks/*.ipynb
 	$(BIN)/python tests/clean_notebooks.py notebooks/*.ipynb
 
-record: .venv/real ## record anew the run that the README and the lessons show
+record: .venv/all ## record anew the runs that the README and the lessons show
 	$(BIN)/python -m realrun $(DEMO),interleaved-1f1b,zb-h1,zb-v --out out/record
 	$(BIN)/python assets/record.py out/record
+	$(BIN)/python assets/record_lessons.py notebooks/*.ipynb
 
 clean: ## remove everything that was made here, the environment too
 	rm -rf .venv out build *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -11,13 +11,14 @@ import simlab as sl
 from simlab import __main__ as commands
 
 HERE = Path(__file__).parent
+MADE = "calibration*.json", "*-predicted.json", "*-measured.json"  # the rest of the folder is recorded by others
 
 
 def main(folder):
     """Copy calibration and traces of `folder` to assets/recorded and draw the pictures."""
     kept = HERE / "recorded"
     kept.mkdir(exist_ok=True)
-    for old in kept.glob("*.json"):
+    for old in (old for made in MADE for old in kept.glob(made)):
         old.unlink()
     for calibration in folder.glob("calibration*.json"):
         shutil.copy(calibration, kept)

@@ -13,6 +13,7 @@ from math import ceil
 from pathlib import Path
 
 import clean_notebooks
+import numpy as np
 import pytest
 
 import simlab as sl
@@ -22,7 +23,8 @@ PATHS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LESSON = ROOT / "notebooks" / "01_pipeline_bubbles.ipynb"
 PICTURES = {
     "01_pipeline_bubbles.ipynb": 7, "02_schedule_zoo.ipynb": 7, "03_memory_and_zero.ipynb": 10, "04_collectives_and_dp.ipynb": 11,
-    "05_tensor_and_context.ipynb": 7, "06_3d_parallel.ipynb": 11,
+    "05_tensor_and_context.ipynb": 7, "06_3d_parallel.ipynb": 11, "07_data_parallel_for_real.ipynb": 7, "08_inside_a_layer.ipynb": 10,
+    "09_long_sequences.ipynb": 7,
 }  # fmt: skip
 HIDE_TORCH = """
 import sys
@@ -171,6 +173,33 @@ def test_exercise_of_lesson_5_takes_every_balanced_deal_and_says_what_is_wrong_w
     assert "best" in check(lambda rank, cp: (rank, rank + cp))
 
 
+LONG = ROOT / "notebooks" / "09_long_sequences.ipynb"
+
+
+def test_exercise_of_lesson_9_is_unsolved_as_committed_and_names_where_an_attempt_fails():
+    names = {"np": np}
+    exec(tagged(LONG, "exercise") + "\n" + tagged(LONG, "exercise-check"), names)
+    check = names["check_exercise"]
+    assert "usual scores: wrong. Hint" in check(names["my_join"])
+    text = "".join("".join(cell["source"]) for cell in read(LONG)["cells"] if cell["cell_type"] == "markdown")
+    exec(re.search(r"<summary>Solution · 答案</summary>\s*```python\n(.+?)```", text, re.DOTALL)[1], names)
+    assert check(names["my_join"]) == "Solved."
+
+    def naive(out, lse, block, block_lse):
+        weights = np.exp(lse), np.exp(block_lse)
+        both = weights[0] + weights[1]
+        return (out * weights[0][:, None] + block * weights[1][:, None]) / both[:, None], np.log(both)
+
+    assert "large scores: wrong" in check(naive)
+
+
+@pytest.mark.parametrize("identifier", ["b11", "b12", "b10", "d16", "d17"])
+def test_each_question_of_lesson_9_keeps_a_prediction_and_compares_it(identifier):
+    sources = ["".join(cell["source"]) for cell in code_cells(LONG)]
+    kept = next(at for at, source in enumerate(sources) if source.startswith(f"my_{identifier} = "))
+    assert any(f"my_{identifier}" in source and "You said" in source for source in sources[kept + 1 :])
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -250,5 +279,5 @@ def test_without_torch_the_lesson_runs_on_the_recorded_traces(path, tmp_path):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     text = Path(copy).read_text(encoding="utf-8")
-    assert ("torch is not installed here: these" in text) == ("find_spec" in text)  # where it executes something
+    assert ("torch is not installed here: these" in text) == ("find_spec" in text or "LessonPool" in text)  # where it executes
     assert len(pictures(Path(copy))) >= PICTURES[path.name] - 1  # all but the first lesson's run with a slow link

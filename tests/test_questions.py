@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
+OPTIONAL = {"executed"}
 KEYS = {"id", "source", "title_en", "title_zh", "notebook", "kind", "verdict", "status", "takeaway"}
 SOURCES = {
     "w": ("000_6622838ef4576f92.txt", 14, "{:02d}"),
@@ -25,14 +26,14 @@ READY = [question for question in QUESTIONS if question["status"] == "ready"]
 CELLS = {path.name: nbformat.read(path, as_version=4).cells for path in sorted(NOTEBOOKS.glob("*.ipynb"))}
 
 
-def tags():
-    """Counter of (notebook, id) over the cells' q: tags."""
+def tags(kind):
+    """Counter of (notebook, id) over the cells' tags of a kind: 'q:' answers the question, 'x:' executes what another lesson simulates."""
     return Counter(
-        (name, tag.removeprefix("q:"))
+        (name, tag.removeprefix(kind))
         for name, cells in CELLS.items()
         for cell in cells
         for tag in cell.metadata.get("tags", ())
-        if tag.startswith("q:")
+        if tag.startswith(kind)
     )
 
 
@@ -43,7 +44,7 @@ def test_all_57_questions_are_listed_once_in_order():
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=IDS)
 def test_entry_is_complete_and_takes_its_values_from_the_allowed_sets(question):
-    assert set(question) == KEYS
+    assert set(question) - OPTIONAL == KEYS
     assert all(isinstance(value, str) and value.strip() for value in question.values())
     file, _, _ = SOURCES[question["id"][0]]
     assert question["source"] == f"{file}, {int(question['id'][1:])}"
@@ -61,13 +62,24 @@ def test_titles_are_not_repeated():
 
 
 def test_ready_questions_have_exactly_one_tagged_cell_and_planned_ones_none():
-    assert tags() == Counter((question["notebook"], question["id"]) for question in READY)
+    assert tags("q:") == Counter((question["notebook"], question["id"]) for question in READY)
+
+
+def test_what_a_later_lesson_executes_has_exactly_one_tagged_cell_there_and_its_id_in_a_header_and_is_of_both_kinds():
+    executed = [question for question in READY if "executed" in question]
+    assert tags("x:") == Counter((question["executed"], question["id"]) for question in executed)
+    for question in executed:
+        assert question["kind"] == "both" and question["executed"] > question["notebook"]
+        sources = [cell.source for cell in CELLS[question["executed"]] if cell.cell_type == "markdown"]
+        assert any(re.match(rf"## Executed: [^·]*\b{question['id']}\b", source) for source in sources) or any(
+            re.search(rf"\b{question['id']}, executed", source) for source in sources
+        )
 
 
 def test_only_code_cells_carry_a_question():
     for cells in CELLS.values():
         for cell in cells:
-            if any(tag.startswith("q:") for tag in cell.metadata.get("tags", ())):
+            if any(tag.startswith(("q:", "x:")) for tag in cell.metadata.get("tags", ())):
                 assert cell.cell_type == "code"
 
 
