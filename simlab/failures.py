@@ -1,0 +1,127 @@
+"""What failures cost a long training: work lost since the last checkpoint, time to write checkpoints, time to start again.
+
+Failures come at random, `mtbf_s` apart on average (exponentially distributed: as likely in the next second whatever has passed). A job
+of N devices that fail independently has one Nth of a device's mean time between failures.
+
+Left out: failures that come in bursts, repair times that vary, slow checkpoint storage while others write, work lost in silence (wrong
+numbers without a failure), and a shortage of spare machines.
+"""
+
+import math
+import random
+from typing import NamedTuple
+
+import simpy
+
+from simlab.errors import InputError
+
+
+class Interrupted(NamedTuple):
+    """A training as it went: where its `wall_s` seconds were spent. They add up."""
+
+    work_s: float
+    """Training that counts."""
+    lost_s: float
+    """Training and writing that a failure undid: since the last complete checkpoint."""
+    checkpoint_s: float
+    """Writing checkpoints that were completed, while training stood still."""
+    restart_s: float
+    """Starting again, failures in the middle of it included."""
+    failures: int
+
+    @property
+    def wall_s(self):
+        """From the first second to the last."""
+        return self.work_s + self.lost_s + self.checkpoint_s + self.restart_s
+
+    @property
+    def goodput(self):
+        """The part of the time that counts."""
+        return self.work_s / self.wall_s
+
+
+def train_with_failures(work_s, *, interval_s, checkpoint_s, restart_s, mtbf_s, seed=0):
+    """`Interrupted`: a training that takes `work_s` without failures, simulated with them.
+
+    interval_s:   of training between two checkpoints. The last piece, after which nothing is written, may be shorter.
+    checkpoint_s: for which training stands still at each; of one written beside the training only what it takes to copy the state.
+    restart_s:    from a failure until training goes on: noticing, a spare machine, starting, loading.
+    mtbf_s:       mean time between failures of the whole job.
+    seed:         of the failures' times.
+    """
+    for name, value, least in (("work_s", work_s, 0), ("interval_s", interval_s, None), ("mtbf_s", mtbf_s, None),
+                               ("checkpoint_s", checkpoint_s, 0), ("restart_s", restart_s, 0)):  # fmt: skip
+        if not math.isfinite(value) or value < 0 or (least is None and value == 0):
+            raise InputError(f"{name} = {value!r}: give a finite time {'of at least' if least == 0 else 'above'} 0 s")
+    env = simpy.Environment()
+    job = _Job(env, work_s, interval_s, checkpoint_s, restart_s)
+    training = env.process(job.run())
+    env.process(_fail(env, training, random.Random(seed), mtbf_s))
+    env.run(until=training)
+    return Interrupted(work_s, job.lost_s, job.checkpoints_s, job.restarts_s, job.failures)
+
+
+class _Job:
+    def __init__(self, env, work_s, interval_s, checkpoint_s, restart_s):
+        self.env, self.work_s, self.interval_s, self.checkpoint_s, self.restart_s = env, work_s, interval_s, checkpoint_s, restart_s
+        self.lost_s = self.checkpoints_s = self.restarts_s = 0.0
+        self.failures = 0
+
+    def run(self):
+        done_s, broken = 0.0, False
+        while done_s < self.work_s:
+            since_s = self.env.now
+            try:
+                if broken:
+                    yield self.env.timeout(self.restart_s)
+                    self.restarts_s += self.env.now - since_s
+                    since_s, broken = self.env.now, False
+                piece_s = min(self.interval_s, self.work_s - done_s)
+                yield self.env.timeout(piece_s)
+                if done_s + piece_s < self.work_s:
+                    yield self.env.timeout(self.checkpoint_s)
+                    self.checkpoints_s += self.checkpoint_s
+                done_s += piece_s
+            except simpy.Interrupt:
+                self.failures += 1
+                if broken:
+                    self.restarts_s += self.env.now - since_s
+                else:
+                    self.lost_s += self.env.now - since_s
+                broken = True
+
+
+def _fail(env, training, luck, mtbf_s):
+    while True:
+        yield env.timeout(luck.expovariate(1 / mtbf_s))
+        if not training.is_alive:
+            return
+        training.interrupt()
+
+
+def expected_goodput(*, interval_s, checkpoint_s, restart_s, mtbf_s):
+    """The goodput of a long training, on average (Daly 2006, "A higher order estimate of the optimum checkpoint interval for restart
+    dumps", Future Generation Computer Systems 22(3): the cost function for exponentially distributed failures).
+
+    With t = interval_s + checkpoint_s and failures at the rate 1/M, a piece that must run t seconds without one takes
+    (M + R) (e^(t/M) - 1) on average if each failure is followed by R seconds that cannot fail, and M e^(R/M) (e^(t/M) - 1) if they can, as
+    here: a try fails with probability 1 - e^(-t/M), and what failed tries and restarts take adds up to that. Goodput is interval_s over it.
+    """
+    t, m = interval_s + checkpoint_s, mtbf_s
+    return interval_s / (m * math.exp(restart_s / m) * math.expm1(t / m))
+
+
+def young_interval_s(checkpoint_s, mtbf_s):
+    """The best seconds of training between checkpoints, to first order (Young 1974, Communications of the ACM 17(9)): sqrt(2 C M).
+
+    A checkpoint costs C each interval T, a failure each M costs T/2 on average: C/T + T/(2M) is least there. Good for C much below M.
+    """
+    return math.sqrt(2 * checkpoint_s * mtbf_s)
+
+
+def daly_interval_s(checkpoint_s, mtbf_s):
+    """The same to higher order (Daly 2006): sqrt(2CM) (1 + sqrt(C/2M)/3 + (C/2M)/9) - C; M from C = 2M on."""
+    if checkpoint_s >= 2 * mtbf_s:
+        return mtbf_s
+    half = checkpoint_s / (2 * mtbf_s)
+    return young_interval_s(checkpoint_s, mtbf_s) * (1 + math.sqrt(half) / 3 + half / 9) - checkpoint_s
