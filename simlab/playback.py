@@ -1,10 +1,12 @@
 """A step of all ranks, instruction by instruction: what each computes and waits for, on the streams compute, tp, cp, dp and pp."""
 
 from functools import cached_property
+from itertools import zip_longest
 
 from simlab.collectives import busbw_factor
 from simlab.cost.stage_times import StageCost
 from simlab.engine import run_tasks
+from simlab.errors import DeadlockError
 from simlab.instructions import BEGIN, COMPUTE, WAIT, rank_instructions
 from simlab.refinement import Task
 from simlab.trace import SEND, Span, Trace
@@ -75,6 +77,36 @@ def playback(model, plan, program, times):
         "exposed_s": made.exposed_s(instructions, ended),
     }  # fmt: skip
     return Trace(spans, [], metadata)
+
+
+def check_agreement(instructions, plan):
+    """`DeadlockError` unless the members of each group begin the same collectives, of the same size, in the same order.
+
+    instructions: [of each rank, in `Plan.ranks`' order, its list]. If they do not, the program hangs, or adds up what does not belong
+    together. Left out: messages between stages, which the program's own validation covers.
+    """
+    made = _Tasks(plan, plan.ranks(), None)
+    begun = {}  # {(members, dimension): {rank: [its communications]}}
+    for rank, its in enumerate(instructions):
+        for instruction in its:
+            if instruction.action == BEGIN and instruction.kind != "message":
+                group = made._ends(rank, instruction), instruction.dimension
+                begun.setdefault(group, {}).setdefault(rank, []).append(instruction)
+    for (ranks, dimension), lists in begun.items():
+        for number, row in enumerate(zip_longest(*(lists.get(rank, []) for rank in ranks)), start=1):
+            saying = {}  # {what: [ranks]}
+            for rank, instruction in zip(ranks, row):
+                saying.setdefault(_text(instruction), []).append(str(rank))
+            if len(saying) > 1:
+                what = "; ".join(f"rank {', '.join(its)}: {text}" for text, its in saying.items())
+                group = f"the {dimension} group of ranks {', '.join(map(str, ranks))}"
+                raise DeadlockError(f"{group} does not agree on its collective number {number}: {what}")
+
+
+def _text(instruction):
+    if instruction is None:
+        return "none is left"
+    return f"{instruction.kind} of {instruction.size_bytes:g} bytes, {f'{instruction.op} {instruction.name}'.strip()}"
 
 
 def whole_step_s(trace):

@@ -11,8 +11,9 @@ from plan_oracles import steps
 
 from simlab.cost.kernels import Communication, embedding_kernels, head_kernels, layer_kernels
 from simlab.cost.stage_times import Groups
+from simlab.errors import DeadlockError
 from simlab.instructions import BEGIN, COMPUTE, WAIT, rank_instructions
-from simlab.playback import ClusterTimes, playback, whole_step_s
+from simlab.playback import ClusterTimes, check_agreement, playback, whole_step_s
 from simlab.trace import SEND
 from simlab.training import predict, program_of
 
@@ -210,3 +211,30 @@ def test_gathering_ahead_is_never_slower(step, narrower):
     slow = replace(cluster, intra=replace(cluster.intra, bandwidth_bytes_per_s=cluster.intra.bandwidth_bytes_per_s / narrower))
     late, early = (whole_step_s(played(model, replace(plan, prefetch=prefetch), slow)) for prefetch in (0, 1))
     assert early <= late * (1 + 1e-9)
+
+
+# agreement --------------------------------------------------------------------------------------------------
+
+
+def of_all_ranks(model, plan):
+    """[list of each rank]"""
+    program = program_of(plan)
+    return [rank_instructions(model, plan, program, p, context_rank=c) for _, c, p, _ in plan.ranks()]
+
+
+@SOME
+@given(plans(), st.data())
+def test_groups_agree_until_one_rank_leaves_out_or_resizes_a_collective_which_is_named(case, data):
+    model, plan, _ = case
+    its = of_all_ranks(model, plan)
+    check_agreement(its, plan)
+    rank = data.draw(st.integers(0, plan.gpus - 1))
+    at = [n for n, i in enumerate(its[rank]) if i.action == BEGIN and i.kind != "message"]
+    assume(at)
+    number = data.draw(st.sampled_from(at))
+    broken = its[rank][number]
+    smaller = broken._replace(size_bytes=broken.size_bytes / 2)
+    for changed in ([*its[rank][:number], *its[rank][number + 1 :]], [*its[rank][:number], smaller, *its[rank][number + 1 :]]):
+        with pytest.raises(DeadlockError, match=rf"the {broken.dimension} group of ranks .*\b{rank}\b.* does not agree") as error:
+            check_agreement([*its[:rank], changed, *its[rank + 1 :]], plan)
+        assert f"{broken.op} {broken.name}".strip() in str(error.value)
