@@ -14,6 +14,13 @@ def under_torchrun():
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
+def world():
+    """How many ranks torchrun has started; `InputError` if it has not."""
+    if not under_torchrun():
+        raise InputError("--elastic without torchrun: the number of ranks is torchrun's to say; without it give --dp")
+    return _environment("WORLD_SIZE")
+
+
 def choose_device(asked, ranks, *, only_cpu=False):
     """'cuda' or 'cpu': CUDA where there is a device for every rank of this machine; `InputError` if asked for and not.
 
@@ -58,6 +65,8 @@ def _run_as_rank(job, device, say):
 
     try:
         store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=60)))
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # the agent's outlives a restart: addresses of dead ranks are in it
+            store = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
         member = Rank(rank, world, local_rank, store, device, message_timeout_s=job.timeout_s)
         result = member.run(job, say)
         member.leave()

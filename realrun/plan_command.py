@@ -19,7 +19,7 @@ SWITCHES = ("sequence_parallel", "dp_overlap")
 SIZES = ("layers", "hidden", "heads", "seq")
 BOX = {"cluster": str, "nodes": int, "model": str, "slow_down": float}
 RUN = {"steps": int, "warmup": int, "timeout": float, "out": str, "checkpoint_every": int, "checkpoints": str, "keep": int}
-ONLY_HERE = ("plan", "dp", "tp", "cp", "zero", "prefetch", "order", *CHOICES, *SWITCHES, *BOX)
+ONLY_HERE = ("plan", "dp", "tp", "cp", "zero", "prefetch", "order", "elastic", *CHOICES, *SWITCHES, *BOX)
 """Arguments that say that a whole plan is meant."""
 
 EPILOG = """what happens: loss and all gradients are held against the same model in one process (float64). Then the plan trains a byte-level
@@ -41,6 +41,8 @@ examples:
   python -m realrun --dp 4 --zero 3 --cluster dgx-a100 --model llama-2-7b
   python -m realrun --plan plan.yaml --steps 20
   torchrun --nproc-per-node 8 -m realrun --dp 2 --tp 4
+  torchrun --nnodes 1:2 --nproc-per-node 4 --max-restarts 3 --rdzv-backend c10d --rdzv-endpoint HOST:29400 \\
+    -m realrun --dp 8 --zero 1 --elastic --resume --checkpoint-every 10        # goes on when a node is lost, and when it is back
 
 exit status: 0 done, 1 the run or a check failed, 2 bad arguments"""
 
@@ -56,7 +58,10 @@ def run(arguments):
     from realrun import launch
     from realrun.plan_report import failures, summary, write_pictures
 
-    job = make_job(values(arguments), resume=arguments.resume, reference=arguments.reference, fault=arguments.inject)
+    given = values(arguments)
+    if arguments.elastic:
+        given |= stretched(given, launch.world())
+    job = make_job(given, resume=arguments.resume, reference=arguments.reference, fault=arguments.inject)
     if not launch.under_torchrun():
         launch.check_memory(job.ranks, 0)
     device = launch.choose_device(arguments.device, job.ranks, only_cpu=job.box is not None)
@@ -85,6 +90,18 @@ def values(arguments):
             value = getattr(arguments, name)
             given[name] = value == "yes" if name in SWITCHES else value
     return given
+
+
+def stretched(given, world):
+    """{"dp", "microbatches"} that let the plan of {name: value} `given` run on `world` ranks with the same sequences in a step: as many
+    replicas as there is room for, each with its share of the microbatches."""
+    plan = Plan(**{name: value for name, value in given.items() if name in {field.name for field in fields(Plan)}})
+    each, microbatches = plan.gpus // plan.dp, plan.dp * plan.microbatches
+    possible = [dp for dp in range(1, microbatches + 1) if microbatches % dp == 0]
+    if world % each or world // each not in possible:
+        fitting = ", ".join(str(each * dp) for dp in possible)
+        raise InputError(f"{world} ranks for a plan of tp x pp x cp = {each} with {microbatches} microbatches in all: give {fitting}")
+    return {"dp": world // each, "microbatches": microbatches // (world // each)}
 
 
 def plan_file(path):
@@ -159,6 +176,7 @@ def parser():
     rest.add_argument("--checkpoints", metavar="DIR", help="their folder (default DIR/checkpoints, DIR being --out)")
     rest.add_argument("--keep", type=int, metavar="N", help="how many are kept (default 2)")
     rest.add_argument("--resume", action="store_true", help="go on from the newest complete checkpoint, whatever plan wrote it")
+    rest.add_argument("--elastic", action="store_true", help="under torchrun: as many replicas as it starts ranks, the same batch")
     rest.add_argument("--reference", action="store_true", help="train the same in one process, too, and compare the losses")
     rest.add_argument("--inject", metavar="FAULT", help=f"{' | '.join(KINDS)}, as in hang@3:2: on rank 3 at step 2, to see it found")
     rest.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="cuda needs one GPU per rank (default auto)")

@@ -4,9 +4,12 @@ import os
 import signal
 import socket
 import sys
+import time
 
 import pytest
 from realrun_processes import one_object
+
+from realrun import checkpoint
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 SMALL = ("--schedule", "1f1b", "--pp", 2, "--microbatches", 4, "--forward-ms", 3)
@@ -105,3 +108,39 @@ def test_a_rendezvous_port_in_use_costs_one_line_and_status_2(command):
         port = taken.getsockname()[1]
         status, out, err = command(*SMALL, environment=environment(0, 2, port)).end(60)
     assert (status, out, err) == (2, "", f"error: rendezvous on 127.0.0.1:{port}: the port is in use; give another MASTER_PORT\n")
+
+
+SOON = "last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=3"  # how long torchrun waits for a node that may come or be gone
+
+
+def test_training_goes_on_with_half_the_ranks_when_a_node_is_lost(command, port, tmp_path):
+    """Two of torchrun's agents stand for two nodes. One is killed with its ranks; the other starts again with what is left."""
+    folder = tmp_path / "out" / "checkpoints"
+    plan = ("--dp", 4, "--zero", 1, "--elastic", "--resume", "--checkpoint-every", 1, "--warmup", 0, "--timeout", 20)
+    agents = [
+        command(
+            "--nnodes", "1:2", "--nproc-per-node", 2, "--max-restarts", 3, "--monitor-interval", 0.2, "--rdzv-backend", "c10d",
+            "--rdzv-id", "lost", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-conf", f"{SOON},is_host={host}",
+            "-m", "realrun", *plan, "--steps", 40, "--json", "--out", tmp_path / "out", command=TORCHRUN,
+        ) for host in (1, 0)
+    ]  # fmt: skip
+    deadline_s = time.monotonic() + 120
+    while not (done := checkpoint.complete(folder)) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    agents[1].kill()
+    status, out, err = agents[0].end(240)
+    answer = one_object(out.splitlines(keepends=True)[-1])  # before it, what the ranks said that lost the others
+    assert status == 0 and answer["ok"], err
+    assert answer["ranks"] == 2 and answer["plan"] == "dp2-zero1" and done[-1] <= answer["first_step"] < 40, err
+    whole = command("--dp", 2, "--zero", 1, "--microbatches", 2, "--warmup", 0, "--steps", 40, "--json", "--out", tmp_path / "whole")
+    losses = one_object(whole.end(90)[1])["losses"]
+    assert answer["losses"] == pytest.approx(losses[answer["first_step"] :], rel=1e-6)
+
+
+def test_ranks_that_the_plan_cannot_be_stretched_to_are_told_what_would_fit(command, port):
+    arguments = ("--dp", 2, "--tp", 2, "--microbatches", 2, "--elastic")
+    status, out, err = command(*arguments, environment=environment(0, 6, port)).end(60)
+    assert status == 2 and out == ""
+    assert ours(err) == ["error: 6 ranks for a plan of tp x pp x cp = 2 with 4 microbatches in all: give 2, 4, 8"]
+    status, _, err = command(*arguments).end(60)
+    assert status == 2 and "--elastic without torchrun" in err
