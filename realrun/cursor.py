@@ -28,11 +28,12 @@ class Cursor(Observer):
     def __init__(self, rank, instructions, recorder=None, *, seconds=None, check_bytes=True, activations=None):
         self.rank, self.instructions, self.recorder = rank, instructions, recorder
         self.durations, self.check_bytes, self.activations = seconds, check_bytes, activations
-        self.number, self.position, self._since_s = 0, 0, now()
+        self.begin_step(0)
 
     def begin_step(self, number):
         """From the top."""
         self.number, self.position, self._since_s = number, 0, now()
+        self.computed_s = self.waited_s = 0.0  # so far in this step
 
     def end_step(self):
         """All of the list must have been done."""
@@ -73,6 +74,7 @@ class Cursor(Observer):
     def ended(self, begun, done_s=None):
         """See `Observer`."""
         start_s, self._since_s = self._since_s, now()
+        self.waited_s += self._since_s - start_s
         self._note(DONE, start_s, self._since_s, done_s or self._since_s)
         self.position += 1
 
@@ -92,6 +94,7 @@ class Cursor(Observer):
             if self.durations:
                 time.sleep(max(0.0, start_s + self.durations[at] - now()))
             self._since_s = now()
+            self.computed_s += self._since_s - start_s
             self._note(DONE, start_s, self._since_s)
             self.position += 1
         else:

@@ -6,14 +6,17 @@ resize     the rank sends half of what the others expect: another one
 nan        the rank's activations become NaN
 leak       the rank keeps a graph that should have gone with its backward
 slow       the rank computes each op for longer
+kill       the rank is killed, as the system kills when memory is out (kill -9)
 """
 
+import os
+import signal
 import time
 from dataclasses import dataclass
 
 from simlab.errors import InputError, SimlabError, did_you_mean
 
-KINDS = ("hang", "skip", "resize", "nan", "leak", "slow")
+KINDS = ("hang", "skip", "resize", "nan", "leak", "slow", "kill")
 FOREVER_S = 3600.0
 SLOWER_S = 0.03
 
@@ -76,6 +79,8 @@ class Injector:
             time.sleep(FOREVER_S)
         if self.here("slow", step, op_number):
             time.sleep(SLOWER_S)
+        if self.here("kill", step, op_number):
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def made(self, step, op_number, key, y):
         """What a forward of `key` = (stage, microbatch) made: `y`, or something worse."""
@@ -127,18 +132,16 @@ def check_released(activations, rank, step):
         )
 
 
-def stragglers(trace, plan, slower=1.25):
-    """[(rank, its compute seconds over the median of the ranks that compute the same)] of those that take `slower` times as long."""
-    busy = {}
-    for span in trace.spans:
-        if span.stream == "compute":
-            busy[span.rank] = busy.get(span.rank, 0.0) + span.end_s - span.start_s
+def stragglers(busy_s, plan, slower=1.25):
+    """[(rank, its compute seconds over the median of the ranks that compute the same)] of those that take `slower` times as long.
+
+    busy_s: [of each rank, seconds of computing in a step]. Step times do not tell: in synchronous training all wait for the slowest.
+    """
     places = {}
     for rank, (_, _, p, _) in enumerate(plan.ranks()):
         places.setdefault(p, []).append(rank)
     found = []
     for ranks in places.values():
-        others = sorted(busy.get(rank, 0.0) for rank in ranks)
-        middle_s = others[(len(others) - 1) // 2]
-        found += [(rank, busy[rank] / middle_s) for rank in ranks if len(ranks) > 1 and busy.get(rank, 0.0) > slower * middle_s > 0]
+        middle_s = sorted(busy_s[rank] for rank in ranks)[(len(ranks) - 1) // 2]
+        found += [(rank, busy_s[rank] / middle_s) for rank in ranks if busy_s[rank] > slower * middle_s > 0]
     return sorted(found, key=lambda pair: -pair[1])

@@ -1,8 +1,12 @@
 """What people get to see of a plan's run: recordings → traces; step time, bytes, waits, memory, predicted and measured."""
 
+from itertools import accumulate
 from statistics import median
 
 from realrun.faults import stragglers
+from simlab.analysis import busy_s
+from simlab.cost import OpMemory
+from simlab.cost.memory import stage_memory
 from simlab.instructions import BEGIN, COMPUTE, WAIT
 from simlab.playback import sent_bytes, stream_of, whole_step_s
 from simlab.trace import ACTIVATIONS, LIVE, SEND, MemoryPoint, Span, Trace
@@ -104,8 +108,10 @@ def result(job, parts, traces):
         "predicted_step_s": predicted_s, "error": predicted_s / median(steps_s) - 1 if predicted_s else None,
         "first_step": parts[0]["first_step"],
         "losses": parts[0]["losses"], "norms": parts[0]["norms"], "reference_losses": parts[0]["reference_losses"],
-        "stragglers": stragglers(middle, job.executed),
+        "vitals": parts[0]["vitals"],
+        "stragglers": stragglers(busy_s(middle), job.executed),
         "sent_bytes_predicted": predicted, "sent_bytes_measured": [part["sent_bytes"] for part in parts],
+        "memory_bytes_predicted": [predicted_memory(job, rank) for rank in range(job.ranks)],
         "memory_bytes": [part["memory_bytes"] for part in parts], "exposed_s_measured": middle.metadata["exposed_s"],
         "exposed_s_predicted": predicted_trace.metadata["exposed_s"] if predicted_trace else None,
     }  # fmt: skip
@@ -113,6 +119,25 @@ def result(job, parts, traces):
         facts["gradient_error"] = max(part["gradient_error"] for part in parts)
         facts["loss_error"] = abs(parts[0]["loss"] / parts[0]["expected_loss"] - 1)
     return facts
+
+
+def predicted_memory(job, rank):
+    """{"parameters", "gradients", "optimizer", "activations": bytes of global rank `rank`} by `simlab.cost.memory`, as they are measured:
+    gradients when a step ends (ZeRO-1's are scattered by then), and among the activations, which follow the program's ops, the fp32
+    softmax of the logits, which simlab has among its buffers, one microbatch's."""
+    model, plan, program = job.model, job.executed, job.program
+    layers = plan.layers_of_stages(model.layers, program.stages)
+    place = plan.ranks()[rank][2]
+    held, states = [0.0] * program.stages, dict.fromkeys(("parameters", "gradients", "optimizer"), 0.0)
+    for stage in program.stages_of(place):
+        memory = stage_memory(model, plan, layers[stage], first=stage == 0, last=stage == program.stages - 1)
+        logits = 4 * plan.microbatch_size * plan.seq // plan.cp * model.vocab / plan.tp
+        held[stage] = memory.activations + (logits if stage == program.stages - 1 else 0.0)
+        states = {name: size + getattr(memory, name) for name, size in states.items()}
+    if plan.zero == 1:
+        states["gradients"] /= plan.shards
+    changes = OpMemory(activations=held)
+    return states | {"activations": max(accumulate(changes.change(op.stage, op.kind) for op in program.ranks[place]))}
 
 
 def totals(of_ranks):
@@ -157,6 +182,10 @@ def summary(job, facts):
             for which in ("predicted", "measured") if facts[f"exposed_s_{which}"]
         ]  # fmt: skip
         lines.append(f"  {dimension:<9}  {bytes_text(sent[dimension])} sent by all ranks, {same}; longest wait {', '.join(waits)}")
+    fullest = max(range(facts["ranks"]), key=lambda rank: sum(facts["memory_bytes"][rank].values()))
+    held, asked = facts["memory_bytes"][fullest], facts["memory_bytes_predicted"][fullest]
+    parts = [f"{name} {bytes_text(size)} ({percent_text(asked[name] / size - 1) if size else 'none'})" for name, size in held.items()]
+    lines.append(f"  memory     rank {fullest}, and how far simlab's bytes are from it: {', '.join(parts)}")
     if "gradient_error" in facts:
         lines.append(f"  gradients  differ from one process by {facts['gradient_error']:.1e} (float64); loss by {facts['loss_error']:.1e}")
     lines.append(f"  loss       {facts['losses'][0]:.4f} → {facts['losses'][-1]:.4f} nats per byte in {len(facts['losses'])} steps")

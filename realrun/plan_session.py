@@ -166,16 +166,17 @@ class PlanSession:
         fault = Fault.of(self.job.fault, self.job.ranks) if self.job.fault else None
         executor = self._executor(recorder, torch.float32, padded=self.box is not None, fault=fault)
         checkpoints = Checkpoints(self.job, executor, self.rank, self.say)
-        first, progress = checkpoints.resume(), Progress(self.job, self.say)
-        losses, norms = [], []
+        first, progress = checkpoints.resume(), Progress(self.job, self.say, self.box.slow_down if self.box else None)
+        losses, norms, vitals = [], [], []
         for number in range(first, self.job.warmup + self.job.steps):
             tokens, targets = self._batch(number)
             dist.barrier()
             start_s = now()
             loss, norm = executor.step(number - self.job.warmup, tokens, targets)
-            losses.append(self._whole(loss))
             norms.append(norm)
-            progress.step(number, losses[-1], now() - start_s)
+            vitals.append(self._vitals(loss, executor))
+            losses.append(sum(rank["loss"] for rank in vitals[-1]))
+            progress.step(number, losses[-1], now() - start_s, vitals[-1])
             checkpoints.after(number + 1)
         checkpoints.finish()
         sent = {}
@@ -191,6 +192,7 @@ class PlanSession:
             "first_step": first,
             "losses": losses,
             "norms": norms,
+            "vitals": vitals if self.rank == 0 else None,
             "sent_bytes": sent,
             "memory_bytes": memory_bytes,
         }
@@ -211,6 +213,14 @@ class PlanSession:
         total = torch.tensor([part if self.mesh["tp"].place == 0 else 0.0], dtype=torch.float64)
         dist.all_reduce(total)
         return total.item()
+
+    def _vitals(self, loss, executor):
+        """[of each rank: {"loss": its part, "computed_s", "waited_s": of its step, "activations": peak bytes}]"""
+        part = loss if self.mesh["tp"].place == 0 else 0.0
+        own = [part, executor.cursor.computed_s, executor.cursor.waited_s, executor.activations.peak_bytes]
+        every = [torch.zeros(len(own), dtype=torch.float64) for _ in range(self.job.ranks)]
+        dist.all_gather(every, torch.tensor(own, dtype=torch.float64))
+        return [dict(zip(("loss", "computed_s", "waited_s", "activations"), row.tolist())) for row in every]
 
     def _batch(self, step):
         plan = self.plan

@@ -15,6 +15,7 @@ from realrun.parallel.mesh import Layout
 from realrun.plan_job import PlanJob
 from realrun.plan_report import failures
 from realrun.pool import Pool, RunError
+from realrun.progress import Progress
 from simlab import Plan, Trace
 from simlab.errors import InputError
 from simlab.playback import whole_step_s
@@ -49,6 +50,15 @@ def test_a_box_keeps_the_clusters_proportions_and_says_what_was_sent_and_waited_
     assert whole_step_s(predicted) == facts["predicted_step_s"]
     assert facts["measured_step_s"] > 0.98 * facts["predicted_step_s"]  # padded: never faster than it shall be, but for rounding of clocks
     assert sum(facts["exposed_s_predicted"][0].values()) < facts["predicted_step_s"]
+
+
+@pytest.mark.parametrize("plan", [{"tp": 2}, {"dp": 2, "zero": 1}, {"dp": 2, "zero": 3}, {"pp": 2, "microbatches": 4}], ids=str)
+def test_the_report_holds_memory_against_simlabs(pair, tmp_path, plan):
+    facts = pair.run(job_in(tmp_path, plan, steps=1))
+    for measured, predicted in zip(facts["memory_bytes"], facts["memory_bytes_predicted"]):
+        for name in ("parameters", "gradients", "optimizer"):
+            assert measured[name] == pytest.approx(predicted[name], rel=1e-9)
+        assert measured["activations"] == pytest.approx(predicted["activations"], rel=0.02)
 
 
 def test_the_reference_trains_to_the_same_losses(pair, tmp_path):
@@ -103,6 +113,7 @@ NAMED = {
     "resize@0:1": r"rank 0 begins tp all_reduce of 1024 bytes, but next is begin 0B0 head head grad",
     "nan@1:1": r"rank 1: 0F0 made numbers that are not finite",
     "leak@0:1": r"rank 0: a memory leak: after step 1, \d+ bytes are still held",
+    "kill@1:1": r"rank 1 \(process \d+\) was killed by signal 9 .* while running 0B0 head in step 1; the others were ended",
 }
 
 
@@ -117,7 +128,28 @@ def test_a_fault_is_named_with_rank_and_op(tmp_path, fault):
 
 
 def test_a_straggler_is_named(pair, tmp_path):
-    assert [rank for rank, _ in pair.run(job_in(tmp_path, {"tp": 2}, fault="slow@1:0"))["stragglers"]] == [1]
+    facts = pair.run(job_in(tmp_path, {"tp": 2}, fault="slow@1:0"))
+    assert [rank for rank, _ in facts["stragglers"]] == [1]
+    step = facts["vitals"][-1]
+    assert step[1]["computed_s"] > 1.25 * step[0]["computed_s"] and step[1]["waited_s"] < step[0]["waited_s"]
+    assert sum(rank["loss"] for rank in step) == pytest.approx(facts["losses"][-1])
+
+
+def test_the_line_while_it_trains_says_speed_waiting_memory_and_who_is_slow(tmp_path):
+    said = []
+    box = {"cluster": "dgx-h100", "model": "llama-2-7b", "slow_down": 4}
+    job = PlanJob(plan={"dp": 4}, sizes={"layers": 2}, box=box, steps=2, warmup=0, out=str(tmp_path))
+    progress = Progress(job, said.append, slow_down=4)
+    vitals = [{"loss": 0.5, "computed_s": 0.2, "waited_s": 0.2, "activations": 2**20} for rank in range(3)]
+    vitals.append({"loss": 0.5, "computed_s": 0.3, "waited_s": 0.1, "activations": 2**19})
+    progress.step(0, 2.0, 0.4, vitals)  # a second has not passed: nothing is said
+    progress.step(1, 2.0, 0.4, vitals)
+    (line,) = said
+    mfu = 3 * (2 * sum(job.box_model.layer_flops().values()) + job.box_model.head_flops) * 4 * 4096 / 0.1 / (4 * 989.4e12)
+    assert line == (
+        f"[####################] step 2 of 2: loss 2.0000, 400.0 ms, 320 tokens/s, MFU {mfu:.1%}, 44% waiting, 1.0 MiB of activations, "
+        "rank 3 computes 1.50 times as long as its peers"
+    )
 
 
 # the command ----------------------------------------------------------------------------------------------
