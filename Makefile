@@ -4,7 +4,7 @@ BIN := .venv/bin
 LOCKED := PIP_CONSTRAINT=requirements.lock $(BIN)/python -m pip install --quiet --disable-pip-version-check
 DEMO := --pp 4 --microbatches 8 --forward-ms 20 --schedule gpipe,1f1b
 
-.PHONY: help demo test grid lab bench bench-box check browser notebooks record clean
+.PHONY: help demo test grid lab bench bench-box bench-faults check browser notebooks record clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -23,6 +23,9 @@ grid: .venv/all ## every combination of parallelism, ZeRO and schedule on up to 
 
 bench-box: .venv/real ## fifteen plans in a box: predicted step times against measured; on a quiet machine, five minutes
 	$(BIN)/python -m tests.bench_box
+
+bench-faults: .venv/real ## twenty kills, each fault ten times: what is named, and where training goes on; ten minutes
+	$(BIN)/python -m tests.bench_faults
 
 check: .venv/all ## lint and the fast tests (simlab and the lessons' map; no processes, no browser)
 	$(BIN)/ruff check .
