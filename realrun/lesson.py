@@ -2,6 +2,7 @@
 
 import ast
 import json
+import time
 from dataclasses import fields
 from hashlib import sha256
 from importlib.util import find_spec
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from realrun.execute import PlanRun, execute_plan
 from realrun.plan_job import plan_fields
-from realrun.pool import Pool
+from realrun.pool import Pool, RunError
 from simlab.errors import InputError
 from simlab.trace import Trace
 
@@ -19,13 +20,14 @@ class LessonPool:
 
     recorded: the folder of the recordings, a file for each thing that is asked.
     record:   whether to write them anew; see assets/record_lessons.py.
+    say:      called with one line of progress at a time.
 
     Without torch, only what was recorded can be asked: `InputError` for anything else.
     """
 
-    def __init__(self, ranks, recorded, *, record=False):
+    def __init__(self, ranks, recorded, *, record=False, say=lambda text: None):
         self.recorded, self.record = Path(recorded), record
-        self.pool = Pool(ranks) if find_spec("torch") else None
+        self.pool = Pool(ranks, say=say) if find_spec("torch") else None
         if self.pool:
             import torch
 
@@ -40,6 +42,22 @@ class LessonPool:
         kept = self._kept("plan", asked, lambda: _written(execute_plan(self.pool, plan, **given)))
         predicted, measured = (None if kept[name] is None else Trace.from_json(kept[name]) for name in ("predicted", "measured"))
         return PlanRun(predicted, measured, kept["facts"])
+
+    def broken(self, plan, **given):
+        """{"said": what ends `execute_plan`'s run, in a line, or None, "after_s": its seconds}. New processes take the places of those that
+        were ended with it."""
+        return self._kept("broken", {"plan": _unlike_default(plan)} | given, lambda: self._broken(plan, given))
+
+    def _broken(self, plan, given):
+        started_s, said = time.monotonic(), None
+        try:
+            execute_plan(self.pool, plan, **given)
+        except RunError as error:
+            said = str(error)
+        after_s = time.monotonic() - started_s
+        if said:
+            self.pool = Pool(self.pool.ranks, say=self.pool.say)
+        return {"said": said, "after_s": after_s}
 
     def demonstrate(self, name, plan, **arguments):
         """See `Pool.demonstrate`."""

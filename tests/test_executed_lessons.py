@@ -1,4 +1,4 @@
-"""Lessons 7 and 8: predictions kept, exercises checked."""
+"""Lessons that execute: predictions kept, exercises checked."""
 
 import io
 import json
@@ -13,6 +13,7 @@ import simlab as sl
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
 SEVEN = json.loads((NOTEBOOKS / "07_data_parallel_for_real.ipynb").read_text(encoding="utf-8"))["cells"]
 EIGHT = json.loads((NOTEBOOKS / "08_inside_a_layer.ipynb").read_text(encoding="utf-8"))["cells"]
+TEN = json.loads((NOTEBOOKS / "10_when_it_breaks.ipynb").read_text(encoding="utf-8"))["cells"]
 
 
 def sources(cells, kind="code"):
@@ -82,3 +83,17 @@ def test_exercise_of_lesson_8():
     assert "hint 1" in verdict_on(EIGHT, tagged(EIGHT, "exercise"), groups=groups)
     assert verdict_on(EIGHT, solution(EIGHT), groups=groups) == "Solved."
     assert "hint 3" in verdict_on(EIGHT, solution(EIGHT).replace("(tp * dp, pp)", "(tp, pp)"), groups=groups)
+
+
+# lesson 10 ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["w14", "b14", "d14", "d09_steps", "d09"])
+def test_lesson_10_keeps_predictions_and_compares_them(name):
+    assert keeps_and_compares(TEN, name)
+
+
+def test_exercise_of_lesson_10():
+    assert "hint 1" in verdict_on(TEN, tagged(TEN, "exercise"))
+    assert verdict_on(TEN, solution(TEN)) == "Solved."
+    assert "hint 2" in verdict_on(TEN, solution(TEN).replace("1.25", "2.0"))
