@@ -18,14 +18,15 @@ def main(paths):
     """Execute each notebook of `paths` that asks for it, recording; what was recorded before is replaced when all of it has run."""
     for path in paths:
         notebook = nbformat.read(path, as_version=4)
-        cells = [cell for cell in notebook.cells if ASKS in cell.source]
-        if not cells:
+        if not any(ASKS in cell.source for cell in notebook.cells):
             continue
         lesson = f"lesson-{int(path.name[:2])}"
         with tempfile.TemporaryDirectory() as temporary:
-            for cell in cells:
+            for cell in notebook.cells:
                 cell.source = cell.source.replace(ASKS, RECORDS).replace(f"../assets/recorded/{lesson}", temporary)
             NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(path.parent)}}).execute()
+            if not any(Path(temporary).iterdir()):
+                raise SystemExit(f"{path} recorded nothing: does it give ../assets/recorded/{lesson} to its LessonPool?")
             kept = Path(__file__).parent / "recorded" / lesson
             shutil.rmtree(kept, ignore_errors=True)
             shutil.copytree(temporary, kept)

@@ -4,7 +4,6 @@ from itertools import accumulate
 from statistics import median
 
 from realrun.faults import stragglers
-from simlab.analysis import busy_s
 from simlab.cost import OpMemory
 from simlab.cost.memory import stage_memory
 from simlab.instructions import BEGIN, COMPUTE, WAIT
@@ -103,13 +102,15 @@ def result(job, parts, traces):
     steps_s = [whole_step_s(trace) for trace in traces]
     predicted = [sent_bytes(job.instructions(rank), job.executed) for rank in range(job.ranks)]
     middle = sorted(traces, key=whole_step_s)[len(traces) // 2]
+    vitals = parts[0]["vitals"]
+    computed_s = [sum(step[rank]["computed_s"] for step in vitals[-job.steps :]) for rank in range(job.ranks)]
     facts = {
         "plan": job.name, "folder": str(job.folder), "ranks": job.ranks, "measured_step_s": median(steps_s), "steps_s": steps_s,
         "predicted_step_s": predicted_s, "error": predicted_s / median(steps_s) - 1 if predicted_s else None,
         "first_step": parts[0]["first_step"],
         "losses": parts[0]["losses"], "norms": parts[0]["norms"], "reference_losses": parts[0]["reference_losses"],
-        "vitals": parts[0]["vitals"],
-        "stragglers": stragglers(busy_s(middle), job.executed),
+        "vitals": vitals,
+        "stragglers": stragglers(computed_s, job.executed),
         "sent_bytes_predicted": predicted, "sent_bytes_measured": [part["sent_bytes"] for part in parts],
         "memory_bytes_predicted": [predicted_memory(job, rank) for rank in range(job.ranks)],
         "memory_bytes": [part["memory_bytes"] for part in parts], "exposed_s_measured": middle.metadata["exposed_s"],
