@@ -17,7 +17,7 @@ def under_torchrun():
 def world():
     """How many ranks torchrun has started; `InputError` if it has not."""
     if not under_torchrun():
-        raise InputError("--elastic without torchrun: the number of ranks is torchrun's to say; without it give --dp")
+        raise InputError("--elastic without torchrun, which says how many ranks there are: start with torchrun, or leave --elastic out")
     return _environment("WORLD_SIZE")
 
 

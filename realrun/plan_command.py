@@ -178,7 +178,9 @@ def parser():
     rest.add_argument("--resume", action="store_true", help="go on from the newest complete checkpoint, whatever plan wrote it")
     rest.add_argument("--elastic", action="store_true", help="under torchrun: as many replicas as it starts ranks, the same batch")
     rest.add_argument("--reference", action="store_true", help="train the same in one process, too, and compare the losses")
-    rest.add_argument("--inject", metavar="FAULT", help=f"{' | '.join(KINDS)}, as in hang@3:2: on rank 3 at step 2, to see it found")
+    rest.add_argument(
+        "--inject", metavar="FAULT", help=f"{' | '.join(KINDS)}, as in hang@3:2: on rank 3 at measured step 2, the third, to see it found"
+    )
     rest.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="cuda needs one GPU per rank (default auto)")
     rest.add_argument("--out", metavar="DIR", help="where everything is written (default out)")
     rest.add_argument("--max-error", type=float, metavar="PERCENT", help="fail if the predicted step is further off than this")

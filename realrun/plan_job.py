@@ -78,8 +78,8 @@ class PlanJob:
             raise InputError(f"{self.sizes['layers']} layers on {self.given.stages} stages: give a multiple of {self.given.stages}")
         if self.executed.sequence_parallel and self.sizes["seq"] % (self.given.tp * self.given.cp):
             raise InputError(f"seq = {self.sizes['seq']} is not cut evenly over tp x cp = {self.given.tp * self.given.cp} ranks")
-        if self.fault is not None:
-            Fault.of(self.fault, self.ranks)
+        if self.fault is not None and Fault.of(self.fault, self.ranks).step >= self.steps:
+            raise InputError(f"fault {self.fault!r}: there are measured steps 0 to {self.steps - 1}")
         if self.box is not None:
             self.box_cluster, self.box_model  # noqa: B018  what they are not given well is said here
 

@@ -3,7 +3,8 @@
 Failures come at random, `mtbf_s` apart on average (exponentially distributed: as likely in the next second whatever has passed). A job
 of N devices that fail independently has one Nth of a device's mean time between failures.
 
-Left out: failures that come in bursts, repair times that vary, slow checkpoint storage while others write, work lost in silence (wrong
+Left out: what a checkpoint that is written in the background takes to be complete (a failure meanwhile costs one interval more), failures
+that come in bursts, repair times that vary, slow checkpoint storage while others write, work lost in silence (wrong
 numbers without a failure), and a shortage of spare machines.
 """
 
@@ -14,6 +15,8 @@ from typing import NamedTuple
 import simpy
 
 from simlab.errors import InputError
+
+MOST_EVENTS = 1e6
 
 
 class Interrupted(NamedTuple):
@@ -49,10 +52,15 @@ def train_with_failures(work_s, *, interval_s, checkpoint_s, restart_s, mtbf_s, 
     mtbf_s:       mean time between failures of the whole job.
     seed:         of the failures' times.
     """
-    for name, value, least in (("work_s", work_s, 0), ("interval_s", interval_s, None), ("mtbf_s", mtbf_s, None),
-                               ("checkpoint_s", checkpoint_s, 0), ("restart_s", restart_s, 0)):  # fmt: skip
-        if not math.isfinite(value) or value < 0 or (least is None and value == 0):
-            raise InputError(f"{name} = {value!r}: give a finite time {'of at least' if least == 0 else 'above'} 0 s")
+    costs = {"interval_s": interval_s, "checkpoint_s": checkpoint_s, "restart_s": restart_s, "mtbf_s": mtbf_s}
+    _check(work_s=work_s, **costs)
+    goodput = expected_goodput(**costs | {"interval_s": min(interval_s, work_s)})
+    events = work_s / interval_s + (work_s / goodput / mtbf_s if goodput else math.inf)
+    if events > MOST_EVENTS:
+        raise InputError(
+            f"about {events:.1g} checkpoints and failures, more than {MOST_EVENTS:g}: give a work_s below {work_s:g}, or interval_s, "
+            f"checkpoint_s and restart_s that mtbf_s = {mtbf_s:g} leaves room for"
+        )
     env = simpy.Environment()
     job = _Job(env, work_s, interval_s, checkpoint_s, restart_s)
     training = env.process(job.run())
@@ -107,8 +115,12 @@ def expected_goodput(*, interval_s, checkpoint_s, restart_s, mtbf_s):
     (M + R) (e^(t/M) - 1) on average if each failure is followed by R seconds that cannot fail, and M e^(R/M) (e^(t/M) - 1) if they can, as
     here: a try fails with probability 1 - e^(-t/M), and what failed tries and restarts take adds up to that. Goodput is interval_s over it.
     """
+    _check(interval_s=interval_s, checkpoint_s=checkpoint_s, restart_s=restart_s, mtbf_s=mtbf_s)
     t, m = interval_s + checkpoint_s, mtbf_s
-    return interval_s / (m * math.exp(restart_s / m) * math.expm1(t / m))
+    try:
+        return interval_s / (m * math.exp(restart_s / m) * math.expm1(t / m))
+    except OverflowError:  # hardly a piece ever ends
+        return 0.0
 
 
 def young_interval_s(checkpoint_s, mtbf_s):
@@ -116,12 +128,23 @@ def young_interval_s(checkpoint_s, mtbf_s):
 
     A checkpoint costs C each interval T, a failure each M costs T/2 on average: C/T + T/(2M) is least there. Good for C much below M.
     """
+    _check(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s)
     return math.sqrt(2 * checkpoint_s * mtbf_s)
 
 
 def daly_interval_s(checkpoint_s, mtbf_s):
     """The same to higher order (Daly 2006): sqrt(2CM) (1 + sqrt(C/2M)/3 + (C/2M)/9) - C; M from C = 2M on."""
+    _check(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s)
     if checkpoint_s >= 2 * mtbf_s:
         return mtbf_s
     half = checkpoint_s / (2 * mtbf_s)
     return young_interval_s(checkpoint_s, mtbf_s) * (1 + math.sqrt(half) / 3 + half / 9) - checkpoint_s
+
+
+def _check(**times):
+    """`InputError` for a time that cannot be: checkpoints and restarts may take none."""
+    for name, value in times.items():
+        least = "of at least" if name in ("checkpoint_s", "restart_s") else "above"
+        good = isinstance(value, (int, float)) and math.isfinite(value) and (value > 0 or (value == 0 and least == "of at least"))
+        if not good:
+            raise InputError(f"{name} = {value!r}: give a finite time {least} 0 s")

@@ -6,7 +6,7 @@ from itertools import zip_longest
 from simlab.collectives import busbw_factor
 from simlab.cost.stage_times import StageCost
 from simlab.engine import run_tasks
-from simlab.errors import DeadlockError
+from simlab.errors import DeadlockError, InputError
 from simlab.instructions import BEGIN, COMPUTE, WAIT, rank_instructions
 from simlab.refinement import Task
 from simlab.trace import SEND, Span, Trace
@@ -83,8 +83,11 @@ def check_agreement(instructions, plan):
     """`DeadlockError` unless the members of each group begin the same collectives, of the same size, in the same order.
 
     instructions: [of each rank, in `Plan.ranks`' order, its list]. If they do not, the program hangs, or adds up what does not belong
-    together. Left out: messages between stages, which the program's own validation covers.
+    together. Left out: messages between stages, which the program's own validation covers; the order of one group's collectives among
+    another's; a wait ahead of its begin.
     """
+    if len(instructions) != plan.gpus:
+        raise InputError(f"{len(instructions)} lists for {plan.gpus} ranks: give one for each")
     made = _Tasks(plan, plan.ranks(), None)
     begun = {}  # {(members, dimension): {rank: [its communications]}}
     for rank, its in enumerate(instructions):
@@ -96,17 +99,19 @@ def check_agreement(instructions, plan):
         for number, row in enumerate(zip_longest(*(lists.get(rank, []) for rank in ranks)), start=1):
             saying = {}  # {what: [ranks]}
             for rank, instruction in zip(ranks, row):
-                saying.setdefault(_text(instruction), []).append(str(rank))
+                what = instruction and (instruction.kind, instruction.size_bytes, instruction.op, instruction.name)
+                saying.setdefault(what, []).append(str(rank))
             if len(saying) > 1:
-                what = "; ".join(f"rank {', '.join(its)}: {text}" for text, its in saying.items())
+                what = "; ".join(f"rank {', '.join(its)}: {_text(what)}" for what, its in saying.items())
                 group = f"the {dimension} group of ranks {', '.join(map(str, ranks))}"
                 raise DeadlockError(f"{group} does not agree on its collective number {number}: {what}")
 
 
-def _text(instruction):
-    if instruction is None:
+def _text(what):
+    if what is None:
         return "none is left"
-    return f"{instruction.kind} of {instruction.size_bytes:g} bytes, {f'{instruction.op} {instruction.name}'.strip()}"
+    kind, size_bytes, op, name = what
+    return f"{kind} of {size_bytes:,.10g} bytes, {f'{op} {name}'.strip()}"
 
 
 def whole_step_s(trace):

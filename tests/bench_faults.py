@@ -33,7 +33,7 @@ EIGHT = [
 FOUR = [{"dp": 2, "tp": 2, "microbatches": 2}, {"pp": 2, "tp": 2, "microbatches": 4}, {"dp": 2, "pp": 2, "zero": 3, "microbatches": 4}]
 SAID = {
     "hang": r"rank {rank} is (running|at) \d+[FBIW]\d+",
-    "skip": r"^rank {rank} (is done with .*, but its list goes on with|begins .*, but next is) begin",
+    "skip": r"^rank {rank} (is done with|begins|waits for) .*, but (its list goes on with|next is) begin",
     "resize": r"^rank {rank} begins \w+ \w+ of \d+ bytes, but next is",
     "nan": r"^rank {rank}: \d+F\d+ made numbers that are not finite",
     "leak": r"^rank {rank}: a memory leak",
@@ -68,6 +68,8 @@ def kills(folder, luck):
     training = {"checkpoint_every": 1, "checkpoints": str(folder / "checkpoints"), "resume": True}
     while len(rows) < KILLS:
         plan, other, victim, delay_s = luck.choice(EIGHT), luck.choice(EIGHT), luck.randrange(8), luck.uniform(1.0, 9.0)
+        if not checkpoint.complete(training["checkpoints"]):
+            plan = EIGHT[0]  # the weights at first are those of as many stages
         with Pool(8) as pool:
             timer = threading.Timer(delay_s, os.kill, (pool._processes[victim].pid, signal.SIGKILL))
             said, _ = broken(pool, job(plan, folder, steps=10**4, **training), timer.start)

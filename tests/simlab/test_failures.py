@@ -22,7 +22,7 @@ def test_the_mean_of_many_trainings_is_dalys_formula(interval_s, restart_s):
 
 
 @given(
-    work_s=st.floats(0, 1e5), interval_s=st.floats(10, 1e5), checkpoint_s=st.floats(0, 1e3), restart_s=st.floats(0, 1e3),
+    work_s=st.floats(1, 1e5), interval_s=st.floats(10, 1e5), checkpoint_s=st.floats(0, 1e3), restart_s=st.floats(0, 1e3),
     mtbf_s=st.floats(500, 1e6), seed=st.integers(0, 2**32),
 )  # fmt: skip
 def test_all_time_is_accounted_for_and_failures_alone_cost_work(work_s, interval_s, checkpoint_s, restart_s, mtbf_s, seed):
@@ -53,8 +53,23 @@ def test_the_best_interval_is_dalys_and_nearly_youngs(checkpoint_s, mtbf_s):
     assert cost(young_interval_s(checkpoint_s, mtbf_s)) < least * (1 + 0.5 * checkpoint_s / mtbf_s)
 
 
-@pytest.mark.parametrize("name,value", [("work_s", -1.0), ("interval_s", 0.0), ("mtbf_s", 0.0), ("restart_s", float("inf"))])
+@pytest.mark.parametrize(
+    "name,value", [("work_s", -1.0), ("interval_s", 0.0), ("mtbf_s", 0.0), ("restart_s", float("inf")), ("work_s", "x")]
+)
 def test_a_time_that_cannot_be_is_quoted(name, value):
     times = {"work_s": 10.0, "interval_s": 1.0, "checkpoint_s": 0.1, "restart_s": 1.0, "mtbf_s": 100.0} | {name: value}
     with pytest.raises(InputError, match=f"{name} = {value!r}: give a finite time"):
         train_with_failures(times.pop("work_s"), **times)
+
+
+@pytest.mark.parametrize("times", [{"interval_s": 2e4}, {"restart_s": 1e9}, {"interval_s": 1e-6}])
+def test_a_training_that_would_hardly_ever_end_is_refused(times):
+    with pytest.raises(InputError, match="checkpoints and failures, more than 1e"):
+        train_with_failures(1e6, **{"interval_s": 10.0, "checkpoint_s": 0.1, "restart_s": 1.0, "mtbf_s": 100.0} | times)
+
+
+def test_formulas_check_their_times_too():
+    assert expected_goodput(interval_s=1e6, checkpoint_s=1, restart_s=1, mtbf_s=10) == 0
+    for call in (young_interval_s, daly_interval_s):
+        with pytest.raises(InputError, match="mtbf_s = -5: give a finite time above 0 s"):
+            call(60, -5)
