@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simlab.engine.failures import daly_interval_s, expected_goodput, train_with_failures, young_interval_s
 from simlab.errors import InputError
-from simlab.failures import daly_interval_s, expected_goodput, train_with_failures, young_interval_s
 
 HOUR_S = 3600.0
 
