@@ -8,6 +8,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 
 from realrun.faults import KINDS
+from realrun.plan_job import ENGINES
 from simlab.errors import InputError, did_you_mean
 from simlab.plan import ATTENTIONS, CP_KINDS, CP_LAYOUTS, PRECISIONS, RECOMPUTE, Plan
 
@@ -19,7 +20,7 @@ SWITCHES = ("sequence_parallel", "dp_overlap")
 SIZES = ("layers", "hidden", "heads", "seq")
 BOX = {"cluster": str, "nodes": int, "model": str, "slow_down": float}
 RUN = {"steps": int, "warmup": int, "timeout": float, "out": str, "checkpoint_every": int, "checkpoints": str, "keep": int}
-ONLY_HERE = ("plan", "dp", "tp", "cp", "zero", "prefetch", "order", "elastic", *CHOICES, *SWITCHES, *BOX)
+ONLY_HERE = ("plan", "dp", "tp", "cp", "zero", "prefetch", "order", "elastic", "engine", *CHOICES, *SWITCHES, *BOX)
 """Arguments that say that a whole plan is meant."""
 
 EPILOG = """what happens: loss and all gradients are held against the same model in one process (float64). Then the plan trains a byte-level
@@ -61,7 +62,7 @@ def run(arguments):
     given = values(arguments)
     if arguments.elastic:
         given |= stretched(given, launch.world())
-    job = make_job(given, resume=arguments.resume, reference=arguments.reference, fault=arguments.inject)
+    job = make_job(given, resume=arguments.resume, reference=arguments.reference, fault=arguments.inject, engine=arguments.engine)
     if not launch.under_torchrun():
         launch.check_memory(job.ranks, 0)
     device = launch.choose_device(arguments.device, job.ranks, only_cpu=job.box is not None)
@@ -176,6 +177,7 @@ def parser():
     rest.add_argument("--checkpoints", metavar="DIR", help="their folder (default DIR/checkpoints, DIR being --out)")
     rest.add_argument("--keep", type=int, metavar="N", help="how many are kept (default 2)")
     rest.add_argument("--resume", action="store_true", help="go on from the newest complete checkpoint, whatever plan wrote it")
+    rest.add_argument("--engine", choices=ENGINES, default="realrun", help="torch: DDP, FSDP2 and DTensors in place of realrun's own")
     rest.add_argument("--elastic", action="store_true", help="under torchrun: as many replicas as it starts ranks, the same batch")
     rest.add_argument("--reference", action="store_true", help="train the same in one process, too, and compare the losses")
     rest.add_argument(

@@ -7,12 +7,13 @@ from pathlib import Path
 from realrun.faults import Fault
 from realrun.recorder import RECORD
 from simlab.cluster import load_cluster
-from simlab.errors import InputError
+from simlab.errors import InputError, did_you_mean
 from simlab.instructions import rank_instructions
 from simlab.model import Model, load_model
 from simlab.plan import Plan
 from simlab.training import program_of
 
+ENGINES = ("realrun", "torch")
 NOT_EXECUTED = {"hybrid": 0, "offload": "none", "reshard": True, "tp_overlap": "weight-grad"}
 """{field of a plan: the only value that is executed}"""
 
@@ -49,6 +50,8 @@ class PlanJob:
     """Whether to go on from the newest complete checkpoint there, if there is one, of whatever plan it is."""
     fault: str | None = None
     """One to put in on purpose, 'hang@3:2' on rank 3 at step 2: see `realrun.faults`."""
+    engine: str = "realrun"
+    """'realrun', whose ranks are held against the simulator's lists, or 'torch': DDP, FSDP2 and DTensors, see `realrun.torch_engine`."""
     reference: bool = False
     """Whether one process trains the same model on the same data afterwards, for its losses."""
     timeout_s: float = 60.0
@@ -78,10 +81,30 @@ class PlanJob:
             raise InputError(f"{self.sizes['layers']} layers on {self.given.stages} stages: give a multiple of {self.given.stages}")
         if self.executed.sequence_parallel and self.sizes["seq"] % (self.given.tp * self.given.cp):
             raise InputError(f"seq = {self.sizes['seq']} is not cut evenly over tp x cp = {self.given.tp * self.given.cp} ranks")
+        if self.engine not in ENGINES:
+            raise InputError(f"engine {self.engine!r}{did_you_mean(self.engine, ENGINES) or ';'} there is {', '.join(ENGINES)}")
+        if self.engine == "torch":
+            self._check_torch()
         if self.fault is not None and Fault.of(self.fault, self.ranks).step >= self.steps:
             raise InputError(f"fault {self.fault!r}: there are measured steps 0 to {self.steps - 1}")
         if self.box is not None:
             self.box_cluster, self.box_model  # noqa: B018  what they are not given well is said here
+
+    def _check_torch(self):
+        """`InputError` for what torch's engine leaves out."""
+        plan = self.given
+        for name, value, only in (
+            ("pp", plan.pp, 1), ("cp", plan.cp, 1), ("sequence_parallel", plan.sequence_parallel, False), ("cluster", self.box, None),
+            ("checkpoint_every", self.checkpoint_every, None), ("resume", self.resume, False), ("inject", self.fault, None),
+        ):  # fmt: skip
+            if value != only:
+                raise InputError(f"{name} = {value!r} with engine torch, which leaves it out: leave it at {only!r}, or take engine realrun")
+        if plan.recompute == "selective":
+            raise InputError("recompute = 'selective' with engine torch, which leaves it out: give 'none' or 'full'")
+        if plan.zero == 1 and plan.tp > 1 and plan.dp > 1:
+            raise InputError(
+                f"zero = 1 with tp = {plan.tp} and engine torch, whose optimizer of ZeRO-1 takes no DTensors: give zero 0, 2 or 3"
+            )
 
     @cached_property
     def given(self):

@@ -110,13 +110,16 @@ class Mesh:
         self.groups = {}
 
 
-def device_mesh(layout, device_type="cpu"):
-    """torch's `DeviceMesh` of the same groups, for its own modules (parallelize_module, FSDP2); its outermost dimension first."""
+def device_mesh(layout, device_type="cpu", backend=None):
+    """torch's `DeviceMesh` of the same groups, for its own modules (parallelize_module, FSDP2); its outermost dimension first.
+
+    backend: of its groups; None: the default process group's."""
     from torch.distributed.device_mesh import DeviceMesh
 
     names = layout.order[::-1]
     ranks = torch.arange(layout.world).view([layout.sizes[name] for name in names])
-    return DeviceMesh(device_type, ranks, mesh_dim_names=names)
+    options = {} if backend is None else {"backend_override": ((backend, None),) * len(names)}
+    return DeviceMesh(device_type, ranks, mesh_dim_names=names, **options)
 
 
 def check_groups(groups, rank, world):
