@@ -43,7 +43,7 @@ examples:
   python -m realrun --plan plan.yaml --steps 20
   torchrun --nproc-per-node 8 -m realrun --dp 2 --tp 4
   torchrun --nnodes 1:2 --nproc-per-node 4 --max-restarts 3 --rdzv-backend c10d --rdzv-endpoint HOST:29400 \\
-    -m realrun --dp 8 --zero 1 --elastic --resume --checkpoint-every 10        # goes on when a node is lost, and when it is back
+    -m realrun --dp 8 --zero 1 --elastic --resume --checkpoint-every 10        # goes on when a node is lost
 
 exit status: 0 done, 1 the run or a check failed, 2 bad arguments"""
 

@@ -1,0 +1,25 @@
+"""The README's measured figures, held against the files that they are from."""
+
+import json
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def measured(name):
+    return json.loads((ROOT / "assets" / "measurements" / name).read_text(encoding="utf-8"))
+
+
+def test_plans_in_a_box_are_off_by_what_the_readme_says():
+    errors = [abs(row["error"]) for row in measured("plans_in_a_box.json")]
+    assert f"[median error {median(errors):.1%}, worst {max(errors):.1%}](assets/measurements/plans_in_a_box.json)" in README
+
+
+def test_faults_are_named_and_kills_survived_as_the_readme_says():
+    seen = measured("faults.json")
+    faults, kills = seen["faults"], seen["kills"]
+    named, worst = sum(row["named"] for row in faults), max(row["error"] for row in kills)
+    assert f"[{named} of {len(faults)} were named; after {len(kills)} kills of one of 8 ranks" in README
+    assert f"losses are at most {worst:.1e} off](assets/measurements/faults.json)" in README
