@@ -27,6 +27,8 @@ class Checkpoints:
             extra = checkpoint.load(newest, tensors)
             self._check(newest, extra)
             self.executor.state.take(tensors)
+        if self.executor.scaler is not None and extra.get("scaler"):
+            self.executor.scaler.state = extra["scaler"]
         self.say(f"{job.name}: goes on from {newest}")
         return extra["steps"]
 
@@ -49,7 +51,8 @@ class Checkpoints:
         self.finish()
         with self.executor.unobserved():
             tensors = self.executor.state.tensors()
-        extra = {"steps": steps, "plan": self.job.plan, "training": self._facts()}
+        scaler = self.executor.scaler
+        extra = {"steps": steps, "plan": self.job.plan, "training": self._facts(), "scaler": scaler and scaler.state}
         self.saving = checkpoint.begin_save(self.job.checkpoint_folder, steps, tensors, extra, keep=self.job.keep)
 
     def finish(self):

@@ -7,6 +7,7 @@ from torch.nn import functional
 from realrun.split import SplitLinear
 
 VOCAB = 256  # bytes
+EMBEDDING_SEED, HEAD_SEED, LAYER_SEED = 10_000, 10_001, 20_000
 
 
 class Block(nn.Module):
@@ -28,7 +29,8 @@ class Block(nn.Module):
 
 
 class Stage(nn.Module):
-    """A contiguous part of the GPT. The first stage embeds bytes, the last one ends in logits.
+    """A contiguous part of the GPT, with the same first weights however many stages there are. The first stage embeds bytes, the last one
+    ends in logits.
 
     First stage: int64 (batch, seq) in; others: (batch, seq, hidden) in. Last stage: logits (batch, seq, 256) out;
     others: (batch, seq, hidden) out.
@@ -36,15 +38,16 @@ class Stage(nn.Module):
 
     def __init__(self, sizes, stage, stages):
         super().__init__()
-        torch.manual_seed(20_000 + stage)  # any process that builds this stage gets the same weights
         hidden = sizes["hidden"]
         first, last = layer_range(sizes["layers"], stage, stages)
         self.is_first, self.is_last = stage == 0, stage == stages - 1
         if self.is_first:
+            torch.manual_seed(EMBEDDING_SEED)
             self.embed = nn.Embedding(VOCAB, hidden)
             self.position = nn.Embedding(sizes["seq"], hidden)
-        self.blocks = nn.Sequential(*[Block(hidden, sizes["heads"]) for _ in range(first, last)])
+        self.blocks = nn.Sequential(*[seeded_block(layer, hidden, sizes["heads"]) for layer in range(first, last)])
         if self.is_last:
+            torch.manual_seed(HEAD_SEED)
             self.norm = nn.LayerNorm(hidden)
             self.head = SplitLinear(hidden, VOCAB, bias=False)
 
@@ -53,6 +56,12 @@ class Stage(nn.Module):
             x = self.embed(x) + self.position.weight[: x.shape[1]]
         x = self.blocks(x)
         return self.head(self.norm(x)) if self.is_last else x
+
+
+def seeded_block(layer, hidden, heads):
+    """The `Block` of layer number `layer`: with the same weights in any process."""
+    torch.manual_seed(LAYER_SEED + layer)
+    return Block(hidden, heads)
 
 
 def layer_range(layers, stage, stages):

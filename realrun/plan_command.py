@@ -19,7 +19,10 @@ DEGREES = ("dp", "tp", "pp", "cp", "zero", "microbatches", "microbatch_size", "c
 SWITCHES = ("sequence_parallel", "dp_overlap")
 SIZES = ("layers", "hidden", "heads", "seq")
 BOX = {"cluster": str, "nodes": int, "model": str, "slow_down": float}
-RUN = {"steps": int, "warmup": int, "timeout": float, "out": str, "checkpoint_every": int, "checkpoints": str, "keep": int}
+RUN = {
+    "steps": int, "warmup": int, "timeout": float, "out": str, "checkpoint_every": int, "checkpoints": str, "keep": int,
+    "loss_scale": float,
+}  # fmt: skip
 ONLY_HERE = ("plan", "dp", "tp", "cp", "zero", "prefetch", "order", "elastic", "engine", *CHOICES, *SWITCHES, *BOX)
 """Arguments that say that a whole plan is meant."""
 
@@ -176,6 +179,7 @@ def parser():
     rest.add_argument("--checkpoint-every", type=int, metavar="N", help="write a checkpoint after every N steps")
     rest.add_argument("--checkpoints", metavar="DIR", help="their folder (default DIR/checkpoints, DIR being --out)")
     rest.add_argument("--keep", type=int, metavar="N", help="how many are kept (default 2)")
+    rest.add_argument("--loss-scale", type=float, metavar="X", help="fp16: what the loss is multiplied by at first (default 65536)")
     rest.add_argument("--resume", action="store_true", help="go on from the newest complete checkpoint, whatever plan wrote it")
     rest.add_argument("--engine", choices=ENGINES, default="realrun", help="torch: DDP, FSDP2 and DTensors in place of realrun's own")
     rest.add_argument("--elastic", action="store_true", help="under torchrun: as many replicas as it starts ranks, the same batch")

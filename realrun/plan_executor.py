@@ -12,6 +12,7 @@ from realrun.model import Stage
 from realrun.parallel.clipping import clip
 from realrun.parallel.context import positions
 from realrun.parallel.group import Observer
+from realrun.parallel.precision import LossScaler
 from realrun.parallel.stage import Between, ParallelStage
 from realrun.parallel.state import State
 from realrun.parallel.units import StageUnits
@@ -25,12 +26,15 @@ class PlanExecutor:
     sizes:    of the model, as `realrun.model.Stage` takes them.
     program:  of one pipeline; its ranks are places in this rank's pp group.
     mesh:     `Mesh` of the plan; channels: `Channels` to the other stages; make_cursor: a `SavedActivations` → `Cursor`.
+    dtype:    in which it computes; in 16 bits with fp32 masters, and gradients as wide as the plan says.
     fault:    a `realrun.faults.Fault` to put in on purpose.
     optimizer: parameters → torch optimizer; limit: the global norm at which gradients are clipped, None: not at all (but it is computed).
+    loss_scale: by which the loss is multiplied at first, for fp16, see `realrun.parallel.precision.LossScaler`.
     """
 
     def __init__(
         self, sizes, plan, program, mesh, channels, make_cursor, *, dtype, optimizer, device="cpu", limit=1.0, recorder=None, fault=None,
+        loss_scale=2.0**16,
     ):  # fmt: skip
         self.sizes, self.plan, self.program, self.mesh, self.channels = sizes, plan, program, mesh, channels
         self.dtype, self.device, self.limit, self.recorder = dtype, device, limit, recorder
@@ -41,7 +45,10 @@ class PlanExecutor:
         numbers = program.stages_of(self.place)
         self.stages = {number: self.stage(Stage(sizes, number, program.stages).to(device, dtype), number) for number in numbers}
         last = {op.stage: str(op) for op in self.ops if op.kind in "BW"}
-        self.units = StageUnits(self.stages, plan, mesh["dp-cp"], mesh["tp"], last)
+        self.gradient_type = torch.float32 if dtype.itemsize == 2 and plan.gradient_bytes == 4 else dtype
+        self.units = StageUnits(self.stages, plan, mesh["dp-cp"], mesh["tp"], last, self.gradient_type)
+        groups = [mesh["tp"], mesh["pp"], *([mesh["dp-cp"]] if plan.zero else [])]
+        self.scaler = LossScaler(groups, scale=loss_scale) if dtype == torch.float16 else None
         self.forwards = list(dict.fromkeys(op.stage for op in self.ops if op.kind == "F"))
         self.backwards = list(dict.fromkeys(op.stage for op in reversed(self.ops) if op.kind in "BW"))
         self.optimizer = optimizer([parameter for unit in self.units.all for parameter in unit.updated])
@@ -62,11 +69,17 @@ class PlanExecutor:
     def step(self, number, tokens, targets):
         """One training step. tokens, targets: int64, (dp x microbatches, microbatch size, seq), of all ranks.
 
-        Returns the part of the mean loss that this rank's tokens make: 0 where there is no last stage.
+        Returns the part of the mean loss that this rank's tokens make, 0 where there is no last stage, and the norm of all gradients: if
+        that is not finite in fp16, nothing was updated.
         """
         self.gradients(number, tokens, targets)
-        norm = clip(self._norm_parts(), self.limit or float("inf"))
-        self.optimizer.step()
+        parts = self._norm_parts()
+        finite = self.scaler is None or self.scaler.unscale([gradient for gradients, _ in parts for gradient in gradients])
+        norm = clip(parts, self.limit or float("inf"))
+        if finite:
+            self.optimizer.step()
+            for unit in self.units.all:
+                unit.from_masters()
         self.optimizer.zero_grad(set_to_none=True)
         self.cursor.end_step()
         check_released(self.activations, self.mesh.rank, number)
@@ -91,7 +104,7 @@ class PlanExecutor:
         """The largest relative error of a unit's gradients on this rank; `expected`: a `Stage` with the right ones in place of weights."""
         worst, wanted = 0.0, self.stage(expected, number).units
         for name, unit in self.units.of_stage[number].items():
-            theirs = StageUnits.unit_of(wanted[name], name, unit.group, self.plan)
+            theirs = StageUnits.unit_of(wanted[name], name, unit.group, self.plan, self.gradient_type)
             for (_, _, gradient), (_, right, _) in zip(unit.pieces(), theirs.pieces()):
                 norm = right.norm().item()
                 difference = (gradient - right).norm().item()
@@ -120,6 +133,10 @@ class PlanExecutor:
             for group in self.mesh.groups.values():
                 group.observer = self.cursor
             del self.mesh.traffic[counted:]
+
+    def loss_gradient(self, y):
+        """What the backward of the loss `y` begins with: None for 1."""
+        return None if self.scaler is None else torch.full_like(y, self.scaler.scale)
 
     def _own(self, data):
         """This rank's microbatches and tokens of `data`."""
@@ -156,7 +173,8 @@ class PlanExecutor:
         except RuntimeError as error:
             text = " ".join(str(error).split())
             raise ExecutionError(f"rank {self.mesh.rank}: {op}: {text}") from error
-        check_finite(result, self.mesh.rank, op)
+        if kind == "F" or self.scaler is None:  # a scale that is too large makes infinite gradients, which the scaler finds
+            check_finite(result, self.mesh.rank, op)
         self.op_number += 1
         if kind != "W":
             self._unit_ends(op, names[-1])
@@ -234,7 +252,7 @@ def backward(executor, op, stage, received):
     executor.backward_op = op
     key = op.stage, op.microbatch
     x, y = executor.saved.pop(key)
-    y.backward(received, retain_graph=key in executor.injector.kept)
+    y.backward(executor.loss_gradient(y) if stage.is_last else received, retain_graph=key in executor.injector.kept)
     return x.grad
 
 
@@ -248,7 +266,7 @@ def input_grad(executor, op, stage, received):
 
     x, y = executor.saved.pop(key)
     with keeping_weight_gradients(stage, keep):
-        y.backward(received)
+        y.backward(executor.loss_gradient(y) if stage.is_last else received)
     return x.grad
 
 

@@ -28,7 +28,8 @@ class PlanJob:
     """One session: check the plan's gradients, predict its step, run it, compare. Plain JSON values, so that it can cross processes."""
 
     plan: dict
-    """Fields of `simlab.Plan`. Its precision is that of the times in a box; what is executed is fp32."""
+    """Fields of `simlab.Plan`. A precision is what runs, fp32 where none is given; in a box it is that of the times, too, and
+    fp8 runs in bf16."""
     sizes: dict = field(default_factory=dict)
     """layers, hidden, heads, seq of the byte-level GPT that is trained; what is left out has a default that suits the plan."""
     box: dict | None = None
@@ -54,6 +55,8 @@ class PlanJob:
     """'realrun', whose ranks are held against the simulator's lists, or 'torch': DDP, FSDP2 and DTensors, see `realrun.torch_engine`."""
     reference: bool = False
     """Whether one process trains the same model on the same data afterwards, for its losses."""
+    loss_scale: float = 2.0**16
+    """In fp16: what the loss is multiplied by at first."""
     timeout_s: float = 60.0
     """Seconds without any rank making progress after which the run is given up."""
     out: str = "out"
@@ -76,6 +79,7 @@ class PlanJob:
             raise InputError("recompute = 'per-op' is simulated, but not executed: give 'none', 'selective' or 'full'")
         default = {"layers": 2 * self.given.stages, "hidden": 64, "heads": 4, "seq": 32}
         self.sizes = default | {name: value for name, value in self.sizes.items() if value is not None}
+        self._check_precision()
         self.executed.check(self.model)
         if self.sizes["layers"] % self.given.stages:
             raise InputError(f"{self.sizes['layers']} layers on {self.given.stages} stages: give a multiple of {self.given.stages}")
@@ -90,12 +94,25 @@ class PlanJob:
         if self.box is not None:
             self.box_cluster, self.box_model  # noqa: B018  what they are not given well is said here
 
+    def _check_precision(self):
+        """`InputError` for what numbers cannot be trained with here."""
+        plan = self.executed
+        if plan.precision == "fp8":
+            raise InputError("precision = 'fp8' is simulated, but not executed: give fp32, bf16 or fp16")
+        if plan.gradient_bytes not in (2, 4):
+            raise InputError(f"gradient_bytes = {plan.gradient_bytes} is simulated, but not executed: give 2 or 4")
+        if not 0 < self.loss_scale < float("inf"):
+            raise InputError(f"loss scale {self.loss_scale!r}: give a finite number above 0, such as 65536")
+        if self.loss_scale != PlanJob.loss_scale and plan.precision != "fp16":
+            raise InputError(f"loss scale {self.loss_scale:g} with precision {plan.precision}, which needs none: leave it out")
+
     def _check_torch(self):
         """`InputError` for what torch's engine leaves out."""
         plan = self.given
         for name, value, only in (
             ("pp", plan.pp, 1), ("cp", plan.cp, 1), ("sequence_parallel", plan.sequence_parallel, False), ("cluster", self.box, None),
             ("checkpoint_every", self.checkpoint_every, None), ("resume", self.resume, False), ("inject", self.fault, None),
+            ("precision", self.executed.precision, "fp32"),
         ):  # fmt: skip
             if value != only:
                 raise InputError(f"{name} = {value!r} with engine torch, which leaves it out: leave it at {only!r}, or take engine realrun")
@@ -113,8 +130,12 @@ class PlanJob:
 
     @cached_property
     def executed(self):
-        """The `Plan` that runs: in fp32."""
-        return replace(self.given, precision="fp32", gradient_bytes=4, seq=self.sizes["seq"], dropout=False)
+        """The `Plan` that runs."""
+        precision = self.plan.get("precision", "fp32")
+        if precision == "fp8" and self.box is not None:
+            precision = "bf16"
+        gradient_bytes = 4 if precision == "fp32" else self.given.gradient_bytes
+        return replace(self.given, precision=precision, gradient_bytes=gradient_bytes, seq=self.sizes["seq"], dropout=False)
 
     @cached_property
     def model(self):
@@ -132,7 +153,8 @@ class PlanJob:
         """The plan in a few letters; its folder is called so."""
         degrees = [f"{field}{getattr(self.given, field)}" for field in ("dp", "cp", "tp", "pp") if getattr(self.given, field) > 1]
         zero = [f"zero{self.given.zero}"] if self.given.zero else []
-        return "-".join([*(degrees or ["one"]), *zero, *([self.given.schedule] if self.given.pp > 1 else [])])
+        precision = [] if self.executed.precision == "fp32" else [self.executed.precision]
+        return "-".join([*(degrees or ["one"]), *zero, *([self.given.schedule] if self.given.pp > 1 else []), *precision])
 
     def instructions(self, rank):
         """[`Instruction`] of global rank `rank`."""

@@ -109,6 +109,7 @@ def result(job, parts, traces):
         "measured_step_s": median(steps_s), "steps_s": steps_s,
         "predicted_step_s": predicted_s, "error": predicted_s / median(steps_s) - 1 if predicted_s else None,
         "first_step": parts[0]["first_step"],
+        "precision": job.executed.precision, "loss_scale": parts[0].get("loss_scale"),
         "losses": parts[0]["losses"], "norms": parts[0]["norms"], "reference_losses": parts[0]["reference_losses"],
         "vitals": vitals,
         "stragglers": stragglers(computed_s, job.executed) if vitals else [],
@@ -196,9 +197,13 @@ def summary(job, facts):
     if "gradient_error" in facts:
         lines.append(f"  gradients  differ from one process by {facts['gradient_error']:.1e} (float64); loss by {facts['loss_error']:.1e}")
     lines.append(f"  loss       {facts['losses'][0]:.4f} → {facts['losses'][-1]:.4f} nats per byte in {len(facts['losses'])} steps")
+    if facts["loss_scale"]:
+        skipped = sum(norm is None for norm in facts["norms"])
+        lines.append(f"  loss scale {facts['loss_scale']:g} at the end; {skipped} steps skipped for an infinite gradient")
     if facts["reference_losses"]:
+        in_fp32 = "" if facts["precision"] == "fp32" else " in fp32"
         apart = max(abs(own / its - 1) for own, its in zip(facts["losses"], facts["reference_losses"]))
-        lines.append(f"  reference  one process: {facts['reference_losses'][-1]:.4f} at the end; at most {apart:.1e} apart on the way")
+        lines.append(f"  reference  one process{in_fp32}: {facts['reference_losses'][-1]:.4f} at the end; at most {apart:.1e} apart")
     for rank, times in facts["stragglers"]:
         lines.append(f"  straggler  rank {rank} computes {times:.2f} times as long as those that compute the same")
     return "\n".join(lines)

@@ -1,6 +1,7 @@
 """What every rank does with a `PlanJob`: check, predict, run, compare. The same function on all ranks; rank 0 answers."""
 
 import json
+import math
 import time
 from pathlib import Path
 from statistics import mean
@@ -17,6 +18,7 @@ from realrun.faults import Fault
 from realrun.model import Stage
 from realrun.parallel.group import Observer
 from realrun.parallel.mesh import Layout, Mesh, check_groups
+from realrun.parallel.precision import TYPES
 from realrun.plan_executor import PlanExecutor
 from realrun.progress import Progress
 from realrun.recorder import CHECK_STEP, Recorder, Recording
@@ -93,7 +95,7 @@ class PlanSession:
         sizes = self.job.sizes | {"microbatch_size": self.plan.microbatch_size}
         return PlanExecutor(
             sizes, self.plan, self.job.program, self.mesh, channels, cursor, dtype=dtype, device=self.device, recorder=recorder,
-            optimizer=lambda parameters: torch.optim.Adam(parameters, lr=LEARNING_RATE), fault=fault,
+            optimizer=lambda parameters: torch.optim.Adam(parameters, lr=LEARNING_RATE), fault=fault, loss_scale=self.job.loss_scale,
         )  # fmt: skip
 
     def connect(self, channels):
@@ -164,7 +166,7 @@ class PlanSession:
         """Warm-up and measured steps; of each this rank's part of the loss, then what it sent in all of them, and what it holds."""
         self.say(f"{self.job.name}: {self.job.warmup} warm-up and {self.job.steps} measured steps")
         fault = Fault.of(self.job.fault, self.job.ranks) if self.job.fault else None
-        executor = self._executor(recorder, torch.float32, padded=self.box is not None, fault=fault)
+        executor = self._executor(recorder, TYPES[self.plan.precision], padded=self.box is not None, fault=fault)
         checkpoints = Checkpoints(self.job, executor, self.rank, self.say)
         first, progress = checkpoints.resume(), Progress(self.job, self.say, self.box.slow_down if self.box else None)
         losses, norms, vitals = [], [], []
@@ -173,7 +175,7 @@ class PlanSession:
             dist.barrier()
             start_s = now()
             loss, norm = executor.step(number - self.job.warmup, tokens, targets)
-            norms.append(norm)
+            norms.append(norm if math.isfinite(norm) else None)
             vitals.append(self._vitals(loss, executor))
             losses.append(sum(rank["loss"] for rank in vitals[-1]))
             progress.step(number, losses[-1], now() - start_s, vitals[-1])
@@ -192,13 +194,14 @@ class PlanSession:
             "first_step": first,
             "losses": losses,
             "norms": norms,
+            "loss_scale": executor.scaler and executor.scaler.scale,
             "vitals": vitals if self.rank == 0 else None,
             "sent_bytes": sent,
             "memory_bytes": memory_bytes,
         }
 
     def _reference(self, steps, first):
-        """[loss of each step] of the same training in one process; None but on rank 0, for whom the others wait."""
+        """[loss of each step] of the same training in one process, in fp32; None but on rank 0, for whom the others wait."""
         losses = None
         if self.rank == 0 and first == 0:
             self.say(f"{self.job.name}: the same in one process")

@@ -41,6 +41,7 @@ class SplitLinear(nn.Linear):
         """Add this microbatch's dY^T X (and the bias's sum of dY) to the gradients."""
         for parameter, gradient in zip((self.weight, self.product_bias), weight_gradients(x, dy, self.product_bias)):
             if parameter is not None:
+                gradient = gradient.to(parameter.grad_dtype)
                 parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
 
 

@@ -147,9 +147,10 @@ class _Writer:
                     self._reduce(unit)
                     self._wait_for_reductions(0)
         self._wait_for_reductions(0)
-        for dimension in ("tp", "pp", *(["dp"] if self.plan.zero else [])):
-            if self._ranks(dimension) > 1:
-                self._both(f"norm over {dimension}", dimension, "all_reduce", NORM_BYTES)
+        for what, size_bytes in (("overflow", OVERFLOW_BYTES if self.plan.precision == "fp16" else 0), ("norm", NORM_BYTES)):
+            for dimension in ("tp", "pp", *(["dp"] if self.plan.zero else [])):
+                if size_bytes and self._ranks(dimension) > 1:
+                    self._both(f"{what} over {dimension}", dimension, "all_reduce", size_bytes)
         self._compute("optimizer")
 
     def _ranks(self, dimension):
@@ -238,6 +239,8 @@ class _Writer:
             self._wait(*reduction, op=op)
 
 
+OVERFLOW_BYTES = 4
+"""Of whether a gradient is infinite, which in fp16 every rank must know: then nobody updates, and the loss's scale shrinks."""
 NORM_BYTES = 16
 """Of the sum of squared gradients, in fp64: of those that tp ranks have parts of, and of those that are whole on all."""
 

@@ -60,7 +60,11 @@ class FlatUnit:
         if self._gathering is None and not (self.frees and self.whole_bytes):
             if not self.whole_bytes:  # to the size that it has would be a copy to another place
                 self.whole.untyped_storage().resize_(self._nbytes)
-            self._gathering = self.group.all_gather(self.shard.detach().to(self.whole.dtype), out=self.whole)
+            self._gathering = self.group.all_gather(self.own_part(), out=self.whole)
+
+    def own_part(self):
+        """This rank's part, in the parameters' type."""
+        return self.shard.detach().to(self.whole.dtype)
 
     def gathered(self):
         """Wait until `whole` is there: the parameters can be used."""

@@ -28,6 +28,15 @@ class LossScaler:
         self.growth, self.backoff, self.interval = growth, backoff, interval
         self.good_steps = 0
 
+    @property
+    def state(self):
+        """[scale, good steps since it changed]: what a checkpoint needs."""
+        return [self.scale, self.good_steps]
+
+    @state.setter
+    def state(self, state):
+        self.scale, self.good_steps = state
+
     def unscale(self, gradients):
         """Divide the gradients by the scale, in place; whether all are finite on all ranks. Adapts the scale.
 

@@ -88,7 +88,7 @@ def sum_gradients(parameters, group):
     parameters = [parameter for parameter in parameters if parameter.requires_grad]
     if group.size == 1 or not parameters:
         return
-    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    gradients = [torch.zeros_like(p, dtype=p.grad_dtype) if p.grad is None else p.grad for p in parameters]
     flat = group.all_reduce(torch.cat([gradient.flatten() for gradient in gradients])).wait()
     for parameter, summed in zip(parameters, flat.split([p.numel() for p in parameters])):
         parameter.grad = summed.view_as(parameter).clone()

@@ -54,7 +54,8 @@ class Head(nn.Module):
         logits = self.column(self.norm(x))
         if self.tp.size > 1:
             return vocab_cross_entropy(logits, targets, self.tp).mean()
-        return functional.cross_entropy(logits.flatten(0, -2), targets.flatten())
+        exact = torch.promote_types(logits.dtype, torch.float32)
+        return functional.cross_entropy(logits.flatten(0, -2).to(exact), targets.flatten())
 
     def whole_on_tp(self):
         """See `ParallelBlock`."""

@@ -1,7 +1,8 @@
 """A training's state by global names, whatever plan it was cut by: what checkpoints hold.
 
-A name is that of a unit and of a parameter in it, 'layer 3.qkv.weight', and of what of it: '' the weight, ' exp_avg' and ' exp_avg_sq'
-Adam's moments. What tensor parallelism cuts is a DTensor; pipeline stages have other names; what ZeRO cuts is gathered, unit by unit.
+A name is that of a unit and of a parameter in it, 'layer 3.qkv.weight', and of what of it: '' the weight (in 16 bits its fp32 master), '
+exp_avg' and ' exp_avg_sq' Adam's moments. What tensor parallelism cuts is a DTensor; pipeline stages have other names; what ZeRO cuts is
+gathered, unit by unit.
 """
 
 import torch
@@ -61,19 +62,21 @@ class State:
     def _local(self, unit, kind):
         """[weight or moment of each of the unit's parameters], whole but for what tensor parallelism cuts."""
         if not isinstance(unit, ShardedUnit):
-            return [p.detach().clone() if not kind else self.optimizer.state[p][kind].clone() for p in unit.parameters]
+            return [m.detach().clone() if not kind else self.optimizer.state[m][kind].clone() for m in unit.masters]
         shard = unit.shard.detach() if not kind else self.optimizer.state[unit.shard][kind]
         flat = unit.group.all_gather(shard).wait().split([*unit.sizes, unit.padding])
         return [part.clone().view(shape) for part, shape in zip(flat, unit.shapes)]
 
     def _put(self, unit, kind, values):
         if not isinstance(unit, ShardedUnit):
-            for parameter, value in zip(unit.parameters, values):
-                (self.optimizer.state[parameter][kind] if kind else parameter).copy_(value)
+            for master, value in zip(unit.masters, values):
+                (self.optimizer.state[master][kind] if kind else master).copy_(value)
+            unit.from_masters()
             return
         flat = torch.cat([*(value.flatten() for value in values), values[0].new_zeros(unit.padding)])
         own = flat.split(unit.part_size)[unit.group.place]
         (self.optimizer.state[unit.shard][kind] if kind else unit.shard).copy_(own)
+        unit.from_masters()
         if not kind and unit.whole_bytes:
             unit.whole.copy_(flat)
 

@@ -157,7 +157,7 @@ def own_parts(executor, gradients):
         for name, parameter in whole.named_parameters():
             parameter.data = gradients[number][name].clone()
         stages[number] = executor.stage(whole, number)
-    units = StageUnits(stages, executor.plan, executor.mesh["dp-cp"], executor.mesh["tp"], {})
+    units = StageUnits(stages, executor.plan, executor.mesh["dp-cp"], executor.mesh["tp"], {}, executor.gradient_type)
     return [tensor.detach() for unit in units.all for tensor in unit.updated]
 
 

@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from plan_oracles import steps
 
+import simlab as sl
 from simlab.cost.kernels import Communication, embedding_kernels, head_kernels, layer_kernels
 from simlab.cost.stage_times import Groups
 from simlab.errors import DeadlockError
@@ -67,6 +68,16 @@ def test_what_is_begun_is_waited_for_once_and_later_and_messages_on_the_other_si
                 open_.remove(what)
         assert not open_
     assert sent == awaited and max(sent.values(), default=1) == 1
+
+
+def test_in_fp16_all_that_hold_other_gradients_learn_of_an_infinite_one_before_the_norm_and_in_bf16_nobody_need():
+    model = sl.Model(name="small", layers=4, hidden=64, heads=4, seq=32, vocab=256)
+    ends = {}
+    for precision in ("fp16", "bf16"):
+        _, ranks = lists(model, sl.Plan(dp=2, tp=2, pp=2, zero=1, microbatches=2, precision=precision))
+        ends[precision] = [i.name for i in ranks[1] if i.action == BEGIN and " over " in i.name]
+    norms = ["norm over tp", "norm over pp", "norm over dp"]
+    assert ends == {"fp16": [name.replace("norm", "overflow") for name in norms] + norms, "bf16": norms}
 
 
 @SOME

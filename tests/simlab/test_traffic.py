@@ -98,7 +98,7 @@ def listed_bytes(model, plan, rank):
     sent, padding = dict.fromkeys(("tp", "cp", "dp", "pp"), 0.0), 0.0
     sizes = {"tp": plan.tp, "cp": plan.cp, "dp": plan.dp * plan.cp, "pp": plan.pp}
     for instruction in rank_instructions(model, plan, program_of(plan), rank):
-        if instruction.action == BEGIN and not instruction.name.startswith("norm over"):
+        if instruction.action == BEGIN and not instruction.name.startswith(("norm over", "overflow over")):
             ranks, whole = sizes[instruction.dimension], instruction.kind in ("ring", "message")
             factor = 1 if whole else busbw_factor(instruction.kind.replace("_", "-"), ranks)
             sent[instruction.dimension] += factor * instruction.size_bytes
