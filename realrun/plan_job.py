@@ -10,7 +10,7 @@ from simlab.cluster import load_cluster
 from simlab.errors import InputError, did_you_mean
 from simlab.instructions import rank_instructions
 from simlab.model import Model, load_model
-from simlab.plan import Plan
+from simlab.plan import PRECISIONS, Plan
 from simlab.training import program_of
 
 ENGINES = ("realrun", "torch")
@@ -28,8 +28,7 @@ class PlanJob:
     """One session: check the plan's gradients, predict its step, run it, compare. Plain JSON values, so that it can cross processes."""
 
     plan: dict
-    """Fields of `simlab.Plan`. A precision is what runs, fp32 where none is given; in a box it is that of the times, too, and
-    fp8 runs in bf16."""
+    """Fields of `simlab.Plan`. Its precision is that of the times in a box; for what runs see `precision`."""
     sizes: dict = field(default_factory=dict)
     """layers, hidden, heads, seq of the byte-level GPT that is trained; what is left out has a default that suits the plan."""
     box: dict | None = None
@@ -55,6 +54,8 @@ class PlanJob:
     """'realrun', whose ranks are held against the simulator's lists, or 'torch': DDP, FSDP2 and DTensors, see `realrun.torch_engine`."""
     reference: bool = False
     """Whether one process trains the same model on the same data afterwards, for its losses."""
+    precision: str | None = None
+    """What is executed: 'fp32', 'bf16' or 'fp16'. None: fp16 if the plan's is that, for its ranks then communicate more; else fp32."""
     loss_scale: float = 2.0**16
     """In fp16: what the loss is multiplied by at first."""
     timeout_s: float = 60.0
@@ -99,8 +100,11 @@ class PlanJob:
         plan = self.executed
         if plan.precision == "fp8":
             raise InputError("precision = 'fp8' is simulated, but not executed: give fp32, bf16 or fp16")
-        if plan.gradient_bytes not in (2, 4):
-            raise InputError(f"gradient_bytes = {plan.gradient_bytes} is simulated, but not executed: give 2 or 4")
+        times = self.given.precision
+        if self.box is not None and plan.precision != times and "fp16" in (plan.precision, times):
+            raise InputError(f"precision {plan.precision} in a box of {times} times: in fp16 ranks communicate more")
+        if plan.gradient_bytes not in (PRECISIONS[plan.precision], 4):
+            raise InputError(f"gradient_bytes = {plan.gradient_bytes} is simulated, but not executed: leave it out, or give 4")
         if not 0 < self.loss_scale < float("inf"):
             raise InputError(f"loss scale {self.loss_scale!r}: give a finite number above 0, such as 65536")
         if self.loss_scale != PlanJob.loss_scale and plan.precision != "fp16":
@@ -131,10 +135,8 @@ class PlanJob:
     @cached_property
     def executed(self):
         """The `Plan` that runs."""
-        precision = self.plan.get("precision", "fp32")
-        if precision == "fp8" and self.box is not None:
-            precision = "bf16"
-        gradient_bytes = 4 if precision == "fp32" else self.given.gradient_bytes
+        precision = self.precision or ("fp16" if self.given.precision == "fp16" else "fp32")
+        gradient_bytes = self.given.gradient_bytes if precision == self.given.precision else None  # None: the precision's own
         return replace(self.given, precision=precision, gradient_bytes=gradient_bytes, seq=self.sizes["seq"], dropout=False)
 
     @cached_property

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from realrun.model import Stage, loss
+from realrun.plan_command import make_job
 from realrun.plan_job import PlanJob
 from realrun.plan_report import failures
 from realrun.plan_session import LEARNING_RATE
@@ -39,7 +40,7 @@ PLANS = [
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_16_bits_send_and_hold_what_simlab_says_and_learn_what_fp32_learns(pool, tmp_path, plan, precision):
-    facts = pool(2).run(job_in(tmp_path, plan | {"precision": precision}, reference=True))
+    facts = pool(2).run(job_in(tmp_path, plan, precision=precision, reference=True))
     assert not failures(facts) and facts["precision"] == precision  # bytes: equal
     for measured, predicted in zip(facts["memory_bytes"], facts["memory_bytes_predicted"]):
         for name in ("parameters", "gradients", "optimizer"):
@@ -50,7 +51,7 @@ def test_16_bits_send_and_hold_what_simlab_says_and_learn_what_fp32_learns(pool,
 
 @pytest.mark.parametrize("plan", [{"dp": 2}, {"dp": 2, "zero": 3}, {"tp": 2}, {"pp": 2, "microbatches": 4}], ids=str)
 def test_activations_in_16_bits_are_within_two_hundredths_of_simlabs(pool, tmp_path, plan):
-    facts = pool(2).run(job_in(tmp_path, plan | {"precision": "bf16"}, steps=1))
+    facts = pool(2).run(job_in(tmp_path, plan, precision="bf16", steps=1))
     for measured, predicted in zip(facts["memory_bytes"], facts["memory_bytes_predicted"]):
         assert measured["activations"] == pytest.approx(predicted["activations"], rel=0.02)
 
@@ -59,7 +60,7 @@ def test_activations_in_16_bits_are_within_two_hundredths_of_simlabs(pool, tmp_p
     {"tp": 2, "pp": 2, "microbatches": 4}, {"dp": 2, "pp": 2, "zero": 1, "microbatches": 4}, {"dp": 4, "zero": 3},
 ], ids=str)  # fmt: skip
 def test_an_infinite_gradient_on_any_rank_makes_all_ranks_skip_the_step_and_halve_the_scale(pool, tmp_path, plan):
-    facts = pool(4).run(job_in(tmp_path, plan | {"precision": "fp16"}, loss_scale=2.0**27))
+    facts = pool(4).run(job_in(tmp_path, plan, precision="fp16", loss_scale=2.0**27))
     skipped = [norm is None for norm in facts["norms"]]
     assert any(skipped) and not all(skipped)
     assert facts["loss_scale"] == 2.0 ** (27 - sum(skipped))
@@ -84,32 +85,40 @@ def training_without(skipped, plan):
     return losses
 
 
-@pytest.mark.parametrize("plan", [{"dp": 2, "zero": 3, "precision": "fp16"}, {"tp": 2, "microbatches": 2, "precision": "bf16"}], ids=str)
-def test_a_training_goes_on_from_its_masters_and_its_loss_scale(pool, tmp_path, plan):
+@pytest.mark.parametrize("other", [{}, {"dp": 1, "zero": 0, "tp": 2, "microbatches": 2, "precision": "bf16"}], ids=str)
+def test_a_training_goes_on_from_its_masters_and_its_loss_scale(pool, tmp_path, other):
     first = {"dp": 2, "zero": 3, "precision": "fp16"}
-    unbroken = pool(2).run(job_in(tmp_path / "unbroken", first))
-    pool(2).run(job_in(tmp_path, first, steps=8, checkpoint_every=4))
-    rest = pool(2).run(job_in(tmp_path, plan, checkpoint_every=4, resume=True))
+
+    def run(folder, fields, **more):
+        precision = fields.pop("precision")
+        return pool(2).run(job_in(folder, fields, precision=precision, **more))
+
+    unbroken = run(tmp_path / "unbroken", dict(first))
+    run(tmp_path, dict(first), steps=8, checkpoint_every=4)
+    rest = run(tmp_path, first | other, checkpoint_every=4, resume=True)
     assert rest["first_step"] == 8
-    assert rest["losses"] == pytest.approx(unbroken["losses"][8:], rel=0 if plan == first else 3e-3)
-    assert rest["loss_scale"] == (unbroken["loss_scale"] if plan == first else None)
+    assert rest["losses"] == pytest.approx(unbroken["losses"][8:], rel=3e-3 if other else 0)
+    assert rest["loss_scale"] == (None if other else unbroken["loss_scale"])
 
 
 @pytest.mark.parametrize("fields, expected", [
-    ({"plan": {"precision": "fp8"}}, "precision = 'fp8' is simulated, but not executed: give fp32, bf16 or fp16"),
-    ({"plan": {"precision": "fp16"}, "loss_scale": 0.0}, r"loss scale 0.0: give a finite number above 0"),
-    ({"plan": {"precision": "bf16"}, "loss_scale": 8.0}, "loss scale 8 with precision bf16, which needs none"),
-    ({"plan": {"precision": "bf16", "gradient_bytes": 8}}, "gradient_bytes = 8 is simulated, but not executed: give 2 or 4"),
-    ({"plan": {"precision": "bf16"}, "engine": "torch"}, "precision = 'bf16' with engine torch, which leaves it out"),
+    ({"precision": "fp8"}, "precision = 'fp8' is simulated, but not executed: give fp32, bf16 or fp16"),
+    ({"precision": "fp16", "loss_scale": 0.0}, r"loss scale 0.0: give a finite number above 0"),
+    ({"precision": "bf16", "loss_scale": 8.0}, "loss scale 8 with precision bf16, which needs none"),
+    ({"precision": "bf16", "plan": {"gradient_bytes": 8}}, "gradient_bytes = 8 is simulated, but not executed: leave it out, or give 4"),
+    ({"precision": "bf16", "engine": "torch"}, "precision = 'bf16' with engine torch, which leaves it out"),
+    ({"precision": "fp16", "box": {"cluster": "dgx-a100"}}, "precision fp16 in a box of bf16 times"),
+    ({"precision": "half"}, "precision = 'half': give one of fp32"),
 ])  # fmt: skip
 def test_what_cannot_be_trained_in_is_refused(fields, expected):
     with pytest.raises(InputError, match=expected):
-        PlanJob(**fields)
+        PlanJob(**{"plan": {}} | fields)
 
 
 def test_in_a_box_the_precision_given_is_that_of_the_times_and_of_what_runs(pool, tmp_path):
     box = {"cluster": "dgx-a100", "slow_down": 10.0}
     facts = pool(2).run(job_in(tmp_path, {"tp": 2, "precision": "fp16"}, box=box, steps=1))
     assert not failures(facts) and facts["precision"] == "fp16"
-    assert PlanJob(plan={"tp": 2, "precision": "fp8"}, box=box).executed.precision == "bf16"
-    assert PlanJob(plan={"tp": 2}, box=box).executed.precision == "fp32"
+    for asked, runs in (("fp8", "bf16"), ("fp16", "fp16"), ("bf16", "bf16")):
+        assert make_job({"tp": 2, "precision": asked, "cluster": "dgx-a100"}).executed.precision == runs
+    assert make_job({"tp": 2, "cluster": "dgx-a100"}).executed.precision == "fp32"
