@@ -21,13 +21,14 @@ class LessonPool:
     recorded: the folder of the recordings, a file for each thing that is asked.
     record:   whether to write them anew; see assets/record_lessons.py.
     say:      called with one line of progress at a time.
+    show:     see `Pool`; called with what was recorded, too.
 
     Without torch, only what was recorded can be asked: `InputError` for anything else.
     """
 
-    def __init__(self, ranks, recorded, *, record=False, say=lambda text: None):
-        self.recorded, self.record = Path(recorded), record
-        self.pool = Pool(ranks, say=say) if find_spec("torch") else None
+    def __init__(self, ranks, recorded, *, record=False, say=lambda text: None, show=None):
+        self.recorded, self.record, self.show = Path(recorded), record, show
+        self.pool = Pool(ranks, say=say, show=show) if find_spec("torch") else None
         if self.pool:
             import torch
 
@@ -41,6 +42,8 @@ class LessonPool:
         asked = {"plan": _unlike_default(plan)} | given
         kept = self._kept("plan", asked, lambda: _written(execute_plan(self.pool, plan, **given)))
         predicted, measured = (None if kept[name] is None else Trace.from_json(kept[name]) for name in ("predicted", "measured"))
+        for now in (kept["facts"]["progress"] or []) if self.show and not self.pool else []:
+            self.show(now)
         return PlanRun(predicted, measured, kept["facts"])
 
     def broken(self, plan, **given):
@@ -56,7 +59,7 @@ class LessonPool:
             said = str(error)
         after_s = time.monotonic() - started_s
         if said:
-            self.pool = Pool(self.pool.ranks, say=self.pool.say)
+            self.pool = Pool(self.pool.ranks, say=self.pool.say, show=self.show)
         return {"said": said, "after_s": after_s}
 
     def demonstrate(self, name, plan, **arguments):

@@ -146,7 +146,7 @@ def make_job(given, **more):
     return PlanJob(plan=plan, sizes={name: given.get(name) for name in SIZES}, box=box or None, **run, **more)
 
 
-def _say(text):
+def _say(text, now=None):
     if os.environ.get("RANK", "0") == "0":
         print(text, file=sys.stderr, flush=True)
 

@@ -111,7 +111,7 @@ def result(job, parts, traces):
         "first_step": parts[0]["first_step"],
         "precision": job.executed.precision, "loss_scale": parts[0].get("loss_scale"),
         "losses": parts[0]["losses"], "norms": parts[0]["norms"], "reference_losses": parts[0]["reference_losses"],
-        "vitals": vitals,
+        "vitals": vitals, "progress": parts[0].get("progress"),
         "stragglers": stragglers(computed_s, job.executed) if vitals else [],
         "sent_bytes_predicted": predicted, "sent_bytes_measured": [part["sent_bytes"] for part in parts],
         "memory_bytes_predicted": [predicted_memory(job, rank) for rank in range(job.ranks)],

@@ -20,7 +20,7 @@ from realrun.parallel.group import Observer
 from realrun.parallel.mesh import Layout, Mesh, check_groups
 from realrun.parallel.precision import TYPES
 from realrun.plan_executor import PlanExecutor
-from realrun.progress import Progress
+from realrun.progress import Progress, line
 from realrun.recorder import CHECK_STEP, Recorder, Recording
 from realrun.reference import single_process, single_training
 from realrun.session import device_name, gather_bytes
@@ -168,7 +168,7 @@ class PlanSession:
         fault = Fault.of(self.job.fault, self.job.ranks) if self.job.fault else None
         executor = self._executor(recorder, TYPES[self.plan.precision], padded=self.box is not None, fault=fault)
         checkpoints = Checkpoints(self.job, executor, self.rank, self.say)
-        first, progress = checkpoints.resume(), Progress(self.job, self.say, self.box.slow_down if self.box else None)
+        first, progress = checkpoints.resume(), Progress(self.job, self.box.slow_down if self.box else None)
         losses, norms, vitals = [], [], []
         for number in range(first, self.job.warmup + self.job.steps):
             tokens, targets = self._batch(number)
@@ -178,7 +178,8 @@ class PlanSession:
             norms.append(norm if math.isfinite(norm) else None)
             vitals.append(self._vitals(loss, executor))
             losses.append(sum(rank["loss"] for rank in vitals[-1]))
-            progress.step(number, losses[-1], now() - start_s, vitals[-1])
+            if said := progress.step(number, losses[-1], now() - start_s, vitals[-1]):
+                self.say(line(said), said)
             checkpoints.after(number + 1)
         checkpoints.finish()
         sent = {}
@@ -196,6 +197,7 @@ class PlanSession:
             "norms": norms,
             "loss_scale": executor.scaler and executor.scaler.scale,
             "vitals": vitals if self.rank == 0 else None,
+            "progress": progress.said if self.rank == 0 else None,
             "sent_bytes": sent,
             "memory_bytes": memory_bytes,
         }

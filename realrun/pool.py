@@ -43,17 +43,18 @@ class Pool:
     device: 'cpu' (gloo) or 'cuda' (NCCL, one device per rank).
     port:   of the rendezvous store on 127.0.0.1; 0 takes a free one.
     say:    called with one line of progress at a time.
+    show:   called instead with the figures of such a line (`realrun.progress.Progress.said`), where it has some; None: `say` is.
 
     Use it as a context manager, or call `close`. A pool whose run failed is closed. Raises `InputError` if the port
     is taken or the machine has not enough memory, `RunError` if a process fails.
     """
 
-    def __init__(self, ranks, *, device="cpu", port=0, say=lambda text: None):
+    def __init__(self, ranks, *, device="cpu", port=0, say=lambda text: None, show=None):
         if ranks < 1:
             raise InputError(f"{ranks} ranks: give at least 1")
         check_memory(ranks, 0)
         self.ranks, self.device = ranks, device
-        self.say = say
+        self.say, self.show = say, show
         self._processes, self._pipes = [], []
         listener = _listen(port)
         say(f"starting {ranks} process{'es' if ranks > 1 else ''}")
@@ -158,7 +159,10 @@ class Pool:
                 while pipe.poll():
                     message = json.loads(pipe.recv_bytes())
                     if "say" in message:
-                        self.say(message["say"])
+                        if self.show and message.get("now"):
+                            self.show(message["now"])
+                        else:
+                            self.say(message["say"])
                     else:
                         messages.append((rank, message))
             except (EOFError, OSError):

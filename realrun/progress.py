@@ -1,4 +1,4 @@
-"""What a training is doing, in a line now and then: step, loss, time, tokens a second, MFU, waiting, memory, and who is slow."""
+"""What a training is doing, now and then: step, loss, time, tokens a second, MFU, waiting, memory, and who is slow."""
 
 import time
 
@@ -10,33 +10,41 @@ EVERY_S = 1.0
 
 
 class Progress:
-    """Of `job`'s training; `say` is told. slow_down: of the cluster in the box, if there is one."""
+    """Of `job`'s training. slow_down: of the cluster in the box, if there is one.
 
-    def __init__(self, job, say, slow_down=None):
-        self.job, self.say, self.slow_down = job, say, slow_down
+    said: [{"name", "step", "steps", "step_s", "losses": of each step since the last one, "tokens_per_s", "mfu": in a box, "ranks": [of
+    each, since the last one: {"computed_s", "waited_s", "activations"}], "slow": [(rank, times as long as its peers)]}] so far.
+    """
+
+    def __init__(self, job, slow_down=None):
+        self.job, self.slow_down, self.said = job, slow_down, []
         self.tokens = job.batch * job.sizes["seq"]
         self.total = job.warmup + job.steps
         self._said_s = time.monotonic()
-        self._computed_s = [0.0] * job.ranks  # since the last line: one step says little of who is slow
+        self._begin()
+
+    def _begin(self):
+        self._losses = []
+        self._ranks = [{"computed_s": 0.0, "waited_s": 0.0, "activations": 0.0} for _ in range(self.job.ranks)]
 
     def step(self, number, loss, seconds, vitals):
-        """A step is over. vitals: of each rank, see `PlanSession`."""
+        """A step is over. vitals: of each rank, see `PlanSession`. What is to be said of the steps since it was last, or None: not yet."""
         now_s = time.monotonic()
-        self._computed_s = [total + rank["computed_s"] for total, rank in zip(self._computed_s, vitals)]
+        self._losses.append(loss)
+        for rank, its in zip(self._ranks, vitals):
+            rank["computed_s"] += its["computed_s"]
+            rank["waited_s"] += its["waited_s"]
+            rank["activations"] = max(rank["activations"], its["activations"])
         if now_s - self._said_s < EVERY_S and number + 1 < self.total:
-            return
+            return None
         self._said_s = now_s
-        done = round(20 * (number + 1) / self.total)
-        parts = [f"loss {loss:.4f}", seconds_text(seconds), f"{self.tokens / seconds:,.0f} tokens/s"]
-        if self.slow_down is not None:
-            parts.append(f"MFU {self.mfu(seconds / self.slow_down):.1%}")
-        waited_s, computed_s = (sum(rank[what] for rank in vitals) for what in ("waited_s", "computed_s"))
-        parts.append(f"{waited_s / (waited_s + computed_s):.0%} waiting")
-        parts.append(f"{bytes_text(max(rank['activations'] for rank in vitals))} of activations")
-        slow = stragglers(self._computed_s, self.job.executed)
-        self._computed_s = [0.0] * self.job.ranks
-        parts += [f"rank {rank} computes {times:.2f} times as long as its peers" for rank, times in slow]
-        self.say(f"[{'#' * done}{'.' * (20 - done)}] step {number + 1} of {self.total}: {', '.join(parts)}")
+        self.said.append({
+            "name": self.job.name, "step": number + 1, "steps": self.total, "step_s": seconds, "losses": self._losses,
+            "tokens_per_s": self.tokens / seconds, "mfu": None if self.slow_down is None else self.mfu(seconds / self.slow_down),
+            "ranks": self._ranks, "slow": stragglers([rank["computed_s"] for rank in self._ranks], self.job.executed),
+        })  # fmt: skip
+        self._begin()  # one step says little of who is slow
+        return self.said[-1]
 
     def mfu(self, step_s):
         """Of a step in the box, were it not slowed down: see `simlab.Prediction.mfu`."""
@@ -45,3 +53,22 @@ class Progress:
         flops = job.box_model.flops_per_token(seq) * job.batch * seq
         precision = "fp32" if job.given.precision == "fp32" else "bf16"
         return flops / step_s / (job.ranks * peak_flops(job.box_cluster.gpu, precision))
+
+
+def line(now):
+    """The text of one thing that `Progress` says."""
+    done = round(20 * now["step"] / now["steps"])
+    step, *rest = figures(now)
+    slow = [f"rank {rank} computes {times:.2f} times as long as its peers" for rank, times in now["slow"]]
+    return f"[{'#' * done}{'.' * (20 - done)}] {step}: {', '.join([*rest, *slow])}"
+
+
+def figures(now):
+    """[its step, loss, step time, tokens a second, MFU in a box, waiting, activations], as texts."""
+    waited_s, computed_s = (sum(rank[what] for rank in now["ranks"]) for what in ("waited_s", "computed_s"))
+    return [
+        f"step {now['step']} of {now['steps']}", f"loss {now['losses'][-1]:.4f}", seconds_text(now["step_s"]),
+        f"{now['tokens_per_s']:,.0f} tokens/s", *([] if now["mfu"] is None else [f"MFU {now['mfu']:.1%}"]),
+        f"{waited_s / (waited_s + computed_s):.0%} waiting",
+        f"{bytes_text(max(rank['activations'] for rank in now['ranks']))} of activations",
+    ]  # fmt: skip

@@ -87,7 +87,7 @@ def serve(rank, world, port, device_kind, pipe):
         member = Rank(rank, world, rank, store, device_kind)
         _answer(pipe, ready=True)
         while (job := jobs.get()) is not None:
-            say = (lambda text: _answer(pipe, say=text)) if rank == 0 else (lambda text: None)
+            say = (lambda text, now=None: _answer(pipe, say=text, now=now)) if rank == 0 else (lambda *_: None)
             _answer(pipe, result=_result(member, job, say), done=True)
         member.leave()
     except BaseException as error:  # whatever happens here must be told: nobody else sees it

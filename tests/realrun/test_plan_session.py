@@ -16,7 +16,7 @@ from realrun.parallel.mesh import Layout
 from realrun.plan_job import PlanJob
 from realrun.plan_report import failures
 from realrun.pool import Pool, RunError
-from realrun.progress import Progress
+from realrun.progress import Progress, line
 from simlab import Plan, Trace
 from simlab.errors import InputError
 from simlab.playback import whole_step_s
@@ -138,17 +138,16 @@ def test_a_straggler_is_named(pair, tmp_path):
 
 
 def test_the_line_while_it_trains_says_speed_waiting_memory_and_who_is_slow(tmp_path):
-    said = []
     box = {"cluster": "dgx-h100", "model": "llama-2-7b", "slow_down": 4}
     job = PlanJob(plan={"dp": 4}, sizes={"layers": 2}, box=box, steps=2, warmup=0, out=str(tmp_path))
-    progress = Progress(job, said.append, slow_down=4)
+    progress = Progress(job, slow_down=4)
     vitals = [{"loss": 0.5, "computed_s": 0.2, "waited_s": 0.2, "activations": 2**20} for rank in range(3)]
     vitals.append({"loss": 0.5, "computed_s": 0.3, "waited_s": 0.1, "activations": 2**19})
-    progress.step(0, 2.0, 0.4, vitals)  # a second has not passed: nothing is said
-    progress.step(1, 2.0, 0.4, vitals)
-    (line,) = said
+    assert progress.step(0, 3.0, 0.4, vitals) is None  # a second has not passed: nothing is said
+    now = progress.step(1, 2.0, 0.4, vitals)
+    assert now["losses"] == [3.0, 2.0] and progress.said == [now]
     mfu = 3 * (2 * sum(job.box_model.layer_flops().values()) + job.box_model.head_flops) * 4 * 4096 / 0.1 / (4 * 989.4e12)
-    assert line == (
+    assert line(now) == (
         f"[####################] step 2 of 2: loss 2.0000, 400.0 ms, 320 tokens/s, MFU {mfu:.1%}, 44% waiting, 1.0 MiB of activations, "
         "rank 3 computes 1.50 times as long as its peers"
     )

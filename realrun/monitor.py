@@ -1,0 +1,63 @@
+"""What a training does while it runs, in a notebook: its loss, its speed, and what each rank computes and waits."""
+
+from base64 import b64encode
+from io import BytesIO
+
+import ipywidgets as widgets
+
+from realrun.progress import figures
+from simlab.views.still import Picture
+
+COMPUTES, SLOW, WAITS, LOSS = "#0072B2", "#D55E00", "0.8", "#0072B2"
+
+
+class TrainingMonitor(widgets.VBox):
+    """A bar of the steps that are done, and a picture: the loss of each step, and how every rank spends its time, the slow ones marked.
+
+    `show` takes what `realrun.progress.Progress` says: Pool(ranks, show=monitor.show) while it trains. A new training begins it anew.
+    """
+
+    def __init__(self):
+        self.bar = widgets.IntProgress(value=0, min=0, max=1, layout=widgets.Layout(width="22em"))
+        self.text = widgets.HTML("nothing is running")
+        self.picture = widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
+        self.losses, self.now = [], None
+        super().__init__([widgets.HBox([self.bar, self.text]), self.picture])
+
+    def show(self, now):
+        """Show what is said: see `realrun.progress.Progress.said`."""
+        first = now["step"] - len(now["losses"])
+        self.losses = [*self.losses[:first], *now["losses"]]
+        self.now = now
+        self.bar.max, self.bar.value = now["steps"], now["step"]
+        self.text.value = " · ".join(figures(now))
+        png = BytesIO()
+        self._picture().savefig(png, format="png")
+        self.picture.value = png.getvalue()
+
+    def _picture(self):
+        now, picture = self.now, Picture(figsize=(9.5, 1.5 + 0.24 * len(self.now["ranks"])), layout="constrained", dpi=80)
+        curve, bars = picture.subplots(1, 2)
+        curve.plot(range(now["step"] - len(self.losses) + 1, now["step"] + 1), self.losses, color=LOSS)
+        curve.set(xlabel="training step", ylabel="loss", xlim=(0.5, now["steps"] + 0.5))
+        curve.grid(alpha=0.3)
+        slow = dict(now["slow"])
+        for rank, spent in enumerate(now["ranks"]):
+            whole_s = spent["computed_s"] + spent["waited_s"]
+            share = spent["computed_s"] / whole_s if whole_s else 0.0
+            bars.barh(rank, 100 * share, color=SLOW if rank in slow else COMPUTES)
+            bars.barh(rank, 100 * (1 - share), left=100 * share, color=WAITS)
+            if rank in slow:
+                text = f"computes {slow[rank]:.2f} times as long as its peers"
+                bars.text(1, rank, text, va="center", fontsize=8, color="white")
+        bars.set_yticks(range(len(now["ranks"])), [f"rank {rank}" for rank in range(len(now["ranks"]))])
+        bars.invert_yaxis()
+        bars.set(xlim=(0, 100), xlabel="% of its time: computes (colour), waits (grey)")
+        return picture
+
+    def _repr_mimebundle_(self, **kwargs):
+        """The widget, and its picture for where no widget can live (a page on GitHub)."""
+        bundle = super()._repr_mimebundle_(**kwargs)
+        if self.now:
+            bundle["image/png"] = b64encode(self.picture.value).decode()
+        return bundle
