@@ -63,6 +63,10 @@ class _Scaled:
         rounds = self.rounds(instruction)
         return self.box.slow_down * self.box.times.communication_s(instruction) + rounds * self.overhead.round_s
 
+    def transfer(self, instruction, ranks):
+        """Ranks in a box do not slow each other down."""
+        return self.communication_s(instruction), None
+
     def rounds(self, instruction):
         """How many messages follow each other in a communication."""
         plan = self.box.plan

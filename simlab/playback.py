@@ -1,14 +1,15 @@
 """A step of all ranks, instruction by instruction: what each computes and waits for, on the streams compute, tp, cp, dp and pp."""
 
 from functools import cached_property
-from itertools import zip_longest
+from itertools import product, zip_longest
 
 from simlab.collectives import busbw_factor
+from simlab.cost.communication import p2p_s
 from simlab.cost.stage_times import StageCost
 from simlab.engine import run_tasks
 from simlab.errors import DeadlockError, InputError
 from simlab.instructions import BEGIN, COMPUTE, WAIT, rank_instructions
-from simlab.refinement import Task
+from simlab.refinement import Shared, Task
 from simlab.trace import SEND, Span, Trace
 from simlab.training.data_parallel import rank_parameters, update_s
 
@@ -40,10 +41,14 @@ class ClusterTimes:
         return update_s(self.cost, self.program, rank_parameters(self.cost, self.program, self.layers), self.layers)
 
     def communication_s(self, instruction):
-        """Of what is begun or waited for, alone on its links."""
+        """Of what is begun or waited for, while all GPUs of its nodes communicate alike."""
         if instruction.kind == "message":
             return self.message_s
         return self.cost.communication_s(instruction.kind, instruction.size_bytes, instruction.dimension)
+
+    def transfer(self, instruction, ranks):
+        """(seconds alone, `Shared` or None) of what `ranks` begin or wait for: see `transfer`."""
+        return transfer(self.cost, instruction, ranks)
 
     def _kernels_s(self, kernels):
         return sum(self.cost.kernel_s(kernel) for kernel in kernels)
@@ -52,6 +57,33 @@ class ClusterTimes:
         times = {"layer": self.cost.layer, "embedding": self.cost.embedding, "head": self.cost.head}[unit]
         parts, kernels_s = times.of(kind), self.cost.compute_s(unit, kind)
         return (parts.compute + parts.host) / kernels_s if kernels_s else 1.0
+
+
+def transfer(cost, instruction, ranks):
+    """(seconds alone, `Shared` or None) of a communication of global `ranks`, by `StageCost`.
+
+    Where a node has fewer NICs than GPUs, who else communicates makes a difference: of k ranks a node each has a NIC while the others are
+    silent, as far as there are NICs, and all that cross share them from moment to moment. A message leaves one node and enters another, a
+    collective does both on all of its nodes. Leaves out which GPU is at which NIC, what happens inside a node, and mixed clusters, whose
+    GPUs all have their part of the NICs all the time.
+    """
+    cluster = cost.cluster
+    nodes = [rank // cluster.gpus_per_node for rank in ranks]
+    places = list(dict.fromkeys(nodes))
+    message = instruction.kind == "message"
+
+    def seconds(size_bytes, cluster):
+        if message:
+            return cost.slower * p2p_s(size_bytes, cluster, same_node=len(places) == 1)
+        return cost.communication_s(instruction.kind, size_bytes, instruction.dimension, cluster=cluster)
+
+    if len(places) == 1 or cluster.nics_per_node >= cluster.gpus_per_node or cluster.more:
+        return seconds(instruction.size_bytes, cluster), None
+    per_node = max(nodes.count(node) for node in places)
+    quiet = cost.quiet(per_node)
+    alone_s = seconds(instruction.size_bytes, quiet)
+    wires = [("out", places[0]), ("in", places[1])] if message else product(("out", "in"), places)
+    return alone_s, Shared(tuple(wires), min(1.0, per_node / cluster.nics_per_node), alone_s - seconds(0, quiet))
 
 
 def playback(model, plan, program, times):
@@ -189,7 +221,7 @@ class _Tasks:
             stream = f"pp {ranks[0]}-{ranks[1]}"
         key = ranks, stream, instruction.op, instruction.name
         if key not in self.shared:
-            self.shared[key] = self._add(instruction, stream, ranks, self.times.communication_s(instruction))
+            self.shared[key] = self._add(instruction, stream, ranks, *self.times.transfer(instruction, ranks))
         return self.shared[key]
 
     def _ends(self, rank, instruction):
@@ -205,7 +237,7 @@ class _Tasks:
             self.members[key] = tuple(number for number, other in enumerate(self.coordinates) if all(other[at] == mine[at] for at in fixed))
         return self.members[key]
 
-    def _add(self, instruction, stream, ranks, seconds):
-        self.tasks.append(Task(instruction.name, instruction.op, stream, ranks, seconds, (), instruction.size_bytes))
+    def _add(self, instruction, stream, ranks, seconds, shared=None):
+        self.tasks.append(Task(instruction.name, instruction.op, stream, ranks, seconds, (), instruction.size_bytes, shared))
         self.needs.append([])
         return len(self.tasks) - 1

@@ -27,6 +27,18 @@ class Task(NamedTuple):
     needs: tuple[int, ...]
     """Numbers of the tasks that must have ended."""
     size_bytes: float = 0.0
+    shared: "Shared | None" = None
+    """Where others may slow it: then `seconds` are those that it takes alone."""
+
+
+class Shared(NamedTuple):
+    """What a task uses of wires that others use, too."""
+
+    wires: tuple
+    share: float
+    """Of each wire, alone."""
+    seconds: float
+    """For which it does, alone: the last ones of the task's."""
 
 
 class Segment(NamedTuple):

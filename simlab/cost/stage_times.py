@@ -1,6 +1,6 @@
 """What a stage's forward and backward of one microbatch take: kernels, and what of their communication they have to wait for."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from simlab.cost.communication import IN_TRAINING, Group, collective_s, p2p_s
@@ -273,12 +273,18 @@ class StageCost:
     def _steps_s(self, kernel):
         return kernel.steps * self.communication_s(kernel.kind, kernel.size_bytes, kernel.dimension)
 
-    def communication_s(self, kind, size_bytes, dimension):
-        """Seconds of one collective of a `dimension`'s group, or of a 'ring''s message to the next of it, in training."""
-        group = getattr(self.groups, dimension)
+    def communication_s(self, kind, size_bytes, dimension, *, cluster=None):
+        """Seconds of one collective of a `dimension`'s group, or of a 'ring''s message to the next of it, in training; on `cluster` if it
+        is given, see `quiet`."""
+        cluster, group = cluster or self.cluster, getattr(self.groups, dimension)
         if kind == "ring":
-            return self.slower * p2p_s(size_bytes, self.cluster, same_node=group.nodes == 1)
-        return self.collective_s(kind, size_bytes, group)
+            return self.slower * p2p_s(size_bytes, cluster, same_node=group.nodes == 1)
+        return self.slower * collective_s(kind, size_bytes, group, cluster) if group.size > 1 else 0.0
+
+    def quiet(self, ranks_per_node):
+        """The cluster as a group with so many ranks a node finds it when all other GPUs are silent: each of its ranks has a NIC for itself,
+        as far as there are NICs."""
+        return replace(self.cluster, gpus_per_node=max(ranks_per_node, self.cluster.nics_per_node))
 
     def _times(self, kernels, layer=False):
         """`StageTimes` of `LayerKernels`."""

@@ -1,4 +1,4 @@
-"""Resources that a simulation shares: by queueing (`SerialWire`) or by splitting (`FairShare`, `FairWire`)."""
+"""Resources that a simulation shares: by queueing (`SerialWire`) or by splitting (`FairShare`, `FairWire`, `Wires`)."""
 
 import heapq
 from itertools import count
@@ -90,4 +90,57 @@ class FairShare:
         self._served_s = max(self._served_s, self._jobs[0][0])  # rounding must not leave the first job behind
         while self._jobs and self._jobs[0][0] <= self._served_s:
             heapq.heappop(self._jobs)[2].succeed()
+        self._set_alarm()
+
+
+class Wires:
+    """Wires that jobs use several of at a time, each job a share of every one.
+
+    Where the shares that are in use on a wire add up to more than 1, all jobs on it are that much slower; a job goes at the rate of its
+    slowest wire. So one alone ends after the seconds that it asks for, and two that each want all of a wire take twice as long together.
+    Leaves out: that what one job cannot use, because another wire holds it up, is free for others (max-min fairness, `engine.network`).
+    """
+
+    def __init__(self, env):
+        self._env = env
+        self._jobs = {}  # event: [seconds left at full rate, wires, share]
+        self._in_use = {}  # wire: sum of shares
+        self._updated_s, self._alarm = env.now, 0
+
+    def serve(self, wires, share, seconds):
+        """An event that happens when a job is done that takes `seconds` alone."""
+        self._advance()
+        done = self._env.event()
+        self._jobs[done] = [seconds, wires, share]
+        for wire in wires:
+            self._in_use[wire] = self._in_use.get(wire, 0.0) + share
+        self._set_alarm()
+        return done
+
+    def _rate(self, wires):
+        return 1 / max(1.0, *(self._in_use[wire] for wire in wires))
+
+    def _advance(self):
+        passed_s = self._env.now - self._updated_s
+        for job in self._jobs.values():
+            job[0] = max(0.0, job[0] - passed_s * self._rate(job[1]))
+        self._updated_s = self._env.now
+
+    def _set_alarm(self):
+        self._alarm += 1
+        if self._jobs:
+            self._next = min(self._jobs, key=lambda done: self._jobs[done][0] / self._rate(self._jobs[done][1]))
+            left_s, wires, _ = self._jobs[self._next]
+            self._env.timeout(left_s / self._rate(wires), self._alarm).callbacks.append(self._on_alarm)
+
+    def _on_alarm(self, alarm):
+        if alarm.value != self._alarm:
+            return  # somebody came since; a newer alarm is set
+        self._advance()
+        self._jobs[self._next][0] = 0.0  # whatever rounding has left of it
+        for done in [done for done, job in self._jobs.items() if not job[0]]:
+            _, wires, share = self._jobs.pop(done)
+            for wire in wires:
+                self._in_use[wire] = max(0.0, self._in_use[wire] - share)
+            done.succeed()
         self._set_alarm()

@@ -4,6 +4,7 @@ from array import array
 
 import simpy
 
+from simlab.engine.sharing import Wires
 from simlab.errors import DeadlockError
 from simlab.garbage import no_garbage_collection
 
@@ -24,8 +25,9 @@ class TaskTimes:
 def run_tasks(tasks):
     """`TaskTimes` of `tasks`, an iterable of `simlab.refinement.Task`s.
 
-    A rank's stream runs its tasks in the order in which they are listed. A task starts when it is the next one on the stream of all
-    its ranks and all that it needs has ended. Raises `DeadlockError` that names a task which can never start.
+    A rank's stream runs its tasks in the order in which they are listed. A task starts when it is the next one on the stream of all its
+    ranks and all that it needs has ended. Tasks that are `shared` slow each other down (`simlab.engine.sharing.Wires`). Raises
+    `DeadlockError` that names a task which can never start.
     """
     with no_garbage_collection():
         return _Run(tasks).run()
@@ -35,6 +37,7 @@ class _Run:
     def __init__(self, tasks):
         self.tasks = tasks = list(tasks)
         self.env = simpy.Environment()
+        self.wires = Wires(self.env)
         self.waits = array("l", [0]) * len(tasks)  # what each still waits for: needs, and streams that are not free for it
         self.users = [[] for _ in tasks]
         self.next_on = [[] for _ in tasks]  # the tasks that come after it on its streams
@@ -63,10 +66,18 @@ class _Run:
 
     def _start(self, number):
         self.starts[number] = self.env.now
-        self.env.timeout(self.tasks[number].seconds, number).callbacks.append(self._end)
+        task = self.tasks[number]
+        alone_s = task.shared.seconds if task.shared else 0.0
+        self.env.timeout(max(0.0, task.seconds - alone_s), number).callbacks.append(self._transfer if task.shared else self._end)
+
+    def _transfer(self, event):
+        number = event._value
+        self.wires.serve(*self.tasks[number].shared).callbacks.append(lambda _: self._ended(number))
 
     def _end(self, event):
-        number = event._value
+        self._ended(event._value)
+
+    def _ended(self, number):
         self.ends[number] = self.env.now
         self.left -= 1
         waits = self.waits

@@ -249,3 +249,31 @@ def test_groups_agree_until_one_rank_leaves_out_or_resizes_a_collective_which_is
         with pytest.raises(DeadlockError, match=rf"the {broken.dimension} group of ranks .*\b{rank}\b.* does not agree") as error:
             check_agreement([*its[:rank], changed, *its[rank + 1 :]], plan)
         assert f"{broken.op} {broken.name}".strip() in str(error.value)
+
+
+# NICs that groups share --------------------------------------------------------------------------------------
+
+
+def with_nics(nics, **plan):
+    """The `Trace` of two stages and two replicas on two nodes with two GPUs and so many NICs each."""
+    model = sl.Model(name="small", layers=4, hidden=512, heads=4, seq=8192, vocab=512)
+    plan = sl.Plan(dp=2, pp=2, microbatches=4, dp_overlap=False, **plan)
+    return played(model, plan, replace(sl.load_cluster("dgx-a100", nodes=2), gpus_per_node=2, nics_per_node=nics))
+
+
+def test_two_stages_that_reduce_at_different_times_have_all_of_their_nic_each():
+    """Replicas on different nodes: the last stage is done first, and reduces while the first one still computes."""
+    shared, own = (with_nics(nics, order="tp-cp-pp-dp") for nics in (1, 2))
+    reductions = [sorted((s.rank, s.start_s, s.end_s) for s in trace.spans if s.stream == "dp") for trace in (shared, own)]
+    assert len(reductions[0]) == 2 * 2 * 3  # two layers and an end on each stage
+    assert [at for its in reductions[0] for at in its] == pytest.approx([at for its in reductions[1] for at in its])
+    ends_s = {rank: max(end_s for its, _, end_s in reductions[0] if its == rank) for rank in (0, 1)}
+    assert ends_s[1] < min(start_s for rank, start_s, _ in reductions[0] if rank == 0)  # in turns
+
+
+def test_messages_of_replicas_that_go_together_share_the_nic():
+    """Stages on different nodes: both replicas send at the same moments, each with half of the NIC."""
+    shared, own = (with_nics(nics, order="tp-cp-dp-pp") for nics in (1, 2))
+    shared_s, own_s = ([s.end_s - s.start_s for s in trace.spans if s.stream == SEND and s.op == "0F0"] for trace in (shared, own))
+    latency_s = 2 * own_s[0] - shared_s[0]  # of latency + bytes: twice as many bytes' time, the latency once
+    assert len(shared_s) == 2 and 0 <= latency_s < own_s[0] < 0.999 * shared_s[0] and shared_s[0] == pytest.approx(shared_s[1])

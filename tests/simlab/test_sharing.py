@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simlab_oracles import fluid_finish_times
 
-from simlab.engine.sharing import FairShare, FairWire, SerialWire
+from simlab.engine.sharing import FairShare, FairWire, SerialWire, Wires
 from simlab.hardware import Link
 
 JOBS = st.lists(st.tuples(st.floats(0, 10), st.one_of(st.just(0.0), st.floats(1e-6, 10))), min_size=1, max_size=12)
@@ -79,3 +79,43 @@ def test_messages_on_a_fair_link_arrive_when_a_fluid_simulation_says(sends, band
     expected = fluid_finish_times([(at_s, size / bandwidth) for at_s, size in sends], 1.0)
     arrived = arrivals(FairWire, sends, bandwidth_bytes_per_s=bandwidth, latency_s=0.5)
     assert arrived == pytest.approx([time_s + 0.5 for time_s in expected], rel=1e-9, abs=1e-9)
+
+
+def wire_ends(jobs):
+    """When `Wires` is done with each of `jobs` (begins, wires, share, seconds alone)."""
+    env = simpy.Environment()
+    wires, ended = Wires(env), {}
+
+    def job(number, begins_s, names, share, seconds):
+        yield env.timeout(begins_s)
+        yield wires.serve(tuple(names), share, seconds)
+        ended[number] = env.now
+
+    for number, one in enumerate(jobs):
+        env.process(job(number, *one))
+    env.run()
+    return [ended[number] for number in range(len(jobs))]
+
+
+@pytest.mark.parametrize("jobs, ends_s", [
+    ([(0, "a", 1.0, 2.0)], [2]),
+    ([(0, "a", 1.0, 2.0), (0, "a", 1.0, 2.0)], [4, 4]),
+    ([(0, "a", 1.0, 2.0), (1, "a", 1.0, 2.0)], [3, 4]),  # one second alone, two at half the rate; then the other, alone again
+    ([(0, "a", 0.5, 2.0), (0, "a", 0.5, 2.0)], [2, 2]),  # there is room for both
+    ([(0, "a", 0.5, 2.0), (0, "a", 0.5, 2.0), (0, "a", 0.5, 2.0)], [3, 3, 3]),
+    ([(0, "ab", 1.0, 2.0), (0, "b", 1.0, 1.0)], [3, 2]),  # b is shared until the short one is done; a waits for b
+    ([(0, "a", 1.0, 2.0), (0, "b", 1.0, 2.0), (5, "a", 1.0, 0.0)], [2, 2, 5]),
+])  # fmt: skip
+def test_jobs_on_wires_slow_each_other_where_their_shares_are_more_than_the_wire(jobs, ends_s):
+    assert wire_ends(jobs) == pytest.approx(ends_s)
+
+
+@given(st.lists(st.tuples(st.floats(0, 5), st.sampled_from(["a", "b", "ab"]), st.floats(0.1, 1), st.floats(0, 3)), min_size=1, max_size=8))
+def test_a_wire_carries_all_that_is_asked_of_it_and_nobody_is_faster_than_alone(jobs):
+    ended = wire_ends(jobs)
+    for number, (begins_s, _, _, seconds) in enumerate(jobs):
+        assert ended[number] >= begins_s + seconds - 1e-9
+    for wire in "ab":
+        asked_s = sum(share * seconds for _, names, share, seconds in jobs if wire in names)
+        assert max(ended) >= asked_s - 1e-9
+    assert max(ended) <= max(begins for begins, *_ in jobs) + sum(seconds for *_, seconds in jobs) + 1e-9
