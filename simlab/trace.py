@@ -67,6 +67,7 @@ class Trace:
     spans: list[Span] = field(default_factory=list)
     memory: list[MemoryPoint] = field(default_factory=list)
     metadata: dict = field(default_factory=dict)
+    _kept = None  # by `keep`: (spans, memory, their columns by name)
 
     @property
     def ranks(self):
@@ -76,6 +77,23 @@ class Trace:
     def compute(self, rank=None):
         """The compute spans (of `rank`), in order."""
         return [span for span in self.spans if span.stream == COMPUTE and rank in (None, span.rank)]
+
+    def columns(self, name):
+        """The compute spans' (ranks, ops, starts, ends) if `name` is `COMPUTE`, else that memory category's (ranks, times, amounts)."""
+        if self._kept:
+            spans, memory, columns = self._kept
+            if name in columns and spans == self.spans and memory == self.memory:  # quick: rows that are one object are equal
+                return columns[name]
+        kind, all_rows = (Span, self.spans) if name == COMPUTE else (MemoryPoint, self.memory)
+        columns = list(zip(*(row for row in all_rows if row[1] == name))) or [()] * len(kind._fields)
+        return columns[0], *columns[2:5]
+
+    def keep(self, columns):
+        """For a maker that has the columns anyway: {name: what `columns` gives while nobody changes the rows}.
+
+        To take them out of 100,000 rows costs more than all else that a picture needs.
+        """
+        self._kept = [*self.spans], [*self.memory], columns
 
     def messages(self):
         """The spans of messages between ranks."""

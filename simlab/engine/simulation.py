@@ -81,10 +81,10 @@ class _Simulation:
         if link is None:
             raise InputError(f"no link from rank {source} to rank {destination}, but the program sends along it")
         receiver, messages, message_bytes = self.streams[destination], self.messages, self.message_bytes
-        texts = self.program.texts
+        texts, row = self.program.texts, tuple.__new__  # as `rows` makes them, without a copy of them all
 
         def deliver(step, sent_s, arrival_s):
-            messages.append((source, SEND, texts[step.slot], sent_s, arrival_s, message_bytes, destination))
+            messages.append(row(Span, (source, SEND, texts[step.slot], sent_s, arrival_s, message_bytes, destination)))
             receiver.arrival_s[step.slot] = arrival_s
             if receiver.waiting_for == step.slot:
                 receiver.waiting_for = None
@@ -93,14 +93,23 @@ class _Simulation:
         return _WIRES[link.sharing](self.env, link, deliver)
 
     def trace(self):
-        spans, memory = rows(Span, self.messages), []
+        columns = {COMPUTE: ([], [], [], []), LIVE: ([], [], []), ACTIVATIONS: ([], [], [])}
         for stream in self.streams:
-            spans.extend(stream.spans())
-            memory.extend(stream.memory_points())
+            for name, part in stream.columns().items():
+                for column, values in zip(columns[name], part):
+                    column.extend(values)
+        ranks, *others = columns[COMPUTE]
+        spans = self.messages + rows(Span, zip(ranks, repeat(COMPUTE), *others, repeat(0), repeat(-1)))
+        memory = []
+        for category in (LIVE, ACTIVATIONS):
+            ranks, *others = columns[category]
+            memory += rows(MemoryPoint, zip(ranks, repeat(category), *others))
         metadata = {"name": self.program.name, "source": "simulated", "ranks": len(self.program.ranks),
                     "stages": self.program.stages, "microbatches": self.program.microbatches,
                     "units": {LIVE: "microbatches", ACTIVATIONS: self.memory.unit}}  # fmt: skip
-        return Trace(spans, memory, metadata)
+        trace = Trace(spans, memory, metadata)
+        trace.keep(columns)
+        return trace
 
 
 class _ComputeStream:
@@ -170,19 +179,21 @@ class _ComputeStream:
         wire.send(step, self.simulation.message_bytes, now)
         return wire.overhead_s
 
-    def spans(self):
-        texts = [self.simulation.program.texts[step.slot] for step in self.steps]
-        return rows(Span, zip(repeat(self.rank), repeat(COMPUTE), texts, self.starts, self.ends, repeat(0), repeat(-1)))
+    def columns(self):
+        """What `Trace.columns` gives, of this rank alone.
 
-    def memory_points(self):
-        """Live microbatches, one more at each start of F, one fewer at each end of B or W; and what they hold, by `OpMemory`."""
-        kinds = {step.op[:2] for step in self.steps}
-        amounts = {kind: self.simulation.memory.change(*kind) for kind in kinds}
-        live = [LIVE_CHANGE[step.op.kind] for step in self.steps]
-        held = [amounts[step.op[:2]] for step in self.steps]
-        return self._points(LIVE, live) + self._points(ACTIVATIONS, held)
+        Live microbatches are one more at each start of F, one fewer at each end of B or W; `OpMemory` says what they hold.
+        """
+        texts, kinds = self.simulation.program.texts, [step.op[:2] for step in self.steps]
+        held = {kind: self.simulation.memory.change(*kind) for kind in set(kinds)}
+        return {
+            COMPUTE: ([self.rank] * len(kinds), [texts[step.slot] for step in self.steps], self.starts, self.ends),
+            LIVE: self._points([LIVE_CHANGE[kind] for _, kind in kinds]),
+            ACTIVATIONS: self._points([held[kind] for kind in kinds]),
+        }
 
-    def _points(self, category, changes):
+    def _points(self, changes):
+        """(ranks, times, amounts): where an amount changes, and what it then is."""
         times = [start_s if change > 0 else end_s for change, start_s, end_s in zip(changes, self.starts, self.ends)]
-        points = zip(repeat(self.rank), repeat(category), times, accumulate(changes))
-        return rows(MemoryPoint, compress(points, changes))
+        times, amounts = list(compress(times, changes)), list(compress(accumulate(changes), changes))
+        return [self.rank] * len(times), times, amounts

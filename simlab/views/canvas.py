@@ -1,10 +1,9 @@
 """Timelines of many boxes: packed into bytes here, painted on a canvas in the browser by `canvas.js`, which also zooms.
 
-A figure of objects takes seconds at 50,000 boxes, most of it to make them and to carry them over as JSON. Here a trace's
-fields become columns, `struct` packs each in one call (times as Float32), and nothing is made per box.
+A figure of objects takes seconds at 50,000 boxes, most of it to make them and to carry them over as JSON. Here
+`struct` packs each column of a trace in one call (times as Float32), and nothing is made per box.
 """
 
-from itertools import chain
 from pathlib import Path
 from struct import pack
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from simlab.analysis import critical_path
 from simlab.errors import InputError
 from simlab.garbage import no_garbage_collection
 from simlab.program import Op
-from simlab.trace import COMPUTE, MemoryPoint, Span
+from simlab.trace import COMPUTE
 from simlab.views.scene import (
     CAP_COLOUR,
     COLOURS,
@@ -78,8 +77,7 @@ def panels(traces, *, critical_path=False):
 @no_garbage_collection()
 def panel(trace, category, with_path=False):
     """The `Panel` of `trace`, its memory strip of `category`."""
-    spans = [span for span in trace.spans if span[1] == COMPUTE]
-    ranks, ops, starts_s, ends_s = _columns(spans, Span, "rank", "op", "start_s", "end_s")
+    ranks, ops, starts_s, ends_s = trace.columns(COMPUTE)
     zero_s = min(starts_s, default=0.0)
     step_s = max(ends_s, default=0.0) - zero_s
     if step_s <= 0:
@@ -87,11 +85,10 @@ def panel(trace, category, with_path=False):
     busy_s = sum(ends_s) - sum(starts_s)
     text = " ".join(ops).encode()
     kinds = text.translate(None, NOT_KINDS)
-    used = "".join(map(chr, sorted(set(kinds))))
-    if len(kinds) != len(ops) or not set(used) <= set(COLOURS):
+    used = "".join(kind for kind in sorted(COLOURS) if kind.encode() in kinds)
+    if len(kinds) != len(ops) or kinds.translate(None, used.encode()):
         [*map(Op.parse, ops)]  # one of them is no op: say which
-    points = [point for point in trace.memory if point[1] == category]
-    held_by, times_s, amounts = _columns(points, MemoryPoint, "rank", "time_s", "amount")
+    held_by, times_s, amounts = trace.columns(category)
     peak = max(amounts, default=0)
     cap, over = cap_and_breaches(trace, category)
     path = None
@@ -115,12 +112,6 @@ def panel(trace, category, with_path=False):
         breaches=over,
         path=path,
     )
-
-
-def _columns(rows, kind, *fields):
-    """[[that field of all rows] for each of `fields`]; `kind` is the NamedTuple that the rows are."""
-    flat, width = list(chain.from_iterable(rows)), len(kind._fields)
-    return [flat[kind._fields.index(field) :: width] for field in fields]
 
 
 def _since(zero_s, times_s):

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from simlab_oracles import op_times, plans, seconds_of_kinds
 
 from simlab import InputError, Link, MemoryPoint, OpTimes, Span, Trace, generate, simulate
+from simlab.trace import ACTIVATIONS, COMPUTE, LIVE
 
 SPAN, POINT = [0, "compute", "0F0", 0.0, 1.0, 0, -1], [0, "live_microbatches", 0.0, 1]
 
@@ -77,3 +78,18 @@ def test_step_time_runs_from_the_first_compute_start_to_the_last_compute_end():
     trace = Trace(spans, [], {"ranks": 2})
     assert (trace.start_s, trace.end_s, trace.step_s) == (5.0, 8.5, 3.5)
     assert trace.messages() == [spans[1]] and trace.compute(1) == [spans[2]]
+
+
+def test_columns_are_those_of_the_rows_also_after_somebody_changed_them():
+    trace = simulate(generate("1f1b", 2, 4), OpTimes(forward_s=0.02, backward_s=0.04))
+    bare = Trace([*trace.spans], [*trace.memory], trace.metadata)
+
+    def same():
+        return all([*map(list, trace.columns(name))] == [*map(list, bare.columns(name))] for name in (COMPUTE, LIVE, ACTIVATIONS))
+
+    assert same()
+    for rows in (trace.spans, bare.spans):
+        rows[-1] = rows[-1]._replace(end_s=9.0)
+    assert same() and max(trace.columns(COMPUTE)[-1]) == 9.0
+    trace.memory.clear()
+    assert [*trace.columns(LIVE)] == [(), (), ()]
