@@ -1,7 +1,8 @@
 """What torch's FSDP2 does in a step, by its own account: a `Trace` whose spans are named as the simulator's are.
 
 FSDP2 labels what it does for the profiler: 'FSDP::all_gather (blocks.3)'. A dispatch mode sees those labels, and the collectives inside
-them with their tensors. So nothing of FSDP2 is replaced or guessed: unit, order and bytes are torch's. Times are those of the caller.
+them with their tensors. So nothing of FSDP2 is replaced or guessed: unit, order and bytes are torch's. A span lasts as long as its label:
+on CPUs, where FSDP2 waits inside, until the collective is done; on CUDA it would be the time to issue it.
 """
 
 import re
