@@ -5,7 +5,9 @@ Lessons show the text of these functions (`realrun.lesson.source`): they are sho
 """
 
 import time
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from itertools import combinations, product
 
 import torch
 import torch.distributed as dist
@@ -14,9 +16,13 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from realrun.model import Block
+from realrun.channels import Channels
+from realrun.fsdp_trace import Fsdp2Recorder
+from realrun.machine_links import collective_s, message_s
+from realrun.model import Block, Stage, loss
 from realrun.parallel.block import ParallelBlock
 from realrun.parallel.clipping import clip
+from realrun.parallel.collectives import all_reduce, run_rounds
 from realrun.parallel.data import DataParallel, average_gradients
 from realrun.parallel.precision import LossScaler, MasterWeights
 from realrun.parallel.tensor import (
@@ -29,6 +35,50 @@ from realrun.parallel.tensor import (
     reduce_from,
     vocab_cross_entropy,
 )
+from realrun.text import batch
+from realrun.torch_engine import Counted, TorchModel
+from simlab.collectives import Transfer, all_reduce_rounds
+
+BUDGET_S = 0.5  # for a collective that is timed over and over
+
+# collectives ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def links(mesh, pace=None):
+    """`Channels` between all ranks, connected. pace: (seconds that a message takes before its first byte, bytes per second) or None."""
+    groups = {direction: dist.new_group() for direction in (1, -1)}
+    channels = Channels(mesh.rank, torch.device("cpu"), groups, pace=pace)
+    channels.connect(list(combinations(range(dist.get_world_size()), 2)))
+    yield channels
+    for group in groups.values():
+        dist.destroy_process_group(group)
+
+
+def messages(mesh, sizes, pace=None, at_once=False, tries=5):
+    """[seconds of a message of each of `sizes`] from rank 0 to rank 1, or with at_once of one from each rank to the next."""
+    taken, ring = [], [[Transfer(r, (r + 1) % mesh["dp"].size, 0, (0,)) for r in mesh["dp"].ranks]]
+    with links(mesh, pace) as channels:
+        for size in sizes:
+            run = partial(run_rounds, ring, {0: torch.zeros(size // 4)}, channels)
+            taken.append(collective_s(run, channels.device, BUDGET_S, tries) if at_once else message_s(channels, size, 4 * tries))
+    return taken
+
+
+def all_reduces(mesh, sizes, algorithms, pace=None, tries=5):
+    """{algorithm: [seconds of an all-reduce of each of `sizes`]}, "gloo" being torch's own; and how far results are from gloo's."""
+    taken, wrong = {name: [] for name in algorithms}, 0.0
+    with links(mesh, pace) as channels:
+        for name, size in product(algorithms, sizes):
+            rounds = None if name == "gloo" else all_reduce_rounds(name, mesh["dp"].ranks, size)
+            run = dist.all_reduce if rounds is None else partial(all_reduce, rounds=rounds, channels=channels)
+            own = torch.randn(size // 4, generator=torch.Generator().manual_seed(mesh.rank))
+            right = mesh["dp"].all_reduce(own.clone()).wait()
+            run(own)
+            wrong = max(wrong, ((own - right).norm() / right.norm()).item())
+            taken[name].append(collective_s(partial(run, own.zero_()), channels.device, BUDGET_S, tries))
+    return {"seconds": taken, "wrong": wrong}
+
 
 # data parallelism -------------------------------------------------------------------------------------------
 
@@ -138,6 +188,45 @@ def device_work(seconds):
 
 
 WORK = {"python": python_work, "device": device_work}
+
+
+def fully_sharded(mesh, sizes, wrapping, microbatches=1, warmup=2):
+    """A step by torch's FSDP2: this rank's `Trace`, as JSON, and the bytes that it sent in the first; wrapping: see `WRAPPINGS`."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
+
+    ranks, model = mesh["dp"].size, TorchModel(Stage(sizes, 0, 1), 1, "none")
+    flat = DeviceMesh.from_group(mesh["dp"].process_group, "cpu")
+    for unit, options in WRAPPINGS[wrapping](model):
+        fully_shard(unit, mesh=flat, **options)
+    recorder, counted = Fsdp2Recorder(mesh.rank), Counted(None, {"dp": ranks})
+    for step in range(warmup + 1):
+        tokens, targets = batch(step, ranks * microbatches, 1, sizes["seq"])
+        for i in range(microbatches):
+            own = mesh.rank * microbatches + i
+            with counted if step == 0 else recorder if step == warmup else nullcontext():
+                recorder.op = f"0F{i}"
+                value = loss(model(tokens[own]), targets[own]) / microbatches
+                recorder.op = f"0B{i}"
+                value.backward()
+    return {"trace": recorder.trace(ranks).to_json(), "sent_bytes": counted.sent["dp"]}
+
+
+def simulators_units(model, **options):
+    """Embedding, layers and head by themselves; the root has nothing left."""
+    units = [model.embed, model.position], *model.blocks, [model.norm, model.head], model
+    return [(unit, {"reshard_after_forward": True} | options) for unit in units]
+
+
+def layers_and_root(model):
+    """As torch's tutorial has it, with torch's defaults: what is in no layer is the root's."""
+    return [(unit, {}) for unit in (*model.blocks, model)]
+
+
+WRAPPINGS = {
+    "simulator's units": simulators_units, "layers and root": layers_and_root,
+    "never freed": partial(simulators_units, reshard_after_forward=False),
+}  # fmt: skip
 
 
 # inside a layer ---------------------------------------------------------------------------------------------
@@ -322,5 +411,8 @@ def through_stages(pp, block, x, scale):
 
 DEMONSTRATIONS = {
     function.__name__: function
-    for function in (averaged, accumulated, buckets, worked, split_mlp, split_heads, vocabulary, reached, clipped, overflowed)
-}
+    for function in (
+        messages, all_reduces, averaged, accumulated, buckets, worked, fully_sharded, split_mlp, split_heads, vocabulary, reached, clipped,
+        overflowed,
+    )
+}  # fmt: skip

@@ -26,34 +26,32 @@ def link_samples(rank, device, groups, sizes, budget_s):
     channels, world, samples = Channels(rank, device, groups), dist.get_world_size(), []
     channels.connect([(0, 1)])
     for size in sizes:
-        samples.append({"kind": "p2p", "size_bytes": size, "seconds": _message_s(channels, size, budget_s)})
+        samples.append({"kind": "p2p", "size_bytes": size, "seconds": message_s(channels, size, 3 if size >= 2**22 else 20)})
     for kind in COLLECTIVES:
         for size in sizes:
             part = max(1, size // ITEM_BYTES // world)
             run = COLLECTIVES[kind](part, world, device, groups[1])
-            seconds = _collective_s(run, device, budget_s)
+            seconds = collective_s(run, device, budget_s)
             samples.append({"kind": kind, "size_bytes": part * world * ITEM_BYTES, "seconds": seconds})
     return samples if rank == 0 else None
 
 
-def _message_s(channels, size, budget_s):
-    """From rank 0 to rank 1, s; the others wait for the two."""
+def message_s(channels, size, rounds):
+    """From rank 0 to rank 1, s, as rank 0 has it; the others wait for the two."""
     seconds = 0.0
     if channels.rank < 2:
-        rounds = 3 if size >= 2**22 else 20
         _, one_way, _ = ping_pong(channels, 0, 1, size // ITEM_BYTES, torch.float32, pause_s=0.0, rounds=rounds)
         seconds = lower_quartile(one_way) if one_way else 0.0  # the one that receives has none
     dist.barrier()
     return seconds
 
 
-def _collective_s(run, device, budget_s):
+def collective_s(run, device, budget_s, batches=BATCHES):
     """Seconds of `run()`: the lower quartile of batches, each the slowest rank's."""
     run()
     once_s = _slowest(_timed(run, 1, device))
-    rounds = max(1, min(MOST_ROUNDS, int(budget_s / BATCHES / once_s)))  # the same on all ranks, for all know the slowest
-    batches = [_slowest(_timed(run, rounds, device)) / rounds for _ in range(BATCHES)]
-    return lower_quartile(batches)
+    rounds = max(1, min(MOST_ROUNDS, int(budget_s / batches / once_s)))  # the same on all ranks, for all know the slowest
+    return lower_quartile([_slowest(_timed(run, rounds, device)) / rounds for _ in range(batches)])
 
 
 def _timed(run, rounds, device):

@@ -43,7 +43,7 @@ def keeps_and_compares(cells, name):
     return any(f"my_{name}" in source and "You said" in source for source in code[kept + 1 :])
 
 
-@pytest.mark.parametrize("name", ["b01", "w03_executed", "t1_executed", "b02", "t4", "w08"])
+@pytest.mark.parametrize("name", ["b01", "b03_executed", "w03_executed", "t1_executed", "b02", "t4", "w06_executed", "w08"])
 def test_lesson_7_keeps_predictions_and_compares_them(name):
     assert keeps_and_compares(SEVEN, name)
 

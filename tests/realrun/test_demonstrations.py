@@ -1,11 +1,15 @@
 """What a pool's ranks can be asked for by name, and how a lesson keeps what they answered."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from realrun import demonstrations, lesson
+from realrun.plan_job import PlanJob
+from simlab.collectives import closed_form_s
 from simlab.errors import InputError
+from simlab.instructions import BEGIN, rank_instructions
 from simlab.plan import Plan
 from simlab.trace import Trace
 
@@ -15,6 +19,54 @@ FOUR, SPLIT = Plan(dp=4), Plan(tp=4)
 @pytest.fixture(scope="module")
 def pool(pools):
     return pools(4)
+
+
+def test_messages_and_all_reduces_take_a_paced_links_time_and_all_reduces_are_right(pool):
+    latency_s, bytes_per_s, sizes = 0.02, 1e7, [1024, 2**18]
+    given = {"sizes": sizes, "pace": (latency_s, bytes_per_s), "tries": 2}
+    for at_once in (False, True):
+        for size, taken_s in zip(sizes, pool.demonstrate("messages", FOUR, at_once=at_once, **given)[0]):
+            assert 0.97 < taken_s / (latency_s + size / bytes_per_s) < 1.35  # upwards: other work on this machine
+    answer = pool.demonstrate("all_reduces", FOUR, algorithms=["ring", "tree", "gloo"], **given)[0]
+    assert answer["wrong"] < 1e-6
+    for name in ("ring", "tree"):
+        for size, taken_s in zip(sizes, answer["seconds"][name]):
+            assert 0.97 < taken_s / closed_form_s(name, 4, size, latency_s, bytes_per_s) < 1.35
+    assert min(answer["seconds"]["gloo"]) > 0
+
+
+SMALL = {"layers": 2, "hidden": 32, "heads": 2, "seq": 16}
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.parametrize(("wrapping", "reshard"), [("simulator's units", True), ("never freed", False)])
+def test_fsdp2_sends_what_the_simulator_lists_unit_by_unit_in_its_order(pool, wrapping, reshard, microbatches):
+    job = PlanJob(plan={"dp": 4, "zero": 3, "microbatches": microbatches}, sizes=SMALL)
+    listed = [
+        (f"{i.op} {i.name}", i.size_bytes) for i in rank_instructions(job.model, replace(job.executed, reshard=reshard), job.program)
+        if i.action == BEGIN and i.kind != "all_reduce"
+    ]  # fmt: skip
+    for answer in pool.demonstrate("fully_sharded", FOUR, sizes=SMALL, wrapping=wrapping, microbatches=microbatches):
+        spans = Trace.from_json(answer["trace"]).spans
+        assert [(span.op, span.bytes) for span in spans if span.stream == "dp"] == listed
+        assert answer["sent_bytes"] == 3 / 4 * sum(size for _, size in listed)
+        computed = [span.op for span in spans if span.stream == "compute"]
+        units = ["embedding", "layer 0", "layer 1", "head"]
+        assert computed == [f"0{k}{i} {u}" for i in range(microbatches) for k, its in (("F", units), ("B", units[::-1])) for u in its]
+
+
+def test_fsdp2_with_its_defaults_keeps_the_root_gathered_and_pads_each_weight(pool):
+    def gathered(**sizes):
+        (answer, *_) = pool.demonstrate("fully_sharded", FOUR, sizes=SMALL | sizes, wrapping="layers and root")
+        return [(span.op, span.bytes) for span in Trace.from_json(answer["trace"]).spans if span.op.endswith("gather")]
+
+    assert [op for op, _ in gathered()] == [
+        "0F0 root gather", "0F0 layer 0 gather", "0F0 layer 1 gather", "0B0 layer 1 gather", "0B0 layer 0 gather"
+    ]  # fmt: skip
+    sizes = dict(gathered(hidden=30))
+    job = PlanJob(plan={"dp": 4, "zero": 3}, sizes=SMALL | {"hidden": 30})
+    listed = next(i.size_bytes for i in job.instructions(0) if i.name == "layer 0 gather")
+    assert listed < sizes["0F0 layer 0 gather"] < 1.1 * listed
 
 
 def test_mean_gradient_is_the_whole_batchs_for_equal_or_weighted_parts_of_independent_samples(pool):
