@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 LOCKED := PIP_CONSTRAINT=requirements.lock $(BIN)/python -m pip install --quiet --disable-pip-version-check
+TWO := -n 2 --dist loadfile # files at a time: more would want the memory of more than sixteen processes
 DEMO := --pp 4 --microbatches 8 --forward-ms 20 --schedule gpipe,1f1b
 
 .PHONY: help demo test grid lab bench bench-box bench-faults check browser notebooks record clean
@@ -15,8 +16,8 @@ demo: .venv/real ## simulate GPipe and 1F1B, execute both on local processes, pr
 test: .venv/all browser ## all tests, lessons included
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest tests
-	$(BIN)/python -m pytest --nbval-lax --nbval-cell-timeout=300 notebooks
+	$(BIN)/python -m pytest $(TWO) tests
+	$(BIN)/python -m pytest $(TWO) --nbval-lax --nbval-cell-timeout=300 notebooks
 
 grid: .venv/all ## every combination of parallelism, ZeRO and schedule on up to 8 processes against one process; half an hour on two cores
 	GRID=1 $(BIN)/python -m pytest tests/realrun/test_plan_executor.py
@@ -30,7 +31,7 @@ bench-faults: .venv/real ## twenty kills, each fault ten times: what is named, a
 check: .venv/all ## lint and the fast tests (simlab and the lessons' map; no processes, no browser)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest tests/simlab tests/test_questions.py
+	$(BIN)/python -m pytest $(TWO) tests/simlab tests/test_questions.py
 
 lab: .venv/all ## open JupyterLab on the lessons
 	$(BIN)/jupyter lab --notebook-dir=notebooks --LabApp.news_url=None \
