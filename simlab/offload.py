@@ -69,7 +69,8 @@ def offload_step(model, plan, cluster, *, to="host", overlap="transfers", host_a
 
     The GPUs of a node share its host and its drives, which update and carry what all of them own; PCIe is each one's own. The update waits
     for all gradients, for their norm is of all of them. Before they go, gradients are reduced; after they came, parameters are gathered,
-    on the stream 'dp'. Leaves out: what transfers take of the GPU's and the host's memory bandwidth.
+    on the stream 'dp'. Leaves out: what transfers take of the GPU's and the host's memory bandwidth, and reductions of
+    its multiprocessors.
     """
     _check(plan, to, overlap)
     plan.check(model, cluster.gpus)

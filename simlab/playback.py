@@ -25,7 +25,8 @@ class ClusterTimes:
         self._of_kernels = {}
 
     def compute_s(self, instruction):
-        """Of a compute instruction: its kernels, with its part of what the GPU waits for the host or is slowed by what runs beside it."""
+        """Of a compute instruction: its kernels, with its part of what the GPU waits for the host or is slowed by what runs beside it.
+        Leaves out: what collectives of dp slow."""
         if instruction.name == "optimizer":
             return self.optimizer_s
         unit = instruction.name.split()[0]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from simlab.cost.kernels import Communication, layer_kernels, message_kernels
 from simlab.cost.memory import stage_parameters
-from simlab.cost.stage_times import StageCost, waits_for_messages
+from simlab.cost.stage_times import BESIDE, StageCost, waits_for_messages
 from simlab.schedules import V_SHAPED
 
 
@@ -162,7 +162,7 @@ class Refinement:
         units = self._units(op)
         for at, unit in enumerate(units):
             before += self._gathered(coordinate, op, at, units, before)
-            before = self._computed(coordinate, op, unit, before)
+            before = self._computed(coordinate, op, unit, before, self._slowed(op, unit, units[at - 1]) if at else 1.0)
             if op.kind in "BW":
                 before = self._reduced(coordinate, op, unit, before)
         self.ended[coordinate, op] = before[0]
@@ -175,16 +175,23 @@ class Refinement:
         units = ["embedding"] * (op.stage == 0) + units + ["head"] * (op.stage == self.program.stages - 1)
         return units if op.kind == "F" else units[::-1]
 
-    def _computed(self, coordinate, op, unit, before):
-        """A unit's tasks; what the next one has to wait for."""
+    def _slowed(self, op, unit, previous):
+        """How many times as long a unit's backward takes while the gradients of the `previous` one are reduced."""
+        own_s = getattr(self.cost, unit.split()[0]).of(op.kind).total
+        if op not in self.last_backward or not self.plan.dp_overlap or not own_s:
+            return 1.0
+        return 1 + BESIDE * min(1.0, self.cost.last_reduce_s(self._parameters(previous)) / own_s)
+
+    def _computed(self, coordinate, op, unit, before, slowed):
+        """A unit's tasks, computing `slowed` times as long; what the next one has to wait for."""
         rank, text = (self.number[coordinate],), str(op)
         if not unit.startswith("layer"):
-            seconds = getattr(self.cost, unit).of(op.kind).total
+            seconds = slowed * getattr(self.cost, unit).of(op.kind).total
             return (self._add(unit, text, "compute", rank, seconds, before),) if seconds else before
         for segment in self.segments[op.kind]:
             name = f"{unit} {segment.name}".rstrip()
             if segment.stream == "compute":
-                before = (self._add(name, text, "compute", rank, segment.seconds, before),)
+                before = (self._add(name, text, "compute", rank, slowed * segment.seconds, before),)
             else:
                 before = (self._collective(coordinate, op, segment.stream, name, segment.seconds, before, segment.size_bytes),)
         return before

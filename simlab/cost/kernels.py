@@ -13,6 +13,16 @@ RUNTIME_OPS = {True: (30, 50), False: (57, 90)}
 """{whether attention, norms and activations are an op each: (forward, backward) ops of a layer that the host dispatches}. Counted with
 torch's dispatcher on a layer written as Megatron-LM's of 2021 (57 and 90) and on the same one with those fused."""
 
+FUSED_SOFTMAX_MATRICES = 4
+"""What a rank's matrices of scores, heads x sequences, must be a multiple of for Megatron-LM's kernel that scales, masks and normalises
+them in one pass: a block has 4 warps, each with a row of its own matrix. Any other number goes through torch's own ops (megatron/model/
+fused_softmax.py, `attn_batch_size % 4 == 0`; vTrain's copy, src/model/fused_softmax.py of VIA-Research/vTrain, has the same)."""
+
+TORCH_SOFTMAX = {"cast": 6, "scaling": 8, "mask": 8, "softmax": 8, "cast back": 6}
+"""{op: bytes that it reads and writes of a score} of those: to fp32, times the layer's number (query-key layer scaling), masked in place,
+normalised, back to 16 bits; 36, where the one kernel moves 4. Backward 48, where it moves 6: a softmax's gradient needs its result too,
+and a mask's is a copy that is then masked."""
+
 EAGER = {"norm": 9, "rotary": 5, "activation": 10 / 6}
 """What torch's own ops, one kernel each, read and write of a Llama layer, in units of the fused kernel's: RMSNorm casts to fp32, squares,
 takes the mean, scales twice and casts back (36 bytes an element, not 4); rotary embedding casts, multiplies complex numbers and casts
@@ -173,10 +183,24 @@ def _unfused(model, plan, heads):
     seq, d, s = plan.seq or model.seq, model.head_size, sizes(model, plan)
     batch, queries = plan.microbatch_size * heads, seq // plan.cp
     scores = batch * queries * seq
-    kernels = [Matmul("scores", queries, seq, d, batch), Memory("softmax", 2 * s.width * scores)]
+    passes = {"softmax": 2 * s.width} if softmax_is_fused(model, plan) else TORCH_SOFTMAX
+    kernels = [Matmul("scores", queries, seq, d, batch), *(Memory(name, size * scores) for name, size in passes.items())]
     if plan.dropout:
         kernels.append(Memory("attention dropout", (2 * s.width + 1) * scores))
     return [*kernels, Matmul("values", queries, d, seq, batch), Memory("transpose", 2 * s.width * s.tokens * heads * d)]
+
+
+def softmax_is_fused(model, plan):
+    """Whether stored scores are scaled, masked and normalised in one pass. Leaves out: the longest sequence that the kernel takes (2048 in
+    2021, longer since), fp32, which it does not take but is counted as if it did, and that torch's ops keep their result in fp32."""
+    return plan.element_bytes != 2 or plan.microbatch_size * (model.heads // plan.tp) % FUSED_SOFTMAX_MATRICES == 0
+
+
+def runtime_ops(model, plan):
+    """(forward, backward) ops of a layer that the host dispatches."""
+    forward, backward = RUNTIME_OPS[plan.fused and plan.attention != "unfused"]
+    more = 0 if plan.attention != "unfused" or softmax_is_fused(model, plan) else len(TORCH_SOFTMAX) - 1
+    return forward + more, backward + more
 
 
 def _mlp_part(model, plan):
@@ -249,7 +273,7 @@ def _backward(kernel, plan):
     if isinstance(kernel, Communication):
         return _communication_backward(kernel, plan)
     # of the forward's bytes; a norm's backward reads its input and gradient twice: for the input's gradient, and for the weights'
-    part = {"norm": 2.5, "softmax": 1.5, "residual": 0.8, "activation": 1.6}.get(kernel.name.split()[0], 1)
+    part = {"norm": 2.5, "softmax": 1.5, "mask": 2, "residual": 0.8, "activation": 1.6}.get(kernel.name.split()[0], 1)
     return [Memory(f"{kernel.name} grad", part * kernel.size_bytes)], []
 
 
@@ -299,7 +323,7 @@ def _bias_grads(model, plan):
 
 def _recomputed_scores(forward):
     """What selective recomputation runs again; nothing with a fused kernel, whose backward computes the scores again anyway."""
-    return [kernel for kernel in forward if kernel.name in ("scores", "softmax", "attention dropout", "values")]
+    return [kernel for kernel in forward if kernel.name in ("scores", *TORCH_SOFTMAX, "attention dropout", "values")]
 
 
 def _recomputed_ops(forward):

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from simlab.cost.communication import IN_TRAINING, Group, collective_s, p2p_s
 from simlab.cost.context import ring_hidden_s
-from simlab.cost.kernels import RUNTIME_OPS, Communication, Matmul, embedding_kernels, head_kernels, layer_kernels, message_kernels
+from simlab.cost.kernels import Communication, Matmul, embedding_kernels, head_kernels, layer_kernels, message_kernels, runtime_ops
 from simlab.cost.memory import stage_parameters
 from simlab.cost.roofline import kernel_s
 from simlab.schedules import V_SHAPED
@@ -292,9 +292,7 @@ class StageCost:
         forward, again, input_grad, weight_grad = (
             self._parts(part, by_name) for part in (kernels.forward, kernels.again, kernels.input_grad, kernels.weight_grad)
         )
-        ops_forward, ops_backward = (
-            RUNTIME_OPS[self.plan.fused and self.plan.attention != "unfused"] if layer else (len(kernels.forward), len(kernels.input_grad))
-        )
+        ops_forward, ops_backward = runtime_ops(self.model, self.plan) if layer else (len(kernels.forward), len(kernels.input_grad))
         forward = self._with_host(forward, ops_forward, kernels.forward)
         if layer and self.plan.recompute == "full":
             again = forward

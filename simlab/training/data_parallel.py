@@ -102,7 +102,8 @@ def reduced(cost, trace, parameters):
     """[when each rank's gradients are reduced, s], with their spans added to `trace`.
 
     A stage's gradients become ready evenly during its last backward, and are reduced in buckets, one after the other; from ZeRO-2 on each
-    backward has scattered its own (`sharded`), but for its last unit's and, with `Plan.hybrid`, the sums between replicas.
+    backward has scattered its own (`sharded`), but for its last unit's and, with `Plan.hybrid`, the sums between replicas. What a reduction
+    runs beside takes longer (`BESIDE`), and the last bucket is ready so much later. Left out: that other ranks' last backwards wait for it.
     """
     plan = cost.plan
     last = {}
@@ -112,7 +113,7 @@ def reduced(cost, trace, parameters):
             stage = int(span.op.split(kind)[0])
             if stage not in last or span.end_s > last[stage].end_s:
                 last[stage] = span
-    ends = [0.0] * plan.pp
+    ends, slowed = [0.0] * plan.pp, [0.0] * plan.pp
     finished = [0.0] * plan.pp
     for span in trace.compute():
         finished[span.rank] = max(finished[span.rank], span.end_s)
@@ -127,7 +128,8 @@ def reduced(cost, trace, parameters):
         if plan.dp_overlap:
             first_s = span.start_s + (span.end_s - span.start_s) / buckets
             start_s = max(ends[span.rank], first_s)
-            end_s = max(start_s + total_s, span.end_s + left_s + total_s / buckets)
+            slowed[span.rank] += BESIDE * min(total_s, max(0.0, span.end_s - start_s))
+            end_s = max(start_s + total_s, span.end_s + slowed[span.rank] + left_s + total_s / buckets)
         else:
             start_s = max(ends[span.rank], finished[span.rank])
             end_s = start_s + total_s
@@ -142,7 +144,8 @@ def before(cost, program, parameters, layers, trace):
     """Exposed seconds of gathering the parameters that ZeRO-1 and 2 updated in shards, at the step's begin.
 
     A rank gathers its stages in the order of their first forwards, which `trace` has without it. A forward begins with the first bucket
-    and ends no earlier than the last one; later ranks have time until the pipeline reaches them. All wait for the worst.
+    and ends no earlier than the last one, and what it gathers meanwhile slows it (`BESIDE`); later ranks have time until the pipeline
+    reaches them. All wait for the worst.
     """
     plan = cost.plan
     if plan.zero not in (1, 2) or plan.shards == 1:
@@ -159,9 +162,10 @@ def before(cost, program, parameters, layers, trace):
             buckets = cost.buckets(parameters[stage])
             piece_s = cost.collective_s("all_gather", parameters[stage] * plan.element_bytes / buckets, cost.groups.shard)
             forward_s = layers[stage] * cost.layer.forward.total if plan.dp_overlap else 0.0
-            first_s = piece_s if plan.dp_overlap else buckets * piece_s
-            worst = max(worst, gathered_s + first_s - starts[stage], gathered_s + buckets * piece_s - starts[stage] - forward_s)
-            gathered_s += buckets * piece_s
+            first_s, all_s = gathered_s + (piece_s if plan.dp_overlap else buckets * piece_s), gathered_s + buckets * piece_s
+            slowed_s = BESIDE * min(forward_s, max(0.0, all_s - max(first_s, starts[stage])))
+            worst = max(worst, slowed_s + max(0.0, first_s - starts[stage], all_s - starts[stage] - forward_s))
+            gathered_s = all_s
     return worst
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simlab as sl
-from simlab.cost.stage_times import Groups, StageCost
+from simlab.cost.stage_times import BESIDE, Groups, StageCost
 
 MODEL = replace(sl.load_model("llama-2-7b"), layers=4)
 A100 = sl.load_cluster("dgx-a100", nodes=4)
@@ -63,6 +63,20 @@ def test_without_prefetch_every_layer_waits_for_its_gathering():
     for layer in (1, 2, 3):
         assert gathers[f"0F0 layer {layer} gather"].start_s >= computes[f"0F0 layer {layer - 1}"].end_s
         assert computes[f"0F0 layer {layer}"].start_s == pytest.approx(gathers[f"0F0 layer {layer} gather"].end_s)
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_what_hides_gradients_and_parameters_takes_longer_meanwhile(zero):
+    """All but the last bucket of gradients beside the last backward, all but the first of parameters beside the first forward: each adds
+    `BESIDE` of its time to what it runs beside. Layer by layer, the last backward's are slowed by their neighbour's reduction."""
+    plan, its = sl.Plan(dp=32, zero=zero, microbatch_size=8, microbatches=2), cost(zero=zero, microbatch_size=8, microbatches=2)
+    found, buckets, reduced_s = sl.predict(MODEL, plan, A100), its.buckets(MODEL.parameters), its.last_reduce_s(MODEL.parameters)
+    assert found.after_s == pytest.approx(reduced_s * (1 / buckets + BESIDE))
+    piece_s = zero * its.collective_s("all_gather", 2 * MODEL.parameters / buckets, its.groups.shard)
+    assert found.before_s == pytest.approx(piece_s * (1 + (buckets - 1) * BESIDE))
+    layers = {span.op: span.end_s - span.start_s for span in sl.layer_trace(MODEL, plan, A100).spans if span.stream == "compute"}
+    slowed_s = BESIDE * its.last_reduce_s(its.unit_parameters("layer"))
+    assert layers["0B1 layer 1"] == pytest.approx(layers["0B0 layer 1"] + slowed_s)
 
 
 def test_zero_2_scatters_after_each_backward_and_zero_1_after_the_last():

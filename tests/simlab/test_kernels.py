@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simlab.cluster import gpus, load_cluster
-from simlab.cost.kernels import Attention, Communication, Matmul, Memory, embedding_kernels, head_kernels, layer_kernels
+from simlab.cost.kernels import Attention, Communication, Matmul, Memory, embedding_kernels, head_kernels, layer_kernels, runtime_ops
 from simlab.cost.roofline import efficiencies, kernel_s, peak_flops
 from simlab.cost.stage_times import StageCost
 from simlab.errors import InputError
@@ -80,6 +80,33 @@ def test_recomputation_runs_again_what_it_says(model, layout):
     scores = 4 * tokens * model.seq * model.heads * model.head_size if layout["attention"] == "unfused" else 0
     assert flops(of["selective"].again) == pytest.approx(scores, rel=1e-12)
     assert len({(*map(tuple, (kernels.forward, kernels.input_grad, kernels.weight_grad)),) for kernels in of.values()}) == 1
+
+
+@pytest.mark.parametrize(
+    "tp, sequences, fused", [(8, 1, True), (16, 1, True), (32, 1, False), (32, 2, True), (64, 2, False), (64, 4, True)]
+)
+def test_scores_of_heads_that_four_does_not_divide_go_through_torchs_own_ops(tp, sequences, fused):
+    """Of 64 heads, 64 / tp on a rank: one kernel reads and writes 4 bytes a score and 6 backward, torch's five move 36 and 48."""
+    kernels = layer_kernels(GPT, Plan(tp=tp, microbatch_size=sequences, attention="unfused", dropout=False))
+    forward, backward = softmax_passes(kernels.forward), softmax_passes(kernels.input_grad)
+    scores = 64 / tp * sequences * 2048**2
+    assert (sum(forward), sum(backward)) == ((4 * scores, 6 * scores) if fused else (36 * scores, 48 * scores))
+    assert len(forward) == len(backward) == (1 if fused else 5)
+    again = layer_kernels(GPT, Plan(tp=tp, microbatch_size=sequences, attention="unfused", dropout=False, recompute="selective")).again
+    assert softmax_passes(again) == forward and len(again) == len(forward) + 2
+
+
+def softmax_passes(kernels):
+    """[bytes of each kernel between the two products of unfused attention]"""
+    names = [kernel.name for kernel in kernels]
+    ends = sorted(names.index(name) for name in names if name.split()[0] in ("scores", "values") and "right" not in name)
+    return [kernel.size_bytes for kernel in kernels[ends[0] : ends[1]] if isinstance(kernel, Memory)]
+
+
+def test_the_host_dispatches_each_of_those_ops():
+    plans = [Plan(tp=64, microbatch_size=sequences, attention="unfused") for sequences in (2, 4)]
+    assert [runtime_ops(GPT, plan) for plan in plans] == [(61, 94), (57, 90)]
+    assert runtime_ops(GPT, replace(plans[0], attention="flash")) == (30, 50)
 
 
 def test_experts_compute_a_token_as_often_as_they_are_asked():

@@ -76,7 +76,8 @@ def test_a_nodes_gpus_share_its_host_and_its_drives(zero, parts):
 def test_of_eight_gpus_that_update_everything_the_host_is_what_waits_in_a_prediction_too():
     cluster = sl.load_cluster("dgx-h100")
     step = offload_step(MODEL, plan(dp=8), cluster, overlap="none")
-    assert step.step_s == pytest.approx(sl.predict(MODEL, plan(dp=8, offload="optimizer"), cluster).step_s, rel=0.001)
+    predicted = sl.predict(MODEL, plan(dp=8, offload="optimizer"), cluster)
+    assert step.step_s == pytest.approx(predicted.step_s, rel=0.002)  # in the first, reductions slow nothing
 
 
 @pytest.mark.parametrize(("precision", "state_bytes"), [("bf16", 12), ("fp32", 8)])

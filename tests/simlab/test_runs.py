@@ -17,7 +17,7 @@ ROWS = {row["id"]: row for row in read_runs(PUBLISHED)}
 MEGATRON = ROWS["meg21-1.7B"]
 MOST = {
     "megatron21_table1": 5, "megatron21_table2_ptdp": 5, "korthikanti22_table5": 4, "megatron21_table2_zero3": 20, "vtrain_single": 20,
-    "nvidia_dgxc_h100_bf16": 7, "llmfoundry_a100_80gb_bf16": 10, "simumax_b200": 10, "torchtitan": 11, "vtrain_multi": 13,
+    "nvidia_dgxc_h100_bf16": 7, "llmfoundry_a100_80gb_bf16": 10, "simumax_b200": 10, "torchtitan": 11, "vtrain_multi": 12,
 }  # fmt: skip
 """Mean absolute errors, percent, as a guard: the goal for torchtitan and vtrain_multi is 10, which they do not meet yet."""
 
@@ -43,8 +43,8 @@ def test_no_row_is_forgotten_and_every_one_left_out_says_why(table):
     assert table["megascale_megatronlm_175B"]["mape"] is None
 
 
-def test_where_one_constant_would_not_do_the_simulator_is_better(table):
-    for suite in ("vtrain_single", "vtrain_multi", "korthikanti22_table5", "llmfoundry_a100_80gb_bf16", "simumax_b200", "torchtitan"):
+def test_the_simulator_is_better_than_one_constant(table):
+    for suite in MOST:
         assert table[suite]["mape"] < table[suite]["constant_mape"], suite
 
 
