@@ -16,7 +16,8 @@ demo: .venv/real ## simulate GPipe and 1F1B, execute both on local processes, pr
 test: .venv/all browser ## all tests, lessons included
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest $(TWO) tests
+	$(BIN)/python -m pytest $(TWO) -m 'not alone' tests
+	$(BIN)/python -m pytest -m alone tests
 	$(BIN)/python -m pytest $(TWO) --nbval-lax --nbval-cell-timeout=300 notebooks
 
 grid: .venv/all ## every combination of parallelism, ZeRO and schedule on up to 8 processes against one process; half an hour on two cores

@@ -10,6 +10,8 @@ from realrun_processes import CommandLine, eventually, one_object
 from realrun.recorder import Progress
 from simlab.trace import Trace
 
+pytestmark = pytest.mark.alone
+
 LONG = ("--schedule", "1f1b", "--pp", 3, "--microbatches", 4, "--forward-ms", 10, "--steps", 2000, "--out", "out")
 DEADLOCK = "0F0,0B0,0F1,0B1\n1F1,1F0,1B0,1B1\n"
 PROMISED_S = 15

@@ -11,6 +11,8 @@ from realrun_processes import one_object
 
 from realrun import checkpoint
 
+pytestmark = pytest.mark.alone
+
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 SMALL = ("--schedule", "1f1b", "--pp", 2, "--microbatches", 4, "--forward-ms", 3)
 DEADLOCK = "0F0,0B0,0F1,0B1\n1F1,1F0,1B0,1B1\n"

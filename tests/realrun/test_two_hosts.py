@@ -8,6 +8,8 @@ import pytest
 
 from tests.two_hosts import MBIT, PLANS, WORST, compare, failures, why_not
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).parents[2]
 LAUNCH = ROOT / "assets" / "launch"
 TENSOR = [*PLANS][:2]  # pipelines are left to `python -m tests.two_hosts`
