@@ -21,10 +21,10 @@ class Block(nn.Module):
         self.up, self.down = SplitLinear(hidden, 4 * hidden), SplitLinear(4 * hidden, hidden)
 
     def forward(self, x):
-        batch, seq, hidden = x.shape
+        batch, seq, _ = x.shape
         q, k, v = self.qkv(self.norm1(x)).view(batch, seq, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(mixed.transpose(1, 2).reshape(batch, seq, hidden))
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, seq, -1))
         return x + self.down(functional.gelu(self.up(self.norm2(x))))
 
 

@@ -23,12 +23,11 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from realrun.clock import now, offset_from_rank_0
-from realrun.model import Stage, loss
+from realrun.model import Block, Stage, loss
 from realrun.parallel.mesh import Layout, device_mesh
 from realrun.reference import single_process, single_training
 from realrun.session import device_name, gather_bytes
@@ -45,22 +44,15 @@ KINDS = {
 """{op of torch's dispatcher: what it is}"""
 
 
-class TorchBlock(nn.Module):
-    """`realrun.model.Block` of plain layers, with a tp-th of the heads: (batch, seq, hidden) → the same."""
+class TorchBlock(Block):
+    """A `Block` of plain layers, with a tp-th of the heads."""
 
     def __init__(self, block, tp):
-        super().__init__()
+        nn.Module.__init__(self)  # the layers are those of `block`
         self.heads = block.heads // tp
         self.norm1, self.norm2 = block.norm1, block.norm2
         self.qkv = plain(block.qkv, qkv_order(block.qkv.out_features, tp))
         self.out, self.up, self.down = (plain(layer) for layer in (block.out, block.up, block.down))
-
-    def forward(self, x):
-        batch, seq, _ = x.shape
-        q, k, v = self.qkv(self.norm1(x)).view(batch, seq, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(mixed.transpose(1, 2).reshape(batch, seq, -1))
-        return x + self.down(functional.gelu(self.up(self.norm2(x))))
 
 
 class TorchModel(nn.Module):
