@@ -267,7 +267,7 @@ def executes(path):
     return any(name in "".join(cell["source"]) for cell in code_cells(path) for name in ("torch", "realrun"))
 
 
-@pytest.mark.parametrize("path", filter(executes, PATHS), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [path for path in PATHS if executes(path)], ids=lambda path: path.name)
 def test_without_torch_the_lesson_runs_on_the_recorded_traces(path, tmp_path):
     (tmp_path / "notebooks").mkdir()
     (tmp_path / "hide").mkdir()
