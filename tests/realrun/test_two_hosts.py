@@ -30,9 +30,11 @@ def test_readme_has_the_figures_that_were_measured_and_they_keep_the_promise():
     results = json.loads((ROOT / "assets" / "measurements" / "two_hosts.json").read_text())
     assert not list(failures(results)) and set(results["machine"]) == {"cores", "gpus", "torch", "date"}
     assert [*results["plans"]] == [*PLANS]
-    inside, across = ([f"{results['plans'][name][time]:.2f} s" for time in ("predicted_s", "measured_s")] for name in TENSOR)
+    inside, across, *pipelines = ([f"{row[time]:.2f} s" for time in ("predicted_s", "measured_s")] for row in results["plans"].values())
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert f"predicted {inside[0]}, measured {inside[1]} with tensor" in readme and f"{across[0]} and {across[1]} across" in readme
+    inside, across = (" and ".join(pair) for pair in pipelines)
+    assert f"dp 2 x pp 2 {inside} with the pipelines inside, {across} across" in readme
 
 
 @pytest.mark.parametrize("name", ["nodes.sh", "slurm.sbatch"])
