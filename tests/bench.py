@@ -159,8 +159,10 @@ def torch_pictures():
 
 
 def canvas():
-    """From a slider's move to the repainted canvas timeline, in JupyterLab; promised for traces packed ahead."""
+    """From a slider's move to the repainted canvas timeline, in JupyterLab; promised for traces packed or simulated ahead."""
     from tests.bench_canvas import MODES, MOVES, SIZES, move_row
+
+    promised = MODES[:2]
     from tests.browser import CHROMIUM
 
     if CHROMIUM is None:
@@ -168,13 +170,13 @@ def canvas():
         return {}, []
     rows = [move_row(ops, mode) for ops in SIZES for mode in MODES]
     for row in rows:
-        most = f" (at most {MOST_CANVAS_MS})" if row["mode"] == MODES[0] else ""
+        most = f" (at most {MOST_CANVAS_MS})" if row["mode"] in promised else ""
         print(
             "canvas, {ops:,} boxes, {mode}: slider to painted {median_ms:.0f} ms{most}, worst of {moves} {worst_ms:.0f} ms".format(
                 **row, most=most, moves=MOVES
             )
         )
-    slow = [row for row in rows if row["mode"] == MODES[0] and row["median_ms"] > MOST_CANVAS_MS]
+    slow = [row for row in rows if row["mode"] in promised and row["median_ms"] > MOST_CANVAS_MS]
     return {"canvas": rows}, [f"canvas at {row['ops']} boxes" for row in slow]
 
 
