@@ -161,10 +161,9 @@ def torch_pictures():
 def canvas():
     """From a slider's move to the repainted canvas timeline, in JupyterLab; promised for traces packed or simulated ahead."""
     from tests.bench_canvas import MODES, MOVES, SIZES, move_row
-
-    promised = MODES[:2]
     from tests.browser import CHROMIUM
 
+    promised = MODES[:2]
     if CHROMIUM is None:
         print("canvas: no Chromium on this machine, not measured")
         return {}, []
