@@ -176,14 +176,15 @@ def test_source_is_the_functions_text():
     assert all(lesson.source(name) for name in demonstrations.DEMONSTRATIONS)
 
 
-def lesson_pool(folder, pool, *, record=False):
+def lesson_pool(folder, pool, *, record=False, show=None):
     made = lesson.LessonPool.__new__(lesson.LessonPool)
-    made.recorded, made.record, made.pool = folder, record, pool
+    made.recorded, made.record, made.pool, made.show = folder, record, pool, show
     return made
 
 
 def test_what_was_recorded_comes_back_without_processes(pool, tmp_path):
-    executed, kept = lesson_pool(tmp_path, pool, record=True), lesson_pool(tmp_path, None)
+    shown = []
+    executed, kept = lesson_pool(tmp_path, pool, record=True), lesson_pool(tmp_path, None, show=shown.append)
     ask = {"sizes": {"layers": 1, "hidden": 32, "heads": 2, "seq": 16}, "steps": 1}
     for asked in (
         lambda pool: pool.demonstrate("averaged", FOUR, sizes=[8, 8, 8, 8]),
@@ -191,7 +192,8 @@ def test_what_was_recorded_comes_back_without_processes(pool, tmp_path):
         lambda pool: pool.alone(abs, -3),
     ):
         assert asked(executed) == asked(kept)
-    assert isinstance(kept.execute_plan(FOUR, **ask).measured, Trace)
+    again = kept.execute_plan(FOUR, **ask)
+    assert isinstance(again.measured, Trace) and again.facts["progress"] and shown == 2 * again.facts["progress"]
     assert all("folder" not in json.dumps(json.loads(path.read_text())["asked"]) for path in tmp_path.iterdir())
     with pytest.raises(InputError, match="was not recorded: install torch"):
         kept.demonstrate("averaged", FOUR, sizes=[4, 4, 4, 4])
