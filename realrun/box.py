@@ -28,7 +28,8 @@ class Box:
         self.job = job
         self.plan, self.model, self.cluster = job.box_plan, job.box_model, job.box_cluster
         self.times = ClusterTimes(self.model, self.plan, self.cluster, job.program)
-        self.slow_down = job.box.get("slow_down") or STEP_S / whole_step_s(self._trace(self.times))
+        self.slow_down = 1.0
+        self.slow_down = job.box.get("slow_down") or STEP_S / whole_step_s(self.predicted(Overhead()))
 
     def seconds(self, rank):
         """[of each instruction of `rank`, s], as it shall take: those of the model whose times are taken, which has the same list."""

@@ -19,6 +19,8 @@ from simlab.errors import InputError, SimlabError, did_you_mean
 KINDS = ("hang", "skip", "resize", "nan", "leak", "slow", "kill")
 FOREVER_S = 3600.0
 SLOWER_S = 0.03
+LEAST_SCALE = 2.0**-24
+"""Of the loss in fp16, whose smallest number this is."""
 
 
 class FaultFound(SimlabError):
@@ -120,6 +122,12 @@ def check_finite(result, rank, op):
     """`FaultFound` unless what `op` hands on is finite."""
     if result is not None and not result.isfinite().all():
         raise FaultFound(f"rank {rank}: {op} made numbers that are not finite (NaN or infinite)")
+
+
+def check_scale(scale, rank, step):
+    """`FaultFound` if the loss's scale has shrunk so far that it cannot be what makes gradients infinite."""
+    if scale < LEAST_SCALE:
+        raise FaultFound(f"rank {rank}: gradients of step {step} are not finite at any loss scale down to {scale:g}: some rank makes NaN")
 
 
 def check_released(activations, rank, step):

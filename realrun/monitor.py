@@ -26,8 +26,8 @@ class TrainingMonitor(widgets.VBox):
 
     def show(self, now):
         """Show what is said: see `realrun.progress.Progress.said`."""
-        first = now["step"] - len(now["losses"])
-        self.losses = [*self.losses[:first], *now["losses"]]
+        goes_on = self.now and (self.now["name"], self.now["step"] + len(now["losses"])) == (now["name"], now["step"])
+        self.losses = [*self.losses, *now["losses"]] if goes_on else now["losses"]
         self.now = now
         self.bar.max, self.bar.value = now["steps"], now["step"]
         self.text.value = " · ".join(figures(now))

@@ -124,7 +124,21 @@ def plan_file(path):
     for name in content:
         if name not in known:
             raise InputError(f"{path}: unknown name {name!r}{did_you_mean(str(name), known) or ';'} there is {', '.join(known)}")
-    return content
+    return {name: _typed(path, name, value) for name, value in content.items()}
+
+
+def _typed(path, name, value):
+    """A value of a plan file, a number where it has to be one: YAML takes 1e9 for text. Plans and sizes are checked where they are made."""
+    kind = (BOX | RUN).get(name, str)
+    if kind is str or value is None:
+        return value
+    try:
+        number = kind(value)
+    except (TypeError, ValueError):
+        number = None
+    if number is None or isinstance(value, bool) or number != float(value):
+        raise InputError(f"{path}: {name} = {value!r}: give a {'whole ' * (kind is int)}number")
+    return number
 
 
 def make_job(given, **more):
@@ -164,7 +178,8 @@ def parser():
     what.add_argument("--schedule", metavar="NAME", help=f"default {defaults['schedule']}")
     what.add_argument("--order", metavar="ORDER", help=f"of the ranks' dimensions, the fastest first (default {defaults['order']})")
     for name, choices in CHOICES.items():
-        what.add_argument(f"--{name.replace('_', '-')}", metavar="X", help=f"{' | '.join(choices)} (default {defaults[name]})")
+        default = "what runs: default fp32, with a cluster's times of bf16" if name == "precision" else f"default {defaults[name]}"
+        what.add_argument(f"--{name.replace('_', '-')}", metavar="X", help=f"{' | '.join(choices)} ({default})")
     for name in SWITCHES:
         what.add_argument(f"--{name.replace('_', '-')}", choices=("yes", "no"), help=f"default {'yes' if defaults[name] else 'no'}")
     box = top.add_argument_group("a cluster in a box")
@@ -181,7 +196,7 @@ def parser():
     rest.add_argument("--checkpoint-every", type=int, metavar="N", help="write a checkpoint after every N steps")
     rest.add_argument("--checkpoints", metavar="DIR", help="their folder (default DIR/checkpoints, DIR being --out)")
     rest.add_argument("--keep", type=int, metavar="N", help="how many are kept (default 2)")
-    rest.add_argument("--loss-scale", type=float, metavar="X", help="fp16: what the loss is multiplied by at first (default 65536)")
+    rest.add_argument("--loss-scale", type=float, metavar="X", help="fp16: the loss's factor at first (default 65536; --resume: as it was)")
     rest.add_argument("--resume", action="store_true", help="go on from the newest complete checkpoint, whatever plan wrote it")
     rest.add_argument("--engine", choices=ENGINES, default="realrun", help="torch: DDP, FSDP2 and DTensors in place of realrun's own")
     rest.add_argument("--elastic", action="store_true", help="under torchrun: as many replicas as it starts ranks, the same batch")

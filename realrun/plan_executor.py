@@ -7,7 +7,7 @@ import torch
 
 from realrun.activations import SavedActivations
 from realrun.executor import ExecutionError
-from realrun.faults import Injector, check_finite, check_released
+from realrun.faults import Injector, check_finite, check_released, check_scale
 from realrun.model import Stage
 from realrun.parallel.clipping import clip
 from realrun.parallel.context import positions
@@ -76,6 +76,8 @@ class PlanExecutor:
         parts = self._norm_parts()
         finite = self.scaler is None or self.scaler.unscale([gradient for gradients, _ in parts for gradient in gradients])
         norm = clip(parts, self.limit or float("inf"))
+        if self.scaler is not None:
+            check_scale(self.scaler.scale, self.mesh.rank, number)
         if finite:
             self.optimizer.step()
             for unit in self.units.all:

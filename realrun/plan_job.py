@@ -14,6 +14,7 @@ from simlab.plan import PRECISIONS, Plan
 from simlab.training import program_of
 
 ENGINES = ("realrun", "torch")
+MOST_LOSS_SCALE = 2.0**120
 NOT_EXECUTED = {"hybrid": 0, "offload": "none", "reshard": True, "tp_overlap": "weight-grad"}
 """{field of a plan: the only value that is executed}"""
 
@@ -105,8 +106,8 @@ class PlanJob:
             raise InputError(f"precision {plan.precision} in a box of {times} times: in fp16 ranks communicate more")
         if plan.gradient_bytes not in (PRECISIONS[plan.precision], 4):
             raise InputError(f"gradient_bytes = {plan.gradient_bytes} is simulated, but not executed: leave it out, or give 4")
-        if not 0 < self.loss_scale < float("inf"):
-            raise InputError(f"loss scale {self.loss_scale!r}: give a finite number above 0, such as 65536")
+        if not 0 < self.loss_scale < MOST_LOSS_SCALE:
+            raise InputError(f"loss scale {self.loss_scale!r}: give a number above 0 and below {MOST_LOSS_SCALE:g}, such as 65536")
         if self.loss_scale != PlanJob.loss_scale and plan.precision != "fp16":
             raise InputError(f"loss scale {self.loss_scale:g} with precision {plan.precision}, which needs none: leave it out")
 

@@ -4,7 +4,7 @@ from functools import cached_property
 from itertools import product, zip_longest
 
 from simlab.collectives import busbw_factor
-from simlab.cost.communication import p2p_s
+from simlab.cost.communication import Group, p2p_s
 from simlab.cost.stage_times import StageCost
 from simlab.engine import run_tasks
 from simlab.errors import DeadlockError, InputError
@@ -63,28 +63,33 @@ class ClusterTimes:
 def transfer(cost, instruction, ranks):
     """(seconds alone, `Shared` or None) of a communication of global `ranks`, by `StageCost`.
 
-    Where a node has fewer NICs than GPUs, who else communicates makes a difference: of k ranks a node each has a NIC while the others are
-    silent, as far as there are NICs, and all that cross share them from moment to moment. A message leaves one node and enters another, a
-    collective does both on all of its nodes. Leaves out which GPU is at which NIC, what happens inside a node, and mixed clusters, whose
-    GPUs all have their part of the NICs all the time.
+    Where a node has fewer NICs than GPUs, who else communicates makes a difference. Two times are known: T when all GPUs of the node do
+    alike, and A when the others are silent and each of the group's k ranks a node has a NIC, as far as there are NICs. All alike ask for
+    D = g / k times the group's share of the g GPUs' NICs, and so take D times as long for the part w of A that is the NICs': A + (D - 1)
+    w = T gives w. From moment to moment all that cross share them (`simlab.engine.sharing.Wires`). A message leaves one node and enters
+    another, a collective does both on all of its nodes.
+
+    Leaves out which GPU is at which NIC; groups that lie on nodes otherwise than the first one, which is priced for all; mixed clusters,
+    whose GPUs have their part of the NICs all the time.
     """
-    cluster = cost.cluster
-    nodes = [rank // cluster.gpus_per_node for rank in ranks]
-    places = list(dict.fromkeys(nodes))
-    message = instruction.kind == "message"
+    cluster, message = cost.cluster, instruction.kind == "message"
+    places = list(dict.fromkeys(rank // cluster.gpus_per_node for rank in ranks))
+    group = Group(2, 1) if message else getattr(cost.groups, instruction.dimension)
 
     def seconds(size_bytes, cluster):
         if message:
             return cost.slower * p2p_s(size_bytes, cluster, same_node=len(places) == 1)
         return cost.communication_s(instruction.kind, size_bytes, instruction.dimension, cluster=cluster)
 
-    if len(places) == 1 or cluster.nics_per_node >= cluster.gpus_per_node or cluster.more:
-        return seconds(instruction.size_bytes, cluster), None
-    per_node = max(nodes.count(node) for node in places)
-    quiet = cost.quiet(per_node)
-    alone_s = seconds(instruction.size_bytes, quiet)
+    together_s = seconds(instruction.size_bytes, cluster)
+    if len(places) == 1 or group.nodes == 1 or cluster.nics_per_node >= cluster.gpus_per_node or cluster.more:
+        return together_s, None
+    quiet = cost.quiet(group.per_node)
+    alone_s, share = seconds(instruction.size_bytes, quiet), min(1.0, group.per_node / cluster.nics_per_node)
+    demand = share * cluster.gpus_per_node / group.per_node
+    wire_s = (together_s - alone_s) / (demand - 1) if demand > 1 else alone_s - seconds(0, quiet)
     wires = [("out", places[0]), ("in", places[1])] if message else product(("out", "in"), places)
-    return alone_s, Shared(tuple(wires), min(1.0, per_node / cluster.nics_per_node), alone_s - seconds(0, quiet))
+    return alone_s, Shared(tuple(wires), share, max(0.0, min(alone_s, wire_s)))
 
 
 def playback(model, plan, program, times):

@@ -164,7 +164,7 @@ def before(cost, program, parameters, layers, trace):
             forward_s = layers[stage] * cost.layer.forward.total if plan.dp_overlap else 0.0
             first_s, all_s = gathered_s + (piece_s if plan.dp_overlap else buckets * piece_s), gathered_s + buckets * piece_s
             slowed_s = BESIDE * min(forward_s, max(0.0, all_s - max(first_s, starts[stage])))
-            worst = max(worst, slowed_s + max(0.0, first_s - starts[stage], all_s - starts[stage] - forward_s))
+            worst = max(worst, slowed_s + max(0.0, first_s - starts[stage]), all_s - starts[stage] - forward_s)
             gathered_s = all_s
     return worst
 

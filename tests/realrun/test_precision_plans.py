@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from realrun.faults import FaultFound, check_scale
 from realrun.model import Stage, loss
 from realrun.plan_command import make_job
 from realrun.plan_job import PlanJob
@@ -103,7 +104,7 @@ def test_a_training_goes_on_from_its_masters_and_its_loss_scale(pool, tmp_path, 
 
 @pytest.mark.parametrize("fields, expected", [
     ({"precision": "fp8"}, "precision = 'fp8' is simulated, but not executed: give fp32, bf16 or fp16"),
-    ({"precision": "fp16", "loss_scale": 0.0}, r"loss scale 0.0: give a finite number above 0"),
+    ({"precision": "fp16", "loss_scale": 0.0}, r"loss scale 0.0: give a number above 0 and below"),
     ({"precision": "bf16", "loss_scale": 8.0}, "loss scale 8 with precision bf16, which needs none"),
     ({"precision": "bf16", "plan": {"gradient_bytes": 8}}, "gradient_bytes = 8 is simulated, but not executed: leave it out, or give 4"),
     ({"precision": "bf16", "engine": "torch"}, "precision = 'bf16' with engine torch, which leaves it out"),
@@ -122,3 +123,9 @@ def test_in_a_box_the_precision_given_is_that_of_the_times_and_of_what_runs(pool
     for asked, runs in (("fp8", "bf16"), ("fp16", "fp16"), ("bf16", "bf16")):
         assert make_job({"tp": 2, "precision": asked, "cluster": "dgx-a100"}).executed.precision == runs
     assert make_job({"tp": 2, "cluster": "dgx-a100"}).executed.precision == "fp32"
+
+
+def test_gradients_that_no_loss_scale_makes_finite_are_a_fault_not_skipped_steps_for_ever():
+    check_scale(2.0**-24, 1, 3)
+    with pytest.raises(FaultFound, match=r"rank 1: gradients of step 3 are not finite at any loss scale down to 2.98023e-08"):
+        check_scale(2.0**-25, 1, 3)

@@ -11,10 +11,12 @@ from plan_oracles import steps
 
 import simlab as sl
 from simlab.cost.kernels import Communication, embedding_kernels, head_kernels, layer_kernels
-from simlab.cost.stage_times import Groups
+from simlab.cost.stage_times import Groups, StageCost
+from simlab.engine import run_tasks
 from simlab.errors import DeadlockError
-from simlab.instructions import BEGIN, COMPUTE, WAIT, rank_instructions
-from simlab.playback import ClusterTimes, check_agreement, playback, whole_step_s
+from simlab.instructions import BEGIN, COMPUTE, WAIT, Instruction, rank_instructions
+from simlab.playback import ClusterTimes, check_agreement, playback, transfer, whole_step_s
+from simlab.refinement import Task
 from simlab.trace import SEND
 from simlab.training import predict, program_of
 
@@ -277,3 +279,28 @@ def test_messages_of_replicas_that_go_together_share_the_nic():
     shared_s, own_s = ([s.end_s - s.start_s for s in trace.spans if s.stream == SEND and s.op == "0F0"] for trace in (shared, own))
     latency_s = 2 * own_s[0] - shared_s[0]  # of latency + bytes: twice as many bytes' time, the latency once
     assert len(shared_s) == 2 and 0 <= latency_s < own_s[0] < 0.999 * shared_s[0] and shared_s[0] == pytest.approx(shared_s[1])
+
+
+@pytest.mark.parametrize("name", ["a100-pcie", "dgx-v100", "vtrain-a100"])
+@pytest.mark.parametrize("size_bytes", [1e4, 1e6, 1e8])
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "ring"])
+def test_groups_that_all_communicate_at_once_take_what_their_part_of_the_nics_takes(name, size_bytes, kind):
+    cluster = sl.load_cluster(name, nodes=2)
+    gpus = cluster.gpus_per_node
+    for k in (divisor for divisor in range(1, gpus + 1) if gpus % divisor == 0):
+        plan = sl.Plan(dp=2 * k, tp=gpus // k) if k < gpus else sl.Plan(dp=2 * gpus)
+        cost = StageCost(sl.Model(name="small", layers=1, hidden=512, heads=8, seq=256, vocab=512), plan, cluster)
+        instruction = Instruction(BEGIN, "0B0", "gradients", (), "dp", kind, size_bytes)
+        members = [[rank for rank in range(2 * gpus) if rank % (gpus // k) == first] for first in range(gpus // k)]
+        tasks = [Task("", "", "dp", tuple(ranks), seconds, (), size_bytes, shared)
+                 for ranks in members for seconds, shared in [transfer(cost, instruction, ranks)]]  # fmt: skip
+        together_s = cost.communication_s(kind, size_bytes, "dp")
+        assert run_tasks(tasks).end_s == pytest.approx(together_s, rel=1e-6) and run_tasks(tasks[:1]).end_s <= together_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name, nodes, dp, ranks", [("a100-pcie", 3, 3, (6, 7, 8)), ("dgx-v100", 5, 5, (5, 6, 7, 8, 9))])
+def test_a_group_that_lies_on_its_nodes_unlike_the_first_one_takes_what_that_one_does(name, nodes, dp, ranks):
+    model = sl.Model(name="small", layers=8, hidden=64, heads=4, seq=256, vocab=512)
+    cost = StageCost(model, sl.Plan(dp=dp, pp=8, microbatches=8), sl.load_cluster(name, nodes=nodes))
+    instruction = Instruction(BEGIN, "0B0", "gradients", (), "dp", "all_reduce", 1e6)
+    assert transfer(cost, instruction, ranks) == transfer(cost, instruction, tuple(range(dp)))
