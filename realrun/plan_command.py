@@ -23,7 +23,10 @@ RUN = {
     "steps": int, "warmup": int, "timeout": float, "out": str, "checkpoint_every": int, "checkpoints": str, "keep": int,
     "loss_scale": float,
 }  # fmt: skip
-ONLY_HERE = ("plan", "dp", "tp", "cp", "zero", "prefetch", "order", "elastic", "engine", *CHOICES, *SWITCHES, *BOX)
+ONLY_HERE = (
+    "plan", "dp", "tp", "cp", "zero", "prefetch", "order", "elastic", "engine", "resume", "reference", "inject", "checkpoint_every",
+    "checkpoints", "keep", "loss_scale", *CHOICES, *SWITCHES, *BOX,
+)  # fmt: skip
 """Arguments that say that a whole plan is meant."""
 
 EPILOG = """what happens: loss and all gradients are held against the same model in one process (float64). Then the plan trains a byte-level

@@ -11,8 +11,10 @@ import pytest
 
 from realrun import checkpoint
 from realrun.__main__ import main
+from realrun.__main__ import parser as realrun_parser
 from realrun.box import Box, Overhead
 from realrun.parallel.mesh import Layout
+from realrun.plan_command import means_a_plan, parser
 from realrun.plan_job import PlanJob
 from realrun.plan_report import failures
 from realrun.pool import Pool, RunError
@@ -187,6 +189,13 @@ def test_a_bad_plan_file_is_one_line_that_says_what_would_be_right(tmp_path, cap
     assert main(["--plan", str(path), "--out", str(tmp_path / "out")]) == 2
     errors = capsys.readouterr().err
     assert expected in errors and errors.count("\n") == 1 and not (tmp_path / "out").exists()
+
+
+def test_an_argument_that_only_plans_have_means_a_plan_and_one_that_pipelines_have_too_does_not():
+    flags = [option for action in parser()._actions for option in action.option_strings if option.startswith("--")]
+    pipelines = {option for action in realrun_parser()._actions for option in action.option_strings}
+    assert {flag for flag in flags if not means_a_plan([flag])} <= pipelines
+    assert not means_a_plan(["--pp", "2", "--microbatches", "2", "--layers", "4", "--steps", "5", "--json"])
 
 
 def test_a_fault_that_cannot_be_is_refused():
