@@ -8,8 +8,8 @@
 There is no list to be held against: what torch sends, and when, is torch's to decide. Its bytes are counted by dimension, in the first
 step (without warm-up steps a measured one, which that slows), and stand beside those of the simulator's list.
 
-Left out, and refused: pipelines and context parallelism, sequence parallelism, selective recomputation, checkpoints, faults, boxes, ZeRO-1
-with tensor parallelism (ZeroRedundancyOptimizer takes no DTensors).
+Left out, and refused: pipelines and context parallelism, sequence parallelism, selective recomputation, 16 bits, checkpoints, faults,
+boxes, ZeRO-1 with tensor parallelism (ZeroRedundancyOptimizer takes no DTensors).
 """
 
 import json

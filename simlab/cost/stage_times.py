@@ -244,9 +244,9 @@ class StageCost:
         """Whether a unit's gradients are scattered while the next one's backward runs."""
         return self.plan.dp_overlap and (self.plan.zero == 2 or self.plan.prefetch > 0)
 
-    def collective_s(self, kind, size_bytes, group):
-        """Seconds of a collective in training."""
-        return self.slower * collective_s(kind, size_bytes, group, self.cluster) if group.size > 1 else 0.0
+    def collective_s(self, kind, size_bytes, group, cluster=None):
+        """Seconds of a collective in training; on `cluster` if it is given, see `quiet`."""
+        return self.slower * collective_s(kind, size_bytes, group, cluster or self.cluster) if group.size > 1 else 0.0
 
     # one layer ----------------------------------------------------------------------------------------------
 
@@ -279,7 +279,7 @@ class StageCost:
         cluster, group = cluster or self.cluster, getattr(self.groups, dimension)
         if kind == "ring":
             return self.slower * p2p_s(size_bytes, cluster, same_node=group.nodes == 1)
-        return self.slower * collective_s(kind, size_bytes, group, cluster) if group.size > 1 else 0.0
+        return self.collective_s(kind, size_bytes, group, cluster)
 
     def quiet(self, ranks_per_node):
         """The cluster as a group with so many ranks a node finds it when all other GPUs are silent: each of its ranks has a NIC for itself,

@@ -73,11 +73,12 @@ def test_a_nodes_gpus_share_its_host_and_its_drives(zero, parts):
     assert predicted.optimizer_s == pytest.approx(step.busy_s.host)
 
 
-def test_of_eight_gpus_that_update_everything_the_host_is_what_waits_in_a_prediction_too():
+def test_of_eight_gpus_that_update_everything_the_host_is_what_waits_in_a_prediction_too(monkeypatch):
+    monkeypatch.setattr("simlab.training.data_parallel.BESIDE", 0.0)  # `offload_step` says that its reductions slow nothing
     cluster = sl.load_cluster("dgx-h100")
     step = offload_step(MODEL, plan(dp=8), cluster, overlap="none")
     predicted = sl.predict(MODEL, plan(dp=8, offload="optimizer"), cluster)
-    assert step.step_s == pytest.approx(predicted.step_s, rel=0.002)  # in the first, reductions slow nothing
+    assert step.step_s == pytest.approx(predicted.step_s, rel=0.001)
 
 
 @pytest.mark.parametrize(("precision", "state_bytes"), [("bf16", 12), ("fp32", 8)])
