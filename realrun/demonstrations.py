@@ -36,7 +36,8 @@ from realrun.parallel.tensor import (
     vocab_cross_entropy,
 )
 from realrun.text import batch
-from realrun.torch_engine import Counted, TorchModel
+from realrun.torch_engine.model import TorchStage
+from realrun.torch_engine.traffic import Counted
 from simlab.collectives import Transfer, all_reduce_rounds
 
 BUDGET_S = 0.5  # for a collective that is timed over and over
@@ -195,11 +196,11 @@ def fully_sharded(mesh, sizes, wrapping, microbatches=1, warmup=2):
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
 
-    ranks, model = mesh["dp"].size, TorchModel(Stage(sizes, 0, 1), 1, "none")
+    ranks, model = mesh["dp"].size, TorchStage(Stage(sizes, 0, 1))
     flat = DeviceMesh.from_group(mesh["dp"].process_group, "cpu")
     for unit, options in WRAPPINGS[wrapping](model):
         fully_shard(unit, mesh=flat, **options)
-    recorder, counted = Fsdp2Recorder(mesh.rank), Counted(None, {"dp": ranks})
+    recorder, counted = Fsdp2Recorder(mesh.rank), Counted({"dp": mesh["dp"].ranks})
     for step in range(warmup + 1):
         tokens, targets = batch(step, ranks * microbatches, 1, sizes["seq"])
         for i in range(microbatches):

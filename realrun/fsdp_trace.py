@@ -14,7 +14,7 @@ from realrun.clock import now
 from simlab.trace import COMPUTE, Span, Trace
 
 UNITS = {"embed, position": "embedding", "norm, head": "head", "": "root"}
-"""{modules of `realrun.torch_engine.TorchModel` that are one unit: our name of it}; 'blocks.3' is layer 3."""
+"""{modules of `realrun.torch_engine.model.TorchStage` that are one unit: our name of it}; 'blocks.3' is layer 3."""
 COLLECTIVES = {"all_gather": "gather", "post_backward_reduce": "gradients"}
 BEFORE, AFTER = ("pre_forward", "pre_backward"), ("post_forward", "post_backward_accumulate")
 

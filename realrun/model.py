@@ -21,11 +21,15 @@ class Block(nn.Module):
         self.up, self.down = SplitLinear(hidden, 4 * hidden), SplitLinear(4 * hidden, hidden)
 
     def forward(self, x):
-        batch, seq, _ = x.shape
-        q, k, v = self.qkv(self.norm1(x)).view(batch, seq, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(mixed.transpose(1, 2).reshape(batch, seq, -1))
+        qkv = self.qkv(self.norm1(x))
+        batch, seq, _ = qkv.shape
+        q, k, v = qkv.view(batch, seq, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        x = x + self.out(self.attend(q, k, v).transpose(1, 2).reshape(batch, seq, -1))
         return x + self.down(functional.gelu(self.up(self.norm2(x))))
+
+    def attend(self, q, k, v):
+        """Causal attention of each head: (batch, heads, seq, hidden / heads) of queries, keys and values → the same."""
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 class Stage(nn.Module):
@@ -72,5 +76,6 @@ def layer_range(layers, stage, stages):
 
 
 def loss(logits, targets):
-    """Mean cross-entropy in nats per byte."""
+    """Mean cross-entropy in nats per byte; of logits in 16 bits, too, in fp32."""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return functional.cross_entropy(logits.reshape(-1, VOCAB), targets.reshape(-1))

@@ -201,7 +201,9 @@ def parser():
     rest.add_argument("--keep", type=int, metavar="N", help="how many are kept (default 2)")
     rest.add_argument("--loss-scale", type=float, metavar="X", help="fp16: the loss's factor at first (default 65536; --resume: as it was)")
     rest.add_argument("--resume", action="store_true", help="go on from the newest complete checkpoint, whatever plan wrote it")
-    rest.add_argument("--engine", choices=ENGINES, default="realrun", help="torch: DDP, FSDP2 and DTensors in place of realrun's own")
+    rest.add_argument(
+        "--engine", choices=ENGINES, default="realrun", help="torch: DDP, FSDP2, DTensors and its pipelines in place of realrun's own"
+    )
     rest.add_argument("--elastic", action="store_true", help="under torchrun: as many replicas as it starts ranks, the same batch")
     rest.add_argument("--reference", action="store_true", help="train the same in one process, too, and compare the losses")
     rest.add_argument(

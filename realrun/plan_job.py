@@ -52,7 +52,7 @@ class PlanJob:
     fault: str | None = None
     """One to put in on purpose, 'hang@3:2' on rank 3 at step 2: see `realrun.faults`."""
     engine: str = "realrun"
-    """'realrun', whose ranks are held against the simulator's lists, or 'torch': DDP, FSDP2 and DTensors, see `realrun.torch_engine`."""
+    """'realrun', whose ranks are held against the simulator's lists, or 'torch', by torch's own means: see `realrun.torch_engine`."""
     reference: bool = False
     """Whether one process trains the same model on the same data afterwards, for its losses."""
     precision: str | None = None
@@ -114,18 +114,20 @@ class PlanJob:
     def _check_torch(self):
         """`InputError` for what torch's engine leaves out."""
         plan = self.given
-        for name, value, only in (
-            ("pp", plan.pp, 1), ("cp", plan.cp, 1), ("sequence_parallel", plan.sequence_parallel, False), ("cluster", self.box, None),
-            ("checkpoint_every", self.checkpoint_every, None), ("resume", self.resume, False), ("inject", self.fault, None),
-            ("precision", self.executed.precision, "fp32"),
-        ):  # fmt: skip
+        for name, value, only in (("cp", plan.cp, 1), ("cluster", self.box, None), ("inject", self.fault, None)):
             if value != only:
                 raise InputError(f"{name} = {value!r} with engine torch, which leaves it out: leave it at {only!r}, or take engine realrun")
-        if plan.recompute == "selective":
-            raise InputError("recompute = 'selective' with engine torch, which leaves it out: give 'none' or 'full'")
-        if plan.zero == 1 and plan.tp > 1 and plan.dp > 1:
+        if plan.pp > 1 and plan.schedule == "dualpipe":
+            raise InputError("schedule 'dualpipe' with engine torch, whose runtime has a stage on one rank: give 'dualpipe-v'")
+        if plan.zero == 1 and plan.dp > 1 and (plan.tp > 1 or plan.pp > 1):
             raise InputError(
-                f"zero = 1 with tp = {plan.tp} and engine torch, whose optimizer of ZeRO-1 takes no DTensors: give zero 0, 2 or 3"
+                f"zero = 1 with tp = {plan.tp}, pp = {plan.pp} and engine torch, whose optimizer of ZeRO-1 takes no DTensors: "
+                "give zero 0, 2 or 3"
+            )
+        if plan.zero == 3 and plan.dp > 1 and any(op.kind == "W" for ops in self.program.ranks for op in ops):
+            raise InputError(
+                f"zero = 3 with schedule {plan.schedule!r} and engine torch, which loses or mistakes gradients of weights that are freed "
+                "between the two halves of a backward (seen with torch 2.13): give zero 2"
             )
 
     @cached_property

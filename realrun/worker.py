@@ -43,7 +43,7 @@ class Rank:
 
         session = PlanSession if hasattr(job, "plan") else Session
         if getattr(job, "engine", None) == "torch":
-            from realrun.torch_engine import TorchSession as session
+            from realrun.torch_engine.session import TorchSession as session
         return session(job, self.rank, self.device, self.groups, say).run()
 
     def links(self, sizes, budget_s, say):

@@ -90,6 +90,36 @@ def test_stages_back_to_front_over_nccl_get_the_gradients_of_one_process(tmp_pat
     assert run.report["gradient_error"] <= 1e-10
 
 
+SMALL = {"layers": 4, "hidden": 64, "heads": 4, "seq": 32}
+
+
+def torchs_run(ranks, folder, plan):
+    """The facts of `plan` in bf16 on CUDA by torch's engine."""
+    from realrun.plan_job import PlanJob
+
+    job = PlanJob(plan=plan, sizes=SMALL, engine="torch", precision="bf16", reference=True, steps=3, out=str(folder))
+    with Pool(ranks, device="cuda") as pool:
+        return pool.run(job)
+
+
+@one_device
+@pytest.mark.parametrize("plan", [{"microbatches": 2}, {"microbatches": 2, "recompute": "full"}], ids=str)
+def test_torchs_engine_on_cuda_trains_as_one_process_does_and_times_by_events(tmp_path, plan):
+    facts = torchs_run(1, tmp_path, plan)
+    assert facts["gradient_error"] <= 1e-9 and facts["measured_step_s"] > 0
+    assert facts["losses"] == pytest.approx(facts["reference_losses"], rel=1e-3)
+
+
+@two_devices
+@pytest.mark.parametrize("plan", [
+    {"dp": 2, "zero": 3, "microbatches": 2}, {"tp": 2, "sequence_parallel": True}, {"pp": 2, "microbatches": 4, "schedule": "zb-h1"},
+], ids=str)  # fmt: skip
+def test_torchs_engine_over_nccl_trains_as_one_process_does(tmp_path, plan):
+    facts = torchs_run(2, tmp_path, plan)
+    assert facts["gradient_error"] <= 1e-9
+    assert facts["losses"] == pytest.approx(facts["reference_losses"], rel=1e-3)
+
+
 def test_a_job_on_cuda_refuses_paced_links():
     with pytest.raises(ValueError, match="paced links need the CPU's clock"):
         Job(programs={"x": "0F0 0B0"}, compute="cuda", link_s=0.001)

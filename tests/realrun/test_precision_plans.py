@@ -107,7 +107,6 @@ def test_a_training_goes_on_from_its_masters_and_its_loss_scale(pool, tmp_path, 
     ({"precision": "fp16", "loss_scale": 0.0}, r"loss scale 0.0: give a number above 0 and below"),
     ({"precision": "bf16", "loss_scale": 8.0}, "loss scale 8 with precision bf16, which needs none"),
     ({"precision": "bf16", "plan": {"gradient_bytes": 8}}, "gradient_bytes = 8 is simulated, but not executed: leave it out, or give 4"),
-    ({"precision": "bf16", "engine": "torch"}, "precision = 'bf16' with engine torch, which leaves it out"),
     ({"precision": "fp16", "box": {"cluster": "dgx-a100"}}, "precision fp16 in a box of bf16 times"),
     ({"precision": "half"}, "precision = 'half': give one of fp32"),
 ])  # fmt: skip

@@ -1,13 +1,18 @@
 """Plans on torch's own parallelism: the same checks as ours, and beside ours in bytes and memory."""
 
 import pytest
+import torch
 
 from realrun import Pool
 from realrun.plan_job import PlanJob
 from realrun.plan_report import failures, summary, totals
+from realrun.plan_session import LEARNING_RATE
+from realrun.reference import single_training
+from realrun.text import batch
+from realrun.torch_engine.session import LIMIT
 from simlab.errors import InputError
 
-SMALL = {"layers": 2, "hidden": 32, "heads": 4, "seq": 16}
+SMALL = {"layers": 4, "hidden": 32, "heads": 4, "seq": 16}
 
 
 @pytest.fixture(scope="module")
@@ -16,23 +21,72 @@ def pool():
         yield four
 
 
-def run(pool, folder, **plan):
-    job = PlanJob(plan=plan, sizes=SMALL, steps=3, warmup=0, engine="torch", reference=True, out=str(folder))
+JOB = ("engine", "steps", "check", "checkpoint_every", "checkpoints", "resume", "reference", "loss_scale")
+
+
+def run(pool, folder, *, job_precision=None, **given):
+    """The `PlanJob` of the plan and job fields `given`, and what came of it."""
+    fields = {"engine": "torch", "steps": 3, "reference": True} | {name: given.pop(name) for name in JOB if name in given}
+    job = PlanJob(plan=given, sizes=SMALL, warmup=0, precision=job_precision, out=str(folder), **fields)
     return job, pool.run(job)
 
 
 PLANS = [
     {"dp": 4, "microbatches": 2}, {"dp": 4, "zero": 1}, {"dp": 4, "zero": 2, "microbatches": 2}, {"dp": 4, "zero": 3, "microbatches": 2},
-    {"dp": 2, "tp": 2}, {"dp": 2, "tp": 2, "zero": 3, "microbatches": 2}, {"tp": 4, "recompute": "full"},
+    {"dp": 2, "tp": 2, "microbatches": 2}, {"dp": 2, "tp": 2, "zero": 3, "microbatches": 2}, {"tp": 4, "recompute": "full"},
+    {"dp": 2, "tp": 2, "sequence_parallel": True, "zero": 2, "recompute": "selective"},
+]  # fmt: skip
+PIPELINES = [
+    {"microbatches": 4, "pp": 4, "schedule": "gpipe"}, {"microbatches": 4, "pp": 2, "tp": 2, "sequence_parallel": True, "schedule": "1f1b"},
+    {"microbatches": 4, "pp": 2, "dp": 2, "zero": 3, "schedule": "interleaved-1f1b", "chunks": 2, "recompute": "full"},
+    {"microbatches": 4, "pp": 2, "dp": 2, "schedule": "zb-h1"},
+    pytest.param({"microbatches": 4, "pp": 2, "dp": 2, "zero": 2, "schedule": "dualpipe-v"}, marks=pytest.mark.skipif(
+        torch.__version__ < "2.12", reason="torch 2.11 sends to itself where neighbouring stages are on one rank, which gloo cannot",
+    )),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("plan", PLANS, ids=str)
+@pytest.mark.parametrize("plan", [*PLANS, *PIPELINES], ids=str)
 def test_torchs_engine_trains_as_one_process_does(pool, tmp_path, plan):
     job, facts = run(pool, tmp_path, **plan)
     assert not failures(facts) and facts["gradient_error"] < 1e-12
     assert facts["losses"] == pytest.approx(facts["reference_losses"], rel=1e-6)
     assert "sent by all ranks, realrun's own send" in summary(job, facts)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("plan", [{"dp": 4, "zero": 1}, {"dp": 2, "tp": 2, "zero": 3}, {"pp": 2, "tp": 2, "microbatches": 4}], ids=str)
+def test_in_16_bits_torchs_engine_stays_close_to_one_process_in_32(pool, tmp_path, plan, precision):
+    _, facts = run(pool, tmp_path, **plan, precision=precision, job_precision=precision)
+    apart = max(abs(own / its - 1) for own, its in zip(facts["losses"], facts["reference_losses"]))
+    assert not failures(facts) and 0 < apart < 1e-3
+    assert (facts["loss_scale"] is None) == (precision == "bf16")
+
+
+def test_a_scale_that_overflows_on_one_stage_skips_the_step_on_all_and_is_halved(pool, tmp_path):
+    _, facts = run(pool, tmp_path, pp=4, microbatches=4, precision="fp16", job_precision="fp16", loss_scale=2.0**30)
+    skipped = [norm is None for norm in facts["norms"]]
+    assert skipped == [True] * 3 and facts["loss_scale"] == 2.0**27
+    assert len(set(facts["losses"])) == 3  # other data, the same weights
+
+
+@pytest.mark.parametrize("first,then", [("torch", "realrun"), ("realrun", "torch"), ("torch", "torch")])
+@pytest.mark.parametrize("plans", [
+    ({"dp": 2, "tp": 2, "zero": 3, "microbatches": 2}, {"pp": 2, "tp": 2, "sequence_parallel": True, "microbatches": 4}),
+    ({"dp": 4, "zero": 1}, {"dp": 2, "pp": 2, "zero": 2, "microbatches": 2, "schedule": "interleaved-1f1b", "chunks": 2}),
+], ids=["zero 3 and tp, then a pipeline", "zero 1, then a pipeline"])  # fmt: skip
+def test_either_engine_goes_on_from_the_others_checkpoint_on_another_plan(pool, tmp_path, plans, first, then):
+    fields = {"checkpoints": str(tmp_path / "kept"), "check": False}
+    run(pool, tmp_path, **plans[0], engine=first, steps=2, checkpoint_every=2, **fields, reference=False)
+    _, resumed = run(pool, tmp_path, **plans[1], engine=then, steps=4, resume=True, **fields, reference=False)
+    assert resumed["first_step"] == 2
+    assert resumed["losses"] == pytest.approx(one_process(4)[2:], rel=1e-6)
+
+
+def one_process(steps):
+    """[loss of each step] of the tests' batches of four sequences, without any ranks."""
+    batches = (batch(step, 4, 1, SMALL["seq"]) for step in range(steps))
+    return single_training(SMALL | {"microbatch_size": 1}, 1, batches, LEARNING_RATE, limit=LIMIT)
 
 
 @pytest.mark.parametrize("plan", [plan for plan in PLANS if "tp" not in plan and plan.get("zero") != 1], ids=str)
@@ -56,11 +110,10 @@ def test_states_are_simlabs(pool, tmp_path):
 
 
 @pytest.mark.parametrize("plan,fields,said", [
-    ({"pp": 2}, {}, "pp = 2 with engine torch"), ({"cp": 2}, {}, "cp = 2 with engine torch"),
-    ({"tp": 2, "sequence_parallel": True}, {}, "sequence_parallel = True with engine torch"),
-    ({"dp": 2}, {"checkpoint_every": 1}, "checkpoint_every = 1 with engine torch"),
-    ({"dp": 2, "tp": 2, "zero": 1}, {}, "zero = 1 with tp = 2 and engine torch"),
-    ({"dp": 2, "recompute": "selective"}, {}, "recompute = 'selective' with engine torch"),
+    ({"cp": 2}, {}, "cp = 2 with engine torch"), ({"dp": 2}, {"fault": "nan@1:1"}, "inject = 'nan@1:1' with engine torch"),
+    ({"dp": 2, "tp": 2, "zero": 1}, {}, "zero = 1 with tp = 2, pp = 1 and engine torch"),
+    ({"pp": 2, "microbatches": 4, "schedule": "dualpipe"}, {}, "schedule 'dualpipe' with engine torch"),
+    ({"pp": 2, "dp": 2, "zero": 3, "microbatches": 4, "schedule": "zb-v"}, {}, "zero = 3 with schedule 'zb-v' and engine torch"),
     ({"dp": 2}, {"engine": "torhc"}, "engine 'torhc', did you mean 'torch'"),
 ])  # fmt: skip
 def test_what_torchs_engine_leaves_out_is_refused(plan, fields, said):

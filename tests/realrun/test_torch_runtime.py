@@ -38,7 +38,7 @@ def torch_runs(rank, programs):
         runtime._load_csv(path, format="compute_only")
         tokens, targets = batch(0, microbatches, SIZES["microbatch_size"], SIZES["seq"])
         whole = {"target": targets.flatten(0, 1)} if count - 1 in modules else {}
-        runtime.step(*([tokens.flatten(0, 1)] if 0 in modules else []), **whole)
+        runtime.step(*([tokens.flatten(0, 1).contiguous()] if 0 in modules else []), **whole)
         _, expected = single_process(SIZES, count, tokens, targets, torch.float64)
         found[name] = {str(stage): gradient_error(module, expected[stage]) for stage, module in modules.items()}
     return found

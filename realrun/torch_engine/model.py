@@ -1,0 +1,85 @@
+"""The model that torch's own parallelism cuts: that of `realrun.model`, of plain layers."""
+
+from contextlib import nullcontext
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from realrun.model import Block
+
+
+class TorchBlock(Block):
+    """A `Block` of plain layers, with a tp-th of the heads."""
+
+    def __init__(self, block, tp, recompute):
+        nn.Module.__init__(self)  # the layers are those of `block`
+        self.heads, self.recompute = block.heads // tp, recompute
+        self.norm1, self.norm2 = block.norm1, block.norm2
+        self.qkv = plain(block.qkv, qkv_order(block.qkv.out_features, tp))
+        self.out, self.up, self.down = (plain(layer) for layer in (block.out, block.up, block.down))
+
+    def attend(self, q, k, v):
+        """See `Block`; selective recomputation is of this (Korthikanti et al. 2022, section 5)."""
+        if self.recompute == "selective":
+            return checkpoint(super().attend, q, k, v, use_reentrant=False)
+        return super().attend(q, k, v)
+
+    def forward(self, x):
+        if self.recompute == "full":
+            return checkpoint(super().forward, x, use_reentrant=False)
+        return super().forward(x)
+
+
+class TorchStage(nn.Module):
+    """`realrun.model.Stage`, of `TorchBlock`s: tokens (batch, seq) or hidden states → hidden states or logits (batch, seq, 256).
+
+    With sequence parallelism hidden states are those of this rank's `tokens`, a (first, one past last) of the sequence.
+    autocast: a 16-bit dtype in which products are computed; None: what the weights have.
+    """
+
+    def __init__(self, stage, tp=1, *, recompute="none", tokens=None, autocast=None):
+        super().__init__()
+        self.is_first, self.is_last = stage.is_first, stage.is_last
+        if self.is_first:
+            self.embed, self.position = stage.embed, stage.position
+        self.blocks = nn.ModuleList(TorchBlock(block, tp, recompute) for block in stage.blocks)
+        if self.is_last:
+            self.norm, self.head = stage.norm, plain(stage.head)
+        self.tokens, self.autocast = tokens, autocast
+
+    @property
+    def units(self):
+        """[module or modules that are gathered, and reduced, together]"""
+        first = [[self.embed, self.position]] if self.is_first else []
+        last = [[self.norm, self.head]] if self.is_last else []
+        return [*first, *self.blocks, *last]
+
+    def forward(self, x):
+        with torch.autocast(x.device.type, self.autocast) if self.autocast else nullcontext():
+            if self.is_first:
+                first, end = self.tokens or (0, x.shape[-1])
+                x = self.embed(x) + self.position(torch.arange(first, end, device=x.device))
+            for block in self.blocks:
+                x = block(x)
+            return self.head(self.norm(x)) if self.is_last else x
+
+
+def local(tensor):
+    """This rank's part of it."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def plain(layer, rows=None):
+    """An `nn.Linear` with the weights of `layer`, in the order `rows`."""
+    made = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None).to(layer.weight)
+    rows = slice(None) if rows is None else rows
+    with torch.no_grad():
+        for ours, theirs in zip(made.parameters(), layer.parameters()):
+            ours.copy_(theirs[rows])
+    return made
+
+
+def qkv_order(rows, tp):
+    """Rows of the product for queries, keys and values so that each of `tp` equal parts has all three of its heads."""
+    return torch.arange(rows).view(3, tp, -1).transpose(0, 1).flatten()
