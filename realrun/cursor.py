@@ -23,10 +23,12 @@ class Cursor(Observer):
     seconds:     [of each instruction, s]: compute is stretched to it, communications take it where links are paced. None: as it comes.
     check_bytes: whether communications must have the list's sizes.
     activations: what knows `live` and `bytes` held at a time, or None.
+    settle:      waits until a device has done what it was given so far, where computing is queued: times are then its own, for some µs more
+                 an instruction. Communications that nobody has waited for go on meanwhile.
     """
 
-    def __init__(self, rank, instructions, recorder=None, *, seconds=None, check_bytes=True, activations=None):
-        self.rank, self.instructions, self.recorder = rank, instructions, recorder
+    def __init__(self, rank, instructions, recorder=None, *, seconds=None, check_bytes=True, activations=None, settle=lambda: None):
+        self.rank, self.instructions, self.recorder, self._settle = rank, instructions, recorder, settle
         self.durations, self.check_bytes, self.activations = seconds, check_bytes, activations
         self.begin_step(0)
 
@@ -73,6 +75,7 @@ class Cursor(Observer):
 
     def ended(self, begun, done_s=None):
         """See `Observer`."""
+        self._settle()
         start_s, self._since_s = self._since_s, now()
         self.waited_s += self._since_s - start_s
         self._note(DONE, start_s, self._since_s, done_s or self._since_s)
@@ -90,6 +93,7 @@ class Cursor(Observer):
         """What was computed since the last call is what the list has here, if it has anything: stretch and note it."""
         at = self.position
         if at < len(self.instructions) and self.instructions[at].action == COMPUTE:
+            self._settle()
             start_s = self._since_s
             if self.durations:
                 time.sleep(max(0.0, start_s + self.durations[at] - now()))

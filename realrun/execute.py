@@ -34,7 +34,7 @@ def execute(pool, programs, *, out=None, **fields):
 
 
 class PlanRun(NamedTuple):
-    """One executed plan: what was predicted before (None: outside a box), what was measured (the median step), and the run's facts."""
+    """One executed plan: what was predicted before (None: nothing was), what was measured (the median step), and the run's facts."""
 
     predicted: Trace | None
     measured: Trace
@@ -46,12 +46,12 @@ def execute_plan(pool, plan, *, cluster=None, nodes=1, model=None, slow_down=Non
 
     cluster: of the catalogue, by name: run in a box, with the times that `model`'s layers take there on sequences of `plan.seq` tokens,
              `slow_down` times as slow; None: as fast as this machine.
-    fields:  those of `realrun.PlanJob`: sizes, steps, warmup, check, timeout_s.
+    fields:  those of `realrun.PlanJob`: sizes, predict_on, engine, steps, warmup, check, timeout_s.
     """
     box = None if cluster is None else {"cluster": cluster, "nodes": nodes, "model": model, "seq": plan.seq, "slow_down": slow_down}
     with tempfile.TemporaryDirectory(prefix="realrun-") as temporary:
         job = PlanJob(plan=plan_fields(plan), box=box, out=out or temporary, **fields)
         facts = pool.run(job)
         traces = sorted((Trace.load(path) for path in job.folder.glob("measured-step-*.json")), key=whole_step_s)
-        predicted = Trace.load(job.folder / "predicted.json") if box else None
+        predicted = Trace.load(job.folder / "predicted.json") if job.is_predicted else None
     return PlanRun(predicted, traces[len(traces) // 2], facts)

@@ -20,12 +20,12 @@ SWITCHES = ("sequence_parallel", "dp_overlap")
 SIZES = ("layers", "hidden", "heads", "seq")
 BOX = {"cluster": str, "nodes": int, "model": str, "slow_down": float}
 RUN = {
-    "steps": int, "warmup": int, "timeout": float, "out": str, "checkpoint_every": int, "checkpoints": str, "keep": int,
+    "predict_on": str, "steps": int, "warmup": int, "timeout": float, "out": str, "checkpoint_every": int, "checkpoints": str, "keep": int,
     "loss_scale": float,
 }  # fmt: skip
 ONLY_HERE = (
     "plan", "dp", "tp", "cp", "zero", "prefetch", "order", "elastic", "engine", "resume", "reference", "inject", "checkpoint_every",
-    "checkpoints", "keep", "loss_scale", *CHOICES, *SWITCHES, *BOX,
+    "checkpoints", "keep", "loss_scale", "predict_on", *CHOICES, *SWITCHES, *BOX,
 )  # fmt: skip
 """Arguments that say that a whole plan is meant."""
 
@@ -34,6 +34,8 @@ GPT. Every rank is held against the simulator's list of what it computes, sends 
 
 With --cluster the plan runs in a box: compute is padded, and links are paced, to what --model's layers need on that cluster, slowed down.
 That proves order, dependencies, overlap and traffic; the times of kernels and links it takes from the simulator, and cannot prove.
+
+With --predict-on the step of the model that is trained is predicted for that machine before it runs: real kernels, real links.
 
 a plan file (YAML) has the same names:
   dp: 2
@@ -47,6 +49,8 @@ examples:
   python -m realrun --dp 2 --tp 2 --pp 2 --microbatches 4
   python -m realrun --dp 4 --zero 3 --cluster dgx-a100 --model llama-2-7b
   python -m realrun --plan plan.yaml --steps 20
+  torchrun --nproc-per-node 8 -m realrun --dp 2 --tp 4 --layers 16 --hidden 4096 --heads 32 --seq 2048 --precision bf16 \
+    --engine torch --predict-on dgx-h100
   torchrun --nproc-per-node 8 -m realrun --dp 2 --tp 4
   torchrun --nnodes 1:2 --nproc-per-node 4 --max-restarts 3 --rdzv-backend c10d --rdzv-endpoint HOST:29400 \\
     -m realrun --dp 8 --zero 1 --elastic --resume --checkpoint-every 10        # goes on when a node is lost
@@ -194,6 +198,7 @@ def parser():
     for name in SIZES:
         sizes.add_argument(f"--{name}", type=int, metavar="N")
     rest = top.add_argument_group("the rest")
+    rest.add_argument("--predict-on", metavar="CLUSTER", help="the machine it runs on, of the catalogue or a file of `realrun measure`")
     rest.add_argument("--steps", type=int, metavar="N", help="measured training steps (default 5)")
     rest.add_argument("--warmup", type=int, metavar="N", help="steps run before them and not counted (default 1)")
     rest.add_argument("--checkpoint-every", type=int, metavar="N", help="write a checkpoint after every N steps")

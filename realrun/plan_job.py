@@ -11,6 +11,7 @@ from simlab.errors import InputError, did_you_mean
 from simlab.instructions import rank_instructions
 from simlab.model import Model, load_model
 from simlab.plan import PRECISIONS, Plan
+from simlab.playback import ClusterTimes, playback
 from simlab.training import program_of
 
 ENGINES = ("realrun", "torch")
@@ -36,6 +37,9 @@ class PlanJob:
     """None: as fast as this machine. Else {"cluster", "nodes", "model", "seq", "slow_down"}: compute takes, scaled in time, what it takes
     `model`'s layers on the catalogue's `cluster` with sequences of `seq` tokens (None: the model's own), and links are paced likewise.
     slow_down None: as much as gives a step of `STEP_S`."""
+    predict_on: str | None = None
+    """A cluster of the catalogue, or the path of a file such as `realrun measure` writes: the machine that this runs on. The step of the
+    byte-level GPT is predicted for it before it runs. None: only a box is predicted."""
     steps: int = 5
     """Measured training steps, after `warmup` steps that are run and not counted."""
     warmup: int = 1
@@ -93,8 +97,12 @@ class PlanJob:
             self._check_torch()
         if self.fault is not None and Fault.of(self.fault, self.ranks).step >= self.steps:
             raise InputError(f"fault {self.fault!r}: there are measured steps 0 to {self.steps - 1}")
+        if self.box is not None and self.predict_on is not None:
+            raise InputError(f"predict_on = {self.predict_on!r} in a box, which is predicted on its own cluster: leave one of them out")
         if self.box is not None:
             self.box_cluster, self.box_model  # noqa: B018  what they are not given well is said here
+        if self.predict_on is not None:
+            self.machine  # noqa: B018
 
     def _check_precision(self):
         """`InputError` for what numbers cannot be trained with here."""
@@ -165,6 +173,23 @@ class PlanJob:
         """[`Instruction`] of global rank `rank`."""
         _, c, p, _ = self.executed.ranks()[rank]
         return rank_instructions(self.model, self.executed, self.program, p, context_rank=c)
+
+    # the machine that it runs on ------------------------------------------------------------------------------
+
+    @property
+    def is_predicted(self):
+        """Whether 'predicted.json' is written before it runs."""
+        return self.box is not None or self.predict_on is not None
+
+    @cached_property
+    def machine(self):
+        """The `Cluster` of `predict_on`, with as many nodes as the ranks fill."""
+        cluster = load_cluster(self.predict_on)
+        return replace(cluster, nodes=-(-self.ranks // cluster.gpus_per_node))
+
+    def prediction(self):
+        """The `Trace` of a step of what runs, on `machine`."""
+        return playback(self.model, self.executed, self.program, ClusterTimes(self.model, self.executed, self.machine, self.program))
 
     # the cluster in the box -------------------------------------------------------------------------------------
 

@@ -97,7 +97,7 @@ class Members:
 def result(job, parts, traces):
     """The plain facts of a run."""
     saved = job.folder / "predicted.json"
-    predicted_trace = Trace.load(saved) if job.box is not None else None
+    predicted_trace = Trace.load(saved) if job.is_predicted else None
     predicted_s = whole_step_s(predicted_trace) if predicted_trace else None
     steps_s = [whole_step_s(trace) for trace in traces]
     predicted = [sent_bytes(job.instructions(rank), job.executed) for rank in range(job.ranks)]
@@ -164,7 +164,9 @@ def failures(facts, *, max_error=None):
             counts = f"{measured.get(dimension, 0)} bytes over {dimension}, not {predicted.get(dimension, 0)}"
             wrong.append(f"{facts['plan']}: all ranks together sent {counts}")
     if max_error is not None and facts["error"] is None:
-        wrong.append(f"{facts['plan']}: not predicted, so there is no error to hold against {max_error:.1%}: give --cluster")
+        wrong.append(
+            f"{facts['plan']}: not predicted, so there is no error to hold against {max_error:.1%}: give --cluster or --predict-on"
+        )
     elif max_error is not None and abs(facts["error"]) > max_error:
         wrong.append(f"{facts['plan']}: the predicted step is {facts['error']:+.1%} off, more than {max_error:.1%}")
     return wrong
@@ -176,7 +178,10 @@ def summary(job, facts):
     lines = [f"{facts['plan']}: {facts['ranks']} ranks, {job.given.microbatches} microbatches, {job.sizes['layers']} layers"]
     if facts["error"] is not None:
         times = f"predicted {seconds_text(facts['predicted_step_s'])}   {times}   error {percent_text(facts['error'])}"
-        lines.append(f"  box        {job.box_cluster.name}, {job.box_model.name}'s layers, {facts['slow_down']:.1f} times as slow")
+        if job.box is None:
+            lines.append(f"  machine    predicted for {job.machine.name}: {job.machine.nodes} x {job.machine.gpus_per_node}")
+        else:
+            lines.append(f"  box        {job.box_cluster.name}, {job.box_model.name}'s layers, {facts['slow_down']:.1f} times as slow")
     lines.append(f"  step       {times}")
     asked, sent = (totals(facts[f"sent_bytes_{which}"]) for which in ("predicted", "measured"))
     for dimension in (name for name in ("dp", "tp", "cp", "pp") if sent.get(name)):
@@ -216,7 +221,7 @@ def write_pictures(job, facts):
     measured = steps[len(steps) // 2]
     measured.save(folder / "measured.json")
     traces = {"measured": measured}
-    if job.box is not None:
+    if job.is_predicted:
         traces = {"predicted": Trace.load(folder / "predicted.json")} | traces
     for label, trace in traces.items():
         (folder / f"{label}-perfetto.json").write_text(timeline(trace, renderer="perfetto"), encoding="utf-8")

@@ -49,6 +49,7 @@ class PlanSession:
         self.say("\n".join(self.layout.cube().splitlines()))
         if self.box:
             self._predict(folder)
+        self._predict_on_machine()
         recorder = Recorder(
             folder / f"rank{self.rank}.records", (1 + job.warmup + job.steps) * len(self.instructions), self.offset_s
         )  # fmt: skip
@@ -89,8 +90,12 @@ class PlanSession:
             channels.pace = latency_s, message_bytes / wire_s if wire_s and message_bytes else None
         self.connect(channels)
 
+        settle = torch.cuda.current_stream().synchronize if self.device.type == "cuda" else lambda: None
+
         def cursor(activations):
-            return Cursor(self.rank, self.instructions, recorder, seconds=seconds, check_bytes=check_bytes, activations=activations)
+            return Cursor(
+                self.rank, self.instructions, recorder, seconds=seconds, check_bytes=check_bytes, activations=activations, settle=settle
+            )
 
         sizes = self.job.sizes | {"microbatch_size": self.plan.microbatch_size}
         return PlanExecutor(
@@ -118,6 +123,13 @@ class PlanSession:
             self.overhead = Overhead(mean(part["compute_s"] for part in overheads), mean(rounds) if rounds else 0.0)
             self.box.predicted(self.overhead).save(folder / "predicted.json")
         dist.barrier()
+
+    def _predict_on_machine(self):
+        """Rank 0 writes what the step takes on the machine that `job` names, if it does."""
+        if self.job.predict_on is not None:
+            if self.rank == 0:
+                self.job.prediction().save(self.job.folder / "predicted.json")
+            dist.barrier()
 
     def _overhead(self):
         """{"compute_s", "round_s"} of this rank: by how much a padded computation, and each round of a paced all-reduce, is late."""

@@ -44,6 +44,7 @@ class TorchSession(PlanSession):
         self.mesh = device_mesh(self.layout, self.device.type, "nccl" if self.device.type == "cuda" else None)
         self.timer = CudaTimer() if self.device.type == "cuda" else HostTimer()
         self.say("\n".join(self.layout.cube().splitlines()))
+        self._predict_on_machine()
         own = (self._check() if job.check else {}) | self._train()
         parts = [json.loads(data) for data in gather_bytes(json.dumps(own).encode())]
         return None if self.rank else self._result(parts)

@@ -6,6 +6,7 @@ import random
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,15 +14,19 @@ from realrun import checkpoint
 from realrun.__main__ import main
 from realrun.__main__ import parser as realrun_parser
 from realrun.box import Box, Overhead
+from realrun.cursor import Cursor
 from realrun.parallel.mesh import Layout
 from realrun.plan_command import means_a_plan, parser
 from realrun.plan_job import PlanJob
-from realrun.plan_report import failures
+from realrun.plan_report import failures, summary, write_pictures
 from realrun.pool import Pool, RunError
 from realrun.progress import Progress, line
+from realrun.recorder import DONE
 from simlab import Plan, Trace
+from simlab.cluster import load_cluster
 from simlab.errors import InputError
-from simlab.playback import whole_step_s
+from simlab.instructions import Instruction
+from simlab.playback import ClusterTimes, playback, whole_step_s
 
 SIZES = {"layers": 2, "hidden": 32, "heads": 4, "seq": 16}
 THREE = {"dp": 2, "zero": 3, "microbatches": 2}
@@ -54,6 +59,41 @@ def test_a_box_keeps_the_clusters_proportions_and_says_what_was_sent_and_waited_
     without_overhead_s = whole_step_s(Box(job).predicted(Overhead(0.0, 0.0)))
     assert facts["measured_step_s"] > 0.98 * without_overhead_s  # padded: never faster than it shall be, but for rounding of clocks
     assert sum(facts["exposed_s_predicted"][0].values()) < facts["predicted_step_s"]
+
+
+@pytest.mark.parametrize("engine", ["realrun", "torch"])
+def test_a_run_is_predicted_for_the_machine_that_it_names_by_the_list_that_it_executes(pair, tmp_path, engine):
+    job = job_in(tmp_path, {"tp": 2, "microbatches": 2}, predict_on="laptop", engine=engine, steps=1)
+    facts = pair.run(job)
+    times = ClusterTimes(job.model, job.executed, load_cluster("laptop"), job.program)
+    alone = playback(job.model, job.executed, job.program, times)
+    assert facts["predicted_step_s"] == pytest.approx(whole_step_s(alone), rel=1e-12)
+    assert facts["error"] == pytest.approx(facts["predicted_step_s"] / facts["measured_step_s"] - 1)
+    assert "machine    predicted for laptop: 1 x " in summary(job, facts) and len(write_pictures(job, facts)) == 1
+
+
+def test_a_machine_is_one_that_there_is_and_not_that_of_a_box(tmp_path):
+    for fields, said in (
+        ({"predict_on": "dgx-h10"}, "unknown cluster 'dgx-h10', did you mean 'dgx-h100'"),
+        ({"predict_on": "dgx-h100", "box": {"cluster": "dgx-a100"}}, "predict_on = 'dgx-h100' in a box"),
+    ):
+        with pytest.raises(InputError, match=said):
+            job_in(tmp_path, {"dp": 2}, **fields)
+    assert job_in(tmp_path, {"dp": 12}, predict_on="dgx-h100").machine.nodes == 2
+
+
+def test_where_computing_is_queued_its_times_are_read_when_it_is_done():
+    seconds, queued = [], [0.02, 0.03]
+    reduced = ("0F0", "a sum", (), "tp", "all_reduce", 4.0)
+    steps = [Instruction("compute", "0F0", "a"), Instruction("begin", *reduced), Instruction("wait", *reduced)]
+    recorder = SimpleNamespace(write=lambda record: seconds.append((record.position, record.state, record.end_s - record.start_s)))
+    cursor = Cursor(0, steps, recorder, settle=lambda: time.sleep(queued.pop(0) if queued else 0))
+    begun = cursor.begins("tp", "all_reduce", 4)
+    cursor.waits(begun)
+    cursor.ended(begun)
+    cursor.end_step()
+    took = {position: length for position, state, length in seconds if state == DONE}
+    assert took[0] >= 0.02 and took[2] >= 0.03
 
 
 @pytest.mark.parametrize("plan", [{"tp": 2}, {"dp": 2, "zero": 1}, {"dp": 2, "zero": 3}, {"pp": 2, "microbatches": 4}], ids=str)
