@@ -1,5 +1,6 @@
 """When a plan's training writes checkpoints, and where it goes on after a break."""
 
+from realrun.checkpoint_files import read_manifest
 from simlab.errors import InputError
 
 
@@ -22,10 +23,10 @@ class Checkpoints:
             return 0
         if not job.resume:
             raise InputError(f"{str(job.checkpoint_folder)!r} has checkpoints up to {newest.name}: resume, or give another folder")
+        self._check(newest, read_manifest(newest)["extra"])
         with self.executor.unobserved():
             tensors = self.executor.state.tensors()
             extra = checkpoint.load(newest, tensors)
-            self._check(newest, extra)
             self.executor.state.take(tensors)
         if self.executor.scaler is not None and extra.get("scaler"):
             self.executor.scaler.state = extra["scaler"]
@@ -33,11 +34,14 @@ class Checkpoints:
         return extra["steps"]
 
     def _check(self, path, extra):
-        """A training goes on with the same model on the same data."""
+        """A training goes on with the same model on the same data, and has an end that is still ahead."""
         own = self._facts()
         for name, there in extra["training"].items():
             if own[name] != there:
                 raise InputError(f"{path} is of a training with {name} = {there}, not {own[name]}: the losses would not go on")
+        if extra["steps"] >= self.job.warmup + self.job.steps:
+            done, asked = extra["steps"], self.job.warmup + self.job.steps
+            raise InputError(f"{path} is of step {done}, and {asked} are asked for (warm-up steps counted): nothing is left to do")
 
     def _facts(self):
         return {"sizes": self.job.sizes, "sequences in a step": self.job.batch}

@@ -20,8 +20,8 @@ SWITCHES = ("sequence_parallel", "dp_overlap")
 SIZES = ("layers", "hidden", "heads", "seq")
 BOX = {"cluster": str, "nodes": int, "model": str, "slow_down": float}
 RUN = {
-    "predict_on": str, "steps": int, "warmup": int, "timeout": float, "out": str, "checkpoint_every": int, "checkpoints": str, "keep": int,
-    "loss_scale": float,
+    "engine": str, "predict_on": str, "steps": int, "warmup": int, "timeout": float, "out": str, "checkpoint_every": int,
+    "checkpoints": str, "keep": int, "loss_scale": float,
 }  # fmt: skip
 ONLY_HERE = (
     "plan", "dp", "tp", "cp", "zero", "prefetch", "order", "elastic", "engine", "resume", "reference", "inject", "checkpoint_every",
@@ -72,7 +72,9 @@ def run(arguments):
     given = values(arguments)
     if arguments.elastic:
         given |= stretched(given, launch.world())
-    job = make_job(given, resume=arguments.resume, reference=arguments.reference, fault=arguments.inject, engine=arguments.engine)
+    job = make_job(given, resume=arguments.resume, reference=arguments.reference, fault=arguments.inject)
+    if arguments.max_error is not None and not job.is_predicted:
+        raise InputError(f"--max-error {arguments.max_error:g} for a run that is not predicted: give --cluster or --predict-on, too")
     if not launch.under_torchrun():
         launch.check_memory(job.ranks, 0)
     device = launch.choose_device(arguments.device, job.ranks, only_cpu=job.box is not None)
@@ -207,7 +209,7 @@ def parser():
     rest.add_argument("--loss-scale", type=float, metavar="X", help="fp16: the loss's factor at first (default 65536; --resume: as it was)")
     rest.add_argument("--resume", action="store_true", help="go on from the newest complete checkpoint, whatever plan wrote it")
     rest.add_argument(
-        "--engine", choices=ENGINES, default="realrun", help="torch: DDP, FSDP2, DTensors and its pipelines in place of realrun's own"
+        "--engine", choices=ENGINES, help="realrun, or torch: DDP, FSDP2, DTensors and its pipelines in place of realrun's own"
     )
     rest.add_argument("--elastic", action="store_true", help="under torchrun: as many replicas as it starts ranks, the same batch")
     rest.add_argument("--reference", action="store_true", help="train the same in one process, too, and compare the losses")

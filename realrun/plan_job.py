@@ -121,21 +121,27 @@ class PlanJob:
 
     def _check_torch(self):
         """`InputError` for what torch's engine leaves out."""
-        plan = self.given
-        for name, value, only in (("cp", plan.cp, 1), ("cluster", self.box, None), ("inject", self.fault, None)):
+        plan, default = self.given, Plan()
+        torchs = (
+            ("--cp", plan.cp, 1), ("--attention", plan.attention, default.attention), ("--dp-overlap", plan.dp_overlap, True),
+            ("--prefetch", plan.prefetch, default.prefetch), ("--cluster", self.box and self.box.get("cluster"), None),
+            ("--inject", self.fault, None),
+        )  # fmt: skip
+        for flag, value, only in torchs:
             if value != only:
-                raise InputError(f"{name} = {value!r} with engine torch, which leaves it out: leave it at {only!r}, or take engine realrun")
-        if plan.pp > 1 and plan.schedule == "dualpipe":
+                raise InputError(f"{flag} {value} with engine torch, which leaves it out: leave it out, too, or take engine realrun")
+        if plan.schedule == "dualpipe" and plan.stages > 1:
             raise InputError("schedule 'dualpipe' with engine torch, whose runtime has a stage on one rank: give 'dualpipe-v'")
-        if plan.zero == 1 and plan.dp > 1 and (plan.tp > 1 or plan.pp > 1):
+        if plan.zero == 1 and plan.dp > 1 and (plan.tp > 1 or plan.stages > 1):
             raise InputError(
-                f"zero = 1 with tp = {plan.tp}, pp = {plan.pp} and engine torch, whose optimizer of ZeRO-1 takes no DTensors: "
+                f"zero = 1 with tp = {plan.tp}, {plan.stages} stages and engine torch, whose optimizer of ZeRO-1 takes no DTensors: "
                 "give zero 0, 2 or 3"
             )
-        if plan.zero == 3 and plan.dp > 1 and any(op.kind == "W" for ops in self.program.ranks for op in ops):
+        splits = plan.stages > 1 and any(op.kind == "W" for ops in self.program.ranks for op in ops)
+        if plan.zero == 3 and plan.dp > 1 and splits:
             raise InputError(
                 f"zero = 3 with schedule {plan.schedule!r} and engine torch, which loses or mistakes gradients of weights that are freed "
-                "between the two halves of a backward (seen with torch 2.13): give zero 2"
+                "between the two halves of a backward (seen with torch 2.13): give zero 2, or a schedule that does not split the backward"
             )
 
     @cached_property
@@ -167,7 +173,8 @@ class PlanJob:
         degrees = [f"{field}{getattr(self.given, field)}" for field in ("dp", "cp", "tp", "pp") if getattr(self.given, field) > 1]
         zero = [f"zero{self.given.zero}"] if self.given.zero else []
         precision = [] if self.executed.precision == "fp32" else [self.executed.precision]
-        return "-".join([*(degrees or ["one"]), *zero, *([self.given.schedule] if self.given.pp > 1 else []), *precision])
+        engine = [] if self.engine == "realrun" else [self.engine]
+        return "-".join([*(degrees or ["one"]), *zero, *([self.given.schedule] if self.given.pp > 1 else []), *precision, *engine])
 
     def instructions(self, rank):
         """[`Instruction`] of global rank `rank`."""
@@ -265,8 +272,9 @@ class PlanJob:
     def watch(self):
         """What looks after the ranks while they run."""
         from realrun.plan_watch import PlanWatch
+        from realrun.torch_engine.watch import TorchWatch
 
-        return PlanWatch(self)
+        return TorchWatch(self) if self.engine == "torch" else PlanWatch(self)
 
     def to_json(self):
         return asdict(self)

@@ -7,24 +7,38 @@ from torch import nn
 from realrun.parallel.precision import TYPES
 
 
-def is_whole(plan):
-    """Whether each rank has the whole model with weights that are plain tensors: what DistributedDataParallel is for."""
-    return plan.tp == 1 and plan.pp == 1 and plan.zero < 2
+def wrapping(plan, precision):
+    """What of torch's holds the weights over dp: '' (nothing), 'ddp', 'replicate' or 'fully_shard'.
+
+    In 16 bits the last two compute with a copy of the weights: one rank by itself is given one by replicate."""
+    if plan.zero >= 2 and plan.dp > 1:
+        return "fully_shard"
+    if plan.tp == 1 and plan.stages == 1:
+        return "ddp" if plan.dp > 1 else ""
+    return "replicate" if plan.dp > 1 or precision != "fp32" else ""
 
 
-def parallelized(stage, plan, mesh, precision):
-    """`stage`, a `TorchStage`, on torch's parallelism of `plan`, in 'fp32' (or fp64), 'bf16' or 'fp16'; and what its backwards that are
-    not a step's last run in."""
+def parallelized(stage, plan, mesh, precision, kind):
+    """`stage`, a `TorchStage`, on torch's parallelism of `plan`, in 'fp32' (or fp64), 'bf16' or 'fp16'. kind: see `wrapping`."""
     if plan.tp > 1:
         cut(stage, plan, mesh["tp"])
-    if not is_whole(plan):
-        if plan.dp > 1 or precision != "fp32":
-            shard(stage, plan, mesh["dp"], precision)
-        return stage, nullcontext
-    if plan.dp == 1:
-        return stage, nullcontext
-    wrapped = nn.parallel.DistributedDataParallel(stage, process_group=mesh["dp"].get_group())
-    return wrapped, wrapped.no_sync
+    if kind == "ddp":
+        return nn.parallel.DistributedDataParallel(stage, process_group=mesh["dp"].get_group())
+    if kind:
+        shard(stage, plan, mesh["dp"], precision, kind)
+    return stage
+
+
+def microbatch(module, plan, kind, is_last):
+    """What the forward and backward of a microbatch run in, without a pipeline: gradients are reduced, or weights that ZeRO-2 gathered are
+    freed, after a step's last one."""
+    if kind == "ddp":
+        return nullcontext() if is_last else module.no_sync()
+    if kind == "replicate":
+        module.set_requires_gradient_sync(is_last)
+    if kind == "fully_shard" and plan.zero == 2:
+        module.set_reshard_after_backward(is_last)
+    return nullcontext()
 
 
 def cut(stage, plan, mesh):
@@ -48,8 +62,8 @@ def cut(stage, plan, mesh):
         parallelize_module(block, mesh, styles)
 
 
-def shard(stage, plan, mesh, precision):
-    """ZeRO over `mesh`, of no ranks but this one too: what is computed with is then a copy in `precision`."""
+def shard(stage, plan, mesh, precision, kind):
+    """`kind`, see `wrapping`, over `mesh`, in place; what is computed with is then a copy in `precision`."""
     from torch.distributed._composable.replicate_with_fsdp import replicate
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -58,7 +72,7 @@ def shard(stage, plan, mesh, precision):
         reduced = TYPES["fp32" if plan.gradient_bytes == 4 else precision]
         policy = MixedPrecisionPolicy(param_dtype=TYPES[precision], reduce_dtype=reduced)
     for unit in (*stage.units, stage):
-        if plan.zero >= 2:
+        if kind == "fully_shard":
             fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=plan.zero == 3)
         else:
             replicate(unit, mesh=mesh, mp_policy=policy)

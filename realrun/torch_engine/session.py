@@ -6,7 +6,8 @@ import math
 import warnings
 from collections import defaultdict
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
+from functools import cache
+from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
@@ -15,18 +16,20 @@ from torch import nn
 from realrun.checkpoints import Checkpoints
 from realrun.clock import offset_from_rank_0
 from realrun.compute import CudaTimer, HostTimer
-from realrun.faults import check_scale
+from realrun.faults import check_finite, check_scale
 from realrun.model import Stage, loss
-from realrun.parallel.mesh import device_mesh
+from realrun.parallel.mesh import Layout, device_mesh
 from realrun.parallel.precision import TYPES, LossScaler
 from realrun.plan_session import LEARNING_RATE, PlanSession
+from realrun.recorder import CHECK_STEP, DONE, EXECUTING, IDLE, RUNNING, Record, Recorder
 from realrun.reference import single_process
 from realrun.session import device_name, gather_bytes
 from realrun.torch_engine.model import TorchStage, local, qkv_order
-from realrun.torch_engine.parallelize import is_whole, parallelized
+from realrun.torch_engine.parallelize import microbatch, parallelized, wrapping
 from realrun.torch_engine.pipeline import Pipeline
 from realrun.torch_engine.state import TorchState
 from realrun.torch_engine.traffic import Counted
+from realrun.torch_engine.watch import ops_of
 from simlab.trace import Span, Trace
 
 LIMIT = 1.0
@@ -41,18 +44,23 @@ class TorchSession(PlanSession):
         warnings.filterwarnings("ignore", "FSDP2-wrapped module")  # that no op in place may follow the head: none does
         logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)  # the check's full tensors may be slow
         self.offset_s, _ = offset_from_rank_0(self.rank, job.ranks)
-        self.mesh = device_mesh(self.layout, self.device.type, "nccl" if self.device.type == "cuda" else None)
+        self.mesh = mesh_of(self.device.type, *self.layout.sizes.items())
         self.timer = CudaTimer() if self.device.type == "cuda" else HostTimer()
         self.say("\n".join(self.layout.cube().splitlines()))
         self._predict_on_machine()
+        ops = ops_of(job, self.rank)
+        self.positions = {op: position for position, op in enumerate(ops)}
+        self.recorder = Recorder(job.folder / f"rank{self.rank}.records", (1 + job.warmup + job.steps) * len(ops), self.offset_s)
         own = (self._check() if job.check else {}) | self._train()
         parts = [json.loads(data) for data in gather_bytes(json.dumps(own).encode())]
+        self.recorder.close()
         return None if self.rank else self._result(parts)
 
     def _make(self, dtype, precision="fp32"):
         """A new training of weights in `dtype`, computed with in `precision`."""
         plan, program = self.plan, self.job.program
-        tokens, autocast = None, TYPES[precision] if is_whole(plan) and precision != "fp32" else None
+        self.wrapping = wrapping(plan, precision)
+        tokens, autocast = None, TYPES[precision] if precision != "fp32" and self.wrapping in ("", "ddp") else None
         if plan.sequence_parallel:
             own = self.job.sizes["seq"] // plan.tp
             tokens = self._place("tp") * own, (self._place("tp") + 1) * own
@@ -60,11 +68,11 @@ class TorchSession(PlanSession):
         for number in program.stages_of(self._place("pp")):
             whole = Stage(self.job.sizes, number, program.stages).to(self.device, dtype)
             self.stages[number] = TorchStage(whole, plan.tp, recompute=plan.recompute, tokens=tokens, autocast=autocast)
-            modules[number], self.alone = parallelized(self.stages[number], plan, self.mesh, precision)
+            modules[number] = parallelized(self.stages[number], plan, self.mesh, precision, self.wrapping)
         self.model = next(iter(modules.values()))
         self.scaler = LossScaler([Everyone()], scale=self.job.loss_scale) if precision == "fp16" else None
         self.pipeline = None
-        if plan.pp > 1:
+        if program.stages > 1:
             group = self.mesh["pp"].get_group()
             self.pipeline = Pipeline(program, modules, group, self.device, self._part_of_loss, self._timed)
         if plan.zero == 1 and plan.dp > 1:
@@ -84,28 +92,25 @@ class TorchSession(PlanSession):
     # a step -----------------------------------------------------------------------------------------------------
 
     def _gradients(self, number):
-        """This rank's part of the mean loss of step `number`, all of which is done but the update."""
-        plan, m, first = self.plan, self.plan.microbatches, self._place("dp") * self.plan.microbatches
-        self.marks = []
+        """This rank's part of the mean loss of step `number`, all of which is done but the update. Steps of warm-up are below 0."""
+        m, first = self.plan.microbatches, self._place("dp") * self.plan.microbatches
+        self.marks, self.number = [], number
+        self.recorder.phase(EXECUTING)
         self.timer.begin_step()
-        tokens, targets = (data[first : first + m].to(self.device) for data in self._batch(number))
+        tokens, targets = (data[first : first + m].to(self.device) for data in self._batch(max(0, number + self.job.warmup)))
         losses = self.pipeline.step(tokens, targets) if self.pipeline else self._one_after_the_other(tokens, targets)
         for parameter in self._parameters():
             gradient = parameter.grad
             if hasattr(gradient, "placements") and gradient.placements != parameter.placements:  # a sum over tp that was put off
                 parameter.grad = gradient.redistribute(placements=parameter.placements)
         scale = self.scaler.scale if self.scaler else 1.0
-        return sum(part.item() for part in losses) / scale / plan.dp
+        return sum(part.item() for part in losses) / scale / self.plan.dp
 
     def _one_after_the_other(self, tokens, targets):
         """[loss of each microbatch], without a pipeline."""
-        plan, m, losses = self.plan, self.plan.microbatches, []
-        for i in range(m):
-            if plan.zero == 2 and plan.dp > 1:
-                self.model.set_reshard_after_backward(i == m - 1)  # gathered once a step
-            elif hasattr(self.model, "set_requires_gradient_sync") and plan.zero == 0:
-                self.model.set_requires_gradient_sync(i == m - 1)  # reduced once a step
-            with self.alone() if i < m - 1 else nullcontext():
+        losses = []
+        for i in range(self.plan.microbatches):
+            with microbatch(self.model, self.plan, self.wrapping, i == self.plan.microbatches - 1):
                 with self._timed(f"0F{i}"):
                     part = self._part_of_loss(self.model(tokens[i]), targets[i])
                 with self._timed(f"0B{i}"):
@@ -117,15 +122,18 @@ class TorchSession(PlanSession):
         """What the backward of a microbatch begins with: its part of the replica's mean loss, times the scale of fp16."""
         return loss(logits, targets) / self.plan.microbatches * (self.scaler.scale if self.scaler else 1.0)
 
-    def _update(self, number):
+    def _update(self):
         """Clip by the global norm, and update, unless a number of fp16 overflowed; the norm."""
-        if self.scaler:
-            finite = self.scaler.unscale([local(parameter.grad) for parameter in self._parameters()])
-            check_scale(self.scaler.scale, self.rank, number)
-        norm = self._clip()
         with self._timed("optimizer"):
-            if not self.scaler or finite:
+            finite = not self.scaler or self.scaler.unscale([local(parameter.grad) for parameter in self._parameters()])
+            norm = self._clip()
+            if self.scaler:
+                check_scale(self.scaler.scale, self.rank, self.number)
+            else:
+                check_finite(torch.tensor(norm), self.rank, f"the backward of step {self.number}")
+            if finite:
                 self.optimizer.step()
+        self.recorder.phase(IDLE)
         return norm
 
     def _clip(self):
@@ -146,9 +154,12 @@ class TorchSession(PlanSession):
 
     @contextmanager
     def _timed(self, op):
+        position = self.positions[op]
+        self.recorder.write(Record(self.number, position, RUNNING))
         start = self.timer.begin(op)
         yield
         self.marks.append((op, start, self.timer.finish(op, start)))
+        self.recorder.write(Record(self.number, position, DONE))
 
     # the run ----------------------------------------------------------------------------------------------------
 
@@ -158,7 +169,8 @@ class TorchSession(PlanSession):
         self._make(torch.float64)
         sizes = self.job.sizes | {"microbatch_size": self.plan.microbatch_size}
         expected_loss, expected = single_process(sizes, self.job.program.stages, *self._batch(0), torch.float64)
-        part = self._gradients(0)
+        part = self._gradients(CHECK_STEP)
+        self.recorder.phase(IDLE)
         worst = 0.0
         for number, stage in self.stages.items():
             for name, parameter in stage.named_parameters():
@@ -185,8 +197,8 @@ class TorchSession(PlanSession):
         for number in range(first, job.warmup + job.steps):
             dist.barrier()
             with counted if number == first else nullcontext():
-                part = self._gradients(number)
-                norm = self._update(number - job.warmup)
+                part = self._gradients(number - job.warmup)
+                norm = self._update()
             norms.append(norm if math.isfinite(norm) else None)
             gradients = sum(local(p.grad).nbytes for p in self._parameters())
             self.optimizer.zero_grad(set_to_none=True)
@@ -227,8 +239,19 @@ class TorchSession(PlanSession):
             ]  # fmt: skip
             metadata = {"name": self.job.name, "source": "measured", "ranks": self.job.ranks, "level": "instructions", "step": step}
             traces.append(Trace(spans, [], metadata | {"device": device_name(self.device), "exposed_s": []}))
-            traces[-1].save(Path(self.job.folder) / f"measured-step-{step}.json")
+            traces[-1].save(self.job.folder / f"measured-step-{step}.json")
+        for record in self.job.folder.glob("rank*.records"):
+            record.unlink()
         return result(self.job, parts, traces)
+
+
+@cache
+def mesh_of(device_type, *sizes):
+    """The `DeviceMesh` of a layout with the dimensions `sizes`, (name, ranks) of the fastest first: one for all runs of this process.
+    DTensor remembers meshes, so that the groups of an equal one that came before must live."""
+    plan = SimpleNamespace(**dict(sizes), gpus=math.prod(size for _, size in sizes))
+    layout = Layout(plan, [name for name, _ in sizes])
+    return device_mesh(layout, device_type, "nccl" if device_type == "cuda" else None)
 
 
 class Everyone:

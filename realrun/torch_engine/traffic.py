@@ -17,7 +17,8 @@ KINDS = {
 
 
 class Counted(TorchDispatchMode):
-    """Inside: {dimension: bytes that this rank sends}, collectives counted as rings. groups: {dimension: [ranks of this rank's group]}.
+    """Inside: {dimension: bytes that this rank sends}, collectives counted as rings (of a broadcast the ranks' mean).
+    groups: {dimension: [ranks of this rank's group]}.
 
     A message's description (its shape, which torch sends before the first) is no floating-point tensor, and is not counted.
     """
@@ -34,7 +35,8 @@ class Counted(TorchDispatchMode):
         if ranks in self.groups:
             flat = [a for arg in (*args, result) for a in (arg if isinstance(arg, (list, tuple)) else [arg])]
             sizes = [a.nbytes for a in flat if isinstance(a, torch.Tensor) and (kind != "message" or a.is_floating_point())]
-            factor = 1.0 if kind == "message" else busbw_factor(kind, len(ranks))
+            n = len(ranks)
+            factor = {"message": 1, "broadcast": (n - 1) / n}.get(kind) or busbw_factor(kind, n)  # the last of a ring sends nothing on
             self.sent[self.groups[ranks]] += max(sizes, default=0) * factor
         return result
 
