@@ -5,7 +5,7 @@ LOCKED := PIP_CONSTRAINT=requirements.lock $(BIN)/python -m pip install --quiet 
 TWO := -n 2 --dist loadfile # files at a time: more would want the memory of more than sixteen processes
 DEMO := --pp 4 --microbatches 8 --forward-ms 20 --schedule gpipe,1f1b
 
-.PHONY: help demo test grid lab bench bench-box bench-faults check browser notebooks record clean
+.PHONY: help demo test grid lab bench bench-box bench-here bench-faults check browser notebooks record clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -25,6 +25,9 @@ grid: .venv/all ## every combination of parallelism, ZeRO and schedule on up to 
 
 bench-box: .venv/real ## fifteen plans in a box: predicted step times against measured; on a quiet machine, five minutes
 	$(BIN)/python -m tests.bench_box
+
+bench-here: .venv/real ## ten plans at full speed, predicted from a quick measurement of this machine, by both engines; five minutes
+	$(BIN)/python -m tests.bench_here
 
 bench-faults: .venv/real ## twenty kills, each fault ten times: what is named, and where training goes on; ten minutes
 	$(BIN)/python -m tests.bench_faults
