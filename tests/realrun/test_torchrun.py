@@ -115,28 +115,39 @@ def test_a_rendezvous_port_in_use_costs_one_line_and_status_2(command):
 SOON = "last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=3"  # how long torchrun waits for a node that may come or be gone
 
 
-def test_training_goes_on_with_half_the_ranks_when_a_node_is_lost(command, port, tmp_path):
-    """Two of torchrun's agents stand for two nodes. One is killed with its ranks; the other starts again with what is left."""
+def test_training_goes_on_with_half_the_ranks_when_a_node_is_lost_and_with_all_when_it_is_back(command, port, tmp_path):
+    """Torchrun's agents stand for nodes. One is killed with its ranks, the other starts again with what is left, and again for a third."""
     folder = tmp_path / "out" / "checkpoints"
-    plan = ("--dp", 4, "--zero", 1, "--elastic", "--resume", "--checkpoint-every", 1, "--warmup", 0, "--timeout", 20)
-    agents = [
-        command(
+    plan = ("--dp", 4, "--zero", 1, "--elastic", "--resume", "--checkpoint-every", 5, "--warmup", 0, "--timeout", 20, "--steps", 200)
+
+    def agent(host):
+        return command(
             "--nnodes", "1:2", "--nproc-per-node", 2, "--max-restarts", 3, "--monitor-interval", 0.2, "--rdzv-backend", "c10d",
             "--rdzv-id", "lost", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-conf", f"{SOON},is_host={host}",
-            "-m", "realrun", *plan, "--steps", 40, "--json", "--out", tmp_path / "out", command=TORCHRUN,
-        ) for host in (1, 0)
-    ]  # fmt: skip
-    deadline_s = time.monotonic() + 120
-    while not (done := checkpoint.complete(folder)) and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-    agents[1].kill()
-    status, out, err = agents[0].end(240)
+            "-m", "realrun", *plan, "--json", "--out", tmp_path / "out", command=TORCHRUN,
+            environment={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
+        )  # fmt: skip
+
+    def wait_for_more_than(steps):
+        deadline_s = time.monotonic() + 120
+        while not (max(checkpoint.complete(folder), default=0) > steps) and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        return max(checkpoint.complete(folder))
+
+    first, second = agent(1), agent(0)
+    lost = wait_for_more_than(0)
+    second.kill()
+    back = wait_for_more_than(lost + 5)
+    third = agent(0)
+    status, out, err = first.end(240)
+    third.end(60)
     answer = one_object(out.splitlines(keepends=True)[-1])  # before it, what the ranks said that lost the others
     assert status == 0 and answer["ok"], err
-    assert answer["ranks"] == 2 and answer["plan"] == "dp2-zero1" and done[-1] <= answer["first_step"] < 40, err
-    whole = command("--dp", 2, "--zero", 1, "--microbatches", 2, "--warmup", 0, "--steps", 40, "--json", "--out", tmp_path / "whole")
-    losses = one_object(whole.end(90)[1])["losses"]
-    assert answer["losses"] == pytest.approx(losses[answer["first_step"] :], rel=1e-6)
+    assert "dp2-zero1: goes on from" in err
+    assert answer["ranks"] == 4 and answer["plan"] == "dp4-zero1" and back <= answer["first_step"] < 200, err
+    whole = command("--dp", 2, "--zero", 1, "--microbatches", 2, "--warmup", 0, "--steps", 200, "--json", "--out", tmp_path / "whole")
+    losses = one_object(whole.end(120)[1])["losses"]
+    assert answer["losses"] == pytest.approx(losses[answer["first_step"] :], rel=1e-5)
 
 
 def test_ranks_that_the_plan_cannot_be_stretched_to_are_told_what_would_fit(command, port):
