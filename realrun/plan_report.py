@@ -115,7 +115,8 @@ def result(job, parts, traces):
         "stragglers": stragglers(computed_s, job.executed) if vitals else [],
         "sent_bytes_predicted": predicted, "sent_bytes_measured": [part["sent_bytes"] for part in parts],
         "memory_bytes_predicted": [predicted_memory(job, rank) for rank in range(job.ranks)],
-        "memory_bytes": [part["memory_bytes"] for part in parts], "exposed_s_measured": middle.metadata["exposed_s"],
+        "memory_bytes": [part["memory_bytes"] for part in parts],
+        "allocator_bytes": [part["allocator_bytes"] for part in parts], "exposed_s_measured": middle.metadata["exposed_s"],
         "exposed_s_predicted": predicted_trace.metadata["exposed_s"] if predicted_trace else None,
     }  # fmt: skip
     if "gradient_error" in parts[0]:
@@ -195,6 +196,11 @@ def summary(job, facts):
     held, asked = facts["memory_bytes"][fullest], facts["memory_bytes_predicted"][fullest]
     parts = [f"{name} {bytes_text(size)} ({percent_text(asked[name] / size - 1) if size else 'none'})" for name, size in held.items()]
     lines.append(f"  memory     rank {fullest}, and how far simlab's bytes are from it: {', '.join(parts)}")
+    if (peak := facts["allocator_bytes"][fullest]) is not None:
+        together = sum(asked.values())
+        lines.append(
+            f"  allocator  rank {fullest}: {bytes_text(peak)} at most; simlab's bytes are {percent_text(together / peak - 1)} from it"
+        )
     if "gradient_error" in facts:
         lines.append(f"  gradients  differ from one process by {facts['gradient_error']:.1e} (float64); loss by {facts['loss_error']:.1e}")
     lines.append(f"  loss       {facts['losses'][0]:.4f} → {facts['losses'][-1]:.4f} nats per byte in {len(facts['losses'])} steps")

@@ -9,6 +9,7 @@ from statistics import mean
 import torch
 import torch.distributed as dist
 
+from realrun.allocator import begin_peak, peak_bytes
 from realrun.box import Box, Overhead
 from realrun.channels import Channels
 from realrun.checkpoints import Checkpoints
@@ -184,6 +185,8 @@ class PlanSession:
         losses, norms, vitals = [], [], []
         for number in range(first, self.job.warmup + self.job.steps):
             tokens, targets = self._batch(number)
+            if number <= max(first, self.job.warmup):
+                begin_peak(self.device)
             dist.barrier()
             start_s = now()
             loss, norm = executor.step(number - self.job.warmup, tokens, targets)
@@ -200,7 +203,7 @@ class PlanSession:
             sent[dimension] = sent.get(dimension, 0.0) + entry.sent_bytes
         sent["pp"] = sent.get("pp", 0.0) + executor.message_bytes
         sent = {dimension: size / len(losses) for dimension, size in sent.items()}  # last: sums of thirds would not be exact
-        memory_bytes = executor.memory_bytes()
+        memory_bytes, allocator_bytes = executor.memory_bytes(), peak_bytes(self.device)
         reference = self._reference(len(losses), first) if self.job.reference else None
         return {
             "reference_losses": reference,
@@ -212,6 +215,7 @@ class PlanSession:
             "progress": progress.said if self.rank == 0 else None,
             "sent_bytes": sent,
             "memory_bytes": memory_bytes,
+            "allocator_bytes": allocator_bytes,
         }
 
     def _reference(self, steps, first):

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from realrun.allocator import begin_peak, peak_bytes
 from realrun.checkpoints import Checkpoints
 from realrun.clock import offset_from_rank_0
 from realrun.compute import CudaTimer, HostTimer
@@ -195,6 +196,8 @@ class TorchSession(PlanSession):
         losses, norms, steps = [], [], []
         counted = Counted({name: dist.get_process_group_ranks(self.mesh[name].get_group()) for name in ("dp", "tp", "pp")})
         for number in range(first, job.warmup + job.steps):
+            if number <= max(first, job.warmup):
+                begin_peak(self.device)
             dist.barrier()
             with counted if number == first else nullcontext():
                 part = self._gradients(number - job.warmup)
@@ -210,6 +213,7 @@ class TorchSession(PlanSession):
         return {
             "first_step": first, "losses": losses, "norms": norms, "loss_scale": self.scaler and self.scaler.scale,
             "sent_bytes": counted.sent, "memory_bytes": self._memory() | {"gradients": gradients}, "spans": measured, "vitals": [],
+            "allocator_bytes": peak_bytes(self.device),
             "reference_losses": self._reference(len(losses), first) if job.reference else None,
         }  # fmt: skip
 

@@ -107,6 +107,7 @@ def torchs_run(ranks, folder, plan):
 def test_torchs_engine_on_cuda_trains_as_one_process_does_and_times_by_events(tmp_path, plan):
     facts = torchs_run(1, tmp_path, plan)
     assert facts["gradient_error"] <= 1e-9 and facts["measured_step_s"] > 0
+    assert facts["allocator_bytes"][0] >= sum(facts["memory_bytes"][0].values())
     assert facts["losses"] == pytest.approx(facts["reference_losses"], rel=1e-3)
 
 

@@ -69,6 +69,9 @@ def test_a_run_is_predicted_for_the_machine_that_it_names_by_the_list_that_it_ex
     alone = playback(job.model, job.executed, job.program, times)
     assert facts["predicted_step_s"] == pytest.approx(whole_step_s(alone), rel=1e-12)
     assert facts["error"] == pytest.approx(facts["predicted_step_s"] / facts["measured_step_s"] - 1)
+    assert facts["allocator_bytes"] == [None, None] and "allocator" not in summary(job, facts)  # no GPU
+    held = sum(facts["memory_bytes_predicted"][0].values())
+    assert "at most; simlab's bytes are -50.0% from it" in summary(job, facts | {"allocator_bytes": [2 * held, 2 * held]})
     assert "machine    predicted for laptop: 1 x " in summary(job, facts) and len(write_pictures(job, facts)) == 1
 
 
