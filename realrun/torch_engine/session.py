@@ -96,7 +96,6 @@ class TorchSession(PlanSession):
         """This rank's part of the mean loss of step `number`, all of which is done but the update. Steps of warm-up are below 0."""
         m, first = self.plan.microbatches, self._place("dp") * self.plan.microbatches
         self.marks, self.number = [], number
-        self.recorder.phase(EXECUTING)
         self.timer.begin_step()
         tokens, targets = (data[first : first + m].to(self.device) for data in self._batch(max(0, number + self.job.warmup)))
         losses = self.pipeline.step(tokens, targets) if self.pipeline else self._one_after_the_other(tokens, targets)
@@ -134,7 +133,6 @@ class TorchSession(PlanSession):
                 check_finite(torch.tensor(norm), self.rank, f"the backward of step {self.number}")
             if finite:
                 self.optimizer.step()
-        self.recorder.phase(IDLE)
         return norm
 
     def _clip(self):
@@ -170,6 +168,7 @@ class TorchSession(PlanSession):
         self._make(torch.float64)
         sizes = self.job.sizes | {"microbatch_size": self.plan.microbatch_size}
         expected_loss, expected = single_process(sizes, self.job.program.stages, *self._batch(0), torch.float64)
+        self.recorder.phase(EXECUTING)
         part = self._gradients(CHECK_STEP)
         self.recorder.phase(IDLE)
         worst = 0.0
@@ -198,6 +197,7 @@ class TorchSession(PlanSession):
         for number in range(first, job.warmup + job.steps):
             if number <= max(first, job.warmup):
                 begin_peak(self.device)
+            self.recorder.phase(EXECUTING)  # from before ranks wait for each other until after
             dist.barrier()
             with counted if number == first else nullcontext():
                 part = self._gradients(number - job.warmup)
@@ -207,6 +207,7 @@ class TorchSession(PlanSession):
             self.optimizer.zero_grad(set_to_none=True)
             steps.append([(op, *(self.timer.seconds(mark) + self.offset_s for mark in ends)) for op, *ends in self.marks])
             losses.append(self._whole(part))
+            self.recorder.phase(IDLE)
             checkpoints.after(number + 1)
         checkpoints.finish()
         measured = steps[max(0, job.warmup - first) :]
