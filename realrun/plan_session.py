@@ -22,7 +22,7 @@ from realrun.parallel.mesh import Layout, Mesh, check_groups
 from realrun.parallel.precision import TYPES
 from realrun.plan_executor import PlanExecutor
 from realrun.progress import Progress, line
-from realrun.recorder import CHECK_STEP, Recorder, Recording
+from realrun.recorder import CHECK_STEP, EXECUTING, IDLE, Recorder, Recording
 from realrun.reference import single_process, single_training
 from realrun.session import device_name, gather_bytes
 from realrun.text import batch
@@ -187,11 +187,14 @@ class PlanSession:
             tokens, targets = self._batch(number)
             if number <= max(first, self.job.warmup):
                 begin_peak(self.device)
+            recorder.phase(EXECUTING)  # from before ranks wait for each other until after
             dist.barrier()
             start_s = now()
             loss, norm = executor.step(number - self.job.warmup, tokens, targets)
             norms.append(norm if math.isfinite(norm) else None)
+            recorder.phase(EXECUTING)
             vitals.append(self._vitals(loss, executor))
+            recorder.phase(IDLE)
             losses.append(sum(rank["loss"] for rank in vitals[-1]))
             if said := progress.step(number, losses[-1], now() - start_s, vitals[-1]):
                 self.say(line(said), said)
@@ -231,7 +234,7 @@ class PlanSession:
 
     def _whole(self, part):
         """The mean loss of all tokens, from each rank's part."""
-        total = torch.tensor([part if self.mesh["tp"].place == 0 else 0.0], dtype=torch.float64)
+        total = torch.tensor([part if self.layout.coordinates(self.rank)["tp"] == 0 else 0.0], dtype=torch.float64)
         dist.all_reduce(total)
         return total.item()
 

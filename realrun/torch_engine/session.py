@@ -6,8 +6,6 @@ import math
 import warnings
 from collections import defaultdict
 from contextlib import contextmanager, nullcontext
-from functools import cache
-from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
@@ -18,8 +16,8 @@ from realrun.checkpoints import Checkpoints
 from realrun.clock import offset_from_rank_0
 from realrun.compute import CudaTimer, HostTimer
 from realrun.faults import check_finite, check_scale
-from realrun.model import Stage, loss
-from realrun.parallel.mesh import Layout, device_mesh
+from realrun.model import Stage, layer_range, loss
+from realrun.parallel.mesh import device_mesh
 from realrun.parallel.precision import TYPES, LossScaler
 from realrun.plan_session import LEARNING_RATE, PlanSession
 from realrun.recorder import CHECK_STEP, DONE, EXECUTING, IDLE, RUNNING, Record, Recorder
@@ -34,6 +32,7 @@ from realrun.torch_engine.watch import ops_of
 from simlab.trace import Span, Trace
 
 LIMIT = 1.0
+MESHES = {}
 
 
 class TorchSession(PlanSession):
@@ -45,7 +44,7 @@ class TorchSession(PlanSession):
         warnings.filterwarnings("ignore", "FSDP2-wrapped module")  # that no op in place may follow the head: none does
         logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)  # the check's full tensors may be slow
         self.offset_s, _ = offset_from_rank_0(self.rank, job.ranks)
-        self.mesh = mesh_of(self.device.type, *self.layout.sizes.items())
+        self.mesh = mesh_of(self.layout, self.device.type)
         self.timer = CudaTimer() if self.device.type == "cuda" else HostTimer()
         self.say("\n".join(self.layout.cube().splitlines()))
         self._predict_on_machine()
@@ -181,11 +180,6 @@ class TorchSession(PlanSession):
                 worst = max(worst, ((gradient - right).norm() / right.norm().clamp(min=1e-12)).item())
         return {"gradient_error": worst, "loss": self._whole(part), "expected_loss": expected_loss}
 
-    def _whole(self, part):
-        total = torch.tensor([part if self._place("tp") == 0 else 0.0], dtype=torch.float64)
-        dist.all_reduce(total)
-        return total.item()
-
     def _train(self):
         job, plan = self.job, self.plan
         self.say(f"{job.name}: {job.warmup} warm-up and {job.steps} measured steps, by torch")
@@ -221,8 +215,9 @@ class TorchSession(PlanSession):
     @property
     def state(self):
         """What `Checkpoints` saves and loads."""
-        first_layers = {number * (self.job.sizes["layers"] // self.job.program.stages): stage for number, stage in self.stages.items()}
-        return TorchState(first_layers, getattr(self.optimizer, "optim", self.optimizer), self.plan.tp)
+        layers, stages = self.job.sizes["layers"], self.job.program.stages
+        by_first_layer = {layer_range(layers, number, stages)[0]: stage for number, stage in self.stages.items()}
+        return TorchState(by_first_layer, getattr(self.optimizer, "optim", self.optimizer), self.plan.tp)
 
     unobserved = staticmethod(nullcontext)
 
@@ -250,13 +245,12 @@ class TorchSession(PlanSession):
         return result(self.job, parts, traces)
 
 
-@cache
-def mesh_of(device_type, *sizes):
-    """The `DeviceMesh` of a layout with the dimensions `sizes`, (name, ranks) of the fastest first: one for all runs of this process.
-    DTensor remembers meshes, so that the groups of an equal one that came before must live."""
-    plan = SimpleNamespace(**dict(sizes), gpus=math.prod(size for _, size in sizes))
-    layout = Layout(plan, [name for name, _ in sizes])
-    return device_mesh(layout, device_type, "nccl" if device_type == "cuda" else None)
+def mesh_of(layout, device_type):
+    """Its `DeviceMesh`, one for all runs of this process: DTensor remembers meshes, so that the groups of an equal one must live."""
+    key = device_type, *layout.sizes.items()
+    if key not in MESHES:
+        MESHES[key] = device_mesh(layout, device_type, "nccl" if device_type == "cuda" else None)
+    return MESHES[key]
 
 
 class Everyone:

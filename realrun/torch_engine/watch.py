@@ -1,7 +1,6 @@
 """What the launcher can tell of a run by torch's engine from outside: which op each rank is at."""
 
 from realrun.plan_watch import PlanWatch
-from realrun.recorder import RUNNING
 from realrun.watch import step_text
 
 
@@ -26,10 +25,7 @@ class TorchWatch(PlanWatch):
         if not (progress and progress.executing):
             return "outside the steps"
         record = progress.current
-        if record is None:
-            return "between two ops"
-        doing = "in" if record.state == RUNNING else "before"
-        return f"{doing} {self._lists[rank][record.position]} of {step_text(record.step)}"
+        return f"in {self._lists[rank][record.position]} of {step_text(record.step)}" if record else "between two ops"
 
     def _blame(self, seen):
         """Where each is: whom the others wait for is inside torch."""
