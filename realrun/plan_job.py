@@ -16,7 +16,7 @@ from simlab.training import program_of
 
 ENGINES = ("realrun", "torch")
 MOST_LOSS_SCALE = 2.0**120
-NOT_EXECUTED = {"hybrid": 0, "offload": "none", "reshard": True, "tp_overlap": "weight-grad"}
+NOT_EXECUTED = {"hybrid": 0, "offload": "none", "reshard": True, "tp_overlap": "weight-grad", "library": "megatron"}
 """{field of a plan: the only value that is executed}"""
 
 
@@ -195,8 +195,9 @@ class PlanJob:
         return replace(cluster, nodes=-(-self.ranks // cluster.gpus_per_node))
 
     def prediction(self):
-        """The `Trace` of a step of what runs, on `machine`."""
-        return playback(self.model, self.executed, self.program, ClusterTimes(self.model, self.executed, self.machine, self.program))
+        """The `Trace` of a step of what runs, on `machine`; of torch's engine with what torch's sharding copies."""
+        plan = replace(self.executed, library="torch") if self.engine == "torch" else self.executed
+        return playback(self.model, plan, self.program, ClusterTimes(self.model, plan, self.machine, self.program))
 
     # the cluster in the box -------------------------------------------------------------------------------------
 

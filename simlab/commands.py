@@ -8,7 +8,7 @@ from pathlib import Path
 import simlab as sl
 from simlab.errors import InputError
 from simlab.model_states import RECIPES, STAGES, model_states, parameter_count
-from simlab.plan import ATTENTIONS, CP_KINDS, CP_LAYOUTS, OFFLOAD_TARGETS, OFFLOADS, PRECISIONS, RECOMPUTE, TP_OVERLAPS
+from simlab.plan import ATTENTIONS, CP_KINDS, CP_LAYOUTS, LIBRARIES, OFFLOAD_TARGETS, OFFLOADS, PRECISIONS, RECOMPUTE, TP_OVERLAPS
 from simlab.runs import read_runs, suites, validate_runs
 from simlab.trace import ACTIVATIONS
 from simlab.training import capacity_bytes, does_not_fit
@@ -19,7 +19,7 @@ from simlab.views.runs import runs_figure
 DEGREES = ("dp", "tp", "pp", "cp", "zero", "microbatch_size", "microbatches", "seq", "chunks")
 CHOICES = {
     "recompute": RECOMPUTE, "precision": tuple(PRECISIONS), "offload": OFFLOADS, "offload_to": OFFLOAD_TARGETS, "attention": ATTENTIONS,
-    "tp_overlap": TP_OVERLAPS, "cp_layout": CP_LAYOUTS, "cp_kind": CP_KINDS,
+    "tp_overlap": TP_OVERLAPS, "cp_layout": CP_LAYOUTS, "cp_kind": CP_KINDS, "library": LIBRARIES,
 }  # fmt: skip
 SWITCHES = ("sequence_parallel", "dp_overlap", "fused")
 NOT_WITH_MODEL = (

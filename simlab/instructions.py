@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from simlab.cost.context import ring_work
 from simlab.cost.kernels import Attention, Communication, Matmul, embedding_kernels, head_kernels, layer_kernels, message_kernels
-from simlab.cost.memory import partial_parameters, stage_parameters
+from simlab.cost.parameters import partial_parameters, stage_parameters
 from simlab.cost.stage_times import StageCost
 
 COMPUTE, BEGIN, WAIT = "compute", "begin", "wait"

@@ -142,9 +142,14 @@ class Model:
         _check_recompute(recompute)
         layer = self.layer_flops(seq)
         again = {
-            "none": 0, "selective": layer["scores"] + layer["values"], "per-op": layer["output"] + layer["up"], "full": sum(layer.values())
+            "none": 0, "selective": layer["scores"] + layer["values"], "per-op": self._per_op_flops(layer), "full": sum(layer.values())
         }[recompute]  # fmt: skip
         return self.flops_per_token(seq) + self.layers * again
+
+    def _per_op_flops(self, layer):
+        """Of `layer_flops`, the products of k, attention's output and the second of a gated MLP's two, or down without a gate."""
+        k = self.kv_heads / (self.heads + 2 * self.kv_heads) * layer["qkv"]
+        return k + layer["output"] + (layer["up"] / 2 if self.gated_mlp else layer["down"])
 
     # activations ------------------------------------------------------------------------------------------
 

@@ -8,7 +8,8 @@ parameters come back. ZeRO-Infinity (Rajbhandari et al. 2021, arXiv 2104.07857):
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from simlab.cost.memory import OPTIMIZER_STATE_BYTES, stage_parameters
+from simlab.cost.memory import state_bytes
+from simlab.cost.parameters import stage_parameters
 from simlab.cost.stage_times import StageCost
 from simlab.engine import run_tasks
 from simlab.errors import InputError
@@ -127,8 +128,8 @@ class _Tasks:
         self.pcie_s = 1 / cluster.pcie_bytes_per_s
         sharers = host_sharers(plan, cluster)
         self.host_s = sharers * host_adam_s
-        state_bytes = OPTIMIZER_STATE_BYTES[plan.precision]
-        self.drive_s = state_bytes * sharers / cluster.nvme_bytes_per_s if to == "nvme" else 0.0
+        optimizer_bytes = state_bytes(plan).optimizer
+        self.drive_s = optimizer_bytes * sharers / cluster.nvme_bytes_per_s if to == "nvme" else 0.0
 
     def _add(self, step, name, stream, seconds, needs, size_bytes=0.0):
         self.list.append(Task(name, f"step {step}", stream, (0,), seconds, tuple(needs), size_bytes))

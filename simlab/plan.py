@@ -14,6 +14,7 @@ ATTENTIONS = ("flash", "flash-2", "flash-1", "unfused")
 TP_OVERLAPS = ("none", "weight-grad", "pipelined")
 CP_LAYOUTS = ("zigzag", "contiguous")
 CP_KINDS = ("ring", "all-to-all", "all-gather")
+LIBRARIES = ("megatron", "torch", "fsdp1")
 OFFLOADS = ("none", "optimizer", "parameters", "activations")
 OFFLOAD_TARGETS = ("host", "nvme")
 DIMENSIONS = ("tp", "cp", "dp", "pp")
@@ -53,8 +54,8 @@ class Plan:
     chunks: int | None = None
     """Stages on each rank, for the schedules that have a choice; None: 2 with those and with V-shaped ones, else 1."""
     recompute: str = "none"
-    """'none'; 'selective' (scores and softmax, Korthikanti et al. 2022); 'per-op' (all that is cheap and every second matrix product, as
-    torchtitan does); 'full' (each layer's forward)."""
+    """'none'; 'selective' (scores and softmax, Korthikanti et al. 2022); 'per-op' (all that is cheap and every second matrix product, those
+    of k, attention's output and the gate's other half, as torchtitan does); 'full' (each layer's forward)."""
     precision: str = "bf16"
     """'fp32', 'fp16', 'bf16' or 'fp8' (matrix products in fp8, the rest in bf16)."""
     sequence_parallel: bool = False
@@ -62,6 +63,11 @@ class Plan:
     attention: str = "flash"
     """'flash': one kernel, the best that the GPU has, scores are never stored; 'flash-2', 'flash-1': that generation of it; 'unfused':
     matrix products with softmax and dropout between them."""
+    library: str = "megatron"
+    """Whose code runs. 'megatron': Megatron-LM, NeMo, DeepSpeed: 16-bit parameters beside the optimizer's fp32 ones, gradients and shards
+    in flat buffers, an Adam of one kernel, a loss of its own. 'torch': DDP and FSDP2 (`fully_shard`) with torch's AdamW and cross-entropy:
+    fp32 parameters that are cast where they are used; ZeRO-3 copies each parameter out of what was gathered and each gradient into what
+    is scattered. 'fsdp1': the same with flat parameters, of which each is a view."""
     fused: bool = True
     """Whether norms, rotary embeddings and activations are a kernel each (by torch.compile or a library), not torch's op by op."""
     dropout: bool | None = None
@@ -119,7 +125,7 @@ class Plan:
         for field, choices in (
             ("recompute", RECOMPUTE), ("precision", PRECISIONS), ("attention", ATTENTIONS),
             ("tp_overlap", TP_OVERLAPS), ("offload", OFFLOADS), ("offload_to", OFFLOAD_TARGETS),
-            ("cp_layout", CP_LAYOUTS), ("cp_kind", CP_KINDS),
+            ("cp_layout", CP_LAYOUTS), ("cp_kind", CP_KINDS), ("library", LIBRARIES),
         ):  # fmt: skip
             if getattr(self, field) not in choices:
                 raise InputError(f"{field} = {getattr(self, field)!r}: give one of {', '.join(choices)}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from simlab.cost.kernels import Communication, layer_kernels, message_kernels
-from simlab.cost.memory import stage_parameters
+from simlab.cost.parameters import stage_parameters
 from simlab.cost.stage_times import BESIDE, StageCost, waits_for_messages
 from simlab.schedules import V_SHAPED
 

@@ -185,7 +185,7 @@ def _plan(row):
 
     - Fused attention: Megatron-LM's and NeMo's in bf16 and fp8 is the card's best kernel, FSDP2's is torch's (FlashAttention-2), FSDP1's
       of before 2.0 FlashAttention-1's; Megatron-LM's fp16 runs are from before it had any.
-    - Norms and activations are fused but in FSDP without torch.compile.
+    - What is sharded by FSDP is torch's own, but for JAX's; norms and activations are fused but in torch's without torch.compile.
     - What shards overlaps its communication; DeepSpeed's ZeRO-3 of 2021 gathers tensor by tensor. Plain data parallelism reduces after
       the last backward, and tensor parallelism waits, unless the row says otherwise.
     - NeMo's recipes overlap tensor parallelism, where they do not say (all that do, do).
@@ -211,7 +211,8 @@ def _plan(row):
         microbatch_size=size, microbatches=batch // (dp * size), seq=_whole(row, "seq"), chunks=chunks if chunks > 1 else None,
         schedule="interleaved-1f1b" if chunks > 1 else "1f1b", recompute=_recompute(row["recompute"], fsdp), precision=precision,
         sequence_parallel=_yes(row["seq_parallel"] or ("0" if precision == "fp16" else "1")), attention=_attention(sharding, precision),
-        fused=not fsdp or "compile" in overlap or "async tp" in overlap,
+        library=_library(sharding),
+        fused=_library(sharding) == "megatron" or "compile" in overlap or "async tp" in overlap,
         prefetch=int(fsdp), dp_overlap=_dp_overlap(overlap, zero), tp_overlap=_tp_overlap(overlap), uneven=True,
     )  # fmt: skip
 
@@ -222,6 +223,12 @@ def _attention(sharding, precision):
     if "fsdp full_shard" in sharding:
         return "flash-1"
     return "unfused" if precision == "fp16" else "flash"
+
+
+def _library(sharding):
+    if "fsdp2" in sharding:
+        return "torch"
+    return "fsdp1" if "full_shard" in sharding else "megatron"
 
 
 def _yes(text):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from simlab.collectives import busbw_factor
 from simlab.cost.kernels import Communication, embedding_kernels, head_kernels, layer_kernels, message_kernels
-from simlab.cost.memory import partial_parameters, stage_parameters
+from simlab.cost.parameters import partial_parameters, stage_parameters
 from simlab.cost.stage_times import StageCost
 from simlab.training import program_of
 

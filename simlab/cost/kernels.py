@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from simlab.cost.context import busiest_share
+from simlab.cost.parameters import stage_parameters
 
 RUNTIME_OPS = {True: (30, 50), False: (57, 90)}
 """{whether attention, norms and activations are an op each: (forward, backward) ops of a layer that the host dispatches}. Counted with
@@ -133,8 +134,9 @@ def layer_kernels(model, plan):
         grads_in, grads_weight = _backward(kernel, plan)
         input_grad += grads_in
         weight_grad += grads_weight
-    again = {"none": [], "selective": _recomputed_scores(forward), "per-op": _recomputed_ops(forward), "full": forward}[plan.recompute]
-    return LayerKernels(forward, input_grad + _residual_grads(model, plan), weight_grad + _bias_grads(model, plan), again)
+    ways = {"none": [], "selective": _recomputed_scores(forward), "per-op": _recomputed_ops(model, plan, forward), "full": forward}
+    grads = input_grad + _residual_grads(model, plan), weight_grad + _bias_grads(model, plan)
+    return _with_copies(LayerKernels(forward, *grads, ways[plan.recompute]), plan, stage_parameters(model, plan, 1))
 
 
 def _attention_part(model, plan):
@@ -326,33 +328,59 @@ def _recomputed_scores(forward):
     return [kernel for kernel in forward if kernel.name in ("scores", *TORCH_SOFTMAX, "attention dropout", "values")]
 
 
-def _recomputed_ops(forward):
-    """What torchtitan's per-op recomputation runs again: all but attention, every second matrix product, and what was reduced."""
-    kept = {"qkv", "down"}
-    return [
-        kernel
-        for kernel in forward
-        if not (isinstance(kernel, Attention) or kernel.name in kept or (isinstance(kernel, Communication) and kernel.kind != "all_gather"))
-    ]
+def _recomputed_ops(model, plan, forward):
+    """What torchtitan's per-op recomputation runs again: all but attention, what was reduced, and every second matrix product. Of q, k, v,
+    output, gate, up, down (`_apply_ac_to_transformer_block` counts them) k, output and up are computed again; without a gate k, output
+    and down."""
+    columns = {"qkv": max(1, model.kv_heads // plan.tp) * model.head_size}
+    columns |= {"up": model.ffn // plan.tp, "down": 0} if model.gated_mlp else {"up": 0}
+    again = []
+    for kernel in forward:
+        if isinstance(kernel, Attention) or (isinstance(kernel, Communication) and kernel.kind != "all_gather"):
+            continue
+        if isinstance(kernel, Matmul):
+            kernel = replace(kernel, n=columns.get(kernel.name, kernel.n))
+        if not isinstance(kernel, Matmul) or kernel.n:
+            again.append(kernel)
+    return again
+
+
+def _with_copies(kernels, plan, parameters):
+    """`LayerKernels` of a unit of so many parameters with what ZeRO-3 copies on the computing stream where torch shards.
+
+    FSDP2 (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py): a gathered buffer has rank after rank, so each parameter is copied out
+    of it, before the forward and before the backward (`foreach_all_gather_copy_out`), and each gradient into what is scattered, in its
+    type (`foreach_reduce_scatter_copy_in`). FSDP1's flat parameter is gathered in place; its gradient is its views' joined.
+    """
+    if plan.zero < 3 or plan.shards == 1 or plan.library == "megatron":
+        return kernels
+    size = plan.element_bytes * parameters
+    if plan.library == "fsdp1":
+        return kernels._replace(weight_grad=[*kernels.weight_grad, Memory("gradient copy", 2 * size)])
+    out, again = Memory("parameter copy", 2 * size), [Memory("parameter copy again", 2 * size)] * plan.reshard
+    into = Memory("gradient copy", size + plan.gradient_bytes * parameters)
+    return LayerKernels([out, *kernels.forward], [*again, *kernels.input_grad], [*kernels.weight_grad, into], kernels.again)
 
 
 def head_kernels(model, plan):
     """`LayerKernels` of the last stage's end: norm, output head and cross-entropy.
 
-    A logit's loss reads and writes about 30 bytes forward and 14 backward in the vocabulary-parallel form (cast to fp32, maximum,
-    subtraction, exponential, sum, division), 14 and 22 in torch's own (cast, log-softmax; zeros for its gradient, that, cast).
+    A logit's loss reads and writes about 30 bytes forward and 14 backward in Megatron-LM's vocabulary-parallel form (cast to fp32, maximum,
+    subtraction, exponential, sum, division), which it has without tensor parallelism, too; 14 and 22 in torch's own (cast, log-softmax;
+    zeros for its gradient, that, cast).
     """
     s = sizes(model, plan)
     vocab = -(-model.vocab // plan.tp)
-    logits = s.tokens * vocab
+    logits, megatron = s.tokens * vocab, plan.library == "megatron"
     gather, head = _enter(model, plan, "head"), Matmul("head", s.tokens, vocab, model.hidden)
-    loss = Memory("loss", (30 if plan.tp > 1 else 14) * logits)
+    loss = Memory("loss", (30 if megatron else 14) * logits)
     forward = [Memory("last norm", 2 * s.width * s.outside), *gather, head, *_vocabulary_sums(s, plan), loss]
-    grads = [Memory("loss grad", (14 if plan.tp > 1 else 22) * logits)]
+    grads = [Memory("loss grad", (14 if megatron else 22) * logits)]
     head_grads, weight_grads = _matmul_backward(head, plan)
     grads += [*head_grads, *(grad for kernel in gather for grad in _communication_backward(kernel, plan)[0])]
     grads.append(Memory("last norm grad", 3 * s.width * s.outside))
-    return LayerKernels(forward, grads, weight_grads, [])
+    own = stage_parameters(model, plan, 0, first=plan.pp == 1, last=True) - (plan.pp == 1) * stage_parameters(model, plan, 0, first=True)
+    return _with_copies(LayerKernels(forward, grads, weight_grads, []), plan, own)
 
 
 def _vocabulary_sums(s, plan):
@@ -368,9 +396,12 @@ def _vocabulary_sums(s, plan):
 
 def embedding_kernels(model, plan):
     """`LayerKernels` of the first stage's begin: the rows of the embedding (and positions, dropout), summed over tp; their gradient, for
-    which sequence parallelism gathers that of all tokens."""
+    which sequence parallelism gathers that of all tokens. It is dense: zeros, the tokens' rows added, and all of it added to what earlier
+    microbatches made, unless ZeRO-3 scatters it first."""
     s = sizes(model, plan)
     rows = Memory("embedding", (2 + 2 * bool(model.positions) + bool(plan.dropout)) * s.width * s.outside)
     sums = _leave(model, plan, "embedding")
     gathers = [grad for kernel in sums for grad in _communication_backward(kernel, plan)[0]]
-    return LayerKernels([rows, *sums], gathers, [Memory("embedding grad", 3 * 4 * s.tokens * model.hidden / plan.tp)], [])
+    dense = model.vocab * model.hidden / plan.tp * (s.width if plan.zero == 3 else 2 * s.width + 2 * plan.gradient_bytes)
+    grad = Memory("embedding grad", 3 * 4 * s.tokens * model.hidden / plan.tp + dense)
+    return _with_copies(LayerKernels([rows, *sums], gathers, [grad], []), plan, stage_parameters(model, plan, 0, first=True))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from simlab.cost.communication import IN_TRAINING, Group, collective_s, p2p_s
 from simlab.cost.context import ring_hidden_s
 from simlab.cost.kernels import Communication, Matmul, embedding_kernels, head_kernels, layer_kernels, message_kernels, runtime_ops
-from simlab.cost.memory import stage_parameters
+from simlab.cost.parameters import stage_parameters
 from simlab.cost.roofline import kernel_s
 from simlab.schedules import V_SHAPED
 
@@ -295,7 +295,7 @@ class StageCost:
         ops_forward, ops_backward = runtime_ops(self.model, self.plan) if layer else (len(kernels.forward), len(kernels.input_grad))
         forward = self._with_host(forward, ops_forward, kernels.forward)
         if layer and self.plan.recompute == "full":
-            again = forward
+            again = self._with_host(again, ops_forward, kernels.again)
         split = 0.6 * ops_backward  # input gradients: all but the weights' products, additions to .grad and bias sums
         return StageTimes(
             forward, again, self._with_host(input_grad, split, kernels.input_grad),

@@ -1,6 +1,7 @@
 """What data parallelism, sharding, offload and the optimizer add to a pipeline's step."""
 
-from simlab.cost.memory import OPTIMIZER_STATE_BYTES, layer_activations_bytes, stage_parameters
+from simlab.cost.memory import layer_activations_bytes, state_bytes
+from simlab.cost.parameters import stage_parameters
 from simlab.cost.roofline import memory_s
 from simlab.cost.stage_times import BESIDE
 from simlab.trace import Span
@@ -12,6 +13,10 @@ OPTIMIZER_BYTES = {"fp16": 60, "bf16": 44, "fp8": 44, "fp32": 40}
 """Read and written per parameter in a step of Adam. fp32: 28 (gradient, weight and two moments read; three written), 4 for the gradients'
 norm, 8 to clip them. bf16: 2 more for the 16-bit weight, 2 to clear its gradient. fp16: its gradient copied to fp32 (6), unscaled and
 looked through for infinities (8), too."""
+
+FOREACH_BYTES = 92
+"""The same of torch's AdamW, which takes lists of tensors, op by op, in fp32 (torch/optim/adam.py, `_multi_tensor_adam`): weight decay 8,
+first moment 12, second 8 and 12, root 8, its correction 8, epsilon 8, update 16; 4 for the norm, 8 to clip."""
 
 OPTIMIZER_OPS_A_TENSOR = {"fp16": 4}
 """{precision: ops that the host dispatches for each parameter tensor}: with a loss scaler its gradient is copied, checked and cleared one
@@ -178,7 +183,7 @@ def optimizer(cost, program, parameters, layers):
         in_node = host_sharers(plan, cluster)
         moved_s = own * (plan.gradient_bytes + back) / cluster.pcie_bytes_per_s
         if plan.offload_to == "nvme":  # all states there and back
-            moved_s += in_node * own * 2 * OPTIMIZER_STATE_BYTES[plan.precision] / cluster.nvme_bytes_per_s
+            moved_s += in_node * own * 2 * state_bytes(plan).optimizer / cluster.nvme_bytes_per_s
         return in_node * own * HOST_ADAM_S, moved_s
     norm_s = 2 * cost.collective_s("all_reduce", 4, cost.groups.dp) if plan.gpus > 1 else 0.0
     return update_s(cost, program, parameters, layers) + norm_s, 0.0
@@ -189,7 +194,8 @@ def update_s(cost, program, parameters, layers):
     plan = cost.plan
     tensors = TENSORS_A_LAYER * max(sum(layers[stage] for stage in program.stages_of(rank)) for rank in range(plan.pp))
     host_s = tensors * OPTIMIZER_OPS_A_TENSOR.get(plan.precision, 1) * cost.host_op_s
-    return max(memory_s(OPTIMIZER_BYTES[plan.precision] * _own_parameters(plan, program, parameters), cost.gpu), host_s)
+    moved = OPTIMIZER_BYTES[plan.precision] if plan.library == "megatron" else FOREACH_BYTES
+    return max(memory_s(moved * _own_parameters(plan, program, parameters), cost.gpu), host_s)
 
 
 def _own_parameters(plan, program, parameters):

@@ -37,7 +37,7 @@ def steps(draw, seqs=(256, 1024, 4096), zeros=(0, 1, 2, 3), widths=(64, 128, 512
         "microbatch_size": st.sampled_from([1, 4]), "microbatches": st.sampled_from([pp, 2 * pp, 3 * pp]),
         "recompute": st.sampled_from(["none", "selective", "per-op", "full"]), "sequence_parallel": st.booleans(),
         "attention": st.sampled_from(["flash", "unfused"]), "dp_overlap": st.booleans(), "prefetch": st.sampled_from([0, 1]),
-        "tp_overlap": st.sampled_from(["none", "weight-grad", "pipelined"]),
+        "tp_overlap": st.sampled_from(["none", "weight-grad", "pipelined"]), "library": st.sampled_from(["megatron", "torch", "fsdp1"]),
     }  # fmt: skip
     drawn = {name: draw(its) for name, its in fields.items() if name not in fixed}
     if (drawn | fixed)["cp"] > 1:

@@ -10,7 +10,7 @@ from plan_oracles import steps
 
 import simlab as sl
 from simlab.collectives import busbw_factor
-from simlab.cost.memory import stage_parameters
+from simlab.cost.parameters import stage_parameters
 from simlab.instructions import BEGIN, rank_instructions
 from simlab.training import program_of
 from simlab.what_if import kernels
