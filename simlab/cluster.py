@@ -57,6 +57,11 @@ class Cluster:
         """The clusters of one kind of node that this one is made of."""
         return (replace(self, more=()), *self.more) if self.more else (self,)
 
+    def check_alike(self, what):
+        """`InputError` if it has several kinds of nodes: `what` is not told for such."""
+        if self.more:
+            raise InputError(f"{what} on {self.name}: give a cluster of one kind of node, or take `predict`")
+
     @property
     def gpus(self):
         """How many GPUs, and so ranks, there are."""

@@ -133,17 +133,17 @@ class Model:
         """
         return 3 * (self.layers * sum(self.layer_flops(seq).values()) + self.head_flops)
 
-    def hardware_flops_per_token(self, seq=None, recompute="none"):
+    def hardware_flops_per_token(self, seq=None, recompute="none", *, flash=False):
         """As `flops_per_token`, with what is computed again: 'selective' scores and values, 'full' each layer's forward (as in HFU).
 
         Computing scores and values a second time adds a third of what they take in a step, so s/6h becomes 2s/9h. Korthikanti et al. 2022,
-        whose selective recomputation this is, print s/3h, as if they were computed twice as often.
+        whose selective recomputation this is, print s/3h, as if they were computed twice as often. With a fused kernel (`flash`), which
+        keeps no scores, selective recomputation has nothing to do.
         """
         _check_recompute(recompute)
         layer = self.layer_flops(seq)
-        again = {
-            "none": 0, "selective": layer["scores"] + layer["values"], "per-op": self._per_op_flops(layer), "full": sum(layer.values())
-        }[recompute]  # fmt: skip
+        scores = 0 if flash else layer["scores"] + layer["values"]
+        again = {"none": 0, "selective": scores, "per-op": self._per_op_flops(layer), "full": sum(layer.values())}[recompute]
         return self.flops_per_token(seq) + self.layers * again
 
     def _per_op_flops(self, layer):

@@ -75,6 +75,7 @@ def offload_step(model, plan, cluster, *, to="host", overlap="transfers", host_a
     """
     _check(plan, to, overlap)
     plan.check(model, cluster.gpus)
+    cluster.check_alike("a step with its optimizer elsewhere")
     cost = StageCost(model, plan, cluster)
     parts = _parts(model, plan, cost)
     tasks = _Tasks(cost, parts, to, overlap, host_adam_s)

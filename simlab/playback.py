@@ -18,6 +18,7 @@ class ClusterTimes:
     """Seconds of the instructions of `model` under `plan` on `cluster`."""
 
     def __init__(self, model, plan, cluster, program):
+        cluster.check_alike("a step instruction by instruction")
         self.plan, self.program = plan, program
         self.cost = StageCost(model, plan, cluster)
         self.layers = plan.layers_of_stages(model.layers, program.stages)

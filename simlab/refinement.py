@@ -66,6 +66,7 @@ class Refinement:
 
     def __post_init__(self):
         plan = self.plan
+        self.cluster.check_alike("a step layer by layer")
         self.cost = StageCost(self.model, plan, self.cluster)
         self.layers = plan.layers_of_stages(self.model.layers, self.program.stages)
         self.message_s = sum(self.cost.message_s())

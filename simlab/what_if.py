@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from simlab.cluster import gpus
-from simlab.cost.kernels import Communication, embedding_kernels, head_kernels, layer_kernels
+from simlab.cost.kernels import kernel_names
 from simlab.errors import InputError, did_you_mean
 from simlab.training import predict
 
@@ -42,20 +42,19 @@ def faster_link(prediction, link, times=2):
     cluster = prediction.cluster
     if link not in LINKS:
         raise InputError(f"link {link!r}: give one of {', '.join(LINKS)}")
-    if link == "pcie":
-        changed = replace(cluster, pcie_bytes_per_s=times * cluster.pcie_bytes_per_s)
-    else:
-        fabric = getattr(cluster, link)
-        changed = replace(cluster, **{link: replace(fabric, bandwidth_bytes_per_s=times * fabric.bandwidth_bytes_per_s)})
-    return WhatIf(prediction, predict(prediction.model, prediction.plan, changed))
+
+    def faster(part):
+        if link == "pcie":
+            return replace(part, pcie_bytes_per_s=times * part.pcie_bytes_per_s)
+        fabric = getattr(part, link)
+        return replace(part, **{link: replace(fabric, bandwidth_bytes_per_s=times * fabric.bandwidth_bytes_per_s)})
+
+    return _on(_each(cluster, faster), prediction)
 
 
 def faster_kernel(prediction, kernel, times=2):
     """`WhatIf` a kernel, its gradients included, took 1/`times` as long: 'attention', 'qkv', 'norm' (both), 'head', ... see `kernels`."""
     _check_times(times)
-    known = kernels(prediction.model, prediction.plan)
-    if kernel not in known:
-        raise InputError(f"kernel {kernel!r}{did_you_mean(kernel, known) or ';'} there is {', '.join(known)}")
     return WhatIf(prediction, predict(prediction.model, prediction.plan, prediction.cluster, faster={kernel: times}))
 
 
@@ -63,14 +62,21 @@ def other_gpu(prediction, name):
     """`WhatIf` the same nodes and links had another GPU, a name of data/gpus.json."""
     if name not in gpus():
         raise InputError(f"gpu {name!r}{did_you_mean(name, gpus()) or ';'} there is {', '.join(gpus())}")
-    return WhatIf(prediction, predict(prediction.model, prediction.plan, replace(prediction.cluster, gpu=gpus()[name])))
+    return _on(_each(prediction.cluster, lambda part: replace(part, gpu=gpus()[name])), prediction)
+
+
+def _each(cluster, change):
+    """`cluster` with `change` made to each kind of its nodes."""
+    return replace(change(cluster), more=tuple(change(part) for part in cluster.more))
+
+
+def _on(cluster, prediction):
+    return WhatIf(prediction, predict(prediction.model, prediction.plan, cluster))
 
 
 def kernels(model, plan):
     """The names that `faster_kernel` knows, in the order in which a step runs them first."""
-    parts = (embedding_kernels(model, plan), layer_kernels(model, plan), head_kernels(model, plan))
-    forward = [kernel for part in parts for kernel in part.forward if not isinstance(kernel, Communication)]
-    return list(dict.fromkeys(kernel.name.split()[0] for kernel in forward))
+    return kernel_names(model, plan)
 
 
 def _check_times(times):

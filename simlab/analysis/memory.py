@@ -50,12 +50,14 @@ class Breach(NamedTuple):
 
 
 def breaches(trace, cap, category=ACTIVATIONS):
-    """[`Breach`]: for each rank that ever holds more than `cap` of `category`, the first time it does."""
-    if not cap >= 0:
+    """[`Breach`]: for each rank that ever holds more than `cap` (one for all, or [one for each rank]) of `category`, the first time it
+    does."""
+    caps = cap if isinstance(cap, list) else [cap] * trace.ranks
+    if not all(cap >= 0 for cap in caps):
         raise InputError(f"a cap of {cap}: give a number, 0 or more")
     starts = {(span.rank, span.start_s): span.op for span in trace.compute()}
     first = {}
     for point in trace.memory:
-        if point.category == category and point.amount > cap * (1 + 1e-9) and point.rank not in first:
+        if point.category == category and point.amount > caps[point.rank] * (1 + 1e-9) and point.rank not in first:
             first[point.rank] = Breach(point.rank, point.time_s, starts.get((point.rank, point.time_s), "?"), point.amount)
     return [first[rank] for rank in sorted(first)]

@@ -120,6 +120,13 @@ class Sizes(NamedTuple):
     """bytes of an element"""
 
 
+def kernel_names(model, plan):
+    """First words of what a step's forwards run beside communication, in order: 'attention', 'qkv', 'norm' (both), 'head', ..."""
+    parts = (embedding_kernels(model, plan), layer_kernels(model, plan), head_kernels(model, plan))
+    forward = [kernel for part in parts for kernel in part.forward if not isinstance(kernel, Communication)]
+    return list(dict.fromkeys(kernel.name.split()[0] for kernel in forward))
+
+
 def sizes(model, plan):
     """`Sizes` of `model` under `plan`."""
     tokens = plan.microbatch_size * (plan.seq or model.seq) // plan.cp
@@ -356,9 +363,9 @@ def _with_copies(kernels, plan, parameters):
         return kernels
     size = plan.element_bytes * parameters
     if plan.library == "fsdp1":
-        return kernels._replace(weight_grad=[*kernels.weight_grad, Memory("gradient copy", 2 * size)])
-    out, again = Memory("parameter copy", 2 * size), [Memory("parameter copy again", 2 * size)] * plan.reshard
-    into = Memory("gradient copy", size + plan.gradient_bytes * parameters)
+        return kernels._replace(weight_grad=[*kernels.weight_grad, Memory("copy of gradients", 2 * size)])
+    out, again = Memory("copy of parameters", 2 * size), [Memory("copy of parameters again", 2 * size)] * plan.reshard
+    into = Memory("copy of gradients", size + plan.gradient_bytes * parameters)
     return LayerKernels([out, *kernels.forward], [*again, *kernels.input_grad], [*kernels.weight_grad, into], kernels.again)
 
 

@@ -24,7 +24,8 @@ class StageMemory(NamedTuple):
     activations: float
     """Of one microbatch, from its forward to its backward."""
     buffers: float
-    """Logits in fp32 and their gradient on the last stage; gathered layers with ZeRO-3; recomputed activations of a layer."""
+    """Logits in fp32 and their gradient on the last stage; recomputed activations of a layer; of the largest neighbouring units (the
+    embedding, layers, the head) what ZeRO-3 has gathered at once and their gradients, with ZeRO-2 the gradients of two."""
 
 
 def state_bytes(plan):
@@ -57,8 +58,15 @@ def stage_memory(model, plan, layers, *, first=False, last=False):
         logits = s.tokens * model.vocab / plan.tp
         activations += 2 * s.width * s.outside
         buffers += ((4 if plan.library == "megatron" else 8) + s.width) * logits
-    if plan.zero >= 3 and plan.shards > 1:
-        buffers += (1 + plan.prefetch) * stage_parameters(model, plan, 1) * (plan.element_bytes + plan.gradient_bytes)
+    if plan.zero >= 2 and plan.shards > 1:
+        units = [stage_parameters(model, plan, 1)] * layers
+        if first:
+            units.insert(0, stage_parameters(model, plan, 0, first=True))
+        if last:
+            units.append(stage_parameters(model, plan, 0, first=first, last=True) - first * units[0])
+        at_once = 2 if plan.zero == 2 else 1 + plan.prefetch
+        size = plan.gradient_bytes + (plan.element_bytes if plan.zero == 3 else 0)
+        buffers += size * max(sum(units[n : n + at_once]) for n in range(len(units)))
     return StageMemory(parameters, gradients, optimizer, activations, buffers)
 
 

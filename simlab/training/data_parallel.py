@@ -189,6 +189,16 @@ def optimizer(cost, program, parameters, layers):
     return update_s(cost, program, parameters, layers) + norm_s, 0.0
 
 
+def host_bytes(cost, program, parameters):
+    """What is on a node's host of its GPUs' states: moments, the fp32 copy and gradients; parameters too if they are offloaded."""
+    plan = cost.plan
+    if plan.offload not in ("optimizer", "parameters") or plan.offload_to != "host":
+        return 0.0
+    states = state_bytes(plan)
+    each = states.optimizer + states.gradient + (states.parameter if plan.offload == "parameters" else 0)
+    return each * _own_parameters(plan, program, parameters) * host_sharers(plan, cost.cluster)
+
+
 def update_s(cost, program, parameters, layers):
     """Seconds of the update alone, without the norm of all gradients, on the rank with most parameters."""
     plan = cost.plan

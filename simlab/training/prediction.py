@@ -50,6 +50,8 @@ class Prediction:
     program: object
     held: list
     """[per rank: {category: bytes} at its own peak]."""
+    host_bytes: float = 0.0
+    """What a node's host holds of its GPUs' offloaded states. Activations that are there are not counted."""
 
     @property
     def tokens(self):
@@ -75,18 +77,20 @@ class Prediction:
     @property
     def hfu(self):
         """Hardware FLOPs utilisation: what is computed again counts."""
-        return self.model.hardware_flops_per_token(self.plan.seq, self.plan.recompute) * self.tokens_per_s / self.peak_flops
+        flash = self.plan.attention != "unfused"
+        per_token = self.model.hardware_flops_per_token(self.plan.seq, self.plan.recompute, flash=flash)
+        return per_token * self.tokens_per_s / self.peak_flops
 
     @property
     def fits(self):
-        """Whether the peak is within the GPU's memory."""
-        return sum(self.memory_bytes.values()) <= capacity_bytes(self.cluster)
+        """Whether the peak is within the GPU's memory, and what is offloaded within the hosts'."""
+        return sum(self.memory_bytes.values()) <= capacity_bytes(self.cluster) and self.host_bytes <= host_capacity_bytes(self.cluster)
 
     @property
     def breaches(self):
         """[`Breach`]: per pipeline rank the first op with which it holds more than the GPU has; amounts are of activations, in bytes."""
-        room = capacity_bytes(self.cluster) - sum(self.memory_bytes.values()) + self.memory_bytes["activations"]
-        return breaches(self.trace, max(0.0, room))
+        capacity = capacity_bytes(self.cluster)
+        return breaches(self.trace, [max(0.0, capacity - sum(held.values()) + held["activations"]) for held in self.held])
 
     def memory_stack(self, rank=None):
         """What `rank` (None: the one with the highest peak) holds over the step, as a `Stack`: states for good, activations as the trace
@@ -134,8 +138,16 @@ def capacity_bytes(cluster):
     return min(part.gpu.memory_bytes for part in cluster.parts)
 
 
+def host_capacity_bytes(cluster):
+    """Memory of a node's host, bytes; of the smallest where there are several kinds."""
+    return min(part.host_memory_bytes for part in cluster.parts)
+
+
 def does_not_fit(prediction):
     """What is too much, where, from which op on."""
+    if prediction.host_bytes > host_capacity_bytes(prediction.cluster):
+        room = bytes_text(host_capacity_bytes(prediction.cluster))
+        return f"{bytes_text(prediction.host_bytes)} of {prediction.plan.offload} on a node's host, which has {room}"
     memory = prediction.memory_bytes
     largest = sorted(memory, key=memory.get, reverse=True)[:2]
     too_much = sum(memory.values()) - capacity_bytes(prediction.cluster)

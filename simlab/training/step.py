@@ -2,16 +2,17 @@
 
 from simlab.analysis import peak_memory
 from simlab.cost import OpMemory
+from simlab.cost.kernels import kernel_names
 from simlab.cost.memory import stage_memory
 from simlab.cost.roofline import peak_flops
 from simlab.cost.stage_times import StageCost, waits_for_messages
 from simlab.engine import run_tasks, simulate
-from simlab.errors import InputError
+from simlab.errors import InputError, did_you_mean
 from simlab.hardware import Link
 from simlab.refinement import Refinement
 from simlab.schedules import CHUNKED, generate
 from simlab.trace import ACTIVATIONS, SEND, Span, Trace
-from simlab.training.data_parallel import before, offloaded, optimizer, rank_parameters, reduced, sharded
+from simlab.training.data_parallel import before, host_bytes, offloaded, optimizer, rank_parameters, reduced, sharded
 from simlab.training.prediction import Prediction, capacity_bytes, does_not_fit, op_times
 
 
@@ -27,6 +28,7 @@ def predict(model, plan, cluster, *, strict=False, faster=None):
     norms' gradients over tp (`simlab.playback` has them).
     """
     plan.check(model, cluster.gpus)
+    _check_kernels(faster or {}, model, plan)
     program = program_of(plan)
     layers = plan.layers_of_stages(model.layers, program.stages)
     last_stage = program.stages - 1
@@ -49,7 +51,7 @@ def predict(model, plan, cluster, *, strict=False, faster=None):
     before_s, ends = before(cost, program, parameters, layers, trace), reduced(cost, trace, parameters)
     last_s = trace.end_s
     begin_s = max(max(ends), last_s)
-    optimizer_s, offload_s = optimizer(cost, program, parameters, layers)
+    optimizer_s, offload_s = max((optimizer(its, program, parameters, layers) for its in {id(c): c for c in costs}.values()), key=sum)
     step_s = before_s + begin_s + optimizer_s + offload_s
     trace.spans.extend(Span(rank, "optimizer", "step", begin_s, begin_s + optimizer_s) for rank in range(plan.pp))
     held = _held(plan, program, trace, memory)
@@ -57,7 +59,7 @@ def predict(model, plan, cluster, *, strict=False, faster=None):
     memory_bytes = held[peak_rank]
     prediction = Prediction(
         model, plan, cluster, stages, trace, step_s, before_s, begin_s - last_s, optimizer_s, offload_s, memory_bytes, peak_rank,
-        program, held,
+        program, held, host_bytes(cost, program, parameters),
     )  # fmt: skip
     if not prediction.fits:
         trace.metadata["activation_cap"] = capacity_bytes(cluster) - sum(memory_bytes.values()) + memory_bytes["activations"]
@@ -88,6 +90,13 @@ def layer_trace(model, plan, cluster, *, collapsed=True):
     return Trace(spans, [], metadata)
 
 
+def _check_kernels(faster, model, plan):
+    known = kernel_names(model, plan)
+    for name in faster:
+        if name not in known:
+            raise InputError(f"kernel {name!r}{did_you_mean(name, known) or ';'} there is {', '.join(known)}")
+
+
 def program_of(plan):
     """The `Program` of one pipeline of `plan`."""
     options = {"chunks": plan.chunks if plan.schedule in CHUNKED else None}
@@ -102,8 +111,7 @@ def _costs(model, plan, cluster, faster):
     """[`StageCost` of each pipeline rank]: of the slowest GPU among those that share its stages."""
     if not cluster.more:
         return [StageCost(model, plan, cluster, faster=faster)] * plan.pp
-    width = plan.gpus // plan.pp
-    kinds = [{cluster.gpu_of(rank) for rank in range(p * width, (p + 1) * width)} for p in range(plan.pp)]
+    kinds = [{cluster.gpu_of(first + rank) for rank in plan.offsets("tp", "cp", "dp")} for first in plan.offsets("pp")]
     slowest = [min(gpus, key=lambda gpu: peak_flops(gpu, plan.precision)) for gpus in kinds]
     costs = {gpu.name: StageCost(model, plan, cluster, gpu=gpu, faster=faster) for gpu in slowest}
     return [costs[gpu.name] for gpu in slowest]

@@ -213,10 +213,10 @@ def test_it_fits_exactly_if_the_sum_does(step):
 def test_more_sharding_never_holds_more_states(step):
     model, plan, cluster = step
     found = [predict(model, replace(plan, zero=zero), cluster).memory_bytes for zero in (0, 1, 2, 3)]
-    peaks = [sum(its.values()) for its in found[:3]]  # 3 has a buffer for what it gathers
-    assert peaks == sorted(peaks, reverse=True)
+    assert sum(found[0].values()) >= sum(found[1].values())  # 2 and 3 have buffers for what is on its way
     if plan.pp == 1:  # else another rank may be the fullest
         states = [its["parameters"] + its["gradients"] + its["optimizer"] for its in found]
+        assert states == sorted(states, reverse=True)
         assert states[0] / states[3] == pytest.approx(plan.dp * plan.cp)
 
 

@@ -1,0 +1,63 @@
+"""What does not fit, and where: rank by rank, on the GPUs and on their hosts."""
+
+import pytest
+
+import simlab as sl
+from simlab.cost.memory import stage_memory
+from simlab.cost.parameters import stage_parameters
+from simlab.training import capacity_bytes
+
+LLAMA = sl.load_model("llama-3-8b")
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"pp": 4, "dp": 2, "schedule": "interleaved-1f1b", "microbatches": 8, "microbatch_size": 2, "zero": 1},
+        {"pp": 8, "microbatches": 8, "microbatch_size": 4}, {"pp": 2, "dp": 4, "microbatches": 4, "microbatch_size": 2},
+    ],
+)  # fmt: skip
+def test_breaches_name_the_ranks_that_hold_more_than_a_gpu_has(plan):
+    found = sl.predict(LLAMA, sl.Plan(**plan), sl.load_cluster("dgx-h100"))
+    over = [rank for rank, held in enumerate(found.held) if sum(held.values()) > capacity_bytes(found.cluster)]
+    named = {breach.rank for breach in found.breaches}
+    assert named <= set(over), "a rank is named that fits"
+    states = [sum(held.values()) - held["activations"] for held in found.held]
+    assert named == {rank for rank in over if found.held[rank]["activations"] > capacity_bytes(found.cluster) - states[rank]}
+
+
+def test_states_that_a_host_cannot_hold_do_not_fit():
+    """405.9 billion parameters' 14 bytes on two hosts of 2 TiB: 2.8 TB each."""
+    plan = sl.Plan(dp=16, zero=3, offload="parameters", precision="fp16", recompute="full", seq=1024)
+    found = sl.predict(sl.load_model("llama-3-405b"), plan, sl.load_cluster("dgx-h100", nodes=2))
+    assert found.host_bytes == pytest.approx(16 * found.model.parameters / 2, rel=0.01)  # gradients of 2 bytes, too
+    assert sum(found.memory_bytes.values()) < capacity_bytes(found.cluster) and not found.fits
+    with pytest.raises(sl.InputError, match="of parameters on a node's host, which has 2048.0 GiB"):
+        sl.predict(found.model, plan, found.cluster, strict=True)
+
+
+def test_without_offload_nothing_is_on_the_host():
+    assert sl.predict(LLAMA, sl.Plan(dp=8), sl.load_cluster("dgx-h100")).host_bytes == 0
+
+
+def test_zero_3_has_room_for_its_largest_neighbouring_units():
+    """Of Llama-3 8B the head, 525 million parameters, beside a layer of 218 million, gathered in 2 bytes and reduced in 4."""
+    plan = sl.Plan(dp=16, zero=3, seq=512)
+    layer, head = stage_parameters(LLAMA, plan, 1), stage_parameters(LLAMA, plan, 0, last=True)
+    whole = stage_memory(LLAMA, plan, 32, first=True, last=True).buffers
+    assert whole - 6 * 512 * LLAMA.vocab == 6 * (layer + head)
+    assert stage_memory(LLAMA, sl.Plan(dp=16, zero=3, seq=512, prefetch=0), 32, last=True).buffers - 6 * 512 * LLAMA.vocab == 6 * head
+    assert stage_memory(LLAMA, plan, 8).buffers == 6 * 2 * layer
+    assert stage_memory(LLAMA, sl.Plan(dp=16, zero=2, seq=512), 8).buffers == 4 * 2 * layer
+
+
+def test_selective_recomputation_does_no_more_where_scores_are_never_stored():
+    found = [sl.predict(LLAMA, sl.Plan(dp=8, recompute=how), sl.load_cluster("dgx-h100")) for how in ("none", "selective")]
+    assert found[0].hfu == found[1].hfu == found[0].mfu
+    unfused = sl.predict(LLAMA, sl.Plan(dp=8, recompute="selective", attention="unfused"), sl.load_cluster("dgx-h100"))
+    assert unfused.hfu > unfused.mfu
+
+
+def test_a_kernel_that_is_unknown_cannot_be_faster():
+    with pytest.raises(sl.InputError, match=r"kernel 'atention'.*attention"):
+        sl.predict(LLAMA, sl.Plan(dp=8), sl.load_cluster("dgx-h100"), faster={"atention": 2})
