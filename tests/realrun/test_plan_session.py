@@ -6,6 +6,7 @@ import random
 import signal
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -65,8 +66,8 @@ def test_a_box_keeps_the_clusters_proportions_and_says_what_was_sent_and_waited_
 def test_a_run_is_predicted_for_the_machine_that_it_names_by_the_list_that_it_executes(pair, tmp_path, engine):
     job = job_in(tmp_path, {"tp": 2, "microbatches": 2}, predict_on="laptop", engine=engine, steps=1)
     facts = pair.run(job)
-    times = ClusterTimes(job.model, job.executed, load_cluster("laptop"), job.program)
-    alone = playback(job.model, job.executed, job.program, times)
+    plan = replace(job.executed, library={"realrun": "megatron", "torch": "torch"}[engine])
+    alone = playback(job.model, plan, job.program, ClusterTimes(job.model, plan, load_cluster("laptop"), job.program))
     assert facts["predicted_step_s"] == pytest.approx(whole_step_s(alone), rel=1e-12)
     assert facts["error"] == pytest.approx(facts["predicted_step_s"] / facts["measured_step_s"] - 1)
     assert facts["allocator_bytes"] == [None, None] and "allocator" not in summary(job, facts)  # no GPU
