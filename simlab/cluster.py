@@ -8,7 +8,9 @@ from importlib.resources import files
 from pathlib import Path
 
 from simlab.errors import InputError, did_you_mean
-from simlab.hardware import Efficiency, Fabric, Gpu
+from simlab.hardware import Efficiency, Fabric, Gpu, require_positive, require_seconds, require_source
+
+_A = {str: "a text", Gpu: "a Gpu", Fabric: "a Fabric"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,17 +42,21 @@ class Cluster:
     """Where the figures are from that no GPU and no fabric accounts for."""
 
     def __post_init__(self):
+        for name, kind in (("name", str), ("gpu", Gpu), ("intra", Fabric), ("inter", Fabric)):
+            if not isinstance(getattr(self, name), kind):
+                raise InputError(f"{self.name}: {name} = {getattr(self, name)!r}: give {_A[kind]}")
         for name in ("gpus_per_node", "nodes", "nics_per_node"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(f"{self.name}: {name} = {value!r}: give a whole number, at least 1")
         for name in ("pcie_bytes_per_s", "nvme_bytes_per_s", "host_memory_bytes"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{self.name}: {name} = {getattr(self, name)!r}: give a number above 0")
-        if self.host_op_s is not None and not 0 <= self.host_op_s < float("inf"):
-            raise InputError(f"{self.name}: host_op_s = {self.host_op_s!r}: give a finite number of seconds, 0 or more")
-        if not self.source:
-            raise InputError(f"{self.name}: no source: say where the figures are from")
+            require_positive(f"{self.name}: {name}", getattr(self, name))
+        if self.host_op_s is not None:
+            require_seconds(f"{self.name}: host_op_s", self.host_op_s)
+        if not isinstance(self.more, (list, tuple)) or not all(isinstance(part, Cluster) for part in self.more):
+            raise InputError(f"{self.name}: more = {self.more!r}: give clusters, or nothing: Cluster.mixed joins nodes of several kinds")
+        object.__setattr__(self, "more", tuple(self.more))
+        require_source(self.name, self.source)
 
     @property
     def parts(self):
@@ -166,7 +172,7 @@ def _cluster(name, facts):
         efficiency = gpu.get("efficiency")
         reached = {"efficiency": _made(Efficiency, f"{name}: gpu: efficiency", efficiency)} if efficiency is not None else {}
         facts["gpu"] = _made(Gpu, f"{name}: gpu", {"name": f"{name}'s", **gpu, **reached})
-    elif gpu in gpus():
+    elif isinstance(gpu, str) and gpu in gpus():
         facts["gpu"] = gpus()[gpu]
     else:
         raise InputError(f"{name}: gpu {gpu!r}: give one of {', '.join(gpus())}, or an object with its figures")
@@ -176,6 +182,8 @@ def _cluster(name, facts):
 
 
 def _made(kind, what, facts):
+    if not isinstance(facts, dict):
+        raise InputError(f"{what} = {facts!r}: give an object with its figures")
     known = {f.name for f in fields(kind)}
     if unknown := sorted(set(facts) - known):
         raise InputError(f"{what}: unknown {', '.join(unknown)}; there is {', '.join(sorted(known))}")
