@@ -127,7 +127,7 @@ def load_cluster(name, nodes=None):
     (whose `efficiency` is one with an `Efficiency`'s). `python -m realrun measure` writes such a file of the machine that it runs on.
     nodes: None: as many as the file says; 1 of the catalogue's.
     """
-    if isinstance(name, Path) or str(name).endswith(".json") or "/" in str(name):
+    if _is_path(name):
         cluster = _from_file(Path(name))
     elif name in clusters():
         cluster = clusters()[name]
@@ -135,6 +135,15 @@ def load_cluster(name, nodes=None):
         hint = did_you_mean(name, clusters()) or ";"
         raise InputError(f"unknown cluster {name!r}{hint} there is {', '.join(clusters())}, or give the path of a JSON file")
     return cluster if nodes is None else replace(cluster, nodes=nodes)
+
+
+def nodes_of_file(name):
+    """How many nodes the file that `load_cluster` reads has; None for one that does not say it, and for a name of the catalogue."""
+    return json.loads(Path(name).read_text(encoding="utf-8")).get("nodes") if _is_path(name) else None
+
+
+def _is_path(name):
+    return isinstance(name, Path) or str(name).endswith(".json") or "/" in str(name)
 
 
 def cluster_of_gpu(text):
