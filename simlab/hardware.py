@@ -115,6 +115,8 @@ class Gpu:
     """Where the figures are from."""
 
     def __post_init__(self):
+        if not isinstance(self.name, str):
+            raise InputError(f"a Gpu's name = {self.name!r}: give a text")
         if not isinstance(self.peak_flops, dict) or not self.peak_flops or not set(self.peak_flops) <= set(PRECISIONS):
             named = isinstance(self.peak_flops, dict) and ", ".join(map(str, self.peak_flops))
             raise InputError(
@@ -122,8 +124,10 @@ class Gpu:
             )
         for precision, flops in self.peak_flops.items():
             require_positive(f"{self.name}: peak_flops of {precision}", flops)
-        for name in ("memory_bytes", "memory_bandwidth_bytes_per_s", "sms"):
+        for name in ("memory_bytes", "memory_bandwidth_bytes_per_s"):
             require_positive(f"{self.name}: {name}", getattr(self, name))
+        if not _whole(self.sms, 1):
+            raise InputError(f"{self.name}: sms = {self.sms!r}: give a whole number, at least 1")
         require_source(self.name, self.source)
 
     def peak(self, precision):

@@ -188,7 +188,8 @@ GPU = {"name": "g", "peak_flops": {"fp32": 1.0}, "memory_bytes": 1, "memory_band
     (Fabric, {"protocols": ["TCP"]}, "protocols"), (Fabric, {"multicast_efficiency": 2}, "multicast_efficiency = 2"),
     (Fabric, {"bandwidth_bytes_per_s": 0}, "bandwidth_bytes_per_s = 0"), (Gpu, {"peak_flops": {"fp64": 1.0}}, "peak_flops of fp64"),
     (Fabric, {"source": ""}, "source"), (Gpu, {"peak_flops": {"fp32": 0.0}}, "peak_flops of fp32 = 0.0"),
-    (Gpu, {"sms": "many"}, "sms = 'many'"), (Gpu, {"source": ""}, "source"),
+    (Gpu, {"sms": "many"}, "sms = 'many'"), (Gpu, {"sms": 1.5}, "sms = 1.5: give a whole number"),
+    (Gpu, {"name": 5}, "name = 5: give a text"), (Gpu, {"sms": float("inf")}, "sms = inf"), (Gpu, {"source": ""}, "source"),
 ])  # fmt: skip
 def test_figures_that_make_no_sense_are_refused(kind, facts, says):
     with pytest.raises(InputError, match=says):
