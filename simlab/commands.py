@@ -92,10 +92,10 @@ def simulate_model(arguments):
     """Predict a training step of a model on a cluster."""
     refuse_given(arguments, ONLY_WITH_OP_TIMES, "goes with op times, not with --model")
     model = sl.load_model(arguments.model)
-    if model.ignored:
-        print(f"note: nothing is computed from {arguments.model}'s {', '.join(model.ignored)}", file=sys.stderr)
     plan, cluster = plan_and_cluster(arguments)
     prediction = sl.predict(model, plan, cluster)
+    if model.ignored:
+        print(f"note: nothing is computed from {arguments.model}'s {', '.join(model.ignored)}", file=sys.stderr)
     result = facts(prediction)
     trace = prediction.trace
     if arguments.trace:
@@ -121,7 +121,8 @@ def plan_and_cluster(arguments):
     if arguments.nodes is not None and arguments.nodes < 1:
         raise InputError(f"--nodes {arguments.nodes}: give a whole number, at least 1")
     cluster = sl.load_cluster(arguments.cluster, nodes=arguments.nodes)
-    pp, sized = arguments.pp or 1, arguments.nodes is not None or nodes_of_file(arguments.cluster) is not None
+    pp = 1 if arguments.pp is None else arguments.pp
+    sized = arguments.nodes is not None or nodes_of_file(arguments.cluster) is not None
     if sized or all(getattr(arguments, field) is None for field in ("dp", "tp", "pp", "cp")):
         return plan_of(arguments, cluster, pp), cluster
     plan = plan_of(arguments, None, pp)

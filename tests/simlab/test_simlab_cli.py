@@ -414,6 +414,8 @@ def test_help_names_every_command_and_the_exit_statuses():
     ("simulate --model llama-3-8b --cluster dgx-h100 --tp 3 --nodes 3", "nearest that do: 1, 2, 4"),
     ("simulate --model llama-3-8b --cluster dgx-h100 --nodes 5 --pp 5", "nearest that do: 2, 4, 8"),
     ("simulate --model llama-3-8b --cluster dgx-h100 --microbatch-size -1", "microbatch_size = -1"),
+    ("simulate --model llama-3-8b --cluster dgx-h100 --pp 0", "pp = 0: give a whole number, at least 1"),
+    ("simulate --model gpt2 --cluster dgx-h100 --seq 4096", "seq = 4096 is more than gpt2's 1024 positions"),
     ("simulate --model llama-3-8b --cluster dgx-h100 --precision int3", "give one of fp32, fp16, bf16, fp8"),
     ("validate missing.csv", "cannot read 'missing.csv'"),
 ])  # fmt: skip
@@ -515,6 +517,7 @@ def test_what_of_a_config_is_ignored_is_noted(capsys, tmp_path):
     status, out, err = run(capsys, ON_A_CLUSTER.replace("gpt2", str(path)))
     assert (status, err) == (0, f"note: nothing is computed from {path}'s sliding_window = 512\n")
     assert out.startswith(f"{tmp_path.name} on 8 x h100-sxm-80gb")
+    assert len(run(capsys, ON_A_CLUSTER.replace("gpt2", f"{path} --tp 3"))[2].splitlines()) == 1, "of an error only the error"
     path.write_text(json.dumps(config | {"model_type": "bert"}))
     status, out, err = run(capsys, ON_A_CLUSTER.replace("gpt2", str(path)))
     assert (status, out, len(err.splitlines())) == (2, "", 1) and "model_type 'bert' is not read: give one of gpt2, llama" in err
