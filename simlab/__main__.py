@@ -6,7 +6,23 @@ import sys
 
 import simlab as sl
 from simlab.catalog import catalog_json, catalog_text
-from simlab.commands import add_memory, add_plan, add_validate, memory, print_json, simulate_model, validate, write_file
+from simlab.commands import (
+    ONLY_WITH_MODEL,
+    ONLY_WITH_OP_TIMES,
+    add_memory,
+    add_plan,
+    add_validate,
+    explained,
+    explained_lines,
+    fill_in,
+    flag,
+    memory,
+    print_json,
+    refuse_given,
+    simulate_model,
+    validate,
+    write_file,
+)
 from simlab.errors import InputError
 from simlab.exit_status import exit_status
 from simlab.partition import best_partition, even_partition, stage_work
@@ -18,7 +34,7 @@ from simlab.units import MS, seconds_text
 from simlab.views import timeline
 
 MOST_LAYERS = 2_000
-SEARCHED = ("forward_ms", "backward_ms", "input_grad_ms", "weight_grad_ms", "activation_cap")
+SEARCHED = tuple(name for name in ONLY_WITH_OP_TIMES if name not in ("csv", "group", "layers", "embedding", "head", "partition"))
 EPILOG = """examples:
   python -m simlab schedule 1f1b --pp 4 --microbatches 8
   python -m simlab schedule 1f1b --pp 4 --microbatches 8 --csv mine.csv   then edit it, and
@@ -42,6 +58,7 @@ def schedule(arguments):
     """Print a schedule's program, one row per rank; write it as CSV if asked."""
     if arguments.name != "zb-auto" and any(getattr(arguments, name) is not None for name in SEARCHED):
         raise InputError(f"times and cap are for zb-auto's search: {arguments.name} has the same order for all of them")
+    fill_in(arguments)
     program = _generate(arguments, arguments.name)
     if arguments.csv:
         write_file(arguments.csv, lambda path: program.to_csv(path))
@@ -89,13 +106,12 @@ def check(arguments):
 
 def simulate(arguments):
     """Simulate a schedule or a CSV program with the given op times, or a model's training step on a cluster."""
-    if arguments.model:
+    if arguments.model is not None:
         return simulate_model(arguments)
     if not (arguments.schedule or arguments.csv):
         raise InputError("nothing to simulate: give --schedule or --csv with op times, or --model and --cluster")
-    for field in ("cluster", "nodes", "dp", "tp", "cp", "zero", "microbatch_size", "seq", "recompute", "precision", "offload"):
-        if getattr(arguments, field) is not None:
-            raise InputError(f"--{field.replace('_', '-')} goes with --model: with op times there is only a pipeline")
+    refuse_given(arguments, ONLY_WITH_MODEL, "goes with --model: with op times there is only a pipeline")
+    fill_in(arguments)
     if arguments.forward_ms is None:
         raise InputError("give --forward-ms, the time of a forward, or --model and --cluster")
     if arguments.csv:
@@ -108,6 +124,7 @@ def simulate(arguments):
         program = _generate(arguments, arguments.schedule)
     if arguments.pair_ms is not None and not program.paired:
         raise InputError(f"--pair-ms {arguments.pair_ms:g}: {program.name} has no forward beside a backward; DualPipe's schedules have")
+    _check_split(arguments, program)
     times, memory = rank_shares(program, _rank_times(arguments), arguments.weight_grad_memory)
     if work := _stage_work(arguments, program.stages):
         times = times.weighted(work)
@@ -134,8 +151,7 @@ def simulate(arguments):
         for breach in breaches:
             print(f"over the cap of {arguments.activation_cap:g}: {breach}", file=sys.stderr)
     if arguments.explain:
-        result["gaps"] = [gap._asdict() | {"text": str(gap)} for gap in sl.gaps(trace)]
-        result["critical_path"] = [f"{span.stream} {span.op}" for span in sl.critical_path(trace)]
+        result |= explained(trace)
     if program.name in WITHOUT_FLUSH:
         result |= sl.staleness(program)._asdict() | {"steady_idle": sl.steady_idle(trace)}
     if arguments.trace:
@@ -153,6 +169,7 @@ def simulate(arguments):
 
 def schedules(arguments):
     """Simulate every schedule on the same ranks, microbatches and times: one table."""
+    fill_in(arguments)
     rows = survey(
         arguments.pp, arguments.microbatches, _rank_times(arguments), link=_link(arguments),
         weight_grad_memory=arguments.weight_grad_memory, options={**_options(arguments), "cap": arguments.activation_cap},
@@ -192,15 +209,30 @@ def _rank_times(arguments):
         )
     if not 0 <= arguments.weight_grad_memory <= 1:
         raise InputError(f"--weight-grad-memory {arguments.weight_grad_memory:g}: give a part of the activations, 0 to 1")
-    in_ms = {"forward_s": arguments.forward_ms, "backward_s": backward_ms, "input_grad_s": input_grad_ms,
-             "weight_grad_s": weight_grad_ms, "pair_s": arguments.pair_ms}  # fmt: skip
-    seconds = {field: None if value is None else value * MS for field, value in in_ms.items()}
+    seconds = {f"{kind}_s": _seconds(arguments, f"{kind}_ms") for kind in ("forward", "backward", "input_grad", "weight_grad", "pair")}
     return sl.OpTimes(**seconds, jitter=arguments.jitter, seed=arguments.seed)
+
+
+def _seconds(arguments, field):
+    """The argument `field` in s; None where it is not given."""
+    value = getattr(arguments, field)
+    if value is not None and not 0 <= value < float("inf"):
+        raise InputError(f"{flag(field)} {value:g}: give a finite number of milliseconds, 0 or more")
+    return None if value is None else value * MS
+
+
+def _check_split(arguments, program):
+    """`InputError` if the program has the parts of a backward, and their times are not given."""
+    parts = sorted({op.kind for op in program.rank_of} & {"I", "W"})
+    missing = [flag(name) for name in ("input_grad_ms", "weight_grad_ms") if getattr(arguments, name) is None]
+    if parts and missing:
+        raise InputError(f"{program.name} has {' and '.join(parts)} ops, parts of a backward: give {' and '.join(missing)}")
 
 
 def _link(arguments):
     """The `Link` that the arguments ask for; None where messages take no time."""
-    return sl.Link(latency_s=arguments.p2p_ms * MS) if arguments.p2p_ms else None
+    latency_s = _seconds(arguments, "p2p_ms")
+    return sl.Link(latency_s=latency_s) if latency_s else None
 
 
 def _stage_work(arguments, stages):
@@ -211,9 +243,9 @@ def _stage_work(arguments, stages):
         return None
     if not 1 <= arguments.layers <= MOST_LAYERS:
         raise InputError(f"{arguments.layers} layers: give 1 to {MOST_LAYERS}")
-    for flag, work in (("--embedding", arguments.embedding), ("--head", arguments.head)):
+    for name, work in (("--embedding", arguments.embedding), ("--head", arguments.head)):
         if not 0 <= work < float("inf"):
-            raise InputError(f"{flag} {work}: give a finite number of layers, 0 or more")
+            raise InputError(f"{name} {work}: give a finite number of layers, 0 or more")
     blocks = [1.0] * arguments.layers
     if arguments.partition == "best":
         layers = [arguments.embedding, *blocks, arguments.head]
@@ -242,11 +274,7 @@ def _summary(result):
         if result["steady_idle"] is not None:
             lines.append(f"idle while it is full    {result['steady_idle']:.4f}   of all ranks' time: all there is without a flush")
     if "gaps" in result:
-        longest = sorted(result["gaps"], key=lambda gap: gap["start_s"] - gap["end_s"])[:10]
-        lines += [f"longest idle times, {len(longest)} of {len(result['gaps'])}:", *(f"  {gap['text']}" for gap in longest)]
-        lines.append(
-            "critical path            " + " → ".join(name.split()[1] for name in result["critical_path"] if name.startswith("compute"))
-        )
+        lines += explained_lines(result)
     return "\n".join(lines)
 
 
@@ -283,8 +311,8 @@ def parser():
     _add_times(command, required=False)
     layers = command.add_argument_group("stages of unequal work (the times above are then those of the mean stage)")
     layers.add_argument("--layers", type=int, metavar="L", help="layers to cut into stages")
-    layers.add_argument("--embedding", type=float, default=0.0, metavar="X", help="work of the embedding, in layers (default 0)")
-    layers.add_argument("--head", type=float, default=0.0, metavar="X", help="work of head and loss, in layers (default 0)")
+    layers.add_argument("--embedding", type=float, metavar="X", help="work of the embedding, in layers (default 0)")
+    layers.add_argument("--head", type=float, metavar="X", help="work of head and loss, in layers (default 0)")
     layers.add_argument("--partition", choices=("even", "best"), help="equally many layers a stage (default), or the best contiguous cut")
     command.add_argument("--explain", action="store_true", help="say what idle time waited for; show the critical path")
     command.add_argument("--picture", metavar="X.png", help="draw the timeline and the memory strip (needs matplotlib)")
@@ -328,11 +356,11 @@ def _add_times(command, *, required=True, title="one microbatch on one rank (all
     times.add_argument("--input-grad-ms", type=float, metavar="I", help="the part of it that other stages wait for, ms")
     times.add_argument("--weight-grad-ms", type=float, metavar="W", help="the rest of it, ms; for schedules that split it")
     times.add_argument("--pair-ms", type=float, metavar="T", help="F&B, a forward beside a backward, in DualPipe, ms (default F + B)")
-    times.add_argument("--p2p-ms", type=float, default=0.0, metavar="C", help="one message between stages, ms (default 0)")
-    times.add_argument("--jitter", type=float, default=0.0, metavar="CV", help="coefficient of variation of every op's time (default 0)")
-    times.add_argument("--seed", type=int, default=0, metavar="N", help="of the jitter (default 0)")
+    times.add_argument("--p2p-ms", type=float, metavar="C", help="one message between stages, ms (default 0)")
+    times.add_argument("--jitter", type=float, metavar="CV", help="coefficient of variation of every op's time (default 0)")
+    times.add_argument("--seed", type=int, metavar="N", help="of the jitter (default 0)")
     times.add_argument(
-        "--weight-grad-memory", type=float, default=WEIGHT_GRAD_MEMORY, metavar="X",
+        "--weight-grad-memory", type=float, metavar="X",
         help=f"part of its activations that stays from I to W (default {WEIGHT_GRAD_MEMORY})",
     )  # fmt: skip
     cap = "the most activations to hold, 1 is a microbatch's on a rank: zb-auto keeps to it (default P), others are told of"

@@ -8,7 +8,9 @@ from importlib.resources import files
 from pathlib import Path
 
 from simlab.errors import InputError, did_you_mean
-from simlab.hardware import Efficiency, Fabric, Gpu
+from simlab.hardware import Efficiency, Fabric, Gpu, require_positive, require_seconds, require_source
+
+_A = {str: "a text", Gpu: "a Gpu", Fabric: "a Fabric"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,17 +42,21 @@ class Cluster:
     """Where the figures are from that no GPU and no fabric accounts for."""
 
     def __post_init__(self):
+        for name, kind in (("name", str), ("gpu", Gpu), ("intra", Fabric), ("inter", Fabric)):
+            if not isinstance(getattr(self, name), kind):
+                raise InputError(f"{self.name}: {name} = {getattr(self, name)!r}: give {_A[kind]}")
         for name in ("gpus_per_node", "nodes", "nics_per_node"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(f"{self.name}: {name} = {value!r}: give a whole number, at least 1")
         for name in ("pcie_bytes_per_s", "nvme_bytes_per_s", "host_memory_bytes"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{self.name}: {name} = {getattr(self, name)!r}: give a number above 0")
-        if self.host_op_s is not None and not 0 <= self.host_op_s < float("inf"):
-            raise InputError(f"{self.name}: host_op_s = {self.host_op_s!r}: give a finite number of seconds, 0 or more")
-        if not self.source:
-            raise InputError(f"{self.name}: no source: say where the figures are from")
+            require_positive(f"{self.name}: {name}", getattr(self, name))
+        if self.host_op_s is not None:
+            require_seconds(f"{self.name}: host_op_s", self.host_op_s)
+        if not isinstance(self.more, (list, tuple)) or not all(isinstance(part, Cluster) for part in self.more):
+            raise InputError(f"{self.name}: more = {self.more!r}: give clusters, or nothing: Cluster.mixed joins nodes of several kinds")
+        object.__setattr__(self, "more", tuple(self.more))
+        require_source(self.name, self.source)
 
     @property
     def parts(self):
@@ -126,7 +132,7 @@ def load_cluster(name, nodes=None):
     (whose `efficiency` is one with an `Efficiency`'s). `python -m realrun measure` writes such a file of the machine that it runs on.
     nodes: None: as many as the file says; 1 of the catalogue's.
     """
-    if isinstance(name, Path) or str(name).endswith(".json") or "/" in str(name):
+    if _is_path(name):
         cluster = _from_file(Path(name))
     elif name in clusters():
         cluster = clusters()[name]
@@ -134,6 +140,15 @@ def load_cluster(name, nodes=None):
         hint = did_you_mean(name, clusters()) or ";"
         raise InputError(f"unknown cluster {name!r}{hint} there is {', '.join(clusters())}, or give the path of a JSON file")
     return cluster if nodes is None else replace(cluster, nodes=nodes)
+
+
+def nodes_of_file(name):
+    """How many nodes the file that `load_cluster` reads has; None for one that does not say it, and for a name of the catalogue."""
+    return json.loads(Path(name).read_text(encoding="utf-8")).get("nodes") if _is_path(name) else None
+
+
+def _is_path(name):
+    return isinstance(name, Path) or str(name).endswith(".json") or "/" in str(name)
 
 
 def cluster_of_gpu(text):
@@ -171,7 +186,7 @@ def _cluster(name, facts):
         efficiency = gpu.get("efficiency")
         reached = {"efficiency": _made(Efficiency, f"{name}: gpu: efficiency", efficiency)} if efficiency is not None else {}
         facts["gpu"] = _made(Gpu, f"{name}: gpu", {"name": f"{name}'s", **gpu, **reached})
-    elif gpu in gpus():
+    elif isinstance(gpu, str) and gpu in gpus():
         facts["gpu"] = gpus()[gpu]
     else:
         raise InputError(f"{name}: gpu {gpu!r}: give one of {', '.join(gpus())}, or an object with its figures")
@@ -181,6 +196,8 @@ def _cluster(name, facts):
 
 
 def _made(kind, what, facts):
+    if not isinstance(facts, dict):
+        raise InputError(f"{what} = {facts!r}: give an object with its figures")
     known = {f.name for f in fields(kind)}
     if unknown := sorted(set(facts) - known):
         raise InputError(f"{what}: unknown {', '.join(unknown)}; there is {', '.join(sorted(known))}")

@@ -6,9 +6,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import simlab as sl
+from simlab.cluster import nodes_of_file
 from simlab.errors import InputError
 from simlab.model_states import RECIPES, STAGES, model_states, parameter_count
 from simlab.plan import ATTENTIONS, CP_KINDS, CP_LAYOUTS, LIBRARIES, OFFLOAD_TARGETS, OFFLOADS, PRECISIONS, RECOMPUTE, TP_OVERLAPS
+from simlab.program import WEIGHT_GRAD_MEMORY
 from simlab.runs import read_runs, suites, validate_runs
 from simlab.trace import ACTIVATIONS
 from simlab.training import capacity_bytes, does_not_fit
@@ -22,9 +24,37 @@ CHOICES = {
     "tp_overlap": TP_OVERLAPS, "cp_layout": CP_LAYOUTS, "cp_kind": CP_KINDS, "library": LIBRARIES,
 }  # fmt: skip
 SWITCHES = ("sequence_parallel", "dp_overlap", "fused")
-NOT_WITH_MODEL = (
-    "csv", "forward_ms", "backward_ms", "input_grad_ms", "weight_grad_ms", "pair_ms", "layers", "partition", "activation_cap", "group",
-)  # fmt: skip
+SHARED = ("pp", "microbatches", "chunks")  # of DEGREES: what a schedule with op times has too
+ONLY_WITH_MODEL = ("cluster", "nodes", *(field for field in DEGREES if field not in SHARED), *CHOICES, *SWITCHES)
+ONLY_WITH_OP_TIMES = {
+    "csv": None, "group": None, "forward_ms": None, "backward_ms": None, "input_grad_ms": None, "weight_grad_ms": None, "pair_ms": None,
+    "p2p_ms": 0.0, "jitter": 0.0, "seed": 0, "weight_grad_memory": WEIGHT_GRAD_MEMORY, "activation_cap": None,
+    "layers": None, "embedding": 0.0, "head": 0.0, "partition": None,
+}  # fmt: skip
+"""{argument: what it is where it is not given}: the parser leaves it None, so that what is given can be told (see `fill_in`)."""
+
+
+def fill_in(arguments):
+    """Give the arguments of `ONLY_WITH_OP_TIMES` that were not given what they then are."""
+    for field, default in ONLY_WITH_OP_TIMES.items():
+        if getattr(arguments, field, None) is None:
+            setattr(arguments, field, default)
+
+
+def refuse_given(arguments, names, why):
+    """`InputError` that names the first of `names` that was given, and says `why` it should not be."""
+    for name in names:
+        if (value := getattr(arguments, name)) is not None:
+            raise InputError(f"{flag(name)} {f'{value:g}' if isinstance(value, float) else value} {why}")
+
+
+def flag(name):
+    """The argument `name` as it is written on the command line."""
+    return f"--{name.replace('_', '-')}"
+
+
+NODES = "its nodes (default: those that its file says; else as many as the plan takes, one for a plan without degrees)"
+REPLICAS = "data-parallel replicas (default: as many as the nodes have GPUs for; 1 where the plan says how many nodes it takes)"
 
 
 def add_plan(command):
@@ -32,17 +62,17 @@ def add_plan(command):
     options = command.add_argument_group("a model on a cluster (instead of op times): see the catalog command for names")
     options.add_argument("--model", metavar="NAME", help="a model of the catalogue, or the path of a Hugging Face config.json")
     options.add_argument("--cluster", metavar="NAME", help="a cluster of the catalogue, or the path of a JSON file")
-    options.add_argument("--nodes", type=int, metavar="N", help="its nodes (default: as many as the plan takes)")
+    options.add_argument("--nodes", type=int, metavar="N", help=NODES)
     helps = {
-        "dp": "data-parallel replicas (default: what is left of the GPUs)", "tp": "tensor-parallel ranks", "cp": "context-parallel ranks",
+        "dp": REPLICAS, "tp": "tensor-parallel ranks", "cp": "context-parallel ranks",
         "zero": "ZeRO stage, 0 to 3", "microbatch_size": "sequences of a microbatch", "seq": "tokens of a sequence (default the model's)",
     }  # fmt: skip
     for field, text in helps.items():
-        options.add_argument(f"--{field.replace('_', '-')}", type=int, metavar="N", help=text)
+        options.add_argument(flag(field), type=int, metavar="N", help=text)
     for field, choices in CHOICES.items():
-        options.add_argument(f"--{field.replace('_', '-')}", metavar="X", help=" | ".join(choices))
+        options.add_argument(flag(field), metavar="X", help=" | ".join(choices))
     for field in SWITCHES:
-        options.add_argument(f"--{field.replace('_', '-')}", choices=("yes", "no"), help=f"see simlab.Plan.{field}")
+        options.add_argument(flag(field), choices=("yes", "no"), help=f"see simlab.Plan.{field}")
 
 
 def plan_of(arguments, cluster, pp):
@@ -60,22 +90,12 @@ def plan_of(arguments, cluster, pp):
 
 def simulate_model(arguments):
     """Predict a training step of a model on a cluster."""
-    for field in NOT_WITH_MODEL:
-        if getattr(arguments, field) is not None:
-            raise InputError(f"--{field.replace('_', '-')} goes with op times, not with --model")
+    refuse_given(arguments, ONLY_WITH_OP_TIMES, "goes with op times, not with --model")
     model = sl.load_model(arguments.model)
-    if not arguments.cluster:
-        raise InputError(f"--model {arguments.model} needs --cluster: one of {', '.join(sl.clusters())}")
-    if arguments.nodes is not None and arguments.nodes < 1:
-        raise InputError(f"--nodes {arguments.nodes}: give a whole number, at least 1")
-    one_node = sl.load_cluster(arguments.cluster)
-    if arguments.nodes is not None or all(getattr(arguments, field) is None for field in ("dp", "tp", "pp", "cp")):
-        cluster = sl.load_cluster(arguments.cluster, nodes=arguments.nodes)
-        plan = plan_of(arguments, cluster, arguments.pp or 1)
-    else:
-        plan = plan_of(arguments, None, arguments.pp or 1)
-        cluster = smallest(one_node, plan.gpus)
+    plan, cluster = plan_and_cluster(arguments)
     prediction = sl.predict(model, plan, cluster)
+    if model.ignored:
+        print(f"note: nothing is computed from {arguments.model}'s {', '.join(model.ignored)}", file=sys.stderr)
     result = facts(prediction)
     trace = prediction.trace
     if arguments.trace:
@@ -84,14 +104,47 @@ def simulate_model(arguments):
         whole = sl.layer_trace(model, plan, cluster)
         write_file(arguments.perfetto, lambda path: path.write_text(timeline(whole, renderer="perfetto"), encoding="utf-8"))
     if arguments.picture:
-        write_file(arguments.picture, lambda path: timeline(trace).savefig(path))
+        write_file(arguments.picture, lambda path: timeline(trace, critical_path=arguments.explain).savefig(path))
     if arguments.explain:
-        result["gaps"] = [gap._asdict() | {"text": str(gap)} for gap in sl.gaps(trace)]
+        result |= explained(trace)
     if arguments.json:
         print_json(result)
     else:
-        print(step_text(prediction))
+        print("\n".join([step_text(prediction), *(explained_lines(result) if arguments.explain else ())]))
     return 0
+
+
+def plan_and_cluster(arguments):
+    """(`Plan`, `Cluster`): of so many nodes as --nodes or the cluster's file says, else of as many GPUs as the plan takes."""
+    if not arguments.cluster:
+        raise InputError(f"--model {arguments.model} needs --cluster: one of {', '.join(sl.clusters())}, or the path of a JSON file")
+    if arguments.nodes is not None and arguments.nodes < 1:
+        raise InputError(f"--nodes {arguments.nodes}: give a whole number, at least 1")
+    cluster = sl.load_cluster(arguments.cluster, nodes=arguments.nodes)
+    pp = 1 if arguments.pp is None else arguments.pp
+    sized = arguments.nodes is not None or nodes_of_file(arguments.cluster) is not None
+    if sized or all(getattr(arguments, field) is None for field in ("dp", "tp", "pp", "cp")):
+        return plan_of(arguments, cluster, pp), cluster
+    plan = plan_of(arguments, None, pp)
+    return plan, smallest(cluster, plan.gpus)
+
+
+def explained(trace):
+    """What idle time waited for, and the critical path, as plain values."""
+    return {
+        "gaps": [gap._asdict() | {"text": str(gap)} for gap in sl.gaps(trace)],
+        "critical_path": [f"{span.stream} {span.op}" for span in sl.critical_path(trace)],
+    }
+
+
+def explained_lines(result):
+    """What `explained` gives, for reading."""
+    longest = sorted(result["gaps"], key=lambda gap: gap["start_s"] - gap["end_s"])[:10]
+    path = " → ".join(name.split()[1] for name in result["critical_path"] if name.startswith("compute"))
+    return [
+        f"longest idle times, {len(longest)} of {len(result['gaps'])}:", *(f"  {gap['text']}" for gap in longest),
+        f"critical path            {path}",
+    ]  # fmt: skip
 
 
 def smallest(cluster, gpus):
@@ -108,6 +161,7 @@ def facts(prediction):
     trace, plan, program = prediction.trace, prediction.plan, prediction.program
     return {
         "model": prediction.model.name, "cluster": prediction.cluster.name, "gpus": plan.gpus,
+        "seq": plan.seq or prediction.model.seq, "global_batch": plan.global_batch,
         "plan": {field.name: getattr(plan, field.name) for field in fields(plan)},
         "schedule": program.name, "stages": program.stages, "microbatches": program.microbatches,
         "step_s": prediction.step_s, "tokens_per_s": prediction.tokens_per_s, "mfu": prediction.mfu, "hfu": prediction.hfu,
@@ -126,6 +180,7 @@ def step_text(prediction):
     lines = [
         f"{prediction.model.name} on {plan.gpus} x {prediction.cluster.gpu.name}: dp {plan.dp}, tp {plan.tp}, pp {plan.pp}, cp {plan.cp}, "
         f"ZeRO-{plan.zero}, {plan.schedule}, {plan.microbatches} microbatches of {plan.microbatch_size}",
+        f"global batch             {plan.global_batch} sequences of {plan.seq or prediction.model.seq} tokens",
         f"step                     {seconds_text(prediction.step_s)}",
         f"tokens/s                 {prediction.tokens_per_s:,.0f}   of all GPUs; {prediction.tokens_per_s / plan.gpus:,.0f} of each",
         f"MFU, HFU                 {prediction.mfu:.1%}, {prediction.hfu:.1%}",

@@ -1,6 +1,8 @@
 """What computes and what moves: GPUs, links between two ranks, fabrics that join many."""
 
+import re
 from dataclasses import dataclass, field
+from numbers import Real
 
 from simlab.errors import InputError
 
@@ -73,25 +75,25 @@ class Efficiency:
             if not isinstance(given, dict) or not set(keys) <= set(given):
                 raise InputError(f"efficiency: {name} = {given!r}: give an object with {', '.join(keys)}")
         for role, part in self.matmul.items():
-            _require_positive(f"efficiency: matmul of {role}", part)
+            require_positive(f"efficiency: matmul of {role}", part)
         for generation, parts in self.attention.items():
             if not isinstance(parts, (list, tuple)) or len(parts) != 2:
                 raise InputError(f"efficiency: attention of {generation} = {parts!r}: give two numbers, forward and backward")
             for part in parts:
-                _require_positive(f"efficiency: attention of {generation}", part)
-        if not self.tiles or not all(isinstance(tile, (list, tuple)) and len(tile) == 3 for tile in self.tiles):
+                require_positive(f"efficiency: attention of {generation}", part)
+        tiles = self.tiles if isinstance(self.tiles, (list, tuple)) else ()
+        if not tiles or not all(isinstance(tile, (list, tuple)) and len(tile) == 3 for tile in tiles):
             raise InputError(f"efficiency: tiles = {self.tiles!r}: give some of [rows, columns, part]")
-        for number in (number for tile in self.tiles for number in tile):
-            _require_positive("efficiency: a tile's rows, columns or part", number)
-        _require_positive("efficiency: memory", self.memory)
-        for what, number in (
+        for value in (value for tile in tiles for value in tile):
+            require_positive("efficiency: a tile's rows, columns or part", value)
+        require_positive("efficiency: memory", self.memory)
+        for what, value in (
             ("kernel_s", self.kernel_s),
             *((f"attention_tail of {way}", tail) for way, tail in self.attention_tail.items()),
         ):
-            if number:
-                _require_positive(f"efficiency: {what}", number)
-        if not self.source:
-            raise InputError("efficiency: no source: say where the figures are from")
+            if not number(value) or not 0 <= value < float("inf"):
+                raise InputError(f"efficiency: {what} = {value!r}: give a finite number, 0 or more")
+        require_source("efficiency", self.source)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,14 +115,20 @@ class Gpu:
     """Where the figures are from."""
 
     def __post_init__(self):
-        if not self.peak_flops or not set(self.peak_flops) <= set(PRECISIONS):
-            raise InputError(f"{self.name}: peak_flops of {', '.join(self.peak_flops) or 'nothing'}: give some of {', '.join(PRECISIONS)}")
+        if not isinstance(self.name, str):
+            raise InputError(f"a Gpu's name = {self.name!r}: give a text")
+        if not isinstance(self.peak_flops, dict) or not self.peak_flops or not set(self.peak_flops) <= set(PRECISIONS):
+            named = isinstance(self.peak_flops, dict) and ", ".join(map(str, self.peak_flops))
+            raise InputError(
+                f"{self.name}: peak_flops of {named or repr(self.peak_flops)}: give numbers of some of {', '.join(PRECISIONS)}"
+            )
         for precision, flops in self.peak_flops.items():
-            _require_positive(f"{self.name}: peak_flops of {precision}", flops)
-        for name in ("memory_bytes", "memory_bandwidth_bytes_per_s", "sms"):
-            _require_positive(f"{self.name}: {name}", getattr(self, name))
-        if not self.source:
-            raise InputError(f"{self.name}: no source: say where the figures are from")
+            require_positive(f"{self.name}: peak_flops of {precision}", flops)
+        for name in ("memory_bytes", "memory_bandwidth_bytes_per_s"):
+            require_positive(f"{self.name}: {name}", getattr(self, name))
+        if not _whole(self.sms, 1):
+            raise InputError(f"{self.name}: sms = {self.sms!r}: give a whole number, at least 1")
+        require_source(self.name, self.source)
 
     def peak(self, precision):
         """Operations per second in `precision`; `InputError` where the chip does not have it."""
@@ -169,27 +177,27 @@ class Fabric:
         if self.kind not in FABRIC_KINDS:
             raise InputError(f"fabric kind {self.kind!r}: give one of {', '.join(FABRIC_KINDS)}")
         for name in ("bandwidth_bytes_per_s", "copy_bytes_per_s", "island_bandwidth_bytes_per_s"):
-            _require_positive(f"{self.kind} fabric: {name}", getattr(self, name))
+            require_positive(f"{self.kind} fabric: {name}", getattr(self, name))
         if self.message_efficiency is None:
             object.__setattr__(self, "message_efficiency", self.efficiency)
         if self.message_s is None:
             object.__setattr__(self, "message_s", self.hop_s)
-        for name in ("efficiency", "message_efficiency"):
-            if not 0 < getattr(self, name) <= 1:
-                raise InputError(f"{self.kind} fabric: {name} = {getattr(self, name)!r}: give a fraction above 0, up to 1")
-        if not 0 <= self.multicast_efficiency <= 1:
-            raise InputError(f"{self.kind} fabric: multicast_efficiency = {self.multicast_efficiency!r}: give a fraction, 0 to 1")
         for name in ("base_s", "hop_s", "message_s"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise InputError(f"{self.kind} fabric: {name} = {getattr(self, name)!r}: give a finite number of seconds, 0 or more")
-        if not 1 <= self.oversubscription < float("inf"):
-            raise InputError(f"{self.kind} fabric: oversubscription = {self.oversubscription!r}: give 1 (none) or more")
+            require_seconds(f"{self.kind} fabric: {name}", getattr(self, name))
+        for name, fits, valid in (
+            ("efficiency", _fraction(self.efficiency) and self.efficiency > 0, "a fraction above 0, up to 1"),
+            ("message_efficiency", _fraction(self.message_efficiency) and self.message_efficiency > 0, "a fraction above 0, up to 1"),
+            ("multicast_efficiency", _fraction(self.multicast_efficiency), "a fraction, 0 to 1"),
+            ("oversubscription", number(self.oversubscription) and 1 <= self.oversubscription < float("inf"), "1 (none) or more"),
+            ("islands", _whole(self.islands, 0), "a whole number of GPUs, 0 for no border"),
+            ("protocols", _some(self.protocols, PROTOCOLS), f"some of {', '.join(PROTOCOLS)}"),
+            ("rings", _ring_counts(self.rings), 'an object such as {"8": 6}: a number of ranks, and how many rings, at least 1, it has'),
+        ):
+            if not fits:
+                raise InputError(f"{self.kind} fabric: {name} = {getattr(self, name)!r}: give {valid}")
         object.__setattr__(self, "rings", {int(ranks): count for ranks, count in self.rings.items()})  # JSON's keys are texts
         object.__setattr__(self, "protocols", tuple(self.protocols))
-        if not self.protocols or not set(self.protocols) <= set(PROTOCOLS):
-            raise InputError(f"{self.kind} fabric: protocols {self.protocols}: give some of {', '.join(PROTOCOLS)}")
-        if not self.source:
-            raise InputError(f"{self.kind} fabric: no source: say where the figures are from")
+        require_source(f"{self.kind} fabric", self.source)
 
     def ring_bandwidth_bytes_per_s(self, ranks):
         """What a rank of a ring (or of all rings together) of `ranks` ranks sends per second, with large messages."""
@@ -200,6 +208,41 @@ class Fabric:
         return min(bandwidth, self.island_bandwidth_bytes_per_s) if self.islands and ranks > self.islands else bandwidth
 
 
-def _require_positive(what, number):
-    if isinstance(number, bool) or not isinstance(number, (int, float)) or not number > 0:
-        raise InputError(f"{what} = {number!r}: give a number above 0")
+def number(value):
+    """Whether `value` is a number, and not NaN (nor a truth value, which Python takes for one)."""
+    return isinstance(value, Real) and not isinstance(value, bool) and value == value
+
+
+def require_positive(what, value):
+    """`InputError` unless `value` is a number above 0."""
+    if not number(value) or not value > 0:
+        raise InputError(f"{what} = {value!r}: give a number above 0")
+
+
+def require_seconds(what, value):
+    """`InputError` unless `value` is a time."""
+    if not number(value) or not 0 <= value < float("inf"):
+        raise InputError(f"{what} = {value!r}: give a finite number of seconds, 0 or more")
+
+
+def require_source(what, value):
+    """`InputError` unless `value` says where figures are from."""
+    if not value or not isinstance(value, str):
+        raise InputError(f"{what}: no source (it is {value!r}): say where the figures are from")
+
+
+def _whole(value, least):
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _fraction(value):
+    return number(value) and 0 <= value <= 1
+
+
+def _some(values, known):
+    return isinstance(values, (list, tuple)) and bool(values) and all(value in known for value in values)
+
+
+def _ring_counts(rings):
+    """Whether `rings` is {ranks, as numbers or texts: rings}."""
+    return isinstance(rings, dict) and all(re.fullmatch("[1-9][0-9]*", str(ranks)) and _whole(count, 1) for ranks, count in rings.items())

@@ -7,8 +7,13 @@ from importlib.resources import files
 from pathlib import Path
 
 from simlab.errors import InputError, did_you_mean
+from simlab.hugging_face import read_config
 
 RECOMPUTE = ("none", "selective", "per-op", "full")
+_LEAST = {
+    "layers": 1, "hidden": 1, "heads": 1, "kv_heads": 1, "head_size": 1, "ffn": 1, "vocab": 1, "seq": 1, "positions": 0, "experts": 0,
+    "experts_per_token": 0,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,19 +51,24 @@ class Model:
     """s, the sequence length that it is usually trained with."""
     source: str = ""
     """Where the sizes are from."""
+    ignored: tuple[str, ...] = ()
+    """What its config.json says that nothing is computed from, such as 'sliding_window = 4096'."""
 
     def __post_init__(self):
-        for field, default in (("kv_heads", self.heads), ("ffn", 4 * self.hidden)):
+        for field, least in _LEAST.items():
+            value = getattr(self, field)
+            if value is None and field in ("kv_heads", "ffn", "head_size"):
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise InputError(f"{self.name or 'model'}: {field} = {value!r}: give a whole number, at least {least}")
+        for field in ("gated_mlp", "tied_head", "bias"):
+            if not isinstance(getattr(self, field), bool):
+                raise InputError(f"{self.name or 'model'}: {field} = {getattr(self, field)!r}: give True or False")
+        if self.head_size is None and self.hidden % self.heads:
+            raise InputError(f"{self.name or 'model'}: hidden = {self.hidden} is not divisible by heads = {self.heads}")
+        for field, default in (("kv_heads", self.heads), ("ffn", 4 * self.hidden), ("head_size", self.hidden // self.heads)):
             if getattr(self, field) is None:
                 object.__setattr__(self, field, default)
-        for field in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq"):
-            value = getattr(self, field)
-            if not (isinstance(value, int) and value >= 1):
-                raise InputError(f"{self.name or 'model'}: {field} = {value!r}: give a whole number, at least 1")
-        if self.head_size is None:
-            if self.hidden % self.heads:
-                raise InputError(f"{self.name or 'model'}: hidden = {self.hidden} is not divisible by heads = {self.heads}")
-            object.__setattr__(self, "head_size", self.hidden // self.heads)
         if self.heads % self.kv_heads:
             raise InputError(f"{self.name or 'model'}: heads = {self.heads} is not divisible by kv_heads = {self.kv_heads}")
         if self.experts and not 1 <= self.experts_per_token <= self.experts:
@@ -203,33 +213,15 @@ def catalogue():
 
 
 def load_model(name):
-    """The `Model` called `name` in the catalogue, or of a Hugging Face config.json if `name` is a path to one."""
+    """The `Model` called `name` in the catalogue, or of a Hugging Face config.json if `name` is a path to one (`hugging_face.KINDS`:
+    of which types). Attention is then full, whatever window the file says, and rotary embeddings are not scaled: see `Model.ignored`."""
     if str(name).endswith(".json") or "/" in str(name):
-        return _from_hugging_face(Path(name))
+        sizes = read_config(Path(name))
+        try:
+            return Model(**sizes)
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from error
     if name not in catalogue():
         near = did_you_mean(name, catalogue())
         raise InputError(f"unknown model {name!r}{near or ';'} there is {', '.join(catalogue())}, or give the path of a config.json")
     return catalogue()[name]
-
-
-def _from_hugging_face(path):
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        kind = config.get("model_type", "")
-        if kind == "gpt2":
-            sizes = {"layers": config["n_layer"], "hidden": config["n_embd"], "heads": config["n_head"], "ffn": config.get("n_inner"),
-                     "vocab": config["vocab_size"], "positions": config["n_positions"], "seq": config["n_positions"],
-                     "tied_head": config.get("tie_word_embeddings", True)}  # fmt: skip
-        else:
-            sizes = {"layers": config["num_hidden_layers"], "hidden": config["hidden_size"], "heads": config["num_attention_heads"],
-                     "kv_heads": config.get("num_key_value_heads"), "head_size": config.get("head_dim"), "ffn": config["intermediate_size"],
-                     "vocab": config["vocab_size"], "seq": config["max_position_embeddings"], "bias": bool(config.get("attention_bias")),
-                     "gated_mlp": True, "tied_head": config.get("tie_word_embeddings", False),
-                     "experts": config.get("num_local_experts", 0), "experts_per_token": config.get("num_experts_per_tok", 0)}  # fmt: skip
-        return Model(name=config.get("_name_or_path") or path.parent.name, source=str(path), **sizes)
-    except OSError as error:
-        raise InputError(f"cannot read {str(path)!r}: {error.strerror}") from error
-    except (ValueError, AttributeError, TypeError) as error:
-        raise error if isinstance(error, InputError) else InputError(f"{path}: not a model's config.json: {error}") from error
-    except KeyError as error:
-        raise InputError(f"{path}: not a config.json of a GPT-2 or Llama kind: it has no {error}") from error

@@ -7,6 +7,7 @@ steps; transient memory (buckets, gathered layers, temporaries of the optimizer)
 import re
 from dataclasses import dataclass
 from math import ceil
+from numbers import Real
 from typing import NamedTuple
 
 from simlab.errors import InputError
@@ -61,13 +62,14 @@ def model_states(parameters, dp=1, *, zero=0, recipe="zero", largest_layer=0):
     Derivation: each category is its bytes per parameter times the parameters, divided by N from its stage on. Leaves out that
     shards are padded to equal size. Raises `InputError` for a count below 1, an unknown stage or recipe, or one that does not go with it.
     """
-    if not (isinstance(dp, int) and dp >= 1):
-        raise InputError(f"dp = {dp!r}: give a whole number of ranks, at least 1")
-    if not 0 < parameters < float("inf"):
+    _whole("dp", dp, "ranks")
+    if not _positive(parameters):
         raise InputError(f"{parameters!r} parameters: give a number above 0, such as 7.5e9")
-    if recipe not in RECIPES:
+    if not _positive(largest_layer) and largest_layer != 0:
+        raise InputError(f"largest_layer = {largest_layer!r}: give a number of parameters, 0 or more")
+    if recipe not in tuple(RECIPES):
         raise InputError(f"unknown recipe {recipe!r}; there is {', '.join(RECIPES)}")
-    if zero not in STAGES:
+    if isinstance(zero, bool) or zero not in tuple(STAGES):
         raise InputError(f"ZeRO stage {zero!r}: give 0 (none), 1, 2 or 3")
     bytes_of = RECIPES[recipe]
     if zero not in bytes_of.stages:
@@ -84,6 +86,8 @@ def most_parameters(memory_bytes, dp=1, *, zero=0, recipe="zero", mp=1):
 
     (ZeRO, Table 2, left half: 32 GB, N = 64.) No room is left for activations.
     """
+    _memory(memory_bytes)
+    _whole("mp", mp, "ranks")
     return mp * memory_bytes / model_states(1.0, dp, zero=zero, recipe=recipe).total
 
 
@@ -97,6 +101,7 @@ def fewest_ranks(parameters, memory_bytes, *, zero=0, recipe="zero"):
 
     What a stage shards is divided by N, the rest is not: N >= sharded / (memory - rest). Nothing is left for activations.
     """
+    _memory(memory_bytes)
     rest, one = (model_states(parameters, dp, zero=zero, recipe=recipe).total for dp in (_MANY, 1))
     if one <= memory_bytes:
         return 1
@@ -105,6 +110,20 @@ def fewest_ranks(parameters, memory_bytes, *, zero=0, recipe="zero"):
 
 _MANY = 10**15
 """Ranks: what is sharded is nothing."""
+
+
+def _whole(name, value, what):
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{name} = {value!r}: give a whole number of {what}, at least 1")
+
+
+def _positive(value):
+    return isinstance(value, Real) and not isinstance(value, bool) and 0 < value < float("inf")
+
+
+def _memory(value):
+    if not _positive(value):
+        raise InputError(f"memory_bytes = {value!r}: give a number of bytes above 0")
 
 
 def parameter_count(text):

@@ -98,6 +98,9 @@ class Plan:
     """How ranks are numbered, the dimension that varies fastest first (Megatron-LM's --order): neighbours share a node."""
 
     def __post_init__(self):
+        for field in ("schedule", "order"):
+            if not isinstance(getattr(self, field), str):
+                raise InputError(f"{field} = {getattr(self, field)!r}: give a text, such as {getattr(Plan, field)!r}")
         object.__setattr__(self, "schedule", ALIASES.get(self.schedule, self.schedule))
         if self.schedule not in SCHEDULES:
             raise InputError(
@@ -114,7 +117,7 @@ class Plan:
             _whole(field, getattr(self, field), 1)
         for field in ("hybrid", "prefetch"):
             _whole(field, getattr(self, field), 0)
-        if isinstance(self.zero, bool) or self.zero not in (0, 1, 2, 3):
+        if not isinstance(self.zero, int) or isinstance(self.zero, bool) or self.zero not in (0, 1, 2, 3):
             raise InputError(f"zero = {self.zero!r}: give 0 (none), 1, 2 or 3")
         for field in ("seq", "gradient_bytes", "bucket_bytes"):
             if getattr(self, field) is not None:
@@ -127,7 +130,7 @@ class Plan:
             ("tp_overlap", TP_OVERLAPS), ("offload", OFFLOADS), ("offload_to", OFFLOAD_TARGETS),
             ("cp_layout", CP_LAYOUTS), ("cp_kind", CP_KINDS), ("library", LIBRARIES),
         ):  # fmt: skip
-            if getattr(self, field) not in choices:
+            if getattr(self, field) not in tuple(choices):
                 raise InputError(f"{field} = {getattr(self, field)!r}: give one of {', '.join(choices)}")
         if self.cp > 1 and self.attention == "unfused":  # as in Megatron-LM: blocks of scores are joined inside the fused kernel
             raise InputError(f"cp = {self.cp} with attention = 'unfused': give a fused one, {', '.join(ATTENTIONS[:-1])}")
@@ -179,6 +182,8 @@ class Plan:
             rest = self.tp * self.pp * self.cp
             hint = f"dp = {gpus // rest} would" if gpus % rest == 0 else f"tp x pp x cp = {rest} {_divides(rest, gpus)}"
             raise InputError(f"{total}, but there are {gpus} GPUs: {hint}")
+        if 0 < model.positions < seq:
+            raise InputError(f"seq = {seq} is more than {model.name or 'the model'}'s {model.positions} positions: give at most those")
         for field, value, name, whole in (
             ("tp", self.tp, "heads", model.heads), ("tp", self.tp, "ffn", model.ffn), ("cp", self.cp, "seq", seq),
         ):  # fmt: skip

@@ -61,7 +61,8 @@ def generate(name, stages, microbatches, **options):
     for option in options:
         if option not in OPTIONS.get(name, ()):
             those = [other for other in SCHEDULES if option in OPTIONS[other]]
-            raise InputError(f"{name} has no {option} to choose: leave it out{', or take one of ' * bool(those)}{', '.join(those)}")
+            others = f", or take one of {', '.join(those)}" if those else ""
+            raise InputError(f"{option} = {options[option]!r}: {name} has no {option} to choose: leave it out{others}")
     counts = [(stages, "pipeline stages (pp)"), (microbatches, "microbatches")]
     counts += [(options[option], what) for option, what in COUNTS.items() if option in options]
     for value, what in counts:

@@ -13,7 +13,8 @@ PACKAGE = Path(simlab.__file__).parent
 # a module may import simlab's modules of the rows above its own, and of its own package
 ORDER = [
     {"errors", "garbage", "units"},
-    {"exit_status", "hardware", "model", "model_states", "partition", "trace"},
+    {"exit_status", "hardware", "hugging_face", "model_states", "partition", "trace"},
+    {"model"},
     {"memory", "program", "cluster"},
     {"validation", "schedules", "collectives", "catalog"},
     {"plan"},

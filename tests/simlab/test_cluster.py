@@ -114,13 +114,52 @@ def test_a_cluster_of_a_file_is_the_catalogues(tmp_path):
     ({"gpu": "h1000"}, "gpu 'h1000': give one of"), ({"nodes": 0}, "nodes = 0: give a whole number"), ({"colour": 1}, "unknown colour"),
     ({"intra": {"kind": "nvlink"}}, "bandwidth_bytes_per_s"),
     ({"intra": {"kind": "string"}}, "missing"), ({"pcie_bytes_per_s": -1}, "pcie"),
-    ({"source": ""}, "no source"), ({"nics_per_node": 1.5}, "nics_per_node = 1.5"),
+    ({"source": ""}, "no source"), ({"nics_per_node": 1.5}, "nics_per_node = 1.5"), ({"source": 7}, "no source .it is 7"),
+    ({"pcie_bytes_per_s": "64e9"}, "pcie_bytes_per_s = '64e9': give a number above 0"),
+    ({"pcie_bytes_per_s": None}, "pcie_bytes_per_s = None"), ({"nvme_bytes_per_s": float("nan")}, "nvme_bytes_per_s = nan"),
+    ({"host_op_s": "1e-6"}, "host_op_s = '1e-6': give a finite number of seconds"), ({"host_op_s": True}, "host_op_s = True"),
+    ({"more": [1]}, r"more = \[1\]: give clusters"), ({"more": "dgx-h100"}, "more = 'dgx-h100': give clusters"),
+    ({"intra": "nvlink"}, "intra = 'nvlink': give an object with its figures"), ({"inter": None}, "inter = None: give an object"),
+    ({"gpu": ["a100"]}, r"gpu \['a100'\]: give one of"), ({"name": 5}, "name = 5: give a text"),
 ])  # fmt: skip
 def test_a_file_that_makes_no_sense_is_refused(change, says, tmp_path):
     facts = asdict(A100)
     del facts["more"]
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(facts | change), encoding="utf-8")
+    with pytest.raises(InputError, match=f"mine.json: .*{says}"):
+        load_cluster(path)
+
+
+@pytest.mark.parametrize("change", [
+    {"rings": {"8": 0}}, {"rings": {"8": "6"}}, {"rings": {"many": 6}}, {"rings": {"0": 6}}, {"rings": [8, 6]}, {"islands": "4"},
+    {"islands": -1}, {"islands": 1.5}, {"hop_s": "1e-6"}, {"base_s": None}, {"message_s": True}, {"efficiency": "0.9"},
+    {"message_efficiency": [0.9]}, {"multicast_efficiency": "0.5"}, {"oversubscription": "2"}, {"protocols": "Simple"},
+    {"protocols": [["LL"]]}, {"protocols": None}, {"copy_bytes_per_s": "5e9"},
+], ids=str)  # fmt: skip
+def test_a_files_fabric_whose_figure_makes_no_sense_is_refused_with_the_figure(change, tmp_path):
+    facts = {"gpu": "a100-sxm-80gb", "intra": FABRIC | change, "inter": FABRIC, "source": "here"}
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(facts), encoding="utf-8")
+    (name, value), *_ = change.items()
+    with pytest.raises(InputError) as why:
+        load_cluster(path)
+    assert str(why.value).startswith(f"{path}: network fabric: {name} = {value!r}: give ")
+
+
+@pytest.mark.parametrize(("change", "says"), [
+    ({"peak_flops": [1e12]}, r"peak_flops of \[1000000000000.0\]: give"), ({"peak_flops": "1e12"}, "peak_flops of '1e12'"),
+    ({"peak_flops": {"fp32": "1e12"}}, "peak_flops of fp32 = '1e12'"), ({"memory_bytes": "80e9"}, "memory_bytes = '80e9'"),
+    ({"efficiency": "high"}, "efficiency = 'high': give an object"), ({"efficiency": {"kernel_s": "1e-6"}}, "kernel_s = '1e-6'"),
+    ({"efficiency": {"attention_tail": {"forward": "1", "backward": 1}}}, "attention_tail of forward = '1'"),
+    ({"efficiency": {"tiles": 128}}, "tiles = 128"), ({"efficiency": {"matmul": [1]}}, r"matmul = \[1\]"),
+])  # fmt: skip
+def test_a_files_gpu_whose_figure_makes_no_sense_is_refused_with_the_figure(change, says, tmp_path):
+    if isinstance(change.get("efficiency"), dict):
+        change = {"efficiency": EFFICIENCY | change["efficiency"]}
+    facts = {"gpu": GPU | change, "intra": FABRIC, "inter": FABRIC, "source": "here"}
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(facts), encoding="utf-8")
     with pytest.raises(InputError, match=says):
         load_cluster(path)
 
@@ -136,6 +175,10 @@ def test_a_file_that_is_no_cluster_is_refused(text, says, tmp_path):
 
 
 FABRIC = {"kind": "network", "bandwidth_bytes_per_s": 1e9, "source": "here"}
+EFFICIENCY = {
+    "matmul": {"forward": 0.8, "input": 0.8, "weight": 0.8}, "tiles": [[128, 128, 1.0]], "kernel_s": 1e-6, "memory": 0.9,
+    "attention": {"flash": [0.5, 0.4]}, "attention_tail": {"forward": 1.0, "backward": 1.0}, "source": "here",
+}  # fmt: skip
 GPU = {"name": "g", "peak_flops": {"fp32": 1.0}, "memory_bytes": 1, "memory_bandwidth_bytes_per_s": 1, "sms": 1, "source": "here"}
 
 
@@ -145,7 +188,8 @@ GPU = {"name": "g", "peak_flops": {"fp32": 1.0}, "memory_bytes": 1, "memory_band
     (Fabric, {"protocols": ["TCP"]}, "protocols"), (Fabric, {"multicast_efficiency": 2}, "multicast_efficiency = 2"),
     (Fabric, {"bandwidth_bytes_per_s": 0}, "bandwidth_bytes_per_s = 0"), (Gpu, {"peak_flops": {"fp64": 1.0}}, "peak_flops of fp64"),
     (Fabric, {"source": ""}, "source"), (Gpu, {"peak_flops": {"fp32": 0.0}}, "peak_flops of fp32 = 0.0"),
-    (Gpu, {"sms": "many"}, "sms = 'many'"), (Gpu, {"source": ""}, "source"),
+    (Gpu, {"sms": "many"}, "sms = 'many'"), (Gpu, {"sms": 1.5}, "sms = 1.5: give a whole number"),
+    (Gpu, {"name": 5}, "name = 5: give a text"), (Gpu, {"sms": float("inf")}, "sms = inf"), (Gpu, {"source": ""}, "source"),
 ])  # fmt: skip
 def test_figures_that_make_no_sense_are_refused(kind, facts, says):
     with pytest.raises(InputError, match=says):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from simlab.errors import InputError
-from simlab.model_states import RECIPES, model_states, most_parameters, parameter_count
+from simlab.model_states import RECIPES, fewest_ranks, model_states, most_parameters, parameter_count
 
 ROWS = list(csv.DictReader((Path(__file__).parents[1] / "published" / "zero_memory_formulas.csv").open()))
 STAGE = {"baseline": 0, "P_os": 1, "P_os+g": 2, "P_os+g+p": 3, "DP": 0, "ZeRO-1": 1, "ZeRO-2": 2, "ZeRO-3": 3}
@@ -70,7 +70,11 @@ def test_what_is_no_count_of_parameters_is_refused_and_quoted(text):
     [
         ({"dp": 0}, "dp = 0"),
         ({"dp": 1.5}, "dp = 1.5"),
+        ({"dp": "8"}, "dp = '8': give"),
         ({"zero": 4}, "ZeRO stage 4"),
+        ({"zero": [1]}, r"ZeRO stage \[1\]"),
+        ({"recipe": ["zero"]}, r"unknown recipe \['zero'\]"),
+        ({"largest_layer": -1}, "largest_layer = -1: give"),
         ({"recipe": "x"}, "unknown recipe 'x'; there is zero, "),
         ({"recipe": "deepspeed", "zero": 1}, "recipe deepspeed knows ZeRO stages 2 and 3, not 1"),
     ],
@@ -80,3 +84,18 @@ def test_what_makes_no_sense_is_refused(arguments, says):
         model_states(1e9, **arguments)
     with pytest.raises(InputError, match="-1 parameters"):
         model_states(-1)
+
+
+@pytest.mark.parametrize("parameters", ["7B", None, True, [7e9], float("nan")])
+def test_parameters_that_are_no_number_are_refused(parameters):
+    with pytest.raises(InputError, match="parameters: give a number above 0, such as"):
+        model_states(parameters)
+
+
+@pytest.mark.parametrize("memory_bytes", [-5, 0, "32e9", float("inf"), None])
+def test_memory_that_cannot_be_is_refused(memory_bytes):
+    for call in (lambda: most_parameters(memory_bytes), lambda: fewest_ranks(7e9, memory_bytes, zero=1)):
+        with pytest.raises(InputError, match=f"^memory_bytes = {memory_bytes!r}: give a number of bytes above 0"):
+            call()
+    with pytest.raises(InputError, match="mp = 0: give a whole number of ranks"):
+        most_parameters(32e9, mp=0)

@@ -58,7 +58,7 @@ BROKEN = {
     "one number for two": ({"attention": {"flash": [1]}}, r"attention of flash = \[1\]: give two numbers"),
     "no number": ({"memory": "fast"}, "memory = 'fast': give a number above 0"),
     "no tiles": ({"tiles": []}, r"tiles = \[\]: give some of"),
-    "a time before none": ({"kernel_s": -1}, "kernel_s = -1: give a number above 0"),
+    "a time before none": ({"kernel_s": -1}, "kernel_s = -1: give a finite number, 0 or more"),
     "no source": ({"source": ""}, "no source"),
     "a host back in time": ({"host_op_s": -1}, "host_op_s = -1: give a finite number of seconds, 0 or more"),
 }

@@ -30,6 +30,9 @@ LLAMA = load_model("llama-3-8b")  # 32 layers, 32 heads, 8 of them for keys and 
     ({"schedule": "1b1f"}, "unknown schedule '1b1f', did you mean '1f1b'\\? there is gpipe, 1f1b, "),
     ({"schedule": "1f1b", "chunks": 2}, "chunks = 2: 1f1b has 1, without a choice; leave it out, or take one of interleaved-1f1b"),
     ({"schedule": "zb-v", "chunks": 4}, "chunks = 4: zb-v has 2, without a choice"),
+    ({"order": 5}, "order = 5: give a text, such as 'tp-cp-dp-pp'"), ({"schedule": ["1f1b"]}, r"schedule = \['1f1b'\]: give a text"),
+    ({"precision": ["bf16"]}, r"precision = \['bf16'\]: give one of fp32"), ({"library": {}}, "library = {}: give one of megatron"),
+    ({"zero": 1.0}, "zero = 1.0: give 0"),
     ({"dp": 12, "zero": 3, "hybrid": 5}, "hybrid = 5 does not divide dp x cp = 12; nearest that do: 3, 4, 6"),
 ])  # fmt: skip
 def test_what_makes_no_plan_is_refused_and_quoted(fields, says):
@@ -57,6 +60,15 @@ def test_ranks_that_would_share_out_keys_and_values_unevenly_are_refused():
         Plan(tp=4).check(model)
     for tp in (1, 2, 3, 6, 12):  # with 12, two ranks have a copy each
         Plan(tp=tp).check(model)
+
+
+def test_a_sequence_longer_than_the_learned_positions_is_refused():
+    gpt2 = load_model("gpt2")
+    for plan in (Plan(), Plan(seq=1024), Plan(seq=512)):
+        assert plan.check(gpt2) is plan
+    with pytest.raises(InputError, match=r"^seq = 4096 is more than gpt2's 1024 positions: give at most those$"):
+        Plan(seq=4096).check(gpt2)
+    Plan(seq=2**20).check(LLAMA)  # rotary embeddings have no table
 
 
 def test_a_plan_stays_as_it_is():

@@ -7,7 +7,8 @@ import pytest
 
 import simlab
 from simlab import Program, Trace
-from simlab.__main__ import main
+from simlab.__main__ import main, parser
+from simlab.commands import ONLY_WITH_MODEL, ONLY_WITH_OP_TIMES
 
 ROOT = Path(simlab.__file__).parents[1]
 SIMULATE = "simulate --schedule 1f1b --pp 4 --microbatches 8 --forward-ms 20 --backward-ms 40"
@@ -304,18 +305,21 @@ def test_a_program_that_breaks_a_rule_is_status_1_with_the_reason(capsys, tmp_pa
     ("simulate --schedule 1f1b " + WITH_TIMES, "--pp and --microbatches"),
     ("simulate --schedule zigzag --pp 4 --microbatches 8 " + WITH_TIMES, "'zigzag'"),
     ("simulate --csv {tmp}/absent.csv " + WITH_TIMES, "absent.csv"),
-    ("simulate --csv {tmp}/split.csv " + WITH_TIMES, "the program has I ops"),
+    ("simulate --csv {tmp}/split.csv " + WITH_TIMES, "split has I and W ops, parts of a backward: give --input-grad-ms"),
+    ("simulate --schedule zb-v --pp 3 --microbatches 5 --input-grad-ms 1 " + WITH_TIMES,
+     "zb-v has I and W ops, parts of a backward: give --weight-grad-ms"),
     ("simulate --csv {tmp}/good.csv --pp 2 " + WITH_TIMES, "leave out --pp"),
-    (SIMULATE.replace("20", "-20"), "forward_s = -0.02"),
-    (SIMULATE.replace("40", "nan"), "backward_s = nan"),
-    (SIMULATE.replace("40", "inf"), "backward_s = inf"),
+    (SIMULATE.replace("20", "-20"), "--forward-ms -20: give a finite number of milliseconds, 0 or more"),
+    (SIMULATE.replace("40", "nan"), "--backward-ms nan: give"),
+    (SIMULATE.replace("40", "inf"), "--backward-ms inf: give"),
     (SIMULATE.replace("20", "0").replace("40", "0"), "no op takes any time"),
     ("schedule zb-auto --pp 2 --microbatches 2", "give --forward-ms, --input-grad-ms and --weight-grad-ms"),
     ("schedule interleaved-1f1b --pp 4 --microbatches 8 --group 3", "groups of 3 microbatches"),
-    ("schedule 1f1b --pp 4 --microbatches 8 --group 4", "1f1b has no group to choose"),
+    ("schedule 1f1b --pp 4 --microbatches 8 --group 4", "group = 4: 1f1b has no group to choose"),
+    ("schedule 1f1b --pp 4 --microbatches 8 --chunks 3", "chunks = 3: 1f1b has no chunks to choose: leave it out"),
     ("schedules --pp 0 --microbatches 4 --forward-ms 1 --input-grad-ms 1 --weight-grad-ms 1", "0 pipeline stages"),
     ("schedules --pp 2 --microbatches 4 --forward-ms 1 --input-grad-ms 1", "both --input-grad-ms and --weight-grad-ms"),
-    (SCHEDULES + " --forward-ms nan", "forward_s = nan"),
+    (SCHEDULES + " --forward-ms nan", "--forward-ms nan: give"),
     (SIMULATE.replace("1f1b", "zb-auto"), "give --forward-ms, --input-grad-ms and --weight-grad-ms"),
     ("simulate --csv {tmp}/good.csv --group 2 " + WITH_TIMES, "leave out --pp"),
     (SIMULATE + " --layers 0", "0 layers: give 1 to 2000"),
@@ -335,11 +339,12 @@ def test_a_program_that_breaks_a_rule_is_status_1_with_the_reason(capsys, tmp_pa
     (SIMULATE + " --weight-grad-memory 2", "--weight-grad-memory 2: give a part"),
     (SIMULATE + " --picture {tmp}", "cannot write '{tmp}': it is a folder"),
     (SIMULATE.replace("20", "1e306").replace("40", "2e306") + " --perfetto {tmp}/big.json", "cannot write '{tmp}/big.json'"),
+    ("schedule 1f1b --pp 2 --microbatches 2 --p2p-ms 3", "1f1b has the same order for all of them"),
     ("schedule 1f1b --pp 2 --microbatches 2 --forward-ms 3", "1f1b has the same order for all of them"),
     ("memory", "give one of the two"),
     ("memory --params 7B --largest-layer 1B", "--largest-layer 1B: only for --recipe deepspeed"),
-    (SIMULATE + " --p2p-ms -1", "latency -0.001"),
-    (SIMULATE + " --p2p-ms nan", "latency nan"),
+    (SIMULATE + " --p2p-ms -3", "--p2p-ms -3: give a finite number of milliseconds, 0 or more"),
+    (SIMULATE + " --p2p-ms nan", "--p2p-ms nan: give"),
     (SIMULATE + " --picture {tmp}/no/x.png", "cannot write '{tmp}/no/x.png': No such file"),
     (SIMULATE + " --picture {tmp}/x.wav", "cannot write '{tmp}/x.wav'"),
     (SIMULATE + " --trace {tmp}", "cannot write '{tmp}'"),
@@ -400,15 +405,17 @@ def test_help_names_every_command_and_the_exit_statuses():
 @pytest.mark.parametrize(("command", "message"), [
     (f"simulate {WITH_TIMES}", "nothing to simulate"),
     ("simulate --schedule 1f1b --pp 4 --microbatches 8", "give --forward-ms"),
-    (f"{SIMULATE} --dp 2", "--dp goes with --model"),
+    (f"{SIMULATE} --dp 2", "--dp 2 goes with --model"),
     ("simulate --model llama-3-8b", "needs --cluster"),
-    ("simulate --model llama-3-8b --cluster dgx-h100 --forward-ms 20", "--forward-ms goes with op times"),
+    ("simulate --model llama-3-8b --cluster dgx-h100 --forward-ms 20", "--forward-ms 20 goes with op times"),
     ("simulate --model llama3-8b --cluster dgx-h100", "did you mean 'llama-3-8b'"),
     ("simulate --model llama-3-8b --cluster dgx-h10", "did you mean 'dgx-h100'"),
     ("simulate --model llama-3-8b --cluster dgx-h100 --nodes 2 --dp 3 --tp 4", "dp = 4 would"),
     ("simulate --model llama-3-8b --cluster dgx-h100 --tp 3 --nodes 3", "nearest that do: 1, 2, 4"),
     ("simulate --model llama-3-8b --cluster dgx-h100 --nodes 5 --pp 5", "nearest that do: 2, 4, 8"),
     ("simulate --model llama-3-8b --cluster dgx-h100 --microbatch-size -1", "microbatch_size = -1"),
+    ("simulate --model llama-3-8b --cluster dgx-h100 --pp 0", "pp = 0: give a whole number, at least 1"),
+    ("simulate --model gpt2 --cluster dgx-h100 --seq 4096", "seq = 4096 is more than gpt2's 1024 positions"),
     ("simulate --model llama-3-8b --cluster dgx-h100 --precision int3", "give one of fp32, fp16, bf16, fp8"),
     ("validate missing.csv", "cannot read 'missing.csv'"),
 ])  # fmt: skip
@@ -416,3 +423,101 @@ def test_what_cannot_be_simulated_gets_one_sentence_and_status_2(capsys, command
     status, out, err = run(capsys, command)
     assert (status, out) == (2, "")
     assert message in err and len(err.splitlines()) == 1
+
+
+# a model on a cluster -------------------------------------------------------------------------------------
+
+ON_A_CLUSTER = "simulate --model gpt2 --cluster dgx-h100"
+
+
+def test_every_option_of_simulate_goes_with_a_model_with_op_times_or_with_both():
+    simulate = next(action for action in parser()._actions if action.choices).choices["simulate"]
+    options = {action.dest for action in simulate._actions}
+    both = {"schedule", "pp", "microbatches", "chunks", "explain", "picture", "trace", "perfetto", "json", "help"}
+    assert options == {"model", *ONLY_WITH_MODEL, *ONLY_WITH_OP_TIMES, *both}
+    assert not set(ONLY_WITH_MODEL) & set(ONLY_WITH_OP_TIMES)
+
+
+def given(name):
+    """The option `name` with a value that the parser takes, as text."""
+    values = {"partition": "best", "csv": "x.csv"} | dict.fromkeys(("sequence_parallel", "dp_overlap", "fused"), "yes")
+    return f"--{name.replace('_', '-')} {values.get(name, 1)}"
+
+
+@pytest.mark.parametrize("name", ONLY_WITH_OP_TIMES)
+def test_what_goes_with_op_times_is_refused_with_a_model(capsys, name):
+    why = f"error: {given(name)} goes with op times, not with --model\n"
+    assert run(capsys, f"{ON_A_CLUSTER} {given(name)}") == (2, "", why)
+
+
+@pytest.mark.parametrize("name", ONLY_WITH_MODEL)
+def test_what_goes_with_a_model_is_refused_with_op_times(capsys, name):
+    why = f"error: {given(name)} goes with --model: with op times there is only a pipeline\n"
+    assert run(capsys, f"{SIMULATE} {given(name)}") == (2, "", why)
+
+
+def test_a_models_step_is_printed_with_its_sequence_length_and_global_batch(capsys):
+    command = f"{ON_A_CLUSTER} --dp 2 --microbatches 3 --microbatch-size 4 --seq 512"
+    assert "global batch             24 sequences of 512 tokens" in run(capsys, command)[1].splitlines()
+    result = one_object(run(capsys, f"{ON_A_CLUSTER} --json")[1])
+    assert (result["global_batch"], result["seq"]) == (8, 1024)
+
+
+def test_a_models_step_is_explained_as_a_schedule_is(capsys, tmp_path):
+    command = f"{ON_A_CLUSTER} --pp 2 --microbatches 2 --explain"
+    lines = run(capsys, command)[1].splitlines()
+    result = one_object(run(capsys, f"{command} --json --picture {tmp_path}/x.png")[1])
+    at = lines.index(f"longest idle times, {len(result['gaps'])} of {len(result['gaps'])}:")
+    assert {line.strip() for line in lines[at + 1 : -1]} == {gap["text"] for gap in result["gaps"]}
+    assert lines[-1] == "critical path            0F0 → 1F0 → 1B0 → 1F1 → 1B1 → 0B1"
+    assert result["critical_path"][:3] == ["compute 0F0", "send 0F0", "compute 1F0"] and (tmp_path / "x.png").is_file()
+    assert "critical path" not in run(capsys, f"{ON_A_CLUSTER} --pp 2 --microbatches 2")[1]
+
+
+@pytest.fixture
+def four_nodes(tmp_path):
+    """The path of a cluster's file: 4 nodes of 8 GPUs."""
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({"nodes": 4, **CLUSTERS["dgx-h100"]}))
+    return path
+
+
+CLUSTERS = json.loads((Path(simlab.__file__).parent / "data" / "clusters.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("options", "gpus", "dp"), [
+    ("", 32, 32), ("--tp 4", 32, 8), ("--tp 4 --dp 8", 32, 8), ("--nodes 2 --tp 4", 16, 4), ("--nodes 8 --tp 4 --dp 16", 64, 16),
+])  # fmt: skip
+def test_the_nodes_of_a_clusters_file_are_those_there_are(capsys, four_nodes, options, gpus, dp):
+    result = one_object(run(capsys, f"simulate --model llama-3-8b --cluster {four_nodes} {options} --json")[1])
+    assert (result["gpus"], result["plan"]["dp"]) == (gpus, dp)
+
+
+@pytest.mark.parametrize(("options", "says"), [
+    ("--tp 8 --dp 8", "= 64, but there are 32 GPUs: dp = 4 would"), ("--tp 4 --dp 2", "= 8, but there are 32 GPUs: dp = 8 would"),
+    ("--pp 5", "there are 32 GPUs: tp x pp x cp = 5 does not divide them"), ("--tp 4 --nodes 2 --dp 8", "there are 16 GPUs: dp = 4 would"),
+])  # fmt: skip
+def test_a_plan_that_does_not_take_a_files_nodes_is_refused(capsys, four_nodes, options, says):
+    status, out, err = run(capsys, f"simulate --model llama-3-8b --cluster {four_nodes} {options}")
+    assert (status, out, len(err.splitlines())) == (2, "", 1) and says in err
+
+
+def test_where_nobody_says_how_many_nodes_there_are_as_many_as_the_plan_takes(capsys, tmp_path):
+    (tmp_path / "mine.json").write_text(json.dumps(CLUSTERS["dgx-h100"]))
+    for cluster in ("dgx-h100", tmp_path / "mine.json"):
+        command = f"simulate --model llama-3-8b --cluster {cluster} --json"
+        assert [one_object(run(capsys, f"{command} {options}")[1])["gpus"] for options in ("", "--tp 4", "--dp 16")] == [8, 4, 16]
+
+
+def test_what_of_a_config_is_ignored_is_noted(capsys, tmp_path):
+    config = {"model_type": "mistral", "num_hidden_layers": 2, "hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 1024,
+              "vocab_size": 1000, "max_position_embeddings": 2048, "sliding_window": 512}  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    status, out, err = run(capsys, ON_A_CLUSTER.replace("gpt2", str(path)))
+    assert (status, err) == (0, f"note: nothing is computed from {path}'s sliding_window = 512\n")
+    assert out.startswith(f"{tmp_path.name} on 8 x h100-sxm-80gb")
+    assert len(run(capsys, ON_A_CLUSTER.replace("gpt2", f"{path} --tp 3"))[2].splitlines()) == 1, "of an error only the error"
+    path.write_text(json.dumps(config | {"model_type": "bert"}))
+    status, out, err = run(capsys, ON_A_CLUSTER.replace("gpt2", str(path)))
+    assert (status, out, len(err.splitlines())) == (2, "", 1) and "model_type 'bert' is not read: give one of gpt2, llama" in err

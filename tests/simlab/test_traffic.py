@@ -212,3 +212,9 @@ def test_a_faster_gpu_makes_a_shorter_step():
 def test_what_cannot_be_is_said(call, message):
     with pytest.raises(sl.InputError, match=message):
         call()
+
+
+@pytest.mark.parametrize("gpus_per_node", [0, -8, 1.5, "8", None, True])
+def test_a_node_of_no_whole_number_of_gpus_is_refused(gpus_per_node):
+    with pytest.raises(sl.InputError, match=f"gpus_per_node = {gpus_per_node!r}: give a whole number, at least 1"):
+        sl.crossing(sl.Plan(dp=4), gpus_per_node)

@@ -74,25 +74,93 @@ def test_grouped_heads_keep_less_for_keys_and_values():
     assert tensors["k"] == tensors["v"] == tensors["q"] / 4
 
 
-def test_a_hugging_face_config_gives_the_catalogues_model(tmp_path):
-    llama = {"model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
-             "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 8192, "tie_word_embeddings": False}  # fmt: skip
-    gpt2 = {"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "vocab_size": 50257, "n_positions": 1024}
-    for config, name in ((llama, "llama-3-8b"), (gpt2, "gpt2")):
-        path = tmp_path / "config.json"
-        path.write_text(json.dumps(config))
-        assert load_model(str(path)).parameters == load_model(name).parameters
-        assert load_model(str(path)).flops_per_token() == load_model(name).flops_per_token()
+LLAMA = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "intermediate_size": 14336, "vocab_size": 32000,
+         "max_position_embeddings": 8192, "num_key_value_heads": 8, "tie_word_embeddings": False}  # fmt: skip
+LLAMA_3 = LLAMA | {"model_type": "llama", "vocab_size": 128256}
+GPT_2 = {"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "vocab_size": 50257, "n_positions": 1024}
+MIXTRAL = LLAMA | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": None}
+GEMMA = {"model_type": "gemma", "num_hidden_layers": 18, "hidden_size": 2048, "num_attention_heads": 8, "num_key_value_heads": 1,
+         "head_dim": 256, "intermediate_size": 16384, "vocab_size": 256000, "max_position_embeddings": 8192}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [("{}", "it has no 'num_hidden_layers'"), ("[1]", "not a model's config.json"), ("hello", "not a model's config.json")],
-)
-def test_a_file_that_is_no_config_is_refused_and_named(tmp_path, text, says):
-    (tmp_path / "config.json").write_text(text)
-    with pytest.raises(InputError, match=f"config.json: .*{says}"):
-        load_model(tmp_path / "config.json")
+def of_config(tmp_path, config):
+    """The `Model` of `config`, in a file."""
+    path = tmp_path / "config.json"
+    path.write_text(config if isinstance(config, str) else json.dumps(config))
+    return load_model(str(path))
+
+
+@pytest.mark.parametrize(("config", "parameters"), [
+    (LLAMA_3, 8_030_261_248), (GPT_2, 124_439_808), (GPT_2 | {"n_inner": None}, 124_439_808), (MIXTRAL, 46_702_792_704),
+    (LLAMA_3 | {"vocab_size": 32000, "num_key_value_heads": None, "intermediate_size": 11008}, 6_738_415_616),
+    (LLAMA | {"model_type": "mistral", "head_dim": 128, "sliding_window": 4096}, 7_241_732_096),
+    (LLAMA | {"architectures": ["MistralForCausalLM"]}, 7_241_732_096), (GEMMA, 2_506_172_416),
+    (GEMMA | {"num_hidden_layers": 28, "hidden_size": 3072, "num_attention_heads": 16, "num_key_value_heads": 16,
+              "intermediate_size": 24576}, 8_537_680_896),
+    (LLAMA_3 | {"num_hidden_layers": 16, "hidden_size": 2048, "intermediate_size": 8192, "head_dim": 64, "tie_word_embeddings": True},
+     1_235_814_400),
+], ids=["llama 3 8b", "gpt2", "gpt2 with null", "mixtral 8x7b", "llama 2 7b", "mistral 7b", "no model_type", "gemma 2b", "gemma 7b",
+        "llama 3.2 1b"])  # fmt: skip
+def test_a_hugging_face_config_gives_the_parameters_of_its_checkpoint(tmp_path, config, parameters):
+    assert of_config(tmp_path, config).parameters == parameters
+
+
+@pytest.mark.parametrize(("config", "name"), [(LLAMA_3, "llama-3-8b"), (GPT_2, "gpt2"), (MIXTRAL, "mixtral-8x7b")])
+def test_a_hugging_face_config_gives_the_catalogues_model(tmp_path, config, name):
+    its, catalogues = of_config(tmp_path, config), load_model(name)
+    assert its.flops_per_token(2048) == catalogues.flops_per_token(2048)
+    assert its.layer_activations(1, 2048) == catalogues.layer_activations(1, 2048)
+    assert its.active_parameters == catalogues.active_parameters
+
+
+def test_where_a_config_is_silent_its_types_own_default_holds(tmp_path):
+    silent = {key: value for key, value in LLAMA.items() if key not in ("num_key_value_heads", "tie_word_embeddings")}
+    found = [of_config(tmp_path, silent | {"model_type": kind}) for kind in ("llama", "mistral", "gemma")]
+    assert [model.kv_heads for model in found] == [32, 8, 16]
+    assert [model.tied_head for model in found] == [False, False, True]
+    assert [model.head_size for model in found] == [128, 128, 256]
+
+
+def test_a_model_says_what_of_its_config_is_ignored(tmp_path):
+    scaling = {"type": "linear", "factor": 2.0}
+    config = LLAMA | {"model_type": "mistral", "sliding_window": 4096, "rope_scaling": scaling}
+    assert of_config(tmp_path, config).ignored == ("sliding_window = 4096", f"rope_scaling = {scaling}")
+    assert of_config(tmp_path, LLAMA_3 | {"rope_scaling": None}).ignored == ()
+
+
+@pytest.mark.parametrize("model_type", [
+    "deepseek_v3", "qwen2", "qwen3", "qwen3_moe", "gpt_neox", "gemma2", "starcoder2", "bert", "Llama", "", 5, ["llama"],
+])  # fmt: skip
+def test_a_config_of_another_type_is_refused_with_the_types_that_are_read(tmp_path, model_type):
+    with pytest.raises(InputError) as why:
+        of_config(tmp_path, LLAMA | {"model_type": model_type})
+    read = "give one of gpt2, llama, mistral, mixtral, gemma, or a simlab.Model"
+    assert str(why.value) == f"{tmp_path}/config.json: model_type {model_type!r} is not read: {read}"
+
+
+@pytest.mark.parametrize(("config", "says"), [
+    ({}, "no model_type, and architectures = None does not say it: give one of gpt2, llama"), ("[1]", "not a model's config.json: give an"),
+    (LLAMA | {"architectures": ["BertModel"]}, r"architectures = \['BertModel'\]"), ("hello", "not a model's config.json: Expecting"),
+    ({"model_type": "llama"}, "no num_hidden_layers, which a config.json with model_type 'llama' has"),
+    (LLAMA_3 | {"n_routed_experts": 256}, "n_routed_experts = 256 is not read with model_type 'llama'"),
+    (LLAMA_3 | {"num_local_experts": 8}, "num_local_experts = 8 is not read with model_type 'llama'"),
+    (MIXTRAL | {"moe_intermediate_size": 768}, "moe_intermediate_size = 768 is not read with model_type 'mixtral'"),
+    (LLAMA_3 | {"attention_bias": True}, "attention_bias = True is not read"),
+    (LLAMA_3 | {"mlp_bias": True}, "mlp_bias = True is not read"),
+    (LLAMA_3 | {"head_dim": 0}, "head_dim = 0: give a whole number, at least 1"), (LLAMA_3 | {"head_dim": -128}, "head_dim = -128: give"),
+    (LLAMA_3 | {"head_dim": "128"}, "head_dim = '128': give"), (MIXTRAL | {"num_local_experts": None}, "num_local_experts = None: give"),
+    (MIXTRAL | {"num_local_experts": "8"}, "num_local_experts = '8': give"), (LLAMA_3 | {"hidden_size": "4096"}, "hidden_size = '4096'"),
+    (LLAMA_3 | {"hidden_size": None}, "hidden_size = None"), (GPT_2 | {"n_embd": [768]}, r"n_embd = \[768\]"),
+    (MIXTRAL | {"num_experts_per_tok": 9}, "9 of 8 experts per token"), (LLAMA_3 | {"vocab_size": True}, "vocab_size = True"),
+    (LLAMA_3 | {"tie_word_embeddings": "false"}, "tie_word_embeddings = 'false': give true or false"),
+    (LLAMA_3 | {"num_key_value_heads": 5}, "heads = 32 is not divisible by kv_heads = 5"),
+])  # fmt: skip
+def test_a_config_that_cannot_be_read_is_refused_with_the_key_and_its_value(tmp_path, config, says):
+    with pytest.raises(InputError, match=f"^{tmp_path}/config.json: .*{says}"):
+        of_config(tmp_path, config)
+
+
+def test_a_config_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(InputError, match="cannot read"):
         load_model(tmp_path / "none.json")
 
@@ -109,7 +177,10 @@ def test_every_model_of_the_catalogue_names_its_source():
 @pytest.mark.parametrize(
     ("sizes", "says"),
     [({"hidden": 100}, "hidden = 100 is not divisible by heads = 8"), ({"kv_heads": 3}, "heads = 8 is not divisible by kv_heads = 3"),
-     ({"layers": 0}, "layers = 0"), ({"experts": 4}, "0 of 4 experts")],
+     ({"layers": 0}, "layers = 0"), ({"experts": 4}, "0 of 4 experts"),
+     ({"positions": -5}, "positions = -5: give a whole number, at least 0"), ({"head_size": 0}, "head_size = 0: give a whole number"),
+     ({"hidden": None}, "hidden = None: give"), ({"heads": "8"}, "heads = '8': give"), ({"experts": None}, "experts = None: give"),
+     ({"layers": True}, "layers = True"), ({"tied_head": "no"}, "tied_head = 'no': give True or False")],
 )  # fmt: skip
 def test_sizes_that_cannot_be_are_refused(sizes, says):
     with pytest.raises(InputError, match=says):
