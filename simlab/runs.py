@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, median
+from typing import NamedTuple
 
 from simlab.cluster import cluster_of_gpu, load_cluster
 from simlab.errors import InputError
@@ -28,6 +29,19 @@ class Skip(Exception):
     """Why a row is not predicted."""
 
 
+class Kept(NamedTuple):
+    """What a `Result` keeps of a `Prediction`: all that is printed, and no trace, so that a file may have thousands of rows."""
+
+    plan: object
+    step_s: float
+    mfu: float
+    hfu: float
+    memory_bytes: dict
+    fits: bool
+    waterfall_s: object
+    """None where nobody asked for it: it costs a second simulation of the pipeline."""
+
+
 @dataclass(frozen=True)
 class Result:
     """A row and what became of it."""
@@ -35,7 +49,7 @@ class Result:
     id: str
     suite: str
     measured_s: float | None = None
-    prediction: object = None
+    prediction: Kept | None = None
     memory_gib: float | None = None
     """Measured."""
     skipped: str = ""
@@ -67,18 +81,20 @@ def read_runs(path):
     return rows
 
 
-def validate_runs(rows):
-    """[`Result`] of each of `rows` (as `read_runs` gives them)."""
-    return [result_of(row) for row in rows]
+def validate_runs(rows, *, waterfall=False):
+    """[`Result`] of each of `rows` (as `read_runs` gives them); `waterfall`: with what each step's time is spent on."""
+    return [result_of(row, waterfall=waterfall) for row in rows]
 
 
-def result_of(row):
+def result_of(row, *, waterfall=False):
     """The `Result` of one row."""
     name, suite = row["id"] or "?", row["suite"] or "?"
     try:
         measured_s = _number(row, "step_s")
-        prediction = _predicted(row, *described(row))
-        return Result(name, suite, measured_s, prediction, _number(row, "mem_gib") if row["mem_gib"] else None)
+        its = _predicted(row, *described(row))
+        spent = its.waterfall_s if waterfall else None
+        kept = Kept(its.plan, its.step_s, its.mfu, its.hfu, its.memory_bytes, its.fits, spent)
+        return Result(name, suite, measured_s, kept, _number(row, "mem_gib") if row["mem_gib"] else None)
     except (Skip, InputError) as why:
         return Result(name, suite, skipped=str(why))
 

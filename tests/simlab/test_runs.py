@@ -163,6 +163,11 @@ def test_a_file_without_rows_or_none_at_all_is_refused(tmp_path):
         read_runs(tmp_path / "binary.csv")
 
 
+def test_a_result_says_what_its_time_is_spent_on_only_where_asked():
+    plain, asked = (result_of(MEGATRON, waterfall=waterfall).prediction for waterfall in (False, True))
+    assert plain.waterfall_s is None and sum(asked.waterfall_s) == pytest.approx(asked.step_s) == pytest.approx(plain.step_s)
+
+
 def test_a_row_that_ends_early_has_blanks(tmp_path):
     path = written(tmp_path / "runs.csv", [MEGATRON])
     path.write_text(path.read_text() + "short,mine,3.5\n")
