@@ -240,7 +240,7 @@ def add_memory(command):
 
 def validate(arguments):
     """Predict the measured runs of a CSV file and say how far off each suite is."""
-    results = validate_runs(read_runs(arguments.file))
+    results = validate_runs(read_runs(arguments.file), waterfall=arguments.rows)
     table = suites(results)
     if arguments.picture:
         done = [(r.suite, r.measured_s, r.prediction.step_s) for r in results if r.prediction]

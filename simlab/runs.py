@@ -4,8 +4,10 @@ import csv
 import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from math import ceil, gcd
 from pathlib import Path
 from statistics import mean, median
+from typing import NamedTuple
 
 from simlab.cluster import cluster_of_gpu, load_cluster
 from simlab.errors import InputError
@@ -28,6 +30,19 @@ class Skip(Exception):
     """Why a row is not predicted."""
 
 
+class Kept(NamedTuple):
+    """What a `Result` keeps of a `Prediction`: all that is printed, and no trace, so that a file may have thousands of rows."""
+
+    plan: object
+    step_s: float
+    mfu: float
+    hfu: float
+    memory_bytes: dict
+    fits: bool
+    waterfall_s: object
+    """None where nobody asked for it: it costs a second simulation of the pipeline."""
+
+
 @dataclass(frozen=True)
 class Result:
     """A row and what became of it."""
@@ -35,7 +50,7 @@ class Result:
     id: str
     suite: str
     measured_s: float | None = None
-    prediction: object = None
+    prediction: Kept | None = None
     memory_gib: float | None = None
     """Measured."""
     skipped: str = ""
@@ -57,8 +72,10 @@ class Result:
 def read_runs(path):
     """[{column: text}] of the CSV file at `path`; `InputError` if it cannot be read or lacks a column."""
     try:
-        with Path(path).open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file, restval=""))
+        with Path(path).open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, restval="")
+            reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
+            rows = list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}") from error
     missing = [column for column in COLUMNS if not rows or column not in rows[0]]
@@ -67,20 +84,30 @@ def read_runs(path):
     return rows
 
 
-def validate_runs(rows):
-    """[`Result`] of each of `rows` (as `read_runs` gives them)."""
-    return [result_of(row) for row in rows]
+def validate_runs(rows, *, waterfall=False):
+    """[`Result`] of each of `rows` (as `read_runs` gives them); `waterfall`: with what each step's time is spent on."""
+    return [result_of(row, waterfall=waterfall) for row in rows]
 
 
-def result_of(row):
+def result_of(row, *, waterfall=False):
     """The `Result` of one row."""
     name, suite = row["id"] or "?", row["suite"] or "?"
     try:
         measured_s = _number(row, "step_s")
-        prediction = _predicted(row, *described(row))
-        return Result(name, suite, measured_s, prediction, _number(row, "mem_gib") if row["mem_gib"] else None)
+        its = _predicted(row, *described(row))
+        spent = its.waterfall_s if waterfall else None
+        kept = Kept(its.plan, its.step_s, its.mfu, its.hfu, its.memory_bytes, its.fits, spent)
+        return Result(name, suite, measured_s, kept, _memory_gib(row))
     except (Skip, InputError) as why:
         return Result(name, suite, skipped=str(why))
+
+
+def _memory_gib(row):
+    """None where it was not published as a number: "OOM", "~80"."""
+    try:
+        return _number(row, "mem_gib")
+    except Skip:
+        return None
 
 
 def _predicted(row, model, plan, cluster):
@@ -137,35 +164,39 @@ def constant_mape(results):
 
 def described(row):
     """(`Model`, `Plan`, `Cluster`) of a row; `Skip` with the reason if it does not say enough, or what is not simulated."""
+    if not row["micro_batch"].strip() and _whole(row, "pp", 1) > 1:
+        row = row | {"micro_batch": "1"}
     for column in NEEDED:
         if not row[column].strip():
             raise Skip(f"{column} was not published")
-    if _whole(row, "ep", 1) > 1:
+    if _degree(row, "ep") > 1:
         raise Skip(f"expert parallelism (ep = {row['ep']}) is not simulated")
+    if re.search(EXPERTS, (row.get("model") or "").lower()):
+        raise Skip(f"the model {row['model']!r} is not simulated: its experts have no column")
     name = _machine(row)
     if name is None:
         raise Skip(f"no cluster in the catalogue has the GPU {row['gpu']!r}")
-    model = _model(row)
-    plan = _plan(row)
-    in_node, gpus = _whole(row, "gpus_per_node", 8), _whole(row, "n_gpus")
-    in_node = min(in_node, gpus)
-    if gpus % in_node:
-        raise Skip(f"{gpus} GPUs are not a whole number of nodes of {in_node}")
-    whole = load_cluster(name)
-    cluster = replace(whole, gpus_per_node=in_node, nodes=gpus // in_node, nics_per_node=whole.nics_per_node)
-    return model, plan, cluster
+    model, plan, in_node = _model(row), _plan(row), _in_node(row)
+    return model, plan, replace(load_cluster(name), gpus_per_node=in_node, nodes=_whole(row, "n_gpus") // in_node)
 
 
-MACHINES = {"vtrain": "vtrain-a100"}
-"""{word in a row's source: its machine}, where that is not what its GPU usually sits in."""
+EXPERTS = r"mixtral|grok|moe|deepseek[\s_-]*v[23]|\d\s*x\s*\d+(?:\.\d+)?b\b"
+"""In the name of a model that has experts."""
+
+MACHINES = {("via-research/vtrain", "dgx-a100"): "vtrain-a100"}
+"""{(how a row's source begins, what its GPU usually sits in): its machine}, where that is another one."""
 
 
 def _machine(row):
     """The catalogue's name of the machine that a row ran on, or None."""
-    for word, name in MACHINES.items():
-        if word in row.get("source", "").lower():
-            return name
-    return cluster_of_gpu(row["gpu"])
+    usual, source = cluster_of_gpu(row["gpu"]), (row.get("source") or "").lower()
+    return next((name for (begin, of), name in MACHINES.items() if of == usual and source.startswith(begin)), usual)
+
+
+def _in_node(row):
+    """GPUs of a node that the run has: equally many of each node, where it has no whole nodes."""
+    gpus = _whole(row, "n_gpus")
+    return gcd(gpus, min(gpus, _whole(row, "gpus_per_node", 8)))
 
 
 def _model(row):
@@ -184,85 +215,129 @@ def _plan(row):
     """What a row does not say is what its kind of library does:
 
     - Fused attention: Megatron-LM's and NeMo's in bf16 and fp8 is the card's best kernel, FSDP2's is torch's (FlashAttention-2), FSDP1's
-      of before 2.0 FlashAttention-1's; Megatron-LM's fp16 runs are from before it had any.
+      of before 2.0 FlashAttention-1's; Megatron-LM's fp16 runs are from before it had any (but for context parallelism, which needs it).
     - What is sharded by FSDP is torch's own, but for JAX's; norms and activations are fused but in torch's without torch.compile.
+      torchtitan's comparisons of tensor parallelism are all compiled.
     - What shards overlaps its communication; DeepSpeed's ZeRO-3 of 2021 gathers tensor by tensor. Plain data parallelism reduces after
       the last backward, and tensor parallelism waits, unless the row says otherwise.
     - NeMo's recipes overlap tensor parallelism, where they do not say (all that do, do).
     - Sequence parallelism goes with tensor parallelism in all but fp16 runs, which are older than it.
-    - A pipeline whose microbatch is all of a replica's batch cuts it into as many as there are stages (torchtitan's local batch).
+    - A pipeline's microbatch is one sequence, where nobody says; an interleaved one has two stages on each rank (torchtitan's default).
+    - FSDP2's pipeline whose microbatch is all of a replica's batch cuts it into as many as there are stages (torchtitan's local batch),
+      or the next number that divides it.
+    - A batch that is no whole number of microbatches is cut into as many as it takes, all of equal size, rounded up.
+    - HSDP shards over a node's data-parallel ranks, where it does not say how many.
     """
-    tp, pp, cp = (_whole(row, column, 1) for column in ("tp", "pp", "cp"))
+    tp, pp, cp = _whole(row, "tp", 1), _whole(row, "pp", 1), _degree(row, "cp")
     dp = _whole(row, "dp", max(1, _whole(row, "n_gpus") // (tp * pp * cp)))
-    chunks, size, batch = _whole(row, "vpp", 1), _whole(row, "micro_batch"), _whole(row, "global_batch")
-    microbatches, rest = divmod(batch, dp * size)
-    if rest:  # a last, smaller one: as many, of equal size
-        microbatches += 1
-        if batch % (dp * microbatches):
-            raise Skip(f"a global batch of {batch} is not a whole number of microbatches of {size}, nor of equal ones, on {dp} replicas")
-        size = batch // (dp * microbatches)
-    if pp > 1 and batch == dp * size and size % pp == 0:
-        size //= pp
-    sharding, overlap, precision = row["sharding"].lower(), row["overlap"].lower(), _precision(row["precision"])
-    zero, hybrid = _sharding(sharding)
-    fsdp = "fsdp" in sharding
+    sharding, overlap, precision = _said(row["sharding"]), row["overlap"].lower(), _precision(row["precision"])
+    zero, hybrid = _stage(row["sharding"]), _hybrid(sharding, _in_node(row) // tp)
+    fsdp, library = bool(re.search(FSDP, sharding)), _library(sharding)
+    chunks = 2 if pp > 1 and not row["vpp"].strip() and "interleaved" in _said(overlap) else _degree(row, "vpp")
+    microbatches, size = _microbatches(row, dp)
+    if library == "torch" and pp > 1 and microbatches == 1:
+        microbatches = min((n for n in range(pp * chunks, size + 1) if size % n == 0), default=size)
+        size //= microbatches
     return Plan(
         dp=dp, tp=tp, pp=pp, cp=cp, zero=zero, hybrid=hybrid if hybrid and dp * cp % hybrid == 0 else 0,
-        microbatch_size=size, microbatches=batch // (dp * size), seq=_whole(row, "seq"), chunks=chunks if chunks > 1 else None,
+        microbatch_size=size, microbatches=microbatches, seq=_whole(row, "seq"), chunks=chunks if chunks > 1 else None,
         schedule="interleaved-1f1b" if chunks > 1 else "1f1b", recompute=_recompute(row["recompute"], fsdp), precision=precision,
-        sequence_parallel=_yes(row["seq_parallel"] or ("0" if precision == "fp16" else "1")), attention=_attention(sharding, precision),
-        library=_library(sharding),
-        fused=_library(sharding) == "megatron" or "compile" in overlap or "async tp" in overlap,
+        sequence_parallel=_yes(row["seq_parallel"].strip() or ("0" if precision == "fp16" else "1")),
+        attention=_attention(library, precision, cp), library=library, fused=library == "megatron" or _compiled(library, overlap),
         prefetch=int(fsdp), dp_overlap=_dp_overlap(overlap, zero), tp_overlap=_tp_overlap(overlap), uneven=True,
     )  # fmt: skip
 
 
-def _attention(sharding, precision):
-    if "fsdp2" in sharding:
-        return "flash-2"
-    if "fsdp full_shard" in sharding:
-        return "flash-1"
-    return "unfused" if precision == "fp16" else "flash"
+def _microbatches(row, dp):
+    """(microbatches of a replica, sequences of each)"""
+    batch = _whole(row, "global_batch")
+    if batch < dp:
+        raise Skip(f"a global batch of {batch} is less than a sequence for each of {dp} replicas")
+    count = ceil(batch / (dp * _whole(row, "micro_batch")))
+    return count, ceil(batch / (dp * count))
+
+
+FSDP1 = r"fsdp1(?!\d)|(?:full|hybrid|no)_shard|shard_grad_op"
+"""In what FSDP of torch 1 and 2.0 calls its sharding, lower case."""
+FSDP = rf"fsdp|hsdp|(?:full|hybrid) shard|fully[ _-]sharded|{FSDP1}"
 
 
 def _library(sharding):
-    if "fsdp2" in sharding:
+    if re.search(r"fsdp2(?!\d)", sharding):
         return "torch"
-    return "fsdp1" if "full_shard" in sharding else "megatron"
+    return "fsdp1" if re.search(FSDP1, sharding) else "megatron"
+
+
+def _attention(library, precision, cp):
+    if library != "megatron":
+        return "flash-2" if library == "torch" else "flash-1"
+    return "unfused" if precision == "fp16" and cp == 1 else "flash"
+
+
+ASYNC_TP = r"async[ _-]?tp\b"
+
+
+def _compiled(library, overlap):
+    words = rf"compile|{ASYNC_TP}" + (r"|\btp\b" if library == "torch" else "")
+    return bool(re.search(words, _said(overlap)))
+
+
+def _said(text):
+    """`text` in lower case without what it says is not so ("no fp8", "non-interleaved")."""
+    return re.sub(r"\b(?:no|not|non|without)[ -](?!shard|stated|published)[\w-]+(?: optimizer)?", "", text.lower()).strip()
 
 
 def _yes(text):
-    return text.strip().lower() in ("1", "true", "yes")
+    return text.strip().lower() in ("1", "1.0", "true", "yes", "y", "on")
+
+
+PRECISIONS = {"fp8": "fp8|float8", "bf16": "bf16|bfloat16", "fp16": r"fp16|float16|half|\b16\b", "fp32": r"fp32|tf32|float32|\b32\b"}
+"""{precision: what says it}; the first one that does."""
 
 
 def _precision(text):
-    text = text.lower()
-    for name, words in (("fp8", ("fp8", "float8")), ("bf16", ("bf16", "bfloat16")), ("fp16", ("fp16", "half")), ("fp32", ("fp32", "tf32"))):
-        if any(word in text for word in words):
-            return name
-    return "bf16"
+    if not _said(text):
+        return "bf16"
+    return _first(PRECISIONS, "precision", text)
+
+
+def _first(patterns, column, text):
+    """The first key of {key: pattern} whose pattern is in what `text` says."""
+    for key, pattern in patterns.items():
+        if re.search(pattern, _said(text)):
+            return key
+    raise Skip(f"{column} = {text!r} is not known")
 
 
 def _recompute(text, fsdp):
-    text = text.lower()
-    if "full" in text:
+    if _yes(text):
         return "full"
-    return ("per-op" if fsdp else "selective") if "selective" in text else "none"
+    kinds = {
+        "full": "full|block|uniform", "per-op" if fsdp else "selective": r"selective|per-op|\b(?:op|sac)\b|core_attn",
+        "none": r"^$|^(?:none|no|false|0)\b",
+    }  # fmt: skip
+    return _first(kinds, "recompute", text)
 
 
-def _sharding(text):
-    """(ZeRO stage, ranks of a shard or 0)."""
-    hybrid = re.search(r"(?:hsdp|then fsdp|fsdp)\s*(\d+)\s*x\s*dp", text)
-    words = {
-        2: ("zero2", "zero-2", "shard_grad_op"),
-        0: ("no_shard",),
-        3: ("zero3", "zero-3", "fsdp"),
-        1: ("zero1", "zero-1", "distributed"),
-    }
-    for stage, its in words.items():
-        if any(word in text for word in its):
-            return stage, int(hybrid[1]) if hybrid else 0
-    return 0, 0
+STAGES = {
+    2: "shard_grad_op", 3: FSDP, 1: "dist(?:ributed)?[ _-]?(?:opt|fused[ _-]?adam)|sharded[ _-]optimizer",
+    0: "ddp|data[ _-]?parallel|^(?:none|-)?$",
+}  # fmt: skip
+"""{ZeRO stage: what says it}; the first one that does."""
+
+
+def _stage(text):
+    """The ZeRO stage."""
+    if number := re.search(r"(?:zero|stage)[ _-]*(?:stage[ _-]*)?([0-3])(?!\d)", _said(text)):
+        return int(number[1])
+    return 0 if re.search(r"\bnot?[ _]shard", text.lower()) else _first(STAGES, "sharding", text)
+
+
+def _hybrid(text, in_node):
+    """Ranks of a shard, where it is not all: as many as are said, or those in a node."""
+    if size := re.search(r"hsdp[ -]?(\d+)|fsdp\s*(\d+)\s*x\s*dp", text):
+        return int(size[1] or size[2])
+    return in_node if in_node > 1 and re.search("hsdp|hybrid[ _]shard", text) else 0
 
 
 def _dp_overlap(text, zero):
@@ -272,9 +347,14 @@ def _dp_overlap(text, zero):
 
 
 def _tp_overlap(text):
-    if "tp=1" in text or "tp= " in text or "async tp" in text or "asynctp" in text:
+    if "tp=1" in text or "tp= " in text or re.search(ASYNC_TP, _said(text)):
         return "pipelined"
     return "weight-grad" if "tp bwd" in text or "tp=0" in text else "none"
+
+
+def _degree(row, column):
+    """The same as `_whole`, of what may be said not to be there."""
+    return 1 if row[column].strip().lower() in ("", "0", "none", "-", "n/a") else _whole(row, column)
 
 
 def _number(row, column):

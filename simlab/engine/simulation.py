@@ -73,7 +73,10 @@ class _Simulation:
         done = [len(stream.ends) for stream in self.streams]
         if any(count < len(ops) for count, ops in zip(done, self.program.ranks)):
             raise deadlock(self.program, done)
-        return self.trace()
+        trace = self.trace()
+        for stream in self.streams:
+            stream.close()
+        return trace
 
     def wire(self, source, destination):
         """A new wire from `source` to `destination`."""
@@ -136,8 +139,15 @@ class _ComputeStream:
 
     def start(self):
         """Begin with the first op."""
-        self.resume = self._ops().send  # what events call: the generator goes on from its `yield`
+        self.generator = self._ops()
+        self.resume = self.generator.send  # what events call: it goes on from its `yield`
         self.resume(None)
+
+    def close(self):
+        """Let go of all that refers back here, so that a run's memory is free after it: the garbage collector would come far too late."""
+        self.generator.close()
+        self.wires.clear()
+        del self.simulation
 
     def _ops(self):
         simulation, arrival_s, starts, ends, resume, send = self.simulation, self.arrival_s, self.starts, self.ends, self.resume, self._send

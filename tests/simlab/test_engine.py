@@ -1,5 +1,6 @@
 """The simulator against closed forms, a published step time and an independent walk along the dependencies."""
 
+import gc
 import math
 from collections import Counter
 from itertools import pairwise
@@ -33,6 +34,14 @@ def test_without_communication_a_step_takes_m_plus_p_minus_1_times_f_plus_b(name
     for microbatches in range(1, 33):
         trace = simulate(generate(name, stages, microbatches), OpTimes(forward_s=0.02, backward_s=0.04))
         assert trace.step_s == pytest.approx((microbatches + stages - 1) * (0.02 + 0.04), rel=1e-9)
+
+
+@pytest.mark.parametrize("sharing", ["serial", "fair"])
+def test_a_run_leaves_next_to_nothing_for_the_garbage_collector(sharing):
+    program, link = generate("1f1b", 4, 64), Link(latency_s=0.1, bandwidth_bytes_per_s=10, sharing=sharing)
+    gc.collect()
+    simulate(program, UNIT, link=link, message_bytes=3)
+    assert gc.collect() < 50
 
 
 @pytest.mark.parametrize("name, step_s", [("gpipe", 0.690), ("1f1b", 0.740)])
