@@ -227,6 +227,10 @@ def _plan(row):
       or the next number that divides it.
     - A batch that is no whole number of microbatches is cut into as many as it takes, all of equal size, rounded up.
     - HSDP shards over a node's data-parallel ranks, where it does not say how many.
+
+    Left out: that torch's pipelines keep FSDP2's gathered parameters and whole gradients from a step's first microbatch to its last
+    (torch/distributed/pipelining/stage.py), so that their memory is more than is predicted and their step shorter; and float8's extra
+    pass for each tensor's largest value.
     """
     tp, pp, cp = _whole(row, "tp", 1), _whole(row, "pp", 1), _degree(row, "cp")
     dp = _whole(row, "dp", max(1, _whole(row, "n_gpus") // (tp * pp * cp)))
