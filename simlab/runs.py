@@ -80,7 +80,7 @@ def read_runs(path):
         raise InputError(f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}") from error
     missing = [column for column in COLUMNS if not rows or column not in rows[0]]
     if missing:
-        raise InputError(f"{path}: no rows with column{'s' * (len(missing) > 1)} {', '.join(missing)}; it needs {', '.join(COLUMNS)}")
+        raise InputError(f"{path}: no rows with column{'s' * (len(missing) > 1)} {', '.join(missing)}")
     return rows
 
 
