@@ -292,7 +292,7 @@ def written(path, rows, columns=COLUMNS):
 
 def test_a_file_that_lacks_a_column_is_refused_in_one_sentence(tmp_path):
     path = written(tmp_path / "runs.csv", [MEGATRON], [column for column in COLUMNS if column not in ("vocab", "tp")])
-    with pytest.raises(InputError, match=r"^[^\n]*runs.csv: no rows with columns vocab, tp; it needs id, suite, [^\n]*$"):
+    with pytest.raises(InputError, match=r"^[^\n]*runs.csv: no rows with columns vocab, tp$"):
         read_runs(path)
 
 
