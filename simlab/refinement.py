@@ -50,6 +50,10 @@ class Segment(NamedTuple):
     size_bytes: float = 0.0
 
 
+REPLICAS = "dp between replicas"
+"""The stream of sums between replicas of a shard; in a trace part of 'dp'."""
+
+
 @dataclass
 class Refinement:
     """All tasks of a step of `model` under `plan` on `cluster`.
@@ -163,7 +167,7 @@ class Refinement:
         units = self._units(op)
         for at, unit in enumerate(units):
             before += self._gathered(coordinate, op, at, units, before)
-            before = self._computed(coordinate, op, unit, before, self._slowed(op, unit, units[at - 1]) if at else 1.0)
+            before = self._computed(coordinate, op, unit, before, self._slowed(op, units, at))
             if op.kind in "BW":
                 before = self._reduced(coordinate, op, unit, before)
         self.ended[coordinate, op] = before[0]
@@ -176,12 +180,17 @@ class Refinement:
         units = ["embedding"] * (op.stage == 0) + units + ["head"] * (op.stage == self.program.stages - 1)
         return units if op.kind == "F" else units[::-1]
 
-    def _slowed(self, op, unit, previous):
-        """How many times as long a unit's backward takes while the gradients of the `previous` one are reduced."""
-        own_s = getattr(self.cost, unit.split()[0]).of(op.kind).total
-        if op not in self.last_backward or not self.plan.dp_overlap or not own_s:
-            return 1.0
-        return 1 + BESIDE * min(1.0, self.cost.last_reduce_s(self._parameters(previous)) / own_s)
+    def _slowed(self, op, units, at):
+        """How many times as long the `at`th unit takes while the gradients of the one before are scattered and reduced, and parameters of
+        one that follows are gathered."""
+        own_s, beside_s, ahead = getattr(self.cost, units[at].split()[0]).of(op.kind).total, 0.0, self.plan.prefetch
+        if at and op in self.last_backward and self.plan.dp_overlap:
+            beside_s += self.cost.last_reduce_s(self._parameters(units[at - 1]))
+        if at and op.kind in "BW" and self.cost.scatters_beside:
+            beside_s += self.sharded_s[units[at - 1].split()[0]][2]
+        if ahead and op.kind != "W" and at + ahead < len(units):
+            beside_s += self.sharded_s[units[at + ahead].split()[0]][op.kind != "F"]
+        return 1 + BESIDE * min(1.0, beside_s / own_s) if own_s else 1.0
 
     def _computed(self, coordinate, op, unit, before, slowed):
         """A unit's tasks, computing `slowed` times as long; what the next one has to wait for."""
@@ -197,12 +206,12 @@ class Refinement:
                 before = (self._collective(coordinate, op, segment.stream, name, segment.seconds, before, segment.size_bytes),)
         return before
 
-    def _collective(self, coordinate, op, dimension, name, seconds, before, size_bytes=0.0):
-        """One task for all members of the group, which needs what each of them waits for."""
+    def _collective(self, coordinate, op, dimension, name, seconds, before, size_bytes=0.0, stream=None):
+        """One task for all members of the group, which needs what each of them waits for; on the dimension's stream, or on `stream`."""
         members = self.group(dimension, coordinate)
         key = members, op, name
         if key not in self.shared:
-            self.shared[key] = self._add(name, str(op), dimension, members, seconds, before, size_bytes=size_bytes)
+            self.shared[key] = self._add(name, str(op), stream or dimension, members, seconds, before, size_bytes=size_bytes)
         else:
             task = self.tasks[self.shared[key]]
             self.tasks[self.shared[key]] = task._replace(needs=task.needs + before)
@@ -233,7 +242,7 @@ class Refinement:
             self.reductions.append(its[-1])
             ended = (*before, *its[-3:-2]) if self.cost.scatters_beside else its[-1:]
         if op in self.last_backward and self.plan.dp_overlap:
-            self._reduce(coordinate, op, f"{unit} gradients", self._parameters(unit), before)
+            self._reduce(coordinate, op, f"{unit} gradients", self._parameters(unit), its[-1:] if scatter_s else before)
         return tuple(ended)
 
     def _parameters(self, unit):
@@ -243,7 +252,8 @@ class Refinement:
         seconds = self.cost.last_reduce_s(parameters)
         if seconds:
             size = parameters * self.plan.gradient_bytes
-            self.reductions.append(self._collective(coordinate, op, "dp", name, seconds, before, size))
+            stream = REPLICAS if self.plan.zero > 1 else None  # beside the scattering within, as FSDP2's HSDP has a stream for each
+            self.reductions.append(self._collective(coordinate, op, "dp", name, seconds, before, size, stream))
 
     def _needed(self, coordinate, op):
         for other in self.program.needs(op):

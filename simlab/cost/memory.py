@@ -31,7 +31,7 @@ class StageMemory(NamedTuple):
 def state_bytes(plan):
     """`StateBytes` of `plan`. torch's mixed precision keeps parameters in fp32 and casts them where they are used; FSDP that keeps them
     gathered has them in 16 bits, and shards of them in fp32 (ZeRO-1 and 2)."""
-    if plan.precision == "fp32" or (plan.library != "megatron" and plan.zero in (0, 3)):
+    if plan.precision == "fp32" or (plan.library != "megatron" and (plan.zero in (0, 3) or plan.shards == 1)):
         return StateBytes(4, plan.gradient_bytes, 8)
     return StateBytes(plan.element_bytes, plan.gradient_bytes, 12)
 

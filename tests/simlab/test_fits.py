@@ -61,3 +61,13 @@ def test_selective_recomputation_does_no_more_where_scores_are_never_stored():
 def test_a_kernel_that_is_unknown_cannot_be_faster():
     with pytest.raises(sl.InputError, match=r"kernel 'atention'.*attention"):
         sl.predict(LLAMA, sl.Plan(dp=8), sl.load_cluster("dgx-h100"), faster={"atention": 2})
+
+
+@pytest.mark.parametrize("plan", [{"zero": 2, "hybrid": 8}, {"zero": 3, "hybrid": 8}, {"zero": 3}, {"zero": 2}, {"zero": 1, "hybrid": 8}])
+def test_sharding_takes_about_as_long_op_by_op_as_layer_by_layer(plan):
+    """Sums between replicas run beside the scattering within, and what runs beside computing slows it, in both."""
+    cluster = sl.load_cluster("dgx-h100", nodes=4)
+    plan = sl.Plan(dp=32, seq=2048, **plan)
+    found = sl.predict(LLAMA, plan, cluster)
+    layers_s = max(span.end_s for span in sl.layer_trace(LLAMA, plan, cluster).spans)
+    assert found.step_s - found.before_s - found.optimizer_s == pytest.approx(layers_s, rel=0.1)
