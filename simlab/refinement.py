@@ -21,7 +21,7 @@ class Task(NamedTuple):
     op: str
     """The op that it is a part of: '2F0'; '' for what belongs to the step."""
     stream: str
-    """'compute', 'tp', 'cp', 'dp', or 'pp 0-1' for messages from rank 0 to 1."""
+    """'compute', 'tp', 'cp', 'dp', 'replicas', or 'pp 0-1' for messages from rank 0 to 1."""
     ranks: tuple[int, ...]
     seconds: float
     needs: tuple[int, ...]
@@ -50,8 +50,8 @@ class Segment(NamedTuple):
     size_bytes: float = 0.0
 
 
-REPLICAS = "dp between replicas"
-"""The stream of sums between replicas of a shard; in a trace part of 'dp'."""
+REPLICAS = "replicas"
+"""The stream of sums between the replicas of a shard (`Plan.hybrid`), beside what 'dp' gathers and scatters within."""
 
 
 @dataclass

@@ -9,7 +9,7 @@ from simlab.cost.stage_times import StageCost, waits_for_messages
 from simlab.engine import run_tasks, simulate
 from simlab.errors import InputError, did_you_mean
 from simlab.hardware import Link
-from simlab.refinement import REPLICAS, Refinement
+from simlab.refinement import Refinement
 from simlab.schedules import CHUNKED, generate
 from simlab.trace import ACTIVATIONS, SEND, Span, Trace
 from simlab.training.data_parallel import before, host_bytes, offloaded, optimizer, rank_parameters, reduced, sharded
@@ -69,8 +69,8 @@ def predict(model, plan, cluster, *, strict=False, faster=None):
 
 
 def layer_trace(model, plan, cluster, *, collapsed=True):
-    """The same step, layer by layer: a `Trace` whose spans are layers' kernels and collectives, on the streams compute, tp, cp, dp and
-    send, of all GPUs or (collapsed) of one for each pipeline stage.
+    """The same step, layer by layer: a `Trace` whose spans are layers' kernels and collectives, on the streams compute, tp, cp, dp, replicas
+    (of HSDP) and send, of all GPUs or (collapsed) of one for each pipeline stage.
 
     A span's op names the op and the part of it: '2F0 layer 3'. Until the optimizer's begin, and without what precedes the first
     forward, nor offloading. Every GPU that takes part in a collective has a span of it.
@@ -85,8 +85,7 @@ def layer_trace(model, plan, cluster, *, collapsed=True):
             spans.append(Span(source, SEND, task.op, start_s, end_s, int(task.size_bytes), destination))
         elif task.seconds > 0:  # the others only keep order
             name = f"{task.op} {task.name}".strip()
-            stream = "dp" if task.stream == REPLICAS else task.stream
-            spans.extend(Span(rank, stream, name, start_s, end_s, int(task.size_bytes)) for rank in task.ranks)
+            spans.extend(Span(rank, task.stream, name, start_s, end_s, int(task.size_bytes)) for rank in task.ranks)
     metadata = {"name": f"{model.name}, layer by layer", "source": "simulated", "ranks": refinement.ranks, "level": "layers"}
     return Trace(spans, [], metadata)
 

@@ -13,7 +13,7 @@ STREAM_COLOURS = {"tp": "#D55E00", "cp": "#999999", "dp": "#0072B2", "send": "#C
 STREAM_MEANING = {
     "tp": "tensor parallel", "cp": "context parallel", "dp": "data parallel", "send": "message to another stage", "optimizer": "optimizer",
 }  # fmt: skip
-STREAMS = ("compute", "tp", "cp", "dp", "send")
+STREAMS = ("compute", "tp", "cp", "dp", "replicas", "send")
 PART_COLOURS = {
     "compute": "#56B4E9", "host": "#F0E442", "tp": STREAM_COLOURS["tp"], "cp": STREAM_COLOURS["cp"], "dp": STREAM_COLOURS["dp"],
     "pp": STREAM_COLOURS["send"], "bubble": IDLE_COLOUR, "optimizer": STREAM_COLOURS["optimizer"], "offload": "#009E73",
@@ -83,7 +83,7 @@ def _stream(span):
 def _kind(span):
     """'F' of a compute span '2F0 layer 3' and of what is no op; a stream's own name otherwise."""
     if span.stream != "compute":
-        return span.stream
+        return "dp" if span.stream == "replicas" else span.stream
     letter = span.op.lstrip("0123456789")[:1]
     return letter if letter in COLOURS else "F"
 

@@ -13,7 +13,7 @@ from simlab.engine import run_tasks
 from simlab.errors import DeadlockError
 from simlab.model import Model
 from simlab.plan import Plan
-from simlab.refinement import Refinement, Task
+from simlab.refinement import REPLICAS, Refinement, Task
 from simlab.training import layer_trace, predict
 
 FEW = settings(max_examples=15)
@@ -108,7 +108,7 @@ def test_replicas_of_shards_reduce_every_layers_gradients():
     for overlap in (True, False):
         for hybrid in (1, 4):
             whole, times, found = refined(GPT, replace(plan, dp_overlap=overlap, hybrid=hybrid), cluster_of(8))
-            reduced = sum(t.size_bytes for t in whole.tasks if t.name.endswith("gradients") and t.stream.startswith("dp"))
+            reduced = sum(t.size_bytes for t in whole.tasks if t.name.endswith("gradients") and t.stream in ("dp", REPLICAS))
             assert reduced == pytest.approx(GPT.parameters * plan.gradient_bytes)
             if hybrid == 1:
                 assert times.end_s == pytest.approx(until_the_optimizer(found), rel=0.05)
