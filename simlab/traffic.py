@@ -4,7 +4,8 @@ Collectives are counted as rings, in which every rank sends as much as the other
 ranks, (n-1)/n S for an all-gather or a reduce-scatter. Another algorithm sends about as much in other pieces.
 
 It is the sum over `simlab.instructions`, but for what makes parts equal (a unit of parameters is padded by less than a number per rank)
-and for the 16 bytes of the norm of all gradients, and in fp16 the 4 of whether one is infinite.
+and for the 16 bytes of the norm of all gradients, and in fp16 the 4 of whether one is infinite. Instructions have no tied heads; here
+the sum of such a head's gradient with the embedding's is counted as pp's.
 """
 
 from typing import NamedTuple

@@ -69,8 +69,8 @@ def predict(model, plan, cluster, *, strict=False, faster=None):
 
 
 def layer_trace(model, plan, cluster, *, collapsed=True):
-    """The same step, layer by layer: a `Trace` whose spans are layers' kernels and collectives, on the streams compute, tp, cp, dp, replicas
-    (of HSDP) and send, of all GPUs or (collapsed) of one for each pipeline stage.
+    """The same step, layer by layer: a `Trace` whose spans are layers' kernels and collectives, on the streams compute, tp, cp, dp,
+    replicas (of HSDP) and send, of all GPUs or (collapsed) of one for each pipeline stage.
 
     A span's op names the op and the part of it: '2F0 layer 3'. Until the optimizer's begin, and without what precedes the first
     forward, nor offloading. Every GPU that takes part in a collective has a span of it.
