@@ -7,8 +7,8 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from simlab.errors import InputError, did_you_mean
-from simlab.hardware import Efficiency, Fabric, Gpu, require_positive, require_seconds, require_source
+from simlab.errors import InputError, did_you_mean, require_positive, require_seconds, require_source, require_whole
+from simlab.hardware import Efficiency, Fabric, Gpu
 
 _A = {str: "a text", Gpu: "a Gpu", Fabric: "a Fabric"}
 
@@ -46,9 +46,7 @@ class Cluster:
             if not isinstance(getattr(self, name), kind):
                 raise InputError(f"{self.name}: {name} = {getattr(self, name)!r}: give {_A[kind]}")
         for name in ("gpus_per_node", "nodes", "nics_per_node"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"{self.name}: {name} = {value!r}: give a whole number, at least 1")
+            require_whole(f"{self.name}: {name}", getattr(self, name))
         for name in ("pcie_bytes_per_s", "nvme_bytes_per_s", "host_memory_bytes"):
             require_positive(f"{self.name}: {name}", getattr(self, name))
         if self.host_op_s is not None:

@@ -2,9 +2,8 @@
 
 import re
 from dataclasses import dataclass, field
-from numbers import Real
 
-from simlab.errors import InputError
+from simlab.errors import InputError, number, require_positive, require_seconds, require_source, require_whole, whole
 
 SHARING = ("serial", "fair")
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
@@ -126,8 +125,7 @@ class Gpu:
             require_positive(f"{self.name}: peak_flops of {precision}", flops)
         for name in ("memory_bytes", "memory_bandwidth_bytes_per_s"):
             require_positive(f"{self.name}: {name}", getattr(self, name))
-        if not _whole(self.sms, 1):
-            raise InputError(f"{self.name}: sms = {self.sms!r}: give a whole number, at least 1")
+        require_whole(f"{self.name}: sms", self.sms)
         require_source(self.name, self.source)
 
     def peak(self, precision):
@@ -189,7 +187,7 @@ class Fabric:
             ("message_efficiency", _fraction(self.message_efficiency) and self.message_efficiency > 0, "a fraction above 0, up to 1"),
             ("multicast_efficiency", _fraction(self.multicast_efficiency), "a fraction, 0 to 1"),
             ("oversubscription", number(self.oversubscription) and 1 <= self.oversubscription < float("inf"), "1 (none) or more"),
-            ("islands", _whole(self.islands, 0), "a whole number of GPUs, 0 for no border"),
+            ("islands", whole(self.islands, 0), "a whole number of GPUs, 0 for no border"),
             ("protocols", _some(self.protocols, PROTOCOLS), f"some of {', '.join(PROTOCOLS)}"),
             ("rings", _ring_counts(self.rings), 'an object such as {"8": 6}: a number of ranks, and how many rings, at least 1, it has'),
         ):
@@ -208,33 +206,6 @@ class Fabric:
         return min(bandwidth, self.island_bandwidth_bytes_per_s) if self.islands and ranks > self.islands else bandwidth
 
 
-def number(value):
-    """Whether `value` is a number, and not NaN (nor a truth value, which Python takes for one)."""
-    return isinstance(value, Real) and not isinstance(value, bool) and value == value
-
-
-def require_positive(what, value):
-    """`InputError` unless `value` is a number above 0."""
-    if not number(value) or not value > 0:
-        raise InputError(f"{what} = {value!r}: give a number above 0")
-
-
-def require_seconds(what, value):
-    """`InputError` unless `value` is a time."""
-    if not number(value) or not 0 <= value < float("inf"):
-        raise InputError(f"{what} = {value!r}: give a finite number of seconds, 0 or more")
-
-
-def require_source(what, value):
-    """`InputError` unless `value` says where figures are from."""
-    if not value or not isinstance(value, str):
-        raise InputError(f"{what}: no source (it is {value!r}): say where the figures are from")
-
-
-def _whole(value, least):
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
 def _fraction(value):
     return number(value) and 0 <= value <= 1
 
@@ -245,4 +216,4 @@ def _some(values, known):
 
 def _ring_counts(rings):
     """Whether `rings` is {ranks, as numbers or texts: rings}."""
-    return isinstance(rings, dict) and all(re.fullmatch("[1-9][0-9]*", str(ranks)) and _whole(count, 1) for ranks, count in rings.items())
+    return isinstance(rings, dict) and all(re.fullmatch("[1-9][0-9]*", str(ranks)) and whole(count, 1) for ranks, count in rings.items())

@@ -7,7 +7,7 @@ inputs are kept for the backward), gemma2 and gemma3 (norms behind attention and
 import json
 from typing import NamedTuple
 
-from simlab.errors import InputError
+from simlab.errors import InputError, require_whole
 
 _GPT2 = {
     "layers": "n_layer", "hidden": "n_embd", "heads": "n_head", "ffn": "n_inner", "vocab": "vocab_size", "positions": "n_positions",
@@ -96,8 +96,7 @@ def _count(config, key, type_name):
     value = config.get(key, defaults.get(key))
     if value is None and key in NULL_MEANS_DEFAULT:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{key} = {value!r}: give a whole number, at least 1")
+    require_whole(key, value)
     return value
 
 

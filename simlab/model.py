@@ -6,7 +6,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from simlab.errors import InputError, did_you_mean
+from simlab.errors import InputError, did_you_mean, require_whole
 from simlab.hugging_face import read_config
 
 RECOMPUTE = ("none", "selective", "per-op", "full")
@@ -57,10 +57,8 @@ class Model:
     def __post_init__(self):
         for field, least in _LEAST.items():
             value = getattr(self, field)
-            if value is None and field in ("kv_heads", "ffn", "head_size"):
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InputError(f"{self.name or 'model'}: {field} = {value!r}: give a whole number, at least {least}")
+            if value is not None or field not in ("kv_heads", "ffn", "head_size"):
+                require_whole(f"{self.name or 'model'}: {field}", value, least)
         for field in ("gated_mlp", "tied_head", "bias"):
             if not isinstance(getattr(self, field), bool):
                 raise InputError(f"{self.name or 'model'}: {field} = {getattr(self, field)!r}: give True or False")

@@ -7,10 +7,9 @@ steps; transient memory (buckets, gathered layers, temporaries of the optimizer)
 import re
 from dataclasses import dataclass
 from math import ceil
-from numbers import Real
 from typing import NamedTuple
 
-from simlab.errors import InputError
+from simlab.errors import InputError, number, require_whole
 
 STAGES = {0: "plain data parallelism", 1: "optimizer sharded", 2: "and gradients", 3: "and parameters"}
 
@@ -62,7 +61,7 @@ def model_states(parameters, dp=1, *, zero=0, recipe="zero", largest_layer=0):
     Derivation: each category is its bytes per parameter times the parameters, divided by N from its stage on. Leaves out that
     shards are padded to equal size. Raises `InputError` for a count below 1, an unknown stage or recipe, or one that does not go with it.
     """
-    _whole("dp", dp, "ranks")
+    require_whole("dp", dp)
     if not _positive(parameters):
         raise InputError(f"{parameters!r} parameters: give a number above 0, such as 7.5e9")
     if not _positive(largest_layer) and largest_layer != 0:
@@ -87,7 +86,7 @@ def most_parameters(memory_bytes, dp=1, *, zero=0, recipe="zero", mp=1):
     (ZeRO, Table 2, left half: 32 GB, N = 64.) No room is left for activations.
     """
     _memory(memory_bytes)
-    _whole("mp", mp, "ranks")
+    require_whole("mp", mp)
     return mp * memory_bytes / model_states(1.0, dp, zero=zero, recipe=recipe).total
 
 
@@ -112,13 +111,8 @@ _MANY = 10**15
 """Ranks: what is sharded is nothing."""
 
 
-def _whole(name, value, what):
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{name} = {value!r}: give a whole number of {what}, at least 1")
-
-
 def _positive(value):
-    return isinstance(value, Real) and not isinstance(value, bool) and 0 < value < float("inf")
+    return number(value) and 0 < value < float("inf")
 
 
 def _memory(value):

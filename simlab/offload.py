@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from simlab.cost.memory import state_bytes
-from simlab.cost.parameters import stage_parameters
+from simlab.cost.parameters import unit_parameters
 from simlab.cost.stage_times import StageCost
 from simlab.engine import run_tasks
 from simlab.errors import InputError
@@ -112,10 +112,8 @@ def _parts(model, plan, cost):
     def part(name, parameters, times):
         return _Part(name, parameters, times.forward.total, times.backward.total)
 
-    layers = stage_parameters(model, plan, 1), stage_parameters(model, plan, model.layers)
-    embedding = stage_parameters(model, plan, model.layers, first=True) - layers[1]
-    head = stage_parameters(model, plan, model.layers, first=True, last=True) - layers[1] - embedding
-    middle = [part(f"layer {n}", layers[0], cost.layer) for n in range(model.layers)]
+    embedding, layer, head = (unit_parameters(model, plan, unit, first=True) for unit in ("embedding", "layer", "head"))
+    middle = [part(f"layer {n}", layer, cost.layer) for n in range(model.layers)]
     return [part("embedding", embedding, cost.embedding), *middle, part("head", head, cost.head)]
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from itertools import product
 
-from simlab.errors import InputError, did_you_mean
+from simlab.errors import InputError, did_you_mean, require_whole
 from simlab.schedules import ALIASES, CHUNKED, SCHEDULES, V_SHAPED
 
 PRECISIONS = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 2}
@@ -67,7 +67,7 @@ class Plan:
     """Whose code runs. 'megatron': Megatron-LM, NeMo, DeepSpeed: 16-bit parameters beside the optimizer's fp32 ones, gradients and shards
     in flat buffers, an Adam of one kernel, a loss of its own. 'torch': DDP and FSDP2 (`fully_shard`) with torch's AdamW and cross-entropy:
     fp32 parameters that are cast where they are used; ZeRO-3 copies each parameter out of what was gathered and each gradient into what
-    is scattered. 'fsdp1': the same with flat parameters, of which each is a view."""
+    is scattered; ZeRO-1 and 2 keep parameters gathered over a step. 'fsdp1': the same with flat parameters, of which each is a view."""
     fused: bool = True
     """Whether norms, rotary embeddings and activations are a kernel each (by torch.compile or a library), not torch's op by op."""
     dropout: bool | None = None
@@ -114,14 +114,14 @@ class Plan:
                 f"chunks = {self.chunks!r}: {self.schedule} has {own}, without a choice; leave it out, or take one of {', '.join(CHUNKED)}"
             )
         for field in ("dp", "tp", "pp", "cp", "microbatch_size", "microbatches", "chunks"):
-            _whole(field, getattr(self, field), 1)
+            require_whole(field, getattr(self, field), 1)
         for field in ("hybrid", "prefetch"):
-            _whole(field, getattr(self, field), 0)
+            require_whole(field, getattr(self, field), 0)
         if not isinstance(self.zero, int) or isinstance(self.zero, bool) or self.zero not in (0, 1, 2, 3):
             raise InputError(f"zero = {self.zero!r}: give 0 (none), 1, 2 or 3")
         for field in ("seq", "gradient_bytes", "bucket_bytes"):
             if getattr(self, field) is not None:
-                _whole(field, getattr(self, field), 1)
+                require_whole(field, getattr(self, field), 1)
         for field in ("sequence_parallel", "fused", "dropout", "dp_overlap", "reshard", "uneven"):
             if not (isinstance(getattr(self, field), bool) or (field == "dropout" and self.dropout is None)):
                 raise InputError(f"{field} = {getattr(self, field)!r}: give True or False")
@@ -252,11 +252,6 @@ def near(value, whole):
     divisors = [n for n in range(1, whole + 1) if whole % n == 0] if whole <= 10**6 else []
     closest = sorted(sorted(divisors, key=lambda n: abs(n - value))[:3])
     return f"nearest that do: {', '.join(map(str, closest))}" if closest else "give a divisor"
-
-
-def _whole(field, value, least):
-    if not (isinstance(value, int) and not isinstance(value, bool) and value >= least):
-        raise InputError(f"{field} = {value!r}: give a whole number, at least {least}")
 
 
 def _divides(rest, gpus):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from simlab.cost.kernels import Communication, layer_kernels, message_kernels
-from simlab.cost.parameters import stage_parameters
+from simlab.cost.parameters import stage_parameters, unit_parameters
 from simlab.cost.stage_times import BESIDE, StageCost, waits_for_messages
 from simlab.schedules import V_SHAPED
 
@@ -242,11 +242,11 @@ class Refinement:
             self.reductions.append(its[-1])
             ended = (*before, *its[-3:-2]) if self.cost.scatters_beside else its[-1:]
         if op in self.last_backward and self.plan.dp_overlap:
-            self._reduce(coordinate, op, f"{unit} gradients", self._parameters(unit), its[-1:] if scatter_s else before)
+            self._reduce(coordinate, op, f"{unit} gradients", self._parameters(unit), tuple(its[-1:]) if scatter_s else before)
         return tuple(ended)
 
     def _parameters(self, unit):
-        return self.cost.unit_parameters(unit.split()[0], first=self.program.stages == 1 or self.plan.schedule in V_SHAPED)
+        return unit_parameters(self.model, self.plan, unit.split()[0], first=self.program.stages == 1 or self.plan.schedule in V_SHAPED)
 
     def _reduce(self, coordinate, op, name, parameters, before):
         seconds = self.cost.last_reduce_s(parameters)

@@ -14,7 +14,7 @@ from simlab.collectives import busbw_factor
 from simlab.cost.kernels import Communication, embedding_kernels, head_kernels, layer_kernels, message_kernels
 from simlab.cost.parameters import partial_parameters, stage_parameters
 from simlab.cost.stage_times import StageCost
-from simlab.errors import InputError
+from simlab.errors import require_whole
 from simlab.training import program_of
 
 
@@ -60,8 +60,7 @@ def traffic(model, plan):
 
 def crossing(plan, gpus_per_node):
     """`Traffic` with the fraction of each dimension's hops, from a rank to the next of its group, that go from one node to another."""
-    if isinstance(gpus_per_node, bool) or not isinstance(gpus_per_node, int) or gpus_per_node < 1:
-        raise InputError(f"gpus_per_node = {gpus_per_node!r}: give a whole number, at least 1")
+    require_whole("gpus_per_node", gpus_per_node)
     at = {coordinate: rank for rank, coordinate in enumerate(plan.ranks())}
     groups = {"tp": {}, "cp": {}, "dp": {}, "pp": {}}
     for (d, c, p, t), rank in at.items():

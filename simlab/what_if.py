@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from simlab.cluster import gpus
-from simlab.cost.kernels import kernel_names
 from simlab.errors import InputError, did_you_mean
 from simlab.training import predict
 
@@ -53,7 +52,8 @@ def faster_link(prediction, link, times=2):
 
 
 def faster_kernel(prediction, kernel, times=2):
-    """`WhatIf` a kernel, its gradients included, took 1/`times` as long: 'attention', 'qkv', 'norm' (both), 'head', ... see `kernels`."""
+    """`WhatIf` a kernel, its gradients included, took 1/`times` as long: 'attention', 'qkv', 'norm' (both), 'head', ... see
+    `simlab.cost.kernels.kernel_names`."""
     _check_times(times)
     return WhatIf(prediction, predict(prediction.model, prediction.plan, prediction.cluster, faster={kernel: times}))
 
@@ -72,11 +72,6 @@ def _each(cluster, change):
 
 def _on(cluster, prediction):
     return WhatIf(prediction, predict(prediction.model, prediction.plan, cluster))
-
-
-def kernels(model, plan):
-    """The names that `faster_kernel` knows, in the order in which a step runs them first."""
-    return kernel_names(model, plan)
 
 
 def _check_times(times):

@@ -22,7 +22,7 @@ from math import ceil, log2
 from typing import NamedTuple
 
 from simlab.collectives import busbw_factor
-from simlab.errors import InputError
+from simlab.errors import InputError, require_whole
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
 ALGORITHMS = ("ring", "tree", "nvls")
@@ -65,9 +65,7 @@ class Group:
 
     def __post_init__(self):
         for name in ("size", "per_node"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"group: {name} = {value!r}: give a whole number, at least 1")
+            require_whole(f"group: {name}", getattr(self, name))
         if self.size % self.per_node:
             raise InputError(f"group of {self.size} ranks, {self.per_node} per node: give a divisor of {self.size} per node")
 
@@ -82,8 +80,7 @@ class Group:
 
         Where they do not fill their nodes evenly: as many in each as a divisor of `size` allows.
         """
-        if isinstance(stride, bool) or not isinstance(stride, int) or stride < 1:
-            raise InputError(f"group: stride = {stride!r}: give a whole number, at least 1")
+        require_whole("group: stride", stride)
         per_node = max(1, min(size, cluster.gpus_per_node // stride))
         while size % per_node:
             per_node -= 1

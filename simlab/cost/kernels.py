@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from simlab.cost.context import busiest_share
-from simlab.cost.parameters import stage_parameters
+from simlab.cost.parameters import unit_parameters
 
 RUNTIME_OPS = {True: (30, 50), False: (57, 90)}
 """{whether attention, norms and activations are an op each: (forward, backward) ops of a layer that the host dispatches}. Counted with
@@ -143,7 +143,7 @@ def layer_kernels(model, plan):
         weight_grad += grads_weight
     ways = {"none": [], "selective": _recomputed_scores(forward), "per-op": _recomputed_ops(model, plan, forward), "full": forward}
     grads = input_grad + _residual_grads(model, plan), weight_grad + _bias_grads(model, plan)
-    return _with_copies(LayerKernels(forward, *grads, ways[plan.recompute]), plan, stage_parameters(model, plan, 1))
+    return _with_copies(LayerKernels(forward, *grads, ways[plan.recompute]), plan, unit_parameters(model, plan, "layer"))
 
 
 def _attention_part(model, plan):
@@ -386,8 +386,8 @@ def head_kernels(model, plan):
     head_grads, weight_grads = _matmul_backward(head, plan)
     grads += [*head_grads, *(grad for kernel in gather for grad in _communication_backward(kernel, plan)[0])]
     grads.append(Memory("last norm grad", 3 * s.width * s.outside))
-    own = stage_parameters(model, plan, 0, first=plan.pp == 1, last=True) - (plan.pp == 1) * stage_parameters(model, plan, 0, first=True)
-    return _with_copies(LayerKernels(forward, grads, weight_grads, []), plan, own)
+    whole = LayerKernels(forward, grads, weight_grads, [])
+    return _with_copies(whole, plan, unit_parameters(model, plan, "head", first=plan.stages == 1))
 
 
 def _vocabulary_sums(s, plan):
@@ -411,4 +411,4 @@ def embedding_kernels(model, plan):
     gathers = [grad for kernel in sums for grad in _communication_backward(kernel, plan)[0]]
     dense = model.vocab * model.hidden / plan.tp * (s.width if plan.zero == 3 else 2 * s.width + 2 * plan.gradient_bytes)
     grad = Memory("embedding grad", 3 * 4 * s.tokens * model.hidden / plan.tp + dense)
-    return _with_copies(LayerKernels([rows, *sums], gathers, [grad], []), plan, stage_parameters(model, plan, 0, first=True))
+    return _with_copies(LayerKernels([rows, *sums], gathers, [grad], []), plan, unit_parameters(model, plan, "embedding"))

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from simlab.cost.kernels import sizes
-from simlab.cost.parameters import stage_parameters
+from simlab.cost.parameters import stage_parameters, unit_parameters
 
 
 class StateBytes(NamedTuple):
@@ -60,11 +60,8 @@ def stage_memory(model, plan, layers, *, first=False, last=False):
         activations += 2 * s.width * s.outside
         buffers += ((4 if plan.library == "megatron" else 8) + s.width) * logits
     if plan.zero >= 2 and plan.shards > 1:
-        units = [stage_parameters(model, plan, 1)] * layers
-        if first:
-            units.insert(0, stage_parameters(model, plan, 0, first=True))
-        if last:
-            units.append(stage_parameters(model, plan, 0, first=first, last=True) - first * units[0])
+        units = ["embedding"] * first + ["layer"] * layers + ["head"] * last
+        units = [unit_parameters(model, plan, unit, first=first) for unit in units]
         at_once = 2 if plan.zero == 2 else 1 + plan.prefetch
         size = plan.gradient_bytes + (plan.element_bytes if plan.zero == 3 else 0)
         buffers += size * max(sum(units[n : n + at_once]) for n in range(len(units)))
@@ -83,7 +80,7 @@ def layer_activations_bytes(model, plan, recompute):
     if plan.cp > 1 and plan.cp_kind == "all-gather" and recompute != "full":
         gathered = 2 * s.width * s.tokens * plan.cp * max(1, model.kv_heads // plan.tp) * model.head_size
     if per_op:
-        columns = ((2 * model.heads + model.kv_heads) * model.head_size + model.ffn) / plan.tp
+        columns = ((2 * model.heads + model.kv_heads) * model.head_size + model.ffn * max(1, model.experts_per_token)) / plan.tp
         rows = s.outside * (1 if plan.tp == 1 else 3) + s.tokens * model.hidden * model.gated_mlp
         return s.width * (s.tokens * columns + rows) + 4 * s.tokens * model.heads / plan.tp + gathered
     tensors = model.layer_activations(

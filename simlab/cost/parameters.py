@@ -27,3 +27,13 @@ def partial_parameters(model, plan, layers, *, first=False, last=False):
     if not plan.sequence_parallel:
         return 0
     return layers * (model.layer_parameters["norms"] + 2 * model.bias * model.hidden) + last * model.hidden * (1 + model.bias)
+
+
+def unit_parameters(model, plan, unit, *, first=False):
+    """Parameters of a 'layer', the 'embedding' or the 'head', of which a tied one has no matrix on the `first` stage."""
+    if unit == "layer":
+        return stage_parameters(model, plan, 1)
+    embedding = stage_parameters(model, plan, 0, first=True)
+    if unit == "embedding":
+        return embedding
+    return stage_parameters(model, plan, 0, first=first, last=True) - first * embedding

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from simlab.cost.communication import IN_TRAINING, Group, collective_s, p2p_s
 from simlab.cost.context import ring_hidden_s
 from simlab.cost.kernels import Communication, Matmul, embedding_kernels, head_kernels, layer_kernels, message_kernels, runtime_ops
-from simlab.cost.parameters import stage_parameters
+from simlab.cost.parameters import unit_parameters
 from simlab.cost.roofline import kernel_s
 from simlab.schedules import V_SHAPED
 
@@ -209,15 +209,6 @@ class StageCost:
         in_node = self.plan.pipelines_in_nodes(self.cluster.gpus_per_node)
         return self.collective_s("all_reduce", size, Group(2, 2 if in_node else 1)) if size else 0.0
 
-    def unit_parameters(self, unit, *, first=False):
-        """Parameters of a 'layer', the 'embedding' or the 'head', of which a tied one has no matrix on the `first` stage."""
-        if unit == "layer":
-            return stage_parameters(self.model, self.plan, 1)
-        embedding = stage_parameters(self.model, self.plan, 0, first=True)
-        if unit == "embedding":
-            return embedding
-        return stage_parameters(self.model, self.plan, 0, first=first, last=True) - first * embedding
-
     def sharded_s(self, unit="layer", *, first=False):
         """(gathering a unit's parameters before its forward, before its backward, scattering its gradients), s: what ZeRO-3 does for
         every microbatch. ZeRO-2 does the last: it has no place for gradients of all parameters.
@@ -231,7 +222,7 @@ class StageCost:
         first_form = plan.zero == 3 and not plan.prefetch
         pieces = MATRICES_A_LAYER if first_form and unit == "layer" else 1
         copies_s = pieces * shard.size * self.host_op_s if first_form else 0.0
-        piece = self.unit_parameters(unit, first=first) / pieces
+        piece = unit_parameters(self.model, self.plan, unit, first=first) / pieces
         scatter_s = copies_s + pieces * self.collective_s("reduce_scatter", piece * plan.gradient_bytes, shard)
         if plan.zero == 2:
             return 0.0, 0.0, scatter_s

@@ -51,7 +51,7 @@ def predict(model, plan, cluster, *, strict=False, faster=None):
     before_s, ends = before(cost, program, parameters, layers, trace), reduced(cost, trace, parameters)
     last_s = trace.end_s
     begin_s = max(max(ends), last_s)
-    optimizer_s, offload_s = max((optimizer(its, program, parameters, layers) for its in {id(c): c for c in costs}.values()), key=sum)
+    optimizer_s, offload_s = max((optimizer(its, program, parameters, layers) for its in costs), key=sum)
     step_s = before_s + begin_s + optimizer_s + offload_s
     trace.spans.extend(Span(rank, "optimizer", "step", begin_s, begin_s + optimizer_s) for rank in range(plan.pp))
     held = _held(plan, program, trace, memory)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simlab as sl
+from simlab.cost.parameters import unit_parameters
 from simlab.cost.stage_times import BESIDE, Groups, StageCost
 
 MODEL = replace(sl.load_model("llama-2-7b"), layers=4)
@@ -75,7 +76,7 @@ def test_what_hides_gradients_and_parameters_takes_longer_meanwhile(zero):
     piece_s = zero * its.collective_s("all_gather", 2 * MODEL.parameters / buckets, its.groups.shard)
     assert found.before_s == pytest.approx(piece_s * (1 + (buckets - 1) * BESIDE))
     layers = {span.op: span.end_s - span.start_s for span in sl.layer_trace(MODEL, plan, A100).spans if span.stream == "compute"}
-    slowed_s = BESIDE * its.last_reduce_s(its.unit_parameters("layer"))
+    slowed_s = BESIDE * its.last_reduce_s(unit_parameters(its.model, its.plan, "layer"))
     assert layers["0B1 layer 1"] == pytest.approx(layers["0B0 layer 1"] + slowed_s)
 
 

@@ -97,5 +97,5 @@ def test_memory_that_cannot_be_is_refused(memory_bytes):
     for call in (lambda: most_parameters(memory_bytes), lambda: fewest_ranks(7e9, memory_bytes, zero=1)):
         with pytest.raises(InputError, match=f"^memory_bytes = {memory_bytes!r}: give a number of bytes above 0"):
             call()
-    with pytest.raises(InputError, match="mp = 0: give a whole number of ranks"):
+    with pytest.raises(InputError, match="mp = 0: give a whole number, at least 1"):
         most_parameters(32e9, mp=0)

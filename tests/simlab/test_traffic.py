@@ -10,10 +10,10 @@ from plan_oracles import steps
 
 import simlab as sl
 from simlab.collectives import busbw_factor
+from simlab.cost.kernels import kernel_names
 from simlab.cost.parameters import stage_parameters
 from simlab.instructions import BEGIN, rank_instructions
 from simlab.training import program_of
-from simlab.what_if import kernels
 
 MODEL = sl.Model(name="m", layers=8, hidden=1024, heads=16, kv_heads=4, vocab=32000, seq=512, gated_mlp=True, bias=False)
 CLUSTER = sl.load_cluster("dgx-a100", nodes=4)
@@ -189,7 +189,7 @@ def test_a_link_of_the_same_speed_changes_nothing():
 def test_kernels_that_take_half_as_long_save_half_of_what_they_take_together():
     big = sl.load_model("llama-2-13b")
     prediction = sl.predict(big, sl.Plan(dp=32, zero=3, microbatches=2), CLUSTER)
-    saved = [sl.faster_kernel(prediction, name).spent_s["compute"] for name in kernels(big, prediction.plan)]
+    saved = [sl.faster_kernel(prediction, name).spent_s["compute"] for name in kernel_names(big, prediction.plan)]
     beside = sum(saved) * 2
     assert all(seconds > 0 for seconds in saved)
     assert beside == pytest.approx(prediction.waterfall_s.compute, rel=0.12)  # the rest: slowed by collectives, residual sums' gradients
