@@ -2,10 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 LOCKED := PIP_CONSTRAINT=requirements.lock $(BIN)/python -m pip install --quiet --disable-pip-version-check
-TWO := -n 2 --dist loadfile # files at a time: more would want the memory of more than sixteen processes
+# files at a time, in their order: those that start processes come first and the short ones last;
+# more than two at a time would want the memory of more than sixteen processes
+TWO := -n 2 --dist loadfile --no-loadscope-reorder
+ROOT := $(if $(filter 0,$(shell id -u)),--allow-root) # JupyterLab asks for it in a container
 DEMO := --pp 4 --microbatches 8 --forward-ms 20 --schedule gpipe,1f1b
 
-.PHONY: help demo test grid lab bench bench-box bench-here bench-faults check browser notebooks record clean
+.PHONY: help demo test grid lab bench bench-box bench-here bench-faults check browser web site notebooks record clean mutate
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -13,40 +16,41 @@ help: ## list the targets
 demo: .venv/real ## simulate GPipe and 1F1B, execute both on local processes, print predicted against measured
 	$(BIN)/python -m realrun $(DEMO) --out out/demo
 
-test: .venv/all browser ## all tests, lessons included
+test: .venv/all browser web ## all tests, lessons included
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest $(TWO) -m 'not alone' tests
 	$(BIN)/python -m pytest -m alone tests
-	$(BIN)/python -m pytest $(TWO) --nbval-lax --nbval-cell-timeout=300 notebooks
+	$(BIN)/python -m pytest $(TWO) --loadscope-reorder --nbval-lax --nbval-cell-timeout=300 notebooks # most cells first
 
 grid: .venv/all ## every combination of parallelism, ZeRO and schedule on up to 8 processes against one process; half an hour on two cores
-	GRID=1 $(BIN)/python -m pytest tests/realrun/test_plan_executor.py
+	GRID=1 $(BIN)/python -m pytest tests/realrun/run/test_plan_executor.py
 
 bench-box: .venv/real ## fifteen plans in a box: predicted step times against measured; on a quiet machine, five minutes
-	$(BIN)/python -m tests.bench_box
+	$(BIN)/python -m benchmarks.bench_box
 
 bench-here: .venv/real ## ten plans at full speed, predicted from a quick measurement of this machine, by both engines; five minutes
-	$(BIN)/python -m tests.bench_here
+	$(BIN)/python -m benchmarks.bench_here
 
 bench-faults: .venv/real ## twenty kills, each fault ten times: what is named, and where training goes on; ten minutes
-	$(BIN)/python -m tests.bench_faults
+	$(BIN)/python -m benchmarks.bench_faults
 
-check: .venv/all ## lint and the fast tests (simlab and the lessons' map; no processes, no browser)
+check: .venv/all ## lint, types and the fast tests (simlab, with fewer random examples, and the lessons' map; no processes, no browser)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest $(TWO) tests/simlab tests/test_questions.py
+	$(BIN)/mypy
+	QUICK=1 $(BIN)/python -m pytest $(TWO) tests/simlab tests/test_architecture.py tests/lessons/test_questions.py
 
 lab: .venv/all ## open JupyterLab on the lessons
-	$(BIN)/jupyter lab --notebook-dir=notebooks --LabApp.news_url=None \
+	$(BIN)/jupyter lab $(ROOT) --notebook-dir=notebooks --LabApp.news_url=None \
 	  --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate
 
 bench: .venv/all ## speed beside raw SimPy and torch's own runtime and visualizer, import time, split backward; fails below the promise
-	$(BIN)/python -m tests.bench
+	$(BIN)/python -m benchmarks.bench
 
 notebooks: .venv/all ## execute the lessons in place: still pictures in, widget state out
 	$(BIN)/jupyter nbconvert --to notebook --execute --inplace --ExecutePreprocessor.store_widget_state=False notebooks/*.ipynb
-	$(BIN)/python tests/clean_notebooks.py notebooks/*.ipynb
+	$(BIN)/python tests/support/clean_notebooks.py notebooks/*.ipynb
 
 record: .venv/all ## record anew the runs that the README and the lessons show
 	$(BIN)/python -m realrun $(DEMO),interleaved-1f1b,zb-h1,zb-v --out out/record
@@ -54,7 +58,7 @@ record: .venv/all ## record anew the runs that the README and the lessons show
 	$(BIN)/python assets/record_lessons.py notebooks/*.ipynb
 
 clean: ## remove everything that was made here, the environment too
-	rm -rf .venv out build *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv out build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -75,3 +79,28 @@ browser: # the test that opens JupyterLab needs a Chromium; without one it is sk
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
 	  else echo "no Chromium: the browser test will be skipped. On Debian: sudo apt-get install chromium"; fi
+
+web: # what the front end's tests and the page are built with; without npm they are skipped and say so
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory web/node_modules/.package-lock.json; \
+	  else echo "no npm: the front end's tests will be skipped. On Debian: sudo apt-get install npm"; fi
+
+site: .venv/real ## build the page that simulates in the browser into build/site: static files for any file server; needs npm
+	@command -v npm >/dev/null || { echo "no npm: on Debian or Ubuntu, apt-get install npm"; exit 2; }
+	@$(MAKE) --no-print-directory web/node_modules/.package-lock.json
+	$(LOCKED) setuptools
+	$(BIN)/python web/site/build.py build/site
+
+web/node_modules/.package-lock.json: web/package-lock.json
+	npm ci --silent --prefix web
+	@touch $@
+
+docs: .venv/all ## write the computed parts of docs/ and build the reference of the API into build/docs; half a minute
+	$(BIN)/python -m docs.generate
+	$(BIN)/python -m pdoc -o build/docs simlab realrun
+
+.PHONY: docs
+
+ROOM ?= simlab.cost
+mutate: .venv/all ## a hundred wrong changes made at random in one room, and how many the tests notice (ROOM=simlab.cost)
+	$(LOCKED) -e '.[mutation]'
+	$(BIN)/python tests/support/mutants.py $(ROOM) 100

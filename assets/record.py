@@ -1,6 +1,8 @@
-"""python assets/record.py FOLDER: keep the traces of a realrun output folder here, and draw the README's picture.
+"""python assets/record.py FOLDER: keep the traces of a realrun output folder here, and draw the
+README's picture.
 
-What is kept is what was measured on the day: the lessons show it where torch is not installed. Run by `make record`.
+What is kept is what was measured on the day: the lessons show it where torch is not installed. Run
+by `make record`.
 """
 
 import shutil
@@ -8,10 +10,11 @@ import sys
 from pathlib import Path
 
 import simlab as sl
-from simlab import __main__ as commands
+from simlab.cli import main as commands
 
 HERE = Path(__file__).parent
-MADE = "calibration*.json", "*-predicted.json", "*-measured.json"  # the rest of the folder is recorded by others
+# the rest of the folder is recorded by others
+MADE = "calibration*.json", "*-predicted.json", "*-measured.json"
 
 
 def main(folder):
@@ -28,7 +31,9 @@ def main(folder):
     pair = [sl.Trace.load(kept / f"1f1b-{label}.json") for label in ("predicted", "measured")]
     error = sl.compare(*pair).step_s.error
     longer = "longer" if error > 0 else "shorter"
-    picture = sl.timeline(pair, caption=f"1F1B on 4 processes: predicted step {abs(error):.1%} {longer} than measured")
+    picture = sl.timeline(
+        pair, caption=f"1F1B on 4 processes: predicted step {abs(error):.1%} {longer} than measured"
+    )
     picture.savefig(HERE / "predicted_over_measured.png", dpi=100)
     runs = HERE.parent / "tests" / "published" / "runs.csv"
     commands.main(["validate", str(runs), "--picture", str(HERE / "published_runs.png")])

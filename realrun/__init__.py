@@ -1,9 +1,18 @@
-"""realrun: execute a simlab program with torch.distributed, and hold the simulation against what happened."""
+"""realrun: execute a simlab program with torch.distributed, and hold the simulation against what
+happened."""
 
-from realrun.execute import PlanRun, Run, execute, execute_plan
-from realrun.interop import program_from_schedule
-from realrun.job import Job
-from realrun.plan_job import PlanJob
-from realrun.pool import Pool, RunError
+from realrun.backends.interop import program_from_schedule
+from realrun.launch.pool import Pool, RunError
+from realrun.lessons.execute import PlanRun, Run, execute, execute_plan
+from realrun.run.job import Job
 
-__all__ = ["Job", "PlanJob", "PlanRun", "Pool", "Run", "RunError", "execute", "execute_plan", "program_from_schedule"]
+__all__ = [
+    "Job",
+    "PlanRun",
+    "Pool",
+    "Run",
+    "RunError",
+    "execute",
+    "execute_plan",
+    "program_from_schedule",
+]

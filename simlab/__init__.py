@@ -1,4 +1,8 @@
-"""simlab: simulate how large models are trained on many GPUs. Needs only simpy; pictures need matplotlib, plotly or anywidget."""
+"""simlab simulates how large models are trained on many GPUs.
+
+It needs only simpy. Pictures need matplotlib, plotly or anywidget, data frames pandas, and plan
+files in YAML PyYAML.
+"""
 
 from simlab.analysis import (
     Breach,
@@ -17,45 +21,151 @@ from simlab.analysis import (
     peak_memory,
     staleness,
     steady_idle,
-)  # fmt: skip
-from simlab.calibration import Calibration
-from simlab.cluster import Cluster, cluster_of_gpu, clusters, load_cluster
+)
+from simlab.analysis.comparison import Comparison, compare
 from simlab.collectives import all_reduce_rounds, most_sent_bytes, replay
-from simlab.comparison import Comparison, compare
-from simlab.cost import Group, OpMemory, OpTimes, all_reduce_curve, collective, collective_s, context_chunks, p2p_s, ring_work
+from simlab.cost import (
+    GroupShape,
+    OpMemory,
+    OpTimes,
+    all_reduce_curve,
+    collective,
+    collective_s,
+    context_chunks,
+    p2p_s,
+    ring_work,
+)
 from simlab.engine import simulate
 from simlab.errors import DeadlockError, InputError, ProgramError, SimlabError
-from simlab.hardware import Fabric, Gpu, Link
+from simlab.lowering.traffic import Traffic, crossing, traffic
 from simlab.memory import StepMemory, data_parallel_memory
-from simlab.model import Model, catalogue, load_model
-from simlab.model_states import fewest_ranks, model_states, most_parameters, zero_curves
-from simlab.offload import OffloadStep, offload_step
-from simlab.partition import best_partition, even_partition, stage_work
-from simlab.plan import Plan
+from simlab.memory.model_states import fewest_ranks, model_states, most_parameters, zero_curves
 from simlab.program import Op, Program
-from simlab.puzzle import Puzzle, Verdict
-from simlab.ring_attention import ring_trace
-from simlab.runs import validate_runs
+from simlab.program.validation import validate
 from simlab.schedules import generate
 from simlab.schedules.closed_forms import closed_bubble_s
-from simlab.survey import survey, survey_table
+from simlab.spec.cluster import Cluster, cluster_of_gpu, clusters, load_cluster
+from simlab.spec.fabric import Fabric
+from simlab.spec.hardware import Gpu, Link
+from simlab.spec.layout import Coordinates, Layout
+from simlab.spec.model import Model, catalogue, load_model
+from simlab.spec.plan import Plan, plan_fields, plan_schema
+from simlab.studies.partition import best_partition, even_partition, stage_work
+from simlab.studies.published_runs import validate_runs
+from simlab.studies.puzzle import Puzzle, Verdict
+from simlab.studies.ring_attention import ring_trace
+from simlab.studies.survey import survey, survey_table
+from simlab.studies.what_if import WhatIf, faster_kernel, faster_link, other_gpu
 from simlab.trace import MemoryPoint, Span, Trace
-from simlab.traffic import Traffic, crossing, traffic
 from simlab.training import Prediction, Waterfall, layer_trace, predict
-from simlab.validation import validate
-from simlab.views import layer_timeline, memory_bars, memory_picture, rank_cube, rounds_picture, shares, timeline, zero_picture
-from simlab.what_if import WhatIf, faster_kernel, faster_link, other_gpu
+from simlab.training.calibration import Calibration
+from simlab.training.offload import OffloadStep, offload_step
+from simlab.views import (
+    layer_timeline,
+    memory_bars,
+    memory_picture,
+    rank_cube,
+    rounds_picture,
+    shares,
+    timeline,
+    zero_picture,
+)
 
 __version__ = "0.1.0"
 __all__ = [
-    "Breach", "Bubble", "Calibration", "Cluster", "Comparison", "DeadlockError", "Fabric", "Gap", "Gpu", "Group", "InputError",
-    "Link", "MemoryPoint", "Model", "OffloadStep", "Op", "OpMemory", "OpTimes", "Plan", "Prediction", "Program", "ProgramError",
-    "Puzzle", "SimlabError", "Span", "Stack", "Staleness", "StepMemory", "Trace", "Traffic", "Verdict", "Waterfall", "WhatIf",
-    "all_reduce_curve", "all_reduce_rounds", "best_partition", "breaches", "bubble", "busy_s", "catalogue", "closed_bubble_s",
-    "cluster_of_gpu", "clusters", "collective", "collective_s", "compare", "context_chunks", "critical_path", "crossing",
-    "data_parallel_memory", "even_partition", "faster_kernel", "faster_link", "fewest_ranks", "gaps", "generate", "idle_s",
-    "layer_timeline", "layer_trace", "load_cluster", "load_model", "memory_bars", "memory_curve", "memory_picture", "memory_stack",
-    "model_states", "most_parameters", "most_sent_bytes", "offload_step", "other_gpu", "p2p_s", "peak_memory", "predict",
-    "rank_cube", "replay", "ring_trace", "ring_work", "rounds_picture", "shares", "simulate", "stage_work", "staleness",
-    "steady_idle", "survey", "survey_table", "timeline", "traffic", "validate", "validate_runs", "zero_curves", "zero_picture",
-]  # fmt: skip
+    "Breach",
+    "Bubble",
+    "Calibration",
+    "Cluster",
+    "Comparison",
+    "Coordinates",
+    "DeadlockError",
+    "Fabric",
+    "Gap",
+    "Gpu",
+    "GroupShape",
+    "InputError",
+    "Layout",
+    "Link",
+    "MemoryPoint",
+    "Model",
+    "OffloadStep",
+    "Op",
+    "OpMemory",
+    "OpTimes",
+    "Plan",
+    "Prediction",
+    "Program",
+    "ProgramError",
+    "Puzzle",
+    "SimlabError",
+    "Span",
+    "Stack",
+    "Staleness",
+    "StepMemory",
+    "Trace",
+    "Traffic",
+    "Verdict",
+    "Waterfall",
+    "WhatIf",
+    "all_reduce_curve",
+    "all_reduce_rounds",
+    "best_partition",
+    "breaches",
+    "bubble",
+    "busy_s",
+    "catalogue",
+    "closed_bubble_s",
+    "cluster_of_gpu",
+    "clusters",
+    "collective",
+    "collective_s",
+    "compare",
+    "context_chunks",
+    "critical_path",
+    "crossing",
+    "data_parallel_memory",
+    "even_partition",
+    "faster_kernel",
+    "faster_link",
+    "fewest_ranks",
+    "gaps",
+    "generate",
+    "idle_s",
+    "layer_timeline",
+    "layer_trace",
+    "load_cluster",
+    "load_model",
+    "memory_bars",
+    "memory_curve",
+    "memory_picture",
+    "memory_stack",
+    "model_states",
+    "most_parameters",
+    "most_sent_bytes",
+    "offload_step",
+    "other_gpu",
+    "p2p_s",
+    "peak_memory",
+    "plan_fields",
+    "plan_schema",
+    "predict",
+    "rank_cube",
+    "replay",
+    "ring_trace",
+    "ring_work",
+    "rounds_picture",
+    "shares",
+    "simulate",
+    "stage_work",
+    "staleness",
+    "steady_idle",
+    "survey",
+    "survey_table",
+    "timeline",
+    "traffic",
+    "validate",
+    "validate_runs",
+    "zero_curves",
+    "zero_picture",
+]

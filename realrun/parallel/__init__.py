@@ -1,1 +1,4 @@
-"""The kinds of parallelism, one short file each, executed with torch.distributed: the naive form first, the good one after it."""
+"""The kinds of parallelism, one file each, executed with torch.distributed.
+
+The teaching forms that lessons compare them with are in `realrun.parallel.naive`.
+"""

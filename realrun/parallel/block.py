@@ -1,43 +1,68 @@
-"""A transformer block under tensor, sequence and context parallelism: the pieces put together as Megatron-LM does."""
+"""A transformer block under tensor, sequence and context parallelism, put together of their pieces
+as in Megatron-LM."""
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
+from realrun.comm.group import Group, part
+from realrun.model.gpt import Block
 from realrun.parallel.context import ATTENTIONS
-from realrun.parallel.group import part
 from realrun.parallel.sequence import SequenceColumnLinear, SequenceRowLinear
 from realrun.parallel.tensor import ColumnLinear, RowLinear
 from simlab.errors import InputError, did_you_mean
 
 
+def copied_norm(norm: nn.LayerNorm) -> nn.LayerNorm:
+    """A `LayerNorm` with the same weights, which are its own."""
+    copy = nn.LayerNorm(norm.normalized_shape).to(norm.weight)
+    copy.load_state_dict(norm.state_dict())
+    return copy
+
+
 class ParallelBlock(nn.Module):
-    """This rank's part of a `realrun.model.Block`: heads and inner width are cut over `tp`, the sequence over `cp`.
+    """This rank's part of a `realrun.model.gpt.Block`. Heads and inner width are cut over `tp`, and
+    the sequence over `cp`.
 
-    x (batch, tokens of this cp rank, hidden) → the same, whole on all tp ranks; with sequence parallelism both have 1/tp of these tokens.
-    Parameters have the names that they have in `Block`.
+    Input and output are (batch, tokens of this cp rank, hidden), and are whole on all tp ranks.
+    With sequence parallelism both have 1/tp of these tokens. Parameters have the names that they
+    have in `Block`.
 
-    attention: 'ring', 'ulysses' or 'gathered', where there is a cp group of more than one rank; layout: see `realrun.parallel.context`.
+    attention: 'ring', 'ulysses' or 'gathered', used where there is a cp group of more than one
+    rank. layout: see `realrun.parallel.context`. `InputError` for an unknown attention, and where
+    heads or widths cannot be cut evenly.
     """
 
-    def __init__(self, block, tp, cp=None, *, sequence_parallel=False, attention="ring", layout="zigzag"):
+    def __init__(
+        self,
+        block: Block,
+        tp: Group,
+        cp: Group | None = None,
+        *,
+        sequence_parallel: bool = False,
+        attention: str = "ring",
+        layout: str = "zigzag",
+    ) -> None:
         super().__init__()
         if attention not in ATTENTIONS:
-            raise InputError(f"attention {attention!r}{did_you_mean(attention, ATTENTIONS)}: give one of {', '.join(ATTENTIONS)}")
+            raise InputError(
+                f"attention {attention!r}{did_you_mean(attention, ATTENTIONS)}: give one of {', '.join(ATTENTIONS)}"
+            )
         self.heads = part(block.heads, tp, "heads")
-        self.cp, self.attention, self.layout, self.sequence_parallel = cp, ATTENTIONS[attention], layout, sequence_parallel
-        column, row = (SequenceColumnLinear, SequenceRowLinear) if sequence_parallel else (ColumnLinear, RowLinear)
-        self.norm1, self.norm2 = (nn.LayerNorm(norm.normalized_shape).to(norm.weight) for norm in (block.norm1, block.norm2))
-        self.norm1.load_state_dict(block.norm1.state_dict())
-        self.norm2.load_state_dict(block.norm2.state_dict())
+        self.cp, self.attention, self.layout = cp, ATTENTIONS[attention], layout
+        self.sequence_parallel = sequence_parallel
+        column = SequenceColumnLinear if sequence_parallel else ColumnLinear
+        row = SequenceRowLinear if sequence_parallel else RowLinear
+        self.norm1, self.norm2 = copied_norm(block.norm1), copied_norm(block.norm2)
         self.qkv, self.out = column.of(block.qkv, tp, pieces=3), row.of(block.out, tp)
         self.up, self.down = column.of(block.up, tp), row.of(block.down, tp)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         x = x + self.out(self._mixed(self.qkv(self.norm1(x))))
         return x + self.down(functional.gelu(self.up(self.norm2(x))))
 
-    def _mixed(self, qkv):
-        """Attention of this rank's heads: (batch, tokens, 3 hidden / tp) → (batch, tokens, hidden / tp)."""
+    def _mixed(self, qkv: Tensor) -> Tensor:
+        """Attention of this rank's heads: from (batch, tokens, 3 hidden / tp) to (batch, tokens,
+        hidden / tp)."""
         batch, tokens, _ = qkv.shape
         q, k, v = qkv.view(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         if self.cp is None or self.cp.size == 1:
@@ -46,11 +71,12 @@ class ParallelBlock(nn.Module):
             mixed = self.attention(q, k, v, self.cp, self.layout)
         return mixed.transpose(1, 2).reshape(batch, tokens, -1)
 
-    def whole_on_tp(self):
-        """[parameters that every tp rank has whole]: norms and row-parallel biases."""
+    def whole_on_tp(self) -> list[nn.Parameter]:
+        """The parameters that every tp rank has whole: those of norms, and row-parallel biases."""
         return [*self.norm1.parameters(), *self.norm2.parameters(), self.out.bias, self.down.bias]
 
-    def partial_over_tp(self):
-        """[parameters whose gradients are of this rank's tokens only, and so are to be summed over tp after a step's last backward
-        (`realrun.parallel.sequence.sum_gradients`)]: with sequence parallelism those that are whole on all ranks."""
+    def partial_over_tp(self) -> list[nn.Parameter]:
+        """The parameters whose gradients are of this rank's tokens only. They are summed over tp
+        after a step's last backward (`realrun.parallel.sequence.sum_gradients`). With sequence
+        parallelism they are those that are whole on all ranks, else there are none."""
         return self.whole_on_tp() if self.sequence_parallel else []

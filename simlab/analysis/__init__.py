@@ -1,12 +1,29 @@
-"""Quantities read off a trace, whichever machine made it."""
+"""It computes figures from a trace, whether it was simulated or measured."""
 
 from simlab.analysis.bubble import Bubble, bubble, busy_s, idle_s, longest_span, steady_idle
 from simlab.analysis.explain import Gap, critical_path, gaps
 from simlab.analysis.memory import Breach, breaches, memory_curve, memory_curves, peak_memory
-from simlab.analysis.stack import Stack, memory_stack, trace_stack
+from simlab.analysis.stack import Stack, memory_stack, walk_stack
 from simlab.analysis.staleness import Staleness, staleness
 
 __all__ = [
-    "Breach", "Bubble", "Gap", "Stack", "Staleness", "breaches", "bubble", "busy_s", "critical_path", "gaps", "idle_s",
-    "longest_span", "memory_curve", "memory_curves", "memory_stack", "peak_memory", "staleness", "steady_idle", "trace_stack",
-]  # fmt: skip
+    "Breach",
+    "Bubble",
+    "Gap",
+    "Stack",
+    "Staleness",
+    "breaches",
+    "bubble",
+    "busy_s",
+    "critical_path",
+    "gaps",
+    "idle_s",
+    "longest_span",
+    "memory_curve",
+    "memory_curves",
+    "memory_stack",
+    "peak_memory",
+    "staleness",
+    "steady_idle",
+    "walk_stack",
+]

@@ -1,55 +1,75 @@
-"""Idle time, and the three figures that the literature calls "the bubble"."""
+"""It computes idle time, and the three figures that the literature calls "the bubble"."""
 
 from typing import NamedTuple
 
 from simlab.errors import InputError
 from simlab.program import Op
+from simlab.trace import Trace
 
 
 class Bubble(NamedTuple):
-    """Three fractions of the same idle time. For GPipe and 1F1B with equal stages and free communication:
+    """Three fractions of the same idle time.
 
-    idle_over_ideal:    (p - 1) / m            Narayanan et al. 2021, arXiv 2104.04473, section 2.2: t_pb / t_id
-    idle_over_makespan: (p - 1) / (m + p - 1)  Huang et al. 2019 (GPipe), arXiv 1811.06965, section 2.3
-    longest_stage:      the rank whose own span (its first start to its last end) is longest: the idle part of that
-                        span. Qi et al. 2023 (zero bubble), arXiv 2401.10241, Table 5: (cost - m(F+I+W)) / cost
+    idle_over_ideal:    the idle time over the busy time, both summed over ranks. Narayanan et al.
+                        2021, arXiv 2104.04473, section 2.2, call it t_pb / t_id.
+    idle_over_makespan: the idle time over ranks times makespan. Huang et al. 2019 (GPipe), arXiv
+                        1811.06965, section 2.3.
+    longest_stage:      the idle fraction of the span of the rank whose span, from its first start
+                        to its last end, is the longest. Qi et al. 2023 (zero bubble), arXiv
+                        2401.10241, Table 5: (cost - m (F + I + W)) / cost.
+
+    With equal stages and free communication, p ranks run m microbatches of GPipe or 1F1B in
+    (m + p - 1)(F + B), of which each rank is busy for m (F + B). So idle_over_ideal is (p - 1) / m,
+    and idle_over_makespan is (p - 1) / (m + p - 1).
     """
 
     idle_over_ideal: float
     idle_over_makespan: float
     longest_stage: float
 
+    def to_dict(self) -> dict[str, float]:
+        """The figures as {name: fraction}."""
+        return self._asdict()
 
-def busy_s(trace):
-    """[per rank] seconds in which the compute stream runs an op."""
+
+def busy_s(trace: Trace) -> list[float]:
+    """[per rank] the seconds in which its compute stream runs an op."""
     busy = [0.0] * trace.ranks
     for span in trace.compute():
         busy[span.rank] += span.end_s - span.start_s
     return busy
 
 
-def idle_s(trace):
-    """[per rank] makespan - busy, s."""
+def idle_s(trace: Trace) -> list[float]:
+    """[per rank] the makespan minus the busy time, in seconds."""
     return [trace.step_s - busy for busy in busy_s(trace)]
 
 
-def bubble(trace):
-    """`Bubble` of `trace`. Idle and ideal are summed over ranks, so unequal stages count by their time.
+def bubble(trace: Trace) -> Bubble:
+    """The `Bubble` of `trace`.
 
-    idle_over_ideal = sum(idle) / sum(busy); idle_over_makespan = sum(idle) / (ranks x makespan).
-    `InputError` if nothing ran or everything took no time: the ratios do not exist.
+    idle_over_ideal is sum(idle) / sum(busy), and idle_over_makespan is sum(idle) / (ranks x
+    makespan). The sums are over ranks, so unequal stages count by their time.
+
+    Raises `InputError` if no op takes any time, because the fractions then do not exist.
     """
     busy = busy_s(trace)
     if sum(busy) <= 0:
-        raise InputError("no op takes any time, so there is no bubble to speak of: give times above 0")
+        raise InputError(
+            "no op takes any time, so there is no bubble to speak of: give times above 0"
+        )
     total = trace.ranks * trace.step_s
     rank, span_s = longest_span(trace)
-    return Bubble((total - sum(busy)) / sum(busy), (total - sum(busy)) / total, 1 - busy[rank] / span_s)
+    return Bubble(
+        (total - sum(busy)) / sum(busy), (total - sum(busy)) / total, 1 - busy[rank] / span_s
+    )
 
 
-def longest_span(trace):
-    """(rank, s): the rank whose own span, its first start to its last end, is the longest."""
-    first, last = {}, {}
+def longest_span(trace: Trace) -> tuple[int, float]:
+    """The rank with the longest span, from its first start to its last end, and that span in
+    seconds."""
+    first: dict[int, float] = {}
+    last: dict[int, float] = {}
     for span in trace.compute():
         first[span.rank] = min(first.get(span.rank, span.start_s), span.start_s)
         last[span.rank] = max(last.get(span.rank, span.end_s), span.end_s)
@@ -57,15 +77,19 @@ def longest_span(trace):
     return max(spans.items(), key=lambda item: item[1])
 
 
-def steady_idle(trace):
-    """The idle share of all ranks while the pipeline is full: from the end of rank 0's first backward to the start of its last forward.
+def steady_idle(trace: Trace) -> float | None:
+    """The fraction of time in which the ranks idle while the pipeline is full.
 
-    What is left of the bubble where batches follow each other without a flush. None if the first backward ends after that.
+    The pipeline counts as full from the end of rank 0's first backward to the start of its last
+    forward. Where batches follow each other without a flush, this is what is left of the bubble.
+    None if the first backward ends after the last forward starts.
     """
-    ops = [(Op.parse(span.op).kind, span) for span in trace.compute(0)]
+    ops = [(Op.of_span(span).kind, span) for span in trace.compute(0)]
     start_s = min((span.end_s for kind, span in ops if kind in "BI"), default=float("inf"))
     end_s = max((span.start_s for kind, span in ops if kind == "F"), default=0.0)
     if end_s <= start_s:
         return None
-    busy_s = sum(max(0.0, min(span.end_s, end_s) - max(span.start_s, start_s)) for span in trace.compute())
+    busy_s = sum(
+        max(0.0, min(span.end_s, end_s) - max(span.start_s, start_s)) for span in trace.compute()
+    )
     return max(0.0, 1 - busy_s / (trace.ranks * (end_s - start_s)))

@@ -1,26 +1,35 @@
-"""What a rank holds over time."""
+"""It computes what each rank holds over time, its peak, and when it first exceeds a cap."""
 
 from math import isclose
 from typing import NamedTuple
 
-from simlab.errors import InputError
-from simlab.trace import ACTIVATIONS, LIVE
+from simlab.errors import InputError, number, require_index, shortened
+from simlab.trace import ACTIVATIONS, LIVE, Trace
 from simlab.units import seconds_text
 
+Curve = tuple[list[float], list[float]]
+"""(times in seconds, amounts) of a stepped line, see `memory_curve`."""
 
-def memory_curve(trace, rank, category=LIVE):
-    """([time_s], [amount]) of `rank`: it holds amount[i] from time_s[i] until time_s[i + 1]. Starts with 0."""
+
+def memory_curve(trace: Trace, rank: int, category: str = LIVE) -> Curve:
+    """The times and the amounts of what `rank` holds of `category`.
+
+    The rank holds amounts[i] from times[i] until times[i + 1], and 0 at the start. The unit of the
+    amounts is in `trace.metadata["units"]`.
+    """
+    require_index("rank", rank, trace.ranks)
     return memory_curves(trace, category)[rank]
 
 
-def memory_curves(trace, category=LIVE):
-    """[per rank] its `memory_curve`."""
+def memory_curves(trace: Trace, category: str = LIVE) -> list[Curve]:
+    """[per rank] the `memory_curve` of `category`."""
     start_s = trace.start_s
     curves = [([start_s], [0.0]) for _ in range(trace.ranks)]
     for rank, kind, time_s, amount in trace.memory:
         if kind == category:
             times, amounts = curves[rank]
-            if len(times) > 1 and isclose(times[-1], time_s):  # given back and taken at once: no time in between
+            # What is released and taken at the same time is one point.
+            if len(times) > 1 and isclose(times[-1], time_s):
                 amounts[-1] = amount
             else:
                 times.append(time_s)
@@ -28,9 +37,9 @@ def memory_curves(trace, category=LIVE):
     return curves
 
 
-def peak_memory(trace, category=LIVE):
-    """[per rank] the most it ever holds of `category`, in that category's unit."""
-    peaks = [0] * trace.ranks
+def peak_memory(trace: Trace, category: str = LIVE) -> list[float]:
+    """[per rank] the most that it ever holds of `category`, in the unit of that category."""
+    peaks = [0.0] * trace.ranks
     for point in trace.memory:
         if point.category == category:
             peaks[point.rank] = max(peaks[point.rank], point.amount)
@@ -38,26 +47,39 @@ def peak_memory(trace, category=LIVE):
 
 
 class Breach(NamedTuple):
-    """`rank` holds `amount`, more than the cap, from `time_s` on, when `op` started."""
+    """A rank exceeds its cap: it holds `amount` from `time_s` (in seconds) on, when `op` starts."""
 
     rank: int
     time_s: float
     op: str
     amount: float
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"rank {self.rank} holds {self.amount:.3g} from {seconds_text(self.time_s)} on, when {self.op} starts"
 
 
-def breaches(trace, cap, category=ACTIVATIONS):
-    """[`Breach`]: for each rank that ever holds more than `cap` (one for all, or [one for each rank]) of `category`, the first time it
-    does."""
+def breaches(trace: Trace, cap: float | list[float], category: str = ACTIVATIONS) -> list[Breach]:
+    """For each rank that ever holds more of `category` than its cap, the first time at which it
+    does.
+
+    cap: one number for all ranks, or a list with one for each rank, in the unit of the category.
+
+    Raises `InputError` for a cap that is no number or below 0.
+    """
     caps = cap if isinstance(cap, list) else [cap] * trace.ranks
-    if not all(cap >= 0 for cap in caps):
-        raise InputError(f"a cap of {cap}: give a number, 0 or more")
+    if len(caps) != trace.ranks or not all(number(cap) and cap >= 0 for cap in caps):
+        raise InputError(
+            f"a cap of {shortened(cap)}: give a number, 0 or more, or one for each of {trace.ranks} ranks"
+        )
     starts = {(span.rank, span.start_s): span.op for span in trace.compute()}
     first = {}
     for point in trace.memory:
-        if point.category == category and point.amount > caps[point.rank] * (1 + 1e-9) and point.rank not in first:
-            first[point.rank] = Breach(point.rank, point.time_s, starts.get((point.rank, point.time_s), "?"), point.amount)
+        if (
+            point.category == category
+            and point.amount > caps[point.rank] * (1 + 1e-9)
+            and point.rank not in first
+        ):
+            first[point.rank] = Breach(
+                point.rank, point.time_s, starts.get((point.rank, point.time_s), "?"), point.amount
+            )
     return [first[rank] for rank in sorted(first)]

@@ -9,6 +9,15 @@ from simlab.apps.puzzle import PuzzleBoard
 from simlab.apps.ring import RingExplorer
 
 __all__ = [
-    "CollectiveExplorer", "MemoryExplorer", "PipelineExplorer", "PlanExplorer", "PuzzleBoard", "RingExplorer", "gib", "ms",
-    "percent", "say", "table",
-]  # fmt: skip
+    "CollectiveExplorer",
+    "MemoryExplorer",
+    "PipelineExplorer",
+    "PlanExplorer",
+    "PuzzleBoard",
+    "RingExplorer",
+    "gib",
+    "ms",
+    "percent",
+    "say",
+    "table",
+]

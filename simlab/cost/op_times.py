@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from math import log
 from random import Random
 
-from simlab.errors import InputError
+from simlab.errors import InputError, number
 from simlab.program import WEIGHT_GRAD_MEMORY
 
 MOST_JITTER = 10
@@ -27,10 +27,12 @@ class OpTimes:
     weight_grad_s: float | tuple[float, ...] | None = None
     """W, the rest of the backward, seconds."""
     pair_s: float | None = None
-    """F&B, a forward and a backward side by side (`Program.paired`), seconds; None: as long as both one after the other."""
+    """F&B, a forward and a backward side by side (`Program.paired`), seconds; None: as long as both
+    one after the other."""
     jitter: float = 0.0
-    """How much one op differs from the next: the coefficient of variation (standard deviation / mean) of a lognormal factor
-    with mean 1. It is drawn per op: with the same seed, an op has the same luck in every schedule."""
+    """How much one op differs from the next: the coefficient of variation (standard deviation /
+    mean) of a lognormal factor with mean 1. It is drawn per op: with the same seed, an op has the
+    same luck in every schedule."""
     seed: int = 0
     """Of the jitter."""
 
@@ -42,30 +44,42 @@ class OpTimes:
             if not isinstance(value, (int, float)):
                 value = tuple(value)
                 object.__setattr__(self, field, value)
-            for number in value if isinstance(value, tuple) else (value,):
-                _require_finite(field, number, "seconds")
+            for seconds in value if isinstance(value, tuple) else (value,):
+                _require_finite(field, seconds, "seconds")
         if self.pair_s is not None:
             _require_finite("pair_s", self.pair_s, "seconds")
         if not 0 <= self.jitter <= MOST_JITTER:
-            raise InputError(f"jitter = {self.jitter!r}: give a standard deviation over the mean, 0 to {MOST_JITTER}")
+            raise InputError(
+                f"jitter = {self.jitter!r}: give a standard deviation over the mean, 0 to {MOST_JITTER}"
+            )
 
     def scaled(self, factor):
         """The same with every time multiplied by `factor`."""
 
         def product(value):
-            return tuple(part * factor for part in value) if isinstance(value, tuple) else value * factor
+            return (
+                tuple(part * factor for part in value)
+                if isinstance(value, tuple)
+                else value * factor
+            )
 
         times = {field: getattr(self, field) for field in (*FIELD_OF_KIND.values(), "pair_s")}
-        return replace(self, **{field: product(value) for field, value in times.items() if value is not None})
+        return replace(
+            self, **{field: product(value) for field, value in times.items() if value is not None}
+        )
 
     def weighted(self, work):
-        """The same, for stages that do not have equal work: [work of each stage], in any unit. The mean over stages stays as it is.
+        """The same, for stages that do not have equal work: [work of each stage], in any unit. The
+        mean over stages stays as it is.
 
-        Raises `InputError` if there are pairs: how long two unequal halves take side by side is not known; and if there
+        Raises `InputError` if there are pairs: how long two unequal halves take side by side is not
+        known; and if there
         is no mean to keep: times of each stage are given already, or nothing has any work.
         """
         if self.pair_s is not None:
-            raise InputError("stages of unequal work have no one time of a pair: leave out pair_s, or the work")
+            raise InputError(
+                "stages of unequal work have no one time of a pair: leave out pair_s, or the work"
+            )
         for part in work:
             _require_finite("work of a stage", part, "any one unit")
         if not sum(work):
@@ -74,28 +88,49 @@ class OpTimes:
         times = {field: getattr(self, field) for field in FIELD_OF_KIND.values()}
         for field, value in times.items():
             if isinstance(value, tuple):
-                raise InputError(f"{field} = {value} has a time of each stage already: give one number, or leave out the work")
-        return replace(self, **{f: tuple(value * part / mean for part in work) for f, value in times.items() if value is not None})
+                raise InputError(
+                    f"{field} = {value} has a time of each stage already: give one number, or leave out the work"
+                )
+        return replace(
+            self,
+            **{
+                f: tuple(value * part / mean for part in work)
+                for f, value in times.items()
+                if value is not None
+            },
+        )
 
     def table(self, program):
-        """{(stage, kind): seconds} for every stage and kind that `program` has; `InputError` where one is unknown."""
-        return {pair: self._seconds(*pair) for pair in sorted({(op.stage, op.kind) for op in program.rank_of})}
+        """{(stage, kind): seconds} for every stage and kind that `program` has; `InputError` where
+        one is unknown."""
+        return {
+            pair: self._seconds(*pair)
+            for pair in sorted({(op.stage, op.kind) for op in program.rank_of})
+        }
 
     def durations(self, program):
-        """[per rank] seconds of each of its ops; of a pair, both ops take their part of `pair_s`."""
+        """[per rank] seconds of each of its ops; of a pair, both ops take their part of
+        `pair_s`."""
         seconds = self.table(program)
         durations = [[seconds[op[:2]] for op in ops] for ops in program.ranks]
         if self.pair_s is not None:
             for ops, its in zip(program.ranks, durations):
                 for at in (at for at, op in enumerate(ops) if op in program.paired):
                     alone_s = its[at] + its[at + 1]
-                    its[at], its[at + 1] = (self.pair_s * (part / alone_s if alone_s else 0.5) for part in its[at : at + 2])
+                    its[at], its[at + 1] = (
+                        self.pair_s * (part / alone_s if alone_s else 0.5)
+                        for part in its[at : at + 2]
+                    )
         if self.jitter:
-            durations = [[s * self._luck(op) for s, op in zip(its, ops)] for its, ops in zip(durations, program.ranks)]
+            durations = [
+                [s * self._luck(op) for s, op in zip(its, ops)]
+                for its, ops in zip(durations, program.ranks)
+            ]
         return durations
 
     def _luck(self, op):
-        variance = log(1 + self.jitter**2)  # of the normal distribution whose exponential has mean 1 and this variation
+        # of the normal distribution whose exponential has mean 1 and this variation
+        variance = log(1 + self.jitter**2)
         return Random(f"{self.seed} {op}").lognormvariate(-variance / 2, variance**0.5)
 
     def _seconds(self, stage, kind):
@@ -107,42 +142,53 @@ class OpTimes:
         return _of_stage(value, stage, FIELD_OF_KIND[kind])
 
 
-def _require_finite(field, number, unit):
-    if not 0 <= number < float("inf"):
-        raise InputError(f"{field} = {number!r}: give a finite number of {unit}, 0 or more")
+def _require_finite(field, value, unit):
+    if not number(value) or not 0 <= value < float("inf"):
+        raise InputError(f"{field} = {value!r}: give a finite number of {unit}, 0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpMemory:
-    """What one microbatch's ops hold on a stage, in any unit: one number for all stages, or one per stage.
+    """What one microbatch's ops hold on a stage, in any unit: one number for all stages, or one per
+    stage.
 
-    F takes `activations` (the zero-bubble papers' M_B) when it starts. B gives it back when it ends; with a split backward, I
-    gives back all but `weight_grad` (M_W), and W that. Leaves out: what an op needs only while it runs.
+    F takes `activations` (the zero-bubble papers' M_B) when it starts. B gives it back when it
+    ends; with a split backward, I gives back all but `weight_grad` (M_W), and W that. Leaves out:
+    what an op needs only while it runs.
     """
 
     activations: float | tuple[float, ...] = 1.0
     """M_B: what a microbatch's forward leaves for its backward."""
     weight_grad: float | tuple[float, ...] | None = None
-    """M_W: what I leaves, and only W frees. None: half of M_B. (For a transformer layer of hidden size h, a heads and s tokens the
-    zero-bubble paper's Table 1, arXiv 2401.10241, has 32 / (34 + 5as/h) of it: about 0.4 there, 0.94 with flash attention.)"""
+    """M_W: what I leaves, and only W frees. None: half of M_B. (For a transformer layer of hidden
+    size h, a heads and s tokens the zero-bubble paper's Table 1, arXiv 2401.10241, has 32 / (34 +
+    5as/h) of it: about 0.4 there, 0.94 with flash attention.)"""
     unit: str = "microbatches"
     """What the numbers count, for titles: "bytes", say."""
 
     def __post_init__(self):
         for field in ("activations", "weight_grad"):
             value = getattr(self, field)
-            for number in () if value is None else value if isinstance(value, (tuple, list)) else (value,):
-                _require_finite(field, number, "whatever it is counted in")
+            for held in (
+                () if value is None else value if isinstance(value, (tuple, list)) else (value,)
+            ):
+                _require_finite(field, held, "whatever it is counted in")
 
     def change(self, stage, kind):
-        """What an op of `kind` on `stage` adds to what its rank holds: above 0 from its start, below 0 from its end."""
+        """What an op of `kind` on `stage` adds to what its rank holds: above 0 from its start,
+        below 0 from its end."""
         held = _of_stage(self.activations, stage, "activations")
-        kept = held * WEIGHT_GRAD_MEMORY if self.weight_grad is None else _of_stage(self.weight_grad, stage, "weight_grad")
+        kept = (
+            held * WEIGHT_GRAD_MEMORY
+            if self.weight_grad is None
+            else _of_stage(self.weight_grad, stage, "weight_grad")
+        )
         return {"F": held, "B": -held, "I": kept - held, "W": -kept}[kind]
 
 
 def _of_stage(value, stage, field):
-    """`value`, or the one of `stage` where there is one per stage; `InputError` if it has none for it."""
+    """`value`, or the one of `stage` where there is one per stage; `InputError` if it has none for
+    it."""
     if not isinstance(value, (tuple, list)):
         return value
     if stage >= len(value):

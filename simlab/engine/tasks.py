@@ -1,12 +1,44 @@
-"""Runs refined tasks: streams of ranks in order, tasks that hold several of them at once, needs between tasks."""
+"""Runs tasks: streams of ranks in order, tasks that hold several of them at once, needs between
+tasks, computing that communication slows down."""
 
 from array import array
+from typing import NamedTuple
 
 import simpy
 
 from simlab.engine.sharing import Wires
 from simlab.errors import DeadlockError
 from simlab.garbage import no_garbage_collection
+
+
+class Task(NamedTuple):
+    """A piece of work that holds one stream of each of `ranks` while it runs."""
+
+    name: str
+    """What it is: 'layer 3', 'layer 3 output scatter'."""
+    op: str
+    """The op that it is a part of: '2F0'; '' for what belongs to the step."""
+    stream: str
+    """'compute', 'tp', 'cp', 'dp', 'replicas', or 'pp 0-1' for messages from rank 0 to 1, ..."""
+    ranks: tuple[int, ...]
+    seconds: float
+    needs: tuple[int, ...]
+    """Numbers of the tasks that must have ended."""
+    size_bytes: float = 0.0
+    shared: "Shared | None" = None
+    """Where others may slow it: then `seconds` are those that it takes alone."""
+    slows: bool = False
+    """Whether it slows what its ranks compute meanwhile."""
+
+
+class Shared(NamedTuple):
+    """What a task uses of wires that others use, too."""
+
+    wires: tuple
+    share: float
+    """Of each wire, alone."""
+    seconds: float
+    """For which it does, alone: the last ones of the task's."""
 
 
 class TaskTimes:
@@ -22,23 +54,29 @@ class TaskTimes:
         return max(self.ends, default=0.0)
 
 
-def run_tasks(tasks):
-    """`TaskTimes` of `tasks`, an iterable of `simlab.refinement.Task`s.
+def run_tasks(tasks, slowdown=0.0):
+    """`TaskTimes` of `tasks`, an iterable of `Task`s.
 
-    A rank's stream runs its tasks in the order in which they are listed. A task starts when it is the next one on the stream of all its
-    ranks and all that it needs has ended. Tasks that are `shared` slow each other down (`simlab.engine.sharing.Wires`). Raises
-    `DeadlockError` that names a task which can never start.
+    A rank's stream runs its tasks in the order in which they are listed. A task starts when it is
+    the next one on the stream of all its ranks and all that it needs has ended. Tasks that are
+    `shared` slow each other down (`simlab.engine.sharing.Wires`). What runs on a stream 'compute'
+    loses the part `slowdown` of its speed while a task that `slows` runs on its rank. Raises `DeadlockError` that names
+    a task which can never start.
     """
     with no_garbage_collection():
-        return _Run(tasks).run()
+        return _Run(tasks, 1.0 - slowdown).run()
 
 
 class _Run:
-    def __init__(self, tasks):
+    def __init__(self, tasks, slowed_speed):
         self.tasks = tasks = list(tasks)
+        self.slowed_speed = slowed_speed
+        self.in_flight = {}  # rank: how many tasks that slow it run
+        self.computing = {}  # rank: what it computes, a `_Computing`
         self.env = simpy.Environment()
         self.wires = Wires(self.env)
-        self.waits = array("l", [0]) * len(tasks)  # what each still waits for: needs, and streams that are not free for it
+        # what each still waits for: needs, and streams that are not free for it
+        self.waits = array("l", [0]) * len(tasks)
         self.users = [[] for _ in tasks]
         self.next_on = [[] for _ in tasks]  # the tasks that come after it on its streams
         self.starts, self.ends = array("d", [0.0]) * len(tasks), array("d", [0.0]) * len(tasks)
@@ -61,14 +99,25 @@ class _Run:
         self.env.run()
         if self.left:
             stuck = next(task for task, count in zip(self.tasks, self.waits) if count)
-            raise DeadlockError(f"{self.left} of {len(self.tasks)} tasks never start, first {stuck.op} {stuck.name!r} on {stuck.stream}")
+            raise DeadlockError(
+                f"{self.left} of {len(self.tasks)} tasks never start, first {stuck.op} {stuck.name!r} on {stuck.stream}"
+            )
         return TaskTimes(self.starts, self.ends)
 
     def _start(self, number):
         self.starts[number] = self.env.now
         task = self.tasks[number]
+        if self.slowed_speed < 1:
+            if task.stream == "compute":
+                self.computing[task.ranks[0]] = _Computing(number, task.seconds, self.env.now)
+                self._set_alarm(task.ranks[0])
+                return
+            if task.slows:
+                self._change_in_flight(task.ranks, 1)
         alone_s = task.shared.seconds if task.shared else 0.0
-        self.env.timeout(max(0.0, task.seconds - alone_s), number).callbacks.append(self._transfer if task.shared else self._end)
+        self.env.timeout(max(0.0, task.seconds - alone_s), number).callbacks.append(
+            self._transfer if task.shared else self._end
+        )
 
     def _transfer(self, event):
         number = event._value
@@ -77,11 +126,51 @@ class _Run:
     def _end(self, event):
         self._ended(event._value)
 
+    # what communication slows
+    # ------------------------------------------------------------------------------------------
+
+    def _speed(self, rank):
+        return self.slowed_speed if self.in_flight.get(rank) else 1.0
+
+    def _set_alarm(self, rank):
+        work = self.computing[rank]
+        work.alarm = self.env.timeout(work.left_s / self._speed(rank), rank)
+        work.alarm.callbacks.append(self._on_alarm)
+
+    def _on_alarm(self, alarm):
+        work = self.computing.get(alarm._value)
+        if work is not None and work.alarm is alarm:  # or the speed has changed since
+            del self.computing[alarm._value]
+            self._ended(work.number)
+
+    def _change_in_flight(self, ranks, change):
+        for rank in ranks:
+            before, count = self._speed(rank), self.in_flight.get(rank, 0) + change
+            self.in_flight[rank] = count
+            work = self.computing.get(rank)
+            if work is not None and self._speed(rank) != before:
+                work.left_s = max(0.0, work.left_s - before * (self.env.now - work.since_s))
+                work.since_s = self.env.now
+                self._set_alarm(rank)
+
     def _ended(self, number):
         self.ends[number] = self.env.now
+        task = self.tasks[number]
+        if task.slows and self.slowed_speed < 1:
+            self._change_in_flight(task.ranks, -1)
         self.left -= 1
         waits = self.waits
         for follower in (*self.users[number], *self.next_on[number]):
             waits[follower] -= 1
             if not waits[follower]:
                 self._start(follower)
+
+
+class _Computing:
+    """A computation under way: what is left of it at full speed, since when, and when it will have
+    ended as it goes."""
+
+    __slots__ = ("alarm", "left_s", "number", "since_s")
+
+    def __init__(self, number, left_s, since_s):
+        self.number, self.left_s, self.since_s, self.alarm = number, left_s, since_s, None

@@ -1,120 +1,293 @@
-"""Data parallelism's part of the memory: which rank holds which states, and the buffers that come and go as they travel."""
+"""Data parallelism's part of the memory: which rank holds which states, and the buffers that come
+and go as they travel.
 
-from simlab.memory.gpt import block_tensors, root_tensors
+A scheme is asked before and after each unit of an op. It sees the op's units in their order, such
+as ('embedding', 'layer', 'layer', 'head'), and which of them it is; so what it does depends on
+nothing else, and two layers between layers do the same.
+"""
+
+from typing import NamedTuple
+
+from simlab.memory.ledger import Ledger
+from simlab.memory.tensors import numbers_of, padded
+from simlab.spec.model import Model
+from simlab.spec.plan import Plan
+
+
+class NumberBytes(NamedTuple):
+    """Bytes of a parameter's number in each of its forms."""
+
+    parameter: float
+    """Where it rests."""
+    gradient: float
+    """Where the optimizer reads it."""
+    optimizer: float
+    gathered: float
+    """As it is gathered and computed with."""
+    made: float
+    """As autograd makes it; 0: it is added to where it stays at once."""
+    reduced: float
+    """As it is sent."""
+
+
+class Use(NamedTuple):
+    """One op of a stage, as a scheme sees it."""
+
+    kind: str
+    """F, B, I or W."""
+    first: bool = True
+    """Whether it is the stage's first op that accumulates gradients."""
+    gathered: bool = False
+    """Whether the stage's parameters have been gathered already."""
+    stays: bool = False
+    """Whether they stay gathered when it is over."""
 
 
 class Scheme:
-    """Where parameters come from and gradients go to: what happens between the groups (a block's index, or 'root')."""
+    """Where parameters come from and gradients go to."""
 
-    def forward_begins(self, group): ...
-    def forward_ends(self, group): ...
-    def backward_begins(self, group): ...
-    def backward_ends(self, group): ...
-    def step_ends(self): ...
+    ahead = 1
+    """How many of the units that follow it has to know."""
+    first_differs = False
+    """Whether a step's first gradients are made where later ones are only added to."""
+
+    def __init__(self, sizes: NumberBytes):
+        self.sizes = sizes
+
+    @property
+    def made_gradient(self) -> float:
+        """Bytes that a backward allocates for each number of a weight's gradient."""
+        return self.sizes.made
+
+    def accumulate(self, ledger: Ledger, size: float, first: bool) -> None:
+        """A parameter's gradient, `size` bytes, is complete and added to where it stays."""
+        ledger.free(("temporaries", size))
+
+    def begins(self, ledger: Ledger, units: tuple, at: int, use: Use) -> None:
+        """Unit `at` of `units` is about to be computed."""
+
+    def ends(self, ledger: Ledger, units: tuple, at: int, use: Use) -> None:
+        """It has been."""
 
 
 class Replicated(Scheme):
-    """DDP, ZeRO-1, ZeRO-2: every rank has all parameters.
+    """DDP, and ZeRO-1 and 2 as `data_parallel_memory` has them: every rank has all parameters.
 
-    DDP holds its buckets, one copy of all gradients, between steps too; how large each is changes nothing. A gradient is copied into
-    its bucket, reduced there and copied back. As a view of the bucket it lives there, and what autograd made ends with the copy.
-    ZeRO-1: the same; the optimizer's part is 1/N (torch's ZeroRedundancyOptimizer deals out whole tensors: some ranks have more).
-    ZeRO-2: a gradient is copied into a bucket that comes round again and again; 1/N of it stays (`shards` = N).
+    DDP holds its buckets, one copy of all gradients, between steps too; how large each is changes
+    nothing. A gradient is copied into its bucket, reduced there and copied back. As a view of the
+    bucket it lives there, and what autograd made ends with the copy. ZeRO-1: the same; the
+    optimizer's part is 1/N (torch's ZeroRedundancyOptimizer deals out whole tensors: some ranks
+    have more). ZeRO-2: a gradient is copied into a bucket that comes round again and again; 1/N of
+    it stays (`shards` = N).
     """
 
-    def __init__(self, ledger, states, bucket, as_view, shards):
-        self.ledger, self.as_view, self.shards = ledger, as_view, shards
-        ledger.held.update(parameters=states.parameters, optimizer=states.optimizer)
-        ledger.held["gradients" if as_view else "buckets"] = bucket
+    first_differs = True
 
-    def accumulate(self, size):
-        """A parameter's gradient, `size` bytes, is complete."""
+    def __init__(self, sizes: NumberBytes, *, as_view: bool = False, shards: int | None = None):
+        super().__init__(sizes)
+        self.as_view, self.shards = as_view, shards
+
+    def accumulate(self, ledger, size, first):
+        """The first microbatch's gradient becomes the parameter's; others are added to it."""
         if self.shards is None:
-            self.ledger.relabel("temporaries", "gradients", size)
+            if not first:
+                ledger.free(("temporaries", size))
+                return
+            ledger.relabel("temporaries", "gradients", size)
             if self.as_view:
-                self.ledger.free(("gradients", size))
+                ledger.free(("gradients", size))
         else:
-            self.ledger.relabel("temporaries", "unsharded_gradients", size)
-            self.ledger.op(("gradients", size / self.shards), free=[("unsharded_gradients", size)])
+            ledger.relabel("temporaries", "unsharded_gradients", size)
+            ledger.op(
+                ("gradients", size / self.shards if first else 0.0),
+                free=(("unsharded_gradients", size),),
+            )
+
+
+class Resident(Scheme):
+    """Megatron-LM without sharding or with its distributed optimizer: parameters and gradients are
+    whole and there for good, and a weight's gradient is added to them by the kernel that makes
+    it."""
+
+
+class Partitioned(Scheme):
+    """Flat ZeRO-2 and 3: a unit's parameters are gathered in one piece, `prefetch` units ahead, and
+    go after it; its gradients are whole from its backward on until they have been reduced, beside
+    the backward of the next unit where `beside`."""
+
+    def __init__(self, sizes: NumberBytes, model: Model, plan: Plan):
+        super().__init__(sizes)
+        self.gathers = (plan.zero == 3 and plan.shards > 1) or plan.offload == "parameters"
+        self.whole_gradients = plan.zero >= 2 and plan.shards > 1
+        self.ahead = max(1, plan.prefetch)
+        self.prefetch = plan.prefetch
+        self.beside = plan.dp_overlap and (plan.zero == 2 or plan.prefetch > 0)
+        self.numbers = {
+            unit: numbers_of(model, plan, unit) for unit in ("embedding", "layer", "head")
+        }
+
+    def _bytes(self, units, first, last, size):
+        return size * sum(self.numbers[unit] for unit in units[max(0, first) : max(0, last)])
+
+    def begins(self, ledger, units, at, use):
+        """Gather what comes into reach; make room for gradients."""
+        if self.gathers and use.kind != "W" and not use.gathered:
+            reach = at + self.prefetch + 1
+            size = self._bytes(units, reach - 1 if at else 0, reach, self.sizes.gathered)
+            ledger.op(("unsharded_parameters", size))
+        if self.whole_gradients and use.kind in "BW":
+            size = self._bytes(units, at, at + 1, self.sizes.reduced)
+            ledger.op(("unsharded_gradients", size))
+
+    def ends(self, ledger, units, at, use):
+        """Free the unit's parameters, and gradients that have been reduced."""
+        if self.gathers and use.kind != "W" and not use.stays:
+            size = self._bytes(units, at, at + 1, self.sizes.gathered)
+            ledger.free(("unsharded_parameters", size))
+        if self.whole_gradients and use.kind in "BW":
+            last = at == len(units) - 1
+            reduced_from = at - 1 if self.beside else at
+            reduced_to = at + 1 if last or not self.beside else at
+            size = self._bytes(units, reduced_from, reduced_to, self.sizes.reduced)
+            ledger.free(("unsharded_gradients", size))
 
 
 class Gathered(Scheme):
-    """FSDP2: groups of parameters, each gathered for its forward and for its backward.
+    """FSDP2: groups of parameters, each gathered for its forward and for its backward. A layer is a
+    group; what a stage has of embedding and head is the root's.
 
-    Each tensor is cut in dimension 0 into N pieces of ceil(rows / N) rows, the last ones padded to that; so padded are gathered
-    parameters, both buffers and sharded gradients. (Optimizer states are not, but rank 0, meant here, has no padding in its piece.)
+    Each tensor is cut in dimension 0 into N pieces of ceil(rows / N) rows, the last ones padded to
+    that; so padded are gathered parameters, both buffers and sharded gradients. (Optimizer states
+    are not, but rank 0, meant here, has no padding in its piece.)
 
-    Gathering a group takes the all-gather's buffer, and the parameters that are copied out of it. In forward the buffer is kept so
-    that the next all-gather may overlap the copy: it goes only when the next group has been copied out, so that two of them and the
-    parameters are held at that moment, and the last one goes when the root's forward is over. In backward it goes at once, but the
-    next group's all-gather is issued before this group's backward. A group that was not resharded is not gathered again.
+    Gathering a group takes the all-gather's buffer, and the parameters that are copied out of it.
+    In forward the buffer is kept so that the next all-gather may overlap the copy: it goes only
+    when the next group has been copied out, so that two of them and the parameters are held at that
+    moment, and the last one goes when the root's forward is over. In backward it goes at once, but
+    the next group's all-gather is issued before this group's backward. A group that was not
+    resharded is not gathered again.
 
-    When a group's backward is over, its parameters go; so does the input of the previous reduce-scatter. The input of this one is
-    made, the gradients are copied in and go (the last of them when the reduce-scatter is issued), its output stays: the shard's
-    gradient. A single rank gathers without a buffer, but reduces with one.
+    When a group's backward is over, its parameters go; so does the input of the previous
+    reduce-scatter. The input of this one is made, the gradients are copied in and go (the last of
+    them when the reduce-scatter is issued), its output stays: the shard's gradient, or is added to
+    it. A single rank gathers without a buffer, but reduces with one.
     """
 
-    def __init__(self, ledger, model, ranks, states, reshard):
-        self.ledger, self.ranks, self.reshard, self.states = ledger, ranks, reshard, states
-        self.order = [*range(model.layers), "root"]  # in which their forwards end
-        tensors = dict.fromkeys(range(model.layers), block_tensors(model)) | {"root": root_tensors(model)}
-        self.padded = {group: sum(-(-rows // ranks) * ranks * row for rows, row in shapes) for group, shapes in tensors.items()}
-        self.whole = {group: sum(rows * row for rows, row in shapes) for group, shapes in tensors.items()}
-        self.last = {group: shapes[-1][0] * shapes[-1][1] for group, shapes in tensors.items()}
-        self.updated = sum(self.padded.values()) // ranks
-        ledger.held.update(parameters=self.updated * states.parameters, optimizer=self.updated * states.optimizer)
-        self.gathered, self.issued = set(), set()
-        self.forward_buffer = self.reduce_buffer = 0
+    first_differs = True
+
+    def __init__(
+        self, sizes: NumberBytes, model: Model, plan: Plan, units: tuple, *, root_reshards=None
+    ):
+        super().__init__(sizes)
+        self.ranks, self.reshard = plan.shards, plan.reshard
+        self.root_reshards = plan.reshard if root_reshards is None else root_reshards
+        ends = [unit for unit in ("embedding", "head") if unit in units]
+        self.groups = {
+            "layer": padded(model, plan, ("layer",)),
+            "root": padded(model, plan, tuple(ends)),
+        }
+        self.has_root = bool(ends)
+
+    def numbers(self, layers: int) -> float:
+        """Parameters of a stage of so many layers, with padding."""
+        return layers * self.groups["layer"].padded + self.groups["root"].padded
+
+    def accumulate(self, ledger, size, first):
+        """It stays whole until its group's backward is over."""
+        ledger.relabel("temporaries", "unsharded_gradients", size)
 
     def _buffer(self, group):
-        return self.padded[group] * self.states.parameters if self.ranks > 1 else 0
+        return self.groups[group].padded * self.sizes.gathered if self.ranks > 1 else 0.0
 
-    def _issue(self, group):
-        self.ledger.op(("all_gather", self._buffer(group)))
-        self.issued.add(group)
+    def _whole(self, group):
+        return self.groups[group].padded * self.sizes.gathered
 
-    def _gather(self, group):
-        if group not in self.issued:
-            self._issue(group)
-        self.issued.remove(group)
-        self.gathered.add(group)
-        self.ledger.op(("unsharded_parameters", self.padded[group] * self.states.parameters))
+    def _issue(self, ledger, group):
+        """All-gather: a cast of the shard where the two differ in type, and the buffer."""
+        cast = 0.0
+        if self.sizes.gathered != self.sizes.parameter and self.ranks > 1:
+            cast = self._whole(group) / self.ranks
+        ledger.op(("temporaries", cast))
+        ledger.op(("all_gather", self._buffer(group)), free=(("temporaries", cast),))
 
-    def _reshard(self, group):
-        self.gathered.remove(group)
-        self.ledger.free(("unsharded_parameters", self.padded[group] * self.states.parameters))
+    def _copy_out(self, ledger, group, frees):
+        ledger.op(("unsharded_parameters", self._whole(group)), free=(("all_gather", frees),))
 
-    def forward_begins(self, group):
-        self._gather(group)
-        self.ledger.free(("all_gather", self.forward_buffer))
-        self.forward_buffer = self._buffer(group)
+    def begins(self, ledger, units, at, use):
+        """Gather the root's with the op, a layer's with the layer or before."""
+        if use.kind == "F" and not use.gathered:
+            self._forward_begins(ledger, units, at)
+        elif use.kind in "BI":
+            self._backward_begins(ledger, units, at)
 
-    def forward_ends(self, group):
-        if self.reshard or (self.reshard is None and group != "root"):
-            self._reshard(group)
-        if group == "root":
-            self.ledger.free(("all_gather", self.forward_buffer))
+    def _forward_begins(self, ledger, units, at):
+        if at == 0 and self.has_root:
+            self._issue(ledger, "root")
+            self._copy_out(ledger, "root", 0.0)
+        if units[at] == "layer":
+            group = "layer" if at and units[at - 1] == "layer" else "root"
+            self._issue(ledger, "layer")
+            self._copy_out(ledger, "layer", self._buffer(group))
 
-    def backward_begins(self, group):
-        if group not in self.gathered:
-            self._gather(group)
-            self.ledger.free(("all_gather", self._buffer(group)))
-        earlier = self.order.index(group) - 1
-        if earlier >= 0 and earlier not in self.gathered:
-            self._issue(earlier)
+    def _backward_begins(self, ledger, units, at):
+        if at == 0 and self.has_root:
+            if self.root_reshards:
+                self._issue(ledger, "root")
+                self._copy_out(ledger, "root", self._buffer("root"))
+            if self.reshard and "layer" in units[:2]:
+                self._issue(ledger, "layer")
+        if units[at] != "layer" or not self.reshard:
+            return
+        if at == 0 and not self.has_root:
+            self._issue(ledger, "layer")
+        self._copy_out(ledger, "layer", self._buffer("layer"))
+        if units[at + 1 : at + 2] == ("layer",):
+            self._issue(ledger, "layer")
 
-    def accumulate(self, size):
-        """A parameter's gradient, `size` bytes, is complete."""
-        self.ledger.relabel("temporaries", "unsharded_gradients", size)
+    def ends(self, ledger, units, at, use):
+        """Free parameters; reduce gradients."""
+        last = at == len(units) - 1
+        if use.kind == "F":
+            self._forward_ends(ledger, units, at, use, last)
+            return
+        if units[at] == "layer":
+            before = "layer" if at and units[at - 1] == "layer" else None
+            self._group_ends(ledger, "layer", before, use)
+        if last and self.has_root:
+            self._group_ends(ledger, "root", "layer" if "layer" in units[-2:] else None, use)
+        if last and use.kind in "BW":
+            group = "root" if self.has_root else "layer"
+            ledger.free(("reduce_scatter", self.groups[group].padded * self.sizes.reduced))
 
-    def backward_ends(self, group):
-        size = self.states.gradients
-        self._reshard(group)
-        self.ledger.free(("reduce_scatter", self.reduce_buffer))
-        self.reduce_buffer = self.padded[group] * size
-        copied = (self.whole[group] - self.last[group]) * size
-        self.ledger.op(("reduce_scatter", self.reduce_buffer), free=[("unsharded_gradients", copied)])
-        self.ledger.op(("gradients", self.reduce_buffer // self.ranks), free=[("unsharded_gradients", self.last[group] * size)])
+    def _forward_ends(self, ledger, units, at, use, last):
+        if units[at] == "layer" and self.reshard:
+            ledger.free(("unsharded_parameters", self._whole("layer")))
+        if not last:
+            return
+        if self.has_root and self.root_reshards:
+            ledger.free(("unsharded_parameters", self._whole("root")))
+        if not use.gathered:
+            group = "layer" if "layer" in units[-2:] else "root"
+            ledger.free(("all_gather", self._buffer(group)))
 
-    def step_ends(self):
-        self.ledger.free(("reduce_scatter", self.reduce_buffer))
+    def _group_ends(self, ledger, group, before, use):
+        if use.kind != "W" and not use.stays:
+            ledger.free(("unsharded_parameters", self._whole(group)))
+        if use.kind == "I":
+            return
+        its, sizes = self.groups[group], self.sizes
+        if before:
+            ledger.free(("reduce_scatter", self.groups[before].padded * sizes.reduced))
+        copied = (its.whole - its.last) * sizes.made
+        ledger.op(
+            ("reduce_scatter", its.padded * sizes.reduced),
+            free=(("unsharded_gradients", copied),),
+        )
+        shard = its.padded / self.ranks * sizes.gradient
+        ledger.op(
+            ("gradients" if use.first else "temporaries", shard),
+            free=(
+                ("unsharded_gradients", its.last * sizes.made),
+                ("temporaries", 0.0 if use.first else shard),
+            ),
+        )

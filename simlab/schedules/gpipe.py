@@ -1,17 +1,24 @@
-"""GPipe, also called AFAB (all forward, all backward)."""
+"""It orders GPipe, which is also called AFAB (all forward, all backward)."""
 
 from simlab.program import Op, Program
 
 
-def gpipe(stages, microbatches):
-    """Every rank runs all its forwards, then all its backwards (Huang et al. 2019, arXiv 1811.06965, section 2.3).
+def gpipe(stages: int, microbatches: int) -> Program:
+    """GPipe: every rank runs all its forwards, then all its backwards.
 
-    With equal stages and free communication the step takes (m + p - 1)(F + B), so (p - 1)(F + B) of it is bubble;
-    each rank holds the activations of all m microbatches when its backwards begin. Leaves out: GPipe's
-    re-materialisation, which is a choice of the stage (recompute), not of the order. The backwards run in the
-    order of the forwards, as in torch and Megatron; the paper's figure draws them reversed, which takes as long.
+    With equal stages and free communication the step takes (m + p - 1)(F + B), because the last
+    rank starts after p - 1 forwards and the first rank ends p - 1 backwards after the last one. So
+    the bubble is (p - 1)(F + B). Each rank holds the activations of all m microbatches when its
+    backwards begin. The backwards run in the order of the forwards, as in torch and Megatron; the
+    paper's figure draws them in reverse order, which takes as long. GPipe's re-materialisation is
+    left out, because it is an option of the plan (recompute) and not of the order.
+
+    Source: Huang et al. 2019, arXiv 1811.06965, section 2.3.
     """
     return Program(
-        [[Op(rank, kind, microbatch) for kind in "FB" for microbatch in range(microbatches)] for rank in range(stages)],
+        [
+            [Op(rank, kind, microbatch) for kind in "FB" for microbatch in range(microbatches)]
+            for rank in range(stages)
+        ],
         name="gpipe",
     )

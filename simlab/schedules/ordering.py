@@ -1,20 +1,25 @@
-"""Orders written as phases: lists of (stage, kind), to which the microbatches are then dealt out in turn."""
+"""It assigns microbatches to the ops of an order that is written as a list of (stage, kind)."""
 
 from collections import deque
+from collections.abc import Iterable
 
 from simlab.program import Op
 
 
-def numbered(phases, microbatches):
-    """The ops of one rank: each (stage, kind) of `phases` with the next microbatch of that stage and direction.
+def numbered(phases: Iterable[tuple[int | None, str]], microbatches: int) -> list[Op]:
+    """The ops of one rank: each (stage, kind) of `phases` gets the next microbatch of that stage and
+    direction.
 
-    B and I are both "the backward" and share a count per stage. W takes the oldest microbatch of its stage whose I has
-    run and whose W has not; with the stage None, the oldest of any stage. Ops of microbatches beyond the last one
-    are left out: a pattern made for more microbatches serves fewer.
+    B and I are both the backward, so they share one count per stage. A W gets the oldest microbatch
+    of its stage whose I has run and whose W has not. If the stage is None, a W gets the oldest such
+    microbatch of any stage. Ops of microbatches beyond the last one are left out, so a pattern that
+    was made for more microbatches also serves for fewer.
     """
-    counts, pending, ops = {}, {}, []  # the first by (stage, direction); the second by stage: (the place of its I, microbatch)
+    counts: dict[tuple[int, str], int] = {}  # {(stage, direction): microbatches so far}
+    pending: dict[int, deque[tuple[int, int]]] = {}  # {stage: (index of the I, microbatch)}
+    ops = []
     for at, (stage, kind) in enumerate(phases):
-        if kind == "W":
+        if stage is None or kind == "W":
             if stage is None:
                 stage = min((queue[0], stage) for stage, queue in pending.items() if queue)[1]
             _, microbatch = pending[stage].popleft()

@@ -1,16 +1,20 @@
-"""ZB-auto: the best zero-bubble schedule that a greedy search finds for given op times and a cap on activation memory.
+"""It searches a zero-bubble schedule for given op times and a cap on activation memory.
 
-Qi, Wan, Huang and Lin 2023, arXiv 2401.10241, section 3.1 (the paper calls our I "B"). A cap of p is its ZB-1p, 2p its ZB-2p.
+Source: Qi, Wan, Huang and Lin 2023, arXiv 2401.10241, section 3.1, which calls our I "B". A cap of
+p is its ZB-1p, and a cap of 2p its ZB-2p.
 
-A policy builds a schedule in the order of time. A rank runs whichever of its next F and its next I can start first, but
-no F that would exceed the cap or go too far ahead of the backwards. W waits for no other rank and no other rank waits
-for W, so it fills gaps: times in which the rank would stand idle, waiting for a message or for memory. Every
-combination of a few choices is tried (`_candidates`), zb-h1 and zb-h2 too where the cap admits them; the cheapest wins.
+A policy builds a schedule in the order of time. A rank runs whichever of its next F and its next I
+can start first, except an F that would exceed the cap or get too far ahead of the backwards. W
+waits for no other rank and no other rank waits for W. So W fills gaps, in which the rank would wait
+for a message or for memory. Every combination of a few choices is tried (`_candidates`), and so are
+zb-h1 and zb-h2 if the cap permits them. The cheapest schedule is taken.
 
-What differs from the paper: which choices are tried, and that no integer linear program refines the result. What is left
-out: unequal stages, several stages on a rank, and microbatches that overtake each other.
+There are two differences from the paper: other choices are tried, and no integer linear program
+refines the result. Unequal stages, several stages on a rank, and microbatches that overtake each
+other are left out.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import inf
@@ -23,82 +27,121 @@ from simlab.schedules.zero_bubble import zb_h1, zb_h2
 
 
 def zb_auto(
-    ranks, microbatches, forward_s=1.0, input_grad_s=1.0, weight_grad_s=1.0, p2p_s=0.0, cap=None, weight_grad_memory=WEIGHT_GRAD_MEMORY
-):
-    """The cheapest program found, one stage per rank; never dearer than zb-h1 or zb-h2 where the cap admits them.
+    ranks: int,
+    microbatches: int,
+    forward_s: float = 1.0,
+    input_grad_s: float = 1.0,
+    weight_grad_s: float = 1.0,
+    p2p_s: float = 0.0,
+    cap: float | None = None,
+    weight_grad_memory: float = WEIGHT_GRAD_MEMORY,
+) -> Program:
+    """The cheapest program that is found, with one stage per rank.
 
-    The cost is the paper's: the longest, over ranks, of (last op's end - first op's start), as if the optimizer step need
-    not wait for all ranks. Of equals the one with the shorter makespan.
+    It is never more expensive than zb-h1 or zb-h2 if the cap permits them. The cost is the paper's:
+    the longest span of a rank, from its first start to its last end, as if the optimizer's step did
+    not wait for all ranks. Of programs that cost the same, the one with the shorter makespan is
+    taken.
 
-    forward_s, input_grad_s, weight_grad_s: F, I and W of one microbatch on any rank, s (or in any unit).
-    p2p_s:              from the end of an op until the neighbouring rank can use its result, s.
-    cap:                the most activations that a rank may hold, in M_B, those of one microbatch on one rank: 1 or
-                        more; None: p, what 1F1B holds. A microbatch is held from the start of its F to the end of its I.
-    weight_grad_memory: M_W / M_B: the part of it that is still held from then to the end of its W, 0 to 1. The paper's rates for
-                        ZB-2p need less than about 0.65: with 1, as if I freed nothing, no schedule has them.
+    forward_s, input_grad_s, weight_grad_s: the times F, I and W of one microbatch on any rank, all
+                        in seconds (or all in another unit).
+    p2p_s:              the time from the end of an op until the neighbouring rank can use its
+                        result, in the same unit.
+    cap:                the most activations that a rank may hold, at least 1. The unit is M_B, the
+                        activations of one microbatch on one rank, which are held from the start of
+                        its F to the end of its I. None means p, which is what 1F1B holds.
+    weight_grad_memory: M_W / M_B, from 0 to 1: the fraction of a microbatch's activations that is
+                        still held from the end of its I to the end of its W. The bubble rates that
+                        the paper gives for ZB-2p need less than about 0.65. With 1, where I frees
+                        nothing, no schedule reaches them.
 
     Raises `InputError` for a value out of range.
     """
     cap = ranks if cap is None else cap
-    job = _Job(ranks, microbatches, {"F": forward_s, "I": input_grad_s, "W": weight_grad_s}, p2p_s, cap, weight_grad_memory)
+    job = _Job(
+        ranks,
+        microbatches,
+        {"F": forward_s, "I": input_grad_s, "W": weight_grad_s},
+        p2p_s,
+        cap,
+        weight_grad_memory,
+    )
     runs = filter(None, (_run(job, policies) for policies in _candidates(job)))
     best = min(runs, key=lambda run: (run.idle_s, run.makespan_s))
-    return Program([numbered([(rank, kind) for kind in best.kinds[rank]], microbatches) for rank in range(ranks)], name="zb-auto")
+    return Program(
+        [
+            numbered([(rank, kind) for kind in best.kinds[rank]], microbatches)
+            for rank in range(ranks)
+        ],
+        name="zb-auto",
+    )
 
 
 @dataclass(frozen=True)
 class _Job:
-    """What is to be scheduled: the arguments of `zb_auto`, checked."""
+    """The arguments of `zb_auto`, which are checked here."""
 
     ranks: int
     microbatches: int
-    seconds: dict[str, float]  # by op kind
+    seconds: dict[str, float]  # {op kind: seconds}
     p2p_s: float
     cap: float
     weight_grad_memory: float
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for count, what in [(self.ranks, "ranks"), (self.microbatches, "microbatches")]:
             if not isinstance(count, int) or count < 1:
                 raise InputError(f"{count!r} {what}: give a whole number of at least 1")
-        for seconds, what in [*((value, kind) for kind, value in self.seconds.items()), (self.p2p_s, "a message")]:
+        for seconds, what in [
+            *((value, kind) for kind, value in self.seconds.items()),
+            (self.p2p_s, "a message"),
+        ]:
             if not 0 <= seconds < inf:
-                raise InputError(f"{seconds!r} s for {what}: give a finite number of seconds, 0 or more")
+                raise InputError(
+                    f"{seconds!r} s for {what}: give a finite number of seconds, 0 or more"
+                )
         if not self.cap >= 1:
-            raise InputError(f"a cap of {self.cap!r}: give 1 or more, for a rank must hold the microbatch that it works on")
+            raise InputError(
+                f"a cap of {self.cap!r}: give 1 or more, for a rank must hold the microbatch that it works on"
+            )
         if not 0 <= self.weight_grad_memory <= 1:
-            raise InputError(f"weight_grad_memory {self.weight_grad_memory!r}: give a part of the activations, 0 to 1")
+            raise InputError(
+                f"weight_grad_memory {self.weight_grad_memory!r}: give a part of the activations, 0 to 1"
+            )
 
 
-# a schedule as it grows -----------------------------------------------------------------------------------
+# a schedule as it grows
+# -----------------------------------------------------------------------------------
 
 
 class _Rank:
-    """What one rank has run so far, and what it knows to have arrived or to be on its way."""
+    """What one rank has run so far, and which inputs have arrived or are on their way."""
 
-    def __init__(self, job, rank):
+    def __init__(self, job: _Job, rank: int) -> None:
         self.job = job
-        self.later = job.ranks - 1 - rank  # ranks below this one
-        self.kinds = []  # of its ops, in order; the k-th of a kind is microbatch k's
+        self.later = job.ranks - 1 - rank  # the number of ranks after this one
+        self.kinds: list[str] = []  # The k-th op of a kind is on microbatch k.
         self.done = {"F": 0, "I": 0, "W": 0}
-        self.inputs_s = {"F": [], "I": [], "W": []}  # by kind and microbatch: when the op's input is there
+        # {kind: [per microbatch, when the input of the op has arrived]}
+        self.inputs_s: dict[str, list[float]] = {"F": [], "I": [], "W": []}
         self.free_s = 0.0
-        self.idle_s = 0.0  # since its first op began
+        self.idle_s = 0.0  # the idle time since the first op began
 
-    def earliest_s(self, kind):
-        """When its next op of `kind` can start; inf if the input is not even on its way, or there is no room for it."""
+    def earliest_s(self, kind: str) -> float:
+        """When the next op of `kind` can start; inf if its input is not yet on its way, or if the
+        rank has no memory for it."""
         inputs_s, microbatch = self.inputs_s[kind], self.done[kind]
         if microbatch == len(inputs_s) or (kind == "F" and self.held() + 1 > self.job.cap):
             return inf
         return max(self.free_s, inputs_s[microbatch])
 
-    def held(self):
-        """The activations that it holds, M_B."""
+    def held(self) -> float:
+        """The activations that the rank holds, in M_B."""
         forwards, input_grads, weight_grads = self.done.values()
         return forwards - input_grads + self.job.weight_grad_memory * (input_grads - weight_grads)
 
-    def run(self, kind, start_s):
-        """Run the next op of `kind`; its end."""
+    def run(self, kind: str, start_s: float) -> float:
+        """Run the next op of `kind` from `start_s` on, and return when it ends."""
         if self.kinds:
             self.idle_s += start_s - self.free_s
         self.kinds.append(kind)
@@ -110,22 +153,22 @@ class _Rank:
 class _Run(NamedTuple):
     """A complete schedule. Its cost is m (F + I + W) + `idle_s`."""
 
-    idle_s: float  # between its first and its last op, of the rank that idles most
+    idle_s: float  # between the first and the last op of the rank that idles most
     makespan_s: float
-    kinds: list[list[str]]  # per rank: those of its ops, in order
+    kinds: list[list[str]]  # [per rank] the kinds of its ops in order
 
 
-def _run(job, policies):
-    """The schedule in which rank r runs what `policies[r]` chooses, op after op; None if the ranks get stuck.
+def _run(job: _Job, policies: "Sequence[_Given | _Greedy]") -> _Run | None:
+    """The schedule in which rank r runs what `policies[r]` chooses; None if the ranks get stuck.
 
-    Of the ops that the ranks have chosen, the one that starts first is run first. So nothing that is still to be announced to
-    a rank can arrive before its choice starts, and the times are the simulator's: each op starts as soon as its rank
-    and its input allow.
+    Of the ops that the ranks have chosen, the one that starts first is run first. So no input can
+    arrive later that would have changed a choice, and each op starts as soon as its rank and its
+    input permit, as in the simulator.
     """
     ranks = [_Rank(job, rank) for rank in range(job.ranks)]
     ranks[0].inputs_s["F"] = [0.0] * job.microbatches
 
-    def choice(at):
+    def choice(at: int) -> tuple[float, str, int]:
         return (*policies[at].choose(ranks[at]), at)
 
     choices = [choice(at) for at in range(job.ranks)]
@@ -139,27 +182,33 @@ def _run(job, policies):
             if user != at:
                 choices[user] = choice(user)
         choices[at] = choice(at)
-    return _Run(max(rank.idle_s for rank in ranks), max(rank.free_s for rank in ranks), [rank.kinds for rank in ranks])
+    return _Run(
+        max(rank.idle_s for rank in ranks),
+        max(rank.free_s for rank in ranks),
+        [rank.kinds for rank in ranks],
+    )
 
 
-def _users(job, at, kind):
-    """[(rank, kind)] of the ops that wait for the result of one of rank `at`."""
+def _users(job: _Job, at: int, kind: str) -> list[tuple[int, str]]:
+    """The (rank, kind) of each op that waits for the result of an op of `kind` on rank `at`."""
     if kind == "F":
-        return [(at + 1, "F") if at < job.ranks - 1 else (at, "I")]  # behind the last rank is the loss
+        # The last rank computes the loss, after which its I can run.
+        return [(at + 1, "F") if at < job.ranks - 1 else (at, "I")]
     if kind == "I":
         return [(at, "W"), (at - 1, "I")] if at > 0 else [(at, "W")]
     return []
 
 
-# how a rank chooses its next op: (when it can start, its kind) ---------------------------------------------
+# How a rank chooses its next op. A choice is (when the op can start, its kind).
+# ---------------------------------------------
 
 
 class _Given(NamedTuple):
-    """The order of a handcrafted schedule. If the cap does not admit it, it gets stuck."""
+    """A policy that follows a given order. It gets stuck if the cap does not permit the order."""
 
     kinds: list[str]
 
-    def choose(self, rank):
+    def choose(self, rank: _Rank) -> tuple[float, str]:
         if len(rank.kinds) == len(self.kinds):
             return inf, ""
         kind = self.kinds[len(rank.kinds)]
@@ -167,23 +216,24 @@ class _Given(NamedTuple):
 
 
 class _Greedy(NamedTuple):
-    """F or I, whichever can start first, and W in the gaps before it.
+    """A policy that runs F or I, whichever can start first, and W in the gaps before it.
 
-    It never deadlocks. A rank that can do nothing else runs its Ws, and then holds only microbatches whose I is to come.
-    Take the last rank that holds such a one: either its input gradient is on its way, or the next rank, which
-    holds nothing, is free to run the F that comes first. If no rank holds any, the first F that is left can run.
+    It never deadlocks. A rank that can do nothing else runs its W, and then it holds only
+    microbatches whose I has not run. Consider the last rank that holds such a microbatch: either
+    the input gradient is on its way, or the next rank, which holds nothing, can run the F. If no
+    rank holds a microbatch, the first F that is left can run.
     """
 
     lead: float
-    """Forwards that a rank may be ahead of its backwards, for each rank below it."""
+    """How many forwards a rank may be ahead of its backwards, for each rank after it."""
     spare: int
-    """Forwards that it may be ahead besides."""
+    """How many more forwards it may be ahead."""
     least_gap_s: float
-    """Gaps shorter than that stay idle: a W in them would hold up the next F or I for too long."""
+    """A gap that is shorter stays idle, because a W in it would delay the next F or I too long."""
     forward_first: bool
-    """Whether F or I goes first if both could start at the same time."""
+    """Whether F runs before I if both can start at the same time."""
 
-    def choose(self, rank):
+    def choose(self, rank: _Rank) -> tuple[float, str]:
         done = rank.done
         may_lead = done["F"] - done["I"] <= self.lead * rank.later + self.spare
         forward_s = rank.earliest_s("F") if may_lead else inf
@@ -196,17 +246,23 @@ class _Greedy(NamedTuple):
         return start_s, kind
 
 
-def _candidates(job):
-    """Per schedule to try, the policy of each rank: the two handcrafted orders, and the greedy policies.
+def _candidates(job: _Job) -> "Iterator[Sequence[_Given | _Greedy]]":
+    """For each schedule to try, the policy of each rank: the orders of zb-h1 and zb-h2, and the
+    greedy policies.
 
-    Between a rank's first F and its first I lies, for each rank below it, the way there and back: F, I and two
-    messages. A lead of 1 is 1F1B's and ZB-H1's; one of `filling` fills that time with forwards, as ZB-H2 does if F = I.
+    Between a rank's first F and its first I, the microbatch takes F, I and two messages for each
+    rank after it. A lead of 1 is that of 1F1B and ZB-H1. A lead of `filling` fills this time with
+    forwards, as ZB-H2 does if F = I.
     """
     for handcrafted in (zb_h1(job.ranks, job.microbatches), zb_h2(job.ranks, job.microbatches)):
         yield [_Given([op.kind for op in ops]) for ops in handcrafted.ranks]
     forward_s, input_grad_s, weight_grad_s = job.seconds.values()
     there_and_back_s = forward_s + input_grad_s + 2 * job.p2p_s
-    filling = there_and_back_s / forward_s if there_and_back_s < forward_s * job.microbatches else job.microbatches
+    filling = (
+        there_and_back_s / forward_s
+        if there_and_back_s < forward_s * job.microbatches
+        else job.microbatches
+    )
     leads = [1 + share * (filling - 1) for share in (0, 0.5, 1, 1.25)]
     least_gaps_s = [share * weight_grad_s for share in (0, 0.5, 1)]
     for choices in product(leads, (0, 1), least_gaps_s, (False, True)):

@@ -1,13 +1,23 @@
-"""A training step of a model under a plan on a cluster: its time and what it is spent on, its memory, its utilisation.
+"""A training step of a model under a plan on a cluster: its time and what it is spent on, its
+memory, its utilisation.
 
-Ranks that differ only in their data, tensor or context coordinate do the same at the same time, so one pipeline stands for all of
-them: as many ranks are simulated as there are pipeline stages, and collectives take the time that they take over all.
+Ranks that differ only in their data, tensor or context coordinate do the same at the same time, so
+one pipeline stands for all of
+them: as many ranks are simulated as there are pipeline stages, and collectives take the time that
+they take over all.
 """
 
-from simlab.training.data_parallel import HOST_ADAM_S, host_sharers
+from simlab.cost.optimizer import HOST_ADAM_S, host_sharers
 from simlab.training.prediction import Prediction, Waterfall, capacity_bytes, does_not_fit
-from simlab.training.step import layer_trace, predict, program_of
+from simlab.training.step import layer_trace, predict
 
 __all__ = [
-    "HOST_ADAM_S", "Prediction", "Waterfall", "capacity_bytes", "does_not_fit", "host_sharers", "layer_trace", "predict", "program_of",
-]  # fmt: skip
+    "HOST_ADAM_S",
+    "Prediction",
+    "Waterfall",
+    "capacity_bytes",
+    "does_not_fit",
+    "host_sharers",
+    "layer_trace",
+    "predict",
+]

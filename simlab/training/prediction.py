@@ -1,19 +1,43 @@
-"""What a predicted step is: its time, what it is spent on, its utilisation, its memory."""
+"""It defines `Prediction`: a step's time, what it is spent on, its utilisation and its memory."""
 
-from dataclasses import dataclass
+import html
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from simlab.analysis import breaches, trace_stack
-from simlab.cost import OpTimes
+from simlab.analysis import Breach, Stack, walk_stack
+from simlab.cost.rank_walk import RankWalk
 from simlab.cost.roofline import peak_flops
-from simlab.cost.stage_times import Parts
+from simlab.cost.stage_times import StageTimes
+from simlab.cost.walk import Parts
 from simlab.engine import simulate
+from simlab.errors import require_index
+from simlab.memory.step import StepWalk, folded
+from simlab.program import Program
+from simlab.spec.cluster import Cluster
+from simlab.spec.model import MFU_ATTENTION, Model
+from simlab.spec.plan import Plan
+from simlab.trace import Trace
+from simlab.training.summary import facts, step_text
 from simlab.units import bytes_text, seconds_text
 
 
 class Waterfall(NamedTuple):
-    """Seconds of a step by what they are spent on, as means over ranks; they add up to the step."""
+    """What the time of a step is spent on: seconds as means over ranks, which add up to the step.
+
+    compute:   the kernels.
+    host:      the time in which the GPU waits for its host to launch kernels.
+    tp:        the exposed communication of tensor parallelism.
+    cp:        the exposed communication of context parallelism.
+    dp:        the exposed communication of data parallelism and ZeRO, and every reduction of
+               gradients after the last backward: with sequence parallelism those of norms, which
+               tensor-parallel ranks add up, and those of a tied head.
+    pp:        the messages between stages.
+    bubble:    the idle time of the pipeline that remains if messages take no time.
+    optimizer: the optimizer's step.
+    offload:   the exposed copies between GPUs and their hosts.
+    """
 
     compute: float
     host: float
@@ -28,107 +52,200 @@ class Waterfall(NamedTuple):
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a step is predicted to take."""
+    """The prediction of one training step, which `simlab.predict` makes."""
 
-    model: object
-    plan: object
-    cluster: object
-    stages: list
-    """`StageTimes` of each pipeline stage."""
-    trace: object
-    """Of one pipeline: compute, messages, and on streams 'dp' and 'optimizer' what follows."""
+    model: Model
+    plan: Plan
+    cluster: Cluster
+    stages: list[StageTimes]
+    """[per pipeline stage] the times of its ops."""
+    trace: Trace
+    """The trace of one pipeline: compute and messages, and on the streams 'dp' and 'optimizer' what
+    follows them."""
     step_s: float
-    before_s: float
-    """Exposed gathering of sharded parameters before the first forward."""
+    """The time of the step, in seconds."""
     after_s: float
-    """From the last backward's end to the optimizer's begin, on the rank that is last: exposed reduction of gradients."""
+    """The exposed reduction of gradients, in seconds: the time from the end of the last backward to
+    the start of the optimizer, on the rank that is last."""
     optimizer_s: float
+    """The time of the optimizer's step, in seconds."""
     offload_s: float
-    memory_bytes: dict
-    """{category: bytes} at the peak of the rank with the highest one."""
+    """The exposed copies of offloaded optimizer states, to hosts or drives, at the end of the step, in
+    seconds."""
+    memory_bytes: dict[str, float]
+    """{category: bytes} at the peak of the rank with the highest peak."""
     peak_rank: int
-    program: object
-    held: list
-    """[per rank: {category: bytes} at its own peak]."""
+    """The pipeline rank with the highest peak."""
+    program: Program
+    """The order of the ops of one pipeline."""
+    held: list[dict[str, float]]
+    """[per pipeline rank] {category: bytes} at its own peak."""
     host_bytes: float = 0.0
-    """What a node's host holds of its GPUs' offloaded states. Activations that are there are not counted."""
+    """The bytes that the host of a node holds of the offloaded states of its GPUs. Offloaded
+    activations are not counted."""
+    spent: list[Parts] = field(default_factory=list, compare=False)
+    """[per pipeline rank] the `Parts` of all its ops."""
+    walks: Callable[[], list[RankWalk]] = field(default=list, compare=False)
+    """It gives the walks of the step's ranks anew, for another simulation of the same ops."""
+
+    def __repr__(self) -> str:
+        held, there = bytes_text(sum(self.memory_bytes.values())), bytes_text(self.capacity_bytes)
+        return (
+            f"<Prediction: {self.model.name} on {self.plan.gpus} x {self.cluster.gpu.name}, "
+            f"step {seconds_text(self.step_s)}, MFU {self.mfu:.1%}, memory {held} of {there}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """The summary as notebooks show it, in the colours of their theme."""
+        return f"<pre>{html.escape(self.summary())}</pre>"
+
+    def summary(self) -> str:
+        """The prediction as text: the plan, the time of the step and what it is spent on, the
+        utilisation and the memory."""
+        return step_text(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The prediction as plain values that JSON knows, in SI base units, without its trace."""
+        return facts(self)
+
+    @property
+    def capacity_bytes(self) -> int:
+        """The memory of a GPU in bytes; of the smallest if there are several kinds."""
+        return capacity_bytes(self.cluster)
+
+    @property
+    def excess_text(self) -> str:
+        """One sentence that says what exceeds the memory, and where, if the prediction does not
+        fit."""
+        return does_not_fit(self)
 
     @property
     def tokens(self):
-        """Tokens in a step."""
+        """The number of tokens of a step."""
         return self.plan.global_batch * (self.plan.seq or self.model.seq)
 
     @property
     def tokens_per_s(self):
-        """Of all GPUs together."""
+        """The tokens of all GPUs together per second."""
         return self.tokens / self.step_s
 
     @property
     def peak_flops(self):
-        """The peak of all GPUs in 16 bits (what utilisation is given of, in fp8 too)."""
+        """The peak of all GPUs in FLOP/s, of which the utilisations are fractions.
+
+        It is the peak in 16 bits, also for a plan in fp8; for a plan in fp32 it is that of fp32.
+        """
         precision = "fp32" if self.plan.precision == "fp32" else "bf16"
         return sum(part.gpus * peak_flops(part.gpu, precision) for part in self.cluster.parts)
 
     @property
     def mfu(self):
-        """Model FLOPs utilisation (Chowdhery et al. 2022, appendix B): nothing computed twice is counted twice."""
+        """Model FLOPs utilisation, a fraction: model FLOPs per token x `tokens_per_s` /
+        `peak_flops`.
+
+        Recomputed FLOPs are not counted, and attention is counted in full (`mfu_attention`).
+        Source: Chowdhery et al. 2022 (PaLM), arXiv 2204.02311, appendix B.
+        """
         return self.model.flops_per_token(self.plan.seq) * self.tokens_per_s / self.peak_flops
 
     @property
+    def mfu_attention(self) -> str:
+        """How `mfu` and `hfu` count attention: 'full', see `simlab.spec.model.MFU_ATTENTION`."""
+        return MFU_ATTENTION
+
+    @property
     def hfu(self):
-        """Hardware FLOPs utilisation: what is computed again counts."""
+        """Hardware FLOPs utilisation, a fraction: as `mfu`, but recomputed FLOPs count, too."""
         flash = self.plan.attention != "unfused"
-        per_token = self.model.hardware_flops_per_token(self.plan.seq, self.plan.recompute, flash=flash)
+        per_token = self.model.hardware_flops_per_token(
+            self.plan.seq, self.plan.recompute, flash=flash
+        )
         return per_token * self.tokens_per_s / self.peak_flops
 
     @property
     def fits(self):
-        """Whether the peak is within the GPU's memory, and what is offloaded within the hosts'."""
-        return sum(self.memory_bytes.values()) <= capacity_bytes(self.cluster) and self.host_bytes <= host_capacity_bytes(self.cluster)
+        """Whether the peak fits into the memory of a GPU, and the offloaded states into that of a
+        host."""
+        return sum(self.memory_bytes.values()) <= capacity_bytes(
+            self.cluster
+        ) and self.host_bytes <= host_capacity_bytes(self.cluster)
+
+    @cached_property
+    def memory(self) -> StepWalk:
+        """The walk through the step that finds what each rank holds at each moment."""
+        layers = self.plan.layers_of_stages(self.model.layers, self.program.stages)
+        return StepWalk(self.model, self.plan, self.program, layers)
 
     @property
-    def breaches(self):
-        """[`Breach`]: per pipeline rank the first op with which it holds more than the GPU has; amounts are of activations, in bytes."""
-        capacity = capacity_bytes(self.cluster)
-        return breaches(self.trace, [max(0.0, capacity - sum(held.values()) + held["activations"]) for held in self.held])
+    def breaches(self) -> list[Breach]:
+        """For each pipeline rank that exceeds the memory of a GPU, the first op at which it does.
 
-    def memory_stack(self, rank=None):
-        """What `rank` (None: the one with the highest peak) holds over the step, as a `Stack`: states for good, activations as the trace
-        has them, buffers while an op runs."""
+        The amount of a `Breach` is all that the rank then holds, in bytes.
+        """
+        capacity, found = capacity_bytes(self.cluster), []
+        for rank, held in enumerate(self.held):
+            if sum(held.values()) <= capacity:
+                continue
+            moments = (moment for moment in self.memory.moments(rank) if moment.op)
+            first = next(moment for moment in moments if moment.total > capacity)
+            starts = {span.op: span.start_s for span in self.trace.compute(rank)}
+            time_s = starts.get(first.op, self.trace.end_s)
+            found.append(Breach(rank, time_s, first.op, first.total))
+        return found
+
+    def memory_stack(self, rank: int | None = None) -> Stack:
+        """What a pipeline rank holds over the step.
+
+        rank: the pipeline rank; None means the one with the highest peak.
+
+        While an op runs, the stack shows the peak of that op; while the rank waits, it shows what
+        the rank still holds.
+        """
         rank = self.peak_rank if rank is None else rank
-        held = dict(self.held[rank])
-        del held["activations"]
-        name = f"{self.model.name}, rank {rank} of {self.plan.pp}" if self.plan.pp > 1 else self.model.name
+        require_index("rank", rank, self.plan.pp)
+        name = (
+            f"{self.model.name}, rank {rank} of {self.plan.pp}"
+            if self.plan.pp > 1
+            else self.model.name
+        )
+        moments = [(m.op, folded(m.held)) for m in self.memory.moments(rank)]
         end_s = max(self.trace.end_s, *(span.end_s for span in self.trace.spans))
-        return trace_stack(
-            self.trace, rank, held, buffers=held.pop("buffers"), end_s=end_s, capacity_bytes=capacity_bytes(self.cluster), name=name
+        return walk_stack(
+            self.trace,
+            rank,
+            moments,
+            end_s=end_s,
+            capacity_bytes=capacity_bytes(self.cluster),
+            name=name,
         )
 
     @cached_property
     def waterfall_s(self):
-        """`Waterfall`. Messages' share is told apart from the bubble by simulating the same pipeline with messages that take no time."""
-        spent = [Parts()] * self.plan.pp
-        per_op = {(s, kind): parts for s, times in enumerate(self.stages) for kind, parts in parts_by_kind(times).items()}
-        counts = {}
-        for rank, ops in enumerate(self.program.ranks):
-            for op in ops:
-                counts[rank, op.stage, op.kind] = counts.get((rank, op.stage, op.kind), 0) + 1
-        for (rank, stage, kind), count in counts.items():
-            spent[rank] = spent[rank].plus(per_op[stage, kind].times(count))
-        mean = Parts(*(sum(parts) / self.plan.pp for parts in zip(*spent)))
-        pipeline_s = self.trace.step_s
-        pp_s = 0.0
+        """The `Waterfall` of the step.
+
+        To separate messages from the bubble, the same pipeline is simulated with messages that take
+        no time.
+        """
+        mean = Parts(*(sum(parts) / self.plan.pp for parts in zip(*self.spent)))
+        pipeline_s, pp_s = self.trace.step_s, 0.0
         if self.plan.pp > 1:
-            pp_s = max(0.0, pipeline_s - simulate(self.program, op_times(self.stages)).step_s)
+            pp_s = max(0.0, pipeline_s - simulate(self.program, self.walks()).step_s)
         bubble_s = max(0.0, pipeline_s - mean.total - pp_s)
         return Waterfall(
-            mean.compute, mean.host, mean.tp, mean.cp, mean.dp + self.before_s + self.after_s, pp_s, bubble_s,
-            self.optimizer_s, mean.offload + self.offload_s,
-        )  # fmt: skip
+            mean.compute,
+            mean.host,
+            mean.tp,
+            mean.cp,
+            mean.dp + self.after_s,
+            pp_s,
+            bubble_s,
+            self.optimizer_s,
+            mean.offload + self.offload_s,
+        )
 
     @property
     def exposed_s(self):
-        """{dimension: seconds that it adds to the step}."""
+        """{dimension: the seconds that its exposed communication adds to the step}."""
         spent = self.waterfall_s
         return {"dp": spent.dp, "tp": spent.tp, "pp": spent.pp, "cp": spent.cp}
 
@@ -152,19 +269,10 @@ def does_not_fit(prediction):
     largest = sorted(memory, key=memory.get, reverse=True)[:2]
     too_much = sum(memory.values()) - capacity_bytes(prediction.cluster)
     first = min(prediction.breaches, key=lambda breach: breach.time_s, default=None)
-    when = f" from {first.op} at {seconds_text(first.time_s)} on" if first else " before the first op"
+    when = (
+        f" from {first.op} at {seconds_text(first.time_s)} on" if first else " before the first op"
+    )
     return (
         f"{bytes_text(sum(memory.values()))} on pipeline rank {prediction.peak_rank}, {bytes_text(too_much)} more than a GPU has,{when}; "
         f"most are {' and '.join(f'{name} {bytes_text(memory[name])}' for name in largest)}"
     )
-
-
-def op_times(stages):
-    return OpTimes(
-        forward_s=tuple(s.forward.total for s in stages), backward_s=tuple(s.backward.total for s in stages),
-        input_grad_s=tuple(s.again.total + s.input_grad.total for s in stages), weight_grad_s=tuple(s.weight_grad.total for s in stages),
-    )  # fmt: skip
-
-
-def parts_by_kind(times):
-    return {"F": times.forward, "B": times.backward, "I": times.again.plus(times.input_grad), "W": times.weight_grad}

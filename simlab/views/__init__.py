@@ -1,36 +1,51 @@
-"""Pictures of traces. Importing this package loads no plotting library; drawing does.
+"""It draws traces, predictions, plans and collectives.
 
-`scene` turns traces into plain boxes and lines; `still` (matplotlib), `interactive` (plotly), `canvas` (a widget, for many
-boxes) and `perfetto` render it.
+`scene` turns traces into plain boxes and lines, which `still` (matplotlib), `interactive` (plotly),
+`canvas` (a widget, for many boxes) and `perfetto` render. Importing this package loads no plotting
+library; drawing does.
 """
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
+from typing import Any
 
+from simlab.analysis import Stack
+from simlab.collectives.replay import RoundState
 from simlab.errors import InputError
-
-MOST_PLOTLY_BOXES = 2_000  # above, moving a slider takes plotly half a second and more
+from simlab.spec.plan import Plan
+from simlab.trace import Trace
+from simlab.training import Prediction
 
 
 class MissingLibrary(InputError):
     """A plotting library is not installed."""
 
 
-def timeline(traces, *, renderer="matplotlib", **options):
-    """A picture of one trace, or of several under each other on one time axis, each with its memory strip.
+def timeline(
+    traces: Trace | Sequence[Trace], *, renderer: str = "matplotlib", **options: Any
+) -> Any:
+    """Draw one trace, or several under each other on one time axis, each with its memory strip.
 
     traces:   a `Trace` or a list of them.
-    renderer: 'matplotlib' (a Figure), 'plotly' (a Figure), 'canvas' (a widget) or 'perfetto' (Chrome trace JSON text, one trace
-              only). Of the two to zoom in, plotly is for up to `MOST_PLOTLY_BOXES` ops and canvas for any number.
-    options:  what the renderer takes: with `critical_path=True` all three pictures highlight the critical path.
+    renderer: what draws, and so what is returned: 'matplotlib' (a Figure, or what was given as
+              `ax`), 'plotly' (a Figure), 'canvas' (a widget) or 'perfetto' (the text of a Chrome
+              trace in JSON, of one trace only). Of the two renderers that zoom, plotly is for up to
+              2,000 ops and canvas for any number.
+    options:  the renderer's own arguments; `critical_path=True` highlights the critical path in all
+              three pictures.
+
+    Raises `InputError` without a trace, for an unknown renderer, and for several traces in a
+    perfetto file; `MissingLibrary` if the renderer's library is not installed.
     """
-    traces = traces if isinstance(traces, (list, tuple)) else [traces]
+    traces = [traces] if isinstance(traces, Trace) else list(traces)
     if not traces:
         raise InputError("no trace to draw: give at least one")
+    figure: Any
     try:
         if renderer == "matplotlib":
-            from simlab.views.still import figure
+            from simlab.views.still.timeline import figure
         elif renderer == "plotly":
-            from simlab.views.interactive import figure
+            from simlab.views.interactive.timeline import figure
         elif renderer == "canvas":
             from simlab.views.canvas import CanvasTimeline as figure
         elif renderer == "perfetto":
@@ -42,68 +57,109 @@ def timeline(traces, *, renderer="matplotlib", **options):
         else:
             raise InputError(f"renderer {renderer!r}: give matplotlib, plotly, canvas or perfetto")
     except ImportError as error:
-        raise MissingLibrary(f"a {renderer} picture needs {error.name}: pip install {error.name}") from error
+        raise MissingLibrary(
+            f"a {renderer} picture needs {error.name}: pip install {error.name}"
+        ) from error
     return figure(traces, **options)
 
 
-def quick_renderer(traces):
-    """Which of the two renderers that follow a slider suits `traces`: plotly, or canvas above `MOST_PLOTLY_BOXES` ops."""
-    return "plotly" if sum(len(trace.compute()) for trace in traces) <= MOST_PLOTLY_BOXES else "canvas"
+def layer_timeline(traces: Trace | Sequence[Trace], **options: Any) -> Any:
+    """Draw one trace, or several under each other, with a row for each stream of each rank (compute,
+    tp, cp, dp, send).
 
+    options: the arguments of `simlab.views.still.plan.streams_figure`: ax, captions, width_in,
+             window, ranks, streams, only.
 
-def layer_timeline(traces, **options):
-    """A picture of a trace, or of several under each other, with streams (compute, tp, cp, dp, send) as rows of each rank.
-
-    options: captions, window, ranks, streams, only: see `simlab.views.plan_still.streams_figure`.
+    Returns a matplotlib Figure, or what was given as `ax`.
     """
-    traces = traces if isinstance(traces, (list, tuple)) else [traces]
+    traces = [traces] if isinstance(traces, Trace) else list(traces)
     if not traces:
         raise InputError("no trace to draw: give at least one")
-    return _still("plan_still", "streams_figure")(traces, **options)
+    return _still("plan", "streams_figure")(traces, **options)
 
 
-def rank_cube(plans, gpus_per_node, **options):
-    """A picture of where a plan's ranks (or several plans') are: tp across, dp up, pp back, coloured by stage, nodes outlined."""
-    return _still("plan_still", "cubes_figure")(plans, gpus_per_node, **options)
+def rank_cube(plans: Plan | Sequence[Plan], gpus_per_node: int, **options: Any) -> Any:
+    """Draw where the ranks of one plan (or of several) are: tp across, dp up, pp back, coloured by
+    stage, with the borders of nodes.
+
+    options: the arguments of `simlab.views.still.plan.cubes_figure`: ax, captions, width_in.
+
+    Returns a matplotlib Figure, or what was given as `ax`.
+    """
+    return _still("plan", "cubes_figure")(plans, gpus_per_node, **options)
 
 
-def shares(predictions, names, **options):
-    """A picture of predictions' steps by what they are spent on, and of their memory, a stacked bar each."""
-    return _still("plan_still", "shares_figure")(predictions, names, **options)
+def shares(predictions: Iterable[Prediction], names: Sequence[str], **options: Any) -> Any:
+    """Draw what the step of each prediction is spent on, and its memory, as one stacked bar each.
+
+    options: the arguments of `simlab.views.still.plan.shares_figure`: ax, memory, width_in.
+
+    Returns a matplotlib Figure, or what was given as `ax`.
+    """
+    return _still("plan", "shares_figure")(predictions, names, **options)
 
 
-def memory_picture(stacks, **options):
-    """A still picture of one `simlab.Stack`, or of several under each other: what a rank holds over a step, category on category."""
-    stacks = stacks if isinstance(stacks, list) else [stacks]
+def memory_picture(stacks: Stack | Sequence[Stack], **options: Any) -> Any:
+    """Draw one `simlab.Stack`, or several under each other: the bytes of each category that a rank
+    holds over a step.
+
+    options: the arguments of `simlab.views.still.memory.figure`: ax, height_in, width_in.
+
+    Returns a matplotlib Figure, or what was given as `ax`.
+    """
+    stacks = [stacks] if isinstance(stacks, Stack) else list(stacks)
     if not stacks:
         raise InputError("no stack to draw: give at least one")
-    return _still("memory_still", "figure")(stacks, **options)
+    return _still("memory", "figure")(stacks, **options)
 
 
-def memory_bars(bars, **options):
-    """A still picture of `bars` = {label: {category: bytes}}: what a rank holds in different cases, with a GPU's capacity."""
-    return _still("memory_still", "bars_figure")(bars, **options)
+def memory_bars(bars: Mapping[str, Mapping[str, float]], **options: Any) -> Any:
+    """Draw what a rank holds in different cases as horizontal bars, with the capacity of a GPU.
 
+    bars:    {label: {category: bytes}}.
+    options: the arguments of `simlab.views.still.memory.bars_figure`: ax, capacity_bytes,
+             longest_bytes, width_in.
 
-def zero_picture(ranks, curves, **options):
-    """A still picture of `simlab.zero_curves`: model states on a rank over the number of `ranks`, with a GPU's capacity."""
-    return _still("memory_still", "zero_figure")(list(ranks), curves, **options)
-
-
-def rounds_picture(steps, **options):
-    """A still picture (matplotlib) of a collective's replayed `Step`s: a panel each, ranks down, parts of the buffer across.
-
-    options: columns: panels beside each other; width_in: width of the picture, inches.
+    Returns a matplotlib Figure, or what was given as `ax`.
     """
-    try:
-        from simlab.views.rounds_still import rounds_figure
-    except ImportError as error:
-        raise MissingLibrary(f"a picture needs {error.name}: pip install {error.name}") from error
-    return rounds_figure(list(steps), **options)
+    return _still("memory", "bars_figure")(bars, **options)
 
 
-def _still(module, name):
+def zero_picture(
+    ranks: Iterable[int], curves: Mapping[int, Sequence[float]], **options: Any
+) -> Any:
+    """Draw the model states on a rank over the number of data-parallel ranks, for each ZeRO stage.
+
+    ranks:   the numbers of ranks.
+    curves:  {ZeRO stage: [bytes for each number of `ranks`]}, from `simlab.zero_curves`.
+    options: the arguments of `simlab.views.still.memory.zero_figure`: ax, capacity_bytes, name,
+             width_in.
+
+    Returns a matplotlib Figure, or what was given as `ax`.
+    """
+    return _still("memory", "zero_figure")(list(ranks), curves, **options)
+
+
+def rounds_picture(steps: Iterable[RoundState], **options: Any) -> Any:
+    """Draw the replayed `RoundState`s of a collective, a panel each: ranks down, parts of the buffer
+    across.
+
+    options: the arguments of `simlab.views.still.rounds.rounds_figure`: ax, columns, width_in.
+
+    Returns a matplotlib Figure, or what was given as `ax`. Raises `InputError` without a step.
+    """
+    steps = list(steps)
+    if not steps:
+        raise InputError("no step to draw: give at least one")
+    return _still("rounds", "rounds_figure")(steps, **options)
+
+
+def _still(module: str, name: str) -> Callable[..., Any]:
+    """The function `name` of a module of `simlab.views.still`; `MissingLibrary` without
+    matplotlib."""
     try:
-        return getattr(import_module(f"simlab.views.{module}"), name)
+        return getattr(import_module(f"simlab.views.still.{module}"), name)
     except ImportError as error:
-        raise MissingLibrary(f"a matplotlib picture needs {error.name}: pip install {error.name}") from error
+        raise MissingLibrary(
+            f"a matplotlib picture needs {error.name}: pip install {error.name}"
+        ) from error

@@ -1,39 +1,69 @@
-"""What a plan's pictures show, as plain boxes that any renderer can draw: a layer trace by streams, the ranks as a cube, shares."""
+"""It turns a plan and what it predicts into plain boxes for any renderer.
 
+It has a layer trace by streams, the ranks as a cube, and the shares of a step's time and memory.
+"""
+
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from simlab.spec.plan import Plan
+from simlab.trace import COMPUTE, SEND, Span, Trace
+from simlab.training import Prediction
 from simlab.units import GIB, seconds_text
+from simlab.views.language import colours, names
 from simlab.views.scene import COLOURS, IDLE_COLOUR, MEANING
 
 MOST_BOXES = 2_000
 MOST_CELLS = 512
 
-# Okabe & Ito's palette; an op's colours are scene.COLOURS. A stream has one colour in every picture.
-STREAM_COLOURS = {"tp": "#D55E00", "cp": "#999999", "dp": "#0072B2", "send": "#CC79A7", "optimizer": "#000000"}
-STREAM_MEANING = {
-    "tp": "tensor parallel", "cp": "context parallel", "dp": "data parallel", "send": "message to another stage", "optimizer": "optimizer",
-}  # fmt: skip
+# A stream has one colour in every picture.
+STREAM_COLOURS, STREAM_MEANING = colours("streams"), names("streams")
 STREAMS = ("compute", "tp", "cp", "dp", "replicas", "send")
 PART_COLOURS = {
-    "compute": "#56B4E9", "host": "#F0E442", "tp": STREAM_COLOURS["tp"], "cp": STREAM_COLOURS["cp"], "dp": STREAM_COLOURS["dp"],
-    "pp": STREAM_COLOURS["send"], "bubble": IDLE_COLOUR, "optimizer": STREAM_COLOURS["optimizer"], "offload": "#009E73",
-}  # fmt: skip
+    "compute": "#56B4E9",
+    "host": "#F0E442",
+    "tp": STREAM_COLOURS["tp"],
+    "cp": STREAM_COLOURS["cp"],
+    "dp": STREAM_COLOURS["dp"],
+    "pp": STREAM_COLOURS["send"],
+    "bubble": IDLE_COLOUR,
+    "optimizer": STREAM_COLOURS["optimizer"],
+    "offload": "#009E73",
+}
 MEMORY_COLOURS = {
-    "parameters": "#0072B2", "gradients": "#56B4E9", "optimizer": "#009E73", "activations": "#E69F00", "buffers": "#CC79A7",
-}  # fmt: skip
-STAGE_COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#F0E442", "#CC79A7", "#0072B2", "#D55E00", "#999999")
+    "parameters": "#0072B2",
+    "gradients": "#56B4E9",
+    "optimizer": "#009E73",
+    "activations": "#E69F00",
+    "buffers": "#CC79A7",
+}
+STAGE_COLOURS = (
+    "#56B4E9",
+    "#E69F00",
+    "#009E73",
+    "#F0E442",
+    "#CC79A7",
+    "#0072B2",
+    "#D55E00",
+    "#999999",
+)
 ALL_COLOURS = COLOURS | STREAM_COLOURS
 ALL_MEANING = {kind: f"{kind} {meaning}" for kind, meaning in MEANING.items()} | STREAM_MEANING
 
 
 class StreamBox(NamedTuple):
-    """Work on one stream: `row` counts the scene's rows, `kind` is an op's letter or a stream's name."""
+    """Work on one stream: `row` is the index of its row, `kind` the kind of an op ('F', 'B', 'I' or
+    'W') or the name of a stream."""
 
     row: int
     start_s: float
     end_s: float
     kind: str
     text: str
+    label: str = ""
+    """The text in the box, if the box is wide enough for it."""
+    short_label: str = ""
+    """The text in the box, if it is narrower."""
 
 
 class StreamScene(NamedTuple):
@@ -47,16 +77,34 @@ class StreamScene(NamedTuple):
     merged: bool  # whether a box may stand for several
 
 
-def stream_scene(trace, *, window=None, ranks=None, streams=STREAMS, only=""):
-    """The `StreamScene` of `trace` within `window` (start, end) in s: all of it unless given. ranks: those to show; None: all.
+def stream_scene(
+    trace: Trace,
+    *,
+    window: tuple[float, float] | None = None,
+    ranks: Collection[int] | None = None,
+    streams: Collection[str] = STREAMS,
+    only: str = "",
+) -> StreamScene:
+    """The `StreamScene` of `trace`.
 
-    only: show what belongs to the op, or the part of one, whose name begins so: '0F0 layer 1'.
+    window:  the start and the end of what is shown, in seconds; None shows all of it.
+    ranks:   the ranks that are shown; None shows all.
+    streams: the streams that are shown.
+    only:    the op, such as '0F0', or the unit of an op, such as '0F0 layer 1', to which everything
+             that is shown belongs; '' shows everything.
 
-    There is a row for each stream that is used meanwhile, on every rank alike. Where that were more than `MOST_BOXES` boxes, neighbours
-    with the smallest gaps become one, first those of one kind.
+    Every rank has a row for each stream that any rank uses in the window. If there are more than
+    `MOST_BOXES` boxes, neighbours with the smallest gaps are merged, first those of one kind.
     """
-    spans = [span for span in trace.spans if span.op.startswith(only) and _stream(span) in streams and span.end_s > span.start_s]
-    start_s, end_s = window or (min((s.start_s for s in spans), default=0.0), max((s.end_s for s in spans), default=0.0))
+    spans = [
+        span
+        for span in trace.spans
+        if _belongs(span, only) and _stream(span) in streams and span.end_s > span.start_s
+    ]
+    start_s, end_s = window or (
+        min((s.start_s for s in spans), default=0.0),
+        max((s.end_s for s in spans), default=0.0),
+    )
     ranks = range(trace.ranks) if ranks is None else ranks
     inside = [span for span in spans if span.end_s > start_s and span.start_s < end_s]
     used = {_stream(span) for span in inside if span.rank in ranks}
@@ -65,8 +113,7 @@ def stream_scene(trace, *, window=None, ranks=None, streams=STREAMS, only=""):
     boxes = []
     for span in inside:
         if (row := number.get((span.rank, _stream(span)))) is not None:
-            text = f"{span.op} to rank {span.peer}" if span.stream == "send" else span.op
-            boxes.append(StreamBox(row, span.start_s, span.end_s, _kind(span), text))
+            boxes.append(_box(row, span))
     boxes.sort(key=lambda box: (box.row, box.start_s))
     shown, gap_s, count = boxes, (end_s - start_s) / 2_000, 0
     while len(shown) > MOST_BOXES:
@@ -76,25 +123,44 @@ def stream_scene(trace, *, window=None, ranks=None, streams=STREAMS, only=""):
     return StreamScene(title, rows, shown, start_s, end_s, len(shown) < len(boxes))
 
 
-def _stream(span):
+def _belongs(span: Span, only: str) -> bool:
+    """Whether `span` is, or is a part of, the op or unit that `only` names; "" names everything."""
+    return only in ("", span.op, span.op_text, f"{span.op_text} {span.unit}")
+
+
+def _box(row: int, span: Span) -> StreamBox:
+    text = f"{span.op} to rank {span.peer}" if span.stream == SEND else span.op
+    part = text.removeprefix(span.op_text).strip() or text
+    number = span.unit.removeprefix("layer ")
+    return StreamBox(row, span.start_s, span.end_s, _kind(span), text, part, number)
+
+
+def _stream(span: Span) -> str:
     return "compute" if span.stream == "optimizer" else span.stream
 
 
-def _kind(span):
-    """'F' of a compute span '2F0 layer 3' and of what is no op; a stream's own name otherwise."""
-    if span.stream != "compute":
+def _kind(span: Span) -> str:
+    """The kind of a compute span's op, or 'F' if it belongs to no op; for any other span the name
+    of its stream."""
+    if span.stream != COMPUTE:
         return "dp" if span.stream == "replicas" else span.stream
-    letter = span.op.lstrip("0123456789")[:1]
-    return letter if letter in COLOURS else "F"
+    return span.op_kind or "F"
 
 
-def _merged(boxes, gap_s, *, alike):
-    """`boxes` with those that follow each other by at most `gap_s` as one, of the kind that takes longer; `alike`: of one kind only."""
-    result = []
+def _merged(boxes: Sequence[StreamBox], gap_s: float, *, alike: bool) -> list[StreamBox]:
+    """`boxes`, where neighbours that are at most `gap_s` apart are merged.
+
+    A merged box has the kind of the longer one. With `alike`, only boxes of one kind are merged.
+    """
+    result: list[StreamBox] = []
     for box in boxes:
         last = result[-1] if result else None
-        joins = last is not None and last.row == box.row and box.start_s - last.end_s <= gap_s and (not alike or box.kind == last.kind)
-        if not joins:
+        if (
+            last is None
+            or last.row != box.row
+            or box.start_s - last.end_s > gap_s
+            or (alike and box.kind != last.kind)
+        ):
             result.append(box)
             continue
         kind = box.kind if box.end_s - box.start_s > last.end_s - last.start_s else last.kind
@@ -103,7 +169,8 @@ def _merged(boxes, gap_s, *, alike):
     return result
 
 
-# the cube -------------------------------------------------------------------------------------------------
+# the cube
+# -------------------------------------------------------------------------------------------------
 
 
 class Cell(NamedTuple):
@@ -117,34 +184,58 @@ class Cell(NamedTuple):
 
 
 class CubeScene(NamedTuple):
-    """The ranks of a plan: plates of tp x (dp x cp) cells, one behind the other along the pipeline."""
+    """The ranks of a plan: plates of tp x (dp x cp) cells, one behind the other along the
+    pipeline."""
 
     title: str
     cells: list[Cell]
-    borders: list[list[tuple[float, float]]]  # lines between ranks of different nodes, and round each plate
+    borders: list[
+        list[tuple[float, float]]
+    ]  # lines between ranks of different nodes, and round each plate
     labels: list[tuple[float, float, str]]
 
 
-def cube_scene(plan, gpus_per_node):
-    """The `CubeScene` of `plan` on nodes of `gpus_per_node` GPUs; of the replicas no more than `MOST_CELLS` cells have room for."""
+def cube_scene(plan: Plan, gpus_per_node: int) -> CubeScene:
+    """The `CubeScene` of `plan` on nodes of `gpus_per_node` GPUs.
+
+    It shows at most `MOST_CELLS` ranks, and leaves out replicas if there are more.
+    """
     wide, high = plan.tp, plan.dp * plan.cp
     shown = min(high, max(1, MOST_CELLS // (wide * plan.pp)))
-    at = {(p, d * plan.cp + c, t): rank for rank, (d, c, p, t) in enumerate(plan.ranks())}
+    at = {
+        (place.pp, place.dp * plan.cp + place.cp, place.tp): rank
+        for rank, place in enumerate(plan.layout.all_coordinates())
+    }
     cells, borders, labels = [], [], []
     for p in range(plan.pp):
         for y in range(shown):
             for t in range(wide):
                 rank = at[p, y, t]
-                corners = [_place(plan, p, y + dy, t + dt) for dt, dy in ((0, 0), (1, 0), (1, 1), (0, 1))]
+                corners = [
+                    _place(plan, p, y + dy, t + dt) for dt, dy in ((0, 0), (1, 0), (1, 1), (0, 1))
+                ]
                 place = f"dp {y // plan.cp}, cp {y % plan.cp}, pp {p}, tp {t}"
-                cells.append(Cell(rank, p, rank // gpus_per_node, corners, f"rank {rank}: {place}, node {rank // gpus_per_node}"))
-                for (dt, dy), line in (((-1, 0), (0, 3)), ((1, 0), (1, 2)), ((0, -1), (0, 1)), ((0, 1), (3, 2))):
+                cells.append(
+                    Cell(
+                        rank,
+                        p,
+                        rank // gpus_per_node,
+                        corners,
+                        f"rank {rank}: {place}, node {rank // gpus_per_node}",
+                    )
+                )
+                for (dt, dy), line in (
+                    ((-1, 0), (0, 3)),
+                    ((1, 0), (1, 2)),
+                    ((0, -1), (0, 1)),
+                    ((0, 1), (3, 2)),
+                ):
                     other = at.get((p, y + dy, t + dt)) if 0 <= y + dy < shown else None
                     if other is None or other // gpus_per_node != rank // gpus_per_node:
                         borders.append([corners[line[0]], corners[line[1]]])
         left, right = _place(plan, p, 0, 0), _place(plan, p, 0, wide)
-        nodes = sorted({cell.node for cell in cells if cell.stage == p})
-        names = f"node {nodes[0]}" if len(nodes) == 1 else f"nodes {nodes[0]} to {nodes[-1]}"
+        on = sorted({cell.node for cell in cells if cell.stage == p})
+        names = f"node {on[0]}" if len(on) == 1 else f"nodes {on[0]} to {on[-1]}"
         labels.append(((left[0] + right[0]) / 2, left[1] - 0.03 * shown, f"pp {p}\n{names}"))
     replicas = "dp" if plan.cp == 1 else "dp x cp"
     cut = "" if shown == high else f", the first {shown} of {high} replicas"
@@ -153,20 +244,21 @@ def cube_scene(plan, gpus_per_node):
     return CubeScene(title, cells, borders, labels)
 
 
-def _place(plan, p, y, t):
-    """Where a corner is drawn: a plate leans to the back, and stands behind and beside the one before."""
+def _place(plan: Plan, p: int, y: float, t: float) -> tuple[float, float]:
+    """Where a corner is drawn. A plate leans to the back, behind and beside the plate before it."""
     lean = 0.45
     return p * (plan.tp * 0.8 + 0.7) + 0.8 * t, y + lean * 0.8 * t
 
 
-# shares -----------------------------------------------------------------------------------------------------
+# shares
+# -----------------------------------------------------------------------------------------------------
 
 
-def step_parts(prediction):
-    """[(part, seconds)] of the step's waterfall, in order; parts that take nothing are there, too."""
+def step_parts(prediction: Prediction) -> list[tuple[str, float]]:
+    """The (part, seconds) of the step's waterfall in order, including parts that take no time."""
     return list(zip(prediction.waterfall_s._fields, prediction.waterfall_s))
 
 
-def memory_parts(prediction):
-    """[(category, GiB)] at the peak of the rank that holds most."""
+def memory_parts(prediction: Prediction) -> list[tuple[str, float]]:
+    """The (category, GiB) at the peak of the rank with the highest peak."""
     return [(name, prediction.memory_bytes[name] / GIB) for name in MEMORY_COLOURS]

@@ -1,16 +1,29 @@
-"""Replayed collectives and all-reduce curves as plain rows and columns, for any renderer."""
+"""It turns replayed collectives and all-reduce curves into rows and columns for any renderer."""
 
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from simlab.collectives.curves import CurvePoint
+from simlab.collectives.replay import RoundState
 from simlab.units import MIB, bytes_text
 
 # Okabe & Ito's palette
 ALGORITHM_COLOURS = {
-    "ring": "#0072B2", "tree": "#009E73", "nvls": "#CC79A7", "hierarchical": "#D55E00", "halving-doubling": "#E69F00", "star": "#56B4E9",
-}  # fmt: skip
-ADDED_COLOUR, REPLACED_COLOUR = "#D55E00", "#000000"  # outlines of what a round brought: added to what was there, or put in its place
+    "ring": "#0072B2",
+    "tree": "#009E73",
+    "nvls": "#CC79A7",
+    "hierarchical": "#D55E00",
+    "halving-doubling": "#E69F00",
+    "star": "#56B4E9",
+}
+# outlines of what a round brought: added to what was there, or put in its place
+ADDED_COLOUR, REPLACED_COLOUR = "#D55E00", "#000000"
 LIGHT, DARK = "#FFFFFF", "#0072B2"  # of a cell: one contribution, all of them
-SIZE_TICKS, SIZE_LABELS = (2**-10, 2**-5, 1, 2**5, 2**10), ("1 KiB", "32 KiB", "1 MiB", "32 MiB", "1 GiB")  # ticks in MiB
+# ticks in MiB
+SIZE_TICKS, SIZE_LABELS = (
+    (2**-10, 2**-5, 1, 2**5, 2**10),
+    ("1 KiB", "32 KiB", "1 MiB", "32 MiB", "1 GiB"),
+)
 
 
 class Grid(NamedTuple):
@@ -20,44 +33,54 @@ class Grid(NamedTuple):
     rows: list[str]
     columns: list[str]
     shares: list[list[float]]
-    """Contributions summed in the cell, as a fraction of all."""
+    """[row][column] the contributions that are summed in the cell, as a fraction of all."""
     texts: list[list[str]]
-    """Which they are ('0+1'), or how many of more than four ranks; Σ: all."""
+    """[row][column] which ranks contributed ('0+1'), or how many if there are more than four ranks;
+    'Σ' stands for all of them."""
     added: list[tuple[int, int]]
-    """(row, column) of what arrived in this round and was added."""
+    """(row, column) of the cells to which what arrived in this round was added."""
     replaced: list[tuple[int, int]]
-    """The same of what took the place of what was there."""
+    """(row, column) of the cells whose content was replaced by what arrived in this round."""
     arrows: list[tuple[int, int]]
     """(row of the sender, row of the receiver), each pair once."""
 
 
 class Curve(NamedTuple):
-    """One algorithm's line."""
+    """The line of one algorithm: its time and its bus bandwidth against the size of the buffer."""
 
     algorithm: str
     sizes_mib: list[float]
     times_ms: list[float]
     busbw_gb: list[float]
     chosen: list[int]
-    """At which of its points NCCL takes it."""
+    """The indices of the points at which NCCL chooses this algorithm."""
 
 
-def grid(step):
-    """The `Grid` of a replayed `Step`."""
+def grid(step: RoundState) -> Grid:
+    """The `Grid` of a replayed `RoundState`."""
     row = {rank: at for at, rank in enumerate(step.ranks)}
     column = {part: at for at, part in enumerate(step.parts)}
     whole = len(row)
 
-    def text(content):
+    def text(content: Collection[int]) -> str:
         if len(content) == whole:
             return "Σ"
         return "+".join(map(str, sorted(content))) if whole <= 4 else str(len(content))
 
-    arrived = [(t.adds, (row[t.destination], column[part])) for t in step.transfers for part in t.parts]
+    arrived = [
+        (t.adds, (row[t.destination], column[part])) for t in step.transfers for part in t.parts
+    ]
     return Grid(
         f"round {step.number}" if step.number else "at the start",
         [f"rank {rank}" for rank in row],
-        [part if isinstance(part, str) else ".".join(map(str, part)) if isinstance(part, tuple) else str(part) for part in column],
+        [
+            part
+            if isinstance(part, str)
+            else ".".join(map(str, part))
+            if isinstance(part, tuple)
+            else str(part)
+            for part in column
+        ],
         [[len(content) / whole for content in parts.values()] for parts in step.held.values()],
         [[text(content) for content in parts.values()] for parts in step.held.values()],
         sorted({cell for adds, cell in arrived if adds}),
@@ -66,29 +89,46 @@ def grid(step):
     )
 
 
-def arrow_place(view, source, destination):
-    """(where left of the grid the arrow between two rows stands, by how much it bends): those between neighbours are nearest."""
+def arrow_place(view: Grid, source: int, destination: int) -> tuple[float, ...]:
+    """Where the arrow between two rows is, left of the grid, and by how much it bends.
+
+    Arrows between neighbouring rows are nearest to the grid.
+    """
     reach = len(view.columns) * 0.22
     far = abs(destination - source) != 1
     return -0.5 - reach * (0.75 if far else 0.25), (0.3 if far else 0.12) * reach
 
 
-def sends(step):
+def sends(step: RoundState) -> list[str]:
     """[one line per transfer of `step`: who sends which parts to whom, and what becomes of them]"""
     names = dict(zip(step.parts, grid(step).columns))
     lines = []
     for t in step.transfers:
-        parts = "everything" if len(names) == 1 else f"part{'s' * (len(t.parts) > 1)} {', '.join(names[part] for part in t.parts)}"
-        lines.append(f"{t.source} → {t.destination}: {parts} ({bytes_text(t.size_bytes)}), {'added' if t.adds else 'put in place'}")
+        parts = (
+            "everything"
+            if len(names) == 1
+            else f"part{'s' * (len(t.parts) > 1)} {', '.join(names[part] for part in t.parts)}"
+        )
+        lines.append(
+            f"{t.source} → {t.destination}: {parts} ({bytes_text(t.size_bytes)}), {'added' if t.adds else 'put in place'}"
+        )
     return lines
 
 
-def curves(points):
+def curves(points: Sequence[CurvePoint]) -> list[Curve]:
     """[`Curve` of each algorithm] of an `all_reduce_curve`."""
     sizes = [point.size_bytes / MIB for point in points]
     found = []
     for name in points[0].times:
         times = [point.times[name] for point in points]
         chosen = [at for at, point in enumerate(points) if point.chosen.algorithm == name]
-        found.append(Curve(name, sizes, [t.seconds * 1e3 for t in times], [t.busbw_bytes_per_s / 1e9 for t in times], chosen))
+        found.append(
+            Curve(
+                name,
+                sizes,
+                [t.seconds * 1e3 for t in times],
+                [t.busbw_bytes_per_s / 1e9 for t in times],
+                chosen,
+            )
+        )
     return found

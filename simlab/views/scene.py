@@ -1,26 +1,31 @@
 """Trace → scene: what a timeline shows, as plain boxes and lines that any renderer can draw."""
 
+from collections.abc import Sequence
 from itertools import pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
-from simlab.analysis import breaches, bubble, critical_path, gaps, memory_curves, peak_memory
+from simlab.analysis import Gap, breaches, bubble, critical_path, gaps, memory_curves, peak_memory
 from simlab.program import Op
-from simlab.trace import ACTIVATIONS, COMPUTE, LIVE, SHARE
+from simlab.trace import ACTIVATIONS, COMPUTE, LIVE, SHARE, Trace
 from simlab.units import seconds_text
+from simlab.views.language import LANGUAGE, colours, names
 
-# Okabe & Ito's palette, which colour-blind people can tell apart; one op has one colour in every picture
-COLOURS = {"F": "#56B4E9", "B": "#E69F00", "I": "#F0E442", "W": "#009E73"}
-MEANING = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
-IDLE_COLOUR = "#F2F2F2"
-PATH_COLOUR, FADED = "#000000", 0.3  # the critical path's line; the opacity of the boxes that are not on it
-CAP_COLOUR = "#CC0000"
+KINDS = "FBIW"
+COLOURS = {kind: colour for kind, colour in colours("work").items() if kind in KINDS}
+MEANING = {kind: name for kind, name in names("work").items() if kind in KINDS}
+IDLE_COLOUR, HATCH_COLOUR = (LANGUAGE["themes"]["light"][part] for part in ("waiting", "hatch"))
+# the critical path's line; the opacity of the boxes that are not on it
+PATH_COLOUR, FADED = LANGUAGE["marks"]["path"], LANGUAGE["marks"]["faded"]
+CAP_COLOUR = LANGUAGE["marks"]["cap"]
 MEMORY_LABEL = {ACTIVATIONS: "activations,\nmicrobatches", LIVE: "microbatches\nheld"}
 # ranks in the memory strip: dark to light, distinct in grey too
-RANK_COLOURS = ("#000000", "#D55E00", "#0072B2", "#CC79A7", "#009E73", "#E69F00", "#56B4E9", "#999999")
+RANK_COLOURS = tuple(LANGUAGE["ranks"])
 
 
 class Box(NamedTuple):
-    """One op: `rank` is its row, `label` the microbatch."""
+    """One op: `rank` is its row, `label` the microbatch, `chunk` which of the rank's stages it is
+    of, counted from 0 in the order of the stages' numbers."""
 
     rank: int
     start_s: float
@@ -28,6 +33,7 @@ class Box(NamedTuple):
     kind: str
     op: str
     label: str
+    chunk: int = 0
 
 
 class Scene(NamedTuple):
@@ -42,46 +48,95 @@ class Scene(NamedTuple):
     peaks: list[float]
     cap: float | None
     breaches: list[tuple[float, float]]  # (time, amount) where a rank first holds more than the cap
+    stages: list[list[int]]  # per rank: those it has, ascending
 
     @property
-    def kinds(self):
+    def kinds(self) -> list[str]:
         """The op kinds that occur, in the order F B I W."""
         return [kind for kind in COLOURS if any(box.kind == kind for box in self.boxes)]
 
+    @property
+    def chunks(self) -> int:
+        """The largest number of stages that a rank has."""
+        return max((len(stages) for stages in self.stages), default=1)
 
-def scenes(traces):
-    """[`Scene` of each trace], all with the same kind of memory strip: time starts at each trace's first op."""
+
+def scenes(traces: Sequence[Trace]) -> list[Scene]:
+    """[`Scene` of each trace], all with the same kind of memory strip: time starts at each trace's
+    first op."""
     category = strip_category(traces)
     return [scene(trace, category) for trace in traces]
 
 
-def strip_category(traces):
-    """What the memory strips of `traces` show: activations where all traces count them in microbatches of a rank's share.
+def strip_category(traces: Sequence[Trace]) -> str:
+    """What the memory strips of `traces` show: activations where all traces count them in
+    microbatches of a rank's share.
 
-    Then half a rank's stages count half; else, as for measured bytes, it is the number of (stage, microbatch) pairs of which
-    something is held.
+    Then half a rank's stages count half; else, as for measured bytes, it is the number of (stage,
+    microbatch) pairs of which something is held.
     """
     shares = all(trace.metadata.get("units", {}).get(ACTIVATIONS) == SHARE for trace in traces)
     return ACTIVATIONS if shares else LIVE
 
 
-def scene(trace, category=LIVE):
+def scene(trace: Trace, category: str = LIVE) -> Scene:
     """The `Scene` of `trace`, its memory strip of `category`."""
     zero_s, step_s = trace.start_s, trace.step_s
+    stages = stages_of_ranks(trace)
     boxes = []
     for span in trace.compute():
-        op = Op.parse(span.op)
-        boxes.append(Box(span.rank, span.start_s - zero_s, span.end_s - zero_s, op.kind, span.op, str(op.microbatch)))
+        op = Op.of_span(span)
+        boxes.append(
+            Box(
+                span.rank,
+                span.start_s - zero_s,
+                span.end_s - zero_s,
+                op.kind,
+                span.op,
+                str(op.microbatch),
+                stages[span.rank].index(op.stage),
+            )
+        )
     memory = []
     for times, amounts in memory_curves(trace, category):
         memory.append(([*(time - zero_s for time in times), step_s], [*amounts, amounts[-1]]))
     cap, over = cap_and_breaches(trace, category)
     peaks = peak_memory(trace, category)
     headline = title(trace, step_s, bubble(trace).idle_over_makespan, max(peaks))
-    return Scene(headline, trace.ranks, step_s, boxes, memory, MEMORY_LABEL[category], peaks, cap, over)
+    return Scene(
+        headline,
+        trace.ranks,
+        step_s,
+        boxes,
+        memory,
+        MEMORY_LABEL[category],
+        peaks,
+        cap,
+        over,
+        stages,
+    )
 
 
-def cap_and_breaches(trace, category):
+def stages_of_ranks(trace: Trace) -> list[list[int]]:
+    """[per rank] the stages that it ran ops of, ascending. A stage's place in the list is the chunk
+    whose shade it has."""
+    found: list[set[int]] = [set() for _ in range(trace.ranks)]
+    # quick: in C, once per span
+    for stream, rank, stage in set(map(attrgetter("stream", "rank", "stage"), trace.spans)):
+        if stream == COMPUTE:
+            found[rank].add(stage)
+    return [sorted(stages) for stages in found]
+
+
+def row_label(rank: int, stages: Sequence[int]) -> str:
+    """The name of a rank's row: with its stages where they are two or three, for then the rank's
+    number does not tell them."""
+    if not 2 <= len(stages) <= 3:
+        return f"rank {rank}"
+    return f"rank {rank}: stages {', '.join(map(str, stages))}"
+
+
+def cap_and_breaches(trace: Trace, category: str) -> tuple[float | None, list[tuple[float, float]]]:
     """(the cap that the strip shows or None, [(time, amount) where a rank first holds more])."""
     cap = trace.metadata.get("activation_cap") if category == ACTIVATIONS else None
     if cap is None:
@@ -89,49 +144,75 @@ def cap_and_breaches(trace, category):
     return cap, [(breach.time_s - trace.start_s, breach.amount) for breach in breaches(trace, cap)]
 
 
-def idle(trace):
+def idle(trace: Trace) -> list[Gap]:
     """The `Gap`s of `trace` on the scene's clock: time starts at its first op."""
     zero_s = trace.start_s
-    return [gap._replace(start_s=gap.start_s - zero_s, end_s=gap.end_s - zero_s) for gap in gaps(trace)]
+    return [
+        gap._replace(start_s=gap.start_s - zero_s, end_s=gap.end_s - zero_s) for gap in gaps(trace)
+    ]
 
 
-def path(trace, view):
+def path(trace: Trace, view: Scene) -> list[Box]:
     """The boxes of `view`, the scene of `trace`, that lie on its critical path, first to last."""
-    boxes = {box.op: box for box in view.boxes}
-    return [boxes[span.op] for span in critical_path(trace) if span.stream == COMPUTE]
+    boxes = {span.op_text: box for span, box in zip(trace.compute(), view.boxes)}
+    return [boxes[span.op_text] for span in critical_path(trace) if span.stream == COMPUTE]
 
 
-def path_lines(boxes, height):
-    """The critical path through `boxes` as lines of (s, row): round each box `height` rows high, and from each to the next."""
+def path_lines(boxes: Sequence[Box], height: float) -> list[list[tuple[float, float]]]:
+    """The critical path through `boxes` as lines of (s, row): round each box `height` rows high,
+    and from each to the next."""
     lines = []
     for rank, start_s, end_s, *_ in boxes:
         top, bottom = rank - height / 2, rank + height / 2
-        lines.append([(start_s, top), (end_s, top), (end_s, bottom), (start_s, bottom), (start_s, top), (end_s, top)])
+        lines.append(
+            [
+                (start_s, top),
+                (end_s, top),
+                (end_s, bottom),
+                (start_s, bottom),
+                (start_s, top),
+                (end_s, top),
+            ]
+        )
     for box, after in pairwise(boxes):
-        side = (after.rank > box.rank) - (after.rank < box.rank)  # where the next box lies: below 1, above -1
-        lines.append([(box.end_s, box.rank + side * height / 2), (after.start_s, after.rank - side * height / 2)])
+        # where the next box lies: below 1, above -1
+        side = (after.rank > box.rank) - (after.rank < box.rank)
+        lines.append(
+            [
+                (box.end_s, box.rank + side * height / 2),
+                (after.start_s, after.rank - side * height / 2),
+            ]
+        )
     return lines
 
 
-def title(trace, step_s, idle_share, peak):
+def title(trace: Trace, step_s: float, idle_share: float, peak: float) -> str:
     """What the trace is, in one line: where it comes from, step time, bubble, peak."""
-    source = {"simulated": "Predicted", "measured": "Measured"}.get(trace.metadata.get("source"), "Trace")
+    source = {"simulated": "Predicted", "measured": "Measured"}.get(
+        str(trace.metadata.get("source")), "Trace"
+    )
     held = f", peak {peak:.3g} microbatches held" if trace.memory else ""
     return f"{source}: {trace.metadata.get('name', '')}, step {seconds_text(step_s)}, idle {idle_share:.1%}{held}"
 
 
-# memory -------------------------------------------------------------------------------------------------------
+# memory
+# -------------------------------------------------------------------------------------------------------
 
 CATEGORY_COLOURS = {
-    "parameters": "#0072B2", "gradients": "#E69F00", "optimizer": "#009E73", "activations": "#56B4E9",
-    "gathered": "#CC79A7", "buffers": "#D55E00", "temporaries": "#F0E442",
-}  # fmt: skip
+    "parameters": "#0072B2",
+    "gradients": "#E69F00",
+    "optimizer": "#009E73",
+    "activations": "#56B4E9",
+    "gathered": "#CC79A7",
+    "buffers": "#D55E00",
+    "temporaries": "#F0E442",
+}
 STAGE_COLOURS = {0: "#000000", 1: "#E69F00", 2: "#0072B2", 3: "#009E73"}
 STAGE_DASHES = {0: "solid", 1: "dash", 2: "dashdot", 3: "dot"}
 STAGE_NAMES = {0: "plain DP", 1: "ZeRO-1", 2: "ZeRO-2", 3: "ZeRO-3"}
 
 
-def steps(edges, amounts):
+def steps(edges: Sequence[float], amounts: Sequence[float]) -> tuple[list[float], list[float]]:
     """([x], [y]) of a stepped line: `amounts[i]` from `edges[i]` to `edges[i + 1]`."""
     xs = [x for pair in pairwise(edges) for x in pair]
     return xs, [amount for amount in amounts for _ in (0, 1)]

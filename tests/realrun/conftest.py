@@ -1,5 +1,6 @@
 """Warm processes for the whole folder, and commands that leave nothing behind."""
 
+import signal
 from functools import cache
 
 import pytest
@@ -8,9 +9,19 @@ from realrun_processes import CommandLine
 from realrun import Pool
 
 
+@pytest.fixture(scope="session", autouse=True)
+def interrupts_are_heard():
+    """A shell without job control starts what runs in the background with SIGINT ignored, and every
+    process started from it inherits that. A handler of our own is reset to the default in them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture(scope="session")
 def pools():
-    """ranks -> a warm `Pool` of so many, shared by all tests. A test that breaks a pool brings its own."""
+    """ranks -> a warm `Pool` of so many, shared by all tests. A test that breaks a pool brings its
+    own."""
     warm = []
 
     @cache
@@ -25,12 +36,17 @@ def pools():
 
 @pytest.fixture
 def command(tmp_path, tmp_path_factory):
-    """Start command lines in `tmp_path`; when the test is over, none of their processes may be left."""
+    """Start command lines in `tmp_path`; when the test is over, none of their processes may be
+    left."""
     started = []
 
     def start(*arguments, **options):
         temporary = tmp_path_factory.mktemp("t")  # a short name: sockets are made in it
-        started.append(CommandLine(*arguments, cwd=options.pop("cwd", tmp_path), temporary=temporary, **options))
+        started.append(
+            CommandLine(
+                *arguments, cwd=options.pop("cwd", tmp_path), temporary=temporary, **options
+            )
+        )
         return started[-1]
 
     yield start

@@ -1,0 +1,238 @@
+"""python -m docs.generate: write the parts of docs/ that are computed, or with --check say which
+are old.
+
+Four parts are computed. The tables of files in architecture.md name every file of both packages:
+a sentence that is there stays, a new file brings the first sentence of its docstring, and a file
+that is gone loses its row. The tables of flags in command-line.md come from the argument parsers.
+The table of fields in executing.md comes from realrun's checks. The table of errors in validation.md
+comes from the published runs.
+"""
+
+import argparse
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from realrun.cli import main as realrun_main
+from realrun.run.checks import EXECUTION
+from simlab.cli import main as simlab_main
+from simlab.cli.options import value_text
+from simlab.studies.published_runs import RUNS, read_runs, suites, validate_runs
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+PACKAGES = ("simlab", "realrun")
+FILE_ROW = re.compile(r"^\| `([\w./]+)` \| (.+) \|$", re.M)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Write what is old, or with --check only name it; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m docs.generate", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 if a part is old")
+    arguments = parser.parse_args(argv)
+    old = [name for name in PARTS if (HERE / name).read_text("utf-8") != current(name)]
+    for name in old:
+        print(f"{name} is old" if arguments.check else f"{name} written")
+        if not arguments.check:
+            (HERE / name).write_text(current(name), encoding="utf-8")
+    return 1 if old and arguments.check else 0
+
+
+def current(name: str) -> str:
+    """The text that docs/`name` should have: its own words, with the computed parts made anew."""
+    text = (HERE / name).read_text(encoding="utf-8")
+    for mark, made in PARTS[name](text):
+        begin, end = f"<!-- begin {mark} -->\n", f"<!-- end {mark} -->"
+        before, _, rest = text.partition(begin)
+        if end not in rest:
+            raise SystemExit(f"{name} lacks {begin.strip()} ... {end}")
+        text = before + begin + made + end + rest.partition(end)[2]
+    return text
+
+
+def files_of(package: str) -> list[str]:
+    """The files of `package`, without those of one line that only make a folder a package."""
+    return [
+        str(path.relative_to(ROOT))
+        for path in sorted((ROOT / package).rglob("*"))
+        if path.suffix in (".py", ".js", ".json", ".csv", ".typed")
+        and (path.name != "__init__.py" or len(path.read_text("utf-8").splitlines()) > 3)
+    ]
+
+
+def sentence(path: str) -> str:
+    """The first sentence of the docstring of the file at `path`."""
+    if not path.endswith(".py"):
+        return "To be described."
+    said = ast.get_docstring(ast.parse((ROOT / path).read_text(encoding="utf-8"))) or ""
+    return re.split(r"(?<=[.])\s", " ".join(said.split()))[0].replace("|", "\\|")
+
+
+def file_tables(text: str) -> Iterator[tuple[str, str]]:
+    """(mark, table) of both packages: the rooms in the order of imports, the files of a room as
+    `text` has them, new ones at the end."""
+    order = room_order()
+    yield "order", order_text(order)
+    said = dict(FILE_ROW.findall(text))
+    for package in PACKAGES:
+        paths = files_of(package)
+        places = {package: -1} | {
+            part: at for at, part in enumerate(" ".join(order[package]).split())
+        }
+        known = [path for path in said if path in paths]
+        rooms: dict[str, list[str]] = {}
+        for path in [*known, *(path for path in paths if path not in said)]:
+            rooms.setdefault(room(path), []).append(path)
+        yield (
+            f"files of {package}",
+            "".join(
+                f"\n**{name}**\n\n| file | what it holds |\n|---|---|\n"
+                + "".join(f"| `{path}` | {said.get(path) or sentence(path)} |\n" for path in its)
+                for name, its in sorted(
+                    rooms.items(), key=lambda item: places[item[0].split("/")[-1]]
+                )
+            )
+            + "\n",
+        )
+
+
+def room_order() -> dict[str, tuple[str, ...]]:
+    """{package: its rooms, level by level}, as `tests/test_architecture.py` holds it."""
+    tree = ast.parse((ROOT / "tests" / "test_architecture.py").read_text(encoding="utf-8"))
+    return next(
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ORDER"
+    )
+
+
+def order_text(order: dict[str, tuple[str, ...]]) -> str:
+    """The order for reading: a line for each package, an arrow to what may import the room."""
+    lines = [
+        f"{package:<8} " + " → ".join(level.replace(" ", ", ") for level in levels)
+        for package, levels in order.items()
+    ]
+    return "".join(f"```\n{line}\n```\n\n" for line in lines)
+
+
+def room(path: str) -> str:
+    """The room that a file stands in: the folder below the package, or the package itself."""
+    parts = Path(path).parts
+    return "/".join(parts[:2]) if len(parts) > 2 else parts[0]
+
+
+def flags(text: str) -> Iterator[tuple[str, str]]:
+    """(mark, tables) of the parsers of both packages."""
+    commands = next(iter(subparsers(simlab_main.parser()).items()))[1]
+    yield (
+        "flags of simlab",
+        "".join(
+            f"\n### simlab {name}\n\n{' '.join((command.description or '').split())}\n\n"
+            + flag_table(command)
+            for name, command in commands.items()
+        )
+        + "\n",
+    )
+    realrun = realrun_main.parser()
+    parsers = {"realrun": realrun} | {
+        f"realrun {name}": one for name, one in realrun.commands.items()
+    }
+    yield (
+        "flags of realrun",
+        "".join(f"\n### {name}\n\n" + flag_table(parser) for name, parser in parsers.items())
+        + "\n",
+    )
+
+
+def subparsers(parser: argparse.ArgumentParser) -> dict[str, dict[str, argparse.ArgumentParser]]:
+    """{argument: {name: parser}} of a parser's commands."""
+    return {
+        action.dest: dict(action.choices)
+        for action in parser._actions
+        if isinstance(action, argparse._SubParsersAction)
+    }
+
+
+def flag_table(parser: argparse.ArgumentParser) -> str:
+    """A table of what a parser takes, group by group."""
+    table = "| argument | meaning |\n|---|---|\n"
+    for group in parser._action_groups:
+        actions = [
+            action
+            for action in group._group_actions
+            if not isinstance(action, argparse._HelpAction | argparse._SubParsersAction)
+            and action.help != argparse.SUPPRESS
+        ]
+        if actions and group.title not in ("options", "optional arguments", "positional arguments"):
+            table += f"| | **{group.title}** |\n"
+        table += "".join(f"| `{written(action)}` | {told(action)} |\n" for action in actions)
+    return table
+
+
+def written(action: argparse.Action) -> str:
+    """An argument as it is written: its flag and what stands after it."""
+    values = "" if action.choices is None else "{" + ",".join(map(str, action.choices)) + "}"
+    value = str(action.metavar or values or action.dest.upper()).replace("|", "/")
+    if not action.option_strings:
+        return value
+    return " ".join([action.option_strings[-1], *([value] if action.nargs != 0 else [])])
+
+
+def told(action: argparse.Action) -> str:
+    """What `--help` says of an argument."""
+    said = (action.help or "").replace("|", "or").replace(f"{ROOT}/", "")
+    choices = (
+        "one of " + ", ".join(f"`{choice}`" for choice in action.choices)
+        if action.choices and action.metavar
+        else ""
+    )
+    given = {"default": action.default, "prog": ""}
+    return "; ".join(filter(None, [said % given if "%(" in said else said, choices])) or "a number"
+
+
+def errors(text: str) -> Iterator[tuple[str, str]]:
+    """(mark, table) of how far published runs are off, suite by suite."""
+    table = suites(validate_runs(read_runs(RUNS)))
+    columns = ("mape", "max", "bias", "constant_mape", "memory_mape")
+    head = (
+        "| suite | rows | mean error % | worst % | bias % | constant utilisation % | memory % |\n"
+    )
+    yield (
+        "errors",
+        head
+        + "|---|---|---|---|---|---|---|\n"
+        + "".join(
+            f"| {name} | {its['rows']} | "
+            + " | ".join("" if its[key] is None else f"{its[key]:.1f}" for key in columns)
+            + " |\n"
+            for name, its in table.items()
+        ),
+    )
+
+
+def execution(text: str) -> Iterator[tuple[str, str]]:
+    """(mark, table) of what realrun makes of each field of a plan."""
+    lines = ["| field | executed | how one sees it, or why not |", "|---|---|---|"]
+    for name, its in EXECUTION.items():
+        values = "all values"
+        if its.values is not None:
+            values = (
+                "its default" if its.values == (None,) else ", ".join(map(value_text, its.values))
+            )
+            values += "; with a box all" * its.in_box
+        lines.append(f"| `{name}` | {values} | {its.seen} |")
+    yield "execution of fields", "\n".join(lines) + "\n"
+
+
+PARTS: dict[str, Callable[[str], Iterator[tuple[str, str]]]] = {
+    "architecture.md": file_tables,
+    "command-line.md": flags,
+    "executing.md": execution,
+    "validation.md": errors,
+}
+"""{file of docs/: what gives its computed parts}."""
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""A checkpoint's files: safetensors and one JSON manifest. No pickle is written, and nothing is
+unpickled.
+
+    manifest.json            written last: the size and SHA-256 of each file, where each part of
+                             each tensor is, and what the caller adds
+    rank-00003.safetensors   the parts that rank 3 wrote: the length of the header (8 bytes), the
+                             header (JSON), the numbers
+
+A file that the manifest does not name is never opened.
+"""
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from simlab.errors import SimlabError
+
+MANIFEST, FORMAT = "manifest.json", 1
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
+
+
+Manifest = dict[str, Any]
+"""A manifest as JSON has it."""
+
+
+class CheckpointError(SimlabError):
+    """A checkpoint cannot be saved or must not be loaded."""
+
+
+def write_safetensors(
+    path: Path, names: Iterable[str], tensors: Sequence[Tensor]
+) -> tuple[list[int], dict[str, Any]]:
+    """([first byte of each tensor in the file], {"size_bytes", "sha256"}) of a new file at `path`,
+    which is on the disk when this returns. The tensors lie on the CPU."""
+    header: dict[str, dict[str, Any]] = {}
+    start = 0
+    for name, tensor in zip(names, tensors):
+        header[name] = {
+            "dtype": DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, start + tensor.nbytes],
+        }
+        start += tensor.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    digest, size_bytes = hashlib.sha256(), 0
+    with open(path, "xb") as file:
+        parts: Iterable[Any] = (struct.pack("<Q", len(text)), text, *map(_bytes, tensors))
+        for data in parts:
+            file.write(data)
+            digest.update(data)
+            size_bytes += len(data)
+        file.flush()
+        os.fsync(file.fileno())
+    starts = [8 + len(text) + entry["data_offsets"][0] for entry in header.values()]
+    return starts, {"size_bytes": size_bytes, "sha256": digest.hexdigest()}
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    numbers: Any = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+    return memoryview(numbers)
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest of `folder` with a checksum of its own, and wait until it and the names of
+    all files are on the disk."""
+    with open(folder / MANIFEST, "x") as file:
+        json.dump({**manifest, "sha256": _checksum(manifest)}, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(folder)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of the checkpoint in `folder`. `CheckpointError` if there is none, or if it is
+    not as it was written."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+        written = manifest.pop("sha256")
+    except FileNotFoundError:
+        raise CheckpointError(f"no checkpoint in {str(folder)!r}: {MANIFEST} is missing") from None
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{str(folder / MANIFEST)!r} is not a checkpoint's manifest: {error}"
+        ) from None
+    if written != _checksum(manifest):
+        raise CheckpointError(
+            f"{str(folder / MANIFEST)!r} is corrupt: its checksum is {_checksum(manifest)}, expected {written}"
+        )
+    if manifest.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{str(folder / MANIFEST)!r} has format {manifest.get('format')!r}, this version reads {FORMAT}"
+        )
+    if elsewhere := [name for name in manifest["files"] if Path(name).name != name]:
+        raise CheckpointError(
+            f"{str(folder / MANIFEST)!r} names {elsewhere[0]!r}, which is not in this folder"
+        )
+    return manifest
+
+
+def _checksum(manifest: Manifest) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def check_file(path: Path, size_bytes: int, sha256: str) -> None:
+    """`CheckpointError` unless the file has that many bytes and that SHA-256."""
+    try:
+        with open(path, "rb") as file:
+            actual_bytes = os.fstat(file.fileno()).st_size
+            if actual_bytes != size_bytes:
+                what = "truncated" if actual_bytes < size_bytes else "too long"
+                raise CheckpointError(
+                    f"{str(path)!r} is {what}: size {actual_bytes} bytes, expected {size_bytes}"
+                )
+            actual = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        what = (
+            "missing" if isinstance(error, FileNotFoundError) else f"not readable: {error.strerror}"
+        )
+        raise CheckpointError(f"{str(path)!r} is {what}") from None
+    if actual != sha256:
+        raise CheckpointError(f"{str(path)!r} is corrupt: checksum {actual}, expected {sha256}")
+
+
+def tensor_text(shape: Iterable[int], dtype: torch.dtype | str | None) -> str:
+    """A tensor in words: 'F32 [4, 8]'. dtype: torch's, or its name in a file."""
+    name = DTYPES.get(dtype, dtype) if isinstance(dtype, torch.dtype) else dtype
+    return f"{name} {list(shape)}"
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names of the files in `folder` are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

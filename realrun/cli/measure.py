@@ -1,0 +1,240 @@
+"""The command `realrun measure`: time this machine's kernels, host and links, and write a cluster
+that the simulator loads."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from inspect import cleandoc
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from realrun.cli.machine_file import check_writable, write
+from realrun.cli.machine_text import text
+from realrun.cli.options import add_device_options
+from realrun.launch.pool import Pool, RunError
+from simlab.cli.output import print_json, print_text
+from simlab.errors import InputError
+from simlab.units import KIB
+
+if TYPE_CHECKING:
+    from realrun.measure.machine.sample import Sample
+
+EPILOG = """what is timed: matrix products (forward and both gradients' layouts), attention,
+kernels that the memory bounds, what the host takes to dispatch an op; messages
+and collectives between processes (gloo between processes of this machine, NCCL
+between GPUs), on loopback only. One file comes of it: a cluster with its own
+kernel efficiencies, and every sample.
+
+examples:
+  realrun measure --quick --compare
+  simlab simulate --model gpt2 --cluster machine.json --precision fp32 \\
+    --microbatches 4
+
+exit status: 0 done, 1 something could not be measured or written,
+2 bad arguments"""
+SIZES = {quick: [KIB * 4**power for power in range(7 if quick else 9)] for quick in (True, False)}
+"""{quick: bytes}: 1 KiB to 64 MiB (quick: 4 MiB); every second one is kept apart for --compare."""
+BUDGET_S = {True: 0.03, False: 0.3}
+MOST_RANKS = 8
+
+
+def measure_command(arguments: argparse.Namespace) -> int:
+    """Time this machine's kernels, host and links, and write a cluster that simlab
+    loads."""
+    result = run(arguments)
+    if arguments.json:
+        print_json(result)
+    else:
+        print_text(text(result))
+    return 0
+
+
+def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measure, fit, write, and with --compare hold the written file against the samples kept apart:
+    the facts to report."""
+    from realrun.launch.ranks import under_torchrun
+
+    if under_torchrun():
+        raise InputError(
+            "RANK and WORLD_SIZE are set: `measure` starts its own processes, on one machine; run it without torchrun"
+        )
+    if arguments.threads < 1:
+        raise InputError(f"--threads {arguments.threads}: give at least 1")
+    ranks, device = choose_ranks(arguments.ranks, arguments.device)
+    check_writable(arguments.out)
+    samples, node, about = measure(
+        ranks,
+        device,
+        threads=arguments.threads,
+        quick=arguments.quick,
+        check=arguments.compare,
+        port=arguments.port,
+        folder=Path(arguments.out).absolute().parent,
+        say=_say,
+    )
+    from realrun.measure.machine.cluster import machine_cluster
+    from realrun.measure.machine.comparison import comparison
+    from simlab.spec.cluster import load_cluster
+
+    facts = machine_cluster(samples, node, about)
+    write(arguments.out, json.dumps(facts, indent=1, allow_nan=False))
+    cluster = load_cluster(Path(arguments.out))  # what is compared is what anybody loads
+    result = {
+        "ok": True,
+        "file": str(arguments.out),
+        "cluster": {key: value for key, value in facts.items() if key != "measured"},
+    }
+    result["measured"] = {
+        key: value for key, value in facts["measured"].items() if key != "samples"
+    }
+    if arguments.compare:
+        result["comparison"] = comparison(samples, cluster, about["precision"])
+    return result
+
+
+def choose_ranks(asked: int | None, device: str) -> tuple[int, str]:
+    """(ranks, 'cpu' or 'cuda'): unless asked for, as many as there are GPUs, or else cores; at most
+    `MOST_RANKS`."""
+    from realrun.launch.ranks import choose_device
+    from realrun.measure.cores import usable_cores
+
+    if asked is not None and asked < 1:
+        raise InputError(f"--ranks {asked}: give at least 1")
+    if asked is None:
+        import torch
+
+        gpus = torch.cuda.device_count() if device != "cpu" and torch.cuda.is_available() else 0
+        asked = min(MOST_RANKS, gpus or (1 if device == "cuda" else usable_cores()))
+    return asked, choose_device(device, asked)
+
+
+def measure(
+    ranks: int,
+    device: str,
+    *,
+    threads: int = 1,
+    quick: bool = False,
+    check: bool = False,
+    port: int = 0,
+    folder: Path | str = ".",
+    say: Callable[[str], Any] = lambda text: None,
+    pool: Pool | None = None,
+) -> tuple[list[Sample], dict[str, float], dict[str, Any]]:
+    """([`Sample`], {figures of the node}, {what was measured}) of this machine.
+
+    threads: of the kernels on a CPU. check: also at the sizes that no fit shall see. folder: on the
+    drive that is timed.
+    pool: a warm `Pool` of so many ranks; None: one is started, if there are links to time.
+    """
+    import torch
+
+    from realrun.measure.machine import kernels
+    from realrun.measure.machine.node import description, host_copy_bytes_per_s, memory_sizes
+    from realrun.measure.stopwatch import Stopwatch
+
+    where, before = (
+        torch.device("cuda", 0) if device == "cuda" else torch.device("cpu"),
+        torch.get_num_threads(),
+    )
+    torch.set_num_threads(threads)
+    try:
+        watch = Stopwatch(where, BUDGET_S[quick])
+        samples = kernels.kernel_samples(watch, check=check, say=say)
+        memory_bytes, host_bytes = memory_sizes(where, ranks)
+        node = {
+            "pcie_bytes_per_s": host_copy_bytes_per_s(watch),
+            "nvme_bytes_per_s": drive_speed(folder),
+            "memory_bytes": memory_bytes,
+            "host_memory_bytes": host_bytes,
+        }
+        about = description(where, ranks) | {"waited": watch.waited, "quick": quick}
+    finally:
+        torch.set_num_threads(before)
+    if ranks > 1:
+        samples += link_samples(ranks, device, quick, check, port, say, pool)
+    return samples, node, about
+
+
+def link_samples(
+    ranks: int,
+    device: str,
+    quick: bool,
+    check: bool,
+    port: int,
+    say: Callable[[str], Any],
+    pool: Pool | None,
+) -> list[Sample]:
+    """[`Sample`] of messages and collectives between `ranks` processes."""
+    from realrun.measure.machine.sample import Sample
+
+    fitted = set(SIZES[quick][::2])
+    sizes = SIZES[quick] if check else sorted(fitted)
+    if pool is None:
+        with Pool(ranks, device=device, port=port, say=say) as own:
+            found = own.links(sizes, BUDGET_S[quick])
+    else:
+        found = pool.links(sizes, BUDGET_S[quick])
+    # what was sent is a multiple of the ranks
+    asked = [size for _ in range(len(found) // len(sizes)) for size in sizes]
+    return [
+        Sample(
+            one["kind"],
+            {"size_bytes": one["size_bytes"], "ranks": ranks},
+            one["seconds"],
+            size in fitted,
+        )
+        for one, size in zip(found, asked)
+    ]
+
+
+def drive_speed(folder: Path | str) -> float:
+    """Bytes per second of the drive that `folder` is on; `RunError` if nothing can be written
+    there."""
+    from realrun.measure.machine.node import drive_bytes_per_s
+
+    try:
+        return drive_bytes_per_s(folder)
+    except OSError as error:
+        raise RunError(f"cannot time the drive of {str(folder)!r}: {error.strerror}") from error
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def add_measure(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `measure`."""
+    command.description, command.epilog = cleandoc(measure_command.__doc__ or ""), EPILOG
+    command.add_argument(
+        "--out",
+        default="machine.json",
+        metavar="FILE",
+        help="where the cluster is written (default machine.json)",
+    )
+    command.add_argument(
+        "--ranks",
+        type=int,
+        metavar="N",
+        help="processes, one GPU each on CUDA (default: as many as GPUs, or else cores)",
+    )
+    command.add_argument(
+        "--threads",
+        type=int,
+        default=1,
+        metavar="N",
+        help="threads of a kernel on the CPU (default 1, as a rank has)",
+    )
+    command.add_argument(
+        "--quick",
+        action="store_true",
+        help="in less than 20 s: fewer rounds, and messages up to 4 MiB, not 64",
+    )
+    command.add_argument(
+        "--compare",
+        action="store_true",
+        help="also measure at other sizes than those fitted, and print the error there",
+    )
+    add_device_options(command)

@@ -1,0 +1,174 @@
+"""The options of realrun: those of a plan, and those that only an execution has."""
+
+from typing import Any, NamedTuple
+
+from realrun.run.faults import KINDS
+from realrun.run.job import Job
+from simlab.cli.op_times import TIMES, add_group_option
+from simlab.cli.options import add_alias, flag
+from simlab.cli.plan_options import CLUSTER_OPTIONS, add_plan_options
+from simlab.schedules import ALIASES, SCHEDULES
+
+DEFAULTS = {name: field.default for name, field in Job.__dataclass_fields__.items()}
+"""{field of a job: its default}."""
+
+
+class Option(NamedTuple):
+    """An option that takes a value, which a plan file may have, too."""
+
+    kind: type
+    metavar: str
+    help: str
+
+
+PIPELINE = {
+    "compute": Option(
+        str,
+        "MODE",
+        "real: the model's own math; padded: small tensors, then sleep to the op's time "
+        "(default: padded if op times are given or ranks outnumber cores, else real)",
+    ),
+    "forward_ms": Option(float, "F", f"padded: {TIMES['forward_ms'][1]} (default 20)"),
+    "backward_ms": Option(float, "B", "padded: its whole backward, ms (default I + W, or twice F)"),
+    "input_grad_ms": Option(float, "I", f"padded: {TIMES['input_grad_ms'][1]} (default B / 2)"),
+    "weight_grad_ms": Option(float, "W", "padded: the rest of it, ms (default B - I)"),
+    "link_ms": Option(float, "C", TIMES["link_ms"][1]),
+    "link_gbps": Option(float, "G", "the bandwidth of every link, Gbit/s (default: unlimited)"),
+    "activation_cap": Option(float, "X", "activations that zb-auto may hold on a rank (default P)"),
+}
+"""Options of a pipeline whose ops are timed one by one."""
+BOX = {
+    "cluster": Option(str, "NAME", CLUSTER_OPTIONS["cluster"]),
+    "nodes": Option(int, "N", CLUSTER_OPTIONS["nodes"]),
+    "model": Option(str, "NAME", f"{CLUSTER_OPTIONS['model']} (default megatron-7.5b)"),
+    "time_scale": Option(
+        float, "X", "by how much times are stretched (default: a step of about 2 s)"
+    ),
+}
+"""Options of a cluster in a box."""
+SIZES = {
+    "layers": Option(int, "L", "layers of the model, cut into stages (default: two a stage)"),
+    "hidden": Option(int, "N", "its hidden size (default 64; 192 in real compute)"),
+    "heads": Option(int, "N", "its attention heads (default 4; 6 in real compute)"),
+    "seq": Option(int, "N", "tokens in a sequence (default 32; 512 in real compute)"),
+}
+"""Sizes of the model that is trained."""
+RUN = {
+    "backend": Option(
+        str,
+        "NAME",
+        "native: realrun's own executor; torch: DDP, FSDP2, DTensors and torch's pipelines "
+        f"(default {DEFAULTS['backend']})",
+    ),
+    "predict_on": Option(
+        str,
+        "CLUSTER",
+        "predict the step for this machine: of the catalogue, or a file of `realrun measure`",
+    ),
+    "steps": Option(int, "N", f"measured training steps (default {DEFAULTS['steps']})"),
+    "warmup": Option(
+        int, "N", f"steps run before them and not counted (default {DEFAULTS['warmup']})"
+    ),
+    "checkpoint_every": Option(int, "N", "write a checkpoint after every N steps (default: none)"),
+    "checkpoints": Option(str, "DIR", "the folder of checkpoints (default: checkpoints in --out)"),
+    "keep": Option(int, "N", f"how many checkpoints are kept (default {DEFAULTS['keep']})"),
+    "loss_scale": Option(
+        float,
+        "X",
+        "fp16: what the loss is multiplied by at first "
+        f"(default {DEFAULTS['loss_scale']:g}; with --resume as it was)",
+    ),
+    "out": Option(str, "DIR", f"where everything is written (default {DEFAULTS['out']})"),
+    "timeout": Option(
+        float,
+        "S",
+        f"give up after so many seconds in which no rank moves (default {DEFAULTS['timeout_s']:g})",
+    ),
+}
+"""Options of a run."""
+NAMES = ", ".join([*SCHEDULES, *(f"{alias} (= {name})" for alias, name in ALIASES.items())])
+"""The schedules that can be executed, which are those with a flush."""
+PRECISION = "what runs: fp32, bf16, fp16 (default fp32; a box takes its times from bf16)"
+SCHEDULE = (
+    "The pipeline schedule: the order of forwards and backwards on each rank; several with "
+    f"commas between them run one after the other: {NAMES} (default 1f1b)"
+)
+
+
+def add_run_options(parser: Any) -> None:
+    """Add all options of an execution to `parser`."""
+    plan = parser.add_argument_group("what to run: a plan (see simlab.Plan), or a program")
+    add_plan_options(plan, skip=("seq",), instead={"precision": PRECISION, "schedule": SCHEDULE})
+    plan.add_argument("--csv", metavar="FILE", help="a program as CSV, in place of --schedule")
+    add_group_option(plan)
+    pipeline = parser.add_argument_group(
+        "one microbatch on one rank (all of its stages), where only pp is above 1"
+    )
+    _add(pipeline, PIPELINE)
+    add_alias(pipeline, "--p2p-ms", "link_ms", float)
+    pipeline.add_argument(
+        "--no-check",
+        action="store_true",
+        default=None,
+        help="run a program that validation refuses, for example to see a deadlock",
+    )
+    _add(parser.add_argument_group("a cluster in a box, whose times are kept to"), BOX)
+    _add(parser.add_argument_group("the model that is trained, a byte-level GPT"), SIZES)
+    run = parser.add_argument_group("the run")
+    _add(run, RUN)
+    # the values of the earlier option, too
+    add_alias(run, "--engine", "backend", lambda name: {"realrun": "native"}.get(name, name))
+    _add_switches(run)
+
+
+def _add(group: Any, options: dict[str, Option]) -> None:
+    for name, (kind, metavar, text) in options.items():
+        group.add_argument(flag(name), type=kind, metavar=metavar, help=text)
+
+
+def _add_switches(run: Any) -> None:
+    run.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on from the newest complete checkpoint, whatever plan wrote it",
+    )
+    run.add_argument(
+        "--elastic",
+        action="store_true",
+        help="under torchrun: as many replicas as it starts ranks for, with the same batch",
+    )
+    run.add_argument(
+        "--reference",
+        action="store_true",
+        help="train the same in one process, too, and compare the losses",
+    )
+    run.add_argument(
+        "--inject",
+        metavar="FAULT",
+        help=f"{', '.join(KINDS)}, as in hang@3:2: on rank 3 at measured step 2, the third",
+    )
+    run.add_argument(
+        "--max-error",
+        type=float,
+        metavar="PERCENT",
+        help="fail if a predicted step is further off than this",
+    )
+    add_device_options(run)
+
+
+def add_device_options(group: Any) -> None:
+    """Add `--device`, `--port` and `--json`, which every command has."""
+    group.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="auto: cuda where there is a GPU for every rank (default auto)",
+    )
+    group.add_argument(
+        "--port",
+        type=int,
+        default=0,
+        metavar="N",
+        help="port of the rendezvous on 127.0.0.1 (default: a free one)",
+    )
+    group.add_argument("--json", action="store_true", help="print one JSON object instead of text")

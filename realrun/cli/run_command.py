@@ -1,0 +1,104 @@
+"""The command that executes a plan or programs, and reports."""
+
+import argparse
+import math
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from realrun.cli.jobs import jobs, stretched, values
+from realrun.cli.options import PIPELINE
+from realrun.run.job import Job
+from simlab.cli.output import print_json, print_text
+from simlab.errors import InputError
+
+ONLY_ON_CPU = ("cluster", *(name for name in PIPELINE if name != "activation_cap"))
+"""Options of what exists on the CPU alone: padded compute and paced links."""
+
+
+def run_command(arguments: argparse.Namespace) -> int:
+    """Run what is asked for, in processes of our own or as a rank under torchrun, and report: 0, or
+    1 if a check failed."""
+    from realrun.launch import ranks as launch
+
+    max_error = fraction(arguments.max_error)
+    given = values(arguments)
+    if arguments.elastic:
+        given |= stretched(given, launch.world())
+    device_of = partial(
+        _device, arguments.device, only_cpu=any(name in given for name in ONLY_ON_CPU)
+    )
+    wanted = jobs(given, device_of)
+    for job in wanted:
+        job.validate()
+        if max_error is not None and job.programs is None and not job.is_predicted:
+            raise InputError(
+                f"--max-error {arguments.max_error:g} for a run that is not predicted: give --cluster or --predict-on, too"
+            )
+    answers = launch.run(wanted, device_of(wanted[0].ranks), port=arguments.port, say=_say)
+    if answers is None:
+        return 0  # another rank reports
+    return report(wanted, answers, max_error=max_error, as_json=arguments.json)
+
+
+def _device(asked: str, ranks: int, *, only_cpu: bool) -> str:
+    from realrun.launch import ranks as launch
+    from realrun.launch.local_memory import check_memory
+
+    if not launch.under_torchrun():
+        check_memory(ranks, 0)  # a mistyped number of ranks: before a closer look
+    return launch.choose_device(asked, ranks, only_cpu=only_cpu)
+
+
+def fraction(percent: float | None) -> float | None:
+    """The fraction that `percent` (None: not asked for) is."""
+    if percent is not None and not 0 <= percent < math.inf:
+        raise InputError(f"--max-error {percent}: give a percentage, 0 or more")
+    return None if percent is None else percent / 100
+
+
+def report(
+    wanted: list[Job], answers: list[dict[str, Any]], *, max_error: float | None, as_json: bool
+) -> int:
+    """Draw and print what `wanted` jobs answered: 0, or 1 if a check failed."""
+    from realrun.report.page import Reported, write_html
+    from realrun.report.pictures import write_pictures
+    from realrun.report.summary import failures, summary
+    from realrun.report.traces import load_traces
+    from simlab.training.calibration import Calibration
+
+    _say("drawing the timelines, writing the report")
+    reported, pictures = [], []
+    for job, answer in zip(wanted, answers):
+        for run, facts in zip(job.runs, answer.get("runs", [answer])):
+            reported.append(Reported(job, facts, load_traces(job, run)))
+            pictures += write_pictures(job, run, facts, reported[-1].traces)
+    calibrations = [path for answer in answers for path in answer.get("calibrations", [])]
+    out = Path(wanted[0].out)
+    write_html(out / "report.html", reported, [Calibration.load(path) for path in calibrations])
+    wrong = [line for one in reported for line in failures(one.facts, max_error=max_error)]
+    if as_json:
+        runs = [one.facts for one in reported]
+        print_json(
+            {
+                "ok": not wrong,
+                "failed": wrong,
+                "out": str(out),
+                "calibrations": calibrations,
+                "runs": runs,
+            }
+        )
+    else:
+        print_text("\n\n".join(summary(one.job, one.facts) for one in reported))
+        print_text(f"\nreport: {out / 'report.html'}   pictures: {', '.join(map(str, pictures))}")
+    sys.stdout.flush()
+    for line in wrong:
+        print(f"failed: {line}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def _say(text: str, now: Any = None) -> None:
+    if os.environ.get("RANK", "0") == "0":
+        print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""Where the ranks come from: local processes or torchrun."""

@@ -1,0 +1,117 @@
+"""Where the ranks come from: processes of our own on this machine, or those that torchrun has
+started."""
+
+import os
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from realrun.launch.folder import prepare
+from realrun.launch.local_memory import check_memory
+from realrun.launch.pool import Pool, RunError
+from realrun.launch.worker import Rank, use_loopback
+from realrun.run.job import Job
+from simlab.errors import InputError
+
+
+def under_torchrun() -> bool:
+    """Whether this process is one of several ranks that somebody else started."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def world() -> int:
+    """How many ranks torchrun has started; `InputError` if it has not."""
+    if not under_torchrun():
+        raise InputError(
+            "--elastic without torchrun, which says how many ranks there are: start with torchrun, or leave --elastic out"
+        )
+    return _environment("WORLD_SIZE")
+
+
+def choose_device(asked: str, ranks: int, *, only_cpu: bool = False) -> str:
+    """'cuda' or 'cpu': CUDA where there is a device for every rank of this machine; `InputError` if
+    asked for and not.
+
+    only_cpu: what else was asked for exists on the CPU alone, so 'auto' stays there.
+    """
+    if asked == "cpu" or (asked == "auto" and only_cpu):
+        return "cpu"
+    import torch  # here: it takes two seconds, and what was typed wrongly shall be told before
+
+    local_ranks = _environment("LOCAL_WORLD_SIZE", ranks) if under_torchrun() else ranks
+    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if asked == "cuda" and devices < local_ranks:
+        raise InputError(
+            f"--device cuda: {local_ranks} ranks need {local_ranks} CUDA devices, this machine has {devices}"
+        )
+    return "cuda" if 0 < local_ranks <= devices else "cpu"
+
+
+def run(
+    jobs: Sequence[Job], device: str, *, port: int = 0, say: Callable[..., Any]
+) -> list[dict[str, Any]] | None:
+    """Run `jobs`, which take the same number of ranks, one after the other: [rank 0's answer to
+    each], or None on another rank of torchrun's."""
+    if under_torchrun():
+        return _run_as_rank(jobs, device, say)
+    for job in jobs:
+        check_memory(job.ranks, job.model_bytes())
+        prepare(job)
+    with Pool(jobs[0].ranks, device=device, port=port, say=say) as pool:
+        return [pool.run(job) for job in jobs]
+
+
+def _run_as_rank(
+    jobs: Sequence[Job], device: str, say: Callable[..., Any]
+) -> list[dict[str, Any]] | None:
+    job = jobs[0]
+    rank, world = _environment("RANK"), _environment("WORLD_SIZE")
+    local_rank, local_world = (
+        _environment("LOCAL_RANK", rank),
+        _environment("LOCAL_WORLD_SIZE", world),
+    )
+    if world != job.ranks:
+        raise InputError(
+            f"torchrun started {world} ranks, the program has {job.ranks}: start as many as --pp"
+        )
+    if rank >= world:
+        raise InputError(f"RANK is {rank}, but WORLD_SIZE {world}: ranks go from 0 to {world - 1}")
+    if "MASTER_ADDR" not in os.environ:
+        raise InputError(
+            "RANK and WORLD_SIZE are set in the environment, but MASTER_ADDR is not: start with torchrun, or set all of them"
+        )
+    where = f"{os.environ['MASTER_ADDR']}:{_environment('MASTER_PORT')}"
+    if local_world == world:
+        use_loopback()
+    for one in jobs if rank == 0 else []:
+        prepare(one)
+    import torch.distributed as dist
+
+    try:
+        store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=60)))
+        # the agent's outlives a restart: addresses of dead ranks are in it
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            store = dist.PrefixStore(
+                f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store
+            )
+        member = Rank(rank, world, local_rank, store, device, message_timeout_s=job.timeout_s)
+        answers = [member.run(one, say) or {} for one in jobs]
+        member.leave()
+        return None if rank else answers
+    except (dist.DistError, RuntimeError, ValueError) as error:
+        if "EADDRINUSE" in str(error):
+            raise InputError(
+                f"rendezvous on {where}: the port is in use; give another MASTER_PORT"
+            ) from error
+        raise RunError(f"rank {rank}: {' '.join(str(error).split())}") from error
+
+
+def _environment(name: str, default: int | None = None) -> int:
+    """The whole number in the environment variable `name`; `InputError` if there is none and no
+    default either."""
+    text = os.environ.get(name, default)
+    if text is None or not str(text).isdecimal():
+        raise InputError(
+            f"{name} is {text!r} in the environment: a whole number is needed, as torchrun sets it"
+        )
+    return int(text)

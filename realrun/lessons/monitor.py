@@ -1,0 +1,81 @@
+"""What a training does while it runs, in a notebook: its loss, its speed, and how long each rank
+computes and waits."""
+
+from base64 import b64encode
+from io import BytesIO
+from typing import Any
+
+import ipywidgets as widgets
+from matplotlib.axes import Axes
+
+from realrun.run.progress import figures
+from simlab.views.still.timeline import Picture
+
+COMPUTES, SLOW, WAITS, LOSS = "#0072B2", "#D55E00", "0.8", "#0072B2"
+
+
+class TrainingMonitor(widgets.VBox):
+    """A bar of the steps that are done, and a picture of the loss of each step and of how every
+    rank spends its time, with the slow ranks marked.
+
+    `show` takes what `realrun.run.progress.TrainingProgress` says: Pool(ranks, show=monitor.show)
+    while it trains. A new training begins it anew.
+    """
+
+    def __init__(self) -> None:
+        self.bar = widgets.IntProgress(value=0, min=0, max=1, layout=widgets.Layout(width="22em"))
+        self.text = widgets.HTML("nothing is running")
+        self.picture = widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
+        self.losses: list[float] = []
+        self.now: dict[str, Any] | None = None
+        super().__init__([widgets.HBox([self.bar, self.text]), self.picture])
+
+    def show(self, now: dict[str, Any]) -> None:
+        """Show what is said: see `realrun.run.progress.TrainingProgress.said`."""
+        goes_on = self.now and (self.now["name"], self.now["step"] + len(now["losses"])) == (
+            now["name"],
+            now["step"],
+        )
+        self.losses = [*self.losses, *now["losses"]] if goes_on else now["losses"]
+        self.now = now
+        self.bar.max, self.bar.value = now["steps"], now["step"]
+        self.text.value = " · ".join(figures(now))
+        png = BytesIO()
+        self._picture(now).savefig(png, format="png")
+        self.picture.value = png.getvalue()
+
+    def _picture(self, now: dict[str, Any]) -> Picture:
+        size = 9.5, 1.5 + 0.24 * len(now["ranks"])
+        picture = Picture(figsize=size, layout="constrained", dpi=80)
+        curve, bars = picture.subplots(1, 2)
+        curve.plot(
+            range(now["step"] - len(self.losses) + 1, now["step"] + 1), self.losses, color=LOSS
+        )
+        curve.set(xlabel="training step", ylabel="loss", xlim=(0.5, now["steps"] + 0.5))
+        curve.grid(alpha=0.3)
+        self._shares(bars, now)
+        return picture
+
+    def _shares(self, bars: Axes, now: dict[str, Any]) -> None:
+        """Draw the share of its time in which each rank computes and waits."""
+        slow = dict(now["slow"])
+        for rank, spent in enumerate(now["ranks"]):
+            whole_s = spent["computed_s"] + spent["waited_s"]
+            share = spent["computed_s"] / whole_s if whole_s else 0.0
+            bars.barh(rank, 100 * share, color=SLOW if rank in slow else COMPUTES)
+            bars.barh(rank, 100 * (1 - share), left=100 * share, color=WAITS)
+            if rank in slow:
+                text = f"computes {slow[rank]:.2f} times as long as its peers"
+                bars.text(1, rank, text, va="center", fontsize=8, color="white")
+        bars.set_yticks(
+            range(len(now["ranks"])), [f"rank {rank}" for rank in range(len(now["ranks"]))]
+        )
+        bars.invert_yaxis()
+        bars.set(xlim=(0, 100), xlabel="% of its time: computes (colour), waits (grey)")
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        """The widget, and its picture for where no widget can live, as on a page on GitHub."""
+        bundle = super()._repr_mimebundle_(**kwargs)
+        if self.now:
+            bundle["image/png"] = b64encode(self.picture.value).decode()
+        return bundle

@@ -1,0 +1,1 @@
+"""What this machine takes for kernels, ops and messages, each measured apart from any run."""

@@ -1,0 +1,85 @@
+"""The simulator's times of samples, beside those that no fit has seen."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from realrun.measure.machine.sample import Sample
+from simlab.cost import GroupShape, collective_s, p2p_s
+from simlab.cost.roofline import kernel_s
+from simlab.cost.stage_times import StageCost
+from simlab.lowering.kernels import Attention, Matmul, Memory
+from simlab.lowering.kernels.kernel import Role
+from simlab.spec.cluster import Cluster
+from simlab.spec.model import Model
+from simlab.spec.plan import Plan
+
+Kernel = Matmul | Attention | Memory
+
+ROLES: dict[str, Role] = {"forward": "forward", "input": "input", "weight": "weight"}
+"""{last word of a sample's kind: role of its matrix product}."""
+
+
+def kernel_of(sample: Sample) -> Kernel:
+    """simlab's kernel of a matmul, attention or memory sample."""
+    kind, _, which = sample.kind.partition(" ")
+    sizes: dict[str, Any] = dict(sample.sizes)
+    if kind == "matmul":
+        return Matmul(sample.kind, **sizes, role=ROLES[which])
+    if kind == "attention":
+        return Attention(sample.kind, **sizes, backward=which == "backward")
+    return Memory(sample.kind, sample.sizes["size_bytes"])
+
+
+def predicted_s(sample: Sample, cluster: Cluster, precision: str) -> float:
+    """The seconds that the simulator gives for `sample` on `cluster`."""
+    if "ranks" in sample.sizes:
+        return node_s(sample, cluster)
+    if sample.kind == "host":
+        return sample.sizes["ops"] * (cluster.host_op_s or 0.0)
+    if sample.kind.startswith("layer"):
+        times = _layer(sample, cluster, precision)
+        return times.forward.total if sample.kind == "layer forward" else times.backward.total
+    return kernel_s(kernel_of(sample), cluster.gpu, precision)
+
+
+def node_s(sample: Sample, cluster: Cluster) -> float:
+    """The seconds that the simulator gives for a message or a collective within a node."""
+    size, ranks = sample.sizes["size_bytes"], sample.sizes["ranks"]
+    return (
+        p2p_s(size, cluster)
+        if sample.kind == "p2p"
+        else collective_s(sample.kind, size, GroupShape(ranks, ranks), cluster)
+    )
+
+
+def _layer(sample: Sample, cluster: Cluster, precision: str) -> Any:
+    batch, seq, hidden, heads = (sample.sizes[name] for name in ("batch", "seq", "hidden", "heads"))
+    model = Model(
+        name="a block", layers=1, hidden=hidden, heads=heads, vocab=256, positions=seq, seq=seq
+    )
+    plan = Plan(precision=precision, microbatch_size=batch, dropout=False)
+    return StageCost(model, plan, replace(cluster, nodes=1), slower=1.0).layer
+
+
+def comparison(
+    samples: Iterable[Sample], cluster: Cluster, precision: str
+) -> dict[str, dict[str, Any]]:
+    """{kind: {"median_error", "rows": [{"sizes", "predicted_s", "measured_s", "error"}]}} of the
+    samples that no fit has seen. Errors are relative."""
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for sample in samples:
+        if not sample.fitted:
+            predicted = predicted_s(sample, cluster, precision)
+            row = {
+                "sizes": sample.sizes,
+                "predicted_s": predicted,
+                "measured_s": sample.seconds,
+                "error": predicted / sample.seconds - 1,
+            }
+            kinds.setdefault(sample.kind, []).append(row)
+    return {
+        kind: {"median_error": median(abs(row["error"]) for row in rows), "rows": rows}
+        for kind, rows in kinds.items()
+    }

@@ -1,0 +1,47 @@
+"""The naive forms of tensor and sequence parallelism, in which everything is gathered. The good
+forms are in `realrun.parallel.tensor` and `realrun.parallel.sequence`."""
+
+from torch import Tensor
+from torch.nn import functional
+
+from realrun.comm.group import Group
+from realrun.model.split import SplitLinear
+from realrun.parallel.sequence import gather_sequence
+from realrun.parallel.tensor import OutputCutLinear, copy_to, gather_from
+
+
+class GatheredLinear(OutputCutLinear):
+    """X W^T + b with W cut by outputs, which are gathered at once.
+
+    Each matrix costs an all-gather of its outputs in the forward, and an all-reduce of its input's
+    gradient in the backward. Inputs (..., inputs) and outputs (..., outputs) are whole on all
+    ranks.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return gather_from(super().forward(copy_to(x, self.group)), self.group)
+
+
+class KeptColumnLinear(OutputCutLinear):
+    """A column-parallel layer under sequence parallelism that gathers its tokens, then multiplies.
+
+    Autograd keeps the gathered input for the weight's gradient: n times what came in.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return SplitLinear.forward(self, gather_sequence(x, self.group))
+
+
+def gathered_embedding(tokens: Tensor, weight: Tensor, group: Group) -> Tensor:
+    """Rows of a table of which each rank has a part, `weight` (vocabulary / n, hidden). The whole
+    table is gathered for a few rows of it."""
+    return functional.embedding(tokens, gather_from(weight, group, dim=0))
+
+
+def gathered_cross_entropy(logits: Tensor, targets: Tensor, group: Group) -> Tensor:
+    """The loss of each token, (...), from the logits (..., vocabulary / n), which are gathered
+    whole: often the largest tensor of all."""
+    whole = gather_from(logits, group)
+    return functional.cross_entropy(whole.flatten(0, -2), targets.flatten(), reduction="none").view(
+        targets.shape
+    )

@@ -1,0 +1,1 @@
+"""What a rank did: recordings, and the measured traces made of them."""

@@ -1,0 +1,168 @@
+"""The facts of a run as plain values: what was measured, beside what simlab says of the same plan."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from itertools import accumulate
+from statistics import median
+from typing import Any
+
+from realrun.report.traces import RunTraces, load_traces
+from realrun.run.faults import stragglers
+from realrun.run.job import Job, Run
+from simlab.analysis import bubble, idle_s, peak_memory
+from simlab.analysis.comparison import compare
+from simlab.cost import OpMemory
+from simlab.lowering.traffic import sent_bytes
+from simlab.memory.ledger import STATES
+from simlab.memory.step import StepWalk
+from simlab.trace import ACTIVATIONS
+
+
+def answer(job: Job, measured: list[dict[str, Any]]) -> dict[str, Any]:
+    """What rank 0 answers of `job`; measured: what `Session.run` returned.
+
+    The facts of the run of a plan; of programs {"runs": [the facts of each], "calibrations": [the
+    file of each]}.
+    """
+    runs = [facts(job, run, its) for run, its in zip(job.runs, measured)]
+    if job.programs is None:
+        return runs[0]
+    return {
+        "runs": runs,
+        "calibrations": [str(job.calibration_path(stages)) for stages in job.stage_counts],
+    }
+
+
+def facts(job: Job, run: Run, measured: dict[str, Any]) -> dict[str, Any]:
+    """The facts of a run, whose traces are in its folder: plain values, with the keys of
+    docs/command-line.md. measured: {"parts": [of each rank], "backend": what that adds}."""
+    parts, traces = measured["parts"], load_traces(job, run)
+    found = _what_ran(job, run, traces) | {
+        "first_step": parts[0]["first_step"],
+        "loss_scale": parts[0].get("loss_scale"),
+        "losses": parts[0]["losses"],
+        "norms": parts[0]["norms"],
+        "reference_losses": parts[0]["reference_losses"],
+        "vitals": parts[0]["vitals"],
+        "progress": parts[0].get("progress"),
+        "stragglers": _stragglers(job, parts[0]["vitals"]),
+        "sent_bytes_predicted": _of_each_rank(job, listed_bytes, run),
+        "sent_bytes_measured": [part["sent_bytes"] for part in parts],
+        "memory_bytes_predicted": _of_each_rank(job, predicted_memory, run),
+        "memory_bytes": [part["memory_bytes"] for part in parts],
+        "allocator_bytes": [part["allocator_bytes"] for part in parts],
+        "exposed_s_measured": traces.measured.metadata.get("exposed_s"),
+        "exposed_s_predicted": traces.predicted and traces.predicted.metadata.get("exposed_s"),
+    }
+    if "gradient_error" in parts[0]:
+        found["gradient_error"] = max(part["gradient_error"] for part in parts)
+        found["loss_error"] = abs(parts[0]["loss"] / parts[0]["expected_loss"] - 1)
+    if job.programs is not None:
+        found |= _op_facts(job, traces)
+    return found | measured["backend"]
+
+
+def _what_ran(job: Job, run: Run, traces: RunTraces) -> dict[str, Any]:
+    """What was run, how, and how long its step took."""
+    return {
+        "name": run.name,
+        "schedule": run.plan.schedule if job.programs is None else run.name,
+        "backend": job.backend,
+        "compute": _compute(job, traces.measured.metadata["device"]),
+        "why_compute": _why_compute(job),
+        "device": traces.measured.metadata["device"],
+        "precision": run.plan.precision,
+        "ranks": job.ranks,
+        "pp": run.plan.pp,
+        "stages": run.program.stages,
+        "microbatches": run.plan.microbatches,
+        "model": job.sizes,
+        "folder": str(run.folder),
+        "steps_s": traces.steps_s,
+        "measured_step_s": median(traces.steps_s),
+        "predicted_step_s": traces.predicted_s,
+        "error": traces.predicted_s and traces.predicted_s / median(traces.steps_s) - 1,
+    }
+
+
+def _compute(job: Job, device: str) -> str:
+    """'real', 'padded' or 'cuda': what an op's time is made of. `device`: its name."""
+    if job.programs is not None:
+        return str(job.compute)
+    if job.box is not None:
+        return "padded"
+    return "real" if device.startswith("cpu") else "cuda"
+
+
+def _why_compute(job: Job) -> str:
+    if job.programs is not None:
+        return job.why_compute
+    return "at full speed" if job.box is None else f"to the times of {job.box['cluster']}"
+
+
+def _op_facts(job: Job, traces: RunTraces) -> dict[str, Any]:
+    """What is known of a program that was timed op by op."""
+    both = {"predicted": traces.predicted, "measured": traces.measured}
+    found: dict[str, Any] = {
+        "link_s": job.link_s,
+        "peak_activation_bytes_measured": peak_memory(traces.measured, ACTIVATIONS),
+    }
+    for which, trace in both.items():
+        if trace is not None:
+            found[f"bubble_{which}"] = bubble(trace)._asdict()
+            found[f"idle_s_{which}"] = idle_s(trace)
+            found[f"peak_live_microbatches_{which}"] = peak_memory(trace)
+    if traces.predicted is not None:
+        pairs = compare(traces.predicted, traces.measured).op_s
+        found["op_s"] = {kind: asdict(pair) | {"error": pair.error} for kind, pair in pairs.items()}
+    return found
+
+
+def _stragglers(job: Job, vitals: list[Any] | None) -> list[tuple[int, float]]:
+    """[(rank, how many times as long as its peers it computes)] of the measured steps."""
+    if not vitals:
+        return []
+    steps = vitals[-job.steps :]
+    computed_s = [sum(step[rank]["computed_s"] for step in steps) for rank in range(job.ranks)]
+    return stragglers(computed_s, job.executed)
+
+
+def _of_each_rank(
+    job: Job, predicted: Callable[[Job, Run, int], dict[str, float]], run: Run
+) -> list[dict[str, float]] | None:
+    """[what is `predicted` of each rank]; None of a program that breaks the rules."""
+    if job.programs is not None and not job.checked:
+        return None
+    return [predicted(job, run, rank) for rank in range(job.ranks)]
+
+
+def listed_bytes(job: Job, run: Run, rank: int) -> dict[str, float]:
+    """{dimension: bytes that the instruction list of global rank `rank` sends in a step}."""
+    return sent_bytes(job.instructions(rank, run.program), run.plan)
+
+
+def predicted_memory(job: Job, run: Run, rank: int) -> dict[str, float]:
+    """{"parameters", "gradients", "optimizer", "activations": bytes of global rank `rank`} by
+    `simlab.memory.step`, as they are measured: states when a step ends (ZeRO-1's gradients are
+    scattered by then), and activations between the program's ops."""
+    model, plan, program = job.model, run.plan, run.program
+    walk = StepWalk(model, plan, program, plan.layers_of_stages(model.layers, program.stages))
+    place = plan.layout.coordinates(rank).pp
+    end = walk.moments(place)[-1].held
+    states = {name: end[name] for name in STATES}
+    if plan.zero == 1:
+        states["gradients"] /= plan.shards
+    forward, between = walk.activations()
+    changes = OpMemory(activations=forward, weight_grad=between)
+    held = accumulate(changes.change(op.stage, op.kind) for op in program.ranks[place])
+    return states | {"activations": max(held)}
+
+
+def totals(of_ranks: list[dict[str, float]]) -> dict[str, int]:
+    """{dimension: bytes that all ranks send in a step}; one rank may send some more of a buffer
+    that a ring cannot cut evenly."""
+    dimensions = {dimension for sent in of_ranks for dimension in sent}
+    return {
+        dimension: round(sum(sent.get(dimension, 0.0) for sent in of_ranks))
+        for dimension in dimensions
+    }

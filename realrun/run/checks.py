@@ -1,0 +1,207 @@
+"""What a job refuses to run: `InputError` says which value, and what could be given instead."""
+
+from typing import Any, NamedTuple
+
+from simlab.errors import InputError, did_you_mean
+from simlab.spec.plan import Plan
+
+BACKENDS = ("native", "torch")
+FIRST_LOSS_SCALE, MOST_LOSS_SCALE = 2.0**16, 2.0**120
+
+
+class Execution(NamedTuple):
+    """What an execution makes of one field of a plan."""
+
+    seen: str
+    """How one sees that it is executed, or why its other values are not."""
+    values: tuple[Any, ...] | None = None
+    """The values that are executed. None stands for all that a plan may have."""
+    in_box: bool = False
+    """Whether the other values decide the times of a box, so that they are taken with one."""
+
+
+EXECUTION = {
+    "dp": Execution("The number of ranks and the members of the group dp."),
+    "tp": Execution("The number of ranks and the members of the group tp."),
+    "pp": Execution("The number of ranks and the members of the group pp."),
+    "cp": Execution("The number of ranks and the members of the group cp."),
+    "cp_layout": Execution("The part of each sequence that a rank computes."),
+    "cp_kind": Execution("The messages and collectives of the group cp."),
+    "zero": Execution("The collectives of the group dp and the bytes that a rank holds."),
+    "hybrid": Execution("Replicas of shards are simulated only.", (0,)),
+    "microbatch_size": Execution("The sequences of an op, and so the bytes of its messages."),
+    "microbatches": Execution("The ops of each rank."),
+    "seq": Execution("The sequence is a size of the model that runs: see `Job.sizes`.", (None,)),
+    "schedule": Execution("The order of the ops of each rank."),
+    "chunks": Execution("The stages of each rank."),
+    "stage_layers": Execution("The layers of each stage."),
+    "recompute": Execution(
+        "The ops that run a second time. 'per-op' is simulated only.", ("none", "selective", "full")
+    ),
+    "precision": Execution(
+        "Without `Job.precision` only fp16 is executed as it is and others in fp32; a box takes the "
+        "plan's for its times.",
+    ),
+    "sequence_parallel": Execution("The collectives of the group tp."),
+    "attention": Execution(
+        "'unfused' stores scores. Which generation of a fused kernel runs is torch's choice.",
+        ("flash", "unfused"),
+        in_box=True,
+    ),
+    "library": Execution("The executor's own code runs, or with --backend torch torch's.", ("megatron",)),
+    "fused": Execution("The model's norms and activations are torch's own kernels.", (True,), in_box=True),
+    "dropout": Execution(
+        "The model has no dropout, so that its gradients equal those of one process. A plan may "
+        "say what its attention implies.",
+        (False,),
+        in_box=True,
+    ),
+    "dp_overlap": Execution("When the collectives of the group dp begin."),
+    "tp_overlap": Execution("One order of begin and wait is executed.", ("weight-grad",)),
+    "bucket_bytes": Execution("Gradients are reduced unit by unit.", (None,)),
+    "gradient_bytes": Execution("The bytes of the collectives of the group dp."),
+    "prefetch": Execution("When gathers of parameters begin."),
+    "reshard": Execution("Gathered parameters are always freed after the forward.", (True,)),
+    "offload": Execution("Nothing is moved to the host.", ("none",)),
+    "offload_to": Execution("Nothing is moved to the host.", ("host",)),
+    "order": Execution("The members of each group."),
+}  # fmt: skip
+"""{field of `Plan`: what is made of it}. docs/executing.md shows this table."""
+ONLY_PLANS = {
+    "plan": {},
+    "box": None,
+    "predict_on": None,
+    "checkpoint_every": None,
+    "resume": False,
+    "fault": None,
+    "backend": "native",
+    "precision": None,
+}
+"""{field of a job: its value where programs are given, whose order is all that they say}"""
+ONLY_PROGRAMS = {
+    "compute": None,
+    "forward_s": None,
+    "backward_s": None,
+    "input_grad_s": None,
+    "link_s": 0.0,
+    "link_bytes_per_s": None,
+    "checked": True,
+}
+"""{field of a job: its value where a plan is given}"""
+
+
+def check_numbers(job):
+    """Numbers of steps."""
+    every = 1 if job.checkpoint_every is None else job.checkpoint_every
+    for name, value, least in (
+        ("steps", job.steps, 1),
+        ("warmup", job.warmup, 0),
+        ("steps between checkpoints", every, 1),
+        ("checkpoints kept", job.keep, 1),
+    ):
+        if value < least:
+            raise InputError(f"{value} {name}: give at least {least}")
+    if not 0 < job.timeout_s < float("inf"):
+        raise InputError(f"timeout {job.timeout_s} s: give a finite time above 0")
+
+
+def check_fields(job):
+    """Fields that are of plans where programs are given, or the other way round."""
+    only = ONLY_PLANS if job.programs is not None else ONLY_PROGRAMS
+    what = "programs" if job.programs is not None else "a plan"
+    for name, value in only.items():
+        if getattr(job, name) != value:
+            raise InputError(f"{name} = {getattr(job, name)!r} with {what}: leave it out")
+
+
+def check_plan(job):
+    """Raise `InputError` for a field of the plan that would be simulated, but not executed."""
+    given = job.given
+    for name, its in EXECUTION.items():
+        value = getattr(given, name)
+        if its.values is None or value in its.values or (its.in_box and job.box is not None):
+            continue
+        if name == "dropout" and value == (given.attention == "unfused"):  # which implies it
+            continue
+        what = "leave it out"
+        if len(its.values) > 1:
+            what = f"give {', '.join(map(repr, its.values[:-1]))} or {its.values[-1]!r}"
+        raise InputError(f"{name} = {value!r} is simulated, but not executed: {what}")
+
+
+def check_sizes(job):
+    """Sizes that the plan does not cut evenly."""
+    job.executed.check(job.model)
+    if job.backend == "torch" and not all(job.stage_layers):
+        raise InputError(
+            f"stages of {job.stage_layers} layers: torch's own means run stages with layers only; "
+            "leave --backend out, or give each stage a layer"
+        )
+
+
+def check_backend(job):
+    """Who executes, and what torch leaves out."""
+    if job.backend not in BACKENDS:
+        raise InputError(
+            f"backend {job.backend!r}{did_you_mean(job.backend, BACKENDS) or ';'} there is {', '.join(BACKENDS)}"
+        )
+    if job.backend == "torch":
+        _check_torch(job)
+
+
+def check_precision(job):
+    """What numbers cannot be trained with here."""
+    plan = job.executed
+    if plan.precision == "fp8":
+        raise InputError(
+            "precision = 'fp8' is simulated, but not executed: give fp32, bf16 or fp16"
+        )
+    times = job.given.precision
+    if job.box is not None and plan.precision != times and "fp16" in (plan.precision, times):
+        raise InputError(
+            f"precision {plan.precision} in a box of {times} times: in fp16 ranks communicate more"
+        )
+    if job.box is None and job.given.gradient_bytes == 2 and plan.gradient_bytes == 4:
+        raise InputError(
+            f"gradient_bytes = 2 with precision {plan.precision}: leave it out, or run in bf16 or fp16"
+        )
+    if not 0 < job.loss_scale < MOST_LOSS_SCALE:
+        raise InputError(
+            f"loss scale {job.loss_scale!r}: give a number above 0 and below {MOST_LOSS_SCALE:g}, such as 65536"
+        )
+    if job.loss_scale != FIRST_LOSS_SCALE and plan.precision != "fp16":
+        raise InputError(
+            f"loss scale {job.loss_scale:g} with precision {plan.precision}, which needs none: leave it out"
+        )
+
+
+def _check_torch(job):
+    plan, default = job.given, Plan()
+    torchs = (
+        ("--cp", plan.cp, 1),
+        ("--attention", plan.attention, default.attention),
+        ("--dp-overlap", plan.dp_overlap, True),
+        ("--prefetch", plan.prefetch, default.prefetch),
+        ("--cluster", job.box and job.box.get("cluster"), None),
+        ("--inject", job.fault, None),
+    )
+    for flag, value, only in torchs:
+        if value != only:
+            raise InputError(
+                f"{flag} {value} with backend torch, which leaves it out: leave it out, too, or take backend native"
+            )
+    if plan.schedule == "dualpipe" and plan.stages > 1:
+        raise InputError(
+            "schedule 'dualpipe' with backend torch, whose runtime has a stage on one rank: give 'dualpipe-v'"
+        )
+    if plan.zero == 1 and plan.dp > 1 and (plan.tp > 1 or plan.stages > 1):
+        raise InputError(
+            f"zero = 1 with tp = {plan.tp}, {plan.stages} stages and backend torch, whose optimizer of ZeRO-1 takes no DTensors: "
+            "give zero 0, 2 or 3"
+        )
+    splits = plan.stages > 1 and any(op.kind == "W" for ops in job.program.ranks for op in ops)
+    if plan.zero == 3 and plan.dp > 1 and splits:
+        raise InputError(
+            f"zero = 3 with schedule {plan.schedule!r} and backend torch, which loses or mistakes gradients of weights that are freed "
+            "between the two halves of a backward (seen with torch 2.13): give zero 2, or a schedule that does not split the backward"
+        )

@@ -1,0 +1,57 @@
+"""What a job is completed with, and what is refused, when it is made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from realrun.run import checks
+from realrun.run.faults import Fault
+from realrun.run.job import pipelines
+from simlab.errors import InputError
+
+if TYPE_CHECKING:
+    from realrun.run.job.job import Job
+
+PLAN_SIZES = {"hidden": 64, "heads": 4, "seq": 32}
+"""Sizes of the model that a plan trains unless it is told."""
+LAYERS_PER_STAGE = 2
+
+
+def complete(job: Job) -> None:
+    """Give `job` the values that it was not given. `InputError` for what cannot be run."""
+    checks.check_numbers(job)
+    if job.programs is None:
+        checks.check_fields(job)
+        _complete_plan(job)
+    else:
+        _complete_programs(job)
+        checks.check_fields(job)
+
+
+def _complete_plan(job: Job) -> None:
+    checks.check_plan(job)
+    rule = job.given.stage_layers
+    layers = LAYERS_PER_STAGE * job.given.stages if isinstance(rule, str) else sum(rule)
+    asked = {name: value for name, value in job.sizes.items() if value is not None}
+    job.sizes = {"layers": layers} | PLAN_SIZES | asked
+    checks.check_precision(job)
+    checks.check_sizes(job)
+    checks.check_backend(job)
+    if job.fault is not None and Fault.of(job.fault, job.ranks).step >= job.steps:
+        raise InputError(f"fault {job.fault!r}: there are measured steps 0 to {job.steps - 1}")
+    if job.box is not None and job.predict_on is not None:
+        raise InputError(
+            f"predict_on = {job.predict_on!r} in a box, which is predicted on its own cluster: leave one of them out"
+        )
+    if job.box is not None:
+        job.box_cluster, job.box_model  # noqa: B018  what they are not given well is said here
+    if job.predict_on is not None:
+        job.machine  # noqa: B018
+
+
+def _complete_programs(job: Job) -> None:
+    job.forward_s, job.backward_s, job.input_grad_s = pipelines.op_times_s(job)
+    pipelines.check_times(job)
+    pipelines.check_programs(job)
+    job.sizes = pipelines.suiting_sizes(job.sizes, job.compute, max(job.stage_counts))
+    pipelines.check_patience(job)

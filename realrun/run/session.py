@@ -1,0 +1,192 @@
+"""What every rank does with a `Job`: predict, check, train, report. The same on all ranks and with
+every back-end; rank 0 answers."""
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from realrun.checkpoint.policy import Checkpoints
+from realrun.comm.clock import now, offset_from_rank_0
+from realrun.comm.control import gather_bytes
+from realrun.model.reference import single_process, single_training
+from realrun.model.text import batch
+from realrun.record.allocator import begin_peak, device_name, peak_bytes
+from realrun.record.recorder import CHECK_STEP, EXECUTING, IDLE, Recorder, Recording
+from realrun.run.backend import Backend
+from realrun.run.job import Job, Run
+from realrun.run.progress import TrainingProgress, line
+
+LEARNING_RATE = 1e-3
+
+
+class Session:
+    """One rank's side of one job, run by `backend`, a `realrun.run.backend.Backend`."""
+
+    def __init__(
+        self,
+        job: Job,
+        rank: int,
+        device: torch.device,
+        backend: Backend,
+        say: Callable[..., Any],
+    ) -> None:
+        self.job, self.rank, self.device, self.backend, self.say = job, rank, device, backend, say
+        self.coordinates = backend.layout.coordinates(rank)
+
+    def run(self) -> list[dict[str, Any]] | None:
+        """[of each of the job's runs, what was measured on all ranks], for `realrun.report.facts`:
+        {"parts": [of each rank], "backend": what that adds}. Traces are in the runs' folders. None
+        on other ranks than 0."""
+        job, backend = self.job, self.backend
+        self.offset_s, uncertainty_s = offset_from_rank_0(self.rank, job.ranks)
+        backend.open(self.offset_s, uncertainty_s)
+        if job.programs is None:
+            self.say("\n".join(backend.layout.cube().splitlines()))
+        self._predict()
+        answers = [self._run(run) for run in job.runs]
+        backend.close()
+        return None if self.rank else answers
+
+    def _predict(self) -> None:
+        """Rank 0 writes the predictions, if there are any, before anything has run."""
+        predicted = self.backend.predicted()
+        if self.job.predict_on is not None and self.rank == 0:
+            predicted = {self.job.name: self.job.prediction()}
+        for run in self.job.runs:
+            if self.rank == 0 and self.job.programs is not None:
+                run.folder.mkdir(parents=True, exist_ok=True)
+                run.program.to_csv(run.folder / "program.csv")
+            if run.name in predicted:
+                predicted[run.name].save(run.folder / "predicted.json")
+        dist.barrier()
+
+    def _run(self, run: Run) -> dict[str, Any]:
+        steps = 1 + self.job.warmup + self.job.steps
+        path = run.folder / f"rank{self.rank}.records"
+        self.recorder = Recorder(path, steps * self.backend.records(run), self.offset_s)
+        own = (self._check(run) if self.job.check else {}) | self._train(run)
+        parts = gather_bytes(json.dumps(own).encode())
+        recordings = gather_bytes(self.recorder.contents())
+        self.recorder.close()
+        if self.rank:
+            return {}
+        parsed = [Recording.parse(data) for data in recordings]
+        self._save(run, [recording for recording in parsed if recording is not None])
+        return {"parts": [json.loads(part) for part in parts], "backend": self.backend.facts()}
+
+    def _save(self, run: Run, recordings: list[Recording]) -> None:
+        """Write the traces in place of the recordings."""
+        for trace in self.backend.traces(run, recordings, device_name(self.device)):
+            trace.save(run.folder / f"measured-step-{trace.metadata['step']}.json")
+        for record in run.folder.glob("rank*.records"):
+            record.unlink()
+
+    def _check(self, run: Run) -> dict[str, float]:
+        """{"gradient_error", "loss", "expected_loss"} of this rank: a step in float64 up to its
+        gradients, against `single_process`."""
+        self.say(f"{run.name}: gradients against one process")
+        training = self.backend.training(run, self.recorder, checking=True)
+        tokens, targets = self._batch(run, 0)
+        # first the reference: CUDA may wait for the whole device when it loads a kernel, posted
+        # receives included
+        data = tokens.to(self.device), targets.to(self.device)
+        expected_loss, expected = single_process(
+            self._sizes(run), run.program.stages, *data, torch.float64, self.job.stage_layers
+        )
+        dist.barrier()
+        self.recorder.phase(EXECUTING)
+        part = training.gradients(CHECK_STEP, tokens, targets)
+        self.recorder.phase(IDLE)
+        return {
+            "gradient_error": training.gradient_error(expected),
+            "loss": self._mean_loss(part),
+            "expected_loss": expected_loss,
+        }
+
+    def _mean_loss(self, part: float) -> float:
+        """The mean loss of all tokens, from each rank's part."""
+        total = torch.tensor([self._own_part(part)], dtype=torch.float64)
+        dist.all_reduce(total)
+        return total.item()
+
+    def _own_part(self, part: float) -> float:
+        """Of the loss: ranks of one tensor-parallel group have the same."""
+        return part if self.coordinates.tp == 0 else 0.0
+
+    def _train(self, run: Run) -> dict[str, Any]:
+        """Warm-up and measured steps: losses, norms and vitals of each, then what this rank sent,
+        and what it holds."""
+        job = self.job
+        self.say(f"{run.name}: {job.warmup} warm-up and {job.steps} measured steps")
+        training = self.backend.training(run, self.recorder, checking=False)
+        checkpoints = Checkpoints(job, training, self.rank, self.say)
+        first = checkpoints.resume()
+        progress = TrainingProgress(job, self.backend.time_scale)
+        losses, norms, vitals = [], [], []
+        for number in range(first, job.warmup + job.steps):
+            tokens, targets = self._batch(run, number)
+            if number <= max(first, job.warmup):
+                begin_peak(self.device)
+            self.recorder.phase(EXECUTING)  # from before ranks wait for each other until after
+            dist.barrier()
+            start_s = now()
+            loss, norm = training.step(number - job.warmup, tokens, targets)
+            norms.append(norm if math.isfinite(norm) else None)
+            if (own := training.vitals()) is None:
+                losses.append(self._mean_loss(loss))
+            else:
+                vitals.append(self._everyones({"loss": self._own_part(loss)} | own))
+                losses.append(sum(rank["loss"] for rank in vitals[-1]))
+                if said := progress.step(number, losses[-1], now() - start_s, vitals[-1]):
+                    self.say(line(said), said)
+            self.recorder.phase(IDLE)
+            checkpoints.after(number + 1)
+        checkpoints.finish()
+        measured = {
+            "first_step": first,
+            "losses": losses,
+            "norms": norms,
+            "loss_scale": training.scaler and training.scaler.scale,
+            "vitals": vitals if self.rank == 0 else None,
+            "progress": (progress.said or None) if self.rank == 0 else None,
+            "sent_bytes": training.sent_bytes(len(losses)),
+            "memory_bytes": training.memory_bytes(),
+            "allocator_bytes": peak_bytes(self.device),
+        }
+        reference = self._reference(run, len(losses), first) if job.reference else None
+        return measured | {"reference_losses": reference}
+
+    @staticmethod
+    def _everyones(own: dict[str, float]) -> list[dict[str, float]]:
+        """[of each rank, {name: number}]"""
+        every = [torch.zeros(len(own), dtype=torch.float64) for _ in range(dist.get_world_size())]
+        dist.all_gather(every, torch.tensor(list(own.values()), dtype=torch.float64))
+        return [dict(zip(own, row.tolist())) for row in every]
+
+    def _reference(self, run: Run, steps: int, first: int) -> list[float] | None:
+        """[loss of each step] of the same training in one process, in fp32; None but on rank 0, for
+        whom the others wait."""
+        losses = None
+        if self.rank == 0 and first == 0:
+            self.say(f"{run.name}: the same in one process")
+            losses = single_training(
+                self._sizes(run),
+                run.program.stages,
+                (self._batch(run, number) for number in range(steps)),
+                LEARNING_RATE,
+                limit=self.job.clip_norm,
+                stage_layers=self.job.stage_layers,
+            )
+        dist.barrier()
+        return losses
+
+    def _sizes(self, run: Run) -> dict[str, int]:
+        return self.job.sizes | {"microbatch_size": run.plan.microbatch_size}
+
+    def _batch(self, run: Run, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        plan = run.plan
+        return batch(step, plan.dp * plan.microbatches, plan.microbatch_size, self.job.sizes["seq"])

@@ -1,0 +1,81 @@
+"""simlab's command line: make, check and simulate programs, predict training steps."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from inspect import cleandoc
+
+import simlab as sl
+from simlab.cli.catalogue import add_catalog, catalog
+from simlab.cli.exit_status import exit_status
+from simlab.cli.memory_command import add_memory, memory
+from simlab.cli.options import Parser, add_version_and_completion, program_name
+from simlab.cli.program_commands import (
+    add_check,
+    add_schedule,
+    add_schedules,
+    check,
+    schedule,
+    schedules,
+)
+from simlab.cli.simulate_command import add_simulate, simulate
+from simlab.cli.validate_command import add_validate, validate
+
+EPILOG = """examples:
+  simlab schedule 1f1b --pp 4 --microbatches 8
+  simlab schedule 1f1b --pp 4 --microbatches 8 --csv mine.csv   then edit it, and
+  simlab check mine.csv
+  simlab simulate --csv mine.csv --forward-ms 20 --backward-ms 40 --picture mine.png
+  simlab schedules --pp 4 --microbatches 8 --forward-ms 20 --input-grad-ms 20 --weight-grad-ms 20
+  simlab simulate --model llama-3-8b --cluster dgx-h100 --nodes 2 --tp 4 --pp 2 --microbatches 8
+  simlab memory --params 7.5B --dp 64 --zero 3
+  simlab validate
+
+exit status: 0 done, 1 the check failed, 2 bad arguments"""
+COMMANDS: dict[
+    str,
+    tuple[Callable[[argparse.Namespace], int], Callable[[argparse.ArgumentParser], None], str],
+] = {
+    "schedule": (schedule, add_schedule, "print a schedule's program, one row per rank"),
+    "check": (check, add_check, "check a program in a CSV file"),
+    "simulate": (
+        simulate,
+        add_simulate,
+        "simulate a schedule, a CSV program, or a model on a cluster",
+    ),
+    "schedules": (schedules, add_schedules, "one table of all schedules"),
+    "catalog": (catalog, add_catalog, "list the models and clusters that come with simlab"),
+    "memory": (memory, add_memory, "bytes of model states per rank, under ZeRO"),
+    "validate": (validate, add_validate, "predict published runs, say how far off"),
+}
+"""{name: (what runs, what adds its arguments, help)}."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status. Answers go to stdout, messages to stderr."""
+    top = parser()
+    arguments = top.parse_args(argv)
+    if arguments.run is None:
+        top.print_help()
+        return 0
+    return exit_status(arguments.run, arguments)
+
+
+def parser() -> Parser:
+    """The argument parser."""
+    top = Parser(
+        prog=program_name("simlab"),
+        description="How large models are trained on many GPUs: schedules, memory, step times, simulated.",
+        epilog=EPILOG,
+    )
+    add_version_and_completion(top, f"simlab {sl.__version__}")
+    top.set_defaults(run=None)
+    added = top.add_subparsers(metavar="COMMAND")
+    for name, (run, add_arguments, text) in COMMANDS.items():
+        command = added.add_parser(name, help=text, description=cleandoc(run.__doc__ or ""))
+        add_arguments(command)
+        command.add_argument(
+            "--json", action="store_true", help="print one JSON object instead of text"
+        )
+        command.set_defaults(run=run)
+        top.commands[name] = command
+    return top

@@ -1,0 +1,139 @@
+"""The parser of simlab's and realrun's command lines: one line for a mistake, with what was probably
+meant; names of options that are no longer shown; shell completion."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from simlab.errors import InputError, did_you_mean
+
+SHELLS = ("bash", "zsh", "tcsh")
+
+
+class Parser(argparse.ArgumentParser):
+    """An `argparse.ArgumentParser` whose mistakes cost one line on stderr and exit status 2.
+
+    An unknown command or option is answered with the nearest one there is. Sub-commands are parsed
+    by the same class; `commands` is {name: parser} of them.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(*arguments, **options)
+        self.commands: dict[str, argparse.ArgumentParser] = {}
+
+    def error(self, message: str) -> NoReturn:
+        """Print `message` as one line on stderr and exit with status 2."""
+        self.exit(2, f"error: {' '.join(message.split())}\n")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As `argparse` does, but what it does not know is refused here, where the options of the
+        sub-command are known."""
+        args = sys.argv[1:] if args is None else list(args)
+        self._refuse_unknown_options(args)
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self._refuse(unknown[0])
+        return known, unknown
+
+    def _refuse_unknown_options(self, args: Sequence[str]) -> None:
+        """Refuse an unknown option before the first command: `argparse` would take its value for a
+        command, and complain of that."""
+        for text in args if args and args[0].startswith("-") else ():
+            if text in self.commands or text == "--":
+                return
+            name = text.split("=")[0]
+            known = any(option.startswith(name) for option in self._option_string_actions)
+            if name.startswith("--") and not known:
+                self._refuse(name)
+
+    def _refuse(self, text: str) -> NoReturn:
+        """End with the line that `text` is no argument, and with the nearest option."""
+        name = text.split("=")[0]
+        hint = did_you_mean(name, self._shown_flags()) if name.startswith("-") else ""
+        self.error(f"unrecognized argument {name!r}{hint or f': see {self.prog} --help'}")
+
+    def _shown_flags(self) -> list[str]:
+        return [
+            flag
+            for action in self._actions
+            if action.help != argparse.SUPPRESS
+            for flag in action.option_strings
+        ]
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            there_is = ", ".join(map(str, action.choices))
+            hint = did_you_mean(value, [str(choice) for choice in action.choices]) or ";"
+            what = "command" if isinstance(action, argparse._SubParsersAction) else "value"
+            raise argparse.ArgumentError(
+                None if what == "command" else action,
+                f"unknown {what} {value!r}{hint} there is {there_is}",
+            )
+
+
+def program_name(package: str) -> str:
+    """How this program was started: 'simlab', or 'python -m simlab'."""
+    return package if Path(sys.argv[0]).stem == package else f"python -m {package}"
+
+
+def flag(name: str) -> str:
+    """The argument `name` as it is written on the command line."""
+    return f"--{name.replace('_', '-')}"
+
+
+def value_text(value: Any) -> str:
+    """`value` as it is written on the command line."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def add_alias(parser: Any, old: str, dest: str, kind: Callable[[str], Any] | None = None) -> None:
+    """Let `parser` take the option `old`, of an earlier release, for `dest`, without showing it."""
+    parser.add_argument(
+        old, dest=dest, type=kind, default=argparse.SUPPRESS, help=argparse.SUPPRESS
+    )
+
+
+def refuse_given(arguments: argparse.Namespace, names: Iterable[str], why: str) -> None:
+    """`InputError` that names the first of `names` that was given, and says `why` it should not
+    be."""
+    for name in names:
+        if (value := getattr(arguments, name, None)) is not None:
+            raise InputError(f"{flag(name)} {value_text(value)} {why}")
+
+
+class PrintCompletion(argparse.Action):
+    """Print the completion script of a shell, and exit. shtab writes it once, so that a press of
+    the tab key does not start Python."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        try:
+            import shtab
+        except ImportError:
+            parser.error("shtab not installed: pip install shtab")
+        print(shtab.complete(parser, shell=str(values)))
+        parser.exit()
+
+
+def add_version_and_completion(parser: argparse.ArgumentParser, version: str) -> None:
+    """Add `--version` and `--print-completion` to a top parser."""
+    parser.add_argument("--version", action="version", version=version)
+    parser.add_argument(
+        "--print-completion",
+        action=PrintCompletion,
+        choices=SHELLS,
+        metavar="SHELL",
+        help=f"print the completion script for {', '.join(SHELLS)} (needs shtab)",
+    )

@@ -1,0 +1,110 @@
+"""What commands print and write: JSON objects, tables, progress, files."""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from textwrap import fill
+from typing import Any, TypeVar
+
+from simlab.errors import InputError
+
+T = TypeVar("T")
+COLUMNS = 80
+"""The width that text is fitted to."""
+
+
+def print_json(result: dict[str, Any]) -> None:
+    """Print `result` as one JSON object on stdout; a number that is not finite becomes null."""
+    print(json.dumps(_finite(result), allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(part) for part in value]
+    is_infinite = isinstance(value, float) and value - value != 0
+    return None if is_infinite else value
+
+
+def print_text(text: str) -> None:
+    """Print `text`; a line of more than 80 columns goes on below its second column."""
+    print("\n".join(_fitted(line) for line in text.splitlines()))
+
+
+def _fitted(line: str) -> str:
+    if len(line) <= COLUMNS or not line.strip():
+        return line
+    gap = re.search(r"\S {2,}", line)
+    indent = gap.end() if gap and gap.end() < COLUMNS // 2 else 2
+    return fill(
+        line,
+        COLUMNS,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table: the first column to the left, the others to the right.
+
+    On a terminal rich draws it, if it is installed; else it is plain text.
+    """
+    rows = [list(map(str, row)) for row in rows]
+    if sys.stdout.isatty() and (console := _console()):
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for number, name in enumerate(head):
+            table.add_column(name, justify="right" if number else "left", no_wrap=True)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+    else:
+        print(table_text(head, rows))
+
+
+def table_text(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The table as plain text."""
+    widths = [max(map(len, column)) for column in zip(head, *rows)]
+    lines = [
+        "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()
+        for line in (head, *rows)
+    ]
+    return "\n".join(lines)
+
+
+def _console() -> Any:
+    try:
+        from rich.console import Console
+    except ImportError:
+        return None
+    return Console(markup=False, highlight=False)
+
+
+def progress(items: Sequence[T], what: str) -> Iterable[T]:
+    """`items`, one after the other, with a bar on stderr where that is a terminal."""
+    if not sys.stderr.isatty():
+        return items
+    try:
+        from rich.console import Console
+        from rich.progress import track
+    except ImportError:
+        return items
+    return track(items, description=what, console=Console(stderr=True), transient=True)
+
+
+def write_file(path: str, write: Callable[[Path], Any]) -> None:
+    """Call `write` with `path` as a Path; `InputError` that quotes it if it cannot be written."""
+    if Path(path).is_dir():
+        raise InputError(f"cannot write {path!r}: it is a folder")
+    try:
+        write(Path(path))
+    except (OSError, ValueError, ArithmeticError) as error:
+        raise InputError(
+            f"cannot write {path!r}: {getattr(error, 'strerror', None) or error}"
+        ) from error
+    print(f"wrote {path}", file=sys.stderr)

@@ -1,0 +1,196 @@
+"""The options of a plan, for the command lines of simlab and of realrun, and for plan files.
+
+Every option of a plan is a field of `simlab.Plan`: its name, type, choices, default and documentation
+are the field's. A command uses this module in three steps:
+
+1. `add_plan_options(parser)` adds `--plan FILE` and an option for each field. An option that is not
+   given stays None in the parsed arguments, so that a command can tell what was given.
+   `add_cluster_options(parser)` adds `--model`, `--cluster` and `--nodes`.
+2. `given_values(arguments)` is {name: value} of what the plan file says and, above it, of what the
+   command line says. Names are those of the fields and of `CLUSTER_OPTIONS`, and those of `more`,
+   which a command adds for options of its own that a plan file may have, too.
+3. `Plan(**plan_part(given))` is the plan. It checks every value, so that a bad one is refused with
+   the same words from the command line, from a file and in Python.
+
+A plan file is plain YAML, with the names of fields as in Python (`microbatch_size: 2`). One file is
+good for both programs: what only the other one reads (`REALRUN_ONLY`) is noted, not refused.
+"""
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from simlab.cli.options import flag, value_text
+from simlab.errors import InputError, did_you_mean, number, require_whole, shortened
+from simlab.spec.fields import FieldFacts, parsed
+from simlab.spec.plan import plan_fields
+
+FIELDS = {facts.name: facts for facts in plan_fields()}
+"""{name of a field of `Plan`: what is known of it}."""
+CLUSTER_OPTIONS = {
+    "model": "a model of the catalogue, or the path of a Hugging Face config.json",
+    "cluster": "a cluster of the catalogue, or the path of a JSON file",
+    "nodes": "the number of nodes (default: what the cluster's file says, else as many as the plan takes)",
+}
+"""{option: help} of what the plan trains, and on what."""
+MOST_TEXT, MOST_STAGES = 4096, 10_000
+"""The longest text and the longest list that a plan file may have."""
+REALRUN_ONLY = (
+    "layers",
+    "hidden",
+    "heads",
+    "compute",
+    "forward_ms",
+    "backward_ms",
+    "input_grad_ms",
+    "weight_grad_ms",
+    "link_ms",
+    "link_gbps",
+    "activation_cap",
+    "time_scale",
+    "backend",
+    "predict_on",
+    "steps",
+    "warmup",
+    "timeout",
+    "out",
+    "checkpoint_every",
+    "checkpoints",
+    "keep",
+    "loss_scale",
+)
+"""Names in a plan file that only an execution needs."""
+
+
+def add_plan_options(
+    parser: Any, *, skip: Iterable[str] = (), instead: Mapping[str, str] | None = None
+) -> None:
+    """Add `--plan` and an option for each field of `Plan` to `parser`, a parser or a group of one.
+
+    skip: fields that the command has as options already. instead: {field: help} for those whose
+    default the command derives from something else.
+    """
+    parser.add_argument(
+        "--plan",
+        metavar="FILE",
+        help="a YAML file with the names of these options; the command line overrides it",
+    )
+    for name, facts in FIELDS.items():
+        if name not in skip:
+            text = (instead or {}).get(name) or help_text(facts)
+            parser.add_argument(flag(name), type=_reader(facts), metavar=_metavar(facts), help=text)
+
+
+def add_cluster_options(parser: Any) -> None:
+    """Add `--model`, `--cluster` and `--nodes`."""
+    for name, text in CLUSTER_OPTIONS.items():
+        kind = int if name == "nodes" else str
+        metavar = "N" if kind is int else "NAME"
+        parser.add_argument(flag(name), type=kind, metavar=metavar, help=text)
+
+
+def help_text(facts: FieldFacts) -> str:
+    """What a field is, in its first sentence, with its choices and its default. The documentation
+    of a field whose default is derived from other fields says all of it."""
+    if facts.default is None:
+        derived = facts.doc.replace("None stands for", "the default is")
+        return derived.replace(". the", ". The").replace("%", "%%")
+    text = facts.doc.partition(". ")[0].rstrip(".")
+    if facts.choices and not _is_switch(facts):
+        text += f": {', '.join(map(str, facts.choices))}"
+    default = value_text(facts.default)
+    return f"{text} (default {default})".replace("%", "%%")
+
+
+def _metavar(facts: FieldFacts) -> str:
+    if _is_switch(facts):
+        return "{yes,no}"
+    return "N" if facts.type in (int, int | None) else "X"
+
+
+def _is_switch(facts: FieldFacts) -> bool:
+    return facts.type is bool
+
+
+def _reader(facts: FieldFacts) -> Callable[[str], Any]:
+    """The function that makes a value of a text on the command line."""
+
+    def read(text: str) -> Any:
+        value = parsed(facts, text)
+        if _is_switch(facts) and not isinstance(value, bool):
+            raise argparse.ArgumentTypeError(f"{text!r}: give yes or no")
+        return value
+
+    return read
+
+
+def given_values(arguments: argparse.Namespace, more: Iterable[str] = ()) -> dict[str, Any]:
+    """{name: value} of what the plan file says and, above it, of what the command line does."""
+    names = [*FIELDS, *CLUSTER_OPTIONS, *more]
+    given = read_plan_file(arguments.plan, names) if arguments.plan else {}
+    said = {name: getattr(arguments, name, None) for name in names}
+    return given | {name: value for name, value in said.items() if value is not None}
+
+
+def plan_part(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of {name: value} that are fields of a plan."""
+    return {name: value for name, value in given.items() if name in FIELDS}
+
+
+def read_plan_file(path: str | Path, known: Iterable[str] = ()) -> dict[str, Any]:
+    """{name: value} of the YAML file at `path`: plain values only, no code.
+
+    known: the names that may be in it, besides those in `REALRUN_ONLY`. `InputError` if it cannot
+    be read, is not YAML, or has another name.
+    """
+    content = _yaml(path)
+    if not isinstance(content, dict):
+        raise InputError(f"{path} holds {type(content).__name__}, not 'name: value' lines")
+    there_is = list(dict.fromkeys([*FIELDS, *CLUSTER_OPTIONS, *known]))
+    for name, value in content.items():
+        if name not in there_is and name not in REALRUN_ONLY:
+            hint = did_you_mean(name, [*there_is, *REALRUN_ONLY]) or ";"
+            raise InputError(
+                f"{path}: unknown name {shortened(name)}{hint} there is {', '.join(there_is)}"
+            )
+        if not _is_plain(value):
+            raise InputError(
+                f"{path}: {name} = {shortened(value)}: give a text, a finite number, yes or no"
+                f"{', or a list of numbers' * (name == 'stage_layers')}"
+            )
+    for name in ("model", "cluster"):
+        if not isinstance(content.get(name, ""), str):
+            raise InputError(f"{path}: {name} = {shortened(content[name])}: give a name or a path")
+    if content.get("nodes") is not None:
+        require_whole(f"{path}: nodes", content["nodes"])
+    return {name: value for name, value in content.items() if value is not None}
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether `value` is what a line of a plan file may say: nothing, a truth value, a finite number,
+    a text that a path can be, or a list of numbers."""
+    if isinstance(value, list):
+        return len(value) <= MOST_STAGES and all(map(number, value))
+    if isinstance(value, str):
+        return len(value) <= MOST_TEXT
+    return value is None or isinstance(value, bool) or (number(value) and abs(value) < inf)
+
+
+def _yaml(path: str | Path) -> Any:
+    try:
+        import yaml
+    except ImportError as error:
+        raise InputError("--plan needs PyYAML: pip install pyyaml") from error
+    try:
+        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
+        why = " ".join(str(error).split())
+        raise InputError(
+            f"{path} is no plain YAML: {why[:200]}{'...' * (len(why) > 200)}"
+        ) from error
+    except RecursionError as error:
+        raise InputError(f"{path} is nested too deeply") from error
+    except OSError as error:
+        raise InputError(f"--plan {path}: {error.strerror}") from error

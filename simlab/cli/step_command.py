@@ -1,0 +1,144 @@
+"""A model's training step on a cluster, predicted from the command line."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import simlab as sl
+from simlab.cli.output import print_json, print_text, write_file
+from simlab.cli.plan_options import REALRUN_ONLY, given_values, plan_part
+from simlab.errors import InputError, whole
+from simlab.spec.cluster import Cluster, nodes_of_file
+from simlab.spec.plan import Plan
+from simlab.trace import Trace
+from simlab.training.summary import facts, step_text
+from simlab.views import timeline
+
+MOST_GPUS = 2**20
+REPLICAS = (
+    "the number of data-parallel replicas (default: as many as the nodes have GPUs for; "
+    "1 where the plan says how many nodes it takes)"
+)
+
+
+def simulate_model(arguments: argparse.Namespace) -> int:
+    """Predict a training step of a model on a cluster."""
+    given = given_values(arguments)
+    if "model" not in given:
+        raise InputError(f"--plan {arguments.plan} names no model: give --model")
+    model = sl.load_model(given["model"])
+    plan, cluster = plan_and_cluster(given)
+    prediction = sl.predict(model, plan, cluster)
+    _say_what_is_not_read(given, model)
+    trace = prediction.trace
+    write_trace(arguments, trace, lambda: sl.layer_trace(model, plan, cluster))
+    result = facts(prediction) | (explained(trace) if arguments.explain else {})
+    if arguments.json:
+        print_json(result)
+    else:
+        more = explained_lines(result) if arguments.explain else []
+        print_text("\n".join([step_text(prediction), *more]))
+    return 0
+
+
+def _say_what_is_not_read(given: dict[str, Any], model: sl.Model) -> None:
+    """Note on stderr what a file says that has no effect here."""
+    if model.ignored:
+        print(
+            f"note: nothing is computed from {given['model']}'s {', '.join(model.ignored)}",
+            file=sys.stderr,
+        )
+    if unread := [name for name in given if name in REALRUN_ONLY]:
+        print(f"note: only realrun reads {', '.join(unread)}", file=sys.stderr)
+
+
+def write_trace(
+    arguments: argparse.Namespace, trace: Trace, for_perfetto: Callable[[], Trace]
+) -> None:
+    """Write the trace, its picture and the trace for Perfetto, those that the arguments ask for."""
+    if arguments.trace:
+        write_file(arguments.trace, lambda path: trace.save(path))
+    if arguments.perfetto:
+        whole = for_perfetto()
+        write_file(
+            arguments.perfetto,
+            lambda path: path.write_text(timeline(whole, renderer="perfetto"), encoding="utf-8"),
+        )
+    if arguments.picture:
+        write_file(
+            arguments.picture,
+            lambda path: timeline(trace, critical_path=arguments.explain).savefig(path),
+        )
+
+
+def plan_and_cluster(given: dict[str, Any]) -> tuple[Plan, Cluster]:
+    """The plan and the cluster of {name: value}: of so many nodes as it or the cluster's file says,
+    else of as many GPUs as the plan takes."""
+    if not given.get("cluster"):
+        raise InputError(
+            f"--model {given['model']} needs --cluster: one of {', '.join(sl.clusters())}, or the path of a JSON file"
+        )
+    nodes = given.get("nodes")
+    if nodes is not None and nodes < 1:
+        raise InputError(f"--nodes {nodes}: give a whole number, at least 1")
+    cluster = sl.load_cluster(given["cluster"], nodes=nodes)
+    _check_gpus(cluster.gpus, f"{cluster.nodes} nodes")
+    sized = nodes is not None or nodes_of_file(given["cluster"]) is not None
+    degrees = plan_part(given)
+    if sized or not {"dp", "tp", "pp", "cp"} & degrees.keys():
+        return Plan(**_with_replicas(degrees, cluster)), cluster
+    plan = Plan(**degrees)
+    _check_gpus(plan.gpus, "this plan")
+    return plan, smallest(cluster, plan.gpus)
+
+
+def _check_gpus(gpus: int, what: str) -> None:
+    """`InputError` for more GPUs than a prediction can list in a few seconds."""
+    if gpus > MOST_GPUS:
+        raise InputError(f"{what}: {gpus} GPUs are more than {MOST_GPUS:,}: give fewer")
+
+
+def _with_replicas(degrees: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
+    """The fields of a plan with dp, where it is not given, as many as there are GPUs for. Without a
+    dp that the GPUs allow, or with a degree that is no whole number, they stay as they are, for
+    `Plan` to refuse."""
+    others = [degrees.get(name, 1) for name in ("tp", "pp", "cp")]
+    if "dp" in degrees or not all(whole(degree) for degree in others):
+        return degrees
+    rest = prod(others)
+    return degrees if cluster.gpus % rest else degrees | {"dp": cluster.gpus // rest}
+
+
+def explained(trace: Trace) -> dict[str, Any]:
+    """What idle time waited for, and the critical path, as plain values."""
+    return {
+        "gaps": [gap._asdict() | {"text": str(gap)} for gap in sl.gaps(trace)],
+        "critical_path": [f"{span.stream} {span.op}" for span in sl.critical_path(trace)],
+    }
+
+
+def explained_lines(result: dict[str, Any]) -> list[str]:
+    """What `explained` gives, for reading."""
+    longest = sorted(result["gaps"], key=lambda gap: gap["start_s"] - gap["end_s"])[:10]
+    path = " → ".join(
+        name.split()[1] for name in result["critical_path"] if name.startswith("compute")
+    )
+    return [
+        f"longest idle times, {len(longest)} of {len(result['gaps'])}:",
+        *(f"  {gap['text']}" for gap in longest),
+        f"critical path            {path}",
+    ]
+
+
+def smallest(cluster: Cluster, gpus: int) -> Cluster:
+    """So many GPUs of `cluster`'s kind: part of a node, or whole nodes."""
+    if gpus <= cluster.gpus_per_node:
+        return replace(cluster, gpus_per_node=gpus)
+    if gpus % cluster.gpus_per_node:
+        raise InputError(
+            f"{gpus} GPUs are not whole nodes of {cluster.gpus_per_node}: say --nodes, or take other degrees"
+        )
+    return replace(cluster, nodes=gpus // cluster.gpus_per_node)

@@ -1,0 +1,125 @@
+"""The command validate: published training runs, predicted."""
+
+import argparse
+from typing import Any
+
+from simlab.cli.output import print_json, print_table, print_text, progress, write_file
+from simlab.errors import InputError
+from simlab.spec.model import MFU_ATTENTION
+from simlab.studies.published_runs import RUNS, Result, read_runs, result_of, suites
+from simlab.units import GIB, seconds_text
+
+HEAD = ("suite", "rows", "skip", "MAPE%", "max%", "bias%", "constant%", "memory%")
+
+
+def validate(arguments: argparse.Namespace) -> int:
+    """Predict measured runs and say how far off each suite is.
+
+    The figures are percentages of the measured step times; constant% is the mean error of the best
+    constant utilisation, memory% that of the peak memory where it was published.
+    """
+    rows = read_runs(arguments.file)
+    predicted = progress(rows, "predicting runs")
+    results = [result_of(row, waterfall=arguments.rows) for row in predicted]
+    table = suites(results)
+    if arguments.picture:
+        _draw(arguments, results, table)
+    if arguments.json:
+        print_json(_facts(results if arguments.rows else [], table))
+        return 0
+    print_table(HEAD, [_cells(name, its) for name, its in table.items()])
+    reasons = [skip["reason"] for its in table.values() for skip in its["skipped"]]
+    for reason in sorted(set(reasons)):
+        print_text(f"skipped {reasons.count(reason)}: {reason}")
+    if arguments.rows:
+        for result in results:
+            print_text(_row_text(result))
+    return 0
+
+
+def _draw(
+    arguments: argparse.Namespace, results: list[Result], table: dict[str, dict[str, Any]]
+) -> None:
+    done = [
+        (r.suite, r.measured_s, r.prediction.step_s)
+        for r in results
+        if r.prediction and r.measured_s is not None
+    ]
+    if not done:
+        raise InputError(
+            f"{arguments.file}: no row of it can be predicted, so there is nothing to draw"
+        )
+    from simlab.views.still.runs import runs_figure  # here: only a picture needs matplotlib
+
+    errors = {name: its["mape"] for name, its in table.items()}
+    figure: Any = runs_figure(done, errors)
+    write_file(arguments.picture, lambda path: figure.savefig(path, dpi=130))
+
+
+def _facts(results: list[Result], table: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What is known of each suite, and of each row of `results` if there are any."""
+    each = {
+        name: its | {"skipped": len(its["skipped"]), "skips": its["skipped"]}
+        for name, its in table.items()
+    }
+    return {"suites": each} | ({"rows": [_row(result) for result in results]} if results else {})
+
+
+def _cells(name: str, its: dict[str, Any]) -> list[str]:
+    numbers = [its[key] for key in ("mape", "max", "bias", "constant_mape", "memory_mape")]
+    texts = ["-" if number is None else f"{number:.1f}" for number in numbers]
+    return [name, str(its["rows"]), str(len(its["skipped"])), *texts]
+
+
+def _row(result: Result) -> dict[str, Any]:
+    if not result.prediction:
+        return {"id": result.id, "suite": result.suite, "skipped": result.skipped}
+    assert result.prediction.waterfall_s is not None, "the rows were read with their waterfalls"
+    memory = sum(result.prediction.memory_bytes.values()) / GIB
+    return {
+        "id": result.id,
+        "suite": result.suite,
+        "measured_s": result.measured_s,
+        "predicted_s": result.prediction.step_s,
+        "error_pct": 100 * result.error,
+        "waterfall_s": result.prediction.waterfall_s._asdict(),
+        "mfu": result.prediction.mfu,
+        "mfu_attention": MFU_ATTENTION,
+        "memory_gib": memory,
+        "measured_memory_gib": result.memory_gib,
+        "fits": result.prediction.fits,
+    }
+
+
+def _row_text(result: Result) -> str:
+    if not result.prediction:
+        return f"{result.id}: skipped, {result.skipped}"
+    assert result.prediction.waterfall_s is not None and result.measured_s is not None
+    parts = ", ".join(
+        f"{k} {seconds_text(v)}"
+        for k, v in result.prediction.waterfall_s._asdict().items()
+        if v > 0.001 * result.measured_s
+    )
+    times = f"measured {seconds_text(result.measured_s)}, predicted {seconds_text(result.prediction.step_s)} ({100 * result.error:+.1f}%)"
+    return f"{result.id}: {times}: {parts}"
+
+
+def add_validate(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `validate`."""
+    command.add_argument(
+        "file",
+        nargs="?",
+        default=str(RUNS),
+        metavar="RUNS.csv",
+        help=f"measured runs (default: the published ones in {RUNS}, whose columns it has)",
+    )
+    command.add_argument(
+        "--rows",
+        action="store_true",
+        help="also each row's prediction and what its time is spent on",
+    )
+    command.add_argument(
+        "--picture",
+        metavar="X.png",
+        help="draw predicted over measured of every run (needs matplotlib)",
+    )

@@ -1,0 +1,68 @@
+"""What the optimizer's step takes: on the GPU, or with its states offloaded on the host."""
+
+from simlab.cost.roofline import memory_s
+from simlab.memory.states import state_bytes
+from simlab.spec.parameters import stage_parameters
+
+TENSORS_A_LAYER = 12
+"""Parameters (as tensors) of a layer with biases: two norms' two, four matrices' and their
+biases."""
+
+OPTIMIZER_BYTES = {"fp16": 60, "bf16": 44, "fp8": 44, "fp32": 40}
+"""Read and written per parameter in a step of Adam. fp32: 28 (gradient, weight and two moments
+read; three written), 4 for the gradients' norm, 8 to clip them. bf16: 2 more for the 16-bit weight,
+2 to clear its gradient. fp16: its gradient copied to fp32 (6), unscaled and looked through for
+infinities (8), too."""
+
+FOREACH_BYTES = 92
+"""The same of torch's AdamW, which takes lists of tensors, op by op, in fp32 (torch/optim/adam.py,
+`_multi_tensor_adam`): weight decay 8, first moment 12, second 8 and 12, root 8, its correction 8,
+epsilon 8, update 16; 4 for the norm, 8 to clip."""
+
+OPTIMIZER_OPS_A_TENSOR = {"fp16": 4}
+"""{precision: ops that the host dispatches for each parameter tensor}: with a loss scaler its
+gradient is copied, checked and cleared one by one; else 1, what calls that take lists of tensors
+come to."""
+
+HOST_ADAM_S = 28 / 100e9
+"""Seconds per parameter of Adam on a node's host: 28 bytes read and written, at 100 GB/s, half of
+what eight channels of DDR4-3200 carry. An estimate; DeepSpeed's CPU-Adam is bound by the same (Ren
+et al. 2021, ZeRO-Offload, section 5.1)."""
+
+
+def host_sharers(plan, cluster):
+    """GPUs of a node that the plan uses: one host updates what all of them own, and its drives
+    carry it."""
+    return min(plan.gpus, cluster.gpus_per_node)
+
+
+def rank_parameters(model, plan, program, layers):
+    """[parameters of each stage] on one rank."""
+    ends = program.stages - 1
+    return [
+        stage_parameters(model, plan, n, first=s == 0, last=s == ends) for s, n in enumerate(layers)
+    ]
+
+
+def own_parameters(plan, program, parameters):
+    """The parameters that a rank updates, of the rank that has most of them."""
+    most = max(sum(parameters[s] for s in program.stages_of(rank)) for rank in range(plan.pp))
+    return most / (plan.shards if plan.zero else 1)
+
+
+def update_s(cost, program, parameters, layers):
+    """(seconds of the update on the rank with most parameters, without the norm of all gradients;
+    seconds of moving the optimizer's states between host and drive)."""
+    plan, cluster = cost.plan, cost.cluster
+    own = own_parameters(plan, program, parameters)
+    if plan.offload in ("optimizer", "parameters"):
+        in_node, drive_s = host_sharers(plan, cluster), 0.0
+        if plan.offload_to == "nvme":  # all states there and back
+            drive_s = in_node * own * 2 * state_bytes(plan).optimizer / cluster.nvme_bytes_per_s
+        return in_node * own * HOST_ADAM_S, drive_s
+    tensors = TENSORS_A_LAYER * max(
+        sum(layers[stage] for stage in program.stages_of(rank)) for rank in range(plan.pp)
+    )
+    host_s = tensors * OPTIMIZER_OPS_A_TENSOR.get(plan.precision, 1) * cost.host_op_s
+    moved = OPTIMIZER_BYTES[plan.precision] if plan.library == "megatron" else FOREACH_BYTES
+    return max(memory_s(moved * own, cost.gpu), host_s), 0.0

@@ -1,0 +1,313 @@
+"""The step of one pipeline rank in time: each op takes what a walk over its instructions takes,
+from the moment at which it starts, with the communication that is still in flight then.
+
+`simlab.engine.simulate` asks a `RankWalk` how long the rank's next op takes. The walk lowers the op,
+prices its instructions, and remembers the communication that the op has begun and left, so that a
+later op is slowed by it or waits for it. Ops that begin alike take equally long, so most are looked
+up.
+"""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from simlab.cost.stage_times import StageCost
+from simlab.cost.walk import SLOWING, Parts
+from simlab.lowering.instructions import Instruction, RankLowering, Work
+from simlab.lowering.pieces import BEGIN, COMPUTE
+from simlab.program.program import Op
+
+UNITS, BEGUN, WAITED, MESSAGE = range(4)
+"""What a step of an `_Outline` is."""
+
+SPENT_ON = {"replicas": "dp", "offload out": "offload", "offload in": "offload"}
+"""{dimension of an instruction: field of `Parts`}, where the two have different names."""
+
+AS_SOON = 12
+"""Decimal places of a second up to which two ops begin alike."""
+
+
+class Carried(NamedTuple):
+    """A communication over the ranks that hold the same part of the model, once a step."""
+
+    instruction: Instruction
+    start_s: float
+    end_s: float
+
+
+class Meeting(NamedTuple):
+    """A communication for which a rank waits for other pipeline ranks."""
+
+    name: str
+    dimension: str
+    """'pp': all ranks of the pipeline; 'ends': the first and the last one."""
+    ready_s: float
+    """When this rank is there."""
+
+
+class _Outline(NamedTuple):
+    """What an op does, with prices."""
+
+    steps: tuple[tuple[Any, ...], ...]
+    """(UNITS, type of a unit, count), (BEGUN, dimension, name, seconds, instruction), (WAITED,
+    dimension, name) or (MESSAGE,)."""
+    needs: tuple[str, ...]
+    """The names of what it waits for and an earlier op has begun."""
+    early: bool
+    """Whether it begins something before the message that it waits for has arrived."""
+    kind: str
+    """F, B, I or W."""
+    known: dict[tuple[Any, ...], "_Walked"]
+    """{how it begins: what it then takes}"""
+
+
+class _Walked(NamedTuple):
+    """What an op takes, in seconds after its base."""
+
+    end_s: float
+    parts: Parts
+    free_s: dict[str, float]
+    """{dimension: when its stream is free}, of those that are not when the op ends."""
+    ends_s: dict[str, float]
+    """{name: when it ends}, of what the op begins and does not wait for."""
+
+
+@dataclass(slots=True)
+class _Plain:
+    """What the ops of a stage and kind take while nothing is in flight."""
+
+    seconds: float
+    parts: Parts
+    count: int = 0
+    """How many there were, without the first one."""
+
+
+class RankWalk:
+    """One pipeline rank's step.
+
+    cost: the `StageCost` of the rank's GPU. outlines: where outlines of ops are kept, which ranks
+    with the same `cost` may share.
+    """
+
+    def __init__(
+        self,
+        lowering: RankLowering,
+        cost: StageCost,
+        outlines: dict[Any, tuple[_Outline, dict[str, Any]]] | None = None,
+    ) -> None:
+        self.lowering, self.cost = lowering, cost
+        self.outlines = {} if outlines is None else outlines
+        self.free_s: dict[str, float] = {}
+        self.ends_s: dict[str, float] = {}
+        self.spent: dict[Parts, int] = {}
+        self.carried: list[Carried] = []
+        self.reduced_s = self.copying_s = self.end_s = 0.0
+        self._own: dict[Any, tuple[_Outline, dict[str, Any]]] = {}
+        plan, shared = lowering.plan, lowering.sharding.shared
+        self._plain: dict[tuple[int, str], _Plain] = {}
+        self._stateful = plan.zero >= 2 and shared
+        self._special: set[Op] = set()
+        if shared or plan.sequence_parallel:
+            self._special |= set(lowering.last.values())
+        if shared and plan.zero in (1, 2):
+            first = {(op.stage, op.kind): op for op in reversed(lowering.ops)}
+            self._special |= {op for op in first.values() if op.kind == "F"}
+        self._begins_s = 0.0
+
+    def begins(self) -> "RankWalk":
+        """This walk, after what the rank does before its first op."""
+        for instruction in self.lowering.begins():
+            self._begins_s = self._instruction(instruction, self._begins_s)
+        return self
+
+    def op_s(self, op: Op, ready_s: float, start_s: float) -> float:
+        """Seconds that `op` takes. ready_s: when the rank was done with the op before it. start_s:
+        when all that it needs is there."""
+        special = op in self._special
+        if not (special or self.free_s or self._begins_s):
+            plain = self._plain.get(op[:2])
+            if plain is not None:
+                plain.count += 1
+                return plain.seconds
+        outline, late_s = self._outline(op, special), 0.0
+        if self._begins_s:
+            late_s, self._begins_s = max(0.0, self._begins_s - start_s), 0.0
+            ready_s, start_s = ready_s + late_s, start_s + late_s
+        base_s = ready_s if outline.early else start_s
+        in_flight = {
+            name: round(free_s - base_s, AS_SOON)
+            for name, free_s in self.free_s.items()
+            if free_s > base_s
+        }
+        waited = {name: round(self.ends_s.pop(name) - base_s, AS_SOON) for name in outline.needs}
+        arrival_s = round(start_s - base_s, AS_SOON)
+        key = arrival_s, *in_flight.items(), *waited.items()
+        walked = outline.known.get(key)
+        if walked is None:
+            noted = [] if special else None
+            walked = self._walk(outline, arrival_s, in_flight, waited, noted)
+            outline.known[key] = walked
+            for carried in noted or ():
+                _, begin_s, end_s = carried
+                self.carried.append(Carried(carried[0], base_s + begin_s, base_s + end_s))
+        self.free_s = {name: base_s + its_s for name, its_s in walked.free_s.items()}
+        for name, its_s in walked.ends_s.items():
+            self.ends_s[name] = base_s + its_s
+        parts = walked.parts
+        if late_s:
+            parts = parts._replace(dp=parts.dp + late_s)
+        self.spent[parts] = self.spent.get(parts, 0) + 1
+        if not (special or late_s or in_flight or outline.early or self._stateful):
+            self._plain[op[:2]] = _Plain(walked.end_s, parts)
+        return late_s + walked.end_s - arrival_s
+
+    @property
+    def parts(self) -> Parts:
+        """`Parts` of all ops so far."""
+        total = Parts()
+        for parts, count in self.spent.items():
+            total = total.plus(parts.times(count))
+        for plain in self._plain.values():
+            total = total.plus(plain.parts.times(plain.count))
+        return total
+
+    def ends(self, now_s: float, optimizer_s: float) -> Generator[Meeting, float, None]:
+        """Walk the end of the step, which begins when the last op is over, at `now_s`.
+
+        Where other pipeline ranks take part in a communication, a `Meeting` is given, and the
+        moment at which all of them are there is to be sent back. Afterwards `reduced_s` is the
+        moment at which this rank's gradients are complete, `end_s` that at which its parameters
+        are, and `copying_s` the seconds of its copies to and from the host.
+        """
+        self.reduced_s, self.copying_s = now_s, 0.0
+        for item in self.lowering.ends():
+            begin_s = now_s
+            if item.action == COMPUTE:
+                now_s += optimizer_s
+                continue
+            if item.action == BEGIN and item.dimension in ("pp", "ends"):
+                begin_s = yield Meeting(item.name, item.dimension, now_s)
+            after_s = self._instruction(item, begin_s)
+            if item.action == BEGIN:
+                continue
+            if item.unit or item.dimension == "ends":
+                self.reduced_s = after_s
+            elif item.kind == "copy":
+                self.copying_s += after_s - now_s
+            now_s = after_s
+        self.end_s = now_s
+
+    def _instruction(self, item: Instruction, now_s: float) -> float:
+        """Begin a communication, or wait for it; the moment at which the rank goes on."""
+        if item.action != BEGIN:
+            return max(now_s, self.ends_s.pop(item.name))
+        begin_s = max(self.free_s.get(item.dimension, 0.0), now_s)
+        end_s = begin_s + self.cost.instruction_s(item)
+        self.free_s[item.dimension] = self.ends_s[item.name] = end_s
+        if item.dimension in ("dp", "replicas") and item.unit:
+            self.carried.append(Carried(item, begin_s, end_s))
+        return now_s
+
+    # an op
+    # ------------------------------------------------------------------------------------------
+
+    def _outline(self, op: Op, special: bool) -> _Outline:
+        """The outline of `op`, found once for ops that do the same."""
+        sharding = self.lowering.sharding
+        if special or sharding.summing or any(summed for _, summed in sharding.reducing.values()):
+            return self._outlined(op)
+        pending = tuple(sharding.reducing)
+        key = op.stage, op.kind, pending
+        if key not in self._own:
+            alike = key if self._stateful else self._shape(op)
+            if alike not in self.outlines:
+                self.outlines[alike] = self._outlined(op), dict(sharding.reducing)
+            self._own[key] = self.outlines[alike]
+        outline, reducing = self._own[key]
+        sharding.reducing = dict(reducing)
+        return outline
+
+    def _shape(self, op: Op) -> tuple[Any, ...]:
+        """What makes ops that leave no communication alike, whatever their stage."""
+        program, lowering = self.lowering.program, self.lowering
+        received = any(program.rank_of[need] != lowering.rank for need in program.needs(op))
+        units = tuple(unit.type for unit in lowering.units[op.stage])
+        return op.kind, units, received
+
+    def _outlined(self, op: Op) -> _Outline:
+        steps: list[tuple[Any, ...]] = []
+        begun: set[str] = set()
+        needs = []
+        early = False
+        for item in self.lowering.of_op(op):
+            if isinstance(item, Work):
+                unit = item.unit.type
+                if steps and steps[-1][0] == UNITS and steps[-1][1] == unit:
+                    steps[-1] = UNITS, unit, steps[-1][2] + 1
+                else:
+                    steps.append((UNITS, unit, 1))
+            elif item.kind == "message":
+                if item.action != BEGIN:
+                    early = early or bool(steps)
+                    steps.append((MESSAGE,))
+            elif item.action == BEGIN:
+                begun.add(item.name)
+                seconds = self.cost.instruction_s(item)
+                steps.append((BEGUN, item.dimension, item.name, seconds, item))
+            else:
+                if item.name not in begun and item.name not in needs:
+                    needs.append(item.name)
+                steps.append((WAITED, item.dimension, item.name))
+        return _Outline(tuple(steps), tuple(needs), early, op.kind, {})
+
+    def _walk(
+        self,
+        outline: _Outline,
+        arrival_s: float,
+        in_flight: dict[str, float],
+        waited: dict[str, float],
+        noted: list[Carried] | None,
+    ) -> _Walked:
+        """What the op takes. Times are in seconds after the op's base; what is spent before
+        `arrival_s`, when the op starts, is the rank's idle time. noted: to which communication over
+        the ranks that hold the same is added."""
+        now_s, free_s, ends_s = 0.0, dict(in_flight), dict(waited)
+        if not outline.early:
+            now_s = arrival_s
+        spent = Parts()
+        for step in outline.steps:
+            if step[0] == UNITS:
+                _, unit, count = step
+                if not free_s:
+                    parts = self.cost.unit_parts(unit, outline.kind).times(count)
+                    spent, now_s, count = spent.plus(parts), now_s + parts.total, 0
+                for _ in range(count):
+                    busy_s = max([free_s.get(name, 0.0) for name in SLOWING])
+                    parts = self.cost.unit_parts(unit, outline.kind, busy_s - now_s)
+                    spent = spent.plus(parts)
+                    now_s += parts.total
+            elif step[0] == BEGUN:
+                _, dimension, name, seconds, instruction = step
+                begin_s = max(free_s.get(dimension, 0.0), now_s)
+                free_s[dimension] = ends_s[name] = begin_s + seconds
+                if noted is not None and dimension in ("dp", "replicas"):
+                    noted.append(Carried(instruction, begin_s, begin_s + seconds))
+            elif step[0] == WAITED:
+                _, dimension, name = step
+                end_s = ends_s.pop(name)
+                part = SPENT_ON.get(dimension, dimension)
+                idle_s = max(0.0, end_s - max(now_s, arrival_s))
+                spent = spent._replace(**{part: getattr(spent, part) + idle_s})
+                now_s = max(now_s, end_s)
+            else:
+                now_s = max(now_s, arrival_s)
+        free_s = {name: its_s for name, its_s in free_s.items() if its_s > now_s}
+        return _Walked(now_s, spent, free_s, ends_s)
+
+
+def op_parts(cost: StageCost, lowering: RankLowering, op: Op) -> Parts:
+    """`Parts` of an op that begins while nothing is in flight, without what it leaves in flight."""
+    lowering.sharding.forget()
+    walk = RankWalk(lowering, cost)
+    walk.op_s(op, 0.0, 0.0)
+    return walk.parts

@@ -1,0 +1,1 @@
+"""Program and plan → what each rank computes, sends and waits for."""

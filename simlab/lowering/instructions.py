@@ -1,0 +1,308 @@
+"""What a rank does in a step, in order, with every wait explicit: the one lowering of a plan's
+program.
+
+`rank_instructions` writes the list, `simlab.engine.play` simulates the lists of all ranks, and
+`realrun` executes them: its ranks hold what they do against their list, communication by
+communication, to the byte. `simlab.cost.stage_times` walks the same ops for their seconds. An op of
+the program becomes what its units compute, and the communications that they begin and wait for:
+
+    compute   kernels, one after the other
+    begin     a communication of the groups of `dimension`; it goes on by itself, behind those that
+              were begun before in its dimension
+    wait      until a communication that was begun, here or (a message) on another rank, has ended
+
+What travels together, a unit, is the embedding, a layer, or the head. Each pass has a module:
+`pieces` (tensor and context parallelism, recomputation), `sharding` (data parallelism, ZeRO),
+`offloading`; messages between stages and the end of a step are here.
+"""
+
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from simlab.errors import require_index
+from simlab.lowering.kernels import LayerKernels, message_bytes, message_kernels, unit_kernels
+from simlab.lowering.offloading import Offloading
+from simlab.lowering.pieces import BEGIN, COMPUTE, WAIT, unit_pieces
+from simlab.lowering.sharding import Sharding, both
+from simlab.program import Op
+from simlab.spec.parameters import UnitKind, partial_parameters, stage_parameters
+from simlab.spec.schedule_names import V_SHAPED
+
+OVERFLOW_BYTES = 4
+"""Of whether a gradient is infinite, which in fp16 every rank must know: then nobody updates, and
+the loss's scale shrinks."""
+NORM_BYTES = 16
+"""Of the sum of squared gradients, in fp64: of those that tp ranks have parts of, and of those that
+are whole on all."""
+
+
+class Instruction(NamedTuple):
+    """One thing that a rank does."""
+
+    action: str
+    """COMPUTE, BEGIN or WAIT."""
+    op: str
+    """The op that it is a part of as a label, '2F0', of a message the op whose result it is; '' for
+    what belongs to the step."""
+    name: str
+    """'layer 3', or of a communication 'layer 3 output reduce'. With the op it names one
+    communication of a group."""
+    kernels: tuple = ()
+    """What is computed."""
+    dimension: str = ""
+    """Of a communication: 'tp', 'cp', 'dp' (the ranks that hold the same part of the model, dp x cp
+    of them, or with `Plan.hybrid` a shard group of them), 'replicas' (those that hold the same
+    shard), 'pp', 'ends' (the ranks of a tied head and its embedding), 'offload out' or
+    'offload in'."""
+    kind: str = ""
+    """'all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all', 'ring' (to the next of the
+    group), 'message' (to another stage) or 'copy' (to or from the host)."""
+    size_bytes: float = 0.0
+    """Of the whole buffer, as `simlab.lowering.kernels.Communication` has it."""
+    peer: int | None = None
+    """Of a message: the pipeline rank at its other end."""
+    part: float = 1.0
+    """Of a communication that is cut in pieces: which fraction of the whole this one is."""
+    stage: int = -1
+    """The stage of the op; -1 for what belongs to the step."""
+    op_kind: str = ""
+    """The kind of the op: 'F', 'B', 'I' or 'W'; '' for what belongs to the step."""
+    microbatch: int = -1
+    """The microbatch of the op; -1 for what belongs to the step."""
+    unit: str = ""
+    """The unit as a label: 'embedding', 'layer 3' or 'head'; '' for what belongs to none."""
+    unit_kind: UnitKind | Literal[""] = ""
+    """The kind of the unit; '' for what belongs to none."""
+    in_unit: bool = False
+    """Whether it is a part of what the op does in the unit itself: its kernels, and communication
+    of tensor and context parallelism. What sharding and offloading do for the unit is not."""
+
+    @property
+    def is_optimizer(self) -> bool:
+        """Whether it is the optimizer's step, the only thing that is computed outside of ops."""
+        return self.action == COMPUTE and not self.op_kind
+
+
+class Unit(NamedTuple):
+    """What is gathered, and reduced, in one piece."""
+
+    name: str
+    """'embedding', 'layer 3' or 'head'."""
+    type: UnitKind
+    """Units of a type are alike."""
+    kernels: LayerKernels
+    parameters: int
+    partial: int
+    """Of them: those whose gradients are sums over tp ranks, each of which has met its own tokens
+    only (sequence parallelism)."""
+
+
+class Work(NamedTuple):
+    """What an op does in a unit, apart from sharding and offloading: `unit_pieces` has its
+    pieces."""
+
+    unit: Unit
+    op: Op
+
+
+def rank_instructions(model, plan, program, rank=0, *, context_rank=0):
+    """[`Instruction`] of a step of pipeline rank `rank`: the same on all GPUs of it, but where
+    contiguous chunks of a sequence give each `context_rank` another share of the attention."""
+    require_index("pipeline rank", rank, len(program.ranks))
+    require_index("context-parallel rank", context_rank, plan.cp)
+    instructions, pieces = [], {}
+    for item in RankLowering(model, plan, program, rank).step():
+        if isinstance(item, Instruction):
+            instructions.append(item)
+            continue
+        unit, op = item
+        key = unit.type, op.kind
+        if key not in pieces:
+            pieces[key] = unit_pieces(unit.kernels, op.kind, plan, context_rank)
+        _expand(instructions, pieces[key], unit, op)
+    return instructions
+
+
+def _expand(instructions, pieces, unit, op):
+    """Append the `pieces` of a unit to a list."""
+    text, append, row = str(op), instructions.append, tuple.__new__
+    for action, name, kernels, dimension, kind, size_bytes, part in pieces:
+        label = unit.name if action == COMPUTE else f"{unit.name} {name}"
+        fields = label, kernels, dimension, kind, size_bytes, None, part
+        append(row(Instruction, (action, text, *fields, *op, unit.name, unit.type, True)))
+
+
+class RankLowering:
+    """The step of one pipeline rank, op by op. kernels: `unit_kernels`, if they are there."""
+
+    def __init__(self, model, plan, program, rank=0, *, kernels=None):
+        self.kernels = kernels or unit_kernels(model, plan)
+        self.model, self.plan, self.program, self.rank = model, plan, program, rank
+        self.ops = program.ranks[rank]
+        self.units = {stage: self._units(stage) for stage in program.stages_of(rank)}
+        self.last = {op.stage: op for op in self.ops if op.kind in "BW"}
+        self.op = None  # that is being lowered; None: the step itself
+        self.sharding = Sharding(plan, self._begun)
+        self.offloading = Offloading(model, plan, self._begun)
+
+    def _units(self, stage):
+        model, plan = self.model, self.plan
+        layers = plan.layers_of_stages(model.layers, self.program.stages)
+        numbers = range(sum(layers[:stage]), sum(layers[: stage + 1]))
+        units = [Unit(f"layer {n}", "layer", self.kernels["layer"], *self._layer) for n in numbers]
+        if stage == 0:
+            sizes = self._sizes(0, first=True)
+            units.insert(0, Unit("embedding", "embedding", self.kernels["embedding"], *sizes))
+        if stage == self.program.stages - 1:
+            first = self._sizes(0, first=stage == 0)
+            both_ends = self._sizes(0, first=stage == 0, last=True)
+            sizes = [whole - part for whole, part in zip(both_ends, first)]
+            units.append(Unit("head", "head", self.kernels["head"], *sizes))
+        return units
+
+    def _sizes(self, layers, **ends):
+        counts = (stage_parameters, partial_parameters)
+        return [round(count(self.model, self.plan, layers, **ends)) for count in counts]
+
+    @cached_property
+    def _layer(self):
+        return self._sizes(1)
+
+    def _begun(self, unit, name, dimension, kind, size_bytes, peer=None):
+        text, op = ("", (-1, "", -1)) if self.op is None else (str(self.op), self.op)
+        where = (unit.name, unit.type) if unit else ("", "")
+        fields = name, (), dimension, kind, size_bytes, peer, 1.0
+        return Instruction(BEGIN, text, *fields, *op, *where)
+
+    # a step
+    # ------------------------------------------------------------------------------------------
+
+    def step(self):
+        """`Instruction`s, and a `Work` for each unit of each op, in order."""
+        yield from self.begins()
+        for op in self.ops:
+            yield from self.of_op(op)
+        yield from self.ends()
+
+    def begins(self):
+        """Those before the first op."""
+        for stage in dict.fromkeys(op.stage for op in self.ops if op.kind == "F"):
+            for unit in self.units[stage]:
+                closes = unit is self.units[stage][-1]
+                yield from self.sharding.gather_updated(unit, closes=closes)
+
+    def of_op(self, op):
+        """Those of one op of the rank."""
+        self.op, sharding, offloading = op, self.sharding, self.offloading
+        units = self.units[op.stage] if op.kind == "F" else self.units[op.stage][::-1]
+        gathers, is_last = sharding.gathers_for(op), op == self.last.get(op.stage)
+        ahead = self.plan.prefetch if gathers else 0
+        yield from offloading.fetch(op, units[: ahead + 1])
+        for unit in units[:ahead]:
+            yield from self._gathered(unit)
+        yield from self._receive(op)
+        for at, unit in enumerate(units):
+            yield from offloading.fetch(op, units[at + ahead + 1 : at + ahead + 2])
+            if gathers:
+                for other in units[at + ahead : at + ahead + 1]:
+                    yield from self._gathered(other)
+                yield sharding.gather(unit)._replace(action=WAIT)
+            yield from offloading.arrived(unit)
+            yield from sharding.first_use(unit)
+            yield Work(unit, op)
+            yield from offloading.after(op, unit)
+            if op.kind in "BW":
+                yield from sharding.after_backward(unit, is_last, closes=unit is units[-1])
+        yield from offloading.end_op()
+        yield from self._send(op)
+
+    def _gathered(self, unit):
+        yield from self.offloading.arrived(unit)
+        yield self.sharding.gather(unit)
+
+    def _receive(self, op):
+        for need in self.program.needs(op):
+            source = self.program.rank_of[need]
+            if source != self.rank:
+                yield self._message(WAIT, need, source)
+                for kernel in message_kernels(self.model, self.plan):
+                    yield from both(self._begun(None, *kernel_fields(kernel)))
+
+    def _send(self, op):
+        user = self.program.user(op)
+        if user is not None and self.program.rank_of[user] != self.rank:
+            yield self._message(BEGIN, op, self.program.rank_of[user])
+
+    def _message(self, action, op, peer):
+        return Instruction(
+            action, str(op), "message", (), "pp", "message", self._message_bytes, peer, 1.0, *op
+        )
+
+    @cached_property
+    def _message_bytes(self):
+        return message_bytes(self.model, self.plan)
+
+    # the end of a step
+    # ------------------------------------------------------------------------------------------
+
+    def ends(self):
+        """Those after the last op."""
+        self.op, plan = None, self.plan
+        if plan.zero < 2 and not plan.dp_overlap:
+            for op in reversed(self.ops):
+                if op == self.last.get(op.stage):
+                    for unit in reversed(self.units[op.stage]):
+                        closes = unit is self.units[op.stage][0]
+                        yield from self.sharding.reduce(unit, is_last=True, closes=closes)
+                        yield from self.sharding.wait_for_all()
+        yield from self.sharding.wait_for_all()
+        yield from self._tied_head()
+        overflow = OVERFLOW_BYTES if plan.precision == "fp16" else 0
+        for what, size_bytes in (("overflow", overflow), ("norm", NORM_BYTES)):
+            for dimension in ("tp", "pp", *(["dp"] if plan.zero else [])):
+                if size_bytes and group_size(plan, dimension) > 1:
+                    name = f"{what} over {dimension}"
+                    yield from both(self._begun(None, name, dimension, "all_reduce", size_bytes))
+        yield from self._optimizer()
+
+    def _tied_head(self):
+        """The sum of a tied head's gradient and the embedding's, which is a copy of it on another
+        rank."""
+        size_bytes = tied_head_bytes(self.model, self.plan)
+        if size_bytes and {0, self.program.stages - 1} & {*self.units}:
+            yield from both(self._begun(None, "tied head", "ends", "all_reduce", size_bytes))
+
+    def _optimizer(self):
+        plan, units = self.plan, [unit for its in self.units.values() for unit in its]
+        own = sum(unit.parameters for unit in units) / (plan.shards if plan.zero else 1)
+        elsewhere = plan.offload in ("optimizer", "parameters")
+        if elsewhere:
+            yield from self.offloading.gradients_out(own)
+        yield Instruction(COMPUTE, "", "optimizer")
+        if elsewhere:
+            yield from self.offloading.parameters_in(own)
+
+
+def kernel_fields(kernel):
+    """(name, dimension, kind, bytes) of a `Communication`."""
+    return kernel.name, kernel.dimension, kernel.kind, kernel.size_bytes
+
+
+def tied_head_bytes(model, plan):
+    """Of the gradient that a tied head and the embedding, copies of each other on the last and the
+    first rank, sum up; 0 without."""
+    if not model.tied_head or plan.pp == 1 or plan.schedule in V_SHAPED:
+        return 0.0
+    return model.vocab * model.hidden / plan.tp * plan.gradient_bytes
+
+
+def group_of(plan, dimension):
+    """The name of the group of `plan.layout` that communicates in an instruction's `dimension`."""
+    return "shard" if dimension == "dp" and plan.zero and plan.hybrid else dimension
+
+
+def group_size(plan, dimension):
+    """How many ranks communicate in an instruction's `dimension`."""
+    if dimension == "ends":
+        return 2
+    return len(plan.layout.offsets(group_of(plan, dimension)))

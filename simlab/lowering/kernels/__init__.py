@@ -1,0 +1,42 @@
+"""The kernels and communications of each unit of a model, forward and backward."""
+
+from simlab.lowering.kernels.attention import softmax_is_fused
+from simlab.lowering.kernels.ends import embedding_kernels, head_kernels
+from simlab.lowering.kernels.kernel import (
+    Attention,
+    Communication,
+    GroupedMatmul,
+    LayerKernels,
+    Matmul,
+    Memory,
+    Operation,
+    Place,
+)
+from simlab.lowering.kernels.layer import layer_kernels, runtime_ops
+from simlab.lowering.kernels.microbatch import Sizes, sizes
+from simlab.lowering.kernels.mlp import evenly_routed
+from simlab.lowering.kernels.tensor_parallel import message_bytes, message_kernels
+from simlab.lowering.kernels.units import kernel_names, unit_kernels
+
+__all__ = [
+    "Attention",
+    "Communication",
+    "GroupedMatmul",
+    "LayerKernels",
+    "Matmul",
+    "Memory",
+    "Operation",
+    "Place",
+    "Sizes",
+    "embedding_kernels",
+    "evenly_routed",
+    "head_kernels",
+    "kernel_names",
+    "layer_kernels",
+    "message_bytes",
+    "message_kernels",
+    "runtime_ops",
+    "sizes",
+    "softmax_is_fused",
+    "unit_kernels",
+]

@@ -1,0 +1,152 @@
+"""The kernels of a backward, made from those of the forward."""
+
+from dataclasses import replace
+
+from simlab.lowering.kernels.kernel import (
+    Attention,
+    Carries,
+    Communication,
+    Kernel,
+    Launched,
+    Matmul,
+    Memory,
+    Operation,
+    Place,
+)
+from simlab.lowering.kernels.microbatch import sizes
+from simlab.lowering.kernels.tensor_parallel import COLUMN
+from simlab.spec.model import Model
+from simlab.spec.plan import Plan
+
+Grads = tuple[list[Launched], list[Kernel]]
+"""What makes the gradient of an input, and what makes that of a weight."""
+
+BACKWARD_BYTES = {
+    Operation.NORM: 2.5,
+    Operation.SOFTMAX: 1.5,
+    Operation.MASK: 2,
+    Operation.RESIDUAL: 0.8,
+    Operation.ACTIVATION: 1.6,
+}
+"""{operation: bytes that its backward moves over those that its forward moves}; 1 for all others.
+
+A norm's backward reads its input and its output's gradient twice, for the gradients of the input
+and of the weights, and writes the input's: 5 passes for 2. A softmax's reads its result and that
+one's gradient and writes the scores': 3 for 2. A mask's copies the gradient and then masks it: 4
+for 2. An activation's takes 5 passes for 3 if it is gated, 3 for 2 if not; 1.6 stands for both. The
+figure of a residual, whose backward reads a gradient and dropout's mask, is an estimate.
+"""
+
+
+def backward(kernel: Launched, plan: Plan) -> Grads:
+    """What makes the gradients of a `kernel` of the forward."""
+    if isinstance(kernel, Matmul):
+        return matmul_backward(kernel, plan)
+    if isinstance(kernel, Attention):
+        return [replace(kernel, name="attention grad", backward=True)], []
+    if isinstance(kernel, Communication):
+        return list(communication_backward(kernel, plan)), []
+    ratio = BACKWARD_BYTES.get(kernel.operation, 1)
+    return [Memory(f"{kernel.name} grad", ratio * kernel.size_bytes, kernel.operation)], []
+
+
+def matmul_backward(kernel: Matmul, plan: Plan) -> Grads:
+    """The two products that make the gradients of a product y = x w: dx = dy w' and dw = x' dy.
+
+    Where w is cut by columns, each rank has a part of dx, and all sum up their parts while they
+    compute dw. Both operands of the scores and of the values are activations.
+    """
+    if kernel.operation in (Operation.SCORES, Operation.VALUES):
+        m, n, k, batch, its = kernel.m, kernel.n, kernel.k, kernel.batch, kernel.operation
+        return [
+            Matmul(f"{kernel.name} grad left", m, k, n, batch, "input", its),
+            Matmul(f"{kernel.name} grad right", k, n, m, batch, "input", its),
+        ], []
+    grads: list[Launched] = [
+        replace(kernel, name=f"{kernel.name} input grad", n=kernel.k, k=kernel.n, role="input")
+    ]
+    if kernel.operation in COLUMN and plan.tp > 1 and not plan.sequence_parallel:
+        grads.append(
+            Communication(
+                f"{kernel.name} grad reduce",
+                "all_reduce",
+                "tp",
+                kernel.m * kernel.k * plan.element_bytes,
+                Place(kernel.operation, "weight"),
+                operation=kernel.operation,
+                carries="input gradient",
+            )
+        )
+    name, m, n, k = f"{kernel.name} weight grad", kernel.n, kernel.k, kernel.m
+    return grads, [replace(kernel, name=name, m=m, n=n, k=k, role="weight")]
+
+
+def communication_backward(kernel: Communication, plan: Plan) -> list[Communication]:
+    """What a backward communicates where the forward has a communication.
+
+    The backward of a gather is a reduce-scatter, and the reverse. Of a row-parallel product's
+    all-reduce it is nothing: the gradient is whole on every rank already.
+    """
+    if kernel.dimension == "cp":
+        return [_context_backward(kernel)]
+    if kernel.kind == "all_reduce":
+        return []
+    if kernel.kind == "reduce_scatter":
+        return [_of_product(kernel, "gather", "all_gather", "result gradient", 1)]
+    # of the input only the rank's part was kept; sums are of 16 bits, also where the input was
+    # cast to 8 bits
+    widening = 2 if plan.precision == "fp8" else 1
+    return [
+        _of_product(kernel, "gather again", "all_gather", "input again", 1),
+        _of_product(kernel, "scatter", "reduce_scatter", "input gradient", widening),
+    ]
+
+
+def _of_product(
+    kernel: Communication, what: str, kind: str, carries: Carries, factor: int
+) -> Communication:
+    """A communication beside the products of a backward, of `factor` times as many bytes."""
+    product = kernel.operation
+    label = what if carries == "input again" else f"grad {what}"
+    return Communication(
+        f"{product} {label}",
+        kind,
+        "tp",
+        factor * kernel.size_bytes,
+        Place(product, "weight" if carries == "input gradient" else "input"),
+        operation=product,
+        carries=carries,
+    )
+
+
+def _context_backward(kernel: Communication) -> Communication:
+    """What context parallelism communicates in a backward.
+
+    What was gathered is kept, and its gradient is scattered. In an all-to-all a gradient goes back
+    the way that its tensor came. In a ring keys and values go round once more, and their gradients
+    with them.
+    """
+    if kernel.kind == "ring":
+        place = Place(kernel.operation, "input")
+        size_bytes = 2 * kernel.size_bytes
+        return replace(kernel, name="attention grad ring", size_bytes=size_bytes, beside=place)
+    if kernel.kind == "all_gather":
+        return replace(kernel, name=f"{kernel.tensor} grad scatter", kind="reduce_scatter")
+    return replace(kernel, name=f"{kernel.tensor} grad exchange")
+
+
+def residual_grads(model: Model, plan: Plan) -> list[Memory]:
+    """The sums of the gradients of a residual's two ways, twice a layer: each reads two elements
+    and writes one."""
+    s = sizes(model, plan)
+    return [Memory("residual sum grad", 2 * 3 * s.width * s.outside, Operation.RESIDUAL)]
+
+
+def bias_grads(model: Model, plan: Plan) -> list[Memory]:
+    """The gradients of biases: column sums, which read the gradients of the outputs."""
+    if not model.bias:
+        return []
+    s = sizes(model, plan)
+    columns = (model.heads + 2 * model.kv_heads) * model.head_size / plan.tp + model.ffn / plan.tp
+    size_bytes = s.width * (s.tokens * columns + 2 * s.outside)
+    return [Memory("bias grad", size_bytes, Operation.BIAS)]

@@ -1,0 +1,31 @@
+"""What ZeRO-3 copies on the computing stream where torch shards."""
+
+from simlab.lowering.kernels.kernel import LayerKernels, Memory, Operation
+from simlab.spec.plan import Plan
+
+
+def with_copies(kernels: LayerKernels, plan: Plan, parameters: float) -> LayerKernels:
+    """`kernels` of a unit of so many `parameters`, with the copies that ZeRO-3 adds to them.
+
+    In FSDP2 (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py) a gathered buffer has the
+    shards of rank after rank. So each parameter is copied out of it, before the forward and before
+    the backward (`foreach_all_gather_copy_out`), and each gradient is copied into what is
+    scattered, in the type of the reduction (`foreach_reduce_scatter_copy_in`). In FSDP1 the flat
+    parameter is gathered in place, and its gradient is made by joining those of its views.
+    """
+    if plan.zero < 3 or plan.shards == 1 or plan.library == "megatron":
+        return kernels
+    size = plan.element_bytes * parameters
+    if plan.library == "fsdp1":
+        joined = Memory("copy of gradients", 2 * size, Operation.COPY)
+        return kernels._replace(weight_grad=[*kernels.weight_grad, joined])
+    out = Memory("copy of parameters", 2 * size, Operation.COPY)
+    again = [Memory("copy of parameters again", 2 * size, Operation.COPY)] * plan.reshard
+    into_bytes = size + plan.gradient_bytes * parameters
+    into = Memory("copy of gradients", into_bytes, Operation.COPY)
+    return LayerKernels(
+        [out, *kernels.forward],
+        [*again, *kernels.input_grad],
+        [*kernels.weight_grad, into],
+        kernels.recompute,
+    )

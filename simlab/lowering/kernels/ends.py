@@ -1,0 +1,100 @@
+"""The kernels of the two ends of a model: the embedding, and the head with its norm and loss."""
+
+from simlab.lowering.kernels.backward import communication_backward, matmul_backward
+from simlab.lowering.kernels.copies import with_copies
+from simlab.lowering.kernels.kernel import (
+    Communication,
+    Launched,
+    LayerKernels,
+    Matmul,
+    Memory,
+    Operation,
+)
+from simlab.lowering.kernels.microbatch import Sizes, sizes
+from simlab.lowering.kernels.tensor_parallel import gathered_input, summed_result
+from simlab.spec.model import Model
+from simlab.spec.parameters import unit_parameters
+from simlab.spec.plan import Plan
+
+MEGATRON_LOSS_BYTES = (30, 14)
+"""Bytes that a logit's loss reads and writes, forward and backward, in Megatron-LM's
+vocabulary-parallel form, which it has without tensor parallelism, too.
+
+The forward casts to fp32, takes the maximum, subtracts it, takes the exponential, sums and divides.
+"""
+
+TORCH_LOSS_BYTES = (14, 22)
+"""The same of torch's own loss: a cast and log-softmax forward; zeros for its gradient, that
+gradient and a cast backward."""
+
+
+def embedding_kernels(model: Model, plan: Plan) -> LayerKernels:
+    """The `LayerKernels` of the begin of the first stage.
+
+    The forward reads the rows of the embedding, adds those of the positions and applies dropout;
+    the result is summed over tp. For the gradient, sequence parallelism gathers that of all tokens.
+    It is dense: zeros are written, the tokens' rows are added in fp32, and all of it is added to
+    what earlier microbatches made, unless ZeRO-3 scatters it first.
+    """
+    s = sizes(model, plan)
+    rows_bytes = (2 + 2 * bool(model.positions) + bool(plan.dropout)) * s.width * s.outside
+    rows = Memory("embedding", rows_bytes, Operation.EMBEDDING)
+    sums = summed_result(model, plan, Operation.EMBEDDING)
+    gathers: list[Launched] = [
+        grad for kernel in sums for grad in communication_backward(kernel, plan)
+    ]
+    dense = (
+        model.vocab
+        * model.hidden
+        / plan.tp
+        * (s.width if plan.zero == 3 else 2 * s.width + 2 * plan.gradient_bytes)
+    )
+    grad_bytes = 3 * 4 * s.tokens * model.hidden / plan.tp + dense
+    grad = Memory("embedding grad", grad_bytes, Operation.EMBEDDING)
+    return with_copies(
+        LayerKernels([rows, *sums], gathers, [grad], []),
+        plan,
+        unit_parameters(model, plan, "embedding"),
+    )
+
+
+def head_kernels(model: Model, plan: Plan) -> LayerKernels:
+    """The `LayerKernels` of the end of the last stage: norm, output head and cross-entropy."""
+    s = sizes(model, plan)
+    vocab = -(-model.vocab // plan.tp)
+    logits = s.tokens * vocab
+    loss, loss_grad = MEGATRON_LOSS_BYTES if plan.library == "megatron" else TORCH_LOSS_BYTES
+    gather = gathered_input(model, plan, Operation.HEAD)
+    head = Matmul("head", s.tokens, vocab, model.hidden, operation=Operation.HEAD)
+    head_grads, weight_grads = matmul_backward(head, plan)
+    forward: list[Launched] = [
+        Memory("last norm", 2 * s.width * s.outside, Operation.LAST_NORM),
+        *gather,
+        head,
+        *_vocabulary_sums(s, plan),
+        Memory("loss", loss * logits, Operation.LOSS),
+    ]
+    grads: list[Launched] = [
+        Memory("loss grad", loss_grad * logits, Operation.LOSS),
+        *head_grads,
+        *(grad for kernel in gather for grad in communication_backward(kernel, plan)),
+        Memory("last norm grad", 3 * s.width * s.outside, Operation.LAST_NORM),
+    ]
+    return with_copies(
+        LayerKernels(forward, grads, weight_grads, []),
+        plan,
+        unit_parameters(model, plan, "head", first=plan.stages == 1),
+    )
+
+
+def _vocabulary_sums(s: Sizes, plan: Plan) -> list[Communication]:
+    """What the vocabulary-parallel loss needs of the other ranks, in fp32: each token's largest
+    logit, then the sum of exponentials and the target's logit (Megatron-LM,
+    core/tensor_parallel/cross_entropy.py)."""
+    if plan.tp == 1:
+        return []
+    sums = (("loss maximum", 4 * s.tokens), ("loss sums", 2 * 4 * s.tokens))
+    return [
+        Communication(name, "all_reduce", "tp", size_bytes, operation=Operation.LOSS)
+        for name, size_bytes in sums
+    ]

@@ -1,0 +1,202 @@
+"""What a rank launches: matrix products, attention, kernels that the memory bounds, and
+communications."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar, Literal, NamedTuple
+
+Role = Literal["forward", "input", "weight"]
+"""Of a kernel: 'forward', or which gradient it makes: that of the 'input' or of the 'weight'."""
+
+Carries = Literal["", "input", "result", "input again", "result gradient", "input gradient"]
+"""What a communication brings to or from a matrix product.
+
+'input again' is the input that a column-parallel product gathers once more, for its weight's
+gradient. 'result gradient' is gathered for a row-parallel product's backward, and 'input gradient'
+is what a column-parallel product's backward sums or scatters.
+"""
+
+
+class Operation(StrEnum):
+    """Operations of a model. A kernel computes a part of one, forward or backward, and a
+    communication brings its input, its result or a gradient of these."""
+
+    EMBEDDING = "embedding"
+    NORM = "norm"
+    QKV = "qkv"
+    ROTARY = "rotary"
+    ATTENTION = "attention"
+    SCORES = "scores"
+    CAST = "cast"
+    SCALING = "scaling"
+    MASK = "mask"
+    SOFTMAX = "softmax"
+    CAST_BACK = "cast back"
+    ATTENTION_DROPOUT = "attention dropout"
+    VALUES = "values"
+    TRANSPOSE = "transpose"
+    OUTPUT = "output"
+    RESIDUAL = "residual"
+    ROUTER = "router"
+    PERMUTE = "permute"
+    UP = "up"
+    ACTIVATION = "activation"
+    DOWN = "down"
+    BIAS = "bias"
+    LAST_NORM = "last norm"
+    HEAD = "head"
+    LOSS = "loss"
+    COPY = "copy"
+    MESSAGE = "message"
+    OTHER = "other"
+
+
+class Place(NamedTuple):
+    """Which kernel of a unit: there is one matrix product, or one attention, of each operation and
+    role."""
+
+    operation: Operation
+    role: Role = "forward"
+
+
+@dataclass(frozen=True)
+class Matmul:
+    """`batch` products of an m x k matrix by a k x n matrix."""
+
+    name: str
+    """A label for people."""
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    role: Role = "forward"
+    """The operands of the three roles lie differently in memory, so their efficiencies differ."""
+    operation: Operation = Operation.OTHER
+
+    @property
+    def place(self) -> Place:
+        """Which kernel of its unit it is."""
+        return Place(self.operation, self.role)
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations: two for each pair of a multiplication and an addition."""
+        return 2 * self.m * self.n * self.k * self.batch
+
+
+@dataclass(frozen=True)
+class GroupedMatmul(Matmul):
+    """The products of tokens with the weights of their own experts, in one kernel.
+
+    The tokens, `m` of them (`k` where the role is 'weight'), are divided among the experts, each of
+    which has weights of its own. Every expert's weights are read, and every expert's weight
+    gradient is written.
+    """
+
+    tokens: tuple[int, ...] = ()
+    """The tokens of each expert that has any. They add up to all tokens."""
+
+    @property
+    def products(self) -> list[Matmul]:
+        """The product of each expert, as a kernel of its own."""
+        if self.role == "weight":
+            return [Matmul(self.name, self.m, self.n, its, role=self.role) for its in self.tokens]
+        return [Matmul(self.name, its, self.n, self.k, role=self.role) for its in self.tokens]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Scores, softmax and their product with the values in one kernel that stores no scores (Dao et
+    al. 2022)."""
+
+    name: str
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+    head_size: int
+    backward: bool = False
+    generation: str = "flash"
+    """The kernel: 'flash' is the best that the GPU has, 'flash-1' and 'flash-2' are those of
+    FlashAttention's papers."""
+    share: float = 1.0
+    """Which share of the scores that the causal mask leaves this rank computes, over the mean of
+    the context-parallel ranks."""
+    operation: ClassVar[Operation] = Operation.ATTENTION
+
+    @property
+    def place(self) -> Place:
+        """Which kernel of its unit it is."""
+        return Place(self.operation, "input" if self.backward else "forward")
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of the mean context-parallel rank; this one's are `share` times
+        that.
+
+        They are counted in full, as all published figures count them, though a causal kernel does
+        half. Forward has two products of 2 q k d each for a head, so 4 q k d; the backward has
+        five, 2.5 times as many (Dao et al. 2022, appendix B).
+        """
+        return (
+            4
+            * self.batch
+            * self.heads
+            * self.queries
+            * self.keys
+            * self.head_size
+            * (2.5 if self.backward else 1)
+        )
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A kernel that the memory bounds: norms, activation functions, dropout, softmax, additions."""
+
+    name: str
+    """A label for people."""
+    size_bytes: float
+    """What it reads and writes."""
+    operation: Operation = Operation.OTHER
+    flops: ClassVar[float] = 0
+
+
+@dataclass(frozen=True)
+class Communication:
+    """A collective of a tensor- or context-parallel group."""
+
+    name: str
+    """A label for people."""
+    kind: str
+    """'all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all', or 'ring', in which each rank
+    sends `size_bytes` to the next one in each step."""
+    dimension: str
+    """The group that communicates: 'tp' or 'cp'."""
+    size_bytes: float
+    """The size of the whole buffer; of an all-to-all, that of a rank's buffer."""
+    beside: Place | None = None
+    """The kernel that may run at the same time; None where there is none."""
+    steps: int = 1
+    """How many steps a 'ring' has, one after the other."""
+    operation: Operation = Operation.OTHER
+    carries: Carries = ""
+    tensor: str = ""
+    """With context parallelism: the tensor that is communicated, as a label: 'q', 'keys'."""
+    flops: ClassVar[float] = 0
+
+
+Kernel = Matmul | Attention | Memory
+"""What one GPU computes."""
+Launched = Kernel | Communication
+
+
+class LayerKernels(NamedTuple):
+    """What a unit, such as a layer, launches for a microbatch on one rank."""
+
+    forward: list[Launched]
+    input_grad: list[Launched]
+    """What makes the gradient of the unit's input."""
+    weight_grad: list[Kernel]
+    """What makes the gradients of its parameters."""
+    recompute: list[Launched]
+    """What is computed again before the backward."""

@@ -1,0 +1,48 @@
+"""The kernels of a transformer layer on one GPU: what its forward, input gradient and weight
+gradient launch, in order.
+
+The sizes follow Megatron-LM's layer (Shoeybi et al. 2019; Korthikanti et al. 2022). Tensors have
+tokens x hidden elements. Tensor parallelism divides what lies between a column-parallel and a
+row-parallel matrix, and with sequence parallelism also the rest.
+"""
+
+from simlab.lowering.kernels.attention import TORCH_SOFTMAX, attention_part, softmax_is_fused
+from simlab.lowering.kernels.backward import backward, bias_grads, residual_grads
+from simlab.lowering.kernels.copies import with_copies
+from simlab.lowering.kernels.kernel import Kernel, Launched, LayerKernels
+from simlab.lowering.kernels.mlp import mlp_part
+from simlab.lowering.kernels.recomputed import recomputed
+from simlab.spec.model import Model
+from simlab.spec.parameters import unit_parameters
+from simlab.spec.plan import Plan
+
+RUNTIME_OPS = {True: (30, 50), False: (57, 90)}
+"""{whether attention, norms and activations are an op each: (forward, backward) ops of a layer that
+the host dispatches}. They were counted with torch's dispatcher on a layer written as Megatron-LM's
+of 2021 (57 and 90), and on the same one with those ops fused."""
+
+
+def layer_kernels(model: Model, plan: Plan) -> LayerKernels:
+    """The `LayerKernels` of a layer of `model` under `plan`."""
+    forward = [*attention_part(model, plan), *mlp_part(model, plan)]
+    input_grad: list[Launched] = []
+    weight_grad: list[Kernel] = []
+    for kernel in reversed(forward):
+        grads_in, grads_weight = backward(kernel, plan)
+        input_grad += grads_in
+        weight_grad += grads_weight
+    kernels = LayerKernels(
+        forward,
+        [*input_grad, *residual_grads(model, plan)],
+        [*weight_grad, *bias_grads(model, plan)],
+        recomputed(model, plan, forward),
+    )
+    return with_copies(kernels, plan, unit_parameters(model, plan, "layer"))
+
+
+def runtime_ops(model: Model, plan: Plan) -> tuple[int, int]:
+    """The numbers of ops of a layer's forward and backward that the host dispatches."""
+    forward, backward = RUNTIME_OPS[plan.fused and plan.attention != "unfused"]
+    in_parts = plan.attention == "unfused" and not softmax_is_fused(model, plan)
+    more = len(TORCH_SOFTMAX) - 1 if in_parts else 0
+    return forward + more, backward + more

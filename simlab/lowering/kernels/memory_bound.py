@@ -1,0 +1,40 @@
+"""Kernels that the memory bounds, as fused kernels or as torch's own ops move their bytes."""
+
+from simlab.lowering.kernels.kernel import Memory, Operation
+from simlab.lowering.kernels.microbatch import sizes
+from simlab.spec.model import Model
+from simlab.spec.plan import Plan
+
+EAGER = {Operation.NORM: 9, Operation.ROTARY: 5, Operation.ACTIVATION: 10 / 6}
+"""{operation: how many times the bytes of a fused kernel torch's own ops move}, of a Llama layer.
+
+RMSNorm casts to fp32, squares, takes the mean, scales twice and casts back: 36 bytes an element
+instead of 4. Rotary embedding casts, multiplies complex numbers and casts back: 20 bytes instead of
+4. The gated activation stores its first half: 10 bytes instead of 6.
+"""
+
+
+def eager(kernel: Memory, model: Model, plan: Plan) -> Memory:
+    """`kernel` where `plan` has fused kernels, else what torch's own ops move in its stead. The
+    norm and the activation of a GPT are one op in torch, too."""
+    if plan.fused or model.bias:
+        return kernel
+    size_bytes = kernel.size_bytes * EAGER[kernel.operation]
+    return Memory(kernel.name, size_bytes, kernel.operation)
+
+
+def norm(number: int, model: Model, plan: Plan) -> Memory:
+    """The norm before attention (1) or before the MLP (2): it reads and writes each element."""
+    s = sizes(model, plan)
+    kernel = Memory(f"norm {number}", 2 * s.width * s.outside, Operation.NORM)
+    return eager(kernel, model, plan)
+
+
+def residual(number: int, model: Model, plan: Plan) -> Memory:
+    """The addition of a skipped path, with bias and dropout, after attention (1) or the MLP (2).
+
+    It reads two elements and writes one. Dropout also writes a byte of mask.
+    """
+    s = sizes(model, plan)
+    size_bytes = (3 * s.width + bool(plan.dropout)) * s.outside
+    return Memory(f"residual {number}", size_bytes, Operation.RESIDUAL)

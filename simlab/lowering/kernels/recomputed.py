@@ -1,0 +1,64 @@
+"""Which kernels of a layer's forward run again before the backward."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from simlab.lowering.kernels.attention import TORCH_SOFTMAX
+from simlab.lowering.kernels.kernel import (
+    Attention,
+    Communication,
+    Launched,
+    Matmul,
+    Operation,
+)
+from simlab.spec.model import Model
+from simlab.spec.plan import Plan
+
+SCORES = (
+    Operation.SCORES,
+    *TORCH_SOFTMAX,
+    Operation.ATTENTION_DROPOUT,
+    Operation.VALUES,
+)
+"""What attention without a fused kernel computes between queries and its result."""
+
+
+def recomputed(model: Model, plan: Plan, forward: list[Launched]) -> list[Launched]:
+    """What runs again of `forward`, by `Plan.recompute`."""
+    if plan.recompute == "full":
+        return forward
+    if plan.recompute == "selective":
+        return _recomputed_scores(forward)
+    return _recomputed_ops(model, plan, forward) if plan.recompute == "per-op" else []
+
+
+def _recomputed_scores(forward: Sequence[Launched]) -> list[Launched]:
+    """What selective recomputation runs again (Korthikanti et al. 2022, section 5). It is nothing
+    with a fused kernel, whose backward computes the scores again anyway."""
+    return [kernel for kernel in forward if kernel.operation in SCORES]
+
+
+def _recomputed_ops(model: Model, plan: Plan, forward: Sequence[Launched]) -> list[Launched]:
+    """What torchtitan's per-op recomputation runs again: all but attention, what was reduced, and
+    every second matrix product.
+
+    Of q, k, v, output, gate, up and down (`_apply_ac_to_transformer_block` counts them) k, output
+    and up are computed again; without a gate k, output and down.
+    """
+    columns = {Operation.QKV: max(1, model.kv_heads // plan.tp) * model.head_size}
+    columns |= (
+        {Operation.UP: model.ffn // plan.tp, Operation.DOWN: 0}
+        if model.gated_mlp
+        else {Operation.UP: 0}
+    )
+    again: list[Launched] = []
+    for kernel in forward:
+        if isinstance(kernel, Attention) or (
+            isinstance(kernel, Communication) and kernel.kind != "all_gather"
+        ):
+            continue
+        if isinstance(kernel, Matmul):
+            kernel = replace(kernel, n=columns.get(kernel.operation, kernel.n))
+        if not isinstance(kernel, Matmul) or kernel.n:
+            again.append(kernel)
+    return again

@@ -1,0 +1,77 @@
+"""What tensor parallelism communicates around a matrix product and around a message.
+
+The matrices of a layer come in pairs (Shoeybi et al. 2019, section 3): the first is cut by columns,
+so that its product needs no communication, and the second by rows, whose partial products are
+summed over the group. With sequence parallelism (Korthikanti et al. 2022, section 4.2.2) the input
+of the first is gathered, and the sum of the second is scattered.
+"""
+
+from simlab.lowering.kernels.kernel import Communication, Operation, Place
+from simlab.lowering.kernels.microbatch import hidden_bytes, sizes
+from simlab.spec.model import Model
+from simlab.spec.plan import Plan
+
+COLUMN = (Operation.QKV, Operation.UP, Operation.HEAD)
+"""The products whose matrix is cut by columns."""
+
+
+def gathered_input(model: Model, plan: Plan, product: Operation) -> list[Communication]:
+    """What comes before a column-parallel `product`. In fp8 the input is cast before it is sent, so
+    half the bytes travel."""
+    if plan.tp == 1 or not plan.sequence_parallel:
+        return []
+    size_bytes = hidden_bytes(model, plan) / (2 if plan.precision == "fp8" else 1)
+    return [
+        Communication(
+            f"{product} gather",
+            "all_gather",
+            "tp",
+            size_bytes,
+            Place(product),
+            operation=product,
+            carries="input",
+        )
+    ]
+
+
+def summed_result(model: Model, plan: Plan, product: Operation) -> list[Communication]:
+    """What comes after a row-parallel `product`."""
+    if plan.tp == 1:
+        return []
+    name, kind = (
+        (f"{product} scatter", "reduce_scatter")
+        if plan.sequence_parallel
+        else (f"{product} reduce", "all_reduce")
+    )
+    return [
+        Communication(
+            name,
+            kind,
+            "tp",
+            hidden_bytes(model, plan),
+            Place(product),
+            operation=product,
+            carries="result",
+        )
+    ]
+
+
+def message_kernels(model: Model, plan: Plan) -> list[Communication]:
+    """What follows a message from another stage.
+
+    Each tensor-parallel rank was sent a part of it and gathers the others', so that what is whole
+    on all of them crosses the slow links once (Narayanan et al. 2021, section 4.1). With sequence
+    parallelism it stays cut.
+    """
+    if plan.tp == 1 or plan.sequence_parallel:
+        return []
+    size_bytes = hidden_bytes(model, plan)
+    return [
+        Communication("message gather", "all_gather", "tp", size_bytes, operation=Operation.MESSAGE)
+    ]
+
+
+def message_bytes(model: Model, plan: Plan) -> float:
+    """The bytes of what a GPU sends to the next stage: a tp-th of the hidden states of a
+    microbatch, see `message_kernels`."""
+    return sizes(model, plan).tokens * model.hidden * plan.element_bytes / plan.tp

@@ -1,0 +1,71 @@
+"""What is copied between a GPU and its node's host: parameters or activations of each op, or the
+optimizer's gradients and parameters once a step (`Plan.offload`).
+
+Copies out and copies in have a stream each, for PCIe carries both at once. What a unit uses is
+fetched while the unit before it runs, or so much earlier that ZeRO-3 can then gather it. A layer's
+activations leave while the next layers' forward runs. An op that copies out ends when its copies
+have.
+"""
+
+from simlab.lowering.sharding import both, ended
+
+OUT, IN = "offload out", "offload in"
+"""The dimensions of copies to the host, and from it."""
+FETCHED_FOR = {"parameters": "FBI", "activations": "BI"}
+"""{what is offloaded: kinds of ops that it is fetched for}."""
+
+
+class Offloading:
+    """Rules of one rank, and what it has begun and not waited for. make: see
+    `simlab.lowering.sharding.Sharding`."""
+
+    def __init__(self, model, plan, make):
+        self.model, self.plan, self.make = model, plan, make
+        self.coming, self.leaving = {}, []
+
+    def fetch(self, op, units):
+        """Begin to fetch what `units` use in `op`."""
+        if op.kind in FETCHED_FOR.get(self.plan.offload, ""):
+            for unit in units:
+                if size_bytes := self._size_bytes(unit):
+                    what = f"{unit.name} {self.plan.offload} in"
+                    self.coming[unit.name] = self.make(unit, what, IN, "copy", size_bytes)
+                    yield self.coming[unit.name]
+
+    def arrived(self, unit):
+        """Wait for what a unit uses."""
+        if unit.name in self.coming:
+            yield ended(self.coming.pop(unit.name))
+
+    def after(self, op, unit):
+        """What a unit leaves for the host."""
+        if self.plan.offload == "activations" and op.kind == "F" and self._size_bytes(unit):
+            name = f"{unit.name} activations out"
+            self.leaving.append(self.make(unit, name, OUT, "copy", self._size_bytes(unit)))
+            yield self.leaving[-1]
+
+    def end_op(self):
+        """Wait until all that leaves has left."""
+        while self.leaving:
+            yield ended(self.leaving.pop(0))
+
+    def gradients_out(self, parameters):
+        """What the host's optimizer needs of this rank's `parameters`."""
+        size_bytes = parameters * self.plan.gradient_bytes
+        yield from both(self.make(None, "gradients out", OUT, "copy", size_bytes))
+
+    def parameters_in(self, parameters):
+        """What it gives back, unless parameters live on the host."""
+        if self.plan.offload == "optimizer":
+            size_bytes = parameters * self.plan.element_bytes
+            yield from both(self.make(None, "parameters in", IN, "copy", size_bytes))
+
+    def _size_bytes(self, unit):
+        """Of what comes for a unit, or of the activations that a layer leaves."""
+        plan = self.plan
+        if plan.offload == "parameters":
+            return unit.parameters * plan.element_bytes / (plan.shards if plan.zero == 3 else 1)
+        from simlab.memory.activations import layer_activations_bytes
+
+        is_layer = unit.type == "layer"
+        return layer_activations_bytes(self.model, plan, plan.recompute) if is_layer else 0.0

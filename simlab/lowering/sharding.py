@@ -1,0 +1,201 @@
+"""What ranks that hold the same part of the model send each other: gradients, and with ZeRO
+parameters.
+
+Gradients of a unit are reduced during the last backward (ZeRO 0 and 1) or during each (2 and 3).
+ZeRO-1 and 2 gather all units, which were updated in parts, when a step begins; ZeRO-3 gathers each
+before it is used. With `Plan.hybrid` gradients are scattered within a shard group, and what is left
+of them is summed over the replicas after the last backward.
+
+What travels together is a unit. With `Plan.bucket_bytes` it is a bucket of that size, which holds
+several units or a part of one: a bucket is reduced when the backward has filled it, and its
+parameters are waited for by the first unit that has some of them.
+"""
+
+import math
+from collections.abc import Iterator
+
+from simlab.errors import InputError
+from simlab.lowering.pieces import BEGIN, WAIT
+from simlab.spec.plan import Plan
+
+MOST_BUCKETS = 10_000
+"""Of one unit. In more a list of instructions would be too long to work with."""
+
+
+class Buckets:
+    """Cuts the numbers of a stage's units, one unit after the other, into buckets of
+    `Plan.bucket_bytes`, in which each number takes so many bytes as in gradients. Without a size a
+    unit is one bucket."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.filled = plan, 0
+        size = plan.bucket_bytes
+        self.numbers = None if size is None else max(1, size // plan.gradient_bytes)
+
+    def add(self, numbers: int, *, closes: bool) -> Iterator[int]:
+        """The sizes of the buckets that are complete with these `numbers`. closes: whether the
+        stage has no other unit after this one, so that the last bucket stays smaller."""
+        self.filled += numbers
+        if self.numbers is None:
+            yield self.filled
+            self.filled = 0
+            return
+        if self.filled > MOST_BUCKETS * self.numbers:
+            least = math.ceil(self.filled / MOST_BUCKETS) * self.plan.gradient_bytes
+            raise InputError(
+                f"bucket_bytes = {self.plan.bucket_bytes} makes more than {MOST_BUCKETS} buckets of "
+                f"the {numbers} parameters of a unit: give at least {least}"
+            )
+        while self.filled >= self.numbers:
+            self.filled -= self.numbers
+            yield self.numbers
+        if closes and self.filled:
+            yield self.filled
+            self.filled = 0
+
+
+class Sharding:
+    """Rules of one rank, and what it has begun and not waited for.
+
+    make: (unit, name, dimension, kind, bytes) → the `Instruction` that begins it, in the op that is
+    being lowered.
+    """
+
+    def __init__(self, plan, make):
+        self.plan, self.make = plan, make
+        ranks = plan.dp * plan.cp
+        self.shared = ranks > 1  # whether gradients are anybody else's, too
+        self.shards = plan.shards if plan.zero else ranks
+        self.replicated = self.shards < ranks
+        self.each_backward = plan.zero >= 2
+        # whether a unit's gradients are reduced while the next one's backward runs
+        self.beside = plan.dp_overlap and (plan.zero < 3 or plan.prefetch > 0)
+        self.gathered, self.reduced = Buckets(plan), Buckets(plan)
+        self.opened = ""  # the first unit of the bucket that is being filled to be gathered
+        self.forget()
+
+    def forget(self):
+        """Take all that was begun as over, so that the next op begins while nothing is in flight."""
+        self.unread = {}  # {unit: [gatherings that it is the first to wait for]}
+        self.reducing = {}  # {name: (reduction, numbers to be summed over replicas then, or None)}
+        self.summing = []
+
+    # parameters
+    # ------------------------------------------------------------------------------------------
+
+    def gathers_for(self, op):
+        """Whether ZeRO-3 gathers each unit for `op`."""
+        uses = op.kind == "F" or (op.kind in "BI" and self.plan.reshard)
+        return self.plan.zero == 3 and self.shards > 1 and uses
+
+    def gather(self, unit):
+        """The instruction that begins to gather a unit's parameters."""
+        size_bytes = self._padded(unit.parameters) * self.plan.element_bytes
+        return self.make(unit, f"{unit.name} gather", "dp", "all_gather", size_bytes)
+
+    def gather_updated(self, unit, *, closes):
+        """What ZeRO-1 and 2 do for a unit when a step begins. closes: whether it is the last one of
+        its stage."""
+        if self.plan.zero not in (1, 2) or self.shards == 1:
+            return
+        if not self.gathered.filled:
+            self.opened = unit.name
+        pieces = enumerate(self.gathered.add(unit.parameters, closes=closes))
+        for number, numbers in pieces:
+            name = self._named(f"{unit.name} gather", number)
+            size_bytes = self._padded(numbers) * self.plan.element_bytes
+            gather = self.make(unit, name, "dp", "all_gather", size_bytes)
+            yield gather
+            if self.plan.dp_overlap:
+                self.unread.setdefault(self.opened, []).append(gather)
+            else:
+                yield ended(gather)
+            self.opened = unit.name
+
+    def first_use(self, unit):
+        """The waits of a unit's first use for what `gather_updated` began."""
+        for gather in self.unread.pop(unit.name, ()):
+            yield ended(gather)
+
+    # gradients
+    # ------------------------------------------------------------------------------------------
+
+    def after_backward(self, unit, is_last, *, closes):
+        """What follows a unit's weight gradients. is_last: whether they are complete now; closes:
+        see `reduce`."""
+        if self.each_backward or (is_last and self.plan.dp_overlap):
+            yield from self.reduce(unit, is_last, closes=closes)
+
+    def reduce(self, unit, is_last, *, closes):
+        """Sum up a unit's gradients: those of norms over tp, then all of them over the ranks that
+        hold the same. closes: whether it is the last one of its stage in the backward."""
+        if unit.partial:
+            size_bytes = unit.partial * self.plan.gradient_bytes
+            yield from both(
+                self.make(unit, f"{unit.name} partial gradients", "tp", "all_reduce", size_bytes)
+            )
+        if not self.shared:
+            return
+        for number, numbers in enumerate(self.reduced.add(unit.parameters, closes=closes)):
+            yield from self._reduce(unit, number, numbers, is_last)
+        if self.each_backward and not self.beside:
+            yield from self.wait(0)
+
+    def _reduce(self, unit, number, numbers, is_last):
+        name, plan = self._named(f"{unit.name} gradients", number), self.plan
+        staggered = self.each_backward or self.replicated
+        yield from self.wait(1 if staggered else len(self.reducing))
+        if name in self.reducing:
+            yield from self.wait(0)
+        summed = (unit, number, numbers) if self.replicated and is_last else None
+        if self.shards > 1:
+            sent, kind = numbers, "all_reduce"
+            if plan.zero:
+                sent, kind = self._padded(numbers), "reduce_scatter"
+            reduction = self.make(unit, name, "dp", kind, sent * plan.gradient_bytes)
+            yield reduction
+            self.reducing[name] = reduction, summed
+        elif is_last:
+            yield from self._sum(unit, number, numbers)
+
+    def wait(self, left):
+        """Wait until so many reductions are left."""
+        while len(self.reducing) > left:
+            reduction, summed = self.reducing.pop(next(iter(self.reducing)))
+            yield ended(reduction)
+            if summed is not None:
+                yield from self._sum(*summed)
+
+    def wait_for_all(self):
+        """Wait for all reductions, and for the sums over replicas."""
+        yield from self.wait(0)
+        while self.summing:
+            yield ended(self.summing.pop(0))
+
+    def _sum(self, unit, number, numbers):
+        size_bytes = self._padded(numbers) / self.shards * self.plan.gradient_bytes
+        name = self._named(f"{unit.name} sum over replicas", number)
+        self.summing.append(self.make(unit, name, "replicas", "all_reduce", size_bytes))
+        yield self.summing[-1]
+        if not self.plan.dp_overlap:
+            yield ended(self.summing.pop())
+
+    def _named(self, name, number):
+        """The name of a unit's communication, or of the one of its `number`-th bucket."""
+        return name if self.reduced.numbers is None else f"{name} bucket {number}"
+
+    def _padded(self, numbers):
+        """What is cut over ranks is padded, so that their parts are equal."""
+        return -(-numbers // self.shards) * self.shards
+
+
+def ended(begun):
+    """The instruction that waits for a communication that was begun."""
+    return begun._replace(action=WAIT)
+
+
+def both(communication):
+    """A communication that nothing runs beside: begun, and waited for."""
+    assert communication.action == BEGIN
+    yield communication
+    yield ended(communication)

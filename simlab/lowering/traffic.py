@@ -1,0 +1,122 @@
+"""What each dimension of a plan sends: bytes per GPU in a step, and how much of that crosses from
+node to node.
+
+Bytes are summed from the lists of `simlab.lowering.instructions`. Collectives are counted as rings,
+in which every rank sends as much as the others: 2(n-1)/n S for an all-reduce of S bytes over n
+ranks, (n-1)/n S for an all-gather or a reduce-scatter. Another algorithm sends about as much in
+other pieces.
+"""
+
+from collections import Counter
+from itertools import chain
+from typing import NamedTuple
+
+from simlab.collectives import busbw_factor
+from simlab.errors import require_whole
+from simlab.lowering.build import program_of
+from simlab.lowering.instructions import RankLowering, Work, group_size
+from simlab.lowering.kernels import unit_kernels
+from simlab.lowering.pieces import BEGIN, unit_pieces
+
+COUNTED_AS = {name: name for name in ("tp", "cp", "dp", "pp")} | {"replicas": "dp", "ends": "pp"}
+"""{dimension of an instruction: field of `Traffic`}; copies to and from a host are none."""
+
+
+class Traffic(NamedTuple):
+    """One number per dimension."""
+
+    tp: float
+    cp: float
+    dp: float
+    """Over the ranks that hold the same part of the model, dp x cp of them: gradients and, with
+    ZeRO, parameters."""
+    pp: float
+
+    @property
+    def total(self):
+        """Of all dimensions."""
+        return sum(self)
+
+
+def traffic(model, plan):
+    """[`Traffic` of a GPU of each pipeline rank]: bytes that it sends in a step. All GPUs of a
+    pipeline rank send as much. Leaves out the norm of all gradients and the overflow flag, a few bytes
+    each."""
+    plan.check(model)
+    program, kernels, of_units = program_of(plan), unit_kernels(model, plan), {}
+
+    def of_items(items):
+        sent = Counter()
+        for item in items:
+            if isinstance(item, Work):
+                sent.update(of_unit(item))
+            elif item.action == BEGIN and item.dimension in COUNTED_AS:
+                sent[COUNTED_AS[item.dimension]] += communication_bytes(item, plan)
+        return sent
+
+    def of_unit(work):
+        key = work.unit.type, work.op.kind
+        if key not in of_units:
+            of_units[key] = Counter()
+            for piece in unit_pieces(work.unit.kernels, work.op.kind, plan):
+                if piece.action == BEGIN:
+                    of_units[key][piece.dimension] += communication_bytes(piece, plan)
+        return of_units[key]
+
+    result = []
+    for rank in range(plan.pp):
+        lowering = RankLowering(model, plan, program, rank, kernels=kernels)
+        alike = Counter()  # (stage, kind, whether it is the stage's last backward): how many ops
+        first = {}
+        for op in lowering.ops:
+            key = op.stage, op.kind, op == lowering.last.get(op.stage)
+            first.setdefault(key, op)
+            alike[key] += 1
+        sent = of_items(item for item in lowering.begins())
+        for key, op in first.items():
+            # what it leaves to be summed over replicas is its own, not the next sample's
+            of_op = of_items(chain(lowering.of_op(op), lowering.sharding.wait_for_all()))
+            sent.update({name: alike[key] * size_bytes for name, size_bytes in of_op.items()})
+        sent.update(of_items(i for i in lowering.ends() if i.unit or i.dimension == "ends"))
+        result.append(Traffic(*(float(sent[name]) for name in Traffic._fields)))
+    return result
+
+
+def crossing(plan, gpus_per_node):
+    """`Traffic` with the fraction of each dimension's hops, from a rank to the next of its group,
+    that go from one node to another."""
+    require_whole("gpus_per_node", gpus_per_node)
+
+    def share(dimension):
+        hops = []
+        for ranks in plan.layout.groups(dimension):
+            # a ring is closed, a pipeline is not
+            after = ranks[1:] if dimension == "pp" else [*ranks[1:], *ranks[:1]]
+            hops += [
+                mine // gpus_per_node != its // gpus_per_node
+                for mine, its in zip(ranks, after)
+                if mine != its
+            ]
+        return sum(hops) / len(hops) if hops else 0.0
+
+    return Traffic(**{dimension: share(dimension) for dimension in Traffic._fields})
+
+
+def sent_bytes(instructions, plan):
+    """{dimension: bytes that a rank with these `instructions` sends}, copies to and from the host
+    included."""
+    sent = {}
+    for item in instructions:
+        if item.action == BEGIN:
+            size_bytes = communication_bytes(item, plan)
+            sent[item.dimension] = sent.get(item.dimension, 0.0) + size_bytes
+    return sent
+
+
+def communication_bytes(communication, plan):
+    """What a rank sends of an `Instruction`'s or a `Piece`'s communication: a message or a copy
+    whole, a collective as a ring."""
+    if communication.kind in ("message", "ring", "copy"):
+        return communication.size_bytes
+    ranks = group_size(plan, communication.dimension)
+    return busbw_factor(communication.kind.replace("_", "-"), ranks) * communication.size_bytes

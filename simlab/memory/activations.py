@@ -1,0 +1,74 @@
+"""What the forward of a layer leaves for its backward, in bytes on one rank."""
+
+from simlab.lowering.kernels import sizes
+from simlab.spec.model import Model
+from simlab.spec.plan import Plan
+
+UNSCALED = ("dropout masks", "softmax statistics")
+"""Tensors whose numbers have the same size in every precision: a byte, and four."""
+
+
+def layer_activations_bytes(model: Model, plan: Plan, recompute: str) -> float:
+    """Bytes that a layer keeps of a microbatch, on one rank.
+
+    Korthikanti et al. 2022 (arXiv 2205.05198), section 4 and Table 2, as `Model.layer_activations`
+    has it; with context parallelism by all-gather also the keys and values of all ranks, and with
+    experts the copy of a token that each of its experts reads. Per-op recomputation keeps the
+    layer's input, q, v, attention's output, the MLP's first product and, with a gate, the one of
+    down; with tensor parallelism also what two reduce-scatters (or all-reduces) left. Leaves out:
+    the statistics of norms (`statistics_bytes`), and a mask that a kernel wants stored.
+    """
+    if recompute != "per-op":
+        return sum(layer_tensors(model, plan, recompute).values())
+    s = sizes(model, plan)
+    columns = (
+        (2 * model.heads + model.kv_heads) * model.head_size
+        + model.ffn * max(1, model.experts_per_token)
+    ) / plan.tp
+    rows = s.outside * (1 if plan.tp == 1 else 3) + s.tokens * model.hidden * model.gated_mlp
+    return (
+        s.width * (s.tokens * columns + rows)
+        + 4 * s.tokens * model.heads / plan.tp
+        + _gathered(model, plan)
+    )
+
+
+def layer_tensors(model: Model, plan: Plan, recompute: str) -> dict[str, float]:
+    """{tensor: bytes} of what a layer keeps, with `recompute` 'none', 'selective' or 'full'."""
+    tensors = model.layer_activations(
+        plan.microbatch_size,
+        (plan.seq or model.seq) // plan.cp,
+        tp=plan.tp,
+        sequence_parallel=plan.sequence_parallel,
+        recompute=recompute,
+        flash=plan.attention != "unfused",
+        dropout=plan.dropout,
+    )
+    if "scores" in tensors:
+        tensors["scores"] *= plan.cp  # a rank's queries see all keys
+    for name in set(tensors) - set(UNSCALED):
+        tensors[name] *= plan.element_bytes / 2
+    if recompute != "full":
+        if gathered := _gathered(model, plan):
+            tensors["gathered keys and values"] = gathered
+        if model.experts:
+            s = sizes(model, plan)
+            tensors["routed"] = s.width * s.tokens * model.hidden * model.experts_per_token
+    return tensors
+
+
+def _gathered(model: Model, plan: Plan) -> float:
+    """Keys and values of all context-parallel ranks, where all-gather brings them: 2 x tokens of
+    the sequence x key and value heads x head size x element size, beside the rank's own."""
+    if plan.cp == 1 or plan.cp_kind != "all-gather":
+        return 0.0
+    s = sizes(model, plan)
+    heads = max(1, model.kv_heads // plan.tp)
+    return 2 * s.width * s.tokens * plan.cp * heads * model.head_size
+
+
+def statistics_bytes(model: Model, plan: Plan) -> float:
+    """What a norm keeps of each token in fp32: LayerNorm the mean and the deviation, RMSNorm the
+    root of the mean square."""
+    s = sizes(model, plan)
+    return 4 * (1 + model.bias) * s.outside / model.hidden

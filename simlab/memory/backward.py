@@ -1,0 +1,265 @@
+"""What the backward of the embedding, a layer and the head allocates and frees, op by op."""
+
+from collections.abc import Sequence
+
+from simlab.memory.ledger import Ledger, Phase
+from simlab.memory.schemes import Scheme
+from simlab.memory.unit_sizes import UnitPart, UnitSizes
+
+
+def backward_phase(
+    of: UnitSizes,
+    scheme: Scheme,
+    part: UnitPart,
+    kind: str,
+    *,
+    first: bool = True,
+    sums_in_place: bool = True,
+    waits: bool = False,
+) -> Phase:
+    """The `Phase` of an op of `kind` (B, I or W) in a part; for the options see `UnitBackward`."""
+    walk = UnitBackward(of, scheme, kind, first=first, sums_in_place=sums_in_place, waits=waits)
+    {"embedding": walk.embedding, "layer": walk.layer, "head": walk.head, "loss": walk.loss}[part]()
+    return walk.ledger.phase
+
+
+class UnitBackward:
+    """The ops of the backward of one unit, in PyTorch's order, written into a ledger.
+
+    - A layer's backward has the gradient of its output at hand. A linear layer makes its input's
+      gradient, its weight's and its bias's; then its output's gradient and the input that it saved
+      go, and the weight's gradient is accumulated. Attention makes dq, dk and dv, which a joined
+      product needs in one contiguous tensor. A norm's gradient is summed with the skipped path's.
+    - A split backward keeps, from I to W, the inputs of linear layers and the gradients of their
+      outputs (Qi et al. 2023, Table 1: 32 of 34 bytes per element); I accumulates no gradients.
+
+    With sequence parallelism, what a column-parallel matrix reads and a row-parallel one writes is
+    whole for as long as that product runs.
+    """
+
+    def __init__(
+        self,
+        of: UnitSizes,
+        scheme: Scheme,
+        kind: str,
+        *,
+        first: bool = True,
+        sums_in_place: bool = True,
+        waits: bool = False,
+    ) -> None:
+        """kind: B, I or W. first: whether these are the step's first gradients. waits: whether
+        the head's matrix is the embedding's, so that its gradient waits for that one's."""
+        self.of, self.scheme, self.kind = of, scheme, kind
+        self.first, self.sums_in_place, self.waits = first, sums_in_place, waits
+        self.gradient = scheme.made_gradient
+        self.ledger = Ledger()
+
+    def _make(self, size: float, temporaries: float = 0.0, activations: float = 0.0) -> None:
+        """A temporary of `size`; then others, and activations, are no longer needed."""
+        self.ledger.op(
+            ("temporaries", size),
+            free=(("temporaries", temporaries), ("activations", activations)),
+        )
+
+    def _sum(self, size: float) -> None:
+        """Two gradients of `size` become one."""
+        again = 0.0 if self.sums_in_place else size
+        self._make(again, temporaries=size + again)
+
+    def _weights(self, *counts: float) -> None:
+        for count in counts:
+            self.scheme.accumulate(self.ledger, count * self.gradient, self.first)
+
+    def _linear(
+        self,
+        makes: float,
+        weights: tuple[float, ...],
+        *,
+        output: float = 0.0,
+        passed: float = 0.0,
+        saved: float = 0.0,
+    ) -> None:
+        """A linear layer with `weights` = (matrix, bias) numbers. output: bytes of its output's
+        gradient, `passed` if others still need that; saved: of the input that it kept."""
+        if self.kind != "W":
+            self._make(makes)
+        if self.kind == "I":
+            self.ledger.op(("activations", output + passed), free=(("temporaries", output),))
+            return
+        kept = output + passed if self.kind == "W" else 0.0
+        self._make(
+            sum(weights) * self.gradient,
+            temporaries=0.0 if self.kind == "W" else output,
+            activations=saved + kept,
+        )
+        self._weights(*weights)
+
+    def _column(
+        self,
+        outputs: Sequence[float],
+        weights: Sequence[tuple[float, ...]],
+        *,
+        makes: float,
+        saved: float,
+    ) -> None:
+        """Column-parallel products of the same input, whose gradients are `makes` each."""
+        parallel = self.of.plan.sequence_parallel
+        gathered = self.of.whole if parallel and self.kind != "I" else 0.0
+        self.ledger.op(("temporaries", gathered))
+        for at, (output, its) in enumerate(zip(outputs, weights)):
+            last = at == len(outputs) - 1
+            self._linear(makes, its, output=output, saved=saved if last else 0.0)
+            if at and self.kind != "W":
+                self._sum(makes)
+        self.ledger.free(("temporaries", gathered))
+
+    def _row(self, makes: float, weights: tuple[float, ...], *, saved: float) -> None:
+        """A row-parallel product, whose output's gradient is the skipped path's, too."""
+        of, gathered = self.of, 0.0
+        if self.kind != "W" and of.plan.sequence_parallel:
+            gathered = of.whole
+        self.ledger.op(("temporaries", gathered))
+        self._linear(makes, weights, passed=of.hidden, saved=saved)
+        self.ledger.free(("temporaries", gathered))
+
+    def _norm(self, gradient: float, *, skipped: bool) -> None:
+        """Its output's gradient, `gradient` bytes, is at hand; so is, where there is a skipped
+        path, that path's, to be added."""
+        of, h = self.of, self.of.model.hidden
+        numbers = (h,) * (1 + of.model.bias)
+        if self.kind == "W":
+            self._make(sum(numbers) * self.gradient)
+            self._weights(*numbers)
+            return
+        weights = sum(numbers) * self.gradient if self.kind == "B" else 0.0
+        self._make(of.hidden + weights, gradient, of.hidden + of.statistics)
+        if skipped:
+            self._sum(of.hidden)
+        if self.kind == "B":
+            self._weights(*numbers)
+
+    def _scattered(self) -> float:
+        """With sequence parallelism, a rank's part of a gradient that was whole; its bytes."""
+        of = self.of
+        if of.plan.sequence_parallel and self.kind != "W":
+            self._make(of.hidden, temporaries=of.whole)
+        return of.hidden
+
+    def loss(self) -> None:
+        """The gradients of the loss and of the logits."""
+        of = self.of
+        if self.kind == "W":
+            return
+        if of.plan.library == "megatron":  # in place of what was kept
+            self._make(of.logits, activations=of.loss)
+            return
+        self._make(of.loss)
+        self._make(of.loss, temporaries=of.loss, activations=of.loss)
+        if of.casts_logits:
+            self._make(of.logits, temporaries=of.loss)
+
+    def head(self) -> None:
+        """The head's product and norm."""
+        of, model = self.of, self.of.model
+        matrix = model.vocab * model.hidden / of.plan.tp
+        gathered = of.whole if of.plan.sequence_parallel and self.kind != "I" else 0.0
+        self.ledger.op(("temporaries", gathered))
+        if self.kind != "W":
+            self._make(of.whole)
+        if self.kind == "I":
+            self.ledger.relabel("temporaries", "activations", of.logits)
+        elif self.kind == "W":
+            self._make(matrix * self.gradient, activations=of.logits + of.hidden)
+        else:
+            self._make(matrix * self.gradient, of.logits, of.hidden)
+        if self.kind != "I" and not self.waits:
+            self._weights(matrix)
+        self.ledger.free(("temporaries", gathered))
+        self._norm(self._scattered(), skipped=False)
+
+    def layer(self) -> None:
+        """MLP, norm, attention, norm, backwards."""
+        if self.kind != "W":
+            self.ledger.op(("activations", self.of.recomputed))
+        self._mlp()
+        self._attention()
+
+    def _mlp(self) -> None:
+        of, model = self.of, self.of.model
+        h, f, e = model.hidden, model.ffn / of.plan.tp, max(1, model.experts)
+        gated, bias = 1 + model.gated_mlp, model.bias
+        if of.routed and self.kind != "W":
+            self._make(of.routed)
+        self._row(of.inner, (e * f * h, e * bias * h), saved=of.inner)
+        if self.kind != "W":
+            if of.routed:
+                self.ledger.free(("temporaries", of.routed))
+            self._make(gated * of.inner, of.inner, gated * of.inner)  # the activation function
+        parts = 1 if of.products_joined else gated
+        outputs = [gated * of.inner / parts] * parts
+        weights = [(e * f * h * gated / parts, e * bias * f * gated / parts)] * parts
+        entered = of.routed or of.whole
+        saved = of.routed or of.hidden
+        self._column(outputs, weights, makes=entered, saved=saved)
+        if of.routed:
+            self._router()
+        self._norm(self._scattered(), skipped=True)
+
+    def _router(self) -> None:
+        of, model = self.of, self.of.model
+        if self.kind != "W":
+            self._make(of.whole, temporaries=of.routed)
+        if self.kind != "I":
+            count = model.hidden * model.experts
+            self._make(count * self.gradient, activations=of.hidden)
+            self._weights(count)
+
+    def _attention(self) -> None:
+        of, model = self.of, self.of.model
+        h, d, t = model.hidden, model.head_size, of.plan.tp
+        heads, kv_heads, bias = model.heads * d / t, max(1, model.kv_heads / t) * d, model.bias
+        self._row(of.q, (heads * h, bias * h), saved=of.q if self.kind == "W" else 0.0)
+        every = of.q + 2 * of.kv
+        if self.kind != "W":
+            self._scores(every)
+            if of.products_joined and model.positions:
+                self._make(every, every)  # dq, dk, dv in one
+                self._make(every, every)  # contiguous
+            elif not model.positions:
+                self._make(of.q + of.kv, of.q + of.kv)  # rotary embedding
+        joined = of.products_joined
+        outputs = [every] if joined else [of.q, of.kv, of.kv]
+        columns = [heads + 2 * kv_heads] if joined else [heads, kv_heads, kv_heads]
+        weights = [(n * h, bias * n) for n in columns]
+        self._column(outputs, weights, makes=of.whole, saved=of.hidden)
+        self._norm(self._scattered(), skipped=True)
+
+    def _scores(self, every: float) -> None:
+        """Attention's own backward. The product after it still needs its result in a W."""
+        of = self.of
+        self.ledger.op(("activations", of.scores_again))
+        result = of.q if self.kind == "B" else 0.0
+        gone = every + result + of.sums + of.gathered + of.scores + 2 * of.mask
+        travels = 2 * self.of.travelling + of.score_gradients
+        self._make(every + travels, of.q + travels, gone)
+
+    def embedding(self) -> None:
+        """The sum over the batch for the positions, and the tables' gradients."""
+        of, model = self.of, self.of.model
+        if self.kind == "I":
+            self.ledger.relabel("temporaries", "activations", of.hidden)
+            return
+        output = ("temporaries" if self.kind == "B" else "activations", of.hidden)
+        if model.positions:
+            row = self.of.seq * model.hidden * of.number
+            self._make(row)
+            self._make(model.positions * model.hidden * self.gradient, row)
+            self._weights(model.positions * model.hidden)
+        numbers = model.vocab * model.hidden / of.plan.tp
+        table = numbers * self.gradient
+        dense = 0.0 if table else numbers * of.number  # made, then added where it stays
+        self._make(table + dense, temporaries=dense)
+        self.ledger.free(output)
+        if self.waits and self.gradient:  # the head's gradient has waited for it
+            self._sum(table)
+        self._weights(numbers)

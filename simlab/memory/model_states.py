@@ -1,0 +1,182 @@
+"""Model states: the bytes that parameters, gradients and optimizer take on each data-parallel rank,
+under ZeRO's stages.
+
+Rajbhandari, Rasley, Ruwase and He 2020, ZeRO (arXiv 1910.02054), section 5 and Table 1. What a rank
+holds for good between two steps; transient memory (buckets, gathered layers, temporaries of the
+optimizer) and activations are not in it.
+"""
+
+import re
+from dataclasses import dataclass
+from math import ceil
+from typing import NamedTuple
+
+from simlab.errors import InputError, number, require_whole
+
+STAGES = {
+    0: "plain data parallelism",
+    1: "optimizer sharded",
+    2: "and gradients",
+    3: "and parameters",
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Bytes per parameter of each kind of state, before any sharding."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    stages: tuple[int, ...]
+    """The ZeRO stages that it is defined for."""
+    text: str
+    """Whose count it is, and what is in it."""
+
+
+EVERY = (0, 1, 2, 3)
+RECIPES = {
+    "zero": Recipe(
+        2,
+        2,
+        12,
+        EVERY,
+        "the ZeRO paper's mixed-precision Adam: fp16 weight, gradient; fp32 weight, momentum, variance",
+    ),
+    "megatron": Recipe(
+        2,
+        4,
+        12,
+        EVERY,
+        "Megatron-LM's: as zero, with gradients summed in fp32; ZeRO-1 is its distributed optimizer",
+    ),
+    "deepspeed": Recipe(
+        2,
+        6,
+        12,
+        (2, 3),
+        "DeepSpeed's estimators: 2 + 18/N for ZeRO-2, 18/N and the largest layer for ZeRO-3",
+    ),
+    "fp32": Recipe(4, 4, 8, EVERY, "Adam in fp32: weight, gradient, momentum, variance"),
+}
+
+
+class ModelStates(NamedTuple):
+    """Bytes on one rank, by category; `transient` only where the recipe's estimator counts it."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    transient: float = 0.0
+
+    @property
+    def total(self):
+        """All of them, bytes."""
+        return sum(self)
+
+
+def model_states(parameters, dp=1, *, zero=0, recipe="zero", largest_layer=0):
+    """`ModelStates` of each of `dp` data-parallel ranks of a model with `parameters` parameters.
+
+    zero:          the stage. 1 shards the optimizer over the ranks, 2 the gradients too, 3 the
+                   parameters too. With recipe "zero"
+                   the sums are 16, 4 + 12/N, 2 + 14/N and 16/N bytes per parameter (Table 1).
+    recipe:        a name in `RECIPES`.
+    largest_layer: parameters of the largest layer; DeepSpeed's estimator for ZeRO-3 adds 4 bytes
+    each for gathering it.
+
+    Derivation: each category is its bytes per parameter times the parameters, divided by N from its
+    stage on. Leaves out that shards are padded to equal size. Raises `InputError` for a count below
+    1, an unknown stage or recipe, or one that does not go with it.
+    """
+    require_whole("dp", dp)
+    if not _positive(parameters):
+        raise InputError(f"{parameters!r} parameters: give a number above 0, such as 7.5e9")
+    if not _positive(largest_layer) and largest_layer != 0:
+        raise InputError(
+            f"largest_layer = {largest_layer!r}: give a number of parameters, 0 or more"
+        )
+    if recipe not in tuple(RECIPES):
+        raise InputError(f"unknown recipe {recipe!r}; there is {', '.join(RECIPES)}")
+    if isinstance(zero, bool) or zero not in tuple(STAGES):
+        raise InputError(f"ZeRO stage {zero!r}: give 0 (none), 1, 2 or 3")
+    bytes_of = RECIPES[recipe]
+    if zero not in bytes_of.stages:
+        raise InputError(
+            f"recipe {recipe} knows ZeRO stages {' and '.join(map(str, bytes_of.stages))}, not {zero}"
+        )
+    per_rank = [parameters / (dp if zero >= stage else 1) for stage in (3, 2, 1)]
+    states = ModelStates(
+        *(
+            count * size
+            for count, size in zip(
+                per_rank, (bytes_of.parameters, bytes_of.gradients, bytes_of.optimizer)
+            )
+        )
+    )
+    if recipe == "deepspeed" and zero == 3:
+        return states._replace(parameters=0.0, transient=4.0 * largest_layer)
+    return states
+
+
+def most_parameters(memory_bytes, dp=1, *, zero=0, recipe="zero", mp=1):
+    """The largest model whose states fit into `memory_bytes` per rank, in parameters; `mp`: over
+    how many ranks each layer is split.
+
+    (ZeRO, Table 2, left half: 32 GB, N = 64.) No room is left for activations.
+    """
+    _memory(memory_bytes)
+    require_whole("mp", mp)
+    return mp * memory_bytes / model_states(1.0, dp, zero=zero, recipe=recipe).total
+
+
+def zero_curves(parameters, ranks, *, recipe="zero"):
+    """{stage: [bytes of states on each rank, for each number of `ranks`]} of every stage that the
+    recipe is defined for."""
+    return {
+        stage: [model_states(parameters, dp, zero=stage, recipe=recipe).total for dp in ranks]
+        for stage in RECIPES[recipe].stages
+    }
+
+
+def fewest_ranks(parameters, memory_bytes, *, zero=0, recipe="zero"):
+    """The smallest number of ranks on which the states fit into `memory_bytes` each; None if no
+    number is enough.
+
+    What a stage shards is divided by N, the rest is not: N >= sharded / (memory - rest). Nothing is
+    left for activations.
+    """
+    _memory(memory_bytes)
+    rest, one = (model_states(parameters, dp, zero=zero, recipe=recipe).total for dp in (_MANY, 1))
+    if one <= memory_bytes:
+        return 1
+    return (
+        None
+        if rest >= memory_bytes or zero == 0
+        else ceil((one - rest) / (memory_bytes - rest) - 1e-9)
+    )
+
+
+_MANY = 10**15
+"""Ranks: what is sharded is nothing."""
+
+
+def _positive(value):
+    return number(value) and 0 < value < float("inf")
+
+
+def _memory(value):
+    if not _positive(value):
+        raise InputError(f"memory_bytes = {value!r}: give a number of bytes above 0")
+
+
+def parameter_count(text):
+    """The number in `text`: "7.5e9", "7.5B", "350M", "1T", "1_000"."""
+    match = re.fullmatch(r"\s*([0-9_.]+(?:[eE][+-]?\d+)?)\s*([kKmMbBtT]?)\s*", text)
+    try:
+        count = float(match[1]) * {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}[match[2].upper()]
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{text!r} parameters: give a number such as 7.5e9, 7.5B or 350M"
+        ) from error
+    return count

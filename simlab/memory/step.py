@@ -1,0 +1,378 @@
+"""A walk over what a rank does in its step, op by op and unit by unit: what it holds at each
+moment, and when most."""
+
+from collections import Counter
+from itertools import product
+from typing import NamedTuple
+
+from simlab.memory.backward import backward_phase
+from simlab.memory.forward import forward_phase
+from simlab.memory.ledger import CATEGORIES, Ledger, Moment, Phase
+from simlab.memory.schemes import (
+    Gathered,
+    NumberBytes,
+    Partitioned,
+    Replicated,
+    Resident,
+    Scheme,
+    Use,
+)
+from simlab.memory.states import state_bytes
+from simlab.memory.tensors import heads_on_first_rank
+from simlab.memory.unit_sizes import UnitPart, UnitSizes
+from simlab.program import Program
+from simlab.spec.model import Model
+from simlab.spec.parameters import stage_parameters
+from simlab.spec.plan import Plan
+
+LOSS_BYTES = 4  # of a logit in the loss: fp32 always
+OPTIMIZER_TEMPORARY_BYTES = 4
+"""Per parameter that a rank updates: torch's foreach Adam takes the root of all variances at
+once."""
+
+FOLDED = {
+    "parameters": ("parameters",),
+    "gradients": ("gradients",),
+    "optimizer": ("optimizer",),
+    "activations": ("activations", "inputs"),
+}
+"""{category of a prediction: categories of the walk that it adds up}; all others are its
+buffers."""
+
+
+FORWARD = Use("F", first=False)
+NUMBERS = {
+    (kind, first, state): number
+    for number, (kind, first, state) in enumerate(
+        product("FBIW", (False, True), product((False, True), repeat=2))
+    )
+}
+USES = [Use(kind, first, *state) for kind, first, state in NUMBERS]
+
+
+class Shape(NamedTuple):
+    """What a stage consists of."""
+
+    layers: int
+    first: bool
+    last: bool
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """In the order of a forward."""
+        return ("embedding",) * self.first + ("layer",) * self.layers + ("head",) * self.last
+
+
+class Piece(NamedTuple):
+    """A part of an op: `count` units that each do the same to the memory."""
+
+    unit: str
+    count: int
+    phase: Phase
+
+
+class StageWalk:
+    """What the ops of one stage do to the memory of a rank."""
+
+    def __init__(
+        self,
+        model: Model,
+        plan: Plan,
+        shape: Shape,
+        scheme: Scheme,
+        *,
+        sizes: UnitSizes | None = None,
+        sums_in_place: bool = True,
+        parts: dict | None = None,
+    ):
+        """parts: where the phases of parts of units are kept, which stages may share."""
+        self.model, self.plan, self.shape, self.scheme = model, plan, shape, scheme
+        self.sizes = sizes or UnitSizes(model, plan, plan.element_bytes, LOSS_BYTES)
+        self.sums_in_place = sums_in_place
+        self.waits = model.tied_head and shape.first and shape.last
+        # the head's stage, on the same rank, has made the table's gradient before
+        self.adds_to_head = heads_on_first_rank(model, plan) and shape.first and not shape.last
+        self._parts = {} if parts is None else parts
+        self._phases, self._ops = {}, {}
+
+    def op(self, use: Use) -> Phase:
+        """What an op does, all of it."""
+        if use not in self._ops:
+            ledger = Ledger()
+            for piece in self.pieces(use):
+                ledger.add(piece.phase.repeated(piece.count))
+            self._ops[use] = ledger.phase
+        return self._ops[use]
+
+    def pieces(self, use: Use) -> list[Piece]:
+        """The op's `Piece`s, in order: a unit is told from the next by its kind and by those of
+        its neighbours."""
+        units = self.shape.units if use.kind == "F" else self.shape.units[::-1]
+        reach = self.scheme.ahead + 1
+        around = (None, *units, *(None,) * reach)
+        pieces, before = [], None
+        for at, unit in enumerate(units):
+            key = around[at : at + 2 + reach], use
+            if key == before:
+                pieces[-1] = pieces[-1]._replace(count=pieces[-1].count + 1)
+                continue
+            if key not in self._phases:
+                self._phases[key] = self._unit(units, at, use)
+            pieces.append(Piece(unit, 1, self._phases[key]))
+            before = key
+        return pieces
+
+    def _unit(self, units, at, use):
+        ledger = Ledger()
+        (self._forward if use.kind == "F" else self._backward)(ledger, units, at, use)
+        return ledger.phase
+
+    def _part(self, part: UnitPart, use: Use) -> Phase:
+        """The `Phase` of an op in a part of a unit."""
+        backward = use.kind != "F"
+        first = use.first and not (self.adds_to_head and backward and part == "embedding")
+        key = part, use.kind, first and self.scheme.first_differs, self.waits
+        if key not in self._parts:
+            if backward:
+                self._parts[key] = backward_phase(
+                    self.sizes,
+                    self.scheme,
+                    part,
+                    use.kind,
+                    first=first,
+                    sums_in_place=self.sums_in_place,
+                    waits=self.waits,
+                )
+            else:
+                self._parts[key] = forward_phase(self.sizes, part)
+        return self._parts[key]
+
+    def _forward(self, ledger, units, at, use):
+        unit, hidden = units[at], self.sizes.hidden
+        if at == 0 and not self.shape.first:
+            ledger.op(("activations", hidden))  # the message
+        self.scheme.begins(ledger, units, at, use)
+        ledger.add(self._part(unit, use))
+        self.scheme.ends(ledger, units, at, use)
+        if unit == "head":
+            ledger.add(self._part("loss", use))
+        self._forward_offloads(ledger, units, at)
+        if at == len(units) - 1 and not self.shape.last:
+            ledger.free(("activations", hidden))  # sent
+
+    def _backward(self, ledger, units, at, use):
+        unit, hidden = units[at], self.sizes.hidden
+        if at == 0 and not self.shape.last and use.kind != "W":
+            ledger.op(("temporaries", hidden))  # the message
+        if unit == "head":
+            ledger.add(self._part("loss", use))
+        self.scheme.begins(ledger, units, at, use)
+        self._backward_offloads(ledger, units, at, use)
+        ledger.add(self._part(unit, use))
+        self.scheme.ends(ledger, units, at, use)
+        if at == len(units) - 1 and not self.shape.first and use.kind != "W":
+            ledger.free(("temporaries", hidden))  # sent
+
+    # activations on the host
+    # ------------------------------------------------------------------------------
+
+    @property
+    def _layer_kept(self):
+        return self._part("layer", FORWARD).end["activations"]
+
+    def _forward_offloads(self, ledger, units, at):
+        """A layer's activations leave while the next one computes."""
+        if self.plan.offload != "activations" or units[at] != "layer":
+            return
+        leaving = (units[at - 1 : at] == ("layer",)) + (units[at + 1 : at + 2] != ("layer",))
+        ledger.free(("activations", leaving * self._layer_kept))
+
+    def _backward_offloads(self, ledger, units, at, use):
+        """They come back a layer ahead."""
+        if self.plan.offload != "activations" or units[at] != "layer" or use.kind == "W":
+            return
+        coming = (units[at - 1 : at] != ("layer",)) + (units[at + 1 : at + 2] == ("layer",))
+        ledger.op(("activations", coming * self._layer_kept))
+
+
+class StepWalk:
+    """What the ranks of one pipeline hold in a step of `model` under `plan`.
+
+    The walk goes through the ops of `program` in each rank's order, the optimizer's step last. An
+    op's effect is found unit by unit, each kind of unit once. Leaves out: what the allocator
+    wastes, communication libraries' own buffers (one to two GiB with NCCL), the sent messages that
+    have not arrived.
+    """
+
+    def __init__(self, model: Model, plan: Plan, program: Program, layers: list[int]):
+        self.model, self.plan, self.program = model, plan, program
+        self.sizes = UnitSizes(model, plan, plan.element_bytes, LOSS_BYTES)
+        last = program.stages - 1
+        self.shapes = [Shape(count, s == 0, s == last) for s, count in enumerate(layers)]
+        parts = {}
+        walks = {
+            shape: StageWalk(
+                model, plan, shape, scheme_of(model, plan, shape), sizes=self.sizes, parts=parts
+            )
+            for shape in set(self.shapes)
+        }
+        self.stages = [walks[shape] for shape in self.shapes]
+
+    def activations(self) -> tuple[tuple[float, ...], tuple[float, ...] | None]:
+        """Per stage, bytes of one microbatch's activations from its F to its B or I, and from I to
+        W; None for these where no backward is split."""
+        forward = tuple(walk.op(FORWARD).end["activations"] for walk in self.stages)
+        if not any(op.kind == "W" for op in self.program.ranks[0]):
+            return forward, None
+        between = (-walk.op(Use("W", first=False)).end["activations"] for walk in self.stages)
+        return forward, tuple(max(0.0, size) for size in between)
+
+    def rest(self, rank: int) -> dict[str, float]:
+        """{category: bytes} that `rank` holds between two steps."""
+        held = dict.fromkeys(CATEGORIES, 0.0)
+        for stage in self.program.stages_of(rank):
+            for name, size in rest_of(self.model, self.plan, self.shapes[stage]).items():
+                held[name] += size
+        return held
+
+    def uses(self, rank: int) -> list[tuple[int, Use]]:
+        """[(stage, `Use`)] of each op of `rank`, in order."""
+        return [(stage, USES[number]) for stage, number in self._uses(rank)]
+
+    def _uses(self, rank):
+        """The same with each `Use` by its number: there are many ops, and few uses."""
+        keeps = self.plan.zero == 3 and not self.plan.reshard
+        first_differs = self.stages[0].scheme.first_differs
+        fresh, running, found = {}, {}, []
+        for stage, kind, _ in self.program.ranks[rank]:
+            first, state = first_differs and kind in "BW" and fresh.get(stage, True), (False, False)
+            if first:
+                fresh[stage] = False
+            if keeps:
+                flying = running.get(stage, 0)
+                state = {"F": (flying > 0, True), "W": (False, False)}.get(kind, (True, flying > 1))
+                running[stage] = flying + {"F": 1, "W": 0}.get(kind, -1)
+            found.append((stage, NUMBERS[kind, first, state]))
+        return found
+
+    def peak(self, rank: int) -> dict[str, float]:
+        """{category: bytes} when `rank` holds most."""
+        held, uses, figures = self.rest(rank), self._uses(rank), {}
+        for key in dict.fromkeys(uses):
+            phase = self.stages[key[0]].op(USES[key[1]])
+            figures[key] = phase.peak, phase.left
+        total = best = sum(held.values())
+        best_at = 0
+        for at, key in enumerate(uses, 1):
+            peak, left = figures[key]
+            if total + peak > best:
+                best, best_at = total + peak, at
+            total += left
+        step = self._optimizer_step(rank)
+        in_step = total + step > best
+        before = uses if in_step else uses[: max(0, best_at - 1)]
+        for (stage, number), count in Counter(before).items():
+            for name, size in self.stages[stage].op(USES[number]).end.items():
+                held[name] += count * size
+        if in_step:
+            held["temporaries"] += step
+        elif best_at:
+            stage, number = uses[best_at - 1]
+            for name, size in self.stages[stage].op(USES[number]).at_peak.items():
+                held[name] += size
+        return held
+
+    def moments(self, rank: int) -> list[Moment]:
+        """`Moment` of each op of `rank` at its own peak, and what is held when it is over under the
+        op '': [rest, op, after it, op, after it, ..., optimizer step]."""
+        held = self.rest(rank)
+        moments = [Moment("", held)]
+        for op, (stage, use) in zip(self.program.ranks[rank], self.uses(rank)):
+            phase = self.stages[stage].op(use)
+            moments.append(
+                Moment(str(op), {name: size + phase.at_peak[name] for name, size in held.items()})
+            )
+            held = {name: size + phase.end[name] for name, size in held.items()}
+            moments.append(Moment("", held))
+        step = self._optimizer_step(rank)
+        return [
+            *moments,
+            Moment("optimizer step", held | {"temporaries": held["temporaries"] + step}),
+        ]
+
+    def _optimizer_step(self, rank):
+        """Bytes of the optimizer's scratch."""
+        plan = self.plan
+        if plan.library == "megatron" or plan.offload in ("optimizer", "parameters"):
+            return 0.0
+        shards = plan.shards if plan.zero else 1
+        own = sum(
+            parameters_of(self.model, plan, self.shapes[stage])
+            for stage in self.program.stages_of(rank)
+        )
+        return OPTIMIZER_TEMPORARY_BYTES * own / shards
+
+
+def held_by_rank(walk: StepWalk) -> list[dict[str, float]]:
+    """[per pipeline rank: {category: bytes} at its own peak], in a prediction's categories."""
+    return [folded(walk.peak(rank)) for rank in range(len(walk.program.ranks))]
+
+
+def folded(held: dict[str, float]) -> dict[str, float]:
+    """`held` by the walk's categories, in a prediction's: parameters, gradients, optimizer,
+    activations, buffers."""
+    sums = {name: sum(held[part] for part in parts) for name, parts in FOLDED.items()}
+    return sums | {"buffers": max(0.0, sum(held.values()) - sum(sums.values()))}
+
+
+def parameters_of(model: Model, plan: Plan, shape: Shape) -> float:
+    """Parameters of a stage on one rank, before ZeRO; FSDP2's with their padding."""
+    scheme = scheme_of(model, plan, shape)
+    if isinstance(scheme, Gathered):
+        return scheme.numbers(shape.layers)
+    return stage_parameters(model, plan, shape.layers, first=shape.first, last=shape.last)
+
+
+def rest_of(model: Model, plan: Plan, shape: Shape) -> dict[str, float]:
+    """{category: bytes} that a stage takes between two steps.
+
+    torch's gradients are freed then; Megatron-LM's stay.
+    """
+    count, states = parameters_of(model, plan, shape), state_bytes(plan)
+    per_rank = [count / (plan.shards if plan.zero >= stage else 1) for stage in (3, 2, 1)]
+    held = {
+        name: number * size
+        for name, number, size in zip(("parameters", "gradients", "optimizer"), per_rank, states)
+    }
+    if plan.offload in ("optimizer", "parameters"):
+        held["optimizer"] = 0.0
+    if plan.offload == "parameters":
+        held["parameters"] = 0.0
+    if _gradients_come_and_go(plan):
+        buckets = (plan.zero == 0 or plan.shards == 1) and plan.dp * plan.cp > 1
+        held |= {"gradients": 0.0, "buckets": count * states.gradient * buckets}
+    return held
+
+
+def _gradients_come_and_go(plan):
+    """Whether gradients are freed between steps: torch's, but where shards of them are kept in flat
+    buffers."""
+    if plan.library == "megatron":
+        return False
+    if plan.library == "torch" and plan.zero == 3:
+        return True
+    return (plan.zero == 0 or plan.shards == 1) and plan.offload != "parameters"
+
+
+def scheme_of(model: Model, plan: Plan, shape: Shape) -> Scheme:
+    """The `Scheme` by which `plan` spreads the states of a stage."""
+    states, width = state_bytes(plan), plan.element_bytes
+    made = 0.0 if plan.library == "megatron" else width
+    sizes = NumberBytes(*states, gathered=width, made=made, reduced=plan.gradient_bytes)
+    if plan.library == "torch" and plan.zero == 3:
+        return Gathered(sizes, model, plan, shape.units)
+    if _gradients_come_and_go(plan):
+        return Replicated(sizes._replace(made=states.gradient))
+    if plan.zero >= 2 or plan.offload == "parameters":
+        return Partitioned(sizes, model, plan)
+    return Resident(sizes)

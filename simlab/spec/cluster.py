@@ -1,0 +1,264 @@
+"""Clusters: nodes of GPUs, what joins them, and the catalogue of those that come with simlab
+(data/clusters.json, data/gpus.json)."""
+
+import json
+import re
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from simlab.errors import (
+    InputError,
+    did_you_mean,
+    require_positive,
+    require_seconds,
+    require_source,
+    require_whole,
+    shortened,
+)
+from simlab.spec.fabric import Fabric
+from simlab.spec.fields import documented, with_field_docs
+from simlab.spec.hardware import Efficiency, Gpu
+
+_A = {str: "a text", Gpu: "a Gpu", Fabric: "a Fabric"}
+
+
+@with_field_docs
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Cluster:
+    """Equal nodes of GPUs and the links between them. Ranks fill one node after the other."""
+
+    name: str = documented("The name under which the cluster is shown.")
+    gpu: Gpu = documented("The kind of GPU in every node.")
+    gpus_per_node: int = documented("The number of GPUs in a node.")
+    nodes: int = documented("The number of nodes.", default=1)
+    intra: Fabric = documented("The fabric between the GPUs of a node, with one port per GPU.")
+    inter: Fabric = documented("The fabric between nodes, with one port per NIC.")
+    nics_per_node: int = documented("The number of network interfaces of a node.")
+    pcie_bytes_per_s: float = documented(
+        "The bandwidth between a GPU and its host's memory in one direction."
+    )
+    nvme_bytes_per_s: float = documented(
+        "The rate at which a node writes to its own drives. Reading is at least as fast."
+    )
+    host_memory_bytes: float = documented("The memory of a node's host.")
+    host_op_s: float | None = documented(
+        """The time that a host needs to dispatch one op of torch's. None stands for
+        `simlab.cost.communication_times.HOST_OP_S`.""",
+        default=None,
+    )
+    measured: dict[str, Any] = documented(
+        """The samples, versions and device of a cluster that `python -m realrun measure` wrote.
+        Nothing is computed from them.""",
+        default_factory=dict,
+        hash=False,
+        compare=False,
+        repr=False,
+    )
+    more: tuple["Cluster", ...] = documented(
+        "Further nodes of another kind; `Cluster.mixed` makes such a cluster.", default=()
+    )
+    source: str = documented("Where the figures are from that belong to no GPU and no fabric.")
+
+    def __repr__(self) -> str:
+        parts = ", ".join(
+            f"{part.nodes} x {part.gpus_per_node} {part.gpu.name}" for part in self.parts
+        )
+        return f"Cluster({self.name!r}: {parts})"
+
+    def __post_init__(self) -> None:
+        for name, kind in (("name", str), ("gpu", Gpu), ("intra", Fabric), ("inter", Fabric)):
+            if not isinstance(getattr(self, name), kind):
+                raise InputError(f"{self.name}: {name} = {getattr(self, name)!r}: give {_A[kind]}")
+        for name in ("gpus_per_node", "nodes", "nics_per_node"):
+            require_whole(f"{self.name}: {name}", getattr(self, name))
+        for name in ("pcie_bytes_per_s", "nvme_bytes_per_s", "host_memory_bytes"):
+            require_positive(f"{self.name}: {name}", getattr(self, name))
+        if self.host_op_s is not None:
+            require_seconds(f"{self.name}: host_op_s", self.host_op_s)
+        if not isinstance(self.more, (list, tuple)) or not all(
+            isinstance(part, Cluster) for part in self.more
+        ):
+            raise InputError(
+                f"{self.name}: more = {self.more!r}: give clusters, or nothing: Cluster.mixed joins nodes of several kinds"
+            )
+        object.__setattr__(self, "more", tuple(self.more))
+        require_source(self.name, self.source)
+
+    @property
+    def parts(self) -> tuple["Cluster", ...]:
+        """The clusters of one kind of node that this one is made of."""
+        return (replace(self, more=()), *self.more) if self.more else (self,)
+
+    def check_alike(self, what: str) -> None:
+        """`InputError` if it has several kinds of nodes: `what` is not told for such."""
+        if self.more:
+            raise InputError(
+                f"{what} on {self.name}: give a cluster of one kind of node, or take `predict`"
+            )
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs, and so ranks, there are."""
+        return sum(part.gpus_per_node * part.nodes for part in self.parts)
+
+    def gpu_of(self, rank: int) -> Gpu:
+        """The `Gpu` of `rank`."""
+        return self._place(rank)[0].gpu
+
+    def node_of(self, rank: int) -> int:
+        """The node of `rank`, counted from 0."""
+        return self._place(rank)[1]
+
+    def _place(self, rank: int) -> tuple["Cluster", int]:
+        """(the part that `rank` is in, its node)"""
+        left, node = rank, 0
+        for part in self.parts:
+            if 0 <= left < part.gpus_per_node * part.nodes:
+                return part, node + left // part.gpus_per_node
+            left -= part.gpus_per_node * part.nodes
+            node += part.nodes
+        raise InputError(f"rank {rank} of {self.name}: it has ranks 0 to {self.gpus - 1}")
+
+    @staticmethod
+    def mixed(*clusters: "Cluster") -> "Cluster":
+        """One cluster of several kinds of nodes: the ranks of the first come first. All must have
+        as many GPUs per node.
+
+        A collective goes at the pace of the slowest kind, which is exact where one kind is slower
+        in everything that the collective uses.
+        """
+        parts = [part for cluster in clusters for part in cluster.parts]
+        sizes = sorted({part.gpus_per_node for part in parts})
+        if len(clusters) < 2 or len(sizes) != 1:
+            raise InputError(
+                f"a mixed cluster of {', '.join(c.name for c in clusters)}, {sizes} GPUs per node: give two or more with as many in each"
+            )
+        return replace(
+            parts[0], name="+".join(cluster.name for cluster in clusters), more=tuple(parts[1:])
+        )
+
+
+# the catalogue
+# --------------------------------------------------------------------------------------------
+
+
+def _data(name: str) -> dict[str, Any]:
+    return json.loads((files("simlab.spec") / "data" / name).read_text(encoding="utf-8"))
+
+
+@cache
+def gpus() -> dict[str, Gpu]:
+    """{name: `Gpu`} of data/gpus.json."""
+    return {name: Gpu(name=name, **facts) for name, facts in _data("gpus.json").items()}
+
+
+@cache
+def clusters() -> dict[str, Cluster]:
+    """{name: `Cluster`} of data/clusters.json, each of one node."""
+    return {name: _cluster(name, facts) for name, facts in _data("clusters.json").items()}
+
+
+def load_cluster(name: str | Path, nodes: int | None = None) -> Cluster:
+    """The `Cluster` called `name` in the catalogue, or of a JSON file if `name` is a path to one,
+    with `nodes` nodes.
+
+    The file has the keys of an entry of data/clusters.json; `gpu` is a name of data/gpus.json, or
+    an object with a `Gpu`'s fields (whose `efficiency` is one with an `Efficiency`'s). `python -m
+    realrun measure` writes such a file of the machine that it runs on.
+    nodes: None: as many as the file says; 1 of the catalogue's.
+    """
+    if _is_path(name):
+        cluster = _from_file(Path(name))
+    elif isinstance(name, str) and name in clusters():
+        cluster = clusters()[name]
+    else:
+        hint = did_you_mean(name, clusters()) or ";"
+        raise InputError(
+            f"unknown cluster {shortened(name)}{hint} there is {', '.join(clusters())}, or give the path of a JSON file"
+        )
+    return cluster if nodes is None else replace(cluster, nodes=nodes)
+
+
+def nodes_of_file(name: str | Path) -> int | None:
+    """How many nodes the file that `load_cluster` reads has; None for one that does not say it, and
+    for a name of the catalogue."""
+    return (
+        json.loads(Path(name).read_text(encoding="utf-8")).get("nodes") if _is_path(name) else None
+    )
+
+
+def _is_path(name: Any) -> bool:
+    return isinstance(name, Path) or str(name).endswith(".json") or "/" in str(name)
+
+
+def cluster_of_gpu(text: str) -> str | None:
+    """The name of the catalogue's cluster whose GPU `text` spells (\"A100-SXM4-80GB\", \"NVIDIA
+    H100 80GB HBM3\"), or None.
+
+    data/gpu_spellings.json has words that must all occur in the text; of several that fit, the one
+    with most words is taken.
+    """
+    text = re.sub(r"(\d)\s+(gb|gib|w)\b", r"\1\2", str(text).lower())
+    words = set(re.findall(r"[a-z0-9]+", text))
+    fitting = [
+        (len(spelling.split()), name)
+        for spelling, name in _spellings().items()
+        if words >= set(spelling.split())
+    ]
+    return max(fitting, key=lambda pair: pair[0])[1] if fitting else None
+
+
+@cache
+def _spellings() -> dict[str, Any]:
+    return _data("gpu_spellings.json")
+
+
+def _from_file(path: Path) -> Cluster:
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        return _cluster(facts.pop("name", path.stem), facts)
+    except OSError as error:
+        raise InputError(f"cannot read {str(path)!r}: {error.strerror}") from error
+    except (ValueError, AttributeError, TypeError, KeyError) as error:
+        if isinstance(error, InputError):
+            raise InputError(f"{path}: {error}") from error
+        raise InputError(f"{path}: not a cluster's JSON: {error}") from error
+
+
+def _cluster(name: str, facts: dict[str, Any]) -> Cluster:
+    facts = dict(facts)
+    gpu = facts.get("gpu")
+    if isinstance(gpu, dict):
+        efficiency = gpu.get("efficiency")
+        reached = (
+            {"efficiency": _made(Efficiency, f"{name}: gpu: efficiency", efficiency)}
+            if efficiency is not None
+            else {}
+        )
+        facts["gpu"] = _made(Gpu, f"{name}: gpu", {"name": f"{name}'s", **gpu, **reached})
+    elif isinstance(gpu, str) and gpu in gpus():
+        facts["gpu"] = gpus()[gpu]
+    else:
+        raise InputError(
+            f"{name}: gpu {gpu!r}: give one of {', '.join(gpus())}, or an object with its figures"
+        )
+    for level in ("intra", "inter"):
+        facts[level] = _made(Fabric, f"{name}: {level}", facts.get(level, {}))
+    return _made(Cluster, name, {"name": name, **facts})
+
+
+def _made(kind: type[Any], what: str, facts: Any) -> Any:
+    if not isinstance(facts, dict):
+        raise InputError(f"{what} = {facts!r}: give an object with its figures")
+    known = {f.name for f in fields(kind)}
+    if unknown := sorted(set(facts) - known):
+        raise InputError(
+            f"{what}: unknown {', '.join(unknown)}; there is {', '.join(sorted(known))}"
+        )
+    try:
+        return kind(**facts)
+    except TypeError as error:
+        raise InputError(f"{what}: {str(error).split('__init__() ')[-1]}") from error

@@ -1,0 +1,198 @@
+"""GPUs and what their kernels reach, and links between two ranks."""
+
+from dataclasses import dataclass
+
+from simlab.errors import (
+    InputError,
+    number,
+    require_positive,
+    require_source,
+    require_whole,
+)
+from simlab.spec.fields import documented, short_repr, with_field_docs
+from simlab.units import bytes_text
+
+SHARING = ("serial", "fair")
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
+
+
+@with_field_docs
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Link:
+    """One directed link between two ranks. A message of S bytes takes `S / bandwidth + latency` on
+    an idle link.
+
+    This is the alpha-beta (Hockney) model, with the processor overhead o of LogP (Culler et al.
+    1993) on the sending side. It leaves out protocol switches by size and the time that the
+    receiver's processor spends.
+    """
+
+    latency_s: float = documented(
+        """The seconds from the last bit's leaving until the message can be used: alpha. It does not
+        occupy the link.""",
+        default=0.0,
+    )
+    bandwidth_bytes_per_s: float = documented(
+        "The bytes per second while a message has the link to itself: 1 / beta.",
+        default=float("inf"),
+    )
+    overhead_s: float = documented(
+        """The seconds that a send keeps the sender from its next op: LogP's o. It runs beside the
+        latency, not before it.""",
+        default=0.0,
+    )
+    sharing: str = documented(
+        """How messages share the link. 'serial' sends one at a time, in order. 'fair' gives messages
+        that are sent at the same time an equal share each.""",
+        default="serial",
+        choices=SHARING,
+    )
+
+    __repr__ = short_repr
+
+    def __post_init__(self) -> None:
+        if not number(self.latency_s) or not 0 <= self.latency_s < float("inf"):
+            raise InputError(
+                f"link latency {self.latency_s!r} s: give a finite number of seconds, 0 or more"
+            )
+        if not number(self.overhead_s) or not 0 <= self.overhead_s < float("inf"):
+            raise InputError(
+                f"link overhead {self.overhead_s!r} s: give a finite number of seconds, 0 or more"
+            )
+        if not number(self.bandwidth_bytes_per_s) or not self.bandwidth_bytes_per_s > 0:
+            raise InputError(
+                f"link bandwidth {self.bandwidth_bytes_per_s!r} bytes/s: give a number above 0"
+            )
+        if self.sharing not in SHARING:
+            raise InputError(f"link sharing {self.sharing!r}: give one of {', '.join(SHARING)}")
+
+    def seconds(self, size_bytes: float) -> float:
+        """How long `size_bytes` takes on this link when it is idle, s."""
+        return size_bytes / self.bandwidth_bytes_per_s + self.latency_s
+
+
+@with_field_docs
+@dataclass(frozen=True, kw_only=True)
+class Efficiency:
+    """The fractions of its peaks that a GPU's kernels reach. They are in data/kernels.json, or in a
+    file that `python -m realrun measure` wrote."""
+
+    matmul: dict[str, float] = documented(
+        """{'forward', 'input', 'weight': the fraction of the peak that a large matrix product
+        reaches}. Gradients read their operands transposed."""
+    )
+    tiles: tuple[tuple[float, ...], ...] = documented(
+        """(rows, columns, fraction of `matmul`) of each output tile that the library has kernels
+        for."""
+    )
+    kernel_s: float = documented(
+        "The seconds from one kernel's end until the next one runs at full speed."
+    )
+    attention: dict[str, list[float]] = documented(
+        """{generation: [forward, backward]}: the fraction of the peak that fused attention reaches,
+        of which only the unmasked half is counted. 'flash' is the best that the GPU has."""
+    )
+    attention_tail: dict[str, float] = documented(
+        """{'forward', 'backward'}: how many times its share of the peak's time the longest block of
+        128 queries takes, alone on its multiprocessor."""
+    )
+    memory: float = documented(
+        "The fraction of the memory's bandwidth that streaming kernels reach."
+    )
+    source: str = documented("Where the figures are from.")
+
+    def __post_init__(self) -> None:
+        for name, keys in (
+            ("matmul", ("forward", "input", "weight")),
+            ("attention", ("flash",)),
+            ("attention_tail", ("forward", "backward")),
+        ):
+            given = getattr(self, name)
+            if not isinstance(given, dict) or not set(keys) <= set(given):
+                raise InputError(
+                    f"efficiency: {name} = {given!r}: give an object with {', '.join(keys)}"
+                )
+        for role, part in self.matmul.items():
+            require_positive(f"efficiency: matmul of {role}", part)
+        for generation, parts in self.attention.items():
+            if not isinstance(parts, (list, tuple)) or len(parts) != 2:
+                raise InputError(
+                    f"efficiency: attention of {generation} = {parts!r}: give two numbers, forward and backward"
+                )
+            for part in parts:
+                require_positive(f"efficiency: attention of {generation}", part)
+        tiles = self.tiles if isinstance(self.tiles, (list, tuple)) else ()
+        if not tiles or not all(
+            isinstance(tile, (list, tuple)) and len(tile) == 3 for tile in tiles
+        ):
+            raise InputError(
+                f"efficiency: tiles = {self.tiles!r}: give some of [rows, columns, part]"
+            )
+        for value in (value for tile in tiles for value in tile):
+            require_positive("efficiency: a tile's rows, columns or part", value)
+        require_positive("efficiency: memory", self.memory)
+        for what, value in (
+            ("kernel_s", self.kernel_s),
+            *((f"attention_tail of {way}", tail) for way, tail in self.attention_tail.items()),
+        ):
+            if not number(value) or not 0 <= value < float("inf"):
+                raise InputError(f"efficiency: {what} = {value!r}: give a finite number, 0 or more")
+        require_source("efficiency", self.source)
+
+
+@with_field_docs
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Gpu:
+    """An accelerator as its data sheet describes it, or a CPU process that stands for one."""
+
+    name: str = documented("The name under which the GPU is shown.")
+    peak_flops: dict[str, float] = documented(
+        """{precision: floating-point operations per second}, without the factor 2 of structured
+        sparsity. Precisions from fp16 on use tensor cores, fp32 does not. A precision that the chip
+        lacks is absent.""",
+        hash=False,
+    )
+    memory_bytes: float = documented(
+        """The memory that a program can allocate: the GiB that the driver reports, not the GB in the
+        name."""
+    )
+    memory_bandwidth_bytes_per_s: float = documented("The bandwidth of that memory.")
+    sms: int = documented(
+        """The number of streaming multiprocessors. The blocks of a kernel run in waves of so
+        many."""
+    )
+    efficiency: Efficiency | None = documented(
+        """The fractions of these peaks that kernels reach. None stands for those under its name in
+        data/kernels.json.""",
+        default=None,
+        hash=False,
+    )
+    source: str = documented("Where the figures are from.")
+
+    def __repr__(self) -> str:
+        return f"Gpu({self.name!r}, {bytes_text(self.memory_bytes)}, {self.sms} SMs)"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise InputError(f"a Gpu's name = {self.name!r}: give a text")
+        if (
+            not isinstance(self.peak_flops, dict)
+            or not self.peak_flops
+            or not set(self.peak_flops) <= set(PRECISIONS)
+        ):
+            named = isinstance(self.peak_flops, dict) and ", ".join(map(str, self.peak_flops))
+            raise InputError(
+                f"{self.name}: peak_flops of {named or repr(self.peak_flops)}: give numbers of some of {', '.join(PRECISIONS)}"
+            )
+        for precision, flops in self.peak_flops.items():
+            require_positive(f"{self.name}: peak_flops of {precision}", flops)
+        for name in ("memory_bytes", "memory_bandwidth_bytes_per_s"):
+            require_positive(f"{self.name}: {name}", getattr(self, name))
+        require_whole(f"{self.name}: sms", self.sms)
+        require_source(self.name, self.source)
+
+    def peak(self, precision: str) -> float:
+        """Operations per second in `precision`; `InputError` where the chip does not have it."""
+        if precision not in self.peak_flops:
+            raise InputError(f"{self.name} has no {precision}; it has {', '.join(self.peak_flops)}")
+        return self.peak_flops[precision]

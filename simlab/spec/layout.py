@@ -1,0 +1,240 @@
+"""Which rank stands where in a plan: ranks, their coordinates and the groups that they form.
+
+This is the only arithmetic that maps ranks to groups. The simulator prices the groups, the
+executor makes a process group of each, and the pictures draw them.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
+
+from simlab.errors import (
+    InputError,
+    did_you_mean,
+    near,
+    require_index,
+    require_whole,
+    shortened,
+    whole,
+)
+
+if TYPE_CHECKING:
+    from simlab.spec.plan import Plan
+
+DIMENSIONS = ("tp", "cp", "dp", "pp")
+"""The dimensions in the default order, that of Megatron-LM: tensor-parallel ranks are neighbours,
+pipeline stages are furthest apart."""
+
+GROUPS = {
+    "tp": ("tp",),
+    "cp": ("cp",),
+    "dp": ("dp", "cp"),
+    "pp": ("pp",),
+    "shard": ("dp", "cp"),
+    "replicas": ("dp", "cp"),
+}
+"""{group: the dimensions in which its members differ}. The ranks of a 'dp' group hold the same part
+of the model and sum its gradients, so they differ in their context-parallel coordinate, too. ZeRO
+spreads its states over a 'shard' group, which is a part of the 'dp' group under `Plan.hybrid`. The
+members of a 'replicas' group hold the same shard."""
+
+
+class Coordinates(NamedTuple):
+    """The place of a rank in each dimension, counted from 0."""
+
+    dp: int
+    cp: int
+    pp: int
+    tp: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """The ranks of a plan as a grid with one axis per dimension.
+
+    Ranks are numbered along the axes in the order `order`: the first dimension varies fastest, so
+    ranks that differ in it only are neighbours and share a node first.
+    """
+
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    order: tuple[str, ...] = DIMENSIONS
+    shards: int | None = None
+    """The number of ranks of a 'shard' group. None stands for all of the 'dp' group."""
+
+    def __post_init__(self) -> None:
+        for name in DIMENSIONS:
+            require_whole(name, getattr(self, name))
+        check_order(self.order)
+        if self.shards is not None:
+            require_whole("shards", self.shards)
+            if self.dp * self.cp % self.shards:
+                raise InputError(
+                    f"shards = {self.shards} does not divide dp x cp = {self.dp * self.cp}; "
+                    f"{near(self.shards, self.dp * self.cp)}"
+                )
+
+    @classmethod
+    def of(cls, plan: "Plan") -> "Layout":
+        """The layout of `plan`."""
+        degrees = {name: getattr(plan, name) for name in DIMENSIONS}
+        return cls(**degrees, order=tuple(plan.order.split("-")), shards=plan.shards)
+
+    # ranks and coordinates
+    # ------------------------------------------------------------------------------------------
+
+    @cached_property
+    def world_size(self) -> int:
+        """The number of ranks."""
+        return self.dp * self.tp * self.pp * self.cp
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """{dimension: its degree}, in `order`."""
+        return {name: getattr(self, name) for name in self.order}
+
+    @cached_property
+    def strides(self) -> dict[str, int]:
+        """{dimension: how far apart neighbours in it are numbered}, in `order`."""
+        strides, stride = {}, 1
+        for name, size in self.sizes.items():
+            strides[name] = stride
+            stride *= size
+        return strides
+
+    def coordinates(self, rank: int) -> Coordinates:
+        """The coordinates of `rank`. Raises `InputError` if there is no such rank."""
+        require_index("rank", rank, self.world_size)
+        return Coordinates(
+            *(rank // self.strides[name] % self.sizes[name] for name in Coordinates._fields)
+        )
+
+    def all_coordinates(self) -> list[Coordinates]:
+        """[the coordinates of each rank]"""
+        return [self.coordinates(rank) for rank in range(self.world_size)]
+
+    def rank(self, *, dp: int = 0, cp: int = 0, pp: int = 0, tp: int = 0) -> int:
+        """The rank at these coordinates. Raises `InputError` where one is outside the grid."""
+        given = Coordinates(dp, cp, pp, tp)._asdict()
+        for name, at in given.items():
+            if not whole(at, 0) or at >= self.sizes[name]:
+                raise InputError(
+                    f"{name} {shortened(at)}: there are {name} 0 to {self.sizes[name] - 1}"
+                )
+        return sum(at * self.strides[name] for name, at in given.items())
+
+    def peer(self, rank: int, pp: int) -> int:
+        """The rank that differs from `rank` in its pipeline coordinate only, which is `pp`: the one
+        that it exchanges activations and their gradients with."""
+        return self.rank(**self.coordinates(rank)._replace(pp=pp)._asdict())
+
+    # groups
+    # ------------------------------------------------------------------------------------------
+
+    def group(self, name: str, rank: int) -> tuple[int, ...]:
+        """The members of the group `name` that `rank` is in, itself included, in ascending order.
+        name: a key of `GROUPS`."""
+        first = rank - sum(
+            at * self.strides[dimension]
+            for dimension, at in self.coordinates(rank)._asdict().items()
+            if dimension in self._dimensions(name)
+        )
+        part = next(part for part in self._parts[name] if rank - first in part)
+        return tuple(first + offset for offset in part)
+
+    def groups(self, name: str) -> list[tuple[int, ...]]:
+        """All groups `name`, in the order of their first ranks."""
+        others = [d for d in self.order if d not in self._dimensions(name)]
+        return sorted(
+            tuple(first + offset for offset in part)
+            for first in self._reached(others)
+            for part in self._parts[name]
+        )
+
+    def offsets(self, name: str) -> tuple[int, ...]:
+        """How far the members of a group `name` are numbered from its first rank."""
+        return self.group(name, 0)
+
+    def in_nodes(self, name: str, gpus_per_node: int) -> bool:
+        """Whether no group `name` reaches from one node of `gpus_per_node` ranks into another.
+
+        The dimensions of a group and those that vary faster make up blocks of ranks. Between any
+        two neighbours in a block some group reaches from one side to the other, so a node must end
+        where a block does.
+        """
+        require_whole("gpus_per_node", gpus_per_node)
+        dimensions = self._dimensions(name)
+        if len(self._parts[name]) > 1:
+            groups = self.groups(name)
+            return all(its[0] // gpus_per_node == its[-1] // gpus_per_node for its in groups)
+        wide = (d for d in dimensions if self.sizes[d] > 1)
+        block = max((self.strides[d] * self.sizes[d] for d in wide), default=1)
+        return self.world_size <= gpus_per_node or gpus_per_node % block == 0
+
+    @cached_property
+    def _parts(self) -> dict[str, list[tuple[int, ...]]]:
+        """{group: [offsets of the members of each, from the first of the ranks that differ in its
+        dimensions only]}"""
+        parts = {name: [self._reached(dimensions)] for name, dimensions in GROUPS.items()}
+        whole = parts["dp"][0]
+        size = self.shards or len(whole)
+        parts["shard"] = [whole[start : start + size] for start in range(0, len(whole), size)]
+        parts["replicas"] = [whole[start::size] for start in range(size)]
+        return parts
+
+    def _reached(self, dimensions: Iterable[str]) -> tuple[int, ...]:
+        """The ranks that differ from rank 0 in `dimensions` only."""
+        steps = (range(0, self.sizes[d] * self.strides[d], self.strides[d]) for d in dimensions)
+        return tuple(sorted(sum(at) for at in product(*steps)))
+
+    def _dimensions(self, name: str) -> tuple[str, ...]:
+        if not isinstance(name, str) or name not in GROUPS:
+            hint = did_you_mean(name, GROUPS) or ";"
+            raise InputError(f"group {shortened(name)}{hint} there is {', '.join(GROUPS)}")
+        return GROUPS[name]
+
+    # as text
+    # ------------------------------------------------------------------------------------------
+
+    def cube(self) -> str:
+        """The ranks as text: the first dimension of more than one rank across, the second down, a
+        slab for each of the others'."""
+        across, down, *others = [
+            *(d for d in self.order if self.sizes[d] > 1),
+            *(d for d in self.order if self.sizes[d] == 1),
+        ]
+        sizes = ", ".join(f"{d} {size}" for d, size in self.sizes.items())
+        lines = [f"{self.world_size} ranks: {sizes} ({self.order[0]} varies fastest)"]
+        for where in product(*(range(self.sizes[d]) for d in reversed(others))):
+            slab = dict(zip(reversed(others), where))
+            title = ", ".join(f"{d} {index}" for d, index in slab.items() if self.sizes[d] > 1)
+            lines += ["", *([title] if title else []), *self._slab(across, down, slab)]
+        return "\n".join(lines)
+
+    def _slab(self, across: str, down: str, slab: dict[str, int]) -> list[str]:
+        width = max(len(f"{across} {self.sizes[across] - 1}"), len(str(self.world_size - 1)))
+        side = [f"{down} {row}" if self.sizes[down] > 1 else "" for row in range(self.sizes[down])]
+        heads = [f"{across} {column}".rjust(width) for column in range(self.sizes[across])]
+        lines = ["  ".join(["".ljust(len(side[-1])), *heads]).rstrip()]
+        for row, name in enumerate(side):
+            ranks = [
+                self.rank(**slab, **{across: column, down: row})
+                for column in range(self.sizes[across])
+            ]
+            lines.append(
+                "  ".join([name.ljust(len(side[-1])), *(str(rank).rjust(width) for rank in ranks)])
+            )
+        return lines
+
+
+def check_order(order: tuple[str, ...]) -> None:
+    """Raise `InputError` unless `order` names each dimension once."""
+    if sorted(order) != sorted(DIMENSIONS):
+        raise InputError(
+            f"order = {shortened('-'.join(order))}: give {', '.join(DIMENSIONS[:-1])} and {DIMENSIONS[-1]} "
+            "once each, joined by '-', the fastest first"
+        )

@@ -1,0 +1,339 @@
+"""Transformer sizes → parameters, operations by kernel, activation bytes by tensor. GPT and Llama
+kinds, dense or with experts."""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from simlab.errors import InputError, did_you_mean, require_whole, shortened
+from simlab.spec.fields import documented, short_repr, with_field_docs
+from simlab.spec.hugging_face import read_config
+
+RECOMPUTE = ("none", "selective", "per-op", "full")
+_LEAST = {
+    "layers": 1,
+    "hidden": 1,
+    "heads": 1,
+    "kv_heads": 1,
+    "head_size": 1,
+    "ffn": 1,
+    "vocab": 1,
+    "seq": 1,
+    "positions": 0,
+    "experts": 0,
+    "experts_per_token": 0,
+}
+
+
+MFU_ATTENTION = "full"
+"""How the model FLOPs of an MFU or HFU count attention. 'full' counts all pairs of queries and keys,
+as published figures do (Chowdhery et al. 2022, appendix B), though a causal kernel computes half of
+them."""
+MFU_CONVENTION = "attention counted in full"
+"""The same in words, which stand beside every MFU that is shown."""
+
+
+@with_field_docs
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Model:
+    """The sizes of a decoder-only transformer.
+
+    All fields are checked when a model is made; `InputError` says which value is wrong. A field
+    whose default is None is given its value then.
+    """
+
+    name: str = documented("The name under which the model is shown.", default="")
+    layers: int = documented("The number of transformer layers, L.")
+    hidden: int = documented("The width of a hidden state, h.")
+    heads: int = documented("The number of query heads, a.")
+    kv_heads: int = documented(
+        """The number of key and value heads, fewer than `heads` in grouped-query attention (Ainslie
+        et al. 2023). None stands for as many as `heads`.""",
+        default=None,
+    )
+    head_size: int = documented(
+        "The width of a head. None stands for hidden / heads.", default=None
+    )
+    ffn: int = documented("The width of the MLP. None stands for 4 x hidden.", default=None)
+    gated_mlp: bool = documented(
+        "Whether the MLP has two matrices up, of which one is the gate, as in Llama.", default=False
+    )
+    vocab: int = documented("The number of tokens in the vocabulary, V.")
+    positions: int = documented(
+        "The rows of a learned table of positions (GPT). 0 stands for rotary embeddings.", default=0
+    )
+    tied_head: bool = documented(
+        "Whether the output head is the embedding's matrix.", default=False
+    )
+    bias: bool = documented(
+        "Whether linear layers have a bias and norms a shift (LayerNorm instead of RMSNorm).",
+        default=True,
+    )
+    experts: int = documented(
+        "The number of experts in a layer. 0 stands for one dense MLP.", default=0
+    )
+    experts_per_token: int = documented("The number of experts that compute each token.", default=0)
+    seq: int = documented(
+        "The sequence length, s, that the model is usually trained with.", default=2048
+    )
+    source: str = documented("Where the sizes are from.", default="")
+    ignored: tuple[str, ...] = documented(
+        """The settings of its config.json from which nothing is computed, such as 'sliding_window =
+        4096'.""",
+        default=(),
+    )
+
+    __repr__ = short_repr
+
+    def __post_init__(self) -> None:
+        for field, least in _LEAST.items():
+            value = getattr(self, field)
+            if value is not None or field not in ("kv_heads", "ffn", "head_size"):
+                require_whole(f"{self.name or 'model'}: {field}", value, least)
+        for field in ("gated_mlp", "tied_head", "bias"):
+            if not isinstance(getattr(self, field), bool):
+                raise InputError(
+                    f"{self.name or 'model'}: {field} = {getattr(self, field)!r}: give True or False"
+                )
+        if self.head_size is None and self.hidden % self.heads:
+            raise InputError(
+                f"{self.name or 'model'}: hidden = {self.hidden} is not divisible by heads = {self.heads}"
+            )
+        for field, default in (
+            ("kv_heads", self.heads),
+            ("ffn", 4 * self.hidden),
+            ("head_size", self.hidden // self.heads),
+        ):
+            if getattr(self, field) is None:
+                object.__setattr__(self, field, default)
+        if self.heads % self.kv_heads:
+            raise InputError(
+                f"{self.name or 'model'}: heads = {self.heads} is not divisible by kv_heads = {self.kv_heads}"
+            )
+        if self.experts and not 1 <= self.experts_per_token <= self.experts:
+            raise InputError(
+                f"{self.name or 'model'}: {self.experts_per_token} of {self.experts} experts per token: give 1 to {self.experts}"
+            )
+
+    # parameters
+    # -------------------------------------------------------------------------------------------
+
+    @property
+    def _attention_matrices(self) -> tuple[int, int]:
+        """Entries of the matrices for q, k and v, and for the output."""
+        qkv = self.hidden * (self.heads + 2 * self.kv_heads) * self.head_size
+        return qkv, self.heads * self.head_size * self.hidden
+
+    @property
+    def _mlp_matrices(self) -> tuple[int, int]:
+        """Entries of an MLP's matrices up (the gate included) and down."""
+        return (1 + self.gated_mlp) * self.hidden * self.ffn, self.ffn * self.hidden
+
+    @property
+    def layer_parameters(self) -> dict[str, int]:
+        """{part: parameters} of one layer: attention, mlp (all experts), router, norms."""
+        attention, mlp = sum(self._attention_matrices), sum(self._mlp_matrices)
+        if self.bias:
+            attention += (self.heads + 2 * self.kv_heads) * self.head_size + self.hidden
+            mlp += (1 + self.gated_mlp) * self.ffn + self.hidden
+        norms = 2 * self.hidden * (1 + self.bias)
+        return {
+            "attention": attention,
+            "mlp": mlp * max(1, self.experts),
+            "router": self.hidden * self.experts,
+            "norms": norms,
+        }
+
+    @property
+    def parameters(self) -> int:
+        """All parameters: layers, embeddings, last norm and, unless it is tied, the head."""
+        embedding = (self.vocab + self.positions) * self.hidden
+        head = 0 if self.tied_head else self.vocab * self.hidden
+        return (
+            self.layers * sum(self.layer_parameters.values())
+            + embedding
+            + self.hidden * (1 + self.bias)
+            + head
+        )
+
+    @property
+    def active_parameters(self) -> int:
+        """As `parameters`, counting only the experts that compute a token."""
+        if not self.experts:
+            return self.parameters
+        one_expert = self.layer_parameters["mlp"] // self.experts
+        return self.parameters - self.layers * one_expert * (self.experts - self.experts_per_token)
+
+    # operations
+    # -------------------------------------------------------------------------------------------
+
+    def _tokens(self, seq: int | None) -> int:
+        """The tokens of a sequence. None stands for those of the model."""
+        if seq is None:
+            return self.seq
+        require_whole("seq", seq)
+        return seq
+
+    def layer_flops(self, seq: int | None = None) -> dict[str, int]:
+        """{kernel: floating-point operations} of one layer's forward, per token: two for each
+        multiplication and addition.
+
+        The matrix products are 2 x their entries. Scores (Q K^T) and their product with V are 2 s a
+        d each, counted in full as all published figures do, though a causal kernel does half of
+        that. Leaves out norms, softmax, activation functions: they are bound by memory. (Narayanan
+        et al. 2021, arXiv 2104.04473, appendix: 24 B s h^2 + 4 B s^2 h per layer for the GPT kind.)
+        """
+        seq = self._tokens(seq)
+        qkv, output = self._attention_matrices
+        up, down = self._mlp_matrices
+        times = self.experts_per_token if self.experts else 1
+        scores = 2 * seq * self.heads * self.head_size
+        flops = {
+            "qkv": 2 * qkv,
+            "scores": scores,
+            "values": scores,
+            "output": 2 * output,
+            "up": 2 * up * times,
+            "down": 2 * down * times,
+        }
+        return flops | ({"router": 2 * self.hidden * self.experts} if self.experts else {})
+
+    @property
+    def head_flops(self) -> int:
+        """Operations of the output head's forward, per token."""
+        return 2 * self.hidden * self.vocab
+
+    def flops_per_token(self, seq: int | None = None) -> int:
+        """Model FLOPs of one training step, per token: forward once and backward twice as much; no
+        recomputation (as in MFU).
+
+        (Chowdhery et al. 2022, PaLM, appendix B; the same number as Korthikanti et al. 2022, 72 B L
+        s h^2 (1 + s/6h + V/12hL).)
+        """
+        return 3 * (self.layers * sum(self.layer_flops(seq).values()) + self.head_flops)
+
+    def hardware_flops_per_token(
+        self, seq: int | None = None, recompute: str = "none", *, flash: bool = False
+    ) -> float:
+        """As `flops_per_token`, with what is computed again: 'selective' scores and values, 'full'
+        each layer's forward (as in HFU).
+
+        Computing scores and values a second time adds a third of what they take in a step, so s/6h
+        becomes 2s/9h. Korthikanti et al. 2022, whose selective recomputation this is, print s/3h,
+        as if they were computed twice as often. With a fused kernel (`flash`), which keeps no
+        scores, selective recomputation has nothing to do.
+        """
+        _check_recompute(recompute)
+        layer = self.layer_flops(seq)
+        scores = 0 if flash else layer["scores"] + layer["values"]
+        again = {
+            "none": 0,
+            "selective": scores,
+            "per-op": self._per_op_flops(layer),
+            "full": sum(layer.values()),
+        }[recompute]
+        return self.flops_per_token(seq) + self.layers * again
+
+    def _per_op_flops(self, layer: dict[str, int]) -> float:
+        """Of `layer_flops`, the products of k, attention's output and the second of a gated MLP's
+        two, or down without a gate."""
+        k = self.kv_heads / (self.heads + 2 * self.kv_heads) * layer["qkv"]
+        return k + layer["output"] + (layer["up"] / 2 if self.gated_mlp else layer["down"])
+
+    # activations
+    # ------------------------------------------------------------------------------------------
+
+    def layer_activations(
+        self,
+        microbatch_size: int,
+        seq: int | None = None,
+        *,
+        tp: int = 1,
+        sequence_parallel: bool = False,
+        recompute: str = "none",
+        flash: bool = False,
+        dropout: bool | None = None,
+    ) -> dict[str, float]:
+        """{tensor: bytes per rank} that one layer's forward keeps for its backward, in 16-bit
+        precision (dropout masks: 1 byte).
+
+        For the GPT kind without grouping their sum is s b h (34 + 5 a s / h) bytes (Korthikanti et
+        al. 2022, arXiv 2205.05198, section 4 and Table 2). Not twice that: the 2 bytes of a number
+        are in it. Tensor parallelism divides what lies between its pairs of matrices by tp; with
+        sequence parallelism the rest too. Selective recomputation drops scores, softmax and its
+        dropout; full, all but the input.
+
+        flash:   scores are never stored; FlashAttention keeps one number per row, 4 bytes, in their
+                 stead.
+        dropout: None: where the model has biases (GPT kinds).
+        Leaves out: temporaries, what MoE routing stores.
+        """
+        _check_recompute(recompute)
+        require_whole("microbatch_size", microbatch_size)
+        require_whole("tp", tp)
+        seq = self._tokens(seq)
+        dropout = self.bias if dropout is None else dropout
+        tokens = seq * microbatch_size
+        whole, sharded = tokens * self.hidden / (tp if sequence_parallel else 1), tokens / tp
+        if recompute == "full":
+            return {"layer input": 2 * whole}
+        q, kv, ffn = (
+            sharded * size
+            for size in (self.heads * self.head_size, self.kv_heads * self.head_size, self.ffn)
+        )
+        experts = self.experts_per_token if self.experts else 1
+        tensors = {
+            "norm inputs": 2 * 2 * whole,
+            "qkv input": 2 * whole,
+            "q": 2 * q,
+            "k": 2 * kv,
+            "v": 2 * kv,
+            "output input": 2 * q,
+            "mlp input": 2 * whole,
+            "mlp between": (4 if not self.gated_mlp else 6) * ffn * experts,
+        }
+        if dropout:
+            tensors["dropout masks"] = 2 * whole
+        if flash:
+            tensors["softmax statistics"] = 4 * sharded * self.heads
+        elif recompute == "none":
+            tensors["scores"] = (
+                (5 if dropout else 2) * sharded * self.heads * seq
+            )  # softmax's output, and with dropout its mask and result
+        return tensors
+
+
+def _check_recompute(recompute: str) -> None:
+    if recompute not in RECOMPUTE:
+        raise InputError(f"recompute {recompute!r}: give one of {', '.join(RECOMPUTE)}")
+
+
+# the catalogue
+# --------------------------------------------------------------------------------------------
+
+
+@cache
+def catalogue() -> dict[str, Model]:
+    """{name: `Model`} of the models that come with simlab, see data/models.json."""
+    data = json.loads((files("simlab.spec") / "data" / "models.json").read_text(encoding="utf-8"))
+    return {name: Model(name=name, **sizes) for name, sizes in data.items()}
+
+
+def load_model(name: str | Path) -> Model:
+    """The `Model` called `name` in the catalogue, or of a Hugging Face config.json if `name` is a
+    path to one (`hugging_face.KINDS`: of which types). Attention is then full, whatever window the
+    file says, and rotary embeddings are not scaled: see `Model.ignored`."""
+    if str(name).endswith(".json") or "/" in str(name):
+        sizes = read_config(Path(name))
+        try:
+            return Model(**sizes)
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from error
+    if not isinstance(name, str) or name not in catalogue():
+        near = did_you_mean(name, catalogue())
+        raise InputError(
+            f"unknown model {shortened(name)}{near or ';'} there is {', '.join(catalogue())}, or give the path of a config.json"
+        )
+    return catalogue()[name]

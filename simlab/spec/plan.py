@@ -1,0 +1,292 @@
+"""How a model is trained on many GPUs: what is split, sharded, computed again and moved."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from simlab.spec.fields import (
+    Derived,
+    FieldFacts,
+    documented,
+    documented_fields,
+    json_schema,
+    short_repr,
+    with_field_docs,
+)
+from simlab.spec.layout import DIMENSIONS, Layout
+from simlab.spec.plan_checks import (
+    ATTENTIONS,
+    CP_KINDS,
+    CP_LAYOUTS,
+    LIBRARIES,
+    OFFLOAD_TARGETS,
+    OFFLOADS,
+    PRECISIONS,
+    RECOMPUTE,
+    TP_OVERLAPS,
+    ZERO_STAGES,
+    check_combination,
+    check_effects,
+    check_fields,
+    check_model,
+)
+from simlab.spec.schedule_names import ALIASES, CHUNKED, NAMES, V_SHAPED
+from simlab.spec.stage_layers import check_stage_layers, layers_of_stages
+
+if TYPE_CHECKING:
+    from simlab.spec.model import Model
+
+
+@with_field_docs
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Plan:
+    """One way to train a model on many GPUs.
+
+    All fields are checked when a plan is made. `InputError` says which value is wrong and what
+    would be valid; a value that would have no effect beside the others is refused, too. A field
+    whose default is None is given its value then, but for `seq` and `bucket_bytes`.
+    `dataclasses.replace` derives such a number anew from the changed fields, unless it was given. It keeps `dropout`, which is a
+    property of the model that is trained.
+    """
+
+    dp: int = documented(
+        "The number of data-parallel replicas. Each trains on its own part of the batch.", default=1
+    )
+    tp: int = documented(
+        """The number of tensor-parallel ranks. Each holds its part of every layer's matrices
+        (Shoeybi et al. 2019, Megatron-LM).""",
+        default=1,
+    )
+    pp: int = documented("The number of pipeline ranks. Each holds `chunks` stages.", default=1)
+    cp: int = documented(
+        """The number of context-parallel ranks. Each holds its part of every sequence; `cp_kind`
+        says what they send each other.""",
+        default=1,
+    )
+    cp_layout: str = documented(
+        """Which part of a sequence a context-parallel rank holds. 'zigzag' gives rank r the chunks
+        r and 2 cp - 1 - r of 2 cp, so that all ranks compute equally much of causal attention.
+        'contiguous' gives rank r the r-th of cp parts, so that the last rank computes (2 cp - 1) /
+        cp times the mean and all others wait for it.""",
+        default="zigzag",
+        choices=CP_LAYOUTS,
+    )
+    cp_kind: str = documented(
+        """How context-parallel ranks exchange keys and values. 'ring' passes them round.
+        'all-to-all' gives each rank whole sequences of a cp-th of the heads (Ulysses). 'all-gather'
+        gives each rank the keys and values of the whole sequence (Llama 3).""",
+        default="ring",
+        choices=CP_KINDS,
+    )
+    zero: int = documented(
+        """The ZeRO stage, which says what the dp x cp ranks shard. 0 shards nothing, 1 the
+        optimizer's states, 2 also gradients, 3 also parameters (FSDP). Stages 0 and 1 reduce
+        gradients once a step, stages 2 and 3 after every backward.""",
+        default=0,
+        choices=ZERO_STAGES,
+    )
+    hybrid: int = documented(
+        """The number of ranks over which ZeRO shards; the groups of so many ranks hold replicas of
+        each other (HSDP). 0 shards over all dp x cp ranks.""",
+        default=0,
+    )
+    microbatch_size: int = documented("The number of sequences in a microbatch.", default=1)
+    microbatches: int = documented(
+        "The number of microbatches that each replica processes in a step.", default=1
+    )
+    seq: int | None = documented(
+        "The number of tokens in a sequence. None stands for the model's own.", default=None
+    )
+    schedule: str = documented(
+        "The pipeline schedule: the order of forwards and backwards on each rank.",
+        default="1f1b",
+        choices=NAMES,
+    )
+    chunks: int = documented(
+        """The number of stages on each pipeline rank. Interleaved schedules leave the choice; None
+        stands for 2 with those and with V-shaped schedules, and for 1 with all others.""",
+        default=None,
+    )
+    stage_layers: str | tuple[int, ...] = documented(
+        """The number of layers on each stage, as a rule or as one number for each stage. 'even'
+        gives each stage equally many. 'ends-count-as-layers' counts the embedding and the head as a
+        layer each, so that the first and the last stage hold one layer less, or none. 'uneven'
+        gives one layer more to some stages. 'auto' is 'even' where that comes out even, and
+        'ends-count-as-layers' elsewhere. Among given numbers the first and the last may be 0: such
+        a stage holds the embedding or the head only.""",
+        default="auto",
+    )
+    recompute: str = documented(
+        """Which activations are dropped after the forward and computed again for the backward.
+        'selective' drops attention's scores and softmax (Korthikanti et al. 2022). 'per-op' drops
+        all that is cheap and the results of every second matrix product: those of k, of attention's
+        output and of one half of the gated MLP (torchtitan). 'full' keeps only each layer's
+        input.""",
+        default="none",
+        choices=RECOMPUTE,
+    )
+    precision: str = documented(
+        """The number format of parameters, activations and messages. 'fp8' computes matrix products
+        in 8 bits and keeps all else in bf16.""",
+        default="bf16",
+        choices=tuple(PRECISIONS),
+    )
+    sequence_parallel: bool = documented(
+        """Whether tensor-parallel ranks also shard the activations of norms and residuals along the
+        sequence. All-gathers and reduce-scatters then replace all-reduces. With tp = 1
+        there is nothing to shard, and it is set to False.""",
+        default=False,
+    )
+    attention: str = documented(
+        """The attention kernel. 'flash' is one fused kernel that never stores scores, the best that
+        the GPU has; 'flash-2' and 'flash-1' are that generation of it. 'unfused' computes matrix
+        products with softmax and dropout between them.""",
+        default="flash",
+        choices=ATTENTIONS,
+    )
+    library: str = documented(
+        """The library whose code runs. 'megatron' stands for Megatron-LM, NeMo and DeepSpeed: 16-bit
+        parameters beside the optimizer's fp32 ones, flat buffers of gradients, a fused Adam and a
+        fused loss. 'torch' stands for DDP and FSDP2 (`fully_shard`) with torch's AdamW and
+        cross-entropy: fp32 parameters are cast where they are used; ZeRO-3 copies parameters out of
+        what it gathers and gradients into what it scatters; ZeRO-1 and 2 keep parameters gathered
+        over a step. 'fsdp1' is the same with flat parameters, of which each parameter is a view.""",
+        default="megatron",
+        choices=LIBRARIES,
+    )
+    fused: bool = documented(
+        """Whether each norm, rotary embedding and activation function is one kernel, made by
+        torch.compile or by a library. Otherwise torch launches one kernel per op.""",
+        default=True,
+    )
+    dropout: bool = documented(
+        "Whether the model applies dropout. None stands for True where attention is unfused.",
+        default=None,
+    )
+    dp_overlap: bool = documented(
+        """Whether gradients are reduced while the backward still runs. ZeRO-1 and 2 then also gather
+        parameters during the first forward.""",
+        default=True,
+    )
+    tp_overlap: str = documented(
+        """Which tensor-parallel communication runs beside a matrix product. 'weight-grad' runs that
+        of the backward beside the weight gradient. 'pipelined' cuts all of it into pieces, each
+        beside a piece of its own product.""",
+        default="weight-grad",
+        choices=TP_OVERLAPS,
+    )
+    bucket_bytes: int | None = documented(
+        """The size of a piece in which ZeRO 0 and 1 reduce gradients, and ZeRO-1 gathers updated
+        parameters, in bytes of gradients. None stands for one piece for each unit (the embedding, a
+        layer, the head), as ZeRO-2 and 3 always have it and as the executor does it.""",
+        default=None,
+    )
+    gradient_bytes: int = documented(
+        """The bytes of one number of a gradient when it is reduced. None stands for 2 in fp16 and 4
+        otherwise.""",
+        default=None,
+    )
+    prefetch: int = documented(
+        """With ZeRO-3, the number of units (the embedding, a layer, the head) that are gathered
+        ahead. 0 gathers each parameter when it is needed, one after the other.""",
+        default=1,
+    )
+    reshard: bool = documented(
+        """With ZeRO-3, whether gathered parameters are freed after the forward and gathered again
+        for the backward.""",
+        default=True,
+    )
+    offload: str = documented(
+        """What lives on the host. 'optimizer' keeps the optimizer's states there and updates there.
+        'parameters' keeps parameters there, too. 'activations' moves activations there over PCIe
+        after the forward and back for the backward.""",
+        default="none",
+        choices=OFFLOADS,
+    )
+    offload_to: str = documented(
+        "Where `offload` puts it: the host's memory, or the node's drives, which its GPUs share.",
+        default="host",
+        choices=OFFLOAD_TARGETS,
+    )
+    order: str = documented(
+        """How ranks are numbered, the dimension that varies fastest first (Megatron-LM's --order).
+        Ranks that differ in it are neighbours and share a node.""",
+        default="-".join(DIMENSIONS),
+    )
+
+    __repr__ = short_repr
+
+    def __post_init__(self) -> None:
+        if isinstance(self.schedule, str):
+            self._set(schedule=ALIASES.get(self.schedule, self.schedule))
+        for name in ("chunks", "gradient_bytes"):
+            if isinstance(getattr(self, name), Derived):
+                self._set(**{name: None})
+        if self.chunks is None:
+            self._set(chunks=Derived(2 if self.schedule in (*CHUNKED, *V_SHAPED) else 1))
+        check_fields(self, plan_fields())
+        self._set(stage_layers=check_stage_layers(self.stage_layers, self.stages))
+        check_combination(self)
+        if self.tp == 1:  # as Megatron-LM does, so that a sweep over tp may begin at 1
+            self._set(sequence_parallel=False)
+        if self.dropout is None:
+            self._set(dropout=self.attention == "unfused")
+        if self.gradient_bytes is None:
+            self._set(gradient_bytes=Derived(2 if self.precision == "fp16" else 4))
+        check_effects(self, plan_fields())
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def gpus(self) -> int:
+        """The number of GPUs that the plan takes: dp x tp x pp x cp."""
+        return self.dp * self.tp * self.pp * self.cp
+
+    @property
+    def stages(self) -> int:
+        """The number of pipeline stages: pp x chunks."""
+        return self.pp * self.chunks
+
+    @property
+    def element_bytes(self) -> int:
+        """The bytes of one number of a parameter, an activation or a message."""
+        return PRECISIONS[self.precision]
+
+    @property
+    def shards(self) -> int:
+        """The number of ranks over which ZeRO spreads what it shards."""
+        return self.hybrid or self.dp * self.cp
+
+    @property
+    def global_batch(self) -> int:
+        """The number of sequences in a step."""
+        return self.dp * self.microbatch_size * self.microbatches
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Which rank stands where, and which groups the ranks form."""
+        return Layout.of(self)
+
+    def check(self, model: "Model", gpus: int | None = None) -> "Plan":
+        """This plan, if `model` can be split like this on exactly `gpus` GPUs (None: on any
+        number). Raises `InputError` otherwise."""
+        check_model(self, model, gpus)
+        return self
+
+    def layers_of_stages(self, layers: int, stages: int | None = None) -> list[int]:
+        """[layers of each stage] of a model of `layers` layers; see `stage_layers`. Raises
+        `InputError` where the rule does not come out even."""
+        said = f"pp x chunks = {self.pp} x {self.chunks} = {self.stages}"
+        return layers_of_stages(self.stage_layers, layers, stages or self.stages, said)
+
+
+def plan_schema() -> dict[str, Any]:
+    """The JSON schema of a plan: of the object that a plan file or a JSON message holds."""
+    return json_schema(Plan)
+
+
+def plan_fields() -> list[FieldFacts]:
+    """[`FieldFacts` of each field of `Plan`], from which command lines and schemas are made."""
+    return documented_fields(Plan)

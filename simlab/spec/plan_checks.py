@@ -1,0 +1,213 @@
+"""What a `Plan` may say: the choices of its fields, and how they go together and with a model."""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from simlab.errors import InputError, did_you_mean, near, require_whole, shortened
+from simlab.spec.fields import FieldFacts
+from simlab.spec.layout import check_order
+from simlab.spec.schedule_names import CHUNKED, V_SHAPED
+
+if TYPE_CHECKING:
+    from simlab.spec.model import Model
+    from simlab.spec.plan import Plan
+
+PRECISIONS = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 2}
+"""{precision: bytes of a parameter, an activation or a number of a message}. fp8 holds its numbers
+in bf16 between matrix products."""
+
+RECOMPUTE = ("none", "selective", "per-op", "full")
+ATTENTIONS = ("flash", "flash-2", "flash-1", "unfused")
+TP_OVERLAPS = ("none", "weight-grad", "pipelined")
+CP_LAYOUTS = ("zigzag", "contiguous")
+CP_KINDS = ("ring", "all-to-all", "all-gather")
+LIBRARIES = ("megatron", "torch", "fsdp1")
+OFFLOADS = ("none", "optimizer", "parameters", "activations")
+OFFLOAD_TARGETS = ("host", "nvme")
+ZERO_STAGES = (0, 1, 2, 3)
+LEAST = {"hybrid": 0, "prefetch": 0}
+"""{field of whole numbers: its least value, where that is not 1}."""
+
+
+def check_fields(plan: "Plan", fields: Iterable[FieldFacts]) -> None:
+    """Raise `InputError` if the value of one of `fields` is not of its kind."""
+    for field in fields:
+        value = getattr(plan, field.name)
+        if value is None and field.default is None:
+            continue
+        if field.choices is not None:
+            _check_choice(field, value)
+        elif field.type is bool:
+            if not isinstance(value, bool):
+                raise InputError(f"{field.name} = {shortened(value)}: give True or False")
+        elif field.type in (int, int | None):
+            require_whole(field.name, value, LEAST.get(field.name, 1))
+        elif field.type is str and not isinstance(value, str):
+            raise InputError(
+                f"{field.name} = {shortened(value)}: give a text, such as {field.default!r}"
+            )
+
+
+def _check_choice(field: FieldFacts, value: Any) -> None:
+    choices = field.choices or ()
+    if type(value) is field.type and value in choices:
+        return
+    text, hint = ", ".join(map(str, choices)), ""
+    if field.type is str:
+        hint = did_you_mean(value, choices) if isinstance(value, str) else ""
+        if field.name == "schedule":
+            raise InputError(f"unknown schedule {shortened(value)}{hint or ';'} there is {text}")
+    raise InputError(f"{field.name} = {shortened(value)}: give one of {text}{hint}")
+
+
+def check_combination(plan: "Plan") -> None:
+    """Raise `InputError` if fields of `plan`, each valid by itself, do not go together."""
+    own = 2 if plan.schedule in V_SHAPED else 1
+    if plan.chunks != own and plan.schedule not in CHUNKED:
+        raise InputError(
+            f"chunks = {plan.chunks!r}: {plan.schedule} has {own}, without a choice; "
+            f"leave it out, or take one of {', '.join(CHUNKED)}"
+        )
+    # blocks of scores are joined inside the fused kernel, as in Megatron-LM
+    if plan.cp > 1 and plan.attention == "unfused":
+        raise InputError(
+            f"cp = {plan.cp} with attention = 'unfused': give a fused one, {', '.join(ATTENTIONS[:-1])}"
+        )
+    check_order(tuple(plan.order.split("-")))
+    _check_gradient_bytes(plan)
+    if plan.hybrid and (plan.dp * plan.cp) % plan.hybrid:
+        raise InputError(
+            f"hybrid = {plan.hybrid} does not divide dp x cp = {plan.dp * plan.cp}; "
+            f"{near(plan.hybrid, plan.dp * plan.cp)}"
+        )
+
+
+def _check_gradient_bytes(plan: "Plan") -> None:
+    value = plan.gradient_bytes
+    if value not in (None, 2, 4):
+        raise InputError(
+            f"gradient_bytes = {value}: give 2 or 4, the bytes of a number in 16 or 32 bits"
+        )
+    if value == 2 and plan.precision == "fp32":
+        raise InputError("gradient_bytes = 2 with precision = 'fp32': give 4, or leave it out")
+
+
+class Effect(NamedTuple):
+    """When a field that is not at its default changes anything."""
+
+    field: str
+    has_effect: Callable[["Plan"], bool]
+    beside: tuple[str, ...]
+    """The fields that decide."""
+    wanted: str
+    """Their values with which the field has an effect, in words."""
+
+
+EFFECTS = (
+    Effect("hybrid", lambda plan: plan.zero > 0, ("zero",), "zero = 1, 2 or 3"),
+    Effect("reshard", lambda plan: plan.zero == 3, ("zero",), "zero = 3"),
+    Effect(
+        "prefetch",
+        lambda plan: plan.zero == 3 or plan.offload == "parameters",
+        ("zero", "offload"),
+        "zero = 3 or offload = 'parameters'",
+    ),
+    Effect(
+        "offload_to",
+        lambda plan: plan.offload != "none",
+        ("offload",),
+        "offload = 'optimizer', 'parameters' or 'activations'",
+    ),
+    Effect("cp_kind", lambda plan: plan.cp > 1, ("cp",), "cp of 2 or more"),
+    Effect("cp_layout", lambda plan: plan.cp > 1, ("cp",), "cp of 2 or more"),
+    Effect(
+        "cp_layout",
+        lambda plan: plan.cp_kind != "all-to-all",
+        ("cp_kind",),
+        "cp_kind = 'ring' or 'all-gather'",
+    ),
+    Effect("tp_overlap", lambda plan: plan.tp > 1, ("tp",), "tp of 2 or more"),
+    Effect(
+        "bucket_bytes", lambda plan: plan.dp * plan.cp > 1, ("dp", "cp"), "dp or cp of 2 or more"
+    ),
+    # ZeRO-2 and 3 reduce and gather unit by unit
+    Effect("bucket_bytes", lambda plan: plan.zero < 2, ("zero",), "zero = 0 or 1"),
+)
+
+
+def check_effects(plan: "Plan", fields: Iterable[FieldFacts]) -> None:
+    """Raise `InputError` if a field of `plan` that is not at its default has no effect beside the
+    others."""
+    defaults = {field.name: field.default for field in fields}
+    for effect in EFFECTS:
+        value = getattr(plan, effect.field)
+        if value != defaults[effect.field] and not effect.has_effect(plan):
+            beside = " and ".join(f"{name} = {getattr(plan, name)!r}" for name in effect.beside)
+            raise InputError(
+                f"{effect.field} = {value!r} has no effect with {beside}: "
+                f"leave it out, or give {effect.wanted}"
+            )
+
+
+def check_model(plan: "Plan", model: "Model", gpus: int | None = None) -> None:
+    """Raise `InputError` if `model` cannot be split as `plan` says, or if the plan does not take
+    exactly `gpus`."""
+    _check_gpus(plan, gpus)
+    name, seq = model.name or "the model", plan.seq or model.seq
+    if 0 < model.positions < seq:
+        raise InputError(
+            f"seq = {seq} is more than {name}'s {model.positions} positions: give at most those"
+        )
+    for field, value, what, total in (
+        ("tp", plan.tp, "heads", model.heads),
+        ("tp", plan.tp, "ffn", model.ffn),
+        ("cp", plan.cp, "seq", seq),
+    ):
+        if total % value:
+            raise InputError(
+                f"{field} = {value} does not divide {name}'s {what} = {total}; {near(value, total)}"
+            )
+    _check_context_parallel(plan, model, name, seq)
+    if plan.sequence_parallel and seq // plan.cp % plan.tp:
+        raise InputError(
+            f"tp = {plan.tp} with sequence_parallel does not divide the {seq // plan.cp} tokens that "
+            f"cp = {plan.cp} leaves of {name}'s seq = {seq}; {near(plan.tp, seq // plan.cp)}"
+        )
+    if model.kv_heads % plan.tp and plan.tp % model.kv_heads:
+        raise InputError(
+            f"tp = {plan.tp} neither divides {name}'s kv_heads = {model.kv_heads} nor is a multiple of them; "
+            f"{near(plan.tp, model.kv_heads)}"
+        )
+    plan.layers_of_stages(model.layers)
+
+
+def _check_gpus(plan: "Plan", gpus: int | None) -> None:
+    if gpus is None:
+        return
+    require_whole("gpus", gpus)
+    if plan.gpus == gpus:
+        return
+    total = f"dp x tp x pp x cp = {plan.dp} x {plan.tp} x {plan.pp} x {plan.cp} = {plan.gpus}"
+    rest = plan.tp * plan.pp * plan.cp
+    hint = (
+        f"dp = {gpus // rest} would"
+        if gpus % rest == 0
+        else f"tp x pp x cp = {rest} does not divide them; {near(rest, gpus)}"
+    )
+    raise InputError(f"{total}, but there are {gpus} GPUs: {hint}")
+
+
+def _check_context_parallel(plan: "Plan", model: "Model", name: str, seq: int) -> None:
+    if plan.cp == 1:
+        return
+    if plan.cp_kind == "all-to-all":
+        if model.heads % (plan.tp * plan.cp):
+            own = model.heads // plan.tp
+            raise InputError(
+                f"cp = {plan.cp} all-to-all does not divide the {own} heads that tp = {plan.tp} leaves of "
+                f"{name}'s {model.heads}; {near(plan.cp, own)}, or cp_kind = 'ring' or 'all-gather'"
+            )
+    elif plan.cp_layout == "zigzag" and seq % (2 * plan.cp):
+        raise InputError(
+            f"2 cp = {2 * plan.cp} zigzag chunks do not divide seq = {seq}; {near(2 * plan.cp, seq)}"
+        )

@@ -1,0 +1,23 @@
+"""The names of the schedules and what a plan has to know of each. `simlab.schedules` makes their
+programs."""
+
+NAMES = (
+    "gpipe",
+    "1f1b",
+    "eager-1f1b",
+    "interleaved-1f1b",
+    "looped-bfs",
+    "zb-h1",
+    "zb-h2",
+    "zb-auto",
+    "zb-v",
+    "v-half",
+    "v-min",
+    "dualpipe",
+    "dualpipe-v",
+)
+ALIASES = {"afab": "gpipe"}
+CHUNKED = ("interleaved-1f1b", "looped-bfs")
+"""Schedules with a choice of how many stages each rank holds: 2 unless asked for otherwise."""
+V_SHAPED = ("zb-v", "v-half", "v-min", "dualpipe-v")
+"""Schedules with two stages on each rank, down the ranks and up again."""

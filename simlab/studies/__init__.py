@@ -1,0 +1,2 @@
+"""It answers questions with the other rooms: surveys, puzzles, partitions, what-ifs, published
+runs."""

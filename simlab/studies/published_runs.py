@@ -1,0 +1,249 @@
+"""It predicts training runs that others measured and published, and reports the errors by suite.
+
+Beside them it reports the errors of the simplest prediction, a constant utilisation.
+"""
+
+import csv
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean, median
+from typing import Any, NamedTuple
+
+from simlab.errors import InputError
+from simlab.spec.cluster import Cluster
+from simlab.spec.model import Model
+from simlab.spec.plan import Plan
+from simlab.studies.published_rows import described
+from simlab.studies.published_words import Row, Skip, number
+from simlab.training import Prediction, Waterfall, predict
+from simlab.units import GIB
+
+RUNS = Path(__file__).with_name("published") / "runs.csv"
+"""The published runs that come with simlab; each row names its source."""
+
+COLUMNS = (
+    "id",
+    "suite",
+    "step_s",
+    "n_gpus",
+    "gpus_per_node",
+    "gpu",
+    "layers",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "ffn",
+    "gated_mlp",
+    "vocab",
+    "seq",
+    "tp",
+    "pp",
+    "vpp",
+    "cp",
+    "ep",
+    "dp",
+    "micro_batch",
+    "global_batch",
+    "recompute",
+    "seq_parallel",
+    "sharding",
+    "overlap",
+    "precision",
+    "mem_gib",
+)
+"""The columns that are read; a file may have others. A blank field was not published. What is then
+assumed is said in `simlab.studies.published_rows`."""
+
+
+Facts = dict[str, Any]
+"""Counts of rows, and errors in percent, which are None if no row gives one."""
+
+
+class Kept(NamedTuple):
+    """The part of a `Prediction` that a `Result` keeps: everything that is printed, but no trace.
+
+    So a file may have thousands of rows. Times are in seconds.
+    """
+
+    plan: Plan
+    step_s: float
+    mfu: float
+    hfu: float
+    memory_bytes: dict[str, float]
+    fits: bool
+    waterfall_s: Waterfall | None
+    """None unless it was asked for, because it takes a second simulation of the pipeline."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A row of a file of published runs, and its prediction."""
+
+    id: str
+    suite: str
+    """The name of the set of runs that the row belongs to."""
+    measured_s: float | None = None
+    """The published step time, in seconds."""
+    prediction: Kept | None = None
+    memory_gib: float | None = None
+    """The published peak memory of a GPU, in GiB."""
+    skipped: str = ""
+    """The reason why the row was not predicted."""
+
+    @property
+    def predicted(self) -> Kept:
+        """The `prediction`; `InputError` if the row was skipped."""
+        if self.prediction is None:
+            raise InputError(f"{self.id} was not predicted: {self.skipped}")
+        return self.prediction
+
+    @property
+    def published_s(self) -> float:
+        """The step time `measured_s`; `InputError` if the row has none."""
+        if self.measured_s is None:
+            raise InputError(f"{self.id} has no measured step time")
+        return self.measured_s
+
+    @property
+    def error(self) -> float:
+        """(predicted - measured) / measured step time."""
+        return self.predicted.step_s / self.published_s - 1
+
+    @property
+    def memory_error(self) -> float | None:
+        """(predicted - measured) / measured peak memory; None if it was not published."""
+        if self.memory_gib is None:
+            return None
+        return sum(self.predicted.memory_bytes.values()) / GIB / self.memory_gib - 1
+
+
+def read_runs(path: str | Path) -> list[Row]:
+    """The rows of a CSV file of published runs, each as {column: text}.
+
+    Raises `InputError` if the file cannot be read or lacks one of `COLUMNS`.
+    """
+    try:
+        with Path(path).open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, restval="")
+            reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
+            rows: list[Row] = list(reader)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(
+            f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}"
+        ) from error
+    missing = [column for column in COLUMNS if not rows or column not in rows[0]]
+    if missing:
+        raise InputError(
+            f"{path}: no rows with column{'s' * (len(missing) > 1)} {', '.join(missing)}"
+        )
+    return rows
+
+
+def validate_runs(rows: Iterable[Row], *, waterfall: bool = False) -> list[Result]:
+    """The `Result` of each of `rows`, which `read_runs` reads.
+
+    waterfall: whether to find out what the time of each step is spent on.
+    """
+    return [result_of(row, waterfall=waterfall) for row in rows]
+
+
+def result_of(row: Row, *, waterfall: bool = False) -> Result:
+    """The `Result` of one row, with its waterfall if that is asked for."""
+    name, suite = row["id"] or "?", row["suite"] or "?"
+    try:
+        measured_s = number(row, "step_s")
+        its = _predicted(row, *described(row))
+        spent = its.waterfall_s if waterfall else None
+        kept = Kept(its.plan, its.step_s, its.mfu, its.hfu, its.memory_bytes, its.fits, spent)
+        return Result(name, suite, measured_s, kept, _memory_gib(row))
+    except (Skip, InputError) as why:
+        return Result(name, suite, skipped=str(why))
+
+
+def _memory_gib(row: Row) -> float | None:
+    """The published peak memory; None if it is not a number, such as "OOM" or "~80"."""
+    try:
+        return number(row, "mem_gib")
+    except Skip:
+        return None
+
+
+def _predicted(row: Row, model: Model, plan: Plan, cluster: Cluster) -> Prediction:
+    """The `Prediction` of a row.
+
+    If the row does not say what is recomputed, as little as makes the step fit is recomputed.
+    """
+    for recompute in (
+        [plan.recompute] if row["recompute"].strip() else ["none", "selective", "per-op", "full"]
+    ):
+        prediction = predict(model, replace(plan, recompute=recompute), cluster)
+        if prediction.fits:
+            break
+    return prediction
+
+
+def suites(results: Iterable[Result]) -> dict[str, Facts]:
+    """{suite: its figures}, where errors are in percent of the measured values.
+
+    rows:          the number of rows that were predicted.
+    skipped:       the id and the reason of each row that was not.
+    mape:          the mean absolute error of the step times.
+    max, bias:     the largest absolute error, and the mean error with its sign.
+    constant_mape: the mean absolute error of the best constant utilisation, see `constant_mape`. A
+                   simulator is of use only if it is better.
+    memory_mape:   the mean absolute error of the peak memory.
+    """
+    by_suite = defaultdict(list)
+    for result in results:
+        by_suite[result.suite].append(result)
+    return {suite: _errors(its) for suite, its in sorted(by_suite.items())}
+
+
+def _errors(results: Sequence[Result]) -> Facts:
+    """The figures of one suite, see `suites`."""
+    done = [result for result in results if result.prediction]
+    skipped = [
+        {"id": result.id, "reason": result.skipped} for result in results if not result.prediction
+    ]
+    facts = {
+        "rows": len(done),
+        "skipped": skipped,
+        "mape": None,
+        "max": None,
+        "bias": None,
+        "constant_mape": None,
+        "memory_mape": None,
+    }
+    if not done:
+        return facts
+    errors = [100 * result.error for result in done]
+    memory_errors = [result.memory_error for result in done if result.memory_gib]
+    memory = [100 * abs(error) for error in memory_errors if error is not None]
+    return facts | {
+        "mape": mean(map(abs, errors)),
+        "max": max(map(abs, errors)),
+        "bias": mean(errors),
+        "constant_mape": constant_mape(done),
+        "memory_mape": mean(memory) if memory else None,
+    }
+
+
+def constant_mape(results: Sequence[Result]) -> float:
+    """The mean absolute error, in percent, of the best constant utilisation.
+
+    A constant utilisation u predicts that a step takes hardware FLOPs / (u x the peak of all GPUs).
+    One u is fitted to the measured step times of all `results`.
+    """
+    ideal_s = [r.predicted.hfu * r.predicted.step_s for r in results]  # at a utilisation of 1
+    measured_s = [r.published_s for r in results]
+    # The error is piecewise linear in 1/u, so it is the least at the utilisation of one of the rows.
+    candidates = [ideal / measured for ideal, measured in zip(ideal_s, measured_s)]
+
+    def error(utilisation: float) -> float:
+        return mean(
+            abs(ideal / utilisation / measured - 1) for ideal, measured in zip(ideal_s, measured_s)
+        )
+
+    return 100 * min(map(error, {*candidates, median(candidates)}))

@@ -1,0 +1,161 @@
+"""It reads the words and the numbers of a row of published runs."""
+
+import re
+from collections.abc import Mapping
+from typing import TypeVar
+
+Row = Mapping[str, str]
+"""A row of a file of published runs: {column: text}."""
+
+
+class Skip(Exception):
+    """A row is not predicted; the text says why."""
+
+
+FSDP1 = r"fsdp1(?!\d)|(?:full|hybrid|no)_shard|shard_grad_op"
+"""A pattern of what FSDP of torch 1 and 2.0 calls its sharding, in lower case."""
+FSDP = rf"fsdp|hsdp|(?:full|hybrid) shard|fully[ _-]sharded|{FSDP1}"
+
+
+def library_of(sharding: str) -> str:
+    """The library of a plan, from what the column `sharding` says."""
+    if re.search(r"fsdp2(?!\d)", sharding):
+        return "torch"
+    return "fsdp1" if re.search(FSDP1, sharding) else "megatron"
+
+
+def attention_of(library: str, precision: str, cp: int) -> str:
+    """The attention kernel that a library had, with context parallelism of degree `cp`."""
+    if library != "megatron":
+        return "flash-2" if library == "torch" else "flash-1"
+    return "unfused" if precision == "fp16" and cp == 1 else "flash"
+
+
+ASYNC_TP = r"async[ _-]?tp\b"
+
+
+def is_compiled(library: str, overlap: str) -> bool:
+    """Whether torch.compile was used, from what the column `overlap` says."""
+    words = rf"compile|{ASYNC_TP}" + (r"|\btp\b" if library == "torch" else "")
+    return bool(re.search(words, said(overlap)))
+
+
+def said(text: str) -> str:
+    """`text` in lower case, without what it denies ("no fp8", "non-interleaved")."""
+    return re.sub(
+        r"\b(?:no|not|non|without)[ -](?!shard|stated|published)[\w-]+(?: optimizer)?",
+        "",
+        text.lower(),
+    ).strip()
+
+
+def yes(text: str) -> bool:
+    """Whether `text` is a yes, such as '1' or 'True'."""
+    return text.strip().lower() in ("1", "1.0", "true", "yes", "y", "on")
+
+
+PRECISIONS = {
+    "fp8": "fp8|float8",
+    "bf16": "bf16|bfloat16",
+    "fp16": r"fp16|float16|half|\b16\b",
+    "fp32": r"fp32|tf32|float32|\b32\b",
+}
+"""{precision: the pattern of its names}. The first one that matches counts."""
+
+
+def precision_of(text: str) -> str:
+    """The precision that `text` names; bf16 if it names none, `Skip` if it is not known."""
+    if not said(text):
+        return "bf16"
+    return _first(PRECISIONS, "precision", text)
+
+
+Key = TypeVar("Key", int, str)
+
+
+def _first(patterns: Mapping[Key, str], column: str, text: str) -> Key:
+    """The first key of {key: pattern} whose pattern matches `text`; `Skip` if none does."""
+    for key, pattern in patterns.items():
+        if re.search(pattern, said(text)):
+            return key
+    raise Skip(f"{column} = {text!r} is not known")
+
+
+def recompute_of(text: str, fsdp: bool) -> str:
+    """The kind of recomputation that `text` names, in FSDP or another library."""
+    if yes(text):
+        return "full"
+    kinds = {
+        "full": "full|block|uniform",
+        "per-op" if fsdp else "selective": r"selective|per-op|\b(?:op|sac)\b|core_attn",
+        "none": r"^$|^(?:none|no|false|0)\b",
+    }
+    return _first(kinds, "recompute", text)
+
+
+STAGES: dict[int, str] = {
+    2: "shard_grad_op",
+    3: FSDP,
+    1: "dist(?:ributed)?[ _-]?(?:opt|fused[ _-]?adam)|sharded[ _-]optimizer",
+    0: "ddp|data[ _-]?parallel|^(?:none|-)?$",
+}
+"""{ZeRO stage: the pattern of its names}. The first one that matches counts."""
+
+
+def zero_stage(text: str) -> int:
+    """The ZeRO stage that `text` names; `Skip` if it is not known."""
+    if number := re.search(r"(?:zero|stage)[ _-]*(?:stage[ _-]*)?([0-3])(?!\d)", said(text)):
+        return int(number[1])
+    return 0 if re.search(r"\bnot?[ _]shard", text.lower()) else _first(STAGES, "sharding", text)
+
+
+def hybrid_ranks(text: str, in_node: int) -> int:
+    """The ranks of a shard of HSDP: the number in `text`, or `in_node`; 0 if it is no HSDP."""
+    if size := re.search(r"hsdp[ -]?(\d+)|fsdp\s*(\d+)\s*x\s*dp", text):
+        return int(size[1] or size[2])
+    return in_node if in_node > 1 and re.search("hsdp|hybrid[ _]shard", text) else 0
+
+
+def overlaps_dp(text: str, zero: int) -> bool:
+    """Whether data parallelism overlaps its communication, from what the column `overlap` says."""
+    if "no dp overlap" in text or text.startswith("none"):
+        return False
+    return zero > 0 or ("dp" in text and "overlap" in text) or "dp=grad" in text
+
+
+def tp_overlap_of(text: str) -> str:
+    """How tensor parallelism overlaps its communication, from what the column `overlap` says."""
+    if "tp=1" in text or "tp= " in text or re.search(ASYNC_TP, said(text)):
+        return "pipelined"
+    return "weight-grad" if "tp bwd" in text or "tp=0" in text else "none"
+
+
+def degree(row: Row, column: str) -> int:
+    """The degree in a column; 1 if the column is blank or says that there is none."""
+    return 1 if row[column].strip().lower() in ("", "0", "none", "-", "n/a") else whole(row, column)
+
+
+def number(row: Row, column: str) -> float:
+    """The number above 0 in a column; `Skip` if there is none."""
+    try:
+        value = float(row[column])
+    except ValueError:
+        value = float("nan")
+    if not 0 < value < float("inf"):
+        raise Skip(f"{column} = {row[column]!r} is no number above 0")
+    return value
+
+
+def whole(row: Row, column: str, default: int | None = None) -> int:
+    """The whole number above 0 in a column; `default` if it is blank, `Skip` if it is another
+    text."""
+    text = row[column].strip()
+    if not text and default is not None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.5
+    if not value.is_integer() or value < 1:
+        raise Skip(f"{column} = {row[column]!r} is no whole number above 0")
+    return int(value)

@@ -1,0 +1,138 @@
+"""A step in time: the walks of its ranks, which `simlab.engine.simulate` asks op by op, and the end
+of the step, where gradients become complete and the optimizer follows."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from simlab.cost.optimizer import host_sharers, own_parameters, update_s
+from simlab.cost.rank_walk import Meeting, RankWalk
+from simlab.cost.stage_times import StageCost
+from simlab.lowering.instructions import RankLowering
+from simlab.memory.states import state_bytes
+from simlab.program import Program
+from simlab.spec.model import Model
+from simlab.spec.plan import Plan
+from simlab.trace import Span, Trace
+
+SHOWN = {
+    "all_gather": "parameters",
+    "all_reduce": "gradients",
+    "reduce_scatter": "gradients",
+    "replicas": "sum over replicas",
+}
+"""{kind of a collective, or the dimension of replicas: what a picture calls it}"""
+
+
+class StepEnd(NamedTuple):
+    """When a step's last parts are over, s."""
+
+    reduced_s: float
+    """The moment at which the gradients of all ranks are complete."""
+    end_s: float
+    """The moment at which all parameters are updated."""
+    copying_s: float
+    """The seconds of copies to and from the host, on the rank that copies most."""
+
+
+def rank_walks(
+    model: Model, plan: Plan, program: Program, costs: Sequence[StageCost]
+) -> list[RankWalk]:
+    """[`RankWalk` of each pipeline rank], at the begin of a step. costs: `StageCost` of each."""
+    outlines: dict[int, dict] = {}
+    return [
+        RankWalk(
+            RankLowering(model, plan, program, rank, kernels=cost.kernels),
+            cost,
+            outlines.setdefault(id(cost), {}),
+        ).begins()
+        for rank, cost in enumerate(costs)
+    ]
+
+
+def step_end(walks: Sequence[RankWalk], trace: Trace, optimizer_s: float) -> StepEnd:
+    """`StepEnd` of a step whose ops are in `trace`. optimizer_s: seconds of the update.
+
+    A rank goes through the end of its list by itself, but for the communication between pipeline
+    ranks, which begins when all that take part are there.
+    """
+    over = [0.0] * len(walks)
+    for rank, ends in zip(*(trace.columns("compute")[at] for at in (0, 3))):
+        over[rank] = max(over[rank], ends)
+    tails = [walk.ends(now_s, optimizer_s) for walk, now_s in zip(walks, over)]
+    meetings: dict[int, Meeting] = {}
+    for rank, tail in enumerate(tails):
+        _go_on(meetings, rank, tail)
+    while meetings:
+        # of the two ends before that of all: the lists have them in this order
+        ends = {rank for rank, meeting in meetings.items() if meeting.dimension == "ends"}
+        members = ends or set(meetings)
+        ready_s = max(meetings[rank].ready_s for rank in members)
+        for rank in members:
+            _go_on(meetings, rank, tails[rank], ready_s)
+    return StepEnd(
+        max(walk.reduced_s for walk in walks),
+        max(walk.end_s for walk in walks),
+        max(walk.copying_s for walk in walks),
+    )
+
+
+def _go_on(meetings, rank, tail, ready_s=None):
+    """Walk on until the rank's next meeting, if there is one."""
+    meetings.pop(rank, None)
+    try:
+        meetings[rank] = tail.send(ready_s)
+    except StopIteration:
+        pass
+
+
+def shown_spans(walks: Sequence[RankWalk]) -> list[Span]:
+    """A `Span` for each stage and kind of communication over the ranks that hold the same part of
+    the model, from the first one's begin to the last one's end."""
+    plan, found = walks[0].lowering.plan, {}
+    for rank, walk in enumerate(walks):
+        stage_of = {
+            unit.name: stage for stage, units in walk.lowering.units.items() for unit in units
+        }
+        for instruction, start_s, end_s in walk.carried:
+            stream = instruction.dimension
+            if stream == "dp" and plan.zero >= 2 and instruction.kind == "reduce_scatter":
+                continue  # each op has its own
+            key = rank, stage_of[instruction.unit], stream, instruction.kind
+            was = found.get(key, (start_s, end_s, 0.0))
+            found[key] = (
+                min(start_s, was[0]), max(end_s, was[1]), was[2] + instruction.size_bytes
+            )  # fmt: skip
+    return [
+        Span(
+            rank,
+            stream,
+            f"{stage} {SHOWN.get(stream) or SHOWN[kind]}",
+            start_s,
+            end_s,
+            int(size_bytes),
+            kind=kind,
+            stage=stage,
+        )
+        for (rank, stage, stream, kind), (start_s, end_s, size_bytes) in found.items()
+    ]
+
+
+def optimizer_s(
+    costs: Sequence[StageCost], program: Program, parameters: Sequence[float], layers: list[int]
+) -> tuple[float, float]:
+    """(seconds of the update, of moving the optimizer's states between host and drive) on the rank
+    for which both take longest. parameters, layers: of each stage."""
+    return max((update_s(cost, program, parameters, layers) for cost in costs), key=sum)
+
+
+def host_bytes(cost: StageCost, program: Program, parameters: Sequence[float]) -> float:
+    """Bytes of its GPUs' states that a node's host holds: moments, the fp32 copy and gradients;
+    parameters too if they are offloaded."""
+    plan = cost.plan
+    if plan.offload not in ("optimizer", "parameters") or plan.offload_to != "host":
+        return 0.0
+    states = state_bytes(plan)
+    each = states.optimizer + states.gradient
+    if plan.offload == "parameters":
+        each += states.parameter
+    return each * own_parameters(plan, program, parameters) * host_sharers(plan, cost.cluster)

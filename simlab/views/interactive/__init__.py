@@ -1,0 +1,1 @@
+"""Interactive pictures with plotly."""

@@ -1,0 +1,41 @@
+"""The visual language: one table of colours, patterns and names, which every renderer reads.
+
+The table is `language.json`. The Python renderers read it here, and the front end in `web/` has the
+same file in its bundle, so a kind of work looks the same in a still, in a notebook and on the page.
+The colours are those of Okabe & Ito, "Color Universal Design" (2008), which colour-blind people can
+tell apart; where two kinds share a colour their patterns differ.
+"""
+
+import json
+from importlib.resources import files
+from typing import Any
+
+LANGUAGE: dict[str, Any] = json.loads(
+    (files("simlab.views") / "language.json").read_text(encoding="utf-8")
+)
+WHITE = 255
+
+
+def colours(table: str) -> dict[str, str]:
+    """{entry: "#RRGGBB"} of the table 'work' or 'streams', in the order of the file."""
+    return {name: entry["colour"] for name, entry in LANGUAGE[table].items()}
+
+
+def names(table: str, tongue: str = "en") -> dict[str, str]:
+    """{entry: its name} of the table 'work' or 'streams' in `tongue`, 'en' or 'zh'."""
+    return {name: entry[tongue] for name, entry in LANGUAGE[table].items()}
+
+
+def shade(colour: str, chunk: int, chunks: int) -> str:
+    """The shade of `colour`, "#RRGGBB", for number `chunk` of a rank's `chunks` chunks.
+
+    As in Megatron's pictures of interleaved schedules the first chunk has the full colour and the
+    later ones are lighter: evenly spaced mixtures with white, of which the last one keeps the part
+    `last_share` of the colour.
+    """
+    if chunks <= 1:
+        return colour
+    share = 1 - (1 - LANGUAGE["chunks"]["last_share"]) * chunk / (chunks - 1)
+    parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    mixed = (int(share * part + (1 - share) * WHITE + 0.5) for part in parts)
+    return "#" + "".join(f"{part:02X}" for part in mixed)

@@ -1,0 +1,89 @@
+"""It defines the picture that a notebook shows by itself, and how a picture takes given axes."""
+
+from collections.abc import Sequence
+from io import BytesIO
+from typing import Any
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from simlab.errors import InputError
+
+Panels = Axes | Sequence[Axes]
+"""What a caller may draw on: one `Axes`, or one for each panel of the picture, in reading order."""
+WIDTH_IN = 12.0
+"""The width of a picture, in inches, unless the caller gives another one."""
+
+
+class Picture(Figure):
+    """A Figure that a notebook shows by itself.
+
+    A notebook shows matplotlib's own Figure only through pyplot, which keeps global state.
+    """
+
+    def _repr_png_(self) -> bytes:
+        png = BytesIO()
+        self.savefig(png, format="png")
+        return png.getvalue()
+
+
+def panels(
+    ax: Panels | None,
+    count: int,
+    *,
+    width_in: float | None,
+    height_in: float,
+    usual_width_in: float = WIDTH_IN,
+    dpi: int = 110,
+    **layout: Any,
+) -> tuple[Picture | None, list[Axes]]:
+    """The picture and the axes to draw on: a new `Picture`, or None and the axes given as `ax`.
+
+    ax:        what the caller gave; None asks for a new picture.
+    count:     the number of panels that are drawn.
+    width_in:  the width in inches that the caller gave; None takes `usual_width_in`.
+    height_in: the height of a new picture, in inches.
+    usual_width_in: the width of a new picture for which the caller gave none, in inches.
+    dpi:       the resolution of a new picture, in pixels per inch.
+    layout:    the arguments of `Figure.subplots`. Without them the panels stand below each other.
+
+    Raises `InputError` if `ax` holds another number of axes, or if a width is given together with
+    axes, which already have one.
+    """
+    if ax is None:
+        picture = Picture(
+            figsize=(width_in or usual_width_in, height_in), layout="constrained", dpi=dpi
+        )
+        layout = layout or {"nrows": count}
+        return picture, list(picture.subplots(squeeze=False, **layout).flat)
+    if width_in is not None:
+        raise InputError(f"width_in = {width_in}: axes that are given as ax have a width already")
+    # pyplot.subplots gives an array, which is flattened row by row
+    axes = [ax] if isinstance(ax, Axes) else list(getattr(ax, "flat", ax))
+    if len(axes) != count or not all(isinstance(panel, Axes) for panel in axes):
+        raise InputError(f"ax has {len(axes)} axes: this picture needs {count}")
+    return None, axes
+
+
+def add_legend(
+    picture: Picture | None, axes: Axes, handles: Sequence[Artist], **style: Any
+) -> None:
+    """Add a legend to a whole new `picture`, or to the right of the given `axes` if it is None.
+
+    style: the arguments of the legend of a whole picture.
+    """
+    if picture is not None:
+        picture.legend(handles=handles, frameon=False, **style)
+    else:
+        axes.legend(
+            handles=handles, frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0)
+        )
+
+
+def drawn(picture: Picture | None, ax: Panels | None) -> Picture | Panels:
+    """What a drawing function returns: the new `picture`, or what the caller gave as `ax`."""
+    if picture is not None:
+        return picture
+    assert ax is not None  # `panels` makes a picture where the caller gave no axes
+    return ax

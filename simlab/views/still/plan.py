@@ -1,0 +1,243 @@
+"""It draws plans and what they predict with matplotlib: streams, the cube of ranks, shares."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.patches import Patch
+
+from simlab.errors import InputError
+from simlab.spec.plan import Plan
+from simlab.trace import Trace
+from simlab.training import Prediction
+from simlab.units import GIB, MS, seconds_text
+from simlab.views.plan_scene import (
+    ALL_COLOURS,
+    ALL_MEANING,
+    MEMORY_COLOURS,
+    PART_COLOURS,
+    STAGE_COLOURS,
+    CubeScene,
+    StreamBox,
+    StreamScene,
+    cube_scene,
+    memory_parts,
+    step_parts,
+    stream_scene,
+)
+from simlab.views.still.picture import Panels, Picture, add_legend, drawn, panels
+
+LABEL_ROOM = 0.006
+"""The fraction of the time axis that a letter takes."""
+EDGE: dict[str, Any] = {"edgecolor": "black", "linewidth": 0.4}
+
+
+def streams_figure(
+    traces: Sequence[Trace],
+    *,
+    ax: Panels | None = None,
+    captions: str | Sequence[str] | None = None,
+    width_in: float | None = None,
+    **shown: Any,
+) -> Picture | Panels:
+    """Draw the streams of each trace in a panel of its own, a row per rank and stream; return the
+    Figure.
+
+    Several traces have one time axis, on which each of them begins at 0.
+
+    ax:       the axes to draw on, one for each trace, which are then returned. None makes a new
+              Figure.
+    captions: a text for each trace (or the text of the only one), in place of its name.
+    width_in: the width of a new Figure, in inches; 12 unless given.
+    shown:    the arguments window, ranks, streams and only of `stream_scene`.
+    """
+    several = len(traces) > 1
+    views = [stream_scene(trace, **shown) for trace in traces]
+    captions = [captions] if isinstance(captions, str) else captions
+    heights = [0.9 + 0.2 * len(view.rows) for view in views]
+    layout: dict[str, Any] = {"nrows": len(views), "sharex": several, "height_ratios": heights}
+    height_in = 0.5 + sum(heights)
+    picture, axes = panels(ax, len(views), width_in=width_in, height_in=height_in, **layout)
+    longest_s = max(view.end_s - view.start_s for view in views)
+    for number, (view, panel) in enumerate(zip(views, axes)):
+        draw_streams(panel, _from_zero(view, longest_s) if several else view)
+        lasts = f": {seconds_text(view.end_s - view.start_s)}" if several else ""
+        caption = f"{captions[number]}{lasts}" if captions else view.title
+        panel.set_title(caption, loc="left", fontsize=10)
+        panel.set_xlabel("time, ms" if panel is axes[-1] else "")
+    used = {box.kind for view in views for box in view.boxes}
+    handles = [
+        Patch(facecolor=colour, label=ALL_MEANING[kind], **EDGE)
+        for kind, colour in ALL_COLOURS.items()
+        if kind in used
+    ]
+    style: dict[str, Any] = {"loc": "outside upper right", "ncols": len(handles), "fontsize": 8}
+    add_legend(picture, axes[0], handles, **style)
+    return drawn(picture, ax)
+
+
+def _from_zero(view: StreamScene, end_s: float) -> StreamScene:
+    """`view` moved so that it begins at 0, on a time axis that ends at `end_s`."""
+    boxes = [
+        box._replace(start_s=box.start_s - view.start_s, end_s=box.end_s - view.start_s)
+        for box in view.boxes
+    ]
+    return view._replace(boxes=boxes, start_s=0.0, end_s=end_s)
+
+
+def draw_streams(axes: Axes, view: StreamScene) -> None:
+    """Draw `view` on `axes`: a row for each stream, with more room between two ranks."""
+    of_rank = {
+        rank: [row for row, (its, _) in enumerate(view.rows) if its == rank]
+        for rank, _ in view.rows
+    }
+    heights = [row + 0.6 * (list(of_rank).index(rank)) for row, (rank, _) in enumerate(view.rows)]
+    # The outlines of many boxes would hide them; a thin box is only seen if its edge has a colour.
+    few = len(view.boxes) < 400
+    for kind, colour in ALL_COLOURS.items():
+        polygons = [_rectangle(box, heights[box.row]) for box in view.boxes if box.kind == kind]
+        axes.add_collection(
+            PolyCollection(
+                polygons, facecolors=colour, edgecolors="black" if few else colour, linewidths=0.4
+            )
+        )
+    for box in view.boxes:
+        room = (box.end_s - box.start_s) / (LABEL_ROOM * (view.end_s - view.start_s))  # in letters
+        label = box.label if len(box.label) <= room else box.short_label
+        if label and len(label) < room:
+            middle = (max(box.start_s, view.start_s) + min(box.end_s, view.end_s)) / 2 / MS
+            axes.text(
+                middle, heights[box.row], label, ha="center", va="center", fontsize=7, clip_on=True
+            )
+    axes.set_xlim(view.start_s / MS, view.end_s / MS)
+    axes.set_ylim((heights[-1] if heights else 0) + 0.6, -0.6)
+    names = [
+        f"rank {rank}  {stream}" if row == of_rank[rank][0] else stream
+        for row, (rank, stream) in enumerate(view.rows)
+    ]
+    axes.set_yticks(heights, names, fontsize=7)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("time, ms")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _rectangle(box: StreamBox, height: float) -> list[tuple[float, float]]:
+    left, right = box.start_s / MS, box.end_s / MS
+    return [
+        (left, height - 0.4),
+        (right, height - 0.4),
+        (right, height + 0.4),
+        (left, height + 0.4),
+    ]
+
+
+def cubes_figure(
+    plans: Plan | Sequence[Plan],
+    gpus_per_node: int,
+    *,
+    ax: Panels | None = None,
+    width_in: float | None = None,
+    captions: Sequence[str] | None = None,
+) -> Picture | Panels:
+    """Draw the ranks of one plan, or of several beside each other, as cubes; return the Figure.
+
+    gpus_per_node: the number of GPUs of a node, whose borders are drawn as thick lines.
+    ax:            the axes to draw on, one for each plan, which are then returned. None makes a new
+                   Figure.
+    width_in:      the width of a new Figure, in inches; 12 unless given.
+    captions:      a text above the title of each plan.
+    """
+    plans = [plans] if isinstance(plans, Plan) else list(plans)
+    if not plans:
+        raise InputError("no plan to draw: give at least one")
+    picture, axes = panels(ax, len(plans), width_in=width_in, height_in=4.2, ncols=len(plans))
+    for number, (panel, plan) in enumerate(zip(axes, plans)):
+        view = cube_scene(plan, gpus_per_node)
+        draw_cube(panel, view)
+        above = captions[number] + "\n" if captions else ""
+        panel.set_title(above + view.title, loc="left", fontsize=9)
+    return drawn(picture, ax)
+
+
+def draw_cube(axes: Axes, view: CubeScene) -> None:
+    """Draw `view` on `axes`: the colour of a rank is its stage, and it is paler on every second
+    node; thick lines are the borders of nodes."""
+    colours = [STAGE_COLOURS[cell.stage % len(STAGE_COLOURS)] for cell in view.cells]
+    alphas = [0.5 if cell.node % 2 else 1.0 for cell in view.cells]
+    corners = [cell.corners for cell in view.cells]
+    axes.add_collection(
+        PolyCollection(
+            corners, facecolors=colours, edgecolors="black", linewidths=0.3, alpha=alphas
+        )
+    )
+    axes.add_collection(LineCollection(view.borders, colors="black", linewidths=2))
+    if len(view.cells) <= 128:
+        for cell in view.cells:
+            x, y = (sum(point[axis] for point in cell.corners) / 4 for axis in (0, 1))
+            axes.text(x, y, str(cell.rank), ha="center", va="center", fontsize=7)
+    for x, y, text in view.labels:
+        axes.text(x, y, text, ha="center", va="top", fontsize=8)
+    axes.autoscale_view()
+    axes.set_axis_off()
+
+
+def shares_figure(
+    predictions: Iterable[Prediction],
+    names: Sequence[str],
+    *,
+    ax: Panels | None = None,
+    width_in: float | None = None,
+    memory: bool = True,
+) -> Picture | Panels:
+    """Draw what the step of each prediction is spent on, and beside it the memory of its fullest
+    GPU with the capacity; return the Figure.
+
+    names:    a label for each prediction, drawn from the top.
+    ax:       the axes to draw on, which are then returned: one for the steps and, with `memory`,
+              one for the memory. None makes a new Figure.
+    width_in: the width of a new Figure, in inches; 12 unless given.
+    memory:   whether to draw the memory.
+    """
+    predictions = list(predictions)
+    layout: dict[str, Any] = {"ncols": 1 + memory, "sharey": True}
+    height_in = 1.5 + 0.36 * len(predictions)
+    picture, axes = panels(ax, 1 + memory, width_in=width_in, height_in=height_in, **layout)
+    milliseconds = [{name: s / MS for name, s in step_parts(p)} for p in predictions]
+    _draw_shares(axes[0], milliseconds, PART_COLOURS, "step, ms")
+    if memory:
+        gib = [dict(memory_parts(p)) for p in predictions]
+        _draw_shares(axes[1], gib, MEMORY_COLOURS, "memory of the fullest GPU, GiB")
+        for capacity in {p.cluster.gpu.memory_bytes / GIB for p in predictions}:
+            axes[1].axvline(capacity, color="#CC0000", linestyle="--", linewidth=1.4)
+    axes[0].set_yticks(range(len(predictions)), names, fontsize=8)
+    for panel in axes:
+        panel.yaxis.set_inverted(True)
+    return drawn(picture, ax)
+
+
+def _draw_shares(
+    axes: Axes,
+    rows: Sequence[Mapping[str, float]],
+    colours: Mapping[str, str],
+    label: str,
+) -> None:
+    """Draw {part: amount} of each row as a stacked bar, with the parts' colours in a legend."""
+    for name, colour in colours.items():
+        if not any(row[name] for row in rows):
+            continue
+        lefts = [sum(list(row.values())[: list(row).index(name)]) for row in rows]
+        widths = [row[name] for row in rows]
+        bars: dict[str, Any] = {"color": colour, "label": name, "height": 0.7}
+        axes.barh(range(len(rows)), widths, left=lefts, **bars, **EDGE)
+    axes.set_xlabel(label)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=6,
+        frameon=False,
+        fontsize=7.5,
+        handlelength=1.2,
+        columnspacing=1,
+    )

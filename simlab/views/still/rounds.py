@@ -1,0 +1,167 @@
+"""It draws replayed collectives and the curves of an all-reduce with matplotlib."""
+
+from collections.abc import Collection, Sequence
+from math import ceil
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.patches import Rectangle
+
+from simlab.collectives.curves import CurvePoint
+from simlab.collectives.replay import RoundState
+from simlab.views.rounds import (
+    ADDED_COLOUR,
+    ALGORITHM_COLOURS,
+    DARK,
+    LIGHT,
+    REPLACED_COLOUR,
+    SIZE_LABELS,
+    SIZE_TICKS,
+    Curve,
+    Grid,
+    arrow_place,
+    curves,
+    grid,
+)
+from simlab.views.still.picture import Panels, Picture, add_legend, drawn, panels
+
+SHADES = LinearSegmentedColormap.from_list("summed", [LIGHT, DARK])
+
+
+def rounds_figure(
+    steps: Sequence[RoundState],
+    *,
+    ax: Panels | None = None,
+    columns: int = 4,
+    width_in: float | None = None,
+) -> Picture | Panels:
+    """Draw a panel for each of `steps`: ranks down, parts of the buffer across, and an arrow from
+    every sender to its receiver; return the Figure.
+
+    ax:       the axes to draw on, one for each step, which are then returned. None makes a new
+              Figure.
+    columns:  the most panels of a new Figure that stand beside each other.
+    width_in: the width of a new Figure, in inches; 12 unless given.
+    """
+    views = [grid(step) for step in steps]
+    columns = min(columns, len(views))
+    rows = ceil(len(views) / columns)
+    height_in = rows * (0.55 + 0.3 * len(views[0].rows)) + 0.5
+    layout = {"nrows": rows, "ncols": columns}
+    picture, axes = panels(ax, len(views), width_in=width_in, height_in=height_in, **layout)
+    for panel, view in zip(axes, views):
+        draw_grid(panel, view)
+    for panel in axes[len(views) :]:
+        panel.set_visible(False)
+    _add_legend(picture, axes[0])
+    return drawn(picture, ax)
+
+
+def explorer_figure(
+    step: RoundState,
+    points: Sequence[CurvePoint],
+    title: str,
+    *,
+    ax: Panels | None = None,
+    width_in: float | None = None,
+) -> Picture | Panels:
+    """Draw one step, and beside it all-reduce time and bus bandwidth against size; return the
+    Figure.
+
+    points:   the points of `simlab.all_reduce_curve`.
+    title:    what the curves are of.
+    ax:       two axes to draw on, which are then returned. None makes a new Figure.
+    width_in: the width of a new Figure, in inches; 12 unless given.
+    """
+    layout: dict[str, Any] = {"ncols": 2, "width_ratios": (1.1, 1)}
+    size: dict[str, Any] = {"width_in": width_in, "height_in": 5.4, "dpi": 80}
+    picture, (left, right) = panels(ax, 2, **size, **layout)
+    draw_grid(left, grid(step))
+    below = right.inset_axes((0, -0.02, 1, 0.46))
+    above = right.inset_axes((0, 0.56, 1, 0.44))
+    right.axis("off")
+    draw_curves(above, below, curves(points))
+    above.set_title(title, loc="left", fontsize=10)
+    _add_legend(picture, left)
+    return drawn(picture, ax)
+
+
+def draw_grid(axes: Axes, view: Grid) -> None:
+    """Draw `view` on `axes`: shaded cells with their contributions, outlines of what arrived in the
+    round, arrows, and the names of rows and columns."""
+    rows, columns = len(view.rows), len(view.columns)
+    extent = (-0.5, columns - 0.5, rows - 0.5, -0.5)
+    axes.imshow(view.shares, cmap=SHADES, vmin=0, vmax=1.15, aspect="auto", extent=extent)
+    outline: dict[str, Any] = {"width": 0.92, "height": 0.88, "fill": False, "linewidth": 2}
+    for cells, colour in ((view.added, ADDED_COLOUR), (view.replaced, REPLACED_COLOUR)):
+        for row, column in cells:
+            corner = (column - 0.46, row - 0.44)
+            axes.add_patch(Rectangle(corner, edgecolor=colour, **outline))
+    if columns <= 16:
+        for row, texts in enumerate(view.texts):
+            for column, text in enumerate(texts):
+                shade = "white" if view.shares[row][column] > 0.6 else "black"
+                axes.text(column, row, text, ha="center", va="center", fontsize=8, color=shade)
+    _draw_arrows(axes, view)
+    axes.set_xlim(-0.5 - 0.29 * columns, columns - 0.5)
+    axes.set_title(view.title, fontsize=10)
+    axes.set_yticks(range(rows), view.rows, fontsize=8)
+    axes.set_xticks(range(columns), view.columns if columns <= 16 else [""] * columns, fontsize=7)
+    axes.set_xlabel("part of the buffer", fontsize=8)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+
+
+def _draw_arrows(axes: Axes, view: Grid) -> None:
+    """Draw a bent arrow left of the grid from each sender to its receiver."""
+    for source, destination in view.arrows:
+        x, _ = arrow_place(view, source, destination)
+        style = {"arrowstyle": "-|>", "color": "0.25", "linewidth": 1.1, "shrinkA": 0, "shrinkB": 0}
+        bend = -0.2 if destination > source else 0.2
+        axes.annotate(
+            "",
+            (x, destination),
+            (x, source),
+            arrowprops=style | {"connectionstyle": f"arc3,rad={bend}"},
+        )
+
+
+def draw_curves(above: Axes, below: Axes, lines: Collection[Curve]) -> None:
+    """Draw time on `above`, with two logarithmic axes, and bus bandwidth on `below`.
+
+    A ring surrounds each point at which NCCL takes the algorithm.
+    """
+    for line in lines:
+        colour = ALGORITHM_COLOURS[line.algorithm]
+        for axes, values in ((above, line.times_ms), (below, line.busbw_gb)):
+            axes.plot(line.sizes_mib, values, color=colour, linewidth=1.8, label=line.algorithm)
+            marks = [line.sizes_mib[at] for at in line.chosen], [values[at] for at in line.chosen]
+            axes.plot(*marks, "o", markerfacecolor="none", markeredgecolor="black", markersize=6)
+    above.plot(
+        [], [], "o", markerfacecolor="none", markeredgecolor="black", label="NCCL takes this"
+    )
+    for axes in (above, below):
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(SIZE_TICKS, SIZE_LABELS)
+        axes.minorticks_off()
+        axes.grid(color="0.9")
+        axes.spines[["top", "right"]].set_visible(False)
+    above.set_yscale("log")
+    above.set_ylabel("time, ms")
+    below.set_ylabel("busbw, GB/s")
+    below.set_xlabel("buffer")
+    above.legend(fontsize=8, frameon=False)
+
+
+def _add_legend(picture: Picture | None, axes: Axes) -> None:
+    """Explain the shades and the outlines of `draw_grid`."""
+    cell: dict[str, Any] = {"xy": (0, 0), "width": 1, "height": 1}
+    outline: dict[str, Any] = cell | {"fill": False, "linewidth": 2}
+    handles = [
+        Rectangle(**cell, facecolor=SHADES(0.2), label="some contributions summed"),
+        Rectangle(**cell, facecolor=SHADES(1 / 1.15), label="Σ: all of them"),
+        Rectangle(**outline, edgecolor=ADDED_COLOUR, label="just arrived, added"),
+        Rectangle(**outline, edgecolor=REPLACED_COLOUR, label="just arrived, put in place"),
+    ]
+    add_legend(picture, axes, handles, loc="outside upper right", ncols=4, fontsize=9)

@@ -1,0 +1,226 @@
+"""It draws timelines with matplotlib."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from simlab.trace import Trace
+from simlab.units import MS
+from simlab.views.language import names, shade
+from simlab.views.scene import (
+    CAP_COLOUR,
+    COLOURS,
+    FADED,
+    HATCH_COLOUR,
+    IDLE_COLOUR,
+    MEANING,
+    PATH_COLOUR,
+    RANK_COLOURS,
+    Box,
+    Scene,
+    path,
+    path_lines,
+    row_label,
+    scenes,
+)
+from simlab.views.still.picture import Panels, Picture, add_legend, drawn, panels
+
+LABEL_ROOM = 0.012
+"""A box gets its label if it is at least this fraction of the time axis."""
+ROW = 0.8
+"""The height of a box, as a fraction of the distance between rows."""
+PATH_STYLE: dict[str, Any] = {"edgecolor": PATH_COLOUR, "linewidth": 2.2}
+IDLE_STYLE: dict[str, Any] = {
+    "facecolor": IDLE_COLOUR,
+    "edgecolor": HATCH_COLOUR,
+    "hatch": "////",
+    "linewidth": 0,
+}
+
+
+def figure(
+    traces: Sequence[Trace],
+    *,
+    ax: Panels | None = None,
+    width_in: float | None = None,
+    caption: str | None = None,
+    critical_path: bool = False,
+    memory: bool = True,
+) -> Picture | Panels:
+    """Draw the timeline of each trace and, below it, its memory strip; return the Figure.
+
+    All panels have one time axis, in milliseconds.
+
+    ax:            the axes to draw on, which are then returned: for each trace one for its timeline
+                   and one for its memory strip, in this order. None makes a new Figure.
+    width_in:      the width of a new Figure, in inches; 12 unless given.
+    caption:       a text that stands on top.
+    critical_path: whether to outline the ops of the critical path, join them by a line, and fade
+                   the others.
+    memory:        whether to draw the memory strips.
+    """
+    views = scenes(traces)
+    heights = _heights(views, memory)
+    picture, axes = panels(
+        ax,
+        len(heights),
+        width_in=width_in,
+        height_in=sum(heights) + 0.55 * len(views) + 0.9,
+        nrows=len(heights),
+        sharex=True,
+        height_ratios=heights,
+    )
+    end_ms = max(view.end_s for view in views) / MS
+    for trace, view, timeline_axes in zip(traces, views, axes[:: 1 + memory]):
+        _draw_timeline(timeline_axes, view, end_ms, path(trace, view) if critical_path else None)
+    if memory:
+        highest = max(max(*view.peaks, view.cap or 0) for view in views)
+        for view, memory_axes in zip(views, axes[1::2]):
+            _draw_memory(memory_axes, view, highest)
+    axes[-1].set_xlabel("time, ms")
+    for panel in axes:
+        panel.set_xlim(0, end_ms * 1.005)
+    handles = _handles(views, critical_path)
+    style: dict[str, Any] = {"loc": "outside upper right", "ncols": len(handles), "fontsize": 9}
+    add_legend(picture, axes[0], handles, **style)
+    if caption and picture is not None:
+        picture.text(0.01, 0.99, caption, ha="left", va="top", fontsize=12, fontweight="bold")
+    elif caption:
+        axes[0].set_title(f"{caption}\n{views[0].title}", loc="left", fontsize=10)
+    return drawn(picture, ax)
+
+
+def _heights(views: Sequence[Scene], memory: bool) -> list[float]:
+    """The relative height of each panel: a row for each rank, and a strip that is low if empty."""
+    strips = [1.1 if any(view.peaks) else 0.3 for view in views]
+    return [
+        height
+        for view, strip in zip(views, strips)
+        for height in (0.5 + 0.32 * view.ranks, strip)[: 1 + memory]
+    ]
+
+
+def _handles(views: Sequence[Scene], critical_path: bool) -> list[Patch]:
+    """What the legend explains: the kinds of ops that occur, idle time, and the critical path."""
+    kinds = [kind for kind in COLOURS if any(kind in view.kinds for view in views)]
+    handles = [
+        Patch(
+            facecolor=COLOURS[kind],
+            edgecolor="black",
+            linewidth=0.4,
+            label=f"{kind} {MEANING[kind]}",
+        )
+        for kind in kinds
+    ]
+    handles += _chunk_patches(kinds, max(view.chunks for view in views))
+    handles.append(Patch(label=names("work")["waiting"], **IDLE_STYLE))
+    if critical_path:
+        handles.append(Patch(facecolor="none", label="critical path", **PATH_STYLE))
+    return handles
+
+
+def _chunk_patches(kinds: Sequence[str], chunks: int) -> list[Patch]:
+    """A legend entry for each chunk, in its shade of the first kind; none where a rank has one
+    stage."""
+    return [
+        Patch(
+            facecolor=shade(COLOURS[kinds[0]], chunk, chunks),
+            edgecolor="black",
+            linewidth=0.4,
+            label=f"chunk {chunk}",
+        )
+        for chunk in range(chunks if kinds and chunks > 1 else 0)
+    ]
+
+
+def _draw_timeline(
+    axes: Axes, view: Scene, end_ms: float, highlighted: Sequence[Box] | None
+) -> None:
+    """Draw the boxes of `view` on `axes`.
+
+    end_ms:      the end of the time axis; a box that is a small part of it gets no label.
+    highlighted: the boxes of the critical path. They are joined by a line, and the others are
+                 faded. None draws no path.
+    """
+    strong = {box.op for box in (view.boxes if highlighted is None else highlighted)}
+    axes.set_title(view.title, loc="left", fontsize=10)
+    polygons = [_corners(rank, 0.0, view.end_s / MS) for rank in range(view.ranks)]
+    axes.add_collection(PolyCollection(polygons, **IDLE_STYLE))
+    for kind in view.kinds:
+        boxes = [box for box in view.boxes if box.kind == kind]
+        fills = [shade(COLOURS[kind], box.chunk, len(view.stages[box.rank])) for box in boxes]
+        polygons = [_corners(box.rank, box.start_s / MS, box.end_s / MS) for box in boxes]
+        alphas = [1.0 if box.op in strong else FADED for box in boxes]
+        axes.add_collection(
+            PolyCollection(
+                polygons, facecolors=fills, edgecolors="black", linewidths=0.4, alpha=alphas
+            )
+        )
+    for box in view.boxes:
+        if (box.end_s - box.start_s) / MS > LABEL_ROOM * end_ms:
+            middle = (box.start_s + box.end_s) / 2 / MS
+            axes.text(
+                middle, box.rank, box.label, ha="center", va="center", fontsize=8, clip_on=True
+            )
+    if highlighted:
+        lines = [
+            [(time_s / MS, row) for time_s, row in line] for line in path_lines(highlighted, ROW)
+        ]
+        axes.add_collection(LineCollection(lines, **PATH_STYLE))
+    axes.set_ylim(view.ranks - 0.5, -0.5)
+    labels = [row_label(rank, stages) for rank, stages in enumerate(view.stages)]
+    axes.set_yticks(range(view.ranks), labels, fontsize=8)
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _draw_memory(axes: Axes, view: Scene, peak: float) -> None:
+    """Draw what each rank of `view` holds over time, on an axis that goes beyond `peak`."""
+    if not any(view.peaks):
+        _say_that_there_is_no_memory(axes)
+        return
+    for rank, (times, amounts) in enumerate(view.memory):
+        axes.step(
+            [time / MS for time in times],
+            amounts,
+            where="post",
+            color=RANK_COLOURS[rank % len(RANK_COLOURS)],
+            linewidth=1.3,
+            label=f"rank {rank}",
+        )
+    if view.cap is not None:
+        axes.axhline(view.cap, color=CAP_COLOUR, linestyle="--", linewidth=1.2, label="cap")
+        times_ms = [time_s / MS for time_s, _ in view.breaches]
+        amounts = [amount for _, amount in view.breaches]
+        axes.plot(times_ms, amounts, "x", color=CAP_COLOUR, markersize=7, markeredgewidth=2)
+    axes.set_ylim(0, peak * 1.15 or 1)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
+    axes.set_ylabel(view.memory_label, fontsize=8)
+    axes.tick_params(labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    if view.ranks <= len(RANK_COLOURS):
+        axes.legend(
+            loc="upper left",
+            bbox_to_anchor=(1.0, 1.1),
+            fontsize=7,
+            frameon=False,
+            handlelength=1.2,
+            labelspacing=0.2,
+        )
+
+
+def _say_that_there_is_no_memory(axes: Axes) -> None:
+    text = "memory was not recorded"
+    style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8, "color": "0.4"}
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, **style)
+    axes.set_yticks([])
+    axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _corners(rank: int, left: float, right: float) -> list[tuple[float, float]]:
+    top, bottom = rank - ROW / 2, rank + ROW / 2
+    return [(left, top), (right, top), (right, bottom), (left, bottom)]

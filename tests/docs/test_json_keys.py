@@ -1,0 +1,51 @@
+"""The keys of `--json`, held against the tables in docs/command-line.md."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from simlab.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+TIMES = "--pp 2 --microbatches 4 --forward-ms 1 --backward-ms 2"
+COMMANDS = {
+    "schedule": ["schedule 1f1b --pp 2 --microbatches 2"],
+    "check": ["check mine.csv"],
+    "simulate with op times": [f"simulate --schedule 1f1b {TIMES}"],
+    "simulate --explain": [f"simulate --schedule 1f1b {TIMES} --explain"],
+    "simulate --activation-cap": [f"simulate --schedule 1f1b {TIMES} --activation-cap 9"],
+    "simulate --layers": [f"simulate --schedule 1f1b {TIMES} --layers 4"],
+    "simulate --schedule pipedream": [f"simulate --schedule pipedream {TIMES}"],
+    "simulate --model": ["simulate --model gpt2 --cluster dgx-a100 --dp 2"],
+    "schedules": [f"schedules {TIMES}"],
+    "memory": ["memory --params 1e9"],
+    "catalog": ["catalog"],
+    "validate": ["validate runs.csv", "validate runs.csv --rows"],
+}
+
+
+def named(command):
+    """The keys that the page gives a command."""
+    section = PAGE.split("### JSON of simlab")[1].split("\n## ")[0]
+    rows = dict(re.findall(r"^\| (`[^|]+) \| (.+) \|$", section, re.M))
+    row = next(text for name, text in rows.items() if name.replace("`", "") == command)
+    return set(re.findall(r"`(\w+)`", row)), row
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_keys_of_simlab_are_those_of_the_page(tmp_path, monkeypatch, capsys, command):
+    monkeypatch.chdir(tmp_path)
+    runs = (ROOT / "tests" / "published" / "runs.csv").read_text(encoding="utf-8").splitlines()
+    Path("runs.csv").write_text("\n".join(runs[:3]) + "\n", encoding="utf-8")
+    Path("mine.csv").write_text("0F0,0B0\n", encoding="utf-8")
+    keys = set()
+    for line in COMMANDS[command]:
+        assert main([*line.split(), "--json"]) == 0
+        keys |= json.loads(capsys.readouterr().out).keys()
+    expected, row = named(command)
+    if "also" in row and command.startswith("simulate --"):
+        expected |= named("simulate with op times")[0]
+    assert keys == expected

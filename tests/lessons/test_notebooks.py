@@ -1,0 +1,365 @@
+"""The lessons as they are committed: executed, with still pictures, of no particular machine; and
+what they claim."""
+
+import base64
+import io
+import json
+import os
+import re
+from contextlib import redirect_stdout
+from math import ceil
+from pathlib import Path
+
+import clean_notebooks
+import nbformat
+import numpy as np
+import pytest
+from nbclient import NotebookClient
+
+import simlab as sl
+
+ROOT = Path(__file__).parents[2]
+PATHS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+LESSON = ROOT / "notebooks" / "01_pipeline_bubbles.ipynb"
+PICTURES = {
+    "01_pipeline_bubbles.ipynb": 7, "02_schedule_zoo.ipynb": 7, "03_memory_and_zero.ipynb": 10, "04_collectives_and_dp.ipynb": 11,
+    "05_tensor_and_context.ipynb": 7, "06_3d_parallel.ipynb": 11, "07_data_parallel_for_real.ipynb": 9, "08_inside_a_layer.ipynb": 10,
+    "09_long_sequences.ipynb": 7, "10_when_it_breaks.ipynb": 4,
+}  # fmt: skip
+HIDE_TORCH = """
+import sys
+from importlib.machinery import PathFinder
+
+class NoTorch(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] == "torch" else super().find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = NoTorch
+"""
+
+
+def read(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def code_cells(path):
+    return [cell for cell in read(path)["cells"] if cell["cell_type"] == "code"]
+
+
+def tagged(path, tag):
+    """The source of the one cell with `tag`."""
+    (cell,) = [cell for cell in code_cells(path) if tag in cell["metadata"].get("tags", ())]
+    return "".join(cell["source"])
+
+
+def pictures(path):
+    """[the PNG bytes of each picture among the outputs]"""
+    data = [output.get("data", {}) for cell in code_cells(path) for output in cell["outputs"]]
+    return [base64.b64decode("".join(item["image/png"])) for item in data if "image/png" in item]
+
+
+every_notebook = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
+
+
+@every_notebook
+def test_every_code_cell_was_executed_in_order_without_error(path):
+    cells = code_cells(path)
+    assert [cell["execution_count"] for cell in cells] == [*range(1, len(cells) + 1)]
+    assert not [
+        output for cell in cells for output in cell["outputs"] if output["output_type"] == "error"
+    ]
+    assert not [
+        output for cell in cells for output in cell["outputs"] if output.get("name") == "stderr"
+    ]
+
+
+@every_notebook
+def test_file_is_in_the_form_that_clean_notebooks_writes(path):
+    text = path.read_text(encoding="utf-8")
+    assert list(clean_notebooks.problems(text)) == []
+    assert clean_notebooks.as_text(clean_notebooks.clean(json.loads(text))) == text, (
+        "run tests/support/clean_notebooks.py on it"
+    )
+    assert "widgets" not in read(path)["metadata"]
+
+
+@every_notebook
+def test_pictures_are_there_as_png_and_the_explorer_once_with_a_still_picture(path):
+    images = pictures(path)
+    assert len(images) >= PICTURES.get(path.name, 1)
+    for image in images:
+        assert image.startswith(b"\x89PNG\r\n")
+        assert int.from_bytes(image[16:20], "big") >= 700, "narrower than 700 pixels"
+    explorers = [cell for cell in code_cells(path) if "Explorer()" in "".join(cell["source"])]
+    assert len(explorers) <= 1, "every FigureWidget sends 5 MB of JavaScript"
+    assert all("image/png" in output["data"] for cell in explorers for output in cell["outputs"])
+
+
+@every_notebook
+def test_prose_holds_no_computed_percentage(path):
+    for cell in read(path)["cells"]:
+        if cell["cell_type"] == "markdown":
+            assert not re.search(r"\d\s?%(?! p)", "".join(cell["source"])), "let a cell compute it"
+
+
+@pytest.mark.parametrize("identifier", ["b07", "w11", "d05", "b08", "t3"])
+def test_each_question_of_lesson_1_keeps_a_prediction_and_compares_it(identifier):
+    sources = ["".join(cell["source"]) for cell in code_cells(LESSON)]
+    kept = next(at for at, source in enumerate(sources) if source.startswith(f"my_{identifier} = "))
+    assert any(
+        f"my_{identifier}" in source and "You said" in source for source in sources[kept + 1 :]
+    )
+
+
+# clean_notebooks
+# -----------------------------------------------------------------------------------------------
+
+
+def notebook(**changes):
+    output = {
+        "output_type": "execute_result",
+        "execution_count": 7,
+        "metadata": {"x": 1},
+        "data": {"text/plain": "1"},
+    }
+    cell = {"cell_type": "code", "id": "old", "metadata": {"tags": ["a"], "execution": {"iopub": "2026"}}, "execution_count": 7,
+            "source": "1", "outputs": [output]}  # fmt: skip
+    metadata = {"widgets": {"state": {}}, "language_info": {"name": "python", "version": "3.11.7"}}
+    return {"cells": [cell | changes], "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+
+
+def test_cleaning_drops_what_differs_between_runs():
+    cleaned = clean_notebooks.clean(notebook())
+    (cell,) = cleaned["cells"]
+    assert (
+        "widgets" not in cleaned["metadata"]
+        and "version" not in cleaned["metadata"]["language_info"]
+    )
+    assert cell["metadata"] == {"tags": ["a"]}
+    assert cell["execution_count"] == cell["outputs"][0]["execution_count"] == 1
+    assert cell["id"] == clean_notebooks.clean(notebook(id="other"))["cells"][0]["id"] != "old"
+
+
+def test_cleaning_joins_what_was_printed_in_pieces_and_drops_a_widget_without_state():
+    pieces = [
+        {"output_type": "stream", "name": "stdout", "text": ["a\n"]},
+        {"output_type": "stream", "name": "stdout", "text": "b\nc"},
+    ]
+    shown = {
+        "output_type": "display_data",
+        "metadata": {},
+        "data": {clean_notebooks.WIDGET_VIEW: {"model_id": "1"}, "image/png": "x"},
+    }
+    outputs = clean_notebooks.clean(notebook(outputs=[*pieces, shown]))["cells"][0]["outputs"]
+    assert outputs[0] == {"output_type": "stream", "name": "stdout", "text": ["a\n", "b\n", "c"]}
+    assert outputs[1]["data"] == {"image/png": "x"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/home/me/x.py",
+        "at /tmp/abc",
+        "C:\\\\Users\\\\me",
+        "<object at 0x7f00aa11bb22>",
+        "x" * 1_000_001,
+    ],
+)
+def test_cleaning_fails_on_what_is_of_one_machine_or_too_large(tmp_path, text, capsys):
+    path = tmp_path / "n.ipynb"
+    path.write_text(json.dumps(notebook(source=text)))
+    assert clean_notebooks.main([path]) == 1
+    assert "n.ipynb" in capsys.readouterr().err
+
+
+# the exercise
+# --------------------------------------------------------------------------------------------------
+
+
+def verdict_on(attempt):
+    """What the lesson's check prints on the function in `attempt`, Python text."""
+    printed = io.StringIO()
+    names = {"sl": sl, "TIMES": sl.OpTimes(forward_s=0.02, backward_s=0.04)}
+    with redirect_stdout(printed):
+        exec(attempt + "\n" + tagged(LESSON, "exercise-check"), names)
+    return printed.getvalue().strip()
+
+
+def solution():
+    text = "".join(
+        "".join(cell["source"]) for cell in read(LESSON)["cells"] if cell["cell_type"] == "markdown"
+    )
+    return re.search(r"<summary>Solution</summary>\s*```python\n(.+?)```", text, re.DOTALL)[1]
+
+
+def test_exercise_as_committed_gives_a_hint_and_the_solution_solves_it():
+    assert "hint 1" in verdict_on(tagged(LESSON, "exercise"))
+    assert verdict_on(solution()) == "Solved."
+
+
+def test_exercise_of_lesson_5_takes_every_balanced_deal_and_says_what_is_wrong_with_others():
+    path = ROOT / "notebooks" / "05_tensor_and_context.ipynb"
+    names = {"sl": sl, "my_chunks": None}
+    exec(tagged(path, "exercise") + "\n" + tagged(path, "exercise-check"), names)
+    check = names["check_exercise"]
+    assert "cp = 2: work [4, 12], best 8. Hint" in check(names["my_chunks"])
+    assert (
+        check(lambda rank, cp: (rank, 2 * cp - 1 - rank))
+        == check(lambda rank, cp: (cp + rank, cp - 1 - rank))
+        == "Solved."
+    )
+    assert "does not hold every chunk once" in check(lambda rank, cp: (rank, rank + 1))
+    assert "best" in check(lambda rank, cp: (rank, rank + cp))
+
+
+LONG = ROOT / "notebooks" / "09_long_sequences.ipynb"
+
+
+def test_exercise_of_lesson_9_is_unsolved_as_committed_and_names_where_an_attempt_fails():
+    names = {"np": np}
+    exec(tagged(LONG, "exercise") + "\n" + tagged(LONG, "exercise-check"), names)
+    check = names["check_exercise"]
+    assert "usual scores: wrong. Hint" in check(names["my_join"])
+    text = "".join(
+        "".join(cell["source"]) for cell in read(LONG)["cells"] if cell["cell_type"] == "markdown"
+    )
+    exec(
+        re.search(r"<summary>Solution · 答案</summary>\s*```python\n(.+?)```", text, re.DOTALL)[1],
+        names,
+    )
+    assert check(names["my_join"]) == "Solved."
+
+    def naive(out, lse, block, block_lse):
+        weights = np.exp(lse), np.exp(block_lse)
+        both = weights[0] + weights[1]
+        return (out * weights[0][:, None] + block * weights[1][:, None]) / both[:, None], np.log(
+            both
+        )
+
+    assert "large scores: wrong" in check(naive)
+
+
+@pytest.mark.parametrize("identifier", ["b11", "b12", "b10", "d16", "d17"])
+def test_each_question_of_lesson_9_keeps_a_prediction_and_compares_it(identifier):
+    sources = ["".join(cell["source"]) for cell in code_cells(LONG)]
+    kept = next(at for at, source in enumerate(sources) if source.startswith(f"my_{identifier} = "))
+    assert any(
+        f"my_{identifier}" in source and "You said" in source for source in sources[kept + 1 :]
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("cap - 1)", "9)"), "p = 4, m = 8, cap = 2: valid, but the ranks hold [4, 3, 2, 1]"),
+        (("p - 1 - rank", "p - 1"), "p = 4, m = 8, cap = 4: valid, but 1F1B has another order"),
+        (('"{rank}B{i}" for', '"{rank}B{0}" for'), "runs twice"),
+        (('"{rank}F{i}" for', '"forward" for'), "is not an op"),
+        (("cap - 1)", "1)"), "p = 4, m = 8, cap = 4: valid, but 1F1B has another order"),
+    ],
+)
+def test_exercise_names_what_is_wrong_with_an_attempt(change, message):
+    assert change[0] in solution()
+    assert message in verdict_on(solution().replace(*change))
+
+
+# lesson 4's exercise
+# --------------------------------------------------------------------------------------------
+
+COLLECTIVES = ROOT / "notebooks" / "04_collectives_and_dp.ipynb"
+
+
+def verdict_on_rounds(attempt):
+    """What lesson 4's check prints on the function in `attempt`."""
+    printed = io.StringIO()
+    names = {"sl": sl}
+    with redirect_stdout(printed):
+        exec(
+            tagged(COLLECTIVES, "exercise")
+            + "\n"
+            + attempt
+            + "\n"
+            + tagged(COLLECTIVES, "exercise-check"),
+            names,
+        )
+    return printed.getvalue().strip()
+
+
+def test_lesson_4s_exercise_as_committed_is_unsolved_and_its_solution_solves_it():
+    text = "".join(
+        "".join(cell["source"])
+        for cell in read(COLLECTIVES)["cells"]
+        if cell["cell_type"] == "markdown"
+    )
+    attempt = re.search(
+        r"<summary>Solution · 答案</summary>\s*```python\n(.+?)```", text, re.DOTALL
+    )[1]
+    assert "hint 2" in verdict_on_rounds("")
+    assert verdict_on_rounds(attempt) == "Solved."
+    assert "hint 1" in verdict_on_rounds(attempt.replace("distance *= 2", "distance += 1"))
+    ring = "recursive_doubling = lambda ranks, size: sl.all_reduce_rounds('ring', ranks, size)"
+    assert verdict_on_rounds(ring) == "right, but in 14 rounds; 3 are enough (hint 3)"
+
+
+@pytest.mark.parametrize("identifier", ["b03", "w03", "t1", "w06", "d08", "d10", "d23"])
+def test_each_question_of_lesson_4_keeps_a_prediction_and_compares_it(identifier):
+    sources = ["".join(cell["source"]) for cell in code_cells(COLLECTIVES)]
+    kept = next(at for at, source in enumerate(sources) if source.startswith(f"my_{identifier} = "))
+    assert any(
+        f"my_{identifier}" in source and "You said" in source for source in sources[kept + 1 :]
+    )
+
+
+# what the lesson says
+# ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("p", range(1, 9))
+@pytest.mark.parametrize(("forward_s", "backward_s"), [(0.02, 0.04), (0.03, 0.03), (0.05, 0.01)])
+def test_closed_forms_with_transfer_time(p, forward_s, backward_s):
+    times = sl.OpTimes(forward_s=forward_s, backward_s=backward_s)
+    for m in (1, 2, 3, 4, 7, 8, 9, 16, 23):
+        for c in (0.0, 0.005, 0.1):
+            free_s = (m + p - 1) * (forward_s + backward_s)
+            closed = {"gpipe": 2 * c * (p - 1), "1f1b": 2 * c * (p - 1 + m - 1 - ceil((m - 1) / p))}
+            for name, transfers_s in closed.items():
+                trace = sl.simulate(sl.generate(name, p, m), times, link=sl.Link(latency_s=c))
+                assert trace.step_s == pytest.approx(free_s + transfers_s)
+
+
+def executes(path):
+    """Whether a lesson's code names torch or realrun; one that does not is the same with and
+    without."""
+    return any(
+        name in "".join(cell["source"])
+        for cell in code_cells(path)
+        for name in ("torch", "realrun")
+    )
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in PATHS if executes(path)], ids=lambda path: path.name
+)
+def test_without_torch_the_lesson_runs_on_the_recorded_traces(path, tmp_path, monkeypatch):
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "hide").mkdir()
+    (tmp_path / "hide" / "sitecustomize.py").write_text(HIDE_TORCH)
+    (tmp_path / "assets").symlink_to(ROOT / "assets")
+    search = os.pathsep.join(
+        filter(None, (str(tmp_path / "hide"), str(ROOT), os.environ.get("PYTHONPATH")))
+    )
+    monkeypatch.setenv("PYTHONPATH", search)
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    notebook, folder = nbformat.read(path, 4), str(tmp_path / "notebooks")
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": folder}}).execute()
+    copy = tmp_path / "notebooks" / path.name
+    nbformat.write(notebook, copy)
+    text = copy.read_text(encoding="utf-8")
+    # where it executes
+    assert ("torch is not installed here: these" in text) == (
+        "find_spec" in text or "LessonPool" in text
+    )
+    # all but the first lesson's run with a slow link
+    assert len(pictures(copy)) >= PICTURES[path.name] - 1

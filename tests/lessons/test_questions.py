@@ -1,0 +1,145 @@
+"""notebooks/questions.yml against the notebooks: every question is there, and every ready one is
+answered where it says."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+OPTIONAL = {"executed"}
+KEYS = {"id", "source", "title_en", "title_zh", "notebook", "kind", "verdict", "status", "takeaway"}
+SOURCES = {
+    "w": ("000_6622838ef4576f92.txt", 14, "{:02d}"),
+    "t": ("001_c22a9b6049847404.txt", 5, "{}"),
+    "b": ("002_5d9405a29fe3fd50.txt", 15, "{:02d}"),
+    "d": ("003_3f4c2515149b9c9d.txt", 23, "{:02d}"),
+}
+IDS = [
+    letter + form.format(number)
+    for letter, (_, count, form) in SOURCES.items()
+    for number in range(1, count + 1)
+]
+KINDS, VERDICTS, STATUSES = (
+    {"sim", "real", "both"},
+    {"ok", "nuance", "wrong", "open"},
+    {"ready", "planned"},
+)
+LONGEST_CELL, WIDEST_LINE = 20, 112  # lines, characters
+
+QUESTIONS = yaml.safe_load((NOTEBOOKS / "questions.yml").read_text(encoding="utf-8"))
+READY = [question for question in QUESTIONS if question["status"] == "ready"]
+CELLS = {
+    path.name: nbformat.read(path, as_version=4).cells for path in sorted(NOTEBOOKS.glob("*.ipynb"))
+}
+
+
+def tags(kind):
+    """Counter of (notebook, id) over the cells' tags of a kind: 'q:' answers the question, 'x:'
+    executes what another lesson simulates."""
+    return Counter(
+        (name, tag.removeprefix(kind))
+        for name, cells in CELLS.items()
+        for cell in cells
+        for tag in cell.metadata.get("tags", ())
+        if tag.startswith(kind)
+    )
+
+
+def test_all_57_questions_are_listed_once_in_order():
+    assert len(IDS) == 57
+    assert [question["id"] for question in QUESTIONS] == IDS
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=IDS)
+def test_entry_is_complete_and_takes_its_values_from_the_allowed_sets(question):
+    assert set(question) - OPTIONAL == KEYS
+    assert all(isinstance(value, str) and value.strip() for value in question.values())
+    file, _, _ = SOURCES[question["id"][0]]
+    assert question["source"] == f"{file}, {int(question['id'][1:])}"
+    assert question["kind"] in KINDS
+    assert question["verdict"] in VERDICTS
+    assert question["status"] in STATUSES
+    assert re.fullmatch(r"\d\d_[a-z0-9_]+\.ipynb", question["notebook"])
+    assert re.search(r"[\u4e00-\u9fff]", question["title_zh"])
+    assert not re.search(r"[\u4e00-\u9fff]", question["title_en"] + question["takeaway"])
+
+
+def test_titles_are_not_repeated():
+    for key in ("title_en", "title_zh"):
+        assert max(Counter(question[key] for question in QUESTIONS).values()) == 1
+
+
+def test_ready_questions_have_exactly_one_tagged_cell_and_planned_ones_none():
+    assert tags("q:") == Counter((question["notebook"], question["id"]) for question in READY)
+
+
+def test_what_a_later_lesson_executes_has_exactly_one_tagged_cell_there_and_its_id_in_a_header_and_is_of_both_kinds():
+    executed = [question for question in READY if "executed" in question]
+    assert tags("x:") == Counter((question["executed"], question["id"]) for question in executed)
+    for question in executed:
+        assert question["kind"] == "both" and question["executed"] > question["notebook"]
+        sources = [
+            cell.source for cell in CELLS[question["executed"]] if cell.cell_type == "markdown"
+        ]
+        assert any(
+            re.match(rf"## Executed: [^·]*\b{question['id']}\b", source) for source in sources
+        ) or any(re.search(rf"\b{question['id']}, executed", source) for source in sources)
+
+
+def test_only_code_cells_carry_a_question():
+    for cells in CELLS.values():
+        for cell in cells:
+            if any(tag.startswith(("q:", "x:")) for tag in cell.metadata.get("tags", ())):
+                assert cell.cell_type == "code"
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_code_cells_are_short_enough_to_read(name):
+    for cell in CELLS[name]:
+        if cell.cell_type == "code":
+            lines = cell.source.splitlines()
+            assert len(lines) <= LONGEST_CELL, cell.source
+            assert max(map(len, lines)) <= WIDEST_LINE, cell.source
+
+
+@pytest.mark.parametrize("question", READY, ids=lambda question: question["id"])
+def test_section_of_a_ready_question_has_its_titles_its_cell_its_takeaway_and_the_spoken_answers(
+    question,
+):
+    identifier, section = question["id"], section_of(question)
+    text = "\n\n".join(cell.source for cell in section if cell.cell_type == "markdown")
+    assert section[0].source.startswith(
+        f"## {identifier} · {question['title_en']}\n**{question['title_zh']}**"
+    )
+    assert any(f"q:{identifier}" in cell.metadata.get("tags", ()) for cell in section)
+    assert f"**Takeaway ({identifier}).** " + plain(question["takeaway"]) in plain(text)
+    spoken = re.search(
+        rf"#### In 60 seconds: {identifier}\n\n\*\*EN\*\* (.+?)\n\n\*\*中文\*\* ([^#]+)\Z",
+        text,
+        re.DOTALL,
+    )
+    assert spoken, "no '#### In 60 seconds' at the end, or not in both languages"
+    words, characters = len(spoken[1].split()), len(re.findall(r"[\u4e00-\u9fff]", spoken[2]))
+    assert 80 <= words <= 190, f"{words} English words"
+    assert 150 <= characters <= 330, f"{characters} Chinese characters"
+
+
+def section_of(question):
+    """The cells from the question's header to the next header of the same or a higher level."""
+    cells = CELLS[question["notebook"]]
+    headers = [
+        at
+        for at, cell in enumerate(cells)
+        if cell.cell_type == "markdown" and re.match(r"##? ", cell.source)
+    ]
+    start = next(at for at in headers if cells[at].source.startswith(f"## {question['id']} · "))
+    return cells[start : next((at for at in headers if at > start), len(cells))]
+
+
+def plain(text):
+    """`text` with single blanks between words."""
+    return " ".join(text.split())

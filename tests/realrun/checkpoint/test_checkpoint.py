@@ -1,0 +1,578 @@
+"""Checkpoints of two and four processes: cut in other ways when loaded, refused when damaged,
+unharmed by a kill, no pickle in them."""
+
+import json
+import os
+import pickle
+import shutil
+import signal
+import struct
+from functools import partial
+from pathlib import Path
+
+import pytest
+from realrun_ranks import Ranks
+
+from realrun.checkpoint import save as checkpoint
+from realrun.checkpoint.files import CheckpointError, write_manifest
+from simlab.errors import InputError
+
+LAYERS = 2
+EXTRA = {"scale": 65536.0, "plan": {"tp": 2, "zero": 0}, "position": [3, 17], "note": "ü"}
+
+
+@pytest.fixture(scope="module")
+def two():
+    ranks = Ranks(2)
+    yield ranks
+    ranks.close()
+
+
+@pytest.fixture(scope="module")
+def four():
+    ranks = Ranks(4)
+    yield ranks
+    ranks.close()
+
+
+def whole(name):
+    """The tensor of that name, uncut: numbers that no other name has."""
+    import torch
+
+    shape, dtype = {
+        "up": ((12, 4), torch.float32), "down": ((4, 12), torch.bfloat16), "uneven": ((5,), torch.float64), "norm": ((4,), torch.float32),
+        "count": ((), torch.int64), "mask": ((3, 2), torch.bool), "none": ((0, 4), torch.float32),
+    }[name.split(".")[-1]]  # fmt: skip
+    values = torch.randn(
+        shape, generator=torch.Generator().manual_seed(sum(map(ord, name))), dtype=torch.float64
+    )
+    return (values * 100).to(dtype)
+
+
+def state(tp, stages, world, fill=True):
+    """{name: tensor} of this rank's stage, where `stages` x dp x `tp` ranks make up the world;
+    without `fill`, zeros."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh(
+        "cpu", (stages, world // stages // tp, tp), mesh_dim_names=("pp", "dp", "tp")
+    )
+    tensors = {}
+    for layer in range(LAYERS):
+        if layer * stages // LAYERS == dist.get_rank() // (world // stages):
+            for part, placement in {
+                "up": Shard(0),
+                "down": Shard(1),
+                "uneven": Shard(0),
+                "norm": Replicate(),
+            }.items():
+                value = whole(f"layers.{layer}.{part}") * fill
+                tensors[f"layers.{layer}.{part}"] = distribute_tensor(
+                    value, mesh["dp", "tp"], [Replicate(), placement]
+                )
+            tensors |= plain([f"layers.{layer}.{part}" for part in ("count", "mask", "none")], fill)
+    return tensors
+
+
+def plain(names, fill=True):
+    return {name: whole(name) if fill else whole(name).zero_() for name in names}
+
+
+def names():
+    return [
+        f"layers.{layer}.{part}"
+        for layer in range(LAYERS)
+        for part in ("up", "down", "uneven", "norm", "count", "mask", "none")
+    ]
+
+
+def save(rank, folder, step, tp, stages, world, keep=None):
+    return str(checkpoint.save(folder, step, state(tp, stages, world), EXTRA, keep=keep))
+
+
+def load(rank, path, tp, stages, world):
+    """([names whose values are not those that were saved], extra, number of names)."""
+    tensors = state(tp, stages, world, fill=False)
+    extra = checkpoint.load(path, tensors)
+    return different(tensors), extra, len(tensors)
+
+
+def different(tensors):
+    gathered = {
+        name: tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+        for name, tensor in tensors.items()
+    }
+    return [name for name, tensor in gathered.items() if not tensor.equal(whole(name))]
+
+
+def refusal(rank, call, *arguments):
+    """What a function says when it refuses."""
+    try:
+        call(rank, *arguments)
+    except CheckpointError as error:
+        return str(error)
+
+
+def saved(ranks, folder, step=10, tp=2, stages=1, keep=None):
+    """The path of a checkpoint that `ranks` made."""
+    (path,) = set(ranks(save, str(folder), step, tp, stages, ranks.count, keep))
+    return Path(path)
+
+
+# what is saved is what is loaded
+# --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tp,stages", [(1, 1), (2, 1), (4, 1), (2, 2), (1, 2)])
+def test_what_four_ranks_saved_is_loaded_by_any_other_cut(two, four, tmp_path, tp, stages):
+    path = saved(four, tmp_path, tp=tp, stages=stages)
+    for loading, layouts in (
+        (four, [(1, 1), (2, 1), (4, 1), (2, 2)]),
+        (two, [(1, 1), (2, 1), (1, 2)]),
+    ):
+        for layout in layouts:
+            for wrong, extra, count in loading(load, str(path), *layout, loading.count):
+                assert (wrong, extra, count) == ([], EXTRA, len(names()) // layout[1]), layout
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_what_two_ranks_saved_is_loaded_by_four_and_by_one_process_without_a_group(
+    two, four, tmp_path, tp
+):
+    path = saved(two, tmp_path, tp=tp)
+    assert all(wrong == [] for wrong, _, _ in four(load, str(path), 4, 1, 4))
+    tensors = plain(names(), fill=False)
+    assert checkpoint.load(path, tensors) == EXTRA and different(tensors) == []
+
+
+def test_one_process_without_a_group_saves_parameters_and_views(tmp_path):
+    import torch
+
+    flat, parameter = torch.arange(24.0), torch.nn.Parameter(torch.ones(3))
+    path = checkpoint.save(
+        tmp_path, 0, {"view": flat[4:16].view(4, 3).T, "parameter": parameter}, EXTRA
+    )
+    # of the view, not of its storage
+    assert path.name == "step-000000" and os.path.getsize(path / "rank-00000.safetensors") < 300
+    into, again = torch.zeros(4, 3).T, torch.nn.Parameter(torch.zeros(3))
+    checkpoint.load(path, {"view": into, "parameter": again})
+    assert into.equal(flat[4:16].view(4, 3).T) and again.equal(parameter) and again.requires_grad
+
+
+def test_replicated_tensors_are_written_once_and_by_all_ranks_in_turn(four, tmp_path):
+    path = saved(four, tmp_path, tp=1)
+    manifest = json.loads((path / "manifest.json").read_text())
+    parts = [part["file"] for tensor in manifest["tensors"].values() for part in tensor["parts"]]
+    assert len(parts) == len(names()) and len(set(parts)) == 4
+
+
+def test_a_file_is_one_that_any_reader_of_safetensors_can_read(two, tmp_path):
+    import torch
+
+    path = saved(two, tmp_path)
+    data = (path / "rank-00001.safetensors").read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header, numbers = json.loads(data[8 : 8 + length]), data[8 + length :]
+    assert (
+        max(entry["data_offsets"][1] for entry in header.values()) == len(numbers)
+        and length % 8 == 0
+    )
+    entry = header["layers.0.up"]
+    start, end = entry["data_offsets"]
+    assert (entry["dtype"], entry["shape"]) == ("F32", [6, 4])
+    assert (
+        torch.frombuffer(bytearray(numbers[start:end]), dtype=torch.float32)
+        .view(6, 4)
+        .equal(whole("layers.0.up")[6:])
+    )
+
+
+# refused, by name, on all ranks
+# ---------------------------------------------------------------------------
+
+
+def one_refusal(ranks, path, tp=2, stages=1):
+    (text,) = set(ranks(refusal, load, str(path), tp, stages, ranks.count))
+    with pytest.raises(CheckpointError) as refused:
+        checkpoint.verify(path)
+    assert str(refused.value) == text
+    return text
+
+
+def flip(file):
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+
+
+def test_a_damaged_file_is_refused_with_its_name_and_what_is_wrong(two, tmp_path):
+    path = saved(two, tmp_path)
+    for number in range(2):
+        file, good = (
+            path / f"rank-0000{number}.safetensors",
+            (path / f"rank-0000{number}.safetensors").read_bytes(),
+        )
+        flip(file)
+        assert f"{file.name}' is corrupt: checksum " in one_refusal(two, path)
+        file.write_bytes(good[:-1])
+        assert (
+            f"{file.name}' is truncated: size {len(good) - 1} bytes, expected {len(good)}"
+            in one_refusal(two, path)
+        )
+        file.write_bytes(good + b"\0")
+        assert (
+            f"{file.name}' is too long: size {len(good) + 1} bytes, expected {len(good)}"
+            in one_refusal(two, path)
+        )
+        file.unlink()
+        assert f"{file.name}' is missing" in one_refusal(two, path)
+        file.write_bytes(good)
+    checkpoint.verify(path)
+
+
+def test_a_damaged_manifest_is_refused(two, tmp_path):
+    path = saved(two, tmp_path)
+    manifest = path / "manifest.json"
+    good = manifest.read_text()
+    manifest.write_text(good.replace("65536.0", "65535.0"))
+    assert "manifest.json' is corrupt: its checksum is" in one_refusal(two, path)
+    for bad in ("", good[:100], "[]", "{}", '{"files": {}}'):
+        manifest.write_text(bad)
+        assert "manifest.json' is not a checkpoint's manifest" in one_refusal(two, path)
+    manifest.unlink()
+    assert "manifest.json is missing" in one_refusal(two, path)
+    write_manifest(path, {"format": 2, "files": {}, "tensors": {}})
+    assert "has format 2, this version reads 1" in one_refusal(two, path)
+
+
+def load_other(rank, path, change):
+    """Load with rank 1's tensors changed: the other rank must hear of it."""
+    import torch
+
+    tensors = state(2, 1, 2, fill=False)
+    if rank == 1 or change == "without":
+        other = {
+            "more": {"layers.7.up": torch.zeros(2)},
+            "shape": {"layers.0.mask": torch.zeros(2, 3, dtype=torch.bool)},
+        }
+        tensors |= other.get(
+            change, {"layers.0.count": torch.zeros(())} if change == "dtype" else {}
+        )
+        if change == "without":
+            del tensors["layers.0.up"], tensors["layers.1.mask"]
+    checkpoint.load(path, tensors)
+
+
+def test_other_names_shapes_and_dtypes_are_refused(two, tmp_path):
+    path = str(saved(two, tmp_path))
+    expected = {
+        "more": f"{path!r} does not hold 'layers.7.up'",
+        "without": f"{path!r} holds 'layers.0.up', 'layers.1.mask', which no rank has",
+        "shape": f"'layers.0.mask' is BOOL [3, 2] in {path!r}, BOOL [2, 3] here",
+        "dtype": f"'layers.0.count' is I64 [] in {path!r}, F32 [] here",
+    }
+    for change, text in expected.items():
+        assert two(refusal, load_other, path, change) == [text] * 2
+
+
+def save_bad(rank, folder, change):
+    import torch
+    from torch.distributed.tensor import DTensor, Partial
+
+    tensors, extra = state(2, 1, 2), {}
+    up = tensors["layers.0.up"]
+    if change == "partial":
+        tensors["sum"] = DTensor.from_local(torch.ones(2), up.device_mesh["tp"], [Partial()])
+    elif rank == 1:
+        extra = {"plan": object()} if change == "extra" else {}
+        complex64 = torch.zeros(2, dtype=torch.complex64)
+        other = {
+            "type": {"x": "no tensor"},
+            "dtype": {"x": complex64},
+            "shape": {"layers.0.norm": torch.zeros(3)},
+        }
+        tensors |= other.get(change, {})
+        if change == "disk":
+            from realrun.checkpoint import storage as checkpoint_storage
+
+            checkpoint_storage.write_safetensors = full_disk
+    try:
+        checkpoint.save(folder, 20, tensors, extra)
+    finally:
+        if change == "disk" and rank == 1:
+            from realrun.checkpoint.files import write_safetensors
+
+            checkpoint_storage.write_safetensors = write_safetensors
+
+
+def full_disk(*arguments):
+    raise OSError(28, "No space left on device")
+
+
+def test_what_one_rank_cannot_save_is_told_on_all_and_leaves_no_checkpoint(two, tmp_path):
+    expected = {
+        "type": "'x' is str 'no tensor', not a name and a tensor",
+        "dtype": "'x' is torch.complex64; a checkpoint can hold F64, ",
+        "shape": "'layers.0.norm' is a shard of F32 [4] on rank 0, a tensor of F32 [3] on rank 1",
+        "partial": "'sum' is placed as (Partial(sum),): reduce what is partial before saving it",
+        "extra": "extra is not JSON: Object of type object is not JSON serializable",
+        "disk": "step-000020' failed on rank 1: [Errno 28] No space left on device",
+    }
+    saved(two, tmp_path)
+    for change, text in expected.items():
+        for told in two(refusal, save_bad, str(tmp_path), change):
+            assert text in told, change
+        assert checkpoint.complete(tmp_path) == [10]
+    saved(two, tmp_path, step=30)
+    assert sorted(os.listdir(tmp_path)) == ["step-000010", "step-000030"]
+
+
+def test_a_step_or_a_number_to_keep_that_is_none_is_refused(tmp_path):
+    for step, keep, text in (
+        (-1, None, "step = -1"),
+        ("3", None, "step = '3'"),
+        (True, None, "step = True"),
+        (1, 0, "keep = 0"),
+    ):
+        with pytest.raises(InputError, match=text):
+            checkpoint.save(tmp_path, step, {}, {}, keep=keep)
+    assert checkpoint.complete(tmp_path / "nowhere") == [] and checkpoint.latest(tmp_path) is None
+
+
+# killed
+# ---------------------------------------------------------------------------------------------------
+
+
+def save_and_die(rank, folder, moment, victims):
+    """Save step 20 keeping one; the victims kill themselves at that moment."""
+    from realrun.checkpoint import files as checkpoint_files
+
+    def die(*arguments, **options):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    written = []
+
+    def die_at_the_second(tensor, tensor_bytes=checkpoint_files._bytes):
+        written.append(tensor)
+        return tensor_bytes(tensor) if len(written) < 2 else die()
+
+    if rank in victims:
+        place, name, replacement = {
+            "half a file": (checkpoint_files, "_bytes", die_at_the_second), "no manifest": (checkpoint_files, "write_manifest", die),
+            "no rename": (Path, "rename", die), "deletion": (shutil, "rmtree", die),
+        }[moment]  # fmt: skip
+        setattr(place, name, replacement)
+    return refusal(rank, save, folder, 20, 2, 1, 2, 1)
+
+
+@pytest.mark.parametrize(
+    "moment,victims",
+    [("half a file", [1]), ("half a file", [0, 1]), ("no manifest", [0]), ("no rename", [0])],
+)
+def test_a_kill_during_a_save_leaves_the_older_checkpoint_and_the_next_save_cleans_up(
+    two, tmp_path, moment, victims
+):
+    saved(two, tmp_path)
+    with pytest.raises((EOFError, ConnectionResetError)):
+        two(save_and_die, str(tmp_path), moment, victims)
+    assert len(os.listdir(tmp_path)) == 2 and checkpoint.complete(tmp_path) == [10]
+    (left,) = tmp_path.glob("*.tmp-*")
+    assert (left / "manifest.json").exists() == (moment == "no rename")
+    path = checkpoint.latest(tmp_path)
+    assert all(wrong == [] for wrong, _, _ in two(load, str(path), 2, 1, 2))
+    assert saved(two, tmp_path, step=20) == checkpoint.latest(tmp_path) == tmp_path / "step-000020"
+    assert sorted(os.listdir(tmp_path)) == ["step-000010", "step-000020"]
+
+
+def test_a_kill_while_an_old_checkpoint_is_deleted_leaves_the_new_one_and_no_half(two, tmp_path):
+    saved(two, tmp_path)
+    with pytest.raises((EOFError, ConnectionResetError)):
+        two(save_and_die, str(tmp_path), "deletion", [0])
+    assert checkpoint.complete(tmp_path) == [20] and len(os.listdir(tmp_path)) == 2
+    checkpoint.verify(checkpoint.latest(tmp_path))
+    saved(two, tmp_path, step=30)
+    assert sorted(os.listdir(tmp_path)) == ["step-000020", "step-000030"]
+
+
+def test_the_ranks_that_survive_a_kill_are_told(two, tmp_path):
+    saved(two, tmp_path)
+    for pipe in two._pipes:
+        pipe.send((save_and_die, (str(tmp_path), "half a file", [1])))
+    assert two._pipes[0].poll(20), "rank 0 waits for ever"
+    assert "step-000020' failed" in two._pipes[0].recv()["value"]
+    two.close()
+
+
+# while training goes on
+# -----------------------------------------------------------------------------------
+
+
+def save_while_training(rank, folder):
+    """(whether the save was still going on after the collectives, whether it was done after `wait`,
+    sum of the collectives)."""
+    import threading
+
+    import torch
+    import torch.distributed as dist
+
+    from realrun.checkpoint import storage as checkpoint_storage
+
+    go_on, write = threading.Event(), checkpoint_storage.write_safetensors
+    checkpoint_storage.write_safetensors = lambda *arguments: go_on.wait(20) and write(*arguments)
+    tensors, extra, total = state(2, 1, 2), {"losses": [1.0]}, torch.zeros(1000)
+    saving = checkpoint.begin_save(folder, 10, tensors, extra)
+    for _ in range(200):
+        dist.all_reduce(part := torch.ones(1000))
+        total += part
+        for tensor in tensors.values():
+            tensor.zero_()
+    extra["losses"].append(2.0)
+    going_on = not saving.done()
+    go_on.set()
+    path, checkpoint_storage.write_safetensors = saving.wait(), write
+    done, tensors = saving.done(), state(2, 1, 2, fill=False)
+    extra = checkpoint.load(path, tensors)
+    return going_on, done, total.sum().item(), different(tensors), extra
+
+
+def test_a_save_in_the_background_keeps_what_there_was_while_collectives_run_and_tensors_change(
+    two, tmp_path
+):
+    assert (
+        two(save_while_training, str(tmp_path))
+        == [(True, True, 400_000.0, [], {"losses": [1.0]})] * 2
+    )
+
+
+def save_one_after_the_other(rank, folder, own_group):
+    """Begun without a wait between them, the first one's error included."""
+    import torch.distributed as dist
+
+    group = dist.new_group(backend="gloo") if own_group else None
+    tensors = state(2, 1, 2)
+    begin, last = partial(checkpoint.begin_save, folder, group=group), None
+    for step in (10, 20, 30):
+        last = begin(step, tensors, {"step": step}, after=last)
+    # waits for the third one
+    bad = begin(40, {"x": "no tensor"}, {}, after=last)
+    before = checkpoint.complete(folder)
+    told = refusal(rank, lambda rank: begin(50, tensors, {}, after=bad))
+    begin(50, tensors, {}, after=bad).wait()
+    return before, told, refusal(rank, lambda rank: bad.wait())
+
+
+@pytest.mark.parametrize("own_group", [False, True])
+def test_one_save_waits_for_the_one_before_and_tells_its_error_once(two, tmp_path, own_group):
+    text = "'x' is str 'no tensor', not a name and a tensor"
+    assert (
+        two(save_one_after_the_other, str(tmp_path), own_group) == [([10, 20, 30], text, text)] * 2
+    )
+    assert checkpoint.complete(tmp_path) == [10, 20, 30, 50]
+
+
+# which are kept
+# -------------------------------------------------------------------------------------------
+
+
+def test_the_newest_are_kept_and_those_of_an_abandoned_future_too(two, tmp_path):
+    for step in (5, 100, 1_000_000):
+        saved(two, tmp_path, step=step, keep=2)
+    assert (
+        checkpoint.complete(tmp_path) == [100, 1_000_000]
+        and checkpoint.latest(tmp_path).name == "step-1000000"
+    )
+    saved(two, tmp_path, step=50, keep=1)  # resumed from an older one
+    assert checkpoint.complete(tmp_path) == [50, 100, 1_000_000]
+    before = (tmp_path / "step-000100").stat().st_ino
+    saved(two, tmp_path, step=100, keep=2)
+    assert (tmp_path / "step-000100").stat().st_ino != before
+    assert sorted(os.listdir(tmp_path)) == ["step-000050", "step-000100", "step-1000000"]
+
+
+# no pickle
+# ------------------------------------------------------------------------------------------------
+
+
+class Bomb:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+def forged(path, change):
+    """Change the manifest and give it the checksum that fits."""
+    manifest = json.loads((path / "manifest.json").read_text())
+    del manifest["sha256"]
+    (path / "manifest.json").unlink()
+    change(manifest)
+    write_manifest(path, manifest)
+
+
+def test_nothing_in_a_folder_is_unpickled_even_if_the_manifest_is_forged(two, tmp_path):
+    import hashlib
+
+    path, mark = saved(two, tmp_path), tmp_path / "executed"
+    bomb, file = pickle.dumps(Bomb(mark)), path / "rank-00000.safetensors"
+    pickle.loads(bomb).close()
+    assert mark.exists()  # it works
+    mark.unlink()
+
+    (path / ".metadata").write_bytes(bomb)  # what DCP's own reader unpickles
+    assert all(wrong == [] for wrong, _, _ in two(load, str(path), 2, 1, 2))
+    good, manifest = file.read_bytes(), (path / "manifest.json").read_bytes()
+    (path / "manifest.json").write_bytes(bomb)
+    assert "manifest.json' is not a checkpoint's manifest" in one_refusal(two, path)
+    (path / "manifest.json").write_bytes(manifest)
+    file.write_bytes(bomb)
+    assert "is truncated" in one_refusal(two, path)
+    file.write_bytes(bomb + bytes(len(good) - len(bomb)))
+    assert "is corrupt" in one_refusal(two, path)
+
+    def entry(data):
+        return {"size_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+    forged(path, lambda manifest: manifest["files"].update({file.name: entry(file.read_bytes())}))
+    checkpoint.verify(path)
+    assert any(wrong for wrong, _, _ in two(load, str(path), 2, 1, 2))  # other numbers, no more
+    file.write_bytes(bomb)
+    forged(path, lambda manifest: manifest["files"].update({file.name: entry(bomb)}))
+    assert all("failed on rank" in text for text in two(refusal, load, str(path), 2, 1, 2))
+    assert not mark.exists()
+
+
+def test_a_forged_manifest_cannot_name_files_elsewhere_and_one_without_fields_is_refused(
+    two, tmp_path
+):
+    path = saved(two, tmp_path)
+    name = "layers.0.up"
+    changes = {
+        "names '../x', which is not in this folder": lambda manifest: manifest["files"].update(
+            {"../x": {}}
+        ),
+        "which is not a file of this checkpoint": lambda manifest: manifest["tensors"][name][
+            "parts"
+        ][0].update(file="/etc/passwd"),
+        "has a forged manifest: TypeError(": lambda manifest: manifest["files"][
+            "rank-00000.safetensors"
+        ].update(more=1),
+        "has a forged manifest: KeyError('parts')": lambda manifest: manifest["tensors"][name].pop(
+            "parts"
+        ),
+        "has a forged manifest: KeyError('pickle')": lambda manifest: manifest["tensors"][
+            name
+        ].update(dtype="pickle"),
+    }
+    good = (path / "manifest.json").read_bytes()
+    for text, change in changes.items():
+        forged(path, change)
+        assert all(text in told for told in two(refusal, load, str(path), 2, 1, 2)), text
+        if "TypeError" in text:
+            with pytest.raises(CheckpointError, match=r"verifying .* failed"):
+                checkpoint.verify(path)
+        (path / "manifest.json").write_bytes(good)

@@ -1,0 +1,54 @@
+"""The panel that a notebook shows while a training runs."""
+
+import pytest
+
+from realrun.launch.pool import Pool
+from realrun.lessons.monitor import TrainingMonitor
+from realrun.run.job import Job
+
+
+def now(step, losses, slow=()):
+    """What is said at `step` of 4."""
+    ranks = [
+        {"computed_s": 1.0, "waited_s": 1.0, "activations": 2**20},
+        {"computed_s": 1.7, "waited_s": 0.3, "activations": 2**20},
+    ]
+    figures = {"step": step, "steps": 4, "step_s": 0.1, "tokens_per_s": 1e3, "mfu": None}
+    return figures | {"name": "tp2", "losses": losses, "ranks": ranks, "slow": slow}
+
+
+def test_it_keeps_the_losses_of_a_training_and_begins_a_new_one_anew():
+    monitor = TrainingMonitor()
+    monitor.show(now(2, [3.0, 2.0]))
+    monitor.show(now(3, [1.5], slow=[[1, 1.7]]))
+    assert monitor.losses == [3.0, 2.0, 1.5] and (monitor.bar.value, monitor.bar.max) == (3, 4)
+    assert (
+        monitor.text.value
+        == "step 3 of 4 · loss 1.5000 · 100.0 ms · 1,000 tokens/s · 32% waiting · 1.0 MiB of activations"
+    )
+    assert monitor._repr_mimebundle_()["image/png"]
+    monitor.show(now(1, [3.1]))
+    assert monitor.losses == [3.1]
+
+
+def test_without_a_picture_there_is_none_to_show():
+    assert "image/png" not in TrainingMonitor()._repr_mimebundle_()
+
+
+def test_a_pool_shows_what_its_ranks_say_and_tells_the_rest(tmp_path):
+    monitor, said = TrainingMonitor(), []
+    with Pool(2, say=said.append, show=monitor.show) as pool:
+        facts = pool.run(
+            Job(
+                plan={"tp": 2},
+                sizes={"layers": 2},
+                steps=3,
+                warmup=0,
+                check=False,
+                out=str(tmp_path),
+            )
+        )
+    assert monitor.losses == pytest.approx(facts["losses"]) and monitor.now == facts["progress"][-1]
+    assert "tp2: 0 warm-up and 3 measured steps" in said and not any(
+        text.startswith("[") for text in said
+    )

@@ -1,0 +1,543 @@
+"""Data parallelism and ZeRO on ranks that are threads, against one process with the whole batch and
+against closed forms; three ranks divide next to nothing, so that padding matters."""
+
+from collections import Counter
+from copy import deepcopy
+
+import pytest
+import torch
+from threaded_ranks import on_threads
+from torch import nn
+
+from realrun.parallel.clipping import clip, global_norm
+from realrun.parallel.flat import FlatUnit
+from realrun.parallel.naive.data import DataParallel, average_gradients, same_weights
+from realrun.parallel.naive.zero import NaiveZero1, Zero1, Zero2, Zero3
+from realrun.parallel.parameters import ShardedUnit, WholeUnit
+from realrun.parallel.precision import LossScaler, MasterWeights
+from realrun.parallel.units import StageUnits
+from simlab.errors import InputError
+
+STEPS, EACH = 3, 2  # microbatches of a rank
+WIDTHS = ((5, 7), (7, 3), (3, 1))
+PLACES = [2, 3]
+
+
+class Layers(nn.Sequential):
+    """Layers and a factor, which is in none of them."""
+
+    def __init__(self, *layers):
+        super().__init__(*layers)
+        self.factor = nn.Parameter(torch.tensor([1.5, -0.5]))
+
+    def forward(self, x):
+        return super().forward(x * self.factor[0] - self.factor[1])
+
+    @property
+    def layers(self):
+        """Without the factor, which is no layer."""
+        return [self[at] for at in range(len(WIDTHS))]
+
+
+torch.manual_seed(1)  # once: threads share the generator
+MODEL = Layers(*(nn.Sequential(nn.Linear(a, b), nn.Tanh()) for a, b in WIDTHS)).double()
+
+
+def model(dtype=torch.float64):
+    """A copy of three layers, of sizes that 3 does not divide."""
+    return deepcopy(MODEL).to(dtype)
+
+
+UNITS = [2, *(a * b + b for a, b in WIDTHS)]
+
+
+def inputs(step, rank, ranks, dtype=torch.float64):
+    """[the microbatches of a rank]"""
+    all_ranks = torch.randn(
+        ranks, EACH, 4, 5, generator=torch.Generator().manual_seed(step), dtype=torch.float64
+    )
+    return all_ranks[rank].to(dtype)
+
+
+def loss(whole, x):
+    y = whole(x)
+    return y.square().mean() + y.mean()
+
+
+def backwards(whole, xs):
+    for x in xs:
+        (loss(whole, x) / len(xs)).backward()
+
+
+def adam(parameters):
+    return torch.optim.Adam(parameters, lr=0.05)
+
+
+def alone(ranks, limit=None):
+    """The same training in one process, with torch's own optimizer and clipping."""
+    whole = model()
+    optimizer = adam(whole.parameters())
+    for step in range(STEPS):
+        backwards(whole, torch.cat([inputs(step, rank, ranks) for rank in range(ranks)]))
+        if limit:
+            nn.utils.clip_grad_norm_(whole.parameters(), limit)
+        optimizer.step()
+        optimizer.zero_grad()
+    return [p.detach() for p in whole.parameters()]
+
+
+def close(ours, theirs):
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a.to(b.dtype), b, rtol=1e-10, atol=1e-12)
+
+
+# data parallelism
+# ------------------------------------------------------------------------------------------
+
+
+def data_parallel(group, bucket_bytes):
+    whole = model()
+    if group.place:  # other weights, until the first rank's are there
+        nn.init.constant_(whole[0][0].weight, 9.0)
+    same_weights(whole, group)
+    parallel = DataParallel(whole, group, bucket_bytes=bucket_bytes) if bucket_bytes else None
+    optimizer = adam(whole.parameters())
+    for step in range(STEPS):
+        xs = inputs(step, group.place, group.size)
+        if parallel:
+            with parallel.no_sync():
+                (loss(whole, xs[0]) / EACH).backward()
+            (loss(whole, xs[1]) / EACH).backward()
+            parallel.finish()
+        else:
+            backwards(whole, xs)
+            average_gradients(whole, group)
+        optimizer.step()
+        optimizer.zero_grad()
+    return [p.detach() for p in whole.parameters()], Counter(one.kind for one in group.traffic)
+
+
+@pytest.mark.parametrize("ranks", PLACES)
+@pytest.mark.parametrize("bucket_bytes, calls", [(None, 7), (1, 7), (8 * 46, 2), (10**6, 1)])
+def test_means_over_ranks_train_as_one_process_does(ranks, bucket_bytes, calls):
+    """Seven parameters; buckets of 46 numbers hold the last two layers' 28 and the first's bias and
+    then the rest."""
+    expected = alone(ranks)
+    for weights, sent in on_threads(ranks, data_parallel, bucket_bytes):
+        close(weights, expected)
+        assert sent["broadcast"] == 7
+        assert sent["all_reduce"] == STEPS * calls
+
+
+# ZeRO
+# ------------------------------------------------------------------------------------------
+
+STAGES = {
+    "naive 1": (NaiveZero1, {}),
+    "1": (Zero1, {}),
+    "2": (Zero2, {}),
+    "3": (Zero3, {"prefetch": 1}),
+    "3, nothing ahead": (Zero3, {"prefetch": 0}),
+    "3, all ahead": (Zero3, {"prefetch": 5}),
+}
+
+
+def zero(group, name, limit=None):
+    """(weights, traffic of the last step, bytes of states with gradients, and after the step)"""
+    kind, options = STAGES[name]
+    whole = model()
+    sharded = kind(whole, whole.layers, group, adam, master=torch.float64, **options)
+    for step in range(STEPS):
+        group.traffic.clear()
+        backwards(whole, inputs(step, group.place, group.size))
+        sharded.reduce()
+        full = sharded.state_bytes()
+        sharded.step(
+            clip=limit and (lambda: clip([([s.grad for s in sharded.shards], [group])], limit))
+        )
+    rest = sharded.state_bytes()
+    traffic = [(one.kind, one.size_bytes, one.sent_bytes) for one in group.traffic]
+    for unit in sharded.units:
+        unit.gathered()
+    return [p.detach().clone() for p in whole.parameters()], traffic, full, rest
+
+
+@pytest.mark.parametrize("ranks", PLACES)
+@pytest.mark.parametrize("limit", [None, 0.05])
+@pytest.mark.parametrize("name", STAGES)
+def test_every_stage_trains_as_one_process_does_clipped_by_torch_or_not(ranks, limit, name):
+    expected = alone(ranks, limit)
+    for weights, *_ in on_threads(ranks, zero, name, limit):
+        close(weights, expected)
+
+
+def padded(ranks):
+    """Bytes of all units in float64, each padded to equal parts."""
+    return [8 * (-(-size // ranks) * ranks) for size in UNITS]
+
+
+@pytest.mark.parametrize("ranks", PLACES)
+@pytest.mark.parametrize("name", STAGES)
+def test_a_step_sends_the_bytes_of_the_zero_papers_section_7(ranks, name):
+    """With m backwards: 2 psi for an all-reduce, psi for a gathering or a scattering, each times
+    (n-1)/n; the root, which is used all along, is gathered once for a forward and stays until its
+    backward is over."""
+    part, each = (ranks - 1) / ranks, padded(ranks)
+    layers, root = sum(each[1:]), each[0]
+    gathers = {"3": EACH * 2 * layers + EACH * root}.get(name[0], layers + root)
+    scatters = (EACH if name[0] in "23" else 1) * (layers + root)
+    for _, traffic, _, _ in on_threads(ranks, zero, name):
+        sent = Counter()
+        for kind, _, sent_bytes in traffic:
+            sent[kind] += sent_bytes
+        if name == "naive 1":
+            assert sent.pop("all_reduce") == pytest.approx(2 * part * 2 * (layers + root))
+            assert sent == {"all_gather": pytest.approx(part * gathers)}
+            continue
+        if name[0] == "1":
+            scatters = 2 * (layers + root)  # this test reduces, and then the step does once more
+        assert sent.pop("reduce_scatter") == pytest.approx(part * scatters)
+        assert sent == {"all_gather": pytest.approx(part * gathers)}
+
+
+@pytest.mark.parametrize("ranks", PLACES)
+@pytest.mark.parametrize("name", STAGES)
+def test_states_are_those_of_the_papers_section_5_with_padding(ranks, name):
+    """Adam's two moments of the own shard; gradients of all parameters, or of the shard where they
+    were dropped; parameters whole, or the shard. With all in one type a shard is a view, or what a
+    parameter is."""
+    own = sum(padded(ranks)) // ranks
+    for _, _, full, rest in on_threads(ranks, zero, name):
+        parameters = own if name[0] == "3" else sum(padded(ranks))
+        assert full["parameters"] == rest["parameters"] == parameters
+        assert full["gradients"] == own and rest["gradients"] == 0
+        assert rest["optimizer"] == 2 * own
+
+
+def mixed_states(group, kind):
+    whole = model(torch.bfloat16)
+    sharded = kind(whole, whole.layers, group, adam, reduce=torch.float32)
+    backwards(whole, inputs(0, group.place, group.size, torch.bfloat16))
+    sharded.step()
+    return sharded.state_bytes()
+
+
+@pytest.mark.parametrize("ranks", PLACES)
+def test_in_16_bits_the_fp32_shard_is_the_optimizers_until_it_is_all_there_is(ranks):
+    """ZeRO-1: 2 bytes of every parameter, 12 of the own ones (Table 1's K = 12). ZeRO-3 here: only
+    the fp32 shard is kept, 4 and 8 bytes."""
+    whole = sum(padded(ranks)) // 8
+    own = whole // ranks
+    for found in on_threads(ranks, mixed_states, Zero1):
+        assert found == {"parameters": 2 * whole, "gradients": 0, "optimizer": 12 * own}
+    for found in on_threads(ranks, mixed_states, Zero3):
+        assert found == {"parameters": 4 * own, "gradients": 0, "optimizer": 8 * own}
+
+
+# what is added up, in which type
+# ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [FlatUnit, ShardedUnit, WholeUnit])
+def test_gradients_in_fp32_are_averaged_in_fp32_whatever_the_parameters_type(kind):
+    """A third of 1 + 2^-12, which 16 bits would round to a third of 1."""
+    value = 1 + 2**-12
+
+    def mean(group):
+        parameter = nn.Parameter(torch.zeros(6, dtype=torch.bfloat16))
+        parameter.grad_dtype = torch.float32
+        if kind is WholeUnit:
+            unit = WholeUnit("unit", [parameter], group, master=torch.float32)
+        else:
+            unit = kind("unit", [parameter], group, reduce=torch.float32)
+        parameter.grad = torch.full((6,), value * (group.place == 1))
+        unit.reduce()
+        unit.reduced()
+        if kind is FlatUnit:
+            return unit.shard.grad
+        unit.to_masters()
+        return unit.updated[0].grad
+
+    expected = torch.tensor(value, dtype=torch.float32) / 3
+    for found in on_threads(3, mean):
+        assert found.dtype == torch.float32 and torch.all(found == expected)
+
+
+def test_a_flat_units_mean_of_16_bit_sums_is_taken_in_the_shards_32():
+    """The sum 1 of 16 bits over 3: a third in fp32, not the third of 8 binary digits."""
+
+    def mean(group):
+        unit = FlatUnit("unit", [nn.Parameter(torch.zeros(3, dtype=torch.bfloat16))], group)
+        unit.parameters[0].grad = torch.full((3,), float(group.place == 0), dtype=torch.bfloat16)
+        unit.reduce()
+        unit.reduced()
+        return unit.shard.grad.item()
+
+    third = (torch.tensor(1.0) / 3).item()
+    assert on_threads(3, mean) == [third] * 3
+
+
+def test_gradients_of_two_backwards_are_added_up():
+    def added(group):
+        found = []
+        for kind in (FlatUnit, ShardedUnit):
+            unit = kind("unit", [nn.Parameter(torch.zeros(4))], group)
+            for value in (1.0, 10.0):
+                unit.parameters[0].grad = torch.full((4,), value * (1 + group.place))
+                unit.reduce()
+                unit.reduced()
+            if kind is ShardedUnit:
+                unit.to_masters()
+            found.append(unit.shard.grad.tolist())
+        return found
+
+    assert on_threads(2, added) == [[[16.5, 16.5]] * 2] * 2
+
+
+# clipping and scaling
+# ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", PLACES)
+def test_the_norm_of_shards_and_of_what_all_have_is_torchs_of_the_whole(ranks):
+    whole = [torch.randn(6 * ranks), torch.randn(3, 3)]
+
+    def norm(group):
+        cut = group.own(whole[0], 0).clone()
+        own = whole[1].clone()
+        before = clip([([cut, None], [group]), ([own], [])], 0.5)
+        return before.item(), cut, own, len(group.traffic)
+
+    theirs = [nn.Parameter(torch.zeros_like(value)) for value in whole]
+    for parameter, value in zip(theirs, whole):
+        parameter.grad = value.clone()
+    expected = nn.utils.clip_grad_norm_(theirs, 0.5)
+    for place, (found, cut, own, calls) in enumerate(on_threads(ranks, norm)):
+        assert found == pytest.approx(expected.item(), rel=1e-6) and calls == 1
+        torch.testing.assert_close(cut, theirs[0].grad.chunk(ranks)[place])
+        torch.testing.assert_close(own, theirs[1].grad)
+
+
+def test_the_sum_of_squares_is_taken_in_64_bits():
+    """Ten million gradients of 1 and one of 10,000: fp32 stops adding ones at 2^24 of squares."""
+    values = [torch.full((1,), 2.0**20), *[torch.ones(1)] * 50]
+    (found,) = on_threads(1, lambda group: global_norm([(values, [])]))
+    assert found.dtype == torch.float64 and found.item() ** 2 == pytest.approx(2**40 + 50, abs=0.1)
+
+
+def test_an_infinity_on_one_rank_skips_the_step_on_all_as_torchs_scaler_does():
+    """Growth after so many good steps, and halving: the scale follows torch's."""
+    theirs, scales = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2), []
+    bad = {3, 4}
+    for step in range(9):
+        parameter = nn.Parameter(torch.zeros(1))
+        optimizer = torch.optim.SGD([parameter], lr=1.0)
+        theirs.scale(torch.zeros(1))
+        parameter.grad = torch.tensor([float("inf") if step in bad else 1.0])
+        theirs.step(optimizer)
+        theirs.update()
+        scales.append(theirs.get_scale())
+
+    def scaled(group):
+        scaler, found = LossScaler([group], scale=8.0, interval=2), []
+        for step in range(9):
+            gradient = torch.tensor([float("inf") if step in bad and group.place == 1 else 16.0])
+            before = scaler.scale
+            good = scaler.unscale([gradient, None])
+            assert good == (step not in bad)
+            assert group.place == 1 or gradient.item() == 16.0 / before
+            found.append(scaler.scale)
+        return found
+
+    assert on_threads(3, scaled) == [scales] * 3
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_master_weights_move_by_less_than_16_bits_can_show(dtype):
+    layer = nn.Linear(4, 1, bias=False)
+    nn.init.constant_(layer.weight, 1.0)
+    masters = MasterWeights(layer, dtype, lambda p: torch.optim.SGD(p, lr=1.0))
+    for _ in range(64):
+        layer.weight.grad = torch.full_like(layer.weight, 2.0**-12)
+        assert masters.step()
+    assert torch.all(masters.masters[0] == 1 - 64 * 2**-12)
+    assert torch.all(layer.weight == 1 - 64 * 2**-12) and layer.weight.grad is None
+    with pytest.raises(InputError, match="precision 'fp12': give one of fp16, bf16, fp32"):
+        MasterWeights(layer, "fp12", adam)
+
+
+# units of any schedule's ops
+# ------------------------------------------------------------------------------------------
+
+
+class Unit(nn.Module):
+    """A layer with what `StageUnits` asks of one."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def partial_over_tp(self):
+        return []
+
+
+class Plan:
+    def __init__(self, zero, dp_overlap=True, prefetch=1):
+        self.zero, self.dp_overlap, self.prefetch = zero, dp_overlap, prefetch
+
+
+class Stage:
+    def __init__(self, layers):
+        self.units = {f"layer {n}": Unit(layer) for n, layer in enumerate(layers)}
+
+
+def in_units(group, plan, split):
+    """A training whose backward is one op, or I and W: gradients come with the second of them."""
+    whole = nn.Sequential(*model().layers)
+    tp = on_threads(1, lambda group: group, dimension="tp")[0]
+    kind = "W" if split else "B"
+    units = StageUnits({0: Stage(list(whole))}, plan, group, tp, {0: f"0{kind}1"}, torch.float64)
+    optimizer = adam([tensor for unit in units.all for tensor in unit.updated])
+    names = list(units.of_stage[0])
+    for step in range(STEPS):
+        group.traffic.clear()
+        units.step_begins([0])
+        for number, x in enumerate(inputs(step, group.place, group.size)):
+            units.op_begins(0, "F")
+            held = [x]
+            for name, layer in zip(names, whole):
+                units.unit_begins(0, "F", name)
+                held.append(layer(held[-1].detach().requires_grad_()))
+                units.unit_ends(0, "F", name, f"0F{number}")
+            y = held[-1].detach().requires_grad_()
+            ((y.square().mean() + y.mean()) / EACH).backward()
+            gradient = y.grad
+            first = "I" if split else "B"
+            units.op_begins(0, first)
+            made = {}
+            for name, layer in list(zip(names, whole))[::-1]:
+                units.unit_begins(0, first, name)
+                at = names.index(name)
+                x = held[at].detach().requires_grad_()
+                parameters = list(layer.parameters())
+                gradient, *made[name] = torch.autograd.grad(layer(x), [x, *parameters], gradient)
+                if not split:
+                    add(parameters, made[name])
+                units.unit_ends(0, first, name, f"0{first}{number}")
+            for name, layer in list(zip(names, whole))[::-1] if split else ():
+                units.unit_begins(0, "W", name)
+                add(layer.parameters(), made[name])
+                units.unit_ends(0, "W", name, f"0W{number}")
+        units.step_ends([0])
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        for unit in units.all:
+            unit.from_masters()
+    kinds = Counter(one.kind for one in group.traffic)
+    states = units.state_bytes(optimizer)
+    for unit in units.all:
+        if isinstance(unit, ShardedUnit):
+            unit.gather()
+            unit.gathered()
+    return [p.detach().clone() for p in whole.parameters()], kinds, states
+
+
+def add(parameters, gradients):
+    for parameter, gradient in zip(parameters, gradients):
+        parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+
+
+def alone_without_factor(ranks):
+    whole = nn.Sequential(*model().layers)
+    optimizer = adam(whole.parameters())
+    for step in range(STEPS):
+        backwards(whole, torch.cat([inputs(step, rank, ranks) for rank in range(ranks)]))
+        optimizer.step()
+        optimizer.zero_grad()
+    return [p.detach() for p in whole.parameters()]
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("dp_overlap", [True, False])
+@pytest.mark.parametrize("zero, prefetch", [(0, 1), (1, 1), (2, 1), (3, 0), (3, 1), (3, 3)])
+def test_units_train_as_one_process_does_and_send_as_often_as_the_stage_says(
+    ranks, split, dp_overlap, zero, prefetch
+):
+    """Three units and two backwards: ZeRO 0 and 1 reduce once a step, 2 and 3 after each backward;
+    1 and 2 gather once a step, 3 before each forward and backward."""
+    plan = Plan(zero, dp_overlap, prefetch)
+    expected, layers = alone_without_factor(ranks), 3
+    sizes = UNITS[1:]
+    own = sum(8 * -(-size // ranks) for size in sizes)
+    for weights, kinds, states in on_threads(ranks, in_units, plan, split):
+        close(weights, expected)
+        if ranks == 1:
+            assert not kinds
+            continue
+        reductions = layers * (EACH if zero >= 2 else 1)
+        gathers = {0: 0, 1: layers, 2: layers, 3: 2 * EACH * layers}[zero]
+        expected_kinds = {"all_reduce" if zero == 0 else "reduce_scatter": reductions}
+        assert kinds == expected_kinds | ({"all_gather": gathers} if gathers else {})
+        whole = sum(8 * size for size in sizes)
+        assert states == {
+            "parameters": {0: whole, 3: own}.get(zero, ranks * own),
+            "gradients": own if zero else whole,
+            "optimizer": 2 * (own if zero else whole),
+        }
+
+
+# small print
+# ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [ShardedUnit, WholeUnit])
+def test_the_pieces_of_all_ranks_are_the_parameters_and_their_gradients(kind):
+    """Of a whole unit all of each, on every rank; of a sharded one what lies in the rank's part."""
+    values = [torch.arange(5.0), 10 + torch.arange(4.0).view(2, 2), torch.tensor([20.0])]
+
+    def pieces(group):
+        parameters = [nn.Parameter(value.clone()) for value in values]
+        unit = kind("unit", parameters, group, master=torch.float32)
+        without = [gradient for _, _, gradient in unit.pieces()]
+        for parameter in parameters:
+            parameter.grad = 100 + parameter.detach()
+        unit.reduce()
+        unit.reduced()
+        unit.to_masters()
+        assert without == [None] * len(without)
+        return [
+            (next(at for at, p in enumerate(parameters) if p is parameter), own, gradient)
+            for parameter, own, gradient in unit.pieces()
+        ]
+
+    for_each = on_threads(3, pieces)
+    if kind is ShardedUnit:
+        for_each = [[piece for its in for_each for piece in its]]
+    for its in for_each:
+        for at, value in enumerate(values):
+            mine = [(own, gradient) for number, own, gradient in its if number == at]
+            assert torch.cat([own for own, _ in mine]).equal(value.flatten())
+            assert torch.cat([gradient for _, gradient in mine]).equal(100 + value.flatten())
+
+
+@pytest.mark.parametrize(
+    "fields, says",
+    [({"scale": 0.0}, "scale = 0.0: give a number above 0"), ({"growth": 1.0}, "growth = 1.0: give a number above 1"),
+     ({"backoff": 1.0}, "backoff = 1.0: give a number between 0 and 1"), ({"backoff": 0.0}, "backoff = 0.0"),
+     ({"interval": 0}, "interval = 0: give a number of at least 1"),
+     ({"scale": float("inf")}, "scale = inf: give a number above 0"), ({"growth": float("inf")}, "growth = inf: give a number above 1")],
+)  # fmt: skip
+def test_a_scaler_that_cannot_be_is_refused_with_what_could(fields, says):
+    with pytest.raises(InputError, match=says):
+        LossScaler(**fields)
+
+
+def test_a_parameter_that_no_rank_used_has_a_gradient_of_zeros_afterwards():
+    def averaged(group):
+        unused = nn.Linear(2, 1).double()
+        unused.weight.grad = torch.full_like(unused.weight, float(group.place))
+        average_gradients(unused, group)
+        return unused.weight.grad.tolist(), unused.bias.grad.tolist()
+
+    assert on_threads(3, averaged) == [([[1.0, 1.0]], [0.0])] * 3

@@ -1,0 +1,199 @@
+"""`python -m realrun` when things go wrong: processes killed, interrupts, deadlocks. It ends, says
+why, leaves nothing."""
+
+import os
+import signal
+import time
+
+import pytest
+from realrun_processes import CommandLine, eventually, one_object
+
+from realrun.record.recorder import RankProgress
+from simlab.trace import Trace
+
+LONG = (
+    "--schedule",
+    "1f1b",
+    "--pp",
+    3,
+    "--microbatches",
+    4,
+    "--forward-ms",
+    10,
+    "--steps",
+    2000,
+    "--out",
+    "out",
+)
+DEADLOCK = "0F0,0B0,0F1,0B1\n1F1,1F0,1B0,1B1\n"
+PROMISED_S = 15
+
+
+def wait_for_a_step(run, folder):
+    """Let `run` come so far that warm-up is over and a step is under way."""
+    recording = folder / "out" / "1f1b" / "rank0.records"
+
+    def stepping():
+        progress = RankProgress.load(recording)
+        return progress and progress.executing and progress.done > 3 * 8
+
+    assert eventually(stepping, 60), run.process.poll()
+
+
+def end_within(run, seconds=PROMISED_S):
+    """(exit status, stdout, stderr) and a failure if it takes longer, processes that hold the pipes
+    included."""
+    started_s = time.monotonic()
+    answer = run.end(timeout_s=seconds)
+    assert time.monotonic() - started_s < seconds
+    assert "Traceback" not in answer[2] and "Traceback" not in answer[1]
+    return answer
+
+
+def test_a_rank_killed_in_a_step_ends_the_run_and_is_named_and_partial_traces_load(
+    command, tmp_path
+):
+    run = command(*LONG, "--json")
+    wait_for_a_step(run, tmp_path)
+    victim = run.workers()[1]
+    os.kill(victim, signal.SIGKILL)
+    status, out, err = end_within(run)
+    assert status == 1
+    answer = one_object(out)
+    assert answer["ok"] is False
+    assert answer["error"].startswith(f"rank 1 (process {victim}) was killed by signal 9 (SIGKILL")
+    assert f"failed: {answer['error']}" in err
+    assert (
+        "out/1f1b/partial-gradient-check.json" in answer["partial"]
+        and "out/1f1b/partial-step-0.json" in answer["partial"]
+    )
+    for path in answer["partial"]:
+        assert Trace.load(tmp_path / path).compute()
+    assert len(Trace.load(tmp_path / "out/1f1b/partial-step-0.json").compute()) == 3 * 8
+    assert run.gone()
+
+
+def test_a_rank_killed_before_the_first_step_is_named_too(command):
+    run = command(*LONG)
+    run.say_until("calibrating")
+    victim = run.workers()[2]
+    os.kill(victim, signal.SIGKILL)
+    status, out, err = end_within(run)
+    assert (status, out) == (1, "")
+    assert err.splitlines()[-1].startswith(
+        f"failed: rank 2 (process {victim}) was killed by signal 9"
+    )
+    assert err.splitlines()[-1].endswith("while outside the steps; the others were ended")
+
+
+def test_a_rank_that_stands_still_is_found_by_the_timeout(command, tmp_path):
+    run = command(*LONG, "--timeout", 3)
+    wait_for_a_step(run, tmp_path)
+    os.kill(run.workers()[1], signal.SIGSTOP)
+    status, _, err = end_within(run)
+    assert status == 1
+    assert "failed: 1f1b: no rank has moved for 3 s: " in err
+
+
+@pytest.mark.parametrize("signal_number, status", [(signal.SIGKILL, -9), (signal.SIGTERM, 143)])
+def test_no_rank_outlives_a_launcher_that_was_killed(command, tmp_path, signal_number, status):
+    run = command(*LONG)
+    wait_for_a_step(run, tmp_path)
+    assert len(run.workers()) == 3
+    run.process.send_signal(signal_number)
+    assert run.process.wait(PROMISED_S) == status
+    assert run.gone(within_s=5)
+    assert signal_number == signal.SIGKILL or not run.temporary_files()
+
+
+@pytest.mark.parametrize("moment", ["starting", "calibrating", "stepping"])
+def test_an_interrupt_ends_everything_quickly_with_one_word(command, tmp_path, moment):
+    run = command(*LONG)
+    run.say_until("starting" if moment == "stepping" else moment)
+    if moment == "stepping":
+        wait_for_a_step(run, tmp_path)
+    if moment == "starting":
+        time.sleep(0.5)  # in the midst of importing torch
+    for _ in range(3):  # people press it more than once
+        # as a terminal does: launcher, fork server and ranks all get it
+        os.killpg(run.process.pid, signal.SIGINT)
+        time.sleep(0.05)
+    assert run.process.wait(PROMISED_S) == 1
+    status, out, err = end_within(run)
+    assert (status, out) == (1, "") and err.splitlines()[-1] == "interrupted"
+    assert run.gone() and not run.temporary_files()
+
+
+# programs that cannot end
+# -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def deadlock(tmp_path):
+    path = tmp_path / "circle.csv"
+    path.write_text(DEADLOCK)
+    return path
+
+
+CIRCLE = "deadlock: rank 0 waits at 0B0 for 1B0, which rank 1 has not run; rank 1 waits at 1F1 for 0F1, which rank 0 has not run"
+
+
+def test_a_program_that_deadlocks_is_refused_before_anything_starts_naming_the_circle(
+    command, deadlock
+):
+    run = command("--csv", deadlock, "--json", "--device", "cpu")
+    status, out, err = end_within(run)
+    assert status == 1
+    assert one_object(out) == {"ok": False, "error": CIRCLE, "partial": []}
+    assert err == f"failed: {CIRCLE} (--no-check runs it all the same)\n"
+
+
+def test_a_deadlock_that_is_run_all_the_same_ends_by_the_timeout_saying_who_waits_for_whom(
+    command, deadlock, tmp_path
+):
+    run = command("--csv", deadlock, "--no-check", "--timeout", 5, "--forward-ms", 2, "--json")
+    run.say_until("gradients against one process")
+    status, out, _ = end_within(run)
+    answer = one_object(out)
+    assert status == 1 and answer["error"] == f"circle: no rank has moved for 5 s: {CIRCLE}"
+    assert [span.op for span in Trace.load(tmp_path / answer["partial"][0]).compute()] == ["0F0"]
+    assert run.gone()
+
+
+def test_gradients_of_a_program_that_leaves_work_out_fail_the_run_and_stay_json(command, tmp_path):
+    (tmp_path / "half.csv").write_text("0F0\n")
+    run = command(
+        "--csv",
+        "half.csv",
+        "--no-check",
+        "--forward-ms",
+        2,
+        "--steps",
+        1,
+        "--json",
+        "--max-error",
+        50,
+    )
+    status, out, _ = end_within(run, 60)
+    answer = one_object(out)  # infinity is not JSON
+    assert (
+        status == 1
+        and answer["runs"][0]["gradient_error"] is None
+        and answer["runs"][0]["predicted_step_s"] is None
+    )
+    assert answer["failed"] == [
+        "half: gradients differ from one process by inf, more than 1e-10",
+        "half: not predicted, since the program breaks the rules: no error to hold against 50.0%",
+    ]
+
+
+def test_the_fixture_that_looks_for_orphans_would_find_one(tmp_path):
+    sleeper = CommandLine(
+        "-c", "sleep 60 & exit 0", cwd=tmp_path, temporary=tmp_path, command=("bash",)
+    )
+    assert sleeper.process.wait(5) == 0
+    # between fork and exec a process has no environment to read, so the first look may miss it
+    assert eventually(lambda: len(sleeper.processes()) == 1, within_s=5)
+    assert not sleeper.gone(within_s=0.2)
+    sleeper.kill()
+    assert sleeper.gone()

@@ -1,0 +1,80 @@
+"""Each command's `--json` holds the schema that comes with the package."""
+
+import json
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+import simlab
+from simlab.cli.main import COMMANDS, main
+
+FOLDER = Path(simlab.__file__).parent / "cli" / "schemas"
+SPLIT = "--pp 2 --microbatches 4 --forward-ms 1 --input-grad-ms 1 --weight-grad-ms 1"
+ANSWERS = [
+    "schedule 1f1b --pp 2 --microbatches 2",
+    "check mine.csv",
+    f"simulate --schedule zb-h1 {SPLIT}",
+    f"simulate --schedule pipedream {SPLIT} --explain --activation-cap 1 --layers 4",
+    "simulate --model gpt2 --cluster dgx-a100 --dp 2 --pp 2 --explain",
+    "simulate --model llama-3-70b --cluster dgx-a100",
+    f"schedules {SPLIT} --activation-cap 2",
+    "schedules --pp 3 --microbatches 4 --forward-ms 1 --backward-ms 2 --link-ms 1",
+    "catalog",
+    "memory --params 7e9 --dp 8",
+    "memory --model gpt2 --recipe deepspeed --largest-layer 1e6 --zero 3",
+    "validate few.csv",
+    "validate few.csv --rows",
+]
+PLACES = [
+    ("schedule", "ranks", 0),
+    ("simulate", "step_s", "0.5"),
+    ("simulate", "bubble", {"idle_over_ideal": 1}),
+    ("memory", "total_bytes", None),
+    ("memory", "zero", 4),
+]
+
+
+def schema(name):
+    return Draft202012Validator(json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")))
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch):
+    """A folder with a program, and with published runs of which some are skipped."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.csv").write_text("0F0,0B0\n")
+    Path("broken.csv").write_text("0F0,0B0\n1F0\n")
+    rows = (FOLDER.parents[1] / "studies" / "published" / "runs.csv").read_text().splitlines()
+    few = rows[:3] + [row for row in rows if "simumax" in row][:12]
+    Path("few.csv").write_text("\n".join(few) + "\n")
+
+
+def answer(capsys, command):
+    assert main([*command.split(), "--json"]) in (0, 1)
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("command", ANSWERS)
+def test_an_answer_holds_its_commands_schema(desk, capsys, command):
+    schema(command.split()[0]).validate(answer(capsys, command))
+
+
+def test_a_failed_check_holds_the_schema_of_errors(desk, capsys):
+    schema("error").validate(answer(capsys, "check broken.csv"))
+
+
+def test_every_command_has_a_schema_that_is_one():
+    assert {path.stem for path in FOLDER.glob("*.json")} == {*COMMANDS, "error"}
+    for name in (*COMMANDS, "error"):
+        Draft202012Validator.check_schema(schema(name).schema)
+
+
+@pytest.mark.parametrize(("name", "key", "value"), PLACES)
+def test_a_schema_refuses_another_type(desk, capsys, name, key, value):
+    command = next(command for command in ANSWERS if command.startswith(name))
+    found = answer(capsys, command)
+    assert schema(name).is_valid(found)
+    assert not schema(name).is_valid(found | {key: value})
+    assert not schema(name).is_valid(found | {"another": 1})
+    assert not schema(name).is_valid({k: v for k, v in found.items() if k != key})

@@ -1,0 +1,118 @@
+"""What a plan's library changes: what torch copies, keeps and computes again, against counts by
+hand."""
+
+from dataclasses import replace
+
+import pytest
+
+import simlab as sl
+from simlab.lowering.kernels import Matmul, Memory, embedding_kernels, head_kernels, layer_kernels
+from simlab.memory.activations import layer_activations_bytes
+from simlab.memory.stage import stage_memory
+from simlab.memory.states import state_bytes
+from simlab.spec.parameters import stage_parameters
+
+LLAMA = sl.load_model("llama-3-8b")
+GPT = sl.load_model("gpt3-175b")
+FSDP2 = sl.Plan(dp=8, zero=3, library="torch", attention="flash-2", seq=8192)
+
+
+def copies(kernels):
+    return [
+        sum(k.size_bytes for k in part if isinstance(k, Memory) and "copy" in k.name)
+        for part in kernels[:3]
+    ]
+
+
+@pytest.mark.parametrize("unit", ["layer", "embedding", "head"])
+def test_fsdp2_copies_a_units_parameters_out_twice_and_its_gradients_in_once(unit):
+    """In bf16 2 bytes read and 2 written of each parameter; its gradient is read in 2 and written
+    in the 4 that are reduced."""
+    kernels = {"layer": layer_kernels, "embedding": embedding_kernels, "head": head_kernels}[unit](
+        LLAMA, FSDP2
+    )
+    ends = {"layer": (1, {}), "embedding": (0, {"first": True}), "head": (0, {"last": True})}[unit]
+    parameters = stage_parameters(LLAMA, FSDP2, ends[0], **ends[1])
+    assert copies(kernels) == [4 * parameters, 4 * parameters, 6 * parameters]
+
+
+def test_what_stays_gathered_is_copied_once_and_flat_parameters_only_in_the_backward():
+    parameters = stage_parameters(LLAMA, FSDP2, 1)
+    assert copies(layer_kernels(LLAMA, replace(FSDP2, reshard=False))) == [
+        4 * parameters,
+        0,
+        6 * parameters,
+    ]
+    assert copies(layer_kernels(LLAMA, replace(FSDP2, library="fsdp1"))) == [0, 0, 4 * parameters]
+
+
+@pytest.mark.parametrize("other", [{"library": "megatron"}, {"dp": 1}, {"zero": 2}])
+def test_nothing_is_copied_where_buffers_are_flat_or_nothing_is_gathered(other):
+    assert copies(layer_kernels(LLAMA, replace(FSDP2, **other))) == [0, 0, 0]
+
+
+def test_a_whole_recomputation_needs_no_copy_of_its_own():
+    full = layer_kernels(LLAMA, replace(FSDP2, recompute="full"))
+    assert not [k for k in full.recompute if "copy" in k.name]
+    assert copies(full)[:2] == copies(layer_kernels(LLAMA, FSDP2))[:2]
+
+
+def products(kernels):
+    return {k.name: k.n for k in kernels if isinstance(k, Matmul)}
+
+
+def test_per_op_recomputes_k_output_and_the_gates_other_half_of_a_llama():
+    """torchtitan counts a layer's products q, k, v, output, gate, up, down and computes every
+    second one again."""
+    kernels = layer_kernels(LLAMA, replace(FSDP2, recompute="per-op"))
+    assert products(kernels.recompute) == {"qkv": 8 * 128, "output": 4096, "up": 14336}
+    flops = sum(k.flops for k in kernels.recompute if isinstance(k, Matmul))
+    again = LLAMA.hardware_flops_per_token(8192, "per-op") - LLAMA.flops_per_token(8192)
+    assert LLAMA.layers * flops == pytest.approx(8192 * again)
+
+
+def test_per_op_recomputes_k_output_and_down_of_a_gpt():
+    kernels = layer_kernels(GPT, sl.Plan(recompute="per-op"))
+    assert products(kernels.recompute) == {"qkv": 12288, "output": 12288, "down": 12288}
+    flops = sum(k.flops for k in kernels.recompute if isinstance(k, Matmul))
+    again = GPT.hardware_flops_per_token(recompute="per-op") - GPT.flops_per_token()
+    assert GPT.layers * flops == pytest.approx(GPT.seq * again)
+
+
+def test_per_op_keeps_what_it_does_not_compute_again():
+    """Of a token of a Llama-3 8B layer, in bf16: its input, q, v, attention's output and 32 fp32
+    numbers, the gate's product, down's."""
+    kept = 2 * (4096 + 4096 + 1024 + 4096 + 14336 + 4096) + 4 * 32
+    assert layer_activations_bytes(LLAMA, FSDP2, "per-op") == 8192 * kept
+
+
+def test_torchs_states_are_16_bytes_a_parameter_and_megatrons_18():
+    assert (sum(state_bytes(FSDP2)), sum(state_bytes(sl.Plan()))) == (16, 18)
+    assert (
+        sum(state_bytes(replace(FSDP2, precision="fp32")))
+        == sum(state_bytes(sl.Plan(precision="fp32")))
+        == 16
+    )
+
+
+def test_torchs_loss_holds_twelve_bytes_a_logit_and_megatrons_six():
+    """torch: log-probabilities, the gradient of the loss with respect to them and with respect to
+    the logits, all in fp32, are there at the same moment. Megatron-LM's loss works in place: 4
+    bytes, and 2 of the gradient that it casts to bf16."""
+    plan, tokens = sl.Plan(seq=8192), 8192
+    held = [stage_memory(LLAMA, p, 0, last=True) for p in (replace(plan, library="torch"), plan)]
+    # the message and the norm's result in bf16, a norm's fp32 number of each token
+    kept = 2 * 2 * tokens * LLAMA.hidden + 4 * tokens
+    logits = tokens * LLAMA.vocab
+    assert [its.activations for its in held] == [kept + 4 * logits] * 2
+    assert [its.activations + its.buffers for its in held] == [
+        kept + 12 * logits,
+        kept + 6 * logits,
+    ]
+
+
+def test_a_library_that_is_unknown_is_refused():
+    with pytest.raises(
+        sl.InputError, match="library = 'deepspeed': give one of megatron, torch, fsdp1"
+    ):
+        sl.Plan(library="deepspeed")

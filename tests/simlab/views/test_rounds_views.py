@@ -1,0 +1,73 @@
+"""Pictures of replayed collectives and of streams: what is drawn is what was replayed and
+simulated."""
+
+from dataclasses import replace
+
+import pytest
+from matplotlib.patches import Rectangle
+
+import simlab as sl
+from simlab.views.plan_scene import stream_scene
+from simlab.views.rounds import curves, grid, sends
+
+STEPS = sl.replay(sl.all_reduce_rounds("ring", range(4), 4.0), range(4))
+
+
+def test_a_grid_says_what_each_rank_holds_and_what_just_arrived():
+    view = grid(STEPS[1])
+    assert view.texts == [
+        ["0", "0", "0", "0+3"],
+        ["0+1", "1", "1", "1"],
+        ["2", "1+2", "2", "2"],
+        ["3", "3", "2+3", "3"],
+    ]
+    assert view.added == [(0, 3), (1, 0), (2, 1), (3, 2)] and view.replaced == []
+    assert view.arrows == [(0, 1), (1, 2), (2, 3), (3, 0)]
+    assert grid(STEPS[-1]).texts == [["Σ"] * 4] * 4 and len(grid(STEPS[-1]).replaced) == 4
+    assert grid(STEPS[0]).title == "at the start"
+
+
+def test_of_many_ranks_it_counts_contributions_and_parts_of_parts_have_dots():
+    step = sl.replay(sl.all_reduce_rounds("hierarchical", range(8), 8.0), range(8))[1]
+    view = grid(step)
+    assert view.columns[:3] == ["0.0", "0.1", "1.0"] and {
+        text for texts in view.texts for text in texts
+    } == {"1", "2"}
+
+
+def test_sends_are_told_in_words():
+    assert sends(STEPS[1])[0] == "0 → 1: part 0 (1 B), added"
+    assert sends(sl.replay(sl.all_reduce_rounds("tree", range(2), 4.0), range(2))[2]) == [
+        "0 → 1: everything (4 B), put in place"
+    ]
+
+
+def test_curves_mark_each_size_once():
+    points = sl.all_reduce_curve(sl.GroupShape(16, 8), sl.load_cluster("dgx-a100", nodes=2))
+    assert sorted(at for line in curves(points) for at in line.chosen) == list(range(len(points)))
+
+
+def test_a_picture_has_a_panel_for_each_step_and_an_outline_for_each_arrival():
+    picture = sl.rounds_picture(STEPS, columns=4)
+    panels = [axes for axes in picture.axes if axes.get_visible()]
+    assert [axes.get_title() for axes in panels] == [
+        "at the start",
+        *(f"round {k}" for k in range(1, 7)),
+    ]
+    outlines = [sum(isinstance(patch, Rectangle) for patch in axes.patches) for axes in panels]
+    assert outlines == [0] + [4] * 6
+    assert picture._repr_png_().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("streams", [("compute", "dp"), ("dp",)])
+def test_streams_are_drawn_with_a_box_for_each_span_that_lasts(streams):
+    model = replace(sl.load_model("llama-2-7b"), layers=3)
+    trace = sl.layer_trace(model, sl.Plan(dp=16, zero=3), sl.load_cluster("dgx-a100", nodes=2))
+    view = stream_scene(trace, streams=streams)
+    shown = {*streams, "optimizer"} if "compute" in streams else set(streams)  # which also computes
+    assert len(view.boxes) == sum(
+        span.stream in shown and span.end_s > span.start_s for span in trace.spans
+    )
+    assert [stream for _, stream in view.rows] == list(streams)
+    (axes,) = sl.layer_timeline(trace, streams=streams, captions="three layers").axes
+    assert axes.get_title(loc="left") == "three layers"

@@ -1,0 +1,160 @@
+"""Timelines: both renderers draw every op of every trace where the trace says."""
+
+from collections import Counter
+from io import BytesIO
+
+import pytest
+from timelines import (
+    a_hundred_seconds_later,
+    expected_boxes,
+    op_bars,
+    plotly_boxes,
+    split_trace,
+    still_boxes,
+    two_traces,
+)
+
+from simlab import (
+    InputError,
+    Op,
+    OpTimes,
+    generate,
+    memory_curve,
+    simulate,
+)
+from simlab.views import timeline
+from simlab.views.scene import COLOURS
+
+
+def test_the_still_picture_draws_every_op_of_both_traces():
+    traces = two_traces()
+    figure = timeline(traces)
+    for trace, axes in zip(traces, figure.axes[::2]):
+        boxes, polygons, rows = still_boxes(axes)
+        assert boxes.keys() == expected_boxes(trace).keys()
+        assert (polygons, rows) == (len(trace.compute()), trace.ranks)
+
+
+def test_all_parts_of_the_still_picture_share_one_time_axis_that_holds_the_longest_trace():
+    traces = two_traces()
+    axes = timeline(traces).axes
+    assert len(axes) == 4
+    limits = {part.get_xlim() for part in axes}
+    assert len(limits) == 1
+    ((left, right),) = limits
+    assert left == 0 and right >= max(trace.step_s for trace in traces) * 1e3
+    axes[0].set_xlim(5, 7)
+    assert {part.get_xlim() for part in axes} == {(5, 7)}
+
+
+def test_the_memory_strip_of_the_still_picture_is_the_memory_curve():
+    trace = two_traces()[1]
+    strip = timeline(trace).axes[1]
+    for rank, line in enumerate(strip.get_lines()):
+        times_s, amounts = memory_curve(trace, rank)
+        assert list(line.get_xdata()) == pytest.approx(
+            [time_s * 1e3 for time_s in [*times_s, trace.end_s]]
+        )
+        assert (
+            list(line.get_ydata()) == [*amounts, amounts[-1]]
+            and line.get_drawstyle() == "steps-post"
+        )
+    assert rank == trace.ranks - 1
+
+
+def test_the_still_picture_can_be_saved_without_a_screen():
+    png = BytesIO()
+    timeline(two_traces()).savefig(png, format="png")
+    assert png.getvalue().startswith(b"\x89PNG")
+
+
+def test_the_bars_of_the_plotly_figure_are_the_spans():
+    traces = two_traces()
+    figure = timeline(traces, renderer="plotly")
+    for number, trace in enumerate(traces):
+        axis = "y" if number == 0 else f"y{2 * number + 1}"
+        shown = Counter(
+            (rank, round(base, 6), round(base + length, 6))
+            for bar in op_bars(figure, axis)
+            for rank, base, length in zip(bar.y, bar.base, bar.x)
+        )
+        assert shown == expected_boxes(trace)
+
+
+@pytest.mark.parametrize("name", ["interleaved-1f1b", "zb-v", "dualpipe"])
+def test_a_shade_tells_the_chunk_and_a_row_says_which_stages_it_has(name):
+    times = OpTimes(forward_s=0.01, backward_s=0.02, input_grad_s=0.01, weight_grad_s=0.01)
+    trace = simulate(generate(name, 4, 8), times)
+    axes = timeline(trace).axes[0]
+    still, _, _ = still_boxes(axes)
+    interactive = plotly_boxes(timeline(trace, renderer="plotly"), "y")
+    assert still == {box: colour.upper() for box, colour in interactive.items()}
+    stages = {rank: sorted({span.stage for span in trace.compute(rank)}) for rank in range(4)}
+    shades = {}
+    for span in trace.compute():
+        box = (span.rank, round(span.start_s * 1e3, 6), round(span.end_s * 1e3, 6))
+        shades.setdefault((span.kind, stages[span.rank].index(span.stage)), set()).add(still[box])
+    assert all(len(found) == 1 for found in shades.values())  # one shade for a kind and chunk
+    assert len({colour for (colour,) in shades.values()}) == len(shades)  # and each its own
+    assert all(shades[kind, 0] == {COLOURS[kind].upper()} for kind, _ in shades)
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        f"rank {rank}: stages {first}, {second}" for rank, (first, second) in stages.items()
+    ]
+
+
+def test_all_parts_of_the_plotly_figure_share_one_time_axis():
+    figure = timeline(two_traces(), renderer="plotly")
+    axes = {item.xaxis or "x" for item in figure.data}
+    assert len(axes) == 4
+    followed = {axis: figure.layout[axis.replace("x", "xaxis")].matches for axis in axes}
+    (leader,) = {target for target in followed.values() if target}
+    assert followed.pop(leader) is None and set(followed.values()) == {leader}
+
+
+def test_an_op_has_the_same_colour_in_both_pictures_and_each_kind_its_own():
+    trace = split_trace()
+    still, _, _ = still_boxes(timeline(trace).axes[0])
+    assert still == {
+        box: colour.upper()
+        for box, colour in plotly_boxes(timeline(trace, renderer="plotly"), "y").items()
+    }
+    kind_of = {
+        (span.rank, round(span.start_s * 1e3, 6), round(span.end_s * 1e3, 6)): Op.parse(
+            span.op
+        ).kind
+        for span in trace.compute()
+    }
+    assert (
+        len({(kind_of[box], colour) for box, colour in still.items()})
+        == len(set(still.values()))
+        == 4
+    )
+
+
+def test_a_trace_whose_clock_does_not_begin_at_0_is_drawn_from_0_on():
+    trace = two_traces()[0]
+    assert (
+        still_boxes(timeline(a_hundred_seconds_later(trace)).axes[0])[0].keys()
+        == expected_boxes(trace).keys()
+    )
+
+
+def test_titles_say_source_name_step_and_bubble():
+    measured = two_traces()[1]
+    measured.metadata["source"] = "measured"
+    assert (
+        timeline(measured).axes[0].get_title(loc="left")
+        == "Measured: 1f1b, step 740.0 ms, idle 35.1%, peak 4 microbatches held"
+    )
+
+
+def test_an_unknown_renderer_is_refused():
+    with pytest.raises(
+        InputError, match=r"^renderer 'ascii': give matplotlib, plotly, canvas or perfetto$"
+    ):
+        timeline(two_traces(), renderer="ascii")
+
+
+def test_a_perfetto_file_holds_one_trace():
+    with pytest.raises(InputError, match="2 traces"):
+        timeline(two_traces(), renderer="perfetto")

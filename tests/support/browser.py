@@ -1,0 +1,204 @@
+"""A real browser for tests: Debian's Chromium, a JupyterLab to open in it, and a page that shows
+one canvas timeline without one."""
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from base64 import b64encode
+from contextlib import contextmanager
+from pathlib import Path
+
+import nbformat
+import pytest
+from playwright.sync_api import sync_playwright
+
+ROOT = Path(__file__).parents[2]
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+needs_chromium = pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium, chromium-browser or google-chrome on this machine"
+)
+START_S, RUN_S, PAINT_S = 90, 240, 20
+CHROMIUM_ARGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+                 "--no-first-run"]  # fmt: skip
+LAB_ARGS = [
+    "--no-browser",
+    "--expose-app-in-browser",
+    "--ServerApp.ip=127.0.0.1",
+    "--ServerApp.port_retries=0",
+    "--ServerApp.allow_root=True",
+    "--LabApp.news_url=None",
+    "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    "--LabApp.extension_manager=readonly",
+]
+# every cell is in the page, in view or not, so that the test can look at it
+SETTINGS = {"@jupyterlab/notebook-extension/tracker.jupyterlab-settings": {"windowingMode": "none"}}
+PAGE_CONFIG = {"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}
+RUN_ALL = """async () => {
+    const panel = jupyterapp.shell.currentWidget;
+    await panel.context.ready;
+    await panel.sessionContext.ready;
+    window.ran = false;
+    jupyterapp.commands.execute('notebook:run-all-cells').then(() => { window.ran = true; });
+}"""
+NOTEBOOK_JSON = "() => jupyterapp.shell.currentWidget.content.model.toJSON()"
+SHUT_DOWN = "() => jupyterapp.shell.currentWidget.sessionContext.shutdown()"
+# what a notebook does for a widget: a model with its state, of which bytes come as DataViews, and
+# an element to render into
+SHOW_WIDGET = """async ([source, state]) => {
+    const revive = (value) => {
+        if (value?.base64 !== undefined) return new DataView(Uint8Array.from(atob(value.base64), (c) => c.charCodeAt(0)).buffer);
+        if (Array.isArray(value)) return value.map(revive);
+        return value && typeof value === 'object' ? Object.fromEntries(Object.entries(value).map(([k, v]) => [k, revive(v)])) : value;
+    };
+    if (window.model) return window.model.receive(revive(state));
+    const listeners = {};
+    window.model = {
+        state: revive(state),
+        get(name) { return this.state[name]; },
+        on(event, listener) { listeners[event] = listener; },
+        off() {},
+        receive(state) { Object.assign(this.state, state); listeners['change:serial'](); },
+    };
+    const module = await import(URL.createObjectURL(new Blob([source], { type: 'text/javascript' })));
+    module.default.render({ model: window.model, el: document.body });
+}"""
+
+
+@contextmanager
+def chromium_page(*, scale=1):
+    """A page of a browser of its own, with `scale` device pixels to a CSS pixel."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_ARGS)
+        try:
+            yield browser.new_page(
+                viewport={"width": 1400, "height": 1000}, device_scale_factor=scale
+            )
+        finally:
+            browser.close()
+
+
+@contextmanager
+def page_at(url):
+    """(a browser page at `url`, the list of addresses it asks for)."""
+    asked = []
+    with chromium_page() as page:
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(url)
+        yield page, asked
+
+
+def run_all(page):
+    """Run all cells of the notebook that `page` shows; its code cells, once they have run."""
+    page.wait_for_function(
+        "() => window.jupyterapp?.shell?.currentWidget?.sessionContext", timeout=START_S * 1e3
+    )
+    page.evaluate(RUN_ALL)
+    page.wait_for_function("() => window.ran", timeout=RUN_S * 1e3)
+    return [cell for cell in page.evaluate(NOTEBOOK_JSON)["cells"] if cell["cell_type"] == "code"]
+
+
+def show_canvas(page, timeline):
+    """Show `timeline` (a `CanvasTimeline`) in an empty page, or its new state in the one that shows
+    it; return when it is painted."""
+    state = {
+        name: _as_json(getattr(timeline, name)) for name in ("panels", "room", "height", "serial")
+    }
+    page.evaluate(SHOW_WIDGET, [timeline._esm, state])
+    page.wait_for_function(
+        f"() => document.querySelector('canvas')?.dataset.painted === '{timeline.serial}'",
+        timeout=PAINT_S * 1e3,
+    )
+    return page.locator("canvas")
+
+
+def _as_json(value):
+    if isinstance(value, bytes):
+        return {"base64": b64encode(value).decode()}
+    if isinstance(value, dict):
+        return {name: _as_json(item) for name, item in value.items()}
+    return [_as_json(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+@contextmanager
+def lab(folder, notebook):
+    """A JupyterLab of its own on a notebook without outputs: a copy of the file `notebook`, or of
+    one cell, its text."""
+    (folder / "notebooks").mkdir()
+    (folder / "assets").symlink_to(ROOT / "assets")
+    if isinstance(notebook, Path):
+        name, copy = notebook.name, nbformat.read(notebook, as_version=4)
+    else:
+        name, copy = (
+            "cell.ipynb",
+            nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(notebook)]),
+        )
+        copy.metadata["kernelspec"] = {
+            "name": "python3",
+            "display_name": "Python 3",
+            "language": "python",
+        }  # else JupyterLab asks
+    for cell in copy.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    nbformat.write(copy, folder / "notebooks" / name)
+    for setting, value in SETTINGS.items():
+        write_json(folder / "settings" / setting, value)
+    write_json(folder / "config" / "labconfig" / "page_config.json", PAGE_CONFIG)
+    port, token = free_port(), secrets.token_hex(16)
+    own = {"HOME": "home", "JUPYTER_CONFIG_DIR": "config", "JUPYTER_DATA_DIR": "data", "JUPYTER_RUNTIME_DIR": "runtime",
+           "IPYTHONDIR": "ipython", "JUPYTERLAB_SETTINGS_DIR": "settings", "JUPYTERLAB_WORKSPACES_DIR": "workspaces"}  # fmt: skip
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    environment = (
+        os.environ | {key: str(folder / value) for key, value in own.items()} | {"PYTHONPATH": path}
+    )
+    command = [Path(sys.executable).with_name("jupyter"), "lab", *LAB_ARGS, f"--ServerApp.port={port}", f"--IdentityProvider.token={token}",
+               f"--ServerApp.root_dir={folder}"]  # fmt: skip
+    log = folder / "lab.log"
+    with log.open("w") as output:
+        server = subprocess.Popen(
+            command, env=environment, cwd=folder, stdout=output, stderr=subprocess.STDOUT
+        )
+    try:
+        wait_for(f"http://127.0.0.1:{port}/api?token={token}", server, log)
+        yield f"http://127.0.0.1:{port}/lab/tree/notebooks/{name}?token={token}"
+    finally:
+        server.terminate()  # it ends its kernels, and then itself
+        try:
+            server.wait(20)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+def wait_for(url, server, log):
+    """Return when `url` answers."""
+    deadline_s = time.monotonic() + START_S
+    while time.monotonic() < deadline_s and server.poll() is None:
+        try:
+            urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+                url, timeout=5
+            ).close()
+            return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)
+    pytest.fail(f"JupyterLab did not start:\n{log.read_text()[-3000:]}")
+
+
+def write_json(path, value):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value))
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,287 @@
+"""Plans executed on processes, for the tests of the executor: the same model and text in one
+process, what ought to be the same, memory."""
+
+import math
+from functools import cache
+from itertools import combinations, product
+
+import torch
+import torch.distributed as dist
+
+from realrun.comm.channels import Channels
+from realrun.comm.mesh import Mesh
+from realrun.model.gpt import Stage, loss
+from realrun.model.reference import single_process
+from realrun.model.text import batch
+from realrun.parallel.units import StageUnits
+from realrun.run.conformance import Conformance
+from realrun.run.executor import Executor
+from simlab.lowering.build import program_of
+from simlab.lowering.instructions import BEGIN, rank_instructions
+from simlab.spec.model import Model
+from simlab.spec.plan import Plan
+
+SIZES = {"layers": 4, "hidden": 32, "heads": 4, "seq": 16, "microbatch_size": 2}
+ERROR = {"float64": 1e-9, "float32": 1e-5}
+TINY = 1e-12  # a part may be of bytes that do not occur, whose gradients are 0
+
+
+def model_of(sizes):
+    """The `Model` of `realrun.model.gpt.Stage`s."""
+    rows = {"vocab": 256, "positions": sizes["seq"], "seq": sizes["seq"]}
+    return Model(
+        name="gpt", layers=sizes["layers"], hidden=sizes["hidden"], heads=sizes["heads"], **rows
+    )
+
+
+def plan_of(fields, sizes=SIZES):
+    """The `Plan` with these fields and the sizes' microbatches."""
+    return Plan(
+        precision="fp32", microbatch_size=sizes["microbatch_size"], seq=sizes["seq"], **fields
+    )
+
+
+def world(fields):
+    """How many processes it takes."""
+    return math.prod(fields[name] for name in ("dp", "tp", "pp", "cp"))
+
+
+def data(plan, step):
+    """(tokens, targets) of all replicas in a step."""
+    return batch(step, plan.dp * plan.microbatches, plan.microbatch_size, plan.seq)
+
+
+@cache
+def alone(microbatches, stages, dtype, stage_layers=None):
+    """(loss, [per stage {parameter name: gradient}]) of the first step in one process."""
+    tokens, targets = batch(0, microbatches, SIZES["microbatch_size"], SIZES["seq"])
+    return single_process(SIZES, stages, tokens, targets, dtype, stage_layers)
+
+
+# plans
+# ------------------------------------------------------------------------------------------------------
+
+SHARDING = [
+    *({"zero": zero, "dp_overlap": overlap} for zero in (0, 1, 2) for overlap in (True, False)),
+    *({"zero": 3, "prefetch": prefetch, "dp_overlap": True} for prefetch in (0, 1, 2)), {"zero": 3, "dp_overlap": False},
+]  # fmt: skip
+
+
+def all_plans(most=8):
+    """[fields of a plan] of at most so many processes: every combination of what makes a difference
+    where there is such a dimension."""
+    plans = []
+    for dp, tp, pp, cp in product((1, 2, 4), (1, 2), (1, 2), (1, 2)):
+        if dp * tp * pp * cp > most:
+            continue
+        for sharding, schedule, recompute, sequence_parallel, cp_kind in product(
+            SHARDING if dp * cp > 1 else [{}], ("gpipe", "1f1b", "zb-h1", "interleaved-1f1b") if pp > 1 else ("1f1b",), ("none", "full"),
+            (False, True)[:tp], ("ring", "all-to-all")[:cp],
+        ):  # fmt: skip
+            names = {
+                "schedule": schedule,
+                "recompute": recompute,
+                "sequence_parallel": sequence_parallel,
+                "cp_kind": cp_kind,
+            }
+            plans.append(
+                {
+                    "dp": dp,
+                    "tp": tp,
+                    "pp": pp,
+                    "cp": cp,
+                    "microbatches": _microbatches(pp, schedule),
+                    **sharding,
+                    **names,
+                }
+            )
+    return plans
+
+
+def _microbatches(pp, schedule):
+    """Interleaved schedules take groups of pp."""
+    return 2 if pp == 1 else 4 if schedule == "interleaved-1f1b" else 3
+
+
+def covering(plans):
+    """Of `plans` some such that every two values that occur together in one of them do so in these,
+    with few processes in all."""
+    bits = {}
+    pairs = [
+        sum(1 << bits.setdefault(pair, len(bits)) for pair in combinations(plan.items(), 2))
+        for plan in plans
+    ]
+    left, chosen = (1 << len(bits)) - 1, []
+    while left:
+        best = max(
+            range(len(plans)),
+            key=lambda at: (pairs[at] & left).bit_count() / (2 + world(plans[at])),
+        )
+        chosen.append(plans[best])
+        left &= ~pairs[best]
+    return chosen
+
+
+# on a rank
+# --------------------------------------------------------------------------------------------------
+
+
+@cache
+def _groups(rank, dp, tp, pp, cp):
+    """(`Mesh`, `Channels`): made once, for all plans of these degrees."""
+    mesh = Mesh(Plan(dp=dp, tp=tp, pp=pp, cp=cp).layout, rank)
+    return mesh, Channels(
+        rank, torch.device("cpu"), {direction: dist.new_group() for direction in (1, -1)}
+    )
+
+
+def executor_of(rank, fields, dtype, optimizer, *, sizes=SIZES, conformance=Conformance, **options):
+    """This rank's `Executor`; it checks every communication, and in fp32, which the plan has,
+    its bytes."""
+    plan = plan_of(fields, sizes).check(model_of(sizes))
+    program = program_of(plan)
+    mesh, channels = _groups(rank, plan.dp, plan.tp, plan.pp, plan.cp)
+    mesh.traffic.clear()
+    instructions = rank_instructions(
+        model_of(sizes), plan, program, mesh["pp"].place, context_rank=mesh["cp"].place
+    )
+
+    def make_conformance(activations):
+        return conformance(
+            rank, instructions, check_bytes=dtype == torch.float32, activations=activations
+        )
+
+    return Executor(
+        sizes,
+        plan,
+        program,
+        mesh,
+        channels,
+        make_conformance,
+        dtype=dtype,
+        optimizer=optimizer,
+        stage_layers=plan.layers_of_stages(sizes["layers"]),
+        **options,
+    )
+
+
+class Gradients:
+    """In an optimizer's place: keeps the gradients of its first step, and changes nothing."""
+
+    def __init__(self, parameters):
+        self.parameters = parameters
+
+    def step(self):
+        """All gradients are there."""
+        self.found = [parameter.grad.clone() for parameter in self.parameters]
+
+    def zero_grad(self, set_to_none=True):
+        """As torch's."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+
+def step_of(rank, fields, dtype_name):
+    """{what: relative error} of this rank's gradients and the global norm; its part of the loss;
+    bytes by dimension, sent and listed."""
+    dtype = getattr(torch, dtype_name)
+    executor = executor_of(rank, fields, dtype, Gradients, limit=None)
+    _, expected = alone(
+        executor.plan.dp * executor.plan.microbatches,
+        executor.program.stages,
+        dtype,
+        tuple(executor.stage_layers),
+    )
+    part, norm = executor.step(0, *data(executor.plan, 0))
+    whole = (
+        sum(gradient.double().square().sum() for stage in expected for gradient in stage.values())
+        .sqrt()
+        .item()
+    )
+    pairs = zip(executor.optimizer.found, own_parts(executor, expected), strict=True)
+    return {
+        "gradients": max(
+            ((ours - theirs).norm() / theirs.norm().clamp(min=TINY)).item()
+            for ours, theirs in pairs
+        ),
+        "norm": abs(norm / whole - 1),
+        "loss": part if executor.mesh["tp"].place == 0 else 0.0,  # the others have the same
+        "bytes": _bytes_by_dimension(executor),
+    }
+
+
+def own_parts(executor, gradients):
+    """What this rank's optimizer should be given, in its order: [per stage {name: whole gradient}]
+    cut as the parameters are."""
+    stages = {}
+    for number in executor.stages:
+        whole = Stage(executor.sizes, number, executor.program.stages, executor.stage_layers).to(
+            executor.dtype
+        )
+        for name, parameter in whole.named_parameters():
+            parameter.data = gradients[number][name].clone()
+        stages[number] = executor.stage(whole, number)
+    units = StageUnits(
+        stages,
+        executor.plan,
+        executor.mesh["dp"],
+        executor.mesh["tp"],
+        {},
+        executor.gradient_type,
+    )
+    return [tensor.detach() for unit in units.all for tensor in unit.updated]
+
+
+def _bytes_by_dimension(executor):
+    """{dimension: (bytes of the collectives that the groups counted, of those that the list
+    has)}"""
+    sums = {}
+    for one in executor.mesh.traffic:
+        counted, listed = sums.get(one.dimension.partition("-")[0], (0, 0))
+        sums[one.dimension.partition("-")[0]] = counted + one.size_bytes, listed
+    for instruction in executor.log.instructions:
+        if instruction.action == BEGIN and instruction.kind != "message":
+            counted, listed = sums.get(instruction.dimension, (0, 0))
+            sums[instruction.dimension] = counted, listed + instruction.size_bytes
+    return sums
+
+
+# training
+# ---------------------------------------------------------------------------------------------------
+
+
+def adam(parameters):
+    """One that moves quickly."""
+    return torch.optim.Adam(parameters, lr=3e-3)
+
+
+def shallow(fields):
+    """Sizes of a model with few layers, that many steps of it may be quick."""
+    return SIZES | {"layers": max(2, plan_of(fields).stages)}
+
+
+def losses_of(rank, fields, steps, limit):
+    """[this rank's part of the loss in each step]"""
+    executor = executor_of(rank, fields, torch.float64, adam, sizes=shallow(fields), limit=limit)
+    losses = [executor.step(number, *data(executor.plan, number))[0] for number in range(steps)]
+    return losses if executor.mesh["tp"].place == 0 else [0.0] * steps
+
+
+def losses_alone(fields, steps, limit):
+    """([loss of each step], [norm of its gradients]) of the same training in this process."""
+    plan = plan_of(fields)
+    stages = [Stage(shallow(fields), number, plan.stages).double() for number in range(plan.stages)]
+    parameters = [parameter for stage in stages for parameter in stage.parameters()]
+    optimizer, losses, norms = adam(parameters), [], []
+    for number in range(steps):
+        losses.append(0.0)
+        for x, targets in zip(*data(plan, number)):
+            for stage in stages:
+                x = stage(x)
+            part = loss(x, targets) / (plan.dp * plan.microbatches)
+            part.backward()
+            losses[-1] += part.item()
+        norms.append(torch.nn.utils.clip_grad_norm_(parameters, limit).item())
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses, norms

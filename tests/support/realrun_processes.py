@@ -1,0 +1,242 @@
+"""What the tests of realrun share: command lines as a user starts them, what /proc says of their
+processes, ranks of our own.
+
+Every process started here carries a mark in its environment, which children inherit: so one that
+outlives its run is found.
+"""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import traceback
+import uuid
+from datetime import timedelta
+from multiprocessing.connection import wait
+from pathlib import Path
+
+import realrun
+from simlab.program import Op, Program
+
+ROOT = Path(realrun.__file__).parents[1]
+MARK = "REALRUN_TEST_MARK"
+
+
+class CommandLine:
+    """A started `python -m realrun ...` (or another command) in a session of its own, marked.
+
+    temporary: an empty folder that it takes for temporary files.
+    """
+
+    def __init__(
+        self,
+        *arguments,
+        cwd,
+        temporary,
+        command=(sys.executable, "-m", "realrun"),
+        environment=None,
+    ):
+        self.mark = uuid.uuid4().hex
+        self.temporary = Path(temporary)
+        self.started_s = time.monotonic()
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        clean = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+        }
+        self.process = subprocess.Popen(
+            [*command, *map(str, arguments)], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=clean | {MARK: self.mark, "PYTHONPATH": path, "TMPDIR": str(temporary)} | (environment or {}), start_new_session=True,
+        )  # fmt: skip
+        self.said = ""
+
+    def say_until(self, text):
+        """Read stderr up to the line that has `text` in it."""
+        for line in self.process.stderr:
+            self.said += line
+            if text in line:
+                return
+        raise AssertionError(f"never said {text!r}, but:\n{self.said}")
+
+    def end(self, timeout_s=60):
+        """(exit status, stdout, stderr), once it has ended."""
+        out, err = self.process.communicate(timeout=timeout_s)
+        return self.process.returncode, out, self.said + err
+
+    def processes(self):
+        """{pid: parent's pid} of everything that carries this command's mark."""
+        return marked(self.mark)
+
+    def workers(self):
+        """pids of the ranks: the processes whose parent is multiprocessing's fork server."""
+        everything = self.processes()
+        return sorted(
+            pid
+            for pid, parent in everything.items()
+            if parent in everything and parent != self.process.pid
+        )
+
+    def gone(self, within_s=8):
+        """Whether all its processes end within so many seconds."""
+        return eventually(lambda: not self.processes(), within_s)
+
+    def temporary_files(self):
+        """[names] in its folder for temporary files, but for the one that importing torch makes."""
+        return [
+            path.name
+            for path in self.temporary.iterdir()
+            if not path.name.startswith("torchinductor_")
+        ]
+
+    def kill(self):
+        """End whatever is left of it."""
+        for pid in self.processes():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        self.process.communicate()
+
+
+def marked(mark):
+    """{pid: parent's pid} of the living processes with `mark` in their environment."""
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes():
+                    state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+                    if state != "Z":
+                        found[int(folder.name)] = int(parent)
+            except OSError:
+                pass  # it has just ended
+    return found
+
+
+def eventually(condition, within_s):
+    """Whether `condition()` comes true within so many seconds."""
+    deadline_s = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def one_object(text):
+    """The only JSON object in `text`, which is one line; NaN and Infinity, which JSON does not
+    know, are refused."""
+    assert text.endswith("\n") and len(text.splitlines()) == 1, text
+    return json.loads(
+        text,
+        parse_constant=lambda constant: exec(f'raise AssertionError("{constant} is not JSON")'),
+    )
+
+
+# programs
+# ---------------------------------------------------------------------------------------------------
+
+
+def random_program(placement, microbatches, seed, name="random", in_order=False):
+    """A valid program in a random order: time and again one of the ops whose inputs are there, put
+    on its stage's rank.
+
+    placement: [rank of each stage].
+    in_order:  each stage takes the microbatches one after the other.
+    """
+    stages, choice = len(placement), random.Random(seed)
+    next_microbatch = dict.fromkeys([(stage, kind) for stage in range(stages) for kind in "FB"], 0)
+    ranks = [[] for _ in range(max(placement) + 1)]
+    ready = [(0, "F", microbatch) for microbatch in range(microbatches)]
+    while ready:
+        able = [op for op in ready if not in_order or next_microbatch[op[:2]] == op[2]]
+        stage, kind, microbatch = op = choice.choice(able)
+        ready.remove(op)
+        next_microbatch[stage, kind] += 1
+        ranks[placement[stage]].append(Op(stage, kind, microbatch))
+        if kind == "F":
+            ready.append(
+                (stage + 1, "F", microbatch) if stage + 1 < stages else (stage, "B", microbatch)
+            )
+        elif stage > 0:
+            ready.append((stage - 1, "B", microbatch))
+    return Program(ranks, name)
+
+
+# ranks of our own
+# -------------------------------------------------------------------------------------------
+
+
+def on_ranks(ranks, function, *arguments, folder, timeout_s=60):
+    """[function(rank, *arguments) of each rank], run in processes that form a gloo group on
+    loopback; JSON values only."""
+    context = multiprocessing.get_context("forkserver")
+    # once, not on each rank; nothing if it runs already
+    context.set_forkserver_preload(["realrun.run.session", "torch._dynamo"])
+    pipes, processes = [], []
+    store = Path(folder) / f"store-{uuid.uuid4().hex}"
+    for rank in range(ranks):
+        ours, theirs = context.Pipe(duplex=False)
+        processes.append(
+            context.Process(
+                target=_rank,
+                args=(theirs, rank, ranks, str(store), function, arguments),
+                daemon=True,
+            )
+        )
+        processes[-1].start()
+        theirs.close()
+        pipes.append(ours)
+    try:
+        answers = {}
+        deadline_s = time.monotonic() + timeout_s
+        while len(answers) < ranks:
+            ready = wait(
+                [pipe for rank, pipe in enumerate(pipes) if rank not in answers],
+                max(0, deadline_s - time.monotonic()),
+            )
+            assert ready, (
+                f"ranks {sorted(set(range(ranks)) - set(answers))} did not end within {timeout_s} s"
+            )
+            for pipe in ready:
+                answers[pipes.index(pipe)] = answer = pipe.recv()
+                assert "error" not in answer, answer["error"]
+        return [answers[rank]["value"] for rank in range(ranks)]
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def _rank(pipe, rank, ranks, store, function, arguments):
+    import torch
+    import torch.distributed as dist
+
+    from realrun.launch.worker import use_loopback
+
+    try:
+        use_loopback()
+        torch.set_num_threads(1)
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{store}",
+            rank=rank,
+            world_size=ranks,
+            timeout=timedelta(seconds=30),
+        )
+        pipe.send({"value": function(rank, *arguments)})
+        dist.barrier()
+    except BaseException:
+        pipe.send({"error": f"rank {rank}:\n{traceback.format_exc()}"})
+
+
+def both_directions():
+    """The two groups that `realrun.comm.channels.Channels` wants; called by all ranks."""
+    import torch.distributed as dist
+
+    return {direction: dist.new_group(backend="gloo") for direction in (1, -1)}

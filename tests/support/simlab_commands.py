@@ -1,0 +1,38 @@
+"""The command line of simlab, run in this process or in a shell."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import simlab
+from simlab.cli.main import main
+
+ROOT = Path(simlab.__file__).parents[1]
+SIMULATE = "simulate --schedule 1f1b --pp 4 --microbatches 8 --forward-ms 20 --backward-ms 40"
+SCHEDULES = (
+    "schedules --pp 4 --microbatches 8 --forward-ms 20 --input-grad-ms 20 --weight-grad-ms 20"
+)
+DEADLOCK = "0F0,0B0,0F1,0B1\n1F1,1F0,1B0,1B1\n"
+
+
+def run(capsys, command):
+    """(exit status, stdout, stderr) of `python -m simlab COMMAND`, in this process."""
+    status = main(command.split())
+    return status, *capsys.readouterr()
+
+
+def one_object(text):
+    """The only JSON object in `text`, which is one line."""
+    assert text.endswith("\n") and len(text.splitlines()) == 1
+    return json.loads(text)
+
+
+def in_a_shell(command, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "simlab", *command.split()],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        **options,
+    )

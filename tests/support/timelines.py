@@ -1,0 +1,94 @@
+"""Traces for pictures of timelines, and what such a picture shows of them."""
+
+from collections import Counter
+from pathlib import Path
+
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_hex
+
+import simlab
+from simlab import (
+    Link,
+    OpTimes,
+    Program,
+    Trace,
+    generate,
+    simulate,
+)
+
+ROOT = Path(simlab.__file__).parents[1]
+TIMES = OpTimes(forward_s=0.02, backward_s=0.04)
+SPLIT = Program.from_text("0F0 0F1 0I0 0W0 0B1\n1F0 1I0 1F1 1B1 1W0", name="split")
+
+
+def two_traces():
+    link = Link(latency_s=0.005)
+    return [
+        simulate(generate("gpipe", 3, 4), TIMES, link=link),
+        simulate(generate("1f1b", 4, 8), TIMES, link=link),
+    ]
+
+
+def split_trace():
+    times = OpTimes(forward_s=0.01, backward_s=0.02, input_grad_s=0.012, weight_grad_s=0.008)
+    return simulate(SPLIT, times, link=Link(latency_s=0.05), message_bytes=3)
+
+
+def expected_boxes(trace):
+    """The multiset of (rank, start, end) in ms that a picture of `trace` must show."""
+    return Counter(
+        (span.rank, round(span.start_s * 1e3, 6), round(span.end_s * 1e3, 6))
+        for span in trace.compute()
+    )
+
+
+def still_boxes(axes):
+    """{(rank, start, end): colour} and the number of polygons of a matplotlib timeline, the idle
+    background left out."""
+    boxes, polygons = {}, 0
+    background, *kinds = [item for item in axes.collections if isinstance(item, PolyCollection)]
+    for collection in kinds:
+        fills = collection.get_facecolor()
+        for path, fill in zip(collection.get_paths(), fills, strict=True):
+            (left, top), (right, bottom) = path.vertices.min(axis=0), path.vertices.max(axis=0)
+            boxes[round((top + bottom) / 2), round(left, 6), round(right, 6)] = to_hex(fill).upper()
+            polygons += 1
+    return boxes, polygons, len(background.get_paths())
+
+
+def op_bars(figure, axis):
+    return [
+        bar
+        for bar in figure.data
+        if bar.type == "bar" and (bar.yaxis or "y") == axis and bar.name != "idle"
+    ]
+
+
+def plotly_boxes(figure, axis):
+    """{(rank, start, end): colour} of the bars of a plotly figure on the y axis named `axis`, idle
+    time left out."""
+    bars = op_bars(figure, axis)
+    assert all(bar.orientation == "h" for bar in bars)
+    return {
+        (rank, round(base, 6), round(base + length, 6)): colour
+        for bar in bars
+        for rank, base, length, colour in zip(bar.y, bar.base, bar.x, shades_of(bar))
+    }
+
+
+def shades_of(bar):
+    """[the colour of each box of a plotly bar]."""
+    colour = bar.marker.color
+    return [colour] * len(bar.x) if isinstance(colour, str) else list(colour)
+
+
+# matplotlib and plotly
+# ------------------------------------------------------------------------------------
+
+
+def a_hundred_seconds_later(trace):
+    return Trace(
+        [span._replace(start_s=span.start_s + 100, end_s=span.end_s + 100) for span in trace.spans],
+        [point._replace(time_s=point.time_s + 100) for point in trace.memory],
+        trace.metadata,
+    )

@@ -1,0 +1,30 @@
+// Builds the front end with esbuild.
+//   node build.mjs [FOLDER]                the widget's bundle, by default into the package
+//   node build.mjs --page FOLDER SIZES     the page and its worker; SIZES is a JSON object with the
+//                                          compressed bytes of each file that the worker loads
+import { build } from "esbuild";
+import { fileURLToPath } from "node:url";
+
+const here = (path) => fileURLToPath(new URL(path, import.meta.url));
+const page = process.argv[2] === "--page";
+const folder = process.argv[page ? 3 : 2] ?? here("../simlab/views/bundle");
+const common = {
+  absWorkingDir: here("."),
+  bundle: true,
+  format: "esm",
+  target: "es2022",
+  minify: true,
+  charset: "utf8",
+  legalComments: "none",
+  logLevel: "warning",
+};
+
+if (!page) {
+  await build({ ...common, entryPoints: [here("src/widget.ts")], outfile: `${folder}/timeline.js` });
+} else {
+  const entryPoints = { page: here("src/page/main.ts"), worker: here("src/page/worker.ts") };
+  const define = { FILES: process.argv[4] };
+  // what Pyodide imports only where it runs under node
+  const external = ["node:*", "ws"];
+  await build({ ...common, entryPoints, outdir: folder, define, external });
+}

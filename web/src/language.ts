@@ -1,0 +1,72 @@
+/** The visual language: the table that the Python renderers read, too. */
+
+import table from "../../simlab/views/language.json";
+
+export type Tongue = "en" | "zh";
+export type Theme = typeof table.themes.light & { dark: boolean };
+type Named = Record<Tongue, string>;
+
+const WORK: Record<string, Named & { colour: string; pattern: string }> = table.work;
+const WORDS: Record<string, Named> = table.words;
+/** The kinds of ops in the order of legends. */
+export const OPS = ["F", "B", "I", "W"];
+export const RANK_COLOURS: string[] = table.ranks;
+/** The opacity of an op that is not on the critical path, where that is shown. */
+export const FADED = table.marks.faded;
+
+export const colourOf = (kind: string): string => WORK[kind].colour;
+export const nameOf = (kind: string, tongue: Tongue): string => WORK[kind][tongue];
+export const word = (name: string, tongue: Tongue): string => WORDS[name][tongue];
+
+/** [red, green, blue] of "#RRGGBB". */
+export function rgb(hex: string): number[] {
+  return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+}
+
+export function mixed(colour: number[], other: number[], share: number): number[] {
+  return colour.map((value, at) => share * value + (1 - share) * other[at]);
+}
+
+export function hex(colour: number[]): string {
+  const digits = colour.map((part) => Math.floor(part + 0.5).toString(16).padStart(2, "0"));
+  return `#${digits.join("").toUpperCase()}`;
+}
+
+/** The shade of `colour` for number `chunk` of a rank's `chunks`: the last is the lightest. */
+export function shade(colour: string, chunk: number, chunks: number): string {
+  if (chunks <= 1) return colour;
+  const share = 1 - ((1 - table.chunks.last_share) * chunk) / (chunks - 1);
+  return hex(mixed(rgb(colour), [255, 255, 255], share));
+}
+
+/** What `element` looks like now: its theme's colours on the background that it has. */
+export function themeOf(element: Element): Theme {
+  const style = getComputedStyle(element);
+  const names = ["--simlab-background", "--jp-layout-color0", "--vscode-editor-background"];
+  const given = names.map((name) => style.getPropertyValue(name).trim()).find(Boolean);
+  const background = given && asHex(given);
+  const wish = matchMedia("(prefers-color-scheme: dark)").matches && given === undefined;
+  const dark = background ? brightness(background) < 128 : wish && inDarkPage(element);
+  const theme = dark ? table.themes.dark : table.themes.light;
+  return { ...theme, background: background ?? theme.background, dark };
+}
+
+/** Whether the page itself says that it may be dark; one that does not is white. */
+function inDarkPage(element: Element): boolean {
+  return getComputedStyle(element).colorScheme.includes("dark");
+}
+
+/** Any CSS colour as "#RRGGBB". */
+function asHex(colour: string): string {
+  const pen = document.createElement("canvas").getContext("2d")!;
+  pen.fillStyle = "#FFFFFF";
+  pen.fillRect(0, 0, 1, 1);
+  pen.fillStyle = colour;
+  pen.fillRect(0, 0, 1, 1);
+  return hex([...pen.getImageData(0, 0, 1, 1).data.slice(0, 3)]);
+}
+
+function brightness(colour: string): number {
+  const [red, green, blue] = rgb(colour);
+  return 0.299 * red + 0.587 * green + 0.114 * blue;
+}

@@ -1,0 +1,188 @@
+/** The page: controls on top, figures and the timeline of two schedules, simulated as they change. */
+
+import { Timeline } from "../timeline/timeline";
+import type { Answer, Figures, FromWorker } from "./messages";
+import { revive } from "./recorded";
+import { SLIDERS, START, fromHash, toHash, type State } from "./state";
+import { TEXTS, type Words } from "./texts";
+
+interface Recorded {
+  schedules: { name: string; chunks: boolean }[];
+  answer: unknown;
+}
+
+const at = <T extends HTMLElement>(id: string) => document.getElementById(id) as T;
+const FOOT = 12; // px below the timeline
+
+class Page {
+  private readonly timeline = new Timeline(at("timeline"));
+  private readonly worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
+  private readonly names: string[];
+  private state: State;
+  private answer: Answer;
+  private live = false;
+  private status = { share: 0, starting: false, failed: "" };
+
+  constructor(private readonly recorded: Recorded) {
+    this.names = recorded.schedules.map(({ name }) => name);
+    this.state = fromHash(location.hash, this.names, START);
+    this.answer = revive(recorded.answer) as Answer;
+    this.build();
+    this.words();
+    this.show();
+    this.worker.onmessage = ({ data }: MessageEvent<FromWorker>) => this.hear(data);
+    this.worker.onerror = (event) => this.hear({ kind: "failed", why: event.message });
+    this.ask();
+    addEventListener("hashchange", () => this.change(fromHash(location.hash, this.names, this.state)));
+    addEventListener("resize", () => this.fit());
+  }
+
+  private get text(): Words {
+    return TEXTS[this.state.tongue];
+  }
+
+  private build(): void {
+    for (const [number, id] of ["first", "second"].entries()) {
+      const menu = at<HTMLSelectElement>(id);
+      if (number === 1) menu.add(new Option("", ""));
+      for (const name of this.names) menu.add(new Option(name, name));
+      menu.onchange = () => {
+        const schedules: [string, string] = [...this.state.schedules];
+        schedules[number] = menu.value;
+        this.change({ ...this.state, schedules });
+      };
+    }
+    for (const { name, least, most, step } of SLIDERS) {
+      const slider = at<HTMLInputElement>(name);
+      Object.assign(slider, { min: String(least), max: String(most), step: String(step) });
+      slider.oninput = () => this.change({ ...this.state, [name]: Number(slider.value) });
+    }
+    at("tongue").onclick = () =>
+      this.change({ ...this.state, tongue: this.state.tongue === "en" ? "zh" : "en" });
+    at<HTMLSelectElement>("theme").onchange = (event) => {
+      const { value } = event.target as HTMLSelectElement;
+      if (value) document.documentElement.dataset.theme = value;
+      else delete document.documentElement.dataset.theme;
+    };
+    at("copy").onclick = () => this.copy();
+    this.put();
+  }
+
+  private async copy(): Promise<void> {
+    await navigator.clipboard.writeText(location.href);
+    at("copy").textContent = this.text.copied;
+    setTimeout(() => (at("copy").textContent = this.text.copy), 1500);
+  }
+
+  /** Puts the state's values into the controls. */
+  private put(): void {
+    at<HTMLSelectElement>("first").value = this.state.schedules[0];
+    at<HTMLSelectElement>("second").value = this.state.schedules[1];
+    for (const { name } of SLIDERS) {
+      at<HTMLInputElement>(name).value = String(this.state[name]);
+      at(`${name}-value`).textContent = String(this.state[name]);
+    }
+    const chosen = this.recorded.schedules.filter(({ name }) => this.state.schedules.includes(name));
+    const chunked = chosen.some(({ chunks }) => chunks);
+    at<HTMLInputElement>("chunks").disabled = !chunked;
+    at("chunks").title = chunked ? "" : this.text.noChunks;
+  }
+
+  private change(state: State): void {
+    const spoken = state.tongue !== this.state.tongue;
+    const asked = JSON.stringify({ ...state, tongue: "" }) !== JSON.stringify({ ...this.state, tongue: "" });
+    this.state = state;
+    history.replaceState(null, "", `#${toHash(state)}`);
+    this.put();
+    if (spoken) {
+      this.words();
+      this.show();
+    }
+    if (asked) this.ask();
+  }
+
+  private ask(): void {
+    const { tongue: _, schedules, ...numbers } = this.state;
+    this.worker.postMessage({ schedules: schedules.filter(Boolean), ...numbers });
+  }
+
+  private hear(message: FromWorker): void {
+    if (message.kind === "progress") Object.assign(this.status, message);
+    if (message.kind === "failed") this.status.failed = message.why;
+    if (message.kind === "answer") {
+      this.live = true;
+      this.answer = message.answer;
+      this.show();
+    }
+    this.sayStatus();
+  }
+
+  /** Writes every text in the page's language. */
+  private words(): void {
+    document.documentElement.lang = this.state.tongue;
+    document.title = this.text.title;
+    for (const element of document.querySelectorAll<HTMLElement>("[data-text]")) {
+      element.textContent = this.text[element.dataset.text as keyof Words] as string;
+    }
+    at<HTMLSelectElement>("second").options[0].text = this.text.none;
+    const paragraphs = this.text.about.map((text) => {
+      const paragraph = document.createElement("p");
+      paragraph.textContent = text;
+      return paragraph;
+    });
+    at("about").replaceChildren(...paragraphs);
+    this.sayStatus();
+  }
+
+  private sayStatus(): void {
+    const { share, starting, failed } = this.status;
+    const { text } = this;
+    const loading = starting ? text.starting : `${text.loading} ${Math.round(share * 100)}%`;
+    const said = failed ? `${text.failed}: ${failed}` : `${text.recorded}. ${loading} …`;
+    at("status").textContent = this.live && !failed ? text.live : said;
+    at("status").dataset.live = String(this.live);
+    const bar = at<HTMLProgressElement>("progress");
+    bar.hidden = this.live || failed !== "";
+    bar.value = share;
+  }
+
+  /** Shows the answer: figures, what is refused, and the timeline. */
+  private show(): void {
+    const { figures, refused, panels } = this.answer;
+    at("figures").replaceChildren(...figures.map((each) => this.row(each)));
+    at("refused").textContent = refused.map(([, why]) => `${this.text.refused}: ${why}`).join("\n");
+    at("timeline").hidden = panels.length === 0;
+    const titled = panels.map((panel, number) => ({ ...panel, title: this.title(figures[number]) }));
+    if (titled.length) this.timeline.show(titled);
+    at("timeline").dataset.live = String(this.live);
+    this.fit();
+  }
+
+  /** Gives the timeline the rest of the window. */
+  private fit(): void {
+    const { top } = at("timeline").getBoundingClientRect();
+    const fit = Math.max(innerHeight - (top + scrollY) - FOOT, 260);
+    this.timeline.set({ tongue: this.state.tongue, fit });
+  }
+
+  private title({ name, step_s: stepS }: Figures): string {
+    return `${this.text.simulated}: ${name}, ${(stepS * 1e3).toFixed(1)} ms`;
+  }
+
+  private row({ name, step_s: stepS, idle_over_makespan: idle, peak }: Figures): HTMLElement {
+    const row = document.createElement("tr");
+    const cells = [
+      `${(stepS * 1e3).toFixed(1)} ms`,
+      `${(idle * 100).toFixed(1)}%`,
+      `${Number(peak.toPrecision(3))} ${this.text.held}`,
+    ];
+    const head = document.createElement("th");
+    Object.assign(head, { scope: "row", textContent: name });
+    row.append(head, ...cells.map((cell) => Object.assign(document.createElement("td"), { textContent: cell })));
+    return row;
+  }
+}
+
+fetch(new URL("./recorded.json", import.meta.url))
+  .then((response) => response.json())
+  .then((recorded: Recorded) => new Page(recorded));
