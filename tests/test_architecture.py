@@ -15,7 +15,7 @@ ORDER = {
     "simlab": (
         "errors units garbage first_format",
         "display", "trace", "spec", "program", "schedules", "collectives", "lowering memory", "cost", "engine",
-        "analysis", "training", "studies", "views", "apps", "cli",
+        "analysis", "training", "studies", "views", "explorers", "apps", "cli",
     ),
     "realrun": (
         "model comm", "parallel", "checkpoint", "record measure", "run", "backends", "report", "launch", "lessons", "cli",

@@ -1,0 +1,1 @@
+"""Explorers: controls and what they show, without widgets."""

@@ -1,0 +1,100 @@
+"""What an explorer is: controls, and a function from their values to figures and pictures.
+
+An explorer knows nothing of widgets. `simlab.apps` shows it in JupyterLab and the page of `web/`
+shows it in a browser, both with the same front end, which draws the controls, asks `answer` whenever
+one changes, and draws what it says. So there is one definition of each explorer, and what a learner
+reads in a notebook and on the page is the same to the last digit.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from simlab.errors import InputError, did_you_mean
+from simlab.views.chart import Chart, Words
+from simlab.views.packing import Panel
+
+State = Mapping[str, Any]
+"""{name of a control: its value}."""
+
+
+@dataclass(frozen=True)
+class Control:
+    """One control: a slider over `values` where they are numbers, a menu where they are texts, a
+    box to tick where they are False and True.
+
+    name:   its key in the state, and in the link that restores it.
+    names:  what to show for each of `values`; None: the value itself.
+    menu:   whether numbers, too, are chosen from a menu.
+    """
+
+    name: str
+    label: Words
+    values: Sequence[Any]
+    start: Any
+    names: Sequence[Words] | None = None
+    menu: bool = False
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Traces under each other on one time axis, as `simlab.views.packing.panels` packs them."""
+
+    key: str
+    panels: Sequence[Panel]
+    height: int | None = None
+
+
+class Figure(NamedTuple):
+    """One number of the answer, as a line of the table above the pictures. `tip` says what it
+    means; where several things are compared there is one text in `values` for each."""
+
+    label: Words
+    values: Sequence[str]
+    tip: Words | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the front end shows for one state.
+
+    heads:    the columns of `figures` where several things are compared; else empty.
+    pictures: `Chart`s and `Timeline`s, which the front end lays out in a grid.
+    note:     one sentence on what there is to see, or what was refused and why.
+    values:   {control: the values that it can take in this state}, for controls whose range follows
+              from others, such as the round of a collective.
+    """
+
+    figures: Sequence[Figure] = ()
+    pictures: Sequence[Chart | Timeline] = ()
+    note: Words | None = None
+    heads: Sequence[str] = ()
+    values: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Explorer:
+    """An explorer by name.
+
+    answer: from a state with a value for each control to an `Answer`; it may raise `SimlabError`,
+            which the front end shows beside the last answer.
+    play:   the control that a Play button moves on, step by step, or None.
+    """
+
+    name: str
+    title: Words
+    controls: Sequence[Control]
+    answer: Callable[[State], Answer]
+    play: str | None = None
+
+    def start(self, **values: Any) -> dict[str, Any]:
+        """The state in which it opens, with other `values` for some of the controls.
+
+        Raises `InputError` for a control that it does not have."""
+        known = {control.name: control.start for control in self.controls}
+        for name in values:
+            if name not in known:
+                raise InputError(
+                    f"no control {name!r}{did_you_mean(name, known)}: give some of {', '.join(known)}"
+                )
+        return known | values
