@@ -23,6 +23,7 @@ Grads = tuple[list[Launched], list[Kernel]]
 
 BACKWARD_BYTES = {
     Operation.NORM: 2.5,
+    Operation.LAST_NORM: 2.5,
     Operation.SOFTMAX: 1.5,
     Operation.MASK: 2,
     Operation.RESIDUAL: 0.8,

@@ -1,6 +1,6 @@
 """The kernels of the two ends of a model: the embedding, and the head with its norm and loss."""
 
-from simlab.lowering.kernels.backward import communication_backward, matmul_backward
+from simlab.lowering.kernels.backward import backward, communication_backward, matmul_backward
 from simlab.lowering.kernels.copies import with_copies
 from simlab.lowering.kernels.kernel import (
     Communication,
@@ -10,39 +10,46 @@ from simlab.lowering.kernels.kernel import (
     Memory,
     Operation,
 )
+from simlab.lowering.kernels.memory_bound import eager
 from simlab.lowering.kernels.microbatch import Sizes, sizes
 from simlab.lowering.kernels.tensor_parallel import gathered_input, summed_result
 from simlab.spec.model import Model
 from simlab.spec.parameters import unit_parameters
 from simlab.spec.plan import Plan
 
-MEGATRON_LOSS_BYTES = (30, 14)
-"""Bytes that a logit's loss reads and writes, forward and backward, in Megatron-LM's
+MEGATRON_LOSS_BYTES = (32, 8)
+"""Bytes that a logit's loss reads and writes in fp32, forward and backward, in Megatron-LM's
 vocabulary-parallel form, which it has without tensor parallelism, too.
 
-The forward casts to fp32, takes the maximum, subtracts it, takes the exponential, sums and divides.
+The forward takes the maximum (4), subtracts it (8), takes the exponential (8), sums (4) and divides
+(8); the backward multiplies by the gradient of the loss (8). All but the maximum and the sum happen
+in place (Megatron-Core, core/tensor_parallel/cross_entropy.py).
 """
 
-TORCH_LOSS_BYTES = (14, 22)
-"""The same of torch's own loss: a cast and log-softmax forward; zeros for its gradient, that
-gradient and a cast backward."""
+TORCH_LOSS_BYTES = (8, 16)
+"""The same of torch's own loss: log-softmax forward; backward zeros for its gradient (4), and that
+gradient, for which it reads the zeros and the result (12)."""
 
 
 def embedding_kernels(model: Model, plan: Plan) -> LayerKernels:
     """The `LayerKernels` of the begin of the first stage.
 
-    The forward reads the rows of the embedding, adds those of the positions and applies dropout;
-    the result is summed over tp. For the gradient, sequence parallelism gathers that of all tokens.
+    The forward reads the rows of the embedding, adds those of the positions and applies dropout,
+    which reads and writes each element and writes a byte of mask, and moves as much backward. The
+    result is summed over tp. For the gradient, sequence parallelism gathers that of all tokens.
     It is dense: zeros are written, the tokens' rows are added in fp32, and all of it is added to
     what earlier microbatches made, unless ZeRO-3 scatters it first.
     """
     s = sizes(model, plan)
-    rows_bytes = (2 + 2 * bool(model.positions) + bool(plan.dropout)) * s.width * s.outside
+    dropout_bytes = (2 * s.width + 1) * s.outside if plan.dropout else 0.0
+    rows_bytes = 2 * (1 + bool(model.positions)) * s.width * s.outside + dropout_bytes
     rows = Memory("embedding", rows_bytes, Operation.EMBEDDING)
     sums = summed_result(model, plan, Operation.EMBEDDING)
-    gathers: list[Launched] = [
-        grad for kernel in sums for grad in communication_backward(kernel, plan)
-    ]
+    grads: list[Launched] = []
+    if plan.dropout:
+        grads.append(Memory("embedding dropout grad", dropout_bytes, Operation.EMBEDDING))
+    for kernel in sums:
+        grads += communication_backward(kernel, plan)
     dense = (
         model.vocab
         * model.hidden
@@ -52,7 +59,7 @@ def embedding_kernels(model: Model, plan: Plan) -> LayerKernels:
     grad_bytes = 3 * 4 * s.tokens * model.hidden / plan.tp + dense
     grad = Memory("embedding grad", grad_bytes, Operation.EMBEDDING)
     return with_copies(
-        LayerKernels([rows, *sums], gathers, [grad], []),
+        LayerKernels([rows, *sums], grads, [grad], []),
         plan,
         unit_parameters(model, plan, "embedding"),
     )
@@ -63,22 +70,28 @@ def head_kernels(model: Model, plan: Plan) -> LayerKernels:
     s = sizes(model, plan)
     vocab = -(-model.vocab // plan.tp)
     logits = s.tokens * vocab
-    loss, loss_grad = MEGATRON_LOSS_BYTES if plan.library == "megatron" else TORCH_LOSS_BYTES
+    last_norm = eager(
+        Memory("last norm", 2 * s.width * s.outside, Operation.LAST_NORM), model, plan
+    )
+    norm_grads, _ = backward(last_norm, plan)
+    cast = 4 + s.width if s.width < 4 else 0  # to fp32, and its gradient's cast back
+    in_fp32 = MEGATRON_LOSS_BYTES if plan.library == "megatron" else TORCH_LOSS_BYTES
+    loss_bytes, loss_grad_bytes = ((cast + size) * logits for size in in_fp32)
     gather = gathered_input(model, plan, Operation.HEAD)
     head = Matmul("head", s.tokens, vocab, model.hidden, operation=Operation.HEAD)
     head_grads, weight_grads = matmul_backward(head, plan)
     forward: list[Launched] = [
-        Memory("last norm", 2 * s.width * s.outside, Operation.LAST_NORM),
+        last_norm,
         *gather,
         head,
         *_vocabulary_sums(s, plan),
-        Memory("loss", loss * logits, Operation.LOSS),
+        Memory("loss", loss_bytes, Operation.LOSS),
     ]
     grads: list[Launched] = [
-        Memory("loss grad", loss_grad * logits, Operation.LOSS),
+        Memory("loss grad", loss_grad_bytes, Operation.LOSS),
         *head_grads,
         *(grad for kernel in gather for grad in communication_backward(kernel, plan)),
-        Memory("last norm grad", 3 * s.width * s.outside, Operation.LAST_NORM),
+        *norm_grads,
     ]
     return with_copies(
         LayerKernels(forward, grads, weight_grads, []),

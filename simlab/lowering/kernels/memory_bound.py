@@ -5,7 +5,12 @@ from simlab.lowering.kernels.microbatch import sizes
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
-EAGER = {Operation.NORM: 9, Operation.ROTARY: 5, Operation.ACTIVATION: 10 / 6}
+EAGER = {
+    Operation.NORM: 9,
+    Operation.LAST_NORM: 9,
+    Operation.ROTARY: 5,
+    Operation.ACTIVATION: 10 / 6,
+}
 """{operation: how many times the bytes of a fused kernel torch's own ops move}, of a Llama layer.
 
 RMSNorm casts to fp32, squares, takes the mean, scales twice and casts back: 36 bytes an element

@@ -65,9 +65,21 @@ def test_a_norm_moves_what_torchs_does_and_its_backward_what_its_two_kernels_do(
         moved(lambda mask=mask: norm_backward(mask))
         for mask in ([True, False, False], [False, True, True])
     )
-    assert size_of(kernels.forward, name) == forward
-    assert size_of(kernels.input_grad, f"{name} grad") == backward
-    assert size_of(head_kernels(GPT, PLAIN).forward, "last norm") == forward
+    for its, label in ((kernels, name), (head_kernels(GPT, PLAIN), "last norm")):
+        assert size_of(its.forward, label) == forward
+        assert size_of(its.input_grad, f"{label} grad") == backward
+
+
+@pytest.mark.parametrize("model", [GPT, LLAMA], ids=["gpt", "llama"])
+@pytest.mark.parametrize("fused", [True, False])
+def test_the_last_norm_of_a_model_moves_what_the_norms_of_its_layers_do(model, fused):
+    plan = replace(PLAIN, fused=fused)
+    layer, head = layer_kernels(model, plan), head_kernels(model, plan)
+    for part in ("forward", "input_grad"):
+        end = " grad" if part == "input_grad" else ""
+        assert size_of(getattr(head, part), f"last norm{end}") == size_of(
+            getattr(layer, part), f"norm 1{end}"
+        )
 
 
 def test_an_activation_moves_what_torchs_gelu_does_forward_and_about_that_backward():
@@ -185,14 +197,19 @@ def test_rotary_embedding_reads_and_writes_queries_and_keys_each_way(tp):
 # ------------------------------------------------------------------------------------------
 
 
-def test_torchs_loss_moves_what_its_ops_do_both_ways():
-    """A cast to fp32 and a log-softmax; backward zeros, the softmax's gradient and a cast."""
-    logits = meta(TOKENS, VOCAB).requires_grad_()
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+
+
+@pytest.mark.parametrize("precision", DTYPES)
+def test_torchs_loss_moves_what_its_ops_do_both_ways(precision):
+    """In 16 bits a cast to fp32, then a log-softmax; backward zeros, the softmax's gradient and in
+    16 bits a cast."""
+    logits = meta(TOKENS, VOCAB, dtype=DTYPES[precision]).requires_grad_()
     target = meta(TOKENS, dtype=torch.int64)
     forward = moved_bytes(lambda: loss_of(logits, target), least=logits.numel())
     loss = loss_of(logits, target)
     backward = moved_bytes(loss.backward, least=logits.numel())
-    kernels = head_kernels(GPT, replace(PLAIN, library="torch"))
+    kernels = head_kernels(GPT, replace(PLAIN, library="torch", precision=precision))
     assert size_of(kernels.forward, "loss") == forward
     assert size_of(kernels.input_grad, "loss grad") == backward
 
@@ -201,14 +218,27 @@ def loss_of(logits, target):
     return torch.nn.functional.cross_entropy(logits.float(), target)
 
 
-def test_megatrons_loss_scales_its_softmax_and_casts_it_backward():
-    """`_VocabParallelCrossEntropy.backward`: in place times the loss's gradient, then the cast's."""
+@pytest.mark.parametrize("precision", DTYPES)
+def test_megatrons_loss_moves_what_its_ops_do_both_ways(precision):
+    """Megatron-Core's `_VocabParallelCrossEntropy` (core/tensor_parallel/cross_entropy.py): in fp32
+    a maximum, a difference and an exponential in place, a sum, a quotient in place; backward a
+    product in place. In 16 bits there is a cast before and one after."""
+    logits, row = meta(TOKENS, VOCAB, dtype=DTYPES[precision]), meta(TOKENS, 1, dtype=torch.float32)
+
+    def forward():
+        numbers = logits.float()
+        numbers.amax(-1)
+        numbers.sub_(row).exp_()
+        numbers.sum(-1)
+        numbers.div_(row)
+
+    def backward():
+        softmax.mul_(row).to(logits.dtype)
+
     softmax = meta(TOKENS, VOCAB, dtype=torch.float32)
-    backward = moved_bytes(
-        lambda: ATEN.mul_(softmax, meta(TOKENS, 1)).to(torch.bfloat16), least=softmax.numel()
-    )
-    kernels = head_kernels(GPT, PLAIN)
-    assert size_of(kernels.input_grad, "loss grad") == backward
+    kernels = head_kernels(GPT, replace(PLAIN, precision=precision))
+    assert size_of(kernels.forward, "loss") == moved_bytes(forward, least=logits.numel())
+    assert size_of(kernels.input_grad, "loss grad") == moved_bytes(backward, least=logits.numel())
 
 
 @pytest.mark.parametrize("tp", [2, 4])
@@ -229,6 +259,25 @@ def test_ranks_that_the_vocabulary_does_not_divide_compute_the_larger_part():
     kernels = head_kernels(replace(GPT, vocab=4097), replace(PLAIN, tp=4, library="torch"))
     assert [k.n for k in kernels.forward if isinstance(k, Matmul)] == [1025]
     assert size_of(kernels.forward, "loss") == 14 * 1025 * TOKENS
+
+
+@pytest.mark.parametrize("precision", DTYPES)
+def test_dropout_of_the_embedding_moves_what_torchs_does_both_ways(precision):
+    """Without dropout the rows of the tokens are read and written, and, in a GPT, added to those of
+    the positions."""
+    numbers = TOKENS * HIDDEN
+    whole, mask = meta(numbers, dtype=DTYPES[precision]), meta(numbers, dtype=torch.bool)
+    forward = moved(lambda: ATEN.native_dropout(whole, 0.1, True))
+    backward = moved(lambda: ATEN.native_dropout_backward(whole, mask, 1.1))
+    for model, accesses in ((GPT, 4), (LLAMA, 2)):
+        plain = replace(PLAIN, precision=precision)
+        without = embedding_kernels(model, plain)
+        dropped = embedding_kernels(model, replace(plain, dropout=True))
+        rows = size_of(without.forward, "embedding")
+        assert rows == accesses * whole.nbytes
+        assert size_of(dropped.forward, "embedding") - rows == forward
+        assert size_of(dropped.input_grad, "embedding dropout grad") == backward
+        assert not without.input_grad
 
 
 @pytest.mark.parametrize("zero, a_number", [(0, 2 + 2 + 4 + 4), (3, 2)])
