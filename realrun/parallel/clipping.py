@@ -9,6 +9,7 @@ added over ranks that hold the same gradients, which would count them again. (Me
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -44,10 +45,12 @@ def global_norm(parts: Parts) -> Tensor:
     return squares.sum().sqrt()
 
 
-def clip(parts: Parts, limit: float) -> Tensor:
+def clip(parts: Parts, limit: float, copies: Iterable[Tensor | None] = ()) -> Tensor:
     """Scale all gradients, in place, by limit / (norm + 1e-6) if that is below 1, which is torch's
-    rule. Returns the norm before. parts: see `global_norm`. `InputError` where `limit` is not above
-    0.
+    rule. Returns the norm before.
+
+    parts: see `global_norm`. copies: gradients that are scaled, too, but that another rank has
+    among its parts. `InputError` where `limit` is not above 0.
 
     A norm that is not finite leaves nothing usable behind: skip the step, see
     `precision.LossScaler`.
@@ -56,10 +59,9 @@ def clip(parts: Parts, limit: float) -> Tensor:
         raise InputError(f"clipping at {limit!r}: give a norm above 0, such as 1.0")
     norm = global_norm(parts)
     factor = (limit / (norm + 1e-6)).clamp(max=1.0)
-    for gradients, _ in parts:
-        for gradient in gradients:
-            if gradient is not None:
-                gradient *= factor.to(gradient.dtype)
+    for gradient in chain(*(gradients for gradients, _ in parts), copies):
+        if gradient is not None:
+            gradient *= factor.to(gradient.dtype)
     return norm
 
 

@@ -26,6 +26,16 @@ class Copies:
         }
         self._groups = {ranks: dist.new_group(list(ranks)) for ranks in self._stages_of}
 
+    def counted_elsewhere(self, rank: int) -> list[int]:
+        """The stages of `rank` that a lower rank holds as well: their gradients are the same on
+        both, and belong to a norm once."""
+        return [
+            stage
+            for ranks, stages in self._stages_of.items()
+            if rank in ranks[1:]
+            for stage in stages
+        ]
+
     def sum_gradients(self, rank: int, stages: Mapping[int, nn.Module]) -> None:
         """Make the gradients of this rank's `stages`, {stage: module}, the sum over all of its
         copies. It takes one all-reduce for each group."""

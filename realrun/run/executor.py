@@ -4,6 +4,7 @@ dp = tp = cp = 1."""
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import torch
@@ -125,11 +126,12 @@ class Executor:
         stage, and the norm of all gradients: if that is not finite in fp16, nothing was updated.
         """
         self.gradients(number, tokens, targets)
-        parts = norm_parts(self.units, self.stages.values(), self.mesh, self.plan.zero)
+        elsewhere = self.copies.counted_elsewhere(self.mesh.rank) if self.copies else ()
+        parts, copied = norm_parts(self.units, self.stages, self.mesh, self.plan.zero, elsewhere)
         finite = self.scaler is None or self.scaler.unscale(
-            [gradient for gradients, _ in parts for gradient in gradients]
+            chain(*(gradients for gradients, _ in parts), copied)
         )
-        norm = clip(parts, self.limit or float("inf"))
+        norm = clip(parts, self.limit or float("inf"), copied)
         if self.scaler is not None:
             check_scale(self.scaler.scale, self.mesh.rank, number)
         if finite:

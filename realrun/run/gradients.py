@@ -1,7 +1,7 @@
 """The gradients of a rank: what of them makes the global norm, and how far they are from the right
 ones."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Mapping
 
 import torch
 
@@ -12,22 +12,32 @@ from realrun.parallel.units import Parameters, StageUnits
 from simlab.spec.plan import Plan
 
 
-def norm_parts(units: StageUnits, stages: Iterable[ParallelStage], mesh: Mesh, zero: int) -> Parts:
-    """[(gradients, the groups whose ranks have different ones)], as `clipping.global_norm` takes
-    them: first the gradients that tensor-parallel ranks have parts of, then those that they all
-    have whole."""
+def norm_parts(
+    units: StageUnits,
+    stages: Mapping[int, ParallelStage],
+    mesh: Mesh,
+    zero: int,
+    counted_elsewhere: Container[int] = (),
+) -> tuple[Parts, list[torch.Tensor | None]]:
+    """([(gradients, the groups whose ranks have different ones)], the other gradients), as
+    `clipping.clip` takes them: first the gradients that tensor-parallel ranks have parts of, then
+    those that they all have whole. The others are those of stages that are `counted_elsewhere`, on
+    another rank that has a copy of them."""
     spread = [mesh["dp"]] if zero else []
     replicated = {
         id(parameter)
-        for stage in stages
+        for stage in stages.values()
         for module in stage.units.values()
         for parameter in module.whole_on_tp()
     }
     cut: list[torch.Tensor | None] = []
     whole: list[torch.Tensor | None] = []
-    for parameter, _, gradient in (piece for unit in units.all for piece in unit.pieces()):
-        (whole if id(parameter) in replicated else cut).append(gradient)
-    return [(cut, [mesh["tp"], mesh["pp"], *spread]), (whole, [mesh["pp"], *spread])]
+    copies: list[torch.Tensor | None] = []
+    for stage, its in units.of_stage.items():
+        for parameter, _, gradient in (piece for unit in its.values() for piece in unit.pieces()):
+            counted = whole if id(parameter) in replicated else cut
+            (copies if stage in counted_elsewhere else counted).append(gradient)
+    return [(cut, [mesh["tp"], mesh["pp"], *spread]), (whole, [mesh["pp"], *spread])], copies
 
 
 def units_error(

@@ -318,6 +318,13 @@ def test_the_norm_of_shards_and_of_what_all_have_is_torchs_of_the_whole(ranks):
         torch.testing.assert_close(own, theirs[1].grad)
 
 
+def test_copies_that_another_rank_counts_are_scaled_by_the_norm_without_them():
+    counted, copy = torch.tensor([3.0, 4.0]), torch.tensor([30.0])
+    assert clip([([counted], [])], 0.5, [copy, None]).item() == 5.0
+    torch.testing.assert_close(counted, torch.tensor([0.3, 0.4]))
+    torch.testing.assert_close(copy, torch.tensor([3.0]))
+
+
 def test_the_sum_of_squares_is_taken_in_64_bits():
     """Ten million gradients of 1 and one of 10,000: fp32 stops adding ones at 2^24 of squares."""
     values = [torch.full((1,), 2.0**20), *[torch.ones(1)] * 50]

@@ -13,6 +13,7 @@ from realrun.comm.group import Group
 from realrun.comm.mesh import Mesh
 from realrun.measure.timers import HostTimer
 from realrun.model.gpt import Stage, loss
+from realrun.model.reference import single_process
 from realrun.model.text import batch
 from realrun.record.recorder import Recorder, Recording
 from realrun.record.step_log import OpLog
@@ -321,6 +322,18 @@ def test_a_step_begins_its_clock_before_any_receive_is_posted(tmp_path):
     with pytest.raises(Stopped):
         one.gradients(0, *batch(0, 2, 1, 16))
     assert happened == ["clock", "receives from 0: 0F0 0F1"]
+
+
+def test_the_norm_counts_a_stage_that_stands_on_two_ranks_once(pools, tmp_path):
+    """DualPipe's ranks hold each stage twice; one process holds it once."""
+    program = generate("dualpipe", 2, 4)
+    result = run(pools(2), [program], tmp_path)[program.name]
+    data = batch(0, 4, SMALL["microbatch_size"], SMALL["seq"])
+    sizes = {"layers": result["model"]["layers"], **SMALL}
+    _, expected = single_process(sizes, program.stages, *data, torch.float32)
+    gradients = [gradient for stage in expected for gradient in stage.values()]
+    norm = torch.nn.utils.get_total_norm(gradients).item()
+    assert result["norms"][0] == pytest.approx(norm, rel=1e-5)
 
 
 def test_the_reference_of_a_program_clips_no_gradients_as_the_program_does_not(pools, tmp_path):
