@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from realrun.checkpoint.files import read_manifest
+from realrun.checkpoint.files import CheckpointError, read_manifest
 from simlab.errors import InputError
 
 if TYPE_CHECKING:
@@ -79,14 +79,14 @@ class Checkpoints:
         job = self.job
         if not (job.resume or job.checkpoint_every):
             return 0
-        newest = checkpoint.latest(job.checkpoint_folder)
+        newest, extra = self._newest()
         if newest is None:
             return 0
         if not job.resume:
             raise InputError(
                 f"{str(job.checkpoint_folder)!r} has checkpoints up to {newest.name}: resume, or give another folder"
             )
-        self._check(newest, read_manifest(newest)["extra"])
+        self._check(newest, extra)
         with self.executor.unobserved():
             tensors = self.executor.state.tensors()
             extra = checkpoint.load(newest, tensors)
@@ -95,6 +95,28 @@ class Checkpoints:
             self.executor.scaler.state = extra["scaler"]
         self.say(f"{job.name}: goes on from {newest}")
         return extra["steps"]
+
+    def _newest(self) -> tuple[Path | None, Any]:
+        """(the path of the newest checkpoint or None, its extra), both as rank 0 sees them. Ranks
+        that look for themselves may see different ones: a network file system shows a new folder
+        sooner on one host than on another."""
+        import torch.distributed as dist
+
+        from realrun.checkpoint.save import latest
+
+        seen: list[Any] = [None, None, None]
+        if self.rank == 0:
+            try:
+                if (path := latest(self.job.checkpoint_folder)) is not None:
+                    seen = [path.name, read_manifest(path)["extra"], None]
+            except CheckpointError as error:
+                seen = [None, None, str(error)]
+        if dist.is_initialized():
+            dist.broadcast_object_list(seen, src=0)
+        name, extra, problem = seen
+        if problem:
+            raise CheckpointError(problem)
+        return name and self.job.checkpoint_folder / name, extra
 
     def _check(self, path: Path, extra: Any) -> None:
         """A training must go on with the same model on the same data, and its end must be ahead."""

@@ -7,14 +7,17 @@ import pickle
 import shutil
 import signal
 import struct
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from realrun_ranks import Ranks
 
 from realrun.checkpoint import save as checkpoint
 from realrun.checkpoint.files import CheckpointError, write_manifest
+from realrun.checkpoint.policy import Checkpoints
 from simlab.errors import InputError
 
 LAYERS = 2
@@ -512,6 +515,64 @@ def forged(path, change):
     (path / "manifest.json").unlink()
     change(manifest)
     write_manifest(path, manifest)
+
+
+class Counter:
+    """A training whose state is one number."""
+
+    scaler = None
+
+    def __init__(self):
+        import torch
+
+        self.state, self.values = self, {"count": torch.zeros(())}
+
+    def unobserved(self):
+        return nullcontext()
+
+    def tensors(self):
+        return self.values
+
+    def take(self, tensors):
+        self.values = tensors
+
+
+def resumed(rank, folders):
+    """(steps that are done, the number in the state, what was said) where this rank looks into its
+    own of `folders`."""
+    job = SimpleNamespace(
+        name="count", resume=True, checkpoint_every=None, checkpoint_folder=Path(folders[rank]),
+        sizes={}, batch=1, warmup=0, steps=9,
+    )  # fmt: skip
+    training = Counter()
+    try:
+        done = Checkpoints(job, training, rank, lambda text: None).resume()
+    except CheckpointError as error:
+        return str(error)
+    return done, training.values["count"].item()
+
+
+def counted(folder, *steps):
+    """A folder with checkpoints of these steps."""
+    import torch
+
+    for step in steps:
+        extra = {"steps": step, "training": {"sizes": {}, "sequences in a step": 1}}
+        checkpoint.save(folder, step, {"count": torch.tensor(float(step))}, extra)
+    return str(folder)
+
+
+def test_rank_0_says_from_which_checkpoint_all_ranks_go_on(two, tmp_path):
+    """A network file system may show a checkpoint to one host before the other."""
+    first, second = counted(tmp_path / "a", 3), counted(tmp_path / "b", 3, 5)
+    assert two(resumed, [first, second]) == [(3, 3.0)] * 2
+    missing, none = two(resumed, [second, first])
+    assert missing == none and "step-000005': manifest.json is missing" in missing
+    empty = counted(tmp_path / "empty")
+    assert two(resumed, [empty, second]) == [(0, 0.0)] * 2
+    manifest = Path(first) / "step-000003" / "manifest.json"
+    manifest.write_text("{}")
+    assert all("is not a checkpoint's manifest" in said for said in two(resumed, [first, second]))
 
 
 def test_nothing_in_a_folder_is_unpickled_even_if_the_manifest_is_forged(two, tmp_path):
