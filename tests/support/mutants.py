@@ -1,9 +1,11 @@
 """How many wrong changes the tests notice: some of mutmut's, drawn at random from a room.
 
     python tests/support/mutants.py simlab.cost 100     # of any room of [tool.mutmut] in pyproject
+    python tests/support/mutants.py simlab.cost 100 1   # others: drawn with seed 1 instead of 0
 
-A run of all would take days; a hundred take some minutes, a few seconds each. Tests must pass
-without changes first. `mutmut show NAME` prints a change that was not noticed.
+A run of all would take days. The first run takes some minutes to learn which tests reach which
+function; then a change that is noticed takes a few seconds and one that is not a minute or two. The
+tests must pass without changes first. `mutmut show NAME` prints a change that was not noticed.
 """
 
 import json
@@ -29,7 +31,7 @@ def mutmut(*names):
     """Run the tests of these changes; what it prints goes to mutants/said."""
     Path("mutants").mkdir(exist_ok=True)
     with open("mutants/said", "a") as said:
-        command = [sys.executable, "-m", "mutmut", "run", "--max-children", "2", *names]
+        command = [sys.executable, "-m", "mutmut", "run", "--max-children", "1", *names]
         subprocess.run(command, stdout=said, stderr=said)
 
 
@@ -39,7 +41,7 @@ def main(room, count, seed=0):
     names = sorted(name for name in statuses() if name.startswith(f"{room}."))
     if not names:
         sys.exit(f"no changes in {room!r}: see mutants/said, and [tool.mutmut] in pyproject.toml")
-    drawn = random.Random(seed).sample(names, min(int(count), len(names)))
+    drawn = random.Random(int(seed)).sample(names, min(int(count), len(names)))
     mutmut(*drawn)
     ended = {name: statuses()[name] for name in drawn}
     missed = [name for name, status in ended.items() if status in (SURVIVED, NO_TESTS, None)]
