@@ -72,7 +72,7 @@ class Executor:
         self.dtype, self.device, self.limit = dtype, device, limit
         self.stage_layers = stage_layers
         self.injector = Injector(fault, mesh.rank)
-        self.mesh = self.injector.tampered(mesh)
+        self.mesh, self.rank = self.injector.tampered(mesh), mesh.rank
         self.place = mesh["pp"].place
         self.ops = program.ranks[self.place]
         numbers = program.stages_of(self.place)
@@ -126,14 +126,14 @@ class Executor:
         stage, and the norm of all gradients: if that is not finite in fp16, nothing was updated.
         """
         self.gradients(number, tokens, targets)
-        elsewhere = self.copies.counted_elsewhere(self.mesh.rank) if self.copies else ()
+        elsewhere = self.copies.counted_elsewhere(self.rank) if self.copies else ()
         parts, copied = norm_parts(self.units, self.stages, self.mesh, self.plan.zero, elsewhere)
         finite = self.scaler is None or self.scaler.unscale(
             chain(*(gradients for gradients, _ in parts), copied)
         )
         norm = clip(parts, self.limit or float("inf"), copied)
         if self.scaler is not None:
-            check_scale(self.scaler.scale, self.mesh.rank, number)
+            check_scale(self.scaler.scale, self.rank, number)
         if finite:
             self.optimizer.step()
             for unit in self.units.all:
@@ -141,7 +141,7 @@ class Executor:
         self.optimizer.zero_grad(set_to_none=True)
         self.log.end_step()
         if self.valid:
-            check_released(self.activations, self.mesh.rank, number)
+            check_released(self.activations, self.rank, number)
         return self.loss, norm.item()
 
     def gradients(self, number: int, tokens: torch.Tensor, targets: torch.Tensor) -> float:
@@ -155,16 +155,15 @@ class Executor:
         self.log.ops_end()
         self.units.step_ends(self.backwards)
         if self.copies is not None:
-            self.copies.sum_gradients(self.mesh.rank, self.stages)
+            self.copies.sum_gradients(self.rank, self.stages)
         self.loss = sum(part.item() for part in self.losses) / self.mesh["dp"].size
         return self.loss
 
     def begin(self, number: int, tokens: torch.Tensor, targets: torch.Tensor) -> None:
         """Make ready for the ops of step `number`, none of which has been run."""
         self.number, self.op_number = number, 0
-        self.tokens, self.targets = self.activations.data = [
-            self._own(data) for data in (tokens, targets)
-        ]
+        self.tokens, self.targets = self._own(tokens), self._own(targets)
+        self.activations.data = [self.tokens, self.targets]
         for held in (self.losses, self.saved, self.kept):
             held.clear()
         # before any receive is posted: on CUDA it may wait for the whole device
@@ -230,7 +229,7 @@ class Executor:
     def _own(self, data: torch.Tensor) -> torch.Tensor:
         """This rank's microbatches and tokens of `data`."""
         layout, m = self.mesh.layout, self.plan.microbatches
-        replica, cp = layout.coordinates(self.mesh.rank).dp, self.mesh["cp"]
+        replica, cp = layout.coordinates(self.rank).dp, self.mesh["cp"]
         data = data[replica * m : (replica + 1) * m]
         return (
             data[..., positions(data.shape[-1] // cp.size, cp, self.plan.cp_layout)].to(self.device)
@@ -255,10 +254,10 @@ class Executor:
             result = self.run_op(op, received)
         except RuntimeError as error:
             text = " ".join(str(error).split())
-            raise ExecutionError(f"rank {self.mesh.rank}: {op}: {text}") from error
+            raise ExecutionError(f"rank {self.rank}: {op}: {text}") from error
         # a scale that is too large makes infinite gradients, which the scaler finds
         if self.log.immediate and (kind == "F" or self.scaler is None):
-            check_finite(result, self.mesh.rank, op)
+            check_finite(result, self.rank, op)
         self.op_number += 1
         if kind != "W":
             self.unit_ends(op, names[-1])
@@ -270,7 +269,7 @@ class Executor:
         ends."""
         if op.kind not in OP_FUNCTIONS:
             raise ExecutionError(
-                f"rank {self.mesh.rank}: {op}: no function for ops of kind {op.kind}; there is {', '.join(OP_FUNCTIONS)}"
+                f"rank {self.rank}: {op}: no function for ops of kind {op.kind}; there is {', '.join(OP_FUNCTIONS)}"
             )
         return OP_FUNCTIONS[op.kind](self, op, self.stages[op.stage], received)
 

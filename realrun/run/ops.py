@@ -1,23 +1,54 @@
 """What the executor computes in an op: one function for each kind of op.
 
-Each gets the `Executor`, the op, the `ParallelStage` that it is of, and what the neighbouring stage
+Each gets the rank that runs it, the op, the `ParallelStage` that it is of, and what the neighbouring stage
 made (None at the pipeline's ends), and returns what the op's result is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 from torch import Tensor
 
 from realrun.model.split import SplitLinear, keeping_weight_gradients
 from realrun.parallel.stage import ParallelStage
+from realrun.record.activations import Key, SavedActivations
+from realrun.run.faults import Injector
 from simlab.errors import SimlabError
 from simlab.program import Op
+from simlab.spec.plan import Plan
 
-if TYPE_CHECKING:
-    from realrun.run.executor import Executor
+
+class Running(Protocol):
+    """What the functions of ops read of the rank that runs them, and write there: a part of
+    `realrun.run.executor.Executor`."""
+
+    rank: int
+    plan: Plan
+    activations: SavedActivations
+    injector: Injector
+    number: int
+    """Of the step."""
+    op_number: int
+    """How many ops of the step were run before."""
+    tokens: Tensor
+    targets: Tensor
+    losses: list[Tensor]
+    saved: dict[Key, tuple[Tensor, Tensor]]
+    """{(stage, microbatch): (input, output) of a forward whose backward has not been run}"""
+    kept: dict[Key, dict[Any, Any]]
+    """{(stage, microbatch): {layer: what W makes its weight gradient of}}"""
+    backward_op: Op | None
+
+    def between(self, op: Op, backward: Callable[[], Op | None]) -> Any:
+        """What runs between two units of a stage, or None."""
+
+    def unit_ends(self, op: Op, name: str) -> None:
+        """The unit `name` of `op` has been computed."""
+
+    def loss_gradient(self, y: Tensor) -> Tensor | None:
+        """What the backward of the loss `y` begins with: None for 1."""
 
 
 class ExecutionError(SimlabError):
@@ -30,7 +61,7 @@ def too_early(rank: int, op: Op, need: Op) -> ExecutionError:
 
 
 def forward(
-    executor: Executor, op: Op, stage: ParallelStage, received: Tensor | None
+    executor: Running, op: Op, stage: ParallelStage, received: Tensor | None
 ) -> Tensor | None:
     """F: run the stage's units, keep the graph, give the output (the last stage: its part of the
     loss)."""
@@ -49,7 +80,7 @@ def forward(
 
 
 def backward(
-    executor: Executor, op: Op, stage: ParallelStage, received: Tensor | None
+    executor: Running, op: Op, stage: ParallelStage, received: Tensor | None
 ) -> Tensor | None:
     """B: add to the parameters' gradients, give the gradient of the stage's input."""
     executor.backward_op, key = op, (op.stage, op.microbatch)
@@ -62,7 +93,7 @@ def backward(
 
 
 def input_grad(
-    executor: Executor, op: Op, stage: ParallelStage, received: Tensor | None
+    executor: Running, op: Op, stage: ParallelStage, received: Tensor | None
 ) -> Tensor | None:
     """I: as B, but what the linear layers' weight gradients are made of is kept for W."""
     executor.backward_op, key = op, (op.stage, op.microbatch)
@@ -80,10 +111,10 @@ def input_grad(
     return x.grad
 
 
-def weight_grad(executor: Executor, op: Op, stage: ParallelStage, received: Tensor | None) -> None:
+def weight_grad(executor: Running, op: Op, stage: ParallelStage, received: Tensor | None) -> None:
     """W: the linear layers' weight gradients, from what I kept, unit by unit."""
     if (op.stage, op.microbatch) not in executor.kept:
-        raise too_early(executor.mesh.rank, op, op._replace(kind="I"))
+        raise too_early(executor.rank, op, op._replace(kind="I"))
     kept = executor.kept.pop((op.stage, op.microbatch))
     for name, unit in reversed(stage.units.items()):
         for layer in unit.modules():
@@ -92,10 +123,10 @@ def weight_grad(executor: Executor, op: Op, stage: ParallelStage, received: Tens
         executor.unit_ends(op, name)
 
 
-def _graph(executor: Executor, op: Op) -> tuple[Tensor, Tensor]:
+def _graph(executor: Running, op: Op) -> tuple[Tensor, Tensor]:
     """(input, output) of the forward that `op` goes back through."""
     if (op.stage, op.microbatch) not in executor.saved:
-        raise too_early(executor.mesh.rank, op, op._replace(kind="F"))
+        raise too_early(executor.rank, op, op._replace(kind="F"))
     return executor.saved.pop((op.stage, op.microbatch))
 
 
