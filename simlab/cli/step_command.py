@@ -14,7 +14,6 @@ from simlab.errors import InputError, whole
 from simlab.spec.cluster import Cluster, nodes_of_file
 from simlab.spec.plan import Plan
 from simlab.trace import Trace
-from simlab.training.summary import facts, step_text
 from simlab.views import timeline
 
 MOST_GPUS = 2**20
@@ -35,12 +34,12 @@ def simulate_model(arguments: argparse.Namespace) -> int:
     _say_what_is_not_read(given, model)
     trace = prediction.trace
     write_trace(arguments, trace, lambda: sl.layer_trace(model, plan, cluster))
-    result = facts(prediction) | (explained(trace) if arguments.explain else {})
+    result = prediction.to_dict() | (explained(trace) if arguments.explain else {})
     if arguments.json:
         print_json(result)
     else:
         more = explained_lines(result) if arguments.explain else []
-        print_text("\n".join([step_text(prediction), *more]))
+        print_text("\n".join([prediction.summary(), *more]))
     return 0
 
 

@@ -88,6 +88,16 @@ class Cluster:
         require_source(self.name, self.source)
 
     @property
+    def gpu_memory_bytes(self) -> float:
+        """The memory of a GPU in bytes; of the smallest where there are several kinds."""
+        return min(part.gpu.memory_bytes for part in self.parts)
+
+    @property
+    def node_memory_bytes(self) -> float:
+        """The memory of a node's host in bytes; of the smallest where there are several kinds."""
+        return min(part.host_memory_bytes for part in self.parts)
+
+    @property
     def parts(self) -> tuple["Cluster", ...]:
         """The clusters of one kind of node that this one is made of."""
         return (replace(self, more=()), *self.more) if self.more else (self,)

@@ -8,14 +8,13 @@ they take over all.
 """
 
 from simlab.cost.optimizer import HOST_ADAM_S, host_sharers
-from simlab.training.prediction import Prediction, Waterfall, capacity_bytes, does_not_fit
+from simlab.training.prediction import Prediction, Waterfall, does_not_fit
 from simlab.training.step import layer_trace, predict
 
 __all__ = [
     "HOST_ADAM_S",
     "Prediction",
     "Waterfall",
-    "capacity_bytes",
     "does_not_fit",
     "host_sharers",
     "layer_trace",

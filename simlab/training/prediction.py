@@ -2,15 +2,16 @@
 
 import html
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from simlab.analysis import Breach, Stack, walk_stack
+from simlab.analysis import Breach, Stack, bubble, peak_memory, walk_stack
 from simlab.cost.rank_walk import RankWalk
 from simlab.cost.roofline import peak_flops
 from simlab.cost.stage_times import StageTimes
 from simlab.cost.walk import Parts
+from simlab.display import plain
 from simlab.engine import simulate
 from simlab.errors import require_index
 from simlab.memory.step import StepWalk, folded
@@ -18,8 +19,8 @@ from simlab.program import Program
 from simlab.spec.cluster import Cluster
 from simlab.spec.model import MFU_ATTENTION, Model
 from simlab.spec.plan import Plan
-from simlab.trace import Trace
-from simlab.training.summary import facts, step_text
+from simlab.trace import ACTIVATIONS, Trace
+from simlab.training.summary import step_text
 from simlab.units import bytes_text, seconds_text
 
 
@@ -102,16 +103,42 @@ class Prediction:
     def summary(self) -> str:
         """The prediction as text: the plan, the time of the step and what it is spent on, the
         utilisation and the memory."""
-        return step_text(self)
+        excess = "" if self.fits else self.excess_text
+        return step_text(self.to_dict(), self.cluster.gpu.name, excess)
 
     def to_dict(self) -> dict[str, Any]:
         """The prediction as plain values that JSON knows, in SI base units, without its trace."""
-        return facts(self)
+        return {
+            "model": self.model.name,
+            "cluster": self.cluster.name,
+            "gpus": self.plan.gpus,
+            "seq": self.plan.seq or self.model.seq,
+            "global_batch": self.plan.global_batch,
+            "plan": {item.name: plain(getattr(self.plan, item.name)) for item in fields(self.plan)},
+            "schedule": self.program.name,
+            "stages": self.program.stages,
+            "microbatches": self.program.microbatches,
+            "step_s": self.step_s,
+            "tokens_per_s": self.tokens_per_s,
+            "mfu": self.mfu,
+            "hfu": self.hfu,
+            "mfu_attention": self.mfu_attention,
+            "bubble": bubble(self.trace)._asdict(),
+            "waterfall_s": self.waterfall_s._asdict(),
+            "exposed_s": self.exposed_s,
+            "memory_bytes": self.memory_bytes,
+            "peak_rank": self.peak_rank,
+            "fits": self.fits,
+            "gpu_memory_bytes": self.capacity_bytes,
+            "breaches": [breach._asdict() for breach in self.breaches],
+            "peak_live_microbatches": peak_memory(self.trace),
+            "peak_activations_bytes": peak_memory(self.trace, ACTIVATIONS),
+        }
 
     @property
-    def capacity_bytes(self) -> int:
+    def capacity_bytes(self) -> float:
         """The memory of a GPU in bytes; of the smallest if there are several kinds."""
-        return capacity_bytes(self.cluster)
+        return self.cluster.gpu_memory_bytes
 
     @property
     def excess_text(self) -> str:
@@ -166,9 +193,10 @@ class Prediction:
     def fits(self):
         """Whether the peak fits into the memory of a GPU, and the offloaded states into that of a
         host."""
-        return sum(self.memory_bytes.values()) <= capacity_bytes(
-            self.cluster
-        ) and self.host_bytes <= host_capacity_bytes(self.cluster)
+        return (
+            sum(self.memory_bytes.values()) <= self.cluster.gpu_memory_bytes
+            and self.host_bytes <= self.cluster.node_memory_bytes
+        )
 
     @cached_property
     def memory(self) -> StepWalk:
@@ -182,7 +210,7 @@ class Prediction:
 
         The amount of a `Breach` is all that the rank then holds, in bytes.
         """
-        capacity, found = capacity_bytes(self.cluster), []
+        capacity, found = self.cluster.gpu_memory_bytes, []
         for rank, held in enumerate(self.held):
             if sum(held.values()) <= capacity:
                 continue
@@ -215,7 +243,7 @@ class Prediction:
             rank,
             moments,
             end_s=end_s,
-            capacity_bytes=capacity_bytes(self.cluster),
+            capacity_bytes=self.cluster.gpu_memory_bytes,
             name=name,
         )
 
@@ -250,24 +278,14 @@ class Prediction:
         return {"dp": spent.dp, "tp": spent.tp, "pp": spent.pp, "cp": spent.cp}
 
 
-def capacity_bytes(cluster):
-    """Memory of a GPU, bytes; of the smallest where there are several kinds."""
-    return min(part.gpu.memory_bytes for part in cluster.parts)
-
-
-def host_capacity_bytes(cluster):
-    """Memory of a node's host, bytes; of the smallest where there are several kinds."""
-    return min(part.host_memory_bytes for part in cluster.parts)
-
-
 def does_not_fit(prediction):
     """What is too much, where, from which op on."""
-    if prediction.host_bytes > host_capacity_bytes(prediction.cluster):
-        room = bytes_text(host_capacity_bytes(prediction.cluster))
+    if prediction.host_bytes > prediction.cluster.node_memory_bytes:
+        room = bytes_text(prediction.cluster.node_memory_bytes)
         return f"{bytes_text(prediction.host_bytes)} of {prediction.plan.offload} on a node's host, which has {room}"
     memory = prediction.memory_bytes
     largest = sorted(memory, key=memory.get, reverse=True)[:2]
-    too_much = sum(memory.values()) - capacity_bytes(prediction.cluster)
+    too_much = sum(memory.values()) - prediction.cluster.gpu_memory_bytes
     first = min(prediction.breaches, key=lambda breach: breach.time_s, default=None)
     when = (
         f" from {first.op} at {seconds_text(first.time_s)} on" if first else " before the first op"

@@ -18,7 +18,7 @@ from simlab.lowering.kernels import kernel_names
 from simlab.memory.step import StepWalk, held_by_rank
 from simlab.spec.hardware import Link
 from simlab.trace import OPTIMIZER, Span
-from simlab.training.prediction import Prediction, capacity_bytes, does_not_fit
+from simlab.training.prediction import Prediction, does_not_fit
 from simlab.training.walked import host_bytes, optimizer_s, rank_walks, shown_spans, step_end
 
 
@@ -91,7 +91,7 @@ def predict(model, plan, cluster, *, strict=False, faster=None):
     )
     if not prediction.fits:
         trace.metadata["activation_cap"] = (
-            capacity_bytes(cluster) - sum(memory_bytes.values()) + memory_bytes["activations"]
+            cluster.gpu_memory_bytes - sum(memory_bytes.values()) + memory_bytes["activations"]
         )
         if strict:
             raise InputError(does_not_fit(prediction))

@@ -8,7 +8,6 @@ import simlab as sl
 from simlab.memory.schemes import Use
 from simlab.memory.step import Shape, StageWalk, scheme_of
 from simlab.spec.parameters import stage_parameters
-from simlab.training import capacity_bytes
 
 LLAMA = sl.load_model("llama-3-8b")
 
@@ -25,7 +24,7 @@ def test_breaches_name_the_ranks_that_hold_more_than_a_gpu_has(plan):
     over = [
         rank
         for rank, held in enumerate(found.held)
-        if sum(held.values()) > capacity_bytes(found.cluster)
+        if sum(held.values()) > found.cluster.gpu_memory_bytes
     ]
     assert [breach.rank for breach in found.breaches] == over
 
@@ -38,7 +37,7 @@ def test_states_that_a_host_cannot_hold_do_not_fit():
     found = sl.predict(sl.load_model("llama-3-405b"), plan, sl.load_cluster("dgx-h100", nodes=2))
     # gradients of 2 bytes, too
     assert found.host_bytes == pytest.approx(16 * found.model.parameters / 2, rel=0.01)
-    assert sum(found.memory_bytes.values()) < capacity_bytes(found.cluster) and not found.fits
+    assert sum(found.memory_bytes.values()) < found.cluster.gpu_memory_bytes and not found.fits
     with pytest.raises(
         sl.InputError, match=r"of parameters on a node's host, which has 2048\.0 GiB"
     ):
