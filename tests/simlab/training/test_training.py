@@ -157,32 +157,35 @@ def test_one_replica_without_tensor_parallelism_waits_for_messages_alone(step):
 # ---------------------------------------------------------------------------------------------
 
 
+def slowed_s(found):
+    """The most that communication slows the compute beside it, in seconds."""
+    carried = [span for span in found.trace.spans if span.stream in ("dp", "tp", "replicas")]
+    return OVERLAP_SLOWDOWN * sum(span.end_s - span.start_s for span in carried)
+
+
 @FEW
 @given(steps(), st.sampled_from(["intra", "inter", "both"]), st.floats(1, 1000))
 def test_more_bandwidth_is_never_slower(step, where, factor):
+    """But for compute that runs beside communication: other compute may be slowed then than with
+    slower links, of which the host hides less. One layer, dp 3, tp 2, cp 2, zero 2: 3.78000 ms for
+    3.77992 ms with twice the bandwidth."""
     model, plan, cluster = step
     faster = {
         level: replace(fabric, bandwidth_bytes_per_s=factor * fabric.bandwidth_bytes_per_s)
         for level, fabric in (("intra", cluster.intra), ("inter", cluster.inter))
         if where in (level, "both")
     }
-    assert predict(model, plan, replace(cluster, **faster)).step_s <= predict(*step).step_s * (
-        1 + 1e-9
-    )
-
-
-def slowed_elsewhere_s(found):
-    """In a pipeline, a rank that reduces beside its last backward ends that later, and the ranks
-    before it wait: at most by what all reductions and gatherings slow."""
-    if found.plan.pp == 1:
-        return 0.0
-    carried = [span for span in found.trace.spans if span.stream in ("dp", "tp", "replicas")]
-    return OVERLAP_SLOWDOWN * sum(span.end_s - span.start_s for span in carried)
+    found = predict(model, plan, replace(cluster, **faster))
+    beside = plan.dp_overlap or plan.tp_overlap != "none" or plan.prefetch
+    slack_s = slowed_s(found) if beside else 0.0
+    assert found.step_s <= predict(*step).step_s * (1 + 1e-9) + slack_s
 
 
 @FEW
 @given(steps(dp_overlap=False, tp_overlap="none", prefetch=0))
 def test_overlap_is_never_slower_than_none(step):
+    """In a pipeline, a rank that reduces beside its last backward ends that later, and the ranks
+    before it wait."""
     model, plan, cluster = step
     alone_s = predict(*step).step_s
     for overlaps in (
@@ -192,7 +195,7 @@ def test_overlap_is_never_slower_than_none(step):
         {"prefetch": 1},
     ):
         beside = predict(model, changed(plan, **overlaps), cluster)
-        slack_s = slowed_elsewhere_s(beside) if overlaps.get("dp_overlap") else 0.0
+        slack_s = slowed_s(beside) if plan.pp > 1 and overlaps.get("dp_overlap") else 0.0
         assert beside.step_s <= alone_s * (1 + 1e-9) + slack_s, overlaps
 
 
