@@ -15,6 +15,7 @@ from realrun.comm.group import Group
 from realrun.parallel.parameters import ShardedUnit, WholeUnit
 from realrun.parallel.sequence import sum_gradients
 from realrun.parallel.stage import ParallelStage, Unit
+from simlab.lowering.zero import frees
 from simlab.spec.plan import Plan
 
 Parameters = WholeUnit | ShardedUnit
@@ -100,7 +101,7 @@ class StageUnits:
     def op_begins(self, stage: int, kind: str) -> None:
         """Called when an op is next. Under ZeRO-3 its first units are on their way before anything
         else is waited for."""
-        if self._comes_and_goes(kind):
+        if self._comes_and_goes() and kind != "W":
             for unit in self._in_order(stage, kind)[: self.plan.prefetch]:
                 unit.gather()
 
@@ -110,7 +111,7 @@ class StageUnits:
         unit = self.of_stage[stage][name]
         if not isinstance(unit, ShardedUnit):
             return
-        if self._comes_and_goes(kind):
+        if self._comes_and_goes() and kind != "W":
             units, ahead = self._in_order(stage, kind), self.plan.prefetch
             at = units.index(unit)
             for other in units[at + ahead : at + ahead + 1]:
@@ -123,11 +124,14 @@ class StageUnits:
         """Called after a unit is computed. It frees what is not needed until the next op, and
         reduces gradients that are complete."""
         unit = self.of_stage[stage][name]
-        if isinstance(unit, ShardedUnit) and self._comes_and_goes(kind):
-            unit.free()
-        if kind in "BW" and (
-            self.plan.zero >= 2 or (op == self.last[stage] and self.plan.dp_overlap)
+        completes = op == self.last[stage]
+        if (
+            isinstance(unit, ShardedUnit)
+            and self._comes_and_goes()
+            and frees(self.plan, kind, completes)
         ):
+            unit.free()
+        if kind in "BW" and (self.plan.zero >= 2 or (completes and self.plan.dp_overlap)):
             self._reduce(unit)
 
     def step_ends(self, stages: Iterable[int]) -> None:
@@ -144,8 +148,8 @@ class StageUnits:
         for unit in self.all:
             unit.to_masters()
 
-    def _comes_and_goes(self, kind: str) -> bool:
-        return self.plan.zero == 3 and self.shared and kind != "W"
+    def _comes_and_goes(self) -> bool:
+        return self.plan.zero == 3 and self.shared
 
     def _in_order(self, stage: int, kind: str) -> list[ShardedUnit]:
         """The sharded units of `stage`, in the order in which an op of `kind` uses them."""

@@ -61,7 +61,7 @@ EXECUTION = {
     "bucket_bytes": Execution("Gradients are reduced unit by unit.", (None,)),
     "gradient_bytes": Execution("The bytes of the collectives of the group dp."),
     "prefetch": Execution("When gathers of parameters begin."),
-    "reshard": Execution("Gathered parameters are always freed after the forward.", (True,)),
+    "reshard": Execution("Which ops gather parameters, and how long they stay gathered."),
     "offload": Execution("Nothing is moved to the host.", ("none",)),
     "offload_to": Execution("Nothing is moved to the host.", ("host",)),
     "order": Execution("The members of each group."),

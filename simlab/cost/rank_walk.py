@@ -217,7 +217,7 @@ class RankWalk:
         if special or sharding.summing or any(summed for _, summed in sharding.reducing.values()):
             return self._outlined(op)
         pending = tuple(sharding.reducing)
-        key = op.stage, op.kind, pending
+        key = op.stage, op.kind, pending, op in self.lowering.gathering
         if key not in self._own:
             alike = key if self._stateful else self._shape(op)
             if alike not in self.outlines:

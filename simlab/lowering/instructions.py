@@ -143,6 +143,7 @@ class RankLowering:
         self.last = {op.stage: op for op in self.ops if op.kind in "BW"}
         self.op = None  # that is being lowered; None: the step itself
         self.sharding = Sharding(plan, self._begun)
+        self.gathering = self.sharding.gathering(self.ops)
         self.offloading = Offloading(model, plan, self._begun)
 
     def _units(self, stage):
@@ -195,7 +196,7 @@ class RankLowering:
         """Those of one op of the rank."""
         self.op, sharding, offloading = op, self.sharding, self.offloading
         units = self.units[op.stage] if op.kind == "F" else self.units[op.stage][::-1]
-        gathers, is_last = sharding.gathers_for(op), op == self.last.get(op.stage)
+        gathers, is_last = op in self.gathering, op == self.last.get(op.stage)
         ahead = self.plan.prefetch if gathers else 0
         yield from offloading.fetch(op, units[: ahead + 1])
         for unit in units[:ahead]:

@@ -3,7 +3,7 @@ parameters.
 
 Gradients of a unit are reduced during the last backward (ZeRO 0 and 1) or during each (2 and 3).
 ZeRO-1 and 2 gather all units, which were updated in parts, when a step begins; ZeRO-3 gathers each
-before it is used. With `Plan.hybrid` gradients are scattered within a shard group, and what is left
+before it is used, as `simlab.lowering.zero` says. With `Plan.hybrid` gradients are scattered within a shard group, and what is left
 of them is summed over the replicas after the last backward.
 
 What travels together is a unit. With `Plan.bucket_bytes` it is a bucket of that size, which holds
@@ -16,6 +16,7 @@ from collections.abc import Iterator
 
 from simlab.errors import InputError
 from simlab.lowering.pieces import BEGIN, WAIT
+from simlab.lowering.zero import gathered_around
 from simlab.spec.plan import Plan
 
 MOST_BUCKETS = 10_000
@@ -83,10 +84,12 @@ class Sharding:
     # parameters
     # ------------------------------------------------------------------------------------------
 
-    def gathers_for(self, op):
-        """Whether ZeRO-3 gathers each unit for `op`."""
-        uses = op.kind == "F" or (op.kind in "BI" and self.plan.reshard)
-        return self.plan.zero == 3 and self.shards > 1 and uses
+    def gathering(self, ops):
+        """Those of a rank's `ops` for which ZeRO-3 gathers each unit."""
+        if self.plan.zero < 3 or self.shards == 1:
+            return set()
+        around = gathered_around(self.plan, ops)
+        return {op for op, its in zip(ops, around) if op.kind != "W" and not its.before}
 
     def gather(self, unit):
         """The instruction that begins to gather a unit's parameters."""

@@ -66,10 +66,11 @@ def traffic(model, plan):
     result = []
     for rank in range(plan.pp):
         lowering = RankLowering(model, plan, program, rank, kernels=kernels)
-        alike = Counter()  # (stage, kind, whether it is the stage's last backward): how many ops
+        alike = Counter()  # {what makes ops send the same: how many there are}
         first = {}
         for op in lowering.ops:
-            key = op.stage, op.kind, op == lowering.last.get(op.stage)
+            is_last, gathers = op == lowering.last.get(op.stage), op in lowering.gathering
+            key = op.stage, op.kind, is_last, gathers
             first.setdefault(key, op)
             alike[key] += 1
         sent = of_items(item for item in lowering.begins())

@@ -94,9 +94,7 @@ def data_parallel_memory(
         reduced=states.gradients,
     )
     if sharding == "fsdp":
-        scheme = Gathered(
-            sizes, model, plan, shape.units, root_reshards=bool(reshard_after_forward)
-        )
+        scheme = Gathered(sizes, model, plan, shape.units, root_stays=reshard_after_forward is None)
         updated = scheme.numbers(shape.layers) // dp
         rest = {
             "parameters": updated * states.parameters,
@@ -131,7 +129,7 @@ def _step_memory(walk, rest, scratch):
     ledger = Ledger(rest)
     moments = [Moment("rest", dict(ledger.held))]
     kept = not walk.plan.reshard
-    for name, use in (("forward", Use("F")), ("backward", Use("B", gathered=kept))):
+    for name, use in (("forward", Use("F", stays=kept)), ("backward", Use("B", gathered=kept))):
         backwards, done = name == "backward", 0
         for piece in walk.pieces(use):
             for _ in range(piece.count):

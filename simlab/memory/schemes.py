@@ -42,6 +42,12 @@ class Use(NamedTuple):
     stays: bool = False
     """Whether they stay gathered when it is over."""
 
+    @property
+    def frees(self) -> bool:
+        """Whether gathered parameters go with each unit. A W gathers nothing, but it may be the
+        last op of a stage that stayed gathered."""
+        return not self.stays and (self.kind != "W" or self.gathered)
+
 
 class Scheme:
     """Where parameters come from and gradients go to."""
@@ -141,7 +147,7 @@ class Partitioned(Scheme):
 
     def ends(self, ledger, units, at, use):
         """Free the unit's parameters, and gradients that have been reduced."""
-        if self.gathers and use.kind != "W" and not use.stays:
+        if self.gathers and use.frees:
             size = self._bytes(units, at, at + 1, self.sizes.gathered)
             ledger.free(("unsharded_parameters", size))
         if self.whole_gradients and use.kind in "BW":
@@ -176,11 +182,12 @@ class Gathered(Scheme):
     first_differs = True
 
     def __init__(
-        self, sizes: NumberBytes, model: Model, plan: Plan, units: tuple, *, root_reshards=None
+        self, sizes: NumberBytes, model: Model, plan: Plan, units: tuple, *, root_stays=False
     ):
+        """root_stays: whether the root's parameters stay gathered from a forward to its backward,
+        whatever the others do."""
         super().__init__(sizes)
-        self.ranks, self.reshard = plan.shards, plan.reshard
-        self.root_reshards = plan.reshard if root_reshards is None else root_reshards
+        self.ranks, self.root_stays = plan.shards, root_stays
         ends = [unit for unit in ("embedding", "head") if unit in units]
         self.groups = {
             "layer": padded(model, plan, ("layer",)),
@@ -215,7 +222,9 @@ class Gathered(Scheme):
 
     def begins(self, ledger, units, at, use):
         """Gather the root's with the op, a layer's with the layer or before."""
-        if use.kind == "F" and not use.gathered:
+        if use.gathered:
+            return
+        if use.kind == "F":
             self._forward_begins(ledger, units, at)
         elif use.kind in "BI":
             self._backward_begins(ledger, units, at)
@@ -231,12 +240,12 @@ class Gathered(Scheme):
 
     def _backward_begins(self, ledger, units, at):
         if at == 0 and self.has_root:
-            if self.root_reshards:
+            if not self.root_stays:
                 self._issue(ledger, "root")
                 self._copy_out(ledger, "root", self._buffer("root"))
-            if self.reshard and "layer" in units[:2]:
+            if "layer" in units[:2]:
                 self._issue(ledger, "layer")
-        if units[at] != "layer" or not self.reshard:
+        if units[at] != "layer":
             return
         if at == 0 and not self.has_root:
             self._issue(ledger, "layer")
@@ -260,18 +269,18 @@ class Gathered(Scheme):
             ledger.free(("reduce_scatter", self.groups[group].padded * self.sizes.reduced))
 
     def _forward_ends(self, ledger, units, at, use, last):
-        if units[at] == "layer" and self.reshard:
+        if units[at] == "layer" and use.frees:
             ledger.free(("unsharded_parameters", self._whole("layer")))
         if not last:
             return
-        if self.has_root and self.root_reshards:
+        if self.has_root and use.frees and not self.root_stays:
             ledger.free(("unsharded_parameters", self._whole("root")))
         if not use.gathered:
             group = "layer" if "layer" in units[-2:] else "root"
             ledger.free(("all_gather", self._buffer(group)))
 
     def _group_ends(self, ledger, group, before, use):
-        if use.kind != "W" and not use.stays:
+        if use.frees:
             ledger.free(("unsharded_parameters", self._whole(group)))
         if use.kind == "I":
             return

@@ -5,6 +5,7 @@ from collections import Counter
 from itertools import product
 from typing import NamedTuple
 
+from simlab.lowering.zero import gathered_around
 from simlab.memory.backward import backward_phase
 from simlab.memory.forward import forward_phase
 from simlab.memory.ledger import CATEGORIES, Ledger, Moment, Phase
@@ -241,18 +242,13 @@ class StepWalk:
 
     def _uses(self, rank):
         """The same with each `Use` by its number: there are many ops, and few uses."""
-        keeps = self.plan.zero == 3 and not self.plan.reshard
-        first_differs = self.stages[0].scheme.first_differs
-        fresh, running, found = {}, {}, []
-        for stage, kind, _ in self.program.ranks[rank]:
-            first, state = first_differs and kind in "BW" and fresh.get(stage, True), (False, False)
+        first_differs, ops = self.stages[0].scheme.first_differs, self.program.ranks[rank]
+        fresh, found = {}, []
+        for (stage, kind, _), gathered in zip(ops, gathered_around(self.plan, ops)):
+            first = first_differs and kind in "BW" and fresh.get(stage, True)
             if first:
                 fresh[stage] = False
-            if keeps:
-                flying = running.get(stage, 0)
-                state = {"F": (flying > 0, True), "W": (False, False)}.get(kind, (True, flying > 1))
-                running[stage] = flying + {"F": 1, "W": 0}.get(kind, -1)
-            found.append((stage, NUMBERS[kind, first, state]))
+            found.append((stage, NUMBERS[kind, first, gathered]))
         return found
 
     def peak(self, rank: int) -> dict[str, float]:

@@ -193,7 +193,8 @@ class Plan:
     )
     reshard: bool = documented(
         """With ZeRO-3, whether gathered parameters are freed after the forward and gathered again
-        for the backward.""",
+        for the backward. Without, they stay until the backward is over, and in a pipeline until
+        all gradients of their stage are there.""",
         default=True,
     )
     offload: str = documented(

@@ -64,6 +64,7 @@ def alone(microbatches, stages, dtype, stage_layers=None):
 SHARDING = [
     *({"zero": zero, "dp_overlap": overlap} for zero in (0, 1, 2) for overlap in (True, False)),
     *({"zero": 3, "prefetch": prefetch, "dp_overlap": True} for prefetch in (0, 1, 2)), {"zero": 3, "dp_overlap": False},
+    {"zero": 3, "reshard": False},
 ]  # fmt: skip
 
 

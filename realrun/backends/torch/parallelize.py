@@ -96,8 +96,9 @@ def shard(stage: TorchStage, plan: Plan, mesh: DeviceMesh, precision: str, kind:
     if precision != "fp32":
         reduced = TYPES["fp32" if plan.gradient_bytes == 4 else precision]
         policy = MixedPrecisionPolicy(param_dtype=TYPES[precision], reduce_dtype=reduced)
+    reshard = plan.zero == 3 and plan.reshard
     for unit in (*stage.units, stage):
         if kind == "fully_shard":
-            fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=plan.zero == 3)
+            fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
         else:
             replicate(unit, mesh=mesh, mp_policy=policy)

@@ -12,6 +12,9 @@ def with_copies(kernels: LayerKernels, plan: Plan, parameters: float) -> LayerKe
     the backward (`foreach_all_gather_copy_out`), and each gradient is copied into what is
     scattered, in the type of the reduction (`foreach_reduce_scatter_copy_in`). In FSDP1 the flat
     parameter is gathered in place, and its gradient is made by joining those of its views.
+
+    Leaves out the one copy a step of a pipeline whose stages stay gathered: kernels are those of
+    every microbatch.
     """
     if plan.zero < 3 or plan.shards == 1 or plan.library == "megatron":
         return kernels
@@ -19,12 +22,13 @@ def with_copies(kernels: LayerKernels, plan: Plan, parameters: float) -> LayerKe
     if plan.library == "fsdp1":
         joined = Memory("copy of gradients", 2 * size, Operation.COPY)
         return kernels._replace(weight_grad=[*kernels.weight_grad, joined])
-    out = Memory("copy of parameters", 2 * size, Operation.COPY)
+    once = not plan.reshard and plan.stages > 1
+    out = [Memory("copy of parameters", 2 * size, Operation.COPY)] * (not once)
     again = [Memory("copy of parameters again", 2 * size, Operation.COPY)] * plan.reshard
     into_bytes = size + plan.gradient_bytes * parameters
     into = Memory("copy of gradients", into_bytes, Operation.COPY)
     return LayerKernels(
-        [out, *kernels.forward],
+        [*out, *kernels.forward],
         [*again, *kernels.input_grad],
         [*kernels.weight_grad, into],
         kernels.recompute,

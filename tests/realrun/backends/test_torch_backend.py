@@ -53,6 +53,7 @@ def run(pool, folder, *, job_precision=None, **given):
 
 PLANS = [
     {"dp": 4, "microbatches": 2}, {"dp": 4, "zero": 1}, {"dp": 4, "zero": 2, "microbatches": 2}, {"dp": 4, "zero": 3, "microbatches": 2},
+    {"dp": 4, "zero": 3, "reshard": False, "microbatches": 2},
     {"dp": 2, "tp": 2, "microbatches": 2}, {"dp": 2, "tp": 2, "zero": 3, "microbatches": 2}, {"tp": 4, "recompute": "full"},
     {"dp": 2, "tp": 2, "sequence_parallel": True, "zero": 2, "recompute": "selective"},
 ]  # fmt: skip
@@ -213,6 +214,20 @@ def test_ddp_and_fsdp2_send_what_ours_does_but_for_the_norm(pool, tmp_path, plan
     )
     # 4 ranks' all-reduces of two numbers of 8 bytes
     assert abs(ours - theirs) <= 4 * 2 * 3 / 4 * 16
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_torchs_pipelines_gather_what_is_not_resharded_once_a_step_as_ours_do(
+    pool, tmp_path, schedule
+):
+    """Ours gather once and scatter gradients after each of the four backwards. Theirs gather once,
+    and in the first step, which is counted, once more to infer shapes; they scatter once."""
+    plan = {"dp": 2, "pp": 2, "zero": 3, "microbatches": 4, "schedule": schedule}
+    _, facts = run(pool, tmp_path, **plan, reshard=False)
+    ours, theirs = (
+        totals(facts[f"sent_bytes_{which}"])["dp"] for which in ("predicted", "measured")
+    )
+    assert ours / (1 + 4) == pytest.approx(theirs / (1 + 1 + 1), rel=1e-3)
 
 
 def test_torchs_zero_1_reduces_all_and_broadcasts_which_is_more(pool, tmp_path):

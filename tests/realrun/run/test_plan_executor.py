@@ -272,6 +272,21 @@ def test_zero_3_has_a_unit_and_those_ahead_gathered_and_never_more(ranks, prefet
         assert rank["most"]["gathered"] == expected["unsharded_parameters"]
 
 
+@pytest.mark.parametrize(
+    "pipeline", [{"pp": 1}, {"pp": 2}, {"pp": 2, "schedule": "zb-h1"}], ids=text
+)
+def test_zero_3_without_resharding_has_all_units_gathered_and_frees_them_in_the_end(
+    ranks, pipeline
+):
+    fields = {"dp": 2, "tp": 1, "cp": 1, "zero": 3, "reshard": False, "microbatches": 3} | pipeline
+    plan = plan_of(fields, WIDER)
+    walk = StepWalk(model_of(WIDER), plan, program_of(plan), plan.layers_of_stages(WIDER["layers"]))
+    for rank in ranks(world(fields))(memory_of, fields):
+        held = [its.held["unsharded_parameters"] for its in walk.moments(rank["place"])]
+        assert rank["most"]["gathered"] == pytest.approx(max(held) + 4 * rank["padding"])
+        assert rank["states"]["parameters"] < max(held)
+
+
 @pytest.mark.parametrize("fields", [
     {"dp": 1, "tp": 1, "pp": 1, "cp": 1}, {"dp": 1, "tp": 2, "pp": 1, "cp": 1},
     {"dp": 1, "tp": 2, "pp": 1, "cp": 1, "sequence_parallel": True}, {"dp": 1, "tp": 1, "pp": 1, "cp": 2},

@@ -15,14 +15,15 @@ EXECUTED = {
     "stage_layers": ({"pp": 2, "stage_layers": (2, 2)}, [(1, 3)]), "recompute": ({"attention": "unfused"}, ["selective", "full"]),
     "precision": ({}, ["fp16"]), "sequence_parallel": ({"tp": 2}, [True]), "attention": ({}, ["unfused"]),
     "dp_overlap": ({"dp": 2}, [False]), "gradient_bytes": ({"dp": 2, "precision": "fp16"}, [4]),
-    "prefetch": ({"dp": 2, "zero": 3, "pp": 1}, [0, 2]), "order": ({"dp": 2, "tp": 2}, ["dp-cp-tp-pp"]),
+    "prefetch": ({"dp": 2, "zero": 3, "pp": 1}, [0, 2]),
+    "reshard": ({"dp": 2, "zero": 3}, [False]), "order": ({"dp": 2, "tp": 2}, ["dp-cp-tp-pp"]),
 }  # fmt: skip
 """{field: (fields of a plan on which one sees it, values that are executed)}"""
 
 NOT_EXECUTED = {
     "hybrid": ({"dp": 2, "zero": 3}, [1, 2]), "seq": ({}, [16]), "recompute": ({}, ["per-op"]), "attention": ({}, ["flash-1", "flash-2"]),
     "library": ({}, ["torch", "fsdp1"]), "fused": ({}, [False]), "dropout": ({}, [True]), "tp_overlap": ({"tp": 2}, ["none", "pipelined"]),
-    "bucket_bytes": ({"dp": 2}, [10**6]), "reshard": ({"dp": 2, "zero": 3}, [False]),
+    "bucket_bytes": ({"dp": 2}, [10**6]), 
     "offload": ({}, ["optimizer", "parameters", "activations"]), "offload_to": ({"offload": "optimizer"}, ["nvme"]),
 }  # fmt: skip
 

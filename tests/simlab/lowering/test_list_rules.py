@@ -63,16 +63,31 @@ def test_while_a_unit_computes_so_many_more_are_being_gathered_forward_and_backw
     assert kinds == {"F", "B"} if schedule == "1f1b" else kinds >= {"F", "I"}
 
 
-@pytest.mark.parametrize("schedule, last", [("1f1b", "B"), ("zb-h1", "I")])
-def test_parameters_that_stay_are_gathered_for_forwards_alone(schedule, last):
-    plan = sl.Plan(dp=2, pp=2, zero=3, microbatches=3, schedule=schedule)
+def gathers(instructions):
+    """[(op, unit) of each gathering, in order]"""
+    return [(i.op, i.unit) for i in instructions if is_gather(i) and i.action == BEGIN]
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1", "interleaved-1f1b", "zb-v"])
+def test_in_a_pipeline_parameters_that_stay_are_gathered_by_a_stages_first_forward_alone(schedule):
+    """torch's runtime of pipelines turns FSDP2's reshard_after_backward off until the gradients of
+    the stage are complete."""
+    plan = sl.Plan(dp=2, pp=2, zero=3, microbatches=4, schedule=schedule)
     for again, once in zip(listed(plan), listed(replace(plan, reshard=False))):
-        gathers = [
-            [i.op.lstrip("0123456789")[0] for i in its if is_gather(i) and i.action == BEGIN]
-            for its in (again, once)
-        ]
-        assert set(gathers[1]) == {"F"} and last in gathers[0]
-        assert gathers[0].count("F") == gathers[1].count("F") == len(gathers[0]) / 2
+        units = list(dict.fromkeys(unit for _, unit in gathers(again)))
+        assert sorted(unit for _, unit in gathers(once)) == sorted(units)
+        assert all(op.endswith("F0") for op, _ in gathers(once))
+        assert len(gathers(again)) == 2 * 4 * len(units)
+
+
+def test_without_a_pipeline_a_backward_frees_what_stays_and_the_next_op_gathers():
+    """FSDP2 with reshard_after_forward=False: 'unshard' does nothing where parameters are there,
+    and each post-backward reshards."""
+    plan = sl.Plan(dp=2, zero=3, microbatches=3, reshard=False, schedule="gpipe")
+    ops = [op for op, unit in gathers(listed(plan)[0]) if unit == "layer 0"]
+    assert ops == ["0F0", "0B1", "0B2"]
+    ops = [op for op, unit in gathers(listed(replace(plan, schedule="1f1b"))[0]) if unit == "head"]
+    assert ops == ["0F0", "0F1", "0F2"]
 
 
 # bytes, beside what realrun sends

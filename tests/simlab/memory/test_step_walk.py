@@ -210,15 +210,28 @@ def test_fsdp2_that_does_not_reshard_keeps_all_parameters_from_forward_to_backwa
     assert set(freed[2::2]) == {0}  # between ops, and in the optimizer's step
 
 
-def test_in_a_pipeline_what_is_not_resharded_stays_while_a_microbatch_is_in_flight():
-    plan = sl.Plan(dp=8, pp=2, zero=3, library="torch", seq=TOKENS, microbatches=4, reshard=False)
+@pytest.mark.parametrize("library", ["torch", "megatron"])
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1"])
+def test_in_a_pipeline_what_is_not_resharded_stays_until_the_stages_gradients_are_complete(
+    library, schedule
+):
+    plan = sl.Plan(
+        dp=8, pp=2, zero=3, library=library, schedule=schedule, seq=TOKENS, microbatches=4, reshard=False
+    )  # fmt: skip
     walk = walk_of(LLAMA, plan)
     for rank in range(2):
-        flying = [0]
-        for op in walk.program.ranks[rank]:
-            flying.append(flying[-1] + (1 if op.kind == "F" else -1))
+        whole = 2 * stage_parameters(LLAMA, plan, 4, first=rank == 0, last=rank == 1)
         after = [moment.held for moment in walk.moments(rank) if not moment.op]
-        assert [held["unsharded_parameters"] > 0 for held in after] == [n > 0 for n in flying]
+        held = [its["unsharded_parameters"] for its in after]
+        assert held == pytest.approx([0, *[whole] * (len(held) - 2), 0])
+
+
+def test_without_a_pipeline_a_backward_frees_what_other_microbatches_still_need():
+    plan = sl.Plan(
+        dp=8, zero=3, library="torch", schedule="gpipe", seq=TOKENS, microbatches=3, reshard=False
+    )
+    after = [moment.held for moment in walk_of(LLAMA, plan).moments(0) if not moment.op]
+    assert [its["unsharded_parameters"] > 0 for its in after] == [False, *[True] * 3, *[False] * 3]
 
 
 def test_gradients_are_made_by_the_first_backward_and_added_to_by_the_others():

@@ -43,6 +43,8 @@ def test_what_stays_gathered_is_copied_once_and_flat_parameters_only_in_the_back
         0,
         6 * parameters,
     ]
+    pipeline = replace(FSDP2, reshard=False, pp=2)  # where that is once a step
+    assert copies(layer_kernels(LLAMA, pipeline)) == [0, 0, 6 * parameters]
     assert copies(layer_kernels(LLAMA, replace(FSDP2, library="fsdp1"))) == [0, 0, 4 * parameters]
 
 
