@@ -14,11 +14,11 @@ from typing import NamedTuple
 from simlab.collectives import busbw_factor
 from simlab.errors import require_whole
 from simlab.lowering.build import program_of
-from simlab.lowering.instructions import RankLowering, Work, group_size
+from simlab.lowering.instructions import RankLowering, Work, group_of, group_size
 from simlab.lowering.kernels import unit_kernels
 from simlab.lowering.pieces import BEGIN, unit_pieces
 
-COUNTED_AS = {name: name for name in ("tp", "cp", "dp", "pp")} | {"replicas": "dp", "ends": "pp"}
+COUNTED_AS = {name: name for name in ("tp", "cp", "dp", "pp", "replicas")} | {"ends": "pp"}
 """{dimension of an instruction: field of `Traffic`}; copies to and from a host are none."""
 
 
@@ -28,9 +28,11 @@ class Traffic(NamedTuple):
     tp: float
     cp: float
     dp: float
-    """Over the ranks that hold the same part of the model, dp x cp of them: gradients and, with
-    ZeRO, parameters."""
+    """Over the ranks that hold the same part of the model, dp x cp of them, or with `Plan.hybrid`
+    over a shard group of them: gradients and, with ZeRO, parameters."""
     pp: float
+    replicas: float = 0.0
+    """Over the ranks that hold the same shard, with `Plan.hybrid`: what is left of the gradients."""
 
     @property
     def total(self):
@@ -85,12 +87,12 @@ def traffic(model, plan):
 
 def crossing(plan, gpus_per_node):
     """`Traffic` with the fraction of each dimension's hops, from a rank to the next of its group,
-    that go from one node to another."""
+    that go from one node to another. With `Plan.hybrid` 'dp' stands for the shard groups."""
     require_whole("gpus_per_node", gpus_per_node)
 
     def share(dimension):
         hops = []
-        for ranks in plan.layout.groups(dimension):
+        for ranks in plan.layout.groups(group_of(plan, dimension)):
             # a ring is closed, a pipeline is not
             after = ranks[1:] if dimension == "pp" else [*ranks[1:], *ranks[:1]]
             hops += [

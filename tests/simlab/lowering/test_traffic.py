@@ -89,9 +89,9 @@ def test_gradients_and_parameters_are_sent_over_dp_and_cp_together(d, c, zero):
 def test_hybrid_sharding_reduces_each_shard_over_its_replicas():
     plan = sl.Plan(dp=8, zero=1, hybrid=4)
     parameters = stage_parameters(MODEL, plan, 8, first=True, last=True)
-    assert sl.traffic(MODEL, plan)[0].dp == pytest.approx(
-        3 / 4 * 6 * parameters + 2 * 1 / 2 * 4 * parameters / 4
-    )
+    sent = sl.traffic(MODEL, plan)[0]
+    assert sent.dp == pytest.approx(3 / 4 * 6 * parameters)
+    assert sent.replicas == pytest.approx(2 * 1 / 2 * 4 * parameters / 4)
 
 
 @pytest.mark.parametrize("c", [1, 2, 4])
@@ -180,6 +180,24 @@ def test_crossing_counts_the_hops_between_nodes():
         tp=1, cp=1, dp=2 / 8, pp=0
     )
     assert sl.crossing(plan, 32).total == 0
+
+
+@pytest.mark.parametrize(
+    ("gpus_per_node", "shards", "replicas"), [(8, 0, 0), (4, 0, 1), (2, 2 / 4, 1), (1, 1, 1)]
+)
+def test_crossing_follows_the_groups_of_hybrid_sharding(gpus_per_node, shards, replicas):
+    """Shard groups are the rings 0-1-2-3 and 4-5-6-7, replicas the pairs 0-4, 1-5, 2-6 and 3-7. On
+    nodes of two GPUs the hops 1-2 and 3-0 of a ring of four leave the node."""
+    plan = sl.Plan(dp=8, zero=3, hybrid=4)
+    assert sl.crossing(plan, gpus_per_node) == sl.Traffic(
+        tp=0, cp=0, dp=shards, pp=0, replicas=replicas
+    )
+
+
+def test_without_hybrid_sharding_there_are_no_replicas_and_all_of_dp_is_one_ring():
+    plan = sl.Plan(dp=8, zero=3)
+    assert sl.crossing(plan, 4) == sl.Traffic(tp=0, cp=0, dp=2 / 8, pp=0)
+    assert sl.traffic(MODEL, plan)[0].replicas == 0
 
 
 def test_an_order_with_tp_across_nodes_is_slower_and_one_that_is_none_is_an_error():
@@ -274,4 +292,4 @@ def test_replicas_of_a_shard_are_summed_once_whatever_the_schedule(schedule, zer
             for i in begun
             if i.dimension in ("dp", "replicas") and not i.name.startswith("norm")
         )
-        assert sent.dp == pytest.approx(listed, rel=1e-9)
+        assert sent.dp + sent.replicas == pytest.approx(listed, rel=1e-9)
