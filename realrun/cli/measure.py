@@ -182,6 +182,7 @@ def link_samples(
     return [
         Sample(
             one["kind"],
+            "",
             {"size_bytes": one["size_bytes"], "ranks": ranks},
             one["seconds"],
             size in fitted,

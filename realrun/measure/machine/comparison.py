@@ -18,18 +18,17 @@ from simlab.spec.plan import Plan
 Kernel = Matmul | Attention | Memory
 
 ROLES: dict[str, Role] = {"forward": "forward", "input": "input", "weight": "weight"}
-"""{last word of a sample's kind: role of its matrix product}."""
+"""{variant of a matmul sample: role of its matrix product}."""
 
 
 def kernel_of(sample: Sample) -> Kernel:
     """simlab's kernel of a matmul, attention or memory sample."""
-    kind, _, which = sample.kind.partition(" ")
     sizes: dict[str, Any] = dict(sample.sizes)
-    if kind == "matmul":
-        return Matmul(sample.kind, **sizes, role=ROLES[which])
-    if kind == "attention":
-        return Attention(sample.kind, **sizes, backward=which == "backward")
-    return Memory(sample.kind, sample.sizes["size_bytes"])
+    if sample.kind == "matmul":
+        return Matmul(sample.label, **sizes, role=ROLES[sample.variant])
+    if sample.kind == "attention":
+        return Attention(sample.label, **sizes, backward=sample.variant == "backward")
+    return Memory(sample.label, sample.sizes["size_bytes"])
 
 
 def predicted_s(sample: Sample, cluster: Cluster, precision: str) -> float:
@@ -38,9 +37,9 @@ def predicted_s(sample: Sample, cluster: Cluster, precision: str) -> float:
         return node_s(sample, cluster)
     if sample.kind == "host":
         return sample.sizes["ops"] * (cluster.host_op_s or 0.0)
-    if sample.kind.startswith("layer"):
+    if sample.kind == "layer":
         times = _layer(sample, cluster, precision)
-        return times.forward.total if sample.kind == "layer forward" else times.backward.total
+        return times.forward.total if sample.variant == "forward" else times.backward.total
     return kernel_s(kernel_of(sample), cluster.gpu, precision)
 
 
@@ -66,9 +65,9 @@ def _layer(sample: Sample, cluster: Cluster, precision: str) -> Any:
 def comparison(
     samples: Iterable[Sample], cluster: Cluster, precision: str
 ) -> dict[str, dict[str, Any]]:
-    """{kind: {"median_error", "rows": [{"sizes", "predicted_s", "measured_s", "error"}]}} of the
+    """{label: {"median_error", "rows": [{"sizes", "predicted_s", "measured_s", "error"}]}} of the
     samples that no fit has seen. Errors are relative."""
-    kinds: dict[str, list[dict[str, Any]]] = {}
+    labels: dict[str, list[dict[str, Any]]] = {}
     for sample in samples:
         if not sample.fitted:
             predicted = predicted_s(sample, cluster, precision)
@@ -78,8 +77,8 @@ def comparison(
                 "measured_s": sample.seconds,
                 "error": predicted / sample.seconds - 1,
             }
-            kinds.setdefault(sample.kind, []).append(row)
+            labels.setdefault(sample.label, []).append(row)
     return {
-        kind: {"median_error": median(abs(row["error"]) for row in rows), "rows": rows}
-        for kind, rows in kinds.items()
+        label: {"median_error": median(abs(row["error"]) for row in rows), "rows": rows}
+        for label, rows in labels.items()
     }

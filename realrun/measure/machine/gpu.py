@@ -28,14 +28,14 @@ def fitted_gpu(
     peaks: dict[str, float] = {}
     precision = about["precision"]
     for sample in samples:
-        of = sample.kind.removeprefix("peak ") if sample.kind.startswith("peak ") else precision
-        if sample.kind in ("matmul forward", f"peak {of}"):
+        if sample.kind == "peak" or (sample.kind, sample.variant) == ("matmul", "forward"):
+            of = sample.variant if sample.kind == "peak" else precision
             m, n, k = (sample.sizes[name] for name in "mnk")
             peaks[of] = max(peaks.get(of, 0.0), 2 * m * n * k / sample.seconds)
     bandwidth = max(
         sample.sizes["size_bytes"] / sample.seconds
         for sample in samples
-        if sample.kind == "memory copy"
+        if (sample.kind, sample.variant) == ("memory", "copy")
     )
     tiles = CPU_TILES if about["sms"] == 1 else _catalogued(about["device"]).tiles
     blank = Efficiency(
@@ -56,11 +56,11 @@ def fitted_gpu(
         efficiency=blank,
         source=f"{said}; peaks and bandwidth are the greatest rates that a product and a copy reached, no data sheet's",
     )
-    gpu = _with(gpu, memory=_part(samples, "memory", gpu, precision, lambda part: {"memory": part}))
+    memory = [sample for sample in samples if sample.kind == "memory"]
+    gpu = _with(gpu, memory=_part(memory, gpu, precision, lambda part: {"memory": part}))
     matmul = {
         role: _part(
-            samples,
-            f"matmul {role}",
+            [s for s in samples if (s.kind, s.variant) == ("matmul", role)],
             gpu,
             precision,
             lambda part: {"matmul": dict.fromkeys(ROLES, part)},
@@ -82,22 +82,20 @@ def _with(gpu: Gpu, **changes: Any) -> Gpu:
 
 def _part(
     samples: Sequence[Sample],
-    kind: str,
     gpu: Gpu,
     precision: str,
     change: Callable[[float], dict[str, Any]],
 ) -> float:
-    """The median, over the kernels of `kind`, of the part of the peak at which their formula gives
+    """The median, over the kernels of `samples`, of the part of the peak at which their formula gives
     the measured time."""
     parts = []
     for sample in samples:
-        if sample.kind.startswith(kind):
-            kernel = kernel_of(sample)
+        kernel = kernel_of(sample)
 
-            def formula(part: float, kernel: Kernel = kernel) -> float:
-                return kernel_s(kernel, _with(gpu, **change(part)), precision)
+        def formula(part: float, kernel: Kernel = kernel) -> float:
+            return kernel_s(kernel, _with(gpu, **change(part)), precision)
 
-            parts.append(_solved(formula, sample.seconds))
+        parts.append(_solved(formula, sample.seconds))
     known = [part for part in parts if part is not None]
     return median(known) if known else 1.0
 
@@ -121,7 +119,7 @@ def _attention(samples: Sequence[Sample], gpu: Gpu, precision: str) -> dict[str,
     parts: list[float] = []
     tails: dict[str, float] = {}
     for way in ("forward", "backward"):
-        mine = [sample for sample in samples if sample.kind == f"attention {way}"]
+        mine = [s for s in samples if (s.kind, s.variant) == ("attention", way)]
         rows, none = [], efficiencies_of(gpu).kernel_s
         for sample in mine:
             flat = kernel_s(kernel_of(sample), gpu, precision) - none

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from realrun.measure.machine.sample import Sample
+from realrun.measure.machine.sample import Kind, Sample
 from realrun.measure.stopwatch import Stopwatch
 from realrun.model.gpt import Block
 from simlab.units import MIB
@@ -51,9 +51,9 @@ class Grid(NamedTuple):
     """(batch, seq, hidden, heads)"""
 
 
-Work = tuple[str, dict[str, int], Callable[[], Any]]
-"""(kind, sizes, function). Works are made one at a time, so that the tensors of one are gone when
-those of the next are made."""
+Work = tuple[Kind, str, dict[str, int], Callable[[], Any]]
+"""(kind, variant, sizes, function). Works are made one at a time, so that the tensors of one are
+gone when those of the next are made."""
 
 GRIDS = {
     "cpu": {
@@ -94,7 +94,7 @@ def kernel_samples(
     """Samples of everything that one device does alone. check: also at the sizes that are kept
     apart from the fit. say: called with one line of progress at a time."""
     device, precisions = watch.device, PRECISIONS[watch.device.type]
-    samples = [Sample("launch", {}, watch.seconds(_tiny_add(device)), True)]
+    samples = [Sample("launch", "", {}, watch.seconds(_tiny_add(device)), True)]
     say("timing the largest product in each precision")
     samples += [_peak_sample(watch, precision) for precision in precisions]
     for fitted in (True, False) if check else (True,):
@@ -103,13 +103,13 @@ def kernel_samples(
         say(f"timing matrix products, attention and the memory in {precisions[0]}{which}")
         for work in (matmuls, attentions, memory_kernels):
             samples += [
-                Sample(kind, sizes, watch.seconds(run), fitted)
-                for kind, sizes, run in work(grid, device, dtype)
+                Sample(kind, variant, sizes, watch.seconds(run), fitted)
+                for kind, variant, sizes, run in work(grid, device, dtype)
             ]
         samples += host_samples(watch, fitted)
         samples += [
-            Sample(kind, sizes, watch.seconds(run), fitted)
-            for kind, sizes, run in layers(grid, device, dtype)
+            Sample(kind, variant, sizes, watch.seconds(run), fitted)
+            for kind, variant, sizes, run in layers(grid, device, dtype)
         ]
     return samples
 
@@ -127,7 +127,8 @@ def _peak_sample(watch: Stopwatch, precision: str) -> Sample:
     )
     with tf32_products(precision == "tf32"):
         return Sample(
-            f"peak {precision}",
+            "peak",
+            precision,
             {"m": tokens, "n": 4 * hidden, "k": hidden},
             watch.seconds(lambda: x @ w.T),
             True,
@@ -159,11 +160,11 @@ def matmuls(grid: Grid, device: torch.device, dtype: torch.dtype) -> Iterator[Wo
                 for shape in ((tokens, width_in), (width_out, width_in), (tokens, width_out))
             )
             forward = {"m": tokens, "n": width_out, "k": width_in}
-            yield "matmul forward", forward, partial(torch.matmul, x, w.T)
+            yield "matmul", "forward", forward, partial(torch.matmul, x, w.T)
             of_input = {"m": tokens, "n": width_in, "k": width_out}
-            yield "matmul input", of_input, partial(torch.matmul, dy, w)
+            yield "matmul", "input", of_input, partial(torch.matmul, dy, w)
             of_weight = {"m": width_out, "n": width_in, "k": tokens}
-            yield "matmul weight", of_weight, _weight_gradient(x, dy)
+            yield "matmul", "weight", of_weight, _weight_gradient(x, dy)
 
 
 def _weight_gradient(x: Tensor, dy: Tensor) -> Callable[[], Any]:
@@ -190,9 +191,9 @@ def attentions(grid: Grid, device: torch.device, dtype: torch.dtype) -> Iterator
         forward = partial(functional.scaled_dot_product_attention, q, k, v, is_causal=True)
         out = forward()
         grad = torch.randn_like(out)
-        yield "attention forward", sizes, forward
+        yield "attention", "forward", sizes, forward
         backward = partial(torch.autograd.grad, out, (q, k, v), grad, retain_graph=True)
-        yield "attention backward", sizes, backward
+        yield "attention", "backward", sizes, backward
 
 
 def memory_kernels(grid: Grid, device: torch.device, dtype: torch.dtype) -> Iterator[Work]:
@@ -202,11 +203,11 @@ def memory_kernels(grid: Grid, device: torch.device, dtype: torch.dtype) -> Iter
         x = torch.randn(size // dtype.itemsize // 1024, 1024, device=device).to(dtype)
         y = torch.empty_like(x)
         one_in_one_out, two_in_one_out = {"size_bytes": 2 * x.nbytes}, {"size_bytes": 3 * x.nbytes}
-        yield "memory copy", one_in_one_out, partial(y.copy_, x)
-        yield "memory add", two_in_one_out, partial(torch.add, x, y)
-        yield "memory norm", one_in_one_out, partial(functional.layer_norm, x, (1024,))
-        yield "memory gelu", one_in_one_out, partial(functional.gelu, x)
-        yield "memory softmax", one_in_one_out, partial(torch.softmax, x, -1)
+        yield "memory", "copy", one_in_one_out, partial(y.copy_, x)
+        yield "memory", "add", two_in_one_out, partial(torch.add, x, y)
+        yield "memory", "norm", one_in_one_out, partial(functional.layer_norm, x, (1024,))
+        yield "memory", "gelu", one_in_one_out, partial(functional.gelu, x)
+        yield "memory", "softmax", one_in_one_out, partial(torch.softmax, x, -1)
 
 
 def layers(grid: Grid, device: torch.device, dtype: torch.dtype) -> Iterator[Work]:
@@ -218,9 +219,9 @@ def layers(grid: Grid, device: torch.device, dtype: torch.dtype) -> Iterator[Wor
         sizes = {"batch": batch, "seq": seq, "hidden": hidden, "heads": heads}
         y = block(x)
         grad, inputs = torch.randn_like(y), (x, *block.parameters())
-        yield "layer forward", sizes, partial(block, x)
+        yield "layer", "forward", sizes, partial(block, x)
         backward = partial(torch.autograd.grad, y, inputs, grad, retain_graph=True)
-        yield "layer backward", sizes, backward
+        yield "layer", "backward", sizes, backward
 
 
 def host_samples(watch: Stopwatch, fitted: bool) -> list[Sample]:
@@ -235,6 +236,7 @@ def host_samples(watch: Stopwatch, fitted: bool) -> list[Sample]:
     return [
         Sample(
             "host",
+            "",
             {"ops": ops, "blocks": depth},
             watch.host_seconds(lambda: _forward_backward(block, x)),
             fitted,

@@ -47,19 +47,20 @@ NODE = {
 
 def test_each_product_has_the_shape_that_its_sizes_say_and_each_role_its_layout():
     kinds = [
-        (kind, sizes, run())
-        for kind, sizes, run in kernels.matmuls(SMALL[True], CPU, torch.float32)
+        (kind, variant, sizes, run())
+        for kind, variant, sizes, run in kernels.matmuls(SMALL[True], CPU, torch.float32)
     ]
-    assert [kind for kind, _, _ in kinds[:3]] == ["matmul forward", "matmul input", "matmul weight"]
-    for _, sizes, result in kinds:
+    roles = ("forward", "input", "weight")
+    assert [work[:2] for work in kinds[:3]] == [("matmul", role) for role in roles]
+    for _, _, sizes, result in kinds:
         assert tuple(result.shape) == (sizes["m"], sizes["n"])
     for forward, grad_input, grad_weight in zip(kinds[::3], kinds[1::3], kinds[2::3]):
         (m, n, k), flops = (
-            (forward[1][name] for name in "mnk"),
-            {i["m"] * i["n"] * i["k"] for _, i, _ in (forward, grad_input, grad_weight)},
+            (forward[2][name] for name in "mnk"),
+            {i["m"] * i["n"] * i["k"] for _, _, i, _ in (forward, grad_input, grad_weight)},
         )
         assert flops == {m * n * k}  # all three compute as much
-        assert (grad_input[1], grad_weight[1]) == (
+        assert (grad_input[2], grad_weight[2]) == (
             {"m": m, "n": k, "k": n},
             {"m": n, "n": k, "k": m},
         )
@@ -68,16 +69,18 @@ def test_each_product_has_the_shape_that_its_sizes_say_and_each_role_its_layout(
 def test_the_memory_kernels_count_what_they_read_and_what_they_write():
     size = SMALL[True].memory_bytes[0]
     counted = {
-        kind: sizes["size_bytes"]
-        for kind, sizes, _ in list(kernels.memory_kernels(SMALL[True], CPU, torch.float32))[:5]
+        variant: sizes["size_bytes"]
+        for _, variant, sizes, _ in list(kernels.memory_kernels(SMALL[True], CPU, torch.float32))[
+            :5
+        ]
     }
     one = 2 * size  # a tensor read, another one written
     assert counted == {
-        "memory copy": one,
-        "memory add": size + one,
-        "memory norm": one,
-        "memory gelu": one,
-        "memory softmax": one,
+        "copy": one,
+        "add": size + one,
+        "norm": one,
+        "gelu": one,
+        "softmax": one,
     }
 
 
@@ -162,45 +165,37 @@ def samples_of(cluster):
     """What a machine that is exactly `cluster` would be measured as, at the real grid's sizes and
     at those kept apart."""
     samples = [
-        Sample("launch", {}, 3e-6, True),
-        Sample("peak fp32", {"m": 1000, "n": 1000, "k": 500}, 1e9 / 1e11, True),
+        Sample("launch", "", {}, 3e-6, True),
+        Sample("peak", "fp32", {"m": 1000, "n": 1000, "k": 500}, 1e9 / 1e11, True),
     ]
-    samples += [Sample("host", {"ops": ops}, 2e-5 * ops, ops == 70) for ops in (70, 210)]
+    samples += [Sample("host", "", {"ops": ops}, 2e-5 * ops, ops == 70) for ops in (70, 210)]
     for fitted, grid in kernels.GRIDS["cpu"].items():
         products = [
             {"m": t, "n": n, "k": k} for t, h in grid.products for k, n in ((h, 3 * h), (4 * h, h))
         ]
         sizes = [
-            (f"matmul {role}", size) for role in ("forward", "input", "weight") for size in products
+            ("matmul", role, size) for role in ("forward", "input", "weight") for size in products
         ]
         shapes = [
             {"batch": b, "heads": h, "queries": s, "keys": s, "head_size": d}
             for b, h, s, d in grid.attentions
         ]
-        sizes += [
-            (f"attention {way}", shape) for way in ("forward", "backward") for shape in shapes
-        ]
-        sizes += [("memory norm", {"size_bytes": size}) for size in grid.memory_bytes]
-        for kind, size in sizes:
-            samples.append(
-                Sample(
-                    kind,
-                    size,
-                    kernel_s(kernel_of(Sample(kind, size, 0, True)), cluster.gpu, "fp32"),
-                    fitted,
-                )
-            )
-        samples.append(Sample("memory copy", {"size_bytes": 2**24}, 2**24 / 1e10, fitted))
+        sizes += [("attention", way, shape) for way in ("forward", "backward") for shape in shapes]
+        sizes += [("memory", "norm", {"size_bytes": size}) for size in grid.memory_bytes]
+        for work in sizes:
+            seconds = kernel_s(kernel_of(Sample(*work, 0, True)), cluster.gpu, "fp32")
+            samples.append(Sample(*work, seconds, fitted))
+        samples.append(Sample("memory", "copy", {"size_bytes": 2**24}, 2**24 / 1e10, fitted))
     for number, size in enumerate(measure_command.SIZES[False]):
         for kind in ("p2p", *COLLECTIVES):
-            sample = Sample(kind, {"size_bytes": size, "ranks": 4}, 0.0, number % 2 == 0)
+            sample = Sample(kind, "", {"size_bytes": size, "ranks": 4}, 0.0, number % 2 == 0)
             samples.append(sample._replace(seconds=predicted_s(sample, cluster, "fp32")))
     return samples
 
 
 def test_the_fit_finds_the_machine_that_the_samples_were_made_from():
     samples = [
-        sample for sample in samples_of(made_up()) if sample.kind != "memory copy" or sample.fitted
+        sample for sample in samples_of(made_up()) if sample.variant != "copy" or sample.fitted
     ]
     truth, facts = made_up(), machine_cluster(samples, NODE, ABOUT)
     reached = facts["gpu"]["efficiency"]
@@ -243,7 +238,7 @@ def test_a_machine_that_follows_the_model_is_predicted_at_sizes_that_no_fit_has_
     """Reduce-scatter too: it is left out of gloo's fit, but here it is a ring's, as the others
     are."""
     samples = [
-        sample for sample in samples_of(made_up()) if sample.kind != "memory copy" or sample.fitted
+        sample for sample in samples_of(made_up()) if sample.variant != "copy" or sample.fitted
     ]
     path = tmp_path / "machine.json"
     path.write_text(json.dumps(machine_cluster(samples, NODE, ABOUT)))
@@ -263,27 +258,30 @@ def test_a_gpus_attention_has_a_tail_and_its_tiles_are_the_catalogues():
     truth = sl.load_cluster("dgx-a100").gpu
     about = ABOUT | {"device": "NVIDIA A100-SXM4-80GB", "sms": truth.sms, "precision": "bf16"}
     samples = [
-        Sample("launch", {}, 2e-6, True),
-        Sample("peak bf16", {"m": 8192, "n": 8192, "k": 8192}, 2 * 8192**3 / 312e12, True),
+        Sample("launch", "", {}, 2e-6, True),
+        Sample("peak", "bf16", {"m": 8192, "n": 8192, "k": 8192}, 2 * 8192**3 / 312e12, True),
     ]
     samples.append(
         Sample(
-            "memory copy", {"size_bytes": 2**30}, 2**30 / truth.memory_bandwidth_bytes_per_s, True
+            "memory",
+            "copy",
+            {"size_bytes": 2**30},
+            2**30 / truth.memory_bandwidth_bytes_per_s,
+            True,
         )
     )
     grid = kernels.GRIDS["cuda"][True]
-    sizes = [("memory add", {"size_bytes": size}) for size in grid.memory_bytes for _ in range(3)]
+    sizes = [
+        ("memory", "add", {"size_bytes": size}) for size in grid.memory_bytes for _ in range(3)
+    ]
     for b, h, s, d in grid.attentions:
         sizes += [
-            (f"attention {way}", {"batch": b, "heads": h, "queries": s, "keys": s, "head_size": d})
+            ("attention", way, {"batch": b, "heads": h, "queries": s, "keys": s, "head_size": d})
             for way in ("forward", "backward")
         ]
-    for kind, size in sizes:
-        samples.append(
-            Sample(
-                kind, size, kernel_s(kernel_of(Sample(kind, size, 0, True)), truth, "bf16"), True
-            )
-        )
+    for work in sizes:
+        seconds = kernel_s(kernel_of(Sample(*work, 0, True)), truth, "bf16")
+        samples.append(Sample(*work, seconds, True))
     gpu = fitted_gpu(samples, 80e9, about, "measured")
     assert gpu.efficiency.tiles == [[256, 128, 1.0], [128, 128, 0.95], [128, 64, 0.8]]
     assert gpu.efficiency.attention["flash"] == pytest.approx([0.65, 0.45], rel=0.02)
@@ -355,9 +353,9 @@ def test_what_measure_writes_is_a_cluster_on_which_gpt2_is_simulated(small, tmp_
     cluster = sl.load_cluster(path, nodes=2)
     assert (cluster.gpus_per_node, cluster.gpus, cluster.gpu.name) == (2, 4, about["device"])
     kept = [sample for sample in cluster.measured["samples"] if not sample["fitted"]]
-    assert {sample["kind"] for sample in kept} == set(kinds) and all(
-        sample["seconds"] > 0 for sample in cluster.measured["samples"]
-    )
+    assert {f"{sample['kind']} {sample['variant']}".rstrip() for sample in kept} == set(
+        kinds
+    ) and all(sample["seconds"] > 0 for sample in cluster.measured["samples"])
     assert "not measured" in cluster.inter.source and about["device"] in cluster.intra.source
 
     assert (
