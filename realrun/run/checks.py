@@ -1,9 +1,12 @@
 """What a job refuses to run: `InputError` says which value, and what could be given instead."""
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simlab.errors import InputError, did_you_mean
 from simlab.spec.plan import Plan
+
+if TYPE_CHECKING:
+    from realrun.run.job import Job
 
 BACKENDS = ("native", "torch")
 FIRST_LOSS_SCALE, MOST_LOSS_SCALE = 2.0**16, 2.0**120
@@ -67,7 +70,7 @@ EXECUTION = {
     "order": Execution("The members of each group."),
 }  # fmt: skip
 """{field of `Plan`: what is made of it}. docs/executing.md shows this table."""
-ONLY_PLANS = {
+ONLY_PLANS: dict[str, Any] = {
     "plan": {},
     "box": None,
     "predict_on": None,
@@ -78,7 +81,7 @@ ONLY_PLANS = {
     "precision": None,
 }
 """{field of a job: its value where programs are given, whose order is all that they say}"""
-ONLY_PROGRAMS = {
+ONLY_PROGRAMS: dict[str, Any] = {
     "compute": None,
     "forward_s": None,
     "backward_s": None,
@@ -90,7 +93,7 @@ ONLY_PROGRAMS = {
 """{field of a job: its value where a plan is given}"""
 
 
-def check_numbers(job):
+def check_numbers(job: "Job") -> None:
     """Numbers of steps."""
     every = 1 if job.checkpoint_every is None else job.checkpoint_every
     for name, value, least in (
@@ -105,7 +108,7 @@ def check_numbers(job):
         raise InputError(f"timeout {job.timeout_s} s: give a finite time above 0")
 
 
-def check_fields(job):
+def check_fields(job: "Job") -> None:
     """Fields that are of plans where programs are given, or the other way round."""
     only = ONLY_PLANS if job.programs is not None else ONLY_PROGRAMS
     what = "programs" if job.programs is not None else "a plan"
@@ -114,7 +117,7 @@ def check_fields(job):
             raise InputError(f"{name} = {getattr(job, name)!r} with {what}: leave it out")
 
 
-def check_plan(job):
+def check_plan(job: "Job") -> None:
     """Raise `InputError` for a field of the plan that would be simulated, but not executed."""
     given = job.given
     for name, its in EXECUTION.items():
@@ -129,17 +132,17 @@ def check_plan(job):
         raise InputError(f"{name} = {value!r} is simulated, but not executed: {what}")
 
 
-def check_sizes(job):
+def check_sizes(job: "Job") -> None:
     """Sizes that the plan does not cut evenly."""
     job.executed.check(job.model)
-    if job.backend == "torch" and not all(job.stage_layers):
+    if job.backend == "torch" and not all(job.stage_layers or ()):
         raise InputError(
             f"stages of {job.stage_layers} layers: torch's own means run stages with layers only; "
             "leave --backend out, or give each stage a layer"
         )
 
 
-def check_backend(job):
+def check_backend(job: "Job") -> None:
     """Who executes, and what torch leaves out."""
     if job.backend not in BACKENDS:
         raise InputError(
@@ -149,7 +152,7 @@ def check_backend(job):
         _check_torch(job)
 
 
-def check_precision(job):
+def check_precision(job: "Job") -> None:
     """What numbers cannot be trained with here."""
     plan = job.executed
     if plan.precision == "fp8":
@@ -175,7 +178,7 @@ def check_precision(job):
         )
 
 
-def _check_torch(job):
+def _check_torch(job: "Job") -> None:
     plan, default = job.given, Plan()
     torchs = (
         ("--cp", plan.cp, 1),
