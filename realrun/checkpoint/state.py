@@ -102,8 +102,6 @@ class State:
         own = flat.split(unit.part_size)[unit.group.place]
         (self.optimizer.state[unit.shard][kind] if kind else unit.shard).copy_(own)
         unit.from_masters()
-        if not kind and unit.whole_bytes:
-            unit.whole.copy_(flat)
 
     def _distributed(self, value: Tensor, cut: int | None, pieces: int) -> Tensor:
         from torch.distributed.tensor import DTensor, Replicate, Shard
