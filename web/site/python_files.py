@@ -1,0 +1,72 @@
+"""The files of Python that a page of the site loads: Pyodide's own, made smaller, and the wheel's."""
+
+import gzip
+import io
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from importlib.metadata import files
+from pathlib import Path
+
+HERE = Path(__file__).parent
+WEB, ROOT = HERE.parent, HERE.parents[1]
+PYODIDE = WEB / "node_modules" / "pyodide"
+BUILD = "from setuptools.build_meta import build_wheel; print(build_wheel('dist'))"
+SOURCES = ("simlab", "realrun", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in")
+# parts of Python's library that simlab does not import, or only for what a page does not do
+LEFT_OUT = (HERE / "left_out.txt").read_text().split()
+
+
+def compress(path: Path, data: bytes) -> int:
+    """Write `data` to `path`, compressed; returns the compressed bytes."""
+    small = gzip.compress(data, compresslevel=9, mtime=0)
+    path.write_bytes(small)
+    return len(small)
+
+
+def library() -> bytes:
+    """Python's library as Pyodide has it, without `LEFT_OUT`."""
+    with zipfile.ZipFile(PYODIDE / "python_stdlib.zip") as whole:
+        names = [
+            name for name in whole.namelist() if name.split("/")[0].split(".")[0] not in LEFT_OUT
+        ]
+        return zipped({name: whole.read(name) for name in names})
+
+
+def packages() -> bytes:
+    """The wheel's simlab and the installed simpy."""
+    with zipfile.ZipFile(io.BytesIO(wheel())) as whole:
+        ours = [name for name in whole.namelist() if name.startswith("simlab/")]
+        content = {name: whole.read(name) for name in ours}
+    for path in files("simpy") or []:
+        if path.parts[0] == "simpy" and path.suffix in (".py", ".typed"):
+            content[path.as_posix()] = path.read_binary()
+    return zipped(content)
+
+
+def wheel() -> bytes:
+    """The wheel, built from a copy, so that no old file slips in."""
+    with tempfile.TemporaryDirectory() as name:
+        copy = Path(name)
+        for source in SOURCES:
+            if (ROOT / source).is_dir():
+                shutil.copytree(
+                    ROOT / source, copy / source, ignore=shutil.ignore_patterns("__pycache__")
+                )
+            else:
+                shutil.copy(ROOT / source, copy)
+        command = [sys.executable, "-c", BUILD]
+        done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=True)
+        return (copy / "dist" / done.stdout.split()[-1]).read_bytes()
+
+
+def zipped(content: dict[str, bytes]) -> bytes:
+    """A zip file of {name: bytes}; nothing in it is compressed, for the whole will be."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as file:
+        for name, data in sorted(content.items()):
+            if not name.endswith("/"):
+                file.writestr(zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0)), data)
+    return buffer.getvalue()
