@@ -70,8 +70,12 @@ clean: ## remove everything that was made here, the environment too
 	$(LOCKED) -e '.[real]'
 	@touch $@
 
+.venv/site: .venv/bin/python requirements.lock pyproject.toml
+	$(LOCKED) -e '.[site]'
+	@touch $@
+
 .venv/all: .venv/bin/python requirements.lock pyproject.toml
-	$(LOCKED) -e '.[real,notebooks,test]'
+	$(LOCKED) -e '.[real,notebooks,test,site]'
 	@touch .venv/real $@
 
 browser: # the test that opens JupyterLab needs a Chromium; without one it is skipped and says so
@@ -84,10 +88,9 @@ web: # what the front end's tests and the page are built with; without npm they 
 	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory web/node_modules/.package-lock.json; \
 	  else echo "no npm: the front end's tests will be skipped. On Debian: sudo apt-get install npm"; fi
 
-site: .venv/real ## build the page that simulates in the browser into build/site: static files for any file server; needs npm
+site: .venv/site ## build the page that simulates in the browser into build/site: static files for any file server; needs npm
 	@command -v npm >/dev/null || { echo "no npm: on Debian or Ubuntu, apt-get install npm"; exit 2; }
 	@$(MAKE) --no-print-directory web/node_modules/.package-lock.json
-	$(LOCKED) setuptools
 	$(BIN)/python web/site/build.py build/site
 
 web/node_modules/.package-lock.json: web/package-lock.json

@@ -22,7 +22,10 @@ const common = {
 if (!page) {
   await build({ ...common, entryPoints: [here("src/widget.ts")], outfile: `${folder}/timeline.js` });
 } else {
-  const entryPoints = { page: here("src/page/main.ts"), worker: here("src/page/worker.ts") };
+  const sources = { page: "main", site: "plain", worker: "worker" };
+  const entryPoints = Object.fromEntries(
+    Object.entries(sources).map(([name, source]) => [name, here(`src/page/${source}.ts`)]),
+  );
   const define = { FILES: process.argv[4] };
   // what Pyodide imports only where it runs under node
   const external = ["node:*", "ws"];

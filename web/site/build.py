@@ -2,7 +2,7 @@
 
 The page simulates in the browser with the same simlab as everywhere: Pyodide, simpy and the wheel's
 simlab files lie beside it, compressed, and nothing is fetched from elsewhere when it is used. It
-needs node, `npm ci` in web/, and an environment with simlab's packages and setuptools.
+needs node, `npm ci` in web/, and an environment with simlab's packages and those of its extra `site`.
 """
 
 import gzip
@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from python_files import PYODIDE, ROOT, WEB, compress, library, packages
+from shell import Shell
 
 HERE = Path(__file__).parent
 MADE_BY = ".made-by-simlab"  # a folder without it is not ours to empty
@@ -32,13 +33,20 @@ def main(folder: Path) -> None:
     shutil.copy(PYODIDE / "pyodide.asm.mjs", python)
     lock = json.loads((PYODIDE / "pyodide-lock.json").read_text())
     (python / "pyodide-lock.json").write_text(json.dumps({**lock, "packages": {}}))
-    for name in ("index.html", "style.css"):
-        shutil.copy(HERE / name, folder)
+    shutil.copy(HERE / "style.css", folder)
+    shell = Shell(folder)
+    for page in shell.pages:
+        shell.write(page, (HERE / "pages" / page["path"]).read_text(encoding="utf-8"))
     (folder / "recorded.json").write_text(json.dumps(recorded()), encoding="utf-8")
     command = ["node", WEB / "build.mjs", "--page", folder, json.dumps(sizes)]
     subprocess.run(command, check=True)
-    total = sum(len(gzip.compress(path.read_bytes())) for path in folder.rglob("*.*"))
-    print(f"{folder}: the first visit loads {total / 1e6:.1f} MB, compressed")
+    print(f"{folder}: the first visit loads {first_visit_bytes(folder) / 1e6:.1f} MB, compressed")
+
+
+def first_visit_bytes(folder: Path) -> int:
+    """The compressed bytes of the landing page and of what it loads."""
+    paths = [path for part in (folder, folder / "python") for path in part.glob("*.*")]
+    return sum(len(gzip.compress(path.read_bytes())) for path in paths)
 
 
 def empty(folder: Path) -> None:

@@ -3,6 +3,7 @@
 import { Timeline } from "../timeline/timeline";
 import type { Answer, Figures, FromWorker } from "./messages";
 import { revive } from "./recorded";
+import { connect, firstTongue, speak } from "./site";
 import { SLIDERS, START, fromHash, toHash, type State } from "./state";
 import { TEXTS, type Words } from "./texts";
 
@@ -25,7 +26,7 @@ class Page {
 
   constructor(private readonly recorded: Recorded) {
     this.names = recorded.schedules.map(({ name }) => name);
-    this.state = fromHash(location.hash, this.names, START);
+    this.state = fromHash(location.hash, this.names, { ...START, tongue: firstTongue() });
     this.answer = revive(recorded.answer) as Answer;
     this.build();
     this.words();
@@ -57,13 +58,7 @@ class Page {
       Object.assign(slider, { min: String(least), max: String(most), step: String(step) });
       slider.oninput = () => this.change({ ...this.state, [name]: Number(slider.value) });
     }
-    at("tongue").onclick = () =>
-      this.change({ ...this.state, tongue: this.state.tongue === "en" ? "zh" : "en" });
-    at<HTMLSelectElement>("theme").onchange = (event) => {
-      const { value } = event.target as HTMLSelectElement;
-      if (value) document.documentElement.dataset.theme = value;
-      else delete document.documentElement.dataset.theme;
-    };
+    connect((tongue) => this.change({ ...this.state, tongue }));
     at("copy").onclick = () => this.copy();
     this.put();
   }
@@ -119,8 +114,7 @@ class Page {
 
   /** Writes every text in the page's language. */
   private words(): void {
-    document.documentElement.lang = this.state.tongue;
-    document.title = this.text.title;
+    speak(this.state.tongue);
     for (const element of document.querySelectorAll<HTMLElement>("[data-text]")) {
       element.textContent = this.text[element.dataset.text as keyof Words] as string;
     }

@@ -1,0 +1,33 @@
+"""What all pages of the site have in common, put around the content of each.
+
+`pages.json` lists the pages in the order of the navigation: the path, the names of the link, the
+title in both languages, the script (without one: `site`), and what is loaded early. To add a page,
+add an entry and its content in `pages/`.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader
+
+HERE = Path(__file__).parent
+Page = Mapping[str, Any]
+
+
+class Shell:
+    """Writes pages into `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.pages: list[Page] = json.loads((HERE / "pages.json").read_text(encoding="utf-8"))
+        self.template = Environment(loader=FileSystemLoader(HERE)).get_template("shell.html")
+
+    def write(self, page: Page, content: str) -> None:
+        """Write `page`, an entry of the navigation or one like it, with `content`, HTML."""
+        path = self.folder / page["path"]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        root = "../" * page["path"].count("/")
+        text = self.template.render(page=page, entries=self.pages, root=root, content=content)
+        path.write_text(text, encoding="utf-8")
