@@ -35,6 +35,17 @@ class Control:
     names: Sequence[Words] | None = None
     menu: bool = False
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dictionaries and lists, as the front end takes them."""
+        return {
+            "name": self.name,
+            "label": self.label._asdict(),
+            "values": [*self.values],
+            "start": self.start,
+            "names": self.names and [words._asdict() for words in self.names],
+            "menu": self.menu,
+        }
+
 
 @dataclass(frozen=True)
 class Timeline:
@@ -43,6 +54,11 @@ class Timeline:
     key: str
     panels: Sequence[Panel]
     height: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dictionaries and lists; what is packed stays bytes."""
+        panels = [panel._asdict() for panel in self.panels]
+        return {"picture": "timeline", "key": self.key, "panels": panels, "height": self.height}
 
 
 class Figure(NamedTuple):
@@ -71,6 +87,21 @@ class Answer:
     heads: Sequence[str] = ()
     values: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dictionaries and lists, as the front end takes them."""
+        figures = [
+            {"label": each.label._asdict(), "values": [*each.values]}
+            | {"tip": each.tip._asdict() if each.tip else None}
+            for each in self.figures
+        ]
+        return {
+            "figures": figures,
+            "pictures": [picture.to_dict() for picture in self.pictures],
+            "note": self.note._asdict() if self.note else None,
+            "heads": [*self.heads],
+            "values": {name: [*values] for name, values in self.values.items()},
+        }
+
 
 @dataclass(frozen=True)
 class Explorer:
@@ -86,6 +117,15 @@ class Explorer:
     controls: Sequence[Control]
     answer: Callable[[State], Answer]
     play: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its name, title and controls, as the front end takes them."""
+        return {
+            "name": self.name,
+            "title": self.title._asdict(),
+            "controls": [control.to_dict() for control in self.controls],
+            "play": self.play,
+        }
 
     def start(self, **values: Any) -> dict[str, Any]:
         """The state in which it opens, with other `values` for some of the controls.

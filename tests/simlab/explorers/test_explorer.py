@@ -1,0 +1,44 @@
+"""Explorers as data: what the front end is told of them, and names that do not exist."""
+
+import json
+
+import pytest
+
+import simlab as sl
+from simlab.explorers import explorer
+from simlab.explorers.explorer import Answer, Control, Explorer, Figure, Timeline
+from simlab.views.chart import Axis, Chart, Line, Words
+from simlab.views.packing import panels
+
+WORDS = Words("one", "一")
+DP = Control("dp", WORDS, (1, 2, 4), 2, names=(WORDS, WORDS, WORDS))
+
+
+def test_what_the_front_end_gets_is_plain_and_only_timelines_hold_bytes():
+    line = Line((0, 1), (0.0, 2.0), "ink", WORDS, tips=(WORDS, WORDS))
+    chart = Chart("curve", WORDS, Axis(WORDS, "log2"), Axis(WORDS), (line,))
+    answer = Answer((Figure(WORDS, ("3 s",), WORDS),), (chart,), WORDS, ("a",), {"dp": range(3)})
+    sent = json.loads(json.dumps(answer.to_dict()))
+    assert sent["figures"] == [
+        {"label": WORDS._asdict(), "values": ["3 s"], "tip": WORDS._asdict()}
+    ]
+    assert sent["values"] == {"dp": [0, 1, 2]} and sent["heads"] == ["a"]
+    assert sent["pictures"][0]["marks"][0]["tips"] == [WORDS._asdict()] * 2
+    run = sl.simulate(sl.generate("gpipe", 2, 2), sl.OpTimes(forward_s=1, backward_s=2))
+    timeline = Timeline("steps", panels([run])).to_dict()
+    assert timeline["picture"] == "timeline" and isinstance(timeline["panels"][0]["boxes"], bytes)
+
+
+def test_an_explorer_tells_its_controls_and_refuses_others():
+    found = Explorer("x", WORDS, (DP,), lambda state: Answer(), play="dp")
+    sent = json.loads(json.dumps(found.to_dict()))
+    assert sent["controls"][0]["values"] == [1, 2, 4] and sent["play"] == "dp"
+    assert sent["controls"][0]["names"] == [WORDS._asdict()] * 3
+    assert found.start(dp=4) == {"dp": 4}
+    with pytest.raises(sl.InputError, match="no control 'pd'"):
+        found.start(pd=4)
+
+
+def test_an_explorer_that_does_not_exist_is_refused():
+    with pytest.raises(sl.InputError, match="no explorer 'memori'"):
+        explorer("memori")
