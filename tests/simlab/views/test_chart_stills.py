@@ -1,0 +1,170 @@
+"""Charts drawn with matplotlib: they show every mark, and no text lies over another."""
+
+from itertools import combinations
+
+import pytest
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_hex
+from matplotlib.font_manager import fontManager
+from matplotlib.patches import FancyArrowPatch
+from matplotlib.text import Text
+
+import simlab as sl
+from simlab.views.chart import Area, Arrows, Axis, Boxes, Chart, Dots, Line, Rule, Words
+from simlab.views.language import LANGUAGE
+from simlab.views.still.chart import CHINESE_FONTS, charts
+from simlab.views.still.marks import HATCHES
+
+RANKS, GIB = Axis(Words("ranks", "rank 数"), "log2"), Axis(Words("GiB", "GiB"), least=0)
+NONE = Axis(Words("", ""))
+
+
+def curves():
+    return Chart(
+        "curves",
+        Words("What a rank holds of the states, over the ranks that share them " * 3, "状态" * 90),
+        RANKS,
+        GIB,
+        [
+            Line([1, 4, 4096], [10, 5, 2], "#0072B2", Words("ZeRO-1", "ZeRO-1")),
+            Line([1, 4, 4096], [10, 4, 1], "ink", Words("ZeRO-2", "ZeRO-2"), (6, 3), True),
+            Rule("cap", Words("memory of a GPU", "GPU 显存"), y=9),
+            Rule("muted", x=64),
+            Dots([4], [5], "#D55E00", Words("chosen", "所选"), labels=["here"]),
+        ],
+    )
+
+
+def matrix():
+    names = [Words(f"a kind of work with a long name, number {at}", f"{at}") for at in range(6)]
+    rows = [
+        Boxes([0, 1], [1, 2], [at] * 2, [at + 1] * 2, "#0072B2", name, labels=["a", "long" * 30])
+        for at, name in enumerate(names)
+    ]
+    ticks = Axis(Words("columns", "列"), ticks=[0.5, 1.5], names=["the first column", "the next"])
+    return Chart("matrix", Words("Matrix", "矩阵"), ticks, GIB, rows, height=150, square=True)
+
+
+def stack():
+    marks = [
+        Area([0, 1, 2], [0, 0, 0], [3, 4, 1], "#009E73", Words("one", "一"), pattern=pattern)
+        for pattern in HATCHES
+    ]
+    idle = Boxes([1], [2], [5], [6], "waiting", Words("idle", "空闲"), "hatched", outline="ink")
+    return Chart("stack", Words("Stack", "堆"), NONE, NONE, [*marks, idle])
+
+
+def ring():
+    at = [0, 1, 1, 0], [0, 0, 1, 1]
+    arrows = Arrows(*at, [1, 1, 0, 0], [0, 1, 1, 0], "#CC79A7", labels=["1 MiB"] * 4)
+    marks = [arrows, Dots(*at, "#0072B2", radius=12, labels=["0", "1", "2", "3"])]
+    return Chart("ring", Words("Ring", "环"), NONE, NONE, marks, square=True, bare=True)
+
+
+ALL = curves, matrix, stack, ring
+
+
+def texts(figure):
+    """[(text, its box of pixels)] of every text that can be seen in `figure`."""
+    out = set()
+    for panel in figure.axes:
+        for axis in (panel.xaxis, panel.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            for tick in axis.get_major_ticks():
+                if not (panel.axison and low <= tick.get_loc() <= high):
+                    out |= {tick.label1, tick.label2}
+    seen = [t for t in figure.findobj(Text) if t.get_visible() and t.get_text() and t not in out]
+    return [(text.get_text(), text.get_window_extent()) for text in seen]
+
+
+@pytest.mark.parametrize("columns", [1, 2, 4])
+def test_every_text_is_inside_the_figure_and_none_lies_over_another(columns):
+    figure = charts([make() for make in ALL], columns=columns)
+    found = texts(figure)
+    assert len(found) > 30
+    for text, box in found:
+        assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1, text
+        assert figure.bbox.y0 <= box.y0 and box.y1 <= figure.bbox.y1, text
+    for (one, box), (other, its) in combinations(found, 2):
+        assert not box.overlaps(its), (one, other)
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_a_legend_names_the_named_marks_and_nothing_else(make):
+    chart = make()
+    (part,) = charts(chart).subfigs
+    shown = [text.get_text() for legend in part.legends for text in legend.get_texts()]
+    assert shown == [name.en for name in dict.fromkeys(m.name for m in chart.marks) if name]
+
+
+def test_colours_patterns_and_places_are_those_of_the_marks():
+    (panel,) = charts(stack()).axes
+    *areas, box, outline = panel.findobj(PolyCollection)
+    assert [area.get_hatch() for area in areas] == list(HATCHES.values())
+    assert {to_hex(area.get_facecolor()[0]) for area in areas} == {"#009e73"}
+    light = LANGUAGE["themes"]["light"]
+    assert to_hex(box.get_facecolor()[0]).upper() == light["waiting"].upper()
+    assert to_hex(outline.get_edgecolor()[0]).upper() == light["ink"].upper()
+    assert box.get_paths()[0].get_extents().extents.tolist() == [1, 5, 2, 6]
+    top = areas[0].get_paths()[0].vertices.tolist()
+    assert [1, 3] in top and [1, 4] in top  # 3 until 1, and 4 from there on
+
+
+def test_lines_keep_their_colours_and_log2_axes_have_powers_of_two():
+    (panel,) = charts(curves()).axes
+    solid, stepped, cap, *_ = panel.lines
+    assert (solid.get_color(), solid.get_xdata().tolist()) == ("#0072B2", [1, 4, 4096])
+    assert stepped.get_drawstyle() == "steps-post" and stepped.get_linestyle() == "--"
+    assert cap.get_color() == LANGUAGE["themes"]["light"]["cap"] and {*cap.get_ydata()} == {9}
+    shown = [t.get_text() for t in panel.get_xticklabels() if t.get_visible()]
+    assert shown[:3] == ["1", "2", "4"] and shown[-1] == "4,096"
+    assert panel.get_ylim()[0] == 0
+
+
+def test_a_label_is_written_where_it_fits_into_its_box():
+    (panel,) = charts(matrix()).axes
+    assert [text.get_text() for text in panel.texts] == ["a"] * 6
+
+
+def test_arrows_go_from_points_to_points_and_leave_the_scale_alone():
+    (panel,) = charts(ring()).axes
+    assert len(panel.findobj(FancyArrowPatch)) == 4
+    assert {text.get_text() for text in panel.texts} == {"0", "1", "2", "3", "1 MiB"}
+    assert panel.get_xlim() == panel.get_ylim()
+
+
+def test_rows_that_grow_downward_begin_at_the_top():
+    chart = Chart("rows", Words("a", "b"), NONE, Axis(Words("", ""), down=True), [Rule("ink", y=1)])
+    low, high = charts(chart).axes[0].get_ylim()
+    assert low > high
+
+
+def test_charts_can_be_drawn_on_given_axes():
+    axes = sl.views.still.picture.Figure().subplots(1, 2)
+    given = list(axes)
+    assert charts([curves(), stack()], ax=given) is given
+    assert given[0].get_legend().get_texts()[0].get_text() == "ZeRO-1"
+    with pytest.raises(sl.InputError, match="ax has 2 axes: this picture needs 1"):
+        charts(curves(), ax=given)
+
+
+def test_chinese_needs_a_font_that_has_it(monkeypatch):
+    monkeypatch.setattr(fontManager, "ttflist", [])
+    with pytest.raises(sl.InputError, match="install one, such as Noto Sans CJK"):
+        charts(curves(), tongue="zh")
+    with pytest.raises(sl.InputError, match="tongue = 'fr': give one of en, zh"):
+        charts(curves(), tongue="fr")
+
+
+def test_chinese_texts_are_drawn_where_there_is_a_font():
+    if not {font.name for font in fontManager.ttflist} & set(CHINESE_FONTS):
+        pytest.skip("no font with Chinese characters is installed")
+    (panel,) = charts(stack(), tongue="zh").axes
+    assert panel.figure.legends[0].get_texts()[-1].get_text() == "空闲"
+
+
+def test_no_chart_is_refused():
+    with pytest.raises(sl.InputError, match="no chart to draw"):
+        charts([])
+    with pytest.raises(sl.InputError, match="columns = 0"):
+        charts(curves(), columns=0)
