@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from realrun.cli import main as realrun_main
-from realrun.run.checks import EXECUTION
+from realrun.run.job.checks import EXECUTION
 from simlab.cli import main as simlab_main
 from simlab.cli.options import value_text
 from simlab.studies.published_runs import RUNS, read_runs, suites, validate_runs

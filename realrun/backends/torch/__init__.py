@@ -20,7 +20,7 @@ counted by dimension in the first step, which slows that step (without warm-up s
 measured one). They stand beside those of the simulator's list. Collectives are inside the boxes of
 ops; what follows the last backward (norm, clipping, update) is the optimizer's.
 
-These are left out, and `realrun.run.checks` refuses them: context parallelism, DualPipe's two
+These are left out, and `realrun.run.job.checks` refuses them: context parallelism, DualPipe's two
 copies of a stage, faults on purpose, boxes, what only our list has (prefetch, overlap, attention by
 parts), ZeRO-1 of anything but whole models (ZeroRedundancyOptimizer takes no DTensors), and ZeRO-3
 under schedules that split the backward. The last is a mistake of torch as of 2.13: of weights that

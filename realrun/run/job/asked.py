@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from realrun.run import checks
+from realrun.run.job import checks
 
 
 @dataclass(kw_only=True)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from realrun.run import checks
 from realrun.run.faults import Fault
-from realrun.run.job import pipelines
+from realrun.run.job import checks, pipelines
 from simlab.errors import InputError
 
 if TYPE_CHECKING:

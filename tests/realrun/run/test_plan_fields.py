@@ -3,8 +3,8 @@
 import pytest
 
 import simlab as sl
-from realrun.run.checks import EXECUTION
 from realrun.run.job import Job, plan_fields
+from realrun.run.job.checks import EXECUTION
 from simlab.lowering.instructions import rank_instructions
 
 EXECUTED = {
