@@ -15,7 +15,8 @@ from typing import Any
 
 from realrun.cli.options import BOX, PIPELINE, RUN, SIZES
 from realrun.run.job import Job
-from realrun.run.job.pipelines import FORWARD_S, choose_compute, program_texts
+from realrun.run.job.asked import FORWARD_S
+from realrun.run.job.pipelines import choose_compute, program_texts
 from simlab.cli.options import flag, value_text
 from simlab.cli.plan_options import FIELDS, given_values, plan_part
 from simlab.errors import InputError, did_you_mean

@@ -3,7 +3,9 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from realrun.run.job import checks
+FORWARD_S = 0.02
+"""Seconds of one microbatch's F on one rank in padded compute, unless it is told."""
+FIRST_LOSS_SCALE = 2.0**16
 
 
 @dataclass(kw_only=True)
@@ -76,13 +78,22 @@ class Asked:
     precision: str | None = None
     """What is executed: 'fp32', 'bf16' or 'fp16'. None: fp16 if the plan's is that, for its ranks
     then communicate more; else fp32."""
-    loss_scale: float = checks.FIRST_LOSS_SCALE
+    loss_scale: float = FIRST_LOSS_SCALE
     """In fp16: what the loss is multiplied by at first."""
     timeout_s: float = 60.0
     """Seconds without any rank making progress after which the run is given up. Under torchrun,
     where nobody watches all ranks: seconds that one rank waits for one message."""
     out: str = "out"
     """Folder for calibration, predictions, traces and reports."""
+
+    @property
+    def op_times_s(self) -> tuple[float, float, float]:
+        """(forward, backward, its input-gradient part) of one microbatch on one rank, s: as given,
+        or by default."""
+        forward_s = FORWARD_S if self.forward_s is None else self.forward_s
+        backward_s = 2 * forward_s if self.backward_s is None else self.backward_s
+        split_s = backward_s / 2 if self.input_grad_s is None else self.input_grad_s
+        return forward_s, backward_s, split_s
 
     def to_json(self) -> dict[str, Any]:
         """{field: value}"""

@@ -1,15 +1,14 @@
 """What a job refuses to run: `InputError` says which value, and what could be given instead."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from realrun.run.job.asked import FIRST_LOSS_SCALE
+from realrun.run.job.derived import Derived
 from simlab.errors import InputError, did_you_mean
 from simlab.spec.plan import Plan
 
-if TYPE_CHECKING:
-    from realrun.run.job import Job
-
 BACKENDS = ("native", "torch")
-FIRST_LOSS_SCALE, MOST_LOSS_SCALE = 2.0**16, 2.0**120
+MOST_LOSS_SCALE = 2.0**120
 
 
 class Execution(NamedTuple):
@@ -93,7 +92,7 @@ ONLY_PROGRAMS: dict[str, Any] = {
 """{field of a job: its value where a plan is given}"""
 
 
-def check_numbers(job: "Job") -> None:
+def check_numbers(job: Derived) -> None:
     """Numbers of steps."""
     every = 1 if job.checkpoint_every is None else job.checkpoint_every
     for name, value, least in (
@@ -108,7 +107,7 @@ def check_numbers(job: "Job") -> None:
         raise InputError(f"timeout {job.timeout_s} s: give a finite time above 0")
 
 
-def check_fields(job: "Job") -> None:
+def check_fields(job: Derived) -> None:
     """Fields that are of plans where programs are given, or the other way round."""
     only = ONLY_PLANS if job.programs is not None else ONLY_PROGRAMS
     what = "programs" if job.programs is not None else "a plan"
@@ -117,7 +116,7 @@ def check_fields(job: "Job") -> None:
             raise InputError(f"{name} = {getattr(job, name)!r} with {what}: leave it out")
 
 
-def check_plan(job: "Job") -> None:
+def check_plan(job: Derived) -> None:
     """Raise `InputError` for a field of the plan that would be simulated, but not executed."""
     given = job.given
     for name, its in EXECUTION.items():
@@ -132,7 +131,7 @@ def check_plan(job: "Job") -> None:
         raise InputError(f"{name} = {value!r} is simulated, but not executed: {what}")
 
 
-def check_sizes(job: "Job") -> None:
+def check_sizes(job: Derived) -> None:
     """Sizes that the plan does not cut evenly."""
     job.executed.check(job.model)
     if job.backend == "torch" and not all(job.stage_layers or ()):
@@ -142,7 +141,7 @@ def check_sizes(job: "Job") -> None:
         )
 
 
-def check_backend(job: "Job") -> None:
+def check_backend(job: Derived) -> None:
     """Who executes, and what torch leaves out."""
     if job.backend not in BACKENDS:
         raise InputError(
@@ -152,7 +151,7 @@ def check_backend(job: "Job") -> None:
         _check_torch(job)
 
 
-def check_precision(job: "Job") -> None:
+def check_precision(job: Derived) -> None:
     """What numbers cannot be trained with here."""
     plan = job.executed
     if plan.precision == "fp8":
@@ -178,7 +177,7 @@ def check_precision(job: "Job") -> None:
         )
 
 
-def _check_torch(job: "Job") -> None:
+def _check_torch(job: Derived) -> None:
     plan, default = job.given, Plan()
     torchs = (
         ("--cp", plan.cp, 1),

@@ -1,22 +1,16 @@
 """What a job is completed with, and what is refused, when it is made."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from realrun.run.faults import Fault
 from realrun.run.job import checks, pipelines
+from realrun.run.job.derived import Derived
 from simlab.errors import InputError
-
-if TYPE_CHECKING:
-    from realrun.run.job.job import Job
 
 PLAN_SIZES = {"hidden": 64, "heads": 4, "seq": 32}
 """Sizes of the model that a plan trains unless it is told."""
 LAYERS_PER_STAGE = 2
 
 
-def complete(job: Job) -> None:
+def complete(job: Derived) -> None:
     """Give `job` the values that it was not given. `InputError` for what cannot be run."""
     checks.check_numbers(job)
     if job.programs is None:
@@ -27,7 +21,7 @@ def complete(job: Job) -> None:
         checks.check_fields(job)
 
 
-def _complete_plan(job: Job) -> None:
+def _complete_plan(job: Derived) -> None:
     checks.check_plan(job)
     rule = job.given.stage_layers
     layers = LAYERS_PER_STAGE * job.given.stages if isinstance(rule, str) else sum(rule)
@@ -48,8 +42,8 @@ def _complete_plan(job: Job) -> None:
         job.machine  # noqa: B018
 
 
-def _complete_programs(job: Job) -> None:
-    job.forward_s, job.backward_s, job.input_grad_s = pipelines.op_times_s(job)
+def _complete_programs(job: Derived) -> None:
+    job.forward_s, job.backward_s, job.input_grad_s = job.op_times_s
     pipelines.check_times(job)
     pipelines.check_programs(job)
     job.sizes = pipelines.suiting_sizes(job.sizes, job.compute, max(job.stage_counts))

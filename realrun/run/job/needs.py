@@ -1,16 +1,11 @@
 """What a job needs of the machine: bytes on the disk and in memory, and connections."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from realrun.record.recorder import RECORD
 from realrun.run.job import pipelines
+from realrun.run.job.derived import Derived
 from simlab.program import Program
-
-if TYPE_CHECKING:
-    from realrun.run.job.job import Job
 
 STATE_BYTES, ACTIVATION_BYTES = 48, 8 * 16
 """Bytes of a parameter on each rank: in training, and in float64 with its gradient for the check of
@@ -18,7 +13,7 @@ gradients, which each rank computes by itself, and for the reference. Bytes of t
 layer, a token and a hidden value in that check, in float64."""
 
 
-def record_bytes(job: Job) -> int:
+def record_bytes(job: Derived) -> int:
     """Bytes of the records of all ranks, in the run that has most."""
     steps = 1 + job.warmup + job.steps
     if job.programs is not None:
@@ -39,7 +34,7 @@ def pairs(programs: Iterable[Program]) -> list[tuple[int, int]]:
     return sorted(talk)
 
 
-def model_bytes(job: Job) -> float:
+def model_bytes(job: Derived) -> float:
     """Bytes that all ranks together need for the model, about."""
     if job.programs is not None:
         return pipelines.model_bytes(job.sizes, [run.program for run in job.runs])

@@ -1,22 +1,15 @@
 """Pipelines that a job brings as programs: how they are timed, and which model suits them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 from realrun.measure.cores import usable_cores
+from realrun.run.job.derived import Derived
 from simlab.errors import InputError
 from simlab.program import LIVE_CHANGE, Op, Program
 
-if TYPE_CHECKING:
-    from realrun.run.job.asked import Asked
-    from realrun.run.job.job import Job
-
 COMPUTE = ("padded", "real", "cuda")
-FORWARD_S = 0.02
 SMALL = {"layers": 2, "hidden": 64, "heads": 4, "seq": 32, "microbatch_size": 1}
 """Sizes that suit padded compute; layers are those of a stage."""
 LARGER = {"layers": 2, "hidden": 192, "heads": 6, "seq": 512, "microbatch_size": 1}
@@ -91,17 +84,9 @@ def suiting_sizes(
     return sizes
 
 
-def op_times_s(job: Asked) -> tuple[float, float, float]:
-    """(forward, backward, its input-gradient part) of one microbatch on one rank, s: as given, or by
-    default."""
-    forward_s = FORWARD_S if job.forward_s is None else job.forward_s
-    backward_s = 2 * forward_s if job.backward_s is None else job.backward_s
-    return forward_s, backward_s, backward_s / 2 if job.input_grad_s is None else job.input_grad_s
-
-
-def check_times(job: Job) -> None:
+def check_times(job: Derived) -> None:
     """`InputError` for times and links of `job`'s pipelines that cannot be kept."""
-    forward_s, backward_s, input_grad_s = op_times_s(job)
+    forward_s, backward_s, input_grad_s = job.op_times_s
     for name, value in (
         ("forward time", forward_s),
         ("backward time", backward_s),
@@ -123,7 +108,7 @@ def check_times(job: Job) -> None:
         )
 
 
-def check_programs(job: Job) -> None:
+def check_programs(job: Derived) -> None:
     """`InputError` for programs that are not of one job."""
     for name in job.programs or ():
         if not NAME.fullmatch(name):
@@ -138,12 +123,12 @@ def check_programs(job: Job) -> None:
         )
 
 
-def check_patience(job: Job) -> None:
+def check_patience(job: Derived) -> None:
     """A rank may stand at one op or message for less than the timeout: nothing asked for may take
     as long."""
     wire_s = job.message_bytes / job.link_bytes_per_s if job.link_bytes_per_s else 0.0
     padded = job.compute == "padded"
-    forward_s, backward_s, _ = op_times_s(job)
+    forward_s, backward_s, _ = job.op_times_s
     times = {
         "a forward": forward_s * padded,
         "a backward": backward_s * padded,
