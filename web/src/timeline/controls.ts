@@ -1,7 +1,8 @@
 /** The elements of a timeline, and what pointer, wheel and keys do to it. */
 
 import { word, type Theme, type Tongue } from "../language";
-import type { Timeline } from "./timeline";
+import type { Place } from "./keys";
+import type { View } from "./view";
 
 const ZOOM_STEP = 1.25;
 const PAN_STEP = 0.1;
@@ -10,6 +11,20 @@ const HINTS = {
   en: "Arrow keys: from op to op · Shift+arrow: pan · + and −: zoom · 0: whole step · click: keep the description",
   zh: "方向键：逐个操作 · Shift+方向键：平移 · + 和 −：缩放 · 0：整步 · 点击：固定说明",
 };
+
+/** What the controls ask of the picture that they are on, and do to it. */
+export interface Controlled {
+  readonly view: View;
+  readonly tongue: Tongue;
+  readonly locked: boolean;
+  describe(x: number, y: number): string;
+  opAt(x: number, y: number): Place | undefined;
+  lock(place: Place | undefined): void;
+  look(from: number, to: number): void;
+  move(key: string): void;
+  whole(): void;
+  request(): void;
+}
 
 export class Controls {
   readonly canvas: HTMLCanvasElement;
@@ -22,7 +37,7 @@ export class Controls {
 
   constructor(
     el: HTMLElement,
-    private readonly timeline: Timeline,
+    private readonly timeline: Controlled,
   ) {
     const frame = (this.frame = make("div", el, "position: relative; min-width: 0"));
     this.canvas = make("canvas", frame, "display: block; width: 100%; cursor: crosshair; touch-action: pan-y");
