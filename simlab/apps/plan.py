@@ -12,8 +12,7 @@ import simlab as sl
 from simlab.apps.cells import percent
 from simlab.schedules import SCHEDULES
 from simlab.spec.cluster import clusters
-from simlab.spec.model import MFU_CONVENTION
-from simlab.spec.plan_checks import RECOMPUTE
+from simlab.spec.model import MFU_CONVENTION, RECOMPUTE
 from simlab.units import GIB, seconds_text
 from simlab.views import shares
 from simlab.views.interactive.plan import figure, update

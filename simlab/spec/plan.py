@@ -14,6 +14,7 @@ from simlab.spec.fields import (
     with_field_docs,
 )
 from simlab.spec.layout import DIMENSIONS, Layout
+from simlab.spec.model import RECOMPUTE
 from simlab.spec.plan_checks import (
     ATTENTIONS,
     CP_KINDS,
@@ -22,7 +23,6 @@ from simlab.spec.plan_checks import (
     OFFLOAD_TARGETS,
     OFFLOADS,
     PRECISIONS,
-    RECOMPUTE,
     TP_OVERLAPS,
     ZERO_STAGES,
     check_combination,

@@ -16,7 +16,6 @@ PRECISIONS = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 2}
 """{precision: bytes of a parameter, an activation or a number of a message}. fp8 holds its numbers
 in bf16 between matrix products."""
 
-RECOMPUTE = ("none", "selective", "per-op", "full")
 ATTENTIONS = ("flash", "flash-2", "flash-1", "unfused")
 TP_OVERLAPS = ("none", "weight-grad", "pipelined")
 CP_LAYOUTS = ("zigzag", "contiguous")

@@ -14,9 +14,9 @@ from simlab.errors import InputError, near
 from simlab.schedules import CHUNKED, SCHEDULES, V_SHAPED, generate
 from simlab.spec.fields import documented_fields, parsed
 from simlab.spec.hardware import Efficiency
-from simlab.spec.model import Model, load_model
+from simlab.spec.model import RECOMPUTE, Model, load_model
 from simlab.spec.plan import Plan, plan_fields
-from simlab.spec.plan_checks import ATTENTIONS, OFFLOADS, PRECISIONS, RECOMPUTE, TP_OVERLAPS
+from simlab.spec.plan_checks import ATTENTIONS, OFFLOADS, PRECISIONS, TP_OVERLAPS
 from simlab.spec.stage_layers import RULES
 
 LLAMA = load_model("llama-3-8b")  # 32 layers, 32 heads, 8 of them for keys and values, 14336 wide
