@@ -17,6 +17,7 @@ from realrun.parallel.parameters import ShardedUnit, WholeUnit
 from realrun.parallel.precision import LossScaler, MasterWeights
 from realrun.parallel.units import StageUnits
 from simlab.errors import InputError
+from simlab.spec.plan import Plan
 
 STEPS, EACH = 3, 2  # microbatches of a rank
 WIDTHS = ((5, 7), (7, 3), (3, 1))
@@ -388,11 +389,6 @@ class Unit(nn.Module):
         return []
 
 
-class Plan:
-    def __init__(self, zero, dp_overlap=True, prefetch=1):
-        self.zero, self.dp_overlap, self.prefetch = zero, dp_overlap, prefetch
-
-
 class Stage:
     def __init__(self, layers):
         self.units = {f"layer {n}": Unit(layer) for n, layer in enumerate(layers)}
@@ -467,13 +463,15 @@ def alone_without_factor(ranks):
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("dp_overlap", [True, False])
-@pytest.mark.parametrize("zero, prefetch", [(0, 1), (1, 1), (2, 1), (3, 0), (3, 1), (3, 3)])
+@pytest.mark.parametrize("zero, prefetch, reshard", [
+    (0, 1, True), (1, 1, True), (2, 1, True), (3, 0, True), (3, 1, True), (3, 3, True), (3, 0, False), (3, 1, False),
+])  # fmt: skip
 def test_units_train_as_one_process_does_and_send_as_often_as_the_stage_says(
-    ranks, split, dp_overlap, zero, prefetch
+    ranks, split, dp_overlap, zero, prefetch, reshard
 ):
     """Three units and two backwards: ZeRO 0 and 1 reduce once a step, 2 and 3 after each backward;
-    1 and 2 gather once a step, 3 before each forward and backward."""
-    plan = Plan(zero, dp_overlap, prefetch)
+    1 and 2 gather once a step, 3 before each forward and, if it reshards, each backward."""
+    plan = Plan(dp=ranks, zero=zero, dp_overlap=dp_overlap, prefetch=prefetch, reshard=reshard)
     expected, layers = alone_without_factor(ranks), 3
     sizes = UNITS[1:]
     own = sum(8 * -(-size // ranks) for size in sizes)
@@ -483,7 +481,7 @@ def test_units_train_as_one_process_does_and_send_as_often_as_the_stage_says(
             assert not kinds
             continue
         reductions = layers * (EACH if zero >= 2 else 1)
-        gathers = {0: 0, 1: layers, 2: layers, 3: 2 * EACH * layers}[zero]
+        gathers = {0: 0, 1: layers, 2: layers, 3: (1 + reshard) * EACH * layers}[zero]
         expected_kinds = {"all_reduce" if zero == 0 else "reduce_scatter": reductions}
         assert kinds == expected_kinds | ({"all_gather": gathers} if gathers else {})
         whole = sum(8 * size for size in sizes)
