@@ -15,7 +15,15 @@ from realrun.comm.group import Group
 from realrun.parallel.parameters import ShardedUnit, WholeUnit
 from realrun.parallel.sequence import sum_gradients
 from realrun.parallel.stage import ParallelStage, Unit
-from simlab.lowering.zero import frees
+from simlab.lowering.zero import (
+    frees,
+    gathers_for_ops,
+    gathers_updated,
+    reduces_after_ops,
+    reduces_beside,
+    reduces_each_backward,
+    shards_of,
+)
 from simlab.spec.plan import Plan
 
 Parameters = WholeUnit | ShardedUnit
@@ -60,11 +68,16 @@ class StageUnits:
         """The unit of parameters that those of `module` make."""
         parameters = list(module.parameters())
         master = torch.promote_types(parameters[0].dtype, torch.float32)
-        if not plan.zero or group.size == 1:
+        if group.size == 1 or shards_of(plan, "optimizer") == 1:
             unit: Parameters = WholeUnit(name, parameters, group, master=master)
         else:
             unit = ShardedUnit(
-                name, parameters, group, master=master, frees=plan.zero == 3, reduce=gradient
+                name,
+                parameters,
+                group,
+                master=master,
+                frees=gathers_for_ops(plan),
+                reduce=gradient,
             )
         for parameter in parameters:
             parameter.grad_dtype = gradient
@@ -90,7 +103,7 @@ class StageUnits:
 
     def step_begins(self, stages: Iterable[int]) -> None:
         """Called before a step, with its `stages` in the order of their first forwards."""
-        if self.plan.zero not in (1, 2) or not self.shared:
+        if not (self.shared and gathers_updated(self.plan)):
             return
         for stage in stages:
             for unit in self._in_order(stage, "F"):
@@ -117,7 +130,7 @@ class StageUnits:
             for other in units[at + ahead : at + ahead + 1]:
                 other.gather()
             unit.gathered()
-        elif self.plan.zero in (1, 2) and kind == "F":
+        elif kind == "F" and gathers_updated(self.plan):
             unit.arrived()
 
     def unit_ends(self, stage: int, kind: str, name: str, op: str) -> None:
@@ -131,14 +144,16 @@ class StageUnits:
             and frees(self.plan, kind, completes)
         ):
             unit.free()
-        if kind in "BW" and (self.plan.zero >= 2 or (completes and self.plan.dp_overlap)):
+        if kind in "BW" and (
+            reduces_each_backward(self.plan) or (completes and self.plan.dp_overlap)
+        ):
             self._reduce(unit)
 
     def step_ends(self, stages: Iterable[int]) -> None:
         """Called after a step's last op. All gradients are complete when this returns, and the
         masters have them. `stages`: in the order of their last backwards, with the last one
         first."""
-        if self.plan.zero < 2 and not self.plan.dp_overlap:
+        if reduces_after_ops(self.plan):
             for stage in stages:
                 for unit in reversed(self.of_stage[stage].values()):
                     self._reduce(unit)
@@ -149,7 +164,7 @@ class StageUnits:
             unit.to_masters()
 
     def _comes_and_goes(self) -> bool:
-        return self.plan.zero == 3 and self.shared
+        return self.shared and gathers_for_ops(self.plan)
 
     def _in_order(self, stage: int, kind: str) -> list[ShardedUnit]:
         """The sharded units of `stage`, in the order in which an op of `kind` uses them."""
@@ -157,16 +172,16 @@ class StageUnits:
         return units if kind == "F" else units[::-1]
 
     def _reduce(self, unit: Parameters) -> None:
-        plan = self.plan
         sum_gradients(self.partial[unit.name], self.tp)
         if not self.shared:
             return
-        self._wait_for_reductions(1 if plan.zero >= 2 else len(self.reducing))
+        each = reduces_each_backward(self.plan)
+        self._wait_for_reductions(1 if each else len(self.reducing))
         if unit in self.reducing:
             self._wait_for_reductions(0)
         unit.reduce()
         self.reducing.append(unit)
-        if plan.zero >= 2 and not (plan.dp_overlap and (plan.zero == 2 or plan.prefetch)):
+        if each and not reduces_beside(self.plan):
             self._wait_for_reductions(0)
 
     def _wait_for_reductions(self, left: int) -> None:

@@ -1,6 +1,7 @@
 """What the optimizer's step takes: on the GPU, or with its states offloaded on the host."""
 
 from simlab.cost.roofline import memory_s
+from simlab.lowering.zero import shards_of
 from simlab.memory.states import state_bytes
 from simlab.spec.parameters import stage_parameters
 
@@ -47,7 +48,7 @@ def rank_parameters(model, plan, program, layers):
 def own_parameters(plan, program, parameters):
     """The parameters that a rank updates, of the rank that has most of them."""
     most = max(sum(parameters[s] for s in program.stages_of(rank)) for rank in range(plan.pp))
-    return most / (plan.shards if plan.zero else 1)
+    return most / shards_of(plan, "optimizer")
 
 
 def update_s(cost, program, parameters, layers):

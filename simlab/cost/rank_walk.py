@@ -15,6 +15,7 @@ from simlab.cost.stage_times import StageCost
 from simlab.cost.walk import SLOWING, Parts
 from simlab.lowering.instructions import Instruction, RankLowering, Work
 from simlab.lowering.pieces import BEGIN, COMPUTE
+from simlab.lowering.zero import gathers_updated, reduces_each_backward
 from simlab.program.program import Op
 
 UNITS, BEGUN, WAITED, MESSAGE = range(4)
@@ -105,11 +106,11 @@ class RankWalk:
         self._own: dict[Any, tuple[_Outline, dict[str, Any]]] = {}
         plan, shared = lowering.plan, lowering.sharding.shared
         self._plain: dict[tuple[int, str], _Plain] = {}
-        self._stateful = plan.zero >= 2 and shared
+        self._stateful = reduces_each_backward(plan) and shared
         self._special: set[Op] = set()
         if shared or plan.sequence_parallel:
             self._special |= set(lowering.last.values())
-        if shared and plan.zero in (1, 2):
+        if gathers_updated(plan):
             first = {(op.stage, op.kind): op for op in reversed(lowering.ops)}
             self._special |= {op for op in first.values() if op.kind == "F"}
         self._begins_s = 0.0

@@ -24,6 +24,7 @@ from simlab.lowering.kernels import LayerKernels, message_bytes, message_kernels
 from simlab.lowering.offloading import Offloading
 from simlab.lowering.pieces import BEGIN, COMPUTE, WAIT, unit_pieces
 from simlab.lowering.sharding import Sharding, both
+from simlab.lowering.zero import reduces_after_ops, shards_of
 from simlab.program import Op
 from simlab.spec.parameters import UnitKind, partial_parameters, stage_parameters
 from simlab.spec.schedule_names import V_SHAPED
@@ -249,7 +250,7 @@ class RankLowering:
     def ends(self):
         """Those after the last op."""
         self.op, plan = None, self.plan
-        if plan.zero < 2 and not plan.dp_overlap:
+        if reduces_after_ops(plan):
             for op in reversed(self.ops):
                 if op == self.last.get(op.stage):
                     for unit in reversed(self.units[op.stage]):
@@ -275,7 +276,7 @@ class RankLowering:
 
     def _optimizer(self):
         plan, units = self.plan, [unit for its in self.units.values() for unit in its]
-        own = sum(unit.parameters for unit in units) / (plan.shards if plan.zero else 1)
+        own = sum(unit.parameters for unit in units) / shards_of(plan, "optimizer")
         elsewhere = plan.offload in ("optimizer", "parameters")
         if elsewhere:
             yield from self.offloading.gradients_out(own)

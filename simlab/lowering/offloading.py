@@ -8,6 +8,7 @@ have.
 """
 
 from simlab.lowering.sharding import both, ended
+from simlab.lowering.zero import shards_of
 
 OUT, IN = "offload out", "offload in"
 """The dimensions of copies to the host, and from it."""
@@ -64,7 +65,7 @@ class Offloading:
         """Of what comes for a unit, or of the activations that a layer leaves."""
         plan = self.plan
         if plan.offload == "parameters":
-            return unit.parameters * plan.element_bytes / (plan.shards if plan.zero == 3 else 1)
+            return unit.parameters * plan.element_bytes / shards_of(plan, "parameters")
         from simlab.memory.activations import layer_activations_bytes
 
         is_layer = unit.type == "layer"

@@ -3,8 +3,9 @@ parameters.
 
 Gradients of a unit are reduced during the last backward (ZeRO 0 and 1) or during each (2 and 3).
 ZeRO-1 and 2 gather all units, which were updated in parts, when a step begins; ZeRO-3 gathers each
-before it is used, as `simlab.lowering.zero` says. With `Plan.hybrid` gradients are scattered within a shard group, and what is left
-of them is summed over the replicas after the last backward.
+before it is used. Which stage does what stands in `simlab.lowering.zero`. With `Plan.hybrid`
+gradients are scattered within a shard group, and what is left of them is summed over the replicas
+after the last backward.
 
 What travels together is a unit. With `Plan.bucket_bytes` it is a bucket of that size, which holds
 several units or a part of one: a bucket is reduced when the backward has filled it, and its
@@ -16,7 +17,14 @@ from collections.abc import Iterator
 
 from simlab.errors import InputError
 from simlab.lowering.pieces import BEGIN, WAIT
-from simlab.lowering.zero import gathered_around
+from simlab.lowering.zero import (
+    gathered_around,
+    gathers_for_ops,
+    gathers_updated,
+    is_shared,
+    reduces_beside,
+    reduces_each_backward,
+)
 from simlab.spec.plan import Plan
 
 MOST_BUCKETS = 10_000
@@ -64,13 +72,10 @@ class Sharding:
 
     def __init__(self, plan, make):
         self.plan, self.make = plan, make
-        ranks = plan.dp * plan.cp
-        self.shared = ranks > 1  # whether gradients are anybody else's, too
-        self.shards = plan.shards if plan.zero else ranks
-        self.replicated = self.shards < ranks
-        self.each_backward = plan.zero >= 2
-        # whether a unit's gradients are reduced while the next one's backward runs
-        self.beside = plan.dp_overlap and (plan.zero < 3 or plan.prefetch > 0)
+        self.shared = is_shared(plan)
+        self.shards = plan.shards if plan.zero else plan.dp * plan.cp
+        self.replicated = self.shards < plan.dp * plan.cp
+        self.each_backward, self.beside = reduces_each_backward(plan), reduces_beside(plan)
         self.gathered, self.reduced = Buckets(plan), Buckets(plan)
         self.opened = ""  # the first unit of the bucket that is being filled to be gathered
         self.forget()
@@ -86,7 +91,7 @@ class Sharding:
 
     def gathering(self, ops):
         """Those of a rank's `ops` for which ZeRO-3 gathers each unit."""
-        if self.plan.zero < 3 or self.shards == 1:
+        if not gathers_for_ops(self.plan):
             return set()
         around = gathered_around(self.plan, ops)
         return {op for op, its in zip(ops, around) if op.kind != "W" and not its.before}
@@ -99,7 +104,7 @@ class Sharding:
     def gather_updated(self, unit, *, closes):
         """What ZeRO-1 and 2 do for a unit when a step begins. closes: whether it is the last one of
         its stage."""
-        if self.plan.zero not in (1, 2) or self.shards == 1:
+        if not gathers_updated(self.plan):
             return
         if not self.gathered.filled:
             self.opened = unit.name

@@ -1,10 +1,64 @@
-"""ZeRO's rules: when parameters are gathered and freed (Rajbhandari et al. 2020, arXiv 1910.02054,
-section 5). The instruction lists, the memory walk and realrun follow them."""
+"""ZeRO's rules: which states are sharded, when parameters are gathered and freed, and when gradients
+are reduced (Rajbhandari et al. 2020, arXiv 1910.02054, section 5).
+
+The instruction lists, the memory walk and realrun follow them.
+"""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from simlab.spec.plan import Plan
+
+State = Literal["parameters", "gradients", "optimizer"]
+
+SHARDED_FROM: dict[State, int] = {"parameters": 3, "gradients": 2, "optimizer": 1}
+"""{state: the first of ZeRO's stages that shards it}."""
+
+
+def shards_of(plan: Plan, state: State) -> int:
+    """The number of ranks that a state of each parameter is spread over, 1 where every rank that
+    holds the same part of the model has all of it."""
+    return plan.shards if plan.zero >= SHARDED_FROM[state] else 1
+
+
+def is_shared(plan: Plan) -> bool:
+    """Whether any other rank holds the same part of the model."""
+    return plan.dp * plan.cp > 1
+
+
+# gradients
+# ------------------------------------------------------------------------------------------
+
+
+def reduces_each_backward(plan: Plan) -> bool:
+    """Whether gradients are reduced after every backward, for no rank has room for all of them;
+    otherwise they are reduced once a step."""
+    return plan.zero >= SHARDED_FROM["gradients"]
+
+
+def reduces_after_ops(plan: Plan) -> bool:
+    """Whether gradients are reduced when all ops of the step are over."""
+    return not (reduces_each_backward(plan) or plan.dp_overlap)
+
+
+def reduces_beside(plan: Plan) -> bool:
+    """Whether a unit's gradients are reduced while the next unit's backward runs."""
+    return plan.dp_overlap and (plan.zero < 3 or plan.prefetch > 0)
+
+
+# parameters
+# ------------------------------------------------------------------------------------------
+
+
+def gathers_updated(plan: Plan) -> bool:
+    """Whether parameters, which are updated in parts and kept whole, are gathered when a step
+    begins."""
+    return shards_of(plan, "optimizer") > 1 and shards_of(plan, "parameters") == 1
+
+
+def gathers_for_ops(plan: Plan) -> bool:
+    """Whether parameters are gathered for the ops that use them, and freed afterwards."""
+    return shards_of(plan, "parameters") > 1
 
 
 class Around(NamedTuple):

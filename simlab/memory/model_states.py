@@ -12,6 +12,7 @@ from math import ceil
 from typing import NamedTuple
 
 from simlab.errors import InputError, number, require_whole
+from simlab.lowering.zero import SHARDED_FROM
 
 STAGES = {
     0: "plain data parallelism",
@@ -105,7 +106,7 @@ def model_states(parameters, dp=1, *, zero=0, recipe="zero", largest_layer=0):
         raise InputError(
             f"recipe {recipe} knows ZeRO stages {' and '.join(map(str, bytes_of.stages))}, not {zero}"
         )
-    per_rank = [parameters / (dp if zero >= stage else 1) for stage in (3, 2, 1)]
+    per_rank = [parameters / (dp if zero >= stage else 1) for stage in SHARDED_FROM.values()]
     states = ModelStates(
         *(
             count * size

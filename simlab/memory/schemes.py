@@ -8,6 +8,7 @@ nothing else, and two layers between layers do the same.
 
 from typing import NamedTuple
 
+from simlab.lowering.zero import gathers_for_ops, reduces_beside, shards_of
 from simlab.memory.ledger import Ledger
 from simlab.memory.tensors import numbers_of, padded
 from simlab.spec.model import Model
@@ -123,11 +124,11 @@ class Partitioned(Scheme):
 
     def __init__(self, sizes: NumberBytes, model: Model, plan: Plan):
         super().__init__(sizes)
-        self.gathers = (plan.zero == 3 and plan.shards > 1) or plan.offload == "parameters"
-        self.whole_gradients = plan.zero >= 2 and plan.shards > 1
+        self.gathers = gathers_for_ops(plan) or plan.offload == "parameters"
+        self.whole_gradients = shards_of(plan, "gradients") > 1
         self.ahead = max(1, plan.prefetch)
         self.prefetch = plan.prefetch
-        self.beside = plan.dp_overlap and (plan.zero == 2 or plan.prefetch > 0)
+        self.beside = reduces_beside(plan)
         self.numbers = {
             unit: numbers_of(model, plan, unit) for unit in ("embedding", "layer", "head")
         }

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from simlab.lowering.zero import gathers_updated
 from simlab.spec.plan import Plan
 
 
@@ -21,6 +22,6 @@ def state_bytes(plan: Plan) -> StateBytes:
     (ZeRO-1 and 2). A gradient of an fp32 parameter is fp32, in whatever type it was reduced."""
     if plan.precision == "fp32":
         return StateBytes(4, plan.gradient_bytes, 8)
-    if plan.library != "megatron" and (plan.zero in (0, 3) or plan.shards == 1):
+    if plan.library != "megatron" and not gathers_updated(plan):
         return StateBytes(4, 4, 8)
     return StateBytes(plan.element_bytes, plan.gradient_bytes, 12)

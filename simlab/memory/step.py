@@ -5,7 +5,7 @@ from collections import Counter
 from itertools import product
 from typing import NamedTuple
 
-from simlab.lowering.zero import gathered_around
+from simlab.lowering.zero import SHARDED_FROM, gathered_around, is_shared, shards_of
 from simlab.memory.backward import backward_phase
 from simlab.memory.forward import forward_phase
 from simlab.memory.ledger import CATEGORIES, Ledger, Moment, Phase
@@ -301,12 +301,11 @@ class StepWalk:
         plan = self.plan
         if plan.library == "megatron" or plan.offload in ("optimizer", "parameters"):
             return 0.0
-        shards = plan.shards if plan.zero else 1
         own = sum(
             parameters_of(self.model, plan, self.shapes[stage])
             for stage in self.program.stages_of(rank)
         )
-        return OPTIMIZER_TEMPORARY_BYTES * own / shards
+        return OPTIMIZER_TEMPORARY_BYTES * own / shards_of(plan, "optimizer")
 
 
 def held_by_rank(walk: StepWalk) -> list[dict[str, float]]:
@@ -335,17 +334,13 @@ def rest_of(model: Model, plan: Plan, shape: Shape) -> dict[str, float]:
     torch's gradients are freed then; Megatron-LM's stay.
     """
     count, states = parameters_of(model, plan, shape), state_bytes(plan)
-    per_rank = [count / (plan.shards if plan.zero >= stage else 1) for stage in (3, 2, 1)]
-    held = {
-        name: number * size
-        for name, number, size in zip(("parameters", "gradients", "optimizer"), per_rank, states)
-    }
+    held = {name: count / shards_of(plan, name) * size for name, size in zip(SHARDED_FROM, states)}
     if plan.offload in ("optimizer", "parameters"):
         held["optimizer"] = 0.0
     if plan.offload == "parameters":
         held["parameters"] = 0.0
     if _gradients_come_and_go(plan):
-        buckets = (plan.zero == 0 or plan.shards == 1) and plan.dp * plan.cp > 1
+        buckets = shards_of(plan, "optimizer") == 1 and is_shared(plan)
         held |= {"gradients": 0.0, "buckets": count * states.gradient * buckets}
     return held
 
@@ -357,7 +352,7 @@ def _gradients_come_and_go(plan):
         return False
     if plan.library == "torch" and plan.zero == 3:
         return True
-    return (plan.zero == 0 or plan.shards == 1) and plan.offload != "parameters"
+    return shards_of(plan, "optimizer") == 1 and plan.offload != "parameters"
 
 
 def scheme_of(model: Model, plan: Plan, shape: Shape) -> Scheme:

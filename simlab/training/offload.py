@@ -14,6 +14,7 @@ from simlab.cost.stage_times import StageCost
 from simlab.engine import run_tasks
 from simlab.engine.tasks import Task
 from simlab.errors import InputError
+from simlab.lowering.zero import gathers_updated, shards_of
 from simlab.memory.states import state_bytes
 from simlab.spec.parameters import unit_parameters
 from simlab.trace import Span, Trace
@@ -153,8 +154,7 @@ class _Tasks:
         self.cost, self.parts, self.overlap = cost, parts, overlap
         self.list, self.begins, self.back = [], [], []
         plan, cluster = cost.plan, cost.cluster
-        shards = plan.shards if plan.zero else 1
-        self.own = [part.parameters / shards for part in parts]
+        self.own = [part.parameters / shards_of(plan, "optimizer") for part in parts]
         self.pcie_s = 1 / cluster.pcie_bytes_per_s
         sharers = host_sharers(plan, cluster)
         self.host_s = sharers * host_adam_s
@@ -225,7 +225,7 @@ class _Tasks:
             came = self._add(
                 step, f"parameters {part.name}", "pcie in", size * self.pcie_s, [updated], size
             )
-            if plan.zero and plan.dp > 1:
+            if gathers_updated(plan):
                 size = part.parameters * plan.element_bytes
                 came = self._add(
                     step,

@@ -8,6 +8,7 @@ from simlab.cost.optimizer import host_sharers, own_parameters, update_s
 from simlab.cost.rank_walk import Meeting, RankWalk
 from simlab.cost.stage_times import StageCost
 from simlab.lowering.instructions import RankLowering
+from simlab.lowering.zero import reduces_each_backward
 from simlab.memory.states import state_bytes
 from simlab.program import Program
 from simlab.spec.model import Model
@@ -95,7 +96,8 @@ def shown_spans(walks: Sequence[RankWalk]) -> list[Span]:
         }
         for instruction, start_s, end_s in walk.carried:
             stream = instruction.dimension
-            if stream == "dp" and plan.zero >= 2 and instruction.kind == "reduce_scatter":
+            scatters = stream == "dp" and instruction.kind == "reduce_scatter"
+            if scatters and reduces_each_backward(plan):
                 continue  # each op has its own
             key = rank, stage_of[instruction.unit], stream, instruction.kind
             was = found.get(key, (start_s, end_s, 0.0))

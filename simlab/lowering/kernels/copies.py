@@ -1,6 +1,7 @@
 """What ZeRO-3 copies on the computing stream where torch shards."""
 
 from simlab.lowering.kernels.kernel import LayerKernels, Memory, Operation
+from simlab.lowering.zero import gathers_for_ops
 from simlab.spec.plan import Plan
 
 
@@ -16,7 +17,7 @@ def with_copies(kernels: LayerKernels, plan: Plan, parameters: float) -> LayerKe
     Leaves out the one copy a step of a pipeline whose stages stay gathered: kernels are those of
     every microbatch.
     """
-    if plan.zero < 3 or plan.shards == 1 or plan.library == "megatron":
+    if not gathers_for_ops(plan) or plan.library == "megatron":
         return kernels
     size = plan.element_bytes * parameters
     if plan.library == "fsdp1":
