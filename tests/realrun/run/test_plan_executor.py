@@ -26,12 +26,12 @@ from realrun_plans import (
     world,
 )
 from realrun_ranks import Ranks
+from stage_memory import StageMemory, stage_memory
 
 from realrun.run.conformance import Conformance
 from simlab.cost import OpMemory
 from simlab.lowering.build import program_of
 from simlab.memory.schemes import Use
-from simlab.memory.stage import StageMemory, stage_memory
 from simlab.memory.step import Shape, StageWalk, StepWalk, scheme_of
 
 CASES = [fields | {"dtype": dtype} for fields in all_plans() for dtype in ERROR]

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plan_oracles import plan_of
+from stage_memory import stage_memory
 
 import simlab as sl
 from simlab.lowering.build import program_of
 from simlab.memory.ledger import CATEGORIES, STATES, Ledger
 from simlab.memory.schemes import Use
-from simlab.memory.stage import stage_memory
 from simlab.memory.step import StepWalk, folded
 from simlab.memory.tensors import padded, unit_tensors
 from simlab.spec.parameters import stage_parameters, unit_parameters

@@ -4,11 +4,11 @@ hand."""
 from dataclasses import replace
 
 import pytest
+from stage_memory import stage_memory
 
 import simlab as sl
 from simlab.lowering.kernels import Matmul, Memory, embedding_kernels, head_kernels, layer_kernels
 from simlab.memory.activations import layer_activations_bytes
-from simlab.memory.stage import stage_memory
 from simlab.memory.states import state_bytes
 from simlab.spec.parameters import stage_parameters
 

@@ -111,7 +111,7 @@ def test_stages_without_layers_hold_the_embedding_and_the_head_only(schedule, ch
     sent = [each.pp for each in sl.traffic(MODEL, plan)]
     assert sum(sent) > 0
     # an embedding alone keeps no activations of layers
-    from simlab.memory.stage import stage_memory
+    from stage_memory import stage_memory
 
     assert stage_memory(MODEL, plan, 0, first=True).activations == 0
 
