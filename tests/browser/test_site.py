@@ -1,14 +1,11 @@
 """The page from a plain file server: live without a network, as CPython computes it, and readable at
 both sizes, in both themes and languages."""
 
-import functools
 import gzip
-import http.server
 import json
 import os
 import subprocess
 import sys
-import threading
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -41,36 +38,11 @@ TEXTS = """() => [...document.querySelectorAll('nav *, header *, .lead, .control
     }).filter(([, left, , right]) => right > left)"""
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *arguments):
-        pass
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """The folder of the page, built here."""
-    folder = tmp_path_factory.mktemp("site") / "site"
-    command = [sys.executable, WEB / "site" / "build.py", folder]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return folder
-
-
 def test_the_first_visit_loads_less_than_6_mb_and_the_page_of_docs_says_how_much(site):
     paths = [path for part in (site, site / "python") for path in part.glob("*.*")]
     sizes = [len(gzip.compress(path.read_bytes())) for path in paths]
     assert sum(sizes) < 6e6
     assert f"loads {sum(sizes) / 1e6:.1f} MB in all" in (ROOT / "docs" / "web.md").read_text()
-
-
-@pytest.fixture(scope="module")
-def address(site):
-    handler = functools.partial(Quiet, directory=site)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import lessons
 from python_files import PYODIDE, ROOT, WEB, compress, library, packages
 from shell import Shell
 
@@ -35,8 +36,8 @@ def main(folder: Path) -> None:
     (python / "pyodide-lock.json").write_text(json.dumps({**lock, "packages": {}}))
     shutil.copy(HERE / "style.css", folder)
     shell = Shell(folder)
-    for page in shell.pages:
-        shell.write(page, (HERE / "pages" / page["path"]).read_text(encoding="utf-8"))
+    shell.write(shell.pages[0], shell.render("pages/index.html"))
+    lessons.write(shell)
     (folder / "recorded.json").write_text(json.dumps(recorded()), encoding="utf-8")
     command = ["node", WEB / "build.mjs", "--page", folder, json.dumps(sizes)]
     subprocess.run(command, check=True)

@@ -22,12 +22,16 @@ class Shell:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.pages: list[Page] = json.loads((HERE / "pages.json").read_text(encoding="utf-8"))
-        self.template = Environment(loader=FileSystemLoader(HERE)).get_template("shell.html")
+        self.templates = Environment(loader=FileSystemLoader(HERE))
+
+    def render(self, name: str, **values: Any) -> str:
+        """The template `name`, with `values`."""
+        return self.templates.get_template(name).render(**values)
 
     def write(self, page: Page, content: str) -> None:
         """Write `page`, an entry of the navigation or one like it, with `content`, HTML."""
         path = self.folder / page["path"]
         path.parent.mkdir(parents=True, exist_ok=True)
         root = "../" * page["path"].count("/")
-        text = self.template.render(page=page, entries=self.pages, root=root, content=content)
+        text = self.render("shell.html", page=page, entries=self.pages, root=root, content=content)
         path.write_text(text, encoding="utf-8")

@@ -1,0 +1,37 @@
+"""The site as `make site` builds it, once for all tests, and a plain file server of it."""
+
+import functools
+import http.server
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from tests.browser.test_bundle import ROOT, WEB
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """The folder of the site, built here."""
+    folder = tmp_path_factory.mktemp("site") / "site"
+    command = [sys.executable, WEB / "site" / "build.py", folder]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+@pytest.fixture(scope="session")
+def address(site):
+    handler = functools.partial(Quiet, directory=site)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()

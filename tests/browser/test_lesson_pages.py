@@ -1,0 +1,122 @@
+"""The lessons as pages to read: whole, with their pictures, from files that lie beside them."""
+
+import json
+import os
+import re
+from pathlib import Path
+from urllib.parse import unquote, urldefrag, urljoin
+
+import pytest
+from bs4 import BeautifulSoup
+
+from tests.browser.test_bundle import ROOT, needs_node
+from tests.support.browser import chromium_page, needs_chromium
+
+pytestmark = [needs_node, needs_chromium]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+LOAD_ALL = """() => Promise.all([...document.images].map((image) => {
+    image.loading = 'eager';
+    return image.decode().then(() => image.naturalWidth);
+}))"""
+WIDE = "() => document.documentElement.scrollWidth - innerWidth"
+# texts that a box without a scroll bar cuts off
+CUT = """() => [...document.querySelectorAll('nav *, h1, h2, p, li, td, th')]
+    .filter((e) => e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).overflowX !== 'visible')
+    .map((e) => e.textContent)"""
+
+
+def parts(site, path):
+    """[(tag, attribute, address)] of what an HTML file links to or loads."""
+    page = BeautifulSoup((site / path).read_text(encoding="utf-8"), "html.parser")
+    pairs = [(tag, name) for tag in page.find_all(True) for name in ("href", "src", "data")]
+    return [(tag.name, name, tag[name]) for tag, name in pairs if tag.has_attr(name)]
+
+
+def test_every_link_leads_to_a_file_of_the_site_and_to_a_place_in_it(site):
+    pages = [site / "index.html", *(site / "lessons").glob("*.html")]
+    assert len(pages) == 12
+    for page in pages:
+        for _, _, given in parts(site, page.relative_to(site)):
+            if given.startswith("data:"):
+                continue
+            target, place = urldefrag(urljoin(page.as_uri(), given))
+            path = Path(unquote(target.removeprefix("file://")))
+            assert path.is_file() and path.is_relative_to(site), (page.name, given)
+            if place:
+                ids = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+                # a browser looks for the name as it stands, then for what it means
+                assert ids.find(id=[place, unquote(place)]), (page.name, given)
+
+
+def test_scripts_and_styles_of_the_lessons_are_the_sites_own(site):
+    for page in (site / "lessons").glob("*.html"):
+        loaded = [given for tag, _, given in parts(site, page) if tag in ("script", "link", "img")]
+        assert not [given for given in loaded if "//" in given]
+        assert [given for given in loaded if given.endswith(".js")] == ["../site.js"]
+    for style in site.rglob("*.css"):
+        for given in re.findall(r"url\(([^)]*)\)", style.read_text()):
+            assert given.endswith(".woff2") == (style.parent / given).is_file(), given
+
+
+@pytest.fixture(scope="module")
+def browser(address):
+    """(a page, [addresses it asked for], [what it complained of])."""
+    asked, complaints = [], []
+    with chromium_page() as page:
+        page.set_viewport_size({"width": 1366, "height": 768})
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on(
+            "console",
+            lambda line: line.type in ("error", "warning") and complaints.append(line.text),
+        )
+        yield page, asked, complaints
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_lesson_has_its_title_and_every_picture(browser, address, notebook):
+    page, asked, complaints = browser
+    page.goto(f"{address}lessons/{notebook.stem}.html")
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    title = "".join(cells[0]["source"]).split("\n")[0].removeprefix("# ")
+    assert page.locator("h1").inner_text().removesuffix("¶") == title
+    assert page.title() == title.split(" · ")[0]
+    outputs = [output for cell in cells for output in cell.get("outputs", ())]
+    pictures = [output for output in outputs if "image/png" in output.get("data", {})]
+    widths = page.evaluate(LOAD_ALL)
+    assert len(widths) == len(pictures) and min(widths) >= 700
+    names = page.evaluate("() => [...document.images].map((image) => image.alt)")
+    assert all(name.startswith("Picture: ") for name in names)
+    formulas = [cell for cell in cells if "$$" in "".join(cell["source"])]
+    assert page.locator("article").inner_text().count("$$") == 0
+    assert page.locator(".katex-display math").count() >= len(formulas)
+    assert page.evaluate(WIDE) <= 0 and page.evaluate(CUT) == []
+    assert complaints == [] and all(url.startswith((address, "data:")) for url in asked)
+
+
+@pytest.mark.parametrize("size", [(1366, 768), (1920, 1080)], ids=str)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("tongue", ["en", "zh"])
+def test_the_index_leads_to_all_lessons_in_both_languages(browser, address, size, theme, tongue):
+    page, _, complaints = browser
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    page.goto(f"{address}lessons/index.html")
+    page.select_option("#theme", theme)
+    if page.evaluate("() => document.documentElement.lang") != tongue:
+        page.click("#tongue")
+    titles = page.locator(".lessons h2").all_inner_texts()
+    assert len(titles) == len(NOTEBOOKS)
+    assert all(("课：" in title) == (tongue == "zh") for title in titles)
+    assert (
+        page.title() == {"en": "Ten lessons with their pictures", "zh": "十堂课与其中的图"}[tongue]
+    )
+    assert min(page.evaluate(LOAD_ALL)) >= 700
+    assert page.evaluate(WIDE) <= 0 and page.evaluate(CUT) == [] and complaints == []
+    background = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
+    assert background == {"light": "rgb(255, 255, 255)", "dark": "rgb(17, 17, 17)"}[theme]
+    page.locator(".lessons h2 a").nth(3).click()
+    page.wait_for_url("**/04_collectives_and_dp.html")
+    assert page.evaluate("() => document.documentElement.lang") == tongue
+    assert page.evaluate("() => document.documentElement.dataset.theme") == theme
+    if "SHOTS" in os.environ:
+        page.screenshot(path=f"{os.environ['SHOTS']}/lesson-{size[0]}-{theme}-{tongue}.png")

@@ -1,0 +1,151 @@
+"""The lessons as pages to read: text, code and recorded outputs by nbconvert, formulas by KaTeX, and
+each picture as a file of its own. No script of another machine, and none but the site's own."""
+
+import base64
+import json
+import re
+import shutil
+import struct
+import subprocess
+from html import unescape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import nbformat
+import yaml
+from nbconvert.exporters import HTMLExporter
+from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+from pygments.formatters import HtmlFormatter
+from python_files import ROOT, WEB
+from shell import HERE, Shell
+
+KATEX = WEB / "node_modules" / "katex" / "dist"
+FORMULA = re.compile(r'<tex-math mode="(\w+)">(.*?)</tex-math>', re.DOTALL)
+HEADING = re.compile(r'<h2 id="([^"]+)">(.*?)<a class="anchor-link"', re.DOTALL)
+INDEX = "lessons/index.html"
+LIGHT, DARK = "default", "github-dark"  # styles of pygments
+
+
+class Lesson(NamedTuple):
+    """A notebook: its number, its titles, the questions it answers, and where its page lies."""
+
+    number: int
+    notebook: Path
+    en: str
+    zh: str
+    questions: list[dict[str, str]]
+    path: str
+    pictures: list[str]
+    body: str
+
+
+class Formulas(IPythonRenderer):
+    """Leaves each formula as <tex-math>, for KaTeX to set all at once."""
+
+    def block_math(self, body: str) -> str:
+        return f'<tex-math mode="display">{self.escape_html(body)}</tex-math>'
+
+    multiline_math = block_math
+
+    def inline_math(self, body: str) -> str:
+        return f'<tex-math mode="inline">{self.escape_html(body)}</tex-math>'
+
+
+class Exporter(HTMLExporter):
+    """Plain HTML of a notebook: its cells and outputs, without a page, a style or a script."""
+
+    template_name = "basic"
+    exclude_input_prompt = exclude_output_prompt = True
+
+    def default_filters(self) -> Any:
+        yield from super().default_filters()
+        yield "markdown2html", lambda text: MarkdownWithMath(Formulas(escape=False)).render(text)
+
+
+def write(shell: Shell) -> None:
+    """Write the index of the lessons and a page for each of them."""
+    questions = yaml.safe_load((ROOT / "notebooks" / "questions.yml").read_text(encoding="utf-8"))
+    lessons = [
+        read(path, number, shell.folder, questions)
+        for number, path in enumerate(sorted((ROOT / "notebooks").glob("*.ipynb")), 1)
+    ]
+    _copy_styles(shell.folder)
+    index = next(page for page in shell.pages if page["path"] == INDEX)
+    shell.write(index, shell.render("pages/lessons/index.html", lessons=lessons))
+    for lesson, body in zip(lessons, set_formulas([lesson.body for lesson in lessons])):
+        before, after = (lessons[at] if 0 <= at < len(lessons) else None
+                         for at in (lesson.number - 2, lesson.number))  # fmt: skip
+        parts = [(name, unescape(text)) for name, text in HEADING.findall(body)]
+        content = shell.render(
+            "pages/lessons/lesson.html",
+            lesson=lesson, body=body, parts=parts, before=before, after=after,
+        )  # fmt: skip
+        styles = ["lessons/style.css", "lessons/katex/katex.min.css", "lessons/code.css"]
+        page = {"path": lesson.path, "within": INDEX, "en": lesson.en, "zh": lesson.zh}
+        shell.write(page | {"styles": styles}, content)
+
+
+def read(path: Path, number: int, folder: Path, questions: list[dict[str, str]]) -> Lesson:
+    """The lesson of the notebook `path`; its pictures are written below `folder`."""
+    notebook = nbformat.read(path, as_version=4)
+    en, zh = notebook.cells[0].source.split("\n")[0].lstrip("# ").split(" · ")
+    pictures = f"lessons/{path.stem}"
+    (folder / pictures).mkdir(parents=True)
+    _describe_pictures(notebook)
+    exporter = Exporter(preprocessors=["nbconvert.preprocessors.ExtractOutputPreprocessor"])
+    names = {"unique_key": "picture", "output_files_dir": path.stem}
+    body, resources = exporter.from_notebook_node(notebook, resources=names)
+    for name, data in resources["outputs"].items():
+        (folder / "lessons" / name).write_bytes(data)
+    body = body.replace("<img ", '<img loading="lazy" ')
+    mine = [
+        {"en": each["title_en"], "zh": each["title_zh"]}
+        for each in questions
+        if each["notebook"] == path.name
+    ]
+    shown = re.findall(r'<img [^>]*src="([^"]+)"', body)
+    return Lesson(number, path, en, zh, mine, f"{pictures}.html", shown, body)
+
+
+def _describe_pictures(notebook: Any) -> None:
+    """Give each picture its size, so that a page does not jump, and the heading above it as text."""
+    heading = ""
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            found = re.findall(r"^#+ (.+)$", cell.source, re.MULTILINE)
+            heading = found[-1] if found else heading
+            continue
+        for output in cell.outputs:
+            if png := output.get("data", {}).get("image/png"):
+                width, height = struct.unpack(">II", base64.b64decode(png)[16:24])
+                about = {"alt": f"Picture: {heading}", "width": width, "height": height}
+                output.metadata["image/png"] = nbformat.from_dict(about)
+
+
+def set_formulas(bodies: list[str]) -> list[str]:
+    """`bodies` with each <tex-math> set by KaTeX."""
+    found = [match for body in bodies for match in FORMULA.findall(body)]
+    asked = [{"tex": unescape(tex), "display": mode == "display"} for mode, tex in found]
+    command = ["node", HERE / "mathematics.mjs"]
+    done = subprocess.run(
+        command, input=json.dumps(asked), capture_output=True, text=True, check=True
+    )
+    made = iter(json.loads(done.stdout))
+    return [FORMULA.sub(lambda match: next(made), body) for body in bodies]
+
+
+def _copy_styles(folder: Path) -> None:
+    """The lessons' own style, KaTeX's with its fonts, and the colours of code in both themes."""
+    shutil.copy(HERE / "pages" / "lessons" / "style.css", folder / "lessons")
+    katex = folder / "lessons" / "katex"
+    (katex / "fonts").mkdir(parents=True)
+    shutil.copy(KATEX / "katex.min.css", katex)
+    for font in KATEX.glob("fonts/*.woff2"):
+        shutil.copy(font, katex / "fonts")
+    light = HtmlFormatter(style=LIGHT).get_style_defs(".highlight")
+    dark, chosen = (
+        HtmlFormatter(style=DARK).get_style_defs(f"{root} .highlight")
+        for root in (':root:not([data-theme="light"])', ':root[data-theme="dark"]')
+    )
+    system = f"@media (prefers-color-scheme: dark) {{\n{dark}\n}}"
+    (folder / "lessons" / "code.css").write_text(f"{light}\n{system}\n{chosen}\n")
