@@ -5,7 +5,7 @@ from importlib import import_module
 from simlab.errors import InputError, did_you_mean
 from simlab.explorers.explorer import Explorer
 
-NAMES: tuple[str, ...] = ()
+NAMES: tuple[str, ...] = ("zero_grid",)
 """Those that exist: each is the constant EXPLORER of the module of its name in this folder."""
 
 
