@@ -92,6 +92,18 @@ class Boxes:
     labels: Sequence[str] | None = None
     tips: Sequence[Words] | None = None
 
+    @classmethod
+    def at(
+        cls,
+        places: Sequence[tuple[float, float, float, float]],
+        colour: str,
+        name: Words | None = None,
+        **options: Any,
+    ) -> "Boxes":
+        """The boxes at `places`, (x0, x1, y0, y1) of each; `options` are the other fields."""
+        x0, x1, y0, y1 = zip(*places) if places else ((), (), (), ())
+        return cls(x0, x1, y0, y1, colour, name, **options)
+
 
 @dataclass(frozen=True)
 class Dots:

@@ -38,7 +38,9 @@ def curves():
 def matrix():
     names = [Words(f"a kind of work with a long name, number {at}", f"{at}") for at in range(6)]
     rows = [
-        Boxes([0, 1], [1, 2], [at] * 2, [at + 1] * 2, "#0072B2", name, labels=["a", "long" * 30])
+        Boxes.at(
+            [(0, 1, at, at + 1), (1, 2, at, at + 1)], "#0072B2", name, labels=["a", "long" * 30]
+        )
         for at, name in enumerate(names)
     ]
     ticks = Axis(Words("columns", "列"), ticks=[0.5, 1.5], names=["the first column", "the next"])
@@ -131,6 +133,13 @@ def test_arrows_go_from_points_to_points_and_leave_the_scale_alone():
     assert len(panel.findobj(FancyArrowPatch)) == 4
     assert {text.get_text() for text in panel.texts} == {"0", "1", "2", "3", "1 MiB"}
     assert panel.get_xlim() == panel.get_ylim()
+
+
+def test_boxes_are_made_of_their_places():
+    assert Boxes.at([(0, 1, 2, 3), (4, 5, 6, 7)], "ink", pattern="striped") == Boxes(
+        (0, 4), (1, 5), (2, 6), (3, 7), "ink", None, "striped"
+    )
+    assert Boxes.at([], "ink").x0 == ()
 
 
 def test_rows_that_grow_downward_begin_at_the_top():
