@@ -142,9 +142,8 @@ class Prediction:
 
     @property
     def excess_text(self) -> str:
-        """One sentence that says what exceeds the memory, and where, if the prediction does not
-        fit."""
-        return does_not_fit(self)
+        """One sentence that says what exceeds the memory, and where; '' if the prediction fits."""
+        return "" if self.fits else does_not_fit(self)
 
     @property
     def tokens(self):
@@ -286,11 +285,10 @@ def does_not_fit(prediction):
     memory = prediction.memory_bytes
     largest = sorted(memory, key=memory.get, reverse=True)[:2]
     too_much = sum(memory.values()) - prediction.cluster.gpu_memory_bytes
-    first = min(prediction.breaches, key=lambda breach: breach.time_s, default=None)
-    when = (
-        f" from {first.op} at {seconds_text(first.time_s)} on" if first else " before the first op"
-    )
+    most = " and ".join(f"{name} {bytes_text(memory[name])}" for name in largest)
+    first = min(prediction.breaches, key=lambda breach: breach.time_s)
     return (
-        f"{bytes_text(sum(memory.values()))} on pipeline rank {prediction.peak_rank}, {bytes_text(too_much)} more than a GPU has,{when}; "
-        f"most are {' and '.join(f'{name} {bytes_text(memory[name])}' for name in largest)}"
+        f"{bytes_text(sum(memory.values()))} on pipeline rank {prediction.peak_rank}, "
+        f"{bytes_text(too_much)} more than a GPU has, "
+        f"from {first.op} at {seconds_text(first.time_s)} on; most are {most}"
     )

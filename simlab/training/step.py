@@ -50,17 +50,18 @@ def predict(model, plan, cluster, *, strict=False, faster=None):
     memory = OpMemory(activations=activations, weight_grad=weight_grad, unit="bytes")
     fresh_walks = partial(rank_walks, model, plan, program, costs)
     walks = fresh_walks()
+    links = _links(cost, program)
     trace = simulate(
         program,
         walks,
-        link=_links(cost, program),
+        link=links,
         message_bytes=round(cost.message_bytes()),
         memory=memory,
     )
     spent = [its.parts for its in walks]
     parameters = rank_parameters(model, plan, program, layers)
     update_s, drive_s = optimizer_s(costs, program, parameters, layers)
-    end = step_end(walks, trace, update_s + drive_s)
+    end = step_end(walks, trace, update_s + drive_s, links)
     offload_s = end.copying_s + drive_s
     last_s = trace.end_s
     trace.spans.extend(shown_spans(walks))

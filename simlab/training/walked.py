@@ -11,6 +11,7 @@ from simlab.lowering.instructions import RankLowering
 from simlab.lowering.zero import reduces_each_backward
 from simlab.memory.states import state_bytes
 from simlab.program import Program
+from simlab.spec.hardware import Link
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 from simlab.trace import Span, Trace
@@ -50,15 +51,24 @@ def rank_walks(
     ]
 
 
-def step_end(walks: Sequence[RankWalk], trace: Trace, optimizer_s: float) -> StepEnd:
-    """`StepEnd` of a step whose ops are in `trace`. optimizer_s: seconds of the update.
+def step_end(
+    walks: Sequence[RankWalk],
+    trace: Trace,
+    optimizer_s: float,
+    links: dict[tuple[int, int], Link],
+) -> StepEnd:
+    """`StepEnd` of a step whose ops are in `trace`. optimizer_s: seconds of the update. links:
+    {(rank, other rank): the `Link` between them}.
 
     A rank goes through the end of its list by itself, but for the communication between pipeline
-    ranks, which begins when all that take part are there.
+    ranks, which begins when all that take part are there. It begins when the message of its last
+    op, if that has one, no longer keeps it.
     """
     over = [0.0] * len(walks)
     for rank, ends in zip(*(trace.columns("compute")[at] for at in (0, 3))):
         over[rank] = max(over[rank], ends)
+    for rank, walk in enumerate(walks):
+        over[rank] += _last_message_s(walk.lowering, rank, links)
     tails = [walk.ends(now_s, optimizer_s) for walk, now_s in zip(walks, over)]
     meetings: dict[int, Meeting] = {}
     for rank, tail in enumerate(tails):
@@ -75,6 +85,14 @@ def step_end(walks: Sequence[RankWalk], trace: Trace, optimizer_s: float) -> Ste
         max(walk.end_s for walk in walks),
         max(walk.copying_s for walk in walks),
     )
+
+
+def _last_message_s(lowering, rank, links):
+    """The seconds that sending the result of its last op keeps a rank."""
+    program = lowering.program
+    user = program.user(lowering.ops[-1])
+    pair = rank, rank if user is None else program.rank_of[user]
+    return links[pair].overhead_s if pair in links else 0.0
 
 
 def _go_on(meetings, rank, tail, ready_s=None):
