@@ -1,5 +1,5 @@
 // Builds the front end with esbuild.
-//   node build.mjs [FOLDER]                the widget's bundle, by default into the package
+//   node build.mjs [FOLDER]                the widgets' bundles, by default into the package
 //   node build.mjs --page FOLDER SIZES     the page and its worker; SIZES is a JSON object with the
 //                                          compressed bytes of each file that the worker loads
 import { build } from "esbuild";
@@ -17,10 +17,12 @@ const common = {
   charset: "utf8",
   legalComments: "none",
   logLevel: "warning",
+  loader: { ".css": "text" },
 };
 
 if (!page) {
-  await build({ ...common, entryPoints: [here("src/widget.ts")], outfile: `${folder}/timeline.js` });
+  const entryPoints = { timeline: here("src/widget.ts"), explorer: here("src/explorer_widget.ts") };
+  await build({ ...common, entryPoints, outdir: folder });
 } else {
   const sources = { page: "main", site: "plain", worker: "worker" };
   const entryPoints = Object.fromEntries(

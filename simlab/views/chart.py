@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
+Symbol = Literal["circle", "ring", "diamond", "triangle", "cross"]
 PATTERNS = ("plain", "striped", "dotted", "hatched")
 
 
@@ -45,7 +46,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Line:
-    """A line through points. `tips` say what each point is; `dash` is (drawn, left out) in px.
+    """A line through points. `tips` say what each point is; `dash` is (drawn, left out, ...) in px.
 
     stepped: whether the value of a point stays until the next one, as memory does.
     """
@@ -54,7 +55,7 @@ class Line:
     y: Sequence[float]
     colour: str
     name: Words | None = None
-    dash: tuple[int, int] | None = None
+    dash: tuple[int, ...] | None = None
     stepped: bool = False
     tips: Sequence[Words] | None = None
 
@@ -113,7 +114,7 @@ class Dots:
     y: Sequence[float]
     colour: str
     name: Words | None = None
-    symbol: Literal["circle", "ring", "diamond", "triangle", "cross"] = "circle"
+    symbol: Symbol = "circle"
     radius: float = 5
     labels: Sequence[str] | None = None
     tips: Sequence[Words] | None = None
@@ -141,7 +142,7 @@ class Rule:
     name: Words | None = None
     x: float | None = None
     y: float | None = None
-    dash: tuple[int, int] | None = (6, 4)
+    dash: tuple[int, ...] | None = (6, 4)
 
 
 Mark = Line | Area | Boxes | Dots | Arrows | Rule

@@ -20,6 +20,7 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).parents[2]
+BUNDLE = ROOT / "simlab" / "views" / "bundle"
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
@@ -72,6 +73,29 @@ SHOW_WIDGET = """async ([source, state]) => {
     module.default.render({ model: window.model, el: document.body });
 }"""
 
+# the same for an explorer: what it asks goes to the function `ask` of the page
+SHOW_EXPLORER = """async ([source, about, state]) => {
+    const revive = (value) => {
+        if (value?.base64 !== undefined) return new DataView(Uint8Array.from(atob(value.base64), (c) => c.charCodeAt(0)).buffer);
+        if (Array.isArray(value)) return value.map(revive);
+        return value && typeof value === 'object' ? Object.fromEntries(Object.entries(value).map(([k, v]) => [k, revive(v)])) : value;
+    };
+    const listeners = {};
+    const model = {
+        state: { about, state, answer: { count: 0 }, call: 'Explorer', tongue: 'en' },
+        get(name) { return this.state[name]; },
+        set(name, value) { this.state[name] = value; },
+        on(event, listener) { listeners[event] = listener; },
+        off() {},
+        async save_changes() {
+            this.state.answer = { count: this.state.answer.count + 1, ...revive(await window.ask(this.state.state)) };
+            listeners['change:answer']();
+        },
+    };
+    const module = await import(URL.createObjectURL(new Blob([source], { type: 'text/javascript' })));
+    window.stop = module.default.render({ model, el: document.body });
+}"""
+
 
 @contextmanager
 def chromium_page(*, scale=1):
@@ -118,6 +142,16 @@ def show_canvas(page, timeline):
         timeout=PAINT_S * 1e3,
     )
     return page.locator("canvas")
+
+
+def show_explorer(page, explorer, **values):
+    """Show `explorer` (a `simlab.explorers.Explorer`) in an empty page, answered by this process;
+    return its element when it is painted. A page can do this once."""
+    page.expose_function("ask", lambda state: _as_json(explorer.answer(state).to_dict()))
+    source = (BUNDLE / "explorer.js").read_text(encoding="utf-8")
+    page.evaluate(SHOW_EXPLORER, [source, explorer.to_dict(), explorer.start(**values)])
+    page.wait_for_selector("[data-answers='1']", timeout=PAINT_S * 1e3)
+    return page.locator(".simlab-explorer")
 
 
 def _as_json(value):

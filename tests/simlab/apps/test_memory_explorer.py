@@ -1,7 +1,7 @@
-"""The memory explorer without a browser: a control's new value must show in the figure what the
-packages compute."""
+"""The memory explorer without a browser: what its answer draws is what the packages compute."""
 
-import plotly.graph_objects as go
+from itertools import pairwise
+
 import pytest
 
 import simlab as sl
@@ -9,99 +9,88 @@ from simlab.apps import MemoryExplorer
 from simlab.units import GIB
 
 MOVES = [
-    ("dp", 64),
-    ("sharding", "zero1"),
-    ("recipe", "fp32"),
-    ("microbatch_size", 16),
-    ("model", "gpt2-xl"),
-    ("sharding", "ddp"),
-    ("dp", 1),
+    {"dp": 64},
+    {"sharding": "zero1"},
+    {"recipe": "fp32"},
+    {"microbatch_size": 16},
+    {"model": "gpt2-xl"},
+    {"sharding": "ddp"},
+    {"dp": 1},
 ]
 STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "fsdp": 3}
+LINES = ("plain DP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 
 
-def items(explorer, what):
-    """{second part of meta: the figure's item} of one kind."""
-    return {item.meta[1]: item for item in explorer.picture.data if item.meta[0] == what}
+def marks(explorer, picture):
+    """{English name: the mark} of one picture."""
+    return {mark.name.en: mark for mark in explorer.shown.pictures[picture].marks}
 
 
-def walked(explorer):
-    model = sl.load_model(explorer.model.value)
-    return sl.data_parallel_memory(
-        model,
-        explorer.dp.value,
-        microbatch_size=explorer.microbatch_size.value,
-        sharding=explorer.sharding.value,
-        recipe=explorer.recipe.value,
-    )
+def states(explorer, dp, zero):
+    model = sl.load_model(explorer.state["model"])
+    held = sl.model_states(model.parameters, dp, zero=zero, recipe=explorer.state["recipe"])
+    return held.total / GIB
 
 
 def check(explorer):
-    model, recipe = sl.load_model(explorer.model.value), explorer.recipe.value
-    for stage, line in items(explorer, "curve").items():
-        assert list(line.x) == [2**n for n in range(11)]
-        states = [
-            sl.model_states(model.parameters, dp, zero=stage, recipe=recipe).total / GIB
-            for dp in line.x
-        ]
-        assert list(line.y) == pytest.approx(states)
-    here = items(explorer, "here")[0]
-    zero = STAGES[explorer.sharding.value]
-    assert list(here.x) == [explorer.dp.value]
-    assert list(here.y) == pytest.approx(
-        [sl.model_states(model.parameters, explorer.dp.value, zero=zero, recipe=recipe).total / GIB]
-    )
-    memory, areas = walked(explorer), items(explorer, "area")
+    state, curves = explorer.state, marks(explorer, 0)
+    for stage, name in enumerate(LINES):
+        assert list(curves[name].x) == [2**n for n in range(11)]
+        expected = [states(explorer, dp, stage) for dp in curves[name].x]
+        assert list(curves[name].y) == pytest.approx(expected)
+    here = states(explorer, state["dp"], STAGES[state["sharding"]])
+    assert curves["chosen"].x == [state["dp"]] and curves["chosen"].y == pytest.approx([here])
+    options = {name: state[name] for name in ("microbatch_size", "sharding", "recipe")}
+    memory = sl.data_parallel_memory(sl.load_model(state["model"]), state["dp"], **options)
     totals = [moment.total / GIB for moment in memory.moments]
-    assert [sum(amounts) for amounts in zip(*(area.customdata for area in areas.values()))][
-        ::2
-    ] == pytest.approx(totals)
-    assert list(areas["temporaries"].y)[::2] == pytest.approx(totals)  # the topmost line
-    assert list(items(explorer, "peak")[0].text) == [memory.peak.op]
-    assert list(items(explorer, "peak")[0].y) == pytest.approx([memory.peak.total / GIB])
-    capacity_bytes = sl.clusters()[explorer.cluster.value].gpu.memory_bytes
-    over = [moment.op for moment in memory.moments if moment.total > capacity_bytes]
-    assert list(items(explorer, "breach")[0].text) == over[:1]
-    assert ("does not fit" in explorer.text.value) == bool(over)
-    assert (
-        memory.peak.op in explorer.text.value
-        and memory.peak.op in explorer.picture.layout.annotations[1].text
-    )
-    assert set(items(explorer, "limit")[0].y) == {capacity_bytes / GIB}
+    step = marks(explorer, 1)
+    areas = [mark for mark in step.values() if hasattr(mark, "low")]
+    assert list(areas[-1].high[:-1]) == pytest.approx(totals)
+    assert all(above.low == below.high for below, above in pairwise(areas))
+    peak = totals.index(max(totals))
+    assert step["peak"].x == [peak + 0.5] and step["peak"].y == pytest.approx([max(totals)])
+    assert step["peak"].labels[0].startswith(memory.moments[peak].op)
+    capacity = sl.clusters()[state["cluster"]].gpu.memory_bytes / GIB
+    over = [at for at, total in enumerate(totals) if total > capacity]
+    assert step["the GPU's memory"].y == pytest.approx(capacity)
+    assert ("first over it" in step) == bool(over)
+    if over:
+        assert step["first over it"].x == [over[0] + 0.5]
+    assert ("does not fit" in explorer.shown.note.en) == bool(over)
 
 
-def test_moving_controls_changes_the_data_in_place_to_what_the_packages_say(monkeypatch):
+def test_moving_controls_changes_the_answer_to_what_the_packages_say():
     explorer = MemoryExplorer()
-    picture, before = explorer.picture, list(explorer.picture.data)
-    made = []
-    monkeypatch.setattr(go.FigureWidget, "__init__", lambda *args, **kwargs: made.append(args))
     check(explorer)
-    for name, value in MOVES:
-        getattr(explorer, name).value = value
+    for move in MOVES:
+        explorer.state = explorer.state | move
         check(explorer)
-    assert (
-        explorer.picture is picture
-        and all(new is old for new, old in zip(picture.data, before, strict=True))
-        and not made
+    assert repr(explorer) == (
+        "MemoryExplorer(model='gpt2-xl', recipe='fp32', sharding='ddp', dp=1, microbatch_size=16)"
     )
 
 
 def test_a_smaller_gpu_marks_where_the_step_first_passes_it():
     explorer = MemoryExplorer("megatron-1.7b", sharding="ddp", dp=1)
-    assert "<b>megatron-1.7b, ddp, dp = 1, recipe zero: fits</b>" in explorer.text.value
-    explorer.cluster.value = "dgx-v100"
+    assert explorer.shown.note.en == "The step fits."
+    explorer.state = explorer.state | {"cluster": "dgx-v100"}
     check(explorer)
-    assert "does not fit" in explorer.text.value and len(items(explorer, "breach")[0].x) == 1
+    assert "first over it" in marks(explorer, 1)
 
 
 def test_every_model_of_the_menu_can_be_walked():
     explorer = MemoryExplorer()
-    for name in explorer.model.options:
-        explorer.model.value = name
-        assert name in explorer.text.value
+    for name in explorer.about["controls"][0]["values"]:
+        explorer.state = explorer.state | {"model": name}
+        assert not explorer.refused
+        check(explorer)
 
 
-def test_output_has_a_still_picture_beside_the_widget():
-    bundle = MemoryExplorer()._repr_mimebundle_()
-    assert "application/vnd.jupyter.widget-view+json" in bundle
-    assert bundle["image/png"].startswith("iVBORw0KGgo")
+def test_a_control_that_does_not_exist_is_refused():
+    with pytest.raises(sl.InputError, match="no control 'pp'"):
+        MemoryExplorer(pp=2)
+
+
+def test_output_is_a_widget():
+    data, _ = MemoryExplorer()._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in data

@@ -5,7 +5,6 @@ import pytest
 import simlab as sl
 from simlab.errors import InputError
 from simlab.units import GIB
-from simlab.views.interactive.memory import figure
 from simlab.views.scene import CAP_COLOUR
 
 NODE = sl.load_cluster("dgx-h100")
@@ -62,15 +61,6 @@ def test_curves_are_drawn_as_they_are():
     drawn = [list(line.get_ydata()) for line in picture.axes[0].lines]
     for zero in range(4):
         assert drawn[zero] == pytest.approx([size / GIB for size in curves[zero]])
-
-
-def test_plotly_draws_a_timed_stack_too_and_marks_the_first_breach():
-    small = STACK._replace(capacity_bytes=20 * GIB)
-    picture = figure([1, 2], sl.zero_curves(1e9, [1, 2]), (1, 16e9), small)
-    item = {tuple(trace.meta): trace for trace in picture.data}
-    assert list(item["breach", 0].text) == [small.at(small.breach)]
-    assert max(item["area", "temporaries"].y) == pytest.approx(max(small.totals) / GIB)
-    assert picture.layout.xaxis2.title.text == "time, ms"
 
 
 def test_nothing_to_draw_is_said():

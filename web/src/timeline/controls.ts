@@ -3,6 +3,7 @@
 import { word, type Theme, type Tongue } from "../language";
 import type { Place } from "./keys";
 import type { View } from "./view";
+import { watch } from "../watch";
 
 const ZOOM_STEP = 1.25;
 const PAN_STEP = 0.1;
@@ -32,7 +33,7 @@ export class Controls {
   private readonly reset: HTMLButtonElement;
   private readonly selection: HTMLElement;
   private readonly tip: HTMLElement;
-  private readonly watches: (() => void)[] = [];
+  stop = () => {};
   private pressed?: { x: number; y: number; pan: boolean; range: [number, number] };
 
   constructor(
@@ -89,10 +90,6 @@ export class Controls {
     Object.assign(this.tip.style, { left: `${left}px`, top: `${top}px` });
   }
 
-  stop(): void {
-    this.watches.forEach((stop) => stop());
-  }
-
   private listen(): void {
     const { canvas, timeline } = this;
     const on = <K extends keyof HTMLElementEventMap>(
@@ -108,25 +105,7 @@ export class Controls {
     on("pointercancel", () => this.release());
     on("pointerleave", () => timeline.locked || this.say(""));
     this.reset.addEventListener("click", () => timeline.whole());
-    this.watch();
-  }
-
-  /** Repaints when the size, the theme or the screen's density changes. */
-  private watch(): void {
-    const repaint = () => this.timeline.request();
-    const sizes = new ResizeObserver(repaint);
-    sizes.observe(this.frame);
-    const themes = new MutationObserver(repaint);
-    const attributes = ["class", "style", "data-theme", "data-jp-theme-name", "data-jp-theme-light"];
-    for (const element of [document.documentElement, document.body]) {
-      themes.observe(element, { attributes: true, attributeFilter: attributes });
-    }
-    const media = ["(prefers-color-scheme: dark)", `(resolution: ${window.devicePixelRatio}dppx)`];
-    for (const query of media.map((text) => matchMedia(text))) {
-      query.addEventListener("change", repaint);
-      this.watches.push(() => query.removeEventListener("change", repaint));
-    }
-    this.watches.push(() => sizes.disconnect(), () => themes.disconnect());
+    this.stop = watch(this.frame, () => timeline.request());
   }
 
   private zoom(factor: number, around?: number): void {

@@ -1,0 +1,91 @@
+"""An explorer as a widget: the state comes from the browser, the answer goes there."""
+
+from base64 import b64encode
+from importlib import import_module
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+
+import simlab.views
+from simlab.errors import InputError, SimlabError
+from simlab.explorers.explorer import Answer, Explorer
+from simlab.views.chart import Chart
+
+BUNDLE = Path(simlab.views.__file__).with_name("bundle")
+
+
+class ExplorerWidget(anywidget.AnyWidget):
+    """Shows an `Explorer`; keyword arguments are the values that its controls start with.
+
+    `state` is what the controls say, {name: value}; setting it moves them. `shown` is the last
+    `Answer`, and `refused` says why the present state has none.
+
+    Raises `InputError` for a control that does not exist, and for a start that is refused.
+    """
+
+    _esm = BUNDLE / "explorer.js"
+    about = traitlets.Dict().tag(sync=True)
+    call = traitlets.Unicode().tag(sync=True)
+    tongue = traitlets.Enum(("en", "zh"), "en").tag(sync=True)
+    state = traitlets.Dict().tag(sync=True)
+    answer = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, explorer: Explorer, *, tongue: str = "en", **values: Any) -> None:
+        self._explorer, self._count = explorer, 0
+        self.shown, self.refused = Answer(), ""
+        state = explorer.start(**values)
+        answer = self._answered(state)
+        if self.refused:
+            raise InputError(self.refused)
+        super().__init__(
+            about=explorer.to_dict(),
+            call=type(self).__name__,
+            tongue=tongue,
+            state=state,
+            answer=answer,
+        )
+        self.observe(self._moved, names="state")
+
+    def _moved(self, change: Any) -> None:
+        self.answer = self._answered(change.new)
+
+    def _answered(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The answer for `state` as the front end takes it; `count` makes each one another."""
+        self._count += 1
+        try:
+            self.shown, self.refused = self._explorer.answer(state), ""
+        except SimlabError as error:  # what was drawn last stays
+            self.refused = str(error)
+        return self.shown.to_dict() | {"refused": self.refused, "count": self._count}
+
+    def __repr__(self) -> str:
+        """The call that makes this widget as it is now."""
+        starts = {control.name: control.start for control in self._explorer.controls}
+        changed = [(name, value) for name, value in self.state.items() if value != starts[name]]
+        return f"{self.call}({', '.join(f'{name}={value!r}' for name, value in changed)})"
+
+    def still(self) -> Any:
+        """A matplotlib Figure of all charts that are shown; None if there is none."""
+        charts = [picture for picture in self.shown.pictures if isinstance(picture, Chart)]
+        if not charts:
+            return None
+        try:
+            still = import_module("simlab.views.still.chart")
+        except ModuleNotFoundError:
+            return None
+        columns = 1 if len(self.shown.pictures) <= 2 else 2
+        return still.charts(charts, columns=columns, tongue=self.tongue)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        """The widget, and a still picture of all that it shows for where no widget can live, such
+        as a page on GitHub."""
+        data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
+        figure = self.still()
+        if figure is not None:
+            png = BytesIO()
+            figure.savefig(png, format="png", dpi=80)
+            data["image/png"] = b64encode(png.getvalue()).decode()
+        return data, metadata

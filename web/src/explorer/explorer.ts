@@ -1,0 +1,207 @@
+/** An explorer: controls, figures and note in a column, pictures beside them. It asks for an answer
+ * whenever a control changes: one at a time, and of those that came meanwhile only the last. */
+
+import { themeOf, type Tongue } from "../language";
+import { watch } from "../watch";
+import { ControlView } from "./controls";
+import { offered, toPython, within, type About, type Answer, type State, type Value } from "./data";
+import { Pictures } from "./pictures";
+import css from "./style.css";
+
+export interface Host {
+  /** The answer for a state; what it throws is shown as the reason why there is none. */
+  ask(state: State): Promise<Answer>;
+  /** Told of each new state. */
+  changed?(state: State): void;
+  call?: string; // the class of the explorer in Python
+  tongue?: Tongue;
+}
+
+const TEXTS = {
+  en: { play: "▶ Play", pause: "⏸ Pause", copy: "Copy link", python: "Copy as Python", copied: "Copied", other: "中文" },
+  zh: { play: "▶ 播放", pause: "⏸ 暂停", copy: "复制链接", python: "复制为 Python", copied: "已复制", other: "English" },
+};
+const PLAY_MS = 900; // from step to step
+
+export class Explorer {
+  readonly element: HTMLElement;
+  private readonly controls: ControlView[];
+  private readonly play = button();
+  private readonly copy = button();
+  private readonly other = button();
+  private readonly table = document.createElement("table");
+  private readonly note = document.createElement("p");
+  private readonly refused = document.createElement("p");
+  private readonly pictures = new Pictures();
+  private answer?: Answer;
+  private asked?: string; // the state whose answer is on the way, or was the last
+  private waiting = false;
+  private timer?: ReturnType<typeof setInterval>;
+  private tongue: Tongue;
+  private readonly unwatch: () => void;
+
+  constructor(
+    el: HTMLElement,
+    private readonly about: About,
+    private state: State,
+    private readonly host: Host,
+  ) {
+    this.tongue = host.tongue ?? "en";
+    this.controls = about.controls.map(
+      (control) => new ControlView(control, (value) => this.change({ ...this.state, [control.name]: value })),
+    );
+    this.element = div("simlab-explorer");
+    const style = Object.assign(document.createElement("style"), { textContent: css });
+    const buttons = div("simlab-buttons");
+    if (about.play) buttons.append(this.play);
+    buttons.append(this.copy);
+    if (host.call) buttons.append(this.other);
+    this.refused.setAttribute("role", "alert");
+    this.refused.className = "simlab-refused";
+    this.note.className = "simlab-note";
+    const said = div("simlab-said");
+    said.setAttribute("aria-live", "polite");
+    said.append(this.refused, this.table, this.note);
+    const side = div("simlab-side");
+    side.append(...this.controls.map(({ element }) => element), buttons, said);
+    this.element.append(style, side, this.pictures.element);
+    el.append(this.element);
+    this.play.onclick = () => this.playing(this.timer === undefined);
+    this.copy.onclick = () => this.copied();
+    this.other.onclick = () => this.speak(this.tongue === "en" ? "zh" : "en");
+    this.unwatch = watch(this.element, () => this.theme());
+    this.theme();
+    this.put();
+    this.ask();
+  }
+
+  /** Moves to another state, whoever changed it. */
+  change(state: State): void {
+    this.state = state;
+    this.put();
+    this.host.changed?.(state);
+    this.ask();
+  }
+
+  speak(tongue: Tongue): void {
+    this.tongue = tongue;
+    this.put();
+    this.show();
+  }
+
+  stop(): void {
+    this.playing(false);
+    this.unwatch();
+    this.pictures.stop();
+  }
+
+  private async ask(): Promise<void> {
+    const state = JSON.stringify(this.state);
+    if (this.waiting || state === this.asked) return;
+    this.waiting = true;
+    this.asked = state;
+    try {
+      this.take(await this.host.ask(this.state));
+    } catch (error) {
+      this.refused.textContent = error instanceof Error ? error.message : String(error);
+    }
+    this.waiting = false;
+    this.ask(); // if the state has changed meanwhile
+  }
+
+  private take(answer: Answer): void {
+    this.refused.textContent = answer.refused ?? "";
+    this.element.dataset.refused = String(Boolean(answer.refused));
+    if (answer.refused) return this.done();
+    this.answer = answer;
+    const state = { ...this.state };
+    for (const { control } of this.controls) {
+      state[control.name] = within(offered(control, answer), state[control.name]);
+    }
+    const moved = JSON.stringify(state) !== JSON.stringify(this.state);
+    this.state = state;
+    if (moved) this.asked = JSON.stringify(state); // the answer keeps within its ranges, too
+    if (moved) this.host.changed?.(state);
+    this.put();
+    this.show();
+  }
+
+  /** Writes what the controls show. */
+  private put(): void {
+    const text = TEXTS[this.tongue];
+    for (const each of this.controls) each.put(this.state, this.answer, this.tongue);
+    this.play.textContent = this.timer === undefined ? text.play : text.pause;
+    this.copy.textContent = this.host.call ? text.python : text.copy;
+    this.other.textContent = text.other;
+    this.element.lang = this.tongue;
+    this.element.setAttribute("aria-label", this.about.title[this.tongue]);
+  }
+
+  private show(): void {
+    if (!this.answer) return;
+    const { figures, heads, note, pictures } = this.answer;
+    const cell = (tag: string, text: string) => Object.assign(document.createElement(tag), { textContent: text });
+    const rows = figures.map(({ label, values, tip }) => {
+      const row = document.createElement("tr");
+      const head = cell("th", label[this.tongue]);
+      Object.assign(head, { scope: "row", title: tip?.[this.tongue] ?? "" });
+      row.append(head, ...values.map((value) => cell("td", value)));
+      return row;
+    });
+    if (heads.length) {
+      const row = document.createElement("tr");
+      row.append(cell("td", ""), ...heads.map((text) => Object.assign(cell("th", text), { scope: "col" })));
+      rows.unshift(row);
+    }
+    this.table.replaceChildren(...rows);
+    this.note.textContent = note?.[this.tongue] ?? "";
+    this.pictures.show(pictures, this.tongue);
+    this.done();
+  }
+
+  /** Counts the answers that can be seen. */
+  private done(): void {
+    const count = String(Number(this.element.dataset.answers ?? 0) + 1);
+    requestAnimationFrame(() => requestAnimationFrame(() => (this.element.dataset.answers = count)));
+  }
+
+  private playing(on: boolean): void {
+    if (this.timer !== undefined) clearInterval(this.timer);
+    this.timer = on ? setInterval(() => this.step(), PLAY_MS) : undefined;
+    this.play.setAttribute("aria-pressed", String(on));
+    if (on) this.step(true);
+    this.put();
+  }
+
+  private step(begin = false): void {
+    if (this.waiting) return;
+    const played = this.controls.find(({ control }) => control.name === this.about.play)!;
+    const next: Value | undefined = played.next(this.state);
+    if (next === undefined && !begin) return this.playing(false);
+    this.change({ ...this.state, [played.control.name]: next ?? played.first });
+  }
+
+  private async copied(): Promise<void> {
+    const { call } = this.host;
+    await navigator.clipboard.writeText(call ? toPython(call, this.about, this.state) : location.href);
+    this.copy.textContent = TEXTS[this.tongue].copied;
+    setTimeout(() => this.put(), 1500);
+  }
+
+  private theme(): void {
+    const { style } = this.element;
+    const theme = themeOf(this.element);
+    style.colorScheme = theme.dark ? "dark" : "light";
+    for (const name of ["background", "ink", "muted", "grid", "cap"] as const) {
+      style.setProperty(`--simlab-${name === "background" ? "paper" : name}`, theme[name]);
+    }
+  }
+}
+
+function button(): HTMLButtonElement {
+  return Object.assign(document.createElement("button"), { type: "button" });
+}
+
+function div(name: string): HTMLElement {
+  return Object.assign(document.createElement("div"), { className: name });
+}

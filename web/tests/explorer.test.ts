@@ -1,0 +1,36 @@
+import { expect, test } from "vitest";
+import { fromHash, offered, startOf, toHash, toPython, within, type About, type Answer } from "../src/explorer/data";
+
+const words = (text: string) => ({ en: text, zh: text });
+const about: About = {
+  name: "x", title: words("x"), play: "round",
+  controls: [
+    { name: "model", label: words("model"), values: ["a b", "c&d"], start: "a b", menu: false },
+    { name: "dp", label: words("dp"), values: [1, 2, 4], start: 2, menu: false },
+    { name: "round", label: words("round"), values: [0, 1], start: 1, menu: false },
+    { name: "zoom", label: words("zoom"), values: [false, true], start: false, menu: false },
+  ],
+}; // prettier-ignore
+
+test("an address restores the state that it was made of", () => {
+  const state = { model: "c&d", dp: 4, round: 7, zoom: true };
+  expect(fromHash(about, `#${toHash(about, state)}`, startOf(about))).toEqual(state);
+});
+
+test("what an address says wrongly stays as it was", () => {
+  const before = startOf(about);
+  expect(fromHash(about, "#model=zz&dp=x&zoom=maybe&other=1", before)).toEqual(before);
+});
+
+test("a call in Python says what differs from the start", () => {
+  expect(toPython("X", about, startOf(about))).toBe("X()");
+  const changed = { ...startOf(about), model: "c&d", zoom: true };
+  expect(toPython("X", about, changed)).toBe('X(model="c&d", zoom=True)');
+});
+
+test("a value keeps within what an answer offers", () => {
+  const answer = { values: { round: [0, 1, 2, 3] } } as unknown as Answer;
+  expect(offered(about.controls[2], answer)).toEqual([0, 1, 2, 3]);
+  expect(offered(about.controls[1], answer)).toEqual([1, 2, 4]);
+  expect([within([0, 1, 2, 3], 9), within([1, 2, 4], 3), within(["a", "b"], "c")]).toEqual([3, 2, "a"]);
+});
