@@ -3,6 +3,7 @@
 import pytest
 
 import simlab as sl
+from simlab.lowering.kernels import kernel_names
 
 MODEL = sl.load_model("llama-3-8b")
 H100, A100 = sl.load_cluster("dgx-h100"), sl.load_cluster("dgx-a100")
@@ -44,6 +45,15 @@ def test_a_faster_link_is_faster_in_nodes_of_both_kinds(link):
         for c in (MIXED, TURNED)
     ]
     assert saved[0] == pytest.approx(saved[1]) and saved[0] > 0
+
+
+def test_faster_kernels_are_faster_on_gpus_of_both_kinds():
+    plan = sl.Plan(**PIPELINE)
+    twice = dict.fromkeys(kernel_names(MODEL, plan), 2)
+    faster = sl.predict(MODEL, plan, MIXED, faster=twice).stages
+    assert [stage.forward.compute for stage in faster] == pytest.approx(
+        [seconds / 2 for seconds in forwards(plan, MIXED)]
+    )
 
 
 def test_another_gpu_is_in_all_nodes():
