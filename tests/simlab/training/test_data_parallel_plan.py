@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simlab as sl
@@ -50,7 +50,7 @@ def test_what_is_reduced_in_every_backward_has_no_buckets(zero):
 def test_too_small_buckets_and_too_large_ones_both_expose_more(zero):
     exposed = [
         sl.predict(MODEL, sl.Plan(dp=32, zero=zero, bucket_bytes=size), A100).exposed_s["dp"]
-        for size in (MB // 4, 50 * MB, 10**10)
+        for size in (MB, 50 * MB, 10**10)
     ]
     assert exposed[1] < exposed[0] and exposed[1] < exposed[2]
 
@@ -151,6 +151,7 @@ def test_zero_3_gathers_embedding_and_head_for_forward_and_backward_as_it_does_l
         ]
 
 
+@settings(max_examples=25)
 @given(st.floats(0.5, 64))
 def test_more_prefetch_is_never_slower(narrower):
     slow = replace(
