@@ -5,11 +5,10 @@ from importlib import import_module
 from simlab.errors import InputError, did_you_mean
 from simlab.explorers.explorer import Explorer
 
-<<<<<<< HEAD
-NAMES: tuple[str, ...] = ("zero_grid",)
-=======
-NAMES = ("memory",)
->>>>>>> dd2046b (The memory explorer is charts as data, drawn by the front end with a title and a legend of its own for each picture)
+NAMES = (
+    "memory",
+    "zero_grid",
+)
 """Those that exist: each is the constant EXPLORER of the module of its name in this folder."""
 
 
