@@ -1,7 +1,6 @@
 """An explorer as a widget: the state comes from the browser, the answer goes there."""
 
 from base64 import b64encode
-from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -72,12 +71,10 @@ class ExplorerWidget(anywidget.AnyWidget):
         charts = [picture for picture in self.shown.pictures if isinstance(picture, Chart)]
         if not charts:
             return None
-        try:
-            still = import_module("simlab.views.still.chart")
-        except ModuleNotFoundError:
-            return None
+        from simlab.views.still.chart import charts as drawn
+
         columns = 1 if len(self.shown.pictures) <= 2 else 2
-        return still.charts(charts, columns=columns, tongue=self.tongue)
+        return drawn(charts, columns=columns, tongue=self.tongue)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         """The widget, and a still picture of all that it shows for where no widget can live, such

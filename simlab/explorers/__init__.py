@@ -8,6 +8,7 @@ from simlab.explorers.explorer import Explorer
 NAMES = (
     "memory",
     "zero_grid",
+    "collectives",
 )
 """Those that exist: each is the constant EXPLORER of the module of its name in this folder."""
 

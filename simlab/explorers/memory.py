@@ -9,7 +9,7 @@ from simlab.memory.model_states import EVERY, RECIPES, zero_curves
 from simlab.spec.cluster import clusters
 from simlab.spec.model import catalogue, load_model
 from simlab.units import GIB
-from simlab.views.chart import Area, Axis, Chart, Dots, Line, Rule, Symbol, Words
+from simlab.views.chart import Area, Axis, Chart, Dots, Line, Mark, Rule, Symbol, Words
 from simlab.views.scene import CATEGORY_COLOURS, STAGE_COLOURS, STAGE_NAMES
 
 RANKS = [2**n for n in range(11)]
@@ -148,7 +148,7 @@ def _step(stack: Stack, capacity_bytes: float) -> Chart:
         )
         for name, low, high in zip(held, [[0.0] * len(edges), *tops], tops)
     ]
-    marks = [*areas, Rule("cap", CAPACITY, y=capacity_bytes / GIB)]
+    marks: list[Mark] = [*areas, Rule("cap", CAPACITY, y=capacity_bytes / GIB)]
     if stack.breach is not None:
         marks.append(
             _point(stack, stack.breach, "cap", "cross", Words("first over it", "首次超出"))

@@ -19,11 +19,6 @@ ALGORITHM_COLOURS = {
 # outlines of what a round brought: added to what was there, or put in its place
 ADDED_COLOUR, REPLACED_COLOUR = "#D55E00", "#000000"
 LIGHT, DARK = "#FFFFFF", "#0072B2"  # of a cell: one contribution, all of them
-# ticks in MiB
-SIZE_TICKS, SIZE_LABELS = (
-    (2**-10, 2**-5, 1, 2**5, 2**10),
-    ("1 KiB", "32 KiB", "1 MiB", "32 MiB", "1 GiB"),
-)
 
 
 class Grid(NamedTuple):

@@ -1,6 +1,6 @@
-"""It draws replayed collectives and the curves of an all-reduce with matplotlib."""
+"""It draws replayed collectives with matplotlib."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from math import ceil
 from typing import Any
 
@@ -8,20 +8,14 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import Rectangle
 
-from simlab.collectives.curves import CurvePoint
 from simlab.collectives.replay import RoundState
 from simlab.views.rounds import (
     ADDED_COLOUR,
-    ALGORITHM_COLOURS,
     DARK,
     LIGHT,
     REPLACED_COLOUR,
-    SIZE_LABELS,
-    SIZE_TICKS,
-    Curve,
     Grid,
     arrow_place,
-    curves,
     grid,
 )
 from simlab.views.still.picture import Panels, Picture, add_legend, drawn, panels
@@ -55,35 +49,6 @@ def rounds_figure(
     for panel in axes[len(views) :]:
         panel.set_visible(False)
     _add_legend(picture, axes[0])
-    return drawn(picture, ax)
-
-
-def explorer_figure(
-    step: RoundState,
-    points: Sequence[CurvePoint],
-    title: str,
-    *,
-    ax: Panels | None = None,
-    width_in: float | None = None,
-) -> Picture | Panels:
-    """Draw one step, and beside it all-reduce time and bus bandwidth against size; return the
-    Figure.
-
-    points:   the points of `simlab.all_reduce_curve`.
-    title:    what the curves are of.
-    ax:       two axes to draw on, which are then returned. None makes a new Figure.
-    width_in: the width of a new Figure, in inches; 12 unless given.
-    """
-    layout: dict[str, Any] = {"ncols": 2, "width_ratios": (1.1, 1)}
-    size: dict[str, Any] = {"width_in": width_in, "height_in": 5.4, "dpi": 80}
-    picture, (left, right) = panels(ax, 2, **size, **layout)
-    draw_grid(left, grid(step))
-    below = right.inset_axes((0, -0.02, 1, 0.46))
-    above = right.inset_axes((0, 0.56, 1, 0.44))
-    right.axis("off")
-    draw_curves(above, below, curves(points))
-    above.set_title(title, loc="left", fontsize=10)
-    _add_legend(picture, left)
     return drawn(picture, ax)
 
 
@@ -125,33 +90,6 @@ def _draw_arrows(axes: Axes, view: Grid) -> None:
             (x, source),
             arrowprops=style | {"connectionstyle": f"arc3,rad={bend}"},
         )
-
-
-def draw_curves(above: Axes, below: Axes, lines: Collection[Curve]) -> None:
-    """Draw time on `above`, with two logarithmic axes, and bus bandwidth on `below`.
-
-    A ring surrounds each point at which NCCL takes the algorithm.
-    """
-    for line in lines:
-        colour = ALGORITHM_COLOURS[line.algorithm]
-        for axes, values in ((above, line.times_ms), (below, line.busbw_gb)):
-            axes.plot(line.sizes_mib, values, color=colour, linewidth=1.8, label=line.algorithm)
-            marks = [line.sizes_mib[at] for at in line.chosen], [values[at] for at in line.chosen]
-            axes.plot(*marks, "o", markerfacecolor="none", markeredgecolor="black", markersize=6)
-    above.plot(
-        [], [], "o", markerfacecolor="none", markeredgecolor="black", label="NCCL takes this"
-    )
-    for axes in (above, below):
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(SIZE_TICKS, SIZE_LABELS)
-        axes.minorticks_off()
-        axes.grid(color="0.9")
-        axes.spines[["top", "right"]].set_visible(False)
-    above.set_yscale("log")
-    above.set_ylabel("time, ms")
-    below.set_ylabel("busbw, GB/s")
-    below.set_xlabel("buffer")
-    above.legend(fontsize=8, frameon=False)
 
 
 def _add_legend(picture: Picture | None, axes: Axes) -> None:

@@ -91,6 +91,7 @@ def test_a_control_that_does_not_exist_is_refused():
         MemoryExplorer(pp=2)
 
 
-def test_output_is_a_widget():
+def test_output_has_a_still_picture_beside_the_widget():
     data, _ = MemoryExplorer()._repr_mimebundle_()
+    assert data["image/png"].startswith("iVBORw0KGgo")
     assert "application/vnd.jupyter.widget-view+json" in data

@@ -4,7 +4,6 @@ import pytest
 from matplotlib.figure import Figure
 
 import simlab as sl
-from simlab.views.still.rounds import explorer_figure
 from simlab.views.still.runs import runs_figure
 
 TIMES = sl.OpTimes(forward_s=0.02, backward_s=0.04)
@@ -25,7 +24,6 @@ def drawers():
     stacks = [prediction.memory_stack() for prediction in predictions]
     steps = sl.replay(sl.all_reduce_rounds("ring", range(3), 3 << 20), range(3))
     sizes = sl.zero_curves(7.5e9, [1, 2, 4])
-    points = sl.all_reduce_curve(sl.GroupShape(8, 8), CLUSTER)
     return {
         "timelines": (4, lambda **on: sl.timeline(traces, critical_path=True, **on)),
         "timelines without memory": (2, lambda **on: sl.timeline(traces, memory=False, **on)),
@@ -40,7 +38,6 @@ def drawers():
         "bars": (1, lambda **on: sl.memory_bars({"a": predictions[0].memory_bytes}, **on)),
         "zero": (1, lambda **on: sl.zero_picture([1, 2, 4], sizes, capacity_bytes=2**36, **on)),
         "rounds": (len(steps), lambda **on: sl.rounds_picture(steps, **on)),
-        "explorer": (2, lambda **on: explorer_figure(steps[1], points, "curves", **on)),
         "runs": (1, lambda **on: runs_figure([("a", 1.0, 1.1)], {"a": 10.0}, **on)),
     }
 
@@ -59,7 +56,6 @@ NAMES = (
     "bars",
     "zero",
     "rounds",
-    "explorer",
     "runs",
 )
 WITHOUT_WIDTH = ("runs",)

@@ -54,10 +54,10 @@ export function draw(chart: Chart, look: Look): Drawn {
 }
 
 /** Where the plot is, so that the texts of the axes have room around it. */
-function frameOf(chart: Chart, { width, size }: Look, ys: number[]): Frame {
+function frameOf(chart: Chart, { width, size, tongue }: Look, ys: number[]): Frame {
   const bare = { left: EDGE, top: EDGE, right: width - EDGE, bottom: chart.height - EDGE };
   if (chart.bare) return bare;
-  const frame = { ...bare, top: HEAD + 4, bottom: chart.height - FOOT, right: width - 14 };
+  const frame = { ...bare, top: (chart.y.label[tongue] ? HEAD : 2) + 4, bottom: chart.height - FOOT, right: width - 14 };
   const ticks = yTicks(chart, scaleOf(chart.y, ys, frame.bottom, frame.top));
   frame.left = Math.max(24, ...ticks.map(({ text }) => size(text))) + 10;
   return frame;

@@ -1,0 +1,278 @@
+"""An all-reduce round by round, and what it takes on a cluster."""
+
+from collections.abc import Iterable, Sequence
+from math import cos, hypot, pi, sin
+
+from simlab.collectives import ALL_REDUCE, all_reduce_rounds
+from simlab.collectives.curves import all_reduce_curve, choices
+from simlab.collectives.group_shape import GroupShape
+from simlab.collectives.replay import RoundState, replay
+from simlab.collectives.transfer import Transfer
+from simlab.explorers.explorer import Answer, Control, Explorer, Figure, State
+from simlab.spec.cluster import clusters, load_cluster
+from simlab.units import KIB, MIB, bytes_text
+from simlab.views.chart import Arrows, Axis, Boxes, Chart, Dots, Line, Mark, Words
+from simlab.views.rounds import (
+    ADDED_COLOUR,
+    ALGORITHM_COLOURS,
+    DARK,
+    REPLACED_COLOUR,
+    Curve,
+    Grid,
+    curves,
+    grid,
+    sends,
+)
+
+MOST_RANKS, MOST_ROUNDS = 16, 30
+LINES = 8  # of who sends what
+OWN_COLOUR = "#FFFFFF"
+ADDED = Words("added in this round", "本轮累加")
+REPLACED = Words("put in place in this round", "本轮写入")
+OWN = Words("its own only", "只有自己的")
+SOME = Words("sum of some ranks", "部分和")
+COMPLETE = Words("complete sum Σ", "完整的和 Σ")
+TAKEN = Words("NCCL takes this", "NCCL 选用")
+INSET = 0.09  # of a cell, for the frame of what arrived
+SIZE_TICKS = [KIB * 2**k / MIB for k in range(0, 25, 2)]
+SIZE_NAMES = [bytes_text(KIB * 2**k).replace(".0 ", " ") for k in range(0, 25, 2)]
+SIZES = Axis(Words("buffer", "缓冲区大小"), "log2", ticks=SIZE_TICKS, names=SIZE_NAMES)
+
+
+def _controls() -> list[Control]:
+    first = ("ring", "tree", "halving-doubling", "hierarchical")
+    names = [*first, *(name for name in ALL_REDUCE if name == "star")]
+    nodes = [2**k for k in range(7)]
+    return [
+        Control("algorithm", Words("algorithm", "算法"), names, "ring"),
+        Control("ranks", Words("ranks", "rank 数"), [*range(2, MOST_RANKS + 1)], 4),
+        Control("step", Words("round", "轮次"), [*range(MOST_ROUNDS + 1)], 1),
+        Control("cluster", Words("cluster", "集群"), [*clusters()], "dgx-a100"),
+        Control("nodes", Words("its nodes", "节点数"), nodes, 16),
+    ]
+
+
+def answer(state: State) -> Answer:
+    """The round and the curves. A round beyond the last is the last; raises `InputError` where the
+    algorithm cannot do these ranks, or the cluster has one GPU."""
+    ranks = range(state["ranks"])
+    steps = replay(all_reduce_rounds(state["algorithm"], ranks, MIB * len(ranks)), ranks)
+    step = steps[min(state["step"], len(steps) - 1)]
+    cluster = load_cluster(state["cluster"], nodes=state["nodes"])
+    points = all_reduce_curve(GroupShape(cluster.gpus, cluster.gpus_per_node), cluster)
+    lines = curves(points)
+    view = grid(step)
+    where = f"{state['nodes']} x {state['cluster']}"
+    return Answer(
+        _figures(step, len(steps) - 1, choices(points)),
+        (
+            _circle(step, view),
+            _cells(step, view),
+            _time(lines, where),
+            _bandwidth(lines, where),
+        ),
+        _note(step),
+        values={"step": range(len(steps))},
+    )
+
+
+def _figures(step: RoundState, rounds: int, taken: Sequence[tuple[str, float]]) -> list[Figure]:
+    most = max(step.sent_bytes(rank) for rank in step.ranks)
+    sums = f"{sum(step.complete.values())} of {len(step.ranks) * len(step.parts)}"
+    found = [
+        Figure(Words("round", "轮次"), [f"{step.number} of {rounds}"]),
+        Figure(Words("a rank sends at most", "一个 rank 最多发送"), [bytes_text(most)]),
+        Figure(Words("complete sums", "完整的和"), [sums]),
+    ]
+    for name, size_bytes in taken[:4]:
+        label = Words(f"NCCL from {bytes_text(size_bytes)}", f"NCCL 从 {bytes_text(size_bytes)} 起")
+        found.append(Figure(label, [name]))
+    return found
+
+
+def _note(step: RoundState) -> Words:
+    """Who sends what, at most `LINES` lines."""
+    if not step.transfers:
+        text = "At the start every rank has its own contribution only."
+        return Words(text, "开始时每个 rank 只有自己的数据。")
+    lines = sends(step)
+    more = len(lines) - LINES
+    english = [*lines[:LINES], *([f"… and {more} more"] if more > 0 else [])]
+    chinese = [_sent(transfer) for transfer in step.transfers[:LINES]]
+    chinese += [f"… 还有 {more} 条"] if more > 0 else []
+    return Words("\n".join(english), "\n".join(chinese))
+
+
+def _sent(transfer: Transfer) -> str:
+    what = "累加" if transfer.adds else "写入"
+    size = bytes_text(transfer.size_bytes)
+    return f"{transfer.source} → {transfer.destination}：{len(transfer.parts)} 份（{size}），{what}"
+
+
+def _circle(step: RoundState, view: Grid) -> Chart:
+    """The ranks on a circle, and an arrow for each message of the round."""
+    count = len(step.ranks)
+    turns = [2 * pi * at / count - pi / 2 for at in range(count)]
+    x, y = [cos(turn) for turn in turns], [sin(turn) for turn in turns]
+    place = {rank: (x[at], y[at]) for at, rank in enumerate(step.ranks)}
+    marks: list[Mark] = []
+    for adds, colour, name in ((True, ADDED_COLOUR, ADDED), (False, REPLACED_COLOUR, REPLACED)):
+        sent = [
+            (transfer, line)
+            for transfer, line in zip(step.transfers, sends(step))
+            if transfer.adds == adds
+        ]
+        if sent:
+            ends = [_between(place[t.source], place[t.destination]) for t, _ in sent]
+            tips = [Words(line, _sent(transfer)) for transfer, line in sent]
+            x0, y0, x1, y1 = zip(*ends)
+            marks.append(Arrows(x0, y0, x1, y1, colour, name, tips=tips))
+    tips = [
+        Words(
+            f"rank {rank}: {step.complete[rank]} of {len(step.parts)} sums are complete",
+            f"rank {rank}：{len(step.parts)} 份中 {step.complete[rank]} 份已完整",
+        )
+        for rank in step.ranks
+    ]
+    labels = [str(rank) for rank in step.ranks]
+    marks.append(Dots(x, y, DARK, Words("rank", "rank"), radius=13, labels=labels, tips=tips))
+    edge = Axis(Words("", ""), least=-1.2, most=1.2)
+    down = Axis(Words("", ""), least=-1.2, most=1.2, down=True)
+    english = f"Messages of round {step.number}" if step.number else "Before the first round"
+    title = Words(english, f"第 {step.number} 轮的消息" if step.number else "第一轮之前")
+    return Chart("circle", title, edge, down, marks, 250, square=True, bare=True)
+
+
+def _between(
+    source: tuple[float, float], destination: tuple[float, float]
+) -> tuple[float, float, float, float]:
+    """(x0, y0, x1, y1) of an arrow that ends at the edges of both ranks."""
+    (a, b), (c, d) = source, destination
+    part = 0.16 / hypot(c - a, d - b)
+    return a + part * (c - a), b + part * (d - b), c - part * (c - a), d - part * (d - b)
+
+
+def _cells(step: RoundState, view: Grid) -> Chart:
+    """What every rank holds of every part; what has just arrived has a frame, its text stays
+    visible."""
+    frames = [
+        _boxes(cells, 0, colour, name)
+        for cells, colour, name in (
+            (view.added, ADDED_COLOUR, ADDED),
+            (view.replaced, REPLACED_COLOUR, REPLACED),
+        )
+        if cells
+    ]
+    held: dict[float, list[tuple[int, int]]] = {}
+    for row, shares in enumerate(view.shares):
+        for column, share in enumerate(shares):
+            held.setdefault(share, []).append((row, column))
+    marks = []
+    for share, cells in sorted(held.items()):
+        own = 1 / len(view.rows)
+        colour, name = _mixed(share, own), SOME
+        if share == 1:
+            colour, name = DARK, COMPLETE
+        elif share == own:
+            colour, name = OWN_COLOUR, OWN
+        texts = [view.texts[row][column] for row, column in cells]
+        tips = [_holds(step, view, cell) for cell in cells]
+        marks.append(_boxes(cells, INSET, colour, name, texts, tips))
+    rows, columns = len(view.rows), len(view.columns)
+    english, chinese = view.title, f"第 {step.number} 轮后" if step.number else "开始时"
+    parts = [*range(columns)]
+    return Chart(
+        "cells",
+        Words(f"What every rank holds, {english}", f"每个 rank 的内容，{chinese}"),
+        _axis(Words("part of the buffer", "缓冲区的份"), columns, names=view.columns, ticks=parts),
+        _axis(Words("", ""), rows, names=view.rows, ticks=[*range(rows)], down=True),
+        [*frames, *marks],
+        250,
+    )
+
+
+def _axis(label: Words, count: int, **rest: object) -> Axis:
+    return Axis(label, least=-0.5, most=count - 0.5, **rest)  # type: ignore[arg-type]
+
+
+def _boxes(
+    cells: Iterable[tuple[int, int]],
+    inset: float,
+    colour: str,
+    name: Words,
+    labels: Sequence[str] | None = None,
+    tips: Sequence[Words] | None = None,
+) -> Boxes:
+    cells, half = list(cells), 0.5 - inset
+    return Boxes(
+        [column - half for _, column in cells],
+        [column + half for _, column in cells],
+        [row - half for row, _ in cells],
+        [row + half for row, _ in cells],
+        colour,
+        name,
+        outline="muted" if inset else None,
+        labels=labels,
+        tips=tips,
+    )
+
+
+def _holds(step: RoundState, view: Grid, cell: tuple[int, int]) -> Words:
+    row, column = cell
+    rank, part = step.ranks[row], step.parts[column]
+    of = ", ".join(str(each) for each in sorted(step.held[rank][part]))
+    return Words(
+        f"rank {rank}, part {view.columns[column]}: sum of ranks {of}",
+        f"rank {rank}，第 {view.columns[column]} 份：rank {of} 之和",
+    )
+
+
+def _mixed(share: float, own: float) -> str:
+    """The colour of a partial sum: the more contributions, the darker."""
+    part = 0.15 + 0.5 * (share - own) / (1 - own)
+    dark = [int(DARK[at : at + 2], 16) for at in (1, 3, 5)]
+    return "#" + "".join(f"{round(255 + part * (each - 255)):02X}" for each in dark)
+
+
+def _time(lines: Sequence[Curve], where: str) -> Chart:
+    values = [line.times_ms for line in lines]
+    title = Words(f"Time of an all-reduce on {where}", f"{where} 上 all-reduce 的时间")
+    axis = Axis(Words("time, ms", "时间，ms"), "log10")
+    return Chart("time", title, SIZES, axis, _lines(lines, values, "ms"), 230)
+
+
+def _bandwidth(lines: Sequence[Curve], where: str) -> Chart:
+    values = [line.busbw_gb for line in lines]
+    title = Words(f"Bus bandwidth on {where}", f"{where} 上的总线带宽")
+    axis = Axis(Words("bus bandwidth, GB/s", "总线带宽，GB/s"), least=0)
+    return Chart("bandwidth", title, SIZES, axis, _lines(lines, values, "GB/s"), 230)
+
+
+def _lines(lines: Sequence[Curve], values: Sequence[Sequence[float]], unit: str) -> list[Mark]:
+    """A line for each algorithm, and a ring around each point that NCCL takes."""
+    marks: list[Mark] = []
+    x, y, told = [], [], []
+    for line, amounts in zip(lines, values):
+        texts = [
+            f"{line.algorithm}, {bytes_text(size * MIB)}: {amount:.3g} {unit}"
+            for size, amount in zip(line.sizes_mib, amounts)
+        ]
+        tips = [Words(text, text) for text in texts]
+        name = Words(line.algorithm, line.algorithm)
+        colour = ALGORITHM_COLOURS[line.algorithm]
+        marks.append(Line(line.sizes_mib, amounts, colour, name, tips=tips))
+        x += [line.sizes_mib[at] for at in line.chosen]
+        y += [amounts[at] for at in line.chosen]
+        told += [
+            Words(f"{TAKEN.en}: {texts[at]}", f"{TAKEN.zh}：{texts[at]}") for at in line.chosen
+        ]
+    return [*marks, Dots(x, y, "ink", TAKEN, "ring", 4, tips=told)]
+
+
+EXPLORER = Explorer(
+    "collectives",
+    Words("All-reduce, round by round", "逐轮看 all-reduce"),
+    _controls(),
+    answer,
+    "step",
+)
