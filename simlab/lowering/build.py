@@ -1,10 +1,12 @@
 """Plan → program."""
 
 from simlab.errors import InputError
+from simlab.program import Program
 from simlab.schedules import CHUNKED, generate
+from simlab.spec.plan import Plan
 
 
-def program_of(plan):
+def program_of(plan: Plan) -> Program:
     """The `Program` of one pipeline of `plan`."""
     options = {"chunks": plan.chunks if plan.schedule in CHUNKED else None}
     if plan.schedule == "zb-auto":

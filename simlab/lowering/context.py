@@ -27,7 +27,7 @@ from simlab.errors import InputError, require_index, require_whole
 from simlab.spec.plan_checks import CP_LAYOUTS
 
 
-def context_chunks(rank, cp, layout="zigzag"):
+def context_chunks(rank: int, cp: int, layout: str = "zigzag") -> tuple[int, ...]:
     """The chunks of the sequence that `rank` of `cp` holds: of 2 cp with 'zigzag', of cp with
     'contiguous'."""
     if layout not in CP_LAYOUTS:
@@ -37,7 +37,7 @@ def context_chunks(rank, cp, layout="zigzag"):
     return (rank, 2 * cp - 1 - rank) if layout == "zigzag" else (rank,)
 
 
-def ring_work(cp, layout="zigzag"):
+def ring_work(cp: int, layout: str = "zigzag") -> list[list[Fraction]]:
     """[[of all unmasked scores, the fraction that rank r computes at step i of the ring] for r], as
     `Fraction`s; all add up to 1."""
     require_whole("cp", cp)
@@ -53,12 +53,12 @@ def ring_work(cp, layout="zigzag"):
     ]
 
 
-def _block(queries, keys):
+def _block(queries: int, keys: int) -> Fraction:
     """How much of a block of scores the mask leaves."""
     return Fraction((keys < queries) * 2 + (keys == queries), 2)
 
 
-def busiest_share(cp, layout="zigzag"):
+def busiest_share(cp: int, layout: str = "zigzag") -> float:
     """What the busiest rank computes of causal attention, over the mean: (2 cp - 1) / cp with
     'contiguous', else 1 (see above)."""
     return (2 * cp - 1) / cp if layout == "contiguous" else 1.0

@@ -16,17 +16,21 @@ What travels together, a unit, is the embedding, a layer, or the head. Each pass
 `offloading`; messages between stages and the end of a step are here.
 """
 
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Literal, NamedTuple
 
 from simlab.errors import require_index
 from simlab.lowering.kernels import LayerKernels, message_bytes, message_kernels, unit_kernels
+from simlab.lowering.kernels.kernel import Communication, Kernel
 from simlab.lowering.offloading import Offloading
-from simlab.lowering.pieces import BEGIN, COMPUTE, WAIT, unit_pieces
+from simlab.lowering.pieces import BEGIN, COMPUTE, WAIT, Action, Piece, Slice, unit_pieces
 from simlab.lowering.sharding import Sharding, both
 from simlab.lowering.zero import reduces_after_ops, shards_of
-from simlab.program import Op
+from simlab.program import Op, Program
+from simlab.spec.model import Model
 from simlab.spec.parameters import UnitKind, partial_parameters, stage_parameters
+from simlab.spec.plan import Plan
 from simlab.spec.schedule_names import V_SHAPED
 
 OVERFLOW_BYTES = 4
@@ -40,7 +44,7 @@ are whole on all."""
 class Instruction(NamedTuple):
     """One thing that a rank does."""
 
-    action: str
+    action: Action
     """COMPUTE, BEGIN or WAIT."""
     op: str
     """The op that it is a part of as a label, '2F0', of a message the op whose result it is; '' for
@@ -48,7 +52,7 @@ class Instruction(NamedTuple):
     name: str
     """'layer 3', or of a communication 'layer 3 output reduce'. With the op it names one
     communication of a group."""
-    kernels: tuple = ()
+    kernels: tuple[Kernel | Slice, ...] = ()
     """What is computed."""
     dimension: str = ""
     """Of a communication: 'tp', 'cp', 'dp' (the ranks that hold the same part of the model, dp x cp
@@ -106,12 +110,15 @@ class Work(NamedTuple):
     op: Op
 
 
-def rank_instructions(model, plan, program, rank=0, *, context_rank=0):
+def rank_instructions(
+    model: Model, plan: Plan, program: Program, rank: int = 0, *, context_rank: int = 0
+) -> list[Instruction]:
     """[`Instruction`] of a step of pipeline rank `rank`: the same on all GPUs of it, but where
     contiguous chunks of a sequence give each `context_rank` another share of the attention."""
     require_index("pipeline rank", rank, len(program.ranks))
     require_index("context-parallel rank", context_rank, plan.cp)
-    instructions, pieces = [], {}
+    instructions: list[Instruction] = []
+    pieces: dict[tuple[UnitKind, str], list[Piece]] = {}
     for item in RankLowering(model, plan, program, rank).step():
         if isinstance(item, Instruction):
             instructions.append(item)
@@ -124,7 +131,7 @@ def rank_instructions(model, plan, program, rank=0, *, context_rank=0):
     return instructions
 
 
-def _expand(instructions, pieces, unit, op):
+def _expand(instructions: list[Instruction], pieces: Sequence[Piece], unit: Unit, op: Op) -> None:
     """Append the `pieces` of a unit to a list."""
     text, append, row = str(op), instructions.append, tuple.__new__
     for action, name, kernels, dimension, kind, size_bytes, part in pieces:
@@ -136,18 +143,26 @@ def _expand(instructions, pieces, unit, op):
 class RankLowering:
     """The step of one pipeline rank, op by op. kernels: `unit_kernels`, if they are there."""
 
-    def __init__(self, model, plan, program, rank=0, *, kernels=None):
+    def __init__(
+        self,
+        model: Model,
+        plan: Plan,
+        program: Program,
+        rank: int = 0,
+        *,
+        kernels: Mapping[UnitKind, LayerKernels] | None = None,
+    ) -> None:
         self.kernels = kernels or unit_kernels(model, plan)
         self.model, self.plan, self.program, self.rank = model, plan, program, rank
         self.ops = program.ranks[rank]
         self.units = {stage: self._units(stage) for stage in program.stages_of(rank)}
         self.last = {op.stage: op for op in self.ops if op.kind in "BW"}
-        self.op = None  # that is being lowered; None: the step itself
+        self.op: Op | None = None  # that is being lowered; None: the step itself
         self.sharding = Sharding(plan, self._begun)
         self.gathering = self.sharding.gathering(self.ops)
         self.offloading = Offloading(model, plan, self._begun)
 
-    def _units(self, stage):
+    def _units(self, stage: int) -> list[Unit]:
         model, plan = self.model, self.plan
         layers = plan.layers_of_stages(model.layers, self.program.stages)
         numbers = range(sum(layers[:stage]), sum(layers[: stage + 1]))
@@ -162,38 +177,46 @@ class RankLowering:
             units.append(Unit("head", "head", self.kernels["head"], *sizes))
         return units
 
-    def _sizes(self, layers, **ends):
+    def _sizes(self, layers: int, **ends: bool) -> list[int]:
         counts = (stage_parameters, partial_parameters)
         return [round(count(self.model, self.plan, layers, **ends)) for count in counts]
 
     @cached_property
-    def _layer(self):
+    def _layer(self) -> list[int]:
         return self._sizes(1)
 
-    def _begun(self, unit, name, dimension, kind, size_bytes, peer=None):
+    def _begun(
+        self,
+        unit: Unit | None,
+        name: str,
+        dimension: str,
+        kind: str,
+        size_bytes: float,
+        peer: int | None = None,
+    ) -> Instruction:
         text, op = ("", (-1, "", -1)) if self.op is None else (str(self.op), self.op)
-        where = (unit.name, unit.type) if unit else ("", "")
         fields = name, (), dimension, kind, size_bytes, peer, 1.0
-        return Instruction(BEGIN, text, *fields, *op, *where)
+        begun = Instruction(BEGIN, text, *fields, *op)
+        return begun._replace(unit=unit.name, unit_kind=unit.type) if unit else begun
 
     # a step
     # ------------------------------------------------------------------------------------------
 
-    def step(self):
+    def step(self) -> Iterator[Instruction | Work]:
         """`Instruction`s, and a `Work` for each unit of each op, in order."""
         yield from self.begins()
         for op in self.ops:
             yield from self.of_op(op)
         yield from self.ends()
 
-    def begins(self):
+    def begins(self) -> Iterator[Instruction]:
         """Those before the first op."""
         for stage in dict.fromkeys(op.stage for op in self.ops if op.kind == "F"):
             for unit in self.units[stage]:
                 closes = unit is self.units[stage][-1]
                 yield from self.sharding.gather_updated(unit, closes=closes)
 
-    def of_op(self, op):
+    def of_op(self, op: Op) -> Iterator[Instruction | Work]:
         """Those of one op of the rank."""
         self.op, sharding, offloading = op, self.sharding, self.offloading
         units = self.units[op.stage] if op.kind == "F" else self.units[op.stage][::-1]
@@ -218,11 +241,11 @@ class RankLowering:
         yield from offloading.end_op()
         yield from self._send(op)
 
-    def _gathered(self, unit):
+    def _gathered(self, unit: Unit) -> Iterator[Instruction]:
         yield from self.offloading.arrived(unit)
         yield self.sharding.gather(unit)
 
-    def _receive(self, op):
+    def _receive(self, op: Op) -> Iterator[Instruction]:
         for need in self.program.needs(op):
             source = self.program.rank_of[need]
             if source != self.rank:
@@ -230,24 +253,24 @@ class RankLowering:
                 for kernel in message_kernels(self.model, self.plan):
                     yield from both(self._begun(None, *kernel_fields(kernel)))
 
-    def _send(self, op):
+    def _send(self, op: Op) -> Iterator[Instruction]:
         user = self.program.user(op)
         if user is not None and self.program.rank_of[user] != self.rank:
             yield self._message(BEGIN, op, self.program.rank_of[user])
 
-    def _message(self, action, op, peer):
+    def _message(self, action: Action, op: Op, peer: int) -> Instruction:
         return Instruction(
             action, str(op), "message", (), "pp", "message", self._message_bytes, peer, 1.0, *op
         )
 
     @cached_property
-    def _message_bytes(self):
+    def _message_bytes(self) -> float:
         return message_bytes(self.model, self.plan)
 
     # the end of a step
     # ------------------------------------------------------------------------------------------
 
-    def ends(self):
+    def ends(self) -> Iterator[Instruction]:
         """Those after the last op."""
         self.op, plan = None, self.plan
         if reduces_after_ops(plan):
@@ -267,14 +290,14 @@ class RankLowering:
                     yield from both(self._begun(None, name, dimension, "all_reduce", size_bytes))
         yield from self._optimizer()
 
-    def _tied_head(self):
+    def _tied_head(self) -> Iterator[Instruction]:
         """The sum of a tied head's gradient and the embedding's, which is a copy of it on another
         rank."""
         size_bytes = tied_head_bytes(self.model, self.plan)
         if size_bytes and {0, self.program.stages - 1} & {*self.units}:
             yield from both(self._begun(None, "tied head", "ends", "all_reduce", size_bytes))
 
-    def _optimizer(self):
+    def _optimizer(self) -> Iterator[Instruction]:
         plan, units = self.plan, [unit for its in self.units.values() for unit in its]
         own = sum(unit.parameters for unit in units) / shards_of(plan, "optimizer")
         elsewhere = plan.offload in ("optimizer", "parameters")
@@ -285,12 +308,12 @@ class RankLowering:
             yield from self.offloading.parameters_in(own)
 
 
-def kernel_fields(kernel):
+def kernel_fields(kernel: Communication) -> tuple[str, str, str, float]:
     """(name, dimension, kind, bytes) of a `Communication`."""
     return kernel.name, kernel.dimension, kernel.kind, kernel.size_bytes
 
 
-def tied_head_bytes(model, plan):
+def tied_head_bytes(model: Model, plan: Plan) -> float:
     """Of the gradient that a tied head and the embedding, copies of each other on the last and the
     first rank, sum up; 0 without."""
     if not model.tied_head or plan.pp == 1 or plan.schedule in V_SHAPED:
@@ -298,12 +321,12 @@ def tied_head_bytes(model, plan):
     return model.vocab * model.hidden / plan.tp * plan.gradient_bytes
 
 
-def group_of(plan, dimension):
+def group_of(plan: Plan, dimension: str) -> str:
     """The name of the group of `plan.layout` that communicates in an instruction's `dimension`."""
     return "shard" if dimension == "dp" and plan.zero and plan.hybrid else dimension
 
 
-def group_size(plan, dimension):
+def group_size(plan: Plan, dimension: str) -> int:
     """How many ranks communicate in an instruction's `dimension`."""
     if dimension == "ends":
         return 2

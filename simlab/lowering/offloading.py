@@ -7,8 +7,17 @@ activations leave while the next layers' forward runs. An op that copies out end
 have.
 """
 
-from simlab.lowering.sharding import both, ended
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from simlab.lowering.sharding import Make, both, ended
 from simlab.lowering.zero import shards_of
+from simlab.program import Op
+from simlab.spec.model import Model
+from simlab.spec.plan import Plan
+
+if TYPE_CHECKING:
+    from simlab.lowering.instructions import Instruction, Unit
 
 OUT, IN = "offload out", "offload in"
 """The dimensions of copies to the host, and from it."""
@@ -17,14 +26,14 @@ FETCHED_FOR = {"parameters": "FBI", "activations": "BI"}
 
 
 class Offloading:
-    """Rules of one rank, and what it has begun and not waited for. make: see
-    `simlab.lowering.sharding.Sharding`."""
+    """The rules for one rank, and what it has begun and not waited for."""
 
-    def __init__(self, model, plan, make):
+    def __init__(self, model: Model, plan: Plan, make: Make) -> None:
         self.model, self.plan, self.make = model, plan, make
-        self.coming, self.leaving = {}, []
+        self.coming: dict[str, Instruction] = {}
+        self.leaving: list[Instruction] = []
 
-    def fetch(self, op, units):
+    def fetch(self, op: Op, units: Sequence["Unit"]) -> Iterator["Instruction"]:
         """Begin to fetch what `units` use in `op`."""
         if op.kind in FETCHED_FOR.get(self.plan.offload, ""):
             for unit in units:
@@ -33,35 +42,35 @@ class Offloading:
                     self.coming[unit.name] = self.make(unit, what, IN, "copy", size_bytes)
                     yield self.coming[unit.name]
 
-    def arrived(self, unit):
+    def arrived(self, unit: "Unit") -> Iterator["Instruction"]:
         """Wait for what a unit uses."""
         if unit.name in self.coming:
             yield ended(self.coming.pop(unit.name))
 
-    def after(self, op, unit):
+    def after(self, op: Op, unit: "Unit") -> Iterator["Instruction"]:
         """What a unit leaves for the host."""
         if self.plan.offload == "activations" and op.kind == "F" and self._size_bytes(unit):
             name = f"{unit.name} activations out"
             self.leaving.append(self.make(unit, name, OUT, "copy", self._size_bytes(unit)))
             yield self.leaving[-1]
 
-    def end_op(self):
+    def end_op(self) -> Iterator["Instruction"]:
         """Wait until all that leaves has left."""
         while self.leaving:
             yield ended(self.leaving.pop(0))
 
-    def gradients_out(self, parameters):
+    def gradients_out(self, parameters: float) -> Iterator["Instruction"]:
         """What the host's optimizer needs of this rank's `parameters`."""
         size_bytes = parameters * self.plan.gradient_bytes
         yield from both(self.make(None, "gradients out", OUT, "copy", size_bytes))
 
-    def parameters_in(self, parameters):
+    def parameters_in(self, parameters: float) -> Iterator["Instruction"]:
         """What it gives back, unless parameters live on the host."""
         if self.plan.offload == "optimizer":
             size_bytes = parameters * self.plan.element_bytes
             yield from both(self.make(None, "parameters in", IN, "copy", size_bytes))
 
-    def _size_bytes(self, unit):
+    def _size_bytes(self, unit: "Unit") -> float:
         """Of what comes for a unit, or of the activations that a layer leaves."""
         plan = self.plan
         if plan.offload == "parameters":

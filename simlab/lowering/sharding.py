@@ -13,7 +13,8 @@ parameters are waited for by the first unit that has some of them.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from simlab.errors import InputError
 from simlab.lowering.pieces import BEGIN, WAIT
@@ -25,7 +26,11 @@ from simlab.lowering.zero import (
     reduces_beside,
     reduces_each_backward,
 )
+from simlab.program import Op
 from simlab.spec.plan import Plan
+
+if TYPE_CHECKING:
+    from simlab.lowering.instructions import Instruction, Unit
 
 MOST_BUCKETS = 10_000
 """Of one unit. In more a list of instructions would be too long to work with."""
@@ -63,14 +68,33 @@ class Buckets:
             self.filled = 0
 
 
+class Make(Protocol):
+    """Makes the `Instruction` that begins a communication, in the op that is being lowered."""
+
+    def __call__(
+        self,
+        unit: "Unit | None",
+        name: str,
+        dimension: str,
+        kind: str,
+        size_bytes: float,
+        peer: int | None = None,
+    ) -> "Instruction":
+        """unit: whose it is, or None. For the rest see `Instruction`."""
+
+
+class _Summed(NamedTuple):
+    """A bucket of a unit whose gradients are to be summed over replicas."""
+
+    unit: "Unit"
+    number: int
+    numbers: int
+
+
 class Sharding:
-    """Rules of one rank, and what it has begun and not waited for.
+    """The rules for one rank, and what it has begun and not waited for."""
 
-    make: (unit, name, dimension, kind, bytes) → the `Instruction` that begins it, in the op that is
-    being lowered.
-    """
-
-    def __init__(self, plan, make):
+    def __init__(self, plan: Plan, make: Make) -> None:
         self.plan, self.make = plan, make
         self.shared = is_shared(plan)
         self.shards = plan.shards if plan.zero else plan.dp * plan.cp
@@ -80,28 +104,30 @@ class Sharding:
         self.opened = ""  # the first unit of the bucket that is being filled to be gathered
         self.forget()
 
-    def forget(self):
+    def forget(self) -> None:
         """Take all that was begun as over, so that the next op begins while nothing is in flight."""
-        self.unread = {}  # {unit: [gatherings that it is the first to wait for]}
-        self.reducing = {}  # {name: (reduction, numbers to be summed over replicas then, or None)}
-        self.summing = []
+        # {unit: [gatherings that it is the first to wait for]}
+        self.unread: dict[str, list[Instruction]] = {}
+        # {name: (reduction, what is then summed over replicas, or None)}
+        self.reducing: dict[str, tuple[Instruction, _Summed | None]] = {}
+        self.summing: list[Instruction] = []
 
     # parameters
     # ------------------------------------------------------------------------------------------
 
-    def gathering(self, ops):
+    def gathering(self, ops: Sequence[Op]) -> set[Op]:
         """Those of a rank's `ops` for which ZeRO-3 gathers each unit."""
         if not gathers_for_ops(self.plan):
             return set()
         around = gathered_around(self.plan, ops)
         return {op for op, its in zip(ops, around) if op.kind != "W" and not its.before}
 
-    def gather(self, unit):
+    def gather(self, unit: "Unit") -> "Instruction":
         """The instruction that begins to gather a unit's parameters."""
         size_bytes = self._padded(unit.parameters) * self.plan.element_bytes
         return self.make(unit, f"{unit.name} gather", "dp", "all_gather", size_bytes)
 
-    def gather_updated(self, unit, *, closes):
+    def gather_updated(self, unit: "Unit", *, closes: bool) -> Iterator["Instruction"]:
         """What ZeRO-1 and 2 do for a unit when a step begins. closes: whether it is the last one of
         its stage."""
         if not gathers_updated(self.plan):
@@ -120,7 +146,7 @@ class Sharding:
                 yield ended(gather)
             self.opened = unit.name
 
-    def first_use(self, unit):
+    def first_use(self, unit: "Unit") -> Iterator["Instruction"]:
         """The waits of a unit's first use for what `gather_updated` began."""
         for gather in self.unread.pop(unit.name, ()):
             yield ended(gather)
@@ -128,13 +154,15 @@ class Sharding:
     # gradients
     # ------------------------------------------------------------------------------------------
 
-    def after_backward(self, unit, is_last, *, closes):
+    def after_backward(
+        self, unit: "Unit", is_last: bool, *, closes: bool
+    ) -> Iterator["Instruction"]:
         """What follows a unit's weight gradients. is_last: whether they are complete now; closes:
         see `reduce`."""
         if self.each_backward or (is_last and self.plan.dp_overlap):
             yield from self.reduce(unit, is_last, closes=closes)
 
-    def reduce(self, unit, is_last, *, closes):
+    def reduce(self, unit: "Unit", is_last: bool, *, closes: bool) -> Iterator["Instruction"]:
         """Sum up a unit's gradients: those of norms over tp, then all of them over the ranks that
         hold the same. closes: whether it is the last one of its stage in the backward."""
         if unit.partial:
@@ -149,13 +177,15 @@ class Sharding:
         if self.each_backward and not self.beside:
             yield from self.wait(0)
 
-    def _reduce(self, unit, number, numbers, is_last):
+    def _reduce(
+        self, unit: "Unit", number: int, numbers: int, is_last: bool
+    ) -> Iterator["Instruction"]:
         name, plan = self._named(f"{unit.name} gradients", number), self.plan
         staggered = self.each_backward or self.replicated
         yield from self.wait(1 if staggered else len(self.reducing))
         if name in self.reducing:
             yield from self.wait(0)
-        summed = (unit, number, numbers) if self.replicated and is_last else None
+        summed = _Summed(unit, number, numbers) if self.replicated and is_last else None
         if self.shards > 1:
             sent, kind = numbers, "all_reduce"
             if plan.zero:
@@ -166,7 +196,7 @@ class Sharding:
         elif is_last:
             yield from self._sum(unit, number, numbers)
 
-    def wait(self, left):
+    def wait(self, left: int) -> Iterator["Instruction"]:
         """Wait until so many reductions are left."""
         while len(self.reducing) > left:
             reduction, summed = self.reducing.pop(next(iter(self.reducing)))
@@ -174,13 +204,13 @@ class Sharding:
             if summed is not None:
                 yield from self._sum(*summed)
 
-    def wait_for_all(self):
+    def wait_for_all(self) -> Iterator["Instruction"]:
         """Wait for all reductions, and for the sums over replicas."""
         yield from self.wait(0)
         while self.summing:
             yield ended(self.summing.pop(0))
 
-    def _sum(self, unit, number, numbers):
+    def _sum(self, unit: "Unit", number: int, numbers: int) -> Iterator["Instruction"]:
         size_bytes = self._padded(numbers) / self.shards * self.plan.gradient_bytes
         name = self._named(f"{unit.name} sum over replicas", number)
         self.summing.append(self.make(unit, name, "replicas", "all_reduce", size_bytes))
@@ -188,21 +218,21 @@ class Sharding:
         if not self.plan.dp_overlap:
             yield ended(self.summing.pop())
 
-    def _named(self, name, number):
+    def _named(self, name: str, number: int) -> str:
         """The name of a unit's communication, or of the one of its `number`-th bucket."""
         return name if self.reduced.numbers is None else f"{name} bucket {number}"
 
-    def _padded(self, numbers):
+    def _padded(self, numbers: int) -> int:
         """What is cut over ranks is padded, so that their parts are equal."""
         return -(-numbers // self.shards) * self.shards
 
 
-def ended(begun):
+def ended(begun: "Instruction") -> "Instruction":
     """The instruction that waits for a communication that was begun."""
     return begun._replace(action=WAIT)
 
 
-def both(communication):
+def both(communication: "Instruction") -> Iterator["Instruction"]:
     """A communication that nothing runs beside: begun, and waited for."""
     assert communication.action == BEGIN
     yield communication

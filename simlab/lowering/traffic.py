@@ -8,15 +8,20 @@ other pieces.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from itertools import chain
 from typing import NamedTuple
 
 from simlab.collectives import busbw_factor
 from simlab.errors import require_whole
 from simlab.lowering.build import program_of
-from simlab.lowering.instructions import RankLowering, Work, group_of, group_size
+from simlab.lowering.instructions import Instruction, RankLowering, Work, group_of, group_size
 from simlab.lowering.kernels import unit_kernels
-from simlab.lowering.pieces import BEGIN, unit_pieces
+from simlab.lowering.pieces import BEGIN, Piece, unit_pieces
+from simlab.program import Op
+from simlab.spec.model import Model
+from simlab.spec.parameters import UnitKind
+from simlab.spec.plan import Plan
 
 COUNTED_AS = {name: name for name in ("tp", "cp", "dp", "pp", "replicas")} | {"ends": "pp"}
 """{dimension of an instruction: field of `Traffic`}; copies to and from a host are none."""
@@ -35,63 +40,80 @@ class Traffic(NamedTuple):
     """Over the ranks that hold the same shard, with `Plan.hybrid`: what is left of the gradients."""
 
     @property
-    def total(self):
+    def total(self) -> float:
         """Of all dimensions."""
         return sum(self)
 
 
-def traffic(model, plan):
+def traffic(model: Model, plan: Plan) -> list[Traffic]:
     """[`Traffic` of a GPU of each pipeline rank]: bytes that it sends in a step. All GPUs of a
     pipeline rank send as much. Leaves out the norm of all gradients and the overflow flag, a few bytes
     each."""
     plan.check(model)
-    program, kernels, of_units = program_of(plan), unit_kernels(model, plan), {}
+    program, kernels = program_of(plan), unit_kernels(model, plan)
+    sums = _Sums(plan)
+    return [
+        sums.of_rank(RankLowering(model, plan, program, rank, kernels=kernels))
+        for rank in range(plan.pp)
+    ]
 
-    def of_items(items):
-        sent = Counter()
-        for item in items:
-            if isinstance(item, Work):
-                sent.update(of_unit(item))
-            elif item.action == BEGIN and item.dimension in COUNTED_AS:
-                sent[COUNTED_AS[item.dimension]] += communication_bytes(item, plan)
-        return sent
 
-    def of_unit(work):
-        key = work.unit.type, work.op.kind
-        if key not in of_units:
-            of_units[key] = Counter()
-            for piece in unit_pieces(work.unit.kernels, work.op.kind, plan):
-                if piece.action == BEGIN:
-                    of_units[key][piece.dimension] += communication_bytes(piece, plan)
-        return of_units[key]
+class _Sums:
+    """Sums of what ranks send, {field of `Traffic`: bytes}. Units of a kind are summed once."""
 
-    result = []
-    for rank in range(plan.pp):
-        lowering = RankLowering(model, plan, program, rank, kernels=kernels)
-        alike = Counter()  # {what makes ops send the same: how many there are}
-        first = {}
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.of_units: dict[tuple[UnitKind, str], dict[str, float]] = {}
+
+    def of_rank(self, lowering: RankLowering) -> Traffic:
+        """`Traffic` of a rank, of whose ops that send the same only the first one is lowered."""
+        alike: Counter[tuple[int, str, bool, bool]] = Counter()
+        first: dict[tuple[int, str, bool, bool], Op] = {}
         for op in lowering.ops:
             is_last, gathers = op == lowering.last.get(op.stage), op in lowering.gathering
             key = op.stage, op.kind, is_last, gathers
             first.setdefault(key, op)
             alike[key] += 1
-        sent = of_items(item for item in lowering.begins())
+        sent = dict.fromkeys(Traffic._fields, 0.0)
+        self.add(sent, lowering.begins())
         for key, op in first.items():
             # what it leaves to be summed over replicas is its own, not the next sample's
-            of_op = of_items(chain(lowering.of_op(op), lowering.sharding.wait_for_all()))
-            sent.update({name: alike[key] * size_bytes for name, size_bytes in of_op.items()})
-        sent.update(of_items(i for i in lowering.ends() if i.unit or i.dimension == "ends"))
-        result.append(Traffic(*(float(sent[name]) for name in Traffic._fields)))
-    return result
+            its = chain(lowering.of_op(op), lowering.sharding.wait_for_all())
+            self.add(sent, its, times=alike[key])
+        self.add(sent, (i for i in lowering.ends() if i.unit or i.dimension == "ends"))
+        return Traffic(**sent)
+
+    def add(
+        self, sent: dict[str, float], items: Iterable[Instruction | Work], times: int = 1
+    ) -> None:
+        """Add to `sent` what `items` send, so many times."""
+        for item in items:
+            if isinstance(item, Work):
+                for name, size_bytes in self.of_unit(item).items():
+                    sent[name] += times * size_bytes
+            elif item.action == BEGIN and item.dimension in COUNTED_AS:
+                sent[COUNTED_AS[item.dimension]] += times * communication_bytes(item, self.plan)
+
+    def of_unit(self, work: Work) -> dict[str, float]:
+        """What an op sends in a unit itself."""
+        key = work.unit.type, work.op.kind
+        if key not in self.of_units:
+            sent: dict[str, float] = {}
+            for piece in unit_pieces(work.unit.kernels, work.op.kind, self.plan):
+                if piece.action == BEGIN:
+                    size_bytes = communication_bytes(piece, self.plan)
+                    sent[piece.dimension] = sent.get(piece.dimension, 0.0) + size_bytes
+            self.of_units[key] = sent
+        return self.of_units[key]
 
 
-def crossing(plan, gpus_per_node):
+def crossing(plan: Plan, gpus_per_node: int) -> Traffic:
     """`Traffic` with the fraction of each dimension's hops, from a rank to the next of its group,
     that go from one node to another. With `Plan.hybrid` 'dp' stands for the shard groups."""
     require_whole("gpus_per_node", gpus_per_node)
 
-    def share(dimension):
-        hops = []
+    def share(dimension: str) -> float:
+        hops: list[bool] = []
         for ranks in plan.layout.groups(group_of(plan, dimension)):
             # a ring is closed, a pipeline is not
             after = ranks[1:] if dimension == "pp" else [*ranks[1:], *ranks[:1]]
@@ -105,10 +127,10 @@ def crossing(plan, gpus_per_node):
     return Traffic(**{dimension: share(dimension) for dimension in Traffic._fields})
 
 
-def sent_bytes(instructions, plan):
+def sent_bytes(instructions: Iterable[Instruction], plan: Plan) -> dict[str, float]:
     """{dimension: bytes that a rank with these `instructions` sends}, copies to and from the host
     included."""
-    sent = {}
+    sent: dict[str, float] = {}
     for item in instructions:
         if item.action == BEGIN:
             size_bytes = communication_bytes(item, plan)
@@ -116,7 +138,7 @@ def sent_bytes(instructions, plan):
     return sent
 
 
-def communication_bytes(communication, plan):
+def communication_bytes(communication: Instruction | Piece, plan: Plan) -> float:
     """What a rank sends of an `Instruction`'s or a `Piece`'s communication: a message or a copy
     whole, a collective as a ring."""
     if communication.kind in ("message", "ring", "copy"):
