@@ -18,13 +18,13 @@ What travels together, a unit, is the embedding, a layer, or the head. Each pass
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Literal, NamedTuple
 
 from simlab.errors import require_index
+from simlab.lowering.instruction import Instruction, Unit, Work
 from simlab.lowering.kernels import LayerKernels, message_bytes, message_kernels, unit_kernels
-from simlab.lowering.kernels.kernel import Communication, Kernel
+from simlab.lowering.kernels.kernel import Communication
 from simlab.lowering.offloading import Offloading
-from simlab.lowering.pieces import BEGIN, COMPUTE, WAIT, Action, Piece, Slice, unit_pieces
+from simlab.lowering.pieces import BEGIN, COMPUTE, WAIT, Action, Piece, unit_pieces
 from simlab.lowering.sharding import Sharding, both
 from simlab.lowering.zero import reduces_after_ops, shards_of
 from simlab.program import Op, Program
@@ -39,75 +39,6 @@ the loss's scale shrinks."""
 NORM_BYTES = 16
 """Of the sum of squared gradients, in fp64: of those that tp ranks have parts of, and of those that
 are whole on all."""
-
-
-class Instruction(NamedTuple):
-    """One thing that a rank does."""
-
-    action: Action
-    """COMPUTE, BEGIN or WAIT."""
-    op: str
-    """The op that it is a part of as a label, '2F0', of a message the op whose result it is; '' for
-    what belongs to the step."""
-    name: str
-    """'layer 3', or of a communication 'layer 3 output reduce'. With the op it names one
-    communication of a group."""
-    kernels: tuple[Kernel | Slice, ...] = ()
-    """What is computed."""
-    dimension: str = ""
-    """Of a communication: 'tp', 'cp', 'dp' (the ranks that hold the same part of the model, dp x cp
-    of them, or with `Plan.hybrid` a shard group of them), 'replicas' (those that hold the same
-    shard), 'pp', 'ends' (the ranks of a tied head and its embedding), 'offload out' or
-    'offload in'."""
-    kind: str = ""
-    """'all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all', 'ring' (to the next of the
-    group), 'message' (to another stage) or 'copy' (to or from the host)."""
-    size_bytes: float = 0.0
-    """Of the whole buffer, as `simlab.lowering.kernels.Communication` has it."""
-    peer: int | None = None
-    """Of a message: the pipeline rank at its other end."""
-    part: float = 1.0
-    """Of a communication that is cut in pieces: which fraction of the whole this one is."""
-    stage: int = -1
-    """The stage of the op; -1 for what belongs to the step."""
-    op_kind: str = ""
-    """The kind of the op: 'F', 'B', 'I' or 'W'; '' for what belongs to the step."""
-    microbatch: int = -1
-    """The microbatch of the op; -1 for what belongs to the step."""
-    unit: str = ""
-    """The unit as a label: 'embedding', 'layer 3' or 'head'; '' for what belongs to none."""
-    unit_kind: UnitKind | Literal[""] = ""
-    """The kind of the unit; '' for what belongs to none."""
-    in_unit: bool = False
-    """Whether it is a part of what the op does in the unit itself: its kernels, and communication
-    of tensor and context parallelism. What sharding and offloading do for the unit is not."""
-
-    @property
-    def is_optimizer(self) -> bool:
-        """Whether it is the optimizer's step, the only thing that is computed outside of ops."""
-        return self.action == COMPUTE and not self.op_kind
-
-
-class Unit(NamedTuple):
-    """What is gathered, and reduced, in one piece."""
-
-    name: str
-    """'embedding', 'layer 3' or 'head'."""
-    type: UnitKind
-    """Units of a type are alike."""
-    kernels: LayerKernels
-    parameters: int
-    partial: int
-    """Of them: those whose gradients are sums over tp ranks, each of which has met its own tokens
-    only (sequence parallelism)."""
-
-
-class Work(NamedTuple):
-    """What an op does in a unit, apart from sharding and offloading: `unit_pieces` has its
-    pieces."""
-
-    unit: Unit
-    op: Op
 
 
 def rank_instructions(

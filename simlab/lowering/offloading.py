@@ -8,16 +8,13 @@ have.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from simlab.lowering.instruction import Instruction, Unit
 from simlab.lowering.sharding import Make, both, ended
 from simlab.lowering.zero import shards_of
 from simlab.program import Op
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
-
-if TYPE_CHECKING:
-    from simlab.lowering.instructions import Instruction, Unit
 
 OUT, IN = "offload out", "offload in"
 """The dimensions of copies to the host, and from it."""
@@ -33,7 +30,7 @@ class Offloading:
         self.coming: dict[str, Instruction] = {}
         self.leaving: list[Instruction] = []
 
-    def fetch(self, op: Op, units: Sequence["Unit"]) -> Iterator["Instruction"]:
+    def fetch(self, op: Op, units: Sequence[Unit]) -> Iterator[Instruction]:
         """Begin to fetch what `units` use in `op`."""
         if op.kind in FETCHED_FOR.get(self.plan.offload, ""):
             for unit in units:
@@ -42,35 +39,35 @@ class Offloading:
                     self.coming[unit.name] = self.make(unit, what, IN, "copy", size_bytes)
                     yield self.coming[unit.name]
 
-    def arrived(self, unit: "Unit") -> Iterator["Instruction"]:
+    def arrived(self, unit: Unit) -> Iterator[Instruction]:
         """Wait for what a unit uses."""
         if unit.name in self.coming:
             yield ended(self.coming.pop(unit.name))
 
-    def after(self, op: Op, unit: "Unit") -> Iterator["Instruction"]:
+    def after(self, op: Op, unit: Unit) -> Iterator[Instruction]:
         """What a unit leaves for the host."""
         if self.plan.offload == "activations" and op.kind == "F" and self._size_bytes(unit):
             name = f"{unit.name} activations out"
             self.leaving.append(self.make(unit, name, OUT, "copy", self._size_bytes(unit)))
             yield self.leaving[-1]
 
-    def end_op(self) -> Iterator["Instruction"]:
+    def end_op(self) -> Iterator[Instruction]:
         """Wait until all that leaves has left."""
         while self.leaving:
             yield ended(self.leaving.pop(0))
 
-    def gradients_out(self, parameters: float) -> Iterator["Instruction"]:
+    def gradients_out(self, parameters: float) -> Iterator[Instruction]:
         """What the host's optimizer needs of this rank's `parameters`."""
         size_bytes = parameters * self.plan.gradient_bytes
         yield from both(self.make(None, "gradients out", OUT, "copy", size_bytes))
 
-    def parameters_in(self, parameters: float) -> Iterator["Instruction"]:
+    def parameters_in(self, parameters: float) -> Iterator[Instruction]:
         """What it gives back, unless parameters live on the host."""
         if self.plan.offload == "optimizer":
             size_bytes = parameters * self.plan.element_bytes
             yield from both(self.make(None, "parameters in", IN, "copy", size_bytes))
 
-    def _size_bytes(self, unit: "Unit") -> float:
+    def _size_bytes(self, unit: Unit) -> float:
         """Of what comes for a unit, or of the activations that a layer leaves."""
         plan = self.plan
         if plan.offload == "parameters":

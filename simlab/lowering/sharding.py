@@ -14,9 +14,10 @@ parameters are waited for by the first unit that has some of them.
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from simlab.errors import InputError
+from simlab.lowering.instruction import Instruction, Unit
 from simlab.lowering.pieces import BEGIN, WAIT
 from simlab.lowering.zero import (
     gathered_around,
@@ -28,9 +29,6 @@ from simlab.lowering.zero import (
 )
 from simlab.program import Op
 from simlab.spec.plan import Plan
-
-if TYPE_CHECKING:
-    from simlab.lowering.instructions import Instruction, Unit
 
 MOST_BUCKETS = 10_000
 """Of one unit. In more a list of instructions would be too long to work with."""
@@ -73,20 +71,20 @@ class Make(Protocol):
 
     def __call__(
         self,
-        unit: "Unit | None",
+        unit: Unit | None,
         name: str,
         dimension: str,
         kind: str,
         size_bytes: float,
         peer: int | None = None,
-    ) -> "Instruction":
+    ) -> Instruction:
         """unit: whose it is, or None. For the rest see `Instruction`."""
 
 
 class _Summed(NamedTuple):
     """A bucket of a unit whose gradients are to be summed over replicas."""
 
-    unit: "Unit"
+    unit: Unit
     number: int
     numbers: int
 
@@ -122,12 +120,12 @@ class Sharding:
         around = gathered_around(self.plan, ops)
         return {op for op, its in zip(ops, around) if op.kind != "W" and not its.before}
 
-    def gather(self, unit: "Unit") -> "Instruction":
+    def gather(self, unit: Unit) -> Instruction:
         """The instruction that begins to gather a unit's parameters."""
         size_bytes = self._padded(unit.parameters) * self.plan.element_bytes
         return self.make(unit, f"{unit.name} gather", "dp", "all_gather", size_bytes)
 
-    def gather_updated(self, unit: "Unit", *, closes: bool) -> Iterator["Instruction"]:
+    def gather_updated(self, unit: Unit, *, closes: bool) -> Iterator[Instruction]:
         """What ZeRO-1 and 2 do for a unit when a step begins. closes: whether it is the last one of
         its stage."""
         if not gathers_updated(self.plan):
@@ -146,7 +144,7 @@ class Sharding:
                 yield ended(gather)
             self.opened = unit.name
 
-    def first_use(self, unit: "Unit") -> Iterator["Instruction"]:
+    def first_use(self, unit: Unit) -> Iterator[Instruction]:
         """The waits of a unit's first use for what `gather_updated` began."""
         for gather in self.unread.pop(unit.name, ()):
             yield ended(gather)
@@ -154,15 +152,13 @@ class Sharding:
     # gradients
     # ------------------------------------------------------------------------------------------
 
-    def after_backward(
-        self, unit: "Unit", is_last: bool, *, closes: bool
-    ) -> Iterator["Instruction"]:
+    def after_backward(self, unit: Unit, is_last: bool, *, closes: bool) -> Iterator[Instruction]:
         """What follows a unit's weight gradients. is_last: whether they are complete now; closes:
         see `reduce`."""
         if self.each_backward or (is_last and self.plan.dp_overlap):
             yield from self.reduce(unit, is_last, closes=closes)
 
-    def reduce(self, unit: "Unit", is_last: bool, *, closes: bool) -> Iterator["Instruction"]:
+    def reduce(self, unit: Unit, is_last: bool, *, closes: bool) -> Iterator[Instruction]:
         """Sum up a unit's gradients: those of norms over tp, then all of them over the ranks that
         hold the same. closes: whether it is the last one of its stage in the backward."""
         if unit.partial:
@@ -178,8 +174,8 @@ class Sharding:
             yield from self.wait(0)
 
     def _reduce(
-        self, unit: "Unit", number: int, numbers: int, is_last: bool
-    ) -> Iterator["Instruction"]:
+        self, unit: Unit, number: int, numbers: int, is_last: bool
+    ) -> Iterator[Instruction]:
         name, plan = self._named(f"{unit.name} gradients", number), self.plan
         staggered = self.each_backward or self.replicated
         yield from self.wait(1 if staggered else len(self.reducing))
@@ -196,7 +192,7 @@ class Sharding:
         elif is_last:
             yield from self._sum(unit, number, numbers)
 
-    def wait(self, left: int) -> Iterator["Instruction"]:
+    def wait(self, left: int) -> Iterator[Instruction]:
         """Wait until so many reductions are left."""
         while len(self.reducing) > left:
             reduction, summed = self.reducing.pop(next(iter(self.reducing)))
@@ -204,13 +200,13 @@ class Sharding:
             if summed is not None:
                 yield from self._sum(*summed)
 
-    def wait_for_all(self) -> Iterator["Instruction"]:
+    def wait_for_all(self) -> Iterator[Instruction]:
         """Wait for all reductions, and for the sums over replicas."""
         yield from self.wait(0)
         while self.summing:
             yield ended(self.summing.pop(0))
 
-    def _sum(self, unit: "Unit", number: int, numbers: int) -> Iterator["Instruction"]:
+    def _sum(self, unit: Unit, number: int, numbers: int) -> Iterator[Instruction]:
         size_bytes = self._padded(numbers) / self.shards * self.plan.gradient_bytes
         name = self._named(f"{unit.name} sum over replicas", number)
         self.summing.append(self.make(unit, name, "replicas", "all_reduce", size_bytes))
@@ -227,12 +223,12 @@ class Sharding:
         return -(-numbers // self.shards) * self.shards
 
 
-def ended(begun: "Instruction") -> "Instruction":
+def ended(begun: Instruction) -> Instruction:
     """The instruction that waits for a communication that was begun."""
     return begun._replace(action=WAIT)
 
 
-def both(communication: "Instruction") -> Iterator["Instruction"]:
+def both(communication: Instruction) -> Iterator[Instruction]:
     """A communication that nothing runs beside: begun, and waited for."""
     assert communication.action == BEGIN
     yield communication
