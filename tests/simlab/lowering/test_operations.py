@@ -67,6 +67,22 @@ def test_a_kernel_of_a_backward_has_the_operation_that_its_name_begins_with(name
                 }  # fmt: skip
 
 
+@settings(max_examples=40)
+@given(st.sampled_from([*MODELS]), plans)
+def test_a_sum_of_a_gradient_runs_beside_the_product_that_it_does_not_come_from(name, plan):
+    """The input's gradient is made by one product of the backward, so its sum may run beside the
+    other, which makes the weight's; what is gathered is for the other or for both."""
+    for unit in ("layer", "head"):
+        kernels = unit_kernels(MODELS[name], plan)[unit]
+        there = {
+            k.place for k in (*kernels.input_grad, *kernels.weight_grad) if hasattr(k, "place")
+        }
+        for kernel in kernels.input_grad:
+            if getattr(kernel, "dimension", "") == "tp":
+                role = "weight" if kernel.carries == "input gradient" else "input"
+                assert kernel.beside == (kernel.operation, role) and kernel.beside in there
+
+
 def made(pieces):
     """({kernel: how much of it is computed}, {dimension and kind: bytes sent})"""
     computed, sent = Counter(), Counter()
