@@ -136,12 +136,14 @@ def _groups(rank, dp, tp, pp, cp):
     )
 
 
-def executor_of(rank, fields, dtype, optimizer, *, sizes=SIZES, conformance=Conformance, **options):
+def executor_of(
+    rank, fields, dtype, optimizer, *, sizes=SIZES, conformance=Conformance, groups=None, **options
+):
     """This rank's `Executor`; it checks every communication, and in fp32, which the plan has,
-    its bytes."""
+    its bytes. groups: its (`Mesh`, `Channels`); None: those of processes."""
     plan = plan_of(fields, sizes).check(model_of(sizes))
     program = program_of(plan)
-    mesh, channels = _groups(rank, plan.dp, plan.tp, plan.pp, plan.cp)
+    mesh, channels = groups or _groups(rank, plan.dp, plan.tp, plan.pp, plan.cp)
     mesh.traffic.clear()
     instructions = rank_instructions(
         model_of(sizes), plan, program, mesh["pp"].place, context_rank=mesh["cp"].place
@@ -183,23 +185,31 @@ class Gradients:
 
 
 def step_of(rank, fields, dtype_name):
-    """{what: relative error} of this rank's gradients and the global norm; its part of the loss;
-    bytes by dimension, sent and listed."""
+    """What `one_step` finds on this rank, a process."""
+    return one_step(*made_for_a_step(rank, fields, dtype_name))
+
+
+def made_for_a_step(rank, fields, dtype_name, groups=None):
+    """(this rank's `Executor`, the norm of the whole model's gradients, what its optimizer should be
+    given). groups: see `executor_of`."""
     dtype = getattr(torch, dtype_name)
-    executor = executor_of(rank, fields, dtype, Gradients, limit=None)
+    executor = executor_of(rank, fields, dtype, Gradients, limit=None, groups=groups)
     _, expected = alone(
         executor.plan.dp * executor.plan.microbatches,
         executor.program.stages,
         dtype,
         tuple(executor.stage_layers),
     )
+    gradients = [gradient for stage in expected for gradient in stage.values()]
+    whole = sum(gradient.double().square().sum() for gradient in gradients).sqrt().item()
+    return executor, whole, own_parts(executor, expected)
+
+
+def one_step(executor, whole, expected):
+    """{what: relative error} of this rank's gradients and the global norm; its part of the loss;
+    bytes by dimension, sent and listed. See `made_for_a_step`."""
     part, norm = executor.step(0, *data(executor.plan, 0))
-    whole = (
-        sum(gradient.double().square().sum() for stage in expected for gradient in stage.values())
-        .sqrt()
-        .item()
-    )
-    pairs = zip(executor.optimizer.found, own_parts(executor, expected), strict=True)
+    pairs = zip(executor.optimizer.found, expected, strict=True)
     return {
         "gradients": max(
             ((ours - theirs).norm() / theirs.norm().clamp(min=TINY)).item()
@@ -262,8 +272,18 @@ def shallow(fields):
 
 
 def losses_of(rank, fields, steps, limit):
+    """[this process's part of the loss in each step]"""
+    return losses_in(made_for_training(rank, fields, limit), steps)
+
+
+def made_for_training(rank, fields, limit, groups=None):
+    """This rank's `Executor` of a shallow model. groups: see `executor_of`."""
+    sizes = shallow(fields)
+    return executor_of(rank, fields, torch.float64, adam, sizes=sizes, limit=limit, groups=groups)
+
+
+def losses_in(executor, steps):
     """[this rank's part of the loss in each step]"""
-    executor = executor_of(rank, fields, torch.float64, adam, sizes=shallow(fields), limit=limit)
     losses = [executor.step(number, *data(executor.plan, number))[0] for number in range(steps)]
     return losses if executor.mesh["tp"].place == 0 else [0.0] * steps
 

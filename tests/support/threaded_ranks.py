@@ -5,11 +5,15 @@ No process is started and nothing of torch.distributed is used. A rank that fail
 """
 
 import threading
+from collections import defaultdict
 from itertools import product
+from queue import Empty, SimpleQueue
 
 import torch
 
+from realrun.comm.channels import Channels
 from realrun.comm.group import Group, nothing_to_do
+from realrun.comm.mesh import MESH_GROUPS, Mesh
 
 PATIENCE_S = 20.0
 
@@ -51,8 +55,8 @@ class ThreadGroup(Group):
     """A `Group` of threads. Values are copied when a collective begins, and added up rank by
     rank."""
 
-    def __init__(self, dimension, size, place, meeting):
-        super().__init__(dimension, range(size), place)
+    def __init__(self, dimension, ranks, rank, meeting, traffic=None):
+        super().__init__(dimension, ranks, rank, None, traffic)
         self.meeting, self.number = meeting, 0
 
     def _carry_out(self, kind, size_bytes, given, result):
@@ -115,6 +119,28 @@ class ThreadGroup(Group):
         return self._carry_out("ring", tensor.nbytes, tensor, lambda given: given[self.place - 1])
 
 
+class ThreadChannels(Channels):
+    """`Channels` between threads: a queue for each pair and direction."""
+
+    def __init__(self, rank, queues):
+        super().__init__(rank, torch.device("cpu"), {})
+        self.queues = queues
+
+    def send(self, tensor, destination):
+        self.queues[self.rank, destination].put(tensor.detach().clone())
+
+    def post_receive(self, source, shape, dtype):
+        return self.queues[source, self.rank], None
+
+    def complete(self, work, buffer, shape, dtype):
+        try:
+            message = work.get(timeout=PATIENCE_S)
+        except Empty:
+            raise Broken("another rank has failed, or did not send") from None
+        assert (tuple(message.shape), message.dtype) == (tuple(shape), dtype)
+        return message
+
+
 def on_threads(size, function, *arguments, dimension="dp"):
     """[function(group, *arguments) of each of `size` ranks]; the first rank's error is raised."""
     return on_mesh({dimension: size}, lambda mesh: function(mesh[dimension], *arguments))
@@ -123,27 +149,49 @@ def on_threads(size, function, *arguments, dimension="dp"):
 def on_mesh(sizes, function):
     """[function({dimension: group}) of each rank], the last dimension fastest. `sizes`: {dimension:
     number of ranks}."""
-    meetings, errors = {}, []
+    meetings = {}
     places = list(product(*(range(size) for size in sizes.values())))
-    results = [None] * len(places)
 
     def group(dimension, place):
         at = list(sizes).index(dimension)
         others = dimension, place[:at] + place[at + 1 :]
         meeting = meetings.setdefault(others, Meeting(sizes[dimension]))
-        return ThreadGroup(dimension, sizes[dimension], place[at], meeting)
+        return ThreadGroup(dimension, range(sizes[dimension]), place[at], meeting)
 
     meshes = [{dimension: group(dimension, place) for dimension in sizes} for place in places]
+    return _in_threads(function, [(mesh,) for mesh in meshes], meetings.values())
+
+
+def on_layout(layout, make, function):
+    """[function(what `make(rank, mesh, channels)` gives) of each rank of a `simlab.Layout`], with
+    the groups that a `Mesh` makes and with `Channels`. They are made one rank after the other,
+    because all threads share one random generator, which recomputation sets back, too."""
+    meetings, queues = {}, defaultdict(SimpleQueue)
+    made = []
+    for rank in range(layout.world_size):
+        mesh = Mesh.__new__(Mesh)
+        mesh.layout, mesh.rank, mesh.traffic, mesh.groups = layout, rank, [], {}
+        for name in MESH_GROUPS:
+            members = layout.group(name, rank)
+            meeting = meetings.setdefault((name, *members), Meeting(len(members)))
+            mesh.groups[name] = ThreadGroup(name, members, rank, meeting, mesh.traffic)
+        made.append((make(rank, mesh, ThreadChannels(rank, queues)),))
+    return _in_threads(function, made, meetings.values())
+
+
+def _in_threads(function, arguments, meetings):
+    """[function(*its arguments) of each rank]; the first rank's error is raised."""
+    results, errors = [None] * len(arguments), []
 
     def rank(number):
         try:
-            results[number] = function(meshes[number])
+            results[number] = function(*arguments[number])
         except BaseException as error:
             errors.append(error)
-            for meeting in meetings.values():
+            for meeting in meetings:
                 meeting.end()
 
-    threads = [threading.Thread(target=rank, args=(number,)) for number in range(len(places))]
+    threads = [threading.Thread(target=rank, args=(number,)) for number in range(len(arguments))]
     for thread in threads:
         thread.start()
     for thread in threads:
