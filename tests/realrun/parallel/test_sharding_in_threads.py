@@ -546,3 +546,40 @@ def test_a_parameter_that_no_rank_used_has_a_gradient_of_zeros_afterwards():
         return unused.weight.grad.tolist(), unused.bias.grad.tolist()
 
     assert on_threads(3, averaged) == [([[1.0, 1.0]], [0.0])] * 3
+
+
+@pytest.mark.parametrize("kind", [ShardedUnit, WholeUnit])
+def test_a_unit_waits_for_a_reduction_only_where_one_is_under_way(kind):
+    """Before the first one, and after it has been waited for, the gradients stay."""
+
+    def reduced(group):
+        parameter = nn.Parameter(torch.ones(4))
+        unit = kind("unit", [parameter], group, master=torch.float32)
+        unit.reduced()
+        assert parameter.grad is None
+        parameter.grad = torch.full((4,), 2.0 + group.place)
+        unit.reduce()
+        for _ in range(2):
+            unit.reduced()
+        unit.to_masters()
+        return torch.cat([gradient for _, _, gradient in unit.pieces()]).unique().tolist()
+
+    assert on_threads(2, reduced) == [[2.5]] * 2
+
+
+def test_a_parameter_without_a_gradient_counts_as_zeros_of_the_type_that_gradients_have():
+    def reduced(group):
+        used, unused = (nn.Parameter(torch.ones(2).bfloat16()) for _ in range(2))
+        for parameter in (used, unused):
+            parameter.grad_dtype = torch.float32
+        unit = WholeUnit("unit", [used, unused], group, master=torch.float32)
+        used.grad = torch.full((2,), 1.0 + group.place)
+        if group.place:
+            unused.grad = torch.full((2,), 8.0)
+        unit.reduce()
+        unit.reduced()
+        assert [one.size_bytes for one in group.traffic] == [4 * 4]
+        assert unused.grad.dtype == torch.float32
+        return used.grad.tolist(), unused.grad.tolist()
+
+    assert on_threads(2, reduced) == [([1.5, 1.5], [4.0, 4.0])] * 2

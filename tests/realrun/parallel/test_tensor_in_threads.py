@@ -297,3 +297,18 @@ def test_heads_that_ranks_do_not_divide_are_refused_by_name():
             ParallelBlock(whole(1)[0].blocks[0], group)
 
     on_threads(3, refused, dimension="tp")
+
+
+def test_a_stage_has_the_parameters_of_all_its_units_once():
+    """As `nn.Module` says them: copies of a stage add up these gradients."""
+
+    def parameters(group):
+        plan = SimpleNamespace(**FIELDS)
+        mesh = {"tp": group, "cp": on_threads(1, lambda alone: alone)[0]}
+        stage = ParallelStage(made, 0, mesh, plan)
+        of_units = [p for unit in stage.units.values() for p in unit.parameters()]
+        assert [id(p) for p in stage.parameters()] == [id(p) for p in of_units]
+        return sum(p.numel() for p in of_units)
+
+    (made,) = whole(1)
+    assert on_threads(1, parameters, dimension="tp") == [sum(p.numel() for p in made.parameters())]
