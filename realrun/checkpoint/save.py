@@ -92,10 +92,9 @@ def begin_save(
     *,
     keep: int | None = None,
     group: ProcessGroup = None,
-    after: "Save | None" = None,
 ) -> "Save":
     """Copy the tensors and start to save them as `step` in `folder`. Every rank calls it. The
-    tensors may change afterwards.
+    tensors may change afterwards. Only one save may go on at a time in a folder.
 
     extra: what JSON can carry and gives back (so lists, not tuples). That of the group's first rank
            is saved.
@@ -103,16 +102,12 @@ def begin_save(
            deleted; None: none is deleted.
     group: gloo ranks that use this group for nothing else until the save is done; None: a new one
            of all ranks.
-    after: the save that was begun before this one. Only one may go on at a time in a folder, so it
-           is waited for first, and its error is raised if nobody has seen it.
 
     `InputError` for a step or a `keep` that is no whole number or too small.
     """
     for name, value, least in (("step", step, 0), ("keep", 1 if keep is None else keep, 1)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise InputError(f"{name} = {value!r}: give a whole number, at least {least}")
-    if after is not None and not after.waited:
-        after.wait()
     return Save(Path(folder), step, Staged(tensors, extra), keep, group)
 
 
