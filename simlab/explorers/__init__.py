@@ -9,6 +9,7 @@ NAMES = (
     "memory",
     "zero_grid",
     "collectives",
+    "causal_mask",
 )
 """Those that exist: each is the constant EXPLORER of the module of its name in this folder."""
 
