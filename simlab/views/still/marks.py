@@ -24,6 +24,7 @@ POINT = 0.75
 """A CSS pixel, which charts count in, in points."""
 LINE_WIDTH, RULE_WIDTH = 1.8, 1.2
 LABEL_SIZE = 7.5
+MOST_HANDLES = 3
 BEND = 0.18
 """How far an arrow bends, as a fraction of its length."""
 ARROW_GAP = 7
@@ -104,7 +105,7 @@ def _draw_arrows(axes: Axes, mark: Arrows) -> None:
 
 
 def handles(marks: Sequence[Mark]) -> tuple[Artist, ...]:
-    """What stands before a name in a legend: one handle for each look that `marks` have."""
+    """What stands before a name in a legend: a handle for each look of `marks`, at most three."""
     found: dict[object, Artist] = {}
     for mark in marks:
         if isinstance(mark, Area | Boxes):
@@ -122,7 +123,7 @@ def handles(marks: Sequence[Mark]) -> tuple[Artist, ...]:
             colour = colour_of(mark.colour)
             style = {"color": colour, "marker": ">", "markevery": [-1], "markersize": 5}
             found.setdefault((mark.colour, "arrow"), Line2D([], [], **style))
-    return tuple(found.values())
+    return tuple(found.values())[:MOST_HANDLES]
 
 
 def write_labels(axes: Axes, chart: Chart) -> None:
