@@ -109,7 +109,7 @@ class Ledger:
         self.at_peak, self.peak = dict(self.held), NEVER
         self.largest = dict(self.held)
 
-    def op(self, *takes: tuple[str, float], free: tuple = ()) -> None:
+    def op(self, *takes: tuple[str, float], free: tuple[tuple[str, float], ...] = ()) -> None:
         """Allocate `takes` = (category, bytes), read, then free."""
         held, largest = self.held, self.largest
         for category, size in takes:

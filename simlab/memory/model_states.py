@@ -7,6 +7,7 @@ optimizer) and activations are not in it.
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
@@ -71,12 +72,19 @@ class ModelStates(NamedTuple):
     transient: float = 0.0
 
     @property
-    def total(self):
+    def total(self) -> float:
         """All of them, bytes."""
         return sum(self)
 
 
-def model_states(parameters, dp=1, *, zero=0, recipe="zero", largest_layer=0):
+def model_states(
+    parameters: float,
+    dp: int = 1,
+    *,
+    zero: int = 0,
+    recipe: str = "zero",
+    largest_layer: float = 0,
+) -> ModelStates:
     """`ModelStates` of each of `dp` data-parallel ranks of a model with `parameters` parameters.
 
     zero:          the stage. 1 shards the optimizer over the ranks, 2 the gradients too, 3 the
@@ -120,7 +128,9 @@ def model_states(parameters, dp=1, *, zero=0, recipe="zero", largest_layer=0):
     return states
 
 
-def most_parameters(memory_bytes, dp=1, *, zero=0, recipe="zero", mp=1):
+def most_parameters(
+    memory_bytes: float, dp: int = 1, *, zero: int = 0, recipe: str = "zero", mp: int = 1
+) -> float:
     """The largest model whose states fit into `memory_bytes` per rank, in parameters; `mp`: over
     how many ranks each layer is split.
 
@@ -131,7 +141,9 @@ def most_parameters(memory_bytes, dp=1, *, zero=0, recipe="zero", mp=1):
     return mp * memory_bytes / model_states(1.0, dp, zero=zero, recipe=recipe).total
 
 
-def zero_curves(parameters, ranks, *, recipe="zero"):
+def zero_curves(
+    parameters: float, ranks: Iterable[int], *, recipe: str = "zero"
+) -> dict[int, list[float]]:
     """{stage: [bytes of states on each rank, for each number of `ranks`]} of every stage that the
     recipe is defined for."""
     return {
@@ -140,7 +152,9 @@ def zero_curves(parameters, ranks, *, recipe="zero"):
     }
 
 
-def fewest_ranks(parameters, memory_bytes, *, zero=0, recipe="zero"):
+def fewest_ranks(
+    parameters: float, memory_bytes: float, *, zero: int = 0, recipe: str = "zero"
+) -> int | None:
     """The smallest number of ranks on which the states fit into `memory_bytes` each; None if no
     number is enough.
 
@@ -162,22 +176,26 @@ _MANY = 10**15
 """Ranks: what is sharded is nothing."""
 
 
-def _positive(value):
+def _positive(value: float) -> bool:
     return number(value) and 0 < value < float("inf")
 
 
-def _memory(value):
+def _memory(value: float) -> None:
     if not _positive(value):
         raise InputError(f"memory_bytes = {value!r}: give a number of bytes above 0")
 
 
-def parameter_count(text):
+SUFFIXES = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+"""{suffix of a number of parameters: what it stands for}"""
+
+
+def parameter_count(text: str) -> float:
     """The number in `text`: "7.5e9", "7.5B", "350M", "1T", "1_000"."""
     match = re.fullmatch(r"\s*([0-9_.]+(?:[eE][+-]?\d+)?)\s*([kKmMbBtT]?)\s*", text)
+    wrong = InputError(f"{text!r} parameters: give a number such as 7.5e9, 7.5B or 350M")
+    if match is None:
+        raise wrong
     try:
-        count = float(match[1]) * {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}[match[2].upper()]
-    except (TypeError, ValueError) as error:
-        raise InputError(
-            f"{text!r} parameters: give a number such as 7.5e9, 7.5B or 350M"
-        ) from error
-    return count
+        return float(match[1]) * SUFFIXES[match[2].upper()]
+    except ValueError as error:
+        raise wrong from error

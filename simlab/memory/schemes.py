@@ -6,13 +6,19 @@ as ('embedding', 'layer', 'layer', 'head'), and which of them it is; so what it 
 nothing else, and two layers between layers do the same.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from simlab.lowering.zero import gathers_for_ops, reduces_beside, shards_of
 from simlab.memory.ledger import Ledger
-from simlab.memory.tensors import numbers_of, padded
+from simlab.memory.tensors import Padded, numbers_of, padded
 from simlab.spec.model import Model
+from simlab.spec.parameters import UnitKind
 from simlab.spec.plan import Plan
+
+Units = tuple[UnitKind, ...]
+"""The units of an op, in its order."""
+Group = Literal["layer", "root"]
+"""A group of parameters that FSDP2 gathers together."""
 
 
 class NumberBytes(NamedTuple):
@@ -70,10 +76,10 @@ class Scheme:
         """A parameter's gradient, `size` bytes, is complete and added to where it stays."""
         ledger.free(("temporaries", size))
 
-    def begins(self, ledger: Ledger, units: tuple, at: int, use: Use) -> None:
+    def begins(self, ledger: Ledger, units: Units, at: int, use: Use) -> None:
         """Unit `at` of `units` is about to be computed."""
 
-    def ends(self, ledger: Ledger, units: tuple, at: int, use: Use) -> None:
+    def ends(self, ledger: Ledger, units: Units, at: int, use: Use) -> None:
         """It has been."""
 
 
@@ -94,7 +100,7 @@ class Replicated(Scheme):
         super().__init__(sizes)
         self.as_view, self.shards = as_view, shards
 
-    def accumulate(self, ledger, size, first):
+    def accumulate(self, ledger: Ledger, size: float, first: bool) -> None:
         """The first microbatch's gradient becomes the parameter's; others are added to it."""
         if self.shards is None:
             if not first:
@@ -133,10 +139,10 @@ class Partitioned(Scheme):
             unit: numbers_of(model, plan, unit) for unit in ("embedding", "layer", "head")
         }
 
-    def _bytes(self, units, first, last, size):
+    def _bytes(self, units: Units, first: int, last: int, size: float) -> float:
         return size * sum(self.numbers[unit] for unit in units[max(0, first) : max(0, last)])
 
-    def begins(self, ledger, units, at, use):
+    def begins(self, ledger: Ledger, units: Units, at: int, use: Use) -> None:
         """Gather what comes into reach; make room for gradients."""
         if self.gathers and use.kind != "W" and not use.gathered:
             reach = at + self.prefetch + 1
@@ -146,7 +152,7 @@ class Partitioned(Scheme):
             size = self._bytes(units, at, at + 1, self.sizes.reduced)
             ledger.op(("unsharded_gradients", size))
 
-    def ends(self, ledger, units, at, use):
+    def ends(self, ledger: Ledger, units: Units, at: int, use: Use) -> None:
         """Free the unit's parameters, and gradients that have been reduced."""
         if self.gathers and use.frees:
             size = self._bytes(units, at, at + 1, self.sizes.gathered)
@@ -183,34 +189,40 @@ class Gathered(Scheme):
     first_differs = True
 
     def __init__(
-        self, sizes: NumberBytes, model: Model, plan: Plan, units: tuple, *, root_stays=False
-    ):
+        self,
+        sizes: NumberBytes,
+        model: Model,
+        plan: Plan,
+        units: Units,
+        *,
+        root_stays: bool = False,
+    ) -> None:
         """root_stays: whether the root's parameters stay gathered from a forward to its backward,
         whatever the others do."""
         super().__init__(sizes)
         self.ranks, self.root_stays = plan.shards, root_stays
-        ends = [unit for unit in ("embedding", "head") if unit in units]
-        self.groups = {
+        root = tuple(unit for unit in ("embedding", "head") if unit in units)
+        self.groups: dict[Group, Padded] = {
             "layer": padded(model, plan, ("layer",)),
-            "root": padded(model, plan, tuple(ends)),
+            "root": padded(model, plan, root),
         }
-        self.has_root = bool(ends)
+        self.has_root = bool(root)
 
     def numbers(self, layers: int) -> float:
         """Parameters of a stage of so many layers, with padding."""
         return layers * self.groups["layer"].padded + self.groups["root"].padded
 
-    def accumulate(self, ledger, size, first):
+    def accumulate(self, ledger: Ledger, size: float, first: bool) -> None:
         """It stays whole until its group's backward is over."""
         ledger.relabel("temporaries", "unsharded_gradients", size)
 
-    def _buffer(self, group):
+    def _buffer(self, group: Group) -> float:
         return self.groups[group].padded * self.sizes.gathered if self.ranks > 1 else 0.0
 
-    def _whole(self, group):
+    def _whole(self, group: Group) -> float:
         return self.groups[group].padded * self.sizes.gathered
 
-    def _issue(self, ledger, group):
+    def _issue(self, ledger: Ledger, group: Group) -> None:
         """All-gather: a cast of the shard where the two differ in type, and the buffer."""
         cast = 0.0
         if self.sizes.gathered != self.sizes.parameter and self.ranks > 1:
@@ -218,10 +230,10 @@ class Gathered(Scheme):
         ledger.op(("temporaries", cast))
         ledger.op(("all_gather", self._buffer(group)), free=(("temporaries", cast),))
 
-    def _copy_out(self, ledger, group, frees):
+    def _copy_out(self, ledger: Ledger, group: Group, frees: float) -> None:
         ledger.op(("unsharded_parameters", self._whole(group)), free=(("all_gather", frees),))
 
-    def begins(self, ledger, units, at, use):
+    def begins(self, ledger: Ledger, units: Units, at: int, use: Use) -> None:
         """Gather the root's with the op, a layer's with the layer or before."""
         if use.gathered:
             return
@@ -230,16 +242,16 @@ class Gathered(Scheme):
         elif use.kind in "BI":
             self._backward_begins(ledger, units, at)
 
-    def _forward_begins(self, ledger, units, at):
+    def _forward_begins(self, ledger: Ledger, units: Units, at: int) -> None:
         if at == 0 and self.has_root:
             self._issue(ledger, "root")
             self._copy_out(ledger, "root", 0.0)
         if units[at] == "layer":
-            group = "layer" if at and units[at - 1] == "layer" else "root"
+            group: Group = "layer" if at and units[at - 1] == "layer" else "root"
             self._issue(ledger, "layer")
             self._copy_out(ledger, "layer", self._buffer(group))
 
-    def _backward_begins(self, ledger, units, at):
+    def _backward_begins(self, ledger: Ledger, units: Units, at: int) -> None:
         if at == 0 and self.has_root:
             if not self.root_stays:
                 self._issue(ledger, "root")
@@ -254,22 +266,22 @@ class Gathered(Scheme):
         if units[at + 1 : at + 2] == ("layer",):
             self._issue(ledger, "layer")
 
-    def ends(self, ledger, units, at, use):
+    def ends(self, ledger: Ledger, units: Units, at: int, use: Use) -> None:
         """Free parameters; reduce gradients."""
         last = at == len(units) - 1
         if use.kind == "F":
             self._forward_ends(ledger, units, at, use, last)
             return
         if units[at] == "layer":
-            before = "layer" if at and units[at - 1] == "layer" else None
+            before: Group | None = "layer" if at and units[at - 1] == "layer" else None
             self._group_ends(ledger, "layer", before, use)
         if last and self.has_root:
             self._group_ends(ledger, "root", "layer" if "layer" in units[-2:] else None, use)
         if last and use.kind in "BW":
-            group = "root" if self.has_root else "layer"
+            group: Group = "root" if self.has_root else "layer"
             ledger.free(("reduce_scatter", self.groups[group].padded * self.sizes.reduced))
 
-    def _forward_ends(self, ledger, units, at, use, last):
+    def _forward_ends(self, ledger: Ledger, units: Units, at: int, use: Use, last: bool) -> None:
         if units[at] == "layer" and use.frees:
             ledger.free(("unsharded_parameters", self._whole("layer")))
         if not last:
@@ -277,10 +289,10 @@ class Gathered(Scheme):
         if self.has_root and use.frees and not self.root_stays:
             ledger.free(("unsharded_parameters", self._whole("root")))
         if not use.gathered:
-            group = "layer" if "layer" in units[-2:] else "root"
+            group: Group = "layer" if "layer" in units[-2:] else "root"
             ledger.free(("all_gather", self._buffer(group)))
 
-    def _group_ends(self, ledger, group, before, use):
+    def _group_ends(self, ledger: Ledger, group: Group, before: Group | None, use: Use) -> None:
         if use.frees:
             ledger.free(("unsharded_parameters", self._whole(group)))
         if use.kind == "I":

@@ -16,6 +16,7 @@ from simlab.memory.schemes import (
     Replicated,
     Resident,
     Scheme,
+    Units,
     Use,
 )
 from simlab.memory.states import state_bytes
@@ -23,7 +24,7 @@ from simlab.memory.tensors import heads_on_first_rank
 from simlab.memory.unit_sizes import UnitPart, UnitSizes
 from simlab.program import Program
 from simlab.spec.model import Model
-from simlab.spec.parameters import stage_parameters
+from simlab.spec.parameters import UnitKind, stage_parameters
 from simlab.spec.plan import Plan
 
 LOSS_BYTES = 4  # of a logit in the loss: fp32 always
@@ -50,6 +51,10 @@ NUMBERS = {
 }
 USES = [Use(kind, first, *state) for kind, first, state in NUMBERS]
 
+Parts = dict[tuple[UnitPart, str, bool, bool], Phase]
+"""{(part of a unit, kind of the op, whether it makes the first gradients, whether the head's
+gradient waits): what it does}"""
+
 
 class Shape(NamedTuple):
     """What a stage consists of."""
@@ -59,16 +64,21 @@ class Shape(NamedTuple):
     last: bool
 
     @property
-    def units(self) -> tuple[str, ...]:
+    def units(self) -> Units:
         """In the order of a forward."""
-        return ("embedding",) * self.first + ("layer",) * self.layers + ("head",) * self.last
+        kinds: tuple[tuple[UnitKind, int], ...] = (
+            ("embedding", self.first),
+            ("layer", self.layers),
+            ("head", self.last),
+        )
+        return tuple(kind for kind, count in kinds for _ in range(count))
 
 
 class Piece(NamedTuple):
-    """A part of an op: `count` units that each do the same to the memory."""
+    """A part of an op: so many units that each do the same to the memory."""
 
-    unit: str
-    count: int
+    unit: UnitKind
+    many: int
     phase: Phase
 
 
@@ -84,8 +94,8 @@ class StageWalk:
         *,
         sizes: UnitSizes | None = None,
         sums_in_place: bool = True,
-        parts: dict | None = None,
-    ):
+        parts: Parts | None = None,
+    ) -> None:
         """parts: where the phases of parts of units are kept, which stages may share."""
         self.model, self.plan, self.shape, self.scheme = model, plan, shape, scheme
         self.sizes = sizes or UnitSizes(model, plan, plan.element_bytes, LOSS_BYTES)
@@ -93,15 +103,16 @@ class StageWalk:
         self.waits = model.tied_head and shape.first and shape.last
         # the head's stage, on the same rank, has made the table's gradient before
         self.adds_to_head = heads_on_first_rank(model, plan) and shape.first and not shape.last
-        self._parts = {} if parts is None else parts
-        self._phases, self._ops = {}, {}
+        self._parts: Parts = {} if parts is None else parts
+        self._phases: dict[tuple[tuple[UnitKind | None, ...], Use], Phase] = {}
+        self._ops: dict[Use, Phase] = {}
 
     def op(self, use: Use) -> Phase:
         """What an op does, all of it."""
         if use not in self._ops:
             ledger = Ledger()
             for piece in self.pieces(use):
-                ledger.add(piece.phase.repeated(piece.count))
+                ledger.add(piece.phase.repeated(piece.many))
             self._ops[use] = ledger.phase
         return self._ops[use]
 
@@ -115,7 +126,7 @@ class StageWalk:
         for at, unit in enumerate(units):
             key = around[at : at + 2 + reach], use
             if key == before:
-                pieces[-1] = pieces[-1]._replace(count=pieces[-1].count + 1)
+                pieces[-1] = pieces[-1]._replace(many=pieces[-1].many + 1)
                 continue
             if key not in self._phases:
                 self._phases[key] = self._unit(units, at, use)
@@ -123,7 +134,7 @@ class StageWalk:
             before = key
         return pieces
 
-    def _unit(self, units, at, use):
+    def _unit(self, units: Units, at: int, use: Use) -> Phase:
         ledger = Ledger()
         (self._forward if use.kind == "F" else self._backward)(ledger, units, at, use)
         return ledger.phase
@@ -148,7 +159,7 @@ class StageWalk:
                 self._parts[key] = forward_phase(self.sizes, part)
         return self._parts[key]
 
-    def _forward(self, ledger, units, at, use):
+    def _forward(self, ledger: Ledger, units: Units, at: int, use: Use) -> None:
         unit, hidden = units[at], self.sizes.hidden
         if at == 0 and not self.shape.first:
             ledger.op(("activations", hidden))  # the message
@@ -161,7 +172,7 @@ class StageWalk:
         if at == len(units) - 1 and not self.shape.last:
             ledger.free(("activations", hidden))  # sent
 
-    def _backward(self, ledger, units, at, use):
+    def _backward(self, ledger: Ledger, units: Units, at: int, use: Use) -> None:
         unit, hidden = units[at], self.sizes.hidden
         if at == 0 and not self.shape.last and use.kind != "W":
             ledger.op(("temporaries", hidden))  # the message
@@ -178,17 +189,17 @@ class StageWalk:
     # ------------------------------------------------------------------------------
 
     @property
-    def _layer_kept(self):
+    def _layer_kept(self) -> float:
         return self._part("layer", FORWARD).end["activations"]
 
-    def _forward_offloads(self, ledger, units, at):
+    def _forward_offloads(self, ledger: Ledger, units: Units, at: int) -> None:
         """A layer's activations leave while the next one computes."""
         if self.plan.offload != "activations" or units[at] != "layer":
             return
         leaving = (units[at - 1 : at] == ("layer",)) + (units[at + 1 : at + 2] != ("layer",))
         ledger.free(("activations", leaving * self._layer_kept))
 
-    def _backward_offloads(self, ledger, units, at, use):
+    def _backward_offloads(self, ledger: Ledger, units: Units, at: int, use: Use) -> None:
         """They come back a layer ahead."""
         if self.plan.offload != "activations" or units[at] != "layer" or use.kind == "W":
             return
@@ -205,12 +216,12 @@ class StepWalk:
     have not arrived.
     """
 
-    def __init__(self, model: Model, plan: Plan, program: Program, layers: list[int]):
+    def __init__(self, model: Model, plan: Plan, program: Program, layers: list[int]) -> None:
         self.model, self.plan, self.program = model, plan, program
         self.sizes = UnitSizes(model, plan, plan.element_bytes, LOSS_BYTES)
         last = program.stages - 1
         self.shapes = [Shape(count, s == 0, s == last) for s, count in enumerate(layers)]
-        parts = {}
+        parts: Parts = {}
         walks = {
             shape: StageWalk(
                 model, plan, shape, scheme_of(model, plan, shape), sizes=self.sizes, parts=parts
@@ -240,10 +251,11 @@ class StepWalk:
         """[(stage, `Use`)] of each op of `rank`, in order."""
         return [(stage, USES[number]) for stage, number in self._uses(rank)]
 
-    def _uses(self, rank):
+    def _uses(self, rank: int) -> list[tuple[int, int]]:
         """The same with each `Use` by its number: there are many ops, and few uses."""
         first_differs, ops = self.stages[0].scheme.first_differs, self.program.ranks[rank]
-        fresh, found = {}, []
+        fresh: dict[int, bool] = {}
+        found = []
         for (stage, kind, _), gathered in zip(ops, gathered_around(self.plan, ops)):
             first = first_differs and kind in "BW" and fresh.get(stage, True)
             if first:
@@ -296,7 +308,7 @@ class StepWalk:
             Moment("optimizer step", held | {"temporaries": held["temporaries"] + step}),
         ]
 
-    def _optimizer_step(self, rank):
+    def _optimizer_step(self, rank: int) -> float:
         """Bytes of the optimizer's scratch."""
         plan = self.plan
         if plan.library == "megatron" or plan.offload in ("optimizer", "parameters"):
@@ -334,18 +346,19 @@ def rest_of(model: Model, plan: Plan, shape: Shape) -> dict[str, float]:
     torch's gradients are freed then; Megatron-LM's stay.
     """
     count, states = parameters_of(model, plan, shape), state_bytes(plan)
-    held = {name: count / shards_of(plan, name) * size for name, size in zip(SHARDED_FROM, states)}
+    sharded = zip(SHARDED_FROM, states)
+    held: dict[str, float] = {n: count / shards_of(plan, n) * size for n, size in sharded}
     if plan.offload in ("optimizer", "parameters"):
         held["optimizer"] = 0.0
     if plan.offload == "parameters":
         held["parameters"] = 0.0
     if _gradients_come_and_go(plan):
         buckets = shards_of(plan, "optimizer") == 1 and is_shared(plan)
-        held |= {"gradients": 0.0, "buckets": count * states.gradient * buckets}
+        held["gradients"], held["buckets"] = 0.0, count * states.gradient * buckets
     return held
 
 
-def _gradients_come_and_go(plan):
+def _gradients_come_and_go(plan: Plan) -> bool:
     """Whether gradients are freed between steps: torch's, but where shards of them are kept in flat
     buffers."""
     if plan.library == "megatron":

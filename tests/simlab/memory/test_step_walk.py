@@ -82,8 +82,8 @@ def test_layers_one_after_the_other_are_the_phase_repeated(name, plan):
     for kind in "FBIW":
         together, apart = Ledger(), Ledger()
         for piece in walk.pieces(Use(kind)):
-            together.add(piece.phase.repeated(piece.count))
-            for _ in range(piece.count):
+            together.add(piece.phase.repeated(piece.many))
+            for _ in range(piece.many):
                 apart.add(piece.phase)
         for one, other in ((together.held, apart.held), (together.largest, apart.largest)):
             assert one == pytest.approx(other, abs=1e-6)
