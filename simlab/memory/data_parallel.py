@@ -7,7 +7,7 @@ from simlab.lowering.zero import shards_of
 from simlab.memory.ledger import Ledger, Moment, StepMemory
 from simlab.memory.model_states import EVERY, RECIPES, Recipe, model_states
 from simlab.memory.schemes import Gathered, NumberBytes, Replicated, Scheme, Use
-from simlab.memory.step import Shape, StageWalk
+from simlab.memory.stage import Shape, StageWalk
 from simlab.memory.unit_sizes import TOKEN_BYTES, UnitSizes
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan

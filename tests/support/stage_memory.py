@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from simlab.memory.ledger import CATEGORIES, STATES, Ledger
 from simlab.memory.schemes import Use
-from simlab.memory.step import Shape, StageWalk, folded, rest_of, scheme_of
+from simlab.memory.stage import Shape, StageWalk
+from simlab.memory.step import folded, rest_of, scheme_of
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 

@@ -32,7 +32,8 @@ from realrun.run.conformance import Conformance
 from simlab.cost import OpMemory
 from simlab.lowering.build import program_of
 from simlab.memory.schemes import Use
-from simlab.memory.step import Shape, StageWalk, StepWalk, scheme_of
+from simlab.memory.stage import Shape, StageWalk
+from simlab.memory.step import StepWalk, scheme_of
 
 CASES = [fields | {"dtype": dtype} for fields in all_plans() for dtype in ERROR]
 FEW = covering(CASES)

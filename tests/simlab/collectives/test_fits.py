@@ -6,7 +6,8 @@ import pytest
 
 import simlab as sl
 from simlab.memory.schemes import Use
-from simlab.memory.step import Shape, StageWalk, scheme_of
+from simlab.memory.stage import Shape, StageWalk
+from simlab.memory.step import scheme_of
 from simlab.spec.parameters import stage_parameters
 
 LLAMA = sl.load_model("llama-3-8b")
