@@ -1,13 +1,16 @@
 """op → seconds, op → what it holds."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import log
 from random import Random
 
 from simlab.errors import InputError, number
-from simlab.program import WEIGHT_GRAD_MEMORY
+from simlab.program import WEIGHT_GRAD_MEMORY, Op, Program
 
 MOST_JITTER = 10
+PerStage = float | tuple[float, ...]
+"""A number for all stages, or one for each."""
 FIELD_OF_KIND = {"F": "forward_s", "B": "backward_s", "I": "input_grad_s", "W": "weight_grad_s"}
 
 
@@ -18,13 +21,13 @@ class OpTimes:
     Kinds left None are not known: simulating a program that has them is an error.
     """
 
-    forward_s: float | tuple[float, ...] | None = None
+    forward_s: PerStage | None = None
     """F, seconds."""
-    backward_s: float | tuple[float, ...] | None = None
+    backward_s: PerStage | None = None
     """B, the full backward, seconds; None: I + W, where those are given."""
-    input_grad_s: float | tuple[float, ...] | None = None
+    input_grad_s: PerStage | None = None
     """I, the backward down to the input gradient, seconds."""
-    weight_grad_s: float | tuple[float, ...] | None = None
+    weight_grad_s: PerStage | None = None
     """W, the rest of the backward, seconds."""
     pair_s: float | None = None
     """F&B, a forward and a backward side by side (`Program.paired`), seconds; None: as long as both
@@ -36,7 +39,7 @@ class OpTimes:
     seed: int = 0
     """Of the jitter."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for field in FIELD_OF_KIND.values():
             value = getattr(self, field)
             if value is None:
@@ -53,22 +56,24 @@ class OpTimes:
                 f"jitter = {self.jitter!r}: give a standard deviation over the mean, 0 to {MOST_JITTER}"
             )
 
-    def scaled(self, factor):
+    def scaled(self, factor: float) -> "OpTimes":
         """The same with every time multiplied by `factor`."""
 
-        def product(value):
-            return (
-                tuple(part * factor for part in value)
-                if isinstance(value, tuple)
-                else value * factor
-            )
+        def product(value: PerStage) -> PerStage:
+            if isinstance(value, tuple):
+                return tuple(part * factor for part in value)
+            return value * factor
 
-        times = {field: getattr(self, field) for field in (*FIELD_OF_KIND.values(), "pair_s")}
-        return replace(
-            self, **{field: product(value) for field, value in times.items() if value is not None}
-        )
+        scaled = self._with(lambda field, value: product(value))
+        return scaled if self.pair_s is None else replace(scaled, pair_s=self.pair_s * factor)
 
-    def weighted(self, work):
+    def _with(self, change: Callable[[str, PerStage], PerStage]) -> "OpTimes":
+        """The same with each time that is given changed. change: (field, value) → value."""
+        given = [(field, getattr(self, field)) for field in FIELD_OF_KIND.values()]
+        changed = {f: None if value is None else change(f, value) for f, value in given}
+        return OpTimes(**changed, pair_s=self.pair_s, jitter=self.jitter, seed=self.seed)
+
+    def weighted(self, work: Sequence[float]) -> "OpTimes":
         """The same, for stages that do not have equal work: [work of each stage], in any unit. The
         mean over stages stays as it is.
 
@@ -85,22 +90,17 @@ class OpTimes:
         if not sum(work):
             raise InputError(f"stages of work {[*work]}: give at least one that has some")
         mean = sum(work) / len(work)
-        times = {field: getattr(self, field) for field in FIELD_OF_KIND.values()}
-        for field, value in times.items():
+
+        def spread(field: str, value: PerStage) -> PerStage:
             if isinstance(value, tuple):
                 raise InputError(
                     f"{field} = {value} has a time of each stage already: give one number, or leave out the work"
                 )
-        return replace(
-            self,
-            **{
-                f: tuple(value * part / mean for part in work)
-                for f, value in times.items()
-                if value is not None
-            },
-        )
+            return tuple(value * part / mean for part in work)
 
-    def table(self, program):
+        return self._with(spread)
+
+    def table(self, program: Program) -> dict[tuple[int, str], float]:
         """{(stage, kind): seconds} for every stage and kind that `program` has; `InputError` where
         one is unknown."""
         return {
@@ -108,7 +108,7 @@ class OpTimes:
             for pair in sorted({(op.stage, op.kind) for op in program.rank_of})
         }
 
-    def durations(self, program):
+    def durations(self, program: Program) -> list[list[float]]:
         """[per rank] seconds of each of its ops; of a pair, both ops take their part of
         `pair_s`."""
         seconds = self.table(program)
@@ -128,12 +128,12 @@ class OpTimes:
             ]
         return durations
 
-    def _luck(self, op):
+    def _luck(self, op: Op) -> float:
         # of the normal distribution whose exponential has mean 1 and this variation
         variance = log(1 + self.jitter**2)
         return Random(f"{self.seed} {op}").lognormvariate(-variance / 2, variance**0.5)
 
-    def _seconds(self, stage, kind):
+    def _seconds(self, stage: int, kind: str) -> float:
         value = getattr(self, FIELD_OF_KIND[kind])
         if kind == "B" and None not in (self.input_grad_s, self.weight_grad_s) and value is None:
             return self._seconds(stage, "I") + self._seconds(stage, "W")
@@ -142,7 +142,7 @@ class OpTimes:
         return _of_stage(value, stage, FIELD_OF_KIND[kind])
 
 
-def _require_finite(field, value, unit):
+def _require_finite(field: str, value: float, unit: str) -> None:
     if not number(value) or not 0 <= value < float("inf"):
         raise InputError(f"{field} = {value!r}: give a finite number of {unit}, 0 or more")
 
@@ -157,16 +157,16 @@ class OpMemory:
     what an op needs only while it runs.
     """
 
-    activations: float | tuple[float, ...] = 1.0
+    activations: PerStage = 1.0
     """M_B: what a microbatch's forward leaves for its backward."""
-    weight_grad: float | tuple[float, ...] | None = None
+    weight_grad: PerStage | None = None
     """M_W: what I leaves, and only W frees. None: half of M_B. (For a transformer layer of hidden
     size h, a heads and s tokens the zero-bubble paper's Table 1, arXiv 2401.10241, has 32 / (34 +
     5as/h) of it: about 0.4 there, 0.94 with flash attention.)"""
     unit: str = "microbatches"
     """What the numbers count, for titles: "bytes", say."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for field in ("activations", "weight_grad"):
             value = getattr(self, field)
             for held in (
@@ -174,7 +174,7 @@ class OpMemory:
             ):
                 _require_finite(field, held, "whatever it is counted in")
 
-    def change(self, stage, kind):
+    def change(self, stage: int, kind: str) -> float:
         """What an op of `kind` on `stage` adds to what its rank holds: above 0 from its start,
         below 0 from its end."""
         held = _of_stage(self.activations, stage, "activations")
@@ -186,7 +186,7 @@ class OpMemory:
         return {"F": held, "B": -held, "I": kept - held, "W": -kept}[kind]
 
 
-def _of_stage(value, stage, field):
+def _of_stage(value: PerStage, stage: int, field: str) -> float:
     """`value`, or the one of `stage` where there is one per stage; `InputError` if it has none for
     it."""
     if not isinstance(value, (tuple, list)):

@@ -1,9 +1,19 @@
 """What the optimizer's step takes: on the GPU, or with its states offloaded on the host."""
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from simlab.cost.roofline import memory_s
 from simlab.lowering.zero import shards_of
 from simlab.memory.states import state_bytes
+from simlab.program import Program
+from simlab.spec.cluster import Cluster
+from simlab.spec.model import Model
 from simlab.spec.parameters import stage_parameters
+from simlab.spec.plan import Plan
+
+if TYPE_CHECKING:
+    from simlab.cost.stage_times import StageCost
 
 TENSORS_A_LAYER = 12
 """Parameters (as tensors) of a layer with biases: two norms' two, four matrices' and their
@@ -31,13 +41,15 @@ what eight channels of DDR4-3200 carry. An estimate; DeepSpeed's CPU-Adam is bou
 et al. 2021, ZeRO-Offload, section 5.1)."""
 
 
-def host_sharers(plan, cluster):
+def host_sharers(plan: Plan, cluster: Cluster) -> int:
     """GPUs of a node that the plan uses: one host updates what all of them own, and its drives
     carry it."""
     return min(plan.gpus, cluster.gpus_per_node)
 
 
-def rank_parameters(model, plan, program, layers):
+def rank_parameters(
+    model: Model, plan: Plan, program: Program, layers: Sequence[int]
+) -> list[float]:
     """[parameters of each stage] on one rank."""
     ends = program.stages - 1
     return [
@@ -45,13 +57,15 @@ def rank_parameters(model, plan, program, layers):
     ]
 
 
-def own_parameters(plan, program, parameters):
+def own_parameters(plan: Plan, program: Program, parameters: Sequence[float]) -> float:
     """The parameters that a rank updates, of the rank that has most of them."""
     most = max(sum(parameters[s] for s in program.stages_of(rank)) for rank in range(plan.pp))
     return most / shards_of(plan, "optimizer")
 
 
-def update_s(cost, program, parameters, layers):
+def update_s(
+    cost: "StageCost", program: Program, parameters: Sequence[float], layers: Sequence[int]
+) -> tuple[float, float]:
     """(seconds of the update on the rank with most parameters, without the norm of all gradients;
     seconds of moving the optimizer's states between host and drive)."""
     plan, cluster = cost.plan, cost.cluster
@@ -66,4 +80,4 @@ def update_s(cost, program, parameters, layers):
     )
     host_s = tensors * OPTIMIZER_OPS_A_TENSOR.get(plan.precision, 1) * cost.host_op_s
     moved = OPTIMIZER_BYTES[plan.precision] if plan.library == "megatron" else FOREACH_BYTES
-    return max(memory_s(moved * own, cost.gpu), host_s), 0.0
+    return max(memory_s(moved * own, cost.gpu or cluster.gpu), host_s), 0.0

@@ -145,7 +145,7 @@ class RankWalk:
         key = arrival_s, *in_flight.items(), *waited.items()
         walked = outline.known.get(key)
         if walked is None:
-            noted = [] if special else None
+            noted: list[Carried] | None = [] if special else None
             walked = self._walk(outline, arrival_s, in_flight, waited, noted)
             outline.known[key] = walked
             for carried in noted or ():

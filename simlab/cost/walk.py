@@ -7,9 +7,10 @@ so slow-down and exposed communication never count the same second twice. `simla
 the same rules for many ranks.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from simlab.lowering.pieces import BEGIN, COMPUTE
+from simlab.lowering.pieces import BEGIN, COMPUTE, Piece
 
 OVERLAP_SLOWDOWN = 0.15
 """The part of its speed that a kernel loses while a collective runs beside it: about the part of
@@ -36,20 +37,20 @@ class Parts(NamedTuple):
     """Copies to and from the host."""
 
     @property
-    def total(self):
+    def total(self) -> float:
         """All of it, s."""
         return self[0] + self[1] + self[2] + self[3] + self[4] + self[5]
 
-    def plus(self, other):
+    def plus(self, other: "Parts") -> "Parts":
         """The two, one after the other."""
         return Parts(*(mine + its for mine, its in zip(self, other)))
 
-    def times(self, count):
+    def times(self, count: int) -> "Parts":
         """`count` of it, one after the other."""
         return Parts(*(part * count for part in self))
 
 
-def beside_s(work_s, in_flight_s):
+def beside_s(work_s: float, in_flight_s: float) -> float:
     """Seconds that kernels of `work_s` take while communication is in flight for the first
     `in_flight_s`."""
     if in_flight_s <= 0:
@@ -58,10 +59,12 @@ def beside_s(work_s, in_flight_s):
     return slowed_s if slowed_s <= in_flight_s else work_s + OVERLAP_SLOWDOWN * in_flight_s
 
 
-def walk_unit(pieces, seconds, in_flight_s=0.0):
+def walk_unit(pieces: Iterable[Piece], seconds: Iterable[float], in_flight_s: float = 0.0) -> Parts:
     """`Parts` of a unit's `Piece`s that take so many `seconds` each, alone. in_flight_s: how long
     communication of data parallelism still goes on when it begins."""
-    now_s, busy_until_s, free_s, ends_s = 0.0, in_flight_s, {}, {}
+    now_s, busy_until_s = 0.0, in_flight_s
+    free_s: dict[str, float] = {}
+    ends_s: dict[str, float] = {}
     spent = {"compute": 0.0, "tp": 0.0, "cp": 0.0}
     for piece, its_s in zip(pieces, seconds):
         dimension = piece.dimension
