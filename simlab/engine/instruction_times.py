@@ -11,7 +11,9 @@ from simlab.cost.stage_times import StageCost
 from simlab.cost.stage_times import sends_block as blocks
 from simlab.cost.walk import OVERLAP_SLOWDOWN
 from simlab.engine.tasks import Shared
-from simlab.lowering.instructions import Instruction
+from simlab.lowering.instruction import Instruction
+from simlab.lowering.kernels.kernel import Kernel
+from simlab.lowering.pieces import Slice
 from simlab.program import Program
 from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
@@ -42,11 +44,13 @@ class ClusterTimes:
         self.cost = StageCost(model, plan, cluster)
         self.sends_block = blocks(plan) if sends_block is None else sends_block
         self.layers = plan.layers_of_stages(model.layers, program.stages)
-        self._of_kernels, self._of_communication = {}, {}
+        # {(identity of kernels, kind of op): (seconds, the kernels, which so stay alive)}
+        self._of_kernels: dict[tuple[int, str], tuple[float, tuple[Kernel | Slice, ...]]] = {}
+        self._of_communication: dict[tuple[str | float, ...], float] = {}
 
     def compute_s(self, instruction: Instruction) -> float:
         """Of a compute instruction, with its part of what the GPU waits for the host."""
-        if instruction.is_optimizer:
+        if not instruction.unit_kind:  # the optimizer, which alone computes outside of units
             return self.optimizer_s
         # layers share the tuples of their kernels, which take longer to hash than to find
         key = id(instruction.kernels), instruction.op_kind

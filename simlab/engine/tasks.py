@@ -2,6 +2,7 @@
 tasks, computing that communication slows down."""
 
 from array import array
+from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 import simpy
@@ -22,7 +23,7 @@ class Task(NamedTuple):
     """'compute', 'tp', 'cp', 'dp', 'replicas', or 'pp 0-1' for messages from rank 0 to 1, ..."""
     ranks: tuple[int, ...]
     seconds: float
-    needs: tuple[int, ...]
+    needs: Sequence[int]
     """Numbers of the tasks that must have ended."""
     size_bytes: float = 0.0
     shared: "Shared | None" = None
@@ -34,7 +35,7 @@ class Task(NamedTuple):
 class Shared(NamedTuple):
     """What a task uses of wires that others use, too."""
 
-    wires: tuple
+    wires: tuple[Hashable, ...]
     share: float
     """Of each wire, alone."""
     seconds: float
@@ -44,18 +45,18 @@ class Shared(NamedTuple):
 class TaskTimes:
     """When each task started and ended, s, by number."""
 
-    def __init__(self, starts, ends):
+    def __init__(self, starts: Sequence[float], ends: Sequence[float]) -> None:
         self.starts = starts
         self.ends = ends
 
     @property
-    def end_s(self):
+    def end_s(self) -> float:
         """When the last one ended."""
         return max(self.ends, default=0.0)
 
 
-def run_tasks(tasks, slowdown=0.0):
-    """`TaskTimes` of `tasks`, an iterable of `Task`s.
+def run_tasks(tasks: Iterable[Task], slowdown: float = 0.0) -> TaskTimes:
+    """`TaskTimes` of `tasks`.
 
     A rank's stream runs its tasks in the order in which they are listed. A task starts when it is
     the next one on the stream of all its ranks and all that it needs has ended. Tasks that are
@@ -68,20 +69,21 @@ def run_tasks(tasks, slowdown=0.0):
 
 
 class _Run:
-    def __init__(self, tasks, slowed_speed):
+    def __init__(self, tasks: Iterable[Task], slowed_speed: float) -> None:
         self.tasks = tasks = list(tasks)
         self.slowed_speed = slowed_speed
-        self.in_flight = {}  # rank: how many tasks that slow it run
-        self.computing = {}  # rank: what it computes, a `_Computing`
+        self.in_flight: dict[int, int] = {}  # rank: how many tasks that slow it run
+        self.computing: dict[int, _Computing] = {}  # rank: what it computes
         self.env = simpy.Environment()
         self.wires = Wires(self.env)
         # what each still waits for: needs, and streams that are not free for it
         self.waits = array("l", [0]) * len(tasks)
-        self.users = [[] for _ in tasks]
-        self.next_on = [[] for _ in tasks]  # the tasks that come after it on its streams
+        self.users: list[list[int]] = [[] for _ in tasks]
+        # the tasks that come after it on its streams
+        self.next_on: list[list[int]] = [[] for _ in tasks]
         self.starts, self.ends = array("d", [0.0]) * len(tasks), array("d", [0.0]) * len(tasks)
         self.left = len(tasks)
-        last = {}
+        last: dict[tuple[int, str], int] = {}
         for number, task in enumerate(tasks):
             for need in task.needs:
                 self.users[need].append(number)
@@ -93,7 +95,7 @@ class _Run:
                     self.waits[number] += 1
                 last[rank, task.stream] = number
 
-    def run(self):
+    def run(self) -> TaskTimes:
         for number in [number for number, count in enumerate(self.waits) if not count]:
             self._start(number)
         self.env.run()
@@ -104,7 +106,7 @@ class _Run:
             )
         return TaskTimes(self.starts, self.ends)
 
-    def _start(self, number):
+    def _start(self, number: int) -> None:
         self.starts[number] = self.env.now
         task = self.tasks[number]
         if self.slowed_speed < 1:
@@ -119,31 +121,31 @@ class _Run:
             self._transfer if task.shared else self._end
         )
 
-    def _transfer(self, event):
+    def _transfer(self, event: simpy.Event) -> None:
         number = event._value
         self.wires.serve(*self.tasks[number].shared).callbacks.append(lambda _: self._ended(number))
 
-    def _end(self, event):
+    def _end(self, event: simpy.Event) -> None:
         self._ended(event._value)
 
     # what communication slows
     # ------------------------------------------------------------------------------------------
 
-    def _speed(self, rank):
+    def _speed(self, rank: int) -> float:
         return self.slowed_speed if self.in_flight.get(rank) else 1.0
 
-    def _set_alarm(self, rank):
+    def _set_alarm(self, rank: int) -> None:
         work = self.computing[rank]
         work.alarm = self.env.timeout(work.left_s / self._speed(rank), rank)
         work.alarm.callbacks.append(self._on_alarm)
 
-    def _on_alarm(self, alarm):
+    def _on_alarm(self, alarm: simpy.Event) -> None:
         work = self.computing.get(alarm._value)
         if work is not None and work.alarm is alarm:  # or the speed has changed since
             del self.computing[alarm._value]
             self._ended(work.number)
 
-    def _change_in_flight(self, ranks, change):
+    def _change_in_flight(self, ranks: Sequence[int], change: int) -> None:
         for rank in ranks:
             before, count = self._speed(rank), self.in_flight.get(rank, 0) + change
             self.in_flight[rank] = count
@@ -153,7 +155,7 @@ class _Run:
                 work.since_s = self.env.now
                 self._set_alarm(rank)
 
-    def _ended(self, number):
+    def _ended(self, number: int) -> None:
         self.ends[number] = self.env.now
         task = self.tasks[number]
         if task.slows and self.slowed_speed < 1:
@@ -172,5 +174,6 @@ class _Computing:
 
     __slots__ = ("alarm", "left_s", "number", "since_s")
 
-    def __init__(self, number, left_s, since_s):
-        self.number, self.left_s, self.since_s, self.alarm = number, left_s, since_s, None
+    def __init__(self, number: int, left_s: float, since_s: float) -> None:
+        self.number, self.left_s, self.since_s = number, left_s, since_s
+        self.alarm: simpy.Timeout | None = None
