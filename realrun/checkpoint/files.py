@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +147,27 @@ def tensor_text(shape: Iterable[int], dtype: torch.dtype | str | None) -> str:
     """A tensor in words: 'F32 [4, 8]'. dtype: torch's, or its name in a file."""
     name = DTYPES.get(dtype, dtype) if isinstance(dtype, torch.dtype) else dtype
     return f"{name} {list(shape)}"
+
+
+def check_tensors(path: Path, saved: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """`CheckpointError` unless the checkpoint at `path`, whose manifest says `saved` of its tensors,
+    has each of `tensors` with its shape and dtype."""
+    if missing := sorted(set(tensors) - set(saved)):
+        raise CheckpointError(f"{str(path)!r} does not hold {names_text(missing)}")
+    for name, tensor in tensors.items():
+        there = saved[name]["shape"], saved[name]["dtype"]
+        here = list(tensor.shape), DTYPES.get(tensor.dtype)
+        if there != here:
+            raise CheckpointError(
+                f"{name!r} is {tensor_text(*there)} in {str(path)!r}, {tensor_text(tensor.shape, tensor.dtype)} here"
+            )
+
+
+def names_text(names: Sequence[str]) -> str:
+    """The first five names, and how many more there are."""
+    return ", ".join(map(repr, names[:5])) + (
+        f" and {len(names) - 5} more" if len(names) > 5 else ""
+    )
 
 
 def sync_folder(folder: Path) -> None:

@@ -23,7 +23,7 @@ import secrets
 import shutil
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,13 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 
 from realrun.checkpoint import files
-from realrun.checkpoint.files import CheckpointError, check_file, read_manifest, tensor_text
+from realrun.checkpoint.files import (
+    CheckpointError,
+    check_file,
+    check_tensors,
+    names_text,
+    read_manifest,
+)
 from realrun.checkpoint.storage import Reader, Staged, Writer
 from simlab.errors import InputError
 
@@ -207,7 +213,7 @@ def _verified_together(path: Path, tensors: Mapping[str, Tensor], group: Process
         reader = Reader(path, read_manifest(path))
         for name in sorted(reader.manifest["files"])[rank::ranks]:
             check_file(path / name, **reader.manifest["files"][name])
-        _check_wanted(path, reader.manifest["tensors"], tensors)
+        check_tensors(path, reader.manifest["tensors"], tensors)
     except CheckpointError as error:
         problem = str(error)
     except Exception as error:  # not from a save: the manifest has a checksum
@@ -221,7 +227,7 @@ def _verified_together(path: Path, tensors: Mapping[str, Tensor], group: Process
             raise CheckpointError(text)
     assert reader is not None  # or this rank has told why
     if unused := sorted(set(reader.manifest["tensors"]).difference(*(names for _, names in told))):
-        raise CheckpointError(f"{str(path)!r} holds {_names(unused)}, which no rank has")
+        raise CheckpointError(f"{str(path)!r} holds {names_text(unused)}, which no rank has")
     return reader
 
 
@@ -233,24 +239,6 @@ def _in_group(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         return save_or_load(*arguments, no_dist=True, **options)
-
-
-def _check_wanted(path: Path, saved: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    if missing := sorted(set(tensors) - set(saved)):
-        raise CheckpointError(f"{str(path)!r} does not hold {_names(missing)}")
-    for name, tensor in tensors.items():
-        there = saved[name]["shape"], saved[name]["dtype"]
-        here = list(tensor.shape), files.DTYPES.get(tensor.dtype)
-        if there != here:
-            raise CheckpointError(
-                f"{name!r} is {tensor_text(*there)} in {str(path)!r}, {tensor_text(tensor.shape, tensor.dtype)} here"
-            )
-
-
-def _names(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:5])) + (
-        f" and {len(names) - 5} more" if len(names) > 5 else ""
-    )
 
 
 def _path(folder: str | Path, step: int) -> Path:
