@@ -583,3 +583,39 @@ def test_a_parameter_without_a_gradient_counts_as_zeros_of_the_type_that_gradien
         return used.grad.tolist(), unused.grad.tolist()
 
     assert on_threads(2, reduced) == [([1.5, 1.5], [4.0, 4.0])] * 2
+
+
+@pytest.mark.parametrize("bucket_bytes, buckets", [
+    (4, [[4], [3], [2], [1]]), (16, [[4], [3], [2, 1]]), (20, [[4], [3, 2], [1]]),
+    (27, [[4], [3, 2, 1]]), (28, [[4, 3], [2, 1]]), (float("inf"), [[4, 3, 2, 1]]),
+])  # fmt: skip
+def test_a_bucket_takes_parameters_from_the_last_on_as_long_as_they_fit(bucket_bytes, buckets):
+    """Parameters of 1 to 4 numbers of 4 bytes; 16 bits go into buckets of their own."""
+    module = nn.ParameterList(nn.Parameter(torch.zeros(size)) for size in (1, 2, 3, 4))
+
+    def sizes(group):
+        parallel = DataParallel(module, group, bucket_bytes=bucket_bytes)
+        found = [[p.numel() for p in bucket] for bucket in parallel.buckets]
+        module.append(nn.Parameter(torch.zeros(1).bfloat16()))
+        parallel = DataParallel(module, group, bucket_bytes=bucket_bytes)
+        assert [len(bucket) for bucket in parallel.buckets[:2]] == [1, len(buckets[0])]
+        return found
+
+    assert on_threads(1, sizes) == [buckets]
+
+
+def test_buckets_that_no_backward_completed_are_sent_at_the_end_in_their_order():
+    """The first and the third of four layers are used: the others count as zeros."""
+
+    def means(group):
+        layers = nn.ModuleList(nn.Linear(2, 1, bias=False) for _ in range(4))
+        parallel = DataParallel(layers, group, bucket_bytes=8)
+        x = torch.full((1, 2), 1.0 + group.place)
+        (layers[0](x) + layers[2](x)).sum().backward()
+        assert parallel.issued == []  # the last layer's bucket is the first
+        parallel.finish()
+        assert len(group.traffic) == 4
+        return [layer.weight.grad.tolist() for layer in layers]
+
+    used, unused = [[1.5, 1.5]], [[0.0, 0.0]]
+    assert on_threads(2, means) == [[used, unused, used, unused]] * 2

@@ -1,6 +1,7 @@
 """Tensor, sequence and context parallelism of whole stages on ranks that are threads, against the
 same model in one process: loss, every gradient, and the bytes of both ways."""
 
+from collections import Counter
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -312,3 +313,17 @@ def test_a_stage_has_the_parameters_of_all_its_units_once():
 
     (made,) = whole(1)
     assert on_threads(1, parameters, dimension="tp") == [sum(p.numel() for p in made.parameters())]
+
+
+def test_without_more_words_a_block_computes_ring_attention_on_zigzag_tokens():
+    block = whole(1)[0].blocks[0]
+    x = torch.randn(1, 16, 24, generator=torch.Generator().manual_seed(7)).double()
+    expected = block(x)
+
+    def rows(mesh):
+        mine = ParallelBlock(block, mesh["tp"], mesh["cp"])
+        where = positions(8, mesh["cp"], "zigzag")
+        torch.testing.assert_close(mine(x[:, where]), expected[:, where])
+        return Counter(one.kind for one in mesh["cp"].traffic)
+
+    assert on_mesh({"tp": 1, "cp": 2}, rows) == [{"ring": 1}] * 2
