@@ -1,6 +1,7 @@
 """An explorer as a widget: the state comes from the browser, the answer goes there."""
 
 from base64 import b64encode
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ BUNDLE = Path(simlab.views.__file__).with_name("bundle")
 class ExplorerWidget(anywidget.AnyWidget):
     """Shows an `Explorer`; keyword arguments are the values that its controls start with.
 
+    hidden: the controls that are not shown; they stay as they start.
+    given:  other arguments of the class, which its call in Python repeats.
+
     `state` is what the controls say, {name: value}; setting it moves them. `shown` is the last
     `Answer`, and `refused` says why the present state has none.
 
@@ -32,7 +36,15 @@ class ExplorerWidget(anywidget.AnyWidget):
     state = traitlets.Dict().tag(sync=True)
     answer = traitlets.Dict().tag(sync=True)
 
-    def __init__(self, explorer: Explorer, *, tongue: str = "en", **values: Any) -> None:
+    def __init__(
+        self,
+        explorer: Explorer,
+        *,
+        tongue: str = "en",
+        hidden: Sequence[str] = (),
+        given: Mapping[str, Any] | None = None,
+        **values: Any,
+    ) -> None:
         self._explorer, self._count = explorer, 0
         self.shown, self.refused = Answer(), ""
         state = explorer.start(**values)
@@ -40,7 +52,7 @@ class ExplorerWidget(anywidget.AnyWidget):
         if self.refused:
             raise InputError(self.refused)
         super().__init__(
-            about=explorer.to_dict(),
+            about=explorer.to_dict() | {"hidden": [*hidden], "given": dict(given or {})},
             call=type(self).__name__,
             tongue=tongue,
             state=state,
@@ -64,7 +76,8 @@ class ExplorerWidget(anywidget.AnyWidget):
         """The call that makes this widget as it is now."""
         starts = {control.name: control.start for control in self._explorer.controls}
         changed = [(name, value) for name, value in self.state.items() if value != starts[name]]
-        return f"{self.call}({', '.join(f'{name}={value!r}' for name, value in changed)})"
+        shown = [*self.about["given"].items(), *changed]
+        return f"{self.call}({', '.join(f'{name}={value!r}' for name, value in shown)})"
 
     def still(self) -> Any:
         """A matplotlib Figure of all charts that are shown; None if there is none."""

@@ -9,7 +9,9 @@ NAMES = (
     "memory",
     "zero_grid",
     "collectives",
+    "pipeline",
     "causal_mask",
+    "ring",
 )
 """Those that exist: each is the constant EXPLORER of the module of its name in this folder."""
 

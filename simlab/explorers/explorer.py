@@ -49,15 +49,19 @@ class Control:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Traces under each other on one time axis, as `simlab.views.packing.panels` packs them."""
+    """Traces under each other on one time axis, as `simlab.views.packing.panels` packs them.
+
+    row: what a row is: a "rank", or "pp", a place in the pipeline that stands for all its ranks.
+    """
 
     key: str
     panels: Sequence[Panel]
     height: int | None = None
+    row: str = "rank"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries and lists; what is packed stays bytes."""
-        panels = [panel._asdict() for panel in self.panels]
+        panels = [panel._asdict() | {"row": self.row} for panel in self.panels]
         return {"picture": "timeline", "key": self.key, "panels": panels, "height": self.height}
 
 

@@ -20,6 +20,8 @@ export interface About {
   title: Words;
   controls: Control[];
   play?: string | null;
+  hidden?: string[]; // controls that stay as they are
+  given?: State; // other arguments of its call in Python
 }
 
 export interface TimelinePicture {
@@ -79,7 +81,8 @@ export function fromHash(about: About, hash: string, before: State): State {
 /** The call of `name` in Python that opens in `state`: what differs from the start. */
 export function toPython(name: string, about: About, state: State): string {
   const changed = about.controls.filter((control) => state[control.name] !== control.start);
-  return `${name}(${changed.map((control) => `${control.name}=${literal(state[control.name])}`).join(", ")})`;
+  const said = [...Object.entries(about.given ?? {}), ...changed.map(({ name: each }) => [each, state[each]] as const)];
+  return `${name}(${said.map(([each, value]) => `${each}=${literal(value)}`).join(", ")})`;
 }
 
 function literal(value: Value): string {

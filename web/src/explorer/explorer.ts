@@ -30,6 +30,7 @@ export class Explorer {
   private readonly copy = button();
   private readonly other = button();
   private readonly table = document.createElement("table");
+  private readonly wide = document.createElement("table"); // where several things are compared
   private readonly note = document.createElement("p");
   private readonly refused = document.createElement("p");
   private readonly pictures = new Pictures();
@@ -47,7 +48,7 @@ export class Explorer {
     private readonly host: Host,
   ) {
     this.tongue = host.tongue ?? "en";
-    this.controls = about.controls.map(
+    this.controls = about.controls.filter(({ name }) => !about.hidden?.includes(name)).map(
       (control) => new ControlView(control, (value) => this.change({ ...this.state, [control.name]: value })),
     );
     this.element = div("simlab-explorer");
@@ -64,7 +65,9 @@ export class Explorer {
     said.append(this.refused, this.table, this.note);
     const side = div("simlab-side");
     side.append(...this.controls.map(({ element }) => element), buttons, said);
-    this.element.append(style, side, this.pictures.element);
+    const main = div("simlab-main");
+    main.append(this.wide, this.pictures.element);
+    this.element.append(style, side, main);
     el.append(this.element);
     this.play.onclick = () => this.playing(this.timer === undefined);
     this.copy.onclick = () => this.copied();
@@ -140,20 +143,12 @@ export class Explorer {
   private show(): void {
     if (!this.answer) return;
     const { figures, heads, note, pictures } = this.answer;
-    const cell = (tag: string, text: string) => Object.assign(document.createElement(tag), { textContent: text });
-    const rows = figures.map(({ label, values, tip }) => {
-      const row = document.createElement("tr");
-      const head = cell("th", label[this.tongue]);
-      Object.assign(head, { scope: "row", title: tip?.[this.tongue] ?? "" });
-      row.append(head, ...values.map((value) => cell("td", value)));
-      return row;
-    });
-    if (heads.length) {
-      const row = document.createElement("tr");
-      row.append(cell("td", ""), ...heads.map((text) => Object.assign(cell("th", text), { scope: "col" })));
-      rows.unshift(row);
-    }
-    this.table.replaceChildren(...rows);
+    const rows = figures.map(({ label, tip, values }) => [head(label[this.tongue], tip?.[this.tongue]), ...values]);
+    const compared = heads.length > 0;
+    this.table.replaceChildren(...(compared ? [] : rows.map(row)));
+    const columns = heads.map((name, at) => [head(name), ...rows.map((cells) => cells[at + 1])]);
+    const top = ["", ...rows.map(([first]) => first)];
+    this.wide.replaceChildren(...(compared ? [top, ...columns].map(row) : []));
     this.note.textContent = note?.[this.tongue] ?? "";
     this.pictures.show(pictures, this.tongue);
     this.done();
@@ -196,6 +191,19 @@ export class Explorer {
       style.setProperty(`--simlab-${name === "background" ? "paper" : name}`, theme[name]);
     }
   }
+}
+
+type Cell = HTMLElement | string;
+
+function head(text: string, title = ""): HTMLElement {
+  return Object.assign(document.createElement("th"), { textContent: text, title });
+}
+
+function row(cells: Cell[]): HTMLElement {
+  const element = document.createElement("tr");
+  const data = (text: string) => Object.assign(document.createElement("td"), { textContent: text });
+  element.append(...cells.map((cell) => (typeof cell === "string" ? data(cell) : cell)));
+  return element;
 }
 
 function button(): HTMLButtonElement {

@@ -20,18 +20,18 @@ export function describeBox(panel: Panel, box: number, tongue: Tongue): string {
   const parts = {
     en: [
       `${panel.name(box)}: ${nameOf(panel.kind(box), "en")} of microbatch ${panel.microbatch(box)}`,
-      `stage ${stage}, rank ${rank}`,
+      `stage ${stage}, ${panel.packed.row ?? "rank"} ${rank}`,
     ],
     zh: [
       `${panel.name(box)}：${nameOf(panel.kind(box), "zh")}，微批次 ${panel.microbatch(box)}`,
-      `阶段 ${stage}，rank ${rank}`,
+      `阶段 ${stage}，${panel.packed.row ?? "rank"} ${rank}`,
     ],
   };
   const lines = [parts[tongue].join(tongue === "en" ? ", " : "，")];
   const path = panel.strong?.has(box) ? `, ${word("critical path", tongue)}` : "";
   lines.push(span(panel, panel.start[box], panel.end[box]) + path);
   const wait = panel.packed.waits[panel.name(box)];
-  if (wait) lines.push(waited(wait, tongue));
+  if (wait) lines.push(waited(wait, panel.packed.row ?? "rank", tongue));
   return lines.join("\n");
 }
 
@@ -42,12 +42,12 @@ export function describeIdle(panel: Panel, rank: number, time: number, tongue: T
   const from = next ? panel.end[row[next - 1]] : 0;
   const after = next < row.length ? row[next] : undefined;
   const to = after === undefined ? panel.packed.end_s : panel.start[after];
-  const idle = `rank ${rank} ${nameOf("waiting", tongue)}`;
+  const idle = `${panel.packed.row ?? "rank"} ${rank} ${nameOf("waiting", tongue)}`;
   if (after === undefined) return `${idle}\n${span(panel, from, to)}`;
   const name = panel.name(after);
   const before = { en: `${idle}, before ${name}`, zh: `${idle}，之后是 ${name}` }[tongue];
   const wait = panel.packed.waits[name];
-  const lines = [before, span(panel, from, to), ...(wait ? [waited(wait, tongue)] : [])];
+  const lines = [before, span(panel, from, to), ...(wait ? [waited(wait, panel.packed.row ?? "rank", tongue)] : [])];
   return lines.join("\n");
 }
 
@@ -60,7 +60,7 @@ export function describeMemory(panel: Panel, time: number, tongue: Tongue): stri
   const label =
     tongue === "en" ? panel.packed.memory_label.replace("\n", " ") : word("memory", tongue);
   const head = `${ms(time, panel.packed.end_s)} ms: ${label}`;
-  const rows = shown.map(({ rank, amount }) => `rank ${rank}: ${Number(amount.toPrecision(4))}`);
+  const rows = shown.map(({ rank, amount }) => `${panel.packed.row ?? "rank"} ${rank}: ${Number(amount.toPrecision(4))}`);
   return [head, ...rows].join("\n");
 }
 
@@ -69,13 +69,13 @@ function span({ packed }: Panel, from: number, to: number): string {
   return `${text(from)} – ${text(to)} ms (${text(to - from)} ms)`;
 }
 
-function waited([op, holder, reason]: Wait, tongue: Tongue): string {
+function waited([op, holder, reason]: Wait, row: string, tongue: Tongue): string {
   if (!op) {
     return { en: "nothing that it needs was missing", zh: "所需的结果都已就绪" }[tongue];
   }
   const message = reason === "message";
   return {
-    en: `waited for ${op} of rank ${holder}${message ? ", whose message was on the way" : ""}`,
-    zh: `等待 rank ${holder} 的 ${op}${message ? "（消息在途中）" : ""}`,
+    en: `waited for ${op} of ${row} ${holder}${message ? ", whose message was on the way" : ""}`,
+    zh: `等待 ${row} ${holder} 的 ${op}${message ? "（消息在途中）" : ""}`,
   }[tongue];
 }

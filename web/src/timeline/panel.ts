@@ -24,6 +24,7 @@ export interface Packed {
   breaches: [number, number][];
   path?: ArrayBufferView | null;
   waits: Record<string, Wait>;
+  row?: string; // what a row is: a rank, or a place in the pipeline
 }
 
 /** What a rank waited for before an op: text of the op, the rank that ran it, and the reason. */

@@ -19,7 +19,7 @@ export function rankColour(panel: Panel, rank: number, pen: Pen): string | undef
 /** The name of a row; with its stages where the rank's number does not tell them. */
 export function rowName(panel: Panel, rank: number, tongue: Tongue): string {
   const stages = panel.packed.stages[rank];
-  const name = `${word("rank", tongue)} ${rank}`;
+  const name = `${word(panel.packed.row ?? "rank", tongue)} ${rank}`;
   if (stages.length < 2 || stages.length > 3) return name;
   return `${name} · ${word("stage", tongue)} ${stages.join(", ")}`;
 }
