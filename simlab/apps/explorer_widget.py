@@ -79,15 +79,17 @@ class ExplorerWidget(anywidget.AnyWidget):
         shown = [*self.about["given"].items(), *changed]
         return f"{self.call}({', '.join(f'{name}={value!r}' for name, value in shown)})"
 
-    def still(self) -> Any:
-        """A matplotlib Figure of all charts that are shown; None if there is none."""
-        charts = [picture for picture in self.shown.pictures if isinstance(picture, Chart)]
-        if not charts:
-            return None
-        from simlab.views.still.chart import charts as drawn
+    def charts(self) -> list[Chart]:
+        """What the still shows: all charts that are shown."""
+        return [picture for picture in self.shown.pictures if isinstance(picture, Chart)]
 
-        columns = 1 if len(self.shown.pictures) <= 2 else 2
-        return drawn(charts, columns=columns, tongue=self.tongue)
+    def still(self) -> Any:
+        """A matplotlib Figure of all that is shown; None if there is nothing."""
+        from simlab.views.still.chart import charts
+
+        shown = self.charts()
+        columns = 1 if len(shown) <= 2 else 2
+        return charts(shown, columns=columns, tongue=self.tongue) if shown else None
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         """The widget, and a still picture of all that it shows for where no widget can live, such

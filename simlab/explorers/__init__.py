@@ -12,6 +12,7 @@ NAMES = (
     "pipeline",
     "causal_mask",
     "ring",
+    "plan",
 )
 """Those that exist: each is the constant EXPLORER of the module of its name in this folder."""
 

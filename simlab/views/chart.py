@@ -156,6 +156,7 @@ class Chart:
     height: CSS pixels of the plot with its axes, without title and legend.
     square: whether a unit is as long on both axes, as a matrix wants.
     bare:   whether axes are left out, as for a ring of ranks.
+    wide:   whether it is as wide as all columns where pictures stand in several.
     """
 
     key: str
@@ -166,6 +167,7 @@ class Chart:
     height: int = 240
     square: bool = False
     bare: bool = False
+    wide: bool = False
 
     def legend(self) -> list[tuple[Words, list[Mark]]]:
         """[(name, marks of that name)], in the order in which the names first occur."""

@@ -83,6 +83,7 @@ def streams_chart(
             *(_boxes(look, spans, row) for look, spans in sorted(found.items(), key=_legend_place)),
         ],
         height,
+        wide=True,
     )
 
 

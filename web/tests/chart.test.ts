@@ -80,6 +80,12 @@ describe("a drawing", () => {
     expect(svg.match(/data-part="label"/g)).toHaveLength(1);
   });
 
+  test("writes the label of a box that is cut off into the part that is seen", () => {
+    const { svg, x } = draw(chart([boxes({ labels: ["0", ""] })], { x: axis({ least: 1, most: 3 }) }), look);
+    const [label] = svg.match(/<text data-part="label"[^>]*>/)!;
+    expect(Number(label.match(/ x="([^"]+)"/)![1])).toBeCloseTo(x(1.5), 1);
+  });
+
   test("draws each pattern that it uses, and square cells as squares", () => {
     const { svg, x, y } = draw(chart([boxes({ pattern: "striped" })], { square: true }), look);
     expect(svg).toContain('<pattern id="t-striped-0072B2"');

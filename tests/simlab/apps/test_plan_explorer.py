@@ -1,141 +1,148 @@
-"""The plan's explorer and pictures without a browser: a menu's new value changes the figure that is
-there, to what a prediction says."""
+"""The plan's explorer and pictures without a browser: what it draws for a state is what a prediction
+says."""
 
-import html
 from dataclasses import replace
 
 import pytest
 
 import simlab as sl
 from simlab.apps import PlanExplorer
-from simlab.apps.plan import WHOLE_STEP, WHOLE_STEP_LAYERS
-from simlab.units import GIB, seconds_text
-from simlab.views.interactive.plan import figure
-from simlab.views.plan_scene import (
-    MEMORY_COLOURS,
-    MOST_BOXES,
-    PART_COLOURS,
-    cube_scene,
-    stream_scene,
-)
+from simlab.explorers.plan import WHOLE_OP, WHOLE_STEP
+from simlab.units import GIB, MS, seconds_text
+from simlab.views.packing import panels
+from simlab.views.plan_scene import MOST_BOXES, cube_scene, stream_scene
 
 MODEL, CLUSTER = sl.load_model("llama-2-13b"), sl.load_cluster("dgx-a100", nodes=4)
 PLAN = sl.Plan(dp=2, tp=4, pp=4, zero=1, microbatches=8)
 
 
-def drawn(picture):
-    """What `picture` shows, as plain values."""
-    return [
-        (
-            item.meta,
-            list(item.x or ()),
-            list(item.y or ()),
-            list(item.base or ()) if item.type == "bar" else 0,
-        )
-        for item in picture.data
-    ]
-
-
 @pytest.fixture(scope="module")
-def explorer():
+def shared():
     return PlanExplorer(microbatches=8)
 
 
-@pytest.fixture(autouse=True)
-def start(explorer):
+@pytest.fixture
+def explorer(shared):
     """Each test starts from the first plan."""
-    for name, value in (
-        ("dp", 2),
-        ("tp", 4),
-        ("pp", 4),
-        ("cp", 1),
-        ("zero", 1),
-        ("schedule", "1f1b"),
-        ("zoom", WHOLE_STEP),
-    ):
-        getattr(explorer, name).value = value
-    explorer.recompute.value, explorer.microbatches.value, explorer.nodes.value = "none", 8, 4
-    assert drawn(explorer.picture) == drawn(
-        figure(sl.predict(MODEL, PLAN, CLUSTER), sl.predict(MODEL, PLAN, CLUSTER).trace)
+    start = {control["name"]: control["start"] for control in shared.about["controls"]}
+    shared.state = start | {"microbatches": 8}
+    return shared
+
+
+def moved(explorer, **values):
+    explorer.state = explorer.state | values
+
+
+def picture(explorer, key):
+    (found,) = [each for each in explorer.shown.pictures if each.key == key]
+    return found
+
+
+def widths(chart):
+    """{English name: the width of its one box}"""
+    return {mark.name.en: mark.x1[0] - mark.x0[0] for mark in chart.marks if hasattr(mark, "x0")}
+
+
+def figures(explorer):
+    return {figure.label.en: figure.values[0] for figure in explorer.shown.figures}
+
+
+def check(explorer, expected):
+    assert figures(explorer) | {"fullest GPU": ""} == {
+        "step": seconds_text(expected.step_s),
+        "MFU": f"{expected.mfu:.1%}",
+        "HFU": f"{expected.hfu:.1%}",
+        "tokens/s": f"{expected.tokens_per_s:,.0f}",
+        "fullest GPU": "",
+    }
+    assert list(picture(explorer, "timeline").panels) == panels([expected.trace])
+    drawn = widths(picture(explorer, "step"))
+    parts = [seconds / MS for seconds in expected.waterfall_s if seconds > 0]
+    assert list(drawn.values()) == pytest.approx(parts)
+    assert sum(widths(picture(explorer, "memory")).values()) == pytest.approx(
+        sum(expected.memory_bytes.values()) / GIB
     )
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "change"),
-    [
-        ("zero", 0, {"zero": 0}), ("recompute", "full", {"recompute": "full"}), ("schedule", "gpipe", {"schedule": "gpipe"}),
-        ("schedule", "zb-h1", {"schedule": "zb-h1"}), ("microbatches", 20, {"microbatches": 20}),
-    ],
+    "change",
+    [{}, {"zero": 0}, {"recompute": "full"}, {"schedule": "gpipe"}, {"schedule": "zb-h1"}, {"microbatches": 20}],
+    ids=str,
 )  # fmt: skip
-def test_a_menu_changes_the_picture_and_the_figures_in_place(explorer, name, value, change):
-    picture, items = explorer.picture, list(explorer.picture.data)
-    getattr(explorer, name).value = value
-    expected = sl.predict(MODEL, replace(PLAN, **change), CLUSTER)
-    assert explorer.picture is picture and all(
-        new is old for new, old in zip(picture.data, items, strict=True)
-    )
-    assert drawn(picture) == drawn(figure(expected, expected.trace))
-    for text in (
-        seconds_text(expected.step_s),
-        f"{expected.mfu:.1%}",
-        f"{expected.hfu:.1%}",
-        f"{expected.tokens_per_s:,.0f}",
-    ):
-        assert f"<b>{text}</b>" in explorer.table.value
+def test_a_menu_changes_pictures_and_figures_to_what_a_prediction_says(explorer, change):
+    moved(explorer, **change)
+    check(explorer, sl.predict(MODEL, replace(PLAN, **change), CLUSTER))
 
 
-def test_a_plan_that_cannot_be_shows_the_sentence_and_keeps_the_picture(explorer):
-    before = drawn(explorer.picture)
-    explorer.tp.value = 8
+def test_a_plan_that_cannot_be_shows_the_sentence_and_keeps_the_pictures(explorer):
+    before = explorer.shown
+    moved(explorer, tp=8)
     with pytest.raises(sl.InputError) as error:
         sl.predict(MODEL, replace(PLAN, tp=8), CLUSTER)
-    assert html.unescape(explorer.table.value) == f"<b>{error.value}</b>"
-    assert drawn(explorer.picture) == before
-    explorer.dp.value = 1  # 1 x 8 x 4 = 32 again
-    assert drawn(explorer.picture) != before and "step:" in explorer.table.value
+    assert explorer.refused == str(error.value) and explorer.shown is before
+    moved(explorer, dp=1)  # 1 x 8 x 4 = 32 again
+    assert not explorer.refused
+    check(explorer, sl.predict(MODEL, replace(PLAN, tp=8, dp=1), CLUSTER))
 
 
-def test_zoom_goes_from_the_step_to_an_ops_layers(explorer):
-    explorer.zoom.value = "0F3"
+def test_zoom_goes_from_the_step_to_an_op_and_to_a_layer_of_it(explorer):
     layers = sl.layer_trace(MODEL, PLAN, CLUSTER)
-    assert drawn(explorer.picture) == drawn(
-        figure(explorer.prediction, layers, window=layers.window("0F3"))
-    )
-    shown = {item.meta[1]: item for item in explorer.picture.data if item.meta[0] == "timeline"}
-    assert "0F3 layer 0" in shown["F"].text and len(shown["tp"].x) > 10
-    explorer.zoom.value = WHOLE_STEP_LAYERS
-    assert drawn(explorer.picture) == drawn(figure(explorer.prediction, layers))
+    moved(explorer, zoom="0F3")
+    chart = picture(explorer, "op")
+    start_s, end_s = layers.window("0F3")
+    assert (chart.x.least, chart.x.most) == (start_s / MS, end_s / MS)
+    drawn = {mark.name.en: mark for mark in chart.marks}
+    inside = [
+        span
+        for span in layers.spans
+        if span.end_s > start_s and span.start_s < end_s and span.end_s > span.start_s
+    ]
+    kinds = {"F forward": "F", "B backward": "B"}
+    for name, kind in kinds.items():
+        computed = [s for s in inside if s.stream == "compute" and s.op_kind == kind]
+        assert len(drawn[name].x0) == len(computed) if name in drawn else not computed
+    reduced = [span for span in inside if span.kind == "all_reduce"]
+    assert len(drawn["all-reduce"].x0) == len(reduced) > 10
+    assert "layer 0" in explorer.shown.values["unit"]
+    moved(explorer, unit="layer 1")
+    chart = picture(explorer, "op")
+    spans = [s for s in layers.spans if s.op_text == "0F3" and s.unit == "layer 1"]
+    assert chart.x.least == pytest.approx(min(span.start_s for span in spans) / MS)
+    assert chart.title.en == "0F3 layer 1 and what runs beside it"
 
 
 def test_a_zoom_that_another_plan_has_no_op_for_goes_back_to_the_whole_step(explorer):
-    explorer.zoom.value = "0F7"
-    explorer.microbatches.value = 4
-    assert explorer.zoom.value == WHOLE_STEP
-    explorer.zoom.value = "0F1"
-    explorer.zero.value = 0
-    assert explorer.zoom.value == "0F1"
+    moved(explorer, zoom="0F7", microbatches=4)
+    assert explorer.shown.values == {"zoom": explorer.shown.values["zoom"], "unit": [WHOLE_OP]}
+    assert explorer.shown.values["zoom"][0] == WHOLE_STEP
+    assert picture(explorer, "timeline").row == "pp"
 
 
-def test_bars_are_the_waterfall_and_the_memory(explorer):
-    bars = {tuple(item.meta): item for item in explorer.picture.data if item.type == "bar"}
-    assert [bars["step", name].x[0] / 1e3 for name in PART_COLOURS] == pytest.approx(
-        list(explorer.prediction.waterfall_s)
-    )
-    assert sum(bars["memory", name].x[0] for name in MEMORY_COLOURS) * GIB == pytest.approx(
-        sum(explorer.prediction.memory_bytes.values())
-    )
+def test_every_rank_is_a_cell_in_the_colour_of_its_place_and_the_frame_of_its_node(explorer):
+    chart = picture(explorer, "ranks")
+    frames = [mark for mark in chart.marks if not mark.labels]
+    cells = [mark for mark in chart.marks if mark.labels]
+    assert sum(len(mark.x0) for mark in frames) == 32
+    assert sorted(int(label) for mark in cells for label in mark.labels) == [*range(32)]
+    for pp, mark in enumerate(cells):
+        places = [PLAN.layout.coordinates(int(label)).pp for label in mark.labels]
+        assert set(places) == {pp} and mark.name.en == f"pp {pp}"
+
+
+def test_of_very_many_replicas_the_first_are_shown(explorer):
+    moved(explorer, nodes=128, dp=128, tp=8, pp=1, zero=3, microbatches=1)
+    assert "the first 64 of 128 replicas" in picture(explorer, "ranks").title.en
 
 
 def test_what_does_not_fit_is_said(explorer):
-    explorer.dp.value, explorer.tp.value, explorer.pp.value, explorer.zero.value = 32, 1, 1, 0
-    assert "does not fit" in explorer.table.value
+    moved(explorer, dp=32, tp=1, pp=1, zero=0)
+    assert "does not fit" in explorer.shown.note.en
 
 
 def test_output_has_a_still_picture_beside_the_widget(explorer):
-    bundle = explorer._repr_mimebundle_()
-    assert "application/vnd.jupyter.widget-view+json" in bundle and bundle["image/png"].startswith(
-        "iVBORw0KGgo"
-    )
+    data, _ = explorer._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in data
+    assert data["image/png"].startswith("iVBORw0KGgo")
 
 
 # the scenes

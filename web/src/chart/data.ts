@@ -86,6 +86,7 @@ export interface Chart {
   height: number;
   square: boolean;
   bare: boolean;
+  wide?: boolean;
 }
 
 /** All positions of a mark on one axis. */

@@ -108,12 +108,22 @@ export class Drawing {
     return [Math.min(a, b), Math.min(c, d), Math.abs(b - a), Math.abs(d - c)];
   }
 
+  /** The part of a box that lies in the frame. */
+  private seen(mark: Boxes, at: number): [number, number, number, number] {
+    const [left, top, wide, high] = this.rect(mark, at);
+    const { frame } = this;
+    const [x0, x1] = [Math.max(left, frame.left), Math.min(left + wide, frame.right)];
+    const [y0, y1] = [Math.max(top, frame.top), Math.min(top + high, frame.bottom)];
+    return [x0, y0, Math.max(x1 - x0, 0), Math.max(y1 - y0, 0)];
+  }
+
   private boxes(mark: Boxes): string {
     const fill = this.patterns.fill(mark.colour, mark.pattern);
     const edge = mark.outline ? ` stroke="${shown(mark.outline, this.theme)}"` : "";
     const parts = mark.x0.map((_, at) => {
       const [left, top, wide, high] = this.rect(mark, at);
-      this.place(left + wide / 2, top + high / 2, mark.tips?.[at], 0, [left, top, wide, high]);
+      const seen = this.seen(mark, at);
+      this.place(seen[0] + seen[2] / 2, seen[1] + seen[3] / 2, mark.tips?.[at], 0, seen);
       return `<rect x="${fixed(left)}" y="${fixed(top)}" width="${fixed(wide)}" height="${fixed(high)}"/>`;
     });
     return `<g fill="${fill}"${edge}>${parts.join("")}</g>`;
@@ -168,7 +178,7 @@ export class Drawing {
     const base = shown(mark.colour, this.theme);
     return (mark.labels ?? [])
       .map((text, at) => {
-        const [left, top, wide, high] = this.rect(mark, at);
+        const [left, top, wide, high] = this.seen(mark, at);
         const [x, y] = [left + wide / 2, top + high / 2];
         const size = this.size(text);
         if (!text || size > wide - 4 || high < SMALL_PX + 2) return "";

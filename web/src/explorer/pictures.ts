@@ -37,18 +37,17 @@ export class Pictures {
     for (const picture of pictures) kept.get(picture.key)!.show(picture, tongue);
   }
 
-  /** Two columns for more than two pictures, or for square ones; timelines are as wide as all. */
+  /** Two columns for more than two pictures, or for square ones; wide ones and timelines span them. */
   private arrange(pictures: Picture[]): void {
-    const charts = pictures.filter(({ picture }) => picture === "chart");
-    const square = charts.every((picture) => picture.picture === "chart" && picture.square);
-    const wide = this.element.clientWidth >= LEAST_WIDTH;
-    const columns = wide && charts.length > 1 && (pictures.length > 2 || square) ? 2 : 1;
+    const halves = pictures.filter((picture) => picture.picture === "chart" && !picture.wide);
+    const square = halves.every((picture) => picture.picture === "chart" && picture.square);
+    const room = this.element.clientWidth >= LEAST_WIDTH;
+    const columns = room && halves.length > 1 && (pictures.length > 2 || square) ? 2 : 1;
     this.element.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
-    let count = 0;
     for (const picture of pictures) {
-      const { cell } = this.shown.get(picture.key)!;
-      const last = picture.picture === "chart" && ++count === charts.length && count % 2 === 1;
-      cell.style.gridColumn = picture.picture === "timeline" || last ? "1 / -1" : "";
+      const at = halves.indexOf(picture);
+      const alone = at === halves.length - 1 && at % 2 === 0;
+      this.shown.get(picture.key)!.cell.style.gridColumn = at < 0 || alone ? "1 / -1" : "";
     }
   }
 
