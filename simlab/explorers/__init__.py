@@ -13,6 +13,7 @@ NAMES = (
     "causal_mask",
     "ring",
     "plan",
+    "buckets",
 )
 """Those that exist: each is the constant EXPLORER of the module of its name in this folder."""
 

@@ -26,6 +26,8 @@ from simlab.views.still.picture import WIDTH_IN, Panels, Picture, drawn, panels
 PX_PER_IN = 96
 """CSS pixels, which a chart's height is given in, per inch."""
 DPI = 110
+PX_OF_LETTER = 9
+"""The room for a letter beside an axis, at least."""
 TITLE_SIZE, NAME_SIZE, TICK_SIZE = 10, 8.5, 8
 TITLE_IN, ENTRY_IN, GAP_IN = 0.21, 0.19, 0.2
 """The heights of a line of a title and of a legend, and what lies between two charts."""
@@ -175,6 +177,7 @@ def _draw(axes: Axes, chart: Chart, tongue: str) -> None:
     axes.margins(0 if filled else 0.15 if chart.bare else 0.04)
     for letter, axis in (("x", chart.x), ("y", chart.y)):
         _scale(axes, letter, axis, tongue)
+    axes.set_ylabel(fill(axes.get_ylabel(), chart.height // PX_OF_LETTER))
     axes.autoscale_view()
     axes.set_xlim(chart.x.least, chart.x.most)
     axes.set_ylim(chart.y.least, chart.y.most)
