@@ -21,6 +21,7 @@ step: two halves and a whole one at step 0, then all queries against the other's
 late queries against both.
 """
 
+from collections.abc import Sequence
 from fractions import Fraction
 
 from simlab.errors import InputError, require_index, require_whole
@@ -45,17 +46,17 @@ def ring_work(cp: int, layout: str = "zigzag") -> list[list[Fraction]]:
     chunks = cp * len(held[0])
     return [
         [
-            sum((_block(a, b) for a in held[rank] for b in held[(rank - step) % cp]), Fraction(0))
-            * Fraction(2, chunks**2)
+            Fraction(_half_blocks(held[rank], held[(rank - step) % cp]), chunks**2)
             for step in range(cp)
         ]
         for rank in range(cp)
     ]
 
 
-def _block(queries: int, keys: int) -> Fraction:
-    """How much of a block of scores the mask leaves."""
-    return Fraction((keys < queries) * 2 + (keys == queries), 2)
+def _half_blocks(queries: Sequence[int], keys: Sequence[int]) -> int:
+    """How much the mask leaves of the scores of chunks `queries` against chunks `keys`, in halves
+    of a block. The whole triangle has as many as there are blocks without a mask."""
+    return sum(2 * (b < a) + (b == a) for a in queries for b in keys)
 
 
 def busiest_share(cp: int, layout: str = "zigzag") -> float:
