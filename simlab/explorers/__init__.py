@@ -14,6 +14,7 @@ NAMES = (
     "ring",
     "plan",
     "buckets",
+    "context",
 )
 """Those that exist: each is the constant EXPLORER of the module of its name in this folder."""
 
