@@ -124,18 +124,21 @@ def measured(
     tied=False,
     fake=False,
     bf16=False,
+    build=None,
+    microbatches=1,
 ):
     """A tracker that has read one step of rank 0 of `ranks`, with its `peak`, `largest` and
     `phase`.
 
     bf16: FSDP2 computes in bf16 and reduces gradients in fp32.
+    build: makes another model than the GPT of `sizes`; its layers are its `blocks`.
     fake: FSDP2 on fake tensors. DDP cannot run on them: its reducer asks for the address of their
     data.
     """
     with pretended_group(ranks):
         mesh = init_device_mesh("cpu", (ranks,))
         with FakeTensorMode() if fake else nullcontext():
-            model = Stage(sizes, 0, 1)
+            model = build() if build else Stage(sizes, 0, 1)
             if tied:
                 model.head.weight = model.embed.weight
             tokens, targets = (
@@ -162,8 +165,9 @@ def measured(
                 # states are made in the first; DDP makes new buckets in the second
                 for step in range(3 if sharding == "ddp" else 2):
                     tracker.start()
-                    tracker.reset_mod_stats()
-                    loss(model(tokens), targets).backward()
+                    for _ in range(microbatches):
+                        tracker.reset_mod_stats()
+                        loss(model(tokens), targets).backward()
                     optimizer.step()
                     optimizer.zero_grad()
                     if sharding == "fsdp" and not step:
