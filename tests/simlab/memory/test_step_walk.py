@@ -299,3 +299,16 @@ def test_with_one_rank_a_shard_nothing_is_sharded(library):
     ]
     whole, *sharded = [sum(folded(walk_of(LLAMA, plan).peak(0)).values()) for plan in plans]
     assert sharded == pytest.approx([whole, whole])
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved-1f1b", "zb-h1"])
+@pytest.mark.parametrize("name", MODELS)
+def test_each_rank_of_a_pipeline_ends_with_a_gradient_of_each_of_its_parameters(name, schedule):
+    plan = sl.Plan(
+        dp=2, pp=2, library="torch", precision="fp32", schedule=schedule, microbatches=4, seq=TOKENS
+    )
+    walk = walk_of(MODELS[name], plan)
+    ends = [walk.moments(rank)[-1].held for rank in range(2)]
+    assert all(end["gradients"] == pytest.approx(end["parameters"]) for end in ends)
+    whole = sum(end["gradients"] for end in ends)
+    assert whole == pytest.approx(4 * MODELS[name].parameters)
