@@ -52,7 +52,9 @@ class StepWalk:
     The walk goes through the ops of `program` in each rank's order, the optimizer's step last. An
     op's effect is found unit by unit, each kind of unit once. Leaves out: what the allocator
     wastes, communication libraries' own buffers (one to two GiB with NCCL), the sent messages that
-    have not arrived.
+    have not arrived. All activations have the plan's precision: torch's autocast, under which DDP
+    computes in 16 bits, keeps norms and the skipped path in fp32 and copies of weights in 16 bits
+    until the backward, so it holds more than this where activations make the peak.
     """
 
     def __init__(self, model: Model, plan: Plan, program: Program, layers: list[int]) -> None:

@@ -130,11 +130,12 @@ def measured(
     """A tracker that has read one step of rank 0 of `ranks`, with its `peak`, `largest` and
     `phase`.
 
-    bf16: FSDP2 computes in bf16 and reduces gradients in fp32.
+    bf16: FSDP2 computes in bf16 and reduces gradients in fp32; DDP computes under autocast.
     build: makes another model than the GPT of `sizes`; its layers are its `blocks`.
     fake: FSDP2 on fake tensors. DDP cannot run on them: its reducer asks for the address of their
     data.
     """
+    autocast = bf16 and sharding == "ddp"
     with pretended_group(ranks):
         mesh = init_device_mesh("cpu", (ranks,))
         with FakeTensorMode() if fake else nullcontext():
@@ -167,7 +168,9 @@ def measured(
                     tracker.start()
                     for _ in range(microbatches):
                         tracker.reset_mod_stats()
-                        loss(model(tokens), targets).backward()
+                        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                            value = loss(model(tokens), targets)
+                        value.backward()
                     optimizer.step()
                     optimizer.zero_grad()
                     if sharding == "fsdp" and not step:
