@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from math import cos, hypot, pi, sin
+from typing import Any
 
 from simlab.collectives import ALL_REDUCE, all_reduce_rounds
 from simlab.collectives.curves import all_reduce_curve, choices
@@ -191,8 +192,8 @@ def _cells(step: RoundState, view: Grid) -> Chart:
     )
 
 
-def _axis(label: Words, count: int, **rest: object) -> Axis:
-    return Axis(label, least=-0.5, most=count - 0.5, **rest)  # type: ignore[arg-type]
+def _axis(label: Words, count: int, **rest: Any) -> Axis:
+    return Axis(label, least=-0.5, most=count - 0.5, **rest)
 
 
 def _boxes(

@@ -106,7 +106,7 @@ def _draw_arrows(axes: Axes, mark: Arrows) -> None:
 
 def handles(marks: Sequence[Mark]) -> tuple[Artist, ...]:
     """What stands before a name in a legend: a handle for each look of `marks`, at most three."""
-    found: dict[object, Artist] = {}
+    found: dict[tuple[Any, ...], Artist] = {}
     for mark in marks:
         if isinstance(mark, Area | Boxes):
             style = filling(mark)
