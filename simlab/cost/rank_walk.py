@@ -73,6 +73,10 @@ class _Walked(NamedTuple):
     """{name: when it ends}, of what the op begins and does not wait for."""
 
 
+Outlines = dict[tuple[Any, ...], tuple[_Outline, dict[str, Any]]]
+"""{what makes ops alike: (their outline, the reductions that they leave in flight)}"""
+
+
 @dataclass(slots=True)
 class _Plain:
     """What the ops of a stage and kind take while nothing is in flight."""
@@ -94,16 +98,16 @@ class RankWalk:
         self,
         lowering: RankLowering,
         cost: StageCost,
-        outlines: dict[Any, tuple[_Outline, dict[str, Any]]] | None = None,
+        outlines: Outlines | None = None,
     ) -> None:
         self.lowering, self.cost = lowering, cost
-        self.outlines = {} if outlines is None else outlines
+        self.outlines: Outlines = {} if outlines is None else outlines
         self.free_s: dict[str, float] = {}
         self.ends_s: dict[str, float] = {}
         self.spent: dict[Parts, int] = {}
         self.carried: list[Carried] = []
         self.reduced_s = self.copying_s = self.end_s = 0.0
-        self._own: dict[Any, tuple[_Outline, dict[str, Any]]] = {}
+        self._own: Outlines = {}
         plan, shared = lowering.plan, lowering.sharding.shared
         self._plain: dict[tuple[int, str], _Plain] = {}
         self._stateful = reduces_each_backward(plan) and shared

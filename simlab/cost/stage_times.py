@@ -1,7 +1,7 @@
 """What the ops of a plan take on a cluster: its kernels and collectives priced, and its units and
 ops walked with these prices."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
@@ -51,7 +51,7 @@ class StageCost(CommunicationTimes):
     """Times of stages of `model` under `plan` on `cluster`; what is alike is computed once."""
 
     gpu: Gpu | None = None
-    faster: dict[str, float] = field(default_factory=dict)
+    faster: Mapping[str, float] = field(default_factory=dict)
     """{kernel: how many times as fast it is as it would be}: 'attention' and its gradient, 'norm'
     for both norms."""
 

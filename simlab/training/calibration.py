@@ -4,12 +4,14 @@ it."""
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from simlab.cost import FIELD_OF_KIND, OpTimes
 from simlab.engine import simulate
 from simlab.errors import InputError
 from simlab.program import Program
 from simlab.spec.hardware import Link
+from simlab.trace import Trace
 
 FORMAT = "simlab-calibration-1"
 
@@ -20,7 +22,7 @@ class Calibration:
 
     op_seconds: dict[str, list[float]]
     """{op kind: [per stage] median seconds of one op, timed alone}"""
-    links: dict[str, dict]
+    links: dict[str, dict[str, Any]]
     """{"source-destination": {the fields of `Link`}} from ping-pong."""
     message_bytes: int
     """Size of an activation at a stage boundary."""
@@ -30,16 +32,17 @@ class Calibration:
     cores: float | None = None
     """Processors that the ranks share while computing; None if each has its own (or sleeps, in
     padded compute)."""
-    metadata: dict = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
     """How, where and when it was measured."""
 
-    def times(self):
+    def times(self) -> OpTimes:
         """`OpTimes` of the measured stages."""
-        return OpTimes(
-            **{FIELD_OF_KIND[kind]: tuple(seconds) for kind, seconds in self.op_seconds.items()}
-        )
+        given: dict[str, Any] = {
+            FIELD_OF_KIND[kind]: tuple(seconds) for kind, seconds in self.op_seconds.items()
+        }
+        return OpTimes(**given)
 
-    def link_of_pairs(self):
+    def link_of_pairs(self) -> dict[tuple[int, int], Link]:
         """{(source, destination): Link}"""
         links = {}
         for pair, link in self.links.items():
@@ -47,7 +50,7 @@ class Calibration:
             links[int(source), int(destination)] = Link(**link)
         return links
 
-    def predict(self, program):
+    def predict(self, program: Program) -> Trace:
         """The simulated `Trace` of `program` on the machine that was measured."""
         trace = simulate(
             program,
@@ -60,14 +63,14 @@ class Calibration:
         trace.metadata["calibration"] = asdict(self)
         return trace
 
-    def save(self, path):
+    def save(self, path: str | Path) -> None:
         """Write JSON to `path`."""
         Path(path).write_text(
             json.dumps({"format": FORMAT, **asdict(self)}, indent=1), encoding="utf-8"
         )
 
     @classmethod
-    def load(cls, path):
+    def load(cls, path: str | Path) -> "Calibration":
         """Read what `save` wrote; `InputError` names the file and what is wrong."""
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))

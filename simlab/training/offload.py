@@ -4,8 +4,15 @@ both ways, the CPU and the drive as streams of their own, layer by layer.
 ZeRO-Offload (Ren et al. 2021, arXiv 2101.06840): gradients go to the host as the backward makes
 them, the CPU updates, updated parameters come back. ZeRO-Infinity (Rajbhandari et al. 2021, arXiv
 2104.07857): the states come from a drive and go back to it.
+
+This module makes tasks of its own, where `predict` and `layer_trace` evaluate instruction lists with
+`Plan.offload = 'optimizer'`. Lists cannot say what it is about. A list is one step, which begins when
+nothing is in flight, while an update of one step runs here beside the forward of the next one. A rank
+computes in one stream, and has no instruction for the host's update or a drive's transfer. And what a
+list copies for the optimizer goes in one piece at the end, as no field of a plan says otherwise.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,7 +23,10 @@ from simlab.engine.tasks import Task
 from simlab.errors import InputError
 from simlab.lowering.zero import gathers_updated, shards_of
 from simlab.memory.states import state_bytes
-from simlab.spec.parameters import unit_parameters
+from simlab.spec.cluster import Cluster
+from simlab.spec.model import Model
+from simlab.spec.parameters import UnitKind, unit_parameters
+from simlab.spec.plan import Plan
 from simlab.trace import Span, Trace
 
 TARGETS = ("host", "nvme")
@@ -48,7 +58,7 @@ class OffloadStep:
     """Two steps, one rank, a span for each layer's part."""
 
     @property
-    def exposed_s(self):
+    def exposed_s(self) -> float:
         """What the step takes over the GPU's own work."""
         return self.step_s - self.busy_s.compute
 
@@ -60,7 +70,15 @@ class _Part(NamedTuple):
     backward_s: float
 
 
-def offload_step(model, plan, cluster, *, to="host", overlap="transfers", host_adam_s=HOST_ADAM_S):
+def offload_step(
+    model: Model,
+    plan: Plan,
+    cluster: Cluster,
+    *,
+    to: str = "host",
+    overlap: str = "transfers",
+    host_adam_s: float = HOST_ADAM_S,
+) -> OffloadStep:
     """`OffloadStep` of `model` under a data-parallel `plan` (ZeRO stage 0, 1 or 2) on `cluster`,
     its optimizer's states elsewhere.
 
@@ -116,7 +134,7 @@ def offload_step(model, plan, cluster, *, to="host", overlap="transfers", host_a
     return OffloadStep(step_s, Busy(*busy.values()), Trace(spans, [], metadata))
 
 
-def _check(plan, to, overlap):
+def _check(plan: Plan, to: str, overlap: str) -> None:
     for name, value, choices in (("to", to, TARGETS), ("overlap", overlap, OVERLAPS)):
         if value not in choices:
             raise InputError(f"{name} = {value!r}: give one of {', '.join(choices)}")
@@ -134,10 +152,10 @@ def _check(plan, to, overlap):
         )
 
 
-def _parts(model, plan, cost):
+def _parts(model: Model, plan: Plan, cost: StageCost) -> list[_Part]:
     """The embedding, the layers and the head, with what each holds and takes."""
 
-    def part(name, unit, parameters):
+    def part(name: str, unit: UnitKind, parameters: float) -> _Part:
         forward_s, backward_s = (cost.unit_parts(unit, kind).total for kind in "FB")
         return _Part(name, parameters, forward_s, backward_s)
 
@@ -150,9 +168,19 @@ def _parts(model, plan, cost):
 
 
 class _Tasks:
-    def __init__(self, cost, parts, to, overlap, host_adam_s):
+    def __init__(
+        self,
+        cost: StageCost,
+        parts: list[_Part],
+        to: str,
+        overlap: str,
+        host_adam_s: float,
+    ) -> None:
         self.cost, self.parts, self.overlap = cost, parts, overlap
-        self.list, self.begins, self.back = [], [], []
+        self.list: list[Task] = []
+        self.begins: list[int] = []  # of each step, its first task
+        # [per step] of each part, the tasks that bring its parameters back
+        self.back: list[list[list[int]]] = []
         plan, cluster = cost.plan, cost.cluster
         self.own = [part.parameters / shards_of(plan, "optimizer") for part in parts]
         self.pcie_s = 1 / cluster.pcie_bytes_per_s
@@ -161,17 +189,26 @@ class _Tasks:
         optimizer_bytes = state_bytes(plan).optimizer
         self.drive_s = optimizer_bytes * sharers / cluster.nvme_bytes_per_s if to == "nvme" else 0.0
 
-    def _add(self, step, name, stream, seconds, needs, size_bytes=0.0):
+    def _add(
+        self,
+        step: int,
+        name: str,
+        stream: str,
+        seconds: float,
+        needs: Sequence[int],
+        size_bytes: float = 0.0,
+    ) -> int:
         self.list.append(
             Task(name, f"step {step}", stream, (0,), seconds, tuple(needs), size_bytes)
         )
         return len(self.list) - 1
 
-    def add_step(self, step):
+    def add_step(self, step: int) -> None:
+        """Add the tasks of a step to the list."""
         plan, parts = self.cost.plan, self.parts
         late = 2 if self.overlap == "delayed" else 1
         # by part: the tasks that bring its parameters
-        there = self.back[step - late] if step >= late else [[]] * len(parts)
+        there: list[list[int]] = self.back[step - late] if step >= late else [[]] * len(parts)
         if self.overlap == "none":
             there = [[number for numbers in there for number in numbers]] * len(parts)
         forwards = [
@@ -187,7 +224,7 @@ class _Tasks:
         arrived = self._out(step, backwards)
         self.back.append(self._update(step, arrived))
 
-    def _out(self, step, backwards):
+    def _out(self, step: int, backwards: list[int]) -> list[int]:
         """Reduce and send each part's gradients, last part first; the tasks that have sent them."""
         arrived = []
         for part, own, made in reversed(list(zip(self.parts, self.own, backwards))):
@@ -204,14 +241,15 @@ class _Tasks:
             )
         return arrived
 
-    def _reduce_s(self, parameters):
+    def _reduce_s(self, parameters: float) -> float:
         kind = "reduce_scatter" if self.cost.plan.zero else "all_reduce"
         size = parameters * self.cost.plan.gradient_bytes
         return self.cost.communication_s(kind, size, "dp")
 
-    def _update(self, step, arrived):
+    def _update(self, step: int, arrived: list[int]) -> list[list[int]]:
         """Update each part, first part first, and bring it back; by part, the tasks that do so."""
-        back, plan, updates = [], self.cost.plan, []
+        back, plan = [], self.cost.plan
+        updates: list[int] = []
         for number, (part, own) in enumerate(zip(self.parts, self.own)):
             needs = list(arrived)
             if self.drive_s:
@@ -239,6 +277,6 @@ class _Tasks:
             self._drive(step, "write", number, [updates[number]])
         return back
 
-    def _drive(self, step, what, number, needs):
+    def _drive(self, step: int, what: str, number: int, needs: Sequence[int]) -> int:
         seconds = self.own[number] * self.drive_s
         return self._add(step, f"{what} {self.parts[number].name}", "nvme", seconds, needs)

@@ -146,17 +146,17 @@ class Prediction:
         return "" if self.fits else does_not_fit(self)
 
     @property
-    def tokens(self):
+    def tokens(self) -> int:
         """The number of tokens of a step."""
         return self.plan.global_batch * (self.plan.seq or self.model.seq)
 
     @property
-    def tokens_per_s(self):
+    def tokens_per_s(self) -> float:
         """The tokens of all GPUs together per second."""
         return self.tokens / self.step_s
 
     @property
-    def peak_flops(self):
+    def peak_flops(self) -> float:
         """The peak of all GPUs in FLOP/s, of which the utilisations are fractions.
 
         It is the peak in 16 bits, also for a plan in fp8; for a plan in fp32 it is that of fp32.
@@ -165,7 +165,7 @@ class Prediction:
         return sum(part.gpus * peak_flops(part.gpu, precision) for part in self.cluster.parts)
 
     @property
-    def mfu(self):
+    def mfu(self) -> float:
         """Model FLOPs utilisation, a fraction: model FLOPs per token x `tokens_per_s` /
         `peak_flops`.
 
@@ -180,7 +180,7 @@ class Prediction:
         return MFU_ATTENTION
 
     @property
-    def hfu(self):
+    def hfu(self) -> float:
         """Hardware FLOPs utilisation, a fraction: as `mfu`, but recomputed FLOPs count, too."""
         flash = self.plan.attention != "unfused"
         per_token = self.model.hardware_flops_per_token(
@@ -189,7 +189,7 @@ class Prediction:
         return per_token * self.tokens_per_s / self.peak_flops
 
     @property
-    def fits(self):
+    def fits(self) -> bool:
         """Whether the peak fits into the memory of a GPU, and the offloaded states into that of a
         host."""
         return (
@@ -247,7 +247,7 @@ class Prediction:
         )
 
     @cached_property
-    def waterfall_s(self):
+    def waterfall_s(self) -> Waterfall:
         """The `Waterfall` of the step.
 
         To separate messages from the bubble, the same pipeline is simulated with messages that take
@@ -271,19 +271,19 @@ class Prediction:
         )
 
     @property
-    def exposed_s(self):
+    def exposed_s(self) -> dict[str, float]:
         """{dimension: the seconds that its exposed communication adds to the step}."""
         spent = self.waterfall_s
         return {"dp": spent.dp, "tp": spent.tp, "pp": spent.pp, "cp": spent.cp}
 
 
-def does_not_fit(prediction):
+def does_not_fit(prediction: Prediction) -> str:
     """What is too much, where, from which op on."""
     if prediction.host_bytes > prediction.cluster.node_memory_bytes:
         room = bytes_text(prediction.cluster.node_memory_bytes)
         return f"{bytes_text(prediction.host_bytes)} of {prediction.plan.offload} on a node's host, which has {room}"
     memory = prediction.memory_bytes
-    largest = sorted(memory, key=memory.get, reverse=True)[:2]
+    largest = sorted(memory, key=memory.__getitem__, reverse=True)[:2]
     too_much = sum(memory.values()) - prediction.cluster.gpu_memory_bytes
     most = " and ".join(f"{name} {bytes_text(memory[name])}" for name in largest)
     first = min(prediction.breaches, key=lambda breach: breach.time_s)

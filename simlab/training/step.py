@@ -1,11 +1,12 @@
 """A training step of a model under a plan on a cluster, op by op (`predict`) or layer by layer
 (`layer_trace`)."""
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from simlab.cost import OpMemory
 from simlab.cost.optimizer import rank_parameters
-from simlab.cost.rank_walk import op_parts
+from simlab.cost.rank_walk import RankWalk, op_parts
 from simlab.cost.roofline import peak_flops
 from simlab.cost.stage_times import StageCost, StageTimes, sends_block
 from simlab.cost.walk import Parts
@@ -16,13 +17,24 @@ from simlab.lowering.build import program_of
 from simlab.lowering.instructions import RankLowering
 from simlab.lowering.kernels import kernel_names
 from simlab.memory.step import StepWalk, held_by_rank
-from simlab.spec.hardware import Link
-from simlab.trace import OPTIMIZER, Span
+from simlab.program import Program
+from simlab.spec.cluster import Cluster
+from simlab.spec.hardware import Gpu, Link
+from simlab.spec.model import Model
+from simlab.spec.plan import Plan
+from simlab.trace import OPTIMIZER, Span, Trace
 from simlab.training.prediction import Prediction, does_not_fit
 from simlab.training.walked import host_bytes, optimizer_s, rank_walks, shown_spans, step_end
 
 
-def predict(model, plan, cluster, *, strict=False, faster=None):
+def predict(
+    model: Model,
+    plan: Plan,
+    cluster: Cluster,
+    *,
+    strict: bool = False,
+    faster: Mapping[str, float] | None = None,
+) -> Prediction:
     """`Prediction` of a step of `model` under `plan` on `cluster`; `InputError` if the plan cannot
     be, or (strict) does not fit.
 
@@ -39,67 +51,80 @@ def predict(model, plan, cluster, *, strict=False, faster=None):
     """
     plan.check(model, cluster.gpus)
     _check_kernels(faster or {}, model, plan)
+    _check_precision(plan, cluster)
     program = program_of(plan)
     layers = plan.layers_of_stages(model.layers, program.stages)
-    _check_precision(plan, cluster)
     costs = _costs(model, plan, cluster, faster or {})
-    cost = costs[0]
-    stages = stage_times(costs, model, plan, program)
-    walk = StepWalk(model, plan, program, layers)
-    activations, weight_grad = walk.activations()
-    memory = OpMemory(activations=activations, weight_grad=weight_grad, unit="bytes")
+    links, memory = _links(costs[0], program), StepWalk(model, plan, program, layers)
     fresh_walks = partial(rank_walks, model, plan, program, costs)
     walks = fresh_walks()
-    links = _links(cost, program)
-    trace = simulate(
-        program,
-        walks,
-        link=links,
-        message_bytes=round(cost.message_bytes()),
-        memory=memory,
-    )
-    spent = [its.parts for its in walks]
+    trace = _simulated(costs[0], program, walks, links, memory)
+    last_s, spent = trace.end_s, [walk.parts for walk in walks]
     parameters = rank_parameters(model, plan, program, layers)
     update_s, drive_s = optimizer_s(costs, program, parameters, layers)
     end = step_end(walks, trace, update_s + drive_s, links)
     offload_s = end.copying_s + drive_s
-    last_s = trace.end_s
     trace.spans.extend(shown_spans(walks))
     trace.spans.extend(
         Span(rank, OPTIMIZER, "step", end.reduced_s, end.end_s - offload_s, kind=OPTIMIZER)
         for rank in range(plan.pp)
     )
-    held = held_by_rank(walk)
+    held = held_by_rank(memory)
     peak_rank = max(range(plan.pp), key=lambda rank: sum(held[rank].values()))
-    memory_bytes = held[peak_rank]
     prediction = Prediction(
-        model,
-        plan,
-        cluster,
-        stages,
-        trace,
-        end.end_s,
-        end.reduced_s - last_s,
-        end.end_s - end.reduced_s - offload_s,
-        offload_s,
-        memory_bytes,
-        peak_rank,
-        program,
-        held,
-        host_bytes(cost, program, parameters),
-        spent,
-        fresh_walks,
+        model=model,
+        plan=plan,
+        cluster=cluster,
+        stages=stage_times(costs, model, plan, program),
+        trace=trace,
+        step_s=end.end_s,
+        after_s=end.reduced_s - last_s,
+        optimizer_s=end.end_s - end.reduced_s - offload_s,
+        offload_s=offload_s,
+        memory_bytes=held[peak_rank],
+        peak_rank=peak_rank,
+        program=program,
+        held=held,
+        host_bytes=host_bytes(costs[0], program, parameters),
+        spent=spent,
+        walks=fresh_walks,
     )
-    if not prediction.fits:
-        trace.metadata["activation_cap"] = (
-            cluster.gpu_memory_bytes - sum(memory_bytes.values()) + memory_bytes["activations"]
-        )
-        if strict:
-            raise InputError(does_not_fit(prediction))
+    _check_memory(prediction, strict)
     return prediction
 
 
-def layer_trace(model, plan, cluster, *, collapsed=True):
+def _simulated(
+    cost: StageCost,
+    program: Program,
+    walks: Sequence[RankWalk],
+    links: dict[tuple[int, int], Link],
+    memory: StepWalk,
+) -> Trace:
+    """The trace of the ops, with the activations that they hold in bytes."""
+    activations, weight_grad = memory.activations()
+    return simulate(
+        program,
+        walks,
+        link=links,
+        message_bytes=round(cost.message_bytes()),
+        memory=OpMemory(activations=activations, weight_grad=weight_grad, unit="bytes"),
+    )
+
+
+def _check_memory(prediction: Prediction, strict: bool) -> None:
+    """Where a prediction does not fit, note how many bytes are left for activations, or (strict)
+    raise `InputError`."""
+    if prediction.fits:
+        return
+    held = prediction.memory_bytes
+    prediction.trace.metadata["activation_cap"] = (
+        prediction.capacity_bytes - sum(held.values()) + held["activations"]
+    )
+    if strict:
+        raise InputError(does_not_fit(prediction))
+
+
+def layer_trace(model: Model, plan: Plan, cluster: Cluster, *, collapsed: bool = True) -> Trace:
     """The same step, instruction by instruction: a `Trace` whose spans are layers' kernels and
     collectives, on the streams compute, tp, cp, dp, replicas (of HSDP), offload, send and
     optimizer, of all GPUs or (collapsed) of one for each pipeline stage.
@@ -117,13 +142,13 @@ def layer_trace(model, plan, cluster, *, collapsed=True):
     return trace
 
 
-def _check_precision(plan, cluster):
+def _check_precision(plan: Plan, cluster: Cluster) -> None:
     """`InputError` unless every GPU of `cluster` has the plan's precision."""
     for part in cluster.parts:
         part.gpu.peak(plan.precision)
 
 
-def _check_kernels(faster, model, plan):
+def _check_kernels(faster: Mapping[str, float], model: Model, plan: Plan) -> None:
     known = kernel_names(model, plan)
     for name, factor in faster.items():
         require_positive(f"how many times as fast {name!r} is", factor)
@@ -133,11 +158,13 @@ def _check_kernels(faster, model, plan):
             )
 
 
-def _costs(model, plan, cluster, faster):
+def _costs(
+    model: Model, plan: Plan, cluster: Cluster, faster: Mapping[str, float]
+) -> list[StageCost]:
     """[`StageCost` of each pipeline rank]: of the slowest GPU among those that share its stages."""
     if not cluster.more:
         return [StageCost(model, plan, cluster, faster=faster)] * plan.pp
-    kinds = [set() for _ in range(plan.pp)]
+    kinds: list[set[Gpu]] = [set() for _ in range(plan.pp)]
     for rank, place in enumerate(plan.layout.all_coordinates()):
         kinds[place.pp].add(cluster.gpu_of(rank))
     slowest = [min(gpus, key=lambda gpu: peak_flops(gpu, plan.precision)) for gpus in kinds]
@@ -145,7 +172,9 @@ def _costs(model, plan, cluster, faster):
     return [costs[gpu.name] for gpu in slowest]
 
 
-def stage_times(costs, model, plan, program):
+def stage_times(
+    costs: Sequence[StageCost], model: Model, plan: Plan, program: Program
+) -> list[StageTimes]:
     """[`StageTimes` of each stage]: of ops that begin while nothing is in flight. costs:
     `StageCost` of each pipeline rank. Kinds of ops that the program does not have take no time
     here.
@@ -154,7 +183,8 @@ def stage_times(costs, model, plan, program):
     reductions of a last backward, and the waits of a first forward, are not among them.
     """
     layers = plan.layers_of_stages(model.layers, program.stages)
-    found, alike = {}, {}  # by stage and kind; by what makes ops alike
+    found: dict[tuple[int, str], Parts] = {}
+    alike: dict[tuple[int | str | bool, ...], Parts] = {}  # by what makes ops alike
     for rank, cost in enumerate(costs):
         lowering = None
         for op in {op[:2]: op for op in program.ranks[rank]}.values():
@@ -173,11 +203,12 @@ def stage_times(costs, model, plan, program):
     ]
 
 
-def _links(cost, program):
+def _links(cost: StageCost, program: Program) -> dict[tuple[int, int], Link]:
     """{(rank, other rank): the `Link` between them}, of those that hold neighbouring stages."""
     per_node, layout = cost.cluster.gpus_per_node, cost.plan.layout
     nodes = [layout.rank(pp=p) // per_node for p in range(cost.plan.pp)]
-    links, between = {}, {}
+    links: dict[tuple[int, int], Link] = {}
+    between: dict[bool, Link] = {}
     for op in {op[:2]: op for op in program.rank_of}.values():
         user = program.user(op)
         if user is None:
@@ -192,7 +223,7 @@ def _links(cost, program):
     return links
 
 
-def _link(cost, in_node):
+def _link(cost: StageCost, in_node: bool) -> Link:
     latency_s, wire_s = cost.message_s(in_node)
     bandwidth = cost.message_bytes() / wire_s if wire_s > 0 else float("inf")
     overhead_s = latency_s + wire_s if sends_block(cost.plan) else 0.0

@@ -1,11 +1,11 @@
 """A step in time: the walks of its ranks, which `simlab.engine.simulate` asks op by op, and the end
 of the step, where gradients become complete and the optimizer follows."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 from simlab.cost.optimizer import host_sharers, own_parameters, update_s
-from simlab.cost.rank_walk import Meeting, RankWalk
+from simlab.cost.rank_walk import Meeting, Outlines, RankWalk
 from simlab.cost.stage_times import StageCost
 from simlab.lowering.instructions import RankLowering
 from simlab.lowering.zero import reduces_each_backward
@@ -40,7 +40,7 @@ def rank_walks(
     model: Model, plan: Plan, program: Program, costs: Sequence[StageCost]
 ) -> list[RankWalk]:
     """[`RankWalk` of each pipeline rank], at the begin of a step. costs: `StageCost` of each."""
-    outlines: dict[int, dict] = {}
+    outlines: dict[int, Outlines] = {}
     return [
         RankWalk(
             RankLowering(model, plan, program, rank, kernels=cost.kernels),
@@ -87,7 +87,7 @@ def step_end(
     )
 
 
-def _last_message_s(lowering, rank, links):
+def _last_message_s(lowering: RankLowering, rank: int, links: dict[tuple[int, int], Link]) -> float:
     """The seconds that sending the result of its last op keeps a rank."""
     program = lowering.program
     user = program.user(lowering.ops[-1])
@@ -95,11 +95,16 @@ def _last_message_s(lowering, rank, links):
     return links[pair].overhead_s if pair in links else 0.0
 
 
-def _go_on(meetings, rank, tail, ready_s=None):
+def _go_on(
+    meetings: dict[int, Meeting],
+    rank: int,
+    tail: Generator[Meeting, float, None],
+    ready_s: float | None = None,
+) -> None:
     """Walk on until the rank's next meeting, if there is one."""
     meetings.pop(rank, None)
     try:
-        meetings[rank] = tail.send(ready_s)
+        meetings[rank] = next(tail) if ready_s is None else tail.send(ready_s)
     except StopIteration:
         pass
 
@@ -107,7 +112,9 @@ def _go_on(meetings, rank, tail, ready_s=None):
 def shown_spans(walks: Sequence[RankWalk]) -> list[Span]:
     """A `Span` for each stage and kind of communication over the ranks that hold the same part of
     the model, from the first one's begin to the last one's end."""
-    plan, found = walks[0].lowering.plan, {}
+    plan = walks[0].lowering.plan
+    # {(rank, stage, stream, kind): (start, end, bytes)}
+    found: dict[tuple[int, int, str, str], tuple[float, float, float]] = {}
     for rank, walk in enumerate(walks):
         stage_of = {
             unit.name: stage for stage, units in walk.lowering.units.items() for unit in units
