@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from realrun_schemas import schema
 
 import simlab as sl
 from realrun.cli import measure as measure_command
@@ -323,6 +324,7 @@ def test_what_measure_writes_is_a_cluster_on_which_gpt2_is_simulated(small, tmp_
     )
     out, err = capsys.readouterr()
     answer = json.loads(out)
+    schema("measure").validate(answer)
     assert (
         answer["ok"]
         and answer["file"] == path
