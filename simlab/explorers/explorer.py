@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from simlab.errors import InputError, did_you_mean
+from simlab.errors import InputError, SimlabError, did_you_mean
 from simlab.views.chart import Chart, Words
 from simlab.views.packing import Panel
 
@@ -130,6 +130,13 @@ class Explorer:
             "controls": [control.to_dict() for control in self.controls],
             "play": self.play,
         }
+
+    def reply(self, state: State) -> dict[str, Any]:
+        """The answer for `state` as the front end takes it; {"refused": why} where there is none."""
+        try:
+            return self.answer(state).to_dict() | {"refused": ""}
+        except SimlabError as error:
+            return {"refused": str(error)}
 
     def start(self, **values: Any) -> dict[str, Any]:
         """The state in which it opens, with other `values` for some of the controls.

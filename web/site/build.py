@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import explorers
 import lessons
 from python_files import PYODIDE, ROOT, WEB, compress, library, packages
 from shell import Shell
@@ -38,6 +39,7 @@ def main(folder: Path) -> None:
     shell = Shell(folder)
     shell.write(shell.pages[0], shell.render("pages/index.html"))
     lessons.write(shell)
+    explorers.write(shell)
     (folder / "recorded.json").write_text(json.dumps(recorded()), encoding="utf-8")
     command = ["node", WEB / "build.mjs", "--page", folder, json.dumps(sizes)]
     subprocess.run(command, check=True)

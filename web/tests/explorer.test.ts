@@ -9,11 +9,12 @@ const about: About = {
     { name: "dp", label: words("dp"), values: [1, 2, 4], start: 2, menu: false },
     { name: "round", label: words("round"), values: [0, 1], start: 1, menu: false },
     { name: "zoom", label: words("zoom"), values: [false, true], start: false, menu: false },
+    { name: "op", label: words("op"), values: ["all"], start: "all", menu: true },
   ],
 }; // prettier-ignore
 
 test("an address restores the state that it was made of", () => {
-  const state = { model: "c&d", dp: 4, round: 7, zoom: true };
+  const state = { model: "c&d", dp: 4, round: 7, zoom: true, op: "0F1" };
   expect(fromHash(about, `#${toHash(about, state)}`, startOf(about))).toEqual(state);
 });
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 import simlab as sl
-from simlab.explorers import explorer
+from simlab.explorers import NAMES, explorer
 from simlab.explorers.explorer import Answer, Control, Explorer, Figure, Timeline
 from simlab.views.chart import Axis, Chart, Line, Words
 from simlab.views.packing import panels
@@ -42,3 +42,30 @@ def test_an_explorer_tells_its_controls_and_refuses_others():
 def test_an_explorer_that_does_not_exist_is_refused():
     with pytest.raises(sl.InputError, match="no explorer 'memori'"):
         explorer("memori")
+
+
+def test_a_reply_is_the_answer_or_says_why_there_is_none():
+    def answer(state):
+        if state["dp"] == 1:
+            raise sl.InputError("dp = 1: give 2 or more")
+        return Answer(note=WORDS)
+
+    found = Explorer("x", WORDS, (DP,), answer)
+    assert found.reply({"dp": 2}) == Answer(note=WORDS).to_dict() | {"refused": ""}
+    assert found.reply({"dp": 1}) == {"refused": "dp = 1: give 2 or more"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_explorer_opens_with_pictures_in_both_languages_and_values_that_it_offers(name):
+    found = explorer(name)
+    assert found.name == name
+    state = found.start()
+    for control in found.controls:
+        assert control.start in control.values, control.name
+        assert control.names is None or len(control.names) == len(control.values)
+    reply = found.reply(state)
+    assert not reply["refused"] and reply["pictures"]
+    keys = [picture["key"] for picture in reply["pictures"]]
+    assert len(keys) == len(set(keys))
+    if found.play:
+        assert found.play in state

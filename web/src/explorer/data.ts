@@ -72,8 +72,9 @@ export function fromHash(about: About, hash: string, before: State): State {
     const text = said.get(name);
     const found = text === null ? undefined : values.find((value) => String(value) === text);
     if (found !== undefined) state[name] = found;
-    // a control whose range follows from others: the answer keeps its number within it
+    // a control whose range follows from others: the answer keeps its value within it
     else if (typeof start === "number" && text && /^-?\d+$/.test(text)) state[name] = Number(text);
+    else if (typeof start === "string" && text && values.length === 1) state[name] = text;
   }
   return state;
 }

@@ -1,8 +1,11 @@
 /** What the page and its worker say to each other. */
 
+import type { State } from "../explorer/data";
 import type { Packed } from "../timeline/panel";
 
-export interface Request {
+export type Request = PipelineRequest | { explorer: string; state: State };
+
+export interface PipelineRequest {
   schedules: string[];
   stages: number;
   microbatches: number;
@@ -25,8 +28,9 @@ export interface Answer {
   refused: [string, string][];
 }
 
-export type FromWorker =
+/** What the worker says; `Got` is the answer to what its page asks for. */
+export type FromWorker<Got = Answer> =
   | { kind: "progress"; share: number; starting: boolean }
   | { kind: "ready" }
-  | { kind: "answer"; answer: Answer }
+  | { kind: "answer"; answer: Got }
   | { kind: "failed"; why: string };

@@ -12,11 +12,13 @@ import sys
 sys.path.insert(0, "/packages")
 from pyodide.ffi import to_js
 from js import Object
-from simlab.errors import InputError
+from simlab.explorers import explorer
 from simlab.views.page import pipeline
 
 def answer(request):
-    return to_js(pipeline(request.to_py()), dict_converter=Object.fromEntries)
+    asked = request.to_py()
+    made = explorer(asked["explorer"]).reply(asked["state"]) if "explorer" in asked else pipeline(asked)
+    return to_js(made, dict_converter=Object.fromEntries)
 `;
 
 const say = (message: FromWorker, move: Transferable[] = []) => self.postMessage(message, { transfer: move });
