@@ -15,6 +15,7 @@ NAMES = (
     "plan",
     "buckets",
     "context",
+    "matrix_split",
 )
 """Those that exist: each is the constant EXPLORER of the module of its name in this folder."""
 

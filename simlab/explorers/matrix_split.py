@@ -1,0 +1,274 @@
+"""It shows which columns and rows of a layer's matrices each tensor-parallel rank holds."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from simlab.explorers.explorer import Answer, Control, Explorer, Figure, State
+from simlab.lowering.kernels import Communication, Matmul, Operation, layer_kernels
+from simlab.lowering.pieces import BEGIN, unit_pieces
+from simlab.lowering.traffic import communication_bytes
+from simlab.spec.model import Model, load_model
+from simlab.spec.plan import Plan
+from simlab.units import bytes_text
+from simlab.views.chart import Axis, Boxes, Chart, Mark, Words
+from simlab.views.language import LANGUAGE
+
+COLOURS = ("rank_0", *LANGUAGE["ranks"][1:])
+CONTROLS = (
+    Control("model", Words("model", "模型"), ("llama-3-8b", "llama-2-7b", "megatron-7.5b"), "llama-3-8b"),
+    Control("tp", Words("tensor-parallel ranks", "张量并行 rank 数"), (2, 4, 8), 4),
+    Control("kv_heads", Words("key and value heads (of 32)", "KV 头数（共 32 个头）"), (1, 2, 4, 8, 16, 32), 8),
+    Control("sequence_parallel", Words("sequence parallelism", "序列并行"), (False, True), False),
+)  # fmt: skip
+GAP = 0.03
+"""The room between two matrices, as a fraction of the width of all."""
+Place = tuple[float, float, float, float]
+WHOLE = Words("whole on every rank", "每个 rank 都有完整一份")
+BY_TOKENS = Words("cut along the sequence", "沿序列切分")
+BY_HEADS = Words("cut by heads or columns", "按头或列切分")
+KINDS = {
+    "all_reduce": "all-reduce",
+    "all_gather": "gather",
+    "reduce_scatter": "reduce-scatter",
+}
+"""{kind of a collective: its entry in the visual language}."""
+
+
+class Part(NamedTuple):
+    """A part of a layer: what is computed, or what is communicated before or after a product."""
+
+    width: float
+    label: str = ""
+    cut: bool = False
+    """Whether it is computed on a rank's own heads or columns."""
+    product: Operation | None = None
+    operator: tuple[str, str] = ("", "")
+    """The names of what is communicated, without (Shoeybi et al. 2019) and with sequence
+    parallelism (Korthikanti et al. 2022)."""
+
+
+BEFORE, AFTER = ("f", "g"), ("g", "ḡ")
+LAYER = (
+    Part(2.0, "norm"),
+    Part(1.3, product=Operation.QKV, operator=BEFORE),
+    Part(4.0, "QKV, attention, output", cut=True),
+    Part(1.3, product=Operation.OUTPUT, operator=AFTER),
+    Part(2.5, "residual, norm"),
+    Part(1.3, product=Operation.UP, operator=BEFORE),
+    Part(4.0, "up, activation, down", cut=True),
+    Part(1.3, product=Operation.DOWN, operator=AFTER),
+    Part(2.0, "residual"),
+)
+
+
+class Matrix(NamedTuple):
+    """A whole matrix of a layer: its rows are inputs, its columns outputs."""
+
+    name: str
+    rows: int
+    columns: int
+    by_rows: bool
+    """Whether ranks hold rows of it; else columns."""
+    heads: int = 0
+    """How many heads its columns belong to; 0: none."""
+
+
+def matrices(model: Model) -> list[Matrix]:
+    """The matrices of a layer of `model`, in the order in which they are used."""
+    wide, keys = (heads * model.head_size for heads in (model.heads, model.kv_heads))
+    return [
+        Matrix("Q", model.hidden, wide, False, model.heads),
+        Matrix("K", model.hidden, keys, False, model.kv_heads),
+        Matrix("V", model.hidden, keys, False, model.kv_heads),
+        Matrix("output", wide, model.hidden, True),
+        *[Matrix("gate", model.hidden, model.ffn, False)] * model.gated_mlp,
+        Matrix("up", model.hidden, model.ffn, False),
+        Matrix("down", model.ffn, model.hidden, True),
+    ]
+
+
+def holders(parts: int, tp: int) -> list[list[int]]:
+    """[ranks that hold each slice] of a matrix of `parts` heads, columns or rows. Where there are
+    fewer heads than ranks, several ranks hold a copy of each."""
+    copies = max(1, tp // parts)
+    return [[*range(first, first + copies)] for first in range(0, tp, copies)]
+
+
+def answer(state: State) -> Answer:
+    """The matrices by rank, the heads by rank, and what is communicated around them."""
+    model = replace(load_model(state["model"]), kv_heads=state["kv_heads"])
+    tp = state["tp"]
+    plan = Plan(tp=tp, sequence_parallel=state["sequence_parallel"]).check(model)
+    kernels = layer_kernels(model, plan)
+    held = sum(kernel.n * kernel.k for kernel in kernels.forward if isinstance(kernel, Matmul))
+    of_all = sum(matrix.rows * matrix.columns for matrix in matrices(model))
+    forward, backward = (
+        [kernel for kernel in its if isinstance(kernel, Communication)]
+        for its in (kernels.forward, kernels.input_grad)
+    )
+    begun = [[p for p in unit_pieces(kernels, op, plan) if p.action == BEGIN] for op in "FB"]
+    sent = [sum(communication_bytes(piece, plan) for piece in pieces) for pieces in begun]
+    kv = max(1, model.kv_heads // tp)
+    figures = [
+        Figure(Words("a rank's part of the layer's matrices", "每个 rank 的矩阵占比"), [f"{held / of_all:.1%}"]),
+        Figure(Words("query heads on a rank", "每个 rank 的查询头"), [str(model.heads // tp)]),
+        Figure(Words("key and value heads on a rank", "每个 rank 的 KV 头"), [str(kv)]),
+        Figure(Words("a rank sends in a layer's forward", "每层前向每个 rank 发送"), [bytes_text(sent[0])]),
+        Figure(Words("a rank sends in a layer's backward", "每层反向每个 rank 发送"), [bytes_text(sent[1])]),
+    ]  # fmt: skip
+    pictures = [_split(model, tp), _heads(model, tp), _layer(plan, forward, backward)]
+    return Answer(figures, pictures, _note(model, plan))
+
+
+def _note(model: Model, plan: Plan) -> Words:
+    english = "Columns first, then rows: a rank's columns make just what its rows need, so a pair of products is followed by one sum."
+    chinese = (
+        "先按列、再按行：一个 rank 的列恰好产生它的行所需的输入，所以每两次矩阵乘之后只需一次求和。"
+    )
+    copies = plan.tp // model.kv_heads
+    if copies > 1:
+        english += f" {copies} ranks hold a copy of each key and value head."
+        chinese += f"每个 KV 头有 {copies} 个 rank 各存一份。"
+    return Words(english, chinese)
+
+
+def _rank(rank: int) -> Words:
+    return Words(f"rank {rank}", f"rank {rank}")
+
+
+def _split(model: Model, tp: int) -> Chart:
+    """The matrices in the order of their use, to scale, in the colours of the ranks."""
+    found = matrices(model)
+    gap = GAP * sum(matrix.columns for matrix in found)
+    places: dict[int, list[Place]] = {rank: [] for rank in range(tp)}
+    shared: dict[int, list[Place]] = {}
+    middles, left = [], 0.0
+    for matrix in found:
+        slices = holders(matrix.heads or tp, tp)
+        for at, ranks in enumerate(slices):
+            start, end = at / len(slices), (at + 1) / len(slices)
+            place: Place = (left, left + matrix.columns, matrix.rows * start, matrix.rows * end)
+            if not matrix.by_rows:
+                edges = left + matrix.columns * start, left + matrix.columns * end
+                place = (*edges, 0.0, float(matrix.rows))
+            (places if len(ranks) == 1 else shared).setdefault(ranks[0], []).append(place)
+        middles.append(left + matrix.columns / 2)
+        left += matrix.columns + gap
+    marks: list[Mark] = [
+        Boxes.at(
+            its, COLOURS[rank], _rank(rank), outline="background", labels=[str(rank)] * len(its)
+        )
+        for rank, its in places.items()
+    ]
+    copies = tp // model.kv_heads
+    name = Words(f"a copy on {copies} ranks", f"{copies} 个 rank 各存一份")
+    for rank, its in shared.items():
+        labels = [f"{rank}–{rank + copies - 1}"] * len(its)
+        look = {"pattern": "striped", "outline": "background", "labels": labels}
+        marks.append(Boxes.at(its, COLOURS[rank], name, **look))
+    names = [matrix.name for matrix in found]
+    return Chart(
+        "split",
+        Words(f"The matrices of a layer over {tp} ranks", f"一层的矩阵如何切给 {tp} 个 rank"),
+        Axis(
+            Words("columns (outputs), to scale", "列（输出），按比例"), ticks=middles, names=names
+        ),
+        Axis(Words("rows (inputs)", "行（输入）"), least=0, down=True),
+        marks,
+        height=190,
+    )
+
+
+def _heads(model: Model, tp: int) -> Chart:
+    """A row for each rank: its query heads, and its key and value heads."""
+    marks, shift = [], model.heads + 2
+    for rank in range(tp):
+        places: list[Place] = []
+        labels: list[str] = []
+        for heads, first in ((model.heads, 0), (model.kv_heads, shift)):
+            slices = holders(heads, tp)
+            number = next(at for at, ranks in enumerate(slices) if rank in ranks)
+            size = heads // len(slices)
+            its = range(number * size, (number + 1) * size)
+            places += [(first + head, first + head + 1, rank - 0.4, rank + 0.4) for head in its]
+            labels += map(str, its)
+        look = {"outline": "background", "labels": labels}
+        marks.append(Boxes.at(places, COLOURS[rank], _rank(rank), **look))
+    middles = [model.heads / 2, shift + model.kv_heads / 2]
+    return Chart(
+        "heads",
+        Words("The heads of each rank", "每个 rank 的注意力头"),
+        Axis(Words("numbers of the heads", "头的编号"), ticks=middles, names=["Q", "K, V"]),
+        Axis(Words("", ""), ticks=range(tp), names=[f"rank {r}" for r in range(tp)], down=True),
+        marks,
+        height=60 + 16 * tp,
+    )
+
+
+def _layer(
+    plan: Plan, forward: Sequence[Communication], backward: Sequence[Communication]
+) -> Chart:
+    """A layer from left to right: what is computed on which part, and what is communicated; the
+    forward above, the backward, which goes from right to left, below."""
+    regions: dict[Words, list[tuple[Place, str]]] = {}
+    sent: dict[str, list[tuple[Place, Communication]]] = {}
+    left, ticks = 0.0, []
+    outside = BY_TOKENS if plan.sequence_parallel else WHOLE
+    for part in LAYER:
+        if part.product is not None:
+            ticks.append(left + part.width / 2)
+        for row, its in enumerate((forward, backward)):
+            # the backward goes from right to left
+            around = [each for each in its if each.operation == part.product][:: 1 - 2 * row]
+            wide = part.width / max(1, len(around))
+            for at, each in enumerate(around):
+                start = left + at * wide
+                box: Place = (start, start + wide, row - 0.4, row + 0.4)
+                sent.setdefault(each.kind, []).append((box, each))
+            if part.product is None:
+                place: Place = (left, left + part.width, row - 0.4, row + 0.4)
+                region = BY_HEADS if part.cut else outside
+                regions.setdefault(region, []).append((place, part.label))
+        left += part.width
+    operators = [part.operator[plan.sequence_parallel] for part in LAYER if part.product]
+    looks = {WHOLE: "waiting", BY_TOKENS: "#F0E442", BY_HEADS: "#56B4E9"}
+    marks: list[Mark] = [
+        Boxes.at([box for box, _ in its], looks[name], name, outline="background",
+                 labels=[label for _, label in its])
+        for name, its in regions.items()
+    ]  # fmt: skip
+    for kind, found in sent.items():
+        work = LANGUAGE["work"][KINDS[kind]]
+        tips = [_tip(each) for _, each in found]
+        labels = [bytes_text(each.size_bytes) for _, each in found]
+        look = {"pattern": work["pattern"], "labels": labels, "tips": tips, "outline": "background"}
+        name = Words(work["en"], work["zh"])
+        marks.append(Boxes.at([box for box, _ in found], work["colour"], name, **look))
+    return Chart(
+        "layer",
+        Words("What is communicated, and where", "在哪里通信、通信什么"),
+        Axis(
+            Words(
+                "the forward F goes to the right, the backward B to the left",
+                "前向 F 从左到右，反向 B 从右到左",
+            ),
+            ticks=ticks,
+            names=operators,
+        ),
+        Axis(Words("", ""), ticks=[0, 1], names=["F", "B"], down=True),
+        marks,
+        height=130,
+    )
+
+
+def _tip(each: Communication) -> Words:
+    return Words(*(f"{each.name}: {bytes_text(each.size_bytes)}" for _ in Words._fields))
+
+
+EXPLORER = Explorer(
+    "matrix_split",
+    Words("Tensor parallelism: who holds which rows and columns", "张量并行：谁持有哪些行与列"),
+    CONTROLS,
+    answer,
+)
