@@ -16,9 +16,18 @@ def backward_phase(
     first: bool = True,
     sums_in_place: bool = True,
     waits: bool = False,
+    table_is_added: bool = False,
 ) -> Phase:
     """The `Phase` of an op of `kind` (B, I or W) in a part; for the options see `UnitBackward`."""
-    walk = UnitBackward(of, scheme, kind, first=first, sums_in_place=sums_in_place, waits=waits)
+    walk = UnitBackward(
+        of,
+        scheme,
+        kind,
+        first=first,
+        sums_in_place=sums_in_place,
+        waits=waits,
+        table_is_added=table_is_added,
+    )
     {"embedding": walk.embedding, "layer": walk.layer, "head": walk.head, "loss": walk.loss}[part]()
     return walk.ledger.phase
 
@@ -46,11 +55,15 @@ class UnitBackward:
         first: bool = True,
         sums_in_place: bool = True,
         waits: bool = False,
+        table_is_added: bool = False,
     ) -> None:
         """kind: B, I or W. first: whether these are the step's first gradients. waits: whether
-        the head's matrix is the embedding's, so that its gradient waits for that one's."""
+        the head's matrix is the embedding's, so that its gradient waits for that one's.
+        table_is_added: whether a head on the same rank, but of another stage, has made the gradient
+        of the embedding's table before."""
         self.of, self.scheme, self.kind = of, scheme, kind
         self.first, self.sums_in_place, self.waits = first, sums_in_place, waits
+        self.table_is_added = table_is_added
         self.gradient = scheme.made_gradient
         self.ledger = Ledger()
 
@@ -68,7 +81,10 @@ class UnitBackward:
 
     def _weights(self, *counts: float) -> None:
         for count in counts:
-            self.scheme.accumulate(self.ledger, count * self.gradient, self.first)
+            self._accumulate(count, self.first)
+
+    def _accumulate(self, count: float, first: bool) -> None:
+        self.scheme.accumulate(self.ledger, count * self.gradient, first)
 
     def _linear(
         self,
@@ -262,4 +278,4 @@ class UnitBackward:
         self.ledger.free(output)
         if self.waits and self.gradient:  # the head's gradient has waited for it
             self._sum(table)
-        self._weights(numbers)
+        self._accumulate(numbers, self.first and not self.table_is_added)

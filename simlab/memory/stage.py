@@ -16,9 +16,9 @@ LOSS_BYTES = 4
 """Bytes of a logit in the loss, fp32 always."""
 FORWARD = Use("F", first=False)
 
-Parts = dict[tuple[UnitPart, str, bool, bool], Phase]
+Parts = dict[tuple[UnitPart, str, bool, bool, bool], Phase]
 """{(part of a unit, kind of the op, whether it makes the first gradients, whether the head's
-gradient waits): what it does}"""
+gradient waits, whether the table's is added to the head's): what it does}"""
 
 
 class Shape(NamedTuple):
@@ -66,8 +66,7 @@ class StageWalk:
         self.sizes = sizes or UnitSizes(model, plan, plan.element_bytes, LOSS_BYTES)
         self.sums_in_place = sums_in_place
         self.waits = model.tied_head and shape.first and shape.last
-        # the head's stage, on the same rank, has made the table's gradient before
-        self.adds_to_head = heads_on_first_rank(model, plan) and shape.first and not shape.last
+        self.table_is_added = heads_on_first_rank(model, plan) and shape.first and not shape.last
         self._parts: Parts = {} if parts is None else parts
         self._phases: dict[tuple[tuple[UnitKind | None, ...], Use], Phase] = {}
         self._ops: dict[Use, Phase] = {}
@@ -107,8 +106,8 @@ class StageWalk:
     def _part(self, part: UnitPart, use: Use) -> Phase:
         """The `Phase` of an op in a part of a unit."""
         backward = use.kind != "F"
-        first = use.first and not (self.adds_to_head and backward and part == "embedding")
-        key = part, use.kind, first and self.scheme.first_differs, self.waits
+        first = use.first and self.scheme.first_differs
+        key = part, use.kind, first, self.waits, self.table_is_added
         if key not in self._parts:
             if backward:
                 self._parts[key] = backward_phase(
@@ -116,9 +115,10 @@ class StageWalk:
                     self.scheme,
                     part,
                     use.kind,
-                    first=first,
+                    first=use.first,
                     sums_in_place=self.sums_in_place,
                     waits=self.waits,
+                    table_is_added=self.table_is_added,
                 )
             else:
                 self._parts[key] = forward_phase(self.sizes, part)

@@ -243,6 +243,19 @@ def test_gradients_are_made_by_the_first_backward_and_added_to_by_the_others():
     assert gradients[4:] == pytest.approx([whole] * len(gradients[4:]))
 
 
+@pytest.mark.parametrize("library", ["torch", "fsdp1", "megatron"])
+@pytest.mark.parametrize("schedule", ["zb-v", "dualpipe-v", "1f1b"])
+def test_a_table_that_two_stages_of_a_rank_share_has_one_gradient_and_positions_have_their_own(
+    library, schedule
+):
+    """Found by hypothesis: in V-shaped schedules the embedding's table is the head's, and its
+    positions are nobody's but its own."""
+    model = replace(GPT, tied_head=True)
+    plan = sl.Plan(schedule=schedule, library=library, seq=TOKENS, microbatches=2)
+    end = walk_of(model, plan).moments(0)[-1].held
+    assert end["gradients"] == 4 * model.parameters
+
+
 def test_offloaded_activations_of_two_layers_are_on_the_gpu_at_once():
     plan = sl.Plan(seq=TOKENS)
     one, two = (stage_memory(LLAMA, plan, n).activations for n in (1, 2))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import prod
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from plan_oracles import changed, cluster_of, steps
 
@@ -303,6 +303,9 @@ def test_it_fits_exactly_if_the_sum_does(step):
 
 @FEW
 @given(steps(zeros=(0,)))
+@example(
+    (replace(GPT, tied_head=True), Plan(cp=2, schedule="zb-v", library="fsdp1"), cluster_of(2))
+)
 def test_more_sharding_never_holds_more_states(step):
     model, plan, cluster = step
     steps = [predict(model, replace(plan, zero=zero), cluster) for zero in (0, 1, 2, 3)]
