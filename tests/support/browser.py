@@ -147,7 +147,7 @@ def show_canvas(page, timeline):
 def show_explorer(page, explorer, **values):
     """Show `explorer` (a `simlab.explorers.Explorer`) in an empty page, answered by this process;
     return its element when it is painted. A page can do this once."""
-    page.expose_function("ask", lambda state: _as_json(explorer.answer(state).to_dict()))
+    page.expose_function("ask", lambda state: _as_json(explorer.reply(state)))
     source = (BUNDLE / "explorer.js").read_text(encoding="utf-8")
     page.evaluate(SHOW_EXPLORER, [source, explorer.to_dict(), explorer.start(**values)])
     page.wait_for_selector("[data-answers='1']", timeout=PAINT_S * 1e3)

@@ -63,10 +63,10 @@ function* candidates(axis: Axis, scale: Scale, room: number): Generator<number[]
   }
 }
 
-/** The most ticks of `axis` whose texts stand apart along it, `gap` px between them. */
-export function ticksOf(axis: Axis, scale: Scale, size: Measure, gap: number): Tick[] {
+/** The most ticks of `axis`, at least `pace` px apart, whose texts stand apart by `gap` px. */
+export function ticksOf(axis: Axis, scale: Scale, size: Measure, gap: number, pace = 40): Tick[] {
   const [from, to] = scale.range;
-  const room = Math.floor(Math.abs(to - from) / 40);
+  const room = Math.floor(Math.abs(to - from) / pace);
   const [least, most] = scale.domain;
   const slack = 1e-9 * (most - least);
   let ticks: Tick[] = [];

@@ -64,7 +64,7 @@ function frameOf(chart: Chart, { width, size, tongue }: Look, ys: number[]): Fra
 }
 
 function yTicks(chart: Chart, y: Scale): Tick[] {
-  return ticksOf(chart.y, y, () => SMALL_PX, 4);
+  return ticksOf(chart.y, y, () => SMALL_PX, 4, 26);
 }
 
 /** Makes a unit as long on both axes, by leaving room out on the right or below. */

@@ -1,0 +1,246 @@
+"""Every explorer in a real browser: what is drawn is what Python says, no text is over another, at two
+sizes, in both themes and languages, after a resize; sliders and keys move it."""
+
+import re
+from contextlib import contextmanager
+from math import log
+
+import pytest
+
+from simlab.explorers import NAMES, explorer
+from simlab.views.chart import Boxes, Chart, Dots
+from simlab.views.language import LANGUAGE
+from tests.support.browser import PAINT_S, chromium_page, needs_chromium, show_explorer
+
+pytestmark = needs_chromium
+SIZES = [(1366, 768), (1920, 1080)]
+LAB = {(1366, 768): (1190, 640), (1920, 1080): (1740, 950)}  # of which a notebook's cell has this
+DARK = "document.body.style.setProperty('--jp-layout-color0', 'rgb(17, 17, 17)')"
+NARROW = (700, 900)
+# [[text, left, top, right, bottom]] of all that one sees; a px of leading above and below is air
+TEXTS = """root => [...root.querySelectorAll('text, label, output, th, td, button, p, figcaption, .simlab-legend span')]
+    .filter((e) => e.textContent.trim() && e.getClientRects().length)
+    .map((e) => {
+        const range = document.createRange();
+        range.selectNodeContents(e);
+        const box = e.tagName === 'text' ? e.getBoundingClientRect() : range.getBoundingClientRect();
+        return [e.textContent, box.left, box.top + 1.5, box.right, box.bottom - 1.5];
+    })"""
+CLASHES = f"""root => {{
+    const texts = ({TEXTS})(root), found = [];
+    texts.forEach((a, i) => {{
+        if (a[1] < -0.5 || a[3] > innerWidth + 0.5) found.push([a, 'outside']);
+        for (const b of texts.slice(i + 1)) {{
+            if (a[1] < b[3] - 0.5 && b[1] < a[3] - 0.5 && a[2] < b[4] && b[2] < a[4]) found.push([a, b]);
+        }}
+    }});
+    for (const svg of root.querySelectorAll('.simlab-plot svg')) {{
+        const frame = svg.getBoundingClientRect();
+        for (const text of svg.querySelectorAll('text')) {{
+            const box = text.getBoundingClientRect();
+            if (box.left < frame.left - 1 || box.right > frame.right + 1 || box.bottom > frame.bottom + 1)
+                found.push([text.textContent, 'out of its picture']);
+        }}
+        const legend = svg.closest('figure').querySelector('.simlab-legend').getBoundingClientRect();
+        if (legend.bottom > frame.top + 0.5) found.push(['legend', svg.getAttribute('aria-label')]);
+    }}
+    return found;
+}}"""
+DRAWN = """figure => {
+    const svg = figure.querySelector('.simlab-plot svg');
+    const numbers = (text) => text.split(' ').map(Number);
+    return {
+        x: numbers(svg.dataset.x), y: numbers(svg.dataset.y),
+        legend: [...figure.querySelectorAll('.simlab-legend span')].map((e) => e.textContent),
+        title: figure.querySelector('figcaption').textContent,
+        labels: [...svg.querySelectorAll('text[data-part=label]')].map((e) => e.textContent),
+        marks: [...svg.querySelectorAll('g[data-mark]')].map((g) => ({
+            kind: g.dataset.mark,
+            rects: [...g.querySelectorAll('rect')].map((r) => ['x', 'y', 'width', 'height'].map((n) => Number(r.getAttribute(n)))),
+            paths: [...g.querySelectorAll('path')].map((p) => p.getAttribute('d')),
+            fill: g.firstElementChild?.getAttribute('fill'),
+        })),
+    };
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium_page() as page:
+        yield page.context.browser
+
+
+@contextmanager
+def shown(browser, name, size=(1366, 768), **values):
+    """(the page, the element of the explorer), in a page without errors."""
+    page = browser.new_page()
+    complaints, asked = [], []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda line: line.type in ("error", "warning") and complaints.append(line))
+    page.on("request", lambda request: asked.append(request.url))
+    page.set_viewport_size(dict(zip(("width", "height"), LAB.get(size, size))))
+    page.goto("data:text/html,<body style='margin: 0'></body>")
+    try:
+        yield page, show_explorer(page, explorer(name), **values)
+        assert not complaints
+        assert all(url.startswith(("data:", "blob:")) for url in asked)
+    finally:
+        page.close()
+
+
+def scaled(axis, drawn):
+    """The function from a position on `axis` to px."""
+    least, most, start, end = drawn
+    bent = log if axis.scale != "linear" else float
+    return lambda value: (
+        start + (end - start) * (bent(value) - bent(least)) / (bent(most) - bent(least))
+    )
+
+
+def colour(mark):
+    return LANGUAGE["themes"]["light"].get(mark.colour, mark.colour)
+
+
+def check(chart, drawn):
+    """What is drawn of `chart` is what it says: counts, colours, labels and positions."""
+    assert drawn["title"] == chart.title.en
+    assert drawn["legend"] == [name.en for name, _ in chart.legend()]
+    assert [mark["kind"] for mark in drawn["marks"]] == [
+        type(mark).__name__.lower() for mark in chart.marks
+    ]
+    x, y = scaled(chart.x, drawn["x"]), scaled(chart.y, drawn["y"])
+    allowed = set()
+    for mark, painted in zip(chart.marks, drawn["marks"], strict=True):
+        allowed |= set(getattr(mark, "labels", None) or ())
+        if isinstance(mark, Boxes):
+            expected = [
+                (min(x(a), x(b)), min(y(c), y(d)), abs(x(b) - x(a)), abs(y(d) - y(c)))
+                for a, b, c, d in zip(mark.x0, mark.x1, mark.y0, mark.y1)
+            ]
+            assert len(painted["rects"]) == len(expected)
+            for one, other in zip(painted["rects"], expected):
+                assert one == pytest.approx(other, abs=0.02)
+            plain = mark.pattern == "plain"
+            assert painted["fill"] == colour(mark) if plain else painted["fill"].startswith("url(")
+        elif isinstance(mark, Dots):
+            assert len(painted["paths"]) == len(mark.x)
+            for path, at, height in zip(painted["paths"], mark.x, mark.y):
+                across = [float(part.split(",")[0]) for part in re.findall(r"[ML]([-\d.,]+)", path)]
+                if mark.symbol in ("circle", "ring"):
+                    across.append(across[0] + 2 * mark.radius)
+                assert (min(across) + max(across)) / 2 == pytest.approx(x(at), abs=0.02)
+                assert y(height) == pytest.approx(
+                    float(re.match(r"M[-\d.]+,([-\d.]+)", path)[1]), abs=mark.radius + 0.02
+                )
+        elif painted["kind"] in ("line", "area", "rule"):
+            assert len(painted["paths"]) == 1
+    assert set(drawn["labels"]) <= allowed
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_drawn_is_what_python_says_on_one_screen_with_no_text_over_another(browser, name):
+    found = explorer(name)
+    with shown(browser, name) as (page, element):
+        charts = [p for p in found.answer(found.start()).pictures if isinstance(p, Chart)]
+        for chart in charts:
+            check(chart, page.locator(f'[data-key="{chart.key}"]').evaluate(DRAWN))
+        for size in SIZES:
+            width, height = LAB[size]
+            page.set_viewport_size({"width": width, "height": height})
+            page.wait_for_timeout(120)
+            assert element.evaluate(CLASHES) == []
+            assert element.bounding_box()["height"] <= height, "not on one screen"
+        page.set_viewport_size({"width": NARROW[0], "height": NARROW[1]})
+        page.wait_for_timeout(120)
+        assert element.evaluate(CLASHES) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_in_the_dark_and_in_chinese_it_is_as_readable(browser, name):
+    found = explorer(name)
+    with shown(browser, name) as (page, element):
+        page.evaluate(DARK)
+        page.locator(".simlab-buttons button").last.click()
+        page.wait_for_timeout(150)
+        assert element.evaluate(CLASHES) == []
+        assert element.evaluate("e => getComputedStyle(e).backgroundColor") == "rgb(17, 17, 17)"
+        assert element.get_attribute("lang") == "zh"
+        titles = [
+            picture.title.zh
+            for picture in found.answer(found.start()).pictures
+            if isinstance(picture, Chart)
+        ]
+        assert page.locator("figcaption").all_inner_texts() == titles
+        labels = [control.label.zh for control in found.controls]
+        assert page.locator(".simlab-control label").all_inner_texts() == labels
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_key_moves_a_control_and_the_pictures_follow(browser, name):
+    found = explorer(name)
+    with shown(browser, name) as (page, _):
+        state = found.start()
+        slider = page.locator("input[type=range]:not([disabled])").first
+        if slider.count() == 0:
+            pytest.skip("it has menus only")
+        control = slider.evaluate("e => e.closest('[data-control]').dataset.control")
+        values = next(each.values for each in found.controls if each.name == control)
+        at = list(values).index(state[control])
+        step = 1 if at + 1 < len(values) else -1
+        slider.press("ArrowRight" if step > 0 else "ArrowLeft")
+        page.wait_for_selector("[data-answers='2']", timeout=PAINT_S * 1e3)
+        answer = found.answer(state | {control: values[at + step]})
+        for chart in (picture for picture in answer.pictures if isinstance(picture, Chart)):
+            check(chart, page.locator(f'[data-key="{chart.key}"]').evaluate(DRAWN))
+
+
+def test_the_keys_go_from_item_to_item_and_say_what_each_is(browser):
+    with shown(browser, "collectives", step=1) as (page, _):
+        plot = page.locator("[data-key=cells] .simlab-plot")
+        plot.focus()
+        page.keyboard.press("ArrowRight")
+        tip = page.locator("[data-key=cells] .simlab-tip")
+        first = tip.inner_text()
+        assert first.startswith("rank ") and tip.get_attribute("role") == "status"
+        page.keyboard.press("ArrowRight")
+        assert tip.inner_text() != first
+        page.keyboard.press("Escape")
+        assert tip.is_hidden()
+
+
+def test_hover_says_what_lies_there_and_a_click_locks_it(browser):
+    with shown(browser, "memory") as (page, _):
+        box = page.locator("[data-key=step] .simlab-plot").bounding_box()
+        tip = page.locator("[data-key=step] .simlab-tip")
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] - 50)
+        assert re.search(r": [\d.,]+ GiB", tip.inner_text())
+        page.mouse.down()
+        page.mouse.up()
+        locked = tip.inner_text()
+        page.mouse.move(box["x"] + 200, box["y"] + box["height"] - 50)
+        assert tip.inner_text() == locked
+
+
+def test_play_goes_through_the_rounds_and_stops_at_the_last(browser):
+    with shown(browser, "collectives", ranks=2, step=0) as (page, _):
+        play = page.locator(".simlab-buttons button").first
+        play.click()
+        assert play.get_attribute("aria-pressed") == "true"
+        last = "() => document.querySelector('[data-control=step] output').textContent === '2'"
+        page.wait_for_function(last, timeout=PAINT_S * 1e3)
+        page.wait_for_selector("button[aria-pressed=false]", timeout=PAINT_S * 1e3)
+
+
+def test_what_is_refused_is_said_and_the_pictures_stay(browser):
+    with shown(browser, "plan") as (page, _):
+        before = page.locator("[data-key=step] svg").last.evaluate("e => e.outerHTML")
+        page.locator("[data-control=tp] select").select_option("8")
+        page.wait_for_selector("[data-refused=true]", timeout=PAINT_S * 1e3)
+        assert "there are 32 GPUs" in page.locator(".simlab-refused").inner_text()
+        assert page.locator("[data-key=step] svg").last.evaluate("e => e.outerHTML") == before
+
+
+def test_a_text_over_another_would_be_noticed(browser):
+    with shown(browser, "memory") as (page, element):
+        page.evaluate("document.querySelector('.simlab-legend').style.marginTop = '-12px'")
+        assert element.evaluate(CLASHES) != []
