@@ -3,18 +3,30 @@
 from simlab.apps.cells import gib, ms, percent, say, table
 from simlab.apps.collectives import CollectiveExplorer
 from simlab.apps.memory import MemoryExplorer
+from simlab.apps.parallelism import (
+    BucketExplorer,
+    CausalMask,
+    ContextExplorer,
+    MatrixSplit,
+    ZeroGrid,
+)
 from simlab.apps.pipeline import PipelineExplorer
 from simlab.apps.plan import PlanExplorer
 from simlab.apps.puzzle import PuzzleBoard
 from simlab.apps.ring import RingExplorer
 
 __all__ = [
+    "BucketExplorer",
+    "CausalMask",
     "CollectiveExplorer",
+    "ContextExplorer",
+    "MatrixSplit",
     "MemoryExplorer",
     "PipelineExplorer",
     "PlanExplorer",
     "PuzzleBoard",
     "RingExplorer",
+    "ZeroGrid",
     "gib",
     "ms",
     "percent",

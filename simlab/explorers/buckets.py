@@ -85,7 +85,6 @@ def answer(state: State) -> Answer:
     over_buckets = [point(model, gpus, size, mib) for mib in mibs]
     over_sizes = [point(model, gpus, each, bucket) for each in sizes]
     pictures = [
-        _timeline(trace),
         _stack(
             "buckets",
             Words("Reduction over the bucket size", "规约用时随桶大小的变化"),
@@ -106,6 +105,7 @@ def answer(state: State) -> Answer:
             (Words("compute and optimizer", "计算与优化器"), WORK["F"]),
             size,
         ),
+        _timeline(trace),
     ]
     return Answer(figures, pictures, _note(over_buckets))
 

@@ -55,22 +55,24 @@ def _longest(work: Sequence[Sequence[Fraction]]) -> list[Fraction]:
 def _mask(cp: int, layout: str, step: int) -> Chart:
     """Queries down, keys across: what each rank computes, the blocks of one step striped."""
     held = [context_chunks(rank, cp, layout) for rank in range(cp)]
-    owner = {chunk: rank for rank, chunks in enumerate(held) for chunk in chunks}
-    size = ROWS // len(owner)
+    count = cp * len(held[0])
+    size = ROWS // count
     step_name = Words(f"computed at step {step}", f"第 {step} 步计算")
     marks = []
-    for now in (False, True):  # the blocks of the step lie over all
-        for rank, chunks in enumerate(held):
-            boxes: list[tuple[float, float, float, float]] = []
-            for queries, keys in product(chunks, owner):
-                if keys <= queries and (not now or (rank - owner[keys]) % cp == step):
-                    boxes += _block(queries, keys, size)
-            look = {"pattern": "striped" if now else "plain", "tips": [_rank(rank)] * len(boxes)}
-            if boxes:
-                name = step_name if now else _rank(rank)
-                marks.append(Boxes.at(boxes, COLOURS[rank], name, **look))
-    chunks_of = [str(chunk) for chunk in range(len(owner))]
-    middles = [size * (chunk + 0.5) for chunk in range(len(owner))]
+    for rank, chunks in enumerate(held):
+        boxes = [box for queries in chunks for box in _block(queries, queries, size)]
+        boxes += [(0, size * a, size * a, size * (a + 1)) for a in chunks if a]
+        tips = [_rank(rank)] * len(boxes)
+        marks.append(Boxes.at(boxes, COLOURS[rank], _rank(rank), tips=tips))
+    for rank, chunks in enumerate(held):  # the blocks of the step lie over all
+        theirs = held[(rank - step) % cp]
+        boxes = [box for a, b in product(chunks, theirs) if b <= a for box in _block(a, b, size)]
+        tips = [_rank(rank)] * len(boxes)
+        if boxes:
+            look = {"pattern": "striped", "tips": tips}
+            marks.append(Boxes.at(boxes, COLOURS[rank], step_name, **look))
+    chunks_of = [str(chunk) for chunk in range(count)]
+    middles = [size * (chunk + 0.5) for chunk in range(count)]
     return Chart(
         f"mask {layout}",
         Words(f"Who computes what, {LAYOUTS[layout].en}", f"谁算哪一块：{LAYOUTS[layout].zh}"),

@@ -237,6 +237,8 @@ def _memory(memory: dict[str, dict[str, float]]) -> Chart:
     marks: list[Mark] = []
     starts = [0.0] * len(memory)
     for part, name in parts.items():
+        if not any(its[part] for its in memory.values()):
+            continue
         ends = [start + its[part] / GIB for start, its in zip(starts, memory.values())]
         places = [
             (x0, x1, row - 0.35, row + 0.35) for row, (x0, x1) in enumerate(zip(starts, ends))

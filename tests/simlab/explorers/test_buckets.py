@@ -23,7 +23,7 @@ def test_buckets_hold_every_gradient_once_and_none_is_larger_than_its_size(mib):
 @pytest.mark.parametrize(("mib", "size"), [(25, 4), (100, 1)])
 def test_the_timeline_and_the_curves_show_one_and_the_same_step(mib, size):
     state = BUCKETS.start(bucket_mib=mib, microbatch_size=size)
-    timeline, over_buckets, over_sizes = BUCKETS.answer(state).pictures
+    over_buckets, over_sizes, timeline = BUCKETS.answer(state).pictures
     drawn = marks(timeline)
     wait, optimizer = drawn["exposed reduction"], drawn["optimizer"]
     exposed_ms = wait.x1[0] - wait.x0[0]

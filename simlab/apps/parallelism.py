@@ -1,0 +1,60 @@
+"""The explorers of one kind of parallelism each, as widgets with the lessons' names."""
+
+from typing import Any
+
+from simlab.apps.explorer_widget import ExplorerWidget
+from simlab.explorers import buckets, causal_mask, context, matrix_split, zero_grid
+
+
+class ZeroGrid(ExplorerWidget):
+    """Which rank holds which slice of parameters, gradients and optimizer states.
+
+    values: where the controls start: model, zero, ranks, group, recipe; `tongue` is 'en' or 'zh'.
+    """
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(zero_grid.EXPLORER, **values)
+
+
+class MatrixSplit(ExplorerWidget):
+    """Which columns, rows and heads of a layer a tensor-parallel rank holds, and what is
+    communicated.
+
+    values: where the controls start: model, tp, kv_heads, sequence_parallel; `tongue` is 'en' or
+            'zh'.
+    """
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(matrix_split.EXPLORER, **values)
+
+
+class CausalMask(ExplorerWidget):
+    """Which context-parallel rank computes which part of a causal mask, and who waits.
+
+    values: where the controls start: cp, step; `tongue` is 'en' or 'zh'.
+    """
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(causal_mask.EXPLORER, **values)
+
+
+class BucketExplorer(ExplorerWidget):
+    """What the backward hides of the reduction of gradients in buckets.
+
+    values: where the controls start: model, gpus, microbatch_size, bucket_mib; `tongue` is 'en' or
+            'zh'.
+    """
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(buckets.EXPLORER, **values)
+
+
+class ContextExplorer(ExplorerWidget):
+    """Context parallelism's communication against its compute, over sequence lengths.
+
+    values: where the controls start: tokens, cp, kv_heads, link, recompute; `tongue` is 'en' or
+            'zh'.
+    """
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(context.EXPLORER, **values)
