@@ -44,8 +44,6 @@ def layer_tensors(model: Model, plan: Plan, recompute: str) -> dict[str, float]:
         flash=plan.attention != "unfused",
         dropout=plan.dropout,
     )
-    if "scores" in tensors:
-        tensors["scores"] *= plan.cp  # a rank's queries see all keys
     for name in set(tensors) - set(UNSCALED):
         tensors[name] *= plan.element_bytes / 2
     if recompute != "full":

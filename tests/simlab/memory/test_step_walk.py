@@ -325,3 +325,18 @@ def test_each_rank_of_a_pipeline_ends_with_a_gradient_of_each_of_its_parameters(
     assert all(end["gradients"] == pytest.approx(end["parameters"]) for end in ends)
     whole = sum(end["gradients"] for end in ends)
     assert whole == pytest.approx(4 * MODELS[name].parameters)
+
+
+@pytest.mark.parametrize("tp, sequence_parallel", [(1, False), (2, False), (2, True)])
+def test_stored_scores_and_masks_make_a_layer_what_korthikanti_counts(tp, sequence_parallel):
+    """Korthikanti et al. 2022 (arXiv 2205.05198), equations 1, 2 and 4: s b h (34 + 5 a s / h)
+    bytes, of which tensor parallelism leaves 10 on each rank and sequence parallelism none. They
+    leave out the statistics of two LayerNorms, two fp32 numbers a token each."""
+    plan = sl.Plan(
+        tp=tp, sequence_parallel=sequence_parallel, attention="unfused", dropout=True, seq=TOKENS
+    )
+    one, two = (stage_memory(GPT, plan, layers).activations for layers in (1, 2))
+    outside = tp if sequence_parallel else 1
+    numbers, scores = TOKENS * GPT.hidden, GPT.heads * TOKENS**2
+    statistics = 2 * 2 * 4 * TOKENS / outside
+    assert two - one == 10 * numbers / outside + (24 * numbers + 5 * scores) / tp + statistics
