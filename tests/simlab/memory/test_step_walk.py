@@ -340,3 +340,20 @@ def test_stored_scores_and_masks_make_a_layer_what_korthikanti_counts(tp, sequen
     numbers, scores = TOKENS * GPT.hidden, GPT.heads * TOKENS**2
     statistics = 2 * 2 * 4 * TOKENS / outside
     assert two - one == 10 * numbers / outside + (24 * numbers + 5 * scores) / tp + statistics
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        # input, q, v, attention's result, gate, down
+        ("llama", 64 + 64 + 16 + 64 + 160 + 64),
+        # input, q, v, attention's result, up
+        ("gpt", 64 + 64 + 64 + 64 + 256),
+    ],
+)
+def test_per_op_recomputation_keeps_every_second_product_and_attentions_result(name, kept):
+    """As torchtitan's policy counts products (q, k, v, output, gate, up, down: the second, fourth
+    and sixth are made again), and attention's fp32 sum of each of 8 heads."""
+    plan = sl.Plan(recompute="per-op", seq=TOKENS)
+    one, two = (stage_memory(MODELS[name], plan, layers).activations for layers in (1, 2))
+    assert two - one == TOKENS * (2 * kept + 4 * 8)
