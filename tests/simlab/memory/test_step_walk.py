@@ -357,3 +357,18 @@ def test_per_op_recomputation_keeps_every_second_product_and_attentions_result(n
     plan = sl.Plan(recompute="per-op", seq=TOKENS)
     one, two = (stage_memory(MODELS[name], plan, layers).activations for layers in (1, 2))
     assert two - one == TOKENS * (2 * kept + 4 * 8)
+
+
+@pytest.mark.parametrize("prefetch", [1, 2])
+def test_a_stage_is_fullest_where_most_of_its_layers_are_gathered(prefetch):
+    """Where parameters outweigh activations that is before its last layers, which have fewer to
+    gather ahead."""
+    plan = sl.Plan(dp=2, pp=2, microbatches=2, zero=3, prefetch=prefetch, seq=8)
+    walk = walk_of(replace(LLAMA, layers=24), plan).stages[0]
+    whole, apart = walk.op(Use("F")), Ledger()
+    for piece in walk.pieces(Use("F")):
+        for _ in range(piece.count):
+            apart.add(piece.phase)
+    layers = whole.at_peak["unsharded_parameters"] / (2 * unit_parameters(LLAMA, plan, "layer"))
+    assert layers == pytest.approx(1 + prefetch)
+    assert whole.peak == sum(whole.at_peak.values()) == pytest.approx(apart.peak)
