@@ -79,11 +79,13 @@ class Gathered:
     def __init__(self, monkeypatch, rank, ranks):
         import torch.distributed as dist
 
-        monkeypatch.setattr(dist, "get_rank", lambda group: rank)
-        monkeypatch.setattr(dist, "get_world_size", lambda group: ranks)
+        self.ranks = ranks
+        monkeypatch.setattr(dist, "get_rank", lambda group: rank if group is self else None)
+        monkeypatch.setattr(dist, "get_world_size", lambda group: ranks if group is self else 99)
         monkeypatch.setattr(dist, "all_gather_object", self.gather)
 
     def gather(self, told, own, group):
+        assert group is self and len(told) == self.ranks
         told[:] = [own] * len(told)
 
 
@@ -93,10 +95,11 @@ def test_each_of_some_ranks_checks_its_share_and_all_files_are_in_one(path, rank
     checked = []
     monkeypatch.setattr(checkpoint, "check_file", lambda file, **its: checked[-1].append(file.name))
     for rank in range(ranks):
-        Gathered(monkeypatch, rank, ranks)
         checked.append([])
         checkpoint._verified_together(
-            path, {"rows": torch.zeros(FILES * 2, 3), "ones": torch.zeros(2)}, object()
+            path,
+            {"rows": torch.zeros(FILES * 2, 3), "ones": torch.zeros(2)},
+            Gathered(monkeypatch, rank, ranks),
         )
     names = [f"rank-{number:05d}.safetensors" for number in range(FILES)]
     assert sorted(name for share in checked for name in share) == names

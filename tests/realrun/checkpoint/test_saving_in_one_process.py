@@ -173,3 +173,44 @@ def test_another_shape_or_type_is_refused(tmp_path, other, says):
     path = checkpoint.save(tmp_path, 1, {"x": X}, {})
     with pytest.raises(CheckpointError, match=says):
         checkpoint.load(path, {"x": other.clone()})
+
+
+def test_a_group_that_is_given_is_used_and_kept_and_one_for_now_is_ended(
+    group, tmp_path, monkeypatch
+):
+    made, ended = [], []
+    new, end = dist.new_group, dist.destroy_process_group
+    monkeypatch.setattr(dist, "new_group", lambda **kw: made.append(new(**kw)) or made[-1])
+    monkeypatch.setattr(dist, "destroy_process_group", lambda pg: ended.append(pg) or end(pg))
+    path = checkpoint.save(tmp_path, 1, {"x": X}, {}, group=group)
+    checkpoint.load(path, {"x": X.clone()}, group=group)
+    assert not made and not ended
+    checkpoint.load(checkpoint.save(tmp_path, 2, {"x": X}, {}), {"x": X.clone()})
+    assert len(made) == 2 and ended == made
+    with pytest.raises(CheckpointError):
+        checkpoint.load(path, {"y": X.clone()})
+    assert len(made) == 3 and ended == made
+    monkeypatch.undo()
+
+
+def test_an_old_checkpoint_that_cannot_be_deleted_does_not_fail_the_new_one(tmp_path, monkeypatch):
+    """It is none any more; the next save removes what is left of it."""
+    checkpoint.save(tmp_path, 1, {"x": X}, {})
+
+    def refuses(*arguments, **options):
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.unlink", refuses)
+        checkpoint.save(tmp_path, 2, {"x": X}, {}, keep=1)
+    assert checkpoint.complete(tmp_path) == [2]
+    assert len(list(tmp_path.glob("step-000001.tmp-*"))) == 1
+    checkpoint.save(tmp_path, 3, {"x": X}, {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000002", "step-000003"]
+
+
+def test_a_save_that_hangs_keeps_no_process_alive_and_nobody_is_warned(tmp_path, recwarn):
+    saving = checkpoint.begin_save(tmp_path, 7, {"x": X}, {})
+    assert saving._thread.daemon and saving._thread.name == "save step 7"
+    checkpoint.load(saving.wait(), {"x": X.clone()})
+    assert not recwarn.list

@@ -2,6 +2,7 @@
 is the same whatever plan cuts it, and is what torch's Adam makes of the whole model."""
 
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -216,3 +217,19 @@ def test_a_training_of_other_weights_goes_on_from_a_state_as_one_process_does(fi
         for tensors in ranks.each(take if steps == 2 else lambda _, state: state.tensors()):
             check(tensors, alone(dtype, steps), ranks.plan.tp)
         ranks.each(lambda training, _: training.step())
+
+
+def test_the_mesh_is_of_the_devices_that_are_given(monkeypatch):
+    asked = []
+
+    class Whole(dict):
+        mesh_dim_names = ("pp", "dp", "cp", "tp")
+
+    def device_mesh(*arguments):
+        asked.append(arguments)
+        return Whole({("dp", "cp", "tp"): "a mesh"})
+
+    monkeypatch.setattr("realrun.checkpoint.state.device_mesh", device_mesh)
+    units = SimpleNamespace(all=[])
+    assert State({}, units, None, "a layout", "cuda").mesh == "a mesh"
+    assert asked == [("a layout", "cuda")]

@@ -619,3 +619,19 @@ def test_buckets_that_no_backward_completed_are_sent_at_the_end_in_their_order()
 
     used, unused = [[1.5, 1.5]], [[0.0, 0.0]]
     assert on_threads(2, means) == [[used, unused, used, unused]] * 2
+
+
+def test_a_unit_that_is_freed_while_it_is_gathered_can_be_gathered_again():
+    values = torch.arange(1.0, 7.0)
+
+    def gathered(group):
+        unit = ShardedUnit("unit", [nn.Parameter(values.clone())], group, frees=True)
+        unit.free()
+        assert not group.traffic  # nothing was under way
+        unit.gather()
+        unit.free()
+        assert unit.whole_bytes == 0 and len(group.traffic) == 1
+        unit.gathered()
+        return unit.parameters[0].tolist(), len(group.traffic)
+
+    assert on_threads(2, gathered) == [(values.tolist(), 2)] * 2
