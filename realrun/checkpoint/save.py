@@ -33,7 +33,6 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 
 from realrun.checkpoint import files
 from realrun.checkpoint.files import (
@@ -193,13 +192,7 @@ def load(path: str | Path, tensors: Mapping[str, Tensor], *, group: ProcessGroup
     path = Path(path)
     with _checkpoint_errors(f"loading {str(path)!r}"), _group_for_now(group) as own:
         reader = _verified_together(path, tensors, own)
-        _in_group(
-            dcp.load,
-            own,
-            dict(tensors),
-            storage_reader=reader,
-            planner=DefaultLoadPlanner(flatten_state_dict=False),
-        )
+        _in_group(dcp.load, own, dict(tensors), storage_reader=reader)
     return reader.manifest["extra"]
 
 

@@ -62,9 +62,7 @@ class Staged(DefaultSavePlanner):
             self.plan = super().create_local_plan()
             for item in self.plan.items:
                 part = self.lookup_object(item.index).detach()
-                self._copies[item.index] = part.to(
-                    "cpu", copy=True, memory_format=torch.contiguous_format
-                )
+                self._copies[item.index] = part.to("cpu", copy=True)
             self.state_dict: dict[str, Any] = {}
 
     def set_up_planner(
