@@ -27,7 +27,7 @@ ALLOWED_OUTSIDE = {
     "display": {"pandas"},
     "engine": {"simpy"},
     "views": {"matplotlib", "plotly", "anywidget", "traitlets"},
-    "apps": {"matplotlib", "plotly", "ipywidgets", "IPython", "anywidget", "traitlets"},
+    "apps": {"ipywidgets", "IPython", "anywidget", "traitlets"},
     "cli": {"yaml", "rich", "shtab"},
 }
 """{part of simlab: what it may import besides Python and simlab}."""

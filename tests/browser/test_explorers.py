@@ -46,6 +46,9 @@ CLASHES = f"""root => {{
     }}
     return found;
 }}"""
+# every chart is as wide as its place
+FITTED = """() => [...document.querySelectorAll('.simlab-plot svg')].every(
+    (svg) => Number(svg.getAttribute('width')) === svg.parentElement.clientWidth)"""
 DRAWN = """figure => {
     const svg = figure.querySelector('.simlab-plot svg');
     const numbers = (text) => text.split(' ').map(Number);
@@ -147,11 +150,11 @@ def test_what_is_drawn_is_what_python_says_on_one_screen_with_no_text_over_anoth
         for size in SIZES:
             width, height = LAB[size]
             page.set_viewport_size({"width": width, "height": height})
-            page.wait_for_timeout(120)
+            page.wait_for_function(FITTED)
             assert element.evaluate(CLASHES) == []
             assert element.bounding_box()["height"] <= height, "not on one screen"
         page.set_viewport_size({"width": NARROW[0], "height": NARROW[1]})
-        page.wait_for_timeout(120)
+        page.wait_for_function(FITTED)
         assert element.evaluate(CLASHES) == []
 
 

@@ -193,6 +193,10 @@ ${_t(r,o,l)}`;let h=r.name(a),u={en:`${c}, before ${h}`,zh:`${c}，之后是 ${h
   pointer-events: none;
 }
 @media (max-width: 760px) {
+  .simlab-main th,
+  .simlab-main td {
+    white-space: normal;
+  }
   .simlab-explorer {
     grid-template-columns: minmax(0, 1fr);
   }
