@@ -10,11 +10,13 @@ import pytest
 from simlab.explorers import NAMES, explorer
 from simlab.views.chart import Boxes, Chart, Dots
 from simlab.views.language import LANGUAGE
+from tests.browser.test_bundle import needs_node
 from tests.support.browser import PAINT_S, chromium_page, needs_chromium, show_explorer
 
 pytestmark = needs_chromium
 SIZES = [(1366, 768), (1920, 1080)]
 LAB = {(1366, 768): (1190, 640), (1920, 1080): (1740, 950)}  # of which a notebook's cell has this
+LIVE_S = 120  # Pyodide starts in 4 s on a quiet machine
 DARK = "document.body.style.setProperty('--jp-layout-color0', 'rgb(17, 17, 17)')"
 NARROW = (700, 900)
 # [[text, left, top, right, bottom]] of all that one sees; a px of leading above and below is air
@@ -247,3 +249,25 @@ def test_a_text_over_another_would_be_noticed(browser):
     with shown(browser, "memory") as (page, element):
         page.evaluate("document.querySelector('.simlab-legend').style.marginTop = '-12px'")
         assert element.evaluate(CLASHES) != []
+
+
+@needs_node
+def test_a_page_of_the_site_answers_by_itself_and_its_address_restores_the_state(address):
+    asked, complaints = [], []
+    with chromium_page() as page:
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.set_viewport_size({"width": 1366, "height": 768})
+        page.goto(f"{address}explorers/collectives.html#ranks=8&step=3")
+        page.wait_for_selector("#explorer[data-live=true]", timeout=LIVE_S * 1e3)
+        element = page.locator(".simlab-explorer")
+        page.wait_for_selector("[data-answers]", timeout=LIVE_S * 1e3)
+        found = explorer("collectives")
+        answer = found.answer(found.start(ranks=8, step=3))
+        for chart in answer.pictures:
+            check(chart, page.locator(f'[data-key="{chart.key}"]').evaluate(DRAWN))
+        assert element.evaluate(CLASHES) == []
+        assert page.evaluate("document.documentElement.scrollHeight <= innerHeight")
+        page.locator("[data-control=step] input").press("ArrowRight")
+        page.wait_for_function("() => location.hash.includes('step=4')")
+    assert not complaints and all(url.startswith((address, "data:", "blob:")) for url in asked)
