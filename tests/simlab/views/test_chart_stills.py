@@ -10,6 +10,7 @@ from matplotlib.patches import FancyArrowPatch
 from matplotlib.text import Text
 
 import simlab as sl
+from simlab.explorers import NAMES, explorer
 from simlab.views.chart import Area, Arrows, Axis, Boxes, Chart, Dots, Line, Rule, Words
 from simlab.views.language import LANGUAGE
 from simlab.views.still.chart import CHINESE_FONTS, charts
@@ -82,8 +83,20 @@ def texts(figure):
 @pytest.mark.parametrize("columns", [1, 2, 4])
 def test_every_text_is_inside_the_figure_and_none_lies_over_another(columns):
     figure = charts([make() for make in ALL], columns=columns)
+    assert len(texts(figure)) > 30
+    lie_apart(figure)
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+@pytest.mark.parametrize("name", sorted({*NAMES} - {"pipeline"}))  # it has a timeline only
+def test_so_are_those_of_every_explorer(name, columns):
+    found = explorer(name)
+    pictures = found.answer(found.start()).pictures
+    lie_apart(charts([each for each in pictures if isinstance(each, Chart)], columns=columns))
+
+
+def lie_apart(figure):
     found = texts(figure)
-    assert len(found) > 30
     for text, box in found:
         assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1, text
         assert figure.bbox.y0 <= box.y0 and box.y1 <= figure.bbox.y1, text
