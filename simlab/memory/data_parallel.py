@@ -35,31 +35,27 @@ def data_parallel_memory(
     """`StepMemory` of a rank of `dp` that trains a GPT on `microbatch_size` sequences of `seq`
     tokens, in one microbatch per step.
 
-    sharding:  'ddp', 'zero1' (DDP; the optimizer sharded), 'zero2' (gradients too), 'fsdp' (FSDP2,
-               ZeRO-3: each block is a group of
-               parameters that are gathered together, embeddings, last norm and head are the
-               root's).
-    reshard_after_forward: of 'fsdp': True: each group, as soon as its forward is over; False: none,
-               until its backward is over;
-               None: torch's default, all groups but the root.
-    recipe:    a name in `RECIPES`: bytes per parameter of each state. Weight gradients come in the
-               recipe's size, gathered
-               parameters and buffers likewise.
-    activation_bytes: per number; None: as many as a parameter's.
+    sharding: 'ddp', 'zero1' (DDP with the optimizer sharded), 'zero2' (gradients too) or 'fsdp'
+        (FSDP2, ZeRO-3: each block is a group of parameters that are gathered together; embeddings,
+        the last norm and the head are the root's).
+    reshard_after_forward: of 'fsdp'. True frees each group as soon as its forward is over. False
+        frees none until its backward is over. None is torch's default: all groups but the root.
+    recipe: a name in `RECIPES`, which says the bytes per parameter of each state. Weight gradients
+        come in the recipe's size, and so do gathered parameters and buffers.
+    activation_bytes: the bytes of a number; None stands for as many as a parameter's.
     gradient_as_bucket_view: of 'ddp' and 'zero1'.
-    bucket_bytes: of 'zero2', where the bucket is a copy that comes and goes. In DDP its size
-    changes nothing: all buckets exist always.
-    optimizer_temporary_bytes: per parameter that the rank updates: foreach Adam takes the root of
-    all variances at once. 0: fused.
+    bucket_bytes: of 'zero2', where the bucket is a copy that comes and goes. In DDP its size changes
+        nothing, for all buckets exist always.
+    optimizer_temporary_bytes: per parameter that the rank updates. Foreach Adam takes the root of
+        all variances at once; fused Adam needs 0.
     sums_in_place: how autograd adds two gradients of one tensor. PyTorch does it in place, except
-               under a dispatch mode, and MemTracker
-               is one: it sees a third tensor that an undisturbed run does not make. False: as
-               MemTracker sees it.
+        under a dispatch mode, and MemTracker is one: it sees a third tensor that an undisturbed run
+        does not make. False stands for what MemTracker sees.
 
     Derivation: every allocation of the step and its end, in order, by the same rules that
-    `simlab.predict` follows. The model's are derived in `simlab.memory.forward` and `backward`, those of DDP, ZeRO
-    and FSDP2 in `simlab.memory.schemes`. The optimizer's step comes last, when activations are gone
-    and gradients complete.
+    `simlab.predict` follows. Those of the model are derived in `simlab.memory.forward` and
+    `backward`, those of DDP, ZeRO and FSDP2 in `simlab.memory.schemes`. The optimizer's step comes
+    last, when activations are gone and gradients are complete.
 
     Leaves out: Adam's counters of steps, the loss itself and other scalars; what the allocator
     wastes; communication libraries' own buffers; copies that autocast makes. For gradient
