@@ -13,7 +13,7 @@ import simlab as sl
 from simlab.lowering.kernels import Operation, kernel_names, unit_kernels
 from simlab.lowering.pieces import BEGIN, COMPUTE, WAIT, Slice, unit_pieces
 
-GPT = sl.Model(layers=2, hidden=256, heads=8, vocab=1024, positions=128, seq=128, tied_head=False)
+GPT = sl.Model(layers=2, hidden=256, heads=16, vocab=1024, positions=128, seq=128, tied_head=False)
 LLAMA = replace(GPT, kv_heads=4, ffn=512, gated_mlp=True, bias=False, positions=0)
 EXPERTS = replace(LLAMA, experts=4, experts_per_token=2)
 MODELS = {"gpt": GPT, "llama": LLAMA, "experts": EXPERTS}
@@ -21,7 +21,7 @@ ONE = replace(sl.load_cluster("dgx-a100"), gpus_per_node=1, host_op_s=0.0)
 
 plans = st.builds(
     lambda **fields: plan_of(**fields),
-    tp=st.sampled_from([1, 2, 4]), cp=st.sampled_from([1, 2]), dp=st.sampled_from([1, 2]),
+    tp=st.sampled_from([1, 2, 4]), cp=st.sampled_from([1, 2, 4]), dp=st.sampled_from([1, 2]),
     zero=st.sampled_from([0, 3]), sequence_parallel=st.booleans(),
     recompute=st.sampled_from(["none", "selective", "per-op", "full"]),
     cp_kind=st.sampled_from(["ring", "all-to-all", "all-gather"]),
@@ -111,6 +111,7 @@ def test_overlap_changes_neither_what_is_computed_nor_what_is_sent(name, plan):
                 begun = [piece[1:] for piece in pieces if piece.action == BEGIN]
                 awaited = [piece[1:] for piece in pieces if piece.action == WAIT]
                 assert sorted(map(str, begun)) == sorted(map(str, awaited))
+                assert len({(its[2], its[0]) for its in begun}) == len(begun), "names tell apart"
         whole, halves = (
             Counter(kernel for kind in kinds for kernel in made(unit_pieces(unit, kind, plan))[0])
             for kinds in ("B", "IW")
