@@ -78,17 +78,21 @@ clean: ## remove everything that was made here, the environment too
 	$(LOCKED) -e '.[real,notebooks,test,site]'
 	@touch .venv/real $@
 
-browser: # the test that opens JupyterLab needs a Chromium; without one it is skipped and says so
+browser: # tests open pages in a Chromium and show Chinese; without a Chromium they are skipped and say so
 	@command -v chromium chromium-browser google-chrome >/dev/null || \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
 	  else echo "no Chromium: the browser test will be skipped. On Debian: sudo apt-get install chromium"; fi
+	@fc-list :lang=zh 2>/dev/null | grep -q . || \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends fontconfig fonts-noto-cjk >/dev/null; \
+	  else echo "no Chinese font: screenshots show boxes. On Debian: sudo apt-get install fonts-noto-cjk"; fi
 
 web: # what the front end's tests and the page are built with; without npm they are skipped and say so
 	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory web/node_modules/.package-lock.json; \
 	  else echo "no npm: the front end's tests will be skipped. On Debian: sudo apt-get install npm"; fi
 
-site: .venv/site ## build the page that simulates in the browser into build/site: static files for any file server; needs npm
+site: .venv/site ## build the site that simulates in the browser, with the lessons, into build/site: static files for any file server; needs npm
 	@command -v npm >/dev/null || { echo "no npm: on Debian or Ubuntu, apt-get install npm"; exit 2; }
 	@$(MAKE) --no-print-directory web/node_modules/.package-lock.json
 	$(BIN)/python web/site/build.py build/site

@@ -29,7 +29,7 @@ needs_chromium = pytest.mark.skipif(
 )
 START_S, RUN_S, PAINT_S = 90, 240, 20
 CHROMIUM_ARGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
-                 "--no-first-run"]  # fmt: skip
+                 "--no-first-run", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]  # fmt: skip
 LAB_ARGS = [
     "--no-browser",
     "--expose-app-in-browser",

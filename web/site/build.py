@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import explorers
+import lab
 import lessons
 from python_files import PYODIDE, ROOT, WEB, compress, library, packages
 from shell import Shell
@@ -38,7 +39,7 @@ def main(folder: Path) -> None:
     shutil.copy(HERE / "style.css", folder)
     shell = Shell(folder)
     shell.write(shell.pages[0], shell.render("pages/index.html"))
-    lessons.write(shell)
+    lab.write(shell, lessons.write(shell))
     explorers.write(shell)
     (folder / "recorded.json").write_text(json.dumps(recorded()), encoding="utf-8")
     command = ["node", WEB / "build.mjs", "--page", folder, json.dumps(sizes)]

@@ -38,6 +38,16 @@ class Lesson(NamedTuple):
     pictures: list[str]
     body: str
 
+    @property
+    def runs(self) -> bool:
+        """Whether it runs in the browser; neither npm nor PyPI has numpy for Pyodide."""
+        return "import numpy" not in self.notebook.read_text(encoding="utf-8")
+
+    @property
+    def lab(self) -> str:
+        """Where it runs in the browser."""
+        return f"jupyterlite/lab/index.html?path=notebooks/{self.notebook.name}"
+
 
 class Formulas(IPythonRenderer):
     """Leaves each formula as <tex-math>, for KaTeX to set all at once."""
@@ -62,16 +72,15 @@ class Exporter(HTMLExporter):
         yield "markdown2html", lambda text: MarkdownWithMath(Formulas(escape=False)).render(text)
 
 
-def write(shell: Shell) -> None:
-    """Write the index of the lessons and a page for each of them."""
+def write(shell: Shell) -> list[Lesson]:
+    """Write the index of the lessons and a page for each of them; returns them."""
     questions = yaml.safe_load((ROOT / "notebooks" / "questions.yml").read_text(encoding="utf-8"))
     lessons = [
         read(path, number, shell.folder, questions)
         for number, path in enumerate(sorted((ROOT / "notebooks").glob("*.ipynb")), 1)
     ]
     _copy_styles(shell.folder)
-    index = next(page for page in shell.pages if page["path"] == INDEX)
-    shell.write(index, shell.render("pages/lessons/index.html", lessons=lessons))
+    shell.write(shell.page(INDEX), shell.render("pages/lessons/index.html", lessons=lessons))
     for lesson, body in zip(lessons, set_formulas([lesson.body for lesson in lessons])):
         before, after = (lessons[at] if 0 <= at < len(lessons) else None
                          for at in (lesson.number - 2, lesson.number))  # fmt: skip
@@ -83,6 +92,7 @@ def write(shell: Shell) -> None:
         styles = ["lessons/style.css", "lessons/katex/katex.min.css", "lessons/code.css"]
         page = {"path": lesson.path, "within": INDEX, "en": lesson.en, "zh": lesson.zh}
         shell.write(page | {"styles": styles}, content)
+    return lessons
 
 
 def read(path: Path, number: int, folder: Path, questions: list[dict[str, str]]) -> Lesson:

@@ -28,6 +28,10 @@ class Shell:
         """The template `name`, with `values`."""
         return self.templates.get_template(name).render(**values)
 
+    def page(self, path: str) -> Page:
+        """The entry of `path`."""
+        return next(page for page in self.pages if page["path"] == path)
+
     def write(self, page: Page, content: str) -> None:
         """Write `page`, an entry of the navigation or one like it, with `content`, HTML."""
         path = self.folder / page["path"]
