@@ -4,7 +4,7 @@ import json
 import os
 import re
 from pathlib import Path
-from urllib.parse import unquote, urldefrag, urljoin
+from urllib.parse import unquote, urldefrag, urljoin, urlparse
 
 import pytest
 from bs4 import BeautifulSoup
@@ -33,14 +33,14 @@ def parts(site, path):
 
 
 def test_every_link_leads_to_a_file_of_the_site_and_to_a_place_in_it(site):
-    pages = [site / "index.html", *(site / "lessons").glob("*.html")]
-    assert len(pages) == 12
+    pages = [site / "index.html", site / "notebooks/index.html", *site.glob("lessons/*.html")]
+    assert len(pages) == 13
     for page in pages:
         for _, _, given in parts(site, page.relative_to(site)):
             if given.startswith("data:"):
                 continue
             target, place = urldefrag(urljoin(page.as_uri(), given))
-            path = Path(unquote(target.removeprefix("file://")))
+            path = Path(unquote(urlparse(target).path))
             assert path.is_file() and path.is_relative_to(site), (page.name, given)
             if place:
                 ids = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
@@ -53,7 +53,7 @@ def test_scripts_and_styles_of_the_lessons_are_the_sites_own(site):
         loaded = [given for tag, _, given in parts(site, page) if tag in ("script", "link", "img")]
         assert not [given for given in loaded if "//" in given]
         assert [given for given in loaded if given.endswith(".js")] == ["../site.js"]
-    for style in site.rglob("*.css"):
+    for style in [*site.glob("*.css"), *(site / "lessons").rglob("*.css")]:
         for given in re.findall(r"url\(([^)]*)\)", style.read_text()):
             assert given.endswith(".woff2") == (style.parent / given).is_file(), given
 
