@@ -3,6 +3,7 @@ written down here once more, by name, and how long each takes in closed form."""
 
 import re
 from collections import defaultdict
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -169,6 +170,13 @@ def test_it_computes_what_predict_says_and_a_trace_of_two_steps_has_twice_what_e
         "name": f"small, optimizer on {to}, {overlap}",
         "source": "simulated", "ranks": 1, "level": "layers",
     }  # fmt: skip
+
+
+def test_a_tied_head_is_updated_once_with_the_embedding():
+    tied = replace(MODEL, tied_head=True)
+    step = offload_step(tied, sl.Plan(dp=8), NODE, host_adam_s=ADAM_S)
+    updated = sum(PARAMETERS.values()) - VOCAB * HIDDEN
+    assert step.busy_s.host == pytest.approx(8 * updated * ADAM_S)
 
 
 @pytest.mark.parametrize(

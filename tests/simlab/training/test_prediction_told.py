@@ -256,6 +256,8 @@ def test_a_rank_reduces_what_is_left_after_its_last_message_has_been_sent():
     slow = replace(node, intra=replace(node.intra, bandwidth_bytes_per_s=rate))
     found, trace = sl.predict(model, plan, slow), sl.layer_trace(model, plan, slow)
     assert found.step_s == pytest.approx(whole_step_s(trace), rel=1e-9)
+    told = trace.metadata
+    assert (told["name"], told["level"]) == ("small, layer by layer", "layers")
     sent = [s for s in trace.spans if s.rank == 1 and s.stream == "send"]
     last_s = max(s.end_s for s in found.trace.compute(1))
     kept_s = max(s.end_s for s in sent) - last_s
