@@ -3,6 +3,7 @@
 //   node build.mjs --page FOLDER SIZES     the page and its worker; SIZES is a JSON object with the
 //                                          compressed bytes of each file that the worker loads
 import { build } from "esbuild";
+import { readFile, writeFile } from "node:fs/promises";
 import { fileURLToPath } from "node:url";
 
 const here = (path) => fileURLToPath(new URL(path, import.meta.url));
@@ -33,3 +34,8 @@ if (!page) {
   const external = ["node:*", "ws"];
   await build({ ...common, entryPoints, outdir: folder, define, external });
 }
+
+// the libraries whose code is in a bundle ask that their licences go with it
+const licence = (name) => readFile(here(`node_modules/${name}/LICENSE`), "utf8");
+const texts = ["d3-shape", "d3-path"].map(async (name) => `${name}\n\n${await licence(name)}`);
+await writeFile(`${folder}/licences.txt`, (await Promise.all(texts)).join("\n"));
