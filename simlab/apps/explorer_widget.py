@@ -26,7 +26,8 @@ class ExplorerWidget(anywidget.AnyWidget):
     `state` is what the controls say, {name: value}; setting it moves them. `shown` is the last
     `Answer`, and `refused` says why the present state has none.
 
-    Raises `InputError` for a control that does not exist, and for a start that is refused.
+    Raises `InputError` for a control or a value that does not exist, and for a start that is
+    refused.
     """
 
     _esm = BUNDLE / "explorer.js"
@@ -67,7 +68,7 @@ class ExplorerWidget(anywidget.AnyWidget):
         """The answer for `state` as the front end takes it; `count` makes each one another."""
         self._count += 1
         try:
-            self.shown, self.refused = self._explorer.answer(state), ""
+            self.shown, self.refused = self._explorer.ask(state), ""
         except SimlabError as error:  # what was drawn last stays
             self.refused = str(error)
         return self.shown.to_dict() | {"refused": self.refused, "count": self._count}

@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from simlab.errors import InputError, SimlabError, did_you_mean
+from simlab.errors import InputError, SimlabError, did_you_mean, shortened
 from simlab.views.chart import Chart, Words
 from simlab.views.packing import Panel
 
 State = Mapping[str, Any]
 """{name of a control: its value}."""
+MOST_NAMED = 24
+"""The most values that an error message names."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,19 @@ class Control:
     start: Any
     names: Sequence[Words] | None = None
     menu: bool = False
+
+    def check(self, value: Any) -> None:
+        """`InputError` unless `value` is one of `values`. Where there is one only, those that can be
+        chosen follow from the other controls (`Answer.values`), and every value passes."""
+        if len(self.values) == 1 or value in self.values:
+            return
+        offered = [str(each) for each in self.values]
+        if len(offered) > MOST_NAMED:
+            offered[3:-1] = ["..."]
+        raise InputError(
+            f"{self.name} = {shortened(value)}{did_you_mean(value, offered)}: "
+            f"give one of {', '.join(offered)}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries and lists, as the front end takes them."""
@@ -131,10 +146,19 @@ class Explorer:
             "play": self.play,
         }
 
+    def ask(self, state: State) -> Answer:
+        """The answer for `state`. Raises `InputError` for a state without a value for each control,
+        and for a value that a control does not have."""
+        for control in self.controls:
+            if control.name not in state:
+                raise InputError(f"the state has no {control.name!r}: give a value of each control")
+            control.check(state[control.name])
+        return self.answer(state)
+
     def reply(self, state: State) -> dict[str, Any]:
         """The answer for `state` as the front end takes it; {"refused": why} where there is none."""
         try:
-            return self.answer(state).to_dict() | {"refused": ""}
+            return self.ask(state).to_dict() | {"refused": ""}
         except SimlabError as error:
             return {"refused": str(error)}
 

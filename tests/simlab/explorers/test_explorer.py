@@ -55,6 +55,28 @@ def test_a_reply_is_the_answer_or_says_why_there_is_none():
     assert found.reply({"dp": 1}) == {"refused": "dp = 1: give 2 or more"}
 
 
+@pytest.mark.parametrize(
+    "name, said, sentence",
+    [
+        ("memory", {"dp": 3}, "dp = 3: give one of 1, 2, 4, 8,"),
+        ("memory", {"cluster": "dgx-h10"}, "cluster = 'dgx-h10', did you mean 'dgx-h100'?: give"),
+        ("zero_grid", {"zero": 4}, "zero = 4: give one of 0, 1, 2, 3"),
+        ("pipeline", {"first": "x"}, "first = 'x': give one of"),
+        ("collectives", {"ranks": 1}, "ranks = 1: give one of 2, 3, 4,"),
+        ("plan", {"microbatches": 0}, "microbatches = 0: give one of 1, 2, 3, ..., 128"),
+        ("causal_mask", {"cp": 3}, "cp = 3: give one of 2, 4, 8"),
+    ],
+)
+def test_a_value_that_no_control_offers_is_refused_with_those_that_one_does(name, said, sentence):
+    found = explorer(name)
+    refused = found.reply(found.start(**said))["refused"]
+    assert refused.startswith(sentence)
+
+
+def test_a_state_that_lacks_a_control_is_refused():
+    assert "no 'step'" in explorer("causal_mask").reply({"cp": 4})["refused"]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_explorer_opens_with_pictures_in_both_languages_and_values_that_it_offers(name):
     found = explorer(name)
