@@ -236,6 +236,23 @@ def test_play_goes_through_the_rounds_and_stops_at_the_last(browser):
         page.wait_for_selector("button[aria-pressed=false]", timeout=PAINT_S * 1e3)
 
 
+def test_a_control_that_moves_twice_before_an_answer_comes_ends_with_the_pictures_of_its_place(
+    browser,
+):
+    # the round is beyond the last one of 15 ranks, and further beyond that of 4
+    with shown(browser, "collectives", ranks=16, step=30) as (page, _):
+        move = """(slider, ranks) => ranks.forEach((count) => {
+            slider.value = String(count - 2);
+            slider.dispatchEvent(new Event('input'));
+        })"""
+        page.locator("[data-control=ranks] input").evaluate(move, [15, 4])
+        four = "document.querySelectorAll('[data-key=circle] [data-mark=dots] path').length === 4"
+        page.wait_for_function(four, timeout=PAINT_S * 1e3)
+        answer = explorer("collectives").answer(explorer("collectives").start(ranks=4, step=6))
+        for chart in answer.pictures:
+            check(chart, page.locator(f'[data-key="{chart.key}"]').evaluate(DRAWN))
+
+
 def test_what_is_refused_is_said_and_the_pictures_stay(browser):
     with shown(browser, "plan") as (page, _):
         before = page.locator("[data-key=step] svg").last.evaluate("e => e.outerHTML")

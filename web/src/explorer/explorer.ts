@@ -121,10 +121,11 @@ export class Explorer {
     for (const { control } of this.controls) {
       state[control.name] = within(offered(control, answer), state[control.name]);
     }
-    const moved = JSON.stringify(state) !== JSON.stringify(this.state);
+    const [before, after] = [JSON.stringify(this.state), JSON.stringify(state)];
     this.state = state;
-    if (moved) this.asked = JSON.stringify(state); // the answer keeps within its ranges, too
-    if (moved) this.host.changed?.(state);
+    // the answer keeps within its ranges, too; where a control has moved meanwhile it is of another state
+    if (before === this.asked) this.asked = after;
+    if (before !== after) this.host.changed?.(state);
     this.put();
     this.show();
   }
