@@ -84,14 +84,11 @@ def grid(step: RoundState) -> Grid:
     )
 
 
-def arrow_place(view: Grid, source: int, destination: int) -> tuple[float, ...]:
-    """Where the arrow between two rows is, left of the grid, and by how much it bends.
-
-    Arrows between neighbouring rows are nearest to the grid.
-    """
-    reach = len(view.columns) * 0.22
+def arrow_x(view: Grid, source: int, destination: int) -> float:
+    """Where the arrow between two rows is, left of the grid, in columns. Arrows between neighbouring
+    rows are nearest to the grid."""
     far = abs(destination - source) != 1
-    return -0.5 - reach * (0.75 if far else 0.25), (0.3 if far else 0.12) * reach
+    return -0.5 - 0.22 * len(view.columns) * (0.75 if far else 0.25)
 
 
 def sends(step: RoundState) -> list[str]:

@@ -15,7 +15,7 @@ from simlab.views.rounds import (
     LIGHT,
     REPLACED_COLOUR,
     Grid,
-    arrow_place,
+    arrow_x,
     grid,
 )
 from simlab.views.still.picture import Panels, Picture, add_legend, drawn, panels
@@ -81,7 +81,7 @@ def draw_grid(axes: Axes, view: Grid) -> None:
 def _draw_arrows(axes: Axes, view: Grid) -> None:
     """Draw a bent arrow left of the grid from each sender to its receiver."""
     for source, destination in view.arrows:
-        x, _ = arrow_place(view, source, destination)
+        x = arrow_x(view, source, destination)
         style = {"arrowstyle": "-|>", "color": "0.25", "linewidth": 1.1, "shrinkA": 0, "shrinkB": 0}
         bend = -0.2 if destination > source else 0.2
         axes.annotate(
