@@ -59,7 +59,6 @@ class StreamBox(NamedTuple):
     start_s: float
     end_s: float
     kind: str
-    text: str
     label: str = ""
     """The text in the box, if the box is wide enough for it."""
     short_label: str = ""
@@ -74,7 +73,6 @@ class StreamScene(NamedTuple):
     boxes: list[StreamBox]
     start_s: float
     end_s: float
-    merged: bool  # whether a box may stand for several
 
 
 def stream_scene(
@@ -120,7 +118,7 @@ def stream_scene(
         shown = _merged(boxes, gap_s, alike=count < 8)
         gap_s, count = 2 * gap_s, count + 1
     title = f"{trace.metadata.get('name', '')}: {seconds_text(start_s)} to {seconds_text(end_s)}"
-    return StreamScene(title, rows, shown, start_s, end_s, len(shown) < len(boxes))
+    return StreamScene(title, rows, shown, start_s, end_s)
 
 
 def _belongs(span: Span, only: str) -> bool:
@@ -132,7 +130,7 @@ def _box(row: int, span: Span) -> StreamBox:
     text = f"{span.op} to rank {span.peer}" if span.stream == SEND else span.op
     part = text.removeprefix(span.op_text).strip() or text
     number = span.unit.removeprefix("layer ")
-    return StreamBox(row, span.start_s, span.end_s, _kind(span), text, part, number)
+    return StreamBox(row, span.start_s, span.end_s, _kind(span), part, number)
 
 
 def _stream(span: Span) -> str:
@@ -150,7 +148,7 @@ def _kind(span: Span) -> str:
 def _merged(boxes: Sequence[StreamBox], gap_s: float, *, alike: bool) -> list[StreamBox]:
     """`boxes`, where neighbours that are at most `gap_s` apart are merged.
 
-    A merged box has the kind of the longer one. With `alike`, only boxes of one kind are merged.
+    A merged box has the kind of the longer one and no label. With `alike`, only boxes of one kind are merged.
     """
     result: list[StreamBox] = []
     for box in boxes:
@@ -164,8 +162,7 @@ def _merged(boxes: Sequence[StreamBox], gap_s: float, *, alike: bool) -> list[St
             result.append(box)
             continue
         kind = box.kind if box.end_s - box.start_s > last.end_s - last.start_s else last.kind
-        text = f"{last.text.split(' … ')[0]} … {box.text}"
-        result[-1] = StreamBox(last.row, last.start_s, max(last.end_s, box.end_s), kind, text)
+        result[-1] = StreamBox(last.row, last.start_s, max(last.end_s, box.end_s), kind)
     return result
 
 
@@ -180,7 +177,6 @@ class Cell(NamedTuple):
     stage: int
     node: int
     corners: list[tuple[float, float]]
-    text: str
 
 
 class CubeScene(NamedTuple):
@@ -214,16 +210,7 @@ def cube_scene(plan: Plan, gpus_per_node: int) -> CubeScene:
                 corners = [
                     _place(plan, p, y + dy, t + dt) for dt, dy in ((0, 0), (1, 0), (1, 1), (0, 1))
                 ]
-                place = f"dp {y // plan.cp}, cp {y % plan.cp}, pp {p}, tp {t}"
-                cells.append(
-                    Cell(
-                        rank,
-                        p,
-                        rank // gpus_per_node,
-                        corners,
-                        f"rank {rank}: {place}, node {rank // gpus_per_node}",
-                    )
-                )
+                cells.append(Cell(rank, p, rank // gpus_per_node, corners))
                 for (dt, dy), line in (
                     ((-1, 0), (0, 3)),
                     ((1, 0), (1, 2)),

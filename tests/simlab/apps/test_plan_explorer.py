@@ -158,7 +158,7 @@ def test_streams_have_rows_per_rank_and_every_span_its_box():
         for s in trace.spans
         if s.end_s > window[0] and s.start_s < window[1] and s.end_s > s.start_s
     ]
-    assert len(view.boxes) == len(inside) and not view.merged
+    assert len(view.boxes) == len(inside)
     assert view.rows == [(0, "compute"), (0, "tp"), (1, "compute"), (1, "tp")]
     assert sum(b.end_s - b.start_s for b in view.boxes) == pytest.approx(
         sum(s.end_s - s.start_s for s in inside)
@@ -168,7 +168,7 @@ def test_streams_have_rows_per_rank_and_every_span_its_box():
 def test_too_many_boxes_are_merged_without_moving_where_work_begins_and_ends():
     trace = sl.layer_trace(MODEL, sl.Plan(dp=1, tp=8, pp=4, microbatches=32), CLUSTER)
     view = stream_scene(trace)
-    assert view.merged and 100 < len(view.boxes) <= MOST_BOXES < len(trace.spans)
+    assert 100 < len(view.boxes) <= MOST_BOXES < len(trace.spans)
     for row, (rank, stream) in enumerate(view.rows):
         shown = (stream, "optimizer") if stream == "compute" else (stream,)  # which also computes
         spans = [
