@@ -13,7 +13,7 @@ ROWS = 64
 """The queries that the mask is drawn with; each stands for a 64th of the sequence."""
 LAYOUTS = {
     "contiguous": Words("contiguous", "连续切分"),
-    "zigzag": Words("zigzag", "锯齿（zigzag）切分"),
+    "zigzag": Words("zigzag", "zigzag 切分"),
 }
 COLOURS = ("rank_0", *LANGUAGE["ranks"][1:])
 CONTROLS = (
@@ -40,7 +40,7 @@ def answer(state: State) -> Answer:
     note = Words(
         f"Contiguous chunks take {longer:.3g} times as long as zigzag: the mask leaves most scores "
         f"to rank {cp - 1}, and the others wait for it.",
-        f"连续切分的用时是 zigzag 的 {longer:.3g} 倍：掩码下 rank {cp - 1} 的计算量最大，其他 rank 都在等它。",
+        f"连续切分的用时是 zigzag 切分的 {longer:.3g} 倍：掩码下 rank {cp - 1} 的计算量最大，其他 rank 都在等它。",
     )
     pictures = [_mask(cp, layout, step) for layout in LAYOUTS]
     pictures += [_steps(work[layout], layout, float(cp * max(ends.values()))) for layout in LAYOUTS]

@@ -21,7 +21,7 @@ LAYOUTS = {
     ),
     "zigzag": Words(
         "Zigzag: rank r has the r-th part from the front and from the back",
-        "之字切分：rank r 拿从前数和从后数的第 r 段",
+        "zigzag 切分：rank r 拿从前数和从后数的第 r 段",
     ),
 }
 INSIDE = "node"
@@ -64,13 +64,13 @@ def answer(state: State) -> Answer:
     ratio = f"{runs[0].step_s / runs[1].step_s:.2f}"
     note = Words(
         f"Contiguous takes {ratio} times as long: the causal mask leaves its last rank most to do.",
-        f"连续切分用时是之字切分的 {ratio} 倍：因果掩码让最后一个 rank 的工作最多。",
+        f"连续切分用时是 zigzag 切分的 {ratio} 倍：因果掩码让最后一个 rank 的工作最多。",
     )
     return Answer(_figures(runs), pictures, note)
 
 
 def _figures(runs: list[Trace]) -> list[Figure]:
-    names = (Words("contiguous", "连续切分"), Words("zigzag", "之字切分"))
+    names = (Words("contiguous", "连续切分"), Words("zigzag", "zigzag 切分"))
     return [Figure(name, [seconds_text(run.step_s)]) for name, run in zip(names, runs)]
 
 

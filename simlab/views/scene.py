@@ -208,7 +208,6 @@ CATEGORY_COLOURS = {
     "temporaries": "#F0E442",
 }
 STAGE_COLOURS = {0: "#000000", 1: "#E69F00", 2: "#0072B2", 3: "#009E73"}
-STAGE_DASHES = {0: "solid", 1: "dash", 2: "dashdot", 3: "dot"}
 STAGE_NAMES = {0: "plain DP", 1: "ZeRO-1", 2: "ZeRO-2", 3: "ZeRO-3"}
 
 

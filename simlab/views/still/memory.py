@@ -15,13 +15,13 @@ from simlab.views.scene import (
     CAP_COLOUR,
     CATEGORY_COLOURS,
     STAGE_COLOURS,
-    STAGE_DASHES,
     STAGE_NAMES,
     steps,
 )
 from simlab.views.still.picture import Panels, Picture, add_legend, drawn, panels
 
-LINES = {"solid": "-", "dash": "--", "dashdot": "-.", "dot": ":"}
+DASHES = {0: "-", 1: "--", 2: "-.", 3: ":"}
+"""{ZeRO stage: matplotlib's line}"""
 TICKS = 14
 """The most ops that are named below a step without times."""
 Held = Mapping[str, Mapping[str, float]]
@@ -219,7 +219,7 @@ def zero_figure(
     """
     picture, (axes,) = panels(ax, 1, width_in=width_in, usual_width_in=8.0, height_in=4)
     for stage, amounts in curves.items():
-        colour, dashes = STAGE_COLOURS[stage], LINES[STAGE_DASHES[stage]]
+        colour, dashes = STAGE_COLOURS[stage], DASHES[stage]
         gib = [amount / GIB for amount in amounts]
         axes.plot(ranks, gib, color=colour, linestyle=dashes, linewidth=2.2)
         axes.annotate(
