@@ -1,11 +1,10 @@
 """Interactive pictures with plotly: zoom, hover. `Bar` with a base, never shapes: shapes take
 seconds at 1,500 boxes."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
-from plotly.basedatatypes import BaseFigure
 from plotly.subplots import make_subplots
 
 from simlab.trace import Trace
@@ -34,34 +33,22 @@ BAR_GAP = 0.15  # of the distance between rows
 IDLE, PATH, CAP, OVER = "idle", "critical path", "cap", "over the cap"
 
 
-def figure(
-    traces: Sequence[Trace],
-    *,
-    make: Callable[..., BaseFigure] = go.Figure,
-    ranks: int | None = None,
-    critical_path: bool = False,
-    kinds: Collection[str] = (),
-) -> BaseFigure:
+def figure(traces: Sequence[Trace], *, critical_path: bool = False) -> go.Figure:
     """A plotly figure of `traces` under each other on one time axis, each with its memory strip.
     Idle time says what it waited for.
 
-    make:          the class to make it of, e.g. `plotly.graph_objects.FigureWidget`.
-    ranks:         how many rows it has room for, if `update` shall show more than `traces` have.
-    kinds:         likewise the op kinds, "FIW" say, besides those of `traces`.
     critical_path: whether to outline the ops of the critical path, join them by a line, and fade
     the others.
     """
-    ranks = ranks or max(trace.ranks for trace in traces)
+    ranks = max(trace.ranks for trace in traces)
     heights = [ROW_PX * ranks + 20, STRIP_PX] * len(traces)
     total_px = sum(heights) + GAP_PX * (len(heights) - 1)
-    picture = make(
-        make_subplots(
-            rows=len(heights),
-            cols=1,
-            shared_xaxes=True,
-            row_heights=heights,
-            vertical_spacing=GAP_PX / total_px,
-        )
+    picture = make_subplots(
+        rows=len(heights),
+        cols=1,
+        shared_xaxes=True,
+        row_heights=heights,
+        vertical_spacing=GAP_PX / total_px,
     )
     picture.update_layout(
         height=total_px + 110,
@@ -71,19 +58,18 @@ def figure(
         bargap=BAR_GAP,
         legend={"orientation": "h", "x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom"},
     )
-    used = {kind for view in scenes(traces) for kind in view.kinds} | {*kinds}
+    used = {kind for view in scenes(traces) for kind in view.kinds}
     kinds = [kind for kind in COLOURS if kind in used]
     for number in range(len(traces)):
         _add_empty(picture, number, kinds, ranks, critical_path)
     picture.update_xaxes(title_text="time, ms", row=len(heights))
     picture.update_xaxes(showticklabels=True)
-    update(picture, traces)
+    _fill(picture, traces)
     return picture
 
 
-def update(picture: BaseFigure, traces: Sequence[Trace]) -> None:
-    """Show other `traces`, as many as before, in a picture that `figure` made: new data in the same
-    bars and lines."""
+def _fill(picture: go.Figure, traces: Sequence[Trace]) -> None:
+    """Give the bars, lines, marks and titles of `picture` the data of `traces`."""
     views = scenes(traces)
     most_held = max(max(*view.peaks, view.cap or 0) for view in views)
     with picture.batch_update():
@@ -122,7 +108,7 @@ def update(picture: BaseFigure, traces: Sequence[Trace]) -> None:
 
 
 def _add_empty(
-    picture: BaseFigure, number: int, kinds: Collection[str], ranks: int, critical_path: bool
+    picture: go.Figure, number: int, kinds: Collection[str], ranks: int, critical_path: bool
 ) -> None:
     """The bars, lines, marks and title of trace `number`, without data.
 

@@ -22,7 +22,6 @@ from simlab import (
     simulate,
 )
 from simlab.views import timeline
-from simlab.views.interactive.timeline import update
 from simlab.views.scene import CAP_COLOUR, FADED
 
 
@@ -116,14 +115,6 @@ def test_idle_time_in_the_plotly_figure_says_what_it_waited_for():
         assert [*bar.x] == pytest.approx([(gap.end_s - gap.start_s) * 1e3 for gap in found])
 
 
-def test_a_plotly_figure_with_a_critical_path_can_be_updated_to_other_traces():
-    first, second = two_traces()
-    figure = timeline(first, renderer="plotly", critical_path=True, ranks=4)
-    update(figure, [second])
-    fresh = timeline(second, renderer="plotly", critical_path=True)
-    assert figure.to_plotly_json()["data"] == fresh.to_plotly_json()["data"]
-
-
 # a cap on activations
 # -------------------------------------------------------------------------------------
 
@@ -194,15 +185,6 @@ def test_without_a_cap_neither_picture_has_a_line_or_marks():
         == plotly_cap(timeline(trace, renderer="plotly"))
         == (None, [])
     )
-
-
-def test_a_cap_comes_and_goes_when_a_plotly_figure_is_updated():
-    figure = timeline(two_traces()[1], renderer="plotly")
-    update(figure, [capped(2.5)])
-    height, over = plotly_cap(figure)
-    assert (height, len(over)) == (2.5, 2)
-    update(figure, two_traces()[1:])
-    assert plotly_cap(figure) == (None, [])
 
 
 def test_each_trace_has_a_cap_of_its_own():
