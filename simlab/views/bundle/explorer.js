@@ -41,10 +41,11 @@ ${_t(r,o,l)}`;let h=r.name(a),u={en:`${c}, before ${h}`,zh:`${c}，之后是 ${h
   white-space: nowrap;
 }
 .simlab-menu {
-  display: grid;
-  grid-template-columns: minmax(0, 2fr) minmax(0, 3fr);
+  display: flex;
+  flex-wrap: wrap;
   align-items: center;
-  gap: 8px;
+  justify-content: space-between;
+  gap: 0 8px;
 }
 .simlab-range input,
 .simlab-menu select {
@@ -52,7 +53,7 @@ ${_t(r,o,l)}`;let h=r.name(a),u={en:`${c}, before ${h}`,zh:`${c}，之后是 ${h
   width: 100%;
   height: 22px;
   margin: 0;
-  accent-color: #0072b2;
+  accent-color: light-dark(#0072b2, #56b4e9);
   font: inherit;
 }
 .simlab-menu select {
@@ -60,6 +61,11 @@ ${_t(r,o,l)}`;let h=r.name(a),u={en:`${c}, before ${h}`,zh:`${c}，之后是 ${h
   border-radius: 3px;
   background: var(--simlab-paper);
   color: var(--simlab-ink);
+}
+.simlab-menu select {
+  width: auto;
+  min-width: 140px;
+  max-width: 100%;
 }
 .simlab-range input {
   height: 18px;
@@ -84,7 +90,7 @@ ${_t(r,o,l)}`;let h=r.name(a),u={en:`${c}, before ${h}`,zh:`${c}，之后是 ${h
   cursor: pointer;
 }
 .simlab-explorer :focus-visible {
-  outline: 2px solid #0072b2;
+  outline: 2px solid light-dark(#0072b2, #56b4e9);
   outline-offset: 1px;
 }
 .simlab-main {
