@@ -65,7 +65,8 @@ export class ControlView {
 
   private text(value: Value, tongue: Tongue): string {
     const at = this.control.values.indexOf(value);
-    return this.control.names?.[at]?.[tongue] ?? String(value);
+    const plain = Number.isInteger(value) ? value.toLocaleString("en-US") : String(value);
+    return this.control.names?.[at]?.[tongue] ?? plain;
   }
 
   /** Moves a slider on by one; false at its end. */
