@@ -19,7 +19,7 @@ function sayStatus(): void {
   const text = TEXTS[tongue];
   const { share, starting, failed, live } = status;
   const loading = starting ? text.starting : `${text.loading} ${Math.round(share * 100)}%`;
-  const said = failed ? `${text.failed}: ${failed}` : `${text.recorded}. ${loading} …`;
+  const said = failed ? `${text.failed}: ${failed}` : `${text.recorded}${loading} …`;
   at("status").textContent = live && !failed ? text.live : said;
   at("status").dataset.live = String(live);
   main.dataset.live = String(live);

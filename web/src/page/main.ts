@@ -132,7 +132,7 @@ class Page {
     const { share, starting, failed } = this.status;
     const { text } = this;
     const loading = starting ? text.starting : `${text.loading} ${Math.round(share * 100)}%`;
-    const said = failed ? `${text.failed}: ${failed}` : `${text.recorded}. ${loading} …`;
+    const said = failed ? `${text.failed}: ${failed}` : `${text.recorded}${loading} …`;
     at("status").textContent = this.live && !failed ? text.live : said;
     at("status").dataset.live = String(this.live);
     const bar = at<HTMLProgressElement>("progress");
