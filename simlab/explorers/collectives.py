@@ -79,9 +79,9 @@ def answer(state: State) -> Answer:
 
 def _figures(step: RoundState, rounds: int, taken: Sequence[tuple[str, float]]) -> list[Figure]:
     most = max(step.sent_bytes(rank) for rank in step.ranks)
-    sums = f"{sum(step.complete.values())} of {len(step.ranks) * len(step.parts)}"
+    sums = f"{sum(step.complete.values())} / {len(step.ranks) * len(step.parts)}"
     found = [
-        Figure(Words("round", "轮次"), [f"{step.number} of {rounds}"]),
+        Figure(Words("round", "轮次"), [f"{step.number} / {rounds}"]),
         Figure(Words("a rank sends at most", "一个 rank 最多发送"), [bytes_text(most)]),
         Figure(Words("complete sums", "完整的和"), [sums]),
     ]

@@ -122,7 +122,7 @@ def _figures(found: Prediction) -> list[Figure]:
         Figure(Words("MFU", "MFU"), [f"{found.mfu:.1%}"], mfu),
         Figure(Words("HFU", "HFU"), [f"{found.hfu:.1%}"], hfu),
         Figure(Words("tokens/s", "token/s"), [f"{found.tokens_per_s:,.0f}"]),
-        Figure(Words("fullest GPU", "最满的 GPU"), [f"{held:.1f} of {capacity:.0f} GiB"]),
+        Figure(Words("fullest GPU", "最满的 GPU"), [f"{held:.1f} / {capacity:.0f} GiB"]),
     ]
 
 

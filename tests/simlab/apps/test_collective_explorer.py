@@ -74,7 +74,7 @@ def test_every_choice_of_algorithm_and_ranks_shows_its_last_round_complete(algor
 def test_a_round_beyond_the_last_shows_the_last():
     explorer = CollectiveExplorer("tree", 8, step=14)
     assert explorer.shown.values["step"][-1] == 6
-    assert explorer.shown.figures[0].values == ["6 of 6"]
+    assert explorer.shown.figures[0].values == ["6 / 6"]
 
 
 def test_arrows_and_frames_are_the_rounds_transfers_and_hide_no_text():
