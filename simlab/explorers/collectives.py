@@ -8,7 +8,6 @@ from simlab.collectives import ALL_REDUCE, all_reduce_rounds
 from simlab.collectives.curves import all_reduce_curve, choices
 from simlab.collectives.group_shape import GroupShape
 from simlab.collectives.replay import RoundState, replay
-from simlab.collectives.transfer import Transfer
 from simlab.explorers.explorer import Answer, Control, Explorer, Figure, State
 from simlab.spec.cluster import clusters, load_cluster
 from simlab.units import KIB, MIB, bytes_text
@@ -99,15 +98,20 @@ def _note(step: RoundState) -> Words:
     lines = sends(step)
     more = len(lines) - LINES
     english = [*lines[:LINES], *([f"… and {more} more"] if more > 0 else [])]
-    chinese = [_sent(transfer) for transfer in step.transfers[:LINES]]
+    chinese = _sends_in_chinese(step)[:LINES]
     chinese += [f"… 还有 {more} 条"] if more > 0 else []
     return Words("\n".join(english), "\n".join(chinese))
 
 
-def _sent(transfer: Transfer) -> str:
-    what = "累加" if transfer.adds else "写入"
-    size = bytes_text(transfer.size_bytes)
-    return f"{transfer.source} → {transfer.destination}：{len(transfer.parts)} 份（{size}），{what}"
+def _sends_in_chinese(step: RoundState) -> list[str]:
+    """What `sends` says of each transfer."""
+    names = dict(zip(step.parts, grid(step).columns))
+    lines = []
+    for t in step.transfers:
+        which = f"第 {'、'.join(names[part] for part in t.parts)} 份" if len(names) > 1 else "全部"
+        size, what = bytes_text(t.size_bytes), "累加" if t.adds else "写入"
+        lines.append(f"{t.source} → {t.destination}：{which}（{size}），{what}")
+    return lines
 
 
 def _circle(step: RoundState, view: Grid) -> Chart:
@@ -119,13 +123,13 @@ def _circle(step: RoundState, view: Grid) -> Chart:
     marks: list[Mark] = []
     for adds, colour, name in ((True, ADDED_COLOUR, ADDED), (False, REPLACED_COLOUR, REPLACED)):
         sent = [
-            (transfer, line)
-            for transfer, line in zip(step.transfers, sends(step))
+            (transfer, Words(*lines))
+            for transfer, *lines in zip(step.transfers, sends(step), _sends_in_chinese(step))
             if transfer.adds == adds
         ]
         if sent:
             ends = [_between(place[t.source], place[t.destination]) for t, _ in sent]
-            tips = [Words(line, _sent(transfer)) for transfer, line in sent]
+            tips = [told for _, told in sent]
             x0, y0, x1, y1 = zip(*ends)
             marks.append(Arrows(x0, y0, x1, y1, colour, name, tips=tips))
     tips = [
@@ -185,7 +189,9 @@ def _cells(step: RoundState, view: Grid) -> Chart:
     return Chart(
         "cells",
         Words(f"What every rank holds, {english}", f"每个 rank 的内容，{chinese}"),
-        _axis(Words("part of the buffer", "缓冲区的份"), columns, names=view.columns, ticks=parts),
+        _axis(
+            Words("part of the buffer", "缓冲区第几份"), columns, names=view.columns, ticks=parts
+        ),
         _axis(Words("", ""), rows, names=view.rows, ticks=[*range(rows)], down=True),
         [*frames, *marks],
         250,

@@ -1,10 +1,13 @@
 """The explorer without a browser: what it draws for a state is what the replayed rounds and the cost
 model say."""
 
+import re
+
 import pytest
 
 import simlab as sl
 from simlab.apps import CollectiveExplorer
+from simlab.explorers import explorer as explorer_called
 from simlab.views.chart import Boxes
 
 
@@ -124,3 +127,11 @@ def test_output_has_a_still_picture_beside_the_widget():
     data, _ = CollectiveExplorer()._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in data
     assert data["image/png"].startswith("iVBORw0KGgo")
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "hierarchical", "halving-doubling"])
+def test_both_languages_name_the_same_parts(algorithm):
+    explorer = explorer_called("collectives")
+    note = explorer.answer(explorer.start(algorithm=algorithm)).note
+    numbers = [re.findall(r"[\d.]+", text) for text in note]
+    assert numbers[0] == numbers[1] != []
