@@ -62,7 +62,7 @@ def answer(state: State) -> Answer:
     points = all_reduce_curve(GroupShape(cluster.gpus, cluster.gpus_per_node), cluster)
     lines = curves(points)
     view = grid(step)
-    where = f"{state['nodes']} x {state['cluster']}"
+    where = f"{state['nodes']} × {state['cluster']}"
     return Answer(
         _figures(step, len(steps) - 1, choices(points)),
         (

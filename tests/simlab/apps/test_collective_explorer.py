@@ -120,7 +120,7 @@ def test_curves_are_the_cost_models_and_nccls_choice_is_marked(cluster, nodes):
     (taken,) = times["NCCL takes this"]
     assert taken.symbol == "ring" and taken.colour == "ink"
     assert sorted(taken.y) == sorted(1e3 * point.chosen.seconds for point in points)
-    assert f"{nodes} x {cluster}" in picture(explorer, "time").title.en
+    assert f"{nodes} × {cluster}" in picture(explorer, "time").title.en
 
 
 def test_output_has_a_still_picture_beside_the_widget():
