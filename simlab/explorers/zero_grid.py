@@ -170,7 +170,7 @@ def _grid(plan: Plan, recipe: str) -> Chart:
             Words("", ""), ticks=middles, names=[f"rank {r}" for r in range(plan.gpus)], down=True
         ),
         marks,
-        height=70 + 22 * plan.gpus,
+        height=min(70 + 22 * plan.gpus, 270),
     )
 
 
@@ -208,7 +208,7 @@ def _bars(held: Sequence[ModelStates], chosen: int) -> Chart:
         Axis(Words("GiB", "GiB"), least=0),
         Axis(Words("", ""), ticks=list(STAGES), names=list(STAGES.values()), down=True),
         marks,
-        height=210,
+        height=160,
     )
 
 
