@@ -71,7 +71,10 @@ def _figures(stack: Stack, capacity_bytes: float) -> list[Figure]:
         Figure(Words("peak of the step", "单步峰值"), [_gib(stack.totals[peak])]),
         Figure(Words("memory of the GPU", "GPU 显存"), [_gib(capacity_bytes)]),
         Figure(Words("at the peak runs", "峰值时执行"), [stack.ops[peak]]),
-        Figure(Words(f"of it, {most}", f"其中{CATEGORIES[most]}"), [_gib(stack.held[most][peak])]),
+        Figure(
+            Words(f"{most} at the peak", f"峰值时的{CATEGORIES[most]}"),
+            [_gib(stack.held[most][peak])],
+        ),
     ]
 
 
