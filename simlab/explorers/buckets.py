@@ -115,12 +115,11 @@ def _note(over_buckets: Sequence[Point]) -> Words:
     best = min(range(len(mibs)), key=lambda at: over_buckets[at].step_s)
     least = seconds_text(over_buckets[best].step_s)
     english = (
-        "Small buckets pay the latency many times, large ones begin late. "
+        "Small buckets pay the latency many times and slow the backward for longer, large ones "
+        "begin late. "
         f"Here {mibs[best]} MiB give the shortest step, {least}."
     )
-    chinese = (
-        f"桶小，延迟要付很多次；桶大，规约开始得晚。这里 {mibs[best]} MiB 的一步最短，{least}。"
-    )
+    chinese = f"桶小，延迟要付很多次，反向也被拖慢更久；桶大，规约开始得晚。这里 {mibs[best]} MiB 的一步最短，{least}。"
     return Words(english, chinese)
 
 
