@@ -48,7 +48,7 @@ def _controls() -> list[Control]:
         Control("microbatches", Words("microbatches", "微批次数"), [*range(1, 129)], 16),
         Control("zoom", Words("zoom", "放大"), [WHOLE_STEP], WHOLE_STEP, [ALL_OF_IT], menu=True),
         Control(
-            "unit", Words("of the op", "操作中的"), [WHOLE_OP], WHOLE_OP, [ALL_LAYERS], menu=True
+            "unit", Words("of the op", "该操作的"), [WHOLE_OP], WHOLE_OP, [ALL_LAYERS], menu=True
         ),
     ]
 
@@ -128,8 +128,11 @@ def _figures(found: Prediction) -> list[Figure]:
 
 def _note(found: Prediction) -> Words:
     rows = Words(
-        "A row pp i stands for all ranks at that place of the pipeline.",
-        "pp i 一行代表流水线该位置的所有 rank。",
+        "A row pp i stands for all ranks at that place of the pipeline. The title's step and idle "
+        "time are those of the pipeline: it ends before the gradients are reduced and the "
+        "optimizer runs, and waiting for messages is idle time, too.",
+        "pp i 一行代表流水线该位置的所有 rank。标题里的步时间和空闲只算流水线：不含梯度规约和优化器，"
+        "等待消息也算空闲。",
     )
     if found.fits:
         return rows

@@ -95,7 +95,7 @@ def memory_chart(found: Prediction) -> Chart:
         least=0,
         most=1.05 * max(at, capacity),
     )
-    title = Words("What fills its memory", "显存被什么占用")
+    title = Words("What fills the memory", "显存被什么占用")
     return Chart("memory", title, axis, BAR, marks, 80)
 
 
