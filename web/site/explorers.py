@@ -15,7 +15,9 @@ def write(shell: Shell) -> None:
     """Write the page of each explorer, and one that lists them."""
     entries = [explorer(name) for name in NAMES]
     index = next(each for each in shell.pages if each["path"] == f"{FOLDER}/index.html")
-    shell.write(index, shell.render("pages/explorers/index.html", entries=entries))
+    questions = json.loads((HERE / "pages" / FOLDER / "questions.json").read_text("utf-8"))
+    listed = shell.render("pages/explorers/index.html", entries=entries, questions=questions)
+    shell.write(index, listed)
     shutil.copy(HERE / "pages" / FOLDER / "style.css", shell.folder / FOLDER)
     for entry in entries:
         mine = index | {
