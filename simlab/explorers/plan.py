@@ -128,11 +128,9 @@ def _figures(found: Prediction) -> list[Figure]:
 
 def _note(found: Prediction) -> Words:
     rows = Words(
-        "A row pp i stands for all ranks at that place of the pipeline. The title's step and idle "
-        "time are those of the pipeline: it ends before the gradients are reduced and the "
-        "optimizer runs, and waiting for messages is idle time, too.",
-        "pp i 一行代表流水线该位置的所有 rank。标题里的步时间和空闲只算流水线：不含梯度规约和优化器，"
-        "等待消息也算空闲。",
+        "A row pp i stands for all ranks at that place of the pipeline. Its timeline leaves out the "
+        "gradient reduction and the optimizer, and counts waiting for messages as idle.",
+        "pp i 一行代表流水线该位置的所有 rank。时间线不含梯度规约和优化器，等待消息也算空闲。",
     )
     if found.fits:
         return rows
