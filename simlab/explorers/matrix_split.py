@@ -177,6 +177,7 @@ def _split(model: Model, tp: int) -> Chart:
         Axis(Words("rows (inputs)", "行（输入）"), least=0, down=True),
         marks,
         height=190,
+        wide=True,
     )
 
 
@@ -203,6 +204,7 @@ def _heads(model: Model, tp: int) -> Chart:
         Axis(Words("", ""), ticks=range(tp), names=[f"rank {r}" for r in range(tp)], down=True),
         marks,
         height=60 + 16 * tp,
+        wide=True,
     )
 
 

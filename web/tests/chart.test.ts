@@ -80,6 +80,16 @@ describe("a drawing", () => {
     expect(svg.match(/data-part="label"/g)).toHaveLength(1);
   });
 
+  test("labels all boxes of one size or none of them, in all marks of a chart", () => {
+    const row = (labels: string[], y: number) =>
+      boxes({ x0: [0, 1], x1: [1, 2], y0: [y, y], y1: [y + 1, y + 1], labels });
+    const ten = "a long label that does not fit";
+    const count = (last: string) =>
+      draw(chart([row(["8", "9"], 0), row(["10", last], 1)]), { ...look, width: 120 }).svg.match(/data-part="label"/g);
+    expect(count("11")).toHaveLength(4);
+    expect(count(ten)).toBeNull();
+  });
+
   test("writes the label of a box that is cut off into the part that is seen", () => {
     const { svg, x } = draw(chart([boxes({ labels: ["0", ""] })], { x: axis({ least: 1, most: 3 }) }), look);
     const [label] = svg.match(/<text data-part="label"[^>]*>/)!;

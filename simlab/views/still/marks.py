@@ -129,17 +129,26 @@ def handles(marks: Sequence[Mark]) -> tuple[Artist, ...]:
 def write_labels(axes: Axes, chart: Chart) -> None:
     """Write the labels of the marks of `chart` where they fit, once the axes have their place.
 
-    A box's label stands inside the box or not at all; another one is left out where it would lie
-    over a label that is there already.
+    A box's label stands inside the box or not at all: boxes of one size are all labelled or none
+    is. Another label is left out where it would lie over a label that is there already.
     """
     taken: list[Bbox] = []
-    for text, room in _labels(axes, chart):
-        extent = text.get_window_extent()
-        inside = room is None or (extent.width < room.width - 2 and extent.height < room.height)
+    found = [(text, text.get_window_extent(), room) for text, room in _labels(axes, chart)]
+    crowded = {
+        _size(room)
+        for _, extent, room in found
+        if room and not (extent.width < room.width - 2 and extent.height < room.height)
+    }
+    for text, extent, room in found:
+        inside = room is None or _size(room) not in crowded
         if not inside or any(extent.overlaps(other) for other in taken):
             text.remove()
         else:
             taken.append(extent)
+
+
+def _size(room: Bbox) -> tuple[float, float]:
+    return round(room.width, 1), round(room.height, 1)
 
 
 def _labels(axes: Axes, chart: Chart) -> Iterator[tuple[Annotation, Bbox | None]]:

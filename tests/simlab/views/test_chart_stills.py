@@ -1,5 +1,6 @@
 """Charts drawn with matplotlib: they show every mark, and no text lies over another."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -39,9 +40,7 @@ def curves():
 def matrix():
     names = [Words(f"a kind of work with a long name, number {at}", f"{at}") for at in range(6)]
     rows = [
-        Boxes.at(
-            [(0, 1, at, at + 1), (1, 2, at, at + 1)], "#0072B2", name, labels=["a", "long" * 30]
-        )
+        Boxes.at([(0, 1, at, at + 1), (1, 2, at, at + 1)], "#0072B2", name, labels=["a", "b"])
         for at, name in enumerate(names)
     ]
     ticks = Axis(Words("columns", "列"), ticks=[0.5, 1.5], names=["the first column", "the next"])
@@ -137,8 +136,17 @@ def test_lines_keep_their_colours_and_log2_axes_have_powers_of_two():
 
 
 def test_a_label_is_written_where_it_fits_into_its_box():
-    (panel,) = charts(matrix()).axes
-    assert [text.get_text() for text in panel.texts] == ["a"] * 6
+    wide = Boxes.at([(0, 1, 0, 1), (1, 3, 0, 1)], "#0072B2", labels=["a", "long" * 30])
+    (panel,) = charts(replace(matrix(), marks=[wide])).axes
+    assert [text.get_text() for text in panel.texts] == ["a"]
+
+
+@pytest.mark.parametrize(("last", "count"), [("a", 12), ("long" * 30, 0)])
+def test_boxes_of_one_size_are_all_labelled_or_none_is(last, count):
+    *rows, end = matrix().marks
+    chart = replace(matrix(), marks=[*rows, replace(end, labels=["a", last])])
+    (panel,) = charts(chart).axes
+    assert len(panel.texts) == count
 
 
 def test_arrows_go_from_points_to_points_and_leave_the_scale_alone():

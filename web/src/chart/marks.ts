@@ -29,6 +29,7 @@ export const SMALL_PX = 11;
 export class Drawing {
   readonly places: Place[] = [];
   private readonly written: Rect[] = [];
+  private crowded = new Set<string>();
 
   constructor(
     private readonly x: Scale,
@@ -47,6 +48,7 @@ export class Drawing {
 
   /** The texts of marks, which lie over all of them. */
   texts(marks: Mark[]): string {
+    this.crowded = this.crowdedSizes(marks);
     const all = marks.map((mark) => {
       if (mark.mark === "boxes") return this.inside(mark);
       if (mark.mark === "dots" || mark.mark === "arrows") return this.beside(mark);
@@ -173,6 +175,20 @@ export class Drawing {
 
   // texts
 
+  /** The sizes of boxes of which at least one is too small for its label: boxes of one size are all
+   * labelled or none is, for a row of numbers that ends where they get two digits looks broken. */
+  private crowdedSizes(marks: Mark[]): Set<string> {
+    const found = new Set<string>();
+    for (const mark of marks) {
+      if (mark.mark !== "boxes") continue;
+      mark.labels?.forEach((text, at) => {
+        const [, , wide, high] = this.seen(mark, at);
+        if (text && (this.size(text) > wide - 4 || high < SMALL_PX + 2)) found.add(sizeOf(wide, high));
+      });
+    }
+    return found;
+  }
+
   private inside(mark: Boxes): string {
     const plain = mark.pattern === "plain";
     const base = shown(mark.colour, this.theme);
@@ -180,8 +196,7 @@ export class Drawing {
       .map((text, at) => {
         const [left, top, wide, high] = this.seen(mark, at);
         const [x, y] = [left + wide / 2, top + high / 2];
-        const size = this.size(text);
-        if (!text || size > wide - 4 || high < SMALL_PX + 2) return "";
+        if (!text || this.crowded.has(sizeOf(wide, high))) return "";
         return this.write(text, x, y, "middle", plain ? readable(base) : this.theme.ink, plain ? "" : base);
       })
       .join("");
@@ -235,6 +250,8 @@ export function overhang(marks: Mark[]): number {
 function rectOf(x: number, y: number, size: number): Rect {
   return [x - size / 2 - 1, y - SMALL_PX * 0.75, x + size / 2 + 1, y + SMALL_PX * 0.75];
 }
+
+const sizeOf = (wide: number, high: number): string => `${wide.toFixed(1)} ${high.toFixed(1)}`;
 
 function dashed(dash?: number[] | null): string {
   return dash ? ` stroke-dasharray="${dash.join(" ")}"` : "";
