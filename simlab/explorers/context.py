@@ -17,7 +17,7 @@ from simlab.spec.plan import Plan
 from simlab.units import GIB, MS, bytes_text, seconds_text
 from simlab.views.chart import Axis, Boxes, Chart, Line, Mark, Rule, Words
 from simlab.views.language import colours
-from simlab.views.scene import CATEGORY_COLOURS
+from simlab.views.scene import CATEGORY_COLOURS, CATEGORY_WORDS
 
 MODEL, CLUSTER = "llama-3-8b", "dgx-h100"
 KINDS = {
@@ -227,17 +227,10 @@ def _chosen(chosen: Setting) -> Rule:
 
 def _memory(memory: dict[str, dict[str, float]]) -> Chart:
     """What a rank holds with each kind, beside the memory of a GPU."""
-    parts = {
-        "parameters": Words("parameters", "参数"),
-        "gradients": Words("gradients", "梯度"),
-        "optimizer": Words("optimizer states", "优化器状态"),
-        "activations": Words("activations", "激活值"),
-        "buffers": Words("buffers", "缓冲区"),
-    }
     marks: list[Mark] = []
     starts = [0.0] * len(memory)
-    for part, name in parts.items():
-        if not any(its[part] for its in memory.values()):
+    for part, name in CATEGORY_WORDS.items():
+        if not any(its.get(part) for its in memory.values()):
             continue
         ends = [start + its[part] / GIB for start, its in zip(starts, memory.values())]
         places = [

@@ -10,20 +10,11 @@ from simlab.spec.cluster import clusters
 from simlab.spec.model import catalogue, load_model
 from simlab.units import GIB
 from simlab.views.chart import Area, Axis, Chart, Dots, Line, Mark, Rule, Symbol, Words
-from simlab.views.scene import CATEGORY_COLOURS, STAGE_COLOURS, STAGE_NAMES
+from simlab.views.scene import CATEGORY_COLOURS, CATEGORY_WORDS, STAGE_COLOURS, STAGE_NAMES
 
 RANKS = [2**n for n in range(11)]
 MODELS = [name for name, model in catalogue().items() if model.positions and not model.gated_mlp]
 DASHES: dict[int, tuple[int, ...] | None] = {0: None, 1: (8, 4), 2: (8, 3, 2, 3), 3: (2, 3)}
-CATEGORIES = {
-    "parameters": "参数",
-    "gradients": "梯度",
-    "optimizer": "优化器",
-    "activations": "激活值",
-    "gathered": "收集来的参数和梯度",
-    "buffers": "缓冲区",
-    "temporaries": "临时张量",
-}
 CAPACITY = Words("the GPU's memory", "GPU 显存")
 
 
@@ -67,12 +58,13 @@ def _gib(count: float) -> str:
 def _figures(stack: Stack, capacity_bytes: float) -> list[Figure]:
     peak = stack.peak
     most = stack.largest(peak)[0]
+    words = CATEGORY_WORDS[most]
     return [
         Figure(Words("peak of the step", "单步峰值"), [_gib(stack.totals[peak])]),
         Figure(Words("memory of the GPU", "GPU 显存"), [_gib(capacity_bytes)]),
         Figure(Words("at the peak runs", "峰值时执行"), [stack.ops[peak]]),
         Figure(
-            Words(f"{most} at the peak", f"峰值时的{CATEGORIES[most]}"),
+            Words(f"{words.en} at the peak", f"峰值时的{words.zh}"),
             [_gib(stack.held[most][peak])],
         ),
     ]
@@ -137,19 +129,20 @@ def _step(stack: Stack, capacity_bytes: float) -> Chart:
     edges, ops = stack.edges, [*stack.ops, stack.ops[-1]]
     held = {name: [*amounts, amounts[-1]] for name, amounts in stack.held.items()}
     tops = [[amount / GIB for amount in each] for each in accumulate(held.values(), _sums)]
+    named = [(name, CATEGORY_WORDS[name]) for name in held]
     areas = [
         Area(
             edges,
             low,
             high,
             CATEGORY_COLOURS[name],
-            Words(name, CATEGORIES[name]),
+            words,
             tips=[
-                Words(f"{op}\n{name}: {_gib(amount)}", f"{op}\n{CATEGORIES[name]}：{_gib(amount)}")
+                Words(f"{op}\n{words.en}: {_gib(amount)}", f"{op}\n{words.zh}：{_gib(amount)}")
                 for op, amount in zip(ops, held[name])
             ],
         )
-        for name, low, high in zip(held, [[0.0] * len(edges), *tops], tops)
+        for (name, words), low, high in zip(named, [[0.0] * len(edges), *tops], tops)
     ]
     marks: list[Mark] = [*areas, Rule("cap", CAPACITY, y=capacity_bytes / GIB)]
     if stack.breach is not None:

@@ -6,12 +6,12 @@ from simlab.training import Prediction
 from simlab.units import GIB, MS, seconds_text
 from simlab.views.chart import Axis, Boxes, Chart, Mark, Rule, Words
 from simlab.views.plan_scene import (
-    MEMORY_COLOURS,
     PART_COLOURS,
     STAGE_COLOURS,
     memory_parts,
     step_parts,
 )
+from simlab.views.scene import CATEGORY_COLOURS, CATEGORY_WORDS
 
 PARTS = {
     "compute": Words("compute", "计算"),
@@ -23,13 +23,6 @@ PARTS = {
     "bubble": Words("idle (bubble)", "空闲（气泡）"),
     "optimizer": Words("optimizer", "优化器"),
     "offload": Words("offload", "卸载"),
-}
-HELD = {
-    "parameters": Words("parameters", "参数"),
-    "gradients": Words("gradients", "梯度"),
-    "optimizer": Words("optimizer", "优化器"),
-    "activations": Words("activations", "激活值"),
-    "buffers": Words("buffers", "缓冲区"),
 }
 BAR = Axis(Words("", ""), least=-0.5, most=0.5, ticks=(), names=())
 MOST_CELLS = 512
@@ -76,11 +69,11 @@ def memory_chart(found: Prediction) -> Chart:
     for category, gib in memory_parts(found):
         if gib <= 0:
             continue
-        name, end = HELD[category], at + gib
+        name, end = CATEGORY_WORDS[category], at + gib
         marks.append(
             Boxes.at(
                 [(at, end, -0.4, 0.4)],
-                MEMORY_COLOURS[category],
+                CATEGORY_COLOURS[category],
                 name,
                 outline="background",
                 labels=[f"{gib:.1f}"],

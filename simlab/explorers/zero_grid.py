@@ -11,14 +11,14 @@ from simlab.spec.model import load_model
 from simlab.spec.plan import Plan
 from simlab.units import GIB, bytes_text
 from simlab.views.chart import Axis, Boxes, Chart, Dots, Rule, Words
-from simlab.views.scene import CATEGORY_COLOURS
+from simlab.views.scene import CATEGORY_COLOURS, CATEGORY_WORDS
 
 CATEGORIES = {
-    "parameters": (3, Words("parameters", "参数")),
-    "gradients": (2, Words("gradients", "梯度")),
-    "optimizer": (1, Words("optimizer states", "优化器状态")),
+    "parameters": 3,
+    "gradients": 2,
+    "optimizer": 1,
 }
-"""{category: (the ZeRO stage from which it is sharded, its name)}, in the order of the columns."""
+"""{category: the ZeRO stage from which it is sharded}, in the order of the columns."""
 STAGES = {0: "ZeRO-0 (DDP)", 1: "ZeRO-1", 2: "ZeRO-2", 3: "ZeRO-3 (FSDP)"}
 NUMBERS: dict[str, dict[str, Any]] = {
     "zero": {"gradient_bytes": 2},
@@ -75,7 +75,7 @@ def slices(plan: Plan) -> list[Slice]:
     for rank in range(plan.gpus):
         group = plan.layout.group("shard", rank)
         number = group.index(rank)
-        for category, (stage, _) in CATEGORIES.items():
+        for category, stage in CATEGORIES.items():
             if plan.zero >= stage:
                 edges = number / len(group), (number + 1) / len(group)
                 found.append(Slice(rank, category, *edges, number))
@@ -96,8 +96,8 @@ def answer(state: State) -> Answer:
     held = [model_states(model.parameters, group, zero=zero, recipe=recipe) for zero in STAGES]
     sent = [traffic(model, plan)[0].dp for plan in plans]
     rows = [
-        (name, [bytes_text(getattr(states, category)) for states in held])
-        for category, (_, name) in CATEGORIES.items()
+        (CATEGORY_WORDS[category], [bytes_text(getattr(states, category)) for states in held])
+        for category in CATEGORIES
     ]
     rows.append(
         (Words("a rank holds", "每个 rank 持有"), [bytes_text(each.total) for each in held])
@@ -141,13 +141,14 @@ def _grid(plan: Plan, recipe: str) -> Chart:
     tops = [rank + GAP * (rank // plan.shards) for rank in range(plan.gpus)]
     marks: list[Boxes] = []
     if plan.zero:
-        cut = [c for c, (stage, _) in CATEGORIES.items() if plan.zero >= stage]
+        cut = [c for c, stage in CATEGORIES.items() if plan.zero >= stage]
         places = [(left[c], left[c] + width[c], top) for top in tops for c in cut]
         starts, ends, above = zip(*places)
         name = Words("held by other ranks", "由其他 rank 持有")
         bottoms = [top + ROW for top in above]
         marks.append(Boxes(starts, ends, above, bottoms, "waiting", name, outline="grid"))
-    for category, (_, name) in CATEGORIES.items():
+    for category in CATEGORIES:
+        name = CATEGORY_WORDS[category]
         its = [each for each in slices(plan) if each.category == category]
         x0 = [left[category] + each.start * width[category] for each in its]
         x1 = [left[category] + each.end * width[category] for each in its]
@@ -186,8 +187,8 @@ def _tip(each: Slice, name: Words) -> Words:
 def _bars(held: Sequence[ModelStates], chosen: int) -> Chart:
     """What a rank holds under each ZeRO stage, beside a GPU's memory."""
     marks: list[Boxes | Dots | Rule] = []
-    for category, (_, name) in CATEGORIES.items():
-        at = list(CATEGORIES).index(category)
+    for at, category in enumerate(CATEGORIES):
+        name = CATEGORY_WORDS[category]
         x0 = [sum(states[:at]) / GIB for states in held]
         x1 = [sum(states[: at + 1]) / GIB for states in held]
         tips = [

@@ -17,12 +17,12 @@ WHITE = 255
 
 
 def colours(table: str) -> dict[str, str]:
-    """{entry: "#RRGGBB"} of the table 'work' or 'streams', in the order of the file."""
+    """{entry: "#RRGGBB"} of the table 'work', 'streams' or 'memory', in the order of the file."""
     return {name: entry["colour"] for name, entry in LANGUAGE[table].items()}
 
 
 def names(table: str, tongue: str = "en") -> dict[str, str]:
-    """{entry: its name} of the table 'work' or 'streams' in `tongue`, 'en' or 'zh'."""
+    """{entry: its name} of such a table in `tongue`, 'en' or 'zh'."""
     return {name: entry[tongue] for name, entry in LANGUAGE[table].items()}
 
 

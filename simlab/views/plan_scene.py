@@ -11,7 +11,7 @@ from simlab.trace import COMPUTE, SEND, Span, Trace
 from simlab.training import Prediction
 from simlab.units import GIB, seconds_text
 from simlab.views.language import colours, names
-from simlab.views.scene import COLOURS, IDLE_COLOUR, MEANING
+from simlab.views.scene import CATEGORY_COLOURS, COLOURS, IDLE_COLOUR, MEANING
 
 MOST_BOXES = 2_000
 MOST_CELLS = 512
@@ -29,13 +29,6 @@ PART_COLOURS = {
     "bubble": IDLE_COLOUR,
     "optimizer": STREAM_COLOURS["optimizer"],
     "offload": "#009E73",
-}
-MEMORY_COLOURS = {
-    "parameters": "#0072B2",
-    "gradients": "#56B4E9",
-    "optimizer": "#009E73",
-    "activations": "#E69F00",
-    "buffers": "#CC79A7",
 }
 STAGE_COLOURS = (
     "#56B4E9",
@@ -248,4 +241,5 @@ def step_parts(prediction: Prediction) -> list[tuple[str, float]]:
 
 def memory_parts(prediction: Prediction) -> list[tuple[str, float]]:
     """The (category, GiB) at the peak of the rank with the highest peak."""
-    return [(name, prediction.memory_bytes[name] / GIB) for name in MEMORY_COLOURS]
+    held = prediction.memory_bytes
+    return [(name, held[name] / GIB) for name in CATEGORY_COLOURS if name in held]

@@ -9,6 +9,7 @@ from simlab.analysis import Gap, breaches, bubble, critical_path, gaps, memory_c
 from simlab.program import Op
 from simlab.trace import ACTIVATIONS, COMPUTE, LIVE, SHARE, Trace
 from simlab.units import seconds_text
+from simlab.views.chart import Words
 from simlab.views.language import LANGUAGE, colours, names
 
 KINDS = "FBIW"
@@ -198,15 +199,8 @@ def title(trace: Trace, step_s: float, idle_share: float, peak: float) -> str:
 # memory
 # -------------------------------------------------------------------------------------------------------
 
-CATEGORY_COLOURS = {
-    "parameters": "#0072B2",
-    "gradients": "#E69F00",
-    "optimizer": "#009E73",
-    "activations": "#56B4E9",
-    "gathered": "#CC79A7",
-    "buffers": "#D55E00",
-    "temporaries": "#F0E442",
-}
+CATEGORY_COLOURS = colours("memory")
+CATEGORY_WORDS = {name: Words(its["en"], its["zh"]) for name, its in LANGUAGE["memory"].items()}
 STAGE_COLOURS = {0: "#000000", 1: "#E69F00", 2: "#0072B2", 3: "#009E73"}
 STAGE_NAMES = {0: "plain DP", 1: "ZeRO-1", 2: "ZeRO-2", 3: "ZeRO-3"}
 

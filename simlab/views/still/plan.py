@@ -15,7 +15,6 @@ from simlab.units import GIB, MS, seconds_text
 from simlab.views.plan_scene import (
     ALL_COLOURS,
     ALL_MEANING,
-    MEMORY_COLOURS,
     PART_COLOURS,
     STAGE_COLOURS,
     CubeScene,
@@ -26,6 +25,7 @@ from simlab.views.plan_scene import (
     step_parts,
     stream_scene,
 )
+from simlab.views.scene import CATEGORY_COLOURS
 from simlab.views.still.picture import Panels, Picture, add_legend, drawn, panels
 
 LABEL_ROOM = 0.006
@@ -207,7 +207,7 @@ def shares_figure(
     _draw_shares(axes[0], milliseconds, PART_COLOURS, "step, ms")
     if memory:
         gib = [dict(memory_parts(p)) for p in predictions]
-        _draw_shares(axes[1], gib, MEMORY_COLOURS, "memory of the fullest GPU, GiB")
+        _draw_shares(axes[1], gib, CATEGORY_COLOURS, "memory of the fullest GPU, GiB")
         for capacity in {p.cluster.gpu.memory_bytes / GIB for p in predictions}:
             axes[1].axvline(capacity, color="#CC0000", linestyle="--", linewidth=1.4)
     axes[0].set_yticks(range(len(predictions)), names, fontsize=8)
@@ -224,7 +224,7 @@ def _draw_shares(
 ) -> None:
     """Draw {part: amount} of each row as a stacked bar, with the parts' colours in a legend."""
     for name, colour in colours.items():
-        if not any(row[name] for row in rows):
+        if not any(row.get(name) for row in rows):
             continue
         lefts = [sum(list(row.values())[: list(row).index(name)]) for row in rows]
         widths = [row[name] for row in rows]

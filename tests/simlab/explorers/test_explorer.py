@@ -8,6 +8,7 @@ import simlab as sl
 from simlab.explorers import NAMES, explorer
 from simlab.explorers.explorer import Answer, Control, Explorer, Figure, Timeline
 from simlab.views.chart import Axis, Chart, Line, Words
+from simlab.views.language import LANGUAGE
 from simlab.views.packing import panels
 
 WORDS = Words("one", "一")
@@ -91,3 +92,16 @@ def test_every_explorer_opens_with_pictures_in_both_languages_and_values_that_it
     assert len(keys) == len(set(keys))
     if found.play:
         assert found.play in state
+
+
+def test_a_category_of_memory_has_one_colour_in_every_explorer():
+    table = {entry["en"]: entry["colour"] for entry in LANGUAGE["memory"].values()}
+    showing = set()
+    for name in NAMES:
+        found = explorer(name)
+        for picture in found.answer(found.start()).pictures:
+            for mark in picture.marks if isinstance(picture, Chart) else ():
+                if mark.name and mark.name.en in table:
+                    assert mark.colour == table[mark.name.en], (name, picture.key, mark.name.en)
+                    showing.add(name)
+    assert showing == {"memory", "zero_grid", "context", "plan"}

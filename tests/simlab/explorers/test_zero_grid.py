@@ -6,6 +6,7 @@ import pytest
 
 from simlab.explorers.zero_grid import CATEGORIES, EXPLORER, slices
 from simlab.spec.plan import Plan
+from simlab.views.scene import CATEGORY_WORDS
 
 # Rajbhandari et al. 2020, Table 1: GB of states on each rank, 7.5e9 parameters, by ranks and stage
 TABLE_1 = {4: (120, 52.5, 41.3, 30), 16: (120, 35.6, 21.6, 7.5)}
@@ -46,7 +47,8 @@ def test_bars_are_those_of_the_zero_papers_table(ranks, published):
 def test_the_area_of_a_ranks_boxes_is_what_its_bar_says(recipe):
     state = EXPLORER.start(zero=2, ranks=8, group=4, recipe=recipe)
     grid, bars = EXPLORER.answer(state).pictures
-    for (_, name), size in zip(CATEGORIES.values(), BYTES[recipe]):
+    for category, size in zip(CATEGORIES, BYTES[recipe]):
+        name = CATEGORY_WORDS[category]
         drawn, bar = boxes(grid, name.en), boxes(bars, name.en)
         widths = [right - left for left, right in zip(drawn.x0, drawn.x1)]
         whole = bar.x1[0] - bar.x0[0]

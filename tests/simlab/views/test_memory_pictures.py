@@ -1,10 +1,13 @@
 """Pictures of memory: what they draw is what they were given."""
 
 import pytest
+from matplotlib.colors import to_hex
+from matplotlib.patches import Patch
 
 import simlab as sl
 from simlab.errors import InputError
 from simlab.units import GIB
+from simlab.views.language import colours
 from simlab.views.scene import CAP_COLOUR
 
 NODE = sl.load_cluster("dgx-h100")
@@ -66,3 +69,18 @@ def test_curves_are_drawn_as_they_are():
 def test_nothing_to_draw_is_said():
     with pytest.raises(InputError, match="no stack"):
         sl.memory_picture([])
+
+
+def test_a_category_of_memory_has_one_colour_in_every_still():
+    table = colours("memory")
+    prediction = sl.predict(sl.load_model("llama-3-8b"), PLAN, NODE)
+    bars = sl.memory_bars({"a": prediction.memory_bytes})
+    stack = sl.memory_picture(STACK).legends[0]
+    shares = sl.shares([prediction], ["a"]).axes[1].get_legend()
+    for legend in (bars.legends[0], stack, shares):
+        found = {
+            text.get_text(): to_hex(handle.get_facecolor()).upper()
+            for text, handle in zip(legend.get_texts(), legend.legend_handles)
+            if isinstance(handle, Patch)
+        }
+        assert len(found) >= 4 and found == {name: table[name] for name in found}
