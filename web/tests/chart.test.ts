@@ -41,6 +41,16 @@ describe("axes", () => {
     expect(texts(150)).toEqual(["1", "8", "64", "512"]);
   });
 
+  test("a linear axis has three ticks or more where they have room", () => {
+    for (let px = 80; px < 300; px += 7) {
+      for (let most = 1; most < 1000; most *= 1.07) {
+        const y = axis({ least: 0, most });
+        const found = ticksOf(y, scaleOf(y, [], px, 0), () => 11, 4, 26);
+        expect(found.length, `${px} px up to ${most}`).toBeGreaterThanOrEqual(3);
+      }
+    }
+  });
+
   test("texts of ticks never touch", () => {
     for (let px = 40; px < 700; px += 13) {
       const names = Array.from({ length: 40 }, (_, at) => `forward block ${at}`);

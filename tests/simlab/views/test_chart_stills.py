@@ -198,3 +198,14 @@ def test_no_chart_is_refused():
         charts([])
     with pytest.raises(sl.InputError, match="columns = 0"):
         charts(curves(), columns=0)
+
+
+@pytest.mark.parametrize("height", [130, 230])
+@pytest.mark.parametrize("most", [7, 88, 149])
+def test_a_linear_axis_has_three_ticks_or_more(height, most):
+    axis = Axis(Words("GiB", "GiB"), least=0, most=most)
+    line = Line([0, 1], [0, most], "ink")
+    (panel,) = charts(Chart("line", Words("Line", "线"), NONE, axis, [line], height=height)).axes
+    low, high = panel.get_ylim()
+    shown = [t for t in panel.yaxis.get_major_ticks() if t.label1.get_visible()]
+    assert sum(low <= tick.get_loc() <= high for tick in shown) >= 3

@@ -14,6 +14,8 @@ export interface Tick {
   text: string;
 }
 
+const FEWEST = 3; // ticks, where their texts have room
+
 type Measure = (text: string) => number;
 
 /** The scale of `axis` over the px from..to; `reached` are all positions of marks. */
@@ -48,7 +50,9 @@ function* candidates(axis: Axis, scale: Scale, room: number): Generator<number[]
       yield axis.ticks.filter((_, at) => at % every === 0);
     }
   } else if (axis.scale === "linear") {
-    for (let count = Math.max(room, 2); count >= 2; count--) {
+    let finest = Math.max(room, 2); // multiples of 1, 2 and 5 may give half as many, then finer ones
+    while (finest < 8 && ticks(least, most, finest).values.length < FEWEST) finest++;
+    for (let count = finest; count >= 2; count--) {
       yield ticks(least, most, count).values;
     }
   } else {
