@@ -118,7 +118,8 @@ class Trace:
     spans:    in any order, except that those of one stream of one rank are sorted by start time.
     memory:   in the order of time for each rank and category.
     metadata: plain JSON values: 'name', 'source' ('simulated' or 'measured'), 'ranks', and what the
-              maker of the trace adds.
+              maker of the trace adds. A prediction is simulated for a machine: it has the 'cluster'
+              that it is for, or the 'calibration' that was measured on it.
     """
 
     spans: list[Span] = field(default_factory=list)

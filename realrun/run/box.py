@@ -58,7 +58,9 @@ class Box:
         return self._trace(_Scaled(self, overhead))
 
     def _trace(self, times: Any) -> Trace:
-        return play(self.model, self.plan, self.job.program, times)
+        trace = play(self.model, self.plan, self.job.program, times)
+        trace.metadata["cluster"] = f"a box of {self.cluster.name}"
+        return trace
 
     def _alone_s(self, instruction: Instruction) -> float:
         compute = instruction.action == COMPUTE

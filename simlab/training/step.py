@@ -59,6 +59,7 @@ def predict(
     fresh_walks = partial(rank_walks, model, plan, program, costs)
     walks = fresh_walks()
     trace = _simulated(costs[0], program, walks, links, memory)
+    trace.metadata["cluster"] = cluster.name
     last_s, spent = trace.end_s, [walk.parts for walk in walks]
     parameters = rank_parameters(model, plan, program, layers)
     update_s, drive_s = optimizer_s(costs, program, parameters, layers)
@@ -139,6 +140,7 @@ def layer_trace(model: Model, plan: Plan, cluster: Cluster, *, collapsed: bool =
         model, plan, program, ClusterTimes(model, plan, cluster, program), collapsed=collapsed
     )
     trace.metadata |= {"name": f"{model.name}, layer by layer", "level": "layers"}
+    trace.metadata["cluster"] = cluster.name
     return trace
 
 

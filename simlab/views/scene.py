@@ -188,12 +188,25 @@ def path_lines(boxes: Sequence[Box], height: float) -> list[list[tuple[float, fl
 
 
 def title(trace: Trace, step_s: float, idle_share: float, peak: float) -> str:
-    """What the trace is, in one line: where it comes from, step time, bubble, peak."""
-    source = {"simulated": "Predicted", "measured": "Measured"}.get(
-        str(trace.metadata.get("source")), "Trace"
-    )
+    """What the trace is, in one line: where it comes from, the time from its first op to the end of
+    its last one, how much of that the ranks are idle, and what a rank holds at most."""
     held = f", peak {peak:.3g} microbatches held" if trace.memory else ""
-    return f"{source}: {trace.metadata.get('name', '')}, step {seconds_text(step_s)}, idle {idle_share:.1%}{held}"
+    idle = f"idle / makespan {idle_share:.1%}"
+    name = trace.metadata.get("name", "")
+    return f"{_origin(trace)}: {name}, makespan {seconds_text(step_s)}, {idle}{held}"
+
+
+def _origin(trace: Trace) -> str:
+    """Measured; predicted, which is simulated for a machine from its figures or from measurements
+    of it; or simulated from op times that were given."""
+    about = trace.metadata
+    if about.get("source") == "measured":
+        return "Measured"
+    if "cluster" in about:
+        return f"Predicted for {about['cluster']}"
+    if "calibration" in about:
+        return "Predicted"
+    return "Simulated" if about.get("source") == "simulated" else "Trace"
 
 
 # memory

@@ -207,7 +207,9 @@ class Derived(Asked):
         sharding copies."""
         plan = replace(self.executed, library="torch") if self.backend == "torch" else self.executed
         times = ClusterTimes(self.model, plan, self.machine, self.program, sends_block=False)
-        return play(self.model, plan, self.program, times)
+        trace = play(self.model, plan, self.program, times)
+        trace.metadata["cluster"] = self.machine.name
+        return trace
 
     @property
     def boxed(self) -> dict[str, Any]:

@@ -119,6 +119,13 @@ def test_a_machine_is_one_that_there_is_and_not_that_of_a_box(tmp_path):
     assert job_in(tmp_path, {"dp": 12}, predict_on="dgx-h100").machine.nodes == 2
 
 
+def test_a_prediction_names_the_machine_that_it_is_for(tmp_path):
+    job = job_in(tmp_path, {"dp": 2}, predict_on="dgx-h100")
+    assert job.prediction().metadata["cluster"] == "dgx-h100"
+    boxed = Box(job_in(tmp_path, {"dp": 2}, box={"cluster": "dgx-a100"}))
+    assert boxed.predicted(Overhead()).metadata["cluster"] == "a box of dgx-a100"
+
+
 def test_where_computing_is_queued_its_times_are_read_when_it_is_done():
     seconds, queued = [], [0.02, 0.03]
     reduced = ("0F0", "a sum", (), "tp", "all_reduce", 4.0)

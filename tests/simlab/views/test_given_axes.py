@@ -106,14 +106,14 @@ def test_axes_in_a_square_array_are_taken_row_by_row(drawers):
     count, draw = drawers["timelines"]
     axes = Figure().subplots(2, 2)
     assert draw(ax=axes) is axes and axes.size == count
-    assert [panel.get_title(loc="left")[:9] for panel in axes[:, 0]] == ["Predicted"] * 2
+    assert [panel.get_title(loc="left")[:9] for panel in axes[:, 0]] == ["Simulated"] * 2
 
 
 def test_a_caption_stands_on_top_of_the_first_of_given_axes(drawers):
     _, draw = drawers["timelines without memory"]
     first, second = draw(ax=Figure().subplots(2, 1), caption="Before and after")
-    assert first.get_title(loc="left").startswith("Before and after\nPredicted: gpipe")
-    assert second.get_title(loc="left").startswith("Predicted: 1f1b")
+    assert first.get_title(loc="left").startswith("Before and after\nSimulated: gpipe")
+    assert second.get_title(loc="left").startswith("Simulated: 1f1b")
 
 
 def test_axes_that_share_their_rows_are_turned_over_once(drawers):

@@ -14,6 +14,7 @@ from timelines import (
     two_traces,
 )
 
+import simlab as sl
 from simlab import (
     InputError,
     Op,
@@ -23,7 +24,7 @@ from simlab import (
     simulate,
 )
 from simlab.views import timeline
-from simlab.views.scene import COLOURS
+from simlab.views.scene import COLOURS, scene
 
 
 def test_the_still_picture_draws_every_op_of_both_traces():
@@ -139,13 +140,33 @@ def test_a_trace_whose_clock_does_not_begin_at_0_is_drawn_from_0_on():
     )
 
 
-def test_titles_say_source_name_step_and_bubble():
+def test_titles_say_origin_name_makespan_and_idle_over_makespan():
     measured = two_traces()[1]
     measured.metadata["source"] = "measured"
     assert (
         timeline(measured).axes[0].get_title(loc="left")
-        == "Measured: 1f1b, step 740.0 ms, idle 35.1%, peak 4 microbatches held"
+        == "Measured: 1f1b, makespan 740.0 ms, idle / makespan 35.1%, peak 4 microbatches held"
     )
+
+
+def test_predicted_is_what_was_simulated_for_a_machine():
+    given, _ = two_traces()
+    program = sl.generate("1f1b", 2, 4)
+    seconds, link = {"F": [0.1, 0.1], "B": [0.2, 0.2]}, {"latency_s": 0.001}
+    measured = sl.Calibration(op_seconds=seconds, links={"0-1": link, "1-0": link}, message_bytes=8)
+    calibrated = measured.predict(program)
+    cluster = sl.load_cluster("dgx-h100")
+    plan = sl.Plan(dp=2, pp=4, microbatches=8)
+    model = sl.load_model("llama-3-8b")
+    predicted = sl.predict(model, plan, cluster).trace
+    layers = sl.layer_trace(model, plan, cluster)
+    titles = [scene(trace).title for trace in (given, calibrated, predicted)]
+    assert [title.split(": ")[0] for title in titles] == [
+        "Simulated",
+        "Predicted",
+        f"Predicted for {cluster.name}",
+    ]
+    assert layers.metadata["cluster"] == cluster.name
 
 
 def test_an_unknown_renderer_is_refused():
