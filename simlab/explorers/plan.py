@@ -4,6 +4,7 @@ when."""
 from functools import lru_cache
 from typing import Any
 
+from simlab.analysis import bubble
 from simlab.explorers.explorer import Answer, Control, Explorer, Figure, State, Timeline
 from simlab.explorers.plan_pictures import memory_chart, ranks_chart, step_chart
 from simlab.schedules import SCHEDULES
@@ -90,7 +91,7 @@ def answer(state: State) -> Answer:
     return Answer(
         _figures(found),
         (step_chart(found), memory_chart(found), ranks_chart(found.plan, found.cluster), detail),
-        _note(found),
+        _note(found, whole=zoom == WHOLE_STEP),
         values={"zoom": [WHOLE_STEP, *ops], "unit": units},
     )
 
@@ -126,15 +127,30 @@ def _figures(found: Prediction) -> list[Figure]:
     ]
 
 
-def _note(found: Prediction) -> Words:
+def _note(found: Prediction, *, whole: bool) -> Words:
     rows = Words(
         "A row pp i stands for all ranks at that place of the pipeline. Its timeline leaves out the "
         "gradient reduction and the optimizer, and counts waiting for messages as idle.",
         "pp i 一行代表流水线该位置的所有 rank。时间线不含梯度规约和优化器，等待消息也算空闲。",
     )
+    if whole:
+        rows = Words(*(f"{row} {more}" for row, more in zip(rows, _parts_of_the_step(found))))
     if found.fits:
         return rows
     return Words(f"The plan does not fit into the GPU. {rows.en}", f"GPU 放不下这个计划。{rows.zh}")
+
+
+def _parts_of_the_step(found: Prediction) -> Words:
+    """How the timeline's numbers follow from those of the step."""
+    makespan_s, idle = found.trace.step_s, bubble(found.trace).idle_over_makespan
+    pipeline, after = seconds_text(makespan_s), seconds_text(found.step_s - makespan_s)
+    english = f"Step = makespan {pipeline} + {after} for the last reductions and the optimizer."
+    chinese = f"步时间 = 总时长 {pipeline} + 最后的规约与优化器 {after}。"
+    if found.plan.pp > 1:
+        idle_text = seconds_text(idle * makespan_s)
+        english += f" In the makespan a rank idles {idle_text}: bubble + waits for messages."
+        chinese += f"总时长内每个 rank 平均空闲 {idle_text}：气泡 + 等消息。"
+    return Words(english, chinese)
 
 
 EXPLORER = Explorer("plan", Words("One plan", "一个并行计划"), _controls(), answer)

@@ -19,8 +19,8 @@ PARTS = {
     "tp": Words("tensor parallel", "张量并行"),
     "cp": Words("context parallel", "上下文并行"),
     "dp": Words("data parallel", "数据并行"),
-    "pp": Words("messages between stages", "阶段间消息"),
-    "bubble": Words("idle (bubble)", "空闲（气泡）"),
+    "pp": Words("waits for messages", "等消息"),
+    "bubble": Words("bubble without waits for messages", "气泡（不含等消息）"),
     "optimizer": Words("optimizer", "优化器"),
     "offload": Words("offload", "卸载"),
 }
@@ -56,10 +56,10 @@ def step_chart(found: Prediction) -> Chart:
             )
         )
         at = end
-    axis = Axis(Words("time, ms", "时间，ms"), least=0, most=at)
-    return Chart(
-        "step", Words("What the step is spent on", "一步的时间花在哪里"), axis, BAR, marks, 80
-    )
+    axis = Axis(Words("time, ms: means over ranks", "时间，ms：各 rank 的平均"), least=0, most=at)
+    whole = seconds_text(found.step_s)
+    title = Words(f"What the step of {whole} is spent on", f"一步 {whole} 花在哪里")
+    return Chart("step", title, axis, BAR, marks, 80)
 
 
 def memory_chart(found: Prediction) -> Chart:

@@ -214,3 +214,20 @@ def test_still_pictures_are_pictures():
         assert picture._repr_png_().startswith(b"\x89PNG")
     with pytest.raises(sl.InputError, match="no plan"):
         sl.rank_cube([], 8)
+
+
+def test_the_numbers_of_the_step_and_of_its_timeline_are_named_and_add_up(explorer):
+    found = sl.predict(MODEL, PLAN, CLUSTER)
+    step, timeline = picture(explorer, "step"), picture(explorer, "timeline")
+    ms = {mark.name.en: mark.x1[0] - mark.x0[0] for mark in step.marks}
+    whole, makespan = seconds_text(found.step_s), seconds_text(found.trace.step_s)
+    share = sl.bubble(found.trace).idle_over_makespan
+    assert whole != makespan and whole in step.title.en and whole in step.title.zh
+    assert f"makespan {makespan}, idle / makespan {share:.1%}" in timeline.panels[0].title
+    waits = ms["bubble without waits for messages"] + ms["waits for messages"]
+    assert waits == pytest.approx(share * found.trace.step_s / MS)
+    after = seconds_text(found.step_s - found.trace.step_s)
+    for note in explorer.shown.note:
+        assert all(text in note for text in (makespan, after, seconds_text(waits * MS)))
+    moved(explorer, zoom="0F0")
+    assert makespan not in explorer.shown.note.en
