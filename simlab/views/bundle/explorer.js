@@ -64,7 +64,7 @@ ${_t(r,o,l)}`;let h=r.name(a),u={en:`${c}, before ${h}`,zh:`${c}，之后是 ${h
 }
 .simlab-menu select {
   width: auto;
-  min-width: 140px;
+  min-width: 136px;
   max-width: 100%;
 }
 .simlab-range input {
@@ -117,6 +117,12 @@ ${_t(r,o,l)}`;let h=r.name(a),u={en:`${c}, before ${h}`,zh:`${c}，之后是 ${h
   text-align: right;
   vertical-align: baseline;
   font-weight: 600;
+}
+.simlab-control output:empty {
+  display: none;
+}
+.simlab-said td {
+  white-space: nowrap;
 }
 .simlab-main th,
 .simlab-main td {
