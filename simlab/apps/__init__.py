@@ -1,4 +1,5 @@
-"""Interactive lessons' parts: ipywidgets over the public API, no logic of their own."""
+"""The interactive parts of the lessons. They show what the public API computes, and compute nothing
+themselves."""
 
 from simlab.apps.cells import gib, ms, percent, say, table
 from simlab.apps.collectives import CollectiveExplorer

@@ -1,4 +1,4 @@
-"""An all-reduce as a widget: `simlab.explorers.collectives` with the lessons' name."""
+"""It has the widget of the explorer of all-reduce."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""An explorer as a widget: the state comes from the browser, the answer goes there."""
+"""It shows an explorer as a widget: the browser sends the state, and Python sends the answer."""
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Memory as a widget: `simlab.explorers.memory` with the lessons' name."""
+"""It has the widget of the explorer of memory and ZeRO."""
 
 from typing import Any
 

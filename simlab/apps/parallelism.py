@@ -1,4 +1,4 @@
-"""The explorers of one kind of parallelism each, as widgets with the lessons' names."""
+"""It has the widgets of the explorers that show one kind of parallelism each."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Pipeline schedules as a widget: `simlab.explorers.pipeline` with the lessons' name."""
+"""It has the widget of the explorer of pipeline schedules."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""A plan as a widget: `simlab.explorers.plan` with the lessons' name."""
+"""It has the widget of the explorer of plans."""
 
 from typing import Any
 

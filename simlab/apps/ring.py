@@ -1,4 +1,4 @@
-"""Ring attention as a widget: `simlab.explorers.ring` with the lessons' name."""
+"""It has the widget of the explorer of ring attention."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Explorers: controls and what they show, without widgets. `explorer(name)` finds one."""
+"""Explorers consist of controls and of what these show, without widgets. `explorer(name)` finds one."""
 
 from importlib import import_module
 

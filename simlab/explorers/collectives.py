@@ -1,4 +1,4 @@
-"""An all-reduce round by round, and what it takes on a cluster."""
+"""It shows an all-reduce round by round, and the time that it takes on a cluster."""
 
 from collections.abc import Iterable, Sequence
 from math import cos, hypot, pi, sin

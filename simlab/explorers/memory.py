@@ -1,4 +1,4 @@
-"""Memory: ZeRO's curves over the ranks, and what a rank holds from moment to moment of a step."""
+"""It shows the memory of a rank: ZeRO's curves over the number of ranks, and each moment of a step."""
 
 from itertools import accumulate
 

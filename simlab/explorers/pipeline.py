@@ -1,4 +1,4 @@
-"""Pipeline schedules under each other on one time axis."""
+"""It shows one or two pipeline schedules under each other on one time axis."""
 
 from collections.abc import Sequence
 

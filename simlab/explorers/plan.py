@@ -1,5 +1,5 @@
-"""One plan of one model on one cluster: its step, its memory, where its ranks are, and what they do
-when."""
+"""It shows one plan of one model on one cluster: the step, the memory, where the ranks are, and when
+they do what."""
 
 from functools import lru_cache
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a step is spent on, what fills a GPU, and where the ranks are, as charts."""
+"""It draws what a step is spent on, what fills a GPU, and where the ranks are, as charts."""
 
 from simlab.spec.cluster import Cluster
 from simlab.spec.plan import Plan

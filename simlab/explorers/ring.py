@@ -1,4 +1,4 @@
-"""Ring attention: what each rank computes and sends, step by step, for both layouts."""
+"""It shows what each rank of ring attention computes and sends, step by step, for both layouts."""
 
 from collections.abc import Mapping
 from dataclasses import replace

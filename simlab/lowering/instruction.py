@@ -1,4 +1,4 @@
-"""What the lists of a plan consist of: instructions, and the units that travel together."""
+"""It defines what the lists of a plan consist of: instructions, and units that travel together."""
 
 from typing import Literal, NamedTuple
 

@@ -1,4 +1,4 @@
-"""Memory of one data-parallel training step of a GPT in PyTorch, moment by moment."""
+"""It walks one data-parallel training step of a GPT in PyTorch, and gives the memory at each moment."""
 
 from typing import NamedTuple
 

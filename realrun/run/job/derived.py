@@ -1,4 +1,4 @@
-"""What follows from what is asked of a job: the plan or the programs that run, and where."""
+"""It says what follows from what is asked of a job: the plan or the programs that run, and where."""
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
