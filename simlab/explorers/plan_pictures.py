@@ -6,6 +6,7 @@ from simlab.training import Prediction
 from simlab.units import GIB, MS, seconds_text
 from simlab.views.chart import Axis, Boxes, Chart, Mark, Rule, Words
 from simlab.views.plan_scene import (
+    MOST_CELLS,
     PART_COLOURS,
     STAGE_COLOURS,
     memory_parts,
@@ -25,7 +26,6 @@ PARTS = {
     "offload": Words("offload", "卸载"),
 }
 BAR = Axis(Words("", ""), least=-0.5, most=0.5, ticks=(), names=())
-MOST_CELLS = 512
 NODE_COLOURS = ("muted", "grid")
 GAP = 0.5  # between the places of a pipeline, in cells
 

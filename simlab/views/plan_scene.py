@@ -15,6 +15,7 @@ from simlab.views.scene import CATEGORY_COLOURS, COLOURS, IDLE_COLOUR, MEANING
 
 MOST_BOXES = 2_000
 MOST_CELLS = 512
+"""The most ranks that a picture of a plan shows."""
 
 # A stream has one colour in every picture.
 STREAM_COLOURS, STREAM_MEANING = colours("streams"), names("streams")
