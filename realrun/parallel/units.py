@@ -137,7 +137,7 @@ class StageUnits:
         """Called after a unit is computed. It frees what is not needed until the next op, and
         reduces gradients that are complete."""
         unit = self.of_stage[stage][name]
-        completes = op == self.last[stage]
+        completes = op == self.last.get(stage)  # a program may have no backward
         if (
             isinstance(unit, ShardedUnit)
             and self._comes_and_goes()

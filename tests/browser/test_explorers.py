@@ -2,7 +2,7 @@
 sizes, in both themes and languages, after a resize; sliders and keys move it."""
 
 import re
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from math import log
 
 import pytest
@@ -269,9 +269,9 @@ def test_a_text_over_another_would_be_noticed(browser):
 
 
 @needs_node
-def test_a_page_of_the_site_answers_by_itself_and_its_address_restores_the_state(address):
+def test_a_page_of_the_site_answers_by_itself_and_its_address_restores_the_state(browser, address):
     asked, complaints = [], []
-    with chromium_page() as page:
+    with closing(browser.new_page()) as page:
         page.on("request", lambda request: asked.append(request.url))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.set_viewport_size({"width": 1366, "height": 768})

@@ -367,7 +367,7 @@ def test_a_stage_is_fullest_where_most_of_its_layers_are_gathered(prefetch):
     walk = walk_of(replace(LLAMA, layers=24), plan).stages[0]
     whole, apart = walk.op(Use("F")), Ledger()
     for piece in walk.pieces(Use("F")):
-        for _ in range(piece.count):
+        for _ in range(piece.many):
             apart.add(piece.phase)
     layers = whole.at_peak["unsharded_parameters"] / (2 * unit_parameters(LLAMA, plan, "layer"))
     assert layers == pytest.approx(1 + prefetch)
