@@ -129,9 +129,8 @@ def _figures(found: Prediction) -> list[Figure]:
 
 def _note(found: Prediction, *, whole: bool) -> Words:
     rows = Words(
-        "A row pp i stands for all ranks at that place of the pipeline. Its timeline leaves out the "
-        "gradient reduction and the optimizer, and counts waiting for messages as idle.",
-        "pp i 一行代表流水线该位置的所有 rank。时间线不含梯度规约和优化器，等待消息也算空闲。",
+        "A row pp i stands for all ranks at that place of the pipeline.",
+        "pp i 一行代表流水线该位置的所有 rank。",
     )
     if whole:
         rows = Words(*(f"{row} {more}" for row, more in zip(rows, _parts_of_the_step(found))))
