@@ -18,8 +18,8 @@ export interface Host {
 }
 
 const TEXTS = {
-  en: { play: "▶ Play", pause: "⏸ Pause", copy: "Copy link", python: "Copy as Python", copied: "Copied", other: "中文" },
-  zh: { play: "▶ 播放", pause: "⏸ 暂停", copy: "复制链接", python: "复制为 Python", copied: "已复制", other: "English" },
+  en: { play: "▶ Play", pause: "❚❚ Pause", copy: "Copy link", python: "Copy as Python", copied: "Copied", other: "中文" },
+  zh: { play: "▶ 播放", pause: "❚❚ 暂停", copy: "复制链接", python: "复制为 Python", copied: "已复制", other: "English" },
 };
 const PLAY_MS = 900; // from step to step
 
