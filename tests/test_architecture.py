@@ -26,7 +26,7 @@ realrun."""
 ALLOWED_OUTSIDE = {
     "display": {"pandas"},
     "engine": {"simpy"},
-    "views": {"matplotlib", "plotly", "anywidget", "traitlets"},
+    "views": {"matplotlib", "PIL", "plotly", "anywidget", "traitlets"},
     "apps": {"ipywidgets", "IPython", "anywidget", "traitlets"},
     "cli": {"yaml", "rich", "shtab"},
 }

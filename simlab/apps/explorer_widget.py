@@ -2,7 +2,6 @@
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +97,7 @@ class ExplorerWidget(anywidget.AnyWidget):
         data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
         figure = self.still()
         if figure is not None:
-            png = BytesIO()
-            figure.savefig(png, format="png", dpi=80)
-            data["image/png"] = b64encode(png.getvalue()).decode()
+            from simlab.views.still.picture import png
+
+            data["image/png"] = b64encode(png(figure, dpi=80)).decode()
         return data, metadata

@@ -7,6 +7,7 @@ from typing import Any
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from PIL import Image
 
 from simlab.errors import InputError
 
@@ -23,9 +24,17 @@ class Picture(Figure):
     """
 
     def _repr_png_(self) -> bytes:
-        png = BytesIO()
-        self.savefig(png, format="png")
-        return png.getvalue()
+        return png(self)
+
+
+def png(figure: Figure, dpi: float | None = None) -> bytes:
+    """`figure` as a PNG with a palette of 256 colours, which is a third as large as one without and
+    looks the same, since flat colours are what it shows."""
+    whole = BytesIO()
+    figure.savefig(whole, format="png", dpi=dpi or figure.dpi)
+    small = BytesIO()
+    Image.open(whole).convert("RGB").quantize(dither=Image.Dither.NONE).save(small, format="png")
+    return small.getvalue()
 
 
 def panels(
