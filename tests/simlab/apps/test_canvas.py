@@ -268,7 +268,7 @@ def test_an_update_is_painted_and_keeps_what_was_zoomed_in(page, canvas):
         and visible(canvas) == zoomed
         and canvas.screenshot() != before
     )
-    assert f"gpipe, step {seconds_text(other[0].step_s)}" in canvas.get_attribute("aria-label")
+    assert f"gpipe, makespan {seconds_text(other[0].step_s)}" in canvas.get_attribute("aria-label")
     # device pixels
     assert canvas.evaluate("canvas => canvas.width / canvas.clientWidth") == pytest.approx(
         2, abs=0.01
