@@ -97,7 +97,5 @@ class ExplorerWidget(anywidget.AnyWidget):
         data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
         figure = self.still()
         if figure is not None:
-            from simlab.views.still.picture import png
-
-            data["image/png"] = b64encode(png(figure, dpi=80)).decode()
+            data["image/png"] = b64encode(figure._repr_png_()).decode()
         return data, metadata

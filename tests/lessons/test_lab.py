@@ -96,11 +96,11 @@ def test_a_slider_repaints_the_canvas_in_jupyterlab_and_nothing_comes_from_elsew
         assert not errors(run_all(page))
         canvas = page.wait_for_selector("canvas[data-painted='1']", timeout=PAINT_S * 1e3)
         painted, label = canvas.screenshot(), canvas.get_attribute("aria-label")
-        assert "step 660.0 ms" in label  # (8 + 4 - 1) (20 + 40) ms
+        assert "makespan 660.0 ms" in label  # (8 + 4 - 1) (20 + 40) ms
         handle(page, "microbatches m").press("ArrowRight")
         page.wait_for_selector("canvas[data-painted='2']", timeout=PAINT_S * 1e3)
         assert (
-            "step 720.0 ms" in canvas.get_attribute("aria-label") and canvas.screenshot() != painted
+            "makespan 720.0 ms" in canvas.get_attribute("aria-label") and canvas.screenshot() != painted
         )
         assert canvas.evaluate(BACKGROUND) == [255, 255, 255]
         page.evaluate(CHANGE_THEME, "JupyterLab Dark")

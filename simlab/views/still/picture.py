@@ -24,17 +24,13 @@ class Picture(Figure):
     """
 
     def _repr_png_(self) -> bytes:
-        return png(self)
-
-
-def png(figure: Figure, dpi: float | None = None) -> bytes:
-    """`figure` as a PNG with a palette of 256 colours, which is a third as large as one without and
-    looks the same, since flat colours are what it shows."""
-    whole = BytesIO()
-    figure.savefig(whole, format="png", dpi=dpi or figure.dpi)
-    small = BytesIO()
-    Image.open(whole).convert("RGB").quantize(dither=Image.Dither.NONE).save(small, format="png")
-    return small.getvalue()
+        """It has a palette of 256 colours, which makes it a third as large and does not show, since
+        flat colours are what a picture consists of."""
+        whole, small = BytesIO(), BytesIO()
+        self.savefig(whole, format="png")
+        with_palette = Image.open(whole).convert("RGB").quantize(dither=Image.Dither.NONE)
+        with_palette.save(small, format="png")
+        return small.getvalue()
 
 
 def panels(
