@@ -19,13 +19,13 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory):
-    """The folder of the site, built here."""
-    folder = tmp_path_factory.mktemp("site") / "site"
-    command = [sys.executable, WEB / "site" / "build.py", folder]
+    """The folder of the site, built here as `make site` does: its path is a relative one."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, WEB / "site" / "build.py", "build/site"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
     assert done.returncode == 0, done.stderr[-3000:]
-    return folder
+    return folder / "build" / "site"
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ MADE_BY = ".made-by-simlab"  # a folder without it is not ours to empty
 
 def main(folder: Path) -> None:
     """Write the page, and say how much its first visit loads."""
+    folder = folder.resolve()  # the tools that write parts of it work in folders of their own
     empty(folder)
     python = folder / "python"
     python.mkdir()
