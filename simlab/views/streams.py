@@ -53,12 +53,13 @@ def streams_chart(
         return min(end_s, trace.end_s)
 
     for number, trace in enumerate(traces):
-        inside = _seen(trace, start_s, end_s)
+        inside = _inside(trace, start_s, end_s)
+        drawn = _longest(inside)
         for rank in range(trace.ranks):
-            used = {_stream(span) for span in inside if span.rank == rank}
+            used = {_stream(span) for span in drawn if span.rank == rank}
             for stream in sorted(used, key=_place):
                 label = f"{row} {rank} {STREAM_NAMES.get(stream, Words(stream, stream)).en}"
-                for span in inside:
+                for span in drawn:
                     if span.rank == rank and _stream(span) == stream:
                         found.setdefault(_look(span), []).append((len(rows), span))
                 if stream == COMPUTE:
@@ -87,16 +88,20 @@ def streams_chart(
     )
 
 
-def _seen(trace: Trace, start_s: float, end_s: float) -> list[Span]:
-    """The spans in the window; the longest of them where they are very many."""
-    inside = [
+def _inside(trace: Trace, start_s: float, end_s: float) -> list[Span]:
+    """The spans in the window."""
+    return [
         span
         for span in trace.spans
         if span.end_s > start_s and span.start_s < end_s and span.end_s > span.start_s
     ]
-    if len(inside) <= MOST_BOXES:
-        return inside
-    longest = sorted(inside, key=lambda span: span.start_s - span.end_s)[:MOST_BOXES]
+
+
+def _longest(spans: list[Span]) -> list[Span]:
+    """Those of `spans` that are drawn: the longest where they are very many."""
+    if len(spans) <= MOST_BOXES:
+        return spans
+    longest = sorted(spans, key=lambda span: span.start_s - span.end_s)[:MOST_BOXES]
     return sorted(longest, key=lambda span: span.start_s)
 
 
