@@ -288,3 +288,16 @@ def test_a_page_of_the_site_answers_by_itself_and_its_address_restores_the_state
         page.locator("[data-control=step] input").press("ArrowRight")
         page.wait_for_function("() => location.hash.includes('step=4')")
     assert not complaints and all(url.startswith((address, "data:", "blob:")) for url in asked)
+
+
+@needs_node
+def test_a_page_whose_python_does_not_start_says_why_and_goes_on_saying_it(browser, address):
+    with closing(browser.new_page()) as page:
+        page.route("**/python/*", lambda route: route.abort())
+        page.goto(f"{address}explorers/collectives.html")
+        page.wait_for_selector("#progress", state="hidden", timeout=LIVE_S * 1e3)
+        for step in (1, 2):  # the second move is not left waiting for the first
+            page.locator("[data-control=step] input").press("ArrowRight")
+            page.wait_for_function("() => document.querySelector('.simlab-refused').textContent")
+            assert f"step={1 + step}" in page.evaluate("location.hash")
+            page.evaluate("document.querySelector('.simlab-refused').textContent = ''")

@@ -35,12 +35,16 @@ function hear(message: FromWorker<Answer>): void {
     status.failed = message.why;
     heard?.reject(new Error(message.why));
   }
-  if (message.kind === "answer") heard?.resolve(message.answer);
+  if (message.kind === "answer") {
+    status.failed = "";
+    heard?.resolve(message.answer);
+  }
   sayStatus();
 }
 
 function ask(state: State): Promise<Answer> {
   return new Promise((resolve, reject) => {
+    if (status.failed && !status.live) return reject(new Error(status.failed)); // no worker answers
     heard = { resolve, reject };
     worker.postMessage({ explorer: name, state });
   });
