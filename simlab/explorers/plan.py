@@ -113,7 +113,7 @@ def _op(layers: Trace, op: str, unit: str) -> Chart:
 
 def _figures(found: Prediction) -> list[Figure]:
     held = sum(found.memory_bytes.values()) / GIB
-    capacity = found.cluster.gpu.memory_bytes / GIB
+    capacity = found.capacity_bytes / GIB
     mfu = Words(
         f"Model FLOPs utilisation, {MFU_CONVENTION}", f"模型 FLOPs 利用率，{MFU_CONVENTION}"
     )

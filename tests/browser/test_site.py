@@ -4,6 +4,7 @@ both sizes, in both themes and languages."""
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -43,6 +44,15 @@ def test_the_first_visit_loads_less_than_6_mb_and_the_page_of_docs_says_how_much
     sizes = [len(gzip.compress(path.read_bytes())) for path in paths]
     assert sum(sizes) < 6e6
     assert f"loads {sum(sizes) / 1e6:.1f} MB in all" in (ROOT / "docs" / "web.md").read_text()
+
+
+@pytest.mark.parametrize("folder", ["lessons", "jupyterlite"])
+def test_the_page_of_docs_says_how_large_the_parts_are_that_load_only_when_opened(site, folder):
+    size = sum(path.stat().st_size for path in (site / folder).rglob("*") if path.is_file())
+    rows = (ROOT / "docs" / "web.md").read_text().splitlines()
+    (row,) = (row for row in rows if row.startswith(f"| `{folder}/` |"))
+    said = float(re.search(r"([\d.]+) MB in all", row)[1])
+    assert said == pytest.approx(size / 1e6, rel=0.05)
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +163,8 @@ def test_both_schedules_are_on_one_screen_and_no_text_is_over_another(page, size
     page.set_viewport_size({"width": size[0], "height": size[1]})
     page.select_option("#theme", theme)
     if tongue == "zh":
-        page.click("#tongue")
+        with changing(page):
+            page.click("#tongue")
     with changing(page):
         page.evaluate(SET, ["stages", "8"])
     canvas = page.locator("canvas")

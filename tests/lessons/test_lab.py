@@ -100,7 +100,8 @@ def test_a_slider_repaints_the_canvas_in_jupyterlab_and_nothing_comes_from_elsew
         handle(page, "microbatches m").press("ArrowRight")
         page.wait_for_selector("canvas[data-painted='2']", timeout=PAINT_S * 1e3)
         assert (
-            "makespan 720.0 ms" in canvas.get_attribute("aria-label") and canvas.screenshot() != painted
+            "makespan 720.0 ms" in canvas.get_attribute("aria-label")
+            and canvas.screenshot() != painted
         )
         assert canvas.evaluate(BACKGROUND) == [255, 255, 255]
         page.evaluate(CHANGE_THEME, "JupyterLab Dark")
