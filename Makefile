@@ -21,7 +21,8 @@ test: .venv/all browser web ## all tests, lessons included
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest $(TWO) -m 'not alone' tests
 	$(BIN)/python -m pytest -m alone tests
-	$(BIN)/python -m pytest $(TWO) --loadscope-reorder --nbval-lax --nbval-cell-timeout=300 notebooks # most cells first
+	SIMLAB_PROGRESS=$(CURDIR)/build/progress.json \
+	  $(BIN)/python -m pytest $(TWO) --loadscope-reorder --nbval-lax --nbval-cell-timeout=300 notebooks # most cells first
 
 grid: .venv/all ## every combination of parallelism, ZeRO and schedule on up to 8 processes against one process; half an hour on two cores
 	GRID=1 $(BIN)/python -m pytest tests/realrun/run/test_plan_executor.py
@@ -49,7 +50,7 @@ bench: .venv/all ## speed beside raw SimPy and torch's own runtime and visualize
 	$(BIN)/python -m benchmarks.bench
 
 notebooks: .venv/all ## execute the lessons in place: still pictures in, widget state out
-	$(BIN)/jupyter nbconvert --to notebook --execute --inplace --ExecutePreprocessor.store_widget_state=False notebooks/*.ipynb
+	SIMLAB_LESSONS=rendered $(BIN)/jupyter nbconvert --to notebook --execute --inplace --ExecutePreprocessor.store_widget_state=False notebooks/*.ipynb
 	$(BIN)/python tests/support/clean_notebooks.py notebooks/*.ipynb
 
 record: .venv/all ## record anew the runs that the README and the lessons show

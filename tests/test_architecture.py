@@ -15,7 +15,7 @@ ORDER = {
     "simlab": (
         "errors units garbage first_format",
         "display", "trace", "spec", "program", "schedules", "collectives", "lowering memory", "cost", "engine",
-        "analysis", "training", "studies", "views", "explorers", "apps", "cli",
+        "analysis", "training", "studies", "lessons", "views", "explorers", "apps", "cli",
     ),
     "realrun": (
         "model comm", "parallel", "checkpoint", "record measure", "run", "backends", "report", "launch", "lessons", "cli",
@@ -27,7 +27,7 @@ ALLOWED_OUTSIDE = {
     "display": {"pandas"},
     "engine": {"simpy"},
     "views": {"matplotlib", "PIL", "plotly", "anywidget", "traitlets"},
-    "apps": {"ipywidgets", "IPython", "anywidget", "traitlets"},
+    "apps": {"ipywidgets", "IPython", "anywidget", "traitlets", "markdown_it"},
     "cli": {"yaml", "rich", "shtab"},
 }
 """{part of simlab: what it may import besides Python and simlab}."""

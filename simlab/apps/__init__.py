@@ -3,6 +3,8 @@ themselves."""
 
 from simlab.apps.cells import gib, ms, percent, say, table
 from simlab.apps.collectives import CollectiveExplorer
+from simlab.apps.held import after
+from simlab.apps.lesson_cells import closing, exercise, figures, predict, tongue
 from simlab.apps.memory import MemoryExplorer
 from simlab.apps.parallelism import (
     BucketExplorer,
@@ -28,9 +30,15 @@ __all__ = [
     "PuzzleBoard",
     "RingExplorer",
     "ZeroGrid",
+    "after",
+    "closing",
+    "exercise",
+    "figures",
     "gib",
     "ms",
     "percent",
+    "predict",
     "say",
     "table",
+    "tongue",
 ]

@@ -1,0 +1,121 @@
+"""It holds back what a cell shows until the learner has committed a prediction.
+
+`after("b09")` on the first line of a cell lets the cell run at once, for later cells need its
+names, and keeps what it prints and draws. What was kept appears in the cell's place as soon as the
+prediction is committed, or the learner asks to see it without one.
+"""
+
+import io
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import ipywidgets as widgets
+from IPython import get_ipython
+from IPython.core.displayhook import CapturingDisplayHook
+from IPython.core.displaypub import CapturingDisplayPublisher
+from IPython.display import display
+
+from simlab.lessons import book
+from simlab.lessons.words import rendered, word
+
+
+class Session:
+    """What is on the screen of one notebook: what waits for a prediction, and what follows the
+    language."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, list[Callable[[], None]]] = {}
+        self.told: set[str] = set()
+        self.retold: list[Callable[[], None]] = []
+
+    def release(self, identifier: str) -> None:
+        """Show what waits for the prediction `identifier`, and hold nothing back for it any
+        more."""
+        self.told.add(identifier)
+        for show in self.waiting.pop(identifier, []):
+            show()
+
+    def hold_again(self, identifier: str) -> None:
+        """Hold back from now on what gives the prediction `identifier` away."""
+        self.told.discard(identifier)
+
+    def retell(self) -> None:
+        """Say everything that is on the screen again, for the language has changed."""
+        for say in self.retold:
+            say()
+
+
+def session() -> Session:
+    """The `Session` of the notebook that runs this; a new one where there is no notebook."""
+    shell = get_ipython()
+    if shell is None:
+        return Session()
+    return vars(shell).setdefault("simlab_session", Session())
+
+
+def after(identifier: str) -> None:
+    """Hold back what the rest of this cell shows until the prediction `identifier` is committed.
+
+    Outside of a notebook, and in a copy that is made for reading, nothing is held back.
+    `InputError` where no lesson asks for that prediction.
+    """
+    asked = book.prediction(identifier)
+    shell = get_ipython()
+    if shell is None or rendered() or identifier in session().told or asked.committed():
+        return
+    _Tape(identifier, shell).begin()
+
+
+class _Words(io.TextIOBase):
+    """A standard output that writes into a list of outputs, in order with what is displayed."""
+
+    def __init__(self, outputs: list[dict[str, Any]]) -> None:
+        self.outputs = outputs
+
+    def write(self, text: str) -> int:
+        last = self.outputs[-1] if self.outputs else {}
+        if last.get("output_type") == "stream":
+            last["text"] += text
+        else:
+            self.outputs.append({"output_type": "stream", "name": "stdout", "text": text})
+        return len(text)
+
+
+class _Tape:
+    """What one cell shows, kept from `begin` to the end of the cell."""
+
+    def __init__(self, identifier: str, shell: Any) -> None:
+        self.identifier, self.shell = identifier, shell
+        self.outputs: list[dict[str, Any]] = []
+
+    def begin(self) -> None:
+        """Take the place of the notebook's display until the cell has run."""
+        self.publisher, self.hook, self.stdout = self.shell.display_pub, sys.displayhook, sys.stdout
+        self.shell.display_pub = CapturingDisplayPublisher()
+        self.shell.display_pub.outputs = self.outputs
+        sys.displayhook = CapturingDisplayHook(shell=self.shell, outputs=self.outputs)
+        sys.stdout = _Words(self.outputs)
+        self.shell.events.register("post_run_cell", self._end)
+
+    def _end(self, result: Any) -> None:
+        self.shell.events.unregister("post_run_cell", self._end)
+        self.shell.display_pub, sys.displayhook, sys.stdout = self.publisher, self.hook, self.stdout
+        note = widgets.HTML(f"<i>🔒 {word('form.held')}</i>")
+        place = widgets.Output()
+        outputs = tuple(map(_as_output, self.outputs))
+
+        def show() -> None:
+            note.layout.display = "none"
+            place.outputs = outputs
+
+        session().waiting.setdefault(self.identifier, []).append(show)
+        display(widgets.VBox([note, place]))
+
+
+def _as_output(kept: dict[str, Any]) -> dict[str, Any]:
+    """A kept output as a notebook has it."""
+    if kept.get("output_type") == "stream":
+        return kept
+    shown = {"data": kept["data"], "metadata": kept.get("metadata") or {}}
+    return {"output_type": "display_data", **shown}

@@ -1,0 +1,310 @@
+"""What the cells of a lesson show: the form of a prediction, an exercise and its verdict, the end
+of a question, and the choice of the language."""
+
+import html
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ipywidgets as widgets
+from IPython.display import HTML, display
+from markdown_it import MarkdownIt
+
+from simlab.apps.cells import table
+from simlab.apps.held import session
+from simlab.errors import InputError
+from simlab.lessons import book, progress
+from simlab.lessons.exercise import Exercise, Verdict
+from simlab.lessons.prediction import Choice, Prediction, Value, options, question
+from simlab.lessons.words import (
+    LANGUAGES,
+    entry,
+    language,
+    rendered,
+    set_language,
+    word,
+)
+
+_markdown = MarkdownIt("commonmark", {"html": False}).enable("table").render
+NAMES = {"en": "English", "zh": "中文"}
+
+
+def tongue() -> None:
+    """Show the choice of the language. It changes everything that the lesson's cells show."""
+    if rendered():
+        return
+    choice = widgets.ToggleButtons(
+        options=[(NAMES[name], name) for name in LANGUAGES],
+        value=language(),
+        style={"button_width": "6em"},
+    )
+
+    def choose(change: Any) -> None:
+        set_language(change.new)
+        session().retell()
+
+    choice.observe(choose, names="value")
+    display(choice)
+
+
+def predict(identifier: str) -> "Guess":
+    """Show what a question asks before it is answered, and return the learner's `Guess`."""
+    guess = Guess(book.prediction(identifier))
+    guess.show()
+    return guess
+
+
+class Guess:
+    """What a learner predicts: a form that is empty until it is filled in."""
+
+    def __init__(self, asked: Prediction) -> None:
+        self.asked = asked
+        self.inputs: dict[str, widgets.ValueWidget] = {}
+
+    def show(self) -> None:
+        """Show the form; in a copy that is made for reading, the text alone."""
+        if rendered():
+            fields = "".join(
+                f"<li>{_inline(self.asked.label(name))}</li>" for name in self.asked.fields
+            )
+            head = f"<b>✍ {word('form.predict')}</b>"
+            display(HTML(head + _both(f"{self.asked.key}.text") + f"<ul>{fields}</ul>"))
+            return
+        self.said = widgets.HTML()
+        self.box = widgets.VBox(layout=widgets.Layout(border="1px solid #888", padding="8px"))
+        self.box.add_class("simlab-prediction")
+        self._fill()
+        _follow(lambda: self._fill())
+        display(self.box)
+
+    def _fill(self) -> None:
+        """Make the form anew, in the learner's language, with what stands in it."""
+        kept = self.asked.committed()
+        entered = kept if kept else {name: field.value for name, field in self.inputs.items()}
+        self.inputs = {
+            name: self._field(name, entered.get(name), kept) for name in self.asked.fields
+        }
+        rows = []
+        for name, field in self.inputs.items():
+            label = widgets.HTML(
+                _inline(self.asked.label(name)), layout=widgets.Layout(width="22em")
+            )
+            rows.append(widgets.HBox([label, field]))
+        title = f"<b>✍ {word('form.predict')}</b>{_markdown(question(self.asked))}"
+        self.said.value = word("form.kept") if kept else ""
+        self.box.children = (
+            widgets.HTML(title),
+            *rows,
+            widgets.HBox(self._buttons(kept)),
+            self.said,
+        )
+
+    def _field(self, name: str, value: Any, kept: Any) -> widgets.ValueWidget:
+        if isinstance(self.asked.fields[name], Choice):
+            pairs = [(f"– {word('form.choose')} –", ""), *options(self.asked, name)]
+            field = widgets.Dropdown(options=pairs, value=value or "", disabled=bool(kept))
+        else:
+            unit = getattr(self.asked.fields[name], "unit", "")
+            text = "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+            field = widgets.Text(text, placeholder=unit, disabled=bool(kept))
+        field.layout.width = "12em"
+        return field
+
+    def _buttons(self, kept: Any) -> list[widgets.Button]:
+        if kept:
+            again = widgets.Button(description=word("form.again"), layout=_wide())
+            again.on_click(lambda _: self._again())
+            return [again]
+        commit = widgets.Button(
+            description=word("form.commit"), button_style="primary", layout=_wide()
+        )
+        commit.on_click(lambda _: self._commit())
+        skip = widgets.Button(description=word("form.skip"), layout=_wide())
+        skip.on_click(lambda _: session().release(self.asked.id))
+        return [commit, skip]
+
+    def _commit(self) -> None:
+        try:
+            self.commit(**{name: str(field.value) for name, field in self.inputs.items()})
+        except InputError as error:
+            self.said.value = f"<b>{html.escape(str(error))}</b>"
+            return
+
+    def commit(self, **texts: str) -> None:
+        """Commit a prediction, {field: text}, as the form's button does. `InputError` for an empty
+        or unreadable field."""
+        self.asked.commit(texts)
+        if not rendered() and hasattr(self, "box"):
+            self._fill()
+        session().release(self.asked.id)
+
+    def _again(self) -> None:
+        self.asked.forget()
+        session().hold_again(self.asked.id)
+        self.inputs = {}
+        self._fill()
+
+    def compare(self, **found: Mapping[str, Value]) -> None:
+        """Show the prediction beside what was found, and their ratio.
+
+        found: by source (counted, closed_form, simulated, predicted, measured), {field: value} in
+        the unit that the field has.
+        """
+        head, *rows = self.asked.compared(found)
+        table(head, *rows)
+
+
+def exercise(identifier: str | Exercise) -> "Task":
+    """Show a question's exercise, its hints and its solution, folded, and return the `Task`.
+
+    identifier: a question's id, or an exercise that another package defines.
+    """
+    asked = book.exercise(identifier) if isinstance(identifier, str) else identifier
+    _show(lambda: _exercise_html(asked))
+    return Task(asked)
+
+
+class Task:
+    """An exercise that waits for the learner's function."""
+
+    def __init__(self, asked: Exercise) -> None:
+        self.asked = asked
+
+    def check(self, attempt: Callable[..., Any]) -> None:
+        """Judge a function, show the verdict, and keep whether it solves the exercise."""
+        verdict = self.asked.judge(attempt)
+        kept = progress.load()["exercises"].get(self.asked.id)
+        before = kept if isinstance(kept, dict) else {}
+        solved = verdict.solved or bool(before.get("solved"))
+        progress.keep(
+            "exercises", self.asked.id, {"solved": solved, "tries": before.get("tries", 0) + 1}
+        )
+        display(HTML(_verdict_html(verdict)))
+
+
+def closing(identifier: str) -> None:
+    """Show what is left of a question: the takeaway, the answer in 60 seconds, the common wrong
+    answer and what refutes it, five points to tick, and follow-up questions."""
+    _show(lambda: _closing_html(identifier))
+    if rendered():
+        return
+    kept = progress.load()["points"].get(identifier)
+    ticked = kept if isinstance(kept, list) else []
+    boxes = [
+        widgets.Checkbox(at in ticked, description=text, indent=False, layout=_whole())
+        for at, text in enumerate(entry(f"{identifier}.points"))
+    ]
+
+    def keep(_: Any) -> None:
+        said = [at for at, box in enumerate(boxes) if box.value]
+        progress.keep("points", identifier, said)
+
+    for box in boxes:
+        box.observe(keep, names="value")
+
+    def name() -> None:
+        for box, text in zip(boxes, entry(f"{identifier}.points")):
+            box.description = text
+
+    _follow(name)
+    display(widgets.VBox([_Html(lambda: f"<b>{word('form.points')}</b>"), *boxes]))
+    _show(lambda: _follow_ups_html(identifier))
+
+
+def figures(identifier: str, **found: float) -> None:
+    """Hold what a cell found against the figures of its question.
+
+    `AssertionError` for one that is off by more than its tolerance; `InputError` for a name that
+    the question has no figure of.
+    """
+    expected = book.figures().get(identifier, {})
+    for name, value in found.items():
+        if name not in expected:
+            raise InputError(f"{identifier} has no figure {name!r}, only {', '.join(expected)}")
+        right = expected[name]
+        assert right.holds(value), f"{identifier}: {name} is {value:g}, not {right.value:g}"
+
+
+# what is shown
+# -----------------------------------------------------------------------------------------------
+
+
+class _Html(widgets.HTML):
+    """Words that follow the language."""
+
+    def __init__(self, text: Callable[[], str]) -> None:
+        super().__init__(text())
+        _follow(lambda: setattr(self, "value", text()))
+
+
+def _show(text: Callable[[], str]) -> None:
+    """Show HTML that follows the language; in a copy for reading, as it is."""
+    display(HTML(text()) if rendered() else _Html(text))
+
+
+def _follow(change: Callable[[], None]) -> None:
+    session().retold.append(change)
+
+
+def _both(key: str) -> str:
+    """A text as HTML, in the learner's language; in a copy for reading, in both."""
+    tongues = LANGUAGES if rendered() else (language(),)
+    return "".join(_markdown(word(key, tongue=name)) for name in tongues)
+
+
+def _inline(text: str) -> str:
+    return MarkdownIt("commonmark", {"html": False}).renderInline(text)
+
+
+def _folded(title: str, body: str) -> str:
+    return f"<details><summary>{title}</summary>{body}</details>"
+
+
+def _code(text: str) -> str:
+    return f"<pre><code>{html.escape(text)}</code></pre>"
+
+
+def _exercise_html(asked: Exercise) -> str:
+    key = f"{asked.id}.exercise"
+    level = word("form.level", level=asked.level), word(f"form.levels.{asked.level}")
+    head = f"<b>🛠 {word('form.exercise')} {asked.id}</b> ({level[0]}, {level[1]})"
+    hints = (_folded(word("form.hint", number=at), _both(f"{key}.hints.{at}")) for at in (1, 2, 3))
+    solution = _folded(word("form.solution"), _code(asked.solution_text()))
+    return head + _both(f"{key}.text") + "".join(hints) + solution
+
+
+def _verdict_html(verdict: Verdict) -> str:
+    mark = "✅" if verdict.solved else "❌"
+    return f"<div class='simlab-verdict'>{mark} {_inline(verdict.text)}</div>"
+
+
+def _closing_html(identifier: str) -> str:
+    parts = [
+        f"<b>{word('form.takeaway')} ({identifier})</b>" + _both(f"{identifier}.takeaway"),
+        _folded(f"{word('form.spoken')} ({identifier})", _both(f"{identifier}.spoken")),
+        f"<b>{word('form.wrong_answer')}</b>" + _both(f"{identifier}.wrong"),
+        f"<b>{word('form.refuted')}</b>" + _both(f"{identifier}.refuted"),
+    ]
+    if rendered():
+        points = (_both(f"{identifier}.points.{at}") for at in range(1, 6))
+        listed = "".join(f"<li>{point}</li>" for point in points)
+        parts += [f"<b>{word('form.points')}</b><ul>{listed}</ul>", _follow_ups_html(identifier)]
+    return "".join(parts)
+
+
+def _follow_ups_html(identifier: str) -> str:
+    parts = [f"<b>{word('form.follow_ups')}</b>"]
+    for at in range(1, len(entry(f"{identifier}.follow_ups")) + 1):
+        key = f"{identifier}.follow_ups.{at}"
+        code = book.tries().get(key)
+        shown = f"<p>{word('form.try_it')}:</p>" + _code(code) if code else ""
+        answer = _both(f"{key}.answer") + shown
+        parts.append(_both(f"{key}.question") + _folded(word("form.answer"), answer))
+    return "".join(parts)
+
+
+def _wide() -> widgets.Layout:
+    return widgets.Layout(width="auto")
+
+
+def _whole() -> widgets.Layout:
+    return widgets.Layout(width="100%")

@@ -1,0 +1,169 @@
+"""An exercise: a function that the learner writes, judged on sets of parameters that they do not
+see.
+
+The judge knows the right answer from an oracle, which the simulator computes, and it knows several
+plausible wrong answers as functions of their own: an attempt that answers like one of them is told
+what is wrong with it.
+"""
+
+import inspect
+import textwrap
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from numbers import Real
+from random import Random
+from typing import Any
+
+from simlab.lessons.words import has, word
+
+TOLERANCE = 0.01
+"""The largest relative difference between a right number and an attempt's."""
+
+
+def alike(found: Any, expected: Any) -> bool:
+    """Whether two answers are the same: numbers within `TOLERANCE` of the expected one, everything
+    else exactly; in tables and sequences part by part."""
+    if isinstance(expected, bool) or expected is None or isinstance(expected, str):
+        return bool(found == expected)
+    if isinstance(expected, Real):
+        close = isinstance(found, Real) and not isinstance(found, bool)
+        return (
+            close
+            and abs(float(found) - float(expected)) <= TOLERANCE * abs(float(expected)) + 1e-12
+        )
+    if isinstance(expected, Mapping):
+        same = isinstance(found, Mapping) and {*found} == {*expected}
+        return same and all(alike(found[name], expected[name]) for name in expected)
+    if isinstance(expected, list | tuple):
+        same = isinstance(found, list | tuple) and len(found) == len(expected)
+        return same and all(map(alike, found, expected))
+    return bool(found == expected)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is said about an attempt: `text` in the learner's language, and its key."""
+
+    solved: bool
+    key: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """A function to write, for the question `id`.
+
+    level:    1 applies what the lesson showed, 2 combines it, 3 designs something.
+    draw:     random numbers → one set of parameters, the arguments of the function by name.
+    oracle:   those parameters → the right answer, computed by the simulator or independently of
+              the solution.
+    solution: what a learner could write; its source is shown.
+    mistakes: {name: a plausible wrong answer}; the words say what is wrong with each.
+    same:     whether an answer is the expected one.
+    sets:     how many sets of parameters an attempt is tried on.
+    unit, scale: for the drill, the unit that an answer is asked in, and how many of it the oracle's
+              unit has, such as "ms" and 1000.
+    """
+
+    id: str
+    level: int
+    draw: Callable[[Random], dict[str, Any]]
+    oracle: Callable[..., Any]
+    solution: Callable[..., Any]
+    mistakes: Mapping[str, Callable[..., Any]] = field(repr=False)
+    same: Callable[[Any, Any], bool] = alike
+    sets: int = 6
+    unit: str = ""
+    scale: float = 1.0
+
+    def cases(self) -> list[dict[str, Any]]:
+        """The hidden sets of parameters, the same ones at every check."""
+        random = Random(f"exercise {self.id}")
+        return [self.draw(random) for _ in range(self.sets)]
+
+    def judge(self, attempt: Callable[..., Any]) -> Verdict:
+        """The verdict on a learner's function: it raised, is empty, is right, makes a known
+        mistake, or is wrong in a way that is shown on one set of parameters."""
+        cases = self.cases()
+        answers = []
+        for case in cases:
+            try:
+                answers.append(attempt(**case))
+            except Exception as error:
+                return self._raised(case, error)
+        if all(answer is None or answer is ... for answer in answers):
+            return Verdict(False, "form.not_written", word("form.not_written"))
+        expected = [self.oracle(**case) for case in cases]
+        right = [self.same(answer, what) for answer, what in zip(answers, expected)]
+        if all(right):
+            return Verdict(True, "form.solved", word("form.solved", sets=len(cases)))
+        for name, mistake in self.mistakes.items():
+            if all(map(self.same, answers, [_answer(mistake, case) for case in cases])):
+                key = f"{self.id}.exercise.mistakes.{name}"
+                return Verdict(False, key, word(key))
+        return self._wrong(cases[right.index(False)], answers[right.index(False)], right)
+
+    def _raised(self, case: dict[str, Any], error: Exception) -> Verdict:
+        frames = traceback.extract_tb(error.__traceback__)
+        text = word(
+            "form.raised",
+            error=f"{type(error).__name__}: {error}",
+            line=frames[-1].lineno if len(frames) > 1 else 0,
+            case=shown(case),
+        )
+        return Verdict(False, "form.raised", text)
+
+    def _wrong(self, case: dict[str, Any], answer: Any, right: list[bool]) -> Verdict:
+        expected, ratio = self.oracle(**case), ""
+        if _number(answer) and _number(expected) and expected:
+            ratio = word("form.times", ratio=f"{float(answer) / float(expected):.3g}")
+        text = word(
+            "form.wrong",
+            sets=len(right),
+            case=shown(case),
+            answer=_cut(repr(answer)),
+            right=sum(right),
+        )
+        return Verdict(False, "form.wrong", text + ratio)
+
+    def text(self) -> str:
+        """What is asked."""
+        return word(f"{self.id}.exercise.text")
+
+    def hints(self) -> list[str]:
+        """Three hints, from a nudge to nearly the code."""
+        return [word(f"{self.id}.exercise.hints.{at}") for at in (1, 2, 3)]
+
+    def solution_text(self) -> str:
+        """The source of the solution."""
+        return textwrap.dedent(inspect.getsource(self.solution)).strip()
+
+    def asked_in_drill(self) -> bool:
+        """Whether the drill can ask it: the answer is one number, and there are words for it."""
+        return has(f"{self.id}.exercise.drill")
+
+
+def shown(case: Mapping[str, Any]) -> str:
+    """A set of parameters as a person reads it."""
+    return _cut(", ".join(f"{name} = {_plain(value)}" for name, value in case.items()))
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else repr(value)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _cut(text: str, length: int = 300) -> str:
+    return text if len(text) <= length else f"{text[:length]} …"
+
+
+def _answer(function: Callable[..., Any], case: dict[str, Any]) -> Any:
+    """What a known mistake answers; the error that it raises, where it does."""
+    try:
+        return function(**case)
+    except Exception as error:
+        return error

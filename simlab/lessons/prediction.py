@@ -1,0 +1,152 @@
+"""A prediction: what a learner is asked before a run, what was committed, and how it compares."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+
+from simlab.errors import InputError
+from simlab.lessons import progress
+from simlab.lessons.words import entry, has, word
+
+SOURCES = ("counted", "closed_form", "simulated", "predicted", "measured")
+"""Where a figure can come from, in the order of the columns. Its name is `form.SOURCE`."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """A field that takes a number, in `unit` ("ms", "GiB", "x" for times; "" for a plain count)."""
+
+    unit: str = ""
+
+    def read(self, text: str) -> float:
+        """The number in `text`. `InputError` if there is none."""
+        try:
+            value = float(text.replace(",", "").replace("−", "-").strip().removesuffix("%"))
+        except ValueError:
+            value = float("nan")
+        if not isfinite(value):
+            raise InputError(word("form.no_number", text=repr(text)))
+        return value
+
+
+@dataclass(frozen=True, init=False)
+class Choice:
+    """A field that takes one of several answers; the words have each one's text as an option."""
+
+    options: tuple[str, ...]
+
+    def __init__(self, *options: str) -> None:
+        object.__setattr__(self, "options", options)
+
+    def read(self, text: str) -> str:
+        """The option named `text`. `InputError` for another one."""
+        if text not in self.options:
+            raise InputError(
+                word("form.no_choice", text=repr(text), options=", ".join(self.options))
+            )
+        return text
+
+
+Value = float | str
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What is asked.
+
+    id:     the question's id, or "ID.change" for the prediction after a changed line; its text and
+            the names of its fields are the words of `key`.
+    fields: {name: Number or Choice}, in the order in which they are shown.
+    """
+
+    id: str
+    fields: Mapping[str, Number | Choice]
+
+    @property
+    def key(self) -> str:
+        """The key of its words."""
+        return self.id if "." in self.id else f"{self.id}.prediction"
+
+    def label(self, field: str) -> str:
+        """What is asked for in `field`, in the learner's language."""
+        return word(f"{self.key}.fields.{field}")
+
+    def text(self, field: str, value: Value | None) -> str:
+        """`value` of `field` as a learner reads it."""
+        if value is None:
+            return "–"
+        if isinstance(value, str):
+            key = f"{self.key}.options.{value}"
+            return word(key) if has(key) else value
+        asked = self.fields[field]
+        unit = asked.unit if isinstance(asked, Number) else ""
+        return f"{_short(value)} {unit}".strip()
+
+    def committed(self) -> dict[str, Value] | None:
+        """What the learner has committed, by field; None before."""
+        kept = progress.load()["predictions"].get(self.id)
+        values = kept.get("values") if isinstance(kept, dict) else None
+        return values if isinstance(values, dict) and {*values} == {*self.fields} else None
+
+    def commit(self, texts: Mapping[str, str]) -> dict[str, Value]:
+        """Keep what was entered in the fields, {name: text}. `InputError` for an empty or unknown
+        one, with nothing kept."""
+        values: dict[str, Value] = {}
+        for name, field in self.fields.items():
+            if not (texts.get(name) or "").strip():
+                raise InputError(word("form.empty", field=self.label(name)))
+            values[name] = field.read(texts[name])
+        progress.keep("predictions", self.id, {"values": values})
+        return values
+
+    def forget(self) -> None:
+        """Take the committed values back, to predict again."""
+        kept = progress.load()
+        kept["predictions"].pop(self.id, None)
+        progress.save(kept)
+
+    def compared(self, found: Mapping[str, Mapping[str, Value]]) -> list[list[str]]:
+        """Rows of a table: a head, then for each field its name, the prediction, what was found
+        from each source of `found` ({source: {field: value}}), and the ratio of the prediction to
+        the last of them."""
+        unknown = {*found} - {*SOURCES}
+        if unknown:
+            raise InputError(f"a figure is {' or '.join(SOURCES)}, not {sorted(unknown)}")
+        sources = [source for source in SOURCES if source in found]
+        guessed = self.committed() or {}
+        head = ["", word("form.yours"), *(word(f"form.{s}") for s in sources), word("form.ratio")]
+        rows = [head]
+        for name in self.fields:
+            values = [found[source].get(name) for source in sources]
+            last = next((value for value in reversed(values) if value is not None), None)
+            cells = [self.text(name, value) for value in (guessed.get(name), *values)]
+            rows.append([self.label(name), *cells, _ratio(guessed.get(name), last)])
+        return rows
+
+
+def _ratio(guess: Value | None, found: Value | None) -> str:
+    if guess is None or found is None:
+        return "–"
+    if isinstance(guess, str) or isinstance(found, str):
+        return "✓" if guess == found else "✗"
+    return f"{guess / found:.2f}" if found else ("✓" if not guess else "✗")
+
+
+def _short(value: float) -> str:
+    """Three digits, as a person would say it."""
+    if value and not 1e-3 <= abs(value) < 1e6:
+        return f"{value:.2e}"
+    digits = 0 if abs(value) >= 100 or float(value).is_integer() else 1 if abs(value) >= 10 else 2
+    return f"{value:,.{digits}f}"
+
+
+def options(asked: Prediction, field: str) -> list[tuple[str, str]]:
+    """[(text, name)] of the options of a choice."""
+    choice = asked.fields[field]
+    assert isinstance(choice, Choice)
+    return [(asked.text(field, name), name) for name in choice.options]
+
+
+def question(asked: Prediction) -> str:
+    """The text of what is asked."""
+    return str(entry(f"{asked.key}.text"))

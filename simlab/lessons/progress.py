@@ -1,0 +1,53 @@
+"""What a learner has done so far, in one local file: predictions, exercises, and the drill.
+
+The file is `progress.json` in the folder `.simlab` of the home, or the path in the environment
+variable SIMLAB_PROGRESS. Nothing leaves the machine. A file that cannot be read is kept beside the
+new one, so that nothing is lost.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def path() -> Path:
+    """The file that holds the learner's progress."""
+    return Path(os.environ.get("SIMLAB_PROGRESS") or Path.home() / ".simlab" / "progress.json")
+
+
+def load() -> dict[str, Any]:
+    """{"predictions": {id: …}, "exercises": {id: …}, "points": {id: …}, "drill": {…}}, each empty
+    at first."""
+    kept: dict[str, Any] = {"predictions": {}, "exercises": {}, "points": {}, "drill": {}}
+    file = path()
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        parts = {name: found[name] for name in kept if isinstance(found.get(name), dict)}
+    except FileNotFoundError:
+        return kept
+    except (OSError, ValueError, AttributeError):
+        if file.is_file():
+            file.replace(file.with_name(file.name + ".unreadable"))
+        return kept
+    return kept | parts
+
+
+def keep(part: str, key: str, value: Any) -> None:
+    """Write `value`, JSON, as `key` of a part of the progress. Where the file cannot be written
+    the lesson goes on without it."""
+    progress = load()
+    progress[part][key] = value
+    save(progress)
+
+
+def save(progress: dict[str, Any]) -> None:
+    """Write all progress at once: the file is whole at every moment."""
+    file = path()
+    beside = file.with_name(f"{file.name}.{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(json.dumps(progress, indent=1, ensure_ascii=False), encoding="utf-8")
+        beside.replace(file)
+    except OSError:
+        return

@@ -1,0 +1,1 @@
+"""What the lesson asks: predictions, exercises, figures, and code that answers follow-ups."""

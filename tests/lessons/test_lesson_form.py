@@ -1,0 +1,252 @@
+"""The form of the lessons: predictions are kept and compared, cells are held back, attempts are
+judged, and both languages have every word."""
+
+import json
+import re
+from random import Random
+
+import ipywidgets as widgets
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from ipywidgets.widgets.widget import _instances as LIVE
+
+from simlab.apps import lesson_cells
+from simlab.errors import InputError
+from simlab.lessons import book, progress, words
+from simlab.lessons.exercise import Exercise, alike
+from simlab.lessons.figures import Figure
+from simlab.lessons.prediction import Choice, Number, Prediction
+
+SAMPLE = {
+    "x01": {
+        "prediction": {
+            "text": "How long?",
+            "fields": {"1f1b": "1F1B", "who": "who wins"},
+            "options": {"a": "the first", "b": "the second"},
+        },
+        "exercise": {
+            "text": "Add two numbers.",
+            "hints": ["one", "two", "three"],
+            "mistakes": {
+                "product": "You multiplied.",
+                "first": "You forgot b.",
+                "off": "One too many.",
+            },
+        },
+        "takeaway": "Add.",
+        "spoken": "I add.",
+        "wrong": "Multiply.",
+        "refuted": "2 + 3.",
+        "points": ["1", "2", "3", "4", "5"],
+        "follow_ups": [{"question": f"q{at}", "answer": f"a{at}"} for at in (1, 2, 3)],
+    }
+}
+ASKED = Prediction("x01", {"1f1b": Number("ms"), "who": Choice("a", "b")})
+
+
+def solution(a, b):
+    return a + b
+
+
+ADD = Exercise(
+    "x01",
+    level=1,
+    draw=lambda draw: {"a": draw.randint(2, 99), "b": draw.randint(3, 99)},
+    oracle=lambda a, b: sum((a, b)),
+    solution=solution,
+    mistakes={
+        "product": lambda a, b: a * b,
+        "first": lambda a, b: a,
+        "off": lambda a, b: a + b + 1,
+    },
+)
+
+
+@pytest.fixture
+def sample(monkeypatch, tmp_path):
+    """A lesson with one question, and a progress file of its own."""
+    monkeypatch.setenv("SIMLAB_PROGRESS", str(tmp_path / "progress.json"))
+    monkeypatch.delenv("SIMLAB_LESSONS", raising=False)
+    monkeypatch.delenv("SIMLAB_LANG", raising=False)
+    form = {tongue: words.texts(tongue)["form"] for tongue in words.LANGUAGES}
+    monkeypatch.setattr(words, "texts", lambda tongue: SAMPLE | {"form": form[tongue]})
+    monkeypatch.setattr(book, "predictions", lambda: {"x01": ASKED})
+    monkeypatch.setattr(book, "exercises", lambda: {"x01": ADD})
+    monkeypatch.setattr(book, "figures", lambda: {"x01": {"sum_ms": Figure(5.0, 0.1)}})
+    monkeypatch.setattr(book, "tries", dict)
+
+
+def test_a_prediction_is_kept_only_when_every_field_is_filled_in_and_readable(sample):
+    with pytest.raises(InputError, match="1F1B: enter your prediction first"):
+        ASKED.commit({"1f1b": " ", "who": "a"})
+    with pytest.raises(InputError, match="'many' is no number"):
+        ASKED.commit({"1f1b": "many", "who": "a"})
+    with pytest.raises(InputError, match="'c' is none of a, b"):
+        ASKED.commit({"1f1b": "3", "who": "c"})
+    assert ASKED.committed() is None
+    ASKED.commit({"1f1b": "1,250", "who": "b"})
+    assert ASKED.committed() == {"1f1b": 1250.0, "who": "b"}
+    ASKED.forget()
+    assert ASKED.committed() is None
+
+
+def test_a_comparison_has_a_column_for_each_source_and_the_ratio_to_the_last(sample):
+    ASKED.commit({"1f1b": "90", "who": "b"})
+    rows = ASKED.compared({"measured": {"1f1b": 60.0}, "simulated": {"1f1b": 45.0, "who": "a"}})
+    assert rows[0] == ["", "you predicted", "simulated", "measured", "yours / found"]
+    assert rows[1] == ["1F1B", "90 ms", "45 ms", "60 ms", "1.50"]
+    assert rows[2] == ["who wins", "the second", "the first", "–", "✗"]
+    with pytest.raises(InputError, match="guessed"):
+        ASKED.compared({"guessed": {}})
+
+
+def test_progress_survives_an_unreadable_file_and_keeps_it(sample):
+    progress.path().write_text("{ not json")
+    assert progress.load()["predictions"] == {}
+    assert progress.path().with_name("progress.json.unreadable").read_text() == "{ not json"
+    progress.keep("exercises", "x01", {"solved": True})
+    assert json.loads(progress.path().read_text())["exercises"] == {"x01": {"solved": True}}
+
+
+# cells that are held back
+# ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shell(sample):
+    """A notebook's interpreter, with a list of what its cells show."""
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance()
+    yield shell
+    InteractiveShell.clear_instance()
+
+
+def shown_by(shell, source):
+    """What a cell shows, as a list of widgets and texts."""
+    from IPython.utils.capture import capture_output
+
+    with capture_output() as captured:
+        result = shell.run_cell(source)
+    assert result.success, result.error_in_exec
+    return captured.stdout, [output.data for output in captured.outputs]
+
+
+HELD = """from simlab.apps import after
+after("x01")
+x = 42
+print("the answer is", x)
+x"""
+
+
+def test_a_held_cell_runs_but_shows_nothing_before_the_prediction_is_committed(shell):
+    stdout, outputs = shown_by(shell, HELD)
+    assert shell.user_ns["x"] == 42 and "answer" not in stdout
+    assert not any("42" in str(data) for data in outputs)
+    (place,) = [w for w in LIVE.values() if isinstance(w, widgets.Output)]
+    assert place.outputs == ()
+    lesson_cells.Guess(ASKED).commit(**{"1f1b": "3", "who": "a"})
+    assert "the answer is 42" in str(place.outputs) and "'text/plain': '42'" in str(place.outputs)
+    stdout, outputs = shown_by(shell, HELD)  # run again: nothing is held back any more
+    assert "the answer is 42" in stdout
+
+
+def test_a_cell_after_a_held_one_shows_what_it_shows(shell):
+    shown_by(shell, HELD)
+    stdout, _ = shown_by(shell, "print('next')")
+    assert stdout == "next\n"
+
+
+def test_a_copy_for_reading_holds_nothing_back_and_has_both_languages(shell, monkeypatch):
+    monkeypatch.setenv("SIMLAB_LESSONS", "rendered")
+    stdout, _ = shown_by(shell, HELD)
+    assert "the answer is 42" in stdout
+    _, outputs = shown_by(shell, "from simlab.apps import predict\nguess = predict('x01')")
+    assert "How long?" in str(outputs) and "你的预测" in str(outputs)
+
+
+def test_an_error_in_a_held_cell_is_an_error_and_ends_the_holding(shell):
+    result = shell.run_cell('from simlab.apps import after\nafter("x01")\n1 / 0')
+    assert isinstance(result.error_in_exec, ZeroDivisionError)
+    stdout, _ = shown_by(shell, "print('next')")
+    assert stdout == "next\n"
+
+
+# exercises
+# ---------------------------------------------------------------------------------------------
+
+
+def test_the_judge_tells_the_known_mistakes_from_each_other_and_from_a_right_answer(sample):
+    assert ADD.judge(solution).solved
+    assert ADD.judge(lambda a, b: a * b).text == "You multiplied."
+    assert ADD.judge(lambda a, b: a).text == "You forgot b."
+    assert "returns nothing" in ADD.judge(lambda a, b: None).text
+    assert "ZeroDivisionError" in ADD.judge(lambda a, b: a / 0).text
+    other = ADD.judge(lambda a, b: 2 * (a + b))
+    assert not other.solved and "It is 2 times the right answer" in other.text
+
+
+def test_answers_are_alike_part_by_part():
+    assert alike({"a": (1.0, "x")}, {"a": [1.005, "x"]})
+    assert not alike({"a": (1.0, "x")}, {"a": [1.02, "x"]})
+    assert not alike([1, 2], [1]) and not alike(True, 1.0) and not alike("1", 1)
+
+
+def test_a_figure_out_of_its_tolerance_fails_the_cell(sample):
+    lesson_cells.figures("x01", sum_ms=5.4)
+    with pytest.raises(AssertionError, match="sum_ms is 6, not 5"):
+        lesson_cells.figures("x01", sum_ms=6.0)
+    with pytest.raises(InputError, match="no figure 'other'"):
+        lesson_cells.figures("x01", other=1.0)
+
+
+# all lessons
+# ---------------------------------------------------------------------------------------------
+
+
+def test_both_languages_have_the_same_keys():
+    assert sorted(words.keys("en")) == sorted(words.keys("zh"))
+
+
+@pytest.mark.parametrize("key", words.keys("en"))
+def test_every_text_is_in_its_language(key):
+    english, chinese = words.word(key, tongue="en"), words.word(key, tongue="zh")
+    assert english.strip() and chinese.strip()
+    assert not re.search(r"[\u4e00-\u9fff]", english)
+    names = re.findall(r"\{(\w*)\}", english)
+    if key.startswith("form.") or key.endswith(".drill"):
+        assert sorted(names) == sorted(re.findall(r"\{(\w*)\}", chinese))
+    if len(english.split()) > 6 and ".options." not in key:
+        assert re.search(r"[\u4e00-\u9fff]", chinese), "not translated"
+
+
+@pytest.mark.parametrize("asked", book.predictions().values(), ids=lambda asked: asked.id)
+def test_every_prediction_has_the_words_of_its_fields(asked):
+    for tongue in words.LANGUAGES:
+        assert words.word(f"{asked.key}.text", tongue=tongue)
+        for name, field in asked.fields.items():
+            assert words.word(f"{asked.key}.fields.{name}", tongue=tongue)
+            for option in getattr(field, "options", ()):
+                assert words.word(f"{asked.key}.options.{option}", tongue=tongue)
+
+
+@pytest.mark.parametrize("asked", book.exercises().values(), ids=lambda asked: asked.id)
+def test_every_exercise_takes_its_solution_and_tells_three_plausible_mistakes(asked):
+    assert asked.judge(asked.solution).solved
+    assert len(asked.mistakes) >= 3 and 1 <= asked.level <= 3
+    for name, mistake in asked.mistakes.items():
+        assert asked.judge(mistake).key == f"{asked.id}.exercise.mistakes.{name}"
+    for tongue in words.LANGUAGES:
+        assert len(words.entry(f"{asked.id}.exercise.hints", tongue=tongue)) == 3
+        told = words.entry(f"{asked.id}.exercise.mistakes", tongue=tongue)
+        assert {*told} == {*asked.mistakes}
+    if asked.asked_in_drill():
+        case = asked.draw(Random(1))
+        assert float(asked.oracle(**case)) == asked.oracle(**case)
+        assert words.word(f"{asked.id}.exercise.drill", **case)
+
+
+@pytest.mark.parametrize("key", book.tries())
+def test_the_code_of_a_follow_up_shows_what_its_answer_claims(key):
+    assert words.has(f"{key}.answer")
+    assert "assert" in book.tries()[key]
+    exec(book.tries()[key], {})
