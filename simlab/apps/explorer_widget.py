@@ -9,8 +9,10 @@ import anywidget
 import traitlets
 
 import simlab.views
+from simlab.apps.held import session
 from simlab.errors import InputError, SimlabError
 from simlab.explorers.explorer import Answer, Explorer
+from simlab.lessons.words import language
 from simlab.views.chart import Chart
 
 BUNDLE = Path(simlab.views.__file__).with_name("bundle")
@@ -20,6 +22,7 @@ class ExplorerWidget(anywidget.AnyWidget):
     """Shows an `Explorer`; keyword arguments are the values that its controls start with.
 
     hidden: the controls that are not shown; they stay as they start.
+    tongue: 'en' or 'zh'; None: the learner's language, which the lesson's cells can change.
     given:  other arguments of the class, which its call in Python repeats.
 
     `state` is what the controls say, {name: value}; setting it moves them. `shown` is the last
@@ -40,7 +43,7 @@ class ExplorerWidget(anywidget.AnyWidget):
         self,
         explorer: Explorer,
         *,
-        tongue: str = "en",
+        tongue: str | None = None,
         hidden: Sequence[str] = (),
         given: Mapping[str, Any] | None = None,
         **values: Any,
@@ -54,11 +57,13 @@ class ExplorerWidget(anywidget.AnyWidget):
         super().__init__(
             about=explorer.to_dict() | {"hidden": [*hidden], "given": dict(given or {})},
             call=type(self).__name__,
-            tongue=tongue,
+            tongue=tongue or language(),
             state=state,
             answer=answer,
         )
         self.observe(self._moved, names="state")
+        if tongue is None:
+            session().retold.append(lambda: self.set_trait("tongue", language()))
 
     def _moved(self, change: Any) -> None:
         self.answer = self._answered(change.new)

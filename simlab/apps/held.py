@@ -101,7 +101,7 @@ class _Tape:
     def _end(self, result: Any) -> None:
         self.shell.events.unregister("post_run_cell", self._end)
         self.shell.display_pub, sys.displayhook, sys.stdout = self.publisher, self.hook, self.stdout
-        note = widgets.HTML(f"<i>🔒 {word('form.held')}</i>")
+        note = widgets.HTML(f"<i>{word('form.held')}</i>")
         place = widgets.Output()
         outputs = tuple(map(_as_output, self.outputs))
 

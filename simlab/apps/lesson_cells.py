@@ -9,7 +9,6 @@ import ipywidgets as widgets
 from IPython.display import HTML, display
 from markdown_it import MarkdownIt
 
-from simlab.apps.cells import table
 from simlab.apps.held import session
 from simlab.errors import InputError
 from simlab.lessons import book, progress
@@ -66,7 +65,7 @@ class Guess:
             fields = "".join(
                 f"<li>{_inline(self.asked.label(name))}</li>" for name in self.asked.fields
             )
-            head = f"<b>✍ {word('form.predict')}</b>"
+            head = f"<b>{word('form.predict')}</b>"
             display(HTML(head + _both(f"{self.asked.key}.text") + f"<ul>{fields}</ul>"))
             return
         self.said = widgets.HTML()
@@ -89,7 +88,7 @@ class Guess:
                 _inline(self.asked.label(name)), layout=widgets.Layout(width="22em")
             )
             rows.append(widgets.HBox([label, field]))
-        title = f"<b>✍ {word('form.predict')}</b>{_markdown(question(self.asked))}"
+        title = f"<b>{word('form.predict')}</b>{_markdown(question(self.asked))}"
         self.said.value = word("form.kept") if kept else ""
         self.box.children = (
             widgets.HTML(title),
@@ -133,9 +132,8 @@ class Guess:
         """Commit a prediction, {field: text}, as the form's button does. `InputError` for an empty
         or unreadable field."""
         self.asked.commit(texts)
-        if not rendered() and hasattr(self, "box"):
-            self._fill()
         session().release(self.asked.id)
+        session().retell()
 
     def _again(self) -> None:
         self.asked.forget()
@@ -149,8 +147,7 @@ class Guess:
         found: by source (counted, closed_form, simulated, predicted, measured), {field: value} in
         the unit that the field has.
         """
-        head, *rows = self.asked.compared(found)
-        table(head, *rows)
+        _show(lambda: _table(self.asked.compared(found)))
 
 
 def exercise(identifier: str | Exercise) -> "Task":
@@ -245,6 +242,12 @@ def _follow(change: Callable[[], None]) -> None:
     session().retold.append(change)
 
 
+def _table(rows: list[list[str]]) -> str:
+    """A table as HTML, from a head and rows of plain text."""
+    lines = (rows[0], ["---", *["--:"] * (len(rows[0]) - 1)], *rows[1:])
+    return _markdown("\n".join("| " + " | ".join(line) + " |" for line in lines))
+
+
 def _both(key: str) -> str:
     """A text as HTML, in the learner's language; in a copy for reading, in both."""
     tongues = LANGUAGES if rendered() else (language(),)
@@ -266,15 +269,15 @@ def _code(text: str) -> str:
 def _exercise_html(asked: Exercise) -> str:
     key = f"{asked.id}.exercise"
     level = word("form.level", level=asked.level), word(f"form.levels.{asked.level}")
-    head = f"<b>🛠 {word('form.exercise')} {asked.id}</b> ({level[0]}, {level[1]})"
+    head = f"<b>{word('form.exercise')} {asked.id}</b> ({level[0]}, {level[1]})"
     hints = (_folded(word("form.hint", number=at), _both(f"{key}.hints.{at}")) for at in (1, 2, 3))
     solution = _folded(word("form.solution"), _code(asked.solution_text()))
     return head + _both(f"{key}.text") + "".join(hints) + solution
 
 
 def _verdict_html(verdict: Verdict) -> str:
-    mark = "✅" if verdict.solved else "❌"
-    return f"<div class='simlab-verdict'>{mark} {_inline(verdict.text)}</div>"
+    mark = "✓" if verdict.solved else "✗"
+    return f"<div class='simlab-verdict'><b>{mark}</b> {_inline(verdict.text)}</div>"
 
 
 def _closing_html(identifier: str) -> str:

@@ -67,7 +67,7 @@ def sample(monkeypatch, tmp_path):
     """A lesson with one question, and a progress file of its own."""
     monkeypatch.setenv("SIMLAB_PROGRESS", str(tmp_path / "progress.json"))
     monkeypatch.delenv("SIMLAB_LESSONS", raising=False)
-    monkeypatch.delenv("SIMLAB_LANG", raising=False)
+    monkeypatch.setenv("SIMLAB_LANG", "en")
     form = {tongue: words.texts(tongue)["form"] for tongue in words.LANGUAGES}
     monkeypatch.setattr(words, "texts", lambda tongue: SAMPLE | {"form": form[tongue]})
     monkeypatch.setattr(book, "predictions", lambda: {"x01": ASKED})
@@ -148,6 +148,32 @@ def test_a_held_cell_runs_but_shows_nothing_before_the_prediction_is_committed(s
     assert "the answer is 42" in str(place.outputs) and "'text/plain': '42'" in str(place.outputs)
     stdout, outputs = shown_by(shell, HELD)  # run again: nothing is held back any more
     assert "the answer is 42" in stdout
+
+
+def test_a_held_comparison_shows_the_prediction_that_is_committed_after_it_ran(shell):
+    source = """from simlab.apps import after, predict
+guess = predict("x01")
+after("x01")
+guess.compare(simulated={"1f1b": 45.0, "who": "a"})"""
+    shown_by(shell, source)
+    shell.user_ns["guess"].commit(**{"1f1b": "90", "who": "a"})
+    tables = [w.value for w in LIVE.values() if isinstance(w, widgets.HTML)]
+    assert any("90 ms" in value and "45 ms" in value and "2.00" in value for value in tables)
+
+
+def test_explorers_and_forms_follow_the_language(shell):
+    shown_by(
+        shell,
+        """from simlab.apps import MatrixSplit, predict, tongue
+tongue()
+guess = predict("x01")
+explorer, fixed = MatrixSplit(), MatrixSplit(tongue="en")""",
+    )
+    (toggle,) = [w for w in LIVE.values() if isinstance(w, widgets.ToggleButtons)]
+    toggle.value = "zh"
+    assert shell.user_ns["explorer"].tongue == "zh" and shell.user_ns["fixed"].tongue == "en"
+    form = shell.user_ns["guess"].box
+    assert "你的预测" in form.children[0].value
 
 
 def test_a_cell_after_a_held_one_shows_what_it_shows(shell):
