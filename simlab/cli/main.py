@@ -6,6 +6,7 @@ from inspect import cleandoc
 
 import simlab as sl
 from simlab.cli.catalogue import add_catalog, catalog
+from simlab.cli.drill_command import add_drill, drill
 from simlab.cli.exit_status import exit_status
 from simlab.cli.memory_command import add_memory, memory
 from simlab.cli.options import Parser, add_version_and_completion, program_name
@@ -45,6 +46,7 @@ COMMANDS: dict[
     "schedules": (schedules, add_schedules, "one table of all schedules"),
     "catalog": (catalog, add_catalog, "list the models and clusters that come with simlab"),
     "memory": (memory, add_memory, "bytes of model states per rank, under ZeRO"),
+    "drill": (drill, add_drill, "practise for an interview, in English or Chinese"),
     "validate": (validate, add_validate, "predict published runs, say how far off"),
 }
 """{name: (what runs, what adds its arguments, help)}."""
