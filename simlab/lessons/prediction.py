@@ -63,6 +63,11 @@ class Prediction:
     fields: Mapping[str, Number | Choice]
 
     @property
+    def question(self) -> str:
+        """The id of the question that it belongs to."""
+        return self.id.partition(".")[0]
+
+    @property
     def key(self) -> str:
         """The key of its words."""
         return self.id if "." in self.id else f"{self.id}.prediction"

@@ -116,6 +116,7 @@ def test_progress_survives_an_unreadable_file_and_keeps_it(sample):
 def shell(sample):
     """A notebook's interpreter, with a list of what its cells show."""
     InteractiveShell.clear_instance()
+    widgets.Widget.close_all()
     shell = InteractiveShell.instance()
     yield shell
     InteractiveShell.clear_instance()

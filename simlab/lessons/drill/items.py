@@ -9,7 +9,7 @@ from simlab.lessons import book, progress
 from simlab.lessons.drill import on_call
 from simlab.lessons.exercise import alike
 from simlab.lessons.prediction import Choice, Number, Value
-from simlab.lessons.words import entry, has, word
+from simlab.lessons.words import entry, word
 
 TOLERANCE = 0.05
 """The largest relative error of a number that counts as right in the drill: it is done by head."""
@@ -157,7 +157,6 @@ def _prediction(name: str, seed: str) -> Posed:
         for one in shown
         for option in getattr(asked.fields[one], "options", ())
     }
-    explain = [word(f"{name.split('.')[0]}.takeaway")]
     return Posed(
         item=Item("prediction", name),
         text=word(f"{asked.key}.text"),
@@ -165,5 +164,5 @@ def _prediction(name: str, seed: str) -> Posed:
         labels={one: asked.label(one) for one in shown},
         answer=shown,
         options=options,
-        explain=explain if has(f"{name.split('.')[0]}.takeaway") else [],
+        explain=[word(f"{asked.question}.takeaway")],
     )
