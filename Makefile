@@ -42,8 +42,9 @@ check: .venv/all ## lint, types and the fast tests (simlab, with fewer random ex
 	$(BIN)/mypy
 	QUICK=1 $(BIN)/python -m pytest $(TWO) tests/simlab tests/test_architecture.py tests/lessons/test_questions.py
 
-lab: .venv/all ## open JupyterLab on the lessons
-	$(BIN)/jupyter lab $(ROOT) --notebook-dir=notebooks --LabApp.news_url=None \
+lab: .venv/all ## open JupyterLab on your copies of the lessons, in the folder learn
+	$(BIN)/python -m simlab.lessons.copies notebooks learn
+	$(BIN)/jupyter lab $(ROOT) --notebook-dir=learn --LabApp.news_url=None \
 	  --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate
 
 bench: .venv/all ## speed beside raw SimPy and torch's own runtime and visualizer, import time, split backward; fails below the promise

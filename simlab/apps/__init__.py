@@ -3,6 +3,7 @@ themselves."""
 
 from simlab.apps.cells import gib, ms, percent, say, table
 from simlab.apps.collectives import CollectiveExplorer
+from simlab.apps.drill import Drill
 from simlab.apps.held import after
 from simlab.apps.lesson_cells import closing, exercise, figures, predict, tongue
 from simlab.apps.memory import MemoryExplorer
@@ -23,6 +24,7 @@ __all__ = [
     "CausalMask",
     "CollectiveExplorer",
     "ContextExplorer",
+    "Drill",
     "MatrixSplit",
     "MemoryExplorer",
     "PipelineExplorer",

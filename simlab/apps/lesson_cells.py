@@ -23,7 +23,6 @@ from simlab.lessons.words import (
     word,
 )
 
-_markdown = MarkdownIt("commonmark", {"html": False}).enable("table").render
 NAMES = {"en": "English", "zh": "中文"}
 
 
@@ -88,7 +87,7 @@ class Guess:
                 _inline(self.asked.label(name)), layout=widgets.Layout(width="22em")
             )
             rows.append(widgets.HBox([label, field]))
-        title = f"<b>{word('form.predict')}</b>{_markdown(question(self.asked))}"
+        title = f"<b>{word('form.predict')}</b>{as_html(question(self.asked))}"
         self.said.value = word("form.kept") if kept else ""
         self.box.children = (
             widgets.HTML(title),
@@ -147,7 +146,12 @@ class Guess:
         found: by source (counted, closed_form, simulated, predicted, measured), {field: value} in
         the unit that the field has.
         """
-        _show(lambda: _table(self.asked.compared(found)))
+
+        def rows() -> str:
+            self.asked.show_found(found)
+            return _table(self.asked.compared(found))
+
+        _show(rows)
 
 
 def exercise(identifier: str | Exercise) -> "Task":
@@ -245,13 +249,18 @@ def _follow(change: Callable[[], None]) -> None:
 def _table(rows: list[list[str]]) -> str:
     """A table as HTML, from a head and rows of plain text."""
     lines = (rows[0], ["---", *["--:"] * (len(rows[0]) - 1)], *rows[1:])
-    return _markdown("\n".join("| " + " | ".join(line) + " |" for line in lines))
+    return as_html("\n".join("| " + " | ".join(line) + " |" for line in lines))
 
 
 def _both(key: str) -> str:
     """A text as HTML, in the learner's language; in a copy for reading, in both."""
     tongues = LANGUAGES if rendered() else (language(),)
-    return "".join(_markdown(word(key, tongue=name)) for name in tongues)
+    return "".join(as_html(word(key, tongue=name)) for name in tongues)
+
+
+def as_html(text: str) -> str:
+    """Markdown as HTML; HTML in it is shown as it stands."""
+    return MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
 
 
 def _inline(text: str) -> str:

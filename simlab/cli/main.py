@@ -5,11 +5,10 @@ from collections.abc import Callable, Sequence
 from inspect import cleandoc
 
 import simlab as sl
-from simlab.cli.catalogue import add_catalog, catalog
-from simlab.cli.exit_status import exit_status
-from simlab.cli.memory_command import add_memory, memory
-from simlab.cli.options import Parser, add_version_and_completion, program_name
-from simlab.cli.program_commands import (
+from simlab.cli.commands.catalogue import add_catalog, catalog
+from simlab.cli.commands.drill import add_drill, drill
+from simlab.cli.commands.memory import add_memory, memory
+from simlab.cli.commands.program import (
     add_check,
     add_schedule,
     add_schedules,
@@ -17,8 +16,10 @@ from simlab.cli.program_commands import (
     schedule,
     schedules,
 )
-from simlab.cli.simulate_command import add_simulate, simulate
-from simlab.cli.validate_command import add_validate, validate
+from simlab.cli.commands.simulate import add_simulate, simulate
+from simlab.cli.commands.validate import add_validate, validate
+from simlab.cli.exit_status import exit_status
+from simlab.cli.options import Parser, add_version_and_completion, program_name
 
 EPILOG = """examples:
   simlab schedule 1f1b --pp 4 --microbatches 8
@@ -45,6 +46,7 @@ COMMANDS: dict[
     "schedules": (schedules, add_schedules, "one table of all schedules"),
     "catalog": (catalog, add_catalog, "list the models and clusters that come with simlab"),
     "memory": (memory, add_memory, "bytes of model states per rank, under ZeRO"),
+    "drill": (drill, add_drill, "practise for an interview, in English or Chinese"),
     "validate": (validate, add_validate, "predict published runs, say how far off"),
 }
 """{name: (what runs, what adds its arguments, help)}."""

@@ -8,6 +8,7 @@ from simlab.errors import InputError
 from simlab.lessons.exercise import Exercise
 from simlab.lessons.figures import Figure
 from simlab.lessons.prediction import Prediction
+from simlab.lessons.words import texts
 
 SUBJECTS = (
     "bubbles",
@@ -53,6 +54,11 @@ def tries() -> dict[str, str]:
     """{key of a follow-up, such as "b09.follow_ups.1": code that shows its answer}."""
     tables = (getattr(module, "TRIES", {}) for module in _modules())
     return {key: code for codes in tables for key, code in codes.items()}
+
+
+def questions() -> list[str]:
+    """The ids of all questions that a lesson answers, in the order of the files."""
+    return [key for key, table in texts("en").items() if "title" in table]
 
 
 def prediction(identifier: str) -> Prediction:

@@ -63,6 +63,11 @@ class Prediction:
     fields: Mapping[str, Number | Choice]
 
     @property
+    def question(self) -> str:
+        """The id of the question that it belongs to."""
+        return self.id.partition(".")[0]
+
+    @property
     def key(self) -> str:
         """The key of its words."""
         return self.id if "." in self.id else f"{self.id}.prediction"
@@ -104,6 +109,14 @@ class Prediction:
         kept = progress.load()
         kept["predictions"].pop(self.id, None)
         progress.save(kept)
+
+    def show_found(self, found: Mapping[str, Mapping[str, Value]]) -> None:
+        """Keep what a lesson found, for the drill asks the prediction again."""
+        kept = progress.load()["predictions"].get(self.id)
+        values = [found[source] for source in SOURCES if source in found]
+        last = {name: value for table in values for name, value in table.items()}
+        if isinstance(kept, dict) and last:
+            progress.keep("predictions", self.id, kept | {"found": last})
 
     def compared(self, found: Mapping[str, Mapping[str, Value]]) -> list[list[str]]:
         """Rows of a table: a head, then for each field its name, the prediction, what was found

@@ -3,6 +3,7 @@ judged, and both languages have every word."""
 
 import json
 import re
+from pathlib import Path
 from random import Random
 
 import ipywidgets as widgets
@@ -12,7 +13,7 @@ from ipywidgets.widgets.widget import _instances as LIVE
 
 from simlab.apps import lesson_cells
 from simlab.errors import InputError
-from simlab.lessons import book, progress, words
+from simlab.lessons import book, copies, progress, words
 from simlab.lessons.exercise import Exercise, alike
 from simlab.lessons.figures import Figure
 from simlab.lessons.prediction import Choice, Number, Prediction
@@ -116,6 +117,7 @@ def test_progress_survives_an_unreadable_file_and_keeps_it(sample):
 def shell(sample):
     """A notebook's interpreter, with a list of what its cells show."""
     InteractiveShell.clear_instance()
+    widgets.Widget.close_all()
     shell = InteractiveShell.instance()
     yield shell
     InteractiveShell.clear_instance()
@@ -223,6 +225,29 @@ def test_a_figure_out_of_its_tolerance_fails_the_cell(sample):
         lesson_cells.figures("x01", sum_ms=6.0)
     with pytest.raises(InputError, match="no figure 'other'"):
         lesson_cells.figures("x01", other=1.0)
+
+
+# copies to work in
+# ---------------------------------------------------------------------------------------------
+
+
+def test_a_learners_copy_shows_no_result_and_is_not_overwritten(tmp_path):
+    notebooks = Path(__file__).parents[2] / "notebooks"
+    names = [path.name for path in copies.copy_lessons(notebooks, tmp_path / "learn")]
+    assert names == sorted(path.name for path in notebooks.glob("*.ipynb"))
+    for name in names:
+        lesson, copy = (
+            json.loads((folder / name).read_text(encoding="utf-8"))
+            for folder in (notebooks, tmp_path / "learn")
+        )
+        assert [cell["source"] for cell in copy["cells"]] == [
+            cell["source"] for cell in lesson["cells"]
+        ]
+        assert not any(cell.get("outputs") or cell.get("execution_count") for cell in copy["cells"])
+    mine = tmp_path / "learn" / names[0]
+    mine.write_text("mine")
+    assert copies.copy_lessons(notebooks, tmp_path / "learn") == [] and mine.read_text() == "mine"
+    assert copies.main(["nowhere", str(tmp_path)]) == 2
 
 
 # all lessons

@@ -16,7 +16,7 @@ WORDS = [
     "dgx-v100", "none", "full", "fp8", "fp16", "optimizer", "nvme", "torch", "cp-tp-dp-pp", "1,2", "uneven", "/", "a.json",
     "7B", "deepspeed", "best", "é\udc80",
 ]  # fmt: skip
-WRITES = ("csv", "picture", "trace", "perfetto", "print_completion", "plan")
+WRITES = ("export", "csv", "picture", "trace", "perfetto", "print_completion", "plan")
 COMMANDS = {
     name: [
         action
@@ -32,7 +32,17 @@ START = {
     "simulate": ["--model", "gpt2", "--cluster", "dgx-h100"],
     "schedules": ["--pp", "2", "--microbatches", "2", "--forward-ms", "1", "--backward-ms", "2"],
     "memory": ["--params", "1e9"],
+    "drill": ["--questions", "2"],
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_progress(tmp_path_factory):
+    """The drill's progress, and a language that is put back."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SIMLAB_PROGRESS", str(tmp_path_factory.mktemp("drill") / "progress.json"))
+        patch.setenv("SIMLAB_LANG", "en")
+        yield
 
 
 @st.composite

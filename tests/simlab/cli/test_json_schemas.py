@@ -23,6 +23,8 @@ ANSWERS = [
     "catalog",
     "memory --params 7e9 --dp 8",
     "memory --model gpt2 --recipe deepspeed --largest-layer 1e6 --zero 3",
+    "drill --questions 3 --only leak stopped",
+    "drill --export mine.json",
     "validate few.csv",
     "validate few.csv --rows",
 ]
@@ -32,6 +34,7 @@ PLACES = [
     ("simulate", "bubble", {"idle_over_ideal": 1}),
     ("memory", "total_bytes", None),
     ("memory", "zero", 4),
+    ("drill", "right", "all"),
 ]
 
 
@@ -43,6 +46,7 @@ def schema(name):
 def desk(tmp_path, monkeypatch):
     """A folder with a program, and with published runs of which some are skipped."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SIMLAB_PROGRESS", str(tmp_path / "progress.json"))
     Path("mine.csv").write_text("0F0,0B0\n")
     Path("broken.csv").write_text("0F0,0B0\n1F0\n")
     rows = (FOLDER.parents[1] / "studies" / "published" / "runs.csv").read_text().splitlines()

@@ -7,8 +7,8 @@ import pytest
 from simlab_commands import SIMULATE, one_object, run
 
 import simlab
+from simlab.cli.commands.simulate import ONLY_WITH_MODEL, ONLY_WITH_OP_TIMES
 from simlab.cli.main import parser
-from simlab.cli.simulate_command import ONLY_WITH_MODEL, ONLY_WITH_OP_TIMES
 
 ON_A_CLUSTER = "simulate --model gpt2 --cluster dgx-h100"
 

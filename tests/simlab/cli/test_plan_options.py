@@ -78,7 +78,9 @@ def test_every_field_reaches_the_plan_from_the_command_line_and_from_a_file(
 ):
     given = NEEDS.get(name, {}) | {name: OTHER[name]}
     seen = []
-    monkeypatch.setattr("simlab.cli.step_command.sl.predict", lambda _, plan, __: seen.append(plan))
+    monkeypatch.setattr(
+        "simlab.cli.commands.step.sl.predict", lambda _, plan, __: seen.append(plan)
+    )
     options = [
         part
         for field, value in given.items()

@@ -5,6 +5,14 @@ import sys
 from typing import Any
 
 import simlab as sl
+from simlab.cli.commands.program import NAMES
+from simlab.cli.commands.step import (
+    REPLICAS,
+    explained,
+    explained_lines,
+    simulate_model,
+    write_trace,
+)
 from simlab.cli.op_times import (
     DEFAULTS,
     add_group_option,
@@ -18,14 +26,6 @@ from simlab.cli.op_times import (
 from simlab.cli.options import flag, refuse_given
 from simlab.cli.output import print_json, print_text
 from simlab.cli.plan_options import FIELDS, add_cluster_options, add_plan_options
-from simlab.cli.program_commands import NAMES
-from simlab.cli.step_command import (
-    REPLICAS,
-    explained,
-    explained_lines,
-    simulate_model,
-    write_trace,
-)
 from simlab.errors import InputError
 from simlab.program import Program
 from simlab.schedules import WITHOUT_FLUSH

@@ -1,0 +1,119 @@
+"""The drill in a notebook: one question at a time, kept after each answer."""
+
+import html
+from collections.abc import Callable
+from random import SystemRandom
+
+import ipywidgets as widgets
+
+from simlab.apps.held import session
+from simlab.apps.lesson_cells import as_html
+from simlab.errors import InputError
+from simlab.lessons.drill.items import Posed
+from simlab.lessons.drill.session import Session
+from simlab.lessons.prediction import Choice
+from simlab.lessons.words import word
+
+
+class Drill(widgets.VBox):
+    """Questions whose numbers change, on-call cases, and answers to say aloud.
+
+    It goes on with the drill that was left, also the one at the terminal (`python -m simlab
+    drill`).
+
+    questions: how many a new drill has.
+    only:      the ids to ask about; None: all.
+    seed:      the same seed asks the same questions again.
+
+    Raises `InputError` for an id that nothing is asked about.
+    """
+
+    def __init__(
+        self, questions: int = 20, *, only: list[str] | None = None, seed: str | None = None
+    ) -> None:
+        self.children: tuple[widgets.Widget, ...]
+        super().__init__(layout=widgets.Layout(border="1px solid #888", padding="8px"))
+        self._new = questions, only, seed
+        left = None if only or seed else Session.kept()
+        self.drill = left or self._begun()
+        self.fields: dict[str, widgets.ValueWidget] = {}
+        self._ask()
+        session().retold.append(self._ask)
+
+    def _begun(self) -> Session:
+        questions, only, seed = self._new
+        return Session(questions, seed or str(SystemRandom().randrange(10**9)), only)
+
+    def answer(self, **texts: str) -> None:
+        """Answer the question that is shown, {field: text}, as the button does. `InputError` for a
+        text that is no value of its field."""
+        _, said = self.drill.answer(texts)
+        after = self._button("next" if self.drill.at < self.drill.count else "begin", self._go_on)
+        if self.drill.at == self.drill.count:
+            said = [*said, word("drill.done", right=self.drill.right, count=self.drill.count)]
+        verdict = widgets.HTML("".join(map(as_html, said)))
+        self.children = (*self.children[:-1], verdict, after)
+        for field in self.fields.values():
+            field.disabled = True
+
+    def _ask(self) -> None:
+        """Show the question to answer now; at the end, what is on the screen stays."""
+        asked = self.drill.question()
+        if asked is None:
+            return
+        head = word("drill.intro", number=self.drill.at + 1, count=self.drill.count)
+        self.fields = {name: _field(asked, name) for name in asked.fields}
+        parts = [widgets.HTML(f"<i>{head}</i>{as_html(asked.text)}{_rows_html(asked.rows)}")]
+        if asked.at_least:
+            show = self._button("show_points", lambda: self._show_points(asked))
+            self.children = (*parts, show)
+            return
+        self.children = (*parts, *self._entry(asked))
+
+    def _show_points(self, asked: Posed) -> None:
+        points = widgets.HTML(as_html(asked.explain[0]))
+        self.children = (self.children[0], points, *self._entry(asked))
+
+    def _entry(self, asked: Posed) -> list[widgets.Widget]:
+        wide = widgets.Layout(width="24em")
+        lines = [
+            widgets.HBox([widgets.HTML(html.escape(asked.labels[name]), layout=wide), field])
+            for name, field in self.fields.items()
+        ]
+        return [*lines, self._button("check", self._check)]
+
+    def _check(self) -> None:
+        try:
+            self.answer(**{name: str(field.value) for name, field in self.fields.items()})
+        except InputError as error:
+            told = widgets.HTML(f"<b>{html.escape(str(error))}</b>")
+            self.children = (*self.children[:-1], told, self._button("check", self._check))
+
+    def _go_on(self) -> None:
+        if self.drill.at == self.drill.count:
+            self.drill = self._begun()
+        self._ask()
+
+    def _button(self, name: str, do: Callable[[], None]) -> widgets.Button:
+        button = widgets.Button(
+            description=word(f"drill.{name}"), layout=widgets.Layout(width="auto")
+        )
+        button.on_click(lambda _: do())
+        return button
+
+
+def _field(asked: Posed, name: str) -> widgets.ValueWidget:
+    taken = asked.fields[name]
+    if isinstance(taken, Choice):
+        pairs = [(f"– {word('form.choose')} –", "")]
+        pairs += [(asked.options.get(one, one), one) for one in taken.options]
+        return widgets.Dropdown(options=pairs, value="", layout=widgets.Layout(width="24em"))
+    return widgets.Text("", placeholder=taken.unit, layout=widgets.Layout(width="12em"))
+
+
+def _rows_html(rows: list[list[str]]) -> str:
+    lines = (
+        "<tr>" + "".join(f"<td style='padding:0 1em 0 0'>{html.escape(cell)}</td>" for cell in row)
+        for row in rows
+    )
+    return f"<table>{''.join(lines)}</table>" if rows else ""

@@ -1,0 +1,145 @@
+"""The command drill: questions at the terminal, one after the other, kept after each answer."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from random import SystemRandom
+
+from simlab.cli.output import print_json
+from simlab.errors import InputError
+from simlab.lessons import progress
+from simlab.lessons.drill.items import Posed
+from simlab.lessons.drill.session import Session
+from simlab.lessons.prediction import Choice, Number
+from simlab.lessons.words import LANGUAGES, set_language, word
+
+QUIT = ("q", "quit", "exit")
+
+
+def drill(arguments: argparse.Namespace) -> int:
+    """Practise for an interview: questions whose numbers change, on-call cases, answers said aloud.
+
+    A drill that was left goes on where it was. Progress is kept in one local file.
+    """
+    if arguments.lang:
+        set_language(arguments.lang)
+    if arguments.export:
+        return _export(Path(arguments.export), arguments.json)
+    session = None if arguments.new or arguments.only else Session.kept()
+    if session:
+        _say(word("drill.resumed", number=session.at + 1, count=session.count))
+    else:
+        seed = arguments.seed or str(SystemRandom().randrange(10**9))
+        session = Session(arguments.questions, seed, arguments.only)
+    while (asked := session.question()) is not None:
+        head = word("drill.intro", number=session.at + 1, count=session.count)
+        _say(f"{head} {word('drill.how_to_stop')}\n")
+        if not _ask(session, asked):
+            break
+    said = "drill.done" if session.at == session.count else "drill.stopped"
+    _say(word(said, answered=session.at, count=session.count, right=session.right))
+    if arguments.json:
+        print_json(session.report())
+    return 0
+
+
+def add_drill(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `drill`."""
+    command.add_argument("--questions", type=int, default=20, metavar="N", help="how many (20)")
+    command.add_argument(
+        "--only", nargs="+", metavar="ID", help="ask about these questions or cases alone: b09 leak"
+    )
+    command.add_argument("--lang", choices=LANGUAGES, help="language (SIMLAB_LANG, or en)")
+    command.add_argument("--seed", help="the same questions with the same numbers again")
+    command.add_argument("--new", action="store_true", help="begin anew, not where it was left")
+    command.add_argument("--export", metavar="FILE", help="write all progress to FILE, as JSON")
+
+
+def _export(file: Path, as_json: bool) -> int:
+    try:
+        file.write_text(json.dumps(progress.load(), indent=1, ensure_ascii=False), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"--export {str(file)!r}: {error.strerror}") from None
+    if as_json:
+        print_json({"exported": str(file)})
+    else:
+        _say(str(file))
+    return 0
+
+
+def _ask(session: Session, asked: Posed) -> bool:
+    """Ask one question until its answer can be read; False where the learner stops."""
+    _say(asked.text)
+    if asked.rows:
+        _say(_aligned(asked.rows))
+    if asked.at_least and (_input("") is None):
+        return False
+    if asked.at_least:
+        _say(asked.explain[0])
+    texts: dict[str, str] = {}
+    for name in asked.fields:
+        text = _answered(asked, name)
+        if text is None:
+            return False
+        texts[name] = text
+    _, said = session.answer(texts)
+    _say("\n".join(said) + "\n")
+    return True
+
+
+def _answered(asked: Posed, name: str) -> str | None:
+    """What the learner enters in a field, asked until it can be read; None where they stop."""
+    field = asked.fields[name]
+    while (text := _input(_prompt(asked, name, field))) is not None:
+        try:
+            field.read(_named(field, text))
+        except InputError as error:
+            _say(str(error))
+            continue
+        return _named(field, text)
+    return None
+
+
+def _prompt(asked: Posed, name: str, field: Number | Choice) -> str:
+    if isinstance(field, Choice):
+        lines = [
+            f"  {at}. {asked.options.get(one, one)}" for at, one in enumerate(field.options, 1)
+        ]
+        return "\n".join([f"{asked.labels[name]}:", *lines, "> "])
+    unit = f" ({field.unit})" if field.unit else ""
+    return f"{asked.labels[name]}{unit}: "
+
+
+def _named(field: Number | Choice, text: str) -> str:
+    """The option that a number stands for."""
+    if isinstance(field, Choice) and text.isdigit() and 1 <= int(text) <= len(field.options):
+        return field.options[int(text) - 1]
+    return text
+
+
+def _input(prompt: str) -> str | None:
+    """One line of the learner's; None where they stop or the input ends."""
+    print(prompt, end="", file=sys.stderr, flush=True)
+    try:
+        line = sys.stdin.readline()
+    except (KeyboardInterrupt, OSError, ValueError):  # no input, or none that is text
+        return None
+    text = line.strip()
+    return None if not line or text.lower() in QUIT else text
+
+
+def _aligned(rows: list[list[str]]) -> str:
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if not at else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths))
+        )
+        for row in rows
+    )
+
+
+def _say(text: str) -> None:
+    """What the learner reads goes to stderr: stdout is for the report."""
+    print(text.replace("**", ""), file=sys.stderr)

@@ -1,0 +1,54 @@
+"""python -m simlab.lessons.copies NOTEBOOKS FOLDER: copies of the lessons for a learner to work in.
+
+The lessons in the repository are for reading: executed, with their results. A learner's copy has no
+outputs, so that nothing is seen before it is predicted. A copy that is there already is the
+learner's own and stays as it is; who wants a lesson anew deletes or renames the copy.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def learner_copy(notebook: dict[str, Any]) -> dict[str, Any]:
+    """A notebook (nbformat 4 JSON) without what its cells showed when it was executed."""
+    cells = [
+        cell | {"outputs": [], "execution_count": None} if cell["cell_type"] == "code" else cell
+        for cell in notebook["cells"]
+    ]
+    return notebook | {"cells": cells}
+
+
+def copy_lessons(notebooks: Path, folder: Path) -> list[Path]:
+    """Copy each lesson that `folder` does not have, and return the new files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for lesson in sorted(notebooks.glob("*.ipynb")):
+        copy = folder / lesson.name
+        if copy.exists():
+            continue
+        notebook = learner_copy(json.loads(lesson.read_text(encoding="utf-8")))
+        copy.write_text(json.dumps(notebook, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        written.append(copy)
+    return written
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Copy the lessons from one folder to another, and say where they are."""
+    if len(arguments) != 2 or not Path(arguments[0]).is_dir():
+        print(__doc__.splitlines()[0], file=sys.stderr)
+        return 2
+    notebooks, folder = map(Path, arguments)
+    try:
+        new = copy_lessons(notebooks, folder)
+    except OSError as error:
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
+    print(f"{len(new)} lessons copied to {folder}; those that were there are yours and stay.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

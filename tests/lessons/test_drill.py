@@ -1,0 +1,170 @@
+"""The drill: questions with numbers of their own, right and wrong answers, spacing, resuming."""
+
+import json
+import os
+import subprocess
+import sys
+from datetime import date, timedelta
+
+import pytest
+
+from simlab.apps import Drill
+from simlab.errors import InputError
+from simlab.lessons import progress
+from simlab.lessons.drill import on_call
+from simlab.lessons.drill.items import items, pose
+from simlab.lessons.drill.session import DAYS, Session
+
+TODAY = date(2026, 11, 23)
+
+
+@pytest.fixture(autouse=True)
+def own_progress(monkeypatch, tmp_path):
+    monkeypatch.setenv("SIMLAB_PROGRESS", str(tmp_path / "progress.json"))
+    monkeypatch.setenv("SIMLAB_LANG", "en")
+
+
+def right_texts(asked):
+    """The texts that answer a question rightly."""
+    return {name: str(value) for name, value in asked.answer.items()}
+
+
+def wrong_texts(asked):
+    texts = right_texts(asked)
+    name = next(iter(asked.fields))
+    return texts | {name: str(asked.answer[name] / 3 - 1)}
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("cause", on_call.CAUSES)
+def test_the_evidence_of_a_case_leads_to_its_rank(cause, seed):
+    case = on_call.case(cause, str(seed))
+    body = {at: row[1:] for at, row in enumerate(case.rows[1:])}
+    if cause in ("slow_gpu", "uneven_stages"):
+        spent = [[float(cell) for cell in row[1:]] for row in case.rows[2:]]
+        assert max(range(len(spent)), key=lambda rank: spent[rank][-1]) == case.rank
+        changed = spent[case.rank][-1] > 1.2 * spent[case.rank][0]
+        assert changed == (cause == "slow_gpu")
+    elif cause == "stopped":
+        waiting_for_nothing = [rank for rank, row in body.items() if row[2] == "–"]
+        assert [rank for rank in waiting_for_nothing if body[rank][1] != "optimizer"] == [case.rank]
+    elif cause == "wrong_order":
+        own = [rank for rank, row in body.items() if f"{rank}F" in row[2]]
+        assert own == [case.rank]
+    else:
+        grown = [float(row[-1]) - float(row[0]) for row in body.values()]
+        assert max(range(len(grown)), key=grown.__getitem__) == case.rank and max(grown) > 0.9
+
+
+def test_there_is_no_other_case():
+    with pytest.raises(InputError, match=r"'fire'.*slow_gpu"):
+        on_call.case("fire", "0")
+
+
+@pytest.mark.parametrize("item", items(), ids=" ".join)
+def test_a_question_takes_its_answer_and_refuses_another_and_changes_with_its_seed(item):
+    asked = pose(item, "1")
+    given = asked.read(right_texts(asked))
+    assert asked.right(given) and asked.said(given)
+    assert not asked.right(asked.read(wrong_texts(asked)))
+    assert pose(item, "1").text == asked.text
+    if item.kind != "aloud":
+        others = [pose(item, str(seed)) for seed in range(2, 12)]
+        assert any((one.text, one.rows) != (asked.text, asked.rows) for one in others)
+
+
+def test_an_item_comes_back_later_the_more_often_it_was_right_and_at_once_when_it_was_wrong():
+    session = Session(3, "s", ["leak"], today=TODAY)
+    for step in (1, 2):
+        session.answer(right_texts(session.question()))
+        box = progress.load()["drill"]["boxes"]["case leak"]
+        assert box == {"step": step, "due": (TODAY + timedelta(days=DAYS[step])).isoformat()}
+    session.answer(wrong_texts(session.question()))
+    assert progress.load()["drill"]["boxes"]["case leak"]["due"] == TODAY.isoformat()
+
+
+def test_items_that_are_due_come_before_new_ones_and_those_that_are_not_due_come_last():
+    session = Session(1, "s", ["leak"], today=TODAY)
+    session.answer(right_texts(session.question()))
+    both = ["leak", "stopped"]
+    assert Session(2, "t", both, today=TODAY).state["items"] == [
+        ["case", "stopped"],
+        ["case", "leak"],
+    ]
+    later = TODAY + timedelta(days=1)
+    assert Session(2, "t", both, today=later).state["items"] == [
+        ["case", "leak"],
+        ["case", "stopped"],
+    ]
+
+
+def test_a_session_is_left_and_goes_on_with_the_same_questions():
+    session = Session(4, "s", today=TODAY)
+    session.answer(right_texts(session.question()))
+    following = session.question()
+    again = Session.kept(today=TODAY)
+    assert again.at == 1 and again.count == 4 and again.right == 1
+    assert (again.question().text, again.question().rows) == (following.text, following.rows)
+    while again.question():
+        again.answer(right_texts(again.question()))
+    assert Session.kept() is None and again.report()["right"] == 4
+
+
+def test_a_text_that_is_no_value_keeps_the_question():
+    session = Session(1, "s", ["leak"])
+    with pytest.raises(InputError, match="'many' is no number"):
+        session.answer({"rank": "many", "cause": "leak"})
+    assert session.at == 0
+
+
+@pytest.mark.parametrize(
+    ("count", "only", "message"), [(0, None, "0 questions"), (1, ["b99"], "b99")]
+)
+def test_a_drill_that_cannot_be_is_refused(count, only, message):
+    with pytest.raises(InputError, match=message):
+        Session(count, "s", only)
+
+
+def terminal(arguments, typed):
+    environment = os.environ | {"SIMLAB_LANG": "en"}
+    return subprocess.run(
+        [sys.executable, "-m", "simlab", "drill", *arguments],
+        input=typed,
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+
+
+def test_the_terminal_asks_stops_and_goes_on(tmp_path):
+    first = terminal(
+        ["--questions", "2", "--only", "leak", "--seed", "7", "--json"], "x\n99\n5\nq\n"
+    )
+    assert first.returncode == 0, first.stderr
+    assert "'x' is no number" in first.stderr
+    report = json.loads(first.stdout)
+    assert (report["questions"], report["answered"], report["right"]) == (2, 1, 0)
+    second = terminal(["--json"], "q\n")
+    assert "at question 2 of 2" in second.stderr
+    written = terminal(["--export", str(tmp_path / "mine.json")], "")
+    assert written.returncode == 0
+    assert "case leak" in json.loads((tmp_path / "mine.json").read_text())["drill"]["boxes"]
+
+
+def test_the_terminal_refuses_what_it_cannot_ask():
+    done = terminal(["--only", "b99"], "")
+    assert done.returncode == 2 and "b99" in done.stderr and "Traceback" not in done.stderr
+    done = terminal(["--export", "/nowhere/at/all.json"], "")
+    assert done.returncode == 2 and "/nowhere/at/all.json" in done.stderr
+
+
+def test_the_drill_in_a_notebook_goes_on_where_the_terminal_stopped():
+    session = Session(2, "s", ["leak", "stopped"])
+    session.answer(right_texts(session.question()))
+    board = Drill()
+    assert "Question 2 of 2" in board.children[0].value
+    board.answer(**right_texts(board.drill.question()))
+    assert "Right" in board.children[-2].value
+    assert "2 of 2 right" in board.children[-2].value
+    board.children[-1].click()
+    assert "Question 1 of 20" in board.children[0].value
