@@ -37,6 +37,7 @@ EXERCISES = [*sharding.EXERCISES, *kept.EXERCISES, *room.EXERCISES]
 
 FIGURES = {
     "w01": {
+        "closed_years": Figure(57.9),
         "years": Figure(45.1),
         "gpus": Figure(1.93),
         "zero3_percent": Figure(74.4),
