@@ -19,7 +19,7 @@ class TrainingMonitor(widgets.VBox):
     rank spends its time, with the slow ranks marked.
 
     `show` takes what `realrun.run.progress.TrainingProgress` says: Pool(ranks, show=monitor.show)
-    while it trains. A new training begins it anew.
+    while it trains. A new training begins it anew, until `freeze`: then it keeps what it shows.
     """
 
     def __init__(self) -> None:
@@ -28,10 +28,13 @@ class TrainingMonitor(widgets.VBox):
         self.picture = widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
         self.losses: list[float] = []
         self.now: dict[str, Any] | None = None
+        self.frozen = False
         super().__init__([widgets.HBox([self.bar, self.text]), self.picture])
 
     def show(self, now: dict[str, Any]) -> None:
         """Show what is said: see `realrun.run.progress.TrainingProgress.said`."""
+        if self.frozen:
+            return
         goes_on = self.now and (self.now["name"], self.now["step"] + len(now["losses"])) == (
             now["name"],
             now["step"],
@@ -43,6 +46,10 @@ class TrainingMonitor(widgets.VBox):
         png = BytesIO()
         self._picture(now).savefig(png, format="png")
         self.picture.value = png.getvalue()
+
+    def freeze(self) -> None:
+        """Keep what is shown: trainings that come later do not change it."""
+        self.frozen = True
 
     def _picture(self, now: dict[str, Any]) -> Picture:
         size = 9.5, 1.5 + 0.24 * len(now["ranks"])

@@ -1,4 +1,4 @@
-"""What the cells of a lesson show: the form of a prediction, an exercise and its verdict, the end
+"""What the cells of a lesson show, all in one place to import from: the form of a prediction, an exercise and its verdict, the end
 of a question, and the choice of the language."""
 
 import html
@@ -9,7 +9,7 @@ import ipywidgets as widgets
 from IPython.display import HTML, display
 from markdown_it import MarkdownIt
 
-from simlab.apps.held import session
+from simlab.apps.held import after, session
 from simlab.errors import InputError
 from simlab.lessons import book, progress
 from simlab.lessons.exercise import Exercise, Verdict
@@ -23,6 +23,7 @@ from simlab.lessons.words import (
     word,
 )
 
+__all__ = ["Guess", "Task", "after", "closing", "exercise", "figures", "predict", "tongue"]
 NAMES = {"en": "English", "zh": "中文"}
 
 

@@ -7,6 +7,7 @@ what is wrong with it.
 """
 
 import inspect
+import re
 import textwrap
 import traceback
 from collections.abc import Callable, Mapping
@@ -137,7 +138,8 @@ class Exercise:
 
     def solution_text(self) -> str:
         """The source of the solution."""
-        return textwrap.dedent(inspect.getsource(self.solution)).strip()
+        text = textwrap.dedent(inspect.getsource(self.solution)).strip()
+        return re.sub(r"  # type: ignore\S*", "", text)
 
     def asked_in_drill(self) -> bool:
         """Whether the drill can ask it: the answer is one number, and there are words for it."""

@@ -15,7 +15,6 @@ SEVEN = json.loads((NOTEBOOKS / "07_data_parallel_for_real.ipynb").read_text(enc
     "cells"
 ]
 EIGHT = json.loads((NOTEBOOKS / "08_inside_a_layer.ipynb").read_text(encoding="utf-8"))["cells"]
-TEN = json.loads((NOTEBOOKS / "10_when_it_breaks.ipynb").read_text(encoding="utf-8"))["cells"]
 
 
 def sources(cells, kind="code"):
@@ -95,18 +94,3 @@ def test_exercise_of_lesson_8():
     assert "hint 3" in verdict_on(
         EIGHT, solution(EIGHT).replace("(tp * dp, pp)", "(tp, pp)"), groups=groups
     )
-
-
-# lesson 10
-# ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["w14", "b14", "d14", "d09_steps", "d09"])
-def test_lesson_10_keeps_predictions_and_compares_them(name):
-    assert keeps_and_compares(TEN, name)
-
-
-def test_exercise_of_lesson_10():
-    assert "hint 1" in verdict_on(TEN, tagged(TEN, "exercise"))
-    assert verdict_on(TEN, solution(TEN)) == "Solved."
-    assert "hint 2" in verdict_on(TEN, solution(TEN).replace("1.25", "2.0"))

@@ -350,6 +350,7 @@ def test_without_torch_the_lesson_runs_on_the_recorded_traces(path, tmp_path, mo
         filter(None, (str(tmp_path / "hide"), str(ROOT), os.environ.get("PYTHONPATH")))
     )
     monkeypatch.setenv("PYTHONPATH", search)
+    monkeypatch.setenv("SIMLAB_LESSONS", "rendered")  # nothing is held back
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     notebook, folder = nbformat.read(path, 4), str(tmp_path / "notebooks")

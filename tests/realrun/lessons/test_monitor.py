@@ -52,3 +52,12 @@ def test_a_pool_shows_what_its_ranks_say_and_tells_the_rest(tmp_path):
     assert "tp2: 0 warm-up and 3 measured steps" in said and not any(
         text.startswith("[") for text in said
     )
+
+
+def test_a_frozen_monitor_keeps_what_it_shows():
+    monitor = TrainingMonitor()
+    monitor.show(now(2, [3.0, 2.0]))
+    shown = monitor.picture.value, monitor.text.value
+    monitor.freeze()
+    monitor.show(now(1, [9.0], slow=[[0, 9.0]]))
+    assert (monitor.picture.value, monitor.text.value) == shown
