@@ -21,7 +21,7 @@ import simlab as sl
 ROOT = Path(__file__).parents[2]
 PATHS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PICTURES = {
-    "01_pipeline_bubbles.ipynb": 7, "02_schedule_zoo.ipynb": 7, "03_memory_and_zero.ipynb": 11, "04_collectives_and_dp.ipynb": 12,
+    "01_pipeline_bubbles.ipynb": 7, "02_schedule_zoo.ipynb": 7, "03_memory_and_zero.ipynb": 10, "04_collectives_and_dp.ipynb": 12,
     "05_tensor_and_context.ipynb": 10, "06_3d_parallel.ipynb": 11, "07_data_parallel_for_real.ipynb": 9, "08_inside_a_layer.ipynb": 10,
     "09_long_sequences.ipynb": 7, "10_when_it_breaks.ipynb": 4,
 }  # fmt: skip

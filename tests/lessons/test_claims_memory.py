@@ -1,0 +1,293 @@
+"""What lesson 3 has a learner say aloud, held over sweeps of what it depends on."""
+
+from dataclasses import replace
+
+import pytest
+
+import simlab as sl
+from simlab.collectives import most_sent_by_calls, zero_calls
+from simlab.studies.caching_allocator import pool_steps
+from simlab.training import HOST_ADAM_S
+
+NODE = sl.load_cluster("dgx-h100")
+ONE_GPU = replace(NODE, gpus_per_node=1, nics_per_node=1)
+YEAR_S = 365 * 86400
+
+
+def share_of_dp(model, plan):
+    """The share of the step that is exposed communication, on H100 nodes."""
+    step = sl.predict(model, plan, replace(NODE, nodes=plan.gpus // 8))
+    return step.exposed_s["dp"] / step.step_s
+
+
+# w01
+# ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["gpt2-xl", "llama-7b", "llama-3-8b", "llama-3-70b", "gpt3-175b"])
+@pytest.mark.parametrize("cluster", ["dgx-h100", "dgx-a100"])
+@pytest.mark.parametrize("microbatch_size", [1, 4])
+def test_fifteen_trillion_tokens_are_decades_of_one_gpu_and_a_decade_of_a_small_model(
+    name, cluster, microbatch_size
+):
+    one = replace(sl.load_cluster(cluster), gpus_per_node=1, nics_per_node=1, nodes=1)
+    plan = sl.Plan(microbatch_size=microbatch_size, microbatches=8)
+    step = sl.predict(sl.load_model(name), plan, one)
+    assert 15e12 / step.tokens_per_s / YEAR_S > (10 if name == "gpt2-xl" else 30)
+
+
+@pytest.mark.parametrize("name", ["gpt2-xl", "llama-7b", "megatron-18b"])
+@pytest.mark.parametrize("zero", [1, 3])
+def test_with_a_fixed_batch_the_share_of_communication_grows_with_the_gpus(name, zero):
+    model = sl.load_model(name)
+    plans = [sl.Plan(dp=dp, zero=zero, microbatches=1024 // dp) for dp in (8, 32, 128, 512, 1024)]
+    shares = [share_of_dp(model, plan) for plan in plans]
+    assert shares == sorted(shares) and shares[-1] > 0.3
+
+
+@pytest.mark.parametrize("name", ["llama-7b", "megatron-18b", "megatron-7.5b"])
+def test_what_a_ring_over_many_nodes_costs_is_latency_and_inside_a_node_bytes(name):
+    """And sharding in the node is a way out."""
+    model = sl.load_model(name)
+    size = 2 * sum(model.layer_parameters.values())
+
+    def latency(ranks):
+        cluster, group = replace(NODE, nodes=max(1, ranks // 8)), sl.GroupShape(ranks, 8)
+        seconds = [sl.collective_s("all_gather", amount, group, cluster) for amount in (1024, size)]
+        return seconds[0] / seconds[1]
+
+    assert latency(8) < 0.05 < latency(64) < latency(1024)
+    if name == "llama-7b":
+        assert latency(1024) > 0.75
+    plan = sl.Plan(dp=1024, zero=3)
+    assert share_of_dp(model, replace(plan, hybrid=8)) < 0.75 * share_of_dp(model, plan)
+
+
+def test_with_more_microbatches_zero_1_communicates_a_smaller_share_and_zero_3_the_same():
+    model, fallen = sl.load_model("llama-7b"), {}
+    for zero in (1, 3):
+        shares = [share_of_dp(model, sl.Plan(dp=1024, zero=zero, microbatches=m)) for m in (1, 4)]
+        fallen[zero] = shares[1] / shares[0]
+    assert fallen[1] < 0.6 < 0.9 < fallen[3] < 1.1
+
+
+# w02
+# ---------------------------------------------------------------------------------------------
+
+
+def test_optimizer_states_are_six_times_16_bit_weights_and_a_prediction_counts_18_bytes():
+    for recipe, ratio, total in (("fp32", 2, 16), ("zero", 6, 16), ("megatron", 6, 18)):
+        states = sl.model_states(1.0, recipe=recipe)
+        assert states.optimizer / states.parameters == ratio and states.total == total
+    for name in ("gpt2-xl", "llama-7b", "llama-3-70b"):
+        model = sl.load_model(name)
+        held = sl.predict(model, sl.Plan(), ONE_GPU).memory_bytes
+        states = sum(held[part] for part in ("parameters", "gradients", "optimizer"))
+        assert states / model.parameters == pytest.approx(18, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["gpt2-xl", "llama-7b", "llama-3-8b", "megatron-18b"])
+def test_few_tokens_the_optimizer_leads_many_the_activations_and_checkpointing_turns_it(name):
+    model = sl.load_model(name)
+
+    def largest(sequences, recompute):
+        plan = sl.Plan(microbatch_size=sequences, recompute=recompute, seq=1024)
+        held = sl.predict(model, plan, ONE_GPU).memory_bytes
+        return max(held, key=held.get)
+
+    assert largest(1, "none") == "optimizer"
+    sequences = next(n for n in (2, 4, 8, 16, 32) if largest(n, "none") == "activations")
+    assert largest(sequences, "full") == "optimizer"
+    assert any(largest(2**n, "full") == "activations" for n in range(4, 12))
+
+
+@pytest.mark.parametrize("name", ["gpt2-xl", "megatron-1.7b", "megatron-7.5b"])
+@pytest.mark.parametrize("sharding", ["ddp", "zero1", "zero2", "fsdp"])
+def test_with_many_tokens_the_peak_is_where_the_backward_begins(name, sharding):
+    model = sl.load_model(name)
+    memory = sl.data_parallel_memory(model, 8, microbatch_size=16, sharding=sharding, recipe="zero")
+    assert memory.peak.op == "backward head"
+
+
+# w04
+# ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [8, 64, 512])
+@pytest.mark.parametrize("size", [1, 4])
+def test_no_stage_changes_activations_and_over_many_ranks_they_make_stage_3s_peak(ranks, size):
+    model, held = sl.load_model("megatron-7.5b"), {}
+    for sharding in ("ddp", "zero1", "zero2", "fsdp"):
+        options = {"microbatch_size": size, "recipe": "zero"}
+        memory = sl.data_parallel_memory(model, ranks, sharding=sharding, **options)
+        held[sharding] = sl.memory_stack(memory).held_in("backward head")
+    assert len({round(each["activations"]) for each in held.values()}) == 1
+    states = sum(held["fsdp"][part] for part in ("parameters", "gradients", "optimizer"))
+    if ranks >= 64:
+        assert states < 0.5 * held["fsdp"]["activations"]
+
+
+# w05
+# ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8, 64])
+@pytest.mark.parametrize("m", [1, 2, 4, 16])
+def test_stages_send_2_2_and_m_plus_1_and_3m_times_psi(ranks, m):
+    unit = 2 * 1e9 * (ranks - 1) / ranks
+    sent = [most_sent_by_calls(zero_calls(1e9, z, microbatches=m), ranks) / unit for z in range(4)]
+    assert sent == pytest.approx([2, 2, m + 1, 3 * m])
+
+
+@pytest.mark.parametrize("name", ["gpt2-xl", "llama-7b", "llama-3-70b"])
+@pytest.mark.parametrize("ranks", [8, 64])
+def test_with_fp32_gradients_stage_3_sends_plain_data_parallelisms_bytes(name, ranks):
+    model, times = sl.load_model(name), {}
+    for size in (2, 4):
+        sent = [
+            sl.traffic(model, sl.Plan(dp=ranks, zero=zero, gradient_bytes=size))[0].dp
+            for zero in range(4)
+        ]
+        times[size] = [each / sent[0] for each in sent]
+    assert times[2] == pytest.approx([1, 1, 1, 1.5])
+    assert times[4] == pytest.approx([1, 0.75, 0.75, 1])
+
+
+@pytest.mark.parametrize("nodes", [8, 32])
+@pytest.mark.parametrize(("name", "seq"), [("llama-7b", 2048), ("llama-2-13b", 1024)])
+def test_stage_3_exposes_more_than_1_where_computing_is_short_and_hides_with_more_of_it(
+    nodes, name, seq
+):
+    model, exposed = sl.load_model(name), {}
+    for size in (1, 4):
+        for zero in (1, 3):
+            plan = sl.Plan(dp=8 * nodes, zero=zero, microbatch_size=size, seq=seq)
+            step = sl.predict(model, plan, replace(NODE, nodes=nodes))
+            exposed[size, zero] = step.exposed_s["dp"] / step.step_s
+    assert exposed[1, 3] > 1.3 * exposed[1, 1]
+    assert exposed[4, 3] < 0.03 and exposed[4, 1] < 0.03
+
+
+# w09
+# ---------------------------------------------------------------------------------------------
+
+ARRANGED = {
+    "gpt3-175b": sl.Plan(tp=8, pp=8, microbatches=16, sequence_parallel=True),
+    "megatron-22b": sl.Plan(tp=8, sequence_parallel=True, microbatch_size=4),
+    "gpt2-xl": sl.Plan(microbatch_size=4),
+}
+
+
+def recomputed(name, attention, again):
+    """(activations held at the peak, step) with one kind of recomputation."""
+    plan = replace(ARRANGED[name], attention=attention, dropout=None, recompute=again)
+    cluster = sl.load_cluster("dgx-a100", nodes=max(1, plan.gpus // 8))
+    if plan.gpus == 1:
+        cluster = replace(cluster, gpus_per_node=1, nics_per_node=1)
+    step = sl.predict(sl.load_model(name), plan, cluster)
+    return step.memory_bytes["activations"], step.step_s
+
+
+@pytest.mark.parametrize("name", ARRANGED)
+def test_full_leaves_little_for_a_third_more_time_and_selective_costs_far_less(name):
+    """A few percent in large models; more in a small one, whose products are short beside the
+    softmax."""
+    none, full, selective = (recomputed(name, "unfused", k) for k in ("none", "full", "selective"))
+    assert full[0] < 0.25 * none[0] and 1.2 < full[1] / none[1] < 1.42
+    assert selective[0] < 0.8 * none[0] and selective[1] / none[1] < (
+        1.15 if name == "gpt2-xl" else 1.08
+    )
+
+
+@pytest.mark.parametrize("name", ARRANGED)
+def test_with_flash_attention_selective_saves_nothing_but_per_op_still_does(name):
+    """ "Selective saves nothing with FlashAttention" holds of the one variant only."""
+    none = recomputed(name, "flash", "none")
+    assert recomputed(name, "flash", "selective") == pytest.approx(none)
+    per_op, full = recomputed(name, "flash", "per-op"), recomputed(name, "flash", "full")
+    assert full[0] < per_op[0] < 0.75 * none[0] and none[1] < per_op[1] < full[1]
+
+
+# w07
+# ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["gpt2-xl", "llama-7b", "megatron-7.5b"])
+@pytest.mark.parametrize("m", [1, 4, 16])
+def test_offload_adds_4_bytes_over_pcie_and_the_update_whatever_the_batch(name, m):
+    model = sl.load_model(name)
+    plan = sl.Plan(microbatches=m, microbatch_size=2, gradient_bytes=2)
+    step = sl.offload_step(model, plan, ONE_GPU, overlap="none")
+    Ψ, pcie = model.parameters, ONE_GPU.pcie_bytes_per_s
+    assert step.exposed_s == pytest.approx(4 * Ψ / pcie + HOST_ADAM_S * Ψ)
+    assert step.busy_s.host > step.busy_s.pcie_out + step.busy_s.pcie_in
+
+
+@pytest.mark.parametrize("name", ["gpt2-xl", "llama-7b"])
+@pytest.mark.parametrize("times", [0.25, 1.1, 3])
+def test_above_the_break_even_only_the_delayed_update_hides(name, times):
+    model = sl.load_model(name)
+    plan = sl.Plan(microbatch_size=1, gradient_bytes=2, recompute="full")
+    one = sl.offload_step(model, plan, ONE_GPU, overlap="none")
+    m = max(1, round(times * one.exposed_s / one.busy_s.compute))
+    steps = {
+        how: sl.offload_step(model, replace(plan, microbatches=m), ONE_GPU, overlap=how)
+        for how in ("transfers", "delayed")
+    }
+    own = steps["delayed"].busy_s.compute
+    assert (steps["delayed"].step_s < 1.01 * own) == (times > 1)
+    assert steps["transfers"].step_s > own + 0.9 * steps["transfers"].busy_s.host
+
+
+@pytest.mark.parametrize("name", ["llama-7b", "megatron-18b"])
+def test_offloaded_parameters_cost_per_microbatch_and_larger_microbatches_hide_it(name):
+    model = sl.load_model(name)
+
+    def copies_s(m, size):
+        options = {"recompute": "full", "gradient_bytes": 2, "offload": "parameters"}
+        plan = sl.Plan(microbatches=m, microbatch_size=size, **options)
+        return sl.predict(model, plan, ONE_GPU).waterfall_s.offload
+
+    more = copies_s(8, 1) - copies_s(4, 1)
+    assert more == pytest.approx(copies_s(12, 1) - copies_s(8, 1), rel=0.01) and more > 0
+    assert copies_s(8, 4) < 0.5 * copies_s(8, 1)
+
+
+# d11
+# ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("microbatches", [8, 32])
+@pytest.mark.parametrize("name", ["llama-3-70b", "gpt3-175b"])
+def test_pipelining_alone_hardly_lowers_activations_under_1f1b(name, microbatches):
+    """Fewer layers on rank 0, and as many more microbatches."""
+    model, cluster = sl.load_model(name), replace(NODE, nodes=8)
+    held = {}
+    for pp in (1, 4, 8):
+        plan = sl.Plan(dp=8 // pp, tp=8, pp=pp, microbatches=microbatches)
+        step = sl.predict(model, plan, replace(cluster, nodes=plan.gpus // 8))
+        held[pp] = step.memory_bytes["activations"]
+    assert held[4] == pytest.approx(held[1], rel=0.15) and held[8] == pytest.approx(
+        held[1], rel=0.15
+    )
+
+
+@pytest.mark.parametrize("name", ["gpt2-xl", "llama-7b", "llama-3-8b"])
+@pytest.mark.parametrize("tokens", [1024, 2048])
+def test_a_pool_saves_requests_to_the_device_not_memory_and_fragments_with_growing_lengths(
+    name, tokens
+):
+    model, growing = sl.load_model(name), [tokens, 2 * tokens, 3 * tokens, 4 * tokens]
+    same = pool_steps(model, [tokens] * 3)
+    assert same[0].requests == same[2].requests > 300
+    assert same[1].device_calls <= 1 and same[2].device_calls == 0
+    pools = {
+        "same": same[-1],
+        "growing": pool_steps(model, growing)[-1],
+        "longest first": pool_steps(model, [*reversed(growing)])[-1],
+        "expandable": pool_steps(model, growing, expandable=True)[-1],
+    }
+    wasted = {kind: step.reserved_bytes / step.allocated_bytes for kind, step in pools.items()}
+    assert all(ratio >= 1 for ratio in wasted.values())
+    assert wasted["growing"] > 1.15
+    assert wasted["longest first"] < 1.1 and wasted["expandable"] < 1.02
