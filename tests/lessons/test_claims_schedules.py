@@ -64,7 +64,10 @@ def test_the_slowest_stage_sets_the_pace_and_the_exact_cut_makes_it_fastest(seed
     cost = [random.choice((1.0, 1.0, 1.0, 0.1, 4.0)) for _ in range(16)]
     m, p = 64, 4
     steps = {}
-    for name, cut in {"even": sl.even_partition(cost, p), "best": sl.best_partition(cost, p)}.items():
+    for name, cut in {
+        "even": sl.even_partition(cost, p),
+        "best": sl.best_partition(cost, p),
+    }.items():
         work = sl.stage_work(cost, cut)
         times = sl.OpTimes(
             forward_s=tuple(1e-3 * w for w in work), backward_s=tuple(2e-3 * w for w in work)

@@ -1,0 +1,80 @@
+"""What lesson 4 tells people to say holds over a sweep of what it depends on."""
+
+from dataclasses import replace
+
+import pytest
+
+import simlab as sl
+from simlab.collectives.nccl import collective
+from simlab.engine.fabric import network_of
+from simlab.engine.network import run_rounds
+from simlab.units import GIB, KIB, MIB
+
+A100 = sl.load_cluster("dgx-a100", nodes=4)
+LLAMA = sl.load_model("llama-2-7b")
+NAIVE = sl.Plan(
+    dp=4,
+    tp=8,
+    dp_overlap=False,
+    bucket_bytes=MIB,
+    order="cp-dp-tp-pp",
+    tp_overlap="none",
+)
+PLACED = {"order": "tp-cp-dp-pp"}
+OTHERS = {"dp_overlap": True, "bucket_bytes": 50 * MIB, "tp_overlap": "weight-grad"}
+
+
+def nccl_s(name, size_bytes, nodes):
+    cluster = sl.load_cluster("dgx-a100", nodes=nodes)
+    group = sl.GroupShape(8 * nodes, 8)
+    return collective("all_reduce", size_bytes, group, cluster, algorithms=(name,)).seconds
+
+
+@pytest.mark.parametrize("nodes", [4, 16, 64])
+@pytest.mark.parametrize("size_bytes", [KIB, 64 * KIB, MIB, 16 * MIB])
+def test_on_many_nodes_nccls_tree_wins_far_beyond_small_buffers(nodes, size_bytes):
+    assert nccl_s("tree", size_bytes, nodes) < nccl_s("ring", size_bytes, nodes)
+
+
+@pytest.mark.parametrize("nodes", [2, 4, 16])
+def test_nccls_tree_moves_about_what_its_ring_does_where_the_plain_one_passes_whole_buffers(nodes):
+    assert nccl_s("tree", GIB, nodes) < 1.5 * nccl_s("ring", GIB, nodes)
+    network = network_of(sl.load_cluster("dgx-a100", nodes=nodes))
+    plain = sl.all_reduce_rounds("tree", range(8 * nodes), GIB)
+    assert run_rounds([plain], network)[0] > 5 * nccl_s("tree", GIB, nodes)
+
+
+def saved_by_placement(plan):
+    return sl.predict(LLAMA, plan, A100).step_s - sl.predict(LLAMA, replace(plan, **PLACED), A100).step_s
+
+
+def test_what_placement_alone_saves_grows_with_the_microbatch_from_a_loss():
+    saved = [saved_by_placement(replace(NAIVE, microbatch_size=size)) for size in (1, 2, 4, 8)]
+    assert saved == sorted(saved) and saved[0] < 0 < saved[2]
+
+
+@pytest.mark.parametrize(("size", "at_least"), [(2, 0.2), (4, 0.2), (8, 0.2)])
+def test_left_out_of_the_complete_set_placement_costs_a_great_deal_from_two_sequences_on(
+    size, at_least
+):
+    plan = replace(NAIVE, microbatch_size=size, **OTHERS)
+    with_it = sl.predict(LLAMA, replace(plan, **PLACED), A100).step_s
+    assert saved_by_placement(plan) > at_least * with_it
+    one = replace(plan, microbatch_size=1)
+    assert abs(saved_by_placement(one)) < 0.05 * with_it
+
+
+@pytest.mark.parametrize("gbit", [400, 200, 100, 50, 25])
+def test_prefetch_hides_no_more_of_a_gather_than_there_is_computing(gbit):
+    six = replace(LLAMA, layers=6)
+    inter = replace(A100.inter, bandwidth_bytes_per_s=gbit * 1e9 / 8)
+    cluster, plan = replace(A100, inter=inter), sl.Plan(dp=32, zero=3)
+    traces = [sl.layer_trace(six, replace(plan, prefetch=ahead), cluster) for ahead in (0, 1, 2)]
+    exposed = [trace.step_s - sl.busy_s(trace)[0] for trace in traces]
+    assert exposed[0] > exposed[1] >= exposed[2] - 1e-9
+    lengths = {span.op: span.end_s - span.start_s for span in traces[1].spans}
+    left_over = lengths["0F0 layer 1 gather"] - lengths["0F0 layer 1"]
+    if left_over > 0:
+        assert exposed[2] > 0.9 * 4 * left_over  # in the forward's middle layers, at least
+    else:
+        assert exposed[1] < 0.1 * traces[1].step_s
