@@ -7,8 +7,8 @@ segments of 20 MiB, more out of a segment of its own, rounded up to 2 MiB. The s
 that is large enough is taken, and is split if enough is left. A freed block is joined with its free
 neighbours in its segment, and stays reserved. When the device has no room, segments that are free as
 a whole are returned to it. With expandable segments
-(`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`) each pool is one segment that grows by pages of
-2 MiB.
+(`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`) each pool is one segment of addresses that grows by
+pages of 2 MiB, and free pages are returned from its middle, too.
 """
 
 from collections.abc import Sequence
@@ -31,6 +31,8 @@ class _Block:
     size: int
     segment: list["_Block"]
     free: bool = True
+    mapped: bool = True
+    """False: only its addresses are there, its memory has been returned."""
 
 
 class CachingAllocator:
@@ -87,42 +89,67 @@ class CachingAllocator:
 
     def _more(self, small: bool, size: int) -> _Block:
         """A free block of at least `size` bytes, from the device."""
-        if self.expandable and self.pools[small]:
-            (segment,) = self.pools[small]
-            tail = segment[-1].size if segment[-1].free else 0
-            self._reserve(-(-(size - tail) // PAGE) * PAGE)
-            if not tail:
-                segment.append(_Block(0, segment))
-            segment[-1].size += -(-(size - tail) // PAGE) * PAGE
-            return segment[-1]
-        least = PAGE if small else -(-size // PAGE) * PAGE
-        whole = MIDDLE_SEGMENT if not (small or self.expandable) and size < MIDDLE else least
-        self._reserve(whole)
-        new: list[_Block] = []
-        new.append(_Block(whole, new))
-        self.pools[small].append(new)
-        return new[0]
-
-    def _reserve(self, size: int) -> None:
-        if self.reserved_bytes + size > self.capacity_bytes:
+        if self.reserved_bytes + self._wanted(small, size) > self.capacity_bytes:
             self._release()
-        if self.reserved_bytes + size > self.capacity_bytes:
-            unused = self.reserved_bytes - self.allocated_bytes
-            raise InputError(
-                f"out of memory: {bytes_text(size)} asked for, "
-                f"{bytes_text(self.allocated_bytes)} in tensors, "
-                f"{bytes_text(unused)} reserved and unused"
-            )
-        self.reserved_bytes += size
+        wanted = self._wanted(small, size)
+        if self.reserved_bytes + wanted > self.capacity_bytes:
+            raise self._out_of_memory(wanted)
+        self.reserved_bytes += wanted
         self.device_calls += 1
         self.peak_reserved = max(self.peak_reserved, self.reserved_bytes)
+        if not (self.expandable and self.pools[small]):
+            self.pools[small].append([])
+        segment = self.pools[small][-1]
+        if not self._tail(segment):
+            segment.append(_Block(0, segment))
+        segment[-1].size += wanted
+        return segment[-1]
+
+    def _wanted(self, small: bool, size: int) -> int:
+        """The bytes that the device is asked for, for a block of `size` bytes."""
+        if self.expandable:
+            tail = self._tail(self.pools[small][0]) if self.pools[small] else 0
+            return -(-(size - tail) // PAGE) * PAGE
+        return PAGE if small else MIDDLE_SEGMENT if size < MIDDLE else -(-size // PAGE) * PAGE
+
+    @staticmethod
+    def _tail(segment: list[_Block]) -> int:
+        """The free bytes at the end of a segment."""
+        return segment[-1].size if segment and segment[-1].free else 0
+
+    def _out_of_memory(self, wanted: int) -> InputError:
+        unused = self.reserved_bytes - self.allocated_bytes
+        return InputError(
+            f"out of memory: {bytes_text(wanted)} asked for, "
+            f"{bytes_text(self.allocated_bytes)} in tensors, "
+            f"{bytes_text(unused)} reserved and unused"
+        )
 
     def _release(self) -> None:
-        """Return what is free as a whole to the device."""
-        for pool in () if self.expandable else self.pools.values():
+        """Return to the device what is free: whole segments, or pages of those that can grow."""
+        for pool in self.pools.values():
+            if self.expandable:
+                for segment in pool:
+                    self._unmap(segment)
+                continue
             for segment in [one for one in pool if len(one) == 1 and one[0].free]:
                 pool.remove(segment)
                 self.reserved_bytes -= segment[0].size
+
+    def _unmap(self, segment: list[_Block]) -> None:
+        """Return the free pages of `segment`; their addresses stay unused."""
+        blocks, end = list(segment), 0
+        segment.clear()
+        for block in blocks:
+            begin, end = end, end + block.size
+            first, last = -(-begin // PAGE) * PAGE, end // PAGE * PAGE
+            if not block.free or last <= first:
+                segment.append(block)
+                continue
+            self.reserved_bytes -= last - first
+            gap = _Block(last - first, segment, free=False, mapped=False)
+            parts = _Block(first - begin, segment), gap, _Block(end - last, segment)
+            segment += [part for part in parts if part.size]
 
 
 class PoolStep(NamedTuple):

@@ -41,12 +41,14 @@ def sequences_until_activations_lead(
     return int(optimizer / a_sequence) + 1
 
 
-def _overtake_with(state: float, kept: Callable[[int, int, int, int], float]) -> Callable[..., int]:
+def _overtake_with(
+    state: float, kept: Callable[[int, int, int, int], float], more: int = 1
+) -> Callable[..., int]:
     """The solution with other bytes of a parameter's optimizer states, and of a token's
-    activations, as a function of layers, hidden, heads and seq."""
+    activations, as a function of layers, hidden, heads and seq; `more`: sequences that are added."""
 
     def wrong(parameters: int, layers: int, hidden: int, heads: int, seq: int) -> int:
-        return int(state * parameters / (seq * kept(layers, hidden, heads, seq))) + 1
+        return int(state * parameters / (seq * kept(layers, hidden, heads, seq))) + more
 
     return wrong
 
@@ -95,7 +97,7 @@ def _layers_with(saved: Callable[[float, float], float], more: int = 0) -> Calla
 
     def wrong(layers: int, kept_bytes: float, input_bytes: float, room_bytes: float) -> int:
         count = -((room_bytes - layers * kept_bytes) // saved(kept_bytes, input_bytes))
-        return max(0, int(count)) + more
+        return max(0, max(0, int(count)) + more)
 
     return wrong
 
@@ -116,6 +118,7 @@ EXERCISES = [
             "fp32_adam": _overtake_with(8, lambda n, h, a, s: n * (34 * h + 4 * a)),
             "one_layer": _overtake_with(12, lambda n, h, a, s: 34 * h + 4 * a),
             "bytes_twice": _overtake_with(12, lambda n, h, a, s: n * (68 * h + 4 * a)),
+            "rounded_down": _overtake_with(12, lambda n, h, a, s: n * (34 * h + 4 * a), more=0),
             "scores": _overtake_with(12, lambda n, h, a, s: n * (34 * h + 5 * a * s)),
         },
     ),
@@ -128,6 +131,7 @@ EXERCISES = [
         mistakes={
             "input_forgotten": _layers_with(lambda kept, whole: kept),
             "one_more": _layers_with(lambda kept, whole: kept - whole, more=1),
+            "rounded_down": _layers_with(lambda kept, whole: kept - whole, more=-1),
             "all_or_nothing": _all_or_nothing,
         },
     ),

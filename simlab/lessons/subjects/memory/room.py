@@ -64,6 +64,13 @@ def _even_with(moved_bytes: float, *, updates: bool = True) -> Callable[..., flo
     return wrong
 
 
+def _overlapped(
+    parameters: float, pcie_bytes_per_s: float, host_adam_s: float, gpu_s_per_token: float
+) -> float:
+    """The longest part alone."""
+    return max(2 / pcie_bytes_per_s, host_adam_s) * parameters / gpu_s_per_token
+
+
 # d11: the fastest plan that fits
 # ---------------------------------------------------------------------------------------------
 
@@ -181,6 +188,7 @@ EXERCISES = [
             "one_way": _even_with(2),
             "no_update": _even_with(4, updates=False),
             "fp32_gradients": _even_with(6),
+            "overlapped": _overlapped,
         },
         unit="tokens",
     ),

@@ -66,8 +66,11 @@ def fewest_gpus(
     return ceil(max(for_memory, for_time))
 
 
-def _gpus_with(states_bytes: float, flops: float, *, divided: bool = False) -> Callable[..., int]:
-    """The solution with other bytes and FLOPs per parameter; `divided`: activations, too."""
+def _gpus_with(
+    states_bytes: float, flops: float, *, divided: bool = False, down: bool = False
+) -> Callable[..., int]:
+    """The solution with other bytes and FLOPs per parameter; `divided`: activations are, too;
+    `down`: rounded down."""
 
     def wrong(
         parameters: float,
@@ -80,7 +83,7 @@ def _gpus_with(states_bytes: float, flops: float, *, divided: bool = False) -> C
         held = states_bytes * parameters + (activations_bytes if divided else 0)
         for_memory = held / (memory_bytes - (0 if divided else activations_bytes))
         for_time = flops * parameters * tokens / flops_per_s / (days * 86400)
-        return -int(-max(for_memory, for_time) // 1)
+        return int(max(for_memory, for_time)) if down else -int(-max(for_memory, for_time) // 1)
 
     return wrong
 
@@ -181,6 +184,7 @@ EXERCISES = [
             "time_only": _gpus_with(0, 6),
             "forward_only": _gpus_with(16, 2),
             "activations_divided": _gpus_with(16, 6, divided=True),
+            "rounded_down": _gpus_with(16, 6, down=True),
         },
     ),
     Exercise(
