@@ -28,6 +28,7 @@ class Session:
         self.waiting: dict[str, list[Callable[[], None]]] = {}
         self.told: set[str] = set()
         self.retold: list[Callable[[], None]] = []
+        self.holding = False
 
     def release(self, identifier: str) -> None:
         """Show what waits for the prediction `identifier`, and hold nothing back for it any
@@ -64,6 +65,8 @@ def after(identifier: str) -> None:
     shell = get_ipython()
     if shell is None or rendered() or identifier in session().told or asked.committed():
         return
+    if session().holding:  # this cell is held back already
+        return
     _Tape(identifier, shell).begin()
 
 
@@ -97,9 +100,11 @@ class _Tape:
         sys.displayhook = CapturingDisplayHook(shell=self.shell, outputs=self.outputs)
         sys.stdout = _Words(self.outputs)
         self.shell.events.register("post_run_cell", self._end)
+        session().holding = True
 
     def _end(self, result: Any) -> None:
         self.shell.events.unregister("post_run_cell", self._end)
+        session().holding = False
         self.shell.display_pub, sys.displayhook, sys.stdout = self.publisher, self.hook, self.stdout
         note = widgets.HTML(f"<i>{word('form.held')}</i>")
         place = widgets.Output()

@@ -156,11 +156,13 @@ class Guess:
 
 
 def exercise(identifier: str | Exercise) -> "Task":
-    """Show a question's exercise, its hints and its solution, folded, and return the `Task`.
+    """Show a question's exercise, its hints and its solution, folded, and return the `Task`. It is held
+    back until the question's prediction is committed.
 
     identifier: a question's id, or an exercise that another package defines.
     """
     asked = book.exercise(identifier) if isinstance(identifier, str) else identifier
+    _hold(asked.id)
     _show(lambda: _exercise_html(asked))
     return Task(asked)
 
@@ -185,7 +187,9 @@ class Task:
 
 def closing(identifier: str) -> None:
     """Show what is left of a question: the takeaway, the answer in 60 seconds, the common wrong
-    answer and what refutes it, five points to tick, and follow-up questions."""
+    answer and what refutes it, five points to tick, and follow-up questions. All of it is held back
+    until the question's prediction is committed."""
+    _hold(identifier)
     _show(lambda: _closing_html(identifier))
     if rendered():
         return
@@ -241,6 +245,12 @@ class _Html(widgets.HTML):
 def _show(text: Callable[[], str]) -> None:
     """Show HTML that follows the language; in a copy for reading, as it is."""
     display(HTML(text()) if rendered() else _Html(text))
+
+
+def _hold(identifier: str) -> None:
+    """Hold back what the cell shows, where the question asks for a prediction."""
+    if identifier in book.predictions():
+        after(identifier)
 
 
 def _follow(change: Callable[[], None]) -> None:

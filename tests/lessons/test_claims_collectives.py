@@ -45,7 +45,10 @@ def test_nccls_tree_moves_about_what_its_ring_does_where_the_plain_one_passes_wh
 
 
 def saved_by_placement(plan):
-    return sl.predict(LLAMA, plan, A100).step_s - sl.predict(LLAMA, replace(plan, **PLACED), A100).step_s
+    return (
+        sl.predict(LLAMA, plan, A100).step_s
+        - sl.predict(LLAMA, replace(plan, **PLACED), A100).step_s
+    )
 
 
 def test_what_placement_alone_saves_grows_with_the_microbatch_from_a_loss():

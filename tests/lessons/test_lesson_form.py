@@ -135,21 +135,23 @@ def shown_by(shell, source):
 
 HELD = """from simlab.apps import after
 after("x01")
-x = 42
+x = 271828
 print("the answer is", x)
 x"""
 
 
 def test_a_held_cell_runs_but_shows_nothing_before_the_prediction_is_committed(shell):
     stdout, outputs = shown_by(shell, HELD)
-    assert shell.user_ns["x"] == 42 and "answer" not in stdout
-    assert not any("42" in str(data) for data in outputs)
+    assert shell.user_ns["x"] == 271828 and "answer" not in stdout
+    assert not any("271828" in str(data) for data in outputs)
     (place,) = [w for w in LIVE.values() if isinstance(w, widgets.Output)]
     assert place.outputs == ()
     lesson_cells.Guess(ASKED).commit(**{"1f1b": "3", "who": "a"})
-    assert "the answer is 42" in str(place.outputs) and "'text/plain': '42'" in str(place.outputs)
+    assert "the answer is 271828" in str(place.outputs) and "'text/plain': '271828'" in str(
+        place.outputs
+    )
     stdout, outputs = shown_by(shell, HELD)  # run again: nothing is held back any more
-    assert "the answer is 42" in stdout
+    assert "the answer is 271828" in stdout
 
 
 def test_a_held_comparison_shows_the_prediction_that_is_committed_after_it_ran(shell):
@@ -161,6 +163,15 @@ guess.compare(simulated={"1f1b": 45.0, "who": "a"})"""
     shell.user_ns["guess"].commit(**{"1f1b": "90", "who": "a"})
     tables = [w.value for w in LIVE.values() if isinstance(w, widgets.HTML)]
     assert any("90 ms" in value and "45 ms" in value and "2.00" in value for value in tables)
+
+
+def test_an_exercise_and_the_end_of_a_question_give_nothing_away_before_the_prediction(shell):
+    source = "from simlab.apps import closing, exercise\ntask = exercise('x01')\nclosing('x01')"
+    shown_by(shell, source)
+    (place,) = [w for w in LIVE.values() if isinstance(w, widgets.Output)]
+    assert place.outputs == ()
+    lesson_cells.Guess(ASKED).commit(**{"1f1b": "3", "who": "a"})
+    assert len(place.outputs) >= 3
 
 
 def test_explorers_and_forms_follow_the_language(shell):
@@ -187,7 +198,7 @@ def test_a_cell_after_a_held_one_shows_what_it_shows(shell):
 def test_a_copy_for_reading_holds_nothing_back_and_has_both_languages(shell, monkeypatch):
     monkeypatch.setenv("SIMLAB_LESSONS", "rendered")
     stdout, _ = shown_by(shell, HELD)
-    assert "the answer is 42" in stdout
+    assert "the answer is 271828" in stdout
     _, outputs = shown_by(shell, "from simlab.apps import predict\nguess = predict('x01')")
     assert "How long?" in str(outputs) and "你的预测" in str(outputs)
 

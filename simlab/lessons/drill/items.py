@@ -64,7 +64,11 @@ class Posed:
         found = [
             key for value, key in self.wrong if any(alike(one, value) for one in given.values())
         ]
-        shown = ", ".join(f"{self.labels[name]}: {self._text(name)}" for name in self.fields)
+        one = len(self.fields) == 1
+        shown = ", ".join(
+            self._text(name) if one else f"{self.labels[name]}: {self._text(name)}"
+            for name in self.fields
+        )
         about = [word(key) for key in found[:1]]
         if self.at_least:
             return [word("drill.points_missing", needed=POINTS_NEEDED), *self.explain]
