@@ -167,21 +167,6 @@ def test_cleaning_fails_on_what_is_of_one_machine_or_too_large(tmp_path, text, c
 # --------------------------------------------------------------------------------------------------
 
 
-def test_exercise_of_lesson_5_takes_every_balanced_deal_and_says_what_is_wrong_with_others():
-    path = ROOT / "notebooks" / "05_tensor_and_context.ipynb"
-    names = {"sl": sl, "my_chunks": None}
-    exec(tagged(path, "exercise") + "\n" + tagged(path, "exercise-check"), names)
-    check = names["check_exercise"]
-    assert "cp = 2: work [4, 12], best 8. Hint" in check(names["my_chunks"])
-    assert (
-        check(lambda rank, cp: (rank, 2 * cp - 1 - rank))
-        == check(lambda rank, cp: (cp + rank, cp - 1 - rank))
-        == "Solved."
-    )
-    assert "does not hold every chunk once" in check(lambda rank, cp: (rank, rank + 1))
-    assert "best" in check(lambda rank, cp: (rank, rank + cp))
-
-
 LONG = ROOT / "notebooks" / "09_long_sequences.ipynb"
 
 

@@ -1,1 +1,232 @@
-"""What the lesson asks: predictions, exercises, figures, and code that answers follow-ups."""
+"""What lesson 5 asks about tensor and context parallelism: predictions, exercises, figures."""
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+from simlab.lessons.exercise import Exercise
+from simlab.lessons.figures import Figure
+from simlab.lessons.prediction import Number, Prediction
+from simlab.lowering.context import ring_work
+from simlab.lowering.traffic import crossing, traffic
+from simlab.spec.model import Model
+from simlab.spec.plan import Plan
+
+PREDICTIONS = [
+    Prediction("w10", {"NVLink": Number("%"), "network": Number("%")}),
+    Prediction("w10.change", {"share": Number("%")}),
+    Prediction("b04", {"tokens": Number("tokens")}),
+    Prediction("b04.change", {"tokens": Number("tokens")}),
+    Prediction("t5", {"times": Number("x")}),
+    Prediction("t5.change", {"times": Number("x")}),
+    Prediction("b10", {"times": Number("x")}),
+    Prediction("b10.change", {"times": Number("x")}),
+]
+HEAD = 64
+
+
+def _gpt(layers: int, hidden: int) -> Model:
+    return Model(layers=layers, hidden=hidden, heads=hidden // HEAD, vocab=64, seq=1024)
+
+
+# w10
+# ---------------------------------------------------------------------------------------------
+
+
+def _chips(draw: Random) -> dict[str, Any]:
+    return {
+        "n": draw.choice((2, 4, 8)),
+        "hidden": draw.choice((2048, 4096, 8192)),
+        "link": draw.choice((25e9, 50e9, 450e9)),
+        "peak": draw.choice((312e12, 989e12)),
+    }
+
+
+def _ratio(n: int, hidden: int, link: float, peak: float) -> float:
+    """With the bytes that the simulator's lists send for one more layer."""
+    sent = [traffic(_gpt(layers, hidden), Plan(tp=n))[0].tp for layers in (1, 2)]
+    sent_s = (sent[1] - sent[0]) / 1024 / link
+    return sent_s / (3 * 2 * 12 * hidden**2 / (n * peak))
+
+
+def solution_w10(n, hidden, link, peak):  # type: ignore[no-untyped-def]
+    """Four all-reduces of a token's hidden state against three forwards' products."""
+    sent_s = 4 * 2 * (n - 1) / n * 2 * hidden / link
+    computed_s = 3 * 24 * hidden**2 / (n * peak)
+    return sent_s / computed_s
+
+
+# b04
+# ---------------------------------------------------------------------------------------------
+
+
+def _sizes(draw: Random) -> dict[str, Any]:
+    return {
+        "layers": draw.choice((16, 24, 40)),
+        "hidden": draw.choice((2048, 4096, 5120)),
+        "gradient_bytes": draw.choice((2, 4)),
+    }
+
+
+def _crossover(layers: int, hidden: int, gradient_bytes: int) -> float:
+    """By what the simulator's lists send, for one more layer of each."""
+    data = [
+        traffic(_gpt(count, hidden), Plan(dp=4, gradient_bytes=gradient_bytes))[0].dp
+        for count in (1, 2)
+    ]
+    tensor = [traffic(_gpt(count, hidden), Plan(tp=4))[0].tp / 1024 for count in (1, 2)]
+    return (data[1] - data[0]) / (tensor[1] - tensor[0])
+
+
+def solution_b04(layers, hidden, gradient_bytes):  # type: ignore[no-untyped-def]
+    """12 L h² gradients against 8 L h bytes a token: the layers cancel."""
+    return gradient_bytes * 12 * hidden / 8
+
+
+# t5
+# ---------------------------------------------------------------------------------------------
+
+
+def _numbering(draw: Random) -> dict[str, Any]:
+    sizes = {name: draw.choice((1, 2, 4, 8)) for name in ("tp", "dp", "pp")}
+    order = draw.sample(("tp", "dp", "pp"), 3)
+    return {"order": order, "sizes": sizes, "node": 8}
+
+
+def _crossing(order: Sequence[str], sizes: Mapping[str, int], node: int) -> set[str]:
+    """By the layout that the simulator and the executor use."""
+    tp, dp, pp = sizes["tp"], sizes["dp"], sizes["pp"]
+    plan = Plan(tp=tp, dp=dp, pp=pp, microbatches=8, order="-".join(["cp", *order]))
+    parts = crossing(plan, node)
+    return {name for name in order if sizes[name] > 1 and getattr(parts, name) > 0}
+
+
+def solution_t5(order, sizes, node):  # type: ignore[no-untyped-def]
+    """A group reaches stride times its size."""
+    stride, found = 1, set()
+    for name in order:
+        if sizes[name] > 1 and stride * sizes[name] > node:
+            found.add(name)
+        stride *= sizes[name]
+    return found
+
+
+def _by_stride(order: Sequence[str], sizes: Mapping[str, int], node: int) -> set[str]:
+    stride, found = 1, set()
+    for name in order:
+        if sizes[name] > 1 and stride >= node:
+            found.add(name)
+        stride *= sizes[name]
+    return found
+
+
+# b10
+# ---------------------------------------------------------------------------------------------
+
+
+def _balanced(found: Any, expected: Any) -> bool:
+    """Whether a deal holds every chunk once, with as little for the busiest as the expected one."""
+    try:
+        pairs = [tuple(pair) for pair in found]
+        wanted = [tuple(pair) for pair in expected]
+        chunks = sorted(chunk for pair in pairs for chunk in pair)
+        work = [sum(2 * chunk + 1 for chunk in pair) for pair in pairs]
+    except TypeError:
+        return False
+    if pairs == wanted:
+        return True
+    most = max(sum(2 * chunk + 1 for chunk in pair) for pair in wanted)
+    least = 2 * len(wanted) * 2 * len(wanted) // len(wanted)
+    return most == least and chunks == [*range(2 * len(wanted))] and max(work) == most
+
+
+def _deal(cp: int) -> list[tuple[int, int]]:
+    """The zigzag deal, held against the simulator's work of a ring."""
+    deal = [(rank, 2 * cp - 1 - rank) for rank in range(cp)]
+    most = max(map(sum, ring_work(cp, "zigzag"))) * (2 * cp) ** 2
+    assert max(sum(2 * chunk + 1 for chunk in pair) for pair in deal) == most
+    return deal
+
+
+def solution_b10(cp):  # type: ignore[no-untyped-def]
+    """An early chunk with a late one: all sums are alike."""
+    return [(rank, 2 * cp - 1 - rank) for rank in range(cp)]
+
+
+EXERCISES = [
+    Exercise(
+        "w10",
+        level=2,
+        draw=_chips,
+        oracle=_ratio,
+        solution=solution_w10,
+        mistakes={
+            "whole_work": lambda n, **case: _ratio(n=n, **case) / n,
+            "forward_only": lambda **case: 3 * _ratio(**case),
+            "fp32": lambda **case: 2 * _ratio(**case),
+        },
+    ),
+    Exercise(
+        "b04",
+        level=1,
+        draw=_sizes,
+        oracle=_crossover,
+        solution=solution_b04,
+        mistakes={
+            "always_fp32": lambda layers, hidden, gradient_bytes: 6 * hidden,
+            "forward_only": lambda **case: 2 * _crossover(**case),
+            "per_layer": lambda layers, hidden, gradient_bytes: (
+                layers * gradient_bytes * 12 * hidden / 8
+            ),
+        },
+        sets=8,
+        unit="tokens",
+    ),
+    Exercise(
+        "t5",
+        level=2,
+        draw=_numbering,
+        oracle=_crossing,
+        solution=solution_t5,
+        mistakes={
+            "by_size": lambda order, sizes, node: {n for n in order if sizes[n] > node},
+            "backwards": lambda order, sizes, node: solution_t5(order[::-1], sizes, node),
+            "by_stride": _by_stride,
+        },
+        sets=20,
+    ),
+    Exercise(
+        "b10",
+        level=1,
+        draw=lambda draw: {"cp": draw.choice((2, 3, 4, 8))},
+        oracle=_deal,
+        solution=solution_b10,
+        mistakes={
+            "contiguous": lambda cp: [(2 * rank, 2 * rank + 1) for rank in range(cp)],
+            "striped": lambda cp: [(rank, rank + cp) for rank in range(cp)],
+            "copies": lambda cp: [(0, 2 * cp - 1)] * cp,
+        },
+        same=_balanced,
+    ),
+]
+
+FIGURES = {
+    "w10": {"nvlink_share": Figure(0.236, 0.05), "network_share": Figure(0.740, 0.05)},
+    "b04": {"crossover_tokens": Figure(30_633, 0.001)},
+    "t5": {"tp_across_over_inside": Figure(2.82, 0.1)},
+    "b10": {"busiest_over_mean": Figure(15 / 8, 1e-9), "zigzag_over_mean": Figure(1.0, 1e-9)},
+}
+
+TRIES = {
+    "w10.follow_ups.2": """\
+import simlab as sl
+
+model, nodes = sl.load_model("llama-3-70b"), sl.load_cluster("dgx-h100", nodes=8)
+shares = {}
+for tp in (4, 8, 16):
+    step = sl.predict(model, sl.Plan(tp=tp, dp=64 // tp, sequence_parallel=True), nodes)
+    shares[tp] = step.waterfall_s.tp / (step.waterfall_s.tp + step.waterfall_s.compute)
+    print(f"tp {tp}: {shares[tp]:.0%} of the time in layers is waiting")
+assert shares[16] > 1.5 * shares[8], "leaving the node does not hurt"
+""",
+}

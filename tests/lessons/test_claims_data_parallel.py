@@ -1,0 +1,67 @@
+"""What lessons 7 and 8 tell people to say holds over a sweep of what it depends on."""
+
+from dataclasses import replace
+
+import pytest
+
+import simlab as sl
+from simlab.lowering.traffic import traffic
+
+GPT = replace(sl.load_model("megatron-7.5b"), layers=4)
+NODES = replace(sl.load_cluster("dgx-a100", nodes=4), gpus_per_node=1)
+
+
+@pytest.mark.parametrize("gbit", [10, 25, 50])
+def test_more_sequences_on_a_gpu_hide_more_of_the_reduction(gbit):
+    inter = replace(NODES.inter, bandwidth_bytes_per_s=gbit * 1e9 / 8)
+    shares = []
+    for size in (1, 2, 4, 8):
+        late, early = (
+            sl.predict(
+                GPT,
+                sl.Plan(dp=4, dp_overlap=overlap, microbatch_size=size),
+                replace(NODES, inter=inter),
+            ).exposed_s["dp"]
+            for overlap in (False, True)
+        )
+        shares.append(1 - early / late)
+    assert shares == sorted(shares) and shares[-1] > shares[0]
+
+
+@pytest.mark.parametrize("m", [1, 2, 4, 8])
+@pytest.mark.parametrize("n", [2, 4])
+def test_a_step_sends_2_and_2_and_m_plus_1_and_3_m_times_the_parameters(m, n):
+    sent = [
+        traffic(GPT, sl.Plan(dp=n, zero=zero, microbatches=m, precision="fp32"))[0].dp
+        for zero in range(4)
+    ]
+    whole = (n - 1) / n * 4 * GPT.parameters
+    expected = [2 * whole, 2 * whole, (m + 1) * whole, 3 * m * whole]
+    assert sent == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize("tp", [2, 4])
+def test_tp_inside_the_node_wins_from_a_few_microbatches_on_and_may_lose_with_one(tp):
+    model = replace(sl.load_model("megatron-7.5b"), layers=2)
+    nodes = replace(sl.load_cluster("dgx-h100", nodes=2), gpus_per_node=4)
+    inside = sl.Plan(tp=tp, dp=8 // tp)
+    across = replace(inside, order="dp-cp-pp-tp")
+    ratio = []
+    for m in (1, 4, 8, 16, 32):
+        steps = [
+            sl.predict(model, replace(plan, microbatches=m), nodes).step_s
+            for plan in (inside, across)
+        ]
+        ratio.append(steps[0] / steps[1])
+    assert ratio == sorted(ratio, reverse=True) and ratio[-1] < 1
+
+
+@pytest.mark.parametrize("microbatches", [1, 4, 16])
+def test_full_recomputation_makes_computing_a_third_longer(microbatches):
+    cluster = replace(sl.load_cluster("dgx-a100"), gpus_per_node=1)
+    plan = sl.Plan(microbatches=microbatches)
+    none, full = (
+        sl.predict(GPT, replace(plan, recompute=kind), cluster).waterfall_s.compute
+        for kind in ("none", "full")
+    )
+    assert 1.15 < full / none < 1.35
