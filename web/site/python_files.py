@@ -36,9 +36,10 @@ def library() -> bytes:
 
 
 def packages() -> bytes:
-    """The wheel's simlab and the installed simpy."""
+    """The wheel's simlab, without what only lessons need, and the installed simpy."""
     with zipfile.ZipFile(io.BytesIO(wheel())) as whole:
-        ours = [name for name in whole.namelist() if name.startswith("simlab/")]
+        inside = [name for name in whole.namelist() if name.startswith("simlab/")]
+        ours = [name for name in inside if not name.startswith("simlab/lessons/")]
         content = {name: whole.read(name) for name in ours}
     for path in files("simpy") or []:
         if path.parts[0] == "simpy" and path.suffix in (".py", ".typed"):
