@@ -142,6 +142,7 @@ def test_the_terminal_asks_stops_and_goes_on(tmp_path):
     )
     assert first.returncode == 0, first.stderr
     assert "'x' is no number" in first.stderr
+    assert max(map(len, first.stderr.splitlines())) <= 80
     report = json.loads(first.stdout)
     assert (report["questions"], report["answered"], report["right"]) == (2, 1, 0)
     second = terminal(["--json"], "q\n")

@@ -5,8 +5,9 @@ import json
 import sys
 from pathlib import Path
 from random import SystemRandom
+from textwrap import fill
 
-from simlab.cli.output import print_json
+from simlab.cli.output import COLUMNS, print_json, print_text
 from simlab.errors import InputError
 from simlab.lessons import progress
 from simlab.lessons.drill.items import Posed
@@ -64,7 +65,7 @@ def _export(file: Path, as_json: bool) -> int:
     if as_json:
         print_json({"exported": str(file)})
     else:
-        _say(str(file))
+        print_text(f"written: {file}")
     return 0
 
 
@@ -72,7 +73,7 @@ def _ask(session: Session, asked: Posed) -> bool:
     """Ask one question until its answer can be read; False where the learner stops."""
     _say(asked.text)
     if asked.rows:
-        _say(_aligned(asked.rows))
+        print(_aligned(asked.rows), file=sys.stderr)
     if asked.at_least and (_input("") is None):
         return False
     if asked.at_least:
@@ -141,5 +142,6 @@ def _aligned(rows: list[list[str]]) -> str:
 
 
 def _say(text: str) -> None:
-    """What the learner reads goes to stderr: stdout is for the report."""
-    print(text.replace("**", ""), file=sys.stderr)
+    """What the learner reads goes to stderr, for stdout is the report's."""
+    for line in text.replace("**", "").splitlines():
+        print(fill(line, COLUMNS, break_long_words=False), file=sys.stderr)

@@ -21,6 +21,7 @@ TEXTS = {
     ],
     "memory": ["memory --params 7.5B --dp 64", "memory --params 7e9 --recipe deepspeed --dp 3"],
     "check": ["check mine.csv"],
+    "drill": ["drill --export mine.json"],
     "validate": ["validate few.csv --rows"],
 }
 """{command: command lines that print text}; what `schedule` prints is a program, as wide as it is."""

@@ -1,0 +1,62 @@
+"""What lesson 1 tells people to say holds over a sweep of what it depends on."""
+
+import pytest
+
+import simlab as sl
+
+PIPELINES = [(2, 2), (2, 8), (4, 4), (4, 8), (4, 32), (8, 8), (8, 32)]
+TIMES = sl.OpTimes(forward_s=0.02, backward_s=0.04)
+
+
+def step(name, p, m, link_s=0.0):
+    return sl.simulate(sl.generate(name, p, m), TIMES, link=sl.Link(latency_s=link_s))
+
+
+@pytest.mark.parametrize(("p", "m"), PIPELINES)
+@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+def test_the_bubble_is_p_minus_1_over_m_of_the_ideal_and_over_m_plus_p_minus_1_of_the_step(
+    name, p, m
+):
+    found = sl.bubble(step(name, p, m))
+    assert found.idle_over_ideal == pytest.approx((p - 1) / m)
+    assert found.idle_over_makespan == pytest.approx((p - 1) / (m + p - 1))
+
+
+@pytest.mark.parametrize(("p", "m"), PIPELINES)
+def test_stage_s_holds_m_under_gpipe_and_at_most_p_minus_s_under_1f1b(p, m):
+    assert sl.peak_memory(step("gpipe", p, m)) == [m] * p
+    assert sl.peak_memory(step("1f1b", p, m)) == [min(m, p - s) for s in range(p)]
+
+
+@pytest.mark.parametrize(("p", "m"), PIPELINES)
+def test_warm_up_and_cool_down_have_as_many_ops_and_forwards_alternate_with_backwards(p, m):
+    for rank, ops in enumerate(sl.generate("1f1b", p, m).ranks):
+        kinds = "".join(op.kind for op in ops)
+        warmup = min(m, p - 1 - rank)
+        assert kinds == "F" * warmup + "FB" * (m - warmup) + "B" * warmup
+
+
+@pytest.mark.parametrize(("p", "m"), [(4, 8), (4, 32), (8, 16), (8, 64)])
+@pytest.mark.parametrize("link_s", [0.001, 0.005, 0.02])
+def test_with_slow_links_afab_pays_them_once_and_1f1b_again_for_every_microbatch(p, m, link_s):
+    free_s = (m + p - 1) * 0.06
+    afab_s, one_f_one_b_s = (step(name, p, m, link_s).step_s - free_s for name in ("gpipe", "1f1b"))
+    assert afab_s == pytest.approx(2 * (p - 1) * link_s)
+    per_microbatch_s = (one_f_one_b_s - afab_s) / (m - 1)
+    assert per_microbatch_s == pytest.approx(2 * (p - 1) * link_s / p, rel=0.1)
+
+
+@pytest.mark.parametrize("p", [2, 4, 8])
+@pytest.mark.parametrize("times", [2, 4])
+def test_at_equal_memory_1f1b_has_the_smaller_bubble_because_m_is_larger(p, times):
+    room, batch = p, times * p
+    gpipe_s = times * step("gpipe", p, room).step_s
+    assert gpipe_s > step("1f1b", p, batch).step_s
+    assert max(sl.peak_memory(step("1f1b", p, batch))) == room
+
+
+@pytest.mark.parametrize("p", [2, 4, 8])
+def test_without_a_flush_the_first_stage_is_p_minus_1_updates_behind(p):
+    for rank, ops in enumerate(sl.generate("1f1b", p, 4 * p).ranks):
+        first, last = ops.index(sl.Op(rank, "F", 2 * p)), ops.index(sl.Op(rank, "B", 2 * p))
+        assert sum(op.kind == "B" for op in ops[first:last]) == p - 1 - rank
