@@ -3,6 +3,8 @@ why, leaves nothing."""
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -197,3 +199,22 @@ def test_the_fixture_that_looks_for_orphans_would_find_one(tmp_path):
     assert not sleeper.gone(within_s=0.2)
     sleeper.kill()
     assert sleeper.gone()
+
+
+def test_an_interrupt_that_arrives_while_an_object_is_cleaned_up_is_not_lost():
+    program = """
+import sys, time
+from realrun.__main__ import interrupt_again
+sys.unraisablehook = interrupt_again
+class Cleaned:
+    def __del__(self):
+        raise KeyboardInterrupt
+try:
+    Cleaned()
+    time.sleep(5)
+    print("lost")
+except KeyboardInterrupt:
+    print("raised anew")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("raised anew\n", "")
