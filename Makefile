@@ -8,7 +8,7 @@ TWO := -n 2 --dist loadfile --no-loadscope-reorder
 ROOT := $(if $(filter 0,$(shell id -u)),--allow-root) # JupyterLab asks for it in a container
 DEMO := --pp 4 --microbatches 8 --forward-ms 20 --schedule gpipe,1f1b
 
-.PHONY: help demo test grid lab bench bench-box bench-here bench-faults check browser web site notebooks record clean mutate
+.PHONY: help demo test grid lab bench bench-box bench-here bench-planner bench-faults attack check browser web site notebooks record clean mutate
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -19,7 +19,7 @@ demo: .venv/real ## simulate GPipe and 1F1B, execute both on local processes, pr
 test: .venv/all browser web ## all tests, lessons included
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest $(TWO) -m 'not alone' tests
+	$(BIN)/python -m pytest $(TWO) -m 'not alone and not attack' tests
 	$(BIN)/python -m pytest -m alone tests
 	SIMLAB_PROGRESS=$(CURDIR)/build/progress.json \
 	  $(BIN)/python -m pytest $(TWO) --loadscope-reorder --nbval-lax --nbval-cell-timeout=300 notebooks # most cells first
@@ -33,8 +33,14 @@ bench-box: .venv/real ## fifteen plans in a box: predicted step times against me
 bench-here: .venv/real ## ten plans at full speed, predicted from a quick measurement of this machine, by both engines; five minutes
 	$(BIN)/python -m benchmarks.bench_here
 
+bench-planner: .venv/real ## nine plans in a box: the planner's order against the measured one; five minutes
+	$(BIN)/python -m benchmarks.planner_in_a_box
+
 bench-faults: .venv/real ## twenty kills, each fault ten times: what is named, and where training goes on; ten minutes
 	$(BIN)/python -m benchmarks.bench_faults
+
+attack: .venv/all ## 2,000 plan files, flags, programs, cluster files and torchrun variables that were made at random: an answer or one clear line; five minutes
+	$(BIN)/python -m pytest -s -m attack tests/attack
 
 check: .venv/all ## lint, types and the fast tests (simlab, with fewer random examples, and the lessons' map; no processes, no browser)
 	$(BIN)/ruff check .
@@ -42,9 +48,10 @@ check: .venv/all ## lint, types and the fast tests (simlab, with fewer random ex
 	$(BIN)/mypy
 	QUICK=1 $(BIN)/python -m pytest $(TWO) tests/simlab tests/test_architecture.py tests/lessons/test_questions.py
 
-lab: .venv/all ## open JupyterLab on your copies of the lessons, in the folder learn
+lab: .venv/all ## open JupyterLab on your copies of the lessons, in the folder learn, at the first of them
 	$(BIN)/python -m simlab.lessons.copies notebooks learn
-	$(BIN)/jupyter lab $(ROOT) --notebook-dir=learn --LabApp.news_url=None \
+	$(BIN)/jupyter lab $(ROOT) --notebook-dir=learn --LabApp.default_url=/lab/tree/00_start_here.ipynb \
+	  --LabApp.news_url=None \
 	  --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate
 
 bench: .venv/all ## speed beside raw SimPy and torch's own runtime and visualizer, import time, split backward; fails below the promise

@@ -19,6 +19,7 @@ import simlab as sl
 STAGES, MICROBATCHES, ROUNDS = 64, 512, 7
 LEAST_RATIO, MOST_IMPORT_S, MOST_SPLIT_RATIO, MOST_RUNTIME_RATIO = 0.2, 0.3, 1.15, 1.02
 MOST_CANVAS_MS = 150
+MOST_CANVAS_RATIO = 4  # to a repaint of two boxes in the same run, whatever else the machine does
 
 
 def seconds(function):
@@ -207,11 +208,17 @@ def canvas():
     for row in rows:
         most = f" (at most {MOST_CANVAS_MS})" if row["mode"] in promised else ""
         print(
-            "canvas, {ops:,} boxes, {mode}: slider to painted {median_ms:.0f} ms{most}, worst of {moves} {worst_ms:.0f} ms".format(
+            "canvas, {ops:,} boxes, {mode}: slider to painted {median_ms:.0f} ms{most}, worst of {moves} {worst_ms:.0f} ms; "
+            "{ratio:.1f} times a picture of two boxes, {empty_ms:.0f} ms".format(
                 **row, most=most, moves=MOVES
             )
         )
-    slow = [row for row in rows if row["mode"] in promised and row["median_ms"] > MOST_CANVAS_MS]
+    slow = [
+        row
+        for row in rows
+        if row["mode"] in promised
+        and (row["median_ms"] > MOST_CANVAS_MS or row["ratio"] > MOST_CANVAS_RATIO)
+    ]
     return {"canvas": rows}, [f"canvas at {row['ops']} boxes" for row in slow]
 
 

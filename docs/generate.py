@@ -19,7 +19,7 @@ from realrun.cli import main as realrun_main
 from realrun.run.job.checks import EXECUTION
 from simlab.cli import main as simlab_main
 from simlab.cli.options import value_text
-from simlab.studies.published_runs import RUNS, read_runs, suites, validate_runs
+from simlab.studies.published_runs import RUNS, SWEEPS, read_runs, suites, validate_runs
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -193,7 +193,8 @@ def told(action: argparse.Action) -> str:
 
 
 def errors(text: str) -> Iterator[tuple[str, str]]:
-    """(mark, table) of how far published runs are off, suite by suite."""
+    """(mark, table) of how far published runs are off, suite by suite, and of how well predictions
+    choose among layouts."""
     table = suites(validate_runs(read_runs(RUNS)))
     columns = ("mape", "max", "bias", "constant_mape", "memory_mape")
     head = (
@@ -210,6 +211,26 @@ def errors(text: str) -> Iterator[tuple[str, str]]:
             for name, its in table.items()
         ),
     )
+    yield choices()
+
+
+def choices() -> tuple[str, str]:
+    """(mark, table) of how well the predictions choose among the layouts of published sweeps."""
+    keys = {"spearman": 2, "regret_pct": 1, "regret5_pct": 1, "fit_errors_pct": 1}
+    head = (
+        "| sweep | ran | failed | Spearman | its rule's | regret % | its rule's "
+        "| best of five % | its rule's | fit errors % | its rule's |\n" + "|---" * 11 + "|\n"
+    )
+    lines = []
+    for name, its in suites(validate_runs(read_runs(SWEEPS))).items():
+        figures = [
+            f"{its[prefix + key]:.{digits}f}"
+            for key, digits in keys.items()
+            for prefix in ("", "rule_")
+        ]
+        counts = its["rows"] - its["failed"], its["failed"]
+        lines.append(f"| {name} | " + " | ".join([*map(str, counts), *figures]) + " |\n")
+    return "choices", head + "".join(lines)
 
 
 def execution(text: str) -> Iterator[tuple[str, str]]:

@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 from io import TextIOWrapper
+from typing import Any
 
 from realrun.cli.main import main
 
@@ -19,10 +20,30 @@ def interrupt_again(lost: "sys.UnraisableHookArgs") -> None:
         sys.__unraisablehook__(lost)
 
 
+def end(number: int, _: Any) -> None:
+    """Say that a signal ends this run, and clean up."""
+    try:
+        # not print, which may be what was interrupted
+        os.write(2, f"ended by {signal.Signals(number).name}\n".encode())
+    except OSError:
+        pass  # the terminal has gone
+    sys.exit(128 + number)
+
+
+def ends_with_a_word() -> None:
+    """Signals that end a process end this one with a line, and after it has cleaned up; what is
+    ignored (nohup) stays so."""
+    for name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, end)
+
+
 if __name__ == "__main__":
-    # torchrun's ranks end at SIGTERM at once; ours end with us, and clean up
+    os.umask(os.umask(0o077) | 0o002)  # nothing that it writes is everybody's to write
+    # torchrun's ranks end at a signal at once; ours end with us
     if "RANK" not in os.environ:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        ends_with_a_word()
     sys.unraisablehook = interrupt_again
     # a terminal that cannot say µs shall not cost the report
     if isinstance(sys.stdout, TextIOWrapper):

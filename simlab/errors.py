@@ -55,6 +55,10 @@ def near(value: int, total: int) -> str:
     return f"nearest that do: {', '.join(map(str, closest))}" if closest else "give a divisor"
 
 
+MOST_LINE = 1900
+"""Characters of an error's line."""
+
+
 class _Short(Repr):
     """A `repr` that looks at the first few parts of a value only, so that it is quick and short
     even for a list that holds itself many times over."""
@@ -74,6 +78,11 @@ def shortened(value: Any) -> str:
     """`repr(value)` for a message, cut to about 60 characters."""
     text = _Short().repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def bounded(text: str) -> str:
+    """`text`, without its middle if it is longer than `MOST_LINE` characters."""
+    return text if len(text) <= MOST_LINE else f"{text[: MOST_LINE - 203]}...{text[-200:]}"
 
 
 def number(value: Any) -> bool:

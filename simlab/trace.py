@@ -47,6 +47,8 @@ class Span(NamedTuple):
     microbatch: the microbatch that the work belongs to; -1 if it belongs to none.
     op_kind:    'F', 'B', 'I' or 'W': the kind of the op that the work is a part of, also where the
                 work is communication; '' if it is a part of no op.
+    part:       a label for people: what is computed in the unit, such as 'QKV, attention'; '' if it
+                is not known, and for communication.
     """
 
     rank: int
@@ -61,6 +63,7 @@ class Span(NamedTuple):
     unit: str = ""
     microbatch: int = -1
     op_kind: str = ""
+    part: str = ""
 
     @classmethod
     def of_op(cls, op: tuple[int, str, int], rank: int, start_s: float, end_s: float) -> "Span":
@@ -167,7 +170,7 @@ class Trace:
         kind, all_rows = (Span, self.spans) if name == COMPUTE else (MemoryPoint, self.memory)
         rows_of_name = (row for row in all_rows if row[1] == name)
         found: list[tuple[Any, ...]] = list(zip(*rows_of_name)) or [()] * len(kind._fields)
-        kinds = found[-1:] if name == COMPUTE else []  # The last field of a span is `op_kind`.
+        kinds = [found[Span._fields.index("op_kind")]] if name == COMPUTE else []
         return found[0], *found[2:5], *kinds
 
     def keep(self, columns: Mapping[str, tuple[Sequence[Any], ...]]) -> None:
@@ -234,6 +237,17 @@ class Trace:
         """
         try:
             data = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"not a trace: {type(error).__name__} {error}") from error
+        return cls.from_dict(data)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "Trace":
+        """The trace in what `json.loads` makes of the text of `to_json`.
+
+        Raises `InputError`, which says what is wrong, if it is not a trace.
+        """
+        try:
             if data["format"] not in (FORMAT, FIRST_FORMAT):
                 raise InputError(f"not a trace: format is {data['format']!r}, not {FORMAT!r}")
             spans = [Span(*row) for row in data["spans"]]
@@ -284,6 +298,6 @@ def _check(trace: Trace) -> None:
 
 
 _KINDS = {
-    Span: (int, str, str, (int, float), (int, float), int, int, str, int, str, int, str),
+    Span: (int, str, str, (int, float), (int, float), int, int, str, int, str, int, str, str),
     MemoryPoint: (int, str, (int, float), (int, float)),
 }

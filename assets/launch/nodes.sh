@@ -11,4 +11,5 @@
 : "${INTERFACE:?the network interface between the nodes, the same name on all; ip route shows it}"
 export GLOO_SOCKET_IFNAME="$INTERFACE" NCCL_SOCKET_IFNAME="$INTERFACE" OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 exec "${PYTHON:-python3}" -m torch.distributed.run --nnodes "${NODES:-2}" --node-rank "$NODE" --nproc-per-node "${RANKS:-2}" \
+  --signals-to-handle SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 \
   --master-addr "$FIRST" --master-port "${PORT:-29400}" -m "${MODULE:-realrun}" "$@"

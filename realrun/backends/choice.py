@@ -36,16 +36,18 @@ class Backends:
 
 
 def watch_of(job: Job) -> Watch:
-    """The `Watch` that looks after the ranks of `job` while they run."""
+    """The `Watch` that looks after the ranks of `job` while they run, wherever this process moves
+    meanwhile."""
     runs: dict[str, tuple[Path, Places]]
     if job.programs is not None:
         facts = {"compute": job.compute}
         runs = {
-            run.name: (run.folder, ProgramPlaces(run.name, run.program, facts)) for run in job.runs
+            run.name: (run.folder.absolute(), ProgramPlaces(run.name, run.program, facts))
+            for run in job.runs
         }
     elif job.backend == "torch":
-        runs = {job.name: (job.folder, TorchPlaces(job))}
+        runs = {job.name: (job.folder.absolute(), TorchPlaces(job))}
     else:
         instructions = [job.instructions(rank) for rank in range(job.ranks)]
-        runs = {job.name: (job.folder, InstructionPlaces(job.executed, instructions))}
+        runs = {job.name: (job.folder.absolute(), InstructionPlaces(job.executed, instructions))}
     return Watch(job.ranks, job.timeout_s, runs)

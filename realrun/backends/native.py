@@ -219,7 +219,7 @@ class NativeBackend:
         facts = {"compute": job.compute, "device": device, "model": job.sizes}
         return [
             step_trace(run.program, recordings, step, job.message_bytes, facts)
-            for step in range(job.steps)
+            for step in job.kept_steps
         ]
 
     def facts(self) -> dict[str, Any]:

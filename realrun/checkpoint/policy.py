@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from realrun.checkpoint.files import CheckpointError, read_manifest
+from realrun.checkpoint.resuming import NothingLeft
+from realrun.checkpoint.whole import latest, offer, put_damaged_aside
 from simlab.errors import InputError
+from simlab.spec.plan import Plan
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,6 +35,10 @@ class CheckpointedJob(Protocol):
     def steps(self) -> int: ...
     @property
     def resume(self) -> bool: ...
+    @property
+    def skip_damaged(self) -> bool: ...
+    @property
+    def executed(self) -> Plan: ...
     @property
     def keep(self) -> int: ...
     @property
@@ -60,6 +67,57 @@ class Checkpointable(Protocol):
     def unobserved(self) -> AbstractContextManager[None]: ...
 
 
+def look_closely(job: CheckpointedJob, say: Callable[[str], None]) -> None:
+    """See `realrun.checkpoint.resuming.look`."""
+    folder = job.checkpoint_folder
+    if job.resume and job.skip_damaged:
+        put_damaged_aside(folder, say)
+    if (newest := latest(folder)) is None:
+        if job.resume and not job.checkpoint_every:
+            raise InputError(
+                f"{str(folder)!r} has no complete checkpoint to go on from: give the folder that "
+                "has one, or leave --resume out"
+            )
+        return
+    try:
+        extra = read_manifest(newest)["extra"]
+    except (CheckpointError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{error}; {offer(folder)}") from None
+    check(job, newest, extra)
+
+
+def check(job: CheckpointedJob, path: Path, extra: Any) -> None:
+    """`InputError` unless `job` can go on from the checkpoint at `path`, which brings `extra`: with
+    the same model on the same data in the same precision, and with its end ahead (`NothingLeft`)."""
+    if not job.resume:
+        raise InputError(
+            f"{str(job.checkpoint_folder)!r} has checkpoints up to {path.name}: resume, or give another folder"
+        )
+    if not (isinstance(extra, dict) and {"steps", "training"} <= extra.keys()):
+        raise InputError(f"{path} is no checkpoint of a training by realrun: give its folder")
+    own = facts(job)
+    for name, there in extra["training"].items():
+        if own.get(name) != there:
+            raise InputError(
+                f"{path} is of a training with {name} = {there}, not {own.get(name)}: "
+                "the losses would not go on"
+            )
+    done, asked = extra["steps"], job.warmup + job.steps
+    if done >= asked:
+        raise NothingLeft(
+            f"{path} is of step {done}, and {asked} are asked for (warm-up steps counted): nothing is left to do"
+        )
+
+
+def facts(job: CheckpointedJob) -> dict[str, Any]:
+    """What must be the same in a training that goes on."""
+    return {
+        "sizes": job.sizes,
+        "sequences in a step": job.batch,
+        "precision": job.executed.precision,
+    }
+
+
 class Checkpoints:
     """The checkpoints of one rank's training under `job`. All ranks call the same methods
     together."""
@@ -81,28 +139,38 @@ class Checkpoints:
             return 0
         newest, extra = self._newest()
         if newest is None:
-            return 0
-        if not job.resume:
-            raise InputError(
-                f"{str(job.checkpoint_folder)!r} has checkpoints up to {newest.name}: resume, or give another folder"
-            )
-        self._check(newest, extra)
+            return self._nothing_to_resume()
+        check(job, newest, extra)
         with self.executor.unobserved():
             tensors = self.executor.state.tensors()
-            extra = checkpoint.load(newest, tensors)
+            try:
+                extra = checkpoint.load(newest, tensors)
+            except CheckpointError as error:  # the same on all ranks
+                raise CheckpointError(f"{error}; {self._offer()}") from None
             self.executor.state.take(tensors)
         if self.executor.scaler is not None and extra.get("scaler"):
             self.executor.scaler.state = extra["scaler"]
         self.say(f"{job.name}: goes on from {newest}")
         return extra["steps"]
 
+    def _nothing_to_resume(self) -> int:
+        """0 steps are done. A run that writes checkpoints says so and begins: the same command is
+        started again after a failure. One that only reads them was told a wrong folder."""
+        job = self.job
+        if job.resume and not job.checkpoint_every:
+            raise InputError(
+                f"{str(job.checkpoint_folder)!r} has no complete checkpoint to go on from: give the "
+                "folder that has one, or leave --resume out"
+            )
+        if job.resume:
+            self.say(f"{job.name}: no checkpoint in {job.checkpoint_folder} yet: begins at step 0")
+        return 0
+
     def _newest(self) -> tuple[Path | None, Any]:
         """(the path of the newest checkpoint or None, its extra), both as rank 0 sees them. Ranks
         that look for themselves may see different ones: a network file system shows a new folder
         sooner on one host than on another."""
         import torch.distributed as dist
-
-        from realrun.checkpoint.save import latest
 
         seen: list[Any] = [None, None, None]
         if self.rank == 0:
@@ -118,31 +186,31 @@ class Checkpoints:
             raise CheckpointError(problem)
         return name and self.job.checkpoint_folder / name, extra
 
-    def _check(self, path: Path, extra: Any) -> None:
-        """A training must go on with the same model on the same data, and its end must be ahead."""
-        if not (isinstance(extra, dict) and {"steps", "training"} <= extra.keys()):
-            raise InputError(f"{path} is no checkpoint of a training by realrun: give its folder")
-        own = self._facts()
-        for name, there in extra["training"].items():
-            if own.get(name) != there:
-                raise InputError(
-                    f"{path} is of a training with {name} = {there}, not {own.get(name)}: "
-                    "the losses would not go on"
-                )
-        if extra["steps"] >= self.job.warmup + self.job.steps:
-            done, asked = extra["steps"], self.job.warmup + self.job.steps
-            raise InputError(
-                f"{path} is of step {done}, and {asked} are asked for (warm-up steps counted): nothing is left to do"
-            )
+    def _offer(self) -> str:
+        """What can be done about a damaged checkpoint, as rank 0 sees it."""
+        import torch.distributed as dist
 
-    def _facts(self) -> dict[str, Any]:
-        return {"sizes": self.job.sizes, "sequences in a step": self.job.batch}
+        said = [offer(self.job.checkpoint_folder) if self.rank == 0 else ""]
+        if dist.is_initialized():
+            dist.broadcast_object_list(said, src=0)
+        return said[0]
 
-    def after(self, steps: int) -> None:
-        """Called after so many steps. If it is time, it begins to write a checkpoint, while the
-        training goes on."""
-        if not self.job.checkpoint_every or steps % self.job.checkpoint_every:
-            return
+    def is_time(self, steps: int) -> bool:
+        """Whether a checkpoint is to be written after so many steps."""
+        every = self.job.checkpoint_every
+        return every is not None and steps % every == 0
+
+    def save_now(self, steps: int) -> Path:
+        """Have a checkpoint of `steps`, the steps done by now, and return its path."""
+        if self.saving is None or self.saving.path.name != f"step-{steps:06d}":
+            self.begin(steps)
+        assert self.saving is not None  # it was begun
+        path, self.saving = self.saving.wait(), None
+        return path
+
+    def begin(self, steps: int) -> None:
+        """Begin to write a checkpoint of `steps`, the steps done by now, while the training goes
+        on."""
         from realrun.checkpoint import save as checkpoint
 
         self.finish()
@@ -152,7 +220,7 @@ class Checkpoints:
         extra = {
             "steps": steps,
             "plan": self.job.plan,
-            "training": self._facts(),
+            "training": facts(self.job),
             "scaler": scaler and scaler.state,
         }
         self.saving = checkpoint.begin_save(

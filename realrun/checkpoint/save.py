@@ -18,7 +18,6 @@ a folder, and all ranks see it. A checksum finds damage, not a forger; but nothi
 unpickled or executed, whoever wrote it.
 """
 
-import re
 import secrets
 import shutil
 import threading
@@ -43,37 +42,15 @@ from realrun.checkpoint.files import (
     read_manifest,
 )
 from realrun.checkpoint.storage import Reader, Staged, Writer
+from realrun.checkpoint.whole import complete, latest, path_of, verify
 from simlab.errors import InputError
+
+__all__ = ["Save", "begin_save", "complete", "latest", "load", "save", "verify"]
 
 Extra = Any
 """What JSON can carry."""
 ProcessGroup = dist.ProcessGroup | None
 """None: all ranks, or a single process."""
-
-
-def complete(folder: str | Path) -> list[int]:
-    """The step of each complete checkpoint in `folder`, ascending."""
-    found = [
-        re.fullmatch(r"step-(\d{6,})", path.parent.name)
-        for path in Path(folder).glob(f"*/{files.MANIFEST}")
-    ]
-    return sorted(int(match[1]) for match in found if match)
-
-
-def latest(folder: str | Path) -> Path | None:
-    """The path of the complete checkpoint with the highest step in `folder`, or None if there is
-    none."""
-    steps = complete(folder)
-    return _path(folder, steps[-1]) if steps else None
-
-
-def verify(path: str | Path) -> None:
-    """`CheckpointError` unless every file of the checkpoint is there with the size and SHA-256 that
-    its manifest says."""
-    path = Path(path)
-    with _checkpoint_errors(f"verifying {str(path)!r}"):
-        for name, file in read_manifest(path)["files"].items():
-            check_file(path / name, **file)
 
 
 def save(
@@ -122,7 +99,7 @@ class Save:
     def __init__(
         self, folder: Path, step: int, staged: Staged, keep: int | None, group: ProcessGroup
     ) -> None:
-        self.path, self.waited = _path(folder, step), False
+        self.path, self.waited = path_of(folder, step), False
         self._keep = keep
         self._error: CheckpointError | None = None
         self._group, self._own = _group_of(group)
@@ -147,12 +124,14 @@ class Save:
         return self.path
 
     def _run(self, staged: Staged) -> None:
+        written: Path | None = None
         try:
             with _checkpoint_errors(f"saving {str(self.path)!r}"):
                 name: list[Any] = [f"{self.path.name}.tmp-{secrets.token_hex(4)}"]
                 if self._group is not None:
                     dist.broadcast_object_list(name, group=self._group, group_src=0)
                 temporary = self.path.with_name(name[0])
+                written = temporary
                 writer = Writer(
                     temporary,
                     lambda: _remove_leftovers(self.path.parent),
@@ -161,6 +140,8 @@ class Save:
                 _in_group(dcp.save, self._group, {}, storage_writer=writer, planner=staged)
         except CheckpointError as error:
             self._error = error
+            if written is not None:  # no rank writes any more; what is half written takes room
+                shutil.rmtree(written, ignore_errors=True)
 
     def _publish(self, temporary: Path, manifest: dict[str, Any], extra: Extra) -> None:
         step, folder = int(self.path.name.removeprefix("step-")), self.path.parent
@@ -178,7 +159,7 @@ class Save:
         files.sync_folder(folder)
         if self._keep:
             for old in [other for other in complete(folder) if other <= step][: -self._keep]:
-                _remove(_path(folder, old))
+                _remove(path_of(folder, old))
 
 
 def load(path: str | Path, tensors: Mapping[str, Tensor], *, group: ProcessGroup = None) -> Any:
@@ -232,10 +213,6 @@ def _in_group(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         return save_or_load(*arguments, no_dist=True, **options)
-
-
-def _path(folder: str | Path, step: int) -> Path:
-    return Path(folder) / f"step-{step:06d}"
 
 
 def _remove(path: Path, between: Callable[[], Any] = lambda: None) -> None:

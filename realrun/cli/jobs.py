@@ -27,7 +27,7 @@ from simlab.units import MS
 
 Given = Mapping[str, Any]
 """{option: value} of what is asked for."""
-OTHERS = ("csv", "group", "no_check", "resume", "elastic", "reference", "inject")
+OTHERS = ("csv", "group", "no_check", "resume", "skip_damaged", "elastic", "reference", "inject")
 OF_PROGRAMS = {"pp", "microbatches", "microbatch_size", "schedule", "chunks"}
 """Fields of a plan that a program has."""
 OF_EVERY_JOB = {*OF_PROGRAMS, *SIZES, "steps", "warmup", "timeout", "out", "reference"}
@@ -49,6 +49,8 @@ def _typed(path: str, name: str, value: Any) -> Any:
     sizes are checked where they are made."""
     options = PIPELINE | BOX | RUN
     kind = options[name].kind if name in options else str
+    if name in options and kind is str and not isinstance(value, str):
+        raise InputError(f"{path}: {name} = {value!r}: give a text, in quotes")
     if kind is str or (isinstance(value, kind) and not isinstance(value, bool)):
         return value
     try:
@@ -231,6 +233,8 @@ def _job_of_plan(given: Given) -> Job:
             raise InputError(
                 f"{_written(name, given)} without checkpoints: give --checkpoint-every or --resume"
             )
+    if "skip_damaged" in given and "resume" not in given:
+        raise InputError("--skip-damaged without --resume: give both, or leave it out")
     more = {name: given[name] for name in ("backend", "predict_on") if name in given}
     # what is asked for is what runs, but for fp8, which can give a box its times
     if "precision" in given:
@@ -242,6 +246,7 @@ def _job_of_plan(given: Given) -> Job:
         sizes={name: given.get(name) for name in SIZES},
         box=box or None,
         resume="resume" in given,
+        skip_damaged="skip_damaged" in given,
         reference="reference" in given,
         fault=given.get("inject"),
         **more,

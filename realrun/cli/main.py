@@ -7,9 +7,11 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from realrun.cli.doctor import add_doctor, doctor_command
 from realrun.cli.measure import add_measure, measure_command
 from realrun.cli.options import add_run_options
 from realrun.cli.run_command import run_command
+from realrun.launch.error_file import note_error
 from simlab import __version__
 from simlab.cli.exit_status import exit_status
 from simlab.cli.options import Parser, add_version_and_completion, program_name
@@ -18,7 +20,8 @@ from simlab.errors import InputError, ProgramError
 DESCRIPTION = """Execute a plan with torch.distributed, and hold simlab's prediction against what
 happened."""
 USAGE = """%(prog)s [options]
-       %(prog)s measure [options]"""
+       %(prog)s measure [options]
+       %(prog)s doctor [options]"""
 EPILOG = """what happens: loss and all gradients are held against the same model in one
 process (float64), then the plan trains a byte-level GPT. A pipeline alone
 (dp = tp = cp = 1) is timed first, each kind of op and each link by itself
@@ -52,6 +55,7 @@ examples:
     --rdzv-backend c10d --rdzv-endpoint HOST:29400 \\
     -m realrun --dp 8 --zero 1 --elastic --resume --checkpoint-every 10
   realrun measure --quick --compare       time this machine, for --predict-on
+  realrun doctor --ranks 4                examine it before a training
 
 exit status: 0 done, 1 the run or a check failed, 2 bad arguments"""
 
@@ -81,6 +85,14 @@ def parser() -> Parser:
     add_measure(measure)
     measure.set_defaults(run=measure_command, needs=("torch",))
     top.commands["measure"] = measure
+    doctor = commands.add_parser(
+        "doctor",
+        prog=f"{top.prog} doctor",
+        help="examine the machines, clocks and links of all ranks",
+    )
+    add_doctor(doctor)
+    doctor.set_defaults(run=doctor_command, needs=("torch",))
+    top.commands["doctor"] = doctor
     return top
 
 
@@ -98,6 +110,7 @@ def _run(run: Callable[[argparse.Namespace], int], arguments: argparse.Namespace
     except (Exception, KeyboardInterrupt) as error:
         recorded = [str(path) for path in getattr(error, "partial", [])]
         error.facts = {"partial": recorded}  # type: ignore[union-attr]
+        note_error(str(error) or type(error).__name__)
         if recorded:
             print(f"recorded until it ended: {', '.join(recorded)}", file=sys.stderr)
         if isinstance(error, ProgramError):

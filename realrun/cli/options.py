@@ -133,6 +133,11 @@ def _add_switches(run: Any) -> None:
         help="go on from the newest complete checkpoint, whatever plan wrote it",
     )
     run.add_argument(
+        "--skip-damaged",
+        action="store_true",
+        help="with --resume: put a damaged newest checkpoint aside, and go on from the last whole one",
+    )
+    run.add_argument(
         "--elastic",
         action="store_true",
         help="under torchrun: as many replicas as it starts ranks for, with the same batch",

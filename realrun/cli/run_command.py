@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from realrun.checkpoint.resuming import NothingLeft
 from realrun.cli.jobs import jobs, stretched, values
 from realrun.cli.options import PIPELINE
 from realrun.run.job import Job
@@ -37,10 +38,26 @@ def run_command(arguments: argparse.Namespace) -> int:
             raise InputError(
                 f"--max-error {arguments.max_error:g} for a run that is not predicted: give --cluster or --predict-on, too"
             )
-    answers = launch.run(wanted, device_of(wanted[0].ranks), port=arguments.port, say=_say)
-    if answers is None:
-        return 0  # another rank reports
-    return report(wanted, answers, max_error=max_error, as_json=arguments.json)
+    device = device_of(wanted[0].ranks)
+    with launch.held(wanted):  # until the report is written
+        try:
+            answers = launch.run(wanted, device, port=arguments.port, say=_say)
+        except NothingLeft as done:
+            return _nothing_left(done, wanted, as_json=arguments.json)
+        if answers is None:
+            return 0  # another rank reports
+        return report(wanted, answers, max_error=max_error, as_json=arguments.json)
+
+
+def _nothing_left(done: NothingLeft, wanted: list[Job], *, as_json: bool) -> int:
+    """Say that the training has been done before, which is no failure: 0."""
+    if os.environ.get("RANK", "0") == "0":
+        _say(str(done))
+        if as_json:
+            print_json(
+                {"ok": True, "failed": [], "out": wanted[0].out, "calibrations": [], "runs": []}
+            )
+    return 0
 
 
 def _device(asked: str, ranks: int, *, only_cpu: bool) -> str:

@@ -12,6 +12,7 @@ import tempfile
 from errno import EISDIR
 from pathlib import Path
 
+from realrun.record.losses import LOSSES
 from realrun.run.job import Job
 from simlab.errors import InputError
 from simlab.units import bytes_text
@@ -21,6 +22,7 @@ MARK = ".realrun.json"
 WRITER = "realrun"
 SINGLE = (
     "program.csv",
+    LOSSES,
     "predicted.json",
     "measured.json",
     "predicted-perfetto.json",
@@ -29,6 +31,8 @@ SINGLE = (
     "loss.png",
     "partial-gradient-check.json",
 )
+PARTIAL = "partial-[sw]*.json"
+"""The names of partial traces: of steps and warm-up steps, which may be too many to be listed."""
 RUN_NAMES = re.compile(
     r"rank[^/]*\.records|measured-step-[^/]*\.json|calibration(-\d+-stages)?\.json|report\.html"
     r"|partial-(step|warm-up)-\d+\.json|" + "|".join(map(re.escape, SINGLE))
@@ -70,19 +74,19 @@ def _check_room(job: Job) -> None:
     free_bytes = shutil.disk_usage(job.out).free
     if job.record_bytes > free_bytes / 2:
         raise InputError(
-            f"{1 + job.warmup + job.steps} steps need {bytes_text(job.record_bytes)} of records, {bytes_text(free_bytes)} are free in "
-            f"{job.out!r}: fewer --steps"
+            f"the records of {job.recorded_steps} steps need {bytes_text(job.record_bytes)} of records, "
+            f"{bytes_text(free_bytes)} are free in {job.out!r}: free some, or name another --out"
         )
 
 
 def _run_files(job: Job) -> list[str]:
-    """[name of each file that a run of `job` can write into the folder of a program or plan]."""
+    """[name of each file that a run of `job` can write into the folder of a program or plan];
+    `PARTIAL` stands for traces of any steps."""
     return [
         *SINGLE,
         *(f"rank{rank}.records" for rank in range(job.ranks)),
-        *(f"measured-step-{step}.json" for step in range(job.steps)),
-        *(f"partial-step-{step}.json" for step in range(job.steps)),
-        *(f"partial-warm-up-{step}.json" for step in range(1, job.warmup + 1)),
+        *(f"measured-step-{step}.json" for step in job.kept_steps),
+        PARTIAL,
     ]
 
 
@@ -92,7 +96,9 @@ def _marked(folder: Path) -> set[str]:
         mark = json.loads((folder / MARK).read_text(encoding="utf-8"))
         if mark["written_by"] != WRITER:
             raise ValueError(f"written by {mark['written_by']!r}")
-        return {name for name in mark["files"] if RUN_NAMES.fullmatch(name)}
+        partial = folder.glob(PARTIAL) if PARTIAL in mark["files"] else ()
+        names = {*mark["files"], *(path.name for path in partial)}
+        return {name for name in names if RUN_NAMES.fullmatch(name)}
     except FileNotFoundError:
         return set()
     except (ValueError, TypeError, KeyError) as error:

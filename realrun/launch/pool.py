@@ -4,19 +4,25 @@ behind."""
 from __future__ import annotations
 
 import json
+import os
 import socket
 import time
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Container, Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from realrun.backends.choice import watch_of
+from realrun.checkpoint.resuming import look
 from realrun.launch.folder import prepare
 from realrun.launch.local_memory import check_memory
+from realrun.launch.lock import held
 from realrun.launch.start import listening, process_context
-from realrun.launch.worker import listed_functions, serve
+from realrun.launch.worker import SILENCE_S, listed_functions, serve
 from realrun.run.job import Job, plan_fields
+from realrun.run.life import Ended, Stop, signal_name
 from realrun.run.watch import Watch, exit_text
 from simlab.errors import InputError, SimlabError, did_you_mean
 from simlab.spec.plan import Plan
@@ -26,6 +32,9 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
 START_TIMEOUT_S = 120
+ASIDE_S = 30.0
+"""Of silence of a rank that has answered before, beside a job: when it looks for the others, or runs
+a function."""
 LINKS_TIMEOUT_S = 900
 CALL_TIMEOUT_S = 120
 # from the first sign of trouble to the verdict: the rank to blame is often not the first to
@@ -43,6 +52,13 @@ CONSEQUENCES = (
 )
 
 
+def _end_at_once(number: int) -> None:
+    """At a second signal nobody waits for the step and the save."""
+    raise Ended(
+        f"ended at once by a second signal ({signal_name(number)}): nothing more was saved", number
+    )
+
+
 class RunError(SimlabError):
     """The run ended before its time. `partial` lists the files with what was recorded until
     then."""
@@ -52,18 +68,56 @@ class RunError(SimlabError):
         self.partial = list(partial)
 
 
+class Silence:
+    """Which rank has not answered for too long. A thread of each answers at once, whatever the rank
+    does: one that does not is stopped, or its machine is.
+
+    ranks: those to listen to. limit_s: of silence; at least `SILENCE_S`. first_s: of silence before
+    the first answer, for a process that is being started; None: `limit_s`.
+    """
+
+    def __init__(self, ranks: Iterable[int], limit_s: float, first_s: float | None = None) -> None:
+        self.limit_s, self._asked_s = max(limit_s, SILENCE_S), time.monotonic()
+        # as if it had been heard later: the limit counts from then
+        later_s = max(0.0, (first_s or self.limit_s) - self.limit_s)
+        self._heard_s = dict.fromkeys(ranks, self._asked_s + later_s)
+        self.doing = dict.fromkeys(self._heard_s, "starting")
+
+    def asks_now(self) -> bool:
+        """Whether it is time to ask all ranks again."""
+        now_s = time.monotonic()
+        due = now_s - self._asked_s > self.limit_s / 4
+        self._asked_s = now_s if due else self._asked_s
+        return due
+
+    def longest(
+        self, messages: Iterable[tuple[int, dict[str, Any]]], done: Container[int]
+    ) -> int | None:
+        """The rank that was silent too long, with what came in now; None: none was. done: ranks
+        that need not answer any more."""
+        now_s = time.monotonic()
+        for rank, message in messages:
+            self._heard_s[rank] = now_s
+            self.doing[rank] = message.get("doing", self.doing[rank])
+        late = {rank: heard for rank, heard in self._heard_s.items() if rank not in done}
+        first = min(late, key=lambda rank: late[rank], default=None)
+        return first if first is not None and now_s - late[first] > self.limit_s else None
+
+
 class Pool:
     """`ranks` local processes in one process group on loopback, ready for one job after another.
 
     device: 'cpu' (gloo) or 'cuda' (NCCL, one device per rank).
     port:   of the rendezvous store on 127.0.0.1; 0 takes a free one.
-    say:    called with one line of progress at a time.
+    say:    called with one line of progress at a time. When it raises, a warning says so, it is not
+            called any more, and the run goes on; so for show.
     show:   called instead with the figures of such a line (`realrun.run.progress.TrainingProgress.said`),
             where it has some; None: `say` is.
 
     Use it as a context manager, or call `close`. A pool whose run failed is closed. Raises
-    `InputError` if the port is taken or the machine has not enough memory, `RunError` if a process
-    fails.
+    `InputError` if the port is taken or the machine has not enough memory, or if a fork of the
+    process that started it uses it; `RunError` if a process fails, `Ended` if a signal asked a run
+    that writes checkpoints to end.
     """
 
     def __init__(
@@ -80,6 +134,7 @@ class Pool:
         check_memory(ranks, 0)
         self.ranks, self.device = ranks, device
         self.say, self.show = say, show
+        self._owner, self._heard = os.getpid(), True
         self._processes: list[BaseProcess] = []
         self._pipes: list[Connection] = []
         self._store: Any = None
@@ -117,30 +172,58 @@ class Pool:
 
     def run(self, job: Job) -> dict[str, Any]:
         """Run `job` and return rank 0's result, see `Session.run`. `RunError` says which rank
-        failed, at what, and why."""
+        failed, at what, and why. `InputError` if another run writes into the same folder."""
+        with held([job]):
+            return self.run_held(job)
+
+    def run_held(self, job: Job) -> dict[str, Any]:
+        """`run` for a caller that holds the job's folders, see `realrun.launch.lock`."""
         job.validate()
         if job.ranks != self.ranks:
             raise InputError(f"the job needs {job.ranks} ranks, this pool has {self.ranks}")
-        if not self._processes:
-            raise RunError("this pool is closed: start a new one")
+        self._check_usable()
         check_memory(self.ranks, job.model_bytes())
+        look(job, self.say)
         prepare(job)
-        watch = watch_of(job)
+        watch, stop = watch_of(job), Stop()
+        # a run that writes no checkpoint has nothing to save: what ends its process ends it
+        listening = stop.listening(_end_at_once) if job.checkpoint_every else nullcontext()
         try:
-            self._tell(job.to_json())
-            return self._collect("done", watch)[0]["result"]
+            with listening:
+                self._tell({"run": job.to_json(), "folder": os.getcwd()})
+                result = self._collect("done", watch, stop=stop)[0]["result"]
         except BaseException as error:  # an interrupt too: what was recorded is kept
             self.close(at_once=True)
             error.partial = watch.save_partial()  # type: ignore[attr-defined]
             raise
+        if "ended" in result:
+            raise Ended(result["ended"], result["number"])
+        return result
 
-    def call(self, functions: str, name: str, plan: Plan, **arguments: Any) -> list[Any]:
+    def _check_usable(self) -> None:
+        if os.getpid() != self._owner:
+            raise InputError(
+                f"this pool belongs to process {self._owner}, and this is a fork of it, process "
+                f"{os.getpid()}: start a pool here"
+            )
+        if not self._processes:
+            raise RunError("this pool is closed: start a new one")
+
+    def call(
+        self,
+        functions: str,
+        name: str,
+        plan: Plan,
+        timeout_s: float = CALL_TIMEOUT_S,
+        **arguments: Any,
+    ) -> list[Any]:
         """[per rank] what a function answers that each rank calls with its `Mesh` of `plan` and
         `arguments`.
 
         functions: where a mapping {name: function} is found, such as 'package.module:MAPPING'.
-        Names and plain JSON values cross to the processes. No code does, so only functions that a
-        module lists can be called.
+        timeout_s: after so many seconds the processes are ended, and the `RunError` says where each
+                   of them was. Names and plain JSON values cross to the processes; only functions
+                   that a module lists can be called.
         """
         known = listed_functions(functions)
         if name not in known:
@@ -151,7 +234,7 @@ class Pool:
             raise InputError(f"the plan takes {plan.gpus} ranks, this pool has {self.ranks}")
         request = {"functions": functions, "name": name, "plan": plan_fields(plan)}
         message = {"call": request | {"arguments": arguments}}
-        return self._ask(message, CALL_TIMEOUT_S, f"did not end {name!r}")
+        return self._ask(message, timeout_s, f"did not end {name!r}")
 
     def links(self, sizes: Iterable[int], budget_s: float) -> list[dict[str, Any]]:
         """[{"kind", "size_bytes", "seconds"}]: messages and collectives among this pool's
@@ -161,8 +244,7 @@ class Pool:
 
     def _ask(self, message: dict[str, Any], timeout_s: float, late: str) -> list[Any]:
         """[per rank] its result."""
-        if not self._processes:
-            raise RunError("this pool is closed: start a new one")
+        self._check_usable()
         try:
             self._tell(message)
             answers = self._collect("done", watch=None, timeout_s=timeout_s, late=late)
@@ -184,13 +266,19 @@ class Pool:
         watch: Watch | None,
         timeout_s: float = START_TIMEOUT_S,
         late: str = "did not find each other",
+        stop: Stop | None = None,
     ) -> dict[int, dict[str, Any]]:
         """[per rank] the message that has `key`; `RunError` at the first sign that one will not
         come."""
         from multiprocessing.connection import wait as wait_for_any  # see `process_context`
 
         answers: dict[int, dict[str, Any]] = {}
-        started_s = time.monotonic()
+        started_s, asked = time.monotonic(), False
+        silence = (
+            Silence(range(self.ranks), watch.timeout_s)
+            if watch
+            else Silence(range(self.ranks), ASIDE_S, timeout_s)
+        )
         while len(answers) < self.ranks:
             wait_for_any([*self._pipes, *(process.sentinel for process in self._processes)], POLL_S)
             messages = self._read_messages()
@@ -199,10 +287,52 @@ class Pool:
             if dead or any("error" in message for _, message in messages):
                 raise RunError(self._verdict(messages, watch))
             if watch is None and time.monotonic() - started_s > timeout_s:
-                raise RunError(f"the {self.ranks} processes {late} within {timeout_s} s")
+                raise RunError(
+                    f"the {self.ranks} processes {late} within {timeout_s:g} s: {self._places(answers)}"
+                )
             if watch is not None and (stuck := watch.stuck()):
                 raise RunError(stuck)
+            if over := next((m for m in messages if m[1].get("over")), None):
+                raise RunError(self._over_text(*over, answers))
+            if stop is not None and stop.number and not asked:
+                asked = True
+                self._pass_on({"say": f"{signal_name(stop.number)}: ending after this step"})
+                self._tell({"stop": stop.number})
+            if silence.asks_now():
+                self._tell({"where": True})
+            if (silent := silence.longest(messages, answers)) is not None:
+                raise RunError(self._silent_text(silence, silent, watch))
         return answers
+
+    def _silent_text(self, silence: Silence, rank: int, watch: Watch | None) -> str:
+        place = watch.place_of(rank) if watch else "outside the steps"
+        where = silence.doing[rank] if place == "outside the steps" else place
+        process = self._processes[rank]
+        return (
+            f"rank {rank} (process {process.pid}) has not answered for {silence.limit_s:g} s while "
+            f"{where}; the others were ended"
+        )
+
+    def _over_text(self, rank: int, message: dict[str, Any], answers: Container[int]) -> str:
+        return (
+            f"rank {rank} has been {message['doing']} for {message['over']:g} s, which is too long: "
+            f"{self._places(answers)}"
+        )
+
+    def _places(self, answers: Container[int]) -> str:
+        """Where each rank is that has not answered."""
+        self._tell({"where": True})
+        time.sleep(GRACE_S)
+        said = {
+            rank: message["where"] for rank, message in self._read_messages() if "where" in message
+        }
+        places: dict[str, list[int]] = {}
+        for rank in range(self.ranks):
+            place = "is done" if rank in answers else f"is at {said.get(rank, 'an unknown place')}"
+            places.setdefault(place, []).append(rank)
+        return "; ".join(
+            f"rank {', '.join(map(str, ranks))} {place}" for place, ranks in places.items()
+        )
 
     def _read_messages(self) -> list[tuple[int, dict[str, Any]]]:
         """[(rank, message)] that have come in; progress lines are passed on at once."""
@@ -212,15 +342,30 @@ class Pool:
                 while pipe.poll():
                     message = json.loads(pipe.recv_bytes())
                     if "say" in message:
-                        if self.show and message.get("now"):
-                            self.show(message["now"])
-                        else:
-                            self.say(message["say"])
+                        self._pass_on(message)
                     else:
                         messages.append((rank, message))
             except (EOFError, OSError):
                 pass  # its process is dead or dying: the exit code will tell
         return messages
+
+    def _pass_on(self, message: dict[str, Any]) -> None:
+        """A line of progress, or its figures, to who wants them. What is wrong there is not the
+        training's fault."""
+        if not self._heard:
+            return
+        try:
+            if self.show and message.get("now"):
+                self.show(message["now"])
+            else:
+                self.say(message["say"])
+        except Exception as error:
+            self._heard = False
+            warnings.warn(
+                f"progress is not shown any more, the run goes on: the pool's callback raised "
+                f"{type(error).__name__}: {error}",
+                stacklevel=2,
+            )
 
     def _verdict(self, messages: list[tuple[int, dict[str, Any]]], watch: Watch | None) -> str:
         """One line: a rank killed from outside first, then an error of a rank's own, then what
@@ -249,7 +394,10 @@ class Pool:
         return "; ".join(ended) + ("" if watch else hint)
 
     def close(self, at_once: bool = False) -> None:
-        """End all processes: asked first unless `at_once`, then killed."""
+        """End all processes: asked first unless `at_once`, then killed. Nothing in a fork, whose
+        processes they are not."""
+        if os.getpid() != self._owner:
+            return
         for pipe in self._pipes:
             try:
                 pipe.send_bytes(b"null")

@@ -1,17 +1,30 @@
 """Where the ranks come from: processes of our own on this machine, or those that torchrun has
 started."""
 
+import json
 import os
+import re
+import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any
 
+from realrun.backends.choice import watch_of
+from realrun.checkpoint.resuming import NothingLeft, look
+from realrun.launch import lock
 from realrun.launch.folder import prepare
+from realrun.launch.heartbeat import LEAVES_S, Heartbeat
 from realrun.launch.local_memory import check_memory
 from realrun.launch.pool import Pool, RunError
 from realrun.launch.worker import Rank, use_loopback
 from realrun.run.job import Job
-from simlab.errors import InputError
+from realrun.run.life import Doing, Ended
+from simlab.errors import InputError, SimlabError, shortened
+
+REFUSAL, HEARD = "what rank 0 refuses", "how many ranks have heard it"
+REFUSALS: dict[str, type[SimlabError]] = {"nothing left": NothingLeft, "input": InputError}
+"""{name: kind of error} of what a rank is told that rank 0 refuses."""
 
 
 def under_torchrun() -> bool:
@@ -47,18 +60,26 @@ def choose_device(asked: str, ranks: int, *, only_cpu: bool = False) -> str:
     return "cuda" if 0 < local_ranks <= devices else "cpu"
 
 
+def held(jobs: Sequence[Job]) -> AbstractContextManager[None]:
+    """See `realrun.launch.lock`. Of torchrun's ranks, rank 0 holds the folders for all."""
+    others = under_torchrun() and _environment("RANK") > 0
+    return nullcontext() if others else lock.held(jobs)
+
+
 def run(
     jobs: Sequence[Job], device: str, *, port: int = 0, say: Callable[..., Any]
 ) -> list[dict[str, Any]] | None:
     """Run `jobs`, which take the same number of ranks, one after the other: [rank 0's answer to
-    each], or None on another rank of torchrun's."""
+    each], or None on another rank of torchrun's. The caller has `held` them."""
     if under_torchrun():
         return _run_as_rank(jobs, device, say)
     for job in jobs:
         check_memory(job.ranks, job.model_bytes())
+        look(job, say)
+    for job in jobs:
         prepare(job)
     with Pool(jobs[0].ranks, device=device, port=port, say=say) as pool:
-        return [pool.run(job) for job in jobs]
+        return [pool.run_held(job) for job in jobs]
 
 
 def _run_as_rank(
@@ -83,8 +104,7 @@ def _run_as_rank(
     where = f"{os.environ['MASTER_ADDR']}:{_environment('MASTER_PORT')}"
     if local_world == world:
         use_loopback()
-    for one in jobs if rank == 0 else []:
-        prepare(one)
+    refusal = _look_and_prepare(jobs, say) if rank == 0 else None
     import torch.distributed as dist
 
     try:
@@ -94,11 +114,29 @@ def _run_as_rank(
             store = dist.PrefixStore(
                 f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store
             )
-        member = Rank(rank, world, local_rank, store, device, message_timeout_s=job.timeout_s)
-        answers = [member.run(one, say) or {} for one in jobs]
+        if (refusal := _refusal_of_rank_0(store, rank, world, refusal)) is not None:
+            raise refusal
+        doing = Doing()
+        heart = Heartbeat(_another_client(store), rank, world, job.timeout_s, doing)
+        member = Rank(
+            rank, world, local_rank, store, device, doing, message_timeout_s=job.timeout_s
+        )
+        answers = []
+        for one in jobs:
+            if rank == 0 and local_world == world:
+                heart.watch = watch_of(one)
+            answers.append(member.run(one, say) or {})
+        heart.leave()
         member.leave()
         return None if rank else answers
+    except Ended:
+        heart.leave()
+        if rank:
+            return None  # rank 0 says it, and has the exit status
+        raise
     except (dist.DistError, RuntimeError, ValueError) as error:
+        if error is refusal:
+            raise
         if "EADDRINUSE" in str(error):
             raise InputError(
                 f"rendezvous on {where}: the port is in use; give another MASTER_PORT"
@@ -106,12 +144,49 @@ def _run_as_rank(
         raise RunError(f"rank {rank}: {' '.join(str(error).split())}") from error
 
 
+def _look_and_prepare(jobs: Sequence[Job], say: Callable[..., Any]) -> SimlabError | None:
+    """What rank 0 refuses, before it has met the others; None: the folders are made."""
+    try:
+        for job in jobs:
+            look(job, say)
+        for job in jobs:
+            prepare(job)
+    except SimlabError as error:
+        return error
+    return None
+
+
+def _refusal_of_rank_0(
+    store: Any, rank: int, world: int, refusal: SimlabError | None
+) -> SimlabError | None:
+    """`refusal` of rank 0, on all ranks."""
+    if rank == 0:
+        kind = next((name for name, its in REFUSALS.items() if type(refusal) is its), "failed")
+        store.set(REFUSAL, json.dumps(refusal and [kind, str(refusal)]))
+        deadline_s = time.monotonic() + LEAVES_S
+        # who holds the store does not leave before the others have read it
+        while refusal is not None and store.add(HEARD, 0) < world - 1:
+            if time.monotonic() > deadline_s:
+                break
+            time.sleep(0.05)
+        return refusal
+    said = json.loads(store.get(REFUSAL))
+    store.add(HEARD, 1)
+    return said and REFUSALS.get(said[0], SimlabError)(said[1])
+
+
+def _another_client(store: Any) -> Any:
+    """A client of its own of the store that `store` is one of: two threads must not share one."""
+    clone = getattr(store, "clone", None)
+    return store if clone is None else clone()
+
+
 def _environment(name: str, default: int | None = None) -> int:
     """The whole number in the environment variable `name`; `InputError` if there is none and no
     default either."""
     text = os.environ.get(name, default)
-    if text is None or not str(text).isdecimal():
+    if text is None or not re.fullmatch("[0-9]{1,9}", str(text)):
         raise InputError(
-            f"{name} is {text!r} in the environment: a whole number is needed, as torchrun sets it"
+            f"{name} is {shortened(text)} in the environment: a whole number is needed, as torchrun sets it"
         )
     return int(text)

@@ -8,18 +8,23 @@ import queue
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from importlib import import_module
 from typing import Any
 
 from realrun.run.job import Job
+from realrun.run.life import Doing, Ended, Stop
 
 # gloo and NCCL pick the interface that the host name resolves to; ours is loopback unless the user
 # says otherwise
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}.get(sys.platform)
-# a rank that waits this long gives up by itself; a launcher that watches is quicker
-WAIT_TIMEOUT_S = 600
+# of torch's own waiting, which names nobody: every phase has a limit of its own, which is shorter
+WAIT_TIMEOUT_S = 24 * 3600
+SILENCE_S = 8.0
+"""A rank answers within this time even on a busy machine, for a thread of its own does; so a
+shorter timeout is not taken for silence."""
 
 
 def use_loopback() -> None:
@@ -41,6 +46,8 @@ class Rank:
         local_rank: int,
         store: Any,
         device_kind: str,
+        doing: Doing | None = None,
+        stop: Stop | None = None,
         message_timeout_s: float = WAIT_TIMEOUT_S,
     ) -> None:
         import torch
@@ -49,7 +56,7 @@ class Rank:
         from realrun.backends.choice import Backends
 
         torch.set_num_threads(1)
-        self.rank = rank
+        self.rank, self.doing, self.stop = rank, doing or Doing(), stop or Stop()
         self.device = (
             torch.device("cuda", local_rank) if device_kind == "cuda" else torch.device("cpu")
         )
@@ -72,12 +79,15 @@ class Rank:
         self.backends = Backends(rank, self.device, self.groups)
 
     def run(self, job: Job, say: Callable[..., Any]) -> dict[str, Any] | None:
-        """Run `job` together with all other ranks; the result on rank 0, None elsewhere."""
+        """Run `job` together with all other ranks; the result on rank 0, None elsewhere. `Ended` if
+        any rank was asked to end."""
         from realrun.report.facts import answer
         from realrun.run.session import Session
 
+        self.doing.enter("starting")
         backend = self.backends.of(job, say)
-        measured = Session(job, self.rank, self.device, backend, say).run()
+        measured = Session(job, self.rank, self.device, backend, say, self.doing, self.stop).run()
+        self.doing.enter("reporting")
         return None if measured is None else answer(job, measured)
 
     def links(
@@ -124,7 +134,9 @@ def serve(rank: int, world: int, port: int, device_kind: str, pipe: Any) -> None
     # ^C is the launcher's to handle, whoever started the fork server
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(pipe, jobs), daemon=True).start()
+    tell, doing, stop = Answers(pipe), Doing(), Stop()
+    os.umask(os.umask(0o077) | 0o002)  # nothing that it writes is everybody's to write
+    threading.Thread(target=_read, args=(pipe, jobs, tell, doing, stop), daemon=True).start()
     use_loopback()
     try:
         from torch.distributed import TCPStore
@@ -137,20 +149,18 @@ def serve(rank: int, world: int, port: int, device_kind: str, pipe: Any) -> None
             timeout=timedelta(seconds=60),
             wait_for_workers=False,
         )
-        member = Rank(rank, world, rank, store, device_kind)
-        _answer(pipe, ready=True)
+        member = Rank(rank, world, rank, store, device_kind, doing, stop)
+        tell(ready=True)
         while (job := jobs.get()) is not None:
             say = (
-                (lambda text, now=None: _answer(pipe, say=text, now=now))
-                if rank == 0
-                else (lambda *_: None)
+                (lambda text, now=None: tell(say=text, now=now)) if rank == 0 else (lambda *_: None)
             )
-            _answer(pipe, result=_result(member, job, say), done=True)
+            tell(result=_result(member, job, say), done=True)
         member.leave()
     except BaseException as error:  # whatever happens here must be told: nobody else sees it
         text = " ".join(str(error).split()) or type(error).__name__
         try:
-            _answer(pipe, error=text)
+            tell(error=text)
         except OSError:
             pass  # nobody is left to tell
         os._exit(1)
@@ -162,17 +172,42 @@ def _result(member: Rank, job: dict[str, Any], say: Callable[..., Any]) -> Any:
         return member.links(**job["links"], say=say)
     if "call" in job:
         return member.call(**job["call"])
-    return member.run(Job(**job), say)
+    os.chdir(job["folder"])  # the launcher's: it may have moved since this process was started
+    member.stop.number = 0
+    try:
+        return member.run(Job(**job["run"]), say)
+    except Ended as ended:
+        return {"ended": str(ended), "number": ended.number}
 
 
-def _read(pipe: Any, jobs: queue.SimpleQueue[Any]) -> None:
+def _read(pipe: Any, jobs: queue.SimpleQueue[Any], tell: Answers, doing: Doing, stop: Stop) -> None:
     try:
         while (message := json.loads(pipe.recv_bytes())) is not None:
-            jobs.put(message)
+            if "where" in message:
+                tell(where=_place(), doing=doing(), over=doing.over())
+            elif "stop" in message:
+                stop.ask(message["stop"])
+            else:
+                jobs.put(message)
         jobs.put(None)
     except (EOFError, OSError):
         os._exit(1)
 
 
-def _answer(pipe: Any, **message: Any) -> None:
-    pipe.send_bytes(json.dumps(message).encode())
+def _place() -> str:
+    """The line at which the main thread is: the deepest one that is not of an installed package."""
+    stack = traceback.extract_stack(sys._current_frames()[threading.main_thread().ident or 0])
+    own = [frame for frame in stack if "site-packages" not in frame.filename]
+    frame = (own or stack)[-1]
+    return f"line {frame.lineno} of {frame.name} ({frame.line})"
+
+
+class Answers:
+    """What a rank tells its launcher, from any thread."""
+
+    def __init__(self, pipe: Any) -> None:
+        self._pipe, self._lock = pipe, threading.Lock()
+
+    def __call__(self, **message: Any) -> None:
+        with self._lock:
+            self._pipe.send_bytes(json.dumps(message).encode())

@@ -4,7 +4,7 @@ elsewhere, and says which."""
 import ast
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from hashlib import sha256
 from importlib.util import find_spec
@@ -94,6 +94,20 @@ class LessonPool:
             name, asked, lambda: demonstrate(self._processes(), name, plan, **arguments)
         )
 
+    def practice(
+        self, name: str, plan: Plan, text: str, given: Mapping[str, Any], timeout_s: float = 20
+    ) -> list[dict[str, Any]]:
+        """[per rank] the facts that `realrun.lessons.practice`'s function `name` finds with the
+        function that `text` defines. Where that raises or hangs, the `RunError` says on which rank
+        and where, and new processes take the places of those that were ended."""
+        pool = self._processes()
+        place = "realrun.lessons.practice:PRACTICE"
+        try:
+            return pool.call(place, name, plan, timeout_s=timeout_s, text=text, **given)
+        except RunError:
+            self.pool = Pool(pool.ranks, say=pool.say, show=self.show)
+            raise
+
     def alone(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """`function(*arguments)`, in this process. It is a function of the lesson that needs torch,
         and takes and gives plain JSON values."""
@@ -125,16 +139,16 @@ class LessonPool:
         return result
 
 
-def source(name: str) -> str:
-    """The text of the demonstration `name`, to be shown beside what it answers. It needs no torch.
-    `InputError` where there is no such demonstration."""
-    folder = Path(__file__).with_name("demonstrations")
+def source(name: str, folder_name: str = "demonstrations") -> str:
+    """The text of the function `name` of a folder beside this file, to be shown beside what it
+    answers. It needs no torch. `InputError` where there is no such function."""
+    folder = Path(__file__).with_name(folder_name)
     for path in sorted(folder.glob("*.py")):
         text = path.read_text(encoding="utf-8")
         for node in ast.parse(text).body:
             if isinstance(node, ast.FunctionDef) and node.name == name:
                 return ast.get_source_segment(text, node) or ""
-    raise InputError(f"there is no demonstration {name!r}")
+    raise InputError(f"there is no function {name!r} in {folder_name}")
 
 
 def _unlike_default(plan: Plan) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from realrun.record.merge import from_zero
 from realrun.record.recorder import Record, Recording
 from simlab.engine.play import stream_of
 from simlab.lowering.instructions import BEGIN, COMPUTE, WAIT, Instruction
+from simlab.lowering.sub_operations import sub_operations
 from simlab.spec.plan import Plan
 from simlab.trace import ACTIVATIONS, LIVE, OPTIMIZER, SEND, MemoryPoint, Span, Trace
 
@@ -19,7 +20,7 @@ class ListedJob(Protocol):
     @property
     def ranks(self) -> int: ...
     @property
-    def steps(self) -> int: ...
+    def kept_steps(self) -> range: ...
     @property
     def executed(self) -> Plan: ...
     def instructions(self, rank: int) -> list[Instruction]: ...
@@ -37,7 +38,7 @@ class Done(NamedTuple):
 
 
 def measured_traces(job: ListedJob, recordings: Sequence[Recording], device: str) -> list[Trace]:
-    """The `Trace` of each measured step, on rank 0's clock, from 0 s.
+    """The `Trace` of each measured step that is kept, on rank 0's clock, from 0 s.
 
     It has a span for each compute instruction and, on each rank of its group, for each
     communication. A communication's span begins when the last member had begun it, and ends when it
@@ -47,7 +48,7 @@ def measured_traces(job: ListedJob, recordings: Sequence[Recording], device: str
     steps: dict[int, list[list[Done]]] = {}
     for rank, (recording, instructions) in enumerate(zip(recordings, lists)):
         for record in recording.records:
-            if 0 <= record.step < job.steps:
+            if record.step in job.kept_steps:
                 of_ranks = steps.setdefault(record.step, [[] for _ in recordings])
                 of_ranks[rank].append(_done(record, instructions, recording.clock_offset_s))
     return [
@@ -141,6 +142,7 @@ def _fields(instruction: Instruction) -> dict[str, Any]:
         "unit": instruction.unit,
         "microbatch": instruction.microbatch,
         "op_kind": instruction.op_kind,
+        "part": sub_operations(instruction.kernels),
     }
 
 

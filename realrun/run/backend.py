@@ -90,7 +90,7 @@ class Backend(Protocol):
         one process."""
 
     def traces(self, run: Run, recordings: list[Recording], device: str) -> list[Trace]:
-        """The measured steps, from the recordings of all ranks. device: its name."""
+        """The measured steps that are kept, from the recordings of all ranks. device: its name."""
 
     def facts(self) -> dict[str, Any]:
         """What rank 0 adds to the facts of the run."""

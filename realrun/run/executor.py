@@ -100,6 +100,7 @@ class Executor:
         for group in mesh.groups.values():
             group.observer = self.log.observer
         self.mesh_device = torch.device(device).type
+        self._sent: dict[str, float] = {}
         self.losses: list[torch.Tensor] = []
         self.saved: dict[Key, tuple[torch.Tensor, torch.Tensor]] = {}
         self.kept: dict[Key, dict[Any, Any]] = {}
@@ -140,6 +141,7 @@ class Executor:
                 unit.from_masters()
         self.optimizer.zero_grad(set_to_none=True)
         self.log.end_step()
+        self._count_sent()
         if self.valid:
             check_released(self.activations, self.rank, number)
         return self.loss, norm.item()
@@ -189,13 +191,17 @@ class Executor:
 
     def sent_bytes(self, steps: int) -> dict[str, float]:
         """{dimension: bytes that this rank sent in a step}, after so many steps."""
-        sent: dict[str, float] = {}
-        for entry in self.mesh.traffic:
-            dimension = entry.dimension.partition("-")[0]
-            sent[dimension] = sent.get(dimension, 0.0) + entry.sent_bytes
-        sent["pp"] = sent.get("pp", 0.0) + self.exchange.sent_bytes
+        self._count_sent()
+        sent = self._sent | {"pp": self._sent.get("pp", 0.0) + self.exchange.sent_bytes}
         # last: sums of thirds would not be exact
         return {dimension: size / steps for dimension, size in sent.items()}
+
+    def _count_sent(self) -> None:
+        """Add what the mesh's groups have sent: its list of that must not grow with the steps."""
+        for entry in self.mesh.traffic:
+            dimension = entry.dimension.partition("-")[0]
+            self._sent[dimension] = self._sent.get(dimension, 0.0) + entry.sent_bytes
+        self.mesh.traffic.clear()
 
     def vitals(self) -> dict[str, float] | None:
         """{"computed_s", "waited_s", "activations": peak bytes} of the last step; None where the

@@ -2,6 +2,7 @@
 and who is slow."""
 
 import time
+from collections import deque
 from typing import Any
 
 from realrun.run.faults import stragglers
@@ -11,6 +12,8 @@ from simlab.spec.model import MFU_CONVENTION
 from simlab.units import bytes_text, seconds_text
 
 EVERY_S = 1.0
+KEPT = 300
+"""How many things that were said are kept: the last ones."""
 
 
 class TrainingProgress:
@@ -19,12 +22,12 @@ class TrainingProgress:
     said: [{"name", "step", "steps", "step_s", "losses": of each step since the last one,
     "tokens_per_s", "mfu": in a box, "ranks": [of
     each, since the last one: {"computed_s", "waited_s", "activations"}], "slow": [(rank, times as
-    long as its peers)]}] so far.
+    long as its peers)]}], the last `KEPT` of them.
     """
 
     def __init__(self, job: Job, time_scale: float | None = None) -> None:
         self.job, self.time_scale = job, time_scale
-        self.said: list[dict[str, Any]] = []
+        self.said: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self.tokens = job.batch * job.sizes["seq"]
         self.total = job.warmup + job.steps
         self._said_s = time.monotonic()

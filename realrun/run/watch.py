@@ -41,7 +41,7 @@ class Watch:
     def __init__(
         self, ranks: int, timeout_s: float, runs: Mapping[str, tuple[Path, Places]]
     ) -> None:
-        self._ranks, self._timeout_s, self._runs = ranks, timeout_s, runs
+        self._ranks, self.timeout_s, self._runs = ranks, timeout_s, runs
         self._moved_at_s = time.monotonic()
         self._last: tuple[str | None, list[RankProgress | None]] | None = None
 
@@ -53,10 +53,10 @@ class Watch:
         if name is None or now_at != self._last:
             self._last, self._moved_at_s = now_at, now_s
             return None
-        if now_s - self._moved_at_s < self._timeout_s:
+        if now_s - self._moved_at_s < self.timeout_s:
             return None
         who = self._runs[name][1].who_waits(seen)
-        return f"{name}: no rank has moved for {self._timeout_s:g} s: {who}"
+        return f"{name}: no rank has moved for {self.timeout_s:g} s: {who}"
 
     def place_of(self, rank: int) -> str:
         """Where `rank` was last seen, in words."""

@@ -127,7 +127,7 @@ class _Run:
         self.program = Program.from_trace(trace)
         self.made = {Op.of_span(span): span for span in trace.compute()}
         self._messages = {
-            (span.op_text, span.peer): (span, came_s) for span, came_s in _arrivals(trace)
+            (span.op_text, span.peer): (span, came_s) for span, came_s in arrivals(trace)
         }
 
     def last_need(self, op: Op) -> _Need | None:
@@ -141,8 +141,8 @@ class _Run:
         return max(found, key=lambda need: need.came_s, default=None)
 
 
-def _arrivals(trace: Trace) -> list[tuple[Span, float]]:
-    """Each message, and when its receiver could use it, in seconds. For a measured trace this is an
+def arrivals(trace: Trace) -> list[tuple[Span, float]]:
+    """Each message of `trace`, and when its receiver could use it, in seconds. For a measured trace this is an
     assumption, see the text of the module."""
     messages = trace.messages()
     fastest_s: dict[tuple[int, int], float] = {}

@@ -6,18 +6,19 @@ from simlab.apps.collectives import CollectiveExplorer
 from simlab.apps.drill import Drill
 from simlab.apps.held import after
 from simlab.apps.lesson_cells import closing, exercise, figures, predict, tongue
+from simlab.apps.lesson_map import lesson_map
 from simlab.apps.memory import MemoryExplorer
 from simlab.apps.parallelism import (
     BucketExplorer,
     CausalMask,
     ContextExplorer,
     MatrixSplit,
+    RingExplorer,
     ZeroGrid,
 )
 from simlab.apps.pipeline import PipelineExplorer
 from simlab.apps.plan import PlanExplorer
 from simlab.apps.puzzle import PuzzleBoard
-from simlab.apps.ring import RingExplorer
 
 __all__ = [
     "BucketExplorer",
@@ -37,6 +38,7 @@ __all__ = [
     "exercise",
     "figures",
     "gib",
+    "lesson_map",
     "ms",
     "percent",
     "predict",

@@ -1,16 +1,17 @@
-"""What the lessons' cells say and tabulate: Markdown below a cell."""
+"""What the lessons' cells say and tabulate: Markdown below a cell, in the learner's language."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from IPython.display import Markdown, display
-
+from simlab.apps.held import show_markdown
+from simlab.lessons.phrases import phrase
 from simlab.units import GIB
 
 
 def say(text: str) -> None:
-    """Show `text`, Markdown, below the cell."""
-    display(Markdown(text))
+    """Show `text`, Markdown in English, below the cell, in the learner's language as far as the
+    files of words have it (`simlab.lessons.phrases`)."""
+    show_markdown(lambda: phrase(text))
 
 
 def ms(*seconds: float) -> list[str]:
@@ -29,6 +30,13 @@ def percent(*shares: float) -> list[str]:
 
 
 def table(head: Sequence[str], *rows: Sequence[Any]) -> None:
-    """Show a table: a row of column names and rows of cells."""
-    lines = (head, ["---"] * len(head), *rows)
-    say("\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines))
+    """Show a table: a row of column names and rows of cells. Those in English are shown in the
+    learner's language, as `say` does."""
+    lines = [list(map(str, line)) for line in (head, *rows)]
+
+    def text() -> str:
+        names, *others = (list(map(phrase, line)) for line in lines)
+        shown = (names, ["---"] * len(names), *others)
+        return "\n".join("| " + " | ".join(line) + " |" for line in shown)
+
+    show_markdown(text)

@@ -7,6 +7,7 @@ prediction is committed, or the learner asks to see it without one.
 
 import io
 import sys
+from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
 
@@ -14,10 +15,11 @@ import ipywidgets as widgets
 from IPython import get_ipython
 from IPython.core.displayhook import CapturingDisplayHook
 from IPython.core.displaypub import CapturingDisplayPublisher
-from IPython.display import display
+from IPython.display import Markdown, display
 
 from simlab.lessons import book
-from simlab.lessons.words import rendered, word
+from simlab.lessons.phrases import phrase
+from simlab.lessons.words import language, rendered, word
 
 
 class Session:
@@ -28,6 +30,7 @@ class Session:
         self.waiting: dict[str, list[Callable[[], None]]] = {}
         self.told: set[str] = set()
         self.retold: list[Callable[[], None]] = []
+        self.texts: dict[str, Callable[[], str]] = {}  # {id of a display: its Markdown}
         self.holding = False
 
     def release(self, identifier: str) -> None:
@@ -70,6 +73,37 @@ def after(identifier: str) -> None:
     _Tape(identifier, shell).begin()
 
 
+def show_markdown(text: Callable[[], str]) -> None:
+    """Show Markdown that follows the language; outside of a notebook, and in a copy for reading, as
+    it is."""
+    if get_ipython() is None or rendered():
+        display(Markdown(text()))
+        return
+    place = display(Markdown(text()), display_id=True)
+    session().texts[place.display_id] = text
+    session().retold.append(lambda: place.update(Markdown(text())))
+
+
+def draw_in_language() -> None:
+    """From now on have the notebook show matplotlib's figures with their texts in the learner's
+    language."""
+    shell = get_ipython()
+    if shell is None:
+        return
+    formatter = shell.display_formatter.ipython_display_formatter
+    formatter.pop("matplotlib.figure.Figure", None)
+    if language() == "zh":
+        formatter.for_type_by_name("matplotlib.figure", "Figure", _draw_in_chinese)
+
+
+def _draw_in_chinese(figure: Any) -> None:
+    from simlab.views.still.wording import say_in_chinese  # needs matplotlib, as the figure does
+
+    say_in_chinese(figure, phrase)
+    png = get_ipython().display_formatter.formatters["image/png"](figure)
+    display({"image/png": png, "text/plain": repr(figure)}, raw=True)
+
+
 class _Words(io.TextIOBase):
     """A standard output that writes into a list of outputs, in order with what is displayed."""
 
@@ -106,21 +140,35 @@ class _Tape:
         self.shell.events.unregister("post_run_cell", self._end)
         session().holding = False
         self.shell.display_pub, sys.displayhook, sys.stdout = self.publisher, self.hook, self.stdout
-        note = widgets.HTML(f"<i>{word('form.held')}</i>")
-        place = widgets.Output()
-        outputs = tuple(map(_as_output, self.outputs))
+        note, place = widgets.HTML(), widgets.Output()
+
+        def tell() -> None:
+            note.value = f"<i>{word('form.held')}</i>"
+            if note.layout.display == "none":
+                shown = (kept for kept in self.outputs if kept.get("data") != {})
+                place.outputs = tuple(map(_as_output, shown))
 
         def show() -> None:
             note.layout.display = "none"
-            place.outputs = outputs
+            tell()
 
+        tell()
+        session().retold.append(tell)
         session().waiting.setdefault(self.identifier, []).append(show)
         display(widgets.VBox([note, place]))
 
 
 def _as_output(kept: dict[str, Any]) -> dict[str, Any]:
-    """A kept output as a notebook has it."""
+    """A kept output as a notebook has it, with the words of the language."""
     if kept.get("output_type") == "stream":
         return kept
-    shown = {"data": kept["data"], "metadata": kept.get("metadata") or {}}
+    text = session().texts.get((kept.get("transient") or {}).get("display_id", ""))
+    if text is not None:
+        kept = kept | {"data": {"text/markdown": text()}}
+    # a kernel sends pictures as base64, and what is kept here was not sent yet
+    data = {
+        kind: b64encode(value).decode() if isinstance(value, bytes) else value
+        for kind, value in kept["data"].items()
+    }
+    shown = {"data": data, "metadata": kept.get("metadata") or {}}
     return {"output_type": "display_data", **shown}

@@ -9,10 +9,10 @@ import ipywidgets as widgets
 from IPython.display import HTML, display
 from markdown_it import MarkdownIt
 
-from simlab.apps.held import after, session
+from simlab.apps.held import after, draw_in_language, session
 from simlab.errors import InputError
 from simlab.lessons import book, progress
-from simlab.lessons.exercise import Exercise, Verdict
+from simlab.lessons.exercise import Asked, Verdict
 from simlab.lessons.prediction import Choice, Prediction, Value, options, question
 from simlab.lessons.words import (
     LANGUAGES,
@@ -24,11 +24,13 @@ from simlab.lessons.words import (
 )
 
 __all__ = ["Guess", "Task", "after", "closing", "exercise", "figures", "predict", "tongue"]
+_APART = ".simlab-compared th, .simlab-compared td { padding: 0 0.8em }"  # a widget has no style for tables
 NAMES = {"en": "English", "zh": "中文"}
 
 
 def tongue() -> None:
-    """Show the choice of the language. It changes everything that the lesson's cells show."""
+    """Show the choice of the language. It changes everything that the lesson's cells show, but a
+    picture that is drawn already stays as it is."""
     if rendered():
         return
     choice = widgets.ToggleButtons(
@@ -39,9 +41,11 @@ def tongue() -> None:
 
     def choose(change: Any) -> None:
         set_language(change.new)
+        draw_in_language()
         session().retell()
 
     choice.observe(choose, names="value")
+    draw_in_language()
     display(choice)
 
 
@@ -102,9 +106,8 @@ class Guess:
             pairs = [(f"– {word('form.choose')} –", ""), *options(self.asked, name)]
             field = widgets.Dropdown(options=pairs, value=value or "", disabled=bool(kept))
         else:
-            unit = getattr(self.asked.fields[name], "unit", "")
             text = "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-            field = widgets.Text(text, placeholder=unit, disabled=bool(kept))
+            field = widgets.Text(text, placeholder=self.asked.unit(name), disabled=bool(kept))
         field.layout.width = "12em"
         return field
 
@@ -149,13 +152,14 @@ class Guess:
         """
 
         def rows() -> str:
+            compared = self.asked.compared(found)
             self.asked.show_found(found)
-            return _table(self.asked.compared(found))
+            return _table(compared)
 
-        _show(rows)
+        show(rows)
 
 
-def exercise(identifier: str | Exercise) -> "Task":
+def exercise(identifier: str | Asked) -> "Task":
     """Show a question's exercise, its hints and its solution, folded, and return the `Task`. It is held
     back until the question's prediction is committed.
 
@@ -163,14 +167,14 @@ def exercise(identifier: str | Exercise) -> "Task":
     """
     asked = book.exercise(identifier) if isinstance(identifier, str) else identifier
     _hold(asked.id)
-    _show(lambda: _exercise_html(asked))
+    show(lambda: _exercise_html(asked))
     return Task(asked)
 
 
 class Task:
     """An exercise that waits for the learner's function."""
 
-    def __init__(self, asked: Exercise) -> None:
+    def __init__(self, asked: Asked) -> None:
         self.asked = asked
 
     def check(self, attempt: Callable[..., Any]) -> None:
@@ -190,7 +194,7 @@ def closing(identifier: str) -> None:
     answer and what refutes it, five points to tick, and follow-up questions. All of it is held back
     until the question's prediction is committed."""
     _hold(identifier)
-    _show(lambda: _closing_html(identifier))
+    show(lambda: _closing_html(identifier))
     if rendered():
         return
     kept = progress.load()["points"].get(identifier)
@@ -213,7 +217,7 @@ def closing(identifier: str) -> None:
 
     _follow(name)
     display(widgets.VBox([_Html(lambda: f"<b>{word('form.points')}</b>"), *boxes]))
-    _show(lambda: _follow_ups_html(identifier))
+    show(lambda: _follow_ups_html(identifier))
 
 
 def figures(identifier: str, **found: float) -> None:
@@ -242,7 +246,7 @@ class _Html(widgets.HTML):
         _follow(lambda: setattr(self, "value", text()))
 
 
-def _show(text: Callable[[], str]) -> None:
+def show(text: Callable[[], str]) -> None:
     """Show HTML that follows the language; in a copy for reading, as it is."""
     display(HTML(text()) if rendered() else _Html(text))
 
@@ -260,7 +264,8 @@ def _follow(change: Callable[[], None]) -> None:
 def _table(rows: list[list[str]]) -> str:
     """A table as HTML, from a head and rows of plain text."""
     lines = (rows[0], ["---", *["--:"] * (len(rows[0]) - 1)], *rows[1:])
-    return as_html("\n".join("| " + " | ".join(line) + " |" for line in lines))
+    body = as_html("\n".join("| " + " | ".join(line) + " |" for line in lines))
+    return f"<style>{_APART}</style><div class='simlab-compared'>{body}</div>"
 
 
 def _both(key: str) -> str:
@@ -286,7 +291,7 @@ def _code(text: str) -> str:
     return f"<pre><code>{html.escape(text)}</code></pre>"
 
 
-def _exercise_html(asked: Exercise) -> str:
+def _exercise_html(asked: Asked) -> str:
     key = f"{asked.id}.exercise"
     level = word("form.level", level=asked.level), word(f"form.levels.{asked.level}")
     head = f"<b>{word('form.exercise')} {asked.id}</b> ({level[0]}, {level[1]})"

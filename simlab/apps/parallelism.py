@@ -3,7 +3,7 @@
 from typing import Any
 
 from simlab.apps.explorer_widget import ExplorerWidget
-from simlab.explorers import buckets, causal_mask, context, matrix_split, zero_grid
+from simlab.explorers import buckets, causal_mask, context, matrix_split, ring, zero_grid
 
 
 class ZeroGrid(ExplorerWidget):
@@ -58,3 +58,15 @@ class ContextExplorer(ExplorerWidget):
 
     def __init__(self, **values: Any) -> None:
         super().__init__(context.EXPLORER, **values)
+
+
+class RingExplorer(ExplorerWidget):
+    """Contiguous above zigzag, for one layer's forward attention of `model` on a ring within a node
+    of `cluster`, or across its nodes.
+
+    values: where the other controls start: ranks, tokens, and link, 'node' or 'network'; `tongue`
+            is 'en' or 'zh'.
+    """
+
+    def __init__(self, model: str = "llama-3-8b", cluster: str = "dgx-h100", **values: Any) -> None:
+        super().__init__(ring.EXPLORER, model=model, cluster=cluster, **values)

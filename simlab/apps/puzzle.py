@@ -1,39 +1,48 @@
-"""The puzzle as a board: a text box for the program, a verdict, a picture."""
+"""The puzzle as a widget, with the learner's own best orders."""
 
-import html
-from base64 import b64encode
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-import ipywidgets as widgets
-
-from simlab.studies.puzzle import Puzzle
+from simlab.apps.explorer_widget import ExplorerWidget
+from simlab.explorers.puzzle import EXPLORER, Attempt, answer, as_text, attempt
+from simlab.lessons import progress
 from simlab.views import timeline
 
+STEP, HELD, ORDER = "step_s", "held", "order"
+"""The fields of what is kept of a level."""
 
-class PuzzleBoard(widgets.VBox):
-    """Write a program, one rank per line, and press the button: `simlab.studies.puzzle.Puzzle`
-    judges it."""
 
-    def __init__(self, puzzle: Puzzle, text: str | None = None) -> None:
-        self.puzzle = puzzle
-        layout = widgets.Layout(width="100%", height=f"{1.6 * puzzle.ranks + 1:.1f}em")
-        self.text = widgets.Textarea(puzzle.start if text is None else text, layout=layout)
-        self.button = widgets.Button(description="check", button_style="primary")
-        self.verdict = widgets.HTML()
-        self.picture = widgets.Image(format="png")
-        self.button.on_click(self._check)
-        self._check()
-        super().__init__([self.text, self.button, self.verdict, self.picture])
+def best(found: Attempt) -> tuple[float, float] | None:
+    """(the step in seconds, the most microbatches held by a rank) of the best order that the learner
+    has found of this level, the one in `found` included; None before the first one within the cap.
+    The shorter step counts, and of equal steps the one that holds less. It is kept with the
+    learner's progress."""
+    level = found.level.name.en
+    kept = progress.load()["puzzle"].get(level)
+    before = (kept[STEP], kept[HELD]) if kept else None
+    if not found.solved or found.trace is None:
+        return before
+    now = (found.trace.step_s, found.held)
+    if before and before <= now:
+        return before
+    progress.keep("puzzle", level, {STEP: now[0], HELD: now[1], ORDER: as_text(found.order)})
+    return now
 
-    def _check(self, _: Any = None) -> None:
-        verdict = self.puzzle.check(self.text.value)
-        self.verdict.value = f"<b>{html.escape(verdict.text)}</b>"
-        self.picture.value = timeline(verdict.trace)._repr_png_() if verdict.trace else b""
-        self.picture.layout.display = None if verdict.trace else "none"
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        """The widget, and the last picture for where no widget can live."""
-        bundle = super()._repr_mimebundle_(**kwargs)
-        if self.picture.value:
-            bundle["image/png"] = b64encode(self.picture.value).decode()
-        return bundle
+class PuzzleBoard(ExplorerWidget):
+    """The ops of a small pipeline as tiles: drag them so that the step is short, within a cap on
+    memory. `simlab.studies.puzzle.Puzzle` judges the order.
+
+    values: `level`, from 1 on, and `order`, a program as text with one line for each rank; a
+            program of other ops than the level's begins at the level's start. `tongue` is 'en' or
+            'zh'.
+    """
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(replace(EXPLORER, answer=partial(answer, best=best)), **values)
+
+    def still(self) -> Any:
+        """The order's timeline as a matplotlib Figure; None while no rank can go on."""
+        found = attempt(self.state)
+        return timeline(found.trace) if found.trace else None

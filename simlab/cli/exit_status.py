@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
-from simlab.errors import InputError, SimlabError
+from simlab.errors import InputError, SimlabError, bounded
 
 Command = Callable[[Namespace], int]
 """A command: it takes the parsed arguments and returns the exit status."""
@@ -17,7 +17,7 @@ def exit_status(run: Command, arguments: Namespace, *, unread: int = 0) -> int:
     """Run a command and return its exit status.
 
     The status is what `run(arguments)` returns, 2 if the arguments are wrong, 1 for other errors
-    and for ^C, and `unread` if the reader of stdout has gone.
+    (but an error's own `status`) and for ^C, and `unread` if the reader of stdout has gone.
 
     An error is one line on stderr, which ends with the error's notes (`add_note`). With
     `arguments.json` an error that is not about the arguments is also an object on stdout, with its
@@ -52,8 +52,8 @@ def _status(run: Command, arguments: Namespace) -> int:
         if arguments.json:
             print(json.dumps({"ok": False, "error": str(reason), **getattr(error, "facts", {})}))
         _say("failed", reason, error)
-        return 1
+        return getattr(error, "status", 1)
 
 
 def _say(kind: str, reason: Any, error: Exception) -> None:
-    print(f"{kind}: {reason}", *getattr(error, "__notes__", []), file=sys.stderr)
+    print(f"{kind}: {bounded(str(reason))}", *getattr(error, "__notes__", []), file=sys.stderr)

@@ -6,8 +6,10 @@ from inspect import cleandoc
 
 import simlab as sl
 from simlab.cli.commands.catalogue import add_catalog, catalog
+from simlab.cli.commands.convert import add_convert, convert
 from simlab.cli.commands.drill import add_drill, drill
 from simlab.cli.commands.memory import add_memory, memory
+from simlab.cli.commands.plan import add_plan, plan
 from simlab.cli.commands.program import (
     add_check,
     add_schedule,
@@ -16,6 +18,9 @@ from simlab.cli.commands.program import (
     schedule,
     schedules,
 )
+from simlab.cli.commands.running.doctor import add_doctor, doctor
+from simlab.cli.commands.running.operations import add_operations, operations
+from simlab.cli.commands.running.why import add_why, why
 from simlab.cli.commands.simulate import add_simulate, simulate
 from simlab.cli.commands.validate import add_validate, validate
 from simlab.cli.exit_status import exit_status
@@ -28,8 +33,11 @@ EPILOG = """examples:
   simlab simulate --csv mine.csv --forward-ms 20 --backward-ms 40 --picture mine.png
   simlab schedules --pp 4 --microbatches 8 --forward-ms 20 --input-grad-ms 20 --weight-grad-ms 20
   simlab simulate --model llama-3-8b --cluster dgx-h100 --nodes 2 --tp 4 --pp 2 --microbatches 8
+  simlab plan --model llama-3-8b --cluster dgx-h100 --nodes 2 --global-batch 64 --explain
   simlab memory --params 7.5B --dp 64 --zero 3
+  simlab operations interval --stall-s 30 --spares 32
   simlab validate
+  simlab why out/measured.json        or profiles of torch.profiler, one per rank
 
 exit status: 0 done, 1 the check failed, 2 bad arguments"""
 COMMANDS: dict[
@@ -43,9 +51,22 @@ COMMANDS: dict[
         add_simulate,
         "simulate a schedule, a CSV program, or a model on a cluster",
     ),
+    "plan": (plan, add_plan, "search the fastest plans of a model on a cluster"),
+    "convert": (
+        convert,
+        add_convert,
+        "a plan from the configuration of another project, or for it",
+    ),
     "schedules": (schedules, add_schedules, "one table of all schedules"),
     "catalog": (catalog, add_catalog, "list the models and clusters that come with simlab"),
     "memory": (memory, add_memory, "bytes of model states per rank, under ZeRO"),
+    "operations": (
+        operations,
+        add_operations,
+        "failures, checkpoints, slow ranks, queues and prices of a training",
+    ),
+    "doctor": (doctor, add_doctor, "examine this machine before a training"),
+    "why": (why, add_why, "where a step's time goes, from a trace or profile; what hangs"),
     "drill": (drill, add_drill, "practise for an interview, in English or Chinese"),
     "validate": (validate, add_validate, "predict published runs, say how far off"),
 }

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from simlab.errors import InputError, did_you_mean
+from simlab.errors import InputError, bounded, did_you_mean
 
 SHELLS = ("bash", "zsh", "tcsh")
 
@@ -26,7 +26,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print `message` as one line on stderr and exit with status 2."""
-        self.exit(2, f"error: {' '.join(message.split())}\n")
+        self.exit(2, f"error: {bounded(' '.join(message.split()))}\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As `argparse` does, but what it does not know is refused here, where the options of the

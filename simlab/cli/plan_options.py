@@ -25,7 +25,7 @@ from typing import Any
 from simlab.cli.options import flag, value_text
 from simlab.errors import InputError, did_you_mean, number, require_whole, shortened
 from simlab.spec.fields import FieldFacts, parsed
-from simlab.spec.plan import plan_fields
+from simlab.spec.plan import Plan, plan_fields
 
 FIELDS = {facts.name: facts for facts in plan_fields()}
 """{name of a field of `Plan`: what is known of it}."""
@@ -35,6 +35,8 @@ CLUSTER_OPTIONS = {
     "nodes": "the number of nodes (default: what the cluster's file says, else as many as the plan takes)",
 }
 """{option: help} of what the plan trains, and on what."""
+MOST_BYTES = 1_000_000
+"""The longest plan file."""
 MOST_TEXT, MOST_STAGES = 4096, 10_000
 """The longest text and the longest list that a plan file may have."""
 REALRUN_ONLY = (
@@ -129,7 +131,7 @@ def _reader(facts: FieldFacts) -> Callable[[str], Any]:
 def given_values(arguments: argparse.Namespace, more: Iterable[str] = ()) -> dict[str, Any]:
     """{name: value} of what the plan file says and, above it, of what the command line does."""
     names = [*FIELDS, *CLUSTER_OPTIONS, *more]
-    given = read_plan_file(arguments.plan, names) if arguments.plan else {}
+    given = {} if arguments.plan is None else read_plan_file(arguments.plan, names)
     said = {name: getattr(arguments, name, None) for name in names}
     return given | {name: value for name, value in said.items() if value is not None}
 
@@ -139,13 +141,25 @@ def plan_part(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name in FIELDS}
 
 
+def plan_lines(plan: Plan, said: Iterable[str]) -> list[str]:
+    """The lines of a plan file: the fields in `said`, and what is not the default."""
+    lines = []
+    for name, facts in FIELDS.items():
+        value, derived = getattr(plan, name), facts.default is None
+        changed = value != facts.default and not derived
+        if name in said or changed or (name == "chunks" and value > 1):
+            text = list(value) if isinstance(value, tuple) else value_text(value)
+            lines.append(f"{name}: {text}")
+    return lines
+
+
 def read_plan_file(path: str | Path, known: Iterable[str] = ()) -> dict[str, Any]:
     """{name: value} of the YAML file at `path`: plain values only, no code.
 
     known: the names that may be in it, besides those in `REALRUN_ONLY`. `InputError` if it cannot
-    be read, is not YAML, or has another name.
+    be read, is longer than `MOST_BYTES`, is not YAML, has another name, a name twice, or an alias.
     """
-    content = _yaml(path)
+    content = plain_yaml(path)
     if not isinstance(content, dict):
         raise InputError(f"{path} holds {type(content).__name__}, not 'name: value' lines")
     there_is = list(dict.fromkeys([*FIELDS, *CLUSTER_OPTIONS, *known]))
@@ -178,13 +192,38 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, bool) or (number(value) and abs(value) < inf)
 
 
-def _yaml(path: str | Path) -> Any:
+def plain_yaml(path: str | Path) -> Any:
+    """What the YAML file at `path` holds, without aliases and names that are given twice.
+    `InputError` if it cannot be read, is longer than `MOST_BYTES`, or is not YAML."""
     try:
         import yaml
     except ImportError as error:
         raise InputError("--plan needs PyYAML: pip install pyyaml") from error
+
+    class Plain(yaml.SafeLoader):
+        """Without aliases, by which a short file stands for a huge one, and without names that are
+        given twice, of which the last would count."""
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                raise yaml.YAMLError(f"*{self.peek_event().anchor}: aliases are not taken")
+            return super().compose_node(parent, index)
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            names = [key.value for key, _ in node.value]
+            twice = next((name for name in names if names.count(name) > 1), None)
+            if twice is not None:
+                raise yaml.YAMLError(f"{shortened(twice)} is given twice")
+            return super().construct_mapping(node, deep)
+
+    if not str(path):
+        raise InputError("--plan '': give the path of a plan file")
     try:
-        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        with Path(path).open(encoding="utf-8") as file:
+            text = file.read(MOST_BYTES + 1)
+        if len(text) > MOST_BYTES:
+            raise InputError(f"{path} is longer than {MOST_BYTES:,} bytes: it is no plan file")
+        return yaml.load(text, Loader=Plain)
     except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
         why = " ".join(str(error).split())
         raise InputError(

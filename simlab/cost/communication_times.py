@@ -66,7 +66,7 @@ class CommunicationTimes:
         size_bytes, plan = instruction.size_bytes, self.plan
         if plan.zero < 3 or plan.prefetch or dimension != "dp" or not instruction.unit_kind:
             return part * seconds_of(kind, size_bytes / part, dimension)
-        is_layer = instruction.unit_kind == "layer"
+        is_layer = instruction.unit_kind in ("layer", "dense layer")
         pieces = MATRICES_A_LAYER if is_layer else 1
         copies_s = pieces * self.groups.shard.size * self.host_op_s
         again = (

@@ -27,6 +27,10 @@ class Groups:
     """With `hybrid`: the ranks that hold the same shard."""
     pp: GroupShape
     """The stages of a pipeline."""
+    ep: GroupShape
+    """With expert parallelism: the ranks that share a layer's experts."""
+    edp: GroupShape
+    """The ranks that hold the same experts: dp without expert parallelism."""
 
     @classmethod
     def of(cls, plan: Plan, cluster: Cluster) -> "Groups":

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from simlab.cost.roofline import memory_s
-from simlab.lowering.zero import shards_of
+from simlab.lowering.zero import held_of
 from simlab.memory.states import state_bytes
 from simlab.program import Program
 from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
-from simlab.spec.parameters import stage_parameters
+from simlab.spec.parameters import expert_parameters, stage_parameters
 from simlab.spec.plan import Plan
+from simlab.spec.stage_layers import dense_of_stages
 
 if TYPE_CHECKING:
     from simlab.cost.stage_times import StageCost
@@ -51,16 +52,21 @@ def rank_parameters(
     model: Model, plan: Plan, program: Program, layers: Sequence[int]
 ) -> list[float]:
     """[parameters of each stage] on one rank."""
-    ends = program.stages - 1
+    ends, dense = program.stages - 1, dense_of_stages(model.dense_layers, layers)
     return [
-        stage_parameters(model, plan, n, first=s == 0, last=s == ends) for s, n in enumerate(layers)
+        stage_parameters(model, plan, n, first=s == 0, last=s == ends, dense=dense[s])
+        for s, n in enumerate(layers)
     ]
 
 
-def own_parameters(plan: Plan, program: Program, parameters: Sequence[float]) -> float:
-    """The parameters that a rank updates, of the rank that has most of them."""
-    most = max(sum(parameters[s] for s in program.stages_of(rank)) for rank in range(plan.pp))
-    return most / shards_of(plan, "optimizer")
+def own_parameters(
+    plan: Plan, program: Program, parameters: Sequence[float], experts: Sequence[float] = ()
+) -> float:
+    """The parameters that a rank updates, of the rank that has most of them. experts: how many of
+    each stage's are of experts that only some ranks hold; () without expert parallelism."""
+    experts = experts or [0.0] * len(parameters)
+    own = [held_of(plan, "optimizer", *each) for each in zip(parameters, experts)]
+    return max(sum(own[stage] for stage in program.stages_of(rank)) for rank in range(plan.pp))
 
 
 def update_s(
@@ -69,7 +75,9 @@ def update_s(
     """(seconds of the update on the rank with most parameters, without the norm of all gradients;
     seconds of moving the optimizer's states between host and drive)."""
     plan, cluster = cost.plan, cost.cluster
-    own = own_parameters(plan, program, parameters)
+    dense = dense_of_stages(cost.model.dense_layers, layers)
+    experts = [expert_parameters(cost.model, plan, n, dense=d) for n, d in zip(layers, dense)]
+    own = own_parameters(plan, program, parameters, experts)
     if plan.offload in ("optimizer", "parameters"):
         in_node, drive_s = host_sharers(plan, cluster), 0.0
         if plan.offload_to == "nvme":  # all states there and back
@@ -79,5 +87,5 @@ def update_s(
         sum(layers[stage] for stage in program.stages_of(rank)) for rank in range(plan.pp)
     )
     host_s = tensors * OPTIMIZER_OPS_A_TENSOR.get(plan.precision, 1) * cost.host_op_s
-    moved = OPTIMIZER_BYTES[plan.precision] if plan.library == "megatron" else FOREACH_BYTES
+    moved = OPTIMIZER_BYTES[plan.precision] if plan.has_flat_gradients else FOREACH_BYTES
     return max(memory_s(moved * own, cost.gpu or cluster.gpu), host_s), 0.0

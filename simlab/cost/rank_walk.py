@@ -21,7 +21,7 @@ from simlab.program.program import Op
 UNITS, BEGUN, WAITED, MESSAGE = range(4)
 """What a step of an `_Outline` is."""
 
-SPENT_ON = {"replicas": "dp", "offload out": "offload", "offload in": "offload"}
+SPENT_ON = {"replicas": "dp", "edp": "dp", "offload out": "offload", "offload in": "offload"}
 """{dimension of an instruction: field of `Parts`}, where the two have different names."""
 
 AS_SOON = 12
@@ -209,7 +209,7 @@ class RankWalk:
         begin_s = max(self.free_s.get(item.dimension, 0.0), now_s)
         end_s = begin_s + self.cost.instruction_s(item)
         self.free_s[item.dimension] = self.ends_s[item.name] = end_s
-        if item.dimension in ("dp", "replicas") and item.unit:
+        if item.dimension in ("dp", "edp", "replicas") and item.unit:
             self.carried.append(Carried(item, begin_s, end_s))
         return now_s
 
@@ -295,7 +295,7 @@ class RankWalk:
                 _, dimension, name, seconds, instruction = step
                 begin_s = max(free_s.get(dimension, 0.0), now_s)
                 free_s[dimension] = ends_s[name] = begin_s + seconds
-                if noted is not None and dimension in ("dp", "replicas"):
+                if noted is not None and dimension in ("dp", "edp", "replicas"):
                     noted.append(Carried(instruction, begin_s, begin_s + seconds))
             elif step[0] == WAITED:
                 _, dimension, name = step

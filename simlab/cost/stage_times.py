@@ -161,7 +161,7 @@ class StageCost(CommunicationTimes):
         total_s, kernels = walk_unit(pieces, seconds).total, self.kernels[unit]
         forward_ops, backward_ops = (
             runtime_ops(self.model, self.plan)
-            if unit == "layer"
+            if unit in ("layer", "dense layer")
             else (len(kernels.forward), len(kernels.input_grad))
         )
         # input gradients: all but the weights' products, additions to .grad and bias sums
@@ -174,7 +174,7 @@ class StageCost(CommunicationTimes):
             late_s += self._late_s(backward_ops - split, kernels.weight_grad, weight_s)
         if kind in "BI":
             again_s = self._recompute_s(unit)
-            if self.plan.recompute == "full" and unit == "layer":
+            if self.plan.recompute == "full" and unit in ("layer", "dense layer"):
                 late_s += self._late_s(forward_ops, kernels.recompute, again_s)
             input_s = total_s - again_s - (weight_s if kind == "B" else 0.0)
             late_s += self._late_s(split, kernels.input_grad, input_s)

@@ -16,7 +16,7 @@ OVERLAP_SLOWDOWN = 0.15
 """The part of its speed that a kernel loses while a collective runs beside it: about the part of
 the multiprocessors that NCCL's channels occupy (16 to 24 of 108 on an A100)."""
 
-SLOWING = ("dp", "replicas", "tp", "cp")
+SLOWING = ("dp", "edp", "replicas", "tp", "cp", "ep")
 """The dimensions whose communication slows kernels. Messages to another stage and copies to the
 host are left out: they move on copy engines, or on few channels."""
 
@@ -35,11 +35,13 @@ class Parts(NamedTuple):
     """Gathering of ZeRO-3's parameters, scattering of ZeRO-2's and 3's gradients."""
     offload: float = 0.0
     """Copies to and from the host."""
+    ep: float = 0.0
+    """The all-to-alls of expert parallelism."""
 
     @property
     def total(self) -> float:
         """All of it, s."""
-        return self[0] + self[1] + self[2] + self[3] + self[4] + self[5]
+        return self[0] + self[1] + self[2] + self[3] + self[4] + self[5] + self[6]
 
     def plus(self, other: "Parts") -> "Parts":
         """The two, one after the other."""
@@ -65,7 +67,7 @@ def walk_unit(pieces: Iterable[Piece], seconds: Iterable[float], in_flight_s: fl
     now_s, busy_until_s = 0.0, in_flight_s
     free_s: dict[str, float] = {}
     ends_s: dict[str, float] = {}
-    spent = {"compute": 0.0, "tp": 0.0, "cp": 0.0}
+    spent = {"compute": 0.0, "tp": 0.0, "cp": 0.0, "ep": 0.0}
     for piece, its_s in zip(pieces, seconds):
         dimension = piece.dimension
         if piece.action == COMPUTE:

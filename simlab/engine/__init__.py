@@ -1,6 +1,5 @@
-"""The only SimPy code: `simulate` turns a program and its costs into a trace; `network` moves
-transfers over shared links; `run_tasks` runs the refined form, layer by layer; `failures` are what
-they cost a long training."""
+"""What happens within a step: `simulate` turns a program and its costs into a trace; `network` moves
+transfers over shared links; `run_tasks` runs the refined form, layer by layer."""
 
 from simlab.engine.simulation import simulate
 from simlab.engine.tasks import TaskTimes, run_tasks

@@ -12,6 +12,7 @@ from simlab.errors import DeadlockError, InputError
 from simlab.lowering.instruction import Instruction
 from simlab.lowering.instructions import group_of, rank_instructions
 from simlab.lowering.pieces import BEGIN, COMPUTE, WAIT
+from simlab.lowering.sub_operations import sub_operations
 from simlab.program import Program
 from simlab.spec.layout import Coordinates
 from simlab.spec.model import Model
@@ -79,6 +80,7 @@ def play(
         "name": model.name,
         "source": "simulated",
         "ranks": len(places),
+        **({"row": "stage" if program.stages == plan.pp else "pp"} if collapsed else {}),
         "level": "instructions",
         "exposed_s": made.exposed_s(instructions, ended),
     }
@@ -90,6 +92,7 @@ def _spans(
 ) -> list[Span]:
     """The spans of tasks, each of an instruction."""
     spans: list[Span] = []
+    parts: dict[int, str] = {}  # layers that are alike share their kernels
     row = tuple.__new__
     for task, instruction, start_s, end_s in zip(tasks, instructions, ended.starts, ended.ends):
         label, stream = f"{task.op} {task.name}".strip(), stream_of(instruction)
@@ -98,9 +101,12 @@ def _spans(
             label, ranks, peer = task.op, task.ranks[:1], task.ranks[1]
         elif instruction.action == COMPUTE:
             kind = instruction.op_kind or OPTIMIZER
+        kernels = instruction.kernels
+        if (part := parts.get(id(kernels))) is None:
+            part = parts[id(kernels)] = sub_operations(kernels)
         _, stage, op_kind, microbatch, unit = instruction[8:13]
         where = label, start_s, end_s, int(task.size_bytes), peer
-        fields = kind, stage, unit, microbatch, op_kind
+        fields = kind, stage, unit, microbatch, op_kind, part
         spans += [row(Span, (rank, stream, *where, *fields)) for rank in ranks]
     return spans
 

@@ -161,7 +161,7 @@ class _Simulation:
                     Span,
                     (
                         *(source, SEND, texts[slot], sent_s, arrival_s, size, destination),
-                        *(MESSAGE, stage, "", microbatch, kind),
+                        *(MESSAGE, stage, "", microbatch, kind, ""),
                     ),
                 )
             )
@@ -186,7 +186,7 @@ class _Simulation:
         steps = [step.op for stream in self.streams for step in stream.steps]
         stages, microbatches = map(itemgetter(0), steps), map(itemgetter(2), steps)
         no_message = repeat(0), repeat(-1)
-        fields = kinds, stages, repeat(""), microbatches, kinds
+        fields = kinds, stages, repeat(""), microbatches, kinds, repeat("")
         spans = self.messages + rows(
             Span, zip(ranks, repeat(COMPUTE), *labels_and_times, *no_message, *fields)
         )
@@ -201,10 +201,29 @@ class _Simulation:
             "stages": self.program.stages,
             "microbatches": self.program.microbatches,
             "units": {LIVE: "microbatches", ACTIVATIONS: self.memory.unit},
+            **self._limits(),
         }
         trace = Trace(spans, memory, metadata)
         trace.keep(columns)
         return trace
+
+    def _limits(self) -> dict[str, Any]:
+        """What a reader must know to simulate the trace again with other times of ops.
+
+        'wires': [source, destination, latency, seconds that a message occupies the wire, overhead of
+        the sender] of each wire that was used; 'op_gap_s', if it is not 0; 'shared', if ops share a
+        processor, or messages the bandwidth of a link.
+        """
+        wires, shared = [], self.processor is not None
+        for stream in self.streams:
+            for destination in stream.wires:
+                pair = stream.rank, destination
+                link = self.link if isinstance(self.link, Link) else self.link[pair]
+                wire_s = self.message_bytes / link.bandwidth_bytes_per_s
+                wires.append([*pair, link.latency_s, wire_s, link.overhead_s])
+                shared = shared or link.sharing != "serial"
+        gap = {"op_gap_s": self.op_gap_s} if self.op_gap_s else {}
+        return {"wires": wires, **gap, **({"shared": True} if shared else {})}
 
 
 class _ComputeStream:

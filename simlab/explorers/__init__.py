@@ -10,6 +10,7 @@ NAMES = (
     "zero_grid",
     "collectives",
     "pipeline",
+    "puzzle",
     "causal_mask",
     "ring",
     "plan",

@@ -16,8 +16,14 @@ from simlab.views.language import LANGUAGE, colours
 
 CLUSTER, GPUS_PER_NODE = "dgx-a100", 8
 WORK = colours("work")
-EXPOSED = Words("exposed reduction", "未被隐藏的规约")
-HIDDEN = Words("reduction hidden beside the backward", "被反向隐藏的规约")
+EXPOSED = Words("exposed reduction", "未被隐藏的归约")
+EXPOSED_LOOK: dict[str, Any] = {
+    "colour": WORK["all-reduce"],
+    "pattern": "hatched",
+    "name": EXPOSED,
+}
+"""How the exposed reduction looks in every picture: the colour of a reduction, hatched as a wait."""
+HIDDEN = Words("reduction hidden beside the backward", "被反向隐藏的归约")
 CONTROLS = (
     Control("model", Words("model", "模型"), ("gpt2", "gpt2-medium"), "gpt2"),
     Control("gpus", Words("GPUs (8 a node)", "GPU 数（每节点 8 个）"), (8, 16, 64, 256), 16),
@@ -75,7 +81,7 @@ def answer(state: State) -> Answer:
     hidden = 1 - chosen.exposed_s / chosen.reduction_s
     figures = [
         Figure(Words("step", "一步用时"), [seconds_text(chosen.step_s)]),
-        Figure(Words("all gradient reduction", "梯度规约总用时"), [seconds_text(chosen.reduction_s)]),
+        Figure(Words("all gradient reduction", "梯度归约总用时"), [seconds_text(chosen.reduction_s)]),
         Figure(EXPOSED, [seconds_text(chosen.exposed_s)]),
         Figure(Words("hidden beside the backward", "被反向隐藏的比例"), [f"{hidden:.0%}"]),
         Figure(Words("buckets", "桶数"), [str(buckets)]),
@@ -87,7 +93,7 @@ def answer(state: State) -> Answer:
     pictures = [
         _stack(
             "buckets",
-            Words("Reduction over the bucket size", "规约用时随桶大小的变化"),
+            Words("Reduction over the bucket size", "归约用时随桶大小的变化"),
             Axis(Words("bucket, MiB", "桶大小，MiB"), "log10", ticks=mibs),
             Axis(Words("ms a step", "ms/步"), least=0),
             [each.exposed_s / MS for each in over_buckets],
@@ -119,7 +125,7 @@ def _note(over_buckets: Sequence[Point]) -> Words:
         "begin late. "
         f"Here {mibs[best]} MiB give the shortest step, {least}."
     )
-    chinese = f"桶小，延迟要付很多次，反向也被拖慢更久；桶大，规约开始得晚。这里 {mibs[best]} MiB 的一步最短，{least}。"
+    chinese = f"桶小，延迟要付很多次，反向也被拖慢更久；桶大，归约开始得晚。这里 {mibs[best]} MiB 的一步最短，{least}。"
     return Words(english, chinese)
 
 
@@ -138,7 +144,7 @@ def _stack(
     total = [one + other for one, other in zip(exposed, rest)]
     name, colour = rest_look
     marks: list[Mark] = [
-        Area(values, [0.0] * len(values), exposed, WORK["all-reduce"], EXPOSED, stepped=False),
+        Area(values, [0.0] * len(values), exposed, stepped=False, **EXPOSED_LOOK),
         Area(values, exposed, total, colour, name, stepped=False),
         Rule("ink", Words("chosen", "所选"), x=chosen),
     ]
@@ -161,7 +167,7 @@ def _timeline(trace: Trace) -> Chart:
 
     names = {key: Words(LANGUAGE["work"][key]["en"], LANGUAGE["work"][key]["zh"]) for key in WORK}
     units, sizes = [each.unit for each in backward], [bytes_text(each.bytes) for each in reduction]
-    bucket = Words("all-reduce of a bucket", "一个桶的全规约")
+    bucket = Words("all-reduce of a bucket", "一个桶的全归约")
     marks: list[Mark] = [
         boxes(backward, 0, WORK["B"], names["B"], labels=units),
         boxes(reduction, 1, WORK["all-reduce"], bucket, labels=sizes),
@@ -169,10 +175,10 @@ def _timeline(trace: Trace) -> Chart:
     ]
     if optimizer.start_s > end_s:
         wait = ((end_s - zero_s) / MS, (optimizer.start_s - zero_s) / MS, -0.4, 0.4)
-        marks.insert(2, Boxes.at([wait], "waiting", EXPOSED, pattern="hatched"))
+        marks.insert(2, Boxes.at([wait], **EXPOSED_LOOK))
     return Chart(
         "timeline",
-        Words("The backward, and the reduction of its gradients", "反向，以及梯度的规约"),
+        Words("The backward, and the reduction of its gradients", "反向，以及梯度的归约"),
         Axis(Words("time since the backward began, ms", "反向开始后的时间，ms"), least=0),
         Axis(Words("", ""), ticks=[0, 1], names=["compute", "dp"], down=True),
         marks,

@@ -35,12 +35,12 @@ def answer(state: State) -> Answer:
         (Words("most on a rank, of all scores", "单个 rank 的最大份额"), map(max, totals.values())),
         (Words("a rank waits, mean over ranks", "rank 平均等待的时间占比"), waits.values()),
     ]  # fmt: skip
-    figures = [Figure(name, [f"{float(share):.1%}" for share in shares]) for name, shares in rows]
+    figures = [Figure(name, [f"{float(share):.2%}" for share in shares]) for name, shares in rows]
     longer = float(ends["contiguous"] / ends["zigzag"])
     note = Words(
-        f"Contiguous chunks take {longer:.3g} times as long as zigzag: the mask leaves most scores "
+        f"Contiguous chunks take {longer:g} times as long as zigzag: the mask leaves most scores "
         f"to rank {cp - 1}, and the others wait for it.",
-        f"连续切分的用时是 zigzag 切分的 {longer:.3g} 倍：掩码下 rank {cp - 1} 的计算量最大，其他 rank 都在等它。",
+        f"连续切分的用时是 zigzag 切分的 {longer:g} 倍：掩码下 rank {cp - 1} 的计算量最大，其他 rank 都在等它。",
     )
     pictures = [_mask(cp, layout, step) for layout in LAYOUTS]
     pictures += [_steps(work[layout], layout, float(cp * max(ends.values()))) for layout in LAYOUTS]

@@ -28,6 +28,7 @@ class Control:
     name:   its key in the state, and in the link that restores it.
     names:  what to show for each of `values`; None: the value itself.
     menu:   whether numbers, too, are chosen from a menu.
+    shown:  whether it stands among the controls; one that does not is moved by a picture.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Control:
     start: Any
     names: Sequence[Words] | None = None
     menu: bool = False
+    shown: bool = True
 
     def check(self, value: Any) -> None:
         """`InputError` unless `value` is one of `values`. Where there is one only, those that can be
@@ -59,6 +61,7 @@ class Control:
             "start": self.start,
             "names": self.names and [words._asdict() for words in self.names],
             "menu": self.menu,
+            "shown": self.shown,
         }
 
 
@@ -80,6 +83,29 @@ class Timeline:
         return {"picture": "timeline", "key": self.key, "panels": panels, "height": self.height}
 
 
+@dataclass(frozen=True)
+class Board:
+    """Ops in rows, which the learner drags into another order within their row.
+
+    control: the control whose value an order is, as text: a line for each row, its ops with the
+             number of the row before each.
+    rows:    per rank its ops, each as a kind and a microbatch, such as F0.
+    told:    what is asked of the learner.
+    """
+
+    key: str
+    control: str
+    rows: Sequence[Sequence[str]]
+    told: Words
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dictionaries and lists."""
+        rows = [[*row] for row in self.rows]
+        return {"picture": "board", "key": self.key, "control": self.control, "rows": rows} | {
+            "told": self.told._asdict()
+        }
+
+
 class Figure(NamedTuple):
     """One number of the answer, as a line of the table above the pictures. `tip` says what it
     means; where several things are compared there is one text in `values` for each."""
@@ -94,17 +120,19 @@ class Answer:
     """What the front end shows for one state.
 
     heads:    the columns of `figures` where several things are compared; else empty.
-    pictures: `Chart`s and `Timeline`s, which the front end lays out in a grid.
+    pictures: `Chart`s, `Timeline`s and `Board`s, which the front end lays out in a grid.
     note:     one sentence on what there is to see, or what was refused and why.
     values:   {control: the values that it can take in this state}, for controls whose range follows
               from others, such as the round of a collective.
+    idle:     {control that changes nothing in this state: why}; the front end disables it.
     """
 
     figures: Sequence[Figure] = ()
-    pictures: Sequence[Chart | Timeline] = ()
+    pictures: Sequence[Chart | Timeline | Board] = ()
     note: Words | None = None
     heads: Sequence[str] = ()
     values: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    idle: Mapping[str, Words] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries and lists, as the front end takes them."""
@@ -119,6 +147,7 @@ class Answer:
             "note": self.note._asdict() if self.note else None,
             "heads": [*self.heads],
             "values": {name: [*values] for name, values in self.values.items()},
+            "idle": {name: why._asdict() for name, why in self.idle.items()},
         }
 
 

@@ -19,6 +19,12 @@ IDEAL = Words(
     "Idle time of all ranks over the time that they would take without any.",
     "所有 rank 的空闲时间，除以没有空闲时所需的时间。",
 )
+NO_CHUNKS = Words(
+    "Neither schedule lets one choose its number of chunks.", "这两个调度都不能选择块数。"
+)
+NO_WEIGHTS = Words(
+    "Neither schedule divides the backward into I and W.", "这两个调度都不把反向分成 I 和 W。"
+)
 MAKESPAN = Words(
     "Idle time of all ranks over the whole step on all of them.",
     "所有 rank 的空闲时间，除以整步的总时间。",
@@ -76,7 +82,19 @@ def answer(state: State) -> Answer:
             f"一个 rank 的前向需要 {FORWARD_S / MS:.0f} ms。",
         ),
         [run.metadata["name"] for run in runs],
+        idle=_idle(state, runs),
     )
+
+
+def _idle(state: State, runs: Sequence[Trace]) -> dict[str, Words]:
+    """{control that changes nothing for the chosen schedules: why}."""
+    names = [state["first"], *([state["second"]] if state["second"] != NONE else [])]
+    found = {}
+    if not any("chunks" in OPTIONS[name] for name in names):
+        found["chunks"] = NO_CHUNKS
+    if not any(span.op_kind == "W" for run in runs for span in run.compute()):
+        found["weight_share"] = NO_WEIGHTS
+    return found
 
 
 def _figures(runs: Sequence[Trace]) -> list[Figure]:
@@ -86,12 +104,12 @@ def _figures(runs: Sequence[Trace]) -> list[Figure]:
         Figure(Words("step", "步时间"), [seconds_text(run.step_s) for run in runs]),
         Figure(
             Words("idle / ideal", "空闲 / 理想"),
-            [f"{each.idle_over_ideal:.3f}" for each in bubbles],
+            [f"{each.idle_over_ideal:.1%}" for each in bubbles],
             IDEAL,
         ),
         Figure(
             Words("idle / makespan", "空闲 / 总时长"),
-            [f"{each.idle_over_makespan:.3f}" for each in bubbles],
+            [f"{each.idle_over_makespan:.1%}" for each in bubbles],
             MAKESPAN,
         ),
         Figure(Words("most held by a rank, microbatches", "单个 rank 最多持有的微批次"), held),

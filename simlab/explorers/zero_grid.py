@@ -29,6 +29,10 @@ NUMBERS: dict[str, dict[str, Any]] = {
 CLUSTER = "dgx-h100"
 ROW, GAP = 0.8, 0.6
 """The height of a rank's boxes, and the room between two groups, in rows."""
+ROW_PX, AROUND_PX = (25, 17), 44
+"""CSS pixels of a row, of up to 8 ranks and of more, in which a number has room, and of the axis."""
+BARS_PX = 160, 116
+"""The height of the lower picture, so that with either both are on one screen of a laptop."""
 CONTROLS = (
     Control(
         "model",
@@ -111,7 +115,7 @@ def answer(state: State) -> Answer:
     plan = plans[state["zero"]]
     return Answer(
         figures,
-        [_grid(plan, recipe), _bars(held, plan.zero)],
+        [_grid(plan, recipe), _bars(held, plan.zero, BARS_PX[ranks > 8])],
         _note(plan, group, held),
         list(STAGES.values()),
         {"group": groups},
@@ -171,7 +175,7 @@ def _grid(plan: Plan, recipe: str) -> Chart:
             Words("", ""), ticks=middles, names=[f"rank {r}" for r in range(plan.gpus)], down=True
         ),
         marks,
-        height=min(70 + 22 * plan.gpus, 270),
+        height=AROUND_PX + round(ROW_PX[plan.gpus > 8] * (tops[-1] + ROW)),
     )
 
 
@@ -184,7 +188,7 @@ def _tip(each: Slice, name: Words) -> Words:
     )
 
 
-def _bars(held: Sequence[ModelStates], chosen: int) -> Chart:
+def _bars(held: Sequence[ModelStates], chosen: int, height: int) -> Chart:
     """What a rank holds under each ZeRO stage, beside a GPU's memory."""
     marks: list[Boxes | Dots | Rule] = []
     for at, category in enumerate(CATEGORIES):
@@ -209,7 +213,7 @@ def _bars(held: Sequence[ModelStates], chosen: int) -> Chart:
         Axis(Words("GiB", "GiB"), least=0),
         Axis(Words("", ""), ticks=list(STAGES), names=list(STAGES.values()), down=True),
         marks,
-        height=160,
+        height=height,
     )
 
 

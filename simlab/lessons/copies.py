@@ -1,7 +1,9 @@
 """python -m simlab.lessons.copies NOTEBOOKS FOLDER: copies of the lessons for a learner to work in.
 
 The lessons in the repository are for reading: executed, with their results. A learner's copy has no
-outputs, so that nothing is seen before it is predicted. A copy that is there already is the
+outputs, so that nothing is seen before it is predicted, and the code that compares a prediction or
+asserts a result is folded, for it says what is right; a click opens it. With SIMLAB_LANG=zh the Chinese
+of each text is open. A copy that is there already is the
 learner's own and stays as it is; who wants a lesson anew deletes or renames the copy.
 """
 
@@ -11,14 +13,38 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from simlab.lessons.words import language
+
+_FOLDED = "<details><summary>中文</summary>"
+
 
 def learner_copy(notebook: dict[str, Any]) -> dict[str, Any]:
     """A notebook (nbformat 4 JSON) without what its cells showed when it was executed."""
     cells = [
-        cell | {"outputs": [], "execution_count": None} if cell["cell_type"] == "code" else cell
-        for cell in notebook["cells"]
+        _code(cell) if cell["cell_type"] == "code" else _text(cell) for cell in notebook["cells"]
     ]
     return notebook | {"cells": cells}
+
+
+def _code(cell: dict[str, Any]) -> dict[str, Any]:
+    """A cell of code; folded where it holds a prediction's answer and no line to change."""
+    source = "".join(cell["source"])
+    tells = ".compare(" in source or "\nassert " in source
+    answers = source.startswith("after(") and tells
+    metadata = cell["metadata"]
+    if answers and "# <- change this line" not in source:
+        metadata = metadata | {"jupyter": {"source_hidden": True}}
+    return cell | {"outputs": [], "execution_count": None, "metadata": metadata}
+
+
+def _text(cell: dict[str, Any]) -> dict[str, Any]:
+    """A cell of text; who learns in Chinese has its Chinese open."""
+    if language() == "en":
+        return cell
+    source = "".join(cell["source"]).replace(
+        _FOLDED, _FOLDED.replace("<details>", "<details open>")
+    )
+    return cell | {"source": source.splitlines(keepends=True)}
 
 
 def copy_lessons(notebooks: Path, folder: Path) -> list[Path]:

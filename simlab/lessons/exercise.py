@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from numbers import Real
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from simlab.lessons.words import has, word
 
@@ -51,6 +51,28 @@ class Verdict:
     text: str
 
 
+class Asked(Protocol):
+    """What a lesson shows of an exercise, and asks of it. `Exercise` is one; another package may
+    define others, such as those that processes judge."""
+
+    @property
+    def id(self) -> str:
+        """The question's."""
+
+    @property
+    def level(self) -> int:
+        """1 to 3."""
+
+    def text(self) -> str:
+        """What is asked."""
+
+    def solution_text(self) -> str:
+        """The source of the solution."""
+
+    def judge(self, attempt: Callable[..., Any]) -> Verdict:
+        """The verdict on a learner's function."""
+
+
 @dataclass(frozen=True)
 class Exercise:
     """A function to write, for the question `id`.
@@ -84,9 +106,11 @@ class Exercise:
         return [self.draw(random) for _ in range(self.sets)]
 
     def judge(self, attempt: Callable[..., Any]) -> Verdict:
-        """The verdict on a learner's function: it raised, is empty, is right, makes a known
-        mistake, or is wrong in a way that is shown on one set of parameters."""
+        """The verdict on a learner's function: it belongs to another exercise, raised, is empty, is
+        right, makes a known mistake, or is wrong in a way that is shown on one set of parameters."""
         cases = self.cases()
+        if other := another_function(attempt, self.id, list(cases[0])):
+            return other
         answers = []
         for case in cases:
             try:
@@ -144,6 +168,19 @@ class Exercise:
     def asked_in_drill(self) -> bool:
         """Whether the drill can ask it: the answer is one number, and there are words for it."""
         return has(f"{self.id}.exercise.drill")
+
+
+def another_function(
+    attempt: Callable[..., Any], identifier: str, arguments: list[str]
+) -> Verdict | None:
+    """What is said of a function that cannot take the `arguments` of the exercise `identifier`: a
+    learner who goes back to an earlier exercise has the task of a later one. None if it can."""
+    try:
+        inspect.signature(attempt).bind(**dict.fromkeys(arguments))
+    except TypeError:
+        text = word("form.arguments", id=identifier, arguments=", ".join(arguments))
+        return Verdict(False, "form.arguments", text)
+    return None
 
 
 def shown(case: Mapping[str, Any]) -> str:

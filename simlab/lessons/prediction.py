@@ -6,7 +6,7 @@ from math import isfinite
 
 from simlab.errors import InputError
 from simlab.lessons import progress
-from simlab.lessons.words import entry, has, word
+from simlab.lessons.words import entry, has, rendered, word
 
 SOURCES = ("counted", "closed_form", "simulated", "predicted", "measured")
 """Where a figure can come from, in the order of the columns. Its name is `form.SOURCE`."""
@@ -83,9 +83,15 @@ class Prediction:
         if isinstance(value, str):
             key = f"{self.key}.options.{value}"
             return word(key) if has(key) else value
+        return f"{_short(value)} {self.unit(field)}".strip()
+
+    def unit(self, field: str) -> str:
+        """The unit of a number in `field` in the learner's language, "" for none and for a choice;
+        English in a copy for reading, whose tables would be too wide with both."""
         asked = self.fields[field]
         unit = asked.unit if isinstance(asked, Number) else ""
-        return f"{_short(value)} {unit}".strip()
+        said = entry("form.units", tongue="en" if rendered() else None)
+        return str(said.get(unit, unit))
 
     def committed(self) -> dict[str, Value] | None:
         """What the learner has committed, by field; None before."""
@@ -110,6 +116,14 @@ class Prediction:
         kept["predictions"].pop(self.id, None)
         progress.save(kept)
 
+    def _check_fields(self, found: Mapping[str, Mapping[str, Value]]) -> None:
+        """`InputError` if none of what was found is a field of this prediction: a learner who runs
+        an earlier cell again has the prediction of a later one."""
+        names = {name for table in found.values() for name in table}
+        if names and not names & {*self.fields}:
+            fields = ", ".join(sorted(names))
+            raise InputError(word("form.other_prediction", id=self.id, fields=fields))
+
     def show_found(self, found: Mapping[str, Mapping[str, Value]]) -> None:
         """Keep what a lesson found, for the drill asks the prediction again."""
         kept = progress.load()["predictions"].get(self.id)
@@ -125,6 +139,7 @@ class Prediction:
         unknown = {*found} - {*SOURCES}
         if unknown:
             raise InputError(f"a figure is {' or '.join(SOURCES)}, not {sorted(unknown)}")
+        self._check_fields(found)
         sources = [source for source in SOURCES if source in found]
         guessed = self.committed() or {}
         head = ["", word("form.yours"), *(word(f"form.{s}") for s in sources), word("form.ratio")]

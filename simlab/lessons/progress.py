@@ -10,6 +10,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+PARTS = ("predictions", "exercises", "points", "drill", "puzzle")
+
 
 def path() -> Path:
     """The file that holds the learner's progress."""
@@ -17,9 +19,9 @@ def path() -> Path:
 
 
 def load() -> dict[str, Any]:
-    """{"predictions": {id: …}, "exercises": {id: …}, "points": {id: …}, "drill": {…}}, each empty
-    at first."""
-    kept: dict[str, Any] = {"predictions": {}, "exercises": {}, "points": {}, "drill": {}}
+    """{"predictions": {id: …}, "exercises": {id: …}, "points": {id: …}, "drill": {…},
+    "puzzle": {level: …}}, each empty at first."""
+    kept: dict[str, Any] = {part: {} for part in PARTS}
     file = path()
     try:
         found = json.loads(file.read_text(encoding="utf-8"))

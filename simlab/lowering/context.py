@@ -23,6 +23,7 @@ late queries against both.
 
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import lru_cache
 
 from simlab.errors import InputError, require_index, require_whole
 from simlab.spec.plan_checks import CP_LAYOUTS
@@ -42,6 +43,11 @@ def ring_work(cp: int, layout: str = "zigzag") -> list[list[Fraction]]:
     """[[of all unmasked scores, the fraction that rank r computes at step i of the ring] for r], as
     `Fraction`s; all add up to 1."""
     require_whole("cp", cp)
+    return [[*its] for its in _ring_work(cp, layout)]
+
+
+@lru_cache(64)  # every layer of every plan asks for it
+def _ring_work(cp: int, layout: str) -> list[list[Fraction]]:
     held = [context_chunks(rank, cp, layout) for rank in range(cp)]
     chunks = cp * len(held[0])
     return [

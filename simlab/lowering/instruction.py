@@ -23,8 +23,9 @@ class Instruction(NamedTuple):
     kernels: tuple[Kernel | Slice, ...] = ()
     """What is computed."""
     dimension: str = ""
-    """Of a communication: 'tp', 'cp', 'dp' (the ranks that hold the same part of the model, dp x cp
-    of them, or with `Plan.hybrid` a shard group of them), 'replicas' (those that hold the same
+    """Of a communication: 'tp', 'cp', 'ep' (the ranks that share a layer's experts), 'dp' (the
+    ranks that hold the same part of the model, dp x cp of them, or with `Plan.hybrid` a shard group
+    of them), 'edp' (those of them that hold the same experts), 'replicas' (those that hold the same
     shard), 'pp', 'ends' (the ranks of a tied head and its embedding), 'offload out' or
     'offload in'."""
     kind: str = ""
@@ -68,6 +69,8 @@ class Unit(NamedTuple):
     partial: int
     """Of them: those whose gradients are sums over tp ranks, each of which has met its own tokens
     only (sequence parallelism)."""
+    experts: int = 0
+    """Of them: those of experts that only an 'edp' group holds (expert parallelism)."""
 
 
 class Work(NamedTuple):

@@ -29,7 +29,12 @@ from simlab.lowering.sharding import Sharding, both
 from simlab.lowering.zero import reduces_after_ops, shards_of
 from simlab.program import Op, Program
 from simlab.spec.model import Model
-from simlab.spec.parameters import UnitKind, partial_parameters, stage_parameters
+from simlab.spec.parameters import (
+    UnitKind,
+    expert_parameters,
+    partial_parameters,
+    stage_parameters,
+)
 from simlab.spec.plan import Plan
 from simlab.spec.schedule_names import V_SHAPED
 
@@ -97,7 +102,7 @@ class RankLowering:
         model, plan = self.model, self.plan
         layers = plan.layers_of_stages(model.layers, self.program.stages)
         numbers = range(sum(layers[:stage]), sum(layers[: stage + 1]))
-        units = [Unit(f"layer {n}", "layer", self.kernels["layer"], *self._layer) for n in numbers]
+        units = [self._layer_unit(n) for n in numbers]
         if stage == 0:
             sizes = self._sizes(0, first=True)
             units.insert(0, Unit("embedding", "embedding", self.kernels["embedding"], *sizes))
@@ -108,13 +113,23 @@ class RankLowering:
             units.append(Unit("head", "head", self.kernels["head"], *sizes))
         return units
 
+    def _layer_unit(self, number: int) -> Unit:
+        if number < self.model.dense_layers:
+            kernels = self.kernels["dense layer"]
+            return Unit(f"layer {number}", "dense layer", kernels, *self._dense_layer)
+        unit = Unit(f"layer {number}", "layer", self.kernels["layer"], *self._layer)
+        return unit._replace(experts=round(expert_parameters(self.model, self.plan, 1)))
+
     def _sizes(self, layers: int, **ends: bool) -> list[int]:
-        counts = (stage_parameters, partial_parameters)
-        return [round(count(self.model, self.plan, layers, **ends)) for count in counts]
+        return _unit_sizes(self.model, self.plan, layers, **ends)
 
     @cached_property
     def _layer(self) -> list[int]:
         return self._sizes(1)
+
+    @cached_property
+    def _dense_layer(self) -> list[int]:
+        return _unit_sizes(self.model.dense, self.plan, 1)
 
     def _begun(
         self,
@@ -162,7 +177,8 @@ class RankLowering:
             if gathers:
                 for other in units[at + ahead : at + ahead + 1]:
                     yield from self._gathered(other)
-                yield sharding.gather(unit)._replace(action=WAIT)
+                for gather in sharding.gather(unit):
+                    yield gather._replace(action=WAIT)
             yield from offloading.arrived(unit)
             yield from sharding.first_use(unit)
             yield Work(unit, op)
@@ -174,7 +190,7 @@ class RankLowering:
 
     def _gathered(self, unit: Unit) -> Iterator[Instruction]:
         yield from self.offloading.arrived(unit)
-        yield self.sharding.gather(unit)
+        yield from self.sharding.gather(unit)
 
     def _receive(self, op: Op) -> Iterator[Instruction]:
         for need in self.program.needs(op):
@@ -215,7 +231,7 @@ class RankLowering:
         yield from self._tied_head()
         overflow = OVERFLOW_BYTES if plan.precision == "fp16" else 0
         for what, size_bytes in (("overflow", overflow), ("norm", NORM_BYTES)):
-            for dimension in ("tp", "pp", *(["dp"] if plan.zero else [])):
+            for dimension in ("tp", "pp", "dp" if plan.zero else "ep"):
                 if size_bytes and group_size(plan, dimension) > 1:
                     name = f"{what} over {dimension}"
                     yield from both(self._begun(None, name, dimension, "all_reduce", size_bytes))
@@ -237,6 +253,12 @@ class RankLowering:
         yield Instruction(COMPUTE, "", "optimizer")
         if elsewhere:
             yield from self.offloading.parameters_in(own)
+
+
+def _unit_sizes(model: Model, plan: Plan, layers: int, **ends: bool) -> list[int]:
+    """[`Unit.parameters`, `Unit.partial`] of so many layers and of ends."""
+    counts = (stage_parameters, partial_parameters)
+    return [round(count(model, plan, layers, **ends)) for count in counts]
 
 
 def kernel_fields(kernel: Communication) -> tuple[str, str, str, float]:

@@ -74,5 +74,5 @@ class Offloading:
             return unit.parameters * plan.element_bytes / shards_of(plan, "parameters")
         from simlab.memory.activations import layer_activations_bytes
 
-        is_layer = unit.type == "layer"
+        is_layer = unit.type in ("layer", "dense layer")
         return layer_activations_bytes(self.model, plan, plan.recompute) if is_layer else 0.0

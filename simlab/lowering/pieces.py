@@ -1,4 +1,4 @@
-"""What one unit computes and communicates in one op, in order: tensor parallelism, context
+"""What one unit computes and communicates in one op, in order: tensor, context and expert
 parallelism and recomputation.
 
 A unit is the embedding, a layer or the head. Its pieces have no names of ranks, layers or
@@ -45,7 +45,7 @@ class Piece(NamedTuple):
     kernels: tuple[Kernel | Slice, ...] = ()
     """What is computed, one kernel after the other."""
     dimension: str = ""
-    """The group that communicates: 'tp' or 'cp'."""
+    """The group that communicates: 'tp', 'cp' or 'ep'."""
     kind: str = ""
     """'all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all' or 'ring'."""
     size_bytes: float = 0.0
@@ -83,7 +83,7 @@ def recompute_pieces(kernels: LayerKernels, plan: Plan, context_rank: int = 0) -
 
 class _Writer:
     def __init__(self, plan: Plan, context_rank: int) -> None:
-        self.plan = plan
+        self.plan, self.context_rank = plan, context_rank
         self.list: list[Piece] = []
         self.pipelined = plan.tp_overlap == "pipelined"
         self.share = (
@@ -176,17 +176,18 @@ class _Writer:
         gathered = self.plan.cp > 1 and self.plan.cp_kind == "all-gather"
         self.compute(replace(attention, share=sum(self.share)) if gathered else attention)
 
-    def attend_piece(self, attention: Attention, share: float) -> None:
+    def attend_piece(self, attention: Attention, step: int, share: float) -> None:
         """A step of a ring: a kernel over the keys that are here, a cp-th of all."""
-        self.compute(
-            replace(attention, keys=attention.keys // self.plan.cp, share=self.plan.cp * share)
-        )
+        cp, rank = self.plan.cp, self.context_rank
+        between = rank, (rank - step) % cp
+        piece = replace(attention, keys=attention.keys // cp, share=cp * share, between=between)
+        self.compute(piece)
 
     def ring_forward(self, ring: Communication, attention: Attention, prefix: str) -> None:
         """Keys and values travel to the next rank while those that are here are computed with."""
         for step, share in enumerate(self.share):
             begun = self.begin(ring, f"{prefix}{ring.name} {step}") if step < ring.steps else None
-            self.attend_piece(attention, share)
+            self.attend_piece(attention, step, share)
             if begun is not None:
                 self.wait(begun)
 
@@ -263,7 +264,7 @@ class _Writer:
                 if step < ring.steps
                 else None
             )
-            self.attend_piece(attention, share)
+            self.attend_piece(attention, step, share)
             if travelling is not None:
                 self.wait(travelling)
             if step:

@@ -10,6 +10,9 @@ after the last backward.
 What travels together is a unit. With `Plan.bucket_bytes` it is a bucket of that size, which holds
 several units or a part of one: a bucket is reduced when the backward has filled it, and its
 parameters are waited for by the first unit that has some of them.
+
+With expert parallelism a layer's experts travel apart from the rest, in the groups of the ranks that
+hold the same experts; where there is one such rank, they do not travel at all.
 """
 
 import math
@@ -89,6 +92,24 @@ class _Summed(NamedTuple):
     numbers: int
 
 
+class _Holders:
+    """Ranks that hold the same parameters: of experts, with expert parallelism, or of all else."""
+
+    def __init__(self, plan: Plan, shards: int, *, experts: bool = False) -> None:
+        self.shards, self.experts = shards, experts
+        self.dimension, self.what = ("edp", "expert ") if experts else ("dp", "")
+        self.gathered, self.reduced = Buckets(plan), Buckets(plan)
+        self.opened = ""  # the first unit of the bucket that is being filled to be gathered
+
+    def numbers(self, unit: Unit) -> int:
+        """The parameters of a unit that they hold."""
+        return unit.experts if self.experts else unit.parameters - unit.experts
+
+    def padded(self, numbers: int) -> int:
+        """What is cut over ranks is padded, so that their parts are equal."""
+        return -(-numbers // self.shards) * self.shards
+
+
 class Sharding:
     """The rules for one rank, and what it has begun and not waited for."""
 
@@ -98,8 +119,9 @@ class Sharding:
         self.shards = plan.shards if plan.zero else plan.dp * plan.cp
         self.replicated = self.shards < plan.dp * plan.cp
         self.each_backward, self.beside = reduces_each_backward(plan), reduces_beside(plan)
-        self.gathered, self.reduced = Buckets(plan), Buckets(plan)
-        self.opened = ""  # the first unit of the bucket that is being filled to be gathered
+        self.holders = [_Holders(plan, self.shards)]
+        if plan.ep > 1:
+            self.holders.append(_Holders(plan, self.shards // plan.ep, experts=True))
         self.forget()
 
     def forget(self) -> None:
@@ -120,29 +142,40 @@ class Sharding:
         around = gathered_around(self.plan, ops)
         return {op for op, its in zip(ops, around) if op.kind != "W" and not its.before}
 
-    def gather(self, unit: Unit) -> Instruction:
-        """The instruction that begins to gather a unit's parameters."""
-        size_bytes = self._padded(unit.parameters) * self.plan.element_bytes
-        return self.make(unit, f"{unit.name} gather", "dp", "all_gather", size_bytes)
+    def gather(self, unit: Unit) -> list[Instruction]:
+        """The instructions that begin to gather a unit's parameters: those of its experts, where
+        other ranks hold the same, and all else."""
+        return [
+            self._gather(unit, f"{unit.name} {its.what}gather", its, its.numbers(unit))
+            for its in self.holders
+            if not its.experts or (its.shards > 1 and unit.experts)
+        ]
+
+    def _gather(self, unit: Unit, name: str, its: _Holders, numbers: int) -> Instruction:
+        size_bytes = its.padded(numbers) * self.plan.element_bytes
+        return self.make(unit, name, its.dimension, "all_gather", size_bytes)
 
     def gather_updated(self, unit: Unit, *, closes: bool) -> Iterator[Instruction]:
         """What ZeRO-1 and 2 do for a unit when a step begins. closes: whether it is the last one of
         its stage."""
         if not gathers_updated(self.plan):
             return
-        if not self.gathered.filled:
-            self.opened = unit.name
-        pieces = enumerate(self.gathered.add(unit.parameters, closes=closes))
-        for number, numbers in pieces:
-            name = self._named(f"{unit.name} gather", number)
-            size_bytes = self._padded(numbers) * self.plan.element_bytes
-            gather = self.make(unit, name, "dp", "all_gather", size_bytes)
-            yield gather
-            if self.plan.dp_overlap:
-                self.unread.setdefault(self.opened, []).append(gather)
-            else:
-                yield ended(gather)
-            self.opened = unit.name
+        for its in self.holders:
+            if its.shards == 1:
+                continue
+            if not its.gathered.filled:
+                its.opened = unit.name
+            for number, numbers in enumerate(its.gathered.add(its.numbers(unit), closes=closes)):
+                name = self._named(f"{unit.name} {its.what}gather", number)
+                if not numbers:
+                    continue
+                gather = self._gather(unit, name, its, numbers)
+                yield gather
+                if self.plan.dp_overlap:
+                    self.unread.setdefault(its.opened, []).append(gather)
+                else:
+                    yield ended(gather)
+                its.opened = unit.name
 
     def first_use(self, unit: Unit) -> Iterator[Instruction]:
         """The waits of a unit's first use for what `gather_updated` began."""
@@ -168,28 +201,30 @@ class Sharding:
             )
         if not self.shared:
             return
-        for number, numbers in enumerate(self.reduced.add(unit.parameters, closes=closes)):
-            yield from self._reduce(unit, number, numbers, is_last)
+        for its in self.holders:
+            for number, numbers in enumerate(its.reduced.add(its.numbers(unit), closes=closes)):
+                if numbers or not its.experts:
+                    yield from self._reduce(unit, its, number, numbers, is_last)
         if self.each_backward and not self.beside:
             yield from self.wait(0)
 
     def _reduce(
-        self, unit: Unit, number: int, numbers: int, is_last: bool
+        self, unit: Unit, its: _Holders, number: int, numbers: int, is_last: bool
     ) -> Iterator[Instruction]:
-        name, plan = self._named(f"{unit.name} gradients", number), self.plan
+        name, plan = self._named(f"{unit.name} {its.what}gradients", number), self.plan
         staggered = self.each_backward or self.replicated
         yield from self.wait(1 if staggered else len(self.reducing))
         if name in self.reducing:
             yield from self.wait(0)
         summed = _Summed(unit, number, numbers) if self.replicated and is_last else None
-        if self.shards > 1:
+        if its.shards > 1:
             sent, kind = numbers, "all_reduce"
-            if plan.zero:
-                sent, kind = self._padded(numbers), "reduce_scatter"
-            reduction = self.make(unit, name, "dp", kind, sent * plan.gradient_bytes)
+            if plan.zero and not (plan.zero == 1 and plan.library == "nanotron"):
+                sent, kind = its.padded(numbers), "reduce_scatter"
+            reduction = self.make(unit, name, its.dimension, kind, sent * plan.gradient_bytes)
             yield reduction
             self.reducing[name] = reduction, summed
-        elif is_last:
+        elif is_last and self.replicated:
             yield from self._sum(unit, number, numbers)
 
     def wait(self, left: int) -> Iterator[Instruction]:
@@ -207,7 +242,8 @@ class Sharding:
             yield ended(self.summing.pop(0))
 
     def _sum(self, unit: Unit, number: int, numbers: int) -> Iterator[Instruction]:
-        size_bytes = self._padded(numbers) / self.shards * self.plan.gradient_bytes
+        padded = self.holders[0].padded(numbers)
+        size_bytes = padded / self.shards * self.plan.gradient_bytes
         name = self._named(f"{unit.name} sum over replicas", number)
         self.summing.append(self.make(unit, name, "replicas", "all_reduce", size_bytes))
         yield self.summing[-1]
@@ -216,11 +252,7 @@ class Sharding:
 
     def _named(self, name: str, number: int) -> str:
         """The name of a unit's communication, or of the one of its `number`-th bucket."""
-        return name if self.reduced.numbers is None else f"{name} bucket {number}"
-
-    def _padded(self, numbers: int) -> int:
-        """What is cut over ranks is padded, so that their parts are equal."""
-        return -(-numbers // self.shards) * self.shards
+        return name if self.plan.bucket_bytes is None else f"{name} bucket {number}"
 
 
 def ended(begun: Instruction) -> Instruction:

@@ -23,7 +23,8 @@ from simlab.spec.model import Model
 from simlab.spec.parameters import UnitKind
 from simlab.spec.plan import Plan
 
-COUNTED_AS = {name: name for name in ("tp", "cp", "dp", "pp", "replicas")} | {"ends": "pp"}
+COUNTED_AS = {name: name for name in ("tp", "cp", "dp", "pp", "replicas", "ep", "edp")}
+COUNTED_AS |= {"ends": "pp"}
 """{dimension of an instruction: field of `Traffic`}; copies to and from a host are none."""
 
 
@@ -38,6 +39,11 @@ class Traffic(NamedTuple):
     pp: float
     replicas: float = 0.0
     """Over the ranks that hold the same shard, with `Plan.hybrid`: what is left of the gradients."""
+    ep: float = 0.0
+    """Over the ranks that share experts: tokens, results and their gradients."""
+    edp: float = 0.0
+    """Over the ranks that hold the same experts, with `Plan.ep`: these experts' gradients and
+    parameters."""
 
     @property
     def total(self) -> float:
@@ -114,6 +120,8 @@ def crossing(plan: Plan, gpus_per_node: int) -> Traffic:
 
     def share(dimension: str) -> float:
         hops: list[bool] = []
+        if dimension == "edp" and plan.ep == 1:  # nothing travels there
+            return 0.0
         for ranks in plan.layout.groups(group_of(plan, dimension)):
             # a ring is closed, a pipeline is not
             after = ranks[1:] if dimension == "pp" else [*ranks[1:], *ranks[:1]]

@@ -21,6 +21,13 @@ def shards_of(plan: Plan, state: State) -> int:
     return plan.shards if plan.zero >= SHARDED_FROM[state] else 1
 
 
+def held_of(plan: Plan, state: State, numbers: float, experts: float) -> float:
+    """How many numbers of a state a rank holds. numbers: parameters of the rank before ZeRO, of
+    which `experts` are of experts that an 'edp' group shares; ZeRO shards those over that group."""
+    shards = shards_of(plan, state)
+    return (numbers - experts) / shards + experts / (shards / plan.ep if shards > 1 else 1)
+
+
 def is_shared(plan: Plan) -> bool:
     """Whether any other rank holds the same part of the model."""
     return plan.dp * plan.cp > 1

@@ -1,6 +1,6 @@
 """What the forward of a layer leaves for its backward, in bytes on one rank."""
 
-from simlab.lowering.kernels import sizes
+from simlab.lowering.kernels import routed_tokens, sizes
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
@@ -22,12 +22,16 @@ def layer_activations_bytes(model: Model, plan: Plan, recompute: str) -> float:
         return sum(layer_tensors(model, plan, recompute).values())
     s = sizes(model, plan)
     columns = (
-        (2 * model.heads + model.kv_heads) * model.head_size
-        + model.ffn * max(1, model.experts_per_token)
+        (2 * model.heads + model.kv_heads) * model.head_size + model.ffn * (not model.experts)
     ) / plan.tp
     rows = s.outside * (1 if plan.tp == 1 else 3) + s.tokens * model.hidden * model.gated_mlp
+    routed = 0.0
+    if model.experts:
+        computed = routed_tokens(model, plan) + s.tokens * model.shared_experts
+        routed = computed * model.expert_width / plan.tp
+        routed += routed_tokens(model, plan) * model.hidden * (plan.ep > 1)  # of the dispatch
     return (
-        s.width * (s.tokens * columns + rows)
+        s.width * (s.tokens * columns + rows + routed)
         + 4 * s.tokens * model.heads / plan.tp
         + _gathered(model, plan)
     )
@@ -47,12 +51,30 @@ def layer_tensors(model: Model, plan: Plan, recompute: str) -> dict[str, float]:
     for name in set(tensors) - set(UNSCALED):
         tensors[name] *= plan.element_bytes / 2
     if recompute != "full":
+        if keeps_fp8(plan):
+            tensors["qkv input"] /= 2
+            tensors["mlp input"] /= 2
+            tensors["output input"] *= 1.5
+            tensors["mlp between"] -= tensors["mlp between"] / (2 * (2 + model.gated_mlp))
         if gathered := _gathered(model, plan):
             tensors["gathered keys and values"] = gathered
         if model.experts:
             s = sizes(model, plan)
-            tensors["routed"] = s.width * s.tokens * model.hidden * model.experts_per_token
+            routed = routed_tokens(model, plan)
+            tensors["routed"] = s.width * routed * model.hidden
+            shared = s.tokens * model.shared_experts
+            wide = s.tokens * model.active_ffn
+            tensors["mlp between"] *= (routed + shared) * model.expert_width / wide
     return tensors
+
+
+def keeps_fp8(plan: Plan) -> bool:
+    """Whether the inputs of a layer's products are kept in 8 bits. Transformer Engine, which
+    Megatron-LM uses for fp8, saves the cast of an input for the weight's gradient
+    (transformer_engine/pytorch/module/linear.py). Attention's result is kept in both forms, for its
+    own backward is in 16 bits. torch's float8 (torchao, float8_linear.py) keeps the 16-bit input
+    and casts it again."""
+    return plan.precision == "fp8" and plan.library == "megatron"
 
 
 def _gathered(model: Model, plan: Plan) -> float:

@@ -28,7 +28,8 @@ def backward_phase(
         waits=waits,
         table_is_added=table_is_added,
     )
-    {"embedding": walk.embedding, "layer": walk.layer, "head": walk.head, "loss": walk.loss}[part]()
+    parts = {"embedding": walk.embedding, "head": walk.head, "loss": walk.loss}
+    parts.get(part, walk.layer)()
     return walk.ledger.phase
 
 
@@ -99,6 +100,7 @@ class UnitBackward:
         gradient, `passed` if others still need that; saved: of the input that it kept."""
         if self.kind != "W":
             self._make(makes)
+        saved += self.of.cast(weights[0])
         if self.kind == "I":
             self.ledger.op(("activations", output + passed), free=(("temporaries", output),))
             return
@@ -119,15 +121,23 @@ class UnitBackward:
         saved: float,
     ) -> None:
         """Column-parallel products of the same input, whose gradients are `makes` each."""
-        parallel = self.of.plan.sequence_parallel
-        gathered = self.of.whole if parallel and self.kind != "I" else 0.0
+        gathered = self._gathered
         self.ledger.op(("temporaries", gathered))
         for at, (output, its) in enumerate(zip(outputs, weights)):
-            last = at == len(outputs) - 1
+            last = at == len(outputs) - 1 or self.of.autocast  # which copies it for each
             self._linear(makes, its, output=output, saved=saved if last else 0.0)
+            if self.of.autocast:
+                self._make(self.of.skipped, temporaries=makes)
             if at and self.kind != "W":
-                self._sum(makes)
+                self._sum(self.of.skipped if self.of.autocast else makes)
         self.ledger.free(("temporaries", gathered))
+
+    @property
+    def _gathered(self) -> float:
+        """Bytes that are gathered again for the gradient of a column-parallel weight."""
+        of = self.of
+        again = of.plan.sequence_parallel and not of.keeps_gathered and self.kind != "I"
+        return of.whole if again else 0.0
 
     def _row(self, makes: float, weights: tuple[float, ...], *, saved: float) -> None:
         """A row-parallel product, whose output's gradient is the skipped path's, too."""
@@ -135,7 +145,9 @@ class UnitBackward:
         if self.kind != "W" and of.plan.sequence_parallel:
             gathered = of.whole
         self.ledger.op(("temporaries", gathered))
-        self._linear(makes, weights, passed=of.hidden, saved=saved)
+        cast = of.hidden if of.autocast else 0.0
+        self._make(cast)
+        self._linear(makes, weights, output=cast, passed=of.hidden, saved=saved)
         self.ledger.free(("temporaries", gathered))
 
     def _norm(self, gradient: float, *, skipped: bool) -> None:
@@ -148,9 +160,9 @@ class UnitBackward:
             self._weights(*numbers)
             return
         weights = sum(numbers) * self.gradient if self.kind == "B" else 0.0
-        self._make(of.hidden + weights, gradient, of.hidden + of.statistics)
+        self._make(of.skipped + weights, gradient, of.skipped + of.statistics + of.in_norm)
         if skipped:
-            self._sum(of.hidden)
+            self._sum(of.skipped)
         if self.kind == "B":
             self._weights(*numbers)
 
@@ -159,14 +171,14 @@ class UnitBackward:
         of = self.of
         if of.plan.sequence_parallel and self.kind != "W":
             self._make(of.hidden, temporaries=of.whole)
-        return of.hidden
+        return of.skipped
 
     def loss(self) -> None:
         """The gradients of the loss and of the logits."""
         of = self.of
         if self.kind == "W":
             return
-        if of.plan.library == "megatron":  # in place of what was kept
+        if of.plan.has_flat_gradients:  # in place of what was kept
             self._make(of.logits, activations=of.loss)
             return
         self._make(of.loss)
@@ -178,16 +190,18 @@ class UnitBackward:
         """The head's product and norm."""
         of, model = self.of, self.of.model
         matrix = model.vocab * model.hidden / of.plan.tp
-        gathered = of.whole if of.plan.sequence_parallel and self.kind != "I" else 0.0
+        gathered = self._gathered
         self.ledger.op(("temporaries", gathered))
         if self.kind != "W":
             self._make(of.whole)
         if self.kind == "I":
             self.ledger.relabel("temporaries", "activations", of.logits)
         elif self.kind == "W":
-            self._make(matrix * self.gradient, activations=of.logits + of.hidden)
+            self._make(matrix * self.gradient, activations=of.logits + of.head_read)
         else:
-            self._make(matrix * self.gradient, of.logits, of.hidden)
+            self._make(matrix * self.gradient, of.logits, of.head_read + of.cast(matrix))
+        if of.autocast:
+            self._make(of.skipped, temporaries=of.whole)
         if self.kind != "I" and not self.waits:
             self._weights(matrix)
         self.ledger.free(("temporaries", gathered))
@@ -202,20 +216,26 @@ class UnitBackward:
 
     def _mlp(self) -> None:
         of, model = self.of, self.of.model
-        h, f, e = model.hidden, model.ffn / of.plan.tp, max(1, model.experts)
+        h, f, e = model.hidden, model.ffn / of.plan.tp, 1.0
+        if model.experts:
+            f = model.expert_width / of.plan.tp
+            e = model.experts / of.plan.ep + model.shared_experts
         gated, bias = 1 + model.gated_mlp, model.bias
         if of.routed and self.kind != "W":
-            self._make(of.routed)
-        self._row(of.inner, (e * f * h, e * bias * h), saved=of.inner)
+            self.ledger.op(("temporaries", of.sent))
+            self._make(of.routed, temporaries=of.sent)
+        self._row(of.inner, (e * f * h, e * bias * h), saved=of.down_read)
         if self.kind != "W":
             if of.routed:
                 self.ledger.free(("temporaries", of.routed))
-            self._make(gated * of.inner, of.inner, gated * of.inner)  # the activation function
+            self._make(
+                gated * of.inner, of.inner, gated * of.inner + of.in_gate
+            )  # the activation function
         parts = 1 if of.products_joined else gated
         outputs = [gated * of.inner / parts] * parts
         weights = [(e * f * h * gated / parts, e * bias * f * gated / parts)] * parts
         entered = of.routed or of.whole
-        saved = of.routed or of.hidden
+        saved = of.routed or of.read
         self._column(outputs, weights, makes=entered, saved=saved)
         if of.routed:
             self._router()
@@ -224,17 +244,20 @@ class UnitBackward:
     def _router(self) -> None:
         of, model = self.of, self.of.model
         if self.kind != "W":
-            self._make(of.whole, temporaries=of.routed)
+            self._make(of.sent, temporaries=of.routed if of.sent else 0.0)
+            self._make(of.whole, temporaries=of.sent or of.routed)
         if self.kind != "I":
             count = model.hidden * model.experts
-            self._make(count * self.gradient, activations=of.hidden)
+            self._make(count * self.gradient, activations=of.read)
             self._weights(count)
 
     def _attention(self) -> None:
         of, model = self.of, self.of.model
         h, d, t = model.hidden, model.head_size, of.plan.tp
         heads, kv_heads, bias = model.heads * d / t, max(1, model.kv_heads / t) * d, model.bias
-        self._row(of.q, (heads * h, bias * h), saved=of.q if self.kind == "W" else 0.0)
+        rows = model.heads * model.value_width / t * h
+        saved = of.result_cast + (of.result if self.kind == "W" else 0.0)
+        self._row(of.result, (rows, bias * h), saved=saved)
         every = of.q + 2 * of.kv
         if self.kind != "W":
             self._scores(every)
@@ -247,17 +270,23 @@ class UnitBackward:
         outputs = [every] if joined else [of.q, of.kv, of.kv]
         columns = [heads + 2 * kv_heads] if joined else [heads, kv_heads, kv_heads]
         weights = [(n * h, bias * n) for n in columns]
-        self._column(outputs, weights, makes=of.whole, saved=of.hidden)
+        if model.kv_rank:  # its products as one: see `Model.layer_parameters`
+            outputs, weights = [every], [(model.layer_parameters["attention"] - rows, 0.0)]
+        self._column(outputs, weights, makes=of.whole, saved=of.read + of.latents)
+        inner = model.layer_parameters["norms"] - 2 * h * (1 + bias)  # of latents, of q and k
+        if inner and self.kind != "I":
+            self._make(inner * self.gradient)
+            self._weights(inner)
         self._norm(self._scattered(), skipped=True)
 
     def _scores(self, every: float) -> None:
         """Attention's own backward. The product after it still needs its result in a W."""
         of = self.of
         self.ledger.op(("activations", of.scores_again))
-        result = of.q if self.kind == "B" else 0.0
+        result = of.result if self.kind == "B" else 0.0
         gone = every + result + of.sums + of.gathered + of.scores + 2 * of.mask
         travels = 2 * self.of.travelling + of.score_gradients
-        self._make(every + travels, of.q + travels, gone)
+        self._make(every + travels, of.result + travels, gone)
 
     def embedding(self) -> None:
         """The sum over the batch for the positions, and the tables' gradients."""
@@ -265,7 +294,7 @@ class UnitBackward:
         if self.kind == "I":
             self.ledger.relabel("temporaries", "activations", of.hidden)
             return
-        output = ("temporaries" if self.kind == "B" else "activations", of.hidden)
+        output = ("temporaries" if self.kind == "B" else "activations", of.skipped)
         if model.positions:
             row = self.of.seq * model.hidden * of.number
             self._make(row)

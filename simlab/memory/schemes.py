@@ -17,8 +17,10 @@ from simlab.spec.plan import Plan
 
 Units = tuple[UnitKind, ...]
 """The units of an op, in its order."""
-Group = Literal["layer", "root"]
+Group = Literal["dense layer", "layer", "root"]
 """A group of parameters that FSDP2 gathers together."""
+LAYERS = ("dense layer", "layer")
+"""The units that are layers."""
 
 
 class NumberBytes(NamedTuple):
@@ -63,6 +65,8 @@ class Scheme:
     """How many of the units that follow it has to know."""
     first_differs = False
     """Whether a step's first gradients are made where later ones are only added to."""
+    until_op_ends: tuple[str, ...] = ()
+    """The categories of what an op allocates that go when it is over."""
 
     def __init__(self, sizes: NumberBytes):
         self.sizes = sizes
@@ -123,6 +127,18 @@ class Resident(Scheme):
     it."""
 
 
+class Added(Scheme):
+    """nanotron: as `Resident`, but a backward makes 16-bit gradients of all its weights, which go
+    when it is over and they have been added to the fp32 ones (`FP32GradientAccumulator.backward` in
+    nanotron/optim/gradient_accumulator.py)."""
+
+    until_op_ends = ("unsharded_gradients",)
+
+    def accumulate(self, ledger: Ledger, size: float, first: bool) -> None:
+        """It stays until the op is over."""
+        ledger.relabel("temporaries", "unsharded_gradients", size)
+
+
 class Partitioned(Scheme):
     """Flat ZeRO-2 and 3: a unit's parameters are gathered in one piece, `prefetch` units ahead, and
     go after it; its gradients are whole from its backward on until they have been reduced, beside
@@ -136,7 +152,8 @@ class Partitioned(Scheme):
         self.prefetch = plan.prefetch
         self.beside = reduces_beside(plan)
         self.numbers = {
-            unit: numbers_of(model, plan, unit) for unit in ("embedding", "layer", "head")
+            unit: numbers_of(model, plan, unit)
+            for unit in ("embedding", "dense layer", "layer", "head")
         }
 
     def _bytes(self, units: Units, first: int, last: int, size: float) -> float:
@@ -163,6 +180,21 @@ class Partitioned(Scheme):
             reduced_to = at + 1 if last or not self.beside else at
             size = self._bytes(units, reduced_from, reduced_to, self.sizes.reduced)
             ledger.free(("unsharded_gradients", size))
+
+
+def _group(units: Units, at: int) -> Group:
+    """The group of unit `at` of an op: its own, if it is a layer, or the root's; the root, too,
+    where there is no such unit."""
+    if not 0 <= at < len(units):
+        return "root"
+    unit = units[at]
+    return unit if unit == "layer" or unit == "dense layer" else "root"
+
+
+def _last_layer(units: Units) -> Group | None:
+    """The group of the last of `units` that is a layer, if one of the last two is."""
+    found = [_group(units, at) for at in (len(units) - 1, len(units) - 2)]
+    return next((group for group in found if group != "root"), None)
 
 
 class Gathered(Scheme):
@@ -203,14 +235,17 @@ class Gathered(Scheme):
         self.ranks, self.root_stays = plan.shards, root_stays
         root = tuple(unit for unit in ("embedding", "head") if unit in units)
         self.groups: dict[Group, Padded] = {
+            "dense layer": padded(model, plan, ("dense layer",)),
             "layer": padded(model, plan, ("layer",)),
             "root": padded(model, plan, root),
         }
         self.has_root = bool(root)
 
-    def numbers(self, layers: int) -> float:
-        """Parameters of a stage of so many layers, with padding."""
-        return layers * self.groups["layer"].padded + self.groups["root"].padded
+    def numbers(self, layers: int, dense: int = 0) -> float:
+        """Parameters of a stage of so many layers, `dense` of them without experts, with
+        padding."""
+        its = {name: group.padded for name, group in self.groups.items()}
+        return (layers - dense) * its["layer"] + dense * its["dense layer"] + its["root"]
 
     def accumulate(self, ledger: Ledger, size: float, first: bool) -> None:
         """It stays whole until its group's backward is over."""
@@ -226,7 +261,7 @@ class Gathered(Scheme):
         """All-gather: a cast of the shard where the two differ in type, and the buffer."""
         cast = 0.0
         if self.sizes.gathered != self.sizes.parameter and self.ranks > 1:
-            cast = self._whole(group) / self.ranks
+            cast = self.groups[group].own * self.sizes.gathered
         ledger.op(("temporaries", cast))
         ledger.op(("all_gather", self._buffer(group)), free=(("temporaries", cast),))
 
@@ -246,25 +281,24 @@ class Gathered(Scheme):
         if at == 0 and self.has_root:
             self._issue(ledger, "root")
             self._copy_out(ledger, "root", 0.0)
-        if units[at] == "layer":
-            group: Group = "layer" if at and units[at - 1] == "layer" else "root"
-            self._issue(ledger, "layer")
-            self._copy_out(ledger, "layer", self._buffer(group))
+        if (own := _group(units, at)) != "root":
+            self._issue(ledger, own)
+            self._copy_out(ledger, own, self._buffer(_group(units, at - 1)))
 
     def _backward_begins(self, ledger: Ledger, units: Units, at: int) -> None:
         if at == 0 and self.has_root:
             if not self.root_stays:
                 self._issue(ledger, "root")
                 self._copy_out(ledger, "root", self._buffer("root"))
-            if "layer" in units[:2]:
-                self._issue(ledger, "layer")
-        if units[at] != "layer":
+            for unit in [unit for unit in units[:2] if unit in LAYERS][:1]:
+                self._issue(ledger, _group((unit,), 0))
+        if (own := _group(units, at)) == "root":
             return
         if at == 0 and not self.has_root:
-            self._issue(ledger, "layer")
-        self._copy_out(ledger, "layer", self._buffer("layer"))
-        if units[at + 1 : at + 2] == ("layer",):
-            self._issue(ledger, "layer")
+            self._issue(ledger, own)
+        self._copy_out(ledger, own, self._buffer(own))
+        if (following := _group(units, at + 1)) != "root":
+            self._issue(ledger, following)
 
     def ends(self, ledger: Ledger, units: Units, at: int, use: Use) -> None:
         """Free parameters; reduce gradients."""
@@ -272,25 +306,24 @@ class Gathered(Scheme):
         if use.kind == "F":
             self._forward_ends(ledger, units, at, use, last)
             return
-        if units[at] == "layer":
-            before: Group | None = "layer" if at and units[at - 1] == "layer" else None
-            self._group_ends(ledger, "layer", before, use)
+        if (own := _group(units, at)) != "root":
+            before = _group(units, at - 1)
+            self._group_ends(ledger, own, None if before == "root" else before, use)
         if last and self.has_root:
-            self._group_ends(ledger, "root", "layer" if "layer" in units[-2:] else None, use)
+            self._group_ends(ledger, "root", _last_layer(units), use)
         if last and use.kind in "BW":
-            group: Group = "root" if self.has_root else "layer"
+            group: Group = "root" if self.has_root else own
             ledger.free(("reduce_scatter", self.groups[group].padded * self.sizes.reduced))
 
     def _forward_ends(self, ledger: Ledger, units: Units, at: int, use: Use, last: bool) -> None:
-        if units[at] == "layer" and use.frees:
-            ledger.free(("unsharded_parameters", self._whole("layer")))
+        if (own := _group(units, at)) != "root" and use.frees:
+            ledger.free(("unsharded_parameters", self._whole(own)))
         if not last:
             return
         if self.has_root and use.frees and not self.root_stays:
             ledger.free(("unsharded_parameters", self._whole("root")))
         if not use.gathered:
-            group: Group = "layer" if "layer" in units[-2:] else "root"
-            ledger.free(("all_gather", self._buffer(group)))
+            ledger.free(("all_gather", self._buffer(_last_layer(units) or "root")))
 
     def _group_ends(self, ledger: Ledger, group: Group, before: Group | None, use: Use) -> None:
         if use.frees:
@@ -305,7 +338,7 @@ class Gathered(Scheme):
             ("reduce_scatter", its.padded * sizes.reduced),
             free=(("unsharded_gradients", copied),),
         )
-        shard = its.padded / self.ranks * sizes.gradient
+        shard = its.own * sizes.gradient
         ledger.op(
             ("gradients" if use.first else "temporaries", shard),
             free=(

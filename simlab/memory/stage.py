@@ -5,7 +5,7 @@ from typing import NamedTuple
 from simlab.memory.backward import backward_phase
 from simlab.memory.forward import forward_phase
 from simlab.memory.ledger import Ledger, Phase
-from simlab.memory.schemes import Scheme, Units, Use
+from simlab.memory.schemes import LAYERS, Scheme, Units, Use
 from simlab.memory.tensors import heads_on_first_rank
 from simlab.memory.unit_sizes import UnitPart, UnitSizes
 from simlab.spec.model import Model
@@ -27,13 +27,16 @@ class Shape(NamedTuple):
     layers: int
     first: bool
     last: bool
+    dense: int = 0
+    """How many of the layers are of `Model.dense_layers`."""
 
     @property
     def units(self) -> Units:
         """In the order of a forward."""
         kinds: tuple[tuple[UnitKind, int], ...] = (
             ("embedding", self.first),
-            ("layer", self.layers),
+            ("dense layer", self.dense),
+            ("layer", self.layers - self.dense),
             ("head", self.last),
         )
         return tuple(kind for kind, count in kinds for _ in range(count))
@@ -64,6 +67,9 @@ class StageWalk:
         """parts: where the phases of parts of units are kept, which stages may share."""
         self.model, self.plan, self.shape, self.scheme = model, plan, shape, scheme
         self.sizes = sizes or UnitSizes(model, plan, plan.element_bytes, LOSS_BYTES)
+        self.dense_sizes = self.sizes
+        if model.dense_layers:
+            self.dense_sizes = UnitSizes(model.dense, plan, plan.element_bytes, LOSS_BYTES)
         self.sums_in_place = sums_in_place
         self.waits = model.tied_head and shape.first and shape.last
         self.table_is_added = heads_on_first_rank(model, plan) and shape.first and not shape.last
@@ -77,6 +83,7 @@ class StageWalk:
             ledger = Ledger()
             for piece in self.pieces(use):
                 ledger.add(piece.phase.repeated(piece.many))
+            ledger.free(*((name, ledger.held[name]) for name in self.scheme.until_op_ends))
             self._ops[use] = ledger.phase
         return self._ops[use]
 
@@ -108,10 +115,11 @@ class StageWalk:
         backward = use.kind != "F"
         first = use.first and self.scheme.first_differs
         key = part, use.kind, first, self.waits, self.table_is_added
+        sizes = self.dense_sizes if part == "dense layer" else self.sizes
         if key not in self._parts:
             if backward:
                 self._parts[key] = backward_phase(
-                    self.sizes,
+                    sizes,
                     self.scheme,
                     part,
                     use.kind,
@@ -121,7 +129,7 @@ class StageWalk:
                     table_is_added=self.table_is_added,
                 )
             else:
-                self._parts[key] = forward_phase(self.sizes, part)
+                self._parts[key] = forward_phase(sizes, part)
         return self._parts[key]
 
     def _forward(self, ledger: Ledger, units: Units, at: int, use: Use) -> None:
@@ -153,20 +161,20 @@ class StageWalk:
     # activations on the host
     # ------------------------------------------------------------------------------
 
-    @property
-    def _layer_kept(self) -> float:
-        return self._part("layer", FORWARD).end["activations"]
+    def _kept(self, units: Units) -> float:
+        """Bytes of the activations of those of `units` that are layers."""
+        return sum(self._part(u, FORWARD).end["activations"] for u in units if u in LAYERS)
 
     def _forward_offloads(self, ledger: Ledger, units: Units, at: int) -> None:
         """A layer's activations leave while the next one computes."""
-        if self.plan.offload != "activations" or units[at] != "layer":
+        if self.plan.offload != "activations" or units[at] not in LAYERS:
             return
-        leaving = (units[at - 1 : at] == ("layer",)) + (units[at + 1 : at + 2] != ("layer",))
-        ledger.free(("activations", leaving * self._layer_kept))
+        own = () if units[at + 1 : at + 2] and units[at + 1] in LAYERS else (units[at],)
+        ledger.free(("activations", self._kept((*units[max(0, at - 1) : at], *own))))
 
     def _backward_offloads(self, ledger: Ledger, units: Units, at: int, use: Use) -> None:
         """They come back a layer ahead."""
-        if self.plan.offload != "activations" or units[at] != "layer" or use.kind == "W":
+        if self.plan.offload != "activations" or units[at] not in LAYERS or use.kind == "W":
             return
-        coming = (units[at - 1 : at] != ("layer",)) + (units[at + 1 : at + 2] == ("layer",))
-        ledger.op(("activations", coming * self._layer_kept))
+        own = () if at and units[at - 1] in LAYERS else (units[at],)
+        ledger.op(("activations", self._kept((*own, *units[at + 1 : at + 2]))))

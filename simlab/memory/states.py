@@ -22,6 +22,6 @@ def state_bytes(plan: Plan) -> StateBytes:
     (ZeRO-1 and 2). A gradient of an fp32 parameter is fp32, in whatever type it was reduced."""
     if plan.precision == "fp32":
         return StateBytes(4, plan.gradient_bytes, 8)
-    if plan.library != "megatron" and not gathers_updated(plan):
+    if not plan.has_flat_gradients and not gathers_updated(plan):
         return StateBytes(4, 4, 8)
     return StateBytes(plan.element_bytes, plan.gradient_bytes, 12)

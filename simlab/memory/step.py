@@ -4,9 +4,10 @@ most."""
 from collections import Counter
 from itertools import product
 
-from simlab.lowering.zero import SHARDED_FROM, gathered_around, is_shared, shards_of
+from simlab.lowering.zero import SHARDED_FROM, gathered_around, held_of, is_shared, shards_of
 from simlab.memory.ledger import CATEGORIES, Moment
 from simlab.memory.schemes import (
+    Added,
     Gathered,
     NumberBytes,
     Partitioned,
@@ -20,8 +21,9 @@ from simlab.memory.states import state_bytes
 from simlab.memory.unit_sizes import UnitSizes
 from simlab.program import Program
 from simlab.spec.model import Model
-from simlab.spec.parameters import stage_parameters
+from simlab.spec.parameters import expert_parameters, stage_parameters
 from simlab.spec.plan import Plan
+from simlab.spec.stage_layers import dense_of_stages
 
 OPTIMIZER_TEMPORARY_BYTES = 4
 """Per parameter that a rank updates: torch's foreach Adam takes the root of all variances at
@@ -52,16 +54,16 @@ class StepWalk:
     The walk goes through the ops of `program` in each rank's order, the optimizer's step last. An
     op's effect is found unit by unit, each kind of unit once. Leaves out: what the allocator
     wastes, communication libraries' own buffers (one to two GiB with NCCL), the sent messages that
-    have not arrived. All activations have the plan's precision: torch's autocast, under which DDP
-    computes in 16 bits, keeps norms and the skipped path in fp32 and copies of weights in 16 bits
-    until the backward, so it holds more than this where activations make the peak.
+    have not arrived. Activations have the plan's precision, but for torch's DDP in 16 bits, where
+    autocast decides (`simlab.memory.unit_sizes.autocasts` says of which plans).
     """
 
     def __init__(self, model: Model, plan: Plan, program: Program, layers: list[int]) -> None:
         self.model, self.plan, self.program = model, plan, program
         self.sizes = UnitSizes(model, plan, plan.element_bytes, LOSS_BYTES)
         last = program.stages - 1
-        self.shapes = [Shape(count, s == 0, s == last) for s, count in enumerate(layers)]
+        dense = dense_of_stages(model.dense_layers, layers)
+        self.shapes = [Shape(n, s == 0, s == last, dense[s]) for s, n in enumerate(layers)]
         parts: Parts = {}
         walks = {
             shape: StageWalk(
@@ -152,13 +154,13 @@ class StepWalk:
     def _optimizer_step(self, rank: int) -> float:
         """Bytes of the optimizer's scratch."""
         plan = self.plan
-        if plan.library == "megatron" or plan.offload in ("optimizer", "parameters"):
+        if plan.has_flat_gradients or plan.offload in ("optimizer", "parameters"):
             return 0.0
         own = sum(
-            parameters_of(self.model, plan, self.shapes[stage])
+            held_of(plan, "optimizer", *numbers_of_stage(self.model, plan, self.shapes[stage]))
             for stage in self.program.stages_of(rank)
         )
-        return OPTIMIZER_TEMPORARY_BYTES * own / shards_of(plan, "optimizer")
+        return OPTIMIZER_TEMPORARY_BYTES * own
 
 
 def held_by_rank(walk: StepWalk) -> list[dict[str, float]]:
@@ -177,18 +179,27 @@ def parameters_of(model: Model, plan: Plan, shape: Shape) -> float:
     """Parameters of a stage on one rank, before ZeRO; FSDP2's with their padding."""
     scheme = scheme_of(model, plan, shape)
     if isinstance(scheme, Gathered):
-        return scheme.numbers(shape.layers)
-    return stage_parameters(model, plan, shape.layers, first=shape.first, last=shape.last)
+        return scheme.numbers(shape.layers, shape.dense)
+    ends = {"first": shape.first, "last": shape.last}
+    return stage_parameters(model, plan, shape.layers, **ends, dense=shape.dense)
+
+
+def numbers_of_stage(model: Model, plan: Plan, shape: Shape) -> tuple[float, float]:
+    """(`parameters_of` a stage, those of them of experts that only an 'edp' group holds)"""
+    experts = expert_parameters(model, plan, shape.layers, dense=shape.dense)
+    return parameters_of(model, plan, shape), experts
 
 
 def rest_of(model: Model, plan: Plan, shape: Shape) -> dict[str, float]:
     """{category: bytes} that a stage takes between two steps.
 
-    torch's gradients are freed then; Megatron-LM's stay.
+    torch's gradients are freed then; Megatron-LM's and nanotron's stay. Without ZeRO nanotron wraps
+    the model in torch's DDP, whose buckets hold a copy of all 16-bit gradients
+    (nanotron/trainer.py, `make_ddp`).
     """
-    count, states = parameters_of(model, plan, shape), state_bytes(plan)
+    (count, experts), states = numbers_of_stage(model, plan, shape), state_bytes(plan)
     sharded = zip(SHARDED_FROM, states)
-    held: dict[str, float] = {n: count / shards_of(plan, n) * size for n, size in sharded}
+    held: dict[str, float] = {n: held_of(plan, n, count, experts) * size for n, size in sharded}
     if plan.offload in ("optimizer", "parameters"):
         held["optimizer"] = 0.0
     if plan.offload == "parameters":
@@ -196,13 +207,15 @@ def rest_of(model: Model, plan: Plan, shape: Shape) -> dict[str, float]:
     if _gradients_come_and_go(plan):
         buckets = shards_of(plan, "optimizer") == 1 and is_shared(plan)
         held["gradients"], held["buckets"] = 0.0, count * states.gradient * buckets
+    if plan.library == "nanotron" and plan.zero == 0 and is_shared(plan):
+        held["buckets"] = count * plan.element_bytes
     return held
 
 
 def _gradients_come_and_go(plan: Plan) -> bool:
     """Whether gradients are freed between steps: torch's, but where shards of them are kept in flat
     buffers."""
-    if plan.library == "megatron":
+    if plan.has_flat_gradients:
         return False
     if plan.library == "torch" and plan.zero == 3:
         return True
@@ -220,4 +233,6 @@ def scheme_of(model: Model, plan: Plan, shape: Shape) -> Scheme:
         return Replicated(sizes._replace(made=states.gradient))
     if plan.zero >= 2 or plan.offload == "parameters":
         return Partitioned(sizes, model, plan)
+    if plan.library == "nanotron":
+        return Added(sizes)
     return Resident(sizes)

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from simlab.spec.model import Model
-from simlab.spec.parameters import stage_parameters
+from simlab.spec.parameters import expert_parameters, stage_parameters
 from simlab.spec.plan import Plan
 from simlab.spec.schedule_names import V_SHAPED
 
@@ -16,12 +16,15 @@ class Padded(NamedTuple):
     """With each tensor's rows a multiple of the ranks that share them."""
     last: float
     """Of the tensor that is defined last."""
+    own: float
+    """Of `padded`, those of one rank."""
 
 
 def numbers_of(model: Model, plan: Plan, unit: str) -> float:
-    """Parameters of a 'layer', the 'embedding' or the 'head' (with its matrix, tied or not)."""
-    if unit == "layer":
-        return stage_parameters(model, plan, 1)
+    """Parameters of a 'layer' or a 'dense layer', the 'embedding' or the 'head' (with its matrix,
+    tied or not)."""
+    if unit in ("layer", "dense layer"):
+        return stage_parameters(model, plan, 1, dense=int(unit == "dense layer"))
     return sum(rows * row for rows, row in unit_tensors(model, plan, unit))
 
 
@@ -37,7 +40,9 @@ def padded(model: Model, plan: Plan, units: tuple[str, ...]) -> Padded:
     whole = [rows * row for rows, row in tensors]
     shards = plan.shards
     cut = sum(-(-rows // shards) * shards * row for rows, row in tensors)
-    return Padded(sum(whole), cut, whole[-1] if whole else 0.0)
+    experts = expert_parameters(model, plan, 1) if "layer" in units else 0.0
+    own = cut / shards if not experts else (cut - experts + experts * plan.ep) / shards
+    return Padded(sum(whole), cut, whole[-1] if whole else 0.0, own)
 
 
 def heads_on_first_rank(model: Model, plan: Plan) -> bool:
@@ -47,6 +52,8 @@ def heads_on_first_rank(model: Model, plan: Plan) -> bool:
 
 def unit_tensors(model: Model, plan: Plan, unit: str) -> list[tuple[float, float]]:
     """[(rows, entries per row)] of a unit's parameters, in the order of their definition."""
+    if unit == "dense layer":
+        return unit_tensors(model.dense, plan, "layer")
     h = model.hidden
     norm = [(h, 1)] * (1 + model.bias)
     if unit == "embedding":
@@ -64,13 +71,42 @@ def _linear(rows: float, row: float, bias: bool) -> list[tuple[float, float]]:
 
 def _attention(model: Model, plan: Plan) -> list[tuple[float, float]]:
     h, d, bias = model.hidden, model.head_size, model.bias
+    if model.kv_rank:
+        return _latent_attention(model)
     q, kv = model.heads * d / plan.tp, model.kv_heads * d / plan.tp
     ins = [q + 2 * kv] if model.positions else [q, kv, kv]
-    return [t for rows in ins for t in _linear(rows, h, bias)] + _linear(h, q, bias)
+    norms = [(d, 1)] * (2 * model.qk_norm)
+    return [*(t for rows in ins for t in _linear(rows, h, bias)), *norms, *_linear(h, q, bias)]
+
+
+def _latent_attention(model: Model) -> list[tuple[float, float]]:
+    h, q = model.hidden, model.heads * model.head_size
+    each = model.head_size - model.rope_size + model.value_width
+    down = [(model.q_rank, h), (model.q_rank, 1)] if model.q_rank else []
+    return [
+        *down,
+        (q, model.q_rank or h),
+        (model.kv_rank + model.rope_size, h),
+        (model.kv_rank, 1),
+        (model.heads * each, model.kv_rank),
+        (h, model.heads * model.value_width),
+    ]
 
 
 def _mlp(model: Model, plan: Plan) -> list[tuple[float, float]]:
-    h, f, bias, e = model.hidden, model.ffn / plan.tp, model.bias, max(1, model.experts)
-    router = [(model.experts, h)] if model.experts else []
-    ups = [t for _ in range(1 + model.gated_mlp) for t in _linear(e * f, h, bias)]
-    return router + ups + _linear(e * h, f, bias)
+    if not model.experts:
+        return _products(model, model.ffn / plan.tp, 1)
+    width = model.expert_width / plan.tp
+    shared = _products(model, model.shared_experts * width, 1) if model.shared_experts else []
+    return [
+        (model.experts, model.hidden),
+        *_products(model, width, model.experts / plan.ep),
+        *shared,
+    ]
+
+
+def _products(model: Model, width: float, experts: float) -> list[tuple[float, float]]:
+    """The matrices, and biases, of so many MLPs of a width."""
+    h, bias = model.hidden, model.bias
+    ups = [t for _ in range(1 + model.gated_mlp) for t in _linear(experts * width, h, bias)]
+    return ups + _linear(experts * h, width, bias)

@@ -128,6 +128,8 @@ def parsed(facts: FieldFacts, text: str) -> Any:
     try:
         if several and ("," in text or text.lstrip("-").isdigit()):
             return tuple(int(part) for part in text.split(","))
+        if float in kinds:
+            return float(text)
         return int(text) if int in kinds else text
     except ValueError:
         return text

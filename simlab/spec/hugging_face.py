@@ -2,8 +2,7 @@
 and no others.
 
 Types that look alike but are not, and so are refused: qwen2 (q, k and v have biases, nothing else
-has), qwen3 (norms of q and k, whose inputs are kept for the backward), gemma2 and gemma3 (norms
-behind attention and MLP), all with shared experts or experts of another width.
+has), gemma2 and gemma3 (norms behind attention and MLP).
 """
 
 import json
@@ -32,6 +31,24 @@ _LLAMA = {
     "seq": "max_position_embeddings",
 }
 _EXPERTS = {"experts": "num_local_experts", "experts_per_token": "num_experts_per_tok"}
+_QWEN3_MOE = _LLAMA | {
+    "experts": "num_experts",
+    "experts_per_token": "num_experts_per_tok",
+    "expert_ffn": "moe_intermediate_size",
+}
+_DEEPSEEK = {
+    **{field: key for field, key in _LLAMA.items() if field not in ("head_size", "kv_heads")},
+    "head_size": "qk_nope_head_dim",  # with the rotary part: see `_sizes`
+    "rope_size": "qk_rope_head_dim",
+    "value_size": "v_head_dim",
+    "q_rank": "q_lora_rank",
+    "kv_rank": "kv_lora_rank",
+    "experts": "n_routed_experts",
+    "experts_per_token": "num_experts_per_tok",
+    "expert_ffn": "moe_intermediate_size",
+    "shared_experts": "n_shared_experts",
+    "dense_layers": "first_k_dense_replace",
+}
 
 
 class _Kind(NamedTuple):
@@ -43,6 +60,9 @@ class _Kind(NamedTuple):
     defaults: dict[str, Any]
     tied: bool
     """What a missing tie_word_embeddings means."""
+    fixed: dict[str, Any] = {}
+    """Which keys are read with one value only: any other would be another model."""
+    qk_norm: bool = False
 
 
 KINDS = {
@@ -57,9 +77,33 @@ KINDS = {
         "MixtralForCausalLM", _LLAMA | _EXPERTS, {"num_key_value_heads": 8, "head_dim": None}, False
     ),
     "gemma": _Kind("GemmaForCausalLM", _LLAMA, {"num_key_value_heads": 16, "head_dim": 256}, True),
+    "qwen3": _Kind(
+        "Qwen3ForCausalLM",
+        _LLAMA,
+        {"num_key_value_heads": 32, "head_dim": 128},
+        False,
+        {"use_sliding_window": False},
+        qk_norm=True,
+    ),
+    "qwen3_moe": _Kind(
+        "Qwen3MoeForCausalLM",
+        _QWEN3_MOE,
+        {"num_key_value_heads": 4, "head_dim": None},
+        False,
+        {"decoder_sparse_step": 1, "mlp_only_layers": [], "use_sliding_window": False},
+        qk_norm=True,
+    ),
+    "deepseek_v2": _Kind(
+        "DeepseekV2ForCausalLM", _DEEPSEEK, {"q_lora_rank": 1536}, False, {"moe_layer_freq": 1}
+    ),
+    "deepseek_v3": _Kind(
+        "DeepseekV3ForCausalLM", _DEEPSEEK, {"q_lora_rank": 1536}, False, {"moe_layer_freq": 1}
+    ),
 }
 NULL_MEANS_DEFAULT = ("n_inner", "num_key_value_heads", "head_dim")
-IGNORED = ("sliding_window", "rope_scaling", "quantization_config")
+NULL_MEANS_NONE = ("q_lora_rank", "n_shared_experts", "first_k_dense_replace")
+"""Keys of parts that a model may be without: null and 0 say so."""
+IGNORED = ("sliding_window", "rope_scaling", "quantization_config", "num_nextn_predict_layers")
 MORE_PARAMETERS = ("attention_bias", "mlp_bias", "add_cross_attention")
 
 
@@ -92,7 +136,12 @@ def _sizes(config: dict[str, Any]) -> dict[str, Any]:
     kind = KINDS[type_name]
     for key, value in config.items():
         experts = "expert" in key or key.startswith("moe_")
-        if value and (key in MORE_PARAMETERS or (experts and key not in kind.keys.values())):
+        known = key in kind.keys.values() or key in kind.fixed
+        if key in kind.fixed and value not in (kind.fixed[key], None):
+            raise InputError(
+                f"{key} = {value!r} is not read with model_type {type_name!r}: give {kind.fixed[key]!r}, or a simlab.Model"
+            )
+        if value and (key in MORE_PARAMETERS or (experts and not known)):
             raise InputError(
                 f"{key} = {value!r} is not read with model_type {type_name!r}: give a config.json without, or a simlab.Model"
             )
@@ -100,8 +149,12 @@ def _sizes(config: dict[str, Any]) -> dict[str, Any]:
     tied = config.get("tie_word_embeddings", kind.tied)
     if not isinstance(tied, bool):
         raise InputError(f"tie_word_embeddings = {tied!r}: give true or false")
+    if "kv_rank" in sizes:  # the two parts of a head
+        parts = sizes["head_size"], sizes["rope_size"]
+        sizes["head_size"] = sum(part for part in parts if part is not None)
     return sizes | {
         "tied_head": tied,
+        "qk_norm": kind.qk_norm,
         "bias": type_name == "gpt2",
         "gated_mlp": type_name != "gpt2",
     }
@@ -134,7 +187,9 @@ def _count(config: dict[str, Any], key: str, type_name: str) -> int | None:
     value = config.get(key, defaults.get(key))
     if value is None and key in NULL_MEANS_DEFAULT:
         return None
-    require_whole(key, value)
+    if value is None and key in NULL_MEANS_NONE:
+        return 0
+    require_whole(key, value, 0 if key in NULL_MEANS_NONE else 1)
     return value
 
 

@@ -34,11 +34,14 @@ GROUPS = {
     "pp": ("pp",),
     "shard": ("dp", "cp"),
     "replicas": ("dp", "cp"),
+    "ep": ("dp", "cp"),
+    "edp": ("dp", "cp"),
 }
 """{group: the dimensions in which its members differ}. The ranks of a 'dp' group hold the same part
 of the model and sum its gradients, so they differ in their context-parallel coordinate, too. ZeRO
 spreads its states over a 'shard' group, which is a part of the 'dp' group under `Plan.hybrid`. The
-members of a 'replicas' group hold the same shard."""
+members of a 'replicas' group hold the same shard. An 'ep' group, a part of the 'dp' group, shares
+the experts of each layer, and the members of an 'edp' group hold the same ones."""
 
 
 class Coordinates(NamedTuple):
@@ -65,6 +68,8 @@ class Layout:
     order: tuple[str, ...] = DIMENSIONS
     shards: int | None = None
     """The number of ranks of a 'shard' group. None stands for all of the 'dp' group."""
+    ep: int = 1
+    """The number of ranks of an 'ep' group."""
 
     def __post_init__(self) -> None:
         for name in DIMENSIONS:
@@ -77,12 +82,19 @@ class Layout:
                     f"shards = {self.shards} does not divide dp x cp = {self.dp * self.cp}; "
                     f"{near(self.shards, self.dp * self.cp)}"
                 )
+        require_whole("ep", self.ep)
+        if self.dp * self.cp % self.ep:
+            raise InputError(
+                f"ep = {self.ep} does not divide dp x cp = {self.dp * self.cp}; "
+                f"{near(self.ep, self.dp * self.cp)}"
+            )
 
     @classmethod
     def of(cls, plan: "Plan") -> "Layout":
         """The layout of `plan`."""
         degrees = {name: getattr(plan, name) for name in DIMENSIONS}
-        return cls(**degrees, order=tuple(plan.order.split("-")), shards=plan.shards)
+        order = tuple(plan.order.split("-"))
+        return cls(**degrees, order=order, shards=plan.shards, ep=plan.ep)
 
     # ranks and coordinates
     # ------------------------------------------------------------------------------------------
@@ -184,6 +196,8 @@ class Layout:
         size = self.shards or len(whole)
         parts["shard"] = [whole[start : start + size] for start in range(0, len(whole), size)]
         parts["replicas"] = [whole[start::size] for start in range(size)]
+        parts["ep"] = [whole[start : start + self.ep] for start in range(0, len(whole), self.ep)]
+        parts["edp"] = [whole[start :: self.ep] for start in range(self.ep)]
         return parts
 
     def _reached(self, dimensions: Iterable[str]) -> tuple[int, ...]:

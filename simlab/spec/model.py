@@ -2,7 +2,8 @@
 kinds, dense or with experts."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -24,7 +25,16 @@ _LEAST = {
     "positions": 0,
     "experts": 0,
     "experts_per_token": 0,
+    "expert_ffn": 0,
+    "shared_experts": 0,
+    "dense_layers": 0,
+    "value_size": 0,
+    "q_rank": 0,
+    "kv_rank": 0,
+    "rope_size": 0,
 }
+_FILLED = ("kv_heads", "ffn", "head_size")
+"""Fields that have a value of their own where they are None."""
 
 
 MFU_ATTENTION = "full"
@@ -75,6 +85,38 @@ class Model:
         "The number of experts in a layer. 0 stands for one dense MLP.", default=0
     )
     experts_per_token: int = documented("The number of experts that compute each token.", default=0)
+    expert_ffn: int = documented(
+        "The width of an expert, routed or shared. 0 stands for `ffn`.", default=0
+    )
+    shared_experts: int = documented(
+        "The number of experts beside the routed ones that compute every token.", default=0
+    )
+    dense_layers: int = documented(
+        """The number of first layers that have one dense MLP of width `ffn` although the others
+        have experts.""",
+        default=0,
+    )
+    value_size: int = documented(
+        "The width of a head's value. 0 stands for `head_size`.", default=0
+    )
+    kv_rank: int = documented(
+        """The width of the latent from which the keys and values of all heads are computed in
+        multi-head latent attention (DeepSeek-AI 2024, arXiv 2405.04434, section 2.1). 0 stands for
+        attention without it.""",
+        default=0,
+    )
+    q_rank: int = documented(
+        "With `kv_rank`, the width of the queries' latent. 0 stands for queries without one.",
+        default=0,
+    )
+    rope_size: int = documented(
+        """With `kv_rank`, the part of `head_size` that has the rotary embedding. Keys have this
+        part in common for all heads.""",
+        default=0,
+    )
+    qk_norm: bool = documented(
+        "Whether each head's query and key go through an RMSNorm, as in Qwen3.", default=False
+    )
     seq: int = documented(
         "The sequence length, s, that the model is usually trained with.", default=2048
     )
@@ -90,9 +132,9 @@ class Model:
     def __post_init__(self) -> None:
         for field, least in _LEAST.items():
             value = getattr(self, field)
-            if value is not None or field not in ("kv_heads", "ffn", "head_size"):
+            if value is not None or field not in _FILLED:
                 require_whole(f"{self.name or 'model'}: {field}", value, least)
-        for field in ("gated_mlp", "tied_head", "bias"):
+        for field in ("gated_mlp", "tied_head", "bias", "qk_norm"):
             if not isinstance(getattr(self, field), bool):
                 raise InputError(
                     f"{self.name or 'model'}: {field} = {getattr(self, field)!r}: give True or False"
@@ -116,35 +158,124 @@ class Model:
             raise InputError(
                 f"{self.name or 'model'}: {self.experts_per_token} of {self.experts} experts per token: give 1 to {self.experts}"
             )
+        self._check_kinds()
+
+    def _check_kinds(self) -> None:
+        """Raise `InputError` if fields that belong to experts or to latent attention contradict
+        each other."""
+        name = self.name or "model"
+        if not self.experts:
+            for field in ("expert_ffn", "shared_experts", "dense_layers"):
+                if value := getattr(self, field):
+                    raise InputError(
+                        f"{name}: {field} = {value} without experts: give experts, or leave it out"
+                    )
+        if self.shared_experts and self.bias:
+            raise InputError(f"{name}: shared_experts with bias = True: give bias = False")
+        if self.dense_layers >= self.layers:
+            raise InputError(
+                f"{name}: dense_layers = {self.dense_layers} of {self.layers} layers: give fewer"
+            )
+        if (self.q_rank or self.rope_size) and not self.kv_rank:
+            raise InputError(
+                f"{name}: q_rank = {self.q_rank} and rope_size = {self.rope_size} without latent "
+                "attention: give kv_rank, or leave them out"
+            )
+        if self.value_size and not self.kv_rank:
+            raise InputError(
+                f"{name}: value_size = {self.value_size} without latent attention: give kv_rank, or "
+                "leave it out"
+            )
+        if self.kv_rank and (self.bias or self.positions or self.kv_heads != self.heads):
+            raise InputError(
+                f"{name}: latent attention has bias = False, positions = 0 and as many kv_heads as "
+                f"heads; give those, not bias = {self.bias}, positions = {self.positions} and "
+                f"kv_heads = {self.kv_heads} beside heads = {self.heads}"
+            )
+        if self.kv_rank and not self.rope_size < self.head_size:
+            raise InputError(
+                f"{name}: rope_size = {self.rope_size}: give less than head_size = {self.head_size}"
+            )
+
+    # kinds of layers
+    # -------------------------------------------------------------------------------------------
+
+    @property
+    def dense(self) -> "Model":
+        """The same model with one dense MLP in each layer: what its `dense_layers` are like."""
+        return _without_experts(self) if self.experts else self
+
+    @property
+    def expert_width(self) -> int:
+        """The width of an expert: `expert_ffn`, or `ffn` where that is not given."""
+        return self.expert_ffn or self.ffn
+
+    @property
+    def value_width(self) -> int:
+        """The width of a head's value: `value_size`, or `head_size` where that is not given."""
+        return self.value_size or self.head_size
+
+    @property
+    def active_ffn(self) -> int:
+        """The width of all MLPs of a layer that compute one token, together: of the routed experts
+        and the shared ones, or of the dense one."""
+        if not self.experts:
+            return self.ffn
+        return self.expert_width * (self.experts_per_token + self.shared_experts)
+
+    def of_layers(self, quantity: Callable[["Model"], float]) -> float:
+        """The sum of a quantity of a layer over all layers. quantity: `Model` whose layers are all
+        alike → the quantity of one."""
+        rest = (self.layers - self.dense_layers) * quantity(self)
+        return rest + (self.dense_layers * quantity(self.dense) if self.dense_layers else 0)
 
     # parameters
     # -------------------------------------------------------------------------------------------
 
     @property
     def _attention_matrices(self) -> tuple[int, int]:
-        """Entries of the matrices for q, k and v, and for the output."""
-        qkv = self.hidden * (self.heads + 2 * self.kv_heads) * self.head_size
-        return qkv, self.heads * self.head_size * self.hidden
+        """Entries of the matrices for q, k and v, and for the output.
+
+        With latent attention those for q, k and v are the ones down to the latents (that of keys
+        and values beside the keys' rotary part) and the ones up from them.
+        """
+        output = self.heads * self.value_width * self.hidden
+        if not self.kv_rank:
+            return self.hidden * (self.heads + 2 * self.kv_heads) * self.head_size, output
+        q = self.heads * self.head_size
+        qkv = (self.hidden + q) * self.q_rank if self.q_rank else self.hidden * q
+        qkv += self.hidden * (self.kv_rank + self.rope_size)
+        each = self.head_size - self.rope_size + self.value_width
+        return qkv + self.kv_rank * self.heads * each, output
 
     @property
     def _mlp_matrices(self) -> tuple[int, int]:
-        """Entries of an MLP's matrices up (the gate included) and down."""
-        return (1 + self.gated_mlp) * self.hidden * self.ffn, self.ffn * self.hidden
+        """Entries of an MLP's, or of an expert's, matrices up (the gate included) and down."""
+        width = self.expert_width if self.experts else self.ffn
+        return (1 + self.gated_mlp) * self.hidden * width, width * self.hidden
 
     @property
     def layer_parameters(self) -> dict[str, int]:
-        """{part: parameters} of one layer: attention, mlp (all experts), router, norms."""
+        """{part: parameters} of one layer: attention, mlp (all routed experts), router, norms
+        (those of latents, queries and keys included) and, where there are some, shared experts.
+
+        Of a model with `dense_layers` it is one of the others; `dense.layer_parameters` are
+        theirs. A bias that a router adds to choose experts (DeepSeek-V3) has no gradient and is
+        not counted.
+        """
         attention, mlp = sum(self._attention_matrices), sum(self._mlp_matrices)
         if self.bias:
             attention += (self.heads + 2 * self.kv_heads) * self.head_size + self.hidden
             mlp += (1 + self.gated_mlp) * self.ffn + self.hidden
-        norms = 2 * self.hidden * (1 + self.bias)
+        norms = 2 * self.hidden * (1 + self.bias) + self.q_rank + self.kv_rank
+        norms += 2 * self.head_size * self.qk_norm
+        shared = {"shared experts": self.shared_experts * mlp} if self.shared_experts else {}
         return {
             "attention": attention,
             "mlp": mlp * max(1, self.experts),
             "router": self.hidden * self.experts,
             "norms": norms,
-        }
+        } | shared
 
     @property
     def parameters(self) -> int:
@@ -152,7 +283,7 @@ class Model:
         embedding = (self.vocab + self.positions) * self.hidden
         head = 0 if self.tied_head else self.vocab * self.hidden
         return (
-            self.layers * sum(self.layer_parameters.values())
+            int(self.of_layers(lambda its: sum(its.layer_parameters.values())))
             + embedding
             + self.hidden * (1 + self.bias)
             + head
@@ -164,7 +295,8 @@ class Model:
         if not self.experts:
             return self.parameters
         one_expert = self.layer_parameters["mlp"] // self.experts
-        return self.parameters - self.layers * one_expert * (self.experts - self.experts_per_token)
+        idle = one_expert * (self.experts - self.experts_per_token)
+        return self.parameters - (self.layers - self.dense_layers) * idle
 
     # operations
     # -------------------------------------------------------------------------------------------
@@ -182,22 +314,24 @@ class Model:
 
         The matrix products are 2 x their entries. Scores (Q K^T) and their product with V are 2 s a
         d each, counted in full as all published figures do, though a causal kernel does half of
-        that. Leaves out norms, softmax, activation functions: they are bound by memory. (Narayanan
+        that; d is the width of a query, or of a value. Of a model with `dense_layers` it is one of
+        the other layers. Leaves out norms, softmax, activation functions: they are bound by memory. (Narayanan
         et al. 2021, arXiv 2104.04473, appendix: 24 B s h^2 + 4 B s^2 h per layer for the GPT kind.)
         """
         seq = self._tokens(seq)
         qkv, output = self._attention_matrices
         up, down = self._mlp_matrices
         times = self.experts_per_token if self.experts else 1
-        scores = 2 * seq * self.heads * self.head_size
         flops = {
             "qkv": 2 * qkv,
-            "scores": scores,
-            "values": scores,
+            "scores": 2 * seq * self.heads * self.head_size,
+            "values": 2 * seq * self.heads * self.value_width,
             "output": 2 * output,
             "up": 2 * up * times,
             "down": 2 * down * times,
         }
+        if self.shared_experts:
+            flops["shared experts"] = 2 * (up + down) * self.shared_experts
         return flops | ({"router": 2 * self.hidden * self.experts} if self.experts else {})
 
     @property
@@ -212,7 +346,8 @@ class Model:
         (Chowdhery et al. 2022, PaLM, appendix B; the same number as Korthikanti et al. 2022, 72 B L
         s h^2 (1 + s/6h + V/12hL).)
         """
-        return 3 * (self.layers * sum(self.layer_flops(seq).values()) + self.head_flops)
+        layers = self.of_layers(lambda its: sum(its.layer_flops(seq).values()))
+        return 3 * (int(layers) + self.head_flops)
 
     def hardware_flops_per_token(
         self, seq: int | None = None, recompute: str = "none", *, flash: bool = False
@@ -226,15 +361,17 @@ class Model:
         scores, selective recomputation has nothing to do.
         """
         _check_recompute(recompute)
-        layer = self.layer_flops(seq)
-        scores = 0 if flash else layer["scores"] + layer["values"]
-        again = {
-            "none": 0,
-            "selective": scores,
-            "per-op": self._per_op_flops(layer),
-            "full": sum(layer.values()),
-        }[recompute]
-        return self.flops_per_token(seq) + self.layers * again
+
+        def again(its: "Model") -> float:
+            layer = its.layer_flops(seq)
+            return {
+                "none": 0,
+                "selective": 0 if flash else layer["scores"] + layer["values"],
+                "per-op": its._per_op_flops(layer),
+                "full": sum(layer.values()),
+            }[recompute]
+
+        return self.flops_per_token(seq) + self.of_layers(again)
 
     def _per_op_flops(self, layer: dict[str, int]) -> float:
         """Of `layer_flops`, the products of k, attention's output and the second of a gated MLP's
@@ -268,6 +405,9 @@ class Model:
         flash:   scores are never stored; FlashAttention keeps one number per row, 4 bytes, in their
                  stead.
         dropout: None: where the model has biases (GPT kinds).
+        Of a model with `dense_layers` it is one of the other layers. Latent attention keeps the
+        latents before and after their norms and whole keys of every head; a norm of queries and
+        keys keeps its inputs.
         Leaves out: temporaries, what MoE routing stores.
         """
         _check_recompute(recompute)
@@ -279,21 +419,22 @@ class Model:
         whole, sharded = tokens * self.hidden / (tp if sequence_parallel else 1), tokens / tp
         if recompute == "full":
             return {"layer input": 2 * whole}
-        q, kv, ffn = (
-            sharded * size
-            for size in (self.heads * self.head_size, self.kv_heads * self.head_size, self.ffn)
-        )
-        experts = self.experts_per_token if self.experts else 1
+        q, k = (sharded * n * self.head_size for n in (self.heads, self.kv_heads))
+        v, result = (sharded * n * self.value_width for n in (self.kv_heads, self.heads))
         tensors = {
             "norm inputs": 2 * 2 * whole,
             "qkv input": 2 * whole,
             "q": 2 * q,
-            "k": 2 * kv,
-            "v": 2 * kv,
-            "output input": 2 * q,
+            "k": 2 * k,
+            "v": 2 * v,
+            "output input": 2 * result,
             "mlp input": 2 * whole,
-            "mlp between": (4 if not self.gated_mlp else 6) * ffn * experts,
+            "mlp between": (4 if not self.gated_mlp else 6) * sharded * self.active_ffn,
         }
+        if self.kv_rank:
+            tensors["latents"] = 2 * tokens * (2 * (self.q_rank + self.kv_rank) + self.rope_size)
+        if self.qk_norm:
+            tensors["qk norm inputs"] = 2 * (q + k)
         if dropout:
             tensors["dropout masks"] = 2 * whole
         if flash:
@@ -303,6 +444,13 @@ class Model:
                 (5 if dropout else 2) * sharded * self.heads * seq
             )  # softmax's output, and with dropout its mask and result
         return tensors
+
+
+@cache
+def _without_experts(model: Model) -> Model:
+    none = {"experts": 0, "experts_per_token": 0, "shared_experts": 0, "dense_layers": 0}
+    sizes = {field.name: getattr(model, field.name) for field in fields(model)}
+    return Model(**{**sizes, **none, "expert_ffn": 0})
 
 
 def _check_recompute(recompute: str) -> None:

@@ -9,22 +9,34 @@ if TYPE_CHECKING:
     from simlab.spec.model import Model
     from simlab.spec.plan import Plan
 
-UnitKind = Literal["embedding", "layer", "head"]
-"""What a model consists of: its embedding, its layers, and its head with the last norm."""
+UnitKind = Literal["embedding", "dense layer", "layer", "head"]
+"""What a model consists of: its embedding, its layers, and its head with the last norm. A 'dense
+layer' is one of `Model.dense_layers`, which have no experts although the others have."""
 
 
 def stage_parameters(
-    model: "Model", plan: "Plan", layers: int, *, first: bool = False, last: bool = False
+    model: "Model",
+    plan: "Plan",
+    layers: int,
+    *,
+    first: bool = False,
+    last: bool = False,
+    dense: int = 0,
 ) -> float:
     """Parameters of a stage on one tensor-parallel rank, before ZeRO: its layers (norms, router and
     what is added to a sum over the ranks whole), embedding, head.
 
-    A tied head on another rank than the embedding is a copy of it; V-shaped schedules have both on
-    one.
+    With expert parallelism the rank has an ep-th of the experts. layers: how many the stage has,
+    of which `dense` are of `Model.dense_layers`. A tied head on
+    another rank than the embedding is a copy of it; V-shaped schedules have both on one.
     """
     parts = model.layer_parameters
     whole = parts["router"] + parts["norms"] + 2 * model.bias * model.hidden
-    count = layers * ((sum(parts.values()) - whole) / plan.tp + whole)
+    experts = parts["mlp"] / plan.ep if model.experts else parts["mlp"]
+    cut = sum(parts.values()) - whole - parts["mlp"] + experts
+    count = (layers - dense) * (cut / plan.tp + whole)
+    if dense:
+        count += stage_parameters(model.dense, plan, dense)
     if first:
         count += (model.vocab / plan.tp + model.positions) * model.hidden
     if last:
@@ -32,6 +44,14 @@ def stage_parameters(
         if not (model.tied_head and (first or plan.schedule in V_SHAPED)):
             count += model.vocab / plan.tp * model.hidden
     return count
+
+
+def expert_parameters(model: "Model", plan: "Plan", layers: int, *, dense: int = 0) -> float:
+    """Of `stage_parameters`, those of experts that only the ranks of an 'edp' group have: 0 without
+    expert parallelism, where all ranks that hold the same part of the model have all experts."""
+    if plan.ep == 1 or not model.experts:
+        return 0.0
+    return (layers - dense) * model.layer_parameters["mlp"] / (plan.tp * plan.ep)
 
 
 def partial_parameters(
@@ -52,8 +72,8 @@ def partial_parameters(
 def unit_parameters(model: "Model", plan: "Plan", unit: str, *, first: bool = False) -> float:
     """Parameters of a 'layer', the 'embedding' or the 'head', of which a tied one has no matrix on
     the `first` stage."""
-    if unit == "layer":
-        return stage_parameters(model, plan, 1)
+    if unit in ("layer", "dense layer"):
+        return stage_parameters(model, plan, 1, dense=int(unit == "dense layer"))
     embedding = stage_parameters(model, plan, 0, first=True)
     if unit == "embedding":
         return embedding

@@ -1,7 +1,7 @@
 """How a model is trained on many GPUs: what is split, sharded, computed again and moved."""
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from simlab.spec.fields import (
@@ -62,6 +62,19 @@ class Plan:
         """The number of context-parallel ranks. Each holds its part of every sequence; `cp_kind`
         says what they send each other.""",
         default=1,
+    )
+    ep: int = documented(
+        """The number of expert-parallel ranks: so many of the dp x cp ranks share the experts of
+        each layer. Each holds an ep-th of them and computes the tokens of all that these experts are
+        chosen for. All-to-alls bring the tokens and take the results back (Lepikhin et al. 2020,
+        GShard, arXiv 2006.16668).""",
+        default=1,
+    )
+    expert_load: float = documented(
+        """The tokens that the busiest expert-parallel rank computes over the mean. 1 stands for
+        balanced experts. A capacity factor to which experts are padded says the same number. Lists,
+        times and memory are those of the busiest rank.""",
+        default=1.0,
     )
     cp_layout: str = documented(
         """Which part of a sequence a context-parallel rank holds. 'zigzag' gives rank r the chunks
@@ -127,7 +140,8 @@ class Plan:
     )
     precision: str = documented(
         """The number format of parameters, activations and messages. 'fp8' computes matrix products
-        in 8 bits and keeps all else in bf16.""",
+        in 8 bits and keeps all else in bf16, but with library 'megatron' for the inputs of those
+        products, which Transformer Engine keeps in 8 bits.""",
         default="bf16",
         choices=tuple(PRECISIONS),
     )
@@ -150,7 +164,10 @@ class Plan:
         fused loss. 'torch' stands for DDP and FSDP2 (`fully_shard`) with torch's AdamW and
         cross-entropy: fp32 parameters are cast where they are used; ZeRO-3 copies parameters out of
         what it gathers and gradients into what it scatters; ZeRO-1 and 2 keep parameters gathered
-        over a step. 'fsdp1' is the same with flat parameters, of which each parameter is a view.""",
+        over a step. 'fsdp1' is the same with flat parameters, of which each parameter is a view.
+        'nanotron' is Hugging Face's: as 'megatron', but each backward makes 16-bit gradients that are
+        then added to the fp32 ones, DDP keeps buckets, ZeRO-1 reduces all gradients to all ranks, and
+        what sequence parallelism gathers for a product is kept for its backward.""",
         default="megatron",
         choices=LIBRARIES,
     )
@@ -251,6 +268,12 @@ class Plan:
         return self.pp * self.chunks
 
     @property
+    def has_flat_gradients(self) -> bool:
+        """Whether gradients stay in one fp32 buffer beside 16-bit parameters, as Megatron-LM and
+        nanotron have them."""
+        return self.library in ("megatron", "nanotron")
+
+    @property
     def element_bytes(self) -> int:
         """The bytes of one number of a parameter, an activation or a message."""
         return PRECISIONS[self.precision]
@@ -290,4 +313,9 @@ def plan_schema() -> dict[str, Any]:
 
 def plan_fields() -> list[FieldFacts]:
     """[`FieldFacts` of each field of `Plan`], from which command lines and schemas are made."""
+    return [*_plan_fields()]
+
+
+@lru_cache(1)  # each plan asks for them, and Python takes long to find types
+def _plan_fields() -> list[FieldFacts]:
     return documented_fields(Plan)

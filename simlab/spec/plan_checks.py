@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from simlab.errors import InputError, did_you_mean, near, require_whole, shortened
+from simlab.errors import InputError, did_you_mean, near, number, require_whole, shortened
 from simlab.spec.fields import FieldFacts
 from simlab.spec.layout import check_order
 from simlab.spec.schedule_names import CHUNKED, V_SHAPED
@@ -20,12 +20,14 @@ ATTENTIONS = ("flash", "flash-2", "flash-1", "unfused")
 TP_OVERLAPS = ("none", "weight-grad", "pipelined")
 CP_LAYOUTS = ("zigzag", "contiguous")
 CP_KINDS = ("ring", "all-to-all", "all-gather")
-LIBRARIES = ("megatron", "torch", "fsdp1")
+LIBRARIES = ("megatron", "nanotron", "torch", "fsdp1")
 OFFLOADS = ("none", "optimizer", "parameters", "activations")
 OFFLOAD_TARGETS = ("host", "nvme")
 ZERO_STAGES = (0, 1, 2, 3)
 LEAST = {"hybrid": 0, "prefetch": 0}
 """{field of whole numbers: its least value, where that is not 1}."""
+MOST_LOAD = 1000
+"""The most tokens of a rank over the mean."""
 
 
 def check_fields(plan: "Plan", fields: Iterable[FieldFacts]) -> None:
@@ -41,6 +43,11 @@ def check_fields(plan: "Plan", fields: Iterable[FieldFacts]) -> None:
                 raise InputError(f"{field.name} = {shortened(value)}: give True or False")
         elif field.type in (int, int | None):
             require_whole(field.name, value, LEAST.get(field.name, 1))
+        elif field.type is float:
+            if not number(value) or not 1 <= value <= MOST_LOAD:
+                raise InputError(
+                    f"{field.name} = {shortened(value)}: give a number from 1 to {MOST_LOAD}"
+                )
         elif field.type is str and not isinstance(value, str):
             raise InputError(
                 f"{field.name} = {shortened(value)}: give a text, such as {field.default!r}"
@@ -78,6 +85,27 @@ def check_combination(plan: "Plan") -> None:
         raise InputError(
             f"hybrid = {plan.hybrid} does not divide dp x cp = {plan.dp * plan.cp}; "
             f"{near(plan.hybrid, plan.dp * plan.cp)}"
+        )
+    _check_expert_parallel(plan)
+
+
+def _check_expert_parallel(plan: "Plan") -> None:
+    if plan.ep == 1:
+        return
+    if (plan.dp * plan.cp) % plan.ep:
+        raise InputError(
+            f"ep = {plan.ep} does not divide dp x cp = {plan.dp * plan.cp}; "
+            f"{near(plan.ep, plan.dp * plan.cp)}"
+        )
+    if plan.hybrid:
+        raise InputError(
+            f"ep = {plan.ep} with hybrid = {plan.hybrid}: shard groups with replicas and experts on "
+            "ranks of their own are not simulated together; leave one out"
+        )
+    if plan.offload in ("optimizer", "parameters"):
+        raise InputError(
+            f"ep = {plan.ep} with offload = {plan.offload!r}: states of experts on ranks of their own "
+            "are not simulated on the host; give offload = 'activations', or leave one out"
         )
 
 
@@ -125,6 +153,7 @@ EFFECTS = (
         ("cp_kind",),
         "cp_kind = 'ring' or 'all-gather'",
     ),
+    Effect("expert_load", lambda plan: plan.ep > 1, ("ep",), "ep of 2 or more"),
     Effect("tp_overlap", lambda plan: plan.tp > 1, ("tp",), "tp of 2 or more"),
     Effect(
         "bucket_bytes", lambda plan: plan.dp * plan.cp > 1, ("dp", "cp"), "dp or cp of 2 or more"
@@ -160,6 +189,7 @@ def check_model(plan: "Plan", model: "Model", gpus: int | None = None) -> None:
     for field, value, what, total in (
         ("tp", plan.tp, "heads", model.heads),
         ("tp", plan.tp, "ffn", model.ffn),
+        ("tp", plan.tp, "expert_ffn", model.expert_width),
         ("cp", plan.cp, "seq", seq),
     ):
         if total % value:
@@ -177,7 +207,31 @@ def check_model(plan: "Plan", model: "Model", gpus: int | None = None) -> None:
             f"tp = {plan.tp} neither divides {name}'s kv_heads = {model.kv_heads} nor is a multiple of them; "
             f"{near(plan.tp, model.kv_heads)}"
         )
+    _check_latent_attention(plan, model, name)
+    if plan.ep > 1 and not model.experts:
+        raise InputError(f"ep = {plan.ep}: {name} has no experts; give ep = 1")
+    if plan.ep > 1 and model.experts % plan.ep:
+        raise InputError(
+            f"ep = {plan.ep} does not divide {name}'s experts = {model.experts}; "
+            f"{near(plan.ep, model.experts)}"
+        )
     plan.layers_of_stages(model.layers)
+
+
+def _check_latent_attention(plan: "Plan", model: "Model", name: str) -> None:
+    """Latent attention is not cut: its latents would be whole on each rank."""
+    if not model.kv_rank:
+        return
+    for field, value in (("tp", plan.tp), ("cp", plan.cp)):
+        if value > 1:
+            raise InputError(
+                f"{field} = {value}: {name}'s latent attention is not cut over ranks; give {field} = 1"
+            )
+    if plan.recompute == "per-op":
+        raise InputError(
+            f"recompute = 'per-op': which products of {name}'s latent attention it computes again is "
+            "not known; give 'none', 'selective' or 'full'"
+        )
 
 
 def _check_gpus(plan: "Plan", gpus: int | None) -> None:

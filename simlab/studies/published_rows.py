@@ -6,11 +6,23 @@ A row often does not say everything. These are the assumptions, which follow the
   torch's (FlashAttention-2), and FSDP1, which is older than torch 2.0, has FlashAttention-1.
   Megatron-LM's fp16 runs are older than its fused attention, except with context parallelism, which
   needs it.
+- A source that says "kernel=" names the attention kernel, and whether norms are one kernel, of that
+  row (Hagemann et al. 2023); what it does not name is not fused.
+- A text that only names dimensions ("tp, pp, dp") says that each of them overlaps. Messages between
+  stages overlap only in an interleaved pipeline (Megatron-LM's --overlap-p2p-communication), so "pp"
+  implies one.
 - FSDP is torch's own, except in JAX. Norms and activations are fused, except in torch without
   torch.compile. torchtitan's comparisons of tensor parallelism are all compiled.
 - Sharded data parallelism overlaps its communication, but DeepSpeed's ZeRO-3 of 2021 gathers tensor
   by tensor. Plain data parallelism reduces after the last backward, and tensor parallelism does not
   overlap, unless the row says otherwise.
+- The runs of the Ultra-Scale Playbook are nanotron's: it has FlashAttention-2, a kernel for norms
+  and for rotary embedding, and none for the gated activation. With ZeRO-1 it reduces all gradients
+  to all ranks, and gathers all parameters, when the last backward is over (nanotron/trainer.py,
+  `training_step`), whatever the row says of overlap. Without ZeRO it is torch's DDP. Its stages are
+  cut by the cost of their blocks.
+- Aleph Alpha's library keeps and sums gradients in 16 bits (Aleph-Alpha/scaling,
+  core/optimizer/parameter_group.py).
 - NeMo's recipes overlap tensor parallelism, because all recipes that mention it do.
 - Sequence parallelism goes with tensor parallelism, except in fp16 runs, which are older.
 - A microbatch of a pipeline is one sequence. An interleaved pipeline has two stages on each rank,
@@ -20,6 +32,8 @@ A row often does not say everything. These are the assumptions, which follow the
 - A batch that is no whole number of microbatches is cut into as many of equal size as it needs,
   rounded up.
 - HSDP shards over the data-parallel ranks of a node.
+- A model with experts is the one of its name in the catalogue, cut to the row's layers. Experts are
+  balanced.
 
 Two things are left out. torch's pipelines keep FSDP2's gathered parameters and whole gradients from
 the first microbatch of a step to the last (torch/distributed/pipelining/stage.py), so their memory is
@@ -32,7 +46,7 @@ from dataclasses import replace
 from math import ceil, gcd
 
 from simlab.spec.cluster import Cluster, cluster_of_gpu, load_cluster
-from simlab.spec.model import Model
+from simlab.spec.model import Model, load_model
 from simlab.spec.plan import Plan
 from simlab.studies.published_words import (
     FSDP,
@@ -40,9 +54,12 @@ from simlab.studies.published_words import (
     Skip,
     attention_of,
     degree,
+    failed,
     hybrid_ranks,
     is_compiled,
+    kernels_of,
     library_of,
+    overlapping,
     overlaps_dp,
     precision_of,
     recompute_of,
@@ -65,7 +82,7 @@ NEEDED = (
     "global_batch",
     "micro_batch",
 )
-"""The columns without which a row is not predicted."""
+"""The columns without which a row is not predicted; a run that failed has no `step_s`."""
 
 
 def described(row: Row) -> tuple[Model, Plan, Cluster]:
@@ -76,17 +93,18 @@ def described(row: Row) -> tuple[Model, Plan, Cluster]:
     """
     if not row["micro_batch"].strip() and whole(row, "pp", 1) > 1:
         row = {**row, "micro_batch": "1"}
+    known = known_model(row)
     for column in NEEDED:
-        if not row[column].strip():
+        if column in SIZES and known is not None:
+            continue
+        if not row[column].strip() and not (column == "step_s" and failed(row)):
             raise Skip(f"{column} was not published")
-    if degree(row, "ep") > 1:
-        raise Skip(f"expert parallelism (ep = {row['ep']}) is not simulated")
-    if re.search(EXPERTS, (row.get("model") or "").lower()):
+    if known is None and re.search(EXPERTS, (row.get("model") or "").lower()):
         raise Skip(f"the model {row['model']!r} is not simulated: its experts have no column")
     name = _machine(row)
     if name is None:
         raise Skip(f"no cluster in the catalogue has the GPU {row['gpu']!r}")
-    model, plan, in_node = _model(row), _plan(row), _in_node(row)
+    model, plan, in_node = known or _model(row), _plan(row), _in_node(row)
     return (
         model,
         plan,
@@ -96,6 +114,35 @@ def described(row: Row) -> tuple[Model, Plan, Cluster]:
 
 EXPERTS = r"mixtral|grok|moe|deepseek[\s_-]*v[23]|\d\s*x\s*\d+(?:\.\d+)?b\b"
 """A pattern of the names of models that have experts."""
+
+KNOWN = {
+    r"mixtral[\s_-]*8x7b": "mixtral-8x7b",
+    r"mixtral[\s_-]*8x22b": "mixtral-8x22b",
+    r"deepseek[\s_-]*v2(?![\s_-]*lite)": "deepseek-v2",
+    r"deepseek[\s_-]*v3": "deepseek-v3",
+    r"qwen3[\s_-]*235b": "qwen3-235b-a22b",
+    r"qwen3[\s_-]*30b": "qwen3-30b-a3b",
+}
+"""{pattern of the name of a model with experts: its name in the catalogue}"""
+SIZES = ("hidden", "heads", "vocab")
+"""The columns that a row may leave out whose model the catalogue has."""
+
+
+def known_model(row: Row) -> Model | None:
+    """The model of the catalogue that a row names, if it has experts, for which there is no column.
+
+    A run of fewer layers has one dense layer first, where the model has several: SimuMax's do (the
+    notes of its summary, "dense_layers=1").
+    """
+    said_name = (row.get("model") or "").lower()
+    name = next((name for text, name in KNOWN.items() if re.search(text, said_name)), None)
+    if name is None:
+        return None
+    model = load_model(name)
+    layers = whole(row, "layers", model.layers)
+    dense = model.dense_layers if layers == model.layers else min(model.dense_layers, 1)
+    return replace(model, layers=layers, dense_layers=dense, seq=whole(row, "seq", model.seq))
+
 
 MACHINES = {("via-research/vtrain", "dgx-a100"): "vtrain-a100"}
 """{(how the source of a row begins, the usual machine of its GPU): the machine that it ran on}."""
@@ -152,8 +199,14 @@ def _plan(row: Row) -> Plan:
         precision_of(row["precision"]),
     )
     zero, hybrid = zero_stage(row["sharding"]), hybrid_ranks(sharding, _in_node(row) // tp)
-    fsdp, library = bool(re.search(FSDP, sharding)), library_of(sharding)
+    source = row.get("source") or ""
+    fsdp, library = bool(re.search(FSDP, sharding)), library_of(sharding, source)
     microbatches, size, chunks = _cut(row, dp, pp, library)
+    kernels = kernels_of(source)
+    attention, fused = kernels or (
+        attention_of(library, precision, cp),
+        library in ("megatron", "nanotron") or is_compiled(library, overlap),
+    )
     sequence_parallel = tp > 1 and yes(
         row["seq_parallel"].strip() or ("0" if precision == "fp16" else "1")
     )
@@ -163,6 +216,7 @@ def _plan(row: Row) -> Plan:
         tp=tp,
         pp=pp,
         cp=cp,
+        ep=degree(row, "ep"),
         zero=zero,
         hybrid=hybrid if zero and hybrid and dp * cp % hybrid == 0 else 0,
         microbatch_size=size,
@@ -173,20 +227,57 @@ def _plan(row: Row) -> Plan:
         recompute=recompute_of(row["recompute"], fsdp),
         precision=precision,
         sequence_parallel=sequence_parallel,
-        attention=attention_of(library, precision, cp),
+        attention=attention,
         library=library,
-        fused=library == "megatron" or is_compiled(library, overlap),
+        fused=fused,
         prefetch=int(fsdp) if zero == 3 else 1,
-        dp_overlap=overlaps_dp(overlap, zero),
+        dp_overlap=overlaps_dp(overlap, zero) and not (library == "nanotron" and zero),
         tp_overlap=tp_overlap_of(overlap) if tp > 1 else "weight-grad",
-        stage_layers="uneven",
+        stage_layers=_nanotron_layers(row, pp) if library == "nanotron" else "uneven",
         bucket_bytes=_bucket_bytes(library, zero, precision, dp * cp),
+        gradient_bytes=2 if re.search(GRADIENTS_OF_16_BITS, source.lower()) else None,  # type: ignore[arg-type]  # Plan fills it in
     )
+
+
+def _nanotron_layers(row: Row, stages: int) -> str | tuple[int, ...]:
+    """The layers of each stage in nanotron, which fills a stage with blocks until their cost is more
+    than the stage's part of the whole (`build_model` in nanotron/models/base.py).
+
+    A layer costs 4 h^2 + 3 h f and the output head h V, for h hidden, an MLP of f and a vocabulary
+    of V (`get_block_compute_costs` in nanotron/models/llama.py); all else costs nothing. So the
+    block that goes beyond a threshold stays on the stage, and the first stage has a layer more than
+    its part. With many stages the last ones get the head and the loss only. A `Plan` knows no stage
+    without a layer before the last one, so such a stage is given one of the nearest stage before it
+    that has several; this moves the head to the last stage. Raises `Skip` where there is none.
+    """
+    if stages == 1:
+        return "uneven"
+    h, f, layers = whole(row, "hidden"), whole(row, "ffn"), whole(row, "layers")
+    layer, head = 4 * h * h + 3 * h * f, h * whole(row, "vocab")
+    counts, stage, spent = [0] * stages, 0, 0
+    for _ in range(layers):
+        counts[stage] += 1
+        spent += layer
+        # in whole numbers: spent > whole cost x (stage + 1) / stages
+        stage += spent * stages > (layers * layer + head) * (stage + 1)
+    for empty in (s for s in range(stages - 1) if counts[s] == 0):
+        several = [s for s in range(empty) if counts[s] > 1]
+        if not several:
+            raise Skip(f"nanotron gives no layer to some of {stages} stages")
+        counts[several[-1]] -= 1
+        counts[empty] = 1
+    return tuple(counts)
+
+
+GRADIENTS_OF_16_BITS = "aleph-alpha"
+"""A pattern of the sources whose library sums gradients in the type of the parameters."""
 
 
 def _cut(row: Row, dp: int, pp: int, library: str) -> tuple[int, int, int]:
     """The microbatches of a replica, the sequences of each, and the stages of each rank."""
-    only_named = pp > 1 and not row["vpp"].strip() and "interleaved" in said(row["overlap"])
+    text = row["overlap"]
+    implied = "interleaved" in said(text) or "pp" in overlapping(text)
+    only_named = pp > 1 and not row["vpp"].strip() and implied
     chunks = 2 if only_named else degree(row, "vpp")
     microbatches, size = _microbatches(row, dp)
     if library == "torch" and pp > 1 and microbatches == 1:
@@ -197,7 +288,10 @@ def _cut(row: Row, dp: int, pp: int, library: str) -> tuple[int, int, int]:
 
 def _bucket_bytes(library: str, zero: int, precision: str, ranks: int) -> int | None:
     """Megatron-LM's buckets: 40 million numbers, or a million for each rank where that is more, so
-    that the latency of a ring is not paid too often."""
+    that the latency of a ring is not paid too often. nanotron's: DDP's of 25 MiB of 16-bit
+    gradients, which are reduced in fp32, or with ZeRO-1 all of them at once."""
+    if library == "nanotron" and ranks > 1:
+        return 2**40 if zero else 2 * 25 * 2**20
     if library != "megatron" or zero >= 2 or ranks == 1:
         return None
     return (2 if precision == "fp16" else 4) * max(40_000_000, 1_000_000 * ranks)

@@ -1,6 +1,7 @@
 """It predicts training runs that others measured and published, and reports the errors by suite.
 
-Beside them it reports the errors of the simplest prediction, a constant utilisation.
+Beside them it reports the errors of the simplest prediction, a constant utilisation, and how well the
+predictions choose among layouts, beside the simplest rule.
 """
 
 import csv
@@ -15,13 +16,16 @@ from simlab.errors import InputError
 from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
+from simlab.studies.published_ranks import Alternative, choice, rule_choice
 from simlab.studies.published_rows import described
-from simlab.studies.published_words import Row, Skip, number
+from simlab.studies.published_words import Row, Skip, failed, number
 from simlab.training import Prediction, Waterfall, predict
 from simlab.units import GIB
 
 RUNS = Path(__file__).with_name("published") / "runs.csv"
 """The published runs that come with simlab; each row names its source."""
+SWEEPS = RUNS.with_name("sweeps.csv")
+"""Published sweeps of layouts, with those that failed, in the columns of `RUNS`."""
 
 COLUMNS = (
     "id",
@@ -57,6 +61,10 @@ COLUMNS = (
 assumed is said in `simlab.studies.published_rows`."""
 
 
+WORK = ("model", "layers", "hidden", "seq", "global_batch", "n_gpus", "gpu", "precision")
+"""The columns that say what a row computes, and on what. Rows in which these are equal are
+alternatives."""
+
 Facts = dict[str, Any]
 """Counts of rows, and errors in percent, which are None if no row gives one."""
 
@@ -85,12 +93,19 @@ class Result:
     suite: str
     """The name of the set of runs that the row belongs to."""
     measured_s: float | None = None
-    """The published step time, in seconds."""
+    """The published step time, in seconds; None if the run failed or the row was skipped."""
     prediction: Kept | None = None
     memory_gib: float | None = None
     """The published peak memory of a GPU, in GiB."""
     skipped: str = ""
     """The reason why the row was not predicted."""
+    work: tuple[str, ...] = ()
+    """What the row says in the columns `WORK`."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the published run failed, so that only its memory can be compared."""
+        return self.prediction is not None and self.measured_s is None
 
     @property
     def predicted(self) -> Kept:
@@ -153,13 +168,19 @@ def result_of(row: Row, *, waterfall: bool = False) -> Result:
     """The `Result` of one row, with its waterfall if that is asked for."""
     name, suite = row["id"] or "?", row["suite"] or "?"
     try:
-        measured_s = number(row, "step_s")
+        measured_s = None if failed(row) else number(row, "step_s")
         its = _predicted(row, *described(row))
         spent = its.waterfall_s if waterfall else None
-        kept = Kept(its.plan, its.step_s, its.mfu, its.hfu, its.memory_bytes, its.fits, spent)
-        return Result(name, suite, measured_s, kept, _memory_gib(row))
+        fits = its.fits and its.fit.fits
+        kept = Kept(its.plan, its.step_s, its.mfu, its.hfu, its.memory_bytes, fits, spent)
+        return Result(name, suite, measured_s, kept, _memory_gib(row), work=_work(row))
     except (Skip, InputError) as why:
         return Result(name, suite, skipped=str(why))
+
+
+def _work(row: Row) -> tuple[str, ...]:
+    """What the row says in the columns `WORK`."""
+    return tuple((row.get(column) or "").strip() for column in WORK)
 
 
 def _memory_gib(row: Row) -> float | None:
@@ -179,7 +200,7 @@ def _predicted(row: Row, model: Model, plan: Plan, cluster: Cluster) -> Predicti
         [plan.recompute] if row["recompute"].strip() else ["none", "selective", "per-op", "full"]
     ):
         prediction = predict(model, replace(plan, recompute=recompute), cluster)
-        if prediction.fits:
+        if prediction.fits and prediction.fit.fits:
             break
     return prediction
 
@@ -194,6 +215,12 @@ def suites(results: Iterable[Result]) -> dict[str, Facts]:
     constant_mape: the mean absolute error of the best constant utilisation, see `constant_mape`. A
                    simulator is of use only if it is better.
     memory_mape:   the mean absolute error of the peak memory.
+    failed:        the number of predicted rows whose run failed. They have no step time, and count
+                   for `fit_errors_pct` only.
+    spearman, regret_pct, regret5_pct, fit_errors_pct:
+                   how well the predictions choose among layouts that do the same work; see
+                   `simlab.studies.published_ranks.Choice`.
+    rule_...:      the same four figures of the rule "least TP x PP, then the largest microbatch".
     """
     by_suite = defaultdict(list)
     for result in results:
@@ -203,18 +230,21 @@ def suites(results: Iterable[Result]) -> dict[str, Facts]:
 
 def _errors(results: Sequence[Result]) -> Facts:
     """The figures of one suite, see `suites`."""
-    done = [result for result in results if result.prediction]
+    predicted = [result for result in results if result.prediction]
+    done = [result for result in predicted if not result.failed]
     skipped = [
         {"id": result.id, "reason": result.skipped} for result in results if not result.prediction
     ]
     facts = {
-        "rows": len(done),
+        "rows": len(predicted),
         "skipped": skipped,
         "mape": None,
         "max": None,
         "bias": None,
         "constant_mape": None,
         "memory_mape": None,
+        "failed": len(predicted) - len(done),
+        **_choices(predicted),
     }
     if not done:
         return facts
@@ -228,6 +258,26 @@ def _errors(results: Sequence[Result]) -> Facts:
         "constant_mape": constant_mape(done),
         "memory_mape": mean(memory) if memory else None,
     }
+
+
+def _choices(results: Sequence[Result]) -> Facts:
+    """How well the predictions choose, and the rule; see `suites`."""
+    rows = [
+        Alternative(
+            work=result.work,
+            measured_s=result.measured_s,
+            predicted_s=result.predicted.step_s,
+            fits=result.predicted.fits,
+            simplest=_simplest(result.predicted.plan),
+        )
+        for result in results
+    ]
+    ours, rules = vars(choice(rows)), vars(rule_choice(rows))
+    return ours | {f"rule_{name}": value for name, value in rules.items()}
+
+
+def _simplest(plan: Plan) -> tuple[int, int]:
+    return plan.tp * plan.pp, -plan.microbatch_size
 
 
 def constant_mape(results: Sequence[Result]) -> float:

@@ -12,13 +12,30 @@ class Skip(Exception):
     """A row is not predicted; the text says why."""
 
 
+def failed(row: Row) -> bool:
+    """Whether a row says that its run failed: it has no step time, and the kind of the step time or
+    the memory names the failure. Not each crash is for want of memory."""
+    said_of_it = f"{row.get('step_s_kind', '')} {row['mem_gib']}".lower()
+    return not row["step_s"].strip() and bool(re.search(FAILURE, said_of_it))
+
+
+FAILURE = r"\boom\b|out of memory|crash|fail"
+"""A pattern of what a row says of a run that failed, in lower case."""
+
+
 FSDP1 = r"fsdp1(?!\d)|(?:full|hybrid|no)_shard|shard_grad_op"
 """A pattern of what FSDP of torch 1 and 2.0 calls its sharding, in lower case."""
 FSDP = rf"fsdp|hsdp|(?:full|hybrid) shard|fully[ _-]sharded|{FSDP1}"
 
 
-def library_of(sharding: str) -> str:
-    """The library of a plan, from what the column `sharding` says."""
+NANOTRON = r"nanotron|ultrascale"
+"""A pattern of the sources whose runs are nanotron's: the Ultra-Scale Playbook's are."""
+
+
+def library_of(sharding: str, source: str = "") -> str:
+    """The library of a plan, from what the columns `sharding` and `source` say."""
+    if re.search(NANOTRON, source.lower()):
+        return "nanotron"
     if re.search(r"fsdp2(?!\d)", sharding):
         return "torch"
     return "fsdp1" if re.search(FSDP1, sharding) else "megatron"
@@ -27,8 +44,36 @@ def library_of(sharding: str) -> str:
 def attention_of(library: str, precision: str, cp: int) -> str:
     """The attention kernel that a library had, with context parallelism of degree `cp`."""
     if library != "megatron":
-        return "flash-2" if library == "torch" else "flash-1"
+        return "flash-1" if library == "fsdp1" else "flash-2"
     return "unfused" if precision == "fp16" and cp == 1 else "flash"
+
+
+KERNELS = {
+    "flash-2": r"flash[ _-]?att(?:entio)?n[ _-]?(?:v|=)?2",
+    "flash-1": r"flash[ _-]?att(?:entio)?n",
+    "unfused": ".",
+}
+"""{attention: the pattern of the kernel that a source names}. The first one that matches counts: a
+sweep of kernels runs torch's attention, or Megatron-LM's softmax kernel, where it names no other."""
+
+
+def kernels_of(source: str) -> tuple[str, bool] | None:
+    """The attention kernel, and whether norms are one kernel, of a row whose source says "kernel=",
+    as the sweeps of Hagemann et al. 2023 do; None if it does not."""
+    said_kernel = re.search(r"\bkernel=(.+)", source.lower())
+    if not said_kernel:
+        return None
+    return _first(KERNELS, "kernel", said_kernel[1]), "rms" in said_kernel[1]
+
+
+DIMENSIONS = r"(?:(?:tp|pp|dp|cp|overlap\w*|and|=?(?:yes|true))[\s,;+&/]*)+"
+"""A pattern of a text that only names the dimensions which overlap, such as "tp, pp, dp"."""
+
+
+def overlapping(text: str) -> set[str]:
+    """The dimensions that a text names which does nothing else, such as "tp+pp+dp overlap"."""
+    named = re.fullmatch(DIMENSIONS, text.strip().lower())
+    return set(re.findall(r"\b(?:tp|pp|dp|cp)\b", text.lower())) if named else set()
 
 
 ASYNC_TP = r"async[ _-]?tp\b"
@@ -120,12 +165,14 @@ def overlaps_dp(text: str, zero: int) -> bool:
     """Whether data parallelism overlaps its communication, from what the column `overlap` says."""
     if "no dp overlap" in text or text.startswith("none"):
         return False
-    return zero > 0 or ("dp" in text and "overlap" in text) or "dp=grad" in text
+    named = "dp" in overlapping(text) or ("dp" in text and "overlap" in text)
+    return zero > 0 or named or "dp=grad" in text
 
 
 def tp_overlap_of(text: str) -> str:
     """How tensor parallelism overlaps its communication, from what the column `overlap` says."""
-    if "tp=1" in text or "tp= " in text or re.search(ASYNC_TP, said(text)):
+    async_tp = "tp" in overlapping(text) or re.search(ASYNC_TP, said(text))
+    if "tp=1" in text or "tp= " in text or async_tp:
         return "pipelined"
     return "weight-grad" if "tp bwd" in text or "tp=0" in text else "none"
 

@@ -13,7 +13,7 @@ from simlab.engine import simulate
 from simlab.errors import InputError, ProgramError
 from simlab.program import Program
 from simlab.program.validation import validate
-from simlab.studies.survey import rank_shares, search_options, survey
+from simlab.studies.survey import Row, rank_shares, search_options, survey
 from simlab.trace import Trace
 from simlab.units import seconds_text
 
@@ -32,11 +32,12 @@ class Verdict:
 
 
 class Puzzle:
-    """Order F, I and W of every microbatch, with one stage per rank, so that the step is short.
+    """Order the ops of every microbatch, with one stage per rank, so that the step is short.
 
     ranks:              the number of ranks, p.
     microbatches:       the number of microbatches, m.
-    times:              the `OpTimes` of F, I and W, in seconds.
+    times:              the `OpTimes`, in seconds: of F, I and W, or of F and B where the backward
+                        is one op.
     cap:                the most activations that a rank may hold, in microbatches, at least 1.
     weight_grad_memory: the fraction of a microbatch's activations that is held from I to W; 1 makes
                         it easy to count.
@@ -60,17 +61,22 @@ class Puzzle:
         self.weight_grad_memory = weight_grad_memory
 
     @property
+    def kinds(self) -> str:
+        """The kinds of ops that are ordered: "FIW", or "FB" where the backward is one op."""
+        return "FB" if self.times.weight_grad_s is None else "FIW"
+
+    @property
     def start(self) -> str:
         """A valid answer to begin with, as text, in which each rank runs one microbatch after the
         other."""
         return "\n".join(
-            " ".join(f"{rank}{kind}{m}" for m in range(self.microbatches) for kind in "FIW")
+            " ".join(f"{rank}{kind}{m}" for m in range(self.microbatches) for kind in self.kinds)
             for rank in range(self.ranks)
         )
 
     @cached_property
-    def shortest_s(self) -> float:
-        """The shortest step within the cap, in seconds, of all schedules with one stage per rank."""
+    def _known(self) -> list[Row]:
+        """Of all schedules with one stage per rank, those within the cap with ops of these kinds."""
         options = search_options(self.times, None, self.weight_grad_memory) | {"cap": self.cap}
         rows = survey(
             self.ranks,
@@ -79,26 +85,51 @@ class Puzzle:
             weight_grad_memory=self.weight_grad_memory,
             options=options,
         )
-        one_stage = [
-            1.0
-        ] * self.ranks  # DualPipe has as many stages, but stores each of them twice.
-        return min(
-            row.step_s
+        # DualPipe has as many stages as ranks, but stores each of them twice.
+        one_stage = [1.0] * self.ranks
+        found = [
+            row
             for row in rows
-            if row.step_s is not None
+            if row.trace is not None
             and row.fits
             and row.stages == self.ranks
             and row.parameters == one_stage
+            and {span.op_kind for span in row.trace.compute()} == set(self.kinds)
+        ]
+        if not found:
+            raise InputError(
+                f"no schedule of {', '.join(self.kinds)} is known that holds at most {self.cap:g} "
+                f"microbatches on each of {self.ranks} ranks: give a larger cap"
+            )
+        return found
+
+    @cached_property
+    def shortest_s(self) -> float:
+        """The shortest step within the cap, in seconds, of all schedules with one stage per rank."""
+        return min(row.step_s for row in self._known if row.step_s is not None)
+
+    @cached_property
+    def least_held(self) -> float:
+        """The most activations that a rank holds, in microbatches, in that one of the shortest
+        schedules which holds the least."""
+        best = self.shortest_s * (1 + 1e-9)
+        return min(
+            max(row.peak_activations)
+            for row in self._known
+            if row.step_s is not None and row.step_s <= best and row.peak_activations
         )
 
     @property
     def bound_s(self) -> float:
-        """A lower bound of every step, in seconds: (p - 1) F + m (F + I + W).
+        """A lower bound of every step, in seconds: (p - 1) F + m (F + I + W), or
+        (p - 1) (F + B) + m (F + B).
 
-        The last rank starts after p - 1 forwards, and then it has to run m microbatches.
+        The last rank starts after p - 1 forwards, and then it has to run m microbatches. Its last
+        backward must still pass p - 1 stages; where W is apart, that may happen before its last W.
         """
-        f, i, w = (getattr(self.times, FIELD_OF_KIND[kind]) for kind in "FIW")
-        return (self.ranks - 1) * f + self.microbatches * (f + i + w)
+        one = [getattr(self.times, FIELD_OF_KIND[kind]) for kind in self.kinds]
+        passes = one[0] if self.kinds == "FIW" else sum(one)
+        return (self.ranks - 1) * passes + self.microbatches * sum(one)
 
     def check(self, text: str) -> Verdict:
         """The `Verdict` on a program.
@@ -118,8 +149,9 @@ class Puzzle:
             return Verdict(
                 f"Not yet: this has stages {stages} on its ranks and {program.microbatches} microbatches; asked for is {asked}."
             )
-        if any(op.kind == "B" for op in program.rank_of):
-            return Verdict("Not yet: write the backward as I and W, not as B.")
+        if {op.kind for op in program.rank_of} != set(self.kinds):
+            whole = "I and W, not as B" if self.kinds == "FIW" else "B, not as I and W"
+            return Verdict(f"Not yet: write the backward as {whole}.")
         times, memory = rank_shares(program, self.times, self.weight_grad_memory)
         trace = simulate(program, times, memory=memory)
         trace.metadata["activation_cap"] = self.cap

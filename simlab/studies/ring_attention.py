@@ -31,11 +31,11 @@ def ring_trace(model: Model, plan: Plan, cluster: Cluster) -> Trace:
             f"cp = {plan.cp}, cp_kind = {plan.cp_kind!r}: a ring takes cp of 2 or more and cp_kind = 'ring'"
         )
     plan.check(model)
-    tasks = _tasks(model, plan, StageCost(model, plan, cluster))
+    tasks, parts = _tasks(model, plan, StageCost(model, plan, cluster))
     times = run_tasks(tasks)
     spans = [
-        _span(task, start_s, end_s)
-        for task, start_s, end_s in zip(tasks, times.starts, times.ends)
+        _span(task, start_s, end_s, part)
+        for task, start_s, end_s, part in zip(tasks, times.starts, times.ends, parts)
         if task.seconds
     ]
     name = f"ring attention, {plan.cp_layout}"
@@ -44,8 +44,9 @@ def ring_trace(model: Model, plan: Plan, cluster: Cluster) -> Trace:
     )
 
 
-def _tasks(model: Model, plan: Plan, cost: StageCost) -> list[Task]:
-    """The messages and computations of all ranks, and what each of them waits for."""
+def _tasks(model: Model, plan: Plan, cost: StageCost) -> tuple[list[Task], list[str]]:
+    """The messages and computations of all ranks and what each of them waits for; and for each whose
+    queries meet whose keys, '' for messages."""
     kernels = layer_kernels(model, plan).forward
     ring = next(k for k in kernels if isinstance(k, Communication) and k.kind == "ring")
     attention_s = cost.kernel_s(next(kernel for kernel in kernels if isinstance(kernel, Attention)))
@@ -53,6 +54,7 @@ def _tasks(model: Model, plan: Plan, cost: StageCost) -> list[Task]:
     work = ring_work(plan.cp, plan.cp_layout)
     busiest = max(map(sum, work))
     tasks: list[Task] = []
+    parts: list[str] = []
     computed: dict[tuple[int, int], int] = {}
     sent: dict[tuple[int, int], int] = {}
     for step in range(plan.cp):
@@ -66,14 +68,16 @@ def _tasks(model: Model, plan: Plan, cost: StageCost) -> list[Task]:
                 needs = tuple({*there, *free})
                 message = Task("", name, f"cp {rank}", (rank,), message_s, needs, ring.size_bytes)
                 tasks.append(message)
+                parts.append("")
             computed[rank, step] = len(tasks)
             seconds = attention_s * float(work[rank][step] / busiest)
             tasks.append(Task("", name, COMPUTE, (rank,), seconds, tuple(there)))
-    return tasks
+            parts.append(f"scores {rank}←{(rank - step) % plan.cp}")
+    return tasks, parts
 
 
-def _span(task: Task, start_s: float, end_s: float) -> Span:
+def _span(task: Task, start_s: float, end_s: float, part: str) -> Span:
     computes = task.stream == COMPUTE
     stream, kind = (COMPUTE, "F") if computes else ("cp", "ring")
     where = task.ranks[0], stream, task.op, start_s, end_s, int(task.size_bytes)
-    return Span(*where, kind=kind, unit="layer 0")
+    return Span(*where, kind=kind, unit="layer 0", part=part)

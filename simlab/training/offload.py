@@ -159,12 +159,14 @@ def _parts(model: Model, plan: Plan, cost: StageCost) -> list[_Part]:
         forward_s, backward_s = (cost.unit_parts(unit, kind).total for kind in "FB")
         return _Part(name, parameters, forward_s, backward_s)
 
-    embedding, layer, head = (
-        unit_parameters(model, plan, unit, first=True) for unit in ("embedding", "layer", "head")
-    )
-    middle = [part(f"layer {n}", "layer", layer) for n in range(model.layers)]
-    ends = part("embedding", "embedding", embedding), part("head", "head", head)
-    return [ends[0], *middle, ends[1]]
+    def sized(name: str, unit: UnitKind) -> _Part:
+        return part(name, unit, unit_parameters(model, plan, unit, first=True))
+
+    kinds: list[UnitKind] = [
+        "dense layer" if n < model.dense_layers else "layer" for n in range(model.layers)
+    ]
+    middle = [sized(f"layer {n}", unit) for n, unit in enumerate(kinds)]
+    return [sized("embedding", "embedding"), *middle, sized("head", "head")]
 
 
 class _Tasks:

@@ -20,6 +20,7 @@ from simlab.spec.cluster import Cluster
 from simlab.spec.model import MFU_ATTENTION, Model
 from simlab.spec.plan import Plan
 from simlab.trace import ACTIVATIONS, Trace
+from simlab.training.fit import Fit, judged
 from simlab.training.summary import step_text
 from simlab.units import bytes_text, seconds_text
 
@@ -31,6 +32,7 @@ class Waterfall(NamedTuple):
     host:      the time in which the GPU waits for its host to launch kernels.
     tp:        the exposed communication of tensor parallelism.
     cp:        the exposed communication of context parallelism.
+    ep:        the exposed all-to-alls of expert parallelism.
     dp:        the exposed communication of data parallelism and ZeRO, and every reduction of
                gradients after the last backward: with sequence parallelism those of norms, which
                tensor-parallel ranks add up, and those of a tied head.
@@ -44,6 +46,7 @@ class Waterfall(NamedTuple):
     host: float
     tp: float
     cp: float
+    ep: float
     dp: float
     pp: float
     bubble: float
@@ -190,12 +193,18 @@ class Prediction:
 
     @property
     def fits(self) -> bool:
-        """Whether the peak fits into the memory of a GPU, and the offloaded states into that of a
-        host."""
+        """Whether the tensors at the peak fit into the memory of a GPU, and the offloaded states
+        into that of a host. What a GPU holds besides tensors is not counted here; see `fit`."""
         return (
             sum(self.memory_bytes.values()) <= self.cluster.gpu_memory_bytes
             and self.host_bytes <= self.cluster.node_memory_bytes
         )
+
+    @property
+    def fit(self) -> Fit:
+        """The judgement whether the step runs in the memory of a GPU: with the CUDA context, NCCL's
+        buffers and what the allocator wastes, and how sure it is."""
+        return judged(self.plan, self.cluster, self.memory_bytes)
 
     @cached_property
     def memory(self) -> StepWalk:
@@ -263,6 +272,7 @@ class Prediction:
             mean.host,
             mean.tp,
             mean.cp,
+            mean.ep,
             mean.dp + self.after_s,
             pp_s,
             bubble_s,
@@ -274,7 +284,7 @@ class Prediction:
     def exposed_s(self) -> dict[str, float]:
         """{dimension: the seconds that its exposed communication adds to the step}."""
         spent = self.waterfall_s
-        return {"dp": spent.dp, "tp": spent.tp, "pp": spent.pp, "cp": spent.cp}
+        return {name: getattr(spent, name) for name in ("dp", "tp", "pp", "cp", "ep")}
 
 
 def does_not_fit(prediction: Prediction) -> str:

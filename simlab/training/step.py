@@ -22,6 +22,7 @@ from simlab.spec.cluster import Cluster
 from simlab.spec.hardware import Gpu, Link
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
+from simlab.spec.stage_layers import dense_of_stages
 from simlab.trace import OPTIMIZER, Span, Trace
 from simlab.training.prediction import Prediction, does_not_fit
 from simlab.training.walked import host_bytes, optimizer_s, rank_walks, shown_spans, step_end
@@ -185,6 +186,7 @@ def stage_times(
     reductions of a last backward, and the waits of a first forward, are not among them.
     """
     layers = plan.layers_of_stages(model.layers, program.stages)
+    dense = dense_of_stages(model.dense_layers, layers)
     found: dict[tuple[int, str], Parts] = {}
     alike: dict[tuple[int | str | bool, ...], Parts] = {}  # by what makes ops alike
     for rank, cost in enumerate(costs):
@@ -192,7 +194,7 @@ def stage_times(
         for op in {op[:2]: op for op in program.ranks[rank]}.values():
             received = any(program.rank_of[need] != rank for need in program.needs(op))
             ends = op.stage == 0, op.stage == program.stages - 1
-            key = id(cost), op.kind, layers[op.stage], *ends, received
+            key = id(cost), op.kind, layers[op.stage], dense[op.stage], *ends, received
             if key not in alike:
                 if lowering is None:
                     lowering = RankLowering(model, plan, program, rank, kernels=cost.kernels)

@@ -20,9 +20,10 @@ def step_text(facts: Mapping[str, Any], gpu: str, excess: str) -> str:
     parts = ", ".join(f"{name} {bytes_text(size)}" for name, size in memory.items() if size)
     peak, room = bytes_text(sum(memory.values())), bytes_text(facts["gpu_memory_bytes"])
     tokens_per_s = facts["tokens_per_s"]
+    experts = f"ep {plan['ep']}, " if plan["ep"] > 1 else ""
     lines = [
         f"{facts['model']} on {facts['gpus']} x {gpu}: dp {plan['dp']}, tp {plan['tp']}, "
-        f"pp {plan['pp']}, cp {plan['cp']}, ZeRO-{plan['zero']}, {plan['schedule']}, "
+        f"pp {plan['pp']}, cp {plan['cp']}, {experts}ZeRO-{plan['zero']}, {plan['schedule']}, "
         f"{plan['microbatches']} microbatches of {plan['microbatch_size']}",
         f"global batch             {facts['global_batch']} sequences of {facts['seq']} tokens",
         f"step                     {seconds_text(step_s)}",

@@ -121,7 +121,7 @@ def shown_spans(walks: Sequence[RankWalk]) -> list[Span]:
         }
         for instruction, start_s, end_s in walk.carried:
             stream = instruction.dimension
-            scatters = stream == "dp" and instruction.kind == "reduce_scatter"
+            scatters = stream in ("dp", "edp") and instruction.kind == "reduce_scatter"
             if scatters and reduces_each_backward(plan):
                 continue  # each op has its own
             key = rank, stage_of[instruction.unit], stream, instruction.kind

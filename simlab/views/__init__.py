@@ -63,6 +63,21 @@ def timeline(
     return figure(traces, **options)
 
 
+def overlay(pairs: Iterable[tuple[Trace, Trace]], **options: Any) -> Any:
+    """Draw pairs of traces, such as (simulated, measured), over each other: in the row of a rank the
+    first trace's ops above the second's, with the error of the first one's step.
+
+    options: the arguments of `simlab.views.still.overlay.figure`: ax, width_in.
+
+    Returns a matplotlib Figure, or what was given as `ax`. Raises `InputError` without a pair, and
+    for traces of different programs.
+    """
+    pairs = list(pairs)
+    if not pairs:
+        raise InputError("no pair of traces to draw: give at least one")
+    return _still("overlay", "figure")(pairs, **options)
+
+
 def layer_timeline(traces: Trace | Sequence[Trace], **options: Any) -> Any:
     """Draw one trace, or several under each other, with a row for each stream of each rank (compute,
     tp, cp, dp, send).

@@ -7,6 +7,8 @@ tell apart; where two kinds share a colour their patterns differ.
 """
 
 import json
+import re
+from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
@@ -14,6 +16,10 @@ LANGUAGE: dict[str, Any] = json.loads(
     (files("simlab.views") / "language.json").read_text(encoding="utf-8")
 )
 WHITE = 255
+NAMED = ("work", "streams", "memory", "words")
+"""The tables whose entries have a name in each language."""
+BETWEEN = r"(?<=[\u3000-\u9fff\uff00-\uffef]) (?=[\u3000-\u9fff\uff00-\uffef])"
+"""A space between two Chinese characters."""
 
 
 def colours(table: str) -> dict[str, str]:
@@ -39,3 +45,24 @@ def shade(colour: str, chunk: int, chunks: int) -> str:
     parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     mixed = (int(share * part + (1 - share) * WHITE + 0.5) for part in parts)
     return "#" + "".join(f"{part:02X}" for part in mixed)
+
+
+@lru_cache(1)
+def _terms() -> tuple[re.Pattern[str], dict[str, str]]:
+    """What finds the English terms in a text, the longest first, and {term: the Chinese one}."""
+    found = {name["en"].lower(): name["zh"] for table in NAMED for name in LANGUAGE[table].values()}
+    found |= {term.lower(): chinese for term, chinese in LANGUAGE["terms"].items()}
+    longest = sorted(found, key=len, reverse=True)
+    pattern = rf"(?<![\w-])(?:{'|'.join(map(re.escape, longest))})(?![\w-])"
+    return re.compile(pattern, re.ASCII | re.IGNORECASE), found
+
+
+@lru_cache(4096)
+def said(text: str, tongue: str) -> str:
+    """`text` as a picture in `tongue`, 'en' or 'zh', shows it: for Chinese, with the English terms
+    of the table replaced. So names of rows, ops and schedules need be given in English only."""
+    if tongue != "zh":
+        return text
+    pattern, chinese = _terms()
+    replaced = pattern.sub(lambda match: chinese[match[0].lower()], text)
+    return re.sub(BETWEEN, "", replaced)

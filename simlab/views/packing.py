@@ -16,8 +16,9 @@ from simlab.program import Op
 from simlab.trace import COMPUTE, Trace
 from simlab.views.scene import (
     COLOURS,
-    MEMORY_LABEL,
     cap_and_breaches,
+    held_unit,
+    memory_label,
     stages_of_ranks,
     strip_category,
     title,
@@ -84,6 +85,8 @@ def panel(trace: Trace, category: str, with_path: bool = False) -> Panel:
     used = "".join(sorted({*kinds} & {*COLOURS}))
     if not {*kinds} <= {*COLOURS}:
         [*map(Op.of_span, trace.compute())]  # one of them is no op: say which
+    stages = stages_of_ranks(trace)
+    chunks = max(map(len, stages), default=1)
     held_by, times_s, amounts = trace.columns(category)
     peak = max(amounts, default=0)
     cap, over = cap_and_breaches(trace, category)
@@ -94,7 +97,9 @@ def panel(trace: Trace, category: str, with_path: bool = False) -> Panel:
             "I", [number[span.op_text] for span in critical_path(trace) if span.stream == COMPUTE]
         )
     return Panel(
-        title=title(trace, step_s, 1 - busy_s / (trace.ranks * step_s), peak),
+        title=title(
+            trace, step_s, 1 - busy_s / (trace.ranks * step_s), peak, held_unit(category, chunks)
+        ),
         ranks=trace.ranks,
         end_s=step_s,
         boxes=_packed("f", _since(zero_s, starts_s), _since(zero_s, ends_s)),
@@ -104,12 +109,12 @@ def panel(trace: Trace, category: str, with_path: bool = False) -> Panel:
         ops=" ".join(ops).encode(),
         memory=_packed("f", _since(zero_s, times_s), amounts),
         holders=_packed("H", held_by),
-        memory_label=MEMORY_LABEL[category],
+        memory_label=memory_label(category, chunks),
         peak=peak,
         cap=cap,
         breaches=over,
         path=path,
-        stages=stages_of_ranks(trace),
+        stages=stages,
         waits=_waits(trace) if len(ops) <= MOST_EXPLAINED else {},
     )
 

@@ -7,24 +7,25 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from simlab.spec.plan import Plan
-from simlab.trace import COMPUTE, SEND, Span, Trace
+from simlab.trace import COMPUTE, Span, Trace
 from simlab.training import Prediction
 from simlab.units import GIB, seconds_text
-from simlab.views.language import colours, names
-from simlab.views.scene import CATEGORY_COLOURS, COLOURS, IDLE_COLOUR, MEANING
+from simlab.views.language import colours
+from simlab.views.scene import CATEGORY_COLOURS, IDLE_COLOUR
+from simlab.views.stream_rows import idle, label, place, row_word, stream_of, work_of
 
 MOST_BOXES = 2_000
 MOST_CELLS = 512
 """The most ranks that a picture of a plan shows."""
 
-# A stream has one colour in every picture.
-STREAM_COLOURS, STREAM_MEANING = colours("streams"), names("streams")
-STREAMS = ("compute", "tp", "cp", "dp", "replicas", "send")
+# A dimension has one colour in every picture of shares.
+STREAM_COLOURS = colours("streams")
 PART_COLOURS = {
     "compute": "#56B4E9",
     "host": "#F0E442",
     "tp": STREAM_COLOURS["tp"],
     "cp": STREAM_COLOURS["cp"],
+    "ep": "#E69F00",
     "dp": STREAM_COLOURS["dp"],
     "pp": STREAM_COLOURS["send"],
     "bubble": IDLE_COLOUR,
@@ -41,13 +42,11 @@ STAGE_COLOURS = (
     "#D55E00",
     "#999999",
 )
-ALL_COLOURS = COLOURS | STREAM_COLOURS
-ALL_MEANING = {kind: f"{kind} {meaning}" for kind, meaning in MEANING.items()} | STREAM_MEANING
 
 
 class StreamBox(NamedTuple):
-    """Work on one stream: `row` is the index of its row, `kind` the kind of an op ('F', 'B', 'I' or
-    'W') or the name of a stream."""
+    """Work on one stream: `row` is the index of its row, `kind` the kind of work in the visual
+    language that it is drawn as."""
 
     row: int
     start_s: float
@@ -55,8 +54,6 @@ class StreamBox(NamedTuple):
     kind: str
     label: str = ""
     """The text in the box, if the box is wide enough for it."""
-    short_label: str = ""
-    """The text in the box, if it is narrower."""
 
 
 class StreamScene(NamedTuple):
@@ -67,6 +64,10 @@ class StreamScene(NamedTuple):
     boxes: list[StreamBox]
     start_s: float
     end_s: float
+    waiting: list[StreamBox]
+    """The times in which a rank computes nothing, in its row of computing."""
+    row_word: str = "rank"
+    """What the number of a row counts: 'rank', 'stage' or 'pp'."""
 
 
 def stream_scene(
@@ -74,14 +75,14 @@ def stream_scene(
     *,
     window: tuple[float, float] | None = None,
     ranks: Collection[int] | None = None,
-    streams: Collection[str] = STREAMS,
+    streams: Collection[str] | None = None,
     only: str = "",
 ) -> StreamScene:
     """The `StreamScene` of `trace`.
 
     window:  the start and the end of what is shown, in seconds; None shows all of it.
     ranks:   the ranks that are shown; None shows all.
-    streams: the streams that are shown.
+    streams: the streams that are shown; None shows all.
     only:    the op, such as '0F0', or the unit of an op, such as '0F0 layer 1', to which everything
              that is shown belongs; '' shows everything.
 
@@ -91,7 +92,9 @@ def stream_scene(
     spans = [
         span
         for span in trace.spans
-        if _belongs(span, only) and _stream(span) in streams and span.end_s > span.start_s
+        if _belongs(span, only)
+        and (streams is None or stream_of(span) in streams)
+        and span.end_s > span.start_s
     ]
     start_s, end_s = window or (
         min((s.start_s for s in spans), default=0.0),
@@ -99,20 +102,21 @@ def stream_scene(
     )
     ranks = range(trace.ranks) if ranks is None else ranks
     inside = [span for span in spans if span.end_s > start_s and span.start_s < end_s]
-    used = {_stream(span) for span in inside if span.rank in ranks}
-    rows = [(rank, stream) for rank in ranks for stream in STREAMS if stream in used]
+    used = sorted({stream_of(span) for span in inside if span.rank in ranks}, key=place)
+    rows = [(rank, stream) for rank in ranks for stream in used]
     number = {row: at for at, row in enumerate(rows)}
-    boxes = []
+    boxes, word = [], row_word(trace)
     for span in inside:
-        if (row := number.get((span.rank, _stream(span)))) is not None:
-            boxes.append(_box(row, span))
+        if (row := number.get((span.rank, stream_of(span)))) is not None:
+            boxes.append(_box(row, span, word))
     boxes.sort(key=lambda box: (box.row, box.start_s))
     shown, gap_s, count = boxes, (end_s - start_s) / 2_000, 0
     while len(shown) > MOST_BOXES:
         shown = _merged(boxes, gap_s, alike=count < 8)
         gap_s, count = 2 * gap_s, count + 1
     title = f"{trace.metadata.get('name', '')}: {seconds_text(start_s)} to {seconds_text(end_s)}"
-    return StreamScene(title, rows, shown, start_s, end_s)
+    waits = _waiting(trace, rows, start_s, end_s)
+    return StreamScene(title, rows, shown, start_s, end_s, waits, word)
 
 
 def _belongs(span: Span, only: str) -> bool:
@@ -120,23 +124,23 @@ def _belongs(span: Span, only: str) -> bool:
     return only in ("", span.op, span.op_text, f"{span.op_text} {span.unit}")
 
 
-def _box(row: int, span: Span) -> StreamBox:
-    text = f"{span.op} to rank {span.peer}" if span.stream == SEND else span.op
-    part = text.removeprefix(span.op_text).strip() or text
-    number = span.unit.removeprefix("layer ")
-    return StreamBox(row, span.start_s, span.end_s, _kind(span), part, number)
+def _box(row: int, span: Span, word: str) -> StreamBox:
+    return StreamBox(row, span.start_s, span.end_s, work_of(span), label(span, word))
 
 
-def _stream(span: Span) -> str:
-    return "compute" if span.stream == "optimizer" else span.stream
-
-
-def _kind(span: Span) -> str:
-    """The kind of a compute span's op, or 'F' if it belongs to no op; for any other span the name
-    of its stream."""
-    if span.stream != COMPUTE:
-        return "dp" if span.stream == "replicas" else span.stream
-    return span.op_kind or "F"
+def _waiting(
+    trace: Trace, rows: Sequence[tuple[int, str]], start_s: float, end_s: float
+) -> list[StreamBox]:
+    """The times in which a rank computes nothing at all, also nothing that is not shown; those that
+    are too short to be seen are left out."""
+    seen_s = (end_s - start_s) / 1_000
+    return [
+        StreamBox(row, begin_s, until_s, "waiting")
+        for row, (rank, stream) in enumerate(rows)
+        if stream == COMPUTE
+        for begin_s, until_s in idle(trace.spans, rank, start_s, end_s)
+        if until_s - begin_s > seen_s
+    ]
 
 
 def _merged(boxes: Sequence[StreamBox], gap_s: float, *, alike: bool) -> list[StreamBox]:

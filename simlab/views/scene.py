@@ -19,7 +19,6 @@ IDLE_COLOUR, HATCH_COLOUR = (LANGUAGE["themes"]["light"][part] for part in ("wai
 # the critical path's line; the opacity of the boxes that are not on it
 PATH_COLOUR, FADED = LANGUAGE["marks"]["path"], LANGUAGE["marks"]["faded"]
 CAP_COLOUR = LANGUAGE["marks"]["cap"]
-MEMORY_LABEL = {ACTIVATIONS: "activations,\nmicrobatches", LIVE: "microbatches\nheld"}
 # ranks in the memory strip: dark to light, distinct in grey too
 RANK_COLOURS = tuple(LANGUAGE["ranks"])
 
@@ -103,14 +102,16 @@ def scene(trace: Trace, category: str = LIVE) -> Scene:
         memory.append(([*(time - zero_s for time in times), step_s], [*amounts, amounts[-1]]))
     cap, over = cap_and_breaches(trace, category)
     peaks = peak_memory(trace, category)
-    headline = title(trace, step_s, bubble(trace).idle_over_makespan, max(peaks))
+    chunks = max(map(len, stages), default=1)
+    unit = held_unit(category, chunks)
+    headline = title(trace, step_s, bubble(trace).idle_over_makespan, max(peaks), unit)
     return Scene(
         headline,
         trace.ranks,
         step_s,
         boxes,
         memory,
-        MEMORY_LABEL[category],
+        memory_label(category, chunks),
         peaks,
         cap,
         over,
@@ -187,16 +188,31 @@ def path_lines(boxes: Sequence[Box], height: float) -> list[list[tuple[float, fl
     return lines
 
 
-def title(trace: Trace, step_s: float, idle_share: float, peak: float) -> str:
+def held_unit(category: str, chunks: int) -> str:
+    """What a memory strip counts: microbatches, of which a rank with several stages may hold a
+    share; or, where it is only known of which stage and microbatch something is held, such
+    pairs."""
+    return "stage activations held" if category == LIVE and chunks > 1 else "microbatches held"
+
+
+def memory_label(category: str, chunks: int) -> str:
+    """The label of a memory strip, in two lines; see `held_unit`."""
+    if category == ACTIVATIONS:
+        return "activations,\nmicrobatches"
+    return "\n".join(held_unit(category, chunks).rsplit(" ", 1))
+
+
+def title(trace: Trace, step_s: float, idle_share: float, peak: float, unit: str) -> str:
     """What the trace is, in one line: where it comes from, the time from its first op to the end of
-    its last one, how much of that the ranks are idle, and what a rank holds at most."""
-    held = f", peak {peak:.3g} microbatches held" if trace.memory else ""
+    its last one, how much of that the ranks are idle, and what a rank holds at most, in `unit` (see
+    `held_unit`)."""
+    held = f", peak {peak:.3g} {unit}" if trace.memory else ""
     idle = f"idle / makespan {idle_share:.1%}"
     name = trace.metadata.get("name", "")
-    return f"{_origin(trace)}: {name}, makespan {seconds_text(step_s)}, {idle}{held}"
+    return f"{origin(trace)}: {name}, makespan {seconds_text(step_s)}, {idle}{held}"
 
 
-def _origin(trace: Trace) -> str:
+def origin(trace: Trace) -> str:
     """Measured; predicted, which is simulated for a machine from its figures or from measurements
     of it; or simulated from op times that were given."""
     about = trace.metadata

@@ -6,19 +6,18 @@ from simlab.trace import COMPUTE, Span, Trace
 from simlab.units import MS, bytes_text, seconds_text
 from simlab.views.chart import Axis, Boxes, Chart, Words
 from simlab.views.language import LANGUAGE
+from simlab.views.stream_rows import (
+    STREAM_NAMES,
+    idle,
+    label,
+    place,
+    row_word,
+    stream_of,
+    work_name,
+    work_of,
+    works,
+)
 
-ORDER = (COMPUTE, "tp", "cp", "dp", "replicas", "pp", "send")
-"""Streams from the top down."""
-STREAM_NAMES = {COMPUTE: Words("compute", "计算"), "replicas": Words("replicas", "副本")}
-WORK_OF_KIND = {
-    "all_gather": "gather",
-    "reduce_scatter": "reduce-scatter",
-    "all_reduce": "all-reduce",
-    "message": "send",
-    "optimizer": "optimizer",
-}
-"""{kind of a span: the kind of work in the visual language that it is drawn as}"""
-RING = Words("ring message", "环消息")
 MOST_BOXES = 3_000
 ROW = 0.4  # half the height of a box
 
@@ -28,7 +27,7 @@ def streams_chart(
     *,
     key: str,
     title: Words,
-    row: str = "rank",
+    row: str = "",
     names: Sequence[str] = (),
     window: tuple[float, float] | None = None,
     most: float | None = None,
@@ -36,7 +35,8 @@ def streams_chart(
 ) -> Chart:
     """The `Chart` of `traces` under each other: a row for each stream that a rank uses.
 
-    row:    what a rank of the trace is called, "rank" or "pp".
+    row:    what a rank of the trace is called, "rank", "stage" or "pp"; '' takes what the trace
+            says of itself.
     names:  what each trace is called, where there are several.
     window: the start and the end of what is shown, in seconds; None shows everything.
     most:   the end of the time axis in seconds, None for the last span's.
@@ -44,10 +44,11 @@ def streams_chart(
     Rows that do nothing in the window are left out, and so is what is too short to be seen where
     there are more than `MOST_BOXES` spans.
     """
+    row = row or row_word(traces[0])
     start_s, end_s = window or (0.0, max(trace.end_s for trace in traces))
     rows: list[str] = []
     found: dict[str, list[tuple[int, Span]]] = {}
-    idle: list[tuple[int, tuple[float, float]]] = []
+    waits: list[tuple[int, tuple[float, float]]] = []
 
     def end_of(trace: Trace) -> float:
         return min(end_s, trace.end_s)
@@ -56,17 +57,16 @@ def streams_chart(
         inside = _inside(trace, start_s, end_s)
         drawn = _longest(inside)
         for rank in range(trace.ranks):
-            used = {_stream(span) for span in drawn if span.rank == rank}
-            for stream in sorted(used, key=_place):
-                label = f"{row} {rank} {STREAM_NAMES.get(stream, Words(stream, stream)).en}"
+            used = {stream_of(span) for span in drawn if span.rank == rank}
+            for stream in sorted(used, key=place):
+                title_of_row = f"{row} {rank} {STREAM_NAMES.get(stream, Words(stream, stream)).en}"
                 for span in drawn:
-                    if span.rank == rank and _stream(span) == stream:
-                        found.setdefault(_look(span), []).append((len(rows), span))
+                    if span.rank == rank and stream_of(span) == stream:
+                        found.setdefault(work_of(span), []).append((len(rows), span))
                 if stream == COMPUTE:
-                    idle += [
-                        (len(rows), gap) for gap in _idle(inside, rank, start_s, end_of(trace))
-                    ]
-                rows.append(f"{names[number]}, {label}" if names else label)
+                    gaps = idle(inside, rank, start_s, end_of(trace))
+                    waits += [(len(rows), gap) for gap in gaps]
+                rows.append(f"{names[number]}, {title_of_row}" if names else title_of_row)
     return Chart(
         key,
         title,
@@ -80,8 +80,8 @@ def streams_chart(
             down=True,
         ),
         [
-            *_waiting(idle),
-            *(_boxes(look, spans, row) for look, spans in sorted(found.items(), key=_legend_place)),
+            *_waiting(waits),
+            *(_boxes(work, found[work], row) for work in works({*found})),
         ],
         height,
         wide=True,
@@ -105,71 +105,31 @@ def _longest(spans: list[Span]) -> list[Span]:
     return sorted(longest, key=lambda span: span.start_s)
 
 
-def _idle(
-    spans: Sequence[Span], rank: int, start_s: float, end_s: float
-) -> list[tuple[float, float]]:
-    """[(start, end)] of the times in which `rank` computes nothing."""
-    now_s, found = start_s, []
-    mine = [span for span in spans if span.rank == rank and _stream(span) == COMPUTE]
-    for span in sorted(mine, key=lambda each: each.start_s):
-        if span.start_s > now_s:
-            found.append((now_s, span.start_s))
-        now_s = max(now_s, span.end_s)
-    return [*found, (now_s, end_s)] if end_s > now_s else found
-
-
-def _waiting(idle: Sequence[tuple[int, tuple[float, float]]]) -> list[Boxes]:
+def _waiting(waits: Sequence[tuple[int, tuple[float, float]]]) -> list[Boxes]:
     """The hatched boxes of times in which a rank computes nothing."""
-    if not idle:
+    if not waits:
         return []
     look = LANGUAGE["work"]["waiting"]
-    places = [(a / MS, b / MS, at - ROW, at + ROW) for at, (a, b) in idle]
+    places = [(a / MS, b / MS, at - ROW, at + ROW) for at, (a, b) in waits]
     tips = [
         Words(f"{look['en']} for {seconds_text(b - a)}", f"{look['zh']} {seconds_text(b - a)}")
-        for _, (a, b) in idle
+        for _, (a, b) in waits
     ]
     name = Words(look["en"], look["zh"])
     return [Boxes.at(places, "waiting", name, pattern=look["pattern"], tips=tips)]
 
 
-def _stream(span: Span) -> str:
-    return COMPUTE if span.stream == "optimizer" else span.stream
-
-
-def _place(stream: str) -> tuple[int, str]:
-    return (ORDER.index(stream) if stream in ORDER else len(ORDER)), stream
-
-
-def _look(span: Span) -> str:
-    """The kind of work in the visual language; "ring" for messages of ring attention."""
-    if span.stream == COMPUTE:
-        return span.op_kind or "F"
-    return WORK_OF_KIND.get(span.kind, "ring")
-
-
-def _legend_place(item: tuple[str, list[tuple[int, Span]]]) -> int:
-    return [*LANGUAGE["work"], "ring"].index(item[0])
-
-
-def _boxes(look: str, spans: Sequence[tuple[int, Span]], row: str) -> Boxes:
-    work = LANGUAGE["work"].get(look) or LANGUAGE["streams"]["cp"] | {"pattern": "plain"}
-    name = RING if look == "ring" else Words(work["en"], work["zh"])
-    if look in "FBIW":
-        name = Words(f"{look} {name.en}", f"{look} {name.zh}")
+def _boxes(work: str, spans: Sequence[tuple[int, Span]], row: str) -> Boxes:
+    look, name = LANGUAGE["work"][work], work_name(work)
     return Boxes.at(
         [(span.start_s / MS, span.end_s / MS, at - ROW, at + ROW) for at, span in spans],
-        work["colour"],
+        look["colour"],
         name,
-        pattern=work["pattern"],
+        pattern=look["pattern"],
         outline="background",
-        labels=[_label(span) for _, span in spans],
+        labels=[label(span, row) for _, span in spans],
         tips=[_tip(span, name, row) for _, span in spans],
     )
-
-
-def _label(span: Span) -> str:
-    """The part of an op that it is, such as 'layer 3', or the work itself."""
-    return span.unit if span.unit and span.op_kind else span.op
 
 
 def _tip(span: Span, name: Words, row: str) -> Words:

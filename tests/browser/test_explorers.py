@@ -9,7 +9,7 @@ import pytest
 
 from simlab.explorers import NAMES, explorer
 from simlab.views.chart import Boxes, Chart, Dots
-from simlab.views.language import LANGUAGE
+from simlab.views.language import LANGUAGE, said
 from tests.browser.test_bundle import needs_node
 from tests.support.browser import PAINT_S, chromium_page, needs_chromium, show_explorer
 
@@ -102,11 +102,14 @@ def scaled(axis, drawn):
     )
 
 
-def colour(mark):
-    return LANGUAGE["themes"]["light"].get(mark.colour, mark.colour)
+def colour(mark, theme):
+    """The colour in which boxes are shown; black ones could not be seen on a dark background."""
+    colours = LANGUAGE["themes"][theme]
+    black = theme == "dark" and mark.colour == "#000000"
+    return colours["ink"] if black else colours.get(mark.colour, mark.colour)
 
 
-def check(chart, drawn):
+def check(chart, drawn, theme="light"):
     """What is drawn of `chart` is what it says: counts, colours, labels and positions."""
     assert drawn["title"] == chart.title.en
     assert drawn["legend"] == [name.en for name, _ in chart.legend()]
@@ -126,7 +129,11 @@ def check(chart, drawn):
             for one, other in zip(painted["rects"], expected):
                 assert one == pytest.approx(other, abs=0.02)
             plain = mark.pattern == "plain"
-            assert painted["fill"] == colour(mark) if plain else painted["fill"].startswith("url(")
+            assert (
+                painted["fill"] == colour(mark, theme)
+                if plain
+                else painted["fill"].startswith("url(")
+            )
         elif isinstance(mark, Dots):
             assert len(painted["paths"]) == len(mark.x)
             for path, at, height in zip(painted["paths"], mark.x, mark.y):
@@ -171,12 +178,12 @@ def test_in_the_dark_and_in_chinese_it_is_as_readable(browser, name):
         assert element.evaluate("e => getComputedStyle(e).backgroundColor") == "rgb(17, 17, 17)"
         assert element.get_attribute("lang") == "zh"
         titles = [
-            picture.title.zh
+            said(picture.title.zh, "zh")
             for picture in found.answer(found.start()).pictures
             if isinstance(picture, Chart)
         ]
         assert page.locator("figcaption").all_inner_texts() == titles
-        labels = [control.label.zh for control in found.controls]
+        labels = [control.label.zh for control in found.controls if control.shown]
         assert page.locator(".simlab-control label").all_inner_texts() == labels
 
 
@@ -224,6 +231,70 @@ def test_hover_says_what_lies_there_and_a_click_locks_it(browser):
         locked = tip.inner_text()
         page.mouse.move(box["x"] + 200, box["y"] + box["height"] - 50)
         assert tip.inner_text() == locked
+
+
+def test_a_control_that_changes_nothing_is_disabled_and_says_why(browser):
+    with shown(browser, "pipeline") as (page, _):
+        chunks = page.locator("[data-control=chunks]")
+        assert chunks.locator("input").is_disabled()
+        assert "Neither schedule" in chunks.get_attribute("title")
+        page.locator("[data-control=second] select").select_option("interleaved-1f1b")
+        page.wait_for_selector("[data-control=chunks] input:enabled", timeout=PAINT_S * 1e3)
+        assert chunks.get_attribute("title") == ""
+
+
+# the puzzle's two rows are as high as rows get
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "puzzle"])
+def test_the_pictures_grow_with_the_height_of_the_window(browser, name):
+    """With 1080 px they end in the lowest third of the window, with 2 px more they do not jump."""
+    with shown(browser, name) as (page, element):
+        heights = []
+        for height in (640, 950):
+            page.set_viewport_size({"width": 1740, "height": height})
+            page.wait_for_timeout(250)
+            heights.append(element.locator(".simlab-main").bounding_box()["height"])
+        assert heights[1] > heights[0]
+        assert 2 / 3 * 950 < heights[1] <= 950
+
+
+def test_every_rank_and_every_slice_of_a_large_group_is_labelled(browser):
+    with shown(browser, "zero_grid", ranks=16, group=16, zero=3) as (page, _):
+        ticks = page.locator("[data-key=grid] text[data-part=y-tick]").all_text_contents()
+        assert sorted(ticks) == sorted(f"rank {rank}" for rank in range(16))
+        labels = page.locator("[data-key=grid] text[data-part=label]").all_text_contents()
+        # of the optimizer states; slices of parameters and gradients are narrower than numbers
+        assert {*labels} == {str(number) for number in range(16)}
+    width, height = LAB[SIZES[0]]
+    with shown(browser, "zero_grid", ranks=16, group=4, zero=3) as (page, element):
+        page.set_viewport_size({"width": width, "height": height})
+        page.wait_for_function(FITTED)
+        assert element.bounding_box()["height"] <= height, "not on one screen"
+        assert element.evaluate(CLASHES) == []
+
+
+def test_lines_can_be_seen_in_the_dark(browser):
+    """WCAG 2.2 asks of graphics a contrast of 3; thin lines have 4.5 here, as texts have."""
+    with shown(browser, "collectives") as (page, _):
+        page.evaluate(DARK)
+        page.wait_for_timeout(150)
+        strokes = "[data-key=time] g[data-mark=line] path"
+        colours = page.locator(strokes).evaluate_all(
+            "all => all.map((e) => e.getAttribute('stroke'))"
+        )
+        assert len(colours) == 3
+        assert all(contrast(each, "#111111") >= 4.5 for each in colours)
+
+
+def contrast(one, other):
+    """The contrast of two colours by WCAG 2.2."""
+    lighter, darker = sorted((luminance(one), luminance(other)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def luminance(colour):
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    bent = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * bent[0] + 0.7152 * bent[1] + 0.0722 * bent[2]
 
 
 def test_play_goes_through_the_rounds_and_stops_at_the_last(browser):
@@ -301,3 +372,34 @@ def test_a_page_whose_python_does_not_start_says_why_and_goes_on_saying_it(brows
             page.wait_for_function("() => document.querySelector('.simlab-refused').textContent")
             assert f"step={1 + step}" in page.evaluate("location.hash")
             page.evaluate("document.querySelector('.simlab-refused').textContent = ''")
+
+
+def test_ops_of_the_puzzle_are_dragged_and_moved_by_keys_and_judged_at_once(browser):
+    with shown(browser, "puzzle", level=4) as (page, _):
+        tiles = page.locator(".simlab-tiles").first.locator("button")
+        verdict = page.locator(".simlab-said .simlab-note")
+        order = ["F0", "I0", "W0", "F1"]
+        assert tiles.all_inner_texts()[:4] == order and "28.0 ms" in verdict.inner_text()
+        moved, before = tiles.nth(3).bounding_box(), tiles.nth(1).bounding_box()
+        page.mouse.move(moved["x"] + moved["width"] / 2, moved["y"] + 10)
+        page.mouse.down()
+        page.mouse.move(before["x"] + 4, before["y"] + 10, steps=8)
+        page.mouse.up()
+        page.wait_for_selector("[data-answers='2']", timeout=PAINT_S * 1e3)
+        assert tiles.all_inner_texts()[:4] == ["F0", "F1", "I0", "W0"]
+        assert "26.0 ms" in verdict.inner_text()
+        page.keyboard.press("ArrowLeft")  # from F1, which was dragged, to F0
+        page.keyboard.press("Shift+ArrowRight")
+        page.keyboard.press("Shift+ArrowRight")
+        page.wait_for_selector("[data-answers='4']", timeout=PAINT_S * 1e3)
+        assert tiles.all_inner_texts()[:4] == ["F1", "I0", "F0", "W0"]
+        assert "rank 0 stops at I0, which needs F0" in verdict.inner_text()
+        assert page.locator("canvas").count() == 0
+        assert "forward, microbatch 0, place 3 of 12" in tiles.nth(2).get_attribute("aria-label")
+        page.keyboard.press("Shift+ArrowLeft")
+        page.wait_for_selector("[data-answers='5']", timeout=PAINT_S * 1e3)
+        page.wait_for_selector("canvas", timeout=PAINT_S * 1e3)
+        page.locator("[data-control=level] select").select_option("1: fill the pipeline")
+        page.wait_for_selector("[data-answers='6']", timeout=PAINT_S * 1e3)
+        assert page.locator(".simlab-tiles").count() == 2
+        assert tiles.all_inner_texts() == ["F0", "B0", "F1", "B1", "F2", "B2"]

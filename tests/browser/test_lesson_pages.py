@@ -34,7 +34,7 @@ def parts(site, path):
 
 def test_every_link_leads_to_a_file_of_the_site_and_to_a_place_in_it(site):
     pages = [site / "index.html", site / "notebooks/index.html", *site.glob("lessons/*.html")]
-    assert len(pages) == 13
+    assert len(pages) == 16
     for page in pages:
         for _, _, given in parts(site, page.relative_to(site)):
             if given.startswith("data:"):
@@ -108,13 +108,14 @@ def test_the_index_leads_to_all_lessons_in_both_languages(browser, address, size
     assert len(titles) == len(NOTEBOOKS)
     assert all(("课：" in title) == (tongue == "zh") for title in titles)
     assert (
-        page.title() == {"en": "Ten lessons with their pictures", "zh": "十堂课与其中的图"}[tongue]
+        page.title()
+        == {"en": "Twelve lessons with their pictures", "zh": "十二堂课与其中的图"}[tongue]
     )
     assert min(page.evaluate(LOAD_ALL)) >= 700
     assert page.evaluate(WIDE) <= 0 and page.evaluate(CUT) == [] and complaints == []
     background = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
     assert background == {"light": "rgb(255, 255, 255)", "dark": "rgb(17, 17, 17)"}[theme]
-    page.locator(".lessons h2 a").nth(3).click()
+    page.locator(".lessons h2 a").nth(4).click()
     page.wait_for_url("**/04_collectives_and_dp.html")
     assert page.evaluate("() => document.documentElement.lang") == tongue
     assert page.evaluate("() => document.documentElement.dataset.theme") == theme

@@ -36,9 +36,9 @@ def test_the_page_leads_to_every_notebook_that_runs_and_names_the_others(site, a
         for link in links:
             notebook = site / "jupyterlite" / "files" / link.split("path=")[1]
             assert json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-        assert page.locator(".notebooks li").all_inner_texts()[4].endswith("only to read")
+        assert page.locator(".notebooks li").all_inner_texts()[5].endswith("only to read")
         page.click("#tongue")
-        assert page.locator(".notebooks li").all_inner_texts()[4].endswith("只能阅读")
+        assert page.locator(".notebooks li").all_inner_texts()[5].endswith("只能阅读")
 
 
 def test_pyodide_and_its_packages_are_in_the_folder(site):

@@ -21,6 +21,7 @@ COMMANDS = {
     "simulate --schedule pipedream": [f"simulate --schedule pipedream {TIMES}"],
     "simulate --model": ["simulate --model gpt2 --cluster dgx-a100 --dp 2"],
     "schedules": [f"schedules {TIMES}"],
+    "plan": ["plan --model gpt2 --cluster dgx-a100 --nodes 1 --global-batch 8"],
     "memory": ["memory --params 1e9"],
     "catalog": ["catalog"],
     "validate": ["validate runs.csv", "validate runs.csv --rows"],

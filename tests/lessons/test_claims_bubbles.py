@@ -60,3 +60,62 @@ def test_without_a_flush_the_first_stage_is_p_minus_1_updates_behind(p):
     for rank, ops in enumerate(sl.generate("1f1b", p, 4 * p).ranks):
         first, last = ops.index(sl.Op(rank, "F", 2 * p)), ops.index(sl.Op(rank, "B", 2 * p))
         assert sum(op.kind == "B" for op in ops[first:last]) == p - 1 - rank
+
+
+def warmed_up(p, m, more):
+    """1F1B with `more` forwards of warm-up than it has, on every stage."""
+    ranks = []
+    for rank in range(p):
+        w = max(0, min(m, p - 1 - rank + more))
+        order = [("F", i) for i in range(w)]
+        order += [op for k in range(m - w) for op in (("F", w + k), ("B", k))]
+        order += [("B", i) for i in range(m - w, m)]
+        ranks.append([sl.Op(rank, kind, i) for kind, i in order])
+    return sl.simulate(sl.validate(sl.Program(ranks)), TIMES)
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 8), (4, 8), (4, 32), (8, 32)])
+def test_one_forward_less_of_warm_up_makes_the_step_far_longer_and_one_more_gains_nothing(p, m):
+    right, less, more = (warmed_up(p, m, by) for by in (0, -1, 1))
+    assert right.step_s == pytest.approx(step("1f1b", p, m).step_s)
+    assert less.step_s > 1.25 * right.step_s
+    assert more.step_s == pytest.approx(right.step_s)
+    held = [sl.peak_memory(trace) for trace in (right, more)]
+    assert held[1] == [of_rank + 1 for of_rank in held[0]]
+
+
+@pytest.mark.parametrize(("p", "m"), [(4, 1), (4, 3), (8, 4), (8, 7)])
+def test_with_fewer_microbatches_than_stages_a_rank_is_idle_for_at_least_half_of_the_step(p, m):
+    assert sl.bubble(step("1f1b", p, m)).idle_over_makespan >= 0.5 - 1e-9
+    first = "".join(op.kind for op in sl.generate("1f1b", p, m).ranks[0])
+    assert first == "F" * m + "B" * m
+
+
+@pytest.mark.parametrize("m", [8, 16])
+def test_more_stages_do_not_change_the_activations_of_the_first_one_under_1f1b(m):
+    layers = 32
+    held = {p: max(sl.peak_memory(step("1f1b", p, m))) * layers / p for p in (1, 2, 4, 8)}
+    assert {*held.values()} == {layers}
+    bubbles = [sl.bubble(step("1f1b", p, m)).idle_over_makespan for p in held]
+    assert bubbles == sorted(bubbles) and len({*bubbles}) == len(bubbles)
+
+
+@pytest.mark.parametrize("link_s", [0.001, 0.005, 0.02])
+def test_gpipe_and_1f1b_have_the_same_bubble_only_with_free_transfers(link_s):
+    both = [step(name, 4, 8).step_s for name in ("gpipe", "1f1b")]
+    assert both[0] == pytest.approx(both[1])
+    slow = [step(name, 4, 8, link_s).step_s for name in ("gpipe", "1f1b")]
+    assert slow[1] > slow[0] + link_s
+
+
+@pytest.mark.parametrize("p", [4, 8])
+def test_the_same_warm_up_on_every_rank_is_slower_than_gpipe_and_holds_more_than_1f1b(p):
+    m = 4 * p
+    order = [("F", i) for i in range(p)]
+    order += [op for i in range(p, m) for op in (("F", i), ("B", i - p))]
+    order += [("B", i) for i in range(m - p, m)]
+    ranks = [[sl.Op(rank, kind, i) for kind, i in order] for rank in range(p)]
+    same = sl.simulate(sl.validate(sl.Program(ranks)), TIMES)
+    assert same.step_s > step("gpipe", p, m).step_s
+    held = [max(sl.peak_memory(trace)) for trace in (same, step("1f1b", p, m))]
+    assert m > held[0] > held[1]

@@ -7,7 +7,8 @@ import pytest
 import simlab as sl
 from simlab.collectives.nccl import collective
 from simlab.engine.fabric import network_of
-from simlab.engine.network import run_rounds
+from simlab.engine.network import Network, run_rounds
+from simlab.lessons import book
 from simlab.units import GIB, KIB, MIB
 
 A100 = sl.load_cluster("dgx-a100", nodes=4)
@@ -81,3 +82,47 @@ def test_prefetch_hides_no_more_of_a_gather_than_there_is_computing(gbit):
         assert exposed[2] > 0.9 * 4 * left_over  # in the forward's middle layers, at least
     else:
         assert exposed[1] < 0.1 * traces[1].step_s
+
+
+@pytest.mark.parametrize("nodes", [2, 4, 8])
+@pytest.mark.parametrize("size_bytes", [64 * MIB, GIB])
+def test_halving_doubling_is_slow_over_nodes_by_its_order_and_nearest_first_like_the_hierarchical(
+    nodes, size_bytes
+):
+    network, bits = network_of(sl.load_cluster("dgx-a100", nodes=nodes)), (8 * nodes).bit_length()
+    nearest_first = [int(f"{rank:0{bits - 1}b}"[::-1], 2) for rank in range(8 * nodes)]
+    forms = {
+        "farthest": sl.all_reduce_rounds("halving-doubling", range(8 * nodes), size_bytes),
+        "nearest": sl.all_reduce_rounds("halving-doubling", nearest_first, size_bytes),
+        "levels": sl.all_reduce_rounds("hierarchical", range(8 * nodes), size_bytes, nodes=nodes),
+    }
+    seconds = {name: run_rounds([rounds], network)[0] for name, rounds in forms.items()}
+    assert seconds["farthest"] > 3 * seconds["nearest"]
+    assert seconds["nearest"] == pytest.approx(seconds["levels"], rel=0.15)
+
+
+@pytest.mark.parametrize("ranks", [16, 32, 64])
+def test_the_plain_trees_buffers_are_beaten_by_a_ring_from_some_hundred_kib_on(ranks):
+    network = Network.of_pairs(sl.Link(latency_s=5e-6, bandwidth_bytes_per_s=25e9))
+
+    def seconds(name, size_bytes):
+        return run_rounds([sl.all_reduce_rounds(name, range(ranks), size_bytes)], network)[0]
+
+    assert seconds("tree", 16 * KIB) < seconds("ring", 16 * KIB)
+    assert seconds("ring", 2 * MIB) < seconds("tree", 2 * MIB)
+
+
+@pytest.mark.parametrize("critical", [10.0, 1e3, 1e6])
+def test_twice_the_batch_nearly_halves_the_steps_only_far_below_the_critical_batch(critical):
+    def saved(batch):
+        return (1 + critical / (2 * batch)) / (1 + critical / batch)
+
+    assert saved(critical / 100) < 0.51 and saved(100 * critical) > 0.99
+    assert saved(critical / 2) == pytest.approx(
+        2 / 3
+    )  # near it, twice the batch does not halve them
+
+
+def test_tensor_parallelism_in_3_d_receives_half_as_much_as_in_1_d_on_the_8_gpus_of_a_node():
+    solution = book.exercise("d23").solution
+    assert 2 < solution(8, 1) / solution(8, 3) < 2.5

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 import simlab as sl
+from simlab.lessons import book
 from simlab.lowering.traffic import traffic
 
 GPT = replace(sl.load_model("megatron-7.5b"), layers=4)
@@ -65,3 +66,20 @@ def test_full_recomputation_makes_computing_a_third_longer(microbatches):
         for kind in ("none", "full")
     )
     assert 1.15 < full / none < 1.35
+
+
+@pytest.mark.parametrize("draw", range(6))
+def test_the_scale_of_each_step_is_that_of_torchs_own_scaler(draw):
+    torch = pytest.importorskip("torch")
+    case = book.exercise("w08").cases()[draw]
+    scaler = torch.amp.GradScaler("cpu", init_scale=case["first"], growth_interval=case["interval"])
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer, used = torch.optim.SGD([weight], lr=0.1), []
+    for largest in case["largest"]:
+        scaler.scale(torch.zeros(1))  # makes the scale, in the first step
+        used.append(scaler.get_scale())
+        gradient = torch.tensor([largest * used[-1]]).to(torch.float16)  # above 65504: infinite
+        weight.grad = gradient.float()
+        scaler.step(optimizer)
+        scaler.update()
+    assert used == book.exercise("w08").oracle(**case)

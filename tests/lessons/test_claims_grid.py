@@ -1,6 +1,7 @@
 """What lesson 6 tells people to say holds over a sweep of what it depends on."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -43,3 +44,123 @@ def test_more_stages_hardly_lower_the_first_stages_activations_under_1f1b(p):
         for pp in (1, p)
     ]
     assert held[1] > 0.9 * held[0]
+
+
+# w13
+# ---------------------------------------------------------------------------------------------
+
+PLANS = {
+    "pipeline": {"dp": 2, "tp": 2, "pp": 4},
+    "gpipe": {"dp": 2, "pp": 8, "schedule": "gpipe"},
+    "ddp": {"dp": 16},
+    "zero1": {"dp": 16, "zero": 1},
+    "zero2": {"dp": 16, "zero": 2},
+    "zero3": {"dp": 16, "zero": 3},
+}
+COUNTS = (1, 2, 4, 16)
+
+
+def per_sample_s(model, cluster, plan):
+    """[time per sample for each number of microbatches], s."""
+    steps = [sl.predict(model, sl.Plan(**plan, microbatches=m), cluster).step_s for m in COUNTS]
+    assert steps == sorted(steps), "the step gets longer"
+    return [step_s / m / plan["dp"] for step_s, m in zip(steps, COUNTS)]
+
+
+@pytest.mark.parametrize("cluster", ["dgx-a100", "dgx-h100", "a100-pcie"])
+@pytest.mark.parametrize("name", ["llama-2-7b", "llama-3-8b"])
+def test_accumulating_more_microbatches_lengthens_the_step_and_no_sample(name, cluster):
+    where = sl.load_cluster(cluster, nodes=2)
+    gains = {}
+    for kind, plan in PLANS.items():
+        times_s = per_sample_s(sl.load_model(name), where, plan)
+        assert all(more <= fewer * 1.0001 for fewer, more in pairwise(times_s)), kind
+        gains[kind] = times_s[0] / times_s[-1]
+    assert gains["zero3"] < 1.03, "nothing is paid once per step that matters"
+    assert gains["pipeline"] > 2.5 and gains["gpipe"] > 3.5
+    assert min(gains["ddp"], gains["zero1"]) > gains["zero2"] > gains["zero3"]
+    # a pipeline tool first, but on slow links the all-reduce is as large as a bubble
+    assert gains["zero1"] < 1.2 if cluster != "a100-pcie" else gains["zero1"] > 1.9
+
+
+@pytest.mark.parametrize("name", ["llama-2-7b", "llama-2-13b"])
+def test_what_is_sent_once_per_step_and_what_for_every_microbatch(name):
+    model = sl.load_model(name)
+
+    def sent(zero, m):
+        return sl.traffic(model, sl.Plan(dp=8, zero=zero, microbatches=m))[0].dp
+
+    for m in (2, 4, 16):
+        assert sent(0, m) == sent(0, 1) and sent(1, m) == sent(1, 1)
+        assert sent(3, m) == pytest.approx(m * sent(3, 1))
+        gradients = sent(2, 2) - sent(2, 1)
+        assert gradients > 0
+        assert sent(2, m) == pytest.approx(sent(2, 1) + (m - 1) * gradients)
+
+
+@pytest.mark.parametrize("p", [2, 4, 8])
+def test_activations_stop_growing_at_p_microbatches_under_1f1b_and_not_under_gpipe(p):
+    model = sl.load_model("llama-2-13b")
+    where = replace(sl.load_cluster("dgx-a100"), gpus_per_node=p)
+
+    def held(schedule, m):
+        plan = sl.Plan(pp=p, microbatches=m, schedule=schedule)
+        return sl.predict(model, plan, where).memory_bytes["activations"]
+
+    assert held("1f1b", 4 * p) == held("1f1b", p) > held("1f1b", 1)
+    assert held("gpipe", 4 * p) > 3.5 * held("gpipe", p)
+
+
+@pytest.mark.parametrize("zero", [1, 3])
+def test_without_a_pipeline_one_large_microbatch_is_no_slower_than_accumulated_small_ones(zero):
+    model, where = sl.load_model("llama-2-7b"), sl.load_cluster("dgx-a100")
+    steps = [
+        sl.predict(
+            model, sl.Plan(dp=8, zero=zero, microbatch_size=b, microbatches=8 // b), where
+        ).step_s
+        for b in (1, 2, 4)
+    ]
+    assert steps == sorted(steps, reverse=True)
+
+
+# d03, b13
+# ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("p", [2, 4, 8])
+def test_with_fewer_microbatches_than_stages_the_first_stages_activations_do_shrink(p):
+    model = sl.load_model("llama-2-13b")
+    one, cut = (
+        sl.predict(
+            model,
+            sl.Plan(pp=pp, microbatches=1),
+            replace(sl.load_cluster("dgx-a100"), gpus_per_node=pp),
+        ).memory_bytes["activations"]
+        for pp in (1, p)
+    )
+    assert cut < 1.3 * one / p  # a p-th, and on the last stage the logits
+
+
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_data_parallelism_saves_no_memory_unless_the_microbatch_becomes_smaller(n):
+    model, where = sl.load_model("llama-2-13b"), sl.load_cluster("dgx-a100")
+
+    def held(dp, size):
+        plan = sl.Plan(dp=dp, microbatch_size=size)
+        return sl.predict(model, plan, replace(where, gpus_per_node=dp)).memory_bytes
+
+    assert held(n, 8) == pytest.approx(held(1, 8))
+    assert held(n, 8 // n)["activations"] < 0.6 * held(1, 8)["activations"]
+
+
+@pytest.mark.parametrize("name", ["llama-2-13b", "llama-3-70b", "gpt3-175b"])
+@pytest.mark.parametrize("degrees", [(4, 2, 2, 2), (2, 8, 4, 2), (4, 8, 8, 2)])
+@pytest.mark.parametrize("per_stage", [2, 4, 8])
+def test_the_pipeline_sends_least_of_the_four_dimensions(name, degrees, per_stage):
+    dp, tp, pp, cp = degrees
+    plan = sl.Plan(dp=dp, tp=tp, pp=pp, cp=cp, microbatches=per_stage * pp)
+    stages = sl.traffic(sl.load_model(name), plan)
+    most = {
+        kind: max(getattr(stage, kind) for stage in stages) for kind in ("tp", "cp", "dp", "pp")
+    }
+    assert most["pp"] == min(most.values())

@@ -32,3 +32,23 @@ def test_context_parallelism_shares_quadratic_work_and_does_not_remove_it(cp, la
     assert sum(map(sum, sl.ring_work(cp, layout))) == pytest.approx(1.0)  # every score, once
     once, twice = (MODEL.layer_flops(seq)["scores"] * seq for seq in (8192, 16_384))
     assert twice == pytest.approx(4 * once)
+
+
+@pytest.mark.parametrize("cp", [2, 4, 8])
+@pytest.mark.parametrize("kv_heads", [4, 8, 16, 32])
+def test_which_of_ring_and_all_to_all_sends_less_depends_on_key_heads_and_ranks(cp, kv_heads):
+    """A ring sends 6 (c-1) k of a rank's part of q, an all-to-all 4 (c-1)/c (1 + k), for k key heads
+    to a query head. Fewer key heads than ranks are left out: the all-to-all then sends copies."""
+    if kv_heads < cp:
+        pytest.skip("the all-to-all sends each of them to several ranks")
+    model = replace(MODEL, kv_heads=kv_heads)
+    ring, swapped = (
+        traffic(model, sl.Plan(cp=cp, seq=8192, cp_kind=kind))[0].cp
+        for kind in ("ring", "all-to-all")
+    )
+    share = kv_heads / model.heads
+    assert swapped / ring == pytest.approx(2 * (1 + share) / (3 * cp * share), rel=0.01)
+    if share == 1:
+        assert swapped < ring
+    if share == 1 / 8 and cp == 4:
+        assert swapped > ring

@@ -3,6 +3,7 @@ judged, and both languages have every word."""
 
 import json
 import re
+from base64 import b64decode
 from pathlib import Path
 from random import Random
 
@@ -17,6 +18,7 @@ from simlab.lessons import book, copies, progress, words
 from simlab.lessons.exercise import Exercise, alike
 from simlab.lessons.figures import Figure
 from simlab.lessons.prediction import Choice, Number, Prediction
+from simlab.views.still.wording import chinese_font
 
 SAMPLE = {
     "x01": {
@@ -189,6 +191,53 @@ explorer, fixed = MatrixSplit(), MatrixSplit(tongue="en")""",
     assert "你的预测" in form.children[0].value
 
 
+def test_tables_and_sentences_follow_the_language_held_back_or_not(shell):
+    shown_by(shell, "from simlab.apps import after, say, table, tongue\ntongue()")
+    _, plain = shown_by(shell, 'table(("schedule", "most held"), ("gpipe", "8 microbatches"))')
+    shown_by(shell, 'after("x01")\nsay("Best here: 25.0 MiB.")')
+    assert "| schedule | most held |" in str(plain)
+    (place,) = [w for w in LIVE.values() if isinstance(w, widgets.Output)]
+    (toggle,) = [w for w in LIVE.values() if isinstance(w, widgets.ToggleButtons)]
+    lesson_cells.Guess(ASKED).commit(**{"1f1b": "3", "who": "a"})
+    assert place.outputs[0]["data"]["text/markdown"] == "Best here: 25.0 MiB."
+    toggle.value = "zh"
+    assert place.outputs[0]["data"]["text/markdown"] == "这里最好的是 25.0 MiB。"
+    _, again = shown_by(shell, 'table(("schedule", "most held"), ("gpipe", "8 microbatches"))')
+    assert "| 调度 | 最多留住 |" in str(again) and "8 个 micro-batch" in str(again)
+
+
+def test_a_picture_is_drawn_in_the_language_that_is_chosen(shell):
+    draw = """import simlab as sl
+from IPython.display import display
+display(sl.timeline(sl.simulate(sl.generate("gpipe", 2, 2), sl.OpTimes(forward_s=1, backward_s=2))))"""
+    shown_by(shell, "from simlab.apps import tongue\ntongue()")
+    (toggle,) = [w for w in LIVE.values() if isinstance(w, widgets.ToggleButtons)]
+    pictures = []
+    for language in ("en", "zh", "en"):
+        toggle.value = language
+        _, outputs = shown_by(shell, draw)
+        pictures += [output["image/png"] for output in outputs if "image/png" in output]
+    assert len(pictures) == 3 and pictures[0] == pictures[2]
+    assert (pictures[0] != pictures[1]) == (chinese_font() is not None)
+
+
+def test_a_held_picture_is_kept_as_the_text_that_a_notebook_sends(shell):
+    source = """import simlab as sl
+from IPython.display import display
+from simlab.apps import after
+after("x01")
+picture = sl.timeline(sl.simulate(sl.generate("gpipe", 2, 2), sl.OpTimes(forward_s=1, backward_s=2)))
+display(picture)
+picture"""
+    shown_by(shell, source)
+    (place,) = [w for w in LIVE.values() if isinstance(w, widgets.Output)]
+    lesson_cells.Guess(ASKED).commit(**{"1f1b": "3", "who": "a"})
+    pictures = [output["data"]["image/png"] for output in place.outputs]
+    assert len(pictures) == 2
+    for picture in pictures:  # bytes would be no address of an image in the page
+        assert isinstance(picture, str) and b64decode(picture).startswith(b"\x89PNG")
+
+
 def test_a_cell_after_a_held_one_shows_what_it_shows(shell):
     shown_by(shell, HELD)
     stdout, _ = shown_by(shell, "print('next')")
@@ -255,10 +304,43 @@ def test_a_learners_copy_shows_no_result_and_is_not_overwritten(tmp_path):
             cell["source"] for cell in lesson["cells"]
         ]
         assert not any(cell.get("outputs") or cell.get("execution_count") for cell in copy["cells"])
+        for cell in copy["cells"]:
+            source = "".join(cell["source"])
+            if cell["metadata"].get("jupyter", {}).get("source_hidden"):
+                assert "after(" in source and (".compare(" in source or "assert " in source)
+            elif source.startswith("after(") and (".compare(" in source or "\nassert " in source):
+                assert "# <- change this line" in source, "the answer stands open"
     mine = tmp_path / "learn" / names[0]
     mine.write_text("mine")
     assert copies.copy_lessons(notebooks, tmp_path / "learn") == [] and mine.read_text() == "mine"
     assert copies.main(["nowhere", str(tmp_path)]) == 2
+
+
+def test_who_learns_in_chinese_has_the_chinese_of_each_text_open(monkeypatch):
+    cell = {"cell_type": "markdown", "metadata": {}}
+    folded = ["A text.\n", "\n", "<details><summary>中文</summary>\n", "一段文字。\n"]
+    for tongue, shown in (("en", "<details>"), ("zh", "<details open>")):
+        monkeypatch.setenv("SIMLAB_LANG", tongue)
+        copy = copies.learner_copy({"cells": [cell | {"source": folded}]})["cells"][0]["source"]
+        assert copy[2].startswith(shown) and len(copy) == 4
+
+
+# going back to an earlier cell
+# ---------------------------------------------------------------------------------------------
+
+
+def test_a_function_of_another_exercise_is_not_judged(sample):
+    verdict = ADD.judge(lambda p, m, rank: 1 / p)
+    assert verdict.key == "form.arguments" and not verdict.solved
+    assert "x01" in verdict.text and "(a, b)" in verdict.text
+    assert ADD.judge(lambda a, b, c=0: a + b + c).solved, "arguments of one's own may be added"
+
+
+def test_figures_of_another_prediction_are_not_compared_and_not_kept(sample):
+    ASKED.commit({"1f1b": "90", "who": "b"})
+    with pytest.raises(InputError, match="prediction x01, which has no field gpipe"):
+        lesson_cells.Guess(ASKED).compare(simulated={"gpipe": 45.0})
+    assert "found" not in progress.load()["predictions"]["x01"]
 
 
 # all lessons

@@ -30,10 +30,6 @@ KINDS, VERDICTS, STATUSES = (
     {"ok", "nuance", "wrong", "open"},
     {"ready", "planned"},
 )
-OLD_FORM = sorted(
-    path.name for path in NOTEBOOKS.glob("*.ipynb") if "closing(" not in path.read_text("utf-8")
-)
-"""Lessons that are not yet in the form: predictions are filled in, and takeaways are Markdown."""
 LONGEST_CELL, WIDEST_LINE = 20, 112  # lines, characters
 
 QUESTIONS = yaml.safe_load((NOTEBOOKS / "questions.yml").read_text(encoding="utf-8"))
@@ -112,8 +108,6 @@ def test_code_cells_are_short_enough_to_read(name):
             assert max(map(len, lines)) <= WIDEST_LINE, cell.source
 
 
-OLD = [question for question in READY if question["notebook"] in OLD_FORM]
-NEW = [question for question in READY if question["notebook"] not in OLD_FORM]
 by_id = {"ids": lambda question: question["id"]}
 
 
@@ -126,21 +120,7 @@ def test_section_of_a_ready_question_has_its_titles_and_its_cell(question):
     assert any(f"q:{identifier}" in cell.metadata.get("tags", ()) for cell in section)
 
 
-@pytest.mark.parametrize("question", OLD, **by_id)
-def test_section_of_the_old_form_ends_with_the_takeaway_and_the_spoken_answers(question):
-    identifier, section = question["id"], section_of(question)
-    text = "\n\n".join(cell.source for cell in section if cell.cell_type == "markdown")
-    assert f"**Takeaway ({identifier}).** " + plain(question["takeaway"]) in plain(text)
-    spoken = re.search(
-        rf"#### In 60 seconds: {identifier}\n\n\*\*EN\*\* (.+?)\n\n\*\*中文\*\* ([^#]+)\Z",
-        text,
-        re.DOTALL,
-    )
-    assert spoken, "no '#### In 60 seconds' at the end, or not in both languages"
-    check_length(spoken[1], spoken[2])
-
-
-@pytest.mark.parametrize("question", NEW, **by_id)
+@pytest.mark.parametrize("question", READY, **by_id)
 def test_section_asks_before_it_shows_and_has_an_exercise_and_an_end(question):
     identifier, section = question["id"], section_of(question)
     code = [cell for cell in section if cell.cell_type == "code"]
@@ -160,7 +140,7 @@ def test_section_asks_before_it_shows_and_has_an_exercise_and_an_end(question):
     assert not any("In 60 seconds" in cell.source for cell in section)
 
 
-@pytest.mark.parametrize("question", NEW, **by_id)
+@pytest.mark.parametrize("question", READY, **by_id)
 def test_words_of_a_question_are_complete_in_both_languages(question):
     identifier = question["id"]
     for tongue in words.LANGUAGES:
@@ -173,7 +153,7 @@ def test_words_of_a_question_are_complete_in_both_languages(question):
     check_length(english["spoken"], chinese["spoken"])
 
 
-@pytest.mark.parametrize("question", NEW, **by_id)
+@pytest.mark.parametrize("question", READY, **by_id)
 def test_figures_of_a_question_are_held_by_its_cells(question):
     figures = book.figures().get(question["id"])
     assert figures, "a question stands on at least one figure"
@@ -182,7 +162,7 @@ def test_figures_of_a_question_are_held_by_its_cells(question):
     assert all(f"{name}=" in sources or f'"{name}"' in sources for name in figures)
 
 
-@pytest.mark.parametrize("name", [name for name in CELLS if name not in OLD_FORM])
+@pytest.mark.parametrize("name", CELLS)
 def test_markdown_goes_on_in_chinese(name):
     for cell in CELLS[name]:
         if cell.cell_type == "markdown" and len(re.findall(r"[A-Za-z]{2,}", cell.source)) > 30:
@@ -211,3 +191,17 @@ def section_of(question):
 def plain(text):
     """`text` with single blanks between words."""
     return " ".join(text.split())
+
+
+@pytest.mark.parametrize("question", READY, ids=lambda question: question["id"])
+@pytest.mark.parametrize("tongue", words.LANGUAGES)
+def test_an_exercise_asks_for_the_function_whose_stub_stands_below_it(question, tongue):
+    identifier = question["id"]
+    (stub,) = [
+        cell.source
+        for cell in CELLS[question["notebook"]]
+        if f"e:{identifier}" in cell.metadata.get("tags", ())
+    ]
+    name = re.search(r"\.check\((\w+)", stub)[1]
+    text = words.word(f"{identifier}.exercise.text", tongue=tongue)
+    assert re.search(rf"`{name}\b", text), f"{identifier} asks for another function than {name}"

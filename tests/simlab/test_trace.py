@@ -77,6 +77,7 @@ def test_the_json_names_the_fields_of_its_rows():
         "unit": "",
         "microbatch": 0,
         "op_kind": "F",
+        "part": "",
     }
     message = {
         "rank": 1,
@@ -91,6 +92,7 @@ def test_the_json_names_the_fields_of_its_rows():
         "unit": "",
         "microbatch": 0,
         "op_kind": "B",
+        "part": "",
     }
     assert first in rows and message in rows
 

@@ -5,7 +5,15 @@ import math
 import pytest
 
 import simlab as sl
-from simlab.errors import InputError, require_amount, require_positive, require_whole, shortened
+from simlab.errors import (
+    MOST_LINE,
+    InputError,
+    bounded,
+    require_amount,
+    require_positive,
+    require_whole,
+    shortened,
+)
 from simlab.lowering.instructions import rank_instructions
 
 MODEL = sl.Model(name="m", layers=4, hidden=64, heads=4, vocab=100, seq=64)
@@ -26,7 +34,7 @@ CASES = {
     "Layout.rank": (lambda value: sl.Layout(dp=4).rank(dp=value), INDICES),
     "Layout.coordinates": (sl.Layout(dp=4).coordinates, INDICES),
     "Layout.peer": (lambda value: sl.Layout(pp=4).peer(0, value), INDICES),
-    "Layout.group": (lambda value: sl.Layout(dp=4).group(value, 0), ["ep", [], None]),
+    "Layout.group": (lambda value: sl.Layout(dp=4).group(value, 0), ["sp", [], None]),
     "Layout.in_nodes": (lambda value: sl.Layout(dp=4).in_nodes("dp", value), [*COUNTS, None]),
     "Prediction.memory_stack": (PREDICTION.memory_stack, INDICES),
     "memory_curve": (lambda value: sl.memory_curve(TRACE, value), [*INDICES, None]),
@@ -117,3 +125,9 @@ def test_no_number_is_taken_for_one(require):
         with pytest.raises(InputError, match=r"^x = "):
             require("x", value)
     require("x", 1)
+
+
+def test_no_error_fills_a_screen():
+    assert bounded("a" * MOST_LINE) == "a" * MOST_LINE
+    cut = bounded("begin " + "9" * 100_000 + " end")
+    assert len(cut) == MOST_LINE and cut.startswith("begin 9") and cut.endswith("9 end")

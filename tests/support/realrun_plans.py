@@ -208,6 +208,7 @@ def made_for_a_step(rank, fields, dtype_name, groups=None):
 def one_step(executor, whole, expected):
     """{what: relative error} of this rank's gradients and the global norm; its part of the loss;
     bytes by dimension, sent and listed. See `made_for_a_step`."""
+    executor._count_sent = lambda: None  # it would empty the list of what was sent
     part, norm = executor.step(0, *data(executor.plan, 0))
     pairs = zip(executor.optimizer.found, expected, strict=True)
     return {

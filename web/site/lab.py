@@ -23,6 +23,8 @@ from python_files import PYODIDE, ROOT, wheel, zipped
 from shell import HERE, Shell
 from wheels import downloaded, installed
 
+from simlab.lessons import course
+
 LAB = HERE / "lab"
 FOLDER = "jupyterlite"
 KERNEL = Path("share/jupyter/labextensions/@jupyterlite/pyodide-kernel-extension")
@@ -127,6 +129,9 @@ def _notebooks(folder: Path, lessons: Iterable[Lesson]) -> None:
                 cell.outputs, cell.execution_count = [], None
         notebook.cells.insert(1, nbformat.v4.new_code_cell(FIRST_CELL, id="in-the-browser"))
         nbformat.write(notebook, folder / "notebooks" / lesson.notebook.name)
+    # the map names the lessons that are only to read, too
+    text = course.listed(course.lessons(ROOT / "notebooks"))
+    (folder / "notebooks" / course.LISTED).write_text(text, encoding="utf-8")
 
 
 def _configure(source: Path, packages: list[str]) -> None:

@@ -13,10 +13,33 @@ export const OPS = ["F", "B", "I", "W"];
 export const RANK_COLOURS: string[] = table.ranks;
 /** The opacity of an op that is not on the critical path, where that is shown. */
 export const FADED = table.marks.faded;
+const DIM = 95; // of 255
+const LIGHTER = 0.8; // so much of the colour remains
 
 export const colourOf = (kind: string): string => WORK[kind].colour;
 export const nameOf = (kind: string, tongue: Tongue): string => WORK[kind][tongue];
 export const word = (name: string, tongue: Tongue): string => WORDS[name][tongue];
+
+/** {English term in lower case: the Chinese one}: the names of all tables, and the other terms. */
+const TERMS = new Map<string, string>([
+  ...[table.work, table.streams, table.memory, table.words].flatMap((names) =>
+    Object.values<Named>(names).map(({ en, zh }): [string, string] => [en.toLowerCase(), zh]),
+  ),
+  ...Object.entries(table.terms).map(([en, zh]): [string, string] => [en.toLowerCase(), zh]),
+]);
+const LONGEST = [...TERMS.keys()].sort((a, b) => b.length - a.length);
+const TERM = new RegExp(`(?<![\\w-])(?:${LONGEST.map(escaped).join("|")})(?![\\w-])`, "gi");
+const BETWEEN = /(?<=[\u3000-\u9fff\uff00-\uffef]) (?=[\u3000-\u9fff\uff00-\uffef])/g;
+
+/** `text` as it is shown in `tongue`: as `said` of simlab/views/language.py has it. */
+export function said(text: string, tongue: Tongue): string {
+  if (tongue !== "zh") return text;
+  return text.replace(TERM, (term) => TERMS.get(term.toLowerCase())!).replace(BETWEEN, "");
+}
+
+function escaped(text: string): string {
+  return text.replace(/[.*+?^${}()|[\]\\/]/g, "\\$&");
+}
 
 /** [red, green, blue] of "#RRGGBB". */
 export function rgb(hex: string): number[] {
@@ -66,7 +89,13 @@ function asHex(colour: string): string {
   return hex([...pen.getImageData(0, 0, 1, 1).data.slice(0, 3)]);
 }
 
-function brightness(colour: string): number {
+/** The colour of a line in `theme`: lighter where it could hardly be seen on a dark background. */
+export function lineColour(colour: string, theme: Theme): string {
+  if (!theme.dark || brightness(colour) >= DIM) return colour;
+  return hex(mixed(rgb(colour), [255, 255, 255], LIGHTER));
+}
+
+export function brightness(colour: string): number {
   const [red, green, blue] = rgb(colour);
   return 0.299 * red + 0.587 * green + 0.114 * blue;
 }

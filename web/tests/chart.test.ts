@@ -36,7 +36,7 @@ describe("axes", () => {
   test("a log2 axis has powers of two, fewer of them where there is less room", () => {
     const log2 = axis({ scale: "log2" });
     const texts = (px: number) =>
-      ticksOf(log2, scaleOf(log2, [1, 1024], 0, px), size, 10).map(({ text }) => text);
+      ticksOf(log2, scaleOf(log2, [1, 1024], 0, px), size, { gap: 10 }).map(({ text }) => text);
     expect(texts(600)).toEqual(["1", "2", "4", "8", "16", "32", "64", "128", "256", "512", "1,024"]);
     expect(texts(150)).toEqual(["1", "8", "64", "512"]);
   });
@@ -45,7 +45,7 @@ describe("axes", () => {
     for (let px = 80; px < 300; px += 7) {
       for (let most = 1; most < 1000; most *= 1.07) {
         const y = axis({ least: 0, most });
-        const found = ticksOf(y, scaleOf(y, [], px, 0), () => 11, 4, 26);
+        const found = ticksOf(y, scaleOf(y, [], px, 0), () => 11, { gap: 4, pace: 26 });
         expect(found.length, `${px} px up to ${most}`).toBeGreaterThanOrEqual(3);
       }
     }
@@ -57,7 +57,7 @@ describe("axes", () => {
       const named = axis({ ticks: names.map((_, at) => at + 0.5), names, least: 0, most: 40 });
       for (const each of [named, axis({ most: 12345.6 }), axis({ scale: "log10" })]) {
         const scale = scaleOf(each, [1, 9e4], 0, px);
-        const ticks = ticksOf(each, scale, size, 10);
+        const ticks = ticksOf(each, scale, size, { gap: 10 });
         ticks.slice(1).forEach((tick, at) => {
           const between = scale(tick.at) - scale(ticks[at].at);
           expect(between).toBeGreaterThanOrEqual((size(tick.text) + size(ticks[at].text)) / 2);

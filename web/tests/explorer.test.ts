@@ -1,3 +1,4 @@
+import { said } from "../src/language";
 import { expect, test } from "vitest";
 import { fromHash, offered, startOf, toHash, toPython, within, type About, type Answer } from "../src/explorer/data";
 
@@ -34,4 +35,12 @@ test("a value keeps within what an answer offers", () => {
   expect(offered(about.controls[2], answer)).toEqual([0, 1, 2, 3]);
   expect(offered(about.controls[1], answer)).toEqual([1, 2, 4]);
   expect([within([0, 1, 2, 3], 9), within([1, 2, 4], 3), within(["a", "b"], "c")]).toEqual([3, 2, "a"]);
+});
+
+test("in Chinese the terms of a text are replaced, as Python does", () => {
+  expect(said("stage 1 compute", "zh")).toBe("阶段 1 计算");
+  expect(said("backward head", "zh")).toBe("反向输出头");
+  expect(said("idle / makespan 27.3%", "zh")).toBe("空闲 / 总时长 27.3%");
+  expect(said("playback headroom", "zh")).toBe("playback headroom");
+  expect(said("all layers", "en")).toBe("all layers");
 });

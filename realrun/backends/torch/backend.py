@@ -83,7 +83,7 @@ class TorchBackend:
     def traces(self, run: Run, recordings: Sequence[Recording], device: str) -> list[Trace]:
         """See `Backend`. A trace has a span for each op, and one for what follows the last
         backward."""
-        steps = sorted({r.step for r in recordings[0].records if r.step >= 0})
+        steps = sorted({r.step for r in recordings[0].records} & set(self.job.kept_steps))
         return [self._trace(recordings, step, device) for step in steps]
 
     def _trace(self, recordings: Sequence[Recording], step: int, device: str) -> Trace:

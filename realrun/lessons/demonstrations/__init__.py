@@ -11,8 +11,16 @@ from collections.abc import Callable
 from typing import Any
 
 from realrun.lessons.demonstrations.collectives import all_reduces, messages, reached
-from realrun.lessons.demonstrations.data_parallel import accumulated, averaged, buckets, worked
+from realrun.lessons.demonstrations.data_parallel import (
+    accumulated,
+    averaged,
+    buckets,
+    held_gradients,
+    offloaded,
+    worked,
+)
 from realrun.lessons.demonstrations.fsdp import fully_sharded
+from realrun.lessons.demonstrations.loading import loaded
 from realrun.lessons.demonstrations.mixed_precision import overflowed
 from realrun.lessons.demonstrations.tensor_parallel import (
     clipped,
@@ -29,6 +37,8 @@ DEMONSTRATIONS: dict[str, Callable[..., Any]] = {
         averaged,
         accumulated,
         buckets,
+        held_gradients,
+        offloaded,
         worked,
         fully_sharded,
         split_mlp,
@@ -37,5 +47,6 @@ DEMONSTRATIONS: dict[str, Callable[..., Any]] = {
         reached,
         clipped,
         overflowed,
+        loaded,
     )
 }

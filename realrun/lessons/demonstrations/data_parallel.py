@@ -115,6 +115,67 @@ def buckets(
     }
 
 
+def held_gradients(mesh: Mesh, zero: int, layers: int = 8, width: int = 64) -> list[float]:
+    """The gradients that this rank holds after each layer's backward, in those of all layers, and
+    last at the end of the step. ZeRO-1 scatters them when all are there, ZeRO-2 each at once."""
+    group = mesh["dp"]
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(width, width, bias=False) for _ in range(layers)])
+    whole = sum(p.nbytes for p in model.parameters())
+    parts: list[Tensor] = []
+    held: list[float] = []
+
+    def scatter(parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        parts.append(group.reduce_scatter(parameter.grad, 0).wait())
+        parameter.grad = None
+
+    def ready(parameter: Tensor) -> None:
+        whole_ones = [p.grad for p in model.parameters() if p.grad is not None]
+        held.append(sum(x.nbytes for x in (*whole_ones, *parts)) / whole)
+        if zero == 2:
+            scatter(parameter)
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(ready)
+    model(torch.randn(4, width)).square().mean().backward()
+    if zero == 1:
+        for parameter in model.parameters():
+            scatter(parameter)
+    return [*held, sum(part.nbytes for part in parts) / whole]
+
+
+def offloaded(mesh: Mesh, offload: bool, steps: int = 4, size: int = 1024) -> dict[str, Any]:
+    """ZeRO-2 with the optimizer's states in the host's memory, or beside the weights: the bytes that
+    go down and up for each parameter of this rank's shard, and the weights at the end.
+
+    "Down" is from the device to the host. Without a GPU both are the same memory: the copies are
+    made, they only cost less.
+    """
+    group, device = mesh["dp"], torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.manual_seed(0)
+    weights = torch.randn(size, device=device).to(torch.bfloat16)  # whole, on every rank
+    master = group.own(weights, 0).float().to("cpu" if offload else device)
+    adam = torch.optim.Adam([master], lr=0.1)
+    moved = {"down": 0, "up": 0}
+
+    def move(x: Tensor, way: str) -> Tensor:
+        if not offload:
+            return x
+        moved[way] += x.nbytes
+        return x.to("cpu" if way == "down" else device, copy=True)
+
+    for step in range(steps):
+        gradient = (weights.float() - mesh.rank - step).to(torch.bfloat16)  # of this rank's samples
+        shard = group.reduce_scatter(gradient / group.size, 0).wait()
+        master.grad = move(shard, "down").float()
+        adam.step()
+        weights = group.all_gather(move(master.to(torch.bfloat16), "up"), 0).wait()
+    own = steps * size / group.size
+    each = {way: count / own for way, count in moved.items()}
+    return each | {"weights": weights.float().tolist()[:8]}
+
+
 def worked(mesh: Mesh, kind: str, amount: Any, tries: int) -> float:
     """Seconds until all ranks have done `python_work` or `device_work`, begun together: the best of
     so many tries."""

@@ -6,6 +6,8 @@ from typing import Any
 FORWARD_S = 0.02
 """Seconds of one microbatch's F on one rank in padded compute, unless it is told."""
 FIRST_LOSS_SCALE = 2.0**16
+KEPT_STEPS = 20
+"""How many measured steps are kept, with all that ranks did in them: the last ones."""
 
 
 @dataclass(kw_only=True)
@@ -68,6 +70,9 @@ class Asked:
     resume: bool = False
     """Whether to go on from the newest complete checkpoint there, if there is one, of whatever plan
     it is."""
+    skip_damaged: bool = False
+    """With `resume`: whether a newest checkpoint that is damaged is put aside, and the last whole
+    one is gone on from."""
     fault: str | None = None
     """One to put in on purpose, 'hang@3:2' on rank 3 at step 2: see `realrun.run.faults`."""
     backend: str = "native"

@@ -27,6 +27,8 @@ EXECUTION = {
     "tp": Execution("The number of ranks and the members of the group tp."),
     "pp": Execution("The number of ranks and the members of the group pp."),
     "cp": Execution("The number of ranks and the members of the group cp."),
+    "ep": Execution("Experts are simulated only: the model that is executed has none.", (1,)),
+    "expert_load": Execution("Experts are simulated only.", (1.0,)),
     "cp_layout": Execution("The part of each sequence that a rank computes."),
     "cp_kind": Execution("The messages and collectives of the group cp."),
     "zero": Execution("The collectives of the group dp and the bytes that a rank holds."),

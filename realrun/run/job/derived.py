@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from realrun.run.job.asked import Asked
+from realrun.run.job.asked import KEPT_STEPS, Asked
 from realrun.run.job.clusters import cut_model, filled_cluster, filled_machine
 from simlab.engine.play import ClusterTimes, play
 from simlab.errors import InputError
@@ -234,6 +234,20 @@ class Derived(Asked):
     def box_plan(self) -> Plan:
         """The plan whose times it takes."""
         return replace(self.given, seq=self.boxed.get("seq"))
+
+    # steps
+    # -------------------------------------------------------------------------------------------
+
+    @property
+    def kept_steps(self) -> range:
+        """The numbers of the measured steps of which traces are made: the last ones."""
+        return range(max(0, self.steps - KEPT_STEPS), self.steps)
+
+    @property
+    def recorded_steps(self) -> int:
+        """How many steps' records a rank keeps, check of gradients and warm-up among them where
+        there is room for all."""
+        return min(1 + self.warmup + self.steps, 1 + KEPT_STEPS)
 
     # ranks and files
     # -------------------------------------------------------------------------------------------

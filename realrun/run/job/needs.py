@@ -15,7 +15,7 @@ layer, a token and a hidden value in that check, in float64."""
 
 def record_bytes(job: Derived) -> int:
     """Bytes of the records of all ranks, in the run that has most."""
-    steps = 1 + job.warmup + job.steps
+    steps = job.recorded_steps
     if job.programs is not None:
         return max(steps * RECORD.size * len(run.program.rank_of) for run in job.runs)
     per_step = max(len(job.instructions(rank)) for rank in range(job.ranks))

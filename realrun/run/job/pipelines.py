@@ -6,7 +6,7 @@ from itertools import accumulate
 
 from realrun.measure.cores import usable_cores
 from realrun.run.job.derived import Derived
-from simlab.errors import InputError
+from simlab.errors import InputError, require_whole, shortened
 from simlab.program import LIVE_CHANGE, Op, Program
 
 COMPUTE = ("padded", "real", "cuda")
@@ -71,8 +71,10 @@ def suiting_sizes(
     asked = {key: value for key, value in given.items() if key in default and value is not None}
     sizes = default | {"layers": default["layers"] * stages} | asked
     for key, value in sizes.items():
-        if value < 1:
-            raise InputError(f"{key} = {value}: give at least 1")
+        if not isinstance(value, int) or value >= 1:
+            require_whole(key, value)
+        else:
+            raise InputError(f"{key} = {shortened(value)}: give at least 1")
     if sizes["hidden"] % sizes["heads"]:
         raise InputError(f"hidden = {sizes['hidden']} is not divisible by heads = {sizes['heads']}")
     if sizes["layers"] < stages:

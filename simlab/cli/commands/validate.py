@@ -10,6 +10,8 @@ from simlab.studies.published_runs import RUNS, Result, read_runs, result_of, su
 from simlab.units import GIB, seconds_text
 
 HEAD = ("suite", "rows", "skip", "MAPE%", "max%", "bias%", "constant%", "memory%")
+CHOICE_HEAD = ("suite", "rank", "rule", "lost%", "rule", "of 5%", "rule", "fit%", "rule")
+CHOICE = ("spearman", "regret_pct", "regret5_pct", "fit_errors_pct")
 
 
 def validate(arguments: argparse.Namespace) -> int:
@@ -17,6 +19,12 @@ def validate(arguments: argparse.Namespace) -> int:
 
     The figures are percentages of the measured step times; constant% is the mean error of the best
     constant utilisation, memory% that of the peak memory where it was published.
+
+    A second table says how well the predictions choose among layouts that do the same work, each
+    figure beside that of the rule "least TP x PP, then the largest microbatch". rank is Spearman's
+    rank correlation; lost% is how much longer the step of the predicted best takes than that of the
+    measured best, of 5% the same for the best of the first five; fit% is the share of layouts that
+    failed and were called feasible, or the reverse.
     """
     rows = read_runs(arguments.file)
     predicted = progress(rows, "predicting runs")
@@ -28,6 +36,9 @@ def validate(arguments: argparse.Namespace) -> int:
         print_json(_facts(results if arguments.rows else [], table))
         return 0
     print_table(HEAD, [_cells(name, its) for name, its in table.items()])
+    chosen = [(name, its) for name, its in table.items() if its["failed"] or its["spearman"]]
+    if chosen:
+        print_table(CHOICE_HEAD, [_choice_cells(name, its) for name, its in chosen])
     reasons = [skip["reason"] for its in table.values() for skip in its["skipped"]]
     for reason in sorted(set(reasons)):
         print_text(f"skipped {reasons.count(reason)}: {reason}")
@@ -71,6 +82,16 @@ def _cells(name: str, its: dict[str, Any]) -> list[str]:
     return [name, str(its["rows"]), str(len(its["skipped"])), *texts]
 
 
+def _choice_cells(name: str, its: dict[str, Any]) -> list[str]:
+    """The figures of `CHOICE`, each with that of the rule beside it."""
+    cells = [name]
+    for key in CHOICE:
+        digits = 2 if key == "spearman" else 1
+        for value in (its[key], its[f"rule_{key}"]):
+            cells.append("-" if value is None else f"{value:.{digits}f}")
+    return cells
+
+
 def _row(result: Result) -> dict[str, Any]:
     if not result.prediction:
         return {"id": result.id, "suite": result.suite, "skipped": result.skipped}
@@ -81,26 +102,34 @@ def _row(result: Result) -> dict[str, Any]:
         "suite": result.suite,
         "measured_s": result.measured_s,
         "predicted_s": result.prediction.step_s,
-        "error_pct": 100 * result.error,
+        "error_pct": None if result.failed else 100 * result.error,
         "waterfall_s": result.prediction.waterfall_s._asdict(),
         "mfu": result.prediction.mfu,
         "mfu_attention": MFU_ATTENTION,
         "memory_gib": memory,
         "measured_memory_gib": result.memory_gib,
         "fits": result.prediction.fits,
+        "failed": result.failed,
     }
 
 
 def _row_text(result: Result) -> str:
     if not result.prediction:
         return f"{result.id}: skipped, {result.skipped}"
-    assert result.prediction.waterfall_s is not None and result.measured_s is not None
+    assert result.prediction.waterfall_s is not None
+    predicted_s = result.prediction.step_s
     parts = ", ".join(
         f"{k} {seconds_text(v)}"
         for k, v in result.prediction.waterfall_s._asdict().items()
-        if v > 0.001 * result.measured_s
+        if v > 0.001 * predicted_s
     )
-    times = f"measured {seconds_text(result.measured_s)}, predicted {seconds_text(result.prediction.step_s)} ({100 * result.error:+.1f}%)"
+    times = f"predicted {seconds_text(predicted_s)}"
+    if result.failed:
+        called = "fits" if result.prediction.fits else "does not fit"
+        times = f"failed, predicted that it {called}, {times}"
+    else:
+        measured = seconds_text(result.published_s)
+        times = f"measured {measured}, {times} ({100 * result.error:+.1f}%)"
     return f"{result.id}: {times}: {parts}"
 
 

@@ -241,6 +241,15 @@ FIGURES = {
 }
 
 TRIES = {
+    "b07.follow_ups.1": """\
+import simlab as sl
+
+for backward_s in (0.02, 0.04, 0.08):
+    times = sl.OpTimes(forward_s=0.02, backward_s=backward_s)
+    found = sl.bubble(sl.simulate(sl.generate("gpipe", 4, 8), times))
+    print(f"B = {backward_s} s: idle share of the step {found.idle_over_makespan:.1%}")
+    assert abs(found.idle_over_makespan - 3 / 11) < 1e-9
+""",
     "d05.follow_ups.1": """\
 import simlab as sl
 

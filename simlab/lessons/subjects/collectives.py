@@ -357,3 +357,21 @@ FIGURES = {
     "d10": {"strong": Figure(0.626, 0.05), "weak": Figure(0.930, 0.05)},
     "d23": {"less_with_a_cube": Figure(7.0, 1e-6)},
 }
+
+TRIES = {
+    "b03.follow_ups.1": """\
+import simlab as sl
+from simlab.engine.fabric import network_of
+from simlab.engine.network import run_rounds
+
+network = network_of(sl.load_cluster("dgx-a100", nodes=2))
+nearest_first = [int(f"{rank:04b}"[::-1], 2) for rank in range(16)]  # 0, 8, 4, 12, ...
+seconds = []
+for ranks in (range(16), nearest_first):
+    rounds = sl.all_reduce_rounds("halving-doubling", ranks, 2**30)
+    seconds.append(run_rounds([rounds], network)[0])
+print(f"farthest first {seconds[0] * 1e3:.1f} ms, nearest first {seconds[1] * 1e3:.1f} ms")
+assert seconds[1] < seconds[0] / 3
+""",
+}
+"""{key of a follow-up: what its cell runs}"""

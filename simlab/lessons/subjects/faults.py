@@ -7,16 +7,19 @@ from random import Random
 from statistics import median_low
 from typing import Any
 
-from simlab.engine import failures
 from simlab.lessons.exercise import Exercise
 from simlab.lessons.figures import Figure
 from simlab.lessons.prediction import Choice, Number, Prediction
+from simlab.operations import failures
 from simlab.spec.model import Model
 
 DIMENSIONS = Choice("tp", "dp", "pp")
 PREDICTIONS = [
     Prediction("w14", {"waiting": Number("ranks"), "silent": Choice("guilty", "others")}),
-    Prediction("w14.change", {"named": Number(), "timeout": Choice("sooner", "after")}),
+    Prediction(
+        "w14.change",
+        {"named": Choice("0", "1", "2", "3"), "timeout": Choice("sooner", "after")},
+    ),
     Prediction("b14", {"higher": Choice("tp", "pp"), "tp": DIMENSIONS, "pp": DIMENSIONS}),
     Prediction("b14.change", {"gain": Number("x")}),
     Prediction("d14", {"longer": Number("%"), "least": Choice("slow", "fast")}),
@@ -277,16 +280,21 @@ EXERCISES = [
 ]
 
 FIGURES = {
-    "w14": {"ranks_named": Figure(6, 0.0), "ranks_waiting": Figure(3, 0.0)},
+    "w14": {
+        "ranks_named": Figure(6, 0.0),
+        "ranks_waiting": Figure(3, 0.0),
+        "guilty_waits": Figure(0, 0.0),
+    },
     "b14": {"mfu_tp": Figure(0.344, 0.25), "mfu_pp": Figure(0.297, 0.25)},
     "d14": {"step_off_percent": Figure(0.0, 8.0)},
     "d09": {"steps_twice": Figure(2, 0.0), "loss_difference": Figure(0.0, 1e-5)},
+    "w14.change": {"named": Figure(1, 0.0), "waited": Figure(0, 0.0)},
 }
 
 TRIES = {
     "d09.follow_ups.1": """\
 import simlab as sl
-from simlab.engine import failures
+from simlab.operations import failures
 
 for gpus in (1_024, 16_384, 131_072):
     mtbf_s = 3.09 * 3600 * 16_384 / gpus

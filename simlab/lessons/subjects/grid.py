@@ -28,6 +28,8 @@ PREDICTIONS = [
     Prediction("d02.change", {"times": Number("x")}),
     Prediction("b15", {"length": Number("tokens"), "small": Number("x")}),
     Prediction("b15.change", {"mfu": MOVED, "hfu": MOVED}),
+    Prediction("w13", {"step": Number("x"), "sample": Number("x"), "zero3": Number("x")}),
+    Prediction("w13.change", {"zero1": Number("x"), "zero3": Number("x")}),
 ]
 
 # d01
@@ -200,6 +202,48 @@ def solution_b15(times, parameters, lookup, layers, hidden):  # type: ignore[no-
     return missing / (12 * layers * hidden)
 
 
+# w13
+# ---------------------------------------------------------------------------------------------
+
+
+def _once(draw: Random) -> dict[str, Any]:
+    forward_s = draw.choice((0.02, 0.05, 0.1))
+    return {
+        "p": draw.choice((2, 4, 8)),
+        "forward_s": forward_s,
+        "backward_s": 2 * forward_s,
+        "reduce_s": draw.choice((0.25, 0.7, 1.3)),
+        "share": draw.choice((0.1, 0.15, 0.25)),
+    }
+
+
+def _fewest(p: int, forward_s: float, backward_s: float, reduce_s: float, share: float) -> int:
+    """By bisection over simulated steps, with the all-reduce behind them."""
+    times = OpTimes(forward_s=forward_s, backward_s=backward_s)
+
+    def enough(m: int) -> bool:
+        useful_s = m * (forward_s + backward_s)
+        step_s = simulate(generate("1f1b", p, m), times).step_s + reduce_s
+        return step_s - useful_s <= share * useful_s * (1 + 1e-9)
+
+    low, high = 0, 512
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def solution_w13(p, forward_s, backward_s, reduce_s, share):  # type: ignore[no-untyped-def]
+    """What is paid once per step, over what a microbatch may carry of it."""
+    useful_s = forward_s + backward_s
+    once_s = (p - 1) * useful_s + reduce_s
+    return -int(-(once_s / (share * useful_s) - 1e-9) // 1)
+
+
+def _rounded_up(number: float) -> int:
+    return -int(-(number - 1e-9) // 1)
+
+
 EXERCISES = [
     Exercise(
         "d01",
@@ -292,6 +336,30 @@ EXERCISES = [
         sets=8,
         unit="tokens",
     ),
+    Exercise(
+        "w13",
+        level=2,
+        draw=_once,
+        oracle=_fewest,
+        solution=solution_w13,
+        mistakes={
+            "bubble_only": lambda p, forward_s, backward_s, reduce_s, share: _rounded_up(
+                (p - 1) / share
+            ),
+            "reduce_only": lambda p, forward_s, backward_s, reduce_s, share: _rounded_up(
+                reduce_s / (share * (forward_s + backward_s))
+            ),
+            "of_the_step": lambda p, forward_s, backward_s, reduce_s, share: _rounded_up(
+                ((p - 1) + reduce_s / (forward_s + backward_s)) * (1 - share) / share
+            ),
+            "rounded_down": lambda p, forward_s, backward_s, reduce_s, share: int(
+                ((p - 1) + reduce_s / (forward_s + backward_s)) / share
+            ),
+        },
+        same=lambda found, expected: found == expected,
+        sets=10,
+        unit="microbatches",
+    ),
 ]
 
 FIGURES = {
@@ -304,9 +372,26 @@ FIGURES = {
         "hfu": Figure(0.7294, 0.05),
         "tokens_twice": Figure(32_638, 0.001),
     },
+    "w13": {
+        "pipeline_step": Figure(2.67, 0.02),
+        "pipeline_sample": Figure(0.667, 0.02),
+        "zero3_sample": Figure(0.999, 0.005),
+    },
+    "d01.change": {"dp_calls": Figure(10, 0.0)},
+    "d03.change": {"factor": Figure(6.91, 0.02)},
+    "w13.change": {"zero1": Figure(3.51, 0.05), "zero3": Figure(1.0, 0.02)},
 }
 
 TRIES = {
+    "w13.follow_ups.1": """\
+losses = [[2.0] * 100, [8.0] * 10]  # of each token, in two microbatches
+tokens = [loss for microbatch in losses for loss in microbatch]
+whole = sum(tokens) / len(tokens)
+mean_of_means = sum(sum(each) / len(each) for each in losses) / len(losses)
+by_tokens = sum(sum(each) / len(tokens) for each in losses)
+print(f"one batch {whole:.2f}, each divided by m {mean_of_means:.2f}, by all tokens {by_tokens:.2f}")
+assert abs(by_tokens - whole) < 1e-12 and abs(mean_of_means - whole) > 2
+""",
     "d02.follow_ups.3": """\
 from itertools import product
 

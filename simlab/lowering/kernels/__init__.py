@@ -14,7 +14,7 @@ from simlab.lowering.kernels.kernel import (
 )
 from simlab.lowering.kernels.layer import layer_kernels, runtime_ops
 from simlab.lowering.kernels.microbatch import Sizes, sizes
-from simlab.lowering.kernels.mlp import evenly_routed
+from simlab.lowering.kernels.mlp import evenly_routed, routed_tokens
 from simlab.lowering.kernels.tensor_parallel import message_bytes, message_kernels
 from simlab.lowering.kernels.units import kernel_names, unit_kernels
 
@@ -35,6 +35,7 @@ __all__ = [
     "layer_kernels",
     "message_bytes",
     "message_kernels",
+    "routed_tokens",
     "runtime_ops",
     "sizes",
     "softmax_is_fused",

@@ -1,5 +1,7 @@
 """The kernels of a layer's first half: norm, queries, keys and values, attention, output."""
 
+from dataclasses import replace
+
 from simlab.lowering.context import busiest_share
 from simlab.lowering.kernels.kernel import (
     Attention,
@@ -45,13 +47,19 @@ def attention_part(model: Model, plan: Plan) -> list[Launched]:
     """The forward of a layer from its input to its second norm."""
     s, t, d = sizes(model, plan), plan.tp, model.head_size
     heads, kv = model.heads // t, max(1, model.kv_heads // t)
-    kernels: list[Launched] = [
-        norm(1, model, plan),
-        *gathered_input(model, plan, Operation.QKV),
-        Matmul("qkv", s.tokens, (heads + 2 * kv) * d, model.hidden, operation=Operation.QKV),
-    ]
+    kernels: list[Launched] = [norm(1, model, plan)]
+    if model.kv_rank:
+        kernels += _latent(model, plan)
+    else:
+        kernels += gathered_input(model, plan, Operation.QKV)
+        columns = (heads + 2 * kv) * d
+        kernels.append(Matmul("qkv", s.tokens, columns, model.hidden, operation=Operation.QKV))
+    if model.qk_norm:
+        normed = 2 * s.width * s.tokens * (heads + kv) * d
+        kernels.append(eager(Memory("norm of q and k", normed, Operation.NORM), model, plan))
     if not model.positions:
-        rotated = 2 * s.width * s.tokens * (heads + kv) * d
+        turned = (heads + 1) * model.rope_size if model.kv_rank else (heads + kv) * d
+        rotated = 2 * s.width * s.tokens * turned
         kernels.append(eager(Memory("rotary", rotated, Operation.ROTARY), model, plan))
     kernels += (
         _unfused(model, plan, heads)
@@ -60,9 +68,45 @@ def attention_part(model: Model, plan: Plan) -> list[Launched]:
     )
     return [
         *kernels,
-        Matmul("output", s.tokens, model.hidden, heads * d, operation=Operation.OUTPUT),
+        Matmul(
+            "output", s.tokens, model.hidden, heads * model.value_width, operation=Operation.OUTPUT
+        ),
         *summed_result(model, plan, Operation.OUTPUT),
         residual(1, model, plan),
+    ]
+
+
+def _latent(model: Model, plan: Plan) -> list[Launched]:
+    """Queries, keys and values by way of latents (DeepSeek-AI 2024, arXiv 2405.04434, section 2.1):
+    down to a latent, its norm, and up to all heads.
+
+    Keys are put together from what comes up and from the rotary part that all heads have in common,
+    which is a copy of each head's key. A plan's tp is 1: `check_model` refuses others.
+    """
+    s, heads = sizes(model, plan), model.heads
+    tokens, queries = s.tokens, heads * model.head_size
+
+    def latent_norm(name: str, rank: int) -> Memory:
+        normed = Memory(f"norm of {name} latent", 2 * s.width * tokens * rank, Operation.NORM)
+        return eager(normed, model, plan)
+
+    kernels: list[Launched] = []
+    if model.q_rank:
+        kernels += [
+            Matmul("q down", tokens, model.q_rank, model.hidden, operation=Operation.Q_DOWN),
+            latent_norm("q", model.q_rank),
+        ]
+    entered = model.q_rank or model.hidden
+    kernels.append(Matmul("q up", tokens, queries, entered, operation=Operation.Q_UP))
+    down, own = model.kv_rank + model.rope_size, model.head_size - model.rope_size
+    up = heads * (own + model.value_width)
+    joined = 2 * s.width * tokens * queries
+    return [
+        *kernels,
+        Matmul("kv down", tokens, down, model.hidden, operation=Operation.KV_DOWN),
+        latent_norm("kv", model.kv_rank),
+        Matmul("kv up", tokens, up, model.kv_rank, operation=Operation.KV_UP),
+        Memory("copy of keys", joined, Operation.COPY),
     ]
 
 
@@ -78,8 +122,10 @@ def _flash(model: Model, plan: Plan, heads: int, kv: int) -> list[Launched]:
     gradients. The time is the busiest rank's, as in a ring.
     """
     seq, d, batch, cp = plan.seq or model.seq, model.head_size, plan.microbatch_size, plan.cp
+    value = model.value_size or None
     if cp == 1:
-        return [Attention("attention", batch, heads, seq, seq, d, generation=plan.attention)]
+        whole = Attention("attention", batch, heads, seq, seq, d, generation=plan.attention)
+        return [replace(whole, value_size=value)]
     if plan.cp_kind == "all-to-all":
         return _exchanged(model, plan, heads, kv)
     share = busiest_share(cp, plan.cp_layout)
@@ -167,8 +213,10 @@ def _unfused(model: Model, plan: Plan, heads: int) -> list[Launched]:
         kernels.append(Memory("attention dropout", dropped, Operation.ATTENTION_DROPOUT))
     return [
         *kernels,
-        Matmul("values", queries, d, seq, batch, operation=Operation.VALUES),
-        Memory("transpose", 2 * s.width * s.tokens * heads * d, Operation.TRANSPOSE),
+        Matmul("values", queries, model.value_width, seq, batch, operation=Operation.VALUES),
+        Memory(
+            "transpose", 2 * s.width * s.tokens * heads * model.value_width, Operation.TRANSPOSE
+        ),
     ]
 
 

@@ -86,10 +86,13 @@ def communication_backward(kernel: Communication, plan: Plan) -> list[Communicat
     """What a backward communicates where the forward has a communication.
 
     The backward of a gather is a reduce-scatter, and the reverse. Of a row-parallel product's
-    all-reduce it is nothing: the gradient is whole on every rank already.
+    all-reduce it is nothing: the gradient is whole on every rank already. Megatron-LM gathers the
+    input of a column-parallel product again, for its weight's gradient; nanotron has kept it.
     """
     if kernel.dimension == "cp":
         return [_context_backward(kernel)]
+    if kernel.dimension == "ep":  # gradients go back the way that tokens and results came
+        return [replace(kernel, name=f"{kernel.name} grad")]
     if kernel.kind == "all_reduce":
         return []
     if kernel.kind == "reduce_scatter":
@@ -97,10 +100,10 @@ def communication_backward(kernel: Communication, plan: Plan) -> list[Communicat
     # of the input only the rank's part was kept; sums are of 16 bits, also where the input was
     # cast to 8 bits
     widening = 2 if plan.precision == "fp8" else 1
-    return [
-        _of_product(kernel, "gather again", "all_gather", "input again", 1),
-        _of_product(kernel, "scatter", "reduce_scatter", "input gradient", widening),
-    ]
+    scatter = _of_product(kernel, "scatter", "reduce_scatter", "input gradient", widening)
+    if plan.library == "nanotron":
+        return [scatter]
+    return [_of_product(kernel, "gather again", "all_gather", "input again", 1), scatter]
 
 
 def _of_product(

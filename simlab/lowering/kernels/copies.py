@@ -17,7 +17,7 @@ def with_copies(kernels: LayerKernels, plan: Plan, parameters: float) -> LayerKe
     Leaves out the one copy a step of a pipeline whose stages stay gathered: kernels are those of
     every microbatch.
     """
-    if not gathers_for_ops(plan) or plan.library == "megatron":
+    if not gathers_for_ops(plan) or plan.has_flat_gradients:
         return kernels
     size = plan.element_bytes * parameters
     if plan.library == "fsdp1":

@@ -75,7 +75,7 @@ def head_kernels(model: Model, plan: Plan) -> LayerKernels:
     )
     norm_grads, _ = backward(last_norm, plan)
     cast = 4 + s.width if s.width < 4 else 0  # to fp32, and its gradient's cast back
-    in_fp32 = MEGATRON_LOSS_BYTES if plan.library == "megatron" else TORCH_LOSS_BYTES
+    in_fp32 = MEGATRON_LOSS_BYTES if plan.has_flat_gradients else TORCH_LOSS_BYTES
     loss_bytes, loss_grad_bytes = ((cast + size) * logits for size in in_fp32)
     gather = gathered_input(model, plan, Operation.HEAD)
     head = Matmul("head", s.tokens, vocab, model.hidden, operation=Operation.HEAD)

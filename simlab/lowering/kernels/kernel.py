@@ -1,7 +1,7 @@
 """What a rank launches: matrix products, attention, kernels that the memory bounds, and
 communications."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar, Literal, NamedTuple
 
@@ -24,6 +24,10 @@ class Operation(StrEnum):
     EMBEDDING = "embedding"
     NORM = "norm"
     QKV = "qkv"
+    Q_DOWN = "q down"
+    Q_UP = "q up"
+    KV_DOWN = "kv down"
+    KV_UP = "kv up"
     ROTARY = "rotary"
     ATTENTION = "attention"
     SCORES = "scores"
@@ -42,6 +46,8 @@ class Operation(StrEnum):
     UP = "up"
     ACTIVATION = "activation"
     DOWN = "down"
+    SHARED_UP = "shared up"
+    SHARED_DOWN = "shared down"
     BIAS = "bias"
     LAST_NORM = "last norm"
     HEAD = "head"
@@ -115,6 +121,7 @@ class Attention:
     queries: int
     keys: int
     head_size: int
+    """The width of a query and of a key."""
     backward: bool = False
     generation: str = "flash"
     """The kernel: 'flash' is the best that the GPU has, 'flash-1' and 'flash-2' are those of
@@ -122,6 +129,10 @@ class Attention:
     share: float = 1.0
     """Which share of the scores that the causal mask leaves this rank computes, over the mean of
     the context-parallel ranks."""
+    between: tuple[int, int] | None = field(default=None, compare=False)
+    """In a ring: the context-parallel rank whose queries these are, and the one whose keys."""
+    value_size: int | None = None
+    """The width of a value; None stands for `head_size`."""
     operation: ClassVar[Operation] = Operation.ATTENTION
 
     @property
@@ -136,17 +147,13 @@ class Attention:
 
         They are counted in full, as all published figures count them, though a causal kernel does
         half. Forward has two products of 2 q k d each for a head, so 4 q k d; the backward has
-        five, 2.5 times as many (Dao et al. 2022, appendix B).
+        five, 2.5 times as many (Dao et al. 2022, appendix B). Of each two one, and of the five
+        two, are with the width of a value in the stead of d: those of the values, and those that
+        make the gradients of the values and of what softmax made.
         """
-        return (
-            4
-            * self.batch
-            * self.heads
-            * self.queries
-            * self.keys
-            * self.head_size
-            * (2.5 if self.backward else 1)
-        )
+        d, value = self.head_size, self.value_size or self.head_size
+        widths = 3 * d + 2 * value if self.backward else d + value
+        return 2 * self.batch * self.heads * self.queries * self.keys * widths
 
 
 @dataclass(frozen=True)
@@ -171,7 +178,7 @@ class Communication:
     """'all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all', or 'ring', in which each rank
     sends `size_bytes` to the next one in each step."""
     dimension: str
-    """The group that communicates: 'tp' or 'cp'."""
+    """The group that communicates: 'tp', 'cp' or 'ep'."""
     size_bytes: float
     """The size of the whole buffer; of an all-to-all, that of a rank's buffer."""
     beside: Place | None = None

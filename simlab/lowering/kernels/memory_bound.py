@@ -21,8 +21,13 @@ instead of 4. Rotary embedding casts, multiplies complex numbers and casts back:
 
 def eager(kernel: Memory, model: Model, plan: Plan) -> Memory:
     """`kernel` where `plan` has fused kernels, else what torch's own ops move in its stead. The
-    norm and the activation of a GPT are one op in torch, too."""
-    if plan.fused or model.bias:
+    norm and the activation of a GPT are one op in torch, too. nanotron has kernels for norms and
+    rotary embedding, but not for the gated activation (`GLUActivation` in nanotron/models/llama.py).
+    """
+    fused = plan.fused
+    if plan.library == "nanotron" and kernel.operation == Operation.ACTIVATION:
+        fused = False
+    if fused or model.bias:
         return kernel
     size_bytes = kernel.size_bytes * EAGER[kernel.operation]
     return Memory(kernel.name, size_bytes, kernel.operation)

@@ -11,17 +11,25 @@ from simlab.spec.plan import Plan
 def kernel_names(model: Model, plan: Plan) -> list[str]:
     """The operations that the kernels of a step's forward compute, in order: 'attention', 'qkv',
     'norm' (both norms of a layer), 'head', ..."""
-    parts = (embedding_kernels(model, plan), layer_kernels(model, plan), head_kernels(model, plan))
+    kernels = unit_kernels(model, plan)
+    units: tuple[UnitKind, ...] = ("embedding", "dense layer", "layer", "head")
     forward = [
-        kernel for part in parts for kernel in part.forward if not isinstance(kernel, Communication)
+        kernel
+        for unit in units
+        if unit in kernels
+        for kernel in kernels[unit].forward
+        if not isinstance(kernel, Communication)
     ]
     return list(dict.fromkeys(kernel.operation.value for kernel in forward))
 
 
 def unit_kernels(model: Model, plan: Plan) -> dict[UnitKind, LayerKernels]:
-    """The `LayerKernels` of each kind of unit."""
-    return {
+    """The `LayerKernels` of each kind of unit that `model` has."""
+    kernels: dict[UnitKind, LayerKernels] = {
         "layer": layer_kernels(model, plan),
         "embedding": embedding_kernels(model, plan),
         "head": head_kernels(model, plan),
     }
+    if model.dense_layers:
+        kernels["dense layer"] = layer_kernels(model.dense, plan)
+    return kernels

@@ -10,7 +10,6 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis as DrawnAxis
 from matplotlib.figure import SubFigure
-from matplotlib.font_manager import fontManager
 from matplotlib.gridspec import GridSpec
 from matplotlib.legend import Legend
 from matplotlib.legend_handler import HandlerTuple
@@ -20,8 +19,10 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from simlab.errors import InputError, require_whole
 from simlab.views.chart import Area, Axis, Boxes, Chart, Rule, Words
+from simlab.views.language import said
 from simlab.views.still.marks import THEME, draw_mark, handles, write_labels
 from simlab.views.still.picture import WIDTH_IN, Panels, Picture, drawn, panels
+from simlab.views.still.wording import chinese_font
 
 PX_PER_IN = 96
 """CSS pixels, which a chart's height is given in, per inch."""
@@ -31,19 +32,6 @@ PX_OF_LETTER = 9
 TITLE_SIZE, NAME_SIZE, TICK_SIZE = 10, 8.5, 8
 TITLE_IN, ENTRY_IN, GAP_IN = 0.21, 0.19, 0.2
 """The heights of a line of a title and of a legend, and what lies between two charts."""
-CHINESE_FONTS = (
-    "Noto Sans CJK SC",
-    "Noto Sans SC",
-    "Source Han Sans SC",
-    "WenQuanYi Micro Hei",
-    "WenQuanYi Zen Hei",
-    "PingFang SC",
-    "Hiragino Sans GB",
-    "Microsoft YaHei",
-    "SimHei",
-    "Noto Sans CJK JP",
-    "Droid Sans Fallback",
-)
 
 
 def charts(
@@ -79,10 +67,12 @@ def charts(
         _, axes = panels(ax, len(pictures), width_in=width_in, height_in=0)
         for panel, chart in zip(axes, pictures):
             _draw(panel, chart, tongue)
-            panel.set_title(getattr(chart.title, tongue), loc="left", fontsize=TITLE_SIZE)
+            panel.set_title(
+                said(getattr(chart.title, tongue), tongue), loc="left", fontsize=TITLE_SIZE
+            )
             if chart.legend():
                 panel.legend(loc="upper left", bbox_to_anchor=(1, 1), **_legend(chart, tongue))
-            write_labels(panel, chart)
+            write_labels(panel, chart, tongue)
         return drawn(None, ax)
 
 
@@ -103,14 +93,15 @@ def _figure(pictures: Sequence[Chart], columns: int, tongue: str, width_in: floa
     for panel, chart in zip(picture.axes, pictures):
         for axis in (panel.xaxis, panel.yaxis):
             _thin_out(axis)
-        write_labels(panel, chart)
+        write_labels(panel, chart, tongue)
     return picture
 
 
 def _fill(part: SubFigure, chart: Chart, tongue: str, width_in: float) -> float:
     """Draw `chart` on its part of a figure, `width_in` inches wide; return the height it takes."""
     _draw(part.subplots(), chart, tongue)
-    title = part.suptitle(getattr(chart.title, tongue), x=0.01, ha="left", fontsize=TITLE_SIZE)
+    name = said(getattr(chart.title, tongue), tongue)
+    title = part.suptitle(name, x=0.01, ha="left", fontsize=TITLE_SIZE)
     letters = len(title.get_text()) * (width_in - GAP_IN) / _width_in(title)
     title.set_text(fill(title.get_text(), int(letters)))
     lines = 1 + title.get_text().count("\n")
@@ -137,7 +128,7 @@ def _legend(chart: Chart, tongue: str) -> dict[str, Any]:
     drawn = [handles(marks) for _, marks in found]
     return {
         "handles": drawn,
-        "labels": [getattr(name, tongue) for name, _ in found],
+        "labels": [said(getattr(name, tongue), tongue) for name, _ in found],
         # different fillings side by side; a line and its points over each other
         "handler_map": {
             its: HandlerTuple(None if isinstance(its[0], Patch) else 1) for its in drawn
@@ -155,10 +146,9 @@ def _fonts(tongue: str) -> list[str]:
         raise InputError(f"tongue = {tongue!r}: give one of {', '.join(Words._fields)}")
     if tongue == "en":
         return ["DejaVu Sans"]
-    there = {font.name for font in fontManager.ttflist}
-    for name in CHINESE_FONTS:
-        if name in there:
-            return ["DejaVu Sans", name]
+    name = chinese_font()
+    if name is not None:
+        return ["DejaVu Sans", name]
     raise InputError(
         "tongue = 'zh' needs a font with Chinese characters, and this machine has none: install "
         "one, such as Noto Sans CJK (fonts-noto-cjk in Debian), or give tongue = 'en'"
@@ -181,8 +171,8 @@ def _draw(axes: Axes, chart: Chart, tongue: str) -> None:
     axes.autoscale_view()
     axes.set_xlim(chart.x.least, chart.x.most)
     axes.set_ylim(chart.y.least, chart.y.most)
-    _mark_ticks(axes.xaxis, chart.x)
-    _mark_ticks(axes.yaxis, chart.y)
+    _mark_ticks(axes.xaxis, chart.x, tongue)
+    _mark_ticks(axes.yaxis, chart.y, tongue)
     axes.xaxis.set_inverted(chart.x.down)
     axes.yaxis.set_inverted(chart.y.down)
     axes.spines[["top", "right"]].set_visible(False)
@@ -195,13 +185,13 @@ def _draw(axes: Axes, chart: Chart, tongue: str) -> None:
 
 def _scale(axes: Axes, letter: str, axis: Axis, tongue: str) -> None:
     """Name an axis and set its scale; the limits of its marks follow from it."""
-    axes.set(**{f"{letter}label": getattr(axis.label, tongue)})
+    axes.set(**{f"{letter}label": said(getattr(axis.label, tongue), tongue)})
     if axis.scale != "linear":
         scale = axes.set_xscale if letter == "x" else axes.set_yscale
         scale("log", base=2 if axis.scale == "log2" else 10)
 
 
-def _mark_ticks(drawn: DrawnAxis, axis: Axis) -> None:
+def _mark_ticks(drawn: DrawnAxis, axis: Axis, tongue: str) -> None:
     """Set the ticks and their texts: on a log2 axis powers of two, unless `axis` says others."""
     drawn.set_minor_locator(NullLocator())
     drawn.set_tick_params(labelsize=TICK_SIZE, color=THEME["axis"])
@@ -212,7 +202,7 @@ def _mark_ticks(drawn: DrawnAxis, axis: Axis) -> None:
         ticks = [2.0**power for power in range(ceil(log2(low)), floor(log2(high)) + 1)]
     if ticks is not None:
         texts = axis.names if axis.names is not None else [_number(tick) for tick in ticks]
-        drawn.set_ticks(ticks, list(texts))
+        drawn.set_ticks(ticks, [said(text, tongue) for text in texts])
         return
     if axis.scale == "linear":
         drawn.set_major_locator(MaxNLocator(6))

@@ -14,7 +14,7 @@ from matplotlib.text import Annotation
 from matplotlib.transforms import Bbox
 
 from simlab.views.chart import Area, Arrows, Boxes, Chart, Dots, Line, Mark, Rule
-from simlab.views.language import LANGUAGE
+from simlab.views.language import LANGUAGE, said
 
 HATCHES = {"plain": None, "striped": "////", "dotted": "...", "hatched": "\\\\\\\\"}
 """{pattern of a chart: matplotlib's}."""
@@ -58,7 +58,7 @@ def _dots(mark: Dots) -> dict[str, Any]:
     return {"marker": SYMBOLS[mark.symbol], "markerfacecolor": face, "markeredgecolor": colour}
 
 
-def _text_on(fill: str) -> dict[str, Any]:
+def text_on(fill: str) -> dict[str, Any]:
     """The arguments of a text on `fill`: light on dark and dark on light, with a rim of it."""
     red, green, blue = to_rgb(fill)
     light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
@@ -126,14 +126,14 @@ def handles(marks: Sequence[Mark]) -> tuple[Artist, ...]:
     return tuple(found.values())[:MOST_HANDLES]
 
 
-def write_labels(axes: Axes, chart: Chart) -> None:
+def write_labels(axes: Axes, chart: Chart, tongue: str = "en") -> None:
     """Write the labels of the marks of `chart` where they fit, once the axes have their place.
 
     A box's label stands inside the box or not at all: boxes of one size are all labelled or none
     is. Another label is left out where it would lie over a label that is there already.
     """
     taken: list[Bbox] = []
-    found = [(text, text.get_window_extent(), room) for text, room in _labels(axes, chart)]
+    found = [(text, text.get_window_extent(), room) for text, room in _labels(axes, chart, tongue)]
     crowded = {
         _size(room)
         for _, extent, room in found
@@ -151,7 +151,7 @@ def _size(room: Bbox) -> tuple[float, float]:
     return round(room.width, 1), round(room.height, 1)
 
 
-def _labels(axes: Axes, chart: Chart) -> Iterator[tuple[Annotation, Bbox | None]]:
+def _labels(axes: Axes, chart: Chart, tongue: str) -> Iterator[tuple[Annotation, Bbox | None]]:
     """Each label, with the box of pixels that it must fit into."""
     place = axes.transData.transform
     size: dict[str, Any] = {"fontsize": LABEL_SIZE, "ha": "center", "va": "center"}
@@ -159,24 +159,24 @@ def _labels(axes: Axes, chart: Chart) -> Iterator[tuple[Annotation, Bbox | None]
     ink: dict[str, Any] = {"color": THEME["ink"]}
     for mark in chart.marks:
         if isinstance(mark, Boxes):
-            style = size | _text_on(colour_of(mark.colour))
+            style = size | text_on(colour_of(mark.colour))
             for at, label in enumerate(mark.labels or ()):
                 corners = (mark.x0[at], mark.y0[at]), (mark.x1[at], mark.y1[at])
                 pixels = Bbox(place(corners))
                 room = Bbox.intersection(Bbox([pixels.min, pixels.max]), axes.bbox)
                 if label and room is not None:
                     middle = axes.transData.inverted().transform(room.corners().mean(axis=0))
-                    yield axes.annotate(label, tuple(middle), (0, 0), **style), room
+                    yield axes.annotate(said(label, tongue), tuple(middle), (0, 0), **style), room
         elif isinstance(mark, Dots):
             within = mark.radius >= LABEL_SIZE and mark.symbol == "circle"
             away = 0 if within else POINT * mark.radius + 0.7 * LABEL_SIZE
-            style = size | (_text_on(colour_of(mark.colour)) if within else ink)
+            style = size | (text_on(colour_of(mark.colour)) if within else ink)
             for x, y, label in zip(mark.x, mark.y, mark.labels or ()):
-                yield axes.annotate(label, (x, y), (0, away), **style), None
+                yield axes.annotate(said(label, tongue), (x, y), (0, away), **style), None
         elif isinstance(mark, Arrows):
             for at, label in enumerate(mark.labels or ()):
                 ends = place(((mark.x0[at], mark.y0[at]), (mark.x1[at], mark.y1[at])))
                 dx, dy = ends[1] - ends[0]
                 x, y = ends.mean(axis=0)
                 data = axes.transData.inverted().transform((x + BEND / 2 * dy, y - BEND / 2 * dx))
-                yield axes.annotate(label, tuple(data), (0, 0), **size, **ink), None
+                yield axes.annotate(said(label, tongue), tuple(data), (0, 0), **size, **ink), None

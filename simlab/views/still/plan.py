@@ -12,9 +12,8 @@ from simlab.spec.plan import Plan
 from simlab.trace import Trace
 from simlab.training import Prediction
 from simlab.units import GIB, MS, seconds_text
+from simlab.views.language import LANGUAGE
 from simlab.views.plan_scene import (
-    ALL_COLOURS,
-    ALL_MEANING,
     PART_COLOURS,
     STAGE_COLOURS,
     CubeScene,
@@ -26,10 +25,14 @@ from simlab.views.plan_scene import (
     stream_scene,
 )
 from simlab.views.scene import CATEGORY_COLOURS
+from simlab.views.still.marks import HATCHES, THEME, text_on
 from simlab.views.still.picture import Panels, Picture, add_legend, drawn, panels
+from simlab.views.stream_rows import STREAM_NAMES, short_label, work_name, works
 
 LABEL_ROOM = 0.006
 """The fraction of the time axis that a letter takes."""
+MOST_IN_A_LINE = 7
+"""The most entries of a legend that stand beside each other."""
 EDGE: dict[str, Any] = {"edgecolor": "black", "linewidth": 0.4}
 
 
@@ -66,24 +69,36 @@ def streams_figure(
         caption = f"{captions[number]}{lasts}" if captions else view.title
         panel.set_title(caption, loc="left", fontsize=10)
         panel.set_xlabel("time, ms" if panel is axes[-1] else "")
-    used = {box.kind for view in views for box in view.boxes}
+    used = {box.kind for view in views for box in (*view.boxes, *view.waiting)}
     handles = [
-        Patch(facecolor=colour, label=ALL_MEANING[kind], **EDGE)
-        for kind, colour in ALL_COLOURS.items()
-        if kind in used
+        Patch(**_look(work), label=work_name(work).en, linewidth=0.4) for work in works(used)
     ]
-    style: dict[str, Any] = {"loc": "outside upper right", "ncols": len(handles), "fontsize": 8}
+    style: dict[str, Any] = {
+        "loc": "outside upper right",
+        "ncols": min(len(handles), MOST_IN_A_LINE),
+        "fontsize": 8,
+    }
     add_legend(picture, axes[0], handles, **style)
     return drawn(picture, ax)
 
 
 def _from_zero(view: StreamScene, end_s: float) -> StreamScene:
     """`view` moved so that it begins at 0, on a time axis that ends at `end_s`."""
-    boxes = [
-        box._replace(start_s=box.start_s - view.start_s, end_s=box.end_s - view.start_s)
-        for box in view.boxes
-    ]
-    return view._replace(boxes=boxes, start_s=0.0, end_s=end_s)
+    boxes, waiting = (
+        [
+            box._replace(start_s=box.start_s - view.start_s, end_s=box.end_s - view.start_s)
+            for box in these
+        ]
+        for these in (view.boxes, view.waiting)
+    )
+    return view._replace(boxes=boxes, waiting=waiting, start_s=0.0, end_s=end_s)
+
+
+def _look(work: str) -> dict[str, Any]:
+    """The arguments of a filled shape that shows `work`; a hatch has the colour of the edge."""
+    look = LANGUAGE["work"][work]
+    edge = {"hatched": THEME["hatch"], "plain": "black"}.get(look["pattern"], THEME["background"])
+    return {"facecolor": look["colour"], "edgecolor": edge, "hatch": HATCHES[look["pattern"]]}
 
 
 def draw_streams(axes: Axes, view: StreamScene) -> None:
@@ -95,31 +110,39 @@ def draw_streams(axes: Axes, view: StreamScene) -> None:
     heights = [row + 0.6 * (list(of_rank).index(rank)) for row, (rank, _) in enumerate(view.rows)]
     # The outlines of many boxes would hide them; a thin box is only seen if its edge has a colour.
     few = len(view.boxes) < 400
-    for kind, colour in ALL_COLOURS.items():
-        polygons = [_rectangle(box, heights[box.row]) for box in view.boxes if box.kind == kind]
+    shown = [*view.waiting, *view.boxes]
+    for work in works({box.kind for box in shown}):
+        polygons = [_rectangle(box, heights[box.row]) for box in shown if box.kind == work]
+        look = _look(work)
+        if not few and look["hatch"] is None:
+            look["edgecolor"] = look["facecolor"]
         axes.add_collection(
-            PolyCollection(
-                polygons, facecolors=colour, edgecolors="black" if few else colour, linewidths=0.4
-            )
+            PolyCollection(polygons, linewidths=0.4, zorder=0.5 if work == "waiting" else 1, **look)
         )
     for box in view.boxes:
         room = (box.end_s - box.start_s) / (LABEL_ROOM * (view.end_s - view.start_s))  # in letters
-        label = box.label if len(box.label) <= room else box.short_label
-        if label and len(label) < room:
+        text = box.label if len(box.label) < room else short_label(box.label)
+        if text and len(text) < room:
             middle = (max(box.start_s, view.start_s) + min(box.end_s, view.end_s)) / 2 / MS
-            axes.text(
-                middle, heights[box.row], label, ha="center", va="center", fontsize=7, clip_on=True
-            )
+            style = text_on(LANGUAGE["work"][box.kind]["colour"])
+            place: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7, "clip_on": True}
+            axes.text(middle, heights[box.row], text, **place, **style)
     axes.set_xlim(view.start_s / MS, view.end_s / MS)
     axes.set_ylim((heights[-1] if heights else 0) + 0.6, -0.6)
     names = [
-        f"rank {rank}  {stream}" if row == of_rank[rank][0] else stream
+        f"{view.row_word} {rank}  {_stream_name(stream)}"
+        if row == of_rank[rank][0]
+        else _stream_name(stream)
         for row, (rank, stream) in enumerate(view.rows)
     ]
     axes.set_yticks(heights, names, fontsize=7)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("time, ms")
     axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _stream_name(stream: str) -> str:
+    return STREAM_NAMES[stream].en if stream in STREAM_NAMES else stream
 
 
 def _rectangle(box: StreamBox, height: float) -> list[tuple[float, float]]:

@@ -12,6 +12,7 @@ from realrun.checkpoint import save as checkpoint
 from realrun.checkpoint.files import CheckpointError, check_file, write_manifest, write_safetensors
 from realrun.checkpoint.policy import Checkpoints
 from simlab.errors import InputError
+from simlab.spec.plan import Plan
 
 FILES = 5
 ROWS = torch.arange(FILES * 6.0).view(FILES * 2, 3)
@@ -237,12 +238,18 @@ def test_a_save_that_failed_tells_whoever_waits_for_it_and_the_next_one_works(
                 CheckpointError, match=r"step-000001' failed.*No space left on device"
             ):
                 failed.wait()
+    assert list(tmp_path.iterdir()) == []  # what is half written would keep the disk full
     assert checkpoint.save(tmp_path, 2, {"x": torch.ones(1)}, {}).name == "step-000002"
 
 
 def test_a_checkpoint_of_something_else_is_no_training_to_go_on_with(tmp_path):
     job = SimpleNamespace(
-        resume=True, checkpoint_every=None, checkpoint_folder=tmp_path, sizes={}, batch=1
+        resume=True,
+        checkpoint_every=None,
+        checkpoint_folder=tmp_path,
+        sizes={},
+        batch=1,
+        executed=Plan(),
     )
     for extra in ({"value": 1}, [1]):
         checkpoint.save(tmp_path, 1, {"x": torch.ones(1)}, extra)

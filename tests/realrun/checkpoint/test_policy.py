@@ -12,6 +12,7 @@ from realrun.checkpoint.files import CheckpointError, read_manifest
 from realrun.checkpoint.policy import Checkpoints
 from realrun.parallel.precision import LossScaler
 from simlab.errors import InputError
+from simlab.spec.plan import Plan
 
 
 class Counter:
@@ -39,7 +40,8 @@ class Counter:
 def job_in(folder, **fields):
     return SimpleNamespace(**{
         "name": "count", "sizes": {"layers": 2}, "batch": 6, "plan": {"dp": 3}, "warmup": 1,
-        "steps": 9, "resume": False, "keep": 2, "checkpoint_every": 3, "checkpoint_folder": folder,
+        "steps": 9, "resume": False, "skip_damaged": False, "keep": 2,
+        "executed": Plan(precision="fp32"), "checkpoint_every": 3, "checkpoint_folder": folder,
     } | fields)  # fmt: skip
 
 
@@ -49,7 +51,8 @@ def run(job, training, say=lambda text: None, end=None):
     first = checkpoints.resume()
     for number in range(first, end or job.warmup + job.steps):
         training.count += 1
-        checkpoints.after(number + 1)
+        if checkpoints.is_time(number + 1):
+            checkpoints.begin(number + 1)
     checkpoints.finish()
     return first
 
@@ -61,7 +64,9 @@ def test_every_third_step_is_saved_and_the_newest_two_are_kept(tmp_path):
         into = {"count": torch.zeros(())}
         assert checkpoint.load(tmp_path / f"step-{step:06d}", into) == {
             "steps": step, "plan": {"dp": 3}, "scaler": None,
-            "training": {"sizes": {"layers": 2}, "sequences in a step": 6},
+            "training": {
+                "sizes": {"layers": 2}, "sequences in a step": 6, "precision": "fp32",
+            },
         }  # fmt: skip
         assert into["count"].item() == step
 
@@ -72,9 +77,17 @@ def test_a_training_goes_on_from_the_newest_and_says_so(tmp_path):
     assert run(job_in(tmp_path, resume=True), again, said.append) == 6
     assert again.count.item() == 10
     assert said == [f"count: goes on from {tmp_path / 'step-000006'}"]
-    # without a folder, or one in which nothing is, it begins at 0
-    assert run(job_in(tmp_path / "new", resume=True, checkpoint_every=None), Counter()) == 0
-    assert not (tmp_path / "new").exists()
+
+
+def test_a_training_without_a_checkpoint_to_go_on_from_says_so(tmp_path):
+    """One that writes checkpoints begins: a job's script says --resume the first time, too. One that
+    only reads them was told a wrong folder."""
+    said = []
+    assert run(job_in(tmp_path / "new", resume=True), Counter(), said.append, end=2) == 0
+    assert said == [f"count: no checkpoint in {tmp_path / 'new'} yet: begins at step 0"]
+    with pytest.raises(InputError, match="other' has no complete checkpoint to go on from"):
+        run(job_in(tmp_path / "other", resume=True, checkpoint_every=None), Counter())
+    assert not (tmp_path / "other").exists()
 
 
 def test_nobody_looks_for_checkpoints_where_none_is_asked_for(tmp_path):
@@ -103,6 +116,7 @@ def test_the_loss_scale_goes_on_too(tmp_path):
     "fields, says",
     [({"resume": False}, "has checkpoints up to step-000009: resume, or give another folder"),
      ({"sizes": {"layers": 4}}, r"with sizes = {'layers': 2}, not {'layers': 4}: the losses"),
+     ({"executed": Plan(precision="bf16")}, "with precision = fp32, not bf16: the losses would"),
      ({"batch": 12}, "with sequences in a step = 6, not 12: the losses would not go on"),
      ({"steps": 8}, r"is of step 9, and 9 are asked for .* nothing is left to do")],
 )  # fmt: skip
@@ -123,8 +137,8 @@ def test_one_save_at_a_time_and_the_last_is_waited_for(tmp_path, monkeypatch):
 
     monkeypatch.setattr(checkpoint, "begin_save", begin)
     checkpoints = Checkpoints(job_in(tmp_path, keep=5), Counter(), 0, print)
-    for steps in range(1, 8):
-        checkpoints.after(steps)
+    for steps in filter(checkpoints.is_time, range(1, 8)):
+        checkpoints.begin(steps)
     assert begun == [(3, 5, []), (6, 5, [3])] and waited == [3]
     checkpoints.finish()
     checkpoints.finish()
@@ -160,3 +174,16 @@ def test_a_manifest_that_is_none_is_told_before_anything_is_loaded(tmp_path):
     (tmp_path / "step-000009" / "manifest.json").write_text("{}")
     with pytest.raises(CheckpointError, match="is not a checkpoint's manifest"):
         run(job_in(tmp_path, resume=True), Counter())
+
+
+def test_what_is_saved_now_is_what_was_done_and_is_not_saved_twice(tmp_path):
+    training = Counter()
+    checkpoints = Checkpoints(job_in(tmp_path), training, 0, print)
+    checkpoints.resume()
+    training.count += 3
+    checkpoints.begin(3)
+    saving = checkpoints.saving
+    assert checkpoints.save_now(3) == tmp_path / "step-000003" and saving.waited
+    training.count += 2
+    assert checkpoints.save_now(5) == tmp_path / "step-000005"
+    assert checkpoint.complete(tmp_path) == [3, 5] and checkpoints.saving is None

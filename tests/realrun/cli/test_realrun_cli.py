@@ -342,10 +342,6 @@ MISTAKES = {
         (*OK, "--warmup", -1, "--device", "cpu"),
         "-1 warmup: give at least 0",
     ),
-    "more steps than disk": (
-        (*OK, "--steps", 10**15, "--device", "cpu"),
-        "1000000000000002 steps need ",
-    ),
     "no patience": (
         (*OK, "--timeout", 0, "--device", "cpu"),
         "timeout 0.0 s: give a finite time above 0",
@@ -445,6 +441,7 @@ def test_a_mistake_costs_one_line_on_stderr_and_status_2_before_anything_starts(
     status = answered([*map(str, arguments), "--json"])
     out, err = capsys.readouterr()
     assert (status, out) == (2, ""), err
+    err = err.replace(f"{desk}/", "")  # folders are named in full
     assert err.startswith(f"error: {message}") and len(err.splitlines()) == 1, err
 
 

@@ -216,7 +216,7 @@ def test_what_is_not_listed_or_has_another_number_of_ranks_is_refused(pool):
 
 def test_source_is_the_functions_text():
     assert lesson.source("averaged").startswith("def averaged(")
-    with pytest.raises(InputError, match="no demonstration 'x'"):
+    with pytest.raises(InputError, match="there is no function 'x' in demonstrations"):
         lesson.source("x")
     assert all(lesson.source(name) for name in demonstrations.DEMONSTRATIONS)
 

@@ -1,5 +1,6 @@
 """The recording: read while it is written, and after its writer was killed."""
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -22,6 +23,7 @@ from realrun.record.recorder import (
     Recorder,
     Recording,
 )
+from simlab.errors import SimlabError
 from simlab.program import Program
 from simlab.trace import ACTIVATIONS, LIVE
 
@@ -187,3 +189,41 @@ def test_a_trace_is_on_rank_0s_clock_starts_at_zero_and_holds_one_step_alone():
 def test_a_partial_trace_leaves_out_ranks_without_a_recording_and_messages_without_an_end():
     trace = step_trace(PROGRAM, [recording(0.0, (0, 0, 1, 10, 5.0, 6.0)), None], 0, 64, {})
     assert [(span.op, span.start_s) for span in trace.spans] == [("0F0", 0.0)]
+
+
+# a ring, reserved on the disk
+# ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("capacity", [1, 3, 10])
+def test_a_recording_keeps_the_last_records_and_its_size(tmp_path, capacity):
+    path = tmp_path / "rank0.records"
+    recorder = Recorder(path, capacity, 0.5)
+    size = path.stat().st_size
+    rows = [Record(n, n, DONE, n, n, float(n), float(n)) for n in range(3 * capacity + 2)]
+    for count, row in enumerate(rows):
+        recorder.write(row._replace(state=WAITING))
+        assert RankProgress.load(path).current == row._replace(state=WAITING)
+        assert RankProgress.load(path).done == count
+        kept = rows[max(0, count - capacity) : count]
+        assert Recording.load(path).records == kept
+        recorder.write(row)
+    assert Recording.parse(recorder.contents()).records == rows[-capacity:]
+    assert path.stat().st_size == size and RankProgress.load(path) == (False, len(rows), None)
+    recorder.close()
+
+
+def test_a_recording_is_reserved_so_that_a_full_disk_is_told_at_once(tmp_path, monkeypatch):
+    recorder = Recorder(tmp_path / "rank0.records", 10_000, 0.0)
+    there = (tmp_path / "rank0.records").stat()
+    assert there.st_blocks * 512 >= there.st_size > 10_000 * 40
+    recorder.close()
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(
+        SimlabError, match=r"cannot reserve .* for the records in .*: No space left"
+    ):
+        Recorder(tmp_path / "rank1.records", 10, 0.0)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 
@@ -185,10 +186,18 @@ def test_memory_is_refused_above_nine_tenths_of_what_is_free_and_not_below(monke
         Pool(4000)
 
 
-def test_more_steps_than_the_disk_has_room_for_are_refused_and_nothing_is_written(tmp_path):
-    with pytest.raises(InputError, match=r"1000000000000001 steps need .* fewer --steps"):
-        prepare(job(out=str(tmp_path / "new"), steps=10**15, warmup=0))
+def test_records_need_no_more_room_for_more_steps_and_are_refused_where_there_is_none(
+    tmp_path, monkeypatch
+):
+    many = job(out=str(tmp_path / "new"), steps=10**15, warmup=0)
+    assert many.record_bytes == job(steps=20, warmup=0).record_bytes
+    usage = SimpleNamespace(free=2 * many.record_bytes - 1)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: usage)
+    with pytest.raises(InputError, match=r"the records of 21 steps need .* name another --out"):
+        prepare(many)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    usage.free += 1
+    prepare(many)
 
 
 # programs of different shapes

@@ -22,8 +22,9 @@ EXECUTED = {
 
 NOT_EXECUTED = {
     "hybrid": ({"dp": 2, "zero": 3}, [1, 2]), "seq": ({}, [16]), "recompute": ({}, ["per-op"]), "attention": ({}, ["flash-1", "flash-2"]),
-    "library": ({}, ["torch", "fsdp1"]), "fused": ({}, [False]), "dropout": ({}, [True]), "tp_overlap": ({"tp": 2}, ["none", "pipelined"]),
-    "bucket_bytes": ({"dp": 2}, [10**6]), 
+    "library": ({}, ["torch", "fsdp1", "nanotron"]), "fused": ({}, [False]),
+    "dropout": ({}, [True]), "tp_overlap": ({"tp": 2}, ["none", "pipelined"]),
+    "bucket_bytes": ({"dp": 2}, [10**6]), "ep": ({"dp": 2}, [2]), "expert_load": ({"dp": 2, "ep": 2}, [1.5]),
     "offload": ({}, ["optimizer", "parameters", "activations"]), "offload_to": ({"offload": "optimizer"}, ["nvme"]),
 }  # fmt: skip
 
@@ -62,7 +63,7 @@ def test_a_field_that_is_not_executed_is_refused(name):
     if known and EXECUTION[name].values:
         assert set(values) == set(known) - set(EXECUTION[name].values)
     for value in values:
-        said = "offload" if name == "offload_to" else name
+        said = {"offload_to": "offload", "expert_load": "ep"}.get(name, name)
         with pytest.raises(sl.InputError, match=f"^{said} = .* is simulated, but not executed: "):
             Job(plan=given | {name: value})
 

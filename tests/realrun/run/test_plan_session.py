@@ -193,12 +193,14 @@ def test_another_trainings_checkpoints_are_not_gone_on_from(tmp_path):
     with Pool(2) as pool:
         pool.run(job_in(tmp_path, THREE, steps=2, checkpoint_every=2))
         with pytest.raises(
-            RunError, match="has checkpoints up to step-000002: resume, or give another folder"
+            InputError, match="has checkpoints up to step-000002: resume, or give another folder"
         ):
             pool.run(job_in(tmp_path, THREE, checkpoint_every=2))
     with (
         Pool(2) as pool,
-        pytest.raises(RunError, match="sequences in a step = 4, not 2: the losses would not go on"),
+        pytest.raises(
+            InputError, match="sequences in a step = 4, not 2: the losses would not go on"
+        ),
     ):
         pool.run(job_in(tmp_path, {"dp": 2}, resume=True))
 
@@ -270,7 +272,7 @@ def test_the_line_while_it_trains_says_speed_waiting_memory_and_who_is_slow(tmp_
     vitals.append({"loss": 0.5, "computed_s": 0.3, "waited_s": 0.1, "activations": 2**19})
     assert progress.step(0, 3.0, 0.4, vitals) is None  # a second has not passed: nothing is said
     now = progress.step(1, 2.0, 0.4, vitals)
-    assert now["losses"] == [3.0, 2.0] and progress.said == [now]
+    assert now["losses"] == [3.0, 2.0] and [*progress.said] == [now]
     mfu = (
         3
         * (2 * sum(job.box_model.layer_flops().values()) + job.box_model.head_flops)

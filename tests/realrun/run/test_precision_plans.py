@@ -98,9 +98,7 @@ def training_without(skipped, plan):
     return losses
 
 
-@pytest.mark.parametrize(
-    "other", [{}, {"dp": 1, "zero": 0, "tp": 2, "microbatches": 2, "precision": "bf16"}], ids=str
-)
+@pytest.mark.parametrize("other", [{}, {"dp": 1, "zero": 0, "tp": 2, "microbatches": 2}], ids=str)
 def test_a_training_goes_on_from_its_masters_and_its_loss_scale(pool, tmp_path, other):
     first = {"dp": 2, "zero": 3, "precision": "fp16"}
 
@@ -113,7 +111,14 @@ def test_a_training_goes_on_from_its_masters_and_its_loss_scale(pool, tmp_path, 
     rest = run(tmp_path, first | other, checkpoint_every=4, resume=True)
     assert rest["first_step"] == 8
     assert rest["losses"] == pytest.approx(unbroken["losses"][8:], rel=3e-3 if other else 0)
-    assert rest["loss_scale"] == (None if other else unbroken["loss_scale"])
+    assert rest["loss_scale"] == unbroken["loss_scale"]
+
+
+def test_a_training_does_not_go_on_in_another_precision(pool, tmp_path):
+    pool(2).run(job_in(tmp_path, {"dp": 2}, precision="fp16", steps=2, checkpoint_every=2))
+    other = job_in(tmp_path, {"dp": 2}, precision="bf16", resume=True)
+    with pytest.raises(InputError, match="training with precision = fp16, not bf16: the losses"):
+        pool(2).run(other)
 
 
 @pytest.mark.parametrize("fields, expected", [

@@ -57,7 +57,8 @@ def test_moving_sliders_changes_what_is_drawn():
 def test_table_shows_the_closed_forms(p, m, ratio):
     explorer = PipelineExplorer(stages=p, microbatches=m, backward_over_forward=ratio)
     step = seconds_text((m + p - 1) * FORWARD_S * (1 + ratio))
-    bubbles = [f"{(p - 1) / m + 1e-12:.3f}", f"{(p - 1) / (m + p - 1) + 1e-12:.3f}"]
+    # the same as in the titles of the timelines: a percentage
+    bubbles = [f"{(p - 1) / m + 1e-12:.1%}", f"{(p - 1) / (m + p - 1) + 1e-12:.1%}"]
     assert table(explorer) == {
         "gpipe": [step, *bubbles, f"{m}"],
         "1f1b": [step, *bubbles, f"{min(m, p)}"],

@@ -115,7 +115,7 @@ def test_a_zoom_that_another_plan_has_no_op_for_goes_back_to_the_whole_step(expl
     moved(explorer, zoom="0F7", microbatches=4)
     assert explorer.shown.values == {"zoom": explorer.shown.values["zoom"], "unit": [WHOLE_OP]}
     assert explorer.shown.values["zoom"][0] == WHOLE_STEP
-    assert picture(explorer, "timeline").row == "pp"
+    assert picture(explorer, "timeline").row == "stage"
 
 
 def test_every_rank_is_a_cell_in_the_colour_of_its_place_and_the_frame_of_its_node(explorer):

@@ -16,7 +16,17 @@ WORDS = [
     "dgx-v100", "none", "full", "fp8", "fp16", "optimizer", "nvme", "torch", "cp-tp-dp-pp", "1,2", "uneven", "/", "a.json",
     "7B", "deepspeed", "best", "é\udc80",
 ]  # fmt: skip
-WRITES = ("export", "csv", "picture", "trace", "perfetto", "print_completion", "plan")
+WRITES = (
+    "export",
+    "csv",
+    "picture",
+    "trace",
+    "perfetto",
+    "print_completion",
+    "plan",
+    "out",
+    "workers",
+)
 COMMANDS = {
     name: [
         action
@@ -31,8 +41,13 @@ START = {
     "check": ["missing.csv"],
     "simulate": ["--model", "gpt2", "--cluster", "dgx-h100"],
     "schedules": ["--pp", "2", "--microbatches", "2", "--forward-ms", "1", "--backward-ms", "2"],
+    "plan": ["--model", "gpt2", "--cluster", "dgx-h100", "--nodes", "1", "--global-batch", "2"],
     "memory": ["--params", "1e9"],
+    "convert": ["missing.yaml"],
     "drill": ["--questions", "2"],
+    "operations": ["run"],
+    "doctor": [],
+    "why": ["missing.json"],
 }
 
 

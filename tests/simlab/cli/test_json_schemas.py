@@ -20,6 +20,18 @@ ANSWERS = [
     "simulate --model llama-3-70b --cluster dgx-a100",
     f"schedules {SPLIT} --activation-cap 2",
     "schedules --pp 3 --microbatches 4 --forward-ms 1 --backward-ms 2 --link-ms 1",
+    "plan --model gpt2 --cluster dgx-a100 --nodes 1 --global-batch 8 --explain",
+    "plan --model llama-3-70b --cluster dgx-a100 --nodes 1 --global-batch 8 --tp 1 --zero 0",
+    "convert mine.yaml --to nanotron",
+    "convert mine.json --from deepspeed --gpus 8",
+    "operations run --spares 40 --seed 3",
+    "operations interval --days 5 --spares 40 --seeds 1",
+    "operations interval --days 5 --spares 2 --short-of-nodes shrink --per-1000-node-days 6.5",
+    "operations stragglers --jitter 0.02 --pause-s 1",
+    "operations queue --nodes 16 --jobs 5",
+    "operations replan --plan mine.yaml",
+    "operations cost",
+    "doctor --port 29987 --ranks 2",
     "catalog",
     "memory --params 7e9 --dp 8",
     "memory --model gpt2 --recipe deepspeed --largest-layer 1e6 --zero 3",
@@ -27,14 +39,22 @@ ANSWERS = [
     "drill --export mine.json",
     "validate few.csv",
     "validate few.csv --rows",
+    "why step.json",
 ]
 PLACES = [
     ("schedule", "ranks", 0),
     ("simulate", "step_s", "0.5"),
     ("simulate", "bubble", {"idle_over_ideal": 1}),
+    ("convert", "left", [1]),
+    ("convert", "text", None),
+    ("plan", "evaluated", 0.5),
+    ("plan", "plans", [{"dp": 1}]),
     ("memory", "total_bytes", None),
     ("memory", "zero", 4),
     ("drill", "right", "all"),
+    ("why", "read", "a file"),
+    ("why", "diagnosis", {}),
+    ("why", "hang", {"group": "0"}),
 ]
 
 
@@ -48,10 +68,16 @@ def desk(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SIMLAB_PROGRESS", str(tmp_path / "progress.json"))
     Path("mine.csv").write_text("0F0,0B0\n")
+    Path("mine.json").write_text('{"train_batch_size": 16, "bf16": {"enabled": true}}')
+    Path("mine.yaml").write_text(
+        "model: gpt2\ncluster: dgx-a100\nnodes: 2\ndp: 16\nmicrobatches: 4\n"
+    )
     Path("broken.csv").write_text("0F0,0B0\n1F0\n")
     rows = (FOLDER.parents[1] / "studies" / "published" / "runs.csv").read_text().splitlines()
     few = rows[:3] + [row for row in rows if "simumax" in row][:12]
     Path("few.csv").write_text("\n".join(few) + "\n")
+    program = simlab.generate("1f1b", 2, 4)
+    simlab.simulate(program, simlab.OpTimes(forward_s=1.0, backward_s=2.0)).save("step.json")
 
 
 def answer(capsys, command):

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+import simlab
 from simlab.cli.main import COMMANDS, main
 from simlab.cli.output import print_table, progress
 
 TIMES = "--forward-ms 20 --input-grad-ms 20 --weight-grad-ms 20"
+PLAN_FILE = "model: gpt2\ncluster: dgx-a100\nnodes: 2\ndp: 16\nmicrobatches: 4\n"
 TEXTS = {
     "schedules": [f"schedules --pp 4 --microbatches 8 {TIMES} --activation-cap 4"],
     "catalog": ["catalog"],
@@ -19,10 +21,24 @@ TEXTS = {
         "simulate --model llama-3-8b --cluster dgx-h100 --tp 4 --pp 2 --microbatches 8 --explain",
         "simulate --model llama-3-70b --cluster dgx-a100 --dp 2 --microbatches 8",
     ],
+    "plan": [
+        "plan --model llama-3-8b --cluster dgx-h100 --nodes 1 --global-batch 8 --cp 1 --explain",
+    ],
     "memory": ["memory --params 7.5B --dp 64", "memory --params 7e9 --recipe deepspeed --dp 3"],
+    "convert": ["convert mine.yaml --to megatron", "convert mine.json --from deepspeed --gpus 8"],
+    "operations": [
+        "operations run --spares 64 --memory-interval-s 300 --memory-survives 0.9",
+        "operations interval --days 20 --spares 64 --seeds 1",
+        "operations stragglers --jitter 0.02 --pause-s 1 --pause-every 20",
+        "operations queue --nodes 32 --jobs 20",
+        "operations replan --plan mine.yaml",
+        "operations cost --gpu-hour 3.5",
+    ],
+    "doctor": ["doctor --port 29987"],
     "check": ["check mine.csv"],
     "drill": ["drill --export mine.json"],
     "validate": ["validate few.csv --rows"],
+    "why": ["why step.json"],
 }
 """{command: command lines that print text}; what `schedule` prints is a program, as wide as it is."""
 
@@ -32,9 +48,13 @@ def desk(tmp_path, monkeypatch):
     """A folder with a program, and with a few published runs."""
     monkeypatch.chdir(tmp_path)
     Path("mine.csv").write_text("0F0,0B0\n")
+    Path("mine.json").write_text('{"train_batch_size": 16, "bf16": {"enabled": true}}')
+    Path("mine.yaml").write_text(PLAN_FILE)
     from simlab.studies.published_runs import RUNS
 
     Path("few.csv").write_text("".join(RUNS.read_text().splitlines(keepends=True)[:4]))
+    program = simlab.generate("1f1b", 2, 4)
+    simlab.simulate(program, simlab.OpTimes(forward_s=1.0, backward_s=2.0)).save("step.json")
     return tmp_path
 
 

@@ -21,18 +21,20 @@ FILES = {
     "a list of lists": ("stage_layers: [[1], [2]]\n", "stage_layers = [[1], [2]]"),
     "a mapping": ("pp: {a: 1}\n", "pp = {'a': 1}"),
     "deep nesting": ("pp: " + "[" * 10**4, "is nested too deeply"),
-    "an alias bomb": (BOMB + "pp: *a39\n", "unknown name 'a0'"),
+    "an alias bomb": (BOMB + "pp: *a39\n", "*a0: aliases are not taken"),
     "an alias bomb in a field": (
         "pp: &a0 [x, x]\n"
         + "".join(
             f"{name}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n"
             for n, name in enumerate(("tp", "dp", "cp", "seq", "zero", "chunks"), 1)
         ),
-        "pp = ['x', 'x']",
+        "*a0: aliases are not taken",
     ),
     "a date": ("pp: 2020-01-01\n", "pp = datetime.date(2020, 1, 1)"),
     "a number as a name": (f"{'9' * 100}: 1\n", "unknown name a number of 100 digits"),
     "no value": ("- 1\n", "holds list, not 'name: value' lines"),
+    "a name twice": ("pp: 2\npp: 4\n", "'pp' is given twice"),
+    "two megabytes": ("# " + "x" * 2 * 10**6 + "\npp: 2\n", "is longer than 1,000,000 bytes"),
     "fractional nodes": ("nodes: 1.5\n", "nodes = 1.5: give a whole number"),
 }
 
@@ -53,3 +55,17 @@ def test_a_file_of_nonsense_is_refused_in_one_short_line(name, program, tmp_path
     lines = [line for line in err.splitlines() if line]
     assert len(lines) == 1 and says in err, err
     assert len(err) < 1200 and "x" * 61 not in err
+
+
+@pytest.mark.parametrize("main", [simlab_main, realrun_main])
+def test_an_empty_path_is_no_plan_file(main, capsys):
+    words = ["simulate"] if main is simlab_main else []
+    assert main([*words, "--plan="]) == 2
+    assert "--plan '': give the path of a plan file" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_no_text_is_refused(tmp_path, capsys):
+    path = tmp_path / "plan.yaml"
+    path.write_text("pp: 2\nout: 5\n")
+    assert realrun_main(["--plan", str(path)]) == 2
+    assert "out = 5: give a text, in quotes" in capsys.readouterr().err

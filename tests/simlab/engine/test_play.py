@@ -53,9 +53,16 @@ def any_plans(draw, zeros=(0, 1, 2, 3)):
         "recompute": ("none", "selective", "full"), "sequence_parallel": (False, True), "dp_overlap": (False, True),
         "prefetch": (0, 1, 2), "reshard": (False, True), "precision": ("bf16", "fp16", "fp32"), "library": ("megatron", "torch"),
         "offload": ("none", "none", "optimizer", "parameters", "activations"), "tp_overlap": ("none", "weight-grad", "pipelined"),
-        "hybrid": (0, 2) if dp > 1 else (0,),
+        "hybrid": (0, 2) if dp > 1 else (0,), "ep": (1, 2, 4) if experts else (1,), "expert_load": (1.0, 1.25),
     }  # fmt: skip
     fields = {name: draw(st.sampled_from(its)) for name, its in choices.items()}
+    if dp * fields["cp"] % fields["ep"]:
+        fields["ep"] = 1
+    if fields["ep"] > 1:
+        fields |= {"hybrid": 0, "offload": draw(st.sampled_from(["none", "activations"]))}
+    if experts and draw(st.booleans()):
+        few = {"dense_layers": min(model.layers - 1, 1), "shared_experts": draw(st.integers(0, 1))}
+        model = replace(model, **few, bias=False, expert_ffn=128)
     fields["chunks"] = chunks if schedule in CHUNKED else None
     plan = plan_of(dp=dp, pp=pp, schedule=schedule, **fields)
     return model, plan, cluster_of(plan.gpus, draw(st.sampled_from(["dgx-a100", "a100-pcie"])))
@@ -154,7 +161,7 @@ def walked_s(model, plan, cluster):
 def test_an_op_takes_as_long_played_as_walked(step):
     walked, ops = walked_s(*step), defaultdict(list)
     for span in sl.layer_trace(*step).spans:
-        if span.op_kind and span.stream in ("compute", "tp", "cp"):
+        if span.op_kind and span.stream in ("compute", "tp", "cp", "ep"):
             ops[span.stage, span.op_kind, span.microbatch].append(span)
     assert len(ops) >= sum(map(len, program_of(step[1]).ranks)) - step[1].microbatches
     for (stage, kind, _), spans in ops.items():
@@ -164,8 +171,30 @@ def test_an_op_takes_as_long_played_as_walked(step):
 
 def test_an_op_of_a_mixture_of_experts_takes_as_long_played_as_walked():
     model = replace(GPT, name="MoE", experts=4, experts_per_token=2, tied_head=False)
-    plan = sl.Plan(tp=2, pp=2, microbatches=4)
-    test_an_op_takes_as_long_played_as_walked.hypothesis.inner_test((model, plan, cluster_of(4)))
+    for ep in (1, 2, 4):
+        plan = sl.Plan(dp=ep, ep=ep, tp=2, pp=2, microbatches=4, dp_overlap=ep == 1)
+        step = model, plan, cluster_of(4 * ep)
+        test_an_op_takes_as_long_played_as_walked.hypothesis.inner_test(step)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"ep": 2},
+        {"ep": 8, "zero": 1},
+        {"ep": 4, "zero": 3, "expert_load": 1.5},
+        {"ep": 4, "zero": 2, "tp": 2, "dp": 4, "sequence_parallel": True},
+        {"ep": 4, "cp": 2, "dp": 2, "pp": 2, "recompute": "full"},
+    ],
+)
+def test_experts_on_ranks_of_their_own_have_one_answer(plan):
+    """Walked, of one rank for many and of all, in one node and over two of four GPUs each."""
+    model = replace(GPT, name="MoE", experts=8, experts_per_token=2, tied_head=False)
+    plan = sl.Plan(**({"dp": 8, "microbatches": 4} | plan))
+    node = sl.load_cluster("dgx-a100")
+    for cluster in (node, replace(node, gpus_per_node=4, nodes=2, nics_per_node=4)):
+        found, collapsed_s, all_s = thrice(model, plan, cluster)
+        assert (collapsed_s, all_s) == pytest.approx((found, found), rel=1e-9)
 
 
 def with_own_nics(model, plan, cluster):

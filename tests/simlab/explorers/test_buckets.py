@@ -52,3 +52,11 @@ def test_one_bucket_hides_nothing_and_many_small_ones_take_longer_in_all():
     totals = [each.reduction_s for each in points]
     assert totals == sorted(totals, reverse=True)
     assert all(0 < each.exposed_s <= each.reduction_s + 1e-12 for each in points)
+
+
+def test_the_exposed_reduction_looks_the_same_in_every_picture():
+    pictures = BUCKETS.answer(BUCKETS.start()).pictures
+    looks = {
+        (its.colour, its.pattern) for p in pictures if (its := marks(p).get("exposed reduction"))
+    }
+    assert len(looks) == 1 and all("exposed reduction" in marks(p) for p in pictures)

@@ -77,8 +77,17 @@ def test_figures_say_how_long_ranks_wait_on_average():
     answer = MASK.answer(MASK.start(cp=2))
     # contiguous: rank 0 has 1 of 4 half blocks, rank 1 has 3 of them, so rank 0 waits 2/3
     assert [row.values for row in answer.figures] == [
-        ["25.0%", "50.0%"],
-        ["75.0%", "50.0%"],
-        ["33.3%", "0.0%"],
+        ["25.00%", "50.00%"],
+        ["75.00%", "50.00%"],
+        ["33.33%", "0.00%"],
     ]
     assert answer.values == {"step": [0, 1]} and "1.5 times" in answer.note.en
+
+
+@pytest.mark.parametrize("cp", [2, 4])
+def test_the_shares_are_whole_in_the_digits_that_are_shown(cp):
+    """Of 2 or 4 ranks they are sixteenths: 6.25% is not 6.2%."""
+    found = MASK.answer(MASK.start(cp=cp)).figures[:2]
+    for figure in found:
+        for text in figure.values:
+            assert (16 * float(text.rstrip("%")) / 100).is_integer()

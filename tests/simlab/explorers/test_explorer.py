@@ -105,3 +105,15 @@ def test_a_category_of_memory_has_one_colour_in_every_explorer():
                     assert mark.colour == table[mark.name.en], (name, picture.key, mark.name.en)
                     showing.add(name)
     assert showing == {"memory", "zero_grid", "context", "plan"}
+
+
+def test_the_pipeline_says_which_controls_its_schedules_do_not_read():
+    found = explorer("pipeline")
+    idle = {*found.answer(found.start()).idle}
+    assert idle == {"chunks", "weight_share"}
+    assert {*found.answer(found.start(second="interleaved-1f1b")).idle} == {"weight_share"}
+    assert {*found.answer(found.start(second="zb-h1")).idle} == {"chunks"}
+    for control in idle:  # what is idle changes nothing indeed
+        values = next(each.values for each in found.controls if each.name == control)
+        figures = [found.answer(found.start(**{control: value})).figures for value in values]
+        assert all(each == figures[0] for each in figures)

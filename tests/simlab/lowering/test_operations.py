@@ -16,7 +16,11 @@ from simlab.lowering.pieces import BEGIN, COMPUTE, WAIT, Slice, unit_pieces
 GPT = sl.Model(layers=2, hidden=256, heads=16, vocab=1024, positions=128, seq=128, tied_head=False)
 LLAMA = replace(GPT, kv_heads=4, ffn=512, gated_mlp=True, bias=False, positions=0)
 EXPERTS = replace(LLAMA, experts=4, experts_per_token=2)
-MODELS = {"gpt": GPT, "llama": LLAMA, "experts": EXPERTS}
+MIXED = replace(EXPERTS, expert_ffn=128, shared_experts=1, dense_layers=1, qk_norm=True)
+LATENT = replace(
+    MIXED, kv_heads=16, qk_norm=False, q_rank=48, kv_rank=32, rope_size=8, value_size=12
+)
+MODELS = {"gpt": GPT, "llama": LLAMA, "experts": EXPERTS, "mixed": MIXED}
 ONE = replace(sl.load_cluster("dgx-a100"), gpus_per_node=1, host_op_s=0.0)
 
 plans = st.builds(
@@ -30,7 +34,9 @@ plans = st.builds(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("model", [LLAMA, EXPERTS], ids=["llama", "experts"])
+@pytest.mark.parametrize(
+    "model", [LLAMA, EXPERTS, MIXED, LATENT], ids=["llama", "experts", "mixed", "latent"]
+)
 @pytest.mark.parametrize(
     "fields", [{}, {"attention": "unfused"}, {"recompute": "full", "fused": False}], ids=str
 )

@@ -21,7 +21,8 @@ LLAMA = sl.Model(
 )  # fmt: skip
 GPT = sl.Model(layers=8, hidden=64, heads=8, vocab=512, positions=128, seq=128)
 MOE = replace(LLAMA, experts=4, experts_per_token=2)
-MODELS = {"llama": LLAMA, "gpt": GPT, "moe": MOE}
+MIXED = replace(MOE, expert_ffn=96, shared_experts=1, dense_layers=3, qk_norm=True)
+MODELS = {"llama": LLAMA, "gpt": GPT, "moe": MOE, "mixed": MIXED}
 TOKENS = 128
 PLANS = st.builds(
     lambda degrees, more: plan_of(**degrees, **more),
@@ -38,13 +39,15 @@ PLANS = st.builds(
     st.fixed_dictionaries(
         {
             "dp": st.sampled_from([1, 2, 4]),
+            "expert_load": st.sampled_from([1.0, 1.5]),
             "tp": st.sampled_from([1, 2]),
             "cp": st.sampled_from([1, 2]),
             "cp_kind": st.sampled_from(["ring", "all-gather", "all-to-all"]),
             "zero": st.sampled_from([0, 1, 2, 3]),
-            "library": st.sampled_from(["megatron", "torch", "fsdp1"]),
+            "library": st.sampled_from(["megatron", "nanotron", "torch", "fsdp1"]),
+            "fused": st.booleans(),
             "recompute": st.sampled_from(["none", "selective", "per-op", "full"]),
-            "precision": st.sampled_from(["fp32", "bf16", "fp16"]),
+            "precision": st.sampled_from(["fp32", "bf16", "fp16", "fp8"]),
             "sequence_parallel": st.booleans(),
             "reshard": st.booleans(),
             "prefetch": st.sampled_from([0, 1, 2]),

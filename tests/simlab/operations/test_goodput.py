@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simlab.engine.failures import (
+from simlab.errors import InputError
+from simlab.operations.failures import (
     daly_interval_s,
     expected_goodput,
     train_with_failures,
     young_interval_s,
 )
-from simlab.errors import InputError
 
 HOUR_S = 3600.0
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simlab.engine.failures import daly_interval_s, train_with_failures, young_interval_s
+from simlab.operations.failures import daly_interval_s, train_with_failures, young_interval_s
 
 MTBF_S = 10_000.0
 

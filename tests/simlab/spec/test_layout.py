@@ -119,7 +119,7 @@ def test_the_llama_3_layout_of_16384_gpus_is_quick_to_ask():
         (lambda layout: layout.rank(tp=2), "tp 2: there are tp 0 to 1"),
         (lambda layout: layout.peer(0, 4), "pp 4: there are pp 0 to 3"),
         (lambda layout: layout.group("replica", 0), "did you mean 'replicas'"),
-        (lambda layout: layout.groups("ep"), "group 'ep'"),
+        (lambda layout: layout.groups("etp"), "group 'etp'"),
         (lambda layout: Layout(order=("tp", "dp")), "order = 'tp-dp': give tp, cp, dp and pp once"),
     ],
 )  # fmt: skip

@@ -8,6 +8,7 @@ from stage_memory import stage_memory
 
 import simlab as sl
 from simlab.lowering.kernels import Matmul, Memory, embedding_kernels, head_kernels, layer_kernels
+from simlab.lowering.traffic import traffic
 from simlab.memory.activations import layer_activations_bytes
 from simlab.memory.states import state_bytes
 from simlab.spec.parameters import stage_parameters
@@ -105,16 +106,76 @@ def test_torchs_loss_holds_twelve_bytes_a_logit_and_megatrons_six():
     held = [stage_memory(LLAMA, p, 0, last=True) for p in (replace(plan, library="torch"), plan)]
     # the message and the norm's result in bf16, a norm's fp32 number of each token
     kept = 2 * 2 * tokens * LLAMA.hidden + 4 * tokens
-    logits = tokens * LLAMA.vocab
-    assert [its.activations for its in held] == [kept + 4 * logits] * 2
+    logits, weight = tokens * LLAMA.vocab, 2 * LLAMA.hidden * LLAMA.vocab
+    torchs = kept + weight  # autocast's copy of the head's weight in bf16
+    assert [its.activations for its in held] == [torchs + 4 * logits, kept + 4 * logits]
     assert [its.activations + its.buffers for its in held] == [
-        kept + 12 * logits,
+        torchs + 12 * logits,
         kept + 6 * logits,
     ]
 
 
 def test_a_library_that_is_unknown_is_refused():
     with pytest.raises(
-        sl.InputError, match="library = 'deepspeed': give one of megatron, torch, fsdp1"
+        sl.InputError, match="library = 'deepspeed': give one of megatron, nanotron, torch, fsdp1"
     ):
         sl.Plan(library="deepspeed")
+
+
+NANOTRON = sl.Plan(dp=4, tp=4, sequence_parallel=True, library="nanotron", seq=8192)
+TOKENS = 8192
+
+
+def a_layer_more(plan):
+    one, two = (stage_memory(LLAMA, plan, layers).activations for layers in (1, 2))
+    return two - one
+
+
+def test_nanotron_keeps_what_it_gathered_and_the_activated_gate():
+    """Two norms' results of all tokens instead of a quarter of them, and silu(gate): 2 bytes each."""
+    more = a_layer_more(NANOTRON) - a_layer_more(replace(NANOTRON, library="megatron"))
+    assert more == 2 * TOKENS * (2 * LLAMA.hidden * 3 / 4 + LLAMA.ffn / 4)
+
+
+def test_what_nanotron_kept_is_not_gathered_again():
+    """Megatron-LM gathers the inputs of qkv, of the gated MLP and of the head once more."""
+    sent = [
+        traffic(LLAMA, replace(NANOTRON, library=library))[0].tp
+        for library in ("megatron", "nanotron")
+    ]
+    again = (2 * LLAMA.layers + 1) * 2 * TOKENS * LLAMA.hidden
+    assert sent[0] - sent[1] == pytest.approx(3 / 4 * again)
+
+
+def test_with_zero_1_nanotron_reduces_all_gradients_to_all_ranks():
+    """An all-reduce instead of a reduce-scatter of 4 bytes a gradient: half as much again."""
+    sent = [
+        traffic(LLAMA, replace(NANOTRON, zero=1, dp_overlap=False, library=library))[0].dp
+        for library in ("megatron", "nanotron")
+    ]
+    parameters = stage_parameters(LLAMA, NANOTRON, LLAMA.layers, first=True, last=True)
+    assert sent[1] - sent[0] == pytest.approx(3 / 4 * 4 * parameters, rel=1e-6)
+
+
+@pytest.mark.parametrize("zero, of_ddp", [(0, 2), (1, 0)])
+def test_nanotron_holds_16_bit_gradients_until_a_backward_is_over_and_buckets_of_ddp(zero, of_ddp):
+    """Beside Megatron-LM's bytes: those of DDP's buckets, and at the end of a backward 2 more."""
+    plan = replace(NANOTRON, tp=1, zero=zero, sequence_parallel=False, seq=16)
+    held = [stage_memory(LLAMA, replace(plan, library=it), 4) for it in ("megatron", "nanotron")]
+    parameters = stage_parameters(LLAMA, plan, 4)
+    more = sum(held[1]) - sum(held[0])
+    assert more == pytest.approx((2 + of_ddp) * parameters, rel=0.05)
+
+
+def test_transformer_engine_keeps_inputs_of_products_in_8_bits_and_torch_does_not():
+    """A byte less of two norms' results and of the gated product, and a byte more of attention's
+    result, which is kept in 16 bits for attention's own backward, too."""
+    plan = sl.Plan(seq=TOKENS)
+    less = a_layer_more(plan) - a_layer_more(replace(plan, precision="fp8"))
+    assert less == TOKENS * (LLAMA.hidden + LLAMA.ffn)
+    bounds = [
+        layer_activations_bytes(LLAMA, replace(plan, precision=p), "none") for p in ("bf16", "fp8")
+    ]
+    assert bounds[0] - bounds[1] == less
+    torch = replace(plan, dp=2, zero=3, library="torch")
+    assert a_layer_more(torch) == a_layer_more(replace(torch, precision="fp8"))

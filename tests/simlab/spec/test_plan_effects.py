@@ -10,6 +10,7 @@ from simlab.spec.plan_checks import EFFECTS
 MODEL = sl.Model(
     name="m", layers=8, hidden=1024, heads=8, kv_heads=4, vocab=512, seq=512, bias=False, gated_mlp=True
 )  # fmt: skip
+EXPERTS = replace(MODEL, name="e", experts=4, experts_per_token=2)
 NODE = sl.load_cluster("dgx-h100")
 BASES = {
     "one GPU": {},
@@ -28,10 +29,12 @@ BASES = {
     "unfused": {"attention": "unfused"},
     "optimizer on the host": {"offload": "optimizer"},
     "parameters on the host": {"offload": "parameters"},
+    "experts on ranks of their own": {"dp": 4, "ep": 2},
     "all degrees": {"dp": 2, "tp": 2, "pp": 2, "cp": 2, "zero": 1, "microbatches": 4},
 }
 OTHER_VALUES = {
-    "dp": [2], "tp": [2], "pp": [2], "cp": [2], "hybrid": [2, 4], "microbatch_size": [2], "microbatches": [2, 8], "seq": [256],
+    "dp": [2], "tp": [2], "pp": [2], "cp": [2], "ep": [2, 4], "expert_load": [1.5],
+    "hybrid": [2, 4], "microbatch_size": [2], "microbatches": [2, 8], "seq": [256],
     "chunks": [2, 4], "bucket_bytes": [2**16], "gradient_bytes": [2], "prefetch": [0, 2], "order": ["pp-dp-cp-tp"],
     "stage_layers": ["even", "ends-count-as-layers", "uneven", (3, 5)],
 }  # fmt: skip
@@ -86,13 +89,13 @@ NO_EFFECT = {
 """{field: (whether a value has no effect on a plan, the reason)}"""
 
 
-def answers(plan):
+def answers(plan, model=MODEL):
     """What is predicted of a plan, on nodes of two GPUs."""
     in_node = min(2, plan.gpus)
     cluster = replace(
         NODE, nodes=plan.gpus // in_node, gpus_per_node=in_node, nics_per_node=in_node
     )
-    step, layers = sl.predict(MODEL, plan, cluster), sl.layer_trace(MODEL, plan, cluster)
+    step, layers = sl.predict(model, plan, cluster), sl.layer_trace(model, plan, cluster)
     return step.step_s, step.waterfall_s, step.held, step.host_bytes, layers.spans
 
 
@@ -105,12 +108,12 @@ def other_values(field, plan):
 @pytest.mark.parametrize("name", BASES)
 def test_a_field_changes_an_answer_or_is_refused_or_has_a_reason(name):
     given = BASES[name]
-    plan = sl.Plan(**given)
-    before, silent = answers(plan), []
+    plan, model = sl.Plan(**given), EXPERTS if "ep" in given else MODEL
+    before, silent = answers(plan, model), []
     for field in sl.plan_fields():
         for value in other_values(field, plan):
             try:
-                same = answers(sl.Plan(**given | {field.name: value})) == before
+                same = answers(sl.Plan(**given | {field.name: value}), model) == before
             except sl.InputError:
                 continue
             excused, _ = NO_EFFECT.get(field.name, (lambda plan, value: False, ""))
@@ -123,14 +126,14 @@ def test_every_field_has_an_effect_on_some_plan():
     """So that no field is excused from having any."""
     missing = {field.name for field in sl.plan_fields()}
     for given in BASES.values():
-        plan = sl.Plan(**given)
-        before = answers(plan)
+        plan, model = sl.Plan(**given), EXPERTS if "ep" in given else MODEL
+        before = answers(plan, model)
         for field in sl.plan_fields():
             if field.name not in missing:
                 continue
             for value in other_values(field, plan):
                 try:
-                    if answers(sl.Plan(**given | {field.name: value})) != before:
+                    if answers(sl.Plan(**given | {field.name: value}), model) != before:
                         missing.discard(field.name)
                         break
                 except sl.InputError:

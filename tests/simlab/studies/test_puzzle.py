@@ -60,3 +60,17 @@ def test_less_memory_never_makes_the_best_shorter_and_nothing_is_below_the_bound
 def test_a_cap_that_nothing_fits_under_is_refused_and_quoted(cap):
     with pytest.raises(InputError, match=f"^a cap of {cap}"):
         puzzle(cap=cap)
+
+
+def test_a_backward_that_is_one_op_is_asked_for_as_such():
+    whole = sl.Puzzle(3, 6, sl.OpTimes(forward_s=1e-3, backward_s=2e-3), 3)
+    assert whole.check(whole.start).trace.step_s == pytest.approx(6 * 3 * 3e-3)
+    assert whole.check(str(sl.generate("1f1b", 3, 6))).excess_s == pytest.approx(0, abs=1e-12)
+    assert whole.least_held == 3 and whole.bound_s == pytest.approx((3 - 1 + 6) * 3e-3)
+    assert "write the backward as B" in whole.check(str(sl.generate("zb-h1", 3, 6))).text
+
+
+def test_a_cap_that_no_known_schedule_of_these_ops_keeps_is_refused_with_what_would_be_valid():
+    tight = sl.Puzzle(4, 6, sl.OpTimes(forward_s=1e-3, backward_s=2e-3), 2)
+    with pytest.raises(InputError, match="no schedule of F, B is known that holds at most 2"):
+        tight.shortest_s  # noqa: B018 - it is worked out when it is read

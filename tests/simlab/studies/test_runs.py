@@ -51,11 +51,10 @@ def test_published_steps_are_met(table, suite):
     )
 
 
-def test_no_row_is_forgotten_and_every_one_left_out_says_why(table):
+def test_no_row_is_forgotten_and_none_is_left_out(table):
     assert set(table) == {row["suite"] for row in ROWS.values()} == set(MOST)
-    left_out = {skip["id"]: skip["reason"] for its in table.values() for skip in its["skipped"]}
-    assert len(left_out) == 3
-    assert all(" was not published" in why for why in left_out.values())
+    assert sum(its["rows"] for its in table.values()) == len(ROWS)
+    assert not [skip for its in table.values() for skip in its["skipped"]]
 
 
 def test_the_simulator_is_better_than_one_constant(table):
@@ -109,12 +108,13 @@ def test_a_row_without_what_is_needed_is_left_out_and_the_column_named(column):
     ({"step_s": "inf"}, "step_s = 'inf' is no number above 0"), ({"global_batch": "16"}, "16 is less than a sequence for each of 32"),
     ({"layers": "2.5"}, "layers = '2.5' is no whole number above 0"), ({"layers": "inf"}, "layers = 'inf' is no whole number above 0"),
     ({"tp": "nan"}, "tp = 'nan' is no whole number above 0"), ({"hidden": "-1"}, "hidden = '-1' is no whole number"),
-    ({"ep": "8"}, r"expert parallelism \(ep = 8\) is not simulated"), ({"gpu": "TPU v5"}, "no cluster .* has the GPU 'TPU v5'"),
+    ({"ep": "8"}, "ep = 8: GPT 1.7B has no experts; give ep = 1"), ({"gpu": "TPU v5"}, "no cluster .* has the GPU 'TPU v5'"),
     ({"n_gpus": "33"}, "there are 33 GPUs"), ({"tp": "5", "dp": "32"}, "dp x tp x pp x cp = 32 x 5"),
     ({"sharding": "ZeRO-Infinity"}, "sharding = 'ZeRO-Infinity' is not known"), ({"precision": "int8"}, "precision = 'int8' is not known"),
     ({"recompute": "not stated"}, "recompute = 'not stated' is not known"), ({"sharding": "not stated"}, "sharding = 'not stated' is not"),
     ({"recompute": "every 2nd"}, "recompute = 'every 2nd' is not known"), ({"micro_batch": ""}, "micro_batch was not published"),
-    ({"model": "Mixtral 8x22B"}, "'Mixtral 8x22B' is not simulated: its experts have no column"),
+    ({"model": "Mixtral 8x7B", "ep": "3"}, "ep = 3 does not divide dp x cp"),
+    ({"model": "Mixtral 8x3B"}, "'Mixtral 8x3B' is not simulated: its experts have no column"),
 ])  # fmt: skip
 def test_a_row_that_cannot_be_predicted_is_left_out_with_the_reason(change, why):
     result = result_of(MEGATRON | change)
@@ -211,6 +211,45 @@ def test_all_that_is_fsdp_is_read_as_such(sharding, library, attention):
     )
 
 
+PLAYBOOK = {"source": "HF ultrascale playbook benchmarks", "gated_mlp": "1", "precision": "bf16"}
+
+
+@pytest.mark.parametrize(
+    "sharding, overlaps, bucket", [("zero1", False, 2**40), ("ddp", True, 50 * 2**20)]
+)
+def test_the_playbooks_runs_are_nanotrons(sharding, overlaps, bucket):
+    """With ZeRO-1 it reduces the flat buffer when all backwards are over; else it is torch's DDP,
+    with 25 MiB of 16-bit gradients in a bucket."""
+    plan = plan_of(**PLAYBOOK, sharding=sharding, overlap="dp=grad overlap")
+    assert (plan.library, plan.attention, plan.fused) == ("nanotron", "flash-2", True)
+    assert (plan.dp_overlap, plan.bucket_bytes, plan.gradient_bytes) == (overlaps, bucket, 4)
+
+
+@pytest.mark.parametrize("stages, layers", [
+    (2, (5, 1)), (4, (3, 2, 1, 0)), (3, (3, 3, 0)),
+])  # fmt: skip
+def test_nanotron_fills_a_stage_until_its_blocks_cost_more_than_its_part(stages, layers):
+    """Six layers that cost 40,960 and a head of twice as much. On two stages the first takes layers
+    until they cost more than four of eight parts; on four stages more than two parts, then more than
+    four, then more than six, which the head does; on three more than 2 2/3, then more than 5 1/3."""
+    sizes = {
+        "layers": "6",
+        "hidden": "64",
+        "heads": "4",
+        "kv_heads": "4",
+        "ffn": "128",
+        "vocab": "1280",
+    }
+    changes = {"tp": "1", "pp": str(stages), "dp": "1", "n_gpus": str(stages)}
+    plan = plan_of(**PLAYBOOK, **sizes, **changes, sharding="ddp")
+    assert plan.stage_layers == layers
+
+
+def test_aleph_alphas_gradients_have_16_bits():
+    of = {"source": "Aleph-Alpha/NeurIPS-WANT kernel=flash_attention2", "precision": "bf16"}
+    assert plan_of(**of).gradient_bytes == 2 and plan_of(precision="bf16").gradient_bytes == 4
+
+
 @pytest.mark.parametrize("kind, texts", {
     "selective": ("selective", "per-op", "op", "SAC", "core_attn", "selective, not full", "no full, selective"),
     "full": ("full", "Full (uniform)", "block", "uniform", "true", "yes", "1"),
@@ -243,6 +282,24 @@ PIPELINE = {"pp": "4", "dp": "8", "micro_batch": "8", "global_batch": "64", "lay
 def test_an_interleaved_pipeline_has_two_stages_a_rank_where_it_does_not_say(overlap, vpp, chunks):
     plan = plan_of(**PIPELINE, overlap=overlap, vpp=vpp)
     assert (plan.chunks, plan.schedule) == (chunks, "interleaved-1f1b" if chunks > 1 else "1f1b")
+
+
+@pytest.mark.parametrize("text, tp, dp, chunks", [
+    ("tp, pp, dp", "pipelined", True, 2), ("TP+DP overlap", "pipelined", True, 1), ("dp", "none", True, 1),
+    ("pp overlap", "none", False, 2), ("tp", "pipelined", False, 1),
+])  # fmt: skip
+def test_dimensions_that_overlap_are_named_one_by_one(text, tp, dp, chunks):
+    plan = plan_of(**PIPELINE | {"tp": "2", "dp": "4"}, sharding="ddp", vpp="", overlap=text)
+    assert (plan.tp_overlap, plan.dp_overlap, plan.chunks) == (tp, dp, chunks)
+
+
+@pytest.mark.parametrize("kernel, attention, fused", [
+    ("flash_attention2 + RMS kernel", "flash-2", True), ("flash_attention2", "flash-2", False),
+    ("flash_attentionv1.0.8", "flash-1", False), ("torch", "unfused", False), ("megatron fused softmax", "unfused", False),
+])  # fmt: skip
+def test_a_source_that_names_the_kernel_is_believed(kernel, attention, fused):
+    plan = plan_of(source=f"a sweep.xlsx kernel={kernel}", precision="bf16")
+    assert (plan.attention, plan.fused) == (attention, fused)
 
 
 def test_without_a_pipeline_nothing_is_interleaved():
@@ -294,8 +351,7 @@ def test_torchtitans_tensor_parallelism_is_compiled(overlap, tp_overlap, fused):
         "Mixtral",
         "Grok-1",
         "Qwen1.5-MoE-A2.7B",
-        "deepseekv2 (L=4)",
-        "DeepSeek-V3",
+        "deepseekv2-lite (L=4)",
         "GPT 8x7B",
         "8 x 22b",
     ],
@@ -431,3 +487,19 @@ def test_a_row_that_ends_early_has_blanks(tmp_path):
         None,
         "n_gpus was not published",
     )
+
+
+def test_published_rows_of_models_with_experts_are_predicted():
+    """DeepSeek-V2 and V3 of four layers, the first of them dense, on 8 B200s: ep 8, and ep 4 on two
+    stages. Nothing is fitted to them. What is left out makes their steps longer."""
+    rows = [row for row in ROWS.values() if row["model"].startswith("deepseek")]
+    models = [described(row)[0] for row in rows]
+    assert [(model.layers, model.dense_layers) for model in models] == [(4, 1)] * 3
+    found = validate_runs(rows)
+    assert [(its.prediction.plan.ep, its.prediction.plan.pp) for its in found] == [
+        (8, 1),
+        (8, 1),
+        (4, 2),
+    ]
+    for its in found:
+        assert abs(its.memory_error) < 0.03 and -0.2 < its.error < 0.05

@@ -62,7 +62,9 @@ def test_its_plain_values_are_the_plans_and_the_steps(fitting):
         assert values.pop("bubble") == sl.bubble(found.trace)._asdict()
         spent = values.pop("waterfall_s")
         assert sum(spent.values()) == pytest.approx(found.step_s)
-        assert {name: spent[name] for name in ("dp", "tp", "pp", "cp")} == values.pop("exposed_s")
+        assert {name: spent[name] for name in ("dp", "tp", "pp", "cp", "ep")} == values.pop(
+            "exposed_s"
+        )
         tokens = 64 * 4096
         assert values == {
             "model": "llama-3-8b", "cluster": "dgx-h100", "gpus": 8, "seq": 4096,

@@ -57,7 +57,9 @@ def test_what_time_is_spent_on_adds_up_to_the_step(step):
     parts = found.waterfall_s
     assert sum(parts) == pytest.approx(found.step_s, rel=1e-9)
     assert min(parts) >= 0 and parts.compute > 0
-    assert found.exposed_s == {name: getattr(parts, name) for name in ("dp", "tp", "pp", "cp")}
+    assert found.exposed_s == {
+        name: getattr(parts, name) for name in ("dp", "tp", "pp", "cp", "ep")
+    }
     plan = found.plan
     assert (
         (parts.pp > 0) <= (plan.pp > 1)

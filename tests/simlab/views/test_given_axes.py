@@ -27,6 +27,7 @@ def drawers():
     return {
         "timelines": (4, lambda **on: sl.timeline(traces, critical_path=True, **on)),
         "timelines without memory": (2, lambda **on: sl.timeline(traces, memory=False, **on)),
+        "overlay": (2, lambda **on: sl.overlay([(one, one) for one in traces], **on)),
         "streams": (1, lambda **on: sl.layer_timeline(layers, **on)),
         "streams of two": (2, lambda **on: sl.layer_timeline([layers, layers], **on)),
         "cube": (1, lambda **on: sl.rank_cube(plans[0], 8, **on)),
@@ -45,6 +46,7 @@ def drawers():
 NAMES = (
     "timelines",
     "timelines without memory",
+    "overlay",
     "streams",
     "streams of two",
     "cube",

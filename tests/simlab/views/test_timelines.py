@@ -23,6 +23,7 @@ from simlab import (
     memory_curve,
     simulate,
 )
+from simlab.trace import ACTIVATIONS, LIVE
 from simlab.views import timeline
 from simlab.views.scene import COLOURS, scene
 
@@ -179,3 +180,16 @@ def test_an_unknown_renderer_is_refused():
 def test_a_perfetto_file_holds_one_trace():
     with pytest.raises(InputError, match="2 traces"):
         timeline(two_traces(), renderer="perfetto")
+
+
+def test_a_title_says_in_which_unit_ranks_with_several_stages_hold():
+    """Of a measured run it is known of how many (stage, microbatch) pairs something is held; a
+    simulated one counts the shares of a microbatch, as the table of schedules does."""
+    times = OpTimes(forward_s=0.1, input_grad_s=0.1, weight_grad_s=0.1)
+    simulated = simulate(generate("zb-v", 4, 8), times)
+    assert "peak 4 microbatches held" in scene(simulated, ACTIVATIONS).title
+    pairs = scene(simulated, LIVE)
+    assert "peak 8 stage activations held" in pairs.title
+    assert pairs.memory_label == "stage activations\nheld"
+    one = simulate(generate("1f1b", 4, 8), OpTimes(forward_s=0.1, backward_s=0.2))
+    assert "peak 4 microbatches held" in scene(one, LIVE).title

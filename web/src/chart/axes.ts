@@ -1,5 +1,6 @@
 /** Scales of a chart, and ticks that have room for their texts. */
 
+import { said, type Tongue } from "../language";
 import { ticks } from "../timeline/numbers";
 import type { Axis } from "./data";
 
@@ -67,17 +68,24 @@ function* candidates(axis: Axis, scale: Scale, room: number): Generator<number[]
   }
 }
 
-/** The most ticks of `axis`, at least `pace` px apart, whose texts stand apart by `gap` px. */
-export function ticksOf(axis: Axis, scale: Scale, size: Measure, gap: number, pace = 40): Tick[] {
+interface Room {
+  gap: number; // px between texts, at least
+  pace?: number; // px from tick to tick, at least
+  tongue?: Tongue;
+}
+
+/** The most ticks of `axis` whose texts have `room`. */
+export function ticksOf(axis: Axis, scale: Scale, size: Measure, room: Room): Tick[] {
+  const { gap, pace = 40, tongue = "en" } = room;
   const [from, to] = scale.range;
-  const room = Math.floor(Math.abs(to - from) / pace);
+  const count = Math.floor(Math.abs(to - from) / pace);
   const [least, most] = scale.domain;
   const slack = 1e-9 * (most - least);
   let ticks: Tick[] = [];
-  for (const values of candidates(axis, scale, room)) {
+  for (const values of candidates(axis, scale, count)) {
     ticks = values
       .filter((value) => value >= least - slack && value <= most + slack)
-      .map((value) => ({ at: value, text: textOf(axis, value) }));
+      .map((value) => ({ at: value, text: said(textOf(axis, value), tongue) }));
     if (apart(ticks, scale, size, gap)) return ticks;
   }
   return ticks.slice(0, 1);

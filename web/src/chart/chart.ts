@@ -1,7 +1,7 @@
 /** One picture with its own title and legend: SVG that is drawn anew when data, size, theme or
  * language change. */
 
-import { themeOf, type Theme, type Tongue } from "../language";
+import { said, themeOf, type Theme, type Tongue } from "../language";
 import { watch } from "../watch";
 import { named, type Chart } from "./data";
 import { draw, type Drawn } from "./draw";
@@ -70,9 +70,10 @@ export class ChartView {
     const { chart, tongue } = this;
     const theme = themeOf(this.element);
     this.pen.font = FONT;
-    this.title.textContent = chart.title[tongue];
+    const title = said(chart.title[tongue], tongue);
+    this.title.textContent = title;
     this.legend.innerHTML = legendOf(chart, theme, tongue, this.id);
-    this.plot.setAttribute("aria-label", chart.title[tongue]);
+    this.plot.setAttribute("aria-label", title);
     this.plot.setAttribute("aria-description", HINTS[tongue]);
     this.drawn = draw(chart, { theme, tongue, width, id: this.id, size: (text) => this.size(text) });
     this.plot.innerHTML = this.drawn.svg;
@@ -148,7 +149,7 @@ export class ChartView {
     for (const [name, px] of Object.entries(ring)) this.ring.style.setProperty(name, `${px}px`);
     this.ring.style.display = this.tip.style.display = "block";
     this.ring.style.borderRadius = box ? "0" : "50%";
-    this.tip.textContent = tip[this.tongue];
+    this.tip.textContent = said(tip[this.tongue], this.tongue);
     const room = this.element.clientWidth - this.tip.offsetWidth - 4;
     const below = y + 16 + this.tip.offsetHeight <= this.plot.clientHeight;
     const above = Math.max(y + dy - 14 - this.tip.offsetHeight, 0);
@@ -182,7 +183,7 @@ export function legendOf(chart: Chart, theme: Theme, tongue: Tongue, id: string)
       const wide = samples.length > 1 ? 11 : samples[0].mark === "line" || samples[0].mark === "rule" ? 24 : 14;
       const drawn = samples.map((mark, at) => swatch(mark, patterns, theme, at * wide, wide)).join("");
       const size = `width="${wide * samples.length}" height="12"`;
-      return `<span><svg ${size} aria-hidden="true">${patterns.defs}${drawn}</svg>${escape(name[tongue])}</span>`;
+      return `<span><svg ${size} aria-hidden="true">${patterns.defs}${drawn}</svg>${escape(said(name[tongue], tongue))}</span>`;
     })
     .join("");
 }

@@ -1,6 +1,6 @@
 /** A chart as SVG text: pure, so that it can be tested without a browser. */
 
-import type { Theme, Tongue } from "../language";
+import { said, type Theme, type Tongue } from "../language";
 import { scaleOf, ticksOf, type Scale, type Tick } from "./axes";
 import { reach, type Chart } from "./data";
 import { Drawing, SMALL_PX, overhang, type Frame, type Place } from "./marks";
@@ -38,7 +38,7 @@ export function draw(chart: Chart, look: Look): Drawn {
   const x = scaleOf(chart.x, xs, frame.left + overX, frame.right - overX);
   const y = scaleOf(chart.y, ys, ...((chart.y.down ? [high, low] : [low, high]) as [number, number]));
   const patterns = new Patterns(theme, look.id);
-  const drawing = new Drawing(x, y, frame, theme, patterns, size);
+  const drawing = new Drawing(x, y, frame, theme, patterns, size, tongue);
   const axes = chart.bare ? "" : axesOf(chart, look, frame, x, y);
   const marks = chart.marks.map((mark) => drawing.draw(mark)).join("");
   const texts = drawing.texts(chart.marks);
@@ -48,7 +48,7 @@ export function draw(chart: Chart, look: Look): Drawn {
   const scales = `data-x="${[...x.domain, ...x.range].join(" ")}" data-y="${[...y.domain, ...y.range].join(" ")}"`;
   const font = `font-family="system-ui, 'Noto Sans CJK SC', sans-serif" font-size="${SMALL_PX}"`;
   const head = `width="${width}" height="${chart.height}" viewBox="0 0 ${width} ${chart.height}"`;
-  const label = `role="img" aria-label="${escape(chart.title[tongue])}"`;
+  const label = `role="img" aria-label="${escape(said(chart.title[tongue], tongue))}"`;
   const svg = `<svg ${head} ${scales} ${font} ${label} style="display: block">${room}${patterns.defs}${axes}<g clip-path="url(#${clip})">${marks}</g>${texts}</svg>`;
   return { svg, places: drawing.places, x, y };
 }
@@ -58,13 +58,13 @@ function frameOf(chart: Chart, { width, size, tongue }: Look, ys: number[]): Fra
   const bare = { left: EDGE, top: EDGE, right: width - EDGE, bottom: chart.height - EDGE };
   if (chart.bare) return bare;
   const frame = { ...bare, top: (chart.y.label[tongue] ? HEAD : 2) + 4, bottom: chart.height - FOOT, right: width - 14 };
-  const ticks = yTicks(chart, scaleOf(chart.y, ys, frame.bottom, frame.top));
+  const ticks = yTicks(chart, scaleOf(chart.y, ys, frame.bottom, frame.top), tongue);
   frame.left = Math.max(24, ...ticks.map(({ text }) => size(text))) + 10;
   return frame;
 }
 
-function yTicks(chart: Chart, y: Scale): Tick[] {
-  return ticksOf(chart.y, y, () => SMALL_PX, 4, 26);
+function yTicks(chart: Chart, y: Scale, tongue: Tongue): Tick[] {
+  return ticksOf(chart.y, y, () => SMALL_PX, { gap: 4, pace: 26, tongue });
 }
 
 /** Makes a unit as long on both axes, by leaving room out on the right or below. */
@@ -92,20 +92,20 @@ function axesOf(chart: Chart, look: Look, frame: Frame, x: Scale, y: Scale): str
   const text = (part: string, place: string, words: string, fill = theme.muted) =>
     `<text data-part="${part}" ${place} fill="${fill}">${escape(words)}</text>`;
   const line = (path: string, colour: string) => `<path d="${path}" stroke="${colour}" fill="none"/>`;
-  const parts = [text("axis", `x="${left}" y="${top - 8}"`, cut(chart.y.label[tongue], size, look.width - left))];
-  for (const { at, text: words } of yTicks(chart, y)) {
+  const parts = [text("axis", `x="${left}" y="${top - 8}"`, cut(said(chart.y.label[tongue], tongue), size, look.width - left))];
+  for (const { at, text: words } of yTicks(chart, y, tongue)) {
     if (!chart.y.names) parts.push(line(`M${left},${y(at)}H${right}`, theme.grid));
     parts.push(text("y-tick", `x="${left - 6}" y="${y(at)}" dy="0.35em" text-anchor="end"`, words, theme.ink));
   }
   const width = look.width;
-  for (const { at, text: words } of ticksOf(chart.x, x, size, 10)) {
+  for (const { at, text: words } of ticksOf(chart.x, x, size, { gap: 10, tongue })) {
     parts.push(line(`M${x(at)},${bottom}v4`, theme.axis));
     const half = size(words) / 2;
     const middle = Math.max(half, Math.min(x(at), width - half - 1));
     parts.push(text("x-tick", `x="${middle}" y="${bottom + 16}" text-anchor="middle"`, words, theme.ink));
   }
   parts.push(line(`M${left},${top}V${bottom}H${right}`, theme.axis));
-  const label = cut(chart.x.label[tongue], size, width - 2);
+  const label = cut(said(chart.x.label[tongue], tongue), size, width - 2);
   const end = Math.min(Math.max((left + right) / 2, size(label) / 2), width - size(label) / 2 - 1);
   parts.push(text("axis", `x="${end}" y="${bottom + 31}" text-anchor="middle"`, label));
   return parts.join("");

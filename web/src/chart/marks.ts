@@ -4,7 +4,7 @@ import { area, curveLinear, curveStepAfter, line } from "d3-shape";
 import { reach, type Arrows, type Boxes, type Dots, type Mark, type Words } from "./data";
 import type { Scale } from "./axes";
 import { escape, readable, shown, symbolLook, symbolPath, type Patterns } from "./paint";
-import type { Theme } from "../language";
+import { lineColour, said, type Theme, type Tongue } from "../language";
 
 export interface Place {
   x: number;
@@ -38,7 +38,12 @@ export class Drawing {
     private readonly theme: Theme,
     private readonly patterns: Patterns,
     private readonly size: (text: string) => number,
+    private readonly tongue: Tongue = "en",
   ) {}
+
+  private labels({ labels }: Boxes | Dots | Arrows): string[] {
+    return (labels ?? []).map((text) => said(text, this.tongue));
+  }
 
   draw(mark: Mark): string {
     const inner = this.shape(mark);
@@ -59,15 +64,16 @@ export class Drawing {
 
   private shape(mark: Mark): string {
     const colour = shown(mark.colour, this.theme);
+    const stroke = lineColour(colour, this.theme);
     switch (mark.mark) {
       case "boxes":
         return this.boxes(mark);
       case "dots":
         return this.dots(mark, colour);
       case "arrows":
-        return this.arrows(mark, colour);
+        return this.arrows(mark, stroke);
       case "rule":
-        return this.rule(mark, colour);
+        return this.rule(mark, stroke);
       case "area": {
         const make = area<number>(
           (at) => this.x(mark.x[at]),
@@ -87,7 +93,7 @@ export class Drawing {
         for (const at of there) {
           this.place(this.x(mark.x[at]), this.y(mark.y[at]), mark.tips?.[at], 24);
         }
-        return `<path d="${make(there)}" fill="none" stroke="${colour}" stroke-width="2"${dashed(mark.dash)}/>`;
+        return `<path d="${make(there)}" fill="none" stroke="${stroke}" stroke-width="2"${dashed(mark.dash)}/>`;
       }
     }
   }
@@ -181,7 +187,7 @@ export class Drawing {
     const found = new Set<string>();
     for (const mark of marks) {
       if (mark.mark !== "boxes") continue;
-      mark.labels?.forEach((text, at) => {
+      this.labels(mark).forEach((text, at) => {
         const [, , wide, high] = this.seen(mark, at);
         if (text && (this.size(text) > wide - 4 || high < SMALL_PX + 2)) found.add(sizeOf(wide, high));
       });
@@ -192,7 +198,7 @@ export class Drawing {
   private inside(mark: Boxes): string {
     const plain = mark.pattern === "plain";
     const base = shown(mark.colour, this.theme);
-    return (mark.labels ?? [])
+    return this.labels(mark)
       .map((text, at) => {
         const [left, top, wide, high] = this.seen(mark, at);
         const [x, y] = [left + wide / 2, top + high / 2];
@@ -203,7 +209,7 @@ export class Drawing {
   }
 
   private beside(mark: Dots | Arrows): string {
-    return (mark.labels ?? [])
+    return this.labels(mark)
       .map((text, at) => {
         if (!text) return "";
         const arrow = mark.mark === "arrows";

@@ -1,6 +1,6 @@
 /** Colours and patterns of a chart's marks in a theme, as SVG. */
 
-import { rgb, type Theme } from "../language";
+import { brightness, lineColour, type Theme } from "../language";
 import type { Mark, Pattern } from "./data";
 
 export const escape = (text: string): string =>
@@ -16,11 +16,6 @@ export function shown(colour: string, theme: Theme): string {
 /** Black or white, whichever can be read on `fill`. */
 export function readable(fill: string): string {
   return brightness(fill) > 140 ? "#000000" : "#FFFFFF";
-}
-
-function brightness(colour: string): number {
-  const [red, green, blue] = rgb(colour);
-  return 0.299 * red + 0.587 * green + 0.114 * blue;
 }
 
 /** The patterns that one drawing needs; `id` keeps drawings of one page apart. */
@@ -76,7 +71,7 @@ export function symbolLook(symbol: string, colour: string, theme: Theme): string
 
 /** The sample of a mark in the legend, `wide` x 12 px from `x` on. */
 export function swatch(mark: Mark, patterns: Patterns, theme: Theme, x: number, wide: number): string {
-  const colour = shown(mark.colour, theme);
+  const [colour, line] = [shown(mark.colour, theme), lineColour(shown(mark.colour, theme), theme)];
   const middle = x + wide / 2;
   switch (mark.mark) {
     case "boxes":
@@ -90,10 +85,10 @@ export function swatch(mark: Mark, patterns: Patterns, theme: Theme, x: number, 
       return `<path d="${path}" ${symbolLook(mark.symbol, colour, theme)}/>`;
     }
     case "arrows":
-      return `<path d="M${x},6h${wide - 2}m-5,-4l5,4l-5,4" fill="none" stroke="${colour}" stroke-width="1.6"/>`;
+      return `<path d="M${x},6h${wide - 2}m-5,-4l5,4l-5,4" fill="none" stroke="${line}" stroke-width="1.6"/>`;
     default: {
       const dash = mark.dash ? ` stroke-dasharray="${mark.dash.join(" ")}"` : "";
-      return `<path d="M${x},6h${wide}" stroke="${colour}" stroke-width="2"${dash}/>`;
+      return `<path d="M${x},6h${wide}" stroke="${line}" stroke-width="2"${dash}/>`;
     }
   }
 }

@@ -1,6 +1,6 @@
 /** The controls of an explorer: sliders with their values, menus, boxes to tick. */
 
-import type { Tongue } from "../language";
+import { said, type Tongue } from "../language";
 import { offered, type Answer, type Control, type State, type Value } from "./data";
 
 let count = 0;
@@ -44,6 +44,12 @@ export class ControlView {
     const at = this.values.indexOf(state[control.name]);
     const text = this.text(this.values[at] ?? state[control.name], tongue);
     this.label.textContent = control.label[tongue];
+    const idle = answer?.idle?.[control.name];
+    this.element.title = idle?.[tongue] ?? "";
+    this.element.classList.toggle("simlab-idle", idle !== undefined);
+    if (idle) input.setAttribute("aria-description", idle[tongue]);
+    else input.removeAttribute("aria-description");
+    input.disabled = idle !== undefined;
     if (input instanceof HTMLSelectElement) {
       const texts = this.values.map((value) => this.text(value, tongue));
       if (texts.join("\n") !== [...input.options].map((option) => option.text).join("\n")) {
@@ -58,7 +64,7 @@ export class ControlView {
     }
     Object.assign(input, { min: "0", max: String(this.values.length - 1), step: "1" });
     input.value = String(at);
-    input.disabled = this.values.length < 2;
+    input.disabled ||= this.values.length < 2;
     input.setAttribute("aria-valuetext", text);
     this.output.textContent = text;
   }
@@ -66,7 +72,7 @@ export class ControlView {
   private text(value: Value, tongue: Tongue): string {
     const at = this.control.values.indexOf(value);
     const plain = Number.isInteger(value) ? value.toLocaleString("en-US") : String(value);
-    return this.control.names?.[at]?.[tongue] ?? plain;
+    return said(this.control.names?.[at]?.[tongue] ?? plain, tongue);
   }
 
   /** Moves a slider on by one; false at its end. */

@@ -13,6 +13,7 @@ export interface Control {
   start: Value;
   names?: Words[] | null;
   menu: boolean;
+  shown?: boolean; // false: a picture moves it
 }
 
 export interface About {
@@ -31,7 +32,16 @@ export interface TimelinePicture {
   height?: number | null;
 }
 
-export type Picture = Chart | TimelinePicture;
+export interface BoardPicture {
+  picture: "board";
+  key: string;
+  control: string; // whose value the order is
+  rows: string[][];
+  told: Words;
+  height?: null;
+}
+
+export type Picture = Chart | TimelinePicture | BoardPicture;
 
 export interface Answer {
   figures: { label: Words; values: string[]; tip?: Words | null }[];
@@ -39,6 +49,7 @@ export interface Answer {
   note?: Words | null;
   heads: string[];
   values: Record<string, Value[]>;
+  idle?: Record<string, Words>; // controls that change nothing in this state, and why
   refused?: string | null; // why there is no answer; the last one stays
 }
 

@@ -1,7 +1,8 @@
 /** An explorer: controls, figures and note in a column, pictures beside them. It asks for an answer
  * whenever a control changes: one at a time, and of those that came meanwhile only the last. */
 
-import { themeOf, type Tongue } from "../language";
+import { said, themeOf, type Tongue } from "../language";
+import type { Words } from "../chart/data";
 import { watch } from "../watch";
 import { ControlView } from "./controls";
 import { offered, toPython, within, type About, type Answer, type State, type Value } from "./data";
@@ -15,6 +16,8 @@ export interface Host {
   changed?(state: State): void;
   call?: string; // the class of the explorer in Python
   tongue?: Tongue;
+  /** The height that it should have, px, where there is a window to fill. */
+  room?(): number;
 }
 
 const TEXTS = {
@@ -22,6 +25,7 @@ const TEXTS = {
   zh: { play: "▶ 播放", pause: "❚❚ 暂停", copy: "复制链接", python: "复制为 Python", copied: "已复制", other: "English" },
 };
 const PLAY_MS = 900; // from step to step
+const AROUND = 130; // px that JupyterLab has above and below a notebook
 
 export class Explorer {
   readonly element: HTMLElement;
@@ -33,12 +37,15 @@ export class Explorer {
   private readonly wide = document.createElement("table"); // where several things are compared
   private readonly note = document.createElement("p");
   private readonly refused = document.createElement("p");
-  private readonly pictures = new Pictures();
+  private readonly pictures = new Pictures((control, value) => this.change({ ...this.state, [control]: value }));
   private answer?: Answer;
   private asked?: string; // the state whose answer is on the way, or was the last
   private waiting = false;
   private timer?: ReturnType<typeof setInterval>;
   private tongue: Tongue;
+  private readonly main = div("simlab-main");
+  private readonly sizes = new ResizeObserver(() => this.fit());
+  private readonly resized = () => this.fit();
   private readonly unwatch: () => void;
 
   constructor(
@@ -48,7 +55,7 @@ export class Explorer {
     private readonly host: Host,
   ) {
     this.tongue = host.tongue ?? "en";
-    this.controls = about.controls.filter(({ name }) => !about.hidden?.includes(name)).map(
+    this.controls = about.controls.filter(({ name, shown }) => shown !== false && !about.hidden?.includes(name)).map(
       (control) => new ControlView(control, (value) => this.change({ ...this.state, [control.name]: value })),
     );
     this.element = div("simlab-explorer");
@@ -65,17 +72,24 @@ export class Explorer {
     said.append(this.refused, this.table, this.note);
     const side = div("simlab-side");
     side.append(...this.controls.map(({ element }) => element), buttons, said);
-    const main = div("simlab-main");
-    main.append(this.wide, this.pictures.element);
-    this.element.append(style, side, main);
+    this.main.append(this.wide, this.pictures.element);
+    this.element.append(style, side, this.main);
     el.append(this.element);
     this.play.onclick = () => this.playing(this.timer === undefined);
     this.copy.onclick = () => this.copied();
     this.other.onclick = () => this.speak(this.tongue === "en" ? "zh" : "en");
     this.unwatch = watch(this.element, () => this.theme());
+    this.sizes.observe(this.main);
+    addEventListener("resize", this.resized);
     this.theme();
     this.put();
     this.ask();
+  }
+
+  /** Lets the pictures fill the window. */
+  private fit(): void {
+    const room = this.host.room?.() ?? innerHeight - AROUND;
+    this.pictures.fit(room - this.main.offsetHeight);
   }
 
   /** Moves to another state, whoever changed it. */
@@ -94,6 +108,8 @@ export class Explorer {
 
   stop(): void {
     this.playing(false);
+    this.sizes.disconnect();
+    removeEventListener("resize", this.resized);
     this.unwatch();
     this.pictures.stop();
   }
@@ -118,7 +134,8 @@ export class Explorer {
     if (answer.refused) return this.done();
     this.answer = answer;
     const state = { ...this.state };
-    for (const { control } of this.controls) {
+    for (const control of this.about.controls) {
+      if (this.about.hidden?.includes(control.name)) continue;
       state[control.name] = within(offered(control, answer), state[control.name]);
     }
     const [before, after] = [JSON.stringify(this.state), JSON.stringify(state)];
@@ -144,13 +161,18 @@ export class Explorer {
   private show(): void {
     if (!this.answer) return;
     const { figures, heads, note, pictures } = this.answer;
-    const rows = figures.map(({ label, tip, values }) => [head(label[this.tongue], tip?.[this.tongue]), ...values]);
+    const { tongue } = this;
+    const text = (words?: Words | null) => said(words?.[tongue] ?? "", tongue);
+    const rows = figures.map(({ label, tip, values }) => [
+      head(text(label), text(tip)),
+      ...values.map((value) => said(value, tongue)),
+    ]);
     const compared = heads.length > 0;
     this.table.replaceChildren(...(compared ? [] : rows.map(row)));
-    const columns = heads.map((name, at) => [head(name), ...rows.map((cells) => cells[at + 1])]);
+    const columns = heads.map((name, at) => [head(said(name, tongue)), ...rows.map((cells) => cells[at + 1])]);
     const top = ["", ...rows.map(([first]) => first)];
     this.wide.replaceChildren(...(compared ? [top, ...columns].map(row) : []));
-    this.note.textContent = note?.[this.tongue] ?? "";
+    this.note.textContent = text(note);
     this.pictures.show(pictures, this.tongue);
     this.done();
   }

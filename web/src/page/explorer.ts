@@ -12,6 +12,7 @@ const main = at("explorer");
 const name = main.dataset.explorer!;
 const worker = new Worker(new URL("../worker.js", import.meta.url), { type: "module" });
 const status = { share: 0, starting: false, failed: "", live: false };
+const FOOT = 30; // px below the pictures
 let tongue = firstTongue();
 let heard: { resolve(answer: Answer): void; reject(error: Error): void } | undefined;
 
@@ -58,6 +59,7 @@ function show({ about, answer }: { about: About; answer: unknown }): void {
     ask: (state) => (isStart(state) ? Promise.resolve(recorded) : ask(state)),
     changed: (state) => history.replaceState(null, "", `#${toHash(about, state)}`),
     tongue,
+    room: () => innerHeight - (main.getBoundingClientRect().top + scrollY) - FOOT,
   });
   addEventListener("hashchange", () => explorer.change(fromHash(about, location.hash, start)));
   const change = (chosen: typeof tongue) => {

@@ -80,7 +80,7 @@ class Page {
     const chosen = this.recorded.schedules.filter(({ name }) => this.state.schedules.includes(name));
     const chunked = chosen.some(({ chunks }) => chunks);
     at<HTMLInputElement>("chunks").disabled = !chunked;
-    at("chunks").title = chunked ? "" : this.text.noChunks;
+    at("chunks").parentElement!.title = chunked ? "" : this.text.noChunks;
   }
 
   private change(state: State): void {

@@ -3,6 +3,8 @@
 import type { Tongue } from "../language";
 
 const root = document.documentElement;
+/** What the keys can reach of a page's content. */
+const FIRST = "main :is(input, select, button, a[href]):not([disabled], [tabindex='-1'])";
 
 /** What was chosen on another page; null where nothing was, or the browser keeps nothing. */
 function chosen(name: string): string | null {
@@ -43,6 +45,8 @@ function paint(theme: string): void {
 
 /** Connects the switches; `change` is called with the language that one wants. */
 export function connect(change: (tongue: Tongue) => void): void {
+  const skip = document.getElementById("skip") as HTMLButtonElement;
+  skip.onclick = () => document.querySelector<HTMLElement>(FIRST)?.focus();
   const theme = document.getElementById("theme") as HTMLSelectElement;
   theme.value = root.dataset.theme ?? ""; // set before the page was painted
   theme.onchange = () => {

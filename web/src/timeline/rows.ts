@@ -1,6 +1,6 @@
 /** The rows of a panel: ops as boxes, idle time hatched, the critical path. */
 
-import { RANK_COLOURS, word, type Tongue } from "../language";
+import { RANK_COLOURS, lineColour, word, type Tongue } from "../language";
 import type { Panel } from "./panel";
 import { SMALL, type Pen } from "./pen";
 import { raster } from "./raster";
@@ -13,7 +13,7 @@ export const INK_ON_OPS = "#000000"; // labels stand on the ops' colours, the sa
 /** The colour of a rank's line in the memory strip; undefined where there are too many ranks. */
 export function rankColour(panel: Panel, rank: number, pen: Pen): string | undefined {
   if (!panel.packed.peak || panel.packed.ranks > RANK_COLOURS.length) return undefined;
-  return rank === 0 ? pen.theme.rank_0 : RANK_COLOURS[rank];
+  return rank === 0 ? pen.theme.rank_0 : lineColour(RANK_COLOURS[rank], pen.theme);
 }
 
 /** The name of a row; with its stages where the rank's number does not tell them. */

@@ -1,6 +1,6 @@
 /** A timeline of one trace, or of several under each other on one time axis, on a canvas. */
 
-import { themeOf, word, type Tongue } from "../language";
+import { said, themeOf, word, type Tongue } from "../language";
 import { Controls } from "./controls";
 import { boxesAt, describeBox, describeIdle, describeMemory } from "./describe";
 import { nearest, step, type Place } from "./keys";
@@ -59,7 +59,7 @@ export class Timeline {
     this.controls.say("");
     const end = Math.max(...packed.map((panel) => panel.end_s), this.options.end ?? 0) * 1.002;
     this.view.end = end;
-    this.canvas.setAttribute("aria-label", packed.map((panel) => panel.title).join("; "));
+    this.canvas.setAttribute("aria-label", packed.map((panel) => said(panel.title, this.tongue)).join("; "));
     const [from, to] = whole ? [0, end] : this.view.range;
     this.view.look(from, to);
     this.request();
@@ -136,7 +136,7 @@ export class Timeline {
     const most = Math.max(...this.panels.map(({ packed }) => Math.max(packed.peak, packed.cap ?? 0)));
     for (const plot of view.plots) {
       const look = { part: "title", font: HEAD, most: view.width };
-      pen.write(plot.panel.packed.title, view.left, plot.top - 7, look);
+      pen.write(said(plot.panel.packed.title, tongue), view.left, plot.top - 7, look);
       drawRows(pen, view, plot, tongue);
       drawAxis(pen, view, plot.top + plot.row * plot.panel.packed.ranks + 1, false);
       drawStrip(pen, view, plot, most, tongue);

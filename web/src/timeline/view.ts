@@ -10,9 +10,9 @@ export const FOOT = 16;
 export const LINE = 19; // a line of the legend
 const ROWS_END = 8;
 const GAP = 12;
-const STRIP = { most: 84, least: 40 };
+const STRIP = { most: 84, least: 40, tallest: 140 }; // the tallest: where there is a window to fill
 const ROOM_FOR_ROWS = 560;
-const ROW = { most: 26, least: 6, wanted: 9 };
+const ROW = { most: 26, least: 6, wanted: 9, highest: 44 };
 const MOST_ZOOM = 1e4;
 
 export interface Plot {
@@ -62,8 +62,8 @@ export class View {
     let tall = STRIP.most;
     if (fit !== undefined) {
       const each = (fit - fixed) / panels.length - rest;
-      tall = Math.min(Math.max(each * 0.25, STRIP.least), STRIP.most);
-      row = Math.min(Math.max((each - tall) / rows, ROW.least), ROW.most);
+      tall = Math.min(Math.max(each * 0.25, STRIP.least), STRIP.tallest);
+      row = Math.min(Math.max((each - tall) / rows, ROW.least), ROW.highest);
     }
     let top = LINE * legend + 4 + TITLE;
     this.plots = panels.map((panel, number) => {

@@ -1,0 +1,107 @@
+"""A run's life: its phases, each with a name and a limit, and the signals that ask it to end.
+
+A step has a watch of its own, which sees whether ranks move. Everything else that a run does has a
+name and a time that it may take: a load or a save may take longer than a step, and still not for
+ever.
+
+SIGTERM, SIGHUP and SIGUSR1 (which Slurm sends before a job's time is over) may reach the launcher or
+any rank. Ranks that wait for each other in a step must not end one by one, so each notes that it was
+asked, and before a step all of them learn whether any was.
+"""
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from simlab.errors import SimlabError
+
+PHASE_LIMIT_S = 600.0
+"""Of a phase of its own: starting, calibrating, the check of gradients, a step of the reference."""
+SAVE_LIMIT_S = 3600.0
+"""Of a phase that reads or writes what is large: a checkpoint, all recordings."""
+UNLIMITED_S = math.inf
+"""Of a phase that somebody else watches."""
+
+
+class Doing:
+    """What a rank does now."""
+
+    def __init__(self) -> None:
+        self.enter("starting")
+
+    def enter(self, text: str, limit_s: float = PHASE_LIMIT_S) -> None:
+        """Note what the rank does from now on, and for how long it may."""
+        self._now = text, limit_s, time.monotonic()
+
+    def __call__(self) -> str:
+        return self._now[0]
+
+    def over(self) -> float | None:
+        """The limit, s, that the rank is over; None while it is not."""
+        _, limit_s, since_s = self._now
+        return limit_s if time.monotonic() - since_s > limit_s else None
+
+
+ASKS = [number for number in signal.Signals if number.name in ("SIGTERM", "SIGHUP", "SIGUSR1")]
+"""The signals that ask; Windows knows one of them."""
+
+
+class Ended(SimlabError):
+    """The run was asked to end by the signal `number`, and did."""
+
+    def __init__(self, reason: str, number: int) -> None:
+        super().__init__(reason)
+        self.number = number
+        self.status = 128 + number
+        """The exit status, as shells have it."""
+
+
+class Stop:
+    """Whether this process was asked to end. number: the signal that did, 0 for none."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def ask(self, number: int) -> None:
+        """Note that the signal `number` asks; the first one counts."""
+        self.number = self.number or number
+
+    @contextmanager
+    def listening(self, again: Callable[[int], Any] | None = None) -> Iterator[None]:
+        """Inside, signals ask instead of ending this process. again: called with a signal that
+        comes when one has come before. A signal that is ignored (nohup) stays so, and in another
+        thread than the main one none is heard."""
+
+        def heard(number: int, _: Any) -> None:
+            if self.number and again is not None:
+                again(number)
+            self.ask(number)
+
+        before: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            wanted = [number for number in ASKS if signal.getsignal(number) != signal.SIG_IGN]
+            before = {number: signal.signal(number, heard) for number in wanted}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def agreed(self) -> int:
+        """The highest signal that any rank was asked by, 0 for none: the same on all ranks, which
+        call it together and wait for each other in it."""
+        import torch
+        import torch.distributed as dist
+
+        asked = torch.tensor([self.number])
+        dist.all_reduce(asked, dist.ReduceOp.MAX)
+        return int(asked)
+
+
+def signal_name(number: int) -> str:
+    """The name of a signal, such as 'SIGTERM'."""
+    return signal.Signals(number).name

@@ -1,0 +1,173 @@
+"""The command plan: the fastest plans of a model on a cluster, and why the best one wins."""
+
+import argparse
+import signal
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import simlab as sl
+from simlab.cli.commands.convert import SEARCHED
+from simlab.cli.output import print_json, print_table, print_text, progress, write_file
+from simlab.cli.plan_options import (
+    add_cluster_options,
+    add_plan_options,
+    given_values,
+    plan_lines,
+    plan_part,
+)
+from simlab.errors import InputError
+from simlab.planner import Ranked, Search, Space, advice, explanation, search
+from simlab.planner.explain import advice_text, explanation_text
+from simlab.planner.search import KEPT, LAYERED
+from simlab.spec.plan import Plan
+from simlab.units import bytes_text, seconds_text
+
+SHOWN = 10
+"""The number of plans that the text shows."""
+MOST_WORKERS = 1024
+HEAD = ("dp", "tp", "pp", "cp", "zero", "v", "size", "m", "recompute", "step", "MFU", "memory", "")
+
+
+def plan(arguments: argparse.Namespace) -> int:
+    """Search the fastest plans of a model on a cluster with a given global batch.
+
+    Degrees, ZeRO, recomputation, schedule, chunks and the size of microbatches are searched; an
+    option of a plan that is given, here or in a plan file, is kept as it is. Schedules are 1f1b and
+    interleaved-1f1b unless one is given. Expert-parallel ranks (`--ep`) are not searched:
+    there is 1 unless more are given.
+    """
+    space = _space(arguments)
+    with _workers(arguments.workers) as executor:
+        found = search(
+            space, kept=arguments.top, layered=arguments.layers, executor=executor, watch=progress
+        )
+    why: dict[str, Any] = {}
+    if found.plans:
+        told = explanation(found, full=arguments.explain and not found.interrupted)
+        why, text = told.to_dict() | {"advice": None}, explanation_text(told)
+    elif not found.interrupted:
+        advised = advice(found)
+        why, text = {"advice": advised.to_dict()}, advice_text(advised)
+    else:
+        text = "It was interrupted before a plan was found."
+    if found.plans and arguments.out:
+        content = plan_file(arguments, found.plans[0].plan)
+        write_file(arguments.out, lambda path: path.write_text(content, encoding="utf-8"))
+    if arguments.json:
+        print_json(found.to_dict() | {"why": why})
+    else:
+        _print(found, text)
+    return int(found.interrupted or not found.plans)
+
+
+def _space(arguments: argparse.Namespace) -> Space:
+    """The space that the arguments and the plan file name."""
+    given = given_values(arguments)
+    for name in ("model", "cluster"):
+        if not given.get(name):
+            raise InputError(f"a plan is searched for a model on a cluster: give --{name}")
+    for name, most in (("top", 10_000), ("workers", MOST_WORKERS)):
+        if not 1 <= getattr(arguments, name) <= most:
+            raise InputError(f"--{name} {getattr(arguments, name)}: give 1 to {most}")
+    if arguments.layers < 0:
+        raise InputError(f"--layers {arguments.layers}: give a whole number, at least 0")
+    nodes = given.get("nodes")
+    if nodes is not None and not 1 <= nodes <= MOST_NODES:
+        raise InputError(f"--nodes {nodes}: give a whole number from 1 to {MOST_NODES:,}")
+    return Space(
+        model=sl.load_model(given["model"]),
+        cluster=sl.load_cluster(given["cluster"], nodes=nodes),
+        global_batch=arguments.global_batch,
+        fixed=plan_part(given),
+    )
+
+
+MOST_NODES = 2**17
+
+
+def _workers(count: int) -> AbstractContextManager[Executor | None]:
+    """Processes that predict plans; None for one. A ^C is for the process that asked."""
+    if count == 1:
+        return nullcontext()
+    return ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_deaf)
+
+
+def _deaf() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def plan_file(arguments: argparse.Namespace, best: Plan) -> str:
+    """The plan as YAML, for `simulate --plan` and `realrun --plan`: what is not the default, and
+    which model on which cluster."""
+    given = given_values(arguments)
+    lines = [f"# simlab plan: the best of a global batch of {best.global_batch} sequences"]
+    for name in ("model", "cluster"):
+        path = Path(given[name])
+        lines.append(f"{name}: {path.resolve() if path.is_file() else given[name]}")
+    if given.get("nodes"):
+        lines.append(f"nodes: {given['nodes']}")
+    lines += plan_lines(best, {*SEARCHED, *given})
+    return "\n".join(lines) + "\n"
+
+
+def _print(found: Search, text: str) -> None:
+    """Print the first plans, the rejections by reason, and `text`."""
+    if found.plans:
+        print_table(HEAD, [_cells(found, ranked) for ranked in found.plans[:SHOWN]])
+    print_text(
+        f"{found.evaluated} candidates, {found.predictions} predicted, "
+        f"in {seconds_text(found.seconds)}{' until it was interrupted' * found.interrupted}; rejected:"
+    )
+    for reason, count in found.rejected.items():
+        print_text(f"  {count}: {reason}")
+    print_text(text)
+
+
+def _cells(found: Search, ranked: Ranked) -> list[str]:
+    plan = ranked.plan
+    note = "tie" if found.is_tie(ranked) and ranked is not found.plans[0] else ""
+    degrees = (plan.dp, plan.tp, plan.pp, plan.cp, plan.zero, plan.chunks)
+    return [
+        *map(str, (*degrees, plan.microbatch_size, plan.microbatches)),
+        plan.recompute,
+        seconds_text(ranked.step_s),
+        f"{ranked.mfu:.1%}",
+        bytes_text(ranked.memory_bytes),
+        note,
+    ]
+
+
+def add_plan(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `plan`."""
+    add_cluster_options(command)
+    command.add_argument(
+        "--global-batch",
+        type=int,
+        required=True,
+        metavar="B",
+        help="the number of sequences in a step",
+    )
+    command.add_argument(
+        "--top", type=int, default=KEPT, metavar="N", help=f"plans to rank (default {KEPT})"
+    )
+    command.add_argument(
+        "--layers",
+        type=int,
+        default=LAYERED,
+        metavar="N",
+        help=f"how many of them to simulate layer by layer, too (default {LAYERED})",
+    )
+    command.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="processes that predict (default 1)"
+    )
+    command.add_argument(
+        "--explain",
+        action="store_true",
+        help="also the best plan of each family, and what would change the choice",
+    )
+    command.add_argument("--out", metavar="X.yaml", help="write the best plan as a plan file")
+    fixed = command.add_argument_group("what is not searched: options of a plan that are kept")
+    add_plan_options(fixed, skip=("microbatches",))

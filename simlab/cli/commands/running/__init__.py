@@ -1,0 +1,1 @@
+"""The commands about a training that runs: what happens over months, its machines, its traces."""

@@ -1,0 +1,117 @@
+"""It reads the files that a diagnosis starts from, and says which of the kinds each one is.
+
+A file is only ever parsed as JSON. A pickle, which could execute code when it is read, is refused.
+"""
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from simlab.errors import InputError
+from simlab.trace import FIRST_FORMAT, FORMAT, Trace
+
+TRACE, PROFILE, DUMP = "trace", "profile", "dump"
+LARGEST_BYTES = 4 * 2**30
+"""No file is read beyond this size, unpacked."""
+PICKLES = (b"\x80", b"PK\x03\x04")
+"""How a pickle begins, and an archive that torch.save wrote, which holds one."""
+MEASURED = ("measured.json", "predicted.json")
+"""The traces that `realrun` leaves in a run's folder: the first that is there is read."""
+
+
+class Found(NamedTuple):
+    """A file that was read: its path, which kind it is, and its content."""
+
+    path: Path
+    kind: str
+    content: Any
+
+
+def read(paths: Sequence[str | Path]) -> list[Found]:
+    """What the files in `paths` hold, which must all be of one kind; of a folder, the files in it.
+
+    Raises `InputError`, which names the file, if it cannot be read or is of no known kind.
+    """
+    files = [file for path in paths for file in _files(Path(path))]
+    found = [_read(path) for path in files]
+    kinds = {one.kind for one in found}
+    if len(kinds) > 1:
+        names = ", ".join(f"{one.path.name} ({one.kind})" for one in found[:4])
+        raise InputError(f"give files of one kind, not {names}")
+    if kinds == {TRACE} and len(found) > 1:
+        raise InputError(f"give one trace, not {len(found)}: a trace of simlab holds all ranks")
+    return found
+
+
+def rank_in(path: Path) -> int | None:
+    """The rank in a file's name, which is the last number in it, as in 'dump_rank_3.json'; None if
+    there is no number."""
+    numbers = re.findall(r"\d+", path.name.partition(".json")[0])
+    return int(numbers[-1]) if numbers else None
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    for name in MEASURED:
+        if (path / name).is_file():
+            return [path / name]
+    files = sorted(one for one in path.iterdir() if one.name.endswith((".json", ".json.gz")))
+    if not files:
+        raise InputError(f"{str(path)!r}: no .json or .json.gz file in the folder")
+    return files
+
+
+def _read(path: Path) -> Found:
+    try:
+        raw = path.read_bytes() if path.stat().st_size <= LARGEST_BYTES else None
+    except OSError as error:
+        raise InputError(f"cannot read {str(path)!r}: {error.strerror}") from error
+    if raw is None:
+        raise InputError(f"{str(path)!r}: more than {LARGEST_BYTES >> 30} GiB")
+    data = _parsed(path, _unpacked(path, raw))
+    try:
+        if data.get("format") in (FORMAT, FIRST_FORMAT):
+            return Found(path, TRACE, Trace.from_dict(data))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    if isinstance(data.get("traceEvents"), list):
+        return Found(path, PROFILE, data)
+    if isinstance(data.get("entries"), list):
+        return Found(path, DUMP, data)
+    raise InputError(
+        f"{str(path)!r}: neither a trace of simlab (format {FORMAT!r}), nor of torch.profiler "
+        "(traceEvents), nor a flight recorder's dump (entries)"
+    )
+
+
+def _unpacked(path: Path, raw: bytes) -> bytes:
+    if raw[:2] != b"\x1f\x8b":
+        return raw
+    try:
+        with gzip.open(path) as file:
+            text = file.read(LARGEST_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{str(path)!r} is not a gzip file: {error}") from error
+    if len(text) > LARGEST_BYTES:
+        raise InputError(f"{str(path)!r}: more than {LARGEST_BYTES >> 30} GiB when unpacked")
+    return text
+
+
+def _parsed(path: Path, text: bytes) -> dict[str, Any]:
+    if text.startswith(PICKLES):
+        raise InputError(
+            f"{str(path)!r} is a pickle, which is never read: it could execute code. Dump the flight "
+            "recorder as JSON: torch._C._distributed_c10d._dump_nccl_trace_json() on each rank"
+        )
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{str(path)!r} is not JSON: {str(error)[:200]}") from error
+    if not isinstance(data, dict):
+        raise InputError(f"{str(path)!r}: its JSON is no object")
+    return data

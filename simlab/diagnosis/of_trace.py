@@ -1,0 +1,211 @@
+"""The graph of a `Trace` that simlab simulated or realrun measured.
+
+In a trace of whole ops every need is known: an op needs the op before it on its rank and the results
+that `Program.needs` names, whose messages follow each other on the wire between two ranks. In a trace
+of layers a span does not say what waited for it. There a communication is assumed to begin after the
+work that its rank did last before it, on all members of its group; and the next work of the same unit
+of the same op that starts after its end is assumed to have waited for it.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from simlab.analysis.explain import ROUNDING, arrivals
+from simlab.diagnosis.graph import COMPUTE, ENTRY, OPTIMIZER, Graph, Need, Work
+from simlab.program import Op, Program
+from simlab.trace import MESSAGE, SEND, Span, Trace
+
+PP = "pp"
+"""The dimension of the messages between stages."""
+
+
+def trace_graph(trace: Trace) -> Graph:
+    """The `Graph` of `trace`. Raises `InputError` if it holds no work, or works that need each other
+    in a circle."""
+    maker = _Ops(trace) if _is_of_ops(trace) else _Layers(trace)
+    name = str(trace.metadata.get("name", "trace"))
+    source = f"{name}, {trace.metadata.get('source', 'trace')}"
+    return Graph.of(maker.works(), trace.ranks, source=source, notes=maker.notes)
+
+
+def _is_of_ops(trace: Trace) -> bool:
+    """Whether every span is a whole op or a message."""
+    return all(
+        span.stream == SEND or (span.stream == COMPUTE and span.op_kind and not span.unit)
+        for span in trace.spans
+    )
+
+
+class _Maker:
+    """Collects works."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.made: list[Work] = []
+        self.notes: tuple[str, ...] = ()
+
+    def add(
+        self, span: Span, part: str, needs: Sequence[Need], own_s: float, end_s: float | None = None
+    ) -> int:
+        """Add the work of `span`, and return its number."""
+        ended_s = span.end_s if end_s is None else end_s
+        self.made.append(
+            Work(
+                span.rank, part, span.op, span.kind, ended_s - own_s, ended_s, max(0.0, own_s),
+                tuple(needs), span.stage, span.unit, span.peer,
+            )
+        )  # fmt: skip
+        return len(self.made) - 1
+
+
+class _Ops(_Maker):
+    """A trace of whole ops and messages."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__(trace)
+        self.program = Program.from_trace(trace)
+        self.spans = {Op.of_span(span): span for span in trace.compute()}
+        # {(sender, receiver): (latency, seconds on the wire, overhead of the sender), in seconds}
+        self.wires = {
+            (source, destination): tuple(times)
+            for source, destination, *times in trace.metadata.get("wires", [])
+        }
+        if trace.metadata.get("shared"):
+            self.notes = ("Ops or messages shared a processor or a link: a replay ignores that.",)
+
+    def works(self) -> list[Work]:
+        """The works: ops in the order of their start, each message after the op that made it."""
+        messages = {(span.op_text, span.peer): (span, end) for span, end in arrivals(self.trace)}
+        number: dict[Op, int] = {}
+        for op, span in self.spans.items():
+            number[op] = self.add(span, COMPUTE, (), span.end_s - span.start_s)
+        needs: dict[int, list[Need]] = {at: [] for at in number.values()}
+        for rank, ops in enumerate(self.program.ranks):
+            for before, op in pairwise(ops):
+                needs[number[op]].append(Need(number[before], self._pause_s(rank, before)))
+        last_on: dict[tuple[int, int], int] = {}
+        arrived: dict[tuple[str, int], int] = {}
+        for (text, peer), (span, end_s) in sorted(messages.items(), key=lambda item: item[1][1]):
+            made = number.get(Op(span.stage, span.op_kind, span.microbatch))
+            own = [] if made is None else [Need(made)]
+            arrived[text, peer] = self._message(span, end_s, own, last_on)
+        for op, at in number.items():
+            for need in self.program.needs(op):
+                key = str(need), self.spans[op].rank
+                if key in arrived:
+                    needs[at].append(Need(arrived[key]))
+                elif need in number:
+                    needs[at].append(Need(number[need]))
+        for at, found in needs.items():
+            self.made[at] = self.made[at]._replace(needs=tuple(found))
+        return self.made
+
+    def _pause_s(self, rank: int, op: Op) -> float:
+        """The least seconds between the end of `op` and the start of the next op of its rank."""
+        user = self.program.user(op)
+        receiver = None if user is None else self.program.rank_of.get(user)
+        _, _, overhead_s = self.wires.get((rank, -1 if receiver is None else receiver), (0, 0, 0.0))
+        return self.trace.metadata.get("op_gap_s", 0.0) + overhead_s
+
+    def _message(
+        self, span: Span, end_s: float, made: list[Need], last_on: dict[tuple[int, int], int]
+    ) -> int:
+        """Add a message, which follows the one before it on its wire."""
+        wire = span.rank, span.peer
+        own_s = end_s - span.start_s
+        if wire in self.wires:
+            latency_s, wire_s, _ = self.wires[wire]
+            own_s = min(own_s, latency_s + wire_s)
+            if wire in last_on:
+                made = [*made, Need(last_on[wire], -latency_s)]
+        number = self.add(span, PP, made, own_s, end_s)
+        last_on[wire] = number
+        return number
+
+
+class _Layers(_Maker):
+    """A trace of layers: of compute, collectives and messages."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__(trace)
+        self.rounding_s = ROUNDING * max((span.end_s for span in trace.spans), default=0.0)
+        self.own: list[list[Span]] = [[] for _ in range(trace.ranks)]
+        for span in sorted(trace.spans, key=lambda span: (span.start_s, span.end_s)):
+            if span.stream in (COMPUTE, OPTIMIZER):
+                self.own[span.rank].append(span)
+        self.number: dict[Span, int] = {}
+        self.needs: dict[int, list[Need]] = {}
+
+    def works(self) -> list[Work]:
+        """The works."""
+        for spans in self.own:
+            for span in spans:
+                part = OPTIMIZER if span.stream == OPTIMIZER else COMPUTE
+                self.number[span] = self.add(span, part, (), span.end_s - span.start_s)
+            for before, span in pairwise(spans):
+                self._need(self.number[span], self.number[before])
+        last_on: dict[tuple[int, str], int] = {}
+        for members in self._communications():
+            self._communication(members, last_on)
+        for at, found in self.needs.items():
+            self.made[at] = self.made[at]._replace(needs=tuple(found))
+        return self.made
+
+    def _need(self, user: int, need: int) -> None:
+        self.needs.setdefault(user, []).append(Need(need))
+
+    def _communications(self) -> list[list[Span]]:
+        """[the spans of the members of each communication], by start. Members of one communication
+        have one stream, label and start; a message has one span."""
+        found: dict[tuple[str, str, float, int], list[Span]] = {}
+        for span in self.trace.spans:
+            if span.stream in (COMPUTE, OPTIMIZER):
+                continue
+            place = span.rank if span.stream == SEND else -1
+            found.setdefault((span.stream, span.op, span.start_s, place), []).append(span)
+        return sorted(found.values(), key=lambda spans: (spans[0].start_s, spans[0].end_s))
+
+    def _communication(self, members: list[Span], last_on: dict[tuple[int, str], int]) -> None:
+        """Add a communication: all members enter it, and then it takes its time on each."""
+        start_s = members[0].start_s
+        part = PP if members[0].stream == SEND else members[0].stream
+        stream = f"{PP} {members[0].peer}" if members[0].stream == SEND else part
+        entered = [
+            need
+            for span in members
+            for need in (self._last_before(span.rank, start_s), last_on.get((span.rank, stream)))
+            if need is not None
+        ]
+        entry = self.add(members[0], ENTRY, [Need(need) for need in set(entered)], 0.0, start_s)
+        for span in members:
+            work = self.add(span, part, [Need(entry)], span.end_s - span.start_s)
+            last_on[span.rank, stream] = work
+            if (user := self._user(span)) is not None:
+                self._need(user, work)
+
+    def _last_before(self, rank: int, time_s: float) -> int | None:
+        """The number of the last own work of `rank` that ended by `time_s`."""
+        ended = None
+        for span in self.own[rank]:
+            if span.start_s > time_s:
+                break
+            if span.end_s <= time_s + self.rounding_s:
+                ended = span
+        return None if ended is None else self.number[ended]
+
+    def _user(self, span: Span) -> int | None:
+        """The number of the own work that waited for a communication: of its unit of its op, else of
+        the step's end."""
+        rank = span.peer if span.kind == MESSAGE else span.rank
+        later = [own for own in self.own[rank] if own.start_s >= span.end_s - self.rounding_s]
+        if span.kind == MESSAGE:
+            stage = span.stage + (1 if span.op_kind == "F" else -1)
+            later = [
+                own for own in later if (own.stage, own.microbatch) == (stage, span.microbatch)
+            ]
+            kinds = ("F",) if span.op_kind == "F" else ("B", "I")
+            later = [own for own in later if own.op_kind in kinds]
+        elif span.op_kind:
+            of_unit = [own for own in later if (own.op_text, own.unit) == (span.op_text, span.unit)]
+            later = of_unit or [own for own in later if own.stream == OPTIMIZER]
+        return self.number[later[0]] if later else None

@@ -1,0 +1,127 @@
+"""The rank that holds up the others, and whether that is only because its stage has more to do."""
+
+from collections import defaultdict
+from statistics import fmean
+from typing import NamedTuple
+
+from simlab.diagnosis.graph import COMPUTE, DATA, HOST, Graph, Work
+
+SLOWER = 1.05
+"""A rank is a straggler only if its work takes this many times as long as that of its peers."""
+LEAST_SAVED = 0.02
+"""... and the step would be shorter by this fraction."""
+PARTS = (COMPUTE, DATA, HOST)
+HEAD = "head"
+"""The unit of a model that holds the last norm, the head and the loss."""
+LOSS, GPU, UNKNOWN = "loss", "gpu", "unknown"
+SLOW_DATA, SLOW_HOST = "data", "host"
+
+
+class Straggler(NamedTuple):
+    """The rank whose slowness costs most.
+
+    rank:    the rank.
+    slower:  how many times as long its work takes as that of the ranks that do alike.
+    saved_s: by how many seconds one step would be shorter if it were as fast as they.
+    cause:   'gpu' if the same work takes longer there; 'loss' if it is only that its stage has the
+             head and the loss besides; 'data' or 'host' if that is what takes longer; 'unknown' if it
+             holds the last stage and the trace has whole ops, from which nobody can tell 'loss' from
+             'gpu'.
+    """
+
+    rank: int
+    slower: float
+    saved_s: float
+    cause: str
+
+    def __str__(self) -> str:
+        why = {
+            GPU: "the same work takes longer there than on other ranks",
+            LOSS: "its layers are as fast as others: its stage has the head and the loss besides",
+            SLOW_DATA: "it loads its data more slowly",
+            SLOW_HOST: "its host is slower",
+            UNKNOWN: "it holds the last stage: its head and loss, or a slow GPU (whole ops do not say)",
+        }[self.cause]
+        return f"rank {self.rank}, {self.slower:.2f} times as slow: {why}"
+
+
+def straggler(graph: Graph) -> Straggler | None:
+    """The `Straggler` of a step; None if no rank is slower than the others by more than 5%, or if the
+    step would be no shorter without it.
+
+    Work is compared with the lower median of the ranks that do the same kind of it: those of the same
+    stage, where a stage has several ranks, else those of all stages.
+    """
+    found = [one for rank in range(graph.ranks) if (one := _of_rank(graph, rank))]
+    best = max(found, key=lambda one: one.saved_s, default=None)
+    if best is None or best.saved_s < LEAST_SAVED * graph.step_s / graph.steps:
+        return None
+    return best
+
+
+Alike = tuple[str, str, int, str]
+"""What works share that should take equally long: part, kind, stage and unit; -1 and '' where the work
+of different stages is compared, whose layers are alike."""
+
+
+def _alike(work: Work, replicated: bool) -> Alike:
+    where = (work.stage, work.unit) if replicated else (-1, "")
+    return work.part, work.kind, *where
+
+
+def _of_rank(graph: Graph, rank: int) -> Straggler | None:
+    replicated = _replicated(graph)
+    totals: dict[Alike, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    own = []
+    for number, work in enumerate(graph.works):
+        if work.part in PARTS:
+            key = _alike(work, replicated)
+            totals[key][work.rank] += work.own_s
+            if work.rank == rank:
+                own.append((number, key))
+    scale = {key: _scale(totals[key], rank) for key in totals if rank in totals[key]}
+    changed = {number: graph.works[number].own_s * scale[key] for number, key in own}
+    took_s = sum(graph.works[number].own_s for number, _ in own)
+    ideal_s = sum(changed.values())
+    if not ideal_s or took_s < SLOWER * ideal_s:
+        return None
+    saved_s = graph.replay().step_s - graph.replay(changed).step_s
+    lost = {
+        part: sum(
+            graph.works[at].own_s - s for at, s in changed.items() if graph.works[at].part == part
+        )
+        for part in PARTS
+    }
+    worst = max(lost, key=lost.__getitem__)
+    cause = {DATA: SLOW_DATA, HOST: SLOW_HOST}.get(worst) or _why(graph, rank, replicated)
+    return Straggler(rank, took_s / ideal_s, saved_s / graph.steps, cause)
+
+
+def _replicated(graph: Graph) -> bool:
+    """Whether each stage has several ranks."""
+    ranks: dict[int, set[int]] = defaultdict(set)
+    for work in graph.works:
+        if work.part == COMPUTE:
+            ranks[work.stage].add(work.rank)
+    return all(len(its) > 1 for its in ranks.values())
+
+
+def _scale(total_s: dict[int, float], rank: int) -> float:
+    """By how much the work of `rank` would be multiplied to take as long as the lower median's."""
+    middle_s = sorted(total_s.values())[(len(total_s) - 1) // 2]
+    return min(1.0, middle_s / total_s[rank]) if total_s[rank] else 1.0
+
+
+def _why(graph: Graph, rank: int, replicated: bool) -> str:
+    """Why a rank's compute takes longer."""
+    last = max((work.stage for work in graph.works), default=-1)
+    stages = {work.stage for work in graph.works if work.rank == rank and work.part == COMPUTE}
+    if replicated or last <= 0 or last not in stages:
+        return GPU
+    of_layers: dict[bool, list[float]] = {True: [], False: []}
+    for work in graph.works:
+        if work.part == COMPUTE and work.unit and work.unit not in ("embedding", HEAD):
+            of_layers[work.rank == rank].append(work.own_s)
+    if not all(of_layers.values()):
+        return UNKNOWN
+    return GPU if fmean(of_layers[True]) > SLOWER * fmean(of_layers[False]) else LOSS

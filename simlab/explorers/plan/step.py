@@ -1,0 +1,163 @@
+"""It shows one plan of one model on one cluster: the step, the memory, where the ranks are, and when
+they do what."""
+
+from functools import lru_cache
+from typing import Any
+
+from simlab.analysis import bubble
+from simlab.explorers.explorer import Answer, Control, Explorer, Figure, State, Timeline
+from simlab.explorers.plan.pictures import memory_chart, ranks_chart, step_chart
+from simlab.schedules import SCHEDULES
+from simlab.spec.cluster import clusters, load_cluster
+from simlab.spec.model import MFU_CONVENTION, RECOMPUTE, catalogue, load_model
+from simlab.spec.plan import Plan
+from simlab.trace import Trace
+from simlab.training import Prediction, layer_trace, predict
+from simlab.units import GIB, seconds_text
+from simlab.views.chart import Chart, Words
+from simlab.views.language import LANGUAGE
+from simlab.views.packing import panels
+from simlab.views.streams import streams_chart
+
+WHOLE_STEP, WHOLE_OP = "whole step", "all layers"
+ALL_OF_IT, ALL_LAYERS = Words(WHOLE_STEP, "整步"), Words(WHOLE_OP, "所有层")
+DEGREES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128)
+LEFT_OUT = ("zb-auto", "dualpipe")  # a search takes long; dualpipe needs two copies of the model
+HEIGHT = 230  # CSS pixels of the timeline
+
+
+def _controls() -> list[Control]:
+    def degree(name: str, start: int, what: Words) -> Control:
+        return Control(name, what, DEGREES, start, menu=True)
+
+    nodes = [2**power for power in range(8)]
+    return [
+        Control("model", Words("model", "模型"), [*catalogue()], "llama-2-13b"),
+        Control("cluster", Words("cluster", "集群"), [*clusters()], "dgx-a100"),
+        Control("nodes", Words("nodes", "节点数"), nodes, 4, menu=True),
+        degree("dp", 2, Words("data dp", "数据并行 dp")),
+        degree("tp", 4, Words("tensor tp", "张量并行 tp")),
+        degree("pp", 4, Words("pipeline pp", "流水线 pp")),
+        degree("cp", 1, Words("context cp", "上下文 cp")),
+        Control("zero", Words("ZeRO stage", "ZeRO 阶段"), (0, 1, 2, 3), 1, menu=True),
+        Control("recompute", Words("recompute", "重计算"), [*RECOMPUTE], "none"),
+        Control(
+            "schedule",
+            Words("schedule", "调度"),
+            [name for name in SCHEDULES if name not in LEFT_OUT],
+            "1f1b",
+        ),
+        Control("microbatches", Words("microbatches", "微批次数"), [*range(1, 129)], 16),
+        Control("zoom", Words("zoom", "放大"), [WHOLE_STEP], WHOLE_STEP, [ALL_OF_IT], menu=True),
+        Control(
+            "unit", Words("of the op", "该操作的"), [WHOLE_OP], WHOLE_OP, [ALL_LAYERS], menu=True
+        ),
+    ]
+
+
+@lru_cache(4)
+def _prediction(model: str, cluster: str, nodes: int, **plan: Any) -> Prediction:
+    return predict(load_model(model), Plan(**plan), load_cluster(cluster, nodes=nodes))
+
+
+@lru_cache(2)
+def _layers(model: str, cluster: str, nodes: int, **plan: Any) -> Trace:
+    return layer_trace(load_model(model), Plan(**plan), load_cluster(cluster, nodes=nodes))
+
+
+def _asked(state: State) -> dict[str, Any]:
+    return {name: value for name, value in state.items() if name not in ("zoom", "unit")}
+
+
+def step_streams(state: State) -> Chart:
+    """The whole step of the state's plan as a chart, for where there is no canvas."""
+    trace = _prediction(**_asked(state)).trace
+    title = Words("The step", "一步")
+    row = _row(_prediction(**_asked(state)))
+    return streams_chart([trace], key="timeline", title=title, row=row, height=HEIGHT)
+
+
+def answer(state: State) -> Answer:
+    """The figures and pictures of a plan. A zoom into an op that the plan does not have shows the
+    whole step. Raises `InputError` for a plan that cannot be."""
+    asked = _asked(state)
+    found = _prediction(**asked)
+    ops = [str(op) for op in found.program.ranks[0]]
+    zoom = state["zoom"] if state["zoom"] in ops else WHOLE_STEP
+    units, detail = [WHOLE_OP], _step(found)
+    if zoom != WHOLE_STEP:
+        layers = _layers(**asked)
+        parts = (span.unit for span in layers.spans if span.op_text == zoom and span.unit)
+        units += dict.fromkeys(parts)
+        detail = _op(layers, zoom, state["unit"] if state["unit"] in units else WHOLE_OP)
+    return Answer(
+        _figures(found),
+        (step_chart(found), memory_chart(found), ranks_chart(found.plan, found.cluster), detail),
+        _note(found, whole=zoom == WHOLE_STEP),
+        values={"zoom": [WHOLE_STEP, *ops], "unit": units},
+    )
+
+
+def _row(found: Prediction) -> str:
+    """What a row is: a stage, or a place of the pipeline that has several stages."""
+    return "stage" if found.program.stages == found.plan.pp else "pp"
+
+
+def _step(found: Prediction) -> Chart | Timeline:
+    return Timeline("timeline", panels([found.trace]), HEIGHT, _row(found))
+
+
+def _op(layers: Trace, op: str, unit: str) -> Chart:
+    """What runs while `op` does, or while one unit of it does."""
+    title = Words(f"{op} and what runs beside it", f"{op} 及同时进行的工作")
+    window = layers.window(op)
+    if unit != WHOLE_OP:
+        spans = [span for span in layers.spans if span.op_text == op and span.unit == unit]
+        window = min(span.start_s for span in spans), max(span.end_s for span in spans)
+        title = Words(f"{op} {unit} and what runs beside it", f"{op} {unit} 及同时进行的工作")
+    return streams_chart([layers], key="op", title=title, window=window, height=HEIGHT)
+
+
+def _figures(found: Prediction) -> list[Figure]:
+    held = sum(found.memory_bytes.values()) / GIB
+    capacity = found.capacity_bytes / GIB
+    mfu = Words(
+        f"Model FLOPs utilisation, {MFU_CONVENTION}", f"模型 FLOPs 利用率，{MFU_CONVENTION}"
+    )
+    hfu = Words("Counts recomputed work, too", "也计入重计算的工作")
+    return [
+        Figure(Words("step", "步时间"), [seconds_text(found.step_s)]),
+        Figure(Words("MFU", "MFU"), [f"{found.mfu:.1%}"], mfu),
+        Figure(Words("HFU", "HFU"), [f"{found.hfu:.1%}"], hfu),
+        Figure(Words("tokens/s", "token/s"), [f"{found.tokens_per_s:,.0f}"]),
+        Figure(Words("fullest GPU", "最满的 GPU"), [f"{held:.1f} / {capacity:.0f} GiB"]),
+    ]
+
+
+def _note(found: Prediction, *, whole: bool) -> Words:
+    word = LANGUAGE["words"][_row(found)]
+    rows = Words(
+        f"A row {word['en']} i stands for all ranks at that place of the pipeline.",
+        f"{word['zh']} i 一行代表流水线该位置的所有 rank。",
+    )
+    if whole:
+        rows = Words(*(f"{row} {more}" for row, more in zip(rows, _parts_of_the_step(found))))
+    if found.fits:
+        return rows
+    return Words(f"The plan does not fit into the GPU. {rows.en}", f"GPU 放不下这个计划。{rows.zh}")
+
+
+def _parts_of_the_step(found: Prediction) -> Words:
+    """How the timeline's numbers follow from those of the step."""
+    makespan_s, idle = found.trace.step_s, bubble(found.trace).idle_over_makespan
+    pipeline, after = seconds_text(makespan_s), seconds_text(found.step_s - makespan_s)
+    english = f"Step = makespan {pipeline} + {after} for the last reductions and the optimizer."
+    chinese = f"步时间 = 总时长 {pipeline} + 最后的归约与优化器 {after}。"
+    if found.plan.pp > 1:
+        idle_text = seconds_text(idle * makespan_s)
+        english += f" In the makespan a rank idles {idle_text}: bubble + waits for messages."
+        chinese += f"总时长内每个 rank 平均空闲 {idle_text}：气泡 + 等消息。"
+    return Words(english, chinese)
+
+
+EXPLORER = Explorer("plan", Words("One plan", "一个并行计划"), _controls(), answer)

@@ -1,0 +1,176 @@
+"""Going on after a failure: the same plan on fewer nodes, another plan, or waiting for the repair; and
+plans for GPUs of several speeds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from simlab.errors import (
+    InputError,
+    require_index,
+    require_positive,
+    require_seconds,
+    require_whole,
+)
+from simlab.planner import Space, predicted, search
+from simlab.spec.cluster import Cluster
+from simlab.spec.model import Model
+from simlab.spec.plan import Plan
+
+
+class Way(NamedTuple):
+    """One way to go on."""
+
+    name: str
+    """'fewer replicas' or 'another plan'."""
+    plan: Plan
+    nodes: int
+    step_s: float
+    speed: float
+    """Steps in a second, as a part of those before the failure."""
+
+    def wins_from_s(self, resize_s: float) -> float:
+        """The repair time from which this way beats waiting.
+
+        Waiting loses the repair time R. Going on loses re-sharding twice, down and up again, and
+        the part 1 - speed of R, so it wins if speed x R is more than twice the re-sharding.
+        """
+        return 2 * resize_s / self.speed
+
+
+@dataclass(frozen=True, repr=False)
+class Replanned:
+    """What a training can do after it lost nodes."""
+
+    before_s: float
+    """The step before the failure, in seconds."""
+    ways: tuple[Way, ...]
+    """The ways to go on, the fastest first; none if the model fits no longer."""
+    resize_s: float
+
+    def __repr__(self) -> str:
+        ways = ", ".join(f"{way.name} {way.speed:.0%}" for way in self.ways) or "waiting only"
+        return f"<Replanned: {ways} of the speed before>"
+
+    def advice(self, repair_s: float) -> str:
+        """'wait', or the name of the way that does most work by the end of the repair."""
+        require_seconds("repair_s", repair_s)
+        if not self.ways or repair_s <= self.ways[0].wins_from_s(self.resize_s):
+            return "wait"
+        return self.ways[0].name
+
+    def to_dict(self) -> dict[str, Any]:
+        """All figures as plain values that JSON knows."""
+        return {
+            "before_s": self.before_s,
+            "resize_s": self.resize_s,
+            "ways": [
+                {
+                    "name": way.name,
+                    "nodes": way.nodes,
+                    "degrees": {name: getattr(way.plan, name) for name in ("dp", "tp", "pp", "cp")},
+                    "step_s": way.step_s,
+                    "speed": way.speed,
+                    "wins_from_s": way.wins_from_s(self.resize_s),
+                }
+                for way in self.ways
+            ],
+        }
+
+
+def replan(
+    model: Model, plan: Plan, cluster: Cluster, *, lost_nodes: int = 1, resize_s: float = 120.0
+) -> Replanned:
+    """What a training of `model` under `plan` on `cluster` can do without `lost_nodes` of its nodes.
+
+    The global batch stays as it is, so the loss curve does, too. Raises `InputError` if no node would
+    be left, or for a mixed cluster.
+    """
+    require_whole("lost_nodes", lost_nodes)
+    require_seconds("resize_s", resize_s)
+    cluster.check_alike("re-planning")
+    if lost_nodes >= cluster.nodes:
+        raise InputError(f"lost_nodes = {lost_nodes}: the cluster has {cluster.nodes} nodes in all")
+    before_s = predicted(model, plan, cluster).step_s
+    left = replace(cluster, nodes=cluster.nodes - lost_nodes)
+    found = [_fewer_replicas(model, plan, left), _another_plan(model, plan, left)]
+    ways = [
+        Way(name, chosen, nodes, step_s, before_s / step_s)
+        for name, chosen, nodes, step_s in filter(None, found)
+    ]
+    return Replanned(before_s, tuple(sorted(ways, key=lambda way: way.step_s)), resize_s)
+
+
+_Found = tuple[str, Plan, int, float] | None
+
+
+def _fewer_replicas(model: Model, plan: Plan, left: Cluster) -> _Found:
+    """The same plan with as many replicas as fit on the nodes that are left and divide the batch."""
+    replica = plan.tp * plan.pp * plan.cp
+    each = plan.microbatches * plan.dp
+    for dp in range(min(plan.dp, left.gpus // replica), 0, -1):
+        if each % dp:
+            continue
+        nodes = -(-dp * replica // left.gpus_per_node)
+        try:
+            fewer = replace(plan, dp=dp, microbatches=each // dp)
+            ranked = predicted(model, fewer, replace(left, nodes=nodes))
+        except InputError:
+            continue
+        if ranked.fit.fits:
+            return "fewer replicas", fewer, nodes, ranked.step_s
+    return None
+
+
+def _another_plan(model: Model, plan: Plan, left: Cluster) -> _Found:
+    """The fastest plan on all nodes that are left, or on fewer of them."""
+    fixed = {"precision": plan.precision}
+    for nodes in range(left.nodes, 0, -1):
+        part = replace(left, nodes=nodes)
+        try:
+            found = search(
+                Space(model=model, cluster=part, global_batch=plan.global_batch, fixed=fixed),
+                kept=1,
+                layered=0,
+            )
+        except InputError:
+            continue
+        if found.plans:
+            return "another plan", found.plans[0].plan, nodes, found.plans[0].step_s
+    return None
+
+
+def microbatches_by_speed(speeds: Sequence[float], microbatches: int) -> list[int]:
+    """How many of a step's microbatches each data-parallel replica computes, if replicas have
+    different speeds (microbatches in a second), so that the last one ends as early as can be.
+
+    Each microbatch goes to the replica that would end it first. That is optimal for equal pieces. The
+    gradients are then to be weighted by the number of microbatches, not averaged over replicas.
+    """
+    require_whole("microbatches", microbatches)
+    if not speeds:
+        raise InputError("speeds = []: give the speed of each replica")
+    for speed in speeds:
+        require_positive("speed", speed)
+    given = [0] * len(speeds)
+    for _ in range(microbatches):
+        first = min(range(len(speeds)), key=lambda at: (given[at] + 1) / speeds[at])
+        given[first] += 1
+    return given
+
+
+def layers_by_speed(layer_s: Sequence[float], layers: int) -> tuple[int, ...]:
+    """Layers for each stage of a pipeline whose stages are on GPUs of different speeds, so that the
+    slowest stage is as fast as can be. layer_s: [per stage] seconds for one layer on its GPU.
+
+    Each stage has at least one layer. Embedding and head are left out; give `Plan.stage_layers`.
+    """
+    require_whole("stages", len(layer_s))
+    require_index("number of stages", len(layer_s), layers + 1)
+    for seconds in layer_s:
+        require_positive("layer_s", seconds)
+    given = [1] * len(layer_s)
+    for _ in range(layers - len(layer_s)):
+        first = min(range(len(layer_s)), key=lambda at: (given[at] + 1) * layer_s[at])
+        given[first] += 1
+    return tuple(given)

@@ -1,0 +1,324 @@
+"""It says why the best plan wins, what would change the choice, and what would have to change where
+no plan fits."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from simlab.errors import InputError
+from simlab.planner.rank import Ranked, most_held, predicted, waterfall_s
+from simlab.planner.search import MEMORY, Search, plan_text, search
+from simlab.planner.space import Rejection, Space
+from simlab.spec.cluster import Cluster
+from simlab.spec.plan import Plan
+from simlab.training import Waterfall
+from simlab.training.fit import judged
+from simlab.units import bytes_text, seconds_text
+
+TRIED = 4
+"""How many of a family's most promising plans, or of the plans that miss least, are looked at."""
+MOST_TIMES = 64
+"""The most times as many nodes that are tried where no plan fits."""
+LEFT_TO_SEARCH = (
+    "tp",
+    "pp",
+    "cp",
+    "zero",
+    "recompute",
+    "microbatch_size",
+    "schedule",
+    "chunks",
+    "dp",
+)
+
+
+class Rival(NamedTuple):
+    """Another plan beside the best one."""
+
+    ranked: Ranked
+    difference_s: dict[str, float]
+    """{part of the waterfall: by how many seconds it takes longer than in the best plan}."""
+
+    def to_dict(self, best: Ranked) -> dict[str, Any]:
+        """As plain values that JSON knows."""
+        slower_s = self.ranked.step_s - best.step_s
+        return self.ranked.to_dict() | {"slower_s": slower_s, "difference_s": self.difference_s}
+
+
+class Change(NamedTuple):
+    """The best plan after a change."""
+
+    change: str
+    """What is changed, such as 'network x2'."""
+    best: Ranked | None
+    """The best plan then; None if there is none."""
+    same: bool
+    """Whether it is the plan that is best without the change, or its microbatches differ only."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values that JSON knows."""
+        best = self.best.to_dict() if self.best else None
+        return {"change": self.change, "same": self.same, "best": best}
+
+
+class Advice(NamedTuple):
+    """What to do where no plan fits."""
+
+    missing_bytes: float
+    """The bytes that the plan which misses least is short of; 0 if memory is not what is missing."""
+    nearest: str
+    """That plan, or why no plan can be split, in words."""
+    change: str
+    """The cheapest change that would make a plan fit, in words; '' if none of those tried does."""
+    best: Ranked | None
+    """The best plan with that change."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values that JSON knows."""
+        return self._asdict() | {"best": self.best.to_dict() if self.best else None}
+
+
+@dataclass
+class Explanation:
+    """Why the best plan of a search wins."""
+
+    best: Ranked
+    waterfall_s: Waterfall
+    """What the step of the best plan is spent on."""
+    runner_up: Rival | None = None
+    """The second plan; None if there is no other."""
+    families: dict[str, Rival] = field(default_factory=dict)
+    """{dimensions that split the model: the best plan found that splits just these}, without the
+    family of the best plan."""
+    ties: int = 0
+    """The number of plans that are as fast as the best within the error of predictions."""
+    changes: list[Change] = field(default_factory=list)
+    """What would be best with another network, memory or batch."""
+
+    @property
+    def binds(self) -> str:
+        """What costs the best plan most time besides computing, and how full its memory is."""
+        rest = {name: s for name, s in self.waterfall_s._asdict().items() if name != "compute"}
+        part = max(rest, key=lambda name: rest[name])
+        fit, step_s = self.best.fit, sum(self.waterfall_s)
+        used = fit.needed_bytes / fit.capacity_bytes
+        return (
+            f"compute is {self.waterfall_s.compute / step_s:.0%} of the step, {part} "
+            f"{rest[part] / step_s:.0%}; memory is {used:.0%} full with its reserve"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values that JSON knows, in SI base units."""
+        return {
+            "waterfall_s": self.waterfall_s._asdict(),
+            "binds": self.binds,
+            "ties": self.ties,
+            "runner_up": self.runner_up.to_dict(self.best) if self.runner_up else None,
+            "families": {name: its.to_dict(self.best) for name, its in self.families.items()},
+            "changes": [change.to_dict() for change in self.changes],
+        }
+
+
+def explanation(found: Search, *, full: bool = True) -> Explanation:
+    """Why the best plan of `found` wins; `InputError` if no plan fits.
+
+    full: also the best of each family, and the searches for what would change the choice. A family
+          whose plans were all rejected by their least time is represented by the best of its four
+          most promising ones. A KeyboardInterrupt ends it; what is known is returned.
+    """
+    if not found.plans:
+        raise InputError("no plan fits, so that none wins: see `advice`")
+    best, space = found.plans[0], found.space
+    why = Explanation(
+        best, waterfall_s(space.model, best.plan, space.cluster), ties=len(found.ties)
+    )
+    if len(found.plans) > 1:
+        why.runner_up = _rival(space, why, found.plans[1])
+    if full:
+        try:
+            for name, ranked in _families(found).items():
+                why.families[name] = _rival(space, why, ranked)
+            for text, changed in _changed(space):
+                why.changes.append(_change(best, text, changed))
+        except KeyboardInterrupt:
+            found.interrupted = True
+    return why
+
+
+def _rival(space: Space, why: Explanation, ranked: Ranked) -> Rival:
+    parts = waterfall_s(space.model, ranked.plan, space.cluster)
+    pairs = zip(parts._fields, parts, why.waterfall_s)
+    return Rival(ranked, {name: its - best for name, its, best in pairs})
+
+
+def _families(found: Search) -> dict[str, Ranked]:
+    """{family: its best plan found}, without that of the best plan."""
+    space, best = found.space, found.plans[0]
+    families: dict[str, Ranked] = {}
+    for ranked in found.plans:
+        families.setdefault(ranked.family, ranked)
+    promising: dict[str, list[Plan]] = {}
+    for _, plan in found.slow:
+        name = _family(plan)
+        if name not in families and len(promising.setdefault(name, [])) < TRIED:
+            promising[name].append(plan)
+    for name, plans in promising.items():
+        tried = [predicted(space.model, plan, space.cluster) for plan in plans]
+        if fitting := [ranked for ranked in tried if ranked.fit.fits]:
+            families[name] = min(fitting, key=lambda ranked: ranked.step_s)
+    del families[best.family]
+    return dict(sorted(families.items(), key=lambda item: item[1].step_s))
+
+
+def _family(plan: Plan) -> str:
+    split = [name for name in ("tp", "pp", "cp") if getattr(plan, name) > 1]
+    return " + ".join(split) or "dp only"
+
+
+def _changed(space: Space) -> list[tuple[str, Space]]:
+    """[(what is changed, the space after it)]"""
+    cluster = space.cluster
+    inter = replace(cluster.inter, bandwidth_bytes_per_s=2 * cluster.inter.bandwidth_bytes_per_s)
+    return [
+        ("network x2", replace(space, cluster=replace(cluster, inter=inter))),
+        ("memory x2", replace(space, cluster=_with_memory(cluster, 2))),
+        ("batch x2", replace(space, global_batch=2 * space.global_batch)),
+    ]
+
+
+def _with_memory(cluster: Cluster, times: float) -> Cluster:
+    gpu = replace(cluster.gpu, memory_bytes=times * cluster.gpu.memory_bytes)
+    return replace(cluster, gpu=gpu)
+
+
+def _change(best: Ranked, text: str, space: Space) -> Change:
+    found = search(space, kept=1, layered=0)
+    first = found.plans[0] if found.plans else None
+    return Change(text, first, first is not None and _same(first.plan, best.plan))
+
+
+def _same(plan: Plan, other: Plan) -> bool:
+    names = ("dp", "tp", "pp", "cp", "zero", "recompute", "schedule", "chunks", "microbatch_size")
+    return all(getattr(plan, name) == getattr(other, name) for name in names)
+
+
+def advice(found: Search) -> Advice:
+    """What to do where no plan of `found` fits: the bytes missing, and the cheapest change with which
+    a plan fits. Changes are tried in this order: leave more to the search, keep the optimizer's
+    states on the hosts, and 2 to 64 times as many nodes."""
+    missing_bytes, nearest = _nearest(found)
+    for text, space in _wider(found.space):
+        try:
+            wider = search(space, kept=1, layered=0)
+        except InputError:
+            continue
+        if wider.plans:
+            return Advice(missing_bytes, nearest, text, wider.plans[0])
+    return Advice(missing_bytes, nearest, "", None)
+
+
+def _nearest(found: Search) -> tuple[float, str]:
+    """(bytes missing, the plan) that misses least, or (0, why no plan can be split)."""
+    too_large = [r for r in found.rejections if r.reason == MEMORY]
+    if not too_large:
+        first = next(iter(found.rejections), Rejection({}, "", "there is no plan at all"))
+        return 0.0, first.detail
+    space, fits = found.space, []
+    for rejection in sorted(too_large, key=lambda r: r.missing_bytes)[:TRIED]:
+        plan = _plan_of(space, rejection.values)
+        fits.append((judged(plan, space.cluster, most_held(space.model, plan)), plan))
+    fit, plan = min(fits, key=lambda pair: pair[0].missing_bytes)
+    return fit.missing_bytes, f"{plan_text(plan)} {fit}"
+
+
+def _plan_of(space: Space, values: Mapping[str, Any]) -> Plan:
+    """The plan of a rejection for want of memory."""
+    return next(
+        plan
+        for plan in replace(space, fixed={**space.fixed, **_searched(values)}).candidates()
+        if isinstance(plan, Plan)
+    )
+
+
+def _searched(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: v for n, v in values.items() if n in LEFT_TO_SEARCH}
+
+
+def _wider(space: Space) -> list[tuple[str, Space]]:
+    """[(change in words, the space with it)], the cheapest change first."""
+    fixed, spaces = dict(space.fixed), []
+    chosen = [name for name in LEFT_TO_SEARCH if name in fixed]
+    for name in chosen:
+        rest = {n: v for n, v in fixed.items() if n != name}
+        spaces.append((f"leave {name} to the search", replace(space, fixed=rest)))
+    if len(chosen) > 1:
+        rest = {n: v for n, v in fixed.items() if n not in chosen}
+        spaces.append((f"leave {', '.join(chosen)} to the search", replace(space, fixed=rest)))
+    if "offload" not in fixed:
+        hosts = replace(space, fixed=fixed | {"offload": "optimizer"})
+        spaces.append(("keep the optimizer's states on the hosts (offload: optimizer)", hosts))
+    rest = {name: value for name, value in fixed.items() if name != "dp"}
+    times = 2
+    while times <= MOST_TIMES:
+        nodes = times * space.cluster.nodes
+        cluster = replace(space.cluster, nodes=nodes)
+        spaces.append((f"take {nodes} nodes", replace(space, cluster=cluster, fixed=rest)))
+        times *= 2
+    return spaces
+
+
+def explanation_text(why: Explanation) -> str:
+    """An explanation for reading."""
+    lines = [f"{why.binds}.", _ties_text(why.ties)]
+    if why.runner_up:
+        lines += ["Runner-up:", *_rival_lines(why.best, why.runner_up)]
+    if why.families:
+        lines.append("The best of other families:")
+    for name, rival in why.families.items():
+        first, *rest = _rival_lines(why.best, rival)
+        lines += [f"  {name}: {first.strip()}", *rest]
+    for change in why.changes:
+        found = "the same plan" if change.same else "no plan fits"
+        if change.best:
+            step = seconds_text(change.best.step_s)
+            found = f"{found if change.same else plan_text(change.best.plan)}, {step}"
+        lines.append(f"With {change.change}: {found}.")
+    return "\n".join(lines)
+
+
+def _ties_text(ties: int) -> str:
+    if not ties:
+        return "No other plan is within the error of the predictions."
+    return f"{ties} other plans are as fast within the error of the predictions: a tie."
+
+
+def _rival_lines(best: Ranked, rival: Rival) -> list[str]:
+    step_s = best.step_s
+    parts = sorted(rival.difference_s.items(), key=lambda item: -abs(item[1]))
+    shown = [
+        f"{n} {'+' if s > 0 else '-'}{seconds_text(abs(s))}"
+        for n, s in parts[:4]
+        if abs(s) > 1e-3 * step_s
+    ]
+    slower = rival.ranked.step_s / step_s - 1
+    return [
+        f"  {plan_text(rival.ranked.plan)}",
+        f"    {slower:+.1%}: {', '.join(shown) or 'hardly a difference'}",
+    ]
+
+
+def advice_text(found: Advice) -> str:
+    """Advice for reading."""
+    lines = ["No plan fits."]
+    if found.missing_bytes:
+        lines.append(f"The nearest one misses {bytes_text(found.missing_bytes)}: {found.nearest}.")
+    else:
+        lines.append(f"{found.nearest}.")
+    if found.best:
+        step = seconds_text(found.best.step_s)
+        lines.append(
+            f"The cheapest change: {found.change}; then {plan_text(found.best.plan)}, {step}."
+        )
+    else:
+        lines.append("None of the changes that were tried makes one fit.")
+    return "\n".join(lines)

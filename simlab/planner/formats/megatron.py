@@ -1,0 +1,168 @@
+"""The arguments of Megatron-LM (megatron/training/arguments.py), by their flags.
+
+What follows from no flag: ZeRO-2 and 3 are those of Megatron-FSDP. Context parallelism is zigzag.
+Gradients are reduced in fp32 with bf16 parameters. Dropout is on unless both rates are 0.
+"""
+
+from typing import Any
+
+from simlab.errors import InputError
+from simlab.planner.formats.options import Options, Settings, microbatches, replicas
+from simlab.spec.plan import Plan
+
+SHARDED = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3, "no_shard": 0}
+CP_KINDS = {"p2p": "ring", "a2a": "all-to-all", "allgather": "all-gather"}
+ORDERS = {False: "tp-cp-dp-pp", True: "tp-cp-pp-dp"}
+
+
+def read(options: Options, gpus: int | None) -> Settings:
+    """{field of a plan: value}"""
+    take, whole, switch = options.take, options.whole, options.switch
+    degrees = {
+        "tp": whole("--tensor-model-parallel-size", 1),
+        "pp": whole("--pipeline-model-parallel-size", 1),
+        "cp": whole("--context-parallel-size", 1),
+    }
+    dp = replicas(gpus, degrees["tp"] * degrees["pp"] * degrees["cp"])  # type: ignore[operator]
+    size = whole("--micro-batch-size")
+    if size is None:
+        raise InputError("there is no --micro-batch-size: give the sequences of a microbatch")
+    batch = whole("--global-batch-size", dp * size) or 1
+    fields: Settings = {
+        "dp": dp,
+        **degrees,
+        "cp_kind": options.choice("--cp-comm-type", CP_KINDS, "ring"),
+        "zero": _zero(options),
+        "microbatch_size": size,
+        "microbatches": microbatches("--global-batch-size", batch, dp, size),
+        "seq": whole("--seq-length"),
+        "recompute": _recomputed(options),
+        "sequence_parallel": switch("--sequence-parallel"),
+        "attention": options.choice(
+            "--attention-backend",
+            {"unfused": "unfused", "flash": "flash", "auto": "flash"},
+            "flash",
+        ),
+        "dropout": not _zeros(take("--attention-dropout", 0.1), take("--hidden-dropout", 0.1)),
+        "dp_overlap": switch("--overlap-grad-reduce"),
+        "offload": "optimizer" if switch("--optimizer-cpu-offload") else "none",
+        "order": ORDERS[switch("--use-tp-pp-dp-mapping")],
+    }
+    overlap = "none" if switch("--no-async-tensor-model-parallel-allreduce") else "weight-grad"
+    fields["tp_overlap"] = "pipelined" if switch("--tp-comm-overlap") else overlap
+    switch("--overlap-param-gather")  # goes with --overlap-grad-reduce, as in a plan
+    _read_numbers(options, fields)
+    _read_stages(options, fields)
+    return fields
+
+
+def _zeros(*rates: Any) -> bool:
+    return all(rate in (0, "0", "0.0", 0.0) for rate in rates)
+
+
+def _zero(options: Options) -> int:
+    sharded = options.switch("--use-megatron-fsdp") or options.switch("--use-custom-fsdp")
+    strategy = int(options.choice("--data-parallel-sharding-strategy", SHARDED, 0))
+    optimizer = options.switch("--use-distributed-optimizer")
+    return strategy if sharded else int(optimizer)
+
+
+def _recomputed(options: Options) -> str:
+    named = "selective" if options.switch("--recompute-activations") else "none"
+    kind = options.choice(
+        "--recompute-granularity", {"full": "full", "selective": "selective"}, named
+    )
+    options.choice("--recompute-modules", {"core_attn": "core_attn"}, None)
+    if options.choice("--recompute-method", {"uniform": "uniform"}, "") == "uniform":
+        count = options.whole("--recompute-num-layers", 1)
+        if count != 1:
+            options.unsaid.append(f"--recompute-num-layers = {count}: a plan recomputes each layer")
+    return str(kind)
+
+
+def _read_numbers(options: Options, fields: Settings) -> None:
+    """The precision and the bytes of a gradient."""
+    half = "bf16" if options.switch("--bf16") else "fp32"
+    half = "fp16" if options.switch("--fp16") else half
+    eighth = options.choice("--fp8-format", {"hybrid": "fp8", "e4m3": "fp8"}, None)
+    fields["precision"] = eighth or half
+    if options.switch("--accumulate-allreduce-grads-in-fp32"):
+        fields["gradient_bytes"] = 4
+    if options.switch("--grad-reduce-in-bf16"):
+        fields["gradient_bytes"] = 2
+    bucket = options.whole("--ddp-bucket-size")
+    if bucket is not None:
+        each = fields.get("gradient_bytes", 2 if fields["precision"] == "fp16" else 4)
+        fields["bucket_bytes"] = bucket * each
+
+
+def _read_stages(options: Options, fields: Settings) -> None:
+    """The chunks, and the layers of each stage."""
+    chunks = options.whole("--num-virtual-stages-per-pipeline-rank")
+    layers = options.whole("--num-layers")
+    each = options.whole("--num-layers-per-virtual-pipeline-stage")
+    if each is not None:
+        if layers is None or layers % (fields["pp"] * each):
+            raise InputError(
+                f"--num-layers-per-virtual-pipeline-stage {each}: give --num-layers, a multiple of "
+                f"{fields['pp']} pipeline ranks x {each}"
+            )
+        chunks = layers // (fields["pp"] * each)
+    if chunks is not None and chunks > 1:
+        fields |= {"schedule": "interleaved-1f1b", "chunks": chunks}
+    both = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
+    ends = [options.switch(flag) for flag in both]
+    if all(ends):
+        fields["stage_layers"] = "ends-count-as-layers"
+    elif any(ends):
+        options.unsaid.append(f"{both[ends.index(True)]} without the other one")
+
+
+def written(plan: Plan) -> Settings:
+    """{flag: value} of a plan; True for a flag without a value."""
+    reduced = {2: "--grad-reduce-in-bf16", 4: "--accumulate-allreduce-grads-in-fp32"}
+    sharded = {1: "--use-distributed-optimizer", 2: "--use-megatron-fsdp", 3: "--use-megatron-fsdp"}
+    strategy = {stage: text for text, stage in SHARDED.items()}
+    kinds = {kind: text for text, kind in CP_KINDS.items()}
+    flags: Settings = {
+        "--tensor-model-parallel-size": plan.tp,
+        "--pipeline-model-parallel-size": plan.pp,
+        "--context-parallel-size": plan.cp,
+        "--micro-batch-size": plan.microbatch_size,
+        "--global-batch-size": plan.global_batch,
+        "--seq-length": plan.seq,
+        "--cp-comm-type": kinds[plan.cp_kind] if plan.cp > 1 else None,
+        "--num-virtual-stages-per-pipeline-rank": plan.chunks
+        if plan.schedule == "interleaved-1f1b" and plan.chunks > 1
+        else None,
+        sharded.get(plan.zero, ""): True,
+        "--data-parallel-sharding-strategy": strategy[plan.zero] if plan.zero > 1 else None,
+        "--sequence-parallel": plan.sequence_parallel,
+        "--recompute-granularity": plan.recompute
+        if plan.recompute in ("full", "selective")
+        else None,
+        "--recompute-method": "uniform" if plan.recompute == "full" else None,
+        "--recompute-num-layers": 1 if plan.recompute == "full" else None,
+        "--fp16": plan.precision == "fp16",
+        "--bf16": plan.precision in ("bf16", "fp8"),
+        "--fp8-format": "hybrid" if plan.precision == "fp8" else None,
+        "--attention-backend": "unfused" if plan.attention == "unfused" else None,
+        "--attention-dropout": None if plan.dropout else 0.0,
+        "--hidden-dropout": None if plan.dropout else 0.0,
+        "--overlap-grad-reduce": plan.dp_overlap,
+        "--overlap-param-gather": plan.dp_overlap and plan.zero > 0,
+        "--tp-comm-overlap": plan.tp_overlap == "pipelined",
+        "--no-async-tensor-model-parallel-allreduce": plan.tp_overlap == "none",
+        "--ddp-bucket-size": plan.bucket_bytes // plan.gradient_bytes
+        if plan.bucket_bytes
+        else None,
+        "--optimizer-cpu-offload": plan.offload == "optimizer",
+        "--use-tp-pp-dp-mapping": plan.order == ORDERS[True],
+    }
+    if plan.gradient_bytes != (2 if plan.precision == "fp16" else 4):
+        flags[reduced[plan.gradient_bytes]] = True
+    if plan.stage_layers == "ends-count-as-layers":
+        flags["--account-for-embedding-in-pipeline-split"] = True
+        flags["--account-for-loss-in-pipeline-split"] = True
+    given = {flag: value for flag, value in flags.items() if value is not None}
+    return {flag: value for flag, value in given.items() if flag and value is not False}

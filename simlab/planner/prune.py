@@ -1,0 +1,144 @@
+"""Bounds by which a plan is rejected without a simulation: the least that it holds, and the least
+time that it takes."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from simlab.cost.stage_times import StageCost
+from simlab.memory.activations import layer_activations_bytes
+from simlab.memory.stage import Shape
+from simlab.memory.step import rest_of
+from simlab.schedules import CHUNKED
+from simlab.spec.cluster import Cluster
+from simlab.spec.model import Model
+from simlab.spec.parameters import UnitKind
+from simlab.spec.plan import Plan
+from simlab.spec.stage_layers import dense_of_stages
+
+ONE_BACKWARD = ("1f1b", "gpipe", "eager-1f1b", *CHUNKED)
+"""Schedules whose backward is one op, so that the last one goes through all stages below it."""
+IN_FLIGHT = ("1f1b", "interleaved-1f1b")
+"""Schedules for which the number of microbatches in flight is known; others hold at least one."""
+
+
+def memory_bound_bytes(model: Model, plan: Plan) -> float:
+    """The least that a rank of `plan` holds at its peak, in bytes, by closed forms.
+
+    It is what the first pipeline rank holds between two steps, and the activations of the layers of
+    all microbatches that are in flight there: min(m, p) under 1F1B, and min(m v, 2 (p - 1) +
+    (v - 1) p + 1) chunks under interleaved 1F1B, with p ranks, v chunks and m microbatches
+    (Narayanan et al. 2021, section 2.2). Leaves out embedding, head, buffers and gathered
+    parameters.
+    """
+    return Bounds(model, None).memory_bytes(plan)
+
+
+def time_bound_s(model: Model, plan: Plan, cluster: Cluster) -> float:
+    """The least time that a step of `plan` takes, in seconds.
+
+    The last pipeline rank computes all microbatches of its stages. Before its first forward, one
+    microbatch goes through the p - 1 stages before it, and after its last backward, one goes back
+    through them (not where the backward is split). Leaves out the optimizer, the exposed
+    communication of data parallelism, and messages.
+    """
+    return Bounds(model, cluster).time_s(plan)
+
+
+@dataclass
+class Bounds:
+    """Both bounds for many plans of one model on one cluster; what plans share is computed once."""
+
+    model: Model
+    cluster: Cluster | None
+    _states: dict[Any, float] = field(default_factory=dict)
+    _layer_bytes: dict[Any, float] = field(default_factory=dict)
+    _unit_s: dict[Any, float] = field(default_factory=dict)
+    _layers: dict[Any, list[int]] = field(default_factory=dict)
+
+    def memory_bytes(self, plan: Plan) -> float:
+        """See `memory_bound_bytes`."""
+        layers = self._layers_of(plan)
+        least = min(layers[stage] for stage in _first_rank(plan))
+        return self._states_bytes(plan) + self._in_flight(plan) * least * self._layer(plan)
+
+    @property
+    def _kinds(self) -> int:
+        """How many kinds of layers the model has."""
+        return 1 + (self.model.dense_layers > 0)
+
+    def _layers_of(self, plan: Plan) -> list[int]:
+        """[layers of each stage]"""
+        key = plan.pp, plan.chunks, plan.stage_layers
+        if key not in self._layers:
+            self._layers[key] = plan.layers_of_stages(self.model.layers)
+        return self._layers[key]
+
+    def _states_bytes(self, plan: Plan) -> float:
+        """What the first pipeline rank holds between two steps."""
+        key = plan.dp, plan.tp, plan.pp, plan.cp, plan.ep, plan.chunks, plan.zero
+        if key not in self._states:
+            layers, last = self._layers_of(plan), plan.stages - 1
+            dense = dense_of_stages(self.model.dense_layers, layers)
+            shapes = (Shape(layers[s], s == 0, s == last, dense[s]) for s in _first_rank(plan))
+            self._states[key] = sum(
+                sum(rest_of(self.model, plan, shape).values()) for shape in shapes
+            )
+        return self._states[key]
+
+    def _in_flight(self, plan: Plan) -> int:
+        """The most microbatches of a stage that the first rank holds at once."""
+        if plan.schedule not in IN_FLIGHT:
+            return 1
+        if plan.chunks == 1:
+            return min(plan.microbatches, plan.pp)
+        warmup = 2 * (plan.pp - 1) + (plan.chunks - 1) * plan.pp + 1
+        return min(plan.microbatches * plan.chunks, warmup)
+
+    def _layer(self, plan: Plan) -> float:
+        """Bytes that a layer keeps of a microbatch; 0 with activations on the host."""
+        if plan.offload == "activations":
+            return 0.0
+        key = plan.tp, plan.cp, plan.microbatch_size, plan.recompute, plan.expert_load
+        if key not in self._layer_bytes:
+            self._layer_bytes[key] = min(
+                layer_activations_bytes(model, plan, plan.recompute)
+                for model in (self.model, self.model.dense)[: self._kinds]
+            )
+        return self._layer_bytes[key]
+
+    def time_s(self, plan: Plan) -> float:
+        """See `time_bound_s`."""
+        layers = self._layers_of(plan)
+        kinds: tuple[UnitKind, ...] = ("layer", "dense layer")
+
+        def layer(kind: str) -> float:
+            return min(self._unit(plan, unit, kind) for unit in kinds[: self._kinds])
+
+        in_order = plan.chunks == 1 or plan.schedule in CHUNKED
+        both_s = layer("F") + layer("B")
+        if in_order:
+            busy_s = sum(layers[plan.pp - 1 :: plan.pp]) * both_s
+            busy_s += self._unit(plan, "head", "F") + self._unit(plan, "head", "B")
+        else:  # a V-shaped schedule, which begins and ends on the first rank
+            busy_s = min(layers) * plan.chunks * both_s
+        before = sum(layers[: plan.pp - 1]) * in_order
+        through_s = before * (both_s if plan.schedule in ONE_BACKWARD else layer("F"))
+        return plan.microbatches * busy_s + through_s
+
+    def _unit(self, plan: Plan, unit: UnitKind, kind: str) -> float:
+        """Seconds of the forward or the backward of a unit for a microbatch."""
+        assert self.cluster is not None
+        layer = unit in ("layer", "dense layer")
+        again = plan.recompute if layer and kind == "B" else ""
+        copies = plan.zero == 3 and not plan.has_flat_gradients
+        routed = plan.ep, plan.expert_load
+        key = unit, kind, plan.tp, plan.cp, plan.microbatch_size, again, copies, routed
+        if key not in self._unit_s:
+            cost = StageCost(self.model, plan, self.cluster)
+            self._unit_s[key] = cost.unit_parts(unit, kind).total
+        return self._unit_s[key]
+
+
+def _first_rank(plan: Plan) -> range:
+    """The stages of the first pipeline rank; of a V-shaped schedule the first one."""
+    return range(0, plan.stages, plan.pp) if plan.schedule in CHUNKED else range(1)

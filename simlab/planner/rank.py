@@ -1,0 +1,118 @@
+"""The prediction of a plan for a search: steps of many microbatches are extrapolated from steps of
+few."""
+
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
+
+from simlab.display import plain
+from simlab.lowering.build import program_of
+from simlab.memory.step import StepWalk, held_by_rank
+from simlab.spec.cluster import Cluster
+from simlab.spec.model import Model
+from simlab.spec.plan import Plan
+from simlab.training import Waterfall, layer_trace, predict
+from simlab.training.fit import Fit, judged
+
+TIE = 0.05
+"""Plans whose predicted steps differ by no more than this part are called ties: it is about the mean
+error of predicted steps of Megatron-LM's published runs (docs/validation.md)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranked:
+    """A plan and its prediction."""
+
+    plan: Plan
+    step_s: float
+    """The predicted time of a step, in seconds."""
+    mfu: float
+    """The model FLOPs utilisation; see `simlab.training.Prediction.mfu`."""
+    memory_bytes: float
+    """The bytes of tensors at the peak of the rank that holds most."""
+    fit: Fit
+    layers_s: float | None = None
+    """The time of the step simulated layer by layer, in seconds; None if it was not."""
+
+    @property
+    def family(self) -> str:
+        """Which dimensions split the model, such as 'tp + pp'; 'dp only' if none does."""
+        split = [name for name in ("tp", "pp", "cp") if getattr(self.plan, name) > 1]
+        return " + ".join(split) or "dp only"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The degrees, the prediction and the judgement as plain values that JSON knows."""
+        plan = self.plan
+        degrees = {name: getattr(plan, name) for name in ("dp", "tp", "pp", "cp")}
+        rest = ("zero", "recompute", "schedule", "chunks", "microbatch_size", "microbatches")
+        return {
+            **degrees,
+            "ep": 1,
+            **{name: plain(getattr(plan, name)) for name in rest},
+            "stage_layers": plain(plan.stage_layers),
+            "sequence_parallel": plan.sequence_parallel,
+            "step_s": self.step_s,
+            "mfu": self.mfu,
+            "memory_bytes": self.memory_bytes,
+            "reserve_bytes": self.fit.waste_bytes + self.fit.reserve_bytes,
+            "fit": self.fit.confidence,
+            "family": self.family,
+            "layers_s": self.layers_s,
+        }
+
+
+def short_steps(plan: Plan) -> tuple[Plan, Plan] | None:
+    """The same plan with 2 p and 3 p microbatches, where p is the number of pipeline ranks; None if
+    it has no more than that."""
+    if plan.microbatches <= 3 * plan.pp:
+        return None
+    return tuple(replace(plan, microbatches=n * plan.pp) for n in (2, 3))  # type: ignore[return-value]
+
+
+def extrapolated(plan: Plan, two: float, three: float) -> float:
+    """The figure of `plan` from those of 2 p and 3 p microbatches: from there on each microbatch adds
+    equally much, and the peak of memory stays."""
+    return two + (three - two) * (plan.microbatches - 2 * plan.pp) / plan.pp
+
+
+def most_held(model: Model, plan: Plan) -> dict[str, float]:
+    """{category: bytes of tensors} of the rank which holds most, at its peak. From 2 p microbatches
+    on the peak stays."""
+    few = replace(plan, microbatches=min(plan.microbatches, 2 * plan.pp))
+    program = program_of(few)
+    walk = StepWalk(model, few, program, few.layers_of_stages(model.layers, program.stages))
+    return max(held_by_rank(walk), key=lambda held: sum(held.values()))
+
+
+def predicted(model: Model, plan: Plan, cluster: Cluster) -> Ranked:
+    """The `Ranked` of `plan`. The step of a plan that does not fit is not predicted: it takes
+    infinitely long. Steps of more than 3 p microbatches are extrapolated from those of 2 p and 3 p.
+    """
+    fit = judged(plan, cluster, most_held(model, plan))
+    held = fit.held_bytes
+    if not fit.fits:
+        return Ranked(plan=plan, step_s=inf, mfu=0.0, memory_bytes=held, fit=fit)
+    shown = [predict(model, each, cluster) for each in short_steps(plan) or [plan]]
+    step_s = shown[0].step_s
+    if len(shown) > 1:
+        step_s = extrapolated(plan, step_s, shown[1].step_s)
+    tokens = plan.microbatches / shown[0].plan.microbatches
+    mfu = shown[0].mfu * shown[0].step_s / step_s * tokens
+    return Ranked(plan=plan, step_s=step_s, mfu=mfu, memory_bytes=held, fit=fit)
+
+
+def waterfall_s(model: Model, plan: Plan, cluster: Cluster) -> Waterfall:
+    """What the step of `plan` is spent on, extrapolated as `predicted` does it."""
+    shown = [predict(model, each, cluster).waterfall_s for each in short_steps(plan) or [plan]]
+    if len(shown) == 1:
+        return shown[0]
+    return Waterfall(*(extrapolated(plan, *pair) for pair in zip(*shown)))
+
+
+def layered_s(model: Model, plan: Plan, cluster: Cluster) -> float:
+    """The time of a step of `plan` simulated layer by layer, in seconds, extrapolated as
+    `predicted` does it."""
+    short = short_steps(plan)
+    if short is None:
+        return layer_trace(model, plan, cluster).end_s
+    return extrapolated(plan, *(layer_trace(model, each, cluster).end_s for each in short))

@@ -1,0 +1,239 @@
+"""It searches the fastest plans: those that cannot fit or cannot win are rejected by bounds, and the
+others are predicted, the most promising first."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from time import perf_counter
+from typing import Any, NamedTuple, TypeVar
+
+from simlab.planner.prune import Bounds
+from simlab.planner.rank import TIE, Ranked, layered_s, predicted
+from simlab.planner.space import Rejection, Space
+from simlab.spec.plan import Plan
+from simlab.training.fit import reserve_bytes
+from simlab.units import bytes_text, seconds_text
+
+T = TypeVar("T")
+Watch = Callable[[Sequence[T], str], Iterable[T]]
+"""It gives the items of a sequence one after the other and may show how far it is; the text says what
+is being done."""
+
+KEPT = 20
+"""The number of plans that a search ranks."""
+LAYERED = 3
+"""The number of plans that are also simulated layer by layer."""
+BATCH = 8
+"""The number of plans that are predicted at once. It is the same for each executor, so that all find
+the same."""
+MEMORY = "a GPU has too little memory"
+SLOW = "its least time is longer than that of the plans kept"
+SLOWER = "it was predicted, and is slower than the plans kept"
+
+
+@dataclass
+class Search:
+    """What a search found; after an interruption, what it had found until then."""
+
+    space: Space
+    plans: list[Ranked] = field(default_factory=list)
+    """The fastest plans that fit, the best first."""
+    rejections: list[Rejection] = field(default_factory=list)
+    """Each plan, or set of degrees, that was rejected before its prediction or did not fit."""
+    slow: list[tuple[float, Plan]] = field(default_factory=list)
+    """(least time in seconds, plan) of those that were never predicted, for they cannot win."""
+    predictions: int = 0
+    """The number of plans that were predicted."""
+    evaluated: int = 0
+    """The number of candidates that were looked at."""
+    seconds: float = 0.0
+    """How long the search took."""
+    interrupted: bool = False
+    """Whether it was interrupted, so that better plans may be missing."""
+
+    @property
+    def rejected(self) -> dict[str, int]:
+        """{reason: number of candidates}, the most frequent first. With `plans` they add up to
+        `evaluated`, unless the search was interrupted."""
+        counts = Counter(rejection.reason for rejection in self.rejections)
+        fits = self.predictions - sum(bool(r.values.get("predicted")) for r in self.rejections)
+        counts[SLOW] += len(self.slow)
+        counts[SLOWER] += fits - len(self.plans)
+        return {reason: count for reason, count in counts.most_common() if count}
+
+    def is_tie(self, ranked: Ranked) -> bool:
+        """Whether a plan is as fast as the best within the error of predictions (`TIE`)."""
+        return ranked.step_s <= self.plans[0].step_s * (1 + TIE)
+
+    @property
+    def ties(self) -> list[Ranked]:
+        """The plans, other than the best, that are as fast as it within the error."""
+        return [ranked for ranked in self.plans[1:] if self.is_tie(ranked)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was found as plain values that JSON knows, in SI base units."""
+        return {
+            "model": self.space.model.name,
+            "cluster": self.space.cluster.name,
+            "gpus": self.space.cluster.gpus,
+            "global_batch": self.space.global_batch,
+            "plans": [each.to_dict() | {"tie": self.is_tie(each)} for each in self.plans],
+            "rejected": self.rejected,
+            "evaluated": self.evaluated,
+            "predictions": self.predictions,
+            "seconds": self.seconds,
+            "interrupted": self.interrupted,
+        }
+
+
+def search(
+    space: Space,
+    *,
+    kept: int = KEPT,
+    layered: int = LAYERED,
+    executor: Executor | None = None,
+    watch: Watch[Any] = lambda items, what: items,
+) -> Search:
+    """The `kept` fastest plans of `space` that fit.
+
+    layered:  how many of them are simulated layer by layer, too.
+    executor: any `concurrent.futures.Executor`, which rejects and predicts several plans at once.
+    watch:    it shows how far the search is.
+
+    A plan is rejected if the least that it holds, with the reserve of `simlab.training.fit`, is
+    more than a GPU has, or if the least time that it takes is longer than the step of the plans
+    that are kept. A KeyboardInterrupt ends the search; what was found is returned.
+    """
+    found, begin_s = Search(space), perf_counter()
+    try:
+        queue = _pruned(found, executor, watch)
+        _rank(found, queue, kept, executor, watch)
+        _simulate_layers(found, layered, executor)
+    except KeyboardInterrupt:
+        found.interrupted = True
+    found.seconds = perf_counter() - begin_s
+    return found
+
+
+class _Group(NamedTuple):
+    """What became of the candidates with one tp and one cp."""
+
+    rejections: list[Rejection]
+    queue: list[tuple[float, Plan]]
+
+
+def _pruned(
+    found: Search, executor: Executor | None, watch: Watch[tuple[int, int]]
+) -> list[tuple[float, Plan]]:
+    """[(least seconds, plan)] of the plans that may fit, the most promising first."""
+    apply = executor.map if executor else map
+    groups, queue = found.space.groups(), []
+    parts = iter(apply(partial(_pruned_group, found.space), groups))
+    for _ in watch(groups, "rejecting plans"):
+        group = next(parts)
+        found.evaluated += len(group.rejections) + len(group.queue)
+        found.rejections += group.rejections
+        queue += group.queue
+    return sorted(queue, key=lambda pair: pair[0])
+
+
+def _pruned_group(space: Space, group: tuple[int, int]) -> _Group:
+    """What becomes of the candidates with a (tp, cp)."""
+    bounds, pruned = Bounds(space.model, space.cluster), _Group([], [])
+    for candidate in space.of_group(*group):
+        if isinstance(candidate, Rejection):
+            pruned.rejections.append(candidate)
+            continue
+        held = bounds.memory_bytes(candidate)
+        missing = held + reserve_bytes(candidate) - space.cluster.gpu_memory_bytes
+        if missing > 0:
+            pruned.rejections.append(_too_large(candidate, held, missing, "at least "))
+        else:
+            pruned.queue.append((bounds.time_s(candidate), candidate))
+    return pruned
+
+
+def _too_large(plan: Plan, held: float, missing: float, least: str, **more: Any) -> Rejection:
+    """The rejection of a plan that misses memory."""
+    names = ("dp", "tp", "pp", "cp", "zero", "recompute", "schedule", "chunks", "microbatch_size")
+    detail = (
+        f"{least}{bytes_text(held)} of tensors, {bytes_text(missing)} more than there is room for"
+    )
+    values = {name: getattr(plan, name) for name in names}
+    return Rejection({**values, **more}, MEMORY, detail, missing)
+
+
+def _rank(
+    found: Search,
+    queue: list[tuple[float, Plan]],
+    kept: int,
+    executor: Executor | None,
+    watch: Watch[list[tuple[float, Plan]]],
+) -> None:
+    """Predict the plans of `queue` in batches, until no other one can be among those kept."""
+    apply = executor.map if executor else map
+    space, done, batches = found.space, 0, [*batched(queue, BATCH)]
+    predict_one = partial(_predicted, space)
+    for batch in watch(batches, "predicting plans"):
+        limit_s = found.plans[kept - 1].step_s if len(found.plans) >= kept else float("inf")
+        if batch[0][0] > limit_s:
+            break
+        results = list(apply(predict_one, [plan for _, plan in batch]))
+        done += len(batch)
+        found.predictions += len(batch)
+        for ranked in results:
+            if ranked.fit.fits:
+                found.plans.append(ranked)
+            else:
+                missing, held = ranked.fit.missing_bytes, ranked.memory_bytes
+                found.rejections.append(_too_large(ranked.plan, held, missing, "", predicted=True))
+        found.plans = sorted(found.plans, key=lambda ranked: ranked.step_s)[:kept]
+    found.slow = queue[done:]
+
+
+def _predicted(space: Space, plan: Plan) -> Ranked:
+    return predicted(space.model, plan, space.cluster)
+
+
+def _layered(space: Space, plan: Plan) -> float:
+    return layered_s(space.model, plan, space.cluster)
+
+
+def _simulate_layers(found: Search, count: int, executor: Executor | None) -> None:
+    """Simulate the first `count` plans layer by layer."""
+    apply = executor.map if executor else map
+    first = found.plans[:count]
+    times_s = apply(partial(_layered, found.space), [ranked.plan for ranked in first])
+    for place, (ranked, time_s) in enumerate(zip(first, times_s)):
+        found.plans[place] = replace(ranked, layers_s=time_s)
+
+
+def batched(items: Sequence[T], size: int) -> Iterable[list[T]]:
+    """`items` in lists of `size`, the last one shorter."""
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
+        yield batch
+
+
+def plan_text(plan: Plan) -> str:
+    """The degrees of a plan and what else a search varies, in a line."""
+    degrees = " ".join(
+        f"{name}{getattr(plan, name)}"
+        for name in ("dp", "tp", "pp", "cp")
+        if getattr(plan, name) > 1
+    )
+    chunks = f" x {plan.chunks} chunks" if plan.chunks > 1 else ""
+    schedule = f" {plan.schedule}{chunks}" if plan.pp > 1 else ""
+    batch = f"{plan.microbatches} x {plan.microbatch_size}"
+    return (
+        f"{degrees or 'one GPU'} zero{plan.zero}{schedule} {batch} sequences, "
+        f"recompute {plan.recompute}"
+    )
+
+
+def ranked_text(ranked: Ranked) -> str:
+    """A plan with its step and its judgement, in a line."""
+    return f"{plan_text(ranked.plan)}: {seconds_text(ranked.step_s)}, {ranked.fit}"

@@ -1,0 +1,207 @@
+"""The plans by which a model can be trained on a cluster with a given global batch."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import isqrt
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
+
+from simlab.errors import InputError, require_whole
+from simlab.spec.cluster import Cluster
+from simlab.spec.model import Model
+from simlab.spec.plan import Plan, plan_fields
+from simlab.spec.plan_checks import EFFECTS
+
+SCHEDULES = ("1f1b", "interleaved-1f1b")
+"""The schedules that are tried where none is given: those of Megatron-LM and torchtitan."""
+MOST_CHUNKS = 12
+"""The most stages of a pipeline rank that are tried."""
+MODEL, BATCH, CHUNKS = (
+    "the model cannot be split like this",
+    "the batch cannot be split like this",
+    "the stages or microbatches do not go into chunks",
+)
+"""Reasons of rejections."""
+
+
+class Rejection(NamedTuple):
+    """A plan, or all plans with some degrees, and why they are not taken."""
+
+    values: dict[str, Any]
+    """{field of a plan: value} of what was rejected."""
+    reason: str
+    """The reason in a few words, by which rejections are counted."""
+    detail: str
+    """The sentence that says what is wrong, with the numbers."""
+    missing_bytes: float = 0.0
+    """By how many bytes the memory of a GPU is exceeded, at least."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """The plans of `model` on all GPUs of `cluster` with `global_batch` sequences in a step.
+
+    Expert-parallel ranks are as many as the fixed `ep` says, else 1. Raises `InputError` for a mixed
+    cluster, or if a fixed value cannot be.
+    """
+
+    model: Model
+    """The model that is trained."""
+    cluster: Cluster
+    """The cluster, of one kind of node."""
+    global_batch: int
+    """The number of sequences in a step."""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """{field of a plan: value} of what is not searched, such as the precision, or tp = 8."""
+
+    def __post_init__(self) -> None:
+        require_whole("global_batch", self.global_batch)
+        self.cluster.check_alike("a search of plans")
+        derived = {name: self.fixed[name] for name in ("microbatches",) if name in self.fixed}
+        if derived:
+            raise InputError(
+                f"microbatches = {derived['microbatches']}: leave it out, "
+                "it follows from the global batch and the other degrees"
+            )
+        for name in ("dp", "tp", "pp", "cp", "microbatch_size", "chunks"):
+            if name in self.fixed:
+                require_whole(name, self.fixed[name])
+        own = {n: v for n, v in self.fixed.items() if n in ("precision", "library", "attention")}
+        Plan(**own)
+
+    def candidates(self) -> Iterator[Plan | Rejection]:
+        """Each plan that can be split as it says, and a `Rejection` of each that cannot. Degrees that
+        are rejected are one rejection, whatever the rest of the plan."""
+        for tp, cp in self.groups():
+            yield from self.of_group(tp, cp)
+
+    def groups(self) -> list[tuple[int, int]]:
+        """[(tp, cp)]: candidates with the same of both share most of what bounds them."""
+        gpus = self.cluster.gpus
+        return [
+            (tp, cp)
+            for tp in self._values("tp", divisors(gpus))
+            for cp in self._values("cp", divisors(gpus // tp) if gpus % tp == 0 else [1])
+        ]
+
+    def of_group(self, tp: int, cp: int) -> Iterator[Plan | Rejection]:
+        """The `candidates` with these degrees."""
+        rest, left = divmod(self.cluster.gpus, tp * cp)
+        for pp in self._values("pp", [1] if left or not rest else divisors(rest)):
+            yield from self._of_degrees(tp, pp, cp)
+
+    def _values(self, name: str, choices: list[Any]) -> list[Any]:
+        """The values of a field: the fixed one, else `choices`."""
+        return [self.fixed[name]] if name in self.fixed else choices
+
+    def _of_degrees(self, tp: int, pp: int, cp: int) -> Iterator[Plan | Rejection]:
+        """The candidates with these degrees."""
+        dp = self.fixed.get("dp") or max(1, self.cluster.gpus // (tp * pp * cp))
+        degrees = {"dp": dp, "tp": tp, "pp": pp, "cp": cp}
+        layers = self._stage_layers(pp)
+        try:
+            self._plan(**degrees, **layers).check(self.model, self.cluster.gpus)
+        except InputError as error:
+            yield Rejection(degrees, MODEL, str(error))
+            return
+        if self.global_batch % dp:
+            detail = f"dp = {dp} does not divide the global batch of {self.global_batch}"
+            yield Rejection(degrees, BATCH, detail)
+            return
+        for values in self._details(degrees):
+            try:
+                yield self._plan(**values, **layers)
+            except InputError as error:
+                yield Rejection(values, MODEL, str(error))
+
+    def _details(self, degrees: dict[str, int]) -> Iterator[dict[str, Any]]:
+        """The fields of plans with these degrees: microbatches, schedules, ZeRO, recomputation."""
+        each, pp = self.global_batch // degrees["dp"], degrees["pp"]
+        for size in self._values("microbatch_size", microbatch_sizes(each)):
+            if each % size:
+                continue
+            for schedule, chunks in self._schedules(pp, each // size):
+                for zero in self._values("zero", self._stages(degrees)):
+                    for recompute in self._values("recompute", self._recomputed()):
+                        yield {
+                            **degrees,
+                            "microbatch_size": size,
+                            "microbatches": each // size,
+                            "schedule": schedule,
+                            **({"chunks": chunks} if chunks > 1 else {}),
+                            "zero": zero,
+                            "recompute": recompute,
+                        }
+
+    def _schedules(self, pp: int, microbatches: int) -> Iterator[tuple[str, int]]:
+        """(schedule, chunks) of a pipeline. As in Megatron-LM, an interleaved one needs a multiple
+        of `pp` microbatches."""
+        if pp == 1 and "schedule" not in self.fixed:
+            yield "1f1b", 1
+            return
+        for schedule in self._values("schedule", list(SCHEDULES)):
+            if schedule not in ("interleaved-1f1b", "looped-bfs"):
+                yield schedule, 1
+            elif microbatches % pp == 0:
+                for chunks in self._values("chunks", self._chunks(pp)):
+                    yield schedule, chunks
+
+    def _chunks(self, pp: int) -> list[int]:
+        layers = self.model.layers
+        most = min(MOST_CHUNKS, (layers + 2) // pp)
+        each = range(2, most + 1)
+        return [v for v in each if layers % (pp * v) == 0 or (layers + 2) % (pp * v) == 0]
+
+    def _stages(self, degrees: dict[str, int]) -> list[int]:
+        """ZeRO stages: with one rank there is nothing to shard."""
+        return [0, 1, 2, 3] if degrees["dp"] * degrees["cp"] > 1 else [0]
+
+    def _recomputed(self) -> list[str]:
+        """Kinds of recomputation that differ: a fused attention never stores scores, so that
+        'selective' is 'none'. torch has one for each op."""
+        plan = self._plan()
+        some = ["selective"] if plan.attention == "unfused" else []
+        return ["none", *some, *(["per-op"] if not plan.has_flat_gradients else []), "full"]
+
+    def _stage_layers(self, pp: int) -> dict[str, Any]:
+        """How layers are spread: evenly, or one more on some stages where that does not come out."""
+        layers = self.model.layers
+        chunks = self.fixed.get("chunks", 1)
+        uneven = chunks == 1 and layers % pp and (layers + 2) % pp and pp <= layers
+        return {"stage_layers": "uneven"} if uneven and "stage_layers" not in self.fixed else {}
+
+    def _plan(self, **values: Any) -> Plan:
+        """The plan of these values and the fixed ones; sequence parallelism goes with tensor
+        parallelism where sequences can be split."""
+        cp, tp = values.get("cp", 1), values.get("tp", 1)
+        seq = self.fixed.get("seq") or self.model.seq
+        parallel = {"sequence_parallel": tp > 1 and seq // cp % tp == 0}
+        given = {**parallel, **values, **self.fixed}
+        return Plan(**{n: v for n, v in given.items() if n not in without_effect(given)})
+
+
+def without_effect(given: Mapping[str, Any]) -> list[str]:
+    """The fields among {field: value} that have no effect beside the others: a plan with one
+    tensor-parallel rank has no `tp_overlap`."""
+    effects = [effect for effect in EFFECTS if effect.field in given]
+    if not effects:
+        return []
+    of_plan = cast(Plan, SimpleNamespace(**{**DEFAULTS, **given}))
+    return [effect.field for effect in effects if not effect.has_effect(of_plan)]
+
+
+DEFAULTS = {facts.name: facts.default for facts in plan_fields()}
+"""{field of a plan: its default}."""
+
+
+def divisors(number: int) -> list[int]:
+    """The divisors of `number`, the least first."""
+    small = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)})
+
+
+def microbatch_sizes(each: int) -> list[int]:
+    """The sizes of a microbatch that are tried of `each` sequences of a replica: the powers of 2 that
+    divide them, and all of them at once."""
+    sizes = [1 << power for power in range(each.bit_length()) if each % (1 << power) == 0]
+    return sizes if each in sizes else [*sizes, each]

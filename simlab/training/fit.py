@@ -1,0 +1,92 @@
+"""What a GPU holds besides tensors, and the judgement whether a plan fits."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from simlab.spec.cluster import Cluster
+from simlab.spec.plan import Plan
+from simlab.units import bytes_text
+
+CONTEXT_BYTES = 1.06e9
+"""What a process holds on an H100 outside of PyTorch's allocator before its first collective, in
+bytes: the CUDA context, loaded kernels and libraries' workspaces (measured in NVIDIA/nccl#1685)."""
+
+COMMUNICATOR_BYTES = 688e6
+"""What one NCCL communicator of more than two GPUs takes after its first all-reduce, in bytes:
+measured for every group of 4 A100s, one after the other (NVIDIA/nccl#964). It grows with the
+channels, and beyond two nodes no longer with the GPUs (NVIDIA/nccl#986). A group of a plan has one
+each: dp, tp, pp and cp. Connections for all-to-all take more, see NVIDIA/nccl#1685."""
+
+PAIR_BYTES = 544e6
+"""The same of a communicator of two GPUs (NVIDIA/nccl#964)."""
+
+FRAGMENTATION = 0.15
+"""The part of what PyTorch's caching allocator has reserved that it cannot use. Source: Guo et al.
+2024 (GMLake, arXiv 2401.08156, abstract), the mean over eight language models on A100s of 80 GB. It
+is counted for what comes and goes; parameters, gradients and optimizer states are allocated once
+and leave no gaps."""
+
+MOST_FRAGMENTATION = 0.33
+"""The most of it in the same measurements."""
+
+STATES = ("parameters", "gradients", "optimizer")
+"""The categories of a prediction's memory that stay from step to step."""
+
+
+class Fit(NamedTuple):
+    """The judgement whether a plan fits into the memory of a GPU."""
+
+    fits: bool
+    """Whether tensors, what the allocator wastes and the reserve are no more than the GPU has."""
+    confidence: str
+    """'sure' if the answer is the same with no waste and with `MOST_FRAGMENTATION`, else
+    'unsure'."""
+    held_bytes: float
+    """The bytes of tensors at the peak."""
+    waste_bytes: float
+    """The bytes that the allocator has reserved and cannot use, see `FRAGMENTATION`."""
+    reserve_bytes: float
+    """The bytes beside the allocator's, see `reserve_bytes`."""
+    capacity_bytes: float
+    """The bytes of a GPU."""
+
+    @property
+    def needed_bytes(self) -> float:
+        """The bytes of tensors, waste and reserve."""
+        return self.held_bytes + self.waste_bytes + self.reserve_bytes
+
+    @property
+    def missing_bytes(self) -> float:
+        """By how many bytes the plan exceeds the GPU; 0 if it does not."""
+        return max(0.0, self.needed_bytes - self.capacity_bytes)
+
+    def __str__(self) -> str:
+        answer = f"{'fits' if self.fits else 'does not fit'} ({self.confidence})"
+        beside = self.waste_bytes + self.reserve_bytes
+        parts = f"{bytes_text(self.held_bytes)} of tensors + {bytes_text(beside)} reserve"
+        return f"{answer}: {parts} of {bytes_text(self.capacity_bytes)}"
+
+
+def reserve_bytes(plan: Plan) -> float:
+    """The bytes that a GPU holds besides the allocator's: the CUDA context, and NCCL's buffers for
+    each dimension that the plan splits."""
+    degrees = [degree for degree in (plan.dp, plan.tp, plan.pp, plan.cp) if degree > 1]
+    return CONTEXT_BYTES + sum(PAIR_BYTES if n == 2 else COMMUNICATOR_BYTES for n in degrees)
+
+
+def judged(plan: Plan, cluster: Cluster, held: Mapping[str, float]) -> Fit:
+    """The `Fit` of a plan whose tensors take `held`, {category: bytes}, at the peak."""
+    total, reserve = sum(held.values()), reserve_bytes(plan)
+    capacity = cluster.gpu_memory_bytes
+    moving = total - sum(held.get(name, 0.0) for name in STATES)
+
+    def waste(part: float) -> float:
+        return moving * part / (1 - part)
+
+    least, expected, most = (
+        total + waste(part) + reserve <= capacity
+        for part in (0.0, FRAGMENTATION, MOST_FRAGMENTATION)
+    )
+    sure = least == expected == most
+    wasted = waste(FRAGMENTATION)
+    return Fit(expected, "sure" if sure else "unsure", total, wasted, reserve, capacity)

@@ -1,0 +1,61 @@
+"""It says the texts of a finished picture in other words, such as those of another language."""
+
+from collections.abc import Callable
+
+from matplotlib.figure import Figure
+from matplotlib.font_manager import fontManager
+from matplotlib.text import Text
+
+from simlab.views.language import said
+
+CHINESE_FONTS = (
+    "Noto Sans CJK SC",
+    "Noto Sans SC",
+    "Source Han Sans SC",
+    "WenQuanYi Micro Hei",
+    "WenQuanYi Zen Hei",
+    "PingFang SC",
+    "Hiragino Sans GB",
+    "Microsoft YaHei",
+    "SimHei",
+    "Noto Sans CJK JP",
+    "Droid Sans Fallback",
+)
+
+
+def chinese_font() -> str | None:
+    """The first family of this machine that has Chinese characters; None if it has none."""
+    there = {font.name for font in fontManager.ttflist}
+    return next((name for name in CHINESE_FONTS if name in there), None)
+
+
+def say_in_chinese(figure: Figure, phrase: Callable[[str], str]) -> None:
+    """Replace the English texts of `figure` by Chinese ones, in place, where this machine has a font
+    for them.
+
+    phrase: an English text → the Chinese one, or the same text where it knows none; then the terms
+    of the visual language are replaced in it.
+    """
+    font = chinese_font()
+    if font is None:
+        return
+
+    def chinese(text: str) -> str:
+        known = phrase(text)
+        if known != text:
+            return known
+        caption, _, rest = text.rpartition(": ")
+        known = phrase(caption)  # a caption that a figure follows
+        return f"{known}：{said(rest, 'zh')}" if known != caption else said(text, "zh")
+
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            places, limits = list(axis.get_majorticklocs()), axis.get_view_interval()
+            names = list(map(str, axis.get_major_formatter().format_ticks(places)))
+            other = [chinese(name) for name in names]
+            if other != names:  # else they are numbers, which the axis writes anew when it is drawn
+                axis.set_ticks(places, other)
+                axis.set_view_interval(*limits, ignore=True)
+    for text in figure.findobj(Text):
+        text.set_text(chinese(text.get_text()))
+        text.set_fontfamily(["DejaVu Sans", font])

@@ -1,0 +1,70 @@
+"""The site in Chinese: no visible text has an English word that is not a name or a term of the field;
+and the first Tab leads past the navigation."""
+
+from contextlib import closing
+
+import pytest
+
+from simlab.explorers import NAMES
+from tests.browser.test_bundle import needs_node
+from tests.support.browser import PAINT_S, chromium_page, needs_chromium
+from tests.support.chinese import english_words
+
+pytestmark = [needs_node, needs_chromium]
+PAGES = [
+    *("index", "explorers/index", "lessons/index", "notebooks/index"),
+    *(f"explorers/{name}" for name in NAMES),
+]
+# what the questions and the page of notebooks say as the field does
+LOANS = {
+    *("AFAB", "GPipe", "All-Reduce", "DP", "TP", "PP", "CP", "stage", "loss", "scaling", "RoPE"),
+    *("DistributedDataParallel", "DataParallel", "Ring", "Attention", "Offload", "all-gather"),
+    *("NVMe", "no", "sync", "MB", "make", "lab"),
+}
+CHOOSE_CHINESE = "localStorage.setItem('simlab-tongue', 'zh')"
+VISIBLE = """() => {
+    const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = [];
+    while (walk.nextNode()) {
+        const [text, element] = [walk.currentNode.textContent.trim(), walk.currentNode.parentElement];
+        const seen = element.getClientRects().length || element.tagName === 'OPTION';
+        if (text && seen && !['STYLE', 'SCRIPT'].includes(element.tagName)) found.push(text);
+    }
+    for (const canvas of document.querySelectorAll('canvas')) found.push(...canvas.texts().map(({ text }) => text));
+    return found;
+}"""
+
+
+@pytest.fixture(scope="module")
+def context():
+    with chromium_page() as page, closing(page.context.browser.new_context()) as opened:
+        opened.add_init_script(CHOOSE_CHINESE)
+        # the recorded pictures are enough
+        opened.route(
+            "**/worker.js", lambda route: route.fulfill(body="", content_type="text/javascript")
+        )
+        yield opened
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_in_chinese_has_no_english_word(context, address, path):
+    with closing(context.new_page()) as page:
+        page.goto(f"{address}{path}.html")
+        page.wait_for_function("() => document.documentElement.lang === 'zh'")
+        if path.split("/")[-1] in NAMES:
+            page.wait_for_selector("[data-answers]", timeout=PAINT_S * 1e3)
+        texts = {*page.evaluate(VISIBLE)}
+        assert len(texts) > 8
+        wrong = {text: words for text in texts if (words := english_words(text, LOANS))}
+        assert wrong == {}
+
+
+def test_the_first_key_leads_past_the_navigation_to_the_first_control(context, address):
+    with closing(context.new_page()) as page:
+        page.goto(f"{address}explorers/memory.html")
+        page.wait_for_selector("[data-answers]", timeout=PAINT_S * 1e3)
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.id") == "skip"
+        assert page.locator("#skip").bounding_box()["y"] >= 0
+        page.keyboard.press("Enter")
+        control = "document.activeElement.closest('[data-control]')?.dataset.control"
+        assert page.evaluate(control) == "model"

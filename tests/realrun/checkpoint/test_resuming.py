@@ -1,0 +1,114 @@
+"""What a run would go on from is looked at before any process is started: a damaged newest checkpoint
+is told with the last whole one, and put aside on request; a training that is done is no failure."""
+
+import sys
+
+import pytest
+import torch
+from realrun_processes import one_object
+
+from realrun import Job
+from realrun.checkpoint import save as checkpoint
+from realrun.checkpoint.files import CheckpointError
+from realrun.checkpoint.resuming import NothingLeft, look
+from realrun.checkpoint.whole import last_whole, put_damaged_aside
+from simlab.errors import InputError
+
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
+
+
+def saved(folder, *steps, **facts):
+    job = Job(plan={"dp": 2}, out=str(folder))
+    training = {"sizes": job.sizes, "sequences in a step": 2, "precision": "fp32"} | facts
+    for step in steps:
+        extra = {"steps": step, "training": training}
+        checkpoint.save(folder, step, {"x": torch.full((64,), float(step))}, extra)
+
+
+def flipped(path):
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def removed(path):
+    path.unlink()
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+@pytest.fixture
+def job(tmp_path):
+    return Job(plan={"dp": 2}, steps=99, resume=True, checkpoints=str(tmp_path), out=str(tmp_path))
+
+
+@pytest.mark.parametrize("damage", [flipped, removed, cut])
+def test_the_last_whole_checkpoint_is_found_and_damaged_ones_are_put_aside(tmp_path, job, damage):
+    saved(tmp_path, 3, 6, 9)
+    for step in ("step-000006", "step-000009"):
+        damage(tmp_path / step / "rank-00000.safetensors")
+    assert last_whole(tmp_path) == tmp_path / "step-000003"
+    said = []
+    job.skip_damaged = True
+    look(job, said.append)
+    assert checkpoint.complete(tmp_path) == [3]
+    assert [text.split(" is damaged")[0] for text in said] == [
+        str(tmp_path / "step-000009"), str(tmp_path / "step-000006"),
+    ]  # fmt: skip
+    assert len(list(tmp_path.glob("step-*.damaged-*/manifest.json"))) == 2  # nothing is deleted
+
+
+def test_a_damaged_manifest_is_told_with_the_last_whole_checkpoint(tmp_path, job):
+    saved(tmp_path, 3, 6)
+    (tmp_path / "step-000006" / "manifest.json").write_text("{}")
+    whole = str(tmp_path / "step-000003")
+    with pytest.raises(CheckpointError) as told:
+        look(job, print)
+    assert str(told.value).endswith(
+        f"; the last whole one is {whole!r}, and --skip-damaged goes on from that"
+    )
+    (tmp_path / "step-000003" / "manifest.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"; no checkpoint in .* is whole$"):
+        look(job, print)
+    with pytest.raises(CheckpointError, match=r"^no checkpoint in .* is whole$"):
+        put_damaged_aside(tmp_path, print)
+    assert checkpoint.complete(tmp_path) == [3, 6]
+
+
+def test_what_is_refused_is_refused_before_anything_is_written(tmp_path, job):
+    saved(tmp_path, 3)
+    job.executed.__dict__["precision"] = "bf16"
+    with pytest.raises(InputError, match="precision = fp32, not bf16: the losses would not go on"):
+        look(job, print)
+    done = Job(plan={"dp": 2}, steps=2, resume=True, checkpoints=str(tmp_path))
+    with pytest.raises(NothingLeft, match="is of step 3, and 3 are asked for"):
+        look(done, print)
+
+
+@pytest.mark.parametrize("launcher", [None, TORCHRUN], ids=["local", "torchrun"])
+def test_on_the_command_line(command, tmp_path, launcher):
+    def run(*arguments):
+        started = ("--dp", 2, "--json", "--checkpoint-every", 2, *arguments)
+        if launcher is None:
+            return command(*started).end(90)
+        before = ("--standalone", "--nproc-per-node", 2, "-m", "realrun")
+        return command(*before, *started, command=launcher).end(90)
+
+    status, out, err = run("--steps", 3)
+    assert status == 0, err
+    status, out, err = run("--steps", 3, "--resume")
+    assert status == 0 and "nothing is left to do" in err, err
+    assert one_object(out) == {
+        "ok": True, "failed": [], "out": "out", "calibrations": [], "runs": [],
+    }  # fmt: skip
+    assert (tmp_path / "out" / "dp2" / "measured.json").exists()  # what there was is still there
+    flipped(tmp_path / "out" / "checkpoints" / "step-000004" / "rank-00000.safetensors")
+    status, out, err = run("--steps", 5, "--resume")
+    offered = "the last whole one is 'out/checkpoints/step-000002', and --skip-damaged goes on from"
+    assert status != 0 and offered in err, err
+    assert launcher or "Traceback" not in err  # torchrun adds its own
+    status, out, err = run("--steps", 5, "--resume", "--skip-damaged")
+    assert status == 0 and one_object(out)["runs"][0]["first_step"] == 2, err
+    assert "goes on from out/checkpoints/step-000002" in err

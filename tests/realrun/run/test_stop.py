@@ -1,0 +1,101 @@
+"""Signals that ask a run to end: all ranks save what is done, and one line says so."""
+
+import os
+import re
+import signal
+import sys
+
+import pytest
+from realrun_processes import eventually
+
+from realrun.checkpoint import save as checkpoint
+from realrun.run.life import ASKS, Stop
+
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
+SAVING = ("--dp", 2, "--steps", 100_000, "--checkpoint-every", 90_000)
+LINE = re.compile(
+    r"failed: dp2(?:-torch)? was asked to end by (SIG\w+) and did, after step (\d+) of 100001; "
+    r"out/checkpoints/step-(\d+) has it, and --resume goes on from there"
+)
+
+
+def ended(run, tmp_path):
+    """(status, name of the signal) of a run that said what it saved, and did save that."""
+    status, out, err = run.end(60)
+    said = [match for match in map(LINE.fullmatch, err.splitlines()) if match]
+    assert len(said) == 1 and out == "", err
+    name, step, saved = said[0].groups()
+    assert int(step) == int(saved) > 0
+    assert checkpoint.complete(tmp_path / "out" / "checkpoints") == [int(step)]
+    checkpoint.verify(tmp_path / "out" / "checkpoints" / f"step-{int(step):06d}")
+    (path,) = tmp_path.glob("out/dp2*/losses.csv")
+    losses = path.read_text().splitlines()
+    assert losses[-1].startswith(f"{int(step)},")
+    return status, name
+
+
+@pytest.mark.parametrize("number", ASKS, ids=lambda number: number.name)
+def test_a_signal_to_the_launcher_saves_and_ends(command, tmp_path, number):
+    run = command(*SAVING)
+    run.say_until("step ")
+    run.say_until("tokens/s")
+    run.process.send_signal(number)
+    assert ended(run, tmp_path) == (128 + number, number.name)
+    assert run.gone() and not run.temporary_files()
+
+
+def test_a_signal_to_one_rank_of_torchs_backend_saves_and_ends(command, tmp_path):
+    run = command(*SAVING, "--backend", "torch")
+    losses = tmp_path / "out" / "dp2-torch" / "losses.csv"
+    run.say_until("measured steps")
+    assert eventually(lambda: losses.exists() and losses.read_text().count("\n") > 3, 60)
+    os.kill(run.workers()[1], signal.SIGUSR1)
+    assert ended(run, tmp_path) == (128 + signal.SIGUSR1, "SIGUSR1")
+
+
+@pytest.mark.parametrize("who, number", [("agent", signal.SIGUSR1), ("rank", signal.SIGTERM)])
+def test_under_torchrun_all_ranks_save_and_end(command, tmp_path, who, number):
+    run = command(
+        "--standalone", "--nproc-per-node", 2,
+        "--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1",
+        "-m", "realrun", *SAVING, command=TORCHRUN,
+    )  # fmt: skip
+    run.say_until("tokens/s")
+    ranks = sorted(pid for pid, parent in run.processes().items() if parent == run.process.pid)
+    os.kill(run.process.pid if who == "agent" else ranks[1], number)
+    status, name = ended(run, tmp_path)
+    assert status != 0 and name == number.name
+
+
+def test_a_run_that_saves_nothing_ends_with_a_word(command):
+    run = command("--dp", 2, "--steps", 100_000)
+    run.say_until("tokens/s")
+    run.process.send_signal(signal.SIGHUP)
+    status, out, err = run.end(20)
+    assert status == 128 + signal.SIGHUP and out == "" and "ended by SIGHUP\n" in err
+
+
+def test_a_signal_that_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        stop = Stop()
+        with stop.listening():
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert stop.number == 0
+            os.kill(os.getpid(), signal.SIGUSR1)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stop.number == signal.SIGUSR1  # the first one counts
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_second_signal_is_told_apart():
+    second = []
+    stop = Stop()
+    with stop.listening(second.append):
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert second == []
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert second == [signal.SIGTERM]

@@ -1,0 +1,110 @@
+"""The command convert: files of other projects become plan files and back, what is lost is named on
+stderr, and a bad file is one line."""
+
+import json
+
+import pytest
+
+from simlab.cli.config_files import config_text, read_config
+from simlab.cli.main import main
+from simlab.cli.plan_options import plan_part, read_plan_file
+from simlab.planner.formats import FORMATS, exported
+from simlab.spec.plan import Plan
+
+PLAN = Plan(
+    dp=4, tp=2, pp=2, zero=1, microbatches=8, sequence_parallel=True, seq=4096, recompute="full"
+)
+SCRIPT = """#!/bin/bash
+MODEL_PARALLEL_ARGS=(
+    --tensor-model-parallel-size 2   # inside the node
+    --pipeline-model-parallel-size=2
+)
+torchrun --nproc_per_node 8 pretrain_gpt.py --micro-batch-size 1 --global-batch-size 32 \\
+    --bf16 --lr 1.0e-4 --cp-comm-type p2p a2a
+"""
+
+
+@pytest.mark.parametrize("project", FORMATS)
+def test_a_plan_file_comes_back_through_a_file_of_a_project(tmp_path, monkeypatch, capsys, project):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plan.yaml").write_text(
+        "dp: 4\ntp: 2\npp: 2\nzero: 1\nmicrobatches: 8\nsequence_parallel: yes\nseq: 4096\nrecompute: full\n"
+    )
+    assert main(["convert", "plan.yaml", "--to", project, "--out", "config"]) == 0
+    said = capsys.readouterr().err
+    unsaid = exported(project, PLAN).unsaid
+    assert all(f"not said: {field} = " in said for field in unsaid)
+    back = ["convert", "config", "--from", project, "--gpus", "16", "--out", "back.yaml"]
+    assert main(back) == 0
+    made = Plan(**plan_part(read_plan_file("back.yaml")))
+    assert made.microbatches == 8 and made.dp == 4
+    assert all(getattr(made, field) != value for field, value in unsaid.items())
+
+
+@pytest.mark.parametrize("project", FORMATS)
+def test_what_is_written_is_read_as_the_same_options(tmp_path, project):
+    syntax = FORMATS[project].syntax
+    settings = exported(project, PLAN).settings
+    (tmp_path / "config").write_text(config_text(settings, syntax))
+    assert read_config(str(tmp_path / "config"), syntax) == settings
+
+
+def test_a_shell_script_with_arguments_is_read_and_what_is_no_plan_is_named(tmp_path, capsys):
+    (tmp_path / "train.sh").write_text(SCRIPT)
+    command = [
+        "convert",
+        str(tmp_path / "train.sh"),
+        "--from",
+        "megatron",
+        "--gpus",
+        "16",
+        "--json",
+    ]
+    assert main(command) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert (found["plan"]["tp"], found["plan"]["pp"], found["plan"]["microbatches"]) == (2, 2, 8)
+    assert found["plan"]["dropout"] is True, "on unless both rates are 0"
+    assert {"--lr", "--nproc_per_node"} <= {*found["left"]}
+    assert any("--cp-comm-type" in note for note in found["unsaid"])
+    assert "not of a plan:" in captured.err and "--lr" in captured.err
+
+
+def test_an_import_feeds_simulate(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.toml").write_text("[parallelism]\ntensor_parallel_degree = 2\n")
+    convert = "convert c.toml --from torchtitan --gpus 16 --out plan.yaml"
+    assert main(convert.split()) == 0
+    capsys.readouterr()
+    run = "simulate --plan plan.yaml --model llama-3-8b --cluster dgx-h100 --json"
+    assert main(run.split()) == 0
+    plan = json.loads(capsys.readouterr().out)["plan"]
+    assert (plan["dp"], plan["tp"], plan["zero"], plan["library"]) == (8, 2, 3, "torch")
+
+
+@pytest.mark.parametrize(
+    ("content", "project", "says"),
+    [
+        ("[parallelism\n", "torchtitan", "is no toml"),
+        ("{", "deepspeed", "is no json"),
+        ("[1]", "deepspeed", "holds list"),
+        ("'", "megatron", "is no arguments"),
+        ("a: *b", "nanotron", "aliases are not taken"),
+        ("- 1", "nanotron", "holds list"),
+        ("\udcff", "torchtitan", "is no text"),
+        ("[parallelism]\ntensor_parallel_degree = 'two'\n", "torchtitan", "tensor_parallel_degree = 'two'"),
+        ("{" * 100_000, "deepspeed", "is no json"),
+        (" " * 1_000_001, "torchtitan", "longer than"),
+    ],
+)  # fmt: skip
+def test_a_bad_file_is_one_clear_line(tmp_path, monkeypatch, capsys, content, project, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text(content, encoding="utf-8", errors="surrogateescape")
+    assert main(["convert", "file", "--from", project, "--gpus", "8"]) == 2
+    captured = capsys.readouterr()
+    assert says in captured.err and captured.err.count("\n") == 1 and not captured.out
+
+
+def test_a_direction_is_needed(capsys):
+    assert main(["convert", "plan.yaml"]) == 2
+    assert "give --from or --to" in capsys.readouterr().err

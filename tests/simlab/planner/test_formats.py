@@ -1,0 +1,221 @@
+"""Configurations of other projects: each option means what the project's code says, a plan comes back
+as it went, and what cannot be said is named."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simlab import InputError, Plan
+from simlab.planner.formats import FORMATS, exported, imported
+from simlab.planner.space import DEFAULTS, without_effect
+
+MEGATRON = {
+    "--micro-batch-size": 2,
+    "--bf16": True,
+    "--attention-dropout": 0,
+    "--hidden-dropout": 0,
+}
+TITAN = {"parallelism": {"data_parallel_shard_degree": 4}, "compile": {"enable": True},
+         "activation_checkpoint": {"mode": "none"}}  # fmt: skip
+DEEPSPEED = {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True}}
+NANOTRON = {"parallelism": {"dp": 2, "tp": 2, "pp": 2}}
+
+
+def flags(**more):
+    return MEGATRON | {"--" + flag.replace("_", "-"): value for flag, value in more.items()}
+
+
+def nested(content, section, **more):
+    return content | {section: content.get(section, {}) | more}
+
+
+MEANINGS = [
+    ("megatron", flags(use_distributed_optimizer=True), {"zero": 1, "dp": 16}),
+    ("megatron", flags(use_megatron_fsdp=True, data_parallel_sharding_strategy="optim_grads"), {"zero": 2}),
+    ("megatron", flags(data_parallel_sharding_strategy="optim_grads"), {"zero": 0}),
+    ("megatron", flags(global_batch_size=256, tensor_model_parallel_size=4), {"dp": 4, "microbatches": 32}),
+    ("megatron", flags(num_layers=32, num_layers_per_virtual_pipeline_stage=4,
+                       pipeline_model_parallel_size=4), {"chunks": 2, "schedule": "interleaved-1f1b"}),
+    ("megatron", flags(num_virtual_stages_per_pipeline_rank=3, pipeline_model_parallel_size=4), {"chunks": 3}),
+    ("megatron", flags(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1),
+     {"recompute": "full"}),
+    ("megatron", flags(recompute_activations=True, attention_backend="unfused"), {"recompute": "selective"}),
+    ("megatron", flags(attention_dropout=0.1), {"dropout": True}),
+    ("megatron", flags(ddp_bucket_size=1000), {"bucket_bytes": 4000}),
+    ("megatron", flags(context_parallel_size=2, cp_comm_type="a2a"), {"cp_kind": "all-to-all"}),
+    ("megatron", flags(use_tp_pp_dp_mapping=True), {"order": "tp-cp-pp-dp"}),
+    ("megatron", flags(fp8_format="hybrid"), {"precision": "fp8"}),
+    ("torchtitan", TITAN, {"zero": 3, "dp": 4, "hybrid": 0, "microbatch_size": 8, "library": "torch"}),
+    ("torchtitan", nested(TITAN, "parallelism", data_parallel_replicate_degree=4), {"dp": 16, "hybrid": 4}),
+    ("torchtitan", nested(TITAN, "parallelism", data_parallel_shard_degree=1), {"zero": 0, "dp": 1}),
+    ("torchtitan", nested(TITAN, "parallelism", data_parallel_shard_degree=-1,
+                          tensor_parallel_degree=4), {"dp": 4, "sequence_parallel": True}),
+    ("torchtitan", nested(TITAN, "parallelism", pipeline_parallel_degree=4,
+                          pipeline_parallel_schedule="Interleaved1F1B"),
+     {"schedule": "interleaved-1f1b", "microbatch_size": 1, "microbatches": 8, "reshard": False}),
+    ("torchtitan", nested(TITAN, "training", global_batch_size=128), {"microbatches": 4}),
+    ("torchtitan", nested(TITAN, "activation_checkpoint", mode="selective", selective_ac_option="op"),
+     {"recompute": "per-op"}),
+    ("torchtitan", nested(TITAN, "model", converters=["float8"]), {"precision": "fp8"}),
+    ("deepspeed", DEEPSPEED, {"dp": 16, "microbatches": 1, "zero": 0, "dp_overlap": False}),
+    ("deepspeed", nested(DEEPSPEED, "zero_optimization", stage=3), {"zero": 3, "dp_overlap": True}),
+    ("deepspeed", nested(DEEPSPEED, "zero_optimization", stage=3, mics_shard_size=8), {"hybrid": 8}),
+    ("deepspeed", nested(DEEPSPEED, "zero_optimization", stage=1, reduce_bucket_size=5e8),
+     {"bucket_bytes": 2_000_000_000}),
+    ("deepspeed", nested(DEEPSPEED, "zero_optimization", stage=2, offload_optimizer={"device": "nvme"}),
+     {"offload": "optimizer", "offload_to": "nvme"}),
+    ("deepspeed", DEEPSPEED | {"train_batch_size": 64, "gradient_accumulation_steps": 2}, {"dp": 16}),
+    ("nanotron", NANOTRON, {"schedule": "gpipe", "sequence_parallel": False, "tp_overlap": "none"}),
+    ("nanotron", nested(NANOTRON, "parallelism", pp_engine="1f1b", tp_mode="REDUCE_SCATTER",
+                        recompute_layer=True), {"recompute": "full", "sequence_parallel": True}),
+    ("nanotron", nested(NANOTRON, "model", ddp_bucket_cap_mb=25), {"bucket_bytes": 25 * 2**20}),
+    ("nanotron", nested(NANOTRON, "optimizer", accumulate_grad_in_fp32=False), {"gradient_bytes": 2}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("project", "content", "meant"), MEANINGS)
+def test_an_option_means_what_the_project_says(project, content, meant):
+    gpus = 8 if project == "nanotron" else 16
+    made = imported(project, content, gpus=gpus)
+    assert {field: getattr(made.plan, field) for field in meant} == meant
+    assert not made.left and not made.unsaid
+
+
+UNSAID = [
+    ("megatron", flags(recompute_granularity="full", recompute_method="block"), "--recompute-method = 'block'"),
+    ("megatron", flags(cp_comm_type="a2a+p2p"), "--cp-comm-type = 'a2a+p2p'"),
+    ("torchtitan", nested(TITAN, "parallelism", pipeline_parallel_degree=2,
+                          pipeline_parallel_schedule="InterleavedZeroBubble"),
+     "parallelism.pipeline_parallel_schedule = 'InterleavedZeroBubble'"),
+    ("torchtitan", nested(TITAN, "activation_checkpoint", mode="selective"), "whole layers"),
+    ("torchtitan", nested(TITAN, "model", converters=["mx"]), "model.converters = ['mx']"),
+    ("deepspeed", nested(DEEPSPEED, "zero_optimization", stage=2, reduce_bucket_size=5e8), "ZeRO-2 goes by units"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("project", "content", "named"), UNSAID)
+def test_what_a_plan_cannot_say_is_named(project, content, named):
+    assert any(named in note for note in imported(project, content, gpus=16).unsaid)
+
+
+@pytest.mark.parametrize(
+    ("project", "content"),
+    [
+        ("megatron", flags(expert_model_parallel_size=8)),
+        ("torchtitan", nested(TITAN, "parallelism", expert_parallel_degree=2)),
+        ("deepspeed", nested(DEEPSPEED, "zero_optimization", zero_hpz_partition_size=8)),
+        ("nanotron", nested(NANOTRON, "parallelism", expert_parallel_size=2)),
+    ],
+)
+def test_an_option_that_nothing_knows_is_named_as_left_over(project, content):
+    (left,) = imported(project, content, gpus=8 if project == "nanotron" else 16).left
+    assert "expert" in left or "hpz" in left
+
+
+WRONG = [
+    ("megatron", {"--bf16": True}, 16, "--micro-batch-size"),
+    ("megatron", flags(tensor_model_parallel_size="$TP"), 16, r"'\$TP'"),
+    ("megatron", flags(), None, "--gpus"),
+    ("megatron", flags(tensor_model_parallel_size=3), 16, "16 GPUs cannot be split into replicas of 3"),
+    ("megatron", flags(global_batch_size=33), 16, "--global-batch-size = 33"),
+    ("megatron", flags(num_layers=31, num_layers_per_virtual_pipeline_stage=4), 16, "--num-layers"),
+    ("torchtitan", nested(TITAN, "parallelism", data_parallel_shard_degree=0), 16, "= 0"),
+    ("torchtitan", nested(TITAN, "compile", enable=1), 16, "compile.enable = 1"),
+    ("torchtitan", nested(TITAN, "parallelism", pipeline_parallel_degree=2,
+                          pipeline_parallel_microbatch_size=3), 16, "local_batch_size = 8"),
+    ("deepspeed", {"train_batch_size": "auto"}, 16, "'auto'"),
+    ("deepspeed", {}, 16, "train_batch_size"),
+    ("deepspeed", DEEPSPEED | {"gradient_accumulation_steps": 5}, 16, "16 GPUs cannot"),
+    ("deepspeed", DEEPSPEED | {"train_batch_size": 33}, 16, "train_batch_size = 33"),
+    ("deepspeed", nested(DEEPSPEED, "zero_optimization", stage=4), 16, "zero = 4"),
+    ("nanotron", {"parallelism": {"dp": 2, "tp": 2}}, None, "parallelism.pp"),
+    ("nanotron", NANOTRON, 16, "8 GPUs, not for 16"),
+    ("nanotron", {"parallelism": {1: 2}}, None, "1 is no option"),
+    ("megatro", {}, 16, "did you mean 'megatron'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("project", "content", "gpus", "says"), WRONG)
+def test_a_bad_value_is_one_clear_error(project, content, gpus, says):
+    with pytest.raises(InputError, match=says) as error:
+        imported(project, content, gpus=gpus)
+    assert "\n" not in str(error.value)
+
+
+SAYABLE = {
+    "megatron": {
+        "dp", "tp", "pp", "cp", "cp_kind", "zero", "microbatch_size", "microbatches", "seq", "precision",
+        "sequence_parallel", "dp_overlap", "tp_overlap", "gradient_bytes", "dropout",
+    },
+    "torchtitan": {"dp", "tp", "pp", "cp", "hybrid", "microbatch_size", "microbatches", "fused"},
+    "deepspeed": {"dp", "tp", "zero", "hybrid", "microbatch_size", "microbatches", "gradient_bytes", "dp_overlap"},
+    "nanotron": {"dp", "tp", "pp", "cp", "microbatch_size", "microbatches", "gradient_bytes"},
+}  # fmt: skip
+"""{format: what it can say of every plan that is drawn below}"""
+
+
+@st.composite
+def plans(draw):
+    """Plans of all kinds; fields that would have no effect are left out."""
+    choices = {
+        "dp": (1, 2, 4), "tp": (1, 2, 4), "pp": (1, 2, 4), "cp": (1, 2), "zero": (0, 1, 2, 3),
+        "microbatch_size": (1, 2, 3), "microbatches": (4, 8), "seq": (1024, 8192),
+        "schedule": ("1f1b", "interleaved-1f1b", "gpipe", "zb-h1"), "recompute": ("none", "per-op", "full"),
+        "precision": ("bf16", "fp16", "fp32", "fp8"), "sequence_parallel": (False, True),
+        "cp_kind": ("ring", "all-to-all", "all-gather"), "tp_overlap": ("none", "weight-grad", "pipelined"),
+        "dp_overlap": (False, True), "reshard": (False, True), "fused": (False, True),
+        "library": ("megatron", "torch"), "offload": ("none", "optimizer", "parameters"),
+        "bucket_bytes": (None, 25 * 2**20, 4000), "order": ("tp-cp-dp-pp", "tp-cp-pp-dp"),
+        "stage_layers": ("auto", "ends-count-as-layers", "uneven"),
+    }  # fmt: skip
+    values = {field: draw(st.sampled_from(options)) for field, options in choices.items()}
+    shards = values["dp"] * values["cp"]
+    if values["zero"] and draw(st.booleans()) and values["cp"] < shards:
+        values["hybrid"] = values["cp"]
+    if values["precision"] != "fp32":
+        values["gradient_bytes"] = draw(st.sampled_from((2, 4)))
+    values = {field: value for field, value in values.items() if value != DEFAULTS[field]}
+    idle = without_effect(values)
+    return Plan(**{field: value for field, value in values.items() if field not in idle})
+
+
+@pytest.mark.parametrize("project", FORMATS)
+@settings(max_examples=150, deadline=None)
+@given(plan=plans())
+def test_a_plan_comes_back_but_for_what_is_named(project, plan):
+    content, unsaid = exported(project, plan)
+    made = imported(project, content, gpus=plan.gpus)
+    differ = {field for field in DEFAULTS if getattr(made.plan, field) != getattr(plan, field)}
+    assert differ == {*unsaid} and not made.left
+    if project == "torchtitan" and (plan.zero == 0 or plan.hybrid):
+        return  # sharding comes with context parallelism there
+    assert not {*unsaid} & SAYABLE[project] - _given_by_others(project, plan)
+
+
+def _given_by_others(project, plan):
+    """Fields that a format can say, but for the values of others in this plan."""
+    if project == "deepspeed" and plan.precision == "fp8":
+        return {"precision", "gradient_bytes"}
+    if project == "nanotron" and plan.precision in ("fp8",):
+        return {"precision"}
+    return {"sequence_parallel"} if plan.tp == 1 else set()
+
+
+@pytest.mark.parametrize("project", FORMATS)
+@settings(max_examples=60, deadline=None)
+@given(plan=plans())
+def test_what_was_imported_is_exported_whole(project, plan):
+    once = imported(project, exported(project, plan).settings, gpus=plan.gpus).plan
+    gpus = once.gpus if project == "deepspeed" else plan.gpus
+    again = exported(project, once)
+    assert not {*again.unsaid} - {"seq"}
+    assert imported(project, again.settings, gpus=gpus).plan == once
+
+
+def test_nothing_of_a_plan_is_lost_without_being_named():
+    plan = Plan(dp=2, pp=2, microbatches=4, schedule="zb-h1", prefetch=1, attention="flash-2")
+    for project in FORMATS:
+        assert {"schedule", "attention"} <= {*exported(project, plan).unsaid}, project
+    assert exported("megatron", replace(plan, schedule="1f1b", attention="flash")).unsaid == {}

@@ -1,0 +1,164 @@
+"""A search finds what trying every plan finds, says why it rejects, and keeps what it has found."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from simlab import InputError, Model, Plan, load_cluster, predict
+from simlab.planner import Rejection, Space, advice, explanation, judged, search
+from simlab.planner.explain import advice_text, explanation_text
+from simlab.planner.rank import TIE
+from simlab.planner.search import MEMORY, SLOW
+from simlab.planner.space import BATCH, MODEL, divisors, microbatch_sizes
+
+GPT = Model(
+    name="small", layers=8, hidden=2048, heads=16, kv_heads=16, ffn=8192, gated_mlp=False,
+    vocab=32000, seq=2048, positions=0, bias=False, tied_head=False,
+)  # fmt: skip
+NODE = load_cluster("dgx-h100", nodes=1)
+SPACE = Space(model=GPT, cluster=NODE, global_batch=32)
+
+
+def with_memory(size_bytes):
+    return replace(NODE, gpu=replace(NODE.gpu, memory_bytes=size_bytes))
+
+
+@pytest.fixture(scope="module")
+def tight():
+    """A space in which many plans do not fit, and its search."""
+    space = replace(SPACE, cluster=with_memory(12e9))
+    return space, search(space, kept=6, layered=1)
+
+
+def test_the_best_are_those_that_trying_every_plan_finds(tight):
+    space, found = tight
+    tried = []
+    for plan in space.candidates():
+        if isinstance(plan, Plan):
+            prediction = predict(GPT, plan, space.cluster)
+            if judged(plan, space.cluster, prediction.memory_bytes).fits:
+                tried.append((prediction.step_s, plan))
+    best = sorted(time_s for time_s, _ in tried)[:6]
+    assert [ranked.step_s for ranked in found.plans] == pytest.approx(best, rel=1e-4)
+
+
+def test_every_candidate_is_kept_or_rejected_with_a_reason(tight):
+    _, found = tight
+    assert sum(found.rejected.values()) + len(found.plans) == found.evaluated
+    assert found.rejected[MEMORY] > 0 and found.rejected[SLOW] > 0
+    too_large = [r for r in found.rejections if r.reason == MEMORY]
+    assert all(r.missing_bytes > 0 and "more than there is room for" in r.detail for r in too_large)
+
+
+def test_an_executor_finds_the_same(tight):
+    space, found = tight
+    with ThreadPoolExecutor(2) as executor:
+        again = search(space, kept=6, layered=1, executor=executor)
+    assert again.plans == found.plans and again.rejected == found.rejected
+
+
+def test_the_best_is_simulated_layer_by_layer(tight):
+    _, found = tight
+    first, second = found.plans[:2]
+    assert first.layers_s == pytest.approx(first.step_s, rel=0.05) and second.layers_s is None
+
+
+def test_ties_are_the_plans_within_the_error(tight):
+    _, found = tight
+    limit_s = found.plans[0].step_s * (1 + TIE)
+    assert found.ties == [ranked for ranked in found.plans[1:] if ranked.step_s <= limit_s]
+    ties = [its["tie"] for its in found.to_dict()["plans"]]
+    assert ties == [True] * (1 + len(found.ties)) + [False] * (len(ties) - 1 - len(found.ties))
+
+
+def test_an_interruption_keeps_what_was_found():
+    def stop_after_the_first(items, what):
+        for number, item in enumerate(items):
+            if what == "predicting plans" and number:
+                raise KeyboardInterrupt
+            yield item
+
+    found = search(SPACE, kept=2, watch=stop_after_the_first)
+    assert found.interrupted and found.plans and found.predictions
+
+
+def test_what_is_fixed_is_kept():
+    found = search(replace(SPACE, fixed={"tp": 2, "zero": 1, "precision": "fp8"}), layered=0)
+    assert {(r.plan.tp, r.plan.zero, r.plan.precision) for r in found.plans} == {(2, 1, "fp8")}
+
+
+def test_a_fixed_value_is_left_out_where_it_has_no_effect():
+    space = replace(SPACE, fixed={"tp_overlap": "pipelined", "bucket_bytes": 10_000_000})
+    plans = [plan for plan in space.candidates() if isinstance(plan, Plan)]
+    assert {plan.tp_overlap for plan in plans if plan.tp > 1} == {"pipelined"}
+    assert any(plan.tp == 1 for plan in plans) and any(plan.zero == 3 for plan in plans)
+
+
+def test_each_plan_takes_all_gpus_and_the_whole_batch():
+    for plan in SPACE.candidates():
+        if isinstance(plan, Plan):
+            assert plan.check(GPT, 8).global_batch == 32
+
+
+def test_degrees_that_cannot_be_are_rejected_once_with_the_reason():
+    model = replace(GPT, heads=12, kv_heads=12, hidden=1536)
+    space = Space(model=model, cluster=NODE, global_batch=3)
+    rejections = [each for each in space.candidates() if isinstance(each, Rejection)]
+    assert {rejection.reason for rejection in rejections} == {MODEL, BATCH}
+    assert any("tp = 8 does not divide small's heads = 12" in r.detail for r in rejections)
+    assert any("dp = 2 does not divide the global batch of 3" in r.detail for r in rejections)
+
+
+def test_divisors_and_microbatch_sizes():
+    assert divisors(24) == [1, 2, 3, 4, 6, 8, 12, 24] and divisors(1) == [1]
+    assert microbatch_sizes(12) == [1, 2, 4, 12] and microbatch_sizes(8) == [1, 2, 4, 8]
+
+
+@pytest.mark.parametrize("change, why", [
+    ({"global_batch": 0}, "global_batch"), ({"fixed": {"microbatches": 4}}, "leave it out"),
+    ({"fixed": {"tp": 0}}, "tp"), ({"fixed": {"precision": "int8"}}, "precision"),
+])  # fmt: skip
+def test_a_space_that_cannot_be_is_refused(change, why):
+    with pytest.raises(InputError, match=why):
+        replace(SPACE, **change)
+
+
+def test_the_reason_why_the_best_wins_adds_up(tight):
+    _, found = tight
+    why = explanation(found)
+    best = found.plans[0]
+    assert sum(why.waterfall_s) == pytest.approx(best.step_s, rel=1e-6)
+    for rival in (why.runner_up, *why.families.values()):
+        slower_s = rival.ranked.step_s - best.step_s
+        assert sum(rival.difference_s.values()) == pytest.approx(slower_s, abs=1e-6 * best.step_s)
+        assert slower_s >= 0
+    assert best.family not in why.families
+    assert [change.change for change in why.changes] == ["network x2", "memory x2", "batch x2"]
+    assert why.changes[1].best.step_s <= best.step_s * (1 + 1e-9)
+    json.dumps(why.to_dict())
+    assert "Runner-up" in explanation_text(why)
+
+
+def test_where_no_plan_fits_the_change_that_it_advises_makes_one_fit():
+    space = replace(SPACE, cluster=with_memory(2.5e9))
+    found = search(space)
+    assert not found.plans
+    with pytest.raises(InputError, match="no plan fits"):
+        explanation(found)
+    told = advice(found)
+    assert 0 < told.missing_bytes < 2.5e9 and told.best is not None and told.best.fit.fits
+    assert told.change in advice_text(told)
+
+
+def test_advice_first_gives_up_what_was_fixed():
+    fixed = {"zero": 0, "recompute": "none", "tp": 1, "pp": 1}
+    found = search(replace(SPACE, cluster=with_memory(11e9), fixed=fixed))
+    assert not found.plans
+    assert advice(found).change.startswith("leave ")
+
+
+def test_a_model_that_cannot_be_split_is_no_matter_of_memory():
+    told = advice(search(replace(SPACE, fixed={"tp": 3})))
+    assert told.missing_bytes == 0 and "tp" in told.nearest

@@ -1,0 +1,47 @@
+"""Which words of a Chinese text are English words, and not names, units or abbreviations."""
+
+import re
+
+from simlab.schedules import SCHEDULES
+from simlab.spec.cluster import clusters
+from simlab.spec.model import catalogue
+
+NAMES = {
+    *("1F1B", "ZB-V", "ZeRO", "ZeRO-0", "ZeRO-1", "ZeRO-2", "ZeRO-3", "DDP", "FSDP", "HSDP"),
+    *("DeepSpeed", "Megatron-LM", "NCCL", "NVLink", "LL", "LL128", "Simple", "PyTorch", "Python"),
+    *(
+        "JupyterLab",
+        "JupyterLite",
+        "Pyodide",
+        "simlab",
+        "GitHub",
+        "English",
+        "zigzag",
+        "Transformer",
+    ),
+    *("torch", "numpy", "H100", "A100", "V100", "matplotlib", "Notebook", "SimPy", "wheel"),
+}
+UNITS = {"ms", "s", "us", "µs", "min", "h", "B", "KiB", "MiB", "GiB", "TiB", "GB", "k", "M", "e"}
+ABBREVIATIONS = {
+    *("GPU", "CPU", "MFU", "HFU", "FLOPs", "QKV", "KV", "MLP", "fp32", "bf16", "fp16", "CDN"),
+    *("dp", "tp", "pp", "cp", "rank", "token", "batch", "Shift", "Enter", "Escape"),
+}
+API = {"zero", "zero1", "zero2", "ddp", "fsdp", "megatron"}  # values that one gives in Python
+"""Terms that Chinese texts of the field use as they are."""
+ALLOWED = {*NAMES, *UNITS, *ABBREVIATIONS, *API, *SCHEDULES}
+WORD = re.compile(r"[A-Za-zµ0-9][A-Za-zµ0-9.\-]*")
+
+
+def english_words(text, allowed=()):
+    """[each word of `text` that no Chinese page should have]."""
+    named = {*ALLOWED, *catalogue(), *clusters(), *allowed}
+    found = [word.strip(".-") for word in WORD.findall(text)]
+    return [word for word in found if not _fine(word, named)]
+
+
+def _fine(word, named):
+    parts = [word, *word.split("-")]
+    one_letter = (
+        len(re.sub(r"[^A-Za-zµ]", "", word)) <= 1
+    )  # 0F3, W, p, 1M, gradients' names f and g
+    return one_letter or word in named or all(part in named for part in parts[1:])
