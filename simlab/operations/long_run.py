@@ -19,8 +19,8 @@ MOST_EVENTS = 10**6
 MOST_FAILURES = 10**5
 """The most failures that are simulated."""
 ENDLESS, AT_LEAST = 50, 2000
-"""A run with this many times the failures that it would have without any loss, and with this many at
-least, will hardly ever end."""
+"""A run with this many times the failures that it would have if none cost it anything, and with
+this many at least, will hardly ever end."""
 ALMOST = 1e-9
 """Work that is left, as a part of all work, that is rounding."""
 
@@ -46,6 +46,15 @@ class LongRun:
     def interval_s(self) -> float:
         """Training between two checkpoints on disk."""
         return self.checkpoints.interval_s
+
+    @property
+    def unbroken_s(self) -> float:
+        """What the training would take if nothing failed: its work and its checkpoints."""
+        plan = self.checkpoints
+        stalls = max(plan.stall_s, plan.write_s - plan.interval_s) / plan.interval_s
+        if plan.memory_interval_s is not None:
+            stalls += plan.memory_stall_s / plan.memory_interval_s
+        return self.work_s * (1 + stalls)
 
     @property
     def mtbf_s(self) -> float:
@@ -330,7 +339,7 @@ class _Job:
 
 def _most_failures(run: LongRun) -> int:
     """The failures after which a run is given up."""
-    return int(min(MOST_FAILURES, max(AT_LEAST, ENDLESS * run.work_s / run.mtbf_s)))
+    return int(min(MOST_FAILURES, max(AT_LEAST, ENDLESS * run.unbroken_s / run.mtbf_s)))
 
 
 def _fail(

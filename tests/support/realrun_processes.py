@@ -52,6 +52,7 @@ class CommandLine:
         self.process = subprocess.Popen(
             [*command, *map(str, arguments)], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=clean | {MARK: self.mark, "PYTHONPATH": path, "TMPDIR": str(temporary)} | (environment or {}), start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # tests under nohup ignore it
         )  # fmt: skip
         self.said = ""
 

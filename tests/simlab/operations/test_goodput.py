@@ -58,6 +58,15 @@ def test_all_time_is_accounted_for_and_failures_alone_cost_work(
     assert ended.lost_s <= ended.failures * (min(interval_s, work_s) + checkpoint_s) + 1e-6
 
 
+def test_a_training_of_long_and_frequent_checkpoints_ends():
+    """Its checkpoints take 44 times as long as its work, and so it meets over 2,000 failures, each
+    of which costs it little."""
+    ended = train_with_failures(
+        89_651.0, interval_s=10.0, checkpoint_s=438.0, restart_s=0.0, mtbf_s=2241.0, seed=3
+    )
+    assert ended.failures > 2000 and ended.lost_s < ended.wall_s / 5
+
+
 def test_without_failures_only_checkpoints_cost():
     ended = train_with_failures(
         1000.0, interval_s=100.0, checkpoint_s=5.0, restart_s=50.0, mtbf_s=1e15
