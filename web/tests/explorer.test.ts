@@ -1,5 +1,6 @@
 import { said } from "../src/language";
 import { expect, test } from "vitest";
+import { overtaken } from "../src/explorer/board";
 import { fromHash, offered, startOf, toHash, toPython, within, type About, type Answer } from "../src/explorer/data";
 
 const words = (text: string) => ({ en: text, zh: text });
@@ -43,4 +44,11 @@ test("in Chinese the terms of a text are replaced, as Python does", () => {
   expect(said("idle / makespan 27.3%", "zh")).toBe("空闲 / 总时长 27.3%");
   expect(said("playback headroom", "zh")).toBe("playback headroom");
   expect(said("all layers", "en")).toBe("all layers");
+});
+
+test("an answer to an order that was changed since does not undo the change", () => {
+  const sent = [["F1", "F0"], ["F0", "F1"]];
+  expect(overtaken([["F0", "F1"], ["F0", "F1"]], sent)).toBe(true);
+  expect(overtaken(sent, sent)).toBe(false);
+  expect(overtaken([["F0", "F1", "F2"], ["F0", "F1", "F2"]], sent)).toBe(false); // another level
 });

@@ -383,9 +383,9 @@ def test_a_kill_during_a_save_leaves_the_older_checkpoint_and_the_next_save_clea
         two(save_and_die, str(tmp_path), moment, victims)
     assert checkpoint.complete(tmp_path) == [10]
     left = list(tmp_path.glob("*.tmp-*"))
-    # a rank that survives and is quick enough removes it
+    # a rank that survives begins to remove it, and may get to the end
     assert len(left) == 1 or (len(left) == 0 and len(victims) == 1)
-    assert all((one / "manifest.json").exists() == (moment == "no rename") for one in left)
+    assert moment == "no rename" or not any((one / "manifest.json").exists() for one in left)
     path = checkpoint.latest(tmp_path)
     assert all(wrong == [] for wrong, _, _ in two(load, str(path), 2, 1, 2))
     assert saved(two, tmp_path, step=20) == checkpoint.latest(tmp_path) == tmp_path / "step-000020"

@@ -15,6 +15,7 @@ export class BoardView {
   private readonly rows = document.createElement("div");
   private board?: BoardPicture;
   private shown = ""; // what the tiles are of
+  private sent?: string[][]; // the order that was last said and is not answered yet
 
   constructor(
     cell: HTMLElement,
@@ -29,6 +30,8 @@ export class BoardView {
   show(board: BoardPicture, tongue: Tongue): void {
     this.board = board;
     this.told.textContent = said(board.told[tongue], tongue);
+    if (this.sent && overtaken(board.rows, this.sent)) return; // tiles have been moved since
+    this.sent = undefined;
     const shown = JSON.stringify([board.rows, tongue]);
     if (shown === this.shown) return; // the tile that was moved keeps the focus
     this.shown = shown;
@@ -60,6 +63,7 @@ export class BoardView {
     const all = [...this.rows.querySelectorAll(".simlab-tiles")].map(opsOf);
     if (JSON.stringify(all) === JSON.stringify(rows)) return;
     this.shown = JSON.stringify([all, tongue]);
+    this.sent = all;
     this.changed(control, all.map((ops, rank) => ops.map((op) => `${rank}${op}`).join(" ")).join("\n"));
   }
 
@@ -129,4 +133,10 @@ export class BoardView {
 
 function opsOf(tiles: Element): string[] {
   return [...tiles.children].map((tile) => (tile as HTMLElement).dataset.op!);
+}
+
+/** Whether `rows`, which an answer brings, are an earlier order of the same ops than `sent`. */
+export function overtaken(rows: string[][], sent: string[][]): boolean {
+  const ops = (order: string[][]): string => JSON.stringify(order.map((row) => [...row].sort()));
+  return ops(rows) === ops(sent) && JSON.stringify(rows) !== JSON.stringify(sent);
 }
