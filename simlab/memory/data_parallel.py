@@ -8,7 +8,7 @@ from simlab.memory.ledger import Ledger, Moment, StepMemory
 from simlab.memory.model_states import EVERY, RECIPES, Recipe, model_states
 from simlab.memory.schemes import Gathered, NumberBytes, Replicated, Scheme, Use
 from simlab.memory.stage import Shape, StageWalk
-from simlab.memory.unit_sizes import TOKEN_BYTES, UnitSizes
+from simlab.memory.units.sizes import TOKEN_BYTES, UnitSizes
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 from simlab.units import MIB
@@ -53,7 +53,7 @@ def data_parallel_memory(
         does not make. False stands for what MemTracker sees.
 
     Derivation: every allocation of the step and its end, in order, by the same rules that
-    `simlab.predict` follows. Those of the model are derived in `simlab.memory.forward` and
+    `simlab.predict` follows. Those of the model are derived in `simlab.memory.units.forward` and
     `backward`, those of DDP, ZeRO and FSDP2 in `simlab.memory.schemes`. The optimizer's step comes
     last, when activations are gone and gradients are complete.
 

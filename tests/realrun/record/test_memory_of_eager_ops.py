@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 import simlab as sl
-from simlab.memory.unit_sizes import UnitSizes
+from simlab.memory.units.sizes import UnitSizes
 
 MODEL = sl.load_model("llama-3-8b")
 TOKENS = 8

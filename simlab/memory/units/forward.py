@@ -1,7 +1,7 @@
 """What the forward of the embedding, a layer and the head allocates and frees, op by op."""
 
 from simlab.memory.ledger import Ledger, Phase
-from simlab.memory.unit_sizes import UnitPart, UnitSizes
+from simlab.memory.units.sizes import UnitPart, UnitSizes
 
 
 def forward_phase(of: UnitSizes, part: UnitPart) -> Phase:

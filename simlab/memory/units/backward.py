@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from simlab.memory.ledger import Ledger, Phase
 from simlab.memory.schemes import Scheme
-from simlab.memory.unit_sizes import UnitPart, UnitSizes
+from simlab.memory.units.sizes import UnitPart, UnitSizes
 
 
 def backward_phase(
