@@ -14,6 +14,7 @@ from simlab.lowering.sharding import Make, both, ended
 from simlab.lowering.zero import shards_of
 from simlab.program import Op
 from simlab.spec.model import Model
+from simlab.spec.parameters import LAYERS
 from simlab.spec.plan import Plan
 
 OUT, IN = "offload out", "offload in"
@@ -74,5 +75,5 @@ class Offloading:
             return unit.parameters * plan.element_bytes / shards_of(plan, "parameters")
         from simlab.memory.activations import layer_activations_bytes
 
-        is_layer = unit.type in ("layer", "dense layer")
+        is_layer = unit.type in LAYERS
         return layer_activations_bytes(self.model, plan, plan.recompute) if is_layer else 0.0
