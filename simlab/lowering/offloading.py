@@ -75,5 +75,7 @@ class Offloading:
             return unit.parameters * plan.element_bytes / shards_of(plan, "parameters")
         from simlab.memory.activations import layer_activations_bytes
 
-        is_layer = unit.type in LAYERS
-        return layer_activations_bytes(self.model, plan, plan.recompute) if is_layer else 0.0
+        if unit.type not in LAYERS:
+            return 0.0
+        model = self.model if unit.type == "layer" else self.model.dense
+        return layer_activations_bytes(model, plan, plan.recompute)
