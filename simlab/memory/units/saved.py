@@ -3,7 +3,7 @@ rules of each library and precision."""
 
 from typing import NamedTuple
 
-from simlab.lowering.kernels import sizes
+from simlab.lowering.kernels import Operation, is_one_kernel, keeps_gathered, sizes
 from simlab.lowering.zero import shards_of
 from simlab.memory.activations import keeps_fp8, layer_tensors, made_tensors
 from simlab.spec.model import Model
@@ -44,7 +44,7 @@ def saved(model: Model, plan: Plan, number: float, inner: float) -> Saved:
             inner=inner - (made["mlp between"] - kept["mlp between"]),
             result=kept["output input"] - made["output input"],
         )
-    if saves_gathered(plan):
+    if plan.sequence_parallel and keeps_gathered(plan):
         whole = s.tokens * model.hidden * number
         found = found._replace(normed=whole, head_normed=whole)
     if not autocasts(model, plan):
@@ -55,26 +55,17 @@ def saved(model: Model, plan: Plan, number: float, inner: float) -> Saved:
     return found
 
 
-def saves_gathered(plan: Plan) -> bool:
-    """Whether the input of a column-parallel product, which sequence parallelism gathers, is saved
-    whole instead of gathered again in the backward: nanotron's is
-    (`ctx.save_for_backward(gathered_tensor, ...)` in parallel/tensor_parallel/functional.py, without
-    its option tp_recompute_allgather), Megatron-LM's is not."""
-    return plan.library == "nanotron" and plan.sequence_parallel
-
-
 def norms_have_parts(model: Model, plan: Plan) -> bool:
     """Whether an RMSNorm is several ops, as in Llama's reference code and in torch before 2.8. Then
     autograd saves two more results of it: the input in fp32 (for its square and for its product with
     the root) and the normalised tensor in 16 bits (for its product with the weight)."""
-    return not (plan.fused or model.bias)
+    return not is_one_kernel(Operation.NORM, model, plan)
 
 
 def gates_have_parts(model: Model, plan: Plan) -> bool:
     """Whether a gated activation is two ops, so that autograd saves the activation of the gate
-    beside gate, up and their product. nanotron has kernels for norms, but none for this."""
-    in_parts = norms_have_parts(model, plan) or plan.library == "nanotron"
-    return in_parts and model.gated_mlp
+    beside gate, up and their product."""
+    return model.gated_mlp and not is_one_kernel(Operation.ACTIVATION, model, plan)
 
 
 def autocasts(model: Model, plan: Plan) -> bool:

@@ -3,9 +3,9 @@
 from functools import cached_property
 from typing import Literal
 
-from simlab.lowering.kernels import sizes
+from simlab.lowering.kernels import keeps_gathered, sizes
 from simlab.memory.activations import layer_activations_bytes, made_tensors, statistics_bytes
-from simlab.memory.units.saved import FP32_BYTES, autocasts, saved, saves_gathered
+from simlab.memory.units.saved import FP32_BYTES, autocasts, saved
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
@@ -60,7 +60,7 @@ class UnitSizes:
         self.autocast = autocasts(model, plan)
         self.skipped = s.outside * FP32_BYTES if self.autocast else self.hidden
         self.saved = saved(model, plan, number, self.inner)
-        gathers = plan.sequence_parallel and not saves_gathered(plan)
+        gathers = plan.sequence_parallel and not keeps_gathered(plan)
         self.entered = self.whole if gathers else 0.0
         self.logits, self.loss = (s.tokens * model.vocab / plan.tp * n for n in (number, logit))
         self.casts_logits = logit != number or plan.has_flat_gradients
