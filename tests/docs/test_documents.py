@@ -1,5 +1,6 @@
 """The pages: what they compute is current, their links lead somewhere, and their code runs."""
 
+import gzip
 import os
 import re
 import runpy
@@ -147,6 +148,32 @@ def test_the_readme_is_short_and_names_every_page_and_every_lesson():
         assert name == "README.md" or f"]({name})" in readme
     for lesson in sorted((ROOT / "notebooks").glob("*.ipynb")):
         assert f"](notebooks/{lesson.name})" in readme
+
+
+WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+WORDS += ["eleven", "twelve", "thirteen", "fourteen"]
+
+
+def test_the_readme_counts_the_lessons_and_the_questions_that_there_are():
+    text = " ".join(PAGES["README.md"].split())
+    lessons, ready = re.search(r"(\w+) lessons answer (\d+) interview questions", text).groups()
+    planned = re.search(r"; (\w+) more are planned", text)[1]
+    listed = yaml.safe_load((ROOT / "notebooks" / "questions.yml").read_text(encoding="utf-8"))
+    status = [question["status"] for question in listed]
+    answering = {question["notebook"] for question in listed if question["status"] == "ready"}
+    assert (int(ready), planned) == (status.count("ready"), WORDS[status.count("planned")])
+    assert lessons.lower() == WORDS[len(answering)]
+
+
+def test_the_bundles_are_as_large_as_the_page_says():
+    text = " ".join(PAGES["docs/web.md"].split())
+    timeline = re.search(r"`timeline\.js` \(the timeline alone, (\d+) KB\)", text)
+    explorer = re.search(r"`explorer\.js` \(everything, (\d+) KB, (\d+) KB compressed\)", text)
+    bundle = ROOT / "simlab" / "views" / "bundle"
+    files = [(bundle / name).read_bytes() for name in ("timeline.js", "explorer.js")]
+    sizes = [*map(len, files), len(gzip.compress(files[1]))]
+    said = [int(size) for size in (timeline[1], explorer[1], explorer[2])]
+    assert said == pytest.approx([size / 1e3 for size in sizes], abs=1)
 
 
 def test_every_entry_of_the_glossary_is_in_both_languages():
