@@ -16,8 +16,10 @@ import yaml
 from docs import generate
 from realrun.cli import main as realrun_main
 from simlab.cli.main import main as simlab_main
+from simlab.planner.rank import TIE
 from simlab.spec.cluster import load_cluster
 from simlab.spec.plan import Plan
+from simlab.training import fit
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -174,6 +176,19 @@ def test_the_bundles_are_as_large_as_the_page_says():
     sizes = [*map(len, files), len(gzip.compress(files[1]))]
     said = [int(size) for size in (timeline[1], explorer[1], explorer[2])]
     assert said == pytest.approx([size / 1e3 for size in sizes], abs=1)
+
+
+def test_the_page_on_searches_has_the_reserve_and_the_ties_that_are_counted():
+    text = " ".join(PAGES["docs/simulating.md"].split())
+    for said in (
+        f"the CUDA context ({fit.CONTEXT_BYTES / 1e9:.2f} GB)",
+        f"({fit.COMMUNICATOR_BYTES / 1e9:.2f} GB for each dimension that is split, "
+        f"{fit.PAIR_BYTES / 1e9:.2f} GB if into two",
+        f"activations and buffers ({fit.FRAGMENTATION:.0%} of it)",
+        f"when it wastes {fit.MOST_FRAGMENTATION:.0%}",
+        f"Plans within {TIE:.0%} of the best one are called ties",
+    ):
+        assert said in text
 
 
 def test_every_entry_of_the_glossary_is_in_both_languages():
