@@ -136,7 +136,7 @@ class UnitBackward:
     @property
     def _gathered(self) -> float:
         """Bytes that are gathered again for the gradient of a column-parallel weight."""
-        return self.of.entered if self.kind != "I" else 0.0
+        return self.of.gathered_input if self.kind != "I" else 0.0
 
     def _row(self, makes: float, weights: tuple[float, ...], *, saved: float) -> None:
         """A row-parallel product, whose output's gradient is the skipped path's, too."""
@@ -159,7 +159,9 @@ class UnitBackward:
             self._weights(*numbers)
             return
         weights = sum(numbers) * self.gradient if self.kind == "B" else 0.0
-        self._make(of.skipped + weights, gradient, of.skipped + of.statistics + of.saved.norm_parts)
+        self._make(
+            of.skipped + weights, gradient, of.skipped + of.norm_statistics + of.saved.norm_parts
+        )
         if skipped:
             self._sum(of.skipped)
         if self.kind == "B":
@@ -283,7 +285,7 @@ class UnitBackward:
         of = self.of
         self.ledger.op(("activations", of.scores_again))
         result = of.result if self.kind == "B" else 0.0
-        gone = every + result + of.sums + of.gathered + of.scores + 2 * of.mask
+        gone = every + result + of.softmax_sums + of.gathered_keys + of.scores + 2 * of.mask
         travels = 2 * self.of.travelling + of.score_gradients
         self._make(every + travels, of.result + travels, gone)
 

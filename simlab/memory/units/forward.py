@@ -14,7 +14,7 @@ def forward_phase(of: UnitSizes, part: UnitPart) -> Phase:
 
 def recomputed_bytes(of: UnitSizes) -> float:
     """Bytes of a layer's activations that its backward makes again before it begins."""
-    if of.kept is None:
+    if of.kept_by_recomputed is None:
         return 0.0
     walk = UnitForward(of)
     walk.layer()
@@ -55,8 +55,8 @@ class UnitForward:
         """Norm, attention, norm, MLP; then what is to be recomputed goes."""
         self._attention_half()
         self._mlp_half()
-        if self.of.kept is not None:
-            self.recomputed = self.ledger.held["activations"] - self.of.kept
+        if self.of.kept_by_recomputed is not None:
+            self.recomputed = self.ledger.held["activations"] - self.of.kept_by_recomputed
         self.ledger.free(("activations", self.recomputed))
         self.ledger.free(("activations", self.of.scores_again))
 
@@ -64,10 +64,10 @@ class UnitForward:
         of, model = self.of, self.of.model
         self._norm(of.attention_reads, (model.heads + 2 * model.kv_heads) * model.head_size)
         self._save(of.saved.normed)
-        self.ledger.op(("temporaries", of.entered))
+        self.ledger.op(("temporaries", of.gathered_input))
         self._keep(of.latents)
         self._keep(of.q + 2 * of.kv)
-        self.ledger.free(("temporaries", of.entered))
+        self.ledger.free(("temporaries", of.gathered_input))
         if not model.positions:  # rotary embedding
             self._keep(of.q + of.kv, free=of.q + of.kv)
         self._attention()
@@ -78,12 +78,12 @@ class UnitForward:
         of, gated = self.of, 1 + self.of.model.gated_mlp
         self._norm(of.mlp_reads, gated * of.model.ffn)
         self._save(of.saved.normed)
-        self.ledger.op(("temporaries", of.entered))
+        self.ledger.op(("temporaries", of.gathered_input))
         self.ledger.op(("temporaries", of.sent))
         self._keep(of.routed)
         self.ledger.free(("temporaries", of.sent))
         self._keep(gated * of.inner)
-        self.ledger.free(("temporaries", of.entered))
+        self.ledger.free(("temporaries", of.gathered_input))
         self._keep(of.inner + of.saved.gate_part)
         if of.saved.inner != of.inner:
             self._keep(of.saved.inner, free=of.inner)
@@ -98,9 +98,9 @@ class UnitForward:
 
     def _attention(self) -> None:
         of, travels = self.of, self.of.travelling
-        self.ledger.op(("activations", of.gathered), ("temporaries", travels))
+        self.ledger.op(("activations", of.gathered_keys), ("temporaries", travels))
         self._keep(of.scores)
-        self._keep(of.result + of.sums)
+        self._keep(of.result + of.softmax_sums)
         self.ledger.free(("temporaries", travels))
         self._keep(of.saved.result)
 
@@ -108,7 +108,7 @@ class UnitForward:
         """A norm's output; under autocast its 16-bit copies, for so many products with `outputs`
         columns together, take its place."""
         of = self.of
-        self._keep(of.skipped + of.statistics + of.saved.norm_parts)
+        self._keep(of.skipped + of.norm_statistics + of.saved.norm_parts)
         if of.autocast:
             self._keep(reads * of.hidden + of.cast(of.model.hidden * outputs), free=of.skipped)
 
@@ -126,12 +126,12 @@ class UnitForward:
 
     def head(self) -> None:
         """The last norm and the logits."""
-        of, entered = self.of, self.of.entered
+        of = self.of
         self._norm(1, of.model.vocab)
         self._save(of.saved.head_normed)
-        self.ledger.op(("temporaries", entered))
+        self.ledger.op(("temporaries", of.gathered_input))
         self._keep(of.logits)
-        self.ledger.free(("temporaries", entered))
+        self.ledger.free(("temporaries", of.gathered_input))
 
     def loss(self) -> None:
         """The logits go when the loss has its own numbers of them. Megatron-LM's loss works in

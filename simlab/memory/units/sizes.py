@@ -27,11 +27,20 @@ class UnitSizes:
       values; the mean where they have two widths), of what attention makes, and of the MLP between
       its matrices, for every expert that computes a token.
     - `latents` are what latent attention, or a norm of queries and keys, keeps besides.
+    - `gathered_keys` are the keys and values of other context-parallel ranks, where an all-gather
+      brings them.
+    - `scores` and their gradients, `score_gradients`, exist where attention is unfused;
+      `softmax_sums` is what a fused one keeps of each row. `mask` is that of one dropout.
+    - `norm_statistics` is what a norm keeps of each token in fp32.
     - `routed` is the copy of each token for each of its experts, and `sent` are its copies as they
       leave for other ranks' experts. Both are 0 without such experts.
-    - `entered` is what sequence parallelism gathers for a column-parallel product, and frees after
-      it; 0 where it is kept.
+    - `gathered_input` is what sequence parallelism gathers for a column-parallel product, and frees
+      after it; 0 where it is kept.
+    - `logits` are the head's, and `loss` is the same in the loss's type.
     - `saved` says what autograd keeps of these tensors (`simlab.memory.units.saved`).
+
+    `products_joined` says whether q, k and v, and gate and up, are one product each; `attention_reads`
+    and `mlp_reads` are how many products read a norm's result.
     """
 
     def __init__(self, model: Model, plan: Plan, number: float, logit: float) -> None:
@@ -51,17 +60,17 @@ class UnitSizes:
         if plan.ep > 1 and model.experts:
             self.sent = s.tokens * model.experts_per_token * model.hidden * number
         self.scores = tensors.get("scores", 0.0) * scale
-        self.gathered = tensors.get("gathered keys and values", 0.0) * scale
+        self.gathered_keys = tensors.get("gathered keys and values", 0.0) * scale
         self.mask = tensors.get("dropout masks", 0.0) * scale / 2
-        self.sums = tensors.get("softmax statistics", 0.0) and (
+        self.softmax_sums = tensors.get("softmax statistics", 0.0) and (
             FP32_BYTES * s.tokens * model.heads / plan.tp
         )
-        self.statistics = statistics_bytes(model, plan)
+        self.norm_statistics = statistics_bytes(model, plan)
         self.autocast = autocasts(model, plan)
         self.skipped = s.outside * FP32_BYTES if self.autocast else self.hidden
         self.saved = saved(model, plan, number, self.inner)
         gathers = plan.sequence_parallel and not keeps_gathered(plan)
-        self.entered = self.whole if gathers else 0.0
+        self.gathered_input = self.whole if gathers else 0.0
         self.logits, self.loss = (s.tokens * model.vocab / plan.tp * n for n in (number, logit))
         self.casts_logits = logit != number or plan.has_flat_gradients
         self.score_gradients = 0.0
@@ -77,7 +86,7 @@ class UnitSizes:
         return numbers * self.number if self.autocast else 0.0
 
     @cached_property
-    def kept(self) -> float | None:
+    def kept_by_recomputed(self) -> float | None:
         """What a layer that is computed again keeps until its backward; None if none is."""
         if self.plan.recompute not in ("per-op", "full"):
             return None

@@ -49,7 +49,7 @@ def gated(merged):
 def test_a_norm_of_several_ops_keeps_its_input_in_fp32_and_its_normalised_form():
     kept = saved_bytes(rms_norm, made(TOKENS, MODEL.hidden), made(MODEL.hidden))
     # and a few fp32 numbers of each token
-    assert 0 < kept - UNFUSED.saved.norm_parts <= 3 * UNFUSED.statistics
+    assert 0 < kept - UNFUSED.saved.norm_parts <= 3 * UNFUSED.norm_statistics
     assert FUSED.saved.norm_parts == 0
 
 
