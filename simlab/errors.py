@@ -15,6 +15,9 @@ MOST_WHOLE = 10**15
 class SimlabError(Exception):
     """Base of every error that simlab and realrun raise on purpose."""
 
+    status = 1
+    """The exit status of a command that it ends."""
+
 
 class InputError(SimlabError, ValueError):
     """A value from outside (argument, field, file) is not usable."""

@@ -73,17 +73,24 @@ def look_closely(job: CheckpointedJob, say: Callable[[str], None]) -> None:
     if job.resume and job.skip_damaged:
         put_damaged_aside(folder, say)
     if (newest := latest(folder)) is None:
-        if job.resume and not job.checkpoint_every:
-            raise InputError(
-                f"{str(folder)!r} has no complete checkpoint to go on from: give the folder that "
-                "has one, or leave --resume out"
-            )
+        begins_anew(job)
         return
     try:
         extra = read_manifest(newest)["extra"]
     except (CheckpointError, KeyError, TypeError) as error:
         raise CheckpointError(f"{error}; {offer(folder)}") from None
     check(job, newest, extra)
+
+
+def begins_anew(job: CheckpointedJob) -> None:
+    """`InputError` unless `job` may begin at step 0 in a folder without a complete checkpoint. One
+    that writes checkpoints may, also where it is to resume: the same command is started again after
+    a failure. One that only reads them was told a wrong folder."""
+    if job.resume and not job.checkpoint_every:
+        raise InputError(
+            f"{str(job.checkpoint_folder)!r} has no complete checkpoint to go on from: give the "
+            "folder that has one, or leave --resume out"
+        )
 
 
 def check(job: CheckpointedJob, path: Path, extra: Any) -> None:
@@ -139,7 +146,12 @@ class Checkpoints:
             return 0
         newest, extra = self._newest()
         if newest is None:
-            return self._nothing_to_resume()
+            begins_anew(job)
+            if job.resume:
+                self.say(
+                    f"{job.name}: no checkpoint in {job.checkpoint_folder} yet: begins at step 0"
+                )
+            return 0
         check(job, newest, extra)
         with self.executor.unobserved():
             tensors = self.executor.state.tensors()
@@ -152,19 +164,6 @@ class Checkpoints:
             self.executor.scaler.state = extra["scaler"]
         self.say(f"{job.name}: goes on from {newest}")
         return extra["steps"]
-
-    def _nothing_to_resume(self) -> int:
-        """0 steps are done. A run that writes checkpoints says so and begins: the same command is
-        started again after a failure. One that only reads them was told a wrong folder."""
-        job = self.job
-        if job.resume and not job.checkpoint_every:
-            raise InputError(
-                f"{str(job.checkpoint_folder)!r} has no complete checkpoint to go on from: give the "
-                "folder that has one, or leave --resume out"
-            )
-        if job.resume:
-            self.say(f"{job.name}: no checkpoint in {job.checkpoint_folder} yet: begins at step 0")
-        return 0
 
     def _newest(self) -> tuple[Path | None, Any]:
         """(the path of the newest checkpoint or None, its extra), both as rank 0 sees them. Ranks

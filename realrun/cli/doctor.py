@@ -16,6 +16,7 @@ from simlab.cli.output import print_json, print_text
 from simlab.display import plain
 from simlab.errors import InputError, require_whole
 from simlab.operations.doctor import Finding, Machine, differences, findings
+from simlab.operations.doctor.machine import check_place
 from simlab.spec.plan import Plan
 
 FUNCTIONS, NAME = "realrun.measure.doctor:EXAMINE", "examine"
@@ -32,10 +33,7 @@ def doctor_command(arguments: argparse.Namespace) -> int:
     """Examine the machine of every rank, and say which differences break a training."""
     require_whole("--ranks", arguments.ranks)
     given = {"folder": os.path.abspath(arguments.folder), "port": arguments.port}
-    if not os.path.isdir(given["folder"]):
-        raise InputError(f"--folder {arguments.folder!r}: there is no such folder")
-    if not 1 <= arguments.port <= 65_535:
-        raise InputError(f"--port {arguments.port}: give 1 to 65535")
+    check_place(arguments.folder, arguments.port)
     if under_torchrun():
         facts = _as_rank(given)
     else:

@@ -19,17 +19,16 @@ ROUNDS = 5
 
 def examine(mesh: Mesh, *, folder: str, port: int) -> dict[str, Any]:
     """The facts of this rank: {"machine": `simlab.operations.doctor.Machine` as plain values,
-    "ahead_s": its wall clock less the time since rank 0's clock began, "uncertain_s": of that,
-    "bytes_per_s": to rank 0 by gloo, 0 on rank 0}. All ranks call it together."""
+    "ahead_s": its wall clock less the time since rank 0's clock began, "bytes_per_s": to
+    rank 0 by gloo, 0 on rank 0}. All ranks call it together."""
     rank, world = mesh.rank, dist.get_world_size()
     machine = plain(examined(folder, port=port)) | {"torch": torch_facts()}
     dist.barrier()
-    offset_s, uncertain_s = offset_from_rank_0(rank, world)
+    offset_s, _ = offset_from_rank_0(rank, world)
     ahead_s = time.time() - (now() + offset_s)
     return {
         "machine": machine,
         "ahead_s": ahead_s,
-        "uncertain_s": uncertain_s,
         "bytes_per_s": _bytes_per_s_to_rank_0(rank, world),
     }
 

@@ -4,10 +4,9 @@ import json
 import shlex
 import tomllib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from simlab.cli.plan_options import MOST_BYTES, plain_yaml
+from simlab.cli.text_files import plain_yaml, read_text
 from simlab.errors import InputError
 
 
@@ -17,23 +16,10 @@ def read_config(path: str, syntax: str) -> dict[str, Any]:
     syntax: 'toml', 'json', 'yaml', or 'arguments': a command line, in a file by itself or in a shell
             script, whose variables are not known.
     """
-    content = plain_yaml(path) if syntax == "yaml" else _parsed(path, _text(path), syntax)
+    content = plain_yaml(path) if syntax == "yaml" else _parsed(path, read_text(path), syntax)
     if not isinstance(content, dict):
         raise InputError(f"{path} holds {type(content).__name__}, not options with names")
     return content
-
-
-def _text(path: str) -> str:
-    try:
-        with Path(path).open(encoding="utf-8") as file:
-            text = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"cannot read {path!r}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is no text: {error.reason}") from error
-    if len(text) > MOST_BYTES:
-        raise InputError(f"{path} is longer than {MOST_BYTES:,} bytes: it is no configuration")
-    return text
 
 
 def _parsed(path: str, text: str, syntax: str) -> Any:

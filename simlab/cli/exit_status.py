@@ -43,16 +43,19 @@ def _status(run: Command, arguments: Namespace) -> int:
     except InputError as error:
         _say("error", error, error)
         return 2
-    except (SimlabError, OSError) as error:
-        reason = (
-            error
-            if isinstance(error, SimlabError)
-            else f"{error.filename or 'a file'}: {error.strerror or error}"
-        )
-        if arguments.json:
-            print(json.dumps({"ok": False, "error": str(reason), **getattr(error, "facts", {})}))
-        _say("failed", reason, error)
-        return getattr(error, "status", 1)
+    except SimlabError as error:
+        _fail(error, str(error), arguments)
+        return error.status
+    except OSError as error:
+        _fail(error, f"{error.filename or 'a file'}: {error.strerror or error}", arguments)
+        return 1
+
+
+def _fail(error: Exception, reason: str, arguments: Namespace) -> None:
+    """Say why the command failed, with `--json` as an object, too."""
+    if arguments.json:
+        print(json.dumps({"ok": False, "error": reason, **getattr(error, "facts", {})}))
+    _say("failed", reason, error)
 
 
 def _say(kind: str, reason: Any, error: Exception) -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from simlab.cli.options import flag, value_text
+from simlab.cli.text_files import plain_yaml
 from simlab.errors import InputError, did_you_mean, number, require_whole, shortened
 from simlab.spec.fields import FieldFacts, parsed
 from simlab.spec.plan import Plan, plan_fields
@@ -35,8 +36,6 @@ CLUSTER_OPTIONS = {
     "nodes": "the number of nodes (default: what the cluster's file says, else as many as the plan takes)",
 }
 """{option: help} of what the plan trains, and on what."""
-MOST_BYTES = 1_000_000
-"""The longest plan file."""
 MOST_TEXT, MOST_STAGES = 4096, 10_000
 """The longest text and the longest list that a plan file may have."""
 REALRUN_ONLY = (
@@ -131,6 +130,8 @@ def _reader(facts: FieldFacts) -> Callable[[str], Any]:
 def given_values(arguments: argparse.Namespace, more: Iterable[str] = ()) -> dict[str, Any]:
     """{name: value} of what the plan file says and, above it, of what the command line does."""
     names = [*FIELDS, *CLUSTER_OPTIONS, *more]
+    if arguments.plan == "":
+        raise InputError("--plan '': give the path of a plan file")
     given = {} if arguments.plan is None else read_plan_file(arguments.plan, names)
     said = {name: getattr(arguments, name, None) for name in names}
     return given | {name: value for name, value in said.items() if value is not None}
@@ -157,7 +158,7 @@ def read_plan_file(path: str | Path, known: Iterable[str] = ()) -> dict[str, Any
     """{name: value} of the YAML file at `path`: plain values only, no code.
 
     known: the names that may be in it, besides those in `REALRUN_ONLY`. `InputError` if it cannot
-    be read, is longer than `MOST_BYTES`, is not YAML, has another name, a name twice, or an alias.
+    be read, is too long, is not YAML, has another name, a name twice, or an alias.
     """
     content = plain_yaml(path)
     if not isinstance(content, dict):
@@ -190,46 +191,3 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, str):
         return len(value) <= MOST_TEXT
     return value is None or isinstance(value, bool) or (number(value) and abs(value) < inf)
-
-
-def plain_yaml(path: str | Path) -> Any:
-    """What the YAML file at `path` holds, without aliases and names that are given twice.
-    `InputError` if it cannot be read, is longer than `MOST_BYTES`, or is not YAML."""
-    try:
-        import yaml
-    except ImportError as error:
-        raise InputError("--plan needs PyYAML: pip install pyyaml") from error
-
-    class Plain(yaml.SafeLoader):
-        """Without aliases, by which a short file stands for a huge one, and without names that are
-        given twice, of which the last would count."""
-
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.check_event(yaml.AliasEvent):
-                raise yaml.YAMLError(f"*{self.peek_event().anchor}: aliases are not taken")
-            return super().compose_node(parent, index)
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            names = [key.value for key, _ in node.value]
-            twice = next((name for name in names if names.count(name) > 1), None)
-            if twice is not None:
-                raise yaml.YAMLError(f"{shortened(twice)} is given twice")
-            return super().construct_mapping(node, deep)
-
-    if not str(path):
-        raise InputError("--plan '': give the path of a plan file")
-    try:
-        with Path(path).open(encoding="utf-8") as file:
-            text = file.read(MOST_BYTES + 1)
-        if len(text) > MOST_BYTES:
-            raise InputError(f"{path} is longer than {MOST_BYTES:,} bytes: it is no plan file")
-        return yaml.load(text, Loader=Plain)
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
-        why = " ".join(str(error).split())
-        raise InputError(
-            f"{path} is no plain YAML: {why[:200]}{'...' * (len(why) > 200)}"
-        ) from error
-    except RecursionError as error:
-        raise InputError(f"{path} is nested too deeply") from error
-    except OSError as error:
-        raise InputError(f"--plan {path}: {error.strerror}") from error

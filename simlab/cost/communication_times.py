@@ -12,6 +12,7 @@ from simlab.lowering.instructions import Instruction, group_of, tied_head_bytes
 from simlab.lowering.kernels import message_bytes
 from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
+from simlab.spec.parameters import LAYERS
 from simlab.spec.plan import Plan
 
 HOST_OP_S = 13.3e-6
@@ -66,7 +67,7 @@ class CommunicationTimes:
         size_bytes, plan = instruction.size_bytes, self.plan
         if plan.zero < 3 or plan.prefetch or dimension != "dp" or not instruction.unit_kind:
             return part * seconds_of(kind, size_bytes / part, dimension)
-        is_layer = instruction.unit_kind in ("layer", "dense layer")
+        is_layer = instruction.unit_kind in LAYERS
         pieces = MATRICES_A_LAYER if is_layer else 1
         copies_s = pieces * self.groups.shard.size * self.host_op_s
         again = (

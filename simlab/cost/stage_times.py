@@ -14,7 +14,7 @@ from simlab.lowering.kernels import Communication, Matmul, Operation, runtime_op
 from simlab.lowering.kernels.kernel import Kernel, Launched
 from simlab.lowering.pieces import COMPUTE, Piece, Slice, recompute_pieces, unit_pieces
 from simlab.spec.hardware import Gpu
-from simlab.spec.parameters import UnitKind
+from simlab.spec.parameters import LAYERS, UnitKind
 from simlab.spec.plan import Plan
 
 MOST_STRETCHES = 100
@@ -161,7 +161,7 @@ class StageCost(CommunicationTimes):
         total_s, kernels = walk_unit(pieces, seconds).total, self.kernels[unit]
         forward_ops, backward_ops = (
             runtime_ops(self.model, self.plan)
-            if unit in ("layer", "dense layer")
+            if unit in LAYERS
             else (len(kernels.forward), len(kernels.input_grad))
         )
         # input gradients: all but the weights' products, additions to .grad and bias sums
@@ -174,7 +174,7 @@ class StageCost(CommunicationTimes):
             late_s += self._late_s(backward_ops - split, kernels.weight_grad, weight_s)
         if kind in "BI":
             again_s = self._recompute_s(unit)
-            if self.plan.recompute == "full" and unit in ("layer", "dense layer"):
+            if self.plan.recompute == "full" and unit in LAYERS:
                 late_s += self._late_s(forward_ops, kernels.recompute, again_s)
             input_s = total_s - again_s - (weight_s if kind == "B" else 0.0)
             late_s += self._late_s(split, kernels.input_grad, input_s)

@@ -177,13 +177,18 @@ class Graph:
             ends.append(start_s + changed.get(number, work.own_s))
         return Replay(starts, ends)
 
+    @cached_property
+    def replayed_s(self) -> float:
+        """The step of a replay in which nothing is changed, in seconds."""
+        return self.replay().step_s
+
     def saved_s(self, chosen: Callable[[Work], bool], scale: float = 0.5) -> float:
         """By how many seconds the step is shorter if the `chosen` works take `scale` times as long;
         negative if it is longer."""
         changed = {
             number: scale * work.own_s for number, work in enumerate(self.works) if chosen(work)
         }
-        return self.replay().step_s - self.replay(changed).step_s
+        return self.replayed_s - self.replay(changed).step_s
 
     def critical_path(self) -> list[Link]:
         """The chain of works, first to last, that determined when the step ended.

@@ -7,6 +7,8 @@ work that its rank did last before it, on all members of its group; and the next
 of the same op that starts after its end is assumed to have waited for it.
 """
 
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -133,6 +135,12 @@ class _Layers(_Maker):
         for span in sorted(trace.spans, key=lambda span: (span.start_s, span.end_s)):
             if span.stream in (COMPUTE, OPTIMIZER):
                 self.own[span.rank].append(span)
+        self.starts_s = [[span.start_s for span in spans] for spans in self.own]
+        self.of_key: list[dict[_Key, list[Span]]] = [defaultdict(list) for _ in self.own]
+        for found, spans in zip(self.of_key, self.own):
+            for span in spans:
+                for key in _keys(span):
+                    found[key].append(span)
         self.number: dict[Span, int] = {}
         self.needs: dict[int, list[Need]] = {}
 
@@ -185,27 +193,43 @@ class _Layers(_Maker):
 
     def _last_before(self, rank: int, time_s: float) -> int | None:
         """The number of the last own work of `rank` that ended by `time_s`."""
-        ended = None
-        for span in self.own[rank]:
-            if span.start_s > time_s:
-                break
-            if span.end_s <= time_s + self.rounding_s:
-                ended = span
-        return None if ended is None else self.number[ended]
+        own = self.own[rank]
+        for at in range(bisect_right(self.starts_s[rank], time_s) - 1, -1, -1):
+            if own[at].end_s <= time_s + self.rounding_s:
+                return self.number[own[at]]
+        return None
 
     def _user(self, span: Span) -> int | None:
         """The number of the own work that waited for a communication: of its unit of its op, else of
         the step's end."""
-        rank = span.peer if span.kind == MESSAGE else span.rank
-        later = [own for own in self.own[rank] if own.start_s >= span.end_s - self.rounding_s]
         if span.kind == MESSAGE:
             stage = span.stage + (1 if span.op_kind == "F" else -1)
-            later = [
-                own for own in later if (own.stage, own.microbatch) == (stage, span.microbatch)
-            ]
-            kinds = ("F",) if span.op_kind == "F" else ("B", "I")
-            later = [own for own in later if own.op_kind in kinds]
+            kinds = "F" if span.op_kind == "F" else "BI"
+            user = self._first_after(span.peer, (stage, span.microbatch, kinds), span.end_s)
         elif span.op_kind:
-            of_unit = [own for own in later if (own.op_text, own.unit) == (span.op_text, span.unit)]
-            later = of_unit or [own for own in later if own.stream == OPTIMIZER]
-        return self.number[later[0]] if later else None
+            user = self._first_after(span.rank, (span.op_text, span.unit), span.end_s)
+            user = user or self._first_after(span.rank, OPTIMIZER, span.end_s)
+        else:
+            user = self._first_after(span.rank, ANY, span.end_s)
+        return None if user is None else self.number[user]
+
+    def _first_after(self, rank: int, key: "_Key", time_s: float) -> Span | None:
+        """The first own work of `rank` with that key that starts from `time_s` on."""
+        spans = self.of_key[rank].get(key, [])
+        at = bisect_left(spans, time_s - self.rounding_s, key=lambda span: span.start_s)
+        return spans[at] if at < len(spans) else None
+
+
+_Key = str | tuple[str, str] | tuple[int, int, str]
+"""By what a communication finds the work that waited for it: any work, the optimizer's, that of an op
+in a unit, or that of a stage and a microbatch, forward or backward."""
+ANY = "any"
+
+
+def _keys(span: Span) -> list[_Key]:
+    """The keys of an own work."""
+    keys: list[_Key] = [ANY, (span.op_text, span.unit)]
+    if span.stream == OPTIMIZER:
+        keys.append(OPTIMIZER)
+    kinds = next((kinds for kinds in ("F", "BI") if span.op_kind and span.op_kind in kinds), "")
+    return [*keys, (span.stage, span.microbatch, kinds)] if kinds else keys

@@ -1,6 +1,7 @@
 """The rank that holds up the others, and whether that is only because its stage has more to do."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
@@ -52,7 +53,16 @@ def straggler(graph: Graph) -> Straggler | None:
     Work is compared with the lower median of the ranks that do the same kind of it: those of the same
     stage, where a stage has several ranks, else those of all stages.
     """
-    found = [one for rank in range(graph.ranks) if (one := _of_rank(graph, rank))]
+    replicated = _replicated(graph)
+    totals: _Totals = defaultdict(lambda: defaultdict(float))
+    own: list[list[tuple[int, Alike]]] = [[] for _ in range(graph.ranks)]
+    for number, work in enumerate(graph.works):
+        if work.part in PARTS:
+            key = _alike(work, replicated)
+            totals[key][work.rank] += work.own_s
+            own[work.rank].append((number, key))
+    each = (_of_rank(graph, rank, own[rank], totals, replicated) for rank in range(graph.ranks))
+    found = [one for one in each if one]
     best = max(found, key=lambda one: one.saved_s, default=None)
     if best is None or best.saved_s < LEAST_SAVED * graph.step_s / graph.steps:
         return None
@@ -64,28 +74,30 @@ Alike = tuple[str, str, int, str]
 of different stages is compared, whose layers are alike."""
 
 
+_Totals = dict[Alike, dict[int, float]]
+"""{key of works that should take equally long: {rank: seconds of all of them}}."""
+
+
 def _alike(work: Work, replicated: bool) -> Alike:
     where = (work.stage, work.unit) if replicated else (-1, "")
     return work.part, work.kind, *where
 
 
-def _of_rank(graph: Graph, rank: int) -> Straggler | None:
-    replicated = _replicated(graph)
-    totals: dict[Alike, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    own = []
-    for number, work in enumerate(graph.works):
-        if work.part in PARTS:
-            key = _alike(work, replicated)
-            totals[key][work.rank] += work.own_s
-            if work.rank == rank:
-                own.append((number, key))
+def _of_rank(
+    graph: Graph,
+    rank: int,
+    own: Sequence[tuple[int, Alike]],
+    totals: "_Totals",
+    replicated: bool,
+) -> Straggler | None:
+    """The `Straggler` that a rank would be. own: (number, key) of its works; totals: see `_Totals`."""
     scale = {key: _scale(totals[key], rank) for key in totals if rank in totals[key]}
     changed = {number: graph.works[number].own_s * scale[key] for number, key in own}
     took_s = sum(graph.works[number].own_s for number, _ in own)
     ideal_s = sum(changed.values())
     if not ideal_s or took_s < SLOWER * ideal_s:
         return None
-    saved_s = graph.replay().step_s - graph.replay(changed).step_s
+    saved_s = graph.replayed_s - graph.replay(changed).step_s
     lost = {
         part: sum(
             graph.works[at].own_s - s for at, s in changed.items() if graph.works[at].part == part

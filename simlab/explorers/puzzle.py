@@ -15,6 +15,7 @@ from simlab.cost import FIELD_OF_KIND, OpTimes
 from simlab.errors import InputError
 from simlab.explorers.explorer import Answer, Board, Control, Explorer, Figure, State, Timeline
 from simlab.program import Op, Program
+from simlab.program.validation import reachable_positions, waits
 from simlab.studies.puzzle import Puzzle
 from simlab.trace import ACTIVATIONS, Trace
 from simlab.units import MS, seconds_text
@@ -111,47 +112,28 @@ def as_text(order: Order) -> str:
     return "\n".join(" ".join(map(str, ops)) for ops in order)
 
 
-def _needed(op: Op, ranks: int) -> list[Op]:
-    """Those that end before `op` can start."""
-    stage, kind, microbatch = op
-    if kind == "F":
-        return [Op(stage - 1, kind, microbatch)] if stage else []
-    if kind == "W":
-        return [Op(stage, "I", microbatch)]
-    after = [Op(stage + 1, kind, microbatch)] if stage + 1 < ranks else []
-    return [Op(stage, "F", microbatch), *after]
-
-
 def _stuck(order: Order) -> Words | None:
     """Why some rank can never go on; None where every op gets its turn."""
-    done: set[Op] = set()
-    left = [[*ops] for ops in order]
-    while any(ops and done.issuperset(_needed(ops[0], len(order))) for ops in left):
-        for ops in left:
-            while ops and done.issuperset(_needed(ops[0], len(order))):
-                done.add(ops.pop(0))
-    waits = [
-        (ops[0], next(each for each in _needed(ops[0], len(order)) if each not in done))
-        for ops in left
-        if ops
-    ]
-    for op, missing in waits:
-        if op.stage == missing.stage:
+    program = Program(order)
+    blocked = waits(program, reachable_positions(program)).values()
+    for wait in blocked:
+        op, missing = _name(wait.op), _name(wait.need)
+        if wait.holder == wait.rank:
             return Words(
-                f"Not yet: rank {op.stage} stops at {_name(op)}, which needs {_name(missing)}; that "
+                f"Not yet: rank {wait.rank} stops at {op}, which needs {missing}; that "
                 "stands later in its own row.",
-                f"还不行：rank {op.stage} 停在 {_name(op)}，它需要 {_name(missing)}，而"
-                f" {_name(missing)} 排在这一行的后面。",
+                f"还不行：rank {wait.rank} 停在 {op}，它需要 {missing}，而"
+                f" {missing} 排在这一行的后面。",
             )
-    if not waits:
+    if not blocked:
         return None
     en = [
-        f"Rank {op.stage} stops at {_name(op)} for {_name(missing)} of rank {missing.stage}."
-        for op, missing in waits
+        f"Rank {wait.rank} stops at {_name(wait.op)} for {_name(wait.need)} of rank {wait.holder}."
+        for wait in blocked
     ]
     zh = [
-        f"rank {op.stage} 停在 {_name(op)}，等 rank {missing.stage} 的 {_name(missing)}。"
-        for op, missing in waits
+        f"rank {wait.rank} 停在 {_name(wait.op)}，等 rank {wait.holder} 的 {_name(wait.need)}。"
+        for wait in blocked
     ]
     return Words(
         "Not yet: ranks wait for each other. " + " ".join(en),

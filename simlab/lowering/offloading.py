@@ -14,6 +14,7 @@ from simlab.lowering.sharding import Make, both, ended
 from simlab.lowering.zero import shards_of
 from simlab.program import Op
 from simlab.spec.model import Model
+from simlab.spec.parameters import LAYERS
 from simlab.spec.plan import Plan
 
 OUT, IN = "offload out", "offload in"
@@ -74,5 +75,7 @@ class Offloading:
             return unit.parameters * plan.element_bytes / shards_of(plan, "parameters")
         from simlab.memory.activations import layer_activations_bytes
 
-        is_layer = unit.type in ("layer", "dense layer")
-        return layer_activations_bytes(self.model, plan, plan.recompute) if is_layer else 0.0
+        if unit.type not in LAYERS:
+            return 0.0
+        model = self.model if unit.type == "layer" else self.model.dense
+        return layer_activations_bytes(model, plan, plan.recompute)

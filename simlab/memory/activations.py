@@ -39,6 +39,17 @@ def layer_activations_bytes(model: Model, plan: Plan, recompute: str) -> float:
 
 def layer_tensors(model: Model, plan: Plan, recompute: str) -> dict[str, float]:
     """{tensor: bytes} of what a layer keeps, with `recompute` 'none', 'selective' or 'full'."""
+    tensors = made_tensors(model, plan, recompute)
+    if keeps_fp8(plan) and recompute != "full":
+        tensors["qkv input"] /= 2
+        tensors["mlp input"] /= 2
+        tensors["output input"] *= 1.5
+        tensors["mlp between"] -= tensors["mlp between"] / (2 * (2 + model.gated_mlp))
+    return tensors
+
+
+def made_tensors(model: Model, plan: Plan, recompute: str) -> dict[str, float]:
+    """{tensor: bytes} of the tensors that `layer_tensors` has, each as the forward makes it."""
     tensors = model.layer_activations(
         plan.microbatch_size,
         (plan.seq or model.seq) // plan.cp,
@@ -50,21 +61,15 @@ def layer_tensors(model: Model, plan: Plan, recompute: str) -> dict[str, float]:
     )
     for name in set(tensors) - set(UNSCALED):
         tensors[name] *= plan.element_bytes / 2
-    if recompute != "full":
-        if keeps_fp8(plan):
-            tensors["qkv input"] /= 2
-            tensors["mlp input"] /= 2
-            tensors["output input"] *= 1.5
-            tensors["mlp between"] -= tensors["mlp between"] / (2 * (2 + model.gated_mlp))
-        if gathered := _gathered(model, plan):
-            tensors["gathered keys and values"] = gathered
-        if model.experts:
-            s = sizes(model, plan)
-            routed = routed_tokens(model, plan)
-            tensors["routed"] = s.width * routed * model.hidden
-            shared = s.tokens * model.shared_experts
-            wide = s.tokens * model.active_ffn
-            tensors["mlp between"] *= (routed + shared) * model.expert_width / wide
+    if recompute == "full":
+        return tensors
+    if gathered := _gathered(model, plan):
+        tensors["gathered keys and values"] = gathered
+    if model.experts:
+        s, routed = sizes(model, plan), routed_tokens(model, plan)
+        tensors["routed"] = s.width * routed * model.hidden
+        shared, wide = s.tokens * model.shared_experts, s.tokens * model.active_ffn
+        tensors["mlp between"] *= (routed + shared) * model.expert_width / wide
     return tensors
 
 

@@ -8,7 +8,7 @@ from simlab.memory.ledger import Ledger, Moment, StepMemory
 from simlab.memory.model_states import EVERY, RECIPES, Recipe, model_states
 from simlab.memory.schemes import Gathered, NumberBytes, Replicated, Scheme, Use
 from simlab.memory.stage import Shape, StageWalk
-from simlab.memory.unit_sizes import TOKEN_BYTES, UnitSizes
+from simlab.memory.units.sizes import TOKEN_BYTES, UnitSizes
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 from simlab.units import MIB
@@ -26,7 +26,6 @@ def data_parallel_memory(
     sharding: str = "ddp",
     reshard_after_forward: bool | None = True,
     recipe: str = "fp32",
-    activation_bytes: float | None = None,
     gradient_as_bucket_view: bool = False,
     bucket_bytes: float = 25 * MIB,
     optimizer_temporary_bytes: float = 4,
@@ -41,8 +40,8 @@ def data_parallel_memory(
     reshard_after_forward: of 'fsdp'. True frees each group as soon as its forward is over. False
         frees none until its backward is over. None is torch's default: all groups but the root.
     recipe: a name in `RECIPES`, which says the bytes per parameter of each state. Weight gradients
-        come in the recipe's size, and so do gathered parameters and buffers.
-    activation_bytes: the bytes of a number; None stands for as many as a parameter's.
+        come in the recipe's size, and so do gathered parameters and buffers. Activations have as
+        many bytes a number as a parameter.
     gradient_as_bucket_view: of 'ddp' and 'zero1'.
     bucket_bytes: of 'zero2', where the bucket is a copy that comes and goes. In DDP its size changes
         nothing, for all buckets exist always.
@@ -53,7 +52,7 @@ def data_parallel_memory(
         does not make. False stands for what MemTracker sees.
 
     Derivation: every allocation of the step and its end, in order, by the same rules that
-    `simlab.predict` follows. Those of the model are derived in `simlab.memory.forward` and
+    `simlab.predict` follows. Those of the model are derived in `simlab.memory.units.forward` and
     `backward`, those of DDP, ZeRO and FSDP2 in `simlab.memory.schemes`. The optimizer's step comes
     last, when activations are gone and gradients are complete.
 
@@ -79,7 +78,7 @@ def data_parallel_memory(
     else:
         as_view = gradient_as_bucket_view and sharding != "zero2"
         held = _replicated(model, plan, recipe, as_view, bucket_bytes)
-    number = activation_bytes or RECIPES[recipe].parameters
+    number = RECIPES[recipe].parameters
     walk = StageWalk(
         model,
         plan,

@@ -12,15 +12,13 @@ from simlab.lowering.zero import gathers_for_ops, reduces_beside, shards_of
 from simlab.memory.ledger import Ledger
 from simlab.memory.tensors import Padded, numbers_of, padded
 from simlab.spec.model import Model
-from simlab.spec.parameters import UnitKind
+from simlab.spec.parameters import LAYERS, UnitKind
 from simlab.spec.plan import Plan
 
 Units = tuple[UnitKind, ...]
 """The units of an op, in its order."""
 Group = Literal["dense layer", "layer", "root"]
 """A group of parameters that FSDP2 gathers together."""
-LAYERS = ("dense layer", "layer")
-"""The units that are layers."""
 
 
 class NumberBytes(NamedTuple):

@@ -2,14 +2,14 @@
 
 from typing import NamedTuple
 
-from simlab.memory.backward import backward_phase
-from simlab.memory.forward import forward_phase
 from simlab.memory.ledger import Ledger, Phase
-from simlab.memory.schemes import LAYERS, Scheme, Units, Use
+from simlab.memory.schemes import Scheme, Units, Use
 from simlab.memory.tensors import heads_on_first_rank
-from simlab.memory.unit_sizes import UnitPart, UnitSizes
+from simlab.memory.units.backward import backward_phase
+from simlab.memory.units.forward import forward_phase
+from simlab.memory.units.sizes import UnitPart, UnitSizes
 from simlab.spec.model import Model
-from simlab.spec.parameters import UnitKind
+from simlab.spec.parameters import LAYERS, UnitKind
 from simlab.spec.plan import Plan
 
 LOSS_BYTES = 4

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from simlab.spec.model import Model
-from simlab.spec.parameters import expert_parameters, stage_parameters
+from simlab.spec.parameters import LAYERS, expert_parameters, unit_parameters
 from simlab.spec.plan import Plan
 from simlab.spec.schedule_names import V_SHAPED
 
@@ -23,8 +23,8 @@ class Padded(NamedTuple):
 def numbers_of(model: Model, plan: Plan, unit: str) -> float:
     """Parameters of a 'layer' or a 'dense layer', the 'embedding' or the 'head' (with its matrix,
     tied or not)."""
-    if unit in ("layer", "dense layer"):
-        return stage_parameters(model, plan, 1, dense=int(unit == "dense layer"))
+    if unit in LAYERS:
+        return unit_parameters(model, plan, unit)
     return sum(rows * row for rows, row in unit_tensors(model, plan, unit))
 
 

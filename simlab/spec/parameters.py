@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 UnitKind = Literal["embedding", "dense layer", "layer", "head"]
 """What a model consists of: its embedding, its layers, and its head with the last norm. A 'dense
 layer' is one of `Model.dense_layers`, which have no experts although the others have."""
+LAYERS: tuple[UnitKind, ...] = ("dense layer", "layer")
+"""The kinds of units that are layers."""
 
 
 def stage_parameters(
@@ -70,9 +72,9 @@ def partial_parameters(
 
 
 def unit_parameters(model: "Model", plan: "Plan", unit: str, *, first: bool = False) -> float:
-    """Parameters of a 'layer', the 'embedding' or the 'head', of which a tied one has no matrix on
+    """Parameters of a 'layer' or a 'dense layer', the 'embedding' or the 'head', of which a tied one has no matrix on
     the `first` stage."""
-    if unit in ("layer", "dense layer"):
+    if unit in LAYERS:
         return stage_parameters(model, plan, 1, dense=int(unit == "dense layer"))
     embedding = stage_parameters(model, plan, 0, first=True)
     if unit == "embedding":

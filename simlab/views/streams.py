@@ -46,27 +46,9 @@ def streams_chart(
     """
     row = row or row_word(traces[0])
     start_s, end_s = window or (0.0, max(trace.end_s for trace in traces))
-    rows: list[str] = []
-    found: dict[str, list[tuple[int, Span]]] = {}
-    waits: list[tuple[int, tuple[float, float]]] = []
-
-    def end_of(trace: Trace) -> float:
-        return min(end_s, trace.end_s)
-
+    found = _Rows(row, start_s, end_s)
     for number, trace in enumerate(traces):
-        inside = _inside(trace, start_s, end_s)
-        drawn = _longest(inside)
-        for rank in range(trace.ranks):
-            used = {stream_of(span) for span in drawn if span.rank == rank}
-            for stream in sorted(used, key=place):
-                title_of_row = f"{row} {rank} {STREAM_NAMES.get(stream, Words(stream, stream)).en}"
-                for span in drawn:
-                    if span.rank == rank and stream_of(span) == stream:
-                        found.setdefault(work_of(span), []).append((len(rows), span))
-                if stream == COMPUTE:
-                    gaps = idle(inside, rank, start_s, end_of(trace))
-                    waits += [(len(rows), gap) for gap in gaps]
-                rows.append(f"{names[number]}, {title_of_row}" if names else title_of_row)
+        found.add(trace, f"{names[number]}, " if names else "")
     return Chart(
         key,
         title,
@@ -74,18 +56,50 @@ def streams_chart(
         Axis(
             Words("", ""),
             least=-0.5,
-            most=max(len(rows), 1) - 0.5,
-            ticks=[*range(len(rows))],
-            names=rows,
+            most=max(len(found.names), 1) - 0.5,
+            ticks=[*range(len(found.names))],
+            names=found.names,
             down=True,
         ),
         [
-            *_waiting(waits),
-            *(_boxes(work, found[work], row) for work in works({*found})),
+            *_waiting(found.waits),
+            *(_boxes(work, found.spans[work], row) for work in works({*found.spans})),
         ],
         height,
         wide=True,
     )
+
+
+class _Rows:
+    """The rows of a chart, and what stands in each.
+
+    names: what each row is called. spans: {kind of work: [(row, span)]}. waits: [(row, (start, end) in
+    seconds)] of the times in which its rank computes nothing.
+    """
+
+    def __init__(self, word: str, start_s: float, end_s: float) -> None:
+        self.word, self.start_s, self.end_s = word, start_s, end_s
+        self.names: list[str] = []
+        self.spans: dict[str, list[tuple[int, Span]]] = {}
+        self.waits: list[tuple[int, tuple[float, float]]] = []
+
+    def add(self, trace: Trace, prefix: str) -> None:
+        """Add a row for each stream that a rank of `trace` uses; `prefix` begins their names."""
+        inside = _inside(trace, self.start_s, self.end_s)
+        drawn = _longest(inside)
+        for rank in range(trace.ranks):
+            own = [span for span in drawn if span.rank == rank]
+            for stream in sorted({stream_of(span) for span in own}, key=place):
+                at = len(self.names)
+                name = STREAM_NAMES.get(stream, Words(stream, stream)).en
+                self.names.append(f"{prefix}{self.word} {rank} {name}")
+                for span in own:
+                    if stream_of(span) == stream:
+                        self.spans.setdefault(work_of(span), []).append((at, span))
+                if stream == COMPUTE:
+                    until_s = min(self.end_s, trace.end_s)
+                    gaps = idle(inside, rank, self.start_s, until_s)
+                    self.waits += [(at, gap) for gap in gaps]
 
 
 def _inside(trace: Trace, start_s: float, end_s: float) -> list[Span]:

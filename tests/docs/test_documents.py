@@ -1,5 +1,6 @@
 """The pages: what they compute is current, their links lead somewhere, and their code runs."""
 
+import gzip
 import os
 import re
 import runpy
@@ -15,8 +16,10 @@ import yaml
 from docs import generate
 from realrun.cli import main as realrun_main
 from simlab.cli.main import main as simlab_main
+from simlab.planner.rank import TIE
 from simlab.spec.cluster import load_cluster
 from simlab.spec.plan import Plan
+from simlab.training import fit
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -147,6 +150,46 @@ def test_the_readme_is_short_and_names_every_page_and_every_lesson():
         assert name == "README.md" or f"]({name})" in readme
     for lesson in sorted((ROOT / "notebooks").glob("*.ipynb")):
         assert f"](notebooks/{lesson.name})" in readme
+
+
+WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+WORDS += ["eleven", "twelve", "thirteen", "fourteen"]
+
+
+def test_the_readme_counts_the_lessons_and_the_questions_that_there_are():
+    text = " ".join(PAGES["README.md"].split())
+    lessons, ready = re.search(r"(\w+) lessons answer (\d+) interview questions", text).groups()
+    more = re.search(r"; (\w+) more (?:is|are) planned", text)
+    planned = more[1] if more else WORDS[0]
+    listed = yaml.safe_load((ROOT / "notebooks" / "questions.yml").read_text(encoding="utf-8"))
+    status = [question["status"] for question in listed]
+    answering = {question["notebook"] for question in listed if question["status"] == "ready"}
+    assert (int(ready), planned) == (status.count("ready"), WORDS[status.count("planned")])
+    assert lessons.lower() == WORDS[len(answering)]
+
+
+def test_the_bundles_are_as_large_as_the_page_says():
+    text = " ".join(PAGES["docs/web.md"].split())
+    timeline = re.search(r"`timeline\.js` \(the timeline alone, (\d+) KB\)", text)
+    explorer = re.search(r"`explorer\.js` \(everything, (\d+) KB, (\d+) KB compressed\)", text)
+    bundle = ROOT / "simlab" / "views" / "bundle"
+    files = [(bundle / name).read_bytes() for name in ("timeline.js", "explorer.js")]
+    sizes = [*map(len, files), len(gzip.compress(files[1]))]
+    said = [int(size) for size in (timeline[1], explorer[1], explorer[2])]
+    assert said == pytest.approx([size / 1e3 for size in sizes], abs=1)
+
+
+def test_the_page_on_searches_has_the_reserve_and_the_ties_that_are_counted():
+    text = " ".join(PAGES["docs/simulating.md"].split())
+    for said in (
+        f"the CUDA context ({fit.CONTEXT_BYTES / 1e9:.2f} GB)",
+        f"({fit.COMMUNICATOR_BYTES / 1e9:.2f} GB for each dimension that is split, "
+        f"{fit.PAIR_BYTES / 1e9:.2f} GB if into two",
+        f"activations and buffers ({fit.FRAGMENTATION:.0%} of it)",
+        f"when it wastes {fit.MOST_FRAGMENTATION:.0%}",
+        f"Plans within {TIE:.0%} of the best one are called ties",
+    ):
+        assert said in text
 
 
 def test_every_entry_of_the_glossary_is_in_both_languages():

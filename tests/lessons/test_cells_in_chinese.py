@@ -13,9 +13,10 @@ from simlab.views.still.wording import chinese_font, say_in_chinese
 from tests.support.chinese import english_words
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-CODE = re.compile(r"`[^`]*`|\b(?:dp|tp|pp|cp|zero)\d+\b")
-"""Code, and degrees of a plan as the planner writes them, such as tp8."""
-LESSONS = sorted([*NOTEBOOKS.glob("0*.ipynb"), *NOTEBOOKS.glob("1[01]_*.ipynb")])
+CODE = re.compile(r"`[^`]*`|\b(?:dp|tp|pp|cp|zero)\d+\b|\b[a-z]+_[a-z]+\b|\bseq(?= = )")
+"""Code, degrees of a plan as the planner writes them, such as tp8, and fields that an error names, such
+as cp_kind or seq."""
+LESSONS = sorted(NOTEBOOKS.glob("*.ipynb"))
 QUOTED = re.compile(r"^```|\b\d[FBIW]\d\b")
 """Code, and reports of the program that quote an op: they are shown as they are."""
 # names of the field, of algorithms and protocols, of recipes' parts, and of a plan's own values
@@ -23,8 +24,6 @@ LOANS = {
     *(
         "micro-batch",
         "op",
-        "seq",  # a field of a plan that an error names, and the end of cp_kind
-        "kind",
         "GPipe",
         "AFAB",
         "stage",
@@ -55,7 +54,7 @@ LOANS = {
         "NaN",
     ),
     *("scaler", "scale", "logits", "float64", "float32", "flash", "lse"),
-    *("GPT-3", "kill", "gather", "Young", "Daly", "2CM", "tokens", "normalization", "checkpoint"),
+    *("GPT-3", "kill", "gather", "Young", "Daly", "2CM", "tokens", "checkpoint"),
 }
 
 

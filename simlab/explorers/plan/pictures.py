@@ -1,5 +1,8 @@
 """It draws what a step is spent on, what fills a GPU, and where the ranks are, as charts."""
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
 from simlab.spec.cluster import Cluster
 from simlab.spec.plan import Plan
 from simlab.training import Prediction
@@ -31,33 +34,51 @@ NODE_COLOURS = ("muted", "grid")
 GAP = 0.5  # between the places of a pipeline, in cells
 
 
-def step_chart(found: Prediction) -> Chart:
-    """The parts of the step beside each other, ms."""
+class _Part(NamedTuple):
+    """A part of a bar: its length on the axis, and what it looks like."""
+
+    length: float
+    name: Words
+    label: str
+    tip: Words
+    colour: str
+    pattern: str = "plain"
+
+
+def _stacked(parts: Iterable[_Part]) -> tuple[list[Mark], float]:
+    """(the parts that have a length beside each other, the end of the last one)"""
     marks: list[Mark] = []
     at = 0.0
-    for part, seconds in step_parts(found):
-        if seconds <= 0:
+    for part in parts:
+        if part.length <= 0:
             continue
-        share = f"{seconds / found.step_s:.1%}"
-        name, end = PARTS[part], at + seconds / MS
-        marks.append(
-            Boxes.at(
-                [(at, end, -0.4, 0.4)],
-                "waiting" if part == "bubble" else PART_COLOURS[part],
-                name,
-                pattern="hatched" if part == "bubble" else "plain",
-                outline="background",
-                labels=[share],
-                tips=[
-                    Words(
-                        f"{name.en}: {seconds_text(seconds)}, {share}",
-                        f"{name.zh}：{seconds_text(seconds)}，{share}",
-                    )
-                ],
-            )
+        end = at + part.length
+        boxes = Boxes.at(
+            [(at, end, -0.4, 0.4)],
+            part.colour,
+            part.name,
+            pattern=part.pattern,
+            outline="background",
+            labels=[part.label],
+            tips=[part.tip],
         )
+        marks.append(boxes)
         at = end
-    axis = Axis(Words("time, ms: means over ranks", "时间，ms：各 rank 的平均"), least=0, most=at)
+    return marks, at
+
+
+def step_chart(found: Prediction) -> Chart:
+    """The parts of the step beside each other, ms."""
+
+    def part(name: str, seconds: float) -> _Part:
+        share, words = f"{seconds / found.step_s:.1%}", PARTS[name]
+        took = seconds_text(seconds)
+        tip = Words(f"{words.en}: {took}, {share}", f"{words.zh}：{took}，{share}")
+        look = ("waiting", "hatched") if name == "bubble" else (PART_COLOURS[name],)
+        return _Part(seconds / MS, words, share, tip, *look)
+
+    marks, end = _stacked(part(name, seconds) for name, seconds in step_parts(found))
+    axis = Axis(Words("time, ms: means over ranks", "时间，ms：各 rank 的平均"), least=0, most=end)
     whole = seconds_text(found.step_s)
     title = Words(f"What the step of {whole} is spent on", f"一步 {whole} 花在哪里")
     return Chart("step", title, axis, BAR, marks, 80)
@@ -65,29 +86,19 @@ def step_chart(found: Prediction) -> Chart:
 
 def memory_chart(found: Prediction) -> Chart:
     """What the fullest GPU holds at its peak, GiB, and its capacity."""
-    marks: list[Mark] = []
-    at = 0.0
-    for category, gib in memory_parts(found):
-        if gib <= 0:
-            continue
-        name, end = CATEGORY_WORDS[category], at + gib
-        marks.append(
-            Boxes.at(
-                [(at, end, -0.4, 0.4)],
-                CATEGORY_COLOURS[category],
-                name,
-                outline="background",
-                labels=[f"{gib:.1f}"],
-                tips=[Words(f"{name.en}: {gib:.2f} GiB", f"{name.zh}：{gib:.2f} GiB")],
-            )
-        )
-        at = end
+
+    def part(category: str, gib: float) -> _Part:
+        words = CATEGORY_WORDS[category]
+        tip = Words(f"{words.en}: {gib:.2f} GiB", f"{words.zh}：{gib:.2f} GiB")
+        return _Part(gib, words, f"{gib:.1f}", tip, CATEGORY_COLOURS[category])
+
+    marks, end = _stacked(part(category, gib) for category, gib in memory_parts(found))
     capacity = found.cluster.gpu.memory_bytes / GIB
     marks.append(Rule("cap", Words("the GPU's memory", "GPU 显存"), x=capacity))
     axis = Axis(
         Words("GiB on the fullest GPU", "最满的 GPU 上的 GiB"),
         least=0,
-        most=1.05 * max(at, capacity),
+        most=1.05 * max(end, capacity),
     )
     title = Words("What fills the memory", "显存被什么占用")
     return Chart("memory", title, axis, BAR, marks, 80)

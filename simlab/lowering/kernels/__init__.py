@@ -13,9 +13,10 @@ from simlab.lowering.kernels.kernel import (
     Place,
 )
 from simlab.lowering.kernels.layer import layer_kernels, runtime_ops
+from simlab.lowering.kernels.memory_bound import is_one_kernel
 from simlab.lowering.kernels.microbatch import Sizes, sizes
 from simlab.lowering.kernels.mlp import evenly_routed, routed_tokens
-from simlab.lowering.kernels.tensor_parallel import message_bytes, message_kernels
+from simlab.lowering.kernels.tensor_parallel import keeps_gathered, message_bytes, message_kernels
 from simlab.lowering.kernels.units import kernel_names, unit_kernels
 
 __all__ = [
@@ -31,6 +32,8 @@ __all__ = [
     "embedding_kernels",
     "evenly_routed",
     "head_kernels",
+    "is_one_kernel",
+    "keeps_gathered",
     "kernel_names",
     "layer_kernels",
     "message_bytes",

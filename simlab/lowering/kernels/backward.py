@@ -14,7 +14,7 @@ from simlab.lowering.kernels.kernel import (
     Place,
 )
 from simlab.lowering.kernels.microbatch import sizes
-from simlab.lowering.kernels.tensor_parallel import COLUMN
+from simlab.lowering.kernels.tensor_parallel import COLUMN, keeps_gathered
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
@@ -86,8 +86,8 @@ def communication_backward(kernel: Communication, plan: Plan) -> list[Communicat
     """What a backward communicates where the forward has a communication.
 
     The backward of a gather is a reduce-scatter, and the reverse. Of a row-parallel product's
-    all-reduce it is nothing: the gradient is whole on every rank already. Megatron-LM gathers the
-    input of a column-parallel product again, for its weight's gradient; nanotron has kept it.
+    all-reduce it is nothing: the gradient is whole on every rank already. The input of a
+    column-parallel product is gathered again for its weight's gradient, unless it was kept.
     """
     if kernel.dimension == "cp":
         return [_context_backward(kernel)]
@@ -101,7 +101,7 @@ def communication_backward(kernel: Communication, plan: Plan) -> list[Communicat
     # cast to 8 bits
     widening = 2 if plan.precision == "fp8" else 1
     scatter = _of_product(kernel, "scatter", "reduce_scatter", "input gradient", widening)
-    if plan.library == "nanotron":
+    if keeps_gathered(plan):
         return [scatter]
     return [_of_product(kernel, "gather again", "all_gather", "input again", 1), scatter]
 

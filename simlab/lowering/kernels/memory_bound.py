@@ -19,15 +19,19 @@ instead of 4. Rotary embedding casts, multiplies complex numbers and casts back:
 """
 
 
+def is_one_kernel(operation: Operation, model: Model, plan: Plan) -> bool:
+    """Whether a norm, an activation or a rotary embedding is one kernel: where `plan` has fused
+    kernels. The norm and the activation of a GPT are one op in torch, too. nanotron has kernels for
+    norms and rotary embedding, but not for the gated activation (`GLUActivation` in
+    nanotron/models/llama.py)."""
+    if model.bias:
+        return True
+    return plan.fused and not (plan.library == "nanotron" and operation == Operation.ACTIVATION)
+
+
 def eager(kernel: Memory, model: Model, plan: Plan) -> Memory:
-    """`kernel` where `plan` has fused kernels, else what torch's own ops move in its stead. The
-    norm and the activation of a GPT are one op in torch, too. nanotron has kernels for norms and
-    rotary embedding, but not for the gated activation (`GLUActivation` in nanotron/models/llama.py).
-    """
-    fused = plan.fused
-    if plan.library == "nanotron" and kernel.operation == Operation.ACTIVATION:
-        fused = False
-    if fused or model.bias:
+    """`kernel` where it is one, else what torch's own ops move in its stead."""
+    if is_one_kernel(kernel.operation, model, plan):
         return kernel
     size_bytes = kernel.size_bytes * EAGER[kernel.operation]
     return Memory(kernel.name, size_bytes, kernel.operation)

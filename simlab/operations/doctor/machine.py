@@ -77,11 +77,8 @@ class Machine:
 def examined(folder: str | Path = ".", *, port: int = PORT, write: bool = True) -> Machine:
     """This machine. folder: where checkpoints would be written; `write` times a file of 32 MiB there
     and removes it. Raises `InputError` if the folder is none, or the port cannot be."""
+    check_place(folder, port)
     folder = Path(folder)
-    if not folder.is_dir():
-        raise InputError(f"folder {str(folder)!r}: there is no such folder")
-    if not 1 <= port <= 65_535:
-        raise InputError(f"port {port}: give 1 to 65535")
     gpus, driver = _gpus()
     return Machine(
         host=socket.gethostname(),
@@ -108,6 +105,14 @@ def examined(folder: str | Path = ".", *, port: int = PORT, write: bool = True) 
         disk_free_bytes=_free_bytes(folder),
         chinese_font=_chinese_font(),
     )
+
+
+def check_place(folder: str | Path, port: int) -> None:
+    """`InputError` unless there is such a folder, and such a port can be."""
+    if not Path(folder).is_dir():
+        raise InputError(f"folder {str(folder)!r}: there is no such folder")
+    if not 1 <= port <= 65_535:
+        raise InputError(f"port {port}: give 1 to 65535")
 
 
 def _cores() -> int:

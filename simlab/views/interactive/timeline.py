@@ -115,7 +115,33 @@ def _add_empty(
     `meta` tells which is which: (number, kind, rank, IDLE, PATH, CAP or OVER).
     """
     row = 2 * number + 1
-    bar = go.Bar(
+    above = [_idle_bar(number), *(_op_bar(number, kind) for kind in kinds)]
+    if critical_path:
+        above.append(
+            _named_line(number, PATH, {"color": PATH_COLOUR, "width": 2.5}, hoverinfo="skip")
+        )
+    below = [_memory_line(number, rank) for rank in range(ranks)]
+    below += [
+        _named_line(number, CAP, {"color": CAP_COLOUR, "width": 1.6, "dash": "dash"}),
+        _over_marks(number),
+    ]
+    for at, drawn in ((row, above), (row + 1, below)):
+        for one in drawn:
+            picture.add_trace(one, row=at, col=1)
+    title = {
+        "x": 0,
+        "xanchor": "left",
+        "xref": "paper",
+        "y": 1,
+        "yanchor": "bottom",
+        "yref": f"{_axis('y', row)} domain",
+    }
+    picture.add_annotation(**title, showarrow=False, font={"size": 13})
+
+
+def _idle_bar(number: int) -> go.Bar:
+    """The hatched bars of the times in which ranks are idle."""
+    return go.Bar(
         name=IDLE,
         legendgroup=IDLE,
         showlegend=number == 0,
@@ -129,73 +155,54 @@ def _add_empty(
         textposition="none",
         hovertemplate="%{text}<extra></extra>",
     )
-    picture.add_trace(bar, row=row, col=1)
-    for kind in kinds:
-        bar = go.Bar(
-            name=f"{kind} {MEANING[kind]}",
-            legendgroup=kind,
-            showlegend=number == 0,
-            meta=(number, kind),
-            orientation="h",
-            marker={"line": {"color": "black", "width": 0.6}},
-            textposition="inside",
-            insidetextanchor="middle",
-            textangle=0,
-            hovertemplate="%{customdata[0]}: %{base:.2f} to %{customdata[1]:.2f} ms (%{x:.2f} ms)<extra></extra>",
-        )
-        picture.add_trace(bar, row=row, col=1)
-    if critical_path:
-        style = {"color": PATH_COLOUR, "width": 2.5}
-        line = go.Scatter(
-            name=PATH,
-            legendgroup=PATH,
-            showlegend=number == 0,
-            meta=(number, PATH),
-            mode="lines",
-            line=style,
-            hoverinfo="skip",
-        )
-        picture.add_trace(line, row=row, col=1)
-    for rank in range(ranks):
-        style = {"shape": "hv", "color": RANK_COLOURS[rank % len(RANK_COLOURS)], "width": 1.6}
-        line = go.Scatter(
-            name=f"rank {rank}",
-            showlegend=number == 0,
-            legendgroup=f"rank {rank}",
-            meta=(number, rank),
-            mode="lines",
-            line=style,
-        )
-        picture.add_trace(line, row=row + 1, col=1)
-    style = {"color": CAP_COLOUR, "width": 1.6, "dash": "dash"}
-    line = go.Scatter(
-        name=CAP,
-        legendgroup=CAP,
+
+
+def _op_bar(number: int, kind: str) -> go.Bar:
+    """The bars of all ops of a kind."""
+    return go.Bar(
+        name=f"{kind} {MEANING[kind]}",
+        legendgroup=kind,
         showlegend=number == 0,
-        meta=(number, CAP),
+        meta=(number, kind),
+        orientation="h",
+        marker={"line": {"color": "black", "width": 0.6}},
+        textposition="inside",
+        insidetextanchor="middle",
+        textangle=0,
+        hovertemplate="%{customdata[0]}: %{base:.2f} to %{customdata[1]:.2f} ms (%{x:.2f} ms)<extra></extra>",
+    )
+
+
+def _named_line(number: int, name: str, style: dict[str, Any], **more: Any) -> go.Scatter:
+    """A line that is told from others by its name."""
+    return go.Scatter(
+        name=name,
+        legendgroup=name,
+        showlegend=number == 0,
+        meta=(number, name),
         mode="lines",
         line=style,
+        **more,
     )
-    picture.add_trace(line, row=row + 1, col=1)
-    style = {"color": CAP_COLOUR, "symbol": "x", "size": 9}
-    marks = go.Scatter(
+
+
+def _memory_line(number: int, rank: int) -> go.Scatter:
+    """What a rank holds."""
+    colour = RANK_COLOURS[rank % len(RANK_COLOURS)]
+    line = _named_line(number, f"rank {rank}", {"shape": "hv", "color": colour, "width": 1.6})
+    return line.update(meta=(number, rank))
+
+
+def _over_marks(number: int) -> go.Scatter:
+    """Where a rank begins to hold more than its cap."""
+    return go.Scatter(
         name=OVER,
         legendgroup=CAP,
         showlegend=False,
         meta=(number, OVER),
         mode="markers",
-        marker=style,
+        marker={"color": CAP_COLOUR, "symbol": "x", "size": 9},
     )
-    picture.add_trace(marks, row=row + 1, col=1)
-    title = {
-        "x": 0,
-        "xanchor": "left",
-        "xref": "paper",
-        "y": 1,
-        "yanchor": "bottom",
-        "yref": f"{_axis('y', row)} domain",
-    }
-    picture.add_annotation(**title, showarrow=False, font={"size": 13})
 
 
 def _axis(name: str, row: int) -> str:

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 import simlab as sl
-from simlab.memory.unit_sizes import UnitSizes
+from simlab.memory.units.sizes import UnitSizes
 
 MODEL = sl.load_model("llama-3-8b")
 TOKENS = 8
@@ -49,10 +49,10 @@ def gated(merged):
 def test_a_norm_of_several_ops_keeps_its_input_in_fp32_and_its_normalised_form():
     kept = saved_bytes(rms_norm, made(TOKENS, MODEL.hidden), made(MODEL.hidden))
     # and a few fp32 numbers of each token
-    assert 0 < kept - UNFUSED.in_norm <= 3 * UNFUSED.statistics
-    assert FUSED.in_norm == 0
+    assert 0 < kept - UNFUSED.saved.norm_parts <= 3 * UNFUSED.norm_statistics
+    assert FUSED.saved.norm_parts == 0
 
 
 def test_a_gated_activation_of_two_ops_keeps_the_activated_gate():
-    assert saved_bytes(gated, made(TOKENS, 2 * MODEL.ffn)) == UNFUSED.in_gate
-    assert FUSED.in_gate == 0
+    assert saved_bytes(gated, made(TOKENS, 2 * MODEL.ffn)) == UNFUSED.saved.gate_part
+    assert FUSED.saved.gate_part == 0

@@ -105,6 +105,14 @@ def test_a_bad_file_is_one_clear_line(tmp_path, monkeypatch, capsys, content, pr
     assert says in captured.err and captured.err.count("\n") == 1 and not captured.out
 
 
+@pytest.mark.parametrize("direction", ["--to=nanotron", "--from=nanotron", "--from=torchtitan"])
+@pytest.mark.parametrize("name", ["", "missing.yaml"])
+def test_a_file_that_is_not_there_is_named_as_what_it_is(direction, name, capsys):
+    assert main(["convert", name, direction]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: cannot read {name!r}: ") and error.count("\n") == 1
+
+
 def test_a_direction_is_needed(capsys):
     assert main(["convert", "plan.yaml"]) == 2
     assert "give --from or --to" in capsys.readouterr().err

@@ -133,7 +133,9 @@ def test_a_plan_file_that_cannot_be_read_costs_one_line(tmp_path, capsys, conten
 def test_without_yaml_a_plan_file_says_what_it_needs(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "yaml", None)
     assert main(["simulate", "--plan", "plan.yaml"]) == 2
-    assert capsys.readouterr().err == "error: --plan needs PyYAML: pip install pyyaml\n"
+    assert capsys.readouterr().err == (
+        "error: plan.yaml: YAML files need PyYAML: pip install pyyaml\n"
+    )
 
 
 def test_an_earlier_name_still_works_and_is_not_shown(capsys):

@@ -1,5 +1,6 @@
 """What lists copy between a GPU and its host: how much, how far ahead, and what waits for it."""
 
+from dataclasses import replace
 from itertools import groupby, pairwise
 
 import pytest
@@ -102,6 +103,24 @@ def test_layers_activations_leave_after_their_forward_and_are_back_for_their_bac
                         next(i for i in its if i.action == WAIT and i.unit == layer)
                     )
                     assert awaited < computed[0]
+
+
+def test_a_dense_layer_of_a_model_with_experts_leaves_its_own_activations():
+    """Per token 16 h bytes of norms, their inputs, q, k, v and attention's result, and 4 of each head.
+    A gated MLP keeps 6 bytes of each of its numbers; experts also keep the two copies of a token."""
+    heads, ffn, expert = 8, 192, 48
+    model = replace(
+        MODEL, bias=False, positions=0, gated_mlp=True, ffn=ffn, layers=2,
+        experts=4, experts_per_token=2, expert_ffn=expert, dense_layers=1,
+    )  # fmt: skip
+    plan = sl.Plan(offload="activations")
+    its = rank_instructions(model, plan, program_of(plan))
+    left = {i.unit: i.size_bytes / SEQ for i in its if i.dimension == "offload out"}
+    both = 16 * HIDDEN + 4 * heads
+    assert left == {
+        "layer 0": both + 6 * ffn,
+        "layer 1": both + 2 * 6 * expert + 2 * 2 * HIDDEN,
+    }
 
 
 @pytest.mark.parametrize("offload", ["optimizer", "parameters"])

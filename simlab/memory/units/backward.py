@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from simlab.memory.ledger import Ledger, Phase
 from simlab.memory.schemes import Scheme
-from simlab.memory.unit_sizes import UnitPart, UnitSizes
+from simlab.memory.units.forward import recomputed_bytes
+from simlab.memory.units.sizes import UnitPart, UnitSizes
 
 
 def backward_phase(
@@ -135,9 +136,7 @@ class UnitBackward:
     @property
     def _gathered(self) -> float:
         """Bytes that are gathered again for the gradient of a column-parallel weight."""
-        of = self.of
-        again = of.plan.sequence_parallel and not of.keeps_gathered and self.kind != "I"
-        return of.whole if again else 0.0
+        return self.of.gathered_input if self.kind != "I" else 0.0
 
     def _row(self, makes: float, weights: tuple[float, ...], *, saved: float) -> None:
         """A row-parallel product, whose output's gradient is the skipped path's, too."""
@@ -160,7 +159,9 @@ class UnitBackward:
             self._weights(*numbers)
             return
         weights = sum(numbers) * self.gradient if self.kind == "B" else 0.0
-        self._make(of.skipped + weights, gradient, of.skipped + of.statistics + of.in_norm)
+        self._make(
+            of.skipped + weights, gradient, of.skipped + of.norm_statistics + of.saved.norm_parts
+        )
         if skipped:
             self._sum(of.skipped)
         if self.kind == "B":
@@ -197,9 +198,9 @@ class UnitBackward:
         if self.kind == "I":
             self.ledger.relabel("temporaries", "activations", of.logits)
         elif self.kind == "W":
-            self._make(matrix * self.gradient, activations=of.logits + of.head_read)
+            self._make(matrix * self.gradient, activations=of.logits + of.saved.head_normed)
         else:
-            self._make(matrix * self.gradient, of.logits, of.head_read + of.cast(matrix))
+            self._make(matrix * self.gradient, of.logits, of.saved.head_normed + of.cast(matrix))
         if of.autocast:
             self._make(of.skipped, temporaries=of.whole)
         if self.kind != "I" and not self.waits:
@@ -210,7 +211,7 @@ class UnitBackward:
     def layer(self) -> None:
         """MLP, norm, attention, norm, backwards."""
         if self.kind != "W":
-            self.ledger.op(("activations", self.of.recomputed))
+            self.ledger.op(("activations", recomputed_bytes(self.of)))
         self._mlp()
         self._attention()
 
@@ -224,18 +225,18 @@ class UnitBackward:
         if of.routed and self.kind != "W":
             self.ledger.op(("temporaries", of.sent))
             self._make(of.routed, temporaries=of.sent)
-        self._row(of.inner, (e * f * h, e * bias * h), saved=of.down_read)
+        self._row(of.inner, (e * f * h, e * bias * h), saved=of.saved.inner)
         if self.kind != "W":
             if of.routed:
                 self.ledger.free(("temporaries", of.routed))
             self._make(
-                gated * of.inner, of.inner, gated * of.inner + of.in_gate
+                gated * of.inner, of.inner, gated * of.inner + of.saved.gate_part
             )  # the activation function
         parts = 1 if of.products_joined else gated
         outputs = [gated * of.inner / parts] * parts
         weights = [(e * f * h * gated / parts, e * bias * f * gated / parts)] * parts
         entered = of.routed or of.whole
-        saved = of.routed or of.read
+        saved = of.routed or of.saved.normed
         self._column(outputs, weights, makes=entered, saved=saved)
         if of.routed:
             self._router()
@@ -248,7 +249,7 @@ class UnitBackward:
             self._make(of.whole, temporaries=of.sent or of.routed)
         if self.kind != "I":
             count = model.hidden * model.experts
-            self._make(count * self.gradient, activations=of.read)
+            self._make(count * self.gradient, activations=of.saved.normed)
             self._weights(count)
 
     def _attention(self) -> None:
@@ -256,7 +257,7 @@ class UnitBackward:
         h, d, t = model.hidden, model.head_size, of.plan.tp
         heads, kv_heads, bias = model.heads * d / t, max(1, model.kv_heads / t) * d, model.bias
         rows = model.heads * model.value_width / t * h
-        saved = of.result_cast + (of.result if self.kind == "W" else 0.0)
+        saved = of.saved.result + (of.result if self.kind == "W" else 0.0)
         self._row(of.result, (rows, bias * h), saved=saved)
         every = of.q + 2 * of.kv
         if self.kind != "W":
@@ -272,7 +273,7 @@ class UnitBackward:
         weights = [(n * h, bias * n) for n in columns]
         if model.kv_rank:  # its products as one: see `Model.layer_parameters`
             outputs, weights = [every], [(model.layer_parameters["attention"] - rows, 0.0)]
-        self._column(outputs, weights, makes=of.whole, saved=of.read + of.latents)
+        self._column(outputs, weights, makes=of.whole, saved=of.saved.normed + of.latents)
         inner = model.layer_parameters["norms"] - 2 * h * (1 + bias)  # of latents, of q and k
         if inner and self.kind != "I":
             self._make(inner * self.gradient)
@@ -284,7 +285,7 @@ class UnitBackward:
         of = self.of
         self.ledger.op(("activations", of.scores_again))
         result = of.result if self.kind == "B" else 0.0
-        gone = every + result + of.sums + of.gathered + of.scores + 2 * of.mask
+        gone = every + result + of.softmax_sums + of.gathered_keys + of.scores + 2 * of.mask
         travels = 2 * self.of.travelling + of.score_gradients
         self._make(every + travels, of.result + travels, gone)
 

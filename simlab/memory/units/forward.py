@@ -1,7 +1,7 @@
 """What the forward of the embedding, a layer and the head allocates and frees, op by op."""
 
 from simlab.memory.ledger import Ledger, Phase
-from simlab.memory.unit_sizes import UnitPart, UnitSizes
+from simlab.memory.units.sizes import UnitPart, UnitSizes
 
 
 def forward_phase(of: UnitSizes, part: UnitPart) -> Phase:
@@ -10,6 +10,15 @@ def forward_phase(of: UnitSizes, part: UnitPart) -> Phase:
     parts = {"embedding": walk.embedding, "head": walk.head, "loss": walk.loss}
     parts.get(part, walk.layer)()
     return walk.ledger.phase
+
+
+def recomputed_bytes(of: UnitSizes) -> float:
+    """Bytes of a layer's activations that its backward makes again before it begins."""
+    if of.kept_by_recomputed is None:
+        return 0.0
+    walk = UnitForward(of)
+    walk.layer()
+    return walk.recomputed
 
 
 class UnitForward:
@@ -30,6 +39,8 @@ class UnitForward:
 
     def __init__(self, of: UnitSizes) -> None:
         self.of, self.ledger = of, Ledger()
+        self.recomputed = 0.0
+        """Bytes that a layer frees when its forward ends, and makes again in its backward."""
 
     def _keep(self, size: float, free: float = 0.0) -> None:
         self.ledger.op(("activations", size), free=(("activations", free),))
@@ -42,61 +53,62 @@ class UnitForward:
 
     def layer(self) -> None:
         """Norm, attention, norm, MLP; then what is to be recomputed goes."""
-        of, gated = self.of, 1 + self.of.model.gated_mlp
-        entered = self._entered
-        self._norm(
-            of.attention_reads, (of.model.heads + 2 * of.model.kv_heads) * of.model.head_size
-        )
-        self._read(of.read)
-        self.ledger.op(("temporaries", entered))
+        self._attention_half()
+        self._mlp_half()
+        if self.of.kept_by_recomputed is not None:
+            self.recomputed = self.ledger.held["activations"] - self.of.kept_by_recomputed
+        self.ledger.free(("activations", self.recomputed))
+        self.ledger.free(("activations", self.of.scores_again))
+
+    def _attention_half(self) -> None:
+        of, model = self.of, self.of.model
+        self._norm(of.attention_reads, (model.heads + 2 * model.kv_heads) * model.head_size)
+        self._save(of.saved.normed)
+        self.ledger.op(("temporaries", of.gathered_input))
         self._keep(of.latents)
         self._keep(of.q + 2 * of.kv)
-        self.ledger.free(("temporaries", entered))
-        if not of.model.positions:  # rotary embedding
+        self.ledger.free(("temporaries", of.gathered_input))
+        if not model.positions:  # rotary embedding
             self._keep(of.q + of.kv, free=of.q + of.kv)
         self._attention()
-        self._row_result(of.whole, of.model.heads * of.model.head_size)
+        self._row_result(of.whole, model.heads * model.head_size)
+
+    def _mlp_half(self) -> None:
+        """With expert parallelism, copies of tokens leave before the products and return after."""
+        of, gated = self.of, 1 + self.of.model.gated_mlp
         self._norm(of.mlp_reads, gated * of.model.ffn)
-        self._read(of.read)
-        self.ledger.op(("temporaries", entered))
+        self._save(of.saved.normed)
+        self.ledger.op(("temporaries", of.gathered_input))
         self.ledger.op(("temporaries", of.sent))
         self._keep(of.routed)
         self.ledger.free(("temporaries", of.sent))
         self._keep(gated * of.inner)
-        self.ledger.free(("temporaries", entered))
-        self._keep(of.inner + of.in_gate)
-        if of.down_read != of.inner:
-            self._keep(of.down_read, free=of.inner)
+        self.ledger.free(("temporaries", of.gathered_input))
+        self._keep(of.inner + of.saved.gate_part)
+        if of.saved.inner != of.inner:
+            self._keep(of.saved.inner, free=of.inner)
         self.ledger.op(("temporaries", of.sent))
         self._row_result(max(of.whole, of.routed), of.model.ffn)
         self.ledger.free(("temporaries", of.sent))
-        self.ledger.free(("activations", of.recomputed))
-        self.ledger.free(("activations", of.scores_again))
 
-    def _read(self, size: float) -> None:
-        """What a product keeps of a norm's result takes that one's place."""
+    def _save(self, size: float) -> None:
+        """What a product saves of a norm's result takes that one's place."""
         if size != self.of.hidden:
             self._keep(size, free=self.of.hidden)
 
-    @property
-    def _entered(self) -> float:
-        """Bytes that are gathered for a column-parallel product and freed after it."""
-        of = self.of
-        return of.whole if of.plan.sequence_parallel and not of.keeps_gathered else 0.0
-
     def _attention(self) -> None:
         of, travels = self.of, self.of.travelling
-        self.ledger.op(("activations", of.gathered), ("temporaries", travels))
+        self.ledger.op(("activations", of.gathered_keys), ("temporaries", travels))
         self._keep(of.scores)
-        self._keep(of.result + of.sums)
+        self._keep(of.result + of.softmax_sums)
         self.ledger.free(("temporaries", travels))
-        self._keep(of.result_cast)
+        self._keep(of.saved.result)
 
     def _norm(self, reads: int, outputs: float) -> None:
         """A norm's output; under autocast its 16-bit copies, for so many products with `outputs`
         columns together, take its place."""
         of = self.of
-        self._keep(of.skipped + of.statistics + of.in_norm)
+        self._keep(of.skipped + of.norm_statistics + of.saved.norm_parts)
         if of.autocast:
             self._keep(reads * of.hidden + of.cast(of.model.hidden * outputs), free=of.skipped)
 
@@ -114,12 +126,12 @@ class UnitForward:
 
     def head(self) -> None:
         """The last norm and the logits."""
-        of, entered = self.of, self._entered
+        of = self.of
         self._norm(1, of.model.vocab)
-        self._read(of.head_read)
-        self.ledger.op(("temporaries", entered))
+        self._save(of.saved.head_normed)
+        self.ledger.op(("temporaries", of.gathered_input))
         self._keep(of.logits)
-        self.ledger.free(("temporaries", entered))
+        self.ledger.free(("temporaries", of.gathered_input))
 
     def loss(self) -> None:
         """The logits go when the loss has its own numbers of them. Megatron-LM's loss works in

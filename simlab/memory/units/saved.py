@@ -1,0 +1,81 @@
+"""What autograd saves for a unit's backward where that is not the tensor that the forward made: the
+rules of each library and precision."""
+
+from typing import NamedTuple
+
+from simlab.lowering.kernels import Operation, is_one_kernel, keeps_gathered, sizes
+from simlab.lowering.zero import shards_of
+from simlab.memory.activations import keeps_fp8, layer_tensors, made_tensors
+from simlab.spec.model import Model
+from simlab.spec.plan import Plan
+
+FP32_BYTES = 4
+
+
+class Saved(NamedTuple):
+    """Bytes that one microbatch leaves for the backward of a unit, on one rank."""
+
+    normed: float
+    """Of a norm's result in a layer, for the products that read it."""
+    head_normed: float
+    """Of the last norm's result, for the head."""
+    inner: float
+    """Of the MLP's inner tensor, for the product down."""
+    result: float = 0.0
+    """Of attention's result, for the product after it, beside what attention's backward reads."""
+    norm_parts: float = 0.0
+    """Of a norm, beside its input and its result."""
+    gate_part: float = 0.0
+    """Of a gated activation, beside gate, up and their product."""
+
+
+def saved(model: Model, plan: Plan, number: float, inner: float) -> Saved:
+    """The `Saved` of a plan: each tensor as it was made, and then the rules that change that.
+
+    number: bytes of a number. inner: bytes of the MLP's inner tensor.
+    """
+    s = sizes(model, plan)
+    hidden = s.outside * number
+    found = Saved(normed=hidden, head_normed=hidden, inner=inner)
+    if keeps_fp8(plan):
+        made, kept = made_tensors(model, plan, "none"), layer_tensors(model, plan, "none")
+        found = found._replace(
+            normed=kept["qkv input"],
+            inner=inner - (made["mlp between"] - kept["mlp between"]),
+            result=kept["output input"] - made["output input"],
+        )
+    if plan.sequence_parallel and keeps_gathered(plan):
+        whole = s.tokens * model.hidden * number
+        found = found._replace(normed=whole, head_normed=whole)
+    if not autocasts(model, plan):
+        if norms_have_parts(model, plan):
+            found = found._replace(norm_parts=s.outside * (FP32_BYTES + number))
+        if gates_have_parts(model, plan):
+            found = found._replace(gate_part=inner)
+    return found
+
+
+def norms_have_parts(model: Model, plan: Plan) -> bool:
+    """Whether an RMSNorm is several ops, as in Llama's reference code and in torch before 2.8. Then
+    autograd saves two more results of it: the input in fp32 (for its square and for its product with
+    the root) and the normalised tensor in 16 bits (for its product with the weight)."""
+    return not is_one_kernel(Operation.NORM, model, plan)
+
+
+def gates_have_parts(model: Model, plan: Plan) -> bool:
+    """Whether a gated activation is two ops, so that autograd saves the activation of the gate
+    beside gate, up and their product."""
+    return model.gated_mlp and not is_one_kernel(Operation.ACTIVATION, model, plan)
+
+
+def autocasts(model: Model, plan: Plan) -> bool:
+    """Whether torch's autocast decides the types: DDP in 16 bits, with fp32 parameters.
+
+    Norms and sums with the skipped path are fp32 then. Each matrix product casts what it reads to
+    16 bits, a copy for each of several products that read the same norm, and it casts its weight: it
+    saves both. FSDP2 casts parameters itself, on one rank too. Left out: experts, and models that
+    are cut by tp, pp or cp, where all is taken as 16 bits.
+    """
+    whole = plan.tp == plan.pp == plan.cp == 1 and not model.experts
+    sharded = plan.zero == 3 or shards_of(plan, "optimizer") > 1 or plan.offload != "none"
+    return plan.library == "torch" and plan.element_bytes == 2 and whole and not sharded

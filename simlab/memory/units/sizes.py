@@ -1,0 +1,112 @@
+"""The bytes of the tensors that one microbatch makes in the embedding, a layer and the head."""
+
+from functools import cached_property
+from typing import Literal
+
+from simlab.lowering.kernels import keeps_gathered, sizes
+from simlab.memory.activations import layer_activations_bytes, made_tensors, statistics_bytes
+from simlab.memory.units.saved import FP32_BYTES, autocasts, saved
+from simlab.spec.model import Model
+from simlab.spec.plan import Plan
+
+TOKEN_BYTES = 8
+"""Of a token's number, an int64."""
+
+UnitPart = Literal["embedding", "dense layer", "layer", "head", "loss"]
+"""What an op computes in one piece: a unit, or the loss, which follows the head."""
+
+
+class UnitSizes:
+    """Bytes of the tensors that one microbatch makes in each unit, on one rank.
+
+    With T tokens of h hidden numbers, of `number` bytes each:
+
+    - `hidden` is T h, divided by tp under sequence parallelism, and `whole` is never divided.
+      `skipped` is what the skipped path has: `hidden`, and under autocast that in fp32.
+    - `q`, `kv`, `result` and `inner` are the rank's parts of the queries, of the keys (or of the
+      values; the mean where they have two widths), of what attention makes, and of the MLP between
+      its matrices, for every expert that computes a token.
+    - `latents` are what latent attention, or a norm of queries and keys, keeps besides.
+    - `gathered_keys` are the keys and values of other context-parallel ranks, where an all-gather
+      brings them.
+    - `scores` and their gradients, `score_gradients`, exist where attention is unfused;
+      `softmax_sums` is what a fused one keeps of each row. `mask` is that of one dropout.
+    - `norm_statistics` is what a norm keeps of each token in fp32.
+    - `routed` is the copy of each token for each of its experts, and `sent` are its copies as they
+      leave for other ranks' experts. Both are 0 without such experts.
+    - `gathered_input` is what sequence parallelism gathers for a column-parallel product, and frees
+      after it; 0 where it is kept.
+    - `logits` are the head's, and `loss` is the same in the loss's type.
+    - `saved` says what autograd keeps of these tensors (`simlab.memory.units.saved`).
+
+    `products_joined` says whether q, k and v, and gate and up, are one product each; `attention_reads`
+    and `mlp_reads` are how many products read a norm's result.
+    """
+
+    def __init__(self, model: Model, plan: Plan, number: float, logit: float) -> None:
+        self.model, self.plan, self.number = model, plan, number
+        scale = number / plan.element_bytes
+        s = sizes(model, plan)
+        self.seq = (plan.seq or model.seq) // plan.cp
+        self.hidden = s.outside * number
+        self.whole = s.tokens * model.hidden * number
+        tensors = made_tensors(model, plan, "none")
+        self.q, self.result = tensors["q"] * scale, tensors["output input"] * scale
+        self.kv = (tensors["k"] + tensors["v"]) / 2 * scale
+        self.latents = (tensors.get("latents", 0.0) + tensors.get("qk norm inputs", 0.0)) * scale
+        self.inner = tensors["mlp between"] / (2 + model.gated_mlp) * scale
+        self.routed = tensors.get("routed", 0.0) * scale
+        self.sent = 0.0
+        if plan.ep > 1 and model.experts:
+            self.sent = s.tokens * model.experts_per_token * model.hidden * number
+        self.scores = tensors.get("scores", 0.0) * scale
+        self.gathered_keys = tensors.get("gathered keys and values", 0.0) * scale
+        self.mask = tensors.get("dropout masks", 0.0) * scale / 2
+        self.softmax_sums = tensors.get("softmax statistics", 0.0) and (
+            FP32_BYTES * s.tokens * model.heads / plan.tp
+        )
+        self.norm_statistics = statistics_bytes(model, plan)
+        self.autocast = autocasts(model, plan)
+        self.skipped = s.outside * FP32_BYTES if self.autocast else self.hidden
+        self.saved = saved(model, plan, number, self.inner)
+        gathers = plan.sequence_parallel and not keeps_gathered(plan)
+        self.gathered_input = self.whole if gathers else 0.0
+        self.logits, self.loss = (s.tokens * model.vocab / plan.tp * n for n in (number, logit))
+        self.casts_logits = logit != number or plan.has_flat_gradients
+        self.score_gradients = 0.0
+        if plan.attention == "unfused":  # of softmax's result and of the scores
+            elements = s.tokens * (plan.seq or model.seq) * model.heads / plan.tp
+            self.score_gradients = 2 * elements * number
+        self.products_joined = plan.has_flat_gradients or model.positions > 0
+        self.attention_reads = 1 if self.products_joined else 3
+        self.mlp_reads = 1 + model.gated_mlp
+
+    def cast(self, numbers: float) -> float:
+        """Bytes of the 16-bit copy of a weight of so many numbers; 0 without autocast."""
+        return numbers * self.number if self.autocast else 0.0
+
+    @cached_property
+    def kept_by_recomputed(self) -> float | None:
+        """What a layer that is computed again keeps until its backward; None if none is."""
+        if self.plan.recompute not in ("per-op", "full"):
+            return None
+        scale = self.number / self.plan.element_bytes
+        kept = layer_activations_bytes(self.model, self.plan, self.plan.recompute) * scale
+        return kept + self.skipped - self.hidden  # its own output, which may be fp32
+
+    @cached_property
+    def scores_again(self) -> float:
+        """What selective recomputation frees in a layer's forward, and makes again."""
+        if self.plan.recompute != "selective":
+            return 0.0
+        none, selective = (
+            layer_activations_bytes(self.model, self.plan, kind) for kind in ("none", "selective")
+        )
+        scale = self.number / self.plan.element_bytes
+        return none * scale - selective * scale
+
+    @property
+    def travelling(self) -> float:
+        """Keys and values that a ring receives while it computes with those that are here."""
+        plan = self.plan
+        return 2 * self.kv if plan.cp > 1 and plan.cp_kind == "ring" else 0.0
