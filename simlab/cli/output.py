@@ -30,7 +30,8 @@ def _finite(value: Any) -> Any:
 
 
 def print_text(text: str) -> None:
-    """Print `text`; a line of more than 80 columns goes on below its second column."""
+    """Print `text`; a line of more than 80 columns goes on below its second column, or where it has
+    none two columns further in than it begins."""
     print("\n".join(_fitted(line) for line in text.splitlines()))
 
 
@@ -38,7 +39,8 @@ def _fitted(line: str) -> str:
     if len(line) <= COLUMNS or not line.strip():
         return line
     gap = re.search(r"\S {2,}", line)
-    indent = gap.end() if gap and gap.end() < COLUMNS // 2 else 2
+    begins = len(line) - len(line.lstrip())
+    indent = gap.end() if gap and gap.end() < COLUMNS // 2 else begins + 2
     return fill(
         line,
         COLUMNS,

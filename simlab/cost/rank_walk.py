@@ -229,7 +229,8 @@ class RankWalk:
                 self.outlines[alike] = self._outlined(op), dict(sharding.reducing)
             self._own[key] = self.outlines[alike]
         outline, reducing = self._own[key]
-        sharding.reducing = dict(reducing)
+        if self._stateful:  # else last backwards only, which are special, leave any in flight
+            sharding.reducing = dict(reducing)
         return outline
 
     def _shape(self, op: Op) -> tuple[Any, ...]:

@@ -13,6 +13,7 @@ from simlab.errors import (
     require_whole,
 )
 from simlab.planner import Space, predicted, search
+from simlab.planner.search import DEGREES
 from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
@@ -68,7 +69,7 @@ class Replanned:
                 {
                     "name": way.name,
                     "nodes": way.nodes,
-                    "degrees": {name: getattr(way.plan, name) for name in ("dp", "tp", "pp", "cp")},
+                    "degrees": {name: getattr(way.plan, name) for name in DEGREES},
                     "step_s": way.step_s,
                     "speed": way.speed,
                     "wins_from_s": way.wins_from_s(self.resize_s),

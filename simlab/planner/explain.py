@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from simlab.errors import InputError
-from simlab.planner.rank import Ranked, most_held, predicted, waterfall_s
-from simlab.planner.search import MEMORY, Search, plan_text, search
+from simlab.planner.rank import TIE, Ranked, family_of, most_held, predicted, waterfall_s
+from simlab.planner.search import DEGREES, MEMORY, SLOW, SLOWER, Search, plan_text, search
 from simlab.planner.space import Rejection, Space
 from simlab.spec.cluster import Cluster
 from simlab.spec.plan import Plan
@@ -20,16 +20,19 @@ TRIED = 4
 MOST_TIMES = 64
 """The most times as many nodes that are tried where no plan fits."""
 LEFT_TO_SEARCH = (
-    "tp",
-    "pp",
-    "cp",
-    "zero",
-    "recompute",
-    "microbatch_size",
-    "schedule",
-    "chunks",
-    "dp",
+    *DEGREES[1:],
+    *("zero", "recompute", "microbatch_size", "schedule", "chunks", "dp"),
 )
+PARTS = {
+    "host": "waiting for the host",
+    "tp": "tp communication",
+    "cp": "cp communication",
+    "ep": "ep all-to-alls",
+    "dp": "dp communication",
+    "pp": "pp messages",
+    "offload": "offload copies",
+}
+"""{part of a `Waterfall`: what it is, in words}; those that are left out are words themselves."""
 
 
 class Rival(NamedTuple):
@@ -91,20 +94,26 @@ class Explanation:
     """{dimensions that split the model: the best plan found that splits just these}, without the
     family of the best plan."""
     ties: int = 0
-    """The number of plans that are as fast as the best within the error of predictions."""
+    """The number of plans, of those kept, that are as fast as the best within the error of
+    predictions."""
+    more_ties: bool = False
+    """Whether all plans that were kept are ties and others were not kept, so that there may be more."""
     changes: list[Change] = field(default_factory=list)
     """What would be best with another network, memory or batch."""
 
     @property
     def binds(self) -> str:
-        """What costs the best plan most time besides computing, and how full its memory is."""
+        """What costs the best plan most time besides computing, if that is 1% of the step, and how
+        full its memory is."""
         rest = {name: s for name, s in self.waterfall_s._asdict().items() if name != "compute"}
         part = max(rest, key=lambda name: rest[name])
         fit, step_s = self.best.fit, sum(self.waterfall_s)
         used = fit.needed_bytes / fit.capacity_bytes
+        share = rest[part] / step_s
+        most = f", {PARTS.get(part, part)} {share:.0%}" if share >= 0.01 else ""
         return (
-            f"compute is {self.waterfall_s.compute / step_s:.0%} of the step, {part} "
-            f"{rest[part] / step_s:.0%}; memory is {used:.0%} full with its reserve"
+            f"compute is {self.waterfall_s.compute / step_s:.0%} of the step{most}; "
+            f"memory is {used:.0%} full with its reserve"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -129,9 +138,10 @@ def explanation(found: Search, *, full: bool = True) -> Explanation:
     if not found.plans:
         raise InputError("no plan fits, so that none wins: see `advice`")
     best, space = found.plans[0], found.space
-    why = Explanation(
-        best, waterfall_s(space.model, best.plan, space.cluster), ties=len(found.ties)
-    )
+    ties = found.ties
+    more = len(ties) == len(found.plans) - 1 and not {SLOW, SLOWER}.isdisjoint(found.rejected)
+    parts = waterfall_s(space.model, best.plan, space.cluster)
+    why = Explanation(best, parts, ties=len(ties), more_ties=more)
     if len(found.plans) > 1:
         why.runner_up = _rival(space, why, found.plans[1])
     if full:
@@ -159,7 +169,7 @@ def _families(found: Search) -> dict[str, Ranked]:
         families.setdefault(ranked.family, ranked)
     promising: dict[str, list[Plan]] = {}
     for _, plan in found.slow:
-        name = _family(plan)
+        name = family_of(plan)
         if name not in families and len(promising.setdefault(name, [])) < TRIED:
             promising[name].append(plan)
     for name, plans in promising.items():
@@ -168,11 +178,6 @@ def _families(found: Search) -> dict[str, Ranked]:
             families[name] = min(fitting, key=lambda ranked: ranked.step_s)
     del families[best.family]
     return dict(sorted(families.items(), key=lambda item: item[1].step_s))
-
-
-def _family(plan: Plan) -> str:
-    split = [name for name in ("tp", "pp", "cp") if getattr(plan, name) > 1]
-    return " + ".join(split) or "dp only"
 
 
 def _changed(space: Space) -> list[tuple[str, Space]]:
@@ -198,7 +203,7 @@ def _change(best: Ranked, text: str, space: Space) -> Change:
 
 
 def _same(plan: Plan, other: Plan) -> bool:
-    names = ("dp", "tp", "pp", "cp", "zero", "recompute", "schedule", "chunks", "microbatch_size")
+    names = *DEGREES, "zero", "recompute", "schedule", "chunks", "microbatch_size"
     return all(getattr(plan, name) == getattr(other, name) for name in names)
 
 
@@ -248,6 +253,8 @@ def _wider(space: Space) -> list[tuple[str, Space]]:
     """[(change in words, the space with it)], the cheapest change first."""
     fixed, spaces = dict(space.fixed), []
     chosen = [name for name in LEFT_TO_SEARCH if name in fixed]
+    if not space.model.experts:
+        chosen = [name for name in chosen if name != "ep"]
     for name in chosen:
         rest = {n: v for n, v in fixed.items() if n != name}
         spaces.append((f"leave {name} to the search", replace(space, fixed=rest)))
@@ -269,7 +276,7 @@ def _wider(space: Space) -> list[tuple[str, Space]]:
 
 def explanation_text(why: Explanation) -> str:
     """An explanation for reading."""
-    lines = [f"{why.binds}.", _ties_text(why.ties)]
+    lines = [f"The best plan: {why.binds}.", _fit_text(why.best), _ties_text(why)]
     if why.runner_up:
         lines += ["Runner-up:", *_rival_lines(why.best, why.runner_up)]
     if why.families:
@@ -286,17 +293,27 @@ def explanation_text(why: Explanation) -> str:
     return "\n".join(lines)
 
 
-def _ties_text(ties: int) -> str:
-    if not ties:
-        return "No other plan is within the error of the predictions."
-    return f"{ties} other plans are as fast within the error of the predictions: a tie."
+def _fit_text(best: Ranked) -> str:
+    doubt = "" if best.fit.confidence == "sure" else ", if the allocator wastes no more than usual"
+    return f"It {best.fit}{doubt}."
+
+
+def _ties_text(why: Explanation) -> str:
+    if not why.ties:
+        return f"No other plan is within {TIE:.0%}, the error of the predictions."
+    others = "1 other plan is" if why.ties == 1 else f"{why.ties} other plans are"
+    least = "At least " * why.more_ties
+    return (
+        f"{least}{others} within {TIE:.0%}, the error of the predictions: a tie, "
+        "to be settled by measuring."
+    )
 
 
 def _rival_lines(best: Ranked, rival: Rival) -> list[str]:
     step_s = best.step_s
     parts = sorted(rival.difference_s.items(), key=lambda item: -abs(item[1]))
     shown = [
-        f"{n} {'+' if s > 0 else '-'}{seconds_text(abs(s))}"
+        f"{PARTS.get(n, n)} {'+' if s > 0 else '-'}{seconds_text(abs(s))}"
         for n, s in parts[:4]
         if abs(s) > 1e-3 * step_s
     ]

@@ -20,6 +20,11 @@ ONE_BACKWARD = ("1f1b", "gpipe", "eager-1f1b", *CHUNKED)
 IN_FLIGHT = ("1f1b", "interleaved-1f1b")
 """Schedules for which the number of microbatches in flight is known; others hold at least one."""
 
+LAYERS: tuple[UnitKind, ...] = ("layer", "dense layer")
+"""The kinds of layers; the second one only where the model has experts in the others."""
+ORDER = "tp-cp-dp-pp"
+"""The order of ranks in which the groups of a layer's communication depend on tp, cp and ep only."""
+
 
 def memory_bound_bytes(model: Model, plan: Plan) -> float:
     """The least that a rank of `plan` holds at its peak, in bytes, by closed forms.
@@ -38,8 +43,9 @@ def time_bound_s(model: Model, plan: Plan, cluster: Cluster) -> float:
 
     The last pipeline rank computes all microbatches of its stages. Before its first forward, one
     microbatch goes through the p - 1 stages before it, and after its last backward, one goes back
-    through them (not where the backward is split). Leaves out the optimizer, the exposed
-    communication of data parallelism, and messages.
+    through them (not where the backward is split). What a layer takes has the exposed communication
+    of tp, cp and ep within it. Leaves out the optimizer, the exposed communication of data
+    parallelism, and messages.
     """
     return Bounds(model, cluster).time_s(plan)
 
@@ -98,7 +104,8 @@ class Bounds:
         """Bytes that a layer keeps of a microbatch; 0 with activations on the host."""
         if plan.offload == "activations":
             return 0.0
-        key = plan.tp, plan.cp, plan.microbatch_size, plan.recompute, plan.expert_load
+        routed = plan.ep > 1, plan.expert_load
+        key = plan.tp, plan.cp, plan.microbatch_size, plan.recompute, *routed
         if key not in self._layer_bytes:
             self._layer_bytes[key] = min(
                 layer_activations_bytes(model, plan, plan.recompute)
@@ -108,22 +115,28 @@ class Bounds:
 
     def time_s(self, plan: Plan) -> float:
         """See `time_bound_s`."""
-        layers = self._layers_of(plan)
-        kinds: tuple[UnitKind, ...] = ("layer", "dense layer")
-
-        def layer(kind: str) -> float:
-            return min(self._unit(plan, unit, kind) for unit in kinds[: self._kinds])
-
-        in_order = plan.chunks == 1 or plan.schedule in CHUNKED
-        both_s = layer("F") + layer("B")
-        if in_order:
-            busy_s = sum(layers[plan.pp - 1 :: plan.pp]) * both_s
-            busy_s += self._unit(plan, "head", "F") + self._unit(plan, "head", "B")
-        else:  # a V-shaped schedule, which begins and ends on the first rank
-            busy_s = min(layers) * plan.chunks * both_s
-        before = sum(layers[: plan.pp - 1]) * in_order
-        through_s = before * (both_s if plan.schedule in ONE_BACKWARD else layer("F"))
+        layers, pp = self._layers_of(plan), plan.pp
+        if plan.chunks > 1 and plan.schedule not in CHUNKED:
+            # a V-shaped schedule, which begins and ends on the first rank
+            both_s = min(self._unit_s_of(plan, unit, "FB") for unit in LAYERS[: self._kinds])
+            return plan.microbatches * min(layers) * plan.chunks * both_s
+        dense = dense_of_stages(self.model.dense_layers, layers)
+        last, before = slice(pp - 1, None, pp), slice(pp - 1)
+        busy_s = self._layers_s(plan, "FB", sum(layers[last]), sum(dense[last]))
+        busy_s += self._unit_s_of(plan, "head", "FB")
+        passes = "FB" if plan.schedule in ONE_BACKWARD else "F"
+        through_s = self._layers_s(plan, passes, sum(layers[before]), sum(dense[before]))
         return plan.microbatches * busy_s + through_s
+
+    def _layers_s(self, plan: Plan, kinds: str, layers: int, dense: int) -> float:
+        """Seconds of ops of these kinds in so many layers, `dense` of them without experts, for a
+        microbatch."""
+        spent_s = (layers - dense) * self._unit_s_of(plan, "layer", kinds)
+        return spent_s + dense * self._unit_s_of(plan, "dense layer", kinds) if dense else spent_s
+
+    def _unit_s_of(self, plan: Plan, unit: UnitKind, kinds: str) -> float:
+        """Seconds of ops of these kinds in a unit for a microbatch."""
+        return sum(self._unit(plan, unit, kind) for kind in kinds)
 
     def _unit(self, plan: Plan, unit: UnitKind, kind: str) -> float:
         """Seconds of the forward or the backward of a unit for a microbatch."""
@@ -132,7 +145,8 @@ class Bounds:
         again = plan.recompute if layer and kind == "B" else ""
         copies = plan.zero == 3 and not plan.has_flat_gradients
         routed = plan.ep, plan.expert_load
-        key = unit, kind, plan.tp, plan.cp, plan.microbatch_size, again, copies, routed
+        placed = (plan.order, plan.dp, plan.pp) if plan.order != ORDER else ()
+        key = unit, kind, plan.tp, plan.cp, plan.microbatch_size, again, copies, routed, placed
         if key not in self._unit_s:
             cost = StageCost(self.model, plan, self.cluster)
             self._unit_s[key] = cost.unit_parts(unit, kind).total

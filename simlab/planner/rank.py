@@ -36,18 +36,16 @@ class Ranked:
 
     @property
     def family(self) -> str:
-        """Which dimensions split the model, such as 'tp + pp'; 'dp only' if none does."""
-        split = [name for name in ("tp", "pp", "cp") if getattr(self.plan, name) > 1]
-        return " + ".join(split) or "dp only"
+        """See `family_of`."""
+        return family_of(self.plan)
 
     def to_dict(self) -> dict[str, Any]:
         """The degrees, the prediction and the judgement as plain values that JSON knows."""
         plan = self.plan
-        degrees = {name: getattr(plan, name) for name in ("dp", "tp", "pp", "cp")}
+        degrees = {name: getattr(plan, name) for name in ("dp", "tp", "pp", "cp", "ep")}
         rest = ("zero", "recompute", "schedule", "chunks", "microbatch_size", "microbatches")
         return {
             **degrees,
-            "ep": 1,
             **{name: plain(getattr(plan, name)) for name in rest},
             "stage_layers": plain(plan.stage_layers),
             "sequence_parallel": plan.sequence_parallel,
@@ -59,6 +57,12 @@ class Ranked:
             "family": self.family,
             "layers_s": self.layers_s,
         }
+
+
+def family_of(plan: Plan) -> str:
+    """Which dimensions split the model of a plan, such as 'tp + pp'; 'dp only' if none does."""
+    split = [name for name in ("tp", "pp", "cp", "ep") if getattr(plan, name) > 1]
+    return " + ".join(split) or "dp only"
 
 
 def short_steps(plan: Plan) -> tuple[Plan, Plan] | None:

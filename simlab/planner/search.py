@@ -29,6 +29,7 @@ LAYERED = 3
 BATCH = 8
 """The number of plans that are predicted at once. It is the same for each executor, so that all find
 the same."""
+DEGREES = ("dp", "tp", "pp", "cp", "ep")
 MEMORY = "a GPU has too little memory"
 SLOW = "its least time is longer than that of the plans kept"
 SLOWER = "it was predicted, and is slower than the plans kept"
@@ -158,7 +159,7 @@ def _pruned_group(space: Space, group: tuple[int, int]) -> _Group:
 
 def _too_large(plan: Plan, held: float, missing: float, least: str, **more: Any) -> Rejection:
     """The rejection of a plan that misses memory."""
-    names = ("dp", "tp", "pp", "cp", "zero", "recompute", "schedule", "chunks", "microbatch_size")
+    names = *DEGREES, "zero", "recompute", "schedule", "chunks", "microbatch_size"
     detail = (
         f"{least}{bytes_text(held)} of tensors, {bytes_text(missing)} more than there is room for"
     )
@@ -221,9 +222,7 @@ def batched(items: Sequence[T], size: int) -> Iterable[list[T]]:
 def plan_text(plan: Plan) -> str:
     """The degrees of a plan and what else a search varies, in a line."""
     degrees = " ".join(
-        f"{name}{getattr(plan, name)}"
-        for name in ("dp", "tp", "pp", "cp")
-        if getattr(plan, name) > 1
+        f"{name}{getattr(plan, name)}" for name in DEGREES if getattr(plan, name) > 1
     )
     chunks = f" x {plan.chunks} chunks" if plan.chunks > 1 else ""
     schedule = f" {plan.schedule}{chunks}" if plan.pp > 1 else ""

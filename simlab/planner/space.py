@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from math import isqrt
+from math import gcd, isqrt
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
@@ -41,8 +41,8 @@ class Rejection(NamedTuple):
 class Space:
     """The plans of `model` on all GPUs of `cluster` with `global_batch` sequences in a step.
 
-    Expert-parallel ranks are as many as the fixed `ep` says, else 1. Raises `InputError` for a mixed
-    cluster, or if a fixed value cannot be.
+    Expert-parallel ranks are searched for a model with experts: all numbers that divide its experts
+    and dp x cp. Raises `InputError` for a mixed cluster, or if a fixed value cannot be.
     """
 
     model: Model
@@ -63,11 +63,10 @@ class Space:
                 f"microbatches = {derived['microbatches']}: leave it out, "
                 "it follows from the global batch and the other degrees"
             )
-        for name in ("dp", "tp", "pp", "cp", "microbatch_size", "chunks"):
+        for name in ("dp", "tp", "pp", "cp", "ep", "microbatch_size", "chunks"):
             if name in self.fixed:
                 require_whole(name, self.fixed[name])
-        own = {n: v for n, v in self.fixed.items() if n in ("precision", "library", "attention")}
-        Plan(**own)
+        Plan(**self._whatever_the_degrees())
 
     def candidates(self) -> Iterator[Plan | Rejection]:
         """Each plan that can be split as it says, and a `Rejection` of each that cannot. Degrees that
@@ -90,6 +89,10 @@ class Space:
         for pp in self._values("pp", [1] if left or not rest else divisors(rest)):
             yield from self._of_degrees(tp, pp, cp)
 
+    def _whatever_the_degrees(self) -> dict[str, Any]:
+        """Of the fixed values, those that every candidate can have."""
+        return {n: v for n, v in self.fixed.items() if n in ("precision", "library", "attention")}
+
     def _values(self, name: str, choices: list[Any]) -> list[Any]:
         """The values of a field: the fixed one, else `choices`."""
         return [self.fixed[name]] if name in self.fixed else choices
@@ -97,17 +100,31 @@ class Space:
     def _of_degrees(self, tp: int, pp: int, cp: int) -> Iterator[Plan | Rejection]:
         """The candidates with these degrees."""
         dp = self.fixed.get("dp") or max(1, self.cluster.gpus // (tp * pp * cp))
-        degrees = {"dp": dp, "tp": tp, "pp": pp, "cp": cp}
+        whole = {"dp": dp, "tp": tp, "pp": pp, "cp": cp}
         layers = self._stage_layers(pp)
-        try:
-            self._plan(**degrees, **layers).check(self.model, self.cluster.gpus)
-        except InputError as error:
-            yield Rejection(degrees, MODEL, str(error))
-            return
-        if self.global_batch % dp:
-            detail = f"dp = {dp} does not divide the global batch of {self.global_batch}"
-            yield Rejection(degrees, BATCH, detail)
-            return
+        for ep in self._values("ep", self._expert_degrees(dp * cp)):
+            degrees = whole | {"ep": ep}
+            try:
+                self._plan(**degrees, **layers).check(self.model, self.cluster.gpus)
+            except InputError as error:
+                yield Rejection(degrees, MODEL, str(error))
+                if ep == 1:  # what is wrong without expert parallelism is wrong with it
+                    return
+                continue
+            if self.global_batch % dp:
+                detail = f"dp = {dp} does not divide the global batch of {self.global_batch}"
+                yield Rejection(degrees, BATCH, detail)
+                return
+            yield from self._of_details(degrees, layers)
+
+    def _expert_degrees(self, ranks: int) -> list[int]:
+        """The numbers of expert-parallel ranks that divide the experts and the dp x cp `ranks`."""
+        return divisors(gcd(self.model.experts, ranks)) if self.model.experts else [1]
+
+    def _of_details(
+        self, degrees: dict[str, int], layers: dict[str, Any]
+    ) -> Iterator[Plan | Rejection]:
+        """The candidates with these degrees and layers of stages."""
         for values in self._details(degrees):
             try:
                 yield self._plan(**values, **layers)
@@ -159,7 +176,7 @@ class Space:
     def _recomputed(self) -> list[str]:
         """Kinds of recomputation that differ: a fused attention never stores scores, so that
         'selective' is 'none'. torch has one for each op."""
-        plan = self._plan()
+        plan = Plan(**self._whatever_the_degrees())
         some = ["selective"] if plan.attention == "unfused" else []
         return ["none", *some, *(["per-op"] if not plan.has_flat_gradients else []), "full"]
 

@@ -15,7 +15,8 @@ COMMUNICATOR_BYTES = 688e6
 """What one NCCL communicator of more than two GPUs takes after its first all-reduce, in bytes:
 measured for every group of 4 A100s, one after the other (NVIDIA/nccl#964). It grows with the
 channels, and beyond two nodes no longer with the GPUs (NVIDIA/nccl#986). A group of a plan has one
-each: dp, tp, pp and cp. Connections for all-to-all take more, see NVIDIA/nccl#1685."""
+each: dp, tp, pp and cp, and with expert parallelism the ranks that share experts (ep) and those that
+hold the same ones (edp). Connections for all-to-all take more, see NVIDIA/nccl#1685."""
 
 PAIR_BYTES = 544e6
 """The same of a communicator of two GPUs (NVIDIA/nccl#964)."""
@@ -70,7 +71,8 @@ class Fit(NamedTuple):
 def reserve_bytes(plan: Plan) -> float:
     """The bytes that a GPU holds besides the allocator's: the CUDA context, and NCCL's buffers for
     each dimension that the plan splits."""
-    degrees = [degree for degree in (plan.dp, plan.tp, plan.pp, plan.cp) if degree > 1]
+    experts = (plan.ep, plan.dp * plan.cp // plan.ep) if plan.ep > 1 else ()
+    degrees = [n for n in (plan.dp, plan.tp, plan.pp, plan.cp, *experts) if n > 1]
     return CONTEXT_BYTES + sum(PAIR_BYTES if n == 2 else COMMUNICATOR_BYTES for n in degrees)
 
 

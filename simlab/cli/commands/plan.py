@@ -2,6 +2,7 @@
 
 import argparse
 import signal
+from collections.abc import Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from multiprocessing import get_context
@@ -21,14 +22,15 @@ from simlab.cli.plan_options import (
 from simlab.errors import InputError
 from simlab.planner import Ranked, Search, Space, advice, explanation, search
 from simlab.planner.explain import advice_text, explanation_text
-from simlab.planner.search import KEPT, LAYERED
+from simlab.planner.rank import TIE
+from simlab.planner.search import DEGREES, KEPT, LAYERED
 from simlab.spec.plan import Plan
-from simlab.units import bytes_text, seconds_text
+from simlab.units import GIB, seconds_text
 
 SHOWN = 10
 """The number of plans that the text shows."""
 MOST_WORKERS = 1024
-HEAD = ("dp", "tp", "pp", "cp", "zero", "v", "size", "m", "recompute", "step", "MFU", "memory", "")
+HEAD = "zero", "v", "size", "m", "recompute", "step", "MFU", "GiB", ""
 
 
 def plan(arguments: argparse.Namespace) -> int:
@@ -36,8 +38,8 @@ def plan(arguments: argparse.Namespace) -> int:
 
     Degrees, ZeRO, recomputation, schedule, chunks and the size of microbatches are searched; an
     option of a plan that is given, here or in a plan file, is kept as it is. Schedules are 1f1b and
-    interleaved-1f1b unless one is given. Expert-parallel ranks (`--ep`) are not searched:
-    there is 1 unless more are given.
+    interleaved-1f1b unless one is given. Expert-parallel ranks (`--ep`) are searched for a model
+    with experts.
     """
     space = _space(arguments)
     with _workers(arguments.workers) as executor:
@@ -114,9 +116,17 @@ def plan_file(arguments: argparse.Namespace, best: Plan) -> str:
 
 
 def _print(found: Search, text: str) -> None:
-    """Print the first plans, the rejections by reason, and `text`."""
+    """Print what was asked for, the first plans, the rejections by reason, and `text`."""
+    space = found.space
+    print_text(
+        f"{space.model.name or 'a model'} on {space.cluster.gpus} x {space.cluster.gpu.name}: "
+        f"{space.global_batch} sequences of {space.fixed.get('seq') or space.model.seq} tokens a step"
+    )
     if found.plans:
-        print_table(HEAD, [_cells(found, ranked) for ranked in found.plans[:SHOWN]])
+        degrees = DEGREES if space.model.experts else DEGREES[:-1]
+        rows = [_cells(found, ranked, degrees) for ranked in found.plans[:SHOWN]]
+        print_table((*degrees, *HEAD), rows)
+        print_text(_legend(space))
     print_text(
         f"{found.evaluated} candidates, {found.predictions} predicted, "
         f"in {seconds_text(found.seconds)}{' until it was interrupted' * found.interrupted}; rejected:"
@@ -126,16 +136,26 @@ def _print(found: Search, text: str) -> None:
     print_text(text)
 
 
-def _cells(found: Search, ranked: Ranked) -> list[str]:
+def _legend(space: Space) -> str:
+    """What the columns of the table mean."""
+    room = f"{space.cluster.gpu_memory_bytes / GIB:.1f}"
+    return (
+        "v: chunks, the stages of a pipeline rank; size: sequences of a microbatch; m: microbatches "
+        "of a step (below: m x size sequences); GiB: tensors at the peak, which with a reserve have "
+        f"to fit into {room}; tie: within {TIE:.0%} of the first"
+    )
+
+
+def _cells(found: Search, ranked: Ranked, degrees: Sequence[str]) -> list[str]:
     plan = ranked.plan
     note = "tie" if found.is_tie(ranked) and ranked is not found.plans[0] else ""
-    degrees = (plan.dp, plan.tp, plan.pp, plan.cp, plan.zero, plan.chunks)
+    numbers = *degrees, "zero", "chunks", "microbatch_size", "microbatches"
     return [
-        *map(str, (*degrees, plan.microbatch_size, plan.microbatches)),
+        *(str(getattr(plan, name)) for name in numbers),
         plan.recompute,
         seconds_text(ranked.step_s),
         f"{ranked.mfu:.1%}",
-        bytes_text(ranked.memory_bytes),
+        f"{ranked.memory_bytes / GIB:.1f}",
         note,
     ]
 

@@ -1,7 +1,8 @@
 """The arguments of Megatron-LM (megatron/training/arguments.py), by their flags.
 
 What follows from no flag: ZeRO-2 and 3 are those of Megatron-FSDP. Context parallelism is zigzag.
-Gradients are reduced in fp32 with bf16 parameters. Dropout is on unless both rates are 0.
+Gradients are reduced in fp32 with bf16 parameters. Dropout is on unless both rates are 0. Experts
+are cut over the tensor-parallel ranks unless --expert-tensor-parallel-size says otherwise.
 """
 
 from typing import Any
@@ -31,6 +32,7 @@ def read(options: Options, gpus: int | None) -> Settings:
     fields: Settings = {
         "dp": dp,
         **degrees,
+        "ep": _expert_parallel(options, degrees["tp"] or 1),
         "cp_kind": options.choice("--cp-comm-type", CP_KINDS, "ring"),
         "zero": _zero(options),
         "microbatch_size": size,
@@ -54,6 +56,17 @@ def read(options: Options, gpus: int | None) -> Settings:
     _read_numbers(options, fields)
     _read_stages(options, fields)
     return fields
+
+
+def _expert_parallel(options: Options, tp: int) -> int:
+    ep = options.whole("--expert-model-parallel-size", 1) or 1
+    cut = options.whole("--expert-tensor-parallel-size", tp)
+    if ep > 1 and cut != tp:
+        options.unsaid.append(
+            f"--expert-tensor-parallel-size = {cut}: a plan cuts experts over its {tp} "
+            "tensor-parallel ranks"
+        )
+    return ep
 
 
 def _zeros(*rates: Any) -> bool:
@@ -128,6 +141,7 @@ def written(plan: Plan) -> Settings:
         "--tensor-model-parallel-size": plan.tp,
         "--pipeline-model-parallel-size": plan.pp,
         "--context-parallel-size": plan.cp,
+        "--expert-model-parallel-size": plan.ep if plan.ep > 1 else None,
         "--micro-batch-size": plan.microbatch_size,
         "--global-batch-size": plan.global_batch,
         "--seq-length": plan.seq,

@@ -3,7 +3,8 @@
 What follows from no option: FSDP2 shards parameters, gradients and optimizer states (ZeRO-3), and
 with replicas besides it is HSDP. Tensor parallelism always shards sequences. Context parallelism is
 zigzag. Gradients are reduced in fp32. With a pipeline, FSDP keeps parameters gathered after the
-forward unless 'always' is given.
+forward unless 'always' is given. Expert-parallel ranks take all context-parallel ones and a part of
+those that shard.
 """
 
 from simlab.errors import InputError
@@ -46,6 +47,7 @@ def read(options: Options, gpus: int | None) -> Settings:
         "tp": tp,
         "pp": pp,
         "cp": cp,
+        "ep": _expert_parallel(options, tp),
         "cp_kind": rotated,
         "zero": 3 if shard * cp > 1 else 0,
         "hybrid": shard * cp if shard * cp > 1 and replicate > 1 else 0,
@@ -70,6 +72,17 @@ def read(options: Options, gpus: int | None) -> Settings:
     _read_batch(options, fields)
     _read_rest(options, fields)
     return fields
+
+
+def _expert_parallel(options: Options, tp: int) -> int:
+    ep = options.whole(PARALLELISM + "expert_parallel_degree", 1) or 1
+    cut = options.whole(PARALLELISM + "expert_tensor_parallel_degree", 1)
+    if ep > 1 and cut != tp:
+        options.unsaid.append(
+            f"{PARALLELISM}expert_tensor_parallel_degree = {cut}: a plan cuts experts over its {tp} "
+            "tensor-parallel ranks"
+        )
+    return ep
 
 
 def _compiled(options: Options) -> bool:
@@ -139,6 +152,9 @@ def written(plan: Plan) -> Settings:
         "context_parallel_degree": plan.cp,
         "enable_async_tensor_parallel": plan.tp > 1 and plan.tp_overlap == "pipelined",
     }
+    if plan.ep > 1 and plan.ep % plan.cp == 0 and shard == plan.dp:
+        parallelism["expert_parallel_degree"] = plan.ep
+        parallelism["expert_tensor_parallel_degree"] = plan.tp
     if sharded:
         parallelism["fsdp_reshard_after_forward"] = "always" if plan.reshard else "never"
     if plan.cp > 1 and plan.cp_kind in kinds:

@@ -10,6 +10,11 @@ from simlab.spec.plan import Plan
 
 SEARCH = "plan --model llama-3-8b --cluster dgx-h100 --nodes 1 --global-batch 16 --cp 1"
 
+MIXTRAL = (
+    "plan --model mixtral-8x7b --cluster dgx-h100 --nodes 4 --global-batch 64 --tp 1 --cp 1 --ep 8 "
+    "--zero 1 --recompute none --microbatch-size 1"
+)
+
 
 def answer(capsys, command, status=0):
     assert main([*command.split(), "--json"]) == status
@@ -28,6 +33,43 @@ def test_a_plan_file_gives_simulate_the_plan_that_was_found(tmp_path, monkeypatc
     assert {name: simulated["plan"][name] for name in ("dp", "tp", "pp", "zero", "chunks")} == {
         name: best[name] for name in ("dp", "tp", "pp", "zero", "chunks")
     }
+
+
+def test_ranks_that_share_experts_are_searched_and_shown(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    command = (
+        "plan --model mixtral-8x7b --cluster dgx-h100 --nodes 4 --global-batch 64 --tp 1 --cp 1"
+    )
+    assert main([*command.split(), "--out", "best.yaml"]) == 0
+    asked, head, first, *_ = capsys.readouterr().out.splitlines()
+    assert asked == "mixtral-8x7b on 32 x h100-sxm-80gb: 64 sequences of 4096 tokens a step"
+    shown = dict(zip(head.split(), first.split()))
+    found = answer(capsys, f"{command} --top 3")["plans"][0]
+    assert int(shown["ep"]) == found["ep"] > 1 and "ep" in found["family"]
+    simulated = answer(capsys, "simulate --plan best.yaml")
+    assert simulated["plan"]["ep"] == found["ep"]
+    assert simulated["step_s"] == pytest.approx(found["step_s"], rel=1e-4)
+
+
+@pytest.mark.parametrize(("search", "project", "written", "lost"), [
+    (f"{SEARCH} --tp 2", "megatron", "--tensor-model-parallel-size 2", ()),
+    (f"{SEARCH} --tp 2", "torchtitan", "tensor_parallel_degree = 2", ("zero = ",)),
+    (f"{SEARCH} --tp 2 --pp 1 --zero 1", "deepspeed", '"stage": 1', ("sequence_parallel = True",)),
+    (f"{SEARCH} --tp 2", "nanotron", "tp: 2", ()),
+    (MIXTRAL, "megatron", "--expert-model-parallel-size 8", ()),
+    (MIXTRAL, "deepspeed", '"stage": 1', ("ep = 8",)),
+])  # fmt: skip
+def test_the_best_plan_becomes_a_configuration_of_another_project(
+    tmp_path, monkeypatch, capsys, search, project, written, lost
+):
+    """The two commands that docs/simulating.md shows, one after the other."""
+    monkeypatch.chdir(tmp_path)
+    assert main([*search.split(), "--out", "best.yaml"]) == 0
+    capsys.readouterr()
+    assert main(["convert", "best.yaml", "--to", project]) == 0
+    said = capsys.readouterr()
+    assert written in said.out
+    assert all(f"not said: {field}" in said.err for field in lost)
 
 
 def test_a_plan_file_is_good_for_realrun(tmp_path, capsys):

@@ -61,7 +61,10 @@ def any_plans(draw, zeros=(0, 1, 2, 3)):
     if fields["ep"] > 1:
         fields |= {"hybrid": 0, "offload": draw(st.sampled_from(["none", "activations"]))}
     if experts and draw(st.booleans()):
-        few = {"dense_layers": min(model.layers - 1, 1), "shared_experts": draw(st.integers(0, 1))}
+        few = {
+            "dense_layers": min(model.layers - 1, draw(st.integers(1, 3))),
+            "shared_experts": draw(st.integers(0, 1)),
+        }
         model = replace(model, **few, bias=False, expert_ffn=128)
     fields["chunks"] = chunks if schedule in CHUNKED else None
     plan = plan_of(dp=dp, pp=pp, schedule=schedule, **fields)
@@ -195,6 +198,27 @@ def test_experts_on_ranks_of_their_own_have_one_answer(plan):
     for cluster in (node, replace(node, gpus_per_node=4, nodes=2, nics_per_node=4)):
         found, collapsed_s, all_s = thrice(model, plan, cluster)
         assert (collapsed_s, all_s) == pytest.approx((found, found), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "plan", [{}, {"ep": 2}, {"ep": 2, "zero": 1}, {"pp": 4, "dp": 2, "chunks": 2}]
+)
+def test_gradients_in_flight_between_ops_of_several_kinds_of_layers_are_waited_for(plan):
+    """Ops of stages whose layers are alike share a walk, whatever other gradients travel meanwhile."""
+    model = replace(
+        GPT, name="MoE", layers=8, experts=4, experts_per_token=2, dense_layers=3, expert_ffn=1024,
+        bias=False, tied_head=False,
+    )  # fmt: skip
+    given = {
+        "dp": 4,
+        "pp": 2,
+        "microbatches": 4,
+        "schedule": "interleaved-1f1b",
+        "chunks": 4,
+    } | plan
+    step = model, sl.Plan(**given), cluster_of(8)
+    found, collapsed_s, all_s = thrice(*step)
+    assert (collapsed_s, all_s) == pytest.approx((found, found), rel=1e-9)
 
 
 def with_own_nics(model, plan, cluster):

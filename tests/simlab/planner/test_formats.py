@@ -47,6 +47,10 @@ MEANINGS = [
     ("megatron", flags(context_parallel_size=2, cp_comm_type="a2a"), {"cp_kind": "all-to-all"}),
     ("megatron", flags(use_tp_pp_dp_mapping=True), {"order": "tp-cp-pp-dp"}),
     ("megatron", flags(fp8_format="hybrid"), {"precision": "fp8"}),
+    ("megatron", flags(expert_model_parallel_size=8, tensor_model_parallel_size=2), {"ep": 8, "dp": 8}),
+    ("torchtitan", nested(TITAN, "parallelism", expert_parallel_degree=4), {"ep": 4, "dp": 4}),
+    ("torchtitan", nested(TITAN, "parallelism", expert_parallel_degree=2, tensor_parallel_degree=2,
+                          expert_tensor_parallel_degree=2), {"ep": 2, "tp": 2}),
     ("torchtitan", TITAN, {"zero": 3, "dp": 4, "hybrid": 0, "microbatch_size": 8, "library": "torch"}),
     ("torchtitan", nested(TITAN, "parallelism", data_parallel_replicate_degree=4), {"dp": 16, "hybrid": 4}),
     ("torchtitan", nested(TITAN, "parallelism", data_parallel_shard_degree=1), {"zero": 0, "dp": 1}),
@@ -86,6 +90,10 @@ def test_an_option_means_what_the_project_says(project, content, meant):
 UNSAID = [
     ("megatron", flags(recompute_granularity="full", recompute_method="block"), "--recompute-method = 'block'"),
     ("megatron", flags(cp_comm_type="a2a+p2p"), "--cp-comm-type = 'a2a+p2p'"),
+    ("megatron", flags(expert_model_parallel_size=8, tensor_model_parallel_size=2, expert_tensor_parallel_size=1),
+     "--expert-tensor-parallel-size = 1: a plan cuts experts"),
+    ("torchtitan", nested(TITAN, "parallelism", expert_parallel_degree=2, tensor_parallel_degree=2),
+     "parallelism.expert_tensor_parallel_degree = 1: a plan cuts experts"),
     ("torchtitan", nested(TITAN, "parallelism", pipeline_parallel_degree=2,
                           pipeline_parallel_schedule="InterleavedZeroBubble"),
      "parallelism.pipeline_parallel_schedule = 'InterleavedZeroBubble'"),
@@ -103,8 +111,8 @@ def test_what_a_plan_cannot_say_is_named(project, content, named):
 @pytest.mark.parametrize(
     ("project", "content"),
     [
-        ("megatron", flags(expert_model_parallel_size=8)),
-        ("torchtitan", nested(TITAN, "parallelism", expert_parallel_degree=2)),
+        ("megatron", flags(num_experts=8)),
+        ("torchtitan", nested(TITAN, "parallelism", expert_parallel_comm_backend="deepep")),
         ("deepspeed", nested(DEEPSPEED, "zero_optimization", zero_hpz_partition_size=8)),
         ("nanotron", nested(NANOTRON, "parallelism", expert_parallel_size=2)),
     ],
@@ -118,6 +126,7 @@ WRONG = [
     ("megatron", {"--bf16": True}, 16, "--micro-batch-size"),
     ("megatron", flags(tensor_model_parallel_size="$TP"), 16, r"'\$TP'"),
     ("megatron", flags(), None, "--gpus"),
+    ("megatron", flags(tensor_model_parallel_size=2, expert_model_parallel_size=16), 16, "ep = 16 does not divide"),
     ("megatron", flags(tensor_model_parallel_size=3), 16, "16 GPUs cannot be split into replicas of 3"),
     ("megatron", flags(global_batch_size=33), 16, "--global-batch-size = 33"),
     ("megatron", flags(num_layers=31, num_layers_per_virtual_pipeline_stage=4), 16, "--num-layers"),
@@ -146,7 +155,7 @@ def test_a_bad_value_is_one_clear_error(project, content, gpus, says):
 
 SAYABLE = {
     "megatron": {
-        "dp", "tp", "pp", "cp", "cp_kind", "zero", "microbatch_size", "microbatches", "seq", "precision",
+        "dp", "tp", "pp", "cp", "ep", "cp_kind", "zero", "microbatch_size", "microbatches", "seq", "precision",
         "sequence_parallel", "dp_overlap", "tp_overlap", "gradient_bytes", "dropout",
     },
     "torchtitan": {"dp", "tp", "pp", "cp", "hybrid", "microbatch_size", "microbatches", "fused"},
@@ -174,6 +183,8 @@ def plans(draw):
     shards = values["dp"] * values["cp"]
     if values["zero"] and draw(st.booleans()) and values["cp"] < shards:
         values["hybrid"] = values["cp"]
+    if "hybrid" not in values and values["offload"] == "none":
+        values["ep"] = draw(st.sampled_from([n for n in (1, 2, 4) if shards % n == 0]))
     if values["precision"] != "fp32":
         values["gradient_bytes"] = draw(st.sampled_from((2, 4)))
     values = {field: value for field, value in values.items() if value != DEFAULTS[field]}
@@ -218,4 +229,14 @@ def test_nothing_of_a_plan_is_lost_without_being_named():
     plan = Plan(dp=2, pp=2, microbatches=4, schedule="zb-h1", prefetch=1, attention="flash-2")
     for project in FORMATS:
         assert {"schedule", "attention"} <= {*exported(project, plan).unsaid}, project
+    ranks = Plan(
+        dp=2, cp=4, ep=2, microbatches=4, zero=3, cp_kind="ring"
+    )  # torchtitan's hold all of cp
+    for project, lost in {
+        "megatron": False,
+        "torchtitan": True,
+        "deepspeed": True,
+        "nanotron": True,
+    }.items():
+        assert ("ep" in exported(project, ranks).unsaid) == lost, project
     assert exported("megatron", replace(plan, schedule="1f1b", attention="flash")).unsaid == {}

@@ -76,13 +76,18 @@ def show_queue(result: Answer) -> None:
     print_table(["policy", "wait (h)", "turnaround (h)", "all done (h)", "in use", "resizes"], rows)
 
 
+def _degrees_text(degrees: dict[str, int]) -> str:
+    """The degrees of a plan in a line; of experts only where ranks share them."""
+    return " ".join(f"{name} {n}" for name, n in degrees.items() if name != "ep" or n > 1)
+
+
 def show_replan(result: Answer) -> None:
     """Print the ways to go on after a failure."""
     rows = [
         [
             way["name"],
             str(way["nodes"]),
-            " ".join(f"{name} {degree}" for name, degree in way["degrees"].items()),
+            _degrees_text(way["degrees"]),
             seconds_text(way["step_s"]),
             f"{way['speed']:.0%}",
             f"{way['wins_from_s'] / 60:.1f} min",
