@@ -15,7 +15,7 @@ from tests.support.chinese import english_words
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CODE = re.compile(r"`[^`]*`|\b(?:dp|tp|pp|cp|zero)\d+\b")
 """Code, and degrees of a plan as the planner writes them, such as tp8."""
-LESSONS = sorted([*NOTEBOOKS.glob("0*.ipynb"), *NOTEBOOKS.glob("1[01]_*.ipynb")])
+LESSONS = sorted([*NOTEBOOKS.glob("0*.ipynb"), *NOTEBOOKS.glob("1*.ipynb")])
 QUOTED = re.compile(r"^```|\b\d[FBIW]\d\b")
 """Code, and reports of the program that quote an op: they are shown as they are."""
 # names of the field, of algorithms and protocols, of recipes' parts, and of a plan's own values
@@ -56,6 +56,15 @@ LOANS = {
     ),
     *("scaler", "scale", "logits", "float64", "float32", "flash", "lse"),
     *("GPT-3", "kill", "gather", "Young", "Daly", "2CM", "tokens", "normalization", "checkpoint"),
+    *(
+        "TF32",
+        "GLOO",
+        "ALGO",
+        "Ring",
+        "Tree",
+        "True",
+        "False",
+    ),  # variables, and what they are set to
 }
 
 

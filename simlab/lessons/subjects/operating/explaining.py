@@ -1,4 +1,4 @@
-"""What lesson 12 asks, when a training has to be explained and kept running: predictions, exercises,
+"""Lesson 12 on explaining a step (d18) and changing the size of a job (d15): predictions, exercises,
 figures, code that answers follow-ups, and the step that hides a fault."""
 
 from collections.abc import Mapping, Sequence
