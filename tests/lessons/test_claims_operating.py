@@ -7,7 +7,7 @@ import pytest
 import simlab as sl
 from simlab.diagnosis import straggler, time_spent, trace_graph
 from simlab.lessons.subjects import operating
-from simlab.lessons.subjects.operating import graph_of, hidden, works_of
+from simlab.lessons.subjects.operating import graph_of, hidden, op_saves, works_of
 from simlab.operations import (
     Disturbance,
     Prices,
@@ -51,6 +51,15 @@ def test_most_forwards_of_rank_0_save_nothing_alone(ranks):
         for at in range(2 * ranks)
     ]
     assert sum(saved_s < 1e-9 for saved_s in alone) > ranks
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_an_op_alone_saves_at_most_half_its_own_time(ranks):
+    graph = step(ranks, 2 * ranks, 0.002)
+    saved = {op: op_saves(graph, op) for op in sl.generate("1f1b", ranks, 2 * ranks).ranks[0]}
+    for op, share in saved.items():
+        assert share <= (0.010 if op.kind == "F" else 0.020) / graph.step_s + 1e-12, op
+    assert max(saved.values()) == pytest.approx(0.020 / graph.step_s)
 
 
 def test_savings_of_two_changes_do_not_add_up():
