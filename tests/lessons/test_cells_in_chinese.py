@@ -54,7 +54,16 @@ LOANS = {
         "NaN",
     ),
     *("scaler", "scale", "logits", "float64", "float32", "flash", "lse"),
-    *("GPT-3", "kill", "gather", "Young", "Daly", "2CM", "tokens", "checkpoint"),
+    *("GPT-3", "kill", "gather", "Young", "Daly", "2CM", "tokens", "normalization", "checkpoint"),
+    *(
+        "TF32",
+        "GLOO",
+        "ALGO",
+        "Ring",
+        "Tree",
+        "True",
+        "False",
+    ),  # variables, and what they are set to
 }
 
 
