@@ -1,0 +1,81 @@
+"""A signal to a rank or to the launcher in each phase of a run: it ends within a bound, with one
+line and without a traceback, and leaves no process, temporary file or damaged checkpoint behind."""
+
+import os
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from realrun_gate import Gate
+from realrun_processes import ROOT
+
+from realrun.checkpoint import save as checkpoint
+
+PHASES = [
+    "comparing clocks and calibrating",
+    "checking gradients",
+    "training",
+    "saving the last checkpoint",
+    "gathering recordings and writing traces",
+]
+SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+BOUND_S = 2 * 6 + 20
+"""Twice the limit that the gate gives a phase, and start-up."""
+SHORT = [("training", "rank", signal.SIGKILL)]
+"""The part of the matrix that runs with the other tests."""
+
+
+@pytest.fixture(scope="module")
+def tally():
+    """Counts how the cells ended, and prints it after the last."""
+    counts, started_s = Counter(), time.monotonic()
+    yield counts
+    took_s = time.monotonic() - started_s
+    said = ", ".join(f"{number} {how}" for how, number in sorted(counts.items()))
+    print(f"\nsignals: {said}; {took_s:.0f} s")
+
+
+def cells():
+    """[a pytest parameter of each cell]; all but `SHORT` of the native backend are marked."""
+    for backend in ("native", "torch"):
+        for phase in PHASES:
+            for target in ("rank", "launcher"):
+                for number in SIGNALS:
+                    short = backend == "native" and (phase, target, number) in SHORT
+                    yield pytest.param(
+                        backend, phase, target, number,
+                        id=f"{backend}-{phase.split()[0]}-{target}-{number.name}",
+                        marks=[] if short else [pytest.mark.attack],
+                    )  # fmt: skip
+
+
+@pytest.mark.parametrize("backend, phase, target, number", list(cells()))
+def test_a_signal_in_a_phase(command, tally, tmp_path, backend, phase, target, number):
+    tally["tried"] += 1
+    (tmp_path / "gate").mkdir()
+    gate = Gate(tmp_path / "gate", phase, ROOT)
+    run = command(
+        "--dp", 2, "--steps", 6, "--checkpoint-every", 2, "--timeout", 3, "--backend", backend,
+        environment=gate.environment,
+    )  # fmt: skip
+    ranks = gate.reached(2)
+    os.kill(ranks[1] if target == "rank" else run.process.pid, number)
+    gate.open()
+    status, out, err = run.end(BOUND_S)
+    assert "Traceback" not in err + out, err
+    assert run.gone()
+    said = [line for line in err.splitlines() if line.startswith(("failed: ", "error: ", "ended"))]
+    if target == "launcher" and number == signal.SIGKILL:
+        assert status == -signal.SIGKILL  # nothing can be said; all ranks are gone
+    else:
+        assert status in (0, 1, 128 + number), err
+        assert len(said) == 1 or status == 0 or "interrupted" in err, err
+        if number == signal.SIGKILL:
+            assert status == 1 and "rank 1" in said[0], err
+        assert not run.temporary_files()
+    for folder in Path(tmp_path).glob("out/checkpoints"):
+        for step in checkpoint.complete(folder):
+            checkpoint.verify(folder / f"step-{step:06d}")
+    tally["went on" if status == 0 else "ended as they should"] += 1
