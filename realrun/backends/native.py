@@ -11,7 +11,7 @@ from torch import nn
 
 from realrun.backends.calibration import Calibrator
 from realrun.comm.channels import Channels, Pace
-from realrun.comm.mesh import MESH_GROUPS, Mesh, check_groups
+from realrun.comm.mesh import Mesh, check_groups, groups_of
 from realrun.measure.overhead import mean_overhead
 from realrun.measure.timers import CudaTimer, HostTimer
 from realrun.parallel.copies import Copies
@@ -64,7 +64,7 @@ class NativeBackend:
             self.mesh = Mesh(self.layout, self.rank, backend=backend)
         else:
             channels = {}
-            for dimension in MESH_GROUPS:
+            for dimension in groups_of(self.layout):
                 directed = {direction: dist.new_group() for direction in (1, -1)}
                 self.made += directed.values()
                 channels[dimension] = self._channels(directed, (0.0, None))

@@ -4,7 +4,8 @@ checkpoints hold.
 A name consists of a unit, a parameter in it and what of it is meant, as in 'layer 3.qkv.weight
 exp_avg'. Without a last word it is the weight, in 16 bits its fp32 master; 'exp_avg' and
 'exp_avg_sq' are Adam's moments. What tensor parallelism cuts is a DTensor. Pipeline stages have
-other names. What ZeRO cuts is gathered, unit by unit.
+other names, and so do experts, which only the ranks that share them hold. What ZeRO cuts is
+gathered, unit by unit.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,12 +16,15 @@ from torch import Tensor, nn
 
 from realrun.comm.mesh import device_mesh
 from realrun.parallel.parameters import ShardedUnit
-from realrun.parallel.stage import ParallelStage, Unit
+from realrun.parallel.stage import ParallelStage
 from realrun.parallel.tensor import OutputCutLinear, RowLinear, VocabEmbedding
 from realrun.parallel.units import Parameters, StageUnits
 from simlab.spec.layout import Layout
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+Cut = tuple[str, int | None, int]
+"""(name of a parameter, the dimension that tensor parallelism cuts or None, the number of its
+pieces)"""
 
 
 class State:
@@ -47,10 +51,10 @@ class State:
         """Copies of the state: {global name: DTensor, or tensor that is the same on all ranks}. All
         ranks of a stage call it together."""
         found: dict[str, Tensor] = {}
-        for name, unit, module in self._units():
+        for name, unit, cuts in self._units():
             for kind in ("", *MOMENTS):
                 local = self._local(unit, kind)
-                for (parameter, cut, pieces), value in zip(_cuts(module), local):
+                for (parameter, cut, pieces), value in zip(cuts, local, strict=True):
                     found[_global_name(name, parameter, kind)] = self._distributed(
                         value, cut, pieces
                     )
@@ -60,20 +64,23 @@ class State:
     @torch.no_grad()
     def take(self, tensors: Mapping[str, Any]) -> None:
         """Put `tensors`, as `tensors()` gives them, into the training."""
-        for name, unit, module in self._units():
+        for name, unit, cuts in self._units():
             for kind in ("", *MOMENTS):
                 values = []
-                for (parameter, _, _), own in zip(_cuts(module), unit.parameters):
+                for (parameter, _, _), own in zip(cuts, unit.parameters, strict=True):
                     whole = tensors[_global_name(name, parameter, kind)].to_local()
                     values.append(whole.reshape(own.shape))
                 self._put(unit, kind, values)
         for state in self.optimizer.state.values():
             state["step"].copy_(tensors["optimizer steps"])
 
-    def _units(self) -> Iterator[tuple[str, Parameters, Unit]]:
+    def _units(self) -> Iterator[tuple[str, Parameters, list[Cut]]]:
+        """(name of a unit, a part of it, the `Cut` of each of the part's parameters)"""
         for number, stage in self.stages.items():
             for name, module in stage.units.items():
-                yield name, self.units.of_stage[number][name], module
+                cuts = dict(zip(map(id, module.parameters()), _cuts(module), strict=True))
+                for part in self.units.of_stage[number][name]:
+                    yield name, part, [cuts[id(parameter)] for parameter in part.parameters]
 
     def _steps(self) -> Tensor:
         return next(iter(self.optimizer.state.values()))["step"]
@@ -115,10 +122,9 @@ class State:
         return DTensor.from_local(value.contiguous(), self.mesh, placements, run_check=False)
 
 
-def _cuts(module: nn.Module) -> list[tuple[str, int | None, int]]:
-    """[(name, the dimension that tensor parallelism cuts or None, the number of its pieces)] of a
-    unit's parameters, in their order."""
-    found = []
+def _cuts(module: nn.Module) -> list[Cut]:
+    """The `Cut` of each of a unit's parameters, in their order."""
+    found: list[Cut] = []
     for path, layer in module.named_modules():
         cuts: dict[str, int | None] = {"weight": None, "bias": None}
         if isinstance(layer, OutputCutLinear):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from realrun.cli.options import BOX, PIPELINE, RUN, SIZES
+from realrun.cli.options import BOX, EXPERTS, PIPELINE, RUN, SIZES
 from realrun.run.job import Job
 from realrun.run.job.asked import FORWARD_S
 from realrun.run.job.pipelines import choose_compute, program_texts
@@ -37,7 +37,7 @@ BROUGHT_BY_CSV = ("schedule", "pp", "microbatches", "chunks", "group", "activati
 
 def values(arguments: argparse.Namespace) -> dict[str, Any]:
     """{option: value} of what the plan file says and, above it, of what the command line does."""
-    typed = PIPELINE | BOX | SIZES | RUN
+    typed = PIPELINE | BOX | SIZES | EXPERTS | RUN
     given = given_values(arguments, typed)
     given = {name: _typed(arguments.plan, name, value) for name, value in given.items()}
     said = {name: getattr(arguments, name) for name in OTHERS}
@@ -243,7 +243,7 @@ def _job_of_plan(given: Given) -> Job:
     kept = ("checkpoint_every", "checkpoints", "keep", "loss_scale")
     return Job(
         plan={name: value for name, value in plan_part(given).items() if name != "seq"},
-        sizes={name: given.get(name) for name in SIZES},
+        sizes={name: given.get(name) for name in (*SIZES, *EXPERTS)},
         box=box or None,
         resume="resume" in given,
         skip_damaged="skip_damaged" in given,

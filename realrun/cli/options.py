@@ -53,6 +53,11 @@ SIZES = {
     "seq": Option(int, "N", "tokens in a sequence (default 32; 512 in real compute)"),
 }
 """Sizes of the model that is trained."""
+EXPERTS = {
+    "experts": Option(int, "N", "experts in each layer, of a plan (default: one MLP)"),
+    "experts_per_token": Option(int, "N", "experts that compute a token (default 2)"),
+}
+"""Sizes of it that a plan may have."""
 RUN = {
     "backend": Option(
         str,
@@ -113,7 +118,7 @@ def add_run_options(parser: Any) -> None:
         help="run a program that validation refuses, for example to see a deadlock",
     )
     _add(parser.add_argument_group("a cluster in a box, whose times are kept to"), BOX)
-    _add(parser.add_argument_group("the model that is trained, a byte-level GPT"), SIZES)
+    _add(parser.add_argument_group("the model that is trained, a byte-level GPT"), SIZES | EXPERTS)
     run = parser.add_argument_group("the run")
     _add(run, RUN)
     # the values of the earlier option, too

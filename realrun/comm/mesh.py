@@ -21,7 +21,14 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 MESH_GROUPS = ("tp", "cp", "dp", "pp")
-"""The groups of a `simlab.Layout` that a `Mesh` makes."""
+"""The groups of a `simlab.Layout` that every `Mesh` makes."""
+EXPERT_GROUPS = ("ep", "edp")
+"""Those that it makes besides, where ranks share experts."""
+
+
+def groups_of(layout: Layout) -> tuple[str, ...]:
+    """The groups that a `Mesh` of `layout` makes."""
+    return MESH_GROUPS + EXPERT_GROUPS if layout.ep > 1 else MESH_GROUPS
 
 
 class GroupError(SimlabError):
@@ -32,7 +39,9 @@ class Mesh:
     """The process groups of a `Layout`: `mesh["tp"]` is this rank's `Group` of the dimension tp.
     All ranks make them together. All groups write to the same `traffic`.
 
-    Gradients are reduced over `mesh["dp"]`, whose ranks hold the same part of the model.
+    Gradients are reduced over `mesh["dp"]`, whose ranks hold the same part of the model. Where
+    ranks share experts, `mesh["ep"]` are those that do, and `mesh["edp"]` those that hold the same
+    ones and reduce their gradients.
 
     backend: of torch's groups; None: the default's. channels: {dimension: `Channels`}: only these
     groups are made, and their collectives are rounds of messages (`RoundsGroup`); None: torch's own
@@ -54,7 +63,7 @@ class Mesh:
                 f"the plan takes {layout.world_size} ranks, but there are {dist.get_world_size()} processes"
             )
         self.groups: dict[str, Group] = {}
-        for name in MESH_GROUPS if channels is None else channels:
+        for name in groups_of(layout) if channels is None else channels:
             for ranks in map(list, layout.groups(name)):
                 process_group = (
                     dist.new_group(ranks, backend=backend)

@@ -157,10 +157,11 @@ def all_to_all_rows(tensor: Tensor, ranks: Sequence[int], channels: Channels) ->
     """((n, ...): from each rank its row for this one, bytes sent), pairwise: in round k with the
     ranks k places away."""
     n, mine = len(ranks), ranks.index(channels.rank)
+    tensor = tensor.contiguous()
     received = torch.empty_like(tensor)
     received[mine] = tensor[mine]
     source = {rank: received.view(n, -1)[place] for place, rank in enumerate(ranks)}
-    parts = dict(enumerate(tensor.contiguous().view(n, -1)))
+    parts = dict(enumerate(tensor.view(n, -1)))
     return received, run_rounds(
         all_to_all(ranks, tensor.nbytes), parts, channels, landing=lambda t: [source[t.source]]
     )

@@ -6,12 +6,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from realrun.model.experts import Experts
 from realrun.model.split import SplitLinear
 from simlab.spec.stage_layers import layers_of_stages
 
 VOCAB = 256  # bytes
 Sizes = dict[str, int]
-"""The sizes of a model: layers, hidden, heads and seq, and for a training microbatch_size."""
+"""The sizes of a model: layers, hidden, heads and seq, and for a training microbatch_size. With
+experts also their number `experts` in each layer, `experts_per_token`, and `capacity`, the most
+tokens of a microbatch that one of them takes."""
 EMBEDDING_SEED, HEAD_SEED, LAYER_SEED = 10_000, 10_001, 20_000
 
 
@@ -23,20 +26,30 @@ class Block(nn.Module):
     out: nn.Linear
     up: nn.Linear
     down: nn.Linear
+    experts: Experts | None
+    """What stands in place of `up` and `down` in a model with experts."""
 
-    def __init__(self, hidden: int, heads: int) -> None:
+    def __init__(self, hidden: int, heads: int, experts: Experts | None = None) -> None:
         super().__init__()
         self.heads = heads
         self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
         self.qkv, self.out = SplitLinear(hidden, 3 * hidden), SplitLinear(hidden, hidden)
-        self.up, self.down = SplitLinear(hidden, 4 * hidden), SplitLinear(4 * hidden, hidden)
+        self.experts = experts
+        if experts is None:
+            self.up, self.down = SplitLinear(hidden, 4 * hidden), SplitLinear(4 * hidden, hidden)
 
     def forward(self, x: Tensor) -> Tensor:
         qkv = self.qkv(self.norm1(x))
         batch, seq, _ = qkv.shape
         q, k, v = qkv.view(batch, seq, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         x = x + self.out(self.attend(q, k, v).transpose(1, 2).reshape(batch, seq, -1))
-        return x + self.down(functional.gelu(self.up(self.norm2(x))))
+        return x + self.mlp(self.norm2(x))
+
+    def mlp(self, x: Tensor) -> Tensor:
+        """The second half of the block, of one MLP or of experts. (batch, seq, hidden) each."""
+        if self.experts is not None:
+            return self.experts(x)
+        return self.down(functional.gelu(self.up(x)))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Causal attention of each head. Queries, keys and values are (batch, heads, seq, hidden /
@@ -51,7 +64,7 @@ class Stage(nn.Module):
     (batch, seq, hidden). The last stage's output is the logits, (batch, seq, 256); any other
     stage's is (batch, seq, hidden).
 
-    sizes: layers, hidden, heads and seq of the whole model. stage_layers: the number of layers of
+    sizes: of the whole model, see `Sizes`. stage_layers: the number of layers of
     each stage; None: as `layer_range` divides them. A first stage without layers only embeds, and a
     last one without layers only computes logits. `InputError` where stage_layers does not fit the
     model.
@@ -68,9 +81,7 @@ class Stage(nn.Module):
             torch.manual_seed(EMBEDDING_SEED)
             self.embed = nn.Embedding(VOCAB, hidden)
             self.position = nn.Embedding(sizes["seq"], hidden)
-        self.blocks = nn.Sequential(
-            *[seeded_block(layer, hidden, sizes["heads"]) for layer in range(first, last)]
-        )
+        self.blocks = nn.Sequential(*[seeded_block(layer, sizes) for layer in range(first, last)])
         if self.is_last:
             torch.manual_seed(HEAD_SEED)
             self.norm = nn.LayerNorm(hidden)
@@ -87,10 +98,14 @@ class Stage(nn.Module):
         return self.head(self.norm(x)) if self.is_last else x
 
 
-def seeded_block(layer: int, hidden: int, heads: int) -> Block:
+def seeded_block(layer: int, sizes: Sizes) -> Block:
     """The `Block` of layer number `layer`, which has the same weights in any process."""
     torch.manual_seed(LAYER_SEED + layer)
-    return Block(hidden, heads)
+    hidden, experts = sizes["hidden"], None
+    if sizes.get("experts"):
+        names = ("experts", "experts_per_token", "capacity")
+        experts = Experts(hidden, *(sizes[name] for name in names))
+    return Block(hidden, sizes["heads"], experts)
 
 
 def layer_range(

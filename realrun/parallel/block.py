@@ -7,6 +7,7 @@ from torch.nn import functional
 from realrun.comm.group import Group, part
 from realrun.model.gpt import Block
 from realrun.parallel.context import ATTENTIONS
+from realrun.parallel.experts import ParallelExperts
 from realrun.parallel.sequence import SequenceColumnLinear, SequenceRowLinear
 from realrun.parallel.tensor import ColumnLinear, RowLinear
 from simlab.errors import InputError, did_you_mean
@@ -25,7 +26,8 @@ class ParallelBlock(nn.Module):
 
     Input and output are (batch, tokens of this cp rank, hidden), and are whole on all tp ranks.
     With sequence parallelism both have 1/tp of these tokens. Parameters have the names that they
-    have in `Block`.
+    have in `Block`. Experts are shared over `ep`, if there is such a group; they are not cut over
+    `tp`.
 
     attention: 'ring', 'ulysses' or 'gathered', used where there is a cp group of more than one
     rank. layout: see `realrun.parallel.context`. `InputError` for an unknown attention, and where
@@ -38,6 +40,7 @@ class ParallelBlock(nn.Module):
         tp: Group,
         cp: Group | None = None,
         *,
+        ep: Group | None = None,
         sequence_parallel: bool = False,
         attention: str = "ring",
         layout: str = "zigzag",
@@ -54,10 +57,16 @@ class ParallelBlock(nn.Module):
         row = SequenceRowLinear if sequence_parallel else RowLinear
         self.norm1, self.norm2 = copied_norm(block.norm1), copied_norm(block.norm2)
         self.qkv, self.out = column.of(block.qkv, tp, pieces=3), row.of(block.out, tp)
-        self.up, self.down = column.of(block.up, tp), row.of(block.down, tp)
+        self.experts: ParallelExperts | None = None
+        if block.experts is None:
+            self.up, self.down = column.of(block.up, tp), row.of(block.down, tp)
+        else:
+            self.experts = ParallelExperts.of(block.experts, ep)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.out(self._mixed(self.qkv(self.norm1(x))))
+        if self.experts is not None:
+            return x + self.experts(self.norm2(x))
         return x + self.down(functional.gelu(self.up(self.norm2(x))))
 
     def _mixed(self, qkv: Tensor) -> Tensor:
@@ -73,10 +82,15 @@ class ParallelBlock(nn.Module):
 
     def whole_on_tp(self) -> list[nn.Parameter]:
         """The parameters that every tp rank has whole: those of norms, and row-parallel biases."""
-        return [*self.norm1.parameters(), *self.norm2.parameters(), self.out.bias, self.down.bias]
+        found = [*self.norm1.parameters(), *self.norm2.parameters(), self.out.bias]
+        return found if self.experts is not None else [*found, self.down.bias]
 
     def partial_over_tp(self) -> list[nn.Parameter]:
         """The parameters whose gradients are of this rank's tokens only. They are summed over tp
         after a step's last backward (`realrun.parallel.sequence.sum_gradients`). With sequence
         parallelism they are those that are whole on all ranks, else there are none."""
         return self.whole_on_tp() if self.sequence_parallel else []
+
+    def own_experts(self) -> list[nn.Parameter]:
+        """The parameters of this rank's experts."""
+        return [] if self.experts is None else [*self.experts.experts.parameters()]

@@ -55,6 +55,10 @@ class Embedding(nn.Module):
         """See `ParallelBlock`."""
         return []
 
+    def own_experts(self) -> list[nn.Parameter]:
+        """See `ParallelBlock`."""
+        return []
+
 
 class Head(nn.Module):
     """The last norm, the output matrix, and the mean loss of this rank's tokens in nats per
@@ -82,6 +86,10 @@ class Head(nn.Module):
     def partial_over_tp(self) -> list[nn.Parameter]:
         """See `ParallelBlock`."""
         return self.whole_on_tp() if self.sequence_parallel else []
+
+    def own_experts(self) -> list[nn.Parameter]:
+        """See `ParallelBlock`."""
+        return []
 
 
 Unit = Embedding | ParallelBlock | Head
@@ -118,6 +126,7 @@ class ParallelStage(nn.Module):
                 block,
                 mesh["tp"],
                 mesh["cp"],
+                ep=mesh.groups.get("ep"),
                 sequence_parallel=plan.sequence_parallel,
                 attention=ATTENTION_OF[plan.cp_kind],
                 layout=plan.cp_layout,

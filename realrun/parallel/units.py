@@ -7,6 +7,7 @@ are in `realrun.parallel.naive.data` and `realrun.parallel.naive.zero`.
 """
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 
 import torch
 from torch import nn
@@ -36,6 +37,10 @@ class StageUnits:
     group:    the ranks that hold the same part of the model. tp: the tensor-parallel ranks.
     last:     {stage: text of its last B or W}.
     gradient: the type in which gradients are added up and travel.
+    experts:  where ranks share experts, those that hold the same ones; else None.
+
+    A unit's parameters are one `Parameters`, or two where ranks share experts: those of the experts
+    travel apart from the rest.
     """
 
     def __init__(
@@ -46,32 +51,40 @@ class StageUnits:
         tp: Group,
         last: Mapping[int, str],
         gradient: torch.dtype,
+        experts: Group | None = None,
     ) -> None:
         self.plan, self.group, self.tp, self.last, self.gradient = plan, group, tp, last, gradient
+        self.experts = experts
         self.shared = group.size > 1
         self.partial: dict[str, list[nn.Parameter]] = {}
-        self.of_stage: dict[int, dict[str, Parameters]] = {}
+        self.of_stage: dict[int, dict[str, list[Parameters]]] = {}
         for number, stage in stages.items():
             self.of_stage[number] = {
-                name: self.unit_of(module, name, group, plan, gradient)
-                for name, module in stage.units.items()
+                name: self.parts_of(module, name) for name, module in stage.units.items()
             }
             for name, module in stage.units.items():
                 self.partial[name] = module.partial_over_tp()
         self.reducing: list[Parameters] = []
         self.gradient_bytes = 0
 
-    @staticmethod
-    def unit_of(
-        module: Unit, name: str, group: Group, plan: Plan, gradient: torch.dtype
-    ) -> Parameters:
-        """The unit of parameters that those of `module` make."""
-        parameters = list(module.parameters())
+    def parts_of(self, module: Unit, name: str) -> list[Parameters]:
+        """The parts that the parameters of the unit `module` make."""
+        shared = [] if self.experts is None else module.own_experts()
+        elsewhere = {id(parameter) for parameter in shared}
+        rest = [p for p in module.parameters() if id(p) not in elsewhere]
+        parts = [self._part(rest, name, self.group)]
+        if self.experts is not None and shared:
+            parts.append(self._part(shared, f"{name} experts", self.experts))
+        return parts
+
+    def _part(self, parameters: list[nn.Parameter], name: str, group: Group) -> Parameters:
+        """`parameters`, which the ranks of `group` hold alike."""
+        plan, gradient = self.plan, self.gradient
         master = torch.promote_types(parameters[0].dtype, torch.float32)
         if group.size == 1 or shards_of(plan, "optimizer") == 1:
-            unit: Parameters = WholeUnit(name, parameters, group, master=master)
+            part: Parameters = WholeUnit(name, parameters, group, master=master)
         else:
-            unit = ShardedUnit(
+            part = ShardedUnit(
                 name,
                 parameters,
                 group,
@@ -81,7 +94,7 @@ class StageUnits:
             )
         for parameter in parameters:
             parameter.grad_dtype = gradient
-        return unit
+        return part
 
     def state_bytes(self, optimizer: torch.optim.Optimizer) -> dict[str, int]:
         """{"parameters", "gradients", "optimizer": bytes on this rank}. Gradients are those at the
@@ -98,56 +111,54 @@ class StageUnits:
 
     @property
     def all(self) -> list[Parameters]:
-        """Every unit of this rank."""
-        return [unit for units in self.of_stage.values() for unit in units.values()]
+        """The parts of every unit of this rank."""
+        return [
+            part for units in self.of_stage.values() for parts in units.values() for part in parts
+        ]
 
     def step_begins(self, stages: Iterable[int]) -> None:
         """Called before a step, with its `stages` in the order of their first forwards."""
         if not (self.shared and gathers_updated(self.plan)):
             return
         for stage in stages:
-            for unit in self._in_order(stage, "F"):
-                unit.gather()
+            for part in chain.from_iterable(self._in_order(stage, "F")):
+                part.gather()
                 if not self.plan.dp_overlap:
-                    unit.gathered()
+                    part.gathered()
 
     def op_begins(self, stage: int, kind: str) -> None:
         """Called when an op is next. Under ZeRO-3 its first units are on their way before anything
         else is waited for."""
         if self._comes_and_goes() and kind != "W":
-            for unit in self._in_order(stage, kind)[: self.plan.prefetch]:
-                unit.gather()
+            for part in chain.from_iterable(self._in_order(stage, kind)[: self.plan.prefetch]):
+                part.gather()
 
     def unit_begins(self, stage: int, kind: str, name: str) -> None:
         """Called before a unit is computed. What it needs is there when this returns, and what
         comes after it is under way."""
-        unit = self.of_stage[stage][name]
-        if not isinstance(unit, ShardedUnit):
-            return
+        own = _sharded(self.of_stage[stage][name])
         if self._comes_and_goes() and kind != "W":
             units, ahead = self._in_order(stage, kind), self.plan.prefetch
-            at = units.index(unit)
-            for other in units[at + ahead : at + ahead + 1]:
-                other.gather()
-            unit.gathered()
+            at = units.index(own)
+            for part in chain.from_iterable(units[at + ahead : at + ahead + 1]):
+                part.gather()
+            for part in own:
+                part.gathered()
         elif kind == "F" and gathers_updated(self.plan):
-            unit.arrived()
+            for part in own:
+                part.arrived()
 
     def unit_ends(self, stage: int, kind: str, name: str, op: str) -> None:
         """Called after a unit is computed. It frees what is not needed until the next op, and
         reduces gradients that are complete."""
-        unit = self.of_stage[stage][name]
         completes = op == self.last.get(stage)  # a program may have no backward
-        if (
-            isinstance(unit, ShardedUnit)
-            and self._comes_and_goes()
-            and frees(self.plan, kind, completes)
-        ):
-            unit.free()
+        if self._comes_and_goes() and frees(self.plan, kind, completes):
+            for part in _sharded(self.of_stage[stage][name]):
+                part.free()
         if kind in "BW" and (
             reduces_each_backward(self.plan) or (completes and self.plan.dp_overlap)
         ):
-            self._reduce(unit)
+            self._reduce(stage, name)
 
     def step_ends(self, stages: Iterable[int]) -> None:
         """Called after a step's last op. All gradients are complete when this returns, and the
@@ -155,8 +166,8 @@ class StageUnits:
         first."""
         if reduces_after_ops(self.plan):
             for stage in stages:
-                for unit in reversed(self.of_stage[stage].values()):
-                    self._reduce(unit)
+                for name in reversed(self.of_stage[stage]):
+                    self._reduce(stage, name)
                     self._wait_for_reductions(0)
         self._wait_for_reductions(0)
         self.gradient_bytes = sum(unit.gradient_bytes for unit in self.all)
@@ -166,24 +177,32 @@ class StageUnits:
     def _comes_and_goes(self) -> bool:
         return self.shared and gathers_for_ops(self.plan)
 
-    def _in_order(self, stage: int, kind: str) -> list[ShardedUnit]:
-        """The sharded units of `stage`, in the order in which an op of `kind` uses them."""
-        units = [unit for unit in self.of_stage[stage].values() if isinstance(unit, ShardedUnit)]
+    def _in_order(self, stage: int, kind: str) -> list[list[ShardedUnit]]:
+        """The sharded parts of each unit of `stage`, in the order in which an op of `kind` uses
+        the units."""
+        units = [_sharded(parts) for parts in self.of_stage[stage].values()]
         return units if kind == "F" else units[::-1]
 
-    def _reduce(self, unit: Parameters) -> None:
-        sum_gradients(self.partial[unit.name], self.tp)
+    def _reduce(self, stage: int, name: str) -> None:
+        sum_gradients(self.partial[name], self.tp)
         if not self.shared:
             return
         each = reduces_each_backward(self.plan)
-        self._wait_for_reductions(1 if each else len(self.reducing))
-        if unit in self.reducing:
-            self._wait_for_reductions(0)
-        unit.reduce()
-        self.reducing.append(unit)
+        for part in self.of_stage[stage][name]:
+            self._wait_for_reductions(1 if each else len(self.reducing))
+            if part in self.reducing:
+                self._wait_for_reductions(0)
+            if part.group.size > 1:
+                part.reduce()
+                self.reducing.append(part)
         if each and not reduces_beside(self.plan):
             self._wait_for_reductions(0)
 
     def _wait_for_reductions(self, left: int) -> None:
         while len(self.reducing) > left:
             self.reducing.pop(0).reduced()
+
+
+def _sharded(parts: Iterable[Parameters]) -> list[ShardedUnit]:
+    """Those of a unit's parts that ranks have in parts."""
+    return [part for part in parts if isinstance(part, ShardedUnit)]

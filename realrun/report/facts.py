@@ -146,12 +146,15 @@ def predicted_memory(job: Job, run: Run, rank: int) -> dict[str, float]:
     `simlab.memory.step`, as they are measured: states when a step ends (ZeRO-1's gradients are
     scattered by then), and activations between the program's ops."""
     model, plan, program = job.model, run.plan, run.program
-    walk = StepWalk(model, plan, program, plan.layers_of_stages(model.layers, program.stages))
+    layers = plan.layers_of_stages(model.layers, program.stages)
+    walk = StepWalk(model, plan, program, layers)
     place = plan.layout.coordinates(rank).pp
     end = walk.moments(place)[-1].held
     states = {name: end[name] for name in STATES}
     if plan.zero == 1:
-        states["gradients"] /= plan.shards
+        own = sum(layers[stage] for stage in program.stages_of(place))
+        experts = expert_parameters(model, plan, own) * plan.gradient_bytes
+        states["gradients"] = held_of(plan, "optimizer", states["gradients"], experts)
     forward, between = walk.activations()
     changes = OpMemory(activations=forward, weight_grad=between)
     held = accumulate(changes.change(op.stage, op.kind) for op in program.ranks[place])

@@ -8,6 +8,8 @@ from simlab.units import bytes_text, percent_text, seconds_text
 
 Facts = dict[str, Any]
 """The facts of a run, see `realrun.report.facts`."""
+SHOWN = ("dp", "edp", "ep", "tp", "cp", "pp")
+"""The dimensions whose bytes the report gives, in its order."""
 GRADIENT_LIMIT, PIPELINE_LIMIT = 1e-9, 1e-10
 """The largest relative error of gradients and loss in float64. In a pipeline alone no sum is cut
 over several ranks, and its limit is the smaller one."""
@@ -116,7 +118,7 @@ def _traffic_lines(facts: Facts) -> list[str]:
         totals(facts[f"sent_bytes_{which}"] or []) for which in ("predicted", "measured")
     )
     lines = []
-    for dimension in (name for name in ("dp", "tp", "cp", "pp") if sent.get(name)):
+    for dimension in (name for name in SHOWN if sent.get(name)):
         expected = asked.get(dimension, 0)
         same = f"predicted {bytes_text(expected)}"
         if facts["backend"] == "torch":

@@ -12,7 +12,7 @@ from typing import Any
 
 from realrun.run.job import Job
 from simlab.engine.play import ClusterTimes, play, whole_step_s
-from simlab.lowering.instructions import COMPUTE, Instruction, rank_instructions
+from simlab.lowering.instructions import COMPUTE, Instruction, rank_instructions, group_size
 from simlab.trace import Trace
 
 STEP_S = 2.0
@@ -96,12 +96,7 @@ class _Scaled:
 
     def rounds(self, instruction: Instruction) -> int:
         """How many messages follow each other in a communication."""
-        plan = self.box.plan
-        ranks = (
-            plan.dp * plan.cp
-            if instruction.dimension == "dp"
-            else getattr(plan, instruction.dimension)
-        )
+        ranks = group_size(self.box.plan, instruction.dimension)
         return {"message": 1, "ring": 1, "all_reduce": 2 * (ranks - 1)}.get(
             instruction.kind, ranks - 1
         )

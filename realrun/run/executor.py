@@ -81,8 +81,12 @@ class Executor:
         self.gradient_type = (
             torch.float32 if dtype.itemsize == 2 and plan.gradient_bytes == 4 else dtype
         )
-        self.units = StageUnits(self.stages, plan, mesh["dp"], mesh["tp"], last, self.gradient_type)
-        groups = [mesh["tp"], mesh["pp"], *([mesh["dp"]] if plan.zero else [])]
+        experts = mesh.groups.get("edp")
+        self.units = StageUnits(
+            self.stages, plan, mesh["dp"], mesh["tp"], last, self.gradient_type, experts
+        )
+        spread = "dp" if plan.zero else "ep"  # ranks of a dp group have the same without ZeRO
+        groups = [mesh[name] for name in ("tp", "pp", spread) if name in mesh.groups]
         self.scaler = LossScaler(groups, scale=loss_scale) if dtype == torch.float16 else None
         self.forwards = list(dict.fromkeys(op.stage for op in self.ops if op.kind == "F"))
         self.backwards = list(
@@ -179,9 +183,7 @@ class Executor:
             whole = self._whole(number)
             for name, parameter in whole.named_parameters():
                 parameter.data = expected[number][name]
-            wanted = self.stage(whole, number).units
-            its = self.units.of_stage[number]
-            worst = max(worst, units_error(its, wanted, self.plan, self.gradient_type))
+            worst = max(worst, units_error(self.units, number, self.stage(whole, number).units))
         return worst
 
     def memory_bytes(self) -> dict[str, int]:

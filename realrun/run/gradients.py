@@ -2,14 +2,14 @@
 ones."""
 
 from collections.abc import Container, Mapping
+from itertools import chain
 
 import torch
 
 from realrun.comm.mesh import Mesh
 from realrun.parallel.clipping import Parts
 from realrun.parallel.stage import ParallelStage, Unit
-from realrun.parallel.units import Parameters, StageUnits
-from simlab.spec.plan import Plan
+from realrun.parallel.units import StageUnits
 
 
 def norm_parts(
@@ -21,9 +21,15 @@ def norm_parts(
 ) -> tuple[Parts, list[torch.Tensor | None]]:
     """([(gradients, the groups whose ranks have different ones)], the other gradients), as
     `clipping.clip` takes them: first the gradients that tensor-parallel ranks have parts of, then
-    those that they all have whole. The others are those of stages that are `counted_elsewhere`, on
+    those that they all have whole, then those of experts that ranks share. The others are those of stages that are `counted_elsewhere`, on
     another rank that has a copy of them."""
     spread = [mesh["dp"]] if zero else []
+    shared = {
+        id(parameter)
+        for stage in stages.values()
+        for module in stage.units.values()
+        for parameter in module.own_experts()
+    }
     replicated = {
         id(parameter)
         for stage in stages.values()
@@ -32,29 +38,35 @@ def norm_parts(
     }
     cut: list[torch.Tensor | None] = []
     whole: list[torch.Tensor | None] = []
+    experts: list[torch.Tensor | None] = []
     copies: list[torch.Tensor | None] = []
     for stage, its in units.of_stage.items():
-        for parameter, _, gradient in (piece for unit in its.values() for piece in unit.pieces()):
+        for parameter, _, gradient in (
+            piece for parts in its.values() for part in parts for piece in part.pieces()
+        ):
             counted = whole if id(parameter) in replicated else cut
+            # sharded or not, all ranks of the dp group have other parts of experts under ZeRO
+            if not zero and "ep" in mesh.groups and id(parameter) in shared:
+                counted = experts
             (copies if stage in counted_elsewhere else counted).append(gradient)
-    return [(cut, [mesh["tp"], mesh["pp"], *spread]), (whole, [mesh["pp"], *spread])], copies
+    parts = [(cut, [mesh["tp"], mesh["pp"], *spread]), (whole, [mesh["pp"], *spread])]
+    if not zero and "ep" in mesh.groups:
+        parts.append((experts, [mesh["tp"], mesh["pp"], mesh["ep"]]))
+    return parts, copies
 
 
-def units_error(
-    units: Mapping[str, Parameters],
-    wanted: Mapping[str, Unit],
-    plan: Plan,
-    gradient_type: torch.dtype,
-) -> float:
-    """The largest relative error of the gradients of a stage's `units`: ‖gradient - right‖ /
+def units_error(units: StageUnits, stage: int, wanted: Mapping[str, Unit]) -> float:
+    """The largest relative error of the gradients of the units of `stage`: ‖gradient - right‖ /
     ‖right‖. It is infinite where a gradient is missing or not finite.
 
     wanted: {name: module} of the same units, with the right gradients in place of weights.
     """
     worst = 0.0
-    for name, unit in units.items():
-        theirs = StageUnits.unit_of(wanted[name], name, unit.group, plan, gradient_type)
-        for (_, _, gradient), (_, right, _) in zip(unit.pieces(), theirs.pieces()):
+    for name, parts in units.of_stage[stage].items():
+        theirs = units.parts_of(wanted[name], name)
+        ours = chain.from_iterable(part.pieces() for part in parts)
+        right_ones = chain.from_iterable(part.pieces() for part in theirs)
+        for (_, _, gradient), (_, right, _) in zip(ours, right_ones, strict=True):
             if gradient is None or not gradient.isfinite().all():
                 return float("inf")
             norm = right.norm().item()

@@ -41,9 +41,13 @@ from simlab.spec.schedule_names import V_SHAPED
 OVERFLOW_BYTES = 4
 """Of whether a gradient is infinite, which in fp16 every rank must know: then nobody updates, and
 the loss's scale shrinks."""
-NORM_BYTES = 16
-"""Of the sum of squared gradients, in fp64: of those that tp ranks have parts of, and of those that
-are whole on all."""
+
+
+def norm_bytes(plan: Plan) -> int:
+    """Bytes of the sums of squared gradients, in fp64: of those that tp ranks have parts of, of
+    those that are whole on all, and of experts that ranks share, where ZeRO does not cut all of them
+    over the same ranks."""
+    return 24 if plan.ep > 1 and not plan.zero else 16
 
 
 def rank_instructions(
@@ -230,7 +234,7 @@ class RankLowering:
         yield from self.sharding.wait_for_all()
         yield from self._tied_head()
         overflow = OVERFLOW_BYTES if plan.precision == "fp16" else 0
-        for what, size_bytes in (("overflow", overflow), ("norm", NORM_BYTES)):
+        for what, size_bytes in (("overflow", overflow), ("norm", norm_bytes(plan))):
             for dimension in ("tp", "pp", "dp" if plan.zero else "ep"):
                 if size_bytes and group_size(plan, dimension) > 1:
                     name = f"{what} over {dimension}"

@@ -22,16 +22,22 @@ from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
 SIZES = {"layers": 4, "hidden": 32, "heads": 4, "seq": 16, "microbatch_size": 2}
+EXPERTS = {"experts": 4, "experts_per_token": 2, "capacity": 16}
 ERROR = {"float64": 1e-9, "float32": 1e-5}
 TINY = 1e-12  # a part may be of bytes that do not occur, whose gradients are 0
 
 
+def sizes_of(fields):
+    """Those of the model that a plan with these fields trains: one with experts, if they say over
+    how many ranks these are shared."""
+    return SIZES | EXPERTS if "ep" in fields else SIZES
+
+
 def model_of(sizes):
     """The `Model` of `realrun.model.gpt.Stage`s."""
-    rows = {"vocab": 256, "positions": sizes["seq"], "seq": sizes["seq"]}
-    return Model(
-        name="gpt", layers=sizes["layers"], hidden=sizes["hidden"], heads=sizes["heads"], **rows
-    )
+    names = ("layers", "hidden", "heads", "seq", "experts", "experts_per_token")
+    its = {name: sizes[name] for name in names if name in sizes}
+    return Model(name="gpt", vocab=256, positions=sizes["seq"], **its)
 
 
 def plan_of(fields, sizes=SIZES):
@@ -52,10 +58,11 @@ def data(plan, step):
 
 
 @cache
-def alone(microbatches, stages, dtype, stage_layers=None):
+def alone(microbatches, stages, dtype, stage_layers=None, experts=False):
     """(loss, [per stage {parameter name: gradient}]) of the first step in one process."""
     tokens, targets = batch(0, microbatches, SIZES["microbatch_size"], SIZES["seq"])
-    return single_process(SIZES, stages, tokens, targets, dtype, stage_layers)
+    sizes = SIZES | EXPERTS if experts else SIZES
+    return single_process(sizes, stages, tokens, targets, dtype, stage_layers)
 
 
 # plans
@@ -128,9 +135,9 @@ def covering(plans):
 
 
 @cache
-def _groups(rank, dp, tp, pp, cp):
+def _groups(rank, dp, tp, pp, cp, ep):
     """(`Mesh`, `Channels`): made once, for all plans of these degrees."""
-    mesh = Mesh(Plan(dp=dp, tp=tp, pp=pp, cp=cp).layout, rank)
+    mesh = Mesh(Plan(dp=dp, tp=tp, pp=pp, cp=cp, ep=ep).layout, rank)
     return mesh, Channels(
         rank, torch.device("cpu"), {direction: dist.new_group() for direction in (1, -1)}
     )
@@ -143,7 +150,7 @@ def executor_of(
     its bytes. groups: its (`Mesh`, `Channels`); None: those of processes."""
     plan = plan_of(fields, sizes).check(model_of(sizes))
     program = program_of(plan)
-    mesh, channels = groups or _groups(rank, plan.dp, plan.tp, plan.pp, plan.cp)
+    mesh, channels = groups or _groups(rank, plan.dp, plan.tp, plan.pp, plan.cp, plan.ep)
     mesh.traffic.clear()
     instructions = rank_instructions(
         model_of(sizes), plan, program, mesh["pp"].place, context_rank=mesh["cp"].place
@@ -193,12 +200,15 @@ def made_for_a_step(rank, fields, dtype_name, groups=None):
     """(this rank's `Executor`, the norm of the whole model's gradients, what its optimizer should be
     given). groups: see `executor_of`."""
     dtype = getattr(torch, dtype_name)
-    executor = executor_of(rank, fields, dtype, Gradients, limit=None, groups=groups)
+    executor = executor_of(
+        rank, fields, dtype, Gradients, sizes=sizes_of(fields), limit=None, groups=groups
+    )
     _, expected = alone(
         executor.plan.dp * executor.plan.microbatches,
         executor.program.stages,
         dtype,
         tuple(executor.stage_layers),
+        "ep" in fields,
     )
     gradients = [gradient for stage in expected for gradient in stage.values()]
     whole = sum(gradient.double().square().sum() for gradient in gradients).sqrt().item()
@@ -253,6 +263,7 @@ def own_parts(executor, gradients):
         executor.mesh["tp"],
         {},
         executor.gradient_type,
+        executor.mesh.groups.get("edp"),
     )
     return [tensor.detach() for unit in units.all for tensor in unit.updated]
 
@@ -282,7 +293,7 @@ def adam(parameters):
 
 def shallow(fields):
     """Sizes of a model with few layers, that many steps of it may be quick."""
-    return SIZES | {"layers": max(2, plan_of(fields).stages)}
+    return sizes_of(fields) | {"layers": max(2, plan_of(fields).stages)}
 
 
 def losses_of(rank, fields, steps, limit):

@@ -24,7 +24,8 @@ class Asked:
     cut anew for each number of stages."""
     sizes: dict[str, Any] = field(default_factory=dict)
     """layers, hidden, heads, seq of the byte-level GPT that is trained, and with programs
-    microbatch_size; what is left out has a default that suits the plan, or `compute`."""
+    microbatch_size; what is left out has a default that suits the plan, or `compute`. With a plan
+    also experts in each layer (0: one MLP) and experts_per_token."""
 
     compute: str | None = None
     """Programs: 'padded': real math on small tensors, then sleep to `forward_s` / `backward_s`.

@@ -27,8 +27,13 @@ EXECUTION = {
     "tp": Execution("The number of ranks and the members of the group tp."),
     "pp": Execution("The number of ranks and the members of the group pp."),
     "cp": Execution("The number of ranks and the members of the group cp."),
-    "ep": Execution("Experts are simulated only: the model that is executed has none.", (1,)),
-    "expert_load": Execution("Experts are simulated only.", (1.0,)),
+    "ep": Execution(
+        "The members of the groups ep and edp, and the all-to-alls that bring tokens to experts."
+    ),
+    "expert_load": Execution(
+        "How many times its even share of a microbatch's tokens an expert takes; what is more is "
+        "dropped.",
+    ),
     "cp_layout": Execution("The part of each sequence that a rank computes."),
     "cp_kind": Execution("The messages and collectives of the group cp."),
     "zero": Execution("The collectives of the group dp and the bytes that a rank holds."),
@@ -136,10 +141,39 @@ def check_plan(job: Derived) -> None:
 def check_sizes(job: Derived) -> None:
     """Sizes that the plan does not cut evenly."""
     job.executed.check(job.model)
+    _check_experts(job)
     if job.backend == "torch" and not all(job.stage_layers or ()):
         raise InputError(
             f"stages of {job.stage_layers} layers: torch's own means run stages with layers only; "
             "leave --backend out, or give each stage a layer"
+        )
+
+
+def _check_experts(job: Derived) -> None:
+    """Experts that are not executed, or tokens that they cannot share evenly."""
+    experts, plan = job.sizes.get("experts"), job.executed
+    if not experts:
+        if "experts_per_token" in job.sizes:
+            raise InputError(
+                f"experts_per_token = {job.sizes['experts_per_token']} without experts: give experts, "
+                "or leave it out"
+            )
+        return
+    for name in ("tp", "cp"):
+        if getattr(plan, name) > 1:
+            raise InputError(
+                f"{name} = {getattr(plan, name)} with {experts} experts is simulated, but not "
+                f"executed: give {name} = 1"
+            )
+    if job.backend == "torch":
+        raise InputError(
+            f"{experts} experts with backend torch, which leaves them out: take backend native"
+        )
+    copies = plan.microbatch_size * job.sizes["seq"] * job.sizes["experts_per_token"]
+    if (copies * plan.expert_load) % experts:
+        raise InputError(
+            f"{copies} copies of a microbatch's tokens, {plan.expert_load:g} times, cannot be shared "
+            f"evenly by {experts} experts: give another seq, microbatch_size or expert_load"
         )
 
 

@@ -3,11 +3,12 @@
 from realrun.run.faults import Fault
 from realrun.run.job import checks, pipelines
 from realrun.run.job.derived import Derived
-from simlab.errors import InputError
+from simlab.errors import InputError, require_whole
 
 PLAN_SIZES = {"hidden": 64, "heads": 4, "seq": 32}
 """Sizes of the model that a plan trains unless it is told."""
 LAYERS_PER_STAGE = 2
+EXPERTS_PER_TOKEN = 2
 
 
 def complete(job: Derived) -> None:
@@ -27,6 +28,8 @@ def _complete_plan(job: Derived) -> None:
     layers = LAYERS_PER_STAGE * job.given.stages if isinstance(rule, str) else sum(rule)
     asked = {name: value for name, value in job.sizes.items() if value is not None}
     job.sizes = {"layers": layers} | PLAN_SIZES | asked
+    if job.sizes.get("experts"):
+        _complete_experts(job)
     checks.check_precision(job)
     checks.check_sizes(job)
     checks.check_backend(job)
@@ -40,6 +43,18 @@ def _complete_plan(job: Derived) -> None:
         job.box_cluster, job.box_model  # noqa: B018  what they are not given well is said here
     if job.predict_on is not None:
         job.machine  # noqa: B018
+
+
+def _complete_experts(job: Derived) -> None:
+    """How many experts compute a token, and how many tokens of a microbatch one takes."""
+    sizes, plan = job.sizes, job.given
+    require_whole("experts", sizes["experts"])
+    experts = sizes["experts"]
+    chosen = sizes.setdefault("experts_per_token", min(EXPERTS_PER_TOKEN, experts))
+    for name in ("seq", "experts_per_token"):
+        require_whole(name, sizes[name])
+    copies = plan.microbatch_size * sizes["seq"] * chosen
+    sizes["capacity"] = int(copies * plan.expert_load / experts)
 
 
 def _complete_programs(job: Derived) -> None:

@@ -82,8 +82,8 @@ class Derived(Asked):
     @cached_property
     def model(self) -> Model:
         """The `simlab.Model` that runs."""
-        names = ("layers", "hidden", "heads", "seq")
-        sizes = {name: self.sizes[name] for name in names}
+        names = ("layers", "hidden", "heads", "seq", "experts", "experts_per_token")
+        sizes = {name: self.sizes[name] for name in names if name in self.sizes}
         return Model(name="byte-level GPT", **sizes, vocab=256, positions=sizes["seq"])
 
     @cached_property
@@ -103,7 +103,7 @@ class Derived(Asked):
         """The plan in a few letters; its folder is called so."""
         degrees = [
             f"{field}{getattr(self.given, field)}"
-            for field in ("dp", "cp", "tp", "pp")
+            for field in ("dp", "ep", "cp", "tp", "pp")
             if getattr(self.given, field) > 1
         ]
         parts = [

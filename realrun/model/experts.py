@@ -1,0 +1,95 @@
+"""The MLP of a layer with experts: a router chooses a few small MLPs for each token (Shazeer et al.
+2017, arXiv 1701.06538).
+
+Each expert takes at most `capacity` tokens of a microbatch, in the order of the tokens. What is more
+is dropped: the expert adds nothing to those tokens (Fedus et al. 2021, Switch Transformer, arXiv
+2101.03961, section 2.2). So all experts' inputs have one shape, and all-to-alls exchange equal
+parts, whatever the router chooses. Left out: a loss that balances experts, noise in the router, and
+a dispatch without capacity, whose sizes ranks would have to tell each other first.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from realrun.model.split import SplitLinear
+
+
+class Expert(nn.Module):
+    """One of a layer's MLPs. Inputs and outputs are (..., hidden)."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.up, self.down = SplitLinear(hidden, 4 * hidden), SplitLinear(4 * hidden, hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(functional.gelu(self.up(x)))
+
+
+class Routes(NamedTuple):
+    """Which tokens go to which expert. A slot is a place among all experts' inputs: `capacity` times
+    the expert's number, plus the place there."""
+
+    token: Tensor
+    """The token in each slot, (slots,), int64; the number of tokens where there is none."""
+    slot: Tensor
+    """The slot of each token's copies, (tokens, chosen), int64; the number of slots where a copy is
+    dropped."""
+    gate: Tensor
+    """The weight of each copy's result in the token's output, (tokens, chosen)."""
+
+    def dispatched(self, x: Tensor) -> Tensor:
+        """The slots' tokens, (slots, hidden), of `x`, (tokens, hidden). Slots without one are
+        zero."""
+        return _with_zero(x)[self.token]
+
+    def combined(self, results: Tensor) -> Tensor:
+        """The weighted sum of the results of each token's copies, (tokens, hidden), of all
+        `results`, (slots, hidden)."""
+        return (_with_zero(results)[self.slot] * self.gate.unsqueeze(-1)).sum(1)
+
+
+def _with_zero(rows: Tensor) -> Tensor:
+    """`rows` and one more of zeros."""
+    return functional.pad(rows, (0, 0, 0, 1))
+
+
+def routes(scores: Tensor, chosen: int, capacity: int) -> Routes:
+    """The `Routes` of tokens with these scores, (tokens, experts): each goes to the `chosen` experts
+    of its highest scores, weighted by the softmax of those (Jiang et al. 2024, Mixtral, arXiv
+    2401.04088, section 2.1)."""
+    tokens, experts = scores.shape
+    best, expert = scores.topk(chosen, -1)
+    copies = functional.one_hot(expert.flatten(), experts)
+    place = (copies.cumsum(0) * copies).sum(-1) - 1
+    slots = experts * capacity
+    slot = torch.where(place < capacity, expert.flatten() * capacity + place, slots)
+    token = slot.new_full((slots + 1,), tokens)
+    token[slot] = torch.arange(tokens * chosen, device=slot.device) // chosen
+    return Routes(token[:-1], slot.view(tokens, chosen), best.softmax(-1))
+
+
+class Experts(nn.Module):
+    """A router and all its experts. Input and output are (..., hidden).
+
+    experts: {number as text: `Expert`}. chosen: how many compute each token. capacity: the most
+    tokens of a microbatch that one of them takes.
+    """
+
+    def __init__(self, hidden: int, experts: int, chosen: int, capacity: int) -> None:
+        super().__init__()
+        self.chosen, self.capacity = chosen, capacity
+        self.router = SplitLinear(hidden, experts, bias=False)
+        self.experts = nn.ModuleDict({str(number): Expert(hidden) for number in range(experts)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(0, -2)
+        ways = routes(self.router(tokens), self.chosen, self.capacity)
+        copies = ways.dispatched(tokens).unflatten(0, (-1, self.capacity))
+        return ways.combined(self.results(copies).flatten(0, 1)).view_as(x)
+
+    def results(self, copies: Tensor) -> Tensor:
+        """What the experts make of their inputs, (experts, capacity, hidden), in the same shape."""
+        return torch.stack([expert(its) for expert, its in zip(self.experts.values(), copies)])

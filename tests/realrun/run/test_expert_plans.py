@@ -1,0 +1,135 @@
+"""Expert parallelism on processes: gradients, losses and the norm are those of one process, and what
+ranks send is what simlab lists. Tokens beyond an expert's capacity are dropped by both."""
+
+import pytest
+import torch
+from realrun_plans import (
+    ERROR,
+    EXPERTS,
+    SIZES,
+    alone,
+    losses_alone,
+    losses_of,
+    plan_of,
+    step_of,
+    world,
+)
+from realrun_ranks import Ranks
+
+from realrun.cli.jobs import jobs
+from realrun.model.experts import Experts, routes
+from simlab.errors import InputError
+
+PLAIN = {"tp": 1, "pp": 1, "cp": 1, "microbatches": 2}
+PLANS = [
+    PLAIN | {"dp": 2, "ep": 1, "zero": 1},
+    PLAIN | {"dp": 2, "ep": 2},
+    PLAIN | {"dp": 4, "ep": 2},
+    PLAIN | {"dp": 4, "ep": 4, "dp_overlap": False},
+    PLAIN | {"dp": 2, "ep": 2, "zero": 1},
+    PLAIN | {"dp": 4, "ep": 2, "zero": 1, "dp_overlap": False},
+    PLAIN | {"dp": 4, "ep": 2, "zero": 2},
+    PLAIN | {"dp": 4, "ep": 2, "zero": 3, "recompute": "full"},
+    PLAIN | {"dp": 4, "ep": 4, "zero": 3, "prefetch": 2},
+    PLAIN | {"dp": 4, "ep": 2, "zero": 3, "reshard": False},
+    PLAIN | {"dp": 2, "ep": 2, "pp": 2, "microbatches": 3, "recompute": "full"},
+    PLAIN | {"dp": 2, "ep": 2, "pp": 2, "microbatches": 3, "schedule": "zb-h1"},
+    PLAIN | {"dp": 2, "ep": 2, "pp": 2, "microbatches": 4, "schedule": "interleaved-1f1b", "zero": 2},
+    PLAIN | {"dp": 4, "ep": 2, "pp": 2, "microbatches": 2, "zero": 1},
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    """Number of processes → `Ranks`."""
+    pools = {}
+    yield lambda count: pools.setdefault(count, Ranks(count))
+    for pool in pools.values():
+        pool.close()
+
+
+def text(fields):
+    """What a plan's fields are beside `PLAIN`, as a test's name."""
+    return "-".join(f"{name}={value}" for name, value in fields.items() if PLAIN.get(name) != value)
+
+
+@pytest.mark.parametrize("fields", PLANS, ids=text)
+def test_gradients_are_those_of_one_process_and_bytes_those_of_the_list(ranks, fields):
+    plan = plan_of(fields)
+    for dtype in ERROR:
+        found = ranks(world(fields))(step_of, fields, dtype)
+        whole = plan.dp * plan.microbatches
+        loss, _ = alone(whole, plan.stages, getattr(torch, dtype), None, True)
+        assert sum(rank["loss"] for rank in found) == pytest.approx(loss, rel=ERROR[dtype])
+        for rank in found:
+            assert rank["gradients"] < ERROR[dtype] and rank["norm"] < ERROR[dtype]
+    for rank in found:  # in fp32, which is what the list's bytes are for
+        assert all(counted == listed for counted, listed in rank["bytes"].values())
+        assert ("ep" in rank["bytes"]) == (plan.ep > 1)
+        assert ("edp" in rank["bytes"]) == (1 < plan.ep < plan.dp)
+
+
+@pytest.mark.parametrize("fields", [PLANS[2], PLANS[7], PLANS[11]], ids=text)
+def test_training_stays_together_with_training_in_one_process(ranks, fields):
+    parts = ranks(world(fields))(losses_of, fields, 12, 0.5)
+    losses, norms = losses_alone(fields, 12, 0.5)
+    assert [sum(step) for step in zip(*parts)] == pytest.approx(losses, rel=1e-9)
+    assert max(norms) > 0.5 and losses[-1] < 0.95 * losses[0]  # it was clipped, and it learned
+
+
+def test_an_expert_takes_the_first_tokens_up_to_its_capacity():
+    """Five tokens, of which four want expert 0 most: the fourth of them is dropped there."""
+    scores = torch.tensor([[3.0, 1, 0], [3, 0, 1], [0, 3, 1], [3, 1, 0], [3, 0, 1]])
+    ways = routes(scores, 2, 3)
+    none = len(scores)
+    assert ways.token.view(3, 3).tolist() == [[0, 1, 3], [0, 2, 3], [1, 2, 4]]
+    assert ways.slot.tolist() == [[0, 3], [1, 6], [4, 7], [2, 5], [9, 8]]
+    assert ways.gate[0].tolist() == pytest.approx([0.8807970779, 0.1192029220])
+    loose = routes(scores, 1, none)
+    assert loose.token.view(3, 5)[2].tolist() == [none] * 5
+
+
+def test_with_room_for_all_it_is_the_weighted_sum_of_the_chosen_experts():
+    torch.manual_seed(0)
+    layer = Experts(8, 4, 2, capacity=12).double()
+    x = torch.randn(3, 4, 8, dtype=torch.float64)
+    scores = layer.router(x)
+    best, chosen = scores.topk(2, -1)
+    every = torch.stack([expert(x) for expert in layer.experts.values()], -2)
+    picked = every.gather(-2, chosen.unsqueeze(-1).expand(*chosen.shape, 8))
+    wanted = (picked * best.softmax(-1).unsqueeze(-1)).sum(-2)
+    torch.testing.assert_close(layer(x), wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_experts_without_a_token_and_dropped_copies_add_nothing():
+    torch.manual_seed(0)
+    layer = Experts(8, 4, 1, capacity=1).double()
+    x = torch.randn(1, 1, 8, dtype=torch.float64).expand(1, 3, 8)  # all want the same expert
+    y = layer(x)
+    assert y[0, 0].abs().min() > 0 and y[0, 1:].abs().max() == 0
+    y.sum().backward()
+    took = [expert.up.weight.grad.abs().max() > 0 for expert in layer.experts.values()]
+    assert sum(took) == 1
+
+
+@pytest.mark.parametrize("given, text", [
+    ({"dp": 2, "ep": 2}, "ep = 2: .* has no experts; give ep = 1"),
+    ({"dp": 4, "ep": 4, "experts": 6}, "does not divide .*experts = 6"),
+    ({"dp": 2, "ep": 2, "tp": 2, "experts": 4}, "tp = 2 with 4 experts is simulated, but not executed: give tp = 1"),
+    ({"cp": 2, "experts": 4}, "cp = 2 with 4 experts is simulated, but not executed: give cp = 1"),
+    ({"dp": 2, "experts": 4, "backend": "torch"}, "4 experts with backend torch"),
+    ({"dp": 2, "experts": 4, "experts_per_token": 5}, "5 of 4 experts per token"),
+    ({"dp": 2, "experts": -1}, "experts = -1: give a whole number, at least 1"),
+    ({"dp": 2, "experts_per_token": 2}, "experts_per_token = 2 without experts"),
+    ({"dp": 2, "experts": 7}, "64 copies of a microbatch's tokens, 1 times, cannot be shared evenly by 7 experts"),
+    ({"dp": 2, "ep": 2, "experts": 4, "cluster": "dgx-a100"}, "ep = 2: .* has no experts"),
+], ids=str)  # fmt: skip
+def test_what_cannot_be_executed_is_refused_in_a_line(given, text):
+    with pytest.raises(InputError, match=text):
+        jobs(given)
+
+
+def test_the_capacity_is_an_even_share_times_the_load():
+    (job,) = jobs({"dp": 2, "ep": 2, "experts": 4, "expert_load": 1.25})
+    assert job.sizes["capacity"] == 20 and job.name == "dp2-ep2"
+    assert EXPERTS["capacity"] == SIZES["microbatch_size"] * SIZES["seq"] * 2 // 4
