@@ -13,8 +13,10 @@ from simlab.analysis import bubble, idle_s, peak_memory
 from simlab.analysis.comparison import compare
 from simlab.cost import OpMemory
 from simlab.lowering.traffic import sent_bytes
+from simlab.lowering.zero import held_of
 from simlab.memory.ledger import STATES
 from simlab.memory.step import StepWalk
+from simlab.spec.parameters import expert_parameters
 from simlab.trace import ACTIVATIONS
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from realrun.run.job import Job
 from simlab.engine.play import ClusterTimes, play, whole_step_s
-from simlab.lowering.instructions import COMPUTE, Instruction, rank_instructions, group_size
+from simlab.lowering.instructions import COMPUTE, Instruction, group_size, rank_instructions
 from simlab.trace import Trace
 
 STEP_S = 2.0
