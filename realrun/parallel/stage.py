@@ -11,11 +11,16 @@ from torch.utils.checkpoint import checkpoint
 
 from realrun.comm.mesh import Mesh
 from realrun.model.gpt import Stage
-from realrun.parallel.block import ParallelBlock, copied_norm
-from realrun.parallel.context import positions
+from realrun.parallel.layers.block import ParallelBlock, copied_norm
+from realrun.parallel.layers.context import positions
+from realrun.parallel.layers.sequence import SequenceColumnLinear, scatter_sequence
+from realrun.parallel.layers.tensor import (
+    ColumnLinear,
+    VocabEmbedding,
+    conjugates,
+    vocab_cross_entropy,
+)
 from realrun.parallel.recompute import recompute
-from realrun.parallel.sequence import SequenceColumnLinear, scatter_sequence
-from realrun.parallel.tensor import ColumnLinear, VocabEmbedding, conjugates, vocab_cross_entropy
 from simlab.spec.plan import Plan
 
 
@@ -96,7 +101,7 @@ Unit = Embedding | ParallelBlock | Head
 Told = Callable[[Tensor, str, str], Tensor]
 """Takes a tensor and the names of the units before and after it; returns the tensor."""
 ATTENTION_OF = {"ring": "ring", "all-to-all": "ulysses", "all-gather": "gathered"}
-"""{`Plan.cp_kind`: the attention of `realrun.parallel.context`}"""
+"""{`Plan.cp_kind`: the attention of `realrun.parallel.layers.context`}"""
 
 
 class ParallelStage(nn.Module):

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from realrun.comm.group import Group
+from realrun.parallel.layers.sequence import sum_gradients
 from realrun.parallel.parameters import ShardedUnit, WholeUnit
-from realrun.parallel.sequence import sum_gradients
 from realrun.parallel.stage import ParallelStage, Unit
 from simlab.lowering.zero import (
     frees,

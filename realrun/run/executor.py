@@ -15,8 +15,8 @@ from realrun.comm.group import Observer
 from realrun.comm.mesh import Mesh
 from realrun.model.gpt import Stage, layer_range
 from realrun.parallel.clipping import clip
-from realrun.parallel.context import positions
 from realrun.parallel.copies import Copies
+from realrun.parallel.layers.context import positions
 from realrun.parallel.precision import LossScaler
 from realrun.parallel.stage import Between, ParallelStage
 from realrun.parallel.units import StageUnits

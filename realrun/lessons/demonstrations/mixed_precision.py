@@ -11,7 +11,7 @@ from realrun.comm.group import Group
 from realrun.comm.mesh import Mesh
 from realrun.lessons.demonstrations.data_parallel import spread
 from realrun.model.gpt import Block
-from realrun.parallel.block import ParallelBlock
+from realrun.parallel.layers.block import ParallelBlock
 from realrun.parallel.precision import LossScaler, MasterWeights
 
 

@@ -12,10 +12,9 @@ from realrun.comm.group import Group
 from realrun.comm.mesh import Mesh
 from realrun.lessons.demonstrations.data_parallel import spread
 from realrun.model.gpt import Block
-from realrun.parallel.block import ParallelBlock
 from realrun.parallel.clipping import clip
-from realrun.parallel.naive.tensor import GatheredLinear, gathered_cross_entropy
-from realrun.parallel.tensor import (
+from realrun.parallel.layers.block import ParallelBlock
+from realrun.parallel.layers.tensor import (
     ColumnLinear,
     RowLinear,
     VocabEmbedding,
@@ -23,6 +22,7 @@ from realrun.parallel.tensor import (
     reduce_from,
     vocab_cross_entropy,
 )
+from realrun.parallel.naive.tensor import GatheredLinear, gathered_cross_entropy
 
 
 def split_mlp(mesh: Mesh, form: str) -> dict[str, Any]:

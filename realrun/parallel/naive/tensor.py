@@ -1,13 +1,13 @@
 """The naive forms of tensor and sequence parallelism, in which everything is gathered. The good
-forms are in `realrun.parallel.tensor` and `realrun.parallel.sequence`."""
+forms are in `realrun.parallel.layers.tensor` and `realrun.parallel.layers.sequence`."""
 
 from torch import Tensor
 from torch.nn import functional
 
 from realrun.comm.group import Group
 from realrun.model.split import SplitLinear
-from realrun.parallel.sequence import gather_sequence
-from realrun.parallel.tensor import OutputCutLinear, copy_to, gather_from
+from realrun.parallel.layers.sequence import gather_sequence
+from realrun.parallel.layers.tensor import OutputCutLinear, copy_to, gather_from
 
 
 class GatheredLinear(OutputCutLinear):

@@ -7,7 +7,7 @@ from realrun.comm.mesh import Mesh
 from realrun.measure.timers import HostTimer
 from realrun.model.split import SplitLinear
 from realrun.model.text import batch
-from realrun.parallel.tensor import RowLinear
+from realrun.parallel.layers.tensor import RowLinear
 from realrun.record.step_log import OpLog
 from realrun.run.executor import Executor
 from simlab.program import Op, Program

@@ -41,7 +41,7 @@ def numbers(*shape, seed=0):
 def test_the_ring_computes_every_visible_pair_once_and_in_zigzag_all_ranks_do_as_much_in_every_step(
     layout, size, causal
 ):
-    from realrun.parallel.context import positions_at, visible
+    from realrun.parallel.layers.context import positions_at, visible
 
     tokens, pairs, work = 4, [], {}
     for place, step in itertools.product(range(size), range(size)):
@@ -71,7 +71,7 @@ def test_the_ring_computes_every_visible_pair_once_and_in_zigzag_all_ranks_do_as
 def test_rotary_embedding_is_multiplication_with_complex_numbers_and_of_a_slice_that_slice_of_the_whole():
     import torch
 
-    from realrun.parallel.context import positions_at, rotary
+    from realrun.parallel.layers.context import positions_at, rotary
 
     x, half = numbers(BATCH, HEADS, SEQ, 8), 4
     turned = torch.view_as_complex(torch.stack([x[..., :half], x[..., half:]], -1)) * torch.polar(
@@ -95,7 +95,12 @@ def test_what_cannot_be_laid_out_is_refused():
     import torch
 
     from realrun.comm.group import Group
-    from realrun.parallel.context import positions_at, ring_attention, rotary, ulysses_attention
+    from realrun.parallel.layers.context import (
+        positions_at,
+        ring_attention,
+        rotary,
+        ulysses_attention,
+    )
 
     group = Group("cp", range(4), 0)
     with pytest.raises(InputError, match="layout 'zig-zag', did you mean 'zigzag'"):
@@ -124,7 +129,7 @@ def attention(rank, rounds):
     from realrun.comm.channels import Channels
     from realrun.comm.group import Group
     from realrun.comm.rounds_group import RoundsGroup
-    from realrun.parallel.context import ATTENTIONS, positions
+    from realrun.parallel.layers.context import ATTENTIONS, positions
 
     group = Group("cp", range(WORLD), rank)
     if rounds:
@@ -174,7 +179,7 @@ def sixteen_bits(rank):
     from torch.nn import functional
 
     from realrun.comm.group import Group
-    from realrun.parallel.context import positions, ring_attention
+    from realrun.parallel.layers.context import positions, ring_attention
 
     group = Group("cp", range(WORLD), rank)
     whole = [
@@ -201,7 +206,7 @@ def traffic(rank):
     """{way: [(kind, bytes, sent bytes) of every communication] forward and backward}, in float32,
     of a layer's attention."""
     from realrun.comm.group import Group
-    from realrun.parallel.context import ATTENTIONS
+    from realrun.parallel.layers.context import ATTENTIONS
 
     results = {}
     for way in ATTENTIONS:
@@ -256,10 +261,10 @@ def block(rank, attention_way, layout, sequence_parallel):
 
     from realrun.comm.mesh import Mesh
     from realrun.model.gpt import Block
-    from realrun.parallel.block import ParallelBlock
-    from realrun.parallel.context import positions
-    from realrun.parallel.sequence import sum_gradients
-    from realrun.parallel.tensor import own_rows
+    from realrun.parallel.layers.block import ParallelBlock
+    from realrun.parallel.layers.context import positions
+    from realrun.parallel.layers.sequence import sum_gradients
+    from realrun.parallel.layers.tensor import own_rows
 
     mesh = Mesh(Plan(tp=2, cp=2).layout, rank)
     tp, cp = mesh["tp"], mesh["cp"]
@@ -320,9 +325,9 @@ def model(rank, sequence_parallel):
     from realrun.comm.mesh import Mesh
     from realrun.model.gpt import Stage, loss
     from realrun.model.text import batch
-    from realrun.parallel import sequence, tensor
-    from realrun.parallel.block import ParallelBlock
-    from realrun.parallel.context import positions
+    from realrun.parallel.layers import sequence, tensor
+    from realrun.parallel.layers.block import ParallelBlock
+    from realrun.parallel.layers.context import positions
 
     mesh = Mesh(Plan(tp=2, cp=2).layout, rank)
     tp, cp = mesh["tp"], mesh["cp"]

@@ -61,9 +61,9 @@ def cut_mlp(whole, form, group):
     are cut by tokens."""
     from torch import nn
 
+    from realrun.parallel.layers.sequence import SequenceColumnLinear, SequenceRowLinear
+    from realrun.parallel.layers.tensor import ColumnLinear, RowLinear
     from realrun.parallel.naive.tensor import GatheredLinear, KeptColumnLinear
-    from realrun.parallel.sequence import SequenceColumnLinear, SequenceRowLinear
-    from realrun.parallel.tensor import ColumnLinear, RowLinear
 
     first, second = {
         "naive": (GatheredLinear, GatheredLinear), "megatron": (ColumnLinear, RowLinear),
@@ -76,7 +76,7 @@ def cut_mlp(whole, form, group):
 
 def mlp(rank, form, rounds):
     """({what: error against one process}, ledger) of two matrices, forward and backward."""
-    from realrun.parallel.sequence import sum_gradients
+    from realrun.parallel.layers.sequence import sum_gradients
 
     group, whole = tensor_group(rank, rounds), whole_mlp()
     ours, by_tokens = cut_mlp(whole, form, group)
@@ -171,8 +171,8 @@ def adjoints(rank):
     """{map: <A x, y> - <x, A^T y>} summed over all ranks, with A^T what autograd makes of it."""
     import torch
 
-    from realrun.parallel.context import exchange
-    from realrun.parallel.sequence import gather_sequence, scatter_sequence
+    from realrun.parallel.layers.context import exchange
+    from realrun.parallel.layers.sequence import gather_sequence, scatter_sequence
 
     group, differences = tensor_group(rank), {}
     maps = {
@@ -207,7 +207,7 @@ def ends(rank):
     from torch.distributed.tensor import DTensor, Shard
     from torch.distributed.tensor.parallel import loss_parallel
 
-    from realrun.parallel import tensor
+    from realrun.parallel.layers import tensor
     from realrun.parallel.naive import tensor as naive_tensor
 
     group = tensor_group(rank)
@@ -294,7 +294,7 @@ def sixteen_bits(rank):
     import torch
     from torch.nn import functional
 
-    from realrun.parallel.tensor import vocab_cross_entropy
+    from realrun.parallel.layers.tensor import vocab_cross_entropy
 
     group = tensor_group(rank)
     whole, targets = (
@@ -338,7 +338,7 @@ def whole_block():
 
 def own_gradient(name, gradient, group):
     """This rank's part of the whole block's gradient of the parameter `name`."""
-    from realrun.parallel.tensor import own_rows
+    from realrun.parallel.layers.tensor import own_rows
 
     if name.startswith(("qkv", "up")):
         return own_rows(gradient, group, pieces=3 if name.startswith("qkv") else 1)
@@ -348,8 +348,8 @@ def own_gradient(name, gradient, group):
 def block(rank, sequence_parallel, split):
     """{what: error} of a block against `realrun.model.gpt.Block`. split: weight gradients are left
     for later, as W does."""
-    from realrun.parallel.block import ParallelBlock
-    from realrun.parallel.sequence import sum_gradients
+    from realrun.parallel.layers.block import ParallelBlock
+    from realrun.parallel.layers.sequence import sum_gradients
 
     group, whole = tensor_group(rank), whole_block()
     ours = ParallelBlock(whole, group, sequence_parallel=sequence_parallel)
@@ -391,7 +391,7 @@ def traffic(rank, sequence_parallel):
     from torch import nn
 
     from realrun.parallel import sequence, tensor
-    from realrun.parallel.block import ParallelBlock
+    from realrun.parallel.layers.block import ParallelBlock
 
     group, results = tensor_group(rank), {}
     table, head = nn.Embedding(VOCAB, HIDDEN), nn.Linear(HIDDEN, VOCAB, bias=False)
@@ -451,8 +451,8 @@ def test_what_cannot_be_cut_evenly_is_refused_with_its_name():
     from torch import nn
 
     from realrun.comm.group import Group
-    from realrun.parallel.block import ParallelBlock
-    from realrun.parallel.tensor import ColumnLinear, RowLinear, VocabEmbedding
+    from realrun.parallel.layers.block import ParallelBlock
+    from realrun.parallel.layers.tensor import ColumnLinear, RowLinear, VocabEmbedding
 
     three = Group("tp", range(3), 0)
     with pytest.raises(InputError, match="outputs = 32 cannot be cut evenly over 3 tp ranks"):

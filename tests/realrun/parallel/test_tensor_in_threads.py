@@ -11,17 +11,17 @@ from threaded_ranks import on_mesh, on_threads
 from torch.nn import functional
 
 from realrun.model.gpt import Stage, loss
-from realrun.parallel.block import ParallelBlock
-from realrun.parallel.context import positions
+from realrun.parallel.layers.block import ParallelBlock
+from realrun.parallel.layers.context import positions
+from realrun.parallel.layers.sequence import SequenceVocabEmbedding, split_sequence, sum_gradients
+from realrun.parallel.layers.tensor import gather_from, vocab_cross_entropy
 from realrun.parallel.naive.tensor import (
     GatheredLinear,
     KeptColumnLinear,
     gathered_cross_entropy,
     gathered_embedding,
 )
-from realrun.parallel.sequence import SequenceVocabEmbedding, split_sequence, sum_gradients
 from realrun.parallel.stage import Between, ParallelStage
-from realrun.parallel.tensor import gather_from, vocab_cross_entropy
 from simlab.errors import InputError
 
 SIZES = {"layers": 2, "hidden": 24, "heads": 4, "seq": 16}

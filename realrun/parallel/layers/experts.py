@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from realrun.comm.group import Group, part
 from realrun.model.experts import Experts
-from realrun.parallel.tensor import conjugates
+from realrun.parallel.layers.tensor import conjugates
 
 
 class ParallelExperts(Experts):

@@ -6,10 +6,10 @@ from torch.nn import functional
 
 from realrun.comm.group import Group, part
 from realrun.model.gpt import Block
-from realrun.parallel.context import ATTENTIONS
-from realrun.parallel.experts import ParallelExperts
-from realrun.parallel.sequence import SequenceColumnLinear, SequenceRowLinear
-from realrun.parallel.tensor import ColumnLinear, RowLinear
+from realrun.parallel.layers.context import ATTENTIONS
+from realrun.parallel.layers.experts import ParallelExperts
+from realrun.parallel.layers.sequence import SequenceColumnLinear, SequenceRowLinear
+from realrun.parallel.layers.tensor import ColumnLinear, RowLinear
 from simlab.errors import InputError, did_you_mean
 
 
@@ -30,7 +30,7 @@ class ParallelBlock(nn.Module):
     `tp`.
 
     attention: 'ring', 'ulysses' or 'gathered', used where there is a cp group of more than one
-    rank. layout: see `realrun.parallel.context`. `InputError` for an unknown attention, and where
+    rank. layout: see `realrun.parallel.layers.context`. `InputError` for an unknown attention, and where
     heads or widths cannot be cut evenly.
     """
 
@@ -87,7 +87,7 @@ class ParallelBlock(nn.Module):
 
     def partial_over_tp(self) -> list[nn.Parameter]:
         """The parameters whose gradients are of this rank's tokens only. They are summed over tp
-        after a step's last backward (`realrun.parallel.sequence.sum_gradients`). With sequence
+        after a step's last backward (`realrun.parallel.layers.sequence.sum_gradients`). With sequence
         parallelism they are those that are whole on all ranks, else there are none."""
         return self.whole_on_tp() if self.sequence_parallel else []
 

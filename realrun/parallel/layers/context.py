@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from realrun.comm.group import Group, Pending
-from realrun.parallel.sequence import conjugates
+from realrun.parallel.layers.sequence import conjugates
 from simlab.errors import InputError, did_you_mean
 from simlab.lowering.context import context_chunks
 

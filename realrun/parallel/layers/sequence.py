@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from realrun.comm.group import Group
-from realrun.parallel.tensor import OutputCutLinear, RowLinear, VocabEmbedding, conjugates
+from realrun.parallel.layers.tensor import OutputCutLinear, RowLinear, VocabEmbedding, conjugates
 
 SEQUENCE = 1
 

@@ -1,0 +1,1 @@
+"""How a layer is cut over ranks: its matrices, its tokens between them, its sequence, its experts."""
