@@ -22,13 +22,14 @@ CPU_TILES = ((64, 64, 1.0),)
 def fitted_gpu(
     samples: Sequence[Sample], memory_bytes: float, about: dict[str, Any], said: str
 ) -> Gpu:
-    """The `Gpu` that explains `samples`: its peaks are the greatest rates that were reached, and
-    its efficiencies what the median kernel of a kind reaches of them. about: see
+    """The `Gpu` that explains `samples`: its peaks are the greatest rates that were reached (of
+    `about`'s precision at least what the fit says that the median product reaches between its launch
+    and its end), and its efficiencies what the median kernel of a kind reaches of them. about: see
     `node.description`; said: the source of the figures."""
     peaks: dict[str, float] = {}
     precision = about["precision"]
     for sample in samples:
-        if sample.kind == "peak" or (sample.kind, sample.variant) == ("matmul", "forward"):
+        if sample.kind in ("peak", "matmul"):
             of = sample.variant if sample.kind == "peak" else precision
             m, n, k = (sample.sizes[name] for name in "mnk")
             peaks[of] = max(peaks.get(of, 0.0), 2 * m * n * k / sample.seconds)
@@ -67,6 +68,10 @@ def fitted_gpu(
         )
         for role in ROLES
     }
+    # without its launch and the edges of its tiles a product is faster than the rate that it reached
+    above = max(1.0, *matmul.values())
+    gpu = replace(gpu, peak_flops=peaks | {precision: peaks[precision] * above})
+    matmul = {role: part / above for role, part in matmul.items()}
     return _with(gpu, matmul=matmul, **_attention(samples, gpu, precision))
 
 

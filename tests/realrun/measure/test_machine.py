@@ -291,6 +291,17 @@ def test_a_gpus_attention_has_a_tail_and_its_tiles_are_the_catalogues():
     )
 
 
+@pytest.mark.parametrize("role", ["forward", "input", "weight"])
+def test_no_product_computes_faster_than_the_peak_whatever_role_is_the_fastest(role):
+    def faster(sample):
+        same = (sample.kind, sample.variant) == ("matmul", role)
+        return sample._replace(seconds=sample.seconds / 4) if same else sample
+
+    samples = [faster(sample) for sample in samples_of(made_up()) if sample.fitted]
+    gpu = fitted_gpu(samples, 4e9, ABOUT, "measured")
+    assert gpu.peak_flops["fp32"] > 2e11 and max(gpu.efficiency.matmul.values()) <= 1
+
+
 # the command
 # ------------------------------------------------------------------------------------------------
 
