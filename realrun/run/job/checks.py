@@ -140,8 +140,8 @@ def check_plan(job: Derived) -> None:
 
 def check_sizes(job: Derived) -> None:
     """Sizes that the plan does not cut evenly."""
-    job.executed.check(job.model)
     _check_experts(job)
+    job.executed.check(job.model)
     if job.backend == "torch" and not all(job.stage_layers or ()):
         raise InputError(
             f"stages of {job.stage_layers} layers: torch's own means run stages with layers only; "
@@ -158,6 +158,10 @@ def _check_experts(job: Derived) -> None:
                 f"experts_per_token = {job.sizes['experts_per_token']} without experts: give experts, "
                 "or leave it out"
             )
+        if plan.ep > 1:
+            raise InputError(
+                f"ep = {plan.ep} without experts: give experts, a multiple of {plan.ep}, or ep = 1"
+            )
         return
     for name in ("tp", "cp"):
         if getattr(plan, name) > 1:
@@ -172,8 +176,9 @@ def _check_experts(job: Derived) -> None:
     copies = plan.microbatch_size * job.sizes["seq"] * job.sizes["experts_per_token"]
     if (copies * plan.expert_load) % experts:
         raise InputError(
-            f"{copies} copies of a microbatch's tokens, {plan.expert_load:g} times, cannot be shared "
-            f"evenly by {experts} experts: give another seq, microbatch_size or expert_load"
+            f"each of {experts} experts would take {copies * plan.expert_load / experts:.4g} of a "
+            f"microbatch's {copies} copies of tokens, no whole number: give another number of "
+            "experts, seq, microbatch_size or expert_load"
         )
 
 

@@ -390,7 +390,7 @@ def traffic(rank, sequence_parallel):
     import torch
     from torch import nn
 
-    from realrun.parallel import sequence, tensor
+    from realrun.parallel.layers import sequence, tensor
     from realrun.parallel.layers.block import ParallelBlock
 
     group, results = tensor_group(rank), {}

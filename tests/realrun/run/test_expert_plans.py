@@ -14,6 +14,7 @@ from realrun_plans import (
     step_of,
     world,
 )
+from realrun_processes import one_object
 from realrun_ranks import Ranks
 
 from realrun.cli.jobs import jobs
@@ -113,16 +114,16 @@ def test_experts_without_a_token_and_dropped_copies_add_nothing():
 
 
 @pytest.mark.parametrize("given, text", [
-    ({"dp": 2, "ep": 2}, "ep = 2: .* has no experts; give ep = 1"),
-    ({"dp": 4, "ep": 4, "experts": 6}, "does not divide .*experts = 6"),
+    ({"dp": 2, "ep": 2}, "ep = 2 without experts: give experts, a multiple of 2, or ep = 1"),
+    ({"dp": 4, "ep": 4, "experts": 6, "seq": 48}, "does not divide .*experts = 6"),
     ({"dp": 2, "ep": 2, "tp": 2, "experts": 4}, "tp = 2 with 4 experts is simulated, but not executed: give tp = 1"),
     ({"cp": 2, "experts": 4}, "cp = 2 with 4 experts is simulated, but not executed: give cp = 1"),
     ({"dp": 2, "experts": 4, "backend": "torch"}, "4 experts with backend torch"),
     ({"dp": 2, "experts": 4, "experts_per_token": 5}, "5 of 4 experts per token"),
     ({"dp": 2, "experts": -1}, "experts = -1: give a whole number, at least 1"),
     ({"dp": 2, "experts_per_token": 2}, "experts_per_token = 2 without experts"),
-    ({"dp": 2, "experts": 7}, "64 copies of a microbatch's tokens, 1 times, cannot be shared evenly by 7 experts"),
-    ({"dp": 2, "ep": 2, "experts": 4, "cluster": "dgx-a100"}, "ep = 2: .* has no experts"),
+    ({"dp": 2, "experts": 7}, "each of 7 experts would take 9.143 of a microbatch's 64 copies of tokens, no whole number"),
+    ({"dp": 2, "ep": 2, "experts": 4, "cluster": "dgx-a100"}, "ep = 2: .* has no experts; give ep = 1"),
 ], ids=str)  # fmt: skip
 def test_what_cannot_be_executed_is_refused_in_a_line(given, text):
     with pytest.raises(InputError, match=text):
@@ -133,3 +134,22 @@ def test_the_capacity_is_an_even_share_times_the_load():
     (job,) = jobs({"dp": 2, "ep": 2, "experts": 4, "expert_load": 1.25})
     assert job.sizes["capacity"] == 20 and job.name == "dp2-ep2"
     assert EXPERTS["capacity"] == SIZES["microbatch_size"] * SIZES["seq"] * 2 // 4
+
+
+def test_a_training_goes_on_under_other_degrees_with_the_losses_of_an_unbroken_one(command):
+    """Four ranks hold two experts each, then two ranks half of them, then pipeline stages all."""
+    parts = [
+        (("--dp", 4, "--ep", 2, "--microbatches", 2), 2),
+        (("--dp", 2, "--ep", 2, "--microbatches", 4, "--zero", 2, "--resume"), 4),
+        (("--pp", 2, "--microbatches", 8, "--layers", 2, "--resume"), 6),
+    ]
+    losses = []
+    for degrees, steps in [
+        *parts,
+        (("--dp", 4, "--ep", 4, "--microbatches", 2, "--out", "whole"), 6),
+    ]:
+        after = ("--experts", 4, "--warmup", 0, "--checkpoint-every", 2, "--json")
+        status, out, err = command(*degrees, *after, "--steps", steps).end(120)
+        assert status == 0, err
+        losses += one_object(out)["runs"][0]["losses"]
+    assert losses[:6] == pytest.approx(losses[6:], rel=1e-4) and losses[5] < losses[0]
