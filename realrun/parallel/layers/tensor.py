@@ -9,7 +9,7 @@ after every matrix.
 
 Weights are stored as torch stores them: (outputs, inputs). So what the formula calls "by columns"
 cuts dim 0 of the tensor, and "by rows" cuts dim 1. Left out: dropout that differs over ranks,
-expert parallelism, a fused all-reduce and norm.
+a fused all-reduce and norm.
 """
 
 from collections.abc import Callable
