@@ -88,6 +88,11 @@ class Mesh:
     def __getitem__(self, name: str) -> Group:
         return self.groups[name]
 
+    def get(self, name: str) -> Group | None:
+        """The group, or None where this layout has none of that name: experts that are not shared
+        out have neither "ep" nor "edp"."""
+        return self.groups.get(name)
+
     def close(self) -> None:
         """End the groups. All ranks call it together."""
         for group in self.groups.values():

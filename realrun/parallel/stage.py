@@ -131,7 +131,7 @@ class ParallelStage(nn.Module):
                 block,
                 mesh["tp"],
                 mesh["cp"],
-                ep=mesh.groups.get("ep"),
+                ep=mesh.get("ep"),
                 sequence_parallel=plan.sequence_parallel,
                 attention=ATTENTION_OF[plan.cp_kind],
                 layout=plan.cp_layout,

@@ -81,12 +81,12 @@ class Executor:
         self.gradient_type = (
             torch.float32 if dtype.itemsize == 2 and plan.gradient_bytes == 4 else dtype
         )
-        experts = mesh.groups.get("edp")
+        experts = mesh.get("edp")
         self.units = StageUnits(
             self.stages, plan, mesh["dp"], mesh["tp"], last, self.gradient_type, experts
         )
         spread = "dp" if plan.zero else "ep"  # ranks of a dp group have the same without ZeRO
-        groups = [mesh[name] for name in ("tp", "pp", spread) if name in mesh.groups]
+        groups = [group for name in ("tp", "pp", spread) if (group := mesh.get(name))]
         self.scaler = LossScaler(groups, scale=loss_scale) if dtype == torch.float16 else None
         self.forwards = list(dict.fromkeys(op.stage for op in self.ops if op.kind == "F"))
         self.backwards = list(

@@ -13,7 +13,7 @@ import torch
 
 from realrun.comm.channels import Channels
 from realrun.comm.group import Group, nothing_to_do
-from realrun.comm.mesh import MESH_GROUPS, Mesh
+from realrun.comm.mesh import Mesh, groups_of
 
 PATIENCE_S = 20.0
 
@@ -171,7 +171,7 @@ def on_layout(layout, make, function):
     for rank in range(layout.world_size):
         mesh = Mesh.__new__(Mesh)
         mesh.layout, mesh.rank, mesh.traffic, mesh.groups = layout, rank, [], {}
-        for name in MESH_GROUPS:
+        for name in groups_of(layout):
             members = layout.group(name, rank)
             meeting = meetings.setdefault((name, *members), Meeting(len(members)))
             mesh.groups[name] = ThreadGroup(name, members, rank, meeting, mesh.traffic)
