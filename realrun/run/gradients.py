@@ -21,8 +21,8 @@ def norm_parts(
 ) -> tuple[Parts, list[torch.Tensor | None]]:
     """([(gradients, the groups whose ranks have different ones)], the other gradients), as
     `clipping.clip` takes them: first the gradients that tensor-parallel ranks have parts of, then
-    those that they all have whole, then those of experts that ranks share. The others are those of stages that are `counted_elsewhere`, on
-    another rank that has a copy of them."""
+    those that they all have whole, then those of experts that ranks share. The others are those of
+    stages that are `counted_elsewhere`, on another rank that has a copy of them."""
     spread = [mesh["dp"]] if zero else []
     shared = {
         id(parameter)
@@ -46,12 +46,12 @@ def norm_parts(
         ):
             counted = whole if id(parameter) in replicated else cut
             # sharded or not, all ranks of the dp group have other parts of experts under ZeRO
-            if not zero and "ep" in mesh.groups and id(parameter) in shared:
+            if not zero and mesh.get("ep") and id(parameter) in shared:
                 counted = experts
             (copies if stage in counted_elsewhere else counted).append(gradient)
     parts = [(cut, [mesh["tp"], mesh["pp"], *spread]), (whole, [mesh["pp"], *spread])]
-    if not zero and "ep" in mesh.groups:
-        parts.append((experts, [mesh["tp"], mesh["pp"], mesh["ep"]]))
+    if not zero and (ep := mesh.get("ep")):
+        parts.append((experts, [mesh["tp"], mesh["pp"], ep]))
     return parts, copies
 
 

@@ -17,6 +17,7 @@ class TorchBlock(Block):
     def __init__(self, block: Block, tp: int, recompute: str) -> None:
         nn.Module.__init__(self)  # the layers are those of `block`
         self.heads, self.recompute = block.heads // tp, recompute
+        self.experts = None  # this backend refuses a model with experts before it gets here
         self.norm1, self.norm2 = block.norm1, block.norm2
         self.qkv = plain(block.qkv, qkv_order(block.qkv.out_features, tp))
         self.out, self.up, self.down = (plain(layer) for layer in (block.out, block.up, block.down))
