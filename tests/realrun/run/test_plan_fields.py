@@ -17,6 +17,7 @@ EXECUTED = {
     "dp_overlap": ({"dp": 2}, [False]), "gradient_bytes": ({"dp": 2, "precision": "fp16"}, [4]),
     "prefetch": ({"dp": 2, "zero": 3, "pp": 1}, [0, 2]),
     "reshard": ({"dp": 2, "zero": 3}, [False]), "order": ({"dp": 2, "tp": 2}, ["dp-cp-tp-pp"]),
+    "ep": ({"dp": 2, "ep": 1}, [2]), "expert_load": ({"dp": 2, "ep": 2}, [1.5]),
 }  # fmt: skip
 """{field: (fields of a plan on which one sees it, values that are executed)}"""
 
@@ -24,21 +25,22 @@ NOT_EXECUTED = {
     "hybrid": ({"dp": 2, "zero": 3}, [1, 2]), "seq": ({}, [16]), "recompute": ({}, ["per-op"]), "attention": ({}, ["flash-1", "flash-2"]),
     "library": ({}, ["torch", "fsdp1", "nanotron"]), "fused": ({}, [False]),
     "dropout": ({}, [True]), "tp_overlap": ({"tp": 2}, ["none", "pipelined"]),
-    "bucket_bytes": ({"dp": 2}, [10**6]), "ep": ({"dp": 2}, [2]), "expert_load": ({"dp": 2, "ep": 2}, [1.5]),
+    "bucket_bytes": ({"dp": 2}, [10**6]),
     "offload": ({}, ["optimizer", "parameters", "activations"]), "offload_to": ({"offload": "optimizer"}, ["nvme"]),
 }  # fmt: skip
 
 
 def executed(plan):
     """All that the ranks of a job of `plan` are held to: their lists and the groups they form."""
-    job = Job(plan=plan, sizes={"layers": 8 if "stage_layers" not in plan else 4})
+    experts = {"experts": 4} if "ep" in plan else {}
+    job = Job(plan=plan, sizes={"layers": 8 if "stage_layers" not in plan else 4, **experts})
     lists = [
         rank_instructions(job.model, job.executed, job.program, rank, context_rank=context_rank)
         for rank in range(job.executed.pp)
         for context_rank in range(job.executed.cp)
     ]
     layout = job.executed.layout
-    return lists, {name: layout.groups(name) for name in ("dp", "tp", "pp", "cp")}
+    return lists, {name: layout.groups(name) for name in ("dp", "tp", "pp", "cp", "ep")}
 
 
 def test_every_field_is_executed_or_refused():
@@ -63,7 +65,7 @@ def test_a_field_that_is_not_executed_is_refused(name):
     if known and EXECUTION[name].values:
         assert set(values) == set(known) - set(EXECUTION[name].values)
     for value in values:
-        said = {"offload_to": "offload", "expert_load": "ep"}.get(name, name)
+        said = {"offload_to": "offload"}.get(name, name)
         with pytest.raises(sl.InputError, match=f"^{said} = .* is simulated, but not executed: "):
             Job(plan=given | {name: value})
 
