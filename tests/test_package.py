@@ -7,9 +7,13 @@ import sys
 import tarfile
 import zipfile
 from email.parser import HeaderParser
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 import simlab
 
@@ -116,3 +120,27 @@ def test_make_lab_lets_root_in_as_jupyter_asks_for_it_in_a_container(tmp_path, u
     )
     assert done.returncode == 0 and "jupyter lab" in done.stdout
     assert ("--allow-root" in done.stdout) == (user == 0)
+
+
+OLDEST = "3.11.0"
+"""The oldest Python that the README promises to work with."""
+
+
+def locked():
+    """[each requirement of requirements.lock that is meant for this machine]"""
+    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    all_of_it = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    return [its for its in all_of_it if its.marker is None or its.marker.evaluate()]
+
+
+def test_every_locked_version_accepts_the_oldest_python():
+    """Debian 12 has Python 3.11.2, and a version that asks for 3.11.5 made the whole set-up fail."""
+    installed = {canonicalize_name(its.name): its.metadata for its in metadata.distributions()}
+    pairs = [(its, installed.get(canonicalize_name(its.name))) for its in locked()]
+    as_locked = [(its, of) for its, of in pairs if of and its.specifier.contains(of["Version"])]
+    assert (
+        len(as_locked) > 100
+    )  # else this environment has other versions, and nothing was looked at
+    for its, of in as_locked:
+        needed = of["Requires-Python"] or ""
+        assert OLDEST in SpecifierSet(needed), f"{its} needs Python {needed}"
