@@ -41,6 +41,8 @@ CALL_TIMEOUT_S = 120
 # complain
 GRACE_S = 1.0
 POLL_S = 0.2
+ANSWERS_S = SILENCE_S / 2
+"""Ranks that wait for each other have nothing else to do, and answer within this time."""
 # what a rank says when it lost another one: a consequence, not a cause
 CONSEQUENCES = (
     "connection closed",
@@ -291,9 +293,10 @@ class Pool:
                     f"the {self.ranks} processes {late} within {timeout_s:g} s: {self._places(answers)}"
                 )
             if watch is not None and (stuck := watch.stuck()):
-                raise RunError(stuck)
+                raise RunError(self._silent_first(stuck, silence, watch))
             if over := next((m for m in messages if m[1].get("over")), None):
-                raise RunError(self._over_text(*over, answers))
+                over_text = self._over_text(*over, answers)
+                raise RunError(self._silent_first(over_text, silence, watch))
             if stop is not None and stop.number and not asked:
                 asked = True
                 self._pass_on({"say": f"{signal_name(stop.number)}: ending after this step"})
@@ -301,17 +304,23 @@ class Pool:
             if silence.asks_now():
                 self._tell({"where": True})
             if (silent := silence.longest(messages, answers)) is not None:
-                raise RunError(self._silent_text(silence, silent, watch))
+                who = self._silent_text(silence, silent, watch, silence.limit_s)
+                raise RunError(f"{who}; the others were ended")
         return answers
 
-    def _silent_text(self, silence: Silence, rank: int, watch: Watch | None) -> str:
+    def _silent_text(self, silence: Silence, rank: int, watch: Watch | None, limit_s: float) -> str:
         place = watch.place_of(rank) if watch else "outside the steps"
         where = silence.doing[rank] if place == "outside the steps" else place
         process = self._processes[rank]
         return (
-            f"rank {rank} (process {process.pid}) has not answered for {silence.limit_s:g} s while "
-            f"{where}; the others were ended"
+            f"rank {rank} (process {process.pid}) has not answered for {limit_s:g} s while {where}"
         )
+
+    def _silent_first(self, text: str, silence: Silence, watch: Watch | None) -> str:
+        """`text` of ranks that wait for too long, after who does not answer: they may wait for it."""
+        silent = sorted(set(range(self.ranks)) - self._where(ANSWERS_S).keys())
+        named = [self._silent_text(silence, rank, watch, ANSWERS_S) for rank in silent]
+        return "; ".join([*named, text])
 
     def _over_text(self, rank: int, message: dict[str, Any], answers: Container[int]) -> str:
         return (
@@ -321,11 +330,7 @@ class Pool:
 
     def _places(self, answers: Container[int]) -> str:
         """Where each rank is that has not answered."""
-        self._tell({"where": True})
-        time.sleep(GRACE_S)
-        said = {
-            rank: message["where"] for rank, message in self._read_messages() if "where" in message
-        }
+        said = self._where(GRACE_S)
         places: dict[str, list[int]] = {}
         for rank in range(self.ranks):
             place = "is done" if rank in answers else f"is at {said.get(rank, 'an unknown place')}"
@@ -333,6 +338,16 @@ class Pool:
         return "; ".join(
             f"rank {', '.join(map(str, ranks))} {place}" for place, ranks in places.items()
         )
+
+    def _where(self, within_s: float) -> dict[int, str]:
+        """{rank: the line where it is} of those that answer within `within_s`."""
+        self._tell({"where": True})
+        said: dict[int, str] = {}
+        ends_s = time.monotonic() + within_s
+        while len(said) < self.ranks and time.monotonic() < ends_s:
+            time.sleep(POLL_S)
+            said |= {rank: its["where"] for rank, its in self._read_messages() if "where" in its}
+        return said
 
     def _read_messages(self) -> list[tuple[int, dict[str, Any]]]:
         """[(rank, message)] that have come in; progress lines are passed on at once."""

@@ -134,7 +134,8 @@ def serve(rank: int, world: int, port: int, device_kind: str, pipe: Any) -> None
     # ^C is the launcher's to handle, whoever started the fork server
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    tell, doing, stop = Answers(pipe), Doing(), Stop()
+    tell, stop = Answers(pipe), Stop()
+    doing = Doing(lambda text: tell(doing=text))
     os.umask(os.umask(0o077) | 0o002)  # nothing that it writes is everybody's to write
     threading.Thread(target=_read, args=(pipe, jobs, tell, doing, stop), daemon=True).start()
     use_loopback()

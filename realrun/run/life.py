@@ -28,14 +28,17 @@ UNLIMITED_S = math.inf
 
 
 class Doing:
-    """What a rank does now."""
+    """What a rank does now: at first it starts. tell: called with each text that it enters, at once,
+    because a rank that is stopped cannot be asked any more."""
 
-    def __init__(self) -> None:
-        self.enter("starting")
+    def __init__(self, tell: Callable[[str], Any] = lambda text: None) -> None:
+        self._tell = tell
+        self._now = "starting", PHASE_LIMIT_S, time.monotonic()
 
     def enter(self, text: str, limit_s: float = PHASE_LIMIT_S) -> None:
         """Note what the rank does from now on, and for how long it may."""
         self._now = text, limit_s, time.monotonic()
+        self._tell(text)
 
     def __call__(self) -> str:
         return self._now[0]

@@ -37,6 +37,16 @@ def tally():
     print(f"\nsignals: {said}; {took_s:.0f} s")
 
 
+def stops():
+    """[a pytest parameter of each phase and backend in which a rank is stopped]; all but one are
+    marked."""
+    for backend in ("native", "torch"):
+        for phase in PHASES:
+            short = (backend, phase) == ("native", "saving the last checkpoint")
+            marks = [] if short else [pytest.mark.attack]
+            yield pytest.param(backend, phase, id=f"{backend}-{phase.split()[0]}", marks=marks)
+
+
 def cells():
     """[a pytest parameter of each cell]; all but `SHORT` of the native backend are marked."""
     for backend in ("native", "torch"):
@@ -79,3 +89,26 @@ def test_a_signal_in_a_phase(command, tally, tmp_path, backend, phase, target, n
         for step in checkpoint.complete(folder):
             checkpoint.verify(folder / f"step-{step:06d}")
     tally["went on" if status == 0 else "ended as they should"] += 1
+
+
+@pytest.mark.parametrize("backend, phase", list(stops()))
+def test_a_rank_that_is_stopped_in_a_phase_is_named_with_it(command, tmp_path, backend, phase):
+    (tmp_path / "gate").mkdir()
+    gate = Gate(tmp_path / "gate", phase, ROOT)
+    run = command(
+        "--dp", 2, "--steps", 6, "--checkpoint-every", 2, "--timeout", 3, "--backend", backend,
+        environment=gate.environment,
+    )  # fmt: skip
+    stopped = gate.reached(2)[1]
+    os.kill(stopped, signal.SIGSTOP)
+    gate.open()
+    status, out, err = run.end(BOUND_S)
+    assert "Traceback" not in err + out, err
+    assert run.gone() and not run.temporary_files()
+    last = err.splitlines()[-1]
+    assert status == 1 and last.startswith(
+        f"failed: rank 1 (process {stopped}) has not answered"
+    ), err
+    # steps, and the gradients' one, are named by what the ranks do in them
+    assert phase in last or "no rank has moved" in last, err
+    assert last.count("has not answered") == 1, err

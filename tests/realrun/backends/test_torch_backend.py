@@ -146,7 +146,9 @@ def test_a_rank_that_stops_in_a_step_or_between_two_is_missed_and_the_place_of_a
 
     with Pool(2) as two:
         threading.Thread(target=stop, args=(1, two._processes[1].pid), daemon=True).start()
-        with pytest.raises(RunError, match=r"no rank has moved for 3 s: .*rank [01] (is|waits) "):
+        with pytest.raises(
+            RunError, match=r"^rank 1 \(.*no rank has moved for 3 s: .*rank [01] (is|waits) "
+        ):
             two.run(job)
 
 

@@ -87,13 +87,17 @@ def test_a_rank_killed_before_the_first_step_is_named_too(command):
     assert err.splitlines()[-1].endswith("while outside the steps; the others were ended")
 
 
-def test_a_rank_that_stands_still_is_found_by_the_timeout(command, tmp_path):
+def test_a_rank_that_is_stopped_in_a_step_is_named_before_those_that_wait_for_it(command, tmp_path):
     run = command(*LONG, "--timeout", 3)
     wait_for_a_step(run, tmp_path)
-    os.kill(run.workers()[1], signal.SIGSTOP)
+    stopped = run.workers()[1]
+    os.kill(stopped, signal.SIGSTOP)
     status, _, err = end_within(run)
     assert status == 1
-    assert "failed: 1f1b: no rank has moved for 3 s: " in err
+    said = err.splitlines()[-1]
+    assert said.startswith(f"failed: rank 1 (process {stopped}) has not answered for 4 s while ")
+    assert "; 1f1b: no rank has moved for 3 s: " in said
+    assert said.count("has not answered") == 1
 
 
 @pytest.mark.parametrize("signal_number, status", [(signal.SIGKILL, -9), (signal.SIGTERM, 143)])
