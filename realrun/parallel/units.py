@@ -156,7 +156,7 @@ class StageUnits:
             for part in _sharded(self.of_stage[stage][name]):
                 part.free()
         if kind in "BW" and (
-            reduces_each_backward(self.plan) or (completes and self.plan.dp_overlap)
+            reduces_each_backward(self.plan) or (completes and not reduces_after_ops(self.plan))
         ):
             self._reduce(stage, name)
 

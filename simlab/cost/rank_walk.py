@@ -15,7 +15,7 @@ from simlab.cost.stage_times import StageCost
 from simlab.cost.walk import SLOWING, Parts
 from simlab.lowering.instructions import Instruction, RankLowering, Work
 from simlab.lowering.pieces import BEGIN, COMPUTE
-from simlab.lowering.zero import gathers_updated, reduces_each_backward
+from simlab.lowering.zero import gathers_for_ops, gathers_updated, reduces_each_backward
 from simlab.program.program import Op
 
 UNITS, BEGUN, WAITED, MESSAGE = range(4)
@@ -110,7 +110,7 @@ class RankWalk:
         self._own: Outlines = {}
         plan, shared = lowering.plan, lowering.sharding.shared
         self._plain: dict[tuple[int, str], _Plain] = {}
-        self._stateful = reduces_each_backward(plan) and shared
+        self._stateful = (reduces_each_backward(plan) or gathers_for_ops(plan)) and shared
         self._special: set[Op] = set()
         if shared or plan.sequence_parallel:
             self._special |= set(lowering.last.values())

@@ -27,6 +27,7 @@ from simlab.lowering.zero import (
     gathers_for_ops,
     gathers_updated,
     is_shared,
+    reduces_after_ops,
     reduces_beside,
     reduces_each_backward,
 )
@@ -188,7 +189,7 @@ class Sharding:
     def after_backward(self, unit: Unit, is_last: bool, *, closes: bool) -> Iterator[Instruction]:
         """What follows a unit's weight gradients. is_last: whether they are complete now; closes:
         see `reduce`."""
-        if self.each_backward or (is_last and self.plan.dp_overlap):
+        if self.each_backward or (is_last and not reduces_after_ops(self.plan)):
             yield from self.reduce(unit, is_last, closes=closes)
 
     def reduce(self, unit: Unit, is_last: bool, *, closes: bool) -> Iterator[Instruction]:

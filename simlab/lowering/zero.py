@@ -37,19 +37,36 @@ def is_shared(plan: Plan) -> bool:
 # ------------------------------------------------------------------------------------------
 
 
+def runs_in_torchs_pipeline(plan: Plan) -> bool:
+    """Whether torch's runtime of pipelines says when FSDP2 frees parameters and reduces gradients.
+
+    It turns `reshard_after_backward` and `requires_gradient_sync` off for every backward, and
+    reduces the gradients of a stage and frees its parameters when the last backward of the stage is
+    over (`backward_maybe_with_nosync` and `perform_reduce_grad` in
+    torch/distributed/pipelining/stage.py).
+    """
+    return plan.library == "torch" and plan.stages > 1 and plan.zero >= SHARDED_FROM["gradients"]
+
+
 def reduces_each_backward(plan: Plan) -> bool:
     """Whether gradients are reduced after every backward, for no rank has room for all of them;
-    otherwise they are reduced once a step."""
-    return plan.zero >= SHARDED_FROM["gradients"]
+    otherwise they are reduced once a step. In torch's pipelines they stay whole until then."""
+    return plan.zero >= SHARDED_FROM["gradients"] and not runs_in_torchs_pipeline(plan)
 
 
 def reduces_after_ops(plan: Plan) -> bool:
-    """Whether gradients are reduced when all ops of the step are over."""
+    """Whether gradients are reduced when all ops of the step are over. Torch's pipelines reduce
+    those of a stage after its last backward, beside nothing; where a rank has several stages, the
+    ops of the others that come later are taken to come before."""
+    if runs_in_torchs_pipeline(plan):
+        return True
     return not (reduces_each_backward(plan) or plan.dp_overlap)
 
 
 def reduces_beside(plan: Plan) -> bool:
     """Whether a unit's gradients are reduced while the next unit's backward runs."""
+    if runs_in_torchs_pipeline(plan):
+        return False
     return plan.dp_overlap and (plan.zero < 3 or plan.prefetch > 0)
 
 
@@ -85,13 +102,13 @@ def frees(plan: Plan, kind: str, completes: bool) -> bool:
     completes: whether it is the last op of the step that adds to its stage's gradients.
 
     With `Plan.reshard` every op frees what it has gathered. Without, the rule is FSDP2's with
-    `reshard_after_forward=False`: a forward frees nothing, and a backward does. In a pipeline
-    torch's runtime also turns `reshard_after_backward` off until all gradients of the stage are
-    there (`backward_maybe_with_nosync` and `perform_reduce_grad` in
-    torch/distributed/pipelining/stage.py), so that a stage is gathered once a step. Leaves out
-    that torch's runtime keeps at most three stages of a rank gathered.
+    `reshard_after_forward=False`: a forward frees nothing, and a backward does; in a pipeline only
+    the one that completes the gradients of its stage, so that a stage is gathered once a step. In
+    torch's pipelines that holds for backwards with `Plan.reshard`, too, see
+    `runs_in_torchs_pipeline`. Leaves out that torch's runtime keeps at most three stages of a rank
+    gathered.
     """
-    if plan.reshard:
+    if plan.reshard and (kind == "F" or not runs_in_torchs_pipeline(plan)):
         return kind != "W"
     return kind in "BW" and (plan.stages == 1 or completes)
 
@@ -99,7 +116,7 @@ def frees(plan: Plan, kind: str, completes: bool) -> bool:
 def gathered_around(plan: Plan, ops: Sequence[tuple[int, str, int]]) -> list[Around]:
     """`Around` of each of one rank's `ops`, (stage, kind, microbatch), in the order of a step.
     A weight gradient (W) uses no parameters and never gathers them."""
-    if plan.zero < 3 or plan.reshard:
+    if plan.zero < 3 or (plan.reshard and not runs_in_torchs_pipeline(plan)):
         return [NOWHERE] * len(ops)
     last = {op[0]: op for op in ops if op[1] in "BW"}
     held: dict[int, bool] = {}

@@ -8,7 +8,12 @@ nothing else, and two layers between layers do the same.
 
 from typing import Literal, NamedTuple
 
-from simlab.lowering.zero import gathers_for_ops, reduces_beside, shards_of
+from simlab.lowering.zero import (
+    gathers_for_ops,
+    reduces_beside,
+    runs_in_torchs_pipeline,
+    shards_of,
+)
 from simlab.memory.ledger import Ledger
 from simlab.memory.tensors import Padded, numbers_of, padded
 from simlab.spec.model import Model
@@ -48,6 +53,8 @@ class Use(NamedTuple):
     """Whether the stage's parameters have been gathered already."""
     stays: bool = False
     """Whether they stay gathered when it is over."""
+    last: bool = True
+    """Whether it is the stage's last op that accumulates gradients."""
 
     @property
     def frees(self) -> bool:
@@ -63,6 +70,9 @@ class Scheme:
     """How many of the units that follow it has to know."""
     first_differs = False
     """Whether a step's first gradients are made where later ones are only added to."""
+    last_differs = False
+    """Whether gradients are reduced by a step's last op that accumulates them, and stay whole until
+    then."""
     until_op_ends: tuple[str, ...] = ()
     """The categories of what an op allocates that go when it is over."""
 
@@ -140,12 +150,14 @@ class Added(Scheme):
 class Partitioned(Scheme):
     """Flat ZeRO-2 and 3: a unit's parameters are gathered in one piece, `prefetch` units ahead, and
     go after it; its gradients are whole from its backward on until they have been reduced, beside
-    the backward of the next unit where `beside`."""
+    the backward of the next unit where `beside`. In torch's pipelines they are whole from the
+    stage's first backward on until its last one."""
 
     def __init__(self, sizes: NumberBytes, model: Model, plan: Plan):
         super().__init__(sizes)
         self.gathers = gathers_for_ops(plan) or plan.offload == "parameters"
         self.whole_gradients = shards_of(plan, "gradients") > 1
+        self.last_differs = self.first_differs = runs_in_torchs_pipeline(plan)
         self.ahead = max(1, plan.prefetch)
         self.prefetch = plan.prefetch
         self.beside = reduces_beside(plan)
@@ -163,7 +175,7 @@ class Partitioned(Scheme):
             reach = at + self.prefetch + 1
             size = self._bytes(units, reach - 1 if at else 0, reach, self.sizes.gathered)
             ledger.op(("unsharded_parameters", size))
-        if self.whole_gradients and use.kind in "BW":
+        if self.whole_gradients and use.kind in "BW" and (use.first or not self.last_differs):
             size = self._bytes(units, at, at + 1, self.sizes.reduced)
             ledger.op(("unsharded_gradients", size))
 
@@ -172,7 +184,7 @@ class Partitioned(Scheme):
         if self.gathers and use.frees:
             size = self._bytes(units, at, at + 1, self.sizes.gathered)
             ledger.free(("unsharded_parameters", size))
-        if self.whole_gradients and use.kind in "BW":
+        if self.whole_gradients and use.kind in "BW" and use.last:
             last = at == len(units) - 1
             reduced_from = at - 1 if self.beside else at
             reduced_to = at + 1 if last or not self.beside else at
@@ -214,6 +226,10 @@ class Gathered(Scheme):
     reduce-scatter. The input of this one is made, the gradients are copied in and go (the last of
     them when the reduce-scatter is issued), its output stays: the shard's gradient, or is added to
     it. A single rank gathers without a buffer, but reduces with one.
+
+    In torch's pipelines a backward leaves its group's gradients whole, in the type in which they
+    are reduced. When the stage's last backward is over its groups are reduced like this, one after
+    the other, and their parameters go.
     """
 
     first_differs = True
@@ -231,6 +247,7 @@ class Gathered(Scheme):
         whatever the others do."""
         super().__init__(sizes)
         self.ranks, self.root_stays = plan.shards, root_stays
+        self.last_differs = runs_in_torchs_pipeline(plan)
         root = tuple(unit for unit in ("embedding", "head") if unit in units)
         self.groups: dict[Group, Padded] = {
             "dense layer": padded(model, plan, ("dense layer",)),
@@ -246,8 +263,12 @@ class Gathered(Scheme):
         return (layers - dense) * its["layer"] + dense * its["dense layer"] + its["root"]
 
     def accumulate(self, ledger: Ledger, size: float, first: bool) -> None:
-        """It stays whole until its group's backward is over."""
-        ledger.relabel("temporaries", "unsharded_gradients", size)
+        """It stays whole until its group's backward is over. In torch's pipelines, where it has the
+        type that is reduced, autograd adds it to the one that has stayed whole."""
+        if self.last_differs and not first and self.sizes.made == self.sizes.reduced:
+            ledger.free(("temporaries", size))
+        else:
+            ledger.relabel("temporaries", "unsharded_gradients", size)
 
     def _buffer(self, group: Group) -> float:
         return self.groups[group].padded * self.sizes.gathered if self.ranks > 1 else 0.0
@@ -304,6 +325,9 @@ class Gathered(Scheme):
         if use.kind == "F":
             self._forward_ends(ledger, units, at, use, last)
             return
+        if self.last_differs:
+            self._stage_goes_on(ledger, units, at, use, last)
+            return
         if (own := _group(units, at)) != "root":
             before = _group(units, at - 1)
             self._group_ends(ledger, own, None if before == "root" else before, use)
@@ -312,6 +336,45 @@ class Gathered(Scheme):
         if last and use.kind in "BW":
             group: Group = "root" if self.has_root else own
             ledger.free(("reduce_scatter", self.groups[group].padded * self.sizes.reduced))
+
+    def _stage_goes_on(self, ledger: Ledger, units: Units, at: int, use: Use, last: bool) -> None:
+        """In torch's pipelines: add a unit's gradients to those of earlier backwards, and reduce
+        those of the stage if they are complete."""
+        if use.kind == "I":
+            return
+        if (own := _group(units, at)) != "root":
+            self._accumulate_whole(ledger, own, use)
+        if not last:
+            return
+        if self.has_root:
+            self._accumulate_whole(ledger, "root", use)
+        if use.last:
+            self._reduce_stage(ledger, units, use)
+
+    def _reduce_stage(self, ledger: Ledger, units: Units, use: Use) -> None:
+        """Reduce the gradients of a stage, group by group, the root's first, and free its
+        parameters."""
+        groups: list[Group] = ["root"] if self.has_root else []
+        groups += [unit for unit in units if unit == "layer" or unit == "dense layer"]
+        before: Group | None = None
+        for group in groups:
+            self._reduce(ledger, group, before, use, self.sizes.reduced)
+            if not use.stays:
+                ledger.free(("unsharded_parameters", self._whole(group)))
+            before = group
+        last = self.groups[groups[-1]].padded * self.sizes.reduced
+        ledger.free(("reduce_scatter", last))
+
+    def _accumulate_whole(self, ledger: Ledger, group: Group, use: Use) -> None:
+        """Add gradients that a backward has made to the whole ones, which have another type; those
+        of the same type autograd has added."""
+        its, sizes = self.groups[group], self.sizes
+        if sizes.made == sizes.reduced:
+            return
+        ledger.op(
+            ("unsharded_gradients", its.whole * sizes.reduced if use.first else 0.0),
+            free=(("unsharded_gradients", its.whole * sizes.made),),
+        )
 
     def _forward_ends(self, ledger: Ledger, units: Units, at: int, use: Use, last: bool) -> None:
         if (own := _group(units, at)) != "root" and use.frees:
@@ -326,21 +389,27 @@ class Gathered(Scheme):
     def _group_ends(self, ledger: Ledger, group: Group, before: Group | None, use: Use) -> None:
         if use.frees:
             ledger.free(("unsharded_parameters", self._whole(group)))
-        if use.kind == "I":
-            return
+        if use.kind != "I":
+            self._reduce(ledger, group, before, use, self.sizes.made)
+
+    def _reduce(
+        self, ledger: Ledger, group: Group, before: Group | None, use: Use, number_bytes: float
+    ) -> None:
+        """Reduce a group's gradients, after the group `before`. number_bytes: of a number of
+        them."""
         its, sizes = self.groups[group], self.sizes
         if before:
             ledger.free(("reduce_scatter", self.groups[before].padded * sizes.reduced))
-        copied = (its.whole - its.last) * sizes.made
+        copied = (its.whole - its.last) * number_bytes
         ledger.op(
             ("reduce_scatter", its.padded * sizes.reduced),
             free=(("unsharded_gradients", copied),),
         )
-        shard = its.own * sizes.gradient
+        shard, makes = its.own * sizes.gradient, use.first or self.last_differs
         ledger.op(
-            ("gradients" if use.first else "temporaries", shard),
+            ("gradients" if makes else "temporaries", shard),
             free=(
-                ("unsharded_gradients", its.last * sizes.made),
-                ("temporaries", 0.0 if use.first else shard),
+                ("unsharded_gradients", its.last * number_bytes),
+                ("temporaries", 0.0 if makes else shard),
             ),
         )

@@ -40,12 +40,12 @@ buffers."""
 
 
 NUMBERS = {
-    (kind, first, state): number
-    for number, (kind, first, state) in enumerate(
-        product("FBIW", (False, True), product((False, True), repeat=2))
+    (kind, first, state, last): number
+    for number, (kind, first, state, last) in enumerate(
+        product("FBIW", (False, True), product((False, True), repeat=2), (False, True))
     )
 }
-USES = [Use(kind, first, *state) for kind, first, state in NUMBERS]
+USES = [Use(kind, first, gathered, stays, last) for kind, first, (gathered, stays), last in NUMBERS]
 
 
 class StepWalk:
@@ -96,14 +96,17 @@ class StepWalk:
 
     def _uses(self, rank: int) -> list[tuple[int, int]]:
         """The same with each `Use` by its number: there are many ops, and few uses."""
-        first_differs, ops = self.stages[0].scheme.first_differs, self.program.ranks[rank]
-        fresh: dict[int, bool] = {}
+        scheme, ops = self.stages[0].scheme, self.program.ranks[rank]
+        first_differs, fresh = scheme.first_differs, dict[int, bool]()
+        last_of = {op.stage: op for op in ops if scheme.last_differs and op.kind in "BW"}
         found = []
-        for (stage, kind, _), gathered in zip(ops, gathered_around(self.plan, ops)):
+        for op, gathered in zip(ops, gathered_around(self.plan, ops)):
+            stage, kind, _ = op
             first = first_differs and kind in "BW" and fresh.get(stage, True)
             if first:
                 fresh[stage] = False
-            found.append((stage, NUMBERS[kind, first, gathered]))
+            last = last_of.get(stage, op) == op
+            found.append((stage, NUMBERS[kind, first, gathered, last]))
         return found
 
     def peak(self, rank: int) -> dict[str, float]:

@@ -31,14 +31,13 @@ A row often does not say everything. These are the assumptions, which follow the
   as there are stages (torchtitan's local batch), or into the next number of parts that divides it.
 - A batch that is no whole number of microbatches is cut into as many of equal size as it needs,
   rounded up.
+- Pipelines of FSDP2 keep parameters gathered after a forward: torchtitan's default is
+  `reshard_after_forward = not pp_enabled` (`apply_fsdp` in its parallelize.py).
 - HSDP shards over the data-parallel ranks of a node.
 - A model with experts is the one of its name in the catalogue, cut to the row's layers. Experts are
   balanced.
 
-Two things are left out. torch's pipelines keep FSDP2's gathered parameters and whole gradients from
-the first microbatch of a step to the last (torch/distributed/pipelining/stage.py), so their memory is
-higher than predicted and their step is shorter. float8 makes an additional pass for the largest
-value of each tensor.
+float8 makes an additional pass for the largest value of each tensor, which is left out.
 """
 
 import re
@@ -231,6 +230,7 @@ def _plan(row: Row) -> Plan:
         library=library,
         fused=fused,
         prefetch=int(fsdp) if zero == 3 else 1,
+        reshard=not (zero == 3 and library == "torch" and pp > 1),
         dp_overlap=overlaps_dp(overlap, zero) and not (library == "nanotron" and zero),
         tp_overlap=tp_overlap_of(overlap) if tp > 1 else "weight-grad",
         stage_layers=_nanotron_layers(row, pp) if library == "nanotron" else "uneven",

@@ -18,7 +18,7 @@ from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 from simlab.studies.published_ranks import Alternative, choice, rule_choice
 from simlab.studies.published_rows import described
-from simlab.studies.published_words import Row, Skip, failed, number
+from simlab.studies.published_words import Row, Skip, failed, number, says_reserved
 from simlab.training import Prediction, Waterfall, predict
 from simlab.units import GIB
 
@@ -80,6 +80,8 @@ class Kept(NamedTuple):
     mfu: float
     hfu: float
     memory_bytes: dict[str, float]
+    reserved_bytes: float
+    """What the allocator has reserved at the peak: tensors, and what it wastes."""
     fits: bool
     waterfall_s: Waterfall | None
     """None unless it was asked for, because it takes a second simulation of the pipeline."""
@@ -97,6 +99,8 @@ class Result:
     prediction: Kept | None = None
     memory_gib: float | None = None
     """The published peak memory of a GPU, in GiB."""
+    memory_is_reserved: bool = False
+    """Whether that is what the allocator has reserved, and not what tensors take."""
     skipped: str = ""
     """The reason why the row was not predicted."""
     work: tuple[str, ...] = ()
@@ -131,7 +135,15 @@ class Result:
         """(predicted - measured) / measured peak memory; None if it was not published."""
         if self.memory_gib is None:
             return None
-        return sum(self.predicted.memory_bytes.values()) / GIB / self.memory_gib - 1
+        return self.predicted_gib / self.memory_gib - 1
+
+    @property
+    def predicted_gib(self) -> float:
+        """The predicted peak memory, in GiB, of what the published one counts."""
+        its = self.predicted
+        if self.memory_is_reserved:
+            return its.reserved_bytes / GIB
+        return sum(its.memory_bytes.values()) / GIB
 
 
 def read_runs(path: str | Path) -> list[Row]:
@@ -172,8 +184,25 @@ def result_of(row: Row, *, waterfall: bool = False) -> Result:
         its = _predicted(row, *described(row))
         spent = its.waterfall_s if waterfall else None
         fits = its.fits and its.fit.fits
-        kept = Kept(its.plan, its.step_s, its.mfu, its.hfu, its.memory_bytes, fits, spent)
-        return Result(name, suite, measured_s, kept, _memory_gib(row), work=_work(row))
+        kept = Kept(
+            its.plan,
+            its.step_s,
+            its.mfu,
+            its.hfu,
+            its.memory_bytes,
+            its.fit.held_bytes + its.fit.waste_bytes,
+            fits,
+            spent,
+        )
+        return Result(
+            name,
+            suite,
+            measured_s,
+            kept,
+            _memory_gib(row),
+            memory_is_reserved=says_reserved(row.get("source") or ""),
+            work=_work(row),
+        )
     except (Skip, InputError) as why:
         return Result(name, suite, skipped=str(why))
 

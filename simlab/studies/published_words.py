@@ -161,6 +161,12 @@ def hybrid_ranks(text: str, in_node: int) -> int:
     return in_node if in_node > 1 and re.search("hsdp|hybrid[ _]shard", text) else 0
 
 
+def says_reserved(source: str) -> bool:
+    """Whether a source publishes the memory that the allocator has reserved: torchtitan's log has
+    `max_reserved_gib` (its components/metrics.py). Others publish what tensors take."""
+    return "torchtitan" in source.lower()
+
+
 def overlaps_dp(text: str, zero: int) -> bool:
     """Whether data parallelism overlaps its communication, from what the column `overlap` says."""
     if "no dp overlap" in text or text.startswith("none"):

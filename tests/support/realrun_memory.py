@@ -20,6 +20,7 @@ from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker, _FSDPRefT
 from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.pipelining.stage import PipelineStage
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from realrun.model.gpt import Stage, loss
@@ -175,4 +176,46 @@ def measured(
                     optimizer.zero_grad()
                     if sharding == "fsdp" and not step:
                         tracker.label_gradients(model)
+            return tracker
+
+
+def measured_first_stage(sizes, ranks, ops, *, reshard, bf16):
+    """A tracker that has read one step of the first of two pipeline stages on rank 0 of `ranks`.
+
+    FSDP2 is told what torch's runtime of pipelines tells it, and the end of the step is the
+    runtime's own code. ops: [(kind, microbatch)] of the stage, kinds F and B.
+    """
+    with pretended_group(ranks):
+        mesh = init_device_mesh("cpu", (ranks,))
+        with FakeTensorMode():
+            model = Stage(sizes, 0, 2)
+            policy = MixedPrecisionPolicy(
+                param_dtype=torch.bfloat16 if bf16 else None, reduce_dtype=torch.float32
+            )
+            for module in [*model.blocks, model]:
+                fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
+            optimizer = torch.optim.Adam(model.parameters(), foreach=True)
+            tracker = _GatheringTracker(model, optimizer)
+            stage = PipelineStage.__new__(PipelineStage)
+            stage.submod = model
+            tokens = torch.zeros(1, sizes["seq"], dtype=torch.int64)
+            tracker.track_inputs((tokens,))
+            with tracker:
+                for _ in range(2):
+                    tracker.start()
+                    held = {}
+                    for kind, microbatch in ops:
+                        if kind == "F":
+                            tracker.reset_mod_stats()
+                            held[microbatch] = model(tokens)
+                            continue
+                        model.set_is_last_backward(False)
+                        model.set_reshard_after_backward(False)
+                        model.set_requires_gradient_sync(False)
+                        output = held.pop(microbatch)
+                        output.backward(torch.zeros_like(output))
+                        del output
+                    stage.perform_reduce_grad(1)
+                    optimizer.step()
+                    optimizer.zero_grad()
             return tracker

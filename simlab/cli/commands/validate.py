@@ -7,7 +7,7 @@ from simlab.cli.output import print_json, print_table, print_text, progress, wri
 from simlab.errors import InputError
 from simlab.spec.model import MFU_ATTENTION
 from simlab.studies.published_runs import RUNS, Result, read_runs, result_of, suites
-from simlab.units import GIB, seconds_text
+from simlab.units import seconds_text
 
 HEAD = ("suite", "rows", "skip", "MAPE%", "max%", "bias%", "constant%", "memory%")
 CHOICE_HEAD = ("suite", "rank", "rule", "lost%", "rule", "of 5%", "rule", "fit%", "rule")
@@ -96,7 +96,6 @@ def _row(result: Result) -> dict[str, Any]:
     if not result.prediction:
         return {"id": result.id, "suite": result.suite, "skipped": result.skipped}
     assert result.prediction.waterfall_s is not None, "the rows were read with their waterfalls"
-    memory = sum(result.prediction.memory_bytes.values()) / GIB
     return {
         "id": result.id,
         "suite": result.suite,
@@ -106,7 +105,7 @@ def _row(result: Result) -> dict[str, Any]:
         "waterfall_s": result.prediction.waterfall_s._asdict(),
         "mfu": result.prediction.mfu,
         "mfu_attention": MFU_ATTENTION,
-        "memory_gib": memory,
+        "memory_gib": result.predicted_gib,
         "measured_memory_gib": result.memory_gib,
         "fits": result.prediction.fits,
         "failed": result.failed,

@@ -5,11 +5,13 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+import simlab as sl
 from realrun import Pool
 from realrun.launch.pool import RunError
 from realrun.model.reference import single_training
@@ -219,17 +221,23 @@ def test_ddp_and_fsdp2_send_what_ours_does_but_for_the_norm(pool, tmp_path, plan
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-def test_torchs_pipelines_gather_what_is_not_resharded_once_a_step_as_ours_do(
-    pool, tmp_path, schedule
+@pytest.mark.parametrize("reshard", [True, False])
+def test_torchs_pipelines_gather_and_reduce_when_the_lists_of_its_library_say(
+    pool, tmp_path, schedule, reshard
 ):
-    """Ours gather once and scatter gradients after each of the four backwards. Theirs gather once,
-    and in the first step, which is counted, once more to infer shapes; they scatter once."""
-    plan = {"dp": 2, "pp": 2, "zero": 3, "microbatches": 4, "schedule": schedule}
-    _, facts = run(pool, tmp_path, **plan, reshard=False)
-    ours, theirs = (
-        totals(facts[f"sent_bytes_{which}"])["dp"] for which in ("predicted", "measured")
-    )
-    assert ours / (1 + 4) == pytest.approx(theirs / (1 + 1 + 1), rel=1e-3)
+    """The first step, which is counted, also infers shapes, and gathers each stage once more for
+    that, or the last one twice if it reshards; that does not depend on the microbatches."""
+
+    def beyond_the_lists(microbatches):
+        plan = {"dp": 2, "pp": 2, "zero": 3, "schedule": schedule, "reshard": reshard}
+        job, facts = run(pool, tmp_path, **plan, microbatches=microbatches)
+        lists = sl.traffic(job.model, replace(job.executed, library="torch"))
+        ours = [of_rank.dp for of_rank in lists for _ in range(2)]  # both replicas of each stage
+        gathers = [of_rank["dp"] - own for of_rank, own in zip(facts["sent_bytes_measured"], ours)]
+        return sum(gathers) / (4 * job.model.parameters)  # half of a stage's fp32 by each of two
+
+    extra = 1.5 if reshard else 1.0
+    assert [beyond_the_lists(m) for m in (2, 4)] == pytest.approx([extra] * 2, rel=0.02)
 
 
 def test_torchs_zero_1_reduces_all_and_broadcasts_which_is_more(pool, tmp_path):

@@ -5,13 +5,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from realrun_memory import measured
+from realrun_memory import measured, measured_first_stage
 from torch.distributed._tools.mem_tracker import MemTracker
 
 import simlab as sl
 from realrun.model.gpt import VOCAB, Stage, loss
 from realrun.record.activations import SavedActivations
 from simlab import Model, data_parallel_memory
+from simlab.lowering.build import program_of
+from simlab.memory.step import StepWalk
 
 WORLDS = (1, 2, 4, 8, 16, 32, 64)
 SIZES = {"hidden": 48, "heads": 4, "layers": 3, "seq": 32}  # 48 rows on 32 ranks and 64: padding
@@ -121,6 +123,31 @@ def test_a_predicted_plan_holds_what_fsdp2_holds_of_layers_as_wide_as_a_7b_model
     bf16 = precision == "bf16"
     torchs = measured(wide, ranks, 1, "fsdp", reshard=reshard, bf16=bf16, fake=True)
     assert_within_three_percent(ours, torchs)
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+@pytest.mark.parametrize("reshard", [True, False])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_stage_of_torchs_pipelines_keeps_whole_gradients_until_its_last_backward(
+    precision, reshard, ranks
+):
+    wide = {"hidden": 512, "heads": 8, "layers": 6, "seq": 256}
+    model = Model(**wide, vocab=VOCAB, positions=wide["seq"])
+    plan = sl.Plan(
+        dp=ranks,
+        pp=2,
+        microbatches=4,
+        zero=3,
+        reshard=reshard,
+        precision=precision,
+        library="torch",
+    )
+    program = program_of(plan)
+    ours = StepWalk(model, plan, program, plan.layers_of_stages(model.layers)).peak(0)
+    ops = [(op.kind, op.microbatch) for op in program.ranks[0]]
+    torchs = measured_first_stage(wide, ranks, ops, reshard=reshard, bf16=precision == "bf16")
+    assert sum(ours.values()) == pytest.approx(sum(torchs.peak.values()), rel=0.02)
+    assert ours["unsharded_gradients"] >= 4 * 3 * 12 * wide["hidden"] ** 2  # fp32, three layers
 
 
 @pytest.mark.parametrize("ranks", [1, 64])

@@ -27,11 +27,12 @@ ROWS = {row["id"]: row for row in read_runs(PUBLISHED)}
 MEGATRON = ROWS["meg21-1.7B"]
 MOST = {
     "megatron21_table1": 5, "megatron21_table2_ptdp": 5, "korthikanti22_table5": 4, "megatron21_table2_zero3": 20, "vtrain_single": 20,
-    "nvidia_dgxc_h100_bf16": 7, "llmfoundry_a100_80gb_bf16": 10, "simumax_b200": 10, "torchtitan": 11, "vtrain_multi": 12,
+    "nvidia_dgxc_h100_bf16": 7, "llmfoundry_a100_80gb_bf16": 10, "simumax_b200": 10, "torchtitan": 12, "vtrain_multi": 12,
     "megascale_megatronlm_175B": 3,
 }  # fmt: skip
 """Mean absolute errors, percent, as a guard: the goal for torchtitan and vtrain_multi is 10, which
-they do not meet yet."""
+they do not meet yet. torchtitan went from 10.8 to 11.5 when FSDP2 in torch's pipelines was gathered and
+reduced once a step, as its code does, which brought the memory of that suite from 32.5 to 10.9."""
 
 
 @pytest.fixture(scope="module")
