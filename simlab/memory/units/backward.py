@@ -127,10 +127,10 @@ class UnitBackward:
         for at, (output, its) in enumerate(zip(outputs, weights)):
             last = at == len(outputs) - 1 or self.of.autocast  # which copies it for each
             self._linear(makes, its, output=output, saved=saved if last else 0.0)
-            if self.of.autocast:
-                self._make(self.of.skipped, temporaries=makes)
+            if self.of.autocast:  # to fp32
+                self._make(2 * makes, temporaries=makes)
             if at and self.kind != "W":
-                self._sum(self.of.skipped if self.of.autocast else makes)
+                self._sum(2 * makes if self.of.autocast else makes)
         self.ledger.free(("temporaries", gathered))
 
     @property
@@ -138,13 +138,15 @@ class UnitBackward:
         """Bytes that are gathered again for the gradient of a column-parallel weight."""
         return self.of.gathered_input if self.kind != "I" else 0.0
 
-    def _row(self, makes: float, weights: tuple[float, ...], *, saved: float) -> None:
+    def _row(
+        self, makes: float, weights: tuple[float, ...], *, saved: float, casts: bool = True
+    ) -> None:
         """A row-parallel product, whose output's gradient is the skipped path's, too."""
         of, gathered = self.of, 0.0
         if self.kind != "W" and of.plan.sequence_parallel:
             gathered = of.whole
         self.ledger.op(("temporaries", gathered))
-        cast = of.hidden if of.autocast else 0.0
+        cast = of.hidden if of.autocast and casts else 0.0
         self._make(cast)
         self._linear(makes, weights, output=cast, passed=of.hidden, saved=saved)
         self.ledger.free(("temporaries", gathered))
@@ -217,15 +219,12 @@ class UnitBackward:
 
     def _mlp(self) -> None:
         of, model = self.of, self.of.model
-        h, f, e = model.hidden, model.ffn / of.plan.tp, 1.0
-        if model.experts:
-            f = model.expert_width / of.plan.tp
-            e = model.experts / of.plan.ep + model.shared_experts
+        h, f, e = model.hidden, of.mlp_width / of.plan.tp, of.experts
         gated, bias = 1 + model.gated_mlp, model.bias
         if of.routed and self.kind != "W":
             self.ledger.op(("temporaries", of.sent))
             self._make(of.routed, temporaries=of.sent)
-        self._row(of.inner, (e * f * h, e * bias * h), saved=of.saved.inner)
+        self._row(of.inner, (e * f * h, e * bias * h), saved=of.saved.inner, casts=not of.routed)
         if self.kind != "W":
             if of.routed:
                 self.ledger.free(("temporaries", of.routed))
@@ -245,11 +244,11 @@ class UnitBackward:
     def _router(self) -> None:
         of, model = self.of, self.of.model
         if self.kind != "W":
-            self._make(of.sent, temporaries=of.routed if of.sent else 0.0)
-            self._make(of.whole, temporaries=of.sent or of.routed)
+            self._make(of.sent, temporaries=of.copied if of.sent else 0.0)
+            self._make(of.skipped if of.autocast else of.whole, temporaries=of.sent or of.copied)
         if self.kind != "I":
             count = model.hidden * model.experts
-            self._make(count * self.gradient, activations=of.saved.normed)
+            self._make(count * self.gradient, activations=of.saved.normed + of.cast(count))
             self._weights(count)
 
     def _attention(self) -> None:

@@ -33,7 +33,8 @@ class UnitSizes:
       `softmax_sums` is what a fused one keeps of each row. `mask` is that of one dropout.
     - `norm_statistics` is what a norm keeps of each token in fp32.
     - `routed` is the copy of each token for each of its experts, and `sent` are its copies as they
-      leave for other ranks' experts. Both are 0 without such experts.
+      leave for other ranks' experts. Both are 0 without such experts. `copied` is `routed` as it is
+      made: under autocast in fp32.
     - `gathered_input` is what sequence parallelism gathers for a column-parallel product, and frees
       after it; 0 where it is kept.
     - `logits` are the head's, and `loss` is the same in the loss's type.
@@ -80,6 +81,11 @@ class UnitSizes:
         self.products_joined = plan.has_flat_gradients or model.positions > 0
         self.attention_reads = 1 if self.products_joined else 3
         self.mlp_reads = 1 + model.gated_mlp
+        self.copied = 2 * self.routed if self.autocast else self.routed
+        self.experts, self.mlp_width = 1.0, model.ffn
+        if model.experts:
+            self.experts = model.experts / plan.ep + model.shared_experts
+            self.mlp_width = model.expert_width
 
     def cast(self, numbers: float) -> float:
         """Bytes of the 16-bit copy of a weight of so many numbers; 0 without autocast."""
