@@ -134,7 +134,8 @@ class Plan:
         'selective' drops attention's scores and softmax (Korthikanti et al. 2022). 'per-op' drops
         all that is cheap and the results of every second matrix product: those of k, of attention's
         output and of one half of the gated MLP (torchtitan). 'full' keeps only each layer's
-        input.""",
+        input; with library 'torch' it ends before a layer's last product, which the backward does not
+        need.""",
         default="none",
         choices=RECOMPUTE,
     )

@@ -14,6 +14,7 @@ from simlab.cost.walk import Parts
 from simlab.display import plain
 from simlab.engine import simulate
 from simlab.errors import require_index
+from simlab.lowering.kernels.recomputed import stops_early
 from simlab.memory.step import StepWalk, folded
 from simlab.program import Program
 from simlab.spec.cluster import Cluster
@@ -189,6 +190,8 @@ class Prediction:
         per_token = self.model.hardware_flops_per_token(
             self.plan.seq, self.plan.recompute, flash=flash
         )
+        if self.plan.recompute == "full" and stops_early(self.model, self.plan):
+            per_token -= self.model.layers * self.model.layer_flops(self.plan.seq)["down"]
         return per_token * self.tokens_per_s / self.peak_flops
 
     @property

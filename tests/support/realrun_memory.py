@@ -21,6 +21,9 @@ from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.pipelining.stage import PipelineStage
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import loss_parallel
+from torch.nn.functional import cross_entropy
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from realrun.model.gpt import Stage, loss
@@ -219,3 +222,29 @@ def measured_first_stage(sizes, ranks, ops, *, reshard, bf16):
                     optimizer.step()
                     optimizer.zero_grad()
             return tracker
+
+
+def measured_loss(tokens, vocabulary, ranks):
+    """Bytes that rank 0 holds at the peak of the backward of torch's cross-entropy, without the
+    logits that came in: over the whole `vocabulary`, or over a part of it on each of `ranks`."""
+    with pretended_group(max(2, ranks)):
+        mesh = init_device_mesh("cpu", (max(2, ranks),))
+        weight = nn.Parameter(torch.zeros(1))
+        local = torch.zeros(tokens, vocabulary // ranks)
+        targets = torch.zeros(tokens, dtype=torch.int64)
+        tracker = MemTracker()
+        with tracker:
+            logits = local + weight
+            if ranks == 1:
+                value = cross_entropy(logits, targets)
+                del logits
+                value.backward()
+            else:
+                cut = DTensor.from_local(logits, mesh, [Shard(1)], run_check=False)
+                whole = DTensor.from_local(targets, mesh, [Replicate()], run_check=False)
+                with loss_parallel():
+                    value = cross_entropy(cut, whole)
+                    del logits, cut
+                    value.backward()
+        (held,) = tracker.get_tracker_snapshot("peak").values()
+        return held["Total"]

@@ -26,10 +26,27 @@ SCORES = (
 def recomputed(model: Model, plan: Plan, forward: list[Launched]) -> list[Launched]:
     """What runs again of `forward`, by `Plan.recompute`."""
     if plan.recompute == "full":
-        return forward
+        return _until_all_is_there(forward) if stops_early(model, plan) else forward
     if plan.recompute == "selective":
         return _recomputed_scores(forward)
     return _recomputed_ops(model, plan, forward) if plan.recompute == "per-op" else []
+
+
+def stops_early(model: Model, plan: Plan) -> bool:
+    """Whether full recomputation ends when all tensors are there that the backward reads, and leaves
+    out a layer's last product and what follows it.
+
+    torch's non-reentrant checkpointing does (`set_checkpoint_early_stop` in
+    torch/utils/checkpoint.py), which FSDP2's users take; Megatron-LM's and FSDP1's runs all of the
+    forward. A dropout or a router at the end of the layer keeps something of what comes after.
+    """
+    return plan.library == "torch" and not plan.dropout and not model.experts
+
+
+def _until_all_is_there(forward: Sequence[Launched]) -> list[Launched]:
+    """`forward` before its last product, whose operands are the last that the backward reads."""
+    operations = [kernel.operation for kernel in forward]
+    return list(forward[: operations.index(Operation.DOWN)])
 
 
 def _recomputed_scores(forward: Sequence[Launched]) -> list[Launched]:

@@ -177,7 +177,9 @@ class UnitBackward:
         return of.skipped
 
     def loss(self) -> None:
-        """The gradients of the loss and of the logits."""
+        """The gradients of the loss and of the logits. Of a vocabulary that is cut over ranks torch
+        computes the latter as (gradient + exp(log-softmax)) x gradient of the loss, op by op
+        (`_nll_loss_and_log_softmax_backward` in torch/distributed/tensor/parallel/loss.py)."""
         of = self.of
         if self.kind == "W":
             return
@@ -185,6 +187,9 @@ class UnitBackward:
             self._make(of.logits, activations=of.loss)
             return
         self._make(of.loss)
+        if of.plan.tp > 1:
+            self._make(of.loss)
+            self._make(of.loss, temporaries=2 * of.loss)
         self._make(of.loss, temporaries=of.loss, activations=of.loss)
         if of.casts_logits:
             self._make(of.logits, temporaries=of.loss)

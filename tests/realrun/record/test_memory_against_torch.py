@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from realrun_memory import measured, measured_first_stage
+from realrun_memory import measured, measured_first_stage, measured_loss
 from torch.distributed._tools.mem_tracker import MemTracker
 
 import simlab as sl
@@ -13,7 +13,10 @@ from realrun.model.gpt import VOCAB, Stage, loss
 from realrun.record.activations import SavedActivations
 from simlab import Model, data_parallel_memory
 from simlab.lowering.build import program_of
+from simlab.memory.schemes import NumberBytes, Resident
 from simlab.memory.step import StepWalk
+from simlab.memory.units.backward import backward_phase
+from simlab.memory.units.sizes import UnitSizes
 
 WORLDS = (1, 2, 4, 8, 16, 32, 64)
 SIZES = {"hidden": 48, "heads": 4, "layers": 3, "seq": 32}  # 48 rows on 32 ranks and 64: padding
@@ -148,6 +151,16 @@ def test_a_stage_of_torchs_pipelines_keeps_whole_gradients_until_its_last_backwa
     torchs = measured_first_stage(wide, ranks, ops, reshard=reshard, bf16=precision == "bf16")
     assert sum(ours.values()) == pytest.approx(sum(torchs.peak.values()), rel=0.02)
     assert ours["unsharded_gradients"] >= 4 * 3 * 12 * wide["hidden"] ** 2  # fp32, three layers
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_a_loss_over_a_cut_vocabulary_takes_one_more_copy_of_the_logits(tp):
+    """In numbers of the logits in fp32: those that are kept, and what its backward makes beside."""
+    sizes = {"hidden": 8, "heads": 2, "layers": 1, "seq": 512}
+    plan = sl.Plan(tp=tp, seq=sizes["seq"], library="torch", precision="fp32")
+    of = UnitSizes(Model(**sizes, vocab=8192, positions=sizes["seq"]), plan, 4, 4)
+    phase = backward_phase(of, Resident(NumberBytes(*[4.0] * 6)), "loss", "B")
+    assert of.loss + phase.peak == pytest.approx(measured_loss(sizes["seq"], 8192, tp), rel=0.01)
 
 
 @pytest.mark.parametrize("ranks", [1, 64])
