@@ -41,8 +41,10 @@ def halving_doubling_all_reduce(ranks: Sequence[int], size_bytes: float) -> Roun
     """Recursive halving, then doubling: 2 log2 n rounds; S (n-1)/n each way, as the ring's, in
     fewer rounds. n a power of 2.
 
-    In round k of the halving, ranks n / 2^(k+1) apart exchange the halves of what they have; the
-    doubling goes back. (Rabenseifner 2004; Thakur et al. 2005.)
+    In round k of the halving, counted from 0, ranks n / 2^(k+1) apart in `ranks` exchange the halves
+    of what they have; the doubling goes back. So the largest pieces go to the farthest rank. MPI and
+    Gloo begin with the nearest rank instead (vector halving and distance doubling: Rabenseifner 2004;
+    Thakur et al. 2005); `ranks` in bit-reversed order give that.
     """
     n = len(ranks)
     if n & (n - 1):

@@ -22,16 +22,36 @@ def test_tp_and_dp_send_alike_at_6_h_tokens_with_fp32_gradients_and_3_h_with_16_
     assert data / one == pytest.approx(times_hidden * GPT.hidden, rel=0.05)
 
 
+def waiting_share(model, **fields):
+    """Which part of the time in layers a rank waits for tensor parallelism, over NVLink."""
+    plan = sl.Plan(dp=8 // fields["tp"], sequence_parallel=True, **fields)
+    spent = sl.predict(model, plan, sl.load_cluster("dgx-h100")).waterfall_s
+    return spent.tp / (spent.tp + spent.compute)
+
+
 @pytest.mark.parametrize("tp", [2, 4, 8])
-@pytest.mark.parametrize("microbatch_size", [1, 4])
-def test_no_larger_batch_changes_the_share_of_tensor_parallelism(tp, microbatch_size):
-    cluster = sl.load_cluster("dgx-h100")
-    plan = sl.Plan(tp=tp, dp=8 // tp, sequence_parallel=True)
-    shares = []
-    for more in ({}, {"microbatches": 4}, {"microbatch_size": microbatch_size}):
-        step = sl.predict(LLAMA, replace(plan, **more), cluster)
-        shares.append(step.waterfall_s.tp / (step.waterfall_s.tp + step.waterfall_s.compute))
+@pytest.mark.parametrize("seq", [4096, 8192, 32_768])
+@pytest.mark.parametrize("name", ["llama-3-8b", "llama-3-70b"])
+def test_a_larger_batch_hardly_changes_the_share_of_tensor_parallelism_once_messages_are_long(
+    name, seq, tp
+):
+    model = sl.load_model(name)
+    more = ({}, {"microbatches": 4}, *({"microbatch_size": size} for size in (2, 4, 8)))
+    shares = [waiting_share(model, tp=tp, seq=seq, **fields) for fields in more]
     assert max(shares) < 1.25 * min(shares)
+
+
+@pytest.mark.parametrize("tp", [2, 4, 8])
+@pytest.mark.parametrize("name", ["llama-3-8b", "llama-3-70b"])
+def test_a_larger_batch_spreads_the_latency_of_short_messages_and_long_sequences_have_the_scores(
+    name, tp
+):
+    model = sl.load_model(name)
+    assert waiting_share(model, tp=tp, seq=1024, microbatch_size=8) < waiting_share(
+        model, tp=tp, seq=1024
+    )
+    shares = [waiting_share(model, tp=tp, seq=seq) for seq in (1024, 8192, 32_768)]
+    assert shares == sorted(shares, reverse=True)
 
 
 @pytest.mark.parametrize("microbatches", [8, 16, 32])

@@ -373,5 +373,34 @@ for ranks in (range(16), nearest_first):
 print(f"farthest first {seconds[0] * 1e3:.1f} ms, nearest first {seconds[1] * 1e3:.1f} ms")
 assert seconds[1] < seconds[0] / 3
 """,
+    "w06.follow_ups.2": """\
+from dataclasses import replace
+
+import simlab as sl
+
+model, cluster = sl.load_model("llama-2-7b"), sl.load_cluster("dgx-a100", nodes=4)
+slow = replace(cluster, inter=replace(cluster.inter, bandwidth_bytes_per_s=50e9 / 8))
+step_s, states = {}, {}
+for shards in (32, 8):
+    plan = sl.Plan(dp=32, zero=3, hybrid=shards, microbatches=4)
+    step = sl.predict(model, plan, slow)
+    step_s[shards] = step.step_s
+    states[shards] = sum(step.memory_bytes[part] for part in ("parameters", "gradients", "optimizer"))
+    print(f"sharded over {shards}: {step.step_s:.1f} s, states {states[shards] / 2**30:.1f} GiB")
+assert abs(states[8] / states[32] - 4) < 0.01 and step_s[8] < 0.75 * step_s[32]
+""",
+    "d08.follow_ups.1": """\
+from dataclasses import replace
+
+import simlab as sl
+
+model, cluster = sl.load_model("llama-2-7b"), sl.load_cluster("dgx-a100", nodes=4)
+plan = sl.Plan(dp=4, tp=8, order="tp-cp-dp-pp", microbatch_size=1)
+step_s = {}
+for mib in (1, 4, 16, 64, 128, 256, 1024, 4096):
+    step_s[mib] = sl.predict(model, replace(plan, bucket_bytes=mib * 2**20), cluster).step_s
+    print(f"{mib} MiB: {step_s[mib] * 1e3:.0f} ms")
+assert 16 < min(step_s, key=step_s.get) < 1024
+""",
 }
 """{key of a follow-up: what its cell runs}"""

@@ -1,10 +1,11 @@
 """What lesson 10 asks, when a training breaks: predictions, exercises, figures, and code that
 answers follow-ups."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import sqrt
 from random import Random
-from statistics import median_low
+from statistics import mean, median, median_low
 from typing import Any
 
 from simlab.lessons.exercise import Exercise
@@ -171,6 +172,18 @@ def _against_all(computed_s: Sequence[float], stage_of: Sequence[int]) -> int | 
     return slow[0] if slow else "nobody"
 
 
+def _against(
+    middle: Callable[[Sequence[float]], float],
+    computed_s: Sequence[float],
+    stage_of: Sequence[int],
+) -> int | str:
+    for rank, mine in enumerate(computed_s):
+        peers = [s for s, stage in zip(computed_s, stage_of) if stage == stage_of[rank]]
+        if mine >= 1.25 * middle(peers):
+            return rank
+    return "nobody"
+
+
 def _always_somebody(computed_s: Sequence[float], stage_of: Sequence[int]) -> int:
     def excess(rank: int) -> float:
         peers = [s for s, stage in zip(computed_s, stage_of) if stage == stage_of[rank]]
@@ -257,6 +270,8 @@ EXERCISES = [
             "longest": _longest,
             "against_all": _against_all,
             "always_somebody": _always_somebody,
+            "mean": partial(_against, mean),
+            "median": partial(_against, median),
         },
         sets=12,
     ),
@@ -271,6 +286,9 @@ EXERCISES = [
             "no_two": lambda **case: _interval_s(**case) / sqrt(2),
             "not_squared": lambda gpus, gpu_mtbf_h, checkpoint_s: (
                 2 * checkpoint_s * gpu_mtbf_h * 3600 / gpus
+            ),
+            "hours": lambda gpus, gpu_mtbf_h, checkpoint_s: _interval_s(
+                gpus, gpu_mtbf_h / 3600, checkpoint_s
             ),
         },
         same=_near,

@@ -16,7 +16,7 @@ from simlab.spec.model import Model
 from simlab.spec.parameters import stage_parameters
 from simlab.spec.plan import Plan
 
-MOVED = Choice("higher", "lower")
+MOVED = Choice("higher", "same", "lower")
 PREDICTIONS = [
     Prediction("d01", {"tp": Number(), "send": Number(), "dp": Number()}),
     Prediction("d01.change", {"tp": Number(), "dp": Number()}),
@@ -285,6 +285,7 @@ EXERCISES = [
             "layers_only": lambda p, m, rank: 1 / p,
             "microbatches_only": lambda p, m, rank: min(m, p - rank),
             "gpipe": lambda p, m, rank: m / p,
+            "other_end": lambda p, m, rank: min(m, rank + 1) / p,
         },
         sets=10,
     ),
@@ -329,6 +330,7 @@ EXERCISES = [
                 (times - 1) * 6 * parameters / (12 * layers * hidden)
             ),
             "forward_only": lambda **case: 3 * solution_b15(**case),
+            "causal_half": lambda **case: 2 * solution_b15(**case),
             "only_attention": lambda times, parameters, lookup, layers, hidden: (
                 times * 6 * parameters / (12 * layers * hidden)
             ),
@@ -351,6 +353,9 @@ EXERCISES = [
             ),
             "of_the_step": lambda p, forward_s, backward_s, reduce_s, share: _rounded_up(
                 ((p - 1) + reduce_s / (forward_s + backward_s)) * (1 - share) / share
+            ),
+            "forwards_only": lambda p, forward_s, backward_s, reduce_s, share: _rounded_up(
+                ((p - 1) * forward_s + reduce_s) / (share * (forward_s + backward_s))
             ),
             "rounded_down": lambda p, forward_s, backward_s, reduce_s, share: int(
                 ((p - 1) + reduce_s / (forward_s + backward_s)) / share
@@ -391,6 +396,25 @@ mean_of_means = sum(sum(each) / len(each) for each in losses) / len(losses)
 by_tokens = sum(sum(each) / len(tokens) for each in losses)
 print(f"one batch {whole:.2f}, each divided by m {mean_of_means:.2f}, by all tokens {by_tokens:.2f}")
 assert abs(by_tokens - whole) < 1e-12 and abs(mean_of_means - whole) > 2
+""",
+    "w13.follow_ups.2": """\
+from dataclasses import replace
+
+import simlab as sl
+
+model, cluster = sl.load_model("llama-2-13b"), sl.load_cluster("dgx-a100", nodes=4)
+plans = {
+    "dp 2, tp 4, pp 4": sl.Plan(dp=2, tp=4, pp=4, microbatches=16),
+    "dp 8, tp 4, ZeRO-1": sl.Plan(dp=8, tp=4, zero=1, microbatches=16),
+    "dp 32, ZeRO-3": sl.Plan(dp=32, zero=3, microbatches=16),
+}
+times = []
+for name, plan in plans.items():
+    fewer = replace(plan, microbatch_size=2, microbatches=8)  # the same batch
+    steps = [sl.predict(model, one, cluster).step_s for one in (plan, fewer)]
+    times.append(steps[1] / steps[0])
+    print(f"{name}: 8 microbatches of 2 take {times[-1]:.2f} times as long as 16 of 1")
+assert times[0] > 1.05 and max(times[1:]) < 1
 """,
     "d02.follow_ups.3": """\
 from itertools import product

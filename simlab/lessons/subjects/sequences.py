@@ -62,6 +62,12 @@ def _one_chunk_off(rank: int, tokens: int, cp: int, layout: str) -> list[int]:
     return [c * half + k for c in (rank, 2 * cp - rank) for k in range(half)]
 
 
+def _striped(rank: int, tokens: int, cp: int, layout: str) -> list[int]:
+    if layout == "contiguous":
+        return _positions(rank, tokens, cp, layout)
+    return [rank + cp * k for k in range(tokens)]
+
+
 # d16
 # ---------------------------------------------------------------------------------------------
 
@@ -104,6 +110,7 @@ EXERCISES = [
             ),
             "from_zero": lambda rank, tokens, cp, layout: list(range(tokens)),
             "one_chunk_off": _one_chunk_off,
+            "striped": _striped,
         },
         sets=12,
     ),
@@ -115,6 +122,7 @@ EXERCISES = [
         solution=solution_d16,
         mistakes={
             "all_divided": lambda ffn, t, sequence_parallel: (8 + 2 * ffn) / t,
+            "never_divided": lambda ffn, t, sequence_parallel: 4 + (4 + 2 * ffn) / t,
             "nothing_outside": lambda ffn, t, sequence_parallel: (4 + 2 * ffn) / t,
             "inner_once": lambda ffn, t, sequence_parallel: (
                 4 / (t if sequence_parallel else 1) + (4 + ffn) / t

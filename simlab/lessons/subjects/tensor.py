@@ -120,6 +120,15 @@ def _by_stride(order: Sequence[str], sizes: Mapping[str, int], node: int) -> set
     return found
 
 
+def _with_groups_of_one(order: Sequence[str], sizes: Mapping[str, int], node: int) -> set[str]:
+    stride, found = 1, set()
+    for name in order:
+        stride *= sizes[name]
+        if stride > node:
+            found.add(name)
+    return found
+
+
 # b10
 # ---------------------------------------------------------------------------------------------
 
@@ -192,6 +201,7 @@ EXERCISES = [
             "by_size": lambda order, sizes, node: {n for n in order if sizes[n] > node},
             "backwards": lambda order, sizes, node: solution_t5(order[::-1], sizes, node),
             "by_stride": _by_stride,
+            "size_one": _with_groups_of_one,
         },
         sets=20,
     ),
@@ -218,6 +228,23 @@ FIGURES = {
 }
 
 TRIES = {
+    "t5.follow_ups.1": """\
+from dataclasses import replace
+
+import simlab as sl
+
+model, cube = sl.load_model("llama-3-70b"), sl.load_cluster("dgx-h100", nodes=64)
+inside = sl.Plan(dp=8, tp=8, pp=8, microbatches=32, sequence_parallel=True, zero=1)
+wide = replace(inside, tp=16, dp=4, microbatches=64)  # the batch stays
+across = replace(inside, order="pp-cp-dp-tp")
+assert wide.dp * wide.microbatches == inside.dp * inside.microbatches
+times = []
+for plan in (wide, across):
+    hops = round(plan.tp * sl.crossing(plan, cube.gpus_per_node).tp)
+    times.append(sl.predict(model, plan, cube).step_s / sl.predict(model, inside, cube).step_s)
+    print(f"tp {plan.tp}: {hops} of {plan.tp} hops cross, the step is {times[-1]:.2f} times as long")
+assert 1.15 < times[0] < 1.35 and times[1] > 2.5
+""",
     "w10.follow_ups.2": """\
 import simlab as sl
 
