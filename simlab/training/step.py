@@ -132,7 +132,9 @@ def layer_trace(model: Model, plan: Plan, cluster: Cluster, *, collapsed: bool =
     optimizer, of all GPUs or (collapsed) of one for each pipeline stage.
 
     A span's op names the op and the part of it: '2F0 layer 3'. Every GPU that takes part in a
-    collective has a span of it.
+    collective has a span of it. `Trace.whole_step_s` is the time of the step, with the reductions,
+    the copies and the optimizer after the last op, as `Prediction.step_s` is; `Trace.step_s` ends
+    with the last op.
     """
     plan.check(model, cluster.gpus)
     _check_precision(plan, cluster)
