@@ -291,7 +291,9 @@ class Plan:
     @cached_property
     def layout(self) -> Layout:
         """Which rank stands where, and which groups the ranks form."""
-        return Layout.of(self)
+        degrees = {name: getattr(self, name) for name in DIMENSIONS}
+        order = tuple(self.order.split("-"))
+        return Layout(**degrees, order=order, shards=self.shards, ep=self.ep)
 
     def check(self, model: "Model", gpus: int | None = None) -> "Plan":
         """This plan, if `model` can be split like this on exactly `gpus` GPUs (None: on any
