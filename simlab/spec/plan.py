@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
+from simlab.display import plain
 from simlab.spec.fields import (
     Derived,
     FieldFacts,
@@ -256,6 +257,10 @@ class Plan:
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+    def to_dict(self) -> dict[str, Any]:
+        """{field: value} in the types that JSON knows; `Plan(**values)` makes the plan again."""
+        return plain(self)
 
     @property
     def gpus(self) -> int:
