@@ -8,7 +8,7 @@ TWO := -n 2 --dist loadfile --no-loadscope-reorder
 ROOT := $(if $(filter 0,$(shell id -u)),--allow-root) # JupyterLab asks for it in a container
 DEMO := --pp 4 --microbatches 8 --forward-ms 20 --schedule gpipe,1f1b
 
-.PHONY: help demo test grid lab bench bench-box bench-here bench-planner bench-faults attack check browser web site notebooks record clean mutate
+.PHONY: help demo test grid lab bench bench-box bench-here bench-planner bench-replay bench-faults attack check browser web site notebooks record clean mutate
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -35,6 +35,9 @@ bench-here: .venv/real ## ten plans at full speed, predicted from a quick measur
 
 bench-planner: .venv/real ## nine plans in a box: the planner's order against the measured one; five minutes
 	$(BIN)/python -m benchmarks.planner_in_a_box
+
+bench-replay: .venv/real ## what a replay says that faster ops would save against what they save, ten pairs of runs; three minutes
+	$(BIN)/python -m benchmarks.bench_replay
 
 bench-faults: .venv/real ## twenty kills, each fault ten times: what is named, and where training goes on; ten minutes
 	$(BIN)/python -m benchmarks.bench_faults

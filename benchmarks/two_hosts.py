@@ -34,7 +34,7 @@ from benchmarks.host_links import LEAST, measured_cluster, print_links
 from benchmarks.namespaces import Hosts, why_not
 from simlab import Trace
 from simlab.cost.stage_times import StageCost
-from simlab.engine.play import play, transfer, whole_step_s
+from simlab.engine.play import play, transfer
 from simlab.lowering.instructions import COMPUTE
 
 ROOT = Path(__file__).parents[1]
@@ -127,11 +127,9 @@ def predicted_s(job, cluster, alone):
     computed_s, measured_s = alone
 
     def step_s(where, stretch):
-        return whole_step_s(
-            play(
-                job.model, job.executed, job.program, MeasuredTimes(job, where, computed_s, stretch)
-            )
-        )
+        return play(
+            job.model, job.executed, job.program, MeasuredTimes(job, where, computed_s, stretch)
+        ).whole_step_s
 
     one_host, least, most = replace(cluster, nodes=1, gpus_per_node=job.ranks), 0.1, 10.0
     for _ in range(20):
@@ -169,7 +167,10 @@ def compare(mbit, out, plans=PLANS):
                 _, traces = execute(
                     hosts, plan, out / "one host" / degrees, steps=ALONE, on=(0,), processes=4
                 )
-                alone[degrees] = compute_s(job_of(plan), traces), median(map(whole_step_s, traces))
+                alone[degrees] = (
+                    compute_s(job_of(plan), traces),
+                    median(trace.whole_step_s for trace in traces),
+                )
             foretold_s = predicted_s(job_of(plan), cluster, alone[degrees])
             facts, _ = execute(hosts, plan, out / "two hosts" / name)
             measured_s, waited = facts["measured_step_s"], facts["exposed_s_measured"]

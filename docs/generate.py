@@ -4,8 +4,8 @@ are old.
 Four parts are computed. The tables of files in architecture.md name every file of both packages:
 a sentence that is there stays, a new file brings the first sentence of its docstring, and a file
 that is gone loses its row. The tables of flags in command-line.md come from the argument parsers.
-The table of fields in executing.md comes from realrun's checks. The table of errors in validation.md
-comes from the published runs.
+The table of fields in executing.md comes from realrun's checks. The tables of errors in validation.md
+come from the published runs, and that of Llama 3 405B's layout is predicted.
 """
 
 import argparse
@@ -15,11 +15,13 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import simlab as sl
 from realrun.cli import main as realrun_main
 from realrun.run.job.checks import EXECUTION
 from simlab.cli import main as simlab_main
 from simlab.cli.options import value_text
 from simlab.studies.published_runs import RUNS, SWEEPS, read_runs, suites, validate_runs
+from simlab.units import GIB, bytes_text
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -212,6 +214,7 @@ def errors(text: str) -> Iterator[tuple[str, str]]:
         ),
     )
     yield choices()
+    yield llama()
 
 
 def choices() -> tuple[str, str]:
@@ -231,6 +234,28 @@ def choices() -> tuple[str, str]:
         counts = its["rows"] - its["failed"], its["failed"]
         lines.append(f"| {name} | " + " | ".join([*map(str, counts), *figures]) + " |\n")
     return "choices", head + "".join(lines)
+
+
+def llama() -> tuple[str, str]:
+    """(mark, table) of the layout of Llama 3 405B as it was published, and with sharded gradients."""
+    model, cluster = sl.load_model("llama-3-405b"), sl.load_cluster("dgx-h100", nodes=2048)
+    lines = ["| | step | MFU | without attention | peak of tensors |", "|---|---|---|---|---|"]
+    for zero in (1, 2):
+        plan = sl.Plan(
+            dp=128, tp=8, pp=16, zero=zero, microbatches=16, schedule="interleaved-1f1b", chunks=8,
+            seq=8192, sequence_parallel=True,
+        )  # fmt: skip
+        step = sl.predict(model, plan, cluster)
+        bare = step.mfu * 6 * model.parameters / model.flops_per_token(plan.seq)
+        held, room = sum(step.memory_bytes.values()), step.capacity_bytes
+        more = f"{(held - room) / GIB:.1f} GiB too much" if held > room else "fits"
+        lines.append(
+            f"| predicted, ZeRO-{zero} | {step.step_s:.2f} s | {step.mfu:.1%} | {bare:.1%} | "
+            f"{bytes_text(held)} of {bytes_text(room)}, {more}; "
+            f"gradients {bytes_text(step.memory_bytes['gradients'])} |"
+        )
+    lines.append("| published | | 41% | | |")
+    return "llama", "\n".join(lines) + "\n"
 
 
 def execution(text: str) -> Iterator[tuple[str, str]]:

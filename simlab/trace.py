@@ -134,9 +134,7 @@ class Trace:
         name, source = (str(self.metadata.get(key, "")) for key in ("name", "source"))
         ranks = self.metadata.get("ranks")
         what = f"{name!r}, {source}" if source else repr(name)
-        return (
-            f"<Trace {what}: {ranks} ranks, {len(self.spans)} spans, {seconds_text(self.step_s)}>"
-        )
+        return f"<Trace {what}: {ranks} ranks, {len(self.spans)} spans, {seconds_text(self.whole_step_s)}>"
 
     def to_dict(self) -> dict[str, Any]:
         """The trace as plain values that JSON knows: its metadata, spans and memory points, each a
@@ -197,8 +195,16 @@ class Trace:
 
     @property
     def step_s(self) -> float:
-        """The makespan in seconds, from the first start to the last end of a compute span."""
+        """The makespan of the ops in seconds, from the first start to the last end of a compute
+        span: what bubbles and critical paths are of. See `whole_step_s`."""
         return self.end_s - self.start_s
+
+    @property
+    def whole_step_s(self) -> float:
+        """The time of the whole step in seconds, from the first start to the last end of any span:
+        with the communication, the copies and the optimizer that a step ends with."""
+        starts = min((span.start_s for span in self.spans), default=0.0)
+        return max((span.end_s for span in self.spans), default=0.0) - starts
 
     def window(self, op: str) -> tuple[float, float]:
         """When all that is a part of `op` starts and ends, on every stream, in seconds.

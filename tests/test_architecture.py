@@ -35,6 +35,9 @@ ALLOWED_OUTSIDE = {
 """{part of simlab: what it may import besides Python and simlab}."""
 UPWARD = {}
 """{file: parts above its own that it still imports}: to be emptied."""
+TOGETHER = {"simlab/spec/plan_checks.py": "simlab/spec/plan.py"}
+"""{file: file that it knows by its types only, and that imports it}: the checks of a `Plan` are a part
+of it that has a file of its own."""
 FULL = {}
 """{package: {folder: files}} of those that hold more than a dozen: to be emptied."""
 LABELS = {"op", "op_text", "unit", "name", "label", "kind"}
@@ -67,18 +70,29 @@ def part_of(package, path):
     return path.relative_to(ROOTS[package]).parts[0].removesuffix(".py")
 
 
+def module_of(package, path):
+    """The full name of the module in a file."""
+    parts = path.relative_to(ROOTS[package].parent).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
 @cache
-def imports(path):
-    """The full names of all modules that a file imports, wherever in it; `from a import b` gives
-    both a and a.b."""
+def imported_together(path):
+    """[[full name]] of what each import of a file names, wherever in it: `from a import b, c` gives
+    a, a.b and a.c."""
     names = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
+            names += [[alias.name] for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno} is a relative import"
-            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            names.append([node.module, *(f"{node.module}.{alias.name}" for alias in node.names)])
     return names
+
+
+def imports(path):
+    """The full names of all modules that a file imports, and of what it imports from them."""
+    return [name for names in imported_together(path) for name in names]
 
 
 def levels(package):
@@ -107,6 +121,47 @@ def test_imports_run_downward(package, path):
         used.discard(package)  # both use the public API
     upward = {part for part in used if part == package or level.get(part, -1) > level[here]}
     assert upward == UPWARD.get(f"{package}/{path.relative_to(ROOTS[package])}", set())
+
+
+def circles(needs):
+    """{file: files that it imports} of those that are in a circle, or between two circles."""
+    left = {where: others - {where} for where, others in needs.items()}
+    while left:
+        used = set().union(*left.values())
+        free = [where for where, others in left.items() if where not in used or not others]
+        if not free:
+            break
+        left = {
+            where: others.difference(free) for where, others in left.items() if where not in free
+        }
+    return left
+
+
+def test_no_two_files_import_each_other_also_not_by_way_of_others():
+    """Imports within functions and for type checking count, too. A package stands for its
+    `__init__.py` where names of its own are imported from it."""
+    modules = {module_of(package, path): where for (package, path), where in zip(FILES, IDS)}
+    needs = {where: set() for where in IDS}
+    for where, (_, path) in zip(IDS, FILES):
+        for whole, *parts in imported_together(path):
+            its = [part for part in parts if part in modules]
+            if whole in modules and (not parts or len(its) < len(parts)):
+                its.append(whole)
+            needs[where].update(modules[name] for name in its)
+    for where, other in TOGETHER.items():
+        needs[where].remove(other)
+    assert not circles(needs)
+
+
+@pytest.mark.parametrize(
+    ("needs", "found"),
+    [("ab bc", ""), ("ab ba", "ab"), ("ab bc cb", "bc"), ("ab bc ca ad", "abc"), ("aa", "")],
+)
+def test_the_rule_sees_circles(needs, found):
+    graph = {name: set() for name in "abcd"}
+    for here, there in needs.split():
+        graph[here].add(there)
+    assert set(circles(graph)) == set(found)
 
 
 @pytest.mark.parametrize(("package", "path"), FILES, ids=IDS)
@@ -167,11 +222,7 @@ def test_no_folder_holds_more_than_a_dozen_files(package):
 
 def test_every_module_can_be_imported():
     """In a process of its own: what all of them import together is no start for other tests."""
-    names = []
-    for package, path in FILES:
-        if path.name != "__main__.py":
-            parts = path.relative_to(ROOTS[package].parent).with_suffix("").parts
-            names.append(".".join(part for part in parts if part != "__init__"))
+    names = [module_of(package, path) for package, path in FILES if path.name != "__main__.py"]
     code = f"import importlib\nfor name in {names!r}: importlib.import_module(name)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-500:]

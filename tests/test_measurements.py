@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from statistics import median
 
-from benchmarks import planner_in_a_box
+from benchmarks import bench_replay, planner_in_a_box
 from benchmarks.bench_here import ranked
 
 ROOT = Path(__file__).parent.parent
@@ -40,6 +40,17 @@ def test_the_planners_order_is_the_measured_one_as_the_page_says():
     assert (
         f"[nine plans had a Spearman correlation of {said['spearman']:.2f}, and the planner's first "
         "was measured to be the fastest](../assets/measurements/planner_in_a_box.json)" in PAGE
+    )
+
+
+def test_replays_predict_the_measured_gain_as_the_page_says():
+    seen = measured("replay.json")
+    error = bench_replay.median_error(seen["pairs"])
+    assert len(seen["pairs"]) == 10 and error <= bench_replay.CLOSE
+    page = (ROOT / "docs" / "simulating.md").read_text(encoding="utf-8")
+    assert (
+        f"the median error of ten pairs was {error:.1%}](../assets/measurements/replay.json)"
+        in page
     )
 
 

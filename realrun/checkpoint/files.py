@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from simlab.errors import SimlabError
+from realrun.checkpoint.errors import CheckpointError
 
 MANIFEST, FORMAT = "manifest.json", 1
 DTYPES = {
@@ -42,10 +42,6 @@ TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 
 Manifest = dict[str, Any]
 """A manifest as JSON has it."""
-
-
-class CheckpointError(SimlabError):
-    """A checkpoint cannot be saved or must not be loaded."""
 
 
 def write_safetensors(

@@ -5,8 +5,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from realrun.checkpoint.files import CheckpointError, read_manifest
-from realrun.checkpoint.resuming import NothingLeft
+from realrun.checkpoint.errors import CheckpointError, NothingLeft
+from realrun.checkpoint.files import read_manifest
 from realrun.checkpoint.whole import latest, offer, put_damaged_aside
 from simlab.errors import InputError
 from simlab.spec.plan import Plan

@@ -4,14 +4,8 @@ needs no torch."""
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from simlab.errors import InputError
-
 if TYPE_CHECKING:
     from realrun.checkpoint.policy import CheckpointedJob
-
-
-class NothingLeft(InputError):
-    """The checkpoint to go on from has all the steps that are asked for."""
 
 
 def look(job: "CheckpointedJob", say: Callable[[str], None]) -> None:

@@ -34,8 +34,8 @@ from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 
 from realrun.checkpoint import files
+from realrun.checkpoint.errors import CheckpointError
 from realrun.checkpoint.files import (
-    CheckpointError,
     check_file,
     check_tensors,
     names_text,

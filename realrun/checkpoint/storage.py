@@ -32,10 +32,10 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
+from realrun.checkpoint.errors import CheckpointError
 from realrun.checkpoint.files import (
     DTYPES,
     TORCH_DTYPES,
-    CheckpointError,
     tensor_text,
     write_safetensors,
 )

@@ -5,7 +5,8 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
-from realrun.checkpoint.files import MANIFEST, CheckpointError, check_file, read_manifest
+from realrun.checkpoint.errors import CheckpointError
+from realrun.checkpoint.files import MANIFEST, check_file, read_manifest
 
 
 def path_of(folder: str | Path, step: int) -> Path:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from realrun.checkpoint.resuming import NothingLeft
+from realrun.checkpoint.errors import NothingLeft
 from realrun.cli.jobs import jobs, stretched, values
 from realrun.cli.options import PIPELINE
 from realrun.run.job import Job

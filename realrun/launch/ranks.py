@@ -11,7 +11,8 @@ from datetime import timedelta
 from typing import Any
 
 from realrun.backends.choice import watch_of
-from realrun.checkpoint.resuming import NothingLeft, look
+from realrun.checkpoint.errors import NothingLeft
+from realrun.checkpoint.resuming import look
 from realrun.launch import lock
 from realrun.launch.folder import prepare
 from realrun.launch.heartbeat import LEAVES_S, Heartbeat

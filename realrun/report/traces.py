@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from realrun.run.job import Job, Run
-from simlab.engine.play import whole_step_s
 from simlab.trace import Trace
 
 
@@ -44,4 +43,4 @@ def load_traces(job: Job, run: Run) -> RunTraces:
 
 def step_s(job: Job, trace: Trace) -> float:
     """The time of the step in `trace`, s: see `RunTraces.steps_s`."""
-    return whole_step_s(trace) if job.programs is None else trace.step_s
+    return trace.whole_step_s if job.programs is None else trace.step_s

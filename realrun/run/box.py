@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from realrun.run.job import Job
-from simlab.engine.play import ClusterTimes, play, whole_step_s
+from simlab.engine.play import ClusterTimes, play
 from simlab.lowering.instructions import COMPUTE, Instruction, group_size, rank_instructions
 from simlab.trace import Trace
 
@@ -36,8 +36,8 @@ class Box:
         self.plan, self.model, self.cluster = job.box_plan, job.box_model, job.box_cluster
         self.times = ClusterTimes(self.model, self.plan, self.cluster, job.program)
         self.time_scale = 1.0
-        self.time_scale = job.boxed.get("time_scale") or STEP_S / whole_step_s(
-            self.predicted(Overhead())
+        self.time_scale = (
+            job.boxed.get("time_scale") or STEP_S / self.predicted(Overhead()).whole_step_s
         )
 
     def seconds(self, rank: int) -> list[float]:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from simlab.collectives.group_shape import GroupShape
 from simlab.collectives.nccl import IN_TRAINING, collective_s, p2p_s
-from simlab.cost.groups import Groups
-from simlab.cost.optimizer import host_sharers
+from simlab.cost.groups import Groups, host_sharers
 from simlab.lowering.instructions import Instruction, group_of, tied_head_bytes
 from simlab.lowering.kernels import message_bytes
 from simlab.spec.cluster import Cluster

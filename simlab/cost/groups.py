@@ -40,6 +40,12 @@ class Groups:
         )
 
 
+def host_sharers(plan: Plan, cluster: Cluster) -> int:
+    """GPUs of a node that the plan uses: one host updates what all of them own, and its drives
+    carry it."""
+    return min(plan.gpus, cluster.gpus_per_node)
+
+
 def _group(offsets: tuple[int, ...], cluster: Cluster) -> GroupShape:
     """The `GroupShape` of the ranks with these numbers: as many in each node as in the first, or as
     a divisor of their number allows. If that takes more nodes than the cluster has, the group counts

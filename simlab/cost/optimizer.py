@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from simlab.cost.groups import host_sharers
 from simlab.cost.roofline import memory_s
 from simlab.lowering.zero import held_of
 from simlab.memory.states import state_bytes
 from simlab.program import Program
-from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
 from simlab.spec.parameters import expert_parameters, stage_parameters
 from simlab.spec.plan import Plan
@@ -40,12 +40,6 @@ HOST_ADAM_S = 28 / 100e9
 """Seconds per parameter of Adam on a node's host: 28 bytes read and written, at 100 GB/s, half of
 what eight channels of DDR4-3200 carry. An estimate; DeepSpeed's CPU-Adam is bound by the same (Ren
 et al. 2021, ZeRO-Offload, section 5.1)."""
-
-
-def host_sharers(plan: Plan, cluster: Cluster) -> int:
-    """GPUs of a node that the plan uses: one host updates what all of them own, and its drives
-    carry it."""
-    return min(plan.gpus, cluster.gpus_per_node)
 
 
 def rank_parameters(

@@ -25,7 +25,6 @@ __all__ = [
     "play",
     "stream_of",
     "transfer",
-    "whole_step_s",
 ]
 
 
@@ -165,11 +164,6 @@ def _text(what: _Collective | None) -> str:
         return "none is left"
     kind, size_bytes, op, name = what
     return f"{kind} of {size_bytes:,.10g} bytes, {f'{op} {name}'.strip()}"
-
-
-def whole_step_s(trace: Trace) -> float:
-    """Seconds from the first thing that any rank does to the last, its optimizer's step."""
-    return max(span.end_s for span in trace.spans) - min(span.start_s for span in trace.spans)
 
 
 def stream_of(instruction: Instruction) -> str:

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from simlab.units import bytes_text
+
 CATEGORIES = {
     "parameters": "what the rank owns: all, or its shard with padding",
     "gradients": "what the optimizer reads: all, or the shard with padding",
@@ -39,6 +41,13 @@ class StepMemory(NamedTuple):
     """In the step's order; the first is 'rest': between two steps, gradients freed."""
     largest: dict[str, float]
     """{category: bytes} of the most that each category ever takes: not all at the same time."""
+
+    def __repr__(self) -> str:
+        peak = self.peak
+        return (
+            f"<StepMemory: {len(self.moments)} moments, peak {bytes_text(peak.total)} "
+            f"at {peak.op!r}>"
+        )
 
     @property
     def peak(self) -> Moment:

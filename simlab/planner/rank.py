@@ -118,5 +118,5 @@ def layered_s(model: Model, plan: Plan, cluster: Cluster) -> float:
     `predicted` does it."""
     short = short_steps(plan)
     if short is None:
-        return layer_trace(model, plan, cluster).end_s
-    return extrapolated(plan, *(layer_trace(model, each, cluster).end_s for each in short))
+        return layer_trace(model, plan, cluster).whole_step_s
+    return extrapolated(plan, *(layer_trace(model, each, cluster).whole_step_s for each in short))

@@ -9,6 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from simlab.display import plain
 from simlab.errors import (
     InputError,
     did_you_mean,
@@ -67,6 +68,11 @@ class Cluster:
             f"{part.nodes} x {part.gpus_per_node} {part.gpu.name}" for part in self.parts
         )
         return f"Cluster({self.name!r}: {parts})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """{field: value} in the types that JSON knows; a GPU, a fabric and further nodes are such
+        dictionaries, too."""
+        return plain(self)
 
     def __post_init__(self) -> None:
         for name, kind in (("name", str), ("gpu", Gpu), ("intra", Fabric), ("inter", Fabric)):

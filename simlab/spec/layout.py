@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from simlab.errors import (
     InputError,
@@ -19,9 +19,6 @@ from simlab.errors import (
     shortened,
     whole,
 )
-
-if TYPE_CHECKING:
-    from simlab.spec.plan import Plan
 
 DIMENSIONS = ("tp", "cp", "dp", "pp")
 """The dimensions in the default order, that of Megatron-LM: tensor-parallel ranks are neighbours,
@@ -88,13 +85,6 @@ class Layout:
                 f"ep = {self.ep} does not divide dp x cp = {self.dp * self.cp}; "
                 f"{near(self.ep, self.dp * self.cp)}"
             )
-
-    @classmethod
-    def of(cls, plan: "Plan") -> "Layout":
-        """The layout of `plan`."""
-        degrees = {name: getattr(plan, name) for name in DIMENSIONS}
-        order = tuple(plan.order.split("-"))
-        return cls(**degrees, order=order, shards=plan.shards, ep=plan.ep)
 
     # ranks and coordinates
     # ------------------------------------------------------------------------------------------

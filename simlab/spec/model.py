@@ -7,7 +7,9 @@ from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
+from simlab.display import plain
 from simlab.errors import InputError, did_you_mean, require_whole, shortened
 from simlab.spec.fields import documented, short_repr, with_field_docs
 from simlab.spec.hugging_face import read_config
@@ -150,6 +152,7 @@ class Model:
         ):
             if getattr(self, field) is None:
                 object.__setattr__(self, field, default)
+        object.__setattr__(self, "ignored", tuple(self.ignored))  # JSON has lists
         if self.heads % self.kv_heads:
             raise InputError(
                 f"{self.name or 'model'}: heads = {self.heads} is not divisible by kv_heads = {self.kv_heads}"
@@ -196,6 +199,10 @@ class Model:
             raise InputError(
                 f"{name}: rope_size = {self.rope_size}: give less than head_size = {self.head_size}"
             )
+
+    def to_dict(self) -> dict[str, Any]:
+        """{field: value} in the types that JSON knows; `Model(**values)` makes the model again."""
+        return plain(self)
 
     # kinds of layers
     # -------------------------------------------------------------------------------------------

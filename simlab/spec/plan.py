@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
+from simlab.display import plain
 from simlab.spec.fields import (
     Derived,
     FieldFacts,
@@ -258,6 +259,10 @@ class Plan:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
+    def to_dict(self) -> dict[str, Any]:
+        """{field: value} in the types that JSON knows; `Plan(**values)` makes the plan again."""
+        return plain(self)
+
     @property
     def gpus(self) -> int:
         """The number of GPUs that the plan takes: dp x tp x pp x cp."""
@@ -292,7 +297,9 @@ class Plan:
     @cached_property
     def layout(self) -> Layout:
         """Which rank stands where, and which groups the ranks form."""
-        return Layout.of(self)
+        degrees = {name: getattr(self, name) for name in DIMENSIONS}
+        order = tuple(self.order.split("-"))
+        return Layout(**degrees, order=order, shards=self.shards, ep=self.ep)
 
     def check(self, model: "Model", gpus: int | None = None) -> "Plan":
         """This plan, if `model` can be split like this on exactly `gpus` GPUs (None: on any

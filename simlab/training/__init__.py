@@ -7,7 +7,8 @@ them: as many ranks are simulated as there are pipeline stages, and collectives 
 they take over all.
 """
 
-from simlab.cost.optimizer import HOST_ADAM_S, host_sharers
+from simlab.cost.groups import host_sharers
+from simlab.cost.optimizer import HOST_ADAM_S
 from simlab.training.prediction import Prediction, Waterfall, does_not_fit
 from simlab.training.step import layer_trace, predict
 

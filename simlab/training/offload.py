@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from simlab.cost.optimizer import HOST_ADAM_S, host_sharers
+from simlab.cost.groups import host_sharers
+from simlab.cost.optimizer import HOST_ADAM_S
 from simlab.cost.stage_times import StageCost
 from simlab.engine import run_tasks
 from simlab.engine.tasks import Task

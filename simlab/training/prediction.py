@@ -2,7 +2,7 @@
 
 import html
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -11,7 +11,6 @@ from simlab.cost.rank_walk import RankWalk
 from simlab.cost.roofline import peak_flops
 from simlab.cost.stage_times import StageTimes
 from simlab.cost.walk import Parts
-from simlab.display import plain
 from simlab.engine import simulate
 from simlab.errors import require_index
 from simlab.lowering.kernels.recomputed import stops_early
@@ -118,7 +117,7 @@ class Prediction:
             "gpus": self.plan.gpus,
             "seq": self.plan.seq or self.model.seq,
             "global_batch": self.plan.global_batch,
-            "plan": {item.name: plain(getattr(self.plan, item.name)) for item in fields(self.plan)},
+            "plan": self.plan.to_dict(),
             "schedule": self.program.name,
             "stages": self.program.stages,
             "microbatches": self.program.microbatches,

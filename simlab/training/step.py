@@ -46,9 +46,10 @@ def predict(
     by stage, as they become ready in the last backward (or after it, without `Plan.dp_overlap`),
     from ZeRO-2 on in each. The optimizer starts on all ranks when the last one's gradients are
     there, for their norm is of all of them. Leaves out: reading data, evaluation, checkpoints,
-    stragglers, what contention beyond `Plan`'s own groups costs; and what `layer_trace` has: with
-    sequence parallelism and ZeRO 0 or 1 the sums of norms' gradients over tp once a step, and that
-    in a pipeline ZeRO-3 gathers while a rank waits for a message.
+    stragglers, and what contention beyond `Plan`'s own groups costs. The step is as long as that of
+    `layer_trace`, except where GPUs of a node share a NIC: there a transfer slows those of other
+    ranks that are under way, which only the layer trace sees (0.06% of a step in
+    tests/simlab/engine/test_play.py).
     """
     plan.check(model, cluster.gpus)
     _check_kernels(faster or {}, model, plan)
@@ -132,7 +133,9 @@ def layer_trace(model: Model, plan: Plan, cluster: Cluster, *, collapsed: bool =
     optimizer, of all GPUs or (collapsed) of one for each pipeline stage.
 
     A span's op names the op and the part of it: '2F0 layer 3'. Every GPU that takes part in a
-    collective has a span of it.
+    collective has a span of it. `Trace.whole_step_s` is the time of the step, with the reductions,
+    the copies and the optimizer after the last op, as `Prediction.step_s` is; `Trace.step_s` ends
+    with the last op.
     """
     plan.check(model, cluster.gpus)
     _check_precision(plan, cluster)

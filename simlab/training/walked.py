@@ -4,7 +4,8 @@ of the step, where gradients become complete and the optimizer follows."""
 from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
-from simlab.cost.optimizer import host_sharers, own_parameters, update_s
+from simlab.cost.groups import host_sharers
+from simlab.cost.optimizer import own_parameters, update_s
 from simlab.cost.rank_walk import Meeting, Outlines, RankWalk
 from simlab.cost.stage_times import StageCost
 from simlab.lowering.instructions import RankLowering

@@ -16,6 +16,7 @@ import yaml
 from docs import generate
 from realrun.cli import main as realrun_main
 from simlab.cli.main import main as simlab_main
+from simlab.explorers import NAMES
 from simlab.planner.rank import TIE
 from simlab.spec.cluster import load_cluster
 from simlab.spec.plan import Plan
@@ -166,6 +167,25 @@ def test_the_readme_counts_the_lessons_and_the_questions_that_there_are():
     answering = {question["notebook"] for question in listed if question["status"] == "ready"}
     assert (int(ready), planned) == (status.count("ready"), WORDS[status.count("planned")])
     assert lessons.lower() == WORDS[len(answering)]
+
+
+def test_the_page_of_the_site_counts_the_explorers_that_there_are():
+    (said,) = re.findall(r"each of the (\w+) explorers", PAGES["docs/web.md"])
+    assert said == WORDS[len(NAMES)]
+
+
+def test_the_places_that_rely_on_the_system_have_the_calls_and_files_that_the_page_names():
+    """Each in one of the files of its row; a command of a shell is no call."""
+    rows = re.findall(r"^\| ([^|]+\.) \| ([^|]+) \|", PAGES["docs/platforms.md"], re.M)
+    assert len(rows) >= 12
+    for what, where in rows:
+        texts = [
+            (ROOT / path).read_text(encoding="utf-8")
+            for path in re.findall(r"`([^`]+)`", where)
+            if (ROOT / path).is_file()
+        ]
+        for name in re.findall(r"`([^` ]+)`", what):
+            assert any(name in text for text in texts), (name, where)
 
 
 def test_the_bundles_are_as_large_as_the_page_says():

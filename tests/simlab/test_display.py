@@ -10,7 +10,9 @@ import pytest
 import simlab as sl
 from simlab.analysis.comparison import compare
 from simlab.display import plain
+from simlab.memory.data_parallel import data_parallel_memory
 from simlab.program import Program
+from simlab.units import bytes_text
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +79,24 @@ def test_plain_values_go_through_json_unchanged(prediction):
     assert prediction.to_dict()["step_s"] == prediction.step_s
     assert len(trace.to_dict()["spans"]) == len(trace.spans)
     assert trace.to_dict()["spans"][0]["kind"] == trace.spans[0].kind
+
+
+def test_what_is_asked_for_goes_through_json_and_makes_itself_again(prediction):
+    uneven = sl.Plan(pp=2, stage_layers=(1, 2), order="tp-cp-pp-dp")
+    experts = sl.load_model("deepseek-v3")
+    for what in (uneven, prediction.plan, prediction.model, experts):
+        values = json.loads(json.dumps(what.to_dict()))
+        assert values == what.to_dict() and type(what)(**values) == what
+    cluster = sl.Cluster.mixed(prediction.cluster, sl.load_cluster("dgx-a100", nodes=2))
+    values = json.loads(json.dumps(cluster.to_dict()))
+    assert values == cluster.to_dict() and values["gpu"]["name"] == "h100-sxm-80gb"
+    assert values["more"][0]["nodes"] == 2
+
+
+def test_a_steps_memory_is_a_line(prediction):
+    found = data_parallel_memory(sl.load_model("gpt2"), 8, microbatch_size=2, sharding="fsdp")
+    peak = bytes_text(found.peak.total)
+    assert repr(found).endswith(f"peak {peak} at {found.peak.op!r}>") and len(repr(found)) < 100
 
 
 def test_plain_knows_records_mappings_sequences_and_text():

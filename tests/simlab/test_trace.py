@@ -141,6 +141,7 @@ def test_step_time_runs_from_the_first_compute_start_to_the_last_compute_end():
     ]
     trace = Trace(spans, [], {"ranks": 2})
     assert (trace.start_s, trace.end_s, trace.step_s) == (5.0, 8.5, 3.5)
+    assert trace.whole_step_s == 4.0 and Trace([], [], {}).whole_step_s == 0.0
     assert trace.messages() == [spans[1]] and trace.compute(1) == [spans[2]]
 
 

@@ -68,9 +68,11 @@ class Derived(Asked):
         return [self.pipeline(name, self.program_of(name)) for name in self.programs]
 
     def pipeline(self, name: str, program: Program) -> Run:
-        """The `Run` of a program: a plan with dp = tp = cp = 1."""
+        """The `Run` of a program: a plan with dp = tp = cp = 1, whose stages are cut as
+        `realrun.model.gpt.layer_range` does it."""
         plan = Plan(
             pp=len(program.ranks),
+            stage_layers="uneven",
             microbatches=program.microbatches,
             microbatch_size=self.sizes["microbatch_size"],
             seq=self.sizes["seq"],

@@ -16,7 +16,8 @@ import pytest
 from realrun_ranks import Ranks
 
 from realrun.checkpoint import save as checkpoint
-from realrun.checkpoint.files import CheckpointError, write_manifest
+from realrun.checkpoint.errors import CheckpointError
+from realrun.checkpoint.files import write_manifest
 from realrun.checkpoint.policy import Checkpoints
 from simlab.errors import InputError
 from simlab.spec.plan import Plan

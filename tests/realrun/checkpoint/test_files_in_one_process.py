@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from realrun.checkpoint import save as checkpoint
-from realrun.checkpoint.files import CheckpointError, check_file, write_manifest, write_safetensors
+from realrun.checkpoint.errors import CheckpointError
+from realrun.checkpoint.files import check_file, write_manifest, write_safetensors
 from realrun.checkpoint.policy import Checkpoints
 from simlab.errors import InputError
 from simlab.spec.plan import Plan

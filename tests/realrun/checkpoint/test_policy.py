@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from realrun.checkpoint import save as checkpoint
-from realrun.checkpoint.files import CheckpointError, read_manifest
+from realrun.checkpoint.errors import CheckpointError
+from realrun.checkpoint.files import read_manifest
 from realrun.checkpoint.policy import Checkpoints
 from realrun.parallel.precision import LossScaler
 from simlab.errors import InputError

@@ -9,8 +9,8 @@ from realrun_processes import one_object
 
 from realrun import Job
 from realrun.checkpoint import save as checkpoint
-from realrun.checkpoint.files import CheckpointError
-from realrun.checkpoint.resuming import NothingLeft, look
+from realrun.checkpoint.errors import CheckpointError, NothingLeft
+from realrun.checkpoint.resuming import look
 from realrun.checkpoint.whole import last_whole, put_damaged_aside
 from simlab.errors import InputError
 

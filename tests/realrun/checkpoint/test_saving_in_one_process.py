@@ -11,7 +11,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 
 from realrun.checkpoint import save as checkpoint
-from realrun.checkpoint.files import CheckpointError, check_file, read_manifest
+from realrun.checkpoint.errors import CheckpointError
+from realrun.checkpoint.files import check_file, read_manifest
 
 X = torch.arange(6.0).view(2, 3)
 

@@ -261,6 +261,19 @@ def test_execute_gives_prediction_measurement_and_report_of_each_program_in_orde
         assert run.report["error"] == pytest.approx(run.predicted.step_s / run.measured.step_s - 1)
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "dualpipe"])
+def test_a_program_of_layers_that_its_stages_do_not_divide_runs_and_is_reported(pools, schedule):
+    (run,) = execute(
+        pools(2), [generate(schedule, 2, 4)], forward_s=0.002, steps=1, sizes=MODEL | {"layers": 3}
+    )
+    assert run.report["gradient_error"] <= 1e-10
+    predicted, measured = (
+        [rank["parameters"] for rank in run.report[name]]
+        for name in ("memory_bytes_predicted", "memory_bytes")
+    )
+    assert measured == predicted
+
+
 def test_execute_refuses_two_programs_of_one_name_rather_than_dropping_one(pools):
     with pytest.raises(InputError, match="two programs called 'gpipe'"):
         execute(pools(2), [generate("gpipe", 2, 2), generate("gpipe", 2, 4)], forward_s=0.002)

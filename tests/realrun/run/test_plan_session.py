@@ -25,7 +25,7 @@ from realrun.run.conformance import Conformance
 from realrun.run.job import Job
 from realrun.run.progress import TrainingProgress, line
 from simlab import Trace
-from simlab.engine.play import ClusterTimes, play, whole_step_s
+from simlab.engine.play import ClusterTimes, play
 from simlab.errors import InputError
 from simlab.lowering.instructions import Instruction
 from simlab.spec.cluster import load_cluster
@@ -70,8 +70,8 @@ def test_a_box_keeps_the_clusters_proportions_and_says_what_was_sent_and_waited_
         for trace in (predicted, measured)
     ]
     assert names[0] == names[1]
-    assert whole_step_s(predicted) == facts["predicted_step_s"]
-    without_overhead_s = whole_step_s(Box(job).predicted(Overhead(0.0, 0.0)))
+    assert predicted.whole_step_s == facts["predicted_step_s"]
+    without_overhead_s = Box(job).predicted(Overhead(0.0, 0.0)).whole_step_s
     # padded: never faster than it shall be, but for rounding of clocks
     assert facts["measured_step_s"] > 0.98 * without_overhead_s
     assert sum(facts["exposed_s_predicted"][0].values()) < facts["predicted_step_s"]
@@ -92,7 +92,7 @@ def test_a_run_is_predicted_for_the_machine_that_it_names_by_the_list_that_it_ex
         job.program,
         ClusterTimes(job.model, plan, load_cluster("laptop"), job.program),
     )
-    assert facts["predicted_step_s"] == pytest.approx(whole_step_s(alone), rel=1e-12)
+    assert facts["predicted_step_s"] == pytest.approx(alone.whole_step_s, rel=1e-12)
     assert facts["error"] == pytest.approx(facts["predicted_step_s"] / facts["measured_step_s"] - 1)
     # no GPU
     assert facts["allocator_bytes"] == [None, None] and "allocator" not in summary(job, facts)

@@ -9,7 +9,7 @@ import pytest
 import simlab as sl
 from simlab.collectives.group_shape import GroupShape
 from simlab.cost.communication_times import HOST_OP_S, CommunicationTimes
-from simlab.cost.optimizer import host_sharers
+from simlab.cost.groups import host_sharers
 from simlab.lowering.instructions import Instruction, rank_instructions
 from simlab.lowering.pieces import BEGIN
 

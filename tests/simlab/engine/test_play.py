@@ -13,12 +13,14 @@ import simlab as sl
 from simlab.cost.groups import Groups
 from simlab.cost.stage_times import StageCost
 from simlab.engine import run_tasks
-from simlab.engine.play import ClusterTimes, play, whole_step_s
+from simlab.engine.play import ClusterTimes, play
 from simlab.engine.tasks import Task
 from simlab.errors import DeadlockError
 from simlab.lowering.build import program_of
+from simlab.planner import layered_s
 from simlab.spec.schedule_names import CHUNKED, NAMES, V_SHAPED
 from simlab.training.step import stage_times
+from simlab.units import seconds_text
 
 FEW = settings(max_examples=12)
 GPT = sl.Model(name="GPT", layers=8, hidden=2048, heads=16, vocab=32000, positions=1024, seq=1024)
@@ -82,8 +84,8 @@ def thrice(model, plan, cluster):
     """Seconds of a step: by `predict`, of one rank for many, of all ranks."""
     return (
         sl.predict(model, plan, cluster).step_s,
-        whole_step_s(sl.layer_trace(model, plan, cluster)),
-        whole_step_s(played(model, plan, cluster, collapsed=False)),
+        sl.layer_trace(model, plan, cluster).whole_step_s,
+        played(model, plan, cluster, collapsed=False).whole_step_s,
     )
 
 
@@ -236,7 +238,7 @@ def test_whole_steps_take_as_long_walked_as_played(step):
     step = with_own_nics(*step)
     found, trace = sl.predict(*step), sl.layer_trace(*step)
     ops = sum(map(len, program_of(step[1]).ranks))
-    assert whole_step_s(trace) == pytest.approx(found.step_s, rel=1e-9, abs=1e-12 * ops)
+    assert trace.whole_step_s == pytest.approx(found.step_s, rel=1e-9, abs=1e-12 * ops)
     assert sum(found.waterfall_s) == pytest.approx(found.step_s, rel=1e-9)
 
 
@@ -245,7 +247,7 @@ def test_whole_steps_take_as_long_walked_as_played(step):
 def test_gradients_in_buckets_take_as_long_walked_as_played(step, bucket_bytes):
     model, plan, cluster = with_own_nics(*step)
     plan = changed(plan, bucket_bytes=bucket_bytes)
-    played_s = whole_step_s(sl.layer_trace(model, plan, cluster))
+    played_s = sl.layer_trace(model, plan, cluster).whole_step_s
     assert sl.predict(model, plan, cluster).step_s == pytest.approx(played_s, rel=1e-9)
 
 
@@ -257,6 +259,17 @@ def test_small_buckets_cost_their_latency_in_every_answer():
     assert small[0] > 1.5 * whole[0]
     for step in (whole, small):
         assert step == pytest.approx([step[0]] * 3, rel=0.02)
+
+
+def test_a_trace_of_layers_is_as_long_as_the_step_that_ends_with_copies():
+    """The optimizer's states are copied after the last op: nine tenths of the step."""
+    model, plan = sl.load_model("llama-3-8b"), sl.Plan(dp=8, offload="parameters")
+    cluster = sl.load_cluster("dgx-a100", nodes=1)
+    found, trace = sl.predict(model, plan, cluster), sl.layer_trace(model, plan, cluster)
+    assert trace.step_s < 0.2 * found.step_s
+    assert trace.whole_step_s == pytest.approx(found.step_s, rel=1e-9)
+    assert f", {seconds_text(found.step_s)}>" in repr(trace)
+    assert layered_s(model, plan, cluster) == pytest.approx(found.step_s, rel=1e-9)
 
 
 # one for many

@@ -14,7 +14,7 @@ from simlab.cost.groups import Groups
 from simlab.cost.stage_times import StageCost
 from simlab.cost.walk import OVERLAP_SLOWDOWN
 from simlab.engine import run_tasks
-from simlab.engine.play import ClusterTimes, check_agreement, play, transfer, whole_step_s
+from simlab.engine.play import ClusterTimes, check_agreement, play, transfer
 from simlab.engine.tasks import Task
 from simlab.errors import DeadlockError
 from simlab.lowering.build import program_of
@@ -268,7 +268,7 @@ def test_without_communication_it_takes_what_the_step_op_by_op_does(step):
     free = replace(
         cluster, intra=replace(cluster.intra, **FREE), inter=replace(cluster.inter, **FREE)
     )
-    assert whole_step_s(played(model, plan, free)) == pytest.approx(
+    assert played(model, plan, free).whole_step_s == pytest.approx(
         predict(model, plan, free).step_s, rel=1e-7
     )  # a norm's bytes are copied
 
@@ -295,7 +295,7 @@ def test_overlap_is_never_slower_than_none_but_for_the_kernels_that_it_slows(ste
         its, program = replace(plan, dp_overlap=overlap), program_of(plan)
         times = ClusterTimes(model, its, cluster, program)
         times.slowdown = slowdown
-        return whole_step_s(play(model, its, program, times))
+        return play(model, its, program, times).whole_step_s
 
     assert seconds(True, 0.0) <= seconds(False, 0.0) * (1 + 1e-9)
     alone_s, beside_s = (seconds(overlap, OVERLAP_SLOWDOWN) for overlap in (False, True))
@@ -314,7 +314,7 @@ def test_gathering_ahead_is_never_slower(step, narrower):
         ),
     )
     late, early = (
-        whole_step_s(played(model, changed(plan, prefetch=prefetch), slow)) for prefetch in (0, 1)
+        played(model, changed(plan, prefetch=prefetch), slow).whole_step_s for prefetch in (0, 1)
     )
     assert early <= late * (1 + 1e-9)
 

@@ -10,7 +10,6 @@ import pytest
 from plan_oracles import cluster_of
 
 import simlab as sl
-from simlab.engine.play import whole_step_s
 
 LLAMA, NODE = sl.load_model("llama-3-8b"), sl.load_cluster("dgx-h100")
 PLAN = sl.Plan(dp=2, tp=2, pp=2, microbatches=8, microbatch_size=4, seq=4096, recompute="full")
@@ -257,7 +256,7 @@ def test_a_rank_reduces_what_is_left_after_its_last_message_has_been_sent():
     rate = node.intra.bandwidth_bytes_per_s / 400
     slow = replace(node, intra=replace(node.intra, bandwidth_bytes_per_s=rate))
     found, trace = sl.predict(model, plan, slow), sl.layer_trace(model, plan, slow)
-    assert found.step_s == pytest.approx(whole_step_s(trace), rel=1e-9)
+    assert found.step_s == pytest.approx(trace.whole_step_s, rel=1e-9)
     told = trace.metadata
     assert (told["name"], told["level"]) == ("small, layer by layer", "layers")
     sent = [s for s in trace.spans if s.rank == 1 and s.stream == "send"]
