@@ -31,7 +31,7 @@ BATCH = 8
 """The number of plans that are predicted at once. It is the same for each executor, so that all find
 the same."""
 EARLY = 4
-"""The number of plans of a group that are predicted before the others, to keep one that fits. If the
+"""The most plans of a group that are predicted before those of others, to keep one that fits. If the
 search is interrupted while plans are rejected, there is something to show."""
 DEGREES = ("dp", "tp", "pp", "cp", "ep")
 MEMORY = "a GPU has too little memory"
@@ -130,6 +130,9 @@ class _Group(NamedTuple):
 
     rejections: list[Rejection]
     queue: list[tuple[float, Plan]]
+    """[(least seconds, plan)]"""
+    smallest: tuple[float, Plan] | None
+    """That of the queue which holds least."""
 
 
 def _pruned(
@@ -144,40 +147,49 @@ def _pruned(
         group = next(parts)
         found.evaluated += len(group.rejections) + len(group.queue)
         found.rejections += group.rejections
-        queue += _early(found, sorted(group.queue, key=lambda pair: pair[0]), kept)
+        queue += _early(found, group, kept)
     return sorted(queue, key=lambda pair: pair[0])
 
 
-def _early(found: Search, queue: list[tuple[float, Plan]], kept: int) -> list[tuple[float, Plan]]:
-    """What is left of the queue of a group after its most promising plans were predicted: until one
-    fits, while none that is known can be faster."""
-    for tried in range(EARLY):
-        if tried == len(queue) or (found.plans and queue[tried][0] > found.plans[0].step_s):
-            return queue[tried:]
-        ranked = prediction(found.space, queue[tried][1])
+def _early(found: Search, group: _Group, kept: int) -> list[tuple[float, Plan]]:
+    """The queue of a group, the most promising first, without those that were predicted early: the
+    first ones and, if none of them fits, the one with the least memory, while none that is known can
+    be faster."""
+    queue = sorted(group.queue, key=lambda pair: pair[0])
+    tried = queue[: EARLY - 1]
+    if group.smallest and group.smallest not in tried and not found.plans:
+        tried = [*tried, group.smallest]
+    for pair in tried:
+        if found.plans and pair[0] > found.plans[0].step_s:
+            break
+        queue.remove(pair)
+        ranked = prediction(found.space, pair[1])
         _take(found, [ranked], kept)
         if isinstance(ranked, Ranked) and ranked.fit.fits:
-            return queue[tried + 1 :]
-    return queue[EARLY:]
+            break
+    return queue
 
 
 def _pruned_group(space: Space, group: tuple[int, int]) -> _Group:
     """What becomes of the candidates with a (tp, cp)."""
-    bounds, pruned = Bounds(space.model, space.cluster), _Group([], [])
+    bounds, rejections, queue = Bounds(space.model, space.cluster), [], []
+    most_room, smallest = 0.0, None
     for candidate in space.of_group(*group):
         if isinstance(candidate, Rejection):
-            pruned.rejections.append(candidate)
+            rejections.append(candidate)
             continue
         try:
             held = bounds.memory_bytes(candidate)
-            missing = held + reserve_bytes(candidate) - space.cluster.gpu_memory_bytes
-            if missing > 0:
-                pruned.rejections.append(_too_large(candidate, held, missing, "at least "))
-            else:
-                pruned.queue.append((bounds.time_s(candidate), candidate))
+            room = space.cluster.gpu_memory_bytes - held - reserve_bytes(candidate)
+            if room < 0:
+                rejections.append(_too_large(candidate, held, -room, "at least "))
+                continue
+            queue.append((bounds.time_s(candidate), candidate))
+            if room > most_room:
+                most_room, smallest = room, queue[-1]
         except InputError as error:
-            pruned.rejections.append(Rejection(_values(candidate), REFUSED, str(error)))
-    return pruned
+            rejections.append(Rejection(_values(candidate), REFUSED, str(error)))
+    return _Group(rejections, queue, smallest)
 
 
 def _values(plan: Plan) -> dict[str, Any]:

@@ -83,13 +83,15 @@ class Space:
             yield from self.of_group(tp, cp)
 
     def groups(self) -> list[tuple[int, int]]:
-        """[(tp, cp)]: candidates with the same of both share most of what bounds them."""
+        """[(tp, cp)]: candidates with the same of both share most of what bounds them. The least cp
+        comes first, for few sequences are worth splitting."""
         gpus = self.cluster.gpus
-        return [
+        groups = [
             (tp, cp)
             for tp in self._values("tp", divisors(gpus))
             for cp in self._values("cp", divisors(gpus // tp) if gpus % tp == 0 else [1])
         ]
+        return sorted(groups, key=lambda group: group[1])
 
     def of_group(self, tp: int, cp: int) -> Iterator[Plan | Rejection]:
         """The `candidates` with these degrees."""
