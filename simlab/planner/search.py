@@ -106,7 +106,8 @@ def search(
     """The `kept` fastest plans of `space` that fit.
 
     layered:  how many of them are simulated layer by layer, too.
-    executor: any `concurrent.futures.Executor`, which rejects and predicts several plans at once.
+    executor: any `concurrent.futures.Executor`, which rejects and predicts several plans at once, such
+              as a pool of processes, or a Dask cluster's `client.get_executor()`.
     watch:    it shows how far the search is.
 
     A plan is rejected if the least that it holds, with the reserve of `simlab.training.fit`, is

@@ -60,6 +60,21 @@ def test_an_executor_finds_the_same(tight):
     assert again.plans == found.plans and again.rejected == found.rejected
 
 
+def test_a_local_dask_cluster_finds_the_same(tight, tmp_path):
+    why = "the optional extra 'dask' is not installed"
+    distributed = pytest.importorskip("distributed", reason=why)
+    space, found = tight
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None, local_directory=str(tmp_path)
+        ) as cluster,
+        distributed.Client(cluster) as client,
+        client.get_executor() as executor,
+    ):
+        again = search(space, kept=6, layered=1, executor=executor)
+    assert again.plans == found.plans and again.rejected == found.rejected
+
+
 def test_the_best_is_simulated_layer_by_layer(tight):
     _, found = tight
     first, second = found.plans[:2]
