@@ -1,42 +1,60 @@
 """It says how near the planner comes to the best-known plans that others published.
 
-    python -m benchmarks.published_plans
+    python -m benchmarks.published_plans [FILE] [--json] [--workers N]
 
-Each row of simlab/studies/published/plans.csv is searched with its model, cluster, batch, precision,
+Each row of FILE, by default simlab/studies/published/plans.csv, is searched with its model, cluster, batch, precision,
 ZeRO stage and context-parallel degree, and with its recomputation where that was published. A row is
 met if the published plan is among the first five, or its predicted step is within 5% of the first
 one's.
 
 Rows of models with experts are printed apart, each with the best plan of every number of
 expert-parallel ranks, and so are the runs of runs.csv with such ranks, which nobody called the best.
-A published plan whose experts span tensor-parallel ranks cannot be said: it counts as not met.
+A published plan whose experts span tensor-parallel ranks cannot be said: it counts as not met. A row
+that says too little, or whose GPU is not in the catalogue, is skipped with the reason.
+
+Two facts are read from a row's source and GPU. Megatron-Bridge's recipes reduce gradients in 16 bits:
+`grad_reduce_in_fp32 = False` in its src/megatron/bridge/perf_recipes/_common.py. And "4 OmniPath 100G
+links/node" are the NICs of a node.
 """
 
+import argparse
 import csv
+import json
+import re
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from simlab import Cluster, Model, Plan, cluster_of_gpu, load_cluster, load_model
+from simlab import Cluster, InputError, Model, Plan, cluster_of_gpu
 from simlab.planner import Ranked, Rejection, Space, search
 from simlab.planner.rank import TIE
 from simlab.planner.search import plan_text
 from simlab.planner.space import divisors
-from simlab.studies.published_rows import described
+from simlab.studies.published_rows import EXPERTS, KNOWN, cluster_of, described, known_model
 from simlab.studies.published_runs import RUNS, read_runs
+from simlab.studies.published_words import (
+    Row,
+    Skip,
+    degree,
+    is_gated,
+    number,
+    precision_of,
+    recompute_of,
+    whole,
+    with_blanks,
+    zero_stage,
+)
 from simlab.units import seconds_text
 
 PLANS = RUNS.with_name("plans.csv")
-GPUS = {"A100": "A100-SXM-80GB", "H100": "H100-SXM-80GB", "B200": "B200-SXM"}
-EXPERTS = {
-    "DeepSeekV3": "deepseek-v3",
-    "Qwen3_30B_a3B": "qwen3-30b-a3b",
-    "Qwen3_235B_a22B": "qwen3-235b-a22b",
-}
-"""{model with experts in the file: its name in the catalogue}"""
-STAGE_LAYERS = {("DeepSeekV3", 16): (4,) * 15 + (1,)}
+BRIDGE = "megatron-bridge"
+"""What the sources of rows have in them whose gradients have 16 bits."""
+LINKS = r"(\d+)\s+\w+\s+(\d+)\s?g(?:b/s|bps|bit/s)?\s+links?\s?(?:/|per|a)\s?node"
+"""A pattern of the NICs of a node and the Gb/s of each, in what a row says of its GPU."""
+STAGE_LAYERS = {("deepseek-v3", 16): (4,) * 15 + (1,)}
 """{(model, stages): layers of each, where they are published}. Source: NVIDIA-NeMo/Megatron-Bridge
 @05d003fb, src/megatron/bridge/recipes/deepseek/deepseek_v3.py, `layout_map`."""
 KEPT = ("zero", "precision", "library", "attention", "fused", "dp_overlap", "tp_overlap", "seq")
@@ -61,6 +79,8 @@ class Met(NamedTuple):
     """The best predicted step with each number of expert-parallel ranks."""
     measured_s: float | None = None
     """The published step, in seconds; None where another figure was published."""
+    skipped: str = ""
+    """Why the row was not searched."""
 
     @property
     def is_met(self) -> bool:
@@ -69,67 +89,99 @@ class Met(NamedTuple):
         return among or (self.slower is not None and self.slower <= TIE)
 
 
-def rows(*, experts: bool = False) -> list[dict[str, str]]:
+def rows(path: Path = PLANS, *, experts: bool = False) -> list[dict[str, str]]:
     """The rows of dense models, or of those with experts."""
-    with PLANS.open(encoding="utf-8", newline="") as file:
-        return [row for row in csv.DictReader(file) if (row["model"] in EXPERTS) == experts]
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            found = [dict(with_blanks(row)) for row in csv.DictReader(file, restval="")]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"cannot read {str(path)!r}: {error}") from error
+    return [row for row in found if _has_experts(row) == experts]
 
 
-def _model(row: Mapping[str, str]) -> Model:
-    if row["model"] in EXPERTS:
-        return replace(load_model(EXPERTS[row["model"]]), seq=int(row["seq"]))
-    llama = row["gated_mlp"] == "1" or "llama" in row["model"].lower()
-    sizes = {n: int(row[n]) for n in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")}
-    seq = int(row["seq"])
+def _has_experts(row: Row) -> bool:
+    name = row["model"].lower()
+    return any(re.search(pattern, name) for pattern in (EXPERTS, *KNOWN))
+
+
+def _model(row: Row) -> Model:
+    if (known := known_model(row)) is not None:
+        return known
+    if _has_experts(row):
+        raise Skip(f"the model {row['model']!r} is not simulated: its experts have no column")
+    llama = is_gated(row["gated_mlp"]) or "llama" in row["model"].lower()
+    sizes = {n: whole(row, n) for n in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")}
+    seq = whole(row, "seq")
     return Model(
         name=row["model"], seq=seq, positions=0 if llama else seq, gated_mlp=llama, bias=not llama,
         tied_head=not llama, **sizes,
     )  # fmt: skip
 
 
-def _cluster(row: Mapping[str, str]) -> Cluster:
-    spelled = next(text for name, text in GPUS.items() if name in row["gpu"])
-    name, gpus = cluster_of_gpu(spelled), int(row["gpus"])
-    assert name is not None
-    cluster = load_cluster(name)
-    in_node = min(gpus, cluster.gpus_per_node)
-    return replace(cluster, gpus_per_node=in_node, nodes=gpus // in_node)
+def _cluster(row: Row) -> Cluster:
+    name = cluster_of_gpu(row["gpu"])
+    if name is None:
+        raise Skip(f"no cluster in the catalogue has the GPU {row['gpu']!r}")
+    cluster = cluster_of(name, whole(row, "gpus"), 8)
+    if links := re.search(LINKS, row["gpu"].lower()):
+        inter = replace(cluster.inter, bandwidth_bytes_per_s=int(links[2]) * 1e9 / 8)
+        cluster = replace(cluster, nics_per_node=int(links[1]), inter=inter)
+    return cluster
 
 
-def _fixed(row: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _fixed(row: Row, model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
     """(what is not searched, what the published plan says)"""
-    whole = {n: int(row[n] or 1) for n in ("dp", "tp", "pp", "cp", "vpp", "ep")}
     fixed: dict[str, Any] = {
-        "precision": "fp8" if "fp8" in row["precision"] else row["precision"],
-        "zero": 3 if "fsdp" in row["zero_or_distopt"] else 1,
-        "cp": whole["cp"],
+        "precision": precision_of(row["precision"]),
+        "zero": zero_stage(row["zero_or_distopt"] or "zero1"),
+        "cp": degree(row, "cp"),
     }
+    if BRIDGE in row["source"].lower():
+        fixed["gradient_bytes"] = 2
     if "bigscience" in row["source"]:  # older than fused attention
         fixed["attention"] = "unfused"
     if row["recompute"]:
-        fixed["recompute"] = row["recompute"]
-    said: dict[str, Any] = {name: whole[name] for name in ("dp", "tp", "pp", "ep")}
-    stages = row["model"], whole["pp"] * whole["vpp"]
+        fixed["recompute"] = recompute_of(row["recompute"], fsdp=False)
+    said: dict[str, Any] = {name: degree(row, name) for name in ("tp", "pp", "ep")}
+    if row["dp"]:
+        said["dp"] = degree(row, "dp")
+    chunks = degree(row, "vpp")
+    stages = model.name, said["pp"] * chunks
     if stages in STAGE_LAYERS:
         said["stage_layers"] = STAGE_LAYERS[stages]
-    said["schedule"] = "interleaved-1f1b" if whole["vpp"] > 1 else "1f1b"
-    if whole["vpp"] > 1:
-        said["chunks"] = whole["vpp"]
+    said["schedule"] = "interleaved-1f1b" if chunks > 1 else "1f1b"
+    if chunks > 1:
+        said["chunks"] = chunks
     if row["microbatch"]:
-        said["microbatch_size"] = int(row["microbatch"])
+        said["microbatch_size"] = whole(row, "microbatch")
     return fixed, fixed | said
 
 
-def met(row: Mapping[str, str]) -> Met:
+def space_of(row: Row) -> Space:
+    """What is searched for a row. Raises `Skip` with the reason if it cannot be."""
+    model = _model(row)
+    return Space(
+        model=model,
+        cluster=_cluster(row),
+        global_batch=whole(row, "global_batch"),
+        fixed=_fixed(row, model)[0],
+    )
+
+
+def met(row: Row) -> Met:
     """The `Met` of a row."""
-    fixed, said = _fixed(row)
     name = f"{row['model']} seq {row['seq']} on {row['gpus']} {row['gpu'][:4]}"
-    batch = int(row["global_batch"])
-    space = Space(model=_model(row), cluster=_cluster(row), global_batch=batch, fixed=fixed)
-    measured_s = None
-    if row["metric"] == "tokens/s/gpu":
-        measured_s = batch * int(row["seq"]) / int(row["gpus"]) / float(row["value"])
-    return _met(f"{name}, batch {batch}", space, said)._replace(measured_s=measured_s)
+    name = f"{name}, batch {row['global_batch']}"
+    try:
+        space = space_of(row)
+        said = _fixed(row, space.model)[1]
+        measured_s = None
+        if row["metric"] == "tokens/s/gpu":
+            tokens = space.global_batch * space.model.seq
+            measured_s = tokens / space.cluster.gpus / number(row, "value")
+        return _met(name, space, said)._replace(measured_s=measured_s)
+    except (Skip, InputError) as why:
+        return Met(name, None, None, True, "", "", skipped=str(why))
 
 
 def met_run(row: Mapping[str, str]) -> Met:
@@ -189,6 +241,9 @@ def _alike(ranked: Ranked, plan: Plan) -> bool:
 def _print(results: list[Met]) -> None:
     """Print each row, and the share of those that are met."""
     for its in results:
+        if its.skipped:
+            print(f"skipped {its.name}: {its.skipped}")
+            continue
         slower = "-" if its.slower is None else f"{its.slower:+.1%}"
         fits = "" if its.fits else " (predicted not to fit)"
         print(f"{'met' if its.is_met else 'not'} {its.name}: place {its.rank}, {slower}{fits}")
@@ -196,22 +251,39 @@ def _print(results: list[Met]) -> None:
         print(f"      published {its.published}{measured}\n      found     {its.best}")
         if its.by_ranks:
             print(f"      by ep     {its.by_ranks}")
-    count = sum(its.is_met for its in results)
-    print(f"{count} of {len(results)} are met ({count / len(results):.0%})", flush=True)
+    count, searched = sum(its.is_met for its in results), sum(not its.skipped for its in results)
+    share = f" ({count / searched:.0%})" if searched else ""
+    print(f"{count} of {searched} are met{share}", flush=True)
 
 
-def main() -> int:
+def main(argv: list[str] | None = None) -> int:
     """Print the rows of dense models, of those with experts, and the runs with expert parallelism."""
-    runs = [row for row in read_runs(RUNS) if row["ep"] not in ("", "1")]
-    with ProcessPoolExecutor(2) as executor:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.published_plans")
+    parser.add_argument("file", nargs="?", type=Path, help="a file in the columns of plans.csv")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--workers", type=int, default=2, help="processes (default: 2)")
+    arguments = parser.parse_args(argv)
+    path = arguments.file or PLANS
+    runs = [] if arguments.file else [r for r in read_runs(RUNS) if r["ep"] not in ("", "1")]
+    everything: dict[str, Any] = {}
+    with ProcessPoolExecutor(arguments.workers) as executor:
         parts = [
-            ("Published plans of dense models", executor.map(met, rows())),
-            ("Published plans of models with experts", executor.map(met, rows(experts=True))),
-            ("Published runs with expert-parallel ranks", executor.map(met_run, runs)),
+            ("dense", "Published plans of dense models", executor.map(met, rows(path))),
+            (
+                "experts",
+                "Published plans of models with experts",
+                executor.map(met, rows(path, experts=True)),
+            ),
+            ("runs", "Published runs with expert-parallel ranks", executor.map(met_run, runs)),
         ]
-        for what, results in parts:
-            print(f"{what}:")
-            _print(list(results))
+        for key, what, results in parts:
+            its = list(results)
+            everything[key] = [each._asdict() | {"met": each.is_met} for each in its]
+            if not arguments.json:
+                print(f"{what}:")
+                _print(its)
+    if arguments.json:
+        print(json.dumps(everything))
     return 0
 
 

@@ -1,11 +1,12 @@
 """python -m docs.generate: write the parts of docs/ that are computed, or with --check say which
 are old.
 
-Four parts are computed. The tables of files in architecture.md name every file of both packages:
+Five parts are computed. The tables of files in architecture.md name every file of both packages:
 a sentence that is there stays, a new file brings the first sentence of its docstring, and a file
 that is gone loses its row. The tables of flags in command-line.md come from the argument parsers.
 The table of fields in executing.md comes from realrun's checks. The tables of errors in validation.md
-come from the published runs, and that of Llama 3 405B's layout is predicted.
+come from the published runs, and that of Llama 3 405B's layout is predicted. The table of spellings in
+published-rows.md comes from the words that are read there.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import simlab as sl
+from docs.spellings import tables
 from realrun.cli import main as realrun_main
 from realrun.run.job.checks import EXECUTION
 from simlab.cli import main as simlab_main
@@ -272,10 +274,16 @@ def execution(text: str) -> Iterator[tuple[str, str]]:
     yield "execution of fields", "\n".join(lines) + "\n"
 
 
+def spellings(text: str) -> Iterator[tuple[str, str]]:
+    """(mark, table) of how a file of published runs is spelled."""
+    yield "spellings", tables()
+
+
 PARTS: dict[str, Callable[[str], Iterator[tuple[str, str]]]] = {
     "architecture.md": file_tables,
     "command-line.md": flags,
     "executing.md": execution,
+    "published-rows.md": spellings,
     "validation.md": errors,
 }
 """{file of docs/: what gives its computed parts}."""

@@ -1,9 +1,10 @@
 """The files in which other projects are configured: read as options, and written from them."""
 
 import json
+import re
 import shlex
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from simlab.cli.text_files import plain_yaml, read_text
@@ -36,7 +37,7 @@ def _arguments(text: str) -> dict[str, Any]:
     """{flag: value, list of values, or True}"""
     given: dict[str, list[Any]] = {}
     values: list[Any] = []
-    for word in shlex.split(text.replace("\\\n", " "), comments=True):
+    for word in _words(text):
         if word[:2] == "--":
             flag, equals, value = word.partition("=")
             values = given.setdefault(flag, [])
@@ -46,6 +47,17 @@ def _arguments(text: str) -> dict[str, Any]:
         else:
             values.append(_number(word))
     return {flag: its[0] if len(its) == 1 else its or True for flag, its in given.items()}
+
+
+def _words(text: str) -> Iterator[str]:
+    """The words of a script, those of arguments in a quoted variable among them, GPT_ARGS="--bf16",
+    with a ")" where a variable ends."""
+    for word in shlex.split(text.replace("\\\n", " "), comments=True):
+        assigned = re.fullmatch(r"[A-Za-z_]\w*\+?=(.*--.*)", word, re.DOTALL)
+        if assigned:
+            yield from (")", *_words(assigned[1]), ")")
+        else:
+            yield word
 
 
 def _number(word: str) -> Any:

@@ -143,15 +143,26 @@ def plan_part(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plan_lines(plan: Plan, said: Iterable[str]) -> list[str]:
-    """The lines of a plan file: the fields in `said`, and what is not the default."""
+    """The lines of a plan file: the fields in `said`, what is not the default, and what does not
+    follow from these."""
+    written = {name for name, facts in FIELDS.items() if name in said or _is_changed(plan, facts)}
+    follows = Plan(**{name: getattr(plan, name) for name in written})
+    written |= {name for name in FIELDS if getattr(follows, name) != getattr(plan, name)}
     lines = []
-    for name, facts in FIELDS.items():
-        value, derived = getattr(plan, name), facts.default is None
-        changed = value != facts.default and not derived
-        if name in said or changed or (name == "chunks" and value > 1):
+    for name in FIELDS:
+        if name in written:
+            value = getattr(plan, name)
             text = list(value) if isinstance(value, tuple) else value_text(value)
             lines.append(f"{name}: {text}")
     return lines
+
+
+def _is_changed(plan: Plan, facts: FieldFacts) -> bool:
+    """Whether a field has another value than its default; not if the default is derived."""
+    value = getattr(plan, facts.name)
+    if facts.name == "chunks" and value > 1:
+        return True
+    return facts.default is not None and bool(value != facts.default)
 
 
 def read_plan_file(path: str | Path, known: Iterable[str] = ()) -> dict[str, Any]:

@@ -6,8 +6,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from simlab.errors import InputError
-from simlab.planner.rank import TIE, Ranked, family_of, most_held, predicted, waterfall_s
-from simlab.planner.search import DEGREES, MEMORY, SLOW, SLOWER, Search, plan_text, search
+from simlab.planner.rank import TIE, Ranked, family_of, most_held, waterfall_s
+from simlab.planner.search import (
+    DEGREES,
+    MEMORY,
+    SLOW,
+    SLOWER,
+    Search,
+    plan_text,
+    prediction,
+    search,
+)
 from simlab.planner.space import Rejection, Space
 from simlab.spec.cluster import Cluster
 from simlab.spec.plan import Plan
@@ -173,8 +182,8 @@ def _families(found: Search) -> dict[str, Ranked]:
         if name not in families and len(promising.setdefault(name, [])) < TRIED:
             promising[name].append(plan)
     for name, plans in promising.items():
-        tried = [predicted(space.model, plan, space.cluster) for plan in plans]
-        if fitting := [ranked for ranked in tried if ranked.fit.fits]:
+        tried = [prediction(space, plan) for plan in plans]
+        if fitting := [its for its in tried if isinstance(its, Ranked) and its.fit.fits]:
             families[name] = min(fitting, key=lambda ranked: ranked.step_s)
     del families[best.family]
     return dict(sorted(families.items(), key=lambda item: item[1].step_s))

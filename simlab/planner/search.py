@@ -10,6 +10,7 @@ from itertools import islice
 from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 
+from simlab.errors import InputError
 from simlab.planner.prune import Bounds
 from simlab.planner.rank import TIE, Ranked, layered_s, predicted
 from simlab.planner.space import Rejection, Space
@@ -29,10 +30,14 @@ LAYERED = 3
 BATCH = 8
 """The number of plans that are predicted at once. It is the same for each executor, so that all find
 the same."""
+EARLY = 4
+"""The most plans of a group that are predicted before those of others, to keep one that fits. If the
+search is interrupted while plans are rejected, there is something to show."""
 DEGREES = ("dp", "tp", "pp", "cp", "ep")
 MEMORY = "a GPU has too little memory"
 SLOW = "its least time is longer than that of the plans kept"
 SLOWER = "it was predicted, and is slower than the plans kept"
+REFUSED = "it cannot be simulated"
 
 
 @dataclass
@@ -101,16 +106,18 @@ def search(
     """The `kept` fastest plans of `space` that fit.
 
     layered:  how many of them are simulated layer by layer, too.
-    executor: any `concurrent.futures.Executor`, which rejects and predicts several plans at once.
+    executor: any `concurrent.futures.Executor`, which rejects and predicts several plans at once, such
+              as a pool of processes, or a Dask cluster's `client.get_executor()`.
     watch:    it shows how far the search is.
 
     A plan is rejected if the least that it holds, with the reserve of `simlab.training.fit`, is
     more than a GPU has, or if the least time that it takes is longer than the step of the plans
-    that are kept. A KeyboardInterrupt ends the search; what was found is returned.
+    that are kept. The most promising plan of each group is predicted early. A KeyboardInterrupt ends
+    the search; what was found is returned.
     """
     found, begin_s = Search(space), perf_counter()
     try:
-        queue = _pruned(found, executor, watch)
+        queue = _pruned(found, kept, executor, watch)
         _rank(found, queue, kept, executor, watch)
         _simulate_layers(found, layered, executor)
     except KeyboardInterrupt:
@@ -124,12 +131,16 @@ class _Group(NamedTuple):
 
     rejections: list[Rejection]
     queue: list[tuple[float, Plan]]
+    """[(least seconds, plan)]"""
+    smallest: tuple[float, Plan] | None
+    """That of the queue which holds least."""
 
 
 def _pruned(
-    found: Search, executor: Executor | None, watch: Watch[tuple[int, int]]
+    found: Search, kept: int, executor: Executor | None, watch: Watch[tuple[int, int]]
 ) -> list[tuple[float, Plan]]:
-    """[(least seconds, plan)] of the plans that may fit, the most promising first."""
+    """[(least seconds, plan)] of the plans that may fit, the most promising first, without those that
+    were predicted early."""
     apply = executor.map if executor else map
     groups, queue = found.space.groups(), []
     parts = iter(apply(partial(_pruned_group, found.space), groups))
@@ -137,34 +148,63 @@ def _pruned(
         group = next(parts)
         found.evaluated += len(group.rejections) + len(group.queue)
         found.rejections += group.rejections
-        queue += group.queue
+        queue += _early(found, group, kept)
     return sorted(queue, key=lambda pair: pair[0])
+
+
+def _early(found: Search, group: _Group, kept: int) -> list[tuple[float, Plan]]:
+    """The queue of a group, the most promising first, without those that were predicted early: the
+    first ones and, if none of them fits, the one with the least memory, while none that is known can
+    be faster."""
+    queue = sorted(group.queue, key=lambda pair: pair[0])
+    tried = queue[: EARLY - 1]
+    if group.smallest and group.smallest not in tried and not found.plans:
+        tried = [*tried, group.smallest]
+    for pair in tried:
+        if found.plans and pair[0] > found.plans[0].step_s:
+            break
+        queue.remove(pair)
+        ranked = prediction(found.space, pair[1])
+        _take(found, [ranked], kept)
+        if isinstance(ranked, Ranked) and ranked.fit.fits:
+            break
+    return queue
 
 
 def _pruned_group(space: Space, group: tuple[int, int]) -> _Group:
     """What becomes of the candidates with a (tp, cp)."""
-    bounds, pruned = Bounds(space.model, space.cluster), _Group([], [])
+    bounds, rejections, queue = Bounds(space.model, space.cluster), [], []
+    most_room, smallest = 0.0, None
     for candidate in space.of_group(*group):
         if isinstance(candidate, Rejection):
-            pruned.rejections.append(candidate)
+            rejections.append(candidate)
             continue
-        held = bounds.memory_bytes(candidate)
-        missing = held + reserve_bytes(candidate) - space.cluster.gpu_memory_bytes
-        if missing > 0:
-            pruned.rejections.append(_too_large(candidate, held, missing, "at least "))
-        else:
-            pruned.queue.append((bounds.time_s(candidate), candidate))
-    return pruned
+        try:
+            held = bounds.memory_bytes(candidate)
+            room = space.cluster.gpu_memory_bytes - held - reserve_bytes(candidate)
+            if room < 0:
+                rejections.append(_too_large(candidate, held, -room, "at least "))
+                continue
+            queue.append((bounds.time_s(candidate), candidate))
+            if room > most_room:
+                most_room, smallest = room, queue[-1]
+        except InputError as error:
+            rejections.append(Rejection(_values(candidate), REFUSED, str(error)))
+    return _Group(rejections, queue, smallest)
+
+
+def _values(plan: Plan) -> dict[str, Any]:
+    """{field: value} of what a search varies."""
+    names = *DEGREES, "zero", "recompute", "schedule", "chunks", "microbatch_size"
+    return {name: getattr(plan, name) for name in names}
 
 
 def _too_large(plan: Plan, held: float, missing: float, least: str, **more: Any) -> Rejection:
     """The rejection of a plan that misses memory."""
-    names = *DEGREES, "zero", "recompute", "schedule", "chunks", "microbatch_size"
     detail = (
         f"{least}{bytes_text(held)} of tensors, {bytes_text(missing)} more than there is room for"
     )
-    values = {name: getattr(plan, name) for name in names}
-    return Rejection({**values, **more}, MEMORY, detail, missing)
+    return Rejection({**_values(plan), **more}, MEMORY, detail, missing)
 
 
 def _rank(
@@ -177,30 +217,45 @@ def _rank(
     """Predict the plans of `queue` in batches, until no other one can be among those kept."""
     apply = executor.map if executor else map
     space, done, batches = found.space, 0, [*batched(queue, BATCH)]
-    predict_one = partial(_predicted, space)
+    predict_one = partial(prediction, space)
     for batch in watch(batches, "predicting plans"):
         limit_s = found.plans[kept - 1].step_s if len(found.plans) >= kept else float("inf")
         if batch[0][0] > limit_s:
             break
         results = list(apply(predict_one, [plan for _, plan in batch]))
         done += len(batch)
-        found.predictions += len(batch)
-        for ranked in results:
-            if ranked.fit.fits:
-                found.plans.append(ranked)
-            else:
-                missing, held = ranked.fit.missing_bytes, ranked.memory_bytes
-                found.rejections.append(_too_large(ranked.plan, held, missing, "", predicted=True))
-        found.plans = sorted(found.plans, key=lambda ranked: ranked.step_s)[:kept]
+        _take(found, results, kept)
     found.slow = queue[done:]
 
 
-def _predicted(space: Space, plan: Plan) -> Ranked:
-    return predicted(space.model, plan, space.cluster)
+def _take(found: Search, results: Iterable[Ranked | Rejection], kept: int) -> None:
+    """Keep those of the predicted plans that are among the fastest, and say why others are not."""
+    for ranked in results:
+        found.predictions += 1
+        if isinstance(ranked, Rejection):
+            found.rejections.append(ranked)
+        elif ranked.fit.fits:
+            found.plans.append(ranked)
+        else:
+            missing, held = ranked.fit.missing_bytes, ranked.memory_bytes
+            found.rejections.append(_too_large(ranked.plan, held, missing, "", predicted=True))
+    found.plans = sorted(found.plans, key=lambda ranked: ranked.step_s)[:kept]
 
 
-def _layered(space: Space, plan: Plan) -> float:
-    return layered_s(space.model, plan, space.cluster)
+def prediction(space: Space, plan: Plan) -> Ranked | Rejection:
+    """The prediction of a plan; what makes it impossible is a reason to reject this one only."""
+    try:
+        return predicted(space.model, plan, space.cluster)
+    except InputError as error:
+        return Rejection({**_values(plan), "predicted": True}, REFUSED, str(error))
+
+
+def _layered(space: Space, plan: Plan) -> float | None:
+    """The step simulated layer by layer; None where that cannot be."""
+    try:
+        return layered_s(space.model, plan, space.cluster)
+    except InputError:
+        return None
 
 
 def _simulate_layers(found: Search, count: int, executor: Executor | None) -> None:

@@ -2,24 +2,29 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from math import gcd, isqrt
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 from simlab.errors import InputError, require_whole
+from simlab.lowering.build import program_of
 from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan, plan_fields
 from simlab.spec.plan_checks import EFFECTS
+from simlab.spec.schedule_names import CHUNKED
 
 SCHEDULES = ("1f1b", "interleaved-1f1b")
 """The schedules that are tried where none is given: those of Megatron-LM and torchtitan."""
+WHATEVER = ("1f1b", "gpipe", "afab", "eager-1f1b")
+"""Schedules that can be made of any number of microbatches."""
 MOST_CHUNKS = 12
 """The most stages of a pipeline rank that are tried."""
-MODEL, BATCH, CHUNKS = (
+MODEL, BATCH, SCHEDULE = (
     "the model cannot be split like this",
     "the batch cannot be split like this",
-    "the stages or microbatches do not go into chunks",
+    "the schedule cannot be made of these stages and microbatches",
 )
 """Reasons of rejections."""
 
@@ -67,6 +72,9 @@ class Space:
             if name in self.fixed:
                 require_whole(name, self.fixed[name])
         Plan(**self._whatever_the_degrees())
+        if "schedule" in self.fixed:
+            # Whatever schedule there is can be made of four microbatches on two ranks.
+            program_of(Plan(pp=2, microbatches=4, schedule=self.fixed["schedule"]))
 
     def candidates(self) -> Iterator[Plan | Rejection]:
         """Each plan that can be split as it says, and a `Rejection` of each that cannot. Degrees that
@@ -75,13 +83,15 @@ class Space:
             yield from self.of_group(tp, cp)
 
     def groups(self) -> list[tuple[int, int]]:
-        """[(tp, cp)]: candidates with the same of both share most of what bounds them."""
+        """[(tp, cp)]: candidates with the same of both share most of what bounds them. The least cp
+        comes first, for few sequences are worth splitting."""
         gpus = self.cluster.gpus
-        return [
+        groups = [
             (tp, cp)
             for tp in self._values("tp", divisors(gpus))
             for cp in self._values("cp", divisors(gpus // tp) if gpus % tp == 0 else [1])
         ]
+        return sorted(groups, key=lambda group: group[1])
 
     def of_group(self, tp: int, cp: int) -> Iterator[Plan | Rejection]:
         """The `candidates` with these degrees."""
@@ -126,16 +136,24 @@ class Space:
     ) -> Iterator[Plan | Rejection]:
         """The candidates with these degrees and layers of stages."""
         for values in self._details(degrees):
+            if isinstance(values, Rejection):
+                yield values
+                continue
             try:
                 yield self._plan(**values, **layers)
             except InputError as error:
                 yield Rejection(values, MODEL, str(error))
 
-    def _details(self, degrees: dict[str, int]) -> Iterator[dict[str, Any]]:
-        """The fields of plans with these degrees: microbatches, schedules, ZeRO, recomputation."""
+    def _details(self, degrees: dict[str, int]) -> Iterator[dict[str, Any] | Rejection]:
+        """The fields of plans with these degrees: microbatches, schedules, ZeRO, recomputation; and
+        the `Rejection` of a schedule that is asked for and cannot be made."""
         each, pp = self.global_batch // degrees["dp"], degrees["pp"]
         for size in self._values("microbatch_size", microbatch_sizes(each)):
             if each % size:
+                continue
+            if refused := self._refused_schedule(pp, each // size):
+                parts = {"microbatch_size": size, "microbatches": each // size}
+                yield Rejection({**degrees, **parts}, SCHEDULE, refused)
                 continue
             for schedule, chunks in self._schedules(pp, each // size):
                 for zero in self._values("zero", self._stages(degrees)):
@@ -157,11 +175,22 @@ class Space:
             yield "1f1b", 1
             return
         for schedule in self._values("schedule", list(SCHEDULES)):
-            if schedule not in ("interleaved-1f1b", "looped-bfs"):
+            if schedule not in CHUNKED:
                 yield schedule, 1
             elif microbatches % pp == 0:
                 for chunks in self._values("chunks", self._chunks(pp)):
                     yield schedule, chunks
+
+    def _refused_schedule(self, pp: int, microbatches: int) -> str:
+        """Why the schedule that is asked for cannot be made of so many microbatches on `pp` ranks;
+        '' if it can, or if none is asked for. One that can be made of 2 `pp` can be made of more."""
+        schedule = self.fixed.get("schedule")
+        if schedule is None or schedule in WHATEVER:
+            return ""
+        if schedule in CHUNKED:
+            said = f"{microbatches} microbatches: {schedule} needs a multiple of pp = {pp}"
+            return said if microbatches % pp else ""
+        return _refusal(schedule, pp, min(microbatches, 2 * pp))
 
     def _chunks(self, pp: int) -> list[int]:
         layers = self.model.layers
@@ -195,6 +224,16 @@ class Space:
         parallel = {"sequence_parallel": tp > 1 and seq // cp % tp == 0}
         given = {**parallel, **values, **self.fixed}
         return Plan(**{n: v for n, v in given.items() if n not in without_effect(given)})
+
+
+@cache
+def _refusal(schedule: str, ranks: int, microbatches: int) -> str:
+    """Why a schedule cannot be made; '' if it can."""
+    try:
+        program_of(Plan(pp=ranks, microbatches=microbatches, schedule=schedule))
+    except InputError as error:
+        return str(error)
+    return ""
 
 
 def without_effect(given: Mapping[str, Any]) -> list[str]:

@@ -8,11 +8,12 @@ A row often does not say everything. These are the assumptions, which follow the
   needs it.
 - A source that says "kernel=" names the attention kernel, and whether norms are one kernel, of that
   row (Hagemann et al. 2023); what it does not name is not fused.
-- A text that only names dimensions ("tp, pp, dp") says that each of them overlaps. Messages between
-  stages overlap only in an interleaved pipeline (Megatron-LM's --overlap-p2p-communication), so "pp"
-  implies one.
-- FSDP is torch's own, except in JAX. Norms and activations are fused, except in torch without
-  torch.compile. torchtitan's comparisons of tensor parallelism are all compiled.
+- A text that only names dimensions ("tp, pp, dp") says that each of them overlaps
+  (`simlab.studies.published_overlap` has the other forms). Messages between stages overlap only in an
+  interleaved pipeline (Megatron-LM's --overlap-p2p-communication), so "pp" implies one.
+- FSDP is torch's own (FSDP2 where nothing else is said), except in JAX and Megatron-FSDP. Norms and
+  activations are fused, except in torch without torch.compile. torchtitan's comparisons of tensor
+  parallelism are all compiled.
 - Sharded data parallelism overlaps its communication, but DeepSpeed's ZeRO-3 of 2021 gathers tensor
   by tensor. Plain data parallelism reduces after the last backward, and tensor parallelism does not
   overlap, unless the row says otherwise.
@@ -34,6 +35,7 @@ A row often does not say everything. These are the assumptions, which follow the
 - Pipelines of FSDP2 keep parameters gathered after a forward: torchtitan's default is
   `reshard_after_forward = not pp_enabled` (`apply_fsdp` in its parallelize.py).
 - HSDP shards over the data-parallel ranks of a node.
+- A node of an NVL72 is what shares NVLink: of the rack's 72 GPUs as many as divide those of the run.
 - A model with experts is the one of its name in the catalogue, cut to the row's layers. Experts are
   balanced.
 
@@ -47,6 +49,7 @@ from math import ceil, gcd
 from simlab.spec.cluster import Cluster, cluster_of_gpu, load_cluster
 from simlab.spec.model import Model, load_model
 from simlab.spec.plan import Plan
+from simlab.studies.published_overlap import overlapping, overlaps_dp, tp_overlap_of
 from simlab.studies.published_words import (
     FSDP,
     Row,
@@ -56,16 +59,15 @@ from simlab.studies.published_words import (
     failed,
     hybrid_ranks,
     is_compiled,
+    is_gated,
+    is_sequence_parallel,
     kernels_of,
     library_of,
-    overlapping,
-    overlaps_dp,
     precision_of,
     recompute_of,
     said,
-    tp_overlap_of,
     whole,
-    yes,
+    with_blanks,
     zero_stage,
 )
 
@@ -90,12 +92,13 @@ def described(row: Row) -> tuple[Model, Plan, Cluster]:
     Raises `Skip` with the reason if the row does not say enough, or says something that is not
     simulated.
     """
-    if not row["micro_batch"].strip() and whole(row, "pp", 1) > 1:
+    row = with_blanks(row)
+    if not row["micro_batch"].strip() and degree(row, "pp") > 1:
         row = {**row, "micro_batch": "1"}
     known = known_model(row)
+    if known is not None:
+        row = {**row, **{name: row[name].strip() or str(getattr(known, name)) for name in SIZES}}
     for column in NEEDED:
-        if column in SIZES and known is not None:
-            continue
         if not row[column].strip() and not (column == "step_s" and failed(row)):
             raise Skip(f"{column} was not published")
     if known is None and re.search(EXPERTS, (row.get("model") or "").lower()):
@@ -103,12 +106,8 @@ def described(row: Row) -> tuple[Model, Plan, Cluster]:
     name = _machine(row)
     if name is None:
         raise Skip(f"no cluster in the catalogue has the GPU {row['gpu']!r}")
-    model, plan, in_node = known or _model(row), _plan(row), _in_node(row)
-    return (
-        model,
-        plan,
-        replace(load_cluster(name), gpus_per_node=in_node, nodes=whole(row, "n_gpus") // in_node),
-    )
+    cluster = cluster_of(name, whole(row, "n_gpus"), whole(row, "gpus_per_node", 8))
+    return known or _model(row), _plan(row, cluster.gpus_per_node), cluster
 
 
 EXPERTS = r"mixtral|grok|moe|deepseek[\s_-]*v[23]|\d\s*x\s*\d+(?:\.\d+)?b\b"
@@ -123,7 +122,7 @@ KNOWN = {
     r"qwen3[\s_-]*30b": "qwen3-30b-a3b",
 }
 """{pattern of the name of a model with experts: its name in the catalogue}"""
-SIZES = ("hidden", "heads", "vocab")
+SIZES = ("layers", "hidden", "heads", "vocab")
 """The columns that a row may leave out whose model the catalogue has."""
 
 
@@ -160,16 +159,24 @@ def _machine(row: Row) -> str | None:
     )
 
 
-def _in_node(row: Row) -> int:
-    """The number of GPUs of each node that the run used, equally many of each node."""
-    gpus = whole(row, "n_gpus")
-    return gcd(gpus, min(gpus, whole(row, "gpus_per_node", 8)))
+def cluster_of(name: str, gpus: int, in_node: int) -> Cluster:
+    """So many GPUs of a machine of the catalogue, equally many of each node.
+
+    in_node: the GPUs of a node, as a row says it. Of a rack that shares NVLink, such as an NVL72, it
+             is those of a tray, and as many are taken as the rack has.
+    """
+    cluster = load_cluster(name)
+    if (rack := cluster.gpus_per_node) > 8:
+        each = max(count for count in range(1, min(gpus, rack) + 1) if gpus % count == 0)
+    else:
+        each = gcd(gpus, min(gpus, in_node))
+    return replace(cluster, gpus_per_node=each, nodes=gpus // each)
 
 
 def _model(row: Row) -> Model:
     """The model of a row: a Llama if it has a gated MLP or grouped queries, else a GPT."""
     heads, hidden = whole(row, "heads"), whole(row, "hidden")
-    gated = yes(row["gated_mlp"])
+    gated = is_gated(row["gated_mlp"])
     grouped = whole(row, "kv_heads", heads) != heads
     llama = gated or grouped
     return Model(
@@ -188,27 +195,27 @@ def _model(row: Row) -> Model:
     )
 
 
-def _plan(row: Row) -> Plan:
-    """The plan of a row, under the assumptions that the text of this module lists."""
-    tp, pp, cp = whole(row, "tp", 1), whole(row, "pp", 1), degree(row, "cp")
+def _plan(row: Row, in_node: int) -> Plan:
+    """The plan of a row on nodes of so many GPUs, under the assumptions that the text of this module
+    lists."""
+    tp, pp, cp = (degree(row, name) for name in ("tp", "pp", "cp"))
     dp = whole(row, "dp", max(1, whole(row, "n_gpus") // (tp * pp * cp)))
     sharding, overlap, precision = (
         said(row["sharding"]),
         row["overlap"].lower(),
         precision_of(row["precision"]),
     )
-    zero, hybrid = zero_stage(row["sharding"]), hybrid_ranks(sharding, _in_node(row) // tp)
+    zero, hybrid = zero_stage(row["sharding"]), hybrid_ranks(sharding, in_node // tp)
     source = row.get("source") or ""
-    fsdp, library = bool(re.search(FSDP, sharding)), library_of(sharding, source)
+    fsdp = bool(re.search(FSDP, sharding))
+    library = library_of(sharding, f"{source} {row.get('model') or ''}")
     microbatches, size, chunks = _cut(row, dp, pp, library)
     kernels = kernels_of(source)
     attention, fused = kernels or (
         attention_of(library, precision, cp),
         library in ("megatron", "nanotron") or is_compiled(library, overlap),
     )
-    sequence_parallel = tp > 1 and yes(
-        row["seq_parallel"].strip() or ("0" if precision == "fp16" else "1")
-    )
+    sequence_parallel = is_sequence_parallel(row["seq_parallel"], precision != "fp16") and tp > 1
     # What a row says of a dimension that it does not split has no effect and is left out.
     return Plan(
         dp=dp,
@@ -273,6 +280,10 @@ GRADIENTS_OF_16_BITS = "aleph-alpha"
 """A pattern of the sources whose library sums gradients in the type of the parameters."""
 
 
+MOST_OPS = 500_000
+"""The most microbatches x stages of a pipeline that is predicted, which takes about ten seconds."""
+
+
 def _cut(row: Row, dp: int, pp: int, library: str) -> tuple[int, int, int]:
     """The microbatches of a replica, the sequences of each, and the stages of each rank."""
     text = row["overlap"]
@@ -283,6 +294,10 @@ def _cut(row: Row, dp: int, pp: int, library: str) -> tuple[int, int, int]:
     if library == "torch" and pp > 1 and microbatches == 1:
         microbatches = min((n for n in range(pp * chunks, size + 1) if size % n == 0), default=size)
         size //= microbatches
+    if pp > 1 and microbatches * pp * chunks > MOST_OPS:
+        raise Skip(
+            f"{microbatches} microbatches of {pp * chunks} stages are more than {MOST_OPS:,}"
+        )
     return microbatches, size, chunks
 
 

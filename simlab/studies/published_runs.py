@@ -18,7 +18,14 @@ from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 from simlab.studies.published_ranks import Alternative, choice, rule_choice
 from simlab.studies.published_rows import described
-from simlab.studies.published_words import Row, Skip, failed, number, says_reserved
+from simlab.studies.published_words import (
+    Row,
+    Skip,
+    failed,
+    number,
+    says_reserved,
+    with_blanks,
+)
 from simlab.training import Prediction, Waterfall, predict
 from simlab.units import GIB
 
@@ -178,7 +185,7 @@ def validate_runs(rows: Iterable[Row], *, waterfall: bool = False) -> list[Resul
 
 def result_of(row: Row, *, waterfall: bool = False) -> Result:
     """The `Result` of one row, with its waterfall if that is asked for."""
-    name, suite = row["id"] or "?", row["suite"] or "?"
+    name, suite, row = row["id"] or "?", row["suite"] or "?", with_blanks(row)
     try:
         measured_s = None if failed(row) else number(row, "step_s")
         its = _predicted(row, *described(row))

@@ -59,10 +59,13 @@ def _batch(options: Options, gpus: int | None, tp: int) -> dict[str, Any]:
     asked = {option: options.take(option) for option in (BATCH, SIZE, STEPS)}
     known = {}
     for option, value in asked.items():
-        if value == "auto":
-            raise InputError(f"{option} = 'auto' is set by the trainer: give its number")
-        if value is not None:
+        if value not in (None, "auto"):
             known[option] = Options({option: value}).whole(option) or 1
+    for option, value in asked.items():
+        if value == "auto" and len(known) < 2:
+            raise InputError(
+                f"{option} = 'auto' is set by the trainer: give its number, or the two others"
+            )
     if len(known) == 3:
         dp = known[BATCH] // (known[SIZE] * known[STEPS])
         replicas(gpus or dp * tp, max(1, dp) * tp)

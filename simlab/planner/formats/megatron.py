@@ -86,10 +86,16 @@ def _recomputed(options: Options) -> str:
         "--recompute-granularity", {"full": "full", "selective": "selective"}, named
     )
     options.choice("--recompute-modules", {"core_attn": "core_attn"}, None)
-    if options.choice("--recompute-method", {"uniform": "uniform"}, "") == "uniform":
-        count = options.whole("--recompute-num-layers", 1)
-        if count != 1:
-            options.unsaid.append(f"--recompute-num-layers = {count}: a plan recomputes each layer")
+    methods = {"uniform": "uniform", "block": "block"}
+    method = options.choice("--recompute-method", methods, "uniform")
+    count = options.whole("--recompute-num-layers", 1)
+    if kind == "full" and method == "block":
+        options.unsaid.append(
+            f"--recompute-method block --recompute-num-layers {count}: only so many layers of a stage "
+            "are recomputed, a plan recomputes all"
+        )
+    elif count != 1:
+        options.unsaid.append(f"--recompute-num-layers = {count}: a plan recomputes each layer")
     return str(kind)
 
 

@@ -25,6 +25,15 @@ class Options:
         value = self._values.pop(option, None)
         return default if value is None else value
 
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Take options by older names for those of {older name: name}."""
+        for older, name in names.items():
+            value = self._values.pop(older, None)
+            if value is None:
+                continue
+            if self._values.setdefault(name, value) != value:
+                raise InputError(f"{older} and {name} differ: give one of them")
+
     def whole(self, option: str, default: int | None = None, least: int = 1) -> int | None:
         """A whole number. `InputError` for anything else."""
         value = self.take(option)

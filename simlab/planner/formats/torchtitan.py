@@ -22,6 +22,29 @@ SCHEDULES = {
 CP_KINDS = {"allgather": "all-gather", "alltoall": "ring"}
 """torch's 'alltoall' passes keys and values round by all-to-alls: each rank sends to the next one."""
 PARALLELISM = "parallelism."
+OLDER = {
+    "training.batch_size": "training.local_batch_size",
+    "training.data_parallel_degree": "parallelism.data_parallel_shard_degree",
+    "experimental.enable_async_tensor_parallel": "parallelism.enable_async_tensor_parallel",
+} | {
+    f"{section}.{option}": PARALLELISM + option
+    for section, options in {
+        "training": (
+            "data_parallel_replicate_degree",
+            "data_parallel_shard_degree",
+            "tensor_parallel_degree",
+            "fsdp_reshard_after_forward",
+        ),
+        "experimental": (
+            "context_parallel_degree",
+            "context_parallel_rotate_method",
+            "pipeline_parallel_degree",
+            "pipeline_parallel_schedule",
+        ),
+    }.items()
+    for option in options
+}
+"""{name of an option until torchtitan 0.1: its name since}."""
 
 
 def read(options: Options, gpus: int | None) -> Settings:
@@ -30,6 +53,7 @@ def read(options: Options, gpus: int | None) -> Settings:
     def degree(option: str, default: int = 1, least: int = 1) -> int:
         return options.whole(PARALLELISM + option, default, least) or 0
 
+    options.rename(OLDER)
     tp = degree("tensor_parallel_degree")
     pp = degree("pipeline_parallel_degree")
     cp = degree("context_parallel_degree")
@@ -71,6 +95,8 @@ def read(options: Options, gpus: int | None) -> Settings:
         fields["schedule"] = "1f1b"
     _read_batch(options, fields)
     _read_rest(options, fields)
+    if unknown := [option for option in options.left if option.endswith("parallel_degree")]:
+        raise InputError(f"{unknown[0]} is no option that is known: give {PARALLELISM}..._degree")
     return fields
 
 
@@ -95,6 +121,11 @@ def _read_batch(options: Options, fields: Settings) -> None:
     local = options.whole("training.local_batch_size", 8) or 1
     batch = options.whole("training.global_batch_size", -1, -1) or 0
     size = options.whole(PARALLELISM + "pipeline_parallel_microbatch_size", 1) or 1
+    parts = options.whole("experimental.pipeline_parallel_microbatches")
+    if parts is not None:  # an older option, the number of microbatches
+        if local % parts:
+            raise InputError(f"a batch of {local} cannot be cut into {parts} microbatches")
+        size = local // parts
     dp = fields["dp"]
     steps = 1 if batch < 1 else microbatches("training.global_batch_size", batch, dp, local)
     if fields["pp"] == 1:
@@ -127,6 +158,10 @@ def _read_rest(options: Options, fields: Settings) -> None:
     fields["recompute"] = mode
     precision = {"bfloat16": "bf16", "float32": "fp32"}
     fields["precision"] = options.choice("training.mixed_precision_param", precision, "bf16")
+    if options.switch("float8.enable_float8_linear"):
+        fields["precision"] = "fp8"
+    if split := options.take("experimental.pipeline_parallel_split_points"):
+        options.unsaid.append(f"experimental.pipeline_parallel_split_points = {split}")
     converters = options.take("model.converters", [])
     if isinstance(converters, list) and "float8" in converters:
         fields["precision"] = "fp8"

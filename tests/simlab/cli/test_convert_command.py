@@ -2,13 +2,14 @@
 stderr, and a bad file is one line."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from simlab.cli.config_files import config_text, read_config
 from simlab.cli.main import main
 from simlab.cli.plan_options import plan_part, read_plan_file
-from simlab.planner.formats import FORMATS, exported
+from simlab.planner.formats import FORMATS, exported, imported
 from simlab.spec.plan import Plan
 
 PLAN = Plan(
@@ -68,6 +69,45 @@ def test_a_shell_script_with_arguments_is_read_and_what_is_no_plan_is_named(tmp_
     assert {"--lr", "--nproc_per_node"} <= {*found["left"]}
     assert any("--cp-comm-type" in note for note in found["unsaid"])
     assert "not of a plan:" in captured.err and "--lr" in captured.err
+
+
+QUOTED = """GPT_ARGS="
+    --tensor-model-parallel-size 2
+    --micro-batch-size 1 \\
+    --global-batch-size 32 --seq-length 2048
+    --grad-reduce-in-bf16 --bf16
+"
+DATA_ARGS='--split 949,50,1'
+torchrun $DISTRIBUTED_ARGS pretrain_gpt.py $GPT_ARGS $DATA_ARGS --save out
+"""
+
+
+def test_arguments_in_a_quoted_variable_are_read(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.sh").write_text(QUOTED)
+    convert = "convert train.sh --from megatron --gpus 16 --out plan.yaml"
+    assert main(convert.split()) == 0
+    captured = capsys.readouterr()
+    assert captured.out == (tmp_path / "plan.yaml").read_text()
+    made = Plan(**plan_part(read_plan_file("plan.yaml")))
+    assert (made.tp, made.dp, made.microbatches, made.seq) == (2, 8, 4, 2048)
+    assert (made.precision, made.gradient_bytes) == ("bf16", 2)
+    assert {"--split", "--save"} <= {*captured.err.split("not of a plan: ")[1].strip().split(", ")}
+
+
+@pytest.mark.parametrize("project", FORMATS)
+@pytest.mark.parametrize("changes", [
+    {}, {"gradient_bytes": 2}, {"bucket_bytes": 10_000_000, "zero": 0}, {"schedule": "gpipe"},
+    {"schedule": "interleaved-1f1b", "chunks": 2}, {"offload": "optimizer"},
+])  # fmt: skip
+def test_the_plan_that_is_printed_is_the_plan_that_was_read(tmp_path, capsys, project, changes):
+    plan = replace(PLAN, **changes)
+    settings = exported(project, plan).settings
+    (tmp_path / "config").write_text(config_text(settings, FORMATS[project].syntax))
+    assert main(["convert", str(tmp_path / "config"), "--from", project, "--gpus", "16"]) == 0
+    (tmp_path / "plan.yaml").write_text(capsys.readouterr().out)
+    made = Plan(**plan_part(read_plan_file(tmp_path / "plan.yaml")))
+    assert made == imported(project, settings, gpus=16).plan
 
 
 def test_an_import_feeds_simulate(tmp_path, monkeypatch, capsys):

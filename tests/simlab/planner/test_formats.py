@@ -60,10 +60,20 @@ MEANINGS = [
                           pipeline_parallel_schedule="Interleaved1F1B"),
      {"schedule": "interleaved-1f1b", "microbatch_size": 1, "microbatches": 8, "reshard": False}),
     ("torchtitan", nested(TITAN, "training", global_batch_size=128), {"microbatches": 4}),
+    ("torchtitan", {"activation_checkpoint": {"mode": "none"},
+                    "training": {"batch_size": 8, "tensor_parallel_degree": 2, "data_parallel_shard_degree": 2},
+                    "experimental": {"pipeline_parallel_degree": 4, "pipeline_parallel_schedule": "1F1B",
+                                     "pipeline_parallel_microbatches": 4}},
+     {"tp": 2, "pp": 4, "dp": 2, "microbatch_size": 2, "microbatches": 4, "schedule": "1f1b"}),
+    ("torchtitan", {"activation_checkpoint": {"mode": "none"}, "training": {"data_parallel_degree": 16},
+                    "float8": {"enable_float8_linear": True}},
+     {"dp": 16, "precision": "fp8"}),
     ("torchtitan", nested(TITAN, "activation_checkpoint", mode="selective", selective_ac_option="op"),
      {"recompute": "per-op"}),
     ("torchtitan", nested(TITAN, "model", converters=["float8"]), {"precision": "fp8"}),
     ("deepspeed", DEEPSPEED, {"dp": 16, "microbatches": 1, "zero": 0, "dp_overlap": False}),
+    ("deepspeed", DEEPSPEED | {"train_batch_size": "auto", "gradient_accumulation_steps": 4}, {"dp": 16, "microbatches": 4}),
+    ("deepspeed", DEEPSPEED | {"train_batch_size": 64, "gradient_accumulation_steps": "auto"}, {"dp": 16, "microbatches": 2}),
     ("deepspeed", nested(DEEPSPEED, "zero_optimization", stage=3), {"zero": 3, "dp_overlap": True}),
     ("deepspeed", nested(DEEPSPEED, "zero_optimization", stage=3, mics_shard_size=8), {"hybrid": 8}),
     ("deepspeed", nested(DEEPSPEED, "zero_optimization", stage=1, reduce_bucket_size=5e8),
@@ -88,7 +98,7 @@ def test_an_option_means_what_the_project_says(project, content, meant):
 
 
 UNSAID = [
-    ("megatron", flags(recompute_granularity="full", recompute_method="block"), "--recompute-method = 'block'"),
+    ("megatron", flags(recompute_granularity="full", recompute_method="block"), "--recompute-method block --recompute-num-layers 1"),
     ("megatron", flags(cp_comm_type="a2a+p2p"), "--cp-comm-type = 'a2a+p2p'"),
     ("megatron", flags(expert_model_parallel_size=8, tensor_model_parallel_size=2, expert_tensor_parallel_size=1),
      "--expert-tensor-parallel-size = 1: a plan cuts experts"),
@@ -240,3 +250,24 @@ def test_nothing_of_a_plan_is_lost_without_being_named():
     }.items():
         assert ("ep" in exported(project, ranks).unsaid) == lost, project
     assert exported("megatron", replace(plan, schedule="1f1b", attention="flash")).unsaid == {}
+
+
+def test_blocks_of_recomputed_layers_are_named_with_their_number():
+    block = flags(recompute_granularity="full", recompute_method="block", recompute_num_layers=4)
+    made = imported("megatron", block, gpus=16)
+    assert made.plan.recompute == "full" and not made.left
+    assert [note for note in made.unsaid if "block --recompute-num-layers 4" in note]
+
+
+@pytest.mark.parametrize("options", [
+    {"training": {"pipeline_parallel_degree": 2}}, {"experimental": {"expert_parallel_degree": 2}},
+])  # fmt: skip
+def test_a_degree_that_nobody_reads_is_refused(options):
+    with pytest.raises(InputError, match="parallel_degree is no option that is known"):
+        imported("torchtitan", options, gpus=16)
+
+
+def test_two_names_of_one_option_must_agree():
+    both = {"training": {"batch_size": 4, "local_batch_size": 8}}
+    with pytest.raises(InputError, match=r"batch_size and training\.local_batch_size differ"):
+        imported("torchtitan", both, gpus=16)

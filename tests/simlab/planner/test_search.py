@@ -1,6 +1,7 @@
 """A search finds what trying every plan finds, says why it rejects, and keeps what it has found."""
 
 import json
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -9,9 +10,9 @@ import pytest
 from simlab import InputError, Model, Plan, load_cluster, predict
 from simlab.planner import Rejection, Space, advice, explanation, judged, search
 from simlab.planner.explain import advice_text, explanation_text
-from simlab.planner.rank import TIE
-from simlab.planner.search import MEMORY, SLOW
-from simlab.planner.space import BATCH, MODEL, divisors, microbatch_sizes
+from simlab.planner.rank import TIE, predicted
+from simlab.planner.search import EARLY, MEMORY, REFUSED, SLOW
+from simlab.planner.space import BATCH, MODEL, SCHEDULE, divisors, microbatch_sizes
 
 GPT = Model(
     name="small", layers=8, hidden=2048, heads=16, kv_heads=16, ffn=8192, gated_mlp=False,
@@ -59,6 +60,21 @@ def test_an_executor_finds_the_same(tight):
     assert again.plans == found.plans and again.rejected == found.rejected
 
 
+def test_a_local_dask_cluster_finds_the_same(tight, tmp_path):
+    why = "the optional extra 'dask' is not installed"
+    distributed = pytest.importorskip("distributed", reason=why)
+    space, found = tight
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None, local_directory=str(tmp_path)
+        ) as cluster,
+        distributed.Client(cluster) as client,
+        client.get_executor() as executor,
+    ):
+        again = search(space, kept=6, layered=1, executor=executor)
+    assert again.plans == found.plans and again.rejected == found.rejected
+
+
 def test_the_best_is_simulated_layer_by_layer(tight):
     _, found = tight
     first, second = found.plans[:2]
@@ -82,6 +98,46 @@ def test_an_interruption_keeps_what_was_found():
 
     found = search(SPACE, kept=2, watch=stop_after_the_first)
     assert found.interrupted and found.plans and found.predictions
+
+
+def test_an_interruption_while_plans_are_rejected_keeps_the_best_of_the_first_groups():
+    def stop_after_two_groups(items, what):
+        for number, item in enumerate(items):
+            if number == 2:
+                raise KeyboardInterrupt
+            yield item
+
+    found = search(SPACE, watch=stop_after_two_groups)
+    assert found.interrupted and found.plans and found.predictions <= 2 * EARLY
+    assert found.plans[0].step_s < 2 * search(SPACE, layered=0).plans[0].step_s
+
+
+@pytest.mark.parametrize("schedule", ["dualpipe-v", "interleaved-1f1b", "zb-h1", "zb-v", "v-min"])
+def test_a_schedule_is_searched_where_it_can_be_made_and_rejected_where_not(schedule):
+    """dualpipe-v needs two microbatches a rank, an interleaved one a multiple of the ranks."""
+    space = replace(SPACE, fixed={"schedule": schedule, "dp": 1}, global_batch=8)
+    found = search(space, kept=4, layered=1)
+    assert found.plans and all(its.plan.schedule == schedule for its in found.plans)
+    refused = [its for its in found.rejections if its.reason == SCHEDULE]
+    assert bool(refused) == (schedule in ("dualpipe-v", "interleaved-1f1b"))
+    assert all("microbatches" in its.detail for its in refused)
+    assert sum(found.rejected.values()) + len(found.plans) == found.evaluated
+
+
+def test_what_is_wrong_with_one_candidate_rejects_only_that_one(monkeypatch):
+    """As a prediction that refuses every plan with tp = 2 does."""
+
+    def refusing(model, plan, cluster):
+        if plan.tp == 2:
+            raise InputError("not with tp = 2")
+        return predicted(model, plan, cluster)
+
+    monkeypatch.setattr(sys.modules["simlab.planner.search"], "predicted", refusing)
+    found = search(SPACE, kept=50, layered=0)
+    refused = [its for its in found.rejections if its.reason == REFUSED]
+    assert refused and {its.values["tp"] for its in refused} == {2}
+    assert {its.detail for its in refused} == {"not with tp = 2"}
+    assert sum(found.rejected.values()) + len(found.plans) == found.evaluated
 
 
 def test_what_is_fixed_is_kept():
@@ -118,7 +174,8 @@ def test_divisors_and_microbatch_sizes():
 
 @pytest.mark.parametrize("change, why", [
     ({"global_batch": 0}, "global_batch"), ({"fixed": {"microbatches": 4}}, "leave it out"),
-    ({"fixed": {"tp": 0}}, "tp"), ({"fixed": {"precision": "int8"}}, "precision"),
+    ({"fixed": {"schedule": "dualpipe"}}, "take dualpipe-v"), ({"fixed": {"schedule": "zb-auto"}}, "searches for given op times"),
+    ({"fixed": {"schedule": "zb-x"}}, "zb-x"), ({"fixed": {"tp": 0}}, "tp"), ({"fixed": {"precision": "int8"}}, "precision"),
 ])  # fmt: skip
 def test_a_space_that_cannot_be_is_refused(change, why):
     with pytest.raises(InputError, match=why):

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from docs.spellings import COLUMNS as SPELLED
+from docs.spellings import FAILED
 from simlab.errors import InputError
 from simlab.studies.published_rows import NEEDED, described
 from simlab.studies.published_runs import (
@@ -20,7 +22,7 @@ from simlab.studies.published_runs import (
     suites,
     validate_runs,
 )
-from simlab.studies.published_words import Skip
+from simlab.studies.published_words import BLANK, Skip
 
 PUBLISHED = Path(__file__).parents[2] / "published" / "runs.csv"
 ROWS = {row["id"]: row for row in read_runs(PUBLISHED)}
@@ -110,7 +112,7 @@ def test_a_row_without_what_is_needed_is_left_out_and_the_column_named(column):
     ({"step_s": "fast"}, "step_s = 'fast' is no number above 0"), ({"step_s": "0"}, "step_s = '0' is no number above 0"),
     ({"step_s": "inf"}, "step_s = 'inf' is no number above 0"), ({"global_batch": "16"}, "16 is less than a sequence for each of 32"),
     ({"layers": "2.5"}, "layers = '2.5' is no whole number above 0"), ({"layers": "inf"}, "layers = 'inf' is no whole number above 0"),
-    ({"tp": "nan"}, "tp = 'nan' is no whole number above 0"), ({"hidden": "-1"}, "hidden = '-1' is no whole number"),
+    ({"tp": "inf"}, "tp = 'inf' is no whole number above 0"), ({"hidden": "-1"}, "hidden = '-1' is no whole number"),
     ({"ep": "8"}, "ep = 8: GPT 1.7B has no experts; give ep = 1"), ({"gpu": "TPU v5"}, "no cluster .* has the GPU 'TPU v5'"),
     ({"n_gpus": "33"}, "there are 33 GPUs"), ({"tp": "5", "dp": "32"}, "dp x tp x pp x cp = 32 x 5"),
     ({"sharding": "ZeRO-Infinity"}, "sharding = 'ZeRO-Infinity' is not known"), ({"precision": "int8"}, "precision = 'int8' is not known"),
@@ -118,11 +120,92 @@ def test_a_row_without_what_is_needed_is_left_out_and_the_column_named(column):
     ({"recompute": "every 2nd"}, "recompute = 'every 2nd' is not known"), ({"micro_batch": ""}, "micro_batch was not published"),
     ({"model": "Mixtral 8x7B", "ep": "3"}, "ep = 3 does not divide dp x cp"),
     ({"model": "Mixtral 8x3B"}, "'Mixtral 8x3B' is not simulated: its experts have no column"),
+    ({"layers": "1e9"}, "layers = '1e9' is more than 2,000"), ({"global_batch": "1e9"}, "global_batch = '1e9' is more than 1,000,000"),
+    ({"pp": "8", "dp": "4", "micro_batch": "1", "global_batch": "1000000"}, "250000 microbatches of 8 stages are more than 500,000"),
+    ({"gated_mlp": "silu"}, "gated_mlp = 'silu' is neither yes"), ({"seq_parallel": "ulysses"}, "'ulysses' is neither"),
+    ({"seq": "1,02"}, "seq = '1,02' is no whole number"), ({"gpu": "H20"}, "no cluster .* has the GPU 'H20'"),
+    ({"step_s": "nan"}, "step_s was not published"), ({"step_s": "N/A"}, "step_s was not published"),
 ])  # fmt: skip
 def test_a_row_that_cannot_be_predicted_is_left_out_with_the_reason(change, why):
     result = result_of(MEGATRON | change)
     assert result.prediction is None
     assert re.search(why, result.skipped), result.skipped
+
+
+@pytest.mark.parametrize(
+    "gpu, name, nodes, in_node",
+    [("GB200", "gb200-nvl72", 2, 64), ("A800-SXM4-80GB", "a800", 16, 8)],
+)
+def test_the_nodes_of_a_machine_are_what_shares_nvlink(gpu, name, nodes, in_node):
+    """A tray of an NVL72 has four GPUs, the rack 72, of which a run of 128 takes 64."""
+    changes = {"n_gpus": "128", "dp": "", "gpus_per_node": "4" if gpu == "GB200" else "8"}
+    cluster = described(MEGATRON | {"gpu": gpu} | changes)[2]
+    assert (cluster.name, cluster.nodes, cluster.gpus_per_node) == (name, nodes, in_node)
+
+
+@pytest.mark.parametrize("column, meaning", [(c, m) for c, its in SPELLED.items() for m in its])
+def test_the_spellings_of_the_page_are_read_as_it_says(column, meaning):
+    row = MEGATRON | {
+        "tp": "2",
+        "dp": "16",
+        "precision": "bf16",
+        "sharding": "ddp",
+        "overlap": "none",
+    }
+    row |= {"micro_batch": "4"}
+    if column == "overlap" and "schedule" in meaning.values:
+        row |= {"pp": "4", "dp": "4", "vpp": ""}
+    if column == "sharding":
+        row |= {"tp": "1", "dp": "32"}
+    for text in meaning.texts:
+        model, plan, _ = described(row | {column: text})
+        for name, value in meaning.values.items():
+            its = model.gated_mlp if name == "gated_mlp" else getattr(plan, name)
+            assert its == value, (text, name)
+
+
+def test_blank_words_mean_the_same_in_every_column():
+    columns = [c for c in COLUMNS if c not in ("id", "suite", "step_s") and c not in NEEDED]
+    chosen = ("recompute", "overlap", "sharding")
+    blank = described(MEGATRON | dict.fromkeys(columns, ""))
+    for word in (*BLANK, "N/A", " NaN "):
+        texts = {column: word for column in columns if word != "none" or column not in chosen}
+        assert described(MEGATRON | dict.fromkeys(columns, "") | texts) == blank, word
+        skipped = result_of(MEGATRON | {"hidden": word}).skipped
+        assert skipped == "hidden was not published"
+
+
+def test_a_row_without_a_word_on_recomputation_is_one_with_a_blank_word():
+    """As little is recomputed as makes it fit, which is more than nothing here."""
+    blank, word = (result_of(MEGATRON | {"recompute": text}).prediction for text in ("", "n/a"))
+    assert blank.plan == word.plan and word.plan.recompute != "none"
+
+
+@pytest.mark.parametrize("text", FAILED)
+@pytest.mark.parametrize("column", ["step_s", "mem_gib", "step_s_kind"])
+@pytest.mark.parametrize("step_s", ["", "nan", "N/A", "0"])
+def test_a_run_that_failed_counts_for_the_fit(text, column, step_s):
+    row = MEGATRON | {"step_s": step_s, "mem_gib": "", "step_s_kind": "", column: text}
+    result = result_of(row)
+    assert result.failed and not result.skipped
+    assert suites([result])["megatron21_table1"]["failed"] == 1
+
+
+def test_a_word_of_failure_beside_a_measured_step_is_none():
+    row = MEGATRON | {"step_s_kind": "measured, error 2%"}
+    assert not result_of(row).failed
+
+
+def test_numbers_are_read_with_commas_and_with_a_k():
+    row = MEGATRON | {"seq": "2k", "global_batch": "1,024", "vocab": "51,200", "hidden": "2304.0"}
+    model, plan, _ = described(row)
+    assert (model.seq, plan.global_batch, model.vocab, model.hidden) == (2048, 1024, 51200, 2304)
+
+
+def test_a_model_of_the_catalogue_has_its_own_layers():
+    sizes = dict.fromkeys(("layers", "hidden", "heads", "vocab"), "")
+    model, *_ = described(MEGATRON | {"model": "Mixtral 8x7B", "ep": "8"} | sizes)
+    assert (model.name, model.layers, model.hidden) == ("mixtral-8x7b", 32, 4096)
 
 
 def test_a_blank_gets_the_most_common_choice():
@@ -202,7 +285,8 @@ def test_a_hybrid_shards_over_the_ranks_that_it_names_or_those_of_a_node(shardin
 @pytest.mark.parametrize("sharding, library, attention", [
     ("fsdp2", "torch", "flash-2"), ("FSDP2 HSDP", "torch", "flash-2"), ("FULL_SHARD", "fsdp1", "flash-1"),
     ("fsdp SHARD_GRAD_OP", "fsdp1", "flash-1"), ("HYBRID_SHARD", "fsdp1", "flash-1"), ("FSDP NO_SHARD", "fsdp1", "flash-1"),
-    ("hsdp", "megatron", "flash"), ("FSDP64..256 then FSDP128 x DP", "megatron", "flash"), ("FSDP256 x DP", "megatron", "flash"),
+    ("hsdp", "torch", "flash-2"), ("FSDP", "torch", "flash-2"), ("Megatron-FSDP", "megatron", "flash"),
+    ("FSDP64..256 then FSDP128 x DP", "megatron", "flash"), ("FSDP256 x DP", "megatron", "flash"),
 ])  # fmt: skip
 def test_all_that_is_fsdp_is_read_as_such(sharding, library, attention):
     plan = plan_of(sharding=sharding, precision="bf16", recompute="selective")
