@@ -36,8 +36,10 @@ class Reported(NamedTuple):
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>realrun report</title>
 <style>{theme}
-body {{ font-family: system-ui, sans-serif; margin: 2em auto; padding: 0 1em; max-width: 75em; background: var(--simlab-background); color: var(--simlab-ink) }}
-table {{ border-collapse: collapse; margin: 0.6em 0 }} td, th {{ padding: 0.2em 0.8em; text-align: right; border-bottom: 1px solid var(--simlab-line) }}
+body {{ font-family: system-ui, sans-serif; margin: 2em auto; padding: 0 1em; max-width: 75em }}
+body {{ background: var(--simlab-background); color: var(--simlab-ink) }}
+table {{ border-collapse: collapse; margin: 0.6em 0 }} td, th {{ padding: 0.2em 0.8em; text-align: right }}
+td, th {{ border-bottom: 1px solid var(--simlab-line) }}
 td:first-child, th:first-child {{ text-align: left }} pre {{ border: 1px solid var(--simlab-line); padding: 0.8em; overflow-x: auto }}
 img {{ max-width: 100%; background: #fff }}</style>
 </head><body><h1>Predicted and measured</h1>

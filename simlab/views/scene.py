@@ -5,7 +5,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
-from simlab.analysis import Gap, breaches, bubble, critical_path, gaps, memory_curves, peak_memory
+from simlab.analysis import breaches, bubble, critical_path, memory_curves, peak_memory
 from simlab.program import Op
 from simlab.trace import ACTIVATIONS, COMPUTE, LIVE, SHARE, Trace
 from simlab.units import seconds_text
@@ -144,14 +144,6 @@ def cap_and_breaches(trace: Trace, category: str) -> tuple[float | None, list[tu
     if cap is None:
         return None, []
     return cap, [(breach.time_s - trace.start_s, breach.amount) for breach in breaches(trace, cap)]
-
-
-def idle(trace: Trace) -> list[Gap]:
-    """The `Gap`s of `trace` on the scene's clock: time starts at its first op."""
-    zero_s = trace.start_s
-    return [
-        gap._replace(start_s=gap.start_s - zero_s, end_s=gap.end_s - zero_s) for gap in gaps(trace)
-    ]
 
 
 def path(trace: Trace, view: Scene) -> list[Box]:

@@ -76,7 +76,9 @@ def test_opened_from_the_disk_it_draws_everything_and_asks_for_nothing(report, t
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.emulate_media(color_scheme=scheme)
         page.goto(report.as_uri())
-        page.wait_for_function("() => document.querySelectorAll('canvas[data-painted]').length == 2")
+        page.wait_for_function(
+            "() => document.querySelectorAll('canvas[data-painted]').length == 2"
+        )
         assert page.evaluate("window.evil") is None and wrong == []
         assert [url for url in asked if not url.startswith("blob:")] == [report.as_uri()]
         for at, its in enumerate(traces):
