@@ -50,6 +50,7 @@ export class Panel {
   private readonly text: Uint8Array;
   private texts?: string[];
   private shades?: Uint8Array;
+  private longest?: number;
 
   constructor(readonly packed: Packed) {
     [this.start, this.end] = columns(packed.boxes, Float32Array, 2);
@@ -81,6 +82,12 @@ export class Panel {
 
   microbatch(box: number): string {
     return this.name(box).split(this.kind(box))[1];
+  }
+
+  /** The most digits that the number of a microbatch has. */
+  digits(): number {
+    this.longest ??= this.start.reduce((most, _, box) => Math.max(most, this.microbatch(box).length), 1);
+    return this.longest;
   }
 
   /** The chunk of each box; undefined where every rank has one stage. */
