@@ -75,9 +75,13 @@ class ExplorerWidget(anywidget.AnyWidget):
     def _moved(self, change: Any) -> None:
         try:
             self.answer = self._answered(change.new)
-        except Exception as error:  # a mistake of ours; the browser waits for an answer all the same
+        except (
+            Exception
+        ) as error:  # a mistake of ours; the browser waits for an answer all the same
             LOGGER.exception("the explorer %s has no answer", self.about["name"])
-            self.refused = f"This state has no picture because of a mistake in simlab: {_named(error)}."
+            self.refused = (
+                f"This state has no picture because of a mistake in simlab: {_named(error)}."
+            )
             self.answer = self._sent()
 
     def _answered(self, state: dict[str, Any]) -> dict[str, Any]:

@@ -41,9 +41,13 @@ def test_a_mistake_in_an_answer_is_said_and_the_next_state_is_answered(monkeypat
     count = widget.answer["count"]
     widget.state = widget.state | {"zero": 3}
     assert widget.answer["count"] == count + 1 and widget.shown is before
-    assert widget.refused == widget.answer["refused"] == (
-        "This state has no picture because of a mistake in simlab: "
-        "ZeroDivisionError: division by zero."
+    assert (
+        widget.refused
+        == widget.answer["refused"]
+        == (
+            "This state has no picture because of a mistake in simlab: "
+            "ZeroDivisionError: division by zero."
+        )
     )
     assert "zero_grid" in caplog.text and "Traceback" in caplog.text
     monkeypatch.setattr(widget, "_explorer", replace(widget._explorer, answer=answer))

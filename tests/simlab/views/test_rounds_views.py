@@ -8,7 +8,7 @@ from matplotlib.patches import Rectangle
 
 import simlab as sl
 from simlab.views.plan_scene import stream_scene
-from simlab.views.rounds import curves, grid, sends
+from simlab.views.rounds import cell_words, curves, grid, sends
 
 STEPS = sl.replay(sl.all_reduce_rounds("ring", range(4), 4.0), range(4))
 
@@ -32,7 +32,20 @@ def test_of_many_ranks_it_counts_contributions_and_parts_of_parts_have_dots():
     view = grid(step)
     assert view.columns[:3] == ["0.0", "0.1", "1.0"] and {
         text for texts in view.texts for text in texts
-    } == {"1", "2"}
+    } == {"1 of 8", "2 of 8"}
+
+
+def test_a_legend_says_what_stands_in_the_cells_of_many_ranks():
+    """Up to four ranks a "1" is rank 1's contribution; of more it would be one contribution."""
+    assert cell_words(4)[0].en == "its own only"
+    assert [words.en for words in cell_words(8)] == [
+        "1 of 8: its own only",
+        "k of 8: sum of k of the 8 ranks",
+    ]
+    assert cell_words(16)[1] == ("k: sum of k of the 16 ranks", "k：16 个 rank 中 k 个之和")
+    steps = sl.replay(sl.all_reduce_rounds("ring", range(8), 8.0), range(8))
+    (legend,) = sl.rounds_picture(steps[:2]).legends
+    assert legend.get_texts()[0].get_text() == "k of 8: sum of k of the 8 ranks"
 
 
 def test_sends_are_told_in_words():

@@ -3,6 +3,8 @@
 from io import BytesIO
 
 import pytest
+from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
 from timelines import (
     a_hundred_seconds_later,
     expected_boxes,
@@ -137,6 +139,25 @@ def test_predicted_is_what_was_simulated_for_a_machine():
         f"Predicted for {cluster.name}",
     ]
     assert layers.metadata["cluster"] == cluster.name
+
+
+def test_a_title_says_one_microbatch_and_no_origin_where_there_is_none():
+    one = simulate(generate("1f1b", 2, 1), OpTimes(forward_s=1, backward_s=2))
+    assert scene(one).title.endswith(", peak 1 microbatch held")
+    one.metadata = {"name": "as it is drawn", "ranks": 2}
+    assert scene(one).title.startswith("as it is drawn, makespan ")
+
+
+def test_a_still_legend_has_each_kind_in_its_shades_and_says_what_they_are():
+    times = OpTimes(forward_s=0.01, input_grad_s=0.01, weight_grad_s=0.01)
+    figure = timeline(simulate(generate("zb-v", 4, 8), times))
+    (legend,) = figure.legends
+    texts = [text.get_text() for text in legend.get_texts()]
+    kinds = ["F forward", "I input gradient", "W weight gradient"]
+    assert texts == [*kinds, "shades: chunks 0, 1", "idle"]
+    swatches = {to_hex(patch.get_facecolor()).upper() for patch in legend.findobj(Rectangle)}
+    drawn, _, _ = still_boxes(figure.axes[0])
+    assert {*drawn.values()} <= swatches  # both shades of each kind
 
 
 def test_an_unknown_renderer_is_refused():

@@ -155,7 +155,7 @@ class Page {
     const cells = [
       `${(stepS * 1e3).toFixed(1)} ms`,
       `${(idle * 100).toFixed(1)}%`,
-      `${Number(peak.toPrecision(3))} ${this.text.held}`,
+      `${Number(peak.toPrecision(3))} ${peak === 1 ? this.text.heldOne : this.text.held}`,
     ];
     const head = document.createElement("th");
     Object.assign(head, { scope: "row", textContent: name });

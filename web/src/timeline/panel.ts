@@ -24,6 +24,7 @@ export interface Packed {
   breaches: [number, number][];
   path?: ArrayBufferView | null;
   waits: Record<string, Wait>;
+  sends?: Record<string, [number, string]>; // of an op: the rank that its result goes to, and the size
   row?: string; // what a row is: a rank, or a place in the pipeline
 }
 
