@@ -93,14 +93,16 @@ def cell_words(ranks: int) -> tuple[Words, Words]:
     if ranks <= MOST_NAMED:
         return own, some
     if ranks <= MOST_OF:
-        one, many = Words(f"1 of {ranks}", f"1 / {ranks}"), Words(f"k of {ranks}", f"k / {ranks}")
-    else:
-        one, many = Words("1", "1"), Words("k", "k")
-    return (
-        Words(f"{one.en}: {own.en}", f"{one.zh}：{own.zh}"),
-        Words(
-            f"{many.en}: sum of k of the {ranks} ranks", f"{many.zh}：{ranks} 个 rank 中 k 个之和"
-        ),
+        return (
+            Words(f"1 of {ranks}: {own.en}", f"1 / {ranks}：{own.zh}"),
+            Words(
+                f"k of {ranks}: sum of k of the {ranks} ranks",
+                f"k / {ranks}：{ranks} 个 rank 中 k 个之和",
+            ),
+        )
+    return (  # there may be room for no number at all
+        Words(f"{own.en}: 1 of {ranks} ranks", f"{own.zh}：{ranks} 个 rank 中 1 个"),
+        Words(f"sum of k of {ranks} ranks", f"{ranks} 个 rank 中 k 个之和"),
     )
 
 

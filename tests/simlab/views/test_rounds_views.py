@@ -42,7 +42,7 @@ def test_a_legend_says_what_stands_in_the_cells_of_many_ranks():
         "1 of 8: its own only",
         "k of 8: sum of k of the 8 ranks",
     ]
-    assert cell_words(16)[1] == ("k: sum of k of the 16 ranks", "k：16 个 rank 中 k 个之和")
+    assert cell_words(16)[1] == ("sum of k of 16 ranks", "16 个 rank 中 k 个之和")
     steps = sl.replay(sl.all_reduce_rounds("ring", range(8), 8.0), range(8))
     (legend,) = sl.rounds_picture(steps[:2]).legends
     assert legend.get_texts()[0].get_text() == "k of 8: sum of k of the 8 ranks"
