@@ -86,18 +86,21 @@ def grid(step: RoundState) -> Grid:
     )
 
 
-def cell_words(ranks: int) -> tuple[Words, Words]:
+def cell_words(ranks: int, *, short: bool = False) -> tuple[Words, Words]:
     """What a legend calls the cells of a `Grid` of so many ranks: those that hold their own
-    contribution only, and those that hold the sum of some. It says what stands in them."""
+    contribution only, and those that hold the sum of some. It says what stands in them.
+
+    short: whether cells that count contributions have the number alone."""
     own, some = Words("its own only", "只有自己的"), Words("sum of some ranks", "部分和")
     if ranks <= MOST_NAMED:
         return own, some
-    if ranks <= MOST_OF:
+    of = Words("", "") if short else Words(f" of {ranks}", f" / {ranks}")
+    if ranks <= MOST_OF or short:
         return (
-            Words(f"1 of {ranks}: {own.en}", f"1 / {ranks}：{own.zh}"),
+            Words(f"1{of.en}: {own.en}", f"1{of.zh}：{own.zh}"),
             Words(
-                f"k of {ranks}: sum of k of the {ranks} ranks",
-                f"k / {ranks}：{ranks} 个 rank 中 k 个之和",
+                f"k{of.en}: sum of k of the {ranks} ranks",
+                f"k{of.zh}：{ranks} 个 rank 中 k 个之和",
             ),
         )
     return (  # there may be room for no number at all

@@ -189,9 +189,10 @@ def draw_cube(axes: Axes, view: CubeScene) -> None:
     colours = [colour_of(RANK_COLOURS[cell.stage % len(RANK_COLOURS)]) for cell in view.cells]
     corners = [cell.corners for cell in view.cells]
     axes.add_collection(
-        PolyCollection(corners, facecolors=colours, edgecolors="white", linewidths=0.3)
+        PolyCollection(corners, facecolors=colours, edgecolors="white", linewidths=0.5)
     )
-    axes.add_collection(LineCollection(view.borders, colors="black", linewidths=2))
+    for colour, wide in (("white", 3.6), ("black", 2)):  # seen on black ranks, too
+        axes.add_collection(LineCollection(view.borders, colors=colour, linewidths=wide))
     if len(view.cells) <= 128:
         for cell, colour in zip(view.cells, colours):
             x, y = (sum(point[axis] for point in cell.corners) / 4 for axis in (0, 1))

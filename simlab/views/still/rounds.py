@@ -13,6 +13,7 @@ from simlab.views.rounds import (
     ADDED_COLOUR,
     DARK,
     LIGHT,
+    MOST_NAMED,
     REPLACED_COLOUR,
     Grid,
     arrow_x,
@@ -67,7 +68,10 @@ def draw_grid(axes: Axes, view: Grid) -> None:
     if columns <= 16:
         for row, texts in enumerate(view.texts):
             for column, text in enumerate(texts):
-                shade = "white" if view.shares[row][column] > 0.6 else "black"
+                share = view.shares[row][column]
+                shade = "white" if share > 0.6 else "black"
+                if rows > MOST_NAMED and share < 1:
+                    text = str(round(share * rows))  # the panels are too small for more
                 axes.text(column, row, text, ha="center", va="center", fontsize=8, color=shade)
     _draw_arrows(axes, view)
     axes.set_xlim(-0.5 - 0.29 * columns, columns - 0.5)
@@ -98,7 +102,7 @@ def _add_legend(picture: Picture | None, axes: Axes, ranks: int) -> None:
     cell: dict[str, Any] = {"xy": (0, 0), "width": 1, "height": 1}
     outline: dict[str, Any] = cell | {"fill": False, "linewidth": 2}
     handles = [
-        Rectangle(**cell, facecolor=SHADES(0.2), label=cell_words(ranks)[1].en),
+        Rectangle(**cell, facecolor=SHADES(0.2), label=cell_words(ranks, short=True)[1].en),
         Rectangle(**cell, facecolor=SHADES(1 / 1.15), label="Σ: all of them"),
         Rectangle(**outline, edgecolor=ADDED_COLOUR, label="just arrived, added"),
         Rectangle(**outline, edgecolor=REPLACED_COLOUR, label="just arrived, put in place"),

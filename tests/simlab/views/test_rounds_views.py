@@ -44,8 +44,10 @@ def test_a_legend_says_what_stands_in_the_cells_of_many_ranks():
     ]
     assert cell_words(16)[1] == ("sum of k of 16 ranks", "16 个 rank 中 k 个之和")
     steps = sl.replay(sl.all_reduce_rounds("ring", range(8), 8.0), range(8))
-    (legend,) = sl.rounds_picture(steps[:2]).legends
-    assert legend.get_texts()[0].get_text() == "k of 8: sum of k of the 8 ranks"
+    picture = sl.rounds_picture(steps[:2])
+    (legend,) = picture.legends
+    assert legend.get_texts()[0].get_text() == "k: sum of k of the 8 ranks"
+    assert {text.get_text() for text in picture.axes[1].texts} == {"", "1", "2"}
 
 
 def test_sends_are_told_in_words():
