@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from realrun.report import offline
 from realrun.report.summary import summary
 from realrun.report.traces import RunTraces
 from realrun.run.job import Job
 from simlab.analysis.comparison import compare
 from simlab.training.calibration import Calibration
 from simlab.units import bytes_text, seconds_text
-from simlab.views import offline
 from simlab.views.packing import Panel, panels
 
 CALIBRATED = (

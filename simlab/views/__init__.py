@@ -1,8 +1,8 @@
 """It draws traces, predictions, plans and collectives.
 
 `scene` turns traces into plain boxes and lines, which `still` (matplotlib), `canvas` (a widget, for
-any number of boxes), `offline` (the same canvas in an HTML file) and `perfetto` render. Importing this
-package loads no plotting library; drawing does.
+any number of boxes) and `perfetto` render. Importing this package loads no plotting library; drawing
+does.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

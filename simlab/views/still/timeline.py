@@ -86,8 +86,9 @@ def figure(
     for panel in axes:
         panel.set_xlim(0, end_ms * 1.005)
     legend = _legend(views, critical_path)
-    style = {"loc": "outside upper right", "ncols": len(legend["handles"]), "fontsize": 9}
-    add_legend(picture, axes[0], **legend, **style)
+    style: dict[str, Any] = {"loc": "outside upper right", "fontsize": 9}
+    style |= legend | {"ncols": len(legend["handles"])}
+    add_legend(picture, axes[0], **style)
     if caption and picture is not None:
         picture.text(0.01, 0.99, caption, ha="left", va="top", fontsize=12, fontweight="bold")
     elif caption:

@@ -8,11 +8,12 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import simlab.views
 from simlab.views.language import LANGUAGE
 from simlab.views.packing import Panel
 from simlab.views.page import recorded
 
-BUNDLE = Path(__file__).with_name("bundle") / "timeline.js"
+BUNDLE = Path(simlab.views.__file__).with_name("bundle") / "timeline.js"
 THEME_WORDS = {"background": "background", "ink": "ink", "muted": "muted", "line": "grid"}
 """{the end of a CSS variable's name, which begins with --simlab-: the word of the theme it has}"""
 NO_SCRIPT = "The timeline is drawn by a script, which this browser does not run."
