@@ -3,6 +3,7 @@ to its first picture and its first live simulation, and from a slider's move to 
 
 import functools
 import http.server
+import os
 import subprocess
 import sys
 import tempfile
@@ -57,7 +58,8 @@ def served():
     with tempfile.TemporaryDirectory() as folder:
         site = Path(folder) / "site"
         command = [sys.executable, ROOT / "web" / "site" / "build.py", site]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
         handler = functools.partial(_Quiet, directory=site)
         with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
             threading.Thread(target=server.serve_forever, daemon=True).start()
