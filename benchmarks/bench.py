@@ -222,6 +222,29 @@ def canvas():
     return {"canvas": rows}, [f"canvas at {row['ops']} boxes" for row in slow]
 
 
+def page():
+    """The site's first page: from a cold start to the first picture and the first live simulation, and
+    from a slider's move to the repainted timeline."""
+    from shutil import which
+
+    from benchmarks.bench_page import MOVES, STARTS, page_row
+    from tests.support.browser import CHROMIUM
+
+    if CHROMIUM is None or which("node") is None:
+        print("page: no Chromium or no node on this machine, not measured")
+        return {}, []
+    row = page_row()
+    print(
+        "page, median of {starts} cold starts: first picture {picture_s:.2f} s, live {live_s:.2f} s\n"
+        "page, {ops:,} boxes: slider to painted {median_ms:.0f} ms (at most {most}), worst of {moves} {worst_ms:.0f} ms; "
+        "{ratio:.1f} times a picture of two boxes, {empty_ms:.0f} ms (at most {most_ratio})".format(
+            **row, starts=STARTS, moves=MOVES, most=MOST_CANVAS_MS, most_ratio=MOST_CANVAS_RATIO
+        )
+    )
+    slow = row["median_ms"] > MOST_CANVAS_MS or row["ratio"] > MOST_CANVAS_RATIO
+    return {"page": row}, [f"page at {row['ops']} boxes"] * slow
+
+
 ROWS = {
     "simulator": simulator,
     "import": import_time,
@@ -229,6 +252,7 @@ ROWS = {
     "torch-runtime": torch_runtime,
     "torch-pictures": torch_pictures,
     "canvas": canvas,
+    "page": page,
 }
 
 

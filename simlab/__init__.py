@@ -1,6 +1,6 @@
 """simlab simulates how large models are trained on many GPUs.
 
-It needs only simpy. Pictures need matplotlib, plotly or anywidget, data frames pandas, and plan
+It needs only simpy. Pictures need matplotlib or anywidget, data frames pandas, and plan
 files in YAML PyYAML.
 """
 

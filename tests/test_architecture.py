@@ -28,7 +28,7 @@ ALLOWED_OUTSIDE = {
     "display": {"pandas"},
     "engine": {"simpy"},
     "operations": {"simpy"},
-    "views": {"matplotlib", "PIL", "plotly", "anywidget", "traitlets"},
+    "views": {"matplotlib", "PIL", "anywidget", "traitlets"},
     "apps": {"ipywidgets", "IPython", "anywidget", "traitlets", "markdown_it"},
     "cli": {"yaml", "rich", "shtab"},
 }

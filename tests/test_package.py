@@ -77,7 +77,7 @@ def test_the_installed_package_simulates_and_validates_without_a_checkout(instal
 
     absent = tmp_path / "absent"  # modules that a bare installation does not have
     absent.mkdir()
-    for name in ("matplotlib", "plotly", "numpy", "pandas", "torch", "yaml", "rich", "shtab"):
+    for name in ("matplotlib", "numpy", "pandas", "torch", "yaml", "rich", "shtab"):
         (absent / f"{name}.py").write_text(f"raise ModuleNotFoundError({name!r}, name={name!r})")
 
     def answer(*arguments):

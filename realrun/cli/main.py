@@ -77,7 +77,7 @@ def parser() -> Parser:
     top = Parser(prog=program_name("realrun"), usage=USAGE, description=DESCRIPTION, epilog=EPILOG)
     add_version_and_completion(top, f"realrun {__version__}")
     add_run_options(top)
-    top.set_defaults(run=run_command, needs=("torch", "matplotlib", "plotly"))
+    top.set_defaults(run=run_command, needs=("torch", "matplotlib"))
     commands = top.add_subparsers(metavar="COMMAND", title="commands")
     measure = commands.add_parser(
         "measure", prog=f"{top.prog} measure", help="time this machine: a cluster for the simulator"

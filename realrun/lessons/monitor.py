@@ -7,11 +7,15 @@ from typing import Any
 
 import ipywidgets as widgets
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from realrun.run.progress import figures
-from simlab.views.still.timeline import Picture
+from simlab.views.language import LANGUAGE
+from simlab.views.still.picture import Picture
+from simlab.views.still.timeline import IDLE_STYLE
 
-COMPUTES, SLOW, WAITS, LOSS = "#0072B2", "#D55E00", "0.8", "#0072B2"
+COMPUTES, SLOW = LANGUAGE["marks"]["computes"], LANGUAGE["marks"]["slow"]
+LOSS: str = LANGUAGE["lines"][0]
 
 
 class TrainingMonitor(widgets.VBox):
@@ -59,6 +63,7 @@ class TrainingMonitor(widgets.VBox):
             range(now["step"] - len(self.losses) + 1, now["step"] + 1), self.losses, color=LOSS
         )
         curve.set(xlabel="training step", ylabel="loss", xlim=(0.5, now["steps"] + 0.5))
+        curve.xaxis.set_major_locator(MaxNLocator(integer=True))
         curve.grid(alpha=0.3)
         self._shares(bars, now)
         return picture
@@ -70,7 +75,7 @@ class TrainingMonitor(widgets.VBox):
             whole_s = spent["computed_s"] + spent["waited_s"]
             share = spent["computed_s"] / whole_s if whole_s else 0.0
             bars.barh(rank, 100 * share, color=SLOW if rank in slow else COMPUTES)
-            bars.barh(rank, 100 * (1 - share), left=100 * share, color=WAITS)
+            bars.barh(rank, 100 * (1 - share), left=100 * share, **IDLE_STYLE)
             if rank in slow:
                 text = f"computes {slow[rank]:.2f} times as long as its peers"
                 bars.text(1, rank, text, va="center", fontsize=8, color="white")
@@ -78,7 +83,7 @@ class TrainingMonitor(widgets.VBox):
             range(len(now["ranks"])), [f"rank {rank}" for rank in range(len(now["ranks"]))]
         )
         bars.invert_yaxis()
-        bars.set(xlim=(0, 100), xlabel="% of its time: computes (colour), waits (grey)")
+        bars.set(xlim=(0, 100), xlabel="% of its time: computes (colour), waits (hatched)")
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         """The widget, and its picture for where no widget can live, as on a page on GitHub."""

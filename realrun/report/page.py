@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from realrun.report import offline
 from realrun.report.summary import summary
 from realrun.report.traces import RunTraces
 from realrun.run.job import Job
 from simlab.analysis.comparison import compare
 from simlab.training.calibration import Calibration
 from simlab.units import bytes_text, seconds_text
-from simlab.views import timeline
+from simlab.views.packing import Panel, panels
 
 CALIBRATED = (
     "Every prediction was made from the calibration below, which was measured apart from these runs "
@@ -34,13 +35,18 @@ class Reported(NamedTuple):
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>realrun report</title>
-<style>body {{ font-family: system-ui, sans-serif; margin: 2em auto; max-width: 75em; color: #222 }}
-table {{ border-collapse: collapse; margin: 0.6em 0 }} td, th {{ padding: 0.2em 0.8em; text-align: right; border-bottom: 1px solid #ddd }}
-td:first-child, th:first-child {{ text-align: left }} pre {{ background: #f6f6f6; padding: 0.8em; overflow-x: auto }}</style>
+<style>{theme}
+body {{ font-family: system-ui, sans-serif; margin: 2em auto; padding: 0 1em; max-width: 75em }}
+body {{ background: var(--simlab-background); color: var(--simlab-ink) }}
+table {{ border-collapse: collapse; margin: 0.6em 0 }} td, th {{ padding: 0.2em 0.8em; text-align: right }}
+td, th {{ border-bottom: 1px solid var(--simlab-line) }}
+td:first-child, th:first-child {{ text-align: left }} pre {{ border: 1px solid var(--simlab-line); padding: 0.8em; overflow-x: auto }}
+img {{ max-width: 100%; background: #fff }}</style>
 </head><body><h1>Predicted and measured</h1>
 <p>Compute: <b>{compute}</b> ({why}). Device: {device}. {predicted}</p>
 {sections}
 {calibration}
+{script}
 </body></html>
 """
 
@@ -48,29 +54,32 @@ td:first-child, th:first-child {{ text-align: left }} pre {{ background: #f6f6f6
 def write_html(path: Path, reported: Sequence[Reported], calibrations: list[Calibration]) -> None:
     """Write the page at `path`, with all pictures and their script in it: it opens offline."""
     first = reported[0].facts
-    sections = [_section(one, script=number == 0) for number, one in enumerate(reported)]
+    drawn: list[list[Panel]] = []
+    sections = [_section(one, drawn) for one in reported]
     shown = "<hr>".join(map(_calibration_html, calibrations))
     page = PAGE.format(
+        theme=offline.style(),
         compute=first["compute"],
         why=html.escape(first["why_compute"]),
         device=html.escape(first["device"]),
         predicted=CALIBRATED if calibrations else FROM_FIGURES,
         sections="\n".join(sections),
         calibration=f"<h2>Calibration</h2>{shown}" if shown else "",
+        script=offline.script(drawn) if drawn else "",
     )
     path.write_text(page, encoding="utf-8")
 
 
-def _section(reported: Reported, *, script: bool) -> str:
-    """The part about one run. script: whether it brings the script that its picture needs."""
+def _section(reported: Reported, drawn: list[list[Panel]]) -> str:
+    """The part about one run. The panels of its timeline are added to `drawn`, those of the page."""
     job, facts, traces = reported
     text = f"<h2>{html.escape(facts['name'])}</h2><pre>{html.escape(summary(job, facts))}</pre>"
     if job.programs is None:
         still = (Path(facts["folder"]) / "timeline.png").read_bytes()
         source = f"data:image/png;base64,{base64.b64encode(still).decode()}"
         return f'{text}<img alt="timeline of the median step" src="{source}">'
-    drawn = timeline(list(traces.drawn.values()), renderer="plotly")
-    text += drawn.to_html(full_html=False, include_plotlyjs=script)
+    text += offline.place(len(drawn))
+    drawn.append(panels(list(traces.drawn.values())))
     if traces.predicted is not None:
         details = html.escape(str(compare(traces.predicted, traces.measured)))
         text += f"<h3>The median step in detail</h3><pre>{details}</pre>"

@@ -6,6 +6,7 @@ from typing import Any
 from realrun.report.traces import RunTraces
 from realrun.run.job import Job, Run
 from simlab.views import layer_timeline, timeline
+from simlab.views.language import LANGUAGE
 from simlab.views.still.timeline import Picture
 
 
@@ -36,9 +37,16 @@ def _write_losses(path: Path, facts: dict[str, Any]) -> None:
     own, alone = facts["losses"], facts["reference_losses"]
     steps = range(facts["first_step"] + 1, facts["first_step"] + 1 + len(own))
     label = f"{facts['name']}: {facts['ranks']} processes"
-    axes.plot(steps, own, color="#0072B2", linewidth=2.5, label=label)
+    axes.plot(steps, own, color=LANGUAGE["lines"][0], linewidth=2.5, label=label)
     if alone:
-        axes.plot(steps, alone, color="#E69F00", linewidth=1.2, linestyle="--", label="one process")
+        axes.plot(
+            steps,
+            alone,
+            color=LANGUAGE["lines"][1],
+            linewidth=1.2,
+            linestyle="--",
+            label="one process",
+        )
     axes.set(xlabel="training step", ylabel="loss, nats per byte")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)

@@ -1,5 +1,6 @@
 """It shows an explorer as a widget: the browser sends the state, and Python sends the answer."""
 
+import logging
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,13 @@ from simlab.explorers.explorer import Answer, Explorer
 from simlab.lessons.words import language
 from simlab.views.chart import Chart
 
+LOGGER = logging.getLogger(__name__)
 BUNDLE = Path(simlab.views.__file__).with_name("bundle")
+
+
+def _named(error: Exception) -> str:
+    """What `error` is, in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".: ")
 
 
 class ExplorerWidget(anywidget.AnyWidget):
@@ -66,7 +73,16 @@ class ExplorerWidget(anywidget.AnyWidget):
             session().retold.append(lambda: self.set_trait("tongue", language()))
 
     def _moved(self, change: Any) -> None:
-        self.answer = self._answered(change.new)
+        try:
+            self.answer = self._answered(change.new)
+        except (
+            Exception
+        ) as error:  # a mistake of ours; the browser waits for an answer all the same
+            LOGGER.exception("the explorer %s has no answer", self.about["name"])
+            self.refused = (
+                f"This state has no picture because of a mistake in simlab: {_named(error)}."
+            )
+            self.answer = self._sent()
 
     def _answered(self, state: dict[str, Any]) -> dict[str, Any]:
         """The answer for `state` as the front end takes it; `count` makes each one another."""
@@ -75,6 +91,9 @@ class ExplorerWidget(anywidget.AnyWidget):
             self.shown, self.refused = self._explorer.ask(state), ""
         except SimlabError as error:  # what was drawn last stays
             self.refused = str(error)
+        return self._sent()
+
+    def _sent(self) -> dict[str, Any]:
         return self.shown.to_dict() | {"refused": self.refused, "count": self._count}
 
     def __repr__(self) -> str:

@@ -7,7 +7,7 @@ from itertools import product
 from simlab.explorers.explorer import Answer, Control, Explorer, Figure, State
 from simlab.lowering.context import context_chunks, ring_work
 from simlab.views.chart import Axis, Boxes, Chart, Words
-from simlab.views.language import LANGUAGE
+from simlab.views.language import RANK_COLOURS
 
 ROWS = 64
 """The queries that the mask is drawn with; each stands for a 64th of the sequence."""
@@ -15,7 +15,6 @@ LAYOUTS = {
     "contiguous": Words("contiguous", "连续切分"),
     "zigzag": Words("zigzag", "zigzag 切分"),
 }
-COLOURS = ("rank_0", *LANGUAGE["ranks"][1:])
 CONTROLS = (
     Control("cp", Words("context-parallel ranks", "上下文并行 rank 数"), (2, 4, 8), 4),
     Control("step", Words("step of the ring", "环的第几步"), tuple(range(8)), 0),
@@ -63,14 +62,14 @@ def _mask(cp: int, layout: str, step: int) -> Chart:
         boxes = [box for queries in chunks for box in _block(queries, queries, size)]
         boxes += [(0, size * a, size * a, size * (a + 1)) for a in chunks if a]
         tips = [_rank(rank)] * len(boxes)
-        marks.append(Boxes.at(boxes, COLOURS[rank], _rank(rank), tips=tips))
+        marks.append(Boxes.at(boxes, RANK_COLOURS[rank], _rank(rank), tips=tips))
     for rank, chunks in enumerate(held):  # the blocks of the step lie over all
         theirs = held[(rank - step) % cp]
         boxes = [box for a, b in product(chunks, theirs) if b <= a for box in _block(a, b, size)]
         tips = [_rank(rank)] * len(boxes)
         if boxes:
             look = {"pattern": "striped", "tips": tips}
-            marks.append(Boxes.at(boxes, COLOURS[rank], step_name, **look))
+            marks.append(Boxes.at(boxes, RANK_COLOURS[rank], step_name, **look))
     chunks_of = [str(chunk) for chunk in range(count)]
     middles = [size * (chunk + 0.5) for chunk in range(count)]
     return Chart(
@@ -114,7 +113,7 @@ def _steps(work: Sequence[Sequence[Fraction]], layout: str, most: float) -> Char
             if last > end:
                 waiting.append((end, last, top, bottom))
         marks.append(
-            Boxes.at(places, COLOURS[rank], _rank(rank), outline="background", labels=labels)
+            Boxes.at(places, RANK_COLOURS[rank], _rank(rank), outline="background", labels=labels)
         )
     if waiting:
         name = Words("waits for the busiest rank", "等待最忙的 rank")

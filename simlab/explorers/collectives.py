@@ -16,9 +16,11 @@ from simlab.views.rounds import (
     ADDED_COLOUR,
     ALGORITHM_COLOURS,
     DARK,
+    LIGHT,
     REPLACED_COLOUR,
     Curve,
     Grid,
+    cell_words,
     curves,
     grid,
     sends,
@@ -26,11 +28,8 @@ from simlab.views.rounds import (
 
 MOST_RANKS, MOST_ROUNDS = 16, 30
 LINES = 8  # of who sends what
-OWN_COLOUR = "#FFFFFF"
 ADDED = Words("added in this round", "本轮累加")
 REPLACED = Words("put in place in this round", "本轮写入")
-OWN = Words("its own only", "只有自己的")
-SOME = Words("sum of some ranks", "部分和")
 COMPLETE = Words("complete sum Σ", "完整的和 Σ")
 TAKEN = Words("NCCL takes this", "NCCL 选用")
 INSET = 0.09  # of a cell, for the frame of what arrived
@@ -172,14 +171,14 @@ def _cells(step: RoundState, view: Grid) -> Chart:
     for row, shares in enumerate(view.shares):
         for column, share in enumerate(shares):
             held.setdefault(share, []).append((row, column))
-    marks = []
+    marks, own = [], 1 / len(view.rows)
+    own_only, some = cell_words(len(view.rows))
     for share, cells in sorted(held.items()):
-        own = 1 / len(view.rows)
-        colour, name = _mixed(share, own), SOME
+        colour, name = _mixed(share, own), some
         if share == 1:
             colour, name = DARK, COMPLETE
         elif share == own:
-            colour, name = OWN_COLOUR, OWN
+            colour, name = LIGHT, own_only
         texts = [view.texts[row][column] for row, column in cells]
         tips = [_holds(step, view, cell) for cell in cells]
         marks.append(_boxes(cells, INSET, colour, name, texts, tips))

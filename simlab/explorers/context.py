@@ -16,14 +16,14 @@ from simlab.spec.model import Model, load_model
 from simlab.spec.plan import Plan
 from simlab.units import GIB, MS, bytes_text, seconds_text
 from simlab.views.chart import Axis, Boxes, Chart, Line, Mark, Rule, Words
-from simlab.views.language import colours
+from simlab.views.language import LANGUAGE, colours
 from simlab.views.scene import CATEGORY_COLOURS, CATEGORY_WORDS
 
 MODEL, CLUSTER = "llama-3-8b", "dgx-h100"
 KINDS = {
-    "ring": ("#0072B2", None),
-    "all-gather": ("#D55E00", (6, 3)),
-    "all-to-all": ("#009E73", (2, 2)),
+    "ring": (LANGUAGE["context"]["ring"], None),
+    "all-gather": (LANGUAGE["context"]["all-gather"], (6, 3)),
+    "all-to-all": (LANGUAGE["context"]["all-to-all"], (2, 2)),
 }
 """{what the ranks send each other (`Plan.cp_kind`): (colour, dash)}."""
 TOKENS = tuple(2**power for power in range(13, 21))

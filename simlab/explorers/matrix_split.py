@@ -12,9 +12,9 @@ from simlab.spec.model import Model, load_model
 from simlab.spec.plan import Plan
 from simlab.units import bytes_text
 from simlab.views.chart import Axis, Boxes, Chart, Mark, Words
-from simlab.views.language import LANGUAGE
+from simlab.views.language import LANGUAGE, RANK_COLOURS
 
-COLOURS = ("rank_0", *LANGUAGE["ranks"][1:])
+SPLIT = LANGUAGE["split"]
 CONTROLS = (
     Control("model", Words("model", "模型"), ("llama-3-8b", "llama-2-7b", "megatron-7.5b"), "llama-3-8b"),
     Control("tp", Words("tensor-parallel ranks", "张量并行 rank 数"), (2, 4, 8), 4),
@@ -157,7 +157,11 @@ def _split(model: Model, tp: int) -> Chart:
         left += matrix.columns + gap
     marks: list[Mark] = [
         Boxes.at(
-            its, COLOURS[rank], _rank(rank), outline="background", labels=[str(rank)] * len(its)
+            its,
+            RANK_COLOURS[rank],
+            _rank(rank),
+            outline="background",
+            labels=[str(rank)] * len(its),
         )
         for rank, its in places.items()
     ]
@@ -166,7 +170,7 @@ def _split(model: Model, tp: int) -> Chart:
     for rank, its in shared.items():
         labels = [f"{rank}–{rank + copies - 1}"] * len(its)
         look = {"pattern": "striped", "outline": "background", "labels": labels}
-        marks.append(Boxes.at(its, COLOURS[rank], name, **look))
+        marks.append(Boxes.at(its, RANK_COLOURS[rank], name, **look))
     names = [matrix.name for matrix in found]
     return Chart(
         "split",
@@ -195,7 +199,7 @@ def _heads(model: Model, tp: int) -> Chart:
             places += [(first + head, first + head + 1, rank - 0.4, rank + 0.4) for head in its]
             labels += map(str, its)
         look = {"outline": "background", "labels": labels}
-        marks.append(Boxes.at(places, COLOURS[rank], _rank(rank), **look))
+        marks.append(Boxes.at(places, RANK_COLOURS[rank], _rank(rank), **look))
     middles = [model.heads / 2, shift + model.kv_heads / 2]
     return Chart(
         "heads",
@@ -234,7 +238,7 @@ def _layer(
                 regions.setdefault(region, []).append((place, part.label))
         left += part.width
     operators = [part.operator[plan.sequence_parallel] for part in LAYER if part.product]
-    looks = {WHOLE: "waiting", BY_TOKENS: "#F0E442", BY_HEADS: "#56B4E9"}
+    looks = {WHOLE: "waiting", BY_TOKENS: SPLIT["tokens"], BY_HEADS: SPLIT["heads"]}
     marks: list[Mark] = [
         Boxes.at([box for box, _ in its], looks[name], name, outline="background",
                  labels=[label for _, label in its])

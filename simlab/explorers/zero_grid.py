@@ -131,7 +131,7 @@ def _note(plan: Plan, group: int, held: Sequence[ModelStates]) -> Words:
     less = held[0].total / held[plan.zero].total
     copies = plan.dp // group
     return Words(
-        f"A rank holds {less:.3g} times less than without ZeRO; "
+        f"A rank holds 1/{less:.3g} of what it holds without ZeRO; "
         f"there {'is 1 copy' if copies == 1 else f'are {copies} copies'} of each slice.",
         f"每个 rank 的持有量是不用 ZeRO 时的 1/{less:.3g}；每个切片共有 {copies} 份。",
     )

@@ -1,8 +1,8 @@
 """It draws traces, predictions, plans and collectives.
 
-`scene` turns traces into plain boxes and lines, which `still` (matplotlib), `interactive` (plotly),
-`canvas` (a widget, for many boxes) and `perfetto` render. Importing this package loads no plotting
-library; drawing does.
+`scene` turns traces into plain boxes and lines, which `still` (matplotlib), `canvas` (a widget, for
+any number of boxes) and `perfetto` render. Importing this package loads no plotting library; drawing
+does.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,11 +28,10 @@ def timeline(
 
     traces:   a `Trace` or a list of them.
     renderer: what draws, and so what is returned: 'matplotlib' (a Figure, or what was given as
-              `ax`), 'plotly' (a Figure), 'canvas' (a widget) or 'perfetto' (the text of a Chrome
-              trace in JSON, of one trace only). Of the two renderers that zoom, plotly is for up to
-              2,000 ops and canvas for any number.
-    options:  the renderer's own arguments; `critical_path=True` highlights the critical path in all
-              three pictures.
+              `ax`), 'canvas' (a widget that zooms) or 'perfetto' (the text of a Chrome trace in
+              JSON, of one trace only).
+    options:  the renderer's own arguments; `critical_path=True` highlights the critical path in both
+              pictures.
 
     Raises `InputError` without a trace, for an unknown renderer, and for several traces in a
     perfetto file; `MissingLibrary` if the renderer's library is not installed.
@@ -44,8 +43,6 @@ def timeline(
     try:
         if renderer == "matplotlib":
             from simlab.views.still.timeline import figure
-        elif renderer == "plotly":
-            from simlab.views.interactive.timeline import figure
         elif renderer == "canvas":
             from simlab.views.canvas import CanvasTimeline as figure
         elif renderer == "perfetto":
@@ -55,7 +52,7 @@ def timeline(
                 raise InputError(f"{len(traces)} traces: a perfetto file holds one")
             return chrome_trace(*traces, **options)
         else:
-            raise InputError(f"renderer {renderer!r}: give matplotlib, plotly, canvas or perfetto")
+            raise InputError(f"renderer {renderer!r}: give matplotlib, canvas or perfetto")
     except ImportError as error:
         raise MissingLibrary(
             f"a {renderer} picture needs {error.name}: pip install {error.name}"

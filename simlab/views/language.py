@@ -15,6 +15,9 @@ from typing import Any
 LANGUAGE: dict[str, Any] = json.loads(
     (files("simlab.views") / "language.json").read_text(encoding="utf-8")
 )
+RANK_COLOURS = ("rank_0", *LANGUAGE["ranks"][1:])
+"""The colours of ranks, and of the stages that stand for them, in charts: the first one is black in
+the light theme and white in the dark one."""
 WHITE = 255
 NAMED = ("work", "streams", "memory", "words")
 """The tables whose entries have a name in each language."""

@@ -13,7 +13,8 @@ from simlab.analysis import critical_path, gaps
 from simlab.errors import InputError
 from simlab.garbage import no_garbage_collection
 from simlab.program import Op
-from simlab.trace import COMPUTE, Trace
+from simlab.trace import COMPUTE, SEND, Trace
+from simlab.units import bytes_text
 from simlab.views.scene import (
     COLOURS,
     cap_and_breaches,
@@ -45,6 +46,8 @@ class Panel(NamedTuple):
     stages: per rank those that it has, ascending: a stage's place is the chunk whose shade it has.
     waits:  {op before which its rank was idle: (op that it waited for, that op's rank, reason)}, as
             `simlab.gaps` says; empty above `MOST_EXPLAINED` ops.
+    sends:  {op: (the rank to which its result goes, the message's size as text)} of those that have a
+            size; empty above `MOST_EXPLAINED` ops.
     """
 
     title: str
@@ -64,6 +67,7 @@ class Panel(NamedTuple):
     path: bytes | None
     stages: list[list[int]]
     waits: dict[str, tuple[str | None, int | None, str]]
+    sends: dict[str, tuple[int, str]]
 
 
 def panels(traces: Sequence[Trace], *, critical_path: bool = False) -> list[Panel]:
@@ -116,11 +120,20 @@ def panel(trace: Trace, category: str, with_path: bool = False) -> Panel:
         path=path,
         stages=stages,
         waits=_waits(trace) if len(ops) <= MOST_EXPLAINED else {},
+        sends=_sends(trace) if len(ops) <= MOST_EXPLAINED else {},
     )
 
 
 def _waits(trace: Trace) -> dict[str, tuple[str | None, int | None, str]]:
     return {gap.op: (gap.waited_for, gap.holder, gap.reason) for gap in gaps(trace) if gap.op}
+
+
+def _sends(trace: Trace) -> dict[str, tuple[int, str]]:
+    return {
+        span.op_text: (span.peer, bytes_text(span.bytes))
+        for span in trace.spans
+        if span.stream == SEND and span.bytes and span.peer >= 0
+    }
 
 
 def _since(zero_s: float, times_s: Sequence[float]) -> Sequence[float]:

@@ -10,7 +10,7 @@ from simlab.spec.plan import Plan
 from simlab.trace import COMPUTE, Span, Trace
 from simlab.training import Prediction
 from simlab.units import GIB, seconds_text
-from simlab.views.language import colours
+from simlab.views.language import LANGUAGE, colours
 from simlab.views.scene import CATEGORY_COLOURS, IDLE_COLOUR
 from simlab.views.stream_rows import idle, label, place, row_word, stream_of, work_of
 
@@ -21,27 +21,17 @@ MOST_CELLS = 512
 # A dimension has one colour in every picture of shares.
 STREAM_COLOURS = colours("streams")
 PART_COLOURS = {
-    "compute": "#56B4E9",
-    "host": "#F0E442",
+    "compute": LANGUAGE["parts"]["compute"],
+    "host": LANGUAGE["parts"]["host"],
     "tp": STREAM_COLOURS["tp"],
     "cp": STREAM_COLOURS["cp"],
-    "ep": "#E69F00",
+    "ep": LANGUAGE["parts"]["ep"],
     "dp": STREAM_COLOURS["dp"],
     "pp": STREAM_COLOURS["send"],
     "bubble": IDLE_COLOUR,
     "optimizer": STREAM_COLOURS["optimizer"],
-    "offload": "#009E73",
+    "offload": LANGUAGE["parts"]["offload"],
 }
-STAGE_COLOURS = (
-    "#56B4E9",
-    "#E69F00",
-    "#009E73",
-    "#F0E442",
-    "#CC79A7",
-    "#0072B2",
-    "#D55E00",
-    "#999999",
-)
 
 
 class StreamBox(NamedTuple):

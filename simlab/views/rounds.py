@@ -6,19 +6,18 @@ from typing import NamedTuple
 from simlab.collectives.curves import CurvePoint
 from simlab.collectives.replay import RoundState
 from simlab.units import MIB, bytes_text
+from simlab.views.chart import Words
+from simlab.views.language import LANGUAGE
 
-# Okabe & Ito's palette
-ALGORITHM_COLOURS = {
-    "ring": "#0072B2",
-    "tree": "#009E73",
-    "nvls": "#CC79A7",
-    "hierarchical": "#D55E00",
-    "halving-doubling": "#E69F00",
-    "star": "#56B4E9",
-}
+ALGORITHM_COLOURS: dict[str, str] = LANGUAGE["algorithms"]
 # outlines of what a round brought: added to what was there, or put in its place
-ADDED_COLOUR, REPLACED_COLOUR = "#D55E00", "#000000"
-LIGHT, DARK = "#FFFFFF", "#0072B2"  # of a cell: one contribution, all of them
+ADDED_COLOUR, REPLACED_COLOUR = LANGUAGE["rounds"]["added"], LANGUAGE["rounds"]["replaced"]
+# of a cell: one contribution, all of them
+LIGHT, DARK = LANGUAGE["rounds"]["own"], LANGUAGE["rounds"]["complete"]
+MOST_NAMED = 4
+"""The most ranks whose contributions are named in a cell; of more they are counted."""
+MOST_OF = 8
+"""The most ranks of which a cell says of how many it counts; of more it has no room for that."""
 
 
 class Grid(NamedTuple):
@@ -30,8 +29,9 @@ class Grid(NamedTuple):
     shares: list[list[float]]
     """[row][column] the contributions that are summed in the cell, as a fraction of all."""
     texts: list[list[str]]
-    """[row][column] which ranks contributed ('0+1'), or how many if there are more than four ranks;
-    'Σ' stands for all of them."""
+    """[row][column] which ranks contributed ('0+1'), or how many of them ('1 of 8') if there are more
+    than `MOST_NAMED`, and the number alone above `MOST_OF`; 'Σ' stands for all of them. `cell_words`
+    says what such a text means."""
     added: list[tuple[int, int]]
     """(row, column) of the cells to which what arrived in this round was added."""
     replaced: list[tuple[int, int]]
@@ -60,7 +60,9 @@ def grid(step: RoundState) -> Grid:
     def text(content: Collection[int]) -> str:
         if len(content) == whole:
             return "Σ"
-        return "+".join(map(str, sorted(content))) if whole <= 4 else str(len(content))
+        if whole <= MOST_NAMED:
+            return "+".join(map(str, sorted(content)))
+        return f"{len(content)} of {whole}" if whole <= MOST_OF else str(len(content))
 
     arrived = [
         (t.adds, (row[t.destination], column[part])) for t in step.transfers for part in t.parts
@@ -81,6 +83,29 @@ def grid(step: RoundState) -> Grid:
         sorted({cell for adds, cell in arrived if adds}),
         sorted({cell for adds, cell in arrived if not adds}),
         sorted({(row[t.source], row[t.destination]) for t in step.transfers}),
+    )
+
+
+def cell_words(ranks: int, *, short: bool = False) -> tuple[Words, Words]:
+    """What a legend calls the cells of a `Grid` of so many ranks: those that hold their own
+    contribution only, and those that hold the sum of some. It says what stands in them.
+
+    short: whether cells that count contributions have the number alone."""
+    own, some = Words("its own only", "只有自己的"), Words("sum of some ranks", "部分和")
+    if ranks <= MOST_NAMED:
+        return own, some
+    of = Words("", "") if short else Words(f" of {ranks}", f" / {ranks}")
+    if ranks <= MOST_OF or short:
+        return (
+            Words(f"1{of.en}: {own.en}", f"1{of.zh}：{own.zh}"),
+            Words(
+                f"k{of.en}: sum of k of the {ranks} ranks",
+                f"k{of.zh}：{ranks} 个 rank 中 k 个之和",
+            ),
+        )
+    return (  # there may be room for no number at all
+        Words(f"{own.en}: 1 of {ranks} ranks", f"{own.zh}：{ranks} 个 rank 中 1 个"),
+        Words(f"sum of k of {ranks} ranks", f"{ranks} 个 rank 中 k 个之和"),
     )
 
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
-from simlab.analysis import Gap, breaches, bubble, critical_path, gaps, memory_curves, peak_memory
+from simlab.analysis import breaches, bubble, critical_path, memory_curves, peak_memory
 from simlab.program import Op
 from simlab.trace import ACTIVATIONS, COMPUTE, LIVE, SHARE, Trace
 from simlab.units import seconds_text
@@ -146,14 +146,6 @@ def cap_and_breaches(trace: Trace, category: str) -> tuple[float | None, list[tu
     return cap, [(breach.time_s - trace.start_s, breach.amount) for breach in breaches(trace, cap)]
 
 
-def idle(trace: Trace) -> list[Gap]:
-    """The `Gap`s of `trace` on the scene's clock: time starts at its first op."""
-    zero_s = trace.start_s
-    return [
-        gap._replace(start_s=gap.start_s - zero_s, end_s=gap.end_s - zero_s) for gap in gaps(trace)
-    ]
-
-
 def path(trace: Trace, view: Scene) -> list[Box]:
     """The boxes of `view`, the scene of `trace`, that lie on its critical path, first to last."""
     boxes = {span.op_text: box for span, box in zip(trace.compute(), view.boxes)}
@@ -206,15 +198,24 @@ def title(trace: Trace, step_s: float, idle_share: float, peak: float, unit: str
     """What the trace is, in one line: where it comes from, the time from its first op to the end of
     its last one, how much of that the ranks are idle, and what a rank holds at most, in `unit` (see
     `held_unit`)."""
-    held = f", peak {peak:.3g} {unit}" if trace.memory else ""
+    held = f", peak {_counted(peak, unit)}" if trace.memory else ""
     idle = f"idle / makespan {idle_share:.1%}"
-    name = trace.metadata.get("name", "")
-    return f"{origin(trace)}: {name}, makespan {seconds_text(step_s)}, {idle}{held}"
+    came = origin(trace)
+    name = f"{came}: {trace.metadata.get('name', '')}" if came else trace.metadata.get("name", "")
+    return ", ".join(filter(None, (name, f"makespan {seconds_text(step_s)}", f"{idle}{held}")))
+
+
+def _counted(amount: float, unit: str) -> str:
+    """'2 microbatches held', '1 microbatch held'."""
+    text = f"{amount:.3g}"
+    if text == "1":
+        unit = unit.replace("microbatches", "microbatch").replace("activations", "activation")
+    return f"{text} {unit}"
 
 
 def origin(trace: Trace) -> str:
     """Measured; predicted, which is simulated for a machine from its figures or from measurements
-    of it; or simulated from op times that were given."""
+    of it; or simulated from op times that were given. '' where the trace does not say."""
     about = trace.metadata
     if about.get("source") == "measured":
         return "Measured"
@@ -222,7 +223,7 @@ def origin(trace: Trace) -> str:
         return f"Predicted for {about['cluster']}"
     if "calibration" in about:
         return "Predicted"
-    return "Simulated" if about.get("source") == "simulated" else "Trace"
+    return "Simulated" if about.get("source") == "simulated" else ""
 
 
 # memory
@@ -230,7 +231,7 @@ def origin(trace: Trace) -> str:
 
 CATEGORY_COLOURS = colours("memory")
 CATEGORY_WORDS = {name: Words(its["en"], its["zh"]) for name, its in LANGUAGE["memory"].items()}
-STAGE_COLOURS = {0: "#000000", 1: "#E69F00", 2: "#0072B2", 3: "#009E73"}
+STAGE_COLOURS = dict(enumerate(LANGUAGE["zero"]))
 STAGE_NAMES = {0: "plain DP", 1: "ZeRO-1", 2: "ZeRO-2", 3: "ZeRO-3"}
 
 

@@ -41,8 +41,8 @@ def streams_chart(
     window: the start and the end of what is shown, in seconds; None shows everything.
     most:   the end of the time axis in seconds, None for the last span's.
 
-    Rows that do nothing in the window are left out, and so is what is too short to be seen where
-    there are more than `MOST_BOXES` spans.
+    Rows that do nothing in the window are left out. Of a trace with more than `MOST_BOXES` spans in
+    the window the longest are drawn, and the title says so.
     """
     row = row or row_word(traces[0])
     start_s, end_s = window or (0.0, max(trace.end_s for trace in traces))
@@ -51,7 +51,7 @@ def streams_chart(
         found.add(trace, f"{names[number]}, " if names else "")
     return Chart(
         key,
-        title,
+        found.titled(title),
         Axis(Words("time, ms", "时间，ms"), least=start_s / MS, most=(most or end_s) / MS),
         Axis(
             Words("", ""),
@@ -71,7 +71,7 @@ def streams_chart(
 
 
 class _Rows:
-    """The rows of a chart, and what stands in each.
+    """The rows of a chart, and what stands in each: of `count` spans `drawn`.
 
     names: what each row is called. spans: {kind of work: [(row, span)]}. waits: [(row, (start, end) in
     seconds)] of the times in which its rank computes nothing.
@@ -82,11 +82,13 @@ class _Rows:
         self.names: list[str] = []
         self.spans: dict[str, list[tuple[int, Span]]] = {}
         self.waits: list[tuple[int, tuple[float, float]]] = []
+        self.drawn = self.count = 0
 
     def add(self, trace: Trace, prefix: str) -> None:
         """Add a row for each stream that a rank of `trace` uses; `prefix` begins their names."""
         inside = _inside(trace, self.start_s, self.end_s)
         drawn = _longest(inside)
+        self.drawn, self.count = self.drawn + len(drawn), self.count + len(inside)
         for rank in range(trace.ranks):
             own = [span for span in drawn if span.rank == rank]
             for stream in sorted({stream_of(span) for span in own}, key=place):
@@ -100,6 +102,15 @@ class _Rows:
                     until_s = min(self.end_s, trace.end_s)
                     gaps = idle(inside, rank, self.start_s, until_s)
                     self.waits += [(at, gap) for gap in gaps]
+
+    def titled(self, title: Words) -> Words:
+        """`title`, with what is left out."""
+        if self.drawn == self.count:
+            return title
+        return Words(
+            f"{title.en}: the {self.drawn:,} longest of {self.count:,} spans",
+            f"{title.zh}：{self.count:,} 段中最长的 {self.drawn:,} 段",
+        )
 
 
 def _inside(trace: Trace, start_s: float, end_s: float) -> list[Span]:

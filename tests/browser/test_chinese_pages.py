@@ -22,6 +22,8 @@ LOANS = {
     *("NVMe", "no", "sync", "MB", "make", "lab"),
 }
 CHOOSE_CHINESE = "localStorage.setItem('simlab-tongue', 'zh')"
+OPEN = """() => [...document.querySelectorAll('article details')]
+    .filter((each) => each.firstElementChild.textContent === '中文').map((each) => each.open)"""
 VISIBLE = """() => {
     const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = [];
     while (walk.nextNode()) {
@@ -56,6 +58,23 @@ def test_a_page_in_chinese_has_no_english_word(context, address, path):
         assert len(texts) > 8
         wrong = {text: words for text in texts if (words := english_words(text, LOANS))}
         assert wrong == {}
+
+
+def test_a_lesson_in_chinese_has_chinese_titles_and_its_chinese_texts_unfolded(context, address):
+    """The texts between them are in both languages, one after the other."""
+    with closing(context.new_page()) as page:
+        page.goto(f"{address}lessons/04_collectives_and_dp.html")
+        page.wait_for_function("() => document.documentElement.lang === 'zh'")
+        titles = page.locator("aside a, article h1, article h2").all_inner_texts()
+        assert len(titles) > 15
+        wrong = {text: words for text in titles if (words := english_words(text, LOANS))}
+        assert wrong == {}
+        assert "b03 · All-Reduce 内部是怎么跑的" in page.locator("aside").inner_text()
+        folded = page.locator("article details", has=page.locator("summary", has_text="中文"))
+        assert folded.count() > 8 and page.evaluate(OPEN) == [True] * folded.count()
+        page.click("#tongue")
+        assert page.evaluate(OPEN) == [False] * folded.count()
+        assert page.locator("h1").inner_text().startswith("Lesson 4: ")
 
 
 def test_the_first_key_leads_past_the_navigation_to_the_first_control(context, address):

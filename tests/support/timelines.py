@@ -56,36 +56,6 @@ def still_boxes(axes):
     return boxes, polygons, len(background.get_paths())
 
 
-def op_bars(figure, axis):
-    return [
-        bar
-        for bar in figure.data
-        if bar.type == "bar" and (bar.yaxis or "y") == axis and bar.name != "idle"
-    ]
-
-
-def plotly_boxes(figure, axis):
-    """{(rank, start, end): colour} of the bars of a plotly figure on the y axis named `axis`, idle
-    time left out."""
-    bars = op_bars(figure, axis)
-    assert all(bar.orientation == "h" for bar in bars)
-    return {
-        (rank, round(base, 6), round(base + length, 6)): colour
-        for bar in bars
-        for rank, base, length, colour in zip(bar.y, bar.base, bar.x, shades_of(bar))
-    }
-
-
-def shades_of(bar):
-    """[the colour of each box of a plotly bar]."""
-    colour = bar.marker.color
-    return [colour] * len(bar.x) if isinstance(colour, str) else list(colour)
-
-
-# matplotlib and plotly
-# ------------------------------------------------------------------------------------
-
-
 def a_hundred_seconds_later(trace):
     return Trace(
         [span._replace(start_s=span.start_s + 100, end_s=span.end_s + 100) for span in trace.spans],

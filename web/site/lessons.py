@@ -7,7 +7,7 @@ import re
 import shutil
 import struct
 import subprocess
-from html import unescape
+from html import escape, unescape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,8 @@ from shell import HERE, Shell
 
 KATEX = WEB / "node_modules" / "katex" / "dist"
 FORMULA = re.compile(r'<tex-math mode="(\w+)">(.*?)</tex-math>', re.DOTALL)
-HEADING = re.compile(r'<h2 id="([^"]+)">(.*?)<a class="anchor-link"', re.DOTALL)
+HEADING = re.compile(r'(<h([12]) id="([^"]+)">)(.*?)(<a class="anchor-link")', re.DOTALL)
+TAG = re.compile(r"<[^>]+>")
 INDEX = "lessons/index.html"
 LIGHT, DARK = "default", "github-dark"  # styles of pygments
 
@@ -84,15 +85,43 @@ def write(shell: Shell) -> list[Lesson]:
     for lesson, body in zip(lessons, set_formulas([lesson.body for lesson in lessons])):
         before, after = (lessons[at] if 0 <= at < len(lessons) else None
                          for at in (lesson.number - 2, lesson.number))  # fmt: skip
-        parts = [(name, unescape(text)) for name, text in HEADING.findall(body)]
+        titles = {each["id"]: each["zh"] for each in lesson.questions}
+        parts = [
+            (name, *map(escape, both_titles(text, titles)))
+            for _, level, name, text, _ in HEADING.findall(body)
+            if level == "2"
+        ]
         content = shell.render(
             "pages/lessons/lesson.html",
-            lesson=lesson, body=body, parts=parts, before=before, after=after,
+            lesson=lesson, body=in_both(body, titles), parts=parts, before=before, after=after,
         )  # fmt: skip
         styles = ["lessons/style.css", "lessons/katex/katex.min.css", "lessons/code.css"]
         page = {"path": lesson.path, "within": INDEX, "en": lesson.en, "zh": lesson.zh}
         shell.write(page | {"styles": styles}, content)
     return lessons
+
+
+def both_titles(heading: str, titles: dict[str, str]) -> tuple[str, str]:
+    """A heading's text in English and in Chinese: "English · 中文", or "id · question", whose Chinese
+    is in `titles`; else it is the same in both."""
+    text = unescape(TAG.sub("", heading))
+    first, dot, rest = text.partition(" · ")
+    if first in titles:
+        return text, f"{first} · {titles[first]}"
+    return (first, rest) if dot else (text, text)
+
+
+def in_both(body: str, titles: dict[str, str]) -> str:
+    """`body`, whose headings are shown in the page's language."""
+
+    def marked(found: re.Match[str]) -> str:
+        start, _, _, heading, end = found.groups()
+        if TAG.search(heading):  # a formula, or code: it stays as it is
+            return found[0]
+        english, chinese = (escape(text) for text in both_titles(heading, titles))
+        return f'{start}<span data-en="{english}" data-zh="{chinese}">{heading}</span>{end}'
+
+    return HEADING.sub(marked, body)
 
 
 def read(path: Path, number: int, folder: Path, questions: list[dict[str, str]]) -> Lesson:
@@ -109,7 +138,7 @@ def read(path: Path, number: int, folder: Path, questions: list[dict[str, str]])
         (folder / "lessons" / name).write_bytes(data)
     body = body.replace("<img ", '<img loading="lazy" ')
     mine = [
-        {"en": each["title_en"], "zh": each["title_zh"]}
+        {"id": each["id"], "en": each["title_en"], "zh": each["title_zh"]}
         for each in questions
         if each["notebook"] == path.name
     ]

@@ -13,6 +13,8 @@ export const OPS = ["F", "B", "I", "W"];
 export const RANK_COLOURS: string[] = table.ranks;
 /** The opacity of an op that is not on the critical path, where that is shown. */
 export const FADED = table.marks.faded;
+/** What a text on a light colour, and on a dark one, is written in, the same in both themes. */
+export const { on_light: ON_LIGHT, on_dark: ON_DARK } = table.marks;
 const DIM = 95; // of 255
 const LIGHTER = 0.8; // so much of the colour remains
 
@@ -82,7 +84,7 @@ function inDarkPage(element: Element): boolean {
 /** Any CSS colour as "#RRGGBB". */
 function asHex(colour: string): string {
   const pen = document.createElement("canvas").getContext("2d")!;
-  pen.fillStyle = "#FFFFFF";
+  pen.fillStyle = table.themes.light.background;
   pen.fillRect(0, 0, 1, 1);
   pen.fillStyle = colour;
   pen.fillRect(0, 0, 1, 1);

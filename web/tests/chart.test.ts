@@ -32,6 +32,26 @@ function chart(marks: Mark[], change: Partial<Chart> = {}): Chart {
 const numbers = (svg: string, tag: string, name: string) =>
   [...svg.matchAll(new RegExp(`<${tag} [^>]*?\\b${name}="([^"]+)"`, "g"))].map((found) => Number(found[1]));
 
+describe("boxes", () => {
+  test("without an outline have sharp edges, so that no seam is between neighbours", () => {
+    expect(draw(chart([boxes()]), look).svg).toContain('shape-rendering="crispEdges"');
+    expect(draw(chart([boxes({ outline: "grid" })]), look).svg).not.toContain("crispEdges");
+  });
+
+  test("with a pattern have a plate of their colour behind the label", () => {
+    const plates = (mark: Boxes) => draw(chart([mark]), look).svg.match(/data-part="plate"[^>]*fill="#0072B2"/g);
+    expect(plates(boxes({ pattern: "dotted" }))).toHaveLength(1);
+    expect(plates(boxes())).toBeNull();
+  });
+
+  test("in 16 rows of 14 px have every row's name", () => {
+    const names = Array.from({ length: 16 }, (_, at) => `rank ${at} cp`);
+    const y = axis({ ticks: [...names.keys()], names, least: -0.5, most: 15.5, down: true });
+    const { svg } = draw(chart([boxes()], { y, height: 64 + 14 * 16 }), look);
+    expect(svg.match(/data-part="y-tick"/g)).toHaveLength(16);
+  });
+});
+
 describe("axes", () => {
   test("a log2 axis has powers of two, fewer of them where there is less room", () => {
     const log2 = axis({ scale: "log2" });

@@ -5,6 +5,7 @@ import { step } from "../src/timeline/keys";
 import { countUpTo, ms, ticks } from "../src/timeline/numbers";
 import { Panel, amountAt, type Packed } from "../src/timeline/panel";
 import { lay } from "../src/timeline/raster";
+import { amounts } from "../src/timeline/strip";
 
 const encode = (text: string) => new TextEncoder().encode(text);
 
@@ -20,6 +21,18 @@ function packed(change: Partial<Packed> = {}): Packed {
   }; // prettier-ignore
 }
 
+describe("the numbers beside a memory strip", () => {
+  test("have 0 and the peak, and others where they have room", () => {
+    expect(amounts(8, 8, 36)).toEqual([0, 5, 8]);
+    expect(amounts(4, 8, 36)).toEqual([0, 4]);
+    expect(amounts(6, 6, 36)).toEqual([0, 6]); // 5 would lie on 6
+    expect(amounts(3.75, 8, 80)).toContain(3.75);
+  });
+  test("have the peak alone where it lies too near to 0", () => {
+    expect(amounts(1, 16, 36)[0]).toBe(1);
+  });
+});
+
 describe("a panel", () => {
   test("knows each op's rank, kind, stage, microbatch and chunk", () => {
     const panel = new Panel(packed());
@@ -27,6 +40,11 @@ describe("a panel", () => {
     expect([panel.kind(1), panel.stage(1), panel.microbatch(1)]).toEqual(["B", 3, "0"]);
     expect([...panel.chunkOfBoxes()!]).toEqual([0, 1, 0, 1]);
     expect(panel.rows.map((row) => [...row])).toEqual([[0, 1], [2, 3]]);
+  });
+
+  test("knows how long the number of a microbatch is at most", () => {
+    expect(new Panel(packed()).digits()).toBe(1);
+    expect(new Panel(packed({ ops: encode("0F0 3B128 1F0 2F0") })).digits()).toBe(3);
   });
 
   test("reads bytes that do not begin where their numbers may", () => {

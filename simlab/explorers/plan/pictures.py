@@ -8,10 +8,10 @@ from simlab.spec.plan import Plan
 from simlab.training import Prediction
 from simlab.units import GIB, MS, seconds_text
 from simlab.views.chart import Axis, Boxes, Chart, Mark, Rule, Words
+from simlab.views.language import RANK_COLOURS
 from simlab.views.plan_scene import (
     MOST_CELLS,
     PART_COLOURS,
-    STAGE_COLOURS,
     memory_parts,
     step_parts,
 )
@@ -128,8 +128,8 @@ def ranks_chart(plan: Plan, cluster: Cluster) -> Chart:
         Boxes.at(places, NODE_COLOURS[parity], frames) for parity, places in nodes.items() if places
     ]
     for pp, places in sorted(cells.items()):
-        colour = STAGE_COLOURS[pp % len(STAGE_COLOURS)]
-        name = Words(f"pp {pp}", f"pp {pp}") if plan.pp <= len(STAGE_COLOURS) else None
+        colour = RANK_COLOURS[pp % len(RANK_COLOURS)]
+        name = Words(f"pp {pp}", f"pp {pp}") if plan.pp <= len(RANK_COLOURS) else None
         labels, tips = [label for label, _ in told[pp]], [tip for _, tip in told[pp]]
         marks.append(Boxes.at(places, colour, name, labels=labels, tips=tips))
     return Chart(

@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from simlab.views.chart import Axis, Chart, Dots, Line, Mark, Rule, Symbol, Words
+from simlab.views.language import LANGUAGE
 from simlab.views.still.chart import charts
 from simlab.views.still.picture import Panels, Picture
 
 Scale = Literal["linear", "log2", "log10"]
-INKS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7")
+INKS: list[str] = LANGUAGE["lines"]
 DASHES: tuple[tuple[int, ...] | None, ...] = (None, (7, 4), (2, 3), (9, 3, 2, 3), (4, 2))
 SYMBOLS: tuple[Symbol, ...] = ("circle", "diamond", "triangle", "ring", "cross")
 """Lines differ in these too, for readers who do not see their colours."""

@@ -24,6 +24,8 @@ POINT = 0.75
 """A CSS pixel, which charts count in, in points."""
 LINE_WIDTH, RULE_WIDTH = 1.8, 1.2
 LABEL_SIZE = 7.5
+PLATE_PAD = 1.2
+"""The points around a text on a plate."""
 MOST_HANDLES = 3
 BEND = 0.18
 """How far an arrow bends, as a fraction of its length."""
@@ -63,7 +65,15 @@ def text_on(fill: str) -> dict[str, Any]:
     red, green, blue = to_rgb(fill)
     light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
     rim = [withStroke(linewidth=3, foreground=fill)]
-    return {"color": "#000000" if light else "#FFFFFF", "path_effects": rim}
+    return {"color": LANGUAGE["marks"]["on_light" if light else "on_dark"], "path_effects": rim}
+
+
+def plate(fill: str, pattern: str) -> dict[str, Any]:
+    """The arguments of a text in a shape of `pattern`, whose lines and dots would cross its letters: a
+    plate in the colour of the shape behind it. None is needed where there is no pattern."""
+    if pattern == "plain":
+        return {}
+    return {"bbox": {"facecolor": fill, "edgecolor": "none", "pad": PLATE_PAD}}
 
 
 def draw_mark(axes: Axes, mark: Mark) -> None:
@@ -159,7 +169,8 @@ def _labels(axes: Axes, chart: Chart, tongue: str) -> Iterator[tuple[Annotation,
     ink: dict[str, Any] = {"color": THEME["ink"]}
     for mark in chart.marks:
         if isinstance(mark, Boxes):
-            style = size | text_on(colour_of(mark.colour))
+            fill = colour_of(mark.colour)
+            style = size | text_on(fill) | plate(fill, mark.pattern)
             for at, label in enumerate(mark.labels or ()):
                 corners = (mark.x0[at], mark.y0[at]), (mark.x1[at], mark.y1[at])
                 pixels = Bbox(place(corners))

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from io import BytesIO
 from typing import Any
 
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
@@ -71,19 +70,19 @@ def panels(
     return None, axes
 
 
-def add_legend(
-    picture: Picture | None, axes: Axes, handles: Sequence[Artist], **style: Any
-) -> None:
+def add_legend(picture: Picture | None, axes: Axes, handles: Sequence[Any], **style: Any) -> None:
     """Add a legend to a whole new `picture`, or to the right of the given `axes` if it is None.
 
-    style: the arguments of the legend of a whole picture.
+    handles: an artist for each entry, or a tuple of those that stand side by side.
+    style:   the arguments of the legend of a whole picture; `labels` and `handler_map` are those of
+             either.
     """
     if picture is not None:
         picture.legend(handles=handles, frameon=False, **style)
     else:
-        axes.legend(
-            handles=handles, frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0)
-        )
+        own = {name: style[name] for name in ("labels", "handler_map") if name in style}
+        place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
+        axes.legend(handles=handles, frameon=False, fontsize=8, **place, **own)
 
 
 def drawn(picture: Picture | None, ax: Panels | None) -> Picture | Panels:

@@ -12,10 +12,9 @@ from simlab.spec.plan import Plan
 from simlab.trace import Trace
 from simlab.training import Prediction
 from simlab.units import GIB, MS, seconds_text
-from simlab.views.language import LANGUAGE
+from simlab.views.language import LANGUAGE, RANK_COLOURS
 from simlab.views.plan_scene import (
     PART_COLOURS,
-    STAGE_COLOURS,
     CubeScene,
     StreamBox,
     StreamScene,
@@ -24,8 +23,8 @@ from simlab.views.plan_scene import (
     step_parts,
     stream_scene,
 )
-from simlab.views.scene import CATEGORY_COLOURS
-from simlab.views.still.marks import HATCHES, THEME, text_on
+from simlab.views.scene import CAP_COLOUR, CATEGORY_COLOURS
+from simlab.views.still.marks import HATCHES, THEME, colour_of, plate, text_on
 from simlab.views.still.picture import Panels, Picture, add_legend, drawn, panels
 from simlab.views.stream_rows import STREAM_NAMES, short_label, work_name, works
 
@@ -124,7 +123,8 @@ def draw_streams(axes: Axes, view: StreamScene) -> None:
         text = box.label if len(box.label) < room else short_label(box.label)
         if text and len(text) < room:
             middle = (max(box.start_s, view.start_s) + min(box.end_s, view.end_s)) / 2 / MS
-            style = text_on(LANGUAGE["work"][box.kind]["colour"])
+            look = LANGUAGE["work"][box.kind]
+            style = text_on(look["colour"]) | plate(look["colour"], look["pattern"])
             place: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7, "clip_on": True}
             axes.text(middle, heights[box.row], text, **place, **style)
     axes.set_xlim(view.start_s / MS, view.end_s / MS)
@@ -184,21 +184,20 @@ def cubes_figure(
 
 
 def draw_cube(axes: Axes, view: CubeScene) -> None:
-    """Draw `view` on `axes`: the colour of a rank is its stage, and it is paler on every second
-    node; thick lines are the borders of nodes."""
-    colours = [STAGE_COLOURS[cell.stage % len(STAGE_COLOURS)] for cell in view.cells]
-    alphas = [0.5 if cell.node % 2 else 1.0 for cell in view.cells]
+    """Draw `view` on `axes`: the colour of a rank is its stage's; thick lines are the borders of
+    nodes."""
+    colours = [colour_of(RANK_COLOURS[cell.stage % len(RANK_COLOURS)]) for cell in view.cells]
     corners = [cell.corners for cell in view.cells]
     axes.add_collection(
-        PolyCollection(
-            corners, facecolors=colours, edgecolors="black", linewidths=0.3, alpha=alphas
-        )
+        PolyCollection(corners, facecolors=colours, edgecolors="white", linewidths=0.5)
     )
-    axes.add_collection(LineCollection(view.borders, colors="black", linewidths=2))
+    for colour, wide in (("white", 3.6), ("black", 2)):  # seen on black ranks, too
+        axes.add_collection(LineCollection(view.borders, colors=colour, linewidths=wide))
     if len(view.cells) <= 128:
-        for cell in view.cells:
+        for cell, colour in zip(view.cells, colours):
             x, y = (sum(point[axis] for point in cell.corners) / 4 for axis in (0, 1))
-            axes.text(x, y, str(cell.rank), ha="center", va="center", fontsize=7)
+            style = text_on(colour) | {"ha": "center", "va": "center", "fontsize": 7}
+            axes.text(x, y, str(cell.rank), **style)
     for x, y, text in view.labels:
         axes.text(x, y, text, ha="center", va="top", fontsize=8)
     axes.autoscale_view()
@@ -232,7 +231,7 @@ def shares_figure(
         gib = [dict(memory_parts(p)) for p in predictions]
         _draw_shares(axes[1], gib, CATEGORY_COLOURS, "memory of the fullest GPU, GiB")
         for capacity in {p.cluster.gpu.memory_bytes / GIB for p in predictions}:
-            axes[1].axvline(capacity, color="#CC0000", linestyle="--", linewidth=1.4)
+            axes[1].axvline(capacity, color=CAP_COLOUR, linestyle="--", linewidth=1.4)
     axes[0].set_yticks(range(len(predictions)), names, fontsize=8)
     for panel in axes:
         panel.yaxis.set_inverted(True)

@@ -13,9 +13,11 @@ from simlab.views.rounds import (
     ADDED_COLOUR,
     DARK,
     LIGHT,
+    MOST_NAMED,
     REPLACED_COLOUR,
     Grid,
     arrow_x,
+    cell_words,
     grid,
 )
 from simlab.views.still.picture import Panels, Picture, add_legend, drawn, panels
@@ -48,7 +50,7 @@ def rounds_figure(
         draw_grid(panel, view)
     for panel in axes[len(views) :]:
         panel.set_visible(False)
-    _add_legend(picture, axes[0])
+    _add_legend(picture, axes[0], len(views[0].rows))
     return drawn(picture, ax)
 
 
@@ -66,7 +68,10 @@ def draw_grid(axes: Axes, view: Grid) -> None:
     if columns <= 16:
         for row, texts in enumerate(view.texts):
             for column, text in enumerate(texts):
-                shade = "white" if view.shares[row][column] > 0.6 else "black"
+                share = view.shares[row][column]
+                shade = "white" if share > 0.6 else "black"
+                if rows > MOST_NAMED and share < 1:
+                    text = str(round(share * rows))  # the panels are too small for more
                 axes.text(column, row, text, ha="center", va="center", fontsize=8, color=shade)
     _draw_arrows(axes, view)
     axes.set_xlim(-0.5 - 0.29 * columns, columns - 0.5)
@@ -92,12 +97,12 @@ def _draw_arrows(axes: Axes, view: Grid) -> None:
         )
 
 
-def _add_legend(picture: Picture | None, axes: Axes) -> None:
-    """Explain the shades and the outlines of `draw_grid`."""
+def _add_legend(picture: Picture | None, axes: Axes, ranks: int) -> None:
+    """Explain the shades, the texts and the outlines of `draw_grid` with so many ranks."""
     cell: dict[str, Any] = {"xy": (0, 0), "width": 1, "height": 1}
     outline: dict[str, Any] = cell | {"fill": False, "linewidth": 2}
     handles = [
-        Rectangle(**cell, facecolor=SHADES(0.2), label="some contributions summed"),
+        Rectangle(**cell, facecolor=SHADES(0.2), label=cell_words(ranks, short=True)[1].en),
         Rectangle(**cell, facecolor=SHADES(1 / 1.15), label="Σ: all of them"),
         Rectangle(**outline, edgecolor=ADDED_COLOUR, label="just arrived, added"),
         Rectangle(**outline, edgecolor=REPLACED_COLOUR, label="just arrived, put in place"),

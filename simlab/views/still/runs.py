@@ -3,20 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from simlab.views.language import LANGUAGE
+from simlab.views.still.marks import THEME
 from simlab.views.still.picture import Panels, Picture, drawn, panels
 
-MARKS = (
-    ("#0072B2", "o"),
-    ("#D55E00", "s"),
-    ("#009E73", "^"),
-    ("#CC79A7", "D"),
-    ("#E69F00", "v"),
-    ("#56B4E9", "P"),
-    ("#000000", "X"),
-    ("#F0E442", "o"),
-    ("#882255", "<"),
-    ("#AAAAAA", "."),
-)
+SYMBOLS = ("o", "s", "^", "D", "v", "P", "X", "o", "<", ".")
+MARKS = tuple(zip(LANGUAGE["suites"], SYMBOLS, strict=True))
 
 
 def runs_figure(
@@ -33,8 +25,8 @@ def runs_figure(
     ax:     the axes to draw on, which are then returned. None makes a new Figure.
     """
     picture, (axes,) = panels(ax, 1, width_in=None, usual_width_in=10, height_in=5, dpi=100)
-    axes.axhspan(0.9, 1.1, color="#F2F2F2", label="within 10%")
-    axes.axhline(1, color="#666666", linewidth=1)
+    axes.axhspan(0.9, 1.1, color=THEME["waiting"], label="within 10%")
+    axes.axhline(1, color=THEME["muted"], linewidth=1)
     for suite, (colour, marker) in zip(sorted({row[0] for row in rows}), MARKS * (1 + len(rows))):
         its = [(measured_s, s / measured_s) for name, measured_s, s in rows if name == suite]
         many = len(its) > 50
@@ -44,7 +36,7 @@ def runs_figure(
             s=18 if many else 42,
             marker=marker,
             color=colour,
-            edgecolors="#444444",
+            edgecolors=THEME["outline"],
             linewidths=0.3,
             label=f"{suite}: {len(its)} runs, {errors[suite]:.1f}%",
             zorder=1 if many else 2,

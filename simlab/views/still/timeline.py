@@ -5,12 +5,13 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.legend_handler import HandlerTuple
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from simlab.trace import Trace
 from simlab.units import MS
-from simlab.views.language import names, shade
+from simlab.views.language import LANGUAGE, names, shade
 from simlab.views.scene import (
     CAP_COLOUR,
     COLOURS,
@@ -84,9 +85,10 @@ def figure(
     axes[-1].set_xlabel("time, ms")
     for panel in axes:
         panel.set_xlim(0, end_ms * 1.005)
-    handles = _handles(views, critical_path)
-    style: dict[str, Any] = {"loc": "outside upper right", "ncols": len(handles), "fontsize": 9}
-    add_legend(picture, axes[0], handles, **style)
+    legend = _legend(views, critical_path)
+    style: dict[str, Any] = {"loc": "outside upper right", "fontsize": 9}
+    style |= legend | {"ncols": len(legend["handles"])}
+    add_legend(picture, axes[0], **style)
     if caption and picture is not None:
         picture.text(0.01, 0.99, caption, ha="left", va="top", fontsize=12, fontweight="bold")
     elif caption:
@@ -104,37 +106,32 @@ def _heights(views: Sequence[Scene], memory: bool) -> list[float]:
     ]
 
 
-def _handles(views: Sequence[Scene], critical_path: bool) -> list[Patch]:
-    """What the legend explains: the kinds of ops that occur, idle time, and the critical path."""
-    kinds = [kind for kind in COLOURS if any(kind in view.kinds for view in views)]
-    handles = [
-        Patch(
-            facecolor=COLOURS[kind],
-            edgecolor="black",
-            linewidth=0.4,
-            label=f"{kind} {MEANING[kind]}",
-        )
-        for kind in kinds
+def _legend(views: Sequence[Scene], critical_path: bool) -> dict[str, Any]:
+    """The arguments of the legend: the kinds of ops that occur, each in its shades, what the shades
+    are, idle time, and the critical path."""
+    entries: list[tuple[Any, str]] = [
+        (_swatches(kind, views), f"{kind} {MEANING[kind]}")
+        for kind in COLOURS
+        if any(kind in view.kinds for view in views)
     ]
-    handles += _chunk_patches(kinds, max(view.chunks for view in views))
-    handles.append(Patch(label=names("work")["waiting"], **IDLE_STYLE))
+    chunks = max(view.chunks for view in views)
+    if entries and chunks > 1:
+        numbers = ", ".join(map(str, range(chunks))) if chunks <= 3 else f"0–{chunks - 1}"
+        nothing = Patch(facecolor="none", edgecolor="none")
+        entries.append((nothing, f"{LANGUAGE['words']['chunks']['en']} {numbers}"))
+    entries.append((Patch(**IDLE_STYLE), names("work")["waiting"]))
     if critical_path:
-        handles.append(Patch(facecolor="none", label="critical path", **PATH_STYLE))
-    return handles
+        entries.append((Patch(facecolor="none", **PATH_STYLE), "critical path"))
+    handles, labels = map(list, zip(*entries))
+    together = {each: HandlerTuple(None, pad=0) for each in handles if isinstance(each, tuple)}
+    return {"handles": handles, "labels": labels, "handler_map": together}
 
 
-def _chunk_patches(kinds: Sequence[str], chunks: int) -> list[Patch]:
-    """A legend entry for each chunk, in its shade of the first kind; none where a rank has one
-    stage."""
-    return [
-        Patch(
-            facecolor=shade(COLOURS[kinds[0]], chunk, chunks),
-            edgecolor="black",
-            linewidth=0.4,
-            label=f"chunk {chunk}",
-        )
-        for chunk in range(chunks if kinds and chunks > 1 else 0)
-    ]
+def _swatches(kind: str, views: Sequence[Scene]) -> tuple[Patch, ...]:
+    """A swatch of `kind` in each shade that is drawn: those of the scene with the most chunks."""
+    chunks = max(view.chunks for view in views if kind in view.kinds)
+    fills = [shade(COLOURS[kind], chunk, chunks) for chunk in range(chunks)]
+    return tuple(Patch(facecolor=fill, edgecolor="black", linewidth=0.4) for fill in fills)
 
 
 def _draw_timeline(

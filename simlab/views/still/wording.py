@@ -46,7 +46,11 @@ def say_in_chinese(figure: Figure, phrase: Callable[[str], str]) -> None:
             return known
         caption, _, rest = text.rpartition(": ")
         known = phrase(caption)  # a caption that a figure follows
-        return f"{known}：{said(rest, 'zh')}" if known != caption else said(text, "zh")
+        if known != caption:
+            return f"{known}：{said(rest, 'zh')}"
+        name, comma, rest = text.partition(", ")  # or a name, in the title of a timeline
+        known = phrase(name) if comma else name
+        return f"{known}，{said(rest, 'zh')}" if known != name else said(text, "zh")
 
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):

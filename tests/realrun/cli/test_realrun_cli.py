@@ -135,6 +135,7 @@ def test_a_run_writes_calibration_prediction_measurement_pictures_and_a_page_tha
         and "1f1b" in page
         and not re.search(r"<(script|link|img|iframe)[^>]*(src|href)=[\"']?(https?:)?//", page)
     )
+    assert "plotly" not in page and page.count("<div data-timeline=") == 2
     assert not list(folder.rglob("*.records"))
 
 

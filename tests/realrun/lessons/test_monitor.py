@@ -31,6 +31,14 @@ def test_it_keeps_the_losses_of_a_training_and_begins_a_new_one_anew():
     assert monitor.losses == [3.1]
 
 
+def test_steps_are_whole_numbers_and_waits_are_hatched_as_everywhere():
+    monitor = TrainingMonitor()
+    curve, bars = monitor._picture(now(2, [3.0, 2.0])).axes
+    assert all(float(tick).is_integer() for tick in curve.get_xticks())
+    waits = [bar for bar in bars.patches if bar.get_hatch()]
+    assert len(waits) == 2 and "hatched" in bars.get_xlabel()
+
+
 def test_without_a_picture_there_is_none_to_show():
     assert "image/png" not in TrainingMonitor()._repr_mimebundle_()
 

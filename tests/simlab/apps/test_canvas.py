@@ -92,6 +92,18 @@ def test_each_op_after_idle_time_comes_with_what_it_waited_for_unless_there_are_
     assert panels([many])[0].waits == {} and sl.gaps(many)
 
 
+def test_each_op_comes_with_the_message_that_it_sends_where_its_size_is_known():
+    program = sl.generate("1f1b", 2, 2)
+    run = sl.simulate(program, TIMES, link=LINK, message_bytes=2**20)
+    sent = {
+        "0F0": (1, "1.0 MiB"),
+        "0F1": (1, "1.0 MiB"),
+        "1B0": (0, "1.0 MiB"),
+        "1B1": (0, "1.0 MiB"),
+    }
+    assert panels([run])[0].sends == sent and panels([trace()])[0].sends == {}
+
+
 def test_a_span_that_is_no_op_is_named_and_a_step_without_time_is_refused():
     run = trace()
     with pytest.raises(sl.InputError, match="'2F0' is not an op"):

@@ -1,5 +1,7 @@
 """The explorers of one kind of parallelism each, as widgets: they start, move and leave a still."""
 
+from dataclasses import replace
+
 import pytest
 
 from simlab import InputError
@@ -29,3 +31,25 @@ def test_a_widget_shows_what_it_is_moved_to_and_leaves_a_picture_of_it(widget):
 def test_a_control_that_does_not_exist_is_refused():
     with pytest.raises(InputError, match="no control 'zro', did you mean 'zero'"):
         ZeroGrid(zro=1)
+
+
+def test_a_mistake_in_an_answer_is_said_and_the_next_state_is_answered(monkeypatch, caplog):
+    """The browser waits for an answer to each state; without one it would wait for ever."""
+    widget = ZeroGrid()
+    before, answer = widget.shown, widget._explorer.answer
+    monkeypatch.setattr(widget, "_explorer", replace(widget._explorer, answer=lambda state: 1 / 0))
+    count = widget.answer["count"]
+    widget.state = widget.state | {"zero": 3}
+    assert widget.answer["count"] == count + 1 and widget.shown is before
+    assert (
+        widget.refused
+        == widget.answer["refused"]
+        == (
+            "This state has no picture because of a mistake in simlab: "
+            "ZeroDivisionError: division by zero."
+        )
+    )
+    assert "zero_grid" in caplog.text and "Traceback" in caplog.text
+    monkeypatch.setattr(widget, "_explorer", replace(widget._explorer, answer=answer))
+    widget.state = widget.state | {"zero": 2}
+    assert not widget.refused and widget.shown is not before

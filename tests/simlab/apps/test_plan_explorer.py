@@ -9,6 +9,7 @@ import simlab as sl
 from simlab.apps import PlanExplorer
 from simlab.explorers.plan import WHOLE_OP, WHOLE_STEP
 from simlab.units import GIB, MS, seconds_text
+from simlab.views.language import LANGUAGE
 from simlab.views.packing import panels
 from simlab.views.plan_scene import MOST_BOXES, cube_scene, stream_scene
 
@@ -127,6 +128,13 @@ def test_every_rank_is_a_cell_in_the_colour_of_its_place_and_the_frame_of_its_no
     for pp, mark in enumerate(cells):
         places = [PLAN.layout.coordinates(int(label)).pp for label in mark.labels]
         assert set(places) == {pp} and mark.name.en == f"pp {pp}"
+
+
+def test_a_place_in_the_pipeline_has_the_colour_of_its_row_in_the_timeline(explorer):
+    ranks = next(chart for chart in explorer.charts() if chart.key == "ranks")
+    cells = {mark.name.en: mark.colour for mark in ranks.marks if mark.labels}
+    colours = ["rank_0", *LANGUAGE["ranks"][1:]]
+    assert cells == {f"pp {pp}": colours[pp] for pp in range(len(cells))} and len(cells) > 2
 
 
 def test_of_very_many_replicas_the_first_are_shown(explorer):

@@ -164,6 +164,17 @@ def test_boxes_are_made_of_their_places():
     assert Boxes.at([], "ink").x0 == ()
 
 
+def test_a_label_in_a_pattern_stands_on_a_plate_of_its_colour():
+    def plates(pattern):
+        mark = Boxes.at([(0, 1, 0, 1)], "#56B4E9", pattern=pattern, labels=["QKV"])
+        (panel,) = charts(Chart("t", Words("a", "b"), NONE, NONE, [mark])).axes
+        return [text.get_bbox_patch() for text in panel.texts]
+
+    assert plates("plain") == [None]
+    (plate,) = plates("dotted")
+    assert to_hex(plate.get_facecolor()).upper() == "#56B4E9"
+
+
 def test_rows_that_grow_downward_begin_at_the_top():
     chart = Chart("rows", Words("a", "b"), NONE, Axis(Words("", ""), down=True), [Rule("ink", y=1)])
     low, high = charts(chart).axes[0].get_ylim()

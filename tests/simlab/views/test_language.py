@@ -1,8 +1,10 @@
 """The visual language: what may stand side by side in a picture can be told apart by everybody."""
 
+import re
 from itertools import combinations
 
 import pytest
+from timelines import ROOT
 
 from simlab.views.language import LANGUAGE, colours, names, shade
 
@@ -80,3 +82,21 @@ def contrast(one, other):
 def luminance(colour):
     lightness = lab(colour, "none")[0]
     return ((lightness + 16) / 116) ** 3 if lightness > 8 else lightness / 903.3
+
+
+HEX = re.compile(r"""["'`]#(?:[0-9A-Fa-f]{6}|[0-9A-Fa-f]{3})["'`]""")
+
+
+def test_no_renderer_and_no_explorer_has_a_colour_of_its_own():
+    """Colours stand in language.json, so that one thing has one colour in every picture. The style
+    sheets of pages have their own."""
+    folders = "simlab/views", "simlab/explorers", "web/src", "realrun/report", "realrun/lessons"
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.*")]
+    sources = [path for path in files if path.suffix in (".py", ".ts")]
+    assert len(sources) > 80
+    found = [
+        f"{path.relative_to(ROOT)}: {hit}"
+        for path in sources
+        for hit in HEX.findall(path.read_text(encoding="utf-8"))
+    ]
+    assert found == []

@@ -10,14 +10,12 @@ from timelines import (
     TIMES,
     a_hundred_seconds_later,
     expected_boxes,
-    op_bars,
     still_boxes,
     two_traces,
 )
 
 from simlab import (
     critical_path,
-    gaps,
     generate,
     simulate,
 )
@@ -37,43 +35,25 @@ def corners(lines):
     return boxes
 
 
-def path_of_plotly(figure, number):
-    """The lines of (ms, row) of the critical path of trace `number`: the one line of the figure,
-    cut at its Nones."""
-    (item,) = [
-        item for item in figure.data if item.name == "critical path" and item.meta[0] == number
-    ]
-    lines = [[]]
-    for point in zip(item.x, item.y):
-        lines[-1].append(point)
-        if point == (None, None):
-            lines[-1:] = [lines[-1][:-1], []]
-    return lines[:-1]
-
-
-def test_both_pictures_outline_the_critical_path_and_join_its_ops():
+def test_the_still_picture_outlines_the_critical_path_and_joins_its_ops():
     traces = two_traces()
-    still, plotly = (
-        timeline(traces, critical_path=True),
-        timeline(traces, critical_path=True, renderer="plotly"),
-    )
+    still = timeline(traces, critical_path=True)
     for number, trace in enumerate(traces):
         path = [span for span in critical_path(trace) if span.stream == "compute"]
         (collection,) = [
             item for item in still.axes[2 * number].collections if isinstance(item, LineCollection)
         ]
-        for lines in (collection.get_segments(), path_of_plotly(plotly, number)):
-            assert corners(lines) == {
-                (span.rank, round(span.start_s * 1e3, 6), round(span.end_s * 1e3, 6))
-                for span in path
-            }
-            joints = [[point[0] for point in line] for line in lines if len(line) == 2]
-            assert joints == [
-                pytest.approx([a.end_s * 1e3, b.start_s * 1e3]) for a, b in pairwise(path)
-            ]
+        lines = collection.get_segments()
+        assert corners(lines) == {
+            (span.rank, round(span.start_s * 1e3, 6), round(span.end_s * 1e3, 6)) for span in path
+        }
+        joints = [[point[0] for point in line] for line in lines if len(line) == 2]
+        assert joints == [
+            pytest.approx([a.end_s * 1e3, b.start_s * 1e3]) for a, b in pairwise(path)
+        ]
 
 
-def test_both_pictures_fade_the_ops_that_are_not_on_the_critical_path():
+def test_the_still_picture_fades_the_ops_that_are_not_on_the_critical_path():
     trace = two_traces()[1]
     on_path = sum(span.stream == "compute" for span in critical_path(trace))
     _, *kinds = [
@@ -82,37 +62,16 @@ def test_both_pictures_fade_the_ops_that_are_not_on_the_critical_path():
         if isinstance(item, PolyCollection)
     ]
     still = Counter(alpha for item in kinds for alpha in item.get_alpha())
-    bars = op_bars(timeline(trace, critical_path=True, renderer="plotly"), "y")
-    assert still == Counter(alpha for bar in bars for alpha in bar.marker.opacity)
     assert still.keys() == {1.0, FADED} and still[1.0] == on_path < still.total() == len(
         trace.compute()
     )
 
 
-def test_the_critical_path_is_drawn_only_if_asked_for_and_named_in_both_legends():
+def test_the_critical_path_is_drawn_only_if_asked_for_and_named_in_the_legend():
     trace = two_traces()[0]
     for asked in (False, True):
-        still, plotly = (
-            timeline(trace, critical_path=asked),
-            timeline(trace, critical_path=asked, renderer="plotly"),
-        )
-        assert (
-            "critical path" in [text.get_text() for text in still.legends[0].get_texts()]
-        ) == asked
-        assert ("critical path" in [item.name for item in plotly.data if item.showlegend]) == asked
-
-
-def test_idle_time_in_the_plotly_figure_says_what_it_waited_for():
-    traces = two_traces()
-    figure = timeline([a_hundred_seconds_later(traces[0]), traces[1]], renderer="plotly")
-    for trace, bar in zip(traces, [bar for bar in figure.data if bar.name == "idle"]):
-        found = gaps(trace)
-        assert [*bar.text] == [str(gap) for gap in found] and bar.hovertemplate.startswith(
-            "%{text}"
-        )
-        assert [*bar.y] == [gap.rank for gap in found]
-        assert [*bar.base] == pytest.approx([gap.start_s * 1e3 for gap in found])
-        assert [*bar.x] == pytest.approx([(gap.end_s - gap.start_s) * 1e3 for gap in found])
+        (legend,) = timeline(trace, critical_path=asked).legends
+        assert ("critical path" in [text.get_text() for text in legend.get_texts()]) == asked
 
 
 # a cap on activations
@@ -139,59 +98,31 @@ def still_cap(strip):
     return height, list(zip(marks.get_xdata(), marks.get_ydata()))
 
 
-def plotly_cap(figure, number=0):
-    """The same of trace `number` of a plotly figure."""
-    items = {item.meta[1]: item for item in figure.data if item.meta[0] == number}
-    line, marks = items["cap"], items["over the cap"]
-    assert (marks.mode, marks.marker.color, line.line.color, marks.yaxis) == (
-        "markers",
-        CAP_COLOUR,
-        CAP_COLOUR,
-        line.yaxis,
-    )
-    return line.y[0] if line.visible else None, list(zip(marks.x, marks.y))
-
-
 @pytest.mark.parametrize("cap, marks", [(2.5, OVER_2_5), (4, []), (9, [])])
-def test_both_pictures_draw_the_cap_and_mark_where_a_rank_first_holds_more(cap, marks):
-    for height, over in (
-        still_cap(timeline(capped(cap)).axes[1]),
-        plotly_cap(timeline(capped(cap), renderer="plotly")),
-    ):
-        assert height == cap
-        assert [time_ms for time_ms, _ in over] == pytest.approx([time_ms for time_ms, _ in marks])
-        assert [amount for _, amount in over] == [amount for _, amount in marks]
+def test_the_still_picture_draws_the_cap_and_marks_where_a_rank_first_holds_more(cap, marks):
+    height, over = still_cap(timeline(capped(cap)).axes[1])
+    assert height == cap
+    assert [time_ms for time_ms, _ in over] == pytest.approx([time_ms for time_ms, _ in marks])
+    assert [amount for _, amount in over] == [amount for _, amount in marks]
 
 
 def test_marks_are_on_the_pictures_clock_though_the_traces_begins_later():
-    later = a_hundred_seconds_later(capped(2.5))
-    for _, over in (
-        still_cap(timeline(later).axes[1]),
-        plotly_cap(timeline(later, renderer="plotly")),
-    ):
-        assert over == [pytest.approx(mark) for mark in OVER_2_5]
+    _, over = still_cap(timeline(a_hundred_seconds_later(capped(2.5))).axes[1])
+    assert over == [pytest.approx(mark) for mark in OVER_2_5]
 
 
 def test_a_cap_above_every_peak_is_still_in_the_picture():
     low, high = timeline(capped(9)).axes[1].get_ylim()
     assert low <= 0 and high > 9
-    assert timeline(capped(9), renderer="plotly").layout.yaxis2.range[1] > 9
 
 
-def test_without_a_cap_neither_picture_has_a_line_or_marks():
-    trace = two_traces()[0]
-    assert (
-        still_cap(timeline(trace).axes[1])
-        == plotly_cap(timeline(trace, renderer="plotly"))
-        == (None, [])
-    )
+def test_without_a_cap_the_picture_has_neither_line_nor_marks():
+    assert still_cap(timeline(two_traces()[0]).axes[1]) == (None, [])
 
 
 def test_each_trace_has_a_cap_of_its_own():
-    traces = [capped(2.5), two_traces()[0], capped(3.5)]
-    still, plotly = timeline(traces), timeline(traces, renderer="plotly")
+    still = timeline([capped(2.5), two_traces()[0], capped(3.5)])
     assert [still_cap(strip)[0] for strip in still.axes[1::2]] == [2.5, None, 3.5]
-    assert [plotly_cap(plotly, number)[0] for number in range(3)] == [2.5, None, 3.5]
     assert [len(still_cap(strip)[1]) for strip in still.axes[1::2]] == [2, 0, 1]
 
 

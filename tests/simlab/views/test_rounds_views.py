@@ -8,7 +8,7 @@ from matplotlib.patches import Rectangle
 
 import simlab as sl
 from simlab.views.plan_scene import stream_scene
-from simlab.views.rounds import curves, grid, sends
+from simlab.views.rounds import cell_words, curves, grid, sends
 
 STEPS = sl.replay(sl.all_reduce_rounds("ring", range(4), 4.0), range(4))
 
@@ -32,7 +32,22 @@ def test_of_many_ranks_it_counts_contributions_and_parts_of_parts_have_dots():
     view = grid(step)
     assert view.columns[:3] == ["0.0", "0.1", "1.0"] and {
         text for texts in view.texts for text in texts
-    } == {"1", "2"}
+    } == {"1 of 8", "2 of 8"}
+
+
+def test_a_legend_says_what_stands_in_the_cells_of_many_ranks():
+    """Up to four ranks a "1" is rank 1's contribution; of more it would be one contribution."""
+    assert cell_words(4)[0].en == "its own only"
+    assert [words.en for words in cell_words(8)] == [
+        "1 of 8: its own only",
+        "k of 8: sum of k of the 8 ranks",
+    ]
+    assert cell_words(16)[1] == ("sum of k of 16 ranks", "16 个 rank 中 k 个之和")
+    steps = sl.replay(sl.all_reduce_rounds("ring", range(8), 8.0), range(8))
+    picture = sl.rounds_picture(steps[:2])
+    (legend,) = picture.legends
+    assert legend.get_texts()[0].get_text() == "k: sum of k of the 8 ranks"
+    assert {text.get_text() for text in picture.axes[1].texts} == {"", "1", "2"}
 
 
 def test_sends_are_told_in_words():

@@ -29,3 +29,13 @@ def test_a_rank_is_hatched_exactly_where_it_computes_nothing():
     waited = sum(end - start for start, end in hatched(trace)) / 1e3
     busy = sum(span.end_s - span.start_s for span in trace.compute())
     assert abs(waited - (2 * trace.end_s - busy)) < 1e-9
+
+
+def test_the_title_says_how_many_of_the_spans_are_drawn():
+    times = sl.OpTimes(forward_s=0.001, backward_s=0.002)
+    many = sl.simulate(sl.generate("gpipe", 1, MOST_BOXES), times)
+    assert streams_chart([many], key="t", title=Words("the step", "一步")).title == Words(
+        "the step: the 3,000 longest of 6,000 spans", "一步：6,000 段中最长的 3,000 段"
+    )
+    few = sl.simulate(sl.generate("gpipe", 1, 4), times)
+    assert streams_chart([few], key="t", title=Words("the step", "一步")).title.en == "the step"

@@ -1,14 +1,13 @@
-"""Timelines: both renderers draw every op of every trace where the trace says."""
+"""Timelines: the still picture draws every op of every trace where the trace says."""
 
-from collections import Counter
 from io import BytesIO
 
 import pytest
+from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
 from timelines import (
     a_hundred_seconds_later,
     expected_boxes,
-    op_bars,
-    plotly_boxes,
     split_trace,
     still_boxes,
     two_traces,
@@ -70,27 +69,12 @@ def test_the_still_picture_can_be_saved_without_a_screen():
     assert png.getvalue().startswith(b"\x89PNG")
 
 
-def test_the_bars_of_the_plotly_figure_are_the_spans():
-    traces = two_traces()
-    figure = timeline(traces, renderer="plotly")
-    for number, trace in enumerate(traces):
-        axis = "y" if number == 0 else f"y{2 * number + 1}"
-        shown = Counter(
-            (rank, round(base, 6), round(base + length, 6))
-            for bar in op_bars(figure, axis)
-            for rank, base, length in zip(bar.y, bar.base, bar.x)
-        )
-        assert shown == expected_boxes(trace)
-
-
 @pytest.mark.parametrize("name", ["interleaved-1f1b", "zb-v", "dualpipe"])
 def test_a_shade_tells_the_chunk_and_a_row_says_which_stages_it_has(name):
     times = OpTimes(forward_s=0.01, backward_s=0.02, input_grad_s=0.01, weight_grad_s=0.01)
     trace = simulate(generate(name, 4, 8), times)
     axes = timeline(trace).axes[0]
     still, _, _ = still_boxes(axes)
-    interactive = plotly_boxes(timeline(trace, renderer="plotly"), "y")
-    assert still == {box: colour.upper() for box, colour in interactive.items()}
     stages = {rank: sorted({span.stage for span in trace.compute(rank)}) for rank in range(4)}
     shades = {}
     for span in trace.compute():
@@ -104,22 +88,9 @@ def test_a_shade_tells_the_chunk_and_a_row_says_which_stages_it_has(name):
     ]
 
 
-def test_all_parts_of_the_plotly_figure_share_one_time_axis():
-    figure = timeline(two_traces(), renderer="plotly")
-    axes = {item.xaxis or "x" for item in figure.data}
-    assert len(axes) == 4
-    followed = {axis: figure.layout[axis.replace("x", "xaxis")].matches for axis in axes}
-    (leader,) = {target for target in followed.values() if target}
-    assert followed.pop(leader) is None and set(followed.values()) == {leader}
-
-
-def test_an_op_has_the_same_colour_in_both_pictures_and_each_kind_its_own():
+def test_each_kind_of_ops_has_a_colour_of_its_own():
     trace = split_trace()
     still, _, _ = still_boxes(timeline(trace).axes[0])
-    assert still == {
-        box: colour.upper()
-        for box, colour in plotly_boxes(timeline(trace, renderer="plotly"), "y").items()
-    }
     kind_of = {
         (span.rank, round(span.start_s * 1e3, 6), round(span.end_s * 1e3, 6)): Op.parse(
             span.op
@@ -170,9 +141,28 @@ def test_predicted_is_what_was_simulated_for_a_machine():
     assert layers.metadata["cluster"] == cluster.name
 
 
+def test_a_title_says_one_microbatch_and_no_origin_where_there_is_none():
+    one = simulate(generate("1f1b", 2, 1), OpTimes(forward_s=1, backward_s=2))
+    assert scene(one).title.endswith(", peak 1 microbatch held")
+    one.metadata = {"name": "as it is drawn", "ranks": 2}
+    assert scene(one).title.startswith("as it is drawn, makespan ")
+
+
+def test_a_still_legend_has_each_kind_in_its_shades_and_says_what_they_are():
+    times = OpTimes(forward_s=0.01, input_grad_s=0.01, weight_grad_s=0.01)
+    figure = timeline(simulate(generate("zb-v", 4, 8), times))
+    (legend,) = figure.legends
+    texts = [text.get_text() for text in legend.get_texts()]
+    kinds = ["F forward", "I input gradient", "W weight gradient"]
+    assert texts == [*kinds, "shades: chunks 0, 1", "idle"]
+    swatches = {to_hex(patch.get_facecolor()).upper() for patch in legend.findobj(Rectangle)}
+    drawn, _, _ = still_boxes(figure.axes[0])
+    assert {*drawn.values()} <= swatches  # both shades of each kind
+
+
 def test_an_unknown_renderer_is_refused():
     with pytest.raises(
-        InputError, match=r"^renderer 'ascii': give matplotlib, plotly, canvas or perfetto$"
+        InputError, match=r"^renderer 'ascii': give matplotlib, canvas or perfetto$"
     ):
         timeline(two_traces(), renderer="ascii")
 

@@ -24,6 +24,7 @@ export interface Look {
 const HEAD = 18; // px of the label of the y axis, above the plot
 const FOOT = 36; // px of ticks and label of the x axis
 const EDGE = 4;
+const NAMES_GAP = 2; // px between the names of rows, of which none may be missing
 
 export function draw(chart: Chart, look: Look): Drawn {
   const { width, theme, tongue, size } = look;
@@ -64,7 +65,7 @@ function frameOf(chart: Chart, { width, size, tongue }: Look, ys: number[]): Fra
 }
 
 function yTicks(chart: Chart, y: Scale, tongue: Tongue): Tick[] {
-  return ticksOf(chart.y, y, () => SMALL_PX, { gap: 4, pace: 26, tongue });
+  return ticksOf(chart.y, y, () => SMALL_PX, { gap: chart.y.names ? NAMES_GAP : 4, pace: 26, tongue });
 }
 
 /** Makes a unit as long on both axes, by leaving room out on the right or below. */

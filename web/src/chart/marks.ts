@@ -134,7 +134,9 @@ export class Drawing {
       this.place(seen[0] + seen[2] / 2, seen[1] + seen[3] / 2, mark.tips?.[at], 0, seen);
       return `<rect x="${fixed(left)}" y="${fixed(top)}" width="${fixed(wide)}" height="${fixed(high)}"/>`;
     });
-    return `<g fill="${fill}"${edge}>${parts.join("")}</g>`;
+    // where boxes without an outline meet within a pixel, what is behind them would shine through
+    const crisp = edge ? "" : ' shape-rendering="crispEdges"';
+    return `<g fill="${fill}"${edge}${crisp}>${parts.join("")}</g>`;
   }
 
   private dots(mark: Dots, colour: string): string {
@@ -203,9 +205,17 @@ export class Drawing {
         const [left, top, wide, high] = this.seen(mark, at);
         const [x, y] = [left + wide / 2, top + high / 2];
         if (!text || this.crowded.has(sizeOf(wide, high))) return "";
-        return this.write(text, x, y, "middle", plain ? readable(base) : this.theme.ink, plain ? "" : base);
+        return (plain ? "" : this.plate(text, x, y, wide, base)) + this.write(text, x, y, "middle", readable(base));
       })
       .join("");
+  }
+
+  /** What a text stands on in a box `wide` px wide whose pattern would cross its letters. */
+  private plate(text: string, x: number, y: number, wide: number, colour: string): string {
+    const across = Math.min(this.size(text) + 6, wide - 2);
+    const place = `x="${fixed(x - across / 2)}" y="${fixed(y - SMALL_PX * 0.65)}"`;
+    const size = `width="${fixed(across)}" height="${fixed(SMALL_PX * 1.3)}" rx="2"`;
+    return `<rect data-part="plate" ${place} ${size} fill="${colour}"/>`;
   }
 
   private beside(mark: Dots | Arrows): string {

@@ -1,6 +1,6 @@
 /** Colours and patterns of a chart's marks in a theme, as SVG. */
 
-import { brightness, lineColour, type Theme } from "../language";
+import { ON_DARK, ON_LIGHT, brightness, lineColour, type Theme } from "../language";
 import type { Mark, Pattern } from "./data";
 
 export const escape = (text: string): string =>
@@ -15,7 +15,7 @@ export function shown(colour: string, theme: Theme): string {
 
 /** Black or white, whichever can be read on `fill`. */
 export function readable(fill: string): string {
-  return brightness(fill) > 140 ? "#000000" : "#FFFFFF";
+  return brightness(fill) > 140 ? ON_LIGHT : ON_DARK;
 }
 
 /** The patterns that one drawing needs; `id` keeps drawings of one page apart. */

@@ -5,47 +5,34 @@ import { Explorer } from "../explorer/explorer";
 import type { FromWorker } from "./messages";
 import { revive } from "./recorded";
 import { connect, firstTongue, speak } from "./site";
+import { Status, loaded, sayMissing } from "./status";
 import { TEXTS } from "./texts";
 
 const at = <T extends HTMLElement>(id: string) => document.getElementById(id) as T;
 const main = at("explorer");
 const name = main.dataset.explorer!;
 const worker = new Worker(new URL("../worker.js", import.meta.url), { type: "module" });
-const status = { share: 0, starting: false, failed: "", live: false };
+const status = new Status();
 const FOOT = 30; // px below the pictures
 let tongue = firstTongue();
 let heard: { resolve(answer: Answer): void; reject(error: Error): void } | undefined;
 
 function sayStatus(): void {
-  const text = TEXTS[tongue];
-  const { share, starting, failed, live } = status;
-  const loading = starting ? text.starting : `${text.loading} ${Math.round(share * 100)}%`;
-  const said = failed ? `${text.failed}: ${failed}` : `${text.recorded}${loading} …`;
-  at("status").textContent = live && !failed ? text.live : said;
-  at("status").dataset.live = String(live);
-  main.dataset.live = String(live);
-  const bar = at<HTMLProgressElement>("progress");
-  bar.hidden = live || failed !== "";
-  bar.value = share;
+  status.say(TEXTS[tongue]);
+  main.dataset.live = String(status.live);
 }
 
 function hear(message: FromWorker<Answer>): void {
-  if (message.kind === "progress") Object.assign(status, message);
-  if (message.kind === "ready") status.live = true;
-  if (message.kind === "failed") {
-    status.failed = message.why;
-    heard?.reject(new Error(message.why));
-  }
-  if (message.kind === "answer") {
-    status.failed = "";
-    heard?.resolve(message.answer);
-  }
+  status.hear(message);
+  status.live = status.started;
+  if (message.kind === "failed") heard?.reject(new Error(message.why));
+  if (message.kind === "answer") heard?.resolve(message.answer);
   sayStatus();
 }
 
 function ask(state: State): Promise<Answer> {
   return new Promise((resolve, reject) => {
-    if (status.failed && !status.live) return reject(new Error(status.failed)); // no worker answers
+    if (status.failed && !status.started) return reject(new Error(status.failed)); // no worker answers
     heard = { resolve, reject };
     worker.postMessage({ explorer: name, state });
   });
@@ -74,6 +61,4 @@ function show({ about, answer }: { about: About; answer: unknown }): void {
 
 worker.onmessage = ({ data }: MessageEvent<FromWorker<Answer>>) => hear(data);
 worker.onerror = (event) => hear({ kind: "failed", why: event.message });
-fetch(new URL(`./${name}.json`, import.meta.url))
-  .then((response) => response.json())
-  .then(show);
+loaded<Parameters<typeof show>[0]>(new URL(`./${name}.json`, import.meta.url)).then(show, (error) => sayMissing(error, TEXTS[tongue]));

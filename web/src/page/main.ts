@@ -4,6 +4,7 @@ import { Timeline } from "../timeline/timeline";
 import type { Answer, Figures, FromWorker } from "./messages";
 import { revive } from "./recorded";
 import { connect, firstTongue, speak } from "./site";
+import { Status, loaded, sayMissing } from "./status";
 import { SLIDERS, START, fromHash, toHash, type State } from "./state";
 import { TEXTS, type Words } from "./texts";
 
@@ -21,8 +22,7 @@ class Page {
   private readonly names: string[];
   private state: State;
   private answer: Answer;
-  private live = false;
-  private status = { share: 0, starting: false, failed: "" };
+  private readonly status = new Status();
 
   constructor(private readonly recorded: Recorded) {
     this.names = recorded.schedules.map(({ name }) => name);
@@ -102,14 +102,13 @@ class Page {
   }
 
   private hear(message: FromWorker): void {
-    if (message.kind === "progress") Object.assign(this.status, message);
-    if (message.kind === "failed") this.status.failed = message.why;
+    this.status.hear(message);
     if (message.kind === "answer") {
-      this.live = true;
+      this.status.live = true;
       this.answer = message.answer;
       this.show();
     }
-    this.sayStatus();
+    this.status.say(this.text);
   }
 
   /** Writes every text in the page's language. */
@@ -125,19 +124,7 @@ class Page {
       return paragraph;
     });
     at("about").replaceChildren(...paragraphs);
-    this.sayStatus();
-  }
-
-  private sayStatus(): void {
-    const { share, starting, failed } = this.status;
-    const { text } = this;
-    const loading = starting ? text.starting : `${text.loading} ${Math.round(share * 100)}%`;
-    const said = failed ? `${text.failed}: ${failed}` : `${text.recorded}${loading} …`;
-    at("status").textContent = this.live && !failed ? text.live : said;
-    at("status").dataset.live = String(this.live);
-    const bar = at<HTMLProgressElement>("progress");
-    bar.hidden = this.live || failed !== "";
-    bar.value = share;
+    this.status.say(this.text);
   }
 
   /** Shows the answer: figures, what is refused, and the timeline. */
@@ -148,7 +135,7 @@ class Page {
     at("timeline").hidden = panels.length === 0;
     const titled = panels.map((panel, number) => ({ ...panel, title: this.title(figures[number]) }));
     if (titled.length) this.timeline.show(titled);
-    at("timeline").dataset.live = String(this.live);
+    at("timeline").dataset.live = String(this.status.live);
     this.fit();
   }
 
@@ -168,7 +155,7 @@ class Page {
     const cells = [
       `${(stepS * 1e3).toFixed(1)} ms`,
       `${(idle * 100).toFixed(1)}%`,
-      `${Number(peak.toPrecision(3))} ${this.text.held}`,
+      `${Number(peak.toPrecision(3))} ${peak === 1 ? this.text.heldOne : this.text.held}`,
     ];
     const head = document.createElement("th");
     Object.assign(head, { scope: "row", textContent: name });
@@ -177,6 +164,7 @@ class Page {
   }
 }
 
-fetch(new URL("./recorded.json", import.meta.url))
-  .then((response) => response.json())
-  .then((recorded: Recorded) => new Page(recorded));
+loaded<Recorded>(new URL("./recorded.json", import.meta.url)).then(
+  (recorded) => new Page(recorded),
+  (error) => sayMissing(error, TEXTS[firstTongue()]),
+);

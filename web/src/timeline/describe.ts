@@ -14,7 +14,7 @@ export function boxesAt(panel: Panel, rank: number, time: number): number[] {
   return last.filter((box) => panel.end[box] > time);
 }
 
-/** An op: what it is, when, and what it waited for, where that is known. */
+/** An op: what it is, when, what it sends, and what it waited for, where that is known. */
 export function describeBox(panel: Panel, box: number, tongue: Tongue): string {
   const [stage, rank] = [panel.stage(box), panel.rank[box]];
   const parts = {
@@ -30,6 +30,8 @@ export function describeBox(panel: Panel, box: number, tongue: Tongue): string {
   const lines = [parts[tongue].join(tongue === "en" ? ", " : "，")];
   const path = panel.strong?.has(box) ? `, ${word("critical path", tongue)}` : "";
   lines.push(span(panel, panel.start[box], panel.end[box]) + path);
+  const sent = panel.packed.sends?.[panel.name(box)];
+  if (sent) lines.push(sends(sent, panel.packed.row ?? "rank", tongue));
   const wait = panel.packed.waits[panel.name(box)];
   if (wait) lines.push(waited(wait, panel.packed.row ?? "rank", tongue));
   return lines.join("\n");
@@ -67,6 +69,10 @@ export function describeMemory(panel: Panel, time: number, tongue: Tongue): stri
 function span({ packed }: Panel, from: number, to: number): string {
   const text = (time: number) => ms(time, packed.end_s);
   return `${text(from)} – ${text(to)} ms (${text(to - from)} ms)`;
+}
+
+function sends([peer, size]: [number, string], row: string, tongue: Tongue): string {
+  return { en: `sends ${size} to ${row} ${peer}`, zh: `向 ${row} ${peer} 发送 ${size}` }[tongue];
 }
 
 function waited([op, holder, reason]: Wait, row: string, tongue: Tongue): string {

@@ -24,6 +24,7 @@ export interface Packed {
   breaches: [number, number][];
   path?: ArrayBufferView | null;
   waits: Record<string, Wait>;
+  sends?: Record<string, [number, string]>; // of an op: the rank that its result goes to, and the size
   row?: string; // what a row is: a rank, or a place in the pipeline
 }
 
@@ -50,6 +51,7 @@ export class Panel {
   private readonly text: Uint8Array;
   private texts?: string[];
   private shades?: Uint8Array;
+  private longest?: number;
 
   constructor(readonly packed: Packed) {
     [this.start, this.end] = columns(packed.boxes, Float32Array, 2);
@@ -81,6 +83,12 @@ export class Panel {
 
   microbatch(box: number): string {
     return this.name(box).split(this.kind(box))[1];
+  }
+
+  /** The most digits that the number of a microbatch has. */
+  digits(): number {
+    this.longest ??= this.start.reduce((most, _, box) => Math.max(most, this.microbatch(box).length), 1);
+    return this.longest;
   }
 
   /** The chunk of each box; undefined where every rank has one stage. */

@@ -1,6 +1,6 @@
 /** The rows of a panel: ops as boxes, idle time hatched, the critical path. */
 
-import { RANK_COLOURS, lineColour, word, type Tongue } from "../language";
+import { ON_LIGHT, RANK_COLOURS, lineColour, word, type Tongue } from "../language";
 import type { Panel } from "./panel";
 import { SMALL, type Pen } from "./pen";
 import { raster } from "./raster";
@@ -8,7 +8,6 @@ import type { Plot, View } from "./view";
 
 const BAR = 0.82; // bars take this part of a row
 const OUTLINED = 7; // boxes get outlines if they are this wide on average, px
-export const INK_ON_OPS = "#000000"; // labels stand on the ops' colours, the same in both themes
 
 /** The colour of a rank's line in the memory strip; undefined where there are too many ranks. */
 export function rankColour(panel: Panel, rank: number, pen: Pen): string | undefined {
@@ -68,23 +67,24 @@ function wideOnAverage({ start, end }: Panel, seen: Uint32Array[], view: View): 
   return together * view.perSecond >= OUTLINED * count;
 }
 
-/** Outlines of `boxes`, and the microbatch in those that are wide enough. */
+/** Outlines of `boxes`, and the microbatch in those where the longest number of the panel has room:
+ * of boxes of one width all are labelled or none is, for a row of numbers that ends where they get two
+ * digits looks broken. */
 function outline(pen: Pen, view: View, plot: Plot, boxes: Uint32Array, rank: number): void {
   const { panel } = plot;
   const { context, scale, thin } = pen;
   const [top, height] = bar(plot, rank, scale);
   const snap = (x: number) => (Math.round(x * scale) + 0.5) / scale;
-  const digit = pen.measure("0", SMALL);
-  Object.assign(context, { fillStyle: INK_ON_OPS, textAlign: "center", textBaseline: "middle" });
+  const room = pen.measure("0", SMALL) * panel.digits() + 4;
+  const labelled = height >= 10;
+  Object.assign(context, { fillStyle: ON_LIGHT, textAlign: "center", textBaseline: "middle" });
   pen.stroke(pen.theme.outline, thin, () => {
     for (const box of boxes) {
       const left = view.x(panel.start[box]);
       const right = view.x(panel.end[box]);
       context.rect(snap(left), snap(top), snap(right) - snap(left), height - thin);
-      if (height < 10 || right - left < digit + 4) continue;
-      const label = panel.microbatch(box);
-      if (right - left < digit * label.length + 4) continue;
-      context.fillText(label, (left + right) / 2, top + height / 2 + 1);
+      if (!labelled || right - left < room) continue;
+      context.fillText(panel.microbatch(box), (left + right) / 2, top + height / 2 + 1);
     }
   });
 }

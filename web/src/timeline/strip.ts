@@ -7,6 +7,8 @@ import { SMALL, type Pen } from "./pen";
 import { rankColour } from "./rows";
 import type { Plot, View } from "./view";
 
+const APART = 12; // px from number to number
+
 /** A time axis at height `y`, with its numbers where `numbered`. */
 export function drawAxis(pen: Pen, view: View, y: number, numbered: boolean): void {
   const [from, to] = view.range;
@@ -33,11 +35,10 @@ export function drawStrip(pen: Pen, view: View, plot: Plot, most: number, tongue
   const range = tongue === "en" ? `, least to most of the ${ranks} ranks` : `，${ranks} 个 rank 中最少至最多`;
   pen.write(label + (coloured ? "" : range), view.left, strip - 4, { ...small, most: view.width });
   const y = (amount: number) => strip + tall * (1 - amount / (1.1 * most || 1));
-  const { values, decimals } = ticks(0, 1.1 * most, Math.max(tall / 20, 2));
-  for (const value of values) {
+  for (const value of amounts(peak, most, tall)) {
     pen.fill(pen.theme.grid, view.left, y(value), view.width, pen.thin);
     const look = { part: "strip", align: "right", font: SMALL } as const;
-    pen.write(value.toFixed(decimals), view.left - 6, y(value) + 4, look);
+    pen.write(String(Number(value.toPrecision(3))), view.left - 6, y(value) + 4, look);
   }
   pen.within(view.left, strip - 2, view.width, tall + 4, () => {
     if (!coloured) drawBand(pen, view, plot, y);
@@ -46,6 +47,19 @@ export function drawStrip(pen: Pen, view: View, plot: Plot, most: number, tongue
     });
     if (cap !== null) drawCap(pen, view, plot, y(cap), y);
   });
+}
+
+/**
+ * The amounts that stand beside a strip of `tall` px which ends a little above `most`: the peak, for
+ * that is what the strip is there to show, 0, and those between them that have room.
+ */
+export function amounts(peak: number, most: number, tall: number): number[] {
+  const px = tall / (1.1 * most);
+  const found = [peak];
+  for (const value of [0, ...ticks(0, 1.1 * most, Math.max(tall / 20, 2)).values]) {
+    if (found.every((other) => Math.abs(other - value) * px >= APART)) found.push(value);
+  }
+  return found.sort((a, b) => a - b);
 }
 
 type Height = (amount: number) => number;

@@ -1,1 +1,0 @@
-"""Interactive pictures with plotly."""

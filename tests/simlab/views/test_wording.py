@@ -1,0 +1,16 @@
+"""A finished picture in Chinese: what its texts say, also where a lesson knows only a part of them."""
+
+import pytest
+
+import simlab as sl
+from simlab.views.still.wording import chinese_font, say_in_chinese
+
+
+@pytest.mark.skipif(chinese_font() is None, reason="no font with Chinese characters is installed")
+def test_the_name_in_a_title_without_an_origin_is_said_in_the_lessons_words():
+    trace = sl.simulate(sl.generate("1f1b", 2, 2), sl.OpTimes(forward_s=1, backward_s=2))
+    trace.metadata = {"name": "as it is drawn", "ranks": 2}
+    figure = sl.timeline(trace)
+    say_in_chinese(figure, lambda text: {"as it is drawn": "画成这样"}.get(text, text))
+    title = figure.axes[0].get_title(loc="left")
+    assert title == "画成这样，总时长 9.000 s, 空闲 / 总时长 33.3%, 峰值 2 个微批次"
