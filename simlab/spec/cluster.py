@@ -18,6 +18,7 @@ from simlab.errors import (
     require_whole,
     shortened,
 )
+from simlab.input_files import MOST_MEASURED_BYTES, read_text
 from simlab.spec.fabric import Fabric
 from simlab.spec.fields import documented, with_field_docs
 from simlab.spec.hardware import Efficiency, Gpu
@@ -195,9 +196,7 @@ def load_cluster(name: str | Path, nodes: int | None = None) -> Cluster:
 def nodes_of_file(name: str | Path) -> int | None:
     """How many nodes the file that `load_cluster` reads has; None for one that does not say it, and
     for a name of the catalogue."""
-    return (
-        json.loads(Path(name).read_text(encoding="utf-8")).get("nodes") if _is_path(name) else None
-    )
+    return _facts(Path(name)).get("nodes") if _is_path(name) else None
 
 
 def _is_path(name: Any) -> bool:
@@ -226,16 +225,26 @@ def _spellings() -> dict[str, Any]:
     return _data("gpu_spellings.json")
 
 
-def _from_file(path: Path) -> Cluster:
+def _facts(path: Path) -> dict[str, Any]:
+    """The object in the JSON file at `path`. `InputError` if there is none."""
+    text = read_text(path, MOST_MEASURED_BYTES)
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        return _cluster(facts.pop("name", path.stem), facts)
-    except OSError as error:
-        raise InputError(f"cannot read {str(path)!r}: {error.strerror}") from error
-    except (ValueError, AttributeError, TypeError, KeyError) as error:
-        if isinstance(error, InputError):
-            raise InputError(f"{path}: {error}") from error
+        facts = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not a cluster's JSON: {error}") from error
+    if not isinstance(facts, dict):
+        raise InputError(
+            f"{path}: not a cluster's JSON: give an object with its figures, not {shortened(facts)}"
+        )
+    return facts
+
+
+def _from_file(path: Path) -> Cluster:
+    facts = _facts(path)
+    try:
+        return _cluster(facts.pop("name", path.stem), facts)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def _cluster(name: str, facts: dict[str, Any]) -> Cluster:
