@@ -4,6 +4,7 @@ a device or a named pipe, which may never end, is refused."""
 import stat
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
+from typing import BinaryIO
 
 from simlab.errors import InputError
 
@@ -37,7 +38,7 @@ def read_bytes(path: str | Path, most: int = MOST_BYTES) -> bytes:
         ):
             raise InputError(f"cannot read {name}: it is a device or a pipe: give a regular file")
         with Path(path).open("rb") as file:
-            content = file.read(most + 1)
+            content = first_bytes(file, most + 1)
     except OSError as error:
         raise InputError(f"cannot read {name}: {error.strerror or error}") from error
     except MemoryError as error:
@@ -45,6 +46,16 @@ def read_bytes(path: str | Path, most: int = MOST_BYTES) -> bytes:
     if len(content) > most:
         raise InputError(f"{path} is longer than {most:,} bytes, the most that are read")
     return content
+
+
+def first_bytes(file: BinaryIO, count: int) -> bytes:
+    """The first `count` bytes of `file`, or all if it has fewer. Memory is taken as they come, where
+    `file.read(count)` would take it for all of `count` at once."""
+    parts, left = [], count
+    while left and (part := file.read(min(left, 2**24))):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
 
 
 def read_text(

@@ -31,8 +31,15 @@ def _finite(value: Any) -> Any:
 
 def print_text(text: str) -> None:
     """Print `text`; a line of more than 80 columns goes on below its second column, or where it has
-    none two columns further in than it begins."""
-    print("\n".join(_fitted(line) for line in text.splitlines()))
+    none two columns further in than it begins. What no text can hold is written as its escape."""
+    print("\n".join(_fitted(line) for line in printable(text).splitlines()))
+
+
+def printable(text: str) -> str:
+    """`text`, where each half of a surrogate pair, which JSON can say and UTF-8 cannot, and each
+    character that stdout's encoding lacks is written as its escape."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def _fitted(line: str) -> str:
