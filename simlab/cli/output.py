@@ -36,10 +36,9 @@ def print_text(text: str) -> None:
 
 
 def printable(text: str) -> str:
-    """`text`, where each half of a surrogate pair, which JSON can say and UTF-8 cannot, and each
-    character that stdout's encoding lacks is written as its escape."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    return text.encode(encoding, "backslashreplace").decode(encoding)
+    """`text`, where each half of a surrogate pair, which JSON can say and UTF-8 cannot, is written as
+    its escape."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _fitted(line: str) -> str:
@@ -104,6 +103,11 @@ def progress(items: Sequence[T], what: str) -> Iterable[T]:
     except ImportError:
         return items
     return track(items, description=what, console=Console(stderr=True), transient=True)
+
+
+def write_picture(path: str, write: Callable[[Path], Any]) -> None:
+    """`write_file` of a picture, which is a PNG where `path` has no ending."""
+    write_file(path if Path(path).suffix else f"{path}.png", write)
 
 
 def write_file(path: str, write: Callable[[Path], Any]) -> None:

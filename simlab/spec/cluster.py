@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.resources import files
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -242,9 +243,21 @@ def _facts(path: Path) -> dict[str, Any]:
 def _from_file(path: Path) -> Cluster:
     facts = _facts(path)
     try:
+        _require_finite(Cluster, "", facts)
+        for part, kind in (("gpu", Gpu), ("intra", Fabric), ("inter", Fabric)):
+            _require_finite(kind, f"{part}: ", facts.get(part))
         return _cluster(facts.pop("name", path.stem), facts)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
+
+
+def _require_finite(kind: type[Any], part: str, facts: Any) -> None:
+    """`InputError` for Infinity and NaN, which Python reads in JSON, and for 1e999, where they are
+    not what the field of a `kind` has by itself."""
+    endless = {f.name for f in fields(kind) if f.default == inf}
+    for key, value in facts.items() if isinstance(facts, dict) else ():
+        if isinstance(value, float) and not isfinite(value) and key not in endless:
+            raise InputError(f"{part}{key} = {value}: give a finite number")
 
 
 def _cluster(name: str, facts: dict[str, Any]) -> Cluster:
@@ -262,7 +275,7 @@ def _cluster(name: str, facts: dict[str, Any]) -> Cluster:
         facts["gpu"] = gpus()[gpu]
     else:
         raise InputError(
-            f"{name}: gpu {gpu!r}: give one of {', '.join(gpus())}, or an object with its figures"
+            f"{name}: gpu {shortened(gpu)}: give one of {', '.join(gpus())}, or an object with its figures"
         )
     for level in ("intra", "inter"):
         facts[level] = _made(Fabric, f"{name}: {level}", facts.get(level, {}))
@@ -271,7 +284,7 @@ def _cluster(name: str, facts: dict[str, Any]) -> Cluster:
 
 def _made(kind: type[Any], what: str, facts: Any) -> Any:
     if not isinstance(facts, dict):
-        raise InputError(f"{what} = {facts!r}: give an object with its figures")
+        raise InputError(f"{what} = {shortened(facts)}: give an object with its figures")
     known = {f.name for f in fields(kind)}
     if unknown := sorted(set(facts) - known):
         raise InputError(

@@ -277,7 +277,7 @@ MISTAKES = {
     ),
     "a folder as file": (("--csv", "/"), "cannot read '/': Is a directory"),
     "no file": (("--csv", ""), "cannot read '.': Is a directory"),
-    "bytes of no text": (("--csv", "bytes.csv"), "'bytes.csv': it is no text"),
+    "bytes of no text": (("--csv", "bytes.csv"), "cannot read 'bytes.csv': it is no text"),
     "words for ops": (
         ("--csv", "words.csv"),
         "words.csv: rank 0, cell 1: 'hello' is not an op: an op reads like 2F0",
