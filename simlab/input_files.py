@@ -2,6 +2,7 @@
 a device or a named pipe, which may never end, is refused."""
 
 import stat
+from gzip import GzipFile
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import BinaryIO
@@ -48,7 +49,7 @@ def read_bytes(path: str | Path, most: int = MOST_BYTES) -> bytes:
     return content
 
 
-def first_bytes(file: BinaryIO, count: int) -> bytes:
+def first_bytes(file: BinaryIO | GzipFile, count: int) -> bytes:
     """The first `count` bytes of `file`, or all if it has fewer. Memory is taken as they come, where
     `file.read(count)` would take it for all of `count` at once."""
     parts, left = [], count
