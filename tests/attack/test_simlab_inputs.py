@@ -26,8 +26,24 @@ RECORDED = Path(__file__).parents[1] / "simlab" / "diagnosis"
 CLUSTERS = json.loads((files("simlab.spec") / "data" / "clusters.json").read_text(encoding="utf-8"))
 
 NUMBERS = st.sampled_from(
-    [0, -1, 1, 2, 0.5, -0.0, 1e-300, 1e300, 1e18, 2**63, 10**12, 10**30, 10**400]
-    + [float("nan"), float("inf"), float("-inf")]
+    [
+        0,
+        -1,
+        1,
+        2,
+        0.5,
+        -0.0,
+        1e-300,
+        1e300,
+        1e18,
+        2**63,
+        10**12,
+        10**30,
+        10**400,
+        float("nan"),
+        float("inf"),
+        float("-inf"),
+    ]
 )
 TEXTS = st.sampled_from(
     ["", "x", "0", "[0, 1]", "²", "\ud800", "9" * 5000, "a" * 5000, "F", "send"]
@@ -229,8 +245,7 @@ def test_cluster_files_of_any_bytes(answer, tmp_path, content):
 
 
 FLAG_VALUES = st.sampled_from(
-    ["0", "-1", "1", "2", "3", "0.5", "100", "1e9", "1e-9", "1e300", "-1e300", "1e-300", "1e400", "inf"]
-    + ["nan", "", " ", "x", "1_000", "²", "9" * 30, "9" * 5000, "a" * 5000, "/dev/zero", "llama-3"]
+    ["0", "-1", "1", "2", "3", "0.5", "100", "1e9", "1e-9", "1e300", "-1e300", "1e-300", "1e400", "inf", "nan", "", " ", "x", "1_000", "²", "9" * 30, "9" * 5000, "a" * 5000, "/dev/zero", "llama-3"]
 ) | st.integers(0, 10**18).map(str) | st.floats().map(str)  # fmt: skip
 
 

@@ -12,9 +12,20 @@ import pytest
 import realrun.cli.main as realrun
 from simlab.cli.main import main
 
-PIPELINE = "--pp 2 --microbatches 4 --forward-ms 1 --input-grad-ms 1 --weight-grad-ms 1".split()
-SEARCH = "plan --model gpt2 --cluster dgx-a100 --global-batch 16".split()
-STEP = "simulate --model gpt2 --cluster dgx-a100".split()
+PIPELINE = [
+    "--pp",
+    "2",
+    "--microbatches",
+    "4",
+    "--forward-ms",
+    "1",
+    "--input-grad-ms",
+    "1",
+    "--weight-grad-ms",
+    "1",
+]
+SEARCH = ["plan", "--model", "gpt2", "--cluster", "dgx-a100", "--global-batch", "16"]
+STEP = ["simulate", "--model", "gpt2", "--cluster", "dgx-a100"]
 
 
 def refused(argv, capsys, run=main):
@@ -69,7 +80,7 @@ def test_a_truth_value_is_no_degree_of_a_plan_file(tmp_path, capsys):
 
 
 def test_a_group_of_no_microbatch_is_refused(capsys):
-    argv = "--pp 2 --microbatches 4 --schedule interleaved-1f1b --group 0".split()
+    argv = ["--pp", "2", "--microbatches", "4", "--schedule", "interleaved-1f1b", "--group", "0"]
     assert "group" in refused(argv, capsys, realrun.main)
 
 
@@ -93,8 +104,8 @@ def test_a_replan_has_as_many_nodes_as_its_plan_takes(tmp_path, capsys):
 
 
 def test_a_long_search_for_a_schedule_is_left_out_with_a_note(capsys):
-    argv = "schedule zb-auto --pp 64 --microbatches 256".split()
-    times = "--forward-ms 1 --input-grad-ms 1 --weight-grad-ms 1".split()
+    argv = ["schedule", "zb-auto", "--pp", "64", "--microbatches", "256"]
+    times = ["--forward-ms", "1", "--input-grad-ms", "1", "--weight-grad-ms", "1"]
     assert "the search would take too long" in refused([*argv, *times], capsys)
 
 
@@ -106,6 +117,11 @@ def test_a_picture_without_an_ending_is_called_what_is_written(tmp_path, monkeyp
 
 
 def test_nothing_that_is_written_is_everybodys_to_write(tmp_path):
-    argv = [sys.executable, "-m", "simlab", *"schedule gpipe --pp 2 --microbatches 2 --csv".split()]
+    argv = [
+        sys.executable,
+        "-m",
+        "simlab",
+        *["schedule", "gpipe", "--pp", "2", "--microbatches", "2", "--csv"],
+    ]
     subprocess.run([*argv, str(tmp_path / "a.csv")], check=True, umask=0, timeout=60)
     assert not stat.S_IMODE((tmp_path / "a.csv").stat().st_mode) & 0o002
