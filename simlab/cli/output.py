@@ -107,7 +107,8 @@ def progress(items: Sequence[T], what: str) -> Iterable[T]:
 
 def write_picture(path: str, write: Callable[[Path], Any]) -> None:
     """`write_file` of a picture, which is a PNG where `path` has no ending."""
-    write_file(path if Path(path).suffix else f"{path}.png", write)
+    has_ending = bool(Path(path).suffix) or Path(path).is_dir()
+    write_file(path if has_ending else f"{path}.png", write)
 
 
 def write_file(path: str, write: Callable[[Path], Any]) -> None:
