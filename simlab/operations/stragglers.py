@@ -60,11 +60,6 @@ class Disturbance:
         require_amount("hiccup", self.hiccup)
         require_whole("slow_ranks", self.slow_ranks, 0)
         require_whole("pause_every", self.pause_every)
-        if self.slow_by and not self.slow_ranks:
-            raise InputError(
-                f"slow_by = {self.slow_by:g} without slow_ranks: say how many ranks are slow, or leave "
-                "it out"
-            )
         if self.hiccup > 1:
             raise InputError(f"hiccup = {self.hiccup:g}: give a part of all steps, 0 to 1")
 

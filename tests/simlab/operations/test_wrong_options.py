@@ -17,7 +17,7 @@ REFUSED = {
     "run --per-1000-node-days inf": "per_1000_node_days = inf: give a number from 0 to 1e+12",
     "stragglers --jitter 1e200": "jitter = 1e+200: give a number from 0 to 100",
     "stragglers --step-s 1e-300": "step_s = 1e-300: give a number from 1e-09 to 1e+09",
-    "stragglers --slow-by 5": "slow_by = 5 without slow_ranks",
+    "stragglers --slow-by 5": "--slow-by 5 without --slow-ranks",
     "stragglers --slow-ranks 500 --slow-by 1": "slow_ranks = 500 of 128 ranks",
     "queue --per-doubling 1e-300": "per_doubling = 1e-300: give a number from 0.1 to 2",
     "queue --jobs 0": "jobs = 0: give a whole number, at least 1",
@@ -85,9 +85,8 @@ def test_a_training_that_costs_nothing_loses_nothing_to_failures(capsys):
     assert capsys.readouterr().out.startswith("0 in all")
 
 
-def test_slow_ranks_without_a_number_are_refused_in_python_too():
-    with pytest.raises(ValueError, match="without slow_ranks"):
-        Disturbance(slow_by=0.5)
+def test_a_sweep_over_slow_ranks_may_begin_at_none():
+    assert Disturbance(slow_ranks=0, slow_by=0.2).slow_by == 0.2
 
 
 def test_a_number_of_threads_of_many_digits_is_too_many(tmp_path):

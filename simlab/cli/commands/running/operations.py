@@ -198,6 +198,10 @@ def _answer_interval(values: Values) -> Answer:
 
 def _answer_stragglers(values: Values) -> Answer:
     what = Disturbance(**{name: values[name] for name in _RANKS})
+    if what.slow_by and not what.slow_ranks:  # in Python a sweep over slow ranks may begin at 0
+        raise InputError(
+            f"--slow-by {what.slow_by:g} without --slow-ranks: say how many ranks are slow, or leave it out"
+        )
     steps = synchronous_steps(
         what, ranks=values["ranks"], steps=values["steps"], seed=values["seed"]
     )
