@@ -118,6 +118,12 @@ def require_positive(what: str, value: Any) -> None:
         raise InputError(f"{what} = {shortened(value)}: give a number above 0")
 
 
+def require_between(what: str, value: Any, least: float, most: float) -> None:
+    """`InputError` unless `value` is a number from `least` to `most`."""
+    if not number(value) or not least <= value <= most:
+        raise InputError(f"{what} = {shortened(value)}: give a number from {least:g} to {most:g}")
+
+
 def require_amount(what: str, value: Any, unit: str = "") -> None:
     """`InputError` unless `value` is a finite number, 0 or more. unit: ' bytes', for the text."""
     if not number(value) or not 0 <= value < float("inf"):

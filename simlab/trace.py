@@ -8,11 +8,12 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from simlab.display import data_frame, plain
-from simlab.errors import InputError
+from simlab.errors import InputError, number, shortened, whole
 from simlab.first_format import label_fields
 from simlab.units import seconds_text
 
@@ -270,7 +271,7 @@ class Trace:
             return trace
         except InputError:
             raise
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
             raise InputError(f"not a trace: {type(error).__name__} {error}") from error
 
     def save(self, path: str | Path) -> None:
@@ -292,17 +293,36 @@ class Trace:
 
 
 def _check(trace: Trace) -> None:
-    """Raise `InputError` if a field of `trace` has a wrong type, or a rank does not exist."""
+    """Raise `InputError` if a field of `trace` has a wrong type, a rank does not exist, or a time is
+    none."""
+    if not isinstance(trace.metadata, dict):
+        raise InputError(f"not a trace: its metadata is {shortened(trace.metadata)}, not an object")
     ranks = trace.metadata["ranks"]
-    if not (type(ranks) is int and ranks > 0):
-        raise InputError(f"not a trace: its metadata says {ranks!r} ranks")
+    if not (whole(ranks) and ranks <= MOST_RANKS):
+        raise InputError(
+            f"not a trace: its metadata says {shortened(ranks)} ranks: give 1 to {MOST_RANKS:,}"
+        )
     rows_of_trace: list[Span | MemoryPoint] = [*trace.spans, *trace.memory]
     for row in rows_of_trace:
         fits = all(isinstance(value, kind) for value, kind in zip(row, _KINDS[type(row)]))
         if not (fits and 0 <= row.rank < ranks):
             raise InputError(f"not a trace of {ranks} ranks: it has {row}"[:200])
+        numbers = [value for value in row if isinstance(value, float | int)]
+        if not all(number(value) and abs(value) < inf for value in numbers):
+            raise InputError(f"not a trace: a number is too large or not finite: {row}"[:200])
+    for span in trace.spans:
+        # The clocks of two machines, by which a message is timed, differ a little.
+        tolerance_s = CLOCKS_S if span.stream == SEND else 0.0
+        if span.end_s < span.start_s - tolerance_s:
+            raise InputError(f"not a trace: a span ends before it starts: {span}"[:200])
+        if not -1 <= span.peer < ranks:
+            raise InputError(f"not a trace of {ranks} ranks: a span's peer is none: {span}"[:200])
 
 
+MOST_RANKS = 2**17
+"""The most ranks of a trace that is read: more than any training has had."""
+CLOCKS_S = 0.1
+"""By how much the clock of a message's receiver may be behind its sender's."""
 _KINDS = {
     Span: (int, str, str, (int, float), (int, float), int, int, str, int, str, int, str, str),
     MemoryPoint: (int, str, (int, float), (int, float)),

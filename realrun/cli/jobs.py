@@ -41,7 +41,10 @@ def values(arguments: argparse.Namespace) -> dict[str, Any]:
     given = given_values(arguments, typed)
     given = {name: _typed(arguments.plan, name, value) for name, value in given.items()}
     said = {name: getattr(arguments, name) for name in OTHERS}
-    return given | {name: value for name, value in said.items() if value not in (None, False)}
+    if given.get("out") == "":
+        raise InputError(f"{arguments.plan}: out = '': give the path of a folder")
+    asked = {name: value for name, value in said.items() if value is not None}
+    return given | {name: value for name, value in asked.items() if value is not False}
 
 
 def _typed(path: str, name: str, value: Any) -> Any:

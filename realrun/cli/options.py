@@ -163,6 +163,11 @@ def _add_switches(run: Any) -> None:
         metavar="PERCENT",
         help="fail if a predicted step is further off than this",
     )
+    run.add_argument(
+        "--explain",
+        action="store_true",
+        help="say where the time of the median measured step went, as `simlab why` does",
+    )
     add_device_options(run)
 
 

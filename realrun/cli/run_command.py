@@ -13,7 +13,9 @@ from realrun.cli.jobs import jobs, stretched, values
 from realrun.cli.options import PIPELINE
 from realrun.run.job import Job
 from simlab.cli.output import print_json, print_text
+from simlab.diagnosis import Diagnosis, diagnose, trace_graph
 from simlab.errors import InputError
+from simlab.trace import Trace
 
 ONLY_ON_CPU = ("cluster", *(name for name in PIPELINE if name != "activation_cap"))
 """Options of what exists on the CPU alone: padded compute and paced links."""
@@ -46,7 +48,9 @@ def run_command(arguments: argparse.Namespace) -> int:
             return _nothing_left(done, wanted, as_json=arguments.json)
         if answers is None:
             return 0  # another rank reports
-        return report(wanted, answers, max_error=max_error, as_json=arguments.json)
+        return report(
+            wanted, answers, max_error=max_error, as_json=arguments.json, explain=arguments.explain
+        )
 
 
 def _nothing_left(done: NothingLeft, wanted: list[Job], *, as_json: bool) -> int:
@@ -77,9 +81,15 @@ def fraction(percent: float | None) -> float | None:
 
 
 def report(
-    wanted: list[Job], answers: list[dict[str, Any]], *, max_error: float | None, as_json: bool
+    wanted: list[Job],
+    answers: list[dict[str, Any]],
+    *,
+    max_error: float | None,
+    as_json: bool,
+    explain: bool = False,
 ) -> int:
-    """Draw and print what `wanted` jobs answered: 0, or 1 if a check failed."""
+    """Draw and print what `wanted` jobs answered: 0, or 1 if a check failed. explain: with the
+    diagnosis of the median measured step of each run."""
     from realrun.report.page import Reported, write_html
     from realrun.report.pictures import write_pictures
     from realrun.report.summary import failures, summary
@@ -96,8 +106,12 @@ def report(
     out = Path(wanted[0].out)
     write_html(out / "report.html", reported, [Calibration.load(path) for path in calibrations])
     wrong = [line for one in reported for line in failures(one.facts, max_error=max_error)]
+    found = [_why(one.traces.measured) if explain else None for one in reported]
     if as_json:
-        runs = [one.facts for one in reported]
+        runs = [
+            one.facts | ({"why": why and why.to_dict()} if explain else {})
+            for one, why in zip(reported, found)
+        ]
         print_json(
             {
                 "ok": not wrong,
@@ -108,12 +122,23 @@ def report(
             }
         )
     else:
-        print_text("\n\n".join(summary(one.job, one.facts) for one in reported))
+        texts = [summary(one.job, one.facts) for one in reported]
+        told = [f"{text}\n{why}" if why else text for text, why in zip(texts, found)]
+        print_text("\n\n".join(told))
         print_text(f"\nreport: {out / 'report.html'}   pictures: {', '.join(map(str, pictures))}")
     sys.stdout.flush()
     for line in wrong:
         print(f"failed: {line}", file=sys.stderr)
     return 1 if wrong else 0
+
+
+def _why(measured: Trace) -> Diagnosis | None:
+    """The diagnosis of a measured step, or why there is none: the run is not lost for it."""
+    try:
+        return diagnose(trace_graph(measured))
+    except InputError as error:
+        _say(f"the measured step is not explained: {error}")
+        return None
 
 
 def _say(text: str, now: Any = None) -> None:

@@ -7,8 +7,9 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from simlab.cli.text_files import plain_yaml, read_text
+from simlab.cli.text_files import plain_yaml
 from simlab.errors import InputError
+from simlab.input_files import read_text
 
 
 def read_config(path: str, syntax: str) -> dict[str, Any]:

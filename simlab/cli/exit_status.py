@@ -7,6 +7,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
+from simlab.cli.options import refuse_empty_paths
 from simlab.errors import InputError, SimlabError, bounded
 
 Command = Callable[[Namespace], int]
@@ -34,6 +35,7 @@ def exit_status(run: Command, arguments: Namespace, *, unread: int = 0) -> int:
 
 def _status(run: Command, arguments: Namespace) -> int:
     try:
+        refuse_empty_paths(arguments)
         return run(arguments)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -2,6 +2,7 @@
 meant; names of options that are no longer shown; shell completion."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -106,6 +107,22 @@ def refuse_given(arguments: argparse.Namespace, names: Iterable[str], why: str) 
     for name in names:
         if (value := getattr(arguments, name, None)) is not None:
             raise InputError(f"{flag(name)} {value_text(value)} {why}")
+
+
+WRITTEN = ("export", "out", "perfetto", "picture", "profiles", "trace")
+"""Arguments that name what is written."""
+
+
+def refuse_empty_paths(arguments: argparse.Namespace) -> None:
+    """`InputError` if the path of what shall be written is empty: it would not be written."""
+    for name in WRITTEN:
+        value = getattr(arguments, name, None)
+        if value == "" or (name == "picture" and isinstance(value, str) and _is_device(value)):
+            raise InputError(f"{flag(name)} {value!r}: give the path of a file to write")
+
+
+def _is_device(path: str) -> bool:
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
 class PrintCompletion(argparse.Action):

@@ -31,8 +31,14 @@ def _finite(value: Any) -> Any:
 
 def print_text(text: str) -> None:
     """Print `text`; a line of more than 80 columns goes on below its second column, or where it has
-    none two columns further in than it begins."""
-    print("\n".join(_fitted(line) for line in text.splitlines()))
+    none two columns further in than it begins. What no text can hold is written as its escape."""
+    print("\n".join(_fitted(line) for line in printable(text).splitlines()))
+
+
+def printable(text: str) -> str:
+    """`text`, where each half of a surrogate pair, which JSON can say and UTF-8 cannot, is written as
+    its escape."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _fitted(line: str) -> str:
@@ -97,6 +103,12 @@ def progress(items: Sequence[T], what: str) -> Iterable[T]:
     except ImportError:
         return items
     return track(items, description=what, console=Console(stderr=True), transient=True)
+
+
+def write_picture(path: str, write: Callable[[Path], Any]) -> None:
+    """`write_file` of a picture, which is a PNG where `path` has no ending."""
+    has_ending = bool(Path(path).suffix) or Path(path).is_dir()
+    write_file(path if has_ending else f"{path}.png", write)
 
 
 def write_file(path: str, write: Callable[[Path], Any]) -> None:

@@ -42,6 +42,8 @@ REALRUN_ONLY = (
     "layers",
     "hidden",
     "heads",
+    "experts",
+    "experts_per_token",
     "compute",
     "forward_ms",
     "backward_ms",
@@ -186,6 +188,10 @@ def read_plan_file(path: str | Path, known: Iterable[str] = ()) -> dict[str, Any
                 f"{path}: {name} = {shortened(value)}: give a text, a finite number, yes or no"
                 f"{', or a list of numbers' * (name == 'stage_layers')}"
             )
+    for name, facts in FIELDS.items():
+        counts = facts.type in (int, int | None)
+        if counts and isinstance(content.get(name), bool):  # which Python takes for 0 or 1
+            raise InputError(f"{path}: {name} = {content[name]}: give a whole number")
     for name in ("model", "cluster"):
         if not isinstance(content.get(name, ""), str):
             raise InputError(f"{path}: {name} = {shortened(content[name])}: give a name or a path")

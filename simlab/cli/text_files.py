@@ -1,29 +1,10 @@
-"""It reads the texts that a command is given, and YAML that holds nothing but plain values."""
+"""It reads YAML that holds nothing but plain values."""
 
 from pathlib import Path
 from typing import Any
 
 from simlab.errors import InputError, shortened
-
-MOST_LETTERS = 1_000_000
-"""The longest file."""
-
-
-def read_text(path: str | Path) -> str:
-    """The text of the file at `path`. `InputError` if it cannot be read, is no text, or has more than
-    `MOST_LETTERS`."""
-    try:
-        if not str(path):
-            raise InputError("cannot read '': give the path of a file")
-        with Path(path).open(encoding="utf-8") as file:
-            text = file.read(MOST_LETTERS + 1)
-    except OSError as error:
-        raise InputError(f"cannot read {str(path)!r}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is no text: {error.reason}") from error
-    if len(text) > MOST_LETTERS:
-        raise InputError(f"{path} is longer than {MOST_LETTERS:,} letters")
-    return text
+from simlab.input_files import read_text
 
 
 def plain_yaml(path: str | Path) -> Any:

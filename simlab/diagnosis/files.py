@@ -8,10 +8,12 @@ import json
 import re
 import zlib
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from simlab.errors import InputError
+from simlab.input_files import first_bytes, read_bytes
 from simlab.trace import FIRST_FORMAT, FORMAT, Trace
 
 TRACE, PROFILE, DUMP = "trace", "profile", "dump"
@@ -19,6 +21,8 @@ LARGEST_BYTES = 4 * 2**30
 """No file is read beyond this size, unpacked."""
 PICKLES = (b"\x80", b"PK\x03\x04")
 """How a pickle begins, and an archive that torch.save wrote, which holds one."""
+MOST_NAMED = 8
+"""Folders that a message names."""
 MEASURED = ("measured.json", "predicted.json")
 """The traces that `realrun` leaves in a run's folder: the first that is there is read."""
 
@@ -55,25 +59,30 @@ def rank_in(path: Path) -> int | None:
 
 
 def _files(path: Path) -> list[Path]:
+    """The files that `path` stands for; of the folder of a run of realrun, one trace of it."""
     if not path.is_dir():
         return [path]
     for name in MEASURED:
         if (path / name).is_file():
             return [path / name]
-    files = sorted(one for one in path.iterdir() if one.name.endswith((".json", ".json.gz")))
+    try:
+        inside = sorted(one for one in path.iterdir() if not one.name.startswith("."))
+    except OSError as error:
+        raise InputError(f"cannot read {str(path)!r}: {error.strerror}") from error
+    runs = [one for one in inside if any((one / name).is_file() for name in MEASURED)]
+    if len(runs) > 1:
+        names = ", ".join(str(one) for one in runs[:MOST_NAMED])
+        raise InputError(f"{str(path)!r} holds {len(runs)} runs: give the folder of one: {names}")
+    if runs:
+        return _files(runs[0])
+    files = [one for one in inside if one.name.endswith((".json", ".json.gz"))]
     if not files:
         raise InputError(f"{str(path)!r}: no .json or .json.gz file in the folder")
     return files
 
 
 def _read(path: Path) -> Found:
-    try:
-        raw = path.read_bytes() if path.stat().st_size <= LARGEST_BYTES else None
-    except OSError as error:
-        raise InputError(f"cannot read {str(path)!r}: {error.strerror}") from error
-    if raw is None:
-        raise InputError(f"{str(path)!r}: more than {LARGEST_BYTES >> 30} GiB")
-    data = _parsed(path, _unpacked(path, raw))
+    data = _parsed(path, _unpacked(path, read_bytes(path, LARGEST_BYTES)))
     try:
         if data.get("format") in (FORMAT, FIRST_FORMAT):
             return Found(path, TRACE, Trace.from_dict(data))
@@ -93,10 +102,12 @@ def _unpacked(path: Path, raw: bytes) -> bytes:
     if raw[:2] != b"\x1f\x8b":
         return raw
     try:
-        with gzip.open(path) as file:
-            text = file.read(LARGEST_BYTES + 1)
+        with gzip.open(BytesIO(raw)) as file:
+            text = first_bytes(file, LARGEST_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{str(path)!r} is not a gzip file: {error}") from error
+    except MemoryError as error:
+        raise InputError(f"{str(path)!r}: there is no memory for what it unpacks to") from error
     if len(text) > LARGEST_BYTES:
         raise InputError(f"{str(path)!r}: more than {LARGEST_BYTES >> 30} GiB when unpacked")
     return text
@@ -112,6 +123,8 @@ def _parsed(path: Path, text: bytes) -> dict[str, Any]:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{str(path)!r} is not JSON: {str(error)[:200]}") from error
+    except MemoryError as error:
+        raise InputError(f"{str(path)!r}: there is no memory for what it holds") from error
     if not isinstance(data, dict):
         raise InputError(f"{str(path)!r}: its JSON is no object")
     return data

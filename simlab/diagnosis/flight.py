@@ -10,9 +10,12 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from simlab.errors import InputError
+from simlab.diagnosis.fields import whole_field
+from simlab.errors import InputError, shortened
 
 COMPLETED = "completed"
+MOST_SHOWN = 64
+"""Ranks that a line names."""
 MISSING, DIFFERENT, SIZE, STUCK, NONE = "missing", "different", "size", "stuck", "none"
 
 
@@ -73,7 +76,8 @@ class Hang(NamedTuple):
 
 
 def _list(ranks: Sequence[int]) -> str:
-    return ", ".join(map(str, ranks))
+    shown = ", ".join(map(str, ranks[:MOST_SHOWN]))
+    return shown if len(ranks) <= MOST_SHOWN else f"{shown}, and {len(ranks) - MOST_SHOWN} more"
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -99,7 +103,9 @@ def hang_of(dumps: Sequence[tuple[int | None, dict[str, Any]]]) -> Hang:
         try:
             members |= _groups(data)
             _add_calls(calls, rank, data["entries"])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except InputError as error:
+            raise InputError(f"the dump of rank {rank}: {error}") from error
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
             raise InputError(
                 f"the dump of rank {rank} is not a flight recorder's: {type(error).__name__} {error}"
             ) from error
@@ -121,10 +127,13 @@ def _groups(data: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     for name, config in (data.get("pg_config") or {}).items():
         ranks = config.get("ranks", "") if isinstance(config, dict) else ""
         numbers = (
-            ranks.strip("[]() ").replace(",", " ").split() if isinstance(ranks, str) else ranks
+            map(int, ranks.strip("[]() ").replace(",", " ").split())
+            if isinstance(ranks, str)
+            else ranks
         )
-        if numbers:
-            found[str(config.get("name") or name)] = tuple(sorted(map(int, numbers)))
+        its = {whole_field(f"a rank of group {shortened(name)}", one) for one in numbers}
+        if its:
+            found[str(config.get("name") or name)] = tuple(sorted(its))
     return found
 
 
@@ -139,7 +148,7 @@ def _add_calls(
         where = "{filename}:{line} {name}".format(**frames[0]) if frames else ""
         name = str(entry["profiling_name"]).rpartition(":")[2]
         sizes = f"{entry.get('input_sizes')} {entry.get('input_dtypes', '')}".strip()
-        number = int(entry["collective_seq_id"])
+        number = whole_field("collective_seq_id", entry["collective_seq_id"])
         # gloo's entries stay 'scheduled', and are retired when they are completed
         done = entry["state"] == COMPLETED or entry.get("retired") is True
         calls[group][rank][number] = Call(name, sizes, done, where)
@@ -154,8 +163,8 @@ def _group_hang(
     """The first number at which the ranks of a group part; None if there is none."""
     known = [rank for rank in ranks if rank not in no_dump]
     first = max((min(of_rank[rank]) for rank in known if of_rank.get(rank)), default=0)
-    last = max((max(its) for its in of_rank.values() if its), default=-1)
-    for number in range(first, last + 1):
+    numbers = {number for rank in known for number in of_rank.get(rank, ()) if number >= first}
+    for number in sorted(numbers):
         here = {rank: of_rank.get(rank, {}).get(number) for rank in known}
         hang = _parting(group, ranks, number, here, no_dump)
         if hang:

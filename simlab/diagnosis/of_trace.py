@@ -11,9 +11,12 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 from simlab.analysis.explain import ROUNDING, arrivals
+from simlab.diagnosis.fields import time_field, whole_field
 from simlab.diagnosis.graph import COMPUTE, ENTRY, OPTIMIZER, Graph, Need, Work
+from simlab.errors import InputError, shortened
 from simlab.program import Op, Program
 from simlab.trace import MESSAGE, SEND, Span, Trace
 
@@ -24,6 +27,9 @@ PP = "pp"
 def trace_graph(trace: Trace) -> Graph:
     """The `Graph` of `trace`. Raises `InputError` if it holds no work, or works that need each other
     in a circle."""
+    for span in trace.spans:
+        for name in ("start_s", "end_s"):
+            time_field(f"{name} of a span", getattr(span, name))
     maker = _Ops(trace) if _is_of_ops(trace) else _Layers(trace)
     name = str(trace.metadata.get("name", "trace"))
     source = f"{name}, {trace.metadata.get('source', 'trace')}"
@@ -68,10 +74,8 @@ class _Ops(_Maker):
         self.program = Program.from_trace(trace)
         self.spans = {Op.of_span(span): span for span in trace.compute()}
         # {(sender, receiver): (latency, seconds on the wire, overhead of the sender), in seconds}
-        self.wires = {
-            (source, destination): tuple(times)
-            for source, destination, *times in trace.metadata.get("wires", [])
-        }
+        self.wires = _wires(trace.metadata.get("wires", []))
+        self.op_gap_s = time_field("op_gap_s", trace.metadata.get("op_gap_s", 0.0), 0)
         if trace.metadata.get("shared"):
             self.notes = ("Ops or messages shared a processor or a link: a replay ignores that.",)
 
@@ -107,7 +111,7 @@ class _Ops(_Maker):
         user = self.program.user(op)
         receiver = None if user is None else self.program.rank_of.get(user)
         _, _, overhead_s = self.wires.get((rank, -1 if receiver is None else receiver), (0, 0, 0.0))
-        return self.trace.metadata.get("op_gap_s", 0.0) + overhead_s
+        return self.op_gap_s + overhead_s
 
     def _message(
         self, span: Span, end_s: float, made: list[Need], last_on: dict[tuple[int, int], int]
@@ -123,6 +127,21 @@ class _Ops(_Maker):
         number = self.add(span, PP, made, own_s, end_s)
         last_on[wire] = number
         return number
+
+
+def _wires(rows: Any) -> dict[tuple[int, int], tuple[float, float, float]]:
+    """{(sender, receiver): (latency, seconds on the wire, overhead of the sender)} of the metadata of
+    a trace. `InputError` if a row is not that."""
+    found = {}
+    for row in rows if isinstance(rows, list | tuple) else [rows]:
+        if not isinstance(row, list | tuple) or len(row) != 5:
+            raise InputError(
+                f"wires of a trace: {shortened(row)}: give sender, receiver and three times"
+            )
+        source, destination = (whole_field("a rank of a wire", rank) for rank in row[:2])
+        latency_s, wire_s, overhead_s = (time_field("a time of a wire", one, 0) for one in row[2:])
+        found[source, destination] = latency_s, wire_s, overhead_s
+    return found
 
 
 class _Layers(_Maker):

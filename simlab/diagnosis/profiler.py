@@ -12,8 +12,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from simlab.diagnosis.fields import time_field, whole_field
 from simlab.diagnosis.graph import COMPUTE, DATA, ENTRY, HOST, Graph, Need, Work
-from simlab.errors import InputError
+from simlab.errors import InputError, shortened
 
 US = 1e-6
 DAY_NS = 86_400 * 10**9
@@ -65,7 +66,7 @@ def profile_graph(profiles: Sequence[dict[str, Any]]) -> Graph:
     )
     numbers = [one.number for one in ranks]
     if len(set(numbers)) < len(numbers):
-        raise InputError(f"two profiles are of one rank: they are of ranks {numbers}")
+        raise InputError(f"two profiles are of one rank: they are of ranks {shortened(numbers)}")
     world = max((_world(data) for data in profiles), default=0)
     notes = []
     if len(ranks) < world:
@@ -91,14 +92,17 @@ def profile_graph(profiles: Sequence[dict[str, Any]]) -> Graph:
 def _world(data: dict[str, Any]) -> int:
     info = data.get("distributedInfo")
     size = info.get("world_size") if isinstance(info, dict) else None
-    return size if isinstance(size, int) else 0
+    return 0 if size is None else whole_field("distributedInfo.world_size", size)
 
 
 def _rank(data: dict[str, Any], at: int) -> Rank:
     """What `data` says of its rank; its number is `at` if it does not say which one it is."""
     info = data.get("distributedInfo")
-    number = info.get("rank", at) if isinstance(info, dict) else at
-    base_s = int(data.get("baseTimeNanoseconds") or 0) % DAY_NS * 1e-9
+    number = at
+    if isinstance(info, dict) and "rank" in info:
+        number = whole_field("distributedInfo.rank", info["rank"])
+    base_ns = whole_field("baseTimeNanoseconds", data.get("baseTimeNanoseconds") or 0)
+    base_s = base_ns % DAY_NS * 1e-9
     events = [_event(event, base_s) for event in data["traceEvents"] if _is_slice(event)]
     if not events:
         raise InputError(f"the profile of rank {number} has no event with a duration")
@@ -117,7 +121,7 @@ def _rank(data: dict[str, Any], at: int) -> Rank:
     own = list(_gpu_work(kernels) if kernels else _cpu_work(events, threads or _busiest(events)))
     own = _with_loading(own, list(_loading(events)), gpu=bool(kernels))
     collectives = [one for event in events if (one := _collective(event))]
-    return Rank(int(number), own, collectives, window, len(steps) or 1)
+    return Rank(number, own, collectives, window, len(steps) or 1)
 
 
 class _Event(NamedTuple):
@@ -132,15 +136,27 @@ class _Event(NamedTuple):
 def _is_slice(event: Any) -> bool:
     if not isinstance(event, dict) or event.get("ph") != "X":
         return False
-    return all(isinstance(event.get(key), (int, float)) for key in ("ts", "dur"))
+    return event.get("ts") is not None and event.get("dur") is not None
 
 
 def _event(event: dict[str, Any], base_s: float) -> _Event:
-    start_s, arguments = base_s + US * event["ts"], event.get("args")
+    start_s = base_s + US * time_field("ts of an event", event["ts"])
+    arguments = event.get("args")
     return _Event(
-        str(event.get("name", "")), str(event.get("cat", "")), (event.get("pid"), event.get("tid")),
-        start_s, start_s + US * event["dur"], arguments if isinstance(arguments, dict) else {},
+        str(event.get("name", "")), str(event.get("cat", "")), _thread(event),
+        start_s, start_s + US * time_field("dur of an event", event["dur"], 0),
+        arguments if isinstance(arguments, dict) else {},
     )  # fmt: skip
+
+
+def _thread(event: dict[str, Any]) -> tuple[Any, Any]:
+    """(process, thread) of an event: numbers, or texts such as 'stream 7'."""
+    for key in ("pid", "tid"):
+        if not isinstance(event.get(key), int | float | str | None):
+            raise InputError(
+                f"{key} of an event = {shortened(event[key])}: give a whole number or a text"
+            )
+    return event.get("pid"), event.get("tid")
 
 
 def _busiest(events: Iterable[_Event]) -> set[tuple[Any, Any]]:

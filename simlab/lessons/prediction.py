@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 
-from simlab.errors import InputError
+from simlab.errors import InputError, shortened
 from simlab.lessons import progress
 from simlab.lessons.words import entry, has, rendered, word
 
@@ -25,7 +25,7 @@ class Number:
         except ValueError:
             value = float("nan")
         if not isfinite(value):
-            raise InputError(word("form.no_number", text=repr(text)))
+            raise InputError(word("form.no_number", text=shortened(text)))
         return value
 
 
@@ -42,7 +42,7 @@ class Choice:
         """The option named `text`. `InputError` for another one."""
         if text not in self.options:
             raise InputError(
-                word("form.no_choice", text=repr(text), options=", ".join(self.options))
+                word("form.no_choice", text=shortened(text), options=", ".join(self.options))
             )
         return text
 

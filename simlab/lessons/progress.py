@@ -10,6 +10,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from simlab.input_files import read_text
+
+MOST_PROGRESS_BYTES = 32_000_000
 PARTS = ("predictions", "exercises", "points", "drill", "puzzle")
 
 
@@ -23,12 +26,12 @@ def load() -> dict[str, Any]:
     "puzzle": {level: …}}, each empty at first."""
     kept: dict[str, Any] = {part: {} for part in PARTS}
     file = path()
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        parts = {name: found[name] for name in kept if isinstance(found.get(name), dict)}
-    except FileNotFoundError:
+    if not file.exists():
         return kept
-    except (OSError, ValueError, AttributeError):
+    try:
+        found = json.loads(read_text(file, MOST_PROGRESS_BYTES))
+        parts = {name: found[name] for name in kept if isinstance(found.get(name), dict)}
+    except (OSError, ValueError, AttributeError, RecursionError):
         if file.is_file():
             file.replace(file.with_name(file.name + ".unreadable"))
         return kept
@@ -46,6 +49,8 @@ def keep(part: str, key: str, value: Any) -> None:
 def save(progress: dict[str, Any]) -> None:
     """Write all progress at once: the file is whole at every moment."""
     file = path()
+    if file.exists() and not file.is_file():
+        return  # a device or a folder, in whose place no file is put
     beside = file.with_name(f"{file.name}.{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

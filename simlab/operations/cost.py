@@ -4,12 +4,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from simlab.display import plain
-from simlab.errors import InputError, require_amount, require_positive, require_whole
+from simlab.errors import require_between, require_positive, require_whole
 from simlab.operations.rates import HOUR_S
 from simlab.spec.fields import documented, with_field_docs
 
 MONTH_S = 730 * HOUR_S
 MILLION = 1e6
+MOST_PRICE, MOST_TOKENS, MOST_BYTES = 1e12, 1e24, 1e24
+"""The largest price of a thing, the most tokens, in all and in a second, and the most bytes. So no
+cost is too large for a number."""
 
 
 @with_field_docs
@@ -28,7 +31,7 @@ class Prices:
 
     def __post_init__(self) -> None:
         for name in ("gpu_hour", "kwh", "gpu_kw", "tb_month"):
-            require_amount(name, getattr(self, name))
+            require_between(name, getattr(self, name), 0, MOST_PRICE)
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,8 +62,10 @@ class Cost:
 
     @property
     def of_failures(self) -> float:
-        """The part of `total` that goes to spares, and to time that does not count."""
-        return (self.spares + (1 - self.goodput) * (self.gpus + self.power)) / self.total
+        """The part of `total` that goes to spares, and to time that does not count; 0 where nothing
+        costs anything."""
+        spent = self.spares + (1 - self.goodput) * (self.gpus + self.power)
+        return spent / self.total if self.total else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """All figures as plain values that JSON knows."""
@@ -93,11 +98,10 @@ def training_cost(
     prices = Prices() if prices is None else prices
     for name, value in (("tokens", tokens), ("tokens_per_s", tokens_per_s), ("goodput", goodput)):
         require_positive(name, value)
-    if goodput > 1:
-        raise InputError(f"goodput = {goodput:g}: give a part of the time, at most 1")
+        require_between(name, value, 1 / MOST_TOKENS, 1 if name == "goodput" else MOST_TOKENS)
     require_whole("gpus", gpus)
     require_whole("spare_gpus", spare_gpus, 0)
-    require_amount("kept_bytes", kept_bytes)
+    require_between("kept_bytes", kept_bytes, 0, MOST_BYTES)
     wall_s = tokens / tokens_per_s / goodput
     hours = wall_s / HOUR_S
     return Cost(

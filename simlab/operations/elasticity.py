@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from math import inf, log2
+from math import inf, log2, ulp
 from random import Random
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -13,14 +13,19 @@ from simlab.display import plain
 from simlab.errors import (
     InputError,
     did_you_mean,
+    require_between,
     require_positive,
-    require_seconds,
     require_whole,
     shortened,
 )
 
 POLICIES = ("static", "reactive", "predictive")
 ALMOST_S = 1e-6
+MOST_JOBS = 1_000
+"""Each change looks at every job, so that a queue costs the square of its length."""
+MOST_S = 1e12
+"""The longest time, 30,000 years, and the most work of a job on one node."""
+LEAST_PER_DOUBLING, MOST_PER_DOUBLING = 0.1, 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +43,9 @@ class Job:
     """The most nodes that it can use; None for twice what it asks for."""
 
     def __post_init__(self) -> None:
-        require_seconds("arrives_s", self.arrives_s)
+        require_between("arrives_s", self.arrives_s, 0, 1e18)
         require_positive("work_node_s", self.work_node_s)
+        require_between("work_node_s", self.work_node_s, 0, MOST_S * 1000)
         require_whole("nodes", self.nodes)
         require_whole("fewest_nodes", self.fewest_nodes)
         if not self.fewest_nodes <= self.nodes <= self.most:
@@ -143,10 +149,11 @@ def random_jobs(
 ) -> list[Job]:
     """`count` jobs that arrive at random, `mean_gap_s` apart on average, and ask for a power of two of
     `nodes`; their work is exponentially distributed."""
-    require_whole("count", count)
+    _require_jobs(count)
     require_whole("nodes", nodes)
-    require_positive("mean_gap_s", mean_gap_s)
-    require_positive("mean_work_node_s", mean_work_node_s)
+    for name, value in (("mean_gap_s", mean_gap_s), ("mean_work_node_s", mean_work_node_s)):
+        require_positive(name, value)
+        require_between(name, value, 1 / MOST_S, MOST_S)
     luck, now_s, jobs = Random(seed), 0.0, []
     for number in range(count):
         asked = 2 ** luck.randrange(int(log2(nodes)) + 1)
@@ -163,6 +170,12 @@ def random_jobs(
         )
         now_s += luck.expovariate(1 / mean_gap_s)
     return jobs
+
+
+def _require_jobs(count: int) -> None:
+    require_whole("jobs", count)
+    if count > MOST_JOBS:
+        raise InputError(f"jobs = {shortened(count)}: give at most {MOST_JOBS:,}")
 
 
 def simulate_queue(
@@ -187,13 +200,14 @@ def simulate_queue(
     Left out: where in the network the nodes of a job are, failures, and priorities.
     """
     require_whole("nodes", nodes)
-    require_seconds("resize_s", resize_s)
-    require_positive("per_doubling", per_doubling)
+    require_between("resize_s", resize_s, 0, MOST_S)
+    require_between("per_doubling", per_doubling, LEAST_PER_DOUBLING, MOST_PER_DOUBLING)
     if policy not in POLICIES:
         hint = did_you_mean(policy, POLICIES) or ";"
         raise InputError(f"policy = {shortened(policy)}{hint} there is {', '.join(POLICIES)}")
     if not jobs:
         raise InputError("jobs = []: give at least one job")
+    _require_jobs(len(jobs))
     for job in jobs:
         least = job.nodes if policy == "static" else job.fewest_nodes
         if least > nodes:
@@ -278,7 +292,8 @@ class _Queue:
             job.left_node_s -= job.speed(job.nodes) * worked_s
         self.at_s = now_s
         for job in [each for each in self.jobs if each.nodes]:
-            if job.left_node_s <= ALMOST_S * job.speed(job.nodes):
+            # Late in a long queue two times that differ by less are the same.
+            if job.left_node_s <= max(ALMOST_S, 4 * ulp(now_s)) * job.speed(job.nodes):
                 job.ended_s = now_s
                 self.jobs.remove(job)
                 self.ended.append(job)
@@ -341,12 +356,17 @@ class _Queue:
                 break
             given[at] = job.job.fewest_nodes
             left -= given[at]
-        while left:
-            growing = [at for at, n in enumerate(given) if 0 < n < self.jobs[at].job.most]
-            if not growing:
-                break
-            given[min(growing, key=lambda at: given[at])] += 1
-            left -= 1
+        most = [job.job.most for job in self.jobs]
+        while left and (growing := [at for at, n in enumerate(given) if 0 < n < most[at]]):
+            least = min(given[at] for at in growing)
+            smallest = [at for at in growing if given[at] == least]
+            # As many rounds at once, each a node for each of the smallest, as change nothing else.
+            rounds = min(most[at] - least for at in smallest)
+            rounds = min([rounds, *(given[at] - least for at in growing if given[at] > least)])
+            rounds = min(rounds, left // len(smallest))
+            for at in smallest if rounds else smallest[:left]:
+                given[at] += max(rounds, 1)
+            left -= rounds * len(smallest) if rounds else left
         return given
 
     def _where_it_pays(self, shared: list[int]) -> list[int]:

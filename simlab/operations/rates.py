@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from simlab.errors import (
     InputError,
     did_you_mean,
+    require_between,
     require_positive,
     require_source,
     require_whole,
@@ -52,6 +53,7 @@ class FailureRate:
 
     def __post_init__(self) -> None:
         require_positive("per_1000_node_days", self.per_1000_node_days)
+        require_between("per_1000_node_days", self.per_1000_node_days, 0, 1e12)
         require_source(f"failure rate {self.name!r}", self.source)
         if not self.causes:
             raise InputError("causes = (): give at least one cause of failures")

@@ -12,11 +12,22 @@ from typing import Any, NamedTuple
 
 from simlab.cost import OpTimes
 from simlab.engine import simulate
-from simlab.errors import InputError, require_amount, require_index, require_positive, require_whole
+from simlab.errors import (
+    InputError,
+    require_amount,
+    require_between,
+    require_index,
+    require_positive,
+    require_whole,
+)
 from simlab.program import Program
 from simlab.spec.fields import documented, with_field_docs
 
 MOST_DRAWS = 5 * 10**6
+MOST_S = 1e9
+"""The longest step and pause; a step is no shorter than a nanosecond."""
+MOST_OF = {"jitter": 100.0, "slow_by": 1e6, "hiccup_by": 1e6, "pause_s": MOST_S}
+"""{what makes steps differ: the most of it}"""
 
 
 @with_field_docs
@@ -43,9 +54,10 @@ class Disturbance:
     hiccup_by: float = documented("By which part of a step it is then longer.", default=1.0)
 
     def __post_init__(self) -> None:
-        require_positive("step_s", self.step_s)
-        for name in ("jitter", "slow_by", "pause_s", "hiccup", "hiccup_by"):
-            require_amount(name, getattr(self, name))
+        require_between("step_s", self.step_s, 1 / MOST_S, MOST_S)
+        for name in ("jitter", "slow_by", "pause_s", "hiccup_by"):
+            require_between(name, getattr(self, name), 0, MOST_OF[name])
+        require_amount("hiccup", self.hiccup)
         require_whole("slow_ranks", self.slow_ranks, 0)
         require_whole("pause_every", self.pause_every)
         if self.hiccup > 1:
@@ -115,7 +127,10 @@ def synchronous_steps(
     """The steps of `ranks` ranks that wait for the slowest of them each time."""
     require_whole("ranks", ranks)
     require_whole("steps", steps, 2)
-    require_index("slow_ranks", disturbance.slow_ranks, ranks + 1)
+    if disturbance.slow_ranks > ranks:
+        raise InputError(
+            f"slow_ranks = {disturbance.slow_ranks} of {ranks} ranks: give at most all"
+        )
     if ranks * steps > MOST_DRAWS:
         raise InputError(f"{ranks} ranks x {steps} steps: give at most {MOST_DRAWS:,} in all")
     luck, every = Random(seed), disturbance.pause_every

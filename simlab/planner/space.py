@@ -12,8 +12,8 @@ from simlab.lowering.build import program_of
 from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan, plan_fields
-from simlab.spec.plan_checks import EFFECTS
-from simlab.spec.schedule_names import CHUNKED
+from simlab.spec.plan_checks import EFFECTS, check_fields
+from simlab.spec.schedule_names import ALIASES, CHUNKED
 
 SCHEDULES = ("1f1b", "interleaved-1f1b")
 """The schedules that are tried where none is given: those of Megatron-LM and torchtitan."""
@@ -71,6 +71,12 @@ class Space:
         for name in ("dp", "tp", "pp", "cp", "ep", "microbatch_size", "chunks"):
             if name in self.fixed:
                 require_whole(name, self.fixed[name])
+        given = [facts for facts in plan_fields() if self.fixed.get(facts.name) is not None]
+        schedule = self.fixed.get("schedule")
+        named = {
+            "schedule": ALIASES.get(schedule, schedule) if isinstance(schedule, str) else schedule
+        }
+        check_fields(cast(Plan, SimpleNamespace(**{**self.fixed, **named})), given)
         Plan(**self._whatever_the_degrees())
         if "schedule" in self.fixed:
             # Whatever schedule there is can be made of four microbatches on two ranks.

@@ -22,11 +22,13 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from io import StringIO
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 
 from simlab.errors import InputError
+from simlab.input_files import MOST_TABLE_BYTES, read_text
 from simlab.program.cells import ops_of_cell
 from simlab.program.op import Op
 from simlab.program.steps import Columns, Rule, Step, steps_of_rank
@@ -211,11 +213,10 @@ class Program:
         path = Path(path)
         try:
             # Spreadsheets write a byte order mark at the start, which "-sig" removes.
-            with path.open(newline="", encoding="utf-8-sig") as file:
-                rows = [row for row in csv.reader(file) if row]  # A blank line is not a rank.
-        except OSError as error:
-            raise InputError(f"cannot read {str(path)!r}: {error.strerror}") from error
-        except (UnicodeDecodeError, csv.Error) as error:
+            text = read_text(path, MOST_TABLE_BYTES, encoding="utf-8-sig", newline="")
+            # A blank line is not a rank.
+            rows = [row for row in csv.reader(StringIO(text, newline="")) if row]
+        except csv.Error as error:
             raise InputError(f"{str(path)!r} is not a CSV text file: {error}") from error
         try:
             return cls._from_cells(rows, path.stem)

@@ -20,10 +20,13 @@ from itertools import product
 from math import inf
 from typing import NamedTuple
 
-from simlab.errors import InputError
+from simlab.errors import InputError, shortened
 from simlab.program import WEIGHT_GRAD_MEMORY, Program
 from simlab.schedules.ordering import numbered
 from simlab.schedules.zero_bubble import zb_h1, zb_h2
+
+MOST_SEARCHED = 2**18
+"""The most ranks^2 x microbatches, to which the search's time is proportional: about five seconds."""
 
 
 def zb_auto(
@@ -92,6 +95,12 @@ class _Job:
         for count, what in [(self.ranks, "ranks"), (self.microbatches, "microbatches")]:
             if not isinstance(count, int) or count < 1:
                 raise InputError(f"{count!r} {what}: give a whole number of at least 1")
+        work = self.ranks**2 * self.microbatches
+        if work > MOST_SEARCHED:
+            raise InputError(
+                f"{shortened(self.ranks)} ranks and {shortened(self.microbatches)} microbatches: the search "
+                f"would take too long, give ranks^2 x microbatches of at most {MOST_SEARCHED:,}"
+            )
         for seconds, what in [
             *((value, kind) for kind, value in self.seconds.items()),
             (self.p2p_s, "a message"),

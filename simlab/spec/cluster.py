@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.resources import files
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from simlab.errors import (
     require_whole,
     shortened,
 )
+from simlab.input_files import MOST_MEASURED_BYTES, read_text
 from simlab.spec.fabric import Fabric
 from simlab.spec.fields import documented, with_field_docs
 from simlab.spec.hardware import Efficiency, Gpu
@@ -201,9 +203,7 @@ def load_cluster(name: str | Path, nodes: int | None = None) -> Cluster:
 def nodes_of_file(name: str | Path) -> int | None:
     """How many nodes the file that `load_cluster` reads has; None for one that does not say it, and
     for a name of the catalogue."""
-    return (
-        json.loads(Path(name).read_text(encoding="utf-8")).get("nodes") if _is_path(name) else None
-    )
+    return _facts(Path(name)).get("nodes") if _is_path(name) else None
 
 
 def _is_path(name: Any) -> bool:
@@ -232,16 +232,38 @@ def _spellings() -> dict[str, Any]:
     return _data("gpu_spellings.json")
 
 
-def _from_file(path: Path) -> Cluster:
+def _facts(path: Path) -> dict[str, Any]:
+    """The object in the JSON file at `path`. `InputError` if there is none."""
+    text = read_text(path, MOST_MEASURED_BYTES)
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        return _cluster(facts.pop("name", path.stem), facts)
-    except OSError as error:
-        raise InputError(f"cannot read {str(path)!r}: {error.strerror}") from error
-    except (ValueError, AttributeError, TypeError, KeyError) as error:
-        if isinstance(error, InputError):
-            raise InputError(f"{path}: {error}") from error
+        facts = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not a cluster's JSON: {error}") from error
+    if not isinstance(facts, dict):
+        raise InputError(
+            f"{path}: not a cluster's JSON: give an object with its figures, not {shortened(facts)}"
+        )
+    return facts
+
+
+def _from_file(path: Path) -> Cluster:
+    facts = _facts(path)
+    try:
+        _require_finite(Cluster, "", facts)
+        for part, kind in (("gpu", Gpu), ("intra", Fabric), ("inter", Fabric)):
+            _require_finite(kind, f"{part}: ", facts.get(part))
+        return _cluster(facts.pop("name", path.stem), facts)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _require_finite(kind: type[Any], part: str, facts: Any) -> None:
+    """`InputError` for Infinity and NaN, which Python reads in JSON, and for 1e999, where they are
+    not what the field of a `kind` has by itself."""
+    endless = {f.name for f in fields(kind) if f.default == inf}
+    for key, value in facts.items() if isinstance(facts, dict) else ():
+        if isinstance(value, float) and not isfinite(value) and key not in endless:
+            raise InputError(f"{part}{key} = {value}: give a finite number")
 
 
 def _cluster(name: str, facts: dict[str, Any]) -> Cluster:
@@ -259,7 +281,7 @@ def _cluster(name: str, facts: dict[str, Any]) -> Cluster:
         facts["gpu"] = gpus()[gpu]
     else:
         raise InputError(
-            f"{name}: gpu {gpu!r}: give one of {', '.join(gpus())}, or an object with its figures"
+            f"{name}: gpu {shortened(gpu)}: give one of {', '.join(gpus())}, or an object with its figures"
         )
     for level in ("intra", "inter"):
         facts[level] = _made(Fabric, f"{name}: {level}", facts.get(level, {}))
@@ -268,7 +290,7 @@ def _cluster(name: str, facts: dict[str, Any]) -> Cluster:
 
 def _made(kind: type[Any], what: str, facts: Any) -> Any:
     if not isinstance(facts, dict):
-        raise InputError(f"{what} = {facts!r}: give an object with its figures")
+        raise InputError(f"{what} = {shortened(facts)}: give an object with its figures")
     known = {f.name for f in fields(kind)}
     if unknown := sorted(set(facts) - known):
         raise InputError(

@@ -9,7 +9,8 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from simlab.errors import InputError, require_whole
+from simlab.errors import InputError, require_whole, shortened
+from simlab.input_files import read_text
 
 _GPT2 = {
     "layers": "n_layer",
@@ -110,15 +111,14 @@ MORE_PARAMETERS = ("attention_bias", "mlp_bias", "add_cross_attention")
 def read_config(path: Path) -> dict[str, Any]:
     """{field of `Model`: value} of the config.json at `path`; `InputError` where it is of a type,
     or says something, that is not read."""
+    text = read_text(path)
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read {str(path)!r}: {error.strerror}") from error
+        config = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not a model's config.json: {error}") from error
+        raise InputError(f"{path}: not a model's config.json: {str(error)[:200]}") from error
     if not isinstance(config, dict):
         raise InputError(
-            f"{path}: not a model's config.json: give an object, not {str(config)[:40]!r}"
+            f"{path}: not a model's config.json: give an object, not {shortened(config)}"
         )
     try:
         name = config.get("_name_or_path") or path.resolve().parent.name
@@ -139,16 +139,16 @@ def _sizes(config: dict[str, Any]) -> dict[str, Any]:
         known = key in kind.keys.values() or key in kind.fixed
         if key in kind.fixed and value not in (kind.fixed[key], None):
             raise InputError(
-                f"{key} = {value!r} is not read with model_type {type_name!r}: give {kind.fixed[key]!r}, or a simlab.Model"
+                f"{key} = {shortened(value)} is not read with model_type {type_name!r}: give {kind.fixed[key]!r}, or a simlab.Model"
             )
         if value and (key in MORE_PARAMETERS or (experts and not known)):
             raise InputError(
-                f"{key} = {value!r} is not read with model_type {type_name!r}: give a config.json without, or a simlab.Model"
+                f"{key} = {shortened(value)} is not read with model_type {type_name!r}: give a config.json without, or a simlab.Model"
             )
     sizes = {field: _count(config, key, type_name) for field, key in kind.keys.items()}
     tied = config.get("tie_word_embeddings", kind.tied)
     if not isinstance(tied, bool):
-        raise InputError(f"tie_word_embeddings = {tied!r}: give true or false")
+        raise InputError(f"tie_word_embeddings = {shortened(tied)}: give true or false")
     if "kv_rank" in sizes:  # the two parts of a head
         parts = sizes["head_size"], sizes["rope_size"]
         sizes["head_size"] = sum(part for part in parts if part is not None)
@@ -172,9 +172,9 @@ def _type_of(config: dict[str, Any]) -> str:
     read = f"give one of {', '.join(KINDS)}, or a simlab.Model"
     if given is None:
         raise InputError(
-            f"no model_type, and architectures = {architectures!r} does not say it: {read}"
+            f"no model_type, and architectures = {shortened(architectures)} does not say it: {read}"
         )
-    raise InputError(f"model_type {given!r} is not read: {read}")
+    raise InputError(f"model_type {shortened(given)} is not read: {read}")
 
 
 def _count(config: dict[str, Any], key: str, type_name: str) -> int | None:
@@ -195,5 +195,8 @@ def _count(config: dict[str, Any], key: str, type_name: str) -> int | None:
 
 def _ignored(config: dict[str, Any]) -> tuple[str, ...]:
     """What the file says that times or bytes would depend on a little, and that nothing is computed
-    from."""
-    return tuple(f"{key} = {config[key]!r}" for key in IGNORED if config.get(key))
+    from; a long value is cut."""
+    given = {key: repr(config[key]) for key in IGNORED if config.get(key)}
+    return tuple(
+        f"{key} = {text if len(text) <= 300 else f'{text[:297]}...'}" for key, text in given.items()
+    )

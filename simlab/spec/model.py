@@ -35,6 +35,8 @@ _LEAST = {
     "kv_rank": 0,
     "rope_size": 0,
 }
+MOST_LAYERS = 10_000
+"""The most layers of a model: each of them is walked, and no model has a tenth of them."""
 _FILLED = ("kv_heads", "ffn", "head_size")
 """Fields that have a value of their own where they are None."""
 
@@ -136,6 +138,10 @@ class Model:
             value = getattr(self, field)
             if value is not None or field not in _FILLED:
                 require_whole(f"{self.name or 'model'}: {field}", value, least)
+        if self.layers > MOST_LAYERS:
+            raise InputError(
+                f"{self.name or 'model'}: layers = {shortened(self.layers)}: give at most {MOST_LAYERS:,}"
+            )
         for field in ("gated_mlp", "tied_head", "bias", "qk_norm"):
             if not isinstance(getattr(self, field), bool):
                 raise InputError(

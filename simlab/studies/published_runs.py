@@ -8,11 +8,13 @@ import csv
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from io import StringIO
 from pathlib import Path
 from statistics import mean, median
 from typing import Any, NamedTuple
 
 from simlab.errors import InputError
+from simlab.input_files import MOST_TABLE_BYTES, read_text
 from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
@@ -159,7 +161,9 @@ def read_runs(path: str | Path) -> list[Row]:
     Raises `InputError` if the file cannot be read or lacks one of `COLUMNS`.
     """
     try:
-        with Path(path).open(encoding="utf-8-sig", newline="") as file:
+        with StringIO(
+            read_text(path, MOST_TABLE_BYTES, encoding="utf-8-sig", newline=""), newline=""
+        ) as file:
             reader = csv.DictReader(file, restval="")
             reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
             rows: list[Row] = list(reader)

@@ -9,11 +9,13 @@ from datetime import date, timedelta
 import pytest
 
 from simlab.apps import Drill
+from simlab.cli.commands.drill import _named
 from simlab.errors import InputError
 from simlab.lessons import progress
 from simlab.lessons.drill import on_call
 from simlab.lessons.drill.items import items, pose
 from simlab.lessons.drill.session import DAYS, Session
+from simlab.lessons.prediction import Choice
 
 TODAY = date(2026, 11, 23)
 
@@ -169,3 +171,27 @@ def test_the_drill_in_a_notebook_goes_on_where_the_terminal_stopped():
     assert "2 of 2 right" in board.children[-2].value
     board.children[-1].click()
     assert "Question 1 of 20" in board.children[0].value
+
+
+@pytest.mark.parametrize("text", ["²", "9" * 6000, "0", "7", "１"])
+def test_what_is_no_number_of_a_choice_is_asked_for_again(text):
+    """Python takes '²' for a digit and no int, and no int of more than 4,300 digits."""
+    field = Choice("a", "b", "c")
+    assert _named(field, text) == text
+    assert _named(field, "2") == "b"
+    with pytest.raises(InputError) as error:
+        field.read(text)
+    assert len(str(error.value)) < 300
+
+
+def test_a_file_of_progress_that_holds_something_else_is_begun_anew(monkeypatch, tmp_path):
+    monkeypatch.setenv("SIMLAB_PROGRESS", str(tmp_path / "progress.json"))
+    for drill in (
+        {"boxes": [1], "session": {"seed": "a", "items": 5, "results": []}},
+        {"boxes": {"case leak": 5}, "session": {"seed": "a", "items": [[1]], "results": []}},
+        {"boxes": {"case leak": {"step": "x", "due": 3}}, "session": [1]},
+        {"session": {"seed": "a", "items": [["case", "leak"], ["case", "leak"]], "results": [5]}},
+    ):
+        (tmp_path / "progress.json").write_text(json.dumps({"drill": drill}))
+        assert Session.kept() is None
+        assert Session(3, "seed").count == 3

@@ -114,8 +114,8 @@ def _prompt(asked: Posed, name: str, field: Number | Choice) -> str:
 
 def _named(field: Number | Choice, text: str) -> str:
     """The option that a number stands for."""
-    if isinstance(field, Choice) and text.isdigit() and 1 <= int(text) <= len(field.options):
-        return field.options[int(text) - 1]
+    if isinstance(field, Choice):
+        return dict(zip(map(str, range(1, len(field.options) + 1)), field.options)).get(text, text)
     return text
 
 

@@ -1,6 +1,7 @@
 """The commands about programs: schedule, check and schedules."""
 
 import argparse
+from math import inf
 from typing import Any
 
 import simlab as sl
@@ -14,7 +15,7 @@ from simlab.cli.op_times import (
     rank_times,
     schedule_options,
 )
-from simlab.cli.output import print_json, print_text, write_file
+from simlab.cli.output import print_json, print_text, write_file, write_picture
 from simlab.errors import InputError
 from simlab.schedules import ALIASES, SCHEDULES, WITHOUT_FLUSH
 from simlab.studies.survey import Row, survey, survey_table
@@ -36,7 +37,7 @@ def schedule(arguments: argparse.Namespace) -> int:
         )
     fill_in(arguments, DEFAULTS)
     program = generated(arguments, arguments.name)
-    if arguments.csv:
+    if arguments.csv is not None:
         write_file(arguments.csv, lambda path: program.to_csv(path))
     if arguments.json:
         print_json(
@@ -81,6 +82,10 @@ def schedules(arguments: argparse.Namespace) -> int:
     most activations and the parameters, in a rank's share; msgs: messages.
     """
     fill_in(arguments, DEFAULTS)
+    if arguments.activation_cap is not None and not 1 <= arguments.activation_cap < inf:
+        raise InputError(
+            f"--activation-cap {arguments.activation_cap:g}: give a finite number, at least 1"
+        )
     rows = survey(
         arguments.pp,
         arguments.microbatches,
@@ -91,7 +96,7 @@ def schedules(arguments: argparse.Namespace) -> int:
     )
     if arguments.picture:
         traces = [row.trace for row in rows if row.trace]
-        write_file(arguments.picture, lambda path: timeline(traces, memory=False).savefig(path))
+        write_picture(arguments.picture, lambda path: timeline(traces, memory=False).savefig(path))
     if arguments.json:
         print_json({"schedules": [_row(row) for row in rows]})
     else:

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 import simlab as sl
-from simlab.cli.output import print_json, print_text, write_file
+from simlab.cli.output import print_json, print_text, write_file, write_picture
 from simlab.cli.plan_options import REALRUN_ONLY, given_values, plan_part
 from simlab.errors import InputError, whole
 from simlab.spec.cluster import Cluster, nodes_of_file
@@ -67,7 +67,7 @@ def write_trace(
             lambda path: path.write_text(timeline(whole, renderer="perfetto"), encoding="utf-8"),
         )
     if arguments.picture:
-        write_file(
+        write_picture(
             arguments.picture,
             lambda path: timeline(trace, critical_path=arguments.explain).savefig(path),
         )

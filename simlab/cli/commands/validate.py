@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from simlab.cli.output import print_json, print_table, print_text, progress, write_file
+from simlab.cli.output import print_json, print_table, print_text, progress, write_picture
 from simlab.errors import InputError
 from simlab.spec.model import MFU_ATTENTION
 from simlab.studies.published_runs import RUNS, Result, read_runs, result_of, suites
@@ -64,7 +64,7 @@ def _draw(
 
     errors = {name: its["mape"] for name, its in table.items()}
     figure: Any = runs_figure(done, errors)
-    write_file(arguments.picture, lambda path: figure.savefig(path, dpi=130))
+    write_picture(arguments.picture, lambda path: figure.savefig(path, dpi=130))
 
 
 def _facts(results: list[Result], table: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from datetime import date, timedelta
 from random import Random
 from typing import Any
 
-from simlab.errors import InputError
+from simlab.errors import InputError, whole
 from simlab.lessons import progress
 from simlab.lessons.drill.items import Item, Posed, items, pose
 from simlab.lessons.prediction import Value
@@ -52,8 +52,7 @@ class Session:
     def kept(cls, *, today: date | None = None) -> "Session | None":
         """The session that was left before its end, or None."""
         state = progress.load()["drill"].get("session")
-        complete = isinstance(state, dict) and {*state} == {"seed", "items", "results"}
-        if not complete or len(state["results"]) >= len(state["items"]):
+        if not _is_state(state) or len(state["results"]) >= len(state["items"]):
             return None
         if not {Item(*item) for item in state["items"]} <= {*items()}:  # one that is gone
             return None
@@ -107,8 +106,8 @@ class Session:
     def _keep(self, item: Item, right: bool, given: Mapping[str, Value]) -> None:
         self.state["results"].append({"item": [*item], "right": right, "given": dict(given)})
         kept = progress.load()
-        boxes = kept["drill"].setdefault("boxes", {})
-        step = min(boxes.get(_key(item), {}).get("step", 0) + 1, len(DAYS) - 1) if right else 0
+        boxes = kept["drill"]["boxes"] = _boxes(kept)
+        step = min(boxes.get(_key(item), {"step": 0})["step"] + 1, len(DAYS) - 1) if right else 0
         due = self.today + timedelta(days=DAYS[step])
         boxes[_key(item)] = {"step": step, "due": due.isoformat()}
         kept["drill"]["session"] = self.state
@@ -117,7 +116,7 @@ class Session:
     def _drawn(self, chosen: list[Item], count: int, random: Random) -> list[list[str]]:
         """Items that are due first, then new ones, then the others; an item can come twice when
         there are fewer than asked for."""
-        boxes = progress.load()["drill"].get("boxes", {})
+        boxes = _boxes(progress.load())
         due: list[Item] = []
         new: list[Item] = []
         later: list[Item] = []
@@ -131,6 +130,30 @@ class Session:
                 later.append(item)
         order = [*due, *_mixed(new), *later]
         return [[*order[at % len(order)]] for at in range(count)] if order else []
+
+
+def _is_state(state: Any) -> bool:
+    """Whether a part of the file of the progress is a session."""
+    if not isinstance(state, dict) or {*state} != {"seed", "items", "results"}:
+        return False
+    pairs, results = state["items"], state["results"]
+    return (
+        isinstance(pairs, list)
+        and isinstance(results, list)
+        and all(isinstance(pair, list) and len(pair) == 2 for pair in pairs)
+        and all(isinstance(text, str) for pair in pairs for text in pair)
+        and all(isinstance(one, dict) and isinstance(one.get("right"), bool) for one in results)
+    )
+
+
+def _boxes(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """{item: {step, due}} of the file of the progress; what is no box is left out."""
+    boxes = kept["drill"].get("boxes")
+    return {
+        name: box
+        for name, box in (boxes.items() if isinstance(boxes, dict) else ())
+        if isinstance(box, dict) and isinstance(box.get("due"), str) and whole(box.get("step"), 0)
+    }
 
 
 def _key(item: Item) -> str:

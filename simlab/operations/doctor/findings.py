@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from simlab.errors import shortened
 from simlab.operations.doctor.machine import Machine
 from simlab.units import GIB, bytes_text
 
@@ -53,8 +54,9 @@ def _cores(machine: Machine, ranks: int) -> Finding:
         return Finding(
             SILENT, "cores", found, "ranks take turns: times mean little; use fewer ranks"
         )
-    if threads.isdecimal() and int(threads) * ranks > machine.cores:
-        more = f"{found}, OMP_NUM_THREADS {threads}"
+    # a number of more digits is no int, but more than there are cores
+    if threads.isdecimal() and (len(threads) > 9 or int(threads) * ranks > machine.cores):
+        more = f"{found}, OMP_NUM_THREADS {threads if len(threads) <= 9 else shortened(threads)}"
         return Finding(SILENT, "cores", more, f"set OMP_NUM_THREADS to {machine.cores // ranks}")
     return Finding(FINE, "cores", found)
 

@@ -37,6 +37,7 @@ OTHER_WORDS = {
     "input_grad_ms": "as forward_ms",
     "weight_grad_ms": "as forward_ms",
     "activation_cap": "a simulation also tells where any other program breaks the cap",
+    "explain": "a step that was measured is diagnosed, one that is simulated is explained gap by gap",
 }
 """{option of both programs: why its help has other words}."""
 

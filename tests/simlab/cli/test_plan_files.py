@@ -34,7 +34,7 @@ FILES = {
     "a number as a name": (f"{'9' * 100}: 1\n", "unknown name a number of 100 digits"),
     "no value": ("- 1\n", "holds list, not 'name: value' lines"),
     "a name twice": ("pp: 2\npp: 4\n", "'pp' is given twice"),
-    "two megabytes": ("# " + "x" * 2 * 10**6 + "\npp: 2\n", "is longer than 1,000,000 letters"),
+    "two megabytes": ("# " + "x" * 2 * 10**6 + "\npp: 2\n", "is longer than 1,000,000 bytes"),
     "fractional nodes": ("nodes: 1.5\n", "nodes = 1.5: give a whole number"),
 }
 

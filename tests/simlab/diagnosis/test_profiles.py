@@ -136,7 +136,11 @@ def test_loading_beside_computing_costs_nothing():
         ("x.json.gz", b"\x1f\x8b\x08abc", "not a gzip file"),
         ("x.json", b'{"format": "simlab-trace-2"}', "KeyError"),
         ("x.json", b'{"traceEvents": []}', "no event with a duration"),
-        ("x.json", b'{"traceEvents": [1, {"ph": "X", "ts": "a", "dur": 1}]}', "no event"),
+        (
+            "x.json",
+            b'{"traceEvents": [1, {"ph": "X", "ts": "a", "dur": 1}]}',
+            "ts of an event = 'a'",
+        ),
         ("x.json", b'{"entries": [{}]}', "not a flight recorder's"),
         ("x.json", b'{"entries": [1]}', "not a flight recorder's"),
     ],

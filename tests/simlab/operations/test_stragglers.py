@@ -60,7 +60,7 @@ def test_a_slow_stage_of_a_long_pipeline_sets_the_pace(stage):
     [
         (lambda: Disturbance(step_s=0), "step_s = 0"),
         (lambda: Disturbance(hiccup=1.5), "hiccup = 1.5"),
-        (lambda: synchronous_steps(Disturbance(slow_ranks=3), ranks=2), "slow_ranks 3"),
+        (lambda: synchronous_steps(Disturbance(slow_ranks=3), ranks=2), "slow_ranks = 3 of 2"),
         (lambda: synchronous_steps(Disturbance(), ranks=10**6, steps=10**6), "give at most"),
         (
             lambda: slow_stage(

@@ -65,7 +65,7 @@ def test_a_csv_saved_by_a_spreadsheet_with_a_byte_order_mark_reads_the_same(tmp_
     (b"0UNSHARD,0F0\n", "bad.csv: rank 0, cell 1: '0UNSHARD' is a communication op"),
     (b"", "bad.csv: no op in it"),
     (b"\n,,\n", "bad.csv: no op in it"),
-    (b"\x89PNG\r\n\x1a\n\x00\xff\xfe", "bad.csv' is not a CSV text file"),
+    (b"\x89PNG\r\n\x1a\n\x00\xff\xfe", "bad.csv': it is no text"),
     (b"\x00\x01\x02", "bad.csv: rank 0, cell 1: '\\x00\\x01\\x02' is not an op"),
 ])  # fmt: skip
 def test_a_csv_that_is_none_is_refused_with_file_rank_and_cell(tmp_path, content, message):

@@ -15,10 +15,11 @@ from simlab.cli.commands.running.operations_text import (
     show_run,
     show_stragglers,
 )
+from simlab.cli.commands.step import plan_and_cluster
 from simlab.cli.options import flag, refuse_given, value_text
 from simlab.cli.output import print_json
 from simlab.cli.plan_options import FIELDS as PLAN_FIELDS
-from simlab.cli.plan_options import plan_part, read_plan_file
+from simlab.cli.plan_options import read_plan_file
 from simlab.errors import InputError
 from simlab.operations import (
     Checkpoints,
@@ -197,6 +198,10 @@ def _answer_interval(values: Values) -> Answer:
 
 def _answer_stragglers(values: Values) -> Answer:
     what = Disturbance(**{name: values[name] for name in _RANKS})
+    if what.slow_by and not what.slow_ranks:  # in Python a sweep over slow ranks may begin at 0
+        raise InputError(
+            f"--slow-by {what.slow_by:g} without --slow-ranks: say how many ranks are slow, or leave it out"
+        )
     steps = synchronous_steps(
         what, ranks=values["ranks"], steps=values["steps"], seed=values["seed"]
     )
@@ -234,10 +239,10 @@ def _answer_replan(values: Values) -> Answer:
     for name in ("model", "cluster"):
         if name not in given:
             raise InputError(f"--plan {values['plan']}: it names no {name}")
-    cluster = sl.load_cluster(given["cluster"], nodes=given.get("nodes"))
+    plan, cluster = plan_and_cluster(given)
     found = replan(
         sl.load_model(given["model"]),
-        sl.Plan(**plan_part(given)),
+        plan,
         cluster,
         lost_nodes=values["lost_nodes"],
         resize_s=values["resize_s"],
