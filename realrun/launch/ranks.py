@@ -4,6 +4,8 @@ started."""
 import json
 import os
 import re
+import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -19,7 +21,8 @@ from realrun.launch.local_memory import check_memory
 from realrun.launch.pool import Pool, RunError
 from realrun.launch.worker import Rank, use_loopback
 from realrun.run.job import Job
-from realrun.run.life import Doing, Ended
+from realrun.run.life import ASKS, Ended
+from realrun.run.watch import is_consequence
 from simlab.errors import InputError, SimlabError, shortened
 
 REFUSAL, HEARD = "what rank 0 refuses", "how many ranks have heard it"
@@ -107,6 +110,7 @@ def _run_as_rank(
     refusal = _look_and_prepare(jobs, say) if rank == 0 else None
     import torch.distributed as dist
 
+    heart = None
     try:
         store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=60)))
         # the agent's outlives a restart: addresses of dead ranks are in it
@@ -116,32 +120,45 @@ def _run_as_rank(
             )
         if (refusal := _refusal_of_rank_0(store, rank, world, refusal)) is not None:
             raise refusal
-        doing = Doing()
-        heart = Heartbeat(_another_client(store), rank, world, job.timeout_s, doing)
+        heart = Heartbeat(_another_client(store), rank, world, job.timeout_s)
         member = Rank(
-            rank, world, local_rank, store, device, doing, message_timeout_s=job.timeout_s
+            rank, world, local_rank, store, device, heart.doing, message_timeout_s=job.timeout_s
         )
         answers = []
         for one in jobs:
             if rank == 0 and local_world == world:
                 heart.watch = watch_of(one)
             answers.append(member.run(one, say) or {})
-        heart.leave()
         member.leave()
+        heart.leave()
         return None if rank else answers
     except Ended:
+        assert heart is not None  # it ran a job
         heart.leave()
         if rank:
             return None  # rank 0 says it, and has the exit status
         raise
-    except (dist.DistError, RuntimeError, ValueError) as error:
+    except (dist.DistError, RuntimeError, ValueError, SimlabError) as error:
         if error is refusal:
+            raise
+        if heart is not None and is_consequence(str(error)):
+            _ignore_what_asks()  # torchrun ends us soon, for it has seen the same
+            if (text := heart.blame()) is not None:
+                raise RunError(text) from error
+        if isinstance(error, SimlabError):
             raise
         if "EADDRINUSE" in str(error):
             raise InputError(
                 f"rendezvous on {where}: the port is in use; give another MASTER_PORT"
             ) from error
         raise RunError(f"rank {rank}: {' '.join(str(error).split())}") from error
+
+
+def _ignore_what_asks() -> None:
+    """From now on this rank ends by itself, and no signal keeps it from saying why."""
+    if threading.current_thread() is threading.main_thread():  # others hear no signal
+        for number in ASKS:
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _look_and_prepare(jobs: Sequence[Job], say: Callable[..., Any]) -> SimlabError | None:

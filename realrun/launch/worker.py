@@ -25,6 +25,8 @@ WAIT_TIMEOUT_S = 24 * 3600
 SILENCE_S = 8.0
 """A rank answers within this time even on a busy machine, for a thread of its own does; so a
 shorter timeout is not taken for silence."""
+ANSWERS_S = SILENCE_S / 2
+"""Ranks that wait for each other have nothing else to do, and answer within this time."""
 
 
 def use_loopback() -> None:
