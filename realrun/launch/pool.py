@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from realrun.backends.choice import watch_of
 from realrun.checkpoint.resuming import look
-from realrun.launch.folder import prepare
+from realrun.launch.folder import kept_from_others, prepare
 from realrun.launch.local_memory import check_memory
 from realrun.launch.lock import held
 from realrun.launch.start import listening, process_context
@@ -185,7 +185,8 @@ class Pool:
                 result = self._collect("done", watch, stop=stop)[0]["result"]
         except BaseException as error:  # an interrupt too: what was recorded is kept
             self.close(at_once=True)
-            error.partial = watch.save_partial()  # type: ignore[attr-defined]
+            with kept_from_others():
+                error.partial = watch.save_partial()  # type: ignore[attr-defined]
             raise
         if "ended" in result:
             raise Ended(result["ended"], result["number"])

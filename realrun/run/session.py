@@ -148,7 +148,7 @@ class Session:
         first = checkpoints.resume()
         self.enter("training", UNLIMITED_S)  # steps have a watch of their own
         progress = TrainingProgress(job, self.backend.time_scale)
-        file = LossFile(run.folder) if self.rank == 0 else None
+        file = LossFile(run.folder, first) if self.rank == 0 else None
         losses, norms = [], []
         vitals: deque[list[dict[str, float]]] = deque(maxlen=job.recorded_steps)
         with self.stop.listening() if job.checkpoint_every else nullcontext():
