@@ -107,8 +107,11 @@ class Heartbeat:
             while any(self._heard[rank].text != LEFT for rank in awaited):
                 self._end_if_told()
                 self._end_if_silent(awaited)
+                ended = [rank for rank in awaited if self._heard[rank].ended]
                 time.sleep(POLL_S)
                 self._read(awaited)
+                if lost := [rank for rank in ended if self._heard[rank].text != LEFT]:
+                    self._end_for(lost)
         except RuntimeError:
             pass  # the store's host has left before
 
@@ -181,9 +184,12 @@ class Heartbeat:
             if not beat.text:
                 limit_s = max(limit_s, START_S)
             if beat.text != LEFT and now_s - beat.heard_s > limit_s:
-                silent = sorted({rank, *self._missing()})
-                text = f"{self._names(silent)}; rank {self._rank} ends the run"
-                self._exit(self._tell(text, silent))
+                self._end_for(sorted({rank, *self._missing()}))
+
+    def _end_for(self, silent: list[int]) -> NoReturn:
+        """End the run because these ranks are lost."""
+        text = f"{self._names(silent)}; rank {self._rank} ends the run"
+        self._exit(self._tell(text, silent))
 
     def _missing(self) -> list[int]:
         """[ranks that are not heard of within `ANSWERS_S`]; who is known to be silent for so long, or

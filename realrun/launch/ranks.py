@@ -7,8 +7,8 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -130,11 +130,13 @@ def _run_as_rank(
                 heart.watch = watch_of(one)
             answers.append(member.run(one, say) or {})
         member.leave()
-        heart.leave()
+        with _heedless():
+            heart.leave()
         return None if rank else answers
     except Ended:
         assert heart is not None  # it ran a job
-        heart.leave()
+        with _heedless():
+            heart.leave()
         if rank:
             return None  # rank 0 says it, and has the exit status
         raise
@@ -142,8 +144,9 @@ def _run_as_rank(
         if error is refusal:
             raise
         if heart is not None and is_consequence(str(error)):
-            _ignore_what_asks()  # torchrun ends us soon, for it has seen the same
-            if (text := heart.blame()) is not None:
+            with _heedless():
+                text = heart.blame()
+            if text is not None:
                 raise RunError(text) from error
         if isinstance(error, SimlabError):
             raise
@@ -154,11 +157,17 @@ def _run_as_rank(
         raise RunError(f"rank {rank}: {' '.join(str(error).split())}") from error
 
 
-def _ignore_what_asks() -> None:
-    """From now on this rank ends by itself, and no signal keeps it from saying why."""
-    if threading.current_thread() is threading.main_thread():  # others hear no signal
-        for number in ASKS:
-            signal.signal(number, signal.SIG_IGN)
+@contextmanager
+def _heedless() -> Iterator[None]:
+    """Inside, no signal that asks keeps this rank from saying which one is lost. torchrun sends one as
+    soon as it has seen that a rank has ended, and this takes no longer than a rank may be silent."""
+    main = threading.current_thread() is threading.main_thread()  # others hear no signal
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in ASKS if main}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _look_and_prepare(jobs: Sequence[Job], say: Callable[..., Any]) -> SimlabError | None:
