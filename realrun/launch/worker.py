@@ -10,6 +10,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from datetime import timedelta
 from importlib import import_module
 from typing import Any
@@ -86,11 +87,14 @@ class Rank:
         from realrun.report.facts import answer
         from realrun.run.session import Session
 
-        self.doing.enter("starting")
-        backend = self.backends.of(job, say)
-        measured = Session(job, self.rank, self.device, backend, say, self.doing, self.stop).run()
-        self.doing.enter("reporting")
-        return None if measured is None else answer(job, measured)
+        # a run that writes no checkpoint has nothing to save: a signal ends it
+        with self.stop.listening() if job.checkpoint_every else nullcontext():
+            self.doing.enter("starting")
+            backend = self.backends.of(job, say)
+            session = Session(job, self.rank, self.device, backend, say, self.doing, self.stop)
+            measured = session.run()
+            self.doing.enter("reporting")
+            return None if measured is None else answer(job, measured)
 
     def links(
         self, sizes: list[int], budget_s: float, say: Callable[..., Any]
