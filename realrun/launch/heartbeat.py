@@ -117,7 +117,8 @@ class Heartbeat:
 
     def blame(self) -> str | None:
         """Why this rank cannot reach another one: the verdict of a rank that has found it, or who
-        is silent now; None: all are alive."""
+        is silent now; None: all are alive. From now on the thread ends nobody: the caller says it."""
+        self._ended.set()
         try:
             if (told := self._told()) is not None:
                 return told["text"]
@@ -125,6 +126,12 @@ class Heartbeat:
             return self._tell(self._names(silent), silent) if silent else None
         except RuntimeError:
             return None  # the store has gone, too
+
+    def stop(self) -> None:
+        """End the thread: one that is in the store while Python exits aborts the process."""
+        self._ended.set()
+        if self._others:
+            self._thread.join(LEAVES_S)
 
     def _run(self) -> None:
         while not self._ended.is_set():
@@ -208,6 +215,7 @@ class Heartbeat:
             ):
                 return quiet
             time.sleep(POLL_S)
+            self._beat(self.doing())  # others ask, too
             self._read(quiet)
 
     def _names(self, silent: list[int]) -> str:
@@ -250,7 +258,9 @@ class Heartbeat:
     def _end_if_told(self) -> None:
         """End with the others where one of them has found why."""
         if (told := self._told()) is not None:
-            note_error(self._tell(told["text"]))
+            text = self._tell(told["text"])
+            self._leave_it_to_the_main_thread()
+            note_error(text)
             os._exit(1)
 
     def _end(self, text: str) -> NoReturn:
@@ -261,9 +271,15 @@ class Heartbeat:
 
     def _exit(self, text: str) -> NoReturn:
         """Say `text` and end this process."""
+        self._leave_it_to_the_main_thread()
         note_error(text)
         print(f"error: {text}", file=sys.stderr, flush=True)
         os._exit(1)
+
+    def _leave_it_to_the_main_thread(self) -> None:
+        """End this thread instead of the process, where the main thread ends the run."""
+        if self._ended.is_set() and threading.current_thread() is self._thread:
+            raise SystemExit
 
 
 def _key(rank: int) -> str:

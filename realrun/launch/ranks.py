@@ -155,6 +155,9 @@ def _run_as_rank(
                 f"rendezvous on {where}: the port is in use; give another MASTER_PORT"
             ) from error
         raise RunError(f"rank {rank}: {' '.join(str(error).split())}") from error
+    finally:
+        if heart is not None:
+            heart.stop()
 
 
 @contextmanager
