@@ -1,12 +1,14 @@
-"""python -m benchmarks.bench_faults [FILE]: trainings broken on purpose, at random: 20 kills of one
-of 8 ranks, and each fault 10 times on 4.
+"""python -m benchmarks.bench_faults [FILE] [--backend native|torch]: trainings broken on purpose, at
+random: 20 kills of one of 8 ranks, and each fault 10 times on 4.
 
 After each kill training goes on from the last complete checkpoint, on the same plan or on another,
 with the losses of an unbroken run. Each fault must be named with its rank and cause before its
 timeout has passed twice, and leave no process behind. About ten minutes; not part of the tests.
-With FILE, what was seen is written there as JSON.
+With FILE, what was seen is written there as JSON. With the torch backend there are the kills only, for
+faults are put into the native one.
 """
 
+import argparse
 import json
 import os
 import random
@@ -32,6 +34,12 @@ EIGHT = [
     {"dp": 4, "tp": 2, "zero": 3},
     {"pp": 2, "cp": 2, "tp": 2, "microbatches": 4},
 ]
+TORCHS = [
+    {"dp": 2, "tp": 2, "pp": 2, "microbatches": 2},
+    {"dp": 4, "tp": 2, "zero": 3},
+    {"pp": 2, "tp": 4, "microbatches": 4},
+]
+"""Plans of 8 ranks with batches of 4 sequences, as torch's own means run them."""
 FOUR = [
     {"dp": 2, "tp": 2, "microbatches": 2},
     {"pp": 2, "tp": 2, "microbatches": 4},
@@ -69,22 +77,29 @@ def broken(pool, this, before=lambda: None):
     return facts, time.monotonic() - started_s
 
 
-def kills(folder, luck):
+def kills(folder, luck, backend="native"):
     """[{"rank", "after_s", "said", "plan", "resumed_on", "from_step", "error": of the losses}]"""
-    rows = []
+    rows, plans = [], EIGHT if backend == "native" else TORCHS
     with Pool(8) as pool:
-        whole = pool.run(job(EIGHT[0], folder / "unbroken", steps=UNBROKEN))["losses"]
+        whole = pool.run(job(plans[0], folder / "unbroken", steps=UNBROKEN, backend=backend))[
+            "losses"
+        ]
         print(f"{UNBROKEN} steps unbroken", flush=True)
-    training = {"checkpoint_every": 1, "checkpoints": str(folder / "checkpoints"), "resume": True}
+    training = {
+        "backend": backend,
+        "checkpoint_every": 1,
+        "checkpoints": str(folder / "checkpoints"),
+        "resume": True,
+    }
     while len(rows) < KILLS:
         plan, other, victim, delay_s = (
-            luck.choice(EIGHT),
-            luck.choice(EIGHT),
+            luck.choice(plans),
+            luck.choice(plans),
             luck.randrange(8),
             luck.uniform(1.0, 9.0),
         )
         if not checkpoint.complete(training["checkpoints"]):
-            plan = EIGHT[0]  # the weights at first are those of as many stages
+            plan = plans[0]  # the weights at first are those of as many stages
         with Pool(8) as pool:
             timer = threading.Timer(delay_s, os.kill, (pool._processes[victim].pid, signal.SIGKILL))
             said, _ = broken(pool, job(plan, folder, steps=10**4, **training), timer.start)
@@ -155,18 +170,23 @@ def faults(folder, luck):
 
 def main():
     """Run it all; 1 if something was not named, or losses are more than a rounding off."""
+    asked = argparse.ArgumentParser(description=__doc__.partition(":")[0])
+    asked.add_argument("file", nargs="?")
+    asked.add_argument("--backend", choices=("native", "torch"), default="native")
+    asked = asked.parse_args()
     with tempfile.TemporaryDirectory() as folder:
+        native = asked.backend == "native"
         seen = {
-            "faults": faults(Path(folder), random.Random(1)),
-            "kills": kills(Path(folder), random.Random(2)),
+            "faults": faults(Path(folder), random.Random(1)) if native else [],
+            "kills": kills(Path(folder), random.Random(2), asked.backend),
         }
     worst = max(row["error"] for row in seen["kills"])
     named = sum(row["named"] for row in seen["faults"])
     print(
         f"{named} of {len(seen['faults'])} faults named; {len(seen['kills'])} kills, losses at most {worst:.1e} off"
     )
-    if len(sys.argv) > 1:
-        Path(sys.argv[1]).write_text(json.dumps(seen, indent=1) + "\n", encoding="utf-8")
+    if asked.file:
+        Path(asked.file).write_text(json.dumps(seen, indent=1) + "\n", encoding="utf-8")
     return int(named < len(seen["faults"]) or worst > 1e-6)
 
 

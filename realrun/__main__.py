@@ -3,6 +3,7 @@
 import _thread
 import os
 import signal
+import socket
 import sys
 import threading
 from io import TextIOWrapper
@@ -30,6 +31,32 @@ def end(number: int, _: Any) -> None:
     sys.exit(128 + number)
 
 
+def end_soon(number: int, _: Any) -> None:
+    """A rank of torchrun's may wait for another one in code that knows no Python, where no handler
+    runs; a thread ends it."""
+
+
+def end_of_a_rank(woken: socket.socket, rank: int) -> None:
+    """End this rank at once at a signal that `end_soon` handles; rank 0 says so."""
+    while number := woken.recv(1)[0]:
+        if signal.getsignal(number) is end_soon:
+            if rank == 0:
+                os.write(2, f"ended by {signal.Signals(number).name}\n".encode())
+            os._exit(128 + number)
+
+
+def ends_at_once(rank: int) -> None:
+    """As `ends_with_a_word`, for a rank that torchrun started, while nobody else in it listens."""
+    woken, wakes = socket.socketpair()
+    wakes.setblocking(False)
+    signal.set_wakeup_fd(wakes.detach(), warn_on_full_buffer=False)
+    for name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, end_soon)
+    threading.Thread(target=end_of_a_rank, args=(woken, rank), daemon=True).start()
+
+
 def ends_with_a_word() -> None:
     """Signals that end a process end this one with a line, and after it has cleaned up; what is
     ignored (nohup) stays so."""
@@ -41,9 +68,10 @@ def ends_with_a_word() -> None:
 
 if __name__ == "__main__":
     os.umask(os.umask(0o077) | 0o002)  # nothing that it writes is everybody's to write
-    # torchrun's ranks end at a signal at once; ours end with us
     if "RANK" not in os.environ:
         ends_with_a_word()
+    elif os.name != "nt":  # where the system ends it at once
+        ends_at_once(0 if os.environ["RANK"] == "0" else 1)
     sys.unraisablehook = interrupt_again
     # a terminal that cannot say µs shall not cost the report
     if isinstance(sys.stdout, TextIOWrapper):

@@ -21,8 +21,11 @@ import torch
 from torch import Tensor
 
 from realrun.checkpoint.errors import CheckpointError
+from simlab.errors import shortened
 
 MANIFEST, FORMAT = "manifest.json", 1
+MOST_MANIFEST_BYTES = 2**28
+"""Of a manifest that is read: that of thousands of ranks has a few megabytes."""
 DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -92,11 +95,11 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of the checkpoint in `folder`. `CheckpointError` if there is none, or if it is
     not as it was written."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
+        manifest = json.loads(_manifest_text(folder / MANIFEST))
         written = manifest.pop("sha256")
     except FileNotFoundError:
         raise CheckpointError(f"no checkpoint in {str(folder)!r}: {MANIFEST} is missing") from None
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OSError) as error:
         raise CheckpointError(
             f"{str(folder / MANIFEST)!r} is not a checkpoint's manifest: {error}"
         ) from None
@@ -108,11 +111,44 @@ def read_manifest(folder: Path) -> Manifest:
         raise CheckpointError(
             f"{str(folder / MANIFEST)!r} has format {manifest.get('format')!r}, this version reads {FORMAT}"
         )
-    if elsewhere := [name for name in manifest["files"] if Path(name).name != name]:
-        raise CheckpointError(
-            f"{str(folder / MANIFEST)!r} names {elsewhere[0]!r}, which is not in this folder"
-        )
+    _check_shape(folder / MANIFEST, manifest)
     return manifest
+
+
+def _manifest_text(path: Path) -> bytes:
+    """What the file has, which is bounded: it may not be one of ours."""
+    if path.exists() and not path.is_file():
+        raise ValueError("it is no regular file")
+    with path.open("rb") as file:
+        text = file.read(MOST_MANIFEST_BYTES + 1)
+    if len(text) > MOST_MANIFEST_BYTES:
+        raise ValueError(f"it has more than {MOST_MANIFEST_BYTES} bytes")
+    return text
+
+
+def _check_shape(path: Path, manifest: Manifest) -> None:
+    """`CheckpointError` unless the manifest has the parts that a save writes. Its checksum is no
+    proof: whoever writes it can compute one."""
+    files = manifest.get("files")
+    if not isinstance(files, dict):
+        raise CheckpointError(f"{str(path)!r} has a forged manifest: files = {shortened(files)}")
+    for name, file in files.items():
+        if Path(name).name != name:
+            raise CheckpointError(
+                f"{str(path)!r} names {shortened(name)}, which is not in this folder"
+            )
+        if "\0" in name or not (
+            isinstance(file, dict)
+            and file.keys() == {"size_bytes", "sha256"}
+            and type(file["size_bytes"]) is int
+            and isinstance(file["sha256"], str)
+        ):
+            raise CheckpointError(
+                f"{str(path)!r} has a forged manifest: the file {shortened(name)} is {shortened(file)}"
+            )
+    for name in ("tensors", "extra"):
+        if name not in manifest:
+            raise CheckpointError(f"{str(path)!r} has a forged manifest: it has no {name}")
 
 
 def _checksum(manifest: Manifest) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from realrun.checkpoint.errors import CheckpointError, NothingLeft
 from realrun.checkpoint.files import read_manifest
 from realrun.checkpoint.whole import latest, offer, put_damaged_aside
-from simlab.errors import InputError
+from simlab.errors import InputError, number
 from simlab.spec.plan import Plan
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def look_closely(job: CheckpointedJob, say: Callable[[str], None]) -> None:
         return
     try:
         extra = read_manifest(newest)["extra"]
-    except (CheckpointError, KeyError, TypeError) as error:
+    except CheckpointError as error:
         raise CheckpointError(f"{error}; {offer(folder)}") from None
     check(job, newest, extra)
 
@@ -100,7 +100,12 @@ def check(job: CheckpointedJob, path: Path, extra: Any) -> None:
         raise InputError(
             f"{str(job.checkpoint_folder)!r} has checkpoints up to {path.name}: resume, or give another folder"
         )
-    if not (isinstance(extra, dict) and {"steps", "training"} <= extra.keys()):
+    if not (
+        isinstance(extra, dict)
+        and type(extra.get("steps")) is int
+        and isinstance(extra.get("training"), dict)
+        and _is_a_scaler(extra.get("scaler"))
+    ):
         raise InputError(f"{path} is no checkpoint of a training by realrun: give its folder")
     own = facts(job)
     for name, there in extra["training"].items():
@@ -114,6 +119,13 @@ def check(job: CheckpointedJob, path: Path, extra: Any) -> None:
         raise NothingLeft(
             f"{path} is of step {done}, and {asked} are asked for (warm-up steps counted): nothing is left to do"
         )
+
+
+def _is_a_scaler(state: Any) -> bool:
+    """Whether `state` is None or what a `LossScaler` has as its state."""
+    return state is None or (
+        isinstance(state, list) and len(state) == 2 and all(map(number, state)) and state[0] > 0
+    )
 
 
 def facts(job: CheckpointedJob) -> dict[str, Any]:

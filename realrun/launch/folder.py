@@ -9,6 +9,8 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from errno import EISDIR
 from pathlib import Path
 
@@ -41,13 +43,31 @@ RUN_NAMES = re.compile(
 take a stranger's file of such a name for a measurement."""
 
 
+@contextmanager
+def kept_from_others() -> Iterator[None]:
+    """Inside, nothing that this process writes is everybody's to write."""
+    before = os.umask(0o077)
+    os.umask(before | 0o002)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 def prepare(job: Job) -> None:
-    """Make the out folder and the job's folders in it, without an earlier run's files.
+    """Make the out folder and the job's folders in it, without an earlier run's files, but for the losses of
+    one that goes on.
 
     `InputError` if a folder cannot be written, if a file that no run wrote there is in the way, or
     if the disk has no room for the records.
     """
+    with kept_from_others():
+        _prepare(job)
+
+
+def _prepare(job: Job) -> None:
     names = {Path(job.out): job.shared_files}
+    kept = {LOSSES} if job.resume else set()  # a training that goes on adds to them
     try:
         for folder in (*names, *job.folders):
             folder.mkdir(parents=True, exist_ok=True)
@@ -59,7 +79,7 @@ def prepare(job: Job) -> None:
         for folder, files in names.items():
             _refuse_strangers(folder, files, earlier[folder])
         for folder, files in names.items():
-            for name in earlier[folder]:
+            for name in earlier[folder] - kept:
                 (folder / name).unlink(missing_ok=True)
             if files:
                 _write_mark(folder, files)

@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
+from realrun.launch.folder import kept_from_others
 from realrun.run.job import Job
 from simlab.errors import InputError
 
@@ -39,8 +40,9 @@ def held(jobs: Sequence[Job]) -> Iterator[None]:
 @contextmanager
 def _held(folder: Path, option: str) -> Iterator[None]:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = _locked(folder, option)
+        with kept_from_others():
+            folder.mkdir(parents=True, exist_ok=True)
+            file = _locked(folder, option)
     except OSError as error:
         raise InputError(
             f"cannot write {str(error.filename or folder)!r}: {error.strerror}; {option} names the folder"

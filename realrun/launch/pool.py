@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from realrun.backends.choice import watch_of
 from realrun.checkpoint.resuming import look
-from realrun.launch.folder import prepare
+from realrun.launch.folder import kept_from_others, prepare
 from realrun.launch.local_memory import check_memory
 from realrun.launch.lock import held
 from realrun.launch.start import listening, process_context
-from realrun.launch.worker import SILENCE_S, listed_functions, serve
+from realrun.launch.worker import ANSWERS_S, SILENCE_S, listed_functions, serve
 from realrun.run.job import Job, plan_fields
 from realrun.run.life import Ended, Stop, signal_name
-from realrun.run.watch import Watch, exit_text
+from realrun.run.watch import OUTSIDE, Watch, exit_text, is_consequence
 from simlab.errors import InputError, SimlabError, did_you_mean
 from simlab.spec.plan import Plan
 
@@ -41,17 +41,6 @@ CALL_TIMEOUT_S = 120
 # complain
 GRACE_S = 1.0
 POLL_S = 0.2
-ANSWERS_S = SILENCE_S / 2
-"""Ranks that wait for each other have nothing else to do, and answer within this time."""
-# what a rank says when it lost another one: a consequence, not a cause
-CONSEQUENCES = (
-    "connection closed",
-    "connection reset",
-    "connection refused",
-    "broken pipe",
-    "timed out",
-    "socket",
-)
 
 
 def _end_at_once(number: int) -> None:
@@ -196,7 +185,8 @@ class Pool:
                 result = self._collect("done", watch, stop=stop)[0]["result"]
         except BaseException as error:  # an interrupt too: what was recorded is kept
             self.close(at_once=True)
-            error.partial = watch.save_partial()  # type: ignore[attr-defined]
+            with kept_from_others():
+                error.partial = watch.save_partial()  # type: ignore[attr-defined]
             raise
         if "ended" in result:
             raise Ended(result["ended"], result["number"])
@@ -287,7 +277,7 @@ class Pool:
             answers |= {rank: message for rank, message in messages if key in message}
             dead = any(process.exitcode is not None for process in self._processes)
             if dead or any("error" in message for _, message in messages):
-                raise RunError(self._verdict(messages, watch))
+                raise RunError(self._verdict(messages, silence, watch))
             if watch is None and time.monotonic() - started_s > timeout_s:
                 raise RunError(
                     f"the {self.ranks} processes {late} within {timeout_s:g} s: {self._places(answers)}"
@@ -309,12 +299,16 @@ class Pool:
         return answers
 
     def _silent_text(self, silence: Silence, rank: int, watch: Watch | None, limit_s: float) -> str:
-        place = watch.place_of(rank) if watch else "outside the steps"
-        where = silence.doing[rank] if place == "outside the steps" else place
-        process = self._processes[rank]
+        process, where = self._processes[rank], self._place(silence, rank, watch)
         return (
             f"rank {rank} (process {process.pid}) has not answered for {limit_s:g} s while {where}"
         )
+
+    @staticmethod
+    def _place(silence: Silence, rank: int, watch: Watch | None) -> str:
+        """Where `rank` was in its list or, outside the steps, what it said that it does."""
+        place = watch.place_of(rank) if watch else OUTSIDE
+        return silence.doing[rank] if place == OUTSIDE else place
 
     def _silent_first(self, text: str, silence: Silence, watch: Watch | None) -> str:
         """`text` of ranks that wait for too long, after who does not answer: they may wait for it."""
@@ -382,17 +376,20 @@ class Pool:
                 stacklevel=2,
             )
 
-    def _verdict(self, messages: list[tuple[int, dict[str, Any]]], watch: Watch | None) -> str:
+    def _verdict(
+        self, messages: list[tuple[int, dict[str, Any]]], silence: Silence, watch: Watch | None
+    ) -> str:
         """One line: a rank killed from outside first, then an error of a rank's own, then what
         follows from those."""
         time.sleep(GRACE_S)
         messages += self._read_messages()
+        silence.longest(messages, ())  # it notes what each rank says that it does
         for rank, process in enumerate(self._processes):
             if process.exitcode is not None and process.exitcode < 0:
-                place = f" while {watch.place_of(rank)}" if watch else " at start"
+                place = f" while {self._place(silence, rank, watch)}" if watch else " at start"
                 return f"rank {rank} (process {process.pid}) {exit_text(process.exitcode)}{place}; the others were ended"
         errors = [(rank, message) for rank, message in messages if "error" in message]
-        errors.sort(key=lambda item: any(word in item[1]["error"].lower() for word in CONSEQUENCES))
+        errors.sort(key=lambda item: is_consequence(item[1]["error"]))
         if errors:
             rank, message = errors[0]
             return (

@@ -4,9 +4,11 @@ started."""
 import json
 import os
 import re
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -20,7 +22,8 @@ from realrun.launch.local_memory import check_memory
 from realrun.launch.pool import Pool, RunError
 from realrun.launch.worker import Rank, use_loopback
 from realrun.run.job import Job
-from realrun.run.life import Doing, Ended
+from realrun.run.life import ASKS, Ended
+from realrun.run.watch import is_consequence
 from simlab.errors import InputError, SimlabError, shortened
 
 REFUSAL, HEARD = "what rank 0 refuses", "how many ranks have heard it"
@@ -108,6 +111,7 @@ def _run_as_rank(
     refusal = _look_and_prepare(jobs, say) if rank == 0 else None
     import torch.distributed as dist
 
+    heart = None
     try:
         store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=60)))
         # the agent's outlives a restart: addresses of dead ranks are in it
@@ -117,32 +121,57 @@ def _run_as_rank(
             )
         if (refusal := _refusal_of_rank_0(store, rank, world, refusal)) is not None:
             raise refusal
-        doing = Doing()
-        heart = Heartbeat(_another_client(store), rank, world, job.timeout_s, doing)
+        heart = Heartbeat(_another_client(store), rank, world, job.timeout_s)
         member = Rank(
-            rank, world, local_rank, store, device, doing, message_timeout_s=job.timeout_s
+            rank, world, local_rank, store, device, heart.doing, message_timeout_s=job.timeout_s
         )
         answers = []
         for one in jobs:
             if rank == 0 and local_world == world:
                 heart.watch = watch_of(one)
             answers.append(member.run(one, say) or {})
-        heart.leave()
         member.leave()
+        with _heedless():
+            heart.leave()
         return None if rank else answers
     except Ended:
-        heart.leave()
+        assert heart is not None  # it ran a job
+        with _heedless():
+            heart.leave()
         if rank:
             return None  # rank 0 says it, and has the exit status
         raise
-    except (dist.DistError, RuntimeError, ValueError) as error:
+    except (dist.DistError, RuntimeError, ValueError, SimlabError) as error:
         if error is refusal:
+            raise
+        if heart is not None and is_consequence(str(error)):
+            with _heedless():
+                text = heart.blame()
+            if text is not None:
+                raise RunError(text) from error
+        if isinstance(error, SimlabError):
             raise
         if "EADDRINUSE" in str(error):
             raise InputError(
                 f"rendezvous on {where}: the port is in use; give another MASTER_PORT"
             ) from error
         raise RunError(f"rank {rank}: {' '.join(str(error).split())}") from error
+    finally:
+        if heart is not None:
+            heart.stop()
+
+
+@contextmanager
+def _heedless() -> Iterator[None]:
+    """Inside, no signal that asks keeps this rank from saying which one is lost. torchrun sends one as
+    soon as it has seen that a rank has ended, and this takes no longer than a rank may be silent."""
+    main = threading.current_thread() is threading.main_thread()  # others hear no signal
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in ASKS if main}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _look_and_prepare(jobs: Sequence[Job], say: Callable[..., Any]) -> SimlabError | None:

@@ -10,6 +10,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from datetime import timedelta
 from importlib import import_module
 from typing import Any
@@ -25,6 +26,8 @@ WAIT_TIMEOUT_S = 24 * 3600
 SILENCE_S = 8.0
 """A rank answers within this time even on a busy machine, for a thread of its own does; so a
 shorter timeout is not taken for silence."""
+ANSWERS_S = SILENCE_S / 2
+"""Ranks that wait for each other have nothing else to do, and answer within this time."""
 
 
 def use_loopback() -> None:
@@ -84,11 +87,14 @@ class Rank:
         from realrun.report.facts import answer
         from realrun.run.session import Session
 
-        self.doing.enter("starting")
-        backend = self.backends.of(job, say)
-        measured = Session(job, self.rank, self.device, backend, say, self.doing, self.stop).run()
-        self.doing.enter("reporting")
-        return None if measured is None else answer(job, measured)
+        # a run that writes no checkpoint has nothing to save: a signal ends it
+        with self.stop.listening() if job.checkpoint_every else nullcontext():
+            self.doing.enter("starting")
+            backend = self.backends.of(job, say)
+            session = Session(job, self.rank, self.device, backend, say, self.doing, self.stop)
+            measured = session.run()
+            self.doing.enter("reporting")
+            return None if measured is None else answer(job, measured)
 
     def links(
         self, sizes: list[int], budget_s: float, say: Callable[..., Any]

@@ -13,13 +13,14 @@ kill       the rank is killed, as the system kills when memory is out (kill -9)
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from simlab.errors import InputError, SimlabError, did_you_mean
+from simlab.errors import InputError, SimlabError, did_you_mean, shortened
 from simlab.program import Op
 from simlab.spec.plan import Plan
 
@@ -60,8 +61,8 @@ class Fault:
             raise InputError(
                 f"fault {text!r}{did_you_mean(kind, KINDS) or ';'} there is {', '.join(KINDS)}, as in 'hang@3:2'"
             )
-        if not rank.isdecimal() or not (step or "1").isdecimal():
-            raise InputError(f"fault {text!r}: say kind@rank:step, such as '{kind}@0:1'")
+        if not re.fullmatch("[0-9]{1,9}", rank) or not re.fullmatch("[0-9]{1,9}", step or "1"):
+            raise InputError(f"fault {shortened(text)}: say kind@rank:step, such as '{kind}@0:1'")
         if int(rank) >= ranks:
             raise InputError(f"fault {text!r}: there are ranks 0 to {ranks - 1}")
         return cls(kind, int(rank), int(step or 1), op=0 if kind in ("nan", "leak") else 1)

@@ -5,7 +5,6 @@ import json
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from typing import Any, NoReturn
 
 import torch
@@ -65,6 +64,7 @@ class Session:
         if job.programs is None:
             self.say("\n".join(backend.layout.cube().splitlines()))
         self._predict()
+        self._end_if_asked()
         answers = [self._run(run) for run in job.runs]
         backend.close()
         return None if self.rank else answers
@@ -86,7 +86,9 @@ class Session:
         path = run.folder / f"rank{self.rank}.records"
         records = self.job.recorded_steps * self.backend.records(run)
         self.recorder = Recorder(path, records, self.offset_s)
-        own = (self._check(run) if self.job.check else {}) | self._train(run)
+        own = self._check(run) if self.job.check else {}
+        self._end_if_asked()
+        own |= self._train(run)
         self.enter("gathering recordings and writing traces", SAVE_LIMIT_S)
         parts = gather_bytes(json.dumps(own).encode())
         recordings = gather_bytes(self.recorder.contents())
@@ -148,34 +150,33 @@ class Session:
         first = checkpoints.resume()
         self.enter("training", UNLIMITED_S)  # steps have a watch of their own
         progress = TrainingProgress(job, self.backend.time_scale)
-        file = LossFile(run.folder) if self.rank == 0 else None
+        file = LossFile(run.folder, first) if self.rank == 0 else None
         losses, norms = [], []
         vitals: deque[list[dict[str, float]]] = deque(maxlen=job.recorded_steps)
-        with self.stop.listening() if job.checkpoint_every else nullcontext():
-            for number in range(first, job.warmup + job.steps):
-                tokens, targets = self._batch(run, number)
-                if number <= max(first, job.warmup):
-                    begin_peak(self.device)
-                self.recorder.phase(EXECUTING)  # from before ranks wait for each other until after
-                if signal_number := self.stop.agreed():
-                    self.recorder.phase(IDLE)
-                    self._end(signal_number, number, first, checkpoints)
-                start_s = now()
-                loss, norm = training.step(number - job.warmup, tokens, targets)
-                norms.append(norm if math.isfinite(norm) else None)
-                if (own := training.vitals()) is None:
-                    losses.append(self._mean_loss(loss))
-                else:
-                    vitals.append(self._everyones({"loss": self._own_part(loss)} | own))
-                    losses.append(sum(rank["loss"] for rank in vitals[-1]))
-                    if said := progress.step(number, losses[-1], now() - start_s, vitals[-1]):
-                        self.say(line(said), said)
+        for number in range(first, job.warmup + job.steps):
+            tokens, targets = self._batch(run, number)
+            if number <= max(first, job.warmup):
+                begin_peak(self.device)
+            self.recorder.phase(EXECUTING)  # from before ranks wait for each other until after
+            if signal_number := self.stop.agreed():
                 self.recorder.phase(IDLE)
-                if file is not None:
-                    file.write(number + 1, losses[-1], norms[-1], now() - start_s)
-                self._save_after(number + 1, checkpoints)
-            self.enter("saving the last checkpoint", SAVE_LIMIT_S)
-            checkpoints.finish()
+                self._end(signal_number, number, first, checkpoints)
+            start_s = now()
+            loss, norm = training.step(number - job.warmup, tokens, targets)
+            norms.append(norm if math.isfinite(norm) else None)
+            if (own := training.vitals()) is None:
+                losses.append(self._mean_loss(loss))
+            else:
+                vitals.append(self._everyones({"loss": self._own_part(loss)} | own))
+                losses.append(sum(rank["loss"] for rank in vitals[-1]))
+                if said := progress.step(number, losses[-1], now() - start_s, vitals[-1]):
+                    self.say(line(said), said)
+            self.recorder.phase(IDLE)
+            if file is not None:
+                file.write(number + 1, losses[-1], norms[-1], now() - start_s)
+            self._save_after(number + 1, checkpoints)
+        self.enter("saving the last checkpoint", SAVE_LIMIT_S)
+        checkpoints.finish()
         if file is not None:
             file.close()
         measured = {
@@ -189,6 +190,8 @@ class Session:
             "memory_bytes": training.memory_bytes(),
             "allocator_bytes": peak_bytes(self.device),
         }
+        if job.reference and job.checkpoint_every and (signal_number := self.stop.agreed()):
+            self._end(signal_number, job.warmup + job.steps, first, checkpoints)
         reference = self._reference(run, len(losses), first) if job.reference else None
         return measured | {"reference_losses": reference}
 
@@ -198,6 +201,15 @@ class Session:
             self.enter("waiting for the checkpoint before", SAVE_LIMIT_S)
             checkpoints.begin(steps)
             self.enter("training", UNLIMITED_S)
+
+    def _end_if_asked(self) -> None:
+        """`Ended` between two phases before the first step, if any rank was asked to."""
+        if self.job.checkpoint_every and (number := self.stop.agreed()):
+            raise Ended(
+                f"{self.job.name} was asked to end by {signal_name(number)} while {self.doing()} and "
+                "did, before its first step; it had nothing new to save",
+                number,
+            )
 
     def _end(self, number: int, steps: int, first: int, checkpoints: Checkpoints) -> NoReturn:
         """Save what `steps` have made, since `first`, and raise `Ended`."""

@@ -15,6 +15,18 @@ from simlab.program import Op, Program
 from simlab.program.validation import deadlock, wait_text, waits
 from simlab.spec.plan import Plan
 
+OUTSIDE = "outside the steps"
+"""The place of a rank that executes nothing of a list."""
+CONSEQUENCES = (
+    "connection closed",
+    "connection reset",
+    "connection refused",
+    "broken pipe",
+    "timed out",
+    "socket",
+)
+"""Of what a rank says when it has lost another one."""
+
 
 class Places(Protocol):
     """What the positions of ranks in their lists mean, in words."""
@@ -62,7 +74,7 @@ class Watch:
         """Where `rank` was last seen, in words."""
         name, seen = self._current()
         if name is None:
-            return "outside the steps"
+            return OUTSIDE
         return self._runs[name][1].place(rank, seen[rank])
 
     def save_partial(self) -> list[Path]:
@@ -92,7 +104,7 @@ class ProgramPlaces:
     def place(self, rank: int, progress: RankProgress | None) -> str:
         """See `Places`."""
         if not (progress and progress.current):
-            return "outside the steps"
+            return OUTSIDE
         current = progress.current
         doing = "running" if current.state == RUNNING else "waiting to run"
         op = self._program.ranks[rank][current.position]
@@ -135,7 +147,7 @@ class InstructionPlaces:
     def place(self, rank: int, progress: RankProgress | None) -> str:
         """See `Places`."""
         if not (progress and progress.executing):
-            return "outside the steps"
+            return OUTSIDE
         instruction = self._at(rank, progress)
         name = f"{instruction.op} {instruction.name}".strip()
         if progress.current is None or instruction.action != WAIT:
@@ -233,3 +245,8 @@ def exit_text(exitcode: int) -> str:
     if exitcode < 0:
         return f"was killed by signal {-exitcode} ({signal.strsignal(-exitcode)})"
     return f"ended with exit code {exitcode}"
+
+
+def is_consequence(error: str) -> bool:
+    """Whether a rank's error follows from another rank's, so that it is not the cause."""
+    return any(word in error.lower() for word in CONSEQUENCES)

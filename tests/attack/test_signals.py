@@ -2,7 +2,9 @@
 line and without a traceback, and leaves no process, temporary file or damaged checkpoint behind."""
 
 import os
+import re
 import signal
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -12,6 +14,7 @@ from realrun_gate import Gate
 from realrun_processes import ROOT
 
 from realrun.checkpoint import save as checkpoint
+from realrun.launch.worker import SILENCE_S
 
 PHASES = [
     "comparing clocks and calibrating",
@@ -23,6 +26,9 @@ PHASES = [
 SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
 BOUND_S = 2 * 6 + 20
 """Twice the limit that the gate gives a phase, and start-up."""
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
+STOPPED_S = 2 * SILENCE_S
+"""Within this time a rank that is stopped is named, and the run ends."""
 SHORT = [("training", "rank", signal.SIGKILL)]
 """The part of the matrix that runs with the other tests."""
 
@@ -45,6 +51,21 @@ def stops():
             short = (backend, phase) == ("native", "saving the last checkpoint")
             marks = [] if short else [pytest.mark.attack]
             yield pytest.param(backend, phase, id=f"{backend}-{phase.split()[0]}", marks=marks)
+
+
+def torchruns_cells():
+    """[a pytest parameter of each phase and backend, of rank 0 and 1 and of the launcher's process,
+    and of a signal]: all marked, for the tests of torchrun have a short part of them."""
+    lost = [(which, number) for which in (0, 1) for number in (signal.SIGSTOP, signal.SIGKILL)]
+    lost += [("launcher", signal.SIGTERM)]
+    for backend in ("native", "torch"):
+        for phase in (*PHASES, "reporting"):
+            for which, number in lost:
+                yield pytest.param(
+                    backend, phase, which, number,
+                    id=f"{backend}-{phase.split()[0]}-{which}-{number.name}",
+                    marks=[pytest.mark.attack],
+                )  # fmt: skip
 
 
 def cells():
@@ -112,3 +133,34 @@ def test_a_rank_that_is_stopped_in_a_phase_is_named_with_it(command, tmp_path, b
     # steps, and the gradients' one, are named by what the ranks do in them
     assert phase in last or "no rank has moved" in last, err
     assert last.count("has not answered") == 1, err
+
+
+@pytest.mark.parametrize("backend, phase, which, number", list(torchruns_cells()))
+def test_under_torchrun_who_is_lost_is_named_and_the_run_ends(
+    command, tally, tmp_path, backend, phase, which, number
+):
+    tally["tried"] += 1
+    (tmp_path / "gate").mkdir()
+    gate = Gate(tmp_path / "gate", phase, ROOT)
+    run = command(
+        "--standalone", "--nproc-per-node", 2, "-m", "realrun", "--dp", 2, "--steps", 6,
+        "--checkpoint-every", 2, "--timeout", 5, "--backend", backend,
+        command=TORCHRUN, environment=gate.environment,
+    )  # fmt: skip
+    lost = run.process.pid if which == "launcher" else gate.reached(2)[which]
+    gate.reached(2)
+    os.kill(lost, number)
+    started_s = time.monotonic()
+    gate.open()
+    status, _, err = run.end(STOPPED_S)
+    took_s = time.monotonic() - started_s
+    assert run.gone()
+    said = [line for line in err.splitlines() if line.startswith(("failed: ", "error: ", "ended"))]
+    if which == "launcher":
+        assert len(said) == 1 or "signal" in err, err  # torchrun says that it got one
+    else:
+        assert status == 1 and took_s < STOPPED_S, err
+        what = "has not been heard of for" if number == signal.SIGSTOP else "has ended"
+        named = rf": rank \d \(process {lost} on \S+\) {what}"
+        assert any(re.search(named, line) for line in said), err
+    tally["went on" if status == 0 else "ended as they should"] += 1

@@ -1,14 +1,19 @@
 """What a job refuses to run: `InputError` says which value, and what could be given instead."""
 
+import os
 from typing import Any, NamedTuple
 
 from realrun.run.job.asked import FIRST_LOSS_SCALE
 from realrun.run.job.derived import Derived
-from simlab.errors import InputError, did_you_mean
+from simlab.errors import InputError, did_you_mean, shortened
 from simlab.spec.plan import Plan
 
 BACKENDS = ("native", "torch")
 MOST_LOSS_SCALE = 2.0**120
+LEAST_TIMEOUT_S, MOST_TIMEOUT_S = 1e-3, 1e6
+"""What torch's and the system's own waiting can be told."""
+LEAST_TIME_SCALE, MOST_TIME_SCALE = 1e-3, 1e9
+"""Steps of a box are from shorter than any rank can keep to longer than anybody waits for."""
 
 
 class Execution(NamedTuple):
@@ -100,7 +105,7 @@ ONLY_PROGRAMS: dict[str, Any] = {
 
 
 def check_numbers(job: Derived) -> None:
-    """Numbers of steps."""
+    """Numbers of steps, and times."""
     every = 1 if job.checkpoint_every is None else job.checkpoint_every
     for name, value, least in (
         ("steps", job.steps, 1),
@@ -110,8 +115,29 @@ def check_numbers(job: Derived) -> None:
     ):
         if value < least:
             raise InputError(f"{value} {name}: give at least {least}")
-    if not 0 < job.timeout_s < float("inf"):
-        raise InputError(f"timeout {job.timeout_s} s: give a finite time above 0")
+    if not LEAST_TIMEOUT_S <= job.timeout_s <= MOST_TIMEOUT_S:
+        raise InputError(
+            f"timeout {job.timeout_s:g} s: give a time from {LEAST_TIMEOUT_S:g} to {MOST_TIMEOUT_S:g} s"
+        )
+    scale = (job.box or {}).get("time_scale")
+    if scale is not None and not LEAST_TIME_SCALE <= scale <= MOST_TIME_SCALE:
+        raise InputError(
+            f"time scale {scale:g}: give a number from {LEAST_TIME_SCALE:g} to {MOST_TIME_SCALE:g}, or "
+            "leave it out for a step of about 2 s"
+        )
+
+
+def check_folders(job: Derived) -> None:
+    """Names that no file system takes."""
+    for option, name in (("out", job.out), ("checkpoints", job.checkpoints)):
+        try:
+            fits = b"\0" not in os.fsencode(name or "")
+        except UnicodeError:  # half of a character
+            fits = False
+        if not fits:
+            raise InputError(
+                f"{option} = {shortened(name)} cannot be a folder's name: give another"
+            )
 
 
 def check_fields(job: Derived) -> None:

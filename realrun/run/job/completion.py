@@ -14,6 +14,7 @@ EXPERTS_PER_TOKEN = 2
 def complete(job: Derived) -> None:
     """Give `job` the values that it was not given. `InputError` for what cannot be run."""
     checks.check_numbers(job)
+    checks.check_folders(job)
     if job.programs is None:
         checks.check_fields(job)
         _complete_plan(job)

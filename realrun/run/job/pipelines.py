@@ -89,11 +89,7 @@ def suiting_sizes(
 def check_times(job: Derived) -> None:
     """`InputError` for times and links of `job`'s pipelines that cannot be kept."""
     forward_s, backward_s, input_grad_s = job.op_times_s
-    for name, value in (
-        ("forward time", forward_s),
-        ("backward time", backward_s),
-        ("timeout", job.timeout_s),
-    ):
+    for name, value in (("forward time", forward_s), ("backward time", backward_s)):
         if not 0 < value < float("inf"):
             raise InputError(f"{name} {value} s: give a finite time above 0")
     if not 0 < input_grad_s < backward_s:

@@ -619,9 +619,9 @@ def test_a_forged_manifest_cannot_name_files_elsewhere_and_one_without_fields_is
         "which is not a file of this checkpoint": lambda manifest: manifest["tensors"][name][
             "parts"
         ][0].update(file="/etc/passwd"),
-        "has a forged manifest: TypeError(": lambda manifest: manifest["files"][
-            "rank-00000.safetensors"
-        ].update(more=1),
+        "has a forged manifest: the file 'rank-00000.safetensors' is {": lambda manifest: manifest[
+            "files"
+        ]["rank-00000.safetensors"].update(more=1),
         "has a forged manifest: KeyError('parts')": lambda manifest: manifest["tensors"][name].pop(
             "parts"
         ),
@@ -633,7 +633,7 @@ def test_a_forged_manifest_cannot_name_files_elsewhere_and_one_without_fields_is
     for text, change in changes.items():
         forged(path, change)
         assert all(text in told for told in two(refusal, load, str(path), 2, 1, 2)), text
-        if "TypeError" in text:
-            with pytest.raises(CheckpointError, match="has a forged manifest: TypeError"):
+        if "the file" in text:
+            with pytest.raises(CheckpointError, match="has a forged manifest: the file"):
                 checkpoint.verify(path)
         (path / "manifest.json").write_bytes(good)

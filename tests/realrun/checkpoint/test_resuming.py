@@ -1,6 +1,7 @@
 """What a run would go on from is looked at before any process is started: a damaged newest checkpoint
 is told with the last whole one, and put aside on request; a training that is done is no failure."""
 
+import json
 import sys
 
 import pytest
@@ -10,6 +11,7 @@ from realrun_processes import one_object
 from realrun import Job
 from realrun.checkpoint import save as checkpoint
 from realrun.checkpoint.errors import CheckpointError, NothingLeft
+from realrun.checkpoint.files import write_manifest
 from realrun.checkpoint.resuming import look
 from realrun.checkpoint.whole import last_whole, put_damaged_aside
 from simlab.errors import InputError
@@ -37,6 +39,72 @@ def removed(path):
 
 def cut(path):
     path.write_bytes(path.read_bytes()[:-7])
+
+
+def forged(change):
+    """A damage: the manifest with a change, and the checksum that fits."""
+
+    def damage(path):
+        manifest = json.loads(path.read_bytes())
+        del manifest["sha256"]
+        path.unlink()
+        write_manifest(path.parent, change(manifest) or manifest)
+
+    return damage
+
+
+def linked_to_zeros(path):
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+MANIFESTS = {
+    "of another kind": lambda path: path.write_text("[" * 100_000),
+    "without an end": linked_to_zeros,
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+    "of no files": forged(lambda manifest: manifest.pop("files") and None),
+    "of files that are none": forged(lambda manifest: manifest.update(files=None)),
+    "of a list of files": forged(lambda manifest: manifest.update(files=["x"])),
+    "of a file that is a number": forged(lambda manifest: manifest["files"].update(x=5)),
+    "of a file without a size": forged(lambda manifest: manifest["files"].update(x={})),
+    "of a file of no name": forged(
+        lambda manifest: manifest["files"].update({"a\0": {"size_bytes": 1, "sha256": ""}})
+    ),
+    "of no tensors": forged(lambda manifest: manifest.pop("tensors") and None),
+    "of nothing besides": forged(lambda manifest: manifest.pop("extra") and None),
+}
+
+
+@pytest.mark.parametrize("damage", MANIFESTS.values(), ids=MANIFESTS)
+def test_a_manifest_that_no_save_wrote_is_refused_and_can_be_put_aside(tmp_path, job, damage):
+    saved(tmp_path, 3, 6)
+    damage(tmp_path / "step-000006" / "manifest.json")
+    with pytest.raises(CheckpointError, match=r"the last whole one is .*step-000003"):
+        look(job, print)
+    job.skip_damaged = True
+    look(job, print)
+    assert last_whole(tmp_path) == tmp_path / "step-000003"
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"steps": "6"},
+        {"steps": None},
+        {"steps": [6]},
+        {"training": ["sizes"]},
+        {"training": "sizes"},
+        {"scaler": "big"},
+        {"scaler": [1.0]},
+    ],
+)
+def test_a_checkpoint_that_says_nonsense_of_its_training_is_none_of_one(tmp_path, job, extra):
+    saved(tmp_path, 6)
+    forged(lambda manifest: manifest["extra"].update(extra))(
+        tmp_path / "step-000006" / "manifest.json"
+    )
+    with pytest.raises(InputError, match="is no checkpoint of a training by realrun"):
+        look(job, print)
 
 
 @pytest.fixture

@@ -345,7 +345,39 @@ MISTAKES = {
     ),
     "no patience": (
         (*OK, "--timeout", 0, "--device", "cpu"),
-        "timeout 0.0 s: give a finite time above 0",
+        "timeout 0 s: give a time from 0.001 to 1e+06 s",
+    ),
+    "patience for ever": (
+        ("--dp", 2, "--timeout", 1e300),
+        "timeout 1e+300 s: give a time from 0.001 to 1e+06 s",
+    ),
+    "patience of no time that can be waited": (
+        ("--dp", 2, "--timeout", 1e-300),
+        "timeout 1e-300 s: give a time from 0.001 to 1e+06 s",
+    ),
+    "a time that runs back": (
+        ("--dp", 2, "--cluster", "dgx-a100", "--time-scale", -1),
+        "time scale -1: give a number from 0.001 to 1e+09, or leave it out",
+    ),
+    "a time that stands": (
+        ("--dp", 2, "--cluster", "dgx-a100", "--time-scale", 0),
+        "time scale 0: give a number from 0.001 to 1e+09, or leave it out",
+    ),
+    "a time of no number": (
+        ("--dp", 2, "--cluster", "dgx-a100", "--time-scale", "nan"),
+        "time scale nan: give a number from 0.001 to 1e+09, or leave it out",
+    ),
+    "a time that outlives the calendar": (
+        ("--dp", 2, "--cluster", "dgx-a100", "--time-scale", 1e300),
+        "time scale 1e+300: give a number from 0.001 to 1e+09, or leave it out",
+    ),
+    "a fault on a rank of too many digits": (
+        ("--dp", 2, "--inject", f"hang@{'9' * 5000}:0"),
+        "fault 'hang@9999",
+    ),
+    "a fault in a step of too many digits": (
+        ("--dp", 2, "--inject", f"hang@0:{'9' * 5000}"),
+        "fault 'hang@0:9999",
     ),
     "a port that is none": (
         (*OK, "--port", 70_000, "--device", "cpu"),

@@ -1,10 +1,12 @@
 """The folder that `--out` names: only files that an earlier run wrote there are ever removed."""
 
 import json
+import os
 
 import pytest
 
 from realrun.launch.folder import MARK, prepare
+from realrun.launch.lock import LOCK, held
 from realrun.run.job import Job
 from simlab.errors import InputError
 from simlab.schedules import generate
@@ -72,6 +74,31 @@ def test_the_next_run_removes_what_this_one_wrote_and_nothing_else(tmp_path, mak
         (tmp_path / folder / name).write_text("x")
     prepare(make(tmp_path))
     assert files(tmp_path) == [f"{folder}/music.records", f"{folder}/notes.txt"]
+
+
+def test_a_run_that_goes_on_keeps_the_losses_until_then(tmp_path):
+    prepare(plan(tmp_path))
+    losses = tmp_path / "dp2" / "losses.csv"
+    losses.write_text("step,loss,gradient_norm,seconds\n")
+    prepare(Job(plan={"dp": 2}, out=str(tmp_path), checkpoint_every=1, resume=True))
+    assert losses.exists()
+    prepare(plan(tmp_path))
+    assert not losses.exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permissions of POSIX")
+def test_nothing_is_everybodys_to_write_whatever_the_process_allows(tmp_path):
+    before = os.umask(0)
+    try:
+        job = Job(plan={"dp": 2}, out=str(tmp_path / "out"), checkpoint_every=1)
+        with held([job]):
+            prepare(job)
+            modes = {path: path.lstat().st_mode for path in tmp_path.rglob("*")}
+        assert os.umask(0) == 0  # it is the process's own again
+    finally:
+        os.umask(before)
+    assert {path.name for path in modes} >= {"out", "dp2", MARK, LOCK, "checkpoints"}
+    assert [path for path, mode in modes.items() if mode & 0o002] == []
 
 
 def test_files_of_a_longer_earlier_run_are_removed_too(tmp_path):

@@ -84,7 +84,9 @@ def test_a_rank_killed_before_the_first_step_is_named_too(command):
     assert err.splitlines()[-1].startswith(
         f"failed: rank 2 (process {victim}) was killed by signal 9"
     )
-    assert err.splitlines()[-1].endswith("while outside the steps; the others were ended")
+    assert err.splitlines()[-1].endswith(
+        "while comparing clocks and calibrating; the others were ended"
+    )
 
 
 def test_a_rank_that_is_stopped_in_a_step_is_named_before_those_that_wait_for_it(command, tmp_path):

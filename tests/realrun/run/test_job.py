@@ -32,7 +32,9 @@ def job(**fields):
         ({"warmup": -1}, "-1 warmup: give at least 0"),
         ({"forward_s": math.nan}, "forward time nan s: give a finite time above 0"),
         ({"backward_s": 0.0}, "backward time 0.0 s: give a finite time above 0"),
-        ({"timeout_s": math.inf}, "timeout inf s: give a finite time above 0"),
+        ({"timeout_s": math.inf}, "timeout inf s: give a time from 0.001 to 1e+06 s"),
+        ({"out": "a\0b"}, "out = 'a\\x00b' cannot be a folder's name"),
+        ({"checkpoints": "\ud800"}, "checkpoints = '\\ud800' cannot be a folder's name"),
         ({"link_s": -0.001}, "link latency -0.001 s: give a finite time, 0 or more"),
         ({"link_bytes_per_s": math.nan}, "link bandwidth nan bytes/s: give a number above 0"),
         (

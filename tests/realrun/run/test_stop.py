@@ -6,7 +6,8 @@ import signal
 import sys
 
 import pytest
-from realrun_processes import eventually
+from realrun_gate import Gate
+from realrun_processes import ROOT, eventually
 
 from realrun.checkpoint import save as checkpoint
 from realrun.run.life import ASKS, Stop
@@ -65,6 +66,32 @@ def test_under_torchrun_all_ranks_save_and_end(command, tmp_path, who, number):
     os.kill(run.process.pid if who == "agent" else ranks[1], number)
     status, name = ended(run, tmp_path)
     assert status != 0 and name == number.name
+
+
+def test_a_signal_to_a_rank_before_the_first_step_is_agreed_too(command, tmp_path):
+    gate = Gate(tmp_path, "comparing clocks and calibrating", ROOT)
+    run = command(*SAVING, environment=gate.environment)
+    os.kill(gate.reached(2)[1], signal.SIGTERM)
+    gate.open()
+    status, out, err = run.end(30)
+    assert (status, out) == (128 + signal.SIGTERM, "")
+    assert err.splitlines()[-1] == (
+        "failed: dp2 was asked to end by SIGTERM while comparing clocks and calibrating and did, "
+        "before its first step; it had nothing new to save"
+    )
+
+
+def test_under_torchrun_a_run_that_saves_nothing_ends_with_one_word(command, tmp_path):
+    """In whatever the ranks wait for: here for a rank that has not come."""
+    gate = Gate(tmp_path, "checking gradients", ROOT)
+    run = command(
+        "--standalone", "--nproc-per-node", 2, "-m", "realrun", "--dp", 2,
+        command=TORCHRUN, environment=gate.environment,
+    )  # fmt: skip
+    gate.reached(2)
+    run.process.send_signal(signal.SIGTERM)
+    status, out, err = run.end(20)
+    assert status != 0 and out == "" and err.count("ended by SIGTERM\n") == 1
 
 
 def test_a_run_that_saves_nothing_ends_with_a_word(command):
