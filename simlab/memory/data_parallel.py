@@ -4,9 +4,10 @@ from typing import NamedTuple
 
 from simlab.errors import InputError
 from simlab.lowering.zero import shards_of
+from simlab.memory.fsdp import Gathered
 from simlab.memory.ledger import Ledger, Moment, StepMemory
 from simlab.memory.model_states import EVERY, RECIPES, Recipe, model_states
-from simlab.memory.schemes import Gathered, NumberBytes, Replicated, Scheme, Use
+from simlab.memory.schemes import NumberBytes, Replicated, Scheme, Use
 from simlab.memory.stage import Shape, StageWalk
 from simlab.memory.units.sizes import TOKEN_BYTES, UnitSizes
 from simlab.spec.model import Model

@@ -5,10 +5,10 @@ from collections import Counter
 from itertools import product
 
 from simlab.lowering.zero import SHARDED_FROM, gathered_around, held_of, is_shared, shards_of
+from simlab.memory.fsdp import Gathered
 from simlab.memory.ledger import CATEGORIES, Moment
 from simlab.memory.schemes import (
     Added,
-    Gathered,
     NumberBytes,
     Partitioned,
     Replicated,
