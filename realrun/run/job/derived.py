@@ -70,9 +70,10 @@ class Derived(Asked):
     def pipeline(self, name: str, program: Program) -> Run:
         """The `Run` of a program: a plan with dp = tp = cp = 1, whose stages are cut as
         `realrun.model.gpt.layer_range` does it."""
+        divides = self.sizes["layers"] % program.stages == 0
         plan = Plan(
             pp=len(program.ranks),
-            stage_layers="uneven",
+            stage_layers="auto" if divides else "uneven",
             microbatches=program.microbatches,
             microbatch_size=self.sizes["microbatch_size"],
             seq=self.sizes["seq"],

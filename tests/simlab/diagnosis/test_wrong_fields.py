@@ -7,7 +7,6 @@ import pytest
 
 from simlab.cli.main import main
 from simlab.diagnosis import hang_of
-from simlab.errors import InputError
 from simlab.trace import Span, Trace
 
 EVENT = {"ph": "X", "name": "aten::mm", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": 1, "dur": 5}
@@ -139,14 +138,15 @@ def test_the_unchanged_trace_is_read(why):
     assert why(profile())[0] == 0
 
 
-def test_the_clocks_of_two_machines_may_differ_a_little():
+def test_the_clocks_of_two_machines_may_differ(why):
+    """A message begins by the one and ends by the other, so it may seem to end first."""
     content = trace()
     content["metadata"]["ranks"] = 2
     content["spans"].append([0, "send", "0F0", 1.001, 1.0, 8, 1, "message", 0, "", 0, "F", ""])
     assert Trace.from_dict(copy.deepcopy(content)).messages()
     content["spans"][-1][3] = 2.0
-    with pytest.raises(InputError, match="ends before it starts"):
-        Trace.from_dict(content)
+    assert Trace.from_dict(copy.deepcopy(content)).messages()
+    assert why(content)[0] == 0
 
 
 @pytest.mark.parametrize("path", ["/dev/zero", "/dev/null"])
