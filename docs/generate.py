@@ -71,7 +71,7 @@ def sentence(path: str) -> str:
     if not path.endswith(".py"):
         return "To be described."
     said = ast.get_docstring(ast.parse((ROOT / path).read_text(encoding="utf-8"))) or ""
-    return re.split(r"(?<=[.])\s", " ".join(said.split()))[0].replace("|", "\\|")
+    return re.split(r"(?<=[.])(?<!et al\.)\s", " ".join(said.split()))[0].replace("|", "\\|")
 
 
 def file_tables(text: str) -> Iterator[tuple[str, str]]:
