@@ -42,7 +42,7 @@ bench-replay: .venv/real ## what a replay says that faster ops would save agains
 bench-faults: .venv/real ## twenty kills, each fault ten times: what is named, and where training goes on; ten minutes
 	$(BIN)/python -m benchmarks.bench_faults
 
-attack: .venv/all ## 2,000 plan files, flags, programs, cluster files and torchrun variables that were made at random: an answer or one clear line; a signal to a rank or the launcher in five phases; about twelve minutes
+attack: .venv/all ## plan files, flags, programs, cluster files, traces and torchrun variables, thousands that were made at random: an answer or one clear line; signals to ranks and launchers in each phase, here and under torchrun; about half an hour
 	$(BIN)/python -m pytest -s -m attack tests/attack
 
 check: .venv/all ## lint, types and the fast tests (simlab, with fewer random examples, and the lessons' map; no processes, no browser)

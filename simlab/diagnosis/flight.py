@@ -66,8 +66,9 @@ class Hang(NamedTuple):
             return "Every collective that a rank has begun was completed: no hang in these dumps."
         what = f"{self.name} number {self.number} of group {self.group} (ranks {_list(self.ranks)})"
         waiting = f"{_ranks(self.waiting)} in it" if self.waiting else "nobody in it"
+        has = "has" if len(self.culprit) == 1 else "have"
         return {
-            MISSING: f"{_ranks(self.culprit)} has not called {what}; {waiting}.",
+            MISSING: f"{_ranks(self.culprit)} {has} not called {what}; {waiting}.",
             DIFFERENT: f"{_ranks(self.culprit)} called something else instead of {what}; {waiting}.",
             SIZE: f"{_ranks(self.culprit)} gave another size to {what}; {waiting}.",
             STUCK: f"All ranks are in {what}, and it does not end: look at the network, or at a rank "
