@@ -244,7 +244,7 @@ class Heartbeat:
         except (RuntimeError, ValueError):
             verdict = json.loads(own)
         for pid, host in [*verdict["silent"], *json.loads(own)["silent"]]:
-            if host == socket.gethostname():
+            if host == socket.gethostname() and pid > 1:  # others stand for many processes
                 try:
                     os.kill(pid, signal.SIGKILL)  # one that is stopped takes no other signal
                 except OSError:

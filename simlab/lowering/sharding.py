@@ -1,7 +1,8 @@
 """What ranks that hold the same part of the model send each other: gradients, and with ZeRO
 parameters.
 
-Gradients of a unit are reduced during the last backward (ZeRO 0 and 1) or during each (2 and 3).
+Gradients of a unit are reduced during the last backward (ZeRO 0 and 1), during each (2 and 3), or
+when all ops are over (without overlap, and in torch's pipelines).
 ZeRO-1 and 2 gather all units, which were updated in parts, when a step begins; ZeRO-3 gathers each
 before it is used. Which stage does what stands in `simlab.lowering.zero`. With `Plan.hybrid`
 gradients are scattered within a shard group, and what is left of them is summed over the replicas

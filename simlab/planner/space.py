@@ -78,9 +78,9 @@ class Space:
         }
         check_fields(cast(Plan, SimpleNamespace(**{**self.fixed, **named})), given)
         Plan(**self._whatever_the_degrees())
-        if "schedule" in self.fixed:
+        if schedule is not None:
             # Whatever schedule there is can be made of four microbatches on two ranks.
-            program_of(Plan(pp=2, microbatches=4, schedule=self.fixed["schedule"]))
+            program_of(Plan(pp=2, microbatches=4, schedule=schedule))
 
     def candidates(self) -> Iterator[Plan | Rejection]:
         """Each plan that can be split as it says, and a `Rejection` of each that cannot. Degrees that

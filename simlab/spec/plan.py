@@ -95,7 +95,8 @@ class Plan:
     zero: int = documented(
         """The ZeRO stage, which says what the dp x cp ranks shard. 0 shards nothing, 1 the
         optimizer's states, 2 also gradients, 3 also parameters (FSDP). Stages 0 and 1 reduce
-        gradients once a step, stages 2 and 3 after every backward.""",
+        gradients once a step, stages 2 and 3 after every backward, but in torch's pipelines once a
+        step.""",
         default=0,
         choices=ZERO_STAGES,
     )

@@ -158,13 +158,7 @@ def measured(
                     None, lambda _, bucket: tracker.label_bucket(bucket, as_view)
                 )
             else:
-                policy = MixedPrecisionPolicy(
-                    param_dtype=torch.bfloat16 if bf16 else None, reduce_dtype=torch.float32
-                )
-                for module in [*model.blocks, model]:
-                    fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
-                optimizer = torch.optim.Adam(model.parameters(), foreach=True)
-                tracker = _GatheringTracker(model, optimizer)
+                optimizer, tracker = _sharded(model, mesh, reshard, bf16)
                 tracker.track_inputs((tokens, targets))
             with tracker:
                 # states are made in the first; DDP makes new buckets in the second
@@ -182,6 +176,17 @@ def measured(
             return tracker
 
 
+def _sharded(model, mesh, reshard, bf16):
+    """(optimizer, tracker) of `model`, to which FSDP2 is applied in place."""
+    policy = MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16 if bf16 else None, reduce_dtype=torch.float32
+    )
+    for module in [*model.blocks, model]:
+        fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
+    optimizer = torch.optim.Adam(model.parameters(), foreach=True)
+    return optimizer, _GatheringTracker(model, optimizer)
+
+
 def measured_first_stage(sizes, ranks, ops, *, reshard, bf16):
     """A tracker that has read one step of the first of two pipeline stages on rank 0 of `ranks`.
 
@@ -192,13 +197,7 @@ def measured_first_stage(sizes, ranks, ops, *, reshard, bf16):
         mesh = init_device_mesh("cpu", (ranks,))
         with FakeTensorMode():
             model = Stage(sizes, 0, 2)
-            policy = MixedPrecisionPolicy(
-                param_dtype=torch.bfloat16 if bf16 else None, reduce_dtype=torch.float32
-            )
-            for module in [*model.blocks, model]:
-                fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
-            optimizer = torch.optim.Adam(model.parameters(), foreach=True)
-            tracker = _GatheringTracker(model, optimizer)
+            optimizer, tracker = _sharded(model, mesh, reshard, bf16)
             stage = PipelineStage.__new__(PipelineStage)
             stage.submod = model
             tokens = torch.zeros(1, sizes["seq"], dtype=torch.int64)
