@@ -9,6 +9,7 @@ from simlab.collectives.nccl import IN_TRAINING, collective_s, p2p_s
 from simlab.cost.groups import Groups, host_sharers
 from simlab.lowering.instructions import Instruction, group_of, tied_head_bytes
 from simlab.lowering.kernels import message_bytes
+from simlab.lowering.offloading import DRIVE
 from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
 from simlab.spec.parameters import LAYERS
@@ -78,12 +79,13 @@ class CommunicationTimes:
         return (1 + again) * (copies_s + pieces * seconds_of(kind, size_bytes / pieces, dimension))
 
     def copied_bytes_per_s(self, copy: Instruction) -> float:
-        """Of a copy between the GPU and its host, or for a unit's the drives that the GPUs of a
-        node share."""
-        bandwidth, cluster = self.cluster.pcie_bytes_per_s, self.cluster
-        if self.plan.offload_to == "nvme" and copy.unit:
-            return min(bandwidth, cluster.nvme_bytes_per_s / host_sharers(self.plan, cluster))
-        return bandwidth
+        """Of a copy between the GPU and its host, or for a unit's and for the optimizer's states
+        the drives that the GPUs of a node share."""
+        bandwidth = self.cluster.pcie_bytes_per_s
+        drive = self.cluster.nvme_bytes_per_s / host_sharers(self.plan, self.cluster)
+        if copy.dimension == DRIVE:
+            return drive
+        return min(bandwidth, drive) if self.plan.offload_to == "nvme" and copy.unit else bandwidth
 
     def message_bytes(self) -> float:
         """See `simlab.lowering.kernels.message_bytes`."""

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 from simlab.cost.groups import host_sharers
 from simlab.cost.roofline import memory_s
 from simlab.lowering.zero import held_of
-from simlab.memory.states import state_bytes
 from simlab.program import Program
 from simlab.spec.model import Model
 from simlab.spec.parameters import expert_parameters, stage_parameters
@@ -65,21 +64,18 @@ def own_parameters(
 
 def update_s(
     cost: "StageCost", program: Program, parameters: Sequence[float], layers: Sequence[int]
-) -> tuple[float, float]:
-    """(seconds of the update on the rank with most parameters, without the norm of all gradients;
-    seconds of moving the optimizer's states between host and drive)."""
+) -> float:
+    """Seconds of the update on the rank with most parameters, without the norm of all gradients and
+    without moving the optimizer's states."""
     plan, cluster = cost.plan, cost.cluster
     dense = dense_of_stages(cost.model.dense_layers, layers)
     experts = [expert_parameters(cost.model, plan, n, dense=d) for n, d in zip(layers, dense)]
     own = own_parameters(plan, program, parameters, experts)
     if plan.offload in ("optimizer", "parameters"):
-        in_node, drive_s = host_sharers(plan, cluster), 0.0
-        if plan.offload_to == "nvme":  # all states there and back
-            drive_s = in_node * own * 2 * state_bytes(plan).optimizer / cluster.nvme_bytes_per_s
-        return in_node * own * HOST_ADAM_S, drive_s
+        return host_sharers(plan, cluster) * own * HOST_ADAM_S
     tensors = TENSORS_A_LAYER * max(
         sum(layers[stage] for stage in program.stages_of(rank)) for rank in range(plan.pp)
     )
     host_s = tensors * OPTIMIZER_OPS_A_TENSOR.get(plan.precision, 1) * cost.host_op_s
     moved = OPTIMIZER_BYTES[plan.precision] if plan.has_flat_gradients else FOREACH_BYTES
-    return max(memory_s(moved * own, cost.gpu or cluster.gpu), host_s), 0.0
+    return max(memory_s(moved * own, cost.gpu or cluster.gpu), host_s)

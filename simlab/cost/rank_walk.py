@@ -29,7 +29,8 @@ AS_SOON = 12
 
 
 class Carried(NamedTuple):
-    """A communication over the ranks that hold the same part of the model, once a step."""
+    """A communication over the ranks that hold the same part of the model, or a copy that the end of
+    a step waits for: once a step."""
 
     instruction: Instruction
     start_s: float
@@ -106,7 +107,8 @@ class RankWalk:
         self.ends_s: dict[str, float] = {}
         self.spent: dict[Parts, int] = {}
         self.carried: list[Carried] = []
-        self.reduced_s = self.copying_s = self.end_s = 0.0
+        self.copies: list[Carried] = []
+        self.reduced_s = self.end_s = 0.0
         self._own: Outlines = {}
         plan, shared = lowering.plan, lowering.sharding.shared
         self._plain: dict[tuple[int, str], _Plain] = {}
@@ -182,9 +184,9 @@ class RankWalk:
         Where other pipeline ranks take part in a communication, a `Meeting` is given, and the
         moment at which all of them are there is to be sent back. Afterwards `reduced_s` is the
         moment at which this rank's gradients are complete, `end_s` that at which its parameters
-        are, and `copying_s` the seconds of its copies to and from the host.
+        are, and `copies` what it has copied to and from the host and its drives.
         """
-        self.reduced_s, self.copying_s = now_s, 0.0
+        self.reduced_s = now_s
         for item in self.lowering.ends():
             begin_s = now_s
             if item.action == COMPUTE:
@@ -198,7 +200,7 @@ class RankWalk:
             if item.unit or item.dimension == "ends":
                 self.reduced_s = after_s
             elif item.kind == "copy":
-                self.copying_s += after_s - now_s
+                self.copies.append(Carried(item, now_s, after_s))
             now_s = after_s
         self.end_s = now_s
 

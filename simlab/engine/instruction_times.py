@@ -63,9 +63,9 @@ class ClusterTimes:
     @cached_property
     def optimizer_s(self) -> float:
         """Of the rank with most parameters, for all wait for it; the norm of all gradients and
-        copies between GPU and host are in the list."""
+        copies between GPU, host and drives are in the list."""
         parameters = rank_parameters(self.model, self.plan, self.program, self.layers)
-        return sum(update_s(self.cost, self.program, parameters, self.layers))
+        return update_s(self.cost, self.program, parameters, self.layers)
 
     def communication_s(self, instruction: Instruction) -> float:
         """Of what is begun or waited for, while all GPUs of its nodes communicate alike. A message

@@ -26,11 +26,12 @@ class Instruction(NamedTuple):
     """Of a communication: 'tp', 'cp', 'ep' (the ranks that share a layer's experts), 'dp' (the
     ranks that hold the same part of the model, dp x cp of them, or with `Plan.hybrid` a shard group
     of them), 'edp' (those of them that hold the same experts), 'replicas' (those that hold the same
-    shard), 'pp', 'ends' (the ranks of a tied head and its embedding), 'offload out' or
-    'offload in'."""
+    shard), 'pp', 'ends' (the ranks of a tied head and its embedding), 'offload out', 'offload in'
+    or 'drive'."""
     kind: str = ""
     """'all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all', 'ring' (to the next of the
-    group), 'message' (to another stage) or 'copy' (to or from the host)."""
+    group), 'message' (to another stage) or 'copy' (to or from the host, or
+    its drives)."""
     size_bytes: float = 0.0
     """Of the whole buffer, as `simlab.lowering.kernels.Communication` has it."""
     peer: int | None = None

@@ -254,8 +254,10 @@ class RankLowering:
         elsewhere = plan.offload in ("optimizer", "parameters")
         if elsewhere:
             yield from self.offloading.gradients_out(own)
+            yield from self.offloading.states_moved(own, "in")
         yield Instruction(COMPUTE, "", "optimizer")
         if elsewhere:
+            yield from self.offloading.states_moved(own, "out")
             yield from self.offloading.parameters_in(own)
 
 

@@ -1,7 +1,8 @@
 """What is copied between a GPU and its node's host: parameters or activations of each op, or the
-optimizer's gradients and parameters once a step (`Plan.offload`).
+optimizer's gradients, states and parameters once a step (`Plan.offload`).
 
-Copies out and copies in have a stream each, for PCIe carries both at once. What a unit uses is
+Copies out and copies in have a stream each, for PCIe carries both at once. What moves between the
+host and its drives for the update has a third one. What a unit uses is
 fetched while the unit before it runs, or so much earlier that ZeRO-3 can then gather it. A layer's
 activations leave while the next layers' forward runs. An op that copies out ends when its copies
 have.
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from simlab.lowering.instruction import Instruction, Unit
 from simlab.lowering.sharding import Make, both, ended
 from simlab.lowering.zero import shards_of
+from simlab.memory.states import state_bytes
 from simlab.program import Op
 from simlab.spec.model import Model
 from simlab.spec.parameters import LAYERS
@@ -19,6 +21,8 @@ from simlab.spec.plan import Plan
 
 OUT, IN = "offload out", "offload in"
 """The dimensions of copies to the host, and from it."""
+DRIVE = "drive"
+"""The dimension of copies between the host and the node's drives."""
 FETCHED_FOR = {"parameters": "FBI", "activations": "BI"}
 """{what is offloaded: kinds of ops that it is fetched for}."""
 
@@ -61,6 +65,13 @@ class Offloading:
         """What the host's optimizer needs of this rank's `parameters`."""
         size_bytes = parameters * self.plan.gradient_bytes
         yield from both(self.make(None, "gradients out", OUT, "copy", size_bytes))
+
+    def states_moved(self, parameters: float, way: str) -> Iterator[Instruction]:
+        """The optimizer's states of this rank's `parameters`, which come 'in' from drives for the
+        update and go 'out' to them again."""
+        if self.plan.offload_to == "nvme":
+            size_bytes = parameters * state_bytes(self.plan).optimizer
+            yield from both(self.make(None, f"states {way}", DRIVE, "copy", size_bytes))
 
     def parameters_in(self, parameters: float) -> Iterator[Instruction]:
         """What it gives back, unless parameters live on the host."""

@@ -8,8 +8,8 @@ them, the CPU updates, updated parameters come back. ZeRO-Infinity (Rajbhandari 
 This module makes tasks of its own, where `predict` and `layer_trace` evaluate instruction lists with
 `Plan.offload = 'optimizer'`. Lists cannot say what it is about. A list is one step, which begins when
 nothing is in flight, while an update of one step runs here beside the forward of the next one. A rank
-computes in one stream, and has no instruction for the host's update or a drive's transfer. And what a
-list copies for the optimizer goes in one piece at the end, as no field of a plan says otherwise.
+computes in one stream, which the host's update would leave free for the next step. And what a list
+copies for the optimizer goes in one piece at the end, as no field of a plan says otherwise.
 """
 
 from collections.abc import Sequence

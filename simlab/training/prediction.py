@@ -64,8 +64,8 @@ class Prediction:
     stages: list[StageTimes]
     """[per pipeline stage] the times of its ops."""
     trace: Trace
-    """The trace of one pipeline: compute and messages, and on the streams 'dp' and 'optimizer' what
-    follows them."""
+    """The trace of one pipeline: compute and messages, and on the streams 'dp', 'optimizer',
+    'offload out', 'offload in' and 'drive' what follows them. `Trace.whole_step_s` is `step_s`."""
     step_s: float
     """The time of the step, in seconds."""
     after_s: float

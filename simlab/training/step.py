@@ -23,9 +23,16 @@ from simlab.spec.hardware import Gpu, Link
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 from simlab.spec.stage_layers import dense_of_stages
-from simlab.trace import OPTIMIZER, Span, Trace
+from simlab.trace import Trace
 from simlab.training.prediction import Prediction, does_not_fit
-from simlab.training.walked import host_bytes, optimizer_s, rank_walks, shown_spans, step_end
+from simlab.training.walked import (
+    end_spans,
+    host_bytes,
+    optimizer_s,
+    rank_walks,
+    shown_spans,
+    step_end,
+)
 
 
 def predict(
@@ -64,14 +71,9 @@ def predict(
     trace.metadata["cluster"] = cluster.name
     last_s, spent = trace.end_s, [walk.parts for walk in walks]
     parameters = rank_parameters(model, plan, program, layers)
-    update_s, drive_s = optimizer_s(costs, program, parameters, layers)
-    end = step_end(walks, trace, update_s + drive_s, links)
-    offload_s = end.copying_s + drive_s
+    end = step_end(walks, trace, optimizer_s(costs, program, parameters, layers), links)
     trace.spans.extend(shown_spans(walks))
-    trace.spans.extend(
-        Span(rank, OPTIMIZER, "step", end.reduced_s, end.end_s - offload_s, kind=OPTIMIZER)
-        for rank in range(plan.pp)
-    )
+    trace.spans.extend(end_spans(walks, end))
     held = held_by_rank(memory)
     peak_rank = max(range(plan.pp), key=lambda rank: sum(held[rank].values()))
     prediction = Prediction(
@@ -82,8 +84,8 @@ def predict(
         trace=trace,
         step_s=end.end_s,
         after_s=end.reduced_s - last_s,
-        optimizer_s=end.end_s - end.reduced_s - offload_s,
-        offload_s=offload_s,
+        optimizer_s=end.end_s - end.reduced_s - end.copying_s,
+        offload_s=end.copying_s,
         memory_bytes=held[peak_rank],
         peak_rank=peak_rank,
         program=program,
@@ -129,8 +131,8 @@ def _check_memory(prediction: Prediction, strict: bool) -> None:
 
 def layer_trace(model: Model, plan: Plan, cluster: Cluster, *, collapsed: bool = True) -> Trace:
     """The same step, instruction by instruction: a `Trace` whose spans are layers' kernels and
-    collectives, on the streams compute, tp, cp, dp, replicas (of HSDP), offload, send and
-    optimizer, of all GPUs or (collapsed) of one for each pipeline stage.
+    collectives, on the streams compute, tp, cp, dp, replicas (of HSDP), offload out, offload in,
+    drive, send and optimizer, of all GPUs or (collapsed) of one for each pipeline stage.
 
     A span's op names the op and the part of it: '2F0 layer 3'. Every GPU that takes part in a
     collective has a span of it. `Trace.whole_step_s` is the time of the step, with the reductions,

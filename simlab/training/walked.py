@@ -15,7 +15,7 @@ from simlab.program import Program
 from simlab.spec.hardware import Link
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
-from simlab.trace import Span, Trace
+from simlab.trace import OPTIMIZER, Span, Trace
 
 SHOWN = {
     "all_gather": "parameters",
@@ -34,7 +34,7 @@ class StepEnd(NamedTuple):
     end_s: float
     """The moment at which all parameters are updated."""
     copying_s: float
-    """The seconds of copies to and from the host, on the rank that copies most."""
+    """The seconds of copies to and from the host and its drives, on the rank that copies most."""
 
 
 def rank_walks(
@@ -84,7 +84,7 @@ def step_end(
     return StepEnd(
         max(walk.reduced_s for walk in walks),
         max(walk.end_s for walk in walks),
-        max(walk.copying_s for walk in walks),
+        max(sum((copy.end_s - copy.start_s for copy in walk.copies), 0.0) for walk in walks),
     )
 
 
@@ -108,6 +108,28 @@ def _go_on(
         meetings[rank] = next(tail) if ready_s is None else tail.send(ready_s)
     except StopIteration:
         pass
+
+
+def end_spans(walks: Sequence[RankWalk], end: StepEnd) -> list[Span]:
+    """The spans of each rank after its reductions: its copies between GPU, host and drives, and as
+    the optimizer's what is between them, with the norm of all gradients."""
+    spans: list[Span] = []
+
+    def add_optimizer(rank: int, what: str, start_s: float, end_s: float) -> None:
+        if end_s > start_s:
+            spans.append(Span(rank, OPTIMIZER, what, start_s, end_s, kind=OPTIMIZER))
+
+    for rank, walk in enumerate(walks):
+        now_s, what = end.reduced_s, "norm" if walk.copies else "step"
+        for copy, start_s, end_s in walk.copies:
+            add_optimizer(rank, what, now_s, start_s)
+            size_bytes = int(copy.size_bytes)
+            spans.append(
+                Span(rank, copy.dimension, copy.name, start_s, end_s, size_bytes, kind=copy.kind)
+            )
+            now_s, what = end_s, "step"
+        add_optimizer(rank, what, now_s, walk.end_s)
+    return spans
 
 
 def shown_spans(walks: Sequence[RankWalk]) -> list[Span]:
@@ -147,10 +169,10 @@ def shown_spans(walks: Sequence[RankWalk]) -> list[Span]:
 
 def optimizer_s(
     costs: Sequence[StageCost], program: Program, parameters: Sequence[float], layers: list[int]
-) -> tuple[float, float]:
-    """(seconds of the update, of moving the optimizer's states between host and drive) on the rank
-    for which both take longest. parameters, layers: of each stage."""
-    return max((update_s(cost, program, parameters, layers) for cost in costs), key=sum)
+) -> float:
+    """Seconds of the update on the rank for which it takes longest. parameters, layers: of each
+    stage."""
+    return max(update_s(cost, program, parameters, layers) for cost in costs)
 
 
 def host_bytes(cost: StageCost, program: Program, parameters: Sequence[float]) -> float:

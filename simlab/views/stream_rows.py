@@ -9,6 +9,7 @@ from simlab.views.language import LANGUAGE
 
 STREAMS = (
     COMPUTE, "tp", "cp", "ep", "dp", "edp", "replicas", "pp", "ends", SEND, "offload out", "offload in",
+    "drive",
 )  # fmt: skip
 """Streams from the top down; others follow."""
 STREAM_NAMES = {

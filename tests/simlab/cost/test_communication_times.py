@@ -123,6 +123,9 @@ def test_a_copy_goes_over_pcie_and_a_units_from_drives_that_a_nodes_gpus_share(d
             replace(plan, offload_to=to), pcie_bytes_per_s=2e9, nvme_bytes_per_s=drives, slower=3.0
         )
         assert times.instruction_s(copy._replace(unit=unit)) == pytest.approx(1e9 / bandwidth)
+    states = copy._replace(dimension="drive")
+    times = times_of(plan, pcie_bytes_per_s=2e9, nvme_bytes_per_s=1e12, slower=3.0)
+    assert times.instruction_s(states) == pytest.approx(sharers * 1e-3)  # they never cross PCIe
 
 
 # messages, the ends, groups

@@ -143,6 +143,20 @@ def test_gradients_go_to_the_hosts_optimizer_and_parameters_come_back_unless_the
     assert order == expected
 
 
+@pytest.mark.parametrize("precision, state_bytes", [("bf16", 12), ("fp32", 8)])
+def test_the_states_come_from_drives_for_the_update_and_go_back(precision, state_bytes):
+    """Two moments in fp32, and beside 16-bit parameters a copy of them in fp32."""
+    plan = sl.Plan(dp=4, zero=1, offload="optimizer", offload_to="nvme", precision=precision)
+    last = [i for i in rank_instructions(MODEL, plan, program_of(plan)) if not i.op and not i.unit]
+    order = [i.name for i in last if i.action != WAIT and "norm" not in i.name]
+    assert order == ["gradients out", "states in", "optimizer", "states out", "parameters in"]
+    states = [i for i in last if i.dimension == "drive"]
+    assert [i.action for i in states] == [BEGIN, WAIT] * 2
+    own = sum(PARAMETERS.values()) / 4
+    assert [i.size_bytes for i in states] == pytest.approx([state_bytes * own] * 4)
+    assert {i.kind for i in states} == {"copy"}
+
+
 @pytest.mark.parametrize("cp", [0, 2.5, "2"])
 def test_the_work_of_a_ring_is_of_some_whole_number_of_ranks(cp):
     with pytest.raises(sl.InputError, match=f"cp = {cp!r}: give a whole number"):

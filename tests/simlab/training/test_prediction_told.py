@@ -4,7 +4,7 @@ was made from, the plan's own numbers, and the same step played layer by layer."
 import re
 from collections import defaultdict
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import pytest
 from plan_oracles import cluster_of
@@ -231,9 +231,8 @@ def test_its_spans_of_reductions_cover_those_of_the_layers_played(fields):
         assert span.op == f"{span.stage} {what}"
 
 
-@pytest.mark.parametrize("offload", ["none", "optimizer"])
-def test_the_optimizers_spans_follow_the_last_reduction_on_every_rank(offload):
-    plan = sl.Plan(dp=2, pp=4, microbatches=4, stage_layers="uneven", offload=offload)
+def test_the_optimizers_spans_follow_the_last_reduction_on_every_rank():
+    plan = sl.Plan(dp=2, pp=4, microbatches=4, stage_layers="uneven")
     found = sl.predict(SMALL, plan, cluster_of(8))
     spans = [s for s in found.trace.spans if s.stream == "optimizer"]
     assert [(s.rank, s.op, s.kind, s.bytes) for s in spans] == [
@@ -243,8 +242,40 @@ def test_the_optimizers_spans_follow_the_last_reduction_on_every_rank(offload):
     for span in spans:
         assert span.start_s == pytest.approx(compute_s + found.after_s)
         assert span.end_s - span.start_s == pytest.approx(found.optimizer_s)
-    assert found.step_s == pytest.approx(span.end_s + found.offload_s)
-    assert (found.offload_s > 0) == (offload == "optimizer")
+    assert (found.step_s, found.offload_s) == (pytest.approx(span.end_s), 0)
+
+
+@pytest.mark.parametrize("pp", [1, 4])
+@pytest.mark.parametrize("to", ["host", "nvme"])
+@pytest.mark.parametrize("offload", ["optimizer", "parameters"])
+def test_the_trace_of_a_prediction_has_the_copies_at_the_end_of_the_step(offload, to, pp):
+    """They are those that the layer trace plays; and what the ops leave out of the step's time is the
+    length of the spans, as the waterfall has it."""
+    plan = sl.Plan(
+        dp=2, pp=pp, microbatches=4, zero=3 if pp == 1 else 1, offload=offload, offload_to=to
+    )
+    cluster = cluster_of(plan.gpus)
+    found, played = sl.predict(SMALL, plan, cluster), sl.layer_trace(SMALL, plan, cluster)
+    assert found.trace.whole_step_s == pytest.approx(found.step_s)
+    copies, theirs = (
+        [s for s in trace.spans if s.kind == "copy" and not s.unit]
+        for trace in (found.trace, played)
+    )
+    assert {(s.rank, s.stream, s.op, s.bytes) for s in copies} == {
+        (s.rank, s.stream, s.op, s.bytes) for s in theirs
+    }
+    assert all(s.bytes > 0 for s in copies) and len(copies) >= pp
+    assert any(s.stream == "drive" for s in copies) == (to == "nvme")
+    after = [s for s in found.trace.spans if s in copies or s.stream == "optimizer"]
+    for rank in range(pp):
+        its = sorted((s for s in after if s.rank == rank), key=lambda s: s.start_s)
+        assert its[0].start_s == pytest.approx(found.trace.end_s + found.after_s)
+        assert all(s.end_s == pytest.approx(t.start_s) for s, t in pairwise(its))
+    lengths_s = [sum(s.end_s - s.start_s for s in copies if s.rank == r) for r in range(pp)]
+    in_ops_s = sum(parts.offload for parts in found.spent) / pp
+    assert max(lengths_s) + in_ops_s == pytest.approx(found.waterfall_s.offload)
+    updates_s = sum(s.end_s - s.start_s for s in after if s.stream == "optimizer") / pp
+    assert updates_s == pytest.approx(found.waterfall_s.optimizer)
 
 
 def test_a_rank_reduces_what_is_left_after_its_last_message_has_been_sent():
