@@ -1,46 +1,15 @@
 """Transformer sizes → parameters, operations by kernel, activation bytes by tensor. GPT and Llama
 kinds, dense or with experts."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
-from importlib.resources import files
-from pathlib import Path
-from typing import Any
 
-from simlab.display import plain
-from simlab.errors import InputError, did_you_mean, require_whole, shortened
-from simlab.spec.fields import documented, short_repr, with_field_docs
-from simlab.spec.hugging_face import read_config
+from simlab.errors import InputError, require_whole
+from simlab.spec.fields import with_field_docs
+from simlab.spec.model.sizes import ModelSizes
 
 RECOMPUTE = ("none", "selective", "per-op", "full")
-_LEAST = {
-    "layers": 1,
-    "hidden": 1,
-    "heads": 1,
-    "kv_heads": 1,
-    "head_size": 1,
-    "ffn": 1,
-    "vocab": 1,
-    "seq": 1,
-    "positions": 0,
-    "experts": 0,
-    "experts_per_token": 0,
-    "expert_ffn": 0,
-    "shared_experts": 0,
-    "dense_layers": 0,
-    "value_size": 0,
-    "q_rank": 0,
-    "kv_rank": 0,
-    "rope_size": 0,
-}
-MOST_LAYERS = 10_000
-"""The most layers of a model: each of them is walked, and no model has a tenth of them."""
-_FILLED = ("kv_heads", "ffn", "head_size")
-"""Fields that have a value of their own where they are None."""
-
-
 MFU_ATTENTION = "full"
 """How the model FLOPs of an MFU or HFU count attention. 'full' counts all pairs of queries and keys,
 as published figures do (Chowdhery et al. 2022, appendix B), though a causal kernel computes half of
@@ -51,164 +20,12 @@ MFU_CONVENTION = "attention counted in full"
 
 @with_field_docs
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Model:
+class Model(ModelSizes):
     """The sizes of a decoder-only transformer.
 
     All fields are checked when a model is made; `InputError` says which value is wrong. A field
     whose default is None is given its value then.
     """
-
-    name: str = documented("The name under which the model is shown.", default="")
-    layers: int = documented("The number of transformer layers, L.")
-    hidden: int = documented("The width of a hidden state, h.")
-    heads: int = documented("The number of query heads, a.")
-    kv_heads: int = documented(
-        """The number of key and value heads, fewer than `heads` in grouped-query attention (Ainslie
-        et al. 2023). None stands for as many as `heads`.""",
-        default=None,
-    )
-    head_size: int = documented(
-        "The width of a head. None stands for hidden / heads.", default=None
-    )
-    ffn: int = documented("The width of the MLP. None stands for 4 x hidden.", default=None)
-    gated_mlp: bool = documented(
-        "Whether the MLP has two matrices up, of which one is the gate, as in Llama.", default=False
-    )
-    vocab: int = documented("The number of tokens in the vocabulary, V.")
-    positions: int = documented(
-        "The rows of a learned table of positions (GPT). 0 stands for rotary embeddings.", default=0
-    )
-    tied_head: bool = documented(
-        "Whether the output head is the embedding's matrix.", default=False
-    )
-    bias: bool = documented(
-        "Whether linear layers have a bias and norms a shift (LayerNorm instead of RMSNorm).",
-        default=True,
-    )
-    experts: int = documented(
-        "The number of experts in a layer. 0 stands for one dense MLP.", default=0
-    )
-    experts_per_token: int = documented("The number of experts that compute each token.", default=0)
-    expert_ffn: int = documented(
-        "The width of an expert, routed or shared. 0 stands for `ffn`.", default=0
-    )
-    shared_experts: int = documented(
-        "The number of experts beside the routed ones that compute every token.", default=0
-    )
-    dense_layers: int = documented(
-        """The number of first layers that have one dense MLP of width `ffn` although the others
-        have experts.""",
-        default=0,
-    )
-    value_size: int = documented(
-        "The width of a head's value. 0 stands for `head_size`.", default=0
-    )
-    kv_rank: int = documented(
-        """The width of the latent from which the keys and values of all heads are computed in
-        multi-head latent attention (DeepSeek-AI 2024, arXiv 2405.04434, section 2.1). 0 stands for
-        attention without it.""",
-        default=0,
-    )
-    q_rank: int = documented(
-        "With `kv_rank`, the width of the queries' latent. 0 stands for queries without one.",
-        default=0,
-    )
-    rope_size: int = documented(
-        """With `kv_rank`, the part of `head_size` that has the rotary embedding. Keys have this
-        part in common for all heads.""",
-        default=0,
-    )
-    qk_norm: bool = documented(
-        "Whether each head's query and key go through an RMSNorm, as in Qwen3.", default=False
-    )
-    seq: int = documented(
-        "The sequence length, s, that the model is usually trained with.", default=2048
-    )
-    source: str = documented("Where the sizes are from.", default="")
-    ignored: tuple[str, ...] = documented(
-        """The settings of its config.json from which nothing is computed, such as 'sliding_window =
-        4096'.""",
-        default=(),
-    )
-
-    __repr__ = short_repr
-
-    def __post_init__(self) -> None:
-        for field, least in _LEAST.items():
-            value = getattr(self, field)
-            if value is not None or field not in _FILLED:
-                require_whole(f"{self.name or 'model'}: {field}", value, least)
-        if self.layers > MOST_LAYERS:
-            raise InputError(
-                f"{self.name or 'model'}: layers = {shortened(self.layers)}: give at most {MOST_LAYERS:,}"
-            )
-        for field in ("gated_mlp", "tied_head", "bias", "qk_norm"):
-            if not isinstance(getattr(self, field), bool):
-                raise InputError(
-                    f"{self.name or 'model'}: {field} = {getattr(self, field)!r}: give True or False"
-                )
-        if self.head_size is None and self.hidden % self.heads:
-            raise InputError(
-                f"{self.name or 'model'}: hidden = {self.hidden} is not divisible by heads = {self.heads}"
-            )
-        for field, default in (
-            ("kv_heads", self.heads),
-            ("ffn", 4 * self.hidden),
-            ("head_size", self.hidden // self.heads),
-        ):
-            if getattr(self, field) is None:
-                object.__setattr__(self, field, default)
-        object.__setattr__(self, "ignored", tuple(self.ignored))  # JSON has lists
-        if self.heads % self.kv_heads:
-            raise InputError(
-                f"{self.name or 'model'}: heads = {self.heads} is not divisible by kv_heads = {self.kv_heads}"
-            )
-        if self.experts and not 1 <= self.experts_per_token <= self.experts:
-            raise InputError(
-                f"{self.name or 'model'}: {self.experts_per_token} of {self.experts} experts per token: give 1 to {self.experts}"
-            )
-        self._check_kinds()
-
-    def _check_kinds(self) -> None:
-        """Raise `InputError` if fields that belong to experts or to latent attention contradict
-        each other."""
-        name = self.name or "model"
-        if not self.experts:
-            for field in ("expert_ffn", "shared_experts", "dense_layers"):
-                if value := getattr(self, field):
-                    raise InputError(
-                        f"{name}: {field} = {value} without experts: give experts, or leave it out"
-                    )
-        if self.shared_experts and self.bias:
-            raise InputError(f"{name}: shared_experts with bias = True: give bias = False")
-        if self.dense_layers >= self.layers:
-            raise InputError(
-                f"{name}: dense_layers = {self.dense_layers} of {self.layers} layers: give fewer"
-            )
-        if (self.q_rank or self.rope_size) and not self.kv_rank:
-            raise InputError(
-                f"{name}: q_rank = {self.q_rank} and rope_size = {self.rope_size} without latent "
-                "attention: give kv_rank, or leave them out"
-            )
-        if self.value_size and not self.kv_rank:
-            raise InputError(
-                f"{name}: value_size = {self.value_size} without latent attention: give kv_rank, or "
-                "leave it out"
-            )
-        if self.kv_rank and (self.bias or self.positions or self.kv_heads != self.heads):
-            raise InputError(
-                f"{name}: latent attention has bias = False, positions = 0 and as many kv_heads as "
-                f"heads; give those, not bias = {self.bias}, positions = {self.positions} and "
-                f"kv_heads = {self.kv_heads} beside heads = {self.heads}"
-            )
-        if self.kv_rank and not self.rope_size < self.head_size:
-            raise InputError(
-                f"{name}: rope_size = {self.rope_size}: give less than head_size = {self.head_size}"
-            )
-
-    def to_dict(self) -> dict[str, Any]:
-        """{field: value} in the types that JSON knows; `Model(**values)` makes the model again."""
-        return plain(self)
 
     # kinds of layers
     # -------------------------------------------------------------------------------------------
@@ -217,24 +34,6 @@ class Model:
     def dense(self) -> "Model":
         """The same model with one dense MLP in each layer: what its `dense_layers` are like."""
         return _without_experts(self) if self.experts else self
-
-    @property
-    def expert_width(self) -> int:
-        """The width of an expert: `expert_ffn`, or `ffn` where that is not given."""
-        return self.expert_ffn or self.ffn
-
-    @property
-    def value_width(self) -> int:
-        """The width of a head's value: `value_size`, or `head_size` where that is not given."""
-        return self.value_size or self.head_size
-
-    @property
-    def active_ffn(self) -> int:
-        """The width of all MLPs of a layer that compute one token, together: of the routed experts
-        and the shared ones, or of the dense one."""
-        if not self.experts:
-            return self.ffn
-        return self.expert_width * (self.experts_per_token + self.shared_experts)
 
     def of_layers(self, quantity: Callable[["Model"], float]) -> float:
         """The sum of a quantity of a layer over all layers. quantity: `Model` whose layers are all
@@ -469,32 +268,3 @@ def _without_experts(model: Model) -> Model:
 def _check_recompute(recompute: str) -> None:
     if recompute not in RECOMPUTE:
         raise InputError(f"recompute {recompute!r}: give one of {', '.join(RECOMPUTE)}")
-
-
-# the catalogue
-# --------------------------------------------------------------------------------------------
-
-
-@cache
-def catalogue() -> dict[str, Model]:
-    """{name: `Model`} of the models that come with simlab, see data/models.json."""
-    data = json.loads((files("simlab.spec") / "data" / "models.json").read_text(encoding="utf-8"))
-    return {name: Model(name=name, **sizes) for name, sizes in data.items()}
-
-
-def load_model(name: str | Path) -> Model:
-    """The `Model` called `name` in the catalogue, or of a Hugging Face config.json if `name` is a
-    path to one (`hugging_face.KINDS`: of which types). Attention is then full, whatever window the
-    file says, and rotary embeddings are not scaled: see `Model.ignored`."""
-    if str(name).endswith(".json") or "/" in str(name):
-        sizes = read_config(Path(name))
-        try:
-            return Model(**sizes)
-        except InputError as error:
-            raise InputError(f"{name}: {error}") from error
-    if not isinstance(name, str) or name not in catalogue():
-        near = did_you_mean(name, catalogue())
-        raise InputError(
-            f"unknown model {shortened(name)}{near or ';'} there is {', '.join(catalogue())}, or give the path of a config.json"
-        )
-    return catalogue()[name]
