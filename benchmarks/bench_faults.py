@@ -67,7 +67,7 @@ def job(plan, folder, **fields):
 
 def broken(pool, this, before=lambda: None):
     """(what ends the run of `this` on `pool`, seconds until it did); '' if nothing does."""
-    started_s, processes = time.monotonic(), list(pool._processes)
+    started_s, processes = time.monotonic(), list(pool._processes.started)
     before()
     try:
         facts = pool.run(this)
@@ -101,7 +101,7 @@ def kills(folder, luck, backend="native"):
         if not checkpoint.complete(training["checkpoints"]):
             plan = plans[0]  # the weights at first are those of as many stages
         with Pool(8) as pool:
-            timer = threading.Timer(delay_s, os.kill, (pool._processes[victim].pid, signal.SIGKILL))
+            timer = threading.Timer(delay_s, os.kill, (pool._processes.started[victim].pid, signal.SIGKILL))
             said, _ = broken(pool, job(plan, folder, steps=10**4, **training), timer.start)
         done = (checkpoint.complete(training["checkpoints"]) or [0])[-1]
         with Pool(8) as pool:

@@ -3,33 +3,29 @@ behind."""
 
 from __future__ import annotations
 
-import json
 import os
-import socket
 import time
 import warnings
 from collections.abc import Callable, Container, Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from realrun.backends.choice import watch_of
 from realrun.checkpoint.resuming import look
 from realrun.launch.folder import kept_from_others, prepare
 from realrun.launch.local_memory import check_memory
 from realrun.launch.lock import held
-from realrun.launch.start import listening, process_context
-from realrun.launch.worker import ANSWERS_S, SILENCE_S, listed_functions, serve
+from realrun.launch.processes import Processes
+from realrun.launch.silence import Silence
+from realrun.launch.start import listening
+from realrun.launch.worker import ANSWERS_S, listed_functions
 from realrun.run.job import Job, plan_fields
 from realrun.run.life import Ended, Stop, signal_name
 from realrun.run.watch import OUTSIDE, Watch, exit_text, is_consequence
 from simlab.errors import InputError, SimlabError, did_you_mean
 from simlab.spec.plan import Plan
-
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-    from multiprocessing.process import BaseProcess
 
 START_TIMEOUT_S = 120
 ASIDE_S = 30.0
@@ -40,7 +36,6 @@ CALL_TIMEOUT_S = 120
 # from the first sign of trouble to the verdict: the rank to blame is often not the first to
 # complain
 GRACE_S = 1.0
-POLL_S = 0.2
 
 
 def _end_at_once(number: int) -> None:
@@ -57,42 +52,6 @@ class RunError(SimlabError):
     def __init__(self, reason: str, partial: Iterable[Path] = ()) -> None:
         super().__init__(reason)
         self.partial = list(partial)
-
-
-class Silence:
-    """Which rank has not answered for too long. A thread of each answers at once, whatever the rank
-    does: one that does not is stopped, or its machine is.
-
-    ranks: those to listen to. limit_s: of silence; at least `SILENCE_S`. first_s: of silence before
-    the first answer, for a process that is being started; None: `limit_s`.
-    """
-
-    def __init__(self, ranks: Iterable[int], limit_s: float, first_s: float | None = None) -> None:
-        self.limit_s, self._asked_s = max(limit_s, SILENCE_S), time.monotonic()
-        # as if it had been heard later: the limit counts from then
-        later_s = max(0.0, (first_s or self.limit_s) - self.limit_s)
-        self._heard_s = dict.fromkeys(ranks, self._asked_s + later_s)
-        self.doing = dict.fromkeys(self._heard_s, "starting")
-
-    def asks_now(self) -> bool:
-        """Whether it is time to ask all ranks again."""
-        now_s = time.monotonic()
-        due = now_s - self._asked_s > self.limit_s / 4
-        self._asked_s = now_s if due else self._asked_s
-        return due
-
-    def longest(
-        self, messages: Iterable[tuple[int, dict[str, Any]]], done: Container[int]
-    ) -> int | None:
-        """The rank that was silent too long, with what came in now; None: none was. done: ranks
-        that need not answer any more."""
-        now_s = time.monotonic()
-        for rank, message in messages:
-            self._heard_s[rank] = now_s
-            self.doing[rank] = message.get("doing", self.doing[rank])
-        late = {rank: heard for rank, heard in self._heard_s.items() if rank not in done}
-        first = min(late, key=lambda rank: late[rank], default=None)
-        return first if first is not None and now_s - late[first] > self.limit_s else None
 
 
 class Pool:
@@ -126,40 +85,15 @@ class Pool:
         self.ranks, self.device = ranks, device
         self.say, self.show = say, show
         self._owner, self._heard = os.getpid(), True
-        self._processes: list[BaseProcess] = []
-        self._pipes: list[Connection] = []
-        self._store: Any = None
+        self._processes = Processes(self._pass_on)
         listener = listening(port)
         say(f"starting {ranks} process{'es' if ranks > 1 else ''}")
         try:
-            self._start(listener, device)
+            self._processes.start(ranks, listener, device)
+            self._collect("ready", watch=None)
         except BaseException:
             self.close(at_once=True)
             raise
-
-    def _start(self, listener: socket.socket, device: str) -> None:
-        context = process_context()
-        port = listener.getsockname()[1]
-        for rank in range(self.ranks):
-            ours, theirs = context.Pipe()
-            process = context.Process(
-                target=serve, args=(rank, self.ranks, port, device, theirs), daemon=True
-            )
-            process.start()
-            theirs.close()
-            self._processes.append(process)
-            self._pipes.append(ours)
-        from torch.distributed import TCPStore  # here, while the processes import theirs
-
-        self._store = TCPStore(
-            "127.0.0.1",
-            port,
-            self.ranks,
-            is_master=True,
-            wait_for_workers=False,
-            master_listen_fd=listener.detach(),
-        )
-        self._collect("ready", watch=None)
 
     def run(self, job: Job) -> dict[str, Any]:
         """Run `job` and return rank 0's result, see `Session.run`. `RunError` says which rank
@@ -181,7 +115,7 @@ class Pool:
         listening = stop.listening(_end_at_once) if job.checkpoint_every else nullcontext()
         try:
             with listening:
-                self._tell({"run": job.to_json(), "folder": os.getcwd()})
+                self._processes.tell({"run": job.to_json(), "folder": os.getcwd()})
                 result = self._collect("done", watch, stop=stop)[0]["result"]
         except BaseException as error:  # an interrupt too: what was recorded is kept
             self.close(at_once=True)
@@ -198,7 +132,7 @@ class Pool:
                 f"this pool belongs to process {self._owner}, and this is a fork of it, process "
                 f"{os.getpid()}: start a pool here"
             )
-        if not self._processes:
+        if not self._processes.started:
             raise RunError("this pool is closed: start a new one")
 
     def call(
@@ -238,19 +172,12 @@ class Pool:
         """[per rank] its result."""
         self._check_usable()
         try:
-            self._tell(message)
+            self._processes.tell(message)
             answers = self._collect("done", watch=None, timeout_s=timeout_s, late=late)
             return [answers[rank]["result"] for rank in range(self.ranks)]
         except BaseException:
             self.close(at_once=True)
             raise
-
-    def _tell(self, message: dict[str, Any]) -> None:
-        for pipe in self._pipes:
-            try:
-                pipe.send_bytes(json.dumps(message).encode())
-            except OSError:
-                pass  # its process died while the pool was idle: `_collect` will say so
 
     def _collect(
         self,
@@ -262,8 +189,6 @@ class Pool:
     ) -> dict[int, dict[str, Any]]:
         """[per rank] the message that has `key`; `RunError` at the first sign that one will not
         come."""
-        from multiprocessing.connection import wait as wait_for_any  # see `process_context`
-
         answers: dict[int, dict[str, Any]] = {}
         started_s, asked = time.monotonic(), False
         silence = (
@@ -272,10 +197,10 @@ class Pool:
             else Silence(range(self.ranks), ASIDE_S, timeout_s)
         )
         while len(answers) < self.ranks:
-            wait_for_any([*self._pipes, *(process.sentinel for process in self._processes)], POLL_S)
-            messages = self._read_messages()
+            self._processes.wait()
+            messages = self._processes.read()
             answers |= {rank: message for rank, message in messages if key in message}
-            dead = any(process.exitcode is not None for process in self._processes)
+            dead = any(process.exitcode is not None for process in self._processes.started)
             if dead or any("error" in message for _, message in messages):
                 raise RunError(self._verdict(messages, silence, watch))
             if watch is None and time.monotonic() - started_s > timeout_s:
@@ -290,16 +215,16 @@ class Pool:
             if stop is not None and stop.number and not asked:
                 asked = True
                 self._pass_on({"say": f"{signal_name(stop.number)}: ending after this step"})
-                self._tell({"stop": stop.number})
+                self._processes.tell({"stop": stop.number})
             if silence.asks_now():
-                self._tell({"where": True})
+                self._processes.tell({"where": True})
             if (silent := silence.longest(messages, answers)) is not None:
                 who = self._silent_text(silence, silent, watch, silence.limit_s)
                 raise RunError(f"{who}; the others were ended")
         return answers
 
     def _silent_text(self, silence: Silence, rank: int, watch: Watch | None, limit_s: float) -> str:
-        process, where = self._processes[rank], self._place(silence, rank, watch)
+        process, where = self._processes.started[rank], self._place(silence, rank, watch)
         return (
             f"rank {rank} (process {process.pid}) has not answered for {limit_s:g} s while {where}"
         )
@@ -312,7 +237,7 @@ class Pool:
 
     def _silent_first(self, text: str, silence: Silence, watch: Watch | None) -> str:
         """`text` of ranks that wait for too long, after who does not answer: they may wait for it."""
-        silent = sorted(set(range(self.ranks)) - self._where(ANSWERS_S).keys())
+        silent = sorted(set(range(self.ranks)) - self._processes.where(ANSWERS_S).keys())
         named = [self._silent_text(silence, rank, watch, ANSWERS_S) for rank in silent]
         return "; ".join([*named, text])
 
@@ -324,7 +249,7 @@ class Pool:
 
     def _places(self, answers: Container[int]) -> str:
         """Where each rank is that has not answered."""
-        said = self._where(GRACE_S)
+        said = self._processes.where(GRACE_S)
         places: dict[str, list[int]] = {}
         for rank in range(self.ranks):
             place = "is done" if rank in answers else f"is at {said.get(rank, 'an unknown place')}"
@@ -332,31 +257,6 @@ class Pool:
         return "; ".join(
             f"rank {', '.join(map(str, ranks))} {place}" for place, ranks in places.items()
         )
-
-    def _where(self, within_s: float) -> dict[int, str]:
-        """{rank: the line where it is} of those that answer within `within_s`."""
-        self._tell({"where": True})
-        said: dict[int, str] = {}
-        ends_s = time.monotonic() + within_s
-        while len(said) < self.ranks and time.monotonic() < ends_s:
-            time.sleep(POLL_S)
-            said |= {rank: its["where"] for rank, its in self._read_messages() if "where" in its}
-        return said
-
-    def _read_messages(self) -> list[tuple[int, dict[str, Any]]]:
-        """[(rank, message)] that have come in; progress lines are passed on at once."""
-        messages = []
-        for rank, pipe in enumerate(self._pipes):
-            try:
-                while pipe.poll():
-                    message = json.loads(pipe.recv_bytes())
-                    if "say" in message:
-                        self._pass_on(message)
-                    else:
-                        messages.append((rank, message))
-            except (EOFError, OSError):
-                pass  # its process is dead or dying: the exit code will tell
-        return messages
 
     def _pass_on(self, message: dict[str, Any]) -> None:
         """A line of progress, or its figures, to who wants them. What is wrong there is not the
@@ -382,9 +282,9 @@ class Pool:
         """One line: a rank killed from outside first, then an error of a rank's own, then what
         follows from those."""
         time.sleep(GRACE_S)
-        messages += self._read_messages()
+        messages += self._processes.read()
         silence.longest(messages, ())  # it notes what each rank says that it does
-        for rank, process in enumerate(self._processes):
+        for rank, process in enumerate(self._processes.started):
             if process.exitcode is not None and process.exitcode < 0:
                 place = f" while {self._place(silence, rank, watch)}" if watch else " at start"
                 return f"rank {rank} (process {process.pid}) {exit_text(process.exitcode)}{place}; the others were ended"
@@ -399,7 +299,7 @@ class Pool:
             )
         ended = [
             f"rank {rank} (process {process.pid}) {exit_text(process.exitcode)}"
-            for rank, process in enumerate(self._processes)
+            for rank, process in enumerate(self._processes.started)
             if process.exitcode is not None
         ]
         hint = "; a script that starts a Pool does so under `if __name__ == '__main__':`"
@@ -408,24 +308,8 @@ class Pool:
     def close(self, at_once: bool = False) -> None:
         """End all processes: asked first unless `at_once`, then killed. Nothing in a fork, whose
         processes they are not."""
-        if os.getpid() != self._owner:
-            return
-        for pipe in self._pipes:
-            try:
-                pipe.send_bytes(b"null")
-            except OSError:
-                pass
-        deadline_s = time.monotonic() + (0 if at_once else 3)
-        for process in self._processes:
-            process.join(max(0.0, deadline_s - time.monotonic()))
-        for process in self._processes:
-            if process.is_alive():
-                process.kill()
-        for process in self._processes:
-            process.join()
-        for pipe in self._pipes:
-            pipe.close()
-        self._pipes, self._processes, self._store = [], [], None
+        if os.getpid() == self._owner:
+            self._processes.end(at_once)
 
     def __enter__(self) -> Pool:
         return self

@@ -114,7 +114,7 @@ def test_a_pool_has_no_more_process_groups_after_a_run_than_before(tmp_path):
     def threads(pool):
         return [
             len(list(Path(f"/proc/{pid}/task").iterdir()))
-            for pid in [process.pid for process in pool._processes]
+            for pid in [process.pid for process in pool._processes.started]
         ]
 
     with Pool(2) as two:
@@ -147,7 +147,7 @@ def test_a_rank_that_stops_in_a_step_or_between_two_is_missed_and_the_place_of_a
         os.kill(pid, signal.SIGSTOP)
 
     with Pool(2) as two:
-        threading.Thread(target=stop, args=(1, two._processes[1].pid), daemon=True).start()
+        threading.Thread(target=stop, args=(1, two._processes.started[1].pid), daemon=True).start()
         with pytest.raises(
             RunError, match=r"^rank 1 \(.*no rank has moved for 3 s: .*rank [01] (is|waits) "
         ):

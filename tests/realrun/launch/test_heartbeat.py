@@ -12,7 +12,7 @@ from realrun_gate import Gate
 from realrun_processes import ROOT, eventually
 
 from realrun import Job, Pool, RunError
-from realrun.launch.pool import Silence
+from realrun.launch.silence import Silence
 from realrun.launch.worker import SILENCE_S
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
@@ -25,10 +25,10 @@ def test_a_rank_that_stops_outside_the_steps_is_named_with_what_it_did(tmp_path)
     def stop(text):
         if "gradients against one process" in text:
             stopped.append(time.monotonic())
-            os.kill(pool._processes[1].pid, signal.SIGSTOP)
+            os.kill(pool._processes.started[1].pid, signal.SIGSTOP)
 
     with Pool(2, say=stop) as pool:
-        victim = pool._processes[1].pid
+        victim = pool._processes.started[1].pid
         job = Job(plan={"dp": 2}, timeout_s=5.0, out=str(tmp_path))
         with pytest.raises(RunError) as ended:
             pool.run(job)

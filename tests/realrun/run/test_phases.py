@@ -59,9 +59,9 @@ def test_a_load_and_a_reference_longer_than_the_timeout_end_no_run(command, tmp_
 def test_a_phase_without_an_end_names_the_rank_and_where_it_is(tmp_path, monkeypatch):
     """The launcher is told so by a rank's thread; here by a message as that one sends it."""
     with Pool(1) as pool:
-        read = pool._read_messages
+        read = pool._processes.read
         late = {"where": "line 7 of load", "doing": "loading a checkpoint", "over": 3600.0}
-        monkeypatch.setattr(pool, "_read_messages", lambda: [*read(), (0, late)])
+        monkeypatch.setattr(pool._processes, "read", lambda: [*read(), (0, late)])
         with pytest.raises(RunError) as ended:
             pool.run(Job(plan={"dp": 1}, out=str(tmp_path)))
     assert str(ended.value) == (

@@ -211,12 +211,12 @@ def test_a_rank_that_is_killed_costs_the_steps_since_the_last_complete_checkpoin
 ):
     luck = random.Random(seed)
     with Pool(2) as pool:
-        victim = pool._processes[luck.randrange(2)].pid
+        victim = pool._processes.started[luck.randrange(2)].pid
         threading.Timer(luck.uniform(0.5, 2.0), os.kill, (victim, signal.SIGKILL)).start()
         with pytest.raises(RunError, match=r"rank \d \(process \d+\) was killed by signal 9"):
             pool.run(job_in(tmp_path, THREE, steps=10_000, checkpoint_every=1))
         time.sleep(0.1)
-        assert not any(process.is_alive() for process in pool._processes)
+        assert not any(process.is_alive() for process in pool._processes.started)
     with Pool(2) as pool:
         job = job_in(tmp_path, THREE, steps=10_000, checkpoint_every=1, resume=True)
         done = (checkpoint.complete(job.checkpoint_folder) or [0])[-1]
@@ -248,7 +248,7 @@ def test_a_fault_is_named_with_rank_and_op(tmp_path, fault):
         with pytest.raises(RunError, match=NAMED[fault]):
             pool.run(job_in(tmp_path, {"tp": 2}, fault=fault, timeout_s=2.0))
         assert time.monotonic() - started_s < 30
-        assert not any(process.is_alive() for process in pool._processes)
+        assert not any(process.is_alive() for process in pool._processes.started)
 
 
 def test_a_straggler_is_named(pair, tmp_path):
