@@ -101,7 +101,9 @@ def kills(folder, luck, backend="native"):
         if not checkpoint.complete(training["checkpoints"]):
             plan = plans[0]  # the weights at first are those of as many stages
         with Pool(8) as pool:
-            timer = threading.Timer(delay_s, os.kill, (pool._processes.started[victim].pid, signal.SIGKILL))
+            timer = threading.Timer(
+                delay_s, os.kill, (pool._processes.started[victim].pid, signal.SIGKILL)
+            )
             said, _ = broken(pool, job(plan, folder, steps=10**4, **training), timer.start)
         done = (checkpoint.complete(training["checkpoints"]) or [0])[-1]
         with Pool(8) as pool:

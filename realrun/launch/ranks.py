@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from realrun.backends.choice import watch_of
 from realrun.checkpoint.errors import NothingLeft
@@ -86,18 +86,32 @@ def run(
         return [pool.run_held(job) for job in jobs]
 
 
-def _run_as_rank(
-    jobs: Sequence[Job], device: str, say: Callable[..., Any]
-) -> list[dict[str, Any]] | None:
-    job = jobs[0]
+class _Place(NamedTuple):
+    """Which of torchrun's ranks this process is."""
+
+    rank: int
+    world: int
+    local_rank: int
+    local_world: int
+    where: str
+    """The address at which the ranks meet."""
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether all ranks are on this machine."""
+        return self.local_world == self.world
+
+
+def _place(ranks: int) -> _Place:
+    """What the environment says; `InputError` if it contradicts itself, or a job of `ranks`."""
     rank, world = _environment("RANK"), _environment("WORLD_SIZE")
     local_rank, local_world = (
         _environment("LOCAL_RANK", rank),
         _environment("LOCAL_WORLD_SIZE", world),
     )
-    if world != job.ranks:
+    if world != ranks:
         raise InputError(
-            f"torchrun started {world} ranks, the program has {job.ranks}: start as many as --pp"
+            f"torchrun started {world} ranks, the program has {ranks}: start as many as --pp"
         )
     if rank >= world:
         raise InputError(f"RANK is {rank}, but WORLD_SIZE {world}: ranks go from 0 to {world - 1}")
@@ -106,28 +120,31 @@ def _run_as_rank(
             "RANK and WORLD_SIZE are set in the environment, but MASTER_ADDR is not: start with torchrun, or set all of them"
         )
     where = f"{os.environ['MASTER_ADDR']}:{_environment('MASTER_PORT')}"
-    if local_world == world:
+    return _Place(rank, world, local_rank, local_world, where)
+
+
+def _run_as_rank(
+    jobs: Sequence[Job], device: str, say: Callable[..., Any]
+) -> list[dict[str, Any]] | None:
+    timeout_s, place = jobs[0].timeout_s, _place(jobs[0].ranks)
+    rank, world = place.rank, place.world
+    if place.is_alone:
         use_loopback()
     refusal = _look_and_prepare(jobs, say) if rank == 0 else None
     import torch.distributed as dist
 
     heart = None
     try:
-        store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=60)))
-        # the agent's outlives a restart: addresses of dead ranks are in it
-        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-            store = dist.PrefixStore(
-                f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store
-            )
+        store = _store()
         if (refusal := _refusal_of_rank_0(store, rank, world, refusal)) is not None:
             raise refusal
-        heart = Heartbeat(_another_client(store), rank, world, job.timeout_s)
+        heart = Heartbeat(_another_client(store), rank, world, timeout_s)
         member = Rank(
-            rank, world, local_rank, store, device, heart.doing, message_timeout_s=job.timeout_s
+            rank, world, place.local_rank, store, device, heart.doing, message_timeout_s=timeout_s
         )
         answers = []
         for one in jobs:
-            if rank == 0 and local_world == world:
+            if rank == 0 and place.is_alone:
                 heart.watch = watch_of(one)
             answers.append(member.run(one, say) or {})
         member.leave()
@@ -142,23 +159,40 @@ def _run_as_rank(
             return None  # rank 0 says it, and has the exit status
         raise
     except (dist.DistError, RuntimeError, ValueError, SimlabError) as error:
-        if error is refusal:
+        if error is refusal or (told := _told(error, heart, place)) is error:
             raise
-        if heart is not None and is_consequence(str(error)):
-            with _heedless():
-                text = heart.blame()
-            if text is not None:
-                raise RunError(text) from error
-        if isinstance(error, SimlabError):
-            raise
-        if "EADDRINUSE" in str(error):
-            raise InputError(
-                f"rendezvous on {where}: the port is in use; give another MASTER_PORT"
-            ) from error
-        raise RunError(f"rank {rank}: {' '.join(str(error).split())}") from error
+        raise told from error
     finally:
         if heart is not None:
             heart.stop()
+
+
+def _store() -> Any:
+    """The store at which the ranks meet."""
+    import torch.distributed as dist
+
+    store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=60)))
+    # the agent's outlives a restart: addresses of dead ranks are in it
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)
+        store = dist.PrefixStore(f"attempt {attempt}", store)
+    return store
+
+
+def _told(error: Exception, heart: Heartbeat | None, place: _Place) -> Exception:
+    """The error that this rank ends with: which rank is lost, where `error` only follows from that."""
+    if heart is not None and is_consequence(str(error)):
+        with _heedless():
+            text = heart.blame()
+        if text is not None:
+            return RunError(text)
+    if isinstance(error, SimlabError):
+        return error
+    if "EADDRINUSE" in str(error):
+        return InputError(
+            f"rendezvous on {place.where}: the port is in use; give another MASTER_PORT"
+        )
+    return RunError(f"rank {place.rank}: {' '.join(str(error).split())}")
 
 
 @contextmanager
