@@ -21,7 +21,7 @@ from simlab.cli.plan_options import (
 )
 from simlab.errors import InputError
 from simlab.planner import Ranked, Search, Space, advice, explanation, search
-from simlab.planner.explain import advice_text, explanation_text
+from simlab.planner.explanation_text import advice_text, explanation_text
 from simlab.planner.rank import TIE
 from simlab.planner.search import DEGREES, KEPT, LAYERED
 from simlab.spec.plan import Plan

@@ -18,7 +18,7 @@ from simlab.planner import (
     search,
     time_bound_s,
 )
-from simlab.planner.explain import explanation_text
+from simlab.planner.explanation_text import explanation_text
 from simlab.planner.prune import Bounds
 from simlab.planner.search import MEMORY
 from simlab.planner.space import MODEL

@@ -9,7 +9,7 @@ import pytest
 
 from simlab import InputError, Model, Plan, load_cluster, predict
 from simlab.planner import Rejection, Space, advice, explanation, judged, search
-from simlab.planner.explain import advice_text, explanation_text
+from simlab.planner.explanation_text import advice_text, explanation_text
 from simlab.planner.rank import TIE, predicted
 from simlab.planner.search import EARLY, MEMORY, REFUSED, SLOW
 from simlab.planner.space import BATCH, MODEL, SCHEDULE, divisors, microbatch_sizes

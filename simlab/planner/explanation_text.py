@@ -1,0 +1,75 @@
+"""It writes an explanation, or advice, as text for reading."""
+
+from simlab.planner.explain import PARTS, Advice, Explanation, Rival
+from simlab.planner.rank import TIE, Ranked
+from simlab.planner.search import (
+    plan_text,
+)
+from simlab.units import bytes_text, seconds_text
+
+
+def explanation_text(why: Explanation) -> str:
+    """An explanation for reading."""
+    lines = [f"The best plan: {why.binds}.", _fit_text(why.best), _ties_text(why)]
+    if why.runner_up:
+        lines += ["Runner-up:", *_rival_lines(why.best, why.runner_up)]
+    if why.families:
+        lines.append("The best of other families:")
+    for name, rival in why.families.items():
+        first, *rest = _rival_lines(why.best, rival)
+        lines += [f"  {name}: {first.strip()}", *rest]
+    for change in why.changes:
+        found = "the same plan" if change.same else "no plan fits"
+        if change.best:
+            step = seconds_text(change.best.step_s)
+            found = f"{found if change.same else plan_text(change.best.plan)}, {step}"
+        lines.append(f"With {change.change}: {found}.")
+    return "\n".join(lines)
+
+
+def _fit_text(best: Ranked) -> str:
+    doubt = "" if best.fit.confidence == "sure" else ", if the allocator wastes no more than usual"
+    return f"It {best.fit}{doubt}."
+
+
+def _ties_text(why: Explanation) -> str:
+    if not why.ties:
+        return f"No other plan is within {TIE:.0%}, the error of the predictions."
+    others = "1 other plan is" if why.ties == 1 else f"{why.ties} other plans are"
+    least = "At least " * why.more_ties
+    return (
+        f"{least}{others} within {TIE:.0%}, the error of the predictions: a tie, "
+        "to be settled by measuring."
+    )
+
+
+def _rival_lines(best: Ranked, rival: Rival) -> list[str]:
+    step_s = best.step_s
+    parts = sorted(rival.difference_s.items(), key=lambda item: -abs(item[1]))
+    shown = [
+        f"{PARTS.get(n, n)} {'+' if s > 0 else '-'}{seconds_text(abs(s))}"
+        for n, s in parts[:4]
+        if abs(s) > 1e-3 * step_s
+    ]
+    slower = rival.ranked.step_s / step_s - 1
+    return [
+        f"  {plan_text(rival.ranked.plan)}",
+        f"    {slower:+.1%}: {', '.join(shown) or 'hardly a difference'}",
+    ]
+
+
+def advice_text(found: Advice) -> str:
+    """Advice for reading."""
+    lines = ["No plan fits."]
+    if found.missing_bytes:
+        lines.append(f"The nearest one misses {bytes_text(found.missing_bytes)}: {found.nearest}.")
+    else:
+        lines.append(f"{found.nearest}.")
+    if found.best:
+        step = seconds_text(found.best.step_s)
+        lines.append(
+            f"The cheapest change: {found.change}; then {plan_text(found.best.plan)}, {step}."
+        )
+    else:
+        lines.append("None of the changes that were tried makes one fit.")
+    return "\n".join(lines)
