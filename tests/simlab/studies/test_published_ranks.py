@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simlab.studies.published_errors import suites
 from simlab.studies.published_ranks import (
     Alternative,
     choice,
@@ -15,7 +16,7 @@ from simlab.studies.published_ranks import (
     regret_pct,
     rule_choice,
 )
-from simlab.studies.published_runs import SWEEPS, read_runs, result_of, suites
+from simlab.studies.published_runs import SWEEPS, read_runs, result_of
 
 MEGATRON = read_runs(Path(__file__).parents[2] / "published" / "runs.csv")[0]
 FAILED = {"step_s": "", "mem_gib": "OOM"}

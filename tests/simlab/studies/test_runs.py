@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from docs.spellings import COLUMNS as SPELLED
 from docs.spellings import FAILED
 from simlab.errors import InputError
+from simlab.studies.published_errors import constant_mape, suites
 from simlab.studies.published_rows import NEEDED, described
 from simlab.studies.published_runs import (
     COLUMNS,
     Result,
-    constant_mape,
     read_runs,
     result_of,
-    suites,
     validate_runs,
 )
 from simlab.studies.published_words import BLANK, Skip
