@@ -14,10 +14,11 @@ from simlab.operations.closed_forms import (
     young_interval_s,
 )
 from simlab.operations.cost import Cost, Prices, training_cost
-from simlab.operations.elasticity import Job, QueueResult, random_jobs, simulate_queue
+from simlab.operations.elasticity import simulate_queue
 from simlab.operations.fleet import Fleet
 from simlab.operations.goodput import IntervalStudy, at_interval, interval_study, mean_goodput
 from simlab.operations.long_run import LongRun, RunResult, simulate_run
+from simlab.operations.queued_jobs import Job, QueueResult, random_jobs
 from simlab.operations.rates import (
     Cause,
     FailureRate,
