@@ -4,8 +4,8 @@ from simlab.diagnosis.diagnosis import Diagnosis, diagnose
 from simlab.diagnosis.files import read
 from simlab.diagnosis.flight import Hang, hang_of
 from simlab.diagnosis.graph import Graph, Need, Work
+from simlab.diagnosis.of_profiles import profile_graph
 from simlab.diagnosis.of_trace import trace_graph
-from simlab.diagnosis.profiler import profile_graph
 from simlab.diagnosis.straggler import Straggler, straggler
 from simlab.diagnosis.time_spent import Spent, time_spent
 

@@ -1,26 +1,21 @@
-"""It reads traces of torch.profiler (Kineto), one file for each rank, as a `Graph`.
+"""It reads traces of torch.profiler (Kineto), one file for each rank.
 
 A rank's own work is what its GPU computes or, in a trace without GPU kernels, the outermost operators
-of the thread that runs the steps. A collective is a kernel of NCCL, or what a thread of gloo does. Its
-works on several ranks belong together by their group and their number in the group. A rank waits for a
-collective that ends while the rank does nothing. The rest of the time in which it does nothing is spent
-on loading data, where the data loader says so, and else by the host.
+of the thread that runs the steps. A collective is a kernel of NCCL, or what a thread of gloo does.
 """
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from simlab.diagnosis.fields import time_field, whole_field
-from simlab.diagnosis.graph import COMPUTE, DATA, ENTRY, HOST, Graph, Need, Work
+from simlab.diagnosis.graph import COMPUTE, DATA, HOST
 from simlab.errors import InputError, shortened
 
 US = 1e-6
 DAY_NS = 86_400 * 10**9
 """Times are read as seconds of a day, so that a float holds them to less than a nanosecond."""
-ROUNDING_S = 1e-9
-"""Profiles have times to the nanosecond."""
 STEP = "ProfilerStep#"
 LOADER = "enumerate(DataLoader)#"
 GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -55,47 +50,14 @@ class Rank(NamedTuple):
     steps: int
 
 
-def profile_graph(profiles: Sequence[dict[str, Any]]) -> Graph:
-    """The `Graph` of the profiles of some ranks of one training.
-
-    profiles: the parsed JSON of each file. Raises `InputError` if one has no work, or two have one
-    rank.
-    """
-    ranks = sorted(
-        (_rank(data, at) for at, data in enumerate(profiles)), key=lambda one: one.number
-    )
-    numbers = [one.number for one in ranks]
-    if len(set(numbers)) < len(numbers):
-        raise InputError(f"two profiles are of one rank: they are of ranks {shortened(numbers)}")
-    world = max((_world(data) for data in profiles), default=0)
-    notes = []
-    if len(ranks) < world:
-        notes.append(f"Only {len(ranks)} of {world} ranks have a profile: the others are unknown.")
-    if numbers != list(range(len(ranks))):
-        named = ", ".join(map(str, numbers))
-        notes.append(f"Ranks are numbered by their files: they are ranks {named}.")
-    ranks, shifted = _one_clock(ranks)
-    if shifted:
-        notes.append("Clocks of ranks differed, and were shifted to where collectives agree.")
-    steps = max(1, min(one.steps for one in ranks))
-    try:
-        works = _Works(ranks).works(matched=True)
-        return Graph.of(works, len(ranks), steps=steps, source="profile", notes=notes)
-    except InputError:
-        notes.append(
-            "Collectives could not be matched among ranks: waiting counts as communication."
-        )
-        works = _Works(ranks).works(matched=False)
-        return Graph.of(works, len(ranks), steps=steps, source="profile", notes=notes)
-
-
-def _world(data: dict[str, Any]) -> int:
+def world(data: dict[str, Any]) -> int:
+    """How many ranks the training has, as the profile `data` says; 0 if it does not."""
     info = data.get("distributedInfo")
     size = info.get("world_size") if isinstance(info, dict) else None
     return 0 if size is None else whole_field("distributedInfo.world_size", size)
 
 
-def _rank(data: dict[str, Any], at: int) -> Rank:
+def rank_of(data: dict[str, Any], at: int) -> Rank:
     """What `data` says of its rank; its number is `at` if it does not say which one it is."""
     info = data.get("distributedInfo")
     number = at
@@ -235,139 +197,3 @@ def _collective(event: _Event) -> Piece | None:
     group = str(event.arguments.get("Process Group Ranks") or "")
     part = str(event.arguments.get("Process Group Description") or "communication")
     return Piece(part, kind, event.start_s, event.end_s, kind, group)
-
-
-def _numbered(rank: Rank) -> dict[tuple[str, str, int], Piece]:
-    """{(group, kind, its number among those): each collective of `rank`}"""
-    counts: dict[tuple[str, str], int] = defaultdict(int)
-    found = {}
-    for piece in rank.collectives:
-        key = piece.group, piece.kind
-        found[*key, counts[key]] = piece
-        counts[key] += 1
-    return found
-
-
-def _one_clock(ranks: list[Rank]) -> tuple[list[Rank], bool]:
-    """`ranks` on the clock of the first, and whether any was shifted.
-
-    A rank is shifted, as little as possible, if it would leave a collective before another rank has
-    entered it.
-    """
-    first, shifted = _numbered(ranks[0]), False
-    moved = [ranks[0]]
-    for rank in ranks[1:]:
-        least_s, most_s = float("-inf"), float("inf")
-        for key, piece in _numbered(rank).items():
-            if key in first and piece.kind in ALL_MEET:
-                least_s = max(least_s, first[key].start_s - piece.end_s)
-                most_s = min(most_s, first[key].end_s - piece.start_s)
-        shift_s = 0.0
-        if least_s > 0 or most_s < 0:
-            shift_s = (least_s + most_s) / 2 if least_s > most_s else max(least_s, min(0.0, most_s))
-            shifted = True
-        moved.append(_shifted(rank, shift_s))
-    return moved, shifted
-
-
-def _shifted(rank: Rank, shift_s: float) -> Rank:
-    def moved(pieces: Iterable[Piece]) -> list[Piece]:
-        return [
-            piece._replace(start_s=piece.start_s + shift_s, end_s=piece.end_s + shift_s)
-            for piece in pieces
-        ]
-
-    window = rank.window[0] + shift_s, rank.window[1] + shift_s
-    return rank._replace(own=moved(rank.own), collectives=moved(rank.collectives), window=window)
-
-
-class _Works:
-    """The works of all ranks."""
-
-    def __init__(self, ranks: list[Rank]) -> None:
-        self.ranks = ranks
-        self.made: list[Work] = []
-        # [of each rank, (end, number) of each of its own works by end]
-        self.ended: list[list[tuple[float, int]]] = [[] for _ in ranks]
-
-    def works(self, *, matched: bool) -> list[Work]:
-        """The works, whose needs are found last. matched: whether collectives of several ranks that
-        have the same group, kind and number are one."""
-        for at, rank in enumerate(self.ranks):
-            self._own(at, rank)
-        for its in self.ended:
-            for _, number in its[1:]:
-                self._follow(number)
-        self._collectives(matched=matched)
-        return self.made
-
-    def _add(self, rank: int, piece: Piece, own_s: float, needs: Iterable[Need] = ()) -> int:
-        self.made.append(
-            Work(
-                rank,
-                piece.part,
-                piece.name,
-                piece.kind,
-                piece.end_s - own_s,
-                piece.end_s,
-                own_s,
-                tuple(needs),
-            )
-        )
-        return len(self.made) - 1
-
-    def _own(self, at: int, rank: Rank) -> None:
-        """Add the own work of a rank, and between two pieces of it the host's."""
-        ends = sorted(piece.end_s for piece in rank.collectives)
-        free_s = rank.window[0]
-        pieces = [*rank.own, Piece(HOST, "end", rank.window[1], rank.window[1])]
-        for piece in pieces:
-            # A collective that ends in the pause was waited for: the host goes on after it.
-            last = bisect_right(ends, piece.start_s + ROUNDING_S) - 1
-            since_s = max(free_s, ends[last]) if last >= 0 else free_s
-            if piece.start_s > since_s:
-                idle = Piece(HOST, "host", since_s, piece.start_s)
-                self.ended[at].append((idle.end_s, self._add(at, idle, idle.end_s - since_s)))
-            number = self._add(at, piece, piece.end_s - piece.start_s)
-            self.ended[at].append((piece.end_s, number))
-            free_s = max(free_s, piece.end_s)
-
-    def _follow(self, number: int) -> None:
-        """An own work follows the one before it on its rank, which has the number before its."""
-        work = self.made[number]
-        self.made[number] = work._replace(needs=(*work.needs, Need(number - 1)))
-
-    def _collectives(self, *, matched: bool) -> None:
-        """Add the collectives: all members enter, and then it takes its time on each."""
-        found: dict[tuple[str, str, int, int], list[tuple[int, Piece]]] = defaultdict(list)
-        for at, rank in enumerate(self.ranks):
-            for key, piece in _numbered(rank).items():
-                found[*key, -1 if matched else at].append((at, piece))
-        for members in sorted(
-            found.values(), key=lambda its: min(piece.start_s for _, piece in its)
-        ):
-            entries = []
-            for at, piece in members:
-                before = self._ended_by(at, piece.start_s)
-                needs = [] if before is None else [Need(before)]
-                entered = Piece(ENTRY, piece.name, piece.start_s, piece.start_s, piece.kind)
-                entries.append(Need(self._add(at, entered, 0.0, needs)))
-            last_s = max(piece.start_s for _, piece in members)
-            for at, piece in members:
-                number = self._add(at, piece, max(0.0, piece.end_s - last_s), entries)
-                self._awaited(at, number)
-
-    def _ended_by(self, at: int, time_s: float) -> int | None:
-        """The number of the last own work of a rank that ended by `time_s`."""
-        index = bisect_right(self.ended[at], (time_s, len(self.made))) - 1
-        return self.ended[at][index][1] if index >= 0 else None
-
-    def _awaited(self, at: int, number: int) -> None:
-        """The next own work waited for a collective that ended while the rank did nothing."""
-        end_s = self.made[number].end_s
-        index = bisect_right(self.ended[at], (end_s + ROUNDING_S, -1))
-        if index < len(self.ended[at]):
-            user = self.ended[at][index][1]
-            work = self.made[user]
-            if work.start_s >= end_s - ROUNDING_S:
-                self.made[user] = work._replace(needs=(*work.needs, Need(number)))
