@@ -1,0 +1,83 @@
+"""What lesson 6 asks about 3D parallelism: predictions, exercises, figures."""
+
+from simlab.lessons.figures import Figure
+from simlab.lessons.prediction import Choice, Number, Prediction
+from simlab.lessons.subjects.grid import degrees, ranks
+
+MOVED = Choice("higher", "same", "lower")
+PREDICTIONS = [
+    Prediction("d01", {"tp": Number(), "send": Number(), "dp": Number()}),
+    Prediction("d01.change", {"tp": Number(), "dp": Number()}),
+    Prediction("d03", {"factor": Number("x")}),
+    Prediction("d03.change", {"factor": Number("x")}),
+    Prediction("b13", {"ranks": Number("ranks"), "worst": Number("x")}),
+    Prediction("b13.change", {"worst": Number("x")}),
+    Prediction("d02", {"llama-3-70b": Number("x"), "llama-2-7b": Number("x")}),
+    Prediction("d02.change", {"times": Number("x")}),
+    Prediction("b15", {"length": Number("tokens"), "small": Number("x")}),
+    Prediction("b15.change", {"mfu": MOVED, "hfu": MOVED}),
+    Prediction("w13", {"step": Number("x"), "sample": Number("x"), "zero3": Number("x")}),
+    Prediction("w13.change", {"zero1": Number("x"), "zero3": Number("x")}),
+]
+
+EXERCISES = [*ranks.EXERCISES, *degrees.EXERCISES]
+
+FIGURES = {
+    "d01": {"tp_calls": Figure(337, 0.0), "messages": Figure(16, 0.0), "dp_calls": Figure(10, 0.0)},
+    "d03": {"activations_1_over_8": Figure(1.04, 0.02)},
+    "b13": {"ranks_per_gradient": Figure(8, 0.0), "worst_over_best": Figure(1.50, 0.1)},
+    "d02": {"pure_over_mix_70b": Figure(1.08, 0.05), "pure_over_mix_7b": Figure(1.0, 0.05)},
+    "b15": {
+        "mfu": Figure(0.5546, 0.05),
+        "hfu": Figure(0.7294, 0.05),
+        "tokens_twice": Figure(32_638, 0.001),
+    },
+    "w13": {
+        "pipeline_step": Figure(2.67, 0.02),
+        "pipeline_sample": Figure(0.667, 0.02),
+        "zero3_sample": Figure(0.999, 0.005),
+    },
+    "d01.change": {"dp_calls": Figure(10, 0.0)},
+    "d03.change": {"factor": Figure(6.91, 0.02)},
+    "w13.change": {"zero1": Figure(3.51, 0.05), "zero3": Figure(1.0, 0.02)},
+}
+
+TRIES = {
+    "w13.follow_ups.1": """\
+losses = [[2.0] * 100, [8.0] * 10]  # of each token, in two microbatches
+tokens = [loss for microbatch in losses for loss in microbatch]
+whole = sum(tokens) / len(tokens)
+mean_of_means = sum(sum(each) / len(each) for each in losses) / len(losses)
+by_tokens = sum(sum(each) / len(tokens) for each in losses)
+print(f"one batch {whole:.2f}, each divided by m {mean_of_means:.2f}, by all tokens {by_tokens:.2f}")
+assert abs(by_tokens - whole) < 1e-12 and abs(mean_of_means - whole) > 2
+""",
+    "w13.follow_ups.2": """\
+from dataclasses import replace
+
+import simlab as sl
+
+model, cluster = sl.load_model("llama-2-13b"), sl.load_cluster("dgx-a100", nodes=4)
+plans = {
+    "dp 2, tp 4, pp 4": sl.Plan(dp=2, tp=4, pp=4, microbatches=16),
+    "dp 8, tp 4, ZeRO-1": sl.Plan(dp=8, tp=4, zero=1, microbatches=16),
+    "dp 32, ZeRO-3": sl.Plan(dp=32, zero=3, microbatches=16),
+}
+times = []
+for name, plan in plans.items():
+    fewer = replace(plan, microbatch_size=2, microbatches=8)  # the same batch
+    steps = [sl.predict(model, one, cluster).step_s for one in (plan, fewer)]
+    times.append(steps[1] / steps[0])
+    print(f"{name}: 8 microbatches of 2 take {times[-1]:.2f} times as long as 16 of 1")
+assert times[0] > 1.05 and max(times[1:]) < 1
+""",
+    "d02.follow_ups.3": """\
+from itertools import product
+
+powers = [2**k for k in range(10)]
+plans = [(dp, tp, pp) for dp, tp, pp in product(powers, repeat=3) if dp * tp * pp == 512]
+options = 4 * 3 * 4 * 6  # ZeRO stages, recomputation, microbatch sizes, schedules
+print(f"{len(plans)} grids, {len(plans) * options:,} plans")
+assert len(plans) * options > 10_000
+""",
+}
