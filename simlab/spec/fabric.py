@@ -107,6 +107,16 @@ class Fabric:
             object.__setattr__(self, "message_s", self.hop_s)
         for name in ("base_s", "hop_s", "message_s"):
             require_seconds(f"{self.kind} fabric: {name}", getattr(self, name))
+        self._check_values()
+        # JSON's keys are texts
+        object.__setattr__(
+            self, "rings", {int(ranks): count for ranks, count in self.rings.items()}
+        )
+        object.__setattr__(self, "protocols", tuple(self.protocols))
+        require_source(f"{self.kind} fabric", self.source)
+
+    def _check_values(self) -> None:
+        """Raise `InputError` if a field has no value that a fabric can have."""
         for name, fits, valid in (
             (
                 "efficiency",
@@ -136,12 +146,6 @@ class Fabric:
                 raise InputError(
                     f"{self.kind} fabric: {name} = {getattr(self, name)!r}: give {valid}"
                 )
-        # JSON's keys are texts
-        object.__setattr__(
-            self, "rings", {int(ranks): count for ranks, count in self.rings.items()}
-        )
-        object.__setattr__(self, "protocols", tuple(self.protocols))
-        require_source(f"{self.kind} fabric", self.source)
 
     def ring_bandwidth_bytes_per_s(self, ranks: int) -> float:
         """What a rank of a ring (or of all rings together) of `ranks` ranks sends per second, with
