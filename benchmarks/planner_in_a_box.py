@@ -24,7 +24,7 @@ from realrun.run.job.clusters import cut_model, filled_cluster
 from simlab.planner import Space, search
 from simlab.planner.search import plan_text
 from simlab.planner.space import SCHEDULES, divisors
-from simlab.studies.published_ranks import rank_correlation, regret_pct
+from simlab.studies.published.ranks import rank_correlation, regret_pct
 
 SPEARMAN, REGRET_PCT = 0.9, 3.0
 RANKS, NODES, LAYERS, BATCH = 4, 2, 16, 16

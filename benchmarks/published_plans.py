@@ -33,9 +33,9 @@ from simlab.planner import Ranked, Rejection, Space, search
 from simlab.planner.rank import TIE
 from simlab.planner.search import plan_text
 from simlab.planner.space import divisors
-from simlab.studies.published_rows import EXPERTS, KNOWN, cluster_of, described, known_model
-from simlab.studies.published_runs import RUNS, read_runs
-from simlab.studies.published_words import (
+from simlab.studies.published.rows import EXPERTS, KNOWN, cluster_of, described, known_model
+from simlab.studies.published.runs import RUNS, read_runs
+from simlab.studies.published.words import (
     Row,
     Skip,
     degree,

@@ -22,8 +22,8 @@ from realrun.cli import main as realrun_main
 from realrun.run.job.checks import EXECUTION
 from simlab.cli import main as simlab_main
 from simlab.cli.options import value_text
-from simlab.studies.published_errors import suites
-from simlab.studies.published_runs import RUNS, SWEEPS, read_runs, validate_runs
+from simlab.studies.published.errors import suites
+from simlab.studies.published.runs import RUNS, SWEEPS, read_runs, validate_runs
 from simlab.units import GIB, bytes_text
 
 HERE = Path(__file__).parent

@@ -1,12 +1,12 @@
 """The spellings of words in a file of published runs, and what each is read as.
 
-`simlab.studies.published_words` and `published_overlap` read them by patterns. These are examples,
+`simlab.studies.published.words` and `.overlap` read them by patterns. These are examples,
 which a test holds against the readers and from which docs/published-rows.md is written.
 """
 
 from typing import Any, NamedTuple
 
-from simlab.studies.published_words import BLANK, NO, YES
+from simlab.studies.published.words import BLANK, NO, YES
 
 
 class Meaning(NamedTuple):

@@ -51,7 +51,7 @@ from simlab.spec.layout import Coordinates, Layout
 from simlab.spec.model import Model, catalogue, load_model
 from simlab.spec.plan import Plan, plan_fields, plan_schema
 from simlab.studies.partition import best_partition, even_partition, stage_work
-from simlab.studies.published_runs import validate_runs
+from simlab.studies.published.runs import validate_runs
 from simlab.studies.puzzle import Puzzle, Verdict
 from simlab.studies.ring_attention import ring_trace
 from simlab.studies.survey import survey, survey_table

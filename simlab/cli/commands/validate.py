@@ -6,8 +6,8 @@ from typing import Any
 from simlab.cli.output import print_json, print_table, print_text, progress, write_picture
 from simlab.errors import InputError
 from simlab.spec.model import MFU_ATTENTION
-from simlab.studies.published_errors import suites
-from simlab.studies.published_runs import RUNS, Result, read_runs, result_of
+from simlab.studies.published.errors import suites
+from simlab.studies.published.runs import RUNS, Result, read_runs, result_of
 from simlab.units import seconds_text
 
 HEAD = ("suite", "rows", "skip", "MAPE%", "max%", "bias%", "constant%", "memory%")

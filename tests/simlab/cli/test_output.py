@@ -51,7 +51,7 @@ def desk(tmp_path, monkeypatch):
     Path("mine.csv").write_text("0F0,0B0\n")
     Path("mine.json").write_text('{"train_batch_size": 16, "bf16": {"enabled": true}}')
     Path("mine.yaml").write_text(PLAN_FILE)
-    from simlab.studies.published_runs import RUNS
+    from simlab.studies.published.runs import RUNS
 
     Path("few.csv").write_text("".join(RUNS.read_text().splitlines(keepends=True)[:4]))
     program = simlab.generate("1f1b", 2, 4)

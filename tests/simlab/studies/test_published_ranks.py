@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simlab.studies.published_errors import suites
-from simlab.studies.published_ranks import (
+from simlab.studies.published.errors import suites
+from simlab.studies.published.ranks import (
     Alternative,
     choice,
     rank_correlation,
     regret_pct,
     rule_choice,
 )
-from simlab.studies.published_runs import SWEEPS, read_runs, result_of
+from simlab.studies.published.runs import SWEEPS, read_runs, result_of
 
 MEGATRON = read_runs(Path(__file__).parents[2] / "published" / "runs.csv")[0]
 FAILED = {"step_s": "", "mem_gib": "OOM"}

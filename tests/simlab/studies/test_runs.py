@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from docs.spellings import COLUMNS as SPELLED
 from docs.spellings import FAILED
 from simlab.errors import InputError
-from simlab.studies.published_errors import constant_mape, suites
-from simlab.studies.published_rows import NEEDED, described
-from simlab.studies.published_runs import (
+from simlab.studies.published.errors import constant_mape, suites
+from simlab.studies.published.rows import NEEDED, described
+from simlab.studies.published.runs import (
     COLUMNS,
     Result,
     read_runs,
     result_of,
     validate_runs,
 )
-from simlab.studies.published_words import BLANK, Skip
+from simlab.studies.published.words import BLANK, Skip
 
 PUBLISHED = Path(__file__).parents[2] / "published" / "runs.csv"
 ROWS = {row["id"]: row for row in read_runs(PUBLISHED)}

@@ -14,7 +14,7 @@ What else a text says, such as the schedule or the precision, has no meaning her
 import re
 from typing import Literal
 
-from simlab.studies.published_words import ASYNC_TP, NO, YES, said
+from simlab.studies.published.words import ASYNC_TP, NO, YES, said
 
 State = Literal["overlaps", "off", "denied"]
 """What is said of a dimension: that it overlaps, that its setting is off, or that it does not. The

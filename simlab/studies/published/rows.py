@@ -9,7 +9,7 @@ A row often does not say everything. These are the assumptions, which follow the
 - A source that says "kernel=" names the attention kernel, and whether norms are one kernel, of that
   row (Hagemann et al. 2023); what it does not name is not fused.
 - A text that only names dimensions ("tp, pp, dp") says that each of them overlaps
-  (`simlab.studies.published_overlap` has the other forms). Messages between stages overlap only in an
+  (`simlab.studies.published.overlap` has the other forms). Messages between stages overlap only in an
   interleaved pipeline (Megatron-LM's --overlap-p2p-communication), so "pp" implies one.
 - FSDP is torch's own (FSDP2 where nothing else is said), except in JAX and Megatron-FSDP. Norms and
   activations are fused, except in torch without torch.compile. torchtitan's comparisons of tensor
@@ -49,8 +49,8 @@ from math import ceil, gcd
 from simlab.spec.cluster import Cluster, cluster_of_gpu, load_cluster
 from simlab.spec.model import Model, load_model
 from simlab.spec.plan import Plan
-from simlab.studies.published_overlap import overlapping, overlaps_dp, tp_overlap_of
-from simlab.studies.published_words import (
+from simlab.studies.published.overlap import overlapping, overlaps_dp, tp_overlap_of
+from simlab.studies.published.words import (
     FSDP,
     Row,
     Skip,

@@ -12,8 +12,8 @@ from simlab.input_files import MOST_TABLE_BYTES, read_text
 from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
-from simlab.studies.published_rows import described
-from simlab.studies.published_words import (
+from simlab.studies.published.rows import described
+from simlab.studies.published.words import (
     Row,
     Skip,
     failed,
@@ -24,7 +24,7 @@ from simlab.studies.published_words import (
 from simlab.training import Prediction, Waterfall, predict
 from simlab.units import GIB
 
-RUNS = Path(__file__).with_name("published") / "runs.csv"
+RUNS = Path(__file__).with_name("runs.csv")
 """The published runs that come with simlab; each row names its source."""
 SWEEPS = RUNS.with_name("sweeps.csv")
 """Published sweeps of layouts, with those that failed, in the columns of `RUNS`."""
@@ -60,7 +60,7 @@ COLUMNS = (
     "mem_gib",
 )
 """The columns that are read; a file may have others. A blank field was not published. What is then
-assumed is said in `simlab.studies.published_rows`."""
+assumed is said in `simlab.studies.published.rows`."""
 
 
 WORK = ("model", "layers", "hidden", "seq", "global_batch", "n_gpus", "gpu", "precision")

@@ -10,8 +10,8 @@ from statistics import mean, median
 from typing import Any
 
 from simlab.spec.plan import Plan
-from simlab.studies.published_ranks import Alternative, choice, rule_choice
-from simlab.studies.published_runs import Result
+from simlab.studies.published.ranks import Alternative, choice, rule_choice
+from simlab.studies.published.runs import Result
 
 Facts = dict[str, Any]
 """Counts of rows, and errors in percent, which are None if no row gives one."""
@@ -31,7 +31,7 @@ def suites(results: Iterable[Result]) -> dict[str, Facts]:
                    for `fit_errors_pct` only.
     spearman, regret_pct, regret5_pct, fit_errors_pct:
                    how well the predictions choose among layouts that do the same work; see
-                   `simlab.studies.published_ranks.Choice`.
+                   `simlab.studies.published.ranks.Choice`.
     rule_...:      the same four figures of the rule "least TP x PP, then the largest microbatch".
     """
     by_suite = defaultdict(list)
