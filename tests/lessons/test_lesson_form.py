@@ -15,7 +15,8 @@ from ipywidgets.widgets.widget import _instances as LIVE
 from simlab.apps import lesson_cells
 from simlab.errors import InputError
 from simlab.lessons import book, copies, progress, words
-from simlab.lessons.exercise import Exercise, alike
+from simlab.lessons.answers import alike
+from simlab.lessons.exercise import Exercise
 from simlab.lessons.figures import Figure
 from simlab.lessons.prediction import Choice, Number, Prediction
 from simlab.views.still.wording import chinese_font
