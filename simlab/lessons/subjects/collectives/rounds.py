@@ -23,10 +23,10 @@ def _doubling(n: int) -> list[list[int]]:
 
 def _sums(found: Any, expected: Any) -> bool:
     """Whether rounds of partners leave the whole sum everywhere, in as few rounds as expected: the
-    transfers are carried out."""
+    transfers are carried out. Partners exchange, so each must be the other's."""
     if found == expected:
         return True
-    if not isinstance(found, Sequence) or len(found) != len(expected):
+    if _partners_fault(found) or not isinstance(found, Sequence) or len(found) != len(expected):
         return False
     n = len(expected[0])
     try:
@@ -37,6 +37,15 @@ def _sums(found: Any, expected: Any) -> bool:
         return bool(expected == _doubling(n) and replay(rounds, range(n))[-1].done)
     except (InputError, TypeError, ValueError, IndexError, KeyError):
         return False
+
+
+def _partners_fault(found: Any, **_: Any) -> str:
+    """A rank whose partner names another one."""
+    try:
+        mutual = all(row[row[rank]] == rank for row in found for rank in range(len(row)))
+    except (TypeError, IndexError, KeyError):
+        return ""
+    return "" if mutual else "one_way"
 
 
 def solution_b03(n):  # type: ignore[no-untyped-def]
@@ -146,7 +155,11 @@ EXERCISES = [
             "same_partner": lambda n: [[rank ^ 1 for rank in range(n)]] * (n.bit_length() - 1),
             "one_short": lambda n: _doubling(n)[:-1],
             "too_many": lambda n: _doubling(n) + _doubling(n)[:1],
+            "one_way": lambda n: [
+                [(rank + 2**k) % n for rank in range(n)] for k in range(n.bit_length() - 1)
+            ],
         },
+        fault=_partners_fault,
         same=_sums,
     ),
     Exercise(
