@@ -181,3 +181,19 @@ def test_the_pipeline_sends_least_of_the_four_dimensions(name, degrees, per_stag
         kind: max(getattr(stage, kind) for stage in stages) for kind in ("tp", "cp", "dp", "pp")
     }
     assert most["pp"] == min(most.values())
+
+
+@pytest.mark.parametrize("pp", [4, 8])
+@pytest.mark.parametrize(
+    "name", ["llama-2-7b", "llama-2-13b", "gpt3-175b", "llama-3-8b", "llama-3-70b", "gpt2-xl"]
+)
+def test_a_layer_less_on_the_last_stage_helps_where_the_head_costs_more_than_a_layer(name, pp):
+    model = sl.load_model(name)
+    head = 2 * model.vocab * model.hidden
+    layer = (model.flops_per_token(model.seq) / 3 - head) / model.layers
+    each = model.layers // pp
+    equal = sl.Plan(pp=pp, microbatches=16)
+    moved = replace(equal, stage_layers=(*[each] * (pp - 2), each + 1, each - 1))
+    where = replace(sl.load_cluster("dgx-a100"), gpus_per_node=pp)
+    steps = [sl.predict(model, plan, where).step_s for plan in (equal, moved)]
+    assert (steps[1] < steps[0]) == (head > layer)
