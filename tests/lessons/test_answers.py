@@ -62,11 +62,11 @@ def test_a_whole_number_must_be_exact():
         (
             "d01",
             lambda dp, tp, pp, microbatches, seq, hidden, layers, parameters: {
-                "tp": microbatches * layers * 8 * (tp - 1) / tp * seq * hidden * 2,
-                "pp": microbatches * 2 * seq * hidden * 2 / tp,
+                "tp": microbatches * (layers * 8 + 2) * (tp - 1) / tp * seq * hidden * 2,
+                "pp": microbatches * seq * hidden * 2 / tp,
                 "dp": 8 * (dp - 1) / dp * parameters,
             },
-            "Wrong is tp; right is pp, dp.",
+            "Wrong is pp; right is tp, dp.",
         ),
         ("d01", lambda **case: {"tp": 1.0}, "has the keys tp, pp, dp."),
         (

@@ -144,6 +144,11 @@ def solution_d23(p, dimensions):  # type: ignore[no-untyped-def]
     return dimensions * (p ** -((dimensions - 1) / dimensions) - 1 / p)
 
 
+def _own_buffer(n: int, alpha: float, size: float, bandwidth: float) -> float:
+    star = 2 * alpha + 2 * n * size / bandwidth
+    return star / (2 * (n - 1) * (alpha + size / n / bandwidth))
+
+
 EXERCISES = [
     Exercise(
         "b03",
@@ -188,6 +193,10 @@ EXERCISES = [
         mistakes={
             "just_n": lambda n, alpha, size, bandwidth: float(n),
             "one_phase": _one_phase,
+            "own_buffer": _own_buffer,
+            "one_by_one": lambda n, alpha, size, bandwidth: (
+                (alpha + size / bandwidth) / (alpha + size / n / bandwidth)
+            ),
             "upside_down": lambda **case: 1 / _star_over_ring(**case),
         },
         sets=8,

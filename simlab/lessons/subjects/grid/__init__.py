@@ -89,6 +89,24 @@ for name, plan in plans.items():
     print(f"{name}: 8 microbatches of 2 take {times[-1]:.2f} times as long as 16 of 1")
 assert times[0] > 1.05 and max(times[1:]) < 1
 """,
+    "b13.follow_ups.1": """\
+from dataclasses import replace
+
+import simlab as sl
+
+four = sl.load_cluster("dgx-a100", nodes=4)
+cp_costs_more = []
+for name, tokens in (("llama-2-13b", 4096), ("llama-2-13b", 32_768), ("llama-3-8b", 4096)):
+    plan = sl.Plan(dp=4, tp=2, pp=2, cp=2, microbatches=8, zero=1, seq=tokens)
+    steps = [
+        sl.predict(sl.load_model(name), replace(plan, order=order), four).step_s
+        for order in ("tp-cp-dp-pp", "tp-dp-pp-cp", "cp-dp-pp-tp")
+    ]
+    both, cp, tp = (step / steps[0] for step in steps)
+    cp_costs_more.append(cp > tp)
+    print(f"{name}, {tokens} tokens: cp crosses nodes {cp:.2f}, tp crosses nodes {tp:.2f}")
+assert cp_costs_more == [True, False, False]
+""",
     "d02.follow_ups.2": """\
 from dataclasses import replace
 
