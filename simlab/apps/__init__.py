@@ -18,7 +18,7 @@ from simlab.apps.parallelism import (
 )
 from simlab.apps.pipeline import PipelineExplorer
 from simlab.apps.plan import PlanExplorer
-from simlab.apps.puzzle import PuzzleBoard
+from simlab.apps.puzzle import PuzzleBoard, puzzle_bests
 
 __all__ = [
     "BucketExplorer",
@@ -42,6 +42,7 @@ __all__ = [
     "ms",
     "percent",
     "predict",
+    "puzzle_bests",
     "say",
     "table",
     "tongue",

@@ -1,12 +1,25 @@
-"""The puzzle as a widget, with the learner's own best orders."""
+"""The puzzle as a widget, and the table of its levels: par, and the learner's own best orders."""
 
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from simlab.apps.explorer_widget import ExplorerWidget
-from simlab.explorers.puzzle import EXPLORER, Attempt, answer, as_text, attempt
+from simlab.apps.held import session
+from simlab.apps.lesson_cells import as_html, show
+from simlab.explorers.puzzle import (
+    CLOSE,
+    EXPLORER,
+    LEVELS,
+    Attempt,
+    Level,
+    answer,
+    as_text,
+    attempt,
+)
 from simlab.lessons import progress
+from simlab.lessons.words import language, rendered, word
+from simlab.units import seconds_text
 from simlab.views import timeline
 
 STEP, HELD, ORDER = "step_s", "held", "order"
@@ -27,7 +40,41 @@ def best(found: Attempt) -> tuple[float, float] | None:
     if before and before <= now:
         return before
     progress.keep("puzzle", level, {STEP: now[0], HELD: now[1], ORDER: as_text(found.order)})
+    session().retell()
     return now
+
+
+def puzzle_bests() -> None:
+    """Show the table of all levels: how long a step par takes and how many microbatches a rank holds
+    at most under it, and the same of the learner's best order. A better order changes it at once. In
+    a copy that is made for reading, nobody's orders are shown."""
+    show(_bests_html)
+
+
+def _bests_html() -> str:
+    kept = {} if rendered() else progress.load()["puzzle"]
+    heads = ("level", "par_step", "par_held", "best_step", "best_held")
+    rows = [[*(word(f"puzzle.{name}") for name in heads), ""]]
+    rows += [_level_row(level, kept.get(level.name.en)) for level in LEVELS]
+    lines = (rows[0], ["---", *["--:"] * 4, "---"], *rows[1:])
+    return as_html("\n".join("| " + " | ".join(line) + " |" for line in lines))
+
+
+def _level_row(level: Level, kept: dict[str, Any] | None) -> list[str]:
+    """A level, its par, the learner's best order, and how that compares."""
+    puzzle = level.puzzle
+    par = (puzzle.shortest_s, puzzle.least_held)
+    head = [level.name._asdict()[language()], seconds_text(par[0]), f"{par[1]:g}"]
+    if kept is None:
+        return [*head, "–", "–", ""]
+    step_s, held = kept[STEP], kept[HELD]
+    if step_s > par[0] * CLOSE:
+        reached = "longer"
+    elif step_s < par[0] / CLOSE or held < par[1]:
+        reached = "better"
+    else:
+        reached = "time" if held > par[1] else "both"
+    return [*head, seconds_text(step_s), f"{held:g}", word(f"puzzle.{reached}")]
 
 
 class PuzzleBoard(ExplorerWidget):

@@ -12,34 +12,11 @@ import textwrap
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from numbers import Real
 from random import Random
 from typing import Any, Protocol
 
+from simlab.lessons.answers import alike, clue
 from simlab.lessons.words import has, word
-
-TOLERANCE = 0.01
-"""The largest relative difference between a right number and an attempt's."""
-
-
-def alike(found: Any, expected: Any) -> bool:
-    """Whether two answers are the same: numbers within `TOLERANCE` of the expected one, everything
-    else exactly; in tables and sequences part by part."""
-    if isinstance(expected, bool) or expected is None or isinstance(expected, str):
-        return bool(found == expected)
-    if isinstance(expected, Real):
-        close = isinstance(found, Real) and not isinstance(found, bool)
-        return (
-            close
-            and abs(float(found) - float(expected)) <= TOLERANCE * abs(float(expected)) + 1e-12
-        )
-    if isinstance(expected, Mapping):
-        same = isinstance(found, Mapping) and {*found} == {*expected}
-        return same and all(alike(found[name], expected[name]) for name in expected)
-    if isinstance(expected, list | tuple):
-        same = isinstance(found, list | tuple) and len(found) == len(expected)
-        return same and all(map(alike, found, expected))
-    return bool(found == expected)
 
 
 @dataclass(frozen=True)
@@ -83,6 +60,8 @@ class Exercise:
               the solution.
     solution: what a learner could write; its source is shown.
     mistakes: {name: a plausible wrong answer}; the words say what is wrong with each.
+    fault:    an answer and its parameters by name → the name of the mistake that this answer shows by
+              itself, "" where it shows none.
     same:     whether an answer is the expected one.
     sets:     how many sets of parameters an attempt is tried on.
     unit, scale: for the drill, the unit that an answer is asked in, and how many of it the oracle's
@@ -96,6 +75,7 @@ class Exercise:
     solution: Callable[..., Any]
     mistakes: Mapping[str, Callable[..., Any]] = field(repr=False)
     same: Callable[[Any, Any], bool] = alike
+    fault: Callable[..., str] | None = None
     sets: int = 6
     unit: str = ""
     scale: float = 1.0
@@ -123,11 +103,21 @@ class Exercise:
         right = [self.same(answer, what) for answer, what in zip(answers, expected)]
         if all(right):
             return Verdict(True, "form.solved", word("form.solved", sets=len(cases)))
+        if name := self._mistake(cases, answers, right):
+            key = f"{self.id}.exercise.mistakes.{name}"
+            return Verdict(False, key, word(key))
+        return self._wrong(cases, answers, expected, right)
+
+    def _mistake(
+        self, cases: list[dict[str, Any]], answers: list[Any], right: list[bool]
+    ) -> str | None:
+        """The known mistake that all answers make, or that a wrong one shows by itself."""
         for name, mistake in self.mistakes.items():
             if all(map(self.same, answers, [_answer(mistake, case) for case in cases])):
-                key = f"{self.id}.exercise.mistakes.{name}"
-                return Verdict(False, key, word(key))
-        return self._wrong(cases[right.index(False)], answers[right.index(False)], right)
+                return name
+        wrong = [(answer, case) for answer, case, fine in zip(answers, cases, right) if not fine]
+        found = (self.fault(answer, **case) for answer, case in wrong) if self.fault else ()
+        return next(filter(None, found), None)
 
     def _raised(self, case: dict[str, Any], error: Exception) -> Verdict:
         frames = traceback.extract_tb(error.__traceback__)
@@ -139,18 +129,22 @@ class Exercise:
         )
         return Verdict(False, "form.raised", text)
 
-    def _wrong(self, case: dict[str, Any], answer: Any, right: list[bool]) -> Verdict:
-        expected, ratio = self.oracle(**case), ""
-        if _number(answer) and _number(expected) and expected:
-            ratio = word("form.times", ratio=f"{float(answer) / float(expected):.3g}")
+    def _wrong(
+        self,
+        cases: list[dict[str, Any]],
+        answers: list[Any],
+        expected: list[Any],
+        right: list[bool],
+    ) -> Verdict:
+        at = right.index(False)
         text = word(
             "form.wrong",
             sets=len(right),
-            case=shown(case),
-            answer=_cut(repr(answer)),
+            case=shown(cases[at]),
+            answer=_cut(_plain(answers[at])),
             right=sum(right),
         )
-        return Verdict(False, "form.wrong", text + ratio)
+        return Verdict(False, "form.wrong", text + clue(cases, answers, expected, right))
 
     def text(self) -> str:
         """What is asked."""
@@ -190,10 +184,6 @@ def shown(case: Mapping[str, Any]) -> str:
 
 def _plain(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else repr(value)
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _cut(text: str, length: int = 300) -> str:

@@ -181,3 +181,57 @@ def test_the_pipeline_sends_least_of_the_four_dimensions(name, degrees, per_stag
         kind: max(getattr(stage, kind) for stage in stages) for kind in ("tp", "cp", "dp", "pp")
     }
     assert most["pp"] == min(most.values())
+
+
+@pytest.mark.parametrize("pp", [4, 8])
+@pytest.mark.parametrize(
+    "name", ["llama-2-7b", "llama-2-13b", "gpt3-175b", "llama-3-8b", "llama-3-70b", "gpt2-xl"]
+)
+def test_a_layer_less_on_the_last_stage_helps_where_the_head_costs_more_than_a_layer(name, pp):
+    model = sl.load_model(name)
+    head = 2 * model.vocab * model.hidden
+    layer = (model.flops_per_token(model.seq) / 3 - head) / model.layers
+    each = model.layers // pp
+    equal = sl.Plan(pp=pp, microbatches=16)
+    moved = replace(equal, stage_layers=(*[each] * (pp - 2), each + 1, each - 1))
+    where = replace(sl.load_cluster("dgx-a100"), gpus_per_node=pp)
+    steps = [sl.predict(model, plan, where).step_s for plan in (equal, moved)]
+    assert (steps[1] < steps[0]) == (head > layer)
+
+
+def crossing_times(name, seq, tp, cp, dp, cluster):
+    """(cp, tp): how many times as long a step takes if that dimension crosses nodes and the other
+    one lies inside them as with both inside."""
+    plan = sl.Plan(dp=dp, tp=tp, pp=2, cp=cp, microbatches=8, zero=1, seq=seq)
+    where = sl.load_cluster(cluster, nodes=plan.gpus // 8)
+    steps = [
+        sl.predict(sl.load_model(name), replace(plan, order=order), where).step_s
+        for order in ("tp-cp-dp-pp", "tp-dp-pp-cp", "cp-dp-pp-tp")
+    ]
+    return steps[1] / steps[0], steps[2] / steps[0]
+
+
+@pytest.mark.parametrize("cluster", ["dgx-a100", "dgx-h100"])
+@pytest.mark.parametrize(("tp", "cp", "dp"), [(2, 2, 4), (4, 4, 2), (4, 2, 2), (8, 2, 1)])
+@pytest.mark.parametrize(
+    ("name", "seq"),
+    [
+        ("llama-3-8b", 4096),
+        ("llama-3-70b", 4096),
+        ("llama-2-7b", 32_768),
+        ("llama-2-13b", 32_768),
+        ("llama-3-8b", 32_768),
+    ],
+)
+def test_tp_belongs_inside_where_cp_has_few_heads_to_send_or_long_sequences_to_hide_them(
+    name, seq, tp, cp, dp, cluster
+):
+    of_cp, of_tp = crossing_times(name, seq, tp, cp, dp, cluster)
+    assert of_cp < of_tp
+
+
+@pytest.mark.parametrize("cluster", ["dgx-a100", "dgx-h100"])
+@pytest.mark.parametrize("name", ["llama-2-7b", "llama-2-13b"])
+def test_with_short_sequences_and_all_heads_kept_it_is_cp_that_belongs_inside(name, cluster):
+    of_cp, of_tp = crossing_times(name, 4096, 2, 2, 4, cluster)
+    assert of_cp > of_tp

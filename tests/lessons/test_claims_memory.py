@@ -6,6 +6,7 @@ import pytest
 
 import simlab as sl
 from simlab.collectives import most_sent_by_calls, zero_calls
+from simlab.lessons.words import word
 from simlab.studies.caching_allocator import pool_steps
 from simlab.training import HOST_ADAM_S
 
@@ -291,3 +292,15 @@ def test_a_pool_saves_requests_to_the_device_not_memory_and_fragments_with_growi
     assert all(ratio >= 1 for ratio in wasted.values())
     assert wasted["growing"] > 1.15
     assert wasted["longest first"] < 1.1 and wasted["expandable"] < 1.02
+
+
+def test_the_steps_that_a_follow_up_of_w05_names_are_the_simulated_ones():
+    model, steps = sl.load_model("llama-7b"), {}
+    for size in (1, 4):
+        for zero in (1, 3):
+            plan = sl.Plan(dp=64, zero=zero, microbatch_size=size)
+            steps[size, zero] = sl.predict(model, plan, replace(NODE, nodes=8)).step_s * 1e3
+    for tongue, to in (("en", "to"), ("zh", "对")):
+        said = word("w05.follow_ups.1.answer", tongue=tongue)
+        for size in (1, 4):
+            assert f"{steps[size, 1]:.0f} {to} {steps[size, 3]:.0f} ms" in said

@@ -81,3 +81,69 @@ def test_a_contiguous_cut_gives_the_last_rank_2c_minus_1_over_c_of_the_mean_and_
     busiest = {cut: max(map(sum, sl.ring_work(c, cut))) * c for cut in ("contiguous", "zigzag")}
     assert busiest["contiguous"] == pytest.approx((2 * c - 1) / c)
     assert busiest["zigzag"] == pytest.approx(1.0)
+
+
+# follow-ups
+# ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tp", [2, 4, 8])
+@pytest.mark.parametrize("name", ["llama-3-8b", "llama-3-70b", "gpt3-175b"])
+def test_sequence_parallelism_sends_a_quarter_more_in_all(name, tp):
+    model = sl.load_model(name)
+    plain, cut = (
+        traffic(model, sl.Plan(tp=tp, sequence_parallel=on))[0].tp for on in (False, True)
+    )
+    assert cut / plain == pytest.approx(1.25, rel=0.01)
+
+
+@pytest.mark.parametrize("m", [2, 8, 16])
+def test_accumulation_spreads_what_data_parallelism_sends_and_not_what_tensor_parallelism_does(m):
+    model = sl.load_model("llama-3-8b")
+    data, tensor = (
+        [traffic(model, sl.Plan(**degree, microbatches=count))[0] for count in (1, m)]
+        for degree in ({"dp": 8}, {"tp": 8})
+    )
+    assert data[1].dp == pytest.approx(data[0].dp)
+    assert tensor[1].tp == pytest.approx(m * tensor[0].tp, rel=0.01)
+
+
+@pytest.mark.parametrize("tp", [4, 8])
+def test_the_share_grows_with_the_ranks_and_shrinks_with_the_hidden_size(tp):
+    shares = {
+        (name, count): waiting_share(sl.load_model(name), tp=count)
+        for name in ("llama-3-8b", "llama-3-70b")
+        for count in (tp // 2, tp)
+    }
+    for name in ("llama-3-8b", "llama-3-70b"):
+        assert shares[name, tp] > shares[name, tp // 2]
+    assert shares["llama-3-70b", tp] < shares["llama-3-8b", tp]
+
+
+@pytest.mark.parametrize("name", ["llama-2-7b", "llama-3-8b", "llama-3-70b"])
+def test_the_all_to_all_sends_less_with_more_ranks_and_the_ring_never_does(name):
+    """Grouped-query attention moves the number of ranks from which the all-to-all sends less."""
+    model, counts = sl.load_model(name), (2, 4, 8, 16)
+    sent = {
+        kind: [traffic(model, sl.Plan(cp=cp, cp_kind=kind, seq=32_768))[0].cp for cp in counts]
+        for kind in ("ring", "all-to-all")
+    }
+    assert sent["ring"] == sorted(sent["ring"])
+    assert sent["all-to-all"] == sorted(sent["all-to-all"], reverse=True)
+    assert sent["all-to-all"][2] < sent["ring"][2]
+    assert (sent["all-to-all"][0] < sent["ring"][0]) == (name == "llama-2-7b")
+
+
+@pytest.mark.parametrize("name", ["llama-3-8b", "llama-3-70b"])
+def test_a_transfer_in_pieces_hides_a_good_part_over_nvlink_and_little_over_the_network(name):
+    model, hidden = sl.load_model(name), {}
+    for nodes, order in ((1, "tp-cp-dp-pp"), (8, "dp-cp-tp-pp")):
+        plan = sl.Plan(tp=8, dp=nodes, sequence_parallel=True, order=order)
+        waits = [
+            sl.predict(
+                model, replace(plan, tp_overlap=kind), sl.load_cluster("dgx-h100", nodes=nodes)
+            ).waterfall_s.tp
+            for kind in ("none", "pipelined")
+        ]
+        hidden[nodes] = 1 - waits[1] / waits[0]
+    assert hidden[1] > 0.5 > 0.4 > hidden[8]

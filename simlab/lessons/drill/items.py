@@ -6,8 +6,8 @@ from random import Random
 from typing import Any, NamedTuple
 
 from simlab.lessons import book, progress
+from simlab.lessons.answers import alike
 from simlab.lessons.drill import on_call
-from simlab.lessons.exercise import alike
 from simlab.lessons.prediction import Choice, Number, Value
 from simlab.lessons.words import entry, word
 

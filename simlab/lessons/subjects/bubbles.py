@@ -107,6 +107,20 @@ def _with_warmup(rank: int, m: int, w: int) -> list[str]:
     return ops + [f"{rank}B{i}" for i in range(max(0, m - w), m)]
 
 
+def _order_fault(found: Any, rank: int, p: int, m: int, cap: int) -> str:
+    """A backward before its forward, or more microbatches held than 1F1B and the cap allow."""
+    held: set[str] = set()
+    most = 0
+    for op in found if isinstance(found, list) else []:
+        _, kind, microbatch = str(op).partition("B" if "B" in str(op) else "F")
+        if kind == "B" and microbatch not in held:
+            return "early_backward"
+        held ^= {microbatch}
+        most = max(most, len(held))
+    over = most - min(p - rank, cap, m)
+    return "" if over <= 0 else "one_too_many" if over == 1 else "no_cap"
+
+
 def solution_d05(rank, p, m, cap):  # type: ignore[no-untyped-def]
     """Warm-up, pairs, cool-down."""
     w = min(m, p - 1 - rank, cap - 1)
@@ -185,7 +199,6 @@ EXERCISES = [
             "nearest": lambda p, share: round((p - 1) * (1 - share) / share),
             "all_stages": lambda p, share: ceil(p * (1 - share) / share - 1e-9),
         },
-        same=lambda found, expected: found == expected,
         sets=10,
     ),
     Exercise(
@@ -201,7 +214,11 @@ EXERCISES = [
             "no_cooldown": lambda rank, p, m, cap: _row(rank, p, m, cap)[
                 : 2 * m - min(m, p - 1 - rank, cap - 1)
             ],
+            "early_backward": lambda rank, p, m, cap: [
+                f"{rank}{kind}{i}" for i in range(m) for kind in "BF"
+            ],
         },
+        fault=_order_fault,
         sets=14,
     ),
     Exercise(
@@ -214,6 +231,8 @@ EXERCISES = [
             "nothing": lambda p, m, c: 0.0,
             "once": lambda p, m, c: 2 * c * (p - 1),
             "every": lambda p, m, c: 2 * c * (m - 1),
+            "mean": lambda p, m, c: 2 * c * (p - 1) / p * (m - 1),
+            "whole_step": lambda p, m, c: 2 * c * (p - 1) + solution_b08(p, m, c),
         },
         unit="ms",
         scale=1e3,

@@ -64,6 +64,7 @@ EXERCISES = [
         mistakes={
             "over_ideal": lambda p, m, chunks: (p - 1) / (chunks * m),
             "no_chunks": lambda p, m, chunks: (p - 1) / (m + p - 1),
+            "share_divided": lambda p, m, chunks: (p - 1) / (m + p - 1) / chunks,
             "multiplied": lambda p, m, chunks: (p - 1) * chunks / (m + (p - 1) * chunks),
         },
         unit="%",
@@ -79,6 +80,10 @@ EXERCISES = [
             "mean": lambda blocks, head, p: (blocks / p + head) / ((blocks + head) / p),
             "no_head": lambda blocks, head, p: (
                 _ratio(blocks, head, p) * (blocks / p) / (blocks / p + head)
+            ),
+            "parts": lambda blocks, head, p: (
+                (blocks / p + head)
+                / min(max(k + head, (blocks - k) / (p - 1)) for k in range(blocks))
             ),
             "alone": lambda blocks, head, p: (blocks / p + head) / max(head, -(-blocks // (p - 1))),
         },

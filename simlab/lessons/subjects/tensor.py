@@ -149,6 +149,17 @@ def _balanced(found: Any, expected: Any) -> bool:
     return most == least and chunks == [*range(2 * len(wanted))] and max(work) == most
 
 
+def _deal_fault(found: Any, cp: int) -> str:
+    """A chunk that is held twice or by nobody, or ranks with unequal sums."""
+    try:
+        pairs = [(first, second) for first, second in found]
+        unequal = len({first + second for first, second in pairs}) > 1
+    except (TypeError, ValueError):
+        return "no_pairs"
+    once = sorted(chunk for pair in pairs for chunk in pair) == [*range(2 * cp)]
+    return ("striped" if unequal else "") if once else "copies"
+
+
 def _deal(cp: int) -> list[tuple[int, int]]:
     """The zigzag deal, held against the simulator's work of a ring."""
     deal = [(rank, 2 * cp - 1 - rank) for rank in range(cp)]
@@ -215,7 +226,9 @@ EXERCISES = [
             "contiguous": lambda cp: [(2 * rank, 2 * rank + 1) for rank in range(cp)],
             "striped": lambda cp: [(rank, rank + cp) for rank in range(cp)],
             "copies": lambda cp: [(0, 2 * cp - 1)] * cp,
+            "no_pairs": lambda cp: [*range(2 * cp)],
         },
+        fault=_deal_fault,
         same=_balanced,
     ),
 ]

@@ -1,14 +1,21 @@
 """The puzzle's board without a browser: it keeps the learner's best orders."""
 
+import re
+
 import pytest
 
 import simlab as sl
 from simlab.apps import PuzzleBoard
+from simlab.apps.held import Session
+from simlab.apps.puzzle import _bests_html
+from simlab.explorers.puzzle import LEVELS
+from simlab.units import seconds_text
 
 
 @pytest.fixture(autouse=True)
 def progress(tmp_path, monkeypatch):
     monkeypatch.setenv("SIMLAB_PROGRESS", str(tmp_path / "progress.json"))
+    monkeypatch.setenv("SIMLAB_LANG", "en")
 
 
 def rows(board):
@@ -53,3 +60,37 @@ def test_where_no_rank_can_go_on_there_is_a_reason_and_no_picture():
     assert "rank 0 stops at B0, which needs F0" in board.shown.note.en and board.still() is None
     assert rows(board)["your order"] == ["–", "–"]
     assert repr(board).startswith("PuzzleBoard(order='0B0 0F0")
+
+
+def test_the_table_of_bests_has_par_of_each_level_and_what_the_learner_has_reached():
+    def cells():
+        lines = re.findall(r"<tr>(.*?)</tr>", _bests_html(), re.DOTALL)
+        return [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line) for line in lines]
+
+    assert [row[3:] for row in cells()[1:]] == [["–", "–", ""]] * len(LEVELS)
+    board = PuzzleBoard(level=2, order=str(sl.generate("gpipe", 3, 4)), tongue="en")
+    assert cells()[2][1:] == ["18.0 ms", "3", "18.0 ms", "4", "par time, more memory"]
+    board.state = board.state | {"order": str(sl.generate("1f1b", 3, 4))}
+    assert cells()[2][3:] == ["18.0 ms", "3", "par"]
+    PuzzleBoard(level=4, tongue="en")
+    assert cells()[4][1:] == ["14.0 ms", "3", "28.0 ms", "1", "longer than par"]
+    for row, level in zip(cells()[1:], LEVELS, strict=True):
+        found = level.puzzle
+        assert row[:3] == [
+            level.name.en,
+            seconds_text(found.shortest_s),
+            f"{found.least_held:g}",
+        ]
+
+
+def test_a_better_order_changes_the_table_that_is_shown(monkeypatch):
+    told = []
+    session = Session()
+    session.retold.append(lambda: told.append(1))
+    monkeypatch.setattr("simlab.apps.puzzle.session", lambda: session)
+    board = PuzzleBoard(level=2, order=str(sl.generate("gpipe", 3, 4)))
+    before = len(told)
+    board.state = board.state | {"order": str(sl.generate("1f1b", 3, 4))}
+    assert len(told) == before + 1
+    board.state = board.state | {"order": str(sl.generate("gpipe", 3, 4))}
+    assert len(told) == before + 1, "the worse order changes nothing"

@@ -23,10 +23,10 @@ def _doubling(n: int) -> list[list[int]]:
 
 def _sums(found: Any, expected: Any) -> bool:
     """Whether rounds of partners leave the whole sum everywhere, in as few rounds as expected: the
-    transfers are carried out."""
+    transfers are carried out. Partners exchange, so each must be the other's."""
     if found == expected:
         return True
-    if not isinstance(found, Sequence) or len(found) != len(expected):
+    if _partners_fault(found) or not isinstance(found, Sequence) or len(found) != len(expected):
         return False
     n = len(expected[0])
     try:
@@ -37,6 +37,15 @@ def _sums(found: Any, expected: Any) -> bool:
         return bool(expected == _doubling(n) and replay(rounds, range(n))[-1].done)
     except (InputError, TypeError, ValueError, IndexError, KeyError):
         return False
+
+
+def _partners_fault(found: Any, **_: Any) -> str:
+    """A rank whose partner names another one."""
+    try:
+        mutual = all(row[row[rank]] == rank for row in found for rank in range(len(row)))
+    except (TypeError, IndexError, KeyError):
+        return ""
+    return "" if mutual else "one_way"
 
 
 def solution_b03(n):  # type: ignore[no-untyped-def]
@@ -135,6 +144,11 @@ def solution_d23(p, dimensions):  # type: ignore[no-untyped-def]
     return dimensions * (p ** -((dimensions - 1) / dimensions) - 1 / p)
 
 
+def _own_buffer(n: int, alpha: float, size: float, bandwidth: float) -> float:
+    star = 2 * alpha + 2 * n * size / bandwidth
+    return star / (2 * (n - 1) * (alpha + size / n / bandwidth))
+
+
 EXERCISES = [
     Exercise(
         "b03",
@@ -146,7 +160,11 @@ EXERCISES = [
             "same_partner": lambda n: [[rank ^ 1 for rank in range(n)]] * (n.bit_length() - 1),
             "one_short": lambda n: _doubling(n)[:-1],
             "too_many": lambda n: _doubling(n) + _doubling(n)[:1],
+            "one_way": lambda n: [
+                [(rank + 2**k) % n for rank in range(n)] for k in range(n.bit_length() - 1)
+            ],
         },
+        fault=_partners_fault,
         same=_sums,
     ),
     Exercise(
@@ -175,6 +193,10 @@ EXERCISES = [
         mistakes={
             "just_n": lambda n, alpha, size, bandwidth: float(n),
             "one_phase": _one_phase,
+            "own_buffer": _own_buffer,
+            "one_by_one": lambda n, alpha, size, bandwidth: (
+                (alpha + size / bandwidth) / (alpha + size / n / bandwidth)
+            ),
             "upside_down": lambda **case: 1 / _star_over_ring(**case),
         },
         sets=8,

@@ -122,6 +122,12 @@ EXERCISES = [
             "all_hidden": lambda reduce_s, backward_s, buckets: max(0.0, reduce_s - backward_s),
             "no_overlap": lambda reduce_s, backward_s, buckets: reduce_s,
             "last_only": lambda reduce_s, backward_s, buckets: reduce_s / buckets,
+            "from_the_start": lambda reduce_s, backward_s, buckets: max(
+                reduce_s / buckets, reduce_s - backward_s
+            ),
+            "both_added": lambda reduce_s, backward_s, buckets: (
+                max(0.0, reduce_s - backward_s) + reduce_s / buckets
+            ),
         },
         sets=10,
         unit="ms",

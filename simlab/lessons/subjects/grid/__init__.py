@@ -43,6 +43,24 @@ FIGURES = {
 }
 
 TRIES = {
+    "d03.follow_ups.2": """\
+from dataclasses import replace
+
+import simlab as sl
+
+node = replace(sl.load_cluster("dgx-a100"), gpus_per_node=4)
+shorter = {}
+for name in ("llama-2-13b", "llama-3-8b"):
+    model = sl.load_model(name)
+    each = model.layers // 4
+    equal = sl.Plan(pp=4, microbatches=16)
+    moved = replace(equal, stage_layers=(each, each, each + 1, each - 1))
+    steps = [sl.predict(model, plan, node) for plan in (equal, moved)]
+    bubbles = [step.waterfall_s.bubble / step.step_s for step in steps]
+    shorter[name] = steps[1].step_s < steps[0].step_s
+    print(f"{name}: equal {bubbles[0]:.1%}, a layer less on the last stage {bubbles[1]:.1%}")
+assert shorter == {"llama-2-13b": False, "llama-3-8b": True}
+""",
     "w13.follow_ups.1": """\
 losses = [[2.0] * 100, [8.0] * 10]  # of each token, in two microbatches
 tokens = [loss for microbatch in losses for loss in microbatch]
@@ -70,6 +88,47 @@ for name, plan in plans.items():
     times.append(steps[1] / steps[0])
     print(f"{name}: 8 microbatches of 2 take {times[-1]:.2f} times as long as 16 of 1")
 assert times[0] > 1.05 and max(times[1:]) < 1
+""",
+    "b13.follow_ups.1": """\
+from dataclasses import replace
+
+import simlab as sl
+
+four = sl.load_cluster("dgx-a100", nodes=4)
+cp_costs_more = []
+for name, tokens in (("llama-2-13b", 4096), ("llama-2-13b", 32_768), ("llama-3-8b", 4096)):
+    plan = sl.Plan(dp=4, tp=2, pp=2, cp=2, microbatches=8, zero=1, seq=tokens)
+    steps = [
+        sl.predict(sl.load_model(name), replace(plan, order=order), four).step_s
+        for order in ("tp-cp-dp-pp", "tp-dp-pp-cp", "cp-dp-pp-tp")
+    ]
+    both, cp, tp = (step / steps[0] for step in steps)
+    cp_costs_more.append(cp > tp)
+    print(f"{name}, {tokens} tokens: cp crosses nodes {cp:.2f}, tp crosses nodes {tp:.2f}")
+assert cp_costs_more == [True, False, False]
+""",
+    "d02.follow_ups.2": """\
+from dataclasses import replace
+
+import simlab as sl
+
+model, shared = sl.load_model("llama-3-70b"), {"sequence_parallel": True, "tp": 4}
+plans = {  # 64 GPUs, 64 sequences
+    "ZeRO-3, full recomputation": sl.Plan(dp=64, zero=3, recompute="full"),
+    "ZeRO-3, tp 4": sl.Plan(dp=16, zero=3, microbatches=4, **shared),
+    "dp 2, tp 4, pp 8": sl.Plan(dp=2, pp=8, zero=1, microbatches=32, **shared),
+}
+fastest = []
+for name, slower in (("dgx-a100", 1), ("dgx-h100", 1), ("dgx-h100", 8)):
+    cluster = sl.load_cluster(name, nodes=8)
+    bandwidth = cluster.inter.bandwidth_bytes_per_s / slower
+    cluster = replace(cluster, inter=replace(cluster.inter, bandwidth_bytes_per_s=bandwidth))
+    steps = {plan: sl.predict(model, plans[plan], cluster).step_s for plan in plans}
+    fastest.append(min(steps, key=steps.get))
+    print(name, f"network / {slower}:", {plan: round(steps[plan], 1) for plan in steps})
+assert fastest == ["ZeRO-3, tp 4", "ZeRO-3, full recomputation", "dp 2, tp 4, pp 8"]
+hybrid = sl.predict(model, replace(plans["ZeRO-3, full recomputation"], hybrid=8), cluster)
+assert not hybrid.fits
 """,
     "d02.follow_ups.3": """\
 from itertools import product

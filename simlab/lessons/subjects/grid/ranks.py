@@ -129,6 +129,10 @@ EXERCISES = [
                     * 2
                 }
             ),
+            "no_gather": lambda **case: (
+                solution_d01(**case)
+                | {"tp": solution_d01(**case)["tp"] * case["layers"] * 8 / (case["layers"] * 8 + 2)}
+            ),
             "whole_messages": lambda **case: (
                 solution_d01(**case)
                 | {"pp": case["microbatches"] * 2 * case["seq"] * case["hidden"] * 2}

@@ -161,6 +161,22 @@ def fastest_plan(nodes: int, sequences: int, seq: int) -> Plan | None:
     return best
 
 
+def _plan_fault(found: Any, nodes: int, sequences: int, seq: int) -> str:
+    """Why a plan is not the one that is asked for."""
+    if not isinstance(found, Plan):
+        return ""
+    cluster = load_cluster("dgx-h100", nodes=nodes)
+    if (found.gpus, found.global_batch, found.seq) != (cluster.gpus, sequences, seq):
+        return "not_asked"
+    step = predict(load_model("llama-3-70b"), found, cluster)
+    return "slow" if step.fits else "does_not_fit"
+
+
+def _without_seq(nodes: int, sequences: int, seq: int) -> Plan:
+    """The fastest plan that fits, for the model's own sequences."""
+    return replace(_first(nodes, sequences, seq), seq=None)
+
+
 def _least_memory(nodes: int, sequences: int, seq: int) -> Plan:
     """The plan that holds least."""
     return min(_plans(nodes, sequences, seq), key=lambda found: found[1])[3]
@@ -199,10 +215,12 @@ EXERCISES = [
         oracle=_best,
         solution=fastest_plan,
         mistakes={
-            "first": _first,
+            "slow": _first,
             "least_memory": _least_memory,
             "does_not_fit": _fastest_of_all,
+            "not_asked": _without_seq,
         },
+        fault=_plan_fault,
         same=_same_plan,
         sets=3,
     ),

@@ -197,6 +197,9 @@ EXERCISES = [
             "everything": _held_with((1, 1, 1)),
             "parameters_first": _held_with((1, 2, 3)),
             "all_ranks": _held_with((3, 2, 1), by_all=True),
+            "number_of_groups": lambda parameters, zero, ranks, group: states_bytes(
+                parameters, zero, ranks, ranks // group
+            ),
         },
         unit="GB",
         scale=1e-9,

@@ -1,0 +1,136 @@
+"""What a learner is told of a wrong attempt that is none of the known mistakes: what its answers have
+in common, or what one of them shows by itself."""
+
+from math import ceil
+
+import pytest
+
+import simlab as sl
+from simlab.lessons import book
+from simlab.lessons.answers import alike
+
+
+def verdict(identifier, attempt):
+    return book.exercise(identifier).judge(attempt)
+
+
+@pytest.fixture(autouse=True)
+def english(monkeypatch):
+    monkeypatch.setenv("SIMLAB_LANG", "en")
+
+
+def test_a_whole_number_must_be_exact():
+    assert alike(250, 250) and alike(250.0, 250) and not alike(251, 250)
+    assert alike(250.5, 250.0) and not alike(True, 1)
+
+
+@pytest.mark.parametrize(
+    ("identifier", "attempt", "told"),
+    [
+        (
+            "b07",
+            lambda p, m, rank: p + m + p - 1 - rank,
+            "In every set it is 1 more than the right answer.",
+        ),
+        (
+            "d10",
+            lambda gpus_before, step_before, gpus, step, kind: (
+                gpus_before * step_before / gpus / step
+            ),
+            "It is wrong exactly where kind = weak.",
+        ),
+        (
+            "w06",
+            lambda zero, m, n: {1: 2, 2: 2 * m, 3: 3 * m}[zero] * (n - 1) / n,
+            "It is wrong exactly where zero = 2.",
+        ),
+        (
+            "w10",
+            lambda n, hidden, link, peak: (
+                8 * (n - 1) / n * hidden / link / (72 * hidden**2 / n / peak)
+            ),
+            "In every set it is 0.5 times the right answer.",
+        ),
+        (
+            "w13",
+            lambda p, forward_s, backward_s, reduce_s, share: (
+                (p - 1 + reduce_s / (forward_s + backward_s)) / share
+            ),
+            "Asked for is a whole number.",
+        ),
+        ("t5", lambda order, sizes, node: [*order], "Asked for is a set, and this is a list."),
+        (
+            "d01",
+            lambda dp, tp, pp, microbatches, seq, hidden, layers, parameters: {
+                "tp": microbatches * (layers * 8 + 2) * (tp - 1) / tp * seq * hidden * 2,
+                "pp": microbatches * seq * hidden * 2 / tp,
+                "dp": 8 * (dp - 1) / dp * parameters,
+            },
+            "Wrong is pp; right is tp, dp.",
+        ),
+        ("d01", lambda **case: {"tp": 1.0}, "has the keys tp, pp, dp."),
+        (
+            "w01",
+            lambda parameters, tokens, days, flops_per_s, memory_bytes, activations_bytes: (
+                ceil(16 * parameters / (memory_bytes - activations_bytes))
+                + ceil(6 * parameters * tokens / flops_per_s / days / 86400)
+            ),
+            "It is 1.0",
+        ),
+    ],
+)
+def test_what_wrong_answers_have_in_common_is_said(identifier, attempt, told):
+    found = verdict(identifier, attempt)
+    assert found.key == "form.wrong" and told in found.text
+
+
+def without_room_for_a_pair(rank, p, m, cap):
+    w = min(m, p - 1 - rank, cap)
+    ops = [f"{rank}F{i}" for i in range(w)]
+    ops += [op for i in range(w, m) for op in (f"{rank}F{i}", f"{rank}B{i - w}")]
+    return ops + [f"{rank}B{i}" for i in range(m - w, m)]
+
+
+def backward_first(rank, p, m, cap):
+    w = min(m, p - 1 - rank, cap)
+    ops = [f"{rank}F{i}" for i in range(w)]
+    ops += [op for i in range(w, m) for op in (f"{rank}B{i - w}", f"{rank}F{i}")]
+    return ops + [f"{rank}B{i}" for i in range(m - w, m)]
+
+
+def one_plan_for_all(nodes, sequences, seq):
+    plan = {"tp": 8, "zero": 1, "recompute": "full", "sequence_parallel": True, "seq": seq}
+    return sl.Plan(dp=nodes, microbatches=sequences // nodes, **plan)
+
+
+@pytest.mark.parametrize(
+    ("identifier", "attempt", "mistake"),
+    [
+        ("d05", without_room_for_a_pair, "one_too_many"),
+        ("d05", backward_first, "early_backward"),
+        ("b03", lambda n: [[(rank + 1) % n for rank in range(n)]] * (n - 1), "one_way"),
+        ("b10", lambda cp: [(rank, 2 * cp - rank) for rank in range(cp)], "copies"),
+        ("b10", lambda cp: [(rank, rank + cp) for rank in reversed(range(cp))], "striped"),
+        ("b10", lambda cp: [*range(cp)], "no_pairs"),
+        ("d11", one_plan_for_all, "does_not_fit"),
+    ],
+)
+def test_one_answer_shows_some_mistakes_by_itself(identifier, attempt, mistake):
+    assert verdict(identifier, attempt).key == f"{identifier}.exercise.mistakes.{mistake}"
+
+
+def test_bytes_of_the_attention_that_are_left_out_are_noticed():
+    def without_heads(parameters, layers, hidden, heads, seq):
+        return int(12 * parameters / (layers * seq * 34 * hidden)) + 1
+
+    assert not verdict("w02", without_heads).solved
+
+
+def test_partners_that_do_not_choose_each_other_are_no_exchange():
+    """It is a way to add everything up, and another one than the exercise asks for."""
+
+    def passed_on(n):
+        rounds = [2**k for k in range(n.bit_length() - 1)]
+        return [[(rank + distance) % n for rank in range(n)] for distance in rounds]
+
+    assert verdict("b03", passed_on).key == "b03.exercise.mistakes.one_way"
