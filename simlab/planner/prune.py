@@ -81,7 +81,8 @@ class Bounds:
 
     def _states_bytes(self, plan: Plan) -> float:
         """What the first pipeline rank holds between two steps."""
-        key = plan.dp, plan.tp, plan.pp, plan.cp, plan.ep, plan.chunks, plan.zero
+        degrees = plan.dp, plan.tp, plan.pp, plan.cp, plan.ep, plan.zero
+        key = *degrees, plan.chunks, plan.stage_layers, _first_rank(plan)
         if key not in self._states:
             layers, last = self._layers_of(plan), plan.stages - 1
             dense = dense_of_stages(self.model.dense_layers, layers)

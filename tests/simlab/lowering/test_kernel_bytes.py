@@ -280,7 +280,7 @@ def test_dropout_of_the_embedding_moves_what_torchs_does_both_ways(precision):
         assert not without.input_grad
 
 
-@pytest.mark.parametrize("zero, a_number", [(0, 2 + 2 + 4 + 4), (3, 2)])
+@pytest.mark.parametrize("zero, a_number", [*((z, 2 + 2 + 4 + 4) for z in (0, 1, 2)), (3, 2)])
 def test_the_embeddings_gradient_is_dense(zero, a_number):
     """Zeros are written (2 bytes) and read again to be added to fp32 (4 read, 4 written); rows of
     tokens are read, and read and written where they are added, in fp32. ZeRO-3 scatters what was

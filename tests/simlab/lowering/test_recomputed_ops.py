@@ -62,3 +62,19 @@ def test_fewer_heads_of_keys_than_ranks_leave_each_rank_one():
         for part in (layer_kernels(LLAMA, plan).forward, layer_kernels(LLAMA, plan).recompute)
     ]
     assert qkv == [LLAMA.head_size * (1 + 2 * 1), LLAMA.head_size]
+
+
+@pytest.mark.parametrize("library", ["torch", "megatron"])
+@pytest.mark.parametrize("experts", [0, 4])
+@pytest.mark.parametrize("dropout", [False, True])
+def test_torch_ends_a_whole_recomputation_where_nothing_that_follows_is_kept(
+    library, experts, dropout
+):
+    """Its checkpointing stops when all is there that was saved: before the last product, unless a
+    dropout's mask or a router's choice comes after it. Megatron-LM runs all of the forward."""
+    model = replace(LLAMA, experts=experts, experts_per_token=2 if experts else 0)
+    plan = Plan(library=library, recompute="full", dropout=dropout)
+    kernels = layer_kernels(model, plan)
+    again, whole = ([k.name for k in part] for part in (kernels.recompute, kernels.forward))
+    stops = library == "torch" and not experts and not dropout
+    assert again == (whole[: whole.index("down")] if stops else whole)

@@ -8,6 +8,8 @@ import pytest
 
 import simlab as sl
 from simlab.collectives.nccl import IN_TRAINING
+from simlab.lowering.instructions import rank_instructions
+from simlab.lowering.pieces import BEGIN
 from simlab.spec.parameters import stage_parameters
 
 MODEL = sl.Model(layers=4, hidden=512, heads=8, vocab=4096, positions=256, seq=256)
@@ -142,3 +144,33 @@ def test_an_optimizer_whose_memory_is_the_limit_takes_its_bytes():
     four, eight = (hosted(sl.Plan(), layers, host_op_s=0.0).optimizer_s for layers in (4, 8))
     reached = 44 * 4 * stage_parameters(MODEL, sl.Plan(), 1) / (eight - four)
     assert 0.6 < reached / A100.gpu.memory_bandwidth_bytes_per_s <= 1
+
+
+@pytest.mark.parametrize("recompute, again", [("none", 0), ("selective", 0), ("full", 1)])
+def test_the_host_dispatches_a_layers_forward_again_where_all_of_it_is_recomputed(recompute, again):
+    """Also of the ends of the model, which nothing is recomputed of, a backward is as long as ever."""
+    plan = sl.Plan(recompute=recompute)
+    few, many = (hosted(plan, layers).stages[0].backward.total for layers in (2, 5))
+    assert many - few == pytest.approx(3 * (50 + again * 30) * SLOW_HOST_S, rel=1e-6)
+    ends_s = few - (many - few) / 3 * 2
+    plain = [hosted(sl.Plan(), layers).stages[0].backward.total for layers in (2, 5)]
+    assert ends_s == pytest.approx(plain[0] - (plain[1] - plain[0]) / 3 * 2, rel=1e-6)
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_a_collective_is_three_ops_for_the_host(sequence_parallel):
+    """The call and a wait of each of two streams; so many more than without tensor parallelism, of
+    the collectives that a list has in a layer for every microbatch: not those of norms' gradients,
+    which are summed once a step."""
+    plan = sl.Plan(tp=2, sequence_parallel=sequence_parallel)
+    begun = [
+        (its.op_kind, its.unit)
+        for its in rank_instructions(MODEL, plan, sl.generate("1f1b", 1, 1))
+        if its.action == BEGIN and its.dimension == "tp" and "partial" not in its.name
+    ]
+    few, many = (hosted(plan, layers).stages[0] for layers in (2, 5))
+    for kind, ops in (("F", 30), ("B", 50)):
+        in_a_layer = begun.count((kind, "layer 1"))
+        assert in_a_layer >= 2
+        more_s = many.of(kind).total - few.of(kind).total
+        assert more_s == pytest.approx(3 * (ops + 3 * in_a_layer) * SLOW_HOST_S, rel=1e-6)

@@ -1,0 +1,47 @@
+"""Bounds that are kept for many plans are those of each plan by itself."""
+
+from dataclasses import replace
+
+import pytest
+
+from simlab import InputError, Model, Plan, load_cluster
+from simlab.planner.prune import Bounds
+
+GPT = Model(layers=8, hidden=512, heads=8, vocab=4096, seq=1024, positions=1024)
+EXPERTS = replace(
+    GPT, positions=0, bias=False, gated_mlp=True, kv_heads=4, experts=8, experts_per_token=2,
+    expert_ffn=256, shared_experts=1, dense_layers=1,
+)  # fmt: skip
+CLUSTER = load_cluster("dgx-a100", nodes=2)
+PLANS = [
+    Plan(dp=4, pp=4, microbatches=8),
+    Plan(dp=2, tp=2, pp=4, microbatches=8),
+    Plan(dp=2, cp=2, pp=4, microbatches=8),
+]
+CHANGES = [
+    {"microbatch_size": 2}, {"microbatches": 16}, {"zero": 1}, {"zero": 2}, {"zero": 3},
+    {"zero": 3, "library": "torch"}, {"recompute": "full"}, {"recompute": "selective"},
+    {"schedule": "gpipe"}, {"schedule": "zb-h1"}, {"schedule": "zb-v"},
+    {"schedule": "interleaved-1f1b"}, {"schedule": "looped-bfs"}, {"stage_layers": (1, 2, 2, 3)},
+    {"offload": "activations"}, {"order": "dp-tp-cp-pp"}, {"ep": 2}, {"ep": 2, "expert_load": 1.5},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("model", [GPT, EXPERTS], ids=["gpt", "experts"])
+def test_a_plan_has_the_same_bounds_whatever_was_asked_before(model):
+    """Of one library, as a search asks: all that a plan can differ in."""
+    plans = []
+    for plan in PLANS:
+        for change in ({}, *CHANGES):
+            try:
+                plans.append(replace(plan, **change).check(model, CLUSTER.gpus))
+            except InputError:  # no such plan of this model
+                continue
+    assert len(plans) > 30
+    for library in ("megatron", "torch"):
+        own = [plan for plan in plans if plan.library == library]
+        shared = Bounds(model, CLUSTER)
+        for plan in (*own, *reversed(own)):
+            alone = Bounds(model, CLUSTER)
+            assert shared.memory_bytes(plan) == alone.memory_bytes(plan), plan
+            assert shared.time_s(plan) == pytest.approx(alone.time_s(plan), rel=1e-12), plan
