@@ -22,6 +22,14 @@ one core). NVIDIA's FasterTransformer guide agrees: PyTorch's BERT-base at batch
 an A100 with an EPYC 7742, at any sequence length up to 384: 350 µs a layer of about 25 kernels, 14
 µs each."""
 
+CHECK_S, CHECK_RANK_S = 155e-6, 196e-6
+"""What the host needs to check a collective before it is launched, s: of itself, and for each other
+rank of the group (`Cluster.checks_collectives`). torch then meets at a barrier of gloo's and gathers
+two fingerprints (torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp). Rank 0 goes through the
+others one by one at the barrier, and a gather is a ring, so the time grows with the ranks. Measured
+between two processes of one machine (PyTorch 2.13): with the check 351 µs more than without, a
+barrier of two alone 69 µs, 34 more for each further rank, and a gather of two 81 µs."""
+
 MATRICES_A_LAYER = 4
 """Those of a layer that are large: qkv, output, up, down. ZeRO-3 leaves small ones where they are
 (stage3_param_persistence_threshold)."""
@@ -130,6 +138,10 @@ class CommunicationTimes:
         if kind == "ring":
             return self.slower * p2p_s(size_bytes, cluster, same_node=group.nodes == 1)
         return self.collective_s(kind, size_bytes, group, cluster)
+
+    def check_s(self, ranks: int) -> float:
+        """Seconds in which the host checks a collective of so many ranks before it is launched."""
+        return CHECK_S + (ranks - 1) * CHECK_RANK_S if self.cluster.checks_collectives else 0.0
 
     def group(self, dimension: str) -> GroupShape:
         """The `GroupShape` that communicates in an instruction's `dimension`."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from simlab.cost.groups import host_sharers
 from simlab.cost.roofline import memory_s
-from simlab.lowering.zero import held_of
+from simlab.lowering.zero import held_of, shards_of
 from simlab.program import Program
 from simlab.spec.model import Model
 from simlab.spec.parameters import expert_parameters, stage_parameters
@@ -24,6 +24,17 @@ OPTIMIZER_BYTES = {"fp16": 58, "bf16": 44, "fp8": 44, "fp32": 40}
 read; three written), 4 for the gradients' norm, 8 to clip them. bf16: 2 more for the 16-bit weight,
 2 to clear its gradient. fp16: its gradient copied to fp32 (6), unscaled and looked through for
 infinities (8), too."""
+
+NANOTRON_BYTES = 30, 16
+"""nanotron's, of a parameter that a rank updates (28, and 2 for the 16-bit weight), and of each that
+it holds, sharded or not: for the gradients' norm 4, to clip them 8 and to clear them 4
+(nanotron/optim/clip_grads.py, gradient_accumulator.py)."""
+
+GATHERED_BYTES, GATHERED_TENSORS_A_LAYER = 12, 6
+"""With ZeRO-1 nanotron gathers lists: the bytes that it copies for each parameter of 16 bits (into a
+buffer for each rank, torch's from one buffer to these, and back into the parameters), and how many
+tensors a layer has. The last copy is an op for each tensor and rank (`all_gather_coalesced` in
+nanotron/distributed.py). The views that are made for it are left out."""
 
 FOREACH_BYTES = 92
 """The same of torch's AdamW, which takes lists of tensors, op by op, in fp32 (torch/optim/adam.py,
@@ -77,5 +88,18 @@ def update_s(
         sum(layers[stage] for stage in program.stages_of(rank)) for rank in range(plan.pp)
     )
     host_s = tensors * OPTIMIZER_OPS_A_TENSOR.get(plan.precision, 1) * cost.host_op_s
-    moved = OPTIMIZER_BYTES[plan.precision] if plan.has_flat_gradients else FOREACH_BYTES
-    return max(memory_s(moved * own, cost.gpu or cluster.gpu), host_s)
+    gpu = cost.gpu or cluster.gpu
+    if plan.library != "nanotron":
+        moved = OPTIMIZER_BYTES[plan.precision] if plan.has_flat_gradients else FOREACH_BYTES
+        return max(memory_s(moved * own, gpu), host_s)
+    held = max(
+        sum(parameters[stage] for stage in program.stages_of(rank)) for rank in range(plan.pp)
+    )
+    updated_bytes, held_bytes = NANOTRON_BYTES
+    moved_s = memory_s(updated_bytes * own + held_bytes * held, gpu)
+    shards = shards_of(plan, "optimizer")
+    if shards == 1:
+        return max(moved_s, host_s)
+    copies = tensors / TENSORS_A_LAYER * GATHERED_TENSORS_A_LAYER * shards
+    copied_s = max(memory_s(GATHERED_BYTES * held, gpu), copies * cost.host_op_s)
+    return max(moved_s, host_s) + copied_s

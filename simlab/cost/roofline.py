@@ -80,6 +80,18 @@ def matmul_s(kernel: Matmul, gpu: Gpu, precision: str = "bf16") -> float:
     return max(best, width * operands / bandwidth) + written_s + cast_s + reached.kernel_s
 
 
+def largest_value_s(kernel: Matmul, gpu: Gpu) -> float:
+    """Seconds of finding the largest value of both operands of a product in fp8, which reads them
+    once more, in 16 bits.
+
+    torchao scales a tensor by its largest value, which must be known before the cast
+    (`tensor_to_scale` and `hp_tensor_to_float8_dynamic` in torchao/float8). Transformer Engine's
+    delayed scaling takes that of earlier steps, and finds the new one while it casts.
+    """
+    operands = kernel.batch * (kernel.m * kernel.k + kernel.k * kernel.n)
+    return 2 * operands / _bandwidth(gpu, efficiencies_of(gpu)) + 2 * efficiencies_of(gpu).kernel_s
+
+
 def _waves_s(
     products: Sequence[Matmul], rows: float, columns: float, flops_per_s: float, sms: int
 ) -> float:

@@ -8,7 +8,7 @@ from math import inf
 from typing import NamedTuple
 
 from simlab.cost.communication_times import CommunicationTimes
-from simlab.cost.roofline import kernel_s
+from simlab.cost.roofline import kernel_s, largest_value_s
 from simlab.cost.walk import OVERLAP_SLOWDOWN, Parts, walk_unit
 from simlab.lowering.kernels import Communication, Matmul, Operation, runtime_ops, unit_kernels
 from simlab.lowering.kernels.kernel import Kernel, Launched
@@ -182,8 +182,10 @@ class StageCost(CommunicationTimes):
 
     def _late_s(self, ops: float, kernels: Sequence[Launched], total_s: float) -> float:
         """By how much the host is late with the launches of kernels that take `total_s`."""
-        calls = sum(isinstance(kernel, Communication) for kernel in kernels)
-        return max(0.0, self.host_op_s * (ops + HOST_COLLECTIVE_OPS * calls) - total_s)
+        calls = [kernel for kernel in kernels if isinstance(kernel, Communication)]
+        calls_s = HOST_COLLECTIVE_OPS * self.host_op_s * len(calls)
+        checks_s = sum(self.check_s(self.group(kernel.dimension).size) for kernel in calls)
+        return max(0.0, self.host_op_s * ops + calls_s + checks_s - total_s)
 
     # one layer
     # ----------------------------------------------------------------------------------------------
@@ -204,7 +206,10 @@ class StageCost(CommunicationTimes):
         if precision == "fp8" and isinstance(kernel, Matmul) and kernel.operation == Operation.HEAD:
             precision = "bf16"  # recipes leave the output head in 16 bits
         gpu = self.gpu or self.cluster.gpu
-        return kernel_s(kernel, gpu, precision) / self.faster.get(kernel.operation, 1)
+        seconds = kernel_s(kernel, gpu, precision)
+        if precision == "fp8" and isinstance(kernel, Matmul) and not self.plan.has_flat_gradients:
+            seconds += largest_value_s(kernel, gpu)
+        return seconds / self.faster.get(kernel.operation, 1)
 
     def _steps_s(self, kernel: Communication) -> float:
         return kernel.steps * self.communication_s(kernel.kind, kernel.size_bytes, kernel.dimension)

@@ -52,6 +52,11 @@ class Cluster:
         `simlab.cost.communication_times.HOST_OP_S`.""",
         default=None,
     )
+    checks_collectives: bool = documented(
+        """Whether torch's hosts compare what they are about to communicate before each collective,
+        as TORCH_DISTRIBUTED_DEBUG=DETAIL makes them do.""",
+        default=False,
+    )
     measured: dict[str, Any] = documented(
         """The samples, versions and device of a cluster that `python -m realrun measure` wrote.
         Nothing is computed from them.""",

@@ -169,8 +169,7 @@ class Plan:
         what it gathers and gradients into what it scatters; ZeRO-1 and 2 keep parameters gathered
         over a step. 'fsdp1' is the same with flat parameters, of which each parameter is a view.
         'nanotron' is Hugging Face's: as 'megatron', but each backward makes 16-bit gradients that are
-        then added to the fp32 ones, DDP keeps buckets, ZeRO-1 reduces all gradients to all ranks, and
-        what sequence parallelism gathers for a product is kept for its backward.""",
+        then added to the fp32 ones, DDP keeps buckets, and ZeRO-1 reduces all gradients to all ranks.""",
         default="megatron",
         choices=LIBRARIES,
     )

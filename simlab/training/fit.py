@@ -71,9 +71,23 @@ class Fit(NamedTuple):
 def reserve_bytes(plan: Plan) -> float:
     """The bytes that a GPU holds besides the allocator's: the CUDA context, and NCCL's buffers for
     each dimension that the plan splits."""
-    experts = (plan.ep, plan.dp * plan.cp // plan.ep) if plan.ep > 1 else ()
-    degrees = [n for n in (plan.dp, plan.tp, plan.pp, plan.cp, *experts) if n > 1]
-    return CONTEXT_BYTES + sum(PAIR_BYTES if n == 2 else COMMUNICATOR_BYTES for n in degrees)
+    return CONTEXT_BYTES + sum(
+        PAIR_BYTES if n == 2 else COMMUNICATOR_BYTES for n in _communicators(plan) if n > 1
+    )
+
+
+def _communicators(plan: Plan) -> list[int]:
+    """How many ranks each of a GPU's communicators has: one for each dimension of the plan.
+
+    nanotron has one of all ranks, for barriers, and in the stead of the pipeline's one of all that
+    hold a part of the same replica, for the norm of the gradients (parallel/context.py, `mp_pg`).
+    Left out: what its single sends between two stages connect.
+    """
+    experts = [plan.ep, plan.dp * plan.cp // plan.ep] if plan.ep > 1 else []
+    if plan.library != "nanotron":
+        return [plan.dp, plan.tp, plan.pp, plan.cp, *experts]
+    replica = plan.tp * plan.pp if plan.pp > 1 else 1
+    return [plan.dp, plan.tp, replica, plan.cp, *experts, plan.gpus]
 
 
 def judged(plan: Plan, cluster: Cluster, held: Mapping[str, float]) -> Fit:

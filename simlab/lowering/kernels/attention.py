@@ -54,6 +54,7 @@ def attention_part(model: Model, plan: Plan) -> list[Launched]:
         kernels += gathered_input(model, plan, Operation.QKV)
         columns = (heads + 2 * kv) * d
         kernels.append(Matmul("qkv", s.tokens, columns, model.hidden, operation=Operation.QKV))
+        kernels += _reordered(model, plan, heads, kv)
     if model.qk_norm:
         normed = 2 * s.width * s.tokens * (heads + kv) * d
         kernels.append(eager(Memory("norm of q and k", normed, Operation.NORM), model, plan))
@@ -74,6 +75,18 @@ def attention_part(model: Model, plan: Plan) -> list[Launched]:
         *summed_result(model, plan, Operation.OUTPUT),
         residual(1, model, plan),
     ]
+
+
+def _reordered(model: Model, plan: Plan, heads: int, kv: int) -> list[Memory]:
+    """nanotron's copies of queries, keys and values: from the order of the product to sequence by
+    sequence, then keys and values joined, and both put side by side for each token
+    (`CausalSelfAttention.forward` in nanotron/models/llama.py)."""
+    if plan.library != "nanotron":
+        return []
+    s = sizes(model, plan)
+    copied = (heads + 2 * kv) + 2 * kv + 2 * kv
+    size_bytes = 2 * s.width * s.tokens * copied * model.head_size
+    return [Memory("order of q, k and v", size_bytes, Operation.TRANSPOSE)]
 
 
 def _latent(model: Model, plan: Plan) -> list[Launched]:

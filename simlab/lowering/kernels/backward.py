@@ -14,7 +14,7 @@ from simlab.lowering.kernels.kernel import (
     Place,
 )
 from simlab.lowering.kernels.microbatch import sizes
-from simlab.lowering.kernels.tensor_parallel import COLUMN, keeps_gathered
+from simlab.lowering.kernels.tensor_parallel import COLUMN
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
@@ -87,7 +87,8 @@ def communication_backward(kernel: Communication, plan: Plan) -> list[Communicat
 
     The backward of a gather is a reduce-scatter, and the reverse. Of a row-parallel product's
     all-reduce it is nothing: the gradient is whole on every rank already. The input of a
-    column-parallel product is gathered again for its weight's gradient, unless it was kept.
+    column-parallel product is gathered again for its weight's gradient (in nanotron by default:
+    tp_recompute_allgather).
     """
     if kernel.dimension == "cp":
         return [_context_backward(kernel)]
@@ -101,8 +102,6 @@ def communication_backward(kernel: Communication, plan: Plan) -> list[Communicat
     # cast to 8 bits
     widening = 2 if plan.precision == "fp8" else 1
     scatter = _of_product(kernel, "scatter", "reduce_scatter", "input gradient", widening)
-    if keeps_gathered(plan):
-        return [scatter]
     return [_of_product(kernel, "gather again", "all_gather", "input again", 1), scatter]
 
 

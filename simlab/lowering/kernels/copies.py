@@ -1,12 +1,18 @@
-"""What ZeRO-3 copies on the computing stream where torch shards."""
+"""What ZeRO-3 copies on the computing stream where torch shards, and what nanotron adds up."""
 
 from simlab.lowering.kernels.kernel import LayerKernels, Memory, Operation
 from simlab.lowering.zero import gathers_for_ops
 from simlab.spec.plan import Plan
 
+ADDED_BYTES = 4
+"""What nanotron moves for a gradient beyond a product that adds it to its fp32 sum (8 bytes): the
+product writes 16 bits (2), which are read and added to fp32 ones (10) once the backward is over
+(`_accumulate_grad` in nanotron/optim/gradient_accumulator.py)."""
+
 
 def with_copies(kernels: LayerKernels, plan: Plan, parameters: float) -> LayerKernels:
-    """`kernels` of a unit of so many `parameters`, with the copies that ZeRO-3 adds to them.
+    """`kernels` of a unit of so many `parameters`, with the copies that ZeRO-3 adds to them, or
+    with nanotron's sums.
 
     In FSDP2 (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py) a gathered buffer has the
     shards of rank after rank. So each parameter is copied out of it, before the forward and before
@@ -17,6 +23,9 @@ def with_copies(kernels: LayerKernels, plan: Plan, parameters: float) -> LayerKe
     Leaves out the one copy a step of a pipeline whose stages stay gathered: kernels are those of
     every microbatch.
     """
+    if plan.library == "nanotron":
+        added = Memory("sum of gradients", ADDED_BYTES * parameters, Operation.COPY)
+        return kernels._replace(weight_grad=[*kernels.weight_grad, added])
     if not gathers_for_ops(plan) or plan.has_flat_gradients:
         return kernels
     size = plan.element_bytes * parameters

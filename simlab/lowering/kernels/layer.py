@@ -22,6 +22,15 @@ the host dispatches}. They were counted with torch's dispatcher on a layer writt
 of 2021 (57 and 90), and on the same one with those ops fused."""
 
 
+NANOTRON_OPS = {False: (64, 102), True: (92, 126)}
+"""{whether tensor parallelism gathers and scatters: (forward, backward) ops} of nanotron's layer
+without its collectives, counted with torch's dispatcher on a layer of the same form (tests/simlab/
+cost/test_nanotron_ops.py). Its products beside a gather are three each, queries, keys and values are
+copied into two orders, sequence lengths are summed in every layer, and each gradient is added to its
+fp32 sum by itself (nanotron/models/llama.py, parallel/tensor_parallel/functional.py,
+optim/gradient_accumulator.py)."""
+
+
 def layer_kernels(model: Model, plan: Plan) -> LayerKernels:
     """The `LayerKernels` of a layer of `model` under `plan`."""
     forward = [*attention_part(model, plan), *mlp_part(model, plan)]
@@ -42,6 +51,8 @@ def layer_kernels(model: Model, plan: Plan) -> LayerKernels:
 
 def runtime_ops(model: Model, plan: Plan) -> tuple[int, int]:
     """The numbers of ops of a layer's forward and backward that the host dispatches."""
+    if plan.library == "nanotron":
+        return NANOTRON_OPS[plan.tp > 1]
     forward, backward = RUNTIME_OPS[plan.fused and plan.attention != "unfused"]
     in_parts = plan.attention == "unfused" and not softmax_is_fused(model, plan)
     more = len(TORCH_SOFTMAX) - 1 if in_parts else 0

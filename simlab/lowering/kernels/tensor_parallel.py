@@ -34,14 +34,6 @@ def gathered_input(model: Model, plan: Plan, product: Operation) -> list[Communi
     ]
 
 
-def keeps_gathered(plan: Plan) -> bool:
-    """Whether the input that sequence parallelism has gathered for a column-parallel product is kept
-    whole for its backward: nanotron's is (`ctx.save_for_backward(gathered_tensor, ...)` in
-    parallel/tensor_parallel/functional.py, without its option tp_recompute_allgather), and
-    Megatron-LM's is gathered again."""
-    return plan.library == "nanotron"
-
-
 def summed_result(model: Model, plan: Plan, product: Operation) -> list[Communication]:
     """What comes after a row-parallel `product`."""
     if plan.tp == 1:

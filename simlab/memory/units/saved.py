@@ -3,7 +3,7 @@ rules of each library and precision."""
 
 from typing import NamedTuple
 
-from simlab.lowering.kernels import Operation, is_one_kernel, keeps_gathered, sizes
+from simlab.lowering.kernels import Operation, is_one_kernel, sizes
 from simlab.lowering.zero import shards_of
 from simlab.memory.activations import keeps_fp8, layer_tensors, made_tensors
 from simlab.spec.model import Model
@@ -44,9 +44,6 @@ def saved(model: Model, plan: Plan, number: float, inner: float) -> Saved:
             inner=inner - (made["mlp between"] - kept["mlp between"]),
             result=kept["output input"] - made["output input"],
         )
-    if plan.sequence_parallel and keeps_gathered(plan):
-        whole = s.tokens * model.hidden * number
-        found = found._replace(normed=whole, head_normed=whole)
     if not autocasts(model, plan):
         if norms_have_parts(model, plan):
             found = found._replace(norm_parts=s.outside * (FP32_BYTES + number))

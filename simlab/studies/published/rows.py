@@ -21,7 +21,11 @@ A row often does not say everything. These are the assumptions, which follow the
   and for rotary embedding, and none for the gated activation. With ZeRO-1 it reduces all gradients
   to all ranks, and gathers all parameters, when the last backward is over (nanotron/trainer.py,
   `training_step`), whatever the row says of overlap. Without ZeRO it is torch's DDP. Its stages are
-  cut by the cost of their blocks.
+  cut by the cost of their blocks. The sweep's own scripts are public (scaling_benchmarks.py of
+  nanotron's branch nouamane/bench2, run_multinode.sh there and in examples/mamba): EC2 P5 instances,
+  asynchronous tensor parallelism, small models with one matrix for embedding and head. The earlier
+  script, whose grid has one pipeline stage, checks no collectives; the later one sets
+  TORCH_DISTRIBUTED_DEBUG=DETAIL, and runs with several stages are taken to be the later ones.
 - Aleph Alpha's library keeps and sums gradients in 16 bits (Aleph-Alpha/scaling,
   core/optimizer/parameter_group.py).
 - NeMo's recipes overlap tensor parallelism, because all recipes that mention it do.
@@ -38,8 +42,6 @@ A row often does not say everything. These are the assumptions, which follow the
 - A node of an NVL72 is what shares NVLink: of the rack's 72 GPUs as many as divide those of the run.
 - A model with experts is the one of its name in the catalogue, cut to the row's layers. Experts are
   balanced.
-
-float8 makes an additional pass for the largest value of each tensor, which is left out.
 """
 
 import re
@@ -107,7 +109,9 @@ def described(row: Row) -> tuple[Model, Plan, Cluster]:
     if name is None:
         raise Skip(f"no cluster in the catalogue has the GPU {row['gpu']!r}")
     cluster = cluster_of(name, whole(row, "n_gpus"), whole(row, "gpus_per_node", 8))
-    return known or _model(row), _plan(row, cluster.gpus_per_node), cluster
+    plan = _plan(row, cluster.gpus_per_node)
+    checks = plan.library == "nanotron" and plan.pp > 1
+    return known or _model(row), plan, replace(cluster, checks_collectives=checks)
 
 
 EXPERTS = r"mixtral|grok|moe|deepseek[\s_-]*v[23]|\d\s*x\s*\d+(?:\.\d+)?b\b"
@@ -142,7 +146,10 @@ def known_model(row: Row) -> Model | None:
     return replace(model, layers=layers, dense_layers=dense, seq=whole(row, "seq", model.seq))
 
 
-MACHINES = {("via-research/vtrain", "dgx-a100"): "vtrain-a100"}
+MACHINES = {
+    ("via-research/vtrain", "dgx-a100"): "vtrain-a100",
+    ("hf ultrascale", "dgx-h100"): "aws-p5",
+}
 """{(how the source of a row begins, the usual machine of its GPU): the machine that it ran on}."""
 
 
@@ -179,6 +186,9 @@ def _model(row: Row) -> Model:
     gated = is_gated(row["gated_mlp"])
     grouped = whole(row, "kv_heads", heads) != heads
     llama = gated or grouped
+    tied = not llama or (
+        library_of("", row.get("source") or "") == "nanotron" and whole(row, "ffn") < TIED_BELOW
+    )
     return Model(
         name=row.get("model", ""),
         layers=whole(row, "layers"),
@@ -191,8 +201,13 @@ def _model(row: Row) -> Model:
         seq=whole(row, "seq"),
         positions=0 if llama else whole(row, "seq"),
         bias=not llama,
-        tied_head=not llama,
+        tied_head=tied,
     )
+
+
+TIED_BELOW = 10_000
+"""The width of an MLP below which the Ultra-Scale Playbook's models have one matrix for the embedding
+and the head (scaling_benchmarks.py of nanotron's branch nouamane/bench2)."""
 
 
 def _plan(row: Row, in_node: int) -> Plan:
@@ -239,7 +254,7 @@ def _plan(row: Row, in_node: int) -> Plan:
         prefetch=int(fsdp) if zero == 3 else 1,
         reshard=not (zero == 3 and library == "torch" and pp > 1),
         dp_overlap=overlaps_dp(overlap, zero) and not (library == "nanotron" and zero),
-        tp_overlap=tp_overlap_of(overlap) if tp > 1 else "weight-grad",
+        tp_overlap=tp_overlap_of(overlap) if tp > 1 and library != "nanotron" else "weight-grad",
         stage_layers=_nanotron_layers(row, pp) if library == "nanotron" else "uneven",
         bucket_bytes=_bucket_bytes(library, zero, precision, dp * cp),
         gradient_bytes=2 if re.search(GRADIENTS_OF_16_BITS, source.lower()) else None,  # type: ignore[arg-type]  # Plan fills it in
