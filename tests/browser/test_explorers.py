@@ -11,7 +11,14 @@ from simlab.explorers import NAMES, explorer
 from simlab.views.chart import Boxes, Chart, Dots
 from simlab.views.language import LANGUAGE, said
 from tests.browser.test_bundle import needs_node
-from tests.support.browser import PAINT_S, chromium_page, needs_chromium, show_explorer
+from tests.support.browser import (
+    BUNDLE,
+    PAINT_S,
+    SHOW_EXPLORER,
+    chromium_page,
+    needs_chromium,
+    show_explorer,
+)
 
 pytestmark = needs_chromium
 SIZES = [(1366, 768), (1920, 1080)]
@@ -204,6 +211,30 @@ def test_a_key_moves_a_control_and_the_pictures_follow(browser, name):
         answer = found.answer(state | {control: values[at + step]})
         for chart in (picture for picture in answer.pictures if isinstance(picture, Chart)):
             check(chart, page.locator(f'[data-key="{chart.key}"]').evaluate(DRAWN))
+
+
+def test_two_explorers_of_one_notebook_do_not_share_an_id(browser):
+    """Each loads the front end anew. An id that both have cuts and colours one as the other, and a
+    label names the other's control."""
+    with shown(browser, "collectives") as (page, _):
+        found = explorer("collectives")
+        source = (BUNDLE / "explorer.js").read_text(encoding="utf-8")
+        page.evaluate(SHOW_EXPLORER, [source, found.to_dict(), found.start(ranks=8)])
+        both = "() => document.querySelectorAll('.simlab-explorer[data-answers]').length === 2"
+        page.wait_for_function(both, timeout=PAINT_S * 1e3)
+        ids = page.evaluate("() => [...document.querySelectorAll('[id]')].map((e) => e.id)")
+        assert len(ids) == len({*ids}) > 10
+
+
+@pytest.mark.parametrize("name", ["collectives", "causal_mask", "plan", "buckets"])
+def test_pictures_that_get_room_stand_beside_each_other_again(browser, name):
+    """JupyterLab opens a notebook beside its list of files, which the learner then closes."""
+    with shown(browser, name, size=(860, 640)) as (page, element):
+        width, height = LAB[SIZES[0]]
+        page.set_viewport_size({"width": width, "height": height})
+        page.wait_for_function(FITTED)
+        page.wait_for_timeout(250)
+        assert element.bounding_box()["height"] <= height
 
 
 def test_the_keys_go_from_item_to_item_and_say_what_each_is(browser):

@@ -2,6 +2,7 @@
  * language change. */
 
 import { said, themeOf, type Theme, type Tongue } from "../language";
+import { unique } from "../unique";
 import { watch } from "../watch";
 import { named, type Chart } from "./data";
 import { draw, type Drawn } from "./draw";
@@ -13,7 +14,6 @@ const HINTS = {
   en: "Arrow keys: from item to item · Enter or click: keep the description · Escape: leave",
   zh: "方向键：逐项移动 · Enter 或点击：固定说明 · Escape：离开",
 };
-let count = 0;
 
 export class ChartView {
   readonly element: HTMLElement;
@@ -22,7 +22,7 @@ export class ChartView {
   private readonly plot: HTMLElement;
   private readonly tip: HTMLElement;
   private readonly ring: HTMLElement;
-  private readonly id = `chart${++count}`;
+  private readonly id = unique("chart");
   private readonly pen = document.createElement("canvas").getContext("2d")!;
   private readonly sizes = new Map<string, number>();
   private chart?: Chart;

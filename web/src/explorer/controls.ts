@@ -1,9 +1,8 @@
 /** The controls of an explorer: sliders with their values, menus, boxes to tick. */
 
 import { said, type Tongue } from "../language";
+import { unique } from "../unique";
 import { offered, type Answer, type Control, type State, type Value } from "./data";
-
-let count = 0;
 
 export class ControlView {
   readonly element = document.createElement("div");
@@ -22,7 +21,7 @@ export class ControlView {
     this.input = document.createElement(menu ? "select" : "input");
     if (this.input instanceof HTMLInputElement) this.input.type = kind;
     this.element.className = `simlab-control simlab-${menu ? "menu" : kind}`;
-    this.input.id = this.label.htmlFor = `simlab-control${++count}`;
+    this.input.id = this.label.htmlFor = unique("control");
     this.element.dataset.control = control.name;
     this.input.addEventListener("input", () => this.read());
     this.element.addEventListener("keydown", (event) => event.stopPropagation()); // JupyterLab's keys

@@ -40,9 +40,9 @@ export class Pictures {
     this.shown = kept;
     const cells = [...kept.values()].map(({ cell }) => cell);
     if (cells.some((cell, at) => this.element.children[at] !== cell)) this.element.replaceChildren(...cells);
-    this.arrange(pictures);
     this.tongue = tongue;
     for (const picture of pictures) kept.get(picture.key)!.picture = picture;
+    this.arrange();
     this.paint();
   }
 
@@ -52,6 +52,7 @@ export class Pictures {
 
   /** Lets the pictures grow by `spare` px, or makes them so much lower, but not below their own heights. */
   fit(spare: number): void {
+    this.arrange();
     const rows = new Map<number, { own: number; drawn: number }>();
     for (const { cell, picture } of this.shown.values()) {
       const drawn = cell.querySelector(".simlab-plot svg, canvas")?.clientHeight;
@@ -70,7 +71,8 @@ export class Pictures {
   }
 
   /** Two columns for more than two pictures, or for square ones; wide ones and timelines span them. */
-  private arrange(pictures: Picture[]): void {
+  private arrange(): void {
+    const pictures = [...this.shown.values()].map(({ picture }) => picture);
     const halves = pictures.filter((picture) => picture.picture === "chart" && !picture.wide);
     const square = halves.every((picture) => picture.picture === "chart" && picture.square);
     const room = this.element.clientWidth >= LEAST_WIDTH;
