@@ -22,6 +22,7 @@ LINES = 8  # of who sends what
 ADDED = Words("added in this round", "本轮累加")
 REPLACED = Words("put in place in this round", "本轮写入")
 COMPLETE = Words("complete sum Σ", "完整的和 Σ")
+HAS, LACKS = Words("has the part", "已有这一份"), Words("does not have it", "没有")
 INSET = 0.09  # of a cell, for the frame of what arrived
 
 
@@ -49,8 +50,10 @@ def _sends_in_chinese(step: RoundState) -> list[str]:
     return lines
 
 
-def circle_chart(step: RoundState) -> Chart:
-    """The ranks on a circle, and an arrow for each message of the round."""
+def circle_chart(step: RoundState, *, gathers: bool = False) -> Chart:
+    """The ranks on a circle, and an arrow for each message of the round.
+
+    gathers: whether a rank has a part or does not, and nothing is summed."""
     count = len(step.ranks)
     turns = [2 * pi * at / count - pi / 2 for at in range(count)]
     x, y = [cos(turn) for turn in turns], [sin(turn) for turn in turns]
@@ -67,15 +70,16 @@ def circle_chart(step: RoundState) -> Chart:
             tips = [told for _, told in sent]
             x0, y0, x1, y1 = zip(*ends)
             marks.append(Arrows(x0, y0, x1, y1, colour, name, tips=tips))
+    parts, verb = len(step.parts), "parts are there" if gathers else "sums are complete"
     tips = [
         Words(
-            f"rank {rank}: {step.complete[rank]} of {len(step.parts)} sums are complete",
-            f"rank {rank}：{len(step.parts)} 份中 {step.complete[rank]} 份已完整",
+            f"rank {rank}: {step.complete[rank]} of {parts} {verb}",
+            f"rank {rank}：{parts} 份中 {step.complete[rank]} 份已完整",
         )
         for rank in step.ranks
     ]
     labels = [str(rank) for rank in step.ranks]
-    marks.append(Dots(x, y, DARK, Words("rank", "rank"), radius=13, labels=labels, tips=tips))
+    marks.append(Dots(x, y, "muted", Words("rank", "rank"), radius=13, labels=labels, tips=tips))
     edge = Axis(Words("", ""), least=-1.2, most=1.2)
     down = Axis(Words("", ""), least=-1.2, most=1.2, down=True)
     english = f"Messages of round {step.number}" if step.number else "Before the first round"
@@ -92,9 +96,11 @@ def _between(
     return a + part * (c - a), b + part * (d - b), c - part * (c - a), d - part * (d - b)
 
 
-def cells_chart(step: RoundState, view: Grid) -> Chart:
+def cells_chart(step: RoundState, view: Grid, *, gathers: bool = False) -> Chart:
     """What every rank holds of every part; what has just arrived has a frame, its text stays
-    visible."""
+    visible.
+
+    gathers: whether a rank has a part or does not, and nothing is summed."""
     frames = [
         _boxes(cells, 0, colour, name)
         for cells, colour, name in (
@@ -107,16 +113,11 @@ def cells_chart(step: RoundState, view: Grid) -> Chart:
     for row, shares in enumerate(view.shares):
         for column, share in enumerate(shares):
             held.setdefault(share, []).append((row, column))
-    marks, own = [], 1 / len(view.rows)
-    own_only, some = cell_words(len(view.rows))
+    marks = []
     for share, cells in sorted(held.items()):
-        colour, name = _mixed(share, own), some
-        if share == 1:
-            colour, name = DARK, COMPLETE
-        elif share == own:
-            colour, name = LIGHT, own_only
-        texts = [view.texts[row][column] for row, column in cells]
-        tips = [_holds(step, view, cell) for cell in cells]
+        colour, name = _look(share, len(view.rows), gathers=gathers)
+        texts = None if gathers else [view.texts[row][column] for row, column in cells]
+        tips = [_holds(step, view, cell, gathers=gathers) for cell in cells]
         marks.append(_boxes(cells, INSET, colour, name, texts, tips))
     rows, columns = len(view.rows), len(view.columns)
     english, chinese = view.title, f"第 {step.number} 轮后" if step.number else "开始时"
@@ -131,6 +132,16 @@ def cells_chart(step: RoundState, view: Grid) -> Chart:
         [*frames, *marks],
         250,
     )
+
+
+def _look(share: float, ranks: int, *, gathers: bool) -> tuple[str, Words]:
+    """(colour, name) of the cells with this share of all contributions."""
+    own, (own_only, some) = 1 / ranks, cell_words(ranks)
+    if share == 1:
+        return DARK, HAS if gathers else COMPLETE
+    if share == 0:
+        return LIGHT, LACKS
+    return (LIGHT, own_only) if share == own else (_mixed(share, own), some)
 
 
 def _axis(label: Words, count: int, **rest: Any) -> Axis:
@@ -159,9 +170,14 @@ def _boxes(
     )
 
 
-def _holds(step: RoundState, view: Grid, cell: tuple[int, int]) -> Words:
+def _holds(step: RoundState, view: Grid, cell: tuple[int, int], *, gathers: bool) -> Words:
     row, column = cell
     rank, part = step.ranks[row], step.parts[column]
+    if gathers:
+        words, name = HAS if step.held[rank][part] else LACKS, view.columns[column]
+        return Words(
+            f"rank {rank}, part {name}: {words.en}", f"rank {rank}，第 {name} 份：{words.zh}"
+        )
     of = ", ".join(str(each) for each in sorted(step.held[rank][part]))
     return Words(
         f"rank {rank}, part {view.columns[column]}: sum of ranks {of}",

@@ -41,6 +41,8 @@ export class ControlView {
     const { control, input } = this;
     this.values = offered(control, answer);
     const at = this.values.indexOf(state[control.name]);
+    // its range follows from other controls, which leave nothing to choose
+    this.element.hidden = control.values.length < 2 && this.values.length < 2;
     const text = this.text(this.values[at] ?? state[control.name], tongue);
     this.label.textContent = control.label[tongue];
     const idle = answer?.idle?.[control.name];
