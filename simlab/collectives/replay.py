@@ -48,9 +48,11 @@ class RoundState(NamedTuple):
         return sum(t.size_bytes for t in self.transfers if t.source == rank)
 
 
-def replay(rounds: Rounds, ranks: Sequence[int]) -> list[RoundState]:
-    """[`RoundState`]: the start, where each of `ranks` has only its own contribution to every part, and
-    what each round makes of it.
+def replay(rounds: Rounds, ranks: Sequence[int], held: Held | None = None) -> list[RoundState]:
+    """[`RoundState`]: the start, and what each round makes of it.
+
+    held: what each of `ranks` has at the start, see `scattered`; None: its own contribution to every
+          part.
 
     All transfers of a round read what was held before it. A transfer that adds sums the sets up,
     one that does not puts its own in place; `InputError` where a contribution would be in a sum
@@ -58,7 +60,7 @@ def replay(rounds: Rounds, ranks: Sequence[int]) -> list[RoundState]:
     """
     named: set[Any] = {part for transfers in rounds for t in transfers for part in t.parts}
     parts = sorted(named) or [0]
-    held = {rank: {part: frozenset({rank}) for part in parts} for rank in ranks}
+    held = held or {rank: {part: frozenset({rank}) for part in parts} for rank in ranks}
     steps = [RoundState(0, (), held)]
     for number, transfers in enumerate(rounds, 1):
         after = {rank: dict(its) for rank, its in held.items()}
@@ -74,6 +76,15 @@ def replay(rounds: Rounds, ranks: Sequence[int]) -> list[RoundState]:
         held = after
         steps.append(RoundState(number, tuple(transfers), held))
     return steps
+
+
+def scattered(ranks: Sequence[int]) -> Held:
+    """What each of `ranks` has before a gather: the part of its own number, whole, and no other."""
+    whole, nothing = frozenset(ranks), frozenset[int]()
+    return {
+        rank: {part: whole if part == at else nothing for part in range(len(ranks))}
+        for at, rank in enumerate(ranks)
+    }
 
 
 def most_sent_bytes(rounds: Rounds) -> float:

@@ -183,6 +183,7 @@ def _timeline(trace: Trace) -> Chart:
         Axis(Words("", ""), ticks=[0, 1], names=["compute", "dp"], down=True),
         marks,
         height=130,
+        timed=True,
     )
 
 

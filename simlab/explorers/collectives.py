@@ -1,38 +1,20 @@
 """It shows an all-reduce round by round, and the time that it takes on a cluster."""
 
-from collections.abc import Iterable, Sequence
-from math import cos, hypot, pi, sin
-from typing import Any
+from collections.abc import Sequence
 
 from simlab.collectives import ALL_REDUCE, all_reduce_rounds
 from simlab.collectives.curves import all_reduce_curve, choices
 from simlab.collectives.group_shape import GroupShape
 from simlab.collectives.replay import RoundState, replay
 from simlab.explorers.explorer import Answer, Control, Explorer, Figure, State
+from simlab.explorers.rounds import cells_chart, circle_chart, sent_text
 from simlab.spec.cluster import clusters, load_cluster
 from simlab.units import KIB, MIB, bytes_text
-from simlab.views.chart import Arrows, Axis, Boxes, Chart, Dots, Line, Mark, Words
-from simlab.views.rounds import (
-    ADDED_COLOUR,
-    ALGORITHM_COLOURS,
-    DARK,
-    LIGHT,
-    REPLACED_COLOUR,
-    Curve,
-    Grid,
-    cell_words,
-    curves,
-    grid,
-    sends,
-)
+from simlab.views.chart import Axis, Chart, Dots, Line, Mark, Words
+from simlab.views.rounds import ALGORITHM_COLOURS, Curve, curves, grid
 
 MOST_RANKS, MOST_ROUNDS = 16, 30
-LINES = 8  # of who sends what
-ADDED = Words("added in this round", "本轮累加")
-REPLACED = Words("put in place in this round", "本轮写入")
-COMPLETE = Words("complete sum Σ", "完整的和 Σ")
 TAKEN = Words("NCCL takes this", "NCCL 选用")
-INSET = 0.09  # of a cell, for the frame of what arrived
 SIZE_TICKS = [KIB * 2**k / MIB for k in range(0, 25, 2)]
 SIZE_NAMES = [bytes_text(KIB * 2**k).replace(".0 ", " ") for k in range(0, 25, 2)]
 SIZES = Axis(Words("buffer", "缓冲区大小"), "log2", ticks=SIZE_TICKS, names=SIZE_NAMES)
@@ -65,12 +47,12 @@ def answer(state: State) -> Answer:
     return Answer(
         _figures(step, len(steps) - 1, choices(points)),
         (
-            _circle(step, view),
-            _cells(step, view),
+            circle_chart(step),
+            cells_chart(step, view),
             _time(lines, where),
             _bandwidth(lines, where),
         ),
-        _note(step),
+        sent_text(step),
         values={"step": range(len(steps))},
     )
 
@@ -87,157 +69,6 @@ def _figures(step: RoundState, rounds: int, taken: Sequence[tuple[str, float]]) 
         label = Words(f"NCCL from {bytes_text(size_bytes)}", f"NCCL 从 {bytes_text(size_bytes)} 起")
         found.append(Figure(label, [name]))
     return found
-
-
-def _note(step: RoundState) -> Words:
-    """Who sends what, at most `LINES` lines."""
-    if not step.transfers:
-        text = "At the start every rank has its own contribution only."
-        return Words(text, "开始时每个 rank 只有自己的数据。")
-    lines = sends(step)
-    more = len(lines) - LINES
-    english = [*lines[:LINES], *([f"… and {more} more"] if more > 0 else [])]
-    chinese = _sends_in_chinese(step)[:LINES]
-    chinese += [f"… 还有 {more} 条"] if more > 0 else []
-    return Words("\n".join(english), "\n".join(chinese))
-
-
-def _sends_in_chinese(step: RoundState) -> list[str]:
-    """What `sends` says of each transfer."""
-    names = dict(zip(step.parts, grid(step).columns))
-    lines = []
-    for t in step.transfers:
-        which = f"第 {'、'.join(names[part] for part in t.parts)} 份" if len(names) > 1 else "全部"
-        size, what = bytes_text(t.size_bytes), "累加" if t.adds else "写入"
-        lines.append(f"{t.source} → {t.destination}：{which}（{size}），{what}")
-    return lines
-
-
-def _circle(step: RoundState, view: Grid) -> Chart:
-    """The ranks on a circle, and an arrow for each message of the round."""
-    count = len(step.ranks)
-    turns = [2 * pi * at / count - pi / 2 for at in range(count)]
-    x, y = [cos(turn) for turn in turns], [sin(turn) for turn in turns]
-    place = {rank: (x[at], y[at]) for at, rank in enumerate(step.ranks)}
-    marks: list[Mark] = []
-    for adds, colour, name in ((True, ADDED_COLOUR, ADDED), (False, REPLACED_COLOUR, REPLACED)):
-        sent = [
-            (transfer, Words(*lines))
-            for transfer, *lines in zip(step.transfers, sends(step), _sends_in_chinese(step))
-            if transfer.adds == adds
-        ]
-        if sent:
-            ends = [_between(place[t.source], place[t.destination]) for t, _ in sent]
-            tips = [told for _, told in sent]
-            x0, y0, x1, y1 = zip(*ends)
-            marks.append(Arrows(x0, y0, x1, y1, colour, name, tips=tips))
-    tips = [
-        Words(
-            f"rank {rank}: {step.complete[rank]} of {len(step.parts)} sums are complete",
-            f"rank {rank}：{len(step.parts)} 份中 {step.complete[rank]} 份已完整",
-        )
-        for rank in step.ranks
-    ]
-    labels = [str(rank) for rank in step.ranks]
-    marks.append(Dots(x, y, DARK, Words("rank", "rank"), radius=13, labels=labels, tips=tips))
-    edge = Axis(Words("", ""), least=-1.2, most=1.2)
-    down = Axis(Words("", ""), least=-1.2, most=1.2, down=True)
-    english = f"Messages of round {step.number}" if step.number else "Before the first round"
-    title = Words(english, f"第 {step.number} 轮的消息" if step.number else "第一轮之前")
-    return Chart("circle", title, edge, down, marks, 250, square=True, bare=True)
-
-
-def _between(
-    source: tuple[float, float], destination: tuple[float, float]
-) -> tuple[float, float, float, float]:
-    """(x0, y0, x1, y1) of an arrow that ends at the edges of both ranks."""
-    (a, b), (c, d) = source, destination
-    part = 0.16 / hypot(c - a, d - b)
-    return a + part * (c - a), b + part * (d - b), c - part * (c - a), d - part * (d - b)
-
-
-def _cells(step: RoundState, view: Grid) -> Chart:
-    """What every rank holds of every part; what has just arrived has a frame, its text stays
-    visible."""
-    frames = [
-        _boxes(cells, 0, colour, name)
-        for cells, colour, name in (
-            (view.added, ADDED_COLOUR, ADDED),
-            (view.replaced, REPLACED_COLOUR, REPLACED),
-        )
-        if cells
-    ]
-    held: dict[float, list[tuple[int, int]]] = {}
-    for row, shares in enumerate(view.shares):
-        for column, share in enumerate(shares):
-            held.setdefault(share, []).append((row, column))
-    marks, own = [], 1 / len(view.rows)
-    own_only, some = cell_words(len(view.rows))
-    for share, cells in sorted(held.items()):
-        colour, name = _mixed(share, own), some
-        if share == 1:
-            colour, name = DARK, COMPLETE
-        elif share == own:
-            colour, name = LIGHT, own_only
-        texts = [view.texts[row][column] for row, column in cells]
-        tips = [_holds(step, view, cell) for cell in cells]
-        marks.append(_boxes(cells, INSET, colour, name, texts, tips))
-    rows, columns = len(view.rows), len(view.columns)
-    english, chinese = view.title, f"第 {step.number} 轮后" if step.number else "开始时"
-    parts = [*range(columns)]
-    return Chart(
-        "cells",
-        Words(f"What every rank holds, {english}", f"每个 rank 的内容，{chinese}"),
-        _axis(
-            Words("part of the buffer", "缓冲区第几份"), columns, names=view.columns, ticks=parts
-        ),
-        _axis(Words("", ""), rows, names=view.rows, ticks=[*range(rows)], down=True),
-        [*frames, *marks],
-        250,
-    )
-
-
-def _axis(label: Words, count: int, **rest: Any) -> Axis:
-    return Axis(label, least=-0.5, most=count - 0.5, **rest)
-
-
-def _boxes(
-    cells: Iterable[tuple[int, int]],
-    inset: float,
-    colour: str,
-    name: Words,
-    labels: Sequence[str] | None = None,
-    tips: Sequence[Words] | None = None,
-) -> Boxes:
-    cells, half = list(cells), 0.5 - inset
-    return Boxes(
-        [column - half for _, column in cells],
-        [column + half for _, column in cells],
-        [row - half for row, _ in cells],
-        [row + half for row, _ in cells],
-        colour,
-        name,
-        outline="muted" if inset else None,
-        labels=labels,
-        tips=tips,
-    )
-
-
-def _holds(step: RoundState, view: Grid, cell: tuple[int, int]) -> Words:
-    row, column = cell
-    rank, part = step.ranks[row], step.parts[column]
-    of = ", ".join(str(each) for each in sorted(step.held[rank][part]))
-    return Words(
-        f"rank {rank}, part {view.columns[column]}: sum of ranks {of}",
-        f"rank {rank}，第 {view.columns[column]} 份：rank {of} 之和",
-    )
-
-
-def _mixed(share: float, own: float) -> str:
-    """The colour of a partial sum: the more contributions, the darker."""
-    part = 0.15 + 0.5 * (share - own) / (1 - own)
-    dark = [int(DARK[at : at + 2], 16) for at in (1, 3, 5)]
-    return "#" + "".join(f"{round(255 + part * (each - 255)):02X}" for each in dark)
 
 
 def _time(lines: Sequence[Curve], where: str) -> Chart:

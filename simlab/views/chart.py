@@ -79,7 +79,8 @@ class Boxes:
     """Rectangles of one kind: bars, parts of bars, cells of a matrix.
 
     x0, x1, y0, y1: the edges of each. `labels` are written inside a box where they fit, `tips` say
-    what it is. `outline` is the colour of its border, None for none.
+    what it is. `outline` is the colour of its border, None for none. `opens` is what a click on each
+    gives the control of the chart, '' for nothing.
     """
 
     x0: Sequence[float]
@@ -92,6 +93,7 @@ class Boxes:
     outline: str | None = None
     labels: Sequence[str] | None = None
     tips: Sequence[Words] | None = None
+    opens: Sequence[str] | None = None
 
     @classmethod
     def at(
@@ -157,6 +159,8 @@ class Chart:
     square: whether a unit is as long on both axes, as a matrix wants.
     bare:   whether axes are left out, as for a ring of ranks.
     wide:   whether it is as wide as all columns where pictures stand in several.
+    timed:  whether x is time in milliseconds, so that the front end can play it.
+    control: the control of the explorer that boxes with `opens` set, '' for none.
     """
 
     key: str
@@ -168,6 +172,8 @@ class Chart:
     square: bool = False
     bare: bool = False
     wide: bool = False
+    timed: bool = False
+    control: str = ""
 
     def legend(self) -> list[tuple[Words, list[Mark]]]:
         """[(name, marks of that name)], in the order in which the names first occur."""

@@ -29,7 +29,7 @@ class Grid(NamedTuple):
     shares: list[list[float]]
     """[row][column] the contributions that are summed in the cell, as a fraction of all."""
     texts: list[list[str]]
-    """[row][column] which ranks contributed ('0+1'), or how many of them ('1 of 8') if there are more
+    """[row][column] which ranks contributed ('0+1', '' for none), or how many of them ('1 of 8') if there are more
     than `MOST_NAMED`, and the number alone above `MOST_OF`; 'Σ' stands for all of them. `cell_words`
     says what such a text means."""
     added: list[tuple[int, int]]
@@ -58,6 +58,8 @@ def grid(step: RoundState) -> Grid:
     whole = len(row)
 
     def text(content: Collection[int]) -> str:
+        if not content:
+            return ""
         if len(content) == whole:
             return "Σ"
         if whole <= MOST_NAMED:

@@ -1,6 +1,6 @@
 """It draws what the streams of each rank do, computing and communicating, as a chart."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from simlab.trace import COMPUTE, Span, Trace
 from simlab.units import MS, bytes_text, seconds_text
@@ -20,6 +20,7 @@ from simlab.views.stream_rows import (
 
 MOST_BOXES = 3_000
 ROW = 0.4  # half the height of a box
+OPENS = Words("\nclick: its rounds", "\n点击：看它的各轮")
 
 
 def streams_chart(
@@ -32,6 +33,8 @@ def streams_chart(
     window: tuple[float, float] | None = None,
     most: float | None = None,
     height: int = 240,
+    control: str = "",
+    opens: Mapping[Span, str] | None = None,
 ) -> Chart:
     """The `Chart` of `traces` under each other: a row for each stream that a rank uses.
 
@@ -40,6 +43,7 @@ def streams_chart(
     names:  what each trace is called, where there are several.
     window: the start and the end of what is shown, in seconds; None shows everything.
     most:   the end of the time axis in seconds, None for the last span's.
+    opens:  {span: what a click on it gives `control`, a control of the explorer}.
 
     Rows that do nothing in the window are left out. Of a trace with more than `MOST_BOXES` spans in
     the window the longest are drawn, and the title says so.
@@ -63,10 +67,12 @@ def streams_chart(
         ),
         [
             *_waiting(found.waits),
-            *(_boxes(work, found.spans[work], row) for work in works({*found.spans})),
+            *(_boxes(work, found.spans[work], row, opens or {}) for work in works({*found.spans})),
         ],
         height,
         wide=True,
+        timed=True,
+        control=control,
     )
 
 
@@ -144,7 +150,9 @@ def _waiting(waits: Sequence[tuple[int, tuple[float, float]]]) -> list[Boxes]:
     return [Boxes.at(places, "waiting", name, pattern=look["pattern"], tips=tips)]
 
 
-def _boxes(work: str, spans: Sequence[tuple[int, Span]], row: str) -> Boxes:
+def _boxes(
+    work: str, spans: Sequence[tuple[int, Span]], row: str, opens: Mapping[Span, str]
+) -> Boxes:
     look, name = LANGUAGE["work"][work], work_name(work)
     return Boxes.at(
         [(span.start_s / MS, span.end_s / MS, at - ROW, at + ROW) for at, span in spans],
@@ -153,15 +161,19 @@ def _boxes(work: str, spans: Sequence[tuple[int, Span]], row: str) -> Boxes:
         pattern=look["pattern"],
         outline="background",
         labels=[label(span, row) for _, span in spans],
-        tips=[_tip(span, name, row) for _, span in spans],
+        tips=[_tip(span, name, row, opens=span in opens) for _, span in spans],
+        opens=[opens.get(span, "") for _, span in spans] if opens else None,
     )
 
 
-def _tip(span: Span, name: Words, row: str) -> Words:
-    """What it is, when, and how much it moves."""
+def _tip(span: Span, name: Words, row: str, *, opens: bool) -> Words:
+    """What it is, when, how much it moves, and whether a click shows more of it."""
     to = f" → {row} {span.peer}" if span.peer >= 0 else ""
     moved = f", {bytes_text(span.bytes)}" if span.bytes else ""
     when = f"{span.start_s / MS:.4g} – {span.end_s / MS:.4g} ms"
     how_long = f"{when} ({seconds_text(span.end_s - span.start_s)}){moved}"
     head = f"{span.op}{to}, {row} {span.rank}"
-    return Words(f"{head}: {name.en}\n{how_long}", f"{head}：{name.zh}\n{how_long}")
+    more = OPENS if opens else Words("", "")
+    return Words(
+        f"{head}: {name.en}\n{how_long}{more.en}", f"{head}：{name.zh}\n{how_long}{more.zh}"
+    )

@@ -1,6 +1,7 @@
 """The site in Chinese: no visible text has an English word that is not a name or a term of the field;
 and the first Tab leads past the navigation."""
 
+import re
 from contextlib import closing
 
 import pytest
@@ -16,6 +17,7 @@ PAGES = [
     *(f"explorers/{name}" for name in NAMES),
 ]
 # what the questions and the page of notebooks say as the field does
+CHINESE = re.compile("[\u4e00-\u9fff]")
 LOANS = {
     *("AFAB", "GPipe", "All-Reduce", "DP", "TP", "PP", "CP", "stage", "loss", "scaling", "RoPE"),
     *("DistributedDataParallel", "DataParallel", "Ring", "Attention", "Offload", "all-gather"),
@@ -75,6 +77,27 @@ def test_a_lesson_in_chinese_has_chinese_titles_and_its_chinese_texts_unfolded(c
         page.click("#tongue")
         assert page.evaluate(OPEN) == [False] * folded.count()
         assert page.locator("h1").inner_text().startswith("Lesson 4: ")
+
+
+@pytest.mark.parametrize("lesson", ["01_pipeline_bubbles", "04_collectives_and_dp"])
+def test_of_a_lesson_in_chinese_the_english_texts_are_folded(context, address, lesson):
+    """What stays is what has no Chinese beside it: code, outputs, tables with both languages."""
+    with closing(context.new_page()) as page:
+        page.goto(f"{address}lessons/{lesson}.html")
+        page.wait_for_function("() => document.documentElement.lang === 'zh'")
+        page.evaluate(
+            "document.querySelectorAll('article details:not(.english)').forEach((e) => (e.open = true))"
+        )
+        texts = page.locator("article .text_cell_render :is(p, li):visible").all_inner_texts()
+        assert len(texts) > 40
+        english = [text for text in texts if len(text) > 40 and not CHINESE.search(text)]
+        assert english == []
+        folds = page.locator("article details.english")
+        shown = "all => all.filter((e) => e.open).length"
+        assert folds.count() > 20 and folds.evaluate_all(shown) == 0
+        page.click("#tongue")
+        assert folds.evaluate_all(shown) == folds.count()
+        assert folds.first.locator("summary").is_hidden()
 
 
 def test_the_first_key_leads_past_the_navigation_to_the_first_control(context, address):

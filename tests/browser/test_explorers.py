@@ -10,8 +10,17 @@ import pytest
 from simlab.explorers import NAMES, explorer
 from simlab.views.chart import Boxes, Chart, Dots
 from simlab.views.language import LANGUAGE, said
+from simlab.views.stream_rows import short_label
 from tests.browser.test_bundle import needs_node
-from tests.support.browser import PAINT_S, chromium_page, needs_chromium, show_explorer
+from tests.support.browser import (
+    BUNDLE,
+    PAINT_S,
+    SHOW_EXPLORER,
+    chromium_page,
+    needs_chromium,
+    show_explorer,
+)
+from tests.support.chinese import english_words
 
 pytestmark = needs_chromium
 SIZES = [(1366, 768), (1920, 1080)]
@@ -119,7 +128,8 @@ def check(chart, drawn, theme="light"):
     x, y = scaled(chart.x, drawn["x"]), scaled(chart.y, drawn["y"])
     allowed = set()
     for mark, painted in zip(chart.marks, drawn["marks"], strict=True):
-        allowed |= set(getattr(mark, "labels", None) or ())
+        labels = [*(getattr(mark, "labels", None) or ())]
+        allowed |= {*labels, *map(short_label, labels)}
         if isinstance(mark, Boxes):
             expected = [
                 (min(x(a), x(b)), min(y(c), y(d)), abs(x(b) - x(a)), abs(y(d) - y(c)))
@@ -206,6 +216,30 @@ def test_a_key_moves_a_control_and_the_pictures_follow(browser, name):
             check(chart, page.locator(f'[data-key="{chart.key}"]').evaluate(DRAWN))
 
 
+def test_two_explorers_of_one_notebook_do_not_share_an_id(browser):
+    """Each loads the front end anew. An id that both have cuts and colours one as the other, and a
+    label names the other's control."""
+    with shown(browser, "collectives") as (page, _):
+        found = explorer("collectives")
+        source = (BUNDLE / "explorer.js").read_text(encoding="utf-8")
+        page.evaluate(SHOW_EXPLORER, [source, found.to_dict(), found.start(ranks=8)])
+        both = "() => document.querySelectorAll('.simlab-explorer[data-answers]').length === 2"
+        page.wait_for_function(both, timeout=PAINT_S * 1e3)
+        ids = page.evaluate("() => [...document.querySelectorAll('[id]')].map((e) => e.id)")
+        assert len(ids) == len({*ids}) > 10
+
+
+@pytest.mark.parametrize("name", ["collectives", "causal_mask", "plan", "buckets"])
+def test_pictures_that_get_room_stand_beside_each_other_again(browser, name):
+    """JupyterLab opens a notebook beside its list of files, which the learner then closes."""
+    with shown(browser, name, size=(860, 640)) as (page, element):
+        width, height = LAB[SIZES[0]]
+        page.set_viewport_size({"width": width, "height": height})
+        page.wait_for_function(FITTED)
+        page.wait_for_timeout(250)
+        assert element.bounding_box()["height"] <= height
+
+
 def test_the_keys_go_from_item_to_item_and_say_what_each_is(browser):
     with shown(browser, "collectives", step=1) as (page, _):
         plot = page.locator("[data-key=cells] .simlab-plot")
@@ -218,6 +252,28 @@ def test_the_keys_go_from_item_to_item_and_say_what_each_is(browser):
         assert tip.inner_text() != first
         page.keyboard.press("Escape")
         assert tip.is_hidden()
+
+
+def test_every_kernel_of_a_layer_is_named_and_every_cell_of_16_ranks_is_numbered(browser):
+    with shown(browser, "plan", size=SIZES[1], zoom="0F0") as (page, _):
+        labels = page.locator("[data-key=op] text[data-part=label]").all_text_contents()
+        assert labels.count("QKV…") == labels.count("MLP") == 10
+    with shown(browser, "collectives", ranks=16, algorithm="halving-doubling", step=3) as (page, _):
+        numbers = page.locator("[data-key=cells] text[data-part=label]").all_text_contents()
+        assert sorted(numbers) == sorted([*"1" * 128, *"2" * 64, *"4" * 32, *"8" * 32])
+
+
+def test_what_the_pointer_says_of_a_plan_in_chinese_has_no_english_word(browser):
+    with shown(browser, "plan") as (page, _):
+        page.locator(".simlab-buttons button").last.click()
+        page.wait_for_timeout(150)
+        canvas, tip = page.locator("canvas"), page.locator("[data-picture=timeline] .simlab-tip")
+        for place in [(0, 2, 0.9), (0, 0, 0.3), (0, 1, 2.2)]:  # an op, a wait, the end
+            page.mouse.move(*canvas.evaluate("(e, place) => e.place(...place)", place))
+            assert "阶段" in tip.inner_text() and english_words(tip.inner_text()) == []
+        box = canvas.bounding_box()
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] - 50)
+        assert "持有的微批次" in tip.inner_text() and english_words(tip.inner_text()) == []
 
 
 def test_hover_says_what_lies_there_and_a_click_locks_it(browser):

@@ -18,6 +18,7 @@ for name in {NAMES}:
     display(ExplorerWidget(explorer(name), tongue="en"))
 """
 CHANGE = "apputils:change-theme"
+AROUND = 113  # px of the window that are not the notebook
 THEME = f"theme => jupyterapp.commands.execute('{CHANGE}', {{ theme: `JupyterLab ${{theme}}` }})"
 # as a learner has it: the notebook is as wide as the window
 ALONE = """async () => {
@@ -82,6 +83,8 @@ def test_every_explorer_is_drawn_as_python_says_at_both_sizes_and_in_both_themes
                     if isinstance(picture, Chart):
                         drawn = element.query_selector(f'[data-key="{picture.key}"]')
                         check(picture, drawn.evaluate(DRAWN), theme.lower())
+                height = element.bounding_box()["height"]
+                assert height <= SIZES[size][1] - AROUND, (name, "not on one screen")
                 for wrong in (CLASHES, CUT, CANVAS_CLASHES):
                     assert element.evaluate(wrong) == [], (name, SIZES[size], theme)
         page.evaluate(SHUT_DOWN)

@@ -18,6 +18,7 @@ from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from pygments.formatters import HtmlFormatter
 from python_files import ROOT, WEB
 from shell import HERE, Shell
+from tongues import folded
 
 KATEX = WEB / "node_modules" / "katex" / "dist"
 FORMULA = re.compile(r'<tex-math mode="(\w+)">(.*?)</tex-math>', re.DOTALL)
@@ -136,7 +137,7 @@ def read(path: Path, number: int, folder: Path, questions: list[dict[str, str]])
     body, resources = exporter.from_notebook_node(notebook, resources=names)
     for name, data in resources["outputs"].items():
         (folder / "lessons" / name).write_bytes(data)
-    body = body.replace("<img ", '<img loading="lazy" ')
+    body = folded(body.replace("<img ", '<img loading="lazy" '))
     mine = [
         {"id": each["id"], "en": each["title_en"], "zh": each["title_zh"]}
         for each in questions

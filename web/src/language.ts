@@ -22,6 +22,11 @@ export const colourOf = (kind: string): string => WORK[kind].colour;
 export const nameOf = (kind: string, tongue: Tongue): string => WORK[kind][tongue];
 export const word = (name: string, tongue: Tongue): string => WORDS[name][tongue];
 
+/** The word of the table whose English is `english`. */
+export function worded(english: string, tongue: Tongue): string {
+  return Object.values(WORDS).find(({ en }) => en === english)?.[tongue] ?? english;
+}
+
 /** {English term in lower case: the Chinese one}: the names of all tables, and the other terms. */
 const TERMS = new Map<string, string>([
   ...[table.work, table.streams, table.memory, table.words].flatMap((names) =>

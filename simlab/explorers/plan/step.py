@@ -1,12 +1,20 @@
 """It shows one plan of one model on one cluster: the step, the memory, where the ranks are, and when
 they do what."""
 
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from simlab.analysis import bubble
 from simlab.explorers.explorer import Answer, Control, Explorer, Figure, State, Timeline
 from simlab.explorers.plan.pictures import memory_chart, ranks_chart, step_chart
+from simlab.explorers.plan.rounds import (
+    Collective,
+    collectives,
+    round_charts,
+    round_figures,
+    round_note,
+)
 from simlab.schedules import SCHEDULES
 from simlab.spec.cluster import clusters, load_cluster
 from simlab.spec.model import MFU_CONVENTION, RECOMPUTE, catalogue, load_model
@@ -19,11 +27,15 @@ from simlab.views.language import LANGUAGE
 from simlab.views.packing import panels
 from simlab.views.streams import streams_chart
 
-WHOLE_STEP, WHOLE_OP = "whole step", "all layers"
+WHOLE_STEP, WHOLE_OP, NO_COLLECTIVE = "whole step", "all layers", "none"
 ALL_OF_IT, ALL_LAYERS = Words(WHOLE_STEP, "整步"), Words(WHOLE_OP, "所有层")
+NONE = Words(NO_COLLECTIVE, "无")
+ZOOMS = ("zoom", "unit", "collective", "round")
+"""The controls that choose what is shown of a plan, from the outside in."""
 DEGREES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128)
 LEFT_OUT = ("zb-auto", "dualpipe")  # a search takes long; dualpipe needs two copies of the model
 HEIGHT = 230  # CSS pixels of the timeline
+CLICK = Words("Click a collective to see its rounds.", "点击一次集合通信，看它的各轮。")
 
 
 def _controls() -> list[Control]:
@@ -52,6 +64,15 @@ def _controls() -> list[Control]:
         Control(
             "unit", Words("of the op", "该操作的"), [WHOLE_OP], WHOLE_OP, [ALL_LAYERS], menu=True
         ),
+        Control(
+            "collective",
+            Words("rounds of", "看各轮"),
+            [NO_COLLECTIVE],
+            NO_COLLECTIVE,
+            [NONE],
+            menu=True,
+        ),
+        Control("round", Words("round", "轮次"), [0], 0),
     ]
 
 
@@ -66,7 +87,7 @@ def _layers(model: str, cluster: str, nodes: int, **plan: Any) -> Trace:
 
 
 def _asked(state: State) -> dict[str, Any]:
-    return {name: value for name, value in state.items() if name not in ("zoom", "unit")}
+    return {name: value for name, value in state.items() if name not in ZOOMS}
 
 
 def step_streams(state: State) -> Chart:
@@ -80,21 +101,41 @@ def step_streams(state: State) -> Chart:
 def answer(state: State) -> Answer:
     """The figures and pictures of a plan. A zoom into an op that the plan does not have shows the
     whole step. Raises `InputError` for a plan that cannot be."""
-    asked = _asked(state)
-    found = _prediction(**asked)
+    found = _prediction(**_asked(state))
     ops = [str(op) for op in found.program.ranks[0]]
-    zoom = state["zoom"] if state["zoom"] in ops else WHOLE_STEP
-    units, detail = [WHOLE_OP], _step(found)
-    if zoom != WHOLE_STEP:
-        layers = _layers(**asked)
-        parts = (span.unit for span in layers.spans if span.op_text == zoom and span.unit)
-        units += dict.fromkeys(parts)
-        detail = _op(layers, zoom, state["unit"] if state["unit"] in units else WHOLE_OP)
+    values: dict[str, Sequence[Any]] = {"zoom": [WHOLE_STEP, *ops], "unit": [WHOLE_OP]}
+    if state["zoom"] in ops:
+        return _zoomed(state, found, values)
+    detail = Timeline("timeline", panels([found.trace]), HEIGHT, _row(found))
+    pictures = (*_whole(found), detail)
+    return Answer(_figures(found), pictures, _note(found, whole=True), values=values)
+
+
+def _whole(found: Prediction) -> tuple[Chart, Chart, Chart]:
+    """The pictures of the whole plan: its step, its memory and its ranks."""
+    return step_chart(found), memory_chart(found), ranks_chart(found.plan, found.cluster)
+
+
+def _zoomed(state: State, found: Prediction, values: dict[str, Sequence[Any]]) -> Answer:
+    """An op of the plan, or one unit of it; of a collective of it also a round."""
+    layers, op = _layers(**_asked(state)), state["zoom"]
+    parts = (span.unit for span in layers.spans if span.op_text == op and span.unit)
+    units = [WHOLE_OP, *dict.fromkeys(parts)]
+    unit = state["unit"] if state["unit"] in units else WHOLE_OP
+    those = collectives(found.plan, layers, op, "" if unit == WHOLE_OP else unit)
+    detail = _op(layers, op, unit, those)
+    values |= {"unit": units, "collective": [NO_COLLECTIVE, *those]}
+    chosen = those.get(state["collective"])
+    if not chosen:
+        note = _note(found, whole=False, opens=bool(those))
+        return Answer(_figures(found), (*_whole(found), detail), note, values=values)
+    steps = chosen.steps()
+    step = steps[min(state["round"], len(steps) - 1)]
     return Answer(
-        _figures(found),
-        (step_chart(found), memory_chart(found), ranks_chart(found.plan, found.cluster), detail),
-        _note(found, whole=zoom == WHOLE_STEP),
-        values={"zoom": [WHOLE_STEP, *ops], "unit": units},
+        round_figures(chosen, step, len(steps) - 1),
+        (detail, *round_charts(chosen, step)),
+        round_note(chosen),
+        values=values | {"round": range(len(steps))},
     )
 
 
@@ -103,19 +144,23 @@ def _row(found: Prediction) -> str:
     return "stage" if found.program.stages == found.plan.pp else "pp"
 
 
-def _step(found: Prediction) -> Chart | Timeline:
-    return Timeline("timeline", panels([found.trace]), HEIGHT, _row(found))
-
-
-def _op(layers: Trace, op: str, unit: str) -> Chart:
-    """What runs while `op` does, or while one unit of it does."""
+def _op(layers: Trace, op: str, unit: str, those: Mapping[str, Collective]) -> Chart:
+    """What runs while `op` does, or while one unit of it does; a click on one of `those` opens it."""
     title = Words(f"{op} and what runs beside it", f"{op} 及同时进行的工作")
     window = layers.window(op)
     if unit != WHOLE_OP:
         spans = [span for span in layers.spans if span.op_text == op and span.unit == unit]
         window = min(span.start_s for span in spans), max(span.end_s for span in spans)
         title = Words(f"{op} {unit} and what runs beside it", f"{op} {unit} 及同时进行的工作")
-    return streams_chart([layers], key="op", title=title, window=window, height=HEIGHT)
+    return streams_chart(
+        [layers],
+        key="op",
+        title=title,
+        window=window,
+        height=HEIGHT,
+        control="collective",
+        opens={one.span: name for name, one in those.items()},
+    )
 
 
 def _figures(found: Prediction) -> list[Figure]:
@@ -134,12 +179,14 @@ def _figures(found: Prediction) -> list[Figure]:
     ]
 
 
-def _note(found: Prediction, *, whole: bool) -> Words:
+def _note(found: Prediction, *, whole: bool, opens: bool = False) -> Words:
     word = LANGUAGE["words"][_row(found)]
     rows = Words(
         f"A row {word['en']} i stands for all ranks at that place of the pipeline.",
         f"{word['zh']} i 一行代表流水线该位置的所有 rank。",
     )
+    if opens:
+        rows = Words(*(f"{row} {more}" for row, more in zip(rows, CLICK)))
     if whole:
         rows = Words(*(f"{row} {more}" for row, more in zip(rows, _parts_of_the_step(found))))
     if found.fits:
@@ -160,4 +207,4 @@ def _parts_of_the_step(found: Prediction) -> Words:
     return Words(english, chinese)
 
 
-EXPLORER = Explorer("plan", Words("One plan", "一个并行计划"), _controls(), answer)
+EXPLORER = Explorer("plan", Words("One plan", "一个并行计划"), _controls(), answer, "round")

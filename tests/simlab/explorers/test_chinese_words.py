@@ -6,7 +6,9 @@ import pytest
 
 from simlab.errors import SimlabError
 from simlab.explorers import NAMES, explorer
-from simlab.views.language import said
+from simlab.trace import ACTIVATIONS, LIVE
+from simlab.views.language import LANGUAGE, said
+from simlab.views.scene import memory_label
 from tests.support.chinese import english_words
 
 # the label of the memory strip is a word of the table in Chinese
@@ -71,6 +73,12 @@ def test_an_explorer_in_chinese_has_no_english_word(name):
             continue  # the start with this value is not possible
     wrong = {text: words for text in {*said_there} if (words := english_words(text))}
     assert wrong == {}
+
+
+@pytest.mark.parametrize(("category", "chunks"), [(ACTIVATIONS, 1), (LIVE, 1), (LIVE, 2)])
+def test_the_table_has_the_label_of_every_memory_strip(category, chunks):
+    label = memory_label(category, chunks).replace("\n", " ")
+    assert label in [word["en"] for word in LANGUAGE["words"].values()]
 
 
 def test_terms_are_replaced_as_whole_words_and_the_longest_first():

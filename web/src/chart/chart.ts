@@ -2,6 +2,8 @@
  * language change. */
 
 import { said, themeOf, type Theme, type Tongue } from "../language";
+import { Veil, type Interval } from "../sweep";
+import { unique } from "../unique";
 import { watch } from "../watch";
 import { named, type Chart } from "./data";
 import { draw, type Drawn } from "./draw";
@@ -10,10 +12,9 @@ import { Patterns, escape, swatch } from "./paint";
 
 const FONT = `${SMALL_PX}px system-ui, 'Noto Sans CJK SC', sans-serif`;
 const HINTS = {
-  en: "Arrow keys: from item to item · Enter or click: keep the description · Escape: leave",
-  zh: "方向键：逐项移动 · Enter 或点击：固定说明 · Escape：离开",
+  en: "Arrow keys: from item to item · Enter or click: keep the description, or open what can be opened · Escape: leave",
+  zh: "方向键：逐项移动 · Enter 或点击：固定说明，可展开的则展开 · Escape：离开",
 };
-let count = 0;
 
 export class ChartView {
   readonly element: HTMLElement;
@@ -22,7 +23,7 @@ export class ChartView {
   private readonly plot: HTMLElement;
   private readonly tip: HTMLElement;
   private readonly ring: HTMLElement;
-  private readonly id = `chart${++count}`;
+  private readonly id = unique("chart");
   private readonly pen = document.createElement("canvas").getContext("2d")!;
   private readonly sizes = new Map<string, number>();
   private chart?: Chart;
@@ -30,13 +31,17 @@ export class ChartView {
   private at = -1; // the place that the keys have reached
   private locked = false;
   private asked?: number;
+  private moment?: number; // s; what comes after it is covered
+  private readonly veil: Veil;
   readonly stop: () => void;
 
   constructor(
     el: HTMLElement,
     private tongue: Tongue = "en",
+    private readonly opened: (control: string, value: string) => void = () => {},
   ) {
     this.element = make("figure", el, "simlab-chart");
+    this.veil = new Veil(this.element);
     this.title = make("figcaption", this.element, "simlab-title");
     this.legend = make("div", this.element, "simlab-legend");
     this.plot = make("div", this.element, "simlab-plot");
@@ -83,8 +88,31 @@ export class ChartView {
     this.ring.style.borderColor = theme.ink;
     if (this.at >= this.drawn.places.length) this.leave();
     else if (this.at >= 0) this.say(this.drawn.places[this.at]);
+    this.cover(theme);
     const drawn = String(Number(this.element.dataset.drawn ?? 0) + 1);
     this.element.dataset.drawn = drawn;
+  }
+
+  /** The interval of its x, s; undefined where that is no time. */
+  get time(): Interval | undefined {
+    const domain = this.chart?.timed ? this.drawn?.x.domain : undefined;
+    return domain && [domain[0] / 1e3, domain[1] / 1e3];
+  }
+
+  /** Covers what comes after `moment`, s; without one nothing. */
+  until(moment?: number): void {
+    this.moment = moment;
+    if (this.drawn) this.cover(themeOf(this.element));
+  }
+
+  private cover(theme: Theme): void {
+    const { x, y } = this.drawn!;
+    const [left, right] = [x(Math.max((this.moment ?? Infinity) * 1e3, x.domain[0])), x.range[1]];
+    if (this.moment === undefined || !this.time || left >= right) return this.veil.cover([], theme);
+    const [top, bottom] = [...y.range].sort((a, b) => a - b);
+    const { offsetLeft, offsetTop } = this.plot;
+    const place = { left: offsetLeft + left, top: offsetTop + top };
+    this.veil.cover([{ ...place, width: right - left + 2, height: bottom - top }], theme);
   }
 
   private size(text: string): number {
@@ -102,7 +130,7 @@ export class ChartView {
     plot.addEventListener("pointerleave", () => this.locked || this.leave());
     plot.addEventListener("click", (event) => {
       this.point(event);
-      this.locked = this.at >= 0;
+      this.choose();
     });
     plot.addEventListener("keydown", (event) => this.key(event));
     plot.addEventListener("blur", () => this.locked || this.leave());
@@ -127,12 +155,19 @@ export class ChartView {
       const next = this.at < 0 ? 0 : this.at + ways[event.key];
       this.at = Math.min(Math.max(next, 0), last);
     } else if (event.key in targets) this.at = targets[event.key];
-    else if (event.key === "Enter") this.locked = this.at >= 0;
+    else if (event.key === "Enter") this.choose();
     else if (event.key === "Escape") this.leave();
     else return;
     event.preventDefault();
     event.stopPropagation(); // else JupyterLab takes it for a command
     if (this.at >= 0) this.say(places[this.at]);
+  }
+
+  /** Keeps the description of the place that was reached, and opens what can be opened. */
+  private choose(): void {
+    this.locked = this.at >= 0;
+    const opens = this.drawn?.places[this.at]?.opens;
+    if (opens && this.chart?.control) this.opened(this.chart.control, opens);
   }
 
   private leave(): void {

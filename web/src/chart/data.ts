@@ -47,6 +47,7 @@ export interface Boxes extends Common {
   pattern: Pattern;
   outline?: string | null;
   labels?: string[] | null;
+  opens?: string[] | null; // what a click on each gives the chart's control
 }
 
 export interface Dots extends Common {
@@ -87,6 +88,8 @@ export interface Chart {
   square: boolean;
   bare: boolean;
   wide?: boolean;
+  timed?: boolean; // x is time, ms
+  control?: string;
 }
 
 /** All positions of a mark on one axis. */

@@ -12,6 +12,7 @@ export interface Place {
   tip: Words;
   box?: [number, number, number, number]; // left, top, width, height
   near: number; // px; how far from x, y the pointer may be where there is no box
+  opens?: string; // what a click gives the chart's control
 }
 
 export interface Frame {
@@ -24,6 +25,7 @@ export interface Frame {
 type Rect = [left: number, top: number, right: number, bottom: number];
 
 export const SMALL_PX = 11;
+const TINY_PX = 9; // of labels in boxes that are too low for a small text
 
 /** Draws marks into the frame of one chart. */
 export class Drawing {
@@ -98,8 +100,8 @@ export class Drawing {
     }
   }
 
-  private place(x: number, y: number, tip: Words | undefined, near: number, box?: Place["box"]): void {
-    if (tip) this.places.push({ x, y, tip, near, box });
+  private place(x: number, y: number, tip: Words | undefined, near: number, box?: Place["box"], opens?: string): void {
+    if (tip) this.places.push({ x, y, tip, near, box, opens });
   }
 
   /** The part of a stacked area from one point to the next. */
@@ -131,8 +133,9 @@ export class Drawing {
     const parts = mark.x0.map((_, at) => {
       const [left, top, wide, high] = this.rect(mark, at);
       const seen = this.seen(mark, at);
-      this.place(seen[0] + seen[2] / 2, seen[1] + seen[3] / 2, mark.tips?.[at], 0, seen);
-      return `<rect x="${fixed(left)}" y="${fixed(top)}" width="${fixed(wide)}" height="${fixed(high)}"/>`;
+      this.place(seen[0] + seen[2] / 2, seen[1] + seen[3] / 2, mark.tips?.[at], 0, seen, mark.opens?.[at]);
+      const hand = mark.opens?.[at] ? ' cursor="pointer"' : "";
+      return `<rect x="${fixed(left)}" y="${fixed(top)}" width="${fixed(wide)}" height="${fixed(high)}"${hand}/>`;
     });
     // where boxes without an outline meet within a pixel, what is behind them would shine through
     const crisp = edge ? "" : ' shape-rendering="crispEdges"';
@@ -191,21 +194,29 @@ export class Drawing {
       if (mark.mark !== "boxes") continue;
       this.labels(mark).forEach((text, at) => {
         const [, , wide, high] = this.seen(mark, at);
-        if (text && (this.size(text) > wide - 4 || high < SMALL_PX + 2)) found.add(sizeOf(wide, high));
+        if (text && !this.fitted(text, wide, high)) found.add(sizeOf(wide, high));
       });
     }
     return found;
+  }
+
+  /** `text`, or of several operations the first, 'QKV…', as far as it has room; else "". */
+  private fitted(text: string, wide: number, high: number): string {
+    const [px, [first, ...more]] = [labelPx(high), text.split(", ")];
+    const shorter = more.length ? [text, `${first}…`] : [text];
+    return shorter.find((each) => px && (this.size(each) * px) / SMALL_PX <= wide - 4) ?? "";
   }
 
   private inside(mark: Boxes): string {
     const plain = mark.pattern === "plain";
     const base = shown(mark.colour, this.theme);
     return this.labels(mark)
-      .map((text, at) => {
+      .map((whole, at) => {
         const [left, top, wide, high] = this.seen(mark, at);
         const [x, y] = [left + wide / 2, top + high / 2];
+        const text = this.fitted(whole, wide, high);
         if (!text || this.crowded.has(sizeOf(wide, high))) return "";
-        return (plain ? "" : this.plate(text, x, y, wide, base)) + this.write(text, x, y, "middle", readable(base));
+        return (plain ? "" : this.plate(text, x, y, wide, base)) + this.write(text, x, y, readable(base), "", labelPx(high));
       })
       .join("");
   }
@@ -228,7 +239,7 @@ export class Drawing {
         const hollow = !arrow && (mark.symbol === "ring" || mark.symbol === "cross");
         const base = shown(mark.colour, this.theme);
         if (!arrow && size <= 2 * radius - 4) {
-          return this.write(text, x, y, "middle", hollow ? this.theme.ink : readable(base));
+          return this.write(text, x, y, hollow ? this.theme.ink : readable(base));
         }
         const away = radius + 5;
         const spots: [number, number, string][] = [
@@ -237,7 +248,7 @@ export class Drawing {
         ]; // prettier-ignore
         const free = spots.find(([cx, cy]) => this.free(rectOf(cx, cy, size)));
         if (!free) return "";
-        return this.write(text, free[0], free[1], "middle", this.theme.ink, this.theme.background);
+        return this.write(text, free[0], free[1], this.theme.ink, this.theme.background);
       })
       .join("");
   }
@@ -249,10 +260,11 @@ export class Drawing {
     return this.written.every(([a, c, d, e]) => r <= a || l >= d || b <= c || t >= e);
   }
 
-  private write(text: string, x: number, y: number, anchor: string, colour: string, halo = ""): string {
+  private write(text: string, x: number, y: number, colour: string, halo = "", px = SMALL_PX): string {
     this.written.push(rectOf(x, y, this.size(text)));
     const around = halo ? ` paint-order="stroke" stroke="${halo}" stroke-width="3" stroke-linejoin="round"` : "";
-    const place = `x="${fixed(x)}" y="${fixed(y)}" dy="0.35em" text-anchor="${anchor}"`;
+    const tiny = px === SMALL_PX ? "" : ` font-size="${px}"`;
+    const place = `x="${fixed(x)}" y="${fixed(y)}" dy="0.35em" text-anchor="middle"${tiny}`;
     return `<text data-part="label" ${place} fill="${colour}"${around}>${escape(text)}</text>`;
   }
 }
@@ -265,6 +277,12 @@ export function overhang(marks: Mark[]): number {
 
 function rectOf(x: number, y: number, size: number): Rect {
   return [x - size / 2 - 1, y - SMALL_PX * 0.75, x + size / 2 + 1, y + SMALL_PX * 0.75];
+}
+
+/** The size of the label of a box `high` px high; 0 where none has room. */
+function labelPx(high: number): number {
+  if (high >= SMALL_PX + 2) return SMALL_PX;
+  return high >= TINY_PX + 1 ? TINY_PX : 0;
 }
 
 const sizeOf = (wide: number, high: number): string => `${wide.toFixed(1)} ${high.toFixed(1)}`;

@@ -1,9 +1,8 @@
 /** The controls of an explorer: sliders with their values, menus, boxes to tick. */
 
 import { said, type Tongue } from "../language";
+import { unique } from "../unique";
 import { offered, type Answer, type Control, type State, type Value } from "./data";
-
-let count = 0;
 
 export class ControlView {
   readonly element = document.createElement("div");
@@ -22,7 +21,7 @@ export class ControlView {
     this.input = document.createElement(menu ? "select" : "input");
     if (this.input instanceof HTMLInputElement) this.input.type = kind;
     this.element.className = `simlab-control simlab-${menu ? "menu" : kind}`;
-    this.input.id = this.label.htmlFor = `simlab-control${++count}`;
+    this.input.id = this.label.htmlFor = unique("control");
     this.element.dataset.control = control.name;
     this.input.addEventListener("input", () => this.read());
     this.element.addEventListener("keydown", (event) => event.stopPropagation()); // JupyterLab's keys
@@ -42,6 +41,8 @@ export class ControlView {
     const { control, input } = this;
     this.values = offered(control, answer);
     const at = this.values.indexOf(state[control.name]);
+    // its range follows from other controls, which leave nothing to choose
+    this.element.hidden = control.values.length < 2 && this.values.length < 2;
     const text = this.text(this.values[at] ?? state[control.name], tongue);
     this.label.textContent = control.label[tongue];
     const idle = answer?.idle?.[control.name];

@@ -3,6 +3,7 @@
 
 import { said, themeOf, type Tongue } from "../language";
 import type { Words } from "../chart/data";
+import { PLAY, Sweep } from "../sweep";
 import { watch } from "../watch";
 import { ControlView } from "./controls";
 import { offered, toPython, within, type About, type Answer, type State, type Value } from "./data";
@@ -21,8 +22,8 @@ export interface Host {
 }
 
 const TEXTS = {
-  en: { play: "▶ Play", pause: "❚❚ Pause", copy: "Copy link", python: "Copy as Python", copied: "Copied", other: "中文" },
-  zh: { play: "▶ 播放", pause: "❚❚ 暂停", copy: "复制链接", python: "复制为 Python", copied: "已复制", other: "English" },
+  en: { copy: "Copy link", python: "Copy as Python", copied: "Copied", other: "中文" },
+  zh: { copy: "复制链接", python: "复制为 Python", copied: "已复制", other: "English" },
 };
 const PLAY_MS = 900; // from step to step
 const AROUND = 130; // px that JupyterLab has above and below a notebook
@@ -44,6 +45,7 @@ export class Explorer {
   private timer?: ReturnType<typeof setInterval>;
   private tongue: Tongue;
   private readonly main = div("simlab-main");
+  private readonly sweep = new Sweep(this.pictures, () => this.put());
   private readonly sizes = new ResizeObserver(() => this.fit());
   private readonly resized = () => this.fit();
   private readonly unwatch: () => void;
@@ -61,8 +63,7 @@ export class Explorer {
     this.element = div("simlab-explorer");
     const style = Object.assign(document.createElement("style"), { textContent: css });
     const buttons = div("simlab-buttons");
-    if (about.play) buttons.append(this.play);
-    buttons.append(this.copy);
+    buttons.append(this.play, this.copy);
     if (host.call) buttons.append(this.other);
     this.refused.setAttribute("role", "alert");
     this.refused.className = "simlab-refused";
@@ -71,11 +72,11 @@ export class Explorer {
     said.setAttribute("aria-live", "polite");
     said.append(this.refused, this.table, this.note);
     const side = div("simlab-side");
-    side.append(...this.controls.map(({ element }) => element), buttons, said);
+    side.append(...this.controls.map(({ element }) => element), buttons, this.sweep.element, said);
     this.main.append(this.wide, this.pictures.element);
     this.element.append(style, side, this.main);
     el.append(this.element);
-    this.play.onclick = () => this.playing(this.timer === undefined);
+    this.play.onclick = () => (this.played ? this.playing(this.timer === undefined) : this.sweep.toggle());
     this.copy.onclick = () => this.copied();
     this.other.onclick = () => this.speak(this.tongue === "en" ? "zh" : "en");
     this.unwatch = watch(this.element, () => this.theme());
@@ -84,6 +85,12 @@ export class Explorer {
     this.theme();
     this.put();
     this.ask();
+  }
+
+  /** The control that Play moves on, if it has values to go through. */
+  private get played(): ControlView | undefined {
+    const found = this.controls.find(({ control }) => control.name === this.about.play);
+    return found && offered(found.control, this.answer).length > 1 ? found : undefined;
   }
 
   /** Lets the pictures fill the window. */
@@ -108,6 +115,7 @@ export class Explorer {
 
   stop(): void {
     this.playing(false);
+    this.sweep.end();
     this.sizes.disconnect();
     removeEventListener("resize", this.resized);
     this.unwatch();
@@ -151,7 +159,10 @@ export class Explorer {
   private put(): void {
     const text = TEXTS[this.tongue];
     for (const each of this.controls) each.put(this.state, this.answer, this.tongue);
-    this.play.textContent = this.timer === undefined ? text.play : text.pause;
+    const on = this.timer !== undefined || this.sweep.running;
+    this.play.hidden = !this.played && !this.pictures.timed;
+    this.play.textContent = PLAY[this.tongue][on ? "pause" : "play"];
+    this.play.setAttribute("aria-pressed", String(on));
     this.copy.textContent = this.host.call ? text.python : text.copy;
     this.other.textContent = text.other;
     this.element.lang = this.tongue;
@@ -174,6 +185,9 @@ export class Explorer {
     this.wide.replaceChildren(...(compared ? [top, ...columns].map(row) : []));
     this.note.textContent = text(note);
     this.pictures.show(pictures, this.tongue);
+    if (this.played || !this.pictures.timed) this.sweep.end();
+    this.sweep.show(tongue);
+    this.put();
     this.done();
   }
 
@@ -186,16 +200,15 @@ export class Explorer {
   private playing(on: boolean): void {
     if (this.timer !== undefined) clearInterval(this.timer);
     this.timer = on ? setInterval(() => this.step(), PLAY_MS) : undefined;
-    this.play.setAttribute("aria-pressed", String(on));
     if (on) this.step(true);
     this.put();
   }
 
   private step(begin = false): void {
     if (this.waiting) return;
-    const played = this.controls.find(({ control }) => control.name === this.about.play)!;
-    const next: Value | undefined = played.next(this.state);
-    if (next === undefined && !begin) return this.playing(false);
+    const { played } = this;
+    const next: Value | undefined = played?.next(this.state);
+    if (!played || (next === undefined && !begin)) return this.playing(false);
     this.change({ ...this.state, [played.control.name]: next ?? played.first });
   }
 

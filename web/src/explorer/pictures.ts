@@ -2,6 +2,7 @@
 
 import { ChartView } from "../chart/chart";
 import type { Tongue } from "../language";
+import type { Interval, Timed } from "../sweep";
 import { Timeline } from "../timeline/timeline";
 import { BoardView } from "./board";
 import type { Picture, TimelinePicture } from "./data";
@@ -12,13 +13,14 @@ interface Shown {
   kind: string;
   show(picture: Picture, tongue: Tongue, growth: number): void;
   stop(): void;
+  timed?: Timed;
 }
 
 const MOST_GROWTH = 2.2;
 const FLAT = 100; // px; lower charts, such as a single bar, stay as they are
 const LEAST_WIDTH = 640; // px below which pictures stand in one column
 
-export class Pictures {
+export class Pictures implements Timed {
   readonly element = document.createElement("div");
   private shown = new Map<string, Shown>();
   private tongue: Tongue = "en";
@@ -40,10 +42,25 @@ export class Pictures {
     this.shown = kept;
     const cells = [...kept.values()].map(({ cell }) => cell);
     if (cells.some((cell, at) => this.element.children[at] !== cell)) this.element.replaceChildren(...cells);
-    this.arrange(pictures);
     this.tongue = tongue;
     for (const picture of pictures) kept.get(picture.key)!.picture = picture;
+    this.arrange();
     this.paint();
+  }
+
+  /** Whether any of them has time. */
+  get timed(): boolean {
+    return [...this.shown.values()].some(({ picture }) => "timed" in picture ? picture.timed : picture.picture === "timeline");
+  }
+
+  get time(): Interval | undefined {
+    const all = [...this.shown.values()].flatMap(({ timed }) => (timed?.time ? [timed.time] : []));
+    if (!all.length) return undefined;
+    return [Math.min(...all.map(([start]) => start)), Math.max(...all.map(([, end]) => end))];
+  }
+
+  until(moment?: number): void {
+    for (const { timed } of this.shown.values()) timed?.until(moment);
   }
 
   private paint(): void {
@@ -52,6 +69,7 @@ export class Pictures {
 
   /** Lets the pictures grow by `spare` px, or makes them so much lower, but not below their own heights. */
   fit(spare: number): void {
+    this.arrange();
     const rows = new Map<number, { own: number; drawn: number }>();
     for (const { cell, picture } of this.shown.values()) {
       const drawn = cell.querySelector(".simlab-plot svg, canvas")?.clientHeight;
@@ -70,7 +88,8 @@ export class Pictures {
   }
 
   /** Two columns for more than two pictures, or for square ones; wide ones and timelines span them. */
-  private arrange(pictures: Picture[]): void {
+  private arrange(): void {
+    const pictures = [...this.shown.values()].map(({ picture }) => picture);
     const halves = pictures.filter((picture) => picture.picture === "chart" && !picture.wide);
     const square = halves.every((picture) => picture.picture === "chart" && picture.square);
     const room = this.element.clientWidth >= LEAST_WIDTH;
@@ -98,13 +117,13 @@ function view(picture: Picture, changed: (control: string, value: string) => voi
   cell.className = "simlab-picture";
   cell.dataset.picture = picture.key;
   if (picture.picture === "chart") {
-    const chart = new ChartView(cell);
+    const chart = new ChartView(cell, "en", changed);
     const show = (each: Picture, tongue: Tongue, growth: number) => {
       if (each.picture !== "chart") return;
       const height = Math.round(each.height * (each.height > FLAT ? growth : 1));
       chart.show({ ...each, height }, tongue);
     };
-    return { picture, cell, kind: "chart", show, stop: chart.stop };
+    return { picture, cell, kind: "chart", show, stop: chart.stop, timed: chart };
   }
   if (picture.picture === "board") {
     const board = new BoardView(cell, changed);
@@ -119,5 +138,5 @@ function view(picture: Picture, changed: (control: string, value: string) => voi
     if (each.panels !== packed) timeline.show(each.panels);
     packed = each.panels;
   };
-  return { picture, cell, kind: "timeline", show, stop: () => timeline.stop() };
+  return { picture, cell, kind: "timeline", show, stop: () => timeline.stop(), timed: timeline };
 }

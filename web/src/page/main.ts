@@ -5,6 +5,7 @@ import type { Answer, Figures, FromWorker } from "./messages";
 import { revive } from "./recorded";
 import { connect, firstTongue, speak } from "./site";
 import { Status, loaded, sayMissing } from "./status";
+import { PLAY, Sweep } from "../sweep";
 import { SLIDERS, START, fromHash, toHash, type State } from "./state";
 import { TEXTS, type Words } from "./texts";
 
@@ -18,6 +19,7 @@ const FOOT = 12; // px below the timeline
 
 class Page {
   private readonly timeline = new Timeline(at("timeline"));
+  private readonly sweep = new Sweep(this.timeline, () => this.sayPlay());
   private readonly worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
   private readonly names: string[];
   private state: State;
@@ -60,7 +62,15 @@ class Page {
     }
     connect((tongue) => this.change({ ...this.state, tongue }));
     at("copy").onclick = () => this.copy();
+    at("play").onclick = () => this.sweep.toggle();
+    at("play").before(this.sweep.element);
     this.put();
+  }
+
+  private sayPlay(): void {
+    at("play").textContent = PLAY[this.state.tongue][this.sweep.running ? "pause" : "play"];
+    at("play").setAttribute("aria-pressed", String(this.sweep.running));
+    this.sweep.show(this.state.tongue);
   }
 
   private async copy(): Promise<void> {
@@ -124,6 +134,7 @@ class Page {
       return paragraph;
     });
     at("about").replaceChildren(...paragraphs);
+    this.sayPlay();
     this.status.say(this.text);
   }
 
@@ -135,6 +146,7 @@ class Page {
     at("timeline").hidden = panels.length === 0;
     const titled = panels.map((panel, number) => ({ ...panel, title: this.title(figures[number]) }));
     if (titled.length) this.timeline.show(titled);
+    this.sweep.show();
     at("timeline").dataset.live = String(this.status.live);
     this.fit();
   }

@@ -40,6 +40,7 @@ export function speak(tongue: Tongue): void {
   }
   for (const details of document.querySelectorAll<HTMLDetailsElement>("article details")) {
     if (details.firstElementChild?.textContent === CHINESE) details.open = tongue === "zh";
+    if (details.className === "english") details.open = tongue === "en";
   }
   choose("tongue", tongue);
 }

@@ -29,7 +29,7 @@ export interface Controlled {
 
 export class Controls {
   readonly canvas: HTMLCanvasElement;
-  private readonly frame: HTMLElement;
+  readonly frame: HTMLElement;
   private readonly reset: HTMLButtonElement;
   private readonly selection: HTMLElement;
   private readonly tip: HTMLElement;

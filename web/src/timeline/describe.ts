@@ -1,6 +1,6 @@
 /** What lies under the pointer, as text. */
 
-import { nameOf, word, type Tongue } from "../language";
+import { nameOf, word, worded, type Tongue } from "../language";
 import { countUpTo, ms } from "./numbers";
 import { amountAt, type Panel, type Wait } from "./panel";
 
@@ -16,24 +16,26 @@ export function boxesAt(panel: Panel, rank: number, time: number): number[] {
 
 /** An op: what it is, when, what it sends, and what it waited for, where that is known. */
 export function describeBox(panel: Panel, box: number, tongue: Tongue): string {
-  const [stage, rank] = [panel.stage(box), panel.rank[box]];
+  const [stage, row] = [panel.stage(box), rowOf(panel, panel.rank[box], tongue)];
+  const place = `${word("stage", tongue)} ${stage}`;
+  const where = place === row ? place : place + (tongue === "en" ? ", " : "，") + row;
   const parts = {
     en: [
       `${panel.name(box)}: ${nameOf(panel.kind(box), "en")} of microbatch ${panel.microbatch(box)}`,
-      `stage ${stage}, ${panel.packed.row ?? "rank"} ${rank}`,
+      where,
     ],
     zh: [
       `${panel.name(box)}：${nameOf(panel.kind(box), "zh")}，微批次 ${panel.microbatch(box)}`,
-      `阶段 ${stage}，${panel.packed.row ?? "rank"} ${rank}`,
+      where,
     ],
   };
   const lines = [parts[tongue].join(tongue === "en" ? ", " : "，")];
   const path = panel.strong?.has(box) ? `, ${word("critical path", tongue)}` : "";
   lines.push(span(panel, panel.start[box], panel.end[box]) + path);
   const sent = panel.packed.sends?.[panel.name(box)];
-  if (sent) lines.push(sends(sent, panel.packed.row ?? "rank", tongue));
+  if (sent) lines.push(sends(panel, sent, tongue));
   const wait = panel.packed.waits[panel.name(box)];
-  if (wait) lines.push(waited(wait, panel.packed.row ?? "rank", tongue));
+  if (wait) lines.push(waited(panel, wait, tongue));
   return lines.join("\n");
 }
 
@@ -44,12 +46,12 @@ export function describeIdle(panel: Panel, rank: number, time: number, tongue: T
   const from = next ? panel.end[row[next - 1]] : 0;
   const after = next < row.length ? row[next] : undefined;
   const to = after === undefined ? panel.packed.end_s : panel.start[after];
-  const idle = `${panel.packed.row ?? "rank"} ${rank} ${nameOf("waiting", tongue)}`;
+  const idle = `${rowOf(panel, rank, tongue)} ${nameOf("waiting", tongue)}`;
   if (after === undefined) return `${idle}\n${span(panel, from, to)}`;
   const name = panel.name(after);
   const before = { en: `${idle}, before ${name}`, zh: `${idle}，之后是 ${name}` }[tongue];
   const wait = panel.packed.waits[name];
-  const lines = [before, span(panel, from, to), ...(wait ? [waited(wait, panel.packed.row ?? "rank", tongue)] : [])];
+  const lines = [before, span(panel, from, to), ...(wait ? [waited(panel, wait, tongue)] : [])];
   return lines.join("\n");
 }
 
@@ -59,10 +61,9 @@ export function describeMemory(panel: Panel, time: number, tongue: Tongue): stri
   const held = panel.curves.map((curve, rank) => ({ rank, amount: amountAt(curve, time) }));
   const sorted = [...held].sort((a, b) => b.amount - a.amount);
   const shown = held.length <= MOST_RANKS ? held : [sorted[0], sorted.at(-1)!];
-  const label =
-    tongue === "en" ? panel.packed.memory_label.replace("\n", " ") : word("memory", tongue);
+  const label = worded(panel.packed.memory_label.replace("\n", " "), tongue);
   const head = `${ms(time, panel.packed.end_s)} ms: ${label}`;
-  const rows = shown.map(({ rank, amount }) => `${panel.packed.row ?? "rank"} ${rank}: ${Number(amount.toPrecision(4))}`);
+  const rows = shown.map(({ rank, amount }) => `${rowOf(panel, rank, tongue)}: ${Number(amount.toPrecision(4))}`);
   return [head, ...rows].join("\n");
 }
 
@@ -71,17 +72,24 @@ function span({ packed }: Panel, from: number, to: number): string {
   return `${text(from)} – ${text(to)} ms (${text(to - from)} ms)`;
 }
 
-function sends([peer, size]: [number, string], row: string, tongue: Tongue): string {
-  return { en: `sends ${size} to ${row} ${peer}`, zh: `向 ${row} ${peer} 发送 ${size}` }[tongue];
+/** "rank 3": what a row is, and its number. */
+function rowOf({ packed }: Panel, rank: number, tongue: Tongue): string {
+  return `${word(packed.row ?? "rank", tongue)} ${rank}`;
 }
 
-function waited([op, holder, reason]: Wait, row: string, tongue: Tongue): string {
+function sends(panel: Panel, [peer, size]: [number, string], tongue: Tongue): string {
+  const to = rowOf(panel, peer, tongue);
+  return { en: `sends ${size} to ${to}`, zh: `向 ${to} 发送 ${size}` }[tongue];
+}
+
+function waited(panel: Panel, [op, holder, reason]: Wait, tongue: Tongue): string {
   if (!op) {
     return { en: "nothing that it needs was missing", zh: "所需的结果都已就绪" }[tongue];
   }
   const message = reason === "message";
+  const of = rowOf(panel, holder!, tongue);
   return {
-    en: `waited for ${op} of ${row} ${holder}${message ? ", whose message was on the way" : ""}`,
-    zh: `等待 ${row} ${holder} 的 ${op}${message ? "（消息在途中）" : ""}`,
+    en: `waited for ${op} of ${of}${message ? ", whose message was on the way" : ""}`,
+    zh: `等待 ${of} 的 ${op}${message ? "（消息在途中）" : ""}`,
   }[tongue];
 }

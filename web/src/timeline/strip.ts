@@ -1,6 +1,6 @@
 /** The memory strip of a panel and the axes. */
 
-import { word, type Tongue } from "../language";
+import { word, worded, type Tongue } from "../language";
 import { countUpTo, ticks } from "./numbers";
 import type { Curve } from "./panel";
 import { SMALL, type Pen } from "./pen";
@@ -24,11 +24,11 @@ export function drawAxis(pen: Pen, view: View, y: number, numbered: boolean): vo
 /** The strip of `plot`, which ends at `most` microbatches. */
 export function drawStrip(pen: Pen, view: View, plot: Plot, most: number, tongue: Tongue): void {
   const { panel, strip, tall } = plot;
-  const { peak, cap = null, ranks, memory_label: english } = panel.packed;
-  const label = tongue === "en" ? english.replace("\n", " ") : word("memory", tongue);
+  const { peak, cap = null, ranks, memory_label: given } = panel.packed;
+  const label = worded(given.replace("\n", " "), tongue);
   const small = { part: "strip", font: SMALL, colour: pen.theme.muted };
   if (!peak) {
-    pen.write("memory was not recorded", view.left, strip + tall / 2, small);
+    pen.write(word("unrecorded", tongue), view.left, strip + tall / 2, small);
     return;
   }
   const coloured = rankColour(panel, 0, pen) !== undefined;

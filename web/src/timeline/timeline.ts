@@ -1,6 +1,6 @@
 /** A timeline of one trace, or of several under each other on one time axis, on a canvas. */
 
-import { said, themeOf, word, type Tongue } from "../language";
+import { said, themeOf, word, type Theme, type Tongue } from "../language";
 import { Controls } from "./controls";
 import { boxesAt, describeBox, describeIdle, describeMemory } from "./describe";
 import { nearest, step, type Place } from "./keys";
@@ -8,6 +8,7 @@ import { drawLegend, entries, lines } from "./legend";
 import { Panel, type Packed } from "./panel";
 import { HEAD, Pen, SMALL, type TextBox } from "./pen";
 import { drawFocus, drawRows, rowName } from "./rows";
+import { Veil, type Interval } from "../sweep";
 import { drawAxis, drawStrip } from "./strip";
 import { RIGHT, View } from "./view";
 
@@ -35,12 +36,15 @@ export class Timeline {
   private serial = 0;
   private focus?: Place;
   private asked?: number;
+  private moment?: number; // s; what comes after it is covered
+  private readonly veil: Veil;
 
   constructor(
     el: HTMLElement,
     private options: Options = {},
   ) {
     this.controls = new Controls(el, this);
+    this.veil = new Veil(this.controls.frame);
     this.canvas = this.controls.canvas as unknown as TimelineCanvas;
     this.canvas.texts = () => this.pen?.texts ?? [];
     this.canvas.place = (number, rank, time) => this.place(number, rank, time);
@@ -82,6 +86,26 @@ export class Timeline {
     this.look(0, this.view.end);
   }
 
+  /** The whole interval that it shows. */
+  get time(): Interval | undefined {
+    return this.panels.length ? [0, this.view.end] : undefined;
+  }
+
+  /** Covers what comes after `moment`, s; without one nothing. */
+  until(moment?: number): void {
+    this.moment = moment;
+    if (this.pen) this.cover(this.pen.theme);
+  }
+
+  private cover(theme: Theme): void {
+    const { view, moment } = this;
+    const right = view.left + view.width;
+    const left = Math.max(view.x(moment ?? Infinity), view.left);
+    const covered = moment !== undefined && left < right ? view.plots : [];
+    const place = { left, width: right - left };
+    this.veil.cover(covered.map(({ top, strip, tall }) => ({ ...place, top, height: strip + tall - top })), theme);
+  }
+
   /** Paints with the next frame; when the one after it begins, what was painted can be seen. */
   request(): void {
     this.asked ??= requestAnimationFrame(() => {
@@ -119,6 +143,7 @@ export class Timeline {
     this.controls.resize(width, this.view.height, scale, theme);
     this.pen = new Pen(this.canvas.getContext("2d")!, theme, scale);
     this.paint(this.pen, legend, width);
+    this.cover(theme);
     return true;
   }
 

@@ -1,0 +1,47 @@
+"""The two languages of a lesson's page: what is English text beside a Chinese one can be folded away."""
+
+import re
+from collections.abc import Iterator
+
+from bs4 import BeautifulSoup, Tag
+
+CHINESE = re.compile(r"[\u4e00-\u9fff]")
+FOLDED = "中文"  # what the lessons fold their Chinese texts under
+TEXTS = ("p", "ul", "ol", "blockquote")
+HEADINGS = ("h1", "h2", "h3", "h4")
+SUMMARY = re.compile(r"<summary>([^<(·]+) · ([^<(·]+)</summary>")
+
+
+def folded(body: str) -> str:
+    """`body`, with English texts that a Chinese one follows in a fold of their own. It is open, and
+    its title hidden, on a page in English; a page in Chinese closes it."""
+    page = BeautifulSoup(body, "html.parser")
+    for text in [*page.find_all(TEXTS)]:
+        if text.find_parent(TEXTS) or CHINESE.search(text.get_text()) or not _followed(text):
+            continue
+        before = text.find_previous_sibling()
+        if before and "english" in before.get("class", ()):
+            before.append(text.extract())
+            continue
+        fold = page.new_tag("details", attrs={"class": "english", "open": ""})
+        summary = page.new_tag("summary")
+        summary.string = "English"
+        text.replace_with(fold)
+        fold.extend([summary, text])
+    return SUMMARY.sub(r'<summary data-en="\1" data-zh="\2">\1 · \2</summary>', str(page))
+
+
+def _followed(text: Tag) -> bool:
+    """Whether a Chinese text follows in the same place, before the next heading."""
+    return any(
+        (part.name in TEXTS and CHINESE.search(part.get_text()))
+        or (part.name == "details" and part.find("summary").get_text() == FOLDED)
+        for part in _same_place(text)
+    )  # fmt: skip
+
+
+def _same_place(text: Tag) -> Iterator[Tag]:
+    for part in text.find_next_siblings():
+        if part.name in HEADINGS:
+            return
+        yield part
