@@ -26,8 +26,6 @@ from realrun.run.watch import OUTSIDE, Watch
 
 BEAT_S = 1.0
 """Between two beats of a rank that goes on with what it does."""
-START_S = 120.0
-"""Within this time every rank has begun to beat."""
 LEFT, VERDICT = "left", "why the run ends"
 LEAVES_S = 5.0
 """Within this time ranks leave a run that is over."""
@@ -188,8 +186,8 @@ class Heartbeat:
         now_s = time.monotonic()
         for rank in ranks:
             beat, limit_s = self._heard[rank], self._limit_s
-            if not beat.text:
-                limit_s = max(limit_s, START_S)
+            if not beat.text:  # it may start later than this one, and is still named in time
+                limit_s = 2 * limit_s - ANSWERS_S
             if beat.text != LEFT and now_s - beat.heard_s > limit_s:
                 self._end_for(sorted({rank, *self._missing()}))
 
@@ -225,7 +223,8 @@ class Heartbeat:
     def _name(self, rank: int) -> str:
         beat = self._heard[rank]
         if not beat.text:
-            return f"rank {rank} has not begun"
+            waited_s = time.monotonic() - beat.heard_s
+            return f"rank {rank} has not begun within {waited_s:.0f} s of rank {self._rank}'s start"
         place = self.watch.place_of(rank) if self.watch is not None else OUTSIDE
         where = beat.doing if place == OUTSIDE else place
         who = f"rank {rank} (process {beat.pid} on {beat.host})"

@@ -16,6 +16,11 @@ from realrun.launch.silence import Silence
 from realrun.launch.worker import SILENCE_S
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
+STOPS_AT_ONCE = """
+import os, signal
+if os.environ.get("RANK") == os.environ["REALRUN_TEST_STOPS"]:
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
 PROMISED_S = 2 * SILENCE_S
 
 
@@ -80,6 +85,24 @@ def test_under_torchrun_a_rank_is_named_with_the_phase_in_which_it_is_lost(
     said = [line for line in err.splitlines() if line.startswith(("error: ", "failed: "))]
     assert status != 0 and len(said) == 1, err
     assert re.search(rf": rank \d \(process {lost} on .*\) {says} while {phase}", said[0]), err
+
+
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_under_torchrun_a_rank_that_stops_before_it_begins_is_named(command, tmp_path, stopped):
+    """Rank 0 decides whether there is a run, and the others wait for it from their start."""
+    (tmp_path / "sitecustomize.py").write_text(STOPS_AT_ONCE)
+    environment = {"REALRUN_TEST_STOPS": str(stopped), "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    run = command(
+        "--standalone", "--nproc-per-node", 2, "-m", "realrun", "--dp", 2, "--timeout", 5,
+        command=TORCHRUN, environment=environment,
+    )  # fmt: skip
+    run.say_until("error: ")
+    named = re.search(
+        rf"error: rank {stopped} has not begun within (\d+) s of rank {1 - stopped}'s start",
+        run.said,
+    )
+    assert named and int(named[1]) < PROMISED_S, run.said
+    run.kill()  # torchrun gives the one that is stopped half a minute to end
 
 
 def test_silence_counts_from_the_last_answer_of_each_rank(monkeypatch):
