@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, NoReturn
 from realrun.launch.error_file import note_error
 from realrun.launch.worker import ANSWERS_S, SILENCE_S
 from realrun.run.life import Doing
-from realrun.run.watch import OUTSIDE, Watch
+from realrun.run.watch import OUTSIDE, Watch, paused_s
 
 BEAT_S = 1.0
 """Between two beats of a rank that goes on with what it does."""
@@ -148,7 +148,15 @@ class Heartbeat:
                         f"{self._limit_s:g} s; rank {self._rank} ends the run"
                     )
                 return
+            before_s = time.monotonic()
             self._ended.wait(BEAT_S)
+            self._pardon(paused_s(before_s, time.monotonic()))
+
+    def _pardon(self, stopped_s: float) -> None:
+        """Count no silence of others for the time in which this rank was stopped itself."""
+        with self._reading:
+            for rank, beat in self._heard.items() if stopped_s else ():
+                self._heard[rank] = beat._replace(heard_s=beat.heard_s + stopped_s)
 
     def _enters(self, doing: str) -> None:
         """Tell the others at once: a rank that is stopped cannot be asked any more."""

@@ -109,11 +109,38 @@ def test_silence_counts_from_the_last_answer_of_each_rank(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     silence = Silence(range(2), 20.0)
+
+    def later(seconds):
+        """The first rank that is silent for too long, while a launcher looks every second."""
+        for _ in range(seconds):
+            now[0] += 1
+            if (silent := silence.longest([], {})) is not None:
+                return silent
+        return None
+
     assert not silence.asks_now()
-    now[0] += 6
+    later(6)
     assert silence.asks_now() and not silence.asks_now()
     assert silence.longest([(0, {"where": "line 1", "doing": "training"})], {}) is None
-    now[0] += 15
-    assert silence.longest([(0, {"where": "line 1", "doing": "training"})], {}) == 1
+    assert later(14) is None and later(1) == 1
     assert silence.doing == {0: "training", 1: "starting"}
     assert silence.longest([], {1: {}}) is None  # it is done, and need not answer
+    silence = Silence(range(2), 20.0)
+    now[0] += 1000  # the launcher was stopped itself, and heard nobody
+    assert silence.longest([], {}) is None and later(20) is None and later(1) == 0
+
+
+@pytest.mark.parametrize("who", ["launcher", "all"])
+def test_a_run_that_was_stopped_and_goes_on_is_not_ended(command, tmp_path, who):
+    """As ^Z and fg do: nobody is to blame for a silence that nobody could hear."""
+    run = command("--dp", 2, "--steps", 300, "--timeout", 3)
+    losses = tmp_path / "out" / "dp2" / "losses.csv"
+    assert eventually(lambda: losses.exists() and losses.read_text().count("\n") > 5, 60)
+    stopped = [run.process.pid] if who == "launcher" else [*run.processes()]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(SILENCE_S + 2)
+    for pid in stopped:
+        os.kill(pid, signal.SIGCONT)
+    status, _, err = run.end(120)
+    assert status == 0, err
