@@ -13,6 +13,7 @@ from realrun_processes import ROOT, eventually
 
 from realrun import Job, Pool, RunError
 from realrun.launch.silence import Silence
+from realrun.launch.guard import Guard
 from realrun.launch.worker import SILENCE_S
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
@@ -128,6 +129,22 @@ def test_silence_counts_from_the_last_answer_of_each_rank(monkeypatch):
     silence = Silence(range(2), 20.0)
     now[0] += 1000  # the launcher was stopped itself, and heard nobody
     assert silence.longest([], {}) is None and later(20) is None and later(1) == 0
+
+
+def test_a_store_that_does_not_answer_ends_the_run():
+    """A question to one whose host is stopped comes back never."""
+    ends = []
+    guard = Guard(1.5, lambda: ends.append(time.monotonic()))
+    for _ in range(4):
+        time.sleep(0.5)
+        guard.heard()
+    assert not ends
+    heard_s = time.monotonic()
+    assert eventually(lambda: ends, 10) and ends[0] - heard_s > 1.4
+    guard.stop()
+    ends.clear()
+    time.sleep(1)
+    assert not ends
 
 
 @pytest.mark.parametrize("who", ["launcher", "all"])
