@@ -12,8 +12,8 @@ from realrun_gate import Gate
 from realrun_processes import ROOT, eventually
 
 from realrun import Job, Pool, RunError
-from realrun.launch.silence import Silence
 from realrun.launch.guard import Guard
+from realrun.launch.silence import Silence
 from realrun.launch.worker import SILENCE_S
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
