@@ -78,7 +78,8 @@ def broken(pool, this, before=lambda: None):
 
 
 def kills(folder, luck, backend="native"):
-    """[{"rank", "after_s", "said", "plan", "resumed_on", "from_step", "error": of the losses}]"""
+    """[{"rank", "after_s", "said", "in_save": whether one was left unfinished, "plan", "resumed_on",
+    "from_step", "error": of the losses}]"""
     rows, plans = [], EIGHT if backend == "native" else TORCHS
     with Pool(8) as pool:
         whole = pool.run(job(plans[0], folder / "unbroken", steps=UNBROKEN, backend=backend))[
@@ -105,7 +106,9 @@ def kills(folder, luck, backend="native"):
                 delay_s, os.kill, (pool._processes.started[victim].pid, signal.SIGKILL)
             )
             said, _ = broken(pool, job(plan, folder, steps=10**4, **training), timer.start)
-        done = (checkpoint.complete(training["checkpoints"]) or [0])[-1]
+        complete = checkpoint.complete(training["checkpoints"])
+        in_save = len(list(Path(training["checkpoints"]).glob("*/"))) > len(complete)
+        done = (complete or [0])[-1]
         with Pool(8) as pool:
             facts = pool.run(job(other, folder, steps=done + 3, **training))
         assert facts["first_step"] == done and re.search(SAID["kill"].format(rank=victim), said), (
@@ -119,6 +122,7 @@ def kills(folder, luck, backend="native"):
                 "rank": victim,
                 "after_s": delay_s,
                 "said": said,
+                "in_save": in_save,
                 "plan": plan,
                 "resumed_on": other,
                 "from_step": done,
@@ -184,8 +188,10 @@ def main():
         }
     worst = max(row["error"] for row in seen["kills"])
     named = sum(row["named"] for row in seen["faults"])
+    in_save = sum(row["in_save"] for row in seen["kills"])
     print(
-        f"{named} of {len(seen['faults'])} faults named; {len(seen['kills'])} kills, losses at most {worst:.1e} off"
+        f"{named} of {len(seen['faults'])} faults named; {len(seen['kills'])} kills, {in_save} of them "
+        f"inside a save, losses at most {worst:.1e} off"
     )
     if asked.file:
         Path(asked.file).write_text(json.dumps(seen, indent=1) + "\n", encoding="utf-8")

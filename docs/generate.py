@@ -6,17 +6,20 @@ a sentence that is there stays, a new file brings the first sentence of its docs
 that is gone loses its row. The tables of flags in command-line.md come from the argument parsers.
 The table of fields in executing.md comes from realrun's checks. The tables of errors in validation.md
 come from the published runs, and that of Llama 3 405B's layout is predicted. The table of spellings in
-published-rows.md comes from the words that are read there.
+published-rows.md comes from the words that are read there. The schemas of plan and cluster files, in
+docs/schemas, are computed as a whole.
 """
 
 import argparse
 import ast
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import simlab as sl
+from docs.schemas import SCHEMAS
 from docs.spellings import tables
 from realrun.cli import main as realrun_main
 from realrun.run.job.checks import EXECUTION
@@ -37,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m docs.generate", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; 1 if a part is old")
     arguments = parser.parse_args(argv)
-    old = [name for name in PARTS if (HERE / name).read_text("utf-8") != current(name)]
+    old = [name for name in (*PARTS, *SCHEMAS) if (HERE / name).read_text("utf-8") != current(name)]
     for name in old:
         print(f"{name} is old" if arguments.check else f"{name} written")
         if not arguments.check:
@@ -46,7 +49,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def current(name: str) -> str:
-    """The text that docs/`name` should have: its own words, with the computed parts made anew."""
+    """The text that docs/`name` should have: its own words, with the computed parts made anew, or a
+    schema."""
+    if name in SCHEMAS:
+        return json.dumps(SCHEMAS[name](), indent=1, allow_nan=False) + "\n"
     text = (HERE / name).read_text(encoding="utf-8")
     for mark, made in PARTS[name](text):
         begin, end = f"<!-- begin {mark} -->\n", f"<!-- end {mark} -->"

@@ -20,14 +20,13 @@ from datetime import timedelta
 from typing import Any, NamedTuple, NoReturn
 
 from realrun.launch.error_file import note_error
+from realrun.launch.guard import Guard
 from realrun.launch.worker import ANSWERS_S, SILENCE_S
 from realrun.run.life import Doing
-from realrun.run.watch import OUTSIDE, Watch
+from realrun.run.watch import OUTSIDE, Watch, paused_s
 
 BEAT_S = 1.0
 """Between two beats of a rank that goes on with what it does."""
-START_S = 120.0
-"""Within this time every rank has begun to beat."""
 LEFT, VERDICT = "left", "why the run ends"
 LEAVES_S = 5.0
 """Within this time ranks leave a run that is over."""
@@ -90,8 +89,10 @@ class Heartbeat:
         self._own = f"{os.getpid()} {socket.gethostname()}"
         store.set_timeout(timedelta(seconds=self._limit_s))
         self._thread = threading.Thread(target=self._run, daemon=True)
+        self._guard: Guard | None = None
         if self._others:
             self._thread.start()
+            self._guard = Guard(self._limit_s + LEAVES_S, self._end_without_store)
 
     def leave(self) -> None:
         """This rank has done its work, and nobody is to miss it. Wait until the next rank has left,
@@ -130,8 +131,9 @@ class Heartbeat:
     def stop(self) -> None:
         """End the thread: one that is in the store while Python exits aborts the process."""
         self._ended.set()
-        if self._others:
+        if self._guard is not None:
             self._thread.join(LEAVES_S)
+            self._guard.stop()
 
     def _run(self) -> None:
         while not self._ended.is_set():
@@ -143,14 +145,17 @@ class Heartbeat:
                 self._end_if_silent(listened)
             except RuntimeError:
                 if not self._ended.wait(LEAVES_S):  # else rank 0 was only quicker to leave
-                    agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-                    keeper = "torchrun's agent" if agents else "rank 0"
-                    self._exit(
-                        f"{keeper}, which holds the rendezvous store, has not been heard of for "
-                        f"{self._limit_s:g} s; rank {self._rank} ends the run"
-                    )
+                    self._end_without_store()
                 return
+            before_s = time.monotonic()
             self._ended.wait(BEAT_S)
+            self._pardon(paused_s(before_s, time.monotonic()))
+
+    def _pardon(self, stopped_s: float) -> None:
+        """Count no silence of others for the time in which this rank was stopped itself."""
+        with self._reading:
+            for rank, beat in self._heard.items() if stopped_s else ():
+                self._heard[rank] = beat._replace(heard_s=beat.heard_s + stopped_s)
 
     def _enters(self, doing: str) -> None:
         """Tell the others at once: a rank that is stopped cannot be asked any more."""
@@ -182,14 +187,16 @@ class Heartbeat:
                     text = self._store.get(_key(rank)).decode()
                     if text != self._heard[rank].text:
                         self._heard[rank] = Beat(text, time.monotonic())
+        if self._guard is not None:
+            self._guard.heard()
 
     def _end_if_silent(self, ranks: Iterable[int]) -> None:
         """End the run where one of `ranks` says the same for too long."""
         now_s = time.monotonic()
         for rank in ranks:
             beat, limit_s = self._heard[rank], self._limit_s
-            if not beat.text:
-                limit_s = max(limit_s, START_S)
+            if not beat.text:  # it may start later than this one, and is still named in time
+                limit_s = 2 * limit_s - ANSWERS_S
             if beat.text != LEFT and now_s - beat.heard_s > limit_s:
                 self._end_for(sorted({rank, *self._missing()}))
 
@@ -225,7 +232,8 @@ class Heartbeat:
     def _name(self, rank: int) -> str:
         beat = self._heard[rank]
         if not beat.text:
-            return f"rank {rank} has not begun"
+            waited_s = time.monotonic() - beat.heard_s
+            return f"rank {rank} has not begun within {waited_s:.0f} s of rank {self._rank}'s start"
         place = self.watch.place_of(rank) if self.watch is not None else OUTSIDE
         where = beat.doing if place == OUTSIDE else place
         who = f"rank {rank} (process {beat.pid} on {beat.host})"
@@ -233,6 +241,15 @@ class Heartbeat:
             return f"{who} has ended while {where}"
         silent_s = time.monotonic() - beat.heard_s
         return f"{who} has not been heard of for {silent_s:.0f} s while {where}"
+
+    def _end_without_store(self) -> NoReturn:
+        """End the run because nobody can be asked any more."""
+        agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        keeper = "torchrun's agent" if agents else "rank 0"
+        self._exit(
+            f"{keeper}, which holds the rendezvous store, has not been heard of for "
+            f"{self._limit_s:g} s; rank {self._rank} ends the run"
+        )
 
     def _tell(self, text: str, silent: Iterable[int] = ()) -> str:
         """Leave `text` in the store as the verdict, or find another one there: the verdict, once

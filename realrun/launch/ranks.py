@@ -22,7 +22,7 @@ from realrun.launch.local_memory import check_memory
 from realrun.launch.pool import Pool, RunError
 from realrun.launch.worker import Rank, use_loopback
 from realrun.run.job import Job
-from realrun.run.life import ASKS, Ended
+from realrun.run.life import ASKS, PHASE_LIMIT_S, Ended
 from realrun.run.watch import is_consequence
 from simlab.errors import InputError, SimlabError, shortened
 
@@ -130,15 +130,15 @@ def _run_as_rank(
     rank, world = place.rank, place.world
     if place.is_alone:
         use_loopback()
-    refusal = _look_and_prepare(jobs, say) if rank == 0 else None
     import torch.distributed as dist
 
-    heart = None
+    heart, refusal = None, None
     try:
         store = _store()
+        heart = Heartbeat(_another_client(store), rank, world, timeout_s)
+        refusal = _look_and_prepare(jobs, say) if rank == 0 else None
         if (refusal := _refusal_of_rank_0(store, rank, world, refusal)) is not None:
             raise refusal
-        heart = Heartbeat(_another_client(store), rank, world, timeout_s)
         member = Rank(
             rank, world, place.local_rank, store, device, heart.doing, message_timeout_s=timeout_s
         )
@@ -209,7 +209,7 @@ def _heedless() -> Iterator[None]:
 
 
 def _look_and_prepare(jobs: Sequence[Job], say: Callable[..., Any]) -> SimlabError | None:
-    """What rank 0 refuses, before it has met the others; None: the folders are made."""
+    """What rank 0 refuses while the others wait for it; None: the folders are made."""
     try:
         for job in jobs:
             look(job, say)
@@ -234,6 +234,7 @@ def _refusal_of_rank_0(
                 break
             time.sleep(0.05)
         return refusal
+    store.wait([REFUSAL], timedelta(seconds=PHASE_LIMIT_S))  # it may read a large checkpoint
     said = json.loads(store.get(REFUSAL))
     store.add(HEARD, 1)
     return said and REFUSALS.get(said[0], SimlabError)(said[1])

@@ -5,6 +5,7 @@ from collections.abc import Container, Iterable
 from typing import Any
 
 from realrun.launch.worker import SILENCE_S
+from realrun.run.watch import paused_s
 
 
 class Silence:
@@ -17,6 +18,7 @@ class Silence:
 
     def __init__(self, ranks: Iterable[int], limit_s: float, first_s: float | None = None) -> None:
         self.limit_s, self._asked_s = max(limit_s, SILENCE_S), time.monotonic()
+        self._looked_at_s = self._asked_s
         # as if it had been heard later: the limit counts from then
         later_s = max(0.0, (first_s or self.limit_s) - self.limit_s)
         self._heard_s = dict.fromkeys(ranks, self._asked_s + later_s)
@@ -35,6 +37,10 @@ class Silence:
         """The rank that was silent too long, with what came in now; None: none was. done: ranks
         that need not answer any more."""
         now_s = time.monotonic()
+        stopped_s = paused_s(self._looked_at_s, now_s)
+        self._looked_at_s = now_s
+        for rank in self._heard_s if stopped_s else ():
+            self._heard_s[rank] += stopped_s
         for rank, message in messages:
             self._heard_s[rank] = now_s
             self.doing[rank] = message.get("doing", self.doing[rank])

@@ -189,11 +189,12 @@ def read_plan_file(path: str | Path, known: Iterable[str] = ()) -> dict[str, Any
                 f"{', or a list of numbers' * (name == 'stage_layers')}"
             )
     for name, facts in FIELDS.items():
-        counts = facts.type in (int, int | None)
-        if counts and isinstance(content.get(name), bool):  # which Python takes for 0 or 1
-            raise InputError(f"{path}: {name} = {content[name]}: give a whole number")
+        numeric = facts.type in (int, int | None, float)
+        if numeric and isinstance(content.get(name), bool):  # which Python takes for 0 or 1
+            kind = "a number" if facts.type is float else "a whole number"
+            raise InputError(f"{path}: {name} = {content[name]}: give {kind}")
     for name in ("model", "cluster"):
-        if not isinstance(content.get(name, ""), str):
+        if not isinstance(content.get(name), str | None):
             raise InputError(f"{path}: {name} = {shortened(content[name])}: give a name or a path")
     if content.get("nodes") is not None:
         require_whole(f"{path}: nodes", content["nodes"])

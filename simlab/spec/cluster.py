@@ -25,7 +25,8 @@ from simlab.spec.fabric import Fabric
 from simlab.spec.fields import documented, with_field_docs
 from simlab.spec.hardware import Efficiency, Gpu
 
-_A = {str: "a text", Gpu: "a Gpu", Fabric: "a Fabric"}
+_KINDS = {"name": str, "gpu": Gpu, "intra": Fabric, "inter": Fabric, "measured": dict}
+_A = {str: "a text", Gpu: "a Gpu", Fabric: "a Fabric", dict: "an object"}
 
 
 @with_field_docs
@@ -82,9 +83,9 @@ class Cluster:
         return plain(self)
 
     def __post_init__(self) -> None:
-        for name, kind in (("name", str), ("gpu", Gpu), ("intra", Fabric), ("inter", Fabric)):
-            if not isinstance(getattr(self, name), kind):
-                raise InputError(f"{self.name}: {name} = {getattr(self, name)!r}: give {_A[kind]}")
+        for name, kind in _KINDS.items():
+            if not isinstance(given := getattr(self, name), kind):
+                raise InputError(f"{self.name}: {name} = {shortened(given)}: give {_A[kind]}")
         for name in ("gpus_per_node", "nodes", "nics_per_node"):
             require_whole(f"{self.name}: {name}", getattr(self, name))
         for name in ("pcie_bytes_per_s", "nvme_bytes_per_s", "host_memory_bytes"):

@@ -7,11 +7,13 @@ JSON schema and the command line.
 
 from dataclasses import MISSING, Field, field, fields
 from inspect import cleandoc
+from math import inf
 from textwrap import fill
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
 JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", NoneType: "null"}
 """{type of a field: its name in a JSON schema}"""
 
@@ -79,20 +81,22 @@ def documented_fields(cls: type) -> list[FieldFacts]:
     types = get_type_hints(cls, localns={cls.__name__: cls})
     return [
         FieldFacts(
-            one.name, types[one.name], one.metadata["choices"], one.default, one.metadata["doc"]
+            one.name, types[one.name], one.metadata["choices"], _default(one), one.metadata["doc"]
         )
         for one in fields(cls)
         if "doc" in one.metadata
     ]
 
 
-def json_schema(cls: type) -> dict[str, Any]:
-    """The JSON schema (draft 2020-12) of the documented fields of the data class `cls`: an object
-    with a property for each field and no other."""
-    facts = documented_fields(cls)
+def json_schema(cls: type, without: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The JSON schema (draft 2020-12) of the documented fields of the data class `cls`, but for
+    those in `without`: an object with a property for each field and no other."""
+    return {"$schema": DRAFT, "title": cls.__name__} | _object(cls, without)
+
+
+def _object(cls: type, without: tuple[str, ...] = ()) -> dict[str, Any]:
+    facts = [its for its in documented_fields(cls) if its.name not in without]
     return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": cls.__name__,
         "type": "object",
         "properties": {its.name: _property(its) for its in facts},
         "required": [its.name for its in facts if its.default is MISSING],
@@ -102,19 +106,27 @@ def json_schema(cls: type) -> dict[str, Any]:
 
 def _property(facts: FieldFacts) -> dict[str, Any]:
     kinds = get_args(facts.type) if isinstance(facts.type, UnionType) else (facts.type,)
-    names = [
-        {"type": "array", "items": {"type": "integer"}}
-        if get_origin(kind) is tuple
-        else {"type": JSON_TYPES[kind]}
-        for kind in kinds
-    ]
+    names = [_shape(kind) for kind in kinds]
     if facts.default is None and {"type": "null"} not in names:
         names.append({"type": "null"})
     shape: dict[str, Any] = names[0] if len(names) == 1 else {"anyOf": names}
     if facts.choices is not None:
         shape = {"enum": list(facts.choices)}
-    default = {} if facts.default is MISSING else {"default": facts.default}
+    said = facts.default is not MISSING and facts.default != inf  # which JSON cannot say
+    default = {"default": facts.default} if said else {}
     return shape | default | {"description": facts.doc}
+
+
+def _shape(kind: Any) -> dict[str, Any]:
+    """What JSON has for a value of this type."""
+    inner = get_args(kind)
+    if get_origin(kind) in (tuple, list):
+        return {"type": "array", "items": _shape(inner[0])}
+    if get_origin(kind) is dict:
+        return {"type": "object", "additionalProperties": _shape(inner[1])}
+    if kind is Any:
+        return {}
+    return {"type": JSON_TYPES[kind]} if kind in JSON_TYPES else _object(kind)
 
 
 def parsed(facts: FieldFacts, text: str) -> Any:

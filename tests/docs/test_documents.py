@@ -57,7 +57,7 @@ def ids(rows):
     return [f"{name}-{number}" for name, number, _ in rows]
 
 
-@pytest.mark.parametrize("name", generate.PARTS)
+@pytest.mark.parametrize("name", [*generate.PARTS, *generate.SCHEMAS])
 def test_what_is_computed_is_current(name):
     text = (ROOT / "docs" / name).read_text(encoding="utf-8")
     assert generate.current(name) == text, "run `python -m docs.generate`"

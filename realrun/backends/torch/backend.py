@@ -52,6 +52,8 @@ class TorchBackend:
         warnings.filterwarnings("ignore", "FSDP2-wrapped module")
         # the check's full tensors may be slow
         logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
+        # on each rank that has lost another one, a screenful
+        logging.getLogger("torch.distributed.pipelining.schedules").setLevel(logging.CRITICAL)
         self.mesh = self.meshes.of(self.layout, self.device.type)
 
     def close(self) -> None:

@@ -12,10 +12,16 @@ from realrun_gate import Gate
 from realrun_processes import ROOT, eventually
 
 from realrun import Job, Pool, RunError
+from realrun.launch.guard import Guard
 from realrun.launch.silence import Silence
 from realrun.launch.worker import SILENCE_S
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
+STOPS_AT_ONCE = """
+import os, signal
+if os.environ.get("RANK") == os.environ["REALRUN_TEST_STOPS"]:
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
 PROMISED_S = 2 * SILENCE_S
 
 
@@ -82,15 +88,76 @@ def test_under_torchrun_a_rank_is_named_with_the_phase_in_which_it_is_lost(
     assert re.search(rf": rank \d \(process {lost} on .*\) {says} while {phase}", said[0]), err
 
 
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_under_torchrun_a_rank_that_stops_before_it_begins_is_named(command, tmp_path, stopped):
+    """Rank 0 decides whether there is a run, and the others wait for it from their start."""
+    (tmp_path / "sitecustomize.py").write_text(STOPS_AT_ONCE)
+    environment = {"REALRUN_TEST_STOPS": str(stopped), "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    run = command(
+        "--standalone", "--nproc-per-node", 2, "-m", "realrun", "--dp", 2, "--timeout", 5,
+        command=TORCHRUN, environment=environment,
+    )  # fmt: skip
+    run.say_until("error: ")
+    named = re.search(
+        rf"error: rank {stopped} has not begun within (\d+) s of rank {1 - stopped}'s start",
+        run.said,
+    )
+    assert named and int(named[1]) < PROMISED_S, run.said
+    run.kill()  # torchrun gives the one that is stopped half a minute to end
+
+
 def test_silence_counts_from_the_last_answer_of_each_rank(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     silence = Silence(range(2), 20.0)
+
+    def later(seconds):
+        """The first rank that is silent for too long, while a launcher looks every second."""
+        for _ in range(seconds):
+            now[0] += 1
+            if (silent := silence.longest([], {})) is not None:
+                return silent
+        return None
+
     assert not silence.asks_now()
-    now[0] += 6
+    later(6)
     assert silence.asks_now() and not silence.asks_now()
     assert silence.longest([(0, {"where": "line 1", "doing": "training"})], {}) is None
-    now[0] += 15
-    assert silence.longest([(0, {"where": "line 1", "doing": "training"})], {}) == 1
+    assert later(14) is None and later(1) == 1
     assert silence.doing == {0: "training", 1: "starting"}
     assert silence.longest([], {1: {}}) is None  # it is done, and need not answer
+    silence = Silence(range(2), 20.0)
+    now[0] += 1000  # the launcher was stopped itself, and heard nobody
+    assert silence.longest([], {}) is None and later(20) is None and later(1) == 0
+
+
+def test_a_store_that_does_not_answer_ends_the_run():
+    """A question to one whose host is stopped comes back never."""
+    ends = []
+    guard = Guard(1.5, lambda: ends.append(time.monotonic()))
+    for _ in range(4):
+        time.sleep(0.5)
+        guard.heard()
+    assert not ends
+    heard_s = time.monotonic()
+    assert eventually(lambda: ends, 10) and ends[0] - heard_s > 1.4
+    guard.stop()
+    ends.clear()
+    time.sleep(1)
+    assert not ends
+
+
+@pytest.mark.parametrize("who", ["launcher", "all"])
+def test_a_run_that_was_stopped_and_goes_on_is_not_ended(command, tmp_path, who):
+    """As ^Z and fg do: nobody is to blame for a silence that nobody could hear."""
+    run = command("--dp", 2, "--steps", 300, "--timeout", 3)
+    losses = tmp_path / "out" / "dp2" / "losses.csv"
+    assert eventually(lambda: losses.exists() and losses.read_text().count("\n") > 5, 60)
+    stopped = [run.process.pid] if who == "launcher" else [*run.processes()]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(SILENCE_S + 2)
+    for pid in stopped:
+        os.kill(pid, signal.SIGCONT)
+    status, _, err = run.end(120)
+    assert status == 0, err

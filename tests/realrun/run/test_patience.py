@@ -1,6 +1,7 @@
 """How long a watch waits before it gives a run up: for ranks that execute and do not move, and for
 no others. The clock and the recordings are the test's own."""
 
+import math
 import time
 
 import pytest
@@ -39,6 +40,10 @@ class Watched:
             rank.phase(phase)
 
     def stuck_at(self, now_s):
+        """What the watch says then; it has looked every second until then."""
+        for second in range(math.floor(self.now[0]) + 1, math.ceil(now_s)):
+            self.now[0] = float(second)
+            self.watch.stuck()
         self.now[0] = now_s
         return self.watch.stuck()
 
@@ -85,3 +90,13 @@ def test_one_rank_that_executes_is_enough_and_every_move_begins_it_anew(watched)
     last_s = len(moves) * (PATIENCE_S - 1)
     assert watched.stuck_at(last_s + PATIENCE_S - 0.5) is None
     assert watched.stuck_at(last_s + PATIENCE_S + 0.5)
+
+
+def test_a_watch_that_was_stopped_itself_blames_nobody_for_that_time(watched):
+    assert watched.stuck_at(0.0) is None
+    watched.all_are(EXECUTING)
+    assert watched.stuck_at(1.0) is None
+    watched.now[0] = 1000.0
+    assert watched.watch.stuck() is None
+    assert watched.stuck_at(1000.0 + PATIENCE_S - 0.5) is None
+    assert "no rank has moved for 60 s: " in watched.stuck_at(1000.0 + PATIENCE_S + 0.5)
