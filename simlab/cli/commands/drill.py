@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 from random import SystemRandom
@@ -16,6 +17,8 @@ from simlab.lessons.prediction import Choice, Number
 from simlab.lessons.words import LANGUAGES, set_language, word
 
 QUIT = ("q", "quit", "exit")
+EMPHASIS = re.compile(r"(\*\*?)(\S(?:[^*]*\S)?)\1")
+"""A text in Markdown that is set off, such as *static* or **one**."""
 
 
 def drill(arguments: argparse.Namespace) -> int:
@@ -28,7 +31,7 @@ def drill(arguments: argparse.Namespace) -> int:
     if arguments.export:
         return _export(Path(arguments.export), arguments.json)
     session = None if arguments.new or arguments.only else Session.kept()
-    if session:
+    if session and arguments.seed in (None, session.state["seed"]):
         _say(word("drill.resumed", number=session.at + 1, count=session.count))
     else:
         seed = arguments.seed or str(SystemRandom().randrange(10**9))
@@ -39,7 +42,7 @@ def drill(arguments: argparse.Namespace) -> int:
         if not _ask(session, asked):
             break
     said = "drill.done" if session.at == session.count else "drill.stopped"
-    _say(word(said, answered=session.at, count=session.count, right=session.right))
+    _say("\n" + word(said, answered=session.at, count=session.count, right=session.right))
     if arguments.json:
         print_json(session.report())
     return 0
@@ -85,7 +88,7 @@ def _ask(session: Session, asked: Posed) -> bool:
             return False
         texts[name] = text
     _, said = session.answer(texts)
-    _say("\n".join(said) + "\n")
+    _say("\n" + "\n\n".join(said) + "\n")
     return True
 
 
@@ -94,7 +97,7 @@ def _answered(asked: Posed, name: str) -> str | None:
     field = asked.fields[name]
     while (text := _input(_prompt(asked, name, field))) is not None:
         try:
-            field.read(_named(field, text))
+            asked.read_one(name, _named(field, text))
         except InputError as error:
             _say(str(error))
             continue
@@ -108,7 +111,7 @@ def _prompt(asked: Posed, name: str, field: Number | Choice) -> str:
             f"  {at}. {asked.options.get(one, one)}" for at, one in enumerate(field.options, 1)
         ]
         return "\n".join([f"{asked.labels[name]}:", *lines, "> "])
-    unit = f" ({field.unit})" if field.unit else ""
+    unit = f" ({asked.unit(name)})" if asked.unit(name) else ""
     return f"{asked.labels[name]}{unit}: "
 
 
@@ -143,5 +146,10 @@ def _aligned(rows: list[list[str]]) -> str:
 
 def _say(text: str) -> None:
     """What the learner reads goes to stderr, for stdout is the report's."""
-    for line in text.replace("**", "").splitlines():
+    for line in _plain(text).split("\n"):
         print(fill(line, COLUMNS, break_long_words=False), file=sys.stderr)
+
+
+def _plain(text: str) -> str:
+    """`text` without the stars around what Markdown sets off: a terminal has no bold."""
+    return EMPHASIS.sub(r"\2", text)
