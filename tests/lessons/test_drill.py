@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from datetime import date, timedelta
@@ -9,7 +10,7 @@ from datetime import date, timedelta
 import pytest
 
 from simlab.apps import Drill
-from simlab.cli.commands.drill import _named, _plain
+from simlab.cli.commands.drill import _aligned, _named, _plain, _width, _wrapped
 from simlab.errors import InputError
 from simlab.lessons import book, progress, words
 from simlab.lessons.drill import on_call
@@ -213,6 +214,26 @@ def test_the_terminal_shows_what_was_set_off_without_its_stars_and_questions_apa
     typed = "\n12\n4\n"
     done = terminal(["--questions", "2", "--only", "b09", "--seed", "1"], "5\n" * 2 + typed)
     assert "\n\nQuestion 2 of 2." in done.stderr.replace("> ", "").replace("\r", "")
+
+
+def test_chinese_is_wrapped_and_aligned_by_the_columns_that_it_takes():
+    text = (
+        "只要优化器、随机数和数据位置也存了下来，中途被杀的任务可以从最近的 checkpoint 恢复。" * 3
+    )
+    lines = _wrapped(text).split("\n")
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+    assert all(66 < _width(line) <= 80 for line in lines[:-1])
+    assert not any(line[0] in "，。、" for line in lines)
+    first, second = _aligned([["步", "1"], ["step", "20"]]).split("\n")
+    assert _width(first) == _width(second)
+
+
+@pytest.mark.parametrize("cause", on_call.CAUSES)
+def test_the_table_of_a_case_is_in_chinese(monkeypatch, cause):
+    monkeypatch.setenv("SIMLAB_LANG", "zh")
+    rows = pose(Item("case", cause), "1").rows
+    names = [*rows[0], *(row[0] for row in rows)]
+    assert not any(re.search(r"[a-z]{2,} [a-z]{2,}|, [a-z]", name) for name in names), names
 
 
 def test_another_seed_begins_another_drill_and_the_same_one_goes_on():

@@ -9,6 +9,7 @@ from simlab.errors import InputError, shortened
 from simlab.lessons import book, progress
 from simlab.lessons.answers import alike
 from simlab.lessons.drill import on_call
+from simlab.lessons.phrases import phrase
 from simlab.lessons.prediction import Choice, Number, Value
 from simlab.lessons.words import entry, word
 
@@ -163,7 +164,7 @@ def _case(cause: str, seed: str) -> Posed:
         labels={"rank": word("drill.rank"), "cause": word("drill.cause")},
         answer={"rank": float(seen.rank), "cause": cause},
         options={one: word(f"drill.causes.{one}") for one in on_call.CAUSES},
-        rows=seen.rows,
+        rows=[[phrase(cell) for cell in row] for row in seen.rows],
         explain=[word(f"drill.explained.{cause}", rank=seen.rank)],
     )
 
