@@ -15,8 +15,12 @@ from realrun.launch.pool import Pool, RunError
 from realrun.lessons.execute import PlanRun, demonstrate, execute_plan
 from realrun.run.job import plan_fields
 from simlab.errors import InputError
+from simlab.lessons.phrases import phrase
 from simlab.spec.plan import Plan
 from simlab.trace import Trace
+
+NOT_HERE = "torch is not installed here: these results were recorded earlier, on another machine."
+"""What a lesson says where it can execute nothing."""
 
 
 class LessonPool:
@@ -49,11 +53,9 @@ class LessonPool:
             # as in the processes: `alone` gives the same figures everywhere, and leaves them their
             # cores
             torch.set_num_threads(1)
-            print(f"{ranks} processes are started: what follows is executed here.")
+            print(phrase(f"{ranks} processes are started: what follows is executed here."))
         else:
-            print(
-                "torch is not installed here: these results were recorded earlier, on another machine."
-            )
+            print(phrase(NOT_HERE))
 
     def execute_plan(self, plan: Plan, **given: Any) -> PlanRun:
         """See `realrun.execute_plan`."""

@@ -125,6 +125,7 @@ PRACTICES = {
             symptoms={
                 "own": {"skipped_with_one": 1},
                 "one_group": {"skipped_with_one": 2},
+                "apart": {"skipped_with_one": 3},
                 "all_must": {"skipped_with_one": 0},
                 "always": {"skipped_without": 4},
             },

@@ -80,14 +80,14 @@ class Drill(widgets.VBox):
             widgets.HBox([widgets.HTML(html.escape(asked.labels[name]), layout=wide), field])
             for name, field in self.fields.items()
         ]
-        return [*lines, self._button("check", self._check)]
+        self.told = widgets.HTML()
+        return [*lines, self.told, self._button("check", self._check)]
 
     def _check(self) -> None:
         try:
             self.answer(**{name: str(field.value) for name, field in self.fields.items()})
         except InputError as error:
-            told = widgets.HTML(f"<b>{html.escape(str(error))}</b>")
-            self.children = (*self.children[:-1], told, self._button("check", self._check))
+            self.told.value = f"<b>{html.escape(str(error))}</b>"
 
     def _go_on(self) -> None:
         if self.drill.at == self.drill.count:
@@ -108,7 +108,7 @@ def _field(asked: Posed, name: str) -> widgets.ValueWidget:
         pairs = [(f"– {word('form.choose')} –", "")]
         pairs += [(asked.options.get(one, one), one) for one in taken.options]
         return widgets.Dropdown(options=pairs, value="", layout=widgets.Layout(width="24em"))
-    return widgets.Text("", placeholder=taken.unit, layout=widgets.Layout(width="12em"))
+    return widgets.Text("", placeholder=asked.unit(name), layout=widgets.Layout(width="12em"))
 
 
 def _rows_html(rows: list[list[str]]) -> str:

@@ -1,10 +1,10 @@
 """python -m simlab.lessons.copies NOTEBOOKS FOLDER: copies of the lessons for a learner to work in.
 
 The lessons in the repository are for reading: executed, with their results. A learner's copy has no
-outputs, so that nothing is seen before it is predicted, and the code that compares a prediction or
-asserts a result is folded, for it says what is right; a click opens it. With SIMLAB_LANG=zh the Chinese
-of each text is open. A copy that is there already is the
-learner's own and stays as it is; who wants a lesson anew deletes or renames the copy.
+outputs, so that nothing is seen before it is predicted, and the code that compares a prediction,
+asserts a result or gives a picture its title is folded, for it says what is right; a click opens it.
+With SIMLAB_LANG=zh the Chinese of each text is open. A copy that is there already is the learner's own
+and stays as it is; who wants a lesson anew deletes or renames the copy.
 """
 
 import json
@@ -29,7 +29,7 @@ def learner_copy(notebook: dict[str, Any]) -> dict[str, Any]:
 def _code(cell: dict[str, Any]) -> dict[str, Any]:
     """A cell of code; folded where it holds a prediction's answer and no line to change."""
     source = "".join(cell["source"])
-    tells = ".compare(" in source or "\nassert " in source
+    tells = any(text in source for text in (".compare(", "\nassert ", "title"))
     answers = source.startswith("after(") and tells
     metadata = cell["metadata"]
     if answers and "# <- change this line" not in source:

@@ -28,6 +28,10 @@ class Number:
             raise InputError(word("form.no_number", text=shortened(text)))
         return value
 
+    def takes(self, value: object) -> bool:
+        """Whether a file of progress can hold `value` for it."""
+        return isinstance(value, int | float)
+
 
 @dataclass(frozen=True, init=False)
 class Choice:
@@ -45,6 +49,10 @@ class Choice:
                 word("form.no_choice", text=shortened(text), options=", ".join(self.options))
             )
         return text
+
+    def takes(self, value: object) -> bool:
+        """Whether a file of progress can hold `value` for it: a question may have asked otherwise."""
+        return value in self.options
 
 
 Value = float | str
@@ -97,7 +105,10 @@ class Prediction:
         """What the learner has committed, by field; None before."""
         kept = progress.load()["predictions"].get(self.id)
         values = kept.get("values") if isinstance(kept, dict) else None
-        return values if isinstance(values, dict) and {*values} == {*self.fields} else None
+        if not isinstance(values, dict) or {*values} != {*self.fields}:
+            return None
+        kept_so = all(field.takes(values[name]) for name, field in self.fields.items())
+        return values if kept_so else None
 
     def commit(self, texts: Mapping[str, str]) -> dict[str, Value]:
         """Keep what was entered in the fields, {name: text}. `InputError` for an empty or unknown

@@ -83,3 +83,37 @@ def test_the_scale_of_each_step_is_that_of_torchs_own_scaler(draw):
         scaler.step(optimizer)
         scaler.update()
     assert used == book.exercise("w08").oracle(**case)
+
+
+@pytest.mark.parametrize("m", [2, 4, 8])
+def test_accumulation_saves_zero_2_its_gathers_only_and_zero_3_nothing(m):
+    """Against m steps of one microbatch each."""
+
+    def saved(zero):
+        one, all_m = (
+            traffic(GPT, sl.Plan(dp=4, zero=zero, microbatches=count, precision="fp32"))[0].dp
+            for count in (1, m)
+        )
+        return 1 - all_m / (m * one)
+
+    expected = [1 - 1 / m, 1 - 1 / m, (m - 1) / (2 * m), 0.0]
+    assert [saved(zero) for zero in range(4)] == pytest.approx(expected, abs=0.01)
+
+
+@pytest.mark.parametrize("dp", [2, 4, 8])
+def test_data_parallelism_divides_no_activations_of_a_microbatch_and_tensor_parallelism_does(dp):
+    cluster = sl.load_cluster("dgx-a100", nodes=1)
+
+    def held(part, **degrees):
+        size = degrees.pop("microbatch_size", 8)
+        plan = sl.Plan(microbatch_size=size, **degrees)
+        gpus = replace(cluster, gpus_per_node=degrees.get("dp", 1) * degrees.get("tp", 1))
+        return sl.predict(GPT, plan, gpus).held[0][part]
+
+    whole = {part: held(part) for part in ("activations", "parameters")}
+    for part, bytes_held in whole.items():
+        assert held(part, dp=dp) == pytest.approx(bytes_held)
+        assert held(part, tp=dp) < 0.9 * bytes_held
+    # with a batch that is shared out and not accumulated, microbatches shrink, and with them this
+    fewer = held("activations", dp=dp, microbatch_size=8 // dp)
+    assert fewer == pytest.approx(whole["activations"] / dp, rel=0.05)

@@ -1,7 +1,11 @@
 """What lesson 10 tells people to say holds over a sweep of what it depends on."""
 
+import re
+
 import pytest
 
+import simlab as sl
+from simlab.lessons.words import LANGUAGES, entry
 from simlab.operations import failures
 
 LLAMA_3_S = 54 * 24 * 3600 / 419  # between failures on 16,384 GPUs
@@ -20,3 +24,25 @@ def test_at_a_hundred_thousand_gpus_nearly_half_of_the_time_is_lost(gpus):
         interval_s=free, restart_s=600.0, checkpoint_s=3.0, mtbf_s=costs["mtbf_s"]
     )
     assert quick < cheap < lost
+
+
+@pytest.mark.parametrize("tongue", LANGUAGES)
+def test_where_6_n_is_right_for_llama_3_depends_on_how_attention_is_counted(tongue):
+    """The two lengths that the answer names, and the share of attention at the third."""
+    text = entry("b14.follow_ups.1.answer", tongue=tongue)
+    lengths = [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]{3,}", text)]
+    model = sl.load_model("llama-3-8b")
+    embedding = 6 * model.vocab * model.hidden
+    for part, length in zip((1.0, 0.5), lengths, strict=False):
+        attention = part * 3 * model.layers * 4 * length * model.hidden
+        assert attention == pytest.approx(embedding, rel=0.05), length
+        longest = part * 3 * model.layers * 4 * lengths[2] * model.hidden
+        assert longest > 6 * model.parameters - embedding, "most of the work"
+    assert len(lengths) == 3
+
+
+@pytest.mark.parametrize("replicas", [16, 32, 64])
+def test_a_batch_that_replicas_divide_is_hardly_ever_divided_by_one_replica_less(replicas):
+    batches = range(4 * replicas, 64 * replicas, replicas)
+    divided = [batch for batch in batches if batch % (replicas - 1) == 0]
+    assert len(divided) < 0.1 * len(batches)

@@ -43,6 +43,13 @@ def test_the_parts_add_up_and_those_of_rank_0_alone_save_less_than_their_share(r
         assert works_of(graph, "F", 0) < all_forwards / ranks
 
 
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_nothing_waits_on_the_critical_path_though_every_rank_waits(ranks):
+    graph = step(ranks, 2 * ranks, 0.002)
+    assert sum(link.seconds for link in graph.critical_path()) == pytest.approx(graph.step_s)
+    assert all(spent.waiting > 0.05 * graph.step_s for spent in time_spent(graph))
+
+
 @pytest.mark.parametrize("ranks", [4, 8])
 def test_most_forwards_of_rank_0_save_nothing_alone(ranks):
     graph = step(ranks, 2 * ranks, 0.002)

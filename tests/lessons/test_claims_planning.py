@@ -115,3 +115,24 @@ def test_the_oracle_of_a_cut_is_the_best_of_all_cuts():
     fits = [cut for cut in ways if all(count <= room for count, room in zip(cut, most))]
     best = min(max(count * each for count, each in zip(cut, layer_s)) for cut in fits)
     assert exercise.oracle(layers=9, layer_s=layer_s, most=most) == pytest.approx(best)
+
+
+@pytest.mark.parametrize("model", ["llama-2-7b", "megatron-18b", "llama-3-70b"])
+def test_only_full_recomputation_costs_a_third_more_compute(model):
+    def compute_s(kind):
+        plan = sl.Plan(dp=1, tp=8, pp=8, zero=1, microbatches=16, recompute=kind)
+        cluster = sl.load_cluster("dgx-h100", nodes=8)
+        return sl.predict(sl.load_model(model), plan, cluster).waterfall_s.compute
+
+    none_s, selective_s, full_s = map(compute_s, ("none", "selective", "full"))
+    assert 1.2 < full_s / none_s < 1.4 and selective_s / none_s < 1.1
+
+
+@pytest.mark.parametrize("gbit", [0.1, 1.0])
+@pytest.mark.parametrize("model", ["llama-2-7b", "megatron-18b"])
+def test_a_step_over_an_edge_link_mostly_waits(model, gbit):
+    cluster = sl.load_cluster("dgx-h100", nodes=2)
+    inter = replace(cluster.inter, bandwidth_bytes_per_s=gbit * 1e9 / 8)
+    plan = sl.Plan(dp=2, tp=8, microbatches=16)
+    step = sl.predict(sl.load_model(model), plan, replace(cluster, inter=inter))
+    assert step.exposed_s["dp"] > 5 * step.waterfall_s.compute

@@ -52,3 +52,10 @@ def test_which_of_ring_and_all_to_all_sends_less_depends_on_key_heads_and_ranks(
         assert swapped < ring
     if share == 1 / 8 and cp == 4:
         assert swapped > ring
+
+
+@pytest.mark.parametrize("cp", [2, 4, 8, 16])
+def test_the_last_rank_of_contiguous_chunks_has_2_minus_1_over_c_times_the_mean(cp):
+    of_ranks = [sum(steps) for steps in sl.ring_work(cp, "contiguous")]
+    busiest = max(of_ranks) * cp
+    assert busiest == pytest.approx(2 - 1 / cp) and of_ranks.index(max(of_ranks)) == cp - 1

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from datetime import date, timedelta
@@ -9,11 +10,11 @@ from datetime import date, timedelta
 import pytest
 
 from simlab.apps import Drill
-from simlab.cli.commands.drill import _named
+from simlab.cli.commands.drill import _aligned, _named, _plain, _width, _wrapped
 from simlab.errors import InputError
-from simlab.lessons import progress
+from simlab.lessons import book, progress, words
 from simlab.lessons.drill import on_call
-from simlab.lessons.drill.items import items, pose
+from simlab.lessons.drill.items import Item, items, pose
 from simlab.lessons.drill.session import DAYS, Session
 from simlab.lessons.prediction import Choice
 
@@ -34,7 +35,7 @@ def right_texts(asked):
 def wrong_texts(asked):
     texts = right_texts(asked)
     name = next(iter(asked.fields))
-    return texts | {name: str(asked.answer[name] / 3 - 1)}
+    return texts | {name: "0" if asked.at_least else str(asked.answer[name] / 3 - 1)}
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -127,6 +128,60 @@ def test_a_drill_that_cannot_be_is_refused(count, only, message):
         Session(count, "s", only)
 
 
+ALOUD = Item("aloud", "b09")
+
+
+@pytest.mark.parametrize("text", ["12", "-1", "2.5", "", "many"])
+def test_only_a_number_of_points_from_0_to_5_is_taken(text):
+    with pytest.raises(InputError):
+        pose(ALOUD, "1").read({"points": text})
+    assert pose(ALOUD, "1").read({"points": " 5 "}) == {"points": 5.0}
+
+
+@pytest.mark.parametrize("points", [0.0, 5.0])
+def test_the_points_are_shown_before_they_are_counted_and_not_again(points):
+    asked = pose(ALOUD, "1")
+    assert words.entry("b09.points")[0] in asked.explain[0]
+    said = asked.said({"points": points})
+    assert said[-1] == words.word("b09.spoken")
+    assert not any(words.entry("b09.points")[0] in text for text in said)
+
+
+def found(*names):
+    """Progress with a committed prediction and its result for each name."""
+    kept = {}
+    for name in names:
+        values = {
+            field: getattr(one, "options", (1.0,))[0]
+            for field, one in book.prediction(name).fields.items()
+        }
+        kept[name] = {"values": values, "found": values}
+    progress.save(progress.load() | {"predictions": kept})
+
+
+def test_a_prediction_after_a_change_is_asked_with_what_was_asked_before_it():
+    found("d15.change", "d15", "d22.plastic")
+    before, after = (words.word(key) for key in ("d15.prediction.text", "d15.change.text"))
+    assert pose(Item("prediction", "d15.change"), "1").text == f"{before}\n\n{after}"
+    assert pose(Item("prediction", "d15"), "1").text == before
+    assert pose(Item("prediction", "d22.plastic"), "1").text == words.word("d22.plastic.text")
+
+
+def test_what_only_the_lesson_shows_is_not_asked_without_it():
+    found("d18.blind", "d18")
+    predictions = [item.name for item in items() if item.kind == "prediction"]
+    assert predictions == ["d18"]
+
+
+@pytest.mark.parametrize(("tongue", "unit"), [("en", "x"), ("zh", "倍")])
+def test_a_unit_is_in_the_learners_language(monkeypatch, tongue, unit):
+    monkeypatch.setenv("SIMLAB_LANG", tongue)
+    found("t4.change")
+    asked = pose(Item("prediction", "t4.change"), "1")
+    assert asked.unit("times") == unit
+    assert f"1 {unit}" in asked.said({"times": 7.0})[0]
+
+
 def terminal(arguments, typed):
     environment = os.environ | {"SIMLAB_LANG": "en"}
     return subprocess.run(
@@ -154,6 +209,42 @@ def test_the_terminal_asks_stops_and_goes_on(tmp_path):
     assert "case leak" in json.loads((tmp_path / "mine.json").read_text())["drill"]["boxes"]
 
 
+def test_the_terminal_shows_what_was_set_off_without_its_stars_and_questions_apart():
+    assert _plain("a *static* job, **one** of 2 * 3 * 4") == "a static job, one of 2 * 3 * 4"
+    typed = "\n12\n4\n"
+    done = terminal(["--questions", "2", "--only", "b09", "--seed", "1"], "5\n" * 2 + typed)
+    assert "\n\nQuestion 2 of 2." in done.stderr.replace("> ", "").replace("\r", "")
+
+
+def test_chinese_is_wrapped_and_aligned_by_the_columns_that_it_takes():
+    text = (
+        "只要优化器、随机数和数据位置也存了下来，中途被杀的任务可以从最近的 checkpoint 恢复。" * 3
+    )
+    lines = _wrapped(text).split("\n")
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+    assert all(66 < _width(line) <= 80 for line in lines[:-1])
+    assert not any(line[0] in "，。、" for line in lines)
+    first, second = _aligned([["步", "1"], ["step", "20"]]).split("\n")
+    assert _width(first) == _width(second)
+
+
+@pytest.mark.parametrize("cause", on_call.CAUSES)
+def test_the_table_of_a_case_is_in_chinese(monkeypatch, cause):
+    monkeypatch.setenv("SIMLAB_LANG", "zh")
+    rows = pose(Item("case", cause), "1").rows
+    names = [*rows[0], *(row[0] for row in rows)]
+    assert not any(re.search(r"[a-z]{2,} [a-z]{2,}|, [a-z]", name) for name in names), names
+
+
+def test_another_seed_begins_another_drill_and_the_same_one_goes_on():
+    terminal(["--questions", "3", "--seed", "7", "--json"], "q\n")
+    session = Session(3, "7", ["leak"])
+    session.answer(right_texts(session.question()))
+    for seed, said in (("7", "question 2 of 3"), ("8", "Question 1 of 4")):
+        done = terminal(["--questions", "4", "--seed", seed], "q\n")
+        assert said in done.stderr, seed
+
+
 def test_the_terminal_refuses_what_it_cannot_ask():
     done = terminal(["--only", "b99"], "")
     assert done.returncode == 2 and "b99" in done.stderr and "Traceback" not in done.stderr
@@ -171,6 +262,18 @@ def test_the_drill_in_a_notebook_goes_on_where_the_terminal_stopped():
     assert "2 of 2 right" in board.children[-2].value
     board.children[-1].click()
     assert "Question 1 of 20" in board.children[0].value
+
+
+def test_a_second_unreadable_answer_in_a_notebook_replaces_the_first_complaint():
+    board = Drill(1, only=["leak"])
+    before = len(board.children)
+    for text in ("many", "few"):
+        board.fields["rank"].value = text
+        board.children[-1].click()
+        complaints = [
+            one.value for one in board.children if "no number" in getattr(one, "value", "")
+        ]
+        assert len(complaints) == 1 and text in complaints[0] and len(board.children) == before
 
 
 @pytest.mark.parametrize("text", ["²", "9" * 6000, "0", "7", "１"])

@@ -162,6 +162,35 @@ def test_figures_of_a_question_are_held_by_its_cells(question):
     assert all(f"{name}=" in sources or f'"{name}"' in sources for name in figures)
 
 
+def where(name):
+    """[(place, text)] of all that a lesson says: its cells of text, or a file of words."""
+    if name in CELLS:
+        cells = enumerate(CELLS[name])
+        return [(f"[{at}]", cell.source) for at, cell in cells if cell.cell_type == "markdown"]
+    return [(key, words.word(key, tongue=name)) for key in words.keys(name)]
+
+
+@pytest.mark.parametrize("name", [*CELLS, *words.LANGUAGES])
+def test_a_lesson_that_is_named_for_a_question_has_that_question(name):
+    """As "lesson 4 (d08, w03)" and "lesson 9, d17" in both languages."""
+    homes = {question["id"]: {question["notebook"][:2]} for question in QUESTIONS}
+    for question in QUESTIONS:
+        homes[question["id"]].add(question.get("executed", question["notebook"])[:2])
+    of_lesson = r"(?:[Ll]esson |第 ?)(\d+)(?: ?课的?)?(?:,| \(|（| )"
+    for place, text in where(name):
+        for lesson, listed in re.findall(of_lesson + r" ?((?:[wtbd]\d\d?(?:, |、)?)+)", text):
+            for identifier in re.findall(r"[wtbd]\d\d?", listed):
+                assert lesson.zfill(2) in homes[identifier], f"{place}: {identifier} in {lesson}"
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_line_to_change_stands_beside_no_answer(name):
+    """A learner's copy has these cells open: an `assert` in one would tell what comes out."""
+    for at, cell in enumerate(CELLS[name]):
+        if "# <- change this line" in cell.source:
+            assert not re.search(r"^\s*assert ", cell.source, re.MULTILINE), f"{name} [{at}]"
+
+
 @pytest.mark.parametrize("name", CELLS)
 def test_markdown_goes_on_in_chinese(name):
     for cell in CELLS[name]:

@@ -87,9 +87,12 @@ def vocabulary_loss(mesh: Mesh, text: str, rows: int, scale: float) -> Facts:
     local = (targets - first).clamp(0, rows - 1)
     picked = own.gather(1, local.unsqueeze(1)).squeeze(1)
     everyone = _Sums(group)
+    unmasked = logits.logsumexp(1) - everyone(picked)
+    most = logits.max(1).values  # which an unmasked sum of what is below it holds once per rank
     mistakes = {
         "own_part": own.logsumexp(1) - picked,
-        "unmasked": logits.logsumexp(1) - everyone(picked),
+        "unmasked": unmasked,
+        "unmasked_below_most": unmasked + (group.size - 1) * most,
         "own_maximum": _with_own_maximum(own, picked, (targets - first == local), everyone),
     }
     infinite = isinstance(found, Tensor) and not bool(torch.isfinite(found).all())

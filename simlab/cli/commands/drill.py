@@ -2,10 +2,11 @@
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 from random import SystemRandom
-from textwrap import fill
+from unicodedata import east_asian_width
 
 from simlab.cli.output import COLUMNS, print_json, print_text
 from simlab.errors import InputError
@@ -16,6 +17,10 @@ from simlab.lessons.prediction import Choice, Number
 from simlab.lessons.words import LANGUAGES, set_language, word
 
 QUIT = ("q", "quit", "exit")
+PARTS = re.compile(r"\s*(?:[^\s\u2e80-\uffef]+|[\u2e80-\uffef])[，。；：？！、）”]*|\s+")
+"""What a line is made of: words, Chinese characters, and the marks that follow them."""
+EMPHASIS = re.compile(r"(\*\*?)(\S(?:[^*]*\S)?)\1")
+"""A text in Markdown that is set off, such as *static* or **one**."""
 
 
 def drill(arguments: argparse.Namespace) -> int:
@@ -28,7 +33,7 @@ def drill(arguments: argparse.Namespace) -> int:
     if arguments.export:
         return _export(Path(arguments.export), arguments.json)
     session = None if arguments.new or arguments.only else Session.kept()
-    if session:
+    if session and arguments.seed in (None, session.state["seed"]):
         _say(word("drill.resumed", number=session.at + 1, count=session.count))
     else:
         seed = arguments.seed or str(SystemRandom().randrange(10**9))
@@ -39,7 +44,7 @@ def drill(arguments: argparse.Namespace) -> int:
         if not _ask(session, asked):
             break
     said = "drill.done" if session.at == session.count else "drill.stopped"
-    _say(word(said, answered=session.at, count=session.count, right=session.right))
+    _say("\n" + word(said, answered=session.at, count=session.count, right=session.right))
     if arguments.json:
         print_json(session.report())
     return 0
@@ -74,10 +79,10 @@ def _ask(session: Session, asked: Posed) -> bool:
     _say(asked.text)
     if asked.rows:
         print(_aligned(asked.rows), file=sys.stderr)
-    if asked.at_least and (_input("") is None):
-        return False
     if asked.at_least:
-        _say(asked.explain[0])
+        if _input(word("drill.press_enter") + " ") is None:
+            return False
+        _say("\n" + asked.explain[0])
     texts: dict[str, str] = {}
     for name in asked.fields:
         text = _answered(asked, name)
@@ -85,7 +90,7 @@ def _ask(session: Session, asked: Posed) -> bool:
             return False
         texts[name] = text
     _, said = session.answer(texts)
-    _say("\n".join(said) + "\n")
+    _say("\n" + "\n\n".join(said) + "\n")
     return True
 
 
@@ -94,7 +99,7 @@ def _answered(asked: Posed, name: str) -> str | None:
     field = asked.fields[name]
     while (text := _input(_prompt(asked, name, field))) is not None:
         try:
-            field.read(_named(field, text))
+            asked.read_one(name, _named(field, text))
         except InputError as error:
             _say(str(error))
             continue
@@ -108,7 +113,7 @@ def _prompt(asked: Posed, name: str, field: Number | Choice) -> str:
             f"  {at}. {asked.options.get(one, one)}" for at, one in enumerate(field.options, 1)
         ]
         return "\n".join([f"{asked.labels[name]}:", *lines, "> "])
-    unit = f" ({field.unit})" if field.unit else ""
+    unit = f" ({asked.unit(name)})" if asked.unit(name) else ""
     return f"{asked.labels[name]}{unit}: "
 
 
@@ -131,17 +136,35 @@ def _input(prompt: str) -> str | None:
 
 
 def _aligned(rows: list[list[str]]) -> str:
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if not at else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(row, widths))
-        )
-        for row in rows
-    )
+    columns = []
+    for at, cells in enumerate(zip(*rows)):
+        most = max(map(_width, cells))
+        room = [" " * (most - _width(cell)) for cell in cells]
+        columns.append([c + r if not at else r + c for c, r in zip(cells, room)])
+    return "\n".join("  ".join(row) for row in zip(*columns))
+
+
+def _width(text: str) -> int:
+    """How many columns of a terminal a text takes: a Chinese character takes two."""
+    return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)
+
+
+def _wrapped(line: str) -> str:
+    """A line as lines of at most `COLUMNS`; Chinese can end after any character but before no mark."""
+    lines = [""]
+    for part in PARTS.findall(line):
+        if _width(lines[-1] + part.rstrip()) > COLUMNS and lines[-1]:
+            lines.append("")
+        lines[-1] += part if lines[-1] else part.lstrip()
+    return "\n".join(each.rstrip() for each in lines)
 
 
 def _say(text: str) -> None:
     """What the learner reads goes to stderr, for stdout is the report's."""
-    for line in text.replace("**", "").splitlines():
-        print(fill(line, COLUMNS, break_long_words=False), file=sys.stderr)
+    for line in _plain(text).split("\n"):
+        print(_wrapped(line), file=sys.stderr)
+
+
+def _plain(text: str) -> str:
+    """`text` without the stars around what Markdown sets off: a terminal has no bold."""
+    return EMPHASIS.sub(r"\2", text)

@@ -5,16 +5,20 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
 
+from simlab.errors import InputError, shortened
 from simlab.lessons import book, progress
 from simlab.lessons.answers import alike
 from simlab.lessons.drill import on_call
+from simlab.lessons.phrases import phrase
 from simlab.lessons.prediction import Choice, Number, Value
 from simlab.lessons.words import entry, word
 
 TOLERANCE = 0.05
 """The largest relative error of a number that counts as right in the drill: it is done by head."""
-POINTS_NEEDED = 4
-"""How many of the five points an answer said aloud must have had."""
+POINTS, POINTS_NEEDED = 5, 4
+"""The points of an answer that is said aloud, and how many of them it must have had."""
+ONLY_IN_THE_LESSON = ("d18.blind",)
+"""Predictions about what their lesson shows beside them: they cannot be asked without it."""
 
 
 class Item(NamedTuple):
@@ -49,9 +53,20 @@ class Posed:
 
     def read(self, texts: Mapping[str, str]) -> dict[str, Value]:
         """What was entered, {field: text}, as values. `InputError` for one that is no value."""
-        return {
-            name: one.read((texts.get(name) or "").strip()) for name, one in self.fields.items()
-        }
+        return {name: self.read_one(name, texts.get(name) or "") for name in self.fields}
+
+    def read_one(self, name: str, text: str) -> Value:
+        """What was entered in one field as a value. `InputError` for a text that is none."""
+        value = self.fields[name].read(text.strip())
+        if self.at_least and value not in range(POINTS + 1):
+            raise InputError(word("drill.no_points", text=shortened(text)))
+        return value
+
+    def unit(self, name: str) -> str:
+        """The unit of a number in the learner's language, "" for none and for a choice."""
+        asked = self.fields[name]
+        unit = asked.unit if isinstance(asked, Number) else ""
+        return str(entry("form.units").get(unit, unit))
 
     def right(self, given: Mapping[str, Value]) -> bool:
         """Whether every field is right."""
@@ -59,8 +74,9 @@ class Posed:
 
     def said(self, given: Mapping[str, Value]) -> list[str]:
         """The verdict on what was given, as paragraphs of Markdown."""
+        explain = self.explain[self.at_least :]  # the points were shown before they were counted
         if self.right(given):
-            return [word("drill.right"), *self.explain]
+            return [word("drill.right"), *explain]
         found = [
             key for value, key in self.wrong if any(alike(one, value) for one in given.values())
         ]
@@ -71,8 +87,8 @@ class Posed:
         )
         about = [word(key) for key in found[:1]]
         if self.at_least:
-            return [word("drill.points_missing", needed=POINTS_NEEDED), *self.explain]
-        return [word("drill.not_right", answer=shown), *about, *self.explain]
+            return [word("drill.points_missing", needed=POINTS_NEEDED), *explain]
+        return [word("drill.not_right", answer=shown), *about, *explain]
 
     def _right(self, given: Value, answer: Value) -> bool:
         if isinstance(given, str) or isinstance(answer, str):
@@ -82,16 +98,17 @@ class Posed:
         return abs(given - answer) <= TOLERANCE * abs(answer) + 1e-9
 
     def _text(self, name: str) -> str:
-        value, asked = self.answer[name], self.fields[name]
+        value = self.answer[name]
         if isinstance(value, str):
             return self.options.get(value, value)
-        return f"{value:.4g} {asked.unit if isinstance(asked, Number) else ''}".strip()
+        return f"{value:.4g} {self.unit(name)}".strip()
 
 
 def items() -> list[Item]:
     """All that can be asked now; a prediction once a lesson has shown its result."""
     kept = progress.load()["predictions"]
-    found = [name for name, one in kept.items() if isinstance(one, dict) and one.get("found")]
+    found = {name for name, one in kept.items() if isinstance(one, dict) and one.get("found")}
+    found -= {*ONLY_IN_THE_LESSON}
     return [
         *(Item("exercise", name) for name, one in book.exercises().items() if one.asked_in_drill()),
         *(Item("aloud", name) for name in book.questions()),
@@ -133,7 +150,7 @@ def _aloud(name: str, seed: str) -> Posed:
         fields={"points": Number()},
         labels={"points": word("drill.points_said")},
         answer={"points": float(POINTS_NEEDED)},
-        explain=[f"**{word('form.points')}**\n\n{points}", word(f"{name}.spoken")],
+        explain=[f"**{word('drill.points')}**\n\n{points}", word(f"{name}.spoken")],
         at_least=True,
     )
 
@@ -147,7 +164,7 @@ def _case(cause: str, seed: str) -> Posed:
         labels={"rank": word("drill.rank"), "cause": word("drill.cause")},
         answer={"rank": float(seen.rank), "cause": cause},
         options={one: word(f"drill.causes.{one}") for one in on_call.CAUSES},
-        rows=seen.rows,
+        rows=[[phrase(cell) for cell in row] for row in seen.rows],
         explain=[word(f"drill.explained.{cause}", rank=seen.rank)],
     )
 
@@ -163,10 +180,18 @@ def _prediction(name: str, seed: str) -> Posed:
     }
     return Posed(
         item=Item("prediction", name),
-        text=word(f"{asked.key}.text"),
+        text=_in_context(name),
         fields={one: asked.fields[one] for one in shown},
         labels={one: asked.label(one) for one in shown},
         answer=shown,
         options=options,
         explain=[word(f"{asked.question}.takeaway")],
     )
+
+
+def _in_context(name: str) -> str:
+    """What a prediction asks; one after a changed line follows what was asked before the change."""
+    asked = book.prediction(name)
+    changed = name == f"{asked.question}.change"
+    before = [book.prediction(asked.question)] if changed else []
+    return "\n\n".join(word(f"{one.key}.text") for one in (*before, asked))

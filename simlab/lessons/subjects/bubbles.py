@@ -254,10 +254,13 @@ EXERCISES = [
 
 FIGURES = {
     "b07": {"slot_0b0": Figure(5.0, 1e-6), "ops_too_early": Figure(3.0, 0.0)},
+    "b07.change": {"slot": Figure(12.0, 1e-6)},
     "w11": {"idle_share_percent": Figure(300 / 11, 1e-6)},
     "d05": {"forwards_before_backward": Figure(4, 0.0), "most_held": Figure(4, 0.0)},
     "b08": {"afab_ms": Figure(690.0, 1e-6), "one_f_one_b_ms": Figure(740.0, 1e-6)},
+    "b08.change": {"longer_ms": Figure(200.0, 1e-6), "by_formula_ms": Figure(200.0, 1e-6)},
     "t3": {"held_gpipe": Figure(8, 0.0), "held_1f1b": Figure(4, 0.0)},
+    "t3.change": {"times": Figure(1.6, 1e-6)},
 }
 
 TRIES = {

@@ -112,6 +112,18 @@ def _keeps_count(largest: Sequence[float], first: float, interval: int) -> list[
     return used
 
 
+def _in_one_step(largest: Sequence[float], first: float, interval: int) -> list[float]:
+    used, scale, good = [], first, 0
+    for top in largest:
+        while top * scale > OVERFLOW:
+            scale, good = scale / 2, 0
+        used.append(scale)
+        good += 1
+        if good == interval:
+            scale, good = 2 * scale, 0
+    return used
+
+
 def _after_update(largest: Sequence[float], first: float, interval: int) -> list[float]:
     return solution_w08([*largest, 0.0], first, interval)[1:]
 
@@ -129,6 +141,10 @@ EXERCISES = [
                 2 * m * (n - 1) / n if zero == 3 else solution_t4(zero, n, m)
             ),
             "whole": lambda zero, n, m: solution_t4(zero, n, m) * n / (n - 1),
+            "dp_each": lambda zero, n, m: solution_t4(zero, n, m) * (1 if zero else m),
+            "gathers_each": lambda zero, n, m: (
+                2 * m * (n - 1) / n if zero == 2 else solution_t4(zero, n, m)
+            ),
         },
         sets=12,
         unit="x",
@@ -143,6 +159,7 @@ EXERCISES = [
             "never_grows": _never_grows,
             "keeps_count": _keeps_count,
             "after_update": _after_update,
+            "in_one_step": _in_one_step,
         },
     ),
 ]

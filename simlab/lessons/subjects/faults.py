@@ -33,46 +33,53 @@ PREDICTIONS = [
 # ---------------------------------------------------------------------------------------------
 
 GROUPS = {"tp0": (0, 1), "tp1": (2, 3), "dp0": (0, 2), "dp1": (1, 3)}
-ROUNDS = ("tp", "tp", "dp")
+ROUNDS = {"tp0": ("tp", "tp", "dp"), "tp1": ("tp", "tp", "tp", "dp")}
+"""What the ranks of a tensor-parallel group call, again and again: the second one has more layers."""
+MOST_BEGUN = 9
+
+
+def _sequence(rank: int) -> list[str]:
+    """The groups whose collectives a rank begins, in its order."""
+    own = {name[:2]: name for name, ranks in GROUPS.items() if rank in ranks}
+    return [own[kind] for kind in ROUNDS[own["tp"]]] * 4
 
 
 def _begun(guilty: int, stops_before: int) -> dict[int, dict[str, int]]:
-    """What each rank has begun when nothing moves any more: every rank runs the same sequence of
+    """What each rank has begun when nothing moves any more: every rank runs its sequence of
     collectives, begins the next one when its last one is complete, and `guilty` begins no more
     than `stops_before`."""
-    sequence = [ROUNDS[at % len(ROUNDS)] for at in range(12)]
+    sequences = {rank: _sequence(rank) for rank in range(4)}
     at = dict.fromkeys(range(4), 0)  # collectives begun
 
-    def group(rank: int, kind: str) -> str:
-        return next(name for name, ranks in GROUPS.items() if kind in name and rank in ranks)
+    def count(rank: int, name: str) -> int:
+        return sequences[rank][: at[rank]].count(name)
 
     def complete(rank: int) -> bool:
-        return not at[rank] or all(
-            at[peer] >= at[rank] for peer in GROUPS[group(rank, sequence[at[rank] - 1])]
-        )
+        last = sequences[rank][at[rank] - 1]
+        return not at[rank] or all(count(p, last) >= count(rank, last) for p in GROUPS[last])
 
     moved = True
     while moved:
         moved = False
         for rank in range(4):
-            most = stops_before if rank == guilty else len(sequence)
+            most = stops_before if rank == guilty else len(sequences[rank])
             while at[rank] < most and complete(rank):
                 at[rank] += 1
                 moved = True
-    counts = {rank: [group(rank, kind) for kind in sequence[: at[rank]]] for rank in range(4)}
     return {
-        rank: {name: mine.count(name) for name, ranks in GROUPS.items() if rank in ranks}
-        for rank, mine in counts.items()
+        rank: {name: count(rank, name) for name, ranks in GROUPS.items() if rank in ranks}
+        for rank in range(4)
     }
 
 
 def _recorded(draw: Random) -> dict[str, Any]:
-    return {"groups": GROUPS, "begun": _begun(draw.randrange(4), draw.randrange(1, 9))}
+    return {"groups": GROUPS, "begun": _begun(draw.randrange(4), draw.randrange(1, MOST_BEGUN))}
 
 
 def _guilty(groups: Mapping[str, Sequence[int]], begun: Mapping[int, Mapping[str, int]]) -> int:
     """The rank whose stop leaves exactly these counts, found by trying all."""
-    return next(rank for rank in range(4) for stops in range(1, 9) if _begun(rank, stops) == begun)
+    stops = range(1, MOST_BEGUN)
+    return next(rank for rank in range(4) for most in stops if _begun(rank, most) == begun)
 
 
 def solution_w14(groups, begun):  # type: ignore[no-untyped-def]
@@ -125,6 +132,11 @@ def _forward_only(**case: Any) -> float:
     return _mfu(**case) / 3
 
 
+def _all_parameters(hidden: int, vocab: int, **case: Any) -> float:
+    """With the embedding table, which is as large as the head and multiplies nothing."""
+    return _without_attention(hidden=hidden, vocab=2 * vocab, **case)
+
+
 def _without_attention(layers: int, hidden: int, vocab: int, **case: Any) -> float:
     rest = {name: case[name] for name in ("tokens_per_s", "gpus", "peak")}
     flops = 6 * (layers * 12 * hidden**2 + hidden * vocab)
@@ -143,6 +155,8 @@ def _computed(draw: Random) -> dict[str, Any]:
     seconds = [base[stage] * draw.uniform(0.98, 1.02) for stage in stage_of]
     if draw.random() < 0.7:
         seconds[draw.randrange(per_stage)] *= draw.uniform(1.3, 1.5)  # in the first stage
+    if draw.random() < 0.4 and per_stage > 2:
+        seconds[-1] *= 0.7  # a rank with less to do
     return {"computed_s": [round(s, 3) for s in seconds], "stage_of": stage_of}
 
 
@@ -234,6 +248,7 @@ EXERCISES = [
         mistakes={
             "rank_0": lambda groups, begun: 0,
             "furthest": lambda groups, begun: max(begun, key=lambda r: sum(begun[r].values())),
+            "fewest": lambda groups, begun: min(begun, key=lambda r: sum(begun[r].values())),
             "first_waiting": lambda groups, begun: next(
                 rank
                 for rank in begun
@@ -256,6 +271,7 @@ EXERCISES = [
             "gpus_twice": lambda gpus, **case: _mfu(gpus=gpus, **case) / gpus,
             "forward_only": _forward_only,
             "six_n": _without_attention,
+            "all_parameters": _all_parameters,
         },
         unit="%",
         scale=100.0,
@@ -272,6 +288,7 @@ EXERCISES = [
             "always_somebody": _always_somebody,
             "mean": partial(_against, mean),
             "median": partial(_against, median),
+            "fastest": partial(_against, min),
         },
         sets=12,
     ),
@@ -304,6 +321,7 @@ FIGURES = {
         "guilty_waits": Figure(0, 0.0),
     },
     "b14": {"mfu_tp": Figure(0.344, 0.25), "mfu_pp": Figure(0.297, 0.25)},
+    "b14.change": {"predicted_over_measured": Figure(1.0, 0.2)},
     "d14": {"step_off_percent": Figure(0.0, 8.0)},
     "d09": {"steps_twice": Figure(2, 0.0), "loss_difference": Figure(0.0, 1e-5)},
     "w14.change": {"named": Figure(1, 0.0), "waited": Figure(0, 0.0)},

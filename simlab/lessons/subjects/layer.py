@@ -161,6 +161,14 @@ def solution_d13(rank, step, tp, dp, pp, microbatches, size):  # type: ignore[no
     return list(range(first, first + own))
 
 
+def _overlap(
+    rank: int, step: int, tp: int, dp: int, pp: int, microbatches: int, size: int
+) -> list[int]:
+    """A step goes on by the samples of one replica, not of all."""
+    first = (step + _layout(tp, dp, pp)[rank]["dp"]) * microbatches * size
+    return [first + k for k in range(microbatches * size)]
+
+
 def _by_rank(
     rank: int, step: int, tp: int, dp: int, pp: int, microbatches: int, size: int
 ) -> list[int]:
@@ -212,6 +220,10 @@ EXERCISES = [
         solution=solution_d13,
         mistakes={
             "by_rank": _by_rank,
+            "dp_first": lambda rank, step, tp, dp, pp, microbatches, size: _samples(
+                rank % dp * tp, step, tp, dp, pp, microbatches, size
+            ),
+            "overlap": _overlap,
             "replicas_alike": lambda rank, step, tp, dp, pp, microbatches, size: list(
                 range(step * microbatches * size, (step + 1) * microbatches * size)
             ),

@@ -86,6 +86,13 @@ def _all_gpus_shard(parameters: float, gpus: int, zero: int, room: float) -> int
     return _cut_with(parameters, gpus, room, (18, 6, 2)[zero] + sharded, 0)
 
 
+def _no_power(parameters: float, gpus: int, zero: int, room: float) -> int:
+    kept, sharded = (18, 6, 2)[zero], (0, 12, 16)[zero]
+    cuts = range(1, gpus)
+    fits = (cut for cut in cuts if parameters / cut * (kept + sharded / (gpus // cut)) <= room)
+    return next(fits, gpus)
+
+
 # d19: the network at which two plans are as fast
 # ---------------------------------------------------------------------------------------------
 
@@ -169,6 +176,12 @@ def _without_memory(layers: int, layer_s: Sequence[float], most: Sequence[int]) 
     return _slowest_s(layers, layer_s, [layers] * len(layer_s))
 
 
+def _rounded(layers: int, layer_s: Sequence[float], most: Sequence[int]) -> float:
+    total = sum(1 / each for each in layer_s)
+    cut = [min(room, round(layers / each / total)) for each, room in zip(layer_s, most)]
+    return _longest(cut, layer_s)
+
+
 def _parts_of_layers(layers: int, layer_s: Sequence[float], most: Sequence[int]) -> float:
     return layers / sum(1 / each for each in layer_s)
 
@@ -184,6 +197,7 @@ EXERCISES = [
             "everything_sharded": _everything_sharded,
             "weights_only": _weights_only,
             "all_gpus_shard": _all_gpus_shard,
+            "no_power": _no_power,
         },
         sets=20,
     ),
@@ -197,6 +211,7 @@ EXERCISES = [
             "once": lambda **case: _break_even(**case) / 2,
             "bubble_of_the_step": _bubble_of_the_step,
             "all_bytes_twice": _all_bytes_twice,
+            "all_bytes_once": lambda **case: _all_bytes_twice(**case) / 2,
         },
         unit="GB/s",
         scale=1e-9,
@@ -211,6 +226,7 @@ EXERCISES = [
             "equal": _equal,
             "without_memory": _without_memory,
             "parts_of_layers": _parts_of_layers,
+            "rounded": _rounded,
         },
         sets=12,
     ),
@@ -218,8 +234,15 @@ EXERCISES = [
 
 FIGURES = {
     "w12": {"memory_percent": Figure(88.0, 0.1)},
+    "w12.change": {"largest": Figure(32.0, 1e-9), "longer": Figure(1.86, 0.1)},
     "d19": {"longer": Figure(1.18, 0.15)},
+    "d19.change": {"gain": Figure(1.94, 0.15), "tp": Figure(2.0, 1e-9), "pp": Figure(8.0, 1e-9)},
     "d21": {"equal_over_fast_alone": Figure(1.17, 0.12), "best_over_equal": Figure(0.65, 0.12)},
+    "d21.change": {
+        "held": Figure(93.1, 0.03),
+        "quickest": Figure(30.0, 0.04),
+        "fastest": Figure(27.0, 0.04),
+    },
 }
 
 TRIES = {

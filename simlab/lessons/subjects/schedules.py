@@ -94,6 +94,7 @@ EXERCISES = [
 
 FIGURES = {
     "b09": {"bubble_1f1b_ms": Figure(180.0, 1e-6), "bubble_zb_v_ms": Figure(0.0, 1e-6)},
+    "b09.change": {"zb_v_ms": Figure(60.0, 1e-6)},
     "d07": {"head_blocks": Figure(4.4617, 0.001), "equal_layers_over_best": Figure(1.4, 0.3)},
 }
 

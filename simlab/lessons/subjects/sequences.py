@@ -124,6 +124,9 @@ EXERCISES = [
             "all_divided": lambda ffn, t, sequence_parallel: (8 + 2 * ffn) / t,
             "never_divided": lambda ffn, t, sequence_parallel: 4 + (4 + 2 * ffn) / t,
             "nothing_outside": lambda ffn, t, sequence_parallel: (4 + 2 * ffn) / t,
+            "heads_whole": lambda ffn, t, sequence_parallel: (
+                (8 + 2 * ffn) / t if sequence_parallel else 8 + 2 * ffn / t
+            ),
             "inner_once": lambda ffn, t, sequence_parallel: (
                 4 / (t if sequence_parallel else 1) + (4 + ffn) / t
             ),

@@ -235,8 +235,11 @@ EXERCISES = [
 
 FIGURES = {
     "w10": {"nvlink_share": Figure(0.236, 0.05), "network_share": Figure(0.740, 0.05)},
+    "w10.change": {"share": Figure(0.348, 0.05)},
     "b04": {"crossover_tokens": Figure(30_633, 0.001)},
+    "b04.change": {"tokens": Figure(15_081, 0.001)},
     "t5": {"tp_across_over_inside": Figure(2.82, 0.1)},
+    "t5.change": {"times": Figure(2.76, 0.1)},
     "b10": {"busiest_over_mean": Figure(15 / 8, 1e-9), "zigzag_over_mean": Figure(1.0, 1e-9)},
 }
 

@@ -86,6 +86,12 @@ WRONG = {
     total = all_reduce((logits - most.unsqueeze(1)).exp().sum(1)).log() + most
     local = (targets - first).clamp(0, logits.shape[1] - 1)
     return total - all_reduce(logits.gather(1, local.unsqueeze(1)).squeeze(1))""",
+        "unmasked_below_most": """
+    most = all_reduce(logits.max(1).values, "max")
+    total = all_reduce((logits - most.unsqueeze(1)).exp().sum(1)).log()
+    local = (targets - first).clamp(0, logits.shape[1] - 1)
+    picked = logits.gather(1, local.unsqueeze(1)).squeeze(1)
+    return total - all_reduce(picked - most)""",
         "more_numbers": """
     n, rows = dist.get_world_size() // 2, logits.shape[1]
     whole = torch.zeros(logits.shape[0], n * rows, dtype=logits.dtype)
@@ -119,6 +125,9 @@ WRONG = {
     "d17": {
         "own": "return infinite",
         "one_group": "return all_reduce(infinite, 'max', 'tp') > 0",
+        "apart": """
+    flags = [all_reduce(infinite, 'max', over) for over in ('tp', 'pp')]
+    return max(flags) > 0""",
         "all_must": """
     flag = all_reduce(infinite, 'sum', 'tp')
     return all_reduce(flag, 'sum', 'pp') == 4""",

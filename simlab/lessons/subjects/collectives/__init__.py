@@ -26,11 +26,14 @@ EXERCISES = [*rounds.EXERCISES, *scaling.EXERCISES]
 
 FIGURES = {
     "b03": {"crossing_kib": Figure(448, 0.05)},
+    "b03.change": {"size_kib": Figure(1392, 0.05)},
     "w03": {"growth_8_to_256": Figure(1.1384, 0.001)},
     "t1": {"star_over_ring": Figure(64, 0.01)},
     "w06": {"zero3_over_dp": Figure(1.5, 1e-6)},
+    "w06.change": {"times": Figure(6.0, 0.05)},
     "d08": {"placement_saved_ms": Figure(15, 1.0)},
     "d10": {"strong": Figure(0.626, 0.05), "weak": Figure(0.930, 0.05)},
+    "d10.change": {"strong": Figure(0.87, 0.05)},
     "d23": {"less_with_a_cube": Figure(7.0, 1e-6)},
 }
 

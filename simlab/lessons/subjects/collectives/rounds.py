@@ -211,6 +211,9 @@ EXERCISES = [
             "own_too": lambda p, dimensions: dimensions * p ** -((dimensions - 1) / dimensions),
             "one_matrix": lambda p, dimensions: p ** -((dimensions - 1) / dimensions) - 1 / p,
             "always_1d": lambda p, dimensions: 1 - 1 / p,
+            "no_product": lambda p, dimensions: (
+                min(dimensions, 2) * (p ** -((dimensions - 1) / dimensions) - 1 / p)
+            ),
         },
         sets=8,
     ),

@@ -22,7 +22,7 @@ CAUSES = ("slow_gpu", "loss", "slow_link")
 PREDICTIONS = [
     Prediction("d18", {"forwards": Number("%"), "messages": Number("%"), "first": Number("%")}),
     Prediction("d18.change", {"saved": Number("%")}),
-    Prediction("d18.blind", {"rank": Number(), "cause": Choice(*CAUSES)}),
+    Prediction("d18.blind", {"rank": Choice("0", "1", "2", "3"), "cause": Choice(*CAUSES)}),
     Prediction(
         "d15",
         {"static": Number("h"), "reactive": Number("h"), "best": Choice("static", "reactive")},
@@ -209,6 +209,12 @@ def _gain_s(
     return max(0.0, gain_s) if may_refuse else gain_s
 
 
+def _uneven(gpus: int, model_ranks: int, **case: Any) -> float:
+    """With as many whole replicas as there is room for, whether they divide the batch or not."""
+    whole = gpus // model_ranks * model_ranks
+    return _gain_s(gpus=whole, model_ranks=model_ranks, valid=False, **case)
+
+
 def solution_d15(gpus, gpus_now, model_ranks, batch, step_s, steps_left, resize_s):  # type: ignore[no-untyped-def]
     """The most replicas that divide the batch; then what is saved, less what the resize costs."""
     now = gpus_now // model_ranks
@@ -239,6 +245,7 @@ EXERCISES = [
         solution=solution_d15,
         mistakes={
             "any_replicas": partial(_gain_s, valid=False),
+            "uneven": _uneven,
             "free": partial(_gain_s, costs=False),
             "always": partial(_gain_s, may_refuse=False),
         },
@@ -249,8 +256,10 @@ EXERCISES = [
 ]
 
 FIGURES = {
-    "d18": {"forwards_percent": Figure(15.9, 0.2), "off_path_percent": Figure(0.0, 1e-9)},
+    "d18": {"forwards_percent": Figure(15.9, 0.2)},
+    "d18.change": {"saved_percent": Figure(0.0, 1e-9)},
     "d15": {"static_h": Figure(10.74, 0.05), "reactive_h": Figure(6.45, 0.05)},
+    "d15.change": {"reactive_h": Figure(11.0, 0.05), "predictive_h": Figure(7.5, 0.05)},
 }
 
 TRIES = {
