@@ -1,28 +1,36 @@
-"""A rendezvous store whose host is stopped answers nobody, and a question to it has no time limit."""
+"""A thread that ends a rank whose question to the rendezvous store is not answered: a store whose host
+is stopped answers nobody, and a question to it has no time limit."""
 
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from realrun.run.watch import paused_s
+from realrun.run.life import OwnTime
 
 LOOKS_S = 0.5
 """Between two looks of a guard."""
 
 
 class Guard:
-    """A thread that calls `end` once nobody has called `heard` for `limit_s`: who should have is
-    still waiting for an answer. The time in which this process was stopped itself does not count."""
+    """A thread that calls `end` once what is inside `asking` has lasted for `limit_s` of `own`, which
+    leaves out the time in which this process was stopped itself."""
 
-    def __init__(self, limit_s: float, end: Callable[[], None]) -> None:
-        self._limit_s, self._end, self._over = limit_s, end, threading.Event()
-        self._heard_s = time.monotonic()
+    def __init__(self, own: OwnTime, limit_s: float, end: Callable[[], None]) -> None:
+        self._own, self._limit_s, self._end = own, limit_s, end
+        self._asked_s: float | None = None
+        self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def heard(self) -> None:
-        """There was an answer."""
-        self._heard_s = time.monotonic()
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Inside, the store is asked. Any answer says that it lives."""
+        if self._asked_s is None:
+            self._asked_s = self._own.now_s()
+        try:
+            yield
+        finally:
+            self._asked_s = None
 
     def stop(self) -> None:
         """End the thread."""
@@ -30,10 +38,7 @@ class Guard:
         self._thread.join()
 
     def _run(self) -> None:
-        before_s = time.monotonic()
         while not self._over.wait(LOOKS_S):
-            now_s = time.monotonic()
-            self._heard_s += paused_s(before_s, now_s)
-            before_s = now_s
-            if now_s - self._heard_s > self._limit_s:
+            now_s, asked_s = self._own.now_s(), self._asked_s
+            if asked_s is not None and now_s - asked_s > self._limit_s:
                 self._end()

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple, NoReturn
 from realrun.launch.error_file import note_error
 from realrun.launch.guard import Guard
 from realrun.launch.worker import ANSWERS_S, SILENCE_S
-from realrun.run.life import Doing
-from realrun.run.watch import OUTSIDE, Watch, paused_s
+from realrun.run.life import Doing, OwnTime
+from realrun.run.watch import OUTSIDE, Watch
 
 BEAT_S = 1.0
 """Between two beats of a rank that goes on with what it does."""
@@ -34,7 +34,8 @@ POLL_S = 0.1
 
 
 class Beat(NamedTuple):
-    """What a rank wrote last, and when that was first read here. text: '' before its first beat."""
+    """What a rank wrote last, and when that was first read here, by `OwnTime`. text: '' before its
+    first beat."""
 
     text: str
     heard_s: float
@@ -84,15 +85,15 @@ class Heartbeat:
         self.watch: Watch | None = None
         self._limit_s, self._next = max(limit_s, SILENCE_S), (rank + 1) % world
         self._others = [other for other in range(world) if other != rank]
-        self._heard = dict.fromkeys(self._others, Beat("", time.monotonic()))
+        self._time = OwnTime()
+        self._heard = dict.fromkeys(self._others, Beat("", self._time.now_s()))
         self._reading, self._beating, self._number = threading.Lock(), threading.Lock(), 0
         self._own = f"{os.getpid()} {socket.gethostname()}"
         store.set_timeout(timedelta(seconds=self._limit_s))
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self._guard: Guard | None = None
+        self._guard = Guard(self._time, self._limit_s + LEAVES_S, self._end_without_store)
         if self._others:
             self._thread.start()
-            self._guard = Guard(self._limit_s + LEAVES_S, self._end_without_store)
 
     def leave(self) -> None:
         """This rank has done its work, and nobody is to miss it. Wait until the next rank has left,
@@ -103,7 +104,8 @@ class Heartbeat:
         self._thread.join(self._limit_s)
         awaited = [self._next] if self._rank else self._others
         try:
-            self._store.set(_key(self._rank), LEFT)
+            with self._guard.asking():
+                self._store.set(_key(self._rank), LEFT)
             self._read(awaited)
             while any(self._heard[rank].text != LEFT for rank in awaited):
                 self._end_if_told()
@@ -131,9 +133,9 @@ class Heartbeat:
     def stop(self) -> None:
         """End the thread: one that is in the store while Python exits aborts the process."""
         self._ended.set()
-        if self._guard is not None:
+        if self._others:
             self._thread.join(LEAVES_S)
-            self._guard.stop()
+        self._guard.stop()
 
     def _run(self) -> None:
         while not self._ended.is_set():
@@ -147,15 +149,7 @@ class Heartbeat:
                 if not self._ended.wait(LEAVES_S):  # else rank 0 was only quicker to leave
                     self._end_without_store()
                 return
-            before_s = time.monotonic()
             self._ended.wait(BEAT_S)
-            self._pardon(paused_s(before_s, time.monotonic()))
-
-    def _pardon(self, stopped_s: float) -> None:
-        """Count no silence of others for the time in which this rank was stopped itself."""
-        with self._reading:
-            for rank, beat in self._heard.items() if stopped_s else ():
-                self._heard[rank] = beat._replace(heard_s=beat.heard_s + stopped_s)
 
     def _enters(self, doing: str) -> None:
         """Tell the others at once: a rank that is stopped cannot be asked any more."""
@@ -166,7 +160,7 @@ class Heartbeat:
             pass  # the thread sees it, too
 
     def _beat(self, doing: str) -> None:
-        with self._beating:
+        with self._guard.asking(), self._beating:
             self._number += 1
             self._store.set(_key(self._rank), f"{self._number} {self._own} {doing}")
 
@@ -181,24 +175,23 @@ class Heartbeat:
 
     def _read(self, ranks: Iterable[int]) -> None:
         """Note what each of `ranks` has written last."""
-        with self._reading:
+        with self._guard.asking(), self._reading:
             for rank in ranks:
                 if self._store.check([_key(rank)]):
                     text = self._store.get(_key(rank)).decode()
                     if text != self._heard[rank].text:
-                        self._heard[rank] = Beat(text, time.monotonic())
-        if self._guard is not None:
-            self._guard.heard()
+                        self._heard[rank] = Beat(text, self._time.now_s())
 
     def _end_if_silent(self, ranks: Iterable[int]) -> None:
         """End the run where one of `ranks` says the same for too long."""
-        now_s = time.monotonic()
+        now_s = self._time.now_s()
         for rank in ranks:
             beat, limit_s = self._heard[rank], self._limit_s
             if not beat.text:  # it may start later than this one, and is still named in time
                 limit_s = 2 * limit_s - ANSWERS_S
-            if beat.text != LEFT and now_s - beat.heard_s > limit_s:
-                self._end_for(sorted({rank, *self._missing()}))
+            quiet = beat.text != LEFT and now_s - beat.heard_s > limit_s
+            if quiet and (silent := self._missing()):
+                self._end_for(silent)
 
     def _end_for(self, silent: list[int]) -> NoReturn:
         """End the run because these ranks are lost."""
@@ -209,14 +202,14 @@ class Heartbeat:
         """[ranks that are not heard of within `ANSWERS_S`]; who is known to be silent for so long, or
         to have ended, need not be waited for."""
         self._read(self._others)
-        asked_s = time.monotonic()
+        asked_s = self._time.now_s()
         while True:
             quiet = [
                 rank
                 for rank, beat in self._heard.items()
                 if beat.heard_s <= asked_s and beat.text != LEFT
             ]
-            since_s = time.monotonic() - ANSWERS_S
+            since_s = self._time.now_s() - ANSWERS_S
             if all(
                 self._heard[rank].ended or self._heard[rank].heard_s < since_s for rank in quiet
             ):
@@ -232,14 +225,14 @@ class Heartbeat:
     def _name(self, rank: int) -> str:
         beat = self._heard[rank]
         if not beat.text:
-            waited_s = time.monotonic() - beat.heard_s
+            waited_s = self._time.now_s() - beat.heard_s
             return f"rank {rank} has not begun within {waited_s:.0f} s of rank {self._rank}'s start"
         place = self.watch.place_of(rank) if self.watch is not None else OUTSIDE
         where = beat.doing if place == OUTSIDE else place
         who = f"rank {rank} (process {beat.pid} on {beat.host})"
         if beat.ended:
             return f"{who} has ended while {where}"
-        silent_s = time.monotonic() - beat.heard_s
+        silent_s = self._time.now_s() - beat.heard_s
         return f"{who} has not been heard of for {silent_s:.0f} s while {where}"
 
     def _end_without_store(self) -> NoReturn:
@@ -257,7 +250,8 @@ class Heartbeat:
         beats = [self._heard[rank] for rank in silent if self._heard[rank].text]
         own = json.dumps({"text": text, "silent": [[beat.pid, beat.host] for beat in beats]})
         try:
-            verdict = json.loads(self._store.compare_set(VERDICT, "", own))
+            with self._guard.asking():
+                verdict = json.loads(self._store.compare_set(VERDICT, "", own))
         except (RuntimeError, ValueError):
             verdict = json.loads(own)
         for pid, host in [*verdict["silent"], *json.loads(own)["silent"]]:
@@ -270,7 +264,8 @@ class Heartbeat:
 
     def _told(self) -> dict[str, Any] | None:
         """The verdict, if there is one."""
-        return json.loads(self._store.get(VERDICT)) if self._store.check([VERDICT]) else None
+        with self._guard.asking():
+            return json.loads(self._store.get(VERDICT)) if self._store.check([VERDICT]) else None
 
     def _end_if_told(self) -> None:
         """End with the others where one of them has found why."""

@@ -22,7 +22,7 @@ from realrun.launch.silence import Silence
 from realrun.launch.start import listening
 from realrun.launch.worker import ANSWERS_S, listed_functions
 from realrun.run.job import Job, plan_fields
-from realrun.run.life import Ended, Stop, signal_name
+from realrun.run.life import Ended, OwnTime, Stop, signal_name
 from realrun.run.watch import OUTSIDE, Watch, exit_text, is_consequence
 from simlab.errors import InputError, SimlabError, did_you_mean
 from simlab.spec.plan import Plan
@@ -190,7 +190,7 @@ class Pool:
         """[per rank] the message that has `key`; `RunError` at the first sign that one will not
         come."""
         answers: dict[int, dict[str, Any]] = {}
-        started_s, asked = time.monotonic(), False
+        own, asked = OwnTime(), False
         silence = (
             Silence(range(self.ranks), watch.timeout_s)
             if watch
@@ -203,7 +203,7 @@ class Pool:
             dead = any(process.exitcode is not None for process in self._processes.started)
             if dead or any("error" in message for _, message in messages):
                 raise RunError(self._verdict(messages, silence, watch))
-            if watch is None and time.monotonic() - started_s > timeout_s:
+            if watch is None and own.now_s() > timeout_s:
                 raise RunError(
                     f"the {self.ranks} processes {late} within {timeout_s:g} s: {self._places(answers)}"
                 )

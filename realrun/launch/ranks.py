@@ -22,7 +22,7 @@ from realrun.launch.local_memory import check_memory
 from realrun.launch.pool import Pool, RunError
 from realrun.launch.worker import Rank, use_loopback
 from realrun.run.job import Job
-from realrun.run.life import ASKS, PHASE_LIMIT_S, Ended
+from realrun.run.life import ASKS, SAVE_LIMIT_S, Ended
 from realrun.run.watch import is_consequence
 from simlab.errors import InputError, SimlabError, shortened
 
@@ -136,7 +136,10 @@ def _run_as_rank(
     try:
         store = _store()
         heart = Heartbeat(_another_client(store), rank, world, timeout_s)
-        refusal = _look_and_prepare(jobs, say) if rank == 0 else None
+        if rank == 0:
+            heart.doing.enter("looking at checkpoints and folders", SAVE_LIMIT_S)
+            refusal = _look_and_prepare(jobs, say)
+            heart.doing.enter("starting")
         if (refusal := _refusal_of_rank_0(store, rank, world, refusal)) is not None:
             raise refusal
         member = Rank(
@@ -234,7 +237,7 @@ def _refusal_of_rank_0(
                 break
             time.sleep(0.05)
         return refusal
-    store.wait([REFUSAL], timedelta(seconds=PHASE_LIMIT_S))  # it may read a large checkpoint
+    store.wait([REFUSAL], timedelta(seconds=SAVE_LIMIT_S))  # it looks at checkpoints
     said = json.loads(store.get(REFUSAL))
     store.add(HEARD, 1)
     return said and REFUSALS.get(said[0], SimlabError)(said[1])

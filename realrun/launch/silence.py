@@ -1,11 +1,10 @@
 """Which rank has not answered for too long."""
 
-import time
 from collections.abc import Container, Iterable
 from typing import Any
 
 from realrun.launch.worker import SILENCE_S
-from realrun.run.watch import paused_s
+from realrun.run.life import OwnTime
 
 
 class Silence:
@@ -17,8 +16,8 @@ class Silence:
     """
 
     def __init__(self, ranks: Iterable[int], limit_s: float, first_s: float | None = None) -> None:
-        self.limit_s, self._asked_s = max(limit_s, SILENCE_S), time.monotonic()
-        self._looked_at_s = self._asked_s
+        self.limit_s, self._time = max(limit_s, SILENCE_S), OwnTime()
+        self._asked_s = self._time.now_s()
         # as if it had been heard later: the limit counts from then
         later_s = max(0.0, (first_s or self.limit_s) - self.limit_s)
         self._heard_s = dict.fromkeys(ranks, self._asked_s + later_s)
@@ -26,7 +25,7 @@ class Silence:
 
     def asks_now(self) -> bool:
         """Whether it is time to ask all ranks again."""
-        now_s = time.monotonic()
+        now_s = self._time.now_s()
         due = now_s - self._asked_s > self.limit_s / 4
         self._asked_s = now_s if due else self._asked_s
         return due
@@ -36,11 +35,7 @@ class Silence:
     ) -> int | None:
         """The rank that was silent too long, with what came in now; None: none was. done: ranks
         that need not answer any more."""
-        now_s = time.monotonic()
-        stopped_s = paused_s(self._looked_at_s, now_s)
-        self._looked_at_s = now_s
-        for rank in self._heard_s if stopped_s else ():
-            self._heard_s[rank] += stopped_s
+        now_s = self._time.now_s()
         for rank, message in messages:
             self._heard_s[rank] = now_s
             self.doing[rank] = message.get("doing", self.doing[rank])

@@ -25,6 +25,33 @@ SAVE_LIMIT_S = 3600.0
 """Of a phase that reads or writes what is large: a checkpoint, all recordings."""
 UNLIMITED_S = math.inf
 """Of a phase that somebody else watches."""
+PAUSE_S = 2.0
+"""The most that counts between two looks at an `OwnTime`: a thread that looks every half second or
+second looks again sooner, on a busy machine too, unless its process was stopped."""
+
+SELDOM_S = 60.0
+"""The same of a phase's time, which is looked at a few times a minute."""
+
+
+class OwnTime:
+    """Seconds since this process began to count them, without the time in which it was stopped itself,
+    such as by ^Z: who was stopped has heard nobody meanwhile, and that is nobody's silence.
+
+    pause_s: the most that counts between two looks, so that whoever looks often loses no time, and
+    after a stop this much is counted at most. Several threads may look at one.
+    """
+
+    def __init__(self, pause_s: float = PAUSE_S) -> None:
+        self._pause_s, self._lock = pause_s, threading.Lock()
+        self._looked_at_s, self._own_s = time.monotonic(), 0.0
+
+    def now_s(self) -> float:
+        """A look at it, in seconds."""
+        with self._lock:
+            clock_s = time.monotonic()
+            self._own_s += min(clock_s - self._looked_at_s, self._pause_s)
+            self._looked_at_s = clock_s
+            return self._own_s
 
 
 class Doing:
@@ -32,12 +59,12 @@ class Doing:
     because a rank that is stopped cannot be asked any more."""
 
     def __init__(self, tell: Callable[[str], Any] = lambda text: None) -> None:
-        self._tell = tell
-        self._now = "starting", PHASE_LIMIT_S, time.monotonic()
+        self._tell, self._time = tell, OwnTime(SELDOM_S)
+        self._now = "starting", PHASE_LIMIT_S, self._time.now_s()
 
     def enter(self, text: str, limit_s: float = PHASE_LIMIT_S) -> None:
         """Note what the rank does from now on, and for how long it may."""
-        self._now = text, limit_s, time.monotonic()
+        self._now = text, limit_s, self._time.now_s()
         self._tell(text)
 
     def __call__(self) -> str:
@@ -46,7 +73,7 @@ class Doing:
     def over(self) -> float | None:
         """The limit, s, that the rank is over; None while it is not."""
         _, limit_s, since_s = self._now
-        return limit_s if time.monotonic() - since_s > limit_s else None
+        return limit_s if self._time.now_s() - since_s > limit_s else None
 
 
 ASKS = [number for number in signal.Signals if number.name in ("SIGTERM", "SIGHUP", "SIGUSR1")]

@@ -2,7 +2,6 @@
 where."""
 
 import signal
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,6 +9,7 @@ from typing import Any, Protocol
 from realrun.record.instructions import Members
 from realrun.record.merge import recordings_in, step_trace
 from realrun.record.recorder import CHECK_STEP, RUNNING, RankProgress
+from realrun.run.life import OwnTime
 from simlab.lowering.instructions import BEGIN, WAIT, Instruction
 from simlab.program import Op, Program
 from simlab.program.validation import deadlock, wait_text, waits
@@ -17,9 +17,6 @@ from simlab.spec.plan import Plan
 
 OUTSIDE = "outside the steps"
 """The place of a rank that executes nothing of a list."""
-PAUSE_S = 2.0
-"""Who looks at ranks less often than this was stopped itself, such as by ^Z, and has seen nothing
-meanwhile."""
 CONSEQUENCES = (
     "connection closed",
     "connection reset",
@@ -29,11 +26,6 @@ CONSEQUENCES = (
     "socket",
 )
 """Of what a rank says when it has lost another one."""
-
-
-def paused_s(looked_at_s: float, now_s: float) -> float:
-    """How long who looked last at `looked_at_s`, and looks now, was stopped itself, s."""
-    return now_s - looked_at_s if now_s - looked_at_s > PAUSE_S else 0.0
 
 
 class Places(Protocol):
@@ -62,16 +54,14 @@ class Watch:
         self, ranks: int, timeout_s: float, runs: Mapping[str, tuple[Path, Places]]
     ) -> None:
         self._ranks, self.timeout_s, self._runs = ranks, timeout_s, runs
-        self._moved_at_s = self._looked_at_s = time.monotonic()
+        self._time, self._moved_at_s = OwnTime(), 0.0
         self._last: tuple[str | None, list[RankProgress | None]] | None = None
 
     def stuck(self) -> str | None:
         """None while some rank moves or none is executing; after `timeout_s` without: one line that
         says who waits."""
         name, seen = now_at = self._current()
-        now_s = time.monotonic()
-        self._moved_at_s += paused_s(self._looked_at_s, now_s)
-        self._looked_at_s = now_s
+        now_s = self._time.now_s()
         if name is None or now_at != self._last:
             self._last, self._moved_at_s = now_at, now_s
             return None

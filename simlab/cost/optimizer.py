@@ -25,9 +25,9 @@ read; three written), 4 for the gradients' norm, 8 to clip them. bf16: 2 more fo
 2 to clear its gradient. fp16: its gradient copied to fp32 (6), unscaled and looked through for
 infinities (8), too."""
 
-NANOTRON_BYTES = 30, 16
-"""nanotron's, of a parameter that a rank updates (28, and 2 for the 16-bit weight), and of each that
-it holds, sharded or not: for the gradients' norm 4, to clip them 8 and to clear them 4
+NANOTRON_BYTES = 28, 16
+"""nanotron's, of a parameter that a rank updates (and 2 more for a 16-bit weight), and of each that it
+holds, sharded or not: for the gradients' norm 4, to clip them 8 and to clear them 4
 (nanotron/optim/clip_grads.py, gradient_accumulator.py)."""
 
 GATHERED_BYTES, GATHERED_TENSORS_A_LAYER = 12, 6
@@ -96,6 +96,7 @@ def update_s(
         sum(parameters[stage] for stage in program.stages_of(rank)) for rank in range(plan.pp)
     )
     updated_bytes, held_bytes = NANOTRON_BYTES
+    updated_bytes += 0 if plan.precision == "fp32" else 2
     moved_s = memory_s(updated_bytes * own + held_bytes * held, gpu)
     shards = shards_of(plan, "optimizer")
     if shards == 1:

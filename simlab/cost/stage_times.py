@@ -184,7 +184,8 @@ class StageCost(CommunicationTimes):
         """By how much the host is late with the launches of kernels that take `total_s`."""
         calls = [kernel for kernel in kernels if isinstance(kernel, Communication)]
         calls_s = HOST_COLLECTIVE_OPS * self.host_op_s * len(calls)
-        checks_s = sum(self.check_s(self.group(kernel.dimension).size) for kernel in calls)
+        checked = [kernel for kernel in calls if kernel.kind != "ring"]  # it is made of messages
+        checks_s = sum(self.check_s(self.group(kernel.dimension).size) for kernel in checked)
         return max(0.0, self.host_op_s * ops + calls_s + checks_s - total_s)
 
     # one layer

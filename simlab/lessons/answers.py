@@ -1,7 +1,8 @@
 """It says when two answers to an exercise are the same, and what the answers of a wrong attempt have in
 common, which tells a learner more than one wrong answer does."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from math import isfinite
 from numbers import Real
 from typing import Any
 
@@ -21,14 +22,17 @@ Answers = Sequence[Any]
 def alike(found: Any, expected: Any) -> bool:
     """Whether two answers are the same: numbers within `TOLERANCE` of the expected one, everything
     else, whole numbers too, exactly; in tables and sequences part by part."""
-    if expected is None or isinstance(expected, str | int):
-        return bool(found == expected) and isinstance(found, bool) == isinstance(expected, bool)
+    if expected is None or isinstance(expected, str):
+        return isinstance(found, type(expected)) and found == expected
+    if isinstance(expected, int):
+        number = isinstance(found, Real) and isinstance(found, bool) == isinstance(expected, bool)
+        return number and found == expected
+    if isinstance(expected, Set):
+        return isinstance(found, Set) and found == expected
     if isinstance(expected, Real):
-        close = isinstance(found, Real) and not isinstance(found, bool)
-        return (
-            close
-            and abs(float(found) - float(expected)) <= TOLERANCE * abs(float(expected)) + 1e-12
-        )
+        if not _number(found):
+            return False
+        return abs(float(found) - float(expected)) <= TOLERANCE * abs(float(expected)) + 1e-12
     if isinstance(expected, Mapping):
         same = isinstance(found, Mapping) and {*found} == {*expected}
         return same and all(alike(found[name], expected[name]) for name in expected)
@@ -130,4 +134,10 @@ def _same(values: Sequence[float]) -> bool:
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
+    """Whether it is a number of which a float can be made."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    try:
+        return isfinite(float(value))
+    except OverflowError:
+        return False

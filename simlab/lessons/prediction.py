@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
+from typing import Any
 
 from simlab.errors import InputError, shortened
 from simlab.lessons import progress
@@ -28,7 +29,7 @@ class Number:
             raise InputError(word("form.no_number", text=shortened(text)))
         return value
 
-    def takes(self, value: object) -> bool:
+    def takes(self, value: Any) -> bool:
         """Whether a file of progress can hold `value` for it."""
         return isinstance(value, int | float)
 
@@ -50,7 +51,7 @@ class Choice:
             )
         return text
 
-    def takes(self, value: object) -> bool:
+    def takes(self, value: Any) -> bool:
         """Whether a file of progress can hold `value` for it: a question may have asked otherwise."""
         return value in self.options
 

@@ -2,9 +2,7 @@
 
 from simlab.planner.explain import PARTS, Advice, Explanation, Rival
 from simlab.planner.rank import TIE, Ranked
-from simlab.planner.search import (
-    plan_text,
-)
+from simlab.planner.search import plan_text
 from simlab.units import bytes_text, seconds_text
 
 

@@ -52,7 +52,8 @@ def time_bound_s(model: Model, plan: Plan, cluster: Cluster) -> float:
 
 @dataclass
 class Bounds:
-    """Both bounds for many plans of one model on one cluster; what plans share is computed once."""
+    """Both bounds for the plans of one `Space`, which differ in what a search varies and in nothing
+    else; what plans share is computed once."""
 
     model: Model
     cluster: Cluster | None

@@ -25,8 +25,15 @@ from simlab.spec.fabric import Fabric
 from simlab.spec.fields import documented, with_field_docs
 from simlab.spec.hardware import Efficiency, Gpu
 
-_KINDS = {"name": str, "gpu": Gpu, "intra": Fabric, "inter": Fabric, "measured": dict}
-_A = {str: "a text", Gpu: "a Gpu", Fabric: "a Fabric", dict: "an object"}
+_KINDS = {
+    "name": str,
+    "gpu": Gpu,
+    "intra": Fabric,
+    "inter": Fabric,
+    "measured": dict,
+    "checks_collectives": bool,
+}
+_A = {str: "a text", bool: "True or False", Gpu: "a Gpu", Fabric: "a Fabric", dict: "an object"}
 
 
 @with_field_docs
@@ -54,8 +61,9 @@ class Cluster:
         default=None,
     )
     checks_collectives: bool = documented(
-        """Whether torch's hosts compare what they are about to communicate before each collective,
-        as TORCH_DISTRIBUTED_DEBUG=DETAIL makes them do.""",
+        """Whether torch's hosts compare what they are about to communicate before each collective
+        inside a layer, as TORCH_DISTRIBUTED_DEBUG=DETAIL makes them do. Those of data parallelism,
+        a few in a step, are not charged for it.""",
         default=False,
     )
     measured: dict[str, Any] = documented(

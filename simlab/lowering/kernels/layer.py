@@ -52,7 +52,7 @@ def layer_kernels(model: Model, plan: Plan) -> LayerKernels:
 def runtime_ops(model: Model, plan: Plan) -> tuple[int, int]:
     """The numbers of ops of a layer's forward and backward that the host dispatches."""
     if plan.library == "nanotron":
-        return NANOTRON_OPS[plan.tp > 1]
+        return NANOTRON_OPS[plan.tp > 1 and plan.sequence_parallel]
     forward, backward = RUNTIME_OPS[plan.fused and plan.attention != "unfused"]
     in_parts = plan.attention == "unfused" and not softmax_is_fused(model, plan)
     more = len(TORCH_SOFTMAX) - 1 if in_parts else 0

@@ -110,8 +110,18 @@ def described(row: Row) -> tuple[Model, Plan, Cluster]:
         raise Skip(f"no cluster in the catalogue has the GPU {row['gpu']!r}")
     cluster = cluster_of(name, whole(row, "n_gpus"), whole(row, "gpus_per_node", 8))
     plan = _plan(row, cluster.gpus_per_node)
-    checks = plan.library == "nanotron" and plan.pp > 1
-    return known or _model(row), plan, replace(cluster, checks_collectives=checks)
+    cluster = replace(cluster, checks_collectives=_checks_collectives(row, plan))
+    return known or _model(row), plan, cluster
+
+
+def _checks_collectives(row: Row, plan: Plan) -> bool:
+    """Whether the run script of a row's sweep sets TORCH_DISTRIBUTED_DEBUG=DETAIL: that of the
+    Ultra-Scale Playbook does, except an earlier one whose grid has one pipeline stage."""
+    return (row.get("source") or "").lower().startswith(ULTRASCALE) and plan.pp > 1
+
+
+ULTRASCALE = "hf ultrascale"
+"""How the source of a row of the Ultra-Scale Playbook begins."""
 
 
 EXPERTS = r"mixtral|grok|moe|deepseek[\s_-]*v[23]|\d\s*x\s*\d+(?:\.\d+)?b\b"
@@ -148,7 +158,7 @@ def known_model(row: Row) -> Model | None:
 
 MACHINES = {
     ("via-research/vtrain", "dgx-a100"): "vtrain-a100",
-    ("hf ultrascale", "dgx-h100"): "aws-p5",
+    (ULTRASCALE, "dgx-h100"): "aws-p5",
 }
 """{(how the source of a row begins, the usual machine of its GPU): the machine that it ran on}."""
 

@@ -13,8 +13,10 @@ from realrun_processes import ROOT, eventually
 
 from realrun import Job, Pool, RunError
 from realrun.launch.guard import Guard
+from realrun.launch.heartbeat import Heartbeat
 from realrun.launch.silence import Silence
 from realrun.launch.worker import SILENCE_S
+from realrun.run.life import PAUSE_S, OwnTime
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 STOPS_AT_ONCE = """
@@ -127,24 +129,97 @@ def test_silence_counts_from_the_last_answer_of_each_rank(monkeypatch):
     assert silence.doing == {0: "training", 1: "starting"}
     assert silence.longest([], {1: {}}) is None  # it is done, and need not answer
     silence = Silence(range(2), 20.0)
-    now[0] += 1000  # the launcher was stopped itself, and heard nobody
-    assert silence.longest([], {}) is None and later(20) is None and later(1) == 0
+    now[0] += 1000  # the launcher was stopped itself, and heard nobody: PAUSE_S of it count
+    assert silence.longest([], {}) is None and later(18) is None and later(1) == 0
 
 
 def test_a_store_that_does_not_answer_ends_the_run():
     """A question to one whose host is stopped comes back never."""
     ends = []
-    guard = Guard(1.5, lambda: ends.append(time.monotonic()))
+    guard = Guard(OwnTime(), 1.5, lambda: ends.append(time.monotonic()))
     for _ in range(4):
-        time.sleep(0.5)
-        guard.heard()
+        with guard.asking():
+            time.sleep(0.5)
+    time.sleep(2)  # whoever asks nothing need not be answered
     assert not ends
-    heard_s = time.monotonic()
-    assert eventually(lambda: ends, 10) and ends[0] - heard_s > 1.4
+    asked_s = time.monotonic()
+    with guard.asking():
+        assert eventually(lambda: ends, 10) and ends[0] - asked_s > 1.4
     guard.stop()
     ends.clear()
     time.sleep(1)
     assert not ends
+
+
+def test_time_in_which_a_process_was_stopped_is_not_its_own(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    own = OwnTime()
+    assert own.now_s() == 0
+    now[0] += 1.5
+    assert own.now_s() == 1.5
+    now[0] += 3600  # it was stopped for an hour
+    assert own.now_s() == 1.5 + PAUSE_S
+    for _ in range(100):  # looks that are always late let a little pass
+        now[0] += 5
+        own.now_s()
+    assert own.now_s() == 1.5 + 101 * PAUSE_S
+
+
+class Store:
+    """A rendezvous store in a dictionary."""
+
+    def __init__(self):
+        self.values = {}
+
+    def set_timeout(self, limit):
+        pass
+
+    def set(self, key, text):
+        self.values[key] = text.encode()
+
+    def get(self, key):
+        return self.values[key]
+
+    def check(self, keys):
+        return all(key in self.values for key in keys)
+
+    def compare_set(self, key, expected, text):
+        return self.values.setdefault(key, text.encode())
+
+
+@pytest.mark.parametrize("stopped_s, ends", [(3600, False), (0, True)])
+def test_a_rank_that_was_stopped_while_it_leaves_ends_nobody(monkeypatch, stopped_s, ends):
+    """The other ranks were heard of by nobody meanwhile; one that stays silent then is named."""
+    now, store, said = [100.0], Store(), []
+    store.set("heartbeat of rank 1", f"1 {os.getpid()} elsewhere training")
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    heart = Heartbeat(store, 0, 2, 5.0)
+    heart._ended.set()
+
+    def passes(seconds):
+        """Sleep: at first the process is stopped, then rank 1 leaves or time goes on."""
+        if stopped_s and not said:
+            said.append("stopped")
+            now[0] += stopped_s
+        elif stopped_s:
+            store.set("heartbeat of rank 1", "left")
+        now[0] += 0.5
+
+    def ended(text):
+        said.append(text)
+        raise SystemExit
+
+    monkeypatch.setattr(time, "sleep", passes)
+    monkeypatch.setattr(heart, "_exit", ended)
+    if ends:
+        with pytest.raises(SystemExit):
+            heart.leave()
+        assert "rank 1 (process" in said[0] and "has not been heard of" in said[0]
+    else:
+        heart.leave()
+        assert said == ["stopped"]
+    heart.stop()
 
 
 @pytest.mark.parametrize("who", ["launcher", "all"])

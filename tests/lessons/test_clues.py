@@ -134,3 +134,22 @@ def test_partners_that_do_not_choose_each_other_are_no_exchange():
         return [[(rank + distance) % n for rank in range(n)] for distance in rounds]
 
     assert verdict("b03", passed_on).key == "b03.exercise.mistakes.one_way"
+
+
+@pytest.mark.parametrize("answer", [10**400, -(10**400), float("inf"), float("nan")])
+def test_a_number_that_is_no_float_gets_a_verdict(answer):
+    assert not verdict("b07", lambda p, m, rank: answer).solved
+
+
+def test_an_array_is_no_number():
+    class Array:
+        """It compares part by part, and has no truth."""
+
+        def __eq__(self, other):
+            return self
+
+        def __bool__(self):
+            raise ValueError("the truth of an array is ambiguous")
+
+    for expected in (1, 1.0, True, "1", None, {1}):
+        assert not alike(Array(), expected)
