@@ -95,13 +95,14 @@ def hash_of(start, tongue):
 
 
 @contextmanager
-def changing(page):
-    """What is done within gives another picture: returns when it is painted."""
-    seen = page.locator("canvas").get_attribute("data-painted")
+def changing(page, what="data-painted"):
+    """What is done within gives another picture: returns when it is painted. what: the attribute of
+    the picture that changes; "data-step-s" where an earlier change may be painted once more."""
+    seen = page.locator("canvas").get_attribute(what)
     yield
     page.wait_for_function(
-        "seen => document.querySelector('canvas').dataset.painted !== seen",
-        arg=seen,
+        "([what, seen]) => document.querySelector('canvas').getAttribute(what) !== seen",
+        arg=[what, seen],
         timeout=LIVE_S * 1e3,
     )
 
@@ -165,7 +166,7 @@ def test_both_schedules_are_on_one_screen_and_no_text_is_over_another(page, size
     if tongue == "zh":
         with changing(page):
             page.click("#tongue")
-    with changing(page):
+    with changing(page, "data-step-s"):
         page.evaluate(SET, ["stages", "8"])
     canvas = page.locator("canvas")
     page.wait_for_function(ON_ONE_SCREEN)
