@@ -24,7 +24,7 @@ test: .venv/all browser web ## all tests, lessons included
 	SIMLAB_PROGRESS=$(CURDIR)/build/progress.json \
 	  $(BIN)/python -m pytest $(TWO) --loadscope-reorder --nbval-lax --nbval-cell-timeout=300 notebooks # most cells first
 
-grid: .venv/all ## every combination of parallelism, ZeRO and schedule on up to 8 processes against one process; half an hour on two cores
+grid: .venv/all ## every combination of parallelism, ZeRO and schedule on up to 8 processes against one process; about ten minutes on two cores
 	GRID=1 $(BIN)/python -m pytest tests/realrun/run/test_plan_executor.py
 
 bench-box: .venv/real ## fifteen plans in a box: predicted step times against measured; on a quiet machine, five minutes

@@ -79,10 +79,11 @@ def page(opened, address):
     """The live page as one finds it, at 1366 x 768."""
     page, _, _ = opened
     page.set_viewport_size({"width": 1366, "height": 768})
-    with changing(page):
+    # a change of the language paints what was there once more, so these wait for the step itself
+    with changing(page, "data-step-s"):
         start = json.loads((WEB / "site" / "start.json").read_text())
         page.evaluate(GO, hash_of(start | {"link_ms": 9.5}, "en"))
-    with changing(page):
+    with changing(page, "data-step-s"):
         page.evaluate(GO, hash_of(start, "en"))
     page.select_option("#theme", "light")
     return page
