@@ -159,25 +159,23 @@ class StageCost(CommunicationTimes):
         pieces, seconds = self._pieces_of(unit, kind)
         compute_s = sum(s for p, s in zip(pieces, seconds) if p.action == COMPUTE)
         total_s, kernels = walk_unit(pieces, seconds).total, self.kernels[unit]
-        forward_ops, backward_ops = (
+        forward_ops, input_ops, weight_ops = (
             runtime_ops(self.model, self.plan)
             if unit in LAYERS
-            else (len(kernels.forward), len(kernels.input_grad))
+            else (len(kernels.forward), len(kernels.input_grad), len(kernels.weight_grad))
         )
-        # input gradients: all but the weights' products, additions to .grad and bias sums
-        split = 0.6 * backward_ops
         if kind == "F":
             return compute_s, self._late_s(forward_ops, kernels.forward, total_s)
         weight_s = walk_unit(*self._pieces_of(unit, "W")).total
         late_s = 0.0
         if kind in "BW":
-            late_s += self._late_s(backward_ops - split, kernels.weight_grad, weight_s)
+            late_s += self._late_s(weight_ops, kernels.weight_grad, weight_s)
         if kind in "BI":
             again_s = self._recompute_s(unit)
             if self.plan.recompute == "full" and unit in LAYERS:
                 late_s += self._late_s(forward_ops, kernels.recompute, again_s)
             input_s = total_s - again_s - (weight_s if kind == "B" else 0.0)
-            late_s += self._late_s(split, kernels.input_grad, input_s)
+            late_s += self._late_s(input_ops, kernels.input_grad, input_s)
         return compute_s, late_s
 
     def _late_s(self, ops: float, kernels: Sequence[Launched], total_s: float) -> float:

@@ -16,19 +16,21 @@ from simlab.spec.model import Model
 from simlab.spec.parameters import unit_parameters
 from simlab.spec.plan import Plan
 
-RUNTIME_OPS = {True: (30, 50), False: (57, 90)}
-"""{whether attention, norms and activations are an op each: (forward, backward) ops of a layer that
-the host dispatches}. They were counted with torch's dispatcher on a layer written as Megatron-LM's
-of 2021 (57 and 90), and on the same one with those ops fused."""
+RUNTIME_OPS = {True: (30, 30, 20), False: (57, 70, 20)}
+"""{whether attention, norms and activations are an op each: (forward, input-gradient,
+weight-gradient) ops of a layer that the host dispatches}. Forward and backward were counted with
+torch's dispatcher on a layer written as Megatron-LM's of 2021 (57 and 90), and on the same one with
+those ops fused. Of a backward, the weights' part is four products, four sums of biases and twelve
+additions to a gradient (tests/simlab/cost/test_dispatched_ops.py)."""
 
 
-NANOTRON_OPS = {False: (64, 102), True: (92, 126)}
-"""{whether tensor parallelism gathers and scatters: (forward, backward) ops} of nanotron's layer
-without its collectives, counted with torch's dispatcher on a layer of the same form (tests/simlab/
-cost/test_nanotron_ops.py). Its products beside a gather are three each, queries, keys and values are
-copied into two orders, sequence lengths are summed in every layer, and each gradient is added to its
-fp32 sum by itself (nanotron/models/llama.py, parallel/tensor_parallel/functional.py,
-optim/gradient_accumulator.py)."""
+NANOTRON_OPS = {False: (64, 66, 36), True: (92, 90, 36)}
+"""{whether tensor parallelism gathers and scatters: (forward, input-gradient, weight-gradient) ops}
+of nanotron's layer without its collectives, counted with torch's dispatcher on a layer of the same
+form (tests/simlab/cost/test_dispatched_ops.py). Its products beside a gather are three each,
+queries, keys and values are copied into two orders, sequence lengths are summed in every layer, and
+each gradient is added to its fp32 sum by itself (nanotron/models/llama.py,
+parallel/tensor_parallel/functional.py, optim/gradient_accumulator.py)."""
 
 
 def layer_kernels(model: Model, plan: Plan) -> LayerKernels:
@@ -49,11 +51,13 @@ def layer_kernels(model: Model, plan: Plan) -> LayerKernels:
     return with_copies(kernels, plan, unit_parameters(model, plan, "layer"))
 
 
-def runtime_ops(model: Model, plan: Plan) -> tuple[int, int]:
-    """The numbers of ops of a layer's forward and backward that the host dispatches."""
+def runtime_ops(model: Model, plan: Plan) -> tuple[int, int, int]:
+    """The ops of a layer's forward, input gradients and weight gradients that the host dispatches.
+
+    A softmax in parts has the same ops in its input gradient as in its forward."""
     if plan.library == "nanotron":
         return NANOTRON_OPS[plan.tp > 1 and plan.sequence_parallel]
-    forward, backward = RUNTIME_OPS[plan.fused and plan.attention != "unfused"]
+    forward, of_inputs, of_weights = RUNTIME_OPS[plan.fused and plan.attention != "unfused"]
     in_parts = plan.attention == "unfused" and not softmax_is_fused(model, plan)
     more = len(TORCH_SOFTMAX) - 1 if in_parts else 0
-    return forward + more, backward + more
+    return forward + more, of_inputs + more, of_weights

@@ -1,17 +1,18 @@
-"""The ops of a layer of nanotron's form, counted with torch's dispatcher on a stand-in of our own."""
+"""The ops of a layer of nanotron's form, counted with torch's dispatcher on a stand-in of our own,
+and those that the weights of a GPT layer add to its backward."""
 
 import math
 
 import pytest
 
-from simlab.lowering.kernels.layer import NANOTRON_OPS
+from simlab.lowering.kernels.layer import NANOTRON_OPS, RUNTIME_OPS
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
 SEQ, BATCH, HIDDEN, HEADS, HEAD, FFN = 16, 2, 32, 4, 8, 64
 
 
-def counted(function):
+def counted(function, without=()):
     """(how many ops the dispatcher sees while `function` runs, its result)"""
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -19,7 +20,7 @@ def counted(function):
         ops = 0
 
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            self.ops += 1
+            self.ops += func.overloadpacket.__name__ not in without
             return func(*args, **(kwargs or {}))
 
     with Count() as count:
@@ -59,7 +60,8 @@ def norm():
         grad = grad.reshape(-1, grad.shape[-1])
         made, partial = torch.empty_like(rows), torch.empty((132, *weight.shape))
         made.zero_()
-        return made.reshape(ctx.shape), partial.sum(0).to(weight.dtype)
+        of_weight = partial.sum(0).to(weight.dtype) if ctx.needs_input_grad[1] else None
+        return made.reshape(ctx.shape), of_weight
 
     return function(forward, backward)
 
@@ -90,7 +92,7 @@ def column(rank, ranks):
         grad, x = flat(grad.contiguous()), flat(x)
         if ranks > 1:
             made = torch.empty(ctx.shape)  # scattered
-        return made, grad.t().matmul(x)
+        return made, grad.t().matmul(x) if ctx.needs_input_grad[1] else None
 
     return function(forward, backward)
 
@@ -120,7 +122,7 @@ def row(rank, ranks):
             torch.mm(flat(first), weight, out=flat(before))
             torch.mm(flat(last), weight, out=flat(after))
         x = flat(x.contiguous())
-        return made, flat(whole).t().matmul(x)
+        return made, flat(whole).t().matmul(x) if ctx.needs_input_grad[1] else None
 
     return function(forward, backward)
 
@@ -218,9 +220,38 @@ def test_a_layer_of_nanotrons_form_has_so_many_ops(ranks):
         (HIDDEN,), (HIDDEN,), (3 * HIDDEN // ranks, HIDDEN), (HIDDEN, HIDDEN // ranks),
         (2 * FFN // ranks, HIDDEN), (HIDDEN, FFN // ranks),
     ]  # fmt: skip
-    weights = [torch.nn.Parameter(torch.zeros(its)) for its in shapes]
     x = torch.zeros(SEQ // ranks, BATCH, HIDDEN, requires_grad=True)
-    forward, y = counted(layer(x, weights, rank, ranks))
-    backward, _ = counted(lambda: y.backward(torch.ones_like(y)))
+
+    def ops(learning):
+        weights = [torch.zeros(its, requires_grad=learning) for its in shapes]
+        forward, y = counted(layer(x, weights, rank, ranks))
+        backward, _ = counted(lambda: y.backward(torch.ones_like(y)))
+        return forward, backward, weights
+
+    forward, backward, weights = ops(learning=True)
+    _, of_inputs, _ = ops(learning=False)
     added, _ = counted(accumulated(weights))
-    assert (forward, backward + added) == NANOTRON_OPS[ranks > 1]
+    assert (forward, of_inputs, backward - of_inputs + added) == NANOTRON_OPS[ranks > 1]
+
+
+def test_the_weights_of_a_gpt_layer_add_so_many_ops_to_its_backward():
+    """Products, sums of biases and additions to what is there; views launch nothing."""
+    views = {"detach", "t", "view"}
+    nn = torch.nn
+    parts = [
+        nn.LayerNorm(HIDDEN), nn.Linear(HIDDEN, 3 * HIDDEN), nn.Linear(3 * HIDDEN, HIDDEN),
+        nn.LayerNorm(HIDDEN), nn.Linear(HIDDEN, FFN), nn.GELU(), nn.Linear(FFN, HIDDEN),
+    ]  # fmt: skip
+    its = nn.Sequential(*parts)
+    x = torch.zeros(SEQ, HIDDEN, requires_grad=True)
+
+    def backward(learning):
+        its.requires_grad_(learning)
+        for parameter in its.parameters():
+            parameter.grad = torch.zeros_like(parameter) if learning else None
+        y = its(x)
+        return counted(lambda: y.sum().backward(), views)[0]
+
+    backward(learning=False)  # x has a gradient from here on
+    added = backward(learning=True) - backward(learning=False)
+    assert {added} == {of_weights for _, _, of_weights in RUNTIME_OPS.values()}
