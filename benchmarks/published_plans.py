@@ -30,7 +30,8 @@ from typing import Any, NamedTuple
 
 from simlab import Cluster, InputError, Model, Plan, cluster_of_gpu
 from simlab.planner import Ranked, Rejection, Space, search
-from simlab.planner.rank import TIE
+from simlab.planner.explain import PARTS
+from simlab.planner.rank import TIE, waterfall_s
 from simlab.planner.search import plan_text
 from simlab.planner.space import divisors
 from simlab.studies.published.rows import EXPERTS, KNOWN, cluster_of, described, known_model
@@ -75,6 +76,8 @@ class Met(NamedTuple):
     fits: bool
     published: str
     best: str
+    waterfall: str = ""
+    """By how many seconds each part of the published plan's predicted step is longer (+) or shorter."""
     by_ranks: str = ""
     """The best predicted step with each number of expert-parallel ranks."""
     measured_s: float | None = None
@@ -203,7 +206,7 @@ def _met(name: str, space: Space, said: dict[str, Any]) -> Met:
     tried = [*own.candidates()]
     if best is None or not any(isinstance(each, Plan) for each in tried):
         refused = next((each.detail for each in tried if isinstance(each, Rejection)), "none fits")
-        return Met(name, None, None, True, refused, _text(best) if best else "", by_ranks)
+        return Met(name, None, None, True, refused, _text(best) if best else "", by_ranks=by_ranks)
     published = search(own, kept=1, layered=0).plans
     fits = bool(published)
     if not fits:
@@ -214,7 +217,21 @@ def _met(name: str, space: Space, said: dict[str, Any]) -> Met:
     places = [place for place, its in enumerate(found.plans, 1) if _alike(its, theirs.plan)]
     texts = _text(theirs), _text(best)
     slower = theirs.step_s / best.step_s - 1
-    return Met(name, places[0] if places else None, slower, fits, *texts, by_ranks)
+    parts = _waterfall(space, theirs, best)
+    return Met(name, places[0] if places else None, slower, fits, *texts, parts, by_ranks)
+
+
+def _waterfall(space: Space, theirs: Ranked, best: Ranked) -> str:
+    """What a step of `theirs` spends more, or less, than one of `best`, the largest part first."""
+    found = [waterfall_s(space.model, each.plan, space.cluster) for each in (theirs, best)]
+    parts = {name: its - other for name, its, other in zip(found[0]._fields, *found)}
+    largest = sorted(parts.items(), key=lambda part: -abs(part[1]))
+    told = [
+        f"{PARTS.get(name, name)} {'+' if s > 0 else '-'}{seconds_text(abs(s))}"
+        for name, s in largest
+        if abs(s) > 1e-3 * best.step_s
+    ]
+    return ", ".join(told)
 
 
 def _text(ranked: Ranked) -> str:
@@ -249,6 +266,8 @@ def _print(results: list[Met]) -> None:
         print(f"{'met' if its.is_met else 'not'} {its.name}: place {its.rank}, {slower}{fits}")
         measured = f", measured {seconds_text(its.measured_s)}" if its.measured_s else ""
         print(f"      published {its.published}{measured}\n      found     {its.best}")
+        if its.waterfall and not its.is_met:
+            print(f"      parts     {its.waterfall}")
         if its.by_ranks:
             print(f"      by ep     {its.by_ranks}")
     count, searched = sum(its.is_met for its in results), sum(not its.skipped for its in results)

@@ -81,6 +81,7 @@ def check_combination(plan: "Plan") -> None:
         )
     check_order(tuple(plan.order.split("-")))
     _check_gradient_bytes(plan)
+    _check_library(plan)
     if plan.hybrid and (plan.dp * plan.cp) % plan.hybrid:
         raise InputError(
             f"hybrid = {plan.hybrid} does not divide dp x cp = {plan.dp * plan.cp}; "
@@ -117,6 +118,15 @@ def _check_gradient_bytes(plan: "Plan") -> None:
         )
     if value == 2 and plan.precision == "fp32":
         raise InputError("gradient_bytes = 2 with precision = 'fp32': give 4, or leave it out")
+
+
+def _check_library(plan: "Plan") -> None:
+    if plan.library != "nanotron":
+        return
+    if plan.zero > 1:
+        raise InputError(f"zero = {plan.zero} with library = 'nanotron': it has ZeRO-1 at most")
+    if plan.precision == "fp8":
+        raise InputError("precision = 'fp8' with library = 'nanotron': give bf16, fp16 or fp32")
 
 
 class Effect(NamedTuple):

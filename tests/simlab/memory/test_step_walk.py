@@ -53,6 +53,8 @@ PLANS = st.builds(
             "prefetch": st.sampled_from([0, 1, 2]),
             "offload": st.sampled_from(["none", "optimizer", "parameters", "activations"]),
         }
+    ).filter(
+        lambda its: its["library"] != "nanotron" or (its["zero"] < 2 and its["precision"] != "fp8")
     ),
 )
 

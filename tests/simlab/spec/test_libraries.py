@@ -133,6 +133,15 @@ def a_layer_more(plan):
     return two - one
 
 
+@pytest.mark.parametrize(
+    ("fields", "valid"), [({"zero": 3}, "ZeRO-1 at most"), ({"precision": "fp8"}, "bf16")]
+)
+def test_what_nanotron_has_not_is_refused(fields, valid):
+    (name,) = fields
+    with pytest.raises(sl.InputError, match=f"{name} = .*{valid}"):
+        sl.Plan(dp=8, library="nanotron", **fields)
+
+
 def test_nanotron_keeps_the_activated_gate():
     """silu(gate) beside gate, up and their product: 2 bytes each, on a quarter of the MLP."""
     more = a_layer_more(NANOTRON) - a_layer_more(replace(NANOTRON, library="megatron"))
