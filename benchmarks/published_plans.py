@@ -12,9 +12,10 @@ expert-parallel ranks, and so are the runs of runs.csv with such ranks, which no
 A published plan whose experts span tensor-parallel ranks cannot be said: it counts as not met. A row
 that says too little, or whose GPU is not in the catalogue, is skipped with the reason.
 
-Two facts are read from a row's source and GPU. Megatron-Bridge's recipes reduce gradients in 16 bits:
-`grad_reduce_in_fp32 = False` in its src/megatron/bridge/perf_recipes/_common.py. And "4 OmniPath 100G
-links/node" are the NICs of a node.
+Three facts are read from a row's source and GPU. Megatron-Bridge's recipes reduce gradients in 16 bits
+(`grad_reduce_in_fp32 = False` in its src/megatron/bridge/perf_recipes/_common.py), and cut what tensor
+parallelism sends into pieces beside the products (`tp_comm_overlap_cfg = userbuffers_...` in
+perf_recipes/llama/h100/llama31.py). And "4 OmniPath 100G links/node" are the NICs of a node.
 """
 
 import argparse
@@ -52,7 +53,8 @@ from simlab.units import seconds_text
 
 PLANS = RUNS.with_name("plans.csv")
 BRIDGE = "megatron-bridge"
-"""What the sources of rows have in them whose gradients have 16 bits."""
+"""What the sources of rows have in them whose gradients have 16 bits, and whose tensor parallelism
+overlaps its communication piece by piece."""
 LINKS = r"(\d+)\s+\w+\s+(\d+)\s?g(?:b/s|bps|bit/s)?\s+links?\s?(?:/|per|a)\s?node"
 """A pattern of the NICs of a node and the Gb/s of each, in what a row says of its GPU."""
 STAGE_LAYERS = {("deepseek-v3", 16): (4,) * 15 + (1,)}
@@ -140,7 +142,7 @@ def _fixed(row: Row, model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
         "cp": degree(row, "cp"),
     }
     if BRIDGE in row["source"].lower():
-        fixed["gradient_bytes"] = 2
+        fixed |= {"gradient_bytes": 2, "tp_overlap": "pipelined"}
     if "bigscience" in row["source"]:  # older than fused attention
         fixed["attention"] = "unfused"
     if row["recompute"]:

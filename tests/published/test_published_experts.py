@@ -34,11 +34,13 @@ def test_dense_plans_are_those_without_experts():
 
 
 def test_what_a_source_says_of_gradients_and_links_is_taken():
-    """Megatron-Bridge's recipes reduce gradients in 16 bits; BLOOM's nodes had four NICs of 100 Gb/s."""
+    """Megatron-Bridge's recipes reduce gradients in 16 bits and overlap what tensor parallelism sends;
+    BLOOM's nodes had four NICs of 100 Gb/s."""
     bridge = next(row for row in rows() if "Megatron-Bridge" in row["source"])
     bloom = next(row for row in rows() if "bigscience" in row["source"])
     spaces = [space_of(row) for row in (bridge, bloom)]
-    assert [space.fixed.get("gradient_bytes") for space in spaces] == [2, None]
+    said = [(s.fixed.get("gradient_bytes"), s.fixed.get("tp_overlap")) for s in spaces]
+    assert said == [(2, "pipelined"), (None, None)]
     cluster = spaces[1].cluster
     assert (cluster.nics_per_node, cluster.inter.bandwidth_bytes_per_s) == (4, 12.5e9)
     assert spaces[0].cluster.nics_per_node == 8
