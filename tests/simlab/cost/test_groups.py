@@ -4,11 +4,12 @@ from collections import Counter
 from dataclasses import fields, replace
 from itertools import permutations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import simlab as sl
-from simlab.cost.groups import Groups
+from simlab.cost.groups import Groups, _group
 
 A100 = sl.load_cluster("dgx-a100")
 DEGREES = st.sampled_from([1, 2, 4, 8])
@@ -35,3 +36,15 @@ def test_a_group_has_as_many_ranks_in_each_node_as_are_counted_there(
         held = Counter(offset // gpus_per_node for offset in offsets)
         assert len(set(held.values())) == 1, name
         assert (shape.size, shape.nodes) == (len(offsets), len(held)), name
+
+
+@pytest.mark.parametrize(
+    ("ranks", "in_node", "per_node"), [(6, 4, 3), (6, 5, 3), (10, 8, 5), (6, 2, 2), (7, 4, 1)]
+)
+def test_ranks_that_do_not_fill_nodes_alike_count_as_if_they_did(ranks, in_node, per_node):
+    """As many in each node as divide them, and no more than the first node holds: here two blocks of
+    ranks with a gap between them, of which a node holds `in_node`."""
+    offsets = (*range(in_node), *range(in_node + 1, ranks + 1))
+    cluster = replace(A100, gpus_per_node=in_node + 1, nodes=ranks)
+    shape = _group(offsets, cluster)
+    assert (shape.size, shape.per_node) == (ranks, per_node)

@@ -51,6 +51,13 @@ def test_if_all_operations_are_twice_as_fast_all_that_is_computed_takes_half(mod
     assert after == pytest.approx(before / 2, rel=1e-12)
 
 
+def test_each_product_of_latent_attention_has_an_operation_of_its_own():
+    kernels = unit_kernels(LATENT, sl.Plan())["layer"].forward
+    assert Operation.OTHER not in {kernel.operation for kernel in kernels}
+    latents = [str(its.operation) for its in kernels if its.name.startswith(("q ", "kv "))]
+    assert latents == ["q down", "q up", "kv down", "kv up"]
+
+
 @settings(max_examples=40)
 @given(st.sampled_from([*MODELS]), plans)
 def test_a_kernel_of_a_backward_has_the_operation_that_its_name_begins_with(name, plan):

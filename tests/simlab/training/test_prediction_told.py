@@ -10,6 +10,7 @@ import pytest
 from plan_oracles import cluster_of
 
 import simlab as sl
+from simlab.training.fit import Fit
 
 LLAMA, NODE = sl.load_model("llama-3-8b"), sl.load_cluster("dgx-h100")
 PLAN = sl.Plan(dp=2, tp=2, pp=2, microbatches=8, microbatch_size=4, seq=4096, recompute="full")
@@ -295,3 +296,11 @@ def test_a_rank_reduces_what_is_left_after_its_last_message_has_been_sent():
     kept_s = max(s.end_s for s in sent) - last_s
     left = [s.start_s for s in found.trace.spans if s.rank == 1 and s.kind == "all_reduce"]
     assert kept_s > 0 and min(left) >= last_s + kept_s * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("capacity, answer", [(40, "fits"), (36, "does not fit")])
+def test_a_judgement_tells_tensors_reserve_and_capacity(capacity, answer):
+    gib = 2**30
+    fit = Fit(capacity == 40, "sure", 30 * gib, 5 * gib, 2 * gib, capacity * gib)
+    said = f"{answer} (sure): 30.0 GiB of tensors + 7.0 GiB reserve of {capacity}.0 GiB"
+    assert str(fit) == said and fit.missing_bytes == (0 if capacity == 40 else gib)
