@@ -304,3 +304,9 @@ def test_a_judgement_tells_tensors_reserve_and_capacity(capacity, answer):
     fit = Fit(capacity == 40, "sure", 30 * gib, 5 * gib, 2 * gib, capacity * gib)
     said = f"{answer} (sure): 30.0 GiB of tensors + 7.0 GiB reserve of {capacity}.0 GiB"
     assert str(fit) == said and fit.missing_bytes == (0 if capacity == 40 else gib)
+
+
+def test_a_summary_names_expert_parallelism_where_there_is_some():
+    plan = sl.Plan(dp=8, ep=4, zero=1, microbatches=2, seq=4096)
+    head = sl.predict(sl.load_model("mixtral-8x7b"), plan, NODE).summary().splitlines()[0]
+    assert ", cp 1, ep 4, ZeRO-1, " in head
