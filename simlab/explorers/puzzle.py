@@ -202,15 +202,15 @@ def answer(state: State, best: Best | None = None) -> Answer:
 
 def _told(puzzle: Puzzle) -> Words:
     """What is asked."""
-    times = ", ".join(
+    times = [
         f"{kind} {seconds_text(getattr(puzzle.times, FIELD_OF_KIND[kind]))}"
         for kind in puzzle.kinds
-    )
+    ]
     last = "B" if puzzle.kinds == "FB" else "W"
     return Words(
-        f"Drag the ops (or Shift and the arrow keys) so that the step is short. {times}; a rank may "
+        f"Drag the ops (or Shift and the arrow keys) so that the step is short. {', '.join(times)}; a rank may "
         f"hold at most {puzzle.cap:g} microbatches, from the start of F to the end of {last}.",
-        f"拖动操作（或按 Shift 加方向键），让一步尽量短。{times}；每个 rank 最多同时留 {puzzle.cap:g} 个"
+        f"拖动操作（或按 Shift 加方向键），让一步尽量短。{'，'.join(times)}；每个 rank 最多同时留 {puzzle.cap:g} 个"
         f"微批次，从 F 开始到 {last} 结束。",
     )
 

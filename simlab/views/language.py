@@ -23,6 +23,7 @@ NAMED = ("work", "streams", "memory", "words")
 """The tables whose entries have a name in each language."""
 BETWEEN = r"(?<=[\u3000-\u9fff\uff00-\uffef]) (?=[\u3000-\u9fff\uff00-\uffef])"
 """A space between two Chinese characters."""
+FULL_WIDTH = {",": "，", ":": "：", ";": "；"}
 
 
 def colours(table: str) -> dict[str, str]:
@@ -63,9 +64,18 @@ def _terms() -> tuple[re.Pattern[str], dict[str, str]]:
 @lru_cache(4096)
 def said(text: str, tongue: str) -> str:
     """`text` as a picture in `tongue`, 'en' or 'zh', shows it: for Chinese, with the English terms
-    of the table replaced. So names of rows, ops and schedules need be given in English only."""
+    of the table replaced, and with Chinese punctuation. So names of rows, ops and schedules need be
+    given in English only."""
     if tongue != "zh":
         return text
     pattern, chinese = _terms()
     replaced = pattern.sub(lambda match: chinese[match[0].lower()], text)
-    return re.sub(BETWEEN, "", replaced)
+    return re.sub(BETWEEN, "", _punctuated(replaced))
+
+
+def _punctuated(text: str) -> str:
+    """`text` with Chinese commas, colons and semicolons. Numbers, and words where there is nothing
+    else, are a list."""
+    comma = FULL_WIDTH[","] if re.search(r"[\d:;]", text) else "、"
+    text = re.sub(r"(?<=\d), (?=\d)", "、", text)
+    return re.sub("([,:;]) ", lambda match: (FULL_WIDTH | {",": comma})[match[1]], text)

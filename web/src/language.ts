@@ -41,7 +41,14 @@ const BETWEEN = /(?<=[\u3000-\u9fff\uff00-\uffef]) (?=[\u3000-\u9fff\uff00-\uffe
 /** `text` as it is shown in `tongue`: as `said` of simlab/views/language.py has it. */
 export function said(text: string, tongue: Tongue): string {
   if (tongue !== "zh") return text;
-  return text.replace(TERM, (term) => TERMS.get(term.toLowerCase())!).replace(BETWEEN, "");
+  return punctuated(text.replace(TERM, (term) => TERMS.get(term.toLowerCase())!)).replace(BETWEEN, "");
+}
+
+/** `text` with Chinese commas, colons and semicolons, as `_punctuated` of simlab/views/language.py has it. */
+function punctuated(text: string): string {
+  const comma = /[\d:;]/.test(text) ? "，" : "、";
+  const signs: Record<string, string> = { ",": comma, ":": "：", ";": "；" };
+  return text.replace(/(?<=\d), (?=\d)/g, "、").replace(/([,:;]) /g, (_, sign: string) => signs[sign]);
 }
 
 function escaped(text: string): string {

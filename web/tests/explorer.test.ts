@@ -44,6 +44,9 @@ test("in Chinese the terms of a text are replaced, as Python does", () => {
   expect(said("idle / makespan 27.3%", "zh")).toBe("空闲 / 总时长 27.3%");
   expect(said("playback headroom", "zh")).toBe("playback headroom");
   expect(said("all layers", "en")).toBe("all layers");
+  expect(said("QKV, attention, output", "zh")).toBe("QKV、注意力、输出");
+  expect(said("rank 0: stages 0, 7", "zh")).toBe("rank 0：阶段 0、7");
+  expect(said("Simulated: gpipe, makespan 1,920.0 ms", "zh")).toBe("模拟：gpipe，总时长 1,920.0 ms");
 });
 
 test("an answer to an order that was changed since does not undo the change", () => {

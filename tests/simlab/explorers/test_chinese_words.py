@@ -60,6 +60,8 @@ def states(found):
     for control in found.controls:
         step = max(1, len(control.values) // MOST_VALUES)
         yield from (start | {control.name: value} for value in control.values[::step])
+    for name, values in found.answer(start).values.items():  # which follow from the others
+        yield start | {name: values[len(values) // 2]}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -73,6 +75,7 @@ def test_an_explorer_in_chinese_has_no_english_word(name):
             continue  # the start with this value is not possible
     wrong = {text: words for text in {*said_there} if (words := english_words(text))}
     assert wrong == {}
+    assert [text for text in said_there if re.search("[,:;] ", text)] == []
 
 
 @pytest.mark.parametrize(("category", "chunks"), [(ACTIVATIONS, 1), (LIVE, 1), (LIVE, 2)])
@@ -87,6 +90,14 @@ def test_terms_are_replaced_as_whole_words_and_the_longest_first():
     assert said("idle / makespan 27.3%", "zh") == "空闲 / 总时长 27.3%"
     assert said("playback headroom", "zh") == "playback headroom"
     assert said("backward head", "zh") == "反向输出头"
+
+
+def test_what_joins_english_terms_becomes_chinese_punctuation():
+    assert said("QKV, attention, output", "zh") == "QKV、注意力、输出"
+    assert said("rank 0: stages 0, 7", "zh") == "rank 0：阶段 0、7"
+    assert said("Simulated: gpipe, makespan 1,920.0 ms", "zh") == "模拟：gpipe，总时长 1,920.0 ms"
+    assert said("dp 0, cp 1; node 2", "zh") == "dp 0，cp 1；节点 2"
+    assert said("QKV, attention", "en") == "QKV, attention"
 
 
 def test_an_english_word_would_be_noticed():

@@ -25,6 +25,7 @@ export interface Frame {
 type Rect = [left: number, top: number, right: number, bottom: number];
 
 export const SMALL_PX = 11;
+const LIST = /, |、/;
 const TINY_PX = 9; // of labels in boxes that are too low for a small text
 
 /** Draws marks into the frame of one chart. */
@@ -202,7 +203,7 @@ export class Drawing {
 
   /** `text`, or of several operations the first, 'QKV…', as far as it has room; else "". */
   private fitted(text: string, wide: number, high: number): string {
-    const [px, [first, ...more]] = [labelPx(high), text.split(", ")];
+    const [px, [first, ...more]] = [labelPx(high), text.split(LIST)];
     const shorter = more.length ? [text, `${first}…`] : [text];
     return shorter.find((each) => px && (this.size(each) * px) / SMALL_PX <= wide - 4) ?? "";
   }

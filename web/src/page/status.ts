@@ -18,7 +18,7 @@ export class Status {
   }
 
   text(words: Words): string {
-    if (this.failed) return `${this.started ? words.broken : words.failed}: ${this.failed}`;
+    if (this.failed) return `${this.started ? words.broken : words.failed}${words.colon}${this.failed}`;
     if (this.live) return words.live;
     const loading = this.starting ? words.starting : `${words.loading} ${Math.round(this.share * 100)}%`;
     return `${words.recorded}${loading} …`;
@@ -45,6 +45,6 @@ export async function loaded<T>(url: URL): Promise<T> {
 /** Says that the page cannot begin, because what it shows first is not there. */
 export function sayMissing(error: unknown, words: Words): void {
   const why = error instanceof Error ? error.message : String(error);
-  document.getElementById("status")!.textContent = `${words.missing}: ${why}`;
+  document.getElementById("status")!.textContent = `${words.missing}${words.colon}${why}`;
   document.getElementById("progress")!.hidden = true;
 }

@@ -11,7 +11,7 @@ export const TEXTS = {
     live: "Live", recorded: "Recorded picture. ", failed: "The simulator could not be started",
     broken: "The simulator could not answer", missing: "The page could not be loaded; try again",
     simulated: "Simulated",
-    copy: "Copy link", copied: "Copied", refused: "Not possible",
+    copy: "Copy link", copied: "Copied", refused: "Not possible", colon: ": ",
     noChunks: "Neither schedule lets you choose its number of chunks.",
     how: "How to read the picture",
     about: [
@@ -31,7 +31,7 @@ export const TEXTS = {
     live: "实时", recorded: "预录的图。", failed: "模拟器无法启动",
     broken: "模拟器无法回答", missing: "页面无法加载，请重试",
     simulated: "模拟",
-    copy: "复制链接", copied: "已复制", refused: "无法执行",
+    copy: "复制链接", copied: "已复制", refused: "无法执行", colon: "：",
     noChunks: "这两个调度都不能选择块数。",
     how: "怎样读这张图",
     about: [

@@ -5,6 +5,7 @@ import { countUpTo, ms } from "./numbers";
 import { amountAt, type Panel, type Wait } from "./panel";
 
 const MOST_RANKS = 8; // in one description of the memory strip
+const SEPARATORS = { en: { comma: ", ", colon: ": " }, zh: { comma: "，", colon: "：" } };
 
 /** The boxes of `rank` that run at `time`: of a pair of ops both. */
 export function boxesAt(panel: Panel, rank: number, time: number): number[] {
@@ -18,7 +19,8 @@ export function boxesAt(panel: Panel, rank: number, time: number): number[] {
 export function describeBox(panel: Panel, box: number, tongue: Tongue): string {
   const [stage, row] = [panel.stage(box), rowOf(panel, panel.rank[box], tongue)];
   const place = `${word("stage", tongue)} ${stage}`;
-  const where = place === row ? place : place + (tongue === "en" ? ", " : "，") + row;
+  const separators = SEPARATORS[tongue];
+  const where = place === row ? place : place + separators.comma + row;
   const parts = {
     en: [
       `${panel.name(box)}: ${nameOf(panel.kind(box), "en")} of microbatch ${panel.microbatch(box)}`,
@@ -29,8 +31,8 @@ export function describeBox(panel: Panel, box: number, tongue: Tongue): string {
       where,
     ],
   };
-  const lines = [parts[tongue].join(tongue === "en" ? ", " : "，")];
-  const path = panel.strong?.has(box) ? `, ${word("critical path", tongue)}` : "";
+  const lines = [parts[tongue].join(separators.comma)];
+  const path = panel.strong?.has(box) ? separators.comma + word("critical path", tongue) : "";
   lines.push(span(panel, panel.start[box], panel.end[box]) + path);
   const sent = panel.packed.sends?.[panel.name(box)];
   if (sent) lines.push(sends(panel, sent, tongue));
@@ -62,8 +64,9 @@ export function describeMemory(panel: Panel, time: number, tongue: Tongue): stri
   const sorted = [...held].sort((a, b) => b.amount - a.amount);
   const shown = held.length <= MOST_RANKS ? held : [sorted[0], sorted.at(-1)!];
   const label = worded(panel.packed.memory_label.replace("\n", " "), tongue);
-  const head = `${ms(time, panel.packed.end_s)} ms: ${label}`;
-  const rows = shown.map(({ rank, amount }) => `${rowOf(panel, rank, tongue)}: ${Number(amount.toPrecision(4))}`);
+  const { colon } = SEPARATORS[tongue];
+  const head = `${ms(time, panel.packed.end_s)} ms${colon}${label}`;
+  const rows = shown.map(({ rank, amount }) => `${rowOf(panel, rank, tongue)}${colon}${Number(amount.toPrecision(4))}`);
   return [head, ...rows].join("\n");
 }
 

@@ -44,7 +44,7 @@ export function fillsOf(kind: string, panels: Panel[]): string[] {
 
 /** "shades: chunks 0, 1" */
 function shadesText(chunks: number, tongue: Tongue): string {
-  const numbers = chunks <= 3 ? [...Array(chunks).keys()].join(", ") : `0–${chunks - 1}`;
+  const numbers = chunks <= 3 ? [...Array(chunks).keys()].join(tongue === "en" ? ", " : "、") : `0–${chunks - 1}`;
   return `${word("chunks", tongue)} ${numbers}`;
 }
 

@@ -20,7 +20,7 @@ export function rowName(panel: Panel, rank: number, tongue: Tongue): string {
   const stages = panel.packed.stages[rank];
   const name = `${word(panel.packed.row ?? "rank", tongue)} ${rank}`;
   if (stages.length < 2 || stages.length > 3) return name;
-  return `${name} · ${word("stage", tongue)} ${stages.join(", ")}`;
+  return `${name} · ${word("stage", tongue)} ${stages.join(tongue === "en" ? ", " : "、")}`;
 }
 
 /** Top and height of the bar of `rank`, px, on device pixels. */
