@@ -84,6 +84,13 @@ def test_no_text_is_over_another_and_all_are_inside_at_every_size(page, size, na
     assert len(parts["title"]) == len(names) and len(parts["rows"]) == 8 * len(names)
 
 
+def test_the_canvas_lies_on_whole_pixels_for_between_them_it_would_be_blurred(page):
+    page.evaluate(SET_STYLE, ["padding-top", "0.3px"])
+    canvas = shown(page, trace("1f1b", 3, 7))
+    edges = "c => { const b = c.getBoundingClientRect(); return [b.left, b.top, b.height]; }"
+    assert canvas.evaluate(edges) == pytest.approx([8, 8, canvas.evaluate("c => c.height")])
+
+
 def test_the_legend_lists_what_is_drawn_and_nothing_else(page):
     legend = assert_texts_stand_apart(shown(page, trace("1f1b")))["legend"]
     assert legend == ["F forward", "B backward", "idle"]

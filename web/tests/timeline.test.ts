@@ -22,14 +22,18 @@ function packed(change: Partial<Packed> = {}): Packed {
 }
 
 describe("the numbers beside a memory strip", () => {
-  test("have 0 and the peak, and others where they have room", () => {
-    expect(amounts(8, 8, 36)).toEqual([0, 5, 8]);
-    expect(amounts(4, 8, 36)).toEqual([0, 4]);
-    expect(amounts(6, 6, 36)).toEqual([0, 6]); // 5 would lie on 6
-    expect(amounts(3.75, 8, 80)).toContain(3.75);
+  test("have 0 and the peak, and what divides it evenly where that has room", () => {
+    expect(amounts(8, 8, 36)).toEqual([0, 4, 8]);
+    expect(amounts(6, 6, 80)).toEqual([0, 2, 4, 6]);
+    expect(amounts(7, 7, 36)).toEqual([0, 7]);
+    expect(amounts(11.5, 11.5, 80)).toEqual([0, 11.5]);
   });
-  test("have the peak alone where it lies too near to 0", () => {
-    expect(amounts(1, 16, 36)[0]).toBe(1);
+  test("have the end of a scale that another strip reaches", () => {
+    expect(amounts(4, 8, 36)).toEqual([0, 4, 8]);
+    expect(amounts(3.75, 8, 80)).toEqual([0, 3.75, 8]);
+  });
+  test("begin with 0, also where the peak lies too near to it", () => {
+    expect(amounts(1, 16, 36)).toEqual([0, 16]);
   });
 });
 

@@ -41,7 +41,7 @@ export class Controls {
     private readonly timeline: Controlled,
   ) {
     const frame = (this.frame = make("div", el, "position: relative; min-width: 0"));
-    this.canvas = make("canvas", frame, "display: block; width: 100%; cursor: crosshair; touch-action: pan-y");
+    this.canvas = make("canvas", frame, "display: block; position: relative; width: 100%; cursor: crosshair; touch-action: pan-y");
     Object.assign(this.canvas, { tabIndex: 0 });
     this.canvas.setAttribute("role", "application");
     this.canvas.setAttribute("aria-roledescription", "timeline");
@@ -71,7 +71,10 @@ export class Controls {
 
   resize(width: number, height: number, scale: number, theme: Theme): void {
     const device = [width, height].map((px) => Math.round(px * scale));
-    this.canvas.style.height = `${height}px`;
+    const { left, top } = this.frame.getBoundingClientRect();
+    // between device pixels it would be drawn blurred
+    const [right, down] = [left, top].map((px) => Math.round(px * scale) / scale - px);
+    Object.assign(this.canvas.style, { height: `${height}px`, left: `${right}px`, top: `${down}px` });
     if (this.canvas.width !== device[0] || this.canvas.height !== device[1]) {
       [this.canvas.width, this.canvas.height] = device;
     }

@@ -7,7 +7,8 @@ import { SMALL, type Pen } from "./pen";
 import { rankColour } from "./rows";
 import type { Plot, View } from "./view";
 
-const APART = 12; // px from number to number
+const APART = 12; // px from number to number, at least
+const PACE = 16; // px from one of many numbers to the next
 
 /** A time axis at height `y`, with its numbers where `numbered`. */
 export function drawAxis(pen: Pen, view: View, y: number, numbered: boolean): void {
@@ -50,15 +51,20 @@ export function drawStrip(pen: Pen, view: View, plot: Plot, most: number, tongue
 }
 
 /**
- * The amounts that stand beside a strip of `tall` px which ends a little above `most`: the peak, for
- * that is what the strip is there to show, 0, and those between them that have room.
+ * The amounts that stand beside a strip of `tall` px which ends a little above `most`: 0, the peak and
+ * `most`, as far as they have room, and between 0 and the peak whole numbers at equal distances.
  */
 export function amounts(peak: number, most: number, tall: number): number[] {
   const px = tall / (1.1 * most);
-  const found = [peak];
-  for (const value of [0, ...ticks(0, 1.1 * most, Math.max(tall / 20, 2)).values]) {
+  const found = [0];
+  const add = (value: number) => {
     if (found.every((other) => Math.abs(other - value) * px >= APART)) found.push(value);
-  }
+  };
+  add(peak);
+  add(most);
+  let parts = Math.floor((peak * px) / PACE);
+  while (parts > 1 && !Number.isInteger(peak / parts)) parts--;
+  for (let part = 1; part < parts; part++) add((peak / parts) * part);
   return found.sort((a, b) => a - b);
 }
 

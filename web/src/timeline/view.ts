@@ -62,12 +62,12 @@ export class View {
     let tall = STRIP.most;
     if (fit !== undefined) {
       const each = (fit - fixed) / panels.length - rest;
-      tall = Math.min(Math.max(each * 0.25, STRIP.least), STRIP.tallest);
+      tall = Math.round(Math.min(Math.max(each * 0.25, STRIP.least), STRIP.tallest));
       row = Math.min(Math.max((each - tall) / rows, ROW.least), ROW.highest);
     }
     let top = LINE * legend + 4 + TITLE;
     this.plots = panels.map((panel, number) => {
-      const strip = top + row * panel.packed.ranks + ROWS_END + LABEL;
+      const strip = Math.round(top + row * panel.packed.ranks) + ROWS_END + LABEL;
       const plot = { panel, number, top, row, strip, tall };
       top = strip + tall + TICKS + GAP + TITLE;
       return plot;
