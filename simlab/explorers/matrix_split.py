@@ -240,8 +240,8 @@ def _layer(
     operators = [part.operator[plan.sequence_parallel] for part in LAYER if part.product]
     looks = {WHOLE: "waiting", BY_TOKENS: SPLIT["tokens"], BY_HEADS: SPLIT["heads"]}
     marks: list[Mark] = [
-        Boxes.at([box for box, _ in its], looks[name], name, outline="background",
-                 labels=[label for _, label in its])
+        Boxes.at([box for box, _ in its], looks[name], name, labels=[label for _, label in its],
+                 outline="axis" if name == WHOLE else "background")  # which else has no visible end
         for name, its in regions.items()
     ]  # fmt: skip
     for kind, found in sent.items():

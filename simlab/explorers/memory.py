@@ -74,7 +74,9 @@ def _note(stack: Stack) -> Words:
     if stack.breach is None:
         return Words("The step fits.", "这一步放得下。")
     op = stack.at(stack.breach)
-    return Words(f"The step does not fit: from {op} on.", f"放不下：从 {op} 开始超出。")
+    return Words(
+        f"The step does not fit: the first too large is {op}.", f"放不下：首次超出是在{op}。"
+    )
 
 
 def _curves(curves: dict[int, list[float]], dp: int, stage: int, capacity_bytes: float) -> Chart:
@@ -163,7 +165,7 @@ def _step(stack: Stack, capacity_bytes: float) -> Chart:
         Axis(
             Words("GiB on a rank", "每个 rank 的 GiB"),
             least=0,
-            most=1.1 * max(*stack.totals, capacity_bytes) / GIB,
+            most=1.2 * max(*stack.totals, capacity_bytes) / GIB,
         ),
         marks,
         230,

@@ -10,11 +10,11 @@ from simlab.views.chart import Arrows, Axis, Boxes, Chart, Dots, Mark, Words
 from simlab.views.rounds import (
     ADDED_COLOUR,
     DARK,
-    LIGHT,
     REPLACED_COLOUR,
     Grid,
     cell_words,
     grid,
+    listed,
     sends,
 )
 
@@ -24,6 +24,9 @@ REPLACED = Words("put in place in this round", "本轮写入")
 COMPLETE = Words("complete sum Σ", "完整的和 Σ")
 HAS, LACKS = Words("has the part", "已有这一份"), Words("does not have it", "没有")
 INSET = 0.09  # of a cell, for the frame of what arrived
+PAPER = "background"  # the colour of a cell without a sum, in each theme
+MOST_LARGE, LARGE_PX, SMALL_PX = 10, 13, 9  # more ranks on the circle are smaller dots
+PX_OF_CIRCLE = 100  # its radius, about
 
 
 def sent_text(step: RoundState) -> Words:
@@ -44,7 +47,8 @@ def _sends_in_chinese(step: RoundState) -> list[str]:
     names = dict(zip(step.parts, grid(step).columns))
     lines = []
     for t in step.transfers:
-        which = f"第 {'、'.join(names[part] for part in t.parts)} 份" if len(names) > 1 else "全部"
+        parts = listed([names[part] for part in t.parts], "、")
+        which = f"第 {parts} 份" if len(names) > 1 else "全部"
         size, what = bytes_text(t.size_bytes), "累加" if t.adds else "写入"
         lines.append(f"{t.source} → {t.destination}：{which}（{size}），{what}")
     return lines
@@ -58,6 +62,7 @@ def circle_chart(step: RoundState, *, gathers: bool = False) -> Chart:
     turns = [2 * pi * at / count - pi / 2 for at in range(count)]
     x, y = [cos(turn) for turn in turns], [sin(turn) for turn in turns]
     place = {rank: (x[at], y[at]) for at, rank in enumerate(step.ranks)}
+    radius = LARGE_PX if count <= MOST_LARGE else SMALL_PX
     marks: list[Mark] = []
     for adds, colour, name in ((True, ADDED_COLOUR, ADDED), (False, REPLACED_COLOUR, REPLACED)):
         sent = [
@@ -66,7 +71,7 @@ def circle_chart(step: RoundState, *, gathers: bool = False) -> Chart:
             if transfer.adds == adds
         ]
         if sent:
-            ends = [_between(place[t.source], place[t.destination]) for t, _ in sent]
+            ends = [_between(place[t.source], place[t.destination], radius) for t, _ in sent]
             tips = [told for _, told in sent]
             x0, y0, x1, y1 = zip(*ends)
             marks.append(Arrows(x0, y0, x1, y1, colour, name, tips=tips))
@@ -79,7 +84,9 @@ def circle_chart(step: RoundState, *, gathers: bool = False) -> Chart:
         for rank in step.ranks
     ]
     labels = [str(rank) for rank in step.ranks]
-    marks.append(Dots(x, y, "muted", Words("rank", "rank"), radius=13, labels=labels, tips=tips))
+    marks.append(
+        Dots(x, y, "muted", Words("rank", "rank"), radius=radius, labels=labels, tips=tips)
+    )
     edge = Axis(Words("", ""), least=-1.2, most=1.2)
     down = Axis(Words("", ""), least=-1.2, most=1.2, down=True)
     english = f"Messages of round {step.number}" if step.number else "Before the first round"
@@ -88,11 +95,11 @@ def circle_chart(step: RoundState, *, gathers: bool = False) -> Chart:
 
 
 def _between(
-    source: tuple[float, float], destination: tuple[float, float]
+    source: tuple[float, float], destination: tuple[float, float], radius_px: int
 ) -> tuple[float, float, float, float]:
-    """(x0, y0, x1, y1) of an arrow that ends at the edges of both ranks."""
+    """(x0, y0, x1, y1) of an arrow that ends near the edges of both ranks."""
     (a, b), (c, d) = source, destination
-    part = 0.16 / hypot(c - a, d - b)
+    part = (radius_px + 3) / PX_OF_CIRCLE / hypot(c - a, d - b)
     return a + part * (c - a), b + part * (d - b), c - part * (c - a), d - part * (d - b)
 
 
@@ -140,8 +147,8 @@ def _look(share: float, ranks: int, *, gathers: bool) -> tuple[str, Words]:
     if share == 1:
         return DARK, HAS if gathers else COMPLETE
     if share == 0:
-        return LIGHT, LACKS
-    return (LIGHT, own_only) if share == own else (_mixed(share, own), some)
+        return PAPER, LACKS
+    return (PAPER, own_only) if share == own else (_mixed(share, own), some)
 
 
 def _axis(label: Words, count: int, **rest: Any) -> Axis:

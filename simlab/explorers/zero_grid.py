@@ -150,7 +150,7 @@ def _grid(plan: Plan, recipe: str) -> Chart:
         starts, ends, above = zip(*places)
         name = Words("held by other ranks", "由其他 rank 持有")
         bottoms = [top + ROW for top in above]
-        marks.append(Boxes(starts, ends, above, bottoms, "waiting", name, outline="grid"))
+        marks.append(Boxes(starts, ends, above, bottoms, "waiting", name, outline="axis"))
     for category in CATEGORIES:
         name = CATEGORY_WORDS[category]
         its = [each for each in slices(plan) if each.category == category]

@@ -144,7 +144,7 @@ def _replicated(model: Model, plan: Plan, recipe: str, as_view: bool, bucket_byt
 def _step_memory(walk: StageWalk, rest: dict[str, float], scratch: float) -> StepMemory:
     """`StepMemory` of one microbatch on one stage, which is the whole model."""
     ledger = Ledger(rest)
-    moments = [Moment("rest", dict(ledger.held))]
+    moments = [Moment("between steps", dict(ledger.held))]
     kept = not walk.plan.reshard
     for name, use in (("forward", Use("F", stays=kept)), ("backward", Use("B", gathered=kept))):
         backwards, done = name == "backward", 0

@@ -38,7 +38,7 @@ class StepMemory(NamedTuple):
     """Memory of one rank over one step, from the second on (optimizer states and buckets exist)."""
 
     moments: tuple[Moment, ...]
-    """In the step's order; the first is 'rest': between two steps, gradients freed."""
+    """In the step's order; the first is 'between steps', when gradients are freed."""
     largest: dict[str, float]
     """{category: bytes} of the most that each category ever takes: not all at the same time."""
 

@@ -118,6 +118,15 @@ def arrow_x(view: Grid, source: int, destination: int) -> float:
     return -0.5 - 0.22 * len(view.columns) * (0.75 if far else 0.25)
 
 
+def listed(names: Sequence[str], comma: str) -> str:
+    """The parts that are called `names`; of three or more with consecutive numbers the first and the
+    last one."""
+    numbers = [int(name) for name in names if name.isdecimal()]
+    if len(names) > 2 and numbers == [*range(numbers[0], numbers[0] + len(names))]:
+        return f"{names[0]}–{names[-1]}"
+    return comma.join(names)
+
+
 def sends(step: RoundState) -> list[str]:
     """[one line per transfer of `step`: who sends which parts to whom, and what becomes of them]"""
     names = dict(zip(step.parts, grid(step).columns))
@@ -126,7 +135,7 @@ def sends(step: RoundState) -> list[str]:
         parts = (
             "everything"
             if len(names) == 1
-            else f"part{'s' * (len(t.parts) > 1)} {', '.join(names[part] for part in t.parts)}"
+            else f"part{'s' * (len(t.parts) > 1)} {listed([names[part] for part in t.parts], ', ')}"
         )
         lines.append(
             f"{t.source} → {t.destination}: {parts} ({bytes_text(t.size_bytes)}), {'added' if t.adds else 'put in place'}"

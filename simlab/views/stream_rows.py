@@ -78,8 +78,11 @@ def label(span: Span, row: str = "rank") -> str:
 
 
 def short_label(label: str) -> str:
-    """The first of several operations, where `label` has no room: 'QKV…' of 'QKV, attention'."""
+    """What stands where `label` has no room: the first of several operations, 'QKV…' of 'QKV,
+    attention', or the number of a layer, 'L9' of 'layer 9'."""
     first, comma, _ = label.partition(", ")
+    if label.startswith("layer ") and label[6:].isdecimal():
+        return f"L{label[6:]}"
     return f"{first}…" if comma else ""
 
 

@@ -28,6 +28,14 @@ LAB = {(1366, 768): (1190, 640), (1920, 1080): (1740, 950)}  # of which a notebo
 LIVE_S = 120  # Pyodide starts in 4 s on a quiet machine
 DARK = "document.body.style.setProperty('--jp-layout-color0', 'rgb(17, 17, 17)')"
 NARROW = (700, 900)
+RECORD_NUMBERS = """() => {
+    window.numbers = [];
+    const write = CanvasRenderingContext2D.prototype.fillText;
+    CanvasRenderingContext2D.prototype.fillText = function (text, ...at) {
+        if (this.textBaseline === 'middle') window.numbers.push(text);
+        write.call(this, text, ...at);
+    };
+}"""
 # [[text, left, top, right, bottom]] of all that one sees; a px of leading above and below is air
 TEXTS = """root => [...root.querySelectorAll('text, label, output, th, td, button, p, figcaption, .simlab-legend span')]
     .filter((e) => e.textContent.trim() && e.getClientRects().length)
@@ -263,6 +271,43 @@ def test_every_kernel_of_a_layer_is_named_and_every_cell_of_16_ranks_is_numbered
         assert sorted(numbers) == sorted([*"1" * 128, *"2" * 64, *"4" * 32, *"8" * 32])
 
 
+def test_every_op_of_a_plan_is_numbered_in_the_width_of_a_notebook(browser):
+    """Two digits are too wide for its forwards in the size that the backwards have."""
+    with shown(browser, "plan") as (page, _):
+        page.evaluate(RECORD_NUMBERS)
+        page.set_viewport_size({"width": LAB[SIZES[0]][0] - 2, "height": 640})
+        page.wait_for_function("() => window.numbers.length")
+        assert page.evaluate("() => window.numbers.length") == 4 * 16 * 2
+
+
+def test_plots_beside_each_other_lie_at_one_height_also_where_one_legend_has_two_lines(browser):
+    with shown(browser, "buckets") as (page, _):
+        page.set_viewport_size({"width": 1150, "height": 640})
+        page.wait_for_function(FITTED)
+        page.wait_for_timeout(250)
+        lines = page.evaluate(
+            "() => [...document.querySelectorAll('.simlab-legend')].slice(0, 2)"
+            ".map((e) => new Set([...e.children].map((each) => each.offsetTop)).size)"
+        )
+        assert lines == [2, 1]
+        tops = page.evaluate(
+            "() => [...document.querySelectorAll('.simlab-plot')].slice(0, 2)"
+            ".map((e) => e.getBoundingClientRect().top)"
+        )
+        assert tops[0] == tops[1]
+
+
+def test_the_label_of_a_peak_lies_on_no_area(browser):
+    with shown(browser, "memory") as (page, _):
+        text, areas = page.locator("[data-key=step]").evaluate(
+            """figure => [
+                figure.querySelector('text[data-part=label]').getBoundingClientRect().bottom,
+                [...figure.querySelectorAll('g[data-mark=area]')].map((g) => g.getBoundingClientRect().top),
+            ]"""
+        )
+        assert text <= min(areas) + 1
+
+
 def test_what_the_pointer_says_of_a_plan_in_chinese_has_no_english_word(browser):
     with shown(browser, "plan") as (page, _):
         page.locator(".simlab-buttons button").last.click()
@@ -435,7 +480,7 @@ def test_ops_of_the_puzzle_are_dragged_and_moved_by_keys_and_judged_at_once(brow
         tiles = page.locator(".simlab-tiles").first.locator("button")
         verdict = page.locator(".simlab-said .simlab-note")
         order = ["F0", "I0", "W0", "F1"]
-        assert tiles.all_inner_texts()[:4] == order and "28.0 ms" in verdict.inner_text()
+        assert tiles.all_inner_texts()[:4] == order and "28.0\xa0ms" in verdict.inner_text()
         moved, before = tiles.nth(3).bounding_box(), tiles.nth(1).bounding_box()
         page.mouse.move(moved["x"] + moved["width"] / 2, moved["y"] + 10)
         page.mouse.down()
@@ -443,7 +488,7 @@ def test_ops_of_the_puzzle_are_dragged_and_moved_by_keys_and_judged_at_once(brow
         page.mouse.up()
         page.wait_for_selector("[data-answers='2']", timeout=PAINT_S * 1e3)
         assert tiles.all_inner_texts()[:4] == ["F0", "F1", "I0", "W0"]
-        assert "26.0 ms" in verdict.inner_text()
+        assert "26.0\xa0ms" in verdict.inner_text()
         page.keyboard.press("ArrowLeft")  # from F1, which was dragged, to F0
         page.keyboard.press("Shift+ArrowRight")
         page.keyboard.press("Shift+ArrowRight")

@@ -44,6 +44,11 @@ export function said(text: string, tongue: Tongue): string {
   return punctuated(text.replace(TERM, (term) => TERMS.get(term.toLowerCase())!)).replace(BETWEEN, "");
 }
 
+/** `text` in which no line ends between a number and its unit. */
+export function unbroken(text: string): string {
+  return text.replace(/(\d) (?=(?:[µm]?s|[KMGT]i?B)(?![A-Za-z]))/g, "$1\u00a0");
+}
+
 /** `text` with Chinese commas, colons and semicolons, as `_punctuated` of simlab/views/language.py has it. */
 function punctuated(text: string): string {
   const comma = /[\d:;]/.test(text) ? "，" : "、";

@@ -4,6 +4,7 @@ import { numberText, scaleOf, ticksOf } from "../src/chart/axes";
 import { legendOf, nearest } from "../src/chart/chart";
 import type { Axis, Boxes, Chart, Mark } from "../src/chart/data";
 import { draw } from "../src/chart/draw";
+import { labelPx, labelText } from "../src/chart/labels";
 import { readable, shown } from "../src/chart/paint";
 
 const words = (text: string) => ({ en: text, zh: `中${text}` });
@@ -52,7 +53,30 @@ describe("boxes", () => {
   });
 });
 
+describe("the label of a box", () => {
+  const written = (text: string, wide: number) => {
+    const px = labelPx(text, wide, 20, size);
+    return [px, labelText(text, px, wide, size)];
+  };
+
+  test("gets smaller before it gets shorter, and is left out where no form has room", () => {
+    expect(written("QKV, MLP", 60)).toEqual([11, "QKV, MLP"]);
+    expect(written("QKV, MLP", 45)).toEqual([9, "QKV, MLP"]);
+    expect(written("QKV, MLP", 30)).toEqual([11, "QKV…"]);
+    expect(written("QKV, MLP", 10)).toEqual([0, ""]);
+    expect([written("layer 9", 20), written("层 9", 18)]).toEqual([[11, "L9"], [9, "层 9"]]);
+  });
+  test("is no larger than the box is high", () => {
+    expect([13, 12, 10, 9].map((high) => labelPx("0", 40, high, size))).toEqual([11, 9, 9, 0]);
+  });
+});
+
 describe("axes", () => {
+  test("lie over the marks, whose borders would cut them", () => {
+    const { svg } = draw(chart([boxes({ outline: "background" })]), look);
+    expect(svg.lastIndexOf(`stroke="${theme.axis}"`)).toBeGreaterThan(svg.lastIndexOf("<rect x"));
+  });
+
   test("a log2 axis has powers of two, fewer of them where there is less room", () => {
     const log2 = axis({ scale: "log2" });
     const texts = (px: number) =>

@@ -1,4 +1,4 @@
-import { said } from "../src/language";
+import { said, unbroken } from "../src/language";
 import { expect, test } from "vitest";
 import { overtaken } from "../src/explorer/board";
 import { fromHash, offered, startOf, toHash, toPython, within, type About, type Answer } from "../src/explorer/data";
@@ -47,6 +47,10 @@ test("in Chinese the terms of a text are replaced, as Python does", () => {
   expect(said("QKV, attention, output", "zh")).toBe("QKV、注意力、输出");
   expect(said("rank 0: stages 0, 7", "zh")).toBe("rank 0：阶段 0、7");
   expect(said("Simulated: gpipe, makespan 1,920.0 ms", "zh")).toBe("模拟：gpipe，总时长 1,920.0 ms");
+});
+
+test("no line ends between a number and its unit", () => {
+  expect(unbroken("took 6.0 ms, 36.1 s and 20 GiB of 3 stages")).toBe("took 6.0\u00a0ms, 36.1\u00a0s and 20\u00a0GiB of 3 stages");
 });
 
 test("an answer to an order that was changed since does not undo the change", () => {

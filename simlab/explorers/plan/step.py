@@ -182,8 +182,8 @@ def _figures(found: Prediction) -> list[Figure]:
 def _note(found: Prediction, *, whole: bool, opens: bool = False) -> Words:
     word = LANGUAGE["words"][_row(found)]
     rows = Words(
-        f"A row {word['en']} i stands for all ranks at that place of the pipeline.",
-        f"{word['zh']} i 一行代表流水线该位置的所有 rank。",
+        f"The row {word['en']} 0 stands for all ranks at the first place of the pipeline, and so on.",
+        f"{word['zh']} 0 一行代表流水线第一个位置的所有 rank，依此类推。",
     )
     if opens:
         rows = Words(*(f"{row} {more}" for row, more in zip(rows, CLICK)))

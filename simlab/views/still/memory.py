@@ -236,7 +236,8 @@ def zero_figure(
         gib_of_gpu = capacity_bytes / GIB
         text = f"one GPU: {gib_of_gpu:.0f} GiB"
         axes.axhline(gib_of_gpu, color=CAP_COLOUR, linestyle="--", linewidth=1.4)
-        axes.text(ranks[0], gib_of_gpu * 1.06, text, color=CAP_COLOUR, fontsize=9)
+        look: dict[str, Any] = {"color": CAP_COLOUR, "fontsize": 9}
+        axes.annotate(text, (ranks[0], gib_of_gpu), (6, 4), textcoords="offset points", **look)
     axes.set_xticks(ranks, [str(n) for n in ranks])
     names = {"xlabel": "data-parallel ranks", "ylabel": "model states on a rank, GiB"}
     axes.set(title=name, xlim=(ranks[0], ranks[-1] * 2.2), **names)

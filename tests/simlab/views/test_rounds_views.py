@@ -8,7 +8,7 @@ from matplotlib.patches import Rectangle
 
 import simlab as sl
 from simlab.views.plan_scene import stream_scene
-from simlab.views.rounds import cell_words, curves, grid, sends
+from simlab.views.rounds import cell_words, curves, grid, listed, sends
 
 STEPS = sl.replay(sl.all_reduce_rounds("ring", range(4), 4.0), range(4))
 
@@ -52,6 +52,11 @@ def test_a_legend_says_what_stands_in_the_cells_of_many_ranks():
 
 def test_sends_are_told_in_words():
     assert sends(STEPS[1])[0] == "0 → 1: part 0 (1 B), added"
+    assert [listed(list(names), ", ") for names in ("012", "01", "024")] == [
+        "0–2",
+        "0, 1",
+        "0, 2, 4",
+    ]
     assert sends(sl.replay(sl.all_reduce_rounds("tree", range(2), 4.0), range(2))[2]) == [
         "0 → 1: everything (4 B), put in place"
     ]

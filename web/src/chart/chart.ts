@@ -7,7 +7,8 @@ import { unique } from "../unique";
 import { watch } from "../watch";
 import { named, type Chart } from "./data";
 import { draw, type Drawn } from "./draw";
-import { SMALL_PX, type Place } from "./marks";
+import { SMALL_PX } from "./labels";
+import type { Place } from "./marks";
 import { Patterns, escape, swatch } from "./paint";
 
 const FONT = `${SMALL_PX}px system-ui, 'Noto Sans CJK SC', sans-serif`;

@@ -3,7 +3,8 @@
 import { said, type Theme, type Tongue } from "../language";
 import { scaleOf, ticksOf, type Scale, type Tick } from "./axes";
 import { reach, type Chart } from "./data";
-import { Drawing, SMALL_PX, overhang, type Frame, type Place } from "./marks";
+import { SMALL_PX } from "./labels";
+import { Drawing, overhang, type Frame, type Place } from "./marks";
 import { Patterns, escape } from "./paint";
 
 export interface Drawn {
@@ -41,6 +42,8 @@ export function draw(chart: Chart, look: Look): Drawn {
   const patterns = new Patterns(theme, look.id);
   const drawing = new Drawing(x, y, frame, theme, patterns, size, tongue);
   const axes = chart.bare ? "" : axesOf(chart, look, frame, x, y);
+  // over the marks, whose borders would cut it into pieces
+  const edges = chart.bare ? "" : line(`M${frame.left},${frame.top}V${frame.bottom}H${frame.right}`, theme.axis);
   const marks = chart.marks.map((mark) => drawing.draw(mark)).join("");
   const texts = drawing.texts(chart.marks);
   const clip = `${look.id}-clip`;
@@ -50,7 +53,7 @@ export function draw(chart: Chart, look: Look): Drawn {
   const font = `font-family="system-ui, 'Noto Sans CJK SC', sans-serif" font-size="${SMALL_PX}"`;
   const head = `width="${width}" height="${chart.height}" viewBox="0 0 ${width} ${chart.height}"`;
   const label = `role="img" aria-label="${escape(said(chart.title[tongue], tongue))}"`;
-  const svg = `<svg ${head} ${scales} ${font} ${label} style="display: block">${room}${patterns.defs}${axes}<g clip-path="url(#${clip})">${marks}</g>${texts}</svg>`;
+  const svg = `<svg ${head} ${scales} ${font} ${label} style="display: block">${room}${patterns.defs}${axes}<g clip-path="url(#${clip})">${marks}</g>${edges}${texts}</svg>`;
   return { svg, places: drawing.places, x, y };
 }
 
@@ -92,7 +95,6 @@ function axesOf(chart: Chart, look: Look, frame: Frame, x: Scale, y: Scale): str
   const { left, top, right, bottom } = frame;
   const text = (part: string, place: string, words: string, fill = theme.muted) =>
     `<text data-part="${part}" ${place} fill="${fill}">${escape(words)}</text>`;
-  const line = (path: string, colour: string) => `<path d="${path}" stroke="${colour}" fill="none"/>`;
   const parts = [text("axis", `x="${left}" y="${top - 8}"`, cut(said(chart.y.label[tongue], tongue), size, look.width - left))];
   for (const { at, text: words } of yTicks(chart, y, tongue)) {
     if (!chart.y.names) parts.push(line(`M${left},${y(at)}H${right}`, theme.grid));
@@ -105,11 +107,14 @@ function axesOf(chart: Chart, look: Look, frame: Frame, x: Scale, y: Scale): str
     const middle = Math.max(half, Math.min(x(at), width - half - 1));
     parts.push(text("x-tick", `x="${middle}" y="${bottom + 16}" text-anchor="middle"`, words, theme.ink));
   }
-  parts.push(line(`M${left},${top}V${bottom}H${right}`, theme.axis));
   const label = cut(said(chart.x.label[tongue], tongue), size, width - 2);
   const end = Math.min(Math.max((left + right) / 2, size(label) / 2), width - size(label) / 2 - 1);
   parts.push(text("axis", `x="${end}" y="${bottom + 31}" text-anchor="middle"`, label));
   return parts.join("");
+}
+
+function line(path: string, colour: string): string {
+  return `<path d="${path}" stroke="${colour}" fill="none"/>`;
 }
 
 /** `text`, which ends in … where it is wider than `room` px. */

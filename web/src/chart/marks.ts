@@ -1,8 +1,9 @@
 /** Marks as SVG, and the places at which each says what it is. */
 
 import { area, curveLinear, curveStepAfter, line } from "d3-shape";
-import { reach, type Arrows, type Boxes, type Dots, type Mark, type Words } from "./data";
+import { reach, type Area, type Arrows, type Boxes, type Dots, type Mark, type Words } from "./data";
 import type { Scale } from "./axes";
+import { SMALL_PX, labelPx, labelText, type Measure } from "./labels";
 import { escape, readable, shown, symbolLook, symbolPath, type Patterns } from "./paint";
 import { lineColour, said, type Theme, type Tongue } from "../language";
 
@@ -24,15 +25,12 @@ export interface Frame {
 
 type Rect = [left: number, top: number, right: number, bottom: number];
 
-export const SMALL_PX = 11;
-const LIST = /, |、/;
-const TINY_PX = 9; // of labels in boxes that are too low for a small text
-
 /** Draws marks into the frame of one chart. */
 export class Drawing {
   readonly places: Place[] = [];
   private readonly written: Rect[] = [];
-  private crowded = new Set<string>();
+  private areas: Area[] = [];
+  private labelSizes = new Map<string, number>();
 
   constructor(
     private readonly x: Scale,
@@ -40,7 +38,7 @@ export class Drawing {
     private readonly frame: Frame,
     private readonly theme: Theme,
     private readonly patterns: Patterns,
-    private readonly size: (text: string) => number,
+    private readonly size: Measure,
     private readonly tongue: Tongue = "en",
   ) {}
 
@@ -56,7 +54,8 @@ export class Drawing {
 
   /** The texts of marks, which lie over all of them. */
   texts(marks: Mark[]): string {
-    this.crowded = this.crowdedSizes(marks);
+    this.labelSizes = this.sizesOfLabels(marks);
+    this.areas = marks.filter((mark) => mark.mark === "area");
     const all = marks.map((mark) => {
       if (mark.mark === "boxes") return this.inside(mark);
       if (mark.mark === "dots" || mark.mark === "arrows") return this.beside(mark);
@@ -187,25 +186,19 @@ export class Drawing {
 
   // texts
 
-  /** The sizes of boxes of which at least one is too small for its label: boxes of one size are all
-   * labelled or none is, for a row of numbers that ends where they get two digits looks broken. */
-  private crowdedSizes(marks: Mark[]): Set<string> {
-    const found = new Set<string>();
+  /** {size of a box: px of the labels in boxes of that size}: boxes of one size are all labelled or none
+   * is, for a row of numbers that ends where they get two digits looks broken. */
+  private sizesOfLabels(marks: Mark[]): Map<string, number> {
+    const found = new Map<string, number>();
     for (const mark of marks) {
       if (mark.mark !== "boxes") continue;
       this.labels(mark).forEach((text, at) => {
         const [, , wide, high] = this.seen(mark, at);
-        if (text && !this.fitted(text, wide, high)) found.add(sizeOf(wide, high));
+        const before = found.get(sizeOf(wide, high)) ?? Infinity;
+        if (text) found.set(sizeOf(wide, high), Math.min(before, labelPx(text, wide, high, this.size)));
       });
     }
     return found;
-  }
-
-  /** `text`, or of several operations the first, 'QKV…', as far as it has room; else "". */
-  private fitted(text: string, wide: number, high: number): string {
-    const [px, [first, ...more]] = [labelPx(high), text.split(LIST)];
-    const shorter = more.length ? [text, `${first}…`] : [text];
-    return shorter.find((each) => px && (this.size(each) * px) / SMALL_PX <= wide - 4) ?? "";
   }
 
   private inside(mark: Boxes): string {
@@ -215,9 +208,10 @@ export class Drawing {
       .map((whole, at) => {
         const [left, top, wide, high] = this.seen(mark, at);
         const [x, y] = [left + wide / 2, top + high / 2];
-        const text = this.fitted(whole, wide, high);
-        if (!text || this.crowded.has(sizeOf(wide, high))) return "";
-        return (plain ? "" : this.plate(text, x, y, wide, base)) + this.write(text, x, y, readable(base), "", labelPx(high));
+        const px = this.labelSizes.get(sizeOf(wide, high)) ?? 0;
+        const text = labelText(whole, px, wide, this.size);
+        if (!text) return "";
+        return (plain ? "" : this.plate(text, x, y, wide, base)) + this.write(text, x, y, readable(base), "", px);
       })
       .join("");
   }
@@ -243,13 +237,14 @@ export class Drawing {
           return this.write(text, x, y, hollow ? this.theme.ink : readable(base));
         }
         const away = radius + 5;
-        const spots: [number, number, string][] = [
-          [x + away + size / 2, y, "start"], [x - away - size / 2, y, "end"],
-          [x, y - away - 5, "middle"], [x, y + away + 5, "middle"],
+        const spots: [number, number][] = [
+          [x + away + size / 2, y], [x - away - size / 2, y],
+          [x, y - away - 5], [x + size / 2, y - away - 5], [x - size / 2, y - away - 5], [x, y + away + 5],
         ]; // prettier-ignore
-        const free = spots.find(([cx, cy]) => this.free(rectOf(cx, cy, size)));
-        if (!free) return "";
-        return this.write(text, free[0], free[1], this.theme.ink, this.theme.background);
+        const free = spots.filter(([cx, cy]) => this.free(rectOf(cx, cy, size)));
+        const spot = free.find(([cx, cy]) => this.clear(rectOf(cx, cy, size))) ?? free[0];
+        if (!spot) return "";
+        return this.write(text, ...spot, this.theme.ink, this.theme.background);
       })
       .join("");
   }
@@ -259,6 +254,16 @@ export class Drawing {
     const [l, t, r, b] = rect;
     if (l < left || r > right || t < top || b > bottom) return false;
     return this.written.every(([a, c, d, e]) => r <= a || l >= d || b <= c || t >= e);
+  }
+
+  /** Whether no filled area lies behind `rect`. */
+  private clear([l, t, r, b]: Rect): boolean {
+    return this.areas.every((area) =>
+      area.x.every((x, at) => {
+        const [from, to] = [this.x(x), this.x(area.x[at + 1] ?? x)];
+        return from >= r || to <= l || this.y(area.high[at]) >= b || this.y(area.low[at]) <= t;
+      }),
+    );
   }
 
   private write(text: string, x: number, y: number, colour: string, halo = "", px = SMALL_PX): string {
@@ -278,12 +283,6 @@ export function overhang(marks: Mark[]): number {
 
 function rectOf(x: number, y: number, size: number): Rect {
   return [x - size / 2 - 1, y - SMALL_PX * 0.75, x + size / 2 + 1, y + SMALL_PX * 0.75];
-}
-
-/** The size of the label of a box `high` px high; 0 where none has room. */
-function labelPx(high: number): number {
-  if (high >= SMALL_PX + 2) return SMALL_PX;
-  return high >= TINY_PX + 1 ? TINY_PX : 0;
 }
 
 const sizeOf = (wide: number, high: number): string => `${wide.toFixed(1)} ${high.toFixed(1)}`;

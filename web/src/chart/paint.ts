@@ -76,7 +76,8 @@ export function swatch(mark: Mark, patterns: Patterns, theme: Theme, x: number, 
   switch (mark.mark) {
     case "boxes":
     case "area": {
-      const edge = mark.mark === "boxes" && mark.outline ? shown(mark.outline, theme) : theme.axis;
+      const own = mark.mark === "boxes" && mark.outline !== "background" && mark.outline;
+      const edge = own ? shown(own, theme) : theme.axis; // else a pattern, or a pale colour, had no end
       const look = `fill="${patterns.fill(mark.colour, mark.pattern)}" stroke="${edge}"`;
       return `<rect x="${x + 0.5}" y="0.5" width="${wide - 1}" height="11" ${look}/>`;
     }

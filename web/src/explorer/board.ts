@@ -1,6 +1,6 @@
 /** Ops in rows that one drags into another order within their row, with a pointer or with keys. */
 
-import { colourOf, nameOf, said, word, type Tongue } from "../language";
+import { colourOf, nameOf, said, unbroken, word, type Tongue } from "../language";
 import type { BoardPicture } from "./data";
 
 const TEXTS = {
@@ -29,7 +29,7 @@ export class BoardView {
 
   show(board: BoardPicture, tongue: Tongue): void {
     this.board = board;
-    this.told.textContent = said(board.told[tongue], tongue);
+    this.told.textContent = unbroken(said(board.told[tongue], tongue));
     if (this.sent && overtaken(board.rows, this.sent)) return; // tiles have been moved since
     this.sent = undefined;
     const shown = JSON.stringify([board.rows, tongue]);

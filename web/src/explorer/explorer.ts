@@ -1,7 +1,7 @@
 /** An explorer: controls, figures and note in a column, pictures beside them. It asks for an answer
  * whenever a control changes: one at a time, and of those that came meanwhile only the last. */
 
-import { said, themeOf, type Tongue } from "../language";
+import { said, themeOf, unbroken, type Tongue } from "../language";
 import type { Words } from "../chart/data";
 import { PLAY, Sweep } from "../sweep";
 import { watch } from "../watch";
@@ -183,7 +183,7 @@ export class Explorer {
     const columns = heads.map((name, at) => [head(said(name, tongue)), ...rows.map((cells) => cells[at + 1])]);
     const top = ["", ...rows.map(([first]) => first)];
     this.wide.replaceChildren(...(compared ? [top, ...columns].map(row) : []));
-    this.note.textContent = text(note);
+    this.note.textContent = unbroken(text(note));
     this.pictures.show(pictures, this.tongue);
     if (this.played || !this.pictures.timed) this.sweep.end();
     this.sweep.show(tongue);

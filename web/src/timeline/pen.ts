@@ -4,6 +4,7 @@ import type { Theme } from "../language";
 
 export const FONT = "12px system-ui, 'Noto Sans CJK SC', sans-serif";
 export const SMALL = "11px system-ui, 'Noto Sans CJK SC', sans-serif";
+export const TINY = "9px system-ui, 'Noto Sans CJK SC', sans-serif";
 export const HEAD = "600 13px system-ui, 'Noto Sans CJK SC', sans-serif";
 
 export interface TextBox {

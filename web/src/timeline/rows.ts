@@ -2,7 +2,7 @@
 
 import { ON_LIGHT, RANK_COLOURS, lineColour, word, type Tongue } from "../language";
 import type { Panel } from "./panel";
-import { SMALL, type Pen } from "./pen";
+import { SMALL, TINY, type Pen } from "./pen";
 import { raster } from "./raster";
 import type { Plot, View } from "./view";
 
@@ -75,15 +75,19 @@ function outline(pen: Pen, view: View, plot: Plot, boxes: Uint32Array, rank: num
   const { context, scale, thin } = pen;
   const [top, height] = bar(plot, rank, scale);
   const snap = (x: number) => (Math.round(x * scale) + 0.5) / scale;
-  const room = pen.measure("0", SMALL) * panel.digits() + 4;
+  const wide = (font: string) => pen.measure("0", font) * panel.digits();
+  const rooms = [{ font: SMALL, room: wide(SMALL) + 4 }, { font: TINY, room: wide(TINY) + 3 }];
   const labelled = height >= 10;
+  let font = "";
   Object.assign(context, { fillStyle: ON_LIGHT, textAlign: "center", textBaseline: "middle" });
   pen.stroke(pen.theme.outline, thin, () => {
     for (const box of boxes) {
       const left = view.x(panel.start[box]);
       const right = view.x(panel.end[box]);
       context.rect(snap(left), snap(top), snap(right) - snap(left), height - thin);
-      if (!labelled || right - left < room) continue;
+      const fitting = labelled && rooms.find(({ room }) => right - left >= room);
+      if (!fitting) continue;
+      if (fitting.font !== font) context.font = font = fitting.font;
       context.fillText(panel.microbatch(box), (left + right) / 2, top + height / 2 + 1);
     }
   });
