@@ -162,3 +162,35 @@ def test_the_first_page_plays_its_timeline(browser, address):
         assert len(page.evaluate(LEFTS)) == 2
         page.locator(".simlab-sweep input").press("End")
         assert page.evaluate(LEFTS) == []
+
+
+@needs_node
+@pytest.mark.parametrize("path", ["index", "explorers/pipeline", "explorers/buckets"])
+def test_the_address_of_a_moment_restores_it(browser, address, path):
+    """The slider is let go in the middle, and the address opened in another window."""
+    found = []
+    with closing(browser.new_context()) as context:
+        context.route(
+            "**/worker.js", lambda route: route.fulfill(body="", content_type="text/javascript")
+        )
+        first, second = context.new_page(), context.new_page()
+        for page in (first, second):
+            page.set_viewport_size({"width": SIZES[0][0], "height": SIZES[0][1]})
+            page.goto(f"{address}{path}.html" if page is first else first.url)
+            page.wait_for_selector("canvas[data-step-s], [data-answers]", timeout=PAINT_S * 1e3)
+            if page is first:
+                play = page.locator("#play, .simlab-buttons button").first
+                play.click()
+                page.wait_for_selector(".simlab-veil", timeout=PAINT_S * 1e3)
+                play.click()
+                page.locator(".simlab-sweep input").press("PageUp")
+            page.wait_for_selector(".simlab-veil", timeout=PAINT_S * 1e3)
+            page.wait_for_timeout(150)
+            found.append((page.evaluate(LEFTS), page.locator(".simlab-sweep output").inner_text()))
+        assert (
+            "moment=0." in first.url
+            and found[0][0] == found[1][0] != []
+            and found[0][1] == found[1][1]
+        )
+        first.locator(".simlab-sweep input").press("End")
+        assert "moment" not in first.url

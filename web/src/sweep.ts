@@ -21,6 +21,18 @@ export const PLAY = {
 };
 const WHOLE_MS = 8000; // that a sweep takes
 const STEPS = 400; // of the slider
+const DIGITS = 4; // of a moment in a link
+
+/** `hash`, the state in a link, with the moment that is shown: a part of the time, from 0 to 1. */
+export function withMoment(hash: string, share?: number): string {
+  return share === undefined || share >= 1 ? hash : `${hash}&moment=${Number(share.toFixed(DIGITS))}`;
+}
+
+/** The moment in a link; undefined where it has none, or one that cannot be. */
+export function momentOf(hash: string): number | undefined {
+  const share = Number(new URLSearchParams(hash.replace(/^#/, "")).get("moment") || NaN);
+  return share >= 0 && share <= 1 ? share : undefined;
+}
 
 export class Sweep {
   readonly element = document.createElement("div");
@@ -30,7 +42,7 @@ export class Sweep {
   private share?: number; // of the time that is uncovered; undefined: all, and no slider
   private frame?: number;
 
-  /** changed: told when it starts and when it stops. */
+  /** changed: told when it starts and when it stops, and where the slider was let go. */
   constructor(
     private readonly timed: Timed,
     private readonly changed: () => void,
@@ -43,6 +55,7 @@ export class Sweep {
       this.share = Number(this.slider.value) / STEPS;
       this.show();
     });
+    this.slider.addEventListener("change", () => this.changed());
     this.slider.addEventListener("keydown", (event) => event.stopPropagation()); // JupyterLab's keys
     const head = document.createElement("span");
     head.append(this.label, " ", this.output);
@@ -52,6 +65,18 @@ export class Sweep {
 
   get running(): boolean {
     return this.frame !== undefined;
+  }
+
+  /** The part of the time that is uncovered; undefined: all. */
+  get moment(): number | undefined {
+    return this.share;
+  }
+
+  /** Stops, and shows another moment. */
+  go(moment?: number): void {
+    this.share = moment;
+    this.halt();
+    this.show();
   }
 
   toggle(): void {

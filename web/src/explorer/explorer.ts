@@ -13,8 +13,9 @@ import css from "./style.css";
 export interface Host {
   /** The answer for a state; what it throws is shown as the reason why there is none. */
   ask(state: State): Promise<Answer>;
-  /** Told of each new state. */
-  changed?(state: State): void;
+  /** Told of each new state, and of the moment that Play has reached, see `Sweep`. */
+  changed?(state: State, moment?: number): void;
+  moment?: number; // to begin with
   call?: string; // the class of the explorer in Python
   tongue?: Tongue;
   /** The height that it should have, px, where there is a window to fill. */
@@ -45,7 +46,10 @@ export class Explorer {
   private timer?: ReturnType<typeof setInterval>;
   private tongue: Tongue;
   private readonly main = div("simlab-main");
-  private readonly sweep = new Sweep(this.pictures, () => this.put());
+  private readonly sweep = new Sweep(this.pictures, () => {
+    this.put();
+    this.tell();
+  });
   private readonly sizes = new ResizeObserver(() => this.fit());
   private readonly resized = () => this.fit();
   private readonly unwatch: () => void;
@@ -83,6 +87,7 @@ export class Explorer {
     this.sizes.observe(this.main);
     addEventListener("resize", this.resized);
     this.theme();
+    this.sweep.go(host.moment);
     this.put();
     this.ask();
   }
@@ -103,8 +108,17 @@ export class Explorer {
   change(state: State): void {
     this.state = state;
     this.put();
-    this.host.changed?.(state);
+    this.tell();
     this.ask();
+  }
+
+  /** Shows the moment `moment`, a part of the time. */
+  go(moment?: number): void {
+    this.sweep.go(moment);
+  }
+
+  private tell(): void {
+    this.host.changed?.(this.state, this.sweep.moment);
   }
 
   speak(tongue: Tongue): void {
@@ -150,7 +164,7 @@ export class Explorer {
     this.state = state;
     // the answer keeps within its ranges, too; where a control has moved meanwhile it is of another state
     if (before === this.asked) this.asked = after;
-    if (before !== after) this.host.changed?.(state);
+    if (before !== after) this.tell();
     this.put();
     this.show();
   }
@@ -194,7 +208,12 @@ export class Explorer {
   /** Counts the answers that can be seen. */
   private done(): void {
     const count = String(Number(this.element.dataset.answers ?? 0) + 1);
-    requestAnimationFrame(() => requestAnimationFrame(() => (this.element.dataset.answers = count)));
+    requestAnimationFrame(() =>
+      requestAnimationFrame(() => {
+        this.sweep.show(); // of pictures that are drawn now
+        this.element.dataset.answers = count;
+      }),
+    );
   }
 
   private playing(on: boolean): void {
@@ -214,6 +233,7 @@ export class Explorer {
 
   private async copied(): Promise<void> {
     const { call } = this.host;
+    this.tell(); // Play may be on its way
     await navigator.clipboard.writeText(call ? toPython(call, this.about, this.state) : location.href);
     this.copy.textContent = TEXTS[this.tongue].copied;
     setTimeout(() => this.put(), 1500);

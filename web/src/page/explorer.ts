@@ -2,6 +2,7 @@
 
 import { fromHash, startOf, toHash, type About, type Answer, type State } from "../explorer/data";
 import { Explorer } from "../explorer/explorer";
+import { momentOf, withMoment } from "../sweep";
 import type { FromWorker } from "./messages";
 import { revive } from "./recorded";
 import { connect, firstTongue, speak } from "./site";
@@ -44,11 +45,16 @@ function show({ about, answer }: { about: About; answer: unknown }): void {
   const isStart = (state: State) => JSON.stringify(state) === JSON.stringify(start);
   const explorer = new Explorer(main, about, fromHash(about, location.hash, start), {
     ask: (state) => (isStart(state) ? Promise.resolve(recorded) : ask(state)),
-    changed: (state) => history.replaceState(null, "", `#${toHash(about, state)}`),
+    changed: (state, moment) => history.replaceState(null, "", `#${withMoment(toHash(about, state), moment)}`),
+    moment: momentOf(location.hash),
     tongue,
     room: () => innerHeight - (main.getBoundingClientRect().top + scrollY) - FOOT,
   });
-  addEventListener("hashchange", () => explorer.change(fromHash(about, location.hash, start)));
+  addEventListener("hashchange", () => {
+    const [state, moment] = [fromHash(about, location.hash, start), momentOf(location.hash)];
+    explorer.go(moment);
+    explorer.change(state);
+  });
   const change = (chosen: typeof tongue) => {
     tongue = chosen;
     speak(tongue);

@@ -5,7 +5,7 @@ import type { Answer, Figures, FromWorker } from "./messages";
 import { revive } from "./recorded";
 import { connect, firstTongue, speak } from "./site";
 import { Status, loaded, sayMissing } from "./status";
-import { PLAY, Sweep } from "../sweep";
+import { PLAY, Sweep, momentOf, withMoment } from "../sweep";
 import { SLIDERS, START, fromHash, toHash, type State } from "./state";
 import { TEXTS, type Words } from "./texts";
 
@@ -19,7 +19,10 @@ const FOOT = 12; // px below the timeline
 
 class Page {
   private readonly timeline = new Timeline(at("timeline"));
-  private readonly sweep = new Sweep(this.timeline, () => this.sayPlay());
+  private readonly sweep = new Sweep(this.timeline, () => {
+    this.sayPlay();
+    this.link();
+  });
   private readonly worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
   private readonly names: string[];
   private state: State;
@@ -31,12 +34,17 @@ class Page {
     this.state = fromHash(location.hash, this.names, { ...START, tongue: firstTongue() });
     this.answer = revive(recorded.answer) as Answer;
     this.build();
+    this.sweep.go(momentOf(location.hash));
     this.words();
     this.show();
     this.worker.onmessage = ({ data }: MessageEvent<FromWorker>) => this.hear(data);
     this.worker.onerror = (event) => this.hear({ kind: "failed", why: event.message });
     this.ask();
-    addEventListener("hashchange", () => this.change(fromHash(location.hash, this.names, this.state)));
+    addEventListener("hashchange", () => {
+      const [state, moment] = [fromHash(location.hash, this.names, this.state), momentOf(location.hash)];
+      this.sweep.go(moment);
+      this.change(state);
+    });
     addEventListener("resize", () => this.fit());
   }
 
@@ -73,7 +81,13 @@ class Page {
     this.sweep.show(this.state.tongue);
   }
 
+  /** Keeps what is shown in the page's address. */
+  private link(): void {
+    history.replaceState(null, "", `#${withMoment(toHash(this.state), this.sweep.moment)}`);
+  }
+
   private async copy(): Promise<void> {
+    this.link(); // Play may be on its way
     await navigator.clipboard.writeText(location.href);
     at("copy").textContent = this.text.copied;
     setTimeout(() => (at("copy").textContent = this.text.copy), 1500);
@@ -97,7 +111,7 @@ class Page {
     const spoken = state.tongue !== this.state.tongue;
     const asked = JSON.stringify({ ...state, tongue: "" }) !== JSON.stringify({ ...this.state, tongue: "" });
     this.state = state;
-    history.replaceState(null, "", `#${toHash(state)}`);
+    this.link();
     this.put();
     if (spoken) {
       this.words();
