@@ -74,7 +74,10 @@ def test_a_lesson_in_chinese_has_chinese_titles_and_its_chinese_texts_unfolded(c
         assert "b03 · All-Reduce 内部是怎么跑的" in page.locator("aside").inner_text()
         folded = page.locator("article details", has=page.locator("summary", has_text="中文"))
         assert folded.count() > 8 and page.evaluate(OPEN) == [True] * folded.count()
+        heads = page.locator("article th:visible")
+        assert heads.all_inner_texts()[:2] == ["id", "问题"]
         page.click("#tongue")
+        assert heads.all_inner_texts()[:2] == ["id", "question"]
         assert page.evaluate(OPEN) == [False] * folded.count()
         assert page.locator("h1").inner_text().startswith("Lesson 4: ")
 

@@ -13,6 +13,8 @@ from tests.browser.test_chinese_pages import PAGES
 from tests.support.browser import PAINT_S, chromium_page, needs_chromium
 
 SIZES = [(1366, 768), (1920, 1080)]
+PICTURES = """() => [...document.images].every(
+    (each) => each.complete || each.getBoundingClientRect().top > innerHeight)"""
 LESSON = "lessons/04_collectives_and_dp"
 pytestmark = [
     needs_node,
@@ -49,5 +51,6 @@ def test_a_page_is_kept_at_both_sizes_in_both_themes_and_languages(browser, addr
             if first in painted and path != "explorers/index":
                 page.wait_for_selector(painted[first], timeout=PAINT_S * 1e3)
             name = f"{path.replace('/', '-')}-{size[0]}-{theme}-{tongue}.png"
+            page.wait_for_function(PICTURES)
             page.screenshot(path=folder / name)
             assert complaints == []

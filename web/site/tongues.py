@@ -9,6 +9,7 @@ CHINESE = re.compile(r"[\u4e00-\u9fff]")
 FOLDED = "中文"  # what the lessons fold their Chinese texts under
 TEXTS = ("p", "ul", "ol", "blockquote")
 HEADINGS = ("h1", "h2", "h3", "h4")
+COLUMNS = {"question": "only-en", "问题": "only-zh"}
 SUMMARY = re.compile(r"<summary>([^<(·]+) · ([^<(·]+)</summary>")
 
 
@@ -16,6 +17,8 @@ def folded(body: str) -> str:
     """`body`, with English texts that a Chinese one follows in a fold of their own. It is open, and
     its title hidden, on a page in English; a page in Chinese closes it."""
     page = BeautifulSoup(body, "html.parser")
+    for table in page.find_all("table"):
+        _mark_columns(table)
     for text in [*page.find_all(TEXTS)]:
         if text.find_parent(TEXTS) or CHINESE.search(text.get_text()) or not _followed(text):
             continue
@@ -29,6 +32,17 @@ def folded(body: str) -> str:
         text.replace_with(fold)
         fold.extend([summary, text])
     return SUMMARY.sub(r'<summary data-en="\1" data-zh="\2">\1 · \2</summary>', str(page))
+
+
+def _mark_columns(table: Tag) -> None:
+    """A page shows of the questions in both languages those in its own."""
+    heads = [cell.get_text().strip() for cell in table.find_all("th")]
+    if not {*COLUMNS} <= {*heads}:
+        return
+    for row in table.find_all("tr"):
+        for head, cell in zip(heads, row.find_all(("th", "td"))):
+            if head in COLUMNS:
+                cell["class"] = COLUMNS[head]
 
 
 def _followed(text: Tag) -> bool:
