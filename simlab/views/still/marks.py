@@ -60,12 +60,19 @@ def _dots(mark: Dots) -> dict[str, Any]:
     return {"marker": SYMBOLS[mark.symbol], "markerfacecolor": face, "markeredgecolor": colour}
 
 
-def text_on(fill: str) -> dict[str, Any]:
-    """The arguments of a text on `fill`: light on dark and dark on light, with a rim of it."""
+def text_colour(fill: str) -> str:
+    """The colour of a text on `fill`: light on dark and dark on light."""
     red, green, blue = to_rgb(fill)
     light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
-    rim = [withStroke(linewidth=3, foreground=fill)]
-    return {"color": LANGUAGE["marks"]["on_light" if light else "on_dark"], "path_effects": rim}
+    return str(LANGUAGE["marks"]["on_light" if light else "on_dark"])
+
+
+def text_on(fill: str) -> dict[str, Any]:
+    """The arguments of a text on `fill`, with a rim of it."""
+    return {
+        "color": text_colour(fill),
+        "path_effects": [withStroke(linewidth=3, foreground=fill)],
+    }
 
 
 def plate(fill: str, pattern: str) -> dict[str, Any]:
@@ -170,7 +177,8 @@ def _labels(axes: Axes, chart: Chart, tongue: str) -> Iterator[tuple[Annotation,
     for mark in chart.marks:
         if isinstance(mark, Boxes):
             fill = colour_of(mark.colour)
-            style = size | text_on(fill) | plate(fill, mark.pattern)
+            # without a rim, which would reach out of a low box
+            style = size | {"color": text_colour(fill)} | plate(fill, mark.pattern)
             for at, label in enumerate(mark.labels or ()):
                 corners = (mark.x0[at], mark.y0[at]), (mark.x1[at], mark.y1[at])
                 pixels = Bbox(place(corners))

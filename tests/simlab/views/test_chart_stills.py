@@ -164,6 +164,12 @@ def test_boxes_are_made_of_their_places():
     assert Boxes.at([], "ink").x0 == ()
 
 
+def test_a_label_in_a_box_has_no_rim_which_would_reach_out_of_a_low_one():
+    (panel,) = charts(matrix()).axes
+    labels = [text for text in panel.texts if text.get_text() in ("a", "b")]
+    assert labels and all(text.get_path_effects() == [] for text in labels)
+
+
 def test_a_label_in_a_pattern_stands_on_a_plate_of_its_colour():
     def plates(pattern):
         mark = Boxes.at([(0, 1, 0, 1)], "#56B4E9", pattern=pattern, labels=["QKV"])
