@@ -4,7 +4,7 @@ import { numberText, scaleOf, ticksOf } from "../src/chart/axes";
 import { legendOf, nearest } from "../src/chart/chart";
 import type { Axis, Boxes, Chart, Mark } from "../src/chart/data";
 import { draw } from "../src/chart/draw";
-import { labelPx, labelText } from "../src/chart/labels";
+import { labelPx, labelText, layersNamed } from "../src/chart/labels";
 import { readable, shown } from "../src/chart/paint";
 
 const words = (text: string) => ({ en: text, zh: `中${text}` });
@@ -64,7 +64,11 @@ describe("the label of a box", () => {
     expect(written("QKV, MLP", 45)).toEqual([9, "QKV, MLP"]);
     expect(written("QKV, MLP", 30)).toEqual([11, "QKV…"]);
     expect(written("QKV, MLP", 10)).toEqual([0, ""]);
-    expect([written("layer 9", 20), written("层 9", 18)]).toEqual([[11, "L9"], [9, "层 9"]]);
+  });
+  test("of a layer is short where one of its row has no room for the name", () => {
+    expect(layersNamed(["head", "layer 10", "layer 9"], [9, 52, 52], size)).toEqual(["head", "layer 10", "layer 9"]);
+    expect(layersNamed(["head", "layer 10", "layer 9"], [99, 51, 51], size)).toEqual(["head", "L10", "L9"]);
+    expect(layersNamed(["层 9"], [17], size)).toEqual(["L9"]);
   });
   test("is no larger than the box is high", () => {
     expect([13, 12, 10, 9].map((high) => labelPx("0", 40, high, size))).toEqual([11, 9, 9, 0]);

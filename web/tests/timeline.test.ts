@@ -31,6 +31,8 @@ describe("the numbers beside a memory strip", () => {
   test("have the end of a scale that another strip reaches", () => {
     expect(amounts(4, 8, 36)).toEqual([0, 4, 8]);
     expect(amounts(3.75, 8, 80)).toEqual([0, 3.75, 8]);
+    expect(amounts(1, 3, 60)).toEqual([0, 1, 2, 3]);
+    expect(amounts(3, 8, 80)).toEqual([0, 3, 8]); // 1 and 2 have no room, 6 would not end at 8
   });
   test("begin with 0, also where the peak lies too near to it", () => {
     expect(amounts(1, 16, 36)).toEqual([0, 16]);

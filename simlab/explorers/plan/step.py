@@ -182,7 +182,7 @@ def _figures(found: Prediction) -> list[Figure]:
 def _note(found: Prediction, *, whole: bool, opens: bool = False) -> Words:
     word = LANGUAGE["words"][_row(found)]
     rows = Words(
-        f"The row {word['en']} 0 stands for all ranks at the first place of the pipeline, and so on.",
+        f"Row '{word['en']} 0' stands for all ranks at the first place of the pipeline, and so on.",
         f"{word['zh']} 0 一行代表流水线第一个位置的所有 rank，依此类推。",
     )
     if opens:

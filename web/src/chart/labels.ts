@@ -22,11 +22,16 @@ export function labelText(text: string, px: number, wide: number, size: Measure)
   return (px && forms(text).find((form) => fits(form, px, wide, size))) || "";
 }
 
-/** A text and what is shorter: 'L9' of a layer's name, and of several operations the first, 'QKV…'. */
+/** The labels of boxes of these widths, px; layers are 'L9' where a name has no room in one of them. */
+export function layersNamed(texts: string[], widths: number[], size: Measure): string[] {
+  const whole = texts.every((text, at) => !LAYER.test(text) || fits(text, SMALL_PX, widths[at], size));
+  return whole ? texts : texts.map((text) => text.replace(LAYER, "L$1"));
+}
+
+/** A text and what is shorter: of several operations the first, 'QKV…'. */
 function forms(text: string): string[] {
   const [first, ...more] = text.split(LIST);
-  const layer = LAYER.exec(text);
-  return [text, ...(layer ? [`L${layer[1]}`] : []), ...(more.length ? [`${first}…`] : [])];
+  return more.length ? [text, `${first}…`] : [text];
 }
 
 /** The sizes of a text that have room in a box `high` px high. */

@@ -3,7 +3,7 @@
 import { area, curveLinear, curveStepAfter, line } from "d3-shape";
 import { reach, type Area, type Arrows, type Boxes, type Dots, type Mark, type Words } from "./data";
 import type { Scale } from "./axes";
-import { SMALL_PX, labelPx, labelText, type Measure } from "./labels";
+import { SMALL_PX, labelPx, labelText, layersNamed, type Measure } from "./labels";
 import { escape, readable, shown, symbolLook, symbolPath, type Patterns } from "./paint";
 import { lineColour, said, type Theme, type Tongue } from "../language";
 
@@ -44,6 +44,11 @@ export class Drawing {
 
   private labels({ labels }: Boxes | Dots | Arrows): string[] {
     return (labels ?? []).map((text) => said(text, this.tongue));
+  }
+
+  private labelsInside(mark: Boxes): string[] {
+    const texts = this.labels(mark);
+    return layersNamed(texts, texts.map((_, at) => this.seen(mark, at)[2]), this.size);
   }
 
   draw(mark: Mark): string {
@@ -192,7 +197,7 @@ export class Drawing {
     const found = new Map<string, number>();
     for (const mark of marks) {
       if (mark.mark !== "boxes") continue;
-      this.labels(mark).forEach((text, at) => {
+      this.labelsInside(mark).forEach((text, at) => {
         const [, , wide, high] = this.seen(mark, at);
         const before = found.get(sizeOf(wide, high)) ?? Infinity;
         if (text) found.set(sizeOf(wide, high), Math.min(before, labelPx(text, wide, high, this.size)));
@@ -204,7 +209,7 @@ export class Drawing {
   private inside(mark: Boxes): string {
     const plain = mark.pattern === "plain";
     const base = shown(mark.colour, this.theme);
-    return this.labels(mark)
+    return this.labelsInside(mark)
       .map((whole, at) => {
         const [left, top, wide, high] = this.seen(mark, at);
         const [x, y] = [left + wide / 2, top + high / 2];

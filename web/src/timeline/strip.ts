@@ -52,7 +52,7 @@ export function drawStrip(pen: Pen, view: View, plot: Plot, most: number, tongue
 
 /**
  * The amounts that stand beside a strip of `tall` px which ends a little above `most`: 0, the peak and
- * `most`, as far as they have room, and between 0 and the peak whole numbers at equal distances.
+ * `most`, as far as they have room, and between them whole numbers at equal distances.
  */
 export function amounts(peak: number, most: number, tall: number): number[] {
   const px = tall / (1.1 * most);
@@ -64,7 +64,10 @@ export function amounts(peak: number, most: number, tall: number): number[] {
   add(most);
   let parts = Math.floor((peak * px) / PACE);
   while (parts > 1 && !Number.isInteger(peak / parts)) parts--;
-  for (let part = 1; part < parts; part++) add((peak / parts) * part);
+  if (parts && Number.isInteger(peak)) {
+    const step = peak / parts;
+    for (let value = step; value < (most % step ? peak : most); value += step) add(value);
+  }
   return found.sort((a, b) => a - b);
 }
 
