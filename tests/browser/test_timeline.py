@@ -13,6 +13,9 @@ from tests.support.browser import chromium_page, needs_chromium, show_canvas
 pytestmark = needs_chromium
 TIMES = sl.OpTimes(forward_s=0.02, backward_s=0.04, input_grad_s=0.02, weight_grad_s=0.02)
 SIZES = [(1366, 768), (1920, 1080), (640, 480)]
+SETTLED = """async () => {
+    for (let frames = 0; frames < 5; frames++) await new Promise(requestAnimationFrame);
+}"""
 SET_STYLE = "arguments => document.body.style.setProperty(...arguments)"
 
 
@@ -53,7 +56,9 @@ def corner(canvas):
 
 @contextmanager
 def repainting(page):
-    """What is done within makes the timeline paint anew: returns when it has."""
+    """What is done within makes the timeline paint anew: returns when it has. What it paints as an
+    element that is new in the page is painted before."""
+    page.evaluate(SETTLED)
     page.evaluate("() => { delete document.querySelector('canvas').dataset.range; }")
     yield
     page.wait_for_function("() => document.querySelector('canvas').dataset.range")
