@@ -19,8 +19,8 @@ PAGES = [
 # what the questions and the page of notebooks say as the field does
 CHINESE = re.compile("[\u4e00-\u9fff]")
 LOANS = {
-    *("AFAB", "GPipe", "All-Reduce", "DP", "TP", "PP", "CP", "stage", "loss", "scaling", "RoPE"),
-    *("DistributedDataParallel", "DataParallel", "Ring", "Attention", "Offload", "all-gather"),
+    *("AFAB", "GPipe", "All-Reduce", "DP", "TP", "PP", "CP", "loss", "scaling", "RoPE"),
+    *("DistributedDataParallel", "DataParallel", "Ring", "Attention", "Offload"),
     *("NVMe", "no", "sync", "MB", "make", "lab"),
 }
 CHOOSE_CHINESE = "localStorage.setItem('simlab-tongue', 'zh')"
