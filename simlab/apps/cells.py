@@ -14,6 +14,20 @@ def say(text: str) -> None:
     show_markdown(lambda: phrase(text))
 
 
+def report(text: str) -> None:
+    """Show `text`, a report of several lines in English, as it is set, each line as `say` does."""
+
+    def lines() -> str:
+        return "\n".join(_indented(line) for line in text.split("\n"))
+
+    show_markdown(lambda: f"```text\n{lines()}\n```")
+
+
+def _indented(line: str) -> str:
+    words = line.lstrip()
+    return line[: len(line) - len(words)] + phrase(words)
+
+
 def ms(*seconds: float) -> list[str]:
     """["20 ms", ...] of `seconds`."""
     return [f"{value * 1e3:.0f} ms" for value in seconds]
