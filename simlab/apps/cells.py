@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from simlab.apps.held import show_markdown
-from simlab.lessons.phrases import phrase
+from simlab.lessons.phrases import phrase, report_in
 from simlab.units import GIB
 
 
@@ -16,16 +16,7 @@ def say(text: str) -> None:
 
 def report(text: str) -> None:
     """Show `text`, a report of several lines in English, as it is set, each line as `say` does."""
-
-    def lines() -> str:
-        return "\n".join(_indented(line) for line in text.split("\n"))
-
-    show_markdown(lambda: f"```text\n{lines()}\n```")
-
-
-def _indented(line: str) -> str:
-    words = line.lstrip()
-    return line[: len(line) - len(words)] + phrase(words)
+    show_markdown(lambda: f"```text\n{report_in(text)}\n```")
 
 
 def ms(*seconds: float) -> list[str]:

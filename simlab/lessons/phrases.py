@@ -35,6 +35,12 @@ def phrase(text: str, *, tongue: str | None = None) -> str:
     return _said(text, tongue) or text
 
 
+def report_in(text: str, tongue: str | None = None) -> str:
+    """A report of several lines, each in `tongue` as `phrase` says it, as far from the margin as it was."""
+    lines = [(line[: len(line) - len(line.lstrip())], line.lstrip()) for line in text.split("\n")]
+    return "\n".join(margin + phrase(words, tongue=tongue) for margin, words in lines)
+
+
 def _said(text: str, tongue: str) -> str | None:
     """`text` in `tongue`; None where no file of words has it."""
     exact, templates = _known(tongue)
