@@ -1,7 +1,7 @@
 """The interactive parts of the lessons. They show what the public API computes, and compute nothing
 themselves."""
 
-from simlab.apps.cells import gib, ms, percent, say, table
+from simlab.apps.cells import gib, ms, percent, report, say, table
 from simlab.apps.collectives import CollectiveExplorer
 from simlab.apps.drill import Drill
 from simlab.apps.held import after
@@ -43,6 +43,7 @@ __all__ = [
     "percent",
     "predict",
     "puzzle_bests",
+    "report",
     "say",
     "table",
     "tongue",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from simlab.apps.held import show_markdown
-from simlab.lessons.phrases import phrase
+from simlab.lessons.phrases import phrase, report_in
 from simlab.units import GIB
 
 
@@ -12,6 +12,11 @@ def say(text: str) -> None:
     """Show `text`, Markdown in English, below the cell, in the learner's language as far as the
     files of words have it (`simlab.lessons.phrases`)."""
     show_markdown(lambda: phrase(text))
+
+
+def report(text: str) -> None:
+    """Show `text`, a report of several lines in English, as it is set, each line as `say` does."""
+    show_markdown(lambda: f"```text\n{report_in(text)}\n```")
 
 
 def ms(*seconds: float) -> list[str]:

@@ -16,18 +16,18 @@ from simlab.views.language import LANGUAGE, colours
 
 CLUSTER, GPUS_PER_NODE = "dgx-a100", 8
 WORK = colours("work")
-EXPOSED = Words("exposed reduction", "未被隐藏的归约")
+EXPOSED = Words("exposed reduction", "暴露的归约")
 EXPOSED_LOOK: dict[str, Any] = {
     "colour": WORK["all-reduce"],
     "pattern": "hatched",
     "name": EXPOSED,
 }
 """How the exposed reduction looks in every picture: the colour of a reduction, hatched as a wait."""
-HIDDEN = Words("reduction hidden beside the backward", "被反向隐藏的归约")
+HIDDEN = Words("reduction hidden beside the backward", "被反向掩盖的归约")
 CONTROLS = (
     Control("model", Words("model", "模型"), ("gpt2", "gpt2-medium"), "gpt2"),
     Control("gpus", Words("GPUs (8 a node)", "GPU 数（每节点 8 个）"), (8, 16, 64, 256), 16),
-    Control("microbatch_size", Words("sequences in a microbatch", "每个微批次的序列数"), (1, 2, 4, 8, 16), 4),
+    Control("microbatch_size", Words("sequences in a microbatch", "每个 micro-batch 的序列数"), (1, 2, 4, 8, 16), 4),
     Control("bucket_mib", Words("bucket, MiB of gradients", "桶大小（梯度，MiB）"), (5, 10, 25, 50, 100, 250, 500), 25),
 )  # fmt: skip
 
@@ -83,7 +83,7 @@ def answer(state: State) -> Answer:
         Figure(Words("step", "一步用时"), [seconds_text(chosen.step_s)]),
         Figure(Words("all gradient reduction", "梯度归约总用时"), [seconds_text(chosen.reduction_s)]),
         Figure(EXPOSED, [seconds_text(chosen.exposed_s)]),
-        Figure(Words("hidden beside the backward", "被反向隐藏的比例"), [f"{hidden:.0%}"]),
+        Figure(Words("hidden beside the backward", "被反向掩盖的比例"), [f"{hidden:.0%}"]),
         Figure(Words("buckets", "桶数"), [str(buckets)]),
         Figure(Words("tokens per second", "每秒 token 数"), [f"{tokens_per_s:,.0f}"]),
     ]  # fmt: skip
@@ -103,8 +103,10 @@ def answer(state: State) -> Answer:
         ),
         _stack(
             "microbatches",
-            Words("Step over the microbatch size", "一步用时随微批次大小的变化"),
-            Axis(Words("sequences in a microbatch", "每个微批次的序列数"), "log2", ticks=sizes),
+            Words("Step over the microbatch size", "一步用时随 micro-batch 大小的变化"),
+            Axis(
+                Words("sequences in a microbatch", "每个 micro-batch 的序列数"), "log2", ticks=sizes
+            ),
             Axis(Words("ms a sequence", "ms/序列"), least=0),
             [each.exposed_s / MS / count for each, count in zip(over_sizes, sizes)],
             [(each.step_s - each.exposed_s) / MS / count for each, count in zip(over_sizes, sizes)],
@@ -167,7 +169,7 @@ def _timeline(trace: Trace) -> Chart:
 
     names = {key: Words(LANGUAGE["work"][key]["en"], LANGUAGE["work"][key]["zh"]) for key in WORK}
     units, sizes = [each.unit for each in backward], [bytes_text(each.bytes) for each in reduction]
-    bucket = Words("all-reduce of a bucket", "一个桶的全归约")
+    bucket = Words("all-reduce of a bucket", "一个桶的 all-reduce")
     marks: list[Mark] = [
         boxes(backward, 0, WORK["B"], names["B"], labels=units),
         boxes(reduction, 1, WORK["all-reduce"], bucket, labels=sizes),
@@ -189,7 +191,7 @@ def _timeline(trace: Trace) -> Chart:
 
 EXPLORER = Explorer(
     "buckets",
-    Words("Gradient buckets: what the backward hides", "梯度分桶：反向能隐藏多少"),
+    Words("Gradient buckets: what the backward hides", "梯度分桶：反向能掩盖多少"),
     CONTROLS,
     answer,
 )

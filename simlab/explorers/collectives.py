@@ -73,7 +73,7 @@ def _figures(step: RoundState, rounds: int, taken: Sequence[tuple[str, float]]) 
 
 def _time(lines: Sequence[Curve], where: str) -> Chart:
     values = [line.times_ms for line in lines]
-    title = Words(f"Time of an all-reduce on {where}", f"{where} 上全归约的时间")
+    title = Words(f"Time of an all-reduce on {where}", f"{where} 上 all-reduce 的时间")
     axis = Axis(Words("time, ms", "时间，ms"), "log10")
     return Chart("time", title, SIZES, axis, _lines(lines, values, "ms"), 230)
 
@@ -108,7 +108,7 @@ def _lines(lines: Sequence[Curve], values: Sequence[Sequence[float]], unit: str)
 
 EXPLORER = Explorer(
     "collectives",
-    Words("All-reduce, round by round", "逐轮看全归约"),
+    Words("All-reduce, round by round", "逐轮看 all-reduce"),
     _controls(),
     answer,
     "step",

@@ -140,7 +140,7 @@ def answer(state: State) -> Answer:
     memory = {kind: held(chosen, kind) for kind in KINDS}
     rows = (
         (Words("a layer computes", "一层的计算"), [seconds_text(its.compute_s) for its in layers.values()]),
-        (Words("exposed communication", "未被隐藏的通信"), [seconds_text(its.exposed_s) for its in layers.values()]),
+        (Words("exposed communication", "暴露的通信"), [seconds_text(its.exposed_s) for its in layers.values()]),
         (Words("a rank sends in a layer", "每层每个 rank 发送"), [bytes_text(sent_bytes(chosen, kind)) for kind in KINDS]),
         (Words("a rank holds at its peak", "每个 rank 的显存峰值"), [bytes_text(sum(its.values())) for its in memory.values()]),
     )  # fmt: skip
@@ -184,7 +184,7 @@ def _exposed(chosen: Setting) -> Chart:
         marks.append(Line(TOKENS, share, colour, name, dash, tips=tips))
     return Chart(
         "exposed",
-        Words("Exposed communication of a layer", "一层中未被隐藏的通信"),
+        Words("Exposed communication of a layer", "一层中暴露的通信"),
         _tokens(),
         Axis(Words("% of the layer's time", "占一层用时的 %"), least=0),
         [*marks, _chosen(chosen)],
@@ -206,7 +206,7 @@ def _ring(chosen: Setting) -> Chart:
         "ring",
         Words(
             "A step of the ring: hidden where compute is above",
-            "环的一步：计算线在上方时消息被隐藏",
+            "环的一步：计算线在上方时消息被掩盖",
         ),
         _tokens(),
         Axis(Words("ms", "ms"), "log10"),

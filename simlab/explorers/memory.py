@@ -114,7 +114,7 @@ def _curves(curves: dict[int, list[float]], dp: int, stage: int, capacity_bytes:
     )
     return Chart(
         "curves",
-        Words("Model states on a rank, without activations", "每个 rank 的模型状态（不含激活值）"),
+        Words("Model states on a rank, without activations", "每个 rank 的模型状态（不含激活）"),
         Axis(Words("data-parallel ranks", "数据并行 rank 数"), "log2"),
         Axis(Words("GiB on a rank", "每个 rank 的 GiB"), "log2"),
         [*lines, Rule("cap", CAPACITY, y=capacity_bytes / GIB), chosen],
@@ -156,7 +156,7 @@ def _step(stack: Stack, capacity_bytes: float) -> Chart:
         "step",
         Words("One step of the chosen sharding", "所选分片的一步"),
         Axis(
-            Words("ops of the step, in order", "这一步的操作（按顺序）"),
+            Words("ops of the step, in order", "这一步的 op（按顺序）"),
             least=edges[0],
             most=edges[-1],
             ticks=[edge + 0.5 for edge in edges[:-1]],

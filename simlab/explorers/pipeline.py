@@ -20,14 +20,14 @@ IDEAL = Words(
     "所有 rank 的空闲时间，除以没有空闲时所需的时间。",
 )
 NO_CHUNKS = Words(
-    "Neither schedule lets one choose its number of chunks.", "这两个调度都不能选择块数。"
+    "Neither schedule lets one choose its number of chunks.", "这两个调度都不能选择 chunk 数。"
 )
 NO_WEIGHTS = Words(
     "Neither schedule divides the backward into I and W.", "这两个调度都不把反向分成 I 和 W。"
 )
 MAKESPAN = Words(
     "Idle time of all ranks over the whole step on all of them.",
-    "所有 rank 的空闲时间，除以整步的总时间。",
+    "所有 rank 的空闲时间，除以整步的总时长。",
 )
 
 
@@ -37,15 +37,18 @@ def _controls() -> list[Control]:
     return [
         Control("first", Words("schedule", "调度"), [*SCHEDULES], "gpipe"),
         Control("second", Words("below it", "对比"), [NONE, *SCHEDULES], "1f1b"),
-        Control("stages", Words("stages p", "阶段数 p"), [*range(1, MOST_STAGES + 1)], 4),
+        Control("stages", Words("stages p", "stage 数 p"), [*range(1, MOST_STAGES + 1)], 4),
         Control(
             "microbatches",
-            Words("microbatches m", "微批次数 m"),
+            Words("microbatches m", "micro-batch 数 m"),
             [*range(1, MOST_MICROBATCHES + 1)],
             8,
         ),
         Control(
-            "chunks", Words("chunks of a rank", "每个 rank 的块数"), [*range(1, MOST_CHUNKS + 1)], 2
+            "chunks",
+            Words("chunks of a rank", "每个 rank 的 chunk 数"),
+            [*range(1, MOST_CHUNKS + 1)],
+            2,
         ),
         Control("backward_over_forward", Words("backward / forward", "反向 / 前向"), ratios, 2.0),
         Control("weight_share", Words("W / backward", "W / 反向"), shares, 0.5),
@@ -101,7 +104,7 @@ def _figures(runs: Sequence[Trace]) -> list[Figure]:
     bubbles = [bubble(run) for run in runs]
     held = [f"{max(peak_memory(run, ACTIVATIONS)):.3g}" for run in runs]
     return [
-        Figure(Words("step", "步时间"), [seconds_text(run.step_s) for run in runs]),
+        Figure(Words("step", "一步时间"), [seconds_text(run.step_s) for run in runs]),
         Figure(
             Words("idle / ideal", "空闲 / 理想"),
             [f"{each.idle_over_ideal:.1%}" for each in bubbles],
@@ -112,7 +115,9 @@ def _figures(runs: Sequence[Trace]) -> list[Figure]:
             [f"{each.idle_over_makespan:.1%}" for each in bubbles],
             MAKESPAN,
         ),
-        Figure(Words("most held by a rank, microbatches", "单个 rank 最多持有的微批次"), held),
+        Figure(
+            Words("most held by a rank, microbatches", "单个 rank 最多持有的 micro-batch"), held
+        ),
     ]
 
 

@@ -92,8 +92,8 @@ def attempt(state: State) -> Attempt:
         says = Words(
             f"Too much memory: rank {first.rank} holds {first.amount:g} microbatches from "
             f"{seconds_text(first.time_s)} on; {puzzle.cap:g} may be held.",
-            f"超出显存：rank {first.rank} 从 {seconds_text(first.time_s)} 起留了 {first.amount:g} 个"
-            f"微批次，最多只能留 {puzzle.cap:g} 个。",
+            f"超出显存：rank {first.rank} 从 {seconds_text(first.time_s)} 起留了 {first.amount:g} 个 "
+            f"micro-batch，最多只能留 {puzzle.cap:g} 个。",
         )
         return Attempt(level, order, says, trace, held)
     return Attempt(level, order, _praise(puzzle, trace.step_s), trace, held, solved=True)
@@ -192,8 +192,10 @@ def answer(state: State, best: Best | None = None) -> Answer:
     if found.trace:
         pictures.append(Timeline("timeline", panels([found.trace]), HEIGHT))
     figures = (
-        Figure(Words("step", "步时间"), steps),
-        Figure(Words("most held by a rank, microbatches", "单个 rank 最多持有的微批次"), held),
+        Figure(Words("step", "一步时间"), steps),
+        Figure(
+            Words("most held by a rank, microbatches", "单个 rank 最多持有的 micro-batch"), held
+        ),
     )
     return Answer(
         figures, pictures, found.says, [*scores], values={"order": [as_text(found.order)]}
@@ -210,8 +212,8 @@ def _told(puzzle: Puzzle) -> Words:
     return Words(
         f"Drag the ops (or Shift and the arrow keys) so that the step is short. {', '.join(times)}; a rank may "
         f"hold at most {puzzle.cap:g} microbatches, from the start of F to the end of {last}.",
-        f"拖动操作（或按 Shift 加方向键），让一步尽量短。{'，'.join(times)}；每个 rank 最多同时留 {puzzle.cap:g} 个"
-        f"微批次，从 F 开始到 {last} 结束。",
+        f"拖动 op（或按 Shift 加方向键），让一步尽量短。{'，'.join(times)}；每个 rank 最多同时留 {puzzle.cap:g} 个 "
+        f"micro-batch，从 F 开始到 {last} 结束。",
     )
 
 

@@ -108,7 +108,8 @@ def answer(state: State) -> Answer:
     )
     figures = [Figure(*row) for row in rows]
     tip = Words(
-        "in a step of one microbatch, as a ring sends it", "一步只有一个微批次，按环形算法计"
+        "in a step of one microbatch, as a ring sends it",
+        "一步只有一个 micro-batch，按 ring 算法计",
     )
     name = Words("a rank sends in a step", "每个 rank 每步发送")
     figures.append(Figure(name, [bytes_text(each) for each in sent], tip))
@@ -133,7 +134,7 @@ def _note(plan: Plan, group: int, held: Sequence[ModelStates]) -> Words:
     return Words(
         f"A rank holds 1/{less:.3g} of what it holds without ZeRO; "
         f"there {'is 1 copy' if copies == 1 else f'are {copies} copies'} of each slice.",
-        f"每个 rank 的持有量是不用 ZeRO 时的 1/{less:.3g}；每个切片共有 {copies} 份。",
+        f"每个 rank 的持有量是不用 ZeRO 时的 1/{less:.3g}；每个分片共有 {copies} 份。",
     )
 
 

@@ -8,7 +8,8 @@ A notebook writes them in English, where they are used. A file of words holds th
     late = "{name}: the op that was held up most is {op}, by {length} ms."
 
 A text with names in braces is a template: each name takes whatever stands in its place, and that is
-said in the other language, too, if it is a known text itself.
+said in the other language, too, if it is a known text itself, or a list of known texts with commas
+between them.
 """
 
 import re
@@ -31,16 +32,32 @@ def phrase(text: str, *, tongue: str | None = None) -> str:
     tongue = tongue or (LANGUAGES[0] if rendered() else language())
     if tongue == LANGUAGES[0]:
         return text
+    return _said(text, tongue) or text
+
+
+def report_in(text: str, tongue: str | None = None) -> str:
+    """A report of several lines, each in `tongue` as `phrase` says it, as far from the margin as it was."""
+    lines = [(line[: len(line) - len(line.lstrip())], line.lstrip()) for line in text.split("\n")]
+    return "\n".join(margin + phrase(words, tongue=tongue) for margin, words in lines)
+
+
+def _said(text: str, tongue: str) -> str | None:
+    """`text` in `tongue`; None where no file of words has it."""
     exact, templates = _known(tongue)
     if text in exact:
         return exact[text]
     for pattern, target in templates:
         if found := pattern.fullmatch(text):
-            values = {
-                name: phrase(value, tongue=tongue) for name, value in found.groupdict().items()
-            }
+            values = {name: _value(value, tongue) for name, value in found.groupdict().items()}
             return target.format(**values)
-    return text
+    return None
+
+
+def _value(text: str, tongue: str) -> str:
+    """What stands in the place of a name: a list of known texts, one of them, or any other text."""
+    parts = [_said(part, tongue) for part in text.split(", ")]
+    known = [part for part in parts if part]
+    return "，".join(known) if len(known) == len(parts) else _said(text, tongue) or text
 
 
 @cache

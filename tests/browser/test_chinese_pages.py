@@ -8,6 +8,8 @@ import pytest
 
 from simlab.explorers import NAMES
 from tests.browser.test_bundle import needs_node
+from tests.lessons.test_cells_in_chinese import CODE
+from tests.lessons.test_cells_in_chinese import LOANS as SHOWN
 from tests.support.browser import PAINT_S, chromium_page, needs_chromium
 from tests.support.chinese import english_words
 
@@ -19,13 +21,18 @@ PAGES = [
 # what the questions and the page of notebooks say as the field does
 CHINESE = re.compile("[\u4e00-\u9fff]")
 LOANS = {
-    *("AFAB", "GPipe", "All-Reduce", "DP", "TP", "PP", "CP", "stage", "loss", "scaling", "RoPE"),
-    *("DistributedDataParallel", "DataParallel", "Ring", "Attention", "Offload", "all-gather"),
+    *("AFAB", "GPipe", "All-Reduce", "DP", "TP", "PP", "CP", "loss", "scaling", "RoPE"),
+    *("DistributedDataParallel", "DataParallel", "Ring", "Attention", "Offload"),
     *("NVMe", "no", "sync", "MB", "make", "lab"),
 }
 CHOOSE_CHINESE = "localStorage.setItem('simlab-tongue', 'zh')"
 OPEN = """() => [...document.querySelectorAll('article details')]
     .filter((each) => each.firstElementChild.textContent === '中文').map((each) => each.open)"""
+WITHOUT_CODE = """all => all.map((element) => {
+    const copy = element.cloneNode(true);
+    copy.querySelectorAll(':not(pre) > code').forEach((each) => each.remove());
+    return copy.textContent;
+})"""
 VISIBLE = """() => {
     const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = [];
     while (walk.nextNode()) {
@@ -101,6 +108,25 @@ def test_of_a_lesson_in_chinese_the_english_texts_are_folded(context, address, l
         page.click("#tongue")
         assert folds.evaluate_all(shown) == folds.count()
         assert folds.first.locator("summary").is_hidden()
+
+
+@pytest.mark.parametrize("lesson", ["03_memory_and_zero", "11_choosing_a_plan", "12_running_it"])
+def test_tables_sentences_and_reports_of_a_lesson_are_in_the_language_of_the_page(
+    context, address, lesson
+):
+    with closing(context.new_page()) as page:
+        page.goto(f"{address}lessons/{lesson}.html")
+        page.wait_for_function("() => document.documentElement.lang === 'zh'")
+        shown = page.locator(".said:visible")
+        assert shown.count() > 8
+        texts = page.locator(".said:visible :is(td, th, p, pre)").evaluate_all(WITHOUT_CODE)
+        lines = [CODE.sub("", line) for text in texts for line in text.split("\n")]
+        wrong = {line: words for line in lines if (words := english_words(line, SHOWN))}
+        assert wrong == {} and any(CHINESE.search(line) for line in lines)
+        count = shown.count()
+        page.click("#tongue")
+        texts = shown.all_inner_texts()
+        assert len(texts) == count and not any(CHINESE.search(text) for text in texts)
 
 
 def test_the_first_key_leads_past_the_navigation_to_the_first_control(context, address):

@@ -315,10 +315,10 @@ def test_what_the_pointer_says_of_a_plan_in_chinese_has_no_english_word(browser)
         canvas, tip = page.locator("canvas"), page.locator("[data-picture=timeline] .simlab-tip")
         for place in [(0, 2, 0.9), (0, 0, 0.3), (0, 1, 2.2)]:  # an op, a wait, the end
             page.mouse.move(*canvas.evaluate("(e, place) => e.place(...place)", place))
-            assert "阶段" in tip.inner_text() and english_words(tip.inner_text()) == []
+            assert "stage" in tip.inner_text() and english_words(tip.inner_text()) == []
         box = canvas.bounding_box()
         page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] - 50)
-        assert "持有的微批次" in tip.inner_text() and english_words(tip.inner_text()) == []
+        assert "持有的 micro-batch" in tip.inner_text() and english_words(tip.inner_text()) == []
 
 
 def test_hover_says_what_lies_there_and_a_click_locks_it(browser):

@@ -193,7 +193,7 @@ def test_the_theme_and_the_language_are_kept_on_the_next_visit(page):
     page.goto(page.url.split("#")[0])
     assert page.evaluate("() => document.documentElement.dataset.theme") == "dark"
     page.wait_for_function("() => document.documentElement.lang === 'zh'")
-    assert page.title() == "流水线调度，在你的浏览器里模拟"
+    assert page.title() == "流水线调度，在你的浏览器里仿真"
     page.click("#tongue")
     page.wait_for_function(LIVE, timeout=LIVE_S * 1e3)
 

@@ -26,9 +26,15 @@ ABBREVIATIONS = {
     *("GPU", "CPU", "MFU", "HFU", "FLOPs", "QKV", "KV", "MLP", "fp32", "bf16", "fp16", "CDN"),
     *("dp", "tp", "pp", "cp", "rank", "token", "batch", "Shift", "Enter", "Escape"),
 }
+TERMS = {
+    *("micro-batch", "stage", "chunk", "op", "per-op", "kernel", "embedding", "offload", "trace"),
+    *("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "ring", "tree"),
+    *("halving-doubling", "checkpoint", "hang", "attention", "global"),
+}
+"""Terms of the glossary that engineers say in English."""
 API = {"zero", "zero1", "zero2", "ddp", "fsdp", "megatron"}  # values that one gives in Python
 """Terms that Chinese texts of the field use as they are."""
-ALLOWED = {*NAMES, *UNITS, *ABBREVIATIONS, *API, *SCHEDULES}
+ALLOWED = {*NAMES, *UNITS, *ABBREVIATIONS, *TERMS, *API, *SCHEDULES}
 WORD = re.compile(r"[A-Za-zµ0-9][A-Za-zµ0-9.\-]*")
 
 

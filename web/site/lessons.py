@@ -15,6 +15,7 @@ import nbformat
 import yaml
 from nbconvert.exporters import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+from outputs import in_both_languages
 from pygments.formatters import HtmlFormatter
 from python_files import ROOT, WEB
 from shell import HERE, Shell
@@ -132,6 +133,7 @@ def read(path: Path, number: int, folder: Path, questions: list[dict[str, str]])
     pictures = f"lessons/{path.stem}"
     (folder / pictures).mkdir(parents=True)
     _describe_pictures(notebook)
+    in_both_languages(notebook)
     exporter = Exporter(preprocessors=["nbconvert.preprocessors.ExtractOutputPreprocessor"])
     names = {"unique_key": "picture", "output_files_dir": path.stem}
     body, resources = exporter.from_notebook_node(notebook, resources=names)

@@ -27,7 +27,7 @@ PARTS = {
     "pp": Words("waits for messages", "等消息"),
     "bubble": Words("bubble without waits for messages", "气泡（不含等消息）"),
     "optimizer": Words("optimizer", "优化器"),
-    "offload": Words("offload", "卸载"),
+    "offload": Words("offload", "offload"),
 }
 BAR = Axis(Words("", ""), least=-0.5, most=0.5, ticks=(), names=())
 NODE_COLOURS = ("muted", "grid")

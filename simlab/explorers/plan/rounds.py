@@ -23,7 +23,7 @@ GATHERS = ("all_gather", "all_to_all", "ring")
 """The kinds in which a rank has a part or does not, and nothing is summed."""
 AS_A_RING = Words(
     "Drawn as a ring; the prediction takes the algorithm that NCCL would.",
-    "画的是环形算法；预测取 NCCL 会选的算法。",
+    "画的是 ring 算法；预测取 NCCL 会选的算法。",
 )
 
 

@@ -59,10 +59,10 @@ def _controls() -> list[Control]:
             [name for name in SCHEDULES if name not in LEFT_OUT],
             "1f1b",
         ),
-        Control("microbatches", Words("microbatches", "微批次数"), [*range(1, 129)], 16),
+        Control("microbatches", Words("microbatches", "micro-batch 数"), [*range(1, 129)], 16),
         Control("zoom", Words("zoom", "放大"), [WHOLE_STEP], WHOLE_STEP, [ALL_OF_IT], menu=True),
         Control(
-            "unit", Words("of the op", "该操作的"), [WHOLE_OP], WHOLE_OP, [ALL_LAYERS], menu=True
+            "unit", Words("of the op", "该 op 的"), [WHOLE_OP], WHOLE_OP, [ALL_LAYERS], menu=True
         ),
         Control(
             "collective",
@@ -171,7 +171,7 @@ def _figures(found: Prediction) -> list[Figure]:
     )
     hfu = Words("Counts recomputed work, too", "也计入重计算的工作")
     return [
-        Figure(Words("step", "步时间"), [seconds_text(found.step_s)]),
+        Figure(Words("step", "一步时间"), [seconds_text(found.step_s)]),
         Figure(Words("MFU", "MFU"), [f"{found.mfu:.1%}"], mfu),
         Figure(Words("HFU", "HFU"), [f"{found.hfu:.1%}"], hfu),
         Figure(Words("tokens/s", "token/s"), [f"{found.tokens_per_s:,.0f}"]),
@@ -191,7 +191,7 @@ def _note(found: Prediction, *, whole: bool, opens: bool = False) -> Words:
         rows = Words(*(f"{row} {more}" for row, more in zip(rows, _parts_of_the_step(found))))
     if found.fits:
         return rows
-    return Words(f"The plan does not fit into the GPU. {rows.en}", f"GPU 放不下这个计划。{rows.zh}")
+    return Words(f"The plan does not fit into the GPU. {rows.en}", f"GPU 放不下这个方案。{rows.zh}")
 
 
 def _parts_of_the_step(found: Prediction) -> Words:
@@ -199,7 +199,7 @@ def _parts_of_the_step(found: Prediction) -> Words:
     makespan_s, idle = found.trace.step_s, bubble(found.trace).idle_over_makespan
     pipeline, after = seconds_text(makespan_s), seconds_text(found.step_s - makespan_s)
     english = f"Step = makespan {pipeline} + {after} for the last reductions and the optimizer."
-    chinese = f"步时间 = 总时长 {pipeline} + 最后的归约与优化器 {after}。"
+    chinese = f"一步时间 = 总时长 {pipeline} + 最后的归约与优化器 {after}。"
     if found.plan.pp > 1:
         idle_text = seconds_text(idle * makespan_s)
         english += f" In the makespan a rank idles {idle_text}: bubble + waits for messages."
@@ -207,4 +207,4 @@ def _parts_of_the_step(found: Prediction) -> Words:
     return Words(english, chinese)
 
 
-EXPLORER = Explorer("plan", Words("One plan", "一个并行计划"), _controls(), answer, "round")
+EXPLORER = Explorer("plan", Words("One plan", "一个并行方案"), _controls(), answer, "round")

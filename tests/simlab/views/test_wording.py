@@ -13,4 +13,4 @@ def test_the_name_in_a_title_without_an_origin_is_said_in_the_lessons_words():
     figure = sl.timeline(trace)
     say_in_chinese(figure, lambda text: {"as it is drawn": "画成这样"}.get(text, text))
     title = figure.axes[0].get_title(loc="left")
-    assert title == "画成这样，总时长 9.000 s，空闲 / 总时长 33.3%，峰值 2 个微批次"
+    assert title == "画成这样，总时长 9.000 s，空闲 / 总时长 33.3%，峰值 2 个 micro-batch"

@@ -7,7 +7,7 @@ const TEXTS = {
   en: (op: string, microbatch: string, place: number, of: number) =>
     `${op}, microbatch ${microbatch}, place ${place} of ${of}; Shift and an arrow key move it`,
   zh: (op: string, microbatch: string, place: number, of: number) =>
-    `${op}，微批次 ${microbatch}，第 ${place} 个，共 ${of} 个；按 Shift 加方向键移动`,
+    `${op}，micro-batch ${microbatch}，第 ${place} 个，共 ${of} 个；按 Shift 加方向键移动`,
 };
 
 export class BoardView {

@@ -10,7 +10,7 @@ const PAN_STEP = 0.1;
 const CLICK = 4; // px; a pointer that moves less does not drag
 const HINTS = {
   en: "Arrow keys: from op to op · Shift+arrow: pan · + and −: zoom · 0: whole step · click: keep the description",
-  zh: "方向键：逐个操作 · Shift+方向键：平移 · + 和 −：缩放 · 0：整步 · 点击：固定说明",
+  zh: "方向键：逐个 op · Shift+方向键：平移 · + 和 −：缩放 · 0：整步 · 点击：固定说明",
 };
 
 /** What the controls ask of the picture that they are on, and do to it. */

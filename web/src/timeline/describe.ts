@@ -27,7 +27,7 @@ export function describeBox(panel: Panel, box: number, tongue: Tongue): string {
       where,
     ],
     zh: [
-      `${panel.name(box)}：${nameOf(panel.kind(box), "zh")}，微批次 ${panel.microbatch(box)}`,
+      `${panel.name(box)}：${nameOf(panel.kind(box), "zh")}，micro-batch ${panel.microbatch(box)}`,
       where,
     ],
   };

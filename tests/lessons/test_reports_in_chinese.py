@@ -1,0 +1,106 @@
+"""What the planner and the diagnosis write is said in Chinese in a lesson, whatever they find."""
+
+from dataclasses import replace
+
+import pytest
+
+from simlab.apps import cells
+from simlab.diagnosis import diagnose, trace_graph
+from simlab.diagnosis.straggler import GPU, LOSS, SLOW_DATA, SLOW_HOST, UNKNOWN, Straggler
+from simlab.lessons.subjects.operating import hidden
+from simlab.lessons.words import LANGUAGES
+from simlab.planner import explanation, search
+from simlab.planner.explain import PARTS
+from simlab.planner.explanation_text import explanation_text
+from tests.lessons.test_cells_in_chinese import CODE, LOANS
+from tests.simlab.planner.test_search import SPACE, with_memory
+from tests.support.chinese import english_words
+
+CONFIDENT, TIED = ("sure", "unsure"), (0, 1, 3)
+
+
+@pytest.fixture
+def report_in(monkeypatch):
+    """What `report` shows of a text in a language."""
+    shown = []
+    monkeypatch.setattr(cells, "show_markdown", lambda text: shown.append(text()))
+
+    def report(text, tongue="zh"):
+        monkeypatch.setenv("SIMLAB_LANG", tongue)
+        cells.report(text)
+        return shown.pop().removeprefix("```text\n").removesuffix("\n```")
+
+    return report
+
+
+def english_lines(text):
+    """The lines of a report in Chinese that keep English words."""
+    return [line for line in text.split("\n") if english_words(CODE.sub("", line), {*LOANS, "ep"})]
+
+
+@pytest.fixture(scope="module")
+def why():
+    """The explanation of a search, with rivals, families and changes."""
+    space = replace(SPACE, cluster=with_memory(12e9), fixed={"precision": "bf16"})
+    return explanation(search(space, kept=6, layered=0))
+
+
+def test_a_report_is_as_it_was_in_english_and_keeps_its_lines_in_chinese(why, report_in):
+    english = explanation_text(why)
+    assert report_in(english, LANGUAGES[0]) == english
+    chinese = report_in(english).split("\n")
+    starts = [len(line) - len(line.lstrip()) for line in english.split("\n")]
+    assert [len(line) - len(line.lstrip()) for line in chinese] == starts
+    assert chinese[0].startswith("最佳方案：计算占一步的 ")
+
+
+@pytest.mark.parametrize("ties", TIED)
+@pytest.mark.parametrize("more", [False, True])
+@pytest.mark.parametrize("confidence", CONFIDENT)
+def test_every_sentence_of_an_explanation_is_said(why, report_in, ties, more, confidence):
+    best = replace(why.best, fit=why.best.fit._replace(confidence=confidence))
+    told = replace(why, best=best, ties=ties, more_ties=more and ties > 0)
+    text = explanation_text(told)
+    assert why.runner_up and why.families and why.changes
+    assert english_lines(report_in(text)) == []
+    gone = replace(told, changes=[one._replace(best=None, same=False) for one in why.changes])
+    assert english_lines(report_in(explanation_text(gone))) == []
+
+
+@pytest.mark.parametrize("name", [*PARTS, "compute", "bubble", "optimizer"])
+def test_every_part_of_a_step_is_named(why, report_in, name):
+    most = why.runner_up._replace(difference_s={name: 0.5, "compute": -0.25})
+    assert english_lines(report_in(explanation_text(replace(why, runner_up=most)))) == []
+    spent = dict.fromkeys(why.waterfall_s._fields, 1.0) | {name: 2.0}
+    told = replace(why, waterfall_s=type(why.waterfall_s)(**spent))
+    assert english_lines(report_in(explanation_text(told))) == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_case_on_call_is_diagnosed(report_in, seed):
+    text = report_in(str(diagnose(trace_graph(hidden(seed).trace))))
+    assert english_lines(text) == [] and "关键路径：计算 " in text
+
+
+CAUSES = (GPU, LOSS, SLOW_DATA, SLOW_HOST, UNKNOWN)
+BOTTLENECKS = ("compute", "communication", "data", "host", "bubble", "optimizer", "straggler")
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+@pytest.mark.parametrize("bottleneck", BOTTLENECKS)
+def test_every_sentence_of_a_diagnosis_is_said(report_in, bottleneck, cause):
+    found = diagnose(trace_graph(hidden(0).trace))
+    each = found.step_s / 8
+    spent = found.spent._replace(data=each, host=each, optimizer=each, waiting=each)
+    spent = spent._replace(exposed={"dp": each, "communication": each / 2})
+    slow = Straggler(1, 1.5, each, cause)
+    told = replace(found, bottleneck=bottleneck, straggler=slow, spent=spent)
+    assert english_lines(report_in(str(told))) == []
+
+
+def test_a_note_on_a_measured_trace_is_said(report_in):
+    trace = hidden(0).trace
+    trace.metadata |= {"source": "measured", "shared": True}
+    text = str(diagnose(trace_graph(trace)))
+    assert "Ops or messages shared" in text
+    assert english_lines(report_in(text)) == []
