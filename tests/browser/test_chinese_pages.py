@@ -20,6 +20,7 @@ PAGES = [
 ]
 # what the questions and the page of notebooks say as the field does
 CHINESE = re.compile("[\u4e00-\u9fff]")
+HALVES = re.compile("^[a-z][^\u4e00-\u9fff\\n]* · [^·\\n]*[\u4e00-\u9fff]", re.IGNORECASE)
 LOANS = {
     *("AFAB", "GPipe", "All-Reduce", "DP", "TP", "PP", "CP", "loss", "scaling", "RoPE"),
     *("DistributedDataParallel", "DataParallel", "Ring", "Attention", "Offload"),
@@ -123,10 +124,13 @@ def test_tables_sentences_and_reports_of_a_lesson_are_in_the_language_of_the_pag
         lines = [CODE.sub("", line) for text in texts for line in text.split("\n")]
         wrong = {line: words for line in lines if (words := english_words(line, SHOWN))}
         assert wrong == {} and any(CHINESE.search(line) for line in lines)
+        heads = page.locator("article :is(.simlab-compared th, summary, li, b):visible")
+        assert not [text for text in heads.all_inner_texts() if HALVES.search(text)]
         count = shown.count()
         page.click("#tongue")
         texts = shown.all_inner_texts()
         assert len(texts) == count and not any(CHINESE.search(text) for text in texts)
+        assert not [text for text in heads.all_inner_texts() if HALVES.search(text)]
 
 
 def test_the_first_key_leads_past_the_navigation_to_the_first_control(context, address):

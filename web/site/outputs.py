@@ -36,7 +36,7 @@ def _in_both(output: Any) -> Any:
 
 
 def _opened(tongue: str) -> str:
-    return f'<div class="said" lang="{tongue}">'
+    return f'<div class="said only-{tongue}" lang="{tongue}">'
 
 
 def in_chinese(markdown: str) -> str:

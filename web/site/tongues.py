@@ -2,15 +2,21 @@
 
 import re
 from collections.abc import Iterator
+from html import escape, unescape
 
 from bs4 import BeautifulSoup, Tag
 
-CHINESE = re.compile(r"[\u4e00-\u9fff]")
 FOLDED = "中文"  # what the lessons fold their Chinese texts under
 TEXTS = ("p", "ul", "ol", "blockquote")
 HEADINGS = ("h1", "h2", "h3", "h4")
 COLUMNS = {"question": "only-en", "问题": "only-zh"}
-SUMMARY = re.compile(r"<summary>([^<(·]+) · ([^<(·]+)</summary>")
+HAN = r"\u4e00-\u9fff"
+CHINESE = re.compile(f"[{HAN}]")
+BOTH = re.compile(
+    r"<(summary|b|th|td|li)\b([^>]*)>([a-z]\d+ · )?"
+    rf"([^<·{HAN}]+) · ([^<·]*?[{HAN}][^<·]*?)( \(?[a-z]\d+\)?)?</\1>"
+)
+"""A short text in both languages, "English · 中文", and the id of a question before or after it."""
 
 
 def folded(body: str) -> str:
@@ -31,7 +37,18 @@ def folded(body: str) -> str:
         summary.string = "English"
         text.replace_with(fold)
         fold.extend([summary, text])
-    return SUMMARY.sub(r'<summary data-en="\1" data-zh="\2">\1 · \2</summary>', str(page))
+    return BOTH.sub(_parted, str(page))
+
+
+def _parted(found: re.Match[str]) -> str:
+    """The element `found`, which a page shows in its own language."""
+    tag, attributes, first, english, chinese, last = (part or "" for part in found.groups())
+    texts = {"en": english, "zh": chinese}
+    said = (
+        f' data-{tongue}="{escape(unescape(first + text + last))}"'
+        for tongue, text in texts.items()
+    )
+    return f"<{tag}{attributes}{''.join(said)}>{first}{english} · {chinese}{last}</{tag}>"
 
 
 def _mark_columns(table: Tag) -> None:
