@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from simlab import Cluster, InputError, Model, Plan, cluster_of_gpu
 from simlab.planner import Ranked, Rejection, Space, search
-from simlab.planner.explain import PARTS
+from simlab.planner.explanation_text import difference_text
 from simlab.planner.rank import TIE, waterfall_s
 from simlab.planner.search import plan_text
 from simlab.planner.space import divisors
@@ -227,13 +227,7 @@ def _waterfall(space: Space, theirs: Ranked, best: Ranked) -> str:
     """What a step of `theirs` spends more, or less, than one of `best`, the largest part first."""
     found = [waterfall_s(space.model, each.plan, space.cluster) for each in (theirs, best)]
     parts = {name: its - other for name, its, other in zip(found[0]._fields, *found)}
-    largest = sorted(parts.items(), key=lambda part: -abs(part[1]))
-    told = [
-        f"{PARTS.get(name, name)} {'+' if s > 0 else '-'}{seconds_text(abs(s))}"
-        for name, s in largest
-        if abs(s) > 1e-3 * best.step_s
-    ]
-    return ", ".join(told)
+    return difference_text(parts, best.step_s)
 
 
 def _text(ranked: Ranked) -> str:

@@ -1,5 +1,7 @@
 """It writes an explanation, or advice, as text for reading."""
 
+from collections.abc import Mapping
+
 from simlab.planner.explain import PARTS, Advice, Explanation, Rival
 from simlab.planner.rank import TIE, Ranked
 from simlab.planner.search import plan_text
@@ -42,18 +44,23 @@ def _ties_text(why: Explanation) -> str:
 
 
 def _rival_lines(best: Ranked, rival: Rival) -> list[str]:
-    step_s = best.step_s
-    parts = sorted(rival.difference_s.items(), key=lambda item: -abs(item[1]))
+    slower = rival.ranked.step_s / best.step_s - 1
+    return [
+        f"  {plan_text(rival.ranked.plan)}",
+        f"    {slower:+.1%}: {difference_text(rival.difference_s, best.step_s)}",
+    ]
+
+
+def difference_text(difference_s: Mapping[str, float], step_s: float) -> str:
+    """The four largest parts of a difference between two steps, of which one takes `step_s`: those
+    of a thousandth of it or more."""
+    parts = sorted(difference_s.items(), key=lambda item: -abs(item[1]))
     shown = [
         f"{PARTS.get(n, n)} {'+' if s > 0 else '-'}{seconds_text(abs(s))}"
         for n, s in parts[:4]
         if abs(s) > 1e-3 * step_s
     ]
-    slower = rival.ranked.step_s / step_s - 1
-    return [
-        f"  {plan_text(rival.ranked.plan)}",
-        f"    {slower:+.1%}: {', '.join(shown) or 'hardly a difference'}",
-    ]
+    return ", ".join(shown) or "hardly a difference"
 
 
 def advice_text(found: Advice) -> str:

@@ -45,7 +45,7 @@ test("in Chinese the terms of a text are replaced, as Python does", () => {
   expect(said("playback headroom", "zh")).toBe("playback headroom");
   expect(said("all layers", "en")).toBe("all layers");
   expect(said("QKV, attention, output", "zh")).toBe("QKV、注意力、输出");
-  expect(said("rank 0: stages 0, 7", "zh")).toBe("rank 0：阶段 0、7");
+  expect(said("rank 0: stages 0, 7", "zh")).toBe("rank 0：stage 0、7");
   expect(said("Simulated: gpipe, makespan 1,920.0 ms", "zh")).toBe("仿真：gpipe，总时长 1,920.0 ms");
 });
 

@@ -94,7 +94,7 @@ def test_terms_are_replaced_as_whole_words_and_the_longest_first():
 
 def test_what_joins_english_terms_becomes_chinese_punctuation():
     assert said("QKV, attention, output", "zh") == "QKV、注意力、输出"
-    assert said("rank 0: stages 0, 7", "zh") == "rank 0：阶段 0、7"
+    assert said("rank 0: stages 0, 7", "zh") == "rank 0：stage 0、7"
     assert said("Simulated: gpipe, makespan 1,920.0 ms", "zh") == "仿真：gpipe，总时长 1,920.0 ms"
     assert said("dp 0, cp 1; node 2", "zh") == "dp 0，cp 1；节点 2"
     assert said("QKV, attention", "en") == "QKV, attention"
