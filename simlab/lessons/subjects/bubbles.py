@@ -24,7 +24,7 @@ PREDICTIONS = [
     Prediction("d05.change", {"step": Number("ms"), "held": Number("microbatches")}),
     Prediction("b08", {"shorter": Choice("afab", "1f1b", "equal")}),
     Prediction("b08.change", {"longer": Number("ms")}),
-    Prediction("t3", {"smaller": Choice("gpipe", "1f1b", "same"), "held": Number("microbatches")}),
+    Prediction("t3", {"smaller": Choice("gpipe", "1f1b", "same")}),
     Prediction("t3.change", {"times": Number("x")}),
 ]
 TIMES = OpTimes(forward_s=0.02, backward_s=0.04)
@@ -255,7 +255,7 @@ EXERCISES = [
 FIGURES = {
     "b07": {"slot_0b0": Figure(5.0, 1e-6), "ops_too_early": Figure(3.0, 0.0)},
     "b07.change": {"slot": Figure(12.0, 1e-6)},
-    "w11": {"idle_share_percent": Figure(300 / 11, 1e-6)},
+    "w11": {"idle_share_percent": Figure(700 / 15, 1e-6)},
     "d05": {"forwards_before_backward": Figure(4, 0.0), "most_held": Figure(4, 0.0)},
     "b08": {"afab_ms": Figure(690.0, 1e-6), "one_f_one_b_ms": Figure(740.0, 1e-6)},
     "b08.change": {"longer_ms": Figure(200.0, 1e-6), "by_formula_ms": Figure(200.0, 1e-6)},
