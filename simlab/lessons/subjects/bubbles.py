@@ -198,7 +198,9 @@ EXERCISES = [
             "rounded_down": lambda p, share: int((p - 1) * (1 - share) / share),
             "nearest": lambda p, share: round((p - 1) * (1 - share) / share),
             "all_stages": lambda p, share: ceil(p * (1 - share) / share - 1e-9),
+            "one_more": lambda p, share: int((p - 1) * (1 - share) / share + 1e-9) + 1,
         },
+        fault=lambda found, p, share: "one_more" if found == solution_w11(p, share) + 1 else "",
         sets=10,
     ),
     Exercise(
@@ -233,6 +235,7 @@ EXERCISES = [
             "every": lambda p, m, c: 2 * c * (m - 1),
             "mean": lambda p, m, c: 2 * c * (p - 1) / p * (m - 1),
             "whole_step": lambda p, m, c: 2 * c * (p - 1) + solution_b08(p, m, c),
+            "last_free": lambda p, m, c: 2 * c * ((m - 1) - (m - 1) // p),
         },
         unit="ms",
         scale=1e3,
