@@ -100,6 +100,7 @@ def test_a_comparison_has_a_column_for_each_source_and_the_ratio_to_the_last(sam
     assert rows[0] == ["", "you predicted", "simulated", "measured", "yours / found"]
     assert rows[1] == ["1F1B", "90 ms", "45 ms", "60 ms", "1.50"]
     assert rows[2] == ["who wins", "the second", "the first", "–", "✗"]
+    assert ASKED.text("1f1b", 18.749999999999996) == "18.8 ms", "as a table of shares rounds 18.75"
     with pytest.raises(InputError, match="guessed"):
         ASKED.compared({"guessed": {}})
 
