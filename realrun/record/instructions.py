@@ -84,13 +84,13 @@ class _StepTrace:
     def trace(self, step: int, device: str) -> Trace:
         """The `Trace`, from 0 s."""
         for rank, its in enumerate(self.of_ranks):
-            # {dimension: when the last communication was over}: a group's follow each other
-            free_s: dict[str, float] = {}
             for done in its:
                 if done.instruction.action == COMPUTE:
                     self._computed(rank, done)
-                elif done.instruction.action == WAIT:
-                    self._communicated(rank, done, free_s)
+            # {dimension: when the last communication was over}: a group's follow each other
+            free_s: dict[str, float] = {}
+            for done in self._waits(rank, its):
+                self._communicated(rank, done, free_s)
         metadata = {
             "name": self.job.name,
             "source": "measured",
@@ -103,6 +103,22 @@ class _StepTrace:
         }
         zero_s = min(done.start_s for its in self.of_ranks for done in its)
         return Trace(*from_zero(self.spans, self.memory, zero_s), metadata)
+
+    def _waits(self, rank: int, its: list[Done]) -> list[Done]:
+        """The waits of `rank`, in the order in which it began what they wait for: what was begun
+        first may be waited for last. A message is begun by another rank, and counts where it is
+        waited for."""
+        begun = {
+            self.members.key(rank, done.instruction): at
+            for at, done in enumerate(its)
+            if done.instruction.action == BEGIN
+        }
+        waits = [
+            (begun.get(self.members.key(rank, done.instruction), at), done)
+            for at, done in enumerate(its)
+            if done.instruction.action == WAIT
+        ]
+        return [done for _, done in sorted(waits, key=lambda wait: wait[0])]
 
     def _computed(self, rank: int, done: Done) -> None:
         stream, fields = stream_of(done.instruction), _fields(done.instruction)

@@ -18,7 +18,7 @@ PREDICTIONS = [
     Prediction("d04.change", {"output": RIGHT, "input_gradient": RIGHT}),
     Prediction("b05", {"times": Number("x")}),
     Prediction("b05.change", {"times": Number("x")}),
-    Prediction("t2", {"between": Number()}),
+    Prediction("t2", {"between": Number(), "gathered": Number("x")}),
     Prediction("t2.change", {"tp": Number("x"), "dp": Number("x")}),
     Prediction("w10.executed", {"times": Number("x")}),
     Prediction("b06", {"times": Number("x")}),
