@@ -1,12 +1,15 @@
 """What the planner and the diagnosis write is said in Chinese in a lesson, whatever they find."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
+import simlab as sl
 from simlab.apps import cells
 from simlab.diagnosis import diagnose, trace_graph
 from simlab.diagnosis.straggler import GPU, LOSS, SLOW_DATA, SLOW_HOST, UNKNOWN, Straggler
+from simlab.lessons.phrases import phrase
 from simlab.lessons.subjects.operating import hidden
 from simlab.lessons.words import LANGUAGES
 from simlab.planner import explanation, search
@@ -104,3 +107,34 @@ def test_a_note_on_a_measured_trace_is_said(report_in):
     text = str(diagnose(trace_graph(trace)))
     assert "Ops or messages shared" in text
     assert english_lines(report_in(text)) == []
+
+
+def verdict(cap, program):
+    """What the puzzle of lesson 2 says of `program` where a rank may hold `cap` microbatches."""
+    times = sl.OpTimes(forward_s=1e-3, input_grad_s=1e-3, weight_grad_s=1e-3)
+    return sl.Puzzle(3, 4, times, cap=cap).check(program).text
+
+
+SPLIT = re.sub(r"(\d)B(\d)", r"\1I\2 \1W\2", str(sl.generate("1f1b", 3, 4)))
+TRIES = {
+    "Valid, within the cap": (3, SPLIT),
+    "Too much memory": (2, SPLIT),
+    "optimal": (5, str(sl.generate("zb-h2", 3, 4))),
+}
+
+
+@pytest.mark.parametrize("start", TRIES)
+def test_what_a_puzzle_says_of_a_try_is_said(start):
+    told = verdict(*TRIES[start])
+    assert start in told
+    assert english_words(phrase(told, tongue="zh")) == []
+
+
+WRONG = {"never runs": "0F0 0B0\n1F1 1B1", "has no backward": "0F0 0F1 0B0"}
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_what_is_wrong_with_the_programs_of_lesson_1_is_said(mistake):
+    with pytest.raises(sl.ProgramError, match=mistake) as wrong:
+        sl.validate(sl.Program.from_text(WRONG[mistake]))
+    assert english_words(phrase(str(wrong.value), tongue="zh")) == []
