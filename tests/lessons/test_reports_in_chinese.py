@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from unicodedata import east_asian_width
 
 import pytest
 
@@ -138,3 +139,18 @@ def test_what_is_wrong_with_the_programs_of_lesson_1_is_said(mistake):
     with pytest.raises(sl.ProgramError, match=mistake) as wrong:
         sl.validate(sl.Program.from_text(WRONG[mistake]))
     assert english_words(phrase(str(wrong.value), tongue="zh")) == []
+
+
+def places(line):
+    """How many places of a monospaced font `line` takes: a Chinese character takes two."""
+    return sum(2 if east_asian_width(character) in "WF" else 1 for character in line)
+
+
+@pytest.mark.parametrize("held", ["   equal", "  differ"])
+def test_a_comparison_is_said_and_stays_in_columns(report_in, held):
+    program, times = sl.generate("1f1b", 12, 12), sl.OpTimes(forward_s=0.02, backward_s=0.04)
+    traces = [sl.simulate(program, times, link=sl.Link(latency_s=s)) for s in (0.0, 0.005)]
+    english = str(sl.compare(*traces)).replace("   equal", held)
+    chinese = report_in(english)
+    assert english_lines(chinese) == []
+    assert {*map(places, chinese.split("\n"))} == {*map(places, english.split("\n"))}
