@@ -145,7 +145,7 @@ class _Tape:
         def tell() -> None:
             note.value = f"<i>{word('form.held')}</i>"
             if note.layout.display == "none":
-                shown = (kept for kept in self.outputs if kept.get("data") != {})
+                shown = (kept for kept in _latest(self.outputs) if kept.get("data") != {})
                 place.outputs = tuple(map(_as_output, shown))
 
         def show() -> None:
@@ -156,6 +156,21 @@ class _Tape:
         session().retold.append(tell)
         session().waiting.setdefault(self.identifier, []).append(show)
         display(widgets.VBox([note, place]))
+
+
+def _latest(outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The outputs with each display once, as it was updated last."""
+    found: list[dict[str, Any]] = []
+    places: dict[str, int] = {}
+    for kept in outputs:
+        name = (kept.get("transient") or {}).get("display_id")
+        if kept.get("update") and name in places:
+            found[places[name]] = kept
+            continue
+        if name:
+            places[name] = len(found)
+        found.append(kept)
+    return found
 
 
 def _as_output(kept: dict[str, Any]) -> dict[str, Any]:

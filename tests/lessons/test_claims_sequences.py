@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 import simlab as sl
+from simlab.lessons import book
 from simlab.lowering.traffic import traffic
 
 MODEL = replace(sl.load_model("llama-2-7b"), layers=2)
@@ -59,3 +60,11 @@ def test_the_last_rank_of_contiguous_chunks_has_2_minus_1_over_c_times_the_mean(
     of_ranks = [sum(steps) for steps in sl.ring_work(cp, "contiguous")]
     busiest = max(of_ranks) * cp
     assert busiest == pytest.approx(2 - 1 / cp) and of_ranks.index(max(of_ranks)) == cp - 1
+
+
+@pytest.mark.parametrize("ffn", [4, 8])
+def test_what_tensor_parallelism_leaves_whole_is_a_larger_part_the_more_ranks_there_are(ffn):
+    kept = book.exercise("d16").oracle
+    shares = [4 / kept(ffn=ffn, t=t, sequence_parallel=False) for t in (1, 2, 4, 8)]
+    assert shares == sorted(shares)
+    assert (shares[2] > 0.5) == (ffn == 4), "more than half with four ranks, in the lesson's layer"

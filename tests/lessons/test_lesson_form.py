@@ -158,6 +158,22 @@ def test_a_held_cell_runs_but_shows_nothing_before_the_prediction_is_committed(s
     assert "the answer is 271828" in stdout
 
 
+def test_a_held_display_that_is_updated_is_shown_once_as_it_was_last(shell):
+    shown_by(
+        shell,
+        """from IPython.display import display
+from simlab.apps import after
+after("x01")
+panel = display("before", display_id=True)
+print("between")
+panel.update("last")""",
+    )
+    (place,) = [w for w in LIVE.values() if isinstance(w, widgets.Output)]
+    lesson_cells.Guess(ASKED).commit(**{"1f1b": "3", "who": "a"})
+    assert "before" not in str(place.outputs)
+    assert ["last" in str(output) for output in place.outputs] == [True, False]
+
+
 def test_a_held_comparison_shows_the_prediction_that_is_committed_after_it_ran(shell):
     source = """from simlab.apps import after, predict
 guess = predict("x01")

@@ -320,8 +320,11 @@ FIGURES = {
         "ranks_waiting": Figure(3, 0.0),
         "guilty_waits": Figure(0, 0.0),
     },
-    "b14": {"mfu_tp": Figure(0.344, 0.25), "mfu_pp": Figure(0.297, 0.25)},
-    "b14.change": {"predicted_over_measured": Figure(1.0, 0.2)},
+    "b14": {
+        "six_n_over_mfu": Figure(1.043, 0.001),
+        "code_over_steps_a_gpu": Figure(1.043, 0.001),
+    },
+    "b14.change": {"gain": Figure(1.35, 0.05), "waits_less": Figure(1, 0.0)},
     "d14": {"step_off_percent": Figure(0.0, 8.0)},
     "d09": {"steps_twice": Figure(2, 0.0), "loss_difference": Figure(0.0, 1e-5)},
     "w14.change": {"named": Figure(1, 0.0), "waited": Figure(0, 0.0)},
