@@ -102,7 +102,9 @@ def queue(seed, policy, resize_s):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_resizing_at_every_change_helps_while_it_takes_minutes_and_loses_much_of_its_gain_at_an_hour(seed):
+def test_resizing_at_every_change_helps_while_it_takes_minutes_and_loses_much_of_its_gain_at_an_hour(
+    seed,
+):
     static, *reactive = (
         queue(seed, policy, resize_s).mean_turnaround_s
         for policy, resize_s in (("static", 0), ("reactive", 600), ("reactive", 3600))
