@@ -129,7 +129,9 @@ def main(room, count, seed=0):
     selected = options["pytest_add_cli_args_test_selection"]
     pytest.main(["--rootdir=.", *options["pytest_add_cli_args"], *selected], plugins=[judge])
     verdicts = Counter(judge.verdicts.values())
-    print(f"{verdicts[NOTICED]} of {len(drawn)} changes of {len(names)} were noticed: {dict(verdicts)}")
+    print(
+        f"{verdicts[NOTICED]} of {len(drawn)} changes of {len(names)} were noticed: {dict(verdicts)}"
+    )
 
 
 if __name__ == "__main__":
