@@ -16,6 +16,8 @@ from simlab.views.still.timeline import IDLE_STYLE
 
 COMPUTES, SLOW = LANGUAGE["marks"]["computes"], LANGUAGE["marks"]["slow"]
 LOSS: str = LANGUAGE["lines"][0]
+TEXT_SHARE = 0.7
+"""From which share of its time on a slow rank's bar has room for what is said of it."""
 
 
 class TrainingMonitor(widgets.VBox):
@@ -78,7 +80,9 @@ class TrainingMonitor(widgets.VBox):
             bars.barh(rank, 100 * (1 - share), left=100 * share, **IDLE_STYLE)
             if rank in slow:
                 text = f"computes {slow[rank]:.2f} times as long as its peers"
-                bars.text(1, rank, text, va="center", fontsize=8, color="white")
+                inside = share > TEXT_SHARE
+                at, color = (1.0, "white") if inside else (100 * share + 1, "black")
+                bars.text(at, rank, text, va="center", fontsize=8, color=color)
         bars.set_yticks(
             range(len(now["ranks"])), [f"rank {rank}" for rank in range(len(now["ranks"]))]
         )

@@ -120,9 +120,10 @@ PRACTICES = {
             "d17",
             "agreement",
             Plan(tp=2, pp=2, microbatches=2),
-            right={"skipped_with_one": 4, "skipped_without": 0},
+            right={"calls": "right", "skipped_with_one": 4, "skipped_without": 0},
             solution="skip",
             symptoms={
+                "unlike_calls": {"calls": "unlike_calls"},
                 "own": {"skipped_with_one": 1},
                 "one_group": {"skipped_with_one": 2},
                 "apart": {"skipped_with_one": 3},

@@ -105,10 +105,13 @@ class Guess:
         if isinstance(self.asked.fields[name], Choice):
             pairs = [(f"– {word('form.choose')} –", ""), *options(self.asked, name)]
             field = widgets.Dropdown(options=pairs, value=value or "", disabled=bool(kept))
+            field.layout = widgets.Layout(
+                width="max-content", min_width="12em"
+            )  # the longest option
         else:
             text = "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
             field = widgets.Text(text, placeholder=self.asked.unit(name), disabled=bool(kept))
-        field.layout.width = "12em"
+            field.layout.width = "12em"
         return field
 
     def _buttons(self, kept: Any) -> list[widgets.Button]:

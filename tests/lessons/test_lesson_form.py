@@ -194,6 +194,12 @@ def test_an_exercise_and_the_end_of_a_question_give_nothing_away_before_the_pred
     assert len(place.outputs) >= 3
 
 
+def test_a_choice_is_as_wide_as_its_longest_option(shell):
+    shown_by(shell, "from simlab.apps import predict\nguess = predict('x01')")
+    number, choice = (shell.user_ns["guess"].inputs[name].layout for name in ("1f1b", "who"))
+    assert choice.width == "max-content" and choice.min_width == number.width
+
+
 def test_explorers_and_forms_follow_the_language(shell):
     shown_by(
         shell,

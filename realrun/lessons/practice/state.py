@@ -44,15 +44,20 @@ def agreement(mesh: Mesh, text: str) -> Facts:
     """The learner's `skip(infinite, all_reduce)` for tp 2 × pp 2: whether a rank skips the step.
 
     infinite: whether a gradient of this rank is. all_reduce: (number, "sum" | "max", over "tp" |
-    "pp") → number. Each rank is once the one that overflows, and once none is.
+    "pp") → number. Each rank is once the one that overflows, and once none is. A call that meets one
+    of another time, because not all ranks make the same calls, is told.
     """
     decide = written(text)
+    skipped: list[float] = []
+    unlike = False
 
     def all_reduce(x: float, op: str, over: str) -> float:
-        value = torch.tensor(float(x), dtype=torch.float64)
-        return mesh[over].all_reduce(value, op).wait().item()
+        nonlocal unlike
+        own = torch.tensor([[float(x), len(skipped)]], dtype=torch.float64)
+        values, times = mesh[over].all_gather(own).wait().T
+        unlike |= bool((times != len(skipped)).any())
+        return float({"sum": torch.sum, "max": torch.max}[op](values))
 
-    skipped = []
     for overflowing in (*range(4), None):
         answer = decide(mesh.rank == overflowing, all_reduce)
         if answer is None:
@@ -62,4 +67,8 @@ def agreement(mesh: Mesh, text: str) -> Facts:
     for over in ("tp", "pp"):
         votes = mesh[over].all_reduce(votes.clone()).wait()
     *with_one, without = (round(vote) for vote in votes.tolist())
-    return {"skipped_with_one": min(with_one), "skipped_without": without}
+    return {
+        "calls": "unlike_calls" if unlike else "right",
+        "skipped_with_one": min(with_one),
+        "skipped_without": without,
+    }

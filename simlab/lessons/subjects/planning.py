@@ -77,6 +77,10 @@ def _everything_sharded(parameters: float, gpus: int, zero: int, room: float) ->
     return _cut_with(parameters, gpus, room, 0 if zero else 18, 18 if zero else 0)
 
 
+def _nothing_sharded(parameters: float, gpus: int, zero: int, room: float) -> int:
+    return _cut_with(parameters, gpus, room, 18, 0)
+
+
 def _weights_only(parameters: float, gpus: int, zero: int, room: float) -> int:
     return _cut_with(parameters, gpus, room, 2, 0)
 
@@ -195,6 +199,7 @@ EXERCISES = [
         solution=solution_w12,
         mistakes={
             "everything_sharded": _everything_sharded,
+            "nothing_sharded": _nothing_sharded,
             "weights_only": _weights_only,
             "all_gpus_shard": _all_gpus_shard,
             "no_power": _no_power,

@@ -39,6 +39,19 @@ def test_steps_are_whole_numbers_and_waits_are_hatched_as_everywhere():
     assert len(waits) == 2 and "hatched" in bars.get_xlabel()
 
 
+@pytest.mark.parametrize(("rank", "colour"), [(0, "black"), (1, "white")])
+def test_what_is_said_of_a_slow_rank_stands_in_its_bar_or_beside_it(rank, colour):
+    """Rank 0 computes half of its time, and its bar is too short for the text."""
+    picture = TrainingMonitor()._picture(now(2, [3.0, 2.0], slow=[[rank, 1.3]]))
+    bars = picture.axes[1]
+    picture.draw_without_rendering()
+    (text,) = bars.texts
+    own = next(bar for bar in bars.patches if bar.get_y() < rank < bar.get_y() + bar.get_height())
+    box, bar = text.get_window_extent(), own.get_window_extent()
+    assert text.get_color() == colour
+    assert box.x1 < bar.x1 if colour == "white" else box.x0 > bar.x1
+
+
 def test_without_a_picture_there_is_none_to_show():
     assert "image/png" not in TrainingMonitor()._repr_mimebundle_()
 

@@ -124,6 +124,7 @@ WRONG = {
     },
     "d17": {
         "own": "return infinite",
+        "unlike_calls": "return all_reduce(infinite, 'max', 'tp') or all_reduce(infinite, 'max', 'pp')",
         "one_group": "return all_reduce(infinite, 'max', 'tp') > 0",
         "apart": """
     flags = [all_reduce(infinite, 'max', over) for over in ('tp', 'pp')]
