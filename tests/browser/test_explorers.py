@@ -432,6 +432,8 @@ def test_what_is_refused_is_said_and_the_pictures_stay(browser):
         page.wait_for_selector("[data-refused=true]", timeout=PAINT_S * 1e3)
         assert "there are 32 GPUs" in page.locator(".simlab-refused").inner_text()
         assert page.locator("[data-key=step] svg").last.evaluate("e => e.outerHTML") == before
+        page.get_by_role("button", name="中文").click()
+        assert "而 GPU 有 32 块" in page.locator(".simlab-refused").inner_text()
 
 
 def test_a_text_over_another_would_be_noticed(browser):
