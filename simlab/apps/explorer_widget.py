@@ -14,7 +14,8 @@ from simlab.apps.held import session
 from simlab.errors import InputError, SimlabError
 from simlab.explorers.explorer import Answer, Explorer
 from simlab.lessons.words import language
-from simlab.views.chart import Chart
+from simlab.views.chart import Chart, Words
+from simlab.views.language import refusal
 
 LOGGER = logging.getLogger(__name__)
 BUNDLE = Path(simlab.views.__file__).with_name("bundle")
@@ -33,7 +34,7 @@ class ExplorerWidget(anywidget.AnyWidget):
     given:  other arguments of the class, which its call in Python repeats.
 
     `state` is what the controls say, {name: value}; setting it moves them. `shown` is the last
-    `Answer`, and `refused` says why the present state has none.
+    `Answer`, and `refused` says why the present state has none; else it is None.
 
     Raises `InputError` for a control or a value that does not exist, and for a start that is
     refused.
@@ -56,11 +57,12 @@ class ExplorerWidget(anywidget.AnyWidget):
         **values: Any,
     ) -> None:
         self._explorer, self._count = explorer, 0
-        self.shown, self.refused = Answer(), ""
+        self.shown = Answer()
+        self.refused: Words | None = None
         state = explorer.start(**values)
         answer = self._answered(state)
         if self.refused:
-            raise InputError(self.refused)
+            raise InputError(self.refused.en)
         super().__init__(
             about=explorer.to_dict() | {"hidden": [*hidden], "given": dict(given or {})},
             call=type(self).__name__,
@@ -79,8 +81,9 @@ class ExplorerWidget(anywidget.AnyWidget):
             Exception
         ) as error:  # a mistake of ours; the browser waits for an answer all the same
             LOGGER.exception("the explorer %s has no answer", self.about["name"])
-            self.refused = (
-                f"This state has no picture because of a mistake in simlab: {_named(error)}."
+            self.refused = Words(
+                f"This state has no picture because of a mistake in simlab: {_named(error)}.",
+                f"这个状态没有图，因为 simlab 有错误：{_named(error)}。",
             )
             self.answer = self._sent()
 
@@ -88,13 +91,14 @@ class ExplorerWidget(anywidget.AnyWidget):
         """The answer for `state` as the front end takes it; `count` makes each one another."""
         self._count += 1
         try:
-            self.shown, self.refused = self._explorer.ask(state), ""
+            self.shown, self.refused = self._explorer.ask(state), None
         except SimlabError as error:  # what was drawn last stays
-            self.refused = str(error)
+            self.refused = refusal(error)
         return self._sent()
 
     def _sent(self) -> dict[str, Any]:
-        return self.shown.to_dict() | {"refused": self.refused, "count": self._count}
+        refused = self.refused._asdict() if self.refused else None
+        return self.shown.to_dict() | {"refused": refused, "count": self._count}
 
     def __repr__(self) -> str:
         """The call that makes this widget as it is now."""

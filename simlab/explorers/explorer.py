@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from simlab.errors import InputError, SimlabError, did_you_mean, shortened
 from simlab.views.chart import Chart, Words
+from simlab.views.language import refusal
 from simlab.views.packing import Panel
 
 State = Mapping[str, Any]
@@ -185,11 +186,12 @@ class Explorer:
         return self.answer(state)
 
     def reply(self, state: State) -> dict[str, Any]:
-        """The answer for `state` as the front end takes it; {"refused": why} where there is none."""
+        """The answer for `state` as the front end takes it; {"refused": {"en", "zh": why}} where
+        there is none."""
         try:
-            return self.ask(state).to_dict() | {"refused": ""}
+            return self.ask(state).to_dict() | {"refused": None}
         except SimlabError as error:
-            return {"refused": str(error)}
+            return {"refused": refusal(error)._asdict()}
 
     def start(self, **values: Any) -> dict[str, Any]:
         """The state in which it opens, with other `values` for some of the controls.

@@ -12,9 +12,17 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
-LANGUAGE: dict[str, Any] = json.loads(
-    (files("simlab.views") / "language.json").read_text(encoding="utf-8")
-)
+from simlab.phrasebook import Phrasebook
+from simlab.views.chart import Words
+
+
+def _table(name: str) -> Any:
+    return json.loads((files("simlab.views") / name).read_text(encoding="utf-8"))
+
+
+LANGUAGE: dict[str, Any] = _table("language.json")
+REFUSALS = [Words(**each) for each in _table("refusals.json")]
+"""Why an explorer has no answer: templates of errors, as `Phrasebook` has them."""
 RANK_COLOURS = ("rank_0", *LANGUAGE["ranks"][1:])
 """The colours of ranks, and of the stages that stand for them, in charts: the first one is black in
 the light theme and white in the dark one."""
@@ -79,3 +87,18 @@ def _punctuated(text: str) -> str:
     comma = FULL_WIDTH[","] if re.search(r"[\d:;]", text) else "、"
     text = re.sub(r"(?<=\d), (?=\d)", "、", text)
     return re.sub("([,:;]) ", lambda match: (FULL_WIDTH | {",": comma})[match[1]], text)
+
+
+@lru_cache(1)
+def _refusals() -> Phrasebook:
+    return Phrasebook(REFUSALS)
+
+
+def refusal(error: Exception) -> Words:
+    """Why there is no answer, as `error` says it in English. `REFUSALS` has the Chinese of what
+    controls can bring about; what is not there stays in English."""
+    english = str(error)
+    chinese = _refusals().said(english)
+    if chinese is None:
+        return Words(english, english)
+    return Words(english, re.sub(BETWEEN, "", chinese.replace(", ", "、")))

@@ -14,6 +14,7 @@ from simlab.schedules import OPTIONS, SCHEDULES
 from simlab.studies.pipeline import PipelineCase
 from simlab.trace import ACTIVATIONS, Trace
 from simlab.units import MS
+from simlab.views.language import refusal
 from simlab.views.packing import panels
 
 NUMBERS = {
@@ -36,8 +37,8 @@ def pipeline(request: Mapping[str, Any]) -> dict[str, Any]:
     """Simulate the schedules of `request`, a name each in "schedules", with the numbers `NUMBERS`.
 
     Returns {"panels": what the timeline paints, "figures": [{"name", "step_s", "idle_over_makespan",
-    "peak"} of each schedule], "refused": [[schedule, why] of those that cannot do it]}. `peak` is the
-    most that a rank holds, in microbatches of its share of the model.
+    "peak"} of each schedule], "refused": [[schedule, {"en", "zh": why}] of those that cannot do it]}.
+    `peak` is the most that a rank holds, in microbatches of its share of the model.
 
     Raises `InputError` where a number is missing or has another type.
     """
@@ -48,7 +49,7 @@ def pipeline(request: Mapping[str, Any]) -> dict[str, Any]:
         try:
             traces.append(_case(name, values).trace())
         except InputError as error:
-            refused.append([name, str(error)])
+            refused.append([name, refusal(error)._asdict()])
     packed = [panel._asdict() for panel in panels(traces)] if traces else []
     return {"panels": packed, "figures": [*map(_figures, traces)], "refused": refused}
 

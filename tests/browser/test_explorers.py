@@ -432,6 +432,22 @@ def test_what_is_refused_is_said_and_the_pictures_stay(browser):
         page.wait_for_selector("[data-refused=true]", timeout=PAINT_S * 1e3)
         assert "there are 32 GPUs" in page.locator(".simlab-refused").inner_text()
         assert page.locator("[data-key=step] svg").last.evaluate("e => e.outerHTML") == before
+        page.get_by_role("button", name="中文").click()
+        assert "而 GPU 有 32 块" in page.locator(".simlab-refused").inner_text()
+
+
+def test_the_language_that_python_sets_is_followed_by_what_is_refused_too(browser):
+    with shown(browser, "collectives", ranks=8) as (page, element):
+        page.locator("[data-control=algorithm] select").select_option("halving-doubling")
+        page.wait_for_selector("[data-answers='2']", timeout=PAINT_S * 1e3)
+        page.locator("[data-control=ranks] input").press("ArrowLeft")
+        page.wait_for_selector("[data-refused=true]", timeout=PAINT_S * 1e3)
+        page.evaluate("put('tongue', 'zh')")
+        assert element.get_attribute("lang") == "zh"
+        refused = page.locator(".simlab-refused").inner_text()
+        assert refused.startswith("7 个 rank 的 halving-doubling：")
+        page.evaluate("put('tongue', 'en')")
+        assert "halving-doubling on 7 ranks" in page.locator(".simlab-refused").inner_text()
 
 
 def test_a_text_over_another_would_be_noticed(browser):

@@ -20,7 +20,7 @@ onmessage = () => {
 """
 NOTHING = {
     "index": "{ panels: [], figures: [], refused: [] }",
-    "explorers/zero_grid": "{ figures: [], heads: [], pictures: [], values: {}, idle: {}, refused: '' }",
+    "explorers/zero_grid": "{ figures: [], heads: [], pictures: [], values: {}, idle: {}, refused: null }",
 }
 SAYS = "text => document.querySelector('#status').textContent === text"
 BROKEN, LIVE = "The simulator could not answer: out of memory", "Live"

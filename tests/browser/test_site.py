@@ -156,6 +156,8 @@ def test_the_address_restores_what_is_shown_and_what_cannot_be_is_said(page):
     with changing(page):
         page.evaluate(SET, ["stages", "3"])
     assert "dualpipe on 3 ranks" in page.locator("#refused").inner_text()
+    page.click("#tongue")
+    assert page.locator("#refused").inner_text().startswith("无法执行：3 个 rank、")
 
 
 @pytest.mark.parametrize("size", [(1366, 768), (1920, 1080)], ids=str)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from matplotlib import pyplot as plt
 
-from simlab.lessons.phrases import NAME, phrase, phrases
+from simlab.lessons.phrases import phrase, phrases
+from simlab.phrasebook import NAME
 from simlab.views.still.wording import chinese_font, say_in_chinese
 from tests.support.chinese import english_words
 

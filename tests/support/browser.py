@@ -93,6 +93,10 @@ SHOW_EXPLORER = """async ([source, about, state]) => {
         },
     };
     const module = await import(URL.createObjectURL(new Blob([source], { type: 'text/javascript' })));
+    window.put = (name, value) => {
+        model.set(name, value);
+        listeners[`change:${name}`]();
+    };
     window.stop = module.default.render({ model, el: document.body });
 }"""
 

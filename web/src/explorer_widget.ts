@@ -2,6 +2,7 @@
 
 import type { About, Answer, State } from "./explorer/data";
 import { Explorer } from "./explorer/explorer";
+import type { Tongue } from "./language";
 
 interface Model {
   get(name: "about"): About;
@@ -26,8 +27,8 @@ export default {
       model.save_changes();
       return answered;
     };
-    const tongue = model.get("tongue") === "zh" ? "zh" : "en";
-    const host = { ask, call: model.get("call"), tongue } as const;
+    const tongue = (): Tongue => (model.get("tongue") === "zh" ? "zh" : "en");
+    const host = { ask, call: model.get("call"), tongue: tongue() };
     const explorer = new Explorer(el, model.get("about"), model.get("state"), host);
     const hear = () => {
       const resolve = heard;
@@ -35,9 +36,12 @@ export default {
       if (resolve) resolve(model.get("answer"));
       else explorer.change(model.get("state")); // Python has changed it
     };
+    const speak = () => explorer.speak(tongue()); // the learner has chosen another language
     model.on("change:answer", hear);
+    model.on("change:tongue", speak);
     return () => {
       model.off("change:answer", hear);
+      model.off("change:tongue", speak);
       explorer.stop();
     };
   },

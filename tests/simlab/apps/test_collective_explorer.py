@@ -98,8 +98,9 @@ def test_what_an_algorithm_cannot_do_is_said_and_the_pictures_stay():
     explorer = CollectiveExplorer("halving-doubling", 8)
     before = explorer.shown
     moved(explorer, ranks=6)
-    assert "halving-doubling on 6 ranks" in explorer.refused and explorer.shown is before
-    assert explorer.answer["refused"] == explorer.refused
+    assert "halving-doubling on 6 ranks" in explorer.refused.en and explorer.shown is before
+    assert "6 个 rank 的 halving-doubling" in explorer.refused.zh
+    assert explorer.answer["refused"] == explorer.refused._asdict()
     moved(explorer, algorithm="ring")
     assert not explorer.refused and len({rank for rank, _ in cells(explorer)}) == 6
     with pytest.raises(sl.InputError, match="6 ranks"):

@@ -41,14 +41,12 @@ def test_a_mistake_in_an_answer_is_said_and_the_next_state_is_answered(monkeypat
     count = widget.answer["count"]
     widget.state = widget.state | {"zero": 3}
     assert widget.answer["count"] == count + 1 and widget.shown is before
-    assert (
-        widget.refused
-        == widget.answer["refused"]
-        == (
-            "This state has no picture because of a mistake in simlab: "
-            "ZeroDivisionError: division by zero."
-        )
+    mistake = "ZeroDivisionError: division by zero"
+    assert widget.refused == (
+        f"This state has no picture because of a mistake in simlab: {mistake}.",
+        f"这个状态没有图，因为 simlab 有错误：{mistake}。",
     )
+    assert widget.answer["refused"] == widget.refused._asdict()
     assert "zero_grid" in caplog.text and "Traceback" in caplog.text
     monkeypatch.setattr(widget, "_explorer", replace(widget._explorer, answer=answer))
     widget.state = widget.state | {"zero": 2}

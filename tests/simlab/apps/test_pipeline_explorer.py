@@ -92,7 +92,7 @@ def test_numbers_that_a_schedule_cannot_do_are_said_and_the_picture_stays():
     explorer = PipelineExplorer(("gpipe", "dualpipe"), choose=True)
     before = explorer.shown
     moved(explorer, stages=3)
-    assert "dualpipe on 3 ranks" in explorer.refused and explorer.shown is before
+    assert "dualpipe on 3 ranks" in explorer.refused.en and explorer.shown is before
     moved(explorer, stages=2)
     assert not explorer.refused and "dualpipe" in table(explorer)
     with pytest.raises(sl.InputError, match="3 schedules: give one or two"):

@@ -80,7 +80,7 @@ def test_a_plan_that_cannot_be_shows_the_sentence_and_keeps_the_pictures(explore
     moved(explorer, tp=8)
     with pytest.raises(sl.InputError) as error:
         sl.predict(MODEL, replace(PLAN, tp=8), CLUSTER)
-    assert explorer.refused == str(error.value) and explorer.shown is before
+    assert explorer.refused.en == str(error.value) and explorer.shown is before
     moved(explorer, dp=1)  # 1 x 8 x 4 = 32 again
     assert not explorer.refused
     check(explorer, sl.predict(MODEL, replace(PLAN, tp=8, dp=1), CLUSTER))

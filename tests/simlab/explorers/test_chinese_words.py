@@ -1,13 +1,15 @@
 """In Chinese, an explorer shows Latin letters only in names, units and abbreviations."""
 
 import re
+from itertools import combinations
 
 import pytest
 
 from simlab.errors import SimlabError
 from simlab.explorers import NAMES, explorer
+from simlab.spec.cluster import clusters, load_cluster
 from simlab.trace import ACTIVATIONS, LIVE
-from simlab.views.language import LANGUAGE, said
+from simlab.views.language import LANGUAGE, REFUSALS, refusal, said
 from simlab.views.scene import memory_label
 from tests.support.chinese import english_words
 
@@ -26,6 +28,30 @@ NOT_SHOWN = {
 }
 PACKED = {"boxes", "rows", "kinds", "used", "ops", "memory", "holders", "waits", "row"}
 MOST_VALUES = 9  # of a control, spread over its values
+FEW_VALUES = 3  # the same, where two controls are moved
+QUOTED = re.compile(r"'[^']*'|\w+(?= = )")
+"""Values and fields, which a Chinese sentence quotes as they are."""
+ONE_NODE_OF_72 = {"cluster": "gb200-nvl72", "nodes": 1, "tp": 1, "pp": 1}
+REFUSED = [  # a state for each reason that there is
+    ("collectives", {"algorithm": "halving-doubling", "ranks": 6}),
+    ("collectives", {"algorithm": "hierarchical", "ranks": 9}),
+    ("pipeline", {"first": "dualpipe", "stages": 3}),
+    ("pipeline", {"second": "dualpipe-v", "stages": 5}),
+    ("ring", {"model": "gpt3-175b"}),
+    ("ring", {"model": "deepseek-v2"}),
+    ("plan", {"nodes": 8}),
+    ("plan", {"tp": 20}),
+    ("plan", {"tp": 16, "dp": 1, "pp": 2}),
+    ("plan", ONE_NODE_OF_72 | {"model": "mixtral-8x22b", "tp": 3, "dp": 24}),
+    ("plan", ONE_NODE_OF_72 | {"cp": 3, "dp": 24}),
+    ("plan", {"model": "deepseek-v3"}),
+    ("plan", {"model": "deepseek-v2", "tp": 1, "pp": 1, "dp": 32, "recompute": "per-op"}),
+    ("plan", {"model": "megatron-530b"}),
+    ("plan", {"nodes": 64, "pp": 64}),
+    ("plan", {"cluster": "dgx-v100"}),
+    ("plan", {"schedule": "dualpipe-v", "microbatches": 1}),
+    ("plan", {"microbatches": 129}),  # as an address may ask for it
+]
 
 
 def texts(item):
@@ -53,6 +79,36 @@ def _named(each):
     return texts(each if isinstance(each, str) else each._asdict())
 
 
+def why(found, state):
+    """Why there is no answer for `state`; None where there is one."""
+    try:
+        found.ask(state)
+    except SimlabError as error:
+        return refusal(error)
+    return None
+
+
+def english_left(reasons):
+    """{reason in Chinese: what of it a Chinese reader should not meet}."""
+    gpus = [load_cluster(name).gpu.name for name in clusters()]
+    found = {
+        each.zh: english_words(QUOTED.sub("", each.zh), gpus) + re.findall("[,:;] ", each.zh)
+        for each in reasons
+    }
+    return {text: wrong for text, wrong in found.items() if wrong}
+
+
+def pairs(found):
+    """The start with two controls moved, for all pairs of controls."""
+    start, moves = found.start(), {}
+    for control in found.controls:
+        step = -(-len(control.values) // FEW_VALUES)
+        moves[control.name] = [*control.values[::step], control.values[-1]]
+    for one, other in combinations(moves, 2):
+        for first in moves[one]:
+            yield from (start | {one: first, other: second} for second in moves[other])
+
+
 def states(found):
     """The start, and each control moved by itself."""
     start = found.start()
@@ -76,6 +132,35 @@ def test_an_explorer_in_chinese_has_no_english_word(name):
     wrong = {text: words for text in {*said_there} if (words := english_words(text))}
     assert wrong == {}
     assert [text for text in said_there if re.search("[,:;] ", text)] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_why_two_controls_do_not_go_together_is_said_in_chinese(name):
+    found = explorer(name)
+    assert english_left(filter(None, (why(found, state) for state in pairs(found)))) == {}
+
+
+@pytest.mark.parametrize(("name", "moved"), REFUSED)
+def test_every_reason_is_said_in_chinese_with_the_values_of_the_english_one(name, moved):
+    found = explorer(name)
+    reason = why(found, found.start(**moved))
+    assert reason.en != reason.zh and english_left([reason]) == {}
+    assert {*re.findall(r"\d+", reason.zh)} == {*re.findall(r"\d+", reason.en)}
+    assert found.reply(found.start(**moved)) == {"refused": reason._asdict()}
+
+
+def test_the_table_of_reasons_has_no_text_that_nothing_says():
+    reasons = "\n".join(why(explorer(name), explorer(name).start(**on)).en for name, on in REFUSED)
+    parts = {english: re.split(r"\{\w+\}", english) for english, _ in REFUSALS}
+    found = {
+        english: re.search(".+?".join(map(re.escape, texts)), reasons)
+        for english, texts in parts.items()
+    }
+    assert [english for english, there in found.items() if not there] == []
+
+
+def test_a_reason_that_the_table_does_not_have_is_said_in_english():
+    assert refusal(SimlabError("no such thing")) == ("no such thing", "no such thing")
 
 
 @pytest.mark.parametrize(("category", "chunks"), [(ACTIVATIONS, 1), (LIVE, 1), (LIVE, 2)])

@@ -52,8 +52,9 @@ def test_a_reply_is_the_answer_or_says_why_there_is_none():
         return Answer(note=WORDS)
 
     found = Explorer("x", WORDS, (DP,), answer)
-    assert found.reply({"dp": 2}) == Answer(note=WORDS).to_dict() | {"refused": ""}
-    assert found.reply({"dp": 1}) == {"refused": "dp = 1: give 2 or more"}
+    assert found.reply({"dp": 2}) == Answer(note=WORDS).to_dict() | {"refused": None}
+    english = "dp = 1: give 2 or more"  # nothing that controls can bring about
+    assert found.reply({"dp": 1}) == {"refused": {"en": english, "zh": english}}
 
 
 @pytest.mark.parametrize(
@@ -70,12 +71,12 @@ def test_a_reply_is_the_answer_or_says_why_there_is_none():
 )
 def test_a_value_that_no_control_offers_is_refused_with_those_that_one_does(name, said, sentence):
     found = explorer(name)
-    refused = found.reply(found.start(**said))["refused"]
+    refused = found.reply(found.start(**said))["refused"]["en"]
     assert refused.startswith(sentence)
 
 
 def test_a_state_that_lacks_a_control_is_refused():
-    assert "no 'step'" in explorer("causal_mask").reply({"cp": 4})["refused"]
+    assert "no 'step'" in explorer("causal_mask").reply({"cp": 4})["refused"]["en"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,6 +10,7 @@ from simlab.schedules import SCHEDULES
 from simlab.studies.pipeline import PipelineCase
 from simlab.views import page
 from simlab.views.packing import panels
+from tests.support.chinese import english_words
 
 REQUEST = {
     "schedules": ["1f1b", "interleaved-1f1b"],
@@ -39,7 +40,22 @@ def test_the_answer_is_what_the_same_case_gives_in_python():
 def test_a_schedule_that_cannot_do_it_is_named_and_the_other_one_is_shown():
     answer = page.pipeline(REQUEST | {"schedules": ["dualpipe", "1f1b"], "stages": 3})
     assert [name for name, _ in answer["refused"]] == ["dualpipe"]
-    assert "dualpipe on 3 ranks" in answer["refused"][0][1] and len(answer["panels"]) == 1
+    why = answer["refused"][0][1]
+    assert "dualpipe on 3 ranks" in why["en"] and len(answer["panels"]) == 1
+    assert (
+        why["zh"].startswith("3 个 rank、8 个 micro-batch 的 dualpipe：")
+        and "ranks" not in why["zh"]
+    )
+
+
+@pytest.mark.parametrize("stages", [1, 3, 16])
+@pytest.mark.parametrize("microbatches", [1, 15])
+def test_why_a_schedule_cannot_do_what_the_sliders_say_is_said_in_chinese(stages, microbatches):
+    names = [name for name in SCHEDULES if name != "zb-auto"]  # whose search takes long
+    numbers = {"stages": stages, "microbatches": microbatches, "chunks": 3}
+    refused = page.pipeline(REQUEST | {"schedules": names} | numbers)["refused"]
+    assert "dualpipe" in dict(refused)
+    assert {why["en"]: words for _, why in refused if (words := english_words(why["zh"]))} == {}
 
 
 @pytest.mark.parametrize(

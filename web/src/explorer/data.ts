@@ -50,7 +50,7 @@ export interface Answer {
   heads: string[];
   values: Record<string, Value[]>;
   idle?: Record<string, Words>; // controls that change nothing in this state, and why
-  refused?: string | null; // why there is no answer; the last one stays
+  refused?: Words | null; // why there is no answer; the last one stays
 }
 
 /** What `control` offers in the state that `answer` is of. */

@@ -41,6 +41,7 @@ export class Explorer {
   private readonly refused = document.createElement("p");
   private readonly pictures = new Pictures((control, value) => this.change({ ...this.state, [control]: value }));
   private answer?: Answer;
+  private why?: Words | null; // the present state has no answer
   private asked?: string; // the state whose answer is on the way, or was the last
   private waiting = false;
   private timer?: ReturnType<typeof setInterval>;
@@ -124,6 +125,7 @@ export class Explorer {
   speak(tongue: Tongue): void {
     this.tongue = tongue;
     this.put();
+    this.refuse(this.why);
     this.show();
   }
 
@@ -144,14 +146,15 @@ export class Explorer {
     try {
       this.take(await this.host.ask(this.state));
     } catch (error) {
-      this.refused.textContent = error instanceof Error ? error.message : String(error);
+      const message = error instanceof Error ? error.message : String(error);
+      this.refuse({ en: message, zh: message });
     }
     this.waiting = false;
     this.ask(); // if the state has changed meanwhile
   }
 
   private take(answer: Answer): void {
-    this.refused.textContent = answer.refused ?? "";
+    this.refuse(answer.refused);
     this.element.dataset.refused = String(Boolean(answer.refused));
     if (answer.refused) return this.done();
     this.answer = answer;
@@ -167,6 +170,12 @@ export class Explorer {
     if (before !== after) this.tell();
     this.put();
     this.show();
+  }
+
+  /** Says why the present state has no answer, if it has none. */
+  private refuse(why?: Words | null): void {
+    this.why = why;
+    this.refused.textContent = why?.[this.tongue] ?? "";
   }
 
   /** Writes what the controls show. */

@@ -156,7 +156,9 @@ class Page {
   private show(): void {
     const { figures, refused, panels } = this.answer;
     at("figures").replaceChildren(...figures.map((each) => this.row(each)));
-    at("refused").textContent = refused.map(([, why]) => `${this.text.refused}${this.text.colon}${why}`).join("\n");
+    const { text } = this;
+    const why = refused.map(([, words]) => `${text.refused}${text.colon}${words[this.state.tongue]}`);
+    at("refused").textContent = why.join("\n");
     at("timeline").hidden = panels.length === 0;
     const titled = panels.map((panel, number) => ({ ...panel, title: this.title(figures[number]) }));
     if (titled.length) this.timeline.show(titled);

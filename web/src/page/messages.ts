@@ -1,5 +1,6 @@
 /** What the page and its worker say to each other. */
 
+import type { Words } from "../chart/data";
 import type { State } from "../explorer/data";
 import type { Packed } from "../timeline/panel";
 
@@ -25,7 +26,7 @@ export interface Figures {
 export interface Answer {
   panels: Packed[];
   figures: Figures[];
-  refused: [string, string][];
+  refused: [string, Words][]; // schedules, and why they have no step
 }
 
 /** What the worker says; `Got` is the answer to what its page asks for. */
