@@ -26,7 +26,7 @@ EXPOSED_LOOK: dict[str, Any] = {
 HIDDEN = Words("reduction hidden beside the backward", "被反向掩盖的归约")
 CONTROLS = (
     Control("model", Words("model", "模型"), ("gpt2", "gpt2-medium"), "gpt2"),
-    Control("gpus", Words("GPUs (8 a node)", "GPU 数（每节点 8 个）"), (8, 16, 64, 256), 16),
+    Control("gpus", Words("GPUs (8 a node)", "GPU 数（每节点 8 块）"), (8, 16, 64, 256), 16),
     Control("microbatch_size", Words("sequences in a microbatch", "每个 micro-batch 的序列数"), (1, 2, 4, 8, 16), 4),
     Control("bucket_mib", Words("bucket, MiB of gradients", "桶大小（梯度，MiB）"), (5, 10, 25, 50, 100, 250, 500), 25),
 )  # fmt: skip

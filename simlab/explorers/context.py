@@ -43,7 +43,7 @@ CONTROLS = (
         Words("recomputation", "重计算"),
         ("none", "full"),
         "none",
-        (Words("none", "无"), Words("full", "全部")),
+        (Words("none", "无"), Words("full", "全量")),
     ),
 )  # fmt: skip
 

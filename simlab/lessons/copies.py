@@ -2,7 +2,8 @@
 
 The lessons in the repository are for reading: executed, with their results. A learner's copy has no
 outputs, so that nothing is seen before it is predicted, and the code that compares a prediction,
-asserts a result or gives a picture its title is folded, for it says what is right; a click opens it.
+asserts a result or gives a picture its title is folded, for it says what is right, and so is a cell
+with the tag `folded`, which spells out the formula that is asked for; a click opens it.
 With SIMLAB_LANG=zh the Chinese of each text is open. A copy that is there already is the learner's own
 and stays as it is; who wants a lesson anew deletes or renames the copy.
 """
@@ -30,8 +31,8 @@ def _code(cell: dict[str, Any]) -> dict[str, Any]:
     """A cell of code; folded where it holds a prediction's answer and no line to change."""
     source = "".join(cell["source"])
     tells = any(text in source for text in (".compare(", "\nassert ", "title"))
-    answers = source.startswith("after(") and tells
     metadata = cell["metadata"]
+    answers = source.startswith("after(") and (tells or "folded" in metadata.get("tags", ()))
     if answers and "# <- change this line" not in source:
         metadata = metadata | {"jupyter": {"source_hidden": True}}
     return cell | {"outputs": [], "execution_count": None, "metadata": metadata}

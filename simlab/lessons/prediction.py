@@ -173,9 +173,10 @@ def _ratio(guess: Value | None, found: Value | None) -> str:
 
 
 def _short(value: float) -> str:
-    """Three digits, as a person would say it."""
+    """Three digits, as a person would say it, and rounded as a table of shares rounds them."""
     if value and not 1e-3 <= abs(value) < 1e6:
         return f"{value:.2e}"
+    value = round(value, 9)  # 18.75, not 18.749999999999996
     digits = 0 if abs(value) >= 100 or float(value).is_integer() else 1 if abs(value) >= 10 else 2
     return f"{value:,.{digits}f}"
 

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from simlab.errors import InputError
+from simlab.errors import InputError, require_whole
 from simlab.lowering.zero import shards_of
 from simlab.memory.fsdp import Gathered
 from simlab.memory.ledger import Ledger, Moment, StepMemory
@@ -167,8 +167,7 @@ def _check(
     model: Model, dp: int, microbatch_size: int, seq: int, sharding: str, recipe: str
 ) -> None:
     for name, value in (("dp", dp), ("microbatch_size", microbatch_size), ("seq", seq)):
-        if not (isinstance(value, int) and value >= 1):
-            raise InputError(f"{name} = {value!r}: give a whole number, at least 1")
+        require_whole(name, value)
     if sharding not in SHARDING:
         raise InputError(f"sharding {sharding!r}: give one of {', '.join(SHARDING)}")
     fitting = [name for name, one in RECIPES.items() if one.stages == EVERY]

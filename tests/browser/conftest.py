@@ -8,6 +8,7 @@ import sys
 import threading
 
 import pytest
+from filelock import FileLock
 
 from tests.browser.test_bundle import ROOT, WEB
 
@@ -19,12 +20,20 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory):
-    """The folder of the site, built here as `make site` does: its path is a relative one."""
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, WEB / "site" / "build.py", "build/site"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
-    assert done.returncode == 0, done.stderr[-3000:]
+    """The folder of the site, built here as `make site` does: its path is a relative one. All
+    processes of a run of pytest share it, and the first that needs it builds it."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "site"
+    folder.mkdir(exist_ok=True)
+    with FileLock(folder / "lock"):
+        if not (folder / "built").exists():
+            command = [sys.executable, WEB / "site" / "build.py", "build/site"]
+            environment = os.environ | {"PYTHONPATH": str(ROOT)}
+            done = subprocess.run(
+                command, capture_output=True, text=True, env=environment, cwd=folder
+            )
+            assert done.returncode == 0, done.stderr[-3000:]
+            (folder / "built").touch()
     return folder / "build" / "site"
 
 

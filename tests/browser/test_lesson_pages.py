@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urljoin, urlparse
 
@@ -25,32 +26,42 @@ CUT = """() => [...document.querySelectorAll('nav *, h1, h2, p, li, td, th')]
     .map((e) => e.textContent)"""
 
 
-def parts(site, path):
+@cache
+def parsed(path):
+    """An HTML file, which takes a second or two and which many links lead to."""
+    return BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+
+
+def parts(path):
     """[(tag, attribute, address)] of what an HTML file links to or loads."""
-    page = BeautifulSoup((site / path).read_text(encoding="utf-8"), "html.parser")
-    pairs = [(tag, name) for tag in page.find_all(True) for name in ("href", "src", "data")]
+    pairs = [(tag, name) for tag in parsed(path).find_all(True) for name in ("href", "src", "data")]
     return [(tag.name, name, tag[name]) for tag, name in pairs if tag.has_attr(name)]
+
+
+@cache
+def ids(path):
+    """The places in an HTML file that a link may name."""
+    return {tag["id"] for tag in parsed(path).find_all(id=True)}
 
 
 def test_every_link_leads_to_a_file_of_the_site_and_to_a_place_in_it(site):
     pages = [site / "index.html", site / "notebooks/index.html", *site.glob("lessons/*.html")]
     assert len(pages) == 16
     for page in pages:
-        for _, _, given in parts(site, page.relative_to(site)):
+        for _, _, given in parts(page):
             if given.startswith("data:"):
                 continue
             target, place = urldefrag(urljoin(page.as_uri(), given))
             path = Path(unquote(urlparse(target).path))
             assert path.is_file() and path.is_relative_to(site), (page.name, given)
             if place:
-                ids = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
                 # a browser looks for the name as it stands, then for what it means
-                assert ids.find(id=[place, unquote(place)]), (page.name, given)
+                assert {place, unquote(place)} & ids(path), (page.name, given)
 
 
 def test_scripts_and_styles_of_the_lessons_are_the_sites_own(site):
     for page in (site / "lessons").glob("*.html"):
-        loaded = [given for tag, _, given in parts(site, page) if tag in ("script", "link", "img")]
+        loaded = [given for tag, _, given in parts(page) if tag in ("script", "link", "img")]
         assert not [given for given in loaded if "//" in given]
         assert [given for given in loaded if given.endswith(".js")] == ["../site.js"]
     for style in [*site.glob("*.css"), *(site / "lessons").rglob("*.css")]:

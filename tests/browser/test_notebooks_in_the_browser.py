@@ -9,7 +9,7 @@ import pytest
 from tests.browser.test_bundle import ROOT, needs_node
 from tests.support.browser import NOTEBOOK_JSON, RUN_ALL, chromium_page, needs_chromium
 
-pytestmark = [needs_node, needs_chromium, pytest.mark.alone]
+pytestmark = [needs_node, needs_chromium]
 START_S, RUN_S = 120, 400
 NAMES = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
 ONLY_TO_READ = {"05_tensor_and_context", "09_long_sequences"}  # they compute with numpy

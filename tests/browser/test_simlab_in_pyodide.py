@@ -4,11 +4,9 @@ import re
 import subprocess
 import sys
 
-import pytest
-
 from tests.browser.test_bundle import ROOT, WEB, needs_node
 
-pytestmark = [needs_node, pytest.mark.alone]
+pytestmark = needs_node
 # a minute of the processor; the other rooms draw, or take much longer in WebAssembly
 FOLDERS = ["program", "engine"]
 NEEDS_PROCESSES = "garbage_collector"

@@ -21,7 +21,21 @@ QUOTED = re.compile(r"^```|\b\d[FBIW]\d\b")
 """Code, and reports of the program that quote an op: they are shown as they are."""
 # names of the field, of algorithms and protocols, of recipes' parts, and of a plan's own values
 LOANS = {
-    *("GPipe", "AFAB", "block", "loss", "Adam", "DP", "TP", "PP", "star", "NVLS", "nvls", "lg"),
+    *(
+        "GPipe",
+        "AFAB",
+        "block",
+        "box",
+        "loss",
+        "Adam",
+        "DP",
+        "TP",
+        "PP",
+        "star",
+        "NVLS",
+        "nvls",
+        "lg",
+    ),
     *(
         "hierarchical",
         "reduce",

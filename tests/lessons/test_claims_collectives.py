@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import simlab as sl
+from simlab.collectives import Transfer
 from simlab.collectives.nccl import collective
 from simlab.engine.fabric import network_of
 from simlab.engine.network import Network, run_rounds
@@ -113,6 +114,26 @@ def test_the_plain_trees_buffers_are_beaten_by_a_ring_from_some_hundred_kib_on(r
 
     assert seconds("tree", 16 * KIB) < seconds("ring", 16 * KIB)
     assert seconds("ring", 2 * MIB) < seconds("tree", 2 * MIB)
+
+
+@pytest.mark.parametrize("ranks", [8, 16, 32, 64])
+@pytest.mark.parametrize("size_bytes", [KIB, 64 * KIB, MIB, 64 * MIB])
+def test_with_a_link_for_each_pair_halving_doubling_is_the_fastest_of_three_but_no_lower_bound(
+    ranks, size_bytes
+):
+    network = Network.of_pairs(sl.Link(latency_s=5e-6, bandwidth_bytes_per_s=25e9))
+
+    def seconds(name):
+        return run_rounds([sl.all_reduce_rounds(name, range(ranks), size_bytes)], network)[0]
+
+    assert seconds("halving-doubling") < min(seconds("ring"), seconds("tree")) * (1 + 1e-9)
+    doubling = [
+        [Transfer(rank ^ away, rank, size_bytes, (0,), True) for rank in range(ranks)]
+        for away in (2**k for k in range(ranks.bit_length() - 1))
+    ]
+    assert sl.replay(doubling, range(ranks))[-1].done
+    tiny = size_bytes <= 64 * KIB
+    assert (run_rounds([doubling], network)[0] < seconds("halving-doubling")) == tiny
 
 
 @pytest.mark.parametrize(("target", "noise"), [(0.01, 1.0), (0.003, 1.0), (0.01, 10.0)])

@@ -183,6 +183,15 @@ def test_the_pipeline_sends_least_of_the_four_dimensions(name, degrees, per_stag
     assert most["pp"] == min(most.values())
 
 
+@pytest.mark.parametrize("name", ["llama-2-13b", "llama-3-70b"])
+def test_with_hundreds_of_microbatches_the_pipeline_sends_more_than_data_parallelism(name):
+    def sent(microbatches):
+        plan = sl.Plan(dp=8, tp=8, pp=8, microbatches=microbatches)
+        return sl.traffic(sl.load_model(name), plan)[1]
+
+    assert sent(32).pp < sent(32).dp == sent(512).dp < sent(512).pp
+
+
 @pytest.mark.parametrize("pp", [4, 8])
 @pytest.mark.parametrize(
     "name", ["llama-2-7b", "llama-2-13b", "gpt3-175b", "llama-3-8b", "llama-3-70b", "gpt2-xl"]

@@ -110,6 +110,21 @@ def test_with_many_tokens_the_peak_is_where_the_backward_begins(name, sharding):
     assert memory.peak.op == "backward head"
 
 
+@pytest.mark.parametrize("name", ["gpt2-xl", "megatron-1.7b", "megatron-7.5b"])
+@pytest.mark.parametrize("sharding", ["ddp", "zero1", "zero2"])
+def test_with_few_tokens_the_peak_comes_later_when_all_gradients_are_there(name, sharding):
+    model = replace(sl.load_model(name), seq=128)
+    memory = sl.data_parallel_memory(model, 8, microbatch_size=1, sharding=sharding, recipe="zero")
+    assert memory.peak.op == "optimizer step"
+
+
+@pytest.mark.parametrize("microbatch_size", [4, 8, 16])
+def test_15_trillion_tokens_of_gpt2_xl_in_larger_microbatches_are_about_a_decade(microbatch_size):
+    plan = sl.Plan(microbatch_size=microbatch_size, microbatches=8)
+    step = sl.predict(sl.load_model("gpt2-xl"), plan, ONE_GPU)
+    assert step.fits and 15e12 / step.tokens_per_s / YEAR_S == pytest.approx(10, rel=0.2)
+
+
 # w04
 # ---------------------------------------------------------------------------------------------
 

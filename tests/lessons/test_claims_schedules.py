@@ -49,6 +49,17 @@ def test_zb_h1_leaves_p_minus_1_times_f_plus_i_minus_w_in_the_memory_of_1f1b(p, 
     assert max(found.peak_activations) <= p + 1e-9
 
 
+@pytest.mark.parametrize(("p", "m"), [(4, 8), (8, 16)])
+@pytest.mark.parametrize("split", [(20, 15, 25), (20, 25, 25), (20, 10, 30)])
+def test_with_a_w_longer_than_f_zb_h1_leaves_more_than_its_formula_and_zb_v_less_than_with_a_short_w(
+    p, m, split
+):
+    found, (forward, inputs, weights) = rows(p, m, split), split
+    assert found["zb-h1"].bubble_s > (p - 1) * (forward + inputs - weights) * 1e-3 + 1e-9
+    assert found["zb-h1"].bubble_s < rows(p, m, (20, 30, 10))["zb-h1"].bubble_s
+    assert found["zb-v"].bubble_s < rows(p, m, (20, 30, 10))["zb-v"].bubble_s
+
+
 @pytest.mark.parametrize(("p", "m"), [(4, 8), (4, 16), (8, 16), (8, 32)])
 def test_zb_h2_and_zb_v_leave_nothing_only_where_f_i_and_w_are_equal(p, m):
     equal, unequal = rows(p, m), rows(p, m, (20, 30, 10))

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 import simlab as sl
+from simlab.explorers.context import Setting, layer
 from simlab.lowering.traffic import crossing, traffic
 
 GPT = sl.Model(name="gpt", layers=24, hidden=2048, heads=16, vocab=64, seq=2048)
@@ -132,6 +133,18 @@ def test_the_all_to_all_sends_less_with_more_ranks_and_the_ring_never_does(name)
     assert sent["all-to-all"] == sorted(sent["all-to-all"], reverse=True)
     assert sent["all-to-all"][2] < sent["ring"][2]
     assert (sent["all-to-all"][0] < sent["ring"][0]) == (name == "llama-2-7b")
+
+
+@pytest.mark.parametrize(("link", "tokens"), [("node", 2**13), ("node", 2**17), ("network", 2**17)])
+def test_on_8_ranks_a_ring_waits_less_than_an_all_to_all_but_for_short_sequences_over_a_network(
+    link, tokens
+):
+    def exposed_s(kind, tokens, link):
+        return layer(Setting(tokens, 8, 8, link, "none"), kind).exposed_s
+
+    assert exposed_s("ring", tokens, link) < exposed_s("all-to-all", tokens, link)
+    short = [exposed_s(kind, 2**13, "network") for kind in ("ring", "all-to-all")]
+    assert short[0] > 1.2 * short[1]
 
 
 @pytest.mark.parametrize("name", ["llama-3-8b", "llama-3-70b"])

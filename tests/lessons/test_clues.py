@@ -112,6 +112,12 @@ def one_plan_for_all(nodes, sequences, seq):
         ("b10", lambda cp: [(rank, 2 * cp - rank) for rank in range(cp)], "copies"),
         ("b10", lambda cp: [(rank, rank + cp) for rank in reversed(range(cp))], "striped"),
         ("b10", lambda cp: [*range(cp)], "no_pairs"),
+        (
+            "b03",
+            lambda n: [[rank ^ n // 2 for rank in range(n)]] * (n.bit_length() - 1),
+            "same_partner",
+        ),
+        ("w11", lambda p, share: int((p - 1) * (1 - share) / share) + 1, "one_more"),
         ("d11", one_plan_for_all, "does_not_fit"),
     ],
 )

@@ -1,12 +1,16 @@
 """What the planner and the diagnosis write is said in Chinese in a lesson, whatever they find."""
 
+import re
 from dataclasses import replace
+from unicodedata import east_asian_width
 
 import pytest
 
+import simlab as sl
 from simlab.apps import cells
 from simlab.diagnosis import diagnose, trace_graph
 from simlab.diagnosis.straggler import GPU, LOSS, SLOW_DATA, SLOW_HOST, UNKNOWN, Straggler
+from simlab.lessons.phrases import phrase
 from simlab.lessons.subjects.operating import hidden
 from simlab.lessons.words import LANGUAGES
 from simlab.planner import explanation, search
@@ -104,3 +108,49 @@ def test_a_note_on_a_measured_trace_is_said(report_in):
     text = str(diagnose(trace_graph(trace)))
     assert "Ops or messages shared" in text
     assert english_lines(report_in(text)) == []
+
+
+def verdict(cap, program):
+    """What the puzzle of lesson 2 says of `program` where a rank may hold `cap` microbatches."""
+    times = sl.OpTimes(forward_s=1e-3, input_grad_s=1e-3, weight_grad_s=1e-3)
+    return sl.Puzzle(3, 4, times, cap=cap).check(program).text
+
+
+SPLIT = re.sub(r"(\d)B(\d)", r"\1I\2 \1W\2", str(sl.generate("1f1b", 3, 4)))
+TRIES = {
+    "Valid, within the cap": (3, SPLIT),
+    "Too much memory": (2, SPLIT),
+    "optimal": (5, str(sl.generate("zb-h2", 3, 4))),
+}
+
+
+@pytest.mark.parametrize("start", TRIES)
+def test_what_a_puzzle_says_of_a_try_is_said(start):
+    told = verdict(*TRIES[start])
+    assert start in told
+    assert english_words(phrase(told, tongue="zh")) == []
+
+
+WRONG = {"never runs": "0F0 0B0\n1F1 1B1", "has no backward": "0F0 0F1 0B0"}
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_what_is_wrong_with_the_programs_of_lesson_1_is_said(mistake):
+    with pytest.raises(sl.ProgramError, match=mistake) as wrong:
+        sl.validate(sl.Program.from_text(WRONG[mistake]))
+    assert english_words(phrase(str(wrong.value), tongue="zh")) == []
+
+
+def places(line):
+    """How many places of a monospaced font `line` takes: a Chinese character takes two."""
+    return sum(2 if east_asian_width(character) in "WF" else 1 for character in line)
+
+
+@pytest.mark.parametrize("held", ["   equal", "  differ"])
+def test_a_comparison_is_said_and_stays_in_columns(report_in, held):
+    program, times = sl.generate("1f1b", 12, 12), sl.OpTimes(forward_s=0.02, backward_s=0.04)
+    traces = [sl.simulate(program, times, link=sl.Link(latency_s=s)) for s in (0.0, 0.005)]
+    english = str(sl.compare(*traces)).replace("   equal", held)
+    chinese = report_in(english)
+    assert english_lines(chinese) == []
+    assert {*map(places, chinese.split("\n"))} == {*map(places, english.split("\n"))}

@@ -56,8 +56,7 @@ def agreement(mesh: Mesh, text: str) -> Facts:
         own = torch.tensor([[float(x), len(skipped)]], dtype=torch.float64)
         values, times = mesh[over].all_gather(own).wait().T
         unlike |= bool((times != len(skipped)).any())
-        reduced: dict[str, Tensor] = {"sum": values.sum(), "max": values.max()}
-        return reduced[op].item()
+        return float({"sum": values.sum(), "max": values.max()}[op])
 
     for overflowing in (*range(4), None):
         answer = decide(mesh.rank == overflowing, all_reduce)

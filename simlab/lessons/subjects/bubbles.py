@@ -24,7 +24,7 @@ PREDICTIONS = [
     Prediction("d05.change", {"step": Number("ms"), "held": Number("microbatches")}),
     Prediction("b08", {"shorter": Choice("afab", "1f1b", "equal")}),
     Prediction("b08.change", {"longer": Number("ms")}),
-    Prediction("t3", {"smaller": Choice("gpipe", "1f1b", "same"), "held": Number("microbatches")}),
+    Prediction("t3", {"smaller": Choice("gpipe", "1f1b", "same")}),
     Prediction("t3.change", {"times": Number("x")}),
 ]
 TIMES = OpTimes(forward_s=0.02, backward_s=0.04)
@@ -198,7 +198,9 @@ EXERCISES = [
             "rounded_down": lambda p, share: int((p - 1) * (1 - share) / share),
             "nearest": lambda p, share: round((p - 1) * (1 - share) / share),
             "all_stages": lambda p, share: ceil(p * (1 - share) / share - 1e-9),
+            "one_more": lambda p, share: int((p - 1) * (1 - share) / share + 1e-9) + 1,
         },
+        fault=lambda found, p, share: "one_more" if found == solution_w11(p, share) + 1 else "",
         sets=10,
     ),
     Exercise(
@@ -233,6 +235,7 @@ EXERCISES = [
             "every": lambda p, m, c: 2 * c * (m - 1),
             "mean": lambda p, m, c: 2 * c * (p - 1) / p * (m - 1),
             "whole_step": lambda p, m, c: 2 * c * (p - 1) + solution_b08(p, m, c),
+            "last_free": lambda p, m, c: 2 * c * ((m - 1) - (m - 1) // p),
         },
         unit="ms",
         scale=1e3,
@@ -255,7 +258,7 @@ EXERCISES = [
 FIGURES = {
     "b07": {"slot_0b0": Figure(5.0, 1e-6), "ops_too_early": Figure(3.0, 0.0)},
     "b07.change": {"slot": Figure(12.0, 1e-6)},
-    "w11": {"idle_share_percent": Figure(300 / 11, 1e-6)},
+    "w11": {"idle_share_percent": Figure(700 / 15, 1e-6)},
     "d05": {"forwards_before_backward": Figure(4, 0.0), "most_held": Figure(4, 0.0)},
     "b08": {"afab_ms": Figure(690.0, 1e-6), "one_f_one_b_ms": Figure(740.0, 1e-6)},
     "b08.change": {"longer_ms": Figure(200.0, 1e-6), "by_formula_ms": Figure(200.0, 1e-6)},

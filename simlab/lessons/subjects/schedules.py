@@ -66,6 +66,7 @@ EXERCISES = [
             "no_chunks": lambda p, m, chunks: (p - 1) / (m + p - 1),
             "share_divided": lambda p, m, chunks: (p - 1) / (m + p - 1) / chunks,
             "multiplied": lambda p, m, chunks: (p - 1) * chunks / (m + (p - 1) * chunks),
+            "more_stages": lambda p, m, chunks: (p * chunks - 1) / (m + p * chunks - 1),
         },
         unit="%",
         scale=100.0,

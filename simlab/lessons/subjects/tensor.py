@@ -129,6 +129,15 @@ def _with_groups_of_one(order: Sequence[str], sizes: Mapping[str, int], node: in
     return found
 
 
+def _with_full_nodes(order: Sequence[str], sizes: Mapping[str, int], node: int) -> set[str]:
+    stride, found = 1, set()
+    for name in order:
+        stride *= sizes[name]
+        if sizes[name] > 1 and stride >= node:
+            found.add(name)
+    return found
+
+
 # b10
 # ---------------------------------------------------------------------------------------------
 
@@ -213,6 +222,7 @@ EXERCISES = [
             "backwards": lambda order, sizes, node: solution_t5(order[::-1], sizes, node),
             "by_stride": _by_stride,
             "size_one": _with_groups_of_one,
+            "full_node": _with_full_nodes,
         },
         sets=20,
     ),

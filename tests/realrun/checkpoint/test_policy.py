@@ -1,6 +1,7 @@
 """When a training writes checkpoints and from where it goes on, with a training of one number in one
 process."""
 
+import re
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -10,7 +11,8 @@ import torch
 from realrun.checkpoint import save as checkpoint
 from realrun.checkpoint.errors import CheckpointError
 from realrun.checkpoint.files import read_manifest
-from realrun.checkpoint.policy import Checkpoints
+from realrun.checkpoint.policy import Checkpoints, look_closely
+from realrun.checkpoint.whole import last_whole
 from realrun.parallel.precision import LossScaler
 from simlab.errors import InputError
 from simlab.spec.plan import Plan
@@ -168,6 +170,23 @@ def test_another_rank_goes_on_from_what_rank_0_sees(tmp_path, monkeypatch):
     seen = [None, None, "what rank 0 says"]
     with pytest.raises(CheckpointError, match="what rank 0 says"):
         Checkpoints(job_in(tmp_path, resume=True), Counter(), 1, print).resume()
+
+
+def test_the_last_whole_one_is_offered_for_one_that_is_damaged_and_taken_when_asked_for(tmp_path):
+    run(job_in(tmp_path), Counter())
+    damaged = tmp_path / "step-000009" / "rank-00000.safetensors"
+    content = bytearray(damaged.read_bytes())
+    content[-1] ^= 1
+    damaged.write_bytes(content)
+    whole = tmp_path / "step-000006"
+    assert last_whole(tmp_path) == whole
+    offered = f"the last whole one is {str(whole)!r}, and --skip-damaged goes on from that"
+    with pytest.raises(CheckpointError, match=re.escape(offered)):
+        run(job_in(tmp_path, resume=True), Counter())
+    job, said, training = job_in(tmp_path, resume=True, skip_damaged=True), [], Counter()
+    look_closely(job, said.append)
+    assert [line.split(" is damaged")[0] for line in said] == [str(damaged.parent)]
+    assert run(job, training, end=7) == 6 and training.count.item() == 7
 
 
 def test_a_manifest_that_is_none_is_told_before_anything_is_loaded(tmp_path):

@@ -604,6 +604,22 @@ def test_a_bucket_takes_parameters_from_the_last_on_as_long_as_they_fit(bucket_b
     assert on_threads(1, sizes) == [buckets]
 
 
+def test_every_bucket_is_on_its_way_when_the_backward_ends_and_none_inside_no_sync():
+    def issued(group):
+        layers = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 1, bias=False))
+        parallel = DataParallel(layers, group, bucket_bytes=8)
+        assert len(parallel.buckets) == 2
+        with parallel.no_sync():
+            layers(torch.ones(1, 2)).sum().backward()
+        inside, sent = [*parallel.issued], len(group.traffic)
+        layers(torch.ones(1, 2)).sum().backward()
+        after = [*parallel.issued]
+        parallel.finish()
+        return inside, sent, after, parallel.issued, len(group.traffic)
+
+    assert on_threads(2, issued) == [([], 0, [0, 1], [], 2)] * 2
+
+
 def test_buckets_that_no_backward_completed_are_sent_at_the_end_in_their_order():
     """The first and the third of four layers are used: the others count as zeros."""
 

@@ -14,7 +14,7 @@ from realrun.model.gpt import Stage, loss
 from realrun.parallel.layers.block import ParallelBlock
 from realrun.parallel.layers.context import positions
 from realrun.parallel.layers.sequence import SequenceVocabEmbedding, split_sequence, sum_gradients
-from realrun.parallel.layers.tensor import gather_from, vocab_cross_entropy
+from realrun.parallel.layers.tensor import RowLinear, gather_from, vocab_cross_entropy
 from realrun.parallel.naive.tensor import (
     GatheredLinear,
     KeptColumnLinear,
@@ -165,6 +165,18 @@ def test_units_are_passed_in_order_and_the_other_way_round_backward(recompute):
 
 # naive forms, and what they send more
 # ------------------------------------------------------------------------------------------
+
+
+def test_a_layer_cut_by_rows_needs_no_bias():
+    whole = torch.nn.Linear(6, 4, bias=False, dtype=torch.float64)
+    x = torch.randn(3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+
+    def product(group):
+        layer = RowLinear.of(whole, group)
+        return layer(x.chunk(2, -1)[group.place])
+
+    for y in on_threads(2, product):
+        assert torch.allclose(y, whole(x))
 
 
 def test_naive_matrices_give_the_same_and_send_what_they_gather():

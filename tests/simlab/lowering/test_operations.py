@@ -80,6 +80,19 @@ def test_a_kernel_of_a_backward_has_the_operation_that_its_name_begins_with(name
                 }  # fmt: skip
 
 
+def test_communications_of_attention_and_of_an_input_that_is_gathered_again_are_named():
+    """The names stand in pictures, and in the table of what a step waits for."""
+    exchanged = unit_kernels(LLAMA, sl.Plan(cp=2, cp_kind="all-to-all"))["layer"].forward
+    names = [kernel.name for kernel in exchanged if kernel.name.endswith("exchange")]
+    assert names == ["q exchange", "k exchange", "v exchange", "result exchange"]
+    backward = unit_kernels(LLAMA, sl.Plan(tp=2, sequence_parallel=True))["layer"]
+    carried = {}
+    for kernel in (*backward.input_grad, *backward.weight_grad):
+        if hasattr(kernel, "carries"):
+            carried.setdefault(kernel.carries, set()).add("grad" in kernel.name)
+    assert carried["input again"] == {False} and carried["input gradient"] == {True}
+
+
 @settings(max_examples=40)
 @given(st.sampled_from([*MODELS]), plans)
 def test_a_sum_of_a_gradient_runs_beside_the_product_that_it_does_not_come_from(name, plan):

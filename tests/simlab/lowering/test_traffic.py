@@ -12,6 +12,7 @@ from simlab.collectives import busbw_factor
 from simlab.lowering.build import program_of
 from simlab.lowering.instructions import BEGIN, rank_instructions
 from simlab.lowering.kernels import kernel_names
+from simlab.lowering.traffic import sent_bytes
 from simlab.spec.parameters import stage_parameters
 
 MODEL = sl.Model(
@@ -141,6 +142,16 @@ def listed_bytes(model, plan, rank):
             sent[instruction.dimension] += factor * instruction.size_bytes
             padding += factor * ranks * 4 if instruction.dimension == "dp" else 0
     return sent, padding
+
+
+def test_what_a_list_sends_is_what_the_closed_forms_say_that_its_rank_sends():
+    plan = sl.Plan(dp=2, tp=2, pp=2, microbatches=4)
+    for rank, closed in enumerate(sl.traffic(MODEL, plan)):
+        sent = sent_bytes(rank_instructions(MODEL, plan, program_of(plan), rank), plan)
+        # besides there is the norm of the gradients: a few numbers for each dimension
+        assert {name: getattr(closed, name) for name in ("dp", "tp", "pp")} == pytest.approx(
+            {name: sent[name] for name in ("dp", "tp", "pp")}, abs=64
+        )
 
 
 def test_with_zero_2_gradients_are_scattered_after_every_backward_with_zero_1_once():

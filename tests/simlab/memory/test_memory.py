@@ -199,6 +199,7 @@ def test_a_view_saves_one_copy_of_the_gradients_and_a_fused_optimizer_its_scratc
     [
         ("gpt2", {"dp": 0}, "dp = 0"),
         ("gpt2", {"microbatch_size": 1.5}, "microbatch_size = 1.5"),
+        ("gpt2", {"seq": -1}, "seq = -1"),
         ("gpt2", {"seq": 1025}, "seq = 1025 is more than its 1024 positions"),
         ("gpt2", {"sharding": "zero4"}, "sharding 'zero4': give one of ddp, "),
         (

@@ -40,12 +40,13 @@ def _sums(found: Any, expected: Any) -> bool:
 
 
 def _partners_fault(found: Any, **_: Any) -> str:
-    """A rank whose partner names another one."""
+    """A rank whose partner names another one, or who meets the same partner again."""
     try:
         mutual = all(row[row[rank]] == rank for row in found for rank in range(len(row)))
+        again = any(len({*partners}) < len(partners) for partners in zip(*found))
     except (TypeError, IndexError, KeyError):
         return ""
-    return "" if mutual else "one_way"
+    return "one_way" if not mutual else "same_partner" if again else ""
 
 
 def solution_b03(n):  # type: ignore[no-untyped-def]
@@ -179,6 +180,7 @@ EXERCISES = [
                 (n - 1) / n * parameters * gradient_bytes
             ),
             "weights": lambda n, parameters, gradient_bytes: 2 * (n - 1) / n * parameters * 4,
+            "whole_ring": lambda n, parameters, gradient_bytes: 2 * parameters * gradient_bytes,
         },
         sets=8,
         unit="GB",

@@ -108,6 +108,7 @@ EXERCISES = [
             ),
             "once_a_step": lambda zero, m, n: {1: 2, 2: m + 1, 3: 3}[zero] * (n - 1) / n,
             "forgot_second": lambda zero, m, n: {1: 2, 2: m + 1, 3: 2 * m}[zero] * (n - 1) / n,
+            "whole_ring": lambda zero, m, n: float({1: 2, 2: m + 1, 3: 3 * m}[zero]),
         },
         sets=12,
         unit="x",

@@ -164,6 +164,9 @@ EXERCISES = [
             "only_attention": lambda times, parameters, lookup, layers, hidden: (
                 times * 6 * parameters / (12 * layers * hidden)
             ),
+            "both_sides": lambda times, parameters, lookup, layers, hidden: (
+                (times - 1) * 6 * (parameters - lookup) / (12 * layers * hidden)
+            ),
         },
         sets=8,
         unit="tokens",
