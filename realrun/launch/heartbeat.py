@@ -284,8 +284,8 @@ class Heartbeat:
     def _exit(self, text: str) -> NoReturn:
         """Say `text` and end this process."""
         self._leave_it_to_the_main_thread()
+        print(f"error: {text}", file=sys.stderr, flush=True)  # first: torchrun may end us now
         note_error(text)
-        print(f"error: {text}", file=sys.stderr, flush=True)
         os._exit(1)
 
     def _leave_it_to_the_main_thread(self) -> None:
