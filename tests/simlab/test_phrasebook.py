@@ -7,8 +7,8 @@ from simlab.phrasebook import Phrasebook
 BOOK = Phrasebook(
     [
         ("late", "晚"),
-        ("{name} is {how}", "{name} 来得{how}"),
-        ("{name} is {how}, and rank {rank} waits", "{name} 来得{how}，rank {rank} 在等"),
+        ("{name} comes {how}", "{name} 来得{how}"),
+        ("{name} comes {how}, and rank {rank} waits", "{name} 来得{how}，rank {rank} 在等"),
         ("rank {rank}", "第 {rank} 个 rank"),
     ]
 )
@@ -18,11 +18,11 @@ BOOK = Phrasebook(
     ("english", "chinese"),
     [
         ("late", "晚"),
-        ("0F1 is late", "0F1 来得晚"),  # a known text in the place of a name
-        ("0F1 is slow", "0F1 来得slow"),  # and one that is not known
-        ("rank 3 is late", "第 3 个 rank 来得晚"),  # a template in the place of a name
-        ("rank 3, rank 4 is late", "第 3 个 rank，第 4 个 rank 来得晚"),  # a list of them
-        ("0F1 is late, and rank 3 waits", "0F1 来得晚，rank 3 在等"),  # the longest template
+        ("0F1 comes late", "0F1 来得晚"),  # a known text in the place of a name
+        ("0F1 comes slow", "0F1 来得slow"),  # and one that is not known
+        ("rank 3 comes late", "第 3 个 rank 来得晚"),  # a template in the place of a name
+        ("rank 3, rank 4 comes late", "第 3 个 rank，第 4 个 rank 来得晚"),  # a list of them
+        ("0F1 comes late, and rank 3 waits", "0F1 来得晚，rank 3 在等"),  # the longest template
         ("later", None),
     ],
 )
