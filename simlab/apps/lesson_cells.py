@@ -105,9 +105,8 @@ class Guess:
         if isinstance(self.asked.fields[name], Choice):
             pairs = [(f"– {word('form.choose')} –", ""), *options(self.asked, name)]
             field = widgets.Dropdown(options=pairs, value=value or "", disabled=bool(kept))
-            field.layout = widgets.Layout(
-                width="max-content", min_width="12em"
-            )  # the longest option
+            # as wide as the longest option
+            field.layout = widgets.Layout(width="max-content", min_width="12em")
         else:
             text = "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
             field = widgets.Text(text, placeholder=self.asked.unit(name), disabled=bool(kept))

@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -115,8 +116,6 @@ class Judge:
 
 def main(room, count, seed=0):
     """Print the part of `count` changes that was noticed, and what became of the others."""
-    import tomllib
-
     options = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["mutmut"]
     mutmut("nothing")
     names = changes(room)
