@@ -66,7 +66,7 @@ def _nothing_left(done: NothingLeft, wanted: list[Job], *, as_json: bool) -> int
 
 def _device(asked: str, ranks: int, *, only_cpu: bool) -> str:
     from realrun.launch import ranks as launch
-    from realrun.launch.local_memory import check_memory
+    from realrun.measure.local_memory import check_memory
 
     if not launch.under_torchrun():
         check_memory(ranks, 0)  # a mistyped number of ranks: before a closer look

@@ -15,12 +15,12 @@ from typing import Any
 from realrun.backends.choice import watch_of
 from realrun.checkpoint.resuming import look
 from realrun.launch.folder import kept_from_others, prepare
-from realrun.launch.local_memory import check_memory
 from realrun.launch.lock import held
 from realrun.launch.processes import Processes
 from realrun.launch.silence import Silence
 from realrun.launch.start import listening
 from realrun.launch.worker import ANSWERS_S, listed_functions
+from realrun.measure.local_memory import check_memory
 from realrun.run.job import Job, plan_fields
 from realrun.run.life import Ended, OwnTime, Stop, signal_name
 from realrun.run.watch import OUTSIDE, Watch, exit_text, is_consequence

@@ -18,9 +18,9 @@ from realrun.checkpoint.resuming import look
 from realrun.launch import lock
 from realrun.launch.folder import prepare
 from realrun.launch.heartbeat import LEAVES_S, Heartbeat
-from realrun.launch.local_memory import check_memory
 from realrun.launch.pool import Pool, RunError
 from realrun.launch.worker import Rank, use_loopback
+from realrun.measure.local_memory import check_memory
 from realrun.run.job import Job
 from realrun.run.life import ASKS, SAVE_LIMIT_S, Ended
 from realrun.run.watch import is_consequence

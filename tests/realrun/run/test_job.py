@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from realrun.launch.folder import prepare
-from realrun.launch.local_memory import check_memory
 from realrun.launch.pool import Pool
 from realrun.launch.ranks import choose_device
+from realrun.measure.local_memory import check_memory
 from realrun.model.text import corpus
 from realrun.run.job import Job
 from realrun.run.job.pipelines import LARGER, SMALL, choose_compute, program_texts
@@ -178,7 +178,7 @@ def test_the_device_is_cuda_where_each_rank_has_one_and_nothing_else_asks_for_th
 
 
 def test_memory_is_refused_above_nine_tenths_of_what_is_free_and_not_below(monkeypatch):
-    monkeypatch.setattr("realrun.launch.local_memory.available_memory", lambda: 10 * GIB)
+    monkeypatch.setattr("realrun.measure.local_memory.available_memory", lambda: 10 * GIB)
     check_memory(4, 8 * GIB)
     with pytest.raises(
         InputError, match=r"4 processes need about 9\.1 GiB of memory, 10\.0 GiB is free"
