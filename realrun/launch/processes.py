@@ -28,31 +28,23 @@ class Processes:
         self._pass_on = pass_on
         self.started: list[BaseProcess] = []
         self.pipes: list[Connection] = []
-        self._store: Any = None
 
     def start(self, ranks: int, listener: socket.socket, device: str) -> None:
-        """Start one process for each rank, and the store at which they find each other."""
+        """Start one process for each rank. The store at which they find each other is rank 0's, so
+        that this process needs no torch."""
         context = process_context()
         port = listener.getsockname()[1]
-        for rank in range(ranks):
-            ours, theirs = context.Pipe()
-            process = context.Process(
-                target=serve, args=(rank, ranks, port, device, theirs), daemon=True
-            )
-            process.start()
-            theirs.close()
-            self.started.append(process)
-            self.pipes.append(ours)
-        from torch.distributed import TCPStore  # here, while the processes import theirs
-
-        self._store = TCPStore(
-            "127.0.0.1",
-            port,
-            ranks,
-            is_master=True,
-            wait_for_workers=False,
-            master_listen_fd=listener.detach(),
-        )
+        with listener:
+            for rank in range(ranks):
+                ours, theirs = context.Pipe()
+                store = None if rank else listener
+                process = context.Process(
+                    target=serve, args=(rank, ranks, port, device, theirs, store), daemon=True
+                )
+                process.start()
+                theirs.close()
+                self.started.append(process)
+                self.pipes.append(ours)
 
     def tell(self, message: dict[str, Any]) -> None:
         """Send `message` to all."""
@@ -110,4 +102,4 @@ class Processes:
             process.join()
         for pipe in self.pipes:
             pipe.close()
-        self.pipes, self.started, self._store = [], [], None
+        self.pipes, self.started = [], []

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,9 @@ REFUSAL, HEARD = "what rank 0 refuses", "how many ranks have heard it"
 REFUSALS: dict[str, type[SimlabError]] = {"nothing left": NothingLeft, "input": InputError}
 """{name: kind of error} of what a rank is told that rank 0 refuses."""
 
+DEVICE_FILES = ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/dxg", "/dev/kfd")
+"""Of NVIDIA's driver, its driver for Jetson, Windows' for Linux and AMD's."""
+
 
 def under_torchrun() -> bool:
     """Whether this process is one of several ranks that somebody else started."""
@@ -51,7 +55,7 @@ def choose_device(asked: str, ranks: int, *, only_cpu: bool = False) -> str:
 
     only_cpu: what else was asked for exists on the CPU alone, so 'auto' stays there.
     """
-    if asked == "cpu" or (asked == "auto" and only_cpu):
+    if asked == "cpu" or (asked == "auto" and (only_cpu or not has_driver())):
         return "cpu"
     import torch  # here: it takes two seconds, and what was typed wrongly shall be told before
 
@@ -62,6 +66,12 @@ def choose_device(asked: str, ranks: int, *, only_cpu: bool = False) -> str:
             f"--device cuda: {local_ranks} ranks need {local_ranks} CUDA devices, this machine has {devices}"
         )
     return "cuda" if 0 < local_ranks <= devices else "cpu"
+
+
+def has_driver() -> bool:
+    """Whether this machine may have a device, which is seen at once, without torch: on Linux a
+    driver has one of `DEVICE_FILES`."""
+    return sys.platform != "linux" or any(map(os.path.exists, DEVICE_FILES))
 
 
 def held(jobs: Sequence[Job]) -> AbstractContextManager[None]:

@@ -22,8 +22,7 @@ def process_context() -> Any:
     from multiprocessing import forkserver, resource_tracker
 
     context = multiprocessing.get_context("forkserver")
-    # any torch optimizer imports the latter: 2 s
-    context.set_forkserver_preload(["realrun.run.session", "torch._dynamo"])
+    context.set_forkserver_preload(["realrun.launch.forked"])
     resource_tracker.ensure_running()  # here, since it unblocks SIGINT when it starts
     try:
         # ^C is the launcher's to handle; its processes end when its pipes do

@@ -6,6 +6,7 @@ import json
 import os
 import queue
 import signal
+import socket
 import sys
 import threading
 import traceback
@@ -131,9 +132,18 @@ def listed_functions(place: str) -> Mapping[str, Callable[..., Any]]:
     return getattr(import_module(module), mapping)
 
 
-def serve(rank: int, world: int, port: int, device_kind: str, pipe: Any) -> None:
+def serve(
+    rank: int,
+    world: int,
+    port: int,
+    device_kind: str,
+    pipe: Any,
+    listener: socket.socket | None,
+) -> None:
     """The main function of a local process that `Pool` starts: jobs come in and answers go out
     through `pipe`.
+
+    listener: on rank 0, what listens at `port`: its store, at which the ranks find each other.
 
     Ends when the pipe does, so a launcher that dies, however it dies, leaves no process behind.
     """
@@ -152,9 +162,10 @@ def serve(rank: int, world: int, port: int, device_kind: str, pipe: Any) -> None
             "127.0.0.1",
             port,
             world,
-            is_master=False,
+            is_master=listener is not None,
             timeout=timedelta(seconds=60),
             wait_for_workers=False,
+            master_listen_fd=listener.detach() if listener else None,
         )
         member = Rank(rank, world, rank, store, device_kind, doing, stop)
         tell(ready=True)

@@ -20,7 +20,7 @@ SLOW = """
 import os, time
 at_once = os.fsync
 def fsync(descriptor):
-    time.sleep(4)
+    time.sleep(2.5)
     at_once(descriptor)
 os.fsync = fsync
 """
@@ -122,7 +122,7 @@ def test_a_slow_disk_ends_no_run(start, tmp_path, kind, backend):
     (tmp_path / "sitecustomize.py").write_text(SLOW)
     slow = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
     for steps in (2, 4):
-        more = ("--warmup", 0, "--checkpoint-every", 2, "--resume")
+        more = ("--timeout", 2, "--warmup", 0, "--checkpoint-every", 2, "--resume")
         run = start(kind, backend, steps, *more, environment=slow)
         assert ended(run, tmp_path / "out")[0] == 0
         assert checkpoint.complete(tmp_path / "out" / "checkpoints")[-1] == steps

@@ -1,14 +1,12 @@
 """Every explorer in JupyterLab itself, at both sizes, in both themes: what is drawn is what Python
 says, no text is over another or cut off, nothing is complained of or asked of another machine."""
 
-import pytest
-
 from simlab.explorers import NAMES, explorer
 from simlab.views.chart import Chart
 from tests.browser.test_explorers import CLASHES, DRAWN, SIZES, check
 from tests.support.browser import PAINT_S, SHUT_DOWN, lab, needs_chromium, page_at, run_all
 
-pytestmark = [needs_chromium, pytest.mark.alone]
+pytestmark = needs_chromium
 CELL = f"""
 from IPython.display import display
 from simlab.apps.explorer_widget import ExplorerWidget

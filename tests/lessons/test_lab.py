@@ -1,13 +1,9 @@
 """The lessons as a learner meets them: in JupyterLab, in a browser, all cells run, a slider
 moved."""
 
-import pytest
-
 import simlab as sl
 from simlab import apps
 from tests.support.browser import PAINT_S, ROOT, SHUT_DOWN, lab, needs_chromium, page_at, run_all
-
-pytestmark = pytest.mark.alone
 
 LESSON = ROOT / "notebooks" / "01_pipeline_bubbles.ipynb"
 CANVAS = "canvas[data-step-s]"

@@ -158,20 +158,23 @@ def test_padded_compute_on_cuda_is_refused():
 
 
 @pytest.mark.parametrize(
-    "asked, devices, only_cpu, device",
+    "asked, driver, devices, only_cpu, device",
     [
-        ("auto", 4, False, "cuda"),
-        ("auto", 3, False, "cpu"),
-        ("auto", 4, True, "cpu"),
-        ("cpu", 4, False, "cpu"),
-        ("cuda", 4, True, "cuda"),
+        ("auto", True, 4, False, "cuda"),
+        ("auto", True, 3, False, "cpu"),
+        ("auto", True, 0, False, "cpu"),
+        ("auto", True, 4, True, "cpu"),
+        ("auto", False, 4, False, "cpu"),
+        ("cpu", True, 4, False, "cpu"),
+        ("cuda", False, 4, True, "cuda"),
     ],
 )
 def test_the_device_is_cuda_where_each_rank_has_one_and_nothing_else_asks_for_the_cpu(
-    monkeypatch, asked, devices, only_cpu, device
+    monkeypatch, asked, driver, devices, only_cpu, device
 ):
     import torch
 
+    monkeypatch.setattr("realrun.launch.ranks.has_driver", lambda: driver)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: devices > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
     assert choose_device(asked, 4, only_cpu=only_cpu) == device

@@ -30,10 +30,10 @@ from realrun.model import reference
 import realrun.run.session as session
 load, training = checkpoint.load, session.single_training
 def slow_load(*arguments, **options):
-    time.sleep(7)
+    time.sleep(5)
     return load(*arguments, **options)
 def slow_training(*arguments, **options):
-    time.sleep(7)
+    time.sleep(5)
     return training(*arguments, **options)
 checkpoint.load, session.single_training = slow_load, slow_training
 from realrun.cli.main import main
