@@ -2,7 +2,7 @@
 computes and waits."""
 
 from base64 import b64encode
-from io import BytesIO
+from functools import partial
 from typing import Any
 
 import ipywidgets as widgets
@@ -10,9 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from realrun.run.progress import figures
-from simlab.views.language import LANGUAGE
+from simlab.lessons.phrases import phrase
+from simlab.lessons.words import language, rendered
+from simlab.views.language import CHINESE_PNG, LANGUAGE
 from simlab.views.still.picture import Picture
 from simlab.views.still.timeline import IDLE_STYLE
+from simlab.views.still.wording import say_in_chinese
 
 COMPUTES, SLOW = LANGUAGE["marks"]["computes"], LANGUAGE["marks"]["slow"]
 LOSS: str = LANGUAGE["lines"][0]
@@ -30,7 +33,7 @@ class TrainingMonitor(widgets.VBox):
 
     def __init__(self) -> None:
         self.bar = widgets.IntProgress(value=0, min=0, max=1, layout=widgets.Layout(width="22em"))
-        self.text = widgets.HTML("nothing is running")
+        self.text = widgets.HTML(phrase("nothing is running"))
         self.picture = widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
         self.losses: list[float] = []
         self.now: dict[str, Any] | None = None
@@ -48,14 +51,18 @@ class TrainingMonitor(widgets.VBox):
         self.losses = [*self.losses, *now["losses"]] if goes_on else now["losses"]
         self.now = now
         self.bar.max, self.bar.value = now["steps"], now["step"]
-        self.text.value = " · ".join(figures(now))
-        png = BytesIO()
-        self._picture(now).savefig(png, format="png")
-        self.picture.value = png.getvalue()
+        self.text.value = " · ".join(map(phrase, figures(now)))
+        self.picture.value = self._png(now, language())
 
     def freeze(self) -> None:
         """Keep what is shown: trainings that come later do not change it."""
         self.frozen = True
+
+    def _png(self, now: dict[str, Any], tongue: str) -> bytes:
+        picture = self._picture(now)
+        if tongue == "zh":
+            say_in_chinese(picture, partial(phrase, tongue=tongue))
+        return picture._repr_png_()
 
     def _picture(self, now: dict[str, Any]) -> Picture:
         size = 9.5, 1.5 + 0.24 * len(now["ranks"])
@@ -94,4 +101,6 @@ class TrainingMonitor(widgets.VBox):
         bundle = super()._repr_mimebundle_(**kwargs)
         if self.now:
             bundle["image/png"] = b64encode(self.picture.value).decode()
+            if rendered():
+                bundle[CHINESE_PNG] = b64encode(self._png(self.now, "zh")).decode()
         return bundle

@@ -13,9 +13,9 @@ import simlab.views
 from simlab.apps.held import session
 from simlab.errors import InputError, SimlabError
 from simlab.explorers.explorer import Answer, Explorer
-from simlab.lessons.words import language
+from simlab.lessons.words import language, rendered
 from simlab.views.chart import Chart, Words
-from simlab.views.language import refusal
+from simlab.views.language import CHINESE_PNG, refusal
 
 LOGGER = logging.getLogger(__name__)
 BUNDLE = Path(simlab.views.__file__).with_name("bundle")
@@ -111,13 +111,14 @@ class ExplorerWidget(anywidget.AnyWidget):
         """What the still shows: all charts that are shown."""
         return [picture for picture in self.shown.pictures if isinstance(picture, Chart)]
 
-    def still(self) -> Any:
-        """A matplotlib Figure of all that is shown; None if there is nothing."""
+    def still(self, tongue: str | None = None) -> Any:
+        """A matplotlib Figure of all that is shown; None if there is nothing. tongue: "en" or "zh";
+        None: the widget's own."""
         from simlab.views.still.chart import charts
 
         shown = self.charts()
         columns = 1 if len(shown) <= 2 else 2
-        return charts(shown, columns=columns, tongue=self.tongue) if shown else None
+        return charts(shown, columns=columns, tongue=tongue or self.tongue) if shown else None
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         """The widget, and a still picture of all that it shows for where no widget can live, such
@@ -126,4 +127,6 @@ class ExplorerWidget(anywidget.AnyWidget):
         figure = self.still()
         if figure is not None:
             data["image/png"] = b64encode(figure._repr_png_()).decode()
+            if rendered():
+                data[CHINESE_PNG] = b64encode(self.still("zh")._repr_png_()).decode()
         return data, metadata

@@ -9,6 +9,7 @@ import io
 import sys
 from base64 import b64encode
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import ipywidgets as widgets
@@ -20,6 +21,7 @@ from IPython.display import Markdown, display
 from simlab.lessons import book
 from simlab.lessons.phrases import phrase
 from simlab.lessons.words import language, rendered, word
+from simlab.views.language import CHINESE_PNG
 
 
 class Session:
@@ -86,22 +88,39 @@ def show_markdown(text: Callable[[], str]) -> None:
 
 def draw_in_language() -> None:
     """From now on have the notebook show matplotlib's figures with their texts in the learner's
-    language."""
+    language; in a copy for reading, with a second picture for Chinese readers."""
     shell = get_ipython()
     if shell is None:
         return
     formatter = shell.display_formatter.ipython_display_formatter
     formatter.pop("matplotlib.figure.Figure", None)
-    if language() == "zh":
+    if rendered():
+        formatter.for_type_by_name("matplotlib.figure", "Figure", _draw_in_both)
+    elif language() == "zh":
         formatter.for_type_by_name("matplotlib.figure", "Figure", _draw_in_chinese)
 
 
+# here and below: what needs matplotlib is imported where there is a figure
 def _draw_in_chinese(figure: Any) -> None:
-    from simlab.views.still.wording import say_in_chinese  # needs matplotlib, as the figure does
+    from simlab.views.still.wording import say_in_chinese
 
     say_in_chinese(figure, phrase)
-    png = get_ipython().display_formatter.formatters["image/png"](figure)
-    display({"image/png": png, "text/plain": repr(figure)}, raw=True)
+    display({"image/png": _png(figure), "text/plain": repr(figure)}, raw=True)
+
+
+def _draw_in_both(figure: Any) -> None:
+    from simlab.views.still.picture import with_palette
+    from simlab.views.still.wording import say_in_chinese
+
+    english = with_palette(_png(figure))
+    say_in_chinese(figure, partial(phrase, tongue="zh"))
+    chinese = b64encode(with_palette(_png(figure))).decode()
+    data = {"image/png": english, CHINESE_PNG: chinese, "text/plain": repr(figure)}
+    display(data, raw=True)
+
+
+def _png(figure: Any) -> bytes:
+    return get_ipython().display_formatter.formatters["image/png"](figure)
 
 
 class _Words(io.TextIOBase):

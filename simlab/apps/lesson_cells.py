@@ -31,6 +31,7 @@ NAMES = {"en": "English", "zh": "中文"}
 def tongue() -> None:
     """Show the choice of the language. It changes everything that the lesson's cells show, but a
     picture that is drawn already stays as it is."""
+    draw_in_language()
     if rendered():
         return
     choice = widgets.ToggleButtons(
@@ -45,7 +46,6 @@ def tongue() -> None:
         session().retell()
 
     choice.observe(choose, names="value")
-    draw_in_language()
     display(choice)
 
 

@@ -26,6 +26,9 @@ REFUSALS = [Words(**each) for each in _table("refusals.json")]
 RANK_COLOURS = ("rank_0", *LANGUAGE["ranks"][1:])
 """The colours of ranks, and of the stages that stand for them, in charts: the first one is black in
 the light theme and white in the dark one."""
+CHINESE_PNG = "image/vnd.simlab.zh+png"
+"""The kind of a picture with Chinese texts that a copy for reading has beside "image/png". Notebooks do
+not know it and show the other one; the site shows it to Chinese readers."""
 WHITE = 255
 NAMED = ("work", "streams", "memory", "words")
 """The tables whose entries have a name in each language."""

@@ -15,10 +15,12 @@ from tests.support.browser import chromium_page, needs_chromium
 
 pytestmark = [needs_node, needs_chromium]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-LOAD_ALL = """() => Promise.all([...document.images].map((image) => {
+# those of the page's language
+SHOWN = "[...document.images].filter((e) => getComputedStyle(e.parentElement).display !== 'none')"
+LOAD_ALL = f"""() => Promise.all({SHOWN}.map((image) => {{
     image.loading = 'eager';
     return image.decode().then(() => image.naturalWidth);
-}))"""
+}}))"""
 WIDE = "() => document.documentElement.scrollWidth - innerWidth"
 # texts that a box without a scroll bar cuts off
 CUT = """() => [...document.querySelectorAll('nav *, h1, h2, p, li, td, th')]
@@ -96,13 +98,28 @@ def test_a_lesson_has_its_title_and_every_picture(browser, address, notebook):
     pictures = [output for output in outputs if "image/png" in output.get("data", {})]
     widths = page.evaluate(LOAD_ALL)
     assert len(widths) == len(pictures) and min(widths) >= 700
-    names = page.evaluate("() => [...document.images].map((image) => image.alt)")
+    names = page.evaluate(f"() => {SHOWN}.map((image) => image.alt)")
     assert all(name.startswith("Picture: ") for name in names)
     formulas = [cell for cell in cells if "$$" in "".join(cell["source"])]
     assert page.locator("article").inner_text().count("$$") == 0
     assert page.locator(".katex-display math").count() >= len(formulas)
     assert page.evaluate(WIDE) <= 0 and page.evaluate(CUT) == []
     assert complaints == [] and all(url.startswith((address, "data:")) for url in asked)
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_lesson_in_chinese_has_pictures_with_chinese_texts(browser, address, notebook):
+    page, _, complaints = browser
+    page.goto(f"{address}lessons/{notebook.stem}.html")
+    in_english = page.evaluate(LOAD_ALL)
+    page.click("#tongue")
+    assert page.evaluate("() => document.documentElement.lang") == "zh"
+    assert len(page.evaluate(LOAD_ALL)) == len(in_english)
+    shown = page.evaluate(f"() => {SHOWN}.map((image) => [image.src, image.alt])")
+    for source, name in shown:
+        assert source.endswith(".zh.png") and name.startswith("图：")
+    page.click("#tongue")
+    assert complaints == []
 
 
 @pytest.mark.parametrize("size", [(1366, 768), (1920, 1080)], ids=str)

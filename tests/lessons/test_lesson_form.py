@@ -19,6 +19,7 @@ from simlab.lessons.answers import alike
 from simlab.lessons.exercise import Exercise
 from simlab.lessons.figures import Figure
 from simlab.lessons.prediction import Choice, Number, Prediction
+from simlab.views.language import CHINESE_PNG
 from simlab.views.still.wording import chinese_font
 
 SAMPLE = {
@@ -243,6 +244,26 @@ display(sl.timeline(sl.simulate(sl.generate("gpipe", 2, 2), sl.OpTimes(forward_s
         pictures += [output["image/png"] for output in outputs if "image/png" in output]
     assert len(pictures) == 3 and pictures[0] == pictures[2]
     assert (pictures[0] != pictures[1]) == (chinese_font() is not None)
+
+
+def test_a_copy_for_reading_has_a_second_picture_for_chinese_readers(shell, monkeypatch):
+    monkeypatch.setenv("SIMLAB_LESSONS", "rendered")
+    draw = """import simlab as sl
+from IPython.display import display
+from simlab.apps.explorer_widget import ExplorerWidget
+from simlab.explorers import explorer
+from simlab.apps import tongue
+tongue()
+picture = sl.timeline(sl.simulate(sl.generate("gpipe", 2, 2), sl.OpTimes(forward_s=1, backward_s=2)))
+display(picture)
+display(ExplorerWidget(explorer("memory")))"""
+    _, outputs = shown_by(shell, draw)
+    pairs = [(data["image/png"], data[CHINESE_PNG]) for data in outputs if "image/png" in data]
+    assert len(pairs) == 2
+    for english, chinese in pairs:
+        assert isinstance(chinese, str) and b64decode(chinese).startswith(b"\x89PNG")
+        english = english if isinstance(english, bytes) else b64decode(english)
+        assert (b64decode(chinese) != english) == (chinese_font() is not None)
 
 
 def test_a_held_picture_is_kept_as_the_text_that_a_notebook_sends(shell):

@@ -14,6 +14,7 @@ import pytest
 from nbclient import NotebookClient
 
 import simlab as sl
+from simlab.views.language import CHINESE_PNG
 
 ROOT = Path(__file__).parents[2]
 PATHS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -50,10 +51,10 @@ def tagged(path, tag):
     return "".join(cell["source"])
 
 
-def pictures(path):
+def pictures(path, kind="image/png"):
     """[the PNG bytes of each picture among the outputs]"""
     data = [output.get("data", {}) for cell in code_cells(path) for output in cell["outputs"]]
-    return [base64.b64decode("".join(item["image/png"])) for item in data if "image/png" in item]
+    return [base64.b64decode("".join(item[kind])) for item in data if kind in item]
 
 
 every_notebook = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
@@ -88,6 +89,8 @@ def test_pictures_are_there_as_png_and_the_explorer_once_with_a_still_picture(pa
     for image in images:
         assert image.startswith(b"\x89PNG\r\n")
         assert int.from_bytes(image[16:20], "big") >= 700, "narrower than 700 pixels"
+    in_chinese = pictures(path, CHINESE_PNG)
+    assert len(in_chinese) == len(images) and not set(in_chinese) & set(images)
     explorers = [cell for cell in code_cells(path) if "Explorer()" in "".join(cell["source"])]
     assert len(explorers) <= 1, "every FigureWidget sends 5 MB of JavaScript"
     assert all("image/png" in output["data"] for cell in explorers for output in cell["outputs"])

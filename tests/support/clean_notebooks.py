@@ -105,7 +105,7 @@ def problems(text):
     """What must not be in the text of a committed notebook, as messages."""
     if len(text.encode()) > LARGEST_BYTES:
         yield f"{len(text.encode()):,} bytes, more than {LARGEST_BYTES:,}: fewer or smaller pictures"
-    words = re.sub(r'"image/png": "[^"]*"', "", text)
+    words = re.sub(r'"image/[a-z.+]+": "[^"]*"', "", text)
     for found in sorted(
         {match[0] for pattern in (LOCAL_PATH, ADDRESS) for match in pattern.finditer(words)}
     ):

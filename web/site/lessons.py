@@ -21,9 +21,12 @@ from python_files import ROOT, WEB
 from shell import HERE, Shell
 from tongues import folded
 
+from simlab.views.language import CHINESE_PNG
+
 KATEX = WEB / "node_modules" / "katex" / "dist"
 FORMULA = re.compile(r'<tex-math mode="(\w+)">(.*?)</tex-math>', re.DOTALL)
 HEADING = re.compile(r'(<h([12]) id="([^"]+)">)(.*?)(<a class="anchor-link")', re.DOTALL)
+PICTURE = re.compile(r'<img [^>]*alt="Picture: (?P<name>[^"]*)"[^>]*src="(?P<source>[^"]+)"[^>]*>')
 TAG = re.compile(r"<[^>]+>")
 INDEX = "lessons/index.html"
 LIGHT, DARK = "default", "github-dark"  # styles of pygments
@@ -140,12 +143,14 @@ def read(path: Path, number: int, folder: Path, questions: list[dict[str, str]])
     for name, data in resources["outputs"].items():
         (folder / "lessons" / name).write_bytes(data)
     body = folded(body.replace("<img ", '<img loading="lazy" '))
+    shown = re.findall(r'<img [^>]*src="([^"]+)"', body)
     mine = [
         {"id": each["id"], "en": each["title_en"], "zh": each["title_zh"]}
         for each in questions
         if each["notebook"] == path.name
     ]
-    shown = re.findall(r'<img [^>]*src="([^"]+)"', body)
+    titles = {each["id"]: each["zh"] for each in mine}
+    body = _pictures_in_both(body, titles, _chinese_pictures(notebook), folder / "lessons")
     return Lesson(number, path, en, zh, mine, f"{pictures}.html", shown, body)
 
 
@@ -162,6 +167,36 @@ def _describe_pictures(notebook: Any) -> None:
                 width, height = struct.unpack(">II", base64.b64decode(png)[16:24])
                 about = {"alt": f"Picture: {heading}", "width": width, "height": height}
                 output.metadata["image/png"] = nbformat.from_dict(about)
+
+
+def _chinese_pictures(notebook: Any) -> list[str | None]:
+    """[of each picture that is shown: its Chinese one, in base64], None where there is none."""
+    outputs = (output for cell in notebook.cells for output in cell.get("outputs", ()))
+    shown = (output.get("data", {}) for output in outputs)
+    return [data.get(CHINESE_PNG) for data in shown if "image/png" in data]
+
+
+def _pictures_in_both(
+    body: str, titles: dict[str, str], chinese: list[str | None], folder: Path
+) -> str:
+    """`body` with the Chinese picture beside each that has one; these are written below `folder`."""
+    left = iter(chinese)
+
+    def both(found: re.Match[str]) -> str:
+        image, source, name = found[0], found["source"], found["name"]
+        picture = next(left)
+        if picture is None:
+            return image
+        other = source.replace(".png", ".zh.png")
+        (folder / other).write_bytes(base64.b64decode(picture))
+        _, title = both_titles(name, titles)
+        image_zh = image.replace(source, other).replace(f"Picture: {name}", f"图：{escape(title)}")
+        pair = {"en": image, "zh": image_zh}
+        return "".join(
+            f'<span class="only-{tongue}">{each}</span>' for tongue, each in pair.items()
+        )
+
+    return PICTURE.sub(both, body)
 
 
 def set_formulas(bodies: list[str]) -> list[str]:

@@ -1,5 +1,6 @@
 """What the cells of a lesson show, in both languages: the recorded outputs are in English, and their
-tables, sentences and reports are said in Chinese when the site is built. Pictures stay as they are."""
+tables, sentences and reports are said in Chinese when the site is built. Pictures are recorded in both
+languages, see `simlab.views.language.CHINESE_PNG`."""
 
 from html import escape
 from typing import Any

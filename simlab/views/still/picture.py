@@ -23,13 +23,18 @@ class Picture(Figure):
     """
 
     def _repr_png_(self) -> bytes:
-        """It has a palette of 256 colours, which makes it a third as large and does not show, since
-        flat colours are what a picture consists of."""
-        whole, small = BytesIO(), BytesIO()
+        whole = BytesIO()
         self.savefig(whole, format="png")
-        with_palette = Image.open(whole).convert("RGB").quantize(dither=Image.Dither.NONE)
-        with_palette.save(small, format="png")
-        return small.getvalue()
+        return with_palette(whole.getvalue())
+
+
+def with_palette(png: bytes) -> bytes:
+    """The picture `png` with a palette of 256 colours, which makes it a third as large and does not
+    show, since flat colours are what a picture consists of."""
+    small = BytesIO()
+    few = Image.open(BytesIO(png)).convert("RGB").quantize(dither=Image.Dither.NONE)
+    few.save(small, format="png")
+    return small.getvalue()
 
 
 def panels(

@@ -1,10 +1,14 @@
 """The panel that a notebook shows while a training runs."""
 
+from base64 import b64decode
+
 import pytest
 
 from realrun.launch.pool import Pool
 from realrun.lessons.monitor import TrainingMonitor
 from realrun.run.job import Job
+from simlab.views.language import CHINESE_PNG
+from simlab.views.still.wording import chinese_font
 
 
 def now(step, losses, slow=()):
@@ -27,8 +31,23 @@ def test_it_keeps_the_losses_of_a_training_and_begins_a_new_one_anew():
         == "step 3 of 4 · loss 1.5000 · 100.0 ms · 1,000 tokens/s · 32% waiting · 1.0 MiB of activations"
     )
     assert monitor._repr_mimebundle_()["image/png"]
+    assert CHINESE_PNG not in monitor._repr_mimebundle_()
     monitor.show(now(1, [3.1]))
     assert monitor.losses == [3.1]
+
+
+def test_it_speaks_the_learners_language_and_a_copy_for_reading_has_both(monkeypatch):
+    monkeypatch.setenv("SIMLAB_LANG", "zh")
+    monitor = TrainingMonitor()
+    monitor.show(now(3, [1.5]))
+    told = "第 3 步，共 4 步 · loss 1.5000 · 100.0 ms · 1,000 tokens/s · 32% 的时间在等待 · 激活 1.0 MiB"
+    assert monitor.text.value == told
+    chinese = monitor.picture.value
+    monkeypatch.setenv("SIMLAB_LESSONS", "rendered")
+    monkeypatch.setenv("SIMLAB_LANG", "en")
+    monitor.show(now(3, [1.5]))
+    assert b64decode(monitor._repr_mimebundle_()[CHINESE_PNG]) == chinese
+    assert (chinese != monitor.picture.value) == (chinese_font() is not None)
 
 
 def test_steps_are_whole_numbers_and_waits_are_hatched_as_everywhere():
