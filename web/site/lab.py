@@ -14,11 +14,12 @@ import tempfile
 import zipfile
 from collections.abc import Iterable
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import nbformat
-from lessons import Lesson
+from lessons import Lesson, chinese_name
 from python_files import PYODIDE, ROOT, wheel, zipped
 from shell import HERE, Shell
 from wheels import downloaded, installed
@@ -99,14 +100,18 @@ def _entry(path: Path) -> dict[str, Any]:
 
 
 def _recorded(lessons: Iterable[Lesson]) -> bytes:
-    """A wheel of `recorded_pictures` with the pictures of each cell: {sha256 of its text: [paths]}."""
-    pictures: dict[str, list[str]] = {}
+    """A wheel of `recorded_pictures` with the pictures of each cell: {sha256 of its text: [{language:
+    path}]}."""
+    pictures: dict[str, list[dict[str, str]]] = {}
     for lesson in lessons:
         shown = iter(lesson.pictures)
         for cell in nbformat.read(lesson.notebook, as_version=4).cells:
-            count = sum("image/png" in output.get("data", {}) for output in cell.get("outputs", ()))
+            outputs = [output.get("data", {}) for output in cell.get("outputs", ())]
             key = sha256(cell.source.strip().encode()).hexdigest()
-            pictures[key] = [f"lessons/{next(shown)}" for _ in range(count)]
+            pictures[key] = [
+                {"en": f"lessons/{name}", "zh": f"lessons/{chinese_name(name)}"}
+                for name in islice(shown, sum("image/png" in data for data in outputs))
+            ]
     about = "recorded_pictures-0.dist-info"
     content = {
         "recorded_pictures.py": (LAB / "recorded_pictures.py").read_bytes(),

@@ -169,26 +169,26 @@ def _describe_pictures(notebook: Any) -> None:
                 output.metadata["image/png"] = nbformat.from_dict(about)
 
 
-def _chinese_pictures(notebook: Any) -> list[str | None]:
-    """[of each picture that is shown: its Chinese one, in base64], None where there is none."""
+def chinese_name(picture: str) -> str:
+    """The file of the picture with Chinese texts beside `picture`."""
+    return picture.replace(".png", ".zh.png")
+
+
+def _chinese_pictures(notebook: Any) -> list[str]:
+    """[of each picture that is shown: the one with Chinese texts, in base64]."""
     outputs = (output for cell in notebook.cells for output in cell.get("outputs", ()))
     shown = (output.get("data", {}) for output in outputs)
-    return [data.get(CHINESE_PNG) for data in shown if "image/png" in data]
+    return [data[CHINESE_PNG] for data in shown if "image/png" in data]
 
 
-def _pictures_in_both(
-    body: str, titles: dict[str, str], chinese: list[str | None], folder: Path
-) -> str:
-    """`body` with the Chinese picture beside each that has one; these are written below `folder`."""
+def _pictures_in_both(body: str, titles: dict[str, str], chinese: list[str], folder: Path) -> str:
+    """`body` with the Chinese picture beside each; these are written below `folder`."""
     left = iter(chinese)
 
     def both(found: re.Match[str]) -> str:
         image, source, name = found[0], found["source"], found["name"]
-        picture = next(left)
-        if picture is None:
-            return image
-        other = source.replace(".png", ".zh.png")
-        (folder / other).write_bytes(base64.b64decode(picture))
+        other = chinese_name(source)
+        (folder / other).write_bytes(base64.b64decode(next(left)))
         _, title = both_titles(name, titles)
         image_zh = image.replace(source, other).replace(f"Picture: {name}", f"图：{escape(title)}")
         pair = {"en": image, "zh": image_zh}

@@ -18,6 +18,8 @@ from IPython import get_ipython
 from IPython.display import Image, Markdown, display
 from js import location  # of the worker, whose script lies in JupyterLite's folder
 
+from simlab.lessons.words import language
+
 RECORDED = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 SITE = location.href.partition("/jupyterlite/")[0].removeprefix("blob:")
 ROOMS = ("matplotlib", "simlab.views.still")
@@ -36,7 +38,7 @@ def recorded() -> Image | Markdown:
         return Markdown(
             "*matplotlib is not in this browser's Python, and no picture was recorded.*"
         )
-    return Image(url=f"{SITE}/{pictures[shown['pictures'] - 1]}", width=760)
+    return Image(url=f"{SITE}/{pictures[shown['pictures'] - 1][language()]}", width=760)
 
 
 class Drawing:
