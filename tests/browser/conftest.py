@@ -10,7 +10,7 @@ import threading
 import pytest
 from filelock import FileLock
 
-from tests.browser.test_bundle import ROOT, WEB
+from tests.support.browser import ROOT, WEB, chromium_page
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -44,3 +44,9 @@ def address(site):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium_page() as page:
+        yield page.context.browser

@@ -1,20 +1,10 @@
 """The front end's bundle: the one in the package is what the sources in web/ give."""
 
 import json
-import shutil
 import subprocess
-from pathlib import Path
-
-import pytest
 
 from simlab.views.language import LANGUAGE
-
-ROOT = Path(__file__).parents[2]
-WEB, BUNDLE = ROOT / "web", ROOT / "simlab" / "views" / "bundle"
-HAS_NODE = shutil.which("node") and (WEB / "node_modules" / "esbuild").is_dir()
-needs_node = pytest.mark.skipif(
-    not HAS_NODE, reason="no node, or no packages in web/node_modules: npm ci --prefix web"
-)
+from tests.support.browser import BUNDLE, WEB, needs_node
 
 
 def npm(*arguments):

@@ -7,17 +7,11 @@ from contextlib import closing
 import pytest
 
 from simlab.explorers import NAMES
-from tests.browser.test_bundle import needs_node
-from tests.lessons.test_cells_in_chinese import CODE
-from tests.lessons.test_cells_in_chinese import LOANS as SHOWN
-from tests.support.browser import PAINT_S, chromium_page, needs_chromium
-from tests.support.chinese import english_words
+from tests.support.browser import PAGES, PAINT_S, VISIBLE, chromium_page, needs_chromium, needs_node
+from tests.support.chinese import CODE, english_words
+from tests.support.chinese import LOANS as SHOWN
 
 pytestmark = [needs_node, needs_chromium]
-PAGES = [
-    *("index", "explorers/index", "lessons/index", "notebooks/index"),
-    *(f"explorers/{name}" for name in NAMES),
-]
 # what the questions and the page of notebooks say as the field does
 CHINESE = re.compile("[\u4e00-\u9fff]")
 HALVES = re.compile("^[a-z][^\u4e00-\u9fff\\n]* · [^·\\n]*[\u4e00-\u9fff]", re.IGNORECASE)
@@ -34,16 +28,6 @@ WITHOUT_CODE = """all => all.map((element) => {
     copy.querySelectorAll(':not(pre) > code').forEach((each) => each.remove());
     return copy.textContent;
 })"""
-VISIBLE = """() => {
-    const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = [];
-    while (walk.nextNode()) {
-        const [text, element] = [walk.currentNode.textContent.trim(), walk.currentNode.parentElement];
-        const seen = element.getClientRects().length || element.tagName === 'OPTION';
-        if (text && seen && !['STYLE', 'SCRIPT'].includes(element.tagName)) found.push(text);
-    }
-    for (const canvas of document.querySelectorAll('canvas')) found.push(...canvas.texts().map(({ text }) => text));
-    return found;
-}"""
 
 
 @pytest.fixture(scope="module")

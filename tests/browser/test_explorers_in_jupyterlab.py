@@ -3,8 +3,8 @@ says, no text is over another or cut off, nothing is complained of or asked of a
 
 from simlab.explorers import NAMES, explorer
 from simlab.views.chart import Chart
-from tests.browser.test_explorers import CLASHES, DRAWN, SIZES, check
 from tests.support.browser import PAINT_S, SHUT_DOWN, lab, needs_chromium, page_at, run_all
+from tests.support.drawn import CLASHES, DRAWN, SIZES, check
 
 pytestmark = needs_chromium
 CELL = f"""

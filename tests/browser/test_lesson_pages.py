@@ -10,8 +10,7 @@ from urllib.parse import unquote, urldefrag, urljoin, urlparse
 import pytest
 from bs4 import BeautifulSoup
 
-from tests.browser.test_bundle import ROOT, needs_node
-from tests.support.browser import chromium_page, needs_chromium
+from tests.support.browser import ROOT, chromium_page, needs_chromium, needs_node
 
 pytestmark = [needs_node, needs_chromium]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

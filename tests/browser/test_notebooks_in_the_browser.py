@@ -6,8 +6,14 @@ import os
 
 import pytest
 
-from tests.browser.test_bundle import ROOT, needs_node
-from tests.support.browser import NOTEBOOK_JSON, RUN_ALL, chromium_page, needs_chromium
+from tests.support.browser import (
+    NOTEBOOK_JSON,
+    ROOT,
+    RUN_ALL,
+    chromium_page,
+    needs_chromium,
+    needs_node,
+)
 
 pytestmark = [needs_node, needs_chromium]
 START_S, RUN_S = 120, 400

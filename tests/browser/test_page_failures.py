@@ -4,8 +4,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from tests.browser.test_bundle import needs_node
-from tests.support.browser import PAINT_S, chromium_page, needs_chromium
+from tests.support.browser import PAINT_S, chromium_page, needs_chromium, needs_node
 
 pytestmark = [needs_node, needs_chromium]
 # a simulator that cannot answer what it is asked first, and then answers with nothing to draw

@@ -6,23 +6,10 @@ from contextlib import closing
 import pytest
 
 from simlab.explorers import explorer
-from tests.browser.test_bundle import needs_node
-from tests.browser.test_chinese_pages import VISIBLE
-from tests.browser.test_explorers import (
-    CLASHES,
-    DRAWN,
-    FITTED,
-    LAB,
-    LIVE_S,
-    SIZES,
-    browser,
-    check,
-    shown,
-)
-from tests.support.browser import PAINT_S, needs_chromium
+from tests.support.browser import PAINT_S, VISIBLE, needs_chromium, needs_node
 from tests.support.chinese import english_words
+from tests.support.drawn import CLASHES, DRAWN, FITTED, LAB, LIVE_S, SIZES, check, shown
 
-__all__ = ["browser"]
 pytestmark = needs_chromium
 OP, NAME = "0F0", "layer 0 output reduce"
 TIMED = ("pipeline", "plan", "ring", "buckets", "puzzle")

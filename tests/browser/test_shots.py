@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser.test_bundle import needs_node
-from tests.browser.test_chinese_pages import PAGES
-from tests.support.browser import PAINT_S, chromium_page, needs_chromium
+from tests.support.browser import PAGES, PAINT_S, chromium_page, needs_chromium, needs_node
 
 SIZES = [(1366, 768), (1920, 1080)]
 PICTURES = """() => [...document.images].every(

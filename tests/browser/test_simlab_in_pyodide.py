@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 
-from tests.browser.test_bundle import ROOT, WEB, needs_node
+from tests.support.browser import ROOT, WEB, needs_node
 
 pytestmark = needs_node
 # a minute of the processor; the other rooms draw, or take much longer in WebAssembly

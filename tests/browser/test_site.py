@@ -16,9 +16,15 @@ import random_steps
 from simlab.schedules import OPTIONS
 from simlab.studies.pipeline import PipelineCase
 from simlab.views import page as page_module
-from tests.browser.test_bundle import ROOT, WEB, needs_node
-from tests.browser.test_timeline import assert_texts_stand_apart, corner
-from tests.support.browser import chromium_page, needs_chromium
+from tests.support.browser import (
+    ROOT,
+    WEB,
+    assert_texts_stand_apart,
+    chromium_page,
+    corner,
+    needs_chromium,
+    needs_node,
+)
 
 pytestmark = [needs_node, needs_chromium]
 LIVE_S = 120  # Pyodide starts in 4 s on a quiet machine

@@ -1,14 +1,19 @@
 """The timeline in a real browser: keys, locking, themes, sizes, and that no text is over another."""
 
 from contextlib import contextmanager
-from itertools import combinations
 
 import pytest
 
 import simlab as sl
 from simlab.studies.survey import rank_shares
 from simlab.views.language import LANGUAGE
-from tests.support.browser import chromium_page, needs_chromium, show_canvas
+from tests.support.browser import (
+    assert_texts_stand_apart,
+    chromium_page,
+    corner,
+    needs_chromium,
+    show_canvas,
+)
 
 pytestmark = needs_chromium
 TIMES = sl.OpTimes(forward_s=0.02, backward_s=0.04, input_grad_s=0.02, weight_grad_s=0.02)
@@ -46,14 +51,6 @@ def said(page):
     return page.locator(".simlab-tip").inner_text()
 
 
-def corner(canvas):
-    """[red, green, blue] of the background."""
-    read = (
-        "c => Array.from(c.getContext('2d').getImageData(1, c.height - 2, 1, 1).data.slice(0, 3))"
-    )
-    return canvas.evaluate(read)
-
-
 @contextmanager
 def repainting(page):
     """What is done within makes the timeline paint anew: returns when it has. What it paints as an
@@ -62,22 +59,6 @@ def repainting(page):
     page.evaluate("() => { delete document.querySelector('canvas').dataset.range; }")
     yield
     page.wait_for_function("() => document.querySelector('canvas').dataset.range")
-
-
-def assert_texts_stand_apart(canvas):
-    """No text is over another or outside the picture; returns the texts of each part."""
-    width, height, texts = canvas.evaluate("c => [c.clientWidth, c.clientHeight, c.texts()]")
-    for text in texts:
-        inside = text["left"] >= 0 and text["right"] <= width
-        assert inside and text["top"] >= 0 and text["bottom"] <= height, text
-    for one, other in combinations(texts, 2):
-        apart = one["right"] <= other["left"] or other["right"] <= one["left"]
-        above = one["bottom"] <= other["top"] or other["bottom"] <= one["top"]
-        assert apart or above, (one, other)
-    parts = {}
-    for text in texts:
-        parts.setdefault(text["part"], []).append(text["text"])
-    return parts
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)

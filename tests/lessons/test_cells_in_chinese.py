@@ -11,74 +11,12 @@ from matplotlib import pyplot as plt
 from simlab.lessons.phrases import phrase, phrases
 from simlab.phrasebook import NAME
 from simlab.views.still.wording import chinese_font, say_in_chinese
-from tests.support.chinese import english_words
+from tests.support.chinese import CODE, LOANS, english_words
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-CODE = re.compile(r"`[^`]*`|\b(?:dp|tp|pp|cp|zero)\d+\b|\b[a-z]+_[a-z]+\b|\bseq(?= = )")
-"""Code, degrees of a plan as the planner writes them, such as tp8, and fields that an error names, such
-as cp_kind or seq."""
 LESSONS = sorted(NOTEBOOKS.glob("*.ipynb"))
 QUOTED = re.compile(r"^```|\b\d[FBIW]\d\b")
 """Code, and reports of the program that quote an op: they are shown as they are."""
-# names of the field, of algorithms and protocols, of recipes' parts, and of a plan's own values
-LOANS = {
-    *(
-        "GPipe",
-        "AFAB",
-        "block",
-        "box",
-        "loss",
-        "Adam",
-        "DP",
-        "TP",
-        "PP",
-        "star",
-        "NVLS",
-        "nvls",
-        "lg",
-    ),
-    *(
-        "hierarchical",
-        "reduce",
-        "broadcast",
-        "NVMe",
-        "PCIe",
-        "full",
-        "selective",
-        "Gbit",
-        "MB",
-        "kB",
-    ),
-    *(
-        "Amdahl",
-        "Gustafson",
-        "TFLOP",
-        "GPT-2",
-        "GPT-3",
-        "XL",
-        "DDP",
-        "Llama-3",
-        "gpt2-xl",
-        "zb-auto",
-    ),
-    *(
-        "cap",
-        "zigzag",
-        "norm",
-        "SGD",
-        "send",
-        "gloo",
-        "FSDP2",
-        "inf",
-        "nan",
-        "NaN",
-        "scaler",
-        "scale",
-    ),
-    *("logits", "float64", "float32", "flash", "lse", "kill", "gather", "Young", "Daly", "2CM"),
-    *("tokens", "normalization"),
-    *("TF32", "GLOO", "ALGO", "Ring", "Tree", "True", "False"),  # variables and their values
-}
 
 
 def shown(path):

@@ -16,9 +16,8 @@ from simlab.lessons.words import LANGUAGES
 from simlab.planner import explanation, search
 from simlab.planner.explain import PARTS
 from simlab.planner.explanation_text import explanation_text
-from tests.lessons.test_cells_in_chinese import CODE, LOANS
 from tests.simlab.planner.test_search import SPACE, with_memory
-from tests.support.chinese import english_words
+from tests.support.chinese import CODE, LOANS, english_words
 
 CONFIDENT, TIED = ("sure", "unsure"), (0, 1, 3)
 

@@ -13,20 +13,43 @@ import urllib.error
 import urllib.request
 from base64 import b64encode
 from contextlib import contextmanager
+from itertools import combinations
 from pathlib import Path
 
 import nbformat
 import pytest
 from playwright.sync_api import sync_playwright
 
+from simlab.explorers import NAMES
+
 ROOT = Path(__file__).parents[2]
-BUNDLE = ROOT / "simlab" / "views" / "bundle"
+WEB, BUNDLE = ROOT / "web", ROOT / "simlab" / "views" / "bundle"
+HAS_NODE = shutil.which("node") and (WEB / "node_modules" / "esbuild").is_dir()
+needs_node = pytest.mark.skipif(
+    not HAS_NODE, reason="no node, or no packages in web/node_modules: npm ci --prefix web"
+)
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
 needs_chromium = pytest.mark.skipif(
     CHROMIUM is None, reason="no chromium, chromium-browser or google-chrome on this machine"
 )
+# of the site, but for the lessons themselves
+PAGES = [
+    *("index", "explorers/index", "lessons/index", "notebooks/index"),
+    *(f"explorers/{name}" for name in NAMES),
+]
+# every text that a page shows, those of its timelines too
+VISIBLE = """() => {
+    const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = [];
+    while (walk.nextNode()) {
+        const [text, element] = [walk.currentNode.textContent.trim(), walk.currentNode.parentElement];
+        const seen = element.getClientRects().length || element.tagName === 'OPTION';
+        if (text && seen && !['STYLE', 'SCRIPT'].includes(element.tagName)) found.push(text);
+    }
+    for (const canvas of document.querySelectorAll('canvas')) found.push(...canvas.texts().map(({ text }) => text));
+    return found;
+}"""
 START_S, RUN_S, PAINT_S = 90, 240, 20
 CHROMIUM_ARGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
                  "--no-first-run", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]  # fmt: skip
@@ -240,3 +263,27 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def corner(canvas):
+    """[red, green, blue] of the background."""
+    read = (
+        "c => Array.from(c.getContext('2d').getImageData(1, c.height - 2, 1, 1).data.slice(0, 3))"
+    )
+    return canvas.evaluate(read)
+
+
+def assert_texts_stand_apart(canvas):
+    """No text is over another or outside the picture; returns the texts of each part."""
+    width, height, texts = canvas.evaluate("c => [c.clientWidth, c.clientHeight, c.texts()]")
+    for text in texts:
+        inside = text["left"] >= 0 and text["right"] <= width
+        assert inside and text["top"] >= 0 and text["bottom"] <= height, text
+    for one, other in combinations(texts, 2):
+        apart = one["right"] <= other["left"] or other["right"] <= one["left"]
+        above = one["bottom"] <= other["top"] or other["bottom"] <= one["top"]
+        assert apart or above, (one, other)
+    parts = {}
+    for text in texts:
+        parts.setdefault(text["part"], []).append(text["text"])
+    return parts

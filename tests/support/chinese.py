@@ -21,6 +21,68 @@ NAMES = {
     ),
     *("torch", "numpy", "H100", "A100", "V100", "matplotlib", "Notebook", "SimPy", "wheel"),
 }
+CODE = re.compile(r"`[^`]*`|\b(?:dp|tp|pp|cp|zero)\d+\b|\b[a-z]+_[a-z]+\b|\bseq(?= = )")
+"""Code, degrees of a plan as the planner writes them, such as tp8, and fields that an error names, such
+as cp_kind or seq."""
+# names of the field, of algorithms and protocols, of recipes' parts, and of a plan's own values
+LOANS = {
+    *(
+        "GPipe",
+        "AFAB",
+        "block",
+        "box",
+        "loss",
+        "Adam",
+        "DP",
+        "TP",
+        "PP",
+        "star",
+        "NVLS",
+        "nvls",
+        "lg",
+    ),
+    *(
+        "hierarchical",
+        "reduce",
+        "broadcast",
+        "NVMe",
+        "PCIe",
+        "full",
+        "selective",
+        "Gbit",
+        "MB",
+        "kB",
+    ),
+    *(
+        "Amdahl",
+        "Gustafson",
+        "TFLOP",
+        "GPT-2",
+        "GPT-3",
+        "XL",
+        "DDP",
+        "Llama-3",
+        "gpt2-xl",
+        "zb-auto",
+    ),
+    *(
+        "cap",
+        "zigzag",
+        "norm",
+        "SGD",
+        "send",
+        "gloo",
+        "FSDP2",
+        "inf",
+        "nan",
+        "NaN",
+        "scaler",
+        "scale",
+    ),
+    *("logits", "float64", "float32", "flash", "lse", "kill", "gather", "Young", "Daly", "2CM"),
+    *("tokens", "normalization"),
+    *("TF32", "GLOO", "ALGO", "Ring", "Tree", "True", "False"),  # variables and their values
+}
 UNITS = {"ms", "s", "us", "µs", "min", "h", "B", "KiB", "MiB", "GiB", "TiB", "GB", "k", "M", "e"}
 ABBREVIATIONS = {
     *("GPU", "CPU", "MFU", "HFU", "FLOPs", "QKV", "KV", "MLP", "fp32", "bf16", "fp16", "CDN"),
