@@ -243,7 +243,7 @@ FIGURES = {
     "d13": {"apart": Figure(0.0, 1e-6)},
     "d04.change": {"output": Figure(0.0, 1e-9), "input_gradient": Figure(0.9, 0.1)},
     "b05.change": {"times": Figure(2 / 3, 1e-9)},
-    "t2.change": {"tp": Figure(2.0, 0.005), "dp": Figure(1.0, 0.005)},
+    "t2.change": {"tp": Figure(2.0, 0.005), "dp": Figure(3.457, 0.005)},
     "b06.change": {"reduced": Figure(1.0, 0.0), "gathered": Figure(2.0, 0.0)},
     "d06.change": {"put": Figure(2, 0.0), "belong": Figure(4, 0.0)},
     "d12.change": {"ends_higher": Figure(1, 0.0)},
