@@ -3,6 +3,7 @@
 import logging
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import simlab.views
 from simlab.apps.held import session
 from simlab.errors import InputError, SimlabError
 from simlab.explorers.explorer import Answer, Explorer
+from simlab.lessons.phrases import phrase
 from simlab.lessons.words import language, rendered
 from simlab.views.chart import Chart, Words
 from simlab.views.language import CHINESE_PNG, refusal
@@ -119,6 +121,14 @@ class ExplorerWidget(anywidget.AnyWidget):
         shown = self.charts()
         columns = 1 if len(shown) <= 2 else 2
         return charts(shown, columns=columns, tongue=tongue or self.tongue) if shown else None
+
+    def in_tongue(self, figure: Any, tongue: str | None) -> Any:
+        """`figure`, whose texts are English, in `tongue`; None: in the widget's own."""
+        from simlab.views.still.wording import say_in_chinese
+
+        if (tongue or self.tongue) == "zh":
+            say_in_chinese(figure, partial(phrase, tongue="zh"))
+        return figure
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         """The widget, and a still picture of all that it shows for where no widget can live, such

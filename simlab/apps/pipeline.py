@@ -33,6 +33,6 @@ class PipelineExplorer(ExplorerWidget):
         names = {"first": first, "second": second} | values
         super().__init__(EXPLORER, hidden=hidden, given=given, **names)
 
-    def still(self) -> Any:
+    def still(self, tongue: str | None = None) -> Any:
         """Both timelines as a matplotlib Figure."""
-        return timeline(traces(self.state))
+        return self.in_tongue(timeline(traces(self.state)), tongue)

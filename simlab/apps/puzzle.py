@@ -89,7 +89,7 @@ class PuzzleBoard(ExplorerWidget):
     def __init__(self, **values: Any) -> None:
         super().__init__(replace(EXPLORER, answer=partial(answer, best=best)), **values)
 
-    def still(self) -> Any:
+    def still(self, tongue: str | None = None) -> Any:
         """The order's timeline as a matplotlib Figure; None while no rank can go on."""
         found = attempt(self.state)
-        return timeline(found.trace) if found.trace else None
+        return self.in_tongue(timeline(found.trace), tongue) if found.trace else None

@@ -41,15 +41,15 @@ def test_a_whole_number_must_be_exact():
         ),
         (
             "w06",
-            lambda zero, m, n: {1: 2, 2: 2 * m, 3: 3 * m}[zero] * (n - 1) / n,
+            lambda zero, m, n: {0: 2, 1: 2, 2: 2 * m, 3: 3 * m}[zero] * (n - 1) / n,
             "It is wrong exactly where zero = 2.",
         ),
         (
             "w10",
             lambda n, hidden, link, peak: (
-                8 * (n - 1) / n * hidden / link / (72 * hidden**2 / n / peak)
+                12 * (n - 1) / n * hidden / link / (72 * hidden**2 / n / peak)
             ),
-            "In every set it is 0.5 times the right answer.",
+            "In every set it is 0.75 times the right answer.",
         ),
         (
             "w13",

@@ -137,7 +137,7 @@ def solution_d05(rank, p, m, cap):  # type: ignore[no-untyped-def]
 def _links(draw: Random) -> dict[str, Any]:
     return {
         "p": draw.choice((2, 4, 8)),
-        "m": draw.choice((8, 12, 16, 24)),
+        "m": draw.choice((8, 9, 13, 16, 22)),
         "c": draw.choice((0.001, 0.003, 0.005)),
     }
 
@@ -259,7 +259,7 @@ FIGURES = {
     "b07": {"slot_0b0": Figure(5.0, 1e-6), "ops_too_early": Figure(3.0, 0.0)},
     "b07.change": {"slot": Figure(12.0, 1e-6)},
     "w11": {"idle_share_percent": Figure(700 / 15, 1e-6)},
-    "d05": {"forwards_before_backward": Figure(4, 0.0), "most_held": Figure(4, 0.0)},
+    "d05": {"forwards_before_backward": Figure(6, 0.0), "most_held": Figure(4, 0.0)},
     "b08": {"afab_ms": Figure(690.0, 1e-6), "one_f_one_b_ms": Figure(740.0, 1e-6)},
     "b08.change": {"longer_ms": Figure(200.0, 1e-6), "by_formula_ms": Figure(200.0, 1e-6)},
     "t3": {"held_gpipe": Figure(8, 0.0), "held_1f1b": Figure(4, 0.0)},

@@ -24,6 +24,15 @@ PREDICTIONS = [
 ]
 
 
+def most_over_mean(ranks: int) -> float:
+    """How many times the mean the last of `ranks` contiguous chunks of a causal sequence has to do,
+    in closed form.
+
+    Chunk r, counted from 0, meets r whole blocks and half of its own: r + 1/2 of `ranks` ** 2 / 2.
+    """
+    return 2 - 1 / ranks
+
+
 # b12
 # ---------------------------------------------------------------------------------------------
 

@@ -193,6 +193,8 @@ EXERCISES = [
             "whole_work": lambda n, **case: _ratio(n=n, **case) / n,
             "forward_only": lambda **case: 3 * _ratio(**case),
             "fp32": lambda **case: 2 * _ratio(**case),
+            "two_all_reduces": lambda **case: _ratio(**case) / 2,
+            "whole_ring": lambda n, **case: _ratio(n=n, **case) * n / (n - 1),
         },
     ),
     Exercise(

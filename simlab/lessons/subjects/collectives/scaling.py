@@ -16,8 +16,8 @@ SMALL = Model(layers=8, hidden=1024, heads=16, vocab=64, seq=64)
 
 def _stages(draw: Random) -> dict[str, Any]:
     return {
-        "zero": draw.choice((1, 2, 3, 3)),
-        "m": draw.choice((2, 4, 8)),
+        "zero": draw.choice((0, 1, 2, 3, 3)),
+        "m": draw.choice((1, 2, 4, 8)),
         "n": draw.choice((2, 4, 8)),
     }
 
@@ -31,6 +31,16 @@ def _psi(zero: int, m: int, n: int) -> float:
 def solution_w06(zero, m, n):  # type: ignore[no-untyped-def]
     """Gathers and scatters of a step."""
     return {0: 2, 1: 2, 2: m + 1, 3: 3 * m}[zero] * (n - 1) / n
+
+
+def zero3_over_dp(plan: Plan) -> float:
+    """How many times the bytes of plain data parallelism `plan`'s ZeRO-3 sends, where gradients are as
+    wide as parameters, in closed form.
+
+    An all-reduce is a reduce-scatter and an all-gather. Each microbatch has one reduce-scatter, and a
+    gather for the forward and, unless parameters stay (`reshard` is False), one for the backward.
+    """
+    return (3 if plan.reshard else 2) * plan.microbatches / 2
 
 
 # d08
@@ -104,11 +114,13 @@ EXERCISES = [
         solution=solution_w06,
         mistakes={
             "each_stage_more": lambda zero, m, n: (
-                {1: 3, 2: m + 2, 3: 3 * m + 1}[zero] * (n - 1) / n
+                {0: 2, 1: 3, 2: m + 2, 3: 3 * m + 1}[zero] * (n - 1) / n
             ),
-            "once_a_step": lambda zero, m, n: {1: 2, 2: m + 1, 3: 3}[zero] * (n - 1) / n,
-            "forgot_second": lambda zero, m, n: {1: 2, 2: m + 1, 3: 2 * m}[zero] * (n - 1) / n,
-            "whole_ring": lambda zero, m, n: float({1: 2, 2: m + 1, 3: 3 * m}[zero]),
+            "once_a_step": lambda zero, m, n: {0: 2, 1: 2, 2: m + 1, 3: 3}[zero] * (n - 1) / n,
+            "forgot_second": lambda zero, m, n: (
+                {0: 2, 1: 2, 2: m + 1, 3: 2 * m}[zero] * (n - 1) / n
+            ),
+            "whole_ring": lambda zero, m, n: float({0: 2, 1: 2, 2: m + 1, 3: 3 * m}[zero]),
         },
         sets=12,
         unit="x",

@@ -147,7 +147,7 @@ EXERCISES = [
                 (sequences & -sequences) * (heads & -heads) * (layers & -layers)
             ),
         },
-        sets=10,
+        sets=24,
     ),
     Exercise(
         "b15",

@@ -67,10 +67,10 @@ def fewest_gpus(
 
 
 def _gpus_with(
-    states_bytes: float, flops: float, *, divided: bool = False, down: bool = False
+    states_bytes: float, flops: float, *, activations: str = "whole", down: bool = False
 ) -> Callable[..., int]:
-    """The solution with other bytes and FLOPs per parameter; `divided`: activations are, too;
-    `down`: rounded down."""
+    """The solution with other bytes and FLOPs per parameter; `activations`: "whole" on every GPU,
+    "divided" or "forgotten"; `down`: rounded down."""
 
     def wrong(
         parameters: float,
@@ -80,8 +80,9 @@ def _gpus_with(
         memory_bytes: float,
         activations_bytes: float,
     ) -> int:
-        held = states_bytes * parameters + (activations_bytes if divided else 0)
-        for_memory = held / (memory_bytes - (0 if divided else activations_bytes))
+        divided = activations_bytes if activations == "divided" else 0.0
+        whole = activations_bytes if activations == "whole" else 0.0
+        for_memory = (states_bytes * parameters + divided) / (memory_bytes - whole)
         for_time = flops * parameters * tokens / flops_per_s / (days * 86400)
         return int(max(for_memory, for_time)) if down else -int(-max(for_memory, for_time) // 1)
 
@@ -183,7 +184,8 @@ EXERCISES = [
             "memory_only": _gpus_with(16, 0),
             "time_only": _gpus_with(0, 6),
             "forward_only": _gpus_with(16, 2),
-            "activations_divided": _gpus_with(16, 6, divided=True),
+            "activations_divided": _gpus_with(16, 6, activations="divided"),
+            "no_activations": _gpus_with(16, 6, activations="forgotten"),
             "rounded_down": _gpus_with(16, 6, down=True),
         },
     ),
