@@ -41,7 +41,7 @@ def test_a_whole_number_must_be_exact():
         ),
         (
             "w06",
-            lambda zero, m, n: {0: 2, 1: 2, 2: 2 * m, 3: 3 * m}[zero] * (n - 1) / n,
+            lambda zero, m, n: {0: 2, 1: 2, 2: 2 * m + 1, 3: 3 * m}[zero] * (n - 1) / n,
             "It is wrong exactly where zero = 2.",
         ),
         (
