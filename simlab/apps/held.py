@@ -7,7 +7,7 @@ prediction is committed, or the learner asks to see it without one.
 
 import io
 import sys
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -120,7 +120,8 @@ def _draw_in_both(figure: Any) -> None:
 
 
 def _png(figure: Any) -> bytes:
-    return get_ipython().display_formatter.formatters["image/png"](figure)
+    png = get_ipython().display_formatter.formatters["image/png"](figure)
+    return b64decode(png) if isinstance(png, str) else png  # pyplot's backend has text already
 
 
 class _Words(io.TextIOBase):
