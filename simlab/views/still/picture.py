@@ -33,7 +33,7 @@ def with_palette(png: bytes) -> bytes:
     show, since flat colours are what a picture consists of."""
     small = BytesIO()
     few = Image.open(BytesIO(png)).convert("RGB").quantize(dither=Image.Dither.NONE)
-    few.save(small, format="png")
+    few.save(small, format="png", optimize=True)
     return small.getvalue()
 
 

@@ -41,16 +41,16 @@ def say_in_chinese(figure: Figure, phrase: Callable[[str], str]) -> None:
         return
 
     def chinese(text: str) -> str:
+        caption, _, rest = text.rpartition(": ")
+        known = phrase(caption) if rest[:1].isdigit() else caption  # which a figure follows
+        if known != caption:
+            return f"{known}：{said(rest, 'zh')}"
         known = phrase(text)
         if known != text:
             return known
-        caption, _, rest = text.rpartition(": ")
-        known = phrase(caption)  # a caption that a figure follows
-        if known != caption:
-            return f"{known}：{said(rest, 'zh')}"
         name, comma, rest = text.partition(", ")  # or a name, in the title of a timeline
         known = phrase(name) if comma else name
-        return f"{known}，{said(rest, 'zh')}" if known != name else said(text, "zh")
+        return f"{known}，{chinese(rest)}" if known != name else said(text, "zh")
 
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):

@@ -1,6 +1,7 @@
 """A finished picture in Chinese: what its texts say, also where a lesson knows only a part of them."""
 
 import pytest
+from matplotlib.figure import Figure
 
 import simlab as sl
 from simlab.views.still.wording import chinese_font, say_in_chinese
@@ -14,3 +15,16 @@ def test_the_name_in_a_title_without_an_origin_is_said_in_the_lessons_words():
     say_in_chinese(figure, lambda text: {"as it is drawn": "画成这样"}.get(text, text))
     title = figure.axes[0].get_title(loc="left")
     assert title == "画成这样，总时长 9.000 s，空闲 / 总时长 33.3%，峰值 2 个 micro-batch"
+
+
+@pytest.mark.skipif(chinese_font() is None, reason="no font with Chinese characters is installed")
+def test_a_caption_is_said_whole_and_the_figure_after_it_stays():
+    figure = Figure()
+    axes = figure.subplots()
+    axes.set_title("Measured, at the end: 3.074 s")
+    words = {
+        "Measured, at the end": "实测，最后",
+        "Measured, at the end: 3.074 s": "实测，at the end: 3.074 s",  # of a template
+    }
+    say_in_chinese(figure, lambda text: words.get(text, text))
+    assert axes.get_title() == "实测，最后：3.074 s"
