@@ -84,6 +84,11 @@ def said(text: str, tongue: str) -> str:
     return re.sub(BETWEEN, "", _punctuated(replaced))
 
 
+def is_term(text: str) -> bool:
+    """Whether `text` as a whole is an English term of the table."""
+    return text.lower() in _terms()[1]
+
+
 def _punctuated(text: str) -> str:
     """`text` with Chinese commas, colons and semicolons. Numbers, and words where there is nothing
     else, are a list."""

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
 from matplotlib.text import Text
 
-from simlab.views.language import said
+from simlab.views.language import is_term, said
 
 CHINESE_FONTS = (
     "Noto Sans CJK SC",
@@ -41,6 +41,8 @@ def say_in_chinese(figure: Figure, phrase: Callable[[str], str]) -> None:
         return
 
     def chinese(text: str) -> str:
+        if is_term(text):
+            return said(text, "zh")
         caption, _, rest = text.rpartition(": ")
         known = phrase(caption) if rest[:1].isdigit() else caption  # which a figure follows
         if known != caption:

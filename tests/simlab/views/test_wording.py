@@ -28,3 +28,12 @@ def test_a_caption_is_said_whole_and_the_figure_after_it_stays():
     }
     say_in_chinese(figure, lambda text: words.get(text, text))
     assert axes.get_title() == "实测，最后：3.074 s"
+
+
+@pytest.mark.skipif(chinese_font() is None, reason="no font with Chinese characters is installed")
+def test_a_term_of_the_visual_language_is_not_taken_for_a_template_of_the_words():
+    figure = Figure()
+    axes = figure.subplots()
+    axes.set_title("message to another stage")
+    say_in_chinese(figure, lambda text: text.replace(" to ", " 到 "))
+    assert axes.get_title() == "跨 stage 消息"
