@@ -1,5 +1,6 @@
 """It says the texts of a finished picture in other words, such as those of another language."""
 
+import re
 from collections.abc import Callable
 
 from matplotlib.figure import Figure
@@ -41,6 +42,9 @@ def say_in_chinese(figure: Figure, phrase: Callable[[str], str]) -> None:
         return
 
     def chinese(text: str) -> str:
+        # a figure is in a line of its own, and a label of words may be known as a whole
+        if "\n" in text and (re.search(r"\d", text) or phrase(text) == text):
+            return "\n".join(map(chinese, text.split("\n")))
         if is_term(text):
             return said(text, "zh")
         caption, _, rest = text.rpartition(": ")
