@@ -3,8 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 LOCKED := PIP_CONSTRAINT=requirements.lock $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # files at a time, in their order: those that wait for processes and pages come first and the short ones
-# last; a third one uses the processors while two wait, and a thread each keeps them out of each other's way
-THREE := -n 3 --dist loadfile --no-loadscope-reorder
+# last; a third one would use the processors while two wait, but wants the memory of too many processes
+TWO := -n 2 --dist loadfile --no-loadscope-reorder
 ROOT := $(if $(filter 0,$(shell id -u)),--allow-root) # JupyterLab asks for it in a container
 DEMO := --pp 4 --microbatches 8 --forward-ms 20 --schedule gpipe,1f1b
 
@@ -20,7 +20,7 @@ test: .venv/all browser web ## all tests, lessons included
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest -m alone tests
-	OMP_NUM_THREADS=1 SIMLAB_PROGRESS=$(CURDIR)/build/progress.json $(BIN)/python -m pytest $(THREE) \
+	OMP_NUM_THREADS=1 SIMLAB_PROGRESS=$(CURDIR)/build/progress.json $(BIN)/python -m pytest $(TWO) \
 	  -m 'not alone and not attack' --nbval-lax --nbval-cell-timeout=300 notebooks tests
 
 grid: .venv/all ## every combination of parallelism, ZeRO and schedule on up to 8 processes against one process; about ten minutes on two cores
@@ -48,7 +48,7 @@ check: .venv/all ## lint, types and the fast tests (simlab, with fewer random ex
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	QUICK=1 $(BIN)/python -m pytest $(THREE) tests/simlab tests/test_architecture.py tests/lessons/test_questions.py
+	QUICK=1 $(BIN)/python -m pytest $(TWO) tests/simlab tests/test_architecture.py tests/lessons/test_questions.py
 
 lab: .venv/all ## open JupyterLab on your copies of the lessons, in the folder learn, at the first of them
 	$(BIN)/python -m simlab.lessons.copies notebooks learn
