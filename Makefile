@@ -20,8 +20,9 @@ test: .venv/all browser web ## all tests, lessons included
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest -m alone tests
-	OMP_NUM_THREADS=1 SIMLAB_PROGRESS=$(CURDIR)/build/progress.json $(BIN)/python -m pytest $(TWO) \
-	  -m 'not alone and not attack' --nbval-lax --nbval-cell-timeout=300 notebooks tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TWO) -m 'not alone and not attack' tests
+	SIMLAB_PROGRESS=$(CURDIR)/build/progress.json \
+	  $(BIN)/python -m pytest $(TWO) --loadscope-reorder --nbval-lax --nbval-cell-timeout=300 notebooks # most cells first
 
 grid: .venv/all ## every combination of parallelism, ZeRO and schedule on up to 8 processes against one process; about ten minutes on two cores
 	GRID=1 $(BIN)/python -m pytest tests/realrun/run/test_plan_executor.py
