@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 LOCKED := PIP_CONSTRAINT=requirements.lock $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # files at a time, in their order: those that wait for processes and pages come first and the short ones
-# last; a third one would use the processors while two wait, but wants the memory of too many processes
+# last; a third one gains a minute or two, but twice the ranks of a torchrun then took long to start
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
 ROOT := $(if $(filter 0,$(shell id -u)),--allow-root) # JupyterLab asks for it in a container
 DEMO := --pp 4 --microbatches 8 --forward-ms 20 --schedule gpipe,1f1b
