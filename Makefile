@@ -2,11 +2,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 LOCKED := PIP_CONSTRAINT=requirements.lock $(BIN)/python -m pip install --quiet --disable-pip-version-check
-# files at a time, in their order: those that wait for processes and pages come first and the short ones
-# last; a third one gains a minute or two, but twice the ranks of a torchrun then took long to start
-TWO := -n 2 --dist loadfile --no-loadscope-reorder
+# files at a time, in their order: those that wait for processes and pages come first and the short
+# ones last
+THREE := -n 3 --dist loadfile --no-loadscope-reorder
 ROOT := $(if $(filter 0,$(shell id -u)),--allow-root) # JupyterLab asks for it in a container
 DEMO := --pp 4 --microbatches 8 --forward-ms 20 --schedule gpipe,1f1b
+
+# hundreds of processes start in the tests, and each would compile all modules anew
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test grid lab bench bench-box bench-here bench-planner bench-replay bench-faults attack check browser web site notebooks record clean mutate
 
@@ -20,9 +23,9 @@ test: .venv/all browser web ## all tests, lessons included
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest -m alone tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TWO) -m 'not alone and not attack' tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(THREE) -m 'not alone and not attack' tests
 	SIMLAB_PROGRESS=$(CURDIR)/build/progress.json \
-	  $(BIN)/python -m pytest $(TWO) --loadscope-reorder --nbval-lax --nbval-cell-timeout=300 notebooks # most cells first
+	  $(BIN)/python -m pytest $(THREE) --loadscope-reorder --nbval-lax --nbval-cell-timeout=300 notebooks # most cells first
 
 grid: .venv/all ## every combination of parallelism, ZeRO and schedule on up to 8 processes against one process; about ten minutes on two cores
 	GRID=1 $(BIN)/python -m pytest tests/realrun/run/test_plan_executor.py
@@ -43,13 +46,13 @@ bench-faults: .venv/real ## twenty kills, each fault ten times: what is named, a
 	$(BIN)/python -m benchmarks.bench_faults
 
 attack: .venv/all ## plan files, flags, programs, cluster files, traces and torchrun variables, thousands that were made at random: an answer or one clear line; signals to ranks and launchers in each phase, here and under torchrun; about half an hour
-	$(BIN)/python -m pytest -s -m attack tests/attack
+	$(BIN)/python -m pytest -s -m attack tests
 
 check: .venv/all ## lint, types and the fast tests (simlab, with fewer random examples, and the lessons' map; no processes, no browser)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	QUICK=1 $(BIN)/python -m pytest $(TWO) tests/simlab tests/test_architecture.py tests/lessons/test_questions.py
+	QUICK=1 $(BIN)/python -m pytest $(THREE) tests/simlab tests/test_architecture.py tests/lessons/test_questions.py
 
 lab: .venv/all ## open JupyterLab on your copies of the lessons, in the folder learn, at the first of them
 	$(BIN)/python -m simlab.lessons.copies notebooks learn

@@ -16,10 +16,10 @@ from realrun.backends.choice import watch_of
 from realrun.checkpoint.resuming import look
 from realrun.launch.folder import kept_from_others, prepare
 from realrun.launch.lock import held
-from realrun.launch.processes import Processes
+from realrun.launch.processes import START_TIMEOUT_S, Processes
 from realrun.launch.silence import Silence
-from realrun.launch.start import listening
-from realrun.launch.worker import ANSWERS_S, listed_functions
+from realrun.launch.start import fork_server_text, listening
+from realrun.launch.worker import ANSWERS_S, SILENCE_S, listed_functions
 from realrun.measure.local_memory import check_memory
 from realrun.run.job import Job, plan_fields
 from realrun.run.life import Ended, OwnTime, Stop, signal_name
@@ -27,7 +27,10 @@ from realrun.run.watch import OUTSIDE, Watch, exit_text, is_consequence
 from simlab.errors import InputError, SimlabError, did_you_mean
 from simlab.spec.plan import Plan
 
-START_TIMEOUT_S = 120
+LOST = 255
+"""multiprocessing's exit code of a process of whose end its fork server did not tell."""
+START_SILENCE_S = 2 * SILENCE_S
+"""Of a rank while others have begun: all are forks of one process, made in the same moment."""
 ASIDE_S = 30.0
 """Of silence of a rank that has answered before, beside a job: when it looks for the others, or runs
 a function."""
@@ -89,8 +92,11 @@ class Pool:
         listener = listening(port)
         say(f"starting {ranks} process{'es' if ranks > 1 else ''}")
         try:
-            self._processes.start(ranks, listener, device)
-            self._collect("ready", watch=None)
+            try:
+                self._processes.start(ranks, listener, device)
+            except ChildProcessError as error:
+                raise RunError(str(error)) from error
+            self._collect("ready", watch=None, silence_s=START_SILENCE_S)
         except BaseException:
             self.close(at_once=True)
             raise
@@ -184,6 +190,7 @@ class Pool:
         key: str,
         watch: Watch | None,
         timeout_s: float = START_TIMEOUT_S,
+        silence_s: float = ASIDE_S,
         late: str = "did not find each other",
         stop: Stop | None = None,
     ) -> dict[int, dict[str, Any]]:
@@ -194,7 +201,7 @@ class Pool:
         silence = (
             Silence(range(self.ranks), watch.timeout_s)
             if watch
-            else Silence(range(self.ranks), ASIDE_S, timeout_s)
+            else Silence(range(self.ranks), silence_s, timeout_s)
         )
         while len(answers) < self.ranks:
             self._processes.wait()
@@ -297,6 +304,8 @@ class Pool:
                 if message["error"].startswith("rank ")
                 else f"rank {rank}: {message['error']}"
             )
+        if all(process.exitcode == LOST for process in self._processes.started):
+            return f"{fork_server_text()} has ended, and the ranks with it"
         ended = [
             f"rank {rank} (process {process.pid}) {exit_text(process.exitcode)}"
             for rank, process in enumerate(self._processes.started)

@@ -8,7 +8,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from realrun.launch.start import process_context
+from realrun.launch.start import (
+    STOPPED_S,
+    fork_server_answers,
+    fork_server_text,
+    process_context,
+)
 from realrun.launch.worker import serve
 
 if TYPE_CHECKING:
@@ -16,6 +21,9 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
 POLL_S = 0.2
+START_TIMEOUT_S = 120
+END_TIMEOUT_S = 5.0
+"""For the fork server to tell that processes which were killed have ended."""
 
 
 class Processes:
@@ -31,17 +39,25 @@ class Processes:
 
     def start(self, ranks: int, listener: socket.socket, device: str) -> None:
         """Start one process for each rank. The store at which they find each other is rank 0's, so
-        that this process needs no torch."""
+        that this process needs no torch. `ChildProcessError` if the fork server does not answer or ends."""
         context = process_context()
         port = listener.getsockname()[1]
-        with listener:
+        with listener, fork_server_answers(START_TIMEOUT_S) as killed:
             for rank in range(ranks):
                 ours, theirs = context.Pipe()
                 store = None if rank else listener
                 process = context.Process(
                     target=serve, args=(rank, ranks, port, device, theirs, store), daemon=True
                 )
-                process.start()
+                try:
+                    process.start()
+                except (EOFError, OSError) as error:
+                    what = (
+                        f"has not answered for {STOPPED_S:g} s or more, and was killed"
+                        if killed.is_set()
+                        else "has ended"
+                    )
+                    raise ChildProcessError(f"{fork_server_text()} {what}") from error
                 theirs.close()
                 self.started.append(process)
                 self.pipes.append(ours)
@@ -98,8 +114,9 @@ class Processes:
         for process in self.started:
             if process.is_alive():
                 process.kill()
-        for process in self.started:
-            process.join()
+        with fork_server_answers(END_TIMEOUT_S):
+            for process in self.started:
+                process.join()
         for pipe in self.pipes:
             pipe.close()
         self.pipes, self.started = [], []

@@ -12,7 +12,7 @@ class Silence:
     does: one that does not is stopped, or its machine is.
 
     ranks: those to listen to. limit_s: of silence; at least `SILENCE_S`. first_s: of silence before
-    the first answer, for a process that is being started; None: `limit_s`.
+    the first answer of any, while they are being started; None: `limit_s`.
     """
 
     def __init__(self, ranks: Iterable[int], limit_s: float, first_s: float | None = None) -> None:
@@ -39,6 +39,8 @@ class Silence:
         for rank, message in messages:
             self._heard_s[rank] = now_s
             self.doing[rank] = message.get("doing", self.doing[rank])
+            # one has begun, and they were started in the same moment
+            self._heard_s = {other: min(heard, now_s) for other, heard in self._heard_s.items()}
         late = {rank: heard for rank, heard in self._heard_s.items() if rank not in done}
         first = min(late, key=lambda rank: late[rank], default=None)
         return first if first is not None and now_s - late[first] > self.limit_s else None

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from realrun.run.life import OwnTime
 from simlab.errors import InputError
+
+LOOKS_S = 0.5
+"""Between two looks at whether the fork server is stopped."""
+STOPPED_S = 8.0
+"""For so long it may be."""
 
 
 def process_context() -> Any:
@@ -33,6 +42,55 @@ def process_context() -> Any:
             f"cannot start processes: {error}; TMPDIR is {tempfile.gettempdir()!r}: try a short one, such as /tmp"
         ) from error
     return context
+
+
+@contextmanager
+def fork_server_answers(limit_s: float) -> Iterator[threading.Event]:
+    """Inside, the fork server starts a process or tells of one's end, for which multiprocessing waits
+    without a limit. It is killed if that takes `limit_s`, or once it has been stopped (SIGSTOP) for
+    `STOPPED_S`: then that waiting ends, and the event is set."""
+    killed, answered, own = threading.Event(), threading.Event(), OwnTime()
+    begun_s = own.now_s()
+
+    def watch() -> None:
+        stopped_s = 0.0
+        while not answered.wait(LOOKS_S):
+            now_s, pid = own.now_s(), _fork_server_pid()
+            stopped_s = stopped_s + LOOKS_S if pid and _is_stopped(pid) else 0.0
+            if pid and (stopped_s > STOPPED_S or now_s - begun_s > limit_s):
+                killed.set()
+                os.kill(pid, signal.SIGKILL)
+                return
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield killed
+    finally:
+        answered.set()
+        watcher.join()
+
+
+def fork_server_text() -> str:
+    """What it is called where people read of it."""
+    return f"the fork server (process {_fork_server_pid()}), which starts all ranks,"
+
+
+def _fork_server_pid() -> int | None:
+    """None: there is none."""
+    from multiprocessing import forkserver
+
+    # it tells nobody else
+    pid: int | None = getattr(forkserver._forkserver, "_forkserver_pid", None)
+    return pid
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a signal stopped the process `pid`; only Linux tells."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except OSError:
+        return False
 
 
 @contextmanager

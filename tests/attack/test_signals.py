@@ -174,3 +174,40 @@ def test_under_torchrun_who_is_lost_is_named_and_the_run_ends(
         named = rf": rank \d \(process {lost} on \S+\) {what}"
         assert any(re.search(named, line) for line in said), err
     tally["went on" if status == 0 else "ended as they should"] += 1
+
+
+ENDS = "the fork server (process {}), which starts all ranks, "
+
+
+@pytest.mark.parametrize(
+    "phase, number, says",
+    [
+        pytest.param("starting", signal.SIGKILL, "has ended", marks=pytest.mark.attack),
+        pytest.param(
+            "starting",
+            signal.SIGSTOP,
+            "has not answered for 8 s or more, and was killed",
+            marks=pytest.mark.attack,
+        ),
+        ("training", signal.SIGKILL, "has ended, and the ranks with it"),
+        pytest.param("training", signal.SIGSTOP, "", marks=pytest.mark.attack),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_the_process_that_starts_the_ranks_is_named_too(command, tmp_path, phase, number, says):
+    """multiprocessing waits for it without a limit. A training does not need it, nor does its end."""
+    (tmp_path / "gate").mkdir()
+    gate = Gate(tmp_path / "gate", "training", ROOT)
+    run = command("--dp", 2, "--steps", 6, "--timeout", 3, environment=gate.environment)
+    run.say_until("starting 2 processes")
+    assert eventually(run.fork_server, 10)
+    server = run.fork_server()
+    if phase == "training":
+        gate.reached(2)
+    os.kill(server, number)
+    gate.open()
+    status, _, err = run.end(BOUND_S)
+    assert run.gone() and not run.temporary_files() and "Traceback" not in err, err
+    assert status == (1 if says else 0), err
+    if says:
+        assert err.splitlines()[-1] == f"failed: {ENDS.format(server)}{says}"

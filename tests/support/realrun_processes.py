@@ -82,6 +82,12 @@ class CommandLine:
             if parent in everything and parent != self.process.pid
         )
 
+    def fork_server(self):
+        """pid of the process that starts the ranks; None: there is none yet."""
+        own = [pid for pid, parent in self.processes().items() if parent == self.process.pid]
+        texts = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in own}
+        return next((pid for pid, text in texts.items() if b"forkserver" in text), None)
+
     def gone(self, within_s=8):
         """Whether all its processes end within so many seconds."""
         return eventually(lambda: not self.processes(), within_s)

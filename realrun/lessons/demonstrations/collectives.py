@@ -15,7 +15,7 @@ from realrun.comm.rounds import all_reduce, run_rounds
 from realrun.measure.links import collective_s, message_s
 from simlab.collectives import Transfer, all_reduce_rounds
 
-BUDGET_S = 0.5
+BUDGET_S = 0.2
 """Seconds for a collective that is timed over and over."""
 
 

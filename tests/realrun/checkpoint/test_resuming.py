@@ -155,7 +155,13 @@ def test_what_is_refused_is_refused_before_anything_is_written(tmp_path, job):
         look(done, print)
 
 
-@pytest.mark.parametrize("launcher", [None, TORCHRUN], ids=["local", "torchrun"])
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        pytest.param(None, id="local"),
+        pytest.param(TORCHRUN, id="torchrun", marks=pytest.mark.attack),
+    ],
+)
 def test_on_the_command_line(command, tmp_path, launcher):
     def run(*arguments):
         started = ("--dp", 2, "--json", "--checkpoint-every", 2, *arguments)

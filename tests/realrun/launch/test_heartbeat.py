@@ -25,6 +25,7 @@ if os.environ.get("RANK") == os.environ["REALRUN_TEST_STOPS"]:
     os.kill(os.getpid(), signal.SIGSTOP)
 """
 PROMISED_S = 2 * SILENCE_S
+SILENT = r"has not been heard of for \d s"
 
 
 def test_a_rank_that_stops_outside_the_steps_is_named_with_what_it_did(tmp_path):
@@ -66,9 +67,11 @@ def test_under_torchrun_a_stopped_rank_is_named_and_ended(command, tmp_path):
 @pytest.mark.parametrize(
     "phase, number, says",
     [
-        ("comparing clocks and calibrating", signal.SIGSTOP, r"has not been heard of for \d s"),
-        ("reporting", signal.SIGSTOP, r"has not been heard of for \d s"),
-        ("checking gradients", signal.SIGKILL, "has ended"),
+        pytest.param(
+            "comparing clocks and calibrating", signal.SIGSTOP, SILENT, marks=pytest.mark.attack
+        ),
+        ("reporting", signal.SIGSTOP, SILENT),
+        pytest.param("checking gradients", signal.SIGKILL, "has ended", marks=pytest.mark.attack),
     ],
 )
 def test_under_torchrun_a_rank_is_named_with_the_phase_in_which_it_is_lost(
@@ -95,7 +98,7 @@ def test_under_torchrun_a_rank_is_named_with_the_phase_in_which_it_is_lost(
     assert re.search(rf": rank \d \(process {lost} on .*\) {says} while {phase}", said[0]), err
 
 
-@pytest.mark.parametrize("stopped", [0, 1])
+@pytest.mark.parametrize("stopped", [0, pytest.param(1, marks=pytest.mark.attack)])
 def test_under_torchrun_a_rank_that_stops_before_it_begins_is_named(command, tmp_path, stopped):
     """Rank 0 decides whether there is a run, and the others wait for it from their start."""
     (tmp_path / "sitecustomize.py").write_text(STOPS_AT_ONCE)
@@ -227,7 +230,7 @@ def test_a_rank_that_was_stopped_while_it_leaves_ends_nobody(monkeypatch, stoppe
     heart.stop()
 
 
-@pytest.mark.parametrize("who", ["launcher", "all"])
+@pytest.mark.parametrize("who", ["launcher", pytest.param("all", marks=pytest.mark.attack)])
 def test_a_run_that_was_stopped_and_goes_on_is_not_ended(command, tmp_path, who):
     """As ^Z and fg do: nobody is to blame for a silence that nobody could hear."""
     run = command("--dp", 2, "--steps", 300, "--timeout", 3)

@@ -13,6 +13,8 @@ import pytest
 from realrun_processes import eventually
 
 from realrun import Job, Pool, Run, RunError, execute
+from realrun.launch.pool import START_SILENCE_S
+from realrun.launch.processes import Processes
 from realrun.record.recorder import RankProgress
 from simlab.errors import InputError
 from simlab.program import Program
@@ -119,6 +121,24 @@ def test_a_job_for_another_number_of_ranks_is_refused_and_the_pool_lives_on(pool
     with pytest.raises(InputError, match="the job needs 3 ranks, this pool has 2"):
         pools(2).run(job(tmp_path, 3))
     assert pools(2).run(job(tmp_path, 2))["runs"]
+
+
+@pytest.mark.attack
+def test_a_rank_that_is_stopped_before_it_begins_is_named(monkeypatch):
+    """The others have begun, and need no two minutes to say who has not."""
+    start, begun = Processes.start, []
+
+    def stopping(processes, *arguments):
+        start(processes, *arguments)
+        begun.append((processes.started[1].pid, time.monotonic()))
+        os.kill(begun[0][0], signal.SIGSTOP)
+
+    monkeypatch.setattr(Processes, "start", stopping)
+    with pytest.raises(RunError) as ended:
+        Pool(3)
+    ((pid, started_s),) = begun
+    assert f"rank 1 (process {pid}) has not answered for 16 s while starting" in str(ended.value)
+    assert time.monotonic() - started_s < 2 * START_SILENCE_S
 
 
 def test_an_idle_rank_that_was_killed_is_named_by_the_next_run(fragile, tmp_path):

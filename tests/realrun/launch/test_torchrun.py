@@ -164,6 +164,7 @@ def test_a_rendezvous_port_in_use_costs_one_line_and_status_2(command):
 SOON = "last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=3"
 
 
+@pytest.mark.attack
 def test_training_goes_on_with_half_the_ranks_when_a_node_is_lost_and_with_all_when_it_is_back(
     command, port, tmp_path
 ):

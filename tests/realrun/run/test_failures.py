@@ -102,7 +102,10 @@ def test_a_rank_that_is_stopped_in_a_step_is_named_before_those_that_wait_for_it
     assert said.count("has not answered") == 1
 
 
-@pytest.mark.parametrize("signal_number, status", [(signal.SIGKILL, -9), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    "signal_number, status",
+    [(signal.SIGKILL, -9), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.attack)],
+)
 def test_no_rank_outlives_a_launcher_that_was_killed(command, tmp_path, signal_number, status):
     run = command(*LONG)
     wait_for_a_step(run, tmp_path)
@@ -113,7 +116,9 @@ def test_no_rank_outlives_a_launcher_that_was_killed(command, tmp_path, signal_n
     assert signal_number == signal.SIGKILL or not run.temporary_files()
 
 
-@pytest.mark.parametrize("moment", ["starting", "calibrating", "stepping"])
+@pytest.mark.parametrize(
+    "moment", ["starting", pytest.param("calibrating", marks=pytest.mark.attack), "stepping"]
+)
 def test_an_interrupt_ends_everything_quickly_with_one_word(command, tmp_path, moment):
     run = command(*LONG)
     run.say_until("starting" if moment == "stepping" else moment)

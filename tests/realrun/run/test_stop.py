@@ -35,7 +35,11 @@ def ended(run, tmp_path):
     return status, name
 
 
-@pytest.mark.parametrize("number", ASKS, ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number",
+    [ASKS[0], *(pytest.param(number, marks=pytest.mark.attack) for number in ASKS[1:])],
+    ids=lambda number: number.name,
+)
 def test_a_signal_to_the_launcher_saves_and_ends(command, tmp_path, number):
     run = command(*SAVING)
     run.say_until("step ")
@@ -54,7 +58,13 @@ def test_a_signal_to_one_rank_of_torchs_backend_saves_and_ends(command, tmp_path
     assert ended(run, tmp_path) == (128 + signal.SIGUSR1, "SIGUSR1")
 
 
-@pytest.mark.parametrize("who, number", [("agent", signal.SIGUSR1), ("rank", signal.SIGTERM)])
+@pytest.mark.parametrize(
+    "who, number",
+    [
+        ("agent", signal.SIGUSR1),
+        pytest.param("rank", signal.SIGTERM, marks=pytest.mark.attack),
+    ],
+)
 def test_under_torchrun_all_ranks_save_and_end(command, tmp_path, who, number):
     run = command(
         "--standalone", "--nproc-per-node", 2,
