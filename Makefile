@@ -2,9 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 LOCKED := PIP_CONSTRAINT=requirements.lock $(BIN)/python -m pip install --quiet --disable-pip-version-check
-# files at a time, in their order: those that wait for processes and pages come first and the short
-# ones last
-THREE := -n 3 --dist loadfile --no-loadscope-reorder
+# whole files, in their order: those that wait for processes and pages come first and the short ones last
+FILES := --dist loadfile --no-loadscope-reorder
 ROOT := $(if $(filter 0,$(shell id -u)),--allow-root) # JupyterLab asks for it in a container
 DEMO := --pp 4 --microbatches 8 --forward-ms 20 --schedule gpipe,1f1b
 
@@ -22,10 +21,9 @@ demo: .venv/real ## simulate GPipe and 1F1B, execute both on local processes, pr
 test: .venv/all browser web ## all tests, lessons included
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest -m alone tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(THREE) -m 'not alone and not attack' tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(FILES) -m 'not attack' tests
 	SIMLAB_PROGRESS=$(CURDIR)/build/progress.json \
-	  $(BIN)/python -m pytest $(THREE) --loadscope-reorder --nbval-lax --nbval-cell-timeout=300 notebooks # most cells first
+	  $(BIN)/python -m pytest -n 3 $(FILES) --loadscope-reorder --nbval-lax --nbval-cell-timeout=300 notebooks # most cells first
 
 grid: .venv/all ## every combination of parallelism, ZeRO and schedule on up to 8 processes against one process; about ten minutes on two cores
 	GRID=1 $(BIN)/python -m pytest tests/realrun/run/test_plan_executor.py
@@ -45,14 +43,14 @@ bench-replay: .venv/real ## what a replay says that faster ops would save agains
 bench-faults: .venv/real ## twenty kills, each fault ten times: what is named, and where training goes on; ten minutes
 	$(BIN)/python -m benchmarks.bench_faults
 
-attack: .venv/all ## plan files, flags, programs, cluster files, traces and torchrun variables, thousands that were made at random: an answer or one clear line; signals to ranks and launchers in each phase, here and under torchrun; about half an hour
+attack: .venv/all ## the tests that take long: thousands of plan files, flags, programs, cluster files, traces and torchrun variables made at random, signals in each phase, two hosts; about forty minutes
 	$(BIN)/python -m pytest -s -m attack tests
 
 check: .venv/all ## lint, types and the fast tests (simlab, with fewer random examples, and the lessons' map; no processes, no browser)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	QUICK=1 $(BIN)/python -m pytest $(THREE) tests/simlab tests/test_architecture.py tests/lessons/test_questions.py
+	QUICK=1 $(BIN)/python -m pytest -n 2 $(FILES) tests/simlab tests/test_architecture.py tests/lessons/test_questions.py
 
 lab: .venv/all ## open JupyterLab on your copies of the lessons, in the folder learn, at the first of them
 	$(BIN)/python -m simlab.lessons.copies notebooks learn

@@ -2,7 +2,6 @@
 moved."""
 
 import simlab as sl
-from simlab import apps
 from tests.support.browser import PAINT_S, ROOT, SHUT_DOWN, lab, needs_chromium, page_at, run_all
 
 LESSON = ROOT / "notebooks" / "01_pipeline_bubbles.ipynb"
@@ -23,17 +22,6 @@ picture = sl.timeline(trace(8), renderer="canvas")
 slider.observe(lambda change: picture.update(trace(change.new)), names="value")
 ipywidgets.VBox([slider, picture])
 """
-CLASSES = [name for name in apps.__all__ if name.endswith("Explorer")]
-EXPLORERS_CELL = f"""
-from IPython.display import display
-from simlab import apps
-
-for name in {CLASSES}:
-    display(getattr(apps, name)())
-"""
-COUNT = "() => document.querySelectorAll('.simlab-explorer[data-answers]').length"
-PAPERS = """() => [...document.querySelectorAll('.simlab-explorer')].map(
-    (e) => Number(getComputedStyle(e).backgroundColor.match(/[0-9]+/)[0]))"""
 
 
 @needs_chromium
@@ -61,29 +49,6 @@ def test_lesson_runs_in_jupyterlab_and_a_slider_repaints_the_picture(tmp_path):
         assert "Error displaying widget" not in page.content()
         page.evaluate(SHUT_DOWN)
     assert not from_elsewhere(asked, url)
-
-
-@needs_chromium
-def test_every_explorer_lives_in_jupyterlab_in_both_themes(tmp_path):
-    with lab(tmp_path, EXPLORERS_CELL) as url, page_at(url) as (page, asked):
-        complaints = []
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        assert not errors(run_all(page))
-        page.wait_for_function(f"() => ({COUNT})() === {len(CLASSES)}", timeout=PAINT_S * 1e3)
-        slider = page.locator("[data-control=dp] input[type=range]").first
-        slider.scroll_into_view_if_needed()
-        figures = page.locator("table", has_text="peak of the step").first
-        before = figures.inner_text()
-        slider.press("ArrowLeft")
-        page.wait_for_function(
-            "before => ![...document.querySelectorAll('table')].some((e) => e.innerText === before)",
-            arg=before,
-            timeout=PAINT_S * 1e3,
-        )
-        page.evaluate(CHANGE_THEME, "JupyterLab Dark")
-        page.wait_for_function(f"() => ({PAPERS})().every((red) => red < 64)")
-        page.evaluate(SHUT_DOWN)
-    assert not complaints and not from_elsewhere(asked, url)
 
 
 @needs_chromium

@@ -191,8 +191,18 @@ def executes(path):
     )
 
 
+ALIKE = ["01_pipeline_bubbles.ipynb", "02_schedule_zoo.ipynb"]
+"""Lessons that read recorded traces as the first lesson does."""
+
+
 @pytest.mark.parametrize(
-    "path", [path for path in PATHS if executes(path)], ids=lambda path: path.name
+    "path",
+    [
+        pytest.param(path, marks=[pytest.mark.attack] if path.name in ALIKE else [])
+        for path in PATHS
+        if executes(path)
+    ],
+    ids=lambda path: path.name,
 )
 def test_without_torch_the_lesson_runs_on_the_recorded_traces(path, tmp_path, monkeypatch):
     (tmp_path / "notebooks").mkdir()

@@ -27,7 +27,7 @@ def test_every_split_of_four_ranks_is_there_once_for_each_schedule():
     assert all(plan.gpus == 4 and plan.global_batch == BATCH for plan in plans)
 
 
-@pytest.mark.alone
+@pytest.mark.attack
 def test_the_planners_first_is_measured_faster_than_its_last():
     ranks = best_of_each_split(layers=LAYERS, batch=BATCH)
     first, last = ranks[0], ranks[-1]

@@ -9,14 +9,13 @@ import pytest
 
 from benchmarks.two_hosts import MBIT, PLANS, WORST, compare, failures, why_not
 
-pytestmark = pytest.mark.alone
-
 ROOT = Path(__file__).parents[3]
 LAUNCH = ROOT / "assets" / "launch"
 TENSOR = [*PLANS][:2]  # pipelines are left to `python -m benchmarks.two_hosts`
 REASON = why_not()
 
 
+@pytest.mark.attack
 @pytest.mark.skipif(bool(REASON), reason=f"no two hosts here: {REASON}")
 def test_tensor_parallelism_across_the_slow_cable_is_slow_and_the_simulator_says_by_how_much(
     tmp_path,
@@ -25,7 +24,7 @@ def test_tensor_parallelism_across_the_slow_cable_is_slow_and_the_simulator_says
     results = compare(MBIT, tmp_path, {name: PLANS[name] for name in TENSOR})
     # what is sent besides: headers
     assert results["links"]["across"]["bytes_per_s"] == pytest.approx(MBIT * 1e6 / 8, rel=0.15)
-    # beside other work; the promise is `python -m benchmarks.two_hosts`'s
+    # the promise is `python -m benchmarks.two_hosts`'s
     assert not list(failures(results, worst=2 * WORST)), results
     for time in ("predicted_s", "measured_s"):
         assert results["plans"][across][time] > 1.5 * results["plans"][inside][time]
