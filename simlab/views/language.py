@@ -80,7 +80,12 @@ def said(text: str, tongue: str) -> str:
     if tongue != "zh":
         return text
     pattern, chinese = _terms()
-    replaced = pattern.sub(lambda match: chinese[match[0].lower()], text)
+
+    def term(match: re.Match[str]) -> str:
+        found = chinese[match[0].lower()]
+        return match[0] if found == match[0].lower() else found  # PP is not pp
+
+    replaced = pattern.sub(term, text)
     return re.sub(BETWEEN, "", _punctuated(replaced))
 
 

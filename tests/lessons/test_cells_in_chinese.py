@@ -63,7 +63,7 @@ def test_a_template_takes_what_stands_in_its_place_and_says_that_too():
 def test_a_picture_says_its_texts_in_chinese_ticks_and_legend_too():
     figure, axes = plt.subplots()
     axes.plot([1, 2], [3, 4], label="tree: closed form")
-    axes.set(xlabel="buffer", title="Strong scaling falls sooner than weak scaling")
+    axes.set(xlabel="buffer", title="Strong scaling falls sooner than weak scaling here")
     axes.set_xticks([1, 2], ["all four", "17"])
     axes.set_yticks([3, 4], [30, 40])  # numbers as labels
     axes.set_title("reduced at the end: 64.4 ms", loc="right")

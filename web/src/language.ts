@@ -41,7 +41,12 @@ const BETWEEN = /(?<=[\u3000-\u9fff\uff00-\uffef]) (?=[\u3000-\u9fff\uff00-\uffe
 /** `text` as it is shown in `tongue`: as `said` of simlab/views/language.py has it. */
 export function said(text: string, tongue: Tongue): string {
   if (tongue !== "zh") return text;
-  return punctuated(text.replace(TERM, (term) => TERMS.get(term.toLowerCase())!)).replace(BETWEEN, "");
+  return punctuated(text.replace(TERM, chinese)).replace(BETWEEN, "");
+}
+
+function chinese(term: string): string {
+  const found = TERMS.get(term.toLowerCase())!;
+  return found === term.toLowerCase() ? term : found; // PP is not pp
 }
 
 /** `text` in which no line ends between a number and its unit. */

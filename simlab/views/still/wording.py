@@ -23,6 +23,9 @@ CHINESE_FONTS = (
     "Droid Sans Fallback",
 )
 
+FIGURE = re.compile(r"[\d.,]+( ?(%|s|ms|µs|min|B|KiB|MiB|GiB|KB|MB|GB|TB))?")
+"""What may follow a caption, with its unit."""
+
 
 def chinese_font() -> str | None:
     """The first family of this machine that has Chinese characters; None if it has none."""
@@ -48,7 +51,7 @@ def say_in_chinese(figure: Figure, phrase: Callable[[str], str]) -> None:
         if is_term(text):
             return said(text, "zh")
         caption, _, rest = text.rpartition(": ")
-        known = phrase(caption) if rest[:1].isdigit() else caption  # which a figure follows
+        known = phrase(caption) if FIGURE.fullmatch(rest) else caption
         if known != caption:
             return f"{known}：{said(rest, 'zh')}"
         known = phrase(text)

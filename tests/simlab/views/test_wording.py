@@ -37,3 +37,23 @@ def test_a_term_of_the_visual_language_is_not_taken_for_a_template_of_the_words(
     axes.set_title("message to another stage")
     say_in_chinese(figure, lambda text: text.replace(" to ", " 到 "))
     assert axes.get_title() == "跨 stage 消息"
+
+
+@pytest.mark.skipif(chinese_font() is None, reason="no font with Chinese characters is installed")
+@pytest.mark.parametrize(
+    "english, chinese",
+    [
+        ("one of 4,096 microbatches: 15.6% vanish", "4,096 个里有一个：15.6% 消失"),
+        ("PP", "PP"),
+    ],
+)
+def test_a_label_that_the_words_know_whole_is_theirs_and_names_keep_their_capitals(
+    english, chinese
+):
+    figure = Figure()
+    axes = figure.subplots()
+    axes.set_title(english)
+    known = {"one of 4,096 microbatches": "4,096 个里有一个"}  # of a template
+    known["one of 4,096 microbatches: 15.6% vanish"] = "4,096 个里有一个：15.6% 消失"
+    say_in_chinese(figure, lambda text: known.get(text, text))
+    assert axes.get_title() == chinese
