@@ -17,10 +17,7 @@ from simlab.spec.model import Model
 DIMENSIONS = Choice("tp", "dp", "pp")
 PREDICTIONS = [
     Prediction("w14", {"waiting": Number("ranks"), "silent": Choice("guilty", "others")}),
-    Prediction(
-        "w14.change",
-        {"named": Choice("0", "1", "2", "3"), "timeout": Choice("sooner", "after")},
-    ),
+    Prediction("w14.change", {"far": Choice("1", "2", "3")}),
     Prediction("b14", {"higher": Choice("tp", "pp"), "tp": DIMENSIONS, "pp": DIMENSIONS}),
     Prediction("b14.change", {"gain": Number("x")}),
     Prediction("d14", {"longer": Number("%"), "least": Choice("slow", "fast")}),
@@ -327,7 +324,7 @@ FIGURES = {
     "b14.change": {"gain": Figure(1.35, 0.05), "waits_less": Figure(1, 0.0)},
     "d14": {"step_off_percent": Figure(0.0, 8.0)},
     "d09": {"steps_twice": Figure(2, 0.0), "loss_difference": Figure(0.0, 1e-5)},
-    "w14.change": {"named": Figure(1, 0.0), "waited": Figure(0, 0.0)},
+    "w14.change": {"far": Figure(3, 0.0)},
 }
 
 TRIES = {
