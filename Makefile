@@ -21,7 +21,7 @@ demo: .venv/real ## simulate GPipe and 1F1B, execute both on local processes, pr
 test: .venv/all browser web ## all tests, lessons included
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(FILES) -m 'not attack' tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 $(FILES) -m 'not attack' tests
 	SIMLAB_PROGRESS=$(CURDIR)/build/progress.json \
 	  $(BIN)/python -m pytest -n 3 $(FILES) --loadscope-reorder --nbval-lax --nbval-cell-timeout=300 notebooks # most cells first
 

@@ -32,7 +32,7 @@ class Gate:
             "REALRUN_TEST_PHASE": phase,
         }
 
-    def reached(self, processes, within_s=60):
+    def reached(self, processes, within_s=120):
         """[pids] of the processes that wait, once there are so many."""
         assert eventually(lambda: len(list(self.folder.glob("at-*"))) >= processes, within_s)
         return sorted(int(path.name[3:]) for path in self.folder.glob("at-*"))

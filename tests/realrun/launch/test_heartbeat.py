@@ -52,7 +52,7 @@ def test_under_torchrun_a_stopped_rank_is_named_and_ended(command, tmp_path):
         "--timeout", 5, command=TORCHRUN,
     )  # fmt: skip
     losses = tmp_path / "out" / "dp2" / "losses.csv"
-    assert eventually(lambda: losses.exists() and losses.read_text().count("\n") > 20, 60)
+    assert eventually(lambda: losses.exists() and losses.read_text().count("\n") > 20, 120)
     ranks = sorted(pid for pid, parent in run.processes().items() if parent == run.process.pid)
     os.kill(ranks[1], signal.SIGSTOP)
     stopped_s = time.monotonic()
@@ -235,7 +235,7 @@ def test_a_run_that_was_stopped_and_goes_on_is_not_ended(command, tmp_path, who)
     """As ^Z and fg do: nobody is to blame for a silence that nobody could hear."""
     run = command("--dp", 2, "--steps", 300, "--timeout", 3)
     losses = tmp_path / "out" / "dp2" / "losses.csv"
-    assert eventually(lambda: losses.exists() and losses.read_text().count("\n") > 5, 60)
+    assert eventually(lambda: losses.exists() and losses.read_text().count("\n") > 5, 120)
     stopped = [run.process.pid] if who == "launcher" else [*run.processes()]
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)

@@ -40,7 +40,7 @@ def wait_for_a_step(run, folder):
         progress = RankProgress.load(recording)
         return progress and progress.executing and progress.done > 3 * 8
 
-    assert eventually(stepping, 60), run.process.poll()
+    assert eventually(stepping, 120), run.process.poll()
 
 
 def end_within(run, seconds=PROMISED_S):

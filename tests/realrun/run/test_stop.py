@@ -53,7 +53,7 @@ def test_a_signal_to_one_rank_of_torchs_backend_saves_and_ends(command, tmp_path
     run = command(*SAVING, "--backend", "torch")
     losses = tmp_path / "out" / "dp2-torch" / "losses.csv"
     run.say_until("measured steps")
-    assert eventually(lambda: losses.exists() and losses.read_text().count("\n") > 3, 60)
+    assert eventually(lambda: losses.exists() and losses.read_text().count("\n") > 3, 120)
     os.kill(run.workers()[1], signal.SIGUSR1)
     assert ended(run, tmp_path) == (128 + signal.SIGUSR1, "SIGUSR1")
 
