@@ -10,8 +10,10 @@ from pathlib import Path
 from realrun.run import life
 folder, enter = Path(os.environ["REALRUN_TEST_GATE"]), life.Doing.enter
 def gated(self, text, limit_s=life.PHASE_LIMIT_S):
-    enter(self, text, min(limit_s, 6.0) if limit_s < life.UNLIMITED_S else limit_s)
-    if text == os.environ["REALRUN_TEST_PHASE"]:
+    here = text == os.environ["REALRUN_TEST_PHASE"]
+    late = here or (folder / "open").exists()
+    enter(self, text, min(limit_s, 6.0) if late and limit_s < life.UNLIMITED_S else limit_s)
+    if here:
         (folder / f"at-{os.getpid()}").touch()
         while not (folder / "open").exists():
             time.sleep(0.02)
@@ -20,8 +22,8 @@ life.Doing.enter = gated
 
 
 class Gate:
-    """Ranks wait as they enter `phase`, a text that `realrun.run.life.Doing` is told. Limits of
-    phases are six seconds."""
+    """Ranks wait as they enter `phase`, a text that `realrun.run.life.Doing` is told. Its limit and
+    those of later phases are six seconds."""
 
     def __init__(self, folder, phase, root):
         self.folder = folder

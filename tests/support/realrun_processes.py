@@ -107,7 +107,8 @@ class CommandLine:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-        self.process.communicate()
+        _, err = self.process.communicate()
+        print(self.said + (err or ""))  # pytest shows it where a test failed
 
 
 def marked(mark):
