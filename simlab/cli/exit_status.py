@@ -5,6 +5,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from simlab.cli.options import refuse_empty_paths
@@ -18,19 +19,32 @@ def exit_status(run: Command, arguments: Namespace, *, unread: int = 0) -> int:
     """Run a command and return its exit status.
 
     The status is what `run(arguments)` returns, 2 if the arguments are wrong, 1 for other errors
-    (but an error's own `status`) and for ^C, and `unread` if the reader of stdout has gone.
+    (but an error's own `status`), for ^C and where stdout takes no more, and `unread` if the reader
+    of stdout has gone.
 
     An error is one line on stderr, which ends with the error's notes (`add_note`). With
     `arguments.json` an error that is not about the arguments is also an object on stdout, with its
     message and, if it has them, its `facts`.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # it was closed
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 to the end
     try:
         status = _status(run, arguments)
         sys.stdout.flush()
         return status
     except BrokenPipeError:  # whoever read it has enough, as in `| head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        _end_stdout()
         return unread
+    except OSError as error:
+        _end_stdout()
+        _say("failed", f"stdout: {error.strerror or error}", error)
+        return 1
+
+
+def _end_stdout() -> None:
+    """Let what was not written go to nowhere, when Python flushes it at its exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _status(run: Command, arguments: Namespace) -> int:
@@ -49,8 +63,19 @@ def _status(run: Command, arguments: Namespace) -> int:
         _fail(error, str(error), arguments)
         return error.status
     except OSError as error:
-        _fail(error, f"{error.filename or 'a file'}: {error.strerror or error}", arguments)
+        _fail(error, _reason(error), arguments)
         return 1
+
+
+def _reason(error: OSError) -> str:
+    reason = str(error.strerror or error)
+    if error.filename:
+        return f"{error.filename}: {reason}"
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return "the current folder does not exist any more: change to one that does"
+    return reason
 
 
 def _fail(error: Exception, reason: str, arguments: Namespace) -> None:

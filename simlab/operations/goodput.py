@@ -12,7 +12,8 @@ from simlab.operations.closed_forms import daly_interval_s, expected_goodput, yo
 from simlab.operations.long_run import LongRun, simulate_run
 
 SEEDS = 4
-MOST_IN_STUDY = 5e6
+MOST_IN_STUDY = 2e6
+"""Checkpoints and failures: some seven seconds."""
 GRID = 17
 """The intervals that are tried where none are given: from a quarter of Daly's to four times it."""
 SPAN = 4.0

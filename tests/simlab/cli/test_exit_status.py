@@ -1,13 +1,18 @@
 """How a command ends, whichever it is."""
 
 import json
+import os
+import subprocess
+import sys
 from argparse import Namespace
+from pathlib import Path
 
 import pytest
 
 from simlab.cli.exit_status import exit_status
 from simlab.errors import InputError, ProgramError
 
+ROOT = Path(__file__).parents[3]
 ENDS = {
     InputError("0 stages"): (2, "error: 0 stages\n", None),
     ProgramError("2F0 twice"): (1, "failed: 2F0 twice\n", {"error": "2F0 twice"}),
@@ -18,8 +23,8 @@ ENDS = {
     ),
     OSError("no more processes"): (
         1,
-        "failed: a file: no more processes\n",
-        {"error": "a file: no more processes"},
+        "failed: no more processes\n",
+        {"error": "no more processes"},
     ),
     KeyboardInterrupt(): (1, "interrupted\n", None),
 }
@@ -51,6 +56,38 @@ def test_an_errors_notes_end_its_line_and_its_facts_are_in_the_object(capsys):
     out, err = capsys.readouterr()
     assert err == "failed: 2F0 twice (once will do)\n"
     assert json.loads(out) == {"ok": False, "error": "2F0 twice", "partial": ["a.json"]}
+
+
+SIMULATE = "simulate --schedule 1f1b --pp 2 --microbatches 2 --forward-ms 1"
+
+
+@pytest.mark.parametrize("more", ["", " --json"], ids=["text", "json"])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_stdout_that_takes_nothing_costs_a_line_and_one_that_was_closed_none(
+    unbuffered, more, tmp_path
+):
+    def shell(command):
+        program = f"{sys.executable} -m simlab {command}"
+        environment = os.environ | {"PYTHONUNBUFFERED": unbuffered, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            program, shell=True, capture_output=True, text=True, cwd=tmp_path, env=environment
+        )
+        return done.returncode, done.stderr
+
+    assert shell(f"{SIMULATE}{more} >&-") == (0, "")
+    assert shell(f"{SIMULATE}{more} 2>&-") == (0, "")
+    if Path("/dev/full").exists():
+        status, err = shell(f"{SIMULATE}{more} >/dev/full")
+        assert status == 1 and err.count("\n") == 1
+        assert err.startswith("failed: ") and err.endswith("No space left on device\n")
+
+
+def test_a_current_folder_that_was_deleted_is_told(tmp_path, monkeypatch, capsys):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert exit_status(lambda arguments: len(os.getcwd()), Namespace(json=False)) == 1
+    assert "the current folder does not exist any more" in capsys.readouterr().err
 
 
 def test_what_it_does_not_know_is_a_bug_and_goes_on():
