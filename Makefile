@@ -43,7 +43,7 @@ bench-replay: .venv/real ## what a replay says that faster ops would save agains
 bench-faults: .venv/real ## twenty kills, each fault ten times: what is named, and where training goes on; ten minutes
 	$(BIN)/python -m benchmarks.bench_faults
 
-attack: .venv/all ## the tests that take long: thousands of plan files, flags, programs, cluster files, traces and torchrun variables made at random, signals in each phase, two hosts; about forty minutes
+attack: .venv/all ## the tests that take long: thousands of plan files, flags, programs, cluster files, traces and torchrun variables made at random, signals in each phase, two hosts; half an hour
 	$(BIN)/python -m pytest -s -m attack tests
 
 check: .venv/all ## lint, types and the fast tests (simlab, with fewer random examples, and the lessons' map; no processes, no browser)

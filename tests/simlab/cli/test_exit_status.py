@@ -58,7 +58,7 @@ def test_an_errors_notes_end_its_line_and_its_facts_are_in_the_object(capsys):
     assert json.loads(out) == {"ok": False, "error": "2F0 twice", "partial": ["a.json"]}
 
 
-SIMULATE = "simulate --schedule 1f1b --pp 2 --microbatches 2 --forward-ms 1"
+SIMULATE = "simulate --schedule 1f1b --pp 2 --microbatches 2 --forward-ms 1 --backward-ms 2"
 
 
 @pytest.mark.parametrize("more", ["", " --json"], ids=["text", "json"])
