@@ -51,7 +51,7 @@ class Processes:
                 )
                 try:
                     process.start()
-                except (EOFError, OSError) as error:
+                except (EOFError, ConnectionError) as error:
                     what = (
                         f"has not answered for {STOPPED_S:g} s or more, and was killed"
                         if killed.is_set()

@@ -78,6 +78,8 @@ def fork_server_text() -> str:
 
 def _fork_server_pid() -> int | None:
     """None: there is none."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return None
     from multiprocessing import forkserver
 
     # it tells nobody else
