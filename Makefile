@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 LOCKED := PIP_CONSTRAINT=requirements.lock $(BIN)/python -m pip install --quiet --disable-pip-version-check
-# whole files, in their order: those that wait for processes and pages come first and the short ones last
+# whole files, in the order of tests/conftest.py
 FILES := --dist loadfile --no-loadscope-reorder
 ROOT := $(if $(filter 0,$(shell id -u)),--allow-root) # JupyterLab asks for it in a container
 DEMO := --pp 4 --microbatches 8 --forward-ms 20 --schedule gpipe,1f1b

@@ -1,5 +1,5 @@
-"""A thread that ends a rank whose question to the rendezvous store is not answered: a store whose host
-is stopped answers nobody, and a question to it has no time limit."""
+"""A thread that ends what waits for an answer without a time limit: of the rendezvous store, whose host
+may be stopped, or of the fork server."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ class Guard:
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """Inside, the store is asked. Any answer says that it lives."""
+        """Inside, one is asked. Any answer says that it lives."""
         if self._asked_s is None:
             self._asked_s = self._own.now_s()
         try:

@@ -9,12 +9,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from realrun.launch.start import (
-    STOPPED_S,
     fork_server_answers,
     fork_server_text,
     process_context,
 )
-from realrun.launch.worker import serve
+from realrun.launch.worker import SILENCE_S, serve
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -53,7 +52,7 @@ class Processes:
                     process.start()
                 except (EOFError, ConnectionError) as error:
                     what = (
-                        f"has not answered for {STOPPED_S:g} s or more, and was killed"
+                        f"has not answered for {SILENCE_S:g} s or more, and was killed"
                         if killed.is_set()
                         else "has ended"
                     )

@@ -13,13 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from realrun.launch.guard import Guard
+from realrun.launch.worker import SILENCE_S
 from realrun.run.life import OwnTime
 from simlab.errors import InputError
-
-LOOKS_S = 0.5
-"""Between two looks at whether the fork server is stopped."""
-STOPPED_S = 8.0
-"""For so long it may be."""
 
 
 def process_context() -> Any:
@@ -47,28 +44,24 @@ def process_context() -> Any:
 @contextmanager
 def fork_server_answers(limit_s: float) -> Iterator[threading.Event]:
     """Inside, the fork server starts a process or tells of one's end, for which multiprocessing waits
-    without a limit. It is killed if that takes `limit_s`, or once it has been stopped (SIGSTOP) for
-    `STOPPED_S`: then that waiting ends, and the event is set."""
-    killed, answered, own = threading.Event(), threading.Event(), OwnTime()
+    without a limit. It is killed if that takes `limit_s`, or `SILENCE_S` and it is stopped (SIGSTOP):
+    then that waiting ends, and the event is set."""
+    killed, own = threading.Event(), OwnTime()
     begun_s = own.now_s()
 
-    def watch() -> None:
-        stopped_s = 0.0
-        while not answered.wait(LOOKS_S):
-            now_s, pid = own.now_s(), _fork_server_pid()
-            stopped_s = stopped_s + LOOKS_S if pid and _is_stopped(pid) else 0.0
-            if pid and (stopped_s > STOPPED_S or now_s - begun_s > limit_s):
-                killed.set()
-                os.kill(pid, signal.SIGKILL)
-                return
+    def end() -> None:
+        pid = _fork_server_pid()
+        late = own.now_s() - begun_s > limit_s
+        if pid and not killed.is_set() and (late or _is_stopped(pid)):
+            killed.set()
+            os.kill(pid, signal.SIGKILL)
 
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
+    guard = Guard(own, min(SILENCE_S, limit_s), end)
     try:
-        yield killed
+        with guard.asking():
+            yield killed
     finally:
-        answered.set()
-        watcher.join()
+        guard.stop()
 
 
 def fork_server_text() -> str:

@@ -136,6 +136,10 @@ def test_silence_counts_from_the_last_answer_of_each_rank(monkeypatch):
     assert later(14) is None and later(1) == 1
     assert silence.doing == {0: "training", 1: "starting"}
     assert silence.longest([], {1: {}}) is None  # it is done, and need not answer
+    silence = Silence(range(2), 20.0, 120.0)  # both are being started
+    assert later(100) is None
+    assert silence.longest([(0, {})], {}) is None  # one has begun, and the other is due
+    assert later(19) is None and later(2) == 0
     silence = Silence(range(2), 20.0)
     now[0] += 1000  # the launcher was stopped itself, and heard nobody: PAUSE_S of it count
     assert silence.longest([], {}) is None and later(18) is None and later(1) == 0
