@@ -6,7 +6,7 @@ from typing import Any
 
 from simlab.apps.explorer_widget import ExplorerWidget
 from simlab.apps.held import session
-from simlab.apps.lesson_cells import as_html, show
+from simlab.apps.lesson_cells import show, table
 from simlab.explorers.puzzle import (
     CLOSE,
     EXPLORER,
@@ -34,7 +34,8 @@ def best(found: Attempt) -> tuple[float, float] | None:
     level = found.level.name.en
     kept = progress.load()["puzzle"].get(level)
     before = (kept[STEP], kept[HELD]) if kept else None
-    if not found.solved or found.trace is None:
+    begun = as_text(found.order) == found.level.puzzle.start  # nobody has moved anything yet
+    if not found.solved or found.trace is None or begun:
         return before
     now = (found.trace.step_s, found.held)
     if before and before <= now:
@@ -54,10 +55,9 @@ def puzzle_bests() -> None:
 def _bests_html() -> str:
     kept = {} if rendered() else progress.load()["puzzle"]
     heads = ("level", "par_step", "par_held", "best_step", "best_held")
-    rows = [[*(word(f"puzzle.{name}") for name in heads), ""]]
+    rows = [[word(f"puzzle.{name}") for name in (*heads, "verdict")]]
     rows += [_level_row(level, kept.get(level.name.en)) for level in LEVELS]
-    lines = (rows[0], ["---", *["--:"] * 4, "---"], *rows[1:])
-    return as_html("\n".join("| " + " | ".join(line) + " |" for line in lines))
+    return table(rows)
 
 
 def _level_row(level: Level, kept: dict[str, Any] | None) -> list[str]:

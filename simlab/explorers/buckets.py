@@ -80,7 +80,7 @@ def answer(state: State) -> Answer:
     buckets = sum(span.stream == "dp" for span in trace.spans)
     hidden = 1 - chosen.exposed_s / chosen.reduction_s
     figures = [
-        Figure(Words("step", "一步用时"), [seconds_text(chosen.step_s)]),
+        Figure(Words("step", "一步时间"), [seconds_text(chosen.step_s)]),
         Figure(Words("all gradient reduction", "梯度归约总用时"), [seconds_text(chosen.reduction_s)]),
         Figure(EXPOSED, [seconds_text(chosen.exposed_s)]),
         Figure(Words("hidden beside the backward", "被反向掩盖的比例"), [f"{hidden:.0%}"]),
@@ -90,10 +90,14 @@ def answer(state: State) -> Answer:
     sizes, mibs = CONTROLS[2].values, CONTROLS[3].values
     over_buckets = [point(model, gpus, size, mib) for mib in mibs]
     over_sizes = [point(model, gpus, each, bucket) for each in sizes]
+    fastest = min(zip(over_sizes, sizes), key=lambda its: its[0].step_s / its[1])[1]
     pictures = [
         _stack(
             "buckets",
-            Words("Reduction over the bucket size", "归约用时随桶大小的变化"),
+            Words(
+                f"The exposed reduction is least at {_least_exposed(over_buckets)} MiB",
+                f"暴露的归约在 {_least_exposed(over_buckets)} MiB 时最少",
+            ),
             Axis(Words("bucket, MiB", "桶大小，MiB"), "log10", ticks=mibs),
             Axis(Words("ms a step", "ms/步"), least=0),
             [each.exposed_s / MS for each in over_buckets],
@@ -103,7 +107,10 @@ def answer(state: State) -> Answer:
         ),
         _stack(
             "microbatches",
-            Words("Step over the microbatch size", "一步用时随 micro-batch 大小的变化"),
+            Words(
+                f"A sequence takes least time with {fastest} in a microbatch",
+                f"每个 micro-batch 有 {fastest} 条时，每条序列用时最短",
+            ),
             Axis(
                 Words("sequences in a microbatch", "每个 micro-batch 的序列数"), "log2", ticks=sizes
             ),
@@ -115,20 +122,30 @@ def answer(state: State) -> Answer:
         ),
         _timeline(trace),
     ]
-    return Answer(figures, pictures, _note(over_buckets))
+    return Answer(figures, pictures, _note(model, over_buckets))
 
 
-def _note(over_buckets: Sequence[Point]) -> Words:
-    mibs = CONTROLS[3].values
-    best = min(range(len(mibs)), key=lambda at: over_buckets[at].step_s)
-    least = seconds_text(over_buckets[best].step_s)
+def _least_exposed(over_buckets: Sequence[Point]) -> int:
+    """The bucket size, in MiB, that exposes least."""
+    found = min(zip(over_buckets, CONTROLS[3].values), key=lambda its: its[0].exposed_s)
+    return int(found[1])
+
+
+def _note(model: str, over_buckets: Sequence[Point]) -> Words:
+    steps = dict(zip(CONTROLS[3].values, (each.step_s / MS for each in over_buckets)))
+    best, other = min(steps, key=lambda mib: steps[mib]), _least_exposed(over_buckets)
     english = (
-        "Small buckets pay the latency many times and slow the backward for longer, large ones "
-        "begin late. "
-        f"Here {mibs[best]} MiB give the shortest step, {least}."
+        f"{model} on {CLUSTER}. Small buckets pay the latency many times and slow the backward for "
+        f"longer, large ones begin late. Here {best} MiB give the shortest step, {steps[best]:.2f} ms"
     )
-    chinese = f"桶小，延迟要付很多次，反向也被拖慢更久；桶大，归约开始得晚。这里 {mibs[best]} MiB 的一步最短，{least}。"
-    return Words(english, chinese)
+    chinese = (
+        f"{CLUSTER} 上的 {model}。桶小，延迟要付很多次，反向也被拖慢更久；桶大，归约开始得晚。"
+        f"这里 {best} MiB 的一步最短，{steps[best]:.2f} ms"
+    )
+    if best != other:
+        english += f"; {other} MiB expose least, but slow the backward more: {steps[other]:.2f} ms"
+        chinese += f"；{other} MiB 暴露最少，但反向被拖慢得更多：{steps[other]:.2f} ms"
+    return Words(f"{english}.", f"{chinese}。")
 
 
 def _stack(
@@ -173,7 +190,9 @@ def _timeline(trace: Trace) -> Chart:
     marks: list[Mark] = [
         boxes(backward, 0, WORK["B"], names["B"], labels=units),
         boxes(reduction, 1, WORK["all-reduce"], bucket, labels=sizes),
-        boxes([optimizer], 0, WORK["optimizer"], names["optimizer"]),
+        boxes(
+            [optimizer], 0, WORK["optimizer"], names["optimizer"], labels=[names["optimizer"].en]
+        ),
     ]
     if optimizer.start_s > end_s:
         wait = ((end_s - zero_s) / MS, (optimizer.start_s - zero_s) / MS, -0.4, 0.4)

@@ -75,8 +75,8 @@ def _mask(cp: int, layout: str, step: int) -> Chart:
     return Chart(
         f"mask {layout}",
         Words(f"Who computes what, {LAYOUTS[layout].en}", f"谁算哪一块：{LAYOUTS[layout].zh}"),
-        Axis(Words("chunk of the keys", "键的块"), ticks=middles, names=chunks_of),
-        Axis(Words("chunk of the queries", "查询的块"), ticks=middles, names=chunks_of, down=True),
+        Axis(Words("chunk of the keys", "K 分块"), ticks=middles, names=chunks_of),
+        Axis(Words("chunk of the queries", "Q 分块"), ticks=middles, names=chunks_of, down=True),
         marks,
         height=260,
         square=True,

@@ -62,7 +62,8 @@ def _figures(step: RoundState, rounds: int, taken: Sequence[tuple[str, float]]) 
     sums = f"{sum(step.complete.values())} / {len(step.ranks) * len(step.parts)}"
     found = [
         Figure(Words("round", "轮次"), [f"{step.number} / {rounds}"]),
-        Figure(Words("a rank sends at most", "一个 rank 最多发送"), [bytes_text(most)]),
+        Figure(Words("buffer", "缓冲区"), [bytes_text(MIB * len(step.ranks))]),
+        Figure(Words("a rank sends in this round", "本轮每个 rank 最多发送"), [bytes_text(most)]),
         Figure(Words("complete sums", "完整的和"), [sums]),
     ]
     for name, size_bytes in taken[:4]:

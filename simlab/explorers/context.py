@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import lru_cache
+from math import ceil
 from typing import NamedTuple
 
 from simlab.cost.stage_times import StageCost
@@ -154,15 +155,16 @@ def answer(state: State) -> Answer:
 
 def _note(chosen: Setting) -> Words:
     hidden = [tokens for tokens in TOKENS if _hides(chosen._replace(tokens=tokens))]
+    where = f"{MODEL} on {CLUSTER}. ", f"{CLUSTER} 上的 {MODEL}。"
     if not hidden:
         return Words(
-            f"Up to {TOKENS[-1]:,} tokens the ring's messages take longer than its computation.",
-            f"直到 {TOKENS[-1]:,} 个 token，环上的消息都比计算慢。",
+            f"{where[0]}Up to {TOKENS[-1]:,} tokens the ring's messages take longer than its computation.",
+            f"{where[1]}直到 {TOKENS[-1]:,} 个 token，环上的消息都比计算慢。",
         )
     return Words(
-        f"From {hidden[0]:,} tokens on, a step of the ring computes longer than its message takes: "
+        f"{where[0]}From {hidden[0]:,} tokens on, a step of the ring computes longer than its message takes: "
         "compute grows with the square of the tokens, messages grow with the tokens.",
-        f"从 {hidden[0]:,} 个 token 起，环的一步计算比消息更久：计算随 token 数的平方增长，消息随 token 数线性增长。",
+        f"{where[1]}从 {hidden[0]:,} 个 token 起，环的一步计算比消息更久：计算随 token 数的平方增长，消息随 token 数线性增长。",
     )
 
 
@@ -173,20 +175,28 @@ def _hides(setting: Setting) -> bool:
 
 def _exposed(chosen: Setting) -> Chart:
     marks: list[Mark] = []
+    shares: dict[str, list[float]] = {}
     for kind, (colour, dash) in KINDS.items():
         found = [layer(chosen._replace(tokens=tokens), kind) for tokens in TOKENS]
         share = [100 * its.exposed_s / (its.compute_s + its.exposed_s) for its in found]
+        shares[kind] = share
         name = Words(kind, kind)
         tips = [
             Words(f"{kind}, {tokens:,} tokens: {part:.1f}%", f"{kind}，{tokens:,} 个 token：{part:.1f}%")
             for tokens, part in zip(TOKENS, share)
         ]  # fmt: skip
         marks.append(Line(TOKENS, share, colour, name, dash, tips=tips))
+    at, tokens = TOKENS.index(chosen.tokens), _short(chosen.tokens)
+    best = min(shares, key=lambda kind: shares[kind][at])
+    most = 10 * ceil(max(map(max, shares.values())) / 10 + 0.1)  # a tick at the top
     return Chart(
         "exposed",
-        Words("Exposed communication of a layer", "一层中暴露的通信"),
+        Words(
+            f"Exposed communication of a layer: least with {best} at {tokens} tokens",
+            f"一层中暴露的通信：{tokens} 个 token 时 {best} 最少",
+        ),
         _tokens(),
-        Axis(Words("% of the layer's time", "占一层用时的 %"), least=0),
+        Axis(Words("% of the layer's time", "占一层用时的 %"), least=0, most=most),
         [*marks, _chosen(chosen)],
         height=200,
     )
@@ -215,8 +225,12 @@ def _ring(chosen: Setting) -> Chart:
     )
 
 
+def _short(tokens: int) -> str:
+    return f"{tokens // 1024}k" if tokens < 2**20 else "1M"
+
+
 def _tokens() -> Axis:
-    names = [f"{tokens // 1024}k" if tokens < 2**20 else "1M" for tokens in TOKENS]
+    names = [_short(tokens) for tokens in TOKENS]
     label = Words("tokens in a sequence", "序列 token 数")
     return Axis(label, "log2", ticks=TOKENS, names=names)
 
@@ -243,11 +257,12 @@ def _memory(memory: dict[str, dict[str, float]]) -> Chart:
         marks.append(Boxes.at(places, CATEGORY_COLOURS[part], name, tips=tips))
         starts = ends
     capacity = load_cluster(CLUSTER).gpu.memory_bytes / GIB
-    marks.append(Rule("cap", Words("memory of an H100", "H100 显存"), x=capacity))
+    name = Words(f"memory of an H100, {capacity:.1f} GiB", f"H100 显存，{capacity:.1f} GiB")
+    marks.append(Rule("cap", name, x=capacity))
     return Chart(
         "memory",
         Words("What a rank holds at its peak, with ZeRO-3", "每个 rank 的显存峰值（ZeRO-3）"),
-        Axis(Words("GiB", "GiB"), least=0),
+        Axis(Words("GiB", "GiB"), least=0, most=1.05 * max(*starts, capacity)),
         Axis(Words("", ""), ticks=range(len(memory)), names=list(memory), down=True),
         marks,
         height=140,

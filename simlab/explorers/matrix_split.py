@@ -24,6 +24,11 @@ CONTROLS = (
 GAP = 0.03
 """The room between two matrices, as a fraction of the width of all."""
 Place = tuple[float, float, float, float]
+AS_A_RING = Words(
+    "As a ring sends it, n ranks: 2 (n - 1) / n of the buffer for an all-reduce, (n - 1) / n for a "
+    "gather or a reduce-scatter.",
+    "按 ring 计，n 个 rank：all-reduce 发送缓冲区的 2(n-1)/n，收集或 reduce-scatter 发送 (n-1)/n。",
+)
 WHOLE = Words("whole on every rank", "每个 rank 都有完整一份")
 BY_TOKENS = Words("cut along the sequence", "沿序列切分")
 BY_HEADS = Words("cut by heads or columns", "按头或列切分")
@@ -49,6 +54,7 @@ class Part(NamedTuple):
 
 
 BEFORE, AFTER = ("f", "g"), ("g", "ḡ")
+MLP = "up, activation, down"
 LAYER = (
     Part(2.0, "norm"),
     Part(1.3, product=Operation.QKV, operator=BEFORE),
@@ -56,7 +62,7 @@ LAYER = (
     Part(1.3, product=Operation.OUTPUT, operator=AFTER),
     Part(2.5, "residual, norm"),
     Part(1.3, product=Operation.UP, operator=BEFORE),
-    Part(4.0, "up, activation, down", cut=True),
+    Part(4.0, MLP, cut=True),
     Part(1.3, product=Operation.DOWN, operator=AFTER),
     Part(2.0, "residual"),
 )
@@ -114,17 +120,24 @@ def answer(state: State) -> Answer:
         Figure(Words("a rank's part of the layer's matrices", "每个 rank 的矩阵占比"), [f"{held / of_all:.1%}"]),
         Figure(Words("query heads on a rank", "每个 rank 的查询头"), [str(model.heads // tp)]),
         Figure(Words("key and value heads on a rank", "每个 rank 的 KV 头"), [str(kv)]),
-        Figure(Words("a rank sends in a layer's forward", "每层前向每个 rank 发送"), [bytes_text(sent[0])]),
-        Figure(Words("a rank sends in a layer's backward", "每层反向每个 rank 发送"), [bytes_text(sent[1])]),
+        Figure(Words("a rank sends in a layer's forward", "每层前向每个 rank 发送"), [bytes_text(sent[0])], AS_A_RING),
+        Figure(Words("a rank sends in a layer's backward", "每层反向每个 rank 发送"), [bytes_text(sent[1])], AS_A_RING),
     ]  # fmt: skip
-    pictures = [_split(model, tp), _heads(model, tp), _layer(plan, forward, backward)]
+    layer = _layer(plan, forward, backward, gated=model.gated_mlp)
+    pictures = [_split(model, tp), _heads(model, tp), layer]
     return Answer(figures, pictures, _note(model, plan))
 
 
 def _note(model: Model, plan: Plan) -> Words:
-    english = "Columns first, then rows: a rank's columns make just what its rows need, so a pair of products is followed by one sum."
+    times = 2 * (plan.tp - 1) / plan.tp
+    english = (
+        "Columns first, then rows: a rank's columns make just what its rows need, so a pair of "
+        f"products is followed by one sum. One sequence of {model.seq:,} tokens in 16 bits; for an "
+        f"all-reduce of 64 MiB, say, a ring sends {64 * times:g}."
+    )
     chinese = (
         "先按列、再按行：一个 rank 的列恰好产生它的行所需的输入，所以每两次矩阵乘之后只需一次求和。"
+        f"一条 {model.seq:,} 个 token 的序列，16 位；比如 64 MiB 的 all-reduce，ring 上每个 rank 要发 {64 * times:g} MiB。"
     )
     copies = plan.tp // model.kv_heads
     if copies > 1:
@@ -213,7 +226,7 @@ def _heads(model: Model, tp: int) -> Chart:
 
 
 def _layer(
-    plan: Plan, forward: Sequence[Communication], backward: Sequence[Communication]
+    plan: Plan, forward: Sequence[Communication], backward: Sequence[Communication], *, gated: bool
 ) -> Chart:
     """A layer from left to right: what is computed on which part, and what is communicated; the
     forward above, the backward, which goes from right to left, below."""
@@ -235,7 +248,8 @@ def _layer(
             if part.product is None:
                 place: Place = (left, left + part.width, row - 0.4, row + 0.4)
                 region = BY_HEADS if part.cut else outside
-                regions.setdefault(region, []).append((place, part.label))
+                label = f"gate, {MLP}" if gated and part.label == MLP else part.label
+                regions.setdefault(region, []).append((place, label))
         left += part.width
     operators = [part.operator[plan.sequence_parallel] for part in LAYER if part.product]
     looks = {WHOLE: "waiting", BY_TOKENS: SPLIT["tokens"], BY_HEADS: SPLIT["heads"]}
@@ -256,8 +270,8 @@ def _layer(
         Words("What is communicated, and where", "在哪里通信、通信什么"),
         Axis(
             Words(
-                "the forward F goes to the right, the backward B to the left",
-                "前向 F 从左到右，反向 B 从右到左",
+                "F goes to the right, B to the left; f and g as Megatron-LM has them",
+                "前向 F 从左到右，反向 B 从右到左；f、g 是 Megatron-LM 的叫法",
             ),
             ticks=ticks,
             names=operators,

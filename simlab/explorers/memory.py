@@ -16,6 +16,13 @@ RANKS = [2**n for n in range(11)]
 MODELS = [name for name, model in catalogue().items() if model.positions and not model.gated_mlp]
 DASHES: dict[int, tuple[int, ...] | None] = {0: None, 1: (8, 4), 2: (8, 3, 2, 3), 3: (2, 3)}
 CAPACITY = Words("the GPU's memory", "GPU 显存")
+NAMES = {
+    "ddp": Words("DDP (plain DP)", "DDP（普通数据并行）"),
+    "zero1": Words("ZeRO-1", "ZeRO-1"),
+    "zero2": Words("ZeRO-2", "ZeRO-2"),
+    "fsdp": Words("FSDP (ZeRO-3)", "FSDP（ZeRO-3）"),
+}
+"""{way of sharding: what it is called}."""
 
 
 def _controls() -> list[Control]:
@@ -23,10 +30,15 @@ def _controls() -> list[Control]:
     return [
         Control("model", Words("model", "模型"), MODELS, "megatron-7.5b"),
         Control("recipe", Words("precision recipe", "精度方案"), recipes, "zero"),
-        Control("sharding", Words("sharding", "分片"), [*SHARDING], "fsdp"),
-        Control("cluster", Words("GPU of", "GPU 型号"), [*clusters()], "dgx-h100"),
+        Control("sharding", Words("sharding", "分片"), [*SHARDING], "fsdp", [*NAMES.values()]),
+        Control("cluster", Words("cluster", "集群"), [*clusters()], "dgx-h100"),
         Control("dp", Words("data-parallel ranks dp", "数据并行数 dp"), RANKS, 8),
-        Control("microbatch_size", Words("sequences", "序列数"), [*range(1, 33)], 4),
+        Control(
+            "microbatch_size",
+            Words("sequences in a microbatch", "每个 micro-batch 的序列数"),
+            [*range(1, 33)],
+            4,
+        ),
     ]
 
 
@@ -46,7 +58,10 @@ def answer(state: State) -> Answer:
     stage = SHARDING[state["sharding"]]
     return Answer(
         _figures(stack, capacity_bytes),
-        (_curves(curves, dp, stage, capacity_bytes), _step(stack, capacity_bytes)),
+        (
+            _curves(curves, dp, stage, capacity_bytes),
+            _step(stack, capacity_bytes, NAMES[state["sharding"]], dp),
+        ),
         _note(stack),
     )
 
@@ -126,7 +141,7 @@ def _stage(stage: int) -> Words:
     return Words(STAGE_NAMES[stage], "普通数据并行" if stage == 0 else STAGE_NAMES[stage])
 
 
-def _step(stack: Stack, capacity_bytes: float) -> Chart:
+def _step(stack: Stack, capacity_bytes: float, sharding: Words, dp: int) -> Chart:
     """What is held, category on category; the peak, and where it first passes the capacity."""
     edges, ops = stack.edges, [*stack.ops, stack.ops[-1]]
     held = {name: [*amounts, amounts[-1]] for name, amounts in stack.held.items()}
@@ -154,7 +169,10 @@ def _step(stack: Stack, capacity_bytes: float) -> Chart:
     marks.append(_point(stack, stack.peak, "ink", "triangle", Words("peak", "峰值")))
     return Chart(
         "step",
-        Words("One step of the chosen sharding", "所选分片的一步"),
+        Words(
+            f"One step with {sharding.en} over {dp} {'ranks' if dp > 1 else 'rank'}",
+            f"{dp} 个 rank、{sharding.zh} 的一步",
+        ),
         Axis(
             Words("ops of the step, in order", "这一步的 op（按顺序）"),
             least=edges[0],

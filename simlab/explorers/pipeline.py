@@ -80,13 +80,28 @@ def answer(state: State) -> Answer:
     return Answer(
         _figures(runs),
         (Timeline("timeline", panels(runs), HEIGHT),),
-        Words(
-            f"A forward takes {FORWARD_S / MS:.0f} ms on a rank.",
-            f"一个 rank 的前向需要 {FORWARD_S / MS:.0f} ms。",
-        ),
+        _note(runs),
         [run.metadata["name"] for run in runs],
         idle=_idle(state, runs),
     )
+
+
+def _note(runs: Sequence[Trace]) -> Words:
+    """How long a forward takes, and how two schedules compare."""
+    english = f"A forward takes {FORWARD_S / MS:.0f} ms on a rank."
+    chinese = f"一个 rank 的前向需要 {FORWARD_S / MS:.0f} ms。"
+    if len(runs) == 2:
+        one, other = (run.metadata["name"] for run in runs)
+        held, less = (max(peak_memory(run, ACTIVATIONS)) for run in runs)
+        times = f"{runs[1].step_s / runs[0].step_s:.2f}"
+        same = times == "1.00"
+        english += f" {other} against {one}: " + (
+            "the same step" if same else f"{times} times the step"
+        )
+        english += f", {less:.3g} microbatches held against {held:.3g}."
+        chinese += f"{other} 对 {one}：一步时间" + ("相同" if same else f"是 {times} 倍")
+        chinese += f"，最多持有 {less:.3g} 个 micro-batch，对 {held:.3g} 个。"
+    return Words(english, chinese)
 
 
 def _idle(state: State, runs: Sequence[Trace]) -> dict[str, Words]:
@@ -104,7 +119,7 @@ def _figures(runs: Sequence[Trace]) -> list[Figure]:
     bubbles = [bubble(run) for run in runs]
     held = [f"{max(peak_memory(run, ACTIVATIONS)):.3g}" for run in runs]
     return [
-        Figure(Words("step", "一步时间"), [seconds_text(run.step_s) for run in runs]),
+        Figure(Words("makespan", "总时长"), [seconds_text(run.step_s) for run in runs]),
         Figure(
             Words("idle / ideal", "空闲 / 理想"),
             [f"{each.idle_over_ideal:.1%}" for each in bubbles],

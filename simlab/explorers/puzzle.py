@@ -49,7 +49,7 @@ def _level(en: str, zh: str, ranks: int, microbatches: int, cap: int, *ms: float
 LEVELS = (
     _level("1: fill the pipeline", "1：把流水线填满", 2, 3, 3, 1, 2),
     _level("2: three ranks", "2：三个 rank", 3, 4, 4, 1, 2),
-    _level("3: memory for three", "3：只能留三份", 3, 6, 3, 1, 2),
+    _level("3: memory for three", "3：只能持有三份", 3, 6, 3, 1, 2),
     _level("4: a split backward", "4：拆开的反向", 3, 4, 3, 1, 1, 1),
     _level("5: a slow input gradient", "5：较慢的输入梯度", 3, 5, 3, 1, 2, 1),
     _level("6: less memory than 1F1B", "6：比 1F1B 更省显存", 4, 6, 3, 1, 1, 1),
@@ -92,8 +92,8 @@ def attempt(state: State) -> Attempt:
         says = Words(
             f"Too much memory: rank {first.rank} holds {first.amount:g} microbatches from "
             f"{seconds_text(first.time_s)} on; {puzzle.cap:g} may be held.",
-            f"超出显存：rank {first.rank} 从 {seconds_text(first.time_s)} 起留了 {first.amount:g} 个 "
-            f"micro-batch，最多只能留 {puzzle.cap:g} 个。",
+            f"超出显存：rank {first.rank} 从 {seconds_text(first.time_s)} 起持有 {first.amount:g} 个 "
+            f"micro-batch，最多只能持有 {puzzle.cap:g} 个。",
         )
         return Attempt(level, order, says, trace, held)
     return Attempt(level, order, _praise(puzzle, trace.step_s), trace, held, solved=True)
@@ -192,7 +192,7 @@ def answer(state: State, best: Best | None = None) -> Answer:
     if found.trace:
         pictures.append(Timeline("timeline", panels([found.trace]), HEIGHT))
     figures = (
-        Figure(Words("step", "一步时间"), steps),
+        Figure(Words("makespan", "总时长"), steps),
         Figure(
             Words("most held by a rank, microbatches", "单个 rank 最多持有的 micro-batch"), held
         ),
@@ -212,7 +212,7 @@ def _told(puzzle: Puzzle) -> Words:
     return Words(
         f"Drag the ops (or Shift and the arrow keys) so that the step is short. {', '.join(times)}; a rank may "
         f"hold at most {puzzle.cap:g} microbatches, from the start of F to the end of {last}.",
-        f"拖动 op（或按 Shift 加方向键），让一步尽量短。{'，'.join(times)}；每个 rank 最多同时留 {puzzle.cap:g} 个 "
+        f"拖动 op（或按 Shift 加方向键），让一步尽量短。{'，'.join(times)}；每个 rank 最多同时持有 {puzzle.cap:g} 个 "
         f"micro-batch，从 F 开始到 {last} 结束。",
     )
 

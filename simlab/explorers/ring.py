@@ -63,14 +63,19 @@ def answer(state: State) -> Answer:
     pictures = [_picture(layout, run, most) for layout, run in zip(LAYOUTS, runs)]
     ratio = f"{runs[0].step_s / runs[1].step_s:.2f}"
     note = Words(
-        f"Contiguous takes {ratio} times as long: the causal mask leaves its last rank most to do.",
-        f"连续切分用时是 zigzag 切分的 {ratio} 倍：因果掩码让最后一个 rank 的工作最多。",
+        f"Contiguous takes {ratio} times as long: the causal mask leaves its last rank most to do. "
+        "Scores 0←3 are those of the queries of rank 0 with the keys of rank 3.",
+        f"连续切分用时是 zigzag 切分的 {ratio} 倍：因果掩码让最后一个 rank 的工作最多。"
+        "注意力 0←3 是 rank 0 的 Q 与 rank 3 的 K、V 之间的部分。",
     )
     return Answer(_figures(runs), pictures, note)
 
 
 def _figures(runs: list[Trace]) -> list[Figure]:
-    names = (Words("contiguous", "连续切分"), Words("zigzag", "zigzag 切分"))
+    names = (
+        Words("one layer's attention, forward: contiguous", "一层注意力的前向：连续切分"),
+        Words("one layer's attention, forward: zigzag", "一层注意力的前向：zigzag 切分"),
+    )
     return [Figure(name, [seconds_text(run.step_s)]) for name, run in zip(names, runs)]
 
 

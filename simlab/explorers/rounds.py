@@ -109,7 +109,7 @@ def cells_chart(step: RoundState, view: Grid, *, gathers: bool = False) -> Chart
 
     gathers: whether a rank has a part or does not, and nothing is summed."""
     frames = [
-        _boxes(cells, 0, colour, name)
+        _boxes(cells, 0, colour, Words(f"frame: {name.en}", f"边框：{name.zh}"))
         for cells, colour, name in (
             (view.added, ADDED_COLOUR, ADDED),
             (view.replaced, REPLACED_COLOUR, REPLACED),

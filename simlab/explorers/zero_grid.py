@@ -44,7 +44,7 @@ CONTROLS = (
     Control("ranks", Words("data-parallel ranks", "数据并行 rank 数"), (2, 4, 8, 16), 8),
     Control(
         "group",
-        Words("ranks that share one copy (HSDP below all)", "共享一份副本的 rank 数（小于全部即 HSDP）"),
+        Words("ranks that share one copy (fewer than all: HSDP)", "共享一份副本的 rank 数（小于全部即 HSDP）"),
         (2, 4, 8, 16),
         8,
     ),
@@ -207,11 +207,17 @@ def _bars(held: Sequence[ModelStates], chosen: int, height: int) -> Chart:
     tip = Words(*(f"{STAGES[chosen]}: {text}" for _ in name))
     marks.append(Dots(x, [chosen], "ink", name, "diamond", tips=[tip]))
     memory = load_cluster(CLUSTER).gpu.memory_bytes / GIB
-    marks.append(Rule("cap", Words("memory of an H100", "H100 显存"), x=memory))
+    name = Words(f"memory of an H100, {memory:.1f} GiB", f"H100 显存，{memory:.1f} GiB")
+    marks.append(Rule("cap", name, x=memory))
+    fitting = [STAGES[zero] for zero, states in enumerate(held) if states.total / GIB <= memory]
+    some = ", ".join(fitting) or "none"
     return Chart(
         "bytes",
-        Words("What a rank holds", "每个 rank 持有的字节数"),
-        Axis(Words("GiB", "GiB"), least=0),
+        Words(
+            f"Whose model states an H100 holds: {some}",
+            f"模型状态放得进 H100 的：{'、'.join(fitting) or '无'}",
+        ),
+        Axis(Words("GiB", "GiB"), least=0, most=1.05 * max(memory, held[0].total / GIB)),
         Axis(Words("", ""), ticks=list(STAGES), names=list(STAGES.values()), down=True),
         marks,
         height=height,

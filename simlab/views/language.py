@@ -72,6 +72,13 @@ def _terms() -> tuple[re.Pattern[str], dict[str, str]]:
     return re.compile(pattern, re.ASCII | re.IGNORECASE), found
 
 
+@lru_cache(1)
+def _numbered() -> re.Pattern[str]:
+    """What finds terms with a number after them, whose place differs in Chinese."""
+    longest = "|".join(sorted(LANGUAGE["numbered"], key=len, reverse=True))
+    return re.compile(rf"(?<![\w-])({longest}) (\d+)(?![\w-])", re.ASCII | re.IGNORECASE)
+
+
 @lru_cache(4096)
 def said(text: str, tongue: str) -> str:
     """`text` as a picture in `tongue`, 'en' or 'zh', shows it: for Chinese, with the English terms
@@ -80,6 +87,9 @@ def said(text: str, tongue: str) -> str:
     if tongue != "zh":
         return text
     pattern, chinese = _terms()
+    text = _numbered().sub(
+        lambda found: LANGUAGE["numbered"][found[1].lower()].format(found[2]), text
+    )
 
     def term(match: re.Match[str]) -> str:
         found = chinese[match[0].lower()]

@@ -96,7 +96,7 @@ def colour(mark, theme):
     """The colour in which boxes are shown; black ones could not be seen on a dark background."""
     colours = LANGUAGE["themes"][theme]
     black = theme == "dark" and mark.colour == "#000000"
-    return colours["ink"] if black else colours.get(mark.colour, mark.colour)
+    return colours["black"] if black else colours.get(mark.colour, mark.colour)
 
 
 def check(chart, drawn, theme="light"):

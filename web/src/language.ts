@@ -36,12 +36,18 @@ const TERMS = new Map<string, string>([
 ]);
 const LONGEST = [...TERMS.keys()].sort((a, b) => b.length - a.length);
 const TERM = new RegExp(`(?<![\\w-])(?:${LONGEST.map(escaped).join("|")})(?![\\w-])`, "gi");
+const NUMBERED: Record<string, string> = table.numbered;
+const NUMBERED_TERM = new RegExp(
+  `(?<![\\w-])(${Object.keys(NUMBERED).sort((a, b) => b.length - a.length).join("|")}) (\\d+)(?![\\w-])`,
+  "gi",
+);
 const BETWEEN = /(?<=[\u3000-\u9fff\uff00-\uffef]) (?=[\u3000-\u9fff\uff00-\uffef])/g;
 
 /** `text` as it is shown in `tongue`: as `said` of simlab/views/language.py has it. */
 export function said(text: string, tongue: Tongue): string {
   if (tongue !== "zh") return text;
-  return punctuated(text.replace(TERM, chinese)).replace(BETWEEN, "");
+  const numbered = text.replace(NUMBERED_TERM, (_, term: string, at: string) => NUMBERED[term.toLowerCase()].replace("{}", at));
+  return punctuated(numbered.replace(TERM, chinese)).replace(BETWEEN, "");
 }
 
 function chinese(term: string): string {
@@ -117,6 +123,15 @@ function asHex(colour: string): string {
 export function lineColour(colour: string, theme: Theme): string {
   if (!theme.dark || brightness(colour) >= DIM) return colour;
   return hex(mixed(rgb(colour), [255, 255, 255], LIGHTER));
+}
+
+/** The relative luminance of WCAG 2, from 0 of black to 1 of white. */
+export function luminance(colour: string): number {
+  const [red, green, blue] = rgb(colour).map((part) => {
+    const share = part / 255;
+    return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
 }
 
 export function brightness(colour: string): number {

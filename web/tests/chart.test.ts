@@ -191,7 +191,8 @@ test("the pointer finds the topmost box, and before it a point that is near", ()
 
 test("black and words of the theme can be seen in each theme", () => {
   const dark = { ...table.themes.dark, dark: true };
-  expect([shown("#000000", theme), shown("#000000", dark)]).toEqual(["#000000", table.themes.dark.ink]);
+  expect([shown("#000000", theme), shown("#000000", dark)]).toEqual(["#000000", table.themes.dark.black]);
   expect(shown("cap", dark)).toBe(table.themes.dark.cap);
   expect([readable("#F0E442"), readable("#0072B2")]).toEqual(["#000000", "#FFFFFF"]);
+  expect([readable("#D55E00"), readable("#009E73"), readable("#666666")]).toEqual(["#000000", "#000000", "#FFFFFF"]);
 });

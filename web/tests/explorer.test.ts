@@ -40,7 +40,9 @@ test("a value keeps within what an answer offers", () => {
 
 test("in Chinese the terms of a text are replaced, as Python does", () => {
   expect(said("stage 1 compute", "zh")).toBe("stage 1 计算");
-  expect(said("backward head", "zh")).toBe("反向输出头");
+  expect(said("backward head", "zh")).toBe("输出头的反向");
+  expect(said("forward block 3", "zh")).toBe("第 3 层的前向");
+  expect(said("scores 0←3, step 2", "zh")).toBe("注意力 0←3，第 2 步");
   expect(said("idle / makespan 27.3%", "zh")).toBe("空闲 / 总时长 27.3%");
   expect(said("playback headroom", "zh")).toBe("playback headroom");
   expect(said("all layers", "en")).toBe("all layers");

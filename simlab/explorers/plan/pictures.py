@@ -31,6 +31,7 @@ PARTS = {
 }
 BAR = Axis(Words("", ""), least=-0.5, most=0.5, ticks=(), names=())
 NODE_COLOURS = ("muted", "grid")
+NARROW = 0.05  # of a bar
 GAP = 0.5  # between the places of a pipeline, in cells
 
 
@@ -45,18 +46,21 @@ class _Part(NamedTuple):
     pattern: str = "plain"
 
 
-def _stacked(parts: Iterable[_Part]) -> tuple[list[Mark], float]:
-    """(the parts that have a length beside each other, the end of the last one)"""
+def _stacked(parts: Iterable[_Part], whole: float = 0.0) -> tuple[list[Mark], float]:
+    """(the parts that have a length beside each other, the end of the last one). The legend says
+    how much a part is that has no room for its label on an axis of at least `whole`."""
     marks: list[Mark] = []
     at = 0.0
-    for part in parts:
-        if part.length <= 0:
-            continue
+    drawn = [part for part in parts if part.length > 0]
+    whole = max(whole, sum(part.length for part in drawn))
+    for part in drawn:
         end = at + part.length
+        narrow = part.length < NARROW * whole
+        name = Words(*(f"{text} {part.label}" for text in part.name)) if narrow else part.name
         boxes = Boxes.at(
             [(at, end, -0.4, 0.4)],
             part.colour,
-            part.name,
+            name,
             pattern=part.pattern,
             outline="background",
             labels=[part.label],
@@ -92,8 +96,9 @@ def memory_chart(found: Prediction) -> Chart:
         tip = Words(f"{words.en}: {gib:.2f} GiB", f"{words.zh}：{gib:.2f} GiB")
         return _Part(gib, words, f"{gib:.1f}", tip, CATEGORY_COLOURS[category])
 
-    marks, end = _stacked(part(category, gib) for category, gib in memory_parts(found))
     capacity = found.cluster.gpu.memory_bytes / GIB
+    parts = (part(category, gib) for category, gib in memory_parts(found))
+    marks, end = _stacked(parts, capacity)
     marks.append(Rule("cap", Words("the GPU's memory", "GPU 显存"), x=capacity))
     axis = Axis(
         Words("GiB on the fullest GPU", "最满的 GPU 上的 GiB"),

@@ -61,9 +61,11 @@ def _dots(mark: Dots) -> dict[str, Any]:
 
 
 def text_colour(fill: str) -> str:
-    """The colour of a text on `fill`: light on dark and dark on light."""
-    red, green, blue = to_rgb(fill)
-    light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
+    """The colour of a text on `fill`: black or white, whichever has more contrast, as WCAG 2 counts
+    it: (a + 0.05) / (b + 0.05) for the relative luminances a > b."""
+    parts = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in to_rgb(fill)]
+    luminance = sum(w * part for w, part in zip((0.2126, 0.7152, 0.0722), parts))
+    light = (luminance + 0.05) ** 2 > 0.05 * 1.05
     return str(LANGUAGE["marks"]["on_light" if light else "on_dark"])
 
 

@@ -63,7 +63,7 @@ def test_the_rounds_walk_from_each_ones_own_to_everything_in_place():
         drawn = {cell: count(text, 4) for cell, text in cells(explorer).items()}
         assert drawn == held("ring", 4, at)
     assert list(explorer.shown.values["step"]) == [*range(7)]
-    assert set(marks(explorer, "cells")) == {"put in place in this round", "complete sum Σ"}
+    assert set(marks(explorer, "cells")) == {"frame: put in place in this round", "complete sum Σ"}
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "tree", "halving-doubling", "hierarchical", "star"])
@@ -85,13 +85,13 @@ def test_arrows_and_frames_are_the_rounds_transfers_and_hide_no_text():
     (arrows,) = marks(explorer, "circle")["added in this round"]
     assert len(arrows.x0) == 4
     assert arrows.tips[0].en == "0 → 1: part 0 (1.0 MiB), added"
-    assert framed(explorer, "added in this round") == [(0, 3), (1, 0), (2, 1), (3, 2)]
-    assert framed(explorer, "put in place in this round") == []
+    assert framed(explorer, "frame: added in this round") == [(0, 3), (1, 0), (2, 1), (3, 2)]
+    assert framed(explorer, "frame: put in place in this round") == []
     drawn = picture(explorer, "cells").marks
     assert [bool(mark.labels) for mark in drawn] == [False, True, True]  # frames lie lowest
     moved(explorer, step=4)
-    assert len(framed(explorer, "put in place in this round")) == 4
-    assert framed(explorer, "added in this round") == []
+    assert len(framed(explorer, "frame: put in place in this round")) == 4
+    assert framed(explorer, "frame: added in this round") == []
 
 
 def test_what_an_algorithm_cannot_do_is_said_and_the_pictures_stay():

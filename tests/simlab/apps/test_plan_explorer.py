@@ -232,7 +232,7 @@ def test_the_numbers_of_the_step_and_of_its_timeline_are_named_and_add_up(explor
     share = sl.bubble(found.trace).idle_over_makespan
     assert whole != makespan and whole in step.title.en and whole in step.title.zh
     assert f"makespan {makespan}, idle / makespan {share:.1%}" in timeline.panels[0].title
-    waits = ms["bubble without waits for messages"] + ms["waits for messages"]
+    waits = ms["bubble without waits for messages"] + ms["waits for messages 0.7%"]
     assert waits == pytest.approx(share * found.trace.step_s / MS)
     after = seconds_text(found.step_s - found.trace.step_s)
     for note in explorer.shown.note:

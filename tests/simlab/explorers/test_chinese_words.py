@@ -174,7 +174,9 @@ def test_terms_are_replaced_as_whole_words_and_the_longest_first():
     assert said("all-reduce of a bucket", "en") == "all-reduce of a bucket"
     assert said("idle / makespan 27.3%", "zh") == "空闲 / 总时长 27.3%"
     assert said("playback headroom", "zh") == "playback headroom"
-    assert said("backward head", "zh") == "反向输出头"
+    assert said("backward head", "zh") == "输出头的反向"
+    assert said("forward block 3", "zh") == "第 3 层的前向"
+    assert said("scores 0←3, step 2", "zh") == "注意力 0←3，第 2 步"
 
 
 def test_what_joins_english_terms_becomes_chinese_punctuation():

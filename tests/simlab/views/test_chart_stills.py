@@ -15,7 +15,7 @@ from simlab.explorers import NAMES, explorer
 from simlab.views.chart import Area, Arrows, Axis, Boxes, Chart, Dots, Line, Rule, Words
 from simlab.views.language import LANGUAGE
 from simlab.views.still.chart import charts
-from simlab.views.still.marks import HATCHES
+from simlab.views.still.marks import HATCHES, text_colour
 from simlab.views.still.wording import CHINESE_FONTS
 
 RANKS, GIB = Axis(Words("ranks", "rank 数"), "log2"), Axis(Words("GiB", "GiB"), least=0)
@@ -227,3 +227,10 @@ def test_a_linear_axis_has_three_ticks_or_more(height, most):
     low, high = panel.get_ylim()
     shown = [t for t in panel.yaxis.get_major_ticks() if t.label1.get_visible()]
     assert sum(low <= tick.get_loc() <= high for tick in shown) >= 3
+
+
+def test_a_text_in_a_box_has_the_colour_with_more_contrast():
+    """Of WCAG 2: #D55E00 has 3.9 with white and 5.4 with black, #009E73 3.4 and 6.1."""
+    black = [text_colour(fill) for fill in ("#D55E00", "#009E73", "#E69F00", "#787878")]
+    white = [text_colour(fill) for fill in ("#0072B2", "#666666", "#000000")]
+    assert {*black} == {"#000000"} and {*white} == {"#FFFFFF"}

@@ -1,6 +1,6 @@
 /** Colours and patterns of a chart's marks in a theme, as SVG. */
 
-import { ON_DARK, ON_LIGHT, brightness, lineColour, type Theme } from "../language";
+import { ON_DARK, ON_LIGHT, brightness, lineColour, luminance, type Theme } from "../language";
 import type { Mark, Pattern } from "./data";
 
 export const escape = (text: string): string =>
@@ -10,12 +10,12 @@ export const escape = (text: string): string =>
 export function shown(colour: string, theme: Theme): string {
   const words = theme as unknown as Record<string, string>;
   if (colour in words) return words[colour];
-  return theme.dark && brightness(colour) < 40 ? theme.ink : colour;
+  return theme.dark && brightness(colour) < 40 ? theme.black : colour;
 }
 
-/** Black or white, whichever can be read on `fill`. */
+/** Black or white, whichever has more contrast with `fill`, as WCAG 2 counts it. */
 export function readable(fill: string): string {
-  return brightness(fill) > 140 ? ON_LIGHT : ON_DARK;
+  return (luminance(fill) + 0.05) ** 2 > 0.05 * 1.05 ? ON_LIGHT : ON_DARK;
 }
 
 /** The patterns that one drawing needs; `id` keeps drawings of one page apart. */

@@ -52,7 +52,10 @@ export function drawRows(pen: Pen, view: View, plot: Plot, tongue: Tongue): void
     pen.write(name, view.left - 9, y + height / 2 + 4, look);
   }
   pen.within(view.left, top, view.width, row * ranks, () => {
-    if (wideOnAverage(panel, seen, view)) seen.forEach((boxes, rank) => outline(pen, view, plot, boxes, rank));
+    if (wideOnAverage(panel, seen, view)) {
+      const look = numbers(pen, view, plot, seen);
+      seen.forEach((boxes, rank) => outline(pen, view, plot, boxes, rank, look));
+    }
     if (panel.path) drawPath(pen, view, plot);
   });
 }
@@ -67,27 +70,46 @@ function wideOnAverage({ start, end }: Panel, seen: Uint32Array[], view: View): 
   return together * view.perSecond >= OUTLINED * count;
 }
 
+/** What the numbers of a panel are written in, the same in all its boxes, and the room that the longest
+ * number needs: small ones where some box has no room for others. */
+function numbers(pen: Pen, view: View, { panel }: Plot, seen: Uint32Array[]): { font: string; room: number } {
+  const [usual, tiny] = [[SMALL, 4], [TINY, 3]].map(([font, air]) => ({
+    font: font as string,
+    room: pen.measure("0", font as string) * panel.digits() + (air as number),
+  }));
+  let narrowest = Infinity;
+  for (const boxes of seen) {
+    for (const box of boxes) {
+      const width = (panel.end[box] - panel.start[box]) * view.perSecond;
+      if (width >= tiny.room && width < narrowest) narrowest = width;
+    }
+  }
+  return narrowest < usual.room ? tiny : usual;
+}
+
 /** Outlines of `boxes`, and the microbatch in those where the longest number of the panel has room:
  * of boxes of one width all are labelled or none is, for a row of numbers that ends where they get two
  * digits looks broken. */
-function outline(pen: Pen, view: View, plot: Plot, boxes: Uint32Array, rank: number): void {
+function outline(
+  pen: Pen,
+  view: View,
+  plot: Plot,
+  boxes: Uint32Array,
+  rank: number,
+  { font, room }: { font: string; room: number },
+): void {
   const { panel } = plot;
   const { context, scale, thin } = pen;
   const [top, height] = bar(plot, rank, scale);
   const snap = (x: number) => (Math.round(x * scale) + 0.5) / scale;
-  const wide = (font: string) => pen.measure("0", font) * panel.digits();
-  const rooms = [{ font: SMALL, room: wide(SMALL) + 4 }, { font: TINY, room: wide(TINY) + 3 }];
   const labelled = height >= 10;
-  let font = "";
-  Object.assign(context, { fillStyle: ON_LIGHT, textAlign: "center", textBaseline: "middle" });
+  Object.assign(context, { fillStyle: ON_LIGHT, textAlign: "center", textBaseline: "middle", font });
   pen.stroke(pen.theme.outline, thin, () => {
     for (const box of boxes) {
       const left = view.x(panel.start[box]);
       const right = view.x(panel.end[box]);
       context.rect(snap(left), snap(top), snap(right) - snap(left), height - thin);
-      const fitting = labelled && rooms.find(({ room }) => right - left >= room);
-      if (!fitting) continue;
-      if (fitting.font !== font) context.font = font = fitting.font;
+      if (!labelled || right - left < room) continue;
       context.fillText(panel.microbatch(box), (left + right) / 2, top + height / 2 + 1);
     }
   });

@@ -18,7 +18,8 @@ export function drawAxis(pen: Pen, view: View, y: number, numbered: boolean): vo
   for (const value of values) {
     pen.fill(pen.theme.axis, view.x(value / 1e3), y, pen.thin, 4);
     const look = { part: "axis", align: "center", font: SMALL } as const;
-    if (numbered) pen.write(value.toFixed(decimals), view.x(value / 1e3), y + 15, look);
+    const digits = { minimumFractionDigits: decimals, maximumFractionDigits: decimals };
+    if (numbered) pen.write(value.toLocaleString("en", digits), view.x(value / 1e3), y + 15, look);
   }
 }
 
