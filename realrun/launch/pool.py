@@ -138,8 +138,13 @@ class Pool:
                 f"this pool belongs to process {self._owner}, and this is a fork of it, process "
                 f"{os.getpid()}: start a pool here"
             )
-        if not self._processes.started:
+        if self.closed:
             raise RunError("this pool is closed: start a new one")
+
+    @property
+    def closed(self) -> bool:
+        """Whether its processes were ended."""
+        return not self._processes.started
 
     def call(
         self,

@@ -121,8 +121,11 @@ class LessonPool:
             self.pool.close()
 
     def _processes(self) -> Pool:
-        """The pool. Without torch, what is asked is read before this is called."""
+        """The pool; a new one after `close`, for a learner may run an earlier cell again. Without
+        torch, what is asked is read before this is called."""
         assert self.pool is not None
+        if self.pool.closed:
+            self.pool = Pool(self.pool.ranks, say=self.pool.say, show=self.show)
         return self.pool
 
     def _kept(self, name: str, asked: dict[str, Any], answer: Callable[[], Any]) -> Any:

@@ -253,7 +253,7 @@ def _check_gpus(plan: "Plan", gpus: int | None) -> None:
     total = f"dp x tp x pp x cp = {plan.dp} x {plan.tp} x {plan.pp} x {plan.cp} = {plan.gpus}"
     rest = plan.tp * plan.pp * plan.cp
     hint = (
-        f"dp = {gpus // rest} would"
+        f"dp = {gpus // rest} would use them all"
         if gpus % rest == 0
         else f"tp x pp x cp = {rest} does not divide them; {near(rest, gpus)}"
     )

@@ -24,6 +24,14 @@ BOOK = Phrasebook(
         ("rank 3, rank 4 comes late", "第 3 个 rank，第 4 个 rank 来得晚"),  # a list of them
         ("0F1 comes late, and rank 3 waits", "0F1 来得晚，rank 3 在等"),  # the longest template
         ("later", None),
+        (
+            "code comes\nlate",
+            None,
+        ),  # a value has no end of a line: a text of several is no template's
+        (
+            "rank 1 → rank 2 comes late",
+            "第 1 个 rank → 第 2 个 rank 来得晚",
+        ),  # a sequence with arrows
     ],
 )
 def test_a_text_is_said_as_the_table_has_it_and_what_stands_in_a_template_too(english, chinese):

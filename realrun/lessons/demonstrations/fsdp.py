@@ -55,5 +55,5 @@ Units = list[tuple[Any, dict[str, Any]]]
 WRAPPINGS: dict[str, Callable[[TorchStage], Units]] = {
     "simulator's units": simulators_units,
     "layers and root": layers_and_root,
-    "never freed": partial(simulators_units, reshard_after_forward=False),
+    "kept after the forward": partial(simulators_units, reshard_after_forward=False),
 }

@@ -44,7 +44,7 @@ SMALL = {"layers": 2, "hidden": 32, "heads": 2, "seq": 16}
 
 @pytest.mark.parametrize("microbatches", [1, 2])
 @pytest.mark.parametrize(
-    ("wrapping", "reshard"), [("simulator's units", True), ("never freed", False)]
+    ("wrapping", "reshard"), [("simulator's units", True), ("kept after the forward", False)]
 )
 def test_fsdp2_sends_what_the_simulator_lists_unit_by_unit_in_its_order(
     pool, wrapping, reshard, microbatches

@@ -247,6 +247,16 @@ def test_an_answer_in_no_known_way_wrong_is_told_with_its_fact_and_rank(pools):
     assert "On rank 0, the gradient: another value, where the right value is right" in verdict.text
 
 
+def test_an_exercise_that_is_run_again_after_the_last_cell_has_new_processes(tmp_path):
+    pool = LessonPool(4, tmp_path)
+    pool.close()
+    try:
+        task = practice("b01", pool)
+        assert task.judge(task.solution_text()).solved
+    finally:
+        pool.close()
+
+
 def test_an_unknown_exercise_is_refused(pools):
     with pytest.raises(InputError, match="no exercise for 'b20'"):
         practice("b20", pools[4])

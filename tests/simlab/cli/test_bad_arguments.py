@@ -215,7 +215,7 @@ def test_help_names_every_command_and_the_exit_statuses():
     ("simulate --model llama-3-8b --cluster dgx-h100 --forward-ms 20", "--forward-ms 20 goes with op times"),
     ("simulate --model llama3-8b --cluster dgx-h100", "did you mean 'llama-3-8b'"),
     ("simulate --model llama-3-8b --cluster dgx-h10", "did you mean 'dgx-h100'"),
-    ("simulate --model llama-3-8b --cluster dgx-h100 --nodes 2 --dp 3 --tp 4", "dp = 4 would"),
+    ("simulate --model llama-3-8b --cluster dgx-h100 --nodes 2 --dp 3 --tp 4", "dp = 4 would use them all"),
     ("simulate --model llama-3-8b --cluster dgx-h100 --tp 3 --nodes 3", "nearest that do: 1, 2, 4"),
     ("simulate --model llama-3-8b --cluster dgx-h100 --nodes 5 --pp 5", "nearest that do: 2, 4, 8"),
     ("simulate --model llama-3-8b --cluster dgx-h100 --microbatch-size -1", "microbatch_size = -1"),

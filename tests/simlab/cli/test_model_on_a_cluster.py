@@ -100,8 +100,10 @@ def test_the_nodes_of_a_clusters_file_are_those_there_are(capsys, four_nodes, op
 
 
 @pytest.mark.parametrize(("options", "says"), [
-    ("--tp 8 --dp 8", "= 64, but there are 32 GPUs: dp = 4 would"), ("--tp 4 --dp 2", "= 8, but there are 32 GPUs: dp = 8 would"),
-    ("--pp 5", "there are 32 GPUs: tp x pp x cp = 5 does not divide them"), ("--tp 4 --nodes 2 --dp 8", "there are 16 GPUs: dp = 4 would"),
+    ("--tp 8 --dp 8", "= 64, but there are 32 GPUs: dp = 4 would use them all"),
+    ("--tp 4 --dp 2", "= 8, but there are 32 GPUs: dp = 8 would use them all"),
+    ("--pp 5", "there are 32 GPUs: tp x pp x cp = 5 does not divide them"),
+    ("--tp 4 --nodes 2 --dp 8", "there are 16 GPUs: dp = 4 would use them all"),
 ])  # fmt: skip
 def test_a_plan_that_does_not_take_a_files_nodes_is_refused(capsys, four_nodes, options, says):
     status, out, err = run(capsys, f"simulate --model llama-3-8b --cluster {four_nodes} {options}")

@@ -53,7 +53,7 @@ def test_what_makes_no_plan_is_refused_and_quoted(fields, says):
 
 
 @pytest.mark.parametrize("fields, gpus, says", [
-    ({"dp": 3, "tp": 4}, 16, "dp x tp x pp x cp = 3 x 4 x 1 x 1 = 12, but there are 16 GPUs: dp = 4 would"),
+    ({"dp": 3, "tp": 4}, 16, "dp x tp x pp x cp = 3 x 4 x 1 x 1 = 12, but there are 16 GPUs: dp = 4 would use them all"),
     ({"tp": 8, "cp": 2, "seq": 8200, "sequence_parallel": True, "cp_layout": "contiguous"}, None,
      "tp = 8 with sequence_parallel does not divide the 4100 tokens that cp = 2 leaves of llama-3-8b's seq = 8200; nearest that do: "),
     ({"pp": 3}, 16, "= 1 x 1 x 3 x 1 = 3, but there are 16 GPUs: tp x pp x cp = 3 does not divide them; nearest that do: 1, 2, 4"),
