@@ -163,7 +163,7 @@ class _Tape:
         note, place = widgets.HTML(), widgets.Output()
 
         def tell() -> None:
-            note.value = f"<i>{word('form.held')}</i>"
+            note.value = f"<i>{word('form.held', id=self.identifier)}</i>"
             if note.layout.display == "none":
                 shown = (kept for kept in _latest(self.outputs) if kept.get("data") != {})
                 place.outputs = tuple(map(_as_output, shown))

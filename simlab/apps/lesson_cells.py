@@ -91,7 +91,8 @@ class Guess:
             label = widgets.HTML(
                 _inline(self.asked.label(name)), layout=widgets.Layout(width="22em")
             )
-            rows.append(widgets.HBox([label, field]))
+            unit = widgets.Label(self.asked.unit(name))
+            rows.append(widgets.HBox([label, field, unit]))
         title = f"<b>{word('form.predict')}</b>{as_html(question(self.asked))}"
         self.said.value = word("form.kept") if kept else ""
         self.box.children = (
@@ -109,7 +110,7 @@ class Guess:
             field.layout = widgets.Layout(width="max-content", min_width="12em")
         else:
             text = "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-            field = widgets.Text(text, placeholder=self.asked.unit(name), disabled=bool(kept))
+            field = widgets.Text(text, disabled=bool(kept))
             field.layout.width = "12em"
         return field
 
@@ -156,7 +157,7 @@ class Guess:
         def rows() -> str:
             compared = self.asked.compared(found)
             self.asked.show_found(found)
-            return _table(compared)
+            return table(compared)
 
         show(rows)
 
@@ -263,8 +264,8 @@ def _follow(change: Callable[[], None]) -> None:
     session().retold.append(change)
 
 
-def _table(rows: list[list[str]]) -> str:
-    """A table as HTML, from a head and rows of plain text."""
+def table(rows: list[list[str]]) -> str:
+    """A table as HTML, from a head and rows of plain text: numbers from the second column on."""
     lines = (rows[0], ["---", *["--:"] * (len(rows[0]) - 1)], *rows[1:])
     body = as_html("\n".join("| " + " | ".join(line) + " |" for line in lines))
     return f"<style>{_APART}</style><div class='simlab-compared'>{body}</div>"
@@ -337,4 +338,4 @@ def _wide() -> widgets.Layout:
 
 
 def _whole() -> widgets.Layout:
-    return widgets.Layout(width="100%")
+    return widgets.Layout(width="calc(100% - 4px)")  # a widget has margins of 2 px

@@ -95,6 +95,23 @@ def test_a_prediction_is_kept_only_when_every_field_is_filled_in_and_readable(sa
     assert ASKED.committed() is None
 
 
+def test_a_unit_stands_beside_its_field_and_stays_there(sample):
+    form = lesson_cells.predict("x01")
+    _, numbers, options, *_ = form.box.children
+    assert [row.children[-1].value for row in (numbers, options)] == ["ms", ""]
+    form.commit(**{"1f1b": "3", "who": "b"})
+    assert form.box.children[1].children[-1].value == "ms"
+
+
+def test_points_to_tick_are_no_wider_than_their_box(sample):
+    """Their margins of 2 px are beside their width, and a box that is too narrow has a scroll bar."""
+    before = {*LIVE}
+    lesson_cells.closing("x01")
+    made = [LIVE[key] for key in {*LIVE} - before]
+    widths = {box.layout.width for box in made if isinstance(box, widgets.Checkbox)}
+    assert widths == {"calc(100% - 4px)"}
+
+
 def test_a_comparison_has_a_column_for_each_source_and_the_ratio_to_the_last(sample):
     ASKED.commit({"1f1b": "90", "who": "b"})
     rows = ASKED.compared({"measured": {"1f1b": 60.0}, "simulated": {"1f1b": 45.0, "who": "a"}})

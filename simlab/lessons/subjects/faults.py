@@ -20,7 +20,7 @@ PREDICTIONS = [
     Prediction("w14.change", {"far": Choice("1", "2", "3")}),
     Prediction("b14", {"higher": Choice("tp", "pp"), "tp": DIMENSIONS, "pp": DIMENSIONS}),
     Prediction("b14.change", {"gain": Number("x")}),
-    Prediction("d14", {"longer": Number("%"), "least": Choice("slow", "fast")}),
+    Prediction("d14", {"longer": Choice("same", "some", "more"), "least": Choice("slow", "fast")}),
     Prediction("d14.change", {"seen": Choice("yes", "no")}),
     Prediction("d09", {"twice": Number("steps"), "other": Choice("bits", "rounding", "differs")}),
     Prediction("d09.change", {"minutes": Number("min"), "lost": Number("%")}),

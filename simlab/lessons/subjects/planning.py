@@ -90,6 +90,10 @@ def _all_gpus_shard(parameters: float, gpus: int, zero: int, room: float) -> int
     return _cut_with(parameters, gpus, room, (18, 6, 2)[zero] + sharded, 0)
 
 
+def _weights_sharded(parameters: float, gpus: int, zero: int, room: float) -> int:
+    return _cut_with(parameters, gpus, room, (18, 6, 0)[zero], (0, 12, 18)[zero])
+
+
 def _no_power(parameters: float, gpus: int, zero: int, room: float) -> int:
     kept, sharded = (18, 6, 2)[zero], (0, 12, 16)[zero]
     cuts = range(1, gpus)
@@ -186,6 +190,14 @@ def _rounded(layers: int, layer_s: Sequence[float], most: Sequence[int]) -> floa
     return _longest(cut, layer_s)
 
 
+def _done_first_now(layers: int, layer_s: Sequence[float], most: Sequence[int]) -> float:
+    held = [0] * len(layer_s)
+    for _ in range(layers):
+        free = [stage for stage, room in enumerate(most) if held[stage] < room]
+        held[min(free, key=lambda stage: held[stage] * layer_s[stage])] += 1
+    return _longest(held, layer_s)
+
+
 def _parts_of_layers(layers: int, layer_s: Sequence[float], most: Sequence[int]) -> float:
     return layers / sum(1 / each for each in layer_s)
 
@@ -202,6 +214,7 @@ EXERCISES = [
             "nothing_sharded": _nothing_sharded,
             "weights_only": _weights_only,
             "all_gpus_shard": _all_gpus_shard,
+            "weights_sharded": _weights_sharded,
             "no_power": _no_power,
         },
         sets=20,
@@ -232,6 +245,7 @@ EXERCISES = [
             "without_memory": _without_memory,
             "parts_of_layers": _parts_of_layers,
             "rounded": _rounded,
+            "done_first_now": _done_first_now,
         },
         sets=12,
     ),

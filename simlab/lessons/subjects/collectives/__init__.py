@@ -16,8 +16,8 @@ PREDICTIONS = [
     Prediction("w06.change", {"times": Number("x")}),
     Prediction("d08", {"best": REMEDIES}),
     Prediction("d08.change", {"best": REMEDIES}),
-    Prediction("d10", {"strong": Number()}),
-    Prediction("d10.change", {"strong": Number()}),
+    Prediction("d10", {"strong": Number("%")}),
+    Prediction("d10.change", {"strong": Number("%")}),
     Prediction("d23", {"times": Number("x")}),
     Prediction("d23.change", {"times": Number("x")}),
 ]

@@ -181,6 +181,12 @@ EXERCISES = [
             ),
             "weights": lambda n, parameters, gradient_bytes: 2 * (n - 1) / n * parameters * 4,
             "whole_ring": lambda n, parameters, gradient_bytes: 2 * parameters * gradient_bytes,
+            "whole_each_round": lambda n, parameters, gradient_bytes: (
+                2 * n * parameters * gradient_bytes
+            ),
+            "whole_in_rounds": lambda n, parameters, gradient_bytes: (
+                2 * (n - 1) * parameters * gradient_bytes
+            ),
         },
         sets=8,
         unit="GB",
