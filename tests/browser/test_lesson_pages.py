@@ -4,12 +4,17 @@ import json
 import os
 import re
 from functools import cache
+from io import BytesIO
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urljoin, urlparse
 
+import numpy as np
 import pytest
 from bs4 import BeautifulSoup
+from matplotlib.colors import to_rgb
+from matplotlib.image import imread
 
+from simlab.views.language import colours
 from tests.support.browser import ROOT, chromium_page, needs_chromium, needs_node
 
 pytestmark = [needs_node, needs_chromium]
@@ -119,6 +124,26 @@ def test_a_lesson_in_chinese_has_pictures_with_chinese_texts(browser, address, n
         assert source.endswith(".zh.png") and name.startswith("图：")
     page.click("#tongue")
     assert complaints == []
+
+
+@pytest.mark.parametrize("path", ["index", "01_pipeline_bubbles"])
+@pytest.mark.parametrize(("system", "theme"), [("light", "dark"), ("dark", "")])
+def test_a_recorded_picture_has_its_colours_in_the_dark_theme(
+    browser, address, path, system, theme
+):
+    """A forward is blue, a backward orange, and what lies around them is light."""
+    page, _, _ = browser
+    page.emulate_media(color_scheme=system)
+    page.goto(f"{address}lessons/{path}.html")
+    page.select_option("#theme", theme)
+    page.evaluate(LOAD_ALL)
+    picture = page.locator("img:visible").nth(1 if path == "index" else 0)
+    shown = imread(BytesIO(picture.screenshot()))[..., :3]
+    page.emulate_media(color_scheme="light")
+    page.select_option("#theme", "light")
+    for kind in "FB":
+        assert np.isclose(shown, to_rgb(colours("work")[kind]), atol=0.01).all(-1).mean() > 0.02
+    assert (shown[4:-4, 4:8] > 0.9).all()
 
 
 @pytest.mark.parametrize("size", [(1366, 768), (1920, 1080)], ids=str)
