@@ -164,6 +164,9 @@ def test_the_index_leads_to_all_lessons_in_both_languages(browser, address, size
         == {"en": "Twelve lessons with their pictures", "zh": "十二堂课与其中的图"}[tongue]
     )
     assert min(page.evaluate(LOAD_ALL)) >= 700
+    sources = page.evaluate(f"() => {SHOWN}.map((image) => image.src)")
+    assert len(sources) == len(NOTEBOOKS)
+    assert all(source.endswith(".zh.png") == (tongue == "zh") for source in sources)
     assert page.evaluate(WIDE) <= 0 and page.evaluate(CUT) == [] and complaints == []
     background = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
     assert background == {"light": "rgb(255, 255, 255)", "dark": "rgb(17, 17, 17)"}[theme]

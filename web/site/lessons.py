@@ -50,6 +50,11 @@ class Lesson(NamedTuple):
         return "import numpy" not in self.notebook.read_text(encoding="utf-8")
 
     @property
+    def thumbnails(self) -> dict[str, str]:
+        """The picture that stands for it, in each language."""
+        return {"en": self.pictures[0], "zh": chinese_name(self.pictures[0])}
+
+    @property
     def lab(self) -> str:
         """Where it runs in the browser."""
         return f"jupyterlite/lab/index.html?path=notebooks/{self.notebook.name}"
