@@ -75,6 +75,15 @@ def test_scripts_and_styles_of_the_lessons_are_the_sites_own(site):
             assert given.endswith(".woff2") == (style.parent / given).is_file(), given
 
 
+def test_no_cell_of_a_page_only_shows_the_switch_that_the_page_has_itself(site):
+    lesson = parsed(site / "lessons/04_collectives_and_dp.html")
+    cells = [cell.text.strip() for cell in lesson.select(".code_cell .input")]
+    assert len(cells) > 40 and not [cell for cell in cells if cell.endswith("tongue()")]
+    # a cell with something else is there as it is
+    first = parsed(site / "lessons/01_pipeline_bubbles.html").select_one(".code_cell .input")
+    assert "def step(" in first.text and first.text.strip().endswith("tongue()")
+
+
 @pytest.fixture(scope="module")
 def browser(address):
     """(a page, [addresses it asked for], [what it complained of])."""

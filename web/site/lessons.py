@@ -28,6 +28,7 @@ FORMULA = re.compile(r'<tex-math mode="(\w+)">(.*?)</tex-math>', re.DOTALL)
 HEADING = re.compile(r'(<h([12]) id="([^"]+)">)(.*?)(<a class="anchor-link")', re.DOTALL)
 PICTURE = re.compile(r'<img [^>]*alt="Picture: (?P<name>[^"]*)"[^>]*src="(?P<source>[^"]+)"[^>]*>')
 TAG = re.compile(r"<[^>]+>")
+SWITCH = re.compile(r"(from simlab\.apps\S* import [^\n]*\s+)?tongue\(\)\s*")
 INDEX = "lessons/index.html"
 LIGHT, DARK = "default", "github-dark"  # styles of pygments
 
@@ -137,6 +138,7 @@ def in_both(body: str, titles: dict[str, str]) -> str:
 def read(path: Path, number: int, folder: Path, questions: list[dict[str, str]]) -> Lesson:
     """The lesson of the notebook `path`; its pictures are written below `folder`."""
     notebook = nbformat.read(path, as_version=4)
+    notebook.cells = [cell for cell in notebook.cells if not _only_switches(cell)]
     en, zh = notebook.cells[0].source.split("\n")[0].lstrip("# ").split(" · ")
     pictures = f"lessons/{path.stem}"
     (folder / pictures).mkdir(parents=True)
@@ -157,6 +159,11 @@ def read(path: Path, number: int, folder: Path, questions: list[dict[str, str]])
     titles = {each["id"]: each["zh"] for each in mine}
     body = _pictures_in_both(body, titles, _chinese_pictures(notebook), folder / "lessons")
     return Lesson(number, path, en, zh, mine, f"{pictures}.html", shown, body)
+
+
+def _only_switches(cell: Any) -> bool:
+    """Whether `cell` does nothing but show the switch of the language, which a page has above."""
+    return cell.cell_type == "code" and SWITCH.fullmatch(cell.source) is not None
 
 
 def _describe_pictures(notebook: Any) -> None:
