@@ -19,7 +19,7 @@ from outputs import in_both_languages
 from pygments.formatters import HtmlFormatter
 from python_files import ROOT, WEB
 from shell import HERE, Shell
-from tongues import folded
+from tongues import in_two_tongues
 
 from simlab.views.language import CHINESE_PNG
 
@@ -149,7 +149,7 @@ def read(path: Path, number: int, folder: Path, questions: list[dict[str, str]])
     body, resources = exporter.from_notebook_node(notebook, resources=names)
     for name, data in resources["outputs"].items():
         (folder / "lessons" / name).write_bytes(data)
-    body = folded(body.replace("<img ", '<img loading="lazy" '))
+    body = in_two_tongues(body.replace("<img ", '<img loading="lazy" '))
     shown = re.findall(r'<img [^>]*src="([^"]+)"', body)
     mine = [
         {"id": each["id"], "en": each["title_en"], "zh": each["title_zh"]}
