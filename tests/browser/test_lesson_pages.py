@@ -10,6 +10,7 @@ from urllib.parse import unquote, urldefrag, urljoin, urlparse
 
 import numpy as np
 import pytest
+import yaml
 from bs4 import BeautifulSoup
 from matplotlib.colors import to_rgb
 from matplotlib.image import imread
@@ -73,6 +74,18 @@ def test_scripts_and_styles_of_the_lessons_are_the_sites_own(site):
     for style in [*site.glob("*.css"), *(site / "lessons").rglob("*.css")]:
         for given in re.findall(r"url\(([^)]*)\)", style.read_text()):
             assert given.endswith(".woff2") == (style.parent / given).is_file(), given
+
+
+def test_the_chinese_of_a_question_stands_in_its_heading_alone(site):
+    questions = yaml.safe_load((ROOT / "notebooks/questions.yml").read_text(encoding="utf-8"))
+    titles, found = {each["title_zh"] for each in questions}, 0
+    for notebook in NOTEBOOKS:
+        page = parsed(site / f"lessons/{notebook.stem}.html")
+        assert [bold.text for bold in page.select("p > strong") if bold.text in titles] == []
+        found += sum(
+            head["data-zh"].split(" · ")[-1] in titles for head in page.select("h2 [data-zh]")
+        )
+    assert found == len(titles)
 
 
 def test_no_cell_of_a_page_only_shows_the_switch_that_the_page_has_itself(site):

@@ -149,14 +149,14 @@ def read(path: Path, number: int, folder: Path, questions: list[dict[str, str]])
     body, resources = exporter.from_notebook_node(notebook, resources=names)
     for name, data in resources["outputs"].items():
         (folder / "lessons" / name).write_bytes(data)
-    body = in_two_tongues(body.replace("<img ", '<img loading="lazy" '))
-    shown = re.findall(r'<img [^>]*src="([^"]+)"', body)
     mine = [
         {"id": each["id"], "en": each["title_en"], "zh": each["title_zh"]}
         for each in questions
         if each["notebook"] == path.name
     ]
     titles = {each["id"]: each["zh"] for each in mine}
+    body = in_two_tongues(body.replace("<img ", '<img loading="lazy" '), titles.values())
+    shown = re.findall(r'<img [^>]*src="([^"]+)"', body)
     body = _pictures_in_both(body, titles, _chinese_pictures(notebook), folder / "lessons")
     return Lesson(number, path, en, zh, mine, f"{pictures}.html", shown, body)
 

@@ -2,7 +2,7 @@
 and what it says in the other language is folded behind it."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from copy import copy
 from html import escape, unescape
 
@@ -22,11 +22,15 @@ BOTH = re.compile(
 """A short text in both languages, "English · 中文", and the id of a question before or after it."""
 
 
-def in_two_tongues(body: str) -> str:
+def in_two_tongues(body: str, titles: Collection[str]) -> str:
     """`body`, which shows a reader of Chinese the Chinese texts first, where the English ones begin in
     English. The texts of the other language are in one fold behind those of the page's; code,
-    formulas and tables between them stay where they are, for both."""
+    formulas and tables between them stay where they are, for both. A line below a heading that only
+    has one of `titles`, the Chinese of the headings, is left out."""
     page = BeautifulSoup(BOTH.sub(_parted, body), "html.parser")
+    for line in page.select("h2 + p:has(> strong:only-child)"):
+        if line.get_text().strip() in titles:
+            line.decompose()
     for table in page.find_all("table"):
         _mark_columns(table)
     places = [place for place in page.select(PLACES) if not _is_fold(place)]
