@@ -65,7 +65,7 @@ def test_a_lesson_in_chinese_has_chinese_titles(context, address):
         assert wrong == {}
         assert "b03 · All-Reduce 内部是怎么跑的" in page.locator("aside").inner_text()
         heads = page.locator("article th:visible")
-        assert heads.all_inner_texts()[:2] == ["id", "问题"]
+        assert heads.all_inner_texts()[:2] == ["编号", "问题"]
         page.click("#tongue")
         assert heads.all_inner_texts()[:2] == ["id", "question"]
         assert page.locator("h1").inner_text().startswith("Lesson 4: ")

@@ -13,6 +13,7 @@ TEXTS = ("p", "ul", "ol", "blockquote")
 SHARED = ("table", "pre")
 PLACES = ".text_cell_render, .output_subarea, details"
 COLUMNS = {"question": "only-en", "问题": "only-zh"}
+NUMBERS = {"en": "id", "zh": "编号"}  # what the questions are told apart by
 HAN = r"\u4e00-\u9fff"
 CHINESE = re.compile(f"[{HAN}]")
 BOTH = re.compile(
@@ -59,6 +60,8 @@ def _mark_columns(table: Tag) -> None:
         for head, cell in zip(heads, row.find_all(("th", "td"))):
             if head in COLUMNS:
                 cell["class"] = COLUMNS[head]
+            elif cell.name == "th" and head == NUMBERS["en"]:
+                cell.attrs |= {f"data-{tongue}": text for tongue, text in NUMBERS.items()}
 
 
 def _runs(place: Tag) -> Iterator[list[Tag]]:
