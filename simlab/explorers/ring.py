@@ -84,4 +84,4 @@ def _picture(layout: str, run: Trace, most: float) -> Chart:
     return streams_chart([run], key=layout, title=LAYOUTS[layout], most=most, height=height)
 
 
-EXPLORER = Explorer("ring", Words("Ring attention", "ring attention"), _controls(), answer)
+EXPLORER = Explorer("ring", Words("Ring attention", "Ring Attention"), _controls(), answer)

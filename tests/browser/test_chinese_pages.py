@@ -21,8 +21,9 @@ LOANS = {
     *("NVMe", "no", "sync", "MB", "make", "lab"),
 }
 CHOOSE_CHINESE = "localStorage.setItem('simlab-tongue', 'zh')"
-OPEN = """() => [...document.querySelectorAll('article details')]
-    .filter((each) => each.firstElementChild.textContent === '中文').map((each) => each.open)"""
+# what a reader sees of a cell, from above to below
+PARTS = """cell => [...cell.children].filter((each) => each.getClientRects().length).map((each) =>
+    each.tagName === 'DETAILS' ? each.firstElementChild.textContent : each.tagName)"""
 WITHOUT_CODE = """all => all.map((element) => {
     const copy = element.cloneNode(true);
     copy.querySelectorAll(':not(pre) > code').forEach((each) => each.remove());
@@ -54,8 +55,7 @@ def test_a_page_in_chinese_has_no_english_word(context, address, path):
         assert wrong == {}
 
 
-def test_a_lesson_in_chinese_has_chinese_titles_and_its_chinese_texts_unfolded(context, address):
-    """The texts between them are in both languages, one after the other."""
+def test_a_lesson_in_chinese_has_chinese_titles(context, address):
     with closing(context.new_page()) as page:
         page.goto(f"{address}lessons/04_collectives_and_dp.html")
         page.wait_for_function("() => document.documentElement.lang === 'zh'")
@@ -64,35 +64,59 @@ def test_a_lesson_in_chinese_has_chinese_titles_and_its_chinese_texts_unfolded(c
         wrong = {text: words for text in titles if (words := english_words(text, LOANS))}
         assert wrong == {}
         assert "b03 · All-Reduce 内部是怎么跑的" in page.locator("aside").inner_text()
-        folded = page.locator("article details", has=page.locator("summary", has_text="中文"))
-        assert folded.count() > 8 and page.evaluate(OPEN) == [True] * folded.count()
         heads = page.locator("article th:visible")
-        assert heads.all_inner_texts()[:2] == ["id", "问题"]
+        assert heads.all_inner_texts()[:2] == ["编号", "问题"]
         page.click("#tongue")
         assert heads.all_inner_texts()[:2] == ["id", "question"]
-        assert page.evaluate(OPEN) == [False] * folded.count()
         assert page.locator("h1").inner_text().startswith("Lesson 4: ")
 
 
+@pytest.mark.parametrize(
+    ("lesson", "cell", "english", "chinese"),
+    [  # the table, the code, the formula and the list of a cell are for both
+        ("01_pipeline_bubbles", "h1", "H1 P P TABLE P P 中文", "H1 DIV TABLE English"),
+        ("01_pipeline_bubbles", "h2", "H2 P UL P P P DIV 中文", "H2 DIV DIV English"),
+        ("05_tensor_and_context", "p:has-text('Ring or all-to-all?')", "P P P P 中文", "DIV P P English"),
+        ("07_data_parallel_for_real", "p:has-text('Even smaller gradients.')", "P P 中文", "DIV English"),
+        ("08_inside_a_layer", "h2:has-text('What to remember')", "H2 OL 中文", "H2 DIV English"),
+    ],
+)  # fmt: skip
+def test_a_cell_begins_with_the_texts_of_the_pages_language_and_folds_the_others_behind_them(
+    context, address, lesson, cell, english, chinese
+):
+    with closing(context.new_page()) as page:
+        page.goto(f"{address}lessons/{lesson}.html")
+        page.wait_for_function("() => document.documentElement.lang === 'zh'")
+        found = page.locator(f".text_cell_render:has(> {cell})").first
+        assert found.evaluate(PARTS) == chinese.split()
+        assert CHINESE.search(found.locator("> div.only-zh").inner_text())
+        page.click("#tongue")
+        assert found.evaluate(PARTS) == english.split()
+        assert not CHINESE.search(found.locator("> .only-en:not(details)").first.inner_text())
+
+
 @pytest.mark.parametrize("lesson", ["01_pipeline_bubbles", "04_collectives_and_dp"])
-def test_of_a_lesson_in_chinese_the_english_texts_are_folded(context, address, lesson):
-    """What stays is what has no Chinese beside it: code, outputs, tables with both languages."""
+def test_of_a_lesson_the_texts_of_the_other_language_are_folded(context, address, lesson):
+    """What stays is what has no Chinese beside it: code, formulas, outputs, tables with both languages."""
     with closing(context.new_page()) as page:
         page.goto(f"{address}lessons/{lesson}.html")
         page.wait_for_function("() => document.documentElement.lang === 'zh'")
         page.evaluate(
-            "document.querySelectorAll('article details:not(.english)').forEach((e) => (e.open = true))"
+            "document.querySelectorAll('article details:not([lang])').forEach((e) => (e.open = true))"
         )
-        texts = page.locator("article .text_cell_render :is(p, li):visible").all_inner_texts()
-        assert len(texts) > 40
-        english = [text for text in texts if len(text) > 40 and not CHINESE.search(text)]
-        assert english == []
-        folds = page.locator("article details.english")
-        shown = "all => all.filter((e) => e.open).length"
-        assert folds.count() > 20 and folds.evaluate_all(shown) == 0
+        texts = page.locator(
+            "article .text_cell_render :is(p, li):not(:has(> .katex-display)):visible"
+        )
+        chinese = texts.all_inner_texts()
+        assert len(chinese) > 30
+        assert [text for text in chinese if len(text) > 40 and not CHINESE.search(text)] == []
+        folds = page.locator("article .text_cell_render > details[lang]:visible")
+        assert folds.count() > 20
+        assert {*folds.locator("summary").all_inner_texts()} == {"English"}
         page.click("#tongue")
-        assert folds.evaluate_all(shown) == folds.count()
-        assert folds.first.locator("summary").is_hidden()
+        assert {*folds.locator("summary").all_inner_texts()} == {"中文"}
+        shown = texts.all_inner_texts()  # a list with both languages in each line has English first
+        assert [text for text in shown if CHINESE.search(text[:30])] == []
 
 
 @pytest.mark.parametrize("lesson", ["03_memory_and_zero", "11_choosing_a_plan", "12_running_it"])

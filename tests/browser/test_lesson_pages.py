@@ -4,12 +4,18 @@ import json
 import os
 import re
 from functools import cache
+from io import BytesIO
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urljoin, urlparse
 
+import numpy as np
 import pytest
+import yaml
 from bs4 import BeautifulSoup
+from matplotlib.colors import to_rgb
+from matplotlib.image import imread
 
+from simlab.views.language import colours
 from tests.support.browser import ROOT, chromium_page, needs_chromium, needs_node
 
 pytestmark = [needs_node, needs_chromium]
@@ -70,6 +76,27 @@ def test_scripts_and_styles_of_the_lessons_are_the_sites_own(site):
             assert given.endswith(".woff2") == (style.parent / given).is_file(), given
 
 
+def test_the_chinese_of_a_question_stands_in_its_heading_alone(site):
+    questions = yaml.safe_load((ROOT / "notebooks/questions.yml").read_text(encoding="utf-8"))
+    titles, found = {each["title_zh"] for each in questions}, 0
+    for notebook in NOTEBOOKS:
+        page = parsed(site / f"lessons/{notebook.stem}.html")
+        assert [bold.text for bold in page.select("p > strong") if bold.text in titles] == []
+        found += sum(
+            head["data-zh"].split(" · ")[-1] in titles for head in page.select("h2 [data-zh]")
+        )
+    assert found == len(titles)
+
+
+def test_no_cell_of_a_page_only_shows_the_switch_that_the_page_has_itself(site):
+    lesson = parsed(site / "lessons/04_collectives_and_dp.html")
+    cells = [cell.text.strip() for cell in lesson.select(".code_cell .input")]
+    assert len(cells) > 40 and not [cell for cell in cells if cell.endswith("tongue()")]
+    # a cell with something else is there as it is
+    first = parsed(site / "lessons/01_pipeline_bubbles.html").select_one(".code_cell .input")
+    assert "def step(" in first.text and first.text.strip().endswith("tongue()")
+
+
 @pytest.fixture(scope="module")
 def browser(address):
     """(a page, [addresses it asked for], [what it complained of])."""
@@ -121,6 +148,26 @@ def test_a_lesson_in_chinese_has_pictures_with_chinese_texts(browser, address, n
     assert complaints == []
 
 
+@pytest.mark.parametrize("path", ["index", "01_pipeline_bubbles"])
+@pytest.mark.parametrize(("system", "theme"), [("light", "dark"), ("dark", "")])
+def test_a_recorded_picture_has_its_colours_in_the_dark_theme(
+    browser, address, path, system, theme
+):
+    """A forward is blue, a backward orange, and what lies around them is light."""
+    page, _, _ = browser
+    page.emulate_media(color_scheme=system)
+    page.goto(f"{address}lessons/{path}.html")
+    page.select_option("#theme", theme)
+    page.evaluate(LOAD_ALL)
+    picture = page.locator("img:visible").nth(1 if path == "index" else 0)
+    shown = imread(BytesIO(picture.screenshot()))[..., :3]
+    page.emulate_media(color_scheme="light")
+    page.select_option("#theme", "light")
+    for kind in "FB":
+        assert np.isclose(shown, to_rgb(colours("work")[kind]), atol=0.01).all(-1).mean() > 0.02
+    assert (shown[4:-4, 4:8] > 0.9).all()
+
+
 @pytest.mark.parametrize("size", [(1366, 768), (1920, 1080)], ids=str)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("tongue", ["en", "zh"])
@@ -139,6 +186,9 @@ def test_the_index_leads_to_all_lessons_in_both_languages(browser, address, size
         == {"en": "Twelve lessons with their pictures", "zh": "十二堂课与其中的图"}[tongue]
     )
     assert min(page.evaluate(LOAD_ALL)) >= 700
+    sources = page.evaluate(f"() => {SHOWN}.map((image) => image.src)")
+    assert len(sources) == len(NOTEBOOKS)
+    assert all(source.endswith(".zh.png") == (tongue == "zh") for source in sources)
     assert page.evaluate(WIDE) <= 0 and page.evaluate(CUT) == [] and complaints == []
     background = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
     assert background == {"light": "rgb(255, 255, 255)", "dark": "rgb(17, 17, 17)"}[theme]

@@ -91,7 +91,7 @@ ABBREVIATIONS = {
 TERMS = {
     *("micro-batch", "stage", "chunk", "op", "per-op", "kernel", "embedding", "offload", "trace"),
     *("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "ring", "tree"),
-    *("halving-doubling", "checkpoint", "hang", "attention", "global"),
+    *("halving-doubling", "checkpoint", "hang", "attention", "Attention", "Ring", "global"),
 }
 """Terms of the glossary that engineers say in English."""
 API = {"zero", "zero1", "zero2", "ddp", "fsdp", "megatron"}  # values that one gives in Python

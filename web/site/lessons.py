@@ -19,7 +19,7 @@ from outputs import in_both_languages
 from pygments.formatters import HtmlFormatter
 from python_files import ROOT, WEB
 from shell import HERE, Shell
-from tongues import folded
+from tongues import in_two_tongues
 
 from simlab.views.language import CHINESE_PNG
 
@@ -28,6 +28,7 @@ FORMULA = re.compile(r'<tex-math mode="(\w+)">(.*?)</tex-math>', re.DOTALL)
 HEADING = re.compile(r'(<h([12]) id="([^"]+)">)(.*?)(<a class="anchor-link")', re.DOTALL)
 PICTURE = re.compile(r'<img [^>]*alt="Picture: (?P<name>[^"]*)"[^>]*src="(?P<source>[^"]+)"[^>]*>')
 TAG = re.compile(r"<[^>]+>")
+SWITCH = re.compile(r"(from simlab\.apps\S* import [^\n]*\s+)?tongue\(\)\s*")
 INDEX = "lessons/index.html"
 LIGHT, DARK = "default", "github-dark"  # styles of pygments
 
@@ -48,6 +49,11 @@ class Lesson(NamedTuple):
     def runs(self) -> bool:
         """Whether it runs in the browser; neither npm nor PyPI has numpy for Pyodide."""
         return "import numpy" not in self.notebook.read_text(encoding="utf-8")
+
+    @property
+    def thumbnails(self) -> dict[str, str]:
+        """The picture that stands for it, in each language."""
+        return {"en": self.pictures[0], "zh": chinese_name(self.pictures[0])}
 
     @property
     def lab(self) -> str:
@@ -132,6 +138,7 @@ def in_both(body: str, titles: dict[str, str]) -> str:
 def read(path: Path, number: int, folder: Path, questions: list[dict[str, str]]) -> Lesson:
     """The lesson of the notebook `path`; its pictures are written below `folder`."""
     notebook = nbformat.read(path, as_version=4)
+    notebook.cells = [cell for cell in notebook.cells if not _only_switches(cell)]
     en, zh = notebook.cells[0].source.split("\n")[0].lstrip("# ").split(" · ")
     pictures = f"lessons/{path.stem}"
     (folder / pictures).mkdir(parents=True)
@@ -142,16 +149,21 @@ def read(path: Path, number: int, folder: Path, questions: list[dict[str, str]])
     body, resources = exporter.from_notebook_node(notebook, resources=names)
     for name, data in resources["outputs"].items():
         (folder / "lessons" / name).write_bytes(data)
-    body = folded(body.replace("<img ", '<img loading="lazy" '))
-    shown = re.findall(r'<img [^>]*src="([^"]+)"', body)
     mine = [
         {"id": each["id"], "en": each["title_en"], "zh": each["title_zh"]}
         for each in questions
         if each["notebook"] == path.name
     ]
     titles = {each["id"]: each["zh"] for each in mine}
+    body = in_two_tongues(body.replace("<img ", '<img loading="lazy" '), titles.values())
+    shown = re.findall(r'<img [^>]*src="([^"]+)"', body)
     body = _pictures_in_both(body, titles, _chinese_pictures(notebook), folder / "lessons")
     return Lesson(number, path, en, zh, mine, f"{pictures}.html", shown, body)
+
+
+def _only_switches(cell: Any) -> bool:
+    """Whether `cell` does nothing but show the switch of the language, which a page has above."""
+    return cell.cell_type == "code" and SWITCH.fullmatch(cell.source) is not None
 
 
 def _describe_pictures(notebook: Any) -> None:

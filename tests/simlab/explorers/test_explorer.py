@@ -118,3 +118,9 @@ def test_the_pipeline_says_which_controls_its_schedules_do_not_read():
         values = next(each.values for each in found.controls if each.name == control)
         figures = [found.answer(found.start(**{control: value})).figures for value in values]
         assert all(each == figures[0] for each in figures)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_title_of_an_explorer_is_a_title_in_both_languages(name):
+    title = explorer(name).title
+    assert not title.en[0].islower() and not title.zh[0].islower()

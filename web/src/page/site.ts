@@ -6,9 +6,6 @@ const root = document.documentElement;
 /** What the keys can reach of a page's content. */
 const FIRST = "main :is(input, select, button, a[href]):not([disabled], [tabindex='-1'])";
 
-/** What the lessons fold their Chinese texts under. */
-const CHINESE = "中文";
-
 /** What was chosen on another page; null where nothing was, or the browser keeps nothing. */
 function chosen(name: string): string | null {
   try {
@@ -37,10 +34,6 @@ export function speak(tongue: Tongue): void {
   root.lang = tongue;
   for (const element of document.querySelectorAll<HTMLElement>("[data-en]")) {
     element.textContent = element.dataset[tongue] ?? "";
-  }
-  for (const details of document.querySelectorAll<HTMLDetailsElement>("article details")) {
-    if (details.firstElementChild?.textContent === CHINESE) details.open = tongue === "zh";
-    if (details.className === "english") details.open = tongue === "en";
   }
   choose("tongue", tongue);
 }
