@@ -214,7 +214,7 @@ def _bars(held: Sequence[ModelStates], chosen: int, height: int) -> Chart:
     return Chart(
         "bytes",
         Words(
-            f"Whose model states an H100 holds: {some}",
+            f"The model states fit an H100 with: {some}",
             f"模型状态放得进 H100 的：{'、'.join(fitting) or '无'}",
         ),
         Axis(Words("GiB", "GiB"), least=0, most=1.05 * max(memory, held[0].total / GIB)),

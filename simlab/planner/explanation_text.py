@@ -52,13 +52,15 @@ def _rival_lines(best: Ranked, rival: Rival) -> list[str]:
 
 
 def difference_text(difference_s: Mapping[str, float], step_s: float) -> str:
-    """The four largest parts of a difference between two steps, of which one takes `step_s`: those
-    of a thousandth of it or more."""
+    """The four largest parts of a difference between two steps, of which one takes `step_s`, and the
+    rest: those of a thousandth of it or more."""
     parts = sorted(difference_s.items(), key=lambda item: -abs(item[1]))
+    named = [(PARTS.get(name, name), seconds) for name, seconds in parts[:4]]
+    named.append(("the rest", sum(seconds for _, seconds in parts[4:])))
     shown = [
-        f"{PARTS.get(n, n)} {'+' if s > 0 else '-'}{seconds_text(abs(s))}"
-        for n, s in parts[:4]
-        if abs(s) > 1e-3 * step_s
+        f"{name} {'+' if seconds > 0 else '-'}{seconds_text(abs(seconds))}"
+        for name, seconds in named
+        if abs(seconds) > 1e-3 * step_s
     ]
     return ", ".join(shown) or "hardly a difference"
 

@@ -234,7 +234,7 @@ def zero_figure(
     axes.set_yscale("log")
     if capacity_bytes:
         gib_of_gpu = capacity_bytes / GIB
-        text = f"one GPU: {gib_of_gpu:.0f} GiB"
+        text = f"one GPU: {gib_of_gpu:.1f} GiB"
         axes.axhline(gib_of_gpu, color=CAP_COLOUR, linestyle="--", linewidth=1.4)
         look: dict[str, Any] = {"color": CAP_COLOUR, "fontsize": 9}
         axes.annotate(text, (ranks[0], gib_of_gpu), (6, 4), textcoords="offset points", **look)
