@@ -137,11 +137,15 @@ class Prediction:
             raise InputError(word("form.other_prediction", id=self.id, fields=fields))
 
     def show_found(self, found: Mapping[str, Mapping[str, Value]]) -> None:
-        """Keep what a lesson found, for the drill asks the prediction again."""
+        """Keep what a lesson found, for the drill asks the prediction again. What was found first
+        stays until the learner predicts again: later the line that they change may ask for
+        something else."""
         kept = progress.load()["predictions"].get(self.id)
         values = [found[source] for source in SOURCES if source in found]
         last = {name: value for table in values for name, value in table.items()}
         if isinstance(kept, dict) and last:
+            first = kept.get("found")
+            last |= first if isinstance(first, dict) else {}
             progress.keep("predictions", self.id, kept | {"found": last})
 
     def compared(self, found: Mapping[str, Mapping[str, Value]]) -> list[list[str]]:

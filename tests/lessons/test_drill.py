@@ -209,6 +209,13 @@ def test_the_terminal_asks_stops_and_goes_on(tmp_path):
     assert "case leak" in json.loads((tmp_path / "mine.json").read_text())["drill"]["boxes"]
 
 
+def test_a_drill_that_is_stopped_before_its_first_answer_is_not_promised_to_go_on():
+    stopped = terminal(["--questions", "2", "--only", "leak", "--seed", "7"], "q\n")
+    assert stopped.returncode == 0
+    said = "Stopped before the first answer: nothing is kept."
+    assert stopped.stderr.splitlines()[-1] == said
+
+
 def test_the_terminal_shows_what_was_set_off_without_its_stars_and_questions_apart():
     assert _plain("a *static* job, **one** of 2 * 3 * 4") == "a static job, one of 2 * 3 * 4"
     typed = "\n12\n4\n"

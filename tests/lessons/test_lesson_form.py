@@ -103,6 +103,18 @@ def test_a_unit_stands_beside_its_field_and_stays_there(sample):
     assert form.box.children[1].children[-1].value == "ms"
 
 
+def test_a_changed_line_does_not_change_what_the_drill_takes_for_right(sample):
+    form = lesson_cells.predict("x01")
+    form.commit(**{"1f1b": "3", "who": "b"})
+    form.compare(measured={"1f1b": 60.0, "who": "a"})
+    form.compare(measured={"1f1b": 99.0, "who": "b"})  # of another line
+    assert progress.load()["predictions"]["x01"]["found"] == {"1f1b": 60.0, "who": "a"}
+    ASKED.forget()
+    ASKED.commit({"1f1b": "3", "who": "b"})
+    form.compare(measured={"1f1b": 99.0, "who": "b"})
+    assert progress.load()["predictions"]["x01"]["found"] == {"1f1b": 99.0, "who": "b"}
+
+
 def test_points_to_tick_are_no_wider_than_their_box(sample):
     """Their margins of 2 px are beside their width, and a box that is too narrow has a scroll bar."""
     before = {*LIVE}

@@ -44,6 +44,8 @@ def drill(arguments: argparse.Namespace) -> int:
         if not _ask(session, asked):
             break
     said = "drill.done" if session.at == session.count else "drill.stopped"
+    if not session.at:
+        said = "drill.stopped_at_once"
     _say("\n" + word(said, answered=session.at, count=session.count, right=session.right))
     if arguments.json:
         print_json(session.report())
