@@ -86,7 +86,7 @@ class LessonPool:
             said = str(error)
         after_s = time.monotonic() - started_s
         if said:
-            self.pool = Pool(pool.ranks, say=pool.say, show=self.show)
+            self._begin_anew(pool)
         return {"said": said, "after_s": after_s}
 
     def demonstrate(self, name: str, plan: Plan, **arguments: Any) -> list[Any]:
@@ -107,7 +107,7 @@ class LessonPool:
         try:
             return pool.call(place, name, plan, timeout_s=timeout_s, text=text, **given)
         except RunError:
-            self.pool = Pool(pool.ranks, say=pool.say, show=self.show)
+            self._begin_anew(pool)
             raise
 
     def alone(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -124,8 +124,11 @@ class LessonPool:
         """The pool; a new one after `close`, for a learner may run an earlier cell again. Without
         torch, what is asked is read before this is called."""
         assert self.pool is not None
-        if self.pool.closed:
-            self.pool = Pool(self.pool.ranks, say=self.pool.say, show=self.show)
+        return self._begin_anew(self.pool) if self.pool.closed else self.pool
+
+    def _begin_anew(self, ended: Pool) -> Pool:
+        """New processes in the places of those of `ended`."""
+        self.pool = Pool(ended.ranks, say=ended.say, show=self.show)
         return self.pool
 
     def _kept(self, name: str, asked: dict[str, Any], answer: Callable[[], Any]) -> Any:

@@ -60,9 +60,8 @@ def bubble(trace: Trace) -> Bubble:
         )
     total = trace.ranks * trace.step_s
     rank, span_s = longest_span(trace)
-    return Bubble(
-        (total - sum(busy)) / sum(busy), (total - sum(busy)) / total, 1 - busy[rank] / span_s
-    )
+    idle = max(0.0, total - sum(busy))  # of ranks without any, rounding leaves a little less than 0
+    return Bubble(idle / sum(busy), idle / total, 1 - busy[rank] / span_s)
 
 
 def longest_span(trace: Trace) -> tuple[int, float]:

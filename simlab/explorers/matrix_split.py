@@ -129,15 +129,24 @@ def answer(state: State) -> Answer:
 
 
 def _note(model: Model, plan: Plan) -> Words:
-    times = 2 * (plan.tp - 1) / plan.tp
+    part = (plan.tp - 1) / plan.tp
+    sent = Words(
+        f"{2 * part:g} times the buffer of an all-reduce",
+        f"一次 all-reduce 缓冲区的 {2 * part:g} 倍",
+    )
+    if plan.sequence_parallel:
+        sent = Words(
+            f"{part:g} of the buffer of a gather or a reduce-scatter",
+            f"一次收集或 reduce-scatter 缓冲区的 {part:g}",
+        )
     english = (
         "Columns first, then rows: a rank's columns make just what its rows need, so a pair of "
-        f"products is followed by one sum. One sequence of {model.seq:,} tokens in 16 bits; for an "
-        f"all-reduce of 64 MiB, say, a ring sends {64 * times:g}."
+        f"products is followed by one sum. One sequence of {model.seq:,} tokens in 16 bits; on a "
+        f"ring each rank sends {sent.en}."
     )
     chinese = (
         "先按列、再按行：一个 rank 的列恰好产生它的行所需的输入，所以每两次矩阵乘之后只需一次求和。"
-        f"一条 {model.seq:,} 个 token 的序列，16 位；比如 64 MiB 的 all-reduce，ring 上每个 rank 要发 {64 * times:g} MiB。"
+        f"一条 {model.seq:,} 个 token 的序列，16 位；在 ring 上，每个 rank 发送{sent.zh}。"
     )
     copies = plan.tp // model.kv_heads
     if copies > 1:

@@ -4,6 +4,7 @@ from itertools import accumulate
 
 from simlab.analysis import Stack, memory_stack
 from simlab.explorers.explorer import Answer, Control, Explorer, Figure, State
+from simlab.explorers.zero_grid import STAGES
 from simlab.memory import SHARDING, data_parallel_memory
 from simlab.memory.model_states import EVERY, RECIPES, zero_curves
 from simlab.spec.cluster import clusters
@@ -16,12 +17,7 @@ RANKS = [2**n for n in range(11)]
 MODELS = [name for name, model in catalogue().items() if model.positions and not model.gated_mlp]
 DASHES: dict[int, tuple[int, ...] | None] = {0: None, 1: (8, 4), 2: (8, 3, 2, 3), 3: (2, 3)}
 CAPACITY = Words("the GPU's memory", "GPU 显存")
-NAMES = {
-    "ddp": Words("DDP (plain DP)", "DDP（普通数据并行）"),
-    "zero1": Words("ZeRO-1", "ZeRO-1"),
-    "zero2": Words("ZeRO-2", "ZeRO-2"),
-    "fsdp": Words("FSDP (ZeRO-3)", "FSDP（ZeRO-3）"),
-}
+NAMES = {way: Words(STAGES[stage], STAGES[stage]) for way, stage in SHARDING.items()}
 """{way of sharding: what it is called}."""
 
 

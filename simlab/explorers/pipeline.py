@@ -91,16 +91,18 @@ def _note(runs: Sequence[Trace]) -> Words:
     english = f"A forward takes {FORWARD_S / MS:.0f} ms on a rank."
     chinese = f"一个 rank 的前向需要 {FORWARD_S / MS:.0f} ms。"
     if len(runs) == 2:
-        one, other = (run.metadata["name"] for run in runs)
-        held, less = (max(peak_memory(run, ACTIVATIONS)) for run in runs)
+        (one, held), (other, others) = (
+            (run.metadata["name"], max(peak_memory(run, ACTIVATIONS))) for run in runs
+        )
         times = f"{runs[1].step_s / runs[0].step_s:.2f}"
         same = times == "1.00"
-        english += f" {other} against {one}: " + (
-            "the same step" if same else f"{times} times the step"
+        step = Words(
+            *(("the same step", "相同") if same else (f"{times} times the step", f"是 {times} 倍"))
         )
-        english += f", {less:.3g} microbatches held against {held:.3g}."
-        chinese += f"{other} 对 {one}：一步时间" + ("相同" if same else f"是 {times} 倍")
-        chinese += f"，最多持有 {less:.3g} 个 micro-batch，对 {held:.3g} 个。"
+        english += (
+            f" {other} against {one}: {step.en}, {others:.3g} microbatches held against {held:.3g}."
+        )
+        chinese += f"{other} 对 {one}：一步时间{step.zh}，最多持有 {others:.3g} 个 micro-batch，对 {held:.3g} 个。"
     return Words(english, chinese)
 
 

@@ -61,12 +61,13 @@ def answer(state: State) -> Answer:
     runs = traces(state)
     most = max(run.end_s for run in runs)
     pictures = [_picture(layout, run, most) for layout, run in zip(LAYOUTS, runs)]
+    last = state["ranks"] - 1
     ratio = f"{runs[0].step_s / runs[1].step_s:.2f}"
     note = Words(
         f"Contiguous takes {ratio} times as long: the causal mask leaves its last rank most to do. "
-        "Scores 0←3 are those of the queries of rank 0 with the keys of rank 3.",
+        f"Scores 0←{last} are those of the queries of rank 0 with the keys of rank {last}.",
         f"连续切分用时是 zigzag 切分的 {ratio} 倍：因果掩码让最后一个 rank 的工作最多。"
-        "注意力 0←3 是 rank 0 的 Q 与 rank 3 的 K、V 之间的部分。",
+        f"注意力 0←{last} 是 rank 0 的 Q 与 rank {last} 的 K、V 之间的部分。",
     )
     return Answer(_figures(runs), pictures, note)
 

@@ -199,7 +199,7 @@ def title(trace: Trace, step_s: float, idle_share: float, peak: float, unit: str
     its last one, how much of that the ranks are idle, and what a rank holds at most, in `unit` (see
     `held_unit`)."""
     held = f", peak {_counted(peak, unit)}" if trace.memory else ""
-    idle = f"idle / makespan {abs(round(idle_share, 9)):.1%}"  # no -0.0%
+    idle = f"idle / makespan {idle_share:.1%}"
     came = origin(trace)
     name = f"{came}: {trace.metadata.get('name', '')}" if came else trace.metadata.get("name", "")
     return ", ".join(filter(None, (name, f"makespan {seconds_text(step_s)}", f"{idle}{held}")))

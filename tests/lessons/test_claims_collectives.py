@@ -1,6 +1,7 @@
 """What lesson 4 tells people to say holds over a sweep of what it depends on."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from simlab.collectives.nccl import collective
 from simlab.engine.fabric import network_of
 from simlab.engine.network import Network, run_rounds
 from simlab.lessons import book
+from simlab.lessons.words import entry
 from simlab.units import GIB, KIB, MIB
 
 LESSON = Path(__file__).parents[2] / "notebooks" / "04_collectives_and_dp.ipynb"
@@ -240,3 +242,30 @@ def test_parameters_that_are_kept_save_one_gather_of_three(gbit):
     assert sent[1] / sent[0] == pytest.approx(2 / 3, rel=0.01)
     steps = [sl.predict(LLAMA, plan, replace(A100, inter=inter)).step_s for plan in plans]
     assert steps[1] <= steps[0]
+
+
+# figures that a question gives
+# ---------------------------------------------------------------------------------------------
+
+
+def test_the_times_that_w06_gives_are_those_of_its_cells():
+    text = entry("w06.prediction", tongue="en")["text"]
+    given = [float(number) for number in re.findall(r"([\d.]+) ms", text)]
+    six = replace(LLAMA, layers=6)
+    inter = replace(A100.inter, bandwidth_bytes_per_s=200e9 / 8)
+    cluster, plan = replace(A100, inter=inter), sl.Plan(dp=32, zero=3, prefetch=1)
+    spans = sl.layer_trace(six, plan, cluster).spans
+    took = {span.op: 1e3 * (span.end_s - span.start_s) for span in spans if span.rank == 0}
+    names = ("0F0 layer 2", "0B0 layer 2", "0F0 layer 2 gather", "0B0 layer 2 gradients")
+    late = 1e3 * sl.predict(six, replace(plan, prefetch=0), cluster).exposed_s["dp"]
+    assert given == pytest.approx([*(took[name] for name in names), late], rel=0.02)
+
+
+def test_what_is_exposed_at_400_gbit_is_what_refutes_w06():
+    (given,) = re.findall(r"(\d+) milliseconds", entry("w06.refuted", tongue="en"))
+    inter = replace(A100.inter, bandwidth_bytes_per_s=400e9 / 8)
+    plan = sl.Plan(dp=32, zero=3, prefetch=1)
+    step = sl.predict(replace(LLAMA, layers=6), plan, replace(A100, inter=inter))
+    assert round(1e3 * step.exposed_s["dp"]) == int(given)
+    sent = [sl.traffic(LLAMA, sl.Plan(dp=32, zero=zero))[0].dp for zero in (0, 3)]
+    assert sent[1] == pytest.approx(sent[0], rel=0.01), "fp32 gradients: as many bytes"

@@ -1,11 +1,13 @@
 """What lesson 6 tells people to say holds over a sweep of what it depends on."""
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 import simlab as sl
+from simlab.lessons.words import entry
 
 LLAMA = sl.load_model("llama-3-8b")
 
@@ -244,3 +246,14 @@ def test_tp_belongs_inside_where_cp_has_few_heads_to_send_or_long_sequences_to_h
 def test_with_short_sequences_and_all_heads_kept_it_is_cp_that_belongs_inside(name, cluster):
     of_cp, of_tp = crossing_times(name, 4096, 2, 2, 4, cluster)
     assert of_cp > of_tp
+
+
+def test_the_times_that_w13_gives_are_those_of_its_cell():
+    text = entry("w13.change", tongue="en")["text"]
+    computes_s, once_s = map(float, re.findall(r"([\d.]+) s\b", text))
+    model, cluster = sl.load_model("llama-2-7b"), sl.load_cluster("a100-pcie", nodes=2)
+    one_s, many_s = (
+        sl.predict(model, sl.Plan(dp=16, zero=1, microbatches=m), cluster).step_s for m in (1, 16)
+    )
+    assert (many_s - one_s) / 15 == pytest.approx(computes_s, rel=0.01)
+    assert one_s - computes_s == pytest.approx(once_s, rel=0.01)

@@ -1,5 +1,6 @@
 """What lesson 12 says aloud, over what it depends on."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ import simlab as sl
 from simlab.diagnosis import straggler, time_spent, trace_graph
 from simlab.lessons.subjects import operating
 from simlab.lessons.subjects.operating import graph_of, hidden, op_saves, works_of
+from simlab.lessons.words import entry
 from simlab.operations import (
     Disturbance,
     Prices,
@@ -273,3 +275,14 @@ def test_one_slow_rank_costs_as_much_as_if_all_were_slow(ranks, slow_by):
         for slow in (1, ranks)
     )
     assert one.mean_s == pytest.approx(every.mean_s) == pytest.approx(10 * (1 + slow_by))
+
+
+def test_the_speeds_that_d20_gives_are_those_of_its_plans():
+    text = entry("d20.prediction", tongue="en")["text"]
+    (given,) = re.findall(r"train ([\d,]+) and ([\d,]+) tokens/s", text)
+    small = sl.Plan(dp=64, zero=2, microbatch_size=2, microbatches=4)
+    large = sl.Plan(dp=256, tp=2, zero=1, microbatch_size=2, sequence_parallel=True)
+    for number, plan in zip(given, (small, large)):
+        cluster = sl.load_cluster("dgx-h100", nodes=plan.gpus // 8)
+        step = sl.predict(sl.load_model("megatron-18b"), plan, cluster)
+        assert step.tokens_per_s == pytest.approx(float(number.replace(",", "")), rel=0.005)

@@ -43,10 +43,8 @@ def drill(arguments: argparse.Namespace) -> int:
         _say(f"{head} {word('drill.how_to_stop')}\n")
         if not _ask(session, asked):
             break
-    said = "drill.done" if session.at == session.count else "drill.stopped"
-    if not session.at:
-        said = "drill.stopped_at_once"
-    _say("\n" + word(said, answered=session.at, count=session.count, right=session.right))
+    how = "done" if session.at == session.count else "stopped" if session.at else "stopped_at_once"
+    _say("\n" + word(f"drill.{how}", answered=session.at, count=session.count, right=session.right))
     if arguments.json:
         print_json(session.report())
     return 0

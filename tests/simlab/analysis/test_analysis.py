@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 
 from simlab import (
@@ -109,3 +111,16 @@ def test_split_backwards_hold_their_microbatch_until_the_weight_gradient_ends():
     times = OpTimes(forward_s=1, input_grad_s=1, weight_grad_s=1)
     trace = simulate(Program.from_text("0F0 0I0 0F1 0W0 0I1 0W1"), times)
     assert memory_curve(trace, 0) == ([0, 0, 2, 4, 6], [0, 1, 2, 1, 0])
+
+
+def test_rounding_does_not_make_idle_time_negative():
+    """Twelve times summed up by 0.1: what lies between them adds up to more than the whole."""
+    ends = [0.1]
+    for _ in range(11):
+        ends.append(ends[-1] + 0.1)
+    spans = [
+        Span.of_op((0, "F", at), 0, start, end) for at, (start, end) in enumerate(pairwise(ends))
+    ]
+    trace = Trace(spans, metadata={"ranks": 1})
+    assert sum(busy_s(trace)) > trace.step_s
+    assert bubble(trace)[:2] == (0, 0)

@@ -124,3 +124,18 @@ def test_the_pipeline_says_which_controls_its_schedules_do_not_read():
 def test_the_title_of_an_explorer_is_a_title_in_both_languages(name):
     title = explorer(name).title
     assert not title.en[0].islower() and not title.zh[0].islower()
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_the_ring_explains_scores_of_ranks_that_there_are(ranks):
+    ring = explorer("ring")
+    note = ring.answer(ring.start(ranks=ranks)).note
+    assert f"0←{ranks - 1} " in note.en and f"0←{ranks - 1} " in note.zh
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_the_matrix_split_says_what_a_ring_sends_of_the_collectives_that_there_are(split):
+    found = explorer("matrix_split")
+    note = found.answer(found.start(sequence_parallel=split, tp=4)).note.en
+    assert ("1.5 times the buffer of an all-reduce" in note) == (not split)
+    assert ("0.75 of the buffer of a gather" in note) == split

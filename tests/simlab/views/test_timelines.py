@@ -24,7 +24,7 @@ from simlab import (
 )
 from simlab.trace import ACTIVATIONS, LIVE
 from simlab.views import timeline
-from simlab.views.scene import COLOURS, scene, title
+from simlab.views.scene import COLOURS, scene
 
 
 def test_the_still_picture_draws_every_op_of_both_traces():
@@ -183,8 +183,3 @@ def test_a_title_says_in_which_unit_ranks_with_several_stages_hold():
     assert pairs.memory_label == "stage activations\nheld"
     one = simulate(generate("1f1b", 4, 8), OpTimes(forward_s=0.1, backward_s=0.2))
     assert "peak 4 microbatches held" in scene(one, LIVE).title
-
-
-def test_a_trace_without_idle_time_has_no_minus_before_its_zero():
-    trace = sl.simulate(sl.generate("gpipe", 1, 2), sl.OpTimes(forward_s=0.1, backward_s=0.2))
-    assert "idle / makespan 0.0%" in title(trace, 0.6, -1e-17, 2, "microbatches held")
