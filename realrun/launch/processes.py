@@ -101,15 +101,17 @@ class Processes:
         return said
 
     def end(self, at_once: bool) -> None:
-        """End all processes: asked first unless `at_once`, then killed."""
-        for pipe in self.pipes:
-            try:
-                pipe.send_bytes(b"null")
-            except OSError:
-                pass
-        deadline_s = time.monotonic() + (0 if at_once else 3)
-        for process in self.started:
-            process.join(max(0.0, deadline_s - time.monotonic()))
+        """End all processes: asked first unless `at_once`, then killed. Those of a fork server that has
+        ended cannot be: they end with their pipes."""
+        if not at_once:
+            for pipe in self.pipes:
+                try:
+                    pipe.send_bytes(b"null")
+                except OSError:
+                    pass
+            deadline_s = time.monotonic() + 3
+            for process in self.started:
+                process.join(max(0.0, deadline_s - time.monotonic()))
         for process in self.started:
             if process.is_alive():
                 process.kill()

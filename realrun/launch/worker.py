@@ -200,14 +200,14 @@ def _result(member: Rank, job: dict[str, Any], say: Callable[..., Any]) -> Any:
 
 def _read(pipe: Any, jobs: queue.SimpleQueue[Any], tell: Answers, doing: Doing, stop: Stop) -> None:
     try:
-        while (message := json.loads(pipe.recv_bytes())) is not None:
-            if "where" in message:
+        while True:
+            message = json.loads(pipe.recv_bytes())
+            if message is not None and "where" in message:
                 tell(where=_place(), doing=doing(), over=doing.over())
-            elif "stop" in message:
+            elif message is not None and "stop" in message:
                 stop.ask(message["stop"])
             else:
-                jobs.put(message)
-        jobs.put(None)
+                jobs.put(message)  # None: it ends once it is done with the others
     except (EOFError, OSError):
         os._exit(1)
 
