@@ -34,6 +34,7 @@ from benchmarks.host_links import LEAST, measured_cluster, print_links
 from benchmarks.namespaces import Hosts, why_not
 from simlab import Trace
 from simlab.cost.stage_times import StageCost
+from simlab.cost.walk import Seconds
 from simlab.engine.play import play, transfer
 from simlab.lowering.instructions import COMPUTE
 
@@ -83,15 +84,16 @@ class MeasuredTimes:
     """
 
     # The computation was measured beside communication, and sends return at once.
-    slowdown, sends_block = 0.0, False
+    sends_block = False
 
     def __init__(self, job, cluster, compute_s, stretch=1.0):
         self.cost, self.stretch = StageCost(job.model, job.executed, cluster, slower=1.0), stretch
         self._compute_s = compute_s
 
-    def compute_s(self, instruction):
+    def computing(self, instruction):
         """See `simlab.engine.play`."""
-        return self.stretch * self._compute_s[instruction]
+        seconds = self.stretch * self._compute_s[instruction]
+        return Seconds(seconds, seconds)
 
     def transfer(self, instruction, ranks):
         """See `simlab.engine.play`."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from realrun.run.job import Job
+from simlab.cost.walk import Seconds
 from simlab.engine.play import ClusterTimes, play
 from simlab.lowering.instructions import COMPUTE, Instruction, group_size, rank_instructions
 from simlab.trace import Trace
@@ -65,7 +66,7 @@ class Box:
     def _alone_s(self, instruction: Instruction) -> float:
         compute = instruction.action == COMPUTE
         return (
-            self.times.compute_s(instruction)
+            self.times.computing(instruction).alone_s
             if compute
             else self.times.communication_s(instruction)
         )
@@ -75,13 +76,15 @@ class _Scaled:
     """Times in a box: padded computing is no slower beside a communication, and sends do not
     block."""
 
-    slowdown, sends_block = 0.0, False
+    sends_block = False
 
     def __init__(self, box: Box, overhead: Overhead) -> None:
         self.box, self.overhead = box, overhead
 
-    def compute_s(self, instruction: Instruction) -> float:
-        return self.box.time_scale * self.box.times.compute_s(instruction) + self.overhead.compute_s
+    def computing(self, instruction: Instruction) -> Seconds:
+        alone_s = self.box.times.computing(instruction).alone_s
+        padded_s = self.box.time_scale * alone_s + self.overhead.compute_s
+        return Seconds(padded_s, padded_s)
 
     def communication_s(self, instruction: Instruction) -> float:
         rounds = self.rounds(instruction)

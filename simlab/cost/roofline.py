@@ -12,6 +12,10 @@ from simlab.lowering.kernels import Attention, GroupedMatmul, Matmul, Memory
 from simlab.lowering.kernels.kernel import Launched
 from simlab.spec.hardware import Efficiency, Gpu
 
+CHANNELS = 24
+"""The multiprocessors that a collective of NCCL occupies, one for each of its channels; of a GPU with
+few, a quarter at most. 16 to 24 of an A100's 108 within a node; NCCL itself takes up to 32."""
+
 NEXT_BEST = {"fp8": "bf16", "bf16": "fp16", "fp16": "tf32", "tf32": "fp32"}
 """What a chip computes in that does not have the precision asked for."""
 
@@ -40,18 +44,31 @@ def peak_flops(gpu: Gpu, precision: str) -> float:
     return gpu.peak_flops[name]
 
 
-def kernel_s(kernel: Launched, gpu: Gpu, precision: str = "bf16") -> float:
-    """Seconds of one `Matmul`, `Attention` or `Memory` kernel on `gpu`."""
+def kernel_s(kernel: Launched, gpu: Gpu, precision: str = "bf16", *, beside: bool = False) -> float:
+    """Seconds of one `Matmul`, `Attention` or `Memory` kernel on `gpu`.
+
+    beside: whether a collective runs all the while, which leaves `free_sms` multiprocessors. A
+    product's tiles then take more rounds, by none up to twice as many: it depends on how full the
+    last one was. Attention and what is limited by memory take as much longer as there are fewer
+    multiprocessors. Leaves out: the part of the memory's bandwidth that the collective takes, which
+    grows with the links; fewer channels between nodes, and for small collectives.
+    """
+    sms = free_sms(gpu) if beside else gpu.sms
     if isinstance(kernel, Matmul):
-        return matmul_s(kernel, gpu, precision)
+        return matmul_s(kernel, gpu, precision, sms)
     if isinstance(kernel, Attention):
-        return attention_s(kernel, gpu, precision)
+        return attention_s(kernel, gpu, precision, sms)
     if isinstance(kernel, Memory):
-        return memory_s(kernel.size_bytes, gpu)
+        return memory_s(kernel.size_bytes, gpu, sms)
     raise InputError(f"{kernel!r} is no kernel of one GPU")
 
 
-def matmul_s(kernel: Matmul, gpu: Gpu, precision: str = "bf16") -> float:
+def free_sms(gpu: Gpu) -> int:
+    """The multiprocessors that a collective leaves to kernels."""
+    return gpu.sms - min(CHANNELS, gpu.sms // 4)
+
+
+def matmul_s(kernel: Matmul, gpu: Gpu, precision: str = "bf16", sms: int | None = None) -> float:
     """Seconds of a matrix product.
 
     The output is cut into tiles, of which each multiprocessor computes one at a time: the time is
@@ -62,19 +79,21 @@ def matmul_s(kernel: Matmul, gpu: Gpu, precision: str = "bf16") -> float:
     are cast from 16 bits first. The products of a `GroupedMatmul` share the rounds: a
     multiprocessor takes its next tile from whichever product has one left, and each product reads
     its own operands and writes its own result. Leaves out: split-k, what the caches hold, clocks
-    that fall under load other than by the measured efficiency.
+    that fall under load other than by the measured efficiency. sms: the multiprocessors that compute
+    it; None: all.
     """
+    sms = sms or gpu.sms
     reached = efficiencies_of(gpu)
     peak = peak_flops(gpu, precision)
     products = kernel.products if isinstance(kernel, GroupedMatmul) else [kernel]
     best = min(
-        _waves_s(products, rows, columns, peak * reached.matmul[kernel.role] * part, gpu.sms)
+        _waves_s(products, rows, columns, peak * reached.matmul[kernel.role] * part / gpu.sms, sms)
         for rows, columns, part in reached.tiles
     )
     width = 4 if precision == "fp32" else 2
     operands = sum(its.batch * (its.m * its.k + its.k * its.n) for its in products)
     result = sum(its.batch * its.m * its.n for its in products)
-    bandwidth = _bandwidth(gpu, reached)
+    bandwidth = _bandwidth(gpu, reached) * sms / gpu.sms
     written_s = (8 if kernel.role == "weight" else width) * result / bandwidth
     cast_s = 3 * operands / bandwidth if precision == "fp8" else 0.0
     return max(best, width * operands / bandwidth) + written_s + cast_s + reached.kernel_s
@@ -95,7 +114,8 @@ def largest_value_s(kernel: Matmul, gpu: Gpu) -> float:
 def _waves_s(
     products: Sequence[Matmul], rows: float, columns: float, flops_per_s: float, sms: int
 ) -> float:
-    """Seconds of the rounds in which `sms` multiprocessors compute the tiles of all `products`. The
+    """Seconds of the rounds in which `sms` multiprocessors of `flops_per_s` compute the tiles of all
+    `products`. The
     rounds are of the mean depth k, and no shorter than the deepest tile."""
     tiles = [
         its.batch
@@ -106,17 +126,20 @@ def _waves_s(
     ]
     mean_depth = sum(count * its.k for count, its in zip(tiles, products)) / sum(tiles)
     depth = max(ceil(sum(tiles) / sms) * mean_depth, max(its.k for its in products))
-    return depth * 2 * rows * columns / (flops_per_s / sms)
+    return depth * 2 * rows * columns / flops_per_s
 
 
-def attention_s(kernel: Attention, gpu: Gpu, precision: str = "bf16") -> float:
+def attention_s(
+    kernel: Attention, gpu: Gpu, precision: str = "bf16", sms: int | None = None
+) -> float:
     """Seconds of fused causal attention: half the operations at its efficiency, and the longest
     block of queries at the end.
 
     With context parallelism, the half of the rank that has most of it. The last 128 queries see all
     keys, on one multiprocessor, while
     the others have nothing left: a term that matters with few heads. Where the mask leaves nothing
-    (`share` 0) no kernel runs. In fp8 recipes attention stays in 16 bits.
+    (`share` 0) no kernel runs. In fp8 recipes attention stays in 16 bits. sms: the multiprocessors
+    that compute it; None: all.
     """
     if not kernel.share:
         return 0.0
@@ -132,13 +155,16 @@ def attention_s(kernel: Attention, gpu: Gpu, precision: str = "bf16") -> float:
         * (2.5 if kernel.backward else 1)
     )
     tail_s = reached.attention_tail[way] * longest / (peak / gpu.sms)
-    return kernel.share * kernel.flops / 2 / (part * peak) + tail_s + reached.kernel_s
+    fewer = gpu.sms / (sms or gpu.sms)
+    return kernel.share * kernel.flops / 2 / (part * peak) * fewer + tail_s + reached.kernel_s
 
 
-def memory_s(size_bytes: float, gpu: Gpu) -> float:
-    """Seconds of a kernel that reads and writes `size_bytes`."""
+def memory_s(size_bytes: float, gpu: Gpu, sms: int | None = None) -> float:
+    """Seconds of a kernel that reads and writes `size_bytes` with `sms` multiprocessors; None:
+    all."""
     reached = efficiencies_of(gpu)
-    return size_bytes / _bandwidth(gpu, reached) + reached.kernel_s
+    fewer = gpu.sms / (sms or gpu.sms)
+    return size_bytes / _bandwidth(gpu, reached) * fewer + reached.kernel_s
 
 
 def _bandwidth(gpu: Gpu, reached: Efficiency) -> float:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from simlab.cost.communication_times import CommunicationTimes
 from simlab.cost.roofline import kernel_s, largest_value_s
-from simlab.cost.walk import OVERLAP_SLOWDOWN, Parts, walk_unit
+from simlab.cost.walk import Parts, Seconds, walk_unit
 from simlab.lowering.kernels import Communication, Matmul, Operation, runtime_ops, unit_kernels
 from simlab.lowering.kernels.kernel import Kernel, Launched
 from simlab.lowering.pieces import COMPUTE, Piece, Slice, recompute_pieces, unit_pieces
@@ -18,7 +18,7 @@ from simlab.spec.parameters import LAYERS, UnitKind
 from simlab.spec.plan import Plan
 
 MOST_STRETCHES = 100
-"""Steps in which a unit's stretch is found; each leaves less than a sixth of what is short."""
+"""Steps in which a unit's stretch is found; each leaves at most half of what is short."""
 
 HOST_COLLECTIVE_OPS = 3
 """A collective is worth as many ops to the host: the call, the wait of its stream, and that of the
@@ -58,8 +58,8 @@ class StageCost(CommunicationTimes):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.gpu = self.gpu or self.cluster.gpu
-        self._kernel_s: dict[Kernel | Communication | Slice, float] = {}
-        self._pieces: dict[tuple[UnitKind, str], tuple[list[Piece], list[float]]] = {}
+        self._kernel_s: dict[tuple[Kernel | Communication | Slice, bool], float] = {}
+        self._pieces: dict[tuple[UnitKind, str], tuple[list[Piece], list[Seconds]]] = {}
         self._walked: dict[tuple[UnitKind, str, float], Parts] = {}
         self._stretched: dict[tuple[UnitKind, str], float] = {}
         self._recomputed_s: dict[UnitKind, float] = {}
@@ -104,8 +104,8 @@ class StageCost(CommunicationTimes):
         """The stretch with which the unit lasts as long as it does alone and the host is late.
 
         Kernels that take longer hide more of the communication beside them, so that a stretch by
-        the host's part alone would fall short. The duration grows with the stretch, by at most the
-        kernels' time over 1 - `OVERLAP_SLOWDOWN` for each whole, so steps of that length come ever
+        the host's part alone would fall short. The duration grows with the stretch, by at most what
+        the kernels take beside communication for each whole, so steps of that length come ever
         closer and never go beyond.
         """
         compute_s, late_s = self._host_s(unit, kind)
@@ -113,7 +113,8 @@ class StageCost(CommunicationTimes):
             return 1.0
         pieces, seconds = self._pieces_of(unit, kind)
         wanted_s = walk_unit(pieces, seconds).total + late_s
-        stretch, steepest_s = 1.0, compute_s / (1 - OVERLAP_SLOWDOWN)
+        stretch = 1.0
+        steepest_s = sum(its.beside_s for p, its in zip(pieces, seconds) if p.action == COMPUTE)
         for _ in range(MOST_STRETCHES):
             short_s = wanted_s - walk_unit(pieces, _stretched(pieces, seconds, stretch)).total
             if short_s <= 1e-12 * wanted_s:
@@ -121,15 +122,14 @@ class StageCost(CommunicationTimes):
             stretch += short_s / steepest_s
         return stretch
 
-    def _priced(self, unit: UnitKind, kind: str) -> tuple[list[Piece], list[float], float]:
+    def _priced(self, unit: UnitKind, kind: str) -> tuple[list[Piece], list[Seconds], float]:
         """(pieces, seconds of each, seconds of waiting for the host among them)"""
         pieces, compute_s = self._pieces_of(unit, kind)
         stretch = self.stretch(unit, kind)
         seconds = _stretched(pieces, compute_s, stretch)
-        computed_s = sum(s for p, s in zip(pieces, compute_s) if p.action == COMPUTE)
-        return pieces, seconds, computed_s * (stretch - 1)
+        return pieces, seconds, _computed_s(pieces, compute_s) * (stretch - 1)
 
-    def _pieces_of(self, unit: UnitKind, kind: str) -> tuple[list[Piece], list[float]]:
+    def _pieces_of(self, unit: UnitKind, kind: str) -> tuple[list[Piece], list[Seconds]]:
         """(pieces, seconds of each without the host)"""
         key = unit, kind
         if key not in self._pieces:
@@ -144,12 +144,13 @@ class StageCost(CommunicationTimes):
             self._recomputed_s[unit] = walk_unit(pieces, map(self._piece_s, pieces)).total
         return self._recomputed_s[unit]
 
-    def _piece_s(self, piece: Piece) -> float:
-        """Seconds of a `Piece`, alone."""
+    def _piece_s(self, piece: Piece) -> Seconds:
+        """`Seconds` of a `Piece`."""
         if piece.action == COMPUTE:
-            return sum(map(self.kernel_s, piece.kernels))
+            return self.computing(piece.kernels)
         whole = piece.size_bytes / piece.part
-        return piece.part * self.communication_s(piece.kind, whole, piece.dimension)
+        seconds = piece.part * self.communication_s(piece.kind, whole, piece.dimension)
+        return Seconds(seconds, seconds)
 
     def _host_s(self, unit: UnitKind, kind: str) -> tuple[float, float]:
         """(seconds of the kernels of an op in a unit, seconds in which they wait for the host).
@@ -157,7 +158,7 @@ class StageCost(CommunicationTimes):
         Recomputation, input gradients and weight gradients are launched one after the other, and
         none of them lasts less than the host needs for it."""
         pieces, seconds = self._pieces_of(unit, kind)
-        compute_s = sum(s for p, s in zip(pieces, seconds) if p.action == COMPUTE)
+        compute_s = _computed_s(pieces, seconds)
         total_s, kernels = walk_unit(pieces, seconds).total, self.kernels[unit]
         forward_ops, input_ops, weight_ops = (
             runtime_ops(self.model, self.plan)
@@ -189,23 +190,30 @@ class StageCost(CommunicationTimes):
     # one layer
     # ----------------------------------------------------------------------------------------------
 
-    def kernel_s(self, kernel: Kernel | Communication | Slice) -> float:
-        """Seconds of `kernel`, alone."""
-        if kernel not in self._kernel_s:
-            if isinstance(kernel, Slice):
-                self._kernel_s[kernel] = kernel.part * self.kernel_s(kernel.kernel)
-            elif isinstance(kernel, Communication):
-                self._kernel_s[kernel] = self._steps_s(kernel)
-            else:
-                self._kernel_s[kernel] = self._own_s(kernel)
-        return self._kernel_s[kernel]
+    def computing(self, kernels: Sequence[Kernel | Slice]) -> Seconds:
+        """`Seconds` of `kernels`, one after the other."""
+        return Seconds(
+            *(sum(self.kernel_s(each, beside) for each in kernels) for beside in (False, True))
+        )
 
-    def _own_s(self, kernel: Kernel) -> float:
+    def kernel_s(self, kernel: Kernel | Communication | Slice, beside: bool = False) -> float:
+        """Seconds of `kernel`, alone or `beside` a collective."""
+        key = kernel, beside
+        if key not in self._kernel_s:
+            if isinstance(kernel, Slice):
+                self._kernel_s[key] = kernel.part * self.kernel_s(kernel.kernel, beside)
+            elif isinstance(kernel, Communication):
+                self._kernel_s[key] = self._steps_s(kernel)
+            else:
+                self._kernel_s[key] = self._own_s(kernel, beside)
+        return self._kernel_s[key]
+
+    def _own_s(self, kernel: Kernel, beside: bool) -> float:
         precision = self.plan.precision
         if precision == "fp8" and isinstance(kernel, Matmul) and kernel.operation == Operation.HEAD:
             precision = "bf16"  # recipes leave the output head in 16 bits
         gpu = self.gpu or self.cluster.gpu
-        seconds = kernel_s(kernel, gpu, precision)
+        seconds = kernel_s(kernel, gpu, precision, beside=beside)
         if precision == "fp8" and isinstance(kernel, Matmul) and not self.plan.has_flat_gradients:
             seconds += largest_value_s(kernel, gpu)
         return seconds / self.faster.get(kernel.operation, 1)
@@ -214,6 +222,13 @@ class StageCost(CommunicationTimes):
         return kernel.steps * self.communication_s(kernel.kind, kernel.size_bytes, kernel.dimension)
 
 
-def _stretched(pieces: Sequence[Piece], seconds: Sequence[float], stretch: float) -> list[float]:
+def _stretched(
+    pieces: Sequence[Piece], seconds: Sequence[Seconds], stretch: float
+) -> list[Seconds]:
     """`seconds` of `pieces`, with those that compute `stretch` times as long."""
-    return [s * stretch if p.action == COMPUTE else s for p, s in zip(pieces, seconds)]
+    return [s.times(stretch) if p.action == COMPUTE else s for p, s in zip(pieces, seconds)]
+
+
+def _computed_s(pieces: Sequence[Piece], seconds: Sequence[Seconds]) -> float:
+    """What is computed in `pieces`, alone."""
+    return sum(s.alone_s for p, s in zip(pieces, seconds) if p.action == COMPUTE)

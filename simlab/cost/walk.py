@@ -2,9 +2,9 @@
 communication for each dimension.
 
 A communication begins when it is told to and those before it in its dimension have ended. A wait
-stands still until it has ended. A kernel beside a communication progresses at a part of its speed,
-so slow-down and exposed communication never count the same second twice. `simlab.engine.play` has
-the same rules for many ranks.
+stands still until it has ended. What is computed beside a communication progresses at a part of its
+speed, so slow-down and exposed communication never count the same second twice.
+`simlab.engine.play` has the same rules for many ranks.
 """
 
 from collections.abc import Iterable
@@ -12,13 +12,30 @@ from typing import NamedTuple
 
 from simlab.lowering.pieces import BEGIN, COMPUTE, Piece
 
-OVERLAP_SLOWDOWN = 0.15
-"""The part of its speed that a kernel loses while a collective runs beside it: about the part of
-the multiprocessors that NCCL's channels occupy (16 to 24 of 108 on an A100)."""
-
 SLOWING = ("dp", "edp", "replicas", "tp", "cp", "ep")
 """The dimensions whose communication slows kernels. Messages to another stage and copies to the
 host are left out: they move on copy engines, or on few channels."""
+
+
+class Seconds(NamedTuple):
+    """What one thing that a rank computes or communicates takes."""
+
+    alone_s: float
+    beside_s: float
+    """While a collective runs beside it all the time: no more than twice as long. Of a communication
+    the same as alone."""
+
+    def times(self, factor: float) -> "Seconds":
+        """`factor` of it."""
+        return Seconds(factor * self.alone_s, factor * self.beside_s)
+
+    def meeting_s(self, in_flight_s: float) -> float:
+        """What it takes while communication is in flight for the first `in_flight_s`."""
+        if in_flight_s <= 0:
+            return self.alone_s
+        if self.beside_s <= in_flight_s:
+            return self.beside_s
+        return self.alone_s + in_flight_s * (1 - self.alone_s / self.beside_s)
 
 
 class Parts(NamedTuple):
@@ -52,30 +69,23 @@ class Parts(NamedTuple):
         return Parts(*(part * count for part in self))
 
 
-def beside_s(work_s: float, in_flight_s: float) -> float:
-    """Seconds that kernels of `work_s` take while communication is in flight for the first
-    `in_flight_s`."""
-    if in_flight_s <= 0:
-        return work_s
-    slowed_s = work_s / (1 - OVERLAP_SLOWDOWN)
-    return slowed_s if slowed_s <= in_flight_s else work_s + OVERLAP_SLOWDOWN * in_flight_s
-
-
-def walk_unit(pieces: Iterable[Piece], seconds: Iterable[float], in_flight_s: float = 0.0) -> Parts:
-    """`Parts` of a unit's `Piece`s that take so many `seconds` each, alone. in_flight_s: how long
+def walk_unit(
+    pieces: Iterable[Piece], seconds: Iterable[Seconds], in_flight_s: float = 0.0
+) -> Parts:
+    """`Parts` of a unit's `Piece`s that take so many `seconds` each. in_flight_s: how long
     communication of data parallelism still goes on when it begins."""
     now_s, busy_until_s = 0.0, in_flight_s
     free_s: dict[str, float] = {}
     ends_s: dict[str, float] = {}
     spent = {"compute": 0.0, "tp": 0.0, "cp": 0.0, "ep": 0.0}
-    for piece, its_s in zip(pieces, seconds):
+    for piece, its in zip(pieces, seconds):
         dimension = piece.dimension
         if piece.action == COMPUTE:
-            took_s = beside_s(its_s, busy_until_s - now_s)
+            took_s = its.meeting_s(busy_until_s - now_s)
             spent["compute"] += took_s
             now_s += took_s
         elif piece.action == BEGIN:
-            end_s = max(free_s.get(dimension, 0.0), now_s) + its_s
+            end_s = max(free_s.get(dimension, 0.0), now_s) + its.alone_s
             free_s[dimension] = ends_s[piece.name] = end_s
             busy_until_s = max(busy_until_s, end_s)
         else:

@@ -9,7 +9,7 @@ from simlab.collectives.nccl import p2p_s
 from simlab.cost.optimizer import rank_parameters, update_s
 from simlab.cost.stage_times import StageCost
 from simlab.cost.stage_times import sends_block as blocks
-from simlab.cost.walk import OVERLAP_SLOWDOWN
+from simlab.cost.walk import Seconds
 from simlab.engine.tasks import Shared
 from simlab.lowering.instruction import Instruction
 from simlab.lowering.kernels.kernel import Kernel
@@ -27,9 +27,6 @@ class ClusterTimes:
     `simlab.cost.stage_times.sends_block` says.
     """
 
-    slowdown = OVERLAP_SLOWDOWN
-    """The part of its speed that a kernel loses while a collective of its rank is in flight."""
-
     def __init__(
         self,
         model: Model,
@@ -45,18 +42,18 @@ class ClusterTimes:
         self.sends_block = blocks(plan) if sends_block is None else sends_block
         self.layers = plan.layers_of_stages(model.layers, program.stages)
         # {(identity of kernels, kind of op): (seconds, the kernels, which so stay alive)}
-        self._of_kernels: dict[tuple[int, str], tuple[float, tuple[Kernel | Slice, ...]]] = {}
+        self._of_kernels: dict[tuple[int, str], tuple[Seconds, tuple[Kernel | Slice, ...]]] = {}
         self._of_communication: dict[tuple[str | float, ...], float] = {}
 
-    def compute_s(self, instruction: Instruction) -> float:
+    def computing(self, instruction: Instruction) -> Seconds:
         """Of a compute instruction, with its part of what the GPU waits for the host."""
-        if not instruction.unit_kind:  # the optimizer, which alone computes outside of units
-            return self.optimizer_s
+        if not instruction.unit_kind:  # the optimizer, beside which nothing is sent
+            return Seconds(self.optimizer_s, self.optimizer_s)
         # layers share the tuples of their kernels, which take longer to hash than to find
         key = id(instruction.kernels), instruction.op_kind
         if key not in self._of_kernels:
-            alone_s = sum(map(self.cost.kernel_s, instruction.kernels))
-            seconds = self.cost.stretch(instruction.unit_kind, instruction.op_kind) * alone_s
+            stretch = self.cost.stretch(instruction.unit_kind, instruction.op_kind)
+            seconds = self.cost.computing(instruction.kernels).times(stretch)
             self._of_kernels[key] = seconds, instruction.kernels
         return self._of_kernels[key][0]
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import NamedTuple, Protocol
 
-from simlab.cost.walk import SLOWING
+from simlab.cost.walk import SLOWING, Seconds
 from simlab.engine.instruction_times import ClusterTimes, transfer
 from simlab.engine.tasks import Shared, Task, TaskTimes, run_tasks
 from simlab.errors import DeadlockError, InputError
@@ -32,15 +32,11 @@ class StepTimes(Protocol):
     """What the instructions of a step take: `ClusterTimes`, or the like."""
 
     @property
-    def slowdown(self) -> float:
-        """The part of its speed that a kernel loses beside a collective of its rank."""
-
-    @property
     def sends_block(self) -> bool:
         """Whether a rank goes on only when what it sends is there."""
 
-    def compute_s(self, instruction: Instruction) -> float:
-        """Seconds of a compute instruction."""
+    def computing(self, instruction: Instruction) -> Seconds:
+        """`Seconds` of a compute instruction."""
 
     def transfer(
         self, instruction: Instruction, ranks: Sequence[int]
@@ -74,7 +70,7 @@ def play(
             lists[pp, cp] = rank_instructions(model, plan, program, pp, context_rank=cp)
     instructions = [lists[pp, cp] for _, cp, pp, _ in places]
     tasks = made.build(instructions)
-    ended = run_tasks(tasks, times.slowdown)
+    ended = run_tasks(tasks)
     metadata = {
         "name": model.name,
         "source": "simulated",
@@ -249,9 +245,8 @@ class _Tasks:
         self.numbers.append([])
         for instruction in instructions:
             if instruction.action == COMPUTE:
-                number = self._add(
-                    instruction, "compute", (rank,), self.times.compute_s(instruction)
-                )
+                alone_s, beside_s = self.times.computing(instruction)
+                number = self._add(instruction, "compute", (rank,), alone_s, beside_s=beside_s)
                 self.needs[number] += before
                 before = [number]
                 self.numbers[-1].append(number)
@@ -294,10 +289,12 @@ class _Tasks:
         ranks: tuple[int, ...],
         seconds: float,
         shared: Shared | None = None,
+        beside_s: float = 0.0,
     ) -> int:
         name, op, slows = instruction.name, instruction.op, instruction.dimension in SLOWING
         needs: list[int] = []  # what is found later is added here
-        task = Task(name, op, stream, ranks, seconds, needs, instruction.size_bytes, shared, slows)
+        size_bytes = instruction.size_bytes
+        task = Task(name, op, stream, ranks, seconds, needs, size_bytes, shared, slows, beside_s)
         self.instructions.append(instruction)
         self.tasks.append(task)
         self.needs.append(needs)

@@ -30,6 +30,9 @@ class Task(NamedTuple):
     """Where others may slow it: then `seconds` are those that it takes alone."""
     slows: bool = False
     """Whether it slows what its ranks compute meanwhile."""
+    beside_s: float = 0.0
+    """What it takes while a task that `slows` runs on its rank all the time, if that is longer than
+    `seconds`. It has one rank then."""
 
 
 class Shared(NamedTuple):
@@ -55,23 +58,22 @@ class TaskTimes:
         return max(self.ends, default=0.0)
 
 
-def run_tasks(tasks: Iterable[Task], slowdown: float = 0.0) -> TaskTimes:
+def run_tasks(tasks: Iterable[Task]) -> TaskTimes:
     """`TaskTimes` of `tasks`.
 
     A rank's stream runs its tasks in the order in which they are listed. A task starts when it is
     the next one on the stream of all its ranks and all that it needs has ended. Tasks that are
-    `shared` slow each other down (`simlab.engine.sharing.Wires`). What runs on a stream 'compute'
-    loses the part `slowdown` of its speed while a task that `slows` runs on its rank. Raises `DeadlockError` that names
-    a task which can never start.
+    `shared` slow each other down (`simlab.engine.sharing.Wires`). A task that has a `beside_s` goes on
+    at a part of its speed while a task that `slows` runs on its rank. Raises `DeadlockError` that
+    names a task which can never start.
     """
     with no_garbage_collection():
-        return _Run(tasks, 1.0 - slowdown).run()
+        return _Run(tasks).run()
 
 
 class _Run:
-    def __init__(self, tasks: Iterable[Task], slowed_speed: float) -> None:
+    def __init__(self, tasks: Iterable[Task]) -> None:
         self.tasks = tasks = list(tasks)
-        self.slowed_speed = slowed_speed
         self.in_flight: dict[int, int] = {}  # rank: how many tasks that slow it run
         self.computing: dict[int, _Computing] = {}  # rank: what it computes
         self.env = simpy.Environment()
@@ -109,13 +111,13 @@ class _Run:
     def _start(self, number: int) -> None:
         self.starts[number] = self.env.now
         task = self.tasks[number]
-        if self.slowed_speed < 1:
-            if task.stream == "compute":
-                self.computing[task.ranks[0]] = _Computing(number, task.seconds, self.env.now)
-                self._set_alarm(task.ranks[0])
-                return
-            if task.slows:
-                self._change_in_flight(task.ranks, 1)
+        if task.beside_s > task.seconds:
+            slowed = task.seconds / task.beside_s
+            self.computing[task.ranks[0]] = _Computing(number, task.seconds, self.env.now, slowed)
+            self._set_alarm(task.ranks[0])
+            return
+        if task.slows:
+            self._change_in_flight(task.ranks, 1)
         alone_s = task.shared.seconds if task.shared else 0.0
         self.env.timeout(max(0.0, task.seconds - alone_s), number).callbacks.append(
             self._transfer if task.shared else self._end
@@ -131,12 +133,10 @@ class _Run:
     # what communication slows
     # ------------------------------------------------------------------------------------------
 
-    def _speed(self, rank: int) -> float:
-        return self.slowed_speed if self.in_flight.get(rank) else 1.0
-
     def _set_alarm(self, rank: int) -> None:
         work = self.computing[rank]
-        work.alarm = self.env.timeout(work.left_s / self._speed(rank), rank)
+        speed = work.slowed if self.in_flight.get(rank) else 1.0
+        work.alarm = self.env.timeout(work.left_s / speed, rank)
         work.alarm.callbacks.append(self._on_alarm)
 
     def _on_alarm(self, alarm: simpy.Event) -> None:
@@ -147,18 +147,19 @@ class _Run:
 
     def _change_in_flight(self, ranks: Sequence[int], change: int) -> None:
         for rank in ranks:
-            before, count = self._speed(rank), self.in_flight.get(rank, 0) + change
-            self.in_flight[rank] = count
+            before = self.in_flight.get(rank, 0)
+            self.in_flight[rank] = before + change
             work = self.computing.get(rank)
-            if work is not None and self._speed(rank) != before:
-                work.left_s = max(0.0, work.left_s - before * (self.env.now - work.since_s))
+            if work is not None and bool(before) != bool(before + change):
+                speed = work.slowed if before else 1.0
+                work.left_s = max(0.0, work.left_s - speed * (self.env.now - work.since_s))
                 work.since_s = self.env.now
                 self._set_alarm(rank)
 
     def _ended(self, number: int) -> None:
         self.ends[number] = self.env.now
         task = self.tasks[number]
-        if task.slows and self.slowed_speed < 1:
+        if task.slows:
             self._change_in_flight(task.ranks, -1)
         self.left -= 1
         waits = self.waits
@@ -169,11 +170,11 @@ class _Run:
 
 
 class _Computing:
-    """A computation under way: what is left of it at full speed, since when, and when it will have
-    ended as it goes."""
+    """A computation under way: what is left of it at full speed, since when, when it will have ended
+    as it goes, and the part of its speed that it keeps beside a task that slows it."""
 
-    __slots__ = ("alarm", "left_s", "number", "since_s")
+    __slots__ = ("alarm", "left_s", "number", "since_s", "slowed")
 
-    def __init__(self, number: int, left_s: float, since_s: float) -> None:
-        self.number, self.left_s, self.since_s = number, left_s, since_s
+    def __init__(self, number: int, left_s: float, since_s: float, slowed: float) -> None:
+        self.number, self.left_s, self.since_s, self.slowed = number, left_s, since_s, slowed
         self.alarm: simpy.Timeout | None = None

@@ -215,7 +215,8 @@ def test_zigzag_computes_at_every_step_on_every_rank_and_contiguous_in_a_triangl
 
 def test_contiguous_costs_attention_nearly_twice_in_a_step():
     cluster = sl.load_cluster("dgx-h100")
-    plan = sl.Plan(cp=8, seq=SEQ, zero=3, recompute="full")
+    beside = {"prefetch": 0, "dp_overlap": False}  # which slows some kernels more than others
+    plan = sl.Plan(cp=8, seq=SEQ, zero=3, recompute="full", **beside)
     steps = {
         layout: sl.predict(MODEL, replace(plan, cp_layout=layout), cluster)
         for layout in ("zigzag", "contiguous")

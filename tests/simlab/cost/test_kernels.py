@@ -289,6 +289,39 @@ def test_no_product_beats_the_peak_nor_the_memory(gpu, m, n, k, precision):
     )
 
 
+@pytest.mark.parametrize(
+    "columns, times",
+    [(7, 1), (8, 2), (9, 2), (14, 1), (16, 3 / 2), (70, 10 / 8)],
+)
+def test_what_a_product_loses_beside_a_collective_is_the_rounds_that_its_tiles_then_need(
+    columns, times
+):
+    """An A100's 108 multiprocessors, and the 84 that 24 channels leave, with one shape of tiles. 12 x 7
+    of them fill those, 12 x 9 all: one round, or two. 12 x 70 tiles take 8 rounds or 10."""
+    gpu = replace(A100, efficiency=replace(efficiencies()[A100.name], tiles=((256, 128, 1.0),)))
+    kernel = Matmul("product", 12 * 256, columns * 128, 64 * 1024)
+    alone_s, beside_s = (kernel_s(kernel, gpu, beside=beside) for beside in (False, True))
+    assert beside_s / alone_s == pytest.approx(times, rel=0.01)
+
+
+@given(kinds_of_gpu, sizes, sizes, sizes)
+def test_a_collective_slows_no_product_to_less_than_half_and_makes_none_faster(gpu, m, n, k):
+    precision = "bf16" if "bf16" in gpu.peak_flops else "fp32"
+    kernel = Matmul("product", m, n, k)
+    alone_s, beside_s = (
+        kernel_s(kernel, gpu, precision, beside=beside) for beside in (False, True)
+    )
+    assert alone_s <= beside_s <= 2 * alone_s * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", ["v100-sxm2-32gb", "a100-sxm-80gb", "h100-sxm-80gb"])
+def test_what_is_limited_by_memory_loses_the_part_of_the_multiprocessors(name):
+    gpu = gpus()[name]
+    kept = (gpu.sms - min(24, gpu.sms // 4)) / gpu.sms
+    alone_s, beside_s = (kernel_s(Memory("norm", 1e12), gpu, beside=it) for it in (False, True))
+    assert alone_s / beside_s == pytest.approx(kept, rel=1e-3)
+
+
 def test_one_tile_more_than_there_are_multiprocessors_takes_a_second_wave():
     """An A100 has 108: 12 x 9 tiles of 256 x 128 are one wave, 12 x 10 two (the larger tile is the
     fastest, both times)."""

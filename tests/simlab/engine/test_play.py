@@ -357,10 +357,10 @@ def test_a_computation_loses_a_part_of_its_speed_while_a_sum_is_in_flight(sum_s,
     tasks = [
         Task("sum", "", "dp", (0,), sum_s, (), slows=True),
         Task("copy", "", "offload in", (0,), 9.0, ()),
-        Task("work", "", "compute", (0,), 4.0, ()),
+        Task("work", "", "compute", (0,), 4.0, (), beside_s=16 / 3),
     ]
-    assert run_tasks(tasks, 0.25).ends[2] == pytest.approx(end_s)
-    assert run_tasks(tasks).ends[2] == 4.0
+    assert run_tasks(tasks).ends[2] == pytest.approx(end_s)
+    assert run_tasks([*tasks[:2], tasks[2]._replace(beside_s=0.0)]).ends[2] == 4.0
 
 
 def test_tasks_that_wait_for_each_other_are_named():

@@ -224,7 +224,11 @@ def test_a_busier_rank_computes_sends_and_keeps_more():
     one, two = (step.memory.activations()[0][0] for step in steps)
     # its copies, and three numbers of an expert's width for each
     assert two - one == 3 * 256 * 2 * (256 + 3 * 96)
-    assert steps[0].step_s < steps[1].step_s
+    # of so few tokens the host's launches take longer
+    many = [
+        sl.predict(MODEL, replace(step.plan, microbatch_size=64), NODE).step_s for step in steps
+    ]
+    assert many[1] > 1.05 * many[0]
 
 
 def test_what_nobody_hides_of_the_all_to_alls_is_in_the_waterfall_and_grows_across_nodes():

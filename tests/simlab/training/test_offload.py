@@ -86,7 +86,7 @@ def test_of_eight_gpus_that_update_everything_the_host_is_what_waits_in_a_predic
     monkeypatch,
 ):
     # `offload_step` says that its reductions slow nothing
-    monkeypatch.setattr("simlab.cost.walk.OVERLAP_SLOWDOWN", 0.0)
+    monkeypatch.setattr("simlab.cost.roofline.CHANNELS", 0)
     cluster = sl.load_cluster("dgx-h100")
     step = offload_step(MODEL, plan(dp=8), cluster, overlap="none")
     predicted = sl.predict(MODEL, plan(dp=8, offload="optimizer"), cluster)

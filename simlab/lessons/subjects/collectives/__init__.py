@@ -14,7 +14,7 @@ PREDICTIONS = [
     Prediction("t1.change", {"times": Number("x")}),
     Prediction("w06", {"left": Number("ms")}),
     Prediction("w06.change", {"times": Number("x")}),
-    Prediction("d08", {"best": REMEDIES}),
+    Prediction("d08", {"least": REMEDIES}),
     Prediction("d08.change", {"best": REMEDIES}),
     Prediction("d10", {"strong": Number("%")}),
     Prediction("d10.change", {"strong": Number("%")}),
