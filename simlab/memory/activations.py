@@ -1,6 +1,6 @@
 """What the forward of a layer leaves for its backward, in bytes on one rank."""
 
-from simlab.lowering.kernels import routed_tokens, sizes
+from simlab.lowering.kernels import keeps_gathered, routed_tokens, sizes
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
@@ -63,6 +63,9 @@ def made_tensors(model: Model, plan: Plan, recompute: str) -> dict[str, float]:
         tensors[name] *= plan.element_bytes / 2
     if recompute == "full":
         return tensors
+    if keeps_gathered(plan):
+        tensors["qkv input"] *= plan.tp
+        tensors["mlp input"] *= plan.tp
     if gathered := _gathered(model, plan):
         tensors["gathered keys and values"] = gathered
     if model.experts:

@@ -16,7 +16,7 @@ from simlab.lowering.kernels.layer import layer_kernels, runtime_ops
 from simlab.lowering.kernels.memory_bound import is_one_kernel
 from simlab.lowering.kernels.microbatch import Sizes, sizes
 from simlab.lowering.kernels.mlp import evenly_routed, routed_tokens
-from simlab.lowering.kernels.tensor_parallel import message_bytes, message_kernels
+from simlab.lowering.kernels.tensor_parallel import keeps_gathered, message_bytes, message_kernels
 from simlab.lowering.kernels.units import kernel_names, unit_kernels
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "evenly_routed",
     "head_kernels",
     "is_one_kernel",
+    "keeps_gathered",
     "kernel_names",
     "layer_kernels",
     "message_bytes",

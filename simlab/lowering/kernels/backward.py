@@ -14,7 +14,7 @@ from simlab.lowering.kernels.kernel import (
     Place,
 )
 from simlab.lowering.kernels.microbatch import sizes
-from simlab.lowering.kernels.tensor_parallel import COLUMN
+from simlab.lowering.kernels.tensor_parallel import COLUMN, keeps_gathered
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
@@ -88,7 +88,7 @@ def communication_backward(kernel: Communication, plan: Plan) -> list[Communicat
     The backward of a gather is a reduce-scatter, and the reverse. Of a row-parallel product's
     all-reduce it is nothing: the gradient is whole on every rank already. The input of a
     column-parallel product is gathered again for its weight's gradient (in nanotron by default:
-    tp_recompute_allgather).
+    tp_recompute_allgather), unless it was kept: see `keeps_gathered`.
     """
     if kernel.dimension == "cp":
         return [_context_backward(kernel)]
@@ -98,10 +98,11 @@ def communication_backward(kernel: Communication, plan: Plan) -> list[Communicat
         return []
     if kernel.kind == "reduce_scatter":
         return [_of_product(kernel, "gather", "all_gather", "result gradient", 1)]
-    # of the input only the rank's part was kept; sums are of 16 bits, also where the input was
-    # cast to 8 bits
+    # sums are of 16 bits, also where the input was cast to 8 bits
     widening = 2 if plan.precision == "fp8" else 1
     scatter = _of_product(kernel, "scatter", "reduce_scatter", "input gradient", widening)
+    if keeps_gathered(plan):
+        return [scatter]
     return [_of_product(kernel, "gather again", "all_gather", "input again", 1), scatter]
 
 

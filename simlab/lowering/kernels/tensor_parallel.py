@@ -34,6 +34,17 @@ def gathered_input(model: Model, plan: Plan, product: Operation) -> list[Communi
     ]
 
 
+def keeps_gathered(plan: Plan) -> bool:
+    """Whether a rank keeps what it has gathered for a column-parallel product until the gradient of
+    that product's weight is made.
+
+    torch's DTensor does: autograd saves the operand of the product, which is the gathered one
+    (`Redistribute` in torch/distributed/tensor/_redistribute.py). Megatron-LM, and nanotron by
+    default, keep their part of it and gather it once more.
+    """
+    return plan.sequence_parallel and plan.library in ("torch", "fsdp1")
+
+
 def summed_result(model: Model, plan: Plan, product: Operation) -> list[Communication]:
     """What comes after a row-parallel `product`."""
     if plan.tp == 1:

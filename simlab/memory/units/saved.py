@@ -3,7 +3,7 @@ rules of each library and precision."""
 
 from typing import NamedTuple
 
-from simlab.lowering.kernels import Operation, is_one_kernel, sizes
+from simlab.lowering.kernels import Operation, is_one_kernel, keeps_gathered, sizes
 from simlab.lowering.zero import shards_of
 from simlab.memory.activations import keeps_fp8, layer_tensors, made_tensors
 from simlab.spec.model import Model
@@ -16,7 +16,7 @@ class Saved(NamedTuple):
     """Bytes that one microbatch leaves for the backward of a unit, on one rank."""
 
     normed: float
-    """Of a norm's result in a layer, for the products that read it."""
+    """Of a norm's result in a layer, for the products that read it, which may have gathered it."""
     head_normed: float
     """Of the last norm's result, for the head."""
     inner: float
@@ -35,8 +35,8 @@ def saved(model: Model, plan: Plan, number: float, inner: float) -> Saved:
     number: bytes of a number. inner: bytes of the MLP's inner tensor.
     """
     s = sizes(model, plan)
-    hidden = s.outside * number
-    found = Saved(normed=hidden, head_normed=hidden, inner=inner)
+    read = number * (s.tokens * model.hidden if keeps_gathered(plan) else s.outside)
+    found = Saved(normed=read, head_normed=read, inner=inner)
     if keeps_fp8(plan):
         made, kept = made_tensors(model, plan, "none"), layer_tensors(model, plan, "none")
         found = found._replace(

@@ -3,7 +3,7 @@
 from functools import cached_property
 from typing import Literal
 
-from simlab.lowering.kernels import sizes
+from simlab.lowering.kernels import keeps_gathered, sizes
 from simlab.memory.activations import layer_activations_bytes, made_tensors, statistics_bytes
 from simlab.memory.units.saved import FP32_BYTES, autocasts, saved
 from simlab.spec.model import Model
@@ -36,7 +36,7 @@ class UnitSizes:
       leave for other ranks' experts. Both are 0 without such experts. `copied` is `routed` as it is
       made: under autocast in fp32.
     - `gathered_input` is what sequence parallelism gathers for a column-parallel product, and frees
-      after it; 0 without.
+      after it; 0 without, and where it is kept (`keeps_gathered`).
     - `logits` are the head's, and `loss` is the same in the loss's type.
     - `saved` says what autograd keeps of these tensors (`simlab.memory.units.saved`).
 
@@ -70,7 +70,8 @@ class UnitSizes:
         self.autocast = autocasts(model, plan)
         self.skipped = s.outside * FP32_BYTES if self.autocast else self.hidden
         self.saved = saved(model, plan, number, self.inner)
-        self.gathered_input = self.whole if plan.sequence_parallel else 0.0
+        frees = plan.sequence_parallel and not keeps_gathered(plan)
+        self.gathered_input = self.whole if frees else 0.0
         self.logits, self.loss = (s.tokens * model.vocab / plan.tp * n for n in (number, logit))
         self.casts_logits = logit != number or plan.has_flat_gradients
         self.score_gradients = 0.0
