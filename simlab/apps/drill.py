@@ -19,7 +19,7 @@ class Drill(widgets.VBox):
     """Questions whose numbers change, on-call cases, and answers to say aloud.
 
     It goes on with the drill that was left, also the one at the terminal (`python -m simlab
-    drill`).
+    drill`), unless `only` or another seed is given.
 
     questions: how many a new drill has.
     only:      the ids to ask about; None: all.
@@ -34,7 +34,7 @@ class Drill(widgets.VBox):
         self.children: tuple[widgets.Widget, ...]
         super().__init__(layout=widgets.Layout(border="1px solid #888", padding="8px"))
         self._new = questions, only, seed
-        left = None if only or seed else Session.kept()
+        left = None if only else Session.kept(seed)
         self.drill = left or self._begun()
         self.fields: dict[str, widgets.ValueWidget] = {}
         self._ask()

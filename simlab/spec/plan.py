@@ -167,7 +167,8 @@ class Plan:
         fused loss. 'torch' stands for DDP and FSDP2 (`fully_shard`) with torch's AdamW and
         cross-entropy: fp32 parameters are cast where they are used; ZeRO-3 copies parameters out of
         what it gathers and gradients into what it scatters; ZeRO-1 and 2 keep parameters gathered
-        over a step; inputs that sequence parallelism gathers are kept for the backward. 'fsdp1' is the same with flat parameters, of which each parameter is a view.
+        over a step; inputs that sequence parallelism gathers are kept for the backward. 'fsdp1' is
+        the same with flat parameters, of which each parameter is a view.
         'nanotron' is Hugging Face's: as 'megatron', but each backward makes 16-bit gradients that are
         then added to the fp32 ones, DDP keeps buckets, and ZeRO-1 reduces all gradients to all ranks.""",
         default="megatron",

@@ -59,6 +59,24 @@ def test_the_evidence_of_a_case_leads_to_its_rank(cause, seed):
         assert max(range(len(grown)), key=grown.__getitem__) == case.rank and max(grown) > 0.9
 
 
+@pytest.mark.parametrize("cause", on_call.CAUSES)
+def test_where_stacks_are_shown_it_is_said_that_nothing_moves(cause):
+    asked = pose(Item("case", cause), "1")
+    stacks = asked.rows[0][1] == words.word("drill.cells.last_op_done")
+    assert stacks == (words.word("drill.nothing_moves") in asked.text)
+
+
+def test_a_wrong_number_is_answered_with_how_it_is_computed_and_a_right_one_is_not():
+    asked = pose(Item("exercise", "b07"), "1")
+    right = asked.answer["answer"]
+    (computed,) = (text for text in asked.said({"answer": right + 1}) if "computed" in text)
+    formula = words.entry("b07.exercise.hints")[-1]
+    assert computed.endswith(formula)
+    numbers = {name: int(n) for name, n in re.findall(r"(\w+) = (\d+)", computed)}
+    assert eval(formula.strip("`"), numbers) == right
+    assert not any("computed" in text for text in asked.said({"answer": right}))
+
+
 def test_there_is_no_other_case():
     with pytest.raises(InputError, match=r"'fire'.*slow_gpu"):
         on_call.case("fire", "0")
@@ -269,6 +287,13 @@ def test_the_drill_in_a_notebook_goes_on_where_the_terminal_stopped():
     assert "2 of 2 right" in board.children[-2].value
     board.children[-1].click()
     assert "Question 1 of 20" in board.children[0].value
+
+
+def test_a_drill_with_a_seed_in_a_notebook_goes_on_when_its_cell_runs_again():
+    board = Drill(3, seed="7")
+    board.answer(**right_texts(board.drill.question()))
+    assert "Question 2 of 3" in Drill(3, seed="7").children[0].value
+    assert "Question 1 of 3" in Drill(3, seed="8").children[0].value
 
 
 def test_a_second_unreadable_answer_in_a_notebook_replaces_the_first_complaint():

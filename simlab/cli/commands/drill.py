@@ -32,8 +32,8 @@ def drill(arguments: argparse.Namespace) -> int:
         set_language(arguments.lang)
     if arguments.export:
         return _export(Path(arguments.export), arguments.json)
-    session = None if arguments.new or arguments.only else Session.kept()
-    if session and arguments.seed in (None, session.state["seed"]):
+    session = None if arguments.new or arguments.only else Session.kept(arguments.seed)
+    if session:
         _say(word("drill.resumed", number=session.at + 1, count=session.count))
     else:
         seed = arguments.seed or str(SystemRandom().randrange(10**9))

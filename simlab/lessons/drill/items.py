@@ -37,6 +37,7 @@ class Posed:
     answer:  {name: the right value}; a number of points is right from there on.
     rows:    a table that belongs to the question, or nothing.
     explain: what is said after the answer, as paragraphs of Markdown.
+    computed: how the answer is computed, which is said after a wrong one; "" for nothing.
     wrong:   [(the value of a known mistake, the key of what is wrong with it)].
     """
 
@@ -48,6 +49,7 @@ class Posed:
     options: Mapping[str, str] = field(default_factory=dict)
     rows: list[list[str]] = field(default_factory=list)
     explain: list[str] = field(default_factory=list)
+    computed: str = ""
     wrong: list[tuple[float, str]] = field(default_factory=list)
     at_least: bool = False
 
@@ -88,7 +90,8 @@ class Posed:
         about = [word(key) for key in found[:1]]
         if self.at_least:
             return [word("drill.points_missing", needed=POINTS_NEEDED), *explain]
-        return [word("drill.not_right", answer=shown), *about, *explain]
+        computed = [self.computed] if self.computed else []
+        return [word("drill.not_right", answer=shown), *about, *computed, *explain]
 
     def _right(self, given: Value, answer: Value) -> bool:
         if isinstance(given, str) or isinstance(answer, str):
@@ -127,6 +130,7 @@ def _exercise(name: str, seed: str) -> Posed:
     asked = book.exercise(name)
     values = asked.draw(Random(f"drill {name} {seed}"))
     label = word("drill.your_answer")
+    given = ", ".join(f"{one} = {_short(value)}" for one, value in values.items())
     return Posed(
         item=Item("exercise", name),
         text=word(f"{name}.exercise.drill", **values),
@@ -134,12 +138,18 @@ def _exercise(name: str, seed: str) -> Posed:
         labels={"answer": label},
         answer={"answer": asked.scale * float(asked.oracle(**values))},
         explain=[word(f"{name}.takeaway")],
+        computed=word("drill.computed", values=given, how=entry(f"{name}.exercise.hints")[-1]),
         wrong=[
             (asked.scale * float(mistake(**values)), f"{name}.exercise.mistakes.{key}")
             for key, mistake in asked.mistakes.items()
             if isinstance(mistake(**values), int | float)
         ],
     )
+
+
+def _short(value: Any) -> str:
+    """A drawn value as it is written in a formula."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _aloud(name: str, seed: str) -> Posed:
@@ -157,9 +167,10 @@ def _aloud(name: str, seed: str) -> Posed:
 
 def _case(cause: str, seed: str) -> Posed:
     seen = on_call.case(cause, seed)
+    still = [word("drill.nothing_moves")] if cause in on_call.STACKS else []
     return Posed(
         item=Item("case", cause),
-        text=word("drill.case"),
+        text=" ".join([word("drill.case"), *still]),
         fields={"rank": Number(), "cause": Choice(*on_call.CAUSES)},
         labels={"rank": word("drill.rank"), "cause": word("drill.cause")},
         answer={"rank": float(seen.rank), "cause": cause},

@@ -17,6 +17,8 @@ from simlab.trace import Trace
 
 CAUSES = ("slow_gpu", "uneven_stages", "stopped", "wrong_order", "leak")
 """What can be wrong. Its name is `drill.causes.CAUSE` in the words."""
+STACKS = ("stopped", "wrong_order")
+"""Those of which stacks are shown, in which nothing moves any more."""
 FORWARD_S, BACKWARD_S = 0.020, 0.040
 GIB = 2**30
 

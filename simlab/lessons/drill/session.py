@@ -49,10 +49,12 @@ class Session:
         }
 
     @classmethod
-    def kept(cls, *, today: date | None = None) -> "Session | None":
-        """The session that was left before its end, or None."""
+    def kept(cls, seed: str | None = None, *, today: date | None = None) -> "Session | None":
+        """The session that was left before its end, if it has this `seed` (None: any); else None."""
         state = progress.load()["drill"].get("session")
         if not _is_state(state) or len(state["results"]) >= len(state["items"]):
+            return None
+        if seed not in (None, state["seed"]):
             return None
         if not {Item(*item) for item in state["items"]} <= {*items()}:  # one that is gone
             return None
