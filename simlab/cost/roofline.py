@@ -13,8 +13,10 @@ from simlab.lowering.kernels.kernel import Launched
 from simlab.spec.hardware import Efficiency, Gpu
 
 CHANNELS = 24
-"""The multiprocessors that a collective of NCCL occupies, one for each of its channels; of a GPU with
-few, a quarter at most. 16 to 24 of an A100's 108 within a node; NCCL itself takes up to 32."""
+"""The multiprocessors that a collective of NCCL occupies, one for each of its channels. NCCL has at
+most 32 (MAXCHANNELS in its headers), and reports 16 on eight H800s (NVIDIA/nccl#892) and 23 or more
+on eight GPUs with NVLink SHARP (#1259). The larger number is taken: for which links and sizes a
+collective has fewer is not known here."""
 
 NEXT_BEST = {"fp8": "bf16", "bf16": "fp16", "fp16": "tf32", "tf32": "fp32"}
 """What a chip computes in that does not have the precision asked for."""
@@ -48,10 +50,10 @@ def kernel_s(kernel: Launched, gpu: Gpu, precision: str = "bf16", *, beside: boo
     """Seconds of one `Matmul`, `Attention` or `Memory` kernel on `gpu`.
 
     beside: whether a collective runs all the while, which leaves `free_sms` multiprocessors. A
-    product's tiles then take more rounds, by none up to twice as many: it depends on how full the
-    last one was. Attention and what is limited by memory take as much longer as there are fewer
-    multiprocessors. Leaves out: the part of the memory's bandwidth that the collective takes, which
-    grows with the links; fewer channels between nodes, and for small collectives.
+    product's tiles then take from as many rounds as before to twice as many: it depends on how full
+    the last one was. Attention and what is limited by memory take as much longer as there are fewer
+    multiprocessors, an assumption. Leaves out: the part of the memory's bandwidth that the collective
+    takes, which grows with the links; fewer channels between nodes, and for small collectives.
     """
     sms = free_sms(gpu) if beside else gpu.sms
     if isinstance(kernel, Matmul):
@@ -64,7 +66,8 @@ def kernel_s(kernel: Launched, gpu: Gpu, precision: str = "bf16", *, beside: boo
 
 
 def free_sms(gpu: Gpu) -> int:
-    """The multiprocessors that a collective leaves to kernels."""
+    """The multiprocessors that a collective leaves to kernels: all but `CHANNELS`, and at least three
+    quarters. A CPU has one here and keeps it, for its communication runs in other threads."""
     return gpu.sms - min(CHANNELS, gpu.sms // 4)
 
 
@@ -99,16 +102,18 @@ def matmul_s(kernel: Matmul, gpu: Gpu, precision: str = "bf16", sms: int | None 
     return max(best, width * operands / bandwidth) + written_s + cast_s + reached.kernel_s
 
 
-def largest_value_s(kernel: Matmul, gpu: Gpu) -> float:
+def largest_value_s(kernel: Matmul, gpu: Gpu, *, beside: bool = False) -> float:
     """Seconds of finding the largest value of both operands of a product in fp8, which reads them
-    once more, in 16 bits.
+    once more, in 16 bits. beside: see `kernel_s`.
 
     torchao scales a tensor by its largest value, which must be known before the cast
     (`tensor_to_scale` and `hp_tensor_to_float8_dynamic` in torchao/float8). Transformer Engine's
     delayed scaling takes that of earlier steps, and finds the new one while it casts.
     """
     operands = kernel.batch * (kernel.m * kernel.k + kernel.k * kernel.n)
-    return 2 * operands / _bandwidth(gpu, efficiencies_of(gpu)) + 2 * efficiencies_of(gpu).kernel_s
+    fewer = gpu.sms / (free_sms(gpu) if beside else gpu.sms)
+    reached = efficiencies_of(gpu)
+    return 2 * operands / _bandwidth(gpu, reached) * fewer + 2 * reached.kernel_s
 
 
 def _waves_s(

@@ -18,7 +18,8 @@ from simlab.spec.parameters import LAYERS, UnitKind
 from simlab.spec.plan import Plan
 
 MOST_STRETCHES = 100
-"""Steps in which a unit's stretch is found; each leaves at most half of what is short."""
+"""Steps in which a unit's stretch is found; where nothing is waited for, each leaves at most half of
+what is short."""
 
 HOST_COLLECTIVE_OPS = 3
 """A collective is worth as many ops to the host: the call, the wait of its stream, and that of the
@@ -215,7 +216,7 @@ class StageCost(CommunicationTimes):
         gpu = self.gpu or self.cluster.gpu
         seconds = kernel_s(kernel, gpu, precision, beside=beside)
         if precision == "fp8" and isinstance(kernel, Matmul) and not self.plan.has_flat_gradients:
-            seconds += largest_value_s(kernel, gpu)
+            seconds += largest_value_s(kernel, gpu, beside=beside)
         return seconds / self.faster.get(kernel.operation, 1)
 
     def _steps_s(self, kernel: Communication) -> float:

@@ -32,7 +32,7 @@ class Task(NamedTuple):
     """Whether it slows what its ranks compute meanwhile."""
     beside_s: float = 0.0
     """What it takes while a task that `slows` runs on its rank all the time, if that is longer than
-    `seconds`. It has one rank then."""
+    `seconds`. It has one rank then, and no other such task runs there at the same time."""
 
 
 class Shared(NamedTuple):

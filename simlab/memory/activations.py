@@ -13,7 +13,8 @@ def layer_activations_bytes(model: Model, plan: Plan, recompute: str) -> float:
 
     Korthikanti et al. 2022 (arXiv 2205.05198), section 4 and Table 2, as `Model.layer_activations`
     has it; with context parallelism by all-gather also the keys and values of all ranks, and with
-    experts the copy of a token that each of its experts reads. Per-op recomputation keeps the
+    experts the copy of a token that each of its experts reads. What library torch has gathered for a
+    column-parallel product is kept whole (`keeps_gathered`). Per-op recomputation keeps the
     layer's input, q, v, attention's output, the MLP's first product and, with a gate, the one of
     down; with tensor parallelism also what two reduce-scatters (or all-reduces) left. Leaves out:
     the statistics of norms (`statistics_bytes`), and a mask that a kernel wants stored.
@@ -81,8 +82,8 @@ def keeps_fp8(plan: Plan) -> bool:
     Megatron-LM uses for fp8, saves the cast of an input for the weight's gradient
     (transformer_engine/pytorch/module/linear.py). Attention's result is kept in both forms, for its
     own backward is in 16 bits. torch's float8 (torchao, float8_linear.py) keeps the 16-bit input
-    and casts it again."""
-    return plan.precision == "fp8" and plan.library == "megatron"
+    and casts it again, but where it is cast before it is gathered (float8_tensor_parallel.py)."""
+    return plan.precision == "fp8" and (plan.library == "megatron" or keeps_gathered(plan))
 
 
 def _gathered(model: Model, plan: Plan) -> float:

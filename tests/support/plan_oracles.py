@@ -1,7 +1,9 @@
 """Random models, plans and clusters that go together, for the tests of whole steps."""
 
+from contextlib import contextmanager
 from dataclasses import fields, replace
 
+import pytest
 from hypothesis import strategies as st
 
 from simlab.errors import InputError
@@ -18,6 +20,14 @@ def cluster_of(gpus, name="dgx-a100"):
     """So many GPUs: part of a node, or nodes of as many as divide them."""
     in_node = next(n for n in range(8, 0, -1) if gpus % n == 0)
     return replace(load_cluster(name), gpus_per_node=in_node, nodes=gpus // in_node)
+
+
+@contextmanager
+def nothing_is_slowed():
+    """Inside, communication takes no multiprocessors from the kernels beside it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("simlab.cost.roofline.CHANNELS", 0)
+        yield
 
 
 def plan_of(**given):

@@ -3,7 +3,7 @@ rules of each library and precision."""
 
 from typing import NamedTuple
 
-from simlab.lowering.kernels import Operation, is_one_kernel, keeps_gathered, sizes
+from simlab.lowering.kernels import Operation, is_one_kernel, sizes
 from simlab.lowering.zero import shards_of
 from simlab.memory.activations import keeps_fp8, layer_tensors, made_tensors
 from simlab.spec.model import Model
@@ -34,11 +34,11 @@ def saved(model: Model, plan: Plan, number: float, inner: float) -> Saved:
 
     number: bytes of a number. inner: bytes of the MLP's inner tensor.
     """
-    s = sizes(model, plan)
-    read = number * (s.tokens * model.hidden if keeps_gathered(plan) else s.outside)
+    s, made = sizes(model, plan), made_tensors(model, plan, "none")
+    read = made["qkv input"] * number / plan.element_bytes
     found = Saved(normed=read, head_normed=read, inner=inner)
     if keeps_fp8(plan):
-        made, kept = made_tensors(model, plan, "none"), layer_tensors(model, plan, "none")
+        kept = layer_tensors(model, plan, "none")
         found = found._replace(
             normed=kept["qkv input"],
             inner=inner - (made["mlp between"] - kept["mlp between"]),

@@ -43,10 +43,18 @@ def read(layers, plan):
     return sum(size for at, size in kept.items() if at not in weights), counts
 
 
+def held(of, *units):
+    """Bytes that simlab keeps of these units."""
+    walk = UnitForward(of)
+    for unit in units:
+        unit(walk)
+    return walk.ledger.held["activations"]
+
+
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 def test_a_layer_keeps_and_sends_what_torchs_does(sequence_parallel):
-    """Of one layer: what four have more than three. With sequence parallelism torch keeps what it has
-    gathered, and its backward gathers gradients only."""
+    """Of one layer: what four have more than three; of both ends: what three have besides. With
+    sequence parallelism torch keeps what it has gathered, and its backward gathers gradients only."""
     model = sl.Model(**SIZES, layers=3, vocab=VOCAB, positions=SIZES["seq"])
     plan = sl.Plan(
         tp=TP,
@@ -56,9 +64,11 @@ def test_a_layer_keeps_and_sends_what_torchs_does(sequence_parallel):
         microbatch_size=BATCH,
     )
     (three, few), (four, more) = (read(layers, plan) for layers in (3, 4))
-    walk = UnitForward(UnitSizes(model, plan, 4, 4))
-    walk.layer()
-    assert walk.ledger.held["activations"] == pytest.approx(four - three, rel=0.01)
+    of = UnitSizes(model, plan, 4, 4)
+    assert held(of, UnitForward.layer) == four - three
+    ends = held(of, UnitForward.embedding, UnitForward.head) - of.logits  # no loss saves those
+    numbers = 8 * (BATCH * SIZES["seq"] + SIZES["seq"] // (TP if sequence_parallel else 1))
+    assert ends + numbers == three - 3 * (four - three)  # of tokens and of their positions
     backward = [k for k in unit_kernels(model, plan)["layer"].input_grad if hasattr(k, "dimension")]
     found = {
         kind: more.get(name, 0) - few.get(name, 0)

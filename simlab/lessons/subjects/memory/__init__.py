@@ -62,9 +62,9 @@ FIGURES = {
     },
     "w09": {
         "selective_left": Figure(30.4),
-        "selective_longer": Figure(2.75, 0.02),
+        "selective_longer": Figure(2.74),
         "full_left": Figure(2.6),
-        "full_longer": Figure(35.4),
+        "full_longer": Figure(35.2),
     },
     "w07": {
         "times": Figure(3.32),
