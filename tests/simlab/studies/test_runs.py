@@ -58,9 +58,8 @@ def test_no_row_is_forgotten_and_none_is_left_out(table):
     assert not [skip for its in table.values() for skip in its["skipped"]]
 
 
-def test_the_simulator_is_better_than_one_constant_but_for_the_six_rows_of_torchtitan(table):
-    worse = [suite for suite in MOST if table[suite]["mape"] >= table[suite]["constant_mape"]]
-    assert worse == ["torchtitan"]
+def test_the_simulator_is_better_than_one_constant(table):
+    assert not [suite for suite in MOST if table[suite]["mape"] >= table[suite]["constant_mape"]]
 
 
 # the simplest prediction
