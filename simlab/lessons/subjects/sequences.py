@@ -148,7 +148,7 @@ FIGURES = {
     "b12": {"wrong_share": Figure(0.75, 1e-9)},
     "d16": {"undivided_share": Figure(4 / 7, 1e-9), "counted_share": Figure(4 / 7, 0.02)},
     "d17": {"updates_alone": Figure(0.0, 1e-9)},
-    "b11.change": {"busiest": Figure(15 / 8, 1e-9)},
+    "b11.change": {"busiest": Figure(31 / 16, 1e-9)},
     "b12.change": {"wrong": Figure(15 / 16, 1e-9)},
     "d16.change": {"share": Figure(0.4, 0.03)},
     "d17.change": {"updates": Figure(12, 0.0)},
