@@ -202,10 +202,11 @@ def _read(pipe: Any, jobs: queue.SimpleQueue[Any], tell: Answers, doing: Doing, 
     try:
         while True:
             message = json.loads(pipe.recv_bytes())
-            if message is not None and "where" in message:
+            asked = message or {}
+            if "where" in asked:
                 tell(where=_place(), doing=doing(), over=doing.over())
-            elif message is not None and "stop" in message:
-                stop.ask(message["stop"])
+            elif "stop" in asked:
+                stop.ask(asked["stop"])
             else:
                 jobs.put(message)  # None: it ends once it is done with the others
     except (EOFError, OSError):

@@ -71,7 +71,7 @@ def free_sms(gpu: Gpu) -> int:
     return gpu.sms - min(CHANNELS, gpu.sms // 4)
 
 
-def matmul_s(kernel: Matmul, gpu: Gpu, precision: str = "bf16", sms: int | None = None) -> float:
+def matmul_s(kernel: Matmul, gpu: Gpu, precision: str, sms: int) -> float:
     """Seconds of a matrix product.
 
     The output is cut into tiles, of which each multiprocessor computes one at a time: the time is
@@ -83,9 +83,8 @@ def matmul_s(kernel: Matmul, gpu: Gpu, precision: str = "bf16", sms: int | None 
     multiprocessor takes its next tile from whichever product has one left, and each product reads
     its own operands and writes its own result. Leaves out: split-k, what the caches hold, clocks
     that fall under load other than by the measured efficiency. sms: the multiprocessors that compute
-    it; None: all.
+    it.
     """
-    sms = sms or gpu.sms
     reached = efficiencies_of(gpu)
     peak = peak_flops(gpu, precision)
     products = kernel.products if isinstance(kernel, GroupedMatmul) else [kernel]
@@ -120,8 +119,7 @@ def _waves_s(
     products: Sequence[Matmul], rows: float, columns: float, flops_per_s: float, sms: int
 ) -> float:
     """Seconds of the rounds in which `sms` multiprocessors of `flops_per_s` compute the tiles of all
-    `products`. The
-    rounds are of the mean depth k, and no shorter than the deepest tile."""
+    `products`. The rounds are of the mean depth k, and no shorter than the deepest tile."""
     tiles = [
         its.batch
         * min(
@@ -134,9 +132,7 @@ def _waves_s(
     return depth * 2 * rows * columns / flops_per_s
 
 
-def attention_s(
-    kernel: Attention, gpu: Gpu, precision: str = "bf16", sms: int | None = None
-) -> float:
+def attention_s(kernel: Attention, gpu: Gpu, precision: str, sms: int) -> float:
     """Seconds of fused causal attention: half the operations at its efficiency, and the longest
     block of queries at the end.
 
@@ -144,7 +140,7 @@ def attention_s(
     keys, on one multiprocessor, while
     the others have nothing left: a term that matters with few heads. Where the mask leaves nothing
     (`share` 0) no kernel runs. In fp8 recipes attention stays in 16 bits. sms: the multiprocessors
-    that compute it; None: all.
+    that compute it.
     """
     if not kernel.share:
         return 0.0
@@ -160,7 +156,7 @@ def attention_s(
         * (2.5 if kernel.backward else 1)
     )
     tail_s = reached.attention_tail[way] * longest / (peak / gpu.sms)
-    fewer = gpu.sms / (sms or gpu.sms)
+    fewer = gpu.sms / sms
     return kernel.share * kernel.flops / 2 / (part * peak) * fewer + tail_s + reached.kernel_s
 
 

@@ -314,10 +314,17 @@ def test_a_collective_slows_no_product_to_less_than_half_and_makes_none_faster(g
     assert alone_s <= beside_s <= 2 * alone_s * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("name", ["v100-sxm2-32gb", "a100-sxm-80gb", "h100-sxm-80gb"])
-def test_what_is_limited_by_memory_loses_the_part_of_the_multiprocessors(name):
+@pytest.mark.parametrize(
+    "name, kept",
+    [
+        ("v100-sxm2-32gb", 60 / 80),
+        ("a100-sxm-80gb", 84 / 108),
+        ("h100-sxm-80gb", 108 / 132),
+        ("cpu-process", 1.0),
+    ],
+)
+def test_what_is_limited_by_memory_loses_the_part_of_the_multiprocessors(name, kept):
     gpu = gpus()[name]
-    kept = (gpu.sms - min(24, gpu.sms // 4)) / gpu.sms
     alone_s, beside_s = (kernel_s(Memory("norm", 1e12), gpu, beside=it) for it in (False, True))
     assert alone_s / beside_s == pytest.approx(kept, rel=1e-3)
 
