@@ -5,7 +5,8 @@ Five parts are computed. The tables of files in architecture.md name every file 
 a sentence that is there stays, a new file brings the first sentence of its docstring, and a file
 that is gone loses its row. The tables of flags in command-line.md come from the argument parsers.
 The table of fields in executing.md comes from realrun's checks. The tables of errors in validation.md
-come from the published runs, and that of Llama 3 405B's layout is predicted. The table of spellings in
+come from the published runs, that of Llama 3 405B's layout is predicted, and those of an H100's
+kernels are predicted beside what was measured. The table of spellings in
 published-rows.md comes from the words that are read there. The schemas of plan and cluster files, in
 docs/schemas, are computed as a whole.
 """
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import simlab as sl
+from benchmarks import kernels_on_a_gpu
 from docs.schemas import SCHEMAS
 from docs.spellings import tables
 from realrun.cli import main as realrun_main
@@ -224,6 +226,7 @@ def errors(text: str) -> Iterator[tuple[str, str]]:
     )
     yield choices()
     yield llama()
+    yield "kernels", kernels_on_a_gpu.tables()
 
 
 def choices() -> tuple[str, str]:

@@ -242,7 +242,7 @@ def _job_of_plan(given: Given) -> Job:
     # what is asked for is what runs, but for fp8, which can give a box its times
     if "precision" in given:
         precision = given["precision"]
-        more["precision"] = "bf16" if box and precision == "fp8" else precision
+        more["precision"] = "bf16" if box and precision.startswith("fp8") else precision
     kept = ("checkpoint_every", "checkpoints", "keep", "loss_scale")
     return Job(
         plan={name: value for name, value in plan_part(given).items() if name != "seq"},

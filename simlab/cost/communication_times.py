@@ -3,6 +3,7 @@ copies between a GPU and its host."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from simlab.collectives.group_shape import GroupShape
 from simlab.collectives.nccl import IN_TRAINING, collective_s, p2p_s
@@ -31,6 +32,11 @@ between two processes of one machine (PyTorch 2.13): with the check 351 µs more
 barrier of two alone 69 µs, 34 more for each further rank, and a gather of two 81 µs. So a further
 rank takes 34 + 2 x 81 = 196 µs, and the rest of 351 is the collective's own. Between nodes it takes
 longer than on one machine, which is left out."""
+
+MOVED_A_BYTE = 3
+"""Bytes that a GPU's memory reads and writes for each that a link brings, at most. In a ring's
+reduce-scatter what arrives is written, read again, and added to what the rank has itself, which is
+read, too. A gather moves two: what it sends, and what it gets."""
 
 MATRICES_A_LAYER = 4
 """Those of a layer that are large: qkv, output, up, down. ZeRO-3 leaves small ones where they are
@@ -140,6 +146,21 @@ class CommunicationTimes:
         if kind == "ring":
             return self.slower * p2p_s(size_bytes, cluster, same_node=group.nodes == 1)
         return self.collective_s(kind, size_bytes, group, cluster)
+
+    @cached_property
+    def collective_bytes_per_s(self) -> float:
+        """What a collective that kernels run beside moves in this GPU's memory, bytes/s: as many as
+        the links bring, `MOVED_A_BYTE` times. It is one of data parallelism where there is any (the
+        others run beside products, which this does not slow), and its links are the network's where
+        its ranks are in several nodes."""
+        in_node = self.plan.layout.in_nodes(group_of(self.plan, "dp"), self.cluster.gpus_per_node)
+
+        def arriving(part: Cluster) -> float:
+            fabric = part.intra if in_node else part.inter
+            share = 1.0 if in_node else min(1.0, part.nics_per_node / part.gpus_per_node)
+            return share * fabric.bandwidth_bytes_per_s * fabric.efficiency
+
+        return MOVED_A_BYTE * min(map(arriving, self.cluster.parts))
 
     def check_s(self, ranks: int) -> float:
         """Seconds in which the host checks a collective of so many ranks before it is launched."""

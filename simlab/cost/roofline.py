@@ -18,7 +18,17 @@ most 32 (MAXCHANNELS in its headers), and reports 16 on eight H800s (NVIDIA/nccl
 on eight GPUs with NVLink SHARP (#1259). The larger number is taken: for which links and sizes a
 collective has fewer is not known here."""
 
-NEXT_BEST = {"fp8": "bf16", "bf16": "fp16", "fp16": "tf32", "tf32": "fp32"}
+RESULTS_A_ROUND = 2 * 256 * 128
+"""The numbers of a product's result that a multiprocessor computes in a round where a collective runs
+beside it: two of the largest tiles. It explains what 30 products of one to 20 rounds lost on an H100
+beside a kernel that occupied 24 multiprocessors, within 7% in the mean (`benchmarks/bench_gpu.py`,
+part beside; with one tile it would be 9%). Other GPUs are taken to do the same."""
+
+ROWWISE = 1.15
+"""How many times as long a product in fp8 takes with a scale for each row as with one for each tensor.
+Measured on an H100 (torch's `_scaled_mm`, 60 products: a median of 1.15, half of them 1.13 to 1.18)."""
+
+NEXT_BEST = {"fp8-rowwise": "fp8", "fp8": "bf16", "bf16": "fp16", "fp16": "tf32", "tf32": "fp32"}
 """What a chip computes in that does not have the precision asked for."""
 
 
@@ -46,22 +56,28 @@ def peak_flops(gpu: Gpu, precision: str) -> float:
     return gpu.peak_flops[name]
 
 
-def kernel_s(kernel: Launched, gpu: Gpu, precision: str = "bf16", *, beside: bool = False) -> float:
+def kernel_s(
+    kernel: Launched, gpu: Gpu, precision: str = "bf16", *, beside: float | None = None
+) -> float:
     """Seconds of one `Matmul`, `Attention` or `Memory` kernel on `gpu`.
 
-    beside: whether a collective runs all the while, which leaves `free_sms` multiprocessors. A
-    product's tiles then take from as many rounds as before to twice as many: it depends on how full
-    the last one was. Attention and what is limited by memory take as much longer as there are fewer
-    multiprocessors, an assumption. Leaves out: the part of the memory's bandwidth that the collective
-    takes, which grows with the links; fewer channels between nodes, and for small collectives.
+    beside: what a collective that runs all the while moves in this GPU's memory, in bytes/s; None:
+    no collective runs. It leaves `free_sms` multiprocessors: for a product see `rounds_beside`, and
+    attention takes as much longer as there are fewer. What is limited by memory keeps what the
+    collective leaves of the bandwidth, and needs no more than `free_sms` for it: additions took no
+    longer beside a kernel that occupied 24 of an H100's 132 multiprocessors and moved nothing, and
+    1.22 to 1.25 times as long where it moved .94 TB/s; attention took 1.2 times as long
+    (`benchmarks/bench_gpu.py`, part beside). Leaves out: what of a product's time is the memory's
+    (beside .94 TB/s products took 10% longer than beside none); fewer channels between nodes, and
+    for small collectives.
     """
-    sms = free_sms(gpu) if beside else gpu.sms
     if isinstance(kernel, Matmul):
-        return matmul_s(kernel, gpu, precision, sms)
+        alone_s = matmul_s(kernel, gpu, precision)
+        return alone_s if beside is None else alone_s * rounds_beside(kernel, gpu)
     if isinstance(kernel, Attention):
-        return attention_s(kernel, gpu, precision, sms)
+        return attention_s(kernel, gpu, precision, gpu.sms if beside is None else free_sms(gpu))
     if isinstance(kernel, Memory):
-        return memory_s(kernel.size_bytes, gpu, sms)
+        return memory_s(kernel.size_bytes, gpu, beside or 0.0)
     raise InputError(f"{kernel!r} is no kernel of one GPU")
 
 
@@ -71,8 +87,26 @@ def free_sms(gpu: Gpu) -> int:
     return gpu.sms - min(CHANNELS, gpu.sms // 4)
 
 
-def matmul_s(kernel: Matmul, gpu: Gpu, precision: str, sms: int) -> float:
-    """Seconds of a matrix product.
+def rounds_beside(kernel: Matmul, gpu: Gpu) -> float:
+    """How many times as long a product takes beside a collective.
+
+    A library chooses tiles that fill whole rounds of all multiprocessors, R of them. `free_sms` then
+    need ceil(R sms / free) for the same tiles: a product of one round takes two, one of many sms /
+    free times as long. The tiles are those of the empty GPU, for the library does not know of the
+    collective.
+    """
+    results = sum(its.batch * its.m * its.n for its in products_of(kernel))
+    rounds = ceil(results / (RESULTS_A_ROUND * gpu.sms))
+    return ceil(rounds * gpu.sms / free_sms(gpu)) / rounds
+
+
+def products_of(kernel: Matmul) -> list[Matmul]:
+    """The products that one launch computes: of each expert, or the one that it is."""
+    return kernel.products if isinstance(kernel, GroupedMatmul) else [kernel]
+
+
+def matmul_s(kernel: Matmul, gpu: Gpu, precision: str) -> float:
+    """Seconds of a matrix product alone.
 
     The output is cut into tiles, of which each multiprocessor computes one at a time: the time is
     that of ceil(tiles / multiprocessors) rounds at the efficiency of a full one ("wave
@@ -82,26 +116,30 @@ def matmul_s(kernel: Matmul, gpu: Gpu, precision: str, sms: int) -> float:
     are cast from 16 bits first. The products of a `GroupedMatmul` share the rounds: a
     multiprocessor takes its next tile from whichever product has one left, and each product reads
     its own operands and writes its own result. Leaves out: split-k, what the caches hold, clocks
-    that fall under load other than by the measured efficiency. sms: the multiprocessors that compute
-    it.
+    that fall under load other than by the measured efficiency.
     """
     reached = efficiencies_of(gpu)
     peak = peak_flops(gpu, precision)
-    products = kernel.products if isinstance(kernel, GroupedMatmul) else [kernel]
+    products = products_of(kernel)
     best = min(
-        _waves_s(products, rows, columns, peak * reached.matmul[kernel.role] * part / gpu.sms, sms)
+        _waves_s(
+            products, rows, columns, peak * reached.matmul[kernel.role] * part / gpu.sms, gpu.sms
+        )
         for rows, columns, part in reached.tiles
     )
     width = 4 if precision == "fp32" else 2
     operands = sum(its.batch * (its.m * its.k + its.k * its.n) for its in products)
     result = sum(its.batch * its.m * its.n for its in products)
-    bandwidth = _bandwidth(gpu, reached) * sms / gpu.sms
-    written_s = (8 if kernel.role == "weight" else width) * result / bandwidth
-    cast_s = 3 * operands / bandwidth if precision == "fp8" else 0.0
-    return max(best, width * operands / bandwidth) + written_s + cast_s + reached.kernel_s
+    bandwidth = _bandwidth(gpu, reached)
+    is_added = kernel.role == "weight" and not kernel.fresh
+    written_s = (8 if is_added else width) * result / bandwidth
+    cast_s = 3 * operands / bandwidth if precision.startswith("fp8") else 0.0
+    slower = ROWWISE if precision == "fp8-rowwise" and "fp8" in gpu.peak_flops else 1.0
+    computed_s = slower * max(best, width * operands / bandwidth)
+    return computed_s + written_s + cast_s + reached.kernel_s
 
 
-def largest_value_s(kernel: Matmul, gpu: Gpu, *, beside: bool = False) -> float:
+def largest_value_s(kernel: Matmul, gpu: Gpu, *, beside: float | None = None) -> float:
     """Seconds of finding the largest value of both operands of a product in fp8, which reads them
     once more, in 16 bits. beside: see `kernel_s`.
 
@@ -110,9 +148,8 @@ def largest_value_s(kernel: Matmul, gpu: Gpu, *, beside: bool = False) -> float:
     delayed scaling takes that of earlier steps, and finds the new one while it casts.
     """
     operands = kernel.batch * (kernel.m * kernel.k + kernel.k * kernel.n)
-    fewer = gpu.sms / (free_sms(gpu) if beside else gpu.sms)
     reached = efficiencies_of(gpu)
-    return 2 * operands / _bandwidth(gpu, reached) * fewer + 2 * reached.kernel_s
+    return 2 * operands / _bandwidth(gpu, reached, beside or 0.0) + 2 * reached.kernel_s
 
 
 def _waves_s(
@@ -160,16 +197,21 @@ def attention_s(kernel: Attention, gpu: Gpu, precision: str, sms: int) -> float:
     return kernel.share * kernel.flops / 2 / (part * peak) * fewer + tail_s + reached.kernel_s
 
 
-def memory_s(size_bytes: float, gpu: Gpu, sms: int | None = None) -> float:
-    """Seconds of a kernel that reads and writes `size_bytes` with `sms` multiprocessors; None:
-    all."""
+def memory_s(size_bytes: float, gpu: Gpu, taken: float = 0.0) -> float:
+    """Seconds of a kernel that reads and writes `size_bytes`. taken: what else moves meanwhile,
+    bytes/s."""
     reached = efficiencies_of(gpu)
-    fewer = gpu.sms / (sms or gpu.sms)
-    return size_bytes / _bandwidth(gpu, reached) * fewer + reached.kernel_s
+    return size_bytes / _bandwidth(gpu, reached, taken) + reached.kernel_s
 
 
-def _bandwidth(gpu: Gpu, reached: Efficiency) -> float:
-    return gpu.memory_bandwidth_bytes_per_s * reached.memory
+def _bandwidth(gpu: Gpu, reached: Efficiency, taken: float = 0.0) -> float:
+    """Bytes/s of a kernel that is limited by memory: what it reaches alone, or what is left of the
+    bandwidth where something else takes a part, of which no collective takes more than half. A
+    CPU's bandwidth is that of one process, from which nothing is taken here."""
+    bandwidth = gpu.memory_bandwidth_bytes_per_s
+    if not taken or gpu.sms == 1:
+        return reached.memory * bandwidth
+    return min(reached.memory * bandwidth, bandwidth - min(taken, bandwidth / 2))
 
 
 def efficiencies_of(gpu: Gpu) -> Efficiency:

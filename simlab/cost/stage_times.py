@@ -211,12 +211,14 @@ class StageCost(CommunicationTimes):
 
     def _own_s(self, kernel: Kernel, beside: bool) -> float:
         precision = self.plan.precision
-        if precision == "fp8" and isinstance(kernel, Matmul) and kernel.operation == Operation.HEAD:
-            precision = "bf16"  # recipes leave the output head in 16 bits
+        in_eight_bits = isinstance(kernel, Matmul) and self.plan.has_eight_bits
+        if in_eight_bits and kernel.operation == Operation.HEAD:
+            precision, in_eight_bits = "bf16", False  # recipes leave the output head in 16 bits
         gpu = self.gpu or self.cluster.gpu
-        seconds = kernel_s(kernel, gpu, precision, beside=beside)
-        if precision == "fp8" and isinstance(kernel, Matmul) and not self.plan.has_flat_gradients:
-            seconds += largest_value_s(kernel, gpu, beside=beside)
+        taken = self.collective_bytes_per_s if beside else None
+        seconds = kernel_s(kernel, gpu, precision, beside=taken)
+        if in_eight_bits and isinstance(kernel, Matmul) and not self.plan.has_flat_gradients:
+            seconds += largest_value_s(kernel, gpu, beside=taken)
         return seconds / self.faster.get(kernel.operation, 1)
 
     def _steps_s(self, kernel: Communication) -> float:

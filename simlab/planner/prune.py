@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simlab.cost.stage_times import StageCost
+from simlab.lowering.zero import reduces_each_backward
 from simlab.memory.activations import layer_activations_bytes
 from simlab.memory.stage import Shape
 from simlab.memory.step import rest_of
@@ -23,7 +24,8 @@ IN_FLIGHT = ("1f1b", "interleaved-1f1b")
 LAYERS: tuple[UnitKind, ...] = ("layer", "dense layer")
 """The kinds of layers; the second one only where the model has experts in the others."""
 ORDER = "tp-cp-dp-pp"
-"""The order of ranks in which the groups of a layer's communication depend on tp, cp and ep only."""
+"""The order of ranks in which the groups of a layer's communication depend on tp, cp and ep only, and
+of data parallelism all that counts is whether it leaves a node."""
 
 
 def memory_bound_bytes(model: Model, plan: Plan) -> float:
@@ -145,10 +147,13 @@ class Bounds:
         assert self.cluster is not None
         layer = unit in ("layer", "dense layer")
         again = plan.recompute if layer and kind == "B" else ""
-        copies = plan.zero == 3 and not plan.has_flat_gradients
+        # what torch's sharding copies, and what it adds to nothing
+        sharded = not plan.has_flat_gradients and (plan.zero == 3, reduces_each_backward(plan))
         routed = plan.ep, plan.expert_load
-        placed = (plan.order, plan.dp, plan.pp) if plan.order != ORDER else ()
-        key = unit, kind, plan.tp, plan.cp, plan.microbatch_size, again, copies, routed, placed
+        placed: tuple[Any, ...] = (plan.layout.in_nodes("dp", self.cluster.gpus_per_node),)
+        if plan.order != ORDER:
+            placed = plan.order, plan.dp, plan.pp
+        key = unit, kind, plan.tp, plan.cp, plan.microbatch_size, again, sharded, routed, placed
         if key not in self._unit_s:
             cost = StageCost(self.model, plan, self.cluster)
             self._unit_s[key] = cost.unit_parts(unit, kind).total

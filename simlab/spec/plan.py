@@ -144,7 +144,9 @@ class Plan:
     precision: str = documented(
         """The number format of parameters, activations and messages. 'fp8' computes matrix products
         in 8 bits and keeps all else in bf16, but with library 'megatron' for the inputs of those
-        products, which Transformer Engine keeps in 8 bits.""",
+        products, which Transformer Engine keeps in 8 bits. It has a scale for each tensor;
+        'fp8-rowwise' has one for each row (torchao's recipe, so with library 'torch' or 'fsdp1'): its products
+        take longer, and what tensor parallelism sends stays in 16 bits.""",
         default="bf16",
         choices=tuple(PRECISIONS),
     )
@@ -279,6 +281,11 @@ class Plan:
         """Whether gradients stay in one fp32 buffer beside 16-bit parameters, as Megatron-LM and
         nanotron have them."""
         return self.library in ("megatron", "nanotron")
+
+    @property
+    def has_eight_bits(self) -> bool:
+        """Whether matrix products are computed in 8 bits."""
+        return self.precision.startswith("fp8")
 
     @property
     def element_bytes(self) -> int:

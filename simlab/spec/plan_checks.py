@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from simlab.spec.model import Model
     from simlab.spec.plan import Plan
 
-PRECISIONS = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 2}
+PRECISIONS = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 2, "fp8-rowwise": 2}
 """{precision: bytes of a parameter, an activation or a number of a message}. fp8 holds its numbers
 in bf16 between matrix products."""
 
@@ -121,11 +121,15 @@ def _check_gradient_bytes(plan: "Plan") -> None:
 
 
 def _check_library(plan: "Plan") -> None:
+    if plan.precision == "fp8-rowwise" and plan.has_flat_gradients:
+        raise InputError(
+            f"precision = 'fp8-rowwise' with library = {plan.library!r}: it is torchao's, so give library = 'torch' or 'fsdp1'"
+        )
     if plan.library != "nanotron":
         return
     if plan.zero > 1:
         raise InputError(f"zero = {plan.zero} with library = 'nanotron': it has ZeRO-1 at most")
-    if plan.precision == "fp8":
+    if plan.has_eight_bits:
         raise InputError("precision = 'fp8' with library = 'nanotron': give bf16, fp16 or fp32")
 
 

@@ -194,7 +194,7 @@ def test_strong_scaling_falls_sooner_where_communication_is_paid_once_per_step(n
 @pytest.mark.parametrize(("name", "cluster"), SCALED)
 def test_under_zero_3_strong_and_weak_scaling_fall_alike(name, cluster):
     for strong, weak in efficiencies(name, cluster, zero=3).values():
-        assert strong == pytest.approx(weak, rel=0.06) and weak < 0.8
+        assert strong == pytest.approx(weak, rel=0.06) and weak < 0.9
 
 
 @pytest.mark.parametrize(("name", "cluster"), SCALED)

@@ -171,17 +171,21 @@ def test_with_fp32_gradients_stage_3_sends_plain_data_parallelisms_bytes(name, r
 
 @pytest.mark.parametrize("nodes", [8, 32])
 @pytest.mark.parametrize(("name", "seq"), [("llama-7b", 2048), ("llama-2-13b", 1024)])
-def test_stage_3_exposes_more_than_1_where_computing_is_short_and_hides_with_more_of_it(
-    nodes, name, seq
-):
-    model, exposed = sl.load_model(name), {}
+def test_stage_3_takes_longer_than_1_by_less_where_a_layer_computes_longer(nodes, name, seq):
+    model, longer = sl.load_model(name), []
     for size in (1, 4):
-        for zero in (1, 3):
-            plan = sl.Plan(dp=8 * nodes, zero=zero, microbatch_size=size, seq=seq)
-            step = sl.predict(model, plan, replace(NODE, nodes=nodes))
-            exposed[size, zero] = step.exposed_s["dp"] / step.step_s
-    assert exposed[1, 3] > 1.3 * exposed[1, 1]
-    assert exposed[4, 3] < 0.03 and exposed[4, 1] < 0.03
+        ones, threes = (
+            sl.predict(
+                model,
+                sl.Plan(dp=8 * nodes, zero=zero, microbatch_size=size, seq=seq),
+                replace(NODE, nodes=nodes),
+            )
+            for zero in (1, 3)
+        )
+        longer.append(threes.step_s / ones.step_s - 1)
+        if size == 4:
+            assert max(step.exposed_s["dp"] / step.step_s for step in (ones, threes)) < 0.03
+    assert longer[0] > 3 * longer[1] > 0
 
 
 # w09

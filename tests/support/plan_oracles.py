@@ -24,9 +24,11 @@ def cluster_of(gpus, name="dgx-a100"):
 
 @contextmanager
 def nothing_is_slowed():
-    """Inside, communication takes no multiprocessors from the kernels beside it."""
+    """Inside, communication takes no multiprocessors from the kernels beside it, and no memory
+    bandwidth."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("simlab.cost.roofline.CHANNELS", 0)
+        patch.setattr("simlab.cost.communication_times.MOVED_A_BYTE", 0)
         yield
 
 

@@ -21,11 +21,13 @@ ROLES: dict[str, Role] = {"forward": "forward", "input": "input", "weight": "wei
 """{variant of a matmul sample: role of its matrix product}."""
 
 
-def kernel_of(sample: Sample) -> Kernel:
-    """simlab's kernel of a matmul, attention or memory sample."""
+def kernel_of(sample: Sample, precision: str) -> Kernel:
+    """simlab's kernel of a matmul, attention or memory sample that was taken in `precision`. Weight
+    gradients of 16 bits are added to nothing, see `realrun.measure.machine.kernels.matmuls`."""
     sizes: dict[str, Any] = dict(sample.sizes)
     if sample.kind == "matmul":
-        return Matmul(sample.label, **sizes, role=ROLES[sample.variant])
+        fresh = precision != "fp32"
+        return Matmul(sample.label, **sizes, role=ROLES[sample.variant], fresh=fresh)
     if sample.kind == "attention":
         return Attention(sample.label, **sizes, backward=sample.variant == "backward")
     return Memory(sample.label, sample.sizes["size_bytes"])
@@ -40,7 +42,7 @@ def predicted_s(sample: Sample, cluster: Cluster, precision: str) -> float:
     if sample.kind == "layer":
         times = _layer(sample, cluster, precision)
         return times.forward.total if sample.variant == "forward" else times.backward.total
-    return kernel_s(kernel_of(sample), cluster.gpu, precision)
+    return kernel_s(kernel_of(sample, precision), cluster.gpu, precision)
 
 
 def node_s(sample: Sample, cluster: Cluster) -> float:

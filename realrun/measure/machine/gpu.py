@@ -95,7 +95,7 @@ def _part(
     the measured time."""
     parts = []
     for sample in samples:
-        kernel = kernel_of(sample)
+        kernel = kernel_of(sample, precision)
 
         def formula(part: float, kernel: Kernel = kernel) -> float:
             return kernel_s(kernel, _with(gpu, **change(part)), precision)
@@ -127,10 +127,10 @@ def _attention(samples: Sequence[Sample], gpu: Gpu, precision: str) -> dict[str,
         mine = [s for s in samples if (s.kind, s.variant) == ("attention", way)]
         rows, none = [], efficiencies_of(gpu).kernel_s
         for sample in mine:
-            flat = kernel_s(kernel_of(sample), gpu, precision) - none
+            flat = kernel_s(kernel_of(sample, precision), gpu, precision) - none
             tail_s = (
                 kernel_s(
-                    kernel_of(sample),
+                    kernel_of(sample, precision),
                     _with(gpu, attention_tail={"forward": 1.0, "backward": 1.0}),
                     precision,
                 )

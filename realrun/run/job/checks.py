@@ -221,9 +221,9 @@ def check_backend(job: Derived) -> None:
 def check_precision(job: Derived) -> None:
     """What numbers cannot be trained with here."""
     plan = job.executed
-    if plan.precision == "fp8":
+    if plan.has_eight_bits:
         raise InputError(
-            "precision = 'fp8' is simulated, but not executed: give fp32, bf16 or fp16"
+            f"precision = {plan.precision!r} is simulated, but not executed: give fp32, bf16 or fp16"
         )
     times = job.given.precision
     if job.box is not None and plan.precision != times and "fp16" in (plan.precision, times):

@@ -246,8 +246,8 @@ EXERCISES = [
 ]
 
 FIGURES = {
-    "w10": {"nvlink_share": Figure(0.231), "network_share": Figure(0.739)},
-    "w10.change": {"share": Figure(0.339)},
+    "w10": {"nvlink_share": Figure(0.218), "network_share": Figure(0.731)},
+    "w10.change": {"share": Figure(0.310)},
     "b04": {"crossover_tokens": Figure(30_633, 0.001)},
     "b04.change": {"tokens": Figure(15_081, 0.001)},
     "t5": {"tp_across_over_inside": Figure(2.82, 0.1)},

@@ -15,6 +15,7 @@ from simlab.lowering.kernels.kernel import (
 )
 from simlab.lowering.kernels.microbatch import sizes
 from simlab.lowering.kernels.tensor_parallel import COLUMN, keeps_gathered
+from simlab.lowering.zero import reduces_each_backward
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
@@ -55,7 +56,8 @@ def matmul_backward(kernel: Matmul, plan: Plan) -> Grads:
     """The two products that make the gradients of a product y = x w: dx = dy w' and dw = x' dy.
 
     Where w is cut by columns, each rank has a part of dx, and all sum up their parts while they
-    compute dw. Both operands of the scores and of the values are activations.
+    compute dw. Both operands of the scores and of the values are activations. Where torch shards
+    gradients, they are reduced after every backward, so there are none to which dw is added.
     """
     if kernel.operation in (Operation.SCORES, Operation.VALUES):
         m, n, k, batch, its = kernel.m, kernel.n, kernel.k, kernel.batch, kernel.operation
@@ -79,7 +81,8 @@ def matmul_backward(kernel: Matmul, plan: Plan) -> Grads:
             )
         )
     name, m, n, k = f"{kernel.name} weight grad", kernel.n, kernel.k, kernel.m
-    return grads, [replace(kernel, name=name, m=m, n=n, k=k, role="weight")]
+    fresh = reduces_each_backward(plan) and not plan.has_flat_gradients
+    return grads, [replace(kernel, name=name, m=m, n=n, k=k, role="weight", fresh=fresh)]
 
 
 def communication_backward(kernel: Communication, plan: Plan) -> list[Communication]:

@@ -78,6 +78,9 @@ class Matmul:
     role: Role = "forward"
     """The operands of the three roles lie differently in memory, so their efficiencies differ."""
     operation: Operation = Operation.OTHER
+    fresh: bool = False
+    """Of a weight gradient: whether it is written as any other result is, and not added in fp32 to
+    what earlier microbatches made."""
 
     @property
     def place(self) -> Place:

@@ -103,7 +103,7 @@ def written(plan: Plan) -> Settings:
         SIZE: plan.microbatch_size,
         STEPS: plan.microbatches,
         "zero_optimization": zero,
-        "bf16": {"enabled": plan.precision in ("bf16", "fp8")},
+        "bf16": {"enabled": plan.precision == "bf16" or plan.has_eight_bits},
         "fp16": {"enabled": plan.precision == "fp16"},
     }
     half = "fp16" if plan.precision == "fp16" else "bfp16"

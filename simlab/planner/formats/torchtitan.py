@@ -158,13 +158,15 @@ def _read_rest(options: Options, fields: Settings) -> None:
     fields["recompute"] = mode
     precision = {"bfloat16": "bf16", "float32": "fp32"}
     fields["precision"] = options.choice("training.mixed_precision_param", precision, "bf16")
+    recipes = {"tensorwise": "fp8", "rowwise": "fp8-rowwise"}
+    recipe = options.choice("float8.recipe_name", recipes, "fp8")
     if options.switch("float8.enable_float8_linear"):
-        fields["precision"] = "fp8"
+        fields["precision"] = recipe
     if split := options.take("experimental.pipeline_parallel_split_points"):
         options.unsaid.append(f"experimental.pipeline_parallel_split_points = {split}")
     converters = options.take("model.converters", [])
     if isinstance(converters, list) and "float8" in converters:
-        fields["precision"] = "fp8"
+        fields["precision"] = recipe
         converters = [each for each in converters if each != "float8"]
     if converters:
         options.unsaid.append(f"model.converters = {converters}")
@@ -213,6 +215,8 @@ def written(plan: Plan) -> Settings:
         "activation_checkpoint": {"mode": mode, "selective_ac_option": "op"},
         "compile": {"enable": plan.fused},
     }
-    if plan.precision == "fp8":
+    if plan.has_eight_bits:
         content["model"] = {"converters": ["float8"]}
+    if plan.precision == "fp8-rowwise":
+        content["float8"] = {"recipe_name": "rowwise"}
     return content

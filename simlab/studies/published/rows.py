@@ -28,6 +28,7 @@ A row often does not say everything. These are the assumptions, which follow the
   TORCH_DISTRIBUTED_DEBUG=DETAIL, and runs with several stages are taken to be the later ones.
 - Aleph Alpha's library keeps and sums gradients in 16 bits (Aleph-Alpha/scaling,
   core/optimizer/parameter_group.py).
+- FSDP's float8 has a scale for each tensor, unless the precision or the overlap says "rowwise".
 - NeMo's recipes overlap tensor parallelism, because all recipes that mention it do.
 - Sequence parallelism goes with tensor parallelism, except in fp16 runs, which are older.
 - A microbatch of a pipeline is one sequence. An interleaved pipeline has two stages on each rank,
@@ -234,6 +235,9 @@ def _plan(row: Row, in_node: int) -> Plan:
     source = row.get("source") or ""
     fsdp = bool(re.search(FSDP, sharding))
     library = library_of(sharding, f"{source} {row.get('model') or ''}")
+    by_row = re.search(BY_ROW, f"{overlap} {row['precision'].lower()}")
+    if precision == "fp8" and by_row and library in ("torch", "fsdp1"):
+        precision = "fp8-rowwise"
     microbatches, size, chunks = _cut(row, dp, pp, library)
     kernels = kernels_of(source)
     attention, fused = kernels or (
@@ -269,6 +273,10 @@ def _plan(row: Row, in_node: int) -> Plan:
         bucket_bytes=_bucket_bytes(library, zero, precision, dp * cp),
         gradient_bytes=2 if re.search(GRADIENTS_OF_16_BITS, source.lower()) else None,  # type: ignore[arg-type]  # Plan fills it in
     )
+
+
+BY_ROW = r"\brow-?wise"
+"""A pattern of the names of fp8 with a scale for each row, in the columns `precision` and `overlap`."""
 
 
 def _nanotron_layers(row: Row, stages: int) -> str | tuple[int, ...]:

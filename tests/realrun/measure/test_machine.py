@@ -184,7 +184,7 @@ def samples_of(cluster):
         sizes += [("attention", way, shape) for way in ("forward", "backward") for shape in shapes]
         sizes += [("memory", "norm", {"size_bytes": size}) for size in grid.memory_bytes]
         for work in sizes:
-            seconds = kernel_s(kernel_of(Sample(*work, 0, True)), cluster.gpu, "fp32")
+            seconds = kernel_s(kernel_of(Sample(*work, 0, True), "fp32"), cluster.gpu, "fp32")
             samples.append(Sample(*work, seconds, fitted))
         samples.append(Sample("memory", "copy", {"size_bytes": 2**24}, 2**24 / 1e10, fitted))
     for number, size in enumerate(measure_command.SIZES[False]):
@@ -281,7 +281,7 @@ def test_a_gpus_attention_has_a_tail_and_its_tiles_are_the_catalogues():
             for way in ("forward", "backward")
         ]
     for work in sizes:
-        seconds = kernel_s(kernel_of(Sample(*work, 0, True)), truth, "bf16")
+        seconds = kernel_s(kernel_of(Sample(*work, 0, True), "bf16"), truth, "bf16")
         samples.append(Sample(*work, seconds, True))
     gpu = fitted_gpu(samples, 80e9, about, "measured")
     assert gpu.efficiency.tiles == [[256, 128, 1.0], [128, 128, 0.95], [128, 64, 0.8]]

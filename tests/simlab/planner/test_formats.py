@@ -71,6 +71,8 @@ MEANINGS = [
     ("torchtitan", nested(TITAN, "activation_checkpoint", mode="selective", selective_ac_option="op"),
      {"recompute": "per-op"}),
     ("torchtitan", nested(TITAN, "model", converters=["float8"]), {"precision": "fp8"}),
+    ("torchtitan", nested(TITAN, "model", converters=["float8"]) | {"float8": {"recipe_name": "rowwise"}},
+     {"precision": "fp8-rowwise"}),
     ("deepspeed", DEEPSPEED, {"dp": 16, "microbatches": 1, "zero": 0, "dp_overlap": False}),
     ("deepspeed", DEEPSPEED | {"train_batch_size": "auto", "gradient_accumulation_steps": 4}, {"dp": 16, "microbatches": 4}),
     ("deepspeed", DEEPSPEED | {"train_batch_size": 64, "gradient_accumulation_steps": "auto"}, {"dp": 16, "microbatches": 2}),
@@ -182,7 +184,7 @@ def plans(draw):
         "dp": (1, 2, 4), "tp": (1, 2, 4), "pp": (1, 2, 4), "cp": (1, 2), "zero": (0, 1, 2, 3),
         "microbatch_size": (1, 2, 3), "microbatches": (4, 8), "seq": (1024, 8192),
         "schedule": ("1f1b", "interleaved-1f1b", "gpipe", "zb-h1"), "recompute": ("none", "per-op", "full"),
-        "precision": ("bf16", "fp16", "fp32", "fp8"), "sequence_parallel": (False, True),
+        "precision": ("bf16", "fp16", "fp32", "fp8", "fp8-rowwise"), "sequence_parallel": (False, True),
         "cp_kind": ("ring", "all-to-all", "all-gather"), "tp_overlap": ("none", "weight-grad", "pipelined"),
         "dp_overlap": (False, True), "reshard": (False, True), "fused": (False, True),
         "library": ("megatron", "torch"), "offload": ("none", "optimizer", "parameters"),
@@ -197,6 +199,8 @@ def plans(draw):
         values["ep"] = draw(st.sampled_from([n for n in (1, 2, 4) if shards % n == 0]))
     if values["precision"] != "fp32":
         values["gradient_bytes"] = draw(st.sampled_from((2, 4)))
+    if values["precision"] == "fp8-rowwise":
+        values["library"] = "torch"
     values = {field: value for field, value in values.items() if value != DEFAULTS[field]}
     idle = without_effect(values)
     return Plan(**{field: value for field, value in values.items() if field not in idle})
@@ -217,10 +221,10 @@ def test_a_plan_comes_back_but_for_what_is_named(project, plan):
 
 def _given_by_others(project, plan):
     """Fields that a format can say, but for the values of others in this plan."""
-    if project == "deepspeed" and plan.precision == "fp8":
+    if project == "deepspeed" and plan.has_eight_bits:
         return {"precision", "gradient_bytes"}
-    if project == "nanotron" and plan.precision in ("fp8",):
-        return {"precision"}
+    if plan.precision == "fp8-rowwise" or (project == "nanotron" and plan.precision == "fp8"):
+        return {"precision", *({"sequence_parallel"} if plan.tp == 1 else ())}
     return {"sequence_parallel"} if plan.tp == 1 else set()
 
 

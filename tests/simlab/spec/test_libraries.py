@@ -142,6 +142,12 @@ def test_what_nanotron_has_not_is_refused(fields, valid):
         sl.Plan(dp=8, library="nanotron", **fields)
 
 
+@pytest.mark.parametrize("library", ["megatron", "nanotron"])
+def test_a_scale_for_each_row_is_torchaos(library):
+    with pytest.raises(sl.InputError, match=r"fp8-rowwise.*give library = 'torch' or 'fsdp1'"):
+        sl.Plan(dp=8, library=library, precision="fp8-rowwise")
+
+
 def test_nanotron_keeps_the_activated_gate():
     """silu(gate) beside gate, up and their product: 2 bytes each, on a quarter of the MLP."""
     more = a_layer_more(NANOTRON) - a_layer_more(replace(NANOTRON, library="megatron"))

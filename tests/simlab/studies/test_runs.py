@@ -358,6 +358,17 @@ def test_a_precision_is_read(precision, texts):
     assert {plan_of(precision=text).precision for text in texts} == {precision}
 
 
+@pytest.mark.parametrize("row, precision", [
+    ({"precision": "fp8+bf16", "overlap": "async TP float8 rowwise", "sharding": "fsdp2"}, "fp8-rowwise"),
+    ({"precision": "float8 (row-wise)", "sharding": "fsdp1"}, "fp8-rowwise"),
+    ({"precision": "fp8+bf16", "overlap": "async TP float8 tensorwise", "sharding": "fsdp2"}, "fp8"),
+    ({"precision": "bf16", "overlap": "rowwise", "sharding": "fsdp2"}, "bf16"),
+    ({"precision": "fp8 rowwise"}, "fp8"),  # not in Megatron-LM
+])  # fmt: skip
+def test_float8_of_fsdp_says_what_a_scale_is_for(row, precision):
+    assert plan_of(**row).precision == precision
+
+
 def test_context_parallelism_in_fp16_has_fused_attention():
     assert plan_of(precision="fp16").attention == "unfused"
     assert plan_of(precision="fp16", cp="2", dp="16").attention == "flash"

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from plan_oracles import nothing_is_slowed
 
 import simlab as sl
 from simlab.errors import InputError
@@ -82,11 +83,8 @@ def test_a_nodes_gpus_share_its_host_and_its_drives(zero, parts):
     assert predicted.optimizer_s == pytest.approx(step.busy_s.host + norm_s)
 
 
-def test_of_eight_gpus_that_update_everything_the_host_is_what_waits_in_a_prediction_too(
-    monkeypatch,
-):
-    # `offload_step` says that its reductions slow nothing
-    monkeypatch.setattr("simlab.cost.roofline.CHANNELS", 0)
+@nothing_is_slowed()  # `offload_step` says that its reductions slow nothing
+def test_of_eight_gpus_that_update_everything_the_host_is_what_waits_in_a_prediction_too():
     cluster = sl.load_cluster("dgx-h100")
     step = offload_step(MODEL, plan(dp=8), cluster, overlap="none")
     predicted = sl.predict(MODEL, plan(dp=8, offload="optimizer"), cluster)

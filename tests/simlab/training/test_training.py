@@ -346,7 +346,7 @@ def test_llama_3_405b_on_16384_gpus_runs_as_fast_as_published():
     reduce-scattered, parameters not resharded after the forward (section 3.3.2)."""
     found = llama()
     assert found.tokens == 16 * 2**20 and found.plan.gpus == 16384
-    assert 0.36 < found.mfu < 0.41 < llama(chunks=8, stage_layers="auto").mfu < 0.48
+    assert 0.35 < found.mfu < 0.41 < llama(chunks=8, stage_layers="auto").mfu < 0.48
     assert sum(found.waterfall_s) == pytest.approx(found.step_s, rel=1e-9)
 
 
