@@ -2,7 +2,7 @@
 
 from itertools import permutations
 from pathlib import Path
-from statistics import mean
+from statistics import mean, quantiles
 
 import pytest
 from hypothesis import given
@@ -17,6 +17,7 @@ from simlab.studies.published.ranks import (
     rule_choice,
 )
 from simlab.studies.published.runs import SWEEPS, read_runs, result_of
+from simlab.units import GIB
 
 MEGATRON = read_runs(Path(__file__).parents[2] / "published" / "runs.csv")[0]
 FAILED = {"step_s": "", "mem_gib": "OOM"}
@@ -115,3 +116,21 @@ def test_the_published_sweeps_name_their_sources_and_their_failures():
     }  # fmt: skip
     assert all(row["source"] for row in rows)
     assert sum(not row["step_s"] for row in rows) == 190
+
+
+def test_the_peaks_of_nanotron_without_pipelines_are_of_gathered_inputs_that_are_kept():
+    """docs/validation.md says so: above the predicted peak, by what two gathered inputs a layer take
+    beyond a rank's part of them."""
+    kept = []
+    for row in read_runs(SWEEPS):
+        wide = row["suite"] == "ultrascale_8B_128" and row["pp"] == "1" and int(row["tp"]) >= 4
+        result = result_of(row) if wide else None
+        if result and result.prediction and result.measured_s and result.memory_gib:
+            plan = result.prediction.plan
+            whole = 2 * plan.microbatch_size * int(row["seq"]) * int(row["hidden"])
+            gathered = 2 * int(row["layers"]) * whole * (1 - 1 / plan.tp)
+            more = result.memory_gib * GIB - result.prediction.reserved_bytes
+            kept.append(more / gathered)
+    assert len(kept) == 28
+    low, middle, high = quantiles(kept, n=4, method="inclusive")
+    assert 0.85 < low < middle < high < 1.15
