@@ -18,6 +18,8 @@ from simlab.units import MIB
 MEASURED = Path(__file__).parent.parent / "assets" / "measurements" / "kernels_on_an_h100.json"
 GPU = gpus()["h100-sxm-80gb"]
 KINDS = {kind.__name__: kind for kind in (Matmul, GroupedMatmul, Attention, Memory)}
+AT_LIMIT_W = 690
+"""What an H100 draws at its power limit of 700 W, at least."""
 CACHED_BYTES = 100 * MIB
 """Below it, what a kernel moves over and over comes from the cache (50 MB on an H100)."""
 
@@ -38,7 +40,7 @@ class Measured(NamedTuple):
     @property
     def ratio(self) -> float:
         """Predicted over measured seconds."""
-        return predicted_s(self.kernel, eight_bits="by " in self.name) / self.seconds
+        return predicted_s(self.kernel) / self.seconds
 
     @property
     def slowdown(self) -> float:
@@ -48,12 +50,14 @@ class Measured(NamedTuple):
     @property
     def predicted_slowdown(self) -> float:
         """The same as predicted, which counts `CHANNELS` multiprocessors whatever ran."""
-        return kernel_s(self.kernel, GPU, beside=self.moved) / kernel_s(self.kernel, GPU)
+        return kernel_s(self.kernel, GPU, beside_bytes_per_s=self.moved) / kernel_s(
+            self.kernel, GPU
+        )
 
 
-def predicted_s(kernel: Matmul | Attention | Memory, *, eight_bits: bool = False) -> float:
-    """Seconds of `kernel` alone. In 8 bits without casting its operands, which are so already."""
-    if not eight_bits:
+def predicted_s(kernel: Matmul | Attention | Memory) -> float:
+    """Seconds of `kernel` alone. One called "fp8" casts no operands, which are in 8 bits already."""
+    if not isinstance(kernel, Matmul) or kernel.name != "fp8":
         return kernel_s(kernel, GPU)
     operands = kernel.m * kernel.k + kernel.k * kernel.n
     bandwidth = GPU.memory_bandwidth_bytes_per_s * efficiencies_of(GPU).memory
@@ -85,6 +89,8 @@ def alone(parts: dict[str, list[dict[str, Any]]]) -> dict[str, list[Measured]]:
     each = {name: kernels(rows) for name, rows in parts.items()}
     large = [its for its in each["memory"] if its.kernel.size_bytes >= CACHED_BYTES]
 
+    warm = [row for row in parts["sustained"] if row["watts"] > AT_LIMIT_W]
+
     def of(part: str, *names: str) -> list[Measured]:
         return [its for its in each[part] if its.kernel.name in names]
 
@@ -92,7 +98,7 @@ def alone(parts: dict[str, list[dict[str, Any]]]) -> dict[str, list[Measured]]:
         "matrix products, forward and input gradient": of("products", "forward", "input"),
         "weight gradients, written in 16 bits": of("products", "weight"),
         "weight gradients, added in fp32 to a copy": each["weights"],
-        "the same product of 8,192 x 8,192 x 8,192 for ten seconds": each["sustained"][3:],
+        "the same product of 8,192 x 8,192 x 8,192 for ten seconds": kernels(warm),
         "products in fp8, a scale for a tensor": [i for i in each["fp8"] if "by tensor" in i.name],
         "products in fp8, a scale for a row": [i for i in each["fp8"] if "by row" in i.name],
         "products of experts, one kernel": each["grouped"],

@@ -88,14 +88,14 @@ def test_the_steps_on_an_h100_are_predicted_as_the_page_says():
             )
             step_s = max(span.end_s for span in job.prediction().spans)
             errors.append(step_s / median(run["steps_s"]) - 1)
-    assert all(error < 0 for error in errors)
-    native, by_torch, large = (f"{-error:.0%}" for error in errors)
+    native, small, large = (f"{-error:.0%}" for error in errors)
     took = [f"{1e3 * median(run['steps_s']):.0f} ms" for run in runs]
-    kernels = f"{1e3 * runs[0]['kernels_s']:.0f} of {took[0]}"
+    kernels_s = f"{1e3 * runs[0]['kernels_s']:.0f} ms were spent in kernels"
     for said in (
-        f"by {by_torch} (torch's back-end, {took[1]} measured) and by {native} (the native one, {took[0]})",
-        f"({kernels} were spent in kernels)",
-        f"torch's back-end took {took[2]}, and was predicted {large} short",
+        f"torch's back-end took {took[1]} and is predicted {small} short (28% without the casts)",
+        f"it took {took[2]}, {large} short (22%)",
+        f"took {took[0]} for the smaller model, for which it is predicted {native} short",
+        kernels_s,
     ):
         assert said in VALIDATION, said
     waste = [run["allocator_bytes"] / run["held_bytes_predicted"] - 1 for run in runs[:2]]

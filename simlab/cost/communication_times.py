@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from simlab.collectives.group_shape import GroupShape
-from simlab.collectives.nccl import IN_TRAINING, collective_s, p2p_s
+from simlab.collectives.nccl import IN_TRAINING, collective, collective_s, p2p_s
 from simlab.cost.groups import Groups, host_sharers
 from simlab.lowering.instructions import Instruction, group_of, tied_head_bytes
 from simlab.lowering.kernels import message_bytes
@@ -15,6 +15,7 @@ from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
 from simlab.spec.parameters import LAYERS
 from simlab.spec.plan import Plan
+from simlab.units import GIB
 
 HOST_OP_S = 13.3e-6
 """What the host needs to dispatch one op, s. Measured: 57 forward and 90 backward ops of a layer of
@@ -149,18 +150,17 @@ class CommunicationTimes:
 
     @cached_property
     def collective_bytes_per_s(self) -> float:
-        """What a collective that kernels run beside moves in this GPU's memory, bytes/s: as many as
-        the links bring, `MOVED_A_BYTE` times. It is one of data parallelism where there is any (the
-        others run beside products, which this does not slow), and its links are the network's where
-        its ranks are in several nodes."""
-        in_node = self.plan.layout.in_nodes(group_of(self.plan, "dp"), self.cluster.gpus_per_node)
-
-        def arriving(part: Cluster) -> float:
-            fabric = part.intra if in_node else part.inter
-            share = 1.0 if in_node else min(1.0, part.nics_per_node / part.gpus_per_node)
-            return share * fabric.bandwidth_bytes_per_s * fabric.efficiency
-
-        return MOVED_A_BYTE * min(map(arriving, self.cluster.parts))
+        """What a collective that kernels run beside moves in a GPU's memory, bytes/s:
+        `MOVED_A_BYTE` times what a large all-gather brings to each rank, of data parallelism, or
+        where there is none of the next group that communicates. Of several collectives one is
+        taken: tensor parallelism's beside a product in fp8, and with hybrid sharding that of the
+        replicas, count as this one."""
+        groups = (self.group(name) for name in ("dp", "tp", "cp", "ep"))
+        group = next((its for its in groups if its.size > 1), None)
+        if group is None:
+            return 0.0
+        busbw = collective("all_gather", GIB, group, self.cluster).busbw_bytes_per_s
+        return MOVED_A_BYTE * busbw / self.slower
 
     def check_s(self, ranks: int) -> float:
         """Seconds in which the host checks a collective of so many ranks before it is launched."""

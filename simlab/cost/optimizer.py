@@ -19,7 +19,7 @@ TENSORS_A_LAYER = 12
 """Parameters (as tensors) of a layer with biases: two norms' two, four matrices' and their
 biases."""
 
-OPTIMIZER_BYTES = {"fp16": 58, "bf16": 44, "fp8": 44, "fp8-rowwise": 44, "fp32": 40}
+OPTIMIZER_BYTES = {"fp16": 58, "bf16": 44, "fp8": 44, "fp32": 40}
 """Read and written per parameter in a step of Adam. fp32: 28 (gradient, weight and two moments
 read; three written), 4 for the gradients' norm, 8 to clip them. bf16: 2 more for the 16-bit weight,
 2 to clear its gradient. fp16: its gradient copied to fp32 (6), unscaled and looked through for

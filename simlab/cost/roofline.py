@@ -20,13 +20,9 @@ collective has fewer is not known here."""
 
 RESULTS_A_ROUND = 2 * 256 * 128
 """The numbers of a product's result that a multiprocessor computes in a round where a collective runs
-beside it: two of the largest tiles. It explains what 30 products of one to 20 rounds lost on an H100
+beside it: two of the largest tiles. It explains what 30 products of 1 to 11 rounds lost on an H100
 beside a kernel that occupied 24 multiprocessors, within 7% in the mean (`benchmarks/bench_gpu.py`,
 part beside; with one tile it would be 9%). Other GPUs are taken to do the same."""
-
-ROWWISE = 1.15
-"""How many times as long a product in fp8 takes with a scale for each row as with one for each tensor.
-Measured on an H100 (torch's `_scaled_mm`, 60 products: a median of 1.15, half of them 1.13 to 1.18)."""
 
 NEXT_BEST = {"fp8-rowwise": "fp8", "fp8": "bf16", "bf16": "fp16", "fp16": "tf32", "tf32": "fp32"}
 """What a chip computes in that does not have the precision asked for."""
@@ -57,27 +53,31 @@ def peak_flops(gpu: Gpu, precision: str) -> float:
 
 
 def kernel_s(
-    kernel: Launched, gpu: Gpu, precision: str = "bf16", *, beside: float | None = None
+    kernel: Launched, gpu: Gpu, precision: str = "bf16", *, beside_bytes_per_s: float | None = None
 ) -> float:
     """Seconds of one `Matmul`, `Attention` or `Memory` kernel on `gpu`.
 
-    beside: what a collective that runs all the while moves in this GPU's memory, in bytes/s; None:
+    beside_bytes_per_s: what a collective that runs all the while moves in this GPU's memory; None:
     no collective runs. It leaves `free_sms` multiprocessors: for a product see `rounds_beside`, and
     attention takes as much longer as there are fewer. What is limited by memory keeps what the
-    collective leaves of the bandwidth, and needs no more than `free_sms` for it: additions took no
-    longer beside a kernel that occupied 24 of an H100's 132 multiprocessors and moved nothing, and
-    1.22 to 1.25 times as long where it moved .94 TB/s; attention took 1.2 times as long
-    (`benchmarks/bench_gpu.py`, part beside). Leaves out: what of a product's time is the memory's
-    (beside .94 TB/s products took 10% longer than beside none); fewer channels between nodes, and
-    for small collectives.
+    collective leaves of the bandwidth, and needs no more than `free_sms` for it.
+
+    Held against kernels on an H100 beside one that occupied 24 of 132 multiprocessors
+    (`benchmarks/bench_gpu.py`, part beside): additions took no longer where it moved nothing, and 1.24
+    times as long where it moved .94 TB/s (here 1.11, for the catalogue's kernels reach .8 of the
+    bandwidth and these .9); attention 1.12 and 1.17 times (here 1.18). Leaves out: what of a product's
+    time is the memory's (beside .94 TB/s products took 10% longer than beside none); fewer channels
+    between nodes, and for small collectives.
     """
     if isinstance(kernel, Matmul):
         alone_s = matmul_s(kernel, gpu, precision)
-        return alone_s if beside is None else alone_s * rounds_beside(kernel, gpu)
+        return alone_s if beside_bytes_per_s is None else alone_s * rounds_beside(kernel, gpu)
     if isinstance(kernel, Attention):
-        return attention_s(kernel, gpu, precision, gpu.sms if beside is None else free_sms(gpu))
+        return attention_s(
+            kernel, gpu, precision, gpu.sms if beside_bytes_per_s is None else free_sms(gpu)
+        )
     if isinstance(kernel, Memory):
-        return memory_s(kernel.size_bytes, gpu, beside or 0.0)
+        return memory_s(kernel.size_bytes, gpu, beside_bytes_per_s or 0.0)
     raise InputError(f"{kernel!r} is no kernel of one GPU")
 
 
@@ -134,22 +134,22 @@ def matmul_s(kernel: Matmul, gpu: Gpu, precision: str) -> float:
     is_added = kernel.role == "weight" and not kernel.fresh
     written_s = (8 if is_added else width) * result / bandwidth
     cast_s = 3 * operands / bandwidth if precision.startswith("fp8") else 0.0
-    slower = ROWWISE if precision == "fp8-rowwise" and "fp8" in gpu.peak_flops else 1.0
-    computed_s = slower * max(best, width * operands / bandwidth)
-    return computed_s + written_s + cast_s + reached.kernel_s
+    return max(best, width * operands / bandwidth) + written_s + cast_s + reached.kernel_s
 
 
-def largest_value_s(kernel: Matmul, gpu: Gpu, *, beside: float | None = None) -> float:
+def largest_value_s(kernel: Matmul, gpu: Gpu, *, beside_bytes_per_s: float | None = None) -> float:
     """Seconds of finding the largest value of both operands of a product in fp8, which reads them
-    once more, in 16 bits. beside: see `kernel_s`.
+    once more, in 16 bits. beside_bytes_per_s: see `kernel_s`.
 
     torchao scales a tensor by its largest value, which must be known before the cast
     (`tensor_to_scale` and `hp_tensor_to_float8_dynamic` in torchao/float8). Transformer Engine's
-    delayed scaling takes that of earlier steps, and finds the new one while it casts.
+    delayed scaling takes that of earlier steps, and finds the new one while it casts. With a scale for
+    each row the same is counted: torch.compile finds a row's largest value in the kernel that casts,
+    but each operand is cast by rows for one product and by columns for another.
     """
     operands = kernel.batch * (kernel.m * kernel.k + kernel.k * kernel.n)
     reached = efficiencies_of(gpu)
-    return 2 * operands / _bandwidth(gpu, reached, beside or 0.0) + 2 * reached.kernel_s
+    return 2 * operands / _bandwidth(gpu, reached, beside_bytes_per_s or 0.0) + 2 * reached.kernel_s
 
 
 def _waves_s(

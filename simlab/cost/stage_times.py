@@ -216,9 +216,9 @@ class StageCost(CommunicationTimes):
             precision, in_eight_bits = "bf16", False  # recipes leave the output head in 16 bits
         gpu = self.gpu or self.cluster.gpu
         taken = self.collective_bytes_per_s if beside else None
-        seconds = kernel_s(kernel, gpu, precision, beside=taken)
+        seconds = kernel_s(kernel, gpu, precision, beside_bytes_per_s=taken)
         if in_eight_bits and isinstance(kernel, Matmul) and not self.plan.has_flat_gradients:
-            seconds += largest_value_s(kernel, gpu, beside=taken)
+            seconds += largest_value_s(kernel, gpu, beside_bytes_per_s=taken)
         return seconds / self.faster.get(kernel.operation, 1)
 
     def _steps_s(self, kernel: Communication) -> float:

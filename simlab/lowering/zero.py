@@ -48,6 +48,20 @@ def runs_in_torchs_pipeline(plan: Plan) -> bool:
     return plan.library == "torch" and plan.stages > 1 and plan.zero >= SHARDED_FROM["gradients"]
 
 
+def autocasts(plan: Plan) -> bool:
+    """Whether torch's autocast decides the types: DDP in 16 bits, with fp32 parameters.
+
+    Norms and sums with the skipped path are fp32 then. Each matrix product casts what it reads to
+    16 bits, a copy for each of several products that read the same norm, and it casts its weight: it
+    saves both. FSDP2 casts parameters itself, on one rank too. A router reads the norm, and
+    each of the experts' products a copy of the tokens of its own. Left out: models that are cut by
+    tp, pp or cp, where all is taken as 16 bits.
+    """
+    whole = plan.tp == plan.pp == plan.cp == 1
+    sharded = plan.zero == 3 or shards_of(plan, "optimizer") > 1 or plan.offload != "none"
+    return plan.library == "torch" and plan.element_bytes == 2 and whole and not sharded
+
+
 def reduces_each_backward(plan: Plan) -> bool:
     """Whether gradients are reduced after every backward, for no rank has room for all of them;
     otherwise they are reduced once a step. In torch's pipelines they stay whole until then."""

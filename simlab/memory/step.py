@@ -55,7 +55,7 @@ class StepWalk:
     op's effect is found unit by unit, each kind of unit once. Leaves out: what the allocator
     wastes, communication libraries' own buffers (one to two GiB with NCCL), the sent messages that
     have not arrived. Activations have the plan's precision, but for torch's DDP in 16 bits, where
-    autocast decides (`simlab.memory.units.saved.autocasts` says of which plans).
+    autocast decides (`simlab.lowering.zero.autocasts` says of which plans).
     """
 
     def __init__(self, model: Model, plan: Plan, program: Program, layers: list[int]) -> None:

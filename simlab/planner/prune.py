@@ -24,8 +24,7 @@ IN_FLIGHT = ("1f1b", "interleaved-1f1b")
 LAYERS: tuple[UnitKind, ...] = ("layer", "dense layer")
 """The kinds of layers; the second one only where the model has experts in the others."""
 ORDER = "tp-cp-dp-pp"
-"""The order of ranks in which the groups of a layer's communication depend on tp, cp and ep only, and
-of data parallelism all that counts is whether it leaves a node."""
+"""The order of ranks in which the groups of a layer's communication depend on tp, cp and ep only."""
 
 
 def memory_bound_bytes(model: Model, plan: Plan) -> float:
@@ -150,12 +149,11 @@ class Bounds:
         # what torch's sharding copies, and what it adds to nothing
         sharded = not plan.has_flat_gradients and (plan.zero == 3, reduces_each_backward(plan))
         routed = plan.ep, plan.expert_load
-        placed: tuple[Any, ...] = (plan.layout.in_nodes("dp", self.cluster.gpus_per_node),)
-        if plan.order != ORDER:
-            placed = plan.order, plan.dp, plan.pp
+        placed = (plan.order, plan.dp, plan.pp) if plan.order != ORDER else ()
         key = unit, kind, plan.tp, plan.cp, plan.microbatch_size, again, sharded, routed, placed
         if key not in self._unit_s:
             cost = StageCost(self.model, plan, self.cluster)
+            cost.collective_bytes_per_s = 0.0  # a bound: all of the memory's bandwidth
             self._unit_s[key] = cost.unit_parts(unit, kind).total
         return self._unit_s[key]
 

@@ -129,7 +129,7 @@ def _check_library(plan: "Plan") -> None:
         return
     if plan.zero > 1:
         raise InputError(f"zero = {plan.zero} with library = 'nanotron': it has ZeRO-1 at most")
-    if plan.has_eight_bits:
+    if plan.precision == "fp8":
         raise InputError("precision = 'fp8' with library = 'nanotron': give bf16, fp16 or fp32")
 
 

@@ -26,7 +26,7 @@ def kernel_of(sample: Sample, precision: str) -> Kernel:
     gradients of 16 bits are added to nothing, see `realrun.measure.machine.kernels.matmuls`."""
     sizes: dict[str, Any] = dict(sample.sizes)
     if sample.kind == "matmul":
-        fresh = precision != "fp32"
+        fresh = sample.variant == "weight" and precision != "fp32"
         return Matmul(sample.label, **sizes, role=ROLES[sample.variant], fresh=fresh)
     if sample.kind == "attention":
         return Attention(sample.label, **sizes, backward=sample.variant == "backward")
@@ -60,7 +60,8 @@ def _layer(sample: Sample, cluster: Cluster, precision: str) -> Any:
     model = Model(
         name="a block", layers=1, hidden=hidden, heads=heads, vocab=256, positions=seq, seq=seq
     )
-    plan = Plan(precision=precision, microbatch_size=batch, dropout=False)
+    # with ZeRO-3 in torch a backward adds its gradients to nothing, as here; one rank copies nothing
+    plan = Plan(precision=precision, microbatch_size=batch, library="torch", zero=3, dropout=False)
     return StageCost(model, plan, replace(cluster, nodes=1), slower=1.0).layer
 
 

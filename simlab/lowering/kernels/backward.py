@@ -13,9 +13,10 @@ from simlab.lowering.kernels.kernel import (
     Operation,
     Place,
 )
+from simlab.lowering.kernels.memory_bound import NORM_UNDER_AUTOCAST, SUM_UNDER_AUTOCAST
 from simlab.lowering.kernels.microbatch import sizes
 from simlab.lowering.kernels.tensor_parallel import COLUMN, keeps_gathered
-from simlab.lowering.zero import reduces_each_backward
+from simlab.lowering.zero import autocasts, reduces_each_backward
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
@@ -39,6 +40,12 @@ for 2. An activation's takes 5 passes for 3 if it is gated, 3 for 2 if not; 1.6 
 figure of a residual, whose backward reads a gradient and dropout's mask, is an estimate.
 """
 
+UNDER_AUTOCAST = dict.fromkeys((Operation.NORM, Operation.LAST_NORM), 26 / NORM_UNDER_AUTOCAST) | {
+    Operation.RESIDUAL: 6 / SUM_UNDER_AUTOCAST
+}
+"""The same under autocast. A norm's backward casts the gradient from 16 bits (6 bytes an element) and has
+its 5 passes in fp32 (20); a residual's casts the gradient of the branch to 16 bits (6)."""
+
 
 def backward(kernel: Launched, plan: Plan) -> Grads:
     """What makes the gradients of a `kernel` of the forward."""
@@ -48,7 +55,8 @@ def backward(kernel: Launched, plan: Plan) -> Grads:
         return [replace(kernel, name="attention grad", backward=True)], []
     if isinstance(kernel, Communication):
         return list(communication_backward(kernel, plan)), []
-    ratio = BACKWARD_BYTES.get(kernel.operation, 1)
+    ratios = BACKWARD_BYTES | (UNDER_AUTOCAST if autocasts(plan) else {})
+    ratio = ratios.get(kernel.operation, 1)
     return [Memory(f"{kernel.name} grad", ratio * kernel.size_bytes, kernel.operation)], []
 
 
@@ -58,6 +66,8 @@ def matmul_backward(kernel: Matmul, plan: Plan) -> Grads:
     Where w is cut by columns, each rank has a part of dx, and all sum up their parts while they
     compute dw. Both operands of the scores and of the values are activations. Where torch shards
     gradients, they are reduced after every backward, so there are none to which dw is added.
+    Leaves out: the first microbatch of a step, whose dw is added to nothing everywhere; DeepSpeed and
+    Megatron-FSDP, which reduce after every backward and are taken to add in fp32 all the same.
     """
     if kernel.operation in (Operation.SCORES, Operation.VALUES):
         m, n, k, batch, its = kernel.m, kernel.n, kernel.k, kernel.batch, kernel.operation
@@ -81,7 +91,8 @@ def matmul_backward(kernel: Matmul, plan: Plan) -> Grads:
             )
         )
     name, m, n, k = f"{kernel.name} weight grad", kernel.n, kernel.k, kernel.m
-    fresh = reduces_each_backward(plan) and not plan.has_flat_gradients
+    reduced = reduces_each_backward(plan) and not plan.has_flat_gradients
+    fresh = reduced or autocasts(plan)  # which casts it, and then adds
     return grads, [replace(kernel, name=name, m=m, n=n, k=k, role="weight", fresh=fresh)]
 
 
@@ -144,9 +155,10 @@ def _context_backward(kernel: Communication) -> Communication:
 
 def residual_grads(model: Model, plan: Plan) -> list[Memory]:
     """The sums of the gradients of a residual's two ways, twice a layer: each reads two elements
-    and writes one."""
+    and writes one, under autocast in fp32."""
     s = sizes(model, plan)
-    return [Memory("residual sum grad", 2 * 3 * s.width * s.outside, Operation.RESIDUAL)]
+    width = 4 if autocasts(plan) else s.width
+    return [Memory("residual sum grad", 2 * 3 * width * s.outside, Operation.RESIDUAL)]
 
 
 def bias_grads(model: Model, plan: Plan) -> list[Memory]:

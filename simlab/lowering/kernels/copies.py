@@ -1,7 +1,14 @@
-"""What ZeRO-3 copies on the computing stream where torch shards, and what nanotron adds up."""
+"""What ZeRO-3 copies on the computing stream where torch shards, what nanotron adds up, and what
+autocast casts."""
 
-from simlab.lowering.kernels.kernel import LayerKernels, Memory, Operation
-from simlab.lowering.zero import gathers_for_ops
+from simlab.lowering.kernels.kernel import (
+    GroupedMatmul,
+    LayerKernels,
+    Matmul,
+    Memory,
+    Operation,
+)
+from simlab.lowering.zero import autocasts, gathers_for_ops
 from simlab.spec.plan import Plan
 
 ADDED_BYTES = 4
@@ -12,7 +19,7 @@ product writes 16 bits (2), which are read and added to fp32 ones (10) once the 
 
 def with_copies(kernels: LayerKernels, plan: Plan, parameters: float) -> LayerKernels:
     """`kernels` of a unit of so many `parameters`, with the copies that ZeRO-3 adds to them, or
-    with nanotron's sums.
+    with nanotron's sums, or with autocast's casts.
 
     In FSDP2 (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py) a gathered buffer has the
     shards of rank after rank. So each parameter is copied out of it, before the forward and before
@@ -26,6 +33,8 @@ def with_copies(kernels: LayerKernels, plan: Plan, parameters: float) -> LayerKe
     if plan.library == "nanotron":
         added = Memory("sum of gradients", ADDED_BYTES * parameters, Operation.COPY)
         return kernels._replace(weight_grad=[*kernels.weight_grad, added])
+    if autocasts(plan):
+        return _with_casts(kernels, plan)
     if not gathers_for_ops(plan) or plan.has_flat_gradients:
         return kernels
     size = plan.element_bytes * parameters
@@ -42,4 +51,28 @@ def with_copies(kernels: LayerKernels, plan: Plan, parameters: float) -> LayerKe
         [*again, *kernels.input_grad],
         [*kernels.weight_grad, into],
         kernels.recompute,
+    )
+
+
+def _with_casts(kernels: LayerKernels, plan: Plan) -> LayerKernels:
+    """`kernels` with autocast's casts of the weights of products, once for each forward (and for one
+    that runs again: a cast is kept until autocast's context ends), and with what becomes of their
+    gradients: they are cast back to fp32, and added to those of the microbatches before. Leaves out
+    DDP's buckets."""
+    products = [kernel for kernel in kernels.forward if isinstance(kernel, Matmul)]
+    weights = sum(
+        its.k * its.n * (len(its.tokens) if isinstance(its, GroupedMatmul) else 1)
+        for its in products
+        if its.operation not in (Operation.SCORES, Operation.VALUES)
+    )
+    if not weights:
+        return kernels
+    cast = Memory("copy of weights in 16 bits", (4 + 2) * weights, Operation.COPY)
+    added = (plan.microbatches - 1) / plan.microbatches * (4 + 4 + 4)
+    sums = Memory("copy of gradients in fp32, summed", (2 + 4 + added) * weights, Operation.COPY)
+    return LayerKernels(
+        [cast, *kernels.forward],
+        kernels.input_grad,
+        [*kernels.weight_grad, sums],
+        [cast, *kernels.recompute] if plan.recompute == "full" else kernels.recompute,
     )

@@ -10,7 +10,7 @@ from simlab.lowering.kernels.kernel import (
     Memory,
     Operation,
 )
-from simlab.lowering.kernels.memory_bound import eager
+from simlab.lowering.kernels.memory_bound import norm_of
 from simlab.lowering.kernels.microbatch import Sizes, sizes
 from simlab.lowering.kernels.tensor_parallel import gathered_input, summed_result
 from simlab.spec.model import Model
@@ -70,9 +70,7 @@ def head_kernels(model: Model, plan: Plan) -> LayerKernels:
     s = sizes(model, plan)
     vocab = -(-model.vocab // plan.tp)
     logits = s.tokens * vocab
-    last_norm = eager(
-        Memory("last norm", 2 * s.width * s.outside, Operation.LAST_NORM), model, plan
-    )
+    last_norm = norm_of("last norm", Operation.LAST_NORM, model, plan)
     norm_grads, _ = backward(last_norm, plan)
     cast = 4 + s.width if s.width < 4 else 0  # to fp32, and its gradient's cast back
     in_fp32 = MEGATRON_LOSS_BYTES if plan.has_flat_gradients else TORCH_LOSS_BYTES

@@ -2,6 +2,7 @@
 
 from simlab.lowering.kernels.kernel import Memory, Operation
 from simlab.lowering.kernels.microbatch import sizes
+from simlab.lowering.zero import autocasts
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
@@ -37,11 +38,22 @@ def eager(kernel: Memory, model: Model, plan: Plan) -> Memory:
     return Memory(kernel.name, size_bytes, kernel.operation)
 
 
-def norm(number: int, model: Model, plan: Plan) -> Memory:
-    """The norm before attention (1) or before the MLP (2): it reads and writes each element."""
+NORM_UNDER_AUTOCAST, SUM_UNDER_AUTOCAST = 4 + 4 + 4 + 2, 4 + 2 + 4
+"""Bytes of an element. A norm reads and writes fp32, and the product after it casts that to 16 bits; a
+sum adds 16 bits to the fp32 of the skipped path."""
+
+
+def norm_of(name: str, operation: Operation, model: Model, plan: Plan) -> Memory:
+    """A norm of all that lies outside of tensor parallelism: it reads and writes each element."""
     s = sizes(model, plan)
-    kernel = Memory(f"norm {number}", 2 * s.width * s.outside, Operation.NORM)
-    return eager(kernel, model, plan)
+    if autocasts(plan) and is_one_kernel(operation, model, plan):
+        return Memory(name, NORM_UNDER_AUTOCAST * s.outside, operation)
+    return eager(Memory(name, 2 * s.width * s.outside, operation), model, plan)
+
+
+def norm(number: int, model: Model, plan: Plan) -> Memory:
+    """The norm before attention (1) or before the MLP (2)."""
+    return norm_of(f"norm {number}", Operation.NORM, model, plan)
 
 
 def residual(number: int, model: Model, plan: Plan) -> Memory:
@@ -50,5 +62,7 @@ def residual(number: int, model: Model, plan: Plan) -> Memory:
     It reads two elements and writes one. Dropout also writes a byte of mask.
     """
     s = sizes(model, plan)
-    size_bytes = (3 * s.width + bool(plan.dropout)) * s.outside
-    return Memory(f"residual {number}", size_bytes, Operation.RESIDUAL)
+    added = SUM_UNDER_AUTOCAST if autocasts(plan) else 3 * s.width
+    return Memory(
+        f"residual {number}", (added + bool(plan.dropout)) * s.outside, Operation.RESIDUAL
+    )

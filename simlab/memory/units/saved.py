@@ -4,7 +4,7 @@ rules of each library and precision."""
 from typing import NamedTuple
 
 from simlab.lowering.kernels import Operation, is_one_kernel, sizes
-from simlab.lowering.zero import shards_of
+from simlab.lowering.zero import autocasts
 from simlab.memory.activations import keeps_fp8, layer_tensors, made_tensors
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
@@ -44,7 +44,7 @@ def saved(model: Model, plan: Plan, number: float, inner: float) -> Saved:
             inner=inner - (made["mlp between"] - kept["mlp between"]),
             result=kept["output input"] - made["output input"],
         )
-    if not autocasts(model, plan):
+    if not autocasts(plan):
         if norms_have_parts(model, plan):
             found = found._replace(norm_parts=s.outside * (FP32_BYTES + number))
         if gates_have_parts(model, plan):
@@ -63,17 +63,3 @@ def gates_have_parts(model: Model, plan: Plan) -> bool:
     """Whether a gated activation is two ops, so that autograd saves the activation of the gate
     beside gate, up and their product."""
     return model.gated_mlp and not is_one_kernel(Operation.ACTIVATION, model, plan)
-
-
-def autocasts(model: Model, plan: Plan) -> bool:
-    """Whether torch's autocast decides the types: DDP in 16 bits, with fp32 parameters.
-
-    Norms and sums with the skipped path are fp32 then. Each matrix product casts what it reads to
-    16 bits, a copy for each of several products that read the same norm, and it casts its weight: it
-    saves both. FSDP2 casts parameters itself, on one rank too. A router reads the norm, and
-    each of the experts' products a copy of the tokens of its own. Left out: models that are cut by
-    tp, pp or cp, where all is taken as 16 bits.
-    """
-    whole = plan.tp == plan.pp == plan.cp == 1
-    sharded = plan.zero == 3 or shards_of(plan, "optimizer") > 1 or plan.offload != "none"
-    return plan.library == "torch" and plan.element_bytes == 2 and whole and not sharded

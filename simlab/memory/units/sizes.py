@@ -4,8 +4,9 @@ from functools import cached_property
 from typing import Literal
 
 from simlab.lowering.kernels import keeps_gathered, sizes
+from simlab.lowering.zero import autocasts
 from simlab.memory.activations import layer_activations_bytes, made_tensors, statistics_bytes
-from simlab.memory.units.saved import FP32_BYTES, autocasts, saved
+from simlab.memory.units.saved import FP32_BYTES, saved
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
@@ -67,7 +68,7 @@ class UnitSizes:
             FP32_BYTES * s.tokens * model.heads / plan.tp
         )
         self.norm_statistics = statistics_bytes(model, plan)
-        self.autocast = autocasts(model, plan)
+        self.autocast = autocasts(plan)
         self.skipped = s.outside * FP32_BYTES if self.autocast else self.hidden
         self.saved = saved(model, plan, number, self.inner)
         frees = plan.sequence_parallel and not keeps_gathered(plan)

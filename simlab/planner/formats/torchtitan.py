@@ -158,18 +158,19 @@ def _read_rest(options: Options, fields: Settings) -> None:
     fields["recompute"] = mode
     precision = {"bfloat16": "bf16", "float32": "fp32"}
     fields["precision"] = options.choice("training.mixed_precision_param", precision, "bf16")
-    recipes = {"tensorwise": "fp8", "rowwise": "fp8-rowwise"}
-    recipe = options.choice("float8.recipe_name", recipes, "fp8")
     if options.switch("float8.enable_float8_linear"):
-        fields["precision"] = recipe
+        fields["precision"] = "fp8"
     if split := options.take("experimental.pipeline_parallel_split_points"):
         options.unsaid.append(f"experimental.pipeline_parallel_split_points = {split}")
     converters = options.take("model.converters", [])
     if isinstance(converters, list) and "float8" in converters:
-        fields["precision"] = recipe
+        fields["precision"] = "fp8"
         converters = [each for each in converters if each != "float8"]
     if converters:
         options.unsaid.append(f"model.converters = {converters}")
+    if fields["precision"] == "fp8":
+        recipes = {"tensorwise": "fp8", "rowwise": "fp8-rowwise"}
+        fields["precision"] = options.choice("float8.recipe_name", recipes, "fp8")
     options.choice("training.mixed_precision_reduce", {"float32": None}, None)
 
 

@@ -60,6 +60,7 @@ from simlab.studies.published.words import (
     attention_of,
     degree,
     failed,
+    float8_of,
     hybrid_ranks,
     is_compiled,
     is_gated,
@@ -235,9 +236,8 @@ def _plan(row: Row, in_node: int) -> Plan:
     source = row.get("source") or ""
     fsdp = bool(re.search(FSDP, sharding))
     library = library_of(sharding, f"{source} {row.get('model') or ''}")
-    by_row = re.search(BY_ROW, f"{overlap} {row['precision'].lower()}")
-    if precision == "fp8" and by_row and library in ("torch", "fsdp1"):
-        precision = "fp8-rowwise"
+    if precision == "fp8" and library in ("torch", "fsdp1"):
+        precision = float8_of(f"{row['precision']} {row['overlap']}")
     microbatches, size, chunks = _cut(row, dp, pp, library)
     kernels = kernels_of(source)
     attention, fused = kernels or (
@@ -273,10 +273,6 @@ def _plan(row: Row, in_node: int) -> Plan:
         bucket_bytes=_bucket_bytes(library, zero, precision, dp * cp),
         gradient_bytes=2 if re.search(GRADIENTS_OF_16_BITS, source.lower()) else None,  # type: ignore[arg-type]  # Plan fills it in
     )
-
-
-BY_ROW = r"\brow-?wise"
-"""A pattern of the names of fp8 with a scale for each row, in the columns `precision` and `overlap`."""
 
 
 def _nanotron_layers(row: Row, stages: int) -> str | tuple[int, ...]:

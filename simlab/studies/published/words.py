@@ -176,6 +176,11 @@ def precision_of(text: str) -> str:
     return _first(PRECISIONS, "precision", text)
 
 
+def float8_of(text: str) -> str:
+    """The precision of torchao's float8 that `text` names: with a scale for each row, or each tensor."""
+    return "fp8-rowwise" if re.search(r"row[-_ ]?wise", said(text)) else "fp8"
+
+
 Key = TypeVar("Key", int, str)
 
 

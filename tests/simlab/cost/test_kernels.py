@@ -298,7 +298,9 @@ def test_what_a_product_loses_beside_a_collective_is_the_rounds_that_its_tiles_t
     """An A100's 108 multiprocessors, and the 84 that 24 channels leave. Up to 108 times what one
     computes in a round are one round, and then two. Ten rounds become 12.9, so 13."""
     kernel = Matmul("product", 2 * 256, columns * 128, 64 * 1024)
-    alone_s, beside_s = (kernel_s(kernel, A100, beside=beside) for beside in (None, 0.0))
+    alone_s, beside_s = (
+        kernel_s(kernel, A100, beside_bytes_per_s=beside) for beside in (None, 0.0)
+    )
     assert beside_s / alone_s == pytest.approx(times)
 
 
@@ -307,7 +309,7 @@ def test_a_collective_slows_no_product_to_less_than_half_and_makes_none_faster(g
     precision = "bf16" if "bf16" in gpu.peak_flops else "fp32"
     kernel = Matmul("product", m, n, k)
     alone_s, beside_s = (
-        kernel_s(kernel, gpu, precision, beside=beside) for beside in (None, moved)
+        kernel_s(kernel, gpu, precision, beside_bytes_per_s=beside) for beside in (None, moved)
     )
     assert alone_s <= beside_s <= 2 * alone_s * (1 + 1e-12)
 
@@ -324,7 +326,9 @@ def test_a_collective_slows_no_product_to_less_than_half_and_makes_none_faster(g
 )
 def test_what_is_limited_by_memory_keeps_the_bandwidth_that_a_collective_leaves(name, moved, kept):
     gpu, kernel = gpus()[name], Memory("norm", 1e12)
-    alone_s, beside_s = (kernel_s(kernel, gpu, beside=beside) for beside in (None, moved))
+    alone_s, beside_s = (
+        kernel_s(kernel, gpu, beside_bytes_per_s=beside) for beside in (None, moved)
+    )
     assert alone_s / beside_s == pytest.approx(kept, rel=1e-3)
 
 

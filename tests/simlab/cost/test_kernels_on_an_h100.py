@@ -1,13 +1,17 @@
 """The catalogue's kernels of an H100 against those that ran on one (benchmarks/bench_gpu.py): no figure
 of the catalogue is fitted to them."""
 
+from dataclasses import replace
 from statistics import mean, median, quantiles
 
 import pytest
 
 from benchmarks.kernels_on_a_gpu import GPU, alone, kernels, met, parts_of, tables
-from simlab.cost.roofline import RESULTS_A_ROUND
+from simlab.cost.roofline import RESULTS_A_ROUND, kernel_s
 from simlab.cost.stage_times import HOST_COLLECTIVE_OPS
+from simlab.lowering.kernels import Matmul, Memory, layer_kernels
+from simlab.spec.model import Model
+from simlab.spec.plan import Plan
 
 PARTS = parts_of()
 ALONE = alone(PARTS)
@@ -16,7 +20,6 @@ MET = met(PARTS)
 
 def test_a_product_of_seconds_takes_what_the_catalogue_says_and_a_short_one_less():
     """The catalogue's figures are of a chip at its power limit: 700 W, at which the clock falls."""
-    assert min(row["watts"] for row in PARTS["sustained"][3:]) > 690
     warm = ALONE["the same product of 8,192 x 8,192 x 8,192 for ten seconds"]
     short = ALONE["matrix products, forward and input gradient"]
     assert 0.95 < median(its.ratio for its in warm) < 1 < median(its.ratio for its in short) < 1.2
@@ -27,7 +30,7 @@ def test_a_product_of_seconds_takes_what_the_catalogue_says_and_a_short_one_less
     "products in fp8, a scale for a tensor", "products of experts, one kernel",
 ])  # fmt: skip
 def test_products_of_all_shapes_err_alike(what):
-    """From 2,048 x 1,536 to 8,192 x 49,152, as tensor parallelism cuts them. Half of them are within
+    """From 2,048 x 2,752 to 8,192 x 57,344 results, as tensor parallelism cuts them. Half of them are within
     4% of their median."""
     low, middle, high = quantiles((its.ratio for its in ALONE[what]), n=4)
     assert (high - low) / middle < 0.08
@@ -35,24 +38,20 @@ def test_products_of_all_shapes_err_alike(what):
 
 def test_a_weight_gradient_that_is_added_takes_as_much_longer_as_it_moves_more():
     """torch's addmm copies the old sums (8 bytes) and adds to the copy (8 in place of 2), so 14 bytes
-    more; at .8 of the bandwidth that is 17.5 of the peak, if nothing of it is hidden."""
+    more. The roofline counts 6 of them; a copy of fp32 is the other 8."""
     added = {its.name: its.seconds for its in ALONE["weight gradients, added in fp32 to a copy"]}
-    written = ALONE["weight gradients, written in 16 bits"]
-    more_s = [(added[its.name] - its.seconds, its.kernel.m * its.kernel.n) for its in written]
-    each = [GPU.memory_bandwidth_bytes_per_s * seconds / numbers for seconds, numbers in more_s]
-    assert 10 < median(each) < 17.5
-
-
-def test_a_scale_for_each_row_costs_a_seventh():
-    by_tensor, by_row = (ALONE[f"products in fp8, a scale for a {of}"] for of in ("tensor", "row"))
-    ratios = [b.seconds / a.seconds for a, b in zip(by_tensor, by_row)]
-    assert 1.1 < median(ratios) < 1.2
+    ratios = []
+    for its in ALONE["weight gradients, written in 16 bits"]:
+        kernel = its.kernel
+        sums_s = kernel_s(replace(kernel, fresh=False), GPU) - kernel_s(kernel, GPU)
+        copied_s = kernel_s(Memory("copy", 8 * kernel.m * kernel.n), GPU)
+        ratios.append((sums_s + copied_s) / (added[its.name] - its.seconds))
+    assert 0.9 < median(ratios) < 1.5  # part of it is hidden behind the product
 
 
 @pytest.mark.parametrize("beside, most", [("24, none", 0.08), ("24, .94 TB/s", 0.09)])
 def test_what_products_lose_beside_a_collective_is_what_was_measured(beside, most):
-    """Better than the same loss for all, and than free multiprocessors that the tiles are chosen
-    for."""
+    """Better than the same loss for all, and than the part of the multiprocessors for all."""
     its = MET["products", beside]
     error = mean(abs(each.predicted_slowdown / each.slowdown - 1) for each in its)
     flat = mean(each.slowdown for each in its)
@@ -71,8 +70,10 @@ def test_products_of_one_round_take_nearly_twice_as_long_beside_however_few_are_
 
 
 def test_what_the_memory_bounds_loses_bandwidth_and_not_multiprocessors():
-    assert all(its.slowdown < 1.02 for its in MET["additions", "24, none"])
-    assert all(1.2 < its.slowdown < 1.3 for its in MET["additions", "24, .94 TB/s"])
+    for its in (*MET["additions", "24, none"], *MET["additions", "8, none"]):
+        assert its.slowdown == pytest.approx(its.predicted_slowdown, rel=0.02)
+    for its in MET["additions", "24, .94 TB/s"]:
+        assert 1 < its.predicted_slowdown < its.slowdown < 132 / 108 * 1.03
 
 
 def test_a_call_of_nccl_is_worth_as_many_ops_to_the_host_as_is_counted():
@@ -85,18 +86,27 @@ def test_a_call_of_nccl_is_worth_as_many_ops_to_the_host_as_is_counted():
 @pytest.mark.parametrize("hidden", [2560, 4096, 5120])
 def test_a_cache_saves_a_small_microbatch_next_to_nothing(hidden):
     """What the memory bounds takes as long for a sequence in microbatches of 1, 2, 4 and 8, though
-    the activations of one fit into the cache of 50 MB; products of one sequence take at most 5%
-    longer."""
-    took = {
-        (row["kind"], row["sizes"]["batch"]): row["seconds"]
-        for row in PARTS["microbatches"]
-        if row["sizes"]["hidden"] == hidden
-    }
+    the activations of one fit into the cache of 50 MB. Products of one sequence take 3 to 5% longer
+    than those of four; 4 to 14% are predicted."""
+    rows = [row for row in PARTS["microbatches"] if row["sizes"]["hidden"] == hidden]
+    took = {(row["kind"], row["sizes"]["batch"]): row["seconds"] for row in rows}
     assert all(1 < took["memory", n] / took["memory", 1] < 1.04 for n in (2, 4, 8))
-    assert all(1 < took["products", 1] / took["products", n] < 1.055 for n in (2, 4, 8))
+    assert 1.02 < took["products", 1] / took["products", 4] < 1.055
+    sizes, predicted = rows[0]["sizes"], {}
+    model = Model(
+        layers=4, hidden=hidden, heads=sizes["heads"], ffn=sizes["ffn"], gated_mlp=True, vocab=32000,
+        seq=sizes["seq"], bias=False,
+    )  # fmt: skip
+    for batch in (1, 4):
+        # gradients that are added to nothing, as they were
+        kernels = layer_kernels(model, Plan(library="torch", zero=3, microbatch_size=batch))
+        every = (*kernels.forward, *kernels.input_grad, *kernels.weight_grad)
+        products = (kernel for kernel in every if isinstance(kernel, Matmul))
+        predicted[batch] = sum(kernel_s(kernel, GPU) for kernel in products) / batch
+    assert 1.03 < predicted[1] / predicted[4] < 1.145
 
 
 def test_the_tables_of_the_docs_have_every_kernel():
-    assert sum(map(len, ALONE.values())) == 598 and sum(map(len, MET.values())) == 5 * 38
+    assert sum(map(len, ALONE.values())) == 599 and sum(map(len, MET.values())) == 5 * 38
     assert tables().count("\n|") == 2 + 13 + 2 + 15 - 1
     assert len(kernels(PARTS["beside"])) == 5 * 38

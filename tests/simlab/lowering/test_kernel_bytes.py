@@ -358,16 +358,9 @@ def test_in_fp8_inputs_are_gathered_in_8_bits_and_sums_travel_in_16():
                 assert size == (gathered if is_input else whole), (precision, kind)
 
 
-def test_with_a_scale_for_each_row_products_take_longer_and_all_that_is_sent_has_16_bits():
+def test_with_a_scale_for_each_row_all_that_is_sent_has_16_bits():
     plan = Plan(tp=4, sequence_parallel=True, library="torch", precision="fp8-rowwise")
-    by_row, plain = (layer_kernels(GPT, its) for its in (plan, replace(plan, precision="bf16")))
-    assert by_row == plain
-    gpu, large = gpus()["h100-sxm-80gb"], Matmul("large", 8192, 8192, 8192)
-    times = {name: kernel_s(large, gpu, name) for name in ("bf16", "fp8", "fp8-rowwise")}
-    moved = gpu.memory_bandwidth_bytes_per_s * efficiencies_of(gpu).memory
-    computed_s = times["fp8"] - (3 * 2 + 2) * 8192**2 / moved - efficiencies_of(gpu).kernel_s
-    assert times["fp8-rowwise"] - times["fp8"] == pytest.approx(0.15 * computed_s)
-    assert times["fp8"] < times["fp8-rowwise"] < times["bf16"]
+    assert layer_kernels(GPT, plan) == layer_kernels(GPT, replace(plan, precision="bf16"))
 
 
 @pytest.mark.parametrize("role", ["forward", "input", "weight"])

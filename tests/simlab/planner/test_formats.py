@@ -223,7 +223,8 @@ def _given_by_others(project, plan):
     """Fields that a format can say, but for the values of others in this plan."""
     if project == "deepspeed" and plan.has_eight_bits:
         return {"precision", "gradient_bytes"}
-    if plan.precision == "fp8-rowwise" or (project == "nanotron" and plan.precision == "fp8"):
+    by_row = plan.precision == "fp8-rowwise" and project != "torchtitan"
+    if by_row or (plan.has_eight_bits and project == "nanotron"):
         return {"precision", *({"sequence_parallel"} if plan.tp == 1 else ())}
     return {"sequence_parallel"} if plan.tp == 1 else set()
 

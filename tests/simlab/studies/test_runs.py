@@ -362,6 +362,8 @@ def test_a_precision_is_read(precision, texts):
     ({"precision": "fp8+bf16", "overlap": "async TP float8 rowwise", "sharding": "fsdp2"}, "fp8-rowwise"),
     ({"precision": "float8 (row-wise)", "sharding": "fsdp1"}, "fp8-rowwise"),
     ({"precision": "fp8+bf16", "overlap": "async TP float8 tensorwise", "sharding": "fsdp2"}, "fp8"),
+    ({"precision": "fp8_rowwise", "sharding": "fsdp2"}, "fp8-rowwise"),
+    ({"precision": "fp8", "overlap": "TP, no rowwise", "sharding": "fsdp2"}, "fp8"),
     ({"precision": "bf16", "overlap": "rowwise", "sharding": "fsdp2"}, "bf16"),
     ({"precision": "fp8 rowwise"}, "fp8"),  # not in Megatron-LM
 ])  # fmt: skip

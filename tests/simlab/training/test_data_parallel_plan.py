@@ -114,7 +114,7 @@ def test_what_hides_gradients_and_parameters_takes_longer_meanwhile(zero):
     kernels = [*its.kernels["layer"].input_grad, *its.kernels["layer"].weight_grad]
     moved = its.collective_bytes_per_s
     alone_s, beside_s = (
-        sum(kernel_s(kernel, A100.gpu, beside=beside) for kernel in kernels)
+        sum(kernel_s(kernel, A100.gpu, beside_bytes_per_s=beside) for kernel in kernels)
         for beside in (None, moved)
     )
     assert layers["0B0 layer 1"] == pytest.approx(alone_s) and beside_s > 1.2 * alone_s
