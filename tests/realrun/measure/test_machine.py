@@ -25,6 +25,7 @@ from realrun.measure.machine.sample import Sample
 from realrun.measure.stopwatch import Stopwatch, lower_quartile
 from simlab.cli.main import main as simlab_main
 from simlab.cost.roofline import kernel_s
+from simlab.cost.stage_times import StageCost
 from simlab.spec.hardware import Efficiency
 
 CPU = torch.device("cpu")
@@ -289,6 +290,25 @@ def test_a_gpus_attention_has_a_tail_and_its_tiles_are_the_catalogues():
     assert gpu.efficiency.attention_tail == pytest.approx(
         {"forward": 1.3, "backward": 0.5}, rel=0.1
     )
+
+
+@pytest.mark.parametrize("variant, precision, fresh", [
+    ("weight", "bf16", True), ("weight", "fp32", False), ("forward", "bf16", False), ("input", "bf16", False),
+])  # fmt: skip
+def test_a_weight_gradient_of_16_bits_is_added_to_nothing_as_it_is_timed(variant, precision, fresh):
+    sample = Sample("matmul", variant, {"m": 8, "n": 8, "k": 8}, 1.0, True)
+    assert kernel_of(sample, precision).fresh == fresh
+
+
+def test_a_layer_is_timed_without_sums_of_gradients_and_predicted_so():
+    """`torch.autograd.grad` adds to nothing: the products of a backward write 2 bytes and not 8."""
+    cluster = sl.load_cluster("dgx-h100")
+    sizes = {"batch": 1, "seq": 1024, "hidden": 4096, "heads": 32}
+    backward_s = predicted_s(Sample("layer", "backward", sizes, 1.0, False), cluster, "bf16")
+    model = sl.Model(layers=1, hidden=4096, heads=32, vocab=256, positions=1024, seq=1024)
+    added = StageCost(model, sl.Plan(dropout=False), cluster, slower=1.0).layer.backward.total
+    moved = 0.8 * cluster.gpu.memory_bandwidth_bytes_per_s
+    assert added - backward_s == pytest.approx((8 - 2) * 12 * 4096**2 / moved, rel=1e-6)
 
 
 @pytest.mark.parametrize("role", ["forward", "input", "weight"])
