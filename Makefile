@@ -10,7 +10,7 @@ DEMO := --pp 4 --microbatches 8 --forward-ms 20 --schedule gpipe,1f1b
 # hundreds of processes start in the tests, and each would compile all modules anew
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test grid lab bench bench-box bench-here bench-planner bench-replay bench-faults attack check browser web site notebooks record clean mutate
+.PHONY: help demo test grid lab bench bench-box bench-here bench-planner bench-search bench-replay bench-faults attack check browser web site notebooks record clean mutate
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -36,6 +36,9 @@ bench-here: .venv/real ## ten plans at full speed, predicted from a quick measur
 
 bench-planner: .venv/real ## nine plans in a box: the planner's order against the measured one; five minutes
 	$(BIN)/python -m benchmarks.planner_in_a_box
+
+bench-search: .venv/all ## how long a search of 10,000 plans takes, by one process and by several; one minute
+	$(BIN)/python -m benchmarks.bench_planner
 
 bench-replay: .venv/real ## what a replay says that faster ops would save against what they save, ten pairs of runs; three minutes
 	$(BIN)/python -m benchmarks.bench_replay

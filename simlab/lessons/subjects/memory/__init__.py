@@ -62,9 +62,9 @@ FIGURES = {
     },
     "w09": {
         "selective_left": Figure(30.4),
-        "selective_longer": Figure(2.74),
+        "selective_longer": Figure(2.72),
         "full_left": Figure(2.6),
-        "full_longer": Figure(35.2),
+        "full_longer": Figure(35.0),
     },
     "w07": {
         "times": Figure(3.32),
