@@ -51,7 +51,9 @@ def main() -> int:
             model=load_model(model), cluster=load_cluster(cluster, nodes=nodes), global_batch=batch
         )
         executors = {"none": nullcontext(None)}
-        executors |= {f"{n} processes": ProcessPoolExecutor(n) for n in range(1, cores + 1)}
+        executors |= {
+            f"{n} process{'es' * (n > 1)}": ProcessPoolExecutor(n) for n in range(1, cores + 1)
+        }
         executors[f"dask, {cores}"] = dask(cores)
         first, seconds = None, {}
         for label, opened in executors.items():
