@@ -134,3 +134,20 @@ def test_the_peaks_of_nanotron_without_pipelines_are_of_gathered_inputs_that_are
     assert len(kept) == 28
     low, middle, high = quantiles(kept, n=4, method="inclusive")
     assert 0.85 < low < middle < high < 1.15
+
+
+def test_the_two_layouts_whose_order_is_wrong_take_what_docs_validation_says():
+    rows = {row["id"]: row for row in read_runs(SWEEPS)}
+    page = " ".join(
+        (Path(__file__).parents[3] / "docs" / "validation.md").read_text("utf-8").split()
+    )
+    fastest, first = (result_of(rows[f"us-8B-128-{number}"]) for number in (2094, 2098))
+    assert fastest.measured_s < first.measured_s
+    assert (
+        f"({fastest.measured_s:.3f} s), is now predicted to take {fastest.predicted.step_s:.3f} s"
+        in page
+    )
+    assert (
+        f"measured at {first.measured_s:.3f} s, is predicted to take {first.predicted.step_s:.3f} s"
+        in page
+    )
