@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simlab.cost.stage_times import StageCost
-from simlab.lowering.zero import reduces_each_backward
+from simlab.lowering.zero import autocasts, reduces_each_backward
 from simlab.memory.activations import layer_activations_bytes
 from simlab.memory.stage import Shape
 from simlab.memory.step import rest_of
@@ -150,7 +150,9 @@ class Bounds:
         sharded = not plan.has_flat_gradients and (plan.zero == 3, reduces_each_backward(plan))
         routed = plan.ep, plan.expert_load
         placed = (plan.order, plan.dp, plan.pp) if plan.order != ORDER else ()
-        key = unit, kind, plan.tp, plan.cp, plan.microbatch_size, again, sharded, routed, placed
+        cast = autocasts(plan) and plan.microbatches
+        sizes = plan.tp, plan.cp, plan.microbatch_size
+        key = unit, kind, sizes, again, sharded, cast, routed, placed
         if key not in self._unit_s:
             cost = StageCost(self.model, plan, self.cluster)
             cost.collective_bytes_per_s = 0.0  # a bound: all of the memory's bandwidth

@@ -47,7 +47,7 @@ def attention_part(model: Model, plan: Plan) -> list[Launched]:
     """The forward of a layer from its input to its second norm."""
     s, t, d = sizes(model, plan), plan.tp, model.head_size
     heads, kv = model.heads // t, max(1, model.kv_heads // t)
-    kernels: list[Launched] = [norm(1, model, plan)]
+    kernels: list[Launched] = [*norm(1, model, plan)]
     if model.kv_rank:
         kernels += _latent(model, plan)
     else:

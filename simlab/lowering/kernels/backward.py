@@ -13,7 +13,7 @@ from simlab.lowering.kernels.kernel import (
     Operation,
     Place,
 )
-from simlab.lowering.kernels.memory_bound import NORM_UNDER_AUTOCAST, SUM_UNDER_AUTOCAST
+from simlab.lowering.kernels.memory_bound import SUM_UNDER_AUTOCAST
 from simlab.lowering.kernels.microbatch import sizes
 from simlab.lowering.kernels.tensor_parallel import COLUMN, keeps_gathered
 from simlab.lowering.zero import autocasts, reduces_each_backward
@@ -40,11 +40,8 @@ for 2. An activation's takes 5 passes for 3 if it is gated, 3 for 2 if not; 1.6 
 figure of a residual, whose backward reads a gradient and dropout's mask, is an estimate.
 """
 
-UNDER_AUTOCAST = dict.fromkeys((Operation.NORM, Operation.LAST_NORM), 26 / NORM_UNDER_AUTOCAST) | {
-    Operation.RESIDUAL: 6 / SUM_UNDER_AUTOCAST
-}
-"""The same under autocast. A norm's backward casts the gradient from 16 bits (6 bytes an element) and has
-its 5 passes in fp32 (20); a residual's casts the gradient of the branch to 16 bits (6)."""
+UNDER_AUTOCAST = {Operation.RESIDUAL: 6 / SUM_UNDER_AUTOCAST}
+"""The same under autocast: a residual's backward casts the gradient of the branch to 16 bits."""
 
 
 def backward(kernel: Launched, plan: Plan) -> Grads:

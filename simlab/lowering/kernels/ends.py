@@ -71,7 +71,7 @@ def head_kernels(model: Model, plan: Plan) -> LayerKernels:
     vocab = -(-model.vocab // plan.tp)
     logits = s.tokens * vocab
     last_norm = norm_of("last norm", Operation.LAST_NORM, model, plan)
-    norm_grads, _ = backward(last_norm, plan)
+    norm_grads = [grad for part in reversed(last_norm) for grad in backward(part, plan)[0]]
     cast = 4 + s.width if s.width < 4 else 0  # to fp32, and its gradient's cast back
     in_fp32 = MEGATRON_LOSS_BYTES if plan.has_flat_gradients else TORCH_LOSS_BYTES
     loss_bytes, loss_grad_bytes = ((cast + size) * logits for size in in_fp32)
@@ -79,7 +79,7 @@ def head_kernels(model: Model, plan: Plan) -> LayerKernels:
     head = Matmul("head", s.tokens, vocab, model.hidden, operation=Operation.HEAD)
     head_grads, weight_grads = matmul_backward(head, plan)
     forward: list[Launched] = [
-        last_norm,
+        *last_norm,
         *gather,
         head,
         *_vocabulary_sums(s, plan),

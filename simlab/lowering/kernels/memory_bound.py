@@ -38,20 +38,22 @@ def eager(kernel: Memory, model: Model, plan: Plan) -> Memory:
     return Memory(kernel.name, size_bytes, kernel.operation)
 
 
-NORM_UNDER_AUTOCAST, SUM_UNDER_AUTOCAST = 4 + 4 + 4 + 2, 4 + 2 + 4
-"""Bytes of an element. A norm reads and writes fp32, and the product after it casts that to 16 bits; a
-sum adds 16 bits to the fp32 of the skipped path."""
+SUM_UNDER_AUTOCAST = 4 + 2 + 4
+"""Bytes of an element: 16 bits are added to the fp32 of the skipped path."""
 
 
-def norm_of(name: str, operation: Operation, model: Model, plan: Plan) -> Memory:
-    """A norm of all that lies outside of tensor parallelism: it reads and writes each element."""
+def norm_of(name: str, operation: Operation, model: Model, plan: Plan) -> list[Memory]:
+    """A norm of all that lies outside of tensor parallelism: it reads and writes each element. Under
+    autocast it does so in fp32, and the product after it casts that to 16 bits; where a norm is
+    several ops, these cast."""
     s = sizes(model, plan)
     if autocasts(plan) and is_one_kernel(operation, model, plan):
-        return Memory(name, NORM_UNDER_AUTOCAST * s.outside, operation)
-    return eager(Memory(name, 2 * s.width * s.outside, operation), model, plan)
+        cast = Memory(f"copy of {name} in 16 bits", (4 + 2) * s.outside, Operation.COPY)
+        return [Memory(name, 2 * 4 * s.outside, operation), cast]
+    return [eager(Memory(name, 2 * s.width * s.outside, operation), model, plan)]
 
 
-def norm(number: int, model: Model, plan: Plan) -> Memory:
+def norm(number: int, model: Model, plan: Plan) -> list[Memory]:
     """The norm before attention (1) or before the MLP (2)."""
     return norm_of(f"norm {number}", Operation.NORM, model, plan)
 

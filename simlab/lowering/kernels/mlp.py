@@ -59,7 +59,7 @@ def mlp_part(model: Model, plan: Plan) -> list[Launched]:
         added = 3 * s.width * s.tokens * model.hidden
         middle.append(Memory("add shared experts", added, Operation.SHARED_DOWN))
     return [
-        norm(2, model, plan),
+        *norm(2, model, plan),
         *gathered_input(model, plan, Operation.UP),
         *middle,
         *summed_result(model, plan, Operation.DOWN),

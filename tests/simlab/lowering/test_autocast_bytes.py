@@ -76,7 +76,9 @@ def test_the_backward_casts_gradients_back_and_adds_all_but_the_first(microbatch
     _, backward = moved(microbatches)
     # torch's one op of a norm's backward is two kernels, which read both operands each
     norms = backward["native_layer_norm_backward"] + 2 * 8 * ELEMENTS
-    listed = sizes(kernels.input_grad, "norm", "residual") + sizes(kernels.weight_grad, "copy")
+    listed = sizes(kernels.input_grad, "copy", "norm", "residual") + sizes(
+        kernels.weight_grad, "copy"
+    )
     sums = backward["add"] + backward["add_"]
     assert listed == pytest.approx(backward["_to_copy"] + norms + sums)
 

@@ -18,12 +18,14 @@ PLANS = [
     Plan(dp=2, tp=2, pp=4, microbatches=8),
     Plan(dp=2, cp=2, pp=4, microbatches=8),
 ]
+ALONE = {"library": "torch", "dp": 16, "tp": 1, "cp": 1, "pp": 1}
+"""Without a pipeline torch's DDP is under autocast, where weights and gradients are cast."""
 CHANGES = [
     {"microbatch_size": 2}, {"microbatches": 16}, {"zero": 1}, {"zero": 2}, {"zero": 3},
     {"zero": 3, "library": "torch"}, {"recompute": "full"}, {"recompute": "selective"},
     {"schedule": "gpipe"}, {"schedule": "zb-h1"}, {"schedule": "zb-v"},
     {"schedule": "interleaved-1f1b"}, {"schedule": "looped-bfs"}, {"stage_layers": (1, 2, 2, 3)},
-    {"offload": "activations"}, {"order": "dp-tp-cp-pp"}, {"ep": 2}, {"ep": 2, "expert_load": 1.5},
+    {"library": "torch"}, ALONE, {**ALONE, "microbatches": 16}, {**ALONE, "zero": 1}, {"offload": "activations"}, {"order": "dp-tp-cp-pp"}, {"ep": 2}, {"ep": 2, "expert_load": 1.5},
 ]  # fmt: skip
 
 
