@@ -25,7 +25,8 @@ CHANGES = [
     {"zero": 3, "library": "torch"}, {"recompute": "full"}, {"recompute": "selective"},
     {"schedule": "gpipe"}, {"schedule": "zb-h1"}, {"schedule": "zb-v"},
     {"schedule": "interleaved-1f1b"}, {"schedule": "looped-bfs"}, {"stage_layers": (1, 2, 2, 3)},
-    {"library": "torch"}, ALONE, {**ALONE, "microbatches": 16}, {**ALONE, "zero": 1}, {"offload": "activations"}, {"order": "dp-tp-cp-pp"}, {"ep": 2}, {"ep": 2, "expert_load": 1.5},
+    {"library": "torch"}, ALONE, {**ALONE, "microbatches": 16}, {**ALONE, "zero": 1},
+    {"offload": "activations"}, {"order": "dp-tp-cp-pp"}, {"ep": 2}, {"ep": 2, "expert_load": 1.5},
 ]  # fmt: skip
 
 
