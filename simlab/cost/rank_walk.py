@@ -48,17 +48,15 @@ class Meeting(NamedTuple):
 
 
 class _Outline(NamedTuple):
-    """What an op does, with prices."""
+    """What an op does, or a pair of ops, with prices."""
 
     steps: tuple[tuple[Any, ...], ...]
-    """(UNITS, type of a unit, count), (BEGUN, dimension, name, seconds, instruction), (WAITED,
+    """(UNITS, `Halves`, count), (BEGUN, dimension, name, seconds, instruction), (WAITED,
     dimension, name) or (MESSAGE,)."""
     needs: tuple[str, ...]
     """The names of what it waits for and an earlier op has begun."""
     early: bool
     """Whether it begins something before the message that it waits for has arrived."""
-    kind: str
-    """F, B, I or W."""
     known: dict[tuple[Any, ...], "_Walked"]
     """{how it begins: what it then takes}"""
 
@@ -111,7 +109,12 @@ class RankWalk:
         self.reduced_s = self.end_s = 0.0
         self._own: Outlines = {}
         plan, shared = lowering.plan, lowering.sharding.shared
-        self._plain: dict[tuple[int, str], _Plain] = {}
+        self._plain: dict[tuple[Any, ...], _Plain] = {}
+        self._after: dict[Op, Op] = {}  # {the forward of a pair: its backward}
+        for at, op in enumerate(lowering.ops if lowering.program.paired else ()):
+            if op in lowering.program.paired:
+                self._after[op] = lowering.ops[at + 1]
+        self._left_s: float | None = None  # of a pair, what its backward takes of it
         self._stateful = (reduces_each_backward(plan) or gathers_for_ops(plan)) and shared
         self._special: set[Op] = set()
         if shared or plan.sequence_parallel:
@@ -129,14 +132,36 @@ class RankWalk:
 
     def op_s(self, op: Op, ready_s: float, start_s: float) -> float:
         """Seconds that `op` takes. ready_s: when the rank was done with the op before it. start_s:
-        when all that it needs is there."""
-        special = op in self._special
+        when all that it needs is there. Of a pair both start with the forward, and each takes its
+        part of what both take, as long as they are to each other alone."""
+        if self._left_s is not None:
+            left_s, self._left_s = self._left_s, None
+            return left_s
+        backward = self._after.get(op)
+        if backward is None:
+            return self._ops_s((op,), ready_s, start_s)
+        both_s = self._ops_s((op, backward), ready_s, start_s)
+        alone_s = [
+            sum(
+                self.cost.unit_parts(unit.type, its.kind).total
+                for unit in self.lowering.units[its.stage]
+            )
+            for its in (op, backward)
+        ]
+        own_s = both_s * alone_s[0] / sum(alone_s)
+        self._left_s = both_s - own_s
+        return own_s
+
+    def _ops_s(self, ops: tuple[Op, ...], ready_s: float, start_s: float) -> float:
+        """Seconds of an op, or of a pair."""
+        special = any(op in self._special for op in ops)
+        alike = tuple(op[:2] for op in ops)
         if not (special or self.free_s or self._begins_s):
-            plain = self._plain.get(op[:2])
+            plain = self._plain.get(alike)
             if plain is not None:
                 plain.count += 1
                 return plain.seconds
-        outline, late_s = self._outline(op, special), 0.0
+        outline, late_s = self._outline(ops, special), 0.0
         if self._begins_s:
             late_s, self._begins_s = max(0.0, self._begins_s - start_s), 0.0
             ready_s, start_s = ready_s + late_s, start_s + late_s
@@ -165,7 +190,7 @@ class RankWalk:
             parts = parts._replace(dp=parts.dp + late_s)
         self.spent[parts] = self.spent.get(parts, 0) + 1
         if not (special or late_s or in_flight or outline.early or self._stateful):
-            self._plain[op[:2]] = _Plain(walked.end_s, parts)
+            self._plain[alike] = _Plain(walked.end_s, parts)
         return late_s + walked.end_s - arrival_s
 
     @property
@@ -218,17 +243,17 @@ class RankWalk:
     # an op
     # ------------------------------------------------------------------------------------------
 
-    def _outline(self, op: Op, special: bool) -> _Outline:
-        """The outline of `op`, found once for ops that do the same."""
+    def _outline(self, ops: tuple[Op, ...], special: bool) -> _Outline:
+        """The outline of `ops`, found once for those that do the same."""
         sharding = self.lowering.sharding
         if special or sharding.summing or any(summed for _, summed in sharding.reducing.values()):
-            return self._outlined(op)
+            return self._outlined(ops)
         pending = tuple(sharding.reducing)
-        key = op.stage, op.kind, pending, op in self.lowering.gathering
+        key = *((op.stage, op.kind, op in self.lowering.gathering) for op in ops), pending
         if key not in self._own:
-            alike = key if self._stateful else self._shape(op)
+            alike = key if self._stateful else tuple(map(self._shape, ops))
             if alike not in self.outlines:
-                self.outlines[alike] = self._outlined(op), dict(sharding.reducing)
+                self.outlines[alike] = self._outlined(ops), dict(sharding.reducing)
             self._own[key] = self.outlines[alike]
         outline, reducing = self._own[key]
         if self._stateful:  # else last backwards only, which are special, leave any in flight
@@ -242,18 +267,20 @@ class RankWalk:
         units = tuple(unit.type for unit in lowering.units[op.stage])
         return op.kind, units, received
 
-    def _outlined(self, op: Op) -> _Outline:
+    def _outlined(self, ops: tuple[Op, ...]) -> _Outline:
+        lowering = self.lowering
+        items = lowering.of_op(*ops) if len(ops) == 1 else lowering.of_pair(*ops)
         steps: list[tuple[Any, ...]] = []
         begun: set[str] = set()
         needs = []
         early = False
-        for item in self.lowering.of_op(op):
+        for item in items:
             if isinstance(item, Work):
-                unit = item.unit.type
-                if steps and steps[-1][0] == UNITS and steps[-1][1] == unit:
-                    steps[-1] = UNITS, unit, steps[-1][2] + 1
+                halves = item.halves
+                if steps and steps[-1][0] == UNITS and steps[-1][1] == halves:
+                    steps[-1] = UNITS, halves, steps[-1][2] + 1
                 else:
-                    steps.append((UNITS, unit, 1))
+                    steps.append((UNITS, halves, 1))
             elif item.kind == "message":
                 if item.action != BEGIN:
                     early = early or bool(steps)
@@ -266,7 +293,7 @@ class RankWalk:
                 if item.name not in begun and item.name not in needs:
                     needs.append(item.name)
                 steps.append((WAITED, item.dimension, item.name))
-        return _Outline(tuple(steps), tuple(needs), early, op.kind, {})
+        return _Outline(tuple(steps), tuple(needs), early, {})
 
     def _walk(
         self,
@@ -285,13 +312,13 @@ class RankWalk:
         spent = Parts()
         for step in outline.steps:
             if step[0] == UNITS:
-                _, unit, count = step
+                _, halves, count = step
                 if not free_s:
-                    parts = self.cost.unit_parts(unit, outline.kind).times(count)
+                    parts = self.cost.parts_of(halves).times(count)
                     spent, now_s, count = spent.plus(parts), now_s + parts.total, 0
                 for _ in range(count):
                     busy_s = max([free_s.get(name, 0.0) for name in SLOWING])
-                    parts = self.cost.unit_parts(unit, outline.kind, busy_s - now_s)
+                    parts = self.cost.parts_of(halves, busy_s - now_s)
                     spent = spent.plus(parts)
                     now_s += parts.total
             elif step[0] == BEGUN:

@@ -10,9 +10,17 @@ from typing import NamedTuple
 from simlab.cost.communication_times import CommunicationTimes
 from simlab.cost.roofline import kernel_s, largest_value_s
 from simlab.cost.walk import Parts, Seconds, walk_unit
+from simlab.lowering.instruction import Halves
 from simlab.lowering.kernels import Communication, Matmul, Operation, runtime_ops, unit_kernels
 from simlab.lowering.kernels.kernel import Kernel, Launched
-from simlab.lowering.pieces import COMPUTE, Piece, Slice, recompute_pieces, unit_pieces
+from simlab.lowering.pieces import (
+    COMPUTE,
+    Piece,
+    Slice,
+    alternating,
+    recompute_pieces,
+    unit_pieces,
+)
 from simlab.spec.hardware import Gpu
 from simlab.spec.parameters import LAYERS, UnitKind
 from simlab.spec.plan import Plan
@@ -60,9 +68,9 @@ class StageCost(CommunicationTimes):
         super().__post_init__()
         self.gpu = self.gpu or self.cluster.gpu
         self._kernel_s: dict[tuple[Kernel | Communication | Slice, bool], float] = {}
-        self._pieces: dict[tuple[UnitKind, str], tuple[list[Piece], list[Seconds]]] = {}
-        self._walked: dict[tuple[UnitKind, str, float], Parts] = {}
-        self._stretched: dict[tuple[UnitKind, str], float] = {}
+        self._pieces: dict[Halves, tuple[list[Piece], list[Seconds]]] = {}
+        self._walked: dict[tuple[Halves, float], Parts] = {}
+        self._stretched: dict[Halves, float] = {}
         self._recomputed_s: dict[UnitKind, float] = {}
         self.kernels = unit_kernels(self.model, self.plan)
 
@@ -78,41 +86,44 @@ class StageCost(CommunicationTimes):
         """`Parts` of an op of `kind` in a 'layer', the 'embedding' or the 'head', on the
         context-parallel rank that computes most; while communication of data parallelism goes on
         for the first `in_flight_s`."""
+        return self.parts_of(((unit, kind),), in_flight_s)
+
+    def parts_of(self, halves: Halves, in_flight_s: float = 0.0) -> Parts:
+        """`Parts` of what a rank computes side by side: see `unit_parts`."""
         if in_flight_s <= 0:
-            return self._unit_parts(unit, kind, 0.0)
-        throughout = self._unit_parts(unit, kind, inf)
+            return self._parts_of(halves, 0.0)
+        throughout = self._parts_of(halves, inf)
         if in_flight_s >= throughout.total:
             return throughout
-        return self._unit_parts(unit, kind, round(in_flight_s, 12))
+        return self._parts_of(halves, round(in_flight_s, 12))
 
-    def _unit_parts(self, unit: UnitKind, kind: str, in_flight_s: float) -> Parts:
-        key = unit, kind, in_flight_s
+    def _parts_of(self, halves: Halves, in_flight_s: float) -> Parts:
+        key = halves, in_flight_s
         if key not in self._walked:
-            pieces, seconds, host_s = self._priced(unit, kind)
+            pieces, seconds, host_s = self._priced(halves)
             parts = walk_unit(pieces, seconds, in_flight_s)
             self._walked[key] = parts._replace(compute=parts.compute - host_s, host=host_s)
         return self._walked[key]
 
-    def stretch(self, unit: UnitKind, kind: str) -> float:
-        """How many times as long the kernels of an op of `kind` take in a unit as they do alone,
-        for the GPU waits for the host to launch them."""
-        key = unit, kind
-        if key not in self._stretched:
-            self._stretched[key] = self._stretch(unit, kind)
-        return self._stretched[key]
+    def stretch(self, halves: Halves) -> float:
+        """How many times as long the kernels of `halves` take as they do alone, for the GPU waits for
+        the host to launch them."""
+        if halves not in self._stretched:
+            self._stretched[halves] = self._stretch(halves)
+        return self._stretched[halves]
 
-    def _stretch(self, unit: UnitKind, kind: str) -> float:
-        """The stretch with which the unit lasts as long as it does alone and the host is late.
+    def _stretch(self, halves: Halves) -> float:
+        """The stretch with which the work lasts as long as it does alone and the host is late.
 
         Kernels that take longer hide more of the communication beside them, so that a stretch by
         the host's part alone would fall short. The duration grows with the stretch, by at most what
         the kernels take beside communication for each whole, so steps of that length come ever
         closer and never go beyond.
         """
-        compute_s, late_s = self._host_s(unit, kind)
-        if not compute_s or not late_s:
+        pieces, seconds = self._pieces_of(halves)
+        late_s = self._host_s(halves)
+        if not _computed_s(pieces, seconds) or not late_s:
             return 1.0
-        pieces, seconds = self._pieces_of(unit, kind)
         wanted_s = walk_unit(pieces, seconds).total + late_s
         stretch = 1.0
         steepest_s = sum(its.beside_s for p, its in zip(pieces, seconds) if p.action == COMPUTE)
@@ -123,20 +134,23 @@ class StageCost(CommunicationTimes):
             stretch += short_s / steepest_s
         return stretch
 
-    def _priced(self, unit: UnitKind, kind: str) -> tuple[list[Piece], list[Seconds], float]:
+    def _priced(self, halves: Halves) -> tuple[list[Piece], list[Seconds], float]:
         """(pieces, seconds of each, seconds of waiting for the host among them)"""
-        pieces, compute_s = self._pieces_of(unit, kind)
-        stretch = self.stretch(unit, kind)
+        pieces, compute_s = self._pieces_of(halves)
+        stretch = self.stretch(halves)
         seconds = _stretched(pieces, compute_s, stretch)
         return pieces, seconds, _computed_s(pieces, compute_s) * (stretch - 1)
 
-    def _pieces_of(self, unit: UnitKind, kind: str) -> tuple[list[Piece], list[Seconds]]:
+    def _pieces_of(self, halves: Halves) -> tuple[list[Piece], list[Seconds]]:
         """(pieces, seconds of each without the host)"""
-        key = unit, kind
-        if key not in self._pieces:
-            pieces = unit_pieces(self.kernels[unit], kind, self.plan, self.plan.cp - 1)
-            self._pieces[key] = pieces, list(map(self._piece_s, pieces))
-        return self._pieces[key]
+        if halves not in self._pieces:
+            each = [
+                unit_pieces(self.kernels[unit], kind, self.plan, self.plan.cp - 1)
+                for unit, kind in halves
+            ]
+            pieces = each[0] if len(each) == 1 else [its for _, its in alternating(*each)]
+            self._pieces[halves] = pieces, list(map(self._piece_s, pieces))
+        return self._pieces[halves]
 
     def _recompute_s(self, unit: UnitKind) -> float:
         """Seconds of the recomputation in a backward, without the host."""
@@ -153,40 +167,47 @@ class StageCost(CommunicationTimes):
         seconds = piece.part * self.communication_s(piece.kind, whole, piece.dimension)
         return Seconds(seconds, seconds)
 
-    def _host_s(self, unit: UnitKind, kind: str) -> tuple[float, float]:
-        """(seconds of the kernels of an op in a unit, seconds in which they wait for the host).
+    def _host_s(self, halves: Halves) -> float:
+        """The seconds in which the kernels of `halves` wait for the host.
 
         Recomputation, input gradients and weight gradients are launched one after the other, and
-        none of them lasts less than the host needs for it."""
-        pieces, seconds = self._pieces_of(unit, kind)
-        compute_s = _computed_s(pieces, seconds)
-        total_s, kernels = walk_unit(pieces, seconds).total, self.kernels[unit]
+        none of them lasts less than the host needs for it. Two ops side by side are launched as one.
+        """
+        if len(halves) == 1:
+            return sum(max(0.0, host_s - its_s) for host_s, its_s in self._launches(*halves[0]))
+        launched_s = sum(host_s for half in halves for host_s, _ in self._launches(*half))
+        return max(0.0, launched_s - walk_unit(*self._pieces_of(halves)).total)
+
+    def _launches(self, unit: UnitKind, kind: str) -> list[tuple[float, float]]:
+        """[(what the host needs to launch it, what it takes)] of the parts of an op in a unit, s."""
+        kernels = self.kernels[unit]
+        total_s = walk_unit(*self._pieces_of(((unit, kind),))).total
         forward_ops, input_ops, weight_ops = (
             runtime_ops(self.model, self.plan)
             if unit in LAYERS
             else (len(kernels.forward), len(kernels.input_grad), len(kernels.weight_grad))
         )
         if kind == "F":
-            return compute_s, self._late_s(forward_ops, kernels.forward, total_s)
-        weight_s = walk_unit(*self._pieces_of(unit, "W")).total
-        late_s = 0.0
+            return [(self._launch_s(forward_ops, kernels.forward), total_s)]
+        weight_s = walk_unit(*self._pieces_of(((unit, "W"),))).total
+        parts = []
         if kind in "BW":
-            late_s += self._late_s(weight_ops, kernels.weight_grad, weight_s)
+            parts.append((self._launch_s(weight_ops, kernels.weight_grad), weight_s))
         if kind in "BI":
             again_s = self._recompute_s(unit)
             if self.plan.recompute == "full" and unit in LAYERS:
-                late_s += self._late_s(forward_ops, kernels.recompute, again_s)
+                parts.append((self._launch_s(forward_ops, kernels.recompute), again_s))
             input_s = total_s - again_s - (weight_s if kind == "B" else 0.0)
-            late_s += self._late_s(input_ops, kernels.input_grad, input_s)
-        return compute_s, late_s
+            parts.append((self._launch_s(input_ops, kernels.input_grad), input_s))
+        return parts
 
-    def _late_s(self, ops: float, kernels: Sequence[Launched], total_s: float) -> float:
-        """By how much the host is late with the launches of kernels that take `total_s`."""
+    def _launch_s(self, ops: float, kernels: Sequence[Launched]) -> float:
+        """What the host needs to launch `kernels`, which are so many `ops` to it."""
         calls = [kernel for kernel in kernels if isinstance(kernel, Communication)]
         calls_s = HOST_COLLECTIVE_OPS * self.host_op_s * len(calls)
         checked = [kernel for kernel in calls if kernel.kind != "ring"]  # it is made of messages
         checks_s = sum(self.check_s(self.group(kernel.dimension).size) for kernel in checked)
-        return max(0.0, self.host_op_s * ops + calls_s + checks_s - total_s)
+        return self.host_op_s * ops + calls_s + checks_s
 
     # one layer
     # ----------------------------------------------------------------------------------------------

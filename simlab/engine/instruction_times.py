@@ -11,7 +11,7 @@ from simlab.cost.stage_times import StageCost
 from simlab.cost.stage_times import sends_block as blocks
 from simlab.cost.walk import Seconds
 from simlab.engine.tasks import Shared
-from simlab.lowering.instruction import Instruction
+from simlab.lowering.instruction import Halves, Instruction
 from simlab.lowering.kernels.kernel import Kernel
 from simlab.lowering.pieces import Slice
 from simlab.program import Program
@@ -41,8 +41,11 @@ class ClusterTimes:
         self.cost = StageCost(model, plan, cluster)
         self.sends_block = blocks(plan) if sends_block is None else sends_block
         self.layers = plan.layers_of_stages(model.layers, program.stages)
-        # {(identity of kernels, kind of op): (seconds, the kernels, which so stay alive)}
-        self._of_kernels: dict[tuple[int, str], tuple[Seconds, tuple[Kernel | Slice, ...]]] = {}
+        # {(identity of kernels, what they are computed with): (seconds, the kernels, which so stay
+        # alive)}
+        self._of_kernels: dict[
+            tuple[int, Halves], tuple[Seconds, tuple[Kernel | Slice, ...]]
+        ] = {}
         self._of_communication: dict[tuple[str | float, ...], float] = {}
 
     def computing(self, instruction: Instruction) -> Seconds:
@@ -50,9 +53,9 @@ class ClusterTimes:
         if not instruction.unit_kind:  # the optimizer, beside which nothing is sent
             return Seconds(self.optimizer_s, self.optimizer_s)
         # layers share the tuples of their kernels, which take longer to hash than to find
-        key = id(instruction.kernels), instruction.op_kind
+        key = id(instruction.kernels), instruction.halves
         if key not in self._of_kernels:
-            stretch = self.cost.stretch(instruction.unit_kind, instruction.op_kind)
+            stretch = self.cost.stretch(instruction.halves)
             seconds = self.cost.computing(instruction.kernels).times(stretch)
             self._of_kernels[key] = seconds, instruction.kernels
         return self._of_kernels[key][0]

@@ -58,9 +58,8 @@ def simulate(
 ) -> Trace:
     """What `program` does when its ops take `times`: a `Trace` that starts at 0 s.
 
-    times:         `OpTimes`, or an `OpClock` for each rank, which is asked op by op. Clocks know no
-                   pairs: the two ops of a pair then follow each other, as instruction lists have
-                   them.
+    times:         `OpTimes`, or an `OpClock` for each rank, which is asked op by op: of a pair for
+                   the part of each op in what both take.
     link:          the `Link` between any two ranks, or {(source, destination): Link}; None:
                    messages take no time.
     message_bytes: size of one microbatch's activation at a stage boundary (and of its gradient).
@@ -120,14 +119,12 @@ class _Simulation:
         self.processor = FairShare(self.env, cores) if cores else None
         self.messages: list[Span] = []
         clocks: Sequence[OpClock | None] = [None] * len(program.ranks)
-        paired: Collection[Op] = program.paired
         if isinstance(times, OpTimes):
             durations = times.durations(program)
         else:
             clocks, durations = times, [[0.0] * len(ops) for ops in program.ranks]
-            paired = ()
         self.streams = [
-            _ComputeStream(self, rank, *part, paired)
+            _ComputeStream(self, rank, *part, program.paired)
             for rank, part in enumerate(zip(program.lowered, durations, clocks))
         ]
 

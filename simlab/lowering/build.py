@@ -1,5 +1,7 @@
 """Plan → program."""
 
+from itertools import pairwise
+
 from simlab.errors import InputError
 from simlab.program import Program
 from simlab.schedules import CHUNKED, generate
@@ -7,7 +9,7 @@ from simlab.spec.plan import Plan
 
 
 def program_of(plan: Plan) -> Program:
-    """The `Program` of one pipeline of `plan`."""
+    """The `Program` of one pipeline of `plan`, with pairs if `Plan.ep_overlap` asks for them."""
     options = {"chunks": plan.chunks if plan.schedule in CHUNKED else None}
     if plan.schedule == "zb-auto":
         raise InputError(
@@ -17,4 +19,26 @@ def program_of(plan: Plan) -> Program:
         raise InputError(
             "dualpipe holds each stage on two ranks, which a plan cannot say yet: take dualpipe-v"
         )
-    return generate(plan.schedule, plan.pp, plan.microbatches, **options)
+    program = generate(plan.schedule, plan.pp, plan.microbatches, **options)
+    if not plan.ep_overlap:
+        return program.unpaired()
+    return program if program.paired else side_by_side(program)
+
+
+def side_by_side(program: Program) -> Program:
+    """The same program, in which each forward that follows a backward on its rank, as all of 1F1B's
+    steady phase do, runs beside it.
+
+    The first backward of a rank then comes with the second forward after the warm-up, so each rank
+    holds one microbatch more (Megatron-LM schedules one extra forward, `overlap_moe_expert_parallel_comm`
+    in megatron/core/pipeline_parallel/schedules.py).
+    """
+    ranks, paired = [], set()
+    for ops in program.ranks:
+        its = list(ops)
+        for at, (op, after) in enumerate(pairwise(ops)):
+            if op.kind == "B" and after.kind == "F":
+                its[at : at + 2] = after, op
+                paired.add(after)
+        ranks.append(its)
+    return Program(ranks, program.name, paired)

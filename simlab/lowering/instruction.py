@@ -9,6 +9,12 @@ from simlab.program import Op
 from simlab.spec.parameters import UnitKind
 
 
+Half = tuple[UnitKind, str]
+"""(kind of a unit, kind of an op): what an op does in a unit."""
+Halves = tuple[Half, ...]
+"""What a rank computes side by side: one `Half`, or a backward and a forward (`Plan.ep_overlap`)."""
+
+
 class Instruction(NamedTuple):
     """One thing that a rank does."""
 
@@ -51,6 +57,8 @@ class Instruction(NamedTuple):
     in_unit: bool = False
     """Whether it is a part of what the op does in the unit itself: its kernels, and communication
     of tensor and context parallelism. What sharding and offloading do for the unit is not."""
+    halves: Halves = ()
+    """Of what is computed in a unit: what the rank computes side by side, this among it."""
 
     @property
     def is_optimizer(self) -> bool:
@@ -80,3 +88,12 @@ class Work(NamedTuple):
 
     unit: Unit
     op: Op
+    beside: "Work | None" = None
+    """What the forward of another microbatch does in a unit of its own, side by side with this
+    backward: `alternating` has the order of both."""
+
+    @property
+    def halves(self) -> Halves:
+        """What it consists of."""
+        own = self.unit.type, self.op.kind
+        return (own,) if self.beside is None else (own, *self.beside.halves)

@@ -20,16 +20,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from simlab.errors import require_index
-from simlab.lowering.instruction import Instruction, Unit, Work
+from simlab.lowering.instruction import Halves, Instruction, Unit, Work
 from simlab.lowering.kernels import LayerKernels, message_bytes, message_kernels, unit_kernels
 from simlab.lowering.kernels.kernel import Communication
 from simlab.lowering.offloading import Offloading
-from simlab.lowering.pieces import BEGIN, COMPUTE, WAIT, Action, Piece, unit_pieces
+from simlab.lowering.pieces import BEGIN, COMPUTE, WAIT, Action, Piece, alternating, unit_pieces
 from simlab.lowering.sharding import Sharding, both
 from simlab.lowering.zero import reduces_after_ops, shards_of
 from simlab.program import Op, Program
 from simlab.spec.model import Model
 from simlab.spec.parameters import (
+    LAYERS,
     UnitKind,
     expert_parameters,
     partial_parameters,
@@ -58,26 +59,45 @@ def rank_instructions(
     require_index("pipeline rank", rank, len(program.ranks))
     require_index("context-parallel rank", context_rank, plan.cp)
     instructions: list[Instruction] = []
-    pieces: dict[tuple[UnitKind, str], list[Piece]] = {}
+    pieces: dict[Halves, list[tuple[int, Piece]]] = {}
     for item in RankLowering(model, plan, program, rank).step():
         if isinstance(item, Instruction):
             instructions.append(item)
             continue
-        unit, op = item
-        key = unit.type, op.kind
-        if key not in pieces:
-            pieces[key] = unit_pieces(unit.kernels, op.kind, plan, context_rank)
-        _expand(instructions, pieces[key], unit, op)
+        halves = item.halves
+        if halves not in pieces:
+            pieces[halves] = _work_pieces(item, plan, context_rank)
+        _expand(instructions, pieces[halves], item, halves)
     return instructions
 
 
-def _expand(instructions: list[Instruction], pieces: Sequence[Piece], unit: Unit, op: Op) -> None:
-    """Append the `pieces` of a unit to a list."""
-    text, append, row = str(op), instructions.append, tuple.__new__
-    for action, name, kernels, dimension, kind, size_bytes, part in pieces:
-        label = unit.name if action == COMPUTE else f"{unit.name} {name}"
+def _work_pieces(work: Work, plan: Plan, context_rank: int) -> list[tuple[int, Piece]]:
+    """[(which half of a `work`, one of its pieces)]"""
+    own = unit_pieces(work.unit.kernels, work.op.kind, plan, context_rank)
+    if work.beside is None:
+        return [(0, piece) for piece in own]
+    other = unit_pieces(work.beside.unit.kernels, work.beside.op.kind, plan, context_rank)
+    return alternating(own, other)
+
+
+def _expand(
+    instructions: list[Instruction],
+    pieces: Sequence[tuple[int, Piece]],
+    work: Work,
+    halves: Halves,
+) -> None:
+    """Append the `pieces` of a `work` to a list."""
+    append, row = instructions.append, tuple.__new__
+    ops = [
+        (str(its.op), its.unit.name, (*its.op, its.unit.name, its.unit.type, True, halves))
+        for its in (work, work.beside)
+        if its is not None
+    ]
+    for half, (action, name, kernels, dimension, kind, size_bytes, part) in pieces:
+        text, unit, where = ops[half]
+        label = unit if action == COMPUTE else f"{unit} {name}"
         fields = label, kernels, dimension, kind, size_bytes, None, part
-        append(row(Instruction, (action, text, *fields, *op, unit.name, unit.type, True)))
+        append(row(Instruction, (action, text, *fields, *where)))
 
 
 class RankLowering:
@@ -155,8 +175,12 @@ class RankLowering:
     def step(self) -> Iterator[Instruction | Work]:
         """`Instruction`s, and a `Work` for each unit of each op, in order."""
         yield from self.begins()
-        for op in self.ops:
-            yield from self.of_op(op)
+        ops = iter(self.ops)
+        for op in ops:
+            if op in self.program.paired:
+                yield from self.of_pair(op, next(ops))
+            else:
+                yield from self.of_op(op)
         yield from self.ends()
 
     def begins(self) -> Iterator[Instruction]:
@@ -170,7 +194,7 @@ class RankLowering:
         """Those of one op of the rank."""
         self.op, sharding, offloading = op, self.sharding, self.offloading
         units = self.units[op.stage] if op.kind == "F" else self.units[op.stage][::-1]
-        gathers, is_last = op in self.gathering, op == self.last.get(op.stage)
+        gathers = op in self.gathering
         ahead = self.plan.prefetch if gathers else 0
         yield from offloading.fetch(op, units[: ahead + 1])
         for unit in units[:ahead]:
@@ -187,16 +211,58 @@ class RankLowering:
             yield from sharding.first_use(unit)
             yield Work(unit, op)
             yield from offloading.after(op, unit)
-            if op.kind in "BW":
-                yield from sharding.after_backward(unit, is_last, closes=unit is units[-1])
+            yield from self._after_backward(unit, op)
         yield from offloading.end_op()
         yield from self._send(op)
+
+    def of_pair(self, forward: Op, backward: Op) -> Iterator[Instruction | Work]:
+        """Those of two ops that run side by side: layer beside layer, as many as both have. The head
+        of the backward and the embedding of the forward come before, the forward's head and the
+        backward's embedding after them. `check_combination` lets ZeRO-3 and offloading not be."""
+        firsts, lasts = self.units[forward.stage], self.units[backward.stage][::-1]
+        is_layer = [[unit.type in LAYERS for unit in units] for units in (firsts, lasts)]
+        start_f, start_b = (its.index(True) if True in its else 0 for its in is_layer)
+        both = min(map(sum, is_layer))
+        yield from self._receive(forward)
+        yield from self._receive(backward)
+        yield from self._backwards(lasts[:start_b], backward)
+        yield from self._forwards(firsts[:start_f], forward)
+        firsts, lasts = firsts[start_f:], lasts[start_b:]
+        for ahead, back in zip(firsts[:both], lasts[:both]):
+            yield from self._forwards([ahead], forward, Work(back, backward, Work(ahead, forward)))
+            yield from self._after_backward(back, backward)
+        yield from self._forwards(firsts[both:], forward)
+        yield from self._backwards(lasts[both:], backward)
+        yield from self._send(forward)
+        yield from self._send(backward)
+
+    def _forwards(
+        self, units: Sequence[Unit], op: Op, work: Work | None = None
+    ) -> Iterator[Instruction | Work]:
+        """What a forward of a pair does in `units`, or the `work` that it is a part of."""
+        self.op = op
+        for unit in units:
+            yield from self.sharding.first_use(unit)
+            yield work or Work(unit, op)
+
+    def _backwards(self, units: Sequence[Unit], op: Op) -> Iterator[Instruction | Work]:
+        """What a backward of a pair does in `units`, by itself."""
+        for unit in units:
+            yield Work(unit, op)
+            yield from self._after_backward(unit, op)
+
+    def _after_backward(self, unit: Unit, op: Op) -> Iterator[Instruction]:
+        self.op = op
+        if op.kind in "BW":
+            is_last, closes = op == self.last.get(op.stage), unit is self.units[op.stage][0]
+            yield from self.sharding.after_backward(unit, is_last, closes=closes)
 
     def _gathered(self, unit: Unit) -> Iterator[Instruction]:
         yield from self.offloading.arrived(unit)
         yield from self.sharding.gather(unit)
 
     def _receive(self, op: Op) -> Iterator[Instruction]:
+        self.op = op
         for need in self.program.needs(op):
             source = self.program.rank_of[need]
             if source != self.rank:

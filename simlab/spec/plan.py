@@ -77,6 +77,13 @@ class Plan:
         times and memory are those of the busiest rank.""",
         default=1.0,
     )
+    ep_overlap: bool = documented(
+        """Whether the all-to-alls of expert parallelism run beside the computation of another
+        microbatch: a forward and a backward then go side by side, layer by layer, each of which
+        computes while the other one's tokens travel (DeepSeek-AI 2024, DualPipe; Megatron-LM's
+        --overlap-moe-expert-parallel-comm). 1F1B holds one microbatch more then.""",
+        default=False,
+    )
     cp_layout: str = documented(
         """Which part of a sequence a context-parallel rank holds. 'zigzag' gives rank r the chunks
         r and 2 cp - 1 - r of 2 cp, so that all ranks compute equally much of causal attention.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from simlab.errors import InputError, did_you_mean, near, number, require_whole, shortened
 from simlab.spec.fields import FieldFacts
 from simlab.spec.layout import check_order
-from simlab.spec.schedule_names import CHUNKED, V_SHAPED
+from simlab.spec.schedule_names import CHUNKED, PAIRED, V_SHAPED
 
 if TYPE_CHECKING:
     from simlab.spec.model import Model
@@ -108,6 +108,30 @@ def _check_expert_parallel(plan: "Plan") -> None:
             f"ep = {plan.ep} with offload = {plan.offload!r}: states of experts on ranks of their own "
             "are not simulated on the host; give offload = 'activations', or leave one out"
         )
+    if plan.ep_overlap:
+        _check_expert_overlap(plan)
+
+
+def _check_expert_overlap(plan: "Plan") -> None:
+    """Two ops side by side need a schedule whose ranks have both at hand, and are not simulated with
+    whatever else comes between layers."""
+    refused = (
+        (plan.pp > 1 and plan.schedule not in PAIRED, "schedule", f"{_listed(PAIRED)}, or pp = 1"),
+        (plan.pp == 1 and plan.schedule not in (*PAIRED, "1f1b"), "schedule", "'1f1b'"),
+        (plan.zero == 3, "zero", "0, 1 or 2"),
+        (plan.offload != "none", "offload", "'none'"),
+        (plan.recompute == "full", "recompute", "'none' or 'selective'"),
+    )
+    for wrong, name, valid in refused:
+        if wrong:
+            raise InputError(
+                f"ep_overlap with {name} = {getattr(plan, name)!r}: no forward runs side by side with "
+                f"a backward there; give {name} = {valid}, or leave ep_overlap out"
+            )
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(map(repr, names))
 
 
 def _check_gradient_bytes(plan: "Plan") -> None:
@@ -167,6 +191,7 @@ EFFECTS = (
         ("cp_kind",),
         "cp_kind = 'ring' or 'all-gather'",
     ),
+    Effect("ep_overlap", lambda plan: plan.ep > 1, ("ep",), "ep of 2 or more"),
     Effect("expert_load", lambda plan: plan.ep > 1, ("ep",), "ep of 2 or more"),
     Effect("tp_overlap", lambda plan: plan.tp > 1, ("tp",), "tp of 2 or more"),
     Effect(

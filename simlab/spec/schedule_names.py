@@ -19,5 +19,8 @@ NAMES = (
 ALIASES = {"afab": "gpipe"}
 CHUNKED = ("interleaved-1f1b", "looped-bfs")
 """Schedules with a choice of how many stages each rank holds: 2 unless asked for otherwise."""
+PAIRED = ("interleaved-1f1b", "eager-1f1b", "dualpipe-v")
+"""Schedules whose ranks have a forward and a backward of different microbatches at hand in each turn, so
+that the two can go side by side without a wait. 1F1B has them on one rank only."""
 V_SHAPED = ("zb-v", "v-half", "v-min", "dualpipe-v")
 """Schedules with two stages on each rank, down the ranks and up again."""
