@@ -7,9 +7,10 @@ from functools import cached_property
 
 from simlab.collectives.group_shape import GroupShape
 from simlab.collectives.nccl import IN_TRAINING, collective, collective_s, p2p_s
+from simlab.collectives.nccl_algorithms import token_exchange_s
 from simlab.cost.groups import Groups, host_sharers
 from simlab.lowering.instructions import Instruction, group_of, tied_head_bytes
-from simlab.lowering.kernels import message_bytes
+from simlab.lowering.kernels import message_bytes, visited
 from simlab.lowering.offloading import DRIVE
 from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
@@ -144,6 +145,9 @@ class CommunicationTimes:
         """Seconds of one collective of a `dimension`'s group, or of a 'ring''s message to the next
         of it, in training; on `cluster` if it is given, see `quiet`."""
         cluster, group = cluster or self.cluster, self.group(dimension)
+        if kind == "all_to_all" and dimension == "ep" and self.plan.dispatcher == "once-a-node":
+            share = visited(self.model, group.nodes) / visited(self.model, group.size)
+            return self.slower * token_exchange_s(size_bytes, share, group, cluster)
         if kind == "ring":
             return self.slower * p2p_s(size_bytes, cluster, same_node=group.nodes == 1)
         return self.collective_s(kind, size_bytes, group, cluster)

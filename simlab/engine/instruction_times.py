@@ -43,9 +43,7 @@ class ClusterTimes:
         self.layers = plan.layers_of_stages(model.layers, program.stages)
         # {(identity of kernels, what they are computed with): (seconds, the kernels, which so stay
         # alive)}
-        self._of_kernels: dict[
-            tuple[int, Halves], tuple[Seconds, tuple[Kernel | Slice, ...]]
-        ] = {}
+        self._of_kernels: dict[tuple[int, Halves], tuple[Seconds, tuple[Kernel | Slice, ...]]] = {}
         self._of_communication: dict[tuple[str | float, ...], float] = {}
 
     def computing(self, instruction: Instruction) -> Seconds:

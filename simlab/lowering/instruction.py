@@ -8,7 +8,6 @@ from simlab.lowering.pieces import COMPUTE, Action, Slice
 from simlab.program import Op
 from simlab.spec.parameters import UnitKind
 
-
 Half = tuple[UnitKind, str]
 """(kind of a unit, kind of an op): what an op does in a unit."""
 Halves = tuple[Half, ...]

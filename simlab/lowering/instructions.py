@@ -223,8 +223,8 @@ class RankLowering:
         is_layer = [[unit.type in LAYERS for unit in units] for units in (firsts, lasts)]
         start_f, start_b = (its.index(True) if True in its else 0 for its in is_layer)
         both = min(map(sum, is_layer))
-        yield from self._receive(forward)
         yield from self._receive(backward)
+        yield from self._receive(forward)
         yield from self._backwards(lasts[:start_b], backward)
         yield from self._forwards(firsts[:start_f], forward)
         firsts, lasts = firsts[start_f:], lasts[start_b:]
@@ -233,8 +233,8 @@ class RankLowering:
             yield from self._after_backward(back, backward)
         yield from self._forwards(firsts[both:], forward)
         yield from self._backwards(lasts[both:], backward)
-        yield from self._send(forward)
         yield from self._send(backward)
+        yield from self._send(forward)
 
     def _forwards(
         self, units: Sequence[Unit], op: Op, work: Work | None = None

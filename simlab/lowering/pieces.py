@@ -90,9 +90,7 @@ def alternating(first: Sequence[Piece], second: Sequence[Piece]) -> list[tuple[i
 
 def _up_to_waits(pieces: Sequence[Piece]) -> Iterator[Sequence[Piece]]:
     """The parts of an op, each of which but the first begins with a wait for an all-to-all."""
-    waits = [
-        at for at, its in enumerate(pieces) if its.action == WAIT and its.dimension == "ep"
-    ]
+    waits = [at for at, its in enumerate(pieces) if its.action == WAIT and its.dimension == "ep"]
     for start, end in pairwise([0, *waits, len(pieces)]):
         yield pieces[start:end]
 

@@ -123,7 +123,7 @@ class Sharding:
         self.each_backward, self.beside = reduces_each_backward(plan), reduces_beside(plan)
         self.holders = [_Holders(plan, self.shards)]
         if plan.ep > 1:
-            self.holders.append(_Holders(plan, self.shards // plan.ep, experts=True))
+            self.holders.append(_Holders(plan, plan.expert_holders, experts=True))
         self.forget()
 
     def forget(self) -> None:

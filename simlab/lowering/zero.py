@@ -15,17 +15,20 @@ SHARDED_FROM: dict[State, int] = {"parameters": 3, "gradients": 2, "optimizer": 
 """{state: the first of ZeRO's stages that shards it}."""
 
 
-def shards_of(plan: Plan, state: State) -> int:
+def shards_of(plan: Plan, state: State, *, experts: bool = False) -> int:
     """The number of ranks that a state of each parameter is spread over, 1 where every rank that
-    holds the same part of the model has all of it."""
-    return plan.shards if plan.zero >= SHARDED_FROM[state] else 1
+    holds the same part of the model has all of it. experts: whether of a parameter that an 'edp'
+    group shares."""
+    if plan.zero < SHARDED_FROM[state]:
+        return 1
+    return plan.expert_holders if experts else plan.shards
 
 
 def held_of(plan: Plan, state: State, numbers: float, experts: float) -> float:
     """How many numbers of a state a rank holds. numbers: parameters of the rank before ZeRO, of
     which `experts` are of experts that an 'edp' group shares; ZeRO shards those over that group."""
-    shards = shards_of(plan, state)
-    return (numbers - experts) / shards + experts / (shards / plan.ep if shards > 1 else 1)
+    of_experts = experts / shards_of(plan, state, experts=True)
+    return (numbers - experts) / shards_of(plan, state) + of_experts
 
 
 def is_shared(plan: Plan) -> bool:

@@ -25,11 +25,11 @@ def layer_activations_bytes(model: Model, plan: Plan, recompute: str) -> float:
     columns = (
         (2 * model.heads + model.kv_heads) * model.head_size + model.ffn * (not model.experts)
     ) / plan.tp
-    rows = s.outside * (1 if plan.tp == 1 else 3) + s.tokens * model.hidden * model.gated_mlp
+    summed = 0 if plan.tp == 1 else 1 + (not plan.spreads_experts or model.shared_experts > 0)
+    rows = s.outside * (1 + summed) + s.tokens * model.hidden * model.gated_mlp
     routed = 0.0
     if model.experts:
-        computed = routed_tokens(model, plan) + s.tokens * model.shared_experts
-        routed = computed * model.expert_width / plan.tp
+        routed = _between_experts(model, plan)
         routed += routed_tokens(model, plan) * model.hidden * (plan.ep > 1)  # of the dispatch
     return (
         s.width * (s.tokens * columns + rows + routed)
@@ -66,15 +66,22 @@ def made_tensors(model: Model, plan: Plan, recompute: str) -> dict[str, float]:
         return tensors
     if keeps_gathered(plan):
         tensors["qkv input"] *= plan.tp
-        tensors["mlp input"] *= plan.tp
+        if not plan.spreads_experts or model.shared_experts:
+            tensors["mlp input"] *= plan.tp
     if gathered := _gathered(model, plan):
         tensors["gathered keys and values"] = gathered
     if model.experts:
         s, routed = sizes(model, plan), routed_tokens(model, plan)
         tensors["routed"] = s.width * routed * model.hidden
-        shared, wide = s.tokens * model.shared_experts, s.tokens * model.active_ffn
-        tensors["mlp between"] *= (routed + shared) * model.expert_width / wide
+        evenly = s.tokens * model.active_ffn / plan.tp
+        tensors["mlp between"] *= _between_experts(model, plan) / evenly
     return tensors
+
+
+def _between_experts(model: Model, plan: Plan) -> float:
+    """The numbers that one of the tensors between the two products of a rank's experts has."""
+    shared = sizes(model, plan).tokens * model.shared_experts / plan.tp
+    return (routed_tokens(model, plan) / plan.etp + shared) * model.expert_width
 
 
 def keeps_fp8(plan: Plan) -> bool:

@@ -41,7 +41,7 @@ def padded(model: Model, plan: Plan, units: tuple[str, ...]) -> Padded:
     shards = plan.shards
     cut = sum(-(-rows // shards) * shards * row for rows, row in tensors)
     experts = expert_parameters(model, plan, 1) if "layer" in units else 0.0
-    own = cut / shards if not experts else (cut - experts + experts * plan.ep) / shards
+    own = cut / shards if not experts else (cut - experts) / shards + experts / plan.expert_holders
     return Padded(sum(whole), cut, whole[-1] if whole else 0.0, own)
 
 
@@ -72,35 +72,36 @@ def _linear(rows: float, row: float, bias: bool) -> list[tuple[float, float]]:
 def _attention(model: Model, plan: Plan) -> list[tuple[float, float]]:
     h, d, bias = model.hidden, model.head_size, model.bias
     if model.kv_rank:
-        return _latent_attention(model)
+        return _latent_attention(model, plan)
     q, kv = model.heads * d / plan.tp, model.kv_heads * d / plan.tp
     ins = [q + 2 * kv] if model.positions else [q, kv, kv]
     norms = [(d, 1)] * (2 * model.qk_norm)
     return [*(t for rows in ins for t in _linear(rows, h, bias)), *norms, *_linear(h, q, bias)]
 
 
-def _latent_attention(model: Model) -> list[tuple[float, float]]:
-    h, q = model.hidden, model.heads * model.head_size
+def _latent_attention(model: Model, plan: Plan) -> list[tuple[float, float]]:
+    h, heads = model.hidden, model.heads / plan.tp
     each = model.head_size - model.rope_size + model.value_width
     down = [(model.q_rank, h), (model.q_rank, 1)] if model.q_rank else []
     return [
         *down,
-        (q, model.q_rank or h),
+        (heads * model.head_size, model.q_rank or h),
         (model.kv_rank + model.rope_size, h),
         (model.kv_rank, 1),
-        (model.heads * each, model.kv_rank),
-        (h, model.heads * model.value_width),
+        (heads * each, model.kv_rank),
+        (h, heads * model.value_width),
     ]
 
 
 def _mlp(model: Model, plan: Plan) -> list[tuple[float, float]]:
     if not model.experts:
         return _products(model, model.ffn / plan.tp, 1)
-    width = model.expert_width / plan.tp
-    shared = _products(model, model.shared_experts * width, 1) if model.shared_experts else []
+    shared = []
+    if model.shared_experts:
+        shared = _products(model, model.shared_experts * model.expert_width / plan.tp, 1)
     return [
         (model.experts, model.hidden),
-        *_products(model, width, model.experts / plan.ep),
+        *_products(model, model.expert_width / plan.etp, model.experts / plan.ep),
         *shared,
     ]
 

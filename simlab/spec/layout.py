@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from simlab.errors import (
     InputError,
@@ -19,6 +19,9 @@ from simlab.errors import (
     shortened,
     whole,
 )
+
+if TYPE_CHECKING:
+    from simlab.spec.plan import Plan
 
 DIMENSIONS = ("tp", "cp", "dp", "pp")
 """The dimensions in the default order, that of Megatron-LM: tensor-parallel ranks are neighbours,
@@ -38,7 +41,8 @@ GROUPS = {
 of the model and sum its gradients, so they differ in their context-parallel coordinate, too. ZeRO
 spreads its states over a 'shard' group, which is a part of the 'dp' group under `Plan.hybrid`. The
 members of a 'replicas' group hold the same shard. An 'ep' group, a part of the 'dp' group, shares
-the experts of each layer, and the members of an 'edp' group hold the same ones."""
+the experts of each layer, and the members of an 'edp' group hold the same ones. Where experts are not cut
+(`Plan.etp`), the members of both differ in their tensor-parallel coordinate, too."""
 
 
 class Coordinates(NamedTuple):
@@ -67,6 +71,8 @@ class Layout:
     """The number of ranks of a 'shard' group. None stands for all of the 'dp' group."""
     ep: int = 1
     """The number of ranks of an 'ep' group."""
+    etp: int | None = None
+    """The number of tensor-parallel ranks that cut each expert: all of them (None), or 1."""
 
     def __post_init__(self) -> None:
         for name in DIMENSIONS:
@@ -80,11 +86,7 @@ class Layout:
                     f"{near(self.shards, self.dp * self.cp)}"
                 )
         require_whole("ep", self.ep)
-        if self.dp * self.cp % self.ep:
-            raise InputError(
-                f"ep = {self.ep} does not divide dp x cp = {self.dp * self.cp}; "
-                f"{near(self.ep, self.dp * self.cp)}"
-            )
+        check_expert_ranks(self)
 
     # ranks and coordinates
     # ------------------------------------------------------------------------------------------
@@ -177,17 +179,24 @@ class Layout:
         block = max((self.strides[d] * self.sizes[d] for d in wide), default=1)
         return self.world_size <= gpus_per_node or gpus_per_node % block == 0
 
+    @property
+    def spreads_experts(self) -> bool:
+        """Whether tensor-parallel ranks have experts of their own, and do not cut each of them."""
+        return self.etp == 1 < self.tp
+
     @cached_property
     def _parts(self) -> dict[str, list[tuple[int, ...]]]:
         """{group: [offsets of the members of each, from the first of the ranks that differ in its
         dimensions only]}"""
-        parts = {name: [self._reached(dimensions)] for name, dimensions in GROUPS.items()}
+        parts = {name: [self._reached(self._dimensions(name))] for name in GROUPS}
         whole = parts["dp"][0]
         size = self.shards or len(whole)
         parts["shard"] = [whole[start : start + size] for start in range(0, len(whole), size)]
         parts["replicas"] = [whole[start::size] for start in range(size)]
-        parts["ep"] = [whole[start : start + self.ep] for start in range(0, len(whole), self.ep)]
-        parts["edp"] = [whole[start :: self.ep] for start in range(self.ep)]
+        experts = parts["ep"][0]
+        ends = range(0, len(experts), self.ep)
+        parts["ep"] = [experts[start : start + self.ep] for start in ends]
+        parts["edp"] = [experts[start :: self.ep] for start in range(self.ep)]
         return parts
 
     def _reached(self, dimensions: Iterable[str]) -> tuple[int, ...]:
@@ -199,7 +208,8 @@ class Layout:
         if not isinstance(name, str) or name not in GROUPS:
             hint = did_you_mean(name, GROUPS) or ";"
             raise InputError(f"group {shortened(name)}{hint} there is {', '.join(GROUPS)}")
-        return GROUPS[name]
+        with_tp = name in ("ep", "edp") and self.spreads_experts
+        return ("tp", *GROUPS[name]) if with_tp else GROUPS[name]
 
     # as text
     # ------------------------------------------------------------------------------------------
@@ -233,6 +243,30 @@ class Layout:
                 "  ".join([name.ljust(len(side[-1])), *(str(rank).rjust(width) for rank in ranks)])
             )
         return lines
+
+
+def check_expert_ranks(degrees: "Layout | Plan") -> None:
+    """Raise `InputError` unless the experts of a layer can be shared by so many ranks."""
+    ep, tp = degrees.ep, degrees.tp
+    ranks = degrees.dp * degrees.cp
+    if degrees.etp not in (None, 1, tp):
+        raise InputError(
+            f"etp = {shortened(degrees.etp)}: each expert is cut by all tensor-parallel ranks or by none, so "
+            f"give tp = {tp} or 1"
+        )
+    if degrees.etp != 1 or tp == 1:
+        if ranks % ep:
+            raise InputError(f"ep = {ep} does not divide dp x cp = {ranks}; {near(ep, ranks)}")
+        return
+    if tp * ranks % ep:
+        raise InputError(
+            f"ep = {ep} with etp = 1 does not divide tp x dp x cp = {tp * ranks}; {near(ep, tp * ranks)}"
+        )
+    if ep % tp:
+        raise InputError(
+            f"ep = {ep} with etp = 1 is no multiple of tp = {tp}, so tensor-parallel ranks would hold the same "
+            f"experts; give a multiple, or etp = {tp}"
+        )
 
 
 def check_order(order: tuple[str, ...]) -> None:

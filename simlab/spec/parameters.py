@@ -25,18 +25,20 @@ def stage_parameters(
     last: bool = False,
     dense: int = 0,
 ) -> float:
-    """Parameters of a stage on one tensor-parallel rank, before ZeRO: its layers (norms, router and
-    what is added to a sum over the ranks whole), embedding, head.
+    """Parameters of a stage on one tensor-parallel rank, before ZeRO: its layers (norms, router,
+    the products down to latents and what is added to a sum over the ranks whole), embedding, head.
 
-    With expert parallelism the rank has an ep-th of the experts. layers: how many the stage has,
+    With expert parallelism the rank has an ep-th of the experts, cut by `Plan.etp` ranks. layers: how many the stage has,
     of which `dense` are of `Model.dense_layers`. A tied head on
     another rank than the embedding is a copy of it; V-shaped schedules have both on one.
     """
     parts = model.layer_parameters
-    whole = parts["router"] + parts["norms"] + 2 * model.bias * model.hidden
-    experts = parts["mlp"] / plan.ep if model.experts else parts["mlp"]
-    cut = sum(parts.values()) - whole - parts["mlp"] + experts
-    count = (layers - dense) * (cut / plan.tp + whole)
+    whole = parts["router"] + parts["norms"] + 2 * model.bias * model.hidden + model.latent_numbers
+    mlp = parts["mlp"] / plan.tp
+    if model.experts:
+        mlp = parts["mlp"] / (plan.etp * plan.ep)
+    cut = sum(parts.values()) - whole - parts["mlp"]
+    count = (layers - dense) * (cut / plan.tp + mlp + whole)
     if dense:
         count += stage_parameters(model.dense, plan, dense)
     if first:
@@ -53,22 +55,24 @@ def expert_parameters(model: "Model", plan: "Plan", layers: int, *, dense: int =
     expert parallelism, where all ranks that hold the same part of the model have all experts."""
     if plan.ep == 1 or not model.experts:
         return 0.0
-    return (layers - dense) * model.layer_parameters["mlp"] / (plan.tp * plan.ep)
+    return (layers - dense) * model.layer_parameters["mlp"] / (plan.etp * plan.ep)
 
 
 def partial_parameters(
     model: "Model", plan: "Plan", layers: int, *, first: bool = False, last: bool = False
 ) -> int:
     """Of `stage_parameters`, those whose gradients are summed over tp under sequence parallelism:
-    norms, and biases that are added after a scatter.
+    norms, biases that are added after a scatter, products down to latents, and the router where
+    experts are not cut.
 
     Every tensor-parallel rank has them whole, but they meet only its own tokens.
     """
     if not plan.sequence_parallel:
         return 0
-    return layers * (
-        model.layer_parameters["norms"] + 2 * model.bias * model.hidden
-    ) + last * model.hidden * (1 + model.bias)
+    parts = model.layer_parameters
+    each = parts["norms"] + 2 * model.bias * model.hidden + model.latent_numbers
+    each += parts["router"] * plan.spreads_experts
+    return layers * each + last * model.hidden * (1 + model.bias)
 
 
 def unit_parameters(model: "Model", plan: "Plan", unit: str, *, first: bool = False) -> float:

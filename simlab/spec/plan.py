@@ -20,6 +20,7 @@ from simlab.spec.plan_checks import (
     ATTENTIONS,
     CP_KINDS,
     CP_LAYOUTS,
+    DISPATCHERS,
     LIBRARIES,
     OFFLOAD_TARGETS,
     OFFLOADS,
@@ -76,6 +77,20 @@ class Plan:
         balanced experts. A capacity factor to which experts are padded says the same number. Lists,
         times and memory are those of the busiest rank.""",
         default=1.0,
+    )
+    etp: int = documented(
+        """The number of tensor-parallel ranks that cut each expert, tp or 1 (Megatron-LM's
+        --expert-tensor-parallel-size). None stands for tp. With 1 the ranks of a tensor-parallel group hold experts
+        of their own: an `ep` group is of the tp x dp x cp ranks then, and each sends the tokens that
+        sequence parallelism leaves it.""",
+        default=None,
+    )
+    dispatcher: str = documented(
+        """How tokens travel to their experts. 'all-to-all' sends a copy for each expert (NCCL).
+        'once-a-node' sends a token once to each node that has experts for it, and there to each GPU
+        that has (DeepEP, Zhao et al. 2025; Megatron-LM's --moe-token-dispatcher-type flex).""",
+        default="all-to-all",
+        choices=DISPATCHERS,
     )
     ep_overlap: bool = documented(
         """Whether the all-to-alls of expert parallelism run beside the computation of another
@@ -249,11 +264,13 @@ class Plan:
     def __post_init__(self) -> None:
         if isinstance(self.schedule, str):
             self._set(schedule=ALIASES.get(self.schedule, self.schedule))
-        for name in ("chunks", "gradient_bytes"):
+        for name in ("chunks", "gradient_bytes", "etp"):
             if isinstance(getattr(self, name), Derived):
                 self._set(**{name: None})
         if self.chunks is None:
             self._set(chunks=Derived(2 if self.schedule in (*CHUNKED, *V_SHAPED) else 1))
+        if self.etp is None:
+            self._set(etp=Derived(self.tp if type(self.tp) is int else 1))
         check_fields(self, plan_fields())
         self._set(stage_layers=check_stage_layers(self.stage_layers, self.stages))
         check_combination(self)
@@ -305,6 +322,17 @@ class Plan:
         return self.hybrid or self.dp * self.cp
 
     @property
+    def spreads_experts(self) -> bool:
+        """Whether tensor-parallel ranks have experts of their own, and do not cut each of them."""
+        return self.etp < self.tp
+
+    @property
+    def expert_holders(self) -> int:
+        """The number of ranks that hold the same part of the same experts, over which ZeRO spreads
+        what it shards of them."""
+        return self.dp * self.cp * self.tp // (self.etp * self.ep)
+
+    @property
     def global_batch(self) -> int:
         """The number of sequences in a step."""
         return self.dp * self.microbatch_size * self.microbatches
@@ -314,7 +342,7 @@ class Plan:
         """Which rank stands where, and which groups the ranks form."""
         degrees = {name: getattr(self, name) for name in DIMENSIONS}
         order = tuple(self.order.split("-"))
-        return Layout(**degrees, order=order, shards=self.shards, ep=self.ep)
+        return Layout(**degrees, order=order, shards=self.shards, ep=self.ep, etp=self.etp)
 
     def check(self, model: "Model", gpus: int | None = None) -> "Plan":
         """This plan, if `model` can be split like this on exactly `gpus` GPUs (None: on any

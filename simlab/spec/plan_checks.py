@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simlab.errors import InputError, did_you_mean, near, number, require_whole, shortened
 from simlab.spec.fields import FieldFacts
-from simlab.spec.layout import check_order
+from simlab.spec.layout import check_expert_ranks, check_order
 from simlab.spec.schedule_names import CHUNKED, PAIRED, V_SHAPED
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ ATTENTIONS = ("flash", "flash-2", "flash-1", "unfused")
 TP_OVERLAPS = ("none", "weight-grad", "pipelined")
 CP_LAYOUTS = ("zigzag", "contiguous")
 CP_KINDS = ("ring", "all-to-all", "all-gather")
+DISPATCHERS = ("all-to-all", "once-a-node")
 LIBRARIES = ("megatron", "nanotron", "torch", "fsdp1")
 OFFLOADS = ("none", "optimizer", "parameters", "activations")
 OFFLOAD_TARGETS = ("host", "nvme")
@@ -91,13 +92,14 @@ def check_combination(plan: "Plan") -> None:
 
 
 def _check_expert_parallel(plan: "Plan") -> None:
+    check_expert_ranks(plan)
+    if plan.layout.spreads_experts and not plan.sequence_parallel:
+        raise InputError(
+            "etp = 1 with sequence_parallel = False: tensor-parallel ranks would all send the same tokens; "
+            f"give sequence_parallel = True, or etp = {plan.tp}"
+        )
     if plan.ep == 1:
         return
-    if (plan.dp * plan.cp) % plan.ep:
-        raise InputError(
-            f"ep = {plan.ep} does not divide dp x cp = {plan.dp * plan.cp}; "
-            f"{near(plan.ep, plan.dp * plan.cp)}"
-        )
     if plan.hybrid:
         raise InputError(
             f"ep = {plan.ep} with hybrid = {plan.hybrid}: shard groups with replicas and experts on "
@@ -191,6 +193,7 @@ EFFECTS = (
         ("cp_kind",),
         "cp_kind = 'ring' or 'all-gather'",
     ),
+    Effect("dispatcher", lambda plan: plan.ep > 1, ("ep",), "ep of 2 or more"),
     Effect("ep_overlap", lambda plan: plan.ep > 1, ("ep",), "ep of 2 or more"),
     Effect("expert_load", lambda plan: plan.ep > 1, ("ep",), "ep of 2 or more"),
     Effect("tp_overlap", lambda plan: plan.tp > 1, ("tp",), "tp of 2 or more"),
@@ -225,10 +228,11 @@ def check_model(plan: "Plan", model: "Model", gpus: int | None = None) -> None:
         raise InputError(
             f"seq = {seq} is more than {name}'s {model.positions} positions: give at most those"
         )
+    cuts_experts = plan.etp if model.experts and not model.shared_experts else plan.tp
     for field, value, what, total in (
         ("tp", plan.tp, "heads", model.heads),
         ("tp", plan.tp, "ffn", model.ffn),
-        ("tp", plan.tp, "expert_ffn", model.expert_width),
+        ("tp", cuts_experts, "expert_ffn", model.expert_width),
         ("cp", plan.cp, "seq", seq),
     ):
         if total % value:
@@ -247,8 +251,9 @@ def check_model(plan: "Plan", model: "Model", gpus: int | None = None) -> None:
             f"{near(plan.tp, model.kv_heads)}"
         )
     _check_latent_attention(plan, model, name)
-    if plan.ep > 1 and not model.experts:
-        raise InputError(f"ep = {plan.ep}: {name} has no experts; give ep = 1")
+    for field, value, alone in (("ep", plan.ep, 1), ("etp", plan.etp, plan.tp)):
+        if value != alone and not model.experts:
+            raise InputError(f"{field} = {value}: {name} has no experts; give {field} = {alone}")
     if plan.ep > 1 and model.experts % plan.ep:
         raise InputError(
             f"ep = {plan.ep} does not divide {name}'s experts = {model.experts}; "
@@ -258,14 +263,13 @@ def check_model(plan: "Plan", model: "Model", gpus: int | None = None) -> None:
 
 
 def _check_latent_attention(plan: "Plan", model: "Model", name: str) -> None:
-    """Latent attention is not cut: its latents would be whole on each rank."""
+    """Latent attention is not cut over sequences: what of it would be sent is not simulated."""
     if not model.kv_rank:
         return
-    for field, value in (("tp", plan.tp), ("cp", plan.cp)):
-        if value > 1:
-            raise InputError(
-                f"{field} = {value}: {name}'s latent attention is not cut over ranks; give {field} = 1"
-            )
+    if plan.cp > 1:
+        raise InputError(
+            f"cp = {plan.cp}: {name}'s latent attention is not cut over sequences; give cp = 1"
+        )
     if plan.recompute == "per-op":
         raise InputError(
             f"recompute = 'per-op': which products of {name}'s latent attention it computes again is "

@@ -83,7 +83,7 @@ def _communicators(plan: Plan) -> list[int]:
     hold a part of the same replica, for the norm of the gradients (parallel/context.py, `mp_pg`).
     Left out: what its single sends between two stages connect.
     """
-    experts = [plan.ep, plan.dp * plan.cp // plan.ep] if plan.ep > 1 else []
+    experts = [plan.ep, plan.expert_holders] if plan.ep > 1 else []
     if plan.library != "nanotron":
         return [plan.dp, plan.tp, plan.pp, plan.cp, *experts]
     replica = plan.tp * plan.pp if plan.pp > 1 else 1

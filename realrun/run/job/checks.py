@@ -35,6 +35,7 @@ EXECUTION = {
     "ep": Execution(
         "The members of the groups ep and edp, and the all-to-alls that bring tokens to experts."
     ),
+    "dispatcher": Execution("Each copy of a token is sent by itself.", ("all-to-all",)),
     "ep_overlap": Execution("A rank executes one op after the other.", (False,)),
     "expert_load": Execution(
         "How many times its even share of a microbatch's tokens an expert takes; what is more is "

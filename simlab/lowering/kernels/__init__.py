@@ -15,7 +15,13 @@ from simlab.lowering.kernels.kernel import (
 from simlab.lowering.kernels.layer import layer_kernels, runtime_ops
 from simlab.lowering.kernels.memory_bound import is_one_kernel
 from simlab.lowering.kernels.microbatch import Sizes, sizes
-from simlab.lowering.kernels.mlp import evenly_routed, routed_tokens
+from simlab.lowering.kernels.routing import (
+    evenly_routed,
+    own_tokens,
+    routed_tokens,
+    sent_tokens,
+    visited,
+)
 from simlab.lowering.kernels.tensor_parallel import keeps_gathered, message_bytes, message_kernels
 from simlab.lowering.kernels.units import kernel_names, unit_kernels
 
@@ -38,9 +44,12 @@ __all__ = [
     "layer_kernels",
     "message_bytes",
     "message_kernels",
+    "own_tokens",
     "routed_tokens",
     "runtime_ops",
+    "sent_tokens",
     "sizes",
     "softmax_is_fused",
     "unit_kernels",
+    "visited",
 ]

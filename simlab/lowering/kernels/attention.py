@@ -94,30 +94,35 @@ def _latent(model: Model, plan: Plan) -> list[Launched]:
     down to a latent, its norm, and up to all heads.
 
     Keys are put together from what comes up and from the rotary part that all heads have in common,
-    which is a copy of each head's key. A plan's tp is 1: `check_model` refuses others.
+    which is a copy of each head's key. Tensor-parallel ranks have their heads of the products up, and
+    all of those down, which with sequence parallelism meet a rank's own tokens; then the latents
+    are gathered (`MLASelfAttention` in megatron/core/transformer/multi_latent_attention.py).
     """
-    s, heads = sizes(model, plan), model.heads
+    s, heads = sizes(model, plan), model.heads // plan.tp
     tokens, queries = s.tokens, heads * model.head_size
+    own_tokens = round(s.outside / model.hidden)
 
     def latent_norm(name: str, rank: int) -> Memory:
-        normed = Memory(f"norm of {name} latent", 2 * s.width * tokens * rank, Operation.NORM)
+        normed = Memory(f"norm of {name} latent", 2 * s.width * own_tokens * rank, Operation.NORM)
         return eager(normed, model, plan)
 
     kernels: list[Launched] = []
     if model.q_rank:
         kernels += [
-            Matmul("q down", tokens, model.q_rank, model.hidden, operation=Operation.Q_DOWN),
+            Matmul("q down", own_tokens, model.q_rank, model.hidden, operation=Operation.Q_DOWN),
             latent_norm("q", model.q_rank),
         ]
     entered = model.q_rank or model.hidden
+    kernels += gathered_input(model, plan, Operation.Q_UP, entered)
     kernels.append(Matmul("q up", tokens, queries, entered, operation=Operation.Q_UP))
     down, own = model.kv_rank + model.rope_size, model.head_size - model.rope_size
     up = heads * (own + model.value_width)
     joined = 2 * s.width * tokens * queries
     return [
         *kernels,
-        Matmul("kv down", tokens, down, model.hidden, operation=Operation.KV_DOWN),
+        Matmul("kv down", own_tokens, down, model.hidden, operation=Operation.KV_DOWN),
         latent_norm("kv", model.kv_rank),
+        *gathered_input(model, plan, Operation.KV_UP, down),
         Matmul("kv up", tokens, up, model.kv_rank, operation=Operation.KV_UP),
         Memory("copy of keys", joined, Operation.COPY),
     ]

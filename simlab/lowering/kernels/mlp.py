@@ -1,7 +1,5 @@
 """The kernels of a layer's second half: norm and MLP, of one expert or several."""
 
-from math import ceil
-
 from simlab.lowering.kernels.kernel import (
     Communication,
     GroupedMatmul,
@@ -12,17 +10,18 @@ from simlab.lowering.kernels.kernel import (
 )
 from simlab.lowering.kernels.memory_bound import eager, norm, residual
 from simlab.lowering.kernels.microbatch import sizes
+from simlab.lowering.kernels.routing import (
+    evenly_routed,
+    own_tokens,
+    routed_tokens,
+    sent_tokens,
+)
 from simlab.lowering.kernels.tensor_parallel import gathered_input, summed_result
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
+ROUTED = Operation.UP, Operation.DOWN
 SHARED = Operation.SHARED_UP, Operation.SHARED_DOWN
-
-
-def evenly_routed(tokens: int, experts: int) -> tuple[int, ...]:
-    """The tokens of each expert that has any, where a router spreads `tokens` evenly."""
-    each, more = divmod(tokens, experts)
-    return tuple(each + (expert < more) for expert in range(min(tokens, experts)))
 
 
 def mlp_part(model: Model, plan: Plan) -> list[Launched]:
@@ -36,66 +35,92 @@ def mlp_part(model: Model, plan: Plan) -> list[Launched]:
     With expert parallelism an all-to-all brings the copies to the ranks of their experts before the
     products (dispatch), and another one takes the results back (combine). Between them the copies
     lie rank by rank, and are copied once more where a rank has several experts. Tensor-parallel
-    ranks, which cut each expert, exchange all tokens each. Leaves out: a dispatch in 8 bits, and
-    copies for several experts of one rank that travel as one.
+    ranks that cut each expert exchange all tokens each. Those with experts of their own (`Plan.etp`)
+    exchange the tokens that they have, which for routed experts are neither gathered nor summed; shared
+    experts are cut all the same. `Plan.dispatcher` says whether each copy travels. Leaves out: a dispatch
+    in 8 bits, and with 'all-to-all' copies for several experts of one rank that travel as one.
     """
     s = sizes(model, plan)
-    if model.experts:
-        routed = routed_tokens(model, plan)
-        permuted = 4 * s.width * s.tokens * model.experts_per_token * model.hidden
-        middle: list[Launched] = [
-            Matmul("router", s.tokens, model.experts, model.hidden, operation=Operation.ROUTER),
-            Memory("permute", permuted, Operation.PERMUTE),
-            *_exchange(model, plan, "dispatch"),
-            *_sorted(model, plan),
-            *_products(model, plan, routed, model.expert_width, (Operation.UP, Operation.DOWN)),
-            *_exchange(model, plan, "combine"),
-        ]
+    if not model.experts:
+        middle = _products(model, plan, s.tokens, model.ffn // plan.tp, ROUTED)
+        return [*norm(2, model, plan), *_cut(model, plan, middle, ROUTED), residual(2, model, plan)]
+    routed, shared = _routed_experts(model, plan), _shared_experts(model, plan)
+    if plan.spreads_experts:
+        middle = [*routed, *(_cut(model, plan, shared, SHARED) if shared else [])]
+        added = 3 * s.width * s.outside
     else:
-        middle = _products(model, plan, s.tokens, model.ffn, (Operation.UP, Operation.DOWN))
-    if model.shared_experts:
-        width, shared = model.shared_experts * model.expert_width, SHARED
-        middle += _products(model, plan, s.tokens, width, shared)
+        middle = [*routed, *shared]
         added = 3 * s.width * s.tokens * model.hidden
+    if shared:
         middle.append(Memory("add shared experts", added, Operation.SHARED_DOWN))
+    if not plan.spreads_experts:
+        middle = _cut(model, plan, middle, ROUTED)
+    return [*norm(2, model, plan), *middle, residual(2, model, plan)]
+
+
+def _cut(
+    model: Model, plan: Plan, kernels: list[Launched], products: tuple[Operation, Operation]
+) -> list[Launched]:
+    """`kernels` of an MLP that tensor-parallel ranks cut, between what they send for it."""
+    gathered, summed = (
+        gathered_input(model, plan, products[0]),
+        summed_result(model, plan, products[1]),
+    )
+    return [*gathered, *kernels, *summed]
+
+
+def _routed_experts(model: Model, plan: Plan) -> list[Launched]:
+    """From the router to the results of the routed experts."""
+    tokens, routed = own_tokens(model, plan), routed_tokens(model, plan)
+    permuted = 4 * plan.element_bytes * tokens * model.experts_per_token * model.hidden
+    copied = [Memory("permute", permuted, Operation.PERMUTE)]
+    if plan.ep > 1 and plan.dispatcher == "once-a-node":
+        copied = []  # tokens leave as they are
     return [
-        *norm(2, model, plan),
-        *gathered_input(model, plan, Operation.UP),
-        *middle,
-        *summed_result(model, plan, Operation.DOWN),
-        residual(2, model, plan),
+        Matmul("router", tokens, model.experts, model.hidden, operation=Operation.ROUTER),
+        *copied,
+        *_exchange(model, plan, "dispatch"),
+        *_sorted(model, plan),
+        *_products(model, plan, routed, model.expert_width // plan.etp, ROUTED),
+        *_exchange(model, plan, "combine"),
     ]
 
 
-def routed_tokens(model: Model, plan: Plan) -> int:
-    """The copies of tokens that a rank's experts compute: of its own tokens, or with expert
-    parallelism as many of those of its group, on the busiest rank `Plan.expert_load` times as
-    many."""
-    return ceil(sizes(model, plan).tokens * model.experts_per_token * plan.expert_load)
+def _shared_experts(model: Model, plan: Plan) -> list[Launched]:
+    """The products of the shared experts, as one MLP of all their widths."""
+    if not model.shared_experts:
+        return []
+    width = model.shared_experts * model.expert_width // plan.tp
+    return _products(model, plan, sizes(model, plan).tokens, width, SHARED)
 
 
 def _exchange(model: Model, plan: Plan, name: str) -> list[Communication]:
     """The all-to-all with which tokens go to their experts, or back."""
     if plan.ep == 1:
         return []
-    size_bytes = sizes(model, plan).width * routed_tokens(model, plan) * model.hidden
+    size_bytes = plan.element_bytes * sent_tokens(model, plan) * model.hidden
     return [Communication(name, "all_to_all", "ep", size_bytes, operation=Operation.PERMUTE)]
 
 
 def _sorted(model: Model, plan: Plan) -> list[Memory]:
-    """The copies, there and back, of what came from several ranks for several experts."""
-    if plan.ep == 1 or model.experts == plan.ep:
+    """The copies, there and back, of what came from several ranks for several experts, or of tokens
+    that came once for all experts of a rank."""
+    width, routed = plan.element_bytes * model.hidden, routed_tokens(model, plan)
+    if plan.ep > 1 and plan.dispatcher == "once-a-node":
+        moved = 2 * width * (sent_tokens(model, plan) + routed)
+    elif plan.ep > 1 and model.experts > plan.ep:
+        moved = 4 * width * routed
+    else:
         return []
-    moved = 4 * sizes(model, plan).width * routed_tokens(model, plan) * model.hidden
     return [Memory("permute by expert", moved, Operation.PERMUTE)]
 
 
 def _products(
     model: Model, plan: Plan, tokens: int, width: int, products: tuple[Operation, Operation]
 ) -> list[Launched]:
-    """The product up of an MLP of `width`, its activation and the product down."""
+    """The product up of an MLP of which a rank has so much `width`, its activation and the product
+    down."""
     up, down = products
-    width //= plan.tp
     columns = (1 + model.gated_mlp) * width
     activation_bytes = sizes(model, plan).width * tokens * (columns + width)
     name = "activation" if up is Operation.UP else "shared activation"

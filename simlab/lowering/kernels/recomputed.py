@@ -63,11 +63,16 @@ def _recomputed_ops(model: Model, plan: Plan, forward: Sequence[Launched]) -> li
     and up are computed again; without a gate k, output and down.
     """
     columns = {Operation.QKV: max(1, model.kv_heads // plan.tp) * model.head_size}
+    mlp = model.expert_width // plan.etp if model.experts else model.ffn // plan.tp
     for up, down, width in (
-        (Operation.UP, Operation.DOWN, model.expert_width if model.experts else model.ffn),
-        (Operation.SHARED_UP, Operation.SHARED_DOWN, model.shared_experts * model.expert_width),
+        (Operation.UP, Operation.DOWN, mlp),
+        (
+            Operation.SHARED_UP,
+            Operation.SHARED_DOWN,
+            model.shared_experts * model.expert_width // plan.tp,
+        ),
     ):
-        columns |= {up: width // plan.tp, down: 0} if model.gated_mlp else {up: 0}
+        columns |= {up: width, down: 0} if model.gated_mlp else {up: 0}
     again: list[Launched] = []
     for kernel in forward:
         if isinstance(kernel, Attention) or (

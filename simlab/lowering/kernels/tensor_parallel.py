@@ -11,16 +11,26 @@ from simlab.lowering.kernels.microbatch import hidden_bytes, sizes
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
-COLUMN = (Operation.QKV, Operation.UP, Operation.HEAD)
+COLUMN = (
+    Operation.QKV,
+    Operation.Q_UP,
+    Operation.KV_UP,
+    Operation.UP,
+    Operation.SHARED_UP,
+    Operation.HEAD,
+)
 """The products whose matrix is cut by columns."""
 
 
-def gathered_input(model: Model, plan: Plan, product: Operation) -> list[Communication]:
+def gathered_input(
+    model: Model, plan: Plan, product: Operation, width: int | None = None
+) -> list[Communication]:
     """What comes before a column-parallel `product`. In fp8 the input is cast before it is sent, so
-    half the bytes travel."""
+    half the bytes travel. width: the numbers of a token's input; None stands for the hidden ones."""
     if plan.tp == 1 or not plan.sequence_parallel:
         return []
     size_bytes = hidden_bytes(model, plan) / (2 if plan.precision == "fp8" else 1)
+    size_bytes *= 1 if width is None else width / model.hidden
     return [
         Communication(
             f"{product} gather",

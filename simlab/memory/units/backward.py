@@ -120,9 +120,10 @@ class UnitBackward:
         *,
         makes: float,
         saved: float,
+        gathers: bool = True,
     ) -> None:
         """Column-parallel products of the same input, whose gradients are `makes` each."""
-        gathered = self._gathered
+        gathered = self._gathered if gathers else 0.0
         self.ledger.op(("temporaries", gathered))
         for at, (output, its) in enumerate(zip(outputs, weights)):
             last = at == len(outputs) - 1 or self.of.autocast  # which copies it for each
@@ -139,11 +140,17 @@ class UnitBackward:
         return self.of.gathered_input if self.kind != "I" else 0.0
 
     def _row(
-        self, makes: float, weights: tuple[float, ...], *, saved: float, casts: bool = True
+        self,
+        makes: float,
+        weights: tuple[float, ...],
+        *,
+        saved: float,
+        casts: bool = True,
+        gathers: bool = True,
     ) -> None:
         """A row-parallel product, whose output's gradient is the skipped path's, too."""
         of, gathered = self.of, 0.0
-        if self.kind != "W" and of.plan.sequence_parallel:
+        if self.kind != "W" and of.plan.sequence_parallel and gathers:
             gathered = of.whole
         self.ledger.op(("temporaries", gathered))
         cast = of.hidden if of.autocast and casts else 0.0
@@ -169,10 +176,10 @@ class UnitBackward:
         if self.kind == "B":
             self._weights(*numbers)
 
-    def _scattered(self) -> float:
+    def _scattered(self, gathers: bool = True) -> float:
         """With sequence parallelism, a rank's part of a gradient that was whole; its bytes."""
         of = self.of
-        if of.plan.sequence_parallel and self.kind != "W":
+        if of.plan.sequence_parallel and gathers and self.kind != "W":
             self._make(of.hidden, temporaries=of.whole)
         return of.skipped
 
@@ -224,12 +231,18 @@ class UnitBackward:
 
     def _mlp(self) -> None:
         of, model = self.of, self.of.model
-        h, f, e = model.hidden, of.mlp_width / of.plan.tp, of.experts
+        h, columns, e = model.hidden, of.mlp_columns, of.experts
         gated, bias = 1 + model.gated_mlp, model.bias
         if of.routed and self.kind != "W":
             self.ledger.op(("temporaries", of.sent))
             self._make(of.routed, temporaries=of.sent)
-        self._row(of.inner, (e * f * h, e * bias * h), saved=of.saved.inner, casts=not of.routed)
+        self._row(
+            of.inner,
+            (columns * h, e * bias * h),
+            saved=of.saved.inner,
+            casts=not of.routed,
+            gathers=of.mlp_gathers,
+        )
         if self.kind != "W":
             if of.routed:
                 self.ledger.free(("temporaries", of.routed))
@@ -238,19 +251,20 @@ class UnitBackward:
             )  # the activation function
         parts = 1 if of.products_joined else gated
         outputs = [gated * of.inner / parts] * parts
-        weights = [(e * f * h * gated / parts, e * bias * f * gated / parts)] * parts
+        weights = [(columns * h * gated / parts, bias * columns * gated / parts)] * parts
         entered = of.routed or of.whole
         saved = of.routed or of.saved.normed
-        self._column(outputs, weights, makes=entered, saved=saved)
+        self._column(outputs, weights, makes=entered, saved=saved, gathers=of.mlp_gathers)
         if of.routed:
             self._router()
-        self._norm(self._scattered(), skipped=True)
+        self._norm(self._scattered(of.mlp_gathers), skipped=True)
 
     def _router(self) -> None:
         of, model = self.of, self.of.model
         if self.kind != "W":
             self._make(of.sent, temporaries=of.copied if of.sent else 0.0)
-            self._make(of.skipped if of.autocast else of.whole, temporaries=of.sent or of.copied)
+            made = of.skipped if of.autocast else of.mlp_whole
+            self._make(made, temporaries=of.sent or of.copied)
         if self.kind != "I":
             count = model.hidden * model.experts
             self._make(count * self.gradient, activations=of.saved.normed + of.cast(count))
@@ -276,7 +290,9 @@ class UnitBackward:
         columns = [heads + 2 * kv_heads] if joined else [heads, kv_heads, kv_heads]
         weights = [(n * h, bias * n) for n in columns]
         if model.kv_rank:  # its products as one: see `Model.layer_parameters`
-            outputs, weights = [every], [(model.layer_parameters["attention"] - rows, 0.0)]
+            whole = model.latent_numbers
+            cut = (model.layer_parameters["attention"] - whole) / t - rows
+            outputs, weights = [every], [(cut + whole, 0.0)]
         self._column(outputs, weights, makes=of.whole, saved=of.saved.normed + of.latents)
         inner = model.layer_parameters["norms"] - 2 * h * (1 + bias)  # of latents, of q and k
         if inner and self.kind != "I":

@@ -76,13 +76,13 @@ class UnitForward:
     def _mlp_half(self) -> None:
         """With expert parallelism, copies of tokens leave before the products and return after."""
         of, gated = self.of, 1 + self.of.model.gated_mlp
-        width = of.experts * of.mlp_width
+        width = of.mlp_columns
         if of.routed:  # the router reads it; so many products read the copies
             self._norm(1, of.model.experts)
         else:
             self._norm(of.mlp_reads, gated * width)
         self._save(of.saved.normed)
-        self.ledger.op(("temporaries", of.gathered_input))
+        self.ledger.op(("temporaries", of.mlp_gathered_input))
         self.ledger.op(("temporaries", of.sent))
         self._keep(of.copied)
         if of.routed and of.autocast:
@@ -90,12 +90,12 @@ class UnitForward:
             self._keep(of.mlp_reads * of.routed + weights, free=of.copied)
         self.ledger.free(("temporaries", of.sent))
         self._keep(gated * of.inner)
-        self.ledger.free(("temporaries", of.gathered_input))
+        self.ledger.free(("temporaries", of.mlp_gathered_input))
         self._keep(of.inner + of.saved.gate_part)
         if of.saved.inner != of.inner:
             self._keep(of.saved.inner, free=of.inner)
         self.ledger.op(("temporaries", of.sent))
-        self._row_result(max(of.whole, of.routed), width)
+        self._row_result(max(of.mlp_whole, of.routed), width)
         self.ledger.free(("temporaries", of.sent))
 
     def _save(self, size: float) -> None:

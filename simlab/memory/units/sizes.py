@@ -3,7 +3,7 @@
 from functools import cached_property
 from typing import Literal
 
-from simlab.lowering.kernels import keeps_gathered, sizes
+from simlab.lowering.kernels import keeps_gathered, sent_tokens, sizes
 from simlab.lowering.zero import autocasts
 from simlab.memory.activations import layer_activations_bytes, made_tensors, statistics_bytes
 from simlab.memory.units.saved import FP32_BYTES, saved
@@ -37,10 +37,13 @@ class UnitSizes:
       leave for other ranks' experts. Both are 0 without such experts. `copied` is `routed` as it is
       made: under autocast in fp32.
     - `gathered_input` is what sequence parallelism gathers for a column-parallel product, and frees
-      after it; 0 without, and where it is kept (`keeps_gathered`).
+      after it; 0 without, and where it is kept (`keeps_gathered`). `mlp_gathered_input` is the same
+      for an MLP, and `mlp_whole` its input and result: of a rank's own tokens where all its experts
+      are its own, so that `mlp_gathers` is False.
     - `logits` are the head's, and `loss` is the same in the loss's type.
     - `saved` says what autograd keeps of these tensors (`simlab.memory.units.saved`).
 
+    `experts` is the number of MLPs of a layer that the rank has, and `mlp_columns` their columns.
     `products_joined` says whether q, k and v, and gate and up, are one product each; `attention_reads`
     and `mlp_reads` are how many products read a norm's result.
     """
@@ -60,7 +63,7 @@ class UnitSizes:
         self.routed = tensors.get("routed", 0.0) * scale
         self.sent = 0.0
         if plan.ep > 1 and model.experts:
-            self.sent = s.tokens * model.experts_per_token * model.hidden * number
+            self.sent = sent_tokens(model, plan) / plan.expert_load * model.hidden * number
         self.scores = tensors.get("scores", 0.0) * scale
         self.gathered_keys = tensors.get("gathered keys and values", 0.0) * scale
         self.mask = tensors.get("dropout masks", 0.0) * scale / 2
@@ -73,6 +76,9 @@ class UnitSizes:
         self.saved = saved(model, plan, number, self.inner)
         frees = plan.sequence_parallel and not keeps_gathered(plan)
         self.gathered_input = self.whole if frees else 0.0
+        self.mlp_gathers = not (model.experts and plan.spreads_experts and not model.shared_experts)
+        self.mlp_whole = self.whole if self.mlp_gathers else self.hidden
+        self.mlp_gathered_input = self.gathered_input if self.mlp_gathers else 0.0
         self.logits, self.loss = (s.tokens * model.vocab / plan.tp * n for n in (number, logit))
         self.casts_logits = logit != number or plan.has_flat_gradients
         self.score_gradients = 0.0
@@ -83,10 +89,13 @@ class UnitSizes:
         self.attention_reads = 1 if self.products_joined else 3
         self.mlp_reads = 1 + model.gated_mlp
         self.copied = 2 * self.routed if self.autocast else self.routed
-        self.experts, self.mlp_width = 1.0, model.ffn
+        self.experts, self.mlp_columns = 1.0, model.ffn / plan.tp
         if model.experts:
-            self.experts = model.experts / plan.ep + model.shared_experts
-            self.mlp_width = model.expert_width
+            own = model.experts / plan.ep
+            self.experts = own + model.shared_experts
+            self.mlp_columns = (
+                own / plan.etp + model.shared_experts / plan.tp
+            ) * model.expert_width
 
     def cast(self, numbers: float) -> float:
         """Bytes of the 16-bit copy of a weight of so many numbers; 0 without autocast."""

@@ -61,6 +61,14 @@ class Model(ModelSizes):
         return qkv + self.kv_rank * self.heads * each, output
 
     @property
+    def latent_numbers(self) -> int:
+        """The parameters of a layer that latent attention has for its products down, which every
+        tensor-parallel rank has whole; 0 without."""
+        if not self.kv_rank:
+            return 0
+        return self.hidden * (self.q_rank + self.kv_rank + self.rope_size)
+
+    @property
     def _mlp_matrices(self) -> tuple[int, int]:
         """Entries of an MLP's, or of an expert's, matrices up (the gate included) and down."""
         width = self.expert_width if self.experts else self.ffn
@@ -244,7 +252,8 @@ class Model(ModelSizes):
             "mlp between": (4 if not self.gated_mlp else 6) * sharded * self.active_ffn,
         }
         if self.kv_rank:
-            tensors["latents"] = 2 * tokens * (2 * (self.q_rank + self.kv_rank) + self.rope_size)
+            each = 2 * (self.q_rank + self.kv_rank) + self.rope_size
+            tensors["latents"] = 2 * whole / self.hidden * each
         if self.qk_norm:
             tensors["qk norm inputs"] = 2 * (q + k)
         if dropout:
