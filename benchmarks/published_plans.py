@@ -9,13 +9,14 @@ one's.
 
 Rows of models with experts are printed apart, each with the best plan of every number of
 expert-parallel ranks, and so are the runs of runs.csv with such ranks, which nobody called the best.
-A published plan whose experts span tensor-parallel ranks cannot be said: it counts as not met. A row
-that says too little, or whose GPU is not in the catalogue, is skipped with the reason.
+A row that says too little, or whose GPU is not in the catalogue, is skipped with the reason.
 
-Three facts are read from a row's source and GPU. Megatron-Bridge's recipes reduce gradients in 16 bits
+Some facts are read from a row's source and GPU. Megatron-Bridge's recipes reduce gradients in 16 bits
 (`grad_reduce_in_fp32 = False` in its src/megatron/bridge/perf_recipes/_common.py), and cut what tensor
 parallelism sends into pieces beside the products (`tp_comm_overlap_cfg = userbuffers_...` in
-perf_recipes/llama/h100/llama31.py). And "4 OmniPath 100G links/node" are the NICs of a node.
+perf_recipes/llama/h100/llama31.py). They do not cut experts (`expert_tensor_parallel_size = 1`), and
+some send tokens by DeepEP's or HybridEP's kernels (`FLEX_DISPATCHERS`). Whether all-to-alls run beside
+another microbatch is left to the search. And "4 OmniPath 100G links/node" are the NICs of a node.
 """
 
 import argparse
@@ -60,6 +61,16 @@ LINKS = r"(\d+)\s+\w+\s+(\d+)\s?g(?:b/s|bps|bit/s)?\s+links?\s?(?:/|per|a)\s?nod
 STAGE_LAYERS = {("deepseek-v3", 16): (4,) * 15 + (1,)}
 """{(model, stages): layers of each, where they are published}. Source: NVIDIA-NeMo/Megatron-Bridge
 @05d003fb, src/megatron/bridge/recipes/deepseek/deepseek_v3.py, `layout_map`."""
+FLEX_DISPATCHERS = {
+    "25.09": r"deepseek-v3 h100",
+    "25.11": r"deepseek-v3 h100|.* gb[23]00",
+    "26.02": r".*",
+    "26.04": r"deepseek-v3 .*|qwen3-30b-a3b .*|.* gb[23]00",
+}
+"""{release of Megatron-Bridge: a pattern of the models and GPUs whose recipes have the dispatcher 'flex'},
+each until the next release. Source: NVIDIA-NeMo/Megatron-Bridge, scripts/performance/run_script.py
+@762354696 (25.09), configs/ beside it @5776a6d90 (25.11) and @383b610dc (26.02), and
+src/megatron/bridge/perf_recipes @067f987d (26.04)."""
 KEPT = ("zero", "precision", "library", "attention", "fused", "dp_overlap", "tp_overlap", "seq")
 """The fields of a run of runs.csv that are not searched."""
 FIRST = 5
@@ -143,6 +154,8 @@ def _fixed(row: Row, model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
     }
     if BRIDGE in row["source"].lower():
         fixed |= {"gradient_bytes": 2, "tp_overlap": "pipelined"}
+        if model.experts and _is_flex(row, model):
+            fixed["dispatcher"] = "once-a-node"
     if "bigscience" in row["source"]:  # older than fused attention
         fixed["attention"] = "unfused"
     if row["recompute"]:
@@ -150,6 +163,8 @@ def _fixed(row: Row, model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
     said: dict[str, Any] = {name: degree(row, name) for name in ("tp", "pp", "ep")}
     if row["dp"]:
         said["dp"] = degree(row, "dp")
+    if model.experts and BRIDGE in row["source"].lower():
+        said["etp"] = 1
     chunks = degree(row, "vpp")
     stages = model.name, said["pp"] * chunks
     if stages in STAGE_LAYERS:
@@ -160,6 +175,13 @@ def _fixed(row: Row, model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
     if row["microbatch"]:
         said["microbatch_size"] = whole(row, "microbatch")
     return fixed, fixed | said
+
+
+def _is_flex(row: Row, model: Model) -> bool:
+    """Whether the recipe of a row has the dispatcher 'flex'."""
+    release = re.search(r"\((\d\d\.\d\d)", row["source"])
+    named = max((r for r in FLEX_DISPATCHERS if release and r <= release[1]), default="25.09")
+    return bool(re.match(FLEX_DISPATCHERS[named], f"{model.name} {row['gpu'].lower()}"))
 
 
 def space_of(row: Row) -> Space:
@@ -194,7 +216,18 @@ def met_run(row: Mapping[str, str]) -> Met:
     model, plan, cluster = described(row)
     fixed = {name: getattr(plan, name) for name in KEPT}
     space = Space(model=model, cluster=cluster, global_batch=plan.global_batch, fixed=fixed)
-    own = ("dp", "tp", "pp", "cp", "ep", "microbatch_size", "recompute", "schedule", "stage_layers")
+    own = (
+        "dp",
+        "tp",
+        "pp",
+        "cp",
+        "ep",
+        "etp",
+        "microbatch_size",
+        "recompute",
+        "schedule",
+        "stage_layers",
+    )
     said = fixed | {name: getattr(plan, name) for name in own}
     name = f"{row['id']}: {row['model']} on {row['n_gpus']} {row['gpu'][:4]}"
     return _met(name, space, said)._replace(measured_s=float(row["step_s"]))
@@ -247,7 +280,7 @@ def _by_ranks(space: Space, best: Ranked) -> str:
 
 
 def _alike(ranked: Ranked, plan: Plan) -> bool:
-    names = ("dp", "tp", "pp", "cp", "ep", "microbatch_size", "chunks")
+    names = ("dp", "tp", "pp", "cp", "ep", "etp", "microbatch_size", "chunks")
     return all(getattr(ranked.plan, name) == getattr(plan, name) for name in names)
 
 

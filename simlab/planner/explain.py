@@ -12,6 +12,7 @@ from simlab.planner.search import (
     MEMORY,
     SLOW,
     SLOWER,
+    VARIED,
     Search,
     plan_text,
     prediction,
@@ -29,7 +30,7 @@ MOST_TIMES = 64
 """The most times as many nodes that are tried where no plan fits."""
 LEFT_TO_SEARCH = (
     *DEGREES[1:],
-    *("zero", "recompute", "microbatch_size", "schedule", "chunks", "dp"),
+    *("etp", "ep_overlap", "zero", "recompute", "microbatch_size", "schedule", "chunks", "dp"),
 )
 PARTS = {
     "host": "waiting for the host",
@@ -211,8 +212,7 @@ def _change(best: Ranked, text: str, space: Space) -> Change:
 
 
 def _same(plan: Plan, other: Plan) -> bool:
-    names = *DEGREES, "zero", "recompute", "schedule", "chunks", "microbatch_size"
-    return all(getattr(plan, name) == getattr(other, name) for name in names)
+    return all(getattr(plan, name) == getattr(other, name) for name in VARIED)
 
 
 def advice(found: Search) -> Advice:
@@ -262,7 +262,7 @@ def _wider(space: Space) -> list[tuple[str, Space]]:
     fixed, spaces = dict(space.fixed), []
     chosen = [name for name in LEFT_TO_SEARCH if name in fixed]
     if not space.model.experts:
-        chosen = [name for name in chosen if name != "ep"]
+        chosen = [name for name in chosen if name not in ("ep", "etp", "ep_overlap")]
     for name in chosen:
         rest = {n: v for n, v in fixed.items() if n != name}
         spaces.append((f"leave {name} to the search", replace(space, fixed=rest)))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simlab.cost.stage_times import StageCost
+from simlab.cost.walk import Parts
 from simlab.lowering.zero import autocasts, reduces_each_backward
 from simlab.memory.activations import layer_activations_bytes
 from simlab.memory.stage import Shape
@@ -45,7 +46,7 @@ def time_bound_s(model: Model, plan: Plan, cluster: Cluster) -> float:
     The last pipeline rank computes all microbatches of its stages. Before its first forward, one
     microbatch goes through the p - 1 stages before it, and after its last backward, one goes back
     through them (not where the backward is split). What a layer takes has the exposed communication
-    of tp, cp and ep within it. Leaves out the optimizer, the exposed communication of data
+    of tp, cp and ep within it, that of ep only without `Plan.ep_overlap`. Leaves out the optimizer, the exposed communication of data
     parallelism, and messages.
     """
     return Bounds(model, cluster).time_s(plan)
@@ -60,7 +61,7 @@ class Bounds:
     cluster: Cluster | None
     _states: dict[Any, float] = field(default_factory=dict)
     _layer_bytes: dict[Any, float] = field(default_factory=dict)
-    _unit_s: dict[Any, float] = field(default_factory=dict)
+    _unit_s: dict[Any, Parts] = field(default_factory=dict)
     _layers: dict[Any, list[int]] = field(default_factory=dict)
 
     def memory_bytes(self, plan: Plan) -> float:
@@ -83,7 +84,7 @@ class Bounds:
 
     def _states_bytes(self, plan: Plan) -> float:
         """What the first pipeline rank holds between two steps."""
-        degrees = plan.dp, plan.tp, plan.pp, plan.cp, plan.ep, plan.zero
+        degrees = plan.dp, plan.tp, plan.pp, plan.cp, plan.ep, plan.etp, plan.zero
         key = *degrees, plan.chunks, plan.stage_layers, _first_rank(plan)
         if key not in self._states:
             layers, last = self._layers_of(plan), plan.stages - 1
@@ -107,7 +108,7 @@ class Bounds:
         """Bytes that a layer keeps of a microbatch; 0 with activations on the host."""
         if plan.offload == "activations":
             return 0.0
-        routed = plan.ep > 1, plan.expert_load
+        routed = plan.ep > 1, plan.etp, plan.expert_load
         key = plan.tp, plan.cp, plan.microbatch_size, plan.recompute, *routed
         if key not in self._layer_bytes:
             self._layer_bytes[key] = min(
@@ -138,17 +139,20 @@ class Bounds:
         return spent_s + dense * self._unit_s_of(plan, "dense layer", kinds) if dense else spent_s
 
     def _unit_s_of(self, plan: Plan, unit: UnitKind, kinds: str) -> float:
-        """Seconds of ops of these kinds in a unit for a microbatch."""
-        return sum(self._unit(plan, unit, kind) for kind in kinds)
+        """Seconds of ops of these kinds in a unit for a microbatch. Where forwards and backwards go side
+        by side the all-to-alls of one, and its waits for the host, may all be beside the other."""
+        spent = [self._unit(plan, unit, kind) for kind in kinds]
+        hidden_s = sum(its.ep + its.host for its in spent) if plan.ep_overlap else 0.0
+        return sum(its.total for its in spent) - hidden_s
 
-    def _unit(self, plan: Plan, unit: UnitKind, kind: str) -> float:
-        """Seconds of the forward or the backward of a unit for a microbatch."""
+    def _unit(self, plan: Plan, unit: UnitKind, kind: str) -> Parts:
+        """`Parts` of the forward or the backward of a unit for a microbatch."""
         assert self.cluster is not None
         layer = unit in ("layer", "dense layer")
         again = plan.recompute if layer and kind == "B" else ""
         # what torch's sharding copies, and what it adds to nothing
         sharded = not plan.has_flat_gradients and (plan.zero == 3, reduces_each_backward(plan))
-        routed = plan.ep, plan.expert_load
+        routed = plan.ep, plan.etp, plan.expert_load
         placed = (plan.order, plan.dp, plan.pp) if plan.order != ORDER else ()
         cast = autocasts(plan) and plan.microbatches
         sizes = plan.tp, plan.cp, plan.microbatch_size
@@ -156,7 +160,7 @@ class Bounds:
         if key not in self._unit_s:
             cost = StageCost(self.model, plan, self.cluster)
             cost.collective_bytes_per_s = 0.0  # a bound: all of the memory's bandwidth
-            self._unit_s[key] = cost.unit_parts(unit, kind).total
+            self._unit_s[key] = cost.unit_parts(unit, kind)
         return self._unit_s[key]
 
 

@@ -42,13 +42,14 @@ class Ranked:
     def to_dict(self) -> dict[str, Any]:
         """The degrees, the prediction and the judgement as plain values that JSON knows."""
         plan = self.plan
-        degrees = {name: getattr(plan, name) for name in ("dp", "tp", "pp", "cp", "ep")}
+        degrees = {name: getattr(plan, name) for name in ("dp", "tp", "pp", "cp", "ep", "etp")}
         rest = ("zero", "recompute", "schedule", "chunks", "microbatch_size", "microbatches")
         return {
             **degrees,
             **{name: plain(getattr(plan, name)) for name in rest},
             "stage_layers": plain(plan.stage_layers),
             "sequence_parallel": plan.sequence_parallel,
+            "ep_overlap": plan.ep_overlap,
             "step_s": self.step_s,
             "mfu": self.mfu,
             "memory_bytes": self.memory_bytes,

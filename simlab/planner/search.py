@@ -34,6 +34,11 @@ EARLY = 4
 """The most plans of a group that are predicted before those of others, to keep one that fits. If the
 search is interrupted while plans are rejected, there is something to show."""
 DEGREES = ("dp", "tp", "pp", "cp", "ep")
+VARIED = (
+    *DEGREES,
+    *("etp", "ep_overlap", "zero", "recompute", "schedule", "chunks", "microbatch_size"),
+)
+"""The fields of a plan in which what is found may differ."""
 MEMORY = "a GPU has too little memory"
 SLOW = "its least time is longer than that of the plans kept"
 SLOWER = "it was predicted, and is slower than the plans kept"
@@ -195,8 +200,7 @@ def _pruned_group(space: Space, group: tuple[int, int]) -> _Group:
 
 def _values(plan: Plan) -> dict[str, Any]:
     """{field: value} of what a search varies."""
-    names = *DEGREES, "zero", "recompute", "schedule", "chunks", "microbatch_size"
-    return {name: getattr(plan, name) for name in names}
+    return {name: getattr(plan, name) for name in VARIED}
 
 
 def _too_large(plan: Plan, held: float, missing: float, least: str, **more: Any) -> Rejection:
@@ -279,6 +283,7 @@ def plan_text(plan: Plan) -> str:
     degrees = " ".join(
         f"{name}{getattr(plan, name)}" for name in DEGREES if getattr(plan, name) > 1
     )
+    degrees += " etp1" * plan.spreads_experts + " ep-overlap" * plan.ep_overlap
     chunks = f" x {plan.chunks} chunks" if plan.chunks > 1 else ""
     schedule = f" {plan.schedule}{chunks}" if plan.pp > 1 else ""
     batch = f"{plan.microbatches} x {plan.microbatch_size}"

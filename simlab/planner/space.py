@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import product
 from math import gcd, isqrt
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
@@ -12,7 +13,7 @@ from simlab.lowering.build import program_of
 from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan, plan_fields
-from simlab.spec.plan_checks import EFFECTS, check_fields
+from simlab.spec.plan_checks import EFFECTS, check_fields, refusal_beside
 from simlab.spec.schedule_names import ALIASES, CHUNKED
 
 SCHEDULES = ("1f1b", "interleaved-1f1b")
@@ -47,7 +48,8 @@ class Space:
     """The plans of `model` on all GPUs of `cluster` with `global_batch` sequences in a step.
 
     Expert-parallel ranks are searched for a model with experts: all numbers that divide its experts
-    and dp x cp. Raises `InputError` for a mixed cluster, or if a fixed value cannot be.
+    and the ranks that may share them, with experts cut over tensor-parallel ranks or not, and with all-to-alls
+    beside another microbatch or not. Raises `InputError` for a mixed cluster, or if a fixed value cannot be.
     """
 
     model: Model
@@ -68,7 +70,7 @@ class Space:
                 f"microbatches = {derived['microbatches']}: leave it out, "
                 "it follows from the global batch and the other degrees"
             )
-        for name in ("dp", "tp", "pp", "cp", "ep", "microbatch_size", "chunks"):
+        for name in ("dp", "tp", "pp", "cp", "ep", "etp", "microbatch_size", "chunks"):
             if name in self.fixed:
                 require_whole(name, self.fixed[name])
         given = [facts for facts in plan_fields() if self.fixed.get(facts.name) is not None]
@@ -118,13 +120,13 @@ class Space:
         dp = self.fixed.get("dp") or max(1, self.cluster.gpus // (tp * pp * cp))
         whole = {"dp": dp, "tp": tp, "pp": pp, "cp": cp}
         layers = self._stage_layers(pp)
-        for ep in self._values("ep", self._expert_degrees(dp * cp)):
-            degrees = whole | {"ep": ep}
+        for ep, etp in self._expert_degrees(tp, dp * cp):
+            degrees = whole | {"ep": ep, "etp": etp}
             try:
                 self._plan(**degrees, **layers).check(self.model, self.cluster.gpus)
             except InputError as error:
                 yield Rejection(degrees, MODEL, str(error))
-                if ep == 1:  # what is wrong without expert parallelism is wrong with it
+                if (ep, etp) == (1, tp):  # what is wrong without it is wrong with it
                     return
                 continue
             if self.global_batch % dp:
@@ -133,9 +135,14 @@ class Space:
                 return
             yield from self._of_details(degrees, layers)
 
-    def _expert_degrees(self, ranks: int) -> list[int]:
-        """The numbers of expert-parallel ranks that divide the experts and the dp x cp `ranks`."""
-        return divisors(gcd(self.model.experts, ranks)) if self.model.experts else [1]
+    def _expert_degrees(self, tp: int, ranks: int) -> Iterator[tuple[int, int]]:
+        """(expert-parallel ranks, tensor-parallel ranks that cut each expert): numbers that divide the
+        experts and the dp x cp `ranks`, or where experts are not cut tp times as many."""
+        for etp in self._values("etp", [tp, 1] if self.model.experts and tp > 1 else [tp]):
+            shared = gcd(self.model.experts, ranks * tp // etp) if self.model.experts else 1
+            spread = [ep for ep in divisors(shared) if etp == tp or ep % tp == 0]
+            for ep in self._values("ep", spread):
+                yield ep, etp
 
     def _of_details(
         self, degrees: dict[str, int], layers: dict[str, Any]
@@ -162,17 +169,29 @@ class Space:
                 yield Rejection({**degrees, **parts}, SCHEDULE, refused)
                 continue
             for schedule, chunks in self._schedules(pp, each // size):
-                for zero in self._values("zero", self._stages(degrees)):
-                    for recompute in self._values("recompute", self._recomputed()):
-                        yield {
-                            **degrees,
-                            "microbatch_size": size,
-                            "microbatches": each // size,
-                            "schedule": schedule,
-                            **({"chunks": chunks} if chunks > 1 else {}),
-                            "zero": zero,
-                            "recompute": recompute,
-                        }
+                kinds = self._values("recompute", self._recomputed())
+                for zero, recompute in product(self._values("zero", self._stages(degrees)), kinds):
+                    values = {
+                        **degrees,
+                        "microbatch_size": size,
+                        "microbatches": each // size,
+                        "schedule": schedule,
+                        **({"chunks": chunks} if chunks > 1 else {}),
+                        "zero": zero,
+                        "recompute": recompute,
+                    }
+                    for overlap in self._overlaps(values):
+                        yield {**values, **overlap}
+
+    def _overlaps(self, values: dict[str, Any]) -> list[dict[str, bool]]:
+        """Whether all-to-alls run beside another microbatch: both, where they can."""
+        if values["ep"] == 1:
+            return [{}]
+        if refusal_beside(
+            cast(Plan, SimpleNamespace(**{"offload": "none", **self.fixed, **values}))
+        ):
+            return [{"ep_overlap": False}]
+        return [{"ep_overlap": each} for each in self._values("ep_overlap", [False, True])]
 
     def _schedules(self, pp: int, microbatches: int) -> Iterator[tuple[str, int]]:
         """(schedule, chunks) of a pipeline. As in Megatron-LM, an interleaved one needs a multiple
@@ -228,7 +247,7 @@ class Space:
         cp, tp = values.get("cp", 1), values.get("tp", 1)
         seq = self.fixed.get("seq") or self.model.seq
         parallel = {"sequence_parallel": tp > 1 and seq // cp % tp == 0}
-        given = {**parallel, **values, **self.fixed}
+        given = {**parallel, **self.fixed, "ep_overlap": False, **values}
         return Plan(**{n: v for n, v in given.items() if n not in without_effect(given)})
 
 

@@ -110,13 +110,13 @@ def _check_expert_parallel(plan: "Plan") -> None:
             f"ep = {plan.ep} with offload = {plan.offload!r}: states of experts on ranks of their own "
             "are not simulated on the host; give offload = 'activations', or leave one out"
         )
-    if plan.ep_overlap:
-        _check_expert_overlap(plan)
+    if plan.ep_overlap and (why := refusal_beside(plan)):
+        raise InputError(why)
 
 
-def _check_expert_overlap(plan: "Plan") -> None:
-    """Two ops side by side need a schedule whose ranks have both at hand, and are not simulated with
-    whatever else comes between layers."""
+def refusal_beside(plan: "Plan") -> str:
+    """Why no forward of `plan` runs side by side with a backward: its ranks do not have both at hand, or
+    what else comes between layers is not simulated with it; '' if it can."""
     refused = (
         (plan.pp > 1 and plan.schedule not in PAIRED, "schedule", f"{_listed(PAIRED)}, or pp = 1"),
         (plan.pp == 1 and plan.schedule not in (*PAIRED, "1f1b"), "schedule", "'1f1b'"),
@@ -126,10 +126,11 @@ def _check_expert_overlap(plan: "Plan") -> None:
     )
     for wrong, name, valid in refused:
         if wrong:
-            raise InputError(
+            return (
                 f"ep_overlap with {name} = {getattr(plan, name)!r}: no forward runs side by side with "
                 f"a backward there; give {name} = {valid}, or leave ep_overlap out"
             )
+    return ""
 
 
 def _listed(names: tuple[str, ...]) -> str:
