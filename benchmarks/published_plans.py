@@ -15,7 +15,8 @@ Some facts are read from a row's source and GPU. Megatron-Bridge's recipes reduc
 (`grad_reduce_in_fp32 = False` in its src/megatron/bridge/perf_recipes/_common.py), and cut what tensor
 parallelism sends into pieces beside the products (`tp_comm_overlap_cfg = userbuffers_...` in
 perf_recipes/llama/h100/llama31.py). They do not cut experts (`expert_tensor_parallel_size = 1`), and
-some send tokens by DeepEP's or HybridEP's kernels (`FLEX_DISPATCHERS`). Whether all-to-alls run beside
+some send tokens by DeepEP's or HybridEP's kernels (`FLEX_DISPATCHERS`). DeepSeek-V3's keep moments in
+16 bits (`exp_avg_dtype = torch.bfloat16` in recipes/deepseek/deepseek_v3.py). Whether all-to-alls run beside
 another microbatch is left to the search. And "4 OmniPath 100G links/node" are the NICs of a node.
 """
 
@@ -156,6 +157,8 @@ def _fixed(row: Row, model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
         fixed |= {"gradient_bytes": 2, "tp_overlap": "pipelined"}
         if model.experts and _is_flex(row, model):
             fixed["dispatcher"] = "once-a-node"
+        if model.name == "deepseek-v3":
+            fixed["moment_bytes"] = 2
     if "bigscience" in row["source"]:  # older than fused attention
         fixed["attention"] = "unfused"
     if row["recompute"]:

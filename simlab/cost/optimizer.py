@@ -91,6 +91,7 @@ def update_s(
     gpu = cost.gpu or cluster.gpu
     if plan.library != "nanotron":
         moved = OPTIMIZER_BYTES[plan.precision] if plan.has_flat_gradients else FOREACH_BYTES
+        moved -= 2 * 2 * (4 - plan.moment_bytes)  # two moments, read and written
         return max(memory_s(moved * own, gpu), host_s)
     held = max(
         sum(parameters[stage] for stage in program.stages_of(rank)) for rank in range(plan.pp)

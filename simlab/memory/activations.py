@@ -45,7 +45,8 @@ def layer_tensors(model: Model, plan: Plan, recompute: str) -> dict[str, float]:
         tensors["qkv input"] /= 2
         tensors["mlp input"] /= 2
         tensors["output input"] *= 1.5
-        tensors["mlp between"] -= tensors["mlp between"] / (2 * (2 + model.gated_mlp))
+        if not (recompute == "outputs" and model.experts):  # whose activation's result is not kept
+            tensors["mlp between"] -= tensors["mlp between"] / (2 * (2 + model.gated_mlp))
     return tensors
 
 

@@ -229,9 +229,12 @@ class Space:
 
     def _recomputed(self) -> list[str]:
         """Kinds of recomputation that differ: a fused attention never stores scores, so that
-        'selective' is 'none'. torch has one for each op."""
+        'selective' is 'none'. torch has one for each op. 'outputs' is little of a dense layer, and is
+        not tried for one."""
         plan = Plan(**self._whatever_the_degrees())
         some = ["selective"] if plan.attention == "unfused" else []
+        if plan.has_flat_gradients and (self.model.experts or self.model.kv_rank):
+            some.append("outputs")
         return ["none", *some, *(["per-op"] if not plan.has_flat_gradients else []), "full"]
 
     def _stage_layers(self, pp: int) -> dict[str, Any]:

@@ -155,7 +155,10 @@ class Plan:
     )
     recompute: str = documented(
         """Which activations are dropped after the forward and computed again for the backward.
-        'selective' drops attention's scores and softmax (Korthikanti et al. 2022). 'per-op' drops
+        'selective' drops attention's scores and softmax (Korthikanti et al. 2022). 'outputs' drops
+        the results of norms, of experts' activation functions and of latent attention's products up,
+        each made again from what it was made of (Megatron-LM's --recompute-modules layernorm moe_act
+        mla_up_proj). 'per-op' drops
         all that is cheap and the results of every second matrix product: those of k, of attention's
         output and of one half of the gated MLP (torchtitan). 'full' keeps only each layer's
         input; with library 'torch' it ends before a layer's last product, which the backward does not
@@ -229,6 +232,11 @@ class Plan:
         """The bytes of one number of a gradient when it is reduced. None stands for 2 in fp16 and 4
         otherwise.""",
         default=None,
+    )
+    moment_bytes: int = documented(
+        """The bytes of one number of Adam's two moments, 4 or 2 (Megatron-LM's --exp-avg-dtype and
+        --exp-avg-sq-dtype, with library 'megatron').""",
+        default=4,
     )
     prefetch: int = documented(
         """With ZeRO-3, the number of units (the embedding, a layer, the head) that are gathered

@@ -82,6 +82,7 @@ def check_combination(plan: "Plan") -> None:
         )
     check_order(tuple(plan.order.split("-")))
     _check_gradient_bytes(plan)
+    _check_moments(plan)
     _check_library(plan)
     if plan.hybrid and (plan.dp * plan.cp) % plan.hybrid:
         raise InputError(
@@ -145,6 +146,24 @@ def _check_gradient_bytes(plan: "Plan") -> None:
         )
     if value == 2 and plan.precision == "fp32":
         raise InputError("gradient_bytes = 2 with precision = 'fp32': give 4, or leave it out")
+
+
+def _check_moments(plan: "Plan") -> None:
+    if plan.moment_bytes not in (2, 4):
+        raise InputError(
+            f"moment_bytes = {plan.moment_bytes}: give 2 or 4, the bytes of a number in 16 or 32 bits"
+        )
+    if plan.moment_bytes == 4:
+        return
+    for name, value, valid in (
+        ("library", plan.library, "megatron"),
+        ("offload", plan.offload, "none"),
+    ):
+        if value != valid and value != "activations":
+            raise InputError(
+                f"moment_bytes = 2 with {name} = {value!r}: Megatron-LM's Adam has them on a GPU; give "
+                f"{name} = {valid!r}, or moment_bytes = 4"
+            )
 
 
 def _check_library(plan: "Plan") -> None:

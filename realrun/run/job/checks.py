@@ -52,7 +52,8 @@ EXECUTION = {
     "chunks": Execution("The stages of each rank."),
     "stage_layers": Execution("The layers of each stage."),
     "recompute": Execution(
-        "The ops that run a second time. 'per-op' is simulated only.", ("none", "selective", "full")
+        "The ops that run a second time. 'outputs' and 'per-op' are simulated only.",
+        ("none", "selective", "full"),
     ),
     "precision": Execution(
         "Without `Job.precision` only fp16 is executed as it is and others in fp32; a box takes the "
@@ -74,6 +75,7 @@ EXECUTION = {
     ),
     "dp_overlap": Execution("When the collectives of the group dp begin."),
     "tp_overlap": Execution("One order of begin and wait is executed.", ("weight-grad",)),
+    "moment_bytes": Execution("The optimizer's moments have the type of the parameters.", (4,)),
     "bucket_bytes": Execution("Gradients are reduced unit by unit.", (None,)),
     "gradient_bytes": Execution("The bytes of the collectives of the group dp."),
     "prefetch": Execution("When gathers of parameters begin."),

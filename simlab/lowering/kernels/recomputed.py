@@ -29,7 +29,26 @@ def recomputed(model: Model, plan: Plan, forward: list[Launched]) -> list[Launch
         return _until_all_is_there(forward) if stops_early(model, plan) else forward
     if plan.recompute == "selective":
         return _recomputed_scores(forward)
+    if plan.recompute == "outputs":
+        return _recomputed_outputs(model, forward)
     return _recomputed_ops(model, plan, forward) if plan.recompute == "per-op" else []
+
+
+def _recomputed_outputs(model: Model, forward: Sequence[Launched]) -> list[Launched]:
+    """What Megatron-LM runs again for modules whose outputs it discards: norms, what leads from latents
+    to queries and keys, and the activation function of routed experts. Latents' own norms are kept, as
+    the products up read their results."""
+    again = [Operation.Q_UP, Operation.KV_UP, Operation.COPY] if model.kv_rank else []
+    if model.kv_rank:
+        again.append(Operation.ROTARY)
+    if model.experts:
+        again.append(Operation.ACTIVATION)
+    names = ("norm of q latent", "norm of kv latent", "norm of q and k", "shared activation")
+    return [
+        kernel
+        for kernel in forward
+        if kernel.operation in (*again, Operation.NORM) and kernel.name not in names
+    ]
 
 
 def stops_early(model: Model, plan: Plan) -> bool:

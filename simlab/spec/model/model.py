@@ -9,7 +9,7 @@ from simlab.errors import InputError, require_whole
 from simlab.spec.fields import with_field_docs
 from simlab.spec.model.sizes import ModelSizes
 
-RECOMPUTE = ("none", "selective", "per-op", "full")
+RECOMPUTE = ("none", "selective", "outputs", "per-op", "full")
 MFU_ATTENTION = "full"
 """How the model FLOPs of an MFU or HFU count attention. 'full' counts all pairs of queries and keys,
 as published figures do (Chowdhery et al. 2022, appendix B), though a causal kernel computes half of
@@ -172,8 +172,8 @@ class Model(ModelSizes):
     def hardware_flops_per_token(
         self, seq: int | None = None, recompute: str = "none", *, flash: bool = False
     ) -> float:
-        """As `flops_per_token`, with what is computed again: 'selective' scores and values, 'full'
-        each layer's forward (as in HFU).
+        """As `flops_per_token`, with what is computed again: 'selective' scores and values,
+        'outputs' latent attention's products up, 'full' each layer's forward (as in HFU).
 
         Computing scores and values a second time adds a third of what they take in a step, so s/6h
         becomes 2s/9h. Korthikanti et al. 2022, whose selective recomputation this is, print s/3h,
@@ -187,11 +187,17 @@ class Model(ModelSizes):
             return {
                 "none": 0,
                 "selective": 0 if flash else layer["scores"] + layer["values"],
+                "outputs": its._up_from_latents_flops,
                 "per-op": its._per_op_flops(layer),
                 "full": sum(layer.values()),
             }[recompute]
 
         return self.flops_per_token(seq) + self.of_layers(again)
+
+    @property
+    def _up_from_latents_flops(self) -> int:
+        """Of `layer_flops`, latent attention's products up."""
+        return 2 * (self._attention_matrices[0] - self.latent_numbers) if self.kv_rank else 0
 
     def _per_op_flops(self, layer: dict[str, int]) -> float:
         """Of `layer_flops`, the products of k, attention's output and the second of a gated MLP's
@@ -220,7 +226,8 @@ class Model(ModelSizes):
         al. 2022, arXiv 2205.05198, section 4 and Table 2). Not twice that: the 2 bytes of a number
         are in it. Tensor parallelism divides what lies between its pairs of matrices by tp; with
         sequence parallelism the rest too. Selective recomputation drops scores, softmax and its
-        dropout; full, all but the input.
+        dropout; 'outputs' the results of norms, of experts' activation functions and of latent
+        attention's products up; full, all but the input.
 
         flash:   scores are never stored; FlashAttention keeps one number per row, 4 bytes, in their
                  stead.
@@ -256,11 +263,16 @@ class Model(ModelSizes):
             tensors["latents"] = 2 * whole / self.hidden * each
         if self.qk_norm:
             tensors["qk norm inputs"] = 2 * (q + k)
+        if recompute == "outputs":
+            for name in ("qkv input", "mlp input", *(("q", "k", "v") if self.kv_rank else ())):
+                tensors[name] = 0.0
+            if self.experts:  # without what the activation function makes
+                tensors["mlp between"] *= (1 + self.gated_mlp) / (2 + self.gated_mlp)
         if dropout:
             tensors["dropout masks"] = 2 * whole
         if flash:
             tensors["softmax statistics"] = 4 * sharded * self.heads
-        elif recompute == "none":
+        elif recompute in ("none", "outputs"):
             tensors["scores"] = (
                 (5 if dropout else 2) * sharded * self.heads * seq
             )  # softmax's output, and with dropout its mask and result
