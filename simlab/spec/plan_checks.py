@@ -271,9 +271,8 @@ def check_model(plan: "Plan", model: "Model", gpus: int | None = None) -> None:
             f"{near(plan.tp, model.kv_heads)}"
         )
     _check_latent_attention(plan, model, name)
-    for field, value, alone in (("ep", plan.ep, 1), ("etp", plan.etp, plan.tp)):
-        if value != alone and not model.experts:
-            raise InputError(f"{field} = {value}: {name} has no experts; give {field} = {alone}")
+    if plan.ep > 1 and not model.experts:
+        raise InputError(f"ep = {plan.ep}: {name} has no experts; give ep = 1")
     if plan.ep > 1 and model.experts % plan.ep:
         raise InputError(
             f"ep = {plan.ep} does not divide {name}'s experts = {model.experts}; "

@@ -13,6 +13,10 @@ from simlab.spec.plan import Plan
 
 SHARDED = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3, "no_shard": 0}
 CP_KINDS = {"p2p": "ring", "a2a": "all-to-all", "allgather": "all-gather"}
+GRANULARITIES = {"full": "full", "selective": "selective", "outputs": "selective"}
+"""{recomputation of a plan: --recompute-granularity}"""
+OUTPUTS = ("layernorm", "moe_act", "mla_up_proj")
+"""The modules of --recompute-modules that are recompute 'outputs'."""
 ORDERS = {False: "tp-cp-dp-pp", True: "tp-cp-pp-dp"}
 
 
@@ -32,7 +36,7 @@ def read(options: Options, gpus: int | None) -> Settings:
     fields: Settings = {
         "dp": dp,
         **degrees,
-        "ep": _expert_parallel(options, degrees["tp"] or 1),
+        **_experts(options, degrees["tp"] or 1),
         "cp_kind": options.choice("--cp-comm-type", CP_KINDS, "ring"),
         "zero": _zero(options),
         "microbatch_size": size,
@@ -58,15 +62,20 @@ def read(options: Options, gpus: int | None) -> Settings:
     return fields
 
 
-def _expert_parallel(options: Options, tp: int) -> int:
+def _experts(options: Options, tp: int) -> Settings:
+    """Who holds experts, and how tokens get there."""
     ep = options.whole("--expert-model-parallel-size", 1) or 1
     cut = options.whole("--expert-tensor-parallel-size", tp)
-    if ep > 1 and cut != tp:
-        options.unsaid.append(
-            f"--expert-tensor-parallel-size = {cut}: a plan cuts experts over its {tp} "
-            "tensor-parallel ranks"
-        )
-    return ep
+    types = {"alltoall": "all-to-all", "flex": "once-a-node"}
+    fields: Settings = {
+        "ep": ep,
+        "dispatcher": options.choice("--moe-token-dispatcher-type", types, "all-to-all"),
+        "ep_overlap": options.switch("--overlap-moe-expert-parallel-comm"),
+    }
+    options.take("--moe-flex-dispatcher-backend")  # both of them send a token once
+    if options.switch("--moe-enable-deepep"):
+        fields["dispatcher"] = "once-a-node"
+    return fields | ({"etp": cut} if ep > 1 and cut != tp else {})
 
 
 def _zeros(*rates: Any) -> bool:
@@ -85,7 +94,8 @@ def _recomputed(options: Options) -> str:
     kind = options.choice(
         "--recompute-granularity", {"full": "full", "selective": "selective"}, named
     )
-    options.choice("--recompute-modules", {"core_attn": "core_attn"}, None)
+    if kind == "selective":
+        kind = _recomputed_modules(options)
     methods = {"uniform": "uniform", "block": "block"}
     method = options.choice("--recompute-method", methods, "uniform")
     count = options.whole("--recompute-num-layers", 1)
@@ -99,6 +109,24 @@ def _recomputed(options: Options) -> str:
     return str(kind)
 
 
+def _recomputed_modules(options: Options) -> str:
+    """What --recompute-modules says, of which a plan knows attention's core, or all whose outputs are
+    discarded together."""
+    given = options.take("--recompute-modules", ["core_attn"])
+    modules = given.replace(",", " ").split() if isinstance(given, str) else list(given)
+    if modules == ["core_attn"]:
+        return "selective"
+    if not set(modules) <= set(OUTPUTS):
+        options.unsaid.append(f"--recompute-modules = {' '.join(map(str, modules))}")
+        return "selective" if "core_attn" in modules else "none"
+    if set(modules) != set(OUTPUTS):
+        options.unsaid.append(
+            f"--recompute-modules = {' '.join(modules)}: a plan's 'outputs' are those of {' '.join(OUTPUTS)}, "
+            "as far as the model has them"
+        )
+    return "outputs"
+
+
 def _read_numbers(options: Options, fields: Settings) -> None:
     """The precision and the bytes of a gradient."""
     half = "bf16" if options.switch("--bf16") else "fp32"
@@ -109,6 +137,12 @@ def _read_numbers(options: Options, fields: Settings) -> None:
         fields["gradient_bytes"] = 4
     if options.switch("--grad-reduce-in-bf16"):
         fields["gradient_bytes"] = 2
+    kinds = {"fp32": 4, "bf16": 2, "fp16": 2}
+    moments = [options.choice(f"--exp-avg{sq}-dtype", kinds, 4) for sq in ("", "-sq")]
+    fields["moment_bytes"] = max(moments)
+    options.switch("--use-precision-aware-optimizer")  # which --exp-avg-dtype needs
+    if moments[0] != moments[1]:
+        options.unsaid.append("--exp-avg-dtype and --exp-avg-sq-dtype of different sizes")
     bucket = options.whole("--ddp-bucket-size")
     if bucket is not None:
         each = fields.get("gradient_bytes", 2 if fields["precision"] == "fp16" else 4)
@@ -148,6 +182,9 @@ def written(plan: Plan) -> Settings:
         "--pipeline-model-parallel-size": plan.pp,
         "--context-parallel-size": plan.cp,
         "--expert-model-parallel-size": plan.ep if plan.ep > 1 else None,
+        "--expert-tensor-parallel-size": 1 if plan.spreads_experts else None,
+        "--moe-token-dispatcher-type": "flex" if plan.dispatcher == "once-a-node" else None,
+        "--overlap-moe-expert-parallel-comm": plan.ep_overlap,
         "--micro-batch-size": plan.microbatch_size,
         "--global-batch-size": plan.global_batch,
         "--seq-length": plan.seq,
@@ -158,9 +195,8 @@ def written(plan: Plan) -> Settings:
         sharded.get(plan.zero, ""): True,
         "--data-parallel-sharding-strategy": strategy[plan.zero] if plan.zero > 1 else None,
         "--sequence-parallel": plan.sequence_parallel,
-        "--recompute-granularity": plan.recompute
-        if plan.recompute in ("full", "selective")
-        else None,
+        "--recompute-granularity": GRANULARITIES.get(plan.recompute),
+        "--recompute-modules": [*OUTPUTS] if plan.recompute == "outputs" else None,
         "--recompute-method": "uniform" if plan.recompute == "full" else None,
         "--recompute-num-layers": 1 if plan.recompute == "full" else None,
         "--fp16": plan.precision == "fp16",
@@ -173,6 +209,9 @@ def written(plan: Plan) -> Settings:
         "--overlap-param-gather": plan.dp_overlap and plan.zero > 0,
         "--tp-comm-overlap": plan.tp_overlap == "pipelined",
         "--no-async-tensor-model-parallel-allreduce": plan.tp_overlap == "none",
+        "--exp-avg-dtype": "bf16" if plan.moment_bytes == 2 else None,
+        "--exp-avg-sq-dtype": "bf16" if plan.moment_bytes == 2 else None,
+        "--use-precision-aware-optimizer": plan.moment_bytes == 2,
         "--ddp-bucket-size": plan.bucket_bytes // plan.gradient_bytes
         if plan.bucket_bytes
         else None,

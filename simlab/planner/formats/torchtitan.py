@@ -71,7 +71,7 @@ def read(options: Options, gpus: int | None) -> Settings:
         "tp": tp,
         "pp": pp,
         "cp": cp,
-        "ep": _expert_parallel(options, tp),
+        **_expert_parallel(options, tp),
         "cp_kind": rotated,
         "zero": 3 if shard * cp > 1 else 0,
         "hybrid": shard * cp if shard * cp > 1 and replicate > 1 else 0,
@@ -100,15 +100,12 @@ def read(options: Options, gpus: int | None) -> Settings:
     return fields
 
 
-def _expert_parallel(options: Options, tp: int) -> int:
+def _expert_parallel(options: Options, tp: int) -> Settings:
     ep = options.whole(PARALLELISM + "expert_parallel_degree", 1) or 1
     cut = options.whole(PARALLELISM + "expert_tensor_parallel_degree", 1)
-    if ep > 1 and cut != tp:
-        options.unsaid.append(
-            f"{PARALLELISM}expert_tensor_parallel_degree = {cut}: a plan cuts experts over its {tp} "
-            "tensor-parallel ranks"
-        )
-    return ep
+    kinds = {"standard": "all-to-all", "deepep": "once-a-node", "hybridep": "once-a-node"}
+    sent = options.choice(PARALLELISM + "expert_parallel_comm_backend", kinds, "all-to-all")
+    return {"ep": ep, "dispatcher": sent} | ({"etp": cut} if ep > 1 and cut != tp else {})
 
 
 def _compiled(options: Options) -> bool:
@@ -190,9 +187,12 @@ def written(plan: Plan) -> Settings:
         "context_parallel_degree": plan.cp,
         "enable_async_tensor_parallel": plan.tp > 1 and plan.tp_overlap == "pipelined",
     }
-    if plan.ep > 1 and plan.ep % plan.cp == 0 and shard == plan.dp:
+    block = plan.cp * (plan.tp if plan.spreads_experts else 1)
+    if plan.ep > 1 and plan.ep % block == 0 and shard == plan.dp:
         parallelism["expert_parallel_degree"] = plan.ep
-        parallelism["expert_tensor_parallel_degree"] = plan.tp
+        parallelism["expert_tensor_parallel_degree"] = plan.etp
+        if plan.dispatcher == "once-a-node":
+            parallelism["expert_parallel_comm_backend"] = "deepep"
     if sharded:
         parallelism["fsdp_reshard_after_forward"] = "always" if plan.reshard else "never"
     if plan.cp > 1 and plan.cp_kind in kinds:

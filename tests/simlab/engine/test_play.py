@@ -56,10 +56,13 @@ def any_plans(draw, zeros=(0, 1, 2, 3)):
         "prefetch": (0, 1, 2), "reshard": (False, True), "precision": ("bf16", "fp16", "fp32"), "library": ("megatron", "torch"),
         "offload": ("none", "none", "optimizer", "parameters", "activations"), "tp_overlap": ("none", "weight-grad", "pipelined"),
         "hybrid": (0, 2) if dp > 1 else (0,), "ep": (1, 2, 4) if experts else (1,), "expert_load": (1.0, 1.25),
+        "etp": (None, 1) if experts else (None,), "dispatcher": ("all-to-all", "once-a-node"),
     }  # fmt: skip
     fields = {name: draw(st.sampled_from(its)) for name, its in choices.items()}
-    if dp * fields["cp"] % fields["ep"]:
-        fields["ep"] = 1
+    if not fields["sequence_parallel"] or fields["ep"] % fields["tp"]:
+        fields["etp"] = None
+    if dp * fields["cp"] * (1 if fields["etp"] is None else fields["tp"]) % fields["ep"]:
+        fields |= {"ep": 1, "etp": None}
     if fields["ep"] > 1:
         fields |= {"hybrid": 0, "offload": draw(st.sampled_from(["none", "activations"]))}
     if experts and draw(st.booleans()):
@@ -190,6 +193,16 @@ def test_an_op_of_a_mixture_of_experts_takes_as_long_played_as_walked():
         {"ep": 4, "zero": 3, "expert_load": 1.5},
         {"ep": 4, "zero": 2, "tp": 2, "dp": 4, "sequence_parallel": True},
         {"ep": 4, "cp": 2, "dp": 2, "pp": 2, "recompute": "full"},
+        {"ep": 8, "dp": 4, "tp": 2, "etp": 1, "sequence_parallel": True, "zero": 1},
+        {
+            "ep": 4,
+            "dp": 4,
+            "tp": 2,
+            "etp": 1,
+            "sequence_parallel": True,
+            "dispatcher": "once-a-node",
+        },
+        {"ep": 4, "zero": 2, "ep_overlap": True, "microbatches": 3},
     ],
 )
 def test_experts_on_ranks_of_their_own_have_one_answer(plan):

@@ -56,7 +56,33 @@ def test_what_divides_the_experts_and_the_replicas_is_tried(model, nodes, tried)
     cluster = load_cluster("dgx-h100", nodes=nodes)
     fixed = {"tp": 1, "cp": 1, "pp": 1, "zero": 1, "recompute": "none", "microbatch_size": 1}
     space = Space(model=load_model(model), cluster=cluster, global_batch=480, fixed=fixed)
-    assert [plan.ep for plan in space.candidates()] == sorted(tried)
+    found = [(plan.ep, plan.ep_overlap) for plan in space.candidates()]
+    assert found == [
+        (ep, beside) for ep in sorted(tried) for beside in (False, True)[: 1 + (ep > 1)]
+    ]
+
+
+def test_experts_that_are_not_cut_are_tried_over_tensor_parallel_ranks_too():
+    fixed = {"tp": 2, "cp": 1, "pp": 1, "zero": 1, "recompute": "none", "microbatch_size": 1}
+    space = Space(model=MIXED, cluster=NODE, global_batch=16, fixed=fixed | {"ep_overlap": False})
+    assert [(plan.ep, plan.etp) for plan in plans_of(space)] == [
+        *((ep, 2) for ep in (1, 2, 4)), *((ep, 1) for ep in (2, 4, 8)),
+    ]  # fmt: skip
+    whole = replace(space, fixed=space.fixed | {"etp": 1})
+    assert {(plan.ep, plan.etp) for plan in plans_of(whole)} == {(2, 1), (4, 1), (8, 1)}
+
+
+def test_all_to_alls_beside_another_microbatch_are_tried_where_they_can_be():
+    fixed = {"ep": 2, "tp": 1, "cp": 1, "pp": 2, "microbatch_size": 1}
+    space = Space(model=MIXED, cluster=NODE, global_batch=16, fixed=fixed)
+    beside = {p.ep_overlap and (p.schedule, p.zero, p.recompute) for p in plans_of(space)} - {False}
+    assert beside == {
+        ("interleaved-1f1b", zero, kind) for zero in (0, 1, 2) for kind in ("none", "outputs")
+    }
+    never = replace(space, fixed=fixed | {"ep_overlap": False})
+    assert not any(plan.ep_overlap for plan in plans_of(never))
+    asked = replace(space, fixed=fixed | {"ep_overlap": True})
+    assert any(plan.ep_overlap for plan in plans_of(asked))
 
 
 def test_context_parallel_ranks_share_experts_too():
@@ -104,7 +130,9 @@ def plans(draw):
             dp=16 // (tp * pp * cp), tp=tp, pp=pp, cp=cp, ep=ep, **load,
             schedule=draw(st.sampled_from(["1f1b", "interleaved-1f1b", "zb-h1", "zb-v"])) if pp > 1 else "1f1b",
             zero=draw(st.sampled_from([0, 1, 2, 3])),
-            recompute=draw(st.sampled_from(["none", "full", "per-op"])),
+            recompute=draw(st.sampled_from(["none", "full", "per-op", "outputs"])),
+            etp=draw(st.sampled_from([None, 1])), ep_overlap=ep > 1 and draw(st.booleans()),
+            dispatcher=draw(st.sampled_from(["all-to-all", "once-a-node"])) if ep > 1 else "all-to-all",
             library=draw(st.sampled_from(["megatron", "torch"])),
             microbatch_size=draw(st.sampled_from([1, 2])),
             microbatches=pp * draw(st.integers(1, 3)),
@@ -129,6 +157,7 @@ def test_no_plan_with_experts_is_faster_or_smaller_than_its_bounds(drawn, cluste
     (SHARED, {"order": "pp-tp-cp-dp", "microbatch_size": 1, "zero": 1}),
     (MIXED, {"library": "torch", "zero": 1, "schedule": "1f1b"}),
     (SHARED, {"expert_load": 1.5, "zero": 1, "schedule": "1f1b"}),
+    (MIXED, {"dispatcher": "once-a-node", "zero": 1, "recompute": "outputs"}),
 ])  # fmt: skip
 def test_what_plans_share_is_the_bound_of_each(model, fixed):
     """A search computes bounds of many plans at once, in any order."""
@@ -172,7 +201,7 @@ def test_the_best_are_those_that_predicting_every_plan_finds(model, cluster, fix
 def test_where_all_experts_fit_on_no_gpu_ranks_share_them():
     model = load_model("deepseek-v3")
     cluster = load_cluster("dgx-h100", nodes=128)
-    fixed = {"microbatch_size": 1, "recompute": "full", "pp": 16}
+    fixed = {"microbatch_size": 1, "recompute": "full", "pp": 16, "tp": 1}
     space = Space(model=model, cluster=cluster, global_batch=4096, fixed=fixed)
     found = search(space, kept=3, layered=0)
     assert found.plans and all(ranked.plan.ep > 1 for ranked in found.plans)

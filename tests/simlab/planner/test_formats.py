@@ -2,6 +2,7 @@
 as it went, and what cannot be said is named."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from simlab import InputError, Plan
 from simlab.planner.formats import FORMATS, exported, imported
 from simlab.planner.space import DEFAULTS, without_effect
+from simlab.spec.plan_checks import refusal_beside
 
 MEGATRON = {
     "--micro-batch-size": 2,
@@ -50,7 +52,16 @@ MEANINGS = [
     ("megatron", flags(expert_model_parallel_size=8, tensor_model_parallel_size=2), {"ep": 8, "dp": 8}),
     ("torchtitan", nested(TITAN, "parallelism", expert_parallel_degree=4), {"ep": 4, "dp": 4}),
     ("torchtitan", nested(TITAN, "parallelism", expert_parallel_degree=2, tensor_parallel_degree=2,
-                          expert_tensor_parallel_degree=2), {"ep": 2, "tp": 2}),
+                          expert_tensor_parallel_degree=2), {"ep": 2, "tp": 2, "etp": 2}),
+    ("torchtitan", nested(TITAN, "parallelism", expert_parallel_degree=8, tensor_parallel_degree=2,
+                          expert_parallel_comm_backend="deepep"), {"ep": 8, "etp": 1, "dispatcher": "once-a-node"}),
+    ("megatron", flags(expert_model_parallel_size=16, tensor_model_parallel_size=2, expert_tensor_parallel_size=1,
+                       sequence_parallel=True), {"ep": 16, "etp": 1, "expert_holders": 1}),
+    ("megatron", flags(expert_model_parallel_size=8, overlap_moe_expert_parallel_comm=True, moe_token_dispatcher_type="flex",
+                       moe_flex_dispatcher_backend="hybridep"), {"ep_overlap": True, "dispatcher": "once-a-node"}),
+    ("megatron", flags(expert_model_parallel_size=8, moe_enable_deepep=True), {"dispatcher": "once-a-node"}),
+    ("megatron", flags(recompute_granularity="selective", recompute_modules="layernorm moe_act mla_up_proj"), {"recompute": "outputs"}),
+    ("megatron", flags(exp_avg_dtype="bf16", exp_avg_sq_dtype="bf16"), {"moment_bytes": 2}),
     ("torchtitan", TITAN, {"zero": 3, "dp": 4, "hybrid": 0, "microbatch_size": 8, "library": "torch"}),
     ("torchtitan", nested(TITAN, "parallelism", data_parallel_replicate_degree=4), {"dp": 16, "hybrid": 4}),
     ("torchtitan", nested(TITAN, "parallelism", data_parallel_shard_degree=1), {"zero": 0, "dp": 1}),
@@ -102,10 +113,11 @@ def test_an_option_means_what_the_project_says(project, content, meant):
 UNSAID = [
     ("megatron", flags(recompute_granularity="full", recompute_method="block"), "--recompute-method block --recompute-num-layers 1"),
     ("megatron", flags(cp_comm_type="a2a+p2p"), "--cp-comm-type = 'a2a+p2p'"),
-    ("megatron", flags(expert_model_parallel_size=8, tensor_model_parallel_size=2, expert_tensor_parallel_size=1),
-     "--expert-tensor-parallel-size = 1: a plan cuts experts"),
-    ("torchtitan", nested(TITAN, "parallelism", expert_parallel_degree=2, tensor_parallel_degree=2),
-     "parallelism.expert_tensor_parallel_degree = 1: a plan cuts experts"),
+    ("megatron", flags(recompute_granularity="selective", recompute_modules="mla_up_proj mlp"), "--recompute-modules = mla_up_proj mlp"),
+    ("megatron", flags(recompute_granularity="selective", recompute_modules=["moe_act"]),
+     "--recompute-modules = moe_act: a plan's 'outputs' are those of layernorm moe_act mla_up_proj"),
+    ("megatron", flags(moe_token_dispatcher_type="allgather"), "--moe-token-dispatcher-type = 'allgather'"),
+    ("megatron", flags(exp_avg_dtype="bf16"), "--exp-avg-dtype and --exp-avg-sq-dtype of different sizes"),
     ("torchtitan", nested(TITAN, "parallelism", pipeline_parallel_degree=2,
                           pipeline_parallel_schedule="InterleavedZeroBubble"),
      "parallelism.pipeline_parallel_schedule = 'InterleavedZeroBubble'"),
@@ -124,7 +136,7 @@ def test_what_a_plan_cannot_say_is_named(project, content, named):
     ("project", "content"),
     [
         ("megatron", flags(num_experts=8)),
-        ("torchtitan", nested(TITAN, "parallelism", expert_parallel_comm_backend="deepep")),
+        ("torchtitan", nested(TITAN, "parallelism", expert_parallel_capacity=2)),
         ("deepspeed", nested(DEEPSPEED, "zero_optimization", zero_hpz_partition_size=8)),
         ("nanotron", nested(NANOTRON, "parallelism", expert_parallel_size=2)),
     ],
@@ -139,6 +151,7 @@ WRONG = [
     ("megatron", flags(tensor_model_parallel_size="$TP"), 16, r"'\$TP'"),
     ("megatron", flags(), None, "--gpus"),
     ("megatron", flags(tensor_model_parallel_size=2, expert_model_parallel_size=16), 16, "ep = 16 does not divide"),
+    ("megatron", flags(expert_model_parallel_size=8, tensor_model_parallel_size=2, expert_tensor_parallel_size=1), 16, "etp = 1 with"),
     ("megatron", flags(tensor_model_parallel_size=3), 16, "16 GPUs cannot be split into replicas of 3"),
     ("megatron", flags(global_batch_size=33), 16, "--global-batch-size = 33"),
     ("megatron", flags(num_layers=31, num_layers_per_virtual_pipeline_stage=4), 16, "--num-layers"),
@@ -167,7 +180,8 @@ def test_a_bad_value_is_one_clear_error(project, content, gpus, says):
 
 SAYABLE = {
     "megatron": {
-        "dp", "tp", "pp", "cp", "ep", "cp_kind", "zero", "microbatch_size", "microbatches", "seq", "precision",
+        "dp", "tp", "pp", "cp", "ep", "etp", "dispatcher", "ep_overlap", "moment_bytes", "zero",
+        "cp_kind", "microbatch_size", "microbatches", "seq", "precision",
         "sequence_parallel", "dp_overlap", "tp_overlap", "gradient_bytes", "dropout",
     },
     "torchtitan": {"dp", "tp", "pp", "cp", "hybrid", "microbatch_size", "microbatches", "fused"},
@@ -183,7 +197,7 @@ def plans(draw):
     choices = {
         "dp": (1, 2, 4), "tp": (1, 2, 4), "pp": (1, 2, 4), "cp": (1, 2), "zero": (0, 1, 2, 3),
         "microbatch_size": (1, 2, 3), "microbatches": (4, 8), "seq": (1024, 8192),
-        "schedule": ("1f1b", "interleaved-1f1b", "gpipe", "zb-h1"), "recompute": ("none", "per-op", "full"),
+        "schedule": ("1f1b", "interleaved-1f1b", "gpipe", "zb-h1"), "recompute": ("none", "per-op", "full", "outputs"),
         "precision": ("bf16", "fp16", "fp32", "fp8", "fp8-rowwise"), "sequence_parallel": (False, True),
         "cp_kind": ("ring", "all-to-all", "all-gather"), "tp_overlap": ("none", "weight-grad", "pipelined"),
         "dp_overlap": (False, True), "reshard": (False, True), "fused": (False, True),
@@ -197,10 +211,18 @@ def plans(draw):
         values["hybrid"] = values["cp"]
     if "hybrid" not in values and values["offload"] == "none":
         values["ep"] = draw(st.sampled_from([n for n in (1, 2, 4) if shards % n == 0]))
+        values["dispatcher"] = draw(st.sampled_from(["all-to-all", "once-a-node"]))
+        spread = [n for n in (2, 4, 8) if values["tp"] * shards % n == 0 and n % values["tp"] == 0]
+        if values["sequence_parallel"] and values["tp"] > 1 and spread and draw(st.booleans()):
+            values |= {"ep": draw(st.sampled_from(spread)), "etp": 1}
+        if values["ep"] > 1 and not refusal_beside(SimpleNamespace(**values)):
+            values["ep_overlap"] = draw(st.booleans())
     if values["precision"] != "fp32":
         values["gradient_bytes"] = draw(st.sampled_from((2, 4)))
     if values["precision"] == "fp8-rowwise":
         values["library"] = "torch"
+    if values["library"] == "megatron" and values["offload"] == "none":
+        values["moment_bytes"] = draw(st.sampled_from((2, 4)))
     values = {field: value for field, value in values.items() if value != DEFAULTS[field]}
     idle = without_effect(values)
     return Plan(**{field: value for field, value in values.items() if field not in idle})

@@ -198,7 +198,10 @@ def test_sizes_that_contradict_each_other_are_refused(sizes, says):
 @pytest.mark.parametrize(
     ("plan", "says"),
     [
-        ({"cp": 2}, "cp = 2: deepseek-v3's latent attention is not cut over sequences; give cp = 1"),
+        (
+            {"cp": 2},
+            "cp = 2: deepseek-v3's latent attention is not cut over sequences; give cp = 1",
+        ),
         ({"recompute": "per-op"}, "recompute = 'per-op': which products of deepseek-v3's"),
     ],
 )

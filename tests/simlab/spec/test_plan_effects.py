@@ -29,14 +29,15 @@ BASES = {
     "unfused": {"attention": "unfused"},
     "optimizer on the host": {"offload": "optimizer"},
     "parameters on the host": {"offload": "parameters"},
-    "experts on ranks of their own": {"dp": 4, "ep": 2},
+    "experts on ranks of their own": {"dp": 4, "ep": 2, "microbatches": 2},
+    "experts that are not cut": {"dp": 4, "tp": 2, "sequence_parallel": True, "ep": 4, "etp": 1},
     "all degrees": {"dp": 2, "tp": 2, "pp": 2, "cp": 2, "zero": 1, "microbatches": 4},
 }
 OTHER_VALUES = {
     "dp": [2], "tp": [2], "pp": [2], "cp": [2], "ep": [2, 4], "expert_load": [1.5],
     "hybrid": [2, 4], "microbatch_size": [2], "microbatches": [2, 8], "seq": [256],
     "chunks": [2, 4], "bucket_bytes": [2**16], "gradient_bytes": [2], "prefetch": [0, 2], "order": ["pp-dp-cp-tp"],
-    "stage_layers": ["even", "ends-count-as-layers", "uneven", (3, 5)],
+    "moment_bytes": [2], "etp": [1, 2], "stage_layers": ["even", "ends-count-as-layers", "uneven", (3, 5)],
 }  # fmt: skip
 
 
@@ -80,6 +81,10 @@ NO_EFFECT = {
         ),
         "ZeRO-3 without prefetch communicates in turn with computing anyway, and one rank has no "
         "gradients to reduce: sweeps over dp begin there",
+    ),
+    "ep_overlap": (
+        lambda plan, value: plan.microbatches == 1,
+        "one microbatch has no other one beside it",
     ),
     "sequence_parallel": (
         lambda plan, value: plan.tp == 1,
