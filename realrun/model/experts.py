@@ -75,16 +75,24 @@ class Experts(nn.Module):
     """A router and all its experts. Input and output are (..., hidden).
 
     experts: {number as text: `Expert`}. chosen: how many compute each token. capacity: the most
-    tokens of a microbatch that one of them takes.
+    tokens of a microbatch that one of them takes. parts: into how many parts a sequence is cut, each
+    of which is routed by itself, with a `capacity` of its own, as tensor-parallel ranks do that have
+    experts of their own.
     """
 
-    def __init__(self, hidden: int, experts: int, chosen: int, capacity: int) -> None:
+    def __init__(
+        self, hidden: int, experts: int, chosen: int, capacity: int, parts: int = 1
+    ) -> None:
         super().__init__()
-        self.chosen, self.capacity = chosen, capacity
+        self.chosen, self.capacity, self.parts = chosen, capacity, parts
         self.router = SplitLinear(hidden, experts, bias=False)
         self.experts = nn.ModuleDict({str(number): Expert(hidden) for number in range(experts)})
 
     def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self._routed(part) for part in x.chunk(self.parts, -2)], -2)
+
+    def _routed(self, x: Tensor) -> Tensor:
+        """The output of tokens that are routed together."""
         tokens = x.flatten(0, -2)
         ways = routes(self.router(tokens), self.chosen, self.capacity)
         copies = ways.dispatched(tokens).unflatten(0, (-1, self.capacity))

@@ -13,8 +13,9 @@ from simlab.spec.stage_layers import layers_of_stages
 VOCAB = 256  # bytes
 Sizes = dict[str, int]
 """The sizes of a model: layers, hidden, heads and seq, and for a training microbatch_size. With
-experts also their number `experts` in each layer, `experts_per_token`, and `capacity`, the most
-tokens of a microbatch that one of them takes."""
+experts also their number `experts` in each layer, `experts_per_token`, `capacity`, the most
+tokens of a microbatch that one of them takes, and `routed_parts`, into how many parts a sequence is
+cut for that (`realrun.model.experts.Experts`)."""
 EMBEDDING_SEED, HEAD_SEED, LAYER_SEED = 10_000, 10_001, 20_000
 
 
@@ -104,7 +105,7 @@ def seeded_block(layer: int, sizes: Sizes) -> Block:
     hidden, experts = sizes["hidden"], None
     if sizes.get("experts"):
         names = ("experts", "experts_per_token", "capacity")
-        experts = Experts(hidden, *(sizes[name] for name in names))
+        experts = Experts(hidden, *(sizes[name] for name in names), sizes.get("routed_parts", 1))
     return Block(hidden, sizes["heads"], experts)
 
 

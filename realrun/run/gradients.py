@@ -51,7 +51,7 @@ def norm_parts(
             (copies if stage in counted_elsewhere else counted).append(gradient)
     parts = [(cut, [mesh["tp"], mesh["pp"], *spread]), (whole, [mesh["pp"], *spread])]
     if not zero and (ep := mesh.get("ep")):
-        parts.append((experts, [mesh["tp"], mesh["pp"], ep]))
+        parts.append((experts, [mesh["pp"], ep]))  # if it has tp ranks, each with its own experts
     return parts, copies
 
 

@@ -33,7 +33,7 @@ def stage_parameters(
     another rank than the embedding is a copy of it; V-shaped schedules have both on one.
     """
     parts = model.layer_parameters
-    whole = parts["router"] + parts["norms"] + 2 * model.bias * model.hidden + model.latent_numbers
+    whole = parts["router"] + parts["norms"] + _added_biases(model) + model.latent_numbers
     mlp = parts["mlp"] / plan.tp
     if model.experts:
         mlp = parts["mlp"] / (plan.etp * plan.ep)
@@ -48,6 +48,12 @@ def stage_parameters(
         if not (model.tied_head and (first or plan.schedule in V_SHAPED)):
             count += model.vocab / plan.tp * model.hidden
     return count
+
+
+def _added_biases(model: "Model") -> int:
+    """The biases of a layer that are added to a sum over tensor-parallel ranks: attention's, and that of
+    a dense MLP. Those of experts are theirs."""
+    return model.bias * model.hidden * (1 if model.experts else 2)
 
 
 def expert_parameters(model: "Model", plan: "Plan", layers: int, *, dense: int = 0) -> float:
@@ -70,7 +76,7 @@ def partial_parameters(
     if not plan.sequence_parallel:
         return 0
     parts = model.layer_parameters
-    each = parts["norms"] + 2 * model.bias * model.hidden + model.latent_numbers
+    each = parts["norms"] + _added_biases(model) + model.latent_numbers
     each += parts["router"] * plan.spreads_experts
     return layers * each + last * model.hidden * (1 + model.bias)
 

@@ -2,6 +2,7 @@
 process, what ought to be the same, memory."""
 
 import math
+from dataclasses import replace
 from functools import cache
 from itertools import combinations, product
 
@@ -29,8 +30,16 @@ TINY = 1e-12  # a part may be of bytes that do not occur, whose gradients are 0
 
 def sizes_of(fields):
     """Those of the model that a plan with these fields trains: one with experts, if they say over
-    how many ranks these are shared."""
-    return SIZES | EXPERTS if "ep" in fields else SIZES
+    how many ranks these are shared; tensor-parallel ranks with experts of their own route their tokens by
+    themselves."""
+    if "ep" not in fields:
+        return SIZES
+    return SIZES | with_experts(fields["tp"] if fields.get("etp") == 1 else 1)
+
+
+def with_experts(parts=1):
+    """The sizes of experts that take the tokens of so many parts of a sequence each by itself."""
+    return EXPERTS | {"capacity": EXPERTS["capacity"] // parts, "routed_parts": parts}
 
 
 def model_of(sizes):
@@ -58,10 +67,11 @@ def data(plan, step):
 
 
 @cache
-def alone(microbatches, stages, dtype, stage_layers=None, experts=False):
-    """(loss, [per stage {parameter name: gradient}]) of the first step in one process."""
+def alone(microbatches, stages, dtype, stage_layers=None, parts=0):
+    """(loss, [per stage {parameter name: gradient}]) of the first step in one process. parts: of a
+    model with experts, see `with_experts`; 0 without."""
     tokens, targets = batch(0, microbatches, SIZES["microbatch_size"], SIZES["seq"])
-    sizes = SIZES | EXPERTS if experts else SIZES
+    sizes = SIZES | with_experts(parts) if parts else SIZES
     return single_process(sizes, stages, tokens, targets, dtype, stage_layers)
 
 
@@ -135,9 +145,9 @@ def covering(plans):
 
 
 @cache
-def _groups(rank, dp, tp, pp, cp, ep):
+def _groups(rank, layout):
     """(`Mesh`, `Channels`): made once, for all plans of these degrees."""
-    mesh = Mesh(Plan(dp=dp, tp=tp, pp=pp, cp=cp, ep=ep).layout, rank)
+    mesh = Mesh(layout, rank)
     return mesh, Channels(
         rank, torch.device("cpu"), {direction: dist.new_group() for direction in (1, -1)}
     )
@@ -150,7 +160,7 @@ def executor_of(
     its bytes. groups: its (`Mesh`, `Channels`); None: those of processes."""
     plan = plan_of(fields, sizes).check(model_of(sizes))
     program = program_of(plan)
-    mesh, channels = groups or _groups(rank, plan.dp, plan.tp, plan.pp, plan.cp, plan.ep)
+    mesh, channels = groups or _groups(rank, replace(plan.layout, shards=None))
     mesh.traffic.clear()
     instructions = rank_instructions(
         model_of(sizes), plan, program, mesh["pp"].place, context_rank=mesh["cp"].place
@@ -208,7 +218,7 @@ def made_for_a_step(rank, fields, dtype_name, groups=None):
         executor.program.stages,
         dtype,
         tuple(executor.stage_layers),
-        "ep" in fields,
+        sizes_of(fields).get("routed_parts", 0),
     )
     gradients = [gradient for stage in expected for gradient in stage.values()]
     whole = sum(gradient.double().square().sum() for gradient in gradients).sqrt().item()

@@ -27,7 +27,7 @@ class ParallelBlock(nn.Module):
     Input and output are (batch, tokens of this cp rank, hidden), and are whole on all tp ranks.
     With sequence parallelism both have 1/tp of these tokens. Parameters have the names that they
     have in `Block`. Experts are shared over `ep`, if there is such a group; they are not cut over
-    `tp`.
+    `tp`, whose ranks, with sequence parallelism, each route the tokens that they have.
 
     attention: 'ring', 'ulysses' or 'gathered', used where there is a cp group of more than one
     rank. layout: see `realrun.parallel.layers.context`. `InputError` for an unknown attention, and where
@@ -61,7 +61,7 @@ class ParallelBlock(nn.Module):
         if block.experts is None:
             self.up, self.down = column.of(block.up, tp), row.of(block.down, tp)
         else:
-            self.experts = ParallelExperts.of(block.experts, ep)
+            self.experts = ParallelExperts.of(block.experts, ep, tp.size)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.out(self._mixed(self.qkv(self.norm1(x))))
@@ -81,9 +81,10 @@ class ParallelBlock(nn.Module):
         return mixed.transpose(1, 2).reshape(batch, tokens, -1)
 
     def whole_on_tp(self) -> list[nn.Parameter]:
-        """The parameters that every tp rank has whole: those of norms, and row-parallel biases."""
+        """The parameters that every tp rank has whole: those of norms and routers, and row-parallel
+        biases."""
         found = [*self.norm1.parameters(), *self.norm2.parameters(), self.out.bias]
-        return found if self.experts is not None else [*found, self.down.bias]
+        return [*found, self.down.bias if self.experts is None else self.experts.router.weight]
 
     def partial_over_tp(self) -> list[nn.Parameter]:
         """The parameters whose gradients are of this rank's tokens only. They are summed over tp

@@ -35,6 +35,7 @@ EXECUTION = {
     "ep": Execution(
         "The members of the groups ep and edp, and the all-to-alls that bring tokens to experts."
     ),
+    "etp": Execution("Whether the members of the groups ep and edp are of one group tp."),
     "dispatcher": Execution("Each copy of a token is sent by itself.", ("all-to-all",)),
     "ep_overlap": Execution("A rank executes one op after the other.", (False,)),
     "expert_load": Execution(
@@ -193,21 +194,25 @@ def _check_experts(job: Derived) -> None:
                 f"ep = {plan.ep} without experts: give experts, a multiple of {plan.ep}, or ep = 1"
             )
         return
-    for name in ("tp", "cp"):
-        if getattr(plan, name) > 1:
-            raise InputError(
-                f"{name} = {getattr(plan, name)} with {experts} experts is simulated, but not "
-                f"executed: give {name} = 1"
-            )
+    if plan.cp > 1:
+        raise InputError(
+            f"cp = {plan.cp} with {experts} experts is simulated, but not executed: give cp = 1"
+        )
+    if plan.tp > 1 and not plan.spreads_experts:
+        raise InputError(
+            f"tp = {plan.tp} that cuts {experts} experts is simulated, but not executed: give tp = 1, or "
+            f"etp = 1 with sequence_parallel and ep a multiple of {plan.tp}"
+        )
     if job.backend == "torch":
         raise InputError(
             f"{experts} experts with backend torch, which leaves them out: take backend native"
         )
     copies = plan.microbatch_size * job.sizes["seq"] * job.sizes["experts_per_token"]
+    copies //= job.sizes.get("routed_parts", 1)
     if (copies * plan.expert_load) % experts:
         raise InputError(
             f"each of {experts} experts would take {copies * plan.expert_load / experts:.4g} of a "
-            f"microbatch's {copies} copies of tokens, no whole number: give another number of "
+            f"rank's {copies} copies of a microbatch's tokens, no whole number: give another number of "
             "experts, seq, microbatch_size or expert_load"
         )
 

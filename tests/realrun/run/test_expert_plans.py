@@ -11,6 +11,7 @@ from realrun_plans import (
     losses_alone,
     losses_of,
     plan_of,
+    sizes_of,
     step_of,
     world,
 )
@@ -22,6 +23,8 @@ from realrun.model.experts import Experts, routes
 from simlab.errors import InputError
 
 PLAIN = {"tp": 1, "pp": 1, "cp": 1, "microbatches": 2}
+OWN = PLAIN | {"tp": 2, "sequence_parallel": True, "etp": 1}
+"""Tensor-parallel ranks with experts of their own."""
 PLANS = [
     PLAIN | {"dp": 2, "ep": 1, "zero": 1},
     PLAIN | {"dp": 2, "ep": 2},
@@ -37,6 +40,14 @@ PLANS = [
     PLAIN | {"dp": 2, "ep": 2, "pp": 2, "microbatches": 3, "schedule": "zb-h1"},
     PLAIN | {"dp": 2, "ep": 2, "pp": 2, "microbatches": 4, "schedule": "interleaved-1f1b", "zero": 2},
     PLAIN | {"dp": 4, "ep": 2, "pp": 2, "microbatches": 2, "zero": 1},
+    OWN | {"dp": 1, "ep": 2},
+    OWN | {"dp": 2, "ep": 4},
+    OWN | {"dp": 2, "ep": 2, "zero": 1},
+    OWN | {"dp": 2, "ep": 4, "zero": 2},
+    OWN | {"dp": 2, "ep": 2, "zero": 3},
+    OWN | {"dp": 2, "ep": 2, "pp": 2, "microbatches": 4, "schedule": "interleaved-1f1b", "recompute": "full"},
+    OWN | {"dp": 4, "ep": 4, "zero": 1, "dp_overlap": False},
+    OWN | {"dp": 1, "tp": 4, "ep": 4},
 ]  # fmt: skip
 
 
@@ -60,17 +71,18 @@ def test_gradients_are_those_of_one_process_and_bytes_those_of_the_list(ranks, f
     for dtype in ERROR:
         found = ranks(world(fields))(step_of, fields, dtype)
         whole = plan.dp * plan.microbatches
-        loss, _ = alone(whole, plan.stages, getattr(torch, dtype), None, True)
+        parts = sizes_of(fields)["routed_parts"]
+        loss, _ = alone(whole, plan.stages, getattr(torch, dtype), None, parts)
         assert sum(rank["loss"] for rank in found) == pytest.approx(loss, rel=ERROR[dtype])
         for rank in found:
             assert rank["gradients"] < ERROR[dtype] and rank["norm"] < ERROR[dtype]
     for rank in found:  # in fp32, which is what the list's bytes are for
         assert all(counted == listed for counted, listed in rank["bytes"].values())
         assert ("ep" in rank["bytes"]) == (plan.ep > 1)
-        assert ("edp" in rank["bytes"]) == (1 < plan.ep < plan.dp)
+        assert ("edp" in rank["bytes"]) == (plan.ep > 1 and plan.expert_holders > 1)
 
 
-@pytest.mark.parametrize("fields", [PLANS[2], PLANS[7], PLANS[11]], ids=text)
+@pytest.mark.parametrize("fields", [PLANS[2], PLANS[7], PLANS[11], PLANS[16]], ids=text)
 def test_training_stays_together_with_training_in_one_process(ranks, fields):
     parts = ranks(world(fields))(losses_of, fields, 12, 0.5)
     losses, norms = losses_alone(fields, 12, 0.5)
@@ -116,13 +128,13 @@ def test_experts_without_a_token_and_dropped_copies_add_nothing():
 @pytest.mark.parametrize("given, text", [
     ({"dp": 2, "ep": 2}, "ep = 2 without experts: give experts, a multiple of 2, or ep = 1"),
     ({"dp": 4, "ep": 4, "experts": 6, "seq": 48}, "does not divide .*experts = 6"),
-    ({"dp": 2, "ep": 2, "tp": 2, "experts": 4}, "tp = 2 with 4 experts is simulated, but not executed: give tp = 1"),
+    ({"dp": 2, "ep": 2, "tp": 2, "experts": 4}, "tp = 2 that cuts 4 experts is simulated, but not executed: give tp = 1, or etp = 1"),
     ({"cp": 2, "experts": 4}, "cp = 2 with 4 experts is simulated, but not executed: give cp = 1"),
     ({"dp": 2, "experts": 4, "backend": "torch"}, "4 experts with backend torch"),
     ({"dp": 2, "experts": 4, "experts_per_token": 5}, "5 of 4 experts per token"),
     ({"dp": 2, "experts": -1}, "experts = -1: give a whole number, at least 1"),
     ({"dp": 2, "experts_per_token": 2}, "experts_per_token = 2 without experts"),
-    ({"dp": 2, "experts": 7}, "each of 7 experts would take 9.143 of a microbatch's 64 copies of tokens, no whole number"),
+    ({"dp": 2, "experts": 7}, "each of 7 experts would take 9.143 of a rank's 64 copies of a microbatch's tokens, no whole number"),
     ({"dp": 2, "ep": 2, "experts": 4, "cluster": "dgx-a100"}, "ep = 2: .* has no experts; give ep = 1"),
 ], ids=str)  # fmt: skip
 def test_what_cannot_be_executed_is_refused_in_a_line(given, text):
@@ -153,3 +165,20 @@ def test_a_training_goes_on_under_other_degrees_with_the_losses_of_an_unbroken_o
         assert status == 0, err
         losses += one_object(out)["runs"][0]["losses"]
     assert losses[:6] == pytest.approx(losses[6:], rel=1e-4) and losses[5] < losses[0]
+
+
+def test_experts_that_are_not_cut_go_on_with_other_ranks(command):
+    """Four ranks hold one expert each, then two ranks two. An unbroken training has them twice each."""
+    own = ("--tp", 2, "--etp", 1, "--sequence-parallel", "yes", "--experts", 4, "--warmup", 0)
+    after = (*own, "--checkpoint-every", 2, "--json")
+    parts = [
+        (("--dp", 2, "--ep", 4, "--microbatches", 2), 2),
+        (("--dp", 1, "--ep", 2, "--microbatches", 4, "--resume"), 4),
+        (("--dp", 2, "--ep", 2, "--microbatches", 2, "--zero", 1, "--out", "whole"), 4),
+    ]
+    losses = []
+    for degrees, steps in parts:
+        status, out, err = command(*degrees, *after, "--steps", steps).end(120)
+        assert status == 0, err
+        losses += one_object(out)["runs"][0]["losses"]
+    assert losses[:4] == pytest.approx(losses[4:], rel=1e-4) and losses[3] < losses[0]
