@@ -59,9 +59,13 @@ BRIDGE = "megatron-bridge"
 overlaps its communication piece by piece."""
 LINKS = r"(\d+)\s+\w+\s+(\d+)\s?g(?:b/s|bps|bit/s)?\s+links?\s?(?:/|per|a)\s?node"
 """A pattern of the NICs of a node and the Gb/s of each, in what a row says of its GPU."""
-STAGE_LAYERS = {("deepseek-v3", 16): (4,) * 15 + (1,)}
+STAGE_LAYERS = {
+    ("deepseek-v3", 16): (4,) * 15 + (1,),
+    ("deepseek-v3", 32): (1, *(2,) * 30, 0),
+}
 """{(model, stages): layers of each, where they are published}. Source: NVIDIA-NeMo/Megatron-Bridge
-@05d003fb, src/megatron/bridge/recipes/deepseek/deepseek_v3.py, `layout_map`."""
+@05d003fb, src/megatron/bridge/recipes/deepseek/deepseek_v3.py, `layout_map`; of 32 stages @067f987d,
+perf_recipes/deepseek/h100/deepseek_v3.py."""
 FLEX_DISPATCHERS = {
     "25.09": r"deepseek-v3 h100",
     "25.11": r"deepseek-v3 h100|.* gb[23]00",

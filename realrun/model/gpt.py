@@ -104,8 +104,9 @@ def seeded_block(layer: int, sizes: Sizes) -> Block:
     torch.manual_seed(LAYER_SEED + layer)
     hidden, experts = sizes["hidden"], None
     if sizes.get("experts"):
-        names = ("experts", "experts_per_token", "capacity")
-        experts = Experts(hidden, *(sizes[name] for name in names), sizes.get("routed_parts", 1))
+        chosen, capacity = sizes["experts_per_token"], sizes["capacity"]
+        parts = sizes.get("routed_parts", 1)
+        experts = Experts(hidden, sizes["experts"], chosen, capacity, parts)
     return Block(hidden, sizes["heads"], experts)
 
 

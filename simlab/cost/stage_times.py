@@ -10,6 +10,7 @@ from typing import NamedTuple
 from simlab.cost.communication_times import CommunicationTimes
 from simlab.cost.roofline import kernel_s, largest_value_s
 from simlab.cost.walk import Parts, Seconds, walk_unit
+from simlab.lowering.expansion import alternating
 from simlab.lowering.instruction import Halves
 from simlab.lowering.kernels import Communication, Matmul, Operation, runtime_ops, unit_kernels
 from simlab.lowering.kernels.kernel import Kernel, Launched
@@ -17,7 +18,6 @@ from simlab.lowering.pieces import (
     COMPUTE,
     Piece,
     Slice,
-    alternating,
     recompute_pieces,
     unit_pieces,
 )

@@ -20,11 +20,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from simlab.errors import require_index
+from simlab.lowering.expansion import expanded, work_pieces
 from simlab.lowering.instruction import Halves, Instruction, Unit, Work
 from simlab.lowering.kernels import LayerKernels, message_bytes, message_kernels, unit_kernels
 from simlab.lowering.kernels.kernel import Communication
 from simlab.lowering.offloading import Offloading
-from simlab.lowering.pieces import BEGIN, COMPUTE, WAIT, Action, Piece, alternating, unit_pieces
+from simlab.lowering.pieces import BEGIN, COMPUTE, WAIT, Action, Piece
 from simlab.lowering.sharding import Sharding, both
 from simlab.lowering.zero import reduces_after_ops, shards_of
 from simlab.program import Op, Program
@@ -66,38 +67,9 @@ def rank_instructions(
             continue
         halves = item.halves
         if halves not in pieces:
-            pieces[halves] = _work_pieces(item, plan, context_rank)
-        _expand(instructions, pieces[halves], item, halves)
+            pieces[halves] = work_pieces(item, plan, context_rank)
+        instructions += expanded(pieces[halves], item, halves)
     return instructions
-
-
-def _work_pieces(work: Work, plan: Plan, context_rank: int) -> list[tuple[int, Piece]]:
-    """[(which half of a `work`, one of its pieces)]"""
-    own = unit_pieces(work.unit.kernels, work.op.kind, plan, context_rank)
-    if work.beside is None:
-        return [(0, piece) for piece in own]
-    other = unit_pieces(work.beside.unit.kernels, work.beside.op.kind, plan, context_rank)
-    return alternating(own, other)
-
-
-def _expand(
-    instructions: list[Instruction],
-    pieces: Sequence[tuple[int, Piece]],
-    work: Work,
-    halves: Halves,
-) -> None:
-    """Append the `pieces` of a `work` to a list."""
-    append, row = instructions.append, tuple.__new__
-    ops = [
-        (str(its.op), its.unit.name, (*its.op, its.unit.name, its.unit.type, True, halves))
-        for its in (work, work.beside)
-        if its is not None
-    ]
-    for half, (action, name, kernels, dimension, kind, size_bytes, part) in pieces:
-        text, unit, where = ops[half]
-        label = unit if action == COMPUTE else f"{unit} {name}"
-        fields = label, kernels, dimension, kind, size_bytes, None, part
-        append(row(Instruction, (action, text, *fields, *where)))
 
 
 class RankLowering:

@@ -5,9 +5,8 @@ A unit is the embedding, a layer or the head. Its pieces have no names of ranks,
 microbatches, so all layers of a stage share them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise, zip_longest
 from typing import Literal, NamedTuple
 
 from simlab.lowering.context import ring_work
@@ -73,26 +72,6 @@ def unit_pieces(kernels: LayerKernels, kind: str, plan: Plan, context_rank: int 
         writer.forward(kernels.recompute, "again ")
         writer.backward(kernels, with_weights=kind == "B")
     return writer.list
-
-
-def alternating(first: Sequence[Piece], second: Sequence[Piece]) -> list[tuple[int, Piece]]:
-    """[(0 or 1, a piece of the `first` or of the `second` op)] of two ops that one rank computes side
-    by side: where one of them would wait for an all-to-all of expert parallelism, the other goes on.
-
-    Of two layers, where a backward comes first, this is the order of Megatron-LM's
-    `TransformerLayerSchedulePlan.run` (megatron/core/models/common/model_chunk_schedule_plan.py), and
-    that of DualPipe (DeepSeek-AI 2024, arXiv 2412.19437, figure 4): each of the four all-to-alls runs
-    beside attention or the experts of the other microbatch.
-    """
-    rounds = zip_longest(_up_to_waits(first), _up_to_waits(second), fillvalue=())
-    return [(at, piece) for both in rounds for at, part in enumerate(both) for piece in part]
-
-
-def _up_to_waits(pieces: Sequence[Piece]) -> Iterator[Sequence[Piece]]:
-    """The parts of an op, each of which but the first begins with a wait for an all-to-all."""
-    waits = [at for at, its in enumerate(pieces) if its.action == WAIT and its.dimension == "ep"]
-    for start, end in pairwise([0, *waits, len(pieces)]):
-        yield pieces[start:end]
 
 
 def recompute_pieces(kernels: LayerKernels, plan: Plan, context_rank: int = 0) -> list[Piece]:

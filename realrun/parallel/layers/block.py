@@ -84,7 +84,9 @@ class ParallelBlock(nn.Module):
         """The parameters that every tp rank has whole: those of norms and routers, and row-parallel
         biases."""
         found = [*self.norm1.parameters(), *self.norm2.parameters(), self.out.bias]
-        return [*found, self.down.bias if self.experts is None else self.experts.router.weight]
+        if self.experts is None:
+            return [*found, self.down.bias]
+        return [*found, *self.experts.router.parameters()]
 
     def partial_over_tp(self) -> list[nn.Parameter]:
         """The parameters whose gradients are of this rank's tokens only. They are summed over tp

@@ -35,13 +35,13 @@ EXECUTION = {
     "ep": Execution(
         "The members of the groups ep and edp, and the all-to-alls that bring tokens to experts."
     ),
-    "etp": Execution("Whether the members of the groups ep and edp are of one group tp."),
-    "dispatcher": Execution("Each copy of a token is sent by itself.", ("all-to-all",)),
-    "ep_overlap": Execution("A rank executes one op after the other.", (False,)),
     "expert_load": Execution(
         "How many times its even share of a microbatch's tokens an expert takes; what is more is "
         "dropped.",
     ),
+    "etp": Execution("Whether the members of the groups ep and edp are of one group tp."),
+    "dispatcher": Execution("Each copy of a token is sent by itself.", ("all-to-all",)),
+    "ep_overlap": Execution("A rank executes one op after the other.", (False,)),
     "cp_layout": Execution("The part of each sequence that a rank computes."),
     "cp_kind": Execution("The messages and collectives of the group cp."),
     "zero": Execution("The collectives of the group dp and the bytes that a rank holds."),
@@ -76,9 +76,9 @@ EXECUTION = {
     ),
     "dp_overlap": Execution("When the collectives of the group dp begin."),
     "tp_overlap": Execution("One order of begin and wait is executed.", ("weight-grad",)),
-    "moment_bytes": Execution("The optimizer's moments have the type of the parameters.", (4,)),
     "bucket_bytes": Execution("Gradients are reduced unit by unit.", (None,)),
     "gradient_bytes": Execution("The bytes of the collectives of the group dp."),
+    "moment_bytes": Execution("The optimizer's moments have the type of the parameters.", (4,)),
     "prefetch": Execution("When gathers of parameters begin."),
     "reshard": Execution("Which ops gather parameters, and how long they stay gathered."),
     "offload": Execution("Nothing is moved to the host.", ("none",)),

@@ -245,13 +245,17 @@ def _plan(row: Row, in_node: int) -> Plan:
         library in ("megatron", "nanotron") or is_compiled(library, overlap),
     )
     sequence_parallel = is_sequence_parallel(row["seq_parallel"], precision != "fp16") and tp > 1
+    ep = degree(row, "ep")
+    # more ranks than hold the same part of the model share experts only if these are not cut
+    spreads = tp > 1 and (dp * cp) % ep > 0 and (tp * dp * cp) % ep == 0
     # What a row says of a dimension that it does not split has no effect and is left out.
     return Plan(
         dp=dp,
         tp=tp,
         pp=pp,
         cp=cp,
-        ep=degree(row, "ep"),
+        ep=ep,
+        etp=1 if spreads else None,  # type: ignore[arg-type]  # Plan fills it in
         zero=zero,
         hybrid=hybrid if zero and hybrid and dp * cp % hybrid == 0 else 0,
         microbatch_size=size,
@@ -261,7 +265,7 @@ def _plan(row: Row, in_node: int) -> Plan:
         schedule="interleaved-1f1b" if chunks > 1 else "1f1b",
         recompute=recompute_of(row["recompute"], fsdp),
         precision=precision,
-        sequence_parallel=sequence_parallel,
+        sequence_parallel=sequence_parallel or spreads,
         attention=attention,
         library=library,
         fused=fused,

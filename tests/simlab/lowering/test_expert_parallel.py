@@ -226,7 +226,7 @@ def test_a_busier_rank_computes_sends_and_keeps_more():
     assert two - one == 3 * 256 * 2 * (256 + 3 * 96)
     # of so few tokens the host's launches take longer
     many = [
-        sl.predict(MODEL, replace(step.plan, microbatch_size=64), NODE).step_s for step in steps
+        sl.predict(MODEL, replace(step.plan, microbatch_size=1024), NODE).step_s for step in steps
     ]
     assert many[1] > 1.05 * many[0]
 

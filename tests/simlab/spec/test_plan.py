@@ -30,7 +30,7 @@ LLAMA = load_model("llama-3-8b")  # 32 layers, 32 heads, 8 of them for keys and 
     ({"gradient_bytes": 0}, "gradient_bytes = 0: give a whole number, at least 1"),
     ({"hybrid": -2}, "hybrid = -2: give a whole number, at least 0"), ({"zero": 4}, "zero = 4: give one of 0, 1, 2, 3"),
     ({"zero": True}, "zero = True: give one of 0"),
-        ({"recompute": "some"}, "recompute = 'some': give one of none, selective, per-op, full"),
+        ({"recompute": "some"}, "recompute = 'some': give one of none, selective, outputs, per-op, full"),
     ({"precision": "int8"}, "precision = 'int8': give one of fp32, fp16, bf16, fp8"),
     ({"attention": "fast"}, "attention = 'fast': give one of flash, flash-2, flash-1, unfused"),
     ({"tp_overlap": "all"}, "tp_overlap = 'all': give one of none, weight-grad, pipelined"),
