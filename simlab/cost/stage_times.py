@@ -180,10 +180,10 @@ class StageCost(CommunicationTimes):
 
     def _launches(self, unit: UnitKind, kind: str) -> list[tuple[float, float]]:
         """[(what the host needs to launch it, what it takes)] of the parts of an op in a unit, s."""
-        kernels = self.kernels[unit]
+        kernels, model = self.kernels[unit], self.model
         total_s = walk_unit(*self._pieces_of(((unit, kind),))).total
         forward_ops, input_ops, weight_ops = (
-            runtime_ops(self.model, self.plan)
+            runtime_ops(model.dense if unit == "dense layer" else model, self.plan)
             if unit in LAYERS
             else (len(kernels.forward), len(kernels.input_grad), len(kernels.weight_grad))
         )

@@ -33,6 +33,34 @@ each gradient is added to its fp32 sum by itself (nanotron/models/llama.py,
 parallel/tensor_parallel/functional.py, optim/gradient_accumulator.py)."""
 
 
+EXPERT_OPS = {False: (73, 39, 7), True: (99, 42, 7)}
+"""{whether expert-parallel ranks exchange tokens by all-to-alls: (forward, input-gradient,
+weight-gradient) ops} that routed experts add to a dense layer. They were counted with torch's
+dispatcher on a CPU in Megatron-LM's router and all-to-all dispatcher (core 0.20, PyTorch 2.13), on
+one rank and between two: bf16, the router in fp32, a softmax, an auxiliary loss, several experts on
+each rank, and no kernels of Transformer Engine. A stand-in has the same ops
+(tests/simlab/cost/test_dispatched_ops.py).
+
+Forward, the router has 36 ops, the counts of tokens and their permutation 15, the order by expert
+9, copies of counts to the host 4, and the way back and the rest 9. An exchange adds 26: 14 for the
+sizes of what is sent and received, 6 for copies of these to the host, and 6 for two collectives, of
+counts and of probabilities, which are worth as many ops as the dispatch and the combine that
+`layer_kernels` has. Its backward has one such collective. The experts' products and activation are
+taken to be as many ops as those of a dense MLP.
+
+Leaves out the host's wait for the counts; a launch of each expert's product and a gradient of each
+expert's weights; and 3 slices for each expert in the backward, which take .7 µs each.
+--moe-permute-fusion avoids these slices. With it and --moe-router-fusion a forward has about 13 ops
+less and a backward about as many, by the code of Transformer Engine's permutation.py and router.py
+with each launch as an op. A dispatcher that sends tokens once to a node has about 60 ops forward
+then (fused_a2a.py), and is taken to have those of one rank."""
+
+SHARED_EXPERT_OPS = (10, 10, 10)
+"""The (forward, input-gradient, weight-gradient) ops that shared experts add: an MLP without biases
+whose activation is one op, and the sums with the routed experts' result and gradient. They were
+counted with torch's own linear layers (tests/simlab/cost/test_dispatched_ops.py)."""
+
+
 def layer_kernels(model: Model, plan: Plan) -> LayerKernels:
     """The `LayerKernels` of a layer of `model` under `plan`."""
     forward = [*attention_part(model, plan), *mlp_part(model, plan)]
@@ -54,10 +82,18 @@ def layer_kernels(model: Model, plan: Plan) -> LayerKernels:
 def runtime_ops(model: Model, plan: Plan) -> tuple[int, int, int]:
     """The ops of a layer's forward, input gradients and weight gradients that the host dispatches.
 
-    A softmax in parts has the same ops in its input gradient as in its forward."""
+    A softmax in parts has the same ops in its input gradient as in its forward. The experts of
+    'torch' and 'fsdp1', which are routed in the same steps, are taken to have as many ops as
+    Megatron-LM's."""
     if plan.library == "nanotron":
         return NANOTRON_OPS[plan.tp > 1 and plan.sequence_parallel]
-    forward, of_inputs, of_weights = RUNTIME_OPS[plan.fused and plan.attention != "unfused"]
-    in_parts = plan.attention == "unfused" and not softmax_is_fused(model, plan)
-    more = len(TORCH_SOFTMAX) - 1 if in_parts else 0
-    return forward + more, of_inputs + more, of_weights
+    parts = [RUNTIME_OPS[plan.fused and plan.attention != "unfused"]]
+    if plan.attention == "unfused" and not softmax_is_fused(model, plan):
+        more = len(TORCH_SOFTMAX) - 1
+        parts.append((more, more, 0))
+    if model.experts:
+        parts.append(EXPERT_OPS[plan.ep > 1 and plan.dispatcher == "all-to-all"])
+    if model.shared_experts:
+        parts.append(SHARED_EXPERT_OPS)
+    forward, of_inputs, of_weights = (sum(ops) for ops in zip(*parts))
+    return forward, of_inputs, of_weights

@@ -1,11 +1,17 @@
-"""The ops of a layer of nanotron's form, counted with torch's dispatcher on a stand-in of our own,
-and those that the weights of a GPT layer add to its backward."""
+"""The ops of a layer of nanotron's form and of a layer's experts, counted with torch's dispatcher
+on stand-ins of our own, and those that the weights of a GPT layer add to its backward."""
 
 import math
 
 import pytest
 
-from simlab.lowering.kernels.layer import NANOTRON_OPS, RUNTIME_OPS
+from simlab.cost.stage_times import HOST_COLLECTIVE_OPS
+from simlab.lowering.kernels.layer import (
+    EXPERT_OPS,
+    NANOTRON_OPS,
+    RUNTIME_OPS,
+    SHARED_EXPERT_OPS,
+)
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
@@ -255,3 +261,192 @@ def test_the_weights_of_a_gpt_layer_add_so_many_ops_to_its_backward():
     backward(learning=False)  # x has a gradient from here on
     added = backward(learning=True) - backward(learning=False)
     assert {added} == {of_weights for _, _, of_weights in RUNTIME_OPS.values()}
+
+
+# experts
+# ------------------------------------------------------------------------------------------------
+
+CHOSEN = 2
+LOSS_SCALE = torch.ones(())
+IN_DENSE_LAYERS = {"empty_like"}
+"""What stands for products and activation here: a dense layer has as many."""
+
+
+def gating():
+    """The product with the router's weight, in fp32 of numbers in 16 bits."""
+
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        logits = torch.mm(flat(x).float(), weight.float().t())
+        return logits.view(*x.shape[:-1], -1)
+
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        rows, grad = flat(x), flat(grad)
+        made = torch.mm(grad, weight.float()).to(x.dtype)
+        learns = ctx.needs_input_grad[1]
+        of_weight = torch.mm(grad.t(), rows.float()).to(weight.dtype) if learns else None
+        return made.view(x.shape), of_weight
+
+    return function(forward, backward)
+
+
+def with_loss():
+    """The probabilities as they are; their backward is also that of the loss beside them."""
+
+    def forward(ctx, probabilities, loss):
+        ctx.save_for_backward(loss)
+        return probabilities
+
+    def backward(ctx, grad):
+        (loss,) = ctx.saved_tensors
+        return grad, torch.ones_like(loss) * LOSS_SCALE
+
+    return function(forward, backward)
+
+
+def all_to_all(received, ranks):
+    """So many rows for those that are sent, without the collective itself."""
+
+    def forward(ctx, x):
+        ctx.rows = x.shape[0]
+        return x if ranks == 1 else x.contiguous().new_empty((received, *x.shape[1:]))
+
+    def backward(ctx, grad):
+        if ranks == 1:
+            return grad.view_as(grad)
+        return grad.contiguous().new_empty((ctx.rows, *grad.shape[1:]))
+
+    return function(forward, backward)
+
+
+def experts():
+    def forward(ctx, x, probabilities):
+        ctx.save_for_backward(x, probabilities)
+        return torch.empty_like(x)
+
+    def backward(ctx, grad):
+        return tuple(torch.empty_like(its) for its in ctx.saved_tensors)
+
+    return function(forward, backward)
+
+
+def router(x, weight, losses):
+    """(the probability of each expert for each token, which experts are chosen)"""
+    logits = gating()(x, weight).view(-1, weight.shape[0])
+    largest, indices = torch.topk(logits, CHOSEN, dim=1)
+    probabilities = torch.softmax(largest, dim=-1, dtype=torch.float32)
+    probabilities = torch.zeros_like(logits).scatter(1, indices, probabilities)
+    chosen = marked(logits, indices)
+
+    scores = torch.softmax(logits, dim=-1, dtype=torch.float32)
+    counts = marked(logits, torch.topk(scores, CHOSEN, dim=1)[1]).sum(dim=0)
+    counts = all_to_all(len(counts), 1)(counts)  # summed over one rank
+    loss = (scores.sum(dim=0) * counts).sum() * 1e-2
+    losses[0] += (loss / 1e-2).detach()
+    return with_loss()(probabilities, loss), chosen
+
+
+def marked(logits, indices):
+    return torch.zeros_like(logits).int().scatter(1, indices, 1).bool()
+
+
+def to_host(counts):
+    """A copy to the host's memory, and a note of its stream (here `detach`)."""
+    counts.detach()
+    return counts.clone()
+
+
+def chunk_sizes(chosen, ranks):
+    """The rows that come from each rank (a row) for each of the experts of this one (a column)."""
+    counts = chosen.sum(dim=0).long()
+    own = len(counts) // ranks
+    if ranks == 1:
+        to_host(counts)
+        return to_host(counts.reshape(-1).view(-1, own))
+    to_ranks = counts.reshape(ranks, own).sum(dim=1)
+    gathered = torch.cat([counts] * ranks)  # for what is gathered
+    sizes = gathered.reshape(ranks, 1, -1).transpose(0, 1)[:, :, 0:own].contiguous()
+    from_ranks = sizes.sum(dim=2)
+    for copied in (to_ranks, from_ranks[0], from_ranks.sum(dim=1)):
+        to_host(copied).numpy()
+    to_host(sizes.sum(dim=(0, 1)))
+    return to_host(sizes.view(-1, own))
+
+
+def in_order(x, sizes, order):
+    chunks = torch.split(x, sizes, dim=0)
+    return torch.cat([chunks[i] for i in order], dim=0)
+
+
+def layer_of_experts(x, weight, ranks):
+    losses = torch.zeros(1)
+
+    def of():
+        probabilities, chosen = router(x, weight, losses)
+        rows = flat(x)
+        sizes = chunk_sizes(chosen, ranks)
+        by_expert = chosen.bool().T.contiguous().reshape(-1)
+        places = by_expert.argsort(descending=True, stable=True)[: len(rows) * CHOSEN]
+        tokens = places % len(rows)
+        weights = probabilities.T.contiguous().reshape(-1)[places]
+        routed = rows.index_select(0, tokens)
+
+        there, back = sizes.ravel().tolist(), sizes.T.ravel().tolist()
+        order = sorted(range(len(there)), key=lambda chunk: chunk % sizes.shape[1])
+        routed, weights = (all_to_all(sum(there), ranks)(its) for its in (routed, weights))
+        routed, weights = (in_order(its, there, order) for its in (routed, weights))
+        made = experts()(routed, weights.unsqueeze(-1))
+        made = in_order(made, back, sorted(range(len(back)), key=order.__getitem__))
+        made = all_to_all(len(tokens), ranks)(made)
+
+        result = torch.zeros(rows.shape, dtype=made.dtype)
+        result.scatter_add_(0, tokens.unsqueeze(1).expand(-1, HIDDEN), made)
+        return result.view(x.shape)
+
+    return of
+
+
+@pytest.mark.parametrize("number", [4, 8])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_layer_of_experts_has_so_many_ops_more(ranks, number):
+    """Without the slices of the backward, one for each chunk. The sizes are gathered and the
+    probabilities sent beside the tokens, which is two collectives more, and one in the backward."""
+    places = torch.arange(SEQ * BATCH) % number
+    one_hot = torch.eye(number, HIDDEN, dtype=torch.bfloat16)
+    x = (one_hot[places] + one_hot[places - 1]).view(SEQ, BATCH, HIDDEN).requires_grad_()
+
+    def ops(learning):
+        weight = one_hot.clone().requires_grad_(learning)
+        forward, y = counted(layer_of_experts(x, weight, ranks), IN_DENSE_LAYERS)
+        grad, x.grad = torch.ones_like(y), None
+        backward, _ = counted(lambda: y.backward(grad), {*IN_DENSE_LAYERS, "slice"})
+        return forward, backward - 1, weight  # a layer hands x's gradient on and does not keep it
+
+    forward, backward, weight = ops(learning=True)
+    _, of_inputs, _ = ops(learning=False)
+    total = torch.zeros(weight.shape)
+    added, _ = counted(lambda: total.add_(weight.grad.data))
+    calls = HOST_COLLECTIVE_OPS * (ranks > 1)
+    found = forward + 2 * calls, of_inputs + calls, backward - of_inputs + added
+    assert found == EXPERT_OPS[ranks > 1]
+
+
+def test_shared_experts_have_so_many_ops_more():
+    """Their MLP, the sum with the routed experts' result, and that of the input's two gradients."""
+    up = torch.nn.Linear(HIDDEN, FFN, bias=False)
+    down = torch.nn.Linear(FFN, HIDDEN, bias=False)
+    x, routed = torch.zeros(SEQ, BATCH, HIDDEN, requires_grad=True), torch.zeros(HIDDEN)
+
+    def ops(learning):
+        x.grad = torch.zeros_like(x)
+        for weight in (up.weight, down.weight):
+            weight.requires_grad_(learning)
+            weight.grad = torch.zeros_like(weight) if learning else None
+        forward, y = counted(lambda: routed + down(F.gelu(up(x))))
+        grad = torch.ones_like(y)
+        return forward, counted(lambda: y.backward(grad))[0]
+
+    forward, backward = ops(learning=True)
+    _, of_inputs = ops(learning=False)
+    assert (forward, of_inputs, backward - of_inputs) == SHARED_EXPERT_OPS

@@ -15,12 +15,12 @@ NODE = replace(sl.load_cluster("dgx-h100"), gpus_per_node=8)
 HOST_S = 1e-3
 
 
-def layer_s(kind, **fields):
+def layer_s(kind, model=LLAMA, **fields):
     """Seconds of a layer on a host that is far slower than the GPU."""
     checks = fields.pop("checks", False)
     plan = sl.Plan(sequence_parallel=True, seq=64, **fields)
     cluster = replace(NODE, host_op_s=HOST_S, checks_collectives=checks)
-    return StageCost(LLAMA, plan, cluster).unit_parts("layer", kind).total
+    return StageCost(model, plan, cluster).unit_parts("layer", kind).total
 
 
 @pytest.mark.parametrize("tp, forward, backward", [(1, 64, 102), (8, 92, 126)])
@@ -41,6 +41,28 @@ def test_a_checked_collective_takes_longer_the_more_ranks_it_has(library, tp):
             kind, tp=tp, library=library
         )
         assert more == pytest.approx(calls * (CHECK_S + (tp - 1) * CHECK_RANK_S))
+
+
+@pytest.mark.parametrize(
+    "fields, forward, backward",
+    [
+        ({}, 30 + 73, 50 + 46),
+        ({"dp": 2, "ep": 2}, 30 + 99, 50 + 49),
+        ({"dp": 2, "ep": 2, "dispatcher": "once-a-node"}, 30 + 73, 50 + 46),
+    ],
+)
+@pytest.mark.parametrize("shared", [0, 1])
+def test_a_layer_with_experts_takes_the_ops_of_their_router_and_permutation(
+    shared, fields, forward, backward
+):
+    """Beside a dispatch and a combine forward, and as many backward, where tokens travel."""
+    model = replace(LLAMA, experts=8, experts_per_token=2, shared_experts=shared, bias=False)
+    calls = 2 * HOST_COLLECTIVE_OPS * ("ep" in fields)
+    found = [layer_s(kind, model, **fields) for kind in "FB"]
+    assert found == pytest.approx(
+        [HOST_S * (forward + 10 * shared + calls), HOST_S * (backward + 20 * shared + calls)],
+        rel=1e-9,
+    )
 
 
 def test_without_tensor_parallelism_a_layer_has_nothing_to_check():
