@@ -72,15 +72,27 @@ def test_a_file_and_json_can_be_asked_for(tmp_path, capsys):
 
 def test_the_number_of_ranks_that_was_published_is_the_best_one_found():
     its = met(row_of("Qwen3_30B_a3B", 16, 1024))
-    assert its.is_met and its.rank is not None
+    assert its.slower is not None and its.slower < 0.1
     assert " ep8 " in its.published and " ep8 " in its.best and "8: +0.0%" in its.by_ranks
     assert its.measured_s == pytest.approx(1024 * 4096 / (16 * 5113))
 
 
-@pytest.mark.parametrize(("row", "why"), [
-    (("Qwen3_235B_a22B", 256, 2048), "ep = 32 does not divide dp x cp = 16"),
-    (("DeepSeekV3", 1024, 8192), "latent attention is not cut over ranks"),
-])  # fmt: skip
-def test_a_plan_that_cannot_be_said_is_not_met_and_says_why(row, why):
-    its = met(row_of(*row))
-    assert not its.is_met and why in its.published and its.best
+def test_what_the_recipes_of_models_with_experts_say_is_taken():
+    """The dispatcher by release, 16-bit moments of DeepSeek-V3."""
+    said = [space_of(row).fixed for row in ROWS]
+    flex = [
+        (row["model"], row["gpu"])
+        for row, its in zip(ROWS, said)
+        if its.get("dispatcher") == "once-a-node"
+    ]
+    assert len(flex) == 6 and ("Qwen3_235B_a22B", "H100") not in flex
+    moments = {row["model"]: its.get("moment_bytes") for row, its in zip(ROWS, said)}
+    assert moments == {"DeepSeekV3": 2, "Qwen3_235B_a22B": None, "Qwen3_30B_a3B": None}
+
+
+def test_a_plan_whose_experts_span_tensor_parallel_ranks_is_predicted_beside_its_measured_step():
+    """Half of it are all-to-alls of 32 ranks on four nodes, a part of them beside another microbatch."""
+    its = met(row_of("Qwen3_235B_a22B", 256, 2048))
+    assert "etp1 ep-overlap" in its.published
+    predicted_s = float(its.published.rsplit("predicted ")[1].removesuffix(" s"))
+    assert predicted_s == pytest.approx(its.measured_s, rel=0.05)

@@ -23,7 +23,8 @@ EXECUTED = {
 """{field: (fields of a plan on which one sees it, values that are executed)}"""
 
 NOT_EXECUTED = {
-    "hybrid": ({"dp": 2, "zero": 3}, [1, 2]), "seq": ({}, [16]), "recompute": ({}, ["per-op", "outputs"]), "attention": ({}, ["flash-1", "flash-2"]),
+    "hybrid": ({"dp": 2, "zero": 3}, [1, 2]), "seq": ({}, [16]), "recompute": ({}, ["per-op", "outputs"]),
+    "attention": ({}, ["flash-1", "flash-2"]),
     "library": ({}, ["torch", "fsdp1", "nanotron"]), "fused": ({}, [False]),
     "dropout": ({}, [True]), "tp_overlap": ({"tp": 2}, ["none", "pipelined"]),
     "bucket_bytes": ({"dp": 2}, [10**6]), "moment_bytes": ({}, [2]),

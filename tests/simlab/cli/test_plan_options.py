@@ -48,7 +48,8 @@ def test_the_command_line_and_python_give_one_answer(capsys):
 SIMULATE = parser().commands["simulate"]
 ACTIONS = {action.dest: action for action in SIMULATE._actions if action.help != SUPPRESS}
 OTHER = {
-    "dp": 4, "tp": 2, "pp": 2, "cp": 2, "ep": 2, "expert_load": 1.5, "etp": 1, "dispatcher": "once-a-node", "ep_overlap": True, "moment_bytes": 2,
+    "dp": 4, "tp": 2, "pp": 2, "cp": 2, "ep": 2, "expert_load": 1.5, "etp": 1,
+    "dispatcher": "once-a-node", "ep_overlap": True, "moment_bytes": 2,
     "cp_layout": "contiguous", "cp_kind": "all-gather", "zero": 3, "hybrid": 2,
     "microbatch_size": 2, "microbatches": 3, "seq": 512, "schedule": "gpipe", "chunks": 3, "stage_layers": (5, 7),
     "recompute": "full", "precision": "fp32", "sequence_parallel": True, "attention": "flash-2", "library": "torch",
@@ -59,7 +60,8 @@ OTHER = {
 NEEDS = {"schedule": {"pp": 2}, "chunks": {"pp": 2, "schedule": "interleaved-1f1b"}, "stage_layers": {"pp": 2},
          "sequence_parallel": {"tp": 2}, "hybrid": {"dp": 4, "zero": 1}, "order": {"dp": 2}, "cp_layout": {"cp": 2},
          "cp_kind": {"cp": 2}, "tp_overlap": {"tp": 2}, "prefetch": {"zero": 3}, "reshard": {"zero": 3},
-         "offload_to": {"offload": "optimizer"}, "ep": {"dp": 4}, "expert_load": {"dp": 4, "ep": 2}, "dispatcher": {"dp": 4, "ep": 2}, "ep_overlap": {"dp": 4, "ep": 2},
+         "offload_to": {"offload": "optimizer"}, "ep": {"dp": 4}, "expert_load": {"dp": 4, "ep": 2},
+         "dispatcher": {"dp": 4, "ep": 2}, "ep_overlap": {"dp": 4, "ep": 2},
          "etp": {"dp": 2, "tp": 2, "ep": 2, "sequence_parallel": True}}  # fmt: skip
 """{field: fields that its value needs}."""
 
