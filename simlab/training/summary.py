@@ -21,6 +21,7 @@ def step_text(facts: Mapping[str, Any], gpu: str, excess: str) -> str:
     peak, room = bytes_text(sum(memory.values())), bytes_text(facts["gpu_memory_bytes"])
     tokens_per_s = facts["tokens_per_s"]
     experts = f"ep {plan['ep']}, " if plan["ep"] > 1 else ""
+    experts += "etp 1, " if plan["etp"] < plan["tp"] else ""
     lines = [
         f"{facts['model']} on {facts['gpus']} x {gpu}: dp {plan['dp']}, tp {plan['tp']}, "
         f"pp {plan['pp']}, cp {plan['cp']}, {experts}ZeRO-{plan['zero']}, {plan['schedule']}, "
