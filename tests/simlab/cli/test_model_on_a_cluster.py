@@ -35,7 +35,7 @@ def test_every_option_of_simulate_goes_with_a_model_with_op_times_or_with_both()
 def given(name):
     """The option `name` with a value that the parser takes, as text."""
     values = {"partition": "best", "csv": "x.csv"} | dict.fromkeys(
-        ("sequence_parallel", "dp_overlap", "fused", "dropout", "reshard"), "yes"
+        ("sequence_parallel", "dp_overlap", "fused", "dropout", "reshard", "ep_overlap"), "yes"
     )
     return f"--{name.replace('_', '-')} {values.get(name, 1)}"
 
