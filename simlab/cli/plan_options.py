@@ -162,7 +162,7 @@ def plan_lines(plan: Plan, said: Iterable[str]) -> list[str]:
 def _is_changed(plan: Plan, facts: FieldFacts) -> bool:
     """Whether a field has another value than its default; not if the default is derived."""
     value = getattr(plan, facts.name)
-    if facts.name == "chunks" and value > 1:
+    if (facts.name == "chunks" and value > 1) or (facts.name == "etp" and plan.spreads_experts):
         return True
     return facts.default is not None and bool(value != facts.default)
 

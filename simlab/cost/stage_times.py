@@ -197,6 +197,9 @@ class StageCost(CommunicationTimes):
             again_s = self._recompute_s(unit)
             if self.plan.recompute == "full" and unit in LAYERS:
                 parts.append((self._launch_s(forward_ops, kernels.recompute), again_s))
+            elif self.plan.recompute == "outputs":
+                ops = len(kernels.recompute)
+                parts.append((self._launch_s(ops, kernels.recompute), again_s))
             input_s = total_s - again_s - (weight_s if kind == "B" else 0.0)
             parts.append((self._launch_s(input_ops, kernels.input_grad), input_s))
         return parts

@@ -29,9 +29,9 @@ def side_by_side(program: Program) -> Program:
     """The same program, in which each forward that follows a backward on its rank, as all of 1F1B's
     steady phase do, runs beside it.
 
-    The first backward of a rank then comes with the second forward after the warm-up, so each rank
-    holds one microbatch more (Megatron-LM schedules one extra forward, `overlap_moe_expert_parallel_comm`
-    in megatron/core/pipeline_parallel/schedules.py).
+    The first backward of a rank then comes with the second forward after the warm-up (Megatron-LM schedules
+    one extra forward, `overlap_moe_expert_parallel_comm` in megatron/core/pipeline_parallel/schedules.py).
+    Of that forward and that backward, which go layer by layer, a rank holds one layer more than in 1F1B.
     """
     ranks, paired = [], set()
     for ops in program.ranks:

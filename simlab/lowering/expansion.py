@@ -15,7 +15,8 @@ def alternating(first: Sequence[Piece], second: Sequence[Piece]) -> list[tuple[i
     Of two layers, where a backward comes first, this is the order of Megatron-LM's
     `TransformerLayerSchedulePlan.run` (megatron/core/models/common/model_chunk_schedule_plan.py), and
     that of DualPipe (DeepSeek-AI 2024, arXiv 2412.19437, figure 4): each of the four all-to-alls runs
-    beside attention or the experts of the other microbatch.
+    beside attention or the experts of the other microbatch. An op without all-to-alls, of a dense layer, is one
+    part here, which hides at most one of the other's; Megatron-LM cuts it between attention and MLP.
     """
     rounds = zip_longest(_up_to_waits(first), _up_to_waits(second), fillvalue=())
     return [(at, piece) for both in rounds for at, part in enumerate(both) for piece in part]

@@ -40,7 +40,9 @@ class Traffic(NamedTuple):
     replicas: float = 0.0
     """Over the ranks that hold the same shard, with `Plan.hybrid`: what is left of the gradients."""
     ep: float = 0.0
-    """Over the ranks that share experts: tokens, results and their gradients."""
+    """Over the ranks that share experts: tokens, results and their gradients. With the dispatcher
+    'once-a-node' the copies that ranks get; those that only pass on the way to another rank of a node
+    are not counted."""
     edp: float = 0.0
     """Over the ranks that hold the same experts, with `Plan.ep`: these experts' gradients and
     parameters."""

@@ -29,7 +29,7 @@ def layer_activations_bytes(model: Model, plan: Plan, recompute: str) -> float:
     rows = s.outside * (1 + summed) + s.tokens * model.hidden * model.gated_mlp
     routed = 0.0
     if model.experts:
-        routed = _between_experts(model, plan)
+        routed = _one_between_experts(model, plan)
         routed += routed_tokens(model, plan) * model.hidden * (plan.ep > 1)  # of the dispatch
     return (
         s.width * (s.tokens * columns + rows + routed)
@@ -74,15 +74,24 @@ def made_tensors(model: Model, plan: Plan, recompute: str) -> dict[str, float]:
     if model.experts:
         s, routed = sizes(model, plan), routed_tokens(model, plan)
         tensors["routed"] = s.width * routed * model.hidden
-        evenly = s.tokens * model.active_ffn / plan.tp
-        tensors["mlp between"] *= _between_experts(model, plan) / evenly
+        tensors["mlp between"] = s.width * _between_experts(model, plan, recompute)
     return tensors
 
 
-def _between_experts(model: Model, plan: Plan) -> float:
-    """The numbers that one of the tensors between the two products of a rank's experts has."""
+def _between_experts(model: Model, plan: Plan, recompute: str = "none") -> float:
+    """The numbers of the tensors between the two products of a rank's experts that it keeps: what the
+    first product made, and what the activation function made of it. 'outputs' makes the latter again, but of
+    shared experts."""
+    routed = routed_tokens(model, plan) / plan.etp
     shared = sizes(model, plan).tokens * model.shared_experts / plan.tp
-    return (routed_tokens(model, plan) / plan.etp + shared) * model.expert_width
+    products = 1 + model.gated_mlp
+    kept = (products + (recompute != "outputs")) * routed + (products + 1) * shared
+    return kept * model.expert_width
+
+
+def _one_between_experts(model: Model, plan: Plan) -> float:
+    """The numbers of one of those tensors."""
+    return _between_experts(model, plan) / (2 + model.gated_mlp)
 
 
 def keeps_fp8(plan: Plan) -> bool:

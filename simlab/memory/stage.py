@@ -87,6 +87,10 @@ class StageWalk:
             self._ops[use] = ledger.phase
         return self._ops[use]
 
+    def units_of(self, use: Use) -> list[tuple[UnitKind, Phase]]:
+        """[(kind of a unit, what the op does in it)], in order."""
+        return [(its.unit, its.phase) for its in self.pieces(use) for _ in range(its.many)]
+
     def pieces(self, use: Use) -> list[Piece]:
         """The op's `Piece`s, in order: a unit is told from the next by its kind and by those of
         its neighbours."""

@@ -2,11 +2,11 @@
 most."""
 
 from collections import Counter
-from itertools import product
+from itertools import chain, islice, product
 
 from simlab.lowering.zero import SHARDED_FROM, gathered_around, held_of, is_shared, shards_of
 from simlab.memory.fsdp import Gathered
-from simlab.memory.ledger import CATEGORIES, Moment
+from simlab.memory.ledger import CATEGORIES, Ledger, Moment, Phase
 from simlab.memory.schemes import (
     Added,
     NumberBytes,
@@ -21,7 +21,7 @@ from simlab.memory.states import state_bytes
 from simlab.memory.units.sizes import UnitSizes
 from simlab.program import Program
 from simlab.spec.model import Model
-from simlab.spec.parameters import expert_parameters, stage_parameters
+from simlab.spec.parameters import LAYERS, UnitKind, expert_parameters, stage_parameters
 from simlab.spec.plan import Plan
 from simlab.spec.stage_layers import dense_of_stages
 
@@ -48,6 +48,11 @@ NUMBERS = {
 USES = [Use(kind, first, gathered, stays, last) for kind, first, (gathered, stays), last in NUMBERS]
 
 
+_Key = tuple[int, int]
+"""(stage, number of a `Use`)"""
+_Units = list[tuple[UnitKind, Phase]]
+
+
 class StepWalk:
     """What the ranks of one pipeline hold in a step of `model` under `plan`.
 
@@ -72,6 +77,7 @@ class StepWalk:
             for shape in set(self.shapes)
         }
         self.stages = [walks[shape] for shape in self.shapes]
+        self._phases: dict[tuple[_Key, ...], Phase] = {}
 
     def activations(self) -> tuple[tuple[float, ...], tuple[float, ...] | None]:
         """Per stage, bytes of one microbatch's activations from its F to its B or I, and from I to
@@ -90,12 +96,31 @@ class StepWalk:
                 held[name] += size
         return held
 
-    def uses(self, rank: int) -> list[tuple[int, Use]]:
-        """[(stage, `Use`)] of each op of `rank`, in order."""
-        return [(stage, USES[number]) for stage, number in self._uses(rank)]
+    def _turns(self, rank: int) -> list[tuple[_Key, ...]]:
+        """The ops of `rank` in order, each by itself but those that go side by side."""
+        uses, paired = self._uses(rank), self.program.paired
+        if not paired:
+            return [(use,) for use in uses]
+        turns: list[tuple[_Key, ...]] = []
+        ops = zip(self.program.ranks[rank], uses)
+        for op, use in ops:
+            turns.append((use, next(ops)[1]) if op in paired else (use,))
+        return turns
 
-    def _uses(self, rank: int) -> list[tuple[int, int]]:
-        """The same with each `Use` by its number: there are many ops, and few uses."""
+    def _phase(self, turn: tuple[_Key, ...]) -> Phase:
+        """What the ops of a turn do."""
+        if turn not in self._phases:
+            walks = [(self.stages[stage], USES[number]) for stage, number in turn]
+            if len(walks) == 1:
+                self._phases[turn] = walks[0][0].op(walks[0][1])
+            else:
+                forward, backward = (walk.units_of(use) for walk, use in walks)
+                self._phases[turn] = _side_by_side(forward, backward)
+        return self._phases[turn]
+
+    def _uses(self, rank: int) -> list[_Key]:
+        """[(stage, number of a `Use`)] of each op of `rank`, in order: there are many ops, and few
+        uses."""
         scheme, ops = self.stages[0].scheme, self.program.ranks[rank]
         first_differs, fresh = scheme.first_differs, dict[int, bool]()
         last_of = {op.stage: op for op in ops if scheme.last_differs and op.kind in "BW"}
@@ -111,43 +136,42 @@ class StepWalk:
 
     def peak(self, rank: int) -> dict[str, float]:
         """{category: bytes} when `rank` holds most."""
-        held, uses, figures = self.rest(rank), self._uses(rank), {}
-        for key in dict.fromkeys(uses):
-            phase = self.stages[key[0]].op(USES[key[1]])
-            figures[key] = phase.peak, phase.left
+        held, turns, figures = self.rest(rank), self._turns(rank), {}
+        for turn in dict.fromkeys(turns):
+            phase = self._phase(turn)
+            figures[turn] = phase.peak, phase.left
         total = best = sum(held.values())
         best_at = 0
-        for at, key in enumerate(uses, 1):
-            peak, left = figures[key]
+        for at, turn in enumerate(turns, 1):
+            peak, left = figures[turn]
             if total + peak > best:
                 best, best_at = total + peak, at
             total += left
         step = self._optimizer_step(rank)
         in_step = total + step > best
-        before = uses if in_step else uses[: max(0, best_at - 1)]
-        for (stage, number), count in Counter(before).items():
-            for name, size in self.stages[stage].op(USES[number]).end.items():
+        before = turns if in_step else turns[: max(0, best_at - 1)]
+        for turn, count in Counter(before).items():
+            for name, size in self._phase(turn).end.items():
                 held[name] += count * size
         if in_step:
             held["temporaries"] += step
         elif best_at:
-            stage, number = uses[best_at - 1]
-            for name, size in self.stages[stage].op(USES[number]).at_peak.items():
+            for name, size in self._phase(turns[best_at - 1]).at_peak.items():
                 held[name] += size
         return held
 
     def moments(self, rank: int) -> list[Moment]:
         """`Moment` of each op of `rank` at its own peak, and what is held when it is over under the
-        op '': [rest, op, after it, op, after it, ..., optimizer step]."""
+        op '': [rest, op, after it, op, after it, ..., optimizer step]. Two ops side by side have the
+        same of both."""
         held = self.rest(rank)
-        moments = [Moment("", held)]
-        for op, (stage, use) in zip(self.program.ranks[rank], self.uses(rank)):
-            phase = self.stages[stage].op(use)
-            moments.append(
-                Moment(str(op), {name: size + phase.at_peak[name] for name, size in held.items()})
-            )
+        moments, ops = [Moment("", held)], iter(self.program.ranks[rank])
+        for turn in self._turns(rank):
+            phase = self._phase(turn)
+            most = {name: size + phase.at_peak[name] for name, size in held.items()}
             held = {name: size + phase.end[name] for name, size in held.items()}
-            moments.append(Moment("", held))
+            for op in islice(ops, len(turn)):
+                moments += Moment(str(op), most), Moment("", held)
         step = self._optimizer_step(rank)
         return [
             *moments,
@@ -164,6 +188,23 @@ class StepWalk:
             for stage in self.program.stages_of(rank)
         )
         return OPTIMIZER_TEMPORARY_BYTES * own
+
+
+def _side_by_side(forward: _Units, backward: _Units) -> Phase:
+    """What a forward and a backward do that go side by side, layer by layer, in the order of
+    `RankLowering.of_pair`. Of two layers the forward is taken to come first, so that both hold all
+    that they keep while the backward computes; in truth the forward's experts come last."""
+    firsts = [
+        next((at for at, (u, _) in enumerate(its) if u in LAYERS), 0) for its in (forward, backward)
+    ]
+    layers = min(sum(unit in LAYERS for unit, _ in its) for its in (forward, backward))
+    ahead, back = forward[firsts[0] :], backward[firsts[1] :]
+    ledger = Ledger()
+    between = chain.from_iterable(zip(ahead[:layers], back[:layers]))
+    ends = (*backward[: firsts[1]], *forward[: firsts[0]])
+    for _, phase in (*ends, *between, *ahead[layers:], *back[layers:]):
+        ledger.add(phase)
+    return ledger.phase
 
 
 def held_by_rank(walk: StepWalk) -> list[dict[str, float]]:

@@ -22,10 +22,11 @@ WHATEVER = ("1f1b", "gpipe", "afab", "eager-1f1b")
 """Schedules that can be made of any number of microbatches."""
 MOST_CHUNKS = 12
 """The most stages of a pipeline rank that are tried."""
-MODEL, BATCH, SCHEDULE = (
+MODEL, BATCH, SCHEDULE, BESIDE = (
     "the model cannot be split like this",
     "the batch cannot be split like this",
     "the schedule cannot be made of these stages and microbatches",
+    "a forward and a backward cannot go side by side",
 )
 """Reasons of rejections."""
 
@@ -140,8 +141,9 @@ class Space:
         experts and the dp x cp `ranks`, or where experts are not cut tp times as many."""
         for etp in self._values("etp", [tp, 1] if self.model.experts and tp > 1 else [tp]):
             shared = gcd(self.model.experts, ranks * tp // etp) if self.model.experts else 1
-            spread = [ep for ep in divisors(shared) if etp == tp or ep % tp == 0]
-            for ep in self._values("ep", spread):
+            every = divisors(shared)
+            spread = [ep for ep in every if etp == tp or ep % tp == 0]
+            for ep in self._values("ep", spread or (every[:1] if "etp" in self.fixed else [])):
                 yield ep, etp
 
     def _of_details(
@@ -180,18 +182,27 @@ class Space:
                         "zero": zero,
                         "recompute": recompute,
                     }
-                    for overlap in self._overlaps(values):
-                        yield {**values, **overlap}
+                    yield from self._overlaps(values)
 
-    def _overlaps(self, values: dict[str, Any]) -> list[dict[str, bool]]:
-        """Whether all-to-alls run beside another microbatch: both, where they can."""
-        if values["ep"] == 1:
-            return [{}]
-        if refusal_beside(
+    def _overlaps(self, values: dict[str, Any]) -> Iterator[dict[str, Any] | Rejection]:
+        """These values with all-to-alls that run beside another microbatch, and without, where both can
+        be; the `Rejection` of them where that is asked for and cannot be."""
+        choices = self._values("ep_overlap", [False, True])
+        if False in choices:
+            yield {**values, "ep_overlap": False}
+        if True not in choices:
+            return
+        refused = refusal_beside(
             cast(Plan, SimpleNamespace(**{"offload": "none", **self.fixed, **values}))
-        ):
-            return [{"ep_overlap": False}]
-        return [{"ep_overlap": each} for each in self._values("ep_overlap", [False, True])]
+        )
+        if values["ep"] == 1 or values["microbatches"] == 1:
+            refused = (
+                "ep_overlap = True has no effect with one expert-parallel rank or one microbatch"
+            )
+        if not refused:
+            yield {**values, "ep_overlap": True}
+        elif "ep_overlap" in self.fixed:
+            yield Rejection(values, BESIDE, refused)
 
     def _schedules(self, pp: int, microbatches: int) -> Iterator[tuple[str, int]]:
         """(schedule, chunks) of a pipeline. As in Megatron-LM, an interleaved one needs a multiple

@@ -251,8 +251,8 @@ def check_expert_ranks(degrees: "Layout | Plan") -> None:
     ranks = degrees.dp * degrees.cp
     if degrees.etp not in (None, 1, tp):
         raise InputError(
-            f"etp = {shortened(degrees.etp)}: each expert is cut by all tensor-parallel ranks or by none, so "
-            f"give tp = {tp} or 1"
+            f"etp = {shortened(degrees.etp)} with tp = {tp}: each expert is cut by all tensor-parallel ranks or by "
+            f"none, so give etp = {tp}{' or 1' if tp > 1 else ', or another tp'}"
         )
     if degrees.etp != 1 or tp == 1:
         if ranks % ep:
@@ -260,7 +260,8 @@ def check_expert_ranks(degrees: "Layout | Plan") -> None:
         return
     if tp * ranks % ep:
         raise InputError(
-            f"ep = {ep} with etp = 1 does not divide tp x dp x cp = {tp * ranks}; {near(ep, tp * ranks)}"
+            f"ep = {ep} with etp = 1 does not divide tp x dp x cp = {tp * ranks}; "
+            f"{tp} does, and so may other multiples of tp"
         )
     if ep % tp:
         raise InputError(

@@ -86,9 +86,10 @@ class Plan:
         default=None,
     )
     dispatcher: str = documented(
-        """How tokens travel to their experts. 'all-to-all' sends a copy for each expert (NCCL).
-        'once-a-node' sends a token once to each node that has experts for it, and there to each GPU
-        that has (DeepEP, Zhao et al. 2025; Megatron-LM's --moe-token-dispatcher-type flex).""",
+        """How tokens travel to their experts: by NCCL's all-to-all, or once to a node as by DeepEP's
+        kernels. 'all-to-all' sends a copy for each expert. 'once-a-node' sends a token once to each
+        node that has experts for it, and there to each GPU that has (Megatron-LM's
+        --moe-token-dispatcher-type flex).""",
         default="all-to-all",
         choices=DISPATCHERS,
     )
@@ -96,7 +97,7 @@ class Plan:
         """Whether the all-to-alls of expert parallelism run beside the computation of another
         microbatch: a forward and a backward then go side by side, layer by layer, each of which
         computes while the other one's tokens travel (DeepSeek-AI 2024, DualPipe; Megatron-LM's
-        --overlap-moe-expert-parallel-comm). 1F1B holds one microbatch more then.""",
+        --overlap-moe-expert-parallel-comm). A rank holds one layer of a microbatch more then.""",
         default=False,
     )
     cp_layout: str = documented(

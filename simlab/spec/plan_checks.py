@@ -123,7 +123,7 @@ def refusal_beside(plan: "Plan") -> str:
         (plan.pp == 1 and plan.schedule not in (*PAIRED, "1f1b"), "schedule", "'1f1b'"),
         (plan.zero == 3, "zero", "0, 1 or 2"),
         (plan.offload != "none", "offload", "'none'"),
-        (plan.recompute == "full", "recompute", "'none' or 'selective'"),
+        (plan.recompute == "full", "recompute", "another one"),
     )
     for wrong, name, valid in refused:
         if wrong:
@@ -155,6 +155,11 @@ def _check_moments(plan: "Plan") -> None:
         )
     if plan.moment_bytes == 4:
         return
+    if plan.zero == 0:
+        raise InputError(
+            "moment_bytes = 2 with zero = 0: Megatron-LM keeps moments in 16 bits in its distributed optimizer only; "
+            "give zero = 1, or moment_bytes = 4"
+        )
     for name, value, valid in (
         ("library", plan.library, "megatron"),
         ("offload", plan.offload, "none"),
@@ -167,6 +172,11 @@ def _check_moments(plan: "Plan") -> None:
 
 
 def _check_library(plan: "Plan") -> None:
+    if plan.recompute == "outputs" and plan.library != "megatron":
+        raise InputError(
+            f"recompute = 'outputs' with library = {plan.library!r}: it is Megatron-LM's, so give library = 'megatron', or "
+            "another recompute"
+        )
     if plan.precision == "fp8-rowwise" and plan.has_flat_gradients:
         raise InputError(
             f"precision = 'fp8-rowwise' with library = {plan.library!r}: it is torchao's, so give library = 'torch' or 'fsdp1'"
@@ -215,6 +225,12 @@ EFFECTS = (
     ),
     Effect("dispatcher", lambda plan: plan.ep > 1, ("ep",), "ep of 2 or more"),
     Effect("ep_overlap", lambda plan: plan.ep > 1, ("ep",), "ep of 2 or more"),
+    Effect(
+        "ep_overlap",
+        lambda plan: plan.microbatches > 1,
+        ("microbatches",),
+        "microbatches of 2 or more",
+    ),
     Effect("expert_load", lambda plan: plan.ep > 1, ("ep",), "ep of 2 or more"),
     Effect("tp_overlap", lambda plan: plan.tp > 1, ("tp",), "tp of 2 or more"),
     Effect(

@@ -22,6 +22,8 @@ def step_text(facts: Mapping[str, Any], gpu: str, excess: str) -> str:
     tokens_per_s = facts["tokens_per_s"]
     experts = f"ep {plan['ep']}, " if plan["ep"] > 1 else ""
     experts += "etp 1, " if plan["etp"] < plan["tp"] else ""
+    experts += "tokens once a node, " if plan["dispatcher"] == "once-a-node" else ""
+    experts += "ep overlap, " if plan["ep_overlap"] else ""
     lines = [
         f"{facts['model']} on {facts['gpus']} x {gpu}: dp {plan['dp']}, tp {plan['tp']}, "
         f"pp {plan['pp']}, cp {plan['cp']}, {experts}ZeRO-{plan['zero']}, {plan['schedule']}, "

@@ -136,6 +136,11 @@ def _print(found: Search, text: str) -> None:
     print_text(text)
 
 
+EXPERTS_LEGEND = (
+    "; e after ep: experts are not cut (etp 1); o: all-to-alls run beside another microbatch"
+)
+
+
 def _legend(space: Space) -> str:
     """What the columns of the table mean."""
     room = f"{space.cluster.gpu_memory_bytes / GIB:.1f}"
@@ -143,15 +148,18 @@ def _legend(space: Space) -> str:
         "v: chunks, the stages of a pipeline rank; size: sequences of a microbatch; m: microbatches "
         "of a step (below: m x size sequences); GiB: tensors at the peak, which with a reserve have "
         f"to fit into {room}; tie: within {TIE:.0%} of the first"
+        + EXPERTS_LEGEND
+        * (space.model.experts > 0)
     )
 
 
 def _cells(found: Search, ranked: Ranked, degrees: Sequence[str]) -> list[str]:
     plan = ranked.plan
     note = "tie" if found.is_tie(ranked) and ranked is not found.plans[0] else ""
+    marks = {"ep": "e" * plan.spreads_experts + "o" * plan.ep_overlap}
     numbers = *degrees, "zero", "chunks", "microbatch_size", "microbatches"
     return [
-        *(str(getattr(plan, name)) for name in numbers),
+        *(f"{getattr(plan, name)}{marks.get(name, '')}" for name in numbers),
         plan.recompute,
         seconds_text(ranked.step_s),
         f"{ranked.mfu:.1%}",

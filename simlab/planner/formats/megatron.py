@@ -7,16 +7,19 @@ are cut over the tensor-parallel ranks unless --expert-tensor-parallel-size says
 
 from typing import Any
 
-from simlab.errors import InputError
+from simlab.errors import InputError, shortened
 from simlab.planner.formats.options import Options, Settings, microbatches, replicas
 from simlab.spec.plan import Plan
 
 SHARDED = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3, "no_shard": 0}
 CP_KINDS = {"p2p": "ring", "a2a": "all-to-all", "allgather": "all-gather"}
+DISPATCHERS = {"all-to-all": "alltoall", "once-a-node": "flex"}
+"""{dispatcher of a plan: --moe-token-dispatcher-type}"""
 GRANULARITIES = {"full": "full", "selective": "selective", "outputs": "selective"}
 """{recomputation of a plan: --recompute-granularity}"""
 OUTPUTS = ("layernorm", "moe_act", "mla_up_proj")
-"""The modules of --recompute-modules that are recompute 'outputs'."""
+"""The modules of --recompute-modules that are recompute 'outputs'. The last one is only of models with
+latent attention, which a plan does not say: it is read, and not written."""
 ORDERS = {False: "tp-cp-dp-pp", True: "tp-cp-pp-dp"}
 
 
@@ -66,15 +69,25 @@ def _experts(options: Options, tp: int) -> Settings:
     """Who holds experts, and how tokens get there."""
     ep = options.whole("--expert-model-parallel-size", 1) or 1
     cut = options.whole("--expert-tensor-parallel-size", tp)
-    types = {"alltoall": "all-to-all", "flex": "once-a-node"}
+    types = {theirs: ours for ours, theirs in DISPATCHERS.items()}
+    sent = options.choice("--moe-token-dispatcher-type", types, None)
+    if ep == 1 < tp and cut == 1:
+        options.unsaid.append(
+            "--expert-tensor-parallel-size = 1 without --expert-model-parallel-size: a plan's tensor-parallel "
+            "ranks cut experts that all ranks have"
+        )
     fields: Settings = {
         "ep": ep,
-        "dispatcher": options.choice("--moe-token-dispatcher-type", types, "all-to-all"),
+        "dispatcher": sent or "all-to-all",
         "ep_overlap": options.switch("--overlap-moe-expert-parallel-comm"),
     }
     options.take("--moe-flex-dispatcher-backend")  # both of them send a token once
     if options.switch("--moe-enable-deepep"):
-        fields["dispatcher"] = "once-a-node"
+        sent = fields["dispatcher"] = "once-a-node"
+    if ep > 1 and sent is None:
+        options.unsaid.append(
+            "no --moe-token-dispatcher-type: Megatron-LM's allgather is taken as alltoall"
+        )
     return fields | ({"etp": cut} if ep > 1 and cut != tp else {})
 
 
@@ -113,13 +126,17 @@ def _recomputed_modules(options: Options) -> str:
     """What --recompute-modules says, of which a plan knows attention's core, or all whose outputs are
     discarded together."""
     given = options.take("--recompute-modules", ["core_attn"])
+    if not isinstance(given, (str, list, tuple)):
+        raise InputError(
+            f"--recompute-modules = {shortened(given)}: give some of {' '.join(OUTPUTS)}"
+        )
     modules = given.replace(",", " ").split() if isinstance(given, str) else list(given)
     if modules == ["core_attn"]:
         return "selective"
     if not set(modules) <= set(OUTPUTS):
         options.unsaid.append(f"--recompute-modules = {' '.join(map(str, modules))}")
         return "selective" if "core_attn" in modules else "none"
-    if set(modules) != set(OUTPUTS):
+    if not set(OUTPUTS[:2]) <= set(modules):
         options.unsaid.append(
             f"--recompute-modules = {' '.join(modules)}: a plan's 'outputs' are those of {' '.join(OUTPUTS)}, "
             "as far as the model has them"
@@ -183,7 +200,7 @@ def written(plan: Plan) -> Settings:
         "--context-parallel-size": plan.cp,
         "--expert-model-parallel-size": plan.ep if plan.ep > 1 else None,
         "--expert-tensor-parallel-size": 1 if plan.spreads_experts else None,
-        "--moe-token-dispatcher-type": "flex" if plan.dispatcher == "once-a-node" else None,
+        "--moe-token-dispatcher-type": DISPATCHERS[plan.dispatcher] if plan.ep > 1 else None,
         "--overlap-moe-expert-parallel-comm": plan.ep_overlap,
         "--micro-batch-size": plan.microbatch_size,
         "--global-batch-size": plan.global_batch,
@@ -196,7 +213,7 @@ def written(plan: Plan) -> Settings:
         "--data-parallel-sharding-strategy": strategy[plan.zero] if plan.zero > 1 else None,
         "--sequence-parallel": plan.sequence_parallel,
         "--recompute-granularity": GRANULARITIES.get(plan.recompute),
-        "--recompute-modules": [*OUTPUTS] if plan.recompute == "outputs" else None,
+        "--recompute-modules": " ".join(OUTPUTS[:2]) if plan.recompute == "outputs" else None,
         "--recompute-method": "uniform" if plan.recompute == "full" else None,
         "--recompute-num-layers": 1 if plan.recompute == "full" else None,
         "--fp16": plan.precision == "fp16",

@@ -266,8 +266,9 @@ class Model(ModelSizes):
         if recompute == "outputs":
             for name in ("qkv input", "mlp input", *(("q", "k", "v") if self.kv_rank else ())):
                 tensors[name] = 0.0
-            if self.experts:  # without what the activation function makes
-                tensors["mlp between"] *= (1 + self.gated_mlp) / (2 + self.gated_mlp)
+            if self.experts:  # without what the activation function of routed experts makes
+                own = sharded * self.expert_width * self.experts_per_token
+                tensors["mlp between"] -= 2 * own
         if dropout:
             tensors["dropout masks"] = 2 * whole
         if flash:

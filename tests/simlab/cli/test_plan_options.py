@@ -61,7 +61,8 @@ NEEDS = {"schedule": {"pp": 2}, "chunks": {"pp": 2, "schedule": "interleaved-1f1
          "sequence_parallel": {"tp": 2}, "hybrid": {"dp": 4, "zero": 1}, "order": {"dp": 2}, "cp_layout": {"cp": 2},
          "cp_kind": {"cp": 2}, "tp_overlap": {"tp": 2}, "prefetch": {"zero": 3}, "reshard": {"zero": 3},
          "offload_to": {"offload": "optimizer"}, "ep": {"dp": 4}, "expert_load": {"dp": 4, "ep": 2},
-         "dispatcher": {"dp": 4, "ep": 2}, "ep_overlap": {"dp": 4, "ep": 2},
+         "dispatcher": {"dp": 4, "ep": 2}, "ep_overlap": {"dp": 4, "ep": 2, "microbatches": 2},
+         "moment_bytes": {"zero": 1},
          "etp": {"dp": 2, "tp": 2, "ep": 2, "sequence_parallel": True}}  # fmt: skip
 """{field: fields that its value needs}."""
 

@@ -17,6 +17,7 @@ from simlab.errors import InputError
 from simlab.lowering.build import program_of
 from simlab.lowering.instructions import RankLowering, rank_instructions
 from simlab.lowering.kernels import Communication, Operation, unit_kernels, visited
+from simlab.memory.activations import layer_activations_bytes
 from simlab.spec.layout import Layout
 from simlab.spec.parameters import expert_parameters, partial_parameters, stage_parameters
 
@@ -260,24 +261,28 @@ def test_across_nodes_a_token_that_crosses_once_is_faster_and_within_one_sends_l
 
 
 def test_outputs_that_are_made_again_are_not_kept():
-    """Of a layer with experts the results of two norms, and of three numbers of an expert's width the
-    activation's; with latent attention q, k and v of all heads."""
-    kept = {
-        kind: MODEL.layer_activations(1, recompute=kind, flash=True) for kind in ("none", "outputs")
-    }
-    less = {name: size - kept["outputs"][name] for name, size in kept["none"].items()}
-    assert {name: size for name, size in less.items() if size} == {
-        "qkv input": 2 * 128 * 256, "mlp input": 2 * 128 * 256, "mlp between": pytest.approx(2 * 128 * 2 * 96),
-    }  # fmt: skip
-    kept = {
-        kind: LATENT.layer_activations(1, recompute=kind, flash=True)
+    """Of a layer with experts the results of two norms, and of three numbers of a routed expert's width
+    the activation's; with latent attention q, k and v of all heads."""
+    shared = replace(MODEL, shared_experts=1)
+    normed = {"qkv input": 2 * 128 * 256, "mlp input": 2 * 128 * 256}
+    activated, heads = 2 * 128 * 2 * 96, 2 * 128 * 8
+    latent = {"q": heads * 48, "k": heads * 48, "v": heads * 32}
+    for model, more in (
+        (MODEL, {"mlp between": activated}),
+        (shared, {"mlp between": activated}),
+        (LATENT, latent),
+    ):
+        kept = {
+            kind: model.layer_activations(1, recompute=kind, flash=True)
+            for kind in ("none", "outputs")
+        }
+        less = {name: size - kept["outputs"][name] for name, size in kept["none"].items()}
+        assert {name: size for name, size in less.items() if size} == pytest.approx(normed | more)
+    held = [
+        layer_activations_bytes(shared, sl.Plan(dp=8, ep=8, recompute="outputs"), kind)
         for kind in ("none", "outputs")
-    }
-    less = {name: size - kept["outputs"][name] for name, size in kept["none"].items()}
-    heads = 2 * 128 * 8
-    assert {name: size for name, size in less.items() if size} == {
-        "qkv input": 2 * 128 * 256, "mlp input": 2 * 128 * 256, "q": heads * 48, "k": heads * 48, "v": heads * 32,
-    }  # fmt: skip
+    ]
+    assert held[0] - held[1] == sum(normed.values()) + activated
 
 
 def test_what_is_made_again_runs_again():
@@ -308,13 +313,14 @@ def test_moments_of_16_bits_save_four_bytes_a_parameter_and_time():
 
 
 @pytest.mark.parametrize(("fields", "says"), [
-    ({"tp": 4, "etp": 2}, "etp = 2: each expert is cut by all tensor-parallel ranks or by none, so give tp = 4 or 1"),
+    ({"tp": 4, "etp": 2}, "etp = 2 with tp = 4: each expert is cut by all tensor-parallel ranks or by none, so give etp = 4 or 1"),
     ({"tp": 2, "etp": 1, "dp": 2, "ep": 4}, "etp = 1 with sequence_parallel = False: .* give sequence_parallel = True, or etp = 2"),
     ({"dp": 2, "ep": 3, **SPREAD}, "ep = 3 with etp = 1 does not divide tp x dp x cp = 4"),
     ({"dp": 2, **SPREAD}, "ep = 1 with etp = 1 is no multiple of tp = 2, .*; give a multiple, or etp = 2"),
-    ({"moment_bytes": 3}, "moment_bytes = 3: give 2 or 4"),
-    ({"moment_bytes": 2, "library": "torch"}, "moment_bytes = 2 with library = 'torch': .*give library = 'megatron', or moment_bytes = 4"),
-    ({"moment_bytes": 2, "offload": "optimizer"}, "moment_bytes = 2 with offload = 'optimizer'"),
+    ({"moment_bytes": 3}, "moment_bytes = 3: give 2 or 4"), ({"moment_bytes": 2}, "moment_bytes = 2 with zero = 0: .* give zero = 1"),
+    ({"recompute": "outputs", "library": "torch"}, "recompute = 'outputs' with library = 'torch': it is Megatron-LM's"),
+    ({"moment_bytes": 2, "zero": 1, "library": "torch"}, "moment_bytes = 2 with library = 'torch': .*give library = 'megatron'"),
+    ({"moment_bytes": 2, "zero": 1, "offload": "optimizer"}, "moment_bytes = 2 with offload = 'optimizer'"),
     ({"dispatcher": "once-a-node"}, "dispatcher = 'once-a-node' has no effect with ep = 1"),
     ({"dispatcher": "deepep", "dp": 2, "ep": 2}, "dispatcher = 'deepep': give one of all-to-all, once-a-node"),
 ])  # fmt: skip

@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simlab import InputError, Plan
+from simlab.cli.config_files import config_text, read_config
+from simlab.cli.plan_options import FIELDS, plan_lines, read_plan_file
 from simlab.planner.formats import FORMATS, exported, imported
 from simlab.planner.space import DEFAULTS, without_effect
 from simlab.spec.plan_checks import refusal_beside
@@ -49,19 +51,22 @@ MEANINGS = [
     ("megatron", flags(context_parallel_size=2, cp_comm_type="a2a"), {"cp_kind": "all-to-all"}),
     ("megatron", flags(use_tp_pp_dp_mapping=True), {"order": "tp-cp-pp-dp"}),
     ("megatron", flags(fp8_format="hybrid"), {"precision": "fp8"}),
-    ("megatron", flags(expert_model_parallel_size=8, tensor_model_parallel_size=2), {"ep": 8, "dp": 8}),
+    ("megatron", flags(expert_model_parallel_size=8, tensor_model_parallel_size=2, moe_token_dispatcher_type="alltoall"),
+     {"ep": 8, "dp": 8}),
     ("torchtitan", nested(TITAN, "parallelism", expert_parallel_degree=4), {"ep": 4, "dp": 4}),
     ("torchtitan", nested(TITAN, "parallelism", expert_parallel_degree=2, tensor_parallel_degree=2,
                           expert_tensor_parallel_degree=2), {"ep": 2, "tp": 2, "etp": 2}),
     ("torchtitan", nested(TITAN, "parallelism", expert_parallel_degree=8, tensor_parallel_degree=2,
                           expert_parallel_comm_backend="deepep"), {"ep": 8, "etp": 1, "dispatcher": "once-a-node"}),
     ("megatron", flags(expert_model_parallel_size=16, tensor_model_parallel_size=2, expert_tensor_parallel_size=1,
-                       sequence_parallel=True), {"ep": 16, "etp": 1, "expert_holders": 1}),
-    ("megatron", flags(expert_model_parallel_size=8, overlap_moe_expert_parallel_comm=True, moe_token_dispatcher_type="flex",
+                       sequence_parallel=True, moe_token_dispatcher_type="alltoall"), {"ep": 16, "etp": 1, "expert_holders": 1}),
+    ("megatron", flags(expert_model_parallel_size=8, global_batch_size=64,
+                       overlap_moe_expert_parallel_comm=True, moe_token_dispatcher_type="flex",
                        moe_flex_dispatcher_backend="hybridep"), {"ep_overlap": True, "dispatcher": "once-a-node"}),
     ("megatron", flags(expert_model_parallel_size=8, moe_enable_deepep=True), {"dispatcher": "once-a-node"}),
     ("megatron", flags(recompute_granularity="selective", recompute_modules="layernorm moe_act mla_up_proj"), {"recompute": "outputs"}),
-    ("megatron", flags(exp_avg_dtype="bf16", exp_avg_sq_dtype="bf16"), {"moment_bytes": 2}),
+    ("megatron", flags(recompute_granularity="selective", recompute_modules=["moe_act", "layernorm"]), {"recompute": "outputs"}),
+    ("megatron", flags(exp_avg_dtype="bf16", exp_avg_sq_dtype="bf16", use_distributed_optimizer=True), {"moment_bytes": 2}),
     ("torchtitan", TITAN, {"zero": 3, "dp": 4, "hybrid": 0, "microbatch_size": 8, "library": "torch"}),
     ("torchtitan", nested(TITAN, "parallelism", data_parallel_replicate_degree=4), {"dp": 16, "hybrid": 4}),
     ("torchtitan", nested(TITAN, "parallelism", data_parallel_shard_degree=1), {"zero": 0, "dp": 1}),
@@ -116,8 +121,10 @@ UNSAID = [
     ("megatron", flags(recompute_granularity="selective", recompute_modules="mla_up_proj mlp"), "--recompute-modules = mla_up_proj mlp"),
     ("megatron", flags(recompute_granularity="selective", recompute_modules=["moe_act"]),
      "--recompute-modules = moe_act: a plan's 'outputs' are those of layernorm moe_act mla_up_proj"),
+    ("megatron", flags(expert_model_parallel_size=8), "no --moe-token-dispatcher-type"),
+    ("megatron", flags(tensor_model_parallel_size=2, expert_tensor_parallel_size=1), "--expert-tensor-parallel-size = 1 without"),
     ("megatron", flags(moe_token_dispatcher_type="allgather"), "--moe-token-dispatcher-type = 'allgather'"),
-    ("megatron", flags(exp_avg_dtype="bf16"), "--exp-avg-dtype and --exp-avg-sq-dtype of different sizes"),
+    ("megatron", flags(exp_avg_dtype="bf16", use_distributed_optimizer=True), "--exp-avg-dtype and --exp-avg-sq-dtype of different sizes"),
     ("torchtitan", nested(TITAN, "parallelism", pipeline_parallel_degree=2,
                           pipeline_parallel_schedule="InterleavedZeroBubble"),
      "parallelism.pipeline_parallel_schedule = 'InterleavedZeroBubble'"),
@@ -152,6 +159,7 @@ WRONG = [
     ("megatron", flags(), None, "--gpus"),
     ("megatron", flags(tensor_model_parallel_size=2, expert_model_parallel_size=16), 16, "ep = 16 does not divide"),
     ("megatron", flags(expert_model_parallel_size=8, tensor_model_parallel_size=2, expert_tensor_parallel_size=1), 16, "etp = 1 with"),
+    ("megatron", flags(recompute_granularity="selective", recompute_modules=True), 16, "--recompute-modules = True"),
     ("megatron", flags(tensor_model_parallel_size=3), 16, "16 GPUs cannot be split into replicas of 3"),
     ("megatron", flags(global_batch_size=33), 16, "--global-batch-size = 33"),
     ("megatron", flags(num_layers=31, num_layers_per_virtual_pipeline_stage=4), 16, "--num-layers"),
@@ -221,7 +229,10 @@ def plans(draw):
         values["gradient_bytes"] = draw(st.sampled_from((2, 4)))
     if values["precision"] == "fp8-rowwise":
         values["library"] = "torch"
-    if values["library"] == "megatron" and values["offload"] == "none":
+    if values["recompute"] == "outputs":
+        values["library"] = "megatron"
+        values["precision"] = values["precision"].replace("-rowwise", "")
+    if values["library"] == "megatron" and values["offload"] == "none" and values["zero"]:
         values["moment_bytes"] = draw(st.sampled_from((2, 4)))
     values = {field: value for field, value in values.items() if value != DEFAULTS[field]}
     idle = without_effect(values)
@@ -298,3 +309,20 @@ def test_two_names_of_one_option_must_agree():
     both = {"training": {"batch_size": 4, "local_batch_size": 8}}
     with pytest.raises(InputError, match=r"batch_size and training\.local_batch_size differ"):
         imported("torchtitan", both, gpus=16)
+
+
+@settings(max_examples=100, deadline=None)
+@given(plan=plans())
+def test_what_is_written_as_a_file_is_read_as_the_same_plan(plan, tmp_path_factory):
+    """The text of the file, and not only its settings."""
+    path = tmp_path_factory.mktemp("files") / "plan"
+    for project, form in FORMATS.items():
+        content = exported(project, plan).settings
+        path.write_text(config_text(content, form.syntax), encoding="utf-8")
+        theirs, ours = (
+            imported(project, its, gpus=plan.gpus).plan
+            for its in (read_config(str(path), form.syntax), content)
+        )
+        assert theirs == ours, project
+    path.write_text("\n".join(plan_lines(plan, ())) + "\n", encoding="utf-8")
+    assert Plan(**read_plan_file(path, FIELDS)) == plan

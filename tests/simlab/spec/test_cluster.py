@@ -94,7 +94,8 @@ def test_every_gpu_of_the_published_runs_is_known():
 @pytest.mark.parametrize(("text", "name"), [
     ("H100", "dgx-h100"), ("NVIDIA H100 80GB HBM3", "dgx-h100"), ("A100-PCIE-40GB", "a100-pcie"), ("NVIDIA A100 80GB PCIe", "a100-pcie"),
     ("V100-SXM2-32GB", "dgx-v100"), ("Tesla V100", "dgx-v100"), ("H200-SXM", "dgx-h200"), ("NVIDIA A100-SXM4-40GB", "dgx-a100-40gb"),
-    ("B300", "dgx-b300"), ("GB300", "gb300-nvl72"), ("GB200", "gb200-nvl72"), ("NVIDIA GB200 NVL72", "gb200-nvl72"), ("GB200 NVL4", None), ("A800-SXM-80GB", "a800"),
+    ("B300", "dgx-b300"), ("GB300", "gb300-nvl72"),
+    ("GB200", "gb200-nvl72"), ("NVIDIA GB200 NVL72", "gb200-nvl72"), ("GB200 NVL4", None), ("A800-SXM-80GB", "a800"),
     ("A800 PCIe", None), ("H20", None), ("GH200", None),
     ("A100 40 GB", "dgx-a100-40gb"), ("H100 96 GB", "h100-96gb-500w"), ("TPU v4", None), ("H100 PCIe", None), ("", None),
 ])  # fmt: skip

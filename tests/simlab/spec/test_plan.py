@@ -150,6 +150,9 @@ def random_plans(draw):
         fields["sequence_parallel"] = draw(st.booleans())
     if fields["zero"] == 3:
         fields |= {"prefetch": draw(st.integers(0, 3)), "reshard": draw(st.booleans())}
+    if fields["recompute"] == "outputs":
+        fields["library"] = "megatron"
+        fields["precision"] = fields["precision"].replace("-rowwise", "")
     return Plan(**fields)
 
 

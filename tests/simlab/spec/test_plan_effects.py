@@ -82,10 +82,6 @@ NO_EFFECT = {
         "ZeRO-3 without prefetch communicates in turn with computing anyway, and one rank has no "
         "gradients to reduce: sweeps over dp begin there",
     ),
-    "ep_overlap": (
-        lambda plan, value: plan.microbatches == 1,
-        "one microbatch has no other one beside it",
-    ),
     "sequence_parallel": (
         lambda plan, value: plan.tp == 1,
         "it is set to False, as Megatron-LM does: sweeps over tp begin there",
