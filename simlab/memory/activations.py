@@ -66,7 +66,11 @@ def made_tensors(model: Model, plan: Plan, recompute: str) -> dict[str, float]:
     if recompute == "full":
         return tensors
     if keeps_gathered(plan):
-        tensors["qkv input"] *= plan.tp
+        if model.kv_rank:  # the products down read a rank's own tokens, those up gathered latents
+            latents = (model.q_rank + model.kv_rank + model.rope_size) * sizes(model, plan).tokens
+            tensors["latents"] += latents * plan.element_bytes * (plan.tp - 1) / plan.tp
+        if not model.kv_rank or not model.q_rank:
+            tensors["qkv input"] *= plan.tp
         if not plan.spreads_experts or model.shared_experts:
             tensors["mlp input"] *= plan.tp
     if gathered := _gathered(model, plan):

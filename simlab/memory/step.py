@@ -96,6 +96,10 @@ class StepWalk:
                 held[name] += size
         return held
 
+    def uses(self, rank: int) -> list[tuple[int, Use]]:
+        """[(stage, `Use`)] of each op of `rank`, in order."""
+        return [(stage, USES[number]) for stage, number in self._uses(rank)]
+
     def _turns(self, rank: int) -> list[tuple[_Key, ...]]:
         """The ops of `rank` in order, each by itself but those that go side by side."""
         uses, paired = self._uses(rank), self.program.paired

@@ -72,7 +72,7 @@ def test_a_file_and_json_can_be_asked_for(tmp_path, capsys):
 
 def test_the_number_of_ranks_that_was_published_is_the_best_one_found():
     its = met(row_of("Qwen3_30B_a3B", 16, 1024))
-    assert its.slower is not None and its.slower < 0.1
+    assert its.slower is not None and its.slower < 0.2
     assert " ep8 " in its.published and " ep8 " in its.best and "8: +0.0%" in its.by_ranks
     assert its.measured_s == pytest.approx(1024 * 4096 / (16 * 5113))
 

@@ -120,10 +120,11 @@ class UnitBackward:
         *,
         makes: float,
         saved: float,
-        gathers: bool = True,
+        gathered: float,
     ) -> None:
-        """Column-parallel products of the same input, whose gradients are `makes` each."""
-        gathered = self._gathered if gathers else 0.0
+        """Column-parallel products of the same input, whose gradients are `makes` each. gathered: bytes
+        that are gathered again for the gradients of their weights."""
+        gathered = gathered if self.kind != "I" else 0.0
         self.ledger.op(("temporaries", gathered))
         for at, (output, its) in enumerate(zip(outputs, weights)):
             last = at == len(outputs) - 1 or self.of.autocast  # which copies it for each
@@ -133,11 +134,6 @@ class UnitBackward:
             if at and self.kind != "W":
                 self._sum(2 * makes if self.of.autocast else makes)
         self.ledger.free(("temporaries", gathered))
-
-    @property
-    def _gathered(self) -> float:
-        """Bytes that are gathered again for the gradient of a column-parallel weight."""
-        return self.of.gathered_input if self.kind != "I" else 0.0
 
     def _row(
         self,
@@ -205,7 +201,7 @@ class UnitBackward:
         """The head's product and norm."""
         of, model = self.of, self.of.model
         matrix = model.vocab * model.hidden / of.plan.tp
-        gathered = self._gathered
+        gathered = of.gathered_input if self.kind != "I" else 0.0
         self.ledger.op(("temporaries", gathered))
         if self.kind != "W":
             self._make(of.whole)
@@ -253,8 +249,8 @@ class UnitBackward:
         outputs = [gated * of.inner / parts] * parts
         weights = [(columns * h * gated / parts, bias * columns * gated / parts)] * parts
         entered = of.routed or of.whole
-        saved = of.routed or of.saved.normed
-        self._column(outputs, weights, makes=entered, saved=saved, gathers=of.mlp_gathers)
+        saved = of.routed or of.saved.mlp_normed
+        self._column(outputs, weights, makes=entered, saved=saved, gathered=of.mlp_gathered_input)
         if of.routed:
             self._router()
         self._norm(self._scattered(of.mlp_gathers), skipped=True)
@@ -267,7 +263,7 @@ class UnitBackward:
             self._make(made, temporaries=of.sent or of.copied)
         if self.kind != "I":
             count = model.hidden * model.experts
-            self._make(count * self.gradient, activations=of.saved.normed + of.cast(count))
+            self._make(count * self.gradient, activations=of.saved.mlp_normed + of.cast(count))
             self._weights(count)
 
     def _attention(self) -> None:
@@ -293,7 +289,8 @@ class UnitBackward:
             whole = model.latent_numbers
             cut = (model.layer_parameters["attention"] - whole) / t - rows
             outputs, weights = [every], [(cut + whole, 0.0)]
-        self._column(outputs, weights, makes=of.whole, saved=of.saved.normed + of.latents)
+        saved, gathered = of.saved.normed + of.latents, of.attention_gathered_input
+        self._column(outputs, weights, makes=of.whole, saved=saved, gathered=gathered)
         inner = model.layer_parameters["norms"] - 2 * h * (1 + bias)  # of latents, of q and k
         if inner and self.kind != "I":
             self._make(inner * self.gradient)

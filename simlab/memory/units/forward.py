@@ -64,10 +64,10 @@ class UnitForward:
         of, model = self.of, self.of.model
         self._norm(of.attention_reads, (model.heads + 2 * model.kv_heads) * model.head_size)
         self._save(of.saved.normed)
-        self.ledger.op(("temporaries", of.gathered_input))
+        self.ledger.op(("temporaries", of.attention_gathered_input))
         self._keep(of.latents)
         self._keep(of.q + 2 * of.kv)
-        self.ledger.free(("temporaries", of.gathered_input))
+        self.ledger.free(("temporaries", of.attention_gathered_input))
         if not model.positions:  # rotary embedding
             self._keep(of.q + of.kv, free=of.q + of.kv)
         self._attention()
@@ -81,7 +81,7 @@ class UnitForward:
             self._norm(1, of.model.experts)
         else:
             self._norm(of.mlp_reads, gated * width)
-        self._save(of.saved.normed)
+        self._save(of.saved.mlp_normed)
         self.ledger.op(("temporaries", of.mlp_gathered_input))
         self.ledger.op(("temporaries", of.sent))
         self._keep(of.copied)

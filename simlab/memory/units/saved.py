@@ -3,7 +3,7 @@ rules of each library and precision."""
 
 from typing import NamedTuple
 
-from simlab.lowering.kernels import Operation, is_one_kernel, sizes
+from simlab.lowering.kernels import Operation, is_one_kernel, keeps_gathered, sizes
 from simlab.lowering.zero import autocasts
 from simlab.memory.activations import keeps_fp8, layer_tensors, made_tensors
 from simlab.spec.model import Model
@@ -16,7 +16,9 @@ class Saved(NamedTuple):
     """Bytes that one microbatch leaves for the backward of a unit, on one rank."""
 
     normed: float
-    """Of a norm's result in a layer, for the products that read it, which may have gathered it."""
+    """Of a norm's result in a layer, for the products of attention, which may have gathered it."""
+    mlp_normed: float
+    """The same for the products of the MLP, or for a router."""
     head_normed: float
     """Of the last norm's result, for the head."""
     inner: float
@@ -35,12 +37,15 @@ def saved(model: Model, plan: Plan, number: float, inner: float) -> Saved:
     number: bytes of a number. inner: bytes of the MLP's inner tensor.
     """
     s, made = sizes(model, plan), made_tensors(model, plan, "none")
-    read = made["qkv input"] * number / plan.element_bytes
-    found = Saved(normed=read, head_normed=read, inner=inner)
+    read, routed = (made[name] * number / plan.element_bytes for name in ("qkv input", "mlp input"))
+    whole = s.tokens * model.hidden * number
+    head = whole if keeps_gathered(plan) else read
+    found = Saved(normed=read, mlp_normed=routed, head_normed=head, inner=inner)
     if keeps_fp8(plan):
         kept = layer_tensors(model, plan, "none")
         found = found._replace(
             normed=kept["qkv input"],
+            mlp_normed=kept["mlp input"],
             inner=inner - (made["mlp between"] - kept["mlp between"]),
             result=kept["output input"] - made["output input"],
         )

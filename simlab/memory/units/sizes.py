@@ -37,9 +37,10 @@ class UnitSizes:
       leave for other ranks' experts. Both are 0 without such experts. `copied` is `routed` as it is
       made: under autocast in fp32.
     - `gathered_input` is what sequence parallelism gathers for a column-parallel product, and frees
-      after it; 0 without, and where it is kept (`keeps_gathered`). `mlp_gathered_input` is the same
-      for an MLP, and `mlp_whole` its input and result: of a rank's own tokens where all its experts
-      are its own, so that `mlp_gathers` is False.
+      after it; 0 without, and where it is kept (`keeps_gathered`). `attention_gathered_input` is the
+      same for attention, of latents where it has them, and `mlp_gathered_input` for an MLP, whose
+      input and result are `mlp_whole`: of a rank's own tokens where all its experts are its own, so
+      that `mlp_gathers` is False.
     - `logits` are the head's, and `loss` is the same in the loss's type.
     - `saved` says what autograd keeps of these tensors (`simlab.memory.units.saved`).
 
@@ -76,6 +77,9 @@ class UnitSizes:
         self.saved = saved(model, plan, number, self.inner)
         frees = plan.sequence_parallel and not keeps_gathered(plan)
         self.gathered_input = self.whole if frees else 0.0
+        latents = (model.q_rank or model.hidden) + model.kv_rank + model.rope_size
+        width = latents if model.kv_rank else model.hidden
+        self.attention_gathered_input = self.gathered_input * width / model.hidden
         self.mlp_gathers = not (model.experts and plan.spreads_experts and not model.shared_experts)
         self.mlp_whole = self.whole if self.mlp_gathers else self.hidden
         self.mlp_gathered_input = self.gathered_input if self.mlp_gathers else 0.0
