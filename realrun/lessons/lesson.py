@@ -165,7 +165,7 @@ def _unlike_default(plan: Plan) -> dict[str, Any]:
     return {
         name: value
         for name, value in (plan_fields(plan) | {"seq": plan.seq}).items()
-        if value != default[name]
+        if value != default[name] and not (name == "etp" and not plan.spreads_experts)
     }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from simlab.errors import (
     InputError,
@@ -19,9 +19,6 @@ from simlab.errors import (
     shortened,
     whole,
 )
-
-if TYPE_CHECKING:
-    from simlab.spec.plan import Plan
 
 DIMENSIONS = ("tp", "cp", "dp", "pp")
 """The dimensions in the default order, that of Megatron-LM: tensor-parallel ranks are neighbours,
@@ -245,7 +242,22 @@ class Layout:
         return lines
 
 
-def check_expert_ranks(degrees: "Layout | Plan") -> None:
+class Degrees(Protocol):
+    """The degrees of a `Layout` or of a `Plan` that decide who shares experts."""
+
+    @property
+    def dp(self) -> int: ...
+    @property
+    def tp(self) -> int: ...
+    @property
+    def cp(self) -> int: ...
+    @property
+    def ep(self) -> int: ...
+    @property
+    def etp(self) -> int | None: ...
+
+
+def check_expert_ranks(degrees: Degrees) -> None:
     """Raise `InputError` unless the experts of a layer can be shared by so many ranks."""
     ep, tp = degrees.ep, degrees.tp
     ranks = degrees.dp * degrees.cp

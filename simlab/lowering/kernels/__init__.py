@@ -14,12 +14,13 @@ from simlab.lowering.kernels.kernel import (
 )
 from simlab.lowering.kernels.layer import layer_kernels, runtime_ops
 from simlab.lowering.kernels.memory_bound import is_one_kernel
-from simlab.lowering.kernels.microbatch import Sizes, sizes
-from simlab.lowering.kernels.routing import (
+from simlab.lowering.kernels.microbatch import (
+    Sizes,
     evenly_routed,
     own_tokens,
     routed_tokens,
     sent_tokens,
+    sizes,
     visited,
 )
 from simlab.lowering.kernels.tensor_parallel import keeps_gathered, message_bytes, message_kernels

@@ -1,5 +1,7 @@
-"""The tokens and elements of a microbatch on one rank, of which all kernels are made."""
+"""The tokens and elements of a microbatch on one rank, of which all kernels are made, and how many
+tokens, and copies of them, go where in a layer with experts."""
 
+from math import ceil, comb
 from typing import NamedTuple
 
 from simlab.spec.model import Model
@@ -33,3 +35,49 @@ def hidden_bytes(model: Model, plan: Plan) -> float:
     holds."""
     s = sizes(model, plan)
     return s.width * s.tokens * model.hidden
+
+
+# experts
+# ------------------------------------------------------------------------------------------
+
+
+def evenly_routed(tokens: int, experts: int) -> tuple[int, ...]:
+    """The tokens of each expert that has any, where a router spreads `tokens` evenly."""
+    each, more = divmod(tokens, experts)
+    return tuple(each + (expert < more) for expert in range(min(tokens, experts)))
+
+
+def own_tokens(model: Model, plan: Plan) -> int:
+    """The tokens of a microbatch that a rank sends to routed experts: all of its context-parallel
+    part, or where tensor-parallel ranks have experts of their own a tp-th of them."""
+    tokens = sizes(model, plan).tokens
+    return tokens // plan.tp if plan.spreads_experts else tokens
+
+
+def routed_tokens(model: Model, plan: Plan) -> int:
+    """The copies of tokens that a rank's experts compute: of its own tokens, or with expert
+    parallelism as many of those of its group, on the busiest rank `Plan.expert_load` times as
+    many."""
+    return ceil(own_tokens(model, plan) * model.experts_per_token * plan.expert_load)
+
+
+def sent_tokens(model: Model, plan: Plan) -> int:
+    """What a rank sends to the experts of its group, in tokens: a copy for each expert of a token, or
+    with the dispatcher 'once-a-node' one for each rank that has any of them (`visited`)."""
+    if plan.dispatcher == "all-to-all":
+        return routed_tokens(model, plan)
+    reached = visited(model, plan.ep)
+    return ceil(own_tokens(model, plan) * reached * plan.expert_load)
+
+
+def visited(model: Model, parts: int) -> float:
+    """In how many of `parts`, over which the experts are spread evenly, the experts of a token are, on
+    average.
+
+    A router that spreads tokens evenly chooses k of E experts, any k as often as any other. None of
+    them is in a part of E / n experts in C(E - E / n, k) of C(E, k) cases, so a token visits
+    n (1 - C(E - E / n, k) / C(E, k)) of n parts. Leaves out routers that choose among few nodes
+    (DeepSeek-V3 takes at most 4).
+    """
+    experts, chosen = model.experts, model.experts_per_token
+    return parts * (1 - comb(experts - experts // parts, chosen) / comb(experts, chosen))

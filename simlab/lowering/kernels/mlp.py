@@ -9,12 +9,12 @@ from simlab.lowering.kernels.kernel import (
     Operation,
 )
 from simlab.lowering.kernels.memory_bound import eager, norm, residual
-from simlab.lowering.kernels.microbatch import sizes
-from simlab.lowering.kernels.routing import (
+from simlab.lowering.kernels.microbatch import (
     evenly_routed,
     own_tokens,
     routed_tokens,
     sent_tokens,
+    sizes,
 )
 from simlab.lowering.kernels.tensor_parallel import gathered_input, summed_result
 from simlab.spec.model import Model

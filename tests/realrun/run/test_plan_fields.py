@@ -27,8 +27,8 @@ NOT_EXECUTED = {
     "attention": ({}, ["flash-1", "flash-2"]),
     "library": ({}, ["torch", "fsdp1", "nanotron"]), "fused": ({}, [False]),
     "dropout": ({}, [True]), "tp_overlap": ({"tp": 2}, ["none", "pipelined"]),
-    "bucket_bytes": ({"dp": 2}, [10**6]), "moment_bytes": ({}, [2]),
-    "dispatcher": ({"dp": 2, "ep": 2}, ["once-a-node"]), "ep_overlap": ({"dp": 2, "ep": 2}, [True]),
+    "bucket_bytes": ({"dp": 2}, [10**6]), "moment_bytes": ({"dp": 2, "zero": 1}, [2]),
+    "dispatcher": ({"dp": 2, "ep": 2}, ["once-a-node"]), "ep_overlap": ({"dp": 2, "ep": 2, "microbatches": 2}, [True]),
     "offload": ({}, ["optimizer", "parameters", "activations"]), "offload_to": ({"offload": "optimizer"}, ["nvme"]),
 }  # fmt: skip
 
