@@ -70,8 +70,8 @@ class CommandLine:
         return self.process.returncode, out, self.said + err
 
     def processes(self):
-        """{pid: parent's pid} of everything that carries this command's mark."""
-        return marked(self.mark)
+        """{pid: parent's pid} of everything that this command has started and that still runs."""
+        return descended(self.process.pid, self.mark)
 
     def workers(self):
         """pids of the ranks: the processes whose parent is multiprocessing's fork server."""
@@ -111,18 +111,23 @@ class CommandLine:
         print(self.said + (err or ""))  # pytest shows it where a test failed
 
 
-def marked(mark):
-    """{pid: parent's pid} of the living processes with `mark` in their environment."""
+def descended(session, mark):
+    """{pid: parent's pid} of the living processes in a session, or with `mark` in their environment.
+
+    Both, since neither is enough: a process may start a session of its own, and has no environment
+    to read while it becomes another program.
+    """
     found = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
-                if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes():
-                    state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
-                    if state != "Z":
-                        found[int(folder.name)] = int(parent)
+                marked = f"{MARK}={mark}".encode() in (folder / "environ").read_bytes()
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
             except OSError:
-                pass  # it has just ended
+                continue  # it has just ended
+            state, parent, _, its_session = fields[:4]
+            if state != "Z" and (marked or int(its_session) == session):
+                found[int(folder.name)] = int(parent)
     return found
 
 

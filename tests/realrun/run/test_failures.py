@@ -204,8 +204,7 @@ def test_the_fixture_that_looks_for_orphans_would_find_one(tmp_path):
         "-c", "sleep 60 & exit 0", cwd=tmp_path, temporary=tmp_path, command=("bash",)
     )
     assert sleeper.process.wait(5) == 0
-    # between fork and exec a process has no environment to read, so the first look may miss it
-    assert eventually(lambda: len(sleeper.processes()) == 1, within_s=5)
+    assert len(sleeper.processes()) == 1
     assert not sleeper.gone(within_s=0.2)
     sleeper.kill()
     assert sleeper.gone()
