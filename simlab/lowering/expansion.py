@@ -1,11 +1,15 @@
 """What an op does in a unit, or two ops side by side in a unit each, as instructions."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise, zip_longest
+from typing import TypeVar
 
 from simlab.lowering.instruction import Halves, Instruction, Work
 from simlab.lowering.pieces import COMPUTE, WAIT, Piece, unit_pieces
 from simlab.spec.plan import Plan
+
+T = TypeVar("T")
+"""A unit of a model, or what is known of one."""
 
 
 def alternating(first: Sequence[Piece], second: Sequence[Piece]) -> list[tuple[int, Piece]]:
@@ -20,6 +24,28 @@ def alternating(first: Sequence[Piece], second: Sequence[Piece]) -> list[tuple[i
     """
     rounds = zip_longest(_up_to_waits(first), _up_to_waits(second), fillvalue=())
     return [(at, piece) for both in rounds for at, part in enumerate(both) for piece in part]
+
+
+def in_turns(
+    forward: Sequence[T], backward: Sequence[T], is_layer: Callable[[T], bool]
+) -> Iterator[tuple[T | None, T | None]]:
+    """(a unit of the `forward`, one of the `backward`) of two ops that go side by side, each in its own
+    order: layer beside layer, as many as both have, and every other unit by itself, beside None.
+
+    The head of the backward and the embedding of the forward come before, the forward's head and the
+    backward's embedding after them.
+    """
+    starts = [
+        next((at for at, unit in enumerate(units) if is_layer(unit)), 0)
+        for units in (forward, backward)
+    ]
+    yield from ((None, unit) for unit in backward[: starts[1]])
+    yield from ((unit, None) for unit in forward[: starts[0]])
+    forward, backward = forward[starts[0] :], backward[starts[1] :]
+    both = min(sum(map(is_layer, units)) for units in (forward, backward))
+    yield from zip(forward[:both], backward[:both])
+    yield from ((unit, None) for unit in forward[both:])
+    yield from ((None, unit) for unit in backward[both:])
 
 
 def _up_to_waits(pieces: Sequence[Piece]) -> Iterator[Sequence[Piece]]:

@@ -16,11 +16,11 @@ What travels together, a unit, is the embedding, a layer, or the head. Each pass
 `offloading`; messages between stages and the end of a step are here.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 
 from simlab.errors import require_index
-from simlab.lowering.expansion import expanded, work_pieces
+from simlab.lowering.expansion import expanded, in_turns, work_pieces
 from simlab.lowering.instruction import Halves, Instruction, Unit, Work
 from simlab.lowering.kernels import LayerKernels, message_bytes, message_kernels, unit_kernels
 from simlab.lowering.kernels.kernel import Communication
@@ -188,40 +188,24 @@ class RankLowering:
         yield from self._send(op)
 
     def of_pair(self, forward: Op, backward: Op) -> Iterator[Instruction | Work]:
-        """Those of two ops that run side by side: layer beside layer, as many as both have. The head
-        of the backward and the embedding of the forward come before, the forward's head and the
-        backward's embedding after them. `check_combination` lets ZeRO-3 and offloading not be."""
-        firsts, lasts = self.units[forward.stage], self.units[backward.stage][::-1]
-        is_layer = [[unit.type in LAYERS for unit in units] for units in (firsts, lasts)]
-        start_f, start_b = (its.index(True) if True in its else 0 for its in is_layer)
-        both = min(map(sum, is_layer))
+        """Those of two ops that run side by side, in the order of `in_turns`. `check_combination` lets
+        ZeRO-3 and offloading not be."""
         yield from self._receive(backward)
         yield from self._receive(forward)
-        yield from self._backwards(lasts[:start_b], backward)
-        yield from self._forwards(firsts[:start_f], forward)
-        firsts, lasts = firsts[start_f:], lasts[start_b:]
-        for ahead, back in zip(firsts[:both], lasts[:both]):
-            yield from self._forwards([ahead], forward, Work(back, backward, Work(ahead, forward)))
-            yield from self._after_backward(back, backward)
-        yield from self._forwards(firsts[both:], forward)
-        yield from self._backwards(lasts[both:], backward)
+        units = self.units[forward.stage], self.units[backward.stage][::-1]
+        for ahead, back in in_turns(*units, lambda unit: unit.type in LAYERS):
+            works = []
+            if ahead is not None:
+                self.op = forward
+                yield from self.sharding.first_use(ahead)
+                works.append(Work(ahead, forward))
+            if back is not None:
+                works.append(Work(back, backward, *works))
+            yield works[-1]
+            if back is not None:
+                yield from self._after_backward(back, backward)
         yield from self._send(backward)
         yield from self._send(forward)
-
-    def _forwards(
-        self, units: Sequence[Unit], op: Op, work: Work | None = None
-    ) -> Iterator[Instruction | Work]:
-        """What a forward of a pair does in `units`, or the `work` that it is a part of."""
-        self.op = op
-        for unit in units:
-            yield from self.sharding.first_use(unit)
-            yield work or Work(unit, op)
-
-    def _backwards(self, units: Sequence[Unit], op: Op) -> Iterator[Instruction | Work]:
-        """What a backward of a pair does in `units`, by itself."""
-        for unit in units:
-            yield Work(unit, op)
-            yield from self._after_backward(unit, op)
 
     def _after_backward(self, unit: Unit, op: Op) -> Iterator[Instruction]:
         self.op = op

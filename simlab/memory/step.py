@@ -2,8 +2,9 @@
 most."""
 
 from collections import Counter
-from itertools import chain, islice, product
+from itertools import islice, product
 
+from simlab.lowering.expansion import in_turns
 from simlab.lowering.zero import SHARDED_FROM, gathered_around, held_of, is_shared, shards_of
 from simlab.memory.fsdp import Gathered
 from simlab.memory.ledger import CATEGORIES, Ledger, Moment, Phase
@@ -195,19 +196,14 @@ class StepWalk:
 
 
 def _side_by_side(forward: _Units, backward: _Units) -> Phase:
-    """What a forward and a backward do that go side by side, layer by layer, in the order of
-    `RankLowering.of_pair`. Of two layers the forward is taken to come first, so that both hold all
-    that they keep while the backward computes; in truth the forward's experts come last."""
-    firsts = [
-        next((at for at, (u, _) in enumerate(its) if u in LAYERS), 0) for its in (forward, backward)
-    ]
-    layers = min(sum(unit in LAYERS for unit, _ in its) for its in (forward, backward))
-    ahead, back = forward[firsts[0] :], backward[firsts[1] :]
+    """What a forward and a backward do that go side by side. Of two layers the forward is taken to come
+    first, so that both hold all that they keep while the backward computes; in truth the forward's
+    experts come last."""
     ledger = Ledger()
-    between = chain.from_iterable(zip(ahead[:layers], back[:layers]))
-    ends = (*backward[: firsts[1]], *forward[: firsts[0]])
-    for _, phase in (*ends, *between, *ahead[layers:], *back[layers:]):
-        ledger.add(phase)
+    for both in in_turns(forward, backward, lambda unit: unit[0] in LAYERS):
+        for unit in both:
+            if unit is not None:
+                ledger.add(unit[1])
     return ledger.phase
 
 

@@ -178,8 +178,8 @@ class Layout:
 
     @property
     def spreads_experts(self) -> bool:
-        """Whether tensor-parallel ranks have experts of their own, and do not cut each of them."""
-        return self.etp == 1 < self.tp
+        """See `spreads_experts`."""
+        return spreads_experts(self)
 
     @cached_property
     def _parts(self) -> dict[str, list[tuple[int, ...]]]:
@@ -257,6 +257,11 @@ class Degrees(Protocol):
     def etp(self) -> int | None: ...
 
 
+def spreads_experts(degrees: Degrees) -> bool:
+    """Whether tensor-parallel ranks have experts of their own, and do not cut each of them."""
+    return degrees.etp == 1 < degrees.tp
+
+
 def check_expert_ranks(degrees: Degrees) -> None:
     """Raise `InputError` unless the experts of a layer can be shared by so many ranks."""
     ep, tp = degrees.ep, degrees.tp
@@ -266,7 +271,7 @@ def check_expert_ranks(degrees: Degrees) -> None:
             f"etp = {shortened(degrees.etp)} with tp = {tp}: each expert is cut by all tensor-parallel ranks or by "
             f"none, so give etp = {tp}{' or 1' if tp > 1 else ', or another tp'}"
         )
-    if degrees.etp != 1 or tp == 1:
+    if not spreads_experts(degrees):
         if ranks % ep:
             raise InputError(f"ep = {ep} does not divide dp x cp = {ranks}; {near(ep, ranks)}")
         return

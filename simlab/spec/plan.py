@@ -14,7 +14,7 @@ from simlab.spec.fields import (
     short_repr,
     with_field_docs,
 )
-from simlab.spec.layout import DIMENSIONS, Layout
+from simlab.spec.layout import DIMENSIONS, Layout, spreads_experts
 from simlab.spec.model import RECOMPUTE
 from simlab.spec.plan_checks import (
     ATTENTIONS,
@@ -332,8 +332,8 @@ class Plan:
 
     @property
     def spreads_experts(self) -> bool:
-        """Whether tensor-parallel ranks have experts of their own, and do not cut each of them."""
-        return self.etp < self.tp
+        """See `simlab.spec.layout.spreads_experts`."""
+        return spreads_experts(self)
 
     @property
     def expert_holders(self) -> int:

@@ -94,7 +94,7 @@ def check_combination(plan: "Plan") -> None:
 
 def _check_expert_parallel(plan: "Plan") -> None:
     check_expert_ranks(plan)
-    if plan.layout.spreads_experts and not plan.sequence_parallel:
+    if plan.spreads_experts and not plan.sequence_parallel:
         raise InputError(
             "etp = 1 with sequence_parallel = False: tensor-parallel ranks would all send the same tokens; "
             f"give sequence_parallel = True, or etp = {plan.tp}"
