@@ -21,13 +21,14 @@ Parts = Sequence[tuple[Sequence[Tensor | None], Sequence[Group]]]
 """[(gradients, groups among whose ranks they differ)], see `global_norm`."""
 
 
-def global_norm(parts: Parts) -> Tensor:
+def global_norm(parts: Parts, counted: int = 1) -> Tensor:
     """The 2-norm of all gradients of the model, a scalar in fp64 that is the same on all ranks.
 
     parts: tuples of (gradients, groups): tensors that this rank holds, and the `Group`s among whose
     ranks they differ. Groups whose ranks hold the same gradients are not listed: a tensor-parallel
     group for the weight of a norm, or a plain data-parallel group for any weight. All ranks give
-    the same groups in the same order, and an empty list of gradients where they hold none.
+    the same groups in the same order, and an empty list of gradients where they hold none. counted: how
+    often each gradient is among them, as where each stage is on two ranks of a pipeline.
 
     Derivation: the sum of squares of a part is added over its groups one after the other, which is
     exact when the groups are dimensions of a mesh. Each group takes one all-reduce of one number
@@ -42,14 +43,16 @@ def global_norm(parts: Parts) -> Tensor:
             [any(group is one for one in sharded) for _, sharded in parts], device=squares.device
         )
         squares = torch.where(of_group, total, squares)
-    return squares.sum().sqrt()
+    return (squares.sum() / counted).sqrt()
 
 
-def clip(parts: Parts, limit: float, copies: Iterable[Tensor | None] = ()) -> Tensor:
+def clip(
+    parts: Parts, limit: float, copies: Iterable[Tensor | None] = (), counted: int = 1
+) -> Tensor:
     """Scale all gradients, in place, by limit / (norm + 1e-6) if that is below 1, which is torch's
     rule. Returns the norm before.
 
-    parts: see `global_norm`. copies: gradients that are scaled, too, but that another rank has
+    parts, counted: see `global_norm`. copies: gradients that are scaled, too, but that another rank has
     among its parts. `InputError` where `limit` is not above 0.
 
     A norm that is not finite leaves nothing usable behind: skip the step, see
@@ -57,7 +60,7 @@ def clip(parts: Parts, limit: float, copies: Iterable[Tensor | None] = ()) -> Te
     """
     if not limit > 0:
         raise InputError(f"clipping at {limit!r}: give a norm above 0, such as 1.0")
-    norm = global_norm(parts)
+    norm = global_norm(parts, counted)
     factor = (limit / (norm + 1e-6)).clamp(max=1.0)
     for gradient in chain(*(gradients for gradients, _ in parts), copies):
         if gradient is not None:

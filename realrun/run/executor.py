@@ -136,7 +136,7 @@ class Executor:
         finite = self.scaler is None or self.scaler.unscale(
             chain(*(gradients for gradients, _ in parts), copied)
         )
-        norm = clip(parts, self.limit or float("inf"), copied)
+        norm = clip(parts, self.limit or float("inf"), copied, self.plan.copies)
         if self.scaler is not None:
             check_scale(self.scaler.scale, self.rank, number)
         if finite:

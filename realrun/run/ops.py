@@ -73,7 +73,7 @@ def forward(
         y = stage(x, executor.targets[op.microbatch] if stage.is_last else None, between)
         y = executor.injector.made(executor.number, executor.op_number, key, y)
         if stage.is_last:
-            y = y / executor.plan.microbatches
+            y = y / (executor.plan.microbatches // executor.plan.copies)  # that this rank runs
             executor.losses.append(y.detach())
     executor.saved[key] = x, y
     return y.detach()

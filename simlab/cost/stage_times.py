@@ -52,7 +52,7 @@ class StageTimes(NamedTuple):
 def sends_block(plan: Plan) -> bool:
     """Whether a GPU goes on only when what it sends is there: with one stage a rank, as in
     Megatron-LM's 1F1B."""
-    return plan.chunks == 1
+    return plan.chunks == plan.copies == 1
 
 
 @dataclass

@@ -14,7 +14,7 @@ from simlab.lowering.instructions import group_of, rank_instructions
 from simlab.lowering.pieces import BEGIN, COMPUTE, WAIT
 from simlab.lowering.sub_operations import sub_operations
 from simlab.program import Program
-from simlab.spec.layout import Coordinates
+from simlab.spec.layout import MIRRORED, Coordinates
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 from simlab.trace import OPTIMIZER, SEND, Span, Trace
@@ -75,7 +75,11 @@ def play(
         "name": model.name,
         "source": "simulated",
         "ranks": len(places),
-        **({"row": "stage" if program.stages == plan.pp else "pp"} if collapsed else {}),
+        **(
+            {"row": "stage" if program.stages == plan.pp and plan.copies == 1 else "pp"}
+            if collapsed
+            else {}
+        ),
         "level": "instructions",
         "exposed_s": made.exposed_s(instructions, ended),
     }
@@ -198,8 +202,11 @@ class _Groups:
                 coordinates = self.plan.layout.coordinates
                 ranks = tuple(sorted(ranks, key=lambda member: coordinates(member).pp))
             return ranks[0], ranks[-1]
+        if self.collapsed and dimension == "pp":
+            return tuple(range(self.plan.pp))
         if self.collapsed:
-            return tuple(range(self.plan.pp)) if dimension == "pp" else (rank,)
+            reaches = self.plan.copies > 1 and group_of(self.plan, dimension) in MIRRORED
+            return tuple(sorted((rank, self.plan.pp - 1 - rank))) if reaches else (rank,)
         return self.plan.layout.group(group_of(self.plan, dimension), rank)
 
 

@@ -15,10 +15,6 @@ def program_of(plan: Plan) -> Program:
         raise InputError(
             "zb-auto searches for given op times: take it with simlab's schedule command, or another schedule in a plan"
         )
-    if plan.schedule == "dualpipe":
-        raise InputError(
-            "dualpipe holds each stage on two ranks, which a plan cannot say yet: take dualpipe-v"
-        )
     program = generate(plan.schedule, plan.pp, plan.microbatches, **options)
     if not plan.ep_overlap:
         return program.unpaired()

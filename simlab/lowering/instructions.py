@@ -38,7 +38,7 @@ from simlab.spec.parameters import (
     stage_parameters,
 )
 from simlab.spec.plan import Plan
-from simlab.spec.schedule_names import V_SHAPED
+from simlab.spec.schedule_names import ENDS_TOGETHER
 
 OVERFLOW_BYTES = 4
 """Of whether a gradient is infinite, which in fp16 every rank must know: then nobody updates, and
@@ -208,10 +208,12 @@ class RankLowering:
         yield from self._send(forward)
 
     def _after_backward(self, unit: Unit, op: Op) -> Iterator[Instruction]:
-        self.op = op
         if op.kind in "BW":
+            # the two ranks of a stage end with different microbatches, so what they sum is of no op
+            self.op = op if self.plan.copies == 1 else None
             is_last, closes = op == self.last.get(op.stage), unit is self.units[op.stage][0]
             yield from self.sharding.after_backward(unit, is_last, closes=closes)
+        self.op = op
 
     def _gathered(self, unit: Unit) -> Iterator[Instruction]:
         yield from self.offloading.arrived(unit)
@@ -297,7 +299,7 @@ def kernel_fields(kernel: Communication) -> tuple[str, str, str, float]:
 def tied_head_bytes(model: Model, plan: Plan) -> float:
     """Of the gradient that a tied head and the embedding, copies of each other on the last and the
     first rank, sum up; 0 without."""
-    if not model.tied_head or plan.pp == 1 or plan.schedule in V_SHAPED:
+    if not model.tied_head or plan.pp == 1 or plan.schedule in ENDS_TOGETHER:
         return 0.0
     return model.vocab * model.hidden / plan.tp * plan.gradient_bytes
 

@@ -118,8 +118,8 @@ class Sharding:
     def __init__(self, plan: Plan, make: Make) -> None:
         self.plan, self.make = plan, make
         self.shared = is_shared(plan)
-        self.shards = plan.shards if plan.zero else plan.dp * plan.cp
-        self.replicated = self.shards < plan.dp * plan.cp
+        self.shards = plan.shards
+        self.replicated = self.shards < plan.holders
         self.each_backward, self.beside = reduces_each_backward(plan), reduces_beside(plan)
         self.holders = [_Holders(plan, self.shards)]
         if plan.ep > 1:

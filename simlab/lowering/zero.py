@@ -33,7 +33,7 @@ def held_of(plan: Plan, state: State, numbers: float, experts: float) -> float:
 
 def is_shared(plan: Plan) -> bool:
     """Whether any other rank holds the same part of the model."""
-    return plan.dp * plan.cp > 1
+    return plan.holders > 1
 
 
 # gradients

@@ -43,7 +43,10 @@ def layer_tensors(model: Model, plan: Plan, recompute: str) -> dict[str, float]:
     tensors = made_tensors(model, plan, recompute)
     if keeps_fp8(plan) and recompute != "full":
         tensors["qkv input"] /= 2
-        tensors["mlp input"] /= 2
+        # of a layer with experts, only the product of shared ones reads it in 8 bits, and the router in 16
+        tensors["mlp input"] *= (1 + (model.shared_experts > 0) / 2) if model.experts else 1 / 2
+        if model.experts:
+            tensors["routed"] /= 2
         tensors["output input"] *= 1.5
         if not (recompute == "outputs" and model.experts):  # whose activation's result is not kept
             tensors["mlp between"] -= tensors["mlp between"] / (2 * (2 + model.gated_mlp))
@@ -101,7 +104,7 @@ def _one_between_experts(model: Model, plan: Plan) -> float:
 def keeps_fp8(plan: Plan) -> bool:
     """Whether the inputs of a layer's products are kept in 8 bits. Transformer Engine, which
     Megatron-LM uses for fp8, saves the cast of an input for the weight's gradient
-    (transformer_engine/pytorch/module/linear.py). Attention's result is kept in both forms, for its
+    (transformer_engine/pytorch/module/linear.py, and grouped_linear.py for experts). Attention's result is kept in both forms, for its
     own backward is in 16 bits. torch's float8 (torchao, float8_linear.py) keeps the 16-bit input
     and casts it again, but where it is cast before it is gathered (float8_tensor_parallel.py)."""
     return plan.precision == "fp8" and (plan.library == "megatron" or keeps_gathered(plan))

@@ -10,7 +10,7 @@ from simlab.lowering.zero import autocasts, reduces_each_backward
 from simlab.memory.activations import layer_activations_bytes
 from simlab.memory.stage import Shape
 from simlab.memory.step import rest_of
-from simlab.schedules import CHUNKED
+from simlab.spec.schedule_names import CHUNKED, ENDS_TOGETHER, TWO_WAY
 from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
 from simlab.spec.parameters import UnitKind
@@ -120,8 +120,8 @@ class Bounds:
     def time_s(self, plan: Plan) -> float:
         """See `time_bound_s`."""
         layers, pp = self._layers_of(plan), plan.pp
-        if plan.chunks > 1 and plan.schedule not in CHUNKED:
-            # a V-shaped schedule, which begins and ends on the first rank
+        if plan.schedule in ENDS_TOGETHER:
+            # a rank has two stages, or half of the microbatches of each of them
             both_s = min(self._unit_s_of(plan, unit, "FB") for unit in LAYERS[: self._kinds])
             return plan.microbatches * min(layers) * plan.chunks * both_s
         dense = dense_of_stages(self.model.dense_layers, layers)
@@ -166,4 +166,6 @@ class Bounds:
 
 def _first_rank(plan: Plan) -> range:
     """The stages of the first pipeline rank; of a V-shaped schedule the first one."""
+    if plan.schedule in TWO_WAY:
+        return range(0, plan.stages, plan.stages - 1)
     return range(0, plan.stages, plan.pp) if plan.schedule in CHUNKED else range(1)

@@ -60,6 +60,11 @@ class Ranked:
         }
 
 
+LATE = ("dualpipe", "dualpipe-v")
+"""Schedules whose pace of many microbatches sets in after 3 p of them: their ranks have turns to spare
+at first, and a rank that needs a little longer for a microbatch than others uses them up."""
+
+
 def family_of(plan: Plan) -> str:
     """Which dimensions split the model of a plan, such as 'tp + pp'; 'dp only' if none does."""
     split = [name for name in ("tp", "pp", "cp", "ep") if getattr(plan, name) > 1]
@@ -68,8 +73,8 @@ def family_of(plan: Plan) -> str:
 
 def short_steps(plan: Plan) -> tuple[Plan, Plan] | None:
     """The same plan with 2 p and 3 p microbatches, where p is the number of pipeline ranks; None if
-    it has no more than that."""
-    if plan.microbatches <= 3 * plan.pp:
+    it has no more than that, or a schedule (`LATE`) that is simulated whole."""
+    if plan.microbatches <= 3 * plan.pp or plan.schedule in LATE:
         return None
     return tuple(replace(plan, microbatches=n * plan.pp) for n in (2, 3))  # type: ignore[return-value]
 

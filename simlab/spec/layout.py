@@ -40,6 +40,8 @@ spreads its states over a 'shard' group, which is a part of the 'dp' group under
 members of a 'replicas' group hold the same shard. An 'ep' group, a part of the 'dp' group, shares
 the experts of each layer, and the members of an 'edp' group hold the same ones. Where experts are not cut
 (`Plan.etp`), the members of both differ in their tensor-parallel coordinate, too."""
+MIRRORED = ("dp", "shard", "edp")
+"""The groups that reach to the other rank of a pipeline that holds the same stages, with `Layout.copies`."""
 
 
 class Coordinates(NamedTuple):
@@ -70,6 +72,9 @@ class Layout:
     """The number of ranks of an 'ep' group."""
     etp: int | None = None
     """The number of tensor-parallel ranks that cut each expert: all of them (None), or 1."""
+    copies: int = 1
+    """The number of ranks of a pipeline that hold each stage. With 2 they are the r-th and the r-th from
+    the end (`Plan.copies`)."""
 
     def __post_init__(self) -> None:
         for name in DIMENSIONS:
@@ -84,6 +89,11 @@ class Layout:
                 )
         require_whole("ep", self.ep)
         check_expert_ranks(self)
+        if self.copies not in (1, 2) or (self.copies == 2 and (self.pp % 2 or self.shards)):
+            raise InputError(
+                f"copies = {shortened(self.copies)} with pp = {self.pp} and shards = {self.shards}: give 1, or 2 "
+                "with an even pp and without shards"
+            )
 
     # ranks and coordinates
     # ------------------------------------------------------------------------------------------
@@ -133,12 +143,23 @@ class Layout:
         that it exchanges activations and their gradients with."""
         return self.rank(**self.coordinates(rank)._replace(pp=pp)._asdict())
 
+    def mirrored(self, rank: int) -> int:
+        """The rank as far from the end of the pipeline as `rank` is from its begin."""
+        return self.peer(rank, self.pp - 1 - self.coordinates(rank).pp)
+
     # groups
     # ------------------------------------------------------------------------------------------
 
     def group(self, name: str, rank: int) -> tuple[int, ...]:
         """The members of the group `name` that `rank` is in, itself included, in ascending order.
         name: a key of `GROUPS`."""
+        its = self._group_in_place(name, rank)
+        if self.copies == 2 and name in MIRRORED:
+            return tuple(sorted((*its, *map(self.mirrored, its))))
+        return its
+
+    def _group_in_place(self, name: str, rank: int) -> tuple[int, ...]:
+        """Its members at the place of `rank` in the pipeline; of a 'pp' group all of them."""
         first = rank - sum(
             at * self.strides[dimension]
             for dimension, at in self.coordinates(rank)._asdict().items()
@@ -149,6 +170,8 @@ class Layout:
 
     def groups(self, name: str) -> list[tuple[int, ...]]:
         """All groups `name`, in the order of their first ranks."""
+        if self.copies == 2 and name in MIRRORED:
+            return sorted({self.group(name, rank) for rank in range(self.world_size)})
         others = [d for d in self.order if d not in self._dimensions(name)]
         return sorted(
             tuple(first + offset for offset in part)
@@ -157,7 +180,9 @@ class Layout:
         )
 
     def offsets(self, name: str) -> tuple[int, ...]:
-        """How far the members of a group `name` are numbered from its first rank."""
+        """How far the members of the group `name` of rank 0 are numbered from it. Others' are as far from
+        their first rank, but for those that reach to another place in the pipeline (`copies`), of which
+        none reaches further."""
         return self.group(name, 0)
 
     def in_nodes(self, name: str, gpus_per_node: int) -> bool:
@@ -169,7 +194,7 @@ class Layout:
         """
         require_whole("gpus_per_node", gpus_per_node)
         dimensions = self._dimensions(name)
-        if len(self._parts[name]) > 1:
+        if len(self._parts[name]) > 1 or (self.copies == 2 and name in MIRRORED):
             groups = self.groups(name)
             return all(its[0] // gpus_per_node == its[-1] // gpus_per_node for its in groups)
         wide = (d for d in dimensions if self.sizes[d] > 1)

@@ -3,7 +3,7 @@ parallelism."""
 
 from typing import TYPE_CHECKING, Literal
 
-from simlab.spec.schedule_names import V_SHAPED
+from simlab.spec.schedule_names import ENDS_TOGETHER
 
 if TYPE_CHECKING:
     from simlab.spec.model import Model
@@ -30,7 +30,7 @@ def stage_parameters(
 
     With expert parallelism the rank has an ep-th of the experts, cut by `Plan.etp` ranks. layers: how many the stage has,
     of which `dense` are of `Model.dense_layers`. A tied head on
-    another rank than the embedding is a copy of it; V-shaped schedules have both on one.
+    another rank than the embedding is a copy of it; V-shaped schedules and DualPipe have both on one.
     """
     parts = model.layer_parameters
     whole = parts["router"] + parts["norms"] + _added_biases(model) + model.latent_numbers
@@ -45,7 +45,7 @@ def stage_parameters(
         count += (model.vocab / plan.tp + model.positions) * model.hidden
     if last:
         count += model.hidden * (1 + model.bias)
-        if not (model.tied_head and (first or plan.schedule in V_SHAPED)):
+        if not (model.tied_head and (first or plan.schedule in ENDS_TOGETHER)):
             count += model.vocab / plan.tp * model.hidden
     return count
 

@@ -32,7 +32,7 @@ from simlab.spec.plan_checks import (
     check_fields,
     check_model,
 )
-from simlab.spec.schedule_names import ALIASES, CHUNKED, NAMES, V_SHAPED
+from simlab.spec.schedule_names import ALIASES, CHUNKED, NAMES, TWO_WAY, V_SHAPED
 from simlab.spec.stage_layers import check_stage_layers, layers_of_stages
 
 if TYPE_CHECKING:
@@ -328,7 +328,18 @@ class Plan:
     @property
     def shards(self) -> int:
         """The number of ranks over which ZeRO spreads what it shards."""
-        return self.hybrid or self.dp * self.cp
+        return self.hybrid or self.holders
+
+    @property
+    def copies(self) -> int:
+        """The number of ranks of a pipeline that hold each stage: 2 with DualPipe, else 1. Each of them
+        runs its part of the microbatches."""
+        return 2 if self.schedule in TWO_WAY else 1
+
+    @property
+    def holders(self) -> int:
+        """The number of ranks that hold the same part of the model and sum its gradients."""
+        return self.dp * self.cp * self.copies
 
     @property
     def spreads_experts(self) -> bool:
@@ -339,7 +350,7 @@ class Plan:
     def expert_holders(self) -> int:
         """The number of ranks that hold the same part of the same experts, over which ZeRO spreads
         what it shards of them."""
-        return self.dp * self.cp * self.tp // (self.etp * self.ep)
+        return self.holders * self.tp // (self.etp * self.ep)
 
     @property
     def global_batch(self) -> int:
@@ -351,7 +362,14 @@ class Plan:
         """Which rank stands where, and which groups the ranks form."""
         degrees = {name: getattr(self, name) for name in DIMENSIONS}
         order = tuple(self.order.split("-"))
-        return Layout(**degrees, order=order, shards=self.shards, ep=self.ep, etp=self.etp)
+        return Layout(
+            **degrees,
+            order=order,
+            shards=self.hybrid or None,
+            ep=self.ep,
+            etp=self.etp,
+            copies=self.copies,
+        )
 
     def check(self, model: "Model", gpus: int | None = None) -> "Plan":
         """This plan, if `model` can be split like this on exactly `gpus` GPUs (None: on any

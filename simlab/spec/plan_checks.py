@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from simlab.errors import InputError, did_you_mean, near, number, require_whole, shortened
 from simlab.spec.fields import FieldFacts
 from simlab.spec.layout import check_expert_ranks, check_order
-from simlab.spec.schedule_names import CHUNKED, PAIRED, V_SHAPED
+from simlab.spec.schedule_names import CHUNKED, PAIRED, TWO_WAY, V_SHAPED
 
 if TYPE_CHECKING:
     from simlab.spec.model import Model
@@ -89,7 +89,28 @@ def check_combination(plan: "Plan") -> None:
             f"hybrid = {plan.hybrid} does not divide dp x cp = {plan.dp * plan.cp}; "
             f"{near(plan.hybrid, plan.dp * plan.cp)}"
         )
+    if plan.copies > 1:
+        _check_two_ways(plan)
     _check_expert_parallel(plan)
+
+
+def _check_two_ways(plan: "Plan") -> None:
+    """A stage on two ranks, which have run different microbatches when an op is over."""
+    name = plan.schedule
+    if plan.pp % 2:
+        raise InputError(
+            f"pp = {plan.pp} with schedule = {name!r}, which begins at both ends: give an even pp, such as {plan.pp + 1}"
+        )
+    if plan.zero > 1:
+        raise InputError(
+            f"zero = {plan.zero} with schedule = {name!r}: gradients would be reduced after each backward, but the two ranks "
+            "of a stage are at other microbatches then; give zero = 0 or 1"
+        )
+    if plan.hybrid:
+        raise InputError(
+            f"hybrid = {plan.hybrid} with schedule = {name!r}: shards and copies of a stage are not simulated "
+            "together; leave one out"
+        )
 
 
 def _check_expert_parallel(plan: "Plan") -> None:
@@ -234,7 +255,10 @@ EFFECTS = (
     Effect("expert_load", lambda plan: plan.ep > 1, ("ep",), "ep of 2 or more"),
     Effect("tp_overlap", lambda plan: plan.tp > 1, ("tp",), "tp of 2 or more"),
     Effect(
-        "bucket_bytes", lambda plan: plan.dp * plan.cp > 1, ("dp", "cp"), "dp or cp of 2 or more"
+        "bucket_bytes",
+        lambda plan: plan.dp * plan.cp > 1 or plan.schedule in TWO_WAY,
+        ("dp", "cp"),
+        "dp or cp of 2 or more",
     ),
     # ZeRO-2 and 3 reduce and gather unit by unit
     Effect("bucket_bytes", lambda plan: plan.zero < 2, ("zero",), "zero = 0 or 1"),

@@ -218,7 +218,7 @@ def _links(cost: StageCost, program: Program) -> dict[tuple[int, int], Link]:
     nodes = [layout.rank(pp=p) // per_node for p in range(cost.plan.pp)]
     links: dict[tuple[int, int], Link] = {}
     between: dict[bool, Link] = {}
-    for op in {op[:2]: op for op in program.rank_of}.values():
+    for op in {(rank, *op[:2]): op for op, rank in program.rank_of.items()}.values():
         user = program.user(op)
         if user is None:
             continue

@@ -1,6 +1,8 @@
 """The tokens and elements of a microbatch on one rank, of which all kernels are made, and how many
 tokens, and copies of them, go where in a layer with experts."""
 
+from functools import cache
+from itertools import chain, combinations
 from math import ceil, comb
 from typing import NamedTuple
 
@@ -72,12 +74,32 @@ def sent_tokens(model: Model, plan: Plan) -> int:
 
 def visited(model: Model, parts: int) -> float:
     """In how many of `parts`, over which the experts are spread evenly, the experts of a token are, on
-    average.
+    average: see `_visited`, whose router this model has."""
+    groups, taken = model.expert_groups or 1, model.groups_per_token or 1
+    return _visited(model.experts, model.experts_per_token, groups, taken, parts)
 
-    A router that spreads tokens evenly chooses k of E experts, any k as often as any other. None of
-    them is in a part of E / n experts in C(E - E / n, k) of C(E, k) cases, so a token visits
-    n (1 - C(E - E / n, k) / C(E, k)) of n parts. Leaves out routers that choose among few nodes
-    (DeepSeek-V3 takes at most 4).
+
+@cache
+def _visited(experts: int, chosen: int, groups: int, taken: int, parts: int) -> float:
+    """A router that spreads tokens evenly takes g of G groups of experts, any g as often as any other, and
+    of their E experts it chooses k, any k as often as any other. None of them is in a part that has x of
+    these E in C(E - x, k) of C(E, k) cases. Summed over the parts, and averaged over the C(G, g) choices
+    of groups, the rest is how many a token visits. Without groups x is the experts of a part.
     """
-    experts, chosen = model.experts, model.experts_per_token
-    return parts * (1 - comb(experts - experts // parts, chosen) / comb(experts, chosen))
+    each, of_group = experts // parts, experts // groups
+    left, missed = taken * of_group, 0
+    for start in range(0, experts, each):
+        own = [_overlap(start, each, at, of_group) for at in range(0, experts, of_group)]
+        whole = own.count(of_group)
+        cut = [size for size in own if 0 < size < of_group]  # at most the first and the last one
+        for some in chain.from_iterable(combinations(cut, n) for n in range(len(cut) + 1)):
+            for among in range(min(whole, taken - len(some)) + 1):
+                others = comb(groups - whole - len(cut), taken - len(some) - among)
+                x = among * of_group + sum(some)
+                missed += comb(whole, among) * others * comb(left - x, chosen)
+    return parts - missed / (comb(left, chosen) * comb(groups, taken))
+
+
+def _overlap(start: int, size: int, other: int, its: int) -> int:
+    """How many numbers are in both of two ranges."""
+    return max(0, min(start + size, other + its) - max(start, other))

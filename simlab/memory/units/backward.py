@@ -249,7 +249,7 @@ class UnitBackward:
         outputs = [gated * of.inner / parts] * parts
         weights = [(columns * h * gated / parts, bias * columns * gated / parts)] * parts
         entered = of.routed or of.whole
-        saved = of.routed or of.saved.mlp_normed
+        saved = of.saved.routed or of.saved.mlp_normed
         self._column(outputs, weights, makes=entered, saved=saved, gathered=of.mlp_gathered_input)
         if of.routed:
             self._router()

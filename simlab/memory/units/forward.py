@@ -90,6 +90,8 @@ class UnitForward:
             self._keep(of.mlp_reads * of.routed + weights, free=of.copied)
         self.ledger.free(("temporaries", of.sent))
         self._keep(gated * of.inner)
+        if of.saved.routed != of.routed:
+            self._keep(of.saved.routed, free=of.routed)
         self.ledger.free(("temporaries", of.mlp_gathered_input))
         self._keep(of.inner + of.saved.gate_part)
         if of.saved.inner != of.inner:

@@ -23,6 +23,8 @@ class Saved(NamedTuple):
     """Of the last norm's result, for the head."""
     inner: float
     """Of the MLP's inner tensor, for the product down."""
+    routed: float = 0.0
+    """Of the copies of tokens, for the experts' products up."""
     result: float = 0.0
     """Of attention's result, for the product after it, beside what attention's backward reads."""
     norm_parts: float = 0.0
@@ -40,12 +42,14 @@ def saved(model: Model, plan: Plan, number: float, inner: float) -> Saved:
     read, routed = (made[name] * number / plan.element_bytes for name in ("qkv input", "mlp input"))
     whole = s.tokens * model.hidden * number
     head = whole if keeps_gathered(plan) else read
-    found = Saved(normed=read, mlp_normed=routed, head_normed=head, inner=inner)
+    copies = made.get("routed", 0.0) * number / plan.element_bytes
+    found = Saved(normed=read, mlp_normed=routed, head_normed=head, inner=inner, routed=copies)
     if keeps_fp8(plan):
         kept = layer_tensors(model, plan, "none")
         found = found._replace(
             normed=kept["qkv input"],
             mlp_normed=kept["mlp input"],
+            routed=kept.get("routed", 0.0),
             inner=inner - (made["mlp between"] - kept["mlp between"]),
             result=kept["output input"] - made["output input"],
         )

@@ -46,6 +46,8 @@ _DEEPSEEK = {
     "kv_rank": "kv_lora_rank",
     "experts": "n_routed_experts",
     "experts_per_token": "num_experts_per_tok",
+    "expert_groups": "n_group",
+    "groups_per_token": "topk_group",
     "expert_ffn": "moe_intermediate_size",
     "shared_experts": "n_shared_experts",
     "dense_layers": "first_k_dense_replace",
@@ -95,14 +97,28 @@ KINDS = {
         qk_norm=True,
     ),
     "deepseek_v2": _Kind(
-        "DeepseekV2ForCausalLM", _DEEPSEEK, {"q_lora_rank": 1536}, False, {"moe_layer_freq": 1}
+        "DeepseekV2ForCausalLM",
+        _DEEPSEEK,
+        {"q_lora_rank": 1536, "n_group": None, "topk_group": None},
+        False,
+        {"moe_layer_freq": 1},
     ),
     "deepseek_v3": _Kind(
-        "DeepseekV3ForCausalLM", _DEEPSEEK, {"q_lora_rank": 1536}, False, {"moe_layer_freq": 1}
+        "DeepseekV3ForCausalLM",
+        _DEEPSEEK,
+        {"q_lora_rank": 1536, "n_group": 8, "topk_group": 4},
+        False,
+        {"moe_layer_freq": 1},
     ),
 }
 NULL_MEANS_DEFAULT = ("n_inner", "num_key_value_heads", "head_dim")
-NULL_MEANS_NONE = ("q_lora_rank", "n_shared_experts", "first_k_dense_replace")
+NULL_MEANS_NONE = (
+    "q_lora_rank",
+    "n_shared_experts",
+    "first_k_dense_replace",
+    "n_group",
+    "topk_group",
+)
 """Keys of parts that a model may be without: null and 0 say so."""
 IGNORED = ("sliding_window", "rope_scaling", "quantization_config", "num_nextn_predict_layers")
 MORE_PARAMETERS = ("attention_bias", "mlp_bias", "add_cross_attention")

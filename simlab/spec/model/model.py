@@ -7,7 +7,7 @@ from functools import cache
 
 from simlab.errors import InputError, require_whole
 from simlab.spec.fields import with_field_docs
-from simlab.spec.model.sizes import ModelSizes
+from simlab.spec.model.sizes import OF_EXPERTS, ModelSizes
 
 RECOMPUTE = ("none", "selective", "outputs", "per-op", "full")
 MFU_ATTENTION = "full"
@@ -282,9 +282,9 @@ class Model(ModelSizes):
 
 @cache
 def _without_experts(model: Model) -> Model:
-    none = {"experts": 0, "experts_per_token": 0, "shared_experts": 0, "dense_layers": 0}
+    none = dict.fromkeys(("experts", "experts_per_token", "groups_per_token", *OF_EXPERTS), 0)
     sizes = {field.name: getattr(model, field.name) for field in fields(model)}
-    return Model(**{**sizes, **none, "expert_ffn": 0})
+    return Model(**(sizes | none))
 
 
 def _check_recompute(recompute: str) -> None:

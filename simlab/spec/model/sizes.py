@@ -19,6 +19,8 @@ _LEAST = {
     "positions": 0,
     "experts": 0,
     "experts_per_token": 0,
+    "expert_groups": 0,
+    "groups_per_token": 0,
     "expert_ffn": 0,
     "shared_experts": 0,
     "dense_layers": 0,
@@ -27,6 +29,8 @@ _LEAST = {
     "kv_rank": 0,
     "rope_size": 0,
 }
+OF_EXPERTS = ("expert_ffn", "shared_experts", "dense_layers", "expert_groups")
+"""Fields that say something of experts, so that a model without has none of them."""
 MOST_LAYERS = 10_000
 """The most layers of a model: each of them is walked, and no model has a tenth of them."""
 _FILLED = ("kv_heads", "ffn", "head_size")
@@ -73,6 +77,16 @@ class ModelSizes:
         "The number of experts in a layer. 0 stands for one dense MLP.", default=0
     )
     experts_per_token: int = documented("The number of experts that compute each token.", default=0)
+    expert_groups: int = documented(
+        """The number of groups, of equally many experts next to each other, of which the router first
+        chooses some for each token, so that a token's experts are on few nodes (DeepSeek-AI 2024, arXiv
+        2412.19437, section 2.1.2). 0 stands for a choice among all experts.""",
+        default=0,
+    )
+    groups_per_token: int = documented(
+        "With `expert_groups`, the number of groups that a token's experts are chosen from.",
+        default=0,
+    )
     expert_ffn: int = documented(
         "The width of an expert, routed or shared. 0 stands for `ffn`.", default=0
     )
@@ -151,14 +165,33 @@ class ModelSizes:
             raise InputError(
                 f"{self.name or 'model'}: {self.experts_per_token} of {self.experts} experts per token: give 1 to {self.experts}"
             )
+        self._check_groups()
         self._check_kinds()
+
+    def _check_groups(self) -> None:
+        """Raise `InputError` if no token's experts can be chosen from so many groups."""
+        groups, taken = self.expert_groups, self.groups_per_token
+        if not (groups or taken):
+            return
+        name = self.name or "model"
+        if not groups or self.experts % groups:
+            raise InputError(
+                f"{name}: expert_groups = {groups} with groups_per_token = {taken} and experts = {self.experts}: give a "
+                "number that divides the experts, or leave both out"
+            )
+        least = -(-self.experts_per_token * groups // self.experts) if self.experts else 1
+        if not max(1, least) <= taken <= groups:
+            raise InputError(
+                f"{name}: groups_per_token = {taken} of {groups} groups, for {self.experts_per_token} of {self.experts} "
+                f"experts: give {max(1, least)} to {groups}"
+            )
 
     def _check_kinds(self) -> None:
         """Raise `InputError` if fields that belong to experts or to latent attention contradict
         each other."""
         name = self.name or "model"
         if not self.experts:
-            for field in ("expert_ffn", "shared_experts", "dense_layers"):
+            for field in OF_EXPERTS:
                 if value := getattr(self, field):
                     raise InputError(
                         f"{name}: {field} = {value} without experts: give experts, or leave it out"

@@ -40,6 +40,8 @@ PLANS = [
     PLAIN | {"dp": 2, "ep": 2, "pp": 2, "microbatches": 3, "schedule": "zb-h1"},
     PLAIN | {"dp": 2, "ep": 2, "pp": 2, "microbatches": 4, "schedule": "interleaved-1f1b", "zero": 2},
     PLAIN | {"dp": 4, "ep": 2, "pp": 2, "microbatches": 2, "zero": 1},
+    PLAIN | {"dp": 2, "ep": 2, "pp": 2, "microbatches": 4, "schedule": "dualpipe"},
+    PLAIN | {"dp": 4, "ep": 2, "pp": 2, "microbatches": 4, "schedule": "dualpipe", "zero": 1},
     OWN | {"dp": 1, "ep": 2},
     OWN | {"dp": 2, "ep": 4},
     OWN | {"dp": 2, "ep": 2, "zero": 1},
@@ -82,7 +84,7 @@ def test_gradients_are_those_of_one_process_and_bytes_those_of_the_list(ranks, f
         assert ("edp" in rank["bytes"]) == (plan.ep > 1 and plan.expert_holders > 1)
 
 
-@pytest.mark.parametrize("fields", [PLANS[2], PLANS[7], PLANS[11], PLANS[16]], ids=text)
+@pytest.mark.parametrize("fields", [PLANS[2], PLANS[7], PLANS[11], PLANS[15], PLANS[18]], ids=text)
 def test_training_stays_together_with_training_in_one_process(ranks, fields):
     parts = ranks(world(fields))(losses_of, fields, 12, 0.5)
     losses, norms = losses_alone(fields, 12, 0.5)

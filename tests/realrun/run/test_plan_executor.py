@@ -97,6 +97,28 @@ def test_stages_of_the_embedding_or_the_head_only_have_one_process_gradients(ran
     assert all(sent == said for rank in listed for sent, said in rank["bytes"].values())
 
 
+@pytest.mark.parametrize("fields", [
+    {"dp": 1, "tp": 1, "pp": 2, "cp": 1, "microbatches": 4},
+    {"dp": 2, "tp": 1, "pp": 2, "cp": 1, "microbatches": 6, "zero": 1},
+    {"dp": 1, "tp": 2, "pp": 2, "cp": 2, "microbatches": 4, "zero": 1, "sequence_parallel": True},
+    {"dp": 2, "tp": 1, "pp": 4, "cp": 1, "microbatches": 8, "dp_overlap": False, "recompute": "full"},
+], ids=text)  # fmt: skip
+def test_a_stage_on_two_ranks_has_one_process_gradients_and_sums_them_as_listed(ranks, fields):
+    """DualPipe: rank r and the r-th from the end are one data-parallel group of their stages."""
+    fields = fields | {"schedule": "dualpipe"}
+    plan = plan_of(fields)
+    for dtype in ERROR:
+        found = ranks(world(fields))(step_of, fields, dtype)
+        loss, _ = alone(plan.dp * plan.microbatches, plan.stages, getattr(torch, dtype))
+        assert sum(rank["loss"] for rank in found) == pytest.approx(loss, rel=ERROR[dtype])
+        assert all(
+            rank["gradients"] < ERROR[dtype] and rank["norm"] < ERROR[dtype] for rank in found
+        )
+    for rank in found:
+        assert rank["bytes"]["dp"][0] > 0
+        assert all(sent == said for sent, said in rank["bytes"].values())
+
+
 def test_the_few_have_each_two_values_that_the_whole_grid_has_together():
     pairs = [
         {pair for plan in plans for pair in combinations(plan.items(), 2)} for plans in (FEW, CASES)
@@ -138,6 +160,8 @@ def stray(rank, fields, other):
     {"dp": 4, "tp": 1, "pp": 1, "cp": 1, "zero": 1, "microbatches": 2},
     {"dp": 1, "tp": 1, "pp": 2, "cp": 2, "zero": 3, "prefetch": 2, "microbatches": 2, "schedule": "interleaved-1f1b"},
     {"dp": 2, "tp": 2, "pp": 1, "cp": 1, "sequence_parallel": True, "recompute": "full"},
+    {"dp": 2, "tp": 1, "pp": 2, "cp": 1, "zero": 1, "microbatches": 4, "schedule": "dualpipe"},
+    {"dp": 1, "tp": 2, "pp": 2, "cp": 1, "microbatches": 4, "schedule": "dualpipe"},
 ], ids=text)  # fmt: skip
 def test_training_stays_together_with_training_in_one_process(ranks, fields):
     parts = ranks(world(fields))(losses_of, fields, STEPS, LIMIT)

@@ -40,8 +40,12 @@ def plans(draw, **options):
 @st.composite
 def any_plans(draw, zeros=(0, 1, 2, 3)):
     """Every schedule that a plan can have, experts, offload and replicas among them."""
-    schedule = draw(st.sampled_from([n for n in NAMES if n not in ("zb-auto", "dualpipe")]))
+    schedule = draw(
+        st.sampled_from([n for n in NAMES if n != "zb-auto" and (n != "dualpipe" or 0 in zeros)])
+    )
     pp, chunks = draw(st.integers(1, 4)), 2 if schedule in V_SHAPED else 1
+    if schedule == "dualpipe":
+        pp, zeros = draw(st.sampled_from([2, 4])), (0, 1)
     if schedule in CHUNKED:
         chunks = draw(st.integers(1, 3))
     experts, dp = draw(st.sampled_from([0, 4])), draw(st.sampled_from([1, 2, 4]))
@@ -55,7 +59,7 @@ def any_plans(draw, zeros=(0, 1, 2, 3)):
         "recompute": ("none", "selective", "full"), "sequence_parallel": (False, True), "dp_overlap": (False, True),
         "prefetch": (0, 1, 2), "reshard": (False, True), "precision": ("bf16", "fp16", "fp32"), "library": ("megatron", "torch"),
         "offload": ("none", "none", "optimizer", "parameters", "activations"), "tp_overlap": ("none", "weight-grad", "pipelined"),
-        "hybrid": (0, 2) if dp > 1 else (0,), "ep": (1, 2, 4) if experts else (1,), "expert_load": (1.0, 1.25),
+        "hybrid": (0, 2) if dp > 1 and schedule != "dualpipe" else (0,), "ep": (1, 2, 4) if experts else (1,), "expert_load": (1.0, 1.25),
         "etp": (None, 1) if experts else (None,), "dispatcher": ("all-to-all", "once-a-node"),
     }  # fmt: skip
     fields = {name: draw(st.sampled_from(its)) for name, its in choices.items()}

@@ -222,10 +222,34 @@ def test_a_token_visits_as_many_ranks_as_counting_all_choices_says(experts, chos
         assert visited(model, parts) == pytest.approx(sum(found) / len(found))
 
 
-def test_deepseek_v3_visits_seven_of_32_ranks_and_not_quite_all_of_four_nodes():
+@pytest.mark.parametrize(("experts", "chosen", "groups", "taken"), [
+    (8, 2, 4, 2), (12, 3, 4, 2), (12, 3, 6, 3), (12, 2, 3, 1), (12, 3, 2, 1), (12, 4, 12, 5), (8, 2, 1, 1),
+])  # fmt: skip
+def test_with_groups_of_experts_too(experts, chosen, groups, taken):
+    """Parts may be whole groups, parts of one, or reach from one into the next."""
+    model = replace(
+        MODEL, experts=experts, experts_per_token=chosen, expert_groups=groups, groups_per_token=taken
+    )  # fmt: skip
+    of_group = experts // groups
+    for parts in (n for n in range(1, experts + 1) if experts % n == 0):
+        each = experts // parts
+        found = [
+            len({e // each for e in some})
+            for those in combinations(range(groups), taken)
+            for some in combinations([e for e in range(experts) if e // of_group in those], chosen)
+        ]
+        assert visited(model, parts) == pytest.approx(sum(found) / len(found), rel=1e-12)
+
+
+def test_deepseek_v3_visits_seven_of_64_ranks_and_four_of_eight_nodes_at_most():
+    """Its router takes 4 of 8 groups of experts, so that a token goes to 4 of 8 nodes at most (DeepSeek-AI
+    2024, section 2.1.2); all choices of experts alike reach 5.3 of them."""
     model = sl.load_model("deepseek-v3")
-    assert visited(model, 32) == pytest.approx(7.27, abs=0.01)
-    assert visited(model, 4) == pytest.approx(3.61, abs=0.01)
+    assert visited(model, 64) == pytest.approx(7.36, abs=0.01)
+    assert visited(model, 8) == pytest.approx(3.63, abs=0.01)
+    free = replace(model, expert_groups=0, groups_per_token=0)
+    assert visited(free, 8) == pytest.approx(5.29, abs=0.01)
+    assert visited(free, 32) == pytest.approx(7.27, abs=0.01)
 
 
 @pytest.mark.parametrize(("cluster", "ranks", "published"), [

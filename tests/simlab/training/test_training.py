@@ -367,7 +367,7 @@ def test_it_fits_with_its_gradients_sharded_and_without_lacks_little_but_scatter
 @pytest.mark.parametrize("fields, gpus, says", [
     ({"dp": 4}, 8, "= 4, but there are 8 GPUs: dp = 8 would use them all"), ({"tp": 3}, 3, "tp = 3 does not divide GPT's heads = 16"),
     ({"pp": 3}, 3, "3 stages do not divide 8 layers"), ({"pp": 2, "schedule": "zb-auto"}, 2, "zb-auto searches for given op times"),
-    ({"pp": 2, "microbatches": 4, "schedule": "dualpipe"}, 2, "dualpipe holds each stage on two ranks.*: take dualpipe-v"),
+    ({"pp": 4, "microbatches": 6, "schedule": "dualpipe"}, 4, "dualpipe on 4 ranks with 6 microbatches"),
     ({"pp": 4, "microbatches": 6, "schedule": "dualpipe-v"}, 4, "6 microbatches: dualpipe-v on 4 ranks has 8 stages"),
     ({"pp": 8, "schedule": "zb-v"}, 8, "8 x 2 = 16 stages are more than the 8 layers"),
 ])  # fmt: skip
