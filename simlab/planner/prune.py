@@ -10,11 +10,11 @@ from simlab.lowering.zero import autocasts, reduces_each_backward
 from simlab.memory.activations import layer_activations_bytes
 from simlab.memory.stage import Shape
 from simlab.memory.step import rest_of
-from simlab.spec.schedule_names import CHUNKED, ENDS_TOGETHER, TWO_WAY
 from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
 from simlab.spec.parameters import UnitKind
 from simlab.spec.plan import Plan
+from simlab.spec.schedule_names import CHUNKED, ENDS_TOGETHER, TWO_WAY
 from simlab.spec.stage_layers import dense_of_stages
 
 ONE_BACKWARD = ("1f1b", "gpipe", "eager-1f1b", *CHUNKED)

@@ -46,10 +46,9 @@ Forward, the router has 36 ops, the counts of tokens and their permutation 15, t
 sizes of what is sent and received, 6 for copies of these to the host, and 6 for two collectives, of
 counts and of probabilities, which are worth as many ops as the dispatch and the combine that
 `layer_kernels` has. Its backward has one such collective. The experts' products and activation are
-taken to be as many ops as those of a dense MLP.
+as many ops as those of a dense MLP here; what each expert adds is `launches_of_experts`.
 
-Leaves out the host's wait for the counts; a launch of each expert's product and a gradient of each
-expert's weights; and 3 slices for each expert in the backward, which take .7 µs each.
+Leaves out the host's wait for the counts, and 3 slices for each expert in the backward, which take .7 µs each.
 --moe-permute-fusion avoids these slices. With it and --moe-router-fusion a forward has about 13 ops
 less and a backward about as many, by the code of Transformer Engine's permutation.py and router.py
 with each launch as an op. A dispatcher that sends tokens once to a node has about 60 ops forward
@@ -79,6 +78,24 @@ def layer_kernels(model: Model, plan: Plan) -> LayerKernels:
     return with_copies(kernels, plan, unit_parameters(model, plan, "layer"))
 
 
+def launches_of_experts(model: Model, plan: Plan) -> tuple[int, int, int]:
+    """The (forward, input-gradient, weight-gradient) launches of a rank's experts beside those of one MLP.
+
+    Megatron-LM's experts are Transformer Engine's GroupedLinear, two of them. Each calls cuBLAS for one
+    expert after the other in the forward, for the inputs' gradients and for the weights'
+    (`multi_stream_cublas_gemm` in transformer_engine/common/gemm/cublaslt_gemm.cu). In 8 bits it also
+    casts the input of each expert, and the gradient of each result, by a kernel of its own: only casts of
+    delayed scaling are one kernel (`multi_tensor_quantize_impl` in pytorch/csrc/extensions/cast.cpp). A
+    launch counts as an op, although it needs no dispatch by torch. torch's own experts are one
+    kernel (`torch._grouped_mm`).
+    """
+    own = model.experts // plan.ep
+    if not plan.has_flat_gradients:
+        return 0, 0, 0
+    products, casts = 2 * (own - 1), 2 * own * plan.has_eight_bits
+    return products + casts, products + casts, products
+
+
 def runtime_ops(model: Model, plan: Plan) -> tuple[int, int, int]:
     """The ops of a layer's forward, input gradients and weight gradients that the host dispatches.
 
@@ -92,6 +109,7 @@ def runtime_ops(model: Model, plan: Plan) -> tuple[int, int, int]:
         more = len(TORCH_SOFTMAX) - 1
         parts.append((more, more, 0))
     if model.experts:
+        parts.append(launches_of_experts(model, plan))
         parts.append(EXPERT_OPS[plan.ep > 1 and plan.dispatcher == "all-to-all"])
     if model.shared_experts:
         parts.append(SHARED_EXPERT_OPS)

@@ -2,16 +2,21 @@
 on stand-ins of our own, and those that the weights of a GPT layer add to its backward."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from simlab.cost.stage_times import HOST_COLLECTIVE_OPS
+from simlab.cost.stage_times import HOST_COLLECTIVE_OPS, StageCost
 from simlab.lowering.kernels.layer import (
     EXPERT_OPS,
     NANOTRON_OPS,
     RUNTIME_OPS,
     SHARED_EXPERT_OPS,
+    runtime_ops,
 )
+from simlab.spec.cluster import load_cluster
+from simlab.spec.model import load_model
+from simlab.spec.plan import Plan
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
@@ -450,3 +455,24 @@ def test_shared_experts_have_so_many_ops_more():
     forward, backward = ops(learning=True)
     _, of_inputs = ops(learning=False)
     assert (forward, of_inputs, backward - of_inputs) == SHARED_EXPERT_OPS
+
+
+@pytest.mark.parametrize(("precision", "forward", "of_inputs", "of_weights"), [
+    ("bf16", 2 * 15, 2 * 15, 2 * 15), ("fp8", 2 * 15 + 2 * 16, 2 * 15 + 2 * 16, 2 * 15),
+])  # fmt: skip
+def test_each_expert_of_a_rank_is_launched_by_itself(precision, forward, of_inputs, of_weights):
+    """As Transformer Engine's two GroupedLinear of 16 experts: a product of each, and in 8 bits a cast of
+    each one's input and of its result's gradient. The host then needs so much longer."""
+    model, cluster = load_model("qwen3-30b-a3b"), load_cluster("dgx-h100")
+    plan = Plan(dp=8, ep=8, precision=precision, dispatcher="once-a-node")
+    alone = replace(model, experts=8)  # one on each rank
+    found, one = (runtime_ops(its, plan) for its in (model, alone))
+    casts = 2 * (precision == "fp8")
+    more = [a - b for a, b in zip(found, one)]
+    assert more == [forward - casts, of_inputs - casts, of_weights]
+    cost = StageCost(model, plan, replace(cluster, host_op_s=1e-3))  # the host decides
+    fewer = StageCost(alone, plan, replace(cluster, host_op_s=1e-3))
+    parts = [its.unit_parts("layer", "F") for its in (cost, fewer)]
+    assert parts[0].total - parts[1].total == pytest.approx(1e-3 * more[0], rel=1e-9)
+    torchs = replace(plan, library="torch", precision="bf16", dispatcher="all-to-all")
+    assert runtime_ops(model, torchs) == runtime_ops(alone, torchs)
