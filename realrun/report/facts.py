@@ -1,6 +1,6 @@
 """The facts of a run as plain values: what was measured, beside what simlab says of the same plan."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from itertools import accumulate
 from statistics import median
@@ -16,6 +16,7 @@ from simlab.lowering.traffic import sent_bytes
 from simlab.lowering.zero import held_of
 from simlab.memory.ledger import STATES
 from simlab.memory.step import StepWalk
+from simlab.program import Program
 from simlab.spec.parameters import expert_parameters
 from simlab.trace import ACTIVATIONS
 
@@ -157,10 +158,20 @@ def predicted_memory(job: Job, run: Run, rank: int) -> dict[str, float]:
         own = sum(layers[stage] for stage in program.stages_of(place))
         experts = expert_parameters(model, plan, own) * plan.gradient_bytes
         states["gradients"] = held_of(plan, "optimizer", states["gradients"], experts)
+    return states | {"activations": max(accumulate(_changes(walk, program, place)))}
+
+
+def _changes(walk: StepWalk, program: Program, place: int) -> Iterator[float]:
+    """By how many bytes of activations more are held after each op of a rank; of two ops side by side,
+    after each unit of theirs."""
     forward, between = walk.activations()
-    changes = OpMemory(activations=forward, weight_grad=between)
-    held = accumulate(changes.change(op.stage, op.kind) for op in program.ranks[place])
-    return states | {"activations": max(held)}
+    memory = OpMemory(activations=forward, weight_grad=between)
+    ops = iter(program.ranks[place])
+    for op in ops:
+        if op in program.paired:
+            yield from walk.changes_side_by_side(op.stage, next(ops).stage)
+        else:
+            yield memory.change(op.stage, op.kind)
 
 
 def totals(of_ranks: list[dict[str, float]]) -> dict[str, int]:

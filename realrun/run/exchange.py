@@ -1,6 +1,6 @@
 """What a rank's ops hand on to other ops: messages between stages, on this rank or another."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
@@ -10,6 +10,7 @@ from realrun.parallel.stage import ParallelStage
 from realrun.record.step_log import StepLog
 from realrun.run.ops import ExecutionError, too_early
 from simlab.program import Op, Program
+from simlab.program.steps import Step
 
 
 class Exchange:
@@ -41,10 +42,19 @@ class Exchange:
         shape = stage.message_shape(self._sizes["microbatch_size"], self._sizes["seq"])
         self._handed_over, self._inboxes = {}, {}
         for source, steps in enumerate(self._program.lowered):
-            messages = [step.op for step in steps if step.destination == self._place]
+            sent = self._in_order_of_sending(steps)
+            messages = [step.op for step in sent if step.destination == self._place]
             if messages:
                 rank = self._mesh["pp"].ranks[source]
                 self._inboxes[source] = self._channels.inbox(rank, messages, shape, self._dtype)
+
+    def _in_order_of_sending(self, steps: Sequence[Step]) -> Iterator[Step]:
+        """The `steps` of a rank; of two ops side by side the backward sends first."""
+        its = iter(steps)
+        for step in its:
+            if step.op in self._program.paired:
+                yield next(its)
+            yield step
 
     def receive(self, op: Op, stage: ParallelStage) -> torch.Tensor | None:
         """What `op` of `stage` needs of the neighbouring stage, waited for; None at the pipeline's

@@ -16,6 +16,7 @@ from realrun.comm.mesh import Mesh
 from realrun.model.gpt import Stage, layer_range
 from realrun.parallel.clipping import clip
 from realrun.parallel.copies import Copies
+from realrun.parallel.layers.block import ParallelBlock
 from realrun.parallel.layers.context import positions
 from realrun.parallel.precision import LossScaler
 from realrun.parallel.stage import Between, ParallelStage
@@ -26,6 +27,7 @@ from realrun.run.exchange import Exchange
 from realrun.run.faults import Fault, Injector, check_finite, check_released, check_scale
 from realrun.run.gradients import norm_parts, units_error
 from realrun.run.ops import OP_FUNCTIONS, ExecutionError
+from realrun.run.side_by_side import HandsOver, SideBySide, turns_of
 from simlab.program import Op, Program
 from simlab.spec.plan import Plan
 
@@ -109,6 +111,7 @@ class Executor:
         self.saved: dict[Key, tuple[torch.Tensor, torch.Tensor]] = {}
         self.kept: dict[Key, dict[Any, Any]] = {}
         self.backward_op: Op | None = None
+        self.pair: SideBySide | None = None
 
     def stage(self, whole: Stage, number: int) -> ParallelStage:
         """This rank's part of `whole`, a `Stage`."""
@@ -155,8 +158,12 @@ class Executor:
         self.begin(number, tokens, targets)
         self.exchange.open_inboxes(next(iter(self.stages.values())))
         self.units.step_begins(self.forwards)
-        for position, op in enumerate(self.ops):
-            self._run(position, op)
+        ops = iter(enumerate(self.ops))
+        for position, op in ops:
+            if op in self.program.paired:
+                self._run_pair((position, op), next(ops))
+            else:
+                self._run(position, op)
         self.channels.finish_sending()
         self.log.ops_end()
         self.units.step_ends(self.backwards)
@@ -249,10 +256,44 @@ class Executor:
     # --------------------------------------------------------------------------------------------------
 
     def _run(self, position: int, op: Op) -> None:
-        stage, kind = self.stages[op.stage], op.kind
+        result = self._computed(position, op, self._received(position, op))
+        self.exchange.send(op, self.stages[op.stage], result)
+
+    def _run_pair(self, ahead: tuple[int, Op], back: tuple[int, Op]) -> None:
+        """A forward and a backward side by side, in the order of `RankLowering.of_pair`. ahead, back:
+        (position, op)."""
+        forward, backward = self.stages[ahead[1].stage], self.stages[back[1].stage]
+        gradient, x = self._received(*back), self._received(*ahead)
+        units = [*forward.units.values()], [*backward.units.values()][::-1]
+        self.pair = SideBySide(turns_of(*units, lambda unit: isinstance(unit, ParallelBlock)))
+        self.mesh["ep"].observer = HandsOver(self.log.observer, self.pair)
+        try:
+            made, passed_on = self.pair.results(
+                lambda: self._computed(*ahead, x),
+                lambda: self._computed(*back, gradient),
+                self._use_device,
+            )
+        finally:
+            self.pair, self.mesh["ep"].observer = None, self.log.observer
+        self.exchange.send(back[1], backward, passed_on)
+        self.exchange.send(ahead[1], forward, made)
+
+    def _use_device(self) -> None:
+        """Make a thread that was started here use this rank's GPU, if it has one."""
+        if self.mesh_device == "cuda":
+            torch.cuda.set_device(self.device)
+
+    def _received(self, position: int, op: Op) -> torch.Tensor | None:
+        """What `op` needs of the neighbouring stage, waited for."""
         self.log.op_waits(position)
-        self.units.op_begins(op.stage, kind)
-        received = self.exchange.receive(op, stage)
+        self.units.op_begins(op.stage, op.kind)
+        return self.exchange.receive(op, self.stages[op.stage])
+
+    def _computed(
+        self, position: int, op: Op, received: torch.Tensor | None
+    ) -> torch.Tensor | None:
+        """The result of `op`."""
+        stage, kind = self.stages[op.stage], op.kind
         self.log.op_begins(position, kind)
         names = list(stage.units) if kind == "F" else list(stage.units)[::-1]
         if kind != "W":
@@ -270,7 +311,7 @@ class Executor:
         if kind != "W":
             self.unit_ends(op, names[-1])
         self.log.op_ends(position, kind)
-        self.exchange.send(op, stage, result)
+        return result
 
     def run_op(self, op: Op, received: torch.Tensor | None = None) -> torch.Tensor | None:
         """The result of `op` given what the neighbouring stage made: None at the pipeline's
@@ -282,17 +323,22 @@ class Executor:
         return OP_FUNCTIONS[op.kind](self, op, self.stages[op.stage], received)
 
     def _unit_begins(self, op: Op, name: str) -> None:
+        if self.pair is not None:
+            self.pair.begins()
         self.units.unit_begins(op.stage, op.kind, name)
 
     def unit_ends(self, op: Op, name: str) -> None:
         """The unit `name` of `op` has been computed."""
         self.log.unit_ends(str(op), name)
+        if self.pair is not None:
+            self.pair.ends()
         self.units.unit_ends(op.stage, op.kind, name, str(op))
 
     def between(self, op: Op, backward: Callable[[], Op | None]) -> Any:
         """What `ParallelStage.forward` calls between units; backward: () → the op whose backward
         passes. Of no use where nobody asks for units, and none comes and goes."""
-        if not (self.log.by_unit or self.plan.zero or self.units.shared):
+        asked = self.log.by_unit or self.pair is not None
+        if not (asked or self.plan.zero or self.units.shared):
             return None
 
         def passes(before: str, after: str, op: Op | None) -> None:

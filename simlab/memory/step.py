@@ -2,6 +2,7 @@
 most."""
 
 from collections import Counter
+from collections.abc import Iterator
 from itertools import islice, product
 
 from simlab.lowering.expansion import in_turns
@@ -88,6 +89,14 @@ class StepWalk:
             return forward, None
         between = (-walk.op(Use("W", first=False)).end["activations"] for walk in self.stages)
         return forward, tuple(max(0.0, size) for size in between)
+
+    def changes_side_by_side(self, forward: int, backward: int) -> Iterator[float]:
+        """By how many bytes of activations more are held after each unit of a forward of one stage and of
+        a backward of another that go side by side."""
+        ahead = self.stages[forward].units_of(FORWARD)
+        back = self.stages[backward].units_of(Use("B", first=False))
+        for both in in_turns(ahead, back, lambda unit: unit[0] in LAYERS):
+            yield from (unit[1].end["activations"] for unit in both if unit is not None)
 
     def rest(self, rank: int) -> dict[str, float]:
         """{category: bytes} that `rank` holds between two steps."""

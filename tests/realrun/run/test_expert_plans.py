@@ -25,6 +25,8 @@ from simlab.errors import InputError
 PLAIN = {"tp": 1, "pp": 1, "cp": 1, "microbatches": 2}
 OWN = PLAIN | {"tp": 2, "sequence_parallel": True, "etp": 1}
 """Tensor-parallel ranks with experts of their own."""
+BESIDE = PLAIN | {"microbatches": 4, "ep_overlap": True}
+"""A forward and a backward that take turns."""
 PLANS = [
     PLAIN | {"dp": 2, "ep": 1, "zero": 1},
     PLAIN | {"dp": 2, "ep": 2},
@@ -50,6 +52,15 @@ PLANS = [
     OWN | {"dp": 2, "ep": 2, "pp": 2, "microbatches": 4, "schedule": "interleaved-1f1b", "recompute": "full"},
     OWN | {"dp": 4, "ep": 4, "zero": 1, "dp_overlap": False},
     OWN | {"dp": 1, "tp": 4, "ep": 4},
+    BESIDE | {"dp": 2, "ep": 2, "microbatches": 3},
+    BESIDE | {"dp": 4, "ep": 2, "zero": 2},
+    BESIDE | {"dp": 4, "ep": 4, "dp_overlap": False},
+    BESIDE | {"dp": 2, "ep": 2, "pp": 2, "schedule": "interleaved-1f1b", "zero": 1},
+    BESIDE | {"dp": 2, "ep": 2, "pp": 4, "microbatches": 6, "schedule": "eager-1f1b"},
+    BESIDE | {"dp": 2, "ep": 2, "pp": 2, "schedule": "dualpipe"},
+    BESIDE | {"dp": 4, "ep": 2, "pp": 2, "microbatches": 6, "schedule": "dualpipe", "zero": 1},
+    BESIDE | {"dp": 2, "ep": 2, "pp": 2, "microbatches": 5, "schedule": "dualpipe-v", "zero": 1},
+    BESIDE | OWN | {"dp": 2, "ep": 4, "microbatches": 3, "zero": 1},
 ]  # fmt: skip
 
 
@@ -84,7 +95,9 @@ def test_gradients_are_those_of_one_process_and_bytes_those_of_the_list(ranks, f
         assert ("edp" in rank["bytes"]) == (plan.ep > 1 and plan.expert_holders > 1)
 
 
-@pytest.mark.parametrize("fields", [PLANS[2], PLANS[7], PLANS[11], PLANS[15], PLANS[18]], ids=text)
+@pytest.mark.parametrize(
+    "fields", [PLANS[2], PLANS[7], PLANS[11], PLANS[15], PLANS[18], PLANS[-3]], ids=text
+)
 def test_training_stays_together_with_training_in_one_process(ranks, fields):
     parts = ranks(world(fields))(losses_of, fields, 12, 0.5)
     losses, norms = losses_alone(fields, 12, 0.5)
