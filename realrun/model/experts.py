@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from realrun.model.split import SplitLinear
+from simlab.lowering.context import context_chunks
 
 
 class Expert(nn.Module):
@@ -76,19 +77,35 @@ class Experts(nn.Module):
 
     experts: {number as text: `Expert`}. chosen: how many compute each token. capacity: the most
     tokens of a microbatch that one of them takes. parts: into how many parts a sequence is cut, each
-    of which is routed by itself, with a `capacity` of its own, as tensor-parallel ranks do that have
-    experts of their own.
+    of which is routed by itself, with a `capacity` of its own, as context-parallel ranks do, and
+    tensor-parallel ones that have experts of their own. zigzag: how many context-parallel ranks have
+    their tokens in zigzag; 1: parts are next to each other.
     """
 
     def __init__(
-        self, hidden: int, experts: int, chosen: int, capacity: int, parts: int = 1
+        self,
+        hidden: int,
+        experts: int,
+        chosen: int,
+        capacity: int,
+        parts: int = 1,
+        zigzag: int = 1,
     ) -> None:
         super().__init__()
-        self.chosen, self.capacity, self.parts = chosen, capacity, parts
+        self.chosen, self.capacity, self.parts, self.zigzag = chosen, capacity, parts, zigzag
         self.router = SplitLinear(hidden, experts, bias=False)
         self.experts = nn.ModuleDict({str(number): Expert(hidden) for number in range(experts)})
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.zigzag == 1:
+            return self._in_parts(x)
+        chunks = [n for rank in range(self.zigzag) for n in context_chunks(rank, self.zigzag)]
+        tokens = torch.arange(x.shape[-2], device=x.device).view(len(chunks), -1)
+        order = tokens[chunks].flatten()
+        return self._in_parts(x[..., order, :])[..., order.argsort(), :]
+
+    def _in_parts(self, x: Tensor) -> Tensor:
+        """The output of tokens in the order of the parts."""
         return torch.cat([self._routed(part) for part in x.chunk(self.parts, -2)], -2)
 
     def _routed(self, x: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ VOCAB = 256  # bytes
 Sizes = dict[str, int]
 """The sizes of a model: layers, hidden, heads and seq, and for a training microbatch_size. With
 experts also their number `experts` in each layer, `experts_per_token`, `capacity`, the most
-tokens of a microbatch that one of them takes, and `routed_parts`, into how many parts a sequence is
-cut for that (`realrun.model.experts.Experts`)."""
+tokens of a microbatch that one of them takes, and `routed_parts` and `routed_zigzag`, into which parts
+a sequence is cut for that (`realrun.model.experts.Experts`)."""
 EMBEDDING_SEED, HEAD_SEED, LAYER_SEED = 10_000, 10_001, 20_000
 
 
@@ -105,8 +105,8 @@ def seeded_block(layer: int, sizes: Sizes) -> Block:
     hidden, experts = sizes["hidden"], None
     if sizes.get("experts"):
         chosen, capacity = sizes["experts_per_token"], sizes["capacity"]
-        parts = sizes.get("routed_parts", 1)
-        experts = Experts(hidden, sizes["experts"], chosen, capacity, parts)
+        parts = sizes.get("routed_parts", 1), sizes.get("routed_zigzag", 1)
+        experts = Experts(hidden, sizes["experts"], chosen, capacity, *parts)
     return Block(hidden, sizes["heads"], experts)
 
 

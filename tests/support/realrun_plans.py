@@ -30,16 +30,21 @@ TINY = 1e-12  # a part may be of bytes that do not occur, whose gradients are 0
 
 def sizes_of(fields):
     """Those of the model that a plan with these fields trains: one with experts, if they say over
-    how many ranks these are shared; tensor-parallel ranks with experts of their own route their tokens by
-    themselves."""
-    if "ep" not in fields:
-        return SIZES
-    return SIZES | with_experts(fields["tp"] if fields.get("etp") == 1 else 1)
+    how many ranks these are shared."""
+    return SIZES | with_experts(*parts_of(fields)) if "ep" in fields else SIZES
 
 
-def with_experts(parts=1):
+def parts_of(fields):
+    """(parts of a sequence that are routed by themselves, context-parallel ranks in zigzag): context-parallel
+    ranks route their own tokens, and so do tensor-parallel ones with experts of their own."""
+    parts = fields["cp"] * (fields["tp"] if fields.get("etp") == 1 else 1)
+    return parts, 1 if fields.get("cp_layout") == "contiguous" else fields["cp"]
+
+
+def with_experts(parts=1, zigzag=1):
     """The sizes of experts that take the tokens of so many parts of a sequence each by itself."""
-    return EXPERTS | {"capacity": EXPERTS["capacity"] // parts, "routed_parts": parts}
+    routed = {"routed_parts": parts, "routed_zigzag": zigzag}
+    return EXPERTS | {"capacity": EXPERTS["capacity"] // parts} | routed
 
 
 def model_of(sizes):
@@ -67,11 +72,11 @@ def data(plan, step):
 
 
 @cache
-def alone(microbatches, stages, dtype, stage_layers=None, parts=0):
+def alone(microbatches, stages, dtype, stage_layers=None, parts=()):
     """(loss, [per stage {parameter name: gradient}]) of the first step in one process. parts: of a
-    model with experts, see `with_experts`; 0 without."""
+    model with experts, see `with_experts`; () without."""
     tokens, targets = batch(0, microbatches, SIZES["microbatch_size"], SIZES["seq"])
-    sizes = SIZES | with_experts(parts) if parts else SIZES
+    sizes = SIZES | with_experts(*parts) if parts else SIZES
     return single_process(sizes, stages, tokens, targets, dtype, stage_layers)
 
 
@@ -218,7 +223,7 @@ def made_for_a_step(rank, fields, dtype_name, groups=None):
         executor.program.stages,
         dtype,
         tuple(executor.stage_layers),
-        sizes_of(fields).get("routed_parts", 0),
+        parts_of(fields) if "ep" in fields else (),
     )
     gradients = [gradient for stage in expected for gradient in stage.values()]
     whole = sum(gradient.double().square().sum() for gradient in gradients).sqrt().item()

@@ -194,10 +194,6 @@ def _check_experts(job: Derived) -> None:
                 f"ep = {plan.ep} without experts: give experts, a multiple of {plan.ep}, or ep = 1"
             )
         return
-    if plan.cp > 1:
-        raise InputError(
-            f"cp = {plan.cp} with {experts} experts is simulated, but not executed: give cp = 1"
-        )
     if plan.tp > 1 and not plan.spreads_experts:
         raise InputError(
             f"tp = {plan.tp} that cuts {experts} experts is simulated, but not executed: give tp = 1, or "

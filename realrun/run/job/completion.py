@@ -54,9 +54,11 @@ def _complete_experts(job: Derived) -> None:
     chosen = sizes.setdefault("experts_per_token", min(EXPERTS_PER_TOKEN, experts))
     for name in ("seq", "experts_per_token"):
         require_whole(name, sizes[name])
-    parts = plan.tp if plan.spreads_experts else 1
+    parts = plan.cp * (plan.tp if plan.spreads_experts else 1)
     copies = plan.microbatch_size * sizes["seq"] * chosen // parts
     sizes |= {"routed_parts": parts} if parts > 1 else {}
+    if plan.cp > 1 and plan.cp_layout == "zigzag":
+        sizes["routed_zigzag"] = plan.cp
     sizes["capacity"] = int(copies * plan.expert_load / experts)
 
 

@@ -10,8 +10,8 @@ from realrun_plans import (
     alone,
     losses_alone,
     losses_of,
+    parts_of,
     plan_of,
-    sizes_of,
     step_of,
     world,
 )
@@ -52,6 +52,13 @@ PLANS = [
     OWN | {"dp": 2, "ep": 2, "pp": 2, "microbatches": 4, "schedule": "interleaved-1f1b", "recompute": "full"},
     OWN | {"dp": 4, "ep": 4, "zero": 1, "dp_overlap": False},
     OWN | {"dp": 1, "tp": 4, "ep": 4},
+    PLAIN | {"dp": 1, "cp": 2, "ep": 2},
+    PLAIN | {"dp": 2, "cp": 2, "ep": 4, "zero": 1},
+    PLAIN | {"dp": 2, "cp": 2, "ep": 2, "zero": 3, "cp_layout": "contiguous"},
+    PLAIN | {"dp": 1, "cp": 4, "ep": 2, "cp_kind": "all-to-all", "dp_overlap": False},
+    PLAIN | {"dp": 1, "cp": 2, "ep": 2, "pp": 2, "cp_kind": "all-gather", "schedule": "zb-h1"},
+    OWN | {"dp": 1, "cp": 2, "ep": 4},
+    BESIDE | {"dp": 1, "cp": 2, "ep": 2, "pp": 2, "schedule": "dualpipe"},
     BESIDE | {"dp": 2, "ep": 2, "microbatches": 3},
     BESIDE | {"dp": 4, "ep": 2, "zero": 2},
     BESIDE | {"dp": 4, "ep": 4, "dp_overlap": False},
@@ -84,7 +91,7 @@ def test_gradients_are_those_of_one_process_and_bytes_those_of_the_list(ranks, f
     for dtype in ERROR:
         found = ranks(world(fields))(step_of, fields, dtype)
         whole = plan.dp * plan.microbatches
-        parts = sizes_of(fields)["routed_parts"]
+        parts = parts_of(fields)
         loss, _ = alone(whole, plan.stages, getattr(torch, dtype), None, parts)
         assert sum(rank["loss"] for rank in found) == pytest.approx(loss, rel=ERROR[dtype])
         for rank in found:
@@ -144,7 +151,6 @@ def test_experts_without_a_token_and_dropped_copies_add_nothing():
     ({"dp": 2, "ep": 2}, "ep = 2 without experts: give experts, a multiple of 2, or ep = 1"),
     ({"dp": 4, "ep": 4, "experts": 6, "seq": 48}, "does not divide .*experts = 6"),
     ({"dp": 2, "ep": 2, "tp": 2, "experts": 4}, "tp = 2 that cuts 4 experts is simulated, but not executed: give tp = 1, or etp = 1"),
-    ({"cp": 2, "experts": 4}, "cp = 2 with 4 experts is simulated, but not executed: give cp = 1"),
     ({"dp": 2, "experts": 4, "backend": "torch"}, "4 experts with backend torch"),
     ({"dp": 2, "experts": 4, "experts_per_token": 5}, "5 of 4 experts per token"),
     ({"dp": 2, "experts": -1}, "experts = -1: give a whole number, at least 1"),
