@@ -17,6 +17,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import simlab as sl
@@ -226,6 +227,7 @@ def errors(text: str) -> Iterator[tuple[str, str]]:
     )
     yield choices()
     yield llama()
+    yield deepseek()
     yield "kernels", kernels_on_a_gpu.tables()
 
 
@@ -268,6 +270,37 @@ def llama() -> tuple[str, str]:
         )
     lines.append("| published | | 41% | | |")
     return "llama", "\n".join(lines) + "\n"
+
+
+def deepseek() -> tuple[str, str]:
+    """(mark, table) of DeepSeek-V3's own training, and of what its parts are worth."""
+    model, cluster = sl.load_model("deepseek-v3"), sl.load_cluster("h800", nodes=256)
+    plan = sl.Plan(
+        dp=128, pp=16, ep=64, zero=1, microbatches=120, seq=4096, schedule="dualpipe", ep_overlap=True,
+        dispatcher="once-a-node", recompute="outputs", precision="fp8", moment_bytes=2, stage_layers="uneven",
+    )  # fmt: skip
+    any_experts = replace(model, expert_groups=0, groups_per_token=0)
+    rows = {
+        "predicted": (model, {}),
+        "a 62nd layer, for the module that predicts a second token": (replace(model, layers=62), {}),
+        "experts on any nodes, not on four": (any_experts, {}),
+        "DualPipe-V": (model, {"schedule": "dualpipe-v"}),
+        "no forward beside a backward": (model, {"ep_overlap": False}),
+        "1F1B": (model, {"ep_overlap": False, "schedule": "1f1b"}),
+        "1F1B, a copy for each expert": (
+            model, {"ep_overlap": False, "schedule": "1f1b", "dispatcher": "all-to-all"},
+        ),
+    }  # fmt: skip
+    lines = ["| | step | exposed all-to-alls | bubble | peak of tensors |", "|---|---|---|---|---|"]
+    for name, (its, changes) in rows.items():
+        step = sl.predict(its, replace(plan, **changes), cluster)
+        spent, held = step.waterfall_s, sum(step.memory_bytes.values())
+        lines.append(
+            f"| {name} | {step.step_s:.1f} s | {spent.ep:.1f} s | {spent.bubble:.1f} s | {bytes_text(held)} |"
+        )
+    steps = 1e12 / (plan.global_batch * plan.seq)
+    lines.append(f"| published | {180e3 * 3600 / plan.gpus / steps:.1f} s | | | |")
+    return "deepseek", "\n".join(lines) + "\n"
 
 
 def execution(text: str) -> Iterator[tuple[str, str]]:

@@ -19,6 +19,7 @@ from realrun.parallel.copies import Copies
 from realrun.parallel.layers.block import ParallelBlock
 from realrun.parallel.layers.context import positions
 from realrun.parallel.precision import LossScaler
+from realrun.parallel.side_by_side import HandsOver, SideBySide, turns_of
 from realrun.parallel.stage import Between, ParallelStage
 from realrun.parallel.units import StageUnits
 from realrun.record.activations import Key, SavedActivations
@@ -27,7 +28,6 @@ from realrun.run.exchange import Exchange
 from realrun.run.faults import Fault, Injector, check_finite, check_released, check_scale
 from realrun.run.gradients import norm_parts, units_error
 from realrun.run.ops import OP_FUNCTIONS, ExecutionError
-from realrun.run.side_by_side import HandsOver, SideBySide, turns_of
 from simlab.program import Op, Program
 from simlab.spec.plan import Plan
 

@@ -184,7 +184,9 @@ def stragglers(
     """
     places: dict[int, list[int]] = {}
     for rank, place in enumerate(plan.layout.all_coordinates()):
-        places.setdefault(place.pp, []).append(rank)
+        mirrored = plan.pp - 1 - place.pp
+        same = min(place.pp, mirrored) if plan.copies > 1 else place.pp
+        places.setdefault(same, []).append(rank)
     found: list[tuple[int, float]] = []
     for ranks in places.values():
         middle_s = sorted(busy_s[rank] for rank in ranks)[(len(ranks) - 1) // 2]

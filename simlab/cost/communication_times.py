@@ -146,7 +146,7 @@ class CommunicationTimes:
         of it, in training; on `cluster` if it is given, see `quiet`."""
         cluster, group = cluster or self.cluster, self.group(dimension)
         if kind == "all_to_all" and dimension == "ep" and self.plan.dispatcher == "once-a-node":
-            share = visited(self.model, group.nodes) / visited(self.model, group.size)
+            share = visited(self.model, group.nodes) / visited(self.model, self.plan.ep)
             return self.slower * token_exchange_s(size_bytes, share, group, cluster)
         if kind == "ring":
             return self.slower * p2p_s(size_bytes, cluster, same_node=group.nodes == 1)

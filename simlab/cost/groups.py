@@ -20,7 +20,7 @@ class Groups:
     tp: GroupShape
     cp: GroupShape
     dp: GroupShape
-    """All that hold the same part of the model: dp x cp."""
+    """All that hold the same part of the model: dp x cp, or twice as many (`Plan.copies`)."""
     shard: GroupShape
     """Over which ZeRO shards: dp, or as many of it as `Plan.hybrid` says."""
     replicas: GroupShape

@@ -75,11 +75,7 @@ def play(
         "name": model.name,
         "source": "simulated",
         "ranks": len(places),
-        **(
-            {"row": "stage" if program.stages == plan.pp and plan.copies == 1 else "pp"}
-            if collapsed
-            else {}
-        ),
+        **({"row": "stage" if program.has_a_rank_for_each_stage else "pp"} if collapsed else {}),
         "level": "instructions",
         "exposed_s": made.exposed_s(instructions, ended),
     }

@@ -29,8 +29,8 @@ class Instruction(NamedTuple):
     """What is computed."""
     dimension: str = ""
     """Of a communication: 'tp', 'cp', 'ep' (the ranks that share a layer's experts), 'dp' (the
-    ranks that hold the same part of the model, dp x cp of them, or with `Plan.hybrid` a shard group
-    of them), 'edp' (those of them that hold the same experts), 'replicas' (those that hold the same
+    ranks that hold the same part of the model, `Plan.holders` of them, or with `Plan.hybrid` a shard
+    group of them), 'edp' (those of them that hold the same experts), 'replicas' (those that hold the same
     shard), 'pp', 'ends' (the ranks of a tied head and its embedding), 'offload out', 'offload in'
     or 'drive'."""
     kind: str = ""

@@ -29,6 +29,7 @@ from simlab.lowering.pieces import BEGIN, COMPUTE, WAIT, Action, Piece
 from simlab.lowering.sharding import Sharding, both
 from simlab.lowering.zero import reduces_after_ops, shards_of
 from simlab.program import Op, Program
+from simlab.spec.layout import MIRRORED
 from simlab.spec.model import Model
 from simlab.spec.parameters import (
     LAYERS,
@@ -136,7 +137,10 @@ class RankLowering:
         size_bytes: float,
         peer: int | None = None,
     ) -> Instruction:
-        text, op = ("", (-1, "", -1)) if self.op is None else (str(self.op), self.op)
+        text, op = ("", Op(-1, "", -1)) if self.op is None else (str(self.op), self.op)
+        if self.plan.copies > 1 and dimension in MIRRORED:
+            # the two ranks of a stage end with different microbatches, so what they sum is of no op
+            text, op = "", Op(op.stage, "", -1)
         fields = name, (), dimension, kind, size_bytes, peer, 1.0
         begun = Instruction(BEGIN, text, *fields, *op)
         return begun._replace(unit=unit.name, unit_kind=unit.type) if unit else begun
@@ -208,12 +212,10 @@ class RankLowering:
         yield from self._send(forward)
 
     def _after_backward(self, unit: Unit, op: Op) -> Iterator[Instruction]:
+        self.op = op
         if op.kind in "BW":
-            # the two ranks of a stage end with different microbatches, so what they sum is of no op
-            self.op = op if self.plan.copies == 1 else None
             is_last, closes = op == self.last.get(op.stage), unit is self.units[op.stage][0]
             yield from self.sharding.after_backward(unit, is_last, closes=closes)
-        self.op = op
 
     def _gathered(self, unit: Unit) -> Iterator[Instruction]:
         yield from self.offloading.arrived(unit)

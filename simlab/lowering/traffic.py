@@ -34,7 +34,7 @@ class Traffic(NamedTuple):
     tp: float
     cp: float
     dp: float
-    """Over the ranks that hold the same part of the model, dp x cp of them, or with `Plan.hybrid`
+    """Over the ranks that hold the same part of the model, `Plan.holders` of them, or with `Plan.hybrid`
     over a shard group of them: gradients and, with ZeRO, parameters."""
     pp: float
     replicas: float = 0.0

@@ -45,7 +45,7 @@ def layer_tensors(model: Model, plan: Plan, recompute: str) -> dict[str, float]:
         tensors["qkv input"] /= 2
         # of a layer with experts, only the product of shared ones reads it in 8 bits, and the router in 16
         tensors["mlp input"] *= (1 + (model.shared_experts > 0) / 2) if model.experts else 1 / 2
-        if model.experts:
+        if model.experts and plan.library == "megatron":
             tensors["routed"] /= 2
         tensors["output input"] *= 1.5
         if not (recompute == "outputs" and model.experts):  # whose activation's result is not kept

@@ -2,7 +2,7 @@
 most."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice, product
 
 from simlab.lowering.expansion import in_turns
@@ -129,7 +129,8 @@ class StepWalk:
                 self._phases[turn] = walks[0][0].op(walks[0][1])
             else:
                 forward, backward = (walk.units_of(use) for walk, use in walks)
-                self._phases[turn] = _side_by_side(forward, backward)
+                scheme = walks[0][0].scheme
+                self._phases[turn] = _side_by_side(forward, backward, scheme.until_op_ends)
         return self._phases[turn]
 
     def _uses(self, rank: int) -> list[_Key]:
@@ -204,15 +205,16 @@ class StepWalk:
         return OPTIMIZER_TEMPORARY_BYTES * own
 
 
-def _side_by_side(forward: _Units, backward: _Units) -> Phase:
+def _side_by_side(forward: _Units, backward: _Units, until_op_ends: Sequence[str]) -> Phase:
     """What a forward and a backward do that go side by side. Of two layers the forward is taken to come
     first, so that both hold all that they keep while the backward computes; in truth the forward's
-    experts come last."""
+    experts come last. until_op_ends: categories of which nothing is left when both are over."""
     ledger = Ledger()
     for both in in_turns(forward, backward, lambda unit: unit[0] in LAYERS):
         for unit in both:
             if unit is not None:
                 ledger.add(unit[1])
+    ledger.free(*((name, ledger.held[name]) for name in until_op_ends))
     return ledger.phase
 
 

@@ -87,8 +87,9 @@ def extrapolated(plan: Plan, two: float, three: float) -> float:
 
 def most_held(model: Model, plan: Plan) -> dict[str, float]:
     """{category: bytes of tensors} of the rank which holds most, at its peak. From 2 p microbatches
-    on the peak stays."""
-    few = replace(plan, microbatches=min(plan.microbatches, 2 * plan.pp))
+    on the peak stays, but in `LATE` schedules."""
+    whole = plan.schedule in LATE
+    few = plan if whole else replace(plan, microbatches=min(plan.microbatches, 2 * plan.pp))
     program = program_of(few)
     walk = StepWalk(model, few, program, few.layers_of_stages(model.layers, program.stages))
     return max(held_by_rank(walk), key=lambda held: sum(held.values()))
@@ -96,7 +97,7 @@ def most_held(model: Model, plan: Plan) -> dict[str, float]:
 
 def predicted(model: Model, plan: Plan, cluster: Cluster) -> Ranked:
     """The `Ranked` of `plan`. The step of a plan that does not fit is not predicted: it takes
-    infinitely long. Steps of more than 3 p microbatches are extrapolated from those of 2 p and 3 p.
+    infinitely long. Steps of more than 3 p microbatches are extrapolated from those of 2 p and 3 p (`short_steps`).
     """
     fit = judged(plan, cluster, most_held(model, plan))
     held = fit.held_bytes

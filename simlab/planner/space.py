@@ -14,7 +14,7 @@ from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan, plan_fields
 from simlab.spec.plan_checks import EFFECTS, check_fields, refusal_beside
-from simlab.spec.schedule_names import ALIASES, CHUNKED
+from simlab.spec.schedule_names import ALIASES, CHUNKED, TWO_WAY
 
 SCHEDULES = ("1f1b", "interleaved-1f1b")
 """The schedules that are tried where none is given: those of Megatron-LM and torchtitan."""
@@ -219,14 +219,15 @@ class Space:
 
     def _refused_schedule(self, pp: int, microbatches: int) -> str:
         """Why the schedule that is asked for cannot be made of so many microbatches on `pp` ranks;
-        '' if it can, or if none is asked for. One that can be made of 2 `pp` can be made of more."""
+        '' if it can, or if none is asked for. One that can be made of 2 `pp`, or of one more if the number is
+        odd, can be made of more."""
         schedule = self.fixed.get("schedule")
         if schedule is None or schedule in WHATEVER:
             return ""
         if schedule in CHUNKED:
             said = f"{microbatches} microbatches: {schedule} needs a multiple of pp = {pp}"
             return said if microbatches % pp else ""
-        return _refusal(schedule, pp, min(microbatches, 2 * pp))
+        return _refusal(schedule, pp, min(microbatches, 2 * pp + microbatches % 2))
 
     def _chunks(self, pp: int) -> list[int]:
         layers = self.model.layers
@@ -235,8 +236,17 @@ class Space:
         return [v for v in each if layers % (pp * v) == 0 or (layers + 2) % (pp * v) == 0]
 
     def _stages(self, degrees: dict[str, int]) -> list[int]:
-        """ZeRO stages: with one rank there is nothing to shard."""
+        """ZeRO stages: with one rank there is nothing to shard, and where two ranks of a pipeline hold a
+        stage only the optimizer's states are."""
+        if degrees["pp"] > 1 and self._schedule in TWO_WAY:
+            return [0, 1]
         return [0, 1, 2, 3] if degrees["dp"] * degrees["cp"] > 1 else [0]
+
+    @property
+    def _schedule(self) -> str | None:
+        """The schedule that is asked for, by its own name."""
+        schedule = self.fixed.get("schedule")
+        return ALIASES.get(schedule, schedule) if isinstance(schedule, str) else None
 
     def _recomputed(self) -> list[str]:
         """Kinds of recomputation that differ: a fused attention never stores scores, so that

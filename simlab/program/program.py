@@ -89,6 +89,11 @@ class Program:
         """The stages that `rank` holds, in ascending order."""
         return self._stages_of_ranks[rank]
 
+    @property
+    def has_a_rank_for_each_stage(self) -> bool:
+        """Whether each rank holds one stage, which no other rank has."""
+        return sorted(self._stages_of_ranks) == [[stage] for stage in range(self.stages)]
+
     @cached_property
     def _stages_of_ranks(self) -> list[list[int]]:
         return [sorted({op.stage for op in ops}) for ops in self.ranks]

@@ -39,7 +39,8 @@ of the model and sum its gradients, so they differ in their context-parallel coo
 spreads its states over a 'shard' group, which is a part of the 'dp' group under `Plan.hybrid`. The
 members of a 'replicas' group hold the same shard. An 'ep' group, a part of the 'dp' group, shares
 the experts of each layer, and the members of an 'edp' group hold the same ones. Where experts are not cut
-(`Plan.etp`), the members of both differ in their tensor-parallel coordinate, too."""
+(`Plan.etp`), the members of both differ in their tensor-parallel coordinate, too. Those of `MIRRORED` may also
+be at two places of a pipeline."""
 MIRRORED = ("dp", "shard", "edp")
 """The groups that reach to the other rank of a pipeline that holds the same stages, with `Layout.copies`."""
 
@@ -143,10 +144,6 @@ class Layout:
         that it exchanges activations and their gradients with."""
         return self.rank(**self.coordinates(rank)._replace(pp=pp)._asdict())
 
-    def mirrored(self, rank: int) -> int:
-        """The rank as far from the end of the pipeline as `rank` is from its begin."""
-        return self.peer(rank, self.pp - 1 - self.coordinates(rank).pp)
-
     # groups
     # ------------------------------------------------------------------------------------------
 
@@ -155,8 +152,14 @@ class Layout:
         name: a key of `GROUPS`."""
         its = self._group_in_place(name, rank)
         if self.copies == 2 and name in MIRRORED:
-            return tuple(sorted((*its, *map(self.mirrored, its))))
+            return self._both_ways(its, self.coordinates(rank).pp)
         return its
+
+    def _both_ways(self, ranks: tuple[int, ...], pp: int) -> tuple[int, ...]:
+        """These ranks at the place `pp`, and those as far from the end of the pipeline as they are from its
+        begin."""
+        apart = (self.pp - 1 - 2 * pp) * self.strides["pp"]
+        return tuple(sorted((*ranks, *(rank + apart for rank in ranks))))
 
     def _group_in_place(self, name: str, rank: int) -> tuple[int, ...]:
         """Its members at the place of `rank` in the pipeline; of a 'pp' group all of them."""
@@ -170,13 +173,17 @@ class Layout:
 
     def groups(self, name: str) -> list[tuple[int, ...]]:
         """All groups `name`, in the order of their first ranks."""
-        if self.copies == 2 and name in MIRRORED:
-            return sorted({self.group(name, rank) for rank in range(self.world_size)})
         others = [d for d in self.order if d not in self._dimensions(name)]
-        return sorted(
+        found = sorted(
             tuple(first + offset for offset in part)
             for first in self._reached(others)
             for part in self._parts[name]
+        )
+        if self.copies == 1 or name not in MIRRORED:
+            return found
+        places = [self.coordinates(its[0]).pp for its in found]
+        return sorted(
+            self._both_ways(its, pp) for its, pp in zip(found, places) if 2 * pp < self.pp
         )
 
     def offsets(self, name: str) -> tuple[int, ...]:

@@ -116,7 +116,7 @@ class Plan:
         choices=CP_KINDS,
     )
     zero: int = documented(
-        """The ZeRO stage, which says what the dp x cp ranks shard. 0 shards nothing, 1 the
+        """The ZeRO stage, which says what the ranks that hold the same part of the model shard. 0 shards nothing, 1 the
         optimizer's states, 2 also gradients, 3 also parameters (FSDP). Stages 0 and 1 reduce
         gradients once a step, stages 2 and 3 after every backward, but in torch's pipelines once a
         step.""",

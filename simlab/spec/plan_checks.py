@@ -103,8 +103,8 @@ def _check_two_ways(plan: "Plan") -> None:
         )
     if plan.zero > 1:
         raise InputError(
-            f"zero = {plan.zero} with schedule = {name!r}: gradients would be reduced after each backward, but the two ranks "
-            "of a stage are at other microbatches then; give zero = 0 or 1"
+            f"zero = {plan.zero} with schedule = {name!r}: the two ranks of a stage share the optimizer's states only; "
+            "give zero = 0 or 1"
         )
     if plan.hybrid:
         raise InputError(
@@ -258,7 +258,7 @@ EFFECTS = (
         "bucket_bytes",
         lambda plan: plan.dp * plan.cp > 1 or plan.schedule in TWO_WAY,
         ("dp", "cp"),
-        "dp or cp of 2 or more",
+        "dp or cp of 2 or more, or schedule = 'dualpipe'",
     ),
     # ZeRO-2 and 3 reduce and gather unit by unit
     Effect("bucket_bytes", lambda plan: plan.zero < 2, ("zero",), "zero = 0 or 1"),

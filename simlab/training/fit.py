@@ -84,10 +84,11 @@ def _communicators(plan: Plan) -> list[int]:
     Left out: what its single sends between two stages connect.
     """
     experts = [plan.ep, plan.expert_holders] if plan.ep > 1 else []
+    replicas = plan.dp * plan.copies
     if plan.library != "nanotron":
-        return [plan.dp, plan.tp, plan.pp, plan.cp, *experts]
+        return [replicas, plan.tp, plan.pp, plan.cp, *experts]
     replica = plan.tp * plan.pp if plan.pp > 1 else 1
-    return [plan.dp, plan.tp, replica, plan.cp, *experts, plan.gpus]
+    return [replicas, plan.tp, replica, plan.cp, *experts, plan.gpus]
 
 
 def judged(plan: Plan, cluster: Cluster, held: Mapping[str, float]) -> Fit:

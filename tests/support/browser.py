@@ -5,7 +5,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from simlab.explorers import NAMES
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 WEB, BUNDLE = ROOT / "web", ROOT / "simlab" / "views" / "bundle"
@@ -257,12 +257,6 @@ def wait_for(url, server, log):
 def write_json(path, value):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value))
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def corner(canvas):

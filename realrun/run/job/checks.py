@@ -173,6 +173,7 @@ def check_sizes(job: Derived) -> None:
     """Sizes that the plan does not cut evenly."""
     _check_experts(job)
     job.executed.check(job.model)
+    _check_capacity(job)
     if job.backend == "torch" and not all(job.stage_layers or ()):
         raise InputError(
             f"stages of {job.stage_layers} layers: torch's own means run stages with layers only; "
@@ -181,7 +182,7 @@ def check_sizes(job: Derived) -> None:
 
 
 def _check_experts(job: Derived) -> None:
-    """Experts that are not executed, or tokens that they cannot share evenly."""
+    """Experts that are not executed."""
     experts, plan = job.sizes.get("experts"), job.executed
     if not experts:
         if "experts_per_token" in job.sizes:
@@ -203,6 +204,13 @@ def _check_experts(job: Derived) -> None:
         raise InputError(
             f"{experts} experts with backend torch, which leaves them out: take backend native"
         )
+
+
+def _check_capacity(job: Derived) -> None:
+    """Tokens that experts cannot share evenly."""
+    experts, plan = job.sizes.get("experts"), job.executed
+    if not experts:
+        return
     copies = plan.microbatch_size * job.sizes["seq"] * job.sizes["experts_per_token"]
     copies //= job.sizes.get("routed_parts", 1)
     if (copies * plan.expert_load) % experts:
@@ -264,9 +272,9 @@ def _check_torch(job: Derived) -> None:
             raise InputError(
                 f"{flag} {value} with backend torch, which leaves it out: leave it out, too, or take backend native"
             )
-    if plan.schedule == "dualpipe" and plan.stages > 1:
+    if plan.copies > 1:
         raise InputError(
-            "schedule 'dualpipe' with backend torch, whose runtime has a stage on one rank: give 'dualpipe-v'"
+            f"schedule {plan.schedule!r} with backend torch, whose runtime has a stage on one rank: give 'dualpipe-v'"
         )
     if plan.zero == 1 and plan.dp > 1 and (plan.tp > 1 or plan.stages > 1):
         raise InputError(

@@ -33,7 +33,7 @@ NONE = Words(NO_COLLECTIVE, "无")
 ZOOMS = ("zoom", "unit", "collective", "round")
 """The controls that choose what is shown of a plan, from the outside in."""
 DEGREES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128)
-LEFT_OUT = ("zb-auto", "dualpipe")  # a search takes long; dualpipe needs two copies of the model
+LEFT_OUT = ("zb-auto",)  # a search takes long
 HEIGHT = 230  # CSS pixels of the timeline
 CLICK = Words("Click a collective to see its rounds.", "点击一次集合通信，看它的各轮。")
 
@@ -141,7 +141,7 @@ def _zoomed(state: State, found: Prediction, values: dict[str, Sequence[Any]]) -
 
 def _row(found: Prediction) -> str:
     """What a row is: a stage, or a place of the pipeline that has several stages."""
-    return "stage" if found.program.stages == found.plan.pp else "pp"
+    return "stage" if found.program.has_a_rank_for_each_stage else "pp"
 
 
 def _op(layers: Trace, op: str, unit: str, those: Mapping[str, Collective]) -> Chart:

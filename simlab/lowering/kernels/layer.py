@@ -99,9 +99,8 @@ def launches_of_experts(model: Model, plan: Plan) -> tuple[int, int, int]:
 def runtime_ops(model: Model, plan: Plan) -> tuple[int, int, int]:
     """The ops of a layer's forward, input gradients and weight gradients that the host dispatches.
 
-    A softmax in parts has the same ops in its input gradient as in its forward. The experts of
-    'torch' and 'fsdp1', which are routed in the same steps, are taken to have as many ops as
-    Megatron-LM's."""
+    A softmax in parts has the same ops in its input gradient as in its forward. The router of 'torch' and
+    'fsdp1', which takes the same steps, is taken to have as many ops as Megatron-LM's."""
     if plan.library == "nanotron":
         return NANOTRON_OPS[plan.tp > 1 and plan.sequence_parallel]
     parts = [RUNTIME_OPS[plan.fused and plan.attention != "unfused"]]

@@ -84,12 +84,14 @@ def _visited(experts: int, chosen: int, groups: int, taken: int, parts: int) -> 
     """A router that spreads tokens evenly takes g of G groups of experts, any g as often as any other, and
     of their E experts it chooses k, any k as often as any other. None of them is in a part that has x of
     these E in C(E - x, k) of C(E, k) cases. Summed over the parts, and averaged over the C(G, g) choices
-    of groups, the rest is how many a token visits. Without groups x is the experts of a part.
+    of groups, the rest is how many a token visits. Without groups x is the experts of a part. Parts that do
+    not divide the experts differ by one of them.
     """
-    each, of_group = experts // parts, experts // groups
+    of_group = experts // groups
     left, missed = taken * of_group, 0
-    for start in range(0, experts, each):
-        own = [_overlap(start, each, at, of_group) for at in range(0, experts, of_group)]
+    for part in range(parts):
+        start, end = part * experts // parts, (part + 1) * experts // parts
+        own = [_overlap(start, end - start, at, of_group) for at in range(0, experts, of_group)]
         whole = own.count(of_group)
         cut = [size for size in own if 0 < size < of_group]  # at most the first and the last one
         for some in chain.from_iterable(combinations(cut, n) for n in range(len(cut) + 1)):

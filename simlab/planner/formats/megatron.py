@@ -201,7 +201,8 @@ def written(plan: Plan) -> Settings:
         "--expert-model-parallel-size": plan.ep if plan.ep > 1 else None,
         "--expert-tensor-parallel-size": 1 if plan.spreads_experts else None,
         "--moe-token-dispatcher-type": DISPATCHERS[plan.dispatcher] if plan.ep > 1 else None,
-        "--overlap-moe-expert-parallel-comm": plan.ep_overlap,
+        "--overlap-moe-expert-parallel-comm": plan.ep_overlap
+        and (plan.pp == 1 or plan.schedule == "interleaved-1f1b"),
         "--micro-batch-size": plan.microbatch_size,
         "--global-batch-size": plan.global_batch,
         "--seq-length": plan.seq,

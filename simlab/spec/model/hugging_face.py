@@ -168,6 +168,8 @@ def _sizes(config: dict[str, Any]) -> dict[str, Any]:
     if "kv_rank" in sizes:  # the two parts of a head
         parts = sizes["head_size"], sizes["rope_size"]
         sizes["head_size"] = sum(part for part in parts if part is not None)
+    if config.get("topk_method") == "greedy":  # DeepSeek-V2-Lite: among all experts
+        sizes |= {"expert_groups": 0, "groups_per_token": 0}
     return sizes | {
         "tied_head": tied,
         "qk_norm": kind.qk_norm,

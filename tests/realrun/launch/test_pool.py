@@ -4,12 +4,12 @@ them dies."""
 import multiprocessing
 import os
 import signal
-import socket
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from ports import free_port
 from realrun_processes import eventually
 
 from realrun import Job, Pool, Run, RunError, execute
@@ -89,9 +89,7 @@ def test_while_a_job_runs_no_process_listens_on_anything_but_loopback(tmp_path):
 def test_a_pool_takes_the_port_it_is_given_and_frees_it_and_ends_its_processes_when_closed(
     tmp_path,
 ):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     before = children()
     for _ in range(2):
         with Pool(1, port=port) as pool:

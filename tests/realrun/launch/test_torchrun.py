@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from ports import free_port
 from realrun_processes import one_object
 
 from realrun.checkpoint import save as checkpoint
@@ -23,9 +24,7 @@ def ours(err):
 
 @pytest.fixture
 def port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return free_port()
 
 
 def environment(rank, world, port):

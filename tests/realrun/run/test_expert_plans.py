@@ -155,6 +155,7 @@ def test_experts_without_a_token_and_dropped_copies_add_nothing():
     ({"dp": 2, "experts": 4, "experts_per_token": 5}, "5 of 4 experts per token"),
     ({"dp": 2, "experts": -1}, "experts = -1: give a whole number, at least 1"),
     ({"dp": 2, "experts_per_token": 2}, "experts_per_token = 2 without experts"),
+    ({"cp": 3, "experts": 4}, "cp = 3 does not divide byte-level GPT's seq = 32"),
     ({"dp": 2, "experts": 7}, "each of 7 experts would take 9.143 of a rank's 64 copies of a microbatch's tokens, no whole number"),
     ({"dp": 2, "ep": 2, "experts": 4, "cluster": "dgx-a100"}, "ep = 2: .* has no experts; give ep = 1"),
 ], ids=str)  # fmt: skip

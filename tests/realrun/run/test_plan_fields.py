@@ -19,6 +19,7 @@ EXECUTED = {
     "reshard": ({"dp": 2, "zero": 3}, [False]), "order": ({"dp": 2, "tp": 2}, ["dp-cp-tp-pp"]),
     "etp": ({"dp": 2, "tp": 2, "ep": 2, "sequence_parallel": True}, [1]),
     "ep": ({"dp": 2, "ep": 1}, [2]), "expert_load": ({"dp": 2, "ep": 2}, [1.5]),
+    "ep_overlap": ({"dp": 2, "ep": 2, "microbatches": 2}, [True]),
 }  # fmt: skip
 """{field: (fields of a plan on which one sees it, values that are executed)}"""
 
@@ -28,7 +29,7 @@ NOT_EXECUTED = {
     "library": ({}, ["torch", "fsdp1", "nanotron"]), "fused": ({}, [False]),
     "dropout": ({}, [True]), "tp_overlap": ({"tp": 2}, ["none", "pipelined"]),
     "bucket_bytes": ({"dp": 2}, [10**6]), "moment_bytes": ({"dp": 2, "zero": 1}, [2]),
-    "dispatcher": ({"dp": 2, "ep": 2}, ["once-a-node"]), "ep_overlap": ({"dp": 2, "ep": 2, "microbatches": 2}, [True]),
+    "dispatcher": ({"dp": 2, "ep": 2}, ["once-a-node"]),
     "offload": ({}, ["optimizer", "parameters", "activations"]), "offload_to": ({"offload": "optimizer"}, ["nvme"]),
 }  # fmt: skip
 

@@ -22,6 +22,7 @@ from realrun.report.summary import failures, summary
 from realrun.report.traces import load_traces
 from realrun.run.box import Box, Overhead
 from realrun.run.conformance import Conformance
+from realrun.run.faults import stragglers
 from realrun.run.job import Job
 from realrun.run.progress import TrainingProgress, line
 from simlab import Trace
@@ -29,6 +30,7 @@ from simlab.engine.play import ClusterTimes, play
 from simlab.errors import InputError
 from simlab.lowering.instructions import Instruction
 from simlab.spec.cluster import load_cluster
+from simlab.spec.plan import Plan
 
 SIZES = {"layers": 2, "hidden": 32, "heads": 4, "seq": 16}
 THREE = {"dp": 2, "zero": 3, "microbatches": 2}
@@ -249,6 +251,13 @@ def test_a_fault_is_named_with_rank_and_op(tmp_path, fault):
             pool.run(job_in(tmp_path, {"tp": 2}, fault=fault, timeout_s=2.0))
         assert time.monotonic() - started_s < 30
         assert not any(process.is_alive() for process in pool._processes.started)
+
+
+def test_a_rank_that_holds_the_same_stages_is_a_peer():
+    """DualPipe's, at the other end of the pipeline."""
+    plan = Plan(pp=4, microbatches=8, schedule="dualpipe")
+    assert stragglers([1.0, 3.0, 1.0, 2.0], plan) == [(1, 3.0), (3, 2.0)]
+    assert stragglers([1.0, 3.0, 3.0, 1.0], plan) == []
 
 
 def test_a_straggler_is_named(pair, tmp_path):

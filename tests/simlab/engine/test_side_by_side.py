@@ -14,6 +14,7 @@ from simlab.lowering.build import program_of, side_by_side
 from simlab.lowering.instructions import rank_instructions
 from simlab.lowering.pieces import BEGIN, COMPUTE, WAIT
 from simlab.memory.activations import layer_activations_bytes
+from simlab.memory.step import StepWalk
 from simlab.program import Program
 from simlab.schedules import generate
 
@@ -186,6 +187,21 @@ def test_a_rank_holds_one_layer_more_and_no_microbatch(plan):
     own = MODEL.layers / plan.pp
     least = -own * layer if plan.schedule == "dualpipe-v" else -1
     assert least <= beside - apart <= 1.25 * layer
+
+
+@pytest.mark.parametrize("library", ["megatron", "nanotron", "torch"])
+@pytest.mark.parametrize("schedule", ["eager-1f1b", "interleaved-1f1b", "dualpipe"])
+def test_what_pairs_hold_does_not_grow_with_their_number(library, schedule):
+    plan = sl.Plan(
+        dp=2, ep=2, pp=2, microbatches=8, schedule=schedule, library=library, ep_overlap=True
+    )
+    held = []
+    for microbatches in (8, 32):
+        its = replace(plan, microbatches=microbatches)
+        walk = StepWalk(MODEL, its, program_of(its), its.layers_of_stages(MODEL.layers))
+        assert walk.moments(0)[-2].held["activations"] == pytest.approx(0, abs=1)
+        held.append(walk.peak(0))
+    assert held[0] == pytest.approx(held[1])
 
 
 # walked and played

@@ -14,8 +14,12 @@ from simlab.lowering.build import program_of
 from simlab.lowering.instructions import rank_instructions
 from simlab.lowering.pieces import BEGIN
 from simlab.memory.step import StepWalk
+from simlab.planner import Space, search
 from simlab.planner.rank import predicted
+from simlab.planner.space import MODEL as MODEL_CUT
+from simlab.planner.space import SCHEDULE
 from simlab.schedules import generate
+from simlab.training.fit import PAIR_BYTES, reserve_bytes
 
 MODEL = sl.Model(
     name="m", layers=8, hidden=1024, heads=8, kv_heads=8, ffn=2048, gated_mlp=True, bias=False,
@@ -59,7 +63,8 @@ def test_ranks_that_hold_the_same_are_those_at_the_same_distance_from_either_end
 
 @pytest.mark.parametrize(("fields", "says"), [
     ({"pp": 3}, "pp = 3 with schedule = 'dualpipe', which begins at both ends: give an even pp, such as 4"),
-    ({"zero": 2}, "zero = 2 with schedule = 'dualpipe': .*give zero = 0 or 1"), ({"zero": 3}, "zero = 3 with"),
+    ({"zero": 2}, "zero = 2 with schedule = 'dualpipe': the two ranks of a stage share .*give zero = 0 or 1"),
+    ({"zero": 3}, "zero = 3 with schedule = 'dualpipe'"),
     ({"dp": 4, "zero": 1, "hybrid": 2}, "hybrid = 2 with schedule = 'dualpipe': .*leave one out"),
 ])  # fmt: skip
 def test_what_two_ranks_of_a_stage_cannot_do_is_refused(fields, says):
@@ -139,6 +144,26 @@ def test_a_planner_simulates_all_microbatches(schedule):
     assert all_of_them - last > 1.01 * (second - first)
 
 
+def test_a_search_shards_the_optimizer_over_the_two_ranks_of_a_stage():
+    fixed = {"schedule": "dualpipe", "pp": 8, "tp": 1}
+    space = Space(
+        model=sl.load_model("gpt2-xl"), cluster=replace(NODE, nodes=1), global_batch=65, fixed=fixed
+    )
+    found = search(replace(space, global_batch=64), layered=0)
+    assert {its.plan.zero for its in found.plans} == {0, 1} and found.plans[0].plan.zero == 1
+    odd = search(space, layered=0)  # of no odd number of microbatches
+    assert not odd.plans and {its.reason for its in odd.rejections} == {SCHEDULE, MODEL_CUT}
+
+
+def test_a_rank_of_a_mixed_cluster_is_as_slow_as_the_other_one_of_its_stages():
+    older = sl.load_cluster("dgx-a100")
+    plan = sl.Plan(dp=8, pp=2, **TWO_WAYS)
+    mixed = sl.predict(DENSE, plan, sl.Cluster.mixed(NODE, older))
+    turned = sl.predict(DENSE, plan, sl.Cluster.mixed(older, NODE))
+    assert mixed.step_s == pytest.approx(turned.step_s)
+    assert mixed.stages == turned.stages
+
+
 # memory
 # ------------------------------------------------------------------------------------------------
 
@@ -170,3 +195,19 @@ def test_it_holds_p_plus_1_microbatches_of_a_stage():
     each = walk.activations()[0][1]  # of a stage without an end
     for rank in (1, 2):
         assert walk.peak(rank)["activations"] == pytest.approx((4 + 1) * each, rel=0.05)
+
+
+@pytest.mark.parametrize("library", ["torch", "fsdp1", "megatron"])
+@pytest.mark.parametrize("schedule", ["dualpipe", "dualpipe-v"])
+def test_a_planners_peak_is_that_of_all_microbatches(library, schedule):
+    model = replace(DENSE, layers=16, tied_head=False)
+    plan = sl.Plan(dp=2, pp=4, schedule=schedule, library=library, microbatches=32)
+    cluster = replace(NODE, nodes=1)
+    most = sum(sl.predict(model, plan, cluster).memory_bytes.values())
+    assert predicted(model, plan, cluster).memory_bytes == pytest.approx(most)
+
+
+def test_a_gpu_keeps_a_communicator_for_the_other_rank_of_its_stages():
+    one, two = (sl.Plan(pp=4, microbatches=8, schedule=name) for name in ("1f1b", "dualpipe"))
+    assert reserve_bytes(two) - reserve_bytes(one) == PAIR_BYTES
+    assert reserve_bytes(replace(two, dp=2)) == reserve_bytes(replace(one, dp=4))

@@ -50,6 +50,9 @@ REFUSED = [  # a state for each reason that there is
     ("plan", {"nodes": 64, "pp": 64}),
     ("plan", {"cluster": "dgx-v100"}),
     ("plan", {"schedule": "dualpipe-v", "microbatches": 1}),
+    ("plan", {"schedule": "dualpipe", "microbatches": 1}),
+    ("plan", {"schedule": "dualpipe", "zero": 2}),
+    ("plan", {"schedule": "dualpipe", "nodes": 1, "pp": 1}),
     ("plan", {"microbatches": 129}),  # as an address may ask for it
 ]
 

@@ -241,6 +241,15 @@ def test_with_groups_of_experts_too(experts, chosen, groups, taken):
         assert visited(model, parts) == pytest.approx(sum(found) / len(found), rel=1e-12)
 
 
+def test_parts_that_do_not_divide_the_experts_differ_by_one():
+    """As nodes that are not filled evenly make them: 3 + 3 + 2 of 8 experts, or some without any."""
+    model = replace(MODEL, experts=8, experts_per_token=2)
+    part_of = [0, 0, 1, 1, 1, 2, 2, 2]
+    found = [len({part_of[e] for e in some}) for some in combinations(range(8), 2)]
+    assert visited(model, 3) == pytest.approx(sum(found) / len(found))
+    assert visited(model, 16) == visited(model, 8) == 2
+
+
 def test_deepseek_v3_visits_seven_of_64_ranks_and_four_of_eight_nodes_at_most():
     """Its router takes 4 of 8 groups of experts, so that a token goes to 4 of 8 nodes at most (DeepSeek-AI
     2024, section 2.1.2); all choices of experts alike reach 5.3 of them."""

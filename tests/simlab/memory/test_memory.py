@@ -1,14 +1,20 @@
 """Memory of a step: what has to hold whatever the model, and what can be counted by hand. Against
 torch: tests/realrun."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from simlab.errors import InputError
+from simlab.lowering.build import program_of
 from simlab.memory import CATEGORIES, SHARDING, STATES, data_parallel_memory
+from simlab.memory.activations import layer_tensors
 from simlab.memory.model_states import model_states
+from simlab.memory.step import StepWalk
 from simlab.spec.model import Model, load_model
+from simlab.spec.plan import Plan
 
 RECIPES = ("zero", "megatron", "fp32")
 SHARDED = {"ddp": (), "zero1": ("optimizer",), "zero2": ("optimizer", "gradients"), "fsdp": STATES}
@@ -213,3 +219,28 @@ def test_a_view_saves_one_copy_of_the_gradients_and_a_fused_optimizer_its_scratc
 def test_what_cannot_be_walked_is_refused(name, arguments, says):
     with pytest.raises(InputError, match=says):
         data_parallel_memory(load_model(name), **{"microbatch_size": 1} | arguments)
+
+
+@pytest.mark.parametrize(("library", "routed"), [("megatron", 1 / 2), ("torch", 1)])
+def test_experts_inputs_are_kept_in_8_bits_by_transformer_engine_only(library, routed):
+    """Its GroupedLinear saves what it has cast (grouped_linear.py). A router saves its input in 16 bits; shared
+    experts' product keeps a copy in 8 bits besides. torch's experts are not cast."""
+    model = Model(
+        layers=2, hidden=64, heads=4, vocab=64, seq=32, experts=8, experts_per_token=2, expert_ffn=32, bias=False
+    )  # fmt: skip
+    fields = {"dp": 2, "tp": 2, "ep": 2, "etp": 1, "sequence_parallel": True, "library": library}
+    eight, sixteen = (
+        layer_tensors(model, Plan(precision=name, **fields), "none") for name in ("fp8", "bf16")
+    )
+    assert eight["routed"] == routed * sixteen["routed"]
+    if library == "megatron":
+        assert eight["mlp input"] == sixteen["mlp input"]
+        shared = replace(model, shared_experts=1)
+        assert layer_tensors(shared, Plan(precision="fp8", **fields), "none")["mlp input"] == (
+            1.5 * sixteen["mlp input"]
+        )
+        # what a rank holds in a step is that much less
+        plans = [Plan(precision=name, dp=2, ep=2) for name in ("fp8", "bf16")]
+        forwards = [StepWalk(model, its, program_of(its), [2]).activations()[0][0] for its in plans]
+        tensors = [sum(layer_tensors(model, its, "none").values()) for its in plans]
+        assert forwards[1] - forwards[0] == pytest.approx(2 * (tensors[1] - tensors[0]))

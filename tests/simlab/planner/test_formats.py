@@ -290,6 +290,14 @@ def test_nothing_of_a_plan_is_lost_without_being_named():
     assert exported("megatron", replace(plan, schedule="1f1b", attention="flash")).unsaid == {}
 
 
+@pytest.mark.parametrize("schedule", ["eager-1f1b", "dualpipe", "dualpipe-v"])
+def test_pairs_of_a_schedule_that_a_format_cannot_say_are_named_with_it(schedule):
+    plan = Plan(dp=2, ep=2, pp=2, microbatches=8, schedule=schedule, ep_overlap=True)
+    its = exported("megatron", plan)
+    assert {"schedule", "ep_overlap"} <= {*its.unsaid}
+    assert imported("megatron", its.settings, gpus=4).plan.schedule == "1f1b"
+
+
 def test_blocks_of_recomputed_layers_are_named_with_their_number():
     block = flags(recompute_granularity="full", recompute_method="block", recompute_num_layers=4)
     made = imported("megatron", block, gpus=16)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from realrun.run.side_by_side import SideBySide, turns_of
+from realrun.parallel.side_by_side import SideBySide, turns_of
 from simlab.lowering.expansion import in_turns
 
 LAYERS = st.lists(st.sampled_from([1, 3]), max_size=4)

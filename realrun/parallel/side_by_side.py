@@ -47,7 +47,6 @@ class SideBySide:
         self._begun: set[int] = set()  # of the ops of this turn
         self._over: set[int] = set()
         self._running = max(turns[0])
-        self._done: set[int] = set()
         self._failed = False
         self._handed_over = threading.Condition()
 
@@ -74,6 +73,9 @@ class SideBySide:
         except Abandoned:
             thread.join()
             raise errors[0] from None
+        except Exception:
+            thread.join()
+            raise
         thread.join()
         if errors:
             raise errors[0]
@@ -90,7 +92,6 @@ class SideBySide:
                 self._failed = True
                 self._handed_over.notify_all()
             raise
-        self._done.add(which)
         self._give(1 - which)
 
     def begins(self) -> None:
