@@ -28,7 +28,7 @@ test: .venv/all browser web ## all tests, lessons included
 grid: .venv/all ## every combination of parallelism, ZeRO and schedule on up to 8 processes against one process; about ten minutes on two cores
 	GRID=1 $(BIN)/python -m pytest tests/realrun/run/test_plan_executor.py
 
-bench-box: .venv/real ## fifteen plans in a box: predicted step times against measured; on a quiet machine, five minutes
+bench-box: .venv/real ## nineteen plans in a box: predicted step times against measured; on a quiet machine, five minutes
 	$(BIN)/python -m benchmarks.bench_box
 
 bench-here: .venv/real ## ten plans at full speed, predicted from a quick measurement of this machine, by both engines; five minutes

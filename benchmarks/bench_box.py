@@ -31,6 +31,10 @@ PLANS = [
     {"tp": 2, "dp": 2, "zero": 3, "recompute": "full", "microbatches": 2},
     {"dp": 2, "tp": 2, "pp": 2, "microbatches": 4},
     {"dp": 2, "tp": 2, "pp": 2, "microbatches": 4, "nodes": 2, "zero": 1},
+    {"dp": 2, "pp": 2, "microbatches": 4, "schedule": "dualpipe", "zero": 1},
+    {"dp": 4, "ep": 4, "microbatches": 4},
+    {"dp": 4, "ep": 4, "microbatches": 4, "ep_overlap": True},
+    {"dp": 2, "ep": 2, "pp": 2, "microbatches": 4, "schedule": "dualpipe", "ep_overlap": True},
 ]
 
 
@@ -40,7 +44,9 @@ def row(pools, plan):
     nodes = plan.pop("nodes", 1)
     with tempfile.TemporaryDirectory() as folder:
         box = {"cluster": "dgx-a100", "nodes": nodes}
-        job = Job(plan=plan, box=box, steps=3, check=False, out=folder)
+        sizes = {"experts": 8} if "ep" in plan else {}
+        box |= {"model": "mixtral-8x7b"} if "ep" in plan else {}
+        job = Job(plan=plan, box=box, sizes=sizes, steps=3, check=False, out=folder)
         if job.ranks not in pools:
             pools[job.ranks] = Pool(job.ranks)
         facts = pools[job.ranks].run(job)

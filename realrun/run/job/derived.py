@@ -113,6 +113,7 @@ class Derived(Asked):
             *(degrees or ["one"]),
             *([f"zero{self.given.zero}"] if self.given.zero else []),
             *([self.given.schedule] if self.given.pp > 1 else []),
+            *(["ep-overlap"] if self.given.ep_overlap else []),
             *([] if self.executed.precision == "fp32" else [self.executed.precision]),
             *([] if self.backend == "native" else [self.backend]),
         ]
