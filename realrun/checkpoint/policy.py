@@ -82,6 +82,10 @@ def look_closely(job: CheckpointedJob, say: Callable[[str], None]) -> None:
     check(job, newest, extra)
 
 
+ROUTED = {"capacity", "routed_parts", "routed_zigzag"}
+"""Sizes that follow from how a plan cuts the tokens that experts take."""
+
+
 def begins_anew(job: CheckpointedJob) -> None:
     """`InputError` unless `job` may begin at step 0 in a folder without a complete checkpoint. One
     that writes checkpoints may, also where it is to resume: the same command is started again after
@@ -110,15 +114,27 @@ def check(job: CheckpointedJob, path: Path, extra: Any) -> None:
     own = facts(job)
     for name, there in extra["training"].items():
         if own.get(name) != there:
-            raise InputError(
-                f"{path} is of a training with {name} = {there}, not {own.get(name)}: "
-                "the losses would not go on"
-            )
+            raise InputError(f"{path} is of a training with {_unlike(name, there, own.get(name))}")
     done, asked = extra["steps"], job.warmup + job.steps
     if done >= asked:
         raise NothingLeft(
             f"{path} is of step {done}, and {asked} are asked for (warm-up steps counted): nothing is left to do"
         )
+
+
+def _unlike(name: str, there: Any, here: Any) -> str:
+    """What a training was like, and what this one is like, in words; of sizes those that differ."""
+    if not (isinstance(there, dict) and isinstance(here, dict)):
+        return f"{name} = {there}, not {here}: the losses would not go on"
+    differ = [size for size in {**there, **here} if there.get(size) != here.get(size)]
+    if "routed_parts" in differ and {*differ} <= ROUTED:
+        parts = [sizes.get("routed_parts", 1) for sizes in (there, here)]
+        return (
+            f"experts that take the tokens of {parts[0]} parts of a sequence each by itself, not of {parts[1]}: the "
+            "losses would not go on; give the same cp, and with etp = 1 the same tp"
+        )
+    said = [", ".join(f"{size} = {its.get(size)}" for size in differ) for its in (there, here)]
+    return f"{said[0]}, not {said[1]}: the losses would not go on"
 
 
 def _is_a_scaler(state: Any) -> bool:

@@ -3,7 +3,8 @@ while the other one's tokens travel (`simlab.lowering.expansion`).
 
 A backward is one call of autograd, which cannot be left half-way. So each op has a thread, and one of
 the two runs at a time: where it would wait for an all-to-all of expert parallelism it hands over to the
-other one, and when a layer of both is over the backward goes first.
+other one, and when a layer of both is over the backward goes first. Which of them runs is known by whose
+turn it is, not by the thread: on a GPU autograd calls the functions of a backward in a thread of its own.
 """
 
 import threading

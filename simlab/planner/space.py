@@ -238,9 +238,15 @@ class Space:
     def _stages(self, degrees: dict[str, int]) -> list[int]:
         """ZeRO stages: with one rank there is nothing to shard, and where two ranks of a pipeline hold a
         stage only the optimizer's states are."""
+        least = self._least_zero
         if degrees["pp"] > 1 and self._schedule in TWO_WAY:
-            return [0, 1]
-        return [0, 1, 2, 3] if degrees["dp"] * degrees["cp"] > 1 else [0]
+            return [*range(least, 2)]
+        return [*range(least, 4)] if degrees["dp"] * degrees["cp"] > 1 else [least]
+
+    @property
+    def _least_zero(self) -> int:
+        """The first ZeRO stage with which what is fixed has an effect, or can be."""
+        return 1 if self.fixed.get("hybrid") or self.fixed.get("moment_bytes") == 2 else 0
 
     @property
     def _schedule(self) -> str | None:
@@ -271,7 +277,7 @@ class Space:
         cp, tp = values.get("cp", 1), values.get("tp", 1)
         seq = self.fixed.get("seq") or self.model.seq
         parallel = {"sequence_parallel": tp > 1 and seq // cp % tp == 0}
-        given = {**parallel, **self.fixed, "ep_overlap": False, **values}
+        given = {**parallel, "zero": self._least_zero, **self.fixed, "ep_overlap": False, **values}
         return Plan(**{n: v for n, v in given.items() if n not in without_effect(given)})
 
 

@@ -38,6 +38,7 @@ def filled_cluster(name: str, nodes: int | None, ranks: int) -> Cluster:
 
 
 def cut_model(name: str | None, layers: int) -> Model:
-    """The model called `name` (None: `BOX_MODEL`) with so many `layers`, and with a head of its own,
-    as what runs has one."""
-    return replace(load_model(name or BOX_MODEL), layers=layers, tied_head=False)
+    """The model called `name` (None: `BOX_MODEL`) with so many `layers`, all of the kind that most are,
+    and with a head of its own, as what runs has one."""
+    model = load_model(name or BOX_MODEL)
+    return replace(model, layers=layers, dense_layers=0, tied_head=False)

@@ -118,9 +118,10 @@ def test_the_loss_scale_goes_on_too(tmp_path):
 @pytest.mark.parametrize(
     "fields, says",
     [({"resume": False}, "has checkpoints up to step-000009: resume, or give another folder"),
-     ({"sizes": {"layers": 4}}, r"with sizes = {'layers': 2}, not {'layers': 4}: the losses"),
+     ({"sizes": {"layers": 4}}, "with layers = 2, not layers = 4: the losses would not go on"),
      ({"executed": Plan(precision="bf16")}, "with precision = fp32, not bf16: the losses would"),
      ({"batch": 12}, "with sequences in a step = 6, not 12: the losses would not go on"),
+     ({"sizes": {"layers": 2, "routed_parts": 2, "capacity": 8}}, "the tokens of 1 parts of a sequence .*, not of 2: .* give the same cp"),
      ({"steps": 8}, r"is of step 9, and 9 are asked for .* nothing is left to do")],
 )  # fmt: skip
 def test_what_cannot_go_on_is_refused_and_changes_nothing(tmp_path, fields, says):

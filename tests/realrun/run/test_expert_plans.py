@@ -20,6 +20,8 @@ from realrun_ranks import Ranks
 
 from realrun.cli.jobs import jobs
 from realrun.model.experts import Experts, routes
+from realrun.run.box import Box
+from realrun.run.job import Job
 from simlab.errors import InputError
 
 PLAIN = {"tp": 1, "pp": 1, "cp": 1, "microbatches": 2}
@@ -204,3 +206,12 @@ def test_experts_that_are_not_cut_go_on_with_other_ranks(command):
         assert status == 0, err
         losses += one_object(out)["runs"][0]["losses"]
     assert losses[:4] == pytest.approx(losses[4:], rel=1e-4) and losses[3] < losses[0]
+
+
+def test_a_box_takes_the_layers_with_experts_of_a_model_whose_first_ones_have_none():
+    """All layers that run have them."""
+    box = {"cluster": "h800", "model": "deepseek-v3"}
+    job = Job(plan={"dp": 2, "ep": 2, "microbatches": 2}, sizes={"experts": 8}, box=box)
+    assert job.box_model.dense_layers == 0 and job.box_model.experts == 256
+    times = [len(Box(job).seconds(rank)) for rank in range(2)]
+    assert times == [len(job.instructions(rank)) for rank in range(2)]

@@ -126,6 +126,15 @@ def test_a_schedule_is_searched_where_it_can_be_made_and_rejected_where_not(sche
     assert sum(found.rejected.values()) + len(found.plans) == found.evaluated
 
 
+@pytest.mark.parametrize("fixed", [{"moment_bytes": 2}, {"hybrid": 2}])
+def test_what_needs_zero_is_searched_with_it(fixed):
+    """16-bit moments are the distributed optimizer's; replicas of shards are ZeRO's."""
+    found = search(replace(SPACE, fixed=fixed), layered=0)
+    assert found.plans and all(its.plan.zero > 0 for its in found.plans)
+    (name, value), *_ = fixed.items()
+    assert all(getattr(its.plan, name) == value for its in found.plans)
+
+
 def test_what_is_wrong_with_one_candidate_rejects_only_that_one(monkeypatch):
     """As a prediction that refuses every plan with tp = 2 does."""
 
