@@ -182,11 +182,9 @@ def stragglers(
     busy_s: [of each rank, seconds of computing in a step]. Step times do not tell: in synchronous
     training all wait for the slowest.
     """
-    places: dict[int, list[int]] = {}
+    places: dict[tuple[int, ...], list[int]] = {}
     for rank, place in enumerate(plan.layout.all_coordinates()):
-        mirrored = plan.pp - 1 - place.pp
-        same = min(place.pp, mirrored) if plan.copies > 1 else place.pp
-        places.setdefault(same, []).append(rank)
+        places.setdefault(plan.layout.same_stages(place.pp), []).append(rank)
     found: list[tuple[int, float]] = []
     for ranks in places.values():
         middle_s = sorted(busy_s[rank] for rank in ranks)[(len(ranks) - 1) // 2]

@@ -201,8 +201,8 @@ class _Groups:
         if self.collapsed and dimension == "pp":
             return tuple(range(self.plan.pp))
         if self.collapsed:
-            reaches = self.plan.copies > 1 and group_of(self.plan, dimension) in MIRRORED
-            return tuple(sorted((rank, self.plan.pp - 1 - rank))) if reaches else (rank,)
+            reaches = group_of(self.plan, dimension) in MIRRORED
+            return self.plan.layout.same_stages(rank) if reaches else (rank,)
         return self.plan.layout.group(group_of(self.plan, dimension), rank)
 
 

@@ -239,7 +239,7 @@ class Space:
         """ZeRO stages: with one rank there is nothing to shard, and where two ranks of a pipeline hold a
         stage only the optimizer's states are."""
         least = self._least_zero
-        if degrees["pp"] > 1 and self._schedule in TWO_WAY:
+        if degrees["pp"] > 1 and self.fixed.get("schedule") in TWO_WAY:
             return [*range(least, 2)]
         return [*range(least, 4)] if degrees["dp"] * degrees["cp"] > 1 else [least]
 
@@ -247,12 +247,6 @@ class Space:
     def _least_zero(self) -> int:
         """The first ZeRO stage with which what is fixed has an effect, or can be."""
         return 1 if self.fixed.get("hybrid") or self.fixed.get("moment_bytes") == 2 else 0
-
-    @property
-    def _schedule(self) -> str | None:
-        """The schedule that is asked for, by its own name."""
-        schedule = self.fixed.get("schedule")
-        return ALIASES.get(schedule, schedule) if isinstance(schedule, str) else None
 
     def _recomputed(self) -> list[str]:
         """Kinds of recomputation that differ: a fused attention never stores scores, so that

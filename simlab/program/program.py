@@ -52,8 +52,8 @@ class Program:
     ranks:  one tuple of `Op` per rank.
     name:   the name of the schedule or the file that it came from, which is used in titles only.
     paired: the forwards that run beside the op after them, which is a backward. Both ops of a pair
-            start together, and both results are there when the pair ends. realrun executes
-            programs without pairs, see `unpaired`.
+            start together, and both results are there when the pair ends. realrun executes those
+            of a plan; a program that it is given runs without, see `unpaired`.
 
     A new program is not checked. `simlab.validate` checks one.
     """

@@ -144,6 +144,11 @@ class Layout:
         that it exchanges activations and their gradients with."""
         return self.rank(**self.coordinates(rank)._replace(pp=pp)._asdict())
 
+    def same_stages(self, pp: int) -> tuple[int, ...]:
+        """The places in the pipeline, in ascending order, whose ranks hold the stages of the place `pp`:
+        this one, and with `copies` the one as far from the end as this one is from the begin."""
+        return (pp,) if self.copies == 1 else tuple(sorted((pp, self.pp - 1 - pp)))
+
     # groups
     # ------------------------------------------------------------------------------------------
 
@@ -152,14 +157,13 @@ class Layout:
         name: a key of `GROUPS`."""
         its = self._group_in_place(name, rank)
         if self.copies == 2 and name in MIRRORED:
-            return self._both_ways(its, self.coordinates(rank).pp)
+            return self._at_same_stages(its, self.coordinates(rank).pp)
         return its
 
-    def _both_ways(self, ranks: tuple[int, ...], pp: int) -> tuple[int, ...]:
-        """These ranks at the place `pp`, and those as far from the end of the pipeline as they are from its
-        begin."""
-        apart = (self.pp - 1 - 2 * pp) * self.strides["pp"]
-        return tuple(sorted((*ranks, *(rank + apart for rank in ranks))))
+    def _at_same_stages(self, ranks: tuple[int, ...], pp: int) -> tuple[int, ...]:
+        """These ranks at the place `pp`, and those that hold the same stages at another one."""
+        apart = [(place - pp) * self.strides["pp"] for place in self.same_stages(pp)]
+        return tuple(sorted(rank + each for rank in ranks for each in apart))
 
     def _group_in_place(self, name: str, rank: int) -> tuple[int, ...]:
         """Its members at the place of `rank` in the pipeline; of a 'pp' group all of them."""
@@ -183,7 +187,9 @@ class Layout:
             return found
         places = [self.coordinates(its[0]).pp for its in found]
         return sorted(
-            self._both_ways(its, pp) for its, pp in zip(found, places) if 2 * pp < self.pp
+            self._at_same_stages(its, pp)
+            for its, pp in zip(found, places)
+            if pp == self.same_stages(pp)[0]
         )
 
     def offsets(self, name: str) -> tuple[int, ...]:

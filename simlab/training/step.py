@@ -174,7 +174,7 @@ def _costs(
         return [StageCost(model, plan, cluster, faster=faster)] * plan.pp
     kinds: list[set[Gpu]] = [set() for _ in range(plan.pp)]
     for rank, place in enumerate(plan.layout.all_coordinates()):
-        for pp in {place.pp, plan.pp - 1 - place.pp} if plan.copies > 1 else {place.pp}:
+        for pp in plan.layout.same_stages(place.pp):
             kinds[pp].add(cluster.gpu_of(rank))
     slowest = [min(gpus, key=lambda gpu: peak_flops(gpu, plan.precision)) for gpus in kinds]
     costs = {gpu.name: StageCost(model, plan, cluster, gpu=gpu, faster=faster) for gpu in slowest}
