@@ -115,12 +115,17 @@ class ExplorerWidget(anywidget.AnyWidget):
 
     def still(self, tongue: str | None = None) -> Any:
         """A matplotlib Figure of all that is shown; None if there is nothing. tongue: "en" or "zh";
-        None: the widget's own."""
+        None: the widget's own. It is English where no font here has Chinese characters."""
         from simlab.views.still.chart import charts
+        from simlab.views.still.wording import drawable
 
         shown = self.charts()
         columns = 1 if len(shown) <= 2 else 2
-        return charts(shown, columns=columns, tongue=tongue or self.tongue) if shown else None
+        return (
+            charts(shown, columns=columns, tongue=drawable(tongue or self.tongue))
+            if shown
+            else None
+        )
 
     def in_tongue(self, figure: Any, tongue: str | None) -> Any:
         """`figure`, whose texts are English, in `tongue`; None: in the widget's own."""

@@ -18,7 +18,10 @@ LESSON = "lessons/04_collectives_and_dp"
 pytestmark = [
     needs_node,
     needs_chromium,
-    pytest.mark.skipif("SHOTS" not in os.environ, reason="SHOTS=folder keeps screenshots"),
+    pytest.mark.skipif(
+        "SHOTS" not in os.environ,
+        reason="screenshots of every page are kept in SHOTS=folder, where it is set",
+    ),
 ]
 
 

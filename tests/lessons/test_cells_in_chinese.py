@@ -10,8 +10,8 @@ from matplotlib import pyplot as plt
 
 from simlab.lessons.phrases import phrase, phrases
 from simlab.phrasebook import NAME
-from simlab.views.still.wording import chinese_font, say_in_chinese
-from tests.support.chinese import CODE, LOANS, english_words
+from simlab.views.still.wording import say_in_chinese
+from tests.support.chinese import CODE, LOANS, english_words, needs_chinese_font
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 LESSONS = sorted(NOTEBOOKS.glob("*.ipynb"))
@@ -59,7 +59,7 @@ def test_a_template_takes_what_stands_in_its_place_and_says_that_too():
     assert all(phrase(text, tongue="en") == text for text in known)
 
 
-@pytest.mark.skipif(chinese_font() is None, reason="no font with Chinese characters here")
+@needs_chinese_font
 def test_a_picture_says_its_texts_in_chinese_ticks_and_legend_too():
     figure, axes = plt.subplots()
     axes.plot([1, 2], [3, 4], label="tree: closed form")

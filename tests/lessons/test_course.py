@@ -16,13 +16,6 @@ COURSE = course.lessons(NOTEBOOKS)
 LONGEST_SITTING_MIN = 45
 
 
-@pytest.fixture(autouse=True)
-def mine(tmp_path, monkeypatch):
-    monkeypatch.setenv("SIMLAB_PROGRESS", str(tmp_path / "progress.json"))
-    monkeypatch.delenv("SIMLAB_LESSONS", raising=False)
-    monkeypatch.setenv("SIMLAB_LANG", "en")
-
-
 def test_the_map_has_every_ready_question_of_the_list_in_its_lesson_with_its_titles():
     listed = yaml.safe_load((NOTEBOOKS / "questions.yml").read_text(encoding="utf-8"))
     ready = {

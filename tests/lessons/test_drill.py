@@ -21,12 +21,6 @@ from simlab.lessons.prediction import Choice
 TODAY = date(2026, 11, 23)
 
 
-@pytest.fixture(autouse=True)
-def own_progress(monkeypatch, tmp_path):
-    monkeypatch.setenv("SIMLAB_PROGRESS", str(tmp_path / "progress.json"))
-    monkeypatch.setenv("SIMLAB_LANG", "en")
-
-
 def right_texts(asked):
     """The texts that answer a question rightly."""
     return {name: str(value) for name, value in asked.answer.items()}
@@ -319,14 +313,13 @@ def test_what_is_no_number_of_a_choice_is_asked_for_again(text):
     assert len(str(error.value)) < 300
 
 
-def test_a_file_of_progress_that_holds_something_else_is_begun_anew(monkeypatch, tmp_path):
-    monkeypatch.setenv("SIMLAB_PROGRESS", str(tmp_path / "progress.json"))
+def test_a_file_of_progress_that_holds_something_else_is_begun_anew():
     for drill in (
         {"boxes": [1], "session": {"seed": "a", "items": 5, "results": []}},
         {"boxes": {"case leak": 5}, "session": {"seed": "a", "items": [[1]], "results": []}},
         {"boxes": {"case leak": {"step": "x", "due": 3}}, "session": [1]},
         {"session": {"seed": "a", "items": [["case", "leak"], ["case", "leak"]], "results": [5]}},
     ):
-        (tmp_path / "progress.json").write_text(json.dumps({"drill": drill}))
+        progress.path().write_text(json.dumps({"drill": drill}))
         assert Session.kept() is None
         assert Session(3, "seed").count == 3

@@ -68,11 +68,8 @@ ADD = Exercise(
 
 
 @pytest.fixture
-def sample(monkeypatch, tmp_path):
-    """A lesson with one question, and a progress file of its own."""
-    monkeypatch.setenv("SIMLAB_PROGRESS", str(tmp_path / "progress.json"))
-    monkeypatch.delenv("SIMLAB_LESSONS", raising=False)
-    monkeypatch.setenv("SIMLAB_LANG", "en")
+def sample(monkeypatch):
+    """A lesson with one question."""
     form = {tongue: words.texts(tongue)["form"] for tongue in words.LANGUAGES}
     monkeypatch.setattr(words, "texts", lambda tongue: SAMPLE | {"form": form[tongue]})
     monkeypatch.setattr(book, "predictions", lambda: {"x01": ASKED})

@@ -18,9 +18,8 @@ IDS = ["w01", "w02", "w04", "w05", "w09", "w07", "d11"]
 
 
 @pytest.fixture
-def verdicts(monkeypatch, tmp_path):
+def verdicts(monkeypatch):
     """The verdicts that a cell gets, in order."""
-    monkeypatch.setenv("SIMLAB_PROGRESS", str(tmp_path / "progress.json"))
     given = []
 
     def check(task, attempt):

@@ -26,13 +26,15 @@ ROOT = Path(__file__).parents[2]
 WEB, BUNDLE = ROOT / "web", ROOT / "simlab" / "views" / "bundle"
 HAS_NODE = shutil.which("node") and (WEB / "node_modules" / "esbuild").is_dir()
 needs_node = pytest.mark.skipif(
-    not HAS_NODE, reason="no node, or no packages in web/node_modules: npm ci --prefix web"
+    not HAS_NODE,
+    reason="no node, or no packages for it. On Debian: apt-get install npm; then npm ci --prefix web",
 )
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
 needs_chromium = pytest.mark.skipif(
-    CHROMIUM is None, reason="no chromium, chromium-browser or google-chrome on this machine"
+    CHROMIUM is None,
+    reason="no chromium, chromium-browser or google-chrome. On Debian: apt-get install chromium",
 )
 # of the site, but for the lessons themselves
 PAGES = [

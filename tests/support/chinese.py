@@ -2,9 +2,17 @@
 
 import re
 
+import pytest
+
 from simlab.schedules import SCHEDULES
 from simlab.spec.cluster import clusters
 from simlab.spec.model import catalogue
+from simlab.views.still.wording import chinese_font
+
+needs_chinese_font = pytest.mark.skipif(
+    chinese_font() is None,
+    reason="no font with Chinese characters. On Debian: apt-get install fonts-noto-cjk",
+)
 
 NAMES = {
     *("1F1B", "ZB-V", "ZeRO", "ZeRO-0", "ZeRO-1", "ZeRO-2", "ZeRO-3", "DDP", "FSDP", "HSDP"),

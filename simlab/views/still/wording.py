@@ -1,10 +1,12 @@
 """It says the texts of a finished picture in other words, such as those of another language."""
 
 import re
+import sys
 from collections.abc import Callable
+from functools import cache
 
 from matplotlib.figure import Figure
-from matplotlib.font_manager import fontManager
+from matplotlib.font_manager import findSystemFonts, fontManager
 from matplotlib.text import Text
 
 from simlab.views.language import is_term, said
@@ -28,21 +30,62 @@ FIGURE = re.compile(r"[\d.,]+( ?(%|s|ms|µs|min|B|KiB|MiB|GiB|KB|MB|GB|TB))?")
 
 
 def chinese_font() -> str | None:
-    """The first family of this machine that has Chinese characters; None if it has none."""
+    """The first family of this machine that has Chinese characters; None if it has none.
+
+    matplotlib keeps a list of the machine's fonts in its cache and never makes it anew. Where that
+    list has no such family, the fonts that were installed after it was made are added to it.
+    """
+    found = _listed()
+    if found is None:
+        _list_new_fonts()
+        found = _listed()
+    return found
+
+
+def _listed() -> str | None:
     there = {font.name for font in fontManager.ttflist}
     return next((name for name in CHINESE_FONTS if name in there), None)
 
 
+@cache
+def _list_new_fonts() -> None:
+    """Add the font files that matplotlib's list lacks, once per process."""
+    for path in {*findSystemFonts()} - {font.fname for font in fontManager.ttflist}:
+        try:
+            fontManager.addfont(path)
+        except Exception:  # as matplotlib does: FreeType and fontTools raise errors of many kinds
+            continue
+
+
+def drawable(tongue: str) -> str:
+    """The language that a picture can be drawn in: `tongue`, or "en" where `tongue` is "zh" and no
+    font of this machine has Chinese characters. Then one line on the standard error says so, once
+    per process."""
+    if tongue == "zh" and chinese_font() is None:
+        _say_that_no_font_is_there()
+        return "en"
+    return tongue
+
+
+@cache
+def _say_that_no_font_is_there() -> None:
+    print(
+        "没有找到含中文字符的字体，图中文字保持英文 (pictures stay English: no font here has Chinese "
+        "characters; install one, such as Noto Sans CJK, fonts-noto-cjk in Debian)",
+        file=sys.stderr,
+    )
+
+
 def say_in_chinese(figure: Figure, phrase: Callable[[str], str]) -> None:
     """Replace the English texts of `figure` by Chinese ones, in place, where this machine has a font
-    for them.
+    for them; elsewhere they stay, and one line says so (`drawable`).
 
     phrase: an English text → the Chinese one, or the same text where it knows none; then the terms
     of the visual language are replaced in it.
     """
-    font = chinese_font()
-    if font is None:
+    if drawable("zh") != "zh":
         return
+    font = chinese_font()
 
     def chinese(text: str) -> str:
         # a figure is in a line of its own, and a label of words may be known as a whole

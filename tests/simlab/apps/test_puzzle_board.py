@@ -12,12 +12,6 @@ from simlab.explorers.puzzle import LEVELS
 from simlab.units import seconds_text
 
 
-@pytest.fixture(autouse=True)
-def progress(tmp_path, monkeypatch):
-    monkeypatch.setenv("SIMLAB_PROGRESS", str(tmp_path / "progress.json"))
-    monkeypatch.setenv("SIMLAB_LANG", "en")
-
-
 def rows(board):
     """{whose order: [its step, what it holds]}."""
     return {

@@ -51,15 +51,6 @@ START = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def own_progress(tmp_path_factory):
-    """The drill's progress, and a language that is put back."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SIMLAB_PROGRESS", str(tmp_path_factory.mktemp("drill") / "progress.json"))
-        patch.setenv("SIMLAB_LANG", "en")
-        yield
-
-
 @st.composite
 def command_lines(draw):
     """A command with what it needs, and a few options with any words for values."""

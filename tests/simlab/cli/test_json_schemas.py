@@ -66,7 +66,6 @@ def schema(name):
 def desk(tmp_path, monkeypatch):
     """A folder with a program, and with published runs of which some are skipped."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SIMLAB_PROGRESS", str(tmp_path / "progress.json"))
     Path("mine.csv").write_text("0F0,0B0\n")
     Path("mine.json").write_text('{"train_batch_size": 16, "bf16": {"enabled": true}}')
     Path("mine.yaml").write_text(

@@ -61,8 +61,7 @@ def test_an_executor_finds_the_same(tight):
 
 
 def test_a_local_dask_cluster_finds_the_same(tight, tmp_path):
-    why = "the optional extra 'dask' is not installed"
-    distributed = pytest.importorskip("distributed", reason=why)
+    distributed = pytest.importorskip("distributed", reason="no dask. pip install '.[dask]'")
     space, found = tight
     with (
         distributed.LocalCluster(

@@ -1,6 +1,7 @@
 """Charts drawn with matplotlib: they show every mark, and no text lies over another."""
 
 from dataclasses import replace
+from functools import cache
 from itertools import combinations
 
 import pytest
@@ -11,12 +12,15 @@ from matplotlib.patches import FancyArrowPatch
 from matplotlib.text import Text
 
 import simlab as sl
+from simlab.apps import MemoryExplorer
 from simlab.explorers import NAMES, explorer
 from simlab.views.chart import Area, Arrows, Axis, Boxes, Chart, Dots, Line, Rule, Words
 from simlab.views.language import LANGUAGE
+from simlab.views.still import wording
 from simlab.views.still.chart import charts
 from simlab.views.still.marks import HATCHES, text_colour
-from simlab.views.still.wording import CHINESE_FONTS
+from simlab.views.still.wording import CHINESE_FONTS, chinese_font
+from tests.support.chinese import needs_chinese_font
 
 RANKS, GIB = Axis(Words("ranks", "rank 数"), "log2"), Axis(Words("GiB", "GiB"), least=0)
 NONE = Axis(Words("", ""))
@@ -196,17 +200,50 @@ def test_charts_can_be_drawn_on_given_axes():
         charts(curves(), ax=given)
 
 
-def test_chinese_needs_a_font_that_has_it(monkeypatch):
-    monkeypatch.setattr(fontManager, "ttflist", [])
+@pytest.fixture
+def no_font(monkeypatch):
+    """A machine without a Chinese font; returns the fonts that it really has."""
+    there = list(fontManager.ttflist)
+    files = {font.fname for font in there if font.name in CHINESE_FONTS}  # one has several families
+    few = [font for font in there if font.fname not in files]
+    monkeypatch.setattr(fontManager, "ttflist", few)
+    monkeypatch.setattr(wording, "findSystemFonts", list)
+    for each in (wording._list_new_fonts, wording._say_that_no_font_is_there):
+        monkeypatch.setattr(wording, each.__name__, cache(each.__wrapped__))
+    return there
+
+
+@needs_chinese_font
+def test_a_font_that_was_installed_after_matplotlib_had_listed_all_is_found(no_font, monkeypatch):
+    """`make demo` has the fonts listed, and `make test` installs the Chinese ones afterwards."""
+    path = next(font.fname for font in no_font if font.name in CHINESE_FONTS)
+    assert chinese_font() is None
+    wording._list_new_fonts.cache_clear()
+    broken = __file__  # a file that is no font, as some on a machine are none that FreeType reads
+    monkeypatch.setattr(wording, "findSystemFonts", lambda: [broken, path])
+    assert chinese_font() in CHINESE_FONTS
+    assert charts(curves(), tongue="zh")
+
+
+def test_an_explorer_without_a_chinese_font_is_drawn_in_english_and_says_so_once(no_font, capsys):
+    widget = MemoryExplorer(tongue="zh")
+    pictures = [widget.still()._repr_png_() for _ in range(2)]
+    assert pictures == [widget.still("en")._repr_png_()] * 2
+    widget.in_tongue(widget.still("en"), "zh")
+    assert "image/png" in widget._repr_mimebundle_()[0]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "pictures stay English" in line and "fonts-noto-cjk" in line
+
+
+def test_chinese_needs_a_font_that_has_it(no_font):
     with pytest.raises(sl.InputError, match="install one, such as Noto Sans CJK"):
         charts(curves(), tongue="zh")
     with pytest.raises(sl.InputError, match="tongue = 'fr': give one of en, zh"):
         charts(curves(), tongue="fr")
 
 
+@needs_chinese_font
 def test_chinese_texts_are_drawn_where_there_is_a_font():
-    if not {font.name for font in fontManager.ttflist} & set(CHINESE_FONTS):
-        pytest.skip("no font with Chinese characters is installed")
     (panel,) = charts(stack(), tongue="zh").axes
     assert panel.figure.legends[0].get_texts()[-1].get_text() == "空闲"
 

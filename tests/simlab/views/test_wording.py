@@ -4,10 +4,11 @@ import pytest
 from matplotlib.figure import Figure
 
 import simlab as sl
-from simlab.views.still.wording import chinese_font, say_in_chinese
+from simlab.views.still.wording import say_in_chinese
+from tests.support.chinese import needs_chinese_font
 
 
-@pytest.mark.skipif(chinese_font() is None, reason="no font with Chinese characters is installed")
+@needs_chinese_font
 def test_the_name_in_a_title_without_an_origin_is_said_in_the_lessons_words():
     trace = sl.simulate(sl.generate("1f1b", 2, 2), sl.OpTimes(forward_s=1, backward_s=2))
     trace.metadata = {"name": "as it is drawn", "ranks": 2}
@@ -17,7 +18,7 @@ def test_the_name_in_a_title_without_an_origin_is_said_in_the_lessons_words():
     assert title == "画成这样，总时长 9.000 s，空闲 / 总时长 33.3%，峰值 2 个 micro-batch"
 
 
-@pytest.mark.skipif(chinese_font() is None, reason="no font with Chinese characters is installed")
+@needs_chinese_font
 def test_a_caption_is_said_whole_and_the_figure_after_it_stays():
     figure = Figure()
     axes = figure.subplots()
@@ -30,7 +31,7 @@ def test_a_caption_is_said_whole_and_the_figure_after_it_stays():
     assert axes.get_title() == "实测，最后：3.074 s"
 
 
-@pytest.mark.skipif(chinese_font() is None, reason="no font with Chinese characters is installed")
+@needs_chinese_font
 def test_a_term_of_the_visual_language_is_not_taken_for_a_template_of_the_words():
     figure = Figure()
     axes = figure.subplots()
@@ -39,7 +40,7 @@ def test_a_term_of_the_visual_language_is_not_taken_for_a_template_of_the_words(
     assert axes.get_title() == "跨 stage 消息"
 
 
-@pytest.mark.skipif(chinese_font() is None, reason="no font with Chinese characters is installed")
+@needs_chinese_font
 @pytest.mark.parametrize(
     "english, chinese",
     [
