@@ -5,12 +5,13 @@ LOCKED := PIP_CONSTRAINT=requirements.lock $(BIN)/python -m pip install --quiet 
 # whole files, in the order of conftest.py
 FILES := --dist loadfile --no-loadscope-reorder
 ROOT := $(if $(filter 0,$(shell id -u)),--allow-root) # JupyterLab asks for it in a container
+TESTS ?= tests notebooks
 DEMO := --pp 4 --microbatches 8 --forward-ms 20 --schedule gpipe,1f1b
 
 # hundreds of processes start in the tests, and each would compile all modules anew
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test grid lab bench bench-box bench-here bench-planner bench-search bench-replay bench-faults attack check browser web site notebooks record clean mutate
+.PHONY: help demo test test-elsewhere grid lab bench bench-box bench-here bench-planner bench-search bench-replay bench-faults attack check browser web site notebooks record clean mutate
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -21,7 +22,10 @@ demo: .venv/real ## simulate GPipe and 1F1B, execute both on local processes, pr
 test: .venv/all browser web ## all tests, lessons included
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest -n 3 $(FILES) -m 'not attack' --nbval-lax --nbval-cell-timeout=3000 tests notebooks
+	$(BIN)/python -m pytest -n 3 $(FILES) -m 'not attack' --nbval-lax --nbval-cell-timeout=3000 $(TESTS)
+
+test-elsewhere: .venv/all ## demo and tests on machines as people have them: another home, locale, terminal, user, Python, and load; half an hour
+	$(BIN)/python -m tests.support.elsewhere
 
 grid: .venv/all ## every combination of parallelism, ZeRO and schedule on up to 8 processes against one process; about ten minutes on two cores
 	GRID=1 $(BIN)/python -m pytest tests/realrun/run/test_plan_executor.py

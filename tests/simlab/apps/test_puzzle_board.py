@@ -2,8 +2,6 @@
 
 import re
 
-import pytest
-
 import simlab as sl
 from simlab.apps import PuzzleBoard
 from simlab.apps.held import Session
