@@ -6,6 +6,7 @@ process, and so every worker and every child, gets a home that is empty, and of 
 what `KEPT` names: no settings of a shell, a terminal, matplotlib, Jupyter, torch or a cluster's job.
 """
 
+import atexit
 import os
 import shutil
 import site
@@ -59,7 +60,9 @@ def enter_own_surroundings():
 
 
 IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ  # it was started from surroundings of its own
-HOME = None if IS_WORKER else enter_own_surroundings()
+if not IS_WORKER:
+    # at the very end: whatever is imported later, such as IPython, says goodbye before that
+    atexit.register(shutil.rmtree, enter_own_surroundings(), ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
@@ -69,11 +72,6 @@ def new_learner(monkeypatch, tmp_path_factory):
     file.unlink(missing_ok=True)
     monkeypatch.setenv("SIMLAB_PROGRESS", str(file))
     monkeypatch.setenv("SIMLAB_LANG", "en")
-
-
-def pytest_unconfigure():
-    if HOME is not None:
-        shutil.rmtree(HOME, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items):
