@@ -4,6 +4,8 @@ BIN := .venv/bin
 LOCKED := PIP_CONSTRAINT=requirements.lock $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # whole files, in the order of conftest.py
 FILES := --dist loadfile --no-loadscope-reorder
+# as many as cores and memory are there for
+WORKERS := -p tests.support.workers -n auto
 ROOT := $(if $(filter 0,$(shell id -u)),--allow-root) # JupyterLab asks for it in a container
 TESTS ?= tests notebooks
 DEMO := --pp 4 --microbatches 8 --forward-ms 20 --schedule gpipe,1f1b
@@ -22,7 +24,7 @@ demo: .venv/real ## simulate GPipe and 1F1B, execute both on local processes, pr
 test: .venv/all browser web ## all tests, lessons included
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest -n 3 $(FILES) -m 'not attack' --nbval-lax --nbval-cell-timeout=3000 $(TESTS)
+	$(BIN)/python -m pytest $(WORKERS) $(FILES) -m 'not attack' --nbval-lax --nbval-cell-timeout=3000 $(TESTS)
 
 test-elsewhere: .venv/all ## demo and tests on machines as people have them: another home, locale, terminal, user, Python, and load; half an hour
 	$(BIN)/python -m tests.support.elsewhere
