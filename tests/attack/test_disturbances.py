@@ -8,21 +8,20 @@ import subprocess
 import sys
 
 import pytest
-from realrun_processes import ROOT, eventually
+from realrun_processes import ROOT
 
 from realrun.checkpoint import save as checkpoint
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
-ENDS_S = 90
-"""Much longer than any of it takes, for torchrun gives a rank half a minute to end."""
 DISK_BYTES = 4 * 2**20
 SLOW = """
-import os, time
+import os
+from tests.support.slow_phase import be_slow
 at_once, calls = os.fsync, []
 def fsync(descriptor):
     calls.append(descriptor)
     if len(calls) == 1:
-        time.sleep(5)
+        be_slow()
     at_once(descriptor)
 os.fsync = fsync
 """
@@ -46,7 +45,7 @@ def start(command):
     def started(kind, backend, steps, *more, environment=None):
         begin = {"local": (), "torchrun": ("--standalone", "--nproc-per-node", 2, "-m", "realrun")}
         program = {"local": {}, "torchrun": {"command": TORCHRUN}}
-        arguments = ("--dp", 2, "--backend", backend, "--steps", steps, "--timeout", 3, *more)
+        arguments = ("--dp", 2, "--backend", backend, "--steps", steps, *more)
         return command(*begin[kind], *arguments, environment=environment, **program[kind])
 
     return started
@@ -67,17 +66,17 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def trains(out):
-    """Wait until the run that writes into `out` has trained a few steps."""
-    assert eventually(
-        lambda: any(path.read_text().count("\n") > 5 for path in out.glob("*/losses.csv")), 90
+def trains(run, out):
+    """Wait until `run`, which writes into `out`, has trained a few steps."""
+    run.wait_until(
+        lambda: any(path.read_text().count("\n") > 5 for path in out.glob("*/losses.csv"))
     )
 
 
 def ended(run, out):
     """(exit status, what it says of its end) of a run that leaves no process, no file and no
     damaged checkpoint."""
-    status, _, err = run.end(ENDS_S)
+    status, _, err = run.end()
     left = [name for name in run.temporary_files() if not name.startswith("torchelastic_")]
     assert run.gone() and not left  # those are torchrun's own, of a run that failed
     assert not re.search(r'File ".*/(realrun|simlab)/', err), (
@@ -96,9 +95,9 @@ def ended(run, out):
 def test_a_disk_that_fills_up(start, small_disk, kind, backend, saves):
     more = ("--checkpoint-every", 2) if saves else ()
     run = start(kind, backend, 5000, *more, "--out", small_disk)
-    trains(small_disk)
+    trains(run, small_disk)
     with open(small_disk / "filler", "wb", buffering=0) as filler:
-        while eventually(lambda: run.process.poll() is None, 0):
+        while run.process.poll() is None:
             try:
                 filler.write(bytes(2**12))
             except OSError:
@@ -111,8 +110,8 @@ def test_a_disk_that_fills_up(start, small_disk, kind, backend, saves):
 @pytest.mark.parametrize("saves", [False, True], ids=["no checkpoints", "checkpoints"])
 def test_a_folder_that_is_deleted(start, tmp_path, kind, backend, saves):
     more = ("--checkpoint-every", 2) if saves else ()
-    run = start(kind, backend, 200, *more)
-    trains(tmp_path / "out")
+    run = start(kind, backend, 400, *more)
+    trains(run, tmp_path / "out")
     shutil.rmtree(tmp_path / "out", ignore_errors=True)
     status, said = ended(run, tmp_path / "out")
     assert status == 1 and "out" in said
@@ -135,9 +134,9 @@ def test_a_second_run_into_the_folder_is_refused_and_the_first_goes_on(
     start, tmp_path, kind, backend
 ):
     first = start(kind, backend, 5000)
-    trains(tmp_path / "out")
+    trains(first, tmp_path / "out")
     status, said = ended(start(kind, backend, 1), tmp_path / "out")
     assert status != 0 and "another run writes into" in said
     assert first.process.poll() is None
     first.process.send_signal(signal.SIGTERM)
-    first.end(ENDS_S)
+    first.end()

@@ -1,5 +1,5 @@
-"""A signal to a rank or to the launcher in each phase of a run: it ends within a bound, with one
-line and without a traceback, and leaves no process, temporary file or damaged checkpoint behind."""
+"""A signal to a rank or to the launcher in each phase of a run: it ends with one line and without a
+traceback, and leaves no process, temporary file or damaged checkpoint behind."""
 
 import os
 import re
@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 from realrun_gate import Gate
-from realrun_processes import ROOT, eventually
+from realrun_processes import ROOT
 
 from realrun.checkpoint import save as checkpoint
 from realrun.launch.worker import SILENCE_S
+from tests.support.patience import eventually
 
 PHASES = [
     "comparing clocks and calibrating",
@@ -24,11 +25,7 @@ PHASES = [
     "gathering recordings and writing traces",
 ]
 SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
-BOUND_S = 2 * 6 + 20
-"""Twice the limit that the gate gives a phase, and start-up."""
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
-ENDS_S = 60
-"""torchrun gives a rank half a minute to end."""
 OWN_FRAME = r'File ".*/(realrun|simlab)/'
 """A line of a traceback through our code; torchrun writes tracebacks through its own."""
 STOPPED_S = 2 * SILENCE_S
@@ -94,13 +91,13 @@ def test_a_signal_in_a_phase(command, tally, tmp_path, backend, phase, target, n
     (tmp_path / "gate").mkdir()
     gate = Gate(tmp_path / "gate", phase, ROOT)
     run = command(
-        "--dp", 2, "--steps", 6, "--checkpoint-every", 2, "--timeout", 3, "--backend", backend,
+        "--dp", 2, "--steps", 6, "--checkpoint-every", 2, "--timeout", SILENCE_S, "--backend", backend,
         environment=gate.environment,
     )  # fmt: skip
-    ranks = gate.reached(2)
+    ranks = gate.reached(run, 2)
     os.kill(ranks[1] if target == "rank" else run.process.pid, number)
     gate.open()
-    status, out, err = run.end(BOUND_S)
+    status, out, err = run.end()
     assert "Traceback" not in err + out, err
     assert run.gone()
     said = [line for line in err.splitlines() if line.startswith(("failed: ", "error: ", "ended"))]
@@ -123,13 +120,13 @@ def test_a_rank_that_is_stopped_in_a_phase_is_named_with_it(command, tmp_path, b
     (tmp_path / "gate").mkdir()
     gate = Gate(tmp_path / "gate", phase, ROOT)
     run = command(
-        "--dp", 2, "--steps", 6, "--checkpoint-every", 2, "--timeout", 3, "--backend", backend,
+        "--dp", 2, "--steps", 6, "--checkpoint-every", 2, "--timeout", SILENCE_S, "--backend", backend,
         environment=gate.environment,
     )  # fmt: skip
-    stopped = gate.reached(2)[1]
+    stopped = gate.reached(run, 2)[1]
     os.kill(stopped, signal.SIGSTOP)
     gate.open()
-    status, out, err = run.end(BOUND_S)
+    status, out, err = run.end()
     assert "Traceback" not in err + out, err
     assert run.gone() and not run.temporary_files()
     last = err.splitlines()[-1]
@@ -153,15 +150,15 @@ def test_under_torchrun_who_is_lost_is_named_and_the_run_ends(
         "--checkpoint-every", 2, "--timeout", 5, "--backend", backend,
         command=TORCHRUN, environment=gate.environment,
     )  # fmt: skip
-    lost = run.process.pid if which == "launcher" else gate.reached(2)[which]
-    gate.reached(2)
+    lost = run.process.pid if which == "launcher" else gate.reached(run, 2)[which]
+    gate.reached(run, 2)
     os.kill(lost, number)
     started_s = time.monotonic()
     gate.open()
     if (which, number) == ("launcher", signal.SIGSTOP):  # the ranks end; it can when it goes on
         assert eventually(lambda: [*run.processes()] == [lost], STOPPED_S)
         os.kill(lost, signal.SIGCONT)
-    status, _, err = run.end(ENDS_S)
+    status, _, err = run.end()
     took_s = time.monotonic() - started_s
     assert run.gone() and not re.search(OWN_FRAME, err), err
     said = [line for line in err.splitlines() if line.startswith(("failed: ", "error: ", "ended"))]
@@ -198,16 +195,16 @@ def test_the_process_that_starts_the_ranks_is_named_too(command, tmp_path, phase
     """multiprocessing waits for it without a limit. A training does not need it, nor does its end."""
     (tmp_path / "gate").mkdir()
     gate = Gate(tmp_path / "gate", "training", ROOT)
-    run = command("--dp", 2, "--steps", 6, "--timeout", 3, environment=gate.environment)
+    run = command("--dp", 2, "--steps", 6, environment=gate.environment)
     run.say_until("starting 2 processes")
-    assert eventually(run.fork_server, 10)
+    run.wait_until(run.fork_server)
     server = run.fork_server()
     if phase == "training":
-        gate.reached(2)
+        gate.reached(run, 2)
     os.kill(server, number)
     if not says:  # else it is over while the ranks wait at the gate, before they can be done
         gate.open()
-    status, _, err = run.end(BOUND_S)
+    status, _, err = run.end()
     assert run.gone() and not run.temporary_files() and "Traceback" not in err, err
     assert status == (1 if says else 0), err
     if says:

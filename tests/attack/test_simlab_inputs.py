@@ -20,7 +20,8 @@ from simlab.trace import MemoryPoint, Span, Trace
 
 EACH, FEW = 1000, 20
 """Inputs of each kind: in all, and in the short part."""
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
+"""Of computing: what takes so long takes a second elsewhere, or has no end."""
 LONGEST_LINE = 2000
 RECORDED = Path(__file__).parents[1] / "simlab" / "diagnosis"
 CLUSTERS = json.loads((files("simlab.spec") / "data" / "clusters.json").read_text(encoding="utf-8"))

@@ -5,11 +5,12 @@ import subprocess
 
 from simlab.views.language import LANGUAGE
 from tests.support.browser import BUNDLE, WEB, needs_node
+from tests.support.patience import PATIENCE_S
 
 
 def npm(*arguments):
     return subprocess.run(
-        ["npm", "--prefix", WEB, *arguments], capture_output=True, text=True, timeout=300
+        ["npm", "--prefix", WEB, *arguments], capture_output=True, text=True, timeout=PATIENCE_S
     )
 
 

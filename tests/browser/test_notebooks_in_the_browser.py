@@ -14,9 +14,9 @@ from tests.support.browser import (
     needs_chromium,
     needs_node,
 )
+from tests.support.patience import PATIENCE_S
 
 pytestmark = [needs_node, needs_chromium]
-START_S, RUN_S = 120, 400
 NAMES = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
 ONLY_TO_READ = {"05_tensor_and_context", "09_long_sequences"}  # they compute with numpy
 # one in every run of the tests: it draws on the canvas and with matplotlib, and executes
@@ -66,9 +66,9 @@ def test_a_lesson_runs_in_the_browser_and_shows_what_was_recorded(address, name)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("console", lambda line: line.type == "error" and errors.append(line))
         page.goto(f"{address}jupyterlite/lab/index.html?path=notebooks/{name}.ipynb")
-        page.wait_for_function(STARTED, timeout=START_S * 1e3)
+        page.wait_for_function(STARTED, timeout=PATIENCE_S * 1e3)
         page.evaluate(RUN_ALL)
-        page.wait_for_function("() => window.ran", timeout=RUN_S * 1e3)
+        page.wait_for_function("() => window.ran", timeout=PATIENCE_S * 1e3)
         cells = page.evaluate(NOTEBOOK_JSON)["cells"]
         code = [cell for cell in cells if cell["cell_type"] == "code"]
         outputs = [output for cell in code for output in cell["outputs"]]
@@ -79,7 +79,9 @@ def test_a_lesson_runs_in_the_browser_and_shows_what_was_recorded(address, name)
         for button in page.get_by_text("Show me without predicting", exact=True).all():
             button.evaluate("button => button.click()")
         if "plt." in text:
-            page.wait_for_selector("img[src*='/lessons/']", state="attached", timeout=30_000)
+            page.wait_for_selector(
+                "img[src*='/lessons/']", state="attached", timeout=PATIENCE_S * 1e3
+            )
         assert all(complete and width >= 700 for complete, width in page.evaluate(PICTURES))
         # a browser asks a server's root for an icon; this file server has the site there
         assert complaints == []

@@ -25,9 +25,10 @@ from tests.support.browser import (
     needs_chromium,
     needs_node,
 )
+from tests.support.patience import PATIENCE_S
 
 pytestmark = [needs_node, needs_chromium]
-LIVE_S = 120  # Pyodide starts in 4 s on a quiet machine
+LIVE_S = PATIENCE_S  # Pyodide starts in 4 s on a quiet machine
 LIVE = "() => document.querySelector('#timeline').dataset.live === 'true'"
 GO = "hash => { location.hash = hash; }"
 SET = "([id, value]) => { const e = document.getElementById(id); e.value = value; e.oninput(); }"
@@ -223,7 +224,7 @@ def test_the_browsers_python_gives_cpythons_numbers_to_the_last_digit(site):
     code = Path(random_steps.__file__).read_text(encoding="utf-8")
     code += f"\nimport json\njson.dumps(steps{arguments})"
     command = ["node", WEB / "run_python.mjs", site, code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout.splitlines()[-1]) == here
     numbers = [step for step in here if step.replace(".", "").replace("e-", "").isdigit()]

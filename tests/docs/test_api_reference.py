@@ -9,6 +9,7 @@ import pytest
 
 import realrun
 import simlab
+from tests.support.patience import PATIENCE_S
 
 PACKAGES = {"simlab": simlab, "realrun": realrun}
 
@@ -18,7 +19,7 @@ def built(tmp_path_factory):
     """The folder that the generator writes."""
     folder = tmp_path_factory.mktemp("reference")
     subprocess.run(
-        [sys.executable, "-m", "pdoc", *PACKAGES, "-o", str(folder)], check=True, timeout=120
+        [sys.executable, "-m", "pdoc", *PACKAGES, "-o", str(folder)], check=True, timeout=PATIENCE_S
     )
     return folder
 

@@ -21,6 +21,7 @@ from simlab.planner.rank import TIE
 from simlab.spec.cluster import load_cluster
 from simlab.spec.plan import Plan
 from simlab.training import fit
+from tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -245,7 +246,7 @@ def test_python_blocks_that_start_processes_run(tmp_path, name, number, text):
         env=os.environ | {"PYTHONPATH": paths, "MPLBACKEND": "Agg"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout

@@ -15,6 +15,7 @@ from nbclient import NotebookClient
 
 import simlab as sl
 from simlab.views.language import CHINESE_PNG
+from tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 PATHS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -217,7 +218,7 @@ def test_without_torch_the_lesson_runs_on_the_recorded_traces(path, tmp_path, mo
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     notebook, folder = nbformat.read(path, 4), str(tmp_path / "notebooks")
-    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": folder}}).execute()
+    NotebookClient(notebook, timeout=PATIENCE_S, resources={"metadata": {"path": folder}}).execute()
     copy = tmp_path / "notebooks" / path.name
     nbformat.write(notebook, copy)
     text = copy.read_text(encoding="utf-8")

@@ -36,8 +36,8 @@ def pools():
 
 @pytest.fixture
 def command(tmp_path, tmp_path_factory):
-    """Start command lines in `tmp_path`; when the test is over, none of their processes may be
-    left."""
+    """Start command lines in `tmp_path`. When the test is over, those that still run are ended, and
+    those that have ended may have left no process."""
     started = []
 
     def start(*arguments, **options):
@@ -50,7 +50,8 @@ def command(tmp_path, tmp_path_factory):
         return started[-1]
 
     yield start
-    left = [one.processes() for one in started if not one.gone()]
+    over = [one for one in started if one.process.poll() is not None]
+    left = [one.processes() for one in over if not one.gone()]
     for one in started:
         one.kill()
     assert not left, f"processes outlived their run: {left}"

@@ -12,6 +12,7 @@ from simlab.errors import InputError
 from simlab.input_files import read_bytes, read_text
 from simlab.lessons import progress
 from simlab.spec.cluster import nodes_of_file
+from tests.support.patience import PATIENCE_S
 
 
 def refused(argv, capsys):
@@ -49,7 +50,9 @@ def test_what_is_no_regular_file_is_refused_at_once(command, path, fifo, capsys)
 def test_a_pipe_of_a_shell_is_read():
     """`simlab schedule ... | simlab check /dev/stdin` goes on to work."""
     argv = [sys.executable, "-m", "simlab", "check", "/dev/stdin"]
-    ended = subprocess.run(argv, input="0F0,0B0\n", text=True, capture_output=True, timeout=60)
+    ended = subprocess.run(
+        argv, input="0F0,0B0\n", text=True, capture_output=True, timeout=PATIENCE_S
+    )
     assert (ended.returncode, ended.stdout[:6]) == (0, "valid:")
 
 

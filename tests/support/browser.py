@@ -20,6 +20,7 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from simlab.explorers import NAMES
+from tests.support.patience import PATIENCE_S
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +53,7 @@ VISIBLE = """() => {
     for (const canvas of document.querySelectorAll('canvas')) found.push(...canvas.texts().map(({ text }) => text));
     return found;
 }"""
-START_S, RUN_S, PAINT_S = 90, 240, 20
+START_S = RUN_S = PAINT_S = PATIENCE_S
 CHROMIUM_ARGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
                  "--no-first-run", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]  # fmt: skip
 LAB_ARGS = [
@@ -236,7 +237,7 @@ def lab(folder, notebook):
     finally:
         server.terminate()  # it ends its kernels, and then itself
         try:
-            server.wait(20)
+            server.wait(PATIENCE_S / 10)
         except subprocess.TimeoutExpired:
             server.kill()
             server.wait()

@@ -11,10 +11,11 @@ from simlab.views.chart import Boxes, Dots
 from simlab.views.language import LANGUAGE
 from simlab.views.stream_rows import short_label
 from tests.support.browser import show_explorer
+from tests.support.patience import PATIENCE_S
 
 SIZES = [(1366, 768), (1920, 1080)]
 LAB = {(1366, 768): (1190, 640), (1920, 1080): (1740, 950)}  # of which a notebook's cell has this
-LIVE_S = 120  # Pyodide starts in 4 s on a quiet machine
+LIVE_S = PATIENCE_S  # Pyodide starts in 4 s on a quiet machine
 # [[text, left, top, right, bottom]] of all that one sees; a px of leading above and below is air
 TEXTS = """root => [...root.querySelectorAll('text, label, output, th, td, button, p, figcaption, .simlab-legend span')]
     .filter((e) => e.textContent.trim() && e.getClientRects().length)

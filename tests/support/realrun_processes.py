@@ -12,7 +12,7 @@ import random
 import signal
 import subprocess
 import sys
-import time
+import threading
 import traceback
 import uuid
 from datetime import timedelta
@@ -21,13 +21,15 @@ from pathlib import Path
 
 import realrun
 from simlab.program import Op, Program
+from tests.support.patience import PATIENCE_S, eventually
 
 ROOT = Path(realrun.__file__).parents[1]
 MARK = "REALRUN_TEST_MARK"
 
 
 class CommandLine:
-    """A started `python -m realrun ...` (or another command) in a session of its own, marked.
+    """A started `python -m realrun ...` (or another command) in a session of its own, marked. Whatever
+    is left of it after `PATIENCE_S` is killed.
 
     temporary: an empty folder that it takes for temporary files.
     """
@@ -42,7 +44,6 @@ class CommandLine:
     ):
         self.mark = uuid.uuid4().hex
         self.temporary = Path(temporary)
-        self.started_s = time.monotonic()
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         clean = {
             name: value
@@ -54,7 +55,15 @@ class CommandLine:
             env=clean | {MARK: self.mark, "PYTHONPATH": path, "TMPDIR": str(temporary)} | (environment or {}), start_new_session=True,
             preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # tests under nohup ignore it
         )  # fmt: skip
-        self.said = ""
+        self.said, self.late = "", False
+        self._limit = threading.Timer(PATIENCE_S, self._end_late)
+        self._limit.daemon = True
+        self._limit.start()
+
+    def wait_until(self, condition):
+        """Wait until `condition()`, which must come while the command still runs."""
+        eventually(lambda: self.process.poll() is not None or condition())
+        assert condition(), f"exit status {self.process.poll()}"
 
     def say_until(self, text):
         """Read stderr up to the line that has `text` in it."""
@@ -64,9 +73,11 @@ class CommandLine:
                 return
         raise AssertionError(f"never said {text!r}, but:\n{self.said}")
 
-    def end(self, timeout_s=60):
+    def end(self):
         """(exit status, stdout, stderr), once it has ended."""
-        out, err = self.process.communicate(timeout=timeout_s)
+        out, err = self.process.communicate()
+        self._limit.cancel()
+        assert not self.late, f"killed after {PATIENCE_S:g} s:\n{self.said + err}"
         return self.process.returncode, out, self.said + err
 
     def processes(self):
@@ -88,8 +99,9 @@ class CommandLine:
         texts = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in own}
         return next((pid for pid, text in texts.items() if b"forkserver" in text), None)
 
-    def gone(self, within_s=8):
-        """Whether all its processes end within so many seconds."""
+    def gone(self, within_s=PATIENCE_S):
+        """Whether all its processes end within so many seconds. A fork server that imports torch does
+        so first."""
         return eventually(lambda: not self.processes(), within_s)
 
     def temporary_files(self):
@@ -102,13 +114,22 @@ class CommandLine:
 
     def kill(self):
         """End whatever is left of it."""
-        for pid in self.processes():
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        self._limit.cancel()
+        self._kill()
         _, err = self.process.communicate()
         print(self.said + (err or ""))  # pytest shows it where a test failed
+
+    def _end_late(self):
+        self.late = True
+        self._kill()
+
+    def _kill(self):
+        while left := self.processes():  # some may be starting others
+            for pid in left:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
 
 
 def descended(session, mark):
@@ -129,16 +150,6 @@ def descended(session, mark):
             if state != "Z" and (marked or int(its_session) == session):
                 found[int(folder.name)] = int(parent)
     return found
-
-
-def eventually(condition, within_s):
-    """Whether `condition()` comes true within so many seconds."""
-    deadline_s = time.monotonic() + within_s
-    while not condition():
-        if time.monotonic() > deadline_s:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def one_object(text):
@@ -185,7 +196,7 @@ def random_program(placement, microbatches, seed, name="random", in_order=False)
 # -------------------------------------------------------------------------------------------
 
 
-def on_ranks(ranks, function, *arguments, folder, timeout_s=60):
+def on_ranks(ranks, function, *arguments, folder):
     """[function(rank, *arguments) of each rank], run in processes that form a gloo group on
     loopback; JSON values only."""
     context = multiprocessing.get_context("forkserver")
@@ -193,29 +204,20 @@ def on_ranks(ranks, function, *arguments, folder, timeout_s=60):
     context.set_forkserver_preload(["realrun.run.session", "torch._dynamo"])
     pipes, processes = [], []
     store = Path(folder) / f"store-{uuid.uuid4().hex}"
-    for rank in range(ranks):
-        ours, theirs = context.Pipe(duplex=False)
-        processes.append(
-            context.Process(
-                target=_rank,
-                args=(theirs, rank, ranks, str(store), function, arguments),
-                daemon=True,
-            )
-        )
-        processes[-1].start()
-        theirs.close()
-        pipes.append(ours)
     try:
+        for rank in range(ranks):
+            ours, theirs = context.Pipe(duplex=False)
+            arguments_of_it = (theirs, rank, ranks, str(store), function, arguments)
+            processes.append(context.Process(target=_rank, args=arguments_of_it, daemon=True))
+            processes[-1].start()
+            theirs.close()
+            pipes.append(ours)
         answers = {}
-        deadline_s = time.monotonic() + timeout_s
         while len(answers) < ranks:
             ready = wait(
-                [pipe for rank, pipe in enumerate(pipes) if rank not in answers],
-                max(0, deadline_s - time.monotonic()),
+                [pipe for rank, pipe in enumerate(pipes) if rank not in answers], PATIENCE_S
             )
-            assert ready, (
-                f"ranks {sorted(set(range(ranks)) - set(answers))} did not end within {timeout_s} s"
-            )
+            assert ready, f"ranks {sorted(set(range(ranks)) - set(answers))} do not end"
             for pipe in ready:
                 answers[pipes.index(pipe)] = answer = pipe.recv()
                 assert "error" not in answer, answer["error"]
@@ -240,7 +242,7 @@ def _rank(pipe, rank, ranks, store, function, arguments):
             init_method=f"file://{store}",
             rank=rank,
             world_size=ranks,
-            timeout=timedelta(seconds=30),
+            timeout=timedelta(seconds=PATIENCE_S),
         )
         pipe.send({"value": function(rank, *arguments)})
         dist.barrier()

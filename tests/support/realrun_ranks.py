@@ -3,13 +3,13 @@ on collectives shares."""
 
 import math
 import tempfile
-import time
 import traceback
 from datetime import timedelta
 from multiprocessing.connection import wait
 from pathlib import Path
 
 from realrun.launch.start import process_context
+from tests.support.patience import PATIENCE_S
 
 ERROR = 1e-9  # of float64 results
 
@@ -22,14 +22,14 @@ class Ranks:
         self.count = count
         self._processes, self._pipes = [], []
 
-    def __call__(self, function, *arguments, timeout_s=60):
+    def __call__(self, function, *arguments):
         """[function(rank, *arguments) of each rank]; the function and all values are picklable."""
         if not self._processes:
             self._start()
         try:
             for pipe in self._pipes:
                 pipe.send((function, arguments))
-            return self._answers(timeout_s)
+            return self._answers()
         except BaseException:
             self.close()
             raise
@@ -60,18 +60,15 @@ class Ranks:
             self._processes[-1].start()
             theirs.close()
             self._pipes.append(ours)
-        self._answers(60)
+        self._answers()
 
-    def _answers(self, timeout_s):
-        answers, deadline_s = {}, time.monotonic() + timeout_s
+    def _answers(self):
+        answers = {}
         while len(answers) < self.count:
             ready = wait(
-                [pipe for rank, pipe in enumerate(self._pipes) if rank not in answers],
-                max(0, deadline_s - time.monotonic()),
+                [pipe for rank, pipe in enumerate(self._pipes) if rank not in answers], PATIENCE_S
             )
-            assert ready, (
-                f"ranks {sorted(set(range(self.count)) - set(answers))} did not answer within {timeout_s} s"
-            )
+            assert ready, f"ranks {sorted(set(range(self.count)) - set(answers))} do not answer"
             for pipe in ready:
                 answers[self._pipes.index(pipe)] = answer = pipe.recv()
                 assert "error" not in answer, answer["error"]
@@ -91,7 +88,7 @@ def _serve(pipe, rank, world, store):
         init_method=f"file://{store}",
         rank=rank,
         world_size=world,
-        timeout=timedelta(seconds=20),
+        timeout=timedelta(seconds=PATIENCE_S),
     )
     pipe.send({"value": None})
     while True:

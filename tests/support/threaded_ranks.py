@@ -14,8 +14,7 @@ import torch
 from realrun.comm.channels import Channels
 from realrun.comm.group import Group, nothing_to_do
 from realrun.comm.mesh import Mesh, groups_of
-
-PATIENCE_S = 20.0
+from tests.support.patience import PATIENCE_S
 
 
 class Broken(Exception):

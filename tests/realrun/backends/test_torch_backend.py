@@ -4,7 +4,6 @@ memory."""
 import os
 import signal
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from realrun.report.summary import failures, summary
 from realrun.run.job import CLIP_NORM, Job
 from realrun.run.session import LEARNING_RATE
 from simlab.errors import InputError
+from tests.support.patience import eventually
 
 SMALL = {"layers": 4, "hidden": 32, "heads": 4, "seq": 16}
 
@@ -129,29 +129,29 @@ def test_a_pool_has_no_more_process_groups_after_a_run_than_before(tmp_path):
 def test_a_rank_that_stops_in_a_step_or_between_two_is_missed_and_the_place_of_all_is_told(
     tmp_path, backend
 ):
-    job = Job(
-        plan={"dp": 2},
-        sizes=SMALL,
-        backend=backend,
-        check=False,
-        steps=5_000,
-        timeout_s=3.0,
-        out=str(tmp_path),
-    )
+    def job(steps, **fields):
+        return Job(
+            plan={"dp": 2}, sizes=SMALL, backend=backend, check=False, steps=steps,
+            out=str(tmp_path / str(steps)), **fields,
+        )  # fmt: skip
 
-    def stop(rank, pid):
-        while not (
-            (seen := RankProgress.load(job.folder / f"rank{rank}.records")) and seen.done > 20
-        ):
-            time.sleep(0.02)
-        os.kill(pid, signal.SIGSTOP)
+    long = job(5_000, timeout_s=3.0)
+
+    def stepping():
+        progress = RankProgress.load(long.folder / "rank1.records")
+        return two.closed or (progress and progress.done > 20)
+
+    def stop(pid):
+        if eventually(stepping) and not two.closed:
+            os.kill(pid, signal.SIGSTOP)
 
     with Pool(2) as two:
-        threading.Thread(target=stop, args=(1, two._processes.started[1].pid), daemon=True).start()
+        two.run(job(1))  # what a first step does once takes long
+        threading.Thread(target=stop, args=(two._processes.started[1].pid,), daemon=True).start()
         with pytest.raises(
             RunError, match=r"^rank 1 \(.*no rank has moved for 3 s: .*rank [01] (is|waits) "
         ):
-            two.run(job)
+            two.run(long)
 
 
 def test_a_scale_that_overflows_on_one_stage_skips_the_step_on_all_and_is_halved(pool, tmp_path):

@@ -21,6 +21,7 @@ from realrun.checkpoint.files import write_manifest
 from realrun.checkpoint.policy import Checkpoints
 from simlab.errors import InputError
 from simlab.spec.plan import Plan
+from tests.support.patience import PATIENCE_S
 
 LAYERS = 2
 EXTRA = {"scale": 65536.0, "plan": {"tp": 2, "zero": 0}, "position": [3, 17], "note": "ü"}
@@ -407,7 +408,7 @@ def test_the_ranks_that_survive_a_kill_are_told(two, tmp_path):
     saved(two, tmp_path)
     for pipe in two._pipes:
         pipe.send((save_and_die, (str(tmp_path), "half a file", [1])))
-    assert two._pipes[0].poll(20), "rank 0 waits for ever"
+    assert two._pipes[0].poll(PATIENCE_S), "rank 0 waits for ever"
     assert "step-000020' failed" in two._pipes[0].recv()["value"]
     two.close()
 
@@ -427,7 +428,7 @@ def save_while_training(rank, folder):
     from realrun.checkpoint import storage as checkpoint_storage
 
     go_on, write = threading.Event(), checkpoint_storage.write_safetensors
-    checkpoint_storage.write_safetensors = lambda *arguments: go_on.wait(20) and write(*arguments)
+    checkpoint_storage.write_safetensors = lambda *arguments: go_on.wait() and write(*arguments)
     tensors, extra, total = state(2, 1, 2), {"losses": [1.0]}, torch.zeros(1000)
     saving = checkpoint.begin_save(folder, 10, tensors, extra)
     for _ in range(200):

@@ -166,9 +166,9 @@ def test_on_the_command_line(command, tmp_path, launcher):
     def run(*arguments):
         started = ("--dp", 2, "--json", "--checkpoint-every", 2, *arguments)
         if launcher is None:
-            return command(*started).end(90)
+            return command(*started).end()
         before = ("--standalone", "--nproc-per-node", 2, "-m", "realrun")
-        return command(*before, *started, command=launcher).end(90)
+        return command(*before, *started, command=launcher).end()
 
     status, out, err = run("--steps", 3)
     assert status == 0, err

@@ -491,7 +491,7 @@ def test_a_port_in_use_costs_one_line_and_status_2(command):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        status, out, err = command(*SHORT, "--port", port).end(30)
+        status, out, err = command(*SHORT, "--port", port).end()
     assert (status, out) == (2, "")
     assert (
         err
@@ -504,7 +504,7 @@ def test_a_folder_for_temporary_files_with_too_long_a_path_costs_one_line_and_st
 ):
     folder = tmp_path / ("x" * 100)
     folder.mkdir()
-    status, out, err = command(*SHORT, environment={"TMPDIR": str(folder)}).end(30)
+    status, out, err = command(*SHORT, environment={"TMPDIR": str(folder)}).end()
     assert (status, out) == (2, "")
     assert err.splitlines()[1:] == [
         f"error: cannot start processes: AF_UNIX path too long; TMPDIR is {str(folder)!r}: try a short one, such as /tmp"

@@ -6,10 +6,11 @@ import re
 import signal
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from realrun_gate import Gate
-from realrun_processes import ROOT, eventually
+from realrun_processes import ROOT
 
 from realrun import Job, Pool, RunError
 from realrun.launch.guard import Guard
@@ -17,6 +18,7 @@ from realrun.launch.heartbeat import Heartbeat
 from realrun.launch.silence import Silence
 from realrun.launch.worker import SILENCE_S
 from realrun.run.life import PAUSE_S, OwnTime
+from tests.support.patience import eventually
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 STOPS_AT_ONCE = """
@@ -24,16 +26,13 @@ import os, signal
 if os.environ.get("RANK") == os.environ["REALRUN_TEST_STOPS"]:
     os.kill(os.getpid(), signal.SIGSTOP)
 """
-PROMISED_S = 2 * SILENCE_S
 SILENT = r"has not been heard of for \d s"
 
 
 def test_a_rank_that_stops_outside_the_steps_is_named_with_what_it_did(tmp_path):
-    stopped = []
 
     def stop(text):
         if "gradients against one process" in text:
-            stopped.append(time.monotonic())
             os.kill(pool._processes.started[1].pid, signal.SIGSTOP)
 
     with Pool(2, say=stop) as pool:
@@ -41,7 +40,6 @@ def test_a_rank_that_stops_outside_the_steps_is_named_with_what_it_did(tmp_path)
         job = Job(plan={"dp": 2}, timeout_s=5.0, out=str(tmp_path))
         with pytest.raises(RunError) as ended:
             pool.run(job)
-        assert time.monotonic() - stopped[0] < PROMISED_S
     named = f"rank 1 (process {victim}) has not answered for {SILENCE_S:g} s while"
     assert named in str(ended.value)
 
@@ -52,12 +50,11 @@ def test_under_torchrun_a_stopped_rank_is_named_and_ended(command, tmp_path):
         "--timeout", 5, command=TORCHRUN,
     )  # fmt: skip
     losses = tmp_path / "out" / "dp2" / "losses.csv"
-    assert eventually(lambda: losses.exists() and losses.read_text().count("\n") > 20, 120)
+    run.wait_until(lambda: losses.exists() and losses.read_text().count("\n") > 20)
     ranks = sorted(pid for pid, parent in run.processes().items() if parent == run.process.pid)
     os.kill(ranks[1], signal.SIGSTOP)
-    stopped_s = time.monotonic()
-    status, _, err = run.end(PROMISED_S)
-    assert status != 0 and time.monotonic() - stopped_s < PROMISED_S
+    status, _, err = run.end()
+    assert status != 0
     assert re.search(
         rf"rank 1 \(process {ranks[1]} on .*\) has not been heard of for \d+ s while (at|running|waiting)",
         err,
@@ -86,13 +83,13 @@ def test_under_torchrun_a_rank_is_named_with_the_phase_in_which_it_is_lost(
         "--standalone", "--nproc-per-node", 2, "-m", "realrun", "--dp", 2, "--steps", 3,
         "--timeout", 5, command=TORCHRUN, environment=gate.environment,
     )  # fmt: skip
-    lost = gate.reached(2)[1]
+    lost = gate.reached(run, 2)[1]
     os.kill(lost, signal.SIGSTOP)
     gate.open()
     if number == signal.SIGKILL:
         time.sleep(1)
         os.kill(lost, signal.SIGKILL)
-    status, _, err = run.end(PROMISED_S)
+    status, _, err = run.end()
     said = [line for line in err.splitlines() if line.startswith(("error: ", "failed: "))]
     assert status != 0 and len(said) == 1, err
     assert re.search(rf": rank \d \(process {lost} on .*\) {says} while {phase}", said[0]), err
@@ -108,11 +105,8 @@ def test_under_torchrun_a_rank_that_stops_before_it_begins_is_named(command, tmp
         command=TORCHRUN, environment=environment,
     )  # fmt: skip
     run.say_until("error: ")
-    named = re.search(
-        rf"error: rank {stopped} has not begun within (\d+) s of rank {1 - stopped}'s start",
-        run.said,
-    )
-    assert named and int(named[1]) < PROMISED_S, run.said
+    named = rf"error: rank {stopped} has not begun within \d+ s of rank {1 - stopped}'s start"
+    assert re.search(named, run.said), run.said
     run.kill()  # torchrun gives the one that is stopped half a minute to end
 
 
@@ -147,19 +141,32 @@ def test_silence_counts_from_the_last_answer_of_each_rank(monkeypatch):
 
 def test_a_store_that_does_not_answer_ends_the_run():
     """A question to one whose host is stopped comes back never."""
-    ends = []
-    guard = Guard(OwnTime(), 1.5, lambda: ends.append(time.monotonic()))
+    now_s, looks, ends = [0.0], [], []
+
+    def look():
+        looks.append(now_s[0])
+        return now_s[0]
+
+    def later(seconds):
+        """Let so many seconds pass, and the guard look twice."""
+        now_s[0] += seconds
+        seen = len(looks)
+        assert eventually(lambda: len(looks) > seen + 2)
+
+    guard = Guard(SimpleNamespace(now_s=look), 1.5, lambda: ends.append(now_s[0]))
     for _ in range(4):
         with guard.asking():
-            time.sleep(0.5)
-    time.sleep(2)  # whoever asks nothing need not be answered
+            later(1.0)
+    later(100)  # whoever asks nothing need not be answered
     assert not ends
-    asked_s = time.monotonic()
     with guard.asking():
-        assert eventually(lambda: ends, 10) and ends[0] - asked_s > 1.4
+        later(1.4)
+        assert not ends
+        later(0.2)
+        assert ends
     guard.stop()
     ends.clear()
-    time.sleep(1)
+    now_s[0] += 100
     assert not ends
 
 
@@ -237,14 +244,14 @@ def test_a_rank_that_was_stopped_while_it_leaves_ends_nobody(monkeypatch, stoppe
 @pytest.mark.parametrize("who", ["launcher", pytest.param("all", marks=pytest.mark.attack)])
 def test_a_run_that_was_stopped_and_goes_on_is_not_ended(command, tmp_path, who):
     """As ^Z and fg do: nobody is to blame for a silence that nobody could hear."""
-    run = command("--dp", 2, "--steps", 300, "--timeout", 3)
+    run = command("--dp", 2, "--steps", 300, "--timeout", SILENCE_S)
     losses = tmp_path / "out" / "dp2" / "losses.csv"
-    assert eventually(lambda: losses.exists() and losses.read_text().count("\n") > 5, 120)
+    run.wait_until(lambda: losses.exists() and losses.read_text().count("\n") > 5)
     stopped = [run.process.pid] if who == "launcher" else [*run.processes()]
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     time.sleep(SILENCE_S + 2)
     for pid in stopped:
         os.kill(pid, signal.SIGCONT)
-    status, _, err = run.end(120)
+    status, _, err = run.end()
     assert status == 0, err

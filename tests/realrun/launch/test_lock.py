@@ -30,13 +30,11 @@ def job(out, **fields):
 @pytest.fixture
 def holder(tmp_path):
     """Another process that holds `tmp_path`."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert process.stdout.readline() == b"held\n"
-    yield process
-    process.kill()
-    process.communicate()
+    argv = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"held\n"
+        yield process
+        process.kill()
 
 
 def test_a_second_run_is_refused_with_who_holds_the_folder(holder, tmp_path):
@@ -85,8 +83,8 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path):
 def test_a_second_command_into_the_same_folder_leaves_the_first_alone(command):
     first = command("--dp", 2, "--steps", 5000)
     first.say_until("measured steps")
-    status, out, err = command("--dp", 2, "--steps", 1).end(60)
+    status, out, err = command("--dp", 2, "--steps", 1).end()
     assert status == 2 and out == "" and f"process {first.process.pid} on " in err
     assert first.process.poll() is None
     first.process.send_signal(signal.SIGINT)
-    assert "interrupted" in first.end(60)[2]
+    assert "interrupted" in first.end()[2]

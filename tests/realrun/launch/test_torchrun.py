@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import sys
-import time
 
 import pytest
 from ports import free_port
@@ -40,7 +39,7 @@ def test_under_torchrun_stdout_is_exactly_one_json_object_of_rank_0(command, tmp
     run = command(
         "--standalone", "--nproc-per-node", 2, "-m", "realrun", *SMALL, "--json", command=TORCHRUN
     )
-    status, out, err = run.end(90)
+    status, out, err = run.end()
     assert status == 0, err
     answer = one_object(out)
     assert (
@@ -60,7 +59,7 @@ def test_a_world_of_the_wrong_size_costs_one_line_per_rank_and_fails(command):
     run = command(
         "--standalone", "--nproc-per-node", 2, "-m", "realrun", *SMALL, "--pp", 3, command=TORCHRUN
     )
-    status, out, err = run.end(90)
+    status, out, err = run.end()
     assert status != 0 and out == ""
     assert 1 <= len(ours(err)) <= 2
     assert set(ours(err)) == {
@@ -73,7 +72,7 @@ def test_ranks_started_by_hand_find_each_other_and_rank_0_alone_reports(command,
         command(*SMALL, "--steps", 1, "--json", environment=environment(rank, 2, port))
         for rank in range(2)
     ]
-    answers = [run.end(90) for run in runs]
+    answers = [run.end() for run in runs]
     assert [status for status, _, _ in answers] == [0, 0], answers
     assert one_object(answers[0][1])["ok"] and answers[1][1] == answers[1][2] == ""
 
@@ -84,7 +83,7 @@ def test_a_deadlock_among_ranks_started_by_hand_ends_by_the_timeout_saying_who_w
     (tmp_path / "circle.csv").write_text(DEADLOCK)
     arguments = ("--csv", "circle.csv", "--no-check", "--timeout", 4, "--forward-ms", 2)
     runs = [command(*arguments, environment=environment(rank, 2, port)) for rank in range(2)]
-    answers = [run.end(60) for run in runs]
+    answers = [run.end() for run in runs]
     assert [status for status, _, _ in answers] == [1, 1]
     said = [line for _, _, err in answers for line in ours(err)]
     assert any(
@@ -109,7 +108,7 @@ def test_a_rank_of_torchruns_that_is_killed_takes_the_others_with_it(command):
     ranks = sorted(pid for pid, parent in run.processes().items() if parent == run.process.pid)
     assert len(ranks) == 2
     os.kill(ranks[1], signal.SIGKILL)
-    status, out, _ = run.end(60)
+    status, out, _ = run.end()
     assert status != 0 and out == ""
 
 
@@ -131,12 +130,12 @@ def test_a_rank_of_torchruns_that_is_killed_takes_the_others_with_it(command):
 def test_an_environment_that_makes_no_sense_costs_one_line_and_status_2(
     command, port, change, message
 ):
-    status, out, err = command(*SMALL, environment=environment(0, 2, port) | change).end(30)
+    status, out, err = command(*SMALL, environment=environment(0, 2, port) | change).end()
     assert (status, out, err) == (2, "", f"error: {message}\n")
 
 
 def test_an_environment_without_an_address_costs_one_line_and_status_2(command):
-    status, out, err = command(*SMALL, environment={"RANK": "0", "WORLD_SIZE": "2"}).end(30)
+    status, out, err = command(*SMALL, environment={"RANK": "0", "WORLD_SIZE": "2"}).end()
     assert (status, out) == (2, "")
     assert (
         err.startswith(
@@ -151,7 +150,7 @@ def test_a_rendezvous_port_in_use_costs_one_line_and_status_2(command):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        status, out, err = command(*SMALL, environment=environment(0, 2, port)).end(60)
+        status, out, err = command(*SMALL, environment=environment(0, 2, port)).end()
     assert (status, out, err) == (
         2,
         "",
@@ -196,12 +195,7 @@ def test_training_goes_on_with_half_the_ranks_when_a_node_is_lost_and_with_all_w
         )  # fmt: skip
 
     def wait_for_more_than(steps):
-        deadline_s = time.monotonic() + 120
-        while (
-            not (max(checkpoint.complete(folder), default=0) > steps)
-            and time.monotonic() < deadline_s
-        ):
-            time.sleep(0.05)
+        first.wait_until(lambda: max(checkpoint.complete(folder), default=0) > steps)
         return max(checkpoint.complete(folder))
 
     first, second = agent(1), agent(0)
@@ -209,11 +203,11 @@ def test_training_goes_on_with_half_the_ranks_when_a_node_is_lost_and_with_all_w
     second.kill()
     back = wait_for_more_than(lost + 5)
     third = agent(0)
-    status, out, err = first.end(240)
+    status, out, err = first.end()
     assert status == 0 and "dp2-zero1: goes on from" in err, err
     # rank 0, which answers, is on the agent of the smaller process number; before the answer stands
     # what the ranks said that lost the others
-    said = (out + third.end(60)[1]).splitlines(keepends=True)
+    said = (out + third.end()[1]).splitlines(keepends=True)
     (answer,) = [found for found in map(one_object, said) if found["ok"]]
     (facts,) = answer["runs"]
     assert (
@@ -234,16 +228,16 @@ def test_training_goes_on_with_half_the_ranks_when_a_node_is_lost_and_with_all_w
         "--out",
         tmp_path / "whole",
     )
-    losses = one_object(whole.end(120)[1])["runs"][0]["losses"]
+    losses = one_object(whole.end()[1])["runs"][0]["losses"]
     assert facts["losses"] == pytest.approx(losses[facts["first_step"] :], rel=1e-5)
 
 
 def test_ranks_that_the_plan_cannot_be_stretched_to_are_told_what_would_fit(command, port):
     arguments = ("--dp", 2, "--tp", 2, "--microbatches", 2, "--elastic")
-    status, out, err = command(*arguments, environment=environment(0, 6, port)).end(60)
+    status, out, err = command(*arguments, environment=environment(0, 6, port)).end()
     assert status == 2 and out == ""
     assert ours(err) == [
         "error: 6 ranks for a plan of tp x pp x cp = 2 with 4 microbatches in all: give 2, 4, 8"
     ]
-    status, _, err = command(*arguments).end(60)
+    status, _, err = command(*arguments).end()
     assert status == 2 and "--elastic without torchrun" in err

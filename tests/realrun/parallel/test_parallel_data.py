@@ -260,7 +260,7 @@ def mixed_precision(rank, dtype):
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
-    return on_ranks(RANKS, everything, folder=tmp_path_factory.mktemp("data"), timeout_s=120)
+    return on_ranks(RANKS, everything, folder=tmp_path_factory.mktemp("data"))
 
 
 # data parallelism

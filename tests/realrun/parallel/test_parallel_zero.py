@@ -324,7 +324,7 @@ def scaled(rank):
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
-    return on_ranks(RANKS, everything, folder=tmp_path_factory.mktemp("zero"), timeout_s=200)
+    return on_ranks(RANKS, everything, folder=tmp_path_factory.mktemp("zero"))
 
 
 # against one process

@@ -76,7 +76,7 @@ def test_the_command_line_runs_one_rank_on_cuda(command):
 
     status, out, err = command(
         "--pp", 1, "--microbatches", 4, "--device", "cuda", "--steps", 2, "--json"
-    ).end(180)
+    ).end()
     answer = one_object(out)
     assert status == 0, err
     assert {run["compute"] for run in answer["runs"]} == {"cuda"} and max(

@@ -185,7 +185,7 @@ def test_a_training_goes_on_under_other_degrees_with_the_losses_of_an_unbroken_o
         (("--dp", 4, "--ep", 4, "--microbatches", 2, "--out", "whole"), 6),
     ]:
         after = ("--experts", 4, "--warmup", 0, "--checkpoint-every", 2, "--json")
-        status, out, err = command(*degrees, *after, "--steps", steps).end(120)
+        status, out, err = command(*degrees, *after, "--steps", steps).end()
         assert status == 0, err
         losses += one_object(out)["runs"][0]["losses"]
     assert losses[:6] == pytest.approx(losses[6:], rel=1e-4) and losses[5] < losses[0]
@@ -202,7 +202,7 @@ def test_experts_that_are_not_cut_go_on_with_other_ranks(command):
     ]
     losses = []
     for degrees, steps in parts:
-        status, out, err = command(*degrees, *after, "--steps", steps).end(120)
+        status, out, err = command(*degrees, *after, "--steps", steps).end()
         assert status == 0, err
         losses += one_object(out)["runs"][0]["losses"]
     assert losses[:4] == pytest.approx(losses[4:], rel=1e-4) and losses[3] < losses[0]

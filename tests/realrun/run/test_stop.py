@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from realrun_gate import Gate
-from realrun_processes import ROOT, eventually
+from realrun_processes import ROOT
 
 from realrun.checkpoint import save as checkpoint
 from realrun.run.life import ASKS, Stop
@@ -22,7 +22,7 @@ LINE = re.compile(
 
 def ended(run, tmp_path):
     """(status, name of the signal) of a run that said what it saved, and did save that."""
-    status, out, err = run.end(60)
+    status, out, err = run.end()
     said = [match for match in map(LINE.fullmatch, err.splitlines()) if match]
     assert len(said) == 1 and out == "", err
     name, step, saved = said[0].groups()
@@ -53,7 +53,7 @@ def test_a_signal_to_one_rank_of_torchs_backend_saves_and_ends(command, tmp_path
     run = command(*SAVING, "--backend", "torch")
     losses = tmp_path / "out" / "dp2-torch" / "losses.csv"
     run.say_until("measured steps")
-    assert eventually(lambda: losses.exists() and losses.read_text().count("\n") > 3, 120)
+    run.wait_until(lambda: losses.exists() and losses.read_text().count("\n") > 3)
     os.kill(run.workers()[1], signal.SIGUSR1)
     assert ended(run, tmp_path) == (128 + signal.SIGUSR1, "SIGUSR1")
 
@@ -81,9 +81,9 @@ def test_under_torchrun_all_ranks_save_and_end(command, tmp_path, who, number):
 def test_a_signal_to_a_rank_before_the_first_step_is_agreed_too(command, tmp_path):
     gate = Gate(tmp_path, "comparing clocks and calibrating", ROOT)
     run = command(*SAVING, environment=gate.environment)
-    os.kill(gate.reached(2)[1], signal.SIGTERM)
+    os.kill(gate.reached(run, 2)[1], signal.SIGTERM)
     gate.open()
-    status, out, err = run.end(30)
+    status, out, err = run.end()
     assert (status, out) == (128 + signal.SIGTERM, "")
     assert err.splitlines()[-1] == (
         "failed: dp2 was asked to end by SIGTERM while comparing clocks and calibrating and did, "
@@ -98,9 +98,9 @@ def test_under_torchrun_a_run_that_saves_nothing_ends_with_one_word(command, tmp
         "--standalone", "--nproc-per-node", 2, "-m", "realrun", "--dp", 2,
         command=TORCHRUN, environment=gate.environment,
     )  # fmt: skip
-    gate.reached(2)
+    gate.reached(run, 2)
     run.process.send_signal(signal.SIGTERM)
-    status, out, err = run.end(20)
+    status, out, err = run.end()
     assert status != 0 and out == "" and err.count("ended by SIGTERM\n") == 1
 
 
@@ -108,7 +108,7 @@ def test_a_run_that_saves_nothing_ends_with_a_word(command):
     run = command("--dp", 2, "--steps", 100_000)
     run.say_until("tokens/s")
     run.process.send_signal(signal.SIGHUP)
-    status, out, err = run.end(20)
+    status, out, err = run.end()
     assert status == 128 + signal.SIGHUP and out == "" and "ended by SIGHUP\n" in err
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import realrun.cli.main as realrun
 from simlab.cli.main import main
+from tests.support.patience import PATIENCE_S
 
 PIPELINE = [
     "--pp",
@@ -123,5 +124,5 @@ def test_nothing_that_is_written_is_everybodys_to_write(tmp_path):
         "simlab",
         *["schedule", "gpipe", "--pp", "2", "--microbatches", "2", "--csv"],
     ]
-    subprocess.run([*argv, str(tmp_path / "a.csv")], check=True, umask=0, timeout=60)
+    subprocess.run([*argv, str(tmp_path / "a.csv")], check=True, umask=0, timeout=PATIENCE_S)
     assert not stat.S_IMODE((tmp_path / "a.csv").stat().st_mode) & 0o002
