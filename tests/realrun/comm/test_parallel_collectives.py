@@ -2,6 +2,7 @@
 groups."""
 
 import itertools
+import math
 
 import pytest
 from realrun_ranks import Ranks
@@ -20,6 +21,7 @@ from simlab.engine.network import Network, run_rounds
 from simlab.errors import InputError
 from simlab.spec.hardware import Link
 from simlab.spec.plan import Plan
+from tests.support.patience import eventually
 
 WORLD = 4
 HIERARCHY = [[0, 1], [2, 3]]
@@ -175,7 +177,7 @@ def test_the_other_collectives_equal_torchs_on_a_part_of_the_ranks(ranks):
 
 
 def paced(rank, latency_s, bytes_per_s, size):
-    """{algorithm: the shortest of three executions on paced links, s, begun together}."""
+    """{algorithm: how long it takes on paced links, s, begun together}."""
     import torch.distributed as dist
 
     from realrun.comm.clock import now
@@ -184,24 +186,30 @@ def paced(rank, latency_s, bytes_per_s, size):
     mine, taken = channels(rank, (latency_s, bytes_per_s)), {}
     mine.connect(list(itertools.combinations(range(WORLD), 2)))
     for name in ("ring", "tree", "halving-doubling", "hierarchical"):
-        for _ in range(3):
-            tensor = numbers(rank, size)
-            dist.barrier()
-            start_s = now()
-            all_reduce(tensor, rounds_of(name, tensor.nbytes), mine)
-            taken[name] = min(taken.get(name, 1e9), now() - start_s)
+        tensor = numbers(rank, size)
+        dist.barrier()
+        start_s = now()
+        all_reduce(tensor, rounds_of(name, tensor.nbytes), mine)
+        taken[name] = now() - start_s
     return taken
 
 
 def test_on_paced_links_the_rounds_take_what_the_simulator_says_of_the_very_same_rounds(ranks):
+    """None is faster, and one of several is hardly slower, whatever else this machine does."""
     latency_s, bytes_per_s, size = 0.03, 4e6, 20_000
     network = Network.of_pairs(Link(latency_s=latency_s, bandwidth_bytes_per_s=bytes_per_s))
-    taken = ranks(paced, latency_s, bytes_per_s, size)
-    for name in taken[0]:
-        (predicted_s,) = run_rounds([rounds_of(name, 8 * size)], network)
-        executed_s = max(of_rank[name] for of_rank in taken)
-        # upwards: other work on this machine
-        assert predicted_s * 0.97 < executed_s < predicted_s * 1.35, name
+    shortest = {}  # {algorithm: times what is predicted}
+
+    def as_predicted():
+        taken = ranks(paced, latency_s, bytes_per_s, size)
+        for name in taken[0]:
+            (predicted_s,) = run_rounds([rounds_of(name, 8 * size)], network)
+            times = max(of_rank[name] for of_rank in taken) / predicted_s
+            shortest[name] = min(times, shortest.get(name, math.inf))
+        return max(shortest.values()) < 1.35
+
+    assert eventually(as_predicted), shortest
+    assert min(shortest.values()) > 0.97
 
 
 # a group of torch's collectives, and the same of rounds

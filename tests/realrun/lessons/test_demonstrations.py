@@ -1,6 +1,7 @@
 """What a pool's ranks can be asked for by name, and how a lesson keeps what they answered."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from simlab.errors import InputError
 from simlab.lowering.instructions import BEGIN, rank_instructions
 from simlab.spec.plan import Plan
 from simlab.trace import Trace
+from tests.support.patience import eventually
 
 FOUR, SPLIT = Plan(dp=4), Plan(tp=4)
 
@@ -25,18 +27,31 @@ def pool(pools):
 def test_messages_and_all_reduces_take_a_paced_links_time_and_all_reduces_are_right(pool):
     latency_s, bytes_per_s, sizes = 0.02, 1e7, [1024, 2**18]
     given = {"sizes": sizes, "pace": (latency_s, bytes_per_s), "tries": 2}
-    for at_once in (False, True):
-        for size, taken_s in zip(
-            sizes, demonstrate(pool, "messages", FOUR, at_once=at_once, **given)[0]
-        ):
-            # upwards: other work on this machine
-            assert 0.97 < taken_s / (latency_s + size / bytes_per_s) < 1.35
-    answer = demonstrate(pool, "all_reduces", FOUR, algorithms=["ring", "tree", "gloo"], **given)[0]
-    assert answer["wrong"] < 1e-6
-    for name in ("ring", "tree"):
-        for size, taken_s in zip(sizes, answer["seconds"][name]):
-            assert 0.97 < taken_s / closed_form_s(name, 4, size, latency_s, bytes_per_s) < 1.35
-    assert min(answer["seconds"]["gloo"]) > 0
+    shortest = {}  # {(what, bytes): times what a quiet machine takes}
+
+    def note(what, seconds, expected_s):
+        for size, taken_s in zip(sizes, seconds):
+            times = taken_s / expected_s(size)
+            shortest[what, size] = min(times, shortest.get((what, size), math.inf))
+
+    def as_expected():
+        """Whether each has once hardly been slower, whatever else this machine does."""
+        for at_once in (False, True):
+            seconds = demonstrate(pool, "messages", FOUR, at_once=at_once, **given)[0]
+            note(at_once, seconds, lambda size: latency_s + size / bytes_per_s)
+        algorithms = ["ring", "tree", "gloo"]
+        answer = demonstrate(pool, "all_reduces", FOUR, algorithms=algorithms, **given)[0]
+        assert answer["wrong"] < 1e-6 and min(answer["seconds"]["gloo"]) > 0
+        for name in ("ring", "tree"):
+            note(
+                name,
+                answer["seconds"][name],
+                lambda size, name=name: closed_form_s(name, 4, size, latency_s, bytes_per_s),
+            )
+        return max(shortest.values()) < 1.35
+
+    assert eventually(as_expected), shortest
+    assert min(shortest.values()) > 0.97
 
 
 SMALL = {"layers": 2, "hidden": 32, "heads": 2, "seq": 16}

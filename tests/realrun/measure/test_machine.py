@@ -119,7 +119,7 @@ def test_every_collective_and_the_message_is_timed_between_processes(pools):
     assert [(one["kind"], one["size_bytes"]) for one in found] == [
         (kind, size) for kind in ("p2p", *COLLECTIVES) for size in sizes
     ]
-    assert all(0 < one["seconds"] < 5 for one in found)
+    assert all(one["seconds"] > 0 for one in found)
 
 
 # the fit
@@ -441,7 +441,7 @@ def test_one_rank_has_no_links_and_the_report_says_so(small, tmp_path, capsys):
 
 
 def test_the_command_line_knows_measure(command, tmp_path):
-    status, out, err = command("measure", "--help").end(30)
+    status, out, err = command("measure", "--help").end()
     assert (status, err) == (
         0,
         "",

@@ -14,7 +14,6 @@ def test_ranks_of_one_machine_are_alike_and_one_that_is_not_is_named(pools, tmp_
     given = {"folder": str(tmp_path), "port": 29_987}
     facts = pools(2).call(FUNCTIONS, NAME, Plan(dp=2), **given)
     assert [each["bytes_per_s"] > 0 for each in facts] == [False, True]
-    assert abs(facts[1]["ahead_s"] - facts[0]["ahead_s"]) < 0.05
     assert facts[0]["machine"]["torch"]["gloo"]
     status = report(facts, as_json=True)
     told = json.loads(capsys.readouterr().out)
