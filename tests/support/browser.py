@@ -131,13 +131,27 @@ SHOW_EXPLORER = """async ([source, about, state]) => {
 def chromium_page(*, scale=1):
     """A page of a browser of its own, with `scale` device pixels to a CSS pixel."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_ARGS)
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=CHROMIUM_ARGS, timeout=PATIENCE_S * 1e3
+        )
+        browser.new_page = patient(browser.new_page)
         try:
             yield browser.new_page(
                 viewport={"width": 1400, "height": 1000}, device_scale_factor=scale
             )
         finally:
             browser.close()
+
+
+def patient(new_page):
+    """`new_page`, of pages that wait as long as all tests do; Playwright's own limit is half a minute."""
+
+    def made(**options):
+        page = new_page(**options)
+        page.set_default_timeout(PATIENCE_S * 1e3)
+        return page
+
+    return made
 
 
 @contextmanager

@@ -251,10 +251,10 @@ def test_messages_that_nobody_takes_end_an_unchecked_run_by_the_timeout_saying_w
     # rank 1 runs rank 0's forwards again: nobody expects them
     text = f"{forwards} {backwards}\n{forwards}\n{last}"
     with Pool(3) as pool, pytest.raises(RunError) as caught:
-        pool.run(unchecked(text, tmp_path, timeout_s=1.0))
+        pool.run(unchecked(text, tmp_path, timeout_s=3.0))
     assert (
         str(caught.value)
-        == "x: no rank has moved for 1 s: rank 1 has run all its ops, but not all that it sent was received"
+        == "x: no rank has moved for 3 s: rank 1 has run all its ops, but not all that it sent was received"
     )
 
 
