@@ -1,20 +1,17 @@
 """python -m docs.generate: write the parts of docs/ that are computed, or with --check say which
 are old.
 
-Five parts are computed. The tables of files in architecture.md name every file of both packages:
-a sentence that is there stays, a new file brings the first sentence of its docstring, and a file
-that is gone loses its row. The tables of flags in command-line.md come from the argument parsers.
-The table of fields in executing.md comes from realrun's checks. The tables of errors in validation.md
-come from the published runs, that of Llama 3 405B's layout is predicted, and those of an H100's
-kernels are predicted beside what was measured. The table of spellings in
-published-rows.md comes from the words that are read there. The schemas of plan and cluster files, in
-docs/schemas, are computed as a whole.
+Five parts are computed. The order of rooms in architecture.md is that of the test which holds it. The
+tables of flags in command-line.md come from the argument parsers. The table of fields in executing.md
+comes from realrun's checks. The tables of errors in validation.md come from the published runs, that of
+Llama 3 405B's layout is predicted, and those of an H100's kernels are predicted beside what was measured.
+The table of spellings in published-rows.md comes from the words that are read there. The schemas of plan
+and cluster files, in docs/schemas, are computed as a whole.
 """
 
 import argparse
 import ast
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -34,8 +31,6 @@ from simlab.units import GIB, bytes_text
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-PACKAGES = ("simlab", "realrun")
-FILE_ROW = re.compile(r"^\| `([\w./]+)` \| (.+) \|$", re.M)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -66,52 +61,6 @@ def current(name: str) -> str:
     return text
 
 
-def files_of(package: str) -> list[str]:
-    """The files of `package`, without those of one line that only make a folder a package."""
-    return [
-        str(path.relative_to(ROOT))
-        for path in sorted((ROOT / package).rglob("*"))
-        if path.suffix in (".py", ".js", ".json", ".csv", ".typed")
-        and (path.name != "__init__.py" or len(path.read_text("utf-8").splitlines()) > 3)
-    ]
-
-
-def sentence(path: str) -> str:
-    """The first sentence of the docstring of the file at `path`."""
-    if not path.endswith(".py"):
-        return "To be described."
-    said = ast.get_docstring(ast.parse((ROOT / path).read_text(encoding="utf-8"))) or ""
-    return re.split(r"(?<=[.])(?<!et al\.)\s", " ".join(said.split()))[0].replace("|", "\\|")
-
-
-def file_tables(text: str) -> Iterator[tuple[str, str]]:
-    """(mark, table) of both packages: the rooms in the order of imports, the files of a room as
-    `text` has them, new ones at the end."""
-    order = room_order()
-    yield "order", order_text(order)
-    said = dict(FILE_ROW.findall(text))
-    for package in PACKAGES:
-        paths = files_of(package)
-        places = {package: -1} | {
-            part: at for at, part in enumerate(" ".join(order[package]).split())
-        }
-        known = [path for path in said if path in paths]
-        rooms: dict[str, list[str]] = {}
-        for path in [*known, *(path for path in paths if path not in said)]:
-            rooms.setdefault(room(path), []).append(path)
-        yield (
-            f"files of {package}",
-            "".join(
-                f"\n**{name}**\n\n| file | what it holds |\n|---|---|\n"
-                + "".join(f"| `{path}` | {said.get(path) or sentence(path)} |\n" for path in its)
-                for name, its in sorted(
-                    rooms.items(), key=lambda item: places[item[0].split("/")[-1]]
-                )
-            )
-            + "\n",
-        )
-
-
 def room_order() -> dict[str, tuple[str, ...]]:
     """{package: its rooms, level by level}, as `tests/test_architecture.py` holds it."""
     tree = ast.parse((ROOT / "tests" / "test_architecture.py").read_text(encoding="utf-8"))
@@ -122,19 +71,14 @@ def room_order() -> dict[str, tuple[str, ...]]:
     )
 
 
-def order_text(order: dict[str, tuple[str, ...]]) -> str:
-    """The order for reading: a line for each package, an arrow to what may import the room."""
+def rooms(text: str) -> Iterator[tuple[str, str]]:
+    """(mark, the order of rooms for reading): a line for each package, an arrow to what may import the
+    room."""
     lines = [
         f"{package:<8} " + " → ".join(level.replace(" ", ", ") for level in levels)
-        for package, levels in order.items()
+        for package, levels in room_order().items()
     ]
-    return "".join(f"```\n{line}\n```\n\n" for line in lines)
-
-
-def room(path: str) -> str:
-    """The room that a file stands in: the folder below the package, or the package itself."""
-    parts = Path(path).parts
-    return "/".join(parts[:2]) if len(parts) > 2 else parts[0]
+    yield "order", "".join(f"```\n{line}\n```\n\n" for line in lines)
 
 
 def flags(text: str) -> Iterator[tuple[str, str]]:
@@ -323,7 +267,7 @@ def spellings(text: str) -> Iterator[tuple[str, str]]:
 
 
 PARTS: dict[str, Callable[[str], Iterator[tuple[str, str]]]] = {
-    "architecture.md": file_tables,
+    "architecture.md": rooms,
     "command-line.md": flags,
     "executing.md": execution,
     "published-rows.md": spellings,

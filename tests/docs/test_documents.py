@@ -64,23 +64,6 @@ def test_what_is_computed_is_current(name):
     assert generate.current(name) == text, "run `python -m docs.generate`"
 
 
-def test_a_new_file_gets_a_row_and_a_dead_one_loses_it(monkeypatch):
-    text = PAGES["docs/architecture.md"]
-    monkeypatch.setattr(generate, "files_of", lambda package: [f"{package}/trace.py"])
-    monkeypatch.setattr(generate, "sentence", lambda path: "New.")
-    tables = dict(generate.file_tables(text))
-    assert re.findall(r"`(\w+/\S+)`", tables["files of simlab"]) == ["simlab/trace.py"]
-    assert "New." in tables["files of realrun"] and "New." not in tables["files of simlab"]
-
-
-def test_every_file_is_named_once():
-    rows = generate.FILE_ROW.findall(PAGES["docs/architecture.md"])
-    named = [row for row in rows if row[0].split("/")[0] in generate.PACKAGES]
-    there = [path for package in generate.PACKAGES for path in generate.files_of(package)]
-    assert sorted(path for path, _ in named) == sorted(there)
-    assert not [path for path, said in named if not said.endswith(".")]
-
-
 QUESTIONS = re.findall(
     r"^\| ([^|]+\?) \| `([^`]+)` \| `([^`]+)` \|$", PAGES["docs/architecture.md"], re.M
 )
