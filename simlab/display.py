@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from simlab.errors import InputError
+
+T = TypeVar("T")
 
 
 def plain(value: Any) -> Any:
@@ -24,6 +26,16 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple, set, frozenset)):
         return [plain(part) for part in value]
     return str(value)
+
+
+def facts_of(value: Any, kind: type[T], **others: Any) -> T:
+    """The TypedDict `kind` of `value`: each key is its attribute of that name as `plain` has it, or one of
+    `others`."""
+    facts = {
+        key: others[key] if key in others else plain(getattr(value, key))
+        for key in kind.__annotations__
+    }
+    return cast(T, facts)
 
 
 def data_frame(rows: Sequence[tuple[Any, ...]], columns: Sequence[str]) -> Any:

@@ -5,13 +5,15 @@ import json
 import os
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
+from realrun.cli.options import BrokenOff
 from realrun.launch.pool import Pool
 from realrun.launch.ranks import under_torchrun, world
 from realrun.launch.worker import Rank, use_loopback
 from realrun.run.job import plan_fields
 from simlab.cli.commands.running.doctor import add_machine_options, healthy, print_findings
+from simlab.cli.options import add_json_options
 from simlab.cli.output import print_json, print_text
 from simlab.display import plain
 from simlab.errors import InputError, require_whole
@@ -27,6 +29,17 @@ EPILOG = """examples:
     --rdzv-endpoint HOST:29400 -m realrun doctor --folder /checkpoints
 
 exit status: 0 nothing breaks a training, 1 something does, 2 bad arguments"""
+
+
+class Answer(TypedDict):
+    """The machines of all ranks, their clocks and links, and what of them breaks a training."""
+
+    ranks: list[Annotated[dict[str, Any], Machine]]
+    skews_s: list[float]
+    bytes_per_s: list[float]
+    findings: list[Annotated[dict[str, Any], Finding]]
+    differences: list[Annotated[dict[str, Any], Finding]]
+    ok: bool
 
 
 def doctor_command(arguments: argparse.Namespace) -> int:
@@ -116,6 +129,4 @@ def add_doctor(command: argparse.ArgumentParser) -> None:
         help="processes to start here (default 2); torchrun says how many there are",
     )
     add_machine_options(command)
-    command.add_argument(
-        "--json", action="store_true", help="print one JSON object instead of text"
-    )
+    add_json_options(command, Answer, BrokenOff)

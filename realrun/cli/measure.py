@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from inspect import cleandoc
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypedDict
 
 from realrun.cli.machine_file import check_writable, write
 from realrun.cli.machine_text import text
@@ -17,6 +17,9 @@ from realrun.cli.options import add_device_options
 from realrun.launch.pool import Pool, RunError
 from simlab.cli.output import print_json, print_text
 from simlab.errors import InputError
+from simlab.spec.fabric import Fabric
+from simlab.spec.fields import as_written
+from simlab.spec.hardware import Gpu
 from simlab.units import KIB
 
 if TYPE_CHECKING:
@@ -39,6 +42,65 @@ SIZES = {quick: [KIB * 4**power for power in range(7 if quick else 9)] for quick
 """{quick: bytes}: 1 KiB to 64 MiB (quick: 4 MiB); every second one is kept apart for --compare."""
 BUDGET_S = {True: 0.03, False: 0.3}
 MOST_RANKS = 8
+
+
+class Row(TypedDict):
+    """One sample that no fit has seen. Its error is relative."""
+
+    sizes: dict[str, int]
+    predicted_s: float
+    measured_s: float
+    error: float
+
+
+class Compared(TypedDict):
+    """The samples of one kind."""
+
+    median_error: float
+    rows: list[Row]
+
+
+class MachineFacts(TypedDict):
+    """A cluster of one node, as the file has it that was written."""
+
+    gpu: Annotated[dict[str, Any], as_written(Gpu)]
+    gpus_per_node: int
+    nics_per_node: int
+    intra: Annotated[dict[str, Any], as_written(Fabric)]
+    inter: Annotated[dict[str, Any], as_written(Fabric)]
+    pcie_bytes_per_s: float
+    nvme_bytes_per_s: float
+    host_memory_bytes: float
+    host_op_s: float
+    source: str
+
+
+class About(TypedDict):
+    """What was measured, with what and when."""
+
+    device: str
+    device_kind: str
+    ranks: int
+    precision: str
+    threads: int
+    torch: str
+    cuda: str | None
+    backend: str
+    sms: int
+    measured_at: str
+    waited: float
+    quick: bool
+
+
+class Answer(TypedDict):
+    """The measurement of this machine."""
+
+    ok: Literal[True]
+    file: str
+    cluster: MachineFacts
+    measured: About
+    comparison: NotRequired[dict[str, Compared]]
+    """{label: what the simulator says of the samples that no fit has seen}, with `--compare`."""
 
 
 def measure_command(arguments: argparse.Namespace) -> int:
@@ -238,4 +300,4 @@ def add_measure(command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also measure at other sizes than those fitted, and print the error there",
     )
-    add_device_options(command)
+    add_device_options(command, Answer)

@@ -2,10 +2,11 @@
 
 from typing import Any, NamedTuple
 
+from realrun.report.facts import Answer
 from realrun.run.faults import KINDS
 from realrun.run.job import Job
 from simlab.cli.op_times import TIMES, add_group_option
-from simlab.cli.options import add_alias, flag
+from simlab.cli.options import Failure, add_alias, add_json_options, flag
 from simlab.cli.plan_options import CLUSTER_OPTIONS, add_plan_options
 from simlab.schedules import ALIASES, SCHEDULES
 
@@ -168,11 +169,18 @@ def _add_switches(run: Any) -> None:
         action="store_true",
         help="say where the time of the median measured step went, as `simlab why` does",
     )
-    add_device_options(run)
+    add_device_options(run, Answer)
 
 
-def add_device_options(group: Any) -> None:
-    """Add `--device`, `--port` and `--json`, which every command has."""
+class BrokenOff(Failure):
+    """A run broke off, or could not begin: exit status 1."""
+
+    partial: list[str]
+    """The files of what was recorded until then."""
+
+
+def add_device_options(group: Any, answer: Any) -> None:
+    """Add `--device`, `--port`, and `--json`, which prints an object of the type `answer`."""
     group.add_argument(
         "--device",
         choices=("auto", "cpu", "cuda"),
@@ -186,4 +194,4 @@ def add_device_options(group: Any) -> None:
         metavar="N",
         help="port of the rendezvous on 127.0.0.1 (default: a free one)",
     )
-    group.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    add_json_options(group, answer, BrokenOff)

@@ -9,7 +9,7 @@ import ipywidgets as widgets
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from realrun.run.progress import figures
+from realrun.run.progress import Said, figures
 from simlab.lessons.phrases import phrase
 from simlab.lessons.words import language, rendered
 from simlab.views.language import CHINESE_PNG, LANGUAGE
@@ -36,11 +36,11 @@ class TrainingMonitor(widgets.VBox):
         self.text = widgets.HTML(phrase("nothing is running"))
         self.picture = widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
         self.losses: list[float] = []
-        self.now: dict[str, Any] | None = None
+        self.now: Said | None = None
         self.frozen = False
         super().__init__([widgets.HBox([self.bar, self.text]), self.picture])
 
-    def show(self, now: dict[str, Any]) -> None:
+    def show(self, now: Said) -> None:
         """Show what is said: see `realrun.run.progress.TrainingProgress.said`."""
         if self.frozen:
             return
@@ -58,13 +58,13 @@ class TrainingMonitor(widgets.VBox):
         """Keep what is shown: trainings that come later do not change it."""
         self.frozen = True
 
-    def _png(self, now: dict[str, Any], tongue: str) -> bytes:
+    def _png(self, now: Said, tongue: str) -> bytes:
         picture = self._picture(now)
         if tongue == "zh":
             say_in_chinese(picture, partial(phrase, tongue=tongue))
         return picture._repr_png_()
 
-    def _picture(self, now: dict[str, Any]) -> Picture:
+    def _picture(self, now: Said) -> Picture:
         size = 9.5, 1.5 + 0.24 * len(now["ranks"])
         picture = Picture(figsize=size, layout="constrained", dpi=80)
         curve, bars = picture.subplots(1, 2)
@@ -77,7 +77,7 @@ class TrainingMonitor(widgets.VBox):
         self._shares(bars, now)
         return picture
 
-    def _shares(self, bars: Axes, now: dict[str, Any]) -> None:
+    def _shares(self, bars: Axes, now: Said) -> None:
         """Draw the share of its time in which each rank computes and waits."""
         slow = dict(now["slow"])
         for rank, spent in enumerate(now["ranks"]):

@@ -4,21 +4,98 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from itertools import accumulate
 from statistics import median
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
 
 from realrun.report.traces import RunTraces, load_traces
 from realrun.run.faults import stragglers
 from realrun.run.job import Job, Run
-from simlab.analysis import bubble, idle_s, peak_memory
-from simlab.analysis.comparison import compare
+from realrun.run.progress import Said, Vitals
+from simlab.analysis import Bubble, bubble, idle_s, peak_memory
+from simlab.analysis.comparison import Pair, compare
 from simlab.cost import OpMemory
+from simlab.diagnosis import Diagnosis
 from simlab.lowering.traffic import sent_bytes
 from simlab.lowering.zero import held_of
 from simlab.memory.ledger import STATES
 from simlab.memory.step import StepWalk
 from simlab.program import Program
+from simlab.schema import MaybeNan
 from simlab.spec.parameters import expert_parameters
 from simlab.trace import ACTIVATIONS
+
+
+class OfPair(TypedDict):
+    """What is said of a pair beside its fields."""
+
+    error: float | None
+
+
+class Overheads(TypedDict):
+    """What the box adds to a computation and to a round of messages, in seconds."""
+
+    compute: float
+    round: float
+
+
+class Facts(TypedDict):
+    """The facts of a run; docs/command-line.md says what each key means."""
+
+    name: str
+    folder: str
+    schedule: str
+    pp: int
+    stages: int
+    microbatches: int
+    ranks: int
+    model: dict[str, int]
+    precision: Annotated[str, ("fp32", "bf16", "fp16")]
+    backend: Annotated[str, ("native", "torch")]
+    compute: Annotated[str, ("real", "padded", "cuda")]
+    why_compute: str
+    device: str
+    predicted_step_s: float | None
+    measured_step_s: float
+    error: float | None
+    steps_s: list[float]
+    losses: list[MaybeNan]
+    norms: list[float | None]
+    loss_scale: float | None
+    first_step: int
+    reference_losses: list[float] | None
+    sent_bytes_measured: list[dict[str, float]]
+    sent_bytes_predicted: list[dict[str, float]] | None
+    memory_bytes: list[dict[str, float]]
+    memory_bytes_predicted: list[dict[str, float]] | None
+    allocator_bytes: list[float | None]
+    exposed_s_measured: list[dict[str, float]] | None
+    exposed_s_predicted: list[dict[str, float]] | None
+    vitals: list[list[Vitals]] | None
+    stragglers: list[tuple[int, float]]
+    progress: list[Said] | None
+    gradient_error: NotRequired[float | None]
+    loss_error: NotRequired[float | None]
+    time_scale: NotRequired[float]
+    overhead_s: NotRequired[Overheads]
+    link_s: NotRequired[float]
+    op_s: NotRequired[dict[str, Annotated[dict[str, float | None], Pair, OfPair]]]
+    bubble_measured: NotRequired[Annotated[dict[str, float], Bubble]]
+    bubble_predicted: NotRequired[Annotated[dict[str, float], Bubble]]
+    idle_s_measured: NotRequired[list[float]]
+    idle_s_predicted: NotRequired[list[float]]
+    peak_live_microbatches_measured: NotRequired[list[float]]
+    peak_live_microbatches_predicted: NotRequired[list[float]]
+    peak_activation_bytes_measured: NotRequired[list[float]]
+    why: NotRequired[Annotated[dict[str, Any], Diagnosis] | None]
+
+
+class Answer(TypedDict):
+    """What realrun prints of the runs of a plan or of programs."""
+
+    ok: bool
+    failed: list[str]
+    out: str
+    calibrations: list[str]
+    runs: list[Facts]
 
 
 def answer(job: Job, measured: list[dict[str, Any]]) -> dict[str, Any]:

@@ -3,11 +3,12 @@ and who is slow."""
 
 import time
 from collections import deque
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from realrun.run.faults import stragglers
 from realrun.run.job import Job
 from simlab.cost.roofline import peak_flops
+from simlab.schema import MaybeNan
 from simlab.spec.model import MFU_CONVENTION
 from simlab.units import bytes_text, seconds_text
 
@@ -16,18 +17,42 @@ KEPT = 300
 """How many things that were said are kept: the last ones."""
 
 
-class TrainingProgress:
-    """Of `job`'s training. time_scale: of the cluster in the box, if there is one.
+class Vitals(TypedDict):
+    """How a rank is, of one step or of several."""
 
-    said: [{"name", "step", "steps", "step_s", "losses": of each step since the last one,
-    "tokens_per_s", "mfu": in a box, "ranks": [of
-    each, since the last one: {"computed_s", "waited_s", "activations"}], "slow": [(rank, times as
-    long as its peers)]}], the last `KEPT` of them.
-    """
+    computed_s: float
+    waited_s: float
+    activations: float
+    """The peak of their bytes."""
+    loss: NotRequired[MaybeNan]
+    """Its part of a step's."""
+
+
+class Said(TypedDict):
+    """What is said of a training now and then."""
+
+    name: str
+    step: int
+    steps: int
+    step_s: float
+    losses: list[MaybeNan]
+    """Of each step since it was last said."""
+    tokens_per_s: float
+    mfu: float | None
+    """In a box."""
+    ranks: list[Vitals]
+    """Of each, since it was last said."""
+    slow: list[tuple[int, float]]
+    """Ranks, and how many times as long as their peers they compute."""
+
+
+class TrainingProgress:
+    """Of `job`'s training. time_scale: of the cluster in the box, if there is one. said: the last `KEPT`
+    things that were said."""
 
     def __init__(self, job: Job, time_scale: float | None = None) -> None:
         self.job, self.time_scale = job, time_scale
-        self.said: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        self.said: deque[Said] = deque(maxlen=KEPT)
         self.tokens = job.batch * job.sizes["seq"]
         self.total = job.warmup + job.steps
         self._said_s = time.monotonic()
@@ -35,13 +60,13 @@ class TrainingProgress:
 
     def _begin(self) -> None:
         self._losses: list[float] = []
-        self._ranks = [
+        self._ranks: list[Vitals] = [
             {"computed_s": 0.0, "waited_s": 0.0, "activations": 0.0} for _ in range(self.job.ranks)
         ]
 
     def step(
         self, number: int, loss: float, seconds: float, vitals: list[dict[str, float]]
-    ) -> dict[str, Any] | None:
+    ) -> Said | None:
         """A step is over. vitals: of each rank, see `Training`. What is to be said of the steps
         since it was last, or None: not yet."""
         now_s = time.monotonic()
@@ -78,7 +103,7 @@ class TrainingProgress:
         return flops / step_s / (job.ranks * peak_flops(job.box_cluster.gpu, precision))
 
 
-def line(now: dict[str, Any]) -> str:
+def line(now: Said) -> str:
     """The text of one thing that `TrainingProgress` says."""
     done = round(20 * now["step"] / now["steps"])
     step, *rest = figures(now)
@@ -89,7 +114,7 @@ def line(now: dict[str, Any]) -> str:
     return f"[{'#' * done}{'.' * (20 - done)}] {step}: {', '.join([*rest, *slow])}"
 
 
-def figures(now: dict[str, Any]) -> list[str]:
+def figures(now: Said) -> list[str]:
     """[its step, loss, step time, tokens a second, MFU in a box and how it counts attention,
     waiting, activations], as texts."""
     waited_s, computed_s = (

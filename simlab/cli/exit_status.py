@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from simlab.cli.options import refuse_empty_paths
+from simlab.cli.options import Failure, refuse_empty_paths
 from simlab.errors import InputError, SimlabError, bounded
 
 Command = Callable[[Namespace], int]
@@ -81,7 +81,8 @@ def _reason(error: OSError) -> str:
 def _fail(error: Exception, reason: str, arguments: Namespace) -> None:
     """Say why the command failed, with `--json` as an object, too."""
     if arguments.json:
-        print(json.dumps({"ok": False, "error": reason, **getattr(error, "facts", {})}))
+        failure = Failure(ok=False, error=reason)
+        print(json.dumps(failure | getattr(error, "facts", {})))
     _say("failed", reason, error)
 
 

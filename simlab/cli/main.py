@@ -96,9 +96,6 @@ def parser() -> Parser:
     for name, (run, add_arguments, text) in COMMANDS.items():
         command = added.add_parser(name, help=text, description=cleandoc(run.__doc__ or ""))
         add_arguments(command)
-        command.add_argument(
-            "--json", action="store_true", help="print one JSON object instead of text"
-        )
         command.set_defaults(run=run)
         top.commands[name] = command
     return top

@@ -2,13 +2,15 @@
 meant; names of options that are no longer shown; shell completion."""
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn, TypedDict
 
 from simlab.errors import InputError, bounded, did_you_mean
+from simlab.schema import DRAFT, schema
 
 SHELLS = ("bash", "zsh", "tcsh")
 
@@ -142,6 +144,35 @@ class PrintCompletion(argparse.Action):
             parser.error("shtab not installed: pip install shtab")
         print(shtab.complete(parser, shell=str(values)))
         parser.exit()
+
+
+class Failure(TypedDict):
+    """A check failed, or the command broke off: exit status 1."""
+
+    ok: Literal[False]
+    error: str
+
+
+class PrintSchema(argparse.Action):
+    """Print the JSON schema of the type `const`, which is what `--json` prints, and exit."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        its = {"$schema": DRAFT, "title": f"{parser.prog} --json"} | schema(self.const)
+        print(json.dumps(its, indent=1, allow_nan=False))
+        parser.exit()
+
+
+def add_json_options(parser: Any, answer: Any, failure: Any = Failure) -> None:
+    """Add `--json`, and `--schema` of what it prints: an object of the type `answer`, or `failure`."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    text = "print the JSON schema of what --json prints, and exit"
+    parser.add_argument("--schema", action=PrintSchema, nargs=0, const=answer | failure, help=text)
 
 
 def add_version_and_completion(parser: argparse.ArgumentParser, version: str) -> None:

@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ COLUMNS = 80
 """The width that text is fitted to."""
 
 
-def print_json(result: dict[str, Any]) -> None:
+def print_json(result: Mapping[str, Any]) -> None:
     """Print `result` as one JSON object on stdout; a number that is not finite becomes null."""
     print(json.dumps(_finite(result), allow_nan=False))
 

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from simlab.diagnosis.graph import COMPUTE, DATA, HOST, OPTIMIZER, Graph, Work
 from simlab.diagnosis.straggler import Straggler, straggler
@@ -15,6 +15,7 @@ STRAGGLER, COMMUNICATION, BUBBLE = "straggler", "communication", "bubble"
 STRAGGLER_SAVES = 0.1
 """A straggler is the bottleneck if the step would be shorter by this fraction without it. That much is
 what a job is commonly said to lose to stragglers (arXiv 2505.05713)."""
+BOTTLENECKS = (COMPUTE, COMMUNICATION, DATA, HOST, OPTIMIZER, BUBBLE, STRAGGLER)
 SHOWN = 6
 
 
@@ -44,9 +45,8 @@ class Diagnosis:
     steps: int
     """How many steps were read: all figures are means over them."""
     step_s: float
-    bottleneck: str
-    """'compute', 'communication', 'data', 'host', 'bubble' (waiting that no straggler causes) or
-    'straggler'."""
+    bottleneck: Annotated[str, BOTTLENECKS]
+    """A bubble is waiting that no straggler causes."""
     spent: Spent
     """The mean of the ranks."""
     spent_by_rank: list[Spent]

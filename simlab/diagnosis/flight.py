@@ -8,7 +8,7 @@ not come to it, or has called another collective, or gives another size.
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from simlab.diagnosis.fields import whole_field
 from simlab.errors import InputError, shortened
@@ -49,7 +49,7 @@ class Hang(NamedTuple):
     name: str
     culprit: tuple[int, ...]
     waiting: tuple[int, ...]
-    reason: str
+    reason: Annotated[str, (MISSING, DIFFERENT, SIZE, STUCK, NONE)]
     detail: str
     no_dump: tuple[int, ...]
 

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from statistics import fmean
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from simlab.diagnosis.graph import COMPUTE, DATA, HOST, Graph, Work
 
@@ -33,7 +33,7 @@ class Straggler(NamedTuple):
     rank: int
     slower: float
     saved_s: float
-    cause: str
+    cause: Annotated[str, (GPU, LOSS, SLOW_DATA, SLOW_HOST, UNKNOWN)]
 
     def __str__(self) -> str:
         why = {

@@ -1,7 +1,7 @@
 """What a trained token costs, from prices that are to be edited."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from simlab.display import plain
 from simlab.errors import require_between, require_positive, require_whole
@@ -74,6 +74,15 @@ class Cost:
             "per_million_tokens": self.per_million_tokens,
             "of_failures": self.of_failures,
         }
+
+
+class Totals(TypedDict):
+    """What `Cost.to_dict` says beside the fields of a `Cost`."""
+
+    total: float
+    per_million_tokens: float
+    of_failures: float
+    """The part of `total` that goes to spares, and to time that does not count."""
 
 
 def training_cost(

@@ -14,9 +14,16 @@ from simlab.errors import (
     require_whole,
     shortened,
 )
-from simlab.operations.queued_jobs import ALMOST_S, MOST_S, Job, QueueResult, Served, require_jobs
+from simlab.operations.queued_jobs import (
+    ALMOST_S,
+    MOST_S,
+    POLICIES,
+    Job,
+    QueueResult,
+    Served,
+    require_jobs,
+)
 
-POLICIES = ("static", "reactive", "predictive")
 LEAST_PER_DOUBLING, MOST_PER_DOUBLING = 0.1, 2.0
 
 

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
 from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypedDict
 
-from simlab.display import plain
+from simlab.display import facts_of
 from simlab.errors import InputError, require_positive, require_whole
 from simlab.operations.closed_forms import daly_interval_s, expected_goodput, young_interval_s
 from simlab.operations.long_run import LongRun, simulate_run
+from simlab.schema import MaybeNan
 
 SEEDS = 4
 MOST_IN_STUDY = 2e6
@@ -32,8 +33,8 @@ class Point(NamedTuple):
     interval_s: float
     goodput: float
     """Simulated, the mean over seeds."""
-    error: float
-    """The standard error of that mean."""
+    error: MaybeNan
+    """The standard error of that mean; of one seed there is none."""
     expected: float
     """By Daly's cost function."""
 
@@ -47,6 +48,17 @@ class Assumption(NamedTuple):
     """What is taken for granted."""
     here: str
     """How it is in the run."""
+
+
+class IntervalFacts(TypedDict):
+    """An `IntervalStudy` as plain values."""
+
+    best_interval_s: float
+    young_interval_s: float
+    daly_interval_s: float
+    best_goodput: float
+    points: list[Annotated[dict[str, Any], Point]]
+    assumptions: list[Annotated[dict[str, Any], Assumption]]
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,16 +84,9 @@ class IntervalStudy:
         """The highest goodput of the intervals that were tried."""
         return max(point.goodput for point in self.points)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> IntervalFacts:
         """All figures as plain values that JSON knows."""
-        return {
-            "best_interval_s": self.best_interval_s,
-            "young_interval_s": self.young_interval_s,
-            "daly_interval_s": self.daly_interval_s,
-            "best_goodput": self.best_goodput,
-            "points": plain(self.points),
-            "assumptions": plain(self.assumptions),
-        }
+        return facts_of(self, IntervalFacts)
 
 
 def mean_goodput(run: LongRun, *, seeds: int = SEEDS) -> tuple[float, float]:

@@ -4,11 +4,11 @@ from collections import Counter, defaultdict
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple, TypedDict, cast
 
 import simpy
 
-from simlab.display import plain
+from simlab.display import facts_of
 from simlab.errors import InputError, require_positive
 from simlab.operations.checkpoints import Checkpoints
 from simlab.operations.fleet import Fleet, Nodes
@@ -100,6 +100,17 @@ class Incident(NamedTuple):
     """Whether the training went on from copies in memory."""
 
 
+class RunFacts(TypedDict):
+    """A `RunResult` as plain values, in seconds."""
+
+    wall_s: float
+    goodput: float
+    failures: int
+    mtbf_s: float
+    spent: Annotated[dict[str, float], Spent]
+    causes: dict[str, int]
+
+
 @dataclass(frozen=True, repr=False)
 class RunResult:
     """A training as it went."""
@@ -134,16 +145,9 @@ class RunResult:
         """{cause: failures}, the most frequent first."""
         return dict(Counter(incident.cause for incident in self.incidents).most_common())
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> RunFacts:
         """Figures as plain values that JSON knows, in seconds."""
-        return {
-            "wall_s": self.wall_s,
-            "goodput": self.goodput,
-            "failures": self.failures,
-            "mtbf_s": self.run.mtbf_s,
-            "spent": plain(self.spent),
-            "causes": self.causes,
-        }
+        return facts_of(self, RunFacts, mtbf_s=self.run.mtbf_s)
 
 
 def simulate_run(run: LongRun, *, seed: int = 0) -> RunResult:

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from math import log2
 from random import Random
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypedDict
 
-from simlab.display import plain
+from simlab.display import facts_of
 from simlab.errors import (
     InputError,
     require_between,
@@ -15,6 +15,7 @@ from simlab.errors import (
     shortened,
 )
 
+POLICIES = ("static", "reactive", "predictive")
 ALMOST_S = 1e-6
 MOST_JOBS = 1_000
 """Each change looks at every job, so that a queue costs the square of its length."""
@@ -74,6 +75,21 @@ class Served(NamedTuple):
         return self.ended_s - self.arrived_s
 
 
+class QueueFacts(TypedDict):
+    """A `QueueResult` as plain values."""
+
+    policy: Annotated[str, POLICIES]
+    mean_turnaround_s: float
+    mean_wait_s: float
+    makespan_s: float
+    utilisation: float
+    resizes: int
+    trained_node_s: float
+    resharded_node_s: float
+    idle_node_s: float
+    jobs: list[Annotated[dict[str, Any], Served]]
+
+
 @dataclass(frozen=True, repr=False)
 class QueueResult:
     """A queue of jobs as it was served."""
@@ -122,20 +138,9 @@ class QueueResult:
         """The part of node-seconds in which jobs trained."""
         return self.trained_node_s / (self.nodes * self.makespan_s)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> QueueFacts:
         """All figures as plain values that JSON knows."""
-        return {
-            "policy": self.policy,
-            "mean_turnaround_s": self.mean_turnaround_s,
-            "mean_wait_s": self.mean_wait_s,
-            "makespan_s": self.makespan_s,
-            "utilisation": self.utilisation,
-            "resizes": self.resizes,
-            "trained_node_s": self.trained_node_s,
-            "resharded_node_s": self.resharded_node_s,
-            "idle_node_s": self.idle_node_s,
-            "jobs": plain(self.jobs),
-        }
+        return facts_of(self, QueueFacts)
 
 
 def random_jobs(

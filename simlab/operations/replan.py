@@ -3,8 +3,9 @@ plans for GPUs of several speeds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple, TypedDict
 
+from simlab.display import facts_of
 from simlab.errors import (
     InputError,
     require_index,
@@ -13,17 +14,17 @@ from simlab.errors import (
     require_whole,
 )
 from simlab.planner import Space, predicted, search
-from simlab.planner.search import DEGREES
 from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
+
+FEWER, ANOTHER = "fewer replicas", "another plan"
 
 
 class Way(NamedTuple):
     """One way to go on."""
 
-    name: str
-    """'fewer replicas' or 'another plan'."""
+    name: Annotated[str, (FEWER, ANOTHER)]
     plan: Plan
     nodes: int
     step_s: float
@@ -37,6 +38,35 @@ class Way(NamedTuple):
         the part 1 - speed of R, so it wins if speed x R is more than twice the re-sharding.
         """
         return 2 * resize_s / self.speed
+
+
+class Degrees(TypedDict):
+    """The degrees of a plan."""
+
+    dp: int
+    tp: int
+    pp: int
+    cp: int
+    ep: int
+
+
+class WayFacts(TypedDict):
+    """A `Way` as plain values."""
+
+    name: Annotated[str, (FEWER, ANOTHER)]
+    nodes: int
+    degrees: Degrees
+    step_s: float
+    speed: float
+    wins_from_s: float
+
+
+class ReplannedFacts(TypedDict):
+    """A `Replanned` as plain values."""
+
+    before_s: float
+    resize_s: float
+    ways: list[WayFacts]
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,23 +90,18 @@ class Replanned:
             return "wait"
         return self.ways[0].name
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ReplannedFacts:
         """All figures as plain values that JSON knows."""
-        return {
-            "before_s": self.before_s,
-            "resize_s": self.resize_s,
-            "ways": [
-                {
-                    "name": way.name,
-                    "nodes": way.nodes,
-                    "degrees": {name: getattr(way.plan, name) for name in DEGREES},
-                    "step_s": way.step_s,
-                    "speed": way.speed,
-                    "wins_from_s": way.wins_from_s(self.resize_s),
-                }
-                for way in self.ways
-            ],
-        }
+        ways = [
+            facts_of(
+                way,
+                WayFacts,
+                degrees=facts_of(way.plan, Degrees),
+                wins_from_s=way.wins_from_s(self.resize_s),
+            )
+            for way in self.ways
+        ]
+        return facts_of(self, ReplannedFacts, ways=ways)
 
 
 def replan(
@@ -119,7 +144,7 @@ def _fewer_replicas(model: Model, plan: Plan, left: Cluster) -> _Found:
         except InputError:
             continue
         if ranked.fit.fits:
-            return "fewer replicas", fewer, nodes, ranked.step_s
+            return FEWER, fewer, nodes, ranked.step_s
     return None
 
 
@@ -138,7 +163,7 @@ def _another_plan(model: Model, plan: Plan, left: Cluster) -> _Found:
         except InputError:
             continue
         if found.plans:
-            return "another plan", found.plans[0].plan, nodes, found.plans[0].step_s
+            return ANOTHER, found.plans[0].plan, nodes, found.plans[0].step_s
     return None
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from math import exp, log, sqrt
 from random import Random
 from statistics import NormalDist, fmean, median, quantiles
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 from simlab.cost import OpTimes
+from simlab.display import facts_of
 from simlab.engine import simulate
 from simlab.errors import (
     InputError,
@@ -69,6 +70,18 @@ class Disturbance:
         return self.step_s + self.pause_s / self.pause_every
 
 
+class StepsFacts(TypedDict):
+    """`Steps` as plain values."""
+
+    ranks: int
+    steps: int
+    mean_s: float
+    slowdown: float
+    waiting_s: float
+    p90_over_median: float
+    max_over_median: float
+
+
 @dataclass(frozen=True, repr=False)
 class Steps:
     """The steps of a synchronous training."""
@@ -108,17 +121,9 @@ class Steps:
         """The longest step over the median step: how heavy the tail is."""
         return max(self.steps_s) / median(self.steps_s)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> StepsFacts:
         """All figures as plain values that JSON knows."""
-        return {
-            "ranks": self.ranks,
-            "steps": len(self.steps_s),
-            "mean_s": self.mean_s,
-            "slowdown": self.slowdown,
-            "waiting_s": self.waiting_s,
-            "p90_over_median": self.p90_over_median,
-            "max_over_median": self.max_over_median,
-        }
+        return facts_of(self, StepsFacts, steps=len(self.steps_s))
 
 
 def synchronous_steps(

@@ -3,10 +3,11 @@ no plan fits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypedDict
 
+from simlab.display import facts_of
 from simlab.errors import InputError
-from simlab.planner.rank import Ranked, family_of, most_held, waterfall_s
+from simlab.planner.rank import Ranked, RankedFacts, family_of, most_held, waterfall_s
 from simlab.planner.search import (
     DEGREES,
     MEMORY,
@@ -44,6 +45,41 @@ PARTS = {
 """{part of a `Waterfall`: what it is, in words}; those that are left out are words themselves."""
 
 
+class RivalFacts(RankedFacts):
+    """A `Rival` as plain values."""
+
+    slower_s: float
+    difference_s: dict[str, float]
+
+
+class ChangeFacts(TypedDict):
+    """A `Change` as plain values."""
+
+    change: str
+    same: bool
+    best: RankedFacts | None
+
+
+class AdviceFacts(TypedDict):
+    """An `Advice` as plain values."""
+
+    missing_bytes: float
+    nearest: str
+    change: str
+    best: RankedFacts | None
+
+
+class ExplanationFacts(TypedDict):
+    """An `Explanation` as plain values, in SI base units."""
+
+    waterfall_s: Annotated[dict[str, float], Waterfall]
+    binds: str
+    ties: int
+    runner_up: RivalFacts | None
+    families: dict[str, RivalFacts]
+    changes: list[ChangeFacts]
+
+
 class Rival(NamedTuple):
     """Another plan beside the best one."""
 
@@ -51,10 +87,10 @@ class Rival(NamedTuple):
     difference_s: dict[str, float]
     """{part of the waterfall: by how many seconds it takes longer than in the best plan}."""
 
-    def to_dict(self, best: Ranked) -> dict[str, Any]:
+    def to_dict(self, best: Ranked) -> RivalFacts:
         """As plain values that JSON knows."""
         slower_s = self.ranked.step_s - best.step_s
-        return self.ranked.to_dict() | {"slower_s": slower_s, "difference_s": self.difference_s}
+        return {**self.ranked.to_dict(), "slower_s": slower_s, "difference_s": self.difference_s}
 
 
 class Change(NamedTuple):
@@ -67,10 +103,9 @@ class Change(NamedTuple):
     same: bool
     """Whether it is the plan that is best without the change, or its microbatches differ only."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ChangeFacts:
         """As plain values that JSON knows."""
-        best = self.best.to_dict() if self.best else None
-        return {"change": self.change, "same": self.same, "best": best}
+        return facts_of(self, ChangeFacts, best=self.best and self.best.to_dict())
 
 
 class Advice(NamedTuple):
@@ -85,9 +120,9 @@ class Advice(NamedTuple):
     best: Ranked | None
     """The best plan with that change."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> AdviceFacts:
         """As plain values that JSON knows."""
-        return self._asdict() | {"best": self.best.to_dict() if self.best else None}
+        return facts_of(self, AdviceFacts, best=self.best and self.best.to_dict())
 
 
 @dataclass
@@ -125,16 +160,15 @@ class Explanation:
             f"memory is {used:.0%} full with its reserve"
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ExplanationFacts:
         """As plain values that JSON knows, in SI base units."""
-        return {
-            "waterfall_s": self.waterfall_s._asdict(),
-            "binds": self.binds,
-            "ties": self.ties,
-            "runner_up": self.runner_up.to_dict(self.best) if self.runner_up else None,
-            "families": {name: its.to_dict(self.best) for name, its in self.families.items()},
-            "changes": [change.to_dict() for change in self.changes],
-        }
+        return facts_of(
+            self,
+            ExplanationFacts,
+            runner_up=self.runner_up and self.runner_up.to_dict(self.best),
+            families={name: its.to_dict(self.best) for name, its in self.families.items()},
+            changes=[change.to_dict() for change in self.changes],
+        )
 
 
 def explanation(found: Search, *, full: bool = True) -> Explanation:

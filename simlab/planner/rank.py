@@ -3,9 +3,9 @@ few."""
 
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
+from typing import Annotated, TypedDict
 
-from simlab.display import plain
+from simlab.display import facts_of
 from simlab.lowering.build import program_of
 from simlab.memory.step import StepWalk, held_by_rank
 from simlab.spec.cluster import Cluster
@@ -17,6 +17,33 @@ from simlab.training.fit import Fit, judged
 TIE = 0.05
 """Plans whose predicted steps differ by no more than this part are called ties: it is about the mean
 error of predicted steps of Megatron-LM's published runs (docs/validation.md)."""
+
+
+class RankedFacts(TypedDict):
+    """A `Ranked` as plain values: degrees and options of its plan, the prediction, the judgement."""
+
+    dp: int
+    tp: int
+    pp: int
+    cp: int
+    ep: int
+    etp: int
+    zero: int
+    recompute: str
+    schedule: str
+    chunks: int
+    microbatch_size: int
+    microbatches: int
+    stage_layers: str | list[int]
+    sequence_parallel: bool
+    ep_overlap: bool
+    step_s: float
+    mfu: float
+    memory_bytes: float
+    reserve_bytes: float
+    fit: Annotated[str, ("sure", "unsure")]
+    family: str
+    layers_s: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,17 +66,9 @@ class Ranked:
         """See `family_of`."""
         return family_of(self.plan)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> RankedFacts:
         """The degrees, the prediction and the judgement as plain values that JSON knows."""
-        plan = self.plan
-        degrees = {name: getattr(plan, name) for name in ("dp", "tp", "pp", "cp", "ep", "etp")}
-        rest = ("zero", "recompute", "schedule", "chunks", "microbatch_size", "microbatches")
-        return {
-            **degrees,
-            **{name: plain(getattr(plan, name)) for name in rest},
-            "stage_layers": plain(plan.stage_layers),
-            "sequence_parallel": plan.sequence_parallel,
-            "ep_overlap": plan.ep_overlap,
+        own = {
             "step_s": self.step_s,
             "mfu": self.mfu,
             "memory_bytes": self.memory_bytes,
@@ -58,6 +77,7 @@ class Ranked:
             "family": self.family,
             "layers_s": self.layers_s,
         }
+        return facts_of(self.plan, RankedFacts, **own)
 
 
 LATE = ("dualpipe", "dualpipe-v")

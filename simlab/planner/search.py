@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from time import perf_counter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypedDict, TypeVar
 
+from simlab.display import facts_of
 from simlab.errors import InputError
 from simlab.planner.prune import Bounds
-from simlab.planner.rank import TIE, Ranked, layered_s, predicted
+from simlab.planner.rank import TIE, Ranked, RankedFacts, layered_s, predicted
 from simlab.planner.space import Rejection, Space
 from simlab.spec.plan import Plan
 from simlab.training.fit import reserve_bytes
@@ -43,6 +44,27 @@ MEMORY = "a GPU has too little memory"
 SLOW = "its least time is longer than that of the plans kept"
 SLOWER = "it was predicted, and is slower than the plans kept"
 REFUSED = "it cannot be simulated"
+
+
+class FoundFacts(RankedFacts):
+    """One of the plans of a `Search` as plain values."""
+
+    tie: bool
+
+
+class SearchFacts(TypedDict):
+    """A `Search` as plain values, in SI base units."""
+
+    model: str
+    cluster: str
+    gpus: int
+    global_batch: int
+    plans: list[FoundFacts]
+    rejected: dict[str, int]
+    evaluated: int
+    predictions: int
+    seconds: float
+    interrupted: bool
 
 
 @dataclass
@@ -84,20 +106,18 @@ class Search:
         """The plans, other than the best, that are as fast as it within the error."""
         return [ranked for ranked in self.plans[1:] if self.is_tie(ranked)]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> SearchFacts:
         """What was found as plain values that JSON knows, in SI base units."""
-        return {
-            "model": self.space.model.name,
-            "cluster": self.space.cluster.name,
-            "gpus": self.space.cluster.gpus,
-            "global_batch": self.space.global_batch,
-            "plans": [each.to_dict() | {"tie": self.is_tie(each)} for each in self.plans],
-            "rejected": self.rejected,
-            "evaluated": self.evaluated,
-            "predictions": self.predictions,
-            "seconds": self.seconds,
-            "interrupted": self.interrupted,
-        }
+        space = self.space
+        return facts_of(
+            self,
+            SearchFacts,
+            model=space.model.name,
+            cluster=space.cluster.name,
+            gpus=space.cluster.gpus,
+            global_batch=space.global_batch,
+            plans=[{**each.to_dict(), "tie": self.is_tie(each)} for each in self.plans],
+        )
 
 
 def search(

@@ -9,13 +9,12 @@ from dataclasses import MISSING, Field, field, fields
 from inspect import cleandoc
 from math import inf
 from textwrap import fill
-from types import NoneType, UnionType
+from types import UnionType
 from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
+from simlab.schema import DRAFT, schema
+
 T = TypeVar("T")
-DRAFT = "https://json-schema.org/draft/2020-12/schema"
-JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", NoneType: "null"}
-"""{type of a field: its name in a JSON schema}"""
 
 
 class Derived(int):
@@ -91,10 +90,12 @@ def documented_fields(cls: type) -> list[FieldFacts]:
 def json_schema(cls: type, without: tuple[str, ...] = ()) -> dict[str, Any]:
     """The JSON schema (draft 2020-12) of the documented fields of the data class `cls`, but for
     those in `without`: an object with a property for each field and no other."""
-    return {"$schema": DRAFT, "title": cls.__name__} | _object(cls, without)
+    return {"$schema": DRAFT, "title": cls.__name__} | as_written(cls, without)
 
 
-def _object(cls: type, without: tuple[str, ...] = ()) -> dict[str, Any]:
+def as_written(cls: type, without: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The part of a schema that says what a user may write for `cls`: a field with a default may be left
+    out."""
     facts = [its for its in documented_fields(cls) if its.name not in without]
     return {
         "type": "object",
@@ -106,7 +107,7 @@ def _object(cls: type, without: tuple[str, ...] = ()) -> dict[str, Any]:
 
 def _property(facts: FieldFacts) -> dict[str, Any]:
     kinds = get_args(facts.type) if isinstance(facts.type, UnionType) else (facts.type,)
-    names = [_shape(kind) for kind in kinds]
+    names = [schema(kind, as_written) for kind in kinds]
     if facts.default is None and {"type": "null"} not in names:
         names.append({"type": "null"})
     shape: dict[str, Any] = names[0] if len(names) == 1 else {"anyOf": names}
@@ -115,18 +116,6 @@ def _property(facts: FieldFacts) -> dict[str, Any]:
     said = facts.default is not MISSING and facts.default != inf  # which JSON cannot say
     default = {"default": facts.default} if said else {}
     return shape | default | {"description": facts.doc}
-
-
-def _shape(kind: Any) -> dict[str, Any]:
-    """What JSON has for a value of this type."""
-    inner = get_args(kind)
-    if get_origin(kind) in (tuple, list):
-        return {"type": "array", "items": _shape(inner[0])}
-    if get_origin(kind) is dict:
-        return {"type": "object", "additionalProperties": _shape(inner[1])}
-    if kind is Any:
-        return {}
-    return {"type": JSON_TYPES[kind]} if kind in JSON_TYPES else _object(kind)
 
 
 def parsed(facts: FieldFacts, text: str) -> Any:

@@ -4,13 +4,13 @@ import html
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
 
 from simlab.analysis import Breach, Stack, bubble, peak_memory, walk_stack
 from simlab.cost.rank_walk import RankWalk
 from simlab.cost.roofline import peak_flops
 from simlab.cost.stage_times import StageTimes
 from simlab.cost.walk import Parts
+from simlab.display import facts_of
 from simlab.engine import simulate
 from simlab.errors import require_index
 from simlab.lowering.kernels.recomputed import stops_early
@@ -21,37 +21,8 @@ from simlab.spec.model import MFU_ATTENTION, Model
 from simlab.spec.plan import Plan
 from simlab.trace import ACTIVATIONS, Trace
 from simlab.training.fit import Fit, judged
-from simlab.training.summary import step_text
+from simlab.training.summary import PredictionFacts, Waterfall, step_text
 from simlab.units import bytes_text, seconds_text
-
-
-class Waterfall(NamedTuple):
-    """What the time of a step is spent on: seconds as means over ranks, which add up to the step.
-
-    compute:   the kernels.
-    host:      the time in which the GPU waits for its host to launch kernels.
-    tp:        the exposed communication of tensor parallelism.
-    cp:        the exposed communication of context parallelism.
-    ep:        the exposed all-to-alls of expert parallelism.
-    dp:        the exposed communication of data parallelism and ZeRO, and every reduction of
-               gradients after the last backward: with sequence parallelism those of norms, which
-               tensor-parallel ranks add up, and those of a tied head.
-    pp:        the messages between stages.
-    bubble:    the idle time of the pipeline that remains if messages take no time.
-    optimizer: the optimizer's step.
-    offload:   the exposed copies between GPUs and their hosts.
-    """
-
-    compute: float
-    host: float
-    tp: float
-    cp: float
-    ep: float
-    dp: float
-    pp: float
-    bubble: float
-    optimizer: float
-    offload: float
 
 
 @dataclass(frozen=True)
@@ -109,34 +80,24 @@ class Prediction:
         excess = "" if self.fits else self.excess_text
         return step_text(self.to_dict(), self.cluster.gpu.name, excess)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> PredictionFacts:
         """The prediction as plain values that JSON knows, in SI base units, without its trace."""
-        return {
-            "model": self.model.name,
-            "cluster": self.cluster.name,
-            "gpus": self.plan.gpus,
-            "seq": self.plan.seq or self.model.seq,
-            "global_batch": self.plan.global_batch,
-            "plan": self.plan.to_dict(),
-            "schedule": self.program.name,
-            "stages": self.program.stages,
-            "microbatches": self.program.microbatches,
-            "step_s": self.step_s,
-            "tokens_per_s": self.tokens_per_s,
-            "mfu": self.mfu,
-            "hfu": self.hfu,
-            "mfu_attention": self.mfu_attention,
-            "bubble": bubble(self.trace)._asdict(),
-            "waterfall_s": self.waterfall_s._asdict(),
-            "exposed_s": self.exposed_s,
-            "memory_bytes": self.memory_bytes,
-            "peak_rank": self.peak_rank,
-            "fits": self.fits,
-            "gpu_memory_bytes": self.capacity_bytes,
-            "breaches": [breach._asdict() for breach in self.breaches],
-            "peak_live_microbatches": peak_memory(self.trace),
-            "peak_activations_bytes": peak_memory(self.trace, ACTIVATIONS),
-        }
+        return facts_of(
+            self,
+            PredictionFacts,
+            model=self.model.name,
+            cluster=self.cluster.name,
+            gpus=self.plan.gpus,
+            seq=self.plan.seq or self.model.seq,
+            global_batch=self.plan.global_batch,
+            schedule=self.program.name,
+            stages=self.program.stages,
+            microbatches=self.program.microbatches,
+            bubble=bubble(self.trace)._asdict(),
+            gpu_memory_bytes=self.capacity_bytes,
+            peak_live_microbatches=peak_memory(self.trace),
+            peak_activations_bytes=peak_memory(self.trace, ACTIVATIONS),
+        )
 
     @property
     def capacity_bytes(self) -> float:

@@ -1,15 +1,75 @@
-"""It writes a prediction as text for reading."""
+"""What a prediction says: as plain values, and as text for reading."""
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, NamedTuple, TypedDict
 
+from simlab.analysis import Breach, Bubble
 from simlab.spec.model import MFU_CONVENTION
+from simlab.spec.plan import Plan
 from simlab.units import bytes_text, seconds_text
 
 BAR = 40  # characters of a bar that is the whole step
 
 
-def step_text(facts: Mapping[str, Any], gpu: str, excess: str) -> str:
+class Waterfall(NamedTuple):
+    """What the time of a step is spent on: seconds as means over ranks, which add up to the step.
+
+    compute:   the kernels.
+    host:      the time in which the GPU waits for its host to launch kernels.
+    tp:        the exposed communication of tensor parallelism.
+    cp:        the exposed communication of context parallelism.
+    ep:        the exposed all-to-alls of expert parallelism.
+    dp:        the exposed communication of data parallelism and ZeRO, and every reduction of
+               gradients after the last backward: with sequence parallelism those of norms, which
+               tensor-parallel ranks add up, and those of a tied head.
+    pp:        the messages between stages.
+    bubble:    the idle time of the pipeline that remains if messages take no time.
+    optimizer: the optimizer's step.
+    offload:   the exposed copies between GPUs and their hosts.
+    """
+
+    compute: float
+    host: float
+    tp: float
+    cp: float
+    ep: float
+    dp: float
+    pp: float
+    bubble: float
+    optimizer: float
+    offload: float
+
+
+class PredictionFacts(TypedDict):
+    """A `Prediction` as plain values, in SI base units, without its trace."""
+
+    model: str
+    cluster: str
+    gpus: int
+    seq: int
+    global_batch: int
+    plan: Annotated[dict[str, Any], Plan]
+    schedule: str
+    stages: int
+    microbatches: int
+    step_s: float
+    tokens_per_s: float
+    mfu: float
+    hfu: float
+    mfu_attention: str
+    """How both count attention."""
+    bubble: Annotated[dict[str, float], Bubble]
+    waterfall_s: Annotated[dict[str, float], Waterfall]
+    exposed_s: dict[str, float]
+    memory_bytes: dict[str, float]
+    peak_rank: int
+    fits: bool
+    gpu_memory_bytes: float
+    breaches: list[Annotated[dict[str, Any], Breach]]
+    peak_live_microbatches: list[int]
+    peak_activations_bytes: list[float]
+
+
+def step_text(facts: PredictionFacts, gpu: str, excess: str) -> str:
     """A prediction for reading.
 
     facts:  what `Prediction.to_dict` says.

@@ -1,15 +1,21 @@
-"""The JSON schemas that come with realrun."""
+"""The JSON schemas that realrun prints."""
 
 import json
-from pathlib import Path
+from contextlib import redirect_stdout
+from functools import cache
+from io import StringIO
 
+import pytest
 from jsonschema import Draft202012Validator
 
-import realrun
+from realrun.cli.main import main
 
-FOLDER = Path(realrun.__file__).parent / "cli" / "schemas"
+COMMANDS = {"run": [], "measure": ["measure"], "doctor": ["doctor"]}
 
 
+@cache
 def schema(name):
-    """The validator of what a command prints, 'run' or 'measure', or of an 'error'."""
-    return Draft202012Validator(json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")))
+    """The validator of what a command prints with `--json`, one of `COMMANDS`."""
+    with redirect_stdout(StringIO()) as printed, pytest.raises(SystemExit, match="0"):
+        main([*COMMANDS[name], "--schema"])
+    return Draft202012Validator(json.loads(printed.getvalue()))

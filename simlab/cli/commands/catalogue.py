@@ -1,20 +1,43 @@
 """The command catalog: the models and clusters that come with simlab, as text and as JSON."""
 
 import argparse
-import json
-from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
-from simlab.cli.output import print_text
-from simlab.spec.cluster import clusters
-from simlab.spec.model import catalogue
+from simlab.cli.options import add_json_options
+from simlab.cli.output import print_json, print_text
+from simlab.schema import object_schema
+from simlab.spec.cluster import Cluster, clusters
+from simlab.spec.model import Model, catalogue
 from simlab.units import GIB
+
+LEFT_OUT = ("more", "measured")
+"""Fields of a cluster that those of the catalogue leave empty."""
+
+
+class OfModel(TypedDict):
+    """What is said of a model beside its fields."""
+
+    parameters: float
+    active_parameters: float
+
+
+class OfCluster(TypedDict):
+    """What is said of a cluster beside its fields."""
+
+    gpus: int
+
+
+class Answer(TypedDict):
+    """The catalogue. A figure that is infinite is null."""
+
+    models: dict[str, Annotated[dict[str, Any], Model, OfModel]]
+    clusters: dict[str, Annotated[dict[str, Any], object_schema(Cluster, LEFT_OUT), OfCluster]]
 
 
 def catalog(arguments: argparse.Namespace) -> int:
     """List the models and the clusters that come with simlab."""
     if arguments.json:
-        print(catalog_json())
+        print_json(catalog_facts())
     else:
         print_text(catalog_text())
     return 0
@@ -22,6 +45,7 @@ def catalog(arguments: argparse.Namespace) -> int:
 
 def add_catalog(command: argparse.ArgumentParser) -> None:
     """`catalog` has no arguments of its own."""
+    add_json_options(command, Answer)
 
 
 def catalog_text() -> str:
@@ -49,24 +73,17 @@ def catalog_text() -> str:
     return "\n".join(lines)
 
 
-def catalog_json() -> str:
-    """{"models": {name: facts}, "clusters": {name: facts}} as JSON; a figure that is infinite is
-    null."""
+def catalog_facts() -> Answer:
+    """{"models": {name: facts}, "clusters": {name: facts}}."""
     models = {
-        name: vars(model)
+        name: model.to_dict()
         | {"parameters": model.parameters, "active_parameters": model.active_parameters}
         for name, model in catalogue().items()
     }
     facts = {
-        name: _finite(asdict(cluster) | {"gpus": cluster.gpus})
-        for name, cluster in clusters().items()
+        name: cluster.to_dict() | {"gpus": cluster.gpus} for name, cluster in clusters().items()
     }
-    return json.dumps({"models": models, "clusters": facts}, allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {
-            key: _finite(part) for key, part in value.items() if key not in ("more", "measured")
-        }
-    return None if value == float("inf") else value
+    for name in LEFT_OUT:
+        for its in facts.values():
+            del its[name]
+    return {"models": models, "clusters": facts}

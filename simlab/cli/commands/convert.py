@@ -2,18 +2,34 @@
 
 import argparse
 import sys
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 from simlab.cli.config_files import config_text, read_config
+from simlab.cli.options import add_json_options
 from simlab.cli.output import print_json, write_file
 from simlab.cli.plan_options import plan_lines, plan_part, read_plan_file
 from simlab.display import plain
 from simlab.errors import InputError, shortened
 from simlab.planner.formats import FORMATS, exported, imported
-from simlab.spec.plan import Plan, plan_fields
+from simlab.spec.plan import Plan
 
 SEARCHED = ("dp", "tp", "pp", "cp", "zero", "microbatch_size", "microbatches", "recompute")
 """What a plan file says even where it is the default."""
+
+
+class Answer(TypedDict):
+    """A plan, the text that says it, and what was left out on the way."""
+
+    plan: Annotated[dict[str, Any], Plan]
+    unsaid: list[str]
+    """What of the configuration no plan can say, in words."""
+    left: list[str]
+    """Options of the configuration that are none of a plan."""
+    lost: dict[str, Any]
+    """{field: its value in the plan} of what the configuration that was asked for cannot say."""
+    settings: dict[str, Any] | None
+    """That configuration; null without `--to`."""
+    text: str
 
 
 def convert(arguments: argparse.Namespace) -> int:
@@ -39,9 +55,15 @@ def convert(arguments: argparse.Namespace) -> int:
     if notes["left"]:
         print(f"not of a plan: {', '.join(notes['left'])}", file=sys.stderr)
     if arguments.json:
-        fields = {facts.name: plain(getattr(plan, facts.name)) for facts in plan_fields()}
-        lost = {field: plain(value) for field, value in unsaid.items()}
-        print_json({"plan": fields, **notes, "lost": lost, "settings": settings, "text": text})
+        answer: Answer = {
+            "plan": plan.to_dict(),
+            "unsaid": notes["unsaid"],
+            "left": notes["left"],
+            "lost": plain(unsaid),
+            "settings": settings,
+            "text": text,
+        }
+        print_json(answer)
     else:
         print(text, end="")
     return 0
@@ -74,3 +96,4 @@ def add_convert(command: argparse.ArgumentParser) -> None:
         help="the number of GPUs, where a configuration leaves it to its launcher",
     )
     command.add_argument("--out", metavar="FILE", help="also write the result there")
+    add_json_options(command, Answer)

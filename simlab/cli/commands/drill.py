@@ -6,13 +6,15 @@ import re
 import sys
 from pathlib import Path
 from random import SystemRandom
+from typing import TypedDict
 from unicodedata import east_asian_width
 
+from simlab.cli.options import add_json_options
 from simlab.cli.output import COLUMNS, print_json, print_text
 from simlab.errors import InputError
 from simlab.lessons import progress
 from simlab.lessons.drill.items import Posed
-from simlab.lessons.drill.session import Session
+from simlab.lessons.drill.session import Report, Session
 from simlab.lessons.prediction import Choice, Number
 from simlab.lessons.words import LANGUAGES, set_language, word
 
@@ -21,6 +23,15 @@ PARTS = re.compile(r"\s*(?:[^\s\u2e80-\uffef]+|[\u2e80-\uffef])[，。；：？�
 """What a line is made of: words, Chinese characters, and the marks that follow them."""
 EMPHASIS = re.compile(r"(\*\*?)(\S(?:[^*]*\S)?)\1")
 """A text in Markdown that is set off, such as *static* or **one**."""
+
+
+class Exported(TypedDict):
+    """Where the progress was written."""
+
+    exported: str
+
+
+Answer = Report | Exported
 
 
 def drill(arguments: argparse.Namespace) -> int:
@@ -60,6 +71,7 @@ def add_drill(command: argparse.ArgumentParser) -> None:
     command.add_argument("--seed", help="the same questions with the same numbers again")
     command.add_argument("--new", action="store_true", help="begin anew, not where it was left")
     command.add_argument("--export", metavar="FILE", help="write all progress to FILE, as JSON")
+    add_json_options(command, Answer)
 
 
 def _export(file: Path, as_json: bool) -> int:

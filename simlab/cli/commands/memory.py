@@ -1,11 +1,25 @@
 """The command memory: bytes of model states per rank, under ZeRO."""
 
 import argparse
+from typing import Annotated, TypedDict
 
 import simlab as sl
+from simlab.cli.options import add_json_options
 from simlab.cli.output import print_json, print_text
 from simlab.errors import InputError
-from simlab.memory.model_states import RECIPES, STAGES, model_states, parameter_count
+from simlab.memory.model_states import RECIPES, STAGES, ModelStates, model_states, parameter_count
+
+
+class Answer(TypedDict):
+    """The bytes of model states on one rank."""
+
+    parameters: float
+    dp: int
+    zero: Annotated[int, tuple(STAGES)]
+    recipe: str
+    bytes: Annotated[dict[str, float], ModelStates]
+    total_bytes: float
+    bytes_per_parameter: float
 
 
 def memory(arguments: argparse.Namespace) -> int:
@@ -28,8 +42,11 @@ def memory(arguments: argparse.Namespace) -> int:
     states = model_states(
         count, arguments.dp, zero=zero, recipe=arguments.recipe, largest_layer=largest
     )
-    facts = {"parameters": count, "dp": arguments.dp, "zero": zero, "recipe": arguments.recipe}
-    result = facts | {
+    result: Answer = {
+        "parameters": count,
+        "dp": arguments.dp,
+        "zero": zero,
+        "recipe": arguments.recipe,
         "bytes": states._asdict(),
         "total_bytes": states.total,
         "bytes_per_parameter": states.total / count,
@@ -82,3 +99,4 @@ def add_memory(command: argparse.ArgumentParser) -> None:
         metavar="N",
         help="parameters of the largest layer, for deepspeed's ZeRO-3",
     )
+    add_json_options(command, Answer)

@@ -7,10 +7,11 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 import simlab as sl
 from simlab.cli.commands.convert import SEARCHED
+from simlab.cli.options import add_json_options
 from simlab.cli.output import print_json, print_table, print_text, progress, write_file
 from simlab.cli.plan_options import (
     add_cluster_options,
@@ -21,9 +22,10 @@ from simlab.cli.plan_options import (
 )
 from simlab.errors import InputError
 from simlab.planner import Ranked, Search, Space, advice, explanation, search
+from simlab.planner.explain import AdviceFacts, ExplanationFacts
 from simlab.planner.explanation_text import advice_text, explanation_text
 from simlab.planner.rank import TIE
-from simlab.planner.search import DEGREES, KEPT, LAYERED
+from simlab.planner.search import DEGREES, KEPT, LAYERED, SearchFacts
 from simlab.spec.plan import Plan
 from simlab.units import GIB, seconds_text
 
@@ -31,6 +33,24 @@ SHOWN = 10
 """The number of plans that the text shows."""
 MOST_WORKERS = 1024
 HEAD = "zero", "v", "size", "m", "recompute", "step", "MFU", "GiB", ""
+
+
+class Why(ExplanationFacts):
+    """Why the best plan wins."""
+
+    advice: None
+
+
+class NonFits(TypedDict):
+    """What to do where no plan fits; nothing if the search was interrupted before."""
+
+    advice: NotRequired[AdviceFacts]
+
+
+class Answer(SearchFacts):
+    """What a search found, the best plan first."""
+
+    why: Why | NonFits
 
 
 def plan(arguments: argparse.Namespace) -> int:
@@ -46,10 +66,10 @@ def plan(arguments: argparse.Namespace) -> int:
         found = search(
             space, kept=arguments.top, layered=arguments.layers, executor=executor, watch=progress
         )
-    why: dict[str, Any] = {}
+    why: Why | NonFits = {}
     if found.plans:
         told = explanation(found, full=arguments.explain and not found.interrupted)
-        why, text = told.to_dict() | {"advice": None}, explanation_text(told)
+        why, text = {**told.to_dict(), "advice": None}, explanation_text(told)
     elif not found.interrupted:
         advised = advice(found)
         why, text = {"advice": advised.to_dict()}, advice_text(advised)
@@ -59,7 +79,7 @@ def plan(arguments: argparse.Namespace) -> int:
         content = plan_file(arguments, found.plans[0].plan)
         write_file(arguments.out, lambda path: path.write_text(content, encoding="utf-8"))
     if arguments.json:
-        print_json(found.to_dict() | {"why": why})
+        print_json({**found.to_dict(), "why": why})
     else:
         _print(found, text)
     return int(found.interrupted or not found.plans)
@@ -199,3 +219,4 @@ def add_plan(command: argparse.ArgumentParser) -> None:
     command.add_argument("--out", metavar="X.yaml", help="write the best plan as a plan file")
     fixed = command.add_argument_group("what is not searched: options of a plan that are kept")
     add_plan_options(fixed, skip=("microbatches",))
+    add_json_options(command, Answer)

@@ -2,7 +2,7 @@
 
 import argparse
 from math import inf
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import simlab as sl
 from simlab.cli.op_times import (
@@ -15,6 +15,7 @@ from simlab.cli.op_times import (
     rank_times,
     schedule_options,
 )
+from simlab.cli.options import add_json_options
 from simlab.cli.output import print_json, print_text, write_file, write_picture
 from simlab.errors import InputError
 from simlab.schedules import ALIASES, SCHEDULES, WITHOUT_FLUSH
@@ -25,6 +26,54 @@ NAMES = ", ".join(
     [*SCHEDULES, *WITHOUT_FLUSH, *(f"{alias} (= {name})" for alias, name in ALIASES.items())]
 )
 """The names of all schedules, for help."""
+
+
+class Schedule(TypedDict):
+    """A program."""
+
+    schedule: str
+    stages: int
+    microbatches: int
+    ranks: list[list[str]]
+    """The ops of each rank as text."""
+
+
+class Checked(TypedDict):
+    """A program that keeps the rules."""
+
+    ok: Literal[True]
+    ranks: int
+    stages: int
+    microbatches: int
+    ops: int
+
+
+class Refused(TypedDict):
+    """A schedule that cannot be made for these numbers."""
+
+    schedule: str
+    refused: str
+
+
+class Simulated(TypedDict):
+    """A schedule of the survey, see `simlab.studies.survey.Row`."""
+
+    schedule: str
+    stages: int
+    step_s: float
+    bubble: Annotated[dict[str, float], sl.Bubble]
+    bubble_s: float
+    closed_form_s: NotRequired[float]
+    peak_activations: list[float]
+    fits: NotRequired[bool]
+    parameters: list[float]
+    messages: int
+
+
+class Schedules(TypedDict):
+    """All schedules, on the same ranks, microbatches and times."""
+
+    schedules: list[Simulated | Refused]
 
 
 def schedule(arguments: argparse.Namespace) -> int:
@@ -56,7 +105,7 @@ def schedule(arguments: argparse.Namespace) -> int:
 def check(arguments: argparse.Namespace) -> int:
     """Hold a CSV program against the rules."""
     program = sl.validate(sl.Program.from_csv(arguments.file))
-    facts = {
+    facts: Checked = {
         "ok": True,
         "ranks": len(program.ranks),
         "stages": program.stages,
@@ -122,6 +171,7 @@ def add_schedule(command: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="also write it as CSV, which torch.distributed.pipelining reads too",
     )
+    add_json_options(command, Schedule)
 
 
 def add_check(command: argparse.ArgumentParser) -> None:
@@ -129,6 +179,7 @@ def add_check(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "file", metavar="FILE.csv", help="one row per rank, one op such as 2F0 per cell"
     )
+    add_json_options(command, Checked)
 
 
 def add_schedules(command: argparse.ArgumentParser) -> None:
@@ -140,3 +191,4 @@ def add_schedules(command: argparse.ArgumentParser) -> None:
         metavar="X.png",
         help="draw them under each other on one time axis (needs matplotlib)",
     )
+    add_json_options(command, Schedules)

@@ -2,12 +2,14 @@
 
 import argparse
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import simlab as sl
 from simlab.cli.commands.program import NAMES
 from simlab.cli.commands.step import (
     REPLICAS,
+    Explained,
+    StepAnswer,
     explained,
     explained_lines,
     simulate_model,
@@ -23,7 +25,7 @@ from simlab.cli.op_times import (
     rank_times,
     schedule_options,
 )
-from simlab.cli.options import flag, refuse_given
+from simlab.cli.options import add_json_options, flag, refuse_given
 from simlab.cli.output import print_json, print_text
 from simlab.cli.plan_options import FIELDS, add_cluster_options, add_plan_options
 from simlab.errors import InputError
@@ -52,6 +54,36 @@ ONLY_WITH_OP_TIMES = {
     "partition": None,
 }
 """{option: what it is where it is not given}."""
+
+
+class MayBeAsked(Explained, total=False):
+    """What some schedules and options add."""
+
+    stage_work: list[float]
+    fits: bool
+    breaches: list[Annotated[dict[str, Any], sl.Breach]]
+    weight_versions: list[int]
+    staleness: list[int]
+    steady_idle: float | None
+
+
+class PipelineAnswer(MayBeAsked):
+    """A schedule or a CSV program with given op times."""
+
+    schedule: str
+    stages: int
+    microbatches: int
+    ops: int
+    messages: int
+    step_s: float
+    bubble: Annotated[dict[str, float], sl.Bubble]
+    idle_s: list[float]
+    peak_live_microbatches: list[int]
+    peak_activations: list[float]
+    parameters: list[float]
+
+
+Answer = PipelineAnswer | StepAnswer
 
 
 def simulate(arguments: argparse.Namespace) -> int:
@@ -237,6 +269,7 @@ def add_simulate(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--perfetto", metavar="X.json", help="write the trace for https://ui.perfetto.dev"
     )
+    add_json_options(command, Answer)
 
 
 def _add_stage_options(command: argparse.ArgumentParser) -> None:

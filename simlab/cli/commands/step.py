@@ -2,10 +2,10 @@
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import simlab as sl
 from simlab.cli.output import print_json, print_text, write_file, write_picture
@@ -14,6 +14,7 @@ from simlab.errors import InputError, whole
 from simlab.spec.cluster import Cluster, nodes_of_file
 from simlab.spec.plan import Plan
 from simlab.trace import Trace
+from simlab.training.summary import PredictionFacts
 from simlab.views import timeline
 
 MOST_GPUS = 2**20
@@ -21,6 +22,23 @@ REPLICAS = (
     "the number of data-parallel replicas (default: as many as the nodes have GPUs for; "
     "1 where the plan says how many nodes it takes)"
 )
+
+
+class Said(TypedDict):
+    """An interval as a sentence."""
+
+    text: str
+
+
+class Explained(TypedDict, total=False):
+    """What `--explain` adds."""
+
+    gaps: list[Annotated[dict[str, Any], sl.Gap, Said]]
+    critical_path: list[str]
+
+
+class StepAnswer(PredictionFacts, Explained):
+    """A model's training step on a cluster."""
 
 
 def simulate_model(arguments: argparse.Namespace) -> int:
@@ -34,12 +52,13 @@ def simulate_model(arguments: argparse.Namespace) -> int:
     _say_what_is_not_read(given, model)
     trace = prediction.trace
     write_trace(arguments, trace, lambda: sl.layer_trace(model, plan, cluster))
-    result = prediction.to_dict() | (explained(trace) if arguments.explain else {})
+    more: Explained = explained(trace) if arguments.explain else {}
+    result: StepAnswer = {**prediction.to_dict(), **more}
     if arguments.json:
         print_json(result)
     else:
-        more = explained_lines(result) if arguments.explain else []
-        print_text("\n".join([prediction.summary(), *more]))
+        lines = explained_lines(result) if arguments.explain else []
+        print_text("\n".join([prediction.summary(), *lines]))
     return 0
 
 
@@ -111,7 +130,7 @@ def _with_replicas(degrees: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
     return degrees if cluster.gpus % rest else degrees | {"dp": cluster.gpus // rest}
 
 
-def explained(trace: Trace) -> dict[str, Any]:
+def explained(trace: Trace) -> Explained:
     """What idle time waited for, and the critical path, as plain values."""
     return {
         "gaps": [gap._asdict() | {"text": str(gap)} for gap in sl.gaps(trace)],
@@ -119,7 +138,7 @@ def explained(trace: Trace) -> dict[str, Any]:
     }
 
 
-def explained_lines(result: dict[str, Any]) -> list[str]:
+def explained_lines(result: Mapping[str, Any]) -> list[str]:
     """What `explained` gives, for reading."""
     longest = sorted(result["gaps"], key=lambda gap: gap["start_s"] - gap["end_s"])[:10]
     path = " → ".join(

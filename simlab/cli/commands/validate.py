@@ -1,18 +1,81 @@
 """The command validate: published training runs, predicted."""
 
 import argparse
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
 
+from simlab.cli.options import add_json_options
 from simlab.cli.output import print_json, print_table, print_text, progress, write_picture
 from simlab.errors import InputError
 from simlab.spec.model import MFU_ATTENTION
 from simlab.studies.published.errors import suites
 from simlab.studies.published.runs import RUNS, Result, read_runs, result_of
+from simlab.training import Waterfall
 from simlab.units import seconds_text
 
 HEAD = ("suite", "rows", "skip", "MAPE%", "max%", "bias%", "constant%", "memory%")
 CHOICE_HEAD = ("suite", "rank", "rule", "lost%", "rule", "of 5%", "rule", "fit%", "rule")
 CHOICE = ("spearman", "regret_pct", "regret5_pct", "fit_errors_pct")
+
+
+class Skip(TypedDict):
+    """A row that was not predicted."""
+
+    id: str
+    reason: str
+
+
+class Suite(TypedDict):
+    """The figures of a suite, see `simlab.studies.published.errors.suites`."""
+
+    rows: int
+    skipped: int
+    mape: float | None
+    max: float | None
+    bias: float | None
+    constant_mape: float | None
+    memory_mape: float | None
+    failed: int
+    spearman: float | None
+    regret_pct: float | None
+    regret5_pct: float | None
+    fit_errors_pct: float | None
+    rule_spearman: float | None
+    rule_regret_pct: float | None
+    rule_regret5_pct: float | None
+    rule_fit_errors_pct: float | None
+    skips: list[Skip]
+
+
+class SkippedRow(TypedDict):
+    """A row that was not predicted, and why."""
+
+    id: str
+    suite: str
+    skipped: str
+
+
+class PredictedRow(TypedDict):
+    """A row beside its prediction; a run that failed has no measured step."""
+
+    id: str
+    suite: str
+    measured_s: float | None
+    predicted_s: float
+    error_pct: float | None
+    waterfall_s: Annotated[dict[str, float], Waterfall]
+    mfu: float
+    mfu_attention: str
+    memory_gib: float
+    measured_memory_gib: float | None
+    fits: bool
+    failed: bool
+
+
+class Answer(TypedDict):
+    """Every suite, and with `--rows` every row."""
+
+    suites: dict[str, Suite]
+    rows: NotRequired[list[PredictedRow | SkippedRow]]
 
 
 def validate(arguments: argparse.Namespace) -> int:
@@ -93,9 +156,9 @@ def _choice_cells(name: str, its: dict[str, Any]) -> list[str]:
     return cells
 
 
-def _row(result: Result) -> dict[str, Any]:
+def _row(result: Result) -> PredictedRow | SkippedRow:
     if not result.prediction:
-        return {"id": result.id, "suite": result.suite, "skipped": result.skipped}
+        return {"id": result.id, "suite": result.suite, "skipped": str(result.skipped)}
     assert result.prediction.waterfall_s is not None, "the rows were read with their waterfalls"
     return {
         "id": result.id,
@@ -152,3 +215,4 @@ def add_validate(command: argparse.ArgumentParser) -> None:
         metavar="X.png",
         help="draw predicted over measured of every run (needs matplotlib)",
     )
+    add_json_options(command, Answer)

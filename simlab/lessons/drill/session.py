@@ -8,7 +8,7 @@ on where it was left.
 from collections.abc import Mapping
 from datetime import date, timedelta
 from random import Random
-from typing import Any
+from typing import Any, TypedDict
 
 from simlab.errors import InputError, whole
 from simlab.lessons import progress
@@ -20,6 +20,23 @@ DAYS = (0, 1, 3, 7, 16, 35)
 
 MOST = 1000
 """The most questions of one drill."""
+
+
+class Answered(TypedDict):
+    """One question of a session, and how it was answered."""
+
+    item: tuple[str, str]
+    right: bool
+    given: dict[str, Value]
+
+
+class Report(TypedDict):
+    """A session as it went."""
+
+    questions: int
+    answered: int
+    right: int
+    results: list[Answered]
 
 
 class Session:
@@ -96,8 +113,8 @@ class Session:
         self._keep(asked.item, right, given)
         return right, asked.said(given)
 
-    def report(self) -> dict[str, Any]:
-        """{"questions", "answered", "right", "results": [{item, right, given}, …]}."""
+    def report(self) -> Report:
+        """What was asked, and how it was answered."""
         return {
             "questions": self.count,
             "answered": self.at,

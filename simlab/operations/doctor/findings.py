@@ -1,7 +1,7 @@
 """What of a machine, or of the differences between the machines of ranks, breaks a training."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from simlab.errors import shortened
 from simlab.operations.doctor.machine import Machine
@@ -22,8 +22,7 @@ SPREAD = 1.5
 class Finding(NamedTuple):
     """One thing that was looked at."""
 
-    level: str
-    """'fine', 'silent' or 'loud'."""
+    level: Annotated[str, (FINE, SILENT, LOUD)]
     subject: str
     found: str
     to_do: str = ""

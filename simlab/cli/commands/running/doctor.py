@@ -2,12 +2,22 @@
 
 import argparse
 from collections.abc import Iterable
+from typing import Annotated, Any, TypedDict
 
+from simlab.cli.options import add_json_options
 from simlab.cli.output import print_json, print_text
 from simlab.display import plain
 from simlab.errors import require_whole
-from simlab.operations.doctor import Finding, examined, findings
+from simlab.operations.doctor import Finding, Machine, examined, findings
 from simlab.operations.doctor.machine import PORT
+
+
+class Answer(TypedDict):
+    """This machine, and what of it would break a training."""
+
+    machine: Annotated[dict[str, Any], Machine]
+    findings: list[Annotated[dict[str, Any], Finding]]
+    ok: bool
 
 
 def doctor(arguments: argparse.Namespace) -> int:
@@ -19,7 +29,9 @@ def doctor(arguments: argparse.Namespace) -> int:
     machine = examined(arguments.folder, port=arguments.port)
     found = findings(machine, ranks=arguments.ranks)
     if arguments.json:
-        print_json({"machine": plain(machine), "findings": plain(found), "ok": healthy(found)})
+        print_json(
+            Answer(machine=plain(machine), findings=plain(found), ok=healthy(found)),
+        )
     else:
         print_text(f"{machine.host}: {machine.system}, Python {machine.python}")
         print_findings(found)
@@ -44,6 +56,7 @@ def add_doctor(command: argparse.ArgumentParser) -> None:
         "--ranks", type=int, default=1, metavar="N", help="ranks that are to run here (default 1)"
     )
     add_machine_options(command)
+    add_json_options(command, Answer)
 
 
 def add_machine_options(command: argparse.ArgumentParser) -> None:

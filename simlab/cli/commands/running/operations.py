@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING
 from math import inf
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 import simlab as sl
 from simlab.cli.commands.running.operations_text import (
@@ -16,7 +16,7 @@ from simlab.cli.commands.running.operations_text import (
     show_stragglers,
 )
 from simlab.cli.commands.step import plan_and_cluster
-from simlab.cli.options import flag, refuse_given, value_text
+from simlab.cli.options import add_json_options, flag, refuse_given, value_text
 from simlab.cli.output import print_json
 from simlab.cli.plan_options import FIELDS as PLAN_FIELDS
 from simlab.cli.plan_options import read_plan_file
@@ -39,12 +39,61 @@ from simlab.operations import (
     synchronous_steps,
     training_cost,
 )
-from simlab.operations.elasticity import POLICIES
+from simlab.operations.cost import Cost, Totals
+from simlab.operations.goodput import IntervalFacts
+from simlab.operations.long_run import RunFacts
+from simlab.operations.queued_jobs import POLICIES, QueueFacts
 from simlab.operations.rates import DAY_S
+from simlab.operations.replan import ANOTHER, FEWER, ReplannedFacts
+from simlab.operations.stragglers import StepsFacts
 from simlab.spec.fields import documented_fields
 
 Values = Mapping[str, Any]
-Answer = dict[str, Any]
+
+
+class Run(RunFacts):
+    """A training of months, with its failures."""
+
+    subject: Literal["run"]
+
+
+class Interval(IntervalFacts):
+    """Goodput against the interval between checkpoints."""
+
+    subject: Literal["interval"]
+
+
+class Stragglers(StepsFacts):
+    """Steps of ranks that wait for each other."""
+
+    subject: Literal["stragglers"]
+    pauses_apart: float
+    pauses_together: float
+
+
+class Queue(TypedDict):
+    """The same jobs, served by each policy."""
+
+    subject: Literal["queue"]
+    policies: list[QueueFacts]
+
+
+class Replan(ReplannedFacts):
+    """The ways to go on after a failure."""
+
+    subject: Literal["replan"]
+    repair_s: float
+    advice: Annotated[str, ("wait", FEWER, ANOTHER)]
+
+
+class OfCost(Totals):
+    """What is said of a cost beside its fields."""
+
+    subject: Literal["cost"]
+
+
+Answer = Run | Interval | Stragglers | Queue | Replan | Annotated[dict[str, Any], Cost, OfCost]
+Facts = Mapping[str, Any]
 
 
 def operations(arguments: argparse.Namespace) -> int:
@@ -68,7 +117,7 @@ def operations(arguments: argparse.Namespace) -> int:
     }
     result = subject.answer(values)
     if arguments.json:
-        print_json({"subject": arguments.subject} | result)
+        print_json({"subject": arguments.subject, **result})
     else:
         subject.show(result)
     return 0
@@ -87,8 +136,8 @@ class Subject(NamedTuple):
     """Something that the command simulates."""
 
     options: tuple[str, ...]
-    answer: Callable[[Values], Answer]
-    show: Callable[[Answer], None]
+    answer: Callable[[Values], Facts]
+    show: Callable[[Facts], None]
 
 
 def add_operations(command: argparse.ArgumentParser) -> None:
@@ -112,6 +161,7 @@ def add_operations(command: argparse.ArgumentParser) -> None:
                 metavar=None if one.choices else metavar,
                 help=text,
             )
+    add_json_options(command, Answer)
 
 
 def _of_class(cls: type, **instead: str) -> dict[str, Option]:
@@ -188,15 +238,15 @@ def _run(values: Values) -> LongRun:
     )
 
 
-def _answer_run(values: Values) -> Answer:
+def _answer_run(values: Values) -> Facts:
     return simulate_run(_run(values), seed=values["seed"]).to_dict()
 
 
-def _answer_interval(values: Values) -> Answer:
+def _answer_interval(values: Values) -> Facts:
     return interval_study(_run(values), seeds=values["seeds"]).to_dict()
 
 
-def _answer_stragglers(values: Values) -> Answer:
+def _answer_stragglers(values: Values) -> Facts:
     what = Disturbance(**{name: values[name] for name in _RANKS})
     if what.slow_by and not what.slow_ranks:  # in Python a sweep over slow ranks may begin at 0
         raise InputError(
@@ -208,10 +258,10 @@ def _answer_stragglers(values: Values) -> Answer:
     alone, together = pause_slowdown(
         values["ranks"], pause_s=what.pause_s, every=what.pause_every, step_s=what.step_s
     )
-    return steps.to_dict() | {"pauses_apart": alone, "pauses_together": together}
+    return {**steps.to_dict(), "pauses_apart": alone, "pauses_together": together}
 
 
-def _answer_queue(values: Values) -> Answer:
+def _answer_queue(values: Values) -> Facts:
     jobs = random_jobs(
         values["jobs"],
         nodes=values["nodes"],
@@ -232,7 +282,7 @@ def _answer_queue(values: Values) -> Answer:
     return {"policies": served}
 
 
-def _answer_replan(values: Values) -> Answer:
+def _answer_replan(values: Values) -> Facts:
     if values["plan"] is None:
         raise InputError("replan needs the plan that runs: give --plan FILE")
     given = read_plan_file(values["plan"], (*PLAN_FIELDS, "model", "cluster", "nodes"))
@@ -248,10 +298,10 @@ def _answer_replan(values: Values) -> Answer:
         resize_s=values["resize_s"],
     )
     repair_s = values["repair_s"]
-    return found.to_dict() | {"repair_s": repair_s, "advice": found.advice(repair_s)}
+    return {**found.to_dict(), "repair_s": repair_s, "advice": found.advice(repair_s)}
 
 
-def _answer_cost(values: Values) -> Answer:
+def _answer_cost(values: Values) -> Facts:
     prices = Prices(**{name: values[name] for name in _PRICES})
     return training_cost(prices=prices, **{name: values[name] for name in _COST}).to_dict()
 

@@ -1,5 +1,6 @@
 """The text that the command operations prints."""
 
+from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
@@ -7,10 +8,10 @@ from simlab.cli.output import print_table, print_text
 from simlab.operations.rates import DAY_S, HOUR_S
 from simlab.units import seconds_text
 
-Answer = dict[str, Any]
+Facts = Mapping[str, Any]
 
 
-def show_run(result: Answer) -> None:
+def show_run(result: Facts) -> None:
     """Print a run: where its time went, and what interrupted it."""
     days = result["wall_s"] / DAY_S
     print_text(
@@ -26,7 +27,7 @@ def show_run(result: Answer) -> None:
     print_text(f"causes: {', '.join(causes) or 'none'}")
 
 
-def show_interval(result: Answer) -> None:
+def show_interval(result: Facts) -> None:
     """Print goodput against the interval, and which assumptions of the formulas hold."""
     marks = {name: result[f"{name}_interval_s"] for name in ("young", "daly")}
     rows = [
@@ -47,7 +48,7 @@ def show_interval(result: Answer) -> None:
         print_text(f"  {'holds' if one['holds'] else 'fails'}: {one['text']} ({one['here']})")
 
 
-def show_stragglers(result: Answer) -> None:
+def show_stragglers(result: Facts) -> None:
     """Print the steps of ranks that wait for each other."""
     print_text(
         f"{result['steps']} steps of {result['ranks']} ranks: mean {seconds_text(result['mean_s'])}, "
@@ -60,7 +61,7 @@ def show_stragglers(result: Answer) -> None:
     )
 
 
-def show_queue(result: Answer) -> None:
+def show_queue(result: Facts) -> None:
     """Print how each policy served the same jobs."""
     rows = [
         [
@@ -81,7 +82,7 @@ def _degrees_text(degrees: dict[str, int]) -> str:
     return " ".join(f"{name} {n}" for name, n in degrees.items() if name != "ep" or n > 1)
 
 
-def show_replan(result: Answer) -> None:
+def show_replan(result: Facts) -> None:
     """Print the ways to go on after a failure."""
     rows = [
         [
@@ -98,7 +99,7 @@ def show_replan(result: Answer) -> None:
     print_text(f"for a repair of {result['repair_s'] / 60:.0f} min: {result['advice']}")
 
 
-def show_cost(result: Answer) -> None:
+def show_cost(result: Facts) -> None:
     """Print what a training costs."""
     print_text(
         f"{result['total']:,.0f} in all, {result['per_million_tokens']:.4g} per million tokens, "

@@ -3,13 +3,23 @@
 import argparse
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
+from simlab.cli.options import add_json_options
 from simlab.cli.output import print_json, print_text, write_file
 from simlab.diagnosis import Diagnosis, Hang, diagnose, hang_of, profile_graph, read, trace_graph
-from simlab.diagnosis.files import DUMP, TRACE, rank_in
+from simlab.diagnosis.files import DUMP, PROFILE, TRACE, rank_in
+from simlab.display import plain
 from simlab.errors import InputError
 from simlab.views.profiles import profiles
+
+
+class Answer(TypedDict):
+    """Where the time of a step goes, or what hangs."""
+
+    read: Annotated[str, (TRACE, PROFILE, DUMP)]
+    diagnosis: Annotated[dict[str, Any], Diagnosis] | None
+    hang: Annotated[dict[str, Any], Hang] | None
 
 
 def why(arguments: argparse.Namespace) -> int:
@@ -34,7 +44,7 @@ def why(arguments: argparse.Namespace) -> int:
             raise InputError("--profiles writes a trace of simlab or realrun: give one")
         _write(Path(arguments.profiles), profiles(found[0].content))
     if arguments.json:
-        print_json(_facts(kind, diagnosis, hang))
+        print_json(Answer(read=kind, diagnosis=plain(diagnosis), hang=plain(hang)))
     else:
         print_text(str(diagnosis or hang))
     return 0
@@ -53,14 +63,6 @@ def _write_text(text: str, path: Path) -> int:
     return path.write_text(text, encoding="utf-8")
 
 
-def _facts(kind: str, diagnosis: Diagnosis | None, hang: Hang | None) -> dict[str, Any]:
-    return {
-        "read": kind,
-        "diagnosis": None if diagnosis is None else diagnosis.to_dict(),
-        "hang": None if hang is None else hang._asdict(),
-    }
-
-
 def add_why(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `why`."""
     command.add_argument(
@@ -74,3 +76,4 @@ def add_why(command: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="also write the trace as a profile for each rank, for Perfetto and Holistic Trace Analysis",
     )
+    add_json_options(command, Answer)
