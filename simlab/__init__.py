@@ -50,6 +50,7 @@ from simlab.spec.hardware import Gpu, Link
 from simlab.spec.layout import Coordinates, Layout
 from simlab.spec.model import Model, catalogue, load_model
 from simlab.spec.plan import Plan, plan_fields, plan_schema
+from simlab.studies.offload import OffloadStep, offload_step
 from simlab.studies.partition import best_partition, even_partition, stage_work
 from simlab.studies.published.runs import validate_runs
 from simlab.studies.puzzle import Puzzle, Verdict
@@ -59,7 +60,6 @@ from simlab.studies.what_if import WhatIf, faster_kernel, faster_link, other_gpu
 from simlab.trace import MemoryPoint, Span, Trace
 from simlab.training import Prediction, Waterfall, layer_trace, predict
 from simlab.training.calibration import Calibration
-from simlab.training.offload import OffloadStep, offload_step
 from simlab.views import (
     layer_timeline,
     memory_bars,

@@ -12,8 +12,8 @@ from simlab.lessons.exercise import Exercise
 from simlab.spec.cluster import load_cluster
 from simlab.spec.model import catalogue, load_model
 from simlab.spec.plan import Plan
+from simlab.studies.offload import offload_step
 from simlab.training import predict
-from simlab.training.offload import offload_step
 
 # w07: from which number of tokens on can offload hide
 # ---------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from plan_oracles import nothing_is_slowed
 
 import simlab as sl
 from simlab.errors import InputError
+from simlab.studies.offload import OVERLAPS, offload_step
 from simlab.training import HOST_ADAM_S
-from simlab.training.offload import OVERLAPS, offload_step
 
 MODEL = sl.load_model("llama-7b")
 ONE = replace(sl.load_cluster("dgx-h100"), gpus_per_node=1, nics_per_node=1)

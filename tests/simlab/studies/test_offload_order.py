@@ -10,7 +10,7 @@ import pytest
 
 import simlab as sl
 from simlab.cost.stage_times import StageCost
-from simlab.training.offload import OVERLAPS, TARGETS, offload_step
+from simlab.studies.offload import OVERLAPS, TARGETS, offload_step
 
 HIDDEN, VOCAB, SEQ = 256, 2048, 128
 MODEL = sl.Model(
