@@ -15,9 +15,6 @@ from realrun.run.job import Run
 from simlab.spec.layout import Layout
 from simlab.trace import Trace
 
-Batch = tuple[torch.Tensor, torch.Tensor]
-"""tokens, targets: int64, (dp x microbatches, microbatch size, seq), of all ranks."""
-
 
 class Checkpointed(Protocol):
     """A training's state by global names, see `realrun.checkpoint.state`."""

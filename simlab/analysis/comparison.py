@@ -1,9 +1,9 @@
 """It compares a predicted trace with a measured one: step, ops, idle time and memory."""
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from statistics import mean, median
+from statistics import mean
 from typing import Any
 
 from simlab.analysis import Bubble, bubble, busy_s, idle_s, peak_memory
@@ -130,20 +130,6 @@ def compare(predicted: Trace, measured: Trace) -> Comparison:
         idle_s=_pairs(*map(idle_s, both)),
         peak_live_microbatches=_pairs(*map(peak_memory, both)),
     )
-
-
-def median_trace(traces: Sequence[Trace]) -> Trace:
-    """The trace whose step time is the median of `traces`, or the lower of the two middle ones.
-
-    It is a step that happened, while an average of traces would be none.
-    """
-    return sorted(traces, key=lambda trace: trace.step_s)[(len(traces) - 1) // 2]
-
-
-def step_summary(traces: Sequence[Trace]) -> dict[str, float]:
-    """The median, min and max of the step times, in seconds, under these three keys."""
-    steps = [trace.step_s for trace in traces]
-    return {"median": median(steps), "min": min(steps), "max": max(steps)}
 
 
 def _mean_op_s(trace: Trace) -> dict[str, float]:

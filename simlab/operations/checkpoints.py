@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from simlab.errors import InputError, require_amount, require_positive, require_seconds
 from simlab.spec.fields import documented, with_field_docs
 
-FP32_ADAM, WITH_BF16 = 12, 14
-"""Bytes of a checkpoint per parameter: fp32 weights and two fp32 moments of Adam, and with the bf16
-weights in addition. Published sizes: 12.9 to 13.6 for four of five models of NVIDIA's DGX Cloud
+WITH_BF16 = 14
+"""Bytes of a checkpoint per parameter: fp32 weights, two fp32 moments of Adam, and the bf16 weights, which
+are 2 of them. Published sizes: 12.9 to 13.6 for four of five models of NVIDIA's DGX Cloud
 benchmarking recipes, 10.6 for one that is an outlier as printed."""
 
 

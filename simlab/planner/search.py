@@ -17,7 +17,7 @@ from simlab.planner.rank import TIE, Ranked, RankedFacts, layered_s, predicted
 from simlab.planner.space import Rejection, Space
 from simlab.spec.plan import Plan
 from simlab.training.fit import reserve_bytes
-from simlab.units import bytes_text, seconds_text
+from simlab.units import bytes_text
 
 T = TypeVar("T")
 Watch = Callable[[Sequence[T], str], Iterable[T]]
@@ -311,8 +311,3 @@ def plan_text(plan: Plan) -> str:
         f"{degrees or 'one GPU'} zero{plan.zero}{schedule} {batch} sequences, "
         f"recompute {plan.recompute}"
     )
-
-
-def ranked_text(ranked: Ranked) -> str:
-    """A plan with its step and its judgement, in a line."""
-    return f"{plan_text(ranked.plan)}: {seconds_text(ranked.step_s)}, {ranked.fit}"

@@ -1,7 +1,7 @@
 import pytest
 
 from simlab import InputError, OpTimes, generate, simulate
-from simlab.analysis.comparison import Pair, compare, median_trace, step_summary
+from simlab.analysis.comparison import Pair, compare
 
 
 def trace(name="1f1b", stages=2, microbatches=4, forward_s=1.0, backward_s=2.0):
@@ -65,17 +65,3 @@ def test_traces_of_different_programs_are_not_compared(other, message):
     with pytest.raises(InputError) as raised:
         compare(trace(), trace(**other))
     assert str(raised.value) == message
-
-
-def test_the_median_trace_is_one_that_happened():
-    traces = [trace(forward_s=seconds) for seconds in (4.0, 1.0, 3.0, 2.0)]
-    assert median_trace(traces) is traces[3]  # the lower of the two in the middle
-    assert median_trace(traces[:3]) is traces[2]
-
-
-def test_the_summary_of_steps_gives_median_and_extremes():
-    assert step_summary([trace(forward_s=seconds) for seconds in (1.0, 2.0, 4.0)]) == {
-        "median": 20.0,
-        "min": 15.0,
-        "max": 30.0,
-    }
