@@ -79,6 +79,8 @@ class Unit(NamedTuple):
     only (sequence parallelism)."""
     experts: int = 0
     """Of them: those of experts that only an 'edp' group holds (expert parallelism)."""
+    in_eight_bits: int = 0
+    """Of them: those that are parameters in 8 bits (`Plan.fp8_param_gather`)."""
 
 
 class Work(NamedTuple):

@@ -36,6 +36,7 @@ from simlab.spec.parameters import (
     UnitKind,
     expert_parameters,
     partial_parameters,
+    product_parameters,
     stage_parameters,
 )
 from simlab.spec.plan import Plan
@@ -113,9 +114,11 @@ class RankLowering:
     def _layer_unit(self, number: int) -> Unit:
         if number < self.model.dense_layers:
             kernels = self.kernels["dense layer"]
-            return Unit(f"layer {number}", "dense layer", kernels, *self._dense_layer)
+            unit = Unit(f"layer {number}", "dense layer", kernels, *self._dense_layer)
+            return unit._replace(in_eight_bits=self._in_eight_bits[1])
         unit = Unit(f"layer {number}", "layer", self.kernels["layer"], *self._layer)
-        return unit._replace(experts=round(expert_parameters(self.model, self.plan, 1)))
+        experts = round(expert_parameters(self.model, self.plan, 1))
+        return unit._replace(experts=experts, in_eight_bits=self._in_eight_bits[0])
 
     def _sizes(self, layers: int, **ends: bool) -> list[int]:
         return _unit_sizes(self.model, self.plan, layers, **ends)
@@ -127,6 +130,12 @@ class RankLowering:
     @cached_property
     def _dense_layer(self) -> list[int]:
         return _unit_sizes(self.model.dense, self.plan, 1)
+
+    @cached_property
+    def _in_eight_bits(self) -> list[int]:
+        """`Unit.in_eight_bits` of a layer, and of a dense one."""
+        kinds = (self.model, self.model.dense) if self.plan.fp8_param_gather else ()
+        return [round(product_parameters(its, self.plan, 1)) for its in kinds] or [0, 0]
 
     def _begun(
         self,

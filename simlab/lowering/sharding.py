@@ -102,6 +102,7 @@ class _Holders:
         self.dimension, self.what = ("edp", "expert ") if experts else ("dp", "")
         self.gathered, self.reduced = Buckets(plan), Buckets(plan)
         self.opened = ""  # the first unit of the bucket that is being filled to be gathered
+        self.in_eight_bits = 0  # of what has not been gathered
 
     def numbers(self, unit: Unit) -> int:
         """The parameters of a unit that they hold."""
@@ -110,6 +111,17 @@ class _Holders:
     def padded(self, numbers: int) -> int:
         """What is cut over ranks is padded, so that their parts are equal."""
         return -(-numbers // self.shards) * self.shards
+
+    def add(self, unit: Unit) -> None:
+        """A unit is about to be gathered."""
+        of_experts = min(unit.in_eight_bits, unit.experts)
+        self.in_eight_bits += of_experts if self.experts else unit.in_eight_bits - of_experts
+
+    def gathered_bytes(self, numbers: int, number_bytes: int) -> int:
+        """Bytes of so many numbers that are gathered, those of them in 8 bits first."""
+        narrow = min(numbers, self.in_eight_bits)
+        self.in_eight_bits -= narrow
+        return self.padded(numbers) * number_bytes - narrow * (number_bytes - 1)
 
 
 class Sharding:
@@ -147,14 +159,16 @@ class Sharding:
     def gather(self, unit: Unit) -> list[Instruction]:
         """The instructions that begin to gather a unit's parameters: those of its experts, where
         other ranks hold the same, and all else."""
-        return [
-            self._gather(unit, f"{unit.name} {its.what}gather", its, its.numbers(unit))
-            for its in self.holders
-            if not its.experts or (its.shards > 1 and unit.experts)
-        ]
+        gathers = []
+        for its in self.holders:
+            if not its.experts or (its.shards > 1 and unit.experts):
+                its.add(unit)
+                name = f"{unit.name} {its.what}gather"
+                gathers.append(self._gather(unit, name, its, its.numbers(unit)))
+        return gathers
 
     def _gather(self, unit: Unit, name: str, its: _Holders, numbers: int) -> Instruction:
-        size_bytes = its.padded(numbers) * self.plan.element_bytes
+        size_bytes = its.gathered_bytes(numbers, self.plan.element_bytes)
         return self.make(unit, name, its.dimension, "all_gather", size_bytes)
 
     def gather_updated(self, unit: Unit, *, closes: bool) -> Iterator[Instruction]:
@@ -167,6 +181,7 @@ class Sharding:
                 continue
             if not its.gathered.filled:
                 its.opened = unit.name
+            its.add(unit)
             for number, numbers in enumerate(its.gathered.add(its.numbers(unit), closes=closes)):
                 name = self._named(f"{unit.name} {its.what}gather", number)
                 if not numbers:

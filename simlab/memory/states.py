@@ -2,7 +2,9 @@
 
 from typing import NamedTuple
 
-from simlab.lowering.zero import gathers_updated
+from simlab.lowering.zero import SHARDED_FROM, gathers_updated, held_of
+from simlab.spec.model import Model
+from simlab.spec.parameters import expert_parameters, product_parameters
 from simlab.spec.plan import Plan
 
 
@@ -25,3 +27,33 @@ def state_bytes(plan: Plan) -> StateBytes:
     if not plan.has_flat_gradients and not gathers_updated(plan):
         return StateBytes(4, 4, 8)
     return StateBytes(plan.element_bytes, plan.gradient_bytes, 4 + 2 * plan.moment_bytes)
+
+
+def eight_bit_bytes(model: Model, plan: Plan, layers: int, dense: int) -> float:
+    """By how many bytes the parameters of so many layers, `dense` of them without experts, take more
+    on a rank where Transformer Engine computes their products in 8 bits than in 16.
+
+    Each weight is there in two forms of a byte a number, as it is and transposed: Hopper multiplies
+    8-bit matrices in one layout only (`with_transpose` in Transformer Engine's
+    pytorch/csrc/quantizer.cpp), and MXFP8 has scales along either dimension. A module keeps both
+    from a step's first microbatch on, beside the parameter in 16 bits (`quantize_weight` in
+    pytorch/module/base.py, `_fp8_workspaces` in pytorch/module/linear.py; Megatron-Core says
+    `is_first_microbatch` in core/extensions/transformer_engine.py), and ZeRO-3 does not shard them.
+    With `Plan.fp8_param_gather` they are all that there is, the parameter and its transpose
+    (`post_all_gather_processing`), as many bytes as in 16 bits; ZeRO-3 keeps a byte of its shard,
+    and frees transposes with what was gathered (`release_params_fp8_transpose_cache` in
+    Megatron-FSDP).
+
+    Leaves out scales (1/32 of a byte for each number of either form in MXFP8), tensor-wise scaling
+    on Blackwell, which needs no transpose and a byte less (`nvte_is_non_tn_fp8_gemm_supported`), and
+    layers that a recipe leaves in 16 bits (--first-last-layers-bf16).
+    """
+    if plan.precision != "fp8" or plan.library != "megatron":
+        return 0.0
+    weights = product_parameters(model, plan, layers, dense=dense)
+    if not plan.fp8_param_gather:
+        return 2 * weights
+    if plan.zero < SHARDED_FROM["parameters"]:
+        return 0.0
+    experts = min(weights, expert_parameters(model, plan, layers, dense=dense))
+    return -held_of(plan, "parameters", weights, experts)

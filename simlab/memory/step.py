@@ -19,7 +19,7 @@ from simlab.memory.schemes import (
     Use,
 )
 from simlab.memory.stage import FORWARD, LOSS_BYTES, Parts, Shape, StageWalk
-from simlab.memory.states import state_bytes
+from simlab.memory.states import eight_bit_bytes, state_bytes
 from simlab.memory.units.sizes import UnitSizes
 from simlab.program import Program
 from simlab.spec.model import Model
@@ -255,6 +255,7 @@ def rest_of(model: Model, plan: Plan, shape: Shape) -> dict[str, float]:
     (count, experts), states = numbers_of_stage(model, plan, shape), state_bytes(plan)
     sharded = zip(SHARDED_FROM, states)
     held: dict[str, float] = {n: held_of(plan, n, count, experts) * size for n, size in sharded}
+    held["parameters"] += eight_bit_bytes(model, plan, shape.layers, shape.dense)
     if plan.offload in ("optimizer", "parameters"):
         held["optimizer"] = 0.0
     if plan.offload == "parameters":

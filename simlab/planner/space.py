@@ -246,7 +246,8 @@ class Space:
     @property
     def _least_zero(self) -> int:
         """The first ZeRO stage with which what is fixed has an effect, or can be."""
-        return 1 if self.fixed.get("hybrid") or self.fixed.get("moment_bytes") == 2 else 0
+        given = self.fixed.get
+        return int(bool(given("hybrid") or given("fp8_param_gather")) or given("moment_bytes") == 2)
 
     def _recomputed(self) -> list[str]:
         """Kinds of recomputation that differ: a fused attention never stores scores, so that

@@ -1,6 +1,7 @@
 """How many parameters a stage has on one tensor-parallel rank, before anything is sharded over data
 parallelism."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from simlab.spec.schedule_names import ENDS_TOGETHER
@@ -90,3 +91,12 @@ def unit_parameters(model: "Model", plan: "Plan", unit: str, *, first: bool = Fa
     if unit == "embedding":
         return embedding
     return stage_parameters(model, plan, 0, first=first, last=True) - first * embedding
+
+
+def product_parameters(model: "Model", plan: "Plan", layers: int, *, dense: int = 0) -> float:
+    """Of `stage_parameters`, those of the matrices of layers' products, which are computed in 8 bits
+    where anything is: without norms, routers and biases, and without embedding and head."""
+    bare = replace(model, bias=False) if model.bias else model
+    each = stage_parameters(bare, plan, 1) - bare.layer_parameters["norms"]
+    count = (layers - dense) * (each - bare.layer_parameters["router"])
+    return count + (product_parameters(model.dense, plan, dense) if dense else 0.0)

@@ -176,6 +176,12 @@ class Plan:
         default="bf16",
         choices=tuple(PRECISIONS),
     )
+    fp8_param_gather: bool = documented(
+        """Whether the weights of a layer's products are parameters in 8 bits, and are gathered so
+        (Megatron-LM's --fp8-param-gather, with precision 'fp8' and ZeRO). Otherwise Transformer
+        Engine keeps 8-bit copies of them beside parameters in 16 bits.""",
+        default=False,
+    )
     sequence_parallel: bool = documented(
         """Whether tensor-parallel ranks also shard the activations of norms and residuals along the
         sequence. All-gathers and reduce-scatters then replace all-reduces. With tp = 1

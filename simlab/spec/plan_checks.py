@@ -82,7 +82,7 @@ def check_combination(plan: "Plan") -> None:
         )
     check_order(tuple(plan.order.split("-")))
     _check_gradient_bytes(plan)
-    _check_moments(plan)
+    _check_narrow_states(plan)
     _check_library(plan)
     if plan.hybrid and (plan.dp * plan.cp) % plan.hybrid:
         raise InputError(
@@ -169,17 +169,29 @@ def _check_gradient_bytes(plan: "Plan") -> None:
         raise InputError("gradient_bytes = 2 with precision = 'fp32': give 4, or leave it out")
 
 
-def _check_moments(plan: "Plan") -> None:
+def _check_narrow_states(plan: "Plan") -> None:
+    """Moments in 16 bits and parameters in 8."""
     if plan.moment_bytes not in (2, 4):
         raise InputError(
             f"moment_bytes = {plan.moment_bytes}: give 2 or 4, the bytes of a number in 16 or 32 bits"
         )
-    if plan.moment_bytes == 4:
-        return
+    if plan.moment_bytes == 2:
+        _check_distributed(plan, "moment_bytes", "moments in 16 bits", 4)
+    if plan.fp8_param_gather:
+        if plan.precision != "fp8":
+            raise InputError(
+                f"fp8_param_gather with precision = {plan.precision!r}: give precision = 'fp8', or leave it out"
+            )
+        _check_distributed(plan, "fp8_param_gather", "parameters in 8 bits", False)
+
+
+def _check_distributed(plan: "Plan", field: str, kept: str, without: Any) -> None:
+    """Raise `InputError` unless Megatron-LM's distributed optimizer, or its FSDP, runs on GPUs."""
+    given = f"{field} = {getattr(plan, field)}"
     if plan.zero == 0:
         raise InputError(
-            "moment_bytes = 2 with zero = 0: Megatron-LM keeps moments in 16 bits in its distributed optimizer only; "
-            "give zero = 1, or moment_bytes = 4"
+            f"{given} with zero = 0: Megatron-LM keeps {kept} with its distributed optimizer only; "
+            f"give zero = 1, or {field} = {without}"
         )
     for name, value, valid in (
         ("library", plan.library, "megatron"),
@@ -187,8 +199,8 @@ def _check_moments(plan: "Plan") -> None:
     ):
         if value != valid and value != "activations":
             raise InputError(
-                f"moment_bytes = 2 with {name} = {value!r}: Megatron-LM's Adam has them on a GPU; give "
-                f"{name} = {valid!r}, or moment_bytes = 4"
+                f"{given} with {name} = {value!r}: Megatron-LM keeps {kept} on a GPU; give "
+                f"{name} = {valid!r}, or {field} = {without}"
             )
 
 

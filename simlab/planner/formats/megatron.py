@@ -150,6 +150,7 @@ def _read_numbers(options: Options, fields: Settings) -> None:
     half = "fp16" if options.switch("--fp16") else half
     eighth = options.choice("--fp8-format", {"hybrid": "fp8", "e4m3": "fp8"}, None)
     fields["precision"] = eighth or half
+    fields["fp8_param_gather"] = options.switch("--fp8-param-gather")
     if options.switch("--accumulate-allreduce-grads-in-fp32"):
         fields["gradient_bytes"] = 4
     if options.switch("--grad-reduce-in-bf16"):
@@ -220,6 +221,7 @@ def written(plan: Plan) -> Settings:
         "--fp16": plan.precision == "fp16",
         "--bf16": plan.precision == "bf16" or plan.has_eight_bits,
         "--fp8-format": "hybrid" if plan.has_eight_bits else None,
+        "--fp8-param-gather": plan.fp8_param_gather,
         "--attention-backend": "unfused" if plan.attention == "unfused" else None,
         "--attention-dropout": None if plan.dropout else 0.0,
         "--hidden-dropout": None if plan.dropout else 0.0,

@@ -29,6 +29,7 @@ NOT_EXECUTED = {
     "library": ({}, ["torch", "fsdp1", "nanotron"]), "fused": ({}, [False]),
     "dropout": ({}, [True]), "tp_overlap": ({"tp": 2}, ["none", "pipelined"]),
     "bucket_bytes": ({"dp": 2}, [10**6]), "moment_bytes": ({"dp": 2, "zero": 1}, [2]),
+    "fp8_param_gather": ({"dp": 2, "zero": 1, "precision": "fp8"}, [True]),
     "dispatcher": ({"dp": 2, "ep": 2}, ["once-a-node"]),
     "offload": ({}, ["optimizer", "parameters", "activations"]), "offload_to": ({"offload": "optimizer"}, ["nvme"]),
 }  # fmt: skip

@@ -50,7 +50,8 @@ MEANINGS = [
     ("megatron", flags(ddp_bucket_size=1000), {"bucket_bytes": 4000}),
     ("megatron", flags(context_parallel_size=2, cp_comm_type="a2a"), {"cp_kind": "all-to-all"}),
     ("megatron", flags(use_tp_pp_dp_mapping=True), {"order": "tp-cp-pp-dp"}),
-    ("megatron", flags(fp8_format="hybrid"), {"precision": "fp8"}),
+    ("megatron", flags(fp8_format="hybrid"), {"precision": "fp8", "fp8_param_gather": False}),
+    ("megatron", flags(fp8_format="hybrid", fp8_param_gather=True, use_distributed_optimizer=True), {"fp8_param_gather": True}),
     ("megatron", flags(expert_model_parallel_size=8, tensor_model_parallel_size=2, moe_token_dispatcher_type="alltoall"),
      {"ep": 8, "dp": 8}),
     ("torchtitan", nested(TITAN, "parallelism", expert_parallel_degree=4), {"ep": 4, "dp": 4}),
@@ -189,7 +190,7 @@ def test_a_bad_value_is_one_clear_error(project, content, gpus, says):
 SAYABLE = {
     "megatron": {
         "dp", "tp", "pp", "cp", "ep", "etp", "dispatcher", "ep_overlap", "moment_bytes", "zero",
-        "cp_kind", "microbatch_size", "microbatches", "seq", "precision",
+        "fp8_param_gather", "cp_kind", "microbatch_size", "microbatches", "seq", "precision",
         "sequence_parallel", "dp_overlap", "tp_overlap", "gradient_bytes", "dropout",
     },
     "torchtitan": {"dp", "tp", "pp", "cp", "hybrid", "microbatch_size", "microbatches", "fused"},
@@ -234,6 +235,7 @@ def plans(draw):
         values["precision"] = values["precision"].replace("-rowwise", "")
     if values["library"] == "megatron" and values["offload"] == "none" and values["zero"]:
         values["moment_bytes"] = draw(st.sampled_from((2, 4)))
+        values["fp8_param_gather"] = values["precision"] == "fp8" and draw(st.booleans())
     values = {field: value for field, value in values.items() if value != DEFAULTS[field]}
     idle = without_effect(values)
     return Plan(**{field: value for field, value in values.items() if field not in idle})

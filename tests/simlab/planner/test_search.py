@@ -125,7 +125,9 @@ def test_a_schedule_is_searched_where_it_can_be_made_and_rejected_where_not(sche
     assert sum(found.rejected.values()) + len(found.plans) == found.evaluated
 
 
-@pytest.mark.parametrize("fixed", [{"moment_bytes": 2}, {"hybrid": 2}])
+@pytest.mark.parametrize(
+    "fixed", [{"moment_bytes": 2}, {"hybrid": 2}, {"fp8_param_gather": True, "precision": "fp8"}]
+)
 def test_what_needs_zero_is_searched_with_it(fixed):
     """16-bit moments are the distributed optimizer's; replicas of shards are ZeRO's."""
     found = search(replace(SPACE, fixed=fixed), layered=0)

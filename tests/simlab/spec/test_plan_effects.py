@@ -18,6 +18,7 @@ BASES = {
     "ZeRO-1": {"dp": 4, "zero": 1, "library": "torch"},
     "ZeRO-2 without overlap": {"dp": 4, "zero": 2, "dp_overlap": False},
     "ZeRO-3": {"dp": 4, "zero": 3},
+    "ZeRO-1 in 8 bits": {"dp": 4, "zero": 1, "precision": "fp8"},
     "ZeRO-3 without prefetch": {"dp": 4, "zero": 3, "prefetch": 0},
     "HSDP": {"dp": 4, "zero": 3, "hybrid": 2},
     "tensor parallel": {"tp": 2},
