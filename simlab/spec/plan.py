@@ -213,6 +213,11 @@ class Plan:
         torch.compile or by a library. Otherwise torch launches one kernel per op.""",
         default=True,
     )
+    compiled_loss: bool = documented(
+        """Whether torch.compile makes the loss, so that no logits in fp32 are written (libraries
+        'torch' and 'fsdp1'; torchtitan's compile.components). Megatron-LM's loss is its own.""",
+        default=False,
+    )
     dropout: bool = documented(
         "Whether the model applies dropout. None stands for True where attention is unfused.",
         default=None,

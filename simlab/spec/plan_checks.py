@@ -248,6 +248,12 @@ EFFECTS = (
         ("offload",),
         "offload = 'optimizer', 'parameters' or 'activations'",
     ),
+    Effect(
+        "compiled_loss",
+        lambda plan: plan.library in ("torch", "fsdp1"),
+        ("library",),
+        "library = 'torch' or 'fsdp1'",
+    ),
     Effect("cp_kind", lambda plan: plan.cp > 1, ("cp",), "cp of 2 or more"),
     Effect("cp_layout", lambda plan: plan.cp > 1, ("cp",), "cp of 2 or more"),
     Effect(

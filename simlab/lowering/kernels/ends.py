@@ -72,9 +72,7 @@ def head_kernels(model: Model, plan: Plan) -> LayerKernels:
     logits = s.tokens * vocab
     last_norm = norm_of("last norm", Operation.LAST_NORM, model, plan)
     norm_grads = [grad for part in reversed(last_norm) for grad in backward(part, plan)[0]]
-    cast = 4 + s.width if s.width < 4 else 0  # to fp32, and its gradient's cast back
-    in_fp32 = MEGATRON_LOSS_BYTES if plan.has_flat_gradients else TORCH_LOSS_BYTES
-    loss_bytes, loss_grad_bytes = ((cast + size) * logits for size in in_fp32)
+    loss_bytes, loss_grad_bytes = (size * logits for size in _loss_bytes(s, plan))
     gather = gathered_input(model, plan, Operation.HEAD)
     head = Matmul("head", s.tokens, vocab, model.hidden, operation=Operation.HEAD)
     head_grads, weight_grads = matmul_backward(head, plan)
@@ -96,6 +94,17 @@ def head_kernels(model: Model, plan: Plan) -> LayerKernels:
         plan,
         unit_parameters(model, plan, "head", first=plan.stages == 1),
     )
+
+
+def _loss_bytes(s: Sizes, plan: Plan) -> tuple[int, int]:
+    """Bytes that the loss moves of a logit, forward and backward. What torch.compile makes of it reads
+    the logits once (`online_softmax` in torch/_inductor/config.py), and backward once more to write
+    their gradient."""
+    if plan.compiled_loss:
+        return s.width, 2 * s.width
+    cast = 4 + s.width if s.width < 4 else 0  # to fp32, and its gradient's cast back
+    forward, grad = MEGATRON_LOSS_BYTES if plan.has_flat_gradients else TORCH_LOSS_BYTES
+    return cast + forward, cast + grad
 
 
 def _vocabulary_sums(s: Sizes, plan: Plan) -> list[Communication]:

@@ -182,9 +182,13 @@ class UnitBackward:
     def loss(self) -> None:
         """The gradients of the loss and of the logits. Of a vocabulary that is cut over ranks torch
         computes the latter as (gradient + exp(log-softmax)) x gradient of the loss, op by op
-        (`_nll_loss_and_log_softmax_backward` in torch/distributed/tensor/parallel/loss.py)."""
+        (`_nll_loss_and_log_softmax_backward` in torch/distributed/tensor/parallel/loss.py); a
+        compiled loss is taken to be one kernel there, too."""
         of = self.of
         if self.kind == "W":
+            return
+        if of.plan.compiled_loss:
+            self._make(of.logits, activations=of.logits + of.loss_statistics)
             return
         if of.plan.has_flat_gradients:  # in place of what was kept
             self._make(of.logits, activations=of.loss)

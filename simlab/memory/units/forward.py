@@ -145,8 +145,13 @@ class UnitForward:
     def loss(self) -> None:
         """The logits go when the loss has its own numbers of them. Megatron-LM's loss works in
         place. nanotron's makes fp32 logits and subtracts their maximum out of place, while the
-        logits are still there (parallel/tensor_parallel/functional.py)."""
+        logits are still there (parallel/tensor_parallel/functional.py). What torch.compile makes of
+        torch's reads the logits, and keeps them with each token's maximum and sum of exponentials in
+        fp32; its backward makes the logits' gradient from these."""
         of = self.of
+        if of.plan.compiled_loss:
+            self._keep(of.loss_statistics)
+            return
         if of.plan.library == "nanotron":
             self._keep(of.loss)
             self._keep(of.loss, free=of.loss + of.logits)

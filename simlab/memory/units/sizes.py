@@ -41,7 +41,8 @@ class UnitSizes:
       same for attention, of latents where it has them, and `mlp_gathered_input` for an MLP, whose
       input and result are `mlp_whole`: of a rank's own tokens where all its experts are its own, so
       that `mlp_gathers` is False.
-    - `logits` are the head's, and `loss` is the same in the loss's type.
+    - `logits` are the head's, and `loss` is the same in the loss's type. `loss_statistics` are what a
+      compiled loss keeps of each token.
     - `saved` says what autograd keeps of these tensors (`simlab.memory.units.saved`).
 
     `experts` is the number of MLPs of a layer that the rank has, and `mlp_columns` their columns.
@@ -84,6 +85,7 @@ class UnitSizes:
         self.mlp_whole = self.whole if self.mlp_gathers else self.hidden
         self.mlp_gathered_input = self.gathered_input if self.mlp_gathers else 0.0
         self.logits, self.loss = (s.tokens * model.vocab / plan.tp * n for n in (number, logit))
+        self.loss_statistics = 2 * FP32_BYTES * s.tokens * plan.compiled_loss
         self.casts_logits = logit != number or plan.has_flat_gradients
         self.score_gradients = 0.0
         if plan.attention == "unfused":  # of softmax's result and of the scores

@@ -7,7 +7,7 @@ forward unless 'always' is given. Expert-parallel ranks take all context-paralle
 those that shard.
 """
 
-from simlab.errors import InputError
+from simlab.errors import InputError, shortened
 from simlab.planner.formats.options import Options, Settings, microbatches, replicas
 from simlab.spec.plan import Plan
 
@@ -21,6 +21,8 @@ SCHEDULES = {
 }
 CP_KINDS = {"allgather": "all-gather", "alltoall": "ring"}
 """torch's 'alltoall' passes keys and values round by all-to-alls: each rank sends to the next one."""
+COMPONENTS = {"fused": "model", "compiled_loss": "loss"}
+"""{field of a plan: what compile.components calls what is compiled}"""
 PARALLELISM = "parallelism."
 OLDER = {
     "training.batch_size": "training.local_batch_size",
@@ -82,7 +84,7 @@ def read(options: Options, gpus: int | None) -> Settings:
         if options.switch(PARALLELISM + "enable_async_tensor_parallel")
         else "none",
         "offload": "parameters" if options.switch("training.enable_cpu_offload") else "none",
-        "fused": _compiled(options),
+        **_compiled(options),
     }
     meanings = {"always": True, "never": False, "default": pp == 1}
     fields["reshard"] = options.choice(
@@ -108,9 +110,16 @@ def _expert_parallel(options: Options, tp: int) -> Settings:
     return {"ep": ep, "dispatcher": sent} | ({"etp": cut} if ep > 1 and cut != tp else {})
 
 
-def _compiled(options: Options) -> bool:
+def _compiled(options: Options) -> Settings:
+    """What torch.compile makes: without compile.components the layers and, since April 2025, the
+    loss."""
     older, newer = options.switch("training.compile"), options.switch("compile.enable")
-    return older or newer
+    components = options.take("compile.components", list(COMPONENTS.values()))
+    if not isinstance(components, list):
+        raise InputError(
+            f"compile.components = {shortened(components)}: give a list of {', '.join(COMPONENTS.values())}"
+        )
+    return {its: (older or newer) and name in components for its, name in COMPONENTS.items()}
 
 
 def _read_batch(options: Options, fields: Settings) -> None:
@@ -209,12 +218,13 @@ def written(plan: Plan) -> Settings:
     }
     if plan.seq:
         training["seq_len"] = plan.seq
+    compiled = [name for field, name in COMPONENTS.items() if getattr(plan, field)]
     mode = {"none": "none", "full": "full", "per-op": "selective"}.get(plan.recompute, "none")
     content: Settings = {
         "parallelism": parallelism,
         "training": training,
         "activation_checkpoint": {"mode": mode, "selective_ac_option": "op"},
-        "compile": {"enable": plan.fused},
+        "compile": {"enable": bool(compiled), "components": compiled},
     }
     if plan.has_eight_bits:
         content["model"] = {"converters": ["float8"]}

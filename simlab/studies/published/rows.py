@@ -13,7 +13,8 @@ A row often does not say everything. These are the assumptions, which follow the
   interleaved pipeline (Megatron-LM's --overlap-p2p-communication), so "pp" implies one.
 - FSDP is torch's own (FSDP2 where nothing else is said), except in JAX and Megatron-FSDP. Norms and
   activations are fused, except in torch without torch.compile. torchtitan's comparisons of tensor
-  parallelism are all compiled.
+  parallelism are all compiled. Its loss was not: torchtitan turned that off in December 2024 (commit
+  e8977b0), before these runs, and on again in April 2025 (bbb1b61).
 - Sharded data parallelism overlaps its communication, but DeepSpeed's ZeRO-3 of 2021 gathers tensor
   by tensor. Plain data parallelism reduces after the last backward, and tensor parallelism does not
   overlap, unless the row says otherwise.

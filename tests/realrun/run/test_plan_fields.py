@@ -27,6 +27,7 @@ NOT_EXECUTED = {
     "hybrid": ({"dp": 2, "zero": 3}, [1, 2]), "seq": ({}, [16]), "recompute": ({}, ["per-op", "outputs"]),
     "attention": ({}, ["flash-1", "flash-2"]),
     "library": ({}, ["torch", "fsdp1", "nanotron"]), "fused": ({}, [False]),
+    "compiled_loss": ({"library": "torch"}, [True]),
     "dropout": ({}, [True]), "tp_overlap": ({"tp": 2}, ["none", "pipelined"]),
     "bucket_bytes": ({"dp": 2}, [10**6]), "moment_bytes": ({"dp": 2, "zero": 1}, [2]),
     "fp8_param_gather": ({"dp": 2, "zero": 1, "precision": "fp8"}, [True]),
@@ -74,7 +75,7 @@ def test_a_field_that_is_not_executed_is_refused(name):
     if known and EXECUTION[name].values:
         assert set(values) == set(known) - set(EXECUTION[name].values)
     for value in values:
-        said = {"offload_to": "offload"}.get(name, name)
+        said = {"offload_to": "offload", "compiled_loss": "library"}.get(name, name)
         with pytest.raises(sl.InputError, match=f"^{said} = .* is simulated, but not executed: "):
             Job(plan=given | {name: value})
 

@@ -87,6 +87,11 @@ MEANINGS = [
      {"dp": 16, "precision": "fp8"}),
     ("torchtitan", nested(TITAN, "activation_checkpoint", mode="selective", selective_ac_option="op"),
      {"recompute": "per-op"}),
+    ("torchtitan", nested(TITAN, "compile", enable=True), {"fused": True, "compiled_loss": True}),
+    ("torchtitan", nested(TITAN, "compile", enable=True, components=["model"]), {"fused": True, "compiled_loss": False}),
+    ("torchtitan", nested(TITAN, "compile", enable=True, components=["loss"]), {"fused": False, "compiled_loss": True}),
+    ("torchtitan", nested(TITAN, "compile", enable=False, components=["loss"]), {"fused": False, "compiled_loss": False}),
+    ("torchtitan", nested(TITAN, "training", compile=True), {"fused": True, "compiled_loss": True}),
     ("torchtitan", nested(TITAN, "model", converters=["float8"]), {"precision": "fp8"}),
     ("torchtitan", nested(TITAN, "model", converters=["float8"]) | {"float8": {"recipe_name": "rowwise"}},
      {"precision": "fp8-rowwise"}),
@@ -155,6 +160,7 @@ def test_an_option_that_nothing_knows_is_named_as_left_over(project, content):
 
 
 WRONG = [
+    ("torchtitan", nested(TITAN, "compile", components="model"), 16, "compile.components = 'model': give a list of model, loss"),
     ("megatron", {"--bf16": True}, 16, "--micro-batch-size"),
     ("megatron", flags(tensor_model_parallel_size="$TP"), 16, r"'\$TP'"),
     ("megatron", flags(), None, "--gpus"),
@@ -193,7 +199,9 @@ SAYABLE = {
         "fp8_param_gather", "cp_kind", "microbatch_size", "microbatches", "seq", "precision",
         "sequence_parallel", "dp_overlap", "tp_overlap", "gradient_bytes", "dropout",
     },
-    "torchtitan": {"dp", "tp", "pp", "cp", "hybrid", "microbatch_size", "microbatches", "fused"},
+    "torchtitan": {
+        "dp", "tp", "pp", "cp", "hybrid", "microbatch_size", "microbatches", "fused", "compiled_loss",
+    },
     "deepspeed": {"dp", "tp", "zero", "hybrid", "microbatch_size", "microbatches", "gradient_bytes", "dp_overlap"},
     "nanotron": {"dp", "tp", "pp", "cp", "microbatch_size", "microbatches", "gradient_bytes"},
 }  # fmt: skip
@@ -236,6 +244,7 @@ def plans(draw):
     if values["library"] == "megatron" and values["offload"] == "none" and values["zero"]:
         values["moment_bytes"] = draw(st.sampled_from((2, 4)))
         values["fp8_param_gather"] = values["precision"] == "fp8" and draw(st.booleans())
+    values["compiled_loss"] = values["library"] == "torch" and draw(st.booleans())
     values = {field: value for field, value in values.items() if value != DEFAULTS[field]}
     idle = without_effect(values)
     return Plan(**{field: value for field, value in values.items() if field not in idle})
