@@ -16,7 +16,9 @@ Some facts are read from a row's source and GPU. Megatron-Bridge's recipes reduc
 parallelism sends into pieces beside the products (`tp_comm_overlap_cfg = userbuffers_...` in
 perf_recipes/llama/h100/llama31.py). They do not cut experts (`expert_tensor_parallel_size = 1`), and
 some send tokens by DeepEP's or HybridEP's kernels (`FLEX_DISPATCHERS`). DeepSeek-V3's keep moments in
-16 bits (`exp_avg_dtype = torch.bfloat16` in recipes/deepseek/deepseek_v3.py). Whether all-to-alls run beside
+16 bits (`exp_avg_dtype = torch.bfloat16` in recipes/deepseek/deepseek_v3.py). With products in 8 bits
+their parameters are (`fp8_param_gather = True` in training/mixed_precision.py), but not DeepSeek-V3's
+on H100s (perf_recipes/deepseek/h100/deepseek_v3.py). Whether all-to-alls run beside
 another microbatch is left to the search. And "4 OmniPath 100G links/node" are the NICs of a node.
 """
 
@@ -163,6 +165,8 @@ def _fixed(row: Row, model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
             fixed["dispatcher"] = "once-a-node"
         if model.name == "deepseek-v3":
             fixed["moment_bytes"] = 2
+        if fixed["precision"] == "fp8" and (model.name, row["gpu"]) != ("deepseek-v3", "H100"):
+            fixed["fp8_param_gather"] = True
     if "bigscience" in row["source"]:  # older than fused attention
         fixed["attention"] = "unfused"
     if row["recompute"]:

@@ -221,7 +221,8 @@ def deepseek() -> tuple[str, str]:
     model, cluster = sl.load_model("deepseek-v3"), sl.load_cluster("h800", nodes=256)
     plan = sl.Plan(
         dp=128, pp=16, ep=64, zero=1, microbatches=120, seq=4096, schedule="dualpipe", ep_overlap=True,
-        dispatcher="once-a-node", recompute="outputs", precision="fp8", moment_bytes=2, stage_layers="uneven",
+        dispatcher="once-a-node", recompute="outputs", precision="fp8", fp8_param_gather=True, moment_bytes=2,
+        stage_layers="uneven",
     )  # fmt: skip
     any_experts = replace(model, expert_groups=0, groups_per_token=0)
     rows = {
