@@ -17,8 +17,10 @@ parallelism sends into pieces beside the products (`tp_comm_overlap_cfg = userbu
 perf_recipes/llama/h100/llama31.py). They do not cut experts (`expert_tensor_parallel_size = 1`), and
 some send tokens by DeepEP's or HybridEP's kernels (`FLEX_DISPATCHERS`). DeepSeek-V3's keep moments in
 16 bits (`exp_avg_dtype = torch.bfloat16` in recipes/deepseek/deepseek_v3.py). With products in 8 bits
-their parameters are (`fp8_param_gather = True` in training/mixed_precision.py), but not DeepSeek-V3's
-on H100s (perf_recipes/deepseek/h100/deepseek_v3.py). Whether all-to-alls run beside
+parameters have 8 bits, too, there (`fp8_param_gather = True` in training/mixed_precision.py) and in
+NeMo, whose the others in 8 bits are (`fp8_params = True` in its
+nemo/collections/llm/recipes/precision/mixed_precision.py), but not those of DeepSeek-V3 on H100s
+(perf_recipes/deepseek/h100/deepseek_v3.py). Whether all-to-alls run beside
 another microbatch is left to the search. And "4 OmniPath 100G links/node" are the NICs of a node.
 """
 
@@ -165,8 +167,9 @@ def _fixed(row: Row, model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
             fixed["dispatcher"] = "once-a-node"
         if model.name == "deepseek-v3":
             fixed["moment_bytes"] = 2
-        if fixed["precision"] == "fp8" and (model.name, row["gpu"]) != ("deepseek-v3", "H100"):
-            fixed["fp8_param_gather"] = True
+    in_eight_bits = fixed["precision"] == "fp8" and fixed["zero"] > 0
+    if in_eight_bits and (model.name, row["gpu"]) != ("deepseek-v3", "H100"):
+        fixed["fp8_param_gather"] = True
     if "bigscience" in row["source"]:  # older than fused attention
         fixed["attention"] = "unfused"
     if row["recompute"]:

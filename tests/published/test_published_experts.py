@@ -80,7 +80,7 @@ def test_what_is_found_for_a_row_is_what_its_recipe_became():
 
 
 def test_what_the_recipes_of_models_with_experts_say_is_taken():
-    """The dispatcher by release, 16-bit moments of DeepSeek-V3."""
+    """The dispatcher by release, 16-bit moments of DeepSeek-V3, parameters in 8 bits but for it on H100s."""
     said = [space_of(row).fixed for row in ROWS]
     flex = [
         (row["model"], row["gpu"])
@@ -90,6 +90,12 @@ def test_what_the_recipes_of_models_with_experts_say_is_taken():
     assert len(flex) == 6 and ("Qwen3_235B_a22B", "H100") not in flex
     moments = {row["model"]: its.get("moment_bytes") for row, its in zip(ROWS, said)}
     assert moments == {"DeepSeekV3": 2, "Qwen3_235B_a22B": None, "Qwen3_30B_a3B": None}
+    wide = [
+        (row["model"], row["gpu"])
+        for row, its in zip(ROWS, said)
+        if not its.get("fp8_param_gather")
+    ]
+    assert wide == [("DeepSeekV3", "H100")]
 
 
 def test_a_plan_whose_experts_span_tensor_parallel_ranks_is_predicted_beside_its_measured_step():

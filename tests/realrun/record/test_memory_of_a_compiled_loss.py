@@ -66,6 +66,7 @@ def test_it_saves_the_logits_and_two_numbers_of_each_token():
 @pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile's kernels for a CPU need g++")
 @pytest.mark.parametrize("compiled", [True, False])
 def test_it_writes_no_logits_in_fp32(compiled, monkeypatch, tmp_path):
+    """The compiled backward writes a number of each token, besides."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     options = {"compile_threads": 1, "cpp.simdlen": 0}  # which compiles faster
     function = torch.compile(loss, options=options) if compiled else loss
@@ -79,4 +80,4 @@ def test_it_writes_no_logits_in_fp32(compiled, monkeypatch, tmp_path):
     freed = 0 if compiled else of.logits  # which the test still holds
     assert kept == pytest.approx(forward + freed, abs=SCALARS)
     phase = backward_phase(of, Resident(NumberBytes(*[2.0] * 6)), "loss", "B")
-    assert most == pytest.approx(phase.peak, abs=SCALARS)
+    assert most == pytest.approx(phase.peak, abs=SCALARS + 4 * TOKENS * compiled)

@@ -46,6 +46,7 @@ PLANS = st.builds(
             "zero": st.sampled_from([0, 1, 2, 3]),
             "library": st.sampled_from(["megatron", "nanotron", "torch", "fsdp1"]),
             "fused": st.booleans(),
+            "compiled_loss": st.booleans(),
             "recompute": st.sampled_from(["none", "selective", "per-op", "full"]),
             "precision": st.sampled_from(["fp32", "bf16", "fp16", "fp8"]),
             "sequence_parallel": st.booleans(),
