@@ -23,7 +23,7 @@ from realrun.run.job import Job, plan_fields
 from realrun.run.job.clusters import cut_model, filled_cluster
 from simlab.planner import Space, search
 from simlab.planner.search import plan_text
-from simlab.planner.space import SCHEDULES, divisors
+from simlab.planner.space import SEARCHED, divisors
 from simlab.studies.published.ranks import rank_correlation, regret_pct
 
 SPEARMAN, REGRET_PCT = 0.9, 3.0
@@ -47,7 +47,7 @@ def best_of_each_split(ranks=RANKS, layers=LAYERS, batch=BATCH):
     found = []
     for tp in divisors(ranks):
         for pp in divisors(ranks // tp):
-            for schedule in SCHEDULES if pp > 1 else SCHEDULES[:1]:
+            for schedule in SEARCHED if pp > 1 else SEARCHED[:1]:
                 fixed = {"tp": tp, "pp": pp} | ({"schedule": schedule} if pp > 1 else {})
                 each = search(space(ranks, layers, batch, **fixed), kept=1, layered=0)
                 found += each.plans

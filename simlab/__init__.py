@@ -42,8 +42,7 @@ from simlab.memory import StepMemory, data_parallel_memory
 from simlab.memory.model_states import fewest_ranks, model_states, most_parameters, zero_curves
 from simlab.program import Op, Program
 from simlab.program.validation import validate
-from simlab.schedules import generate
-from simlab.schedules.closed_forms import closed_bubble_s
+from simlab.schedules import closed_bubble_s, generate
 from simlab.spec.cluster import Cluster, cluster_of_gpu, clusters, load_cluster
 from simlab.spec.fabric import Fabric
 from simlab.spec.hardware import Gpu, Link

@@ -21,7 +21,7 @@ from simlab.cli.options import flag, value_text
 from simlab.cli.plan_options import FIELDS, given_values, plan_part
 from simlab.errors import InputError, did_you_mean
 from simlab.program import Program
-from simlab.schedules import OPTIONS, WITHOUT_FLUSH, generate
+from simlab.schedules import generate, schedule_of
 from simlab.spec.plan import Plan
 from simlab.units import MS
 
@@ -117,11 +117,11 @@ def programs(given: Given) -> list[Program]:
     """The programs that are asked for: of a file, or of schedules."""
     if "csv" in given:
         return [_program_of_file(given)]
-    names = schedules(given)
-    for name in names:
-        if name in WITHOUT_FLUSH:
+    asked = [schedule_of(name) for name in schedules(given)]
+    for schedule in asked:
+        if not schedule.flush:
             raise InputError(
-                f"{name} updates the weights after every backward; the executor trains with a flush: run 1f1b, whose order it has"
+                f"{schedule.name} updates the weights after every backward; the executor trains with a flush: run 1f1b, whose order it has"
             )
     told = {
         option: given[name]
@@ -129,14 +129,14 @@ def programs(given: Given) -> list[Program]:
         if name in given
     }
     for option, value in told.items():
-        if not any(option in OPTIONS.get(name, ()) for name in names):
+        if not any(option in schedule.options for schedule in asked):
             written = flag("activation_cap" if option == "cap" else option)
-            raise InputError(f"{written} {value}: of no use to {', '.join(names)}")
+            raise InputError(f"{written} {value}: of no use to {', '.join(schedules(given))}")
     told |= _search_options(given)
     size = given.get("pp", Plan.pp), given.get("microbatches", Plan.microbatches)
     return [
-        generate(name, *size, **{key: told[key] for key in OPTIONS.get(name, ()) if key in told})
-        for name in names
+        generate(each.name, *size, **{key: told[key] for key in each.options if key in told})
+        for each in asked
     ]
 
 

@@ -10,7 +10,7 @@ import simlab as sl
 from simlab.cli.options import add_alias, flag
 from simlab.errors import InputError
 from simlab.program import WEIGHT_GRAD_MEMORY, Program
-from simlab.schedules import CHUNKED
+from simlab.schedules import SCHEDULES, schedule_of
 from simlab.studies.survey import search_options
 from simlab.units import MS
 
@@ -39,6 +39,7 @@ def fill_in(arguments: argparse.Namespace, defaults: dict[str, Any]) -> None:
 
 def add_size_options(command: argparse.ArgumentParser, *, required: bool) -> None:
     """Add the size of a pipeline and what its schedule can be told."""
+    chunked = [name for name, its in SCHEDULES.items() if its.chunked]
     command.add_argument(
         "--pp", type=int, required=required, metavar="P", help="pipeline stages, one rank each"
     )
@@ -49,7 +50,7 @@ def add_size_options(command: argparse.ArgumentParser, *, required: bool) -> Non
         "--chunks",
         type=int,
         metavar="V",
-        help=f"stages per rank, for {' and '.join(CHUNKED)} (default 2)",
+        help=f"stages per rank, for {' and '.join(chunked)} (default 2)",
     )
     add_group_option(command)
 
@@ -107,10 +108,10 @@ def add_time_options(
 def generated(arguments: argparse.Namespace, name: str) -> Program:
     """The program of the schedule `name`, for the size and the times of `arguments`."""
     options = schedule_options(arguments)
-    if name == "zb-auto":
+    if schedule_of(name).timed:
         if None in (arguments.forward_ms, arguments.input_grad_ms, arguments.weight_grad_ms):
             raise InputError(
-                "zb-auto searches the best order for given times: give --forward-ms, --input-grad-ms and --weight-grad-ms"
+                f"{name} searches the best order for given times: give --forward-ms, --input-grad-ms and --weight-grad-ms"
             )
         options |= {
             "cap": arguments.activation_cap,

@@ -4,18 +4,19 @@ from itertools import pairwise
 
 from simlab.errors import InputError
 from simlab.program import Program
-from simlab.schedules import CHUNKED, generate
+from simlab.schedules import SCHEDULES, generate
 from simlab.spec.plan import Plan
 
 
 def program_of(plan: Plan) -> Program:
     """The `Program` of one pipeline of `plan`, with pairs if `Plan.ep_overlap` asks for them."""
-    options = {"chunks": plan.chunks if plan.schedule in CHUNKED else None}
-    if plan.schedule == "zb-auto":
+    schedule = SCHEDULES[plan.schedule]
+    if schedule.timed:
         raise InputError(
-            "zb-auto searches for given op times: take it with simlab's schedule command, or another schedule in a plan"
+            f"{plan.schedule} searches for given op times: take it with simlab's schedule command, or another schedule in a plan"
         )
-    program = generate(plan.schedule, plan.pp, plan.microbatches, **options)
+    chunks = plan.chunks if schedule.chunked else None
+    program = generate(plan.schedule, plan.pp, plan.microbatches, chunks=chunks)
     if not plan.ep_overlap:
         return program.unpaired()
     return program if program.paired else side_by_side(program)

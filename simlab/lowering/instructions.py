@@ -29,6 +29,7 @@ from simlab.lowering.pieces import BEGIN, COMPUTE, WAIT, Action, Piece
 from simlab.lowering.sharding import Sharding, both
 from simlab.lowering.zero import reduces_after_ops, shards_of
 from simlab.program import Op, Program
+from simlab.schedules import SCHEDULES
 from simlab.spec.layout import MIRRORED
 from simlab.spec.model import Model
 from simlab.spec.parameters import (
@@ -40,7 +41,6 @@ from simlab.spec.parameters import (
     stage_parameters,
 )
 from simlab.spec.plan import Plan
-from simlab.spec.schedule_names import ENDS_TOGETHER
 
 OVERFLOW_BYTES = 4
 """Of whether a gradient is infinite, which in fp16 every rank must know: then nobody updates, and
@@ -310,7 +310,7 @@ def kernel_fields(kernel: Communication) -> tuple[str, str, str, float]:
 def tied_head_bytes(model: Model, plan: Plan) -> float:
     """Of the gradient that a tied head and the embedding, copies of each other on the last and the
     first rank, sum up; 0 without."""
-    if not model.tied_head or plan.pp == 1 or plan.schedule in ENDS_TOGETHER:
+    if not model.tied_head or plan.pp == 1 or SCHEDULES[plan.schedule].ends_together:
         return 0.0
     return model.vocab * model.hidden / plan.tp * plan.gradient_bytes
 

@@ -2,10 +2,10 @@
 
 from typing import NamedTuple
 
+from simlab.schedules import SCHEDULES
 from simlab.spec.model import Model
 from simlab.spec.parameters import LAYERS, expert_parameters, unit_parameters
 from simlab.spec.plan import Plan
-from simlab.spec.schedule_names import ENDS_TOGETHER
 
 
 class Padded(NamedTuple):
@@ -47,7 +47,7 @@ def padded(model: Model, plan: Plan, units: tuple[str, ...]) -> Padded:
 
 def heads_on_first_rank(model: Model, plan: Plan) -> bool:
     """Whether a tied head and the embedding are one table of one rank, but of different stages."""
-    return model.tied_head and plan.schedule in ENDS_TOGETHER
+    return model.tied_head and SCHEDULES[plan.schedule].ends_together
 
 
 def unit_tensors(model: Model, plan: Plan, unit: str) -> list[tuple[float, float]]:

@@ -10,17 +10,12 @@ from simlab.lowering.zero import autocasts, reduces_each_backward
 from simlab.memory.activations import layer_activations_bytes
 from simlab.memory.stage import Shape
 from simlab.memory.step import rest_of
+from simlab.schedules import SCHEDULES
 from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
 from simlab.spec.parameters import UnitKind
 from simlab.spec.plan import Plan
-from simlab.spec.schedule_names import CHUNKED, ENDS_TOGETHER, TWO_WAY
 from simlab.spec.stage_layers import dense_of_stages
-
-ONE_BACKWARD = ("1f1b", "gpipe", "eager-1f1b", *CHUNKED)
-"""Schedules whose backward is one op, so that the last one goes through all stages below it."""
-IN_FLIGHT = ("1f1b", "interleaved-1f1b")
-"""Schedules for which the number of microbatches in flight is known; others hold at least one."""
 
 LAYERS: tuple[UnitKind, ...] = ("layer", "dense layer")
 """The kinds of layers; the second one only where the model has experts in the others."""
@@ -32,10 +27,8 @@ def memory_bound_bytes(model: Model, plan: Plan) -> float:
     """The least that a rank of `plan` holds at its peak, in bytes, by closed forms.
 
     It is what the first pipeline rank holds between two steps, and the activations of the layers of
-    all microbatches that are in flight there: min(m, p) under 1F1B, and min(m v, 2 (p - 1) +
-    (v - 1) p + 1) chunks under interleaved 1F1B, with p ranks, v chunks and m microbatches
-    (Narayanan et al. 2021, section 2.2). Leaves out embedding, head, buffers and gathered
-    parameters.
+    all microbatches that are in flight there (`Schedule.in_flight`). Leaves out embedding, head, buffers
+    and gathered parameters.
     """
     return Bounds(model, None).memory_bytes(plan)
 
@@ -68,7 +61,8 @@ class Bounds:
         """See `memory_bound_bytes`."""
         layers = self._layers_of(plan)
         least = min(layers[stage] for stage in _first_rank(plan))
-        return self._states_bytes(plan) + self._in_flight(plan) * least * self._layer(plan)
+        held = SCHEDULES[plan.schedule].in_flight(plan.pp, plan.microbatches, plan.chunks)
+        return self._states_bytes(plan) + held * least * self._layer(plan)
 
     @property
     def _kinds(self) -> int:
@@ -95,15 +89,6 @@ class Bounds:
             )
         return self._states[key]
 
-    def _in_flight(self, plan: Plan) -> int:
-        """The most microbatches of a stage that the first rank holds at once."""
-        if plan.schedule not in IN_FLIGHT:
-            return 1
-        if plan.chunks == 1:
-            return min(plan.microbatches, plan.pp)
-        warmup = 2 * (plan.pp - 1) + (plan.chunks - 1) * plan.pp + 1
-        return min(plan.microbatches * plan.chunks, warmup)
-
     def _layer(self, plan: Plan) -> float:
         """Bytes that a layer keeps of a microbatch; 0 with activations on the host."""
         if plan.offload == "activations":
@@ -120,7 +105,7 @@ class Bounds:
     def time_s(self, plan: Plan) -> float:
         """See `time_bound_s`."""
         layers, pp = self._layers_of(plan), plan.pp
-        if plan.schedule in ENDS_TOGETHER:
+        if SCHEDULES[plan.schedule].ends_together:
             # a rank has two stages, or half of the microbatches of each of them
             both_s = min(self._unit_s_of(plan, unit, "FB") for unit in LAYERS[: self._kinds])
             return plan.microbatches * min(layers) * plan.chunks * both_s
@@ -128,7 +113,7 @@ class Bounds:
         last, before = slice(pp - 1, None, pp), slice(pp - 1)
         busy_s = self._layers_s(plan, "FB", sum(layers[last]), sum(dense[last]))
         busy_s += self._unit_s_of(plan, "head", "FB")
-        passes = "FB" if plan.schedule in ONE_BACKWARD else "F"
+        passes = "FB" if SCHEDULES[plan.schedule].one_backward else "F"
         through_s = self._layers_s(plan, passes, sum(layers[before]), sum(dense[before]))
         return plan.microbatches * busy_s + through_s
 
@@ -166,6 +151,6 @@ class Bounds:
 
 def _first_rank(plan: Plan) -> range:
     """The stages of the first pipeline rank; of a V-shaped schedule the first one."""
-    if plan.schedule in TWO_WAY:
+    if plan.copies > 1:
         return range(0, plan.stages, plan.stages - 1)
-    return range(0, plan.stages, plan.pp) if plan.schedule in CHUNKED else range(1)
+    return range(0, plan.stages, plan.pp) if SCHEDULES[plan.schedule].chunked else range(1)

@@ -8,6 +8,7 @@ from typing import Annotated, TypedDict
 from simlab.display import facts_of
 from simlab.lowering.build import program_of
 from simlab.memory.step import StepWalk, held_by_rank
+from simlab.schedules import SCHEDULES
 from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
@@ -80,11 +81,6 @@ class Ranked:
         return facts_of(self.plan, RankedFacts, **own)
 
 
-LATE = ("dualpipe", "dualpipe-v")
-"""Schedules whose pace of many microbatches sets in after 3 p of them: their ranks have turns to spare
-at first, and a rank that needs a little longer for a microbatch than others uses them up."""
-
-
 def family_of(plan: Plan) -> str:
     """Which dimensions split the model of a plan, such as 'tp + pp'; 'dp only' if none does."""
     split = [name for name in ("tp", "pp", "cp", "ep") if getattr(plan, name) > 1]
@@ -93,8 +89,8 @@ def family_of(plan: Plan) -> str:
 
 def short_steps(plan: Plan) -> tuple[Plan, Plan] | None:
     """The same plan with 2 p and 3 p microbatches, where p is the number of pipeline ranks; None if
-    it has no more than that, or a schedule (`LATE`) that is simulated whole."""
-    if plan.microbatches <= 3 * plan.pp or plan.schedule in LATE:
+    it has no more than that, or a schedule that is not `Schedule.steady`."""
+    if plan.microbatches <= 3 * plan.pp or not SCHEDULES[plan.schedule].steady:
         return None
     return tuple(replace(plan, microbatches=n * plan.pp) for n in (2, 3))  # type: ignore[return-value]
 
@@ -107,9 +103,9 @@ def extrapolated(plan: Plan, two: float, three: float) -> float:
 
 def most_held(model: Model, plan: Plan) -> dict[str, float]:
     """{category: bytes of tensors} of the rank which holds most, at its peak. From 2 p microbatches
-    on the peak stays, but in `LATE` schedules."""
-    whole = plan.schedule in LATE
-    few = plan if whole else replace(plan, microbatches=min(plan.microbatches, 2 * plan.pp))
+    on the peak of a `Schedule.steady` one stays."""
+    steady = SCHEDULES[plan.schedule].steady
+    few = replace(plan, microbatches=min(plan.microbatches, 2 * plan.pp)) if steady else plan
     program = program_of(few)
     walk = StepWalk(model, few, program, few.layers_of_stages(model.layers, program.stages))
     return max(held_by_rank(walk), key=lambda held: sum(held.values()))

@@ -10,16 +10,14 @@ from typing import Any, NamedTuple, cast
 
 from simlab.errors import InputError, require_whole
 from simlab.lowering.build import program_of
+from simlab.schedules import ALIASES, SCHEDULES
 from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan, plan_fields
 from simlab.spec.plan_checks import EFFECTS, check_fields, refusal_beside
-from simlab.spec.schedule_names import ALIASES, CHUNKED, TWO_WAY
 
-SCHEDULES = ("1f1b", "interleaved-1f1b")
+SEARCHED = tuple(name for name, its in SCHEDULES.items() if its.searched)
 """The schedules that are tried where none is given: those of Megatron-LM and torchtitan."""
-WHATEVER = ("1f1b", "gpipe", "afab", "eager-1f1b")
-"""Schedules that can be made of any number of microbatches."""
 MOST_CHUNKS = 12
 """The most stages of a pipeline rank that are tried."""
 MODEL, BATCH, SCHEDULE, BESIDE = (
@@ -76,10 +74,9 @@ class Space:
                 require_whole(name, self.fixed[name])
         given = [facts for facts in plan_fields() if self.fixed.get(facts.name) is not None]
         schedule = self.fixed.get("schedule")
-        named = {
-            "schedule": ALIASES.get(schedule, schedule) if isinstance(schedule, str) else schedule
-        }
-        check_fields(cast(Plan, SimpleNamespace(**{**self.fixed, **named})), given)
+        if isinstance(schedule, str) and schedule in ALIASES:
+            object.__setattr__(self, "fixed", {**self.fixed, "schedule": ALIASES[schedule]})
+        check_fields(cast(Plan, SimpleNamespace(**self.fixed)), given)
         Plan(**self._whatever_the_degrees())
         if schedule is not None:
             # Whatever schedule there is can be made of four microbatches on two ranks.
@@ -210,8 +207,8 @@ class Space:
         if pp == 1 and "schedule" not in self.fixed:
             yield "1f1b", 1
             return
-        for schedule in self._values("schedule", list(SCHEDULES)):
-            if schedule not in CHUNKED:
+        for schedule in self._values("schedule", list(SEARCHED)):
+            if not SCHEDULES[schedule].chunked:
                 yield schedule, 1
             elif microbatches % pp == 0:
                 for chunks in self._values("chunks", self._chunks(pp)):
@@ -222,9 +219,9 @@ class Space:
         '' if it can, or if none is asked for. One that can be made of 2 `pp`, or of one more if the number is
         odd, can be made of more."""
         schedule = self.fixed.get("schedule")
-        if schedule is None or schedule in WHATEVER:
+        if schedule is None:
             return ""
-        if schedule in CHUNKED:
+        if SCHEDULES[schedule].chunked:
             said = f"{microbatches} microbatches: {schedule} needs a multiple of pp = {pp}"
             return said if microbatches % pp else ""
         return _refusal(schedule, pp, min(microbatches, 2 * pp + microbatches % 2))
@@ -239,7 +236,8 @@ class Space:
         """ZeRO stages: with one rank there is nothing to shard, and where two ranks of a pipeline hold a
         stage only the optimizer's states are."""
         least = self._least_zero
-        if degrees["pp"] > 1 and self.fixed.get("schedule") in TWO_WAY:
+        schedule = SCHEDULES.get(self.fixed.get("schedule", ""))
+        if degrees["pp"] > 1 and schedule and schedule.copies > 1:
             return [*range(least, 2)]
         return [*range(least, 4)] if degrees["dp"] * degrees["cp"] > 1 else [least]
 

@@ -1,52 +1,72 @@
-"""It maps the name of each schedule to a pure function `(ranks, microbatches, options) -> Program`.
+"""It holds the record of each schedule, and makes its program: a pure function `(ranks, microbatches,
+options) -> Program`.
 
 The names are those of the command line.
 """
 
-from inspect import signature
 from typing import Any
 
-from simlab.errors import InputError, did_you_mean, shortened, whole
+from simlab.errors import InputError, did_you_mean, require_seconds, shortened, whole
 from simlab.garbage import no_garbage_collection
 from simlab.program import Program
-from simlab.schedules.building_blocks import v_half, v_min
-from simlab.schedules.dualpipe import dualpipe, dualpipe_v
-from simlab.schedules.eager import eager_1f1b
-from simlab.schedules.gpipe import gpipe
-from simlab.schedules.interleaved import interleaved_1f1b, looped_bfs
-from simlab.schedules.one_f_one_b import one_f_one_b
-from simlab.schedules.pipedream import pipedream
-from simlab.schedules.zb_auto import zb_auto
-from simlab.schedules.zb_v import zb_v
-from simlab.schedules.zero_bubble import zb_h1, zb_h2
-from simlab.spec.schedule_names import ALIASES, CHUNKED, V_SHAPED
+from simlab.schedules.building_blocks import V_HALF, V_MIN
+from simlab.schedules.dualpipe import DUALPIPE, DUALPIPE_V
+from simlab.schedules.eager import EAGER_1F1B
+from simlab.schedules.gpipe import GPIPE
+from simlab.schedules.interleaved import INTERLEAVED_1F1B, LOOPED_BFS
+from simlab.schedules.one_f_one_b import ONE_F_ONE_B, PIPEDREAM
+from simlab.schedules.schedule import Case, Schedule
+from simlab.schedules.zb_auto import ZB_AUTO
+from simlab.schedules.zb_v import ZB_V
+from simlab.schedules.zero_bubble import ZB_H1, ZB_H2
 
-SCHEDULES = {
-    "gpipe": gpipe,
-    "1f1b": one_f_one_b,
-    "eager-1f1b": eager_1f1b,
-    "interleaved-1f1b": interleaved_1f1b,
-    "looped-bfs": looped_bfs,
-    "zb-h1": zb_h1,
-    "zb-h2": zb_h2,
-    "zb-auto": zb_auto,
-    "zb-v": zb_v,
-    "v-half": v_half,
-    "v-min": v_min,
-    "dualpipe": dualpipe,
-    "dualpipe-v": dualpipe_v,
+RECORDS = {
+    each.name: each
+    for each in (
+        GPIPE,
+        ONE_F_ONE_B,
+        EAGER_1F1B,
+        INTERLEAVED_1F1B,
+        LOOPED_BFS,
+        ZB_H1,
+        ZB_H2,
+        ZB_AUTO,
+        ZB_V,
+        V_HALF,
+        V_MIN,
+        DUALPIPE,
+        DUALPIPE_V,
+        PIPEDREAM,
+    )
 }
-WITHOUT_FLUSH = {"pipedream": pipedream}
-"""The schedules that realrun refuses, because it trains with a flush."""
-OPTIONS = {name: tuple(signature(function).parameters)[2:] for name, function in SCHEDULES.items()}
-"""{schedule: the names of its own options}."""
+"""{name: `Schedule`} of all schedules."""
+SCHEDULES = {name: each for name, each in RECORDS.items() if each.flush}
+"""{name: `Schedule`} of those with a flush, which are all that a plan can have."""
+ALIASES = {alias: each.name for each in RECORDS.values() for alias in each.aliases}
 COUNTS = {"chunks": "chunks", "group": "microbatches in a group"}
 """{option that is a count: what it counts}."""
 LARGEST = 1_000_000
 """The most stages times microbatches. A mistyped number above it would use up the memory of the
 machine."""
 
-__all__ = ["ALIASES", "CHUNKED", "OPTIONS", "SCHEDULES", "V_SHAPED", "WITHOUT_FLUSH", "generate"]
+__all__ = [
+    "ALIASES",
+    "RECORDS",
+    "SCHEDULES",
+    "Schedule",
+    "closed_bubble_s",
+    "generate",
+    "schedule_of",
+]
+
+
+def schedule_of(name: str) -> Schedule:
+    """The `Schedule` of that name or alias, with a flush or not. Raises `InputError` for another."""
+    if isinstance(name, str) and (found := RECORDS.get(ALIASES.get(name, name))):
+        return found
+    names = sorted([*RECORDS, *ALIASES])
+    hint = did_you_mean(name, names) or ";"
+    raise InputError(f"unknown schedule {name!r}{hint} there is {', '.join(names)}")
 
 
 @no_garbage_collection()
@@ -56,7 +76,7 @@ def generate(name: str, stages: int, microbatches: int, **options: Any) -> Progr
     stages:       the pipeline's degree p, which is the number of ranks. Some schedules put several
                   smaller stages on each rank.
     microbatches: the number of microbatches m.
-    options:      the schedule's own options, see `OPTIONS`; None is the same as not given.
+    options:      the schedule's own options, see `Schedule.options`; None is the same as not given.
                   `chunks` is the number of stages per rank. `group` is the number of microbatches
                   that go through one chunk before the next chunk's turn. `forward_s`, `cap` and
                   others say what `zb_auto` searches for.
@@ -64,19 +84,14 @@ def generate(name: str, stages: int, microbatches: int, **options: Any) -> Progr
     Raises `InputError` for an unknown name or option, for a count below 1, and if the schedule
     cannot be made for these numbers.
     """
-    name = ALIASES.get(name, name) if isinstance(name, str) else name
-    functions = SCHEDULES | WITHOUT_FLUSH
-    if not isinstance(name, str) or name not in functions:
-        names = sorted([*functions, *ALIASES])
-        hint = did_you_mean(name, names) or ";"
-        raise InputError(f"unknown schedule {name!r}{hint} there is {', '.join(names)}")
+    schedule = schedule_of(name)
     options = {option: value for option, value in options.items() if value is not None}
     for option in options:
-        if option not in OPTIONS.get(name, ()):
-            those = [other for other in SCHEDULES if option in OPTIONS[other]]
+        if option not in schedule.options:
+            those = [other for other, its in SCHEDULES.items() if option in its.options]
             others = f", or take one of {', '.join(those)}" if those else ""
             raise InputError(
-                f"{option} = {options[option]!r}: {name} has no {option} to choose: leave it out{others}"
+                f"{option} = {options[option]!r}: {schedule.name} has no {option} to choose: leave it out{others}"
             )
     counts = [(stages, "pipeline stages (pp)"), (microbatches, "microbatches")]
     counts += [(options[option], what) for option, what in COUNTS.items() if option in options]
@@ -89,4 +104,36 @@ def generate(name: str, stages: int, microbatches: int, **options: Any) -> Progr
         raise InputError(
             f"{stages} stages{of} x {microbatches} microbatches is more than {LARGEST:,}: give fewer"
         )
-    return functions[name](stages, microbatches, **options)
+    return schedule.function(stages, microbatches, **options)
+
+
+def closed_bubble_s(
+    program: Program,
+    forward_s: float,
+    input_grad_s: float,
+    weight_grad_s: float,
+    pair_s: float | None = None,
+) -> float | None:
+    """The bubble of `program` in seconds, by the formula of the schedule that it is named after.
+
+    forward_s, input_grad_s, weight_grad_s: the times F, I and W, in seconds: a rank's, for one
+            microbatch, summed over its stages.
+    pair_s: the time F&B of a forward and a backward side by side, from B to F + B, in seconds; None
+            means F + B.
+
+    The bubble is the idle time of the rank with the longest span, from its first op to its last.
+    Messages, jitter and unequal stages are left out. None if there is no formula for the schedule, or
+    if its condition does not hold; see `Schedule.bubble_s`, which stands beside each schedule's
+    function in `simlab.schedules`.
+    """
+    for what, value in (
+        ("forward_s", forward_s),
+        ("input_grad_s", input_grad_s),
+        ("weight_grad_s", weight_grad_s),
+    ):
+        require_seconds(what, value)
+    p, m, v = len(program.ranks), program.microbatches, program.stages // max(1, len(program.ranks))
+    backward_s = input_grad_s + weight_grad_s
+    both_s = forward_s + backward_s if pair_s is None else pair_s
+    case = Case(p, m, v, forward_s, input_grad_s, weight_grad_s, backward_s, both_s)
+    return RECORDS[program.name].bubble_s(case) if program.name in RECORDS else None

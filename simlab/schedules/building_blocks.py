@@ -18,6 +18,7 @@ from itertools import permutations, product
 from typing import Any, NamedTuple
 
 from simlab.program import Op, Program
+from simlab.schedules.schedule import Case, Schedule
 
 INTERVAL = 6
 """The units of time from one microbatch to the next."""
@@ -185,3 +186,13 @@ def _held(block: Block) -> int:
         sum((last - now) // INTERVAL - (first - 1 - now) // INTERVAL for first, last in lives)
         for now in range(INTERVAL)
     )
+
+
+def _bubble_s(c: Case) -> float | None:
+    """Half of 1F1B's on an even number of ranks; on an odd one it is smaller."""
+    holds = c.f == c.i == c.w and c.m >= 2 * c.p and c.p % 2 == 0
+    return (c.p - 1) * (c.f + c.b) / 2 if holds else None
+
+
+V_HALF = Schedule("v-half", v_half, _bubble_s, steady=True)
+V_MIN = Schedule("v-min", v_min, steady=True)

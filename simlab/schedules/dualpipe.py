@@ -7,10 +7,12 @@ layers. Such a pair takes F&B, which is less than F + B. `Program.paired` marks 
 """
 
 from collections.abc import Mapping, Sequence
+from math import inf
 
 from simlab.errors import InputError
 from simlab.program import Op, Program
 from simlab.schedules.ordering import numbered
+from simlab.schedules.schedule import Case, Schedule
 
 
 def dualpipe(ranks: int, microbatches: int) -> Program:
@@ -103,3 +105,24 @@ def _phases(
     pairs_at = [at for at in range(begin, end) if phases[at][1] == "F"]
     # On the middle rank the first F and the first B are of the same microbatch, so they are no pair.
     return phases, pairs_at[1:] if later == 0 else pairs_at
+
+
+def _bubble_s(c: Case, ranks: int, size: float) -> float | None:
+    """That of so many ranks in one direction, with stages of `size` of a rank's share.
+
+    The paper's formula says how much longer the step is than the work of a rank with the most pairs.
+    The first rank, whose span is the longest, has p/2 - 2 pairs fewer (DualPipe-V has p - 2 fewer, of
+    half the size). Each pair that it lacks makes it work longer, and idle less, by F + B - F&B. So
+    these times are subtracted here.
+    """
+    both = c.f + c.b
+    if not (c.fills and c.f == c.i and c.b <= c.pair <= both):
+        return None
+    paper = (ranks - 1) * (c.pair + c.b - 3 * c.w)
+    return size * (paper - max(0, ranks - 2) * (both - c.pair))
+
+
+DUALPIPE = Schedule("dualpipe", dualpipe, lambda c: _bubble_s(c, c.p // 2, 1), beside=inf)
+DUALPIPE_V = Schedule("dualpipe-v", dualpipe_v, lambda c: _bubble_s(c, c.p, 1 / 2), beside=inf)
+"""Neither is steady from 2 p on: ranks have turns to spare at first, and one that needs a little longer
+for a microbatch than others uses them up."""

@@ -1,7 +1,10 @@
 """It orders Eager 1F1B, whose additional forwards overlap with the messages of slow links."""
 
+from math import inf
+
 from simlab.program import Op, Program
 from simlab.schedules.ordering import numbered
+from simlab.schedules.schedule import Schedule
 
 
 def eager_1f1b(ranks: int, microbatches: int) -> Program:
@@ -22,3 +25,8 @@ def _rank(rank: int, ranks: int, microbatches: int) -> list[Op]:
         [forward] * warmup + [forward, backward] * (microbatches - warmup) + [backward] * warmup,
         microbatches,
     )
+
+
+EAGER_1F1B = Schedule(
+    "eager-1f1b", eager_1f1b, lambda c: (c.p - 1) * (c.f + c.b), beside=inf, steady=True
+)

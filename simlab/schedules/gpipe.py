@@ -1,6 +1,7 @@
 """It orders GPipe, which is also called AFAB (all forward, all backward)."""
 
 from simlab.program import Op, Program
+from simlab.schedules.schedule import Schedule
 
 
 def gpipe(stages: int, microbatches: int) -> Program:
@@ -22,3 +23,6 @@ def gpipe(stages: int, microbatches: int) -> Program:
         ],
         name="gpipe",
     )
+
+
+GPIPE = Schedule("gpipe", gpipe, lambda c: (c.p - 1) * (c.f + c.b), ("afab",), steady=True)

@@ -5,9 +5,11 @@ Rank r of p holds the stages r, r + p, r + 2p, ...
 
 from collections.abc import Sequence
 from itertools import accumulate
+from math import inf
 
 from simlab.errors import InputError
 from simlab.program import Op, Program
+from simlab.schedules.schedule import Case, Schedule
 
 
 def interleaved_1f1b(
@@ -98,3 +100,20 @@ def looped_bfs(ranks: int, microbatches: int, chunks: int = 2) -> Program:
         [ops + [Op(op.stage, "B", op.microbatch) for op in reversed(ops)] for ops in program],
         name="looped-bfs",
     )
+
+
+def _bubble_s(c: Case) -> float | None:
+    """With groups of p microbatches, that of GPipe with ranks as small as stages."""
+    return (c.p - 1) * (c.f + c.b) / c.v if c.m >= c.p and c.m % c.p == 0 else None
+
+
+INTERLEAVED_1F1B = Schedule(
+    "interleaved-1f1b",
+    interleaved_1f1b,
+    _bubble_s,
+    in_flight=lambda p, m, v: min(m * v, 2 * (p - 1) + (v - 1) * p + 1),
+    beside=inf,
+    steady=True,
+    searched=True,
+)
+LOOPED_BFS = Schedule("looped-bfs", looped_bfs, _bubble_s, steady=True)

@@ -1,9 +1,10 @@
-"""It orders 1F1B with a flush at the end of the step ("PipeDream-Flush").
-
-It is Megatron's default without interleaving.
+"""It orders 1F1B with a flush at the end of the step ("PipeDream-Flush"), Megatron's default without
+interleaving, and PipeDream without one: weights change after every backward, so a microbatch meets
+several versions of them.
 """
 
 from simlab.program import Op, Program
+from simlab.schedules.schedule import Schedule
 
 
 def one_f_one_b(stages: int, microbatches: int) -> Program:
@@ -28,3 +29,29 @@ def _rank(rank: int, stages: int, microbatches: int) -> list[Op]:
     return ops + [
         Op(rank, "B", microbatch) for microbatch in range(microbatches - warmup, microbatches)
     ]
+
+
+def pipedream(stages: int, microbatches: int) -> Program:
+    """PipeDream: m microbatches out of an endless run.
+
+    The order of ops is 1F1B's. The difference is that no rank waits for the others at the end of a
+    batch: each rank updates its weights after each of its backwards and goes on. So there is a
+    bubble only at the very beginning and the very end of training. In return the weights are stale,
+    see `simlab.staleness`. simlab can simulate this schedule, but realrun refuses it, because
+    realrun trains with a flush.
+
+    Sources: Harlap et al. 2018, arXiv 1806.03377; Narayanan et al. 2019, SOSP.
+    """
+    return Program(one_f_one_b(stages, microbatches).ranks, name="pipedream")
+
+
+ONE_F_ONE_B = Schedule(
+    "1f1b",
+    one_f_one_b,
+    lambda c: (c.p - 1) * (c.f + c.b),
+    in_flight=lambda p, m, v: min(m, p),
+    beside=1,
+    steady=True,
+    searched=True,
+)
+PIPEDREAM = Schedule("pipedream", pipedream, flush=False)

@@ -23,6 +23,7 @@ from typing import NamedTuple
 from simlab.errors import InputError, shortened
 from simlab.program import WEIGHT_GRAD_MEMORY, Program
 from simlab.schedules.ordering import numbered
+from simlab.schedules.schedule import Schedule
 from simlab.schedules.zero_bubble import zb_h1, zb_h2
 
 MOST_SEARCHED = 2**18
@@ -276,3 +277,6 @@ def _candidates(job: _Job) -> "Iterator[Sequence[_Given | _Greedy]]":
     least_gaps_s = [share * weight_grad_s for share in (0, 0.5, 1)]
     for choices in product(leads, (0, 1), least_gaps_s, (False, True)):
         yield [_Greedy(*choices)] * job.ranks
+
+
+ZB_AUTO = Schedule("zb-auto", zb_auto)

@@ -5,6 +5,7 @@ So the last stage is on the rank of the first stage.
 
 from simlab.program import Op, Program
 from simlab.schedules.ordering import numbered
+from simlab.schedules.schedule import Schedule
 
 
 def zb_v(ranks: int, microbatches: int) -> Program:
@@ -36,3 +37,8 @@ def _zb_v_rank(rank: int, ranks: int, microbatches: int) -> list[Op]:
         warmup + steady + [i0, i1] * rank + [i0, w0] * (later + 1) + [w1] * rank + [w0] * rank,
         microbatches,
     )
+
+
+ZB_V = Schedule(
+    "zb-v", zb_v, lambda c: 0.0 if c.f == c.i == c.w and c.m >= 2 * c.p - 1 else None, steady=True
+)

@@ -7,6 +7,7 @@ which calls our I "B".
 
 from simlab.program import Op, Program
 from simlab.schedules.ordering import numbered
+from simlab.schedules.schedule import Schedule
 
 
 def zb_h1(ranks: int, microbatches: int) -> Program:
@@ -43,3 +44,14 @@ def _rank(rank: int, ranks: int, microbatches: int, factor: int) -> list[Op]:
             + [(rank, "W")] * (backward >= put_off)
         )
     return numbered(phases + [(rank, "W")] * min(put_off, microbatches), microbatches)
+
+
+ZB_H1 = Schedule(
+    "zb-h1", zb_h1, lambda c: (c.p - 1) * (c.f + c.i - c.w) if c.fills else None, steady=True
+)
+ZB_H2 = Schedule(
+    "zb-h2",
+    zb_h2,
+    lambda c: (c.p - 1) * (c.f + c.i - 2 * c.w) if c.fills and c.f == c.i else None,
+    steady=True,
+)

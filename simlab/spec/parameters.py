@@ -4,7 +4,7 @@ parallelism."""
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from simlab.spec.schedule_names import ENDS_TOGETHER
+from simlab.schedules import SCHEDULES
 
 if TYPE_CHECKING:
     from simlab.spec.model import Model
@@ -46,7 +46,7 @@ def stage_parameters(
         count += (model.vocab / plan.tp + model.positions) * model.hidden
     if last:
         count += model.hidden * (1 + model.bias)
-        if not (model.tied_head and (first or plan.schedule in ENDS_TOGETHER)):
+        if not (model.tied_head and (first or SCHEDULES[plan.schedule].ends_together)):
             count += model.vocab / plan.tp * model.hidden
     return count
 

@@ -5,6 +5,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from simlab.display import plain
+from simlab.schedules import ALIASES, SCHEDULES
 from simlab.spec.fields import (
     Derived,
     FieldFacts,
@@ -32,7 +33,6 @@ from simlab.spec.plan_checks import (
     check_fields,
     check_model,
 )
-from simlab.spec.schedule_names import ALIASES, CHUNKED, NAMES, TWO_WAY, V_SHAPED
 from simlab.spec.stage_layers import check_stage_layers, layers_of_stages
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Plan:
     schedule: str = documented(
         "The pipeline schedule: the order of forwards and backwards on each rank.",
         default="1f1b",
-        choices=NAMES,
+        choices=tuple(SCHEDULES),
     )
     chunks: int = documented(
         """The number of stages on each pipeline rank. Interleaved schedules leave the choice; None
@@ -287,11 +287,11 @@ class Plan:
         for name in ("chunks", "gradient_bytes", "etp"):
             if isinstance(getattr(self, name), Derived):
                 self._set(**{name: None})
-        if self.chunks is None:
-            self._set(chunks=Derived(2 if self.schedule in (*CHUNKED, *V_SHAPED) else 1))
-        if self.etp is None:
-            self._set(etp=Derived(self.tp if type(self.tp) is int else 1))
         check_fields(self, plan_fields())
+        if self.chunks is None:
+            self._set(chunks=Derived(SCHEDULES[self.schedule].chunks))
+        if self.etp is None:
+            self._set(etp=Derived(self.tp))
         self._set(stage_layers=check_stage_layers(self.stage_layers, self.stages))
         check_combination(self)
         if self.tp == 1:  # as Megatron-LM does, so that a sweep over tp may begin at 1
@@ -345,7 +345,7 @@ class Plan:
     def copies(self) -> int:
         """The number of ranks of a pipeline that hold each stage: 2 with DualPipe, else 1. Each of them
         runs its part of the microbatches."""
-        return 2 if self.schedule in TWO_WAY else 1
+        return SCHEDULES[self.schedule].copies
 
     @property
     def holders(self) -> int:

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simlab.errors import InputError, did_you_mean, near, number, require_whole, shortened
+from simlab.schedules import SCHEDULES
 from simlab.spec.fields import FieldFacts
 from simlab.spec.layout import check_expert_ranks, check_order
-from simlab.spec.schedule_names import CHUNKED, PAIRED, TWO_WAY, V_SHAPED
 
 if TYPE_CHECKING:
     from simlab.spec.model import Model
@@ -69,11 +69,12 @@ def _check_choice(field: FieldFacts, value: Any) -> None:
 
 def check_combination(plan: "Plan") -> None:
     """Raise `InputError` if fields of `plan`, each valid by itself, do not go together."""
-    own = 2 if plan.schedule in V_SHAPED else 1
-    if plan.chunks != own and plan.schedule not in CHUNKED:
+    schedule = SCHEDULES[plan.schedule]
+    if plan.chunks != schedule.chunks and not schedule.chunked:
+        chunked = [name for name, its in SCHEDULES.items() if its.chunked]
         raise InputError(
-            f"chunks = {plan.chunks!r}: {plan.schedule} has {own}, without a choice; "
-            f"leave it out, or take one of {', '.join(CHUNKED)}"
+            f"chunks = {plan.chunks!r}: {plan.schedule} has {schedule.chunks}, without a choice; "
+            f"leave it out, or take one of {', '.join(chunked)}"
         )
     # blocks of scores are joined inside the fused kernel, as in Megatron-LM
     if plan.cp > 1 and plan.attention == "unfused":
@@ -139,9 +140,10 @@ def _check_expert_parallel(plan: "Plan") -> None:
 def refusal_beside(plan: "Plan") -> str:
     """Why no forward of `plan` runs side by side with a backward: its ranks do not have both at hand, or
     what else comes between layers is not simulated with it; '' if it can."""
+    beside = ", ".join(repr(name) for name, its in SCHEDULES.items() if plan.pp <= its.beside)
+    valid = beside + ", or pp = 1" * (plan.pp > 1)
     refused = (
-        (plan.pp > 1 and plan.schedule not in PAIRED, "schedule", f"{_listed(PAIRED)}, or pp = 1"),
-        (plan.pp == 1 and plan.schedule not in (*PAIRED, "1f1b"), "schedule", "'1f1b'"),
+        (plan.pp > SCHEDULES[plan.schedule].beside, "schedule", valid),
         (plan.zero == 3, "zero", "0, 1 or 2"),
         (plan.offload != "none", "offload", "'none'"),
         (plan.recompute == "full", "recompute", "another one"),
@@ -153,10 +155,6 @@ def refusal_beside(plan: "Plan") -> str:
                 f"a backward there; give {name} = {valid}, or leave ep_overlap out"
             )
     return ""
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return ", ".join(map(repr, names))
 
 
 def _check_gradient_bytes(plan: "Plan") -> None:
@@ -274,7 +272,7 @@ EFFECTS = (
     Effect("tp_overlap", lambda plan: plan.tp > 1, ("tp",), "tp of 2 or more"),
     Effect(
         "bucket_bytes",
-        lambda plan: plan.dp * plan.cp > 1 or plan.schedule in TWO_WAY,
+        lambda plan: plan.dp * plan.cp > 1 or SCHEDULES[plan.schedule].copies > 1,
         ("dp", "cp"),
         "dp or cp of 2 or more, or schedule = 'dualpipe'",
     ),

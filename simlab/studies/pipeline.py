@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from simlab.cost import OpTimes
 from simlab.engine import simulate
 from simlab.program import WEIGHT_GRAD_MEMORY
-from simlab.schedules import generate
+from simlab.schedules import generate, schedule_of
 from simlab.spec.hardware import Link
 from simlab.studies.survey import rank_shares, search_options
 from simlab.trace import Trace
@@ -45,8 +45,8 @@ class PipelineCase:
             weight_grad_s=self.backward_s * self.weight_share,
         )
         link = Link(latency_s=self.link_s)
-        searched = self.schedule == "zb-auto"
-        options = search_options(times, link, WEIGHT_GRAD_MEMORY) if searched else {}
+        timed = schedule_of(self.schedule).timed
+        options = search_options(times, link, WEIGHT_GRAD_MEMORY) if timed else {}
         program = generate(
             self.schedule, self.stages, self.microbatches, chunks=self.chunks, **options
         )

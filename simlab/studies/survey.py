@@ -10,8 +10,7 @@ from simlab.cost import FIELD_OF_KIND, OpMemory, OpTimes
 from simlab.engine import simulate
 from simlab.errors import InputError
 from simlab.program import WEIGHT_GRAD_MEMORY, Program
-from simlab.schedules import OPTIONS, SCHEDULES, generate
-from simlab.schedules.closed_forms import closed_bubble_s
+from simlab.schedules import SCHEDULES, closed_bubble_s, generate
 from simlab.spec.hardware import Link
 from simlab.trace import ACTIVATIONS, SHARE, Trace
 from simlab.units import seconds_text
@@ -71,7 +70,7 @@ def survey(
     weight_grad_memory: M_W / M_B, the fraction of a microbatch's activations that is held from I to
                         W.
     options:            {option: value} for the schedules that have the option, see
-                        `simlab.schedules.OPTIONS`. zb-auto has two rows, with caps of p and 2p,
+                        `Schedule.options`. zb-auto has two rows, with caps of p and 2p,
                         unless `cap` is among the options.
 
     Raises `InputError` if no schedule can be made for these numbers.
@@ -84,9 +83,12 @@ def survey(
     options = {"cap": None, **(options or {})}
     searched = search_options(times, link, weight_grad_memory)
     caps = (ranks, 2 * ranks) if options["cap"] is None else (options["cap"],)
-    variants = [(name, name, options) for name in SCHEDULES if name != "zb-auto"]
+    variants = [(name, name, options) for name, its in SCHEDULES.items() if not its.timed]
     variants += [
-        (f"zb-auto, cap {cap:g}", "zb-auto", {**options, **searched, "cap": cap}) for cap in caps
+        (f"{name}, cap {cap:g}", name, {**options, **searched, "cap": cap})
+        for name, its in SCHEDULES.items()
+        if its.timed
+        for cap in caps
     ]
     rows = [
         _row(*variant, ranks, microbatches, times, link, weight_grad_memory) for variant in variants
@@ -188,13 +190,13 @@ def _row(
     weight_grad_memory: float,
 ) -> Row:
     try:
-        if name == "zb-auto" and None in (times.input_grad_s, times.weight_grad_s):
+        if SCHEDULES[name].timed and None in (times.input_grad_s, times.weight_grad_s):
             raise InputError("it is searched for given times of I and W, which are not given")
         program = generate(
             name,
             ranks,
             microbatches,
-            **{key: value for key, value in options.items() if key in OPTIONS[name]},
+            **{key: value for key, value in options.items() if key in SCHEDULES[name].options},
         )
         stage_times, memory = rank_shares(program, times, weight_grad_memory)
         trace = simulate(program, stage_times, link=link, memory=memory)

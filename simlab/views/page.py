@@ -10,7 +10,7 @@ from typing import Any
 
 from simlab.analysis import bubble, peak_memory
 from simlab.errors import InputError
-from simlab.schedules import OPTIONS, SCHEDULES
+from simlab.schedules import SCHEDULES, schedule_of
 from simlab.studies.pipeline import PipelineCase
 from simlab.trace import ACTIVATIONS, Trace
 from simlab.units import MS
@@ -30,7 +30,7 @@ NUMBERS = {
 
 def schedules() -> list[dict[str, Any]]:
     """[{"name", "chunks": whether one chooses the number of chunks}] of every schedule."""
-    return [{"name": name, "chunks": "chunks" in OPTIONS[name]} for name in SCHEDULES]
+    return [{"name": name, "chunks": its.chunked} for name, its in SCHEDULES.items()]
 
 
 def pipeline(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def _case(name: str, values: Mapping[str, Any]) -> PipelineCase:
         schedule=name,
         stages=values["stages"],
         microbatches=values["microbatches"],
-        chunks=values["chunks"] if "chunks" in OPTIONS.get(name, ()) else None,
+        chunks=values["chunks"] if schedule_of(name).chunked else None,
         forward_s=values["forward_ms"] * MS,
         backward_s=values["backward_ms"] * MS,
         link_s=values["link_ms"] * MS,

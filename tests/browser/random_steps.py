@@ -12,7 +12,7 @@ from operator import add
 from random import Random
 
 import simlab as sl
-from simlab.schedules import OPTIONS, SCHEDULES
+from simlab.schedules import SCHEDULES
 
 MODELS = ("llama-2-7b", "llama-3-8b")
 
@@ -46,7 +46,7 @@ def attempt(step):
 def program_step(random):
     name = random.choice([name for name in SCHEDULES if name != "zb-auto"])
     stages, microbatches = random.randint(1, 8), random.randint(1, 24)
-    options = {"chunks": random.randint(1, 3)} if "chunks" in OPTIONS[name] else {}
+    options = {"chunks": random.randint(1, 3)} if SCHEDULES[name].chunked else {}
     forward_s, input_grad_s, weight_grad_s = (random.uniform(1e-3, 0.1) for _ in range(3))
     times = sl.OpTimes(
         forward_s=forward_s,

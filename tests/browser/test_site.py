@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import random_steps
 
-from simlab.schedules import OPTIONS
+from simlab.schedules import SCHEDULES
 from simlab.studies.pipeline import PipelineCase
 from simlab.views import page as page_module
 from tests.support.browser import (
@@ -122,7 +122,7 @@ def step_s(page):
 
 def expected(schedule, **change):
     start = json.loads((WEB / "site" / "start.json").read_text()) | change
-    chunks = start["chunks"] if "chunks" in OPTIONS[schedule] else None
+    chunks = start["chunks"] if SCHEDULES[schedule].chunked else None
     return PipelineCase(
         schedule=schedule, stages=start["stages"], microbatches=start["microbatches"], chunks=chunks,
         forward_s=start["forward_ms"] * 1e-3, backward_s=start["backward_ms"] * 1e-3, link_s=start["link_ms"] * 1e-3,

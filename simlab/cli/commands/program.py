@@ -18,13 +18,11 @@ from simlab.cli.op_times import (
 from simlab.cli.options import add_json_options
 from simlab.cli.output import print_json, print_text, write_file, write_picture
 from simlab.errors import InputError
-from simlab.schedules import ALIASES, SCHEDULES, WITHOUT_FLUSH
+from simlab.schedules import ALIASES, RECORDS, schedule_of
 from simlab.studies.survey import Row, survey, survey_table
 from simlab.views import timeline
 
-NAMES = ", ".join(
-    [*SCHEDULES, *WITHOUT_FLUSH, *(f"{alias} (= {name})" for alias, name in ALIASES.items())]
-)
+NAMES = ", ".join([*RECORDS, *(f"{alias} (= {name})" for alias, name in ALIASES.items())])
 """The names of all schedules, for help."""
 
 
@@ -78,7 +76,7 @@ class Schedules(TypedDict):
 
 def schedule(arguments: argparse.Namespace) -> int:
     """Print a schedule's program, one row per rank; write it as CSV if asked."""
-    if arguments.name != "zb-auto" and any(
+    if not schedule_of(arguments.name).timed and any(
         getattr(arguments, name) is not None for name in DEFAULTS
     ):
         raise InputError(

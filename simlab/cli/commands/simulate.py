@@ -30,7 +30,7 @@ from simlab.cli.output import print_json, print_text
 from simlab.cli.plan_options import FIELDS, add_cluster_options, add_plan_options
 from simlab.errors import InputError
 from simlab.program import Program
-from simlab.schedules import WITHOUT_FLUSH
+from simlab.schedules import RECORDS
 from simlab.studies.partition import best_partition, even_partition, stage_work
 from simlab.studies.survey import parameter_shares, rank_shares
 from simlab.trace import ACTIVATIONS, Trace
@@ -163,7 +163,7 @@ def _facts(program: Program, trace: Trace) -> dict[str, Any]:
         "peak_activations": sl.peak_memory(trace, ACTIVATIONS),
         "parameters": parameter_shares(program),
     }
-    if program.name in WITHOUT_FLUSH:
+    if program.name in RECORDS and not RECORDS[program.name].flush:
         result |= sl.staleness(program)._asdict() | {"steady_idle": sl.steady_idle(trace)}
     return result
 

@@ -33,7 +33,6 @@ NONE = Words(NO_COLLECTIVE, "无")
 ZOOMS = ("zoom", "unit", "collective", "round")
 """The controls that choose what is shown of a plan, from the outside in."""
 DEGREES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128)
-LEFT_OUT = ("zb-auto",)  # a search takes long
 HEIGHT = 230  # CSS pixels of the timeline
 CLICK = Words("Click a collective to see its rounds.", "点击一次集合通信，看它的各轮。")
 
@@ -56,7 +55,7 @@ def _controls() -> list[Control]:
         Control(
             "schedule",
             Words("schedule", "调度"),
-            [name for name in SCHEDULES if name not in LEFT_OUT],
+            [name for name, its in SCHEDULES.items() if not its.timed],
             "1f1b",
         ),
         Control("microbatches", Words("microbatches", "micro-batch 数"), [*range(1, 129)], 16),

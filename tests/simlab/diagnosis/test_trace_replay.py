@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 import simlab as sl
 from simlab.diagnosis import diagnose, straggler, time_spent, trace_graph
 from simlab.diagnosis.graph import Graph, Need, Work
-from simlab.spec.schedule_names import NAMES
+from simlab.schedules import SCHEDULES
 
 TIMES = st.floats(0.001, 0.1)
-SCHEDULES = sorted(set(NAMES) - {"dualpipe", "dualpipe-v", "zb-auto", "afab"})
+NAMES = sorted(set(SCHEDULES) - {"dualpipe", "dualpipe-v", "zb-auto", "afab"})
 
 
 class Given:
@@ -29,7 +29,7 @@ class Given:
 def steps(draw):
     """(program, {op: seconds}, the link)."""
     ranks = 2 * draw(st.integers(1, 2))
-    name = draw(st.sampled_from(SCHEDULES))
+    name = draw(st.sampled_from(NAMES))
     program = sl.generate(name, ranks, 2 * ranks)
     seconds = {op: draw(TIMES) for ops in program.ranks for op in ops}
     link = sl.Link(

@@ -18,7 +18,7 @@ from simlab.engine.tasks import Task
 from simlab.errors import DeadlockError
 from simlab.lowering.build import program_of
 from simlab.planner import layered_s
-from simlab.spec.schedule_names import CHUNKED, NAMES, V_SHAPED
+from simlab.schedules import SCHEDULES
 from simlab.training.step import stage_times
 from simlab.units import seconds_text
 
@@ -41,12 +41,14 @@ def plans(draw, **options):
 def any_plans(draw, zeros=(0, 1, 2, 3)):
     """Every schedule that a plan can have, experts, offload and replicas among them."""
     schedule = draw(
-        st.sampled_from([n for n in NAMES if n != "zb-auto" and (n != "dualpipe" or 0 in zeros)])
+        st.sampled_from(
+            [n for n in SCHEDULES if n != "zb-auto" and (n != "dualpipe" or 0 in zeros)]
+        )
     )
-    pp, chunks = draw(st.integers(1, 4)), 2 if schedule in V_SHAPED else 1
+    pp, chunks = draw(st.integers(1, 4)), SCHEDULES[schedule].chunks
     if schedule == "dualpipe":
         pp, zeros = draw(st.sampled_from([2, 4])), (0, 1)
-    if schedule in CHUNKED:
+    if SCHEDULES[schedule].chunked:
         chunks = draw(st.integers(1, 3))
     experts, dp = draw(st.sampled_from([0, 4])), draw(st.sampled_from([1, 2, 4]))
     model = replace(
@@ -75,7 +77,7 @@ def any_plans(draw, zeros=(0, 1, 2, 3)):
             "shared_experts": draw(st.integers(0, 1)),
         }
         model = replace(model, **few, bias=False, expert_ffn=128)
-    fields["chunks"] = chunks if schedule in CHUNKED else None
+    fields["chunks"] = chunks if SCHEDULES[schedule].chunked else None
     plan = plan_of(dp=dp, pp=pp, schedule=schedule, **fields)
     return model, plan, cluster_of(plan.gpus, draw(st.sampled_from(["dgx-a100", "a100-pcie"])))
 

@@ -244,7 +244,7 @@ def test_walked_is_played_in_a_pipeline_but_for_latencies(schedule, pp, chunks):
 
 
 @pytest.mark.parametrize(("fields", "says"), [
-    ({"pp": 2}, "ep_overlap with schedule = '1f1b': no forward runs side by side .* give schedule = 'interleaved-1f1b', "),
+    ({"pp": 2}, "ep_overlap with schedule = '1f1b': no forward runs side by side .* give schedule = 'eager-1f1b', "),
     ({"schedule": "gpipe"}, "ep_overlap with schedule = 'gpipe'"), ({"zero": 3}, "ep_overlap with zero = 3: .*give zero = 0, 1 or 2"),
     ({"offload": "activations"}, "ep_overlap with offload = 'activations'"), ({"recompute": "full"}, "ep_overlap with recompute = 'full'"),
     ({"ep": 1}, "ep_overlap = True has no effect with ep = 1: leave it out, or give ep of 2 or more"),

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from simlab import Link, OpTimes, bubble, busy_s, generate, peak_memory, simulate
 from simlab.errors import InputError
-from simlab.schedules import CHUNKED, SCHEDULES
-from simlab.schedules.closed_forms import closed_bubble_s
+from simlab.schedules import SCHEDULES, closed_bubble_s
 
 UNIT = {"forward_s": 1.0, "input_grad_s": 1.0, "weight_grad_s": 1.0}
 duration = st.floats(0.1, 10.0)
@@ -246,7 +245,7 @@ TIMES = [(1, 1, 1, None), (2, 2, 0.5, None), (1, 1, 0, None), (1, 2, 0.5, None),
 def test_where_there_is_a_closed_form_it_is_the_bubble_of_the_simulation(name, p):
     known = set()
     for m in (p, 2 * p - 1, 2 * p, 2 * p + 3):
-        for options in [{"chunks": 1}, {"chunks": 3}] if name in CHUNKED else [{}]:
+        for options in [{"chunks": 1}, {"chunks": 3}] if SCHEDULES[name].chunked else [{}]:
             try:
                 program = generate(name, p, m, **options)
             except InputError:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import simlab as sl
 from simlab.errors import InputError, near
-from simlab.schedules import CHUNKED, SCHEDULES, V_SHAPED, generate
+from simlab.schedules import SCHEDULES, generate
 from simlab.spec.fields import documented_fields, parsed
 from simlab.spec.hardware import Efficiency
 from simlab.spec.model import RECOMPUTE, Model, load_model
@@ -114,11 +114,14 @@ def test_what_is_left_out_is_filled_in():
     assert Plan(dp=8, cp=2, zero=3, hybrid=4).shards == 4 and Plan(dp=8, cp=2, zero=3).shards == 16
 
 
+TWO_STAGES_A_RANK = ("interleaved-1f1b", "looped-bfs", "zb-v", "v-half", "v-min", "dualpipe-v")
+
+
 @pytest.mark.parametrize("schedule", sorted(set(SCHEDULES) - {"zb-auto"}))
 def test_a_plan_knows_its_schedules_stages(schedule):
     plan = Plan(pp=4, microbatches=8, schedule=schedule)
     assert plan.stages == generate(schedule, 4, 8).stages
-    assert plan.chunks == (2 if schedule in (*CHUNKED, *V_SHAPED) else 1)
+    assert plan.chunks == (2 if schedule in TWO_STAGES_A_RANK else 1)
     assert replace(plan, dp=2).schedule == schedule
 
 

@@ -1,0 +1,77 @@
+"""The recipes of docs/adding.md, followed by the letter to their end."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "adding.md").read_text(encoding="utf-8")
+
+
+def recipe(title):
+    """The text under a title, and its first block of Python."""
+    text = PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+    return text, re.search(r"^```python\n(.*?)^```$", text, re.M | re.S)[1]
+
+
+KNOWN = """
+import simlab as sl
+from simlab.planner import Space, search
+from simlab.schedules import SCHEDULES
+
+model, cluster = sl.load_model("gpt2"), sl.load_cluster("dgx-a100")
+sl.validate(sl.generate("two-waves", 4, 8))
+plan = sl.Plan(pp=4, dp=2, microbatches=64, schedule="two-waves")
+whole = sl.predict(model, plan, cluster)
+fixed = {"tp": 1, "cp": 1, "pp": 4, "zero": 0, "recompute": "none", "microbatch_size": 1}
+space = Space(model=model, cluster=cluster, global_batch=128, fixed={"schedule": "two-waves", **fixed})
+(found,) = search(space, kept=1, layered=0).plans
+assert found.plan == plan and found.step_s == whole.step_s
+assert found.memory_bytes == sum(whole.memory_bytes.values())
+"""
+COMMANDS = (
+    "plan --model gpt2 --cluster dgx-a100 --global-batch 32 --tp 1 --cp 1 --pp 4 --schedule two-waves",
+    "simulate --schedule two-waves --pp 4 --microbatches 8 --forward-ms 20 --backward-ms 40",
+    "simulate --model gpt2 --cluster dgx-a100 --pp 4 --dp 2 --microbatches 8 --schedule two-waves",
+    "schedules --pp 4 --microbatches 8 --forward-ms 20 --backward-ms 40",
+    "simulate --help",
+    "schedule --help",
+)
+
+
+@pytest.fixture(scope="module")
+def with_waves(tmp_path_factory):
+    """A copy of simlab to which the page's schedule was added, and a function that runs Python there."""
+    folder = tmp_path_factory.mktemp("copy")
+    shutil.copytree(
+        ROOT / "simlab", folder / "simlab", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    text, code = recipe("A schedule")
+    (file,) = re.findall(r"`(\w+\.py)` in `simlab/schedules/`", text)
+    (record,) = re.findall(r"^(\w+) = Schedule\(", code, re.M)
+    (folder / "simlab" / "schedules" / file).write_text(code, encoding="utf-8")
+    entered = folder / "simlab" / "schedules" / "__init__.py"
+    old = entered.read_text(encoding="utf-8")
+    new = f"from simlab.schedules.{file[:-3]} import {record}\n{old}"
+    entered.write_text(new.replace("for each in (\n", f"for each in (\n        {record},\n"))
+
+    def run(*arguments):
+        return subprocess.run(
+            [sys.executable, *arguments], cwd=folder, env={"PYTHONPATH": str(folder)},
+            capture_output=True, text=True, timeout=300, check=True,
+        ).stdout  # fmt: skip
+
+    return run
+
+
+def test_a_schedule_that_is_added_as_the_page_says_is_generated_predicted_and_searched(with_waves):
+    with_waves("-c", KNOWN)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_commands_know_a_schedule_that_is_added_as_the_page_says(with_waves, command):
+    assert "two-waves" in with_waves("-m", "simlab", *command.split())
