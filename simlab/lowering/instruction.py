@@ -76,7 +76,7 @@ class Unit(NamedTuple):
     parameters: int
     partial: int
     """Of them: those whose gradients are sums over tp ranks, each of which has met its own tokens
-    only (sequence parallelism)."""
+    only (sequence parallelism), or the query heads that it has beside a copied key and value head."""
     experts: int = 0
     """Of them: those of experts that only an 'edp' group holds (expert parallelism)."""
     in_eight_bits: int = 0

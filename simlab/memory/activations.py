@@ -23,7 +23,8 @@ def layer_activations_bytes(model: Model, plan: Plan, recompute: str) -> float:
         return sum(layer_tensors(model, plan, recompute).values())
     s = sizes(model, plan)
     columns = (
-        (2 * model.heads + model.kv_heads) * model.head_size + model.ffn * (not model.experts)
+        (2 * model.heads + max(model.kv_heads, plan.tp)) * model.head_size
+        + model.ffn * (not model.experts)
     ) / plan.tp
     summed = 0 if plan.tp == 1 else 1 + (not plan.spreads_experts or model.shared_experts > 0)
     rows = s.outside * (1 + summed) + s.tokens * model.hidden * model.gated_mlp

@@ -73,7 +73,7 @@ def _attention(model: Model, plan: Plan) -> list[tuple[float, float]]:
     h, d, bias = model.hidden, model.head_size, model.bias
     if model.kv_rank:
         return _latent_attention(model, plan)
-    q, kv = model.heads * d / plan.tp, model.kv_heads * d / plan.tp
+    q, kv = model.heads * d / plan.tp, max(1, model.kv_heads / plan.tp) * d
     ins = [q + 2 * kv] if model.positions else [q, kv, kv]
     norms = [(d, 1)] * (2 * model.qk_norm)
     return [*(t for rows in ins for t in _linear(rows, h, bias)), *norms, *_linear(h, q, bias)]

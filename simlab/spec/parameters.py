@@ -29,6 +29,7 @@ def stage_parameters(
     """Parameters of a stage on one tensor-parallel rank, before ZeRO: its layers (norms, router,
     the products down to latents and what is added to a sum over the ranks whole), embedding, head.
 
+    Where there are fewer key and value heads than ranks, each rank has a copy of one (`_copied_heads`).
     With expert parallelism the rank has an ep-th of the experts, cut by `Plan.etp` ranks. layers: how many the stage has,
     of which `dense` are of `Model.dense_layers`. A tied head on
     another rank than the embedding is a copy of it; V-shaped schedules and DualPipe have both on one.
@@ -38,8 +39,9 @@ def stage_parameters(
     mlp = parts["mlp"] / plan.tp
     if model.experts:
         mlp = parts["mlp"] / (plan.etp * plan.ep)
-    cut = sum(parts.values()) - whole - parts["mlp"]
-    count = (layers - dense) * (cut / plan.tp + mlp + whole)
+    copied = _copied_heads(model, plan)
+    cut = sum(parts.values()) - whole - parts["mlp"] - copied * model.kv_heads
+    count = (layers - dense) * (cut / plan.tp + mlp + whole + copied)
     if dense:
         count += stage_parameters(model.dense, plan, dense)
     if first:
@@ -49,6 +51,14 @@ def stage_parameters(
         if not (model.tied_head and (first or SCHEDULES[plan.schedule].ends_together)):
             count += model.vocab / plan.tp * model.hidden
     return count
+
+
+def _copied_heads(model: "Model", plan: "Plan") -> int:
+    """The parameters of a layer that make a head's keys and values, where each of so many ranks has a
+    copy of one; else 0."""
+    if plan.tp <= model.kv_heads:
+        return 0
+    return 2 * model.head_size * (model.hidden + model.bias)
 
 
 def _added_biases(model: "Model") -> int:
@@ -68,18 +78,20 @@ def expert_parameters(model: "Model", plan: "Plan", layers: int, *, dense: int =
 def partial_parameters(
     model: "Model", plan: "Plan", layers: int, *, first: bool = False, last: bool = False
 ) -> int:
-    """Of `stage_parameters`, those whose gradients are summed over tp under sequence parallelism:
-    norms, biases that are added after a scatter, products down to latents, and the router where
-    experts are not cut.
+    """Of `stage_parameters`, those whose gradients are summed over tp: copies of key and value heads,
+    which meet only a rank's own query heads, and under sequence parallelism norms, biases that are
+    added after a scatter, products down to latents, and the router where experts are not cut.
 
-    Every tensor-parallel rank has them whole, but they meet only its own tokens.
+    Every tensor-parallel rank has the latter whole, but they meet only its own tokens. Leaves out
+    that only tp / kv_heads ranks have copies of the same head: they are taken to be summed over all.
     """
+    copied = layers * _copied_heads(model, plan)
     if not plan.sequence_parallel:
-        return 0
+        return copied
     parts = model.layer_parameters
     each = parts["norms"] + _added_biases(model) + model.latent_numbers
     each += parts["router"] * plan.spreads_experts
-    return layers * each + last * model.hidden * (1 + model.bias)
+    return copied + layers * each + last * model.hidden * (1 + model.bias)
 
 
 def unit_parameters(model: "Model", plan: "Plan", unit: str, *, first: bool = False) -> float:

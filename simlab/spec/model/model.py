@@ -246,8 +246,9 @@ class Model(ModelSizes):
         whole, sharded = tokens * self.hidden / (tp if sequence_parallel else 1), tokens / tp
         if recompute == "full":
             return {"layer input": 2 * whole}
-        q, k = (sharded * n * self.head_size for n in (self.heads, self.kv_heads))
-        v, result = (sharded * n * self.value_width for n in (self.kv_heads, self.heads))
+        kv_heads = max(self.kv_heads, tp)  # each rank has one at least
+        q, k = (sharded * n * self.head_size for n in (self.heads, kv_heads))
+        v, result = (sharded * n * self.value_width for n in (kv_heads, self.heads))
         tensors = {
             "norm inputs": 2 * 2 * whole,
             "qkv input": 2 * whole,
