@@ -10,9 +10,10 @@ from typing import NamedTuple
 from simlab.cost.communication_times import CommunicationTimes
 from simlab.cost.roofline import kernel_s, largest_value_s
 from simlab.cost.walk import Parts, Seconds, walk_unit
+from simlab.layer.operation import OperationKind
 from simlab.lowering.expansion import alternating
 from simlab.lowering.instruction import Halves
-from simlab.lowering.kernels import Communication, Matmul, Operation, runtime_ops, unit_kernels
+from simlab.lowering.kernels import Communication, Matmul, runtime_ops, unit_kernels
 from simlab.lowering.kernels.kernel import Kernel, Launched
 from simlab.lowering.pieces import (
     COMPUTE,
@@ -236,7 +237,7 @@ class StageCost(CommunicationTimes):
     def _own_s(self, kernel: Kernel, beside: bool) -> float:
         precision = self.plan.precision
         in_eight_bits = isinstance(kernel, Matmul) and self.plan.has_eight_bits
-        if in_eight_bits and kernel.operation == Operation.HEAD:
+        if in_eight_bits and kernel.operation == OperationKind.HEAD:
             precision, in_eight_bits = "bf16", False  # recipes leave the output head in 16 bits
         gpu = self.gpu or self.cluster.gpu
         taken = self.collective_bytes_per_s if beside else None

@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from simlab.explorers.explorer import Answer, Control, Explorer, Figure, State
-from simlab.lowering.kernels import Communication, Matmul, Operation, layer_kernels
+from simlab.layer.operation import OperationKind
+from simlab.lowering.kernels import Communication, Matmul, layer_kernels
 from simlab.lowering.pieces import BEGIN, unit_pieces
 from simlab.lowering.traffic import communication_bytes
 from simlab.spec.model import Model, load_model
@@ -47,7 +48,7 @@ class Part(NamedTuple):
     label: str = ""
     cut: bool = False
     """Whether it is computed on a rank's own heads or columns."""
-    product: Operation | None = None
+    product: OperationKind | None = None
     operator: tuple[str, str] = ("", "")
     """The names of what is communicated, without (Shoeybi et al. 2019) and with sequence
     parallelism (Korthikanti et al. 2022)."""
@@ -57,13 +58,13 @@ BEFORE, AFTER = ("f", "g"), ("g", "ḡ")
 MLP = "up, activation, down"
 LAYER = (
     Part(2.0, "norm"),
-    Part(1.3, product=Operation.QKV, operator=BEFORE),
+    Part(1.3, product=OperationKind.QKV, operator=BEFORE),
     Part(4.0, "QKV, attention, output", cut=True),
-    Part(1.3, product=Operation.OUTPUT, operator=AFTER),
+    Part(1.3, product=OperationKind.OUTPUT, operator=AFTER),
     Part(2.5, "residual, norm"),
-    Part(1.3, product=Operation.UP, operator=BEFORE),
+    Part(1.3, product=OperationKind.UP, operator=BEFORE),
     Part(4.0, MLP, cut=True),
-    Part(1.3, product=Operation.DOWN, operator=AFTER),
+    Part(1.3, product=OperationKind.DOWN, operator=AFTER),
     Part(2.0, "residual"),
 )
 

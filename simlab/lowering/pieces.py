@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
+from simlab.layer.operation import OperationKind
 from simlab.lowering.context import ring_work
 from simlab.lowering.kernels.kernel import (
     Attention,
@@ -18,7 +19,6 @@ from simlab.lowering.kernels.kernel import (
     Launched,
     LayerKernels,
     Matmul,
-    Operation,
 )
 from simlab.spec.plan import Plan
 
@@ -280,7 +280,7 @@ class _Backward:
 
     def __init__(self, kernels: LayerKernels, with_weights: bool) -> None:
         communications = [k for k in kernels.input_grad if isinstance(k, Communication)]
-        self.found: dict[tuple[Operation, Carries], Communication] = {
+        self.found: dict[tuple[OperationKind, Carries], Communication] = {
             (kernel.operation, kernel.carries): kernel for kernel in communications
         }
         self.ring = next((kernel for kernel in communications if kernel.kind == "ring"), None)
@@ -290,6 +290,6 @@ class _Backward:
         self.weights = {kernel.operation: kernel for kernel in made if isinstance(kernel, Matmul)}
         self.others = [kernel for kernel in made if not isinstance(kernel, Matmul)]
 
-    def is_summed(self, product: Operation) -> bool:
+    def is_summed(self, product: OperationKind) -> bool:
         """Whether the gradient of the product's input is summed or scattered."""
         return (product, "input gradient") in self.found

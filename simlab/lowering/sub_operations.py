@@ -2,22 +2,23 @@
 
 from collections.abc import Sequence
 
-from simlab.lowering.kernels.kernel import Attention, Kernel, Operation
+from simlab.layer.operation import OperationKind
+from simlab.lowering.kernels.kernel import Attention, Kernel
 from simlab.lowering.pieces import Slice
 
 _ATTENTION = (
-    Operation.ATTENTION, Operation.SCORES, Operation.MASK, Operation.SOFTMAX, Operation.VALUES,
+    OperationKind.ATTENTION, OperationKind.SCORES, OperationKind.MASK, OperationKind.SOFTMAX, OperationKind.VALUES,
 )  # fmt: skip
 NAMES = {
-    Operation.EMBEDDING: "embedding",
-    Operation.QKV: "QKV",
+    OperationKind.EMBEDDING: "embedding",
+    OperationKind.QKV: "QKV",
     **dict.fromkeys(_ATTENTION, "attention"),
-    Operation.OUTPUT: "output",
-    Operation.ROUTER: "router",
-    Operation.UP: "MLP",
-    Operation.DOWN: "MLP",
-    Operation.HEAD: "head",
-    Operation.LOSS: "loss",
+    OperationKind.OUTPUT: "output",
+    OperationKind.ROUTER: "router",
+    OperationKind.UP: "MLP",
+    OperationKind.DOWN: "MLP",
+    OperationKind.HEAD: "head",
+    OperationKind.LOSS: "loss",
 }
 """{operation: what a label calls it}. Smaller operations are named where nothing else is there."""
 

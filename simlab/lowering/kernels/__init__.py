@@ -9,7 +9,6 @@ from simlab.lowering.kernels.kernel import (
     LayerKernels,
     Matmul,
     Memory,
-    Operation,
     Place,
 )
 from simlab.lowering.kernels.layer import layer_kernels, runtime_ops
@@ -33,7 +32,6 @@ __all__ = [
     "LayerKernels",
     "Matmul",
     "Memory",
-    "Operation",
     "Place",
     "Sizes",
     "embedding_kernels",

@@ -2,16 +2,9 @@
 
 from dataclasses import replace
 
+from simlab.layer.operation import OperationKind
 from simlab.lowering.context import busiest_share
-from simlab.lowering.kernels.kernel import (
-    Attention,
-    Communication,
-    Launched,
-    Matmul,
-    Memory,
-    Operation,
-    Place,
-)
+from simlab.lowering.kernels.kernel import Attention, Communication, Launched, Matmul, Memory, Place
 from simlab.lowering.kernels.memory_bound import eager, norm, residual
 from simlab.lowering.kernels.microbatch import sizes
 from simlab.lowering.kernels.tensor_parallel import gathered_input, summed_result
@@ -28,11 +21,11 @@ src/model/fused_softmax.py of VIA-Research/vTrain, has the same).
 """
 
 TORCH_SOFTMAX = {
-    Operation.CAST: 6,
-    Operation.SCALING: 8,
-    Operation.MASK: 8,
-    Operation.SOFTMAX: 8,
-    Operation.CAST_BACK: 6,
+    OperationKind.CAST: 6,
+    OperationKind.SCALING: 8,
+    OperationKind.MASK: 8,
+    OperationKind.SOFTMAX: 8,
+    OperationKind.CAST_BACK: 6,
 }
 """{operation: bytes that it reads and writes of a score} of torch's own ops.
 
@@ -51,17 +44,17 @@ def attention_part(model: Model, plan: Plan) -> list[Launched]:
     if model.kv_rank:
         kernels += _latent(model, plan)
     else:
-        kernels += gathered_input(model, plan, Operation.QKV)
+        kernels += gathered_input(model, plan, OperationKind.QKV)
         columns = (heads + 2 * kv) * d
-        kernels.append(Matmul("qkv", s.tokens, columns, model.hidden, operation=Operation.QKV))
+        kernels.append(Matmul("qkv", s.tokens, columns, model.hidden, operation=OperationKind.QKV))
         kernels += _reordered(model, plan, heads, kv)
     if model.qk_norm:
         normed = 2 * s.width * s.tokens * (heads + kv) * d
-        kernels.append(eager(Memory("norm of q and k", normed, Operation.NORM), model, plan))
+        kernels.append(eager(Memory("norm of q and k", normed, OperationKind.NORM), model, plan))
     if not model.positions:
         turned = (heads + 1) * model.rope_size if model.kv_rank else (heads + kv) * d
         rotated = 2 * s.width * s.tokens * turned
-        kernels.append(eager(Memory("rotary", rotated, Operation.ROTARY), model, plan))
+        kernels.append(eager(Memory("rotary", rotated, OperationKind.ROTARY), model, plan))
     kernels += (
         _unfused(model, plan, heads)
         if plan.attention == "unfused"
@@ -70,9 +63,13 @@ def attention_part(model: Model, plan: Plan) -> list[Launched]:
     return [
         *kernels,
         Matmul(
-            "output", s.tokens, model.hidden, heads * model.value_width, operation=Operation.OUTPUT
+            "output",
+            s.tokens,
+            model.hidden,
+            heads * model.value_width,
+            operation=OperationKind.OUTPUT,
         ),
-        *summed_result(model, plan, Operation.OUTPUT),
+        *summed_result(model, plan, OperationKind.OUTPUT),
         residual(1, model, plan),
     ]
 
@@ -86,7 +83,7 @@ def _reordered(model: Model, plan: Plan, heads: int, kv: int) -> list[Memory]:
     s = sizes(model, plan)
     copied = (heads + 2 * kv) + 2 * kv + 2 * kv
     size_bytes = 2 * s.width * s.tokens * copied * model.head_size
-    return [Memory("order of q, k and v", size_bytes, Operation.TRANSPOSE)]
+    return [Memory("order of q, k and v", size_bytes, OperationKind.TRANSPOSE)]
 
 
 def _latent(model: Model, plan: Plan) -> list[Launched]:
@@ -103,28 +100,32 @@ def _latent(model: Model, plan: Plan) -> list[Launched]:
     own_tokens = round(s.outside / model.hidden)
 
     def latent_norm(name: str, rank: int) -> Memory:
-        normed = Memory(f"norm of {name} latent", 2 * s.width * own_tokens * rank, Operation.NORM)
+        normed = Memory(
+            f"norm of {name} latent", 2 * s.width * own_tokens * rank, OperationKind.NORM
+        )
         return eager(normed, model, plan)
 
     kernels: list[Launched] = []
     if model.q_rank:
         kernels += [
-            Matmul("q down", own_tokens, model.q_rank, model.hidden, operation=Operation.Q_DOWN),
+            Matmul(
+                "q down", own_tokens, model.q_rank, model.hidden, operation=OperationKind.Q_DOWN
+            ),
             latent_norm("q", model.q_rank),
         ]
     entered = model.q_rank or model.hidden
-    kernels += gathered_input(model, plan, Operation.Q_UP, entered)
-    kernels.append(Matmul("q up", tokens, queries, entered, operation=Operation.Q_UP))
+    kernels += gathered_input(model, plan, OperationKind.Q_UP, entered)
+    kernels.append(Matmul("q up", tokens, queries, entered, operation=OperationKind.Q_UP))
     down, own = model.kv_rank + model.rope_size, model.head_size - model.rope_size
     up = heads * (own + model.value_width)
     joined = 2 * s.width * tokens * queries
     return [
         *kernels,
-        Matmul("kv down", own_tokens, down, model.hidden, operation=Operation.KV_DOWN),
+        Matmul("kv down", own_tokens, down, model.hidden, operation=OperationKind.KV_DOWN),
         latent_norm("kv", model.kv_rank),
-        *gathered_input(model, plan, Operation.KV_UP, down),
-        Matmul("kv up", tokens, up, model.kv_rank, operation=Operation.KV_UP),
-        Memory("copy of keys", joined, Operation.COPY),
+        *gathered_input(model, plan, OperationKind.KV_UP, down),
+        Matmul("kv up", tokens, up, model.kv_rank, operation=OperationKind.KV_UP),
+        Memory("copy of keys", joined, OperationKind.COPY),
     ]
 
 
@@ -158,7 +159,7 @@ def _flash(model: Model, plan: Plan, heads: int, kv: int) -> list[Launched]:
                 "all_gather",
                 "cp",
                 cp * kv_bytes,
-                operation=Operation.ATTENTION,
+                operation=OperationKind.ATTENTION,
                 tensor=tensor,
             )
             for tensor in ("keys", "values")
@@ -169,9 +170,9 @@ def _flash(model: Model, plan: Plan, heads: int, kv: int) -> list[Launched]:
         "ring",
         "cp",
         2 * kv_bytes,
-        Place(Operation.ATTENTION),
+        Place(OperationKind.ATTENTION),
         cp - 1,
-        Operation.ATTENTION,
+        OperationKind.ATTENTION,
     )
     return [ring, attention]
 
@@ -192,7 +193,7 @@ def _exchanged(model: Model, plan: Plan, heads: int, kv: int) -> list[Launched]:
             "all_to_all",
             "cp",
             count * head,
-            operation=Operation.ATTENTION,
+            operation=OperationKind.ATTENTION,
             tensor=tensor,
         )
         for tensor, count in (("q", heads), ("k", kv_sent), ("v", kv_sent), ("result", heads))
@@ -221,19 +222,19 @@ def _unfused(model: Model, plan: Plan, heads: int) -> list[Launched]:
     batch, queries = plan.microbatch_size * heads, seq // plan.cp
     scores = batch * queries * seq
     fused = softmax_is_fused(model, plan)
-    passes = {Operation.SOFTMAX: 2 * s.width} if fused else TORCH_SOFTMAX
+    passes = {OperationKind.SOFTMAX: 2 * s.width} if fused else TORCH_SOFTMAX
     kernels: list[Launched] = [
-        Matmul("scores", queries, seq, d, batch, operation=Operation.SCORES),
+        Matmul("scores", queries, seq, d, batch, operation=OperationKind.SCORES),
         *(Memory(its.value, size * scores, its) for its, size in passes.items()),
     ]
     if plan.dropout:
         dropped = (2 * s.width + 1) * scores
-        kernels.append(Memory("attention dropout", dropped, Operation.ATTENTION_DROPOUT))
+        kernels.append(Memory("attention dropout", dropped, OperationKind.ATTENTION_DROPOUT))
     return [
         *kernels,
-        Matmul("values", queries, model.value_width, seq, batch, operation=Operation.VALUES),
+        Matmul("values", queries, model.value_width, seq, batch, operation=OperationKind.VALUES),
         Memory(
-            "transpose", 2 * s.width * s.tokens * heads * model.value_width, Operation.TRANSPOSE
+            "transpose", 2 * s.width * s.tokens * heads * model.value_width, OperationKind.TRANSPOSE
         ),
     ]
 

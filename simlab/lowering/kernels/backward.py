@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from simlab.layer.operation import OperationKind
 from simlab.lowering.kernels.kernel import (
     Attention,
     Carries,
@@ -10,7 +11,6 @@ from simlab.lowering.kernels.kernel import (
     Launched,
     Matmul,
     Memory,
-    Operation,
     Place,
 )
 from simlab.lowering.kernels.memory_bound import SUM_UNDER_AUTOCAST
@@ -24,12 +24,12 @@ Grads = tuple[list[Launched], list[Kernel]]
 """What makes the gradient of an input, and what makes that of a weight."""
 
 BACKWARD_BYTES = {
-    Operation.NORM: 2.5,
-    Operation.LAST_NORM: 2.5,
-    Operation.SOFTMAX: 1.5,
-    Operation.MASK: 2,
-    Operation.RESIDUAL: 0.8,
-    Operation.ACTIVATION: 1.6,
+    OperationKind.NORM: 2.5,
+    OperationKind.LAST_NORM: 2.5,
+    OperationKind.SOFTMAX: 1.5,
+    OperationKind.MASK: 2,
+    OperationKind.RESIDUAL: 0.8,
+    OperationKind.ACTIVATION: 1.6,
 }
 """{operation: bytes that its backward moves over those that its forward moves}; 1 for all others.
 
@@ -40,7 +40,7 @@ for 2. An activation's takes 5 passes for 3 if it is gated, 3 for 2 if not; 1.6 
 figure of a residual, whose backward reads a gradient and dropout's mask, is an estimate.
 """
 
-UNDER_AUTOCAST = {Operation.RESIDUAL: 6 / SUM_UNDER_AUTOCAST}
+UNDER_AUTOCAST = {OperationKind.RESIDUAL: 6 / SUM_UNDER_AUTOCAST}
 """The same under autocast: a residual's backward casts the gradient of the branch to 16 bits."""
 
 
@@ -66,7 +66,7 @@ def matmul_backward(kernel: Matmul, plan: Plan) -> Grads:
     Leaves out: the first microbatch of a step, whose dw is added to nothing everywhere; DeepSpeed and
     Megatron-FSDP, which reduce after every backward and are taken to add in fp32 all the same.
     """
-    if kernel.operation in (Operation.SCORES, Operation.VALUES):
+    if kernel.operation in (OperationKind.SCORES, OperationKind.VALUES):
         m, n, k, batch, its = kernel.m, kernel.n, kernel.k, kernel.batch, kernel.operation
         return [
             Matmul(f"{kernel.name} grad left", m, k, n, batch, "input", its),
@@ -155,7 +155,7 @@ def residual_grads(model: Model, plan: Plan) -> list[Memory]:
     and writes one, under autocast in fp32."""
     s = sizes(model, plan)
     width = 4 if autocasts(plan) else s.width
-    return [Memory("residual sum grad", 2 * 3 * width * s.outside, Operation.RESIDUAL)]
+    return [Memory("residual sum grad", 2 * 3 * width * s.outside, OperationKind.RESIDUAL)]
 
 
 def bias_grads(model: Model, plan: Plan) -> list[Memory]:
@@ -165,4 +165,4 @@ def bias_grads(model: Model, plan: Plan) -> list[Memory]:
     s = sizes(model, plan)
     columns = (model.heads + 2 * model.kv_heads) * model.head_size / plan.tp + model.ffn / plan.tp
     size_bytes = s.width * (s.tokens * columns + 2 * s.outside)
-    return [Memory("bias grad", size_bytes, Operation.BIAS)]
+    return [Memory("bias grad", size_bytes, OperationKind.BIAS)]

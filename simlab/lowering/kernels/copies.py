@@ -1,13 +1,8 @@
 """What ZeRO-3 copies on the computing stream where torch shards, what nanotron adds up, and what
 autocast casts."""
 
-from simlab.lowering.kernels.kernel import (
-    GroupedMatmul,
-    LayerKernels,
-    Matmul,
-    Memory,
-    Operation,
-)
+from simlab.layer.operation import OperationKind
+from simlab.lowering.kernels.kernel import GroupedMatmul, LayerKernels, Matmul, Memory
 from simlab.lowering.zero import autocasts, gathers_for_ops
 from simlab.spec.plan import Plan
 
@@ -31,7 +26,7 @@ def with_copies(kernels: LayerKernels, plan: Plan, parameters: float) -> LayerKe
     every microbatch.
     """
     if plan.library == "nanotron":
-        added = Memory("sum of gradients", ADDED_BYTES * parameters, Operation.COPY)
+        added = Memory("sum of gradients", ADDED_BYTES * parameters, OperationKind.COPY)
         return kernels._replace(weight_grad=[*kernels.weight_grad, added])
     if autocasts(plan):
         return _with_casts(kernels, plan)
@@ -39,13 +34,13 @@ def with_copies(kernels: LayerKernels, plan: Plan, parameters: float) -> LayerKe
         return kernels
     size = plan.element_bytes * parameters
     if plan.library == "fsdp1":
-        joined = Memory("copy of gradients", 2 * size, Operation.COPY)
+        joined = Memory("copy of gradients", 2 * size, OperationKind.COPY)
         return kernels._replace(weight_grad=[*kernels.weight_grad, joined])
     once = not plan.reshard and plan.stages > 1
-    out = [Memory("copy of parameters", 2 * size, Operation.COPY)] * (not once)
-    again = [Memory("copy of parameters again", 2 * size, Operation.COPY)] * plan.reshard
+    out = [Memory("copy of parameters", 2 * size, OperationKind.COPY)] * (not once)
+    again = [Memory("copy of parameters again", 2 * size, OperationKind.COPY)] * plan.reshard
     into_bytes = size + plan.gradient_bytes * parameters
-    into = Memory("copy of gradients", into_bytes, Operation.COPY)
+    into = Memory("copy of gradients", into_bytes, OperationKind.COPY)
     return LayerKernels(
         [*out, *kernels.forward],
         [*again, *kernels.input_grad],
@@ -63,13 +58,15 @@ def _with_casts(kernels: LayerKernels, plan: Plan) -> LayerKernels:
     weights = sum(
         its.k * its.n * (len(its.tokens) if isinstance(its, GroupedMatmul) else 1)
         for its in products
-        if its.operation not in (Operation.SCORES, Operation.VALUES)
+        if its.operation not in (OperationKind.SCORES, OperationKind.VALUES)
     )
     if not weights:
         return kernels
-    cast = Memory("copy of weights in 16 bits", (4 + 2) * weights, Operation.COPY)
+    cast = Memory("copy of weights in 16 bits", (4 + 2) * weights, OperationKind.COPY)
     added = (plan.microbatches - 1) / plan.microbatches * (4 + 4 + 4)
-    sums = Memory("copy of gradients in fp32, summed", (2 + 4 + added) * weights, Operation.COPY)
+    sums = Memory(
+        "copy of gradients in fp32, summed", (2 + 4 + added) * weights, OperationKind.COPY
+    )
     return LayerKernels(
         [cast, *kernels.forward],
         kernels.input_grad,

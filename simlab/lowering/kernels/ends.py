@@ -1,15 +1,9 @@
 """The kernels of the two ends of a model: the embedding, and the head with its norm and loss."""
 
+from simlab.layer.operation import OperationKind
 from simlab.lowering.kernels.backward import backward, communication_backward, matmul_backward
 from simlab.lowering.kernels.copies import with_copies
-from simlab.lowering.kernels.kernel import (
-    Communication,
-    Launched,
-    LayerKernels,
-    Matmul,
-    Memory,
-    Operation,
-)
+from simlab.lowering.kernels.kernel import Communication, Launched, LayerKernels, Matmul, Memory
 from simlab.lowering.kernels.memory_bound import norm_of
 from simlab.lowering.kernels.microbatch import Sizes, sizes
 from simlab.lowering.kernels.tensor_parallel import gathered_input, summed_result
@@ -43,11 +37,11 @@ def embedding_kernels(model: Model, plan: Plan) -> LayerKernels:
     s = sizes(model, plan)
     dropout_bytes = (2 * s.width + 1) * s.outside if plan.dropout else 0.0
     rows_bytes = 2 * (1 + bool(model.positions)) * s.width * s.outside + dropout_bytes
-    rows = Memory("embedding", rows_bytes, Operation.EMBEDDING)
-    sums = summed_result(model, plan, Operation.EMBEDDING)
+    rows = Memory("embedding", rows_bytes, OperationKind.EMBEDDING)
+    sums = summed_result(model, plan, OperationKind.EMBEDDING)
     grads: list[Launched] = []
     if plan.dropout:
-        grads.append(Memory("embedding dropout grad", dropout_bytes, Operation.EMBEDDING))
+        grads.append(Memory("embedding dropout grad", dropout_bytes, OperationKind.EMBEDDING))
     for kernel in sums:
         grads += communication_backward(kernel, plan)
     dense = (
@@ -57,7 +51,7 @@ def embedding_kernels(model: Model, plan: Plan) -> LayerKernels:
         * (s.width if plan.zero == 3 else 2 * s.width + 2 * plan.gradient_bytes)
     )
     grad_bytes = 3 * 4 * s.tokens * model.hidden / plan.tp + dense
-    grad = Memory("embedding grad", grad_bytes, Operation.EMBEDDING)
+    grad = Memory("embedding grad", grad_bytes, OperationKind.EMBEDDING)
     return with_copies(
         LayerKernels([rows, *sums], grads, [grad], []),
         plan,
@@ -70,21 +64,21 @@ def head_kernels(model: Model, plan: Plan) -> LayerKernels:
     s = sizes(model, plan)
     vocab = -(-model.vocab // plan.tp)
     logits = s.tokens * vocab
-    last_norm = norm_of("last norm", Operation.LAST_NORM, model, plan)
+    last_norm = norm_of("last norm", OperationKind.LAST_NORM, model, plan)
     norm_grads = [grad for part in reversed(last_norm) for grad in backward(part, plan)[0]]
     loss_bytes, loss_grad_bytes = (size * logits for size in _loss_bytes(s, plan))
-    gather = gathered_input(model, plan, Operation.HEAD)
-    head = Matmul("head", s.tokens, vocab, model.hidden, operation=Operation.HEAD)
+    gather = gathered_input(model, plan, OperationKind.HEAD)
+    head = Matmul("head", s.tokens, vocab, model.hidden, operation=OperationKind.HEAD)
     head_grads, weight_grads = matmul_backward(head, plan)
     forward: list[Launched] = [
         *last_norm,
         *gather,
         head,
         *_vocabulary_sums(s, plan),
-        Memory("loss", loss_bytes, Operation.LOSS),
+        Memory("loss", loss_bytes, OperationKind.LOSS),
     ]
     grads: list[Launched] = [
-        Memory("loss grad", loss_grad_bytes, Operation.LOSS),
+        Memory("loss grad", loss_grad_bytes, OperationKind.LOSS),
         *head_grads,
         *(grad for kernel in gather for grad in communication_backward(kernel, plan)),
         *norm_grads,
@@ -115,6 +109,6 @@ def _vocabulary_sums(s: Sizes, plan: Plan) -> list[Communication]:
         return []
     sums = (("loss maximum", 4 * s.tokens), ("loss sums", 2 * 4 * s.tokens))
     return [
-        Communication(name, "all_reduce", "tp", size_bytes, operation=Operation.LOSS)
+        Communication(name, "all_reduce", "tp", size_bytes, operation=OperationKind.LOSS)
         for name, size_bytes in sums
     ]

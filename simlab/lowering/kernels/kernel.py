@@ -2,8 +2,9 @@
 communications."""
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import ClassVar, Literal, NamedTuple
+
+from simlab.layer.operation import OperationKind
 
 Role = Literal["forward", "input", "weight"]
 """Of a kernel: 'forward', or which gradient it makes: that of the 'input' or of the 'weight'."""
@@ -17,51 +18,11 @@ is what a column-parallel product's backward sums or scatters.
 """
 
 
-class Operation(StrEnum):
-    """Operations of a model. A kernel computes a part of one, forward or backward, and a
-    communication brings its input, its result or a gradient of these."""
-
-    EMBEDDING = "embedding"
-    NORM = "norm"
-    QKV = "qkv"
-    Q_DOWN = "q down"
-    Q_UP = "q up"
-    KV_DOWN = "kv down"
-    KV_UP = "kv up"
-    ROTARY = "rotary"
-    ATTENTION = "attention"
-    SCORES = "scores"
-    CAST = "cast"
-    SCALING = "scaling"
-    MASK = "mask"
-    SOFTMAX = "softmax"
-    CAST_BACK = "cast back"
-    ATTENTION_DROPOUT = "attention dropout"
-    VALUES = "values"
-    TRANSPOSE = "transpose"
-    OUTPUT = "output"
-    RESIDUAL = "residual"
-    ROUTER = "router"
-    PERMUTE = "permute"
-    UP = "up"
-    ACTIVATION = "activation"
-    DOWN = "down"
-    SHARED_UP = "shared up"
-    SHARED_DOWN = "shared down"
-    BIAS = "bias"
-    LAST_NORM = "last norm"
-    HEAD = "head"
-    LOSS = "loss"
-    COPY = "copy"
-    MESSAGE = "message"
-    OTHER = "other"
-
-
 class Place(NamedTuple):
     """Which kernel of a unit: there is one matrix product, or one attention, of each operation and
     role."""
 
-    operation: Operation
+    operation: OperationKind
     role: Role = "forward"
 
 
@@ -77,7 +38,7 @@ class Matmul:
     batch: int = 1
     role: Role = "forward"
     """The operands of the three roles lie differently in memory, so their efficiencies differ."""
-    operation: Operation = Operation.OTHER
+    operation: OperationKind = OperationKind.OTHER
     fresh: bool = False
     """Of a weight gradient: whether it is written as any other result is, and not added in fp32 to
     what earlier microbatches made."""
@@ -136,7 +97,7 @@ class Attention:
     """In a ring: the context-parallel rank whose queries these are, and the one whose keys."""
     value_size: int | None = None
     """The width of a value; None stands for `head_size`."""
-    operation: ClassVar[Operation] = Operation.ATTENTION
+    operation: ClassVar[OperationKind] = OperationKind.ATTENTION
 
     @property
     def place(self) -> Place:
@@ -167,7 +128,7 @@ class Memory:
     """A label for people."""
     size_bytes: float
     """What it reads and writes."""
-    operation: Operation = Operation.OTHER
+    operation: OperationKind = OperationKind.OTHER
     flops: ClassVar[float] = 0
 
 
@@ -188,7 +149,7 @@ class Communication:
     """The kernel that may run at the same time; None where there is none."""
     steps: int = 1
     """How many steps a 'ring' has, one after the other."""
-    operation: Operation = Operation.OTHER
+    operation: OperationKind = OperationKind.OTHER
     carries: Carries = ""
     tensor: str = ""
     """With context parallelism: the tensor that is communicated, as a label: 'q', 'keys'."""

@@ -1,16 +1,17 @@
 """Kernels that the memory bounds, as fused kernels or as torch's own ops move their bytes."""
 
-from simlab.lowering.kernels.kernel import Memory, Operation
+from simlab.layer.operation import OperationKind
+from simlab.lowering.kernels.kernel import Memory
 from simlab.lowering.kernels.microbatch import sizes
 from simlab.lowering.zero import autocasts
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
 EAGER = {
-    Operation.NORM: 9,
-    Operation.LAST_NORM: 9,
-    Operation.ROTARY: 5,
-    Operation.ACTIVATION: 10 / 6,
+    OperationKind.NORM: 9,
+    OperationKind.LAST_NORM: 9,
+    OperationKind.ROTARY: 5,
+    OperationKind.ACTIVATION: 10 / 6,
 }
 """{operation: how many times the bytes of a fused kernel torch's own ops move}, of a Llama layer.
 
@@ -20,14 +21,14 @@ instead of 4. Rotary embedding casts, multiplies complex numbers and casts back:
 """
 
 
-def is_one_kernel(operation: Operation, model: Model, plan: Plan) -> bool:
+def is_one_kernel(operation: OperationKind, model: Model, plan: Plan) -> bool:
     """Whether a norm, an activation or a rotary embedding is one kernel: where `plan` has fused
     kernels. The norm and the activation of a GPT are one op in torch, too. nanotron has kernels for
     norms and rotary embedding, but not for the gated activation (`GLUActivation` in
     nanotron/models/llama.py)."""
     if model.bias:
         return True
-    return plan.fused and not (plan.library == "nanotron" and operation == Operation.ACTIVATION)
+    return plan.fused and not (plan.library == "nanotron" and operation == OperationKind.ACTIVATION)
 
 
 def eager(kernel: Memory, model: Model, plan: Plan) -> Memory:
@@ -42,20 +43,20 @@ SUM_UNDER_AUTOCAST = 4 + 2 + 4
 """Bytes of an element: 16 bits are added to the fp32 of the skipped path."""
 
 
-def norm_of(name: str, operation: Operation, model: Model, plan: Plan) -> list[Memory]:
+def norm_of(name: str, operation: OperationKind, model: Model, plan: Plan) -> list[Memory]:
     """A norm of all that lies outside of tensor parallelism: it reads and writes each element. Under
     autocast it does so in fp32, and the product after it casts that to 16 bits; where a norm is
     several ops, these cast."""
     s = sizes(model, plan)
     if autocasts(plan) and is_one_kernel(operation, model, plan):
-        cast = Memory(f"copy of {name} in 16 bits", (4 + 2) * s.outside, Operation.COPY)
+        cast = Memory(f"copy of {name} in 16 bits", (4 + 2) * s.outside, OperationKind.COPY)
         return [Memory(name, 2 * 4 * s.outside, operation), cast]
     return [eager(Memory(name, 2 * s.width * s.outside, operation), model, plan)]
 
 
 def norm(number: int, model: Model, plan: Plan) -> list[Memory]:
     """The norm before attention (1) or before the MLP (2)."""
-    return norm_of(f"norm {number}", Operation.NORM, model, plan)
+    return norm_of(f"norm {number}", OperationKind.NORM, model, plan)
 
 
 def residual(number: int, model: Model, plan: Plan) -> Memory:
@@ -66,5 +67,5 @@ def residual(number: int, model: Model, plan: Plan) -> Memory:
     s = sizes(model, plan)
     added = SUM_UNDER_AUTOCAST if autocasts(plan) else 3 * s.width
     return Memory(
-        f"residual {number}", (added + bool(plan.dropout)) * s.outside, Operation.RESIDUAL
+        f"residual {number}", (added + bool(plan.dropout)) * s.outside, OperationKind.RESIDUAL
     )

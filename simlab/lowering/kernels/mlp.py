@@ -1,13 +1,7 @@
 """The kernels of a layer's second half: norm and MLP, of one expert or several."""
 
-from simlab.lowering.kernels.kernel import (
-    Communication,
-    GroupedMatmul,
-    Launched,
-    Matmul,
-    Memory,
-    Operation,
-)
+from simlab.layer.operation import OperationKind
+from simlab.lowering.kernels.kernel import Communication, GroupedMatmul, Launched, Matmul, Memory
 from simlab.lowering.kernels.memory_bound import eager, norm, residual
 from simlab.lowering.kernels.microbatch import (
     evenly_routed,
@@ -20,8 +14,8 @@ from simlab.lowering.kernels.tensor_parallel import gathered_input, summed_resul
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
-ROUTED = Operation.UP, Operation.DOWN
-SHARED = Operation.SHARED_UP, Operation.SHARED_DOWN
+ROUTED = OperationKind.UP, OperationKind.DOWN
+SHARED = OperationKind.SHARED_UP, OperationKind.SHARED_DOWN
 
 
 def mlp_part(model: Model, plan: Plan) -> list[Launched]:
@@ -52,14 +46,14 @@ def mlp_part(model: Model, plan: Plan) -> list[Launched]:
         middle = [*routed, *shared]
         added = 3 * s.width * s.tokens * model.hidden
     if shared:
-        middle.append(Memory("add shared experts", added, Operation.SHARED_DOWN))
+        middle.append(Memory("add shared experts", added, OperationKind.SHARED_DOWN))
     if not plan.spreads_experts:
         middle = _cut(model, plan, middle, ROUTED)
     return [*norm(2, model, plan), *middle, residual(2, model, plan)]
 
 
 def _cut(
-    model: Model, plan: Plan, kernels: list[Launched], products: tuple[Operation, Operation]
+    model: Model, plan: Plan, kernels: list[Launched], products: tuple[OperationKind, OperationKind]
 ) -> list[Launched]:
     """`kernels` of an MLP that tensor-parallel ranks cut, between what they send for it."""
     gathered, summed = (
@@ -73,11 +67,11 @@ def _routed_experts(model: Model, plan: Plan) -> list[Launched]:
     """From the router to the results of the routed experts."""
     tokens, routed = own_tokens(model, plan), routed_tokens(model, plan)
     permuted = 4 * plan.element_bytes * tokens * model.experts_per_token * model.hidden
-    copied = [Memory("permute", permuted, Operation.PERMUTE)]
+    copied = [Memory("permute", permuted, OperationKind.PERMUTE)]
     if plan.ep > 1 and plan.dispatcher == "once-a-node":
         copied = []  # tokens leave as they are
     return [
-        Matmul("router", tokens, model.experts, model.hidden, operation=Operation.ROUTER),
+        Matmul("router", tokens, model.experts, model.hidden, operation=OperationKind.ROUTER),
         *copied,
         *_exchange(model, plan, "dispatch"),
         *_sorted(model, plan),
@@ -99,7 +93,7 @@ def _exchange(model: Model, plan: Plan, name: str) -> list[Communication]:
     if plan.ep == 1:
         return []
     size_bytes = plan.element_bytes * sent_tokens(model, plan) * model.hidden
-    return [Communication(name, "all_to_all", "ep", size_bytes, operation=Operation.PERMUTE)]
+    return [Communication(name, "all_to_all", "ep", size_bytes, operation=OperationKind.PERMUTE)]
 
 
 def _sorted(model: Model, plan: Plan) -> list[Memory]:
@@ -112,19 +106,19 @@ def _sorted(model: Model, plan: Plan) -> list[Memory]:
         moved = 4 * width * routed
     else:
         return []
-    return [Memory("permute by expert", moved, Operation.PERMUTE)]
+    return [Memory("permute by expert", moved, OperationKind.PERMUTE)]
 
 
 def _products(
-    model: Model, plan: Plan, tokens: int, width: int, products: tuple[Operation, Operation]
+    model: Model, plan: Plan, tokens: int, width: int, products: tuple[OperationKind, OperationKind]
 ) -> list[Launched]:
     """The product up of an MLP of which a rank has so much `width`, its activation and the product
     down."""
     up, down = products
     columns = (1 + model.gated_mlp) * width
     activation_bytes = sizes(model, plan).width * tokens * (columns + width)
-    name = "activation" if up is Operation.UP else "shared activation"
-    activation = Memory(name, activation_bytes, Operation.ACTIVATION)
+    name = "activation" if up is OperationKind.UP else "shared activation"
+    activation = Memory(name, activation_bytes, OperationKind.ACTIVATION)
     return [
         _expert_matmul(model, plan, up, tokens, columns, model.hidden),
         eager(activation, model, plan),
@@ -133,7 +127,7 @@ def _products(
 
 
 def _expert_matmul(
-    model: Model, plan: Plan, operation: Operation, tokens: int, n: int, k: int
+    model: Model, plan: Plan, operation: OperationKind, tokens: int, n: int, k: int
 ) -> Matmul:
     """A product of the MLP: one of every expert of the rank, where the model has experts."""
     if not model.experts or operation in SHARED:

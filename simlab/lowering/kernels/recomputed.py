@@ -3,22 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from simlab.layer.operation import OperationKind
 from simlab.lowering.kernels.attention import TORCH_SOFTMAX
-from simlab.lowering.kernels.kernel import (
-    Attention,
-    Communication,
-    Launched,
-    Matmul,
-    Operation,
-)
+from simlab.lowering.kernels.kernel import Attention, Communication, Launched, Matmul
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
 SCORES = (
-    Operation.SCORES,
+    OperationKind.SCORES,
     *TORCH_SOFTMAX,
-    Operation.ATTENTION_DROPOUT,
-    Operation.VALUES,
+    OperationKind.ATTENTION_DROPOUT,
+    OperationKind.VALUES,
 )
 """What attention without a fused kernel computes between queries and its result."""
 
@@ -38,16 +33,16 @@ def _recomputed_outputs(model: Model, forward: Sequence[Launched]) -> list[Launc
     """What Megatron-LM runs again for modules whose outputs it discards: norms, what leads from latents
     to queries and keys, and the activation function of routed experts. Latents' own norms are kept, as
     the products up read their results."""
-    again = [Operation.Q_UP, Operation.KV_UP, Operation.COPY] if model.kv_rank else []
+    again = [OperationKind.Q_UP, OperationKind.KV_UP, OperationKind.COPY] if model.kv_rank else []
     if model.kv_rank:
-        again.append(Operation.ROTARY)
+        again.append(OperationKind.ROTARY)
     if model.experts:
-        again.append(Operation.ACTIVATION)
+        again.append(OperationKind.ACTIVATION)
     names = ("norm of q latent", "norm of kv latent", "norm of q and k", "shared activation")
     return [
         kernel
         for kernel in forward
-        if kernel.operation in (*again, Operation.NORM) and kernel.name not in names
+        if kernel.operation in (*again, OperationKind.NORM) and kernel.name not in names
     ]
 
 
@@ -65,7 +60,7 @@ def stops_early(model: Model, plan: Plan) -> bool:
 def _until_all_is_there(forward: Sequence[Launched]) -> list[Launched]:
     """`forward` before its last product, whose operands are the last that the backward reads."""
     operations = [kernel.operation for kernel in forward]
-    return list(forward[: operations.index(Operation.DOWN)])
+    return list(forward[: operations.index(OperationKind.DOWN)])
 
 
 def _recomputed_scores(forward: Sequence[Launched]) -> list[Launched]:
@@ -81,13 +76,13 @@ def _recomputed_ops(model: Model, plan: Plan, forward: Sequence[Launched]) -> li
     Of q, k, v, output, gate, up and down (`_apply_ac_to_transformer_block` counts them) k, output
     and up are computed again; without a gate k, output and down.
     """
-    columns = {Operation.QKV: max(1, model.kv_heads // plan.tp) * model.head_size}
+    columns = {OperationKind.QKV: max(1, model.kv_heads // plan.tp) * model.head_size}
     mlp = model.expert_width // plan.etp if model.experts else model.ffn // plan.tp
     for up, down, width in (
-        (Operation.UP, Operation.DOWN, mlp),
+        (OperationKind.UP, OperationKind.DOWN, mlp),
         (
-            Operation.SHARED_UP,
-            Operation.SHARED_DOWN,
+            OperationKind.SHARED_UP,
+            OperationKind.SHARED_DOWN,
             model.shared_experts * model.expert_width // plan.tp,
         ),
     ):

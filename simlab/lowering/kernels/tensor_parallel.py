@@ -6,24 +6,25 @@ summed over the group. With sequence parallelism (Korthikanti et al. 2022, secti
 of the first is gathered, and the sum of the second is scattered.
 """
 
-from simlab.lowering.kernels.kernel import Communication, Operation, Place
+from simlab.layer.operation import OperationKind
+from simlab.lowering.kernels.kernel import Communication, Place
 from simlab.lowering.kernels.microbatch import hidden_bytes, sizes
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
 COLUMN = (
-    Operation.QKV,
-    Operation.Q_UP,
-    Operation.KV_UP,
-    Operation.UP,
-    Operation.SHARED_UP,
-    Operation.HEAD,
+    OperationKind.QKV,
+    OperationKind.Q_UP,
+    OperationKind.KV_UP,
+    OperationKind.UP,
+    OperationKind.SHARED_UP,
+    OperationKind.HEAD,
 )
 """The products whose matrix is cut by columns."""
 
 
 def gathered_input(
-    model: Model, plan: Plan, product: Operation, width: int | None = None
+    model: Model, plan: Plan, product: OperationKind, width: int | None = None
 ) -> list[Communication]:
     """What comes before a column-parallel `product`. In fp8 the input is cast before it is sent, so
     half the bytes travel. width: the numbers of a token's input; None stands for the hidden ones."""
@@ -55,7 +56,7 @@ def keeps_gathered(plan: Plan) -> bool:
     return plan.sequence_parallel and plan.library in ("torch", "fsdp1")
 
 
-def summed_result(model: Model, plan: Plan, product: Operation) -> list[Communication]:
+def summed_result(model: Model, plan: Plan, product: OperationKind) -> list[Communication]:
     """What comes after a row-parallel `product`."""
     if plan.tp == 1:
         return []
@@ -88,7 +89,9 @@ def message_kernels(model: Model, plan: Plan) -> list[Communication]:
         return []
     size_bytes = hidden_bytes(model, plan)
     return [
-        Communication("message gather", "all_gather", "tp", size_bytes, operation=Operation.MESSAGE)
+        Communication(
+            "message gather", "all_gather", "tp", size_bytes, operation=OperationKind.MESSAGE
+        )
     ]
 
 

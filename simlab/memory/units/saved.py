@@ -3,7 +3,8 @@ rules of each library and precision."""
 
 from typing import NamedTuple
 
-from simlab.lowering.kernels import Operation, is_one_kernel, keeps_gathered, sizes
+from simlab.layer.operation import OperationKind
+from simlab.lowering.kernels import is_one_kernel, keeps_gathered, sizes
 from simlab.lowering.zero import autocasts
 from simlab.memory.activations import keeps_fp8, layer_tensors, made_tensors
 from simlab.spec.model import Model
@@ -65,10 +66,10 @@ def norms_have_parts(model: Model, plan: Plan) -> bool:
     """Whether an RMSNorm is several ops, as in Llama's reference code and in torch before 2.8. Then
     autograd saves two more results of it: the input in fp32 (for its square and for its product with
     the root) and the normalised tensor in 16 bits (for its product with the weight)."""
-    return not is_one_kernel(Operation.NORM, model, plan)
+    return not is_one_kernel(OperationKind.NORM, model, plan)
 
 
 def gates_have_parts(model: Model, plan: Plan) -> bool:
     """Whether a gated activation is two ops, so that autograd saves the activation of the gate
     beside gate, up and their product."""
-    return model.gated_mlp and not is_one_kernel(Operation.ACTIVATION, model, plan)
+    return model.gated_mlp and not is_one_kernel(OperationKind.ACTIVATION, model, plan)

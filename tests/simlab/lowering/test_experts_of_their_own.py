@@ -14,9 +14,10 @@ from simlab.collectives.nccl_algorithms import token_exchange_s
 from simlab.cost.stage_times import StageCost
 from simlab.engine.play import check_agreement
 from simlab.errors import InputError
+from simlab.layer.operation import OperationKind
 from simlab.lowering.build import program_of
 from simlab.lowering.instructions import RankLowering, rank_instructions
-from simlab.lowering.kernels import Communication, Operation, unit_kernels, visited
+from simlab.lowering.kernels import Communication, unit_kernels, visited
 from simlab.memory.activations import layer_activations_bytes
 from simlab.spec.layout import Layout
 from simlab.spec.parameters import expert_parameters, partial_parameters, stage_parameters
@@ -187,7 +188,7 @@ def test_latents_are_gathered_where_sequences_are_cut(tp, q_rank):
 def test_latent_attention_is_computed_once_but_for_products_down_of_whole_sequences(plan, tp):
     plan = sl.Plan(tp=tp, **plan)
     forward = unit_kernels(LATENT, plan)["layer"].forward
-    down = [k for k in forward if k.operation in (Operation.Q_DOWN, Operation.KV_DOWN)]
+    down = [k for k in forward if k.operation in (OperationKind.Q_DOWN, OperationKind.KV_DOWN)]
     times = 1 if plan.sequence_parallel else tp
     assert sum(k.flops for k in down) * tp == 2 * 128 * 256 * (96 + 80) * times
     rest = sum(k.flops for k in forward) - sum(k.flops for k in down)

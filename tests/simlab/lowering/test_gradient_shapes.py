@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from simlab.lowering.kernels import GroupedMatmul, Matmul, Operation, head_kernels, layer_kernels
+from simlab.layer.operation import OperationKind
+from simlab.lowering.kernels import GroupedMatmul, Matmul, head_kernels, layer_kernels
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
@@ -28,7 +29,7 @@ def test_a_gradient_has_the_shape_of_what_it_is_of(model, attention, unit):
     kernels = unit(model, Plan(attention=attention, microbatch_size=2, dropout=False))
     gradients = products(kernels.input_grad) | products(kernels.weight_grad)
     for name, y in products(kernels.forward).items():
-        of_activations = y.operation in (Operation.SCORES, Operation.VALUES)
+        of_activations = y.operation in (OperationKind.SCORES, OperationKind.VALUES)
         first, second = ("left", "right") if of_activations else ("input", "weight")
         of_x = gradients.pop(f"{name} grad left" if of_activations else f"{name} {first} grad")
         of_w = gradients.pop(f"{name} grad right" if of_activations else f"{name} {second} grad")

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from plan_oracles import changed, plan_of
 
 import simlab as sl
-from simlab.lowering.kernels import Operation, kernel_names, unit_kernels
+from simlab.layer.operation import OperationKind
+from simlab.lowering.kernels import kernel_names, unit_kernels
 from simlab.lowering.pieces import BEGIN, COMPUTE, WAIT, Slice, unit_pieces
 
 GPT = sl.Model(layers=2, hidden=256, heads=16, vocab=1024, positions=128, seq=128, tied_head=False)
@@ -53,7 +54,7 @@ def test_if_all_operations_are_twice_as_fast_all_that_is_computed_takes_half(mod
 
 def test_each_product_of_latent_attention_has_an_operation_of_its_own():
     kernels = unit_kernels(LATENT, sl.Plan())["layer"].forward
-    assert Operation.OTHER not in {kernel.operation for kernel in kernels}
+    assert OperationKind.OTHER not in {kernel.operation for kernel in kernels}
     latents = [str(its.operation) for its in kernels if its.name.startswith(("q ", "kv "))]
     assert latents == ["q down", "q up", "kv down", "kv up"]
 
@@ -64,10 +65,13 @@ def test_a_kernel_of_a_backward_has_the_operation_that_its_name_begins_with(name
     """But for what no kernel of the forward makes: biases' gradients and ZeRO-3's copies."""
     for kernels in unit_kernels(MODELS[name], plan).values():
         forward = {kernel.operation for kernel in kernels.forward}
-        assert all(isinstance(its, Operation) for its in forward) and Operation.OTHER not in forward
+        assert (
+            all(isinstance(its, OperationKind) for its in forward)
+            and OperationKind.OTHER not in forward
+        )
         of_name = {kernel.name: kernel.operation for kernel in kernels.forward}
         for kernel in (*kernels.input_grad, *kernels.weight_grad, *kernels.recompute):
-            if kernel.operation in (Operation.BIAS, Operation.COPY):
+            if kernel.operation in (OperationKind.BIAS, OperationKind.COPY):
                 assert kernel.name.startswith(str(kernel.operation))
                 continue
             assert kernel.operation in forward

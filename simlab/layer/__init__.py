@@ -1,0 +1,1 @@
+"""What a layer consists of, and what follows from that."""

@@ -1,0 +1,43 @@
+"""What a model consists of: operations."""
+
+from enum import StrEnum
+
+
+class OperationKind(StrEnum):
+    """What an operation of a model does. A kernel computes a part of it, forward or backward, and a
+    communication brings its input, its result or a gradient of these."""
+
+    EMBEDDING = "embedding"
+    NORM = "norm"
+    QKV = "qkv"
+    Q_DOWN = "q down"
+    Q_UP = "q up"
+    KV_DOWN = "kv down"
+    KV_UP = "kv up"
+    ROTARY = "rotary"
+    ATTENTION = "attention"
+    SCORES = "scores"
+    CAST = "cast"
+    SCALING = "scaling"
+    MASK = "mask"
+    SOFTMAX = "softmax"
+    CAST_BACK = "cast back"
+    ATTENTION_DROPOUT = "attention dropout"
+    VALUES = "values"
+    TRANSPOSE = "transpose"
+    OUTPUT = "output"
+    RESIDUAL = "residual"
+    ROUTER = "router"
+    PERMUTE = "permute"
+    UP = "up"
+    ACTIVATION = "activation"
+    DOWN = "down"
+    SHARED_UP = "shared up"
+    SHARED_DOWN = "shared down"
+    BIAS = "bias"
+    LAST_NORM = "last norm"
+    HEAD = "head"
+    LOSS = "loss"
+    COPY = "copy"
+    MESSAGE = "message"
+    OTHER = "other"
