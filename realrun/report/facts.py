@@ -14,13 +14,13 @@ from simlab.analysis import Bubble, bubble, idle_s, peak_memory
 from simlab.analysis.comparison import Pair, compare
 from simlab.cost import OpMemory
 from simlab.diagnosis import Diagnosis
+from simlab.layer.parameters import expert_parameters
 from simlab.lowering.traffic import sent_bytes
 from simlab.lowering.zero import held_of
 from simlab.memory.ledger import STATES
 from simlab.memory.step import StepWalk
 from simlab.program import Program
 from simlab.schema import MaybeNan
-from simlab.spec.parameters import expert_parameters
 from simlab.trace import ACTIVATIONS
 
 

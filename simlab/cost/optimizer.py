@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 from simlab.cost.groups import host_sharers
 from simlab.cost.roofline import memory_s
+from simlab.layer.parameters import expert_parameters, stage_parameters
 from simlab.lowering.zero import held_of, shards_of
 from simlab.program import Program
 from simlab.spec.model import Model
-from simlab.spec.parameters import expert_parameters, stage_parameters
 from simlab.spec.plan import Plan
 from simlab.spec.stage_layers import dense_of_stages
 

@@ -11,6 +11,7 @@ from simlab.cost.communication_times import CommunicationTimes
 from simlab.cost.roofline import kernel_s, largest_value_s
 from simlab.cost.walk import Parts, Seconds, walk_unit
 from simlab.layer.operation import OperationKind
+from simlab.layer.units import LAYERS, UnitKind
 from simlab.lowering.expansion import alternating
 from simlab.lowering.instruction import Halves
 from simlab.lowering.kernels import Communication, Matmul, runtime_ops, unit_kernels
@@ -23,7 +24,6 @@ from simlab.lowering.pieces import (
     unit_pieces,
 )
 from simlab.spec.hardware import Gpu
-from simlab.spec.parameters import LAYERS, UnitKind
 from simlab.spec.plan import Plan
 
 MOST_STRETCHES = 100

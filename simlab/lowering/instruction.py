@@ -2,11 +2,11 @@
 
 from typing import Literal, NamedTuple
 
+from simlab.layer.units import UnitKind
 from simlab.lowering.kernels import LayerKernels
 from simlab.lowering.kernels.kernel import Kernel
 from simlab.lowering.pieces import COMPUTE, Action, Slice
 from simlab.program import Op
-from simlab.spec.parameters import UnitKind
 
 Half = tuple[UnitKind, str]
 """(kind of a unit, kind of an op): what an op does in a unit."""

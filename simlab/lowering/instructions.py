@@ -20,6 +20,13 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 
 from simlab.errors import require_index
+from simlab.layer.parameters import (
+    expert_parameters,
+    partial_parameters,
+    product_parameters,
+    stage_parameters,
+)
+from simlab.layer.units import LAYERS, UnitKind
 from simlab.lowering.expansion import expanded, in_turns, work_pieces
 from simlab.lowering.instruction import Halves, Instruction, Unit, Work
 from simlab.lowering.kernels import LayerKernels, message_bytes, message_kernels, unit_kernels
@@ -32,14 +39,6 @@ from simlab.program import Op, Program
 from simlab.schedules import SCHEDULES
 from simlab.spec.layout import MIRRORED
 from simlab.spec.model import Model
-from simlab.spec.parameters import (
-    LAYERS,
-    UnitKind,
-    expert_parameters,
-    partial_parameters,
-    product_parameters,
-    stage_parameters,
-)
 from simlab.spec.plan import Plan
 
 OVERFLOW_BYTES = 4

@@ -10,13 +10,13 @@ have.
 
 from collections.abc import Iterator, Sequence
 
+from simlab.layer.units import LAYERS
 from simlab.lowering.instruction import Instruction, Unit
 from simlab.lowering.sharding import Make, both, ended
 from simlab.lowering.zero import shards_of
 from simlab.memory.states import state_bytes
 from simlab.program import Op
 from simlab.spec.model import Model
-from simlab.spec.parameters import LAYERS
 from simlab.spec.plan import Plan
 
 OUT, IN = "offload out", "offload in"

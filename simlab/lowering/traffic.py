@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 from simlab.collectives import busbw_factor
 from simlab.errors import require_whole
+from simlab.layer.units import UnitKind
 from simlab.lowering.build import program_of
 from simlab.lowering.instructions import Instruction, RankLowering, Work, group_of, group_size
 from simlab.lowering.kernels import unit_kernels
 from simlab.lowering.pieces import BEGIN, Piece, unit_pieces
 from simlab.program import Op
 from simlab.spec.model import Model
-from simlab.spec.parameters import UnitKind
 from simlab.spec.plan import Plan
 
 COUNTED_AS = {name: name for name in ("tp", "cp", "dp", "pp", "replicas", "ep", "edp")}

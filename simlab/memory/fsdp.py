@@ -2,12 +2,12 @@
 
 from typing import Literal
 
+from simlab.layer.units import LAYERS
 from simlab.lowering.zero import runs_in_torchs_pipeline
 from simlab.memory.ledger import Ledger
 from simlab.memory.schemes import NumberBytes, Scheme, Units, Use
 from simlab.memory.tensors import Padded, padded
 from simlab.spec.model import Model
-from simlab.spec.parameters import LAYERS
 from simlab.spec.plan import Plan
 
 Group = Literal["dense layer", "layer", "root"]

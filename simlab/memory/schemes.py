@@ -8,6 +8,8 @@ nothing else, and two layers between layers do the same.
 
 from typing import NamedTuple
 
+from simlab.layer.parameters import numbers_of
+from simlab.layer.units import UNITS, UnitKind
 from simlab.lowering.zero import (
     gathers_for_ops,
     reduces_beside,
@@ -15,9 +17,7 @@ from simlab.lowering.zero import (
     shards_of,
 )
 from simlab.memory.ledger import Ledger
-from simlab.memory.tensors import numbers_of
 from simlab.spec.model import Model
-from simlab.spec.parameters import UnitKind
 from simlab.spec.plan import Plan
 
 Units = tuple[UnitKind, ...]
@@ -159,10 +159,7 @@ class Partitioned(Scheme):
         self.ahead = max(1, plan.prefetch)
         self.prefetch = plan.prefetch
         self.beside = reduces_beside(plan)
-        self.numbers = {
-            unit: numbers_of(model, plan, unit)
-            for unit in ("embedding", "dense layer", "layer", "head")
-        }
+        self.numbers = {unit: numbers_of(model, plan, unit).all for unit in UNITS}
 
     def _bytes(self, units: Units, first: int, last: int, size: float) -> float:
         return size * sum(self.numbers[unit] for unit in units[max(0, first) : max(0, last)])

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from simlab.layer.units import LAYERS, UnitKind
 from simlab.memory.ledger import Ledger, Phase
 from simlab.memory.schemes import Scheme, Units, Use
 from simlab.memory.tensors import heads_on_first_rank
@@ -9,7 +10,6 @@ from simlab.memory.units.backward import backward_phase
 from simlab.memory.units.forward import forward_phase
 from simlab.memory.units.sizes import UnitPart, UnitSizes
 from simlab.spec.model import Model
-from simlab.spec.parameters import LAYERS, UnitKind
 from simlab.spec.plan import Plan
 
 LOSS_BYTES = 4

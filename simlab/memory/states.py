@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
+from simlab.layer.parameters import expert_parameters, product_parameters
 from simlab.lowering.zero import SHARDED_FROM, gathers_updated, held_of
 from simlab.spec.model import Model
-from simlab.spec.parameters import expert_parameters, product_parameters
 from simlab.spec.plan import Plan
 
 

@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice, product
 
+from simlab.layer.parameters import expert_parameters, stage_parameters
+from simlab.layer.units import LAYERS, UnitKind
 from simlab.lowering.expansion import in_turns
 from simlab.lowering.zero import SHARDED_FROM, gathered_around, held_of, is_shared, shards_of
 from simlab.memory.fsdp import Gathered
@@ -23,7 +25,6 @@ from simlab.memory.states import eight_bit_bytes, state_bytes
 from simlab.memory.units.sizes import UnitSizes
 from simlab.program import Program
 from simlab.spec.model import Model
-from simlab.spec.parameters import LAYERS, UnitKind, expert_parameters, stage_parameters
 from simlab.spec.plan import Plan
 from simlab.spec.stage_layers import dense_of_stages
 

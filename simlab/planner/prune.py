@@ -6,6 +6,7 @@ from typing import Any
 
 from simlab.cost.stage_times import StageCost
 from simlab.cost.walk import Parts
+from simlab.layer.units import UnitKind
 from simlab.lowering.zero import autocasts, reduces_each_backward
 from simlab.memory.activations import layer_activations_bytes
 from simlab.memory.stage import Shape
@@ -13,7 +14,6 @@ from simlab.memory.step import rest_of
 from simlab.schedules import SCHEDULES
 from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
-from simlab.spec.parameters import UnitKind
 from simlab.spec.plan import Plan
 from simlab.spec.stage_layers import dense_of_stages
 

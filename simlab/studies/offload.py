@@ -22,11 +22,12 @@ from simlab.cost.stage_times import StageCost
 from simlab.engine import run_tasks
 from simlab.engine.tasks import Task
 from simlab.errors import InputError
+from simlab.layer.parameters import unit_parameters
+from simlab.layer.units import UnitKind
 from simlab.lowering.zero import gathers_updated, shards_of
 from simlab.memory.states import state_bytes
 from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
-from simlab.spec.parameters import UnitKind, unit_parameters
 from simlab.spec.plan import Plan
 from simlab.trace import Span, Trace
 

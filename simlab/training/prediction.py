@@ -146,12 +146,12 @@ class Prediction:
     @property
     def hfu(self) -> float:
         """Hardware FLOPs utilisation, a fraction: as `mfu`, but recomputed FLOPs count, too."""
-        flash = self.plan.attention != "unfused"
         per_token = self.model.hardware_flops_per_token(
-            self.plan.seq, self.plan.recompute, flash=flash
+            self.plan.seq,
+            self.plan.recompute,
+            flash=self.plan.attention != "unfused",
+            stops_early=stops_early(self.model, self.plan),
         )
-        if self.plan.recompute == "full" and stops_early(self.model, self.plan):
-            per_token -= self.model.layers * self.model.layer_flops(self.plan.seq)["down"]
         return per_token * self.tokens_per_s / self.peak_flops
 
     @property

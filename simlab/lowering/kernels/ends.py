@@ -1,6 +1,7 @@
 """The kernels of the two ends of a model: the embedding, and the head with its norm and loss."""
 
 from simlab.layer.operation import OperationKind
+from simlab.layer.parameters import unit_parameters
 from simlab.lowering.kernels.backward import backward, communication_backward, matmul_backward
 from simlab.lowering.kernels.copies import with_copies
 from simlab.lowering.kernels.kernel import Communication, Launched, LayerKernels, Matmul, Memory
@@ -8,7 +9,6 @@ from simlab.lowering.kernels.memory_bound import norm_of
 from simlab.lowering.kernels.microbatch import Sizes, sizes
 from simlab.lowering.kernels.tensor_parallel import gathered_input, summed_result
 from simlab.spec.model import Model
-from simlab.spec.parameters import unit_parameters
 from simlab.spec.plan import Plan
 
 MEGATRON_LOSS_BYTES = (32, 8)

@@ -6,6 +6,7 @@ tokens x hidden elements. Tensor parallelism divides what lies between a column-
 row-parallel matrix, and with sequence parallelism also the rest.
 """
 
+from simlab.layer.parameters import unit_parameters
 from simlab.lowering.kernels.attention import TORCH_SOFTMAX, attention_part, softmax_is_fused
 from simlab.lowering.kernels.backward import backward, bias_grads, residual_grads
 from simlab.lowering.kernels.copies import with_copies
@@ -13,7 +14,6 @@ from simlab.lowering.kernels.kernel import Kernel, Launched, LayerKernels
 from simlab.lowering.kernels.mlp import mlp_part
 from simlab.lowering.kernels.recomputed import recomputed
 from simlab.spec.model import Model
-from simlab.spec.parameters import unit_parameters
 from simlab.spec.plan import Plan
 
 RUNTIME_OPS = {True: (30, 30, 20), False: (57, 70, 20)}

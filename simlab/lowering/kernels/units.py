@@ -1,10 +1,10 @@
 """The kernels of each unit of a model: the embedding, a layer and the head."""
 
+from simlab.layer.units import UNITS, UnitKind
 from simlab.lowering.kernels.ends import embedding_kernels, head_kernels
 from simlab.lowering.kernels.kernel import Communication, LayerKernels
 from simlab.lowering.kernels.layer import layer_kernels
 from simlab.spec.model import Model
-from simlab.spec.parameters import UnitKind
 from simlab.spec.plan import Plan
 
 
@@ -12,10 +12,9 @@ def kernel_names(model: Model, plan: Plan) -> list[str]:
     """The operations that the kernels of a step's forward compute, in order: 'attention', 'qkv',
     'norm' (both norms of a layer), 'head', ..."""
     kernels = unit_kernels(model, plan)
-    units: tuple[UnitKind, ...] = ("embedding", "dense layer", "layer", "head")
     forward = [
         kernel
-        for unit in units
+        for unit in UNITS
         if unit in kernels
         for kernel in kernels[unit].forward
         if not isinstance(kernel, Communication)

@@ -6,10 +6,12 @@ from dataclasses import dataclass, fields
 from functools import cache
 
 from simlab.errors import InputError, require_whole
+from simlab.layer.flops import flops_again, layer_flops
+from simlab.layer.parts import layer_parameters
+from simlab.layer.passes.recomputation import RECOMPUTE
 from simlab.spec.fields import with_field_docs
 from simlab.spec.model.sizes import OF_EXPERTS, ModelSizes
 
-RECOMPUTE = ("none", "selective", "outputs", "per-op", "full")
 MFU_ATTENTION = "full"
 """How the model FLOPs of an MFU or HFU count attention. 'full' counts all pairs of queries and keys,
 as published figures do (Chowdhery et al. 2022, appendix B), though a causal kernel computes half of
@@ -45,34 +47,12 @@ class Model(ModelSizes):
     # -------------------------------------------------------------------------------------------
 
     @property
-    def _attention_matrices(self) -> tuple[int, int]:
-        """Entries of the matrices for q, k and v, and for the output.
-
-        With latent attention those for q, k and v are the ones down to the latents (that of keys
-        and values beside the keys' rotary part) and the ones up from them.
-        """
-        output = self.heads * self.value_width * self.hidden
-        if not self.kv_rank:
-            return self.hidden * (self.heads + 2 * self.kv_heads) * self.head_size, output
-        q = self.heads * self.head_size
-        qkv = (self.hidden + q) * self.q_rank if self.q_rank else self.hidden * q
-        qkv += self.hidden * (self.kv_rank + self.rope_size)
-        each = self.head_size - self.rope_size + self.value_width
-        return qkv + self.kv_rank * self.heads * each, output
-
-    @property
     def latent_numbers(self) -> int:
         """The parameters of a layer that latent attention has for its products down, which every
         tensor-parallel rank has whole; 0 without."""
         if not self.kv_rank:
             return 0
         return self.hidden * (self.q_rank + self.kv_rank + self.rope_size)
-
-    @property
-    def _mlp_matrices(self) -> tuple[int, int]:
-        """Entries of an MLP's, or of an expert's, matrices up (the gate included) and down."""
-        width = self.expert_width if self.experts else self.ffn
-        return (1 + self.gated_mlp) * self.hidden * width, width * self.hidden
 
     @property
     def layer_parameters(self) -> dict[str, int]:
@@ -83,19 +63,7 @@ class Model(ModelSizes):
         theirs. A bias that a router adds to choose experts (DeepSeek-V3) has no gradient and is
         not counted.
         """
-        attention, mlp = sum(self._attention_matrices), sum(self._mlp_matrices)
-        if self.bias:
-            attention += (self.heads + 2 * self.kv_heads) * self.head_size + self.hidden
-            mlp += (1 + self.gated_mlp) * self.ffn + self.hidden
-        norms = 2 * self.hidden * (1 + self.bias) + self.q_rank + self.kv_rank
-        norms += 2 * self.head_size * self.qk_norm
-        shared = {"shared experts": self.shared_experts * mlp} if self.shared_experts else {}
-        return {
-            "attention": attention,
-            "mlp": mlp * max(1, self.experts),
-            "router": self.hidden * self.experts,
-            "norms": norms,
-        } | shared
+        return layer_parameters(self)
 
     @property
     def parameters(self) -> int:
@@ -138,21 +106,7 @@ class Model(ModelSizes):
         the other layers. Leaves out norms, softmax, activation functions: they are bound by memory. (Narayanan
         et al. 2021, arXiv 2104.04473, appendix: 24 B s h^2 + 4 B s^2 h per layer for the GPT kind.)
         """
-        seq = self._tokens(seq)
-        qkv, output = self._attention_matrices
-        up, down = self._mlp_matrices
-        times = self.experts_per_token if self.experts else 1
-        flops = {
-            "qkv": 2 * qkv,
-            "scores": 2 * seq * self.heads * self.head_size,
-            "values": 2 * seq * self.heads * self.value_width,
-            "output": 2 * output,
-            "up": 2 * up * times,
-            "down": 2 * down * times,
-        }
-        if self.shared_experts:
-            flops["shared experts"] = 2 * (up + down) * self.shared_experts
-        return flops | ({"router": 2 * self.hidden * self.experts} if self.experts else {})
+        return layer_flops(self, self._tokens(seq))
 
     @property
     def head_flops(self) -> int:
@@ -170,7 +124,12 @@ class Model(ModelSizes):
         return 3 * (int(layers) + self.head_flops)
 
     def hardware_flops_per_token(
-        self, seq: int | None = None, recompute: str = "none", *, flash: bool = False
+        self,
+        seq: int | None = None,
+        recompute: str = "none",
+        *,
+        flash: bool = False,
+        stops_early: bool = False,
     ) -> float:
         """As `flops_per_token`, with what is computed again: 'selective' scores and values,
         'outputs' latent attention's products up, 'full' each layer's forward (as in HFU).
@@ -178,32 +137,14 @@ class Model(ModelSizes):
         Computing scores and values a second time adds a third of what they take in a step, so s/6h
         becomes 2s/9h. Korthikanti et al. 2022, whose selective recomputation this is, print s/3h,
         as if they were computed twice as often. With a fused kernel (`flash`), which keeps no
-        scores, selective recomputation has nothing to do.
+        scores, selective recomputation has nothing to do. stops_early: whether full recomputation
+        leaves out each layer's last product, as torch's does.
         """
-        _check_recompute(recompute)
-
-        def again(its: "Model") -> float:
-            layer = its.layer_flops(seq)
-            return {
-                "none": 0,
-                "selective": 0 if flash else layer["scores"] + layer["values"],
-                "outputs": its._up_from_latents_flops,
-                "per-op": its._per_op_flops(layer),
-                "full": sum(layer.values()),
-            }[recompute]
-
-        return self.flops_per_token(seq) + self.of_layers(again)
-
-    @property
-    def _up_from_latents_flops(self) -> int:
-        """Of `layer_flops`, latent attention's products up."""
-        return 2 * (self._attention_matrices[0] - self.latent_numbers) if self.kv_rank else 0
-
-    def _per_op_flops(self, layer: dict[str, int]) -> float:
-        """Of `layer_flops`, the products of k, attention's output and the second of a gated MLP's
-        two, or down without a gate."""
-        k = self.kv_heads / (self.heads + 2 * self.kv_heads) * layer["qkv"]
-        return k + layer["output"] + (layer["up"] / 2 if self.gated_mlp else layer["down"])
+        tokens = self._tokens(seq)
+        again = self.of_layers(
+            lambda its: flops_again(its, tokens, recompute, flash=flash, stops_early=stops_early)
+        )
+        return self.flops_per_token(seq) + again
 
     # activations
     # ------------------------------------------------------------------------------------------

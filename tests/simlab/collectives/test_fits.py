@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 import simlab as sl
+from simlab.layer.parameters import stage_parameters
 from simlab.memory.schemes import Use
 from simlab.memory.stage import Shape, StageWalk
 from simlab.memory.step import scheme_of
-from simlab.spec.parameters import stage_parameters
 
 LLAMA = sl.load_model("llama-3-8b")
 

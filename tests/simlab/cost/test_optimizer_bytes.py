@@ -7,7 +7,7 @@ import pytest
 import simlab as sl
 from simlab.cost.optimizer import FOREACH_BYTES, OPTIMIZER_BYTES
 from simlab.cost.roofline import efficiencies_of
-from simlab.spec.parameters import stage_parameters
+from simlab.layer.parameters import stage_parameters
 
 torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402  (it needs torch)

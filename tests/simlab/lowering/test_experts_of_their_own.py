@@ -15,12 +15,12 @@ from simlab.cost.stage_times import StageCost
 from simlab.engine.play import check_agreement
 from simlab.errors import InputError
 from simlab.layer.operation import OperationKind
+from simlab.layer.parameters import expert_parameters, partial_parameters, stage_parameters
 from simlab.lowering.build import program_of
 from simlab.lowering.instructions import RankLowering, rank_instructions
 from simlab.lowering.kernels import Communication, unit_kernels, visited
 from simlab.memory.activations import layer_activations_bytes
 from simlab.spec.layout import Layout
-from simlab.spec.parameters import expert_parameters, partial_parameters, stage_parameters
 
 MODEL = sl.Model(
     name="m", layers=4, hidden=256, heads=8, kv_heads=4, ffn=512, gated_mlp=True, bias=False,

@@ -9,11 +9,11 @@ from plan_oracles import changed, plan_of, steps
 
 import simlab as sl
 from simlab.collectives import busbw_factor
+from simlab.layer.parameters import stage_parameters
 from simlab.lowering.build import program_of
 from simlab.lowering.instructions import BEGIN, rank_instructions
 from simlab.lowering.kernels import kernel_names
 from simlab.lowering.traffic import sent_bytes
-from simlab.spec.parameters import stage_parameters
 
 MODEL = sl.Model(
     name="m",

@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 
 import simlab as sl
+from simlab.layer.parameters import partial_parameters, stage_parameters, unit_tensors
 from simlab.lowering.kernels import Matmul, layer_kernels
 from simlab.memory.activations import layer_activations_bytes, layer_tensors
-from simlab.memory.tensors import unit_tensors
-from simlab.spec.parameters import partial_parameters, stage_parameters
 
 LLAMA = sl.load_model("llama-3-70b")
 """Heads of 128 numbers: 64 of queries, and 8 of keys and of values."""

@@ -9,12 +9,12 @@ from plan_oracles import plan_of
 from stage_memory import stage_memory
 
 import simlab as sl
+from simlab.layer.parameters import stage_parameters, unit_parameters, unit_tensors
 from simlab.lowering.build import program_of
 from simlab.memory.ledger import CATEGORIES, STATES, Ledger
 from simlab.memory.schemes import Use
 from simlab.memory.step import StepWalk, folded
-from simlab.memory.tensors import padded, unit_tensors
-from simlab.spec.parameters import stage_parameters, unit_parameters
+from simlab.memory.tensors import padded
 
 LLAMA = sl.Model(
     layers=8, hidden=64, heads=8, kv_heads=2, ffn=160, gated_mlp=True, bias=False, vocab=512, seq=128

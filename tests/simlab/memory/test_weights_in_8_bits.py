@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 import simlab as sl
+from simlab.layer.parameters import product_parameters
 from simlab.lowering.build import program_of
 from simlab.lowering.instructions import rank_instructions
-from simlab.spec.parameters import product_parameters
 
 LLAMA = sl.load_model("llama-3-8b")
 NODE = sl.load_cluster("dgx-h100")

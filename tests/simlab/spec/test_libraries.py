@@ -8,11 +8,11 @@ from stage_memory import stage_memory
 
 import simlab as sl
 from simlab.cost.roofline import efficiencies_of
+from simlab.layer.parameters import stage_parameters
 from simlab.lowering.kernels import Matmul, Memory, embedding_kernels, head_kernels, layer_kernels
 from simlab.lowering.traffic import traffic
 from simlab.memory.activations import layer_activations_bytes
 from simlab.memory.states import state_bytes
-from simlab.spec.parameters import stage_parameters
 from simlab.training.fit import COMMUNICATOR_BYTES, PAIR_BYTES, reserve_bytes
 
 LLAMA = sl.load_model("llama-3-8b")

@@ -13,7 +13,7 @@ import simlab as sl
 from simlab.cost.groups import Groups
 from simlab.cost.roofline import kernel_s
 from simlab.cost.stage_times import StageCost
-from simlab.spec.parameters import unit_parameters
+from simlab.layer.parameters import unit_parameters
 
 MODEL = replace(sl.load_model("llama-2-7b"), layers=4)
 A100 = sl.load_cluster("dgx-a100", nodes=4)

@@ -8,9 +8,9 @@ import pytest
 
 import simlab as sl
 from simlab.collectives.nccl import IN_TRAINING
+from simlab.layer.parameters import stage_parameters
 from simlab.lowering.instructions import rank_instructions
 from simlab.lowering.pieces import BEGIN
-from simlab.spec.parameters import stage_parameters
 
 MODEL = sl.Model(layers=4, hidden=512, heads=8, vocab=4096, positions=256, seq=256)
 A100 = sl.load_cluster("dgx-a100", nodes=16)

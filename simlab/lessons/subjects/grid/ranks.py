@@ -6,11 +6,11 @@ from typing import Any
 from simlab.analysis.memory import peak_memory
 from simlab.cost import OpTimes
 from simlab.engine import simulate
+from simlab.layer.parameters import stage_parameters
 from simlab.lessons.exercise import Exercise
 from simlab.lowering.traffic import traffic
 from simlab.schedules import generate
 from simlab.spec.model import Model
-from simlab.spec.parameters import stage_parameters
 from simlab.spec.plan import Plan
 
 # d01

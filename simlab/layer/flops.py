@@ -1,0 +1,68 @@
+"""Floating-point operations of a layer, per token."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from simlab.layer.operation import Cut, Operation, OperationKind, Tensor
+from simlab.layer.passes.recomputation import marked
+from simlab.layer.units import layer_operations
+
+if TYPE_CHECKING:
+    from simlab.spec.model.sizes import ModelSizes
+
+PARTS = {
+    OperationKind.QKV: "qkv",
+    OperationKind.Q_DOWN: "qkv",
+    OperationKind.Q_UP: "qkv",
+    OperationKind.KV_DOWN: "qkv",
+    OperationKind.KV_UP: "qkv",
+    OperationKind.OUTPUT: "output",
+    OperationKind.UP: "up",
+    OperationKind.DOWN: "down",
+    OperationKind.ROUTER: "router",
+    OperationKind.SHARED_UP: "shared experts",
+    OperationKind.SHARED_DOWN: "shared experts",
+}
+"""{kind of product: the part of a layer that its operations are counted with}."""
+
+
+def layer_flops(model: "ModelSizes", seq: int) -> dict[str, int]:
+    """{part: floating-point operations} of a layer's forward, per token of a sequence of `seq`."""
+    found: dict[str, int] = {}
+    for its in layer_operations(model):
+        if its.kind is OperationKind.ATTENTION:
+            q, result = its.reads[0], its.makes[0]
+            found["scores"], found["values"] = (int(2 * seq * n.numbers) for n in (q, result))
+        elif its.kind in PARTS and its.weights:
+            name = PARTS[its.kind]
+            found[name] = found.get(name, 0) + product_flops(model, its, its.makes)
+    return found
+
+
+def product_flops(model: "ModelSizes", product: Operation, makes: Sequence[Tensor]) -> int:
+    """Operations per token of what `makes` of a product's results, two for each multiplication and
+    addition; 0 of any other operation."""
+    if product.kind not in PARTS or not product.weights:
+        return 0
+    (read,) = product.reads
+    copies = model.experts_per_token if Cut.EXPERTS in (read.cut, makes[0].cut) else 1
+    return int(2 * read.numbers * sum(made.numbers for made in makes) * copies)
+
+
+def flops_again(
+    model: "ModelSizes", seq: int, recompute: str, *, flash: bool, stops_early: bool = False
+) -> int:
+    """Operations per token that a layer does a second time before its backward."""
+    operations = marked(
+        layer_operations(model, keys=0 if flash else seq), recompute, stops_early=stops_early
+    )
+    total = 0
+    for its in operations:
+        if not its.again:
+            continue
+        total += product_flops(model, its, its.again)
+        if its.kind in (OperationKind.SCORES, OperationKind.ATTENTION):
+            total += int(2 * seq * its.reads[0].numbers)
+        if its.kind in (OperationKind.VALUES, OperationKind.ATTENTION):
+            total += int(2 * seq * its.makes[0].numbers)
+    return total

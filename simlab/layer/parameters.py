@@ -1,0 +1,159 @@
+"""How many parameters a unit or a stage has on one rank, before anything is sharded over data
+parallelism."""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from simlab.layer.operation import Cut, Operation, OperationKind, Weight
+from simlab.layer.units import (
+    UnitKind,
+    embedding_operations,
+    head_operations,
+    layer_operations,
+)
+from simlab.schedules import SCHEDULES
+from simlab.spec.model import Model
+from simlab.spec.plan import Plan
+
+
+def unit_operations(model: Model, unit: UnitKind) -> tuple[Operation, ...]:
+    """The operations of a unit, with a fused kernel of attention and without dropout."""
+    if unit == "embedding":
+        return embedding_operations(model)
+    if unit == "head":
+        return head_operations(model)
+    return layer_operations(model.dense if unit == "dense layer" else model)
+
+
+class Numbers(NamedTuple):
+    """Parameters of a unit on one tensor-parallel rank."""
+
+    all: float
+    experts: float
+    """Of experts."""
+    copied: float
+    """Of heads of which several ranks have a copy each."""
+    whole: float
+    """Of what every rank has whole, but for a router."""
+    router: float
+    products: float
+    """Of matrices, but for a router's: in a layer, what is computed in 8 bits where anything is."""
+
+
+def numbers_of(model: Model, plan: Plan, unit: UnitKind) -> Numbers:
+    """The `Numbers` of a unit, a head's with its matrix."""
+    return _numbers(model, unit, plan.tp, plan.etp, plan.ep)
+
+
+@lru_cache(4096)  # every stage of every plan of a search asks for them
+def _numbers(model: Model, unit: UnitKind, tp: int, etp: int, ep: int) -> Numbers:
+    found = dict.fromkeys(Numbers._fields, 0.0)
+    for operation in unit_operations(model, unit):
+        for weight in operation.weights:
+            numbers = on_rank(weight, tp, etp, ep).numbers
+            found["all"] += numbers
+            if weight.columns > 1 and operation.kind is not OperationKind.ROUTER:
+                found["products"] += numbers
+            if weight.experts:
+                found["experts"] += numbers
+            elif weight.cut is Cut.WHOLE:
+                router = operation.kind is OperationKind.ROUTER
+                found["router" if router else "whole"] += numbers
+            elif weight.least * tp > weight.rows:
+                found["copied"] += numbers
+    return Numbers(**found)
+
+
+def on_rank(weight: Weight, tp: int, etp: int, ep: int) -> Weight:
+    """What a rank has of a weight."""
+    if weight.cut is Cut.WHOLE:
+        return weight
+    if weight.experts:
+        weight = weight._replace(experts=weight.experts / ep)
+    parts = {Cut.COPIES: 1, Cut.EXPERTS: etp}.get(weight.cut, tp)
+    if weight.by_columns:
+        return weight._replace(columns=weight.columns / parts)
+    return weight._replace(rows=max(weight.rows / parts, weight.least))
+
+
+def unit_tensors(model: Model, plan: Plan, unit: UnitKind) -> Iterator[tuple[float, float]]:
+    """(rows, entries per row) of each parameter of a unit on one rank, in the order of their
+    definition; of a head with its matrix, tied or not."""
+    for operation in unit_operations(model, unit):
+        own = [on_rank(weight, plan.tp, plan.etp, plan.ep) for weight in operation.weights]
+        found = [(its.rows * (its.experts or 1), its.columns) for its in own]
+        if operation.joined:
+            for row in sorted({row for _, row in found}, reverse=True):  # a matrix, then its bias
+                yield sum(rows for rows, its in found if its == row), row
+        else:
+            yield from found
+
+
+def stage_parameters(
+    model: Model,
+    plan: Plan,
+    layers: int,
+    *,
+    first: bool = False,
+    last: bool = False,
+    dense: int = 0,
+) -> float:
+    """Parameters of a stage on one tensor-parallel rank, before ZeRO: its layers, embedding, head.
+
+    With expert parallelism the rank has an ep-th of the experts, cut by `Plan.etp` ranks. layers: how
+    many the stage has, of which `dense` are of `Model.dense_layers`. A tied head on another rank than
+    the embedding is a copy of it; V-shaped schedules and DualPipe have both on one.
+    """
+    count = (layers - dense) * numbers_of(model, plan, "layer").all
+    if dense:
+        count += dense * numbers_of(model, plan, "dense layer").all
+    if first:
+        count += numbers_of(model, plan, "embedding").all
+    if last:
+        head = numbers_of(model, plan, "head")
+        tied = model.tied_head and (first or SCHEDULES[plan.schedule].ends_together)
+        count += head.whole if tied else head.all
+    return count
+
+
+def product_parameters(model: Model, plan: Plan, layers: int, *, dense: int = 0) -> float:
+    """Of `stage_parameters`, those of the matrices of layers' products, which are computed in 8 bits
+    where anything is: without norms, routers and biases, and without embedding and head."""
+    count = (layers - dense) * numbers_of(model, plan, "layer").products
+    return count + (dense * numbers_of(model, plan, "dense layer").products if dense else 0.0)
+
+
+def expert_parameters(model: Model, plan: Plan, layers: int, *, dense: int = 0) -> float:
+    """Of `stage_parameters`, those of experts that only the ranks of an 'edp' group have: 0 without
+    expert parallelism, where all ranks that hold the same part of the model have all experts."""
+    if plan.ep == 1:
+        return 0.0
+    return (layers - dense) * numbers_of(model, plan, "layer").experts
+
+
+def partial_parameters(
+    model: Model, plan: Plan, layers: int, *, first: bool = False, last: bool = False
+) -> float:
+    """Of `stage_parameters`, those whose gradients are summed over tp: copies of key and value heads,
+    which meet only a rank's own query heads, and under sequence parallelism norms, biases that are
+    added after a scatter, products down to latents, and the router where experts are not cut.
+
+    Every tensor-parallel rank has the latter whole, but they meet only its own tokens. Leaves out
+    that only tp / kv_heads ranks have copies of the same head: they are taken to be summed over all.
+    """
+    layer = numbers_of(model, plan, "layer")
+    if not plan.sequence_parallel:
+        return layers * layer.copied
+    each = layer.copied + layer.whole + layer.router * plan.spreads_experts
+    return layers * each + last * numbers_of(model, plan, "head").whole
+
+
+def unit_parameters(model: Model, plan: Plan, unit: UnitKind, *, first: bool = False) -> float:
+    """Parameters of a 'layer' or a 'dense layer', the 'embedding' or the 'head', of which a tied one
+    has no matrix on the `first` stage."""
+    if unit == "head":
+        shared = model.tied_head and (first or SCHEDULES[plan.schedule].ends_together)
+        head = numbers_of(model, plan, unit)
+        return head.whole if shared else head.all
+    return numbers_of(model, plan, unit).all

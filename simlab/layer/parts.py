@@ -1,0 +1,31 @@
+"""Parameters and floating-point operations of a whole layer, by its parts."""
+
+from typing import TYPE_CHECKING
+
+from simlab.layer.operation import OperationKind
+from simlab.layer.units import layer_operations
+
+if TYPE_CHECKING:
+    from simlab.spec.model.sizes import ModelSizes
+
+PARTS = {
+    OperationKind.NORM: "norms",
+    OperationKind.ROUTER: "router",
+    OperationKind.UP: "mlp",
+    OperationKind.DOWN: "mlp",
+    OperationKind.SHARED_UP: "shared experts",
+    OperationKind.SHARED_DOWN: "shared experts",
+}
+"""{kind of operation: the part of a layer that its weights are counted with}; all others are
+attention's."""
+
+
+def layer_parameters(model: "ModelSizes") -> dict[str, int]:
+    """{part: parameters} of a layer: attention, mlp (all routed experts), router, norms and, where
+    there are some, shared experts."""
+    found = dict.fromkeys(("attention", "mlp", "router", "norms"), 0)
+    for operation in layer_operations(model):
+        part = PARTS.get(operation.kind, "attention")
+        for weight in operation.weights:
+            found[part] = found.get(part, 0) + int(weight.numbers)
+    return found

@@ -1,0 +1,81 @@
+"""The operations of each unit of a model: of its embedding, its layers and its head."""
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal
+
+from simlab.layer.attention import attention
+from simlab.layer.experts import experts
+from simlab.layer.mlp import mlp
+from simlab.layer.operation import Cut, Operation, OperationKind, Tensor, Weight, linear, norm
+
+if TYPE_CHECKING:
+    from simlab.spec.model.sizes import ModelSizes
+
+UnitKind = Literal["embedding", "dense layer", "layer", "head"]
+"""What a model consists of: its embedding, its layers, and its head with the last norm. A 'dense
+layer' is one of `Model.dense_layers`, which have no experts although the others have."""
+UNITS: tuple[UnitKind, ...] = ("embedding", "dense layer", "layer", "head")
+LAYERS: tuple[UnitKind, ...] = ("dense layer", "layer")
+"""The kinds of units that are layers."""
+
+
+@lru_cache(512)  # every plan of a search asks for those of its model
+def layer_operations(
+    model: "ModelSizes", *, keys: int = 0, dropout: bool = False
+) -> tuple[Operation, ...]:
+    """The operations of a layer, in order. keys, dropout: see `attention`. Of a model with
+    `dense_layers` it is one of the others."""
+    h, shift = model.hidden, model.bias
+    entered, between = (
+        Tensor(f"layer input {n}", h, Cut.TOKENS, group="norm inputs") for n in (1, 2)
+    )
+    read, routed = (Tensor(name, h, Cut.TOKENS) for name in ("qkv input", "mlp input"))
+    mixed, made = (Tensor(name, h, Cut.TOKENS) for name in ("attention's result", "mlp's result"))
+    half = experts if model.experts else mlp
+    return (
+        norm("norm 1", entered, read, shift=shift),
+        *attention(model, read, mixed, keys=keys, dropout=dropout),
+        _residual(1, entered, mixed, between, dropout),
+        norm("norm 2", between, routed, shift=shift),
+        *half(model, routed, made),
+        _residual(2, between, made, made._replace(name="layer's result"), dropout),
+    )
+
+
+def _residual(
+    number: int, skipped: Tensor, branch: Tensor, made: Tensor, dropout: bool
+) -> Operation:
+    """The sum with the skipped path, before which the branch may be dropped out."""
+    masks: tuple[Tensor, ...] = ()
+    if dropout:
+        mask = Tensor(f"dropout mask {number}", made.numbers, Cut.TOKENS, 0, "dropout masks", 1)
+        masks = (mask,)
+    return Operation(
+        OperationKind.RESIDUAL,
+        (skipped, branch),
+        (made, *masks),
+        saves=masks,
+        name=f"residual {number}",
+    )
+
+
+@lru_cache(512)
+def embedding_operations(model: "ModelSizes") -> tuple[Operation, ...]:
+    """The rows of the embedding and, of a GPT, those of the positions."""
+    made = Tensor("embedded", model.hidden, Cut.TOKENS)
+    weights = [Weight(model.vocab, model.hidden, Cut.COLUMNS)]
+    if model.positions:
+        weights.append(Weight(model.positions, model.hidden))
+    return (Operation(OperationKind.EMBEDDING, (), (made,), tuple(weights)),)
+
+
+@lru_cache(512)
+def head_operations(model: "ModelSizes") -> tuple[Operation, ...]:
+    """The last norm and the product that makes the logits, whose matrix may be the embedding's."""
+    entered, normed = (Tensor(name, model.hidden, Cut.TOKENS) for name in ("output", "head input"))
+    logits = Tensor("logits", model.vocab, Cut.COLUMNS)
+    last = norm("last norm", entered, normed, shift=model.bias)
+    return (
+        last._replace(kind=OperationKind.LAST_NORM),
+        linear(OperationKind.HEAD, normed, (logits,), cut=Cut.COLUMNS),
+    )
