@@ -83,9 +83,10 @@ def say_in_chinese(figure: Figure, phrase: Callable[[str], str]) -> None:
     phrase: an English text → the Chinese one, or the same text where it knows none; then the terms
     of the visual language are replaced in it.
     """
-    if drawable("zh") != "zh":
-        return
     font = chinese_font()
+    if font is None:
+        _say_that_no_font_is_there()
+        return
 
     def chinese(text: str) -> str:
         # a figure is in a line of its own, and a label of words may be known as a whole
