@@ -5,6 +5,7 @@ Every process started here carries a mark in its environment, which children inh
 outlives its run is found.
 """
 
+import ctypes
 import json
 import multiprocessing
 import os
@@ -25,6 +26,7 @@ from tests.support.patience import PATIENCE_S, eventually
 
 ROOT = Path(realrun.__file__).parents[1]
 MARK = "REALRUN_TEST_MARK"
+PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
 
 class CommandLine:
@@ -53,7 +55,7 @@ class CommandLine:
         self.process = subprocess.Popen(
             [*command, *map(str, arguments)], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=clean | {MARK: self.mark, "PYTHONPATH": path, "TMPDIR": str(temporary)} | (environment or {}), start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # tests under nohup ignore it
+            preexec_fn=_as_started,
         )  # fmt: skip
         self.said, self.late = "", False
         self._limit = threading.Timer(PATIENCE_S, self._end_late)
@@ -130,6 +132,14 @@ class CommandLine:
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:
                     pass
+
+
+def _as_started():
+    """In the new process: hear SIGHUP, which tests under nohup ignore; on Linux, end with the process of
+    the tests, which may be killed."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if sys.platform == "linux":
+        PRCTL(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def descended(session, mark):

@@ -9,10 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
-from realrun_processes import CommandLine, one_object
+from realrun_processes import ROOT, CommandLine, descended, one_object
 
 from realrun.record.recorder import RankProgress
 from simlab.trace import Trace
+from tests.support.patience import eventually
 
 LONG = (
     "--schedule",
@@ -208,6 +209,30 @@ def test_the_fixture_that_looks_for_orphans_would_find_one(tmp_path):
     assert not sleeper.gone(within_s=0.2)
     sleeper.kill()
     assert sleeper.gone()
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux tells a process of its parent's end"
+)
+def test_a_command_ends_with_the_process_of_the_tests(tmp_path):
+    starts = """
+import os, sys
+from pathlib import Path
+from tests.support.realrun_processes import CommandLine
+here = Path(sys.argv[1])
+run = CommandLine("-c", "import time; time.sleep(9999)", cwd=here, temporary=here, command=(sys.executable,))
+print(run.process.pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", starts, tmp_path], capture_output=True, text=True, cwd=ROOT
+    )
+    session = int(done.stdout)
+    try:
+        assert eventually(lambda: not descended(session, "no mark")), done.stderr
+    finally:
+        for left in descended(session, "no mark"):
+            os.kill(left, signal.SIGKILL)
 
 
 def test_an_interrupt_that_arrives_while_an_object_is_cleaned_up_is_not_lost():
