@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 import uuid
 from datetime import timedelta
@@ -64,8 +65,11 @@ class CommandLine:
 
     def wait_until(self, condition):
         """Wait until `condition()`, which must come while the command still runs."""
-        eventually(lambda: self.process.poll() is not None or condition())
-        assert condition(), f"exit status {self.process.poll()}"
+        ended = False
+        while not condition():
+            assert not ended, f"exit status {self.process.poll()}"
+            ended = self.process.poll() is not None  # whatever it did before counts
+            time.sleep(0.05)
 
     def say_until(self, text):
         """Read stderr up to the line that has `text` in it."""
@@ -97,9 +101,14 @@ class CommandLine:
 
     def fork_server(self):
         """pid of the process that starts the ranks; None: there is none yet."""
-        own = [pid for pid, parent in self.processes().items() if parent == self.process.pid]
-        texts = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in own}
-        return next((pid for pid, text in texts.items() if b"forkserver" in text), None)
+        for pid, parent in self.processes().items():
+            try:
+                text = Path(f"/proc/{pid}/cmdline").read_bytes()
+            except OSError:
+                continue  # it has just ended
+            if parent == self.process.pid and b"forkserver" in text:
+                return pid
+        return None
 
     def gone(self, within_s=PATIENCE_S):
         """Whether all its processes end within so many seconds. A fork server that imports torch does
