@@ -28,7 +28,7 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def facts_of(value: Any, kind: type[T], **others: Any) -> T:
+def facts_of(value: Any, kind: type[T], /, **others: Any) -> T:
     """The TypedDict `kind` of `value`: each key is its attribute of that name as `plain` has it, or one of
     `others`."""
     facts = {
