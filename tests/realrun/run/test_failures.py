@@ -245,7 +245,7 @@ class Cleaned:
         raise KeyboardInterrupt
 try:
     Cleaned()
-    time.sleep(5)
+    time.sleep(600)
     print("lost")
 except KeyboardInterrupt:
     print("raised anew")

@@ -1,6 +1,7 @@
 """Layers of the stages of a plan: rules, given numbers, and what follows from them."""
 
 import re
+import time
 from dataclasses import replace
 
 import pytest
@@ -116,14 +117,19 @@ def test_stages_without_layers_hold_the_embedding_and_the_head_only(schedule, ch
     assert stage_memory(MODEL, plan, 0, first=True).activations == 0
 
 
-def test_llama_3_as_published_is_predicted_in_under_two_seconds():
-    import time
+def predicted_in(dp):
+    """(the step of `LLAMA` with so many replicas, seconds of this process to predict it)"""
+    model, cluster = sl.load_model("llama-3-405b"), sl.load_cluster("dgx-h100", nodes=16 * dp)
+    start_s = time.process_time()
+    step = sl.predict(model, replace(LLAMA, dp=dp), cluster)
+    return step, time.process_time() - start_s
 
-    model = sl.load_model("llama-3-405b")
-    cluster = sl.load_cluster("dgx-h100", nodes=2048)
-    start_s = time.process_time()  # of this process alone: another test may run beside it
-    step = sl.predict(model, LLAMA, cluster)
-    assert time.process_time() - start_s < 2
+
+def test_llama_3_as_published_is_predicted_as_fast_as_a_sixteenth_of_its_replicas():
+    predicted_in(8)  # what the first prediction does once
+    _, few_s = predicted_in(8)
+    step, all_s = predicted_in(128)
+    assert all_s < 4 * few_s
     assert step.tokens == 16 * 2**20 and LLAMA.gpus == 16384
     assert 0.3 < step.mfu < 0.5  # the paper's: 41%
 
