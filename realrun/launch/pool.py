@@ -16,13 +16,13 @@ from realrun.backends.choice import watch_of
 from realrun.checkpoint.resuming import look
 from realrun.launch.folder import kept_from_others, prepare
 from realrun.launch.lock import held
-from realrun.launch.processes import START_TIMEOUT_S, Processes
+from realrun.launch.processes import Processes
 from realrun.launch.silence import Silence
 from realrun.launch.start import fork_server_text, listening
 from realrun.launch.worker import ANSWERS_S, SILENCE_S, listed_functions
 from realrun.measure.local_memory import check_memory
 from realrun.run.job import Job, plan_fields
-from realrun.run.life import Ended, OwnTime, Stop, signal_name
+from realrun.run.life import PHASE_LIMIT_S, Ended, OwnTime, Stop, signal_name
 from realrun.run.watch import OUTSIDE, Watch, exit_text, is_consequence
 from simlab.errors import InputError, SimlabError, did_you_mean
 from simlab.spec.plan import Plan
@@ -194,7 +194,7 @@ class Pool:
         self,
         key: str,
         watch: Watch | None,
-        timeout_s: float = START_TIMEOUT_S,
+        timeout_s: float = PHASE_LIMIT_S,
         silence_s: float = ASIDE_S,
         late: str = "did not find each other",
         stop: Stop | None = None,

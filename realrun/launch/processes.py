@@ -14,15 +14,13 @@ from realrun.launch.start import (
     process_context,
 )
 from realrun.launch.worker import SILENCE_S, serve
+from realrun.run.life import PHASE_LIMIT_S
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.process import BaseProcess
 
 POLL_S = 0.2
-START_TIMEOUT_S = 120
-END_TIMEOUT_S = 5.0
-"""For the fork server to tell that processes which were killed have ended."""
 
 
 class Processes:
@@ -41,7 +39,7 @@ class Processes:
         that this process needs no torch. `ChildProcessError` if the fork server does not answer or ends."""
         context = process_context()
         port = listener.getsockname()[1]
-        with listener, fork_server_answers(START_TIMEOUT_S) as killed:
+        with listener, fork_server_answers(PHASE_LIMIT_S) as killed:
             for rank in range(ranks):
                 ours, theirs = context.Pipe()
                 store = None if rank else listener
@@ -115,7 +113,7 @@ class Processes:
         for process in self.started:
             if process.is_alive():
                 process.kill()
-        with fork_server_answers(END_TIMEOUT_S):
+        with fork_server_answers(PHASE_LIMIT_S):
             for process in self.started:
                 process.join()
         for pipe in self.pipes:

@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any
 
 from realrun.run.job import Job
-from realrun.run.life import Doing, Ended, Stop
+from realrun.run.life import PHASE_LIMIT_S, Doing, Ended, Stop
 
 # gloo and NCCL pick the interface that the host name resolves to; ours is loopback unless the user
 # says otherwise
@@ -163,7 +163,7 @@ def serve(
             port,
             world,
             is_master=listener is not None,
-            timeout=timedelta(seconds=60),
+            timeout=timedelta(seconds=PHASE_LIMIT_S),
             wait_for_workers=False,
             master_listen_fd=listener.detach() if listener else None,
         )

@@ -8,11 +8,13 @@ import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ports import free_port
 
 from realrun import Job, Pool, Run, RunError, execute
+from realrun.launch import start
 from realrun.launch.pool import START_SILENCE_S
 from realrun.launch.processes import Processes
 from realrun.record.recorder import RankProgress
@@ -160,6 +162,23 @@ def test_a_rank_that_is_stopped_before_it_begins_is_named(monkeypatch):
     ((pid, started_s),) = begun
     assert f"rank 1 (process {pid}) has not answered for 16 s while starting" in str(ended.value)
     assert time.monotonic() - started_s < 2 * START_SILENCE_S
+
+
+def test_a_fork_server_that_is_slow_is_not_taken_for_one_that_is_stopped(monkeypatch):
+    """Of a machine on which it imports torch for minutes: by its clock more than two have passed."""
+    Pool(1).close()
+    before, begin = start._fork_server_pid(), multiprocessing.process.BaseProcess.start
+    times = iter([0.0, 0.0])
+    clock = SimpleNamespace(now_s=lambda: next(times, 130.0))
+
+    def slowly(process):
+        time.sleep(1.5)  # in which the guard looks
+        begin(process)
+
+    monkeypatch.setattr(start, "OwnTime", lambda: clock)
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", slowly)
+    with Pool(1):
+        assert start._fork_server_pid() == before
 
 
 def test_an_idle_rank_that_was_killed_is_named_by_the_next_run(fragile, tmp_path):
