@@ -92,8 +92,9 @@ def head_kernels(model: Model, plan: Plan) -> LayerKernels:
 
 def _loss_bytes(s: Sizes, plan: Plan) -> tuple[int, int]:
     """Bytes that the loss moves of a logit, forward and backward. What torch.compile makes of it reads
-    the logits once (`online_softmax` in torch/_inductor/config.py), and backward once more to write
-    their gradient."""
+    the logits once on a GPU (`online_softmax` in torch/_inductor/config.py; torch counts 4.0 bytes of
+    a bf16 logit on a CPU, where it reads them twice), and backward once more to write their gradient
+    (4.0 bytes)."""
     if plan.compiled_loss:
         return s.width, 2 * s.width
     cast = 4 + s.width if s.width < 4 else 0  # to fp32, and its gradient's cast back

@@ -219,6 +219,16 @@ def loss_of(logits, target):
 
 
 @pytest.mark.parametrize("precision", DTYPES)
+def test_a_compiled_loss_reads_logits_once_each_way_and_writes_their_gradient(precision):
+    """As one kernel each way: nothing of their size is made in fp32."""
+    logits = TOKENS * VOCAB * DTYPES[precision].itemsize
+    plan = replace(PLAIN, library="torch", precision=precision, compiled_loss=True)
+    kernels = head_kernels(GPT, plan)
+    assert size_of(kernels.forward, "loss") == logits
+    assert size_of(kernels.input_grad, "loss grad") == 2 * logits
+
+
+@pytest.mark.parametrize("precision", DTYPES)
 def test_megatrons_loss_moves_what_its_ops_do_both_ways(precision):
     """Megatron-Core's `_VocabParallelCrossEntropy` (core/tensor_parallel/cross_entropy.py): in fp32
     a maximum, a difference and an exponential in place, a sum, a quotient in place; backward a
