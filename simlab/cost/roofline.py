@@ -1,16 +1,15 @@
 """Kernel → seconds: what it computes against the GPU's speed at its shape, what it moves against
 the memory's, and its launch."""
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from importlib.resources import files
-from math import ceil
+from math import ceil, log
 
 from simlab.errors import InputError
 from simlab.lowering.kernels import Attention, GroupedMatmul, Matmul, Memory
 from simlab.lowering.kernels.kernel import Launched
-from simlab.spec.hardware import Efficiency, Gpu
+from simlab.spec.cluster import Cluster, gpus
+from simlab.spec.hardware import Efficiency, Gpu, efficiencies
 
 CHANNELS = 24
 """The multiprocessors that a collective of NCCL occupies, one for each of its channels. NCCL has at
@@ -26,17 +25,6 @@ part beside; with one tile it would be 9%). Other GPUs are taken to do the same.
 
 NEXT_BEST = {"fp8-rowwise": "fp8", "fp8": "bf16", "bf16": "fp16", "fp16": "tf32", "tf32": "fp32"}
 """What a chip computes in that does not have the precision asked for."""
-
-
-@cache
-def efficiencies() -> dict[str, Efficiency]:
-    """{name of a GPU: `Efficiency`}, of data/kernels.json."""
-    data = json.loads((files("simlab.spec") / "data" / "kernels.json").read_text(encoding="utf-8"))
-    return {
-        name: Efficiency(**{k: v for k, v in entry.items() if k != "gpus"})
-        for entry in data
-        for name in entry["gpus"]
-    }
 
 
 def peak_flops(gpu: Gpu, precision: str) -> float:
@@ -215,11 +203,47 @@ def _bandwidth(gpu: Gpu, reached: Efficiency, taken: float = 0.0) -> float:
 
 
 def efficiencies_of(gpu: Gpu) -> Efficiency:
-    """The `Efficiency` of a `Gpu`: its own, or the one under its name in data/kernels.json."""
-    if gpu.efficiency is not None:
+    """The `Efficiency` of a `Gpu`: its own, the one under a name in data/kernels.json, or that of the
+    nearest GPU."""
+    if isinstance(gpu.efficiency, Efficiency):
         return gpu.efficiency
-    if gpu.name not in efficiencies():
-        raise InputError(
-            f"no kernel efficiencies for {gpu.name!r}; there are those of {', '.join(efficiencies())}"
+    name = gpu.efficiency or gpu.name
+    return efficiencies()[name if name in efficiencies() else nearest(gpu)]
+
+
+@cache
+def nearest(gpu: Gpu) -> str:
+    """The name of the catalogue's GPU that is taken for one of which no efficiencies are known.
+
+    It is that whose multiprocessors compute nearly as much per second in 16 bits, which tells the
+    architecture: 1.6 TFLOP/s in a V100, 2.9 in an A100, 7.5 in an H100 and 15 in a B200. Of several
+    of one architecture it is that with the nearest ratio of FLOP/s to bytes/s. This ratio alone does not
+    tell them apart: 295 in an H100, 281 in a B200, and 201 and 206 in an A100 of 40 GB and an H200.
+    """
+
+    def apart(other: Gpu, figure: Callable[[Gpu], float]) -> float:
+        return abs(log(figure(gpu) / figure(other)))
+
+    def distance(name: str) -> tuple[float, float]:
+        return (
+            apart(gpus()[name], lambda its: peak_flops(its, "bf16") / its.sms),
+            apart(
+                gpus()[name], lambda its: peak_flops(its, "bf16") / its.memory_bandwidth_bytes_per_s
+            ),
         )
-    return efficiencies()[gpu.name]
+
+    return min(gpus(), key=distance)
+
+
+def assumptions(cluster: Cluster) -> list[str]:
+    """[sentence about each kind of GPU of which no efficiencies are known]"""
+    unknown = dict.fromkeys(
+        part.gpu
+        for part in cluster.parts
+        if part.gpu.efficiency is None and part.gpu.name not in efficiencies()
+    )
+    return [
+        f"no kernels of {gpu.name} were measured: they are taken to reach the fractions of its peaks that "
+        f"those of {nearest(gpu)} reach, which is the nearest; its efficiency can be given"
+        for gpu in unknown
+    ]

@@ -10,6 +10,7 @@ from itertools import islice
 from time import perf_counter
 from typing import Any, NamedTuple, TypedDict, TypeVar
 
+from simlab.cost.roofline import assumptions
 from simlab.display import facts_of
 from simlab.errors import InputError
 from simlab.planner.prune import Bounds
@@ -59,6 +60,7 @@ class SearchFacts(TypedDict):
     cluster: str
     gpus: int
     global_batch: int
+    assumptions: list[str]
     plans: list[FoundFacts]
     rejected: dict[str, int]
     evaluated: int
@@ -116,6 +118,7 @@ class Search:
             cluster=space.cluster.name,
             gpus=space.cluster.gpus,
             global_batch=space.global_batch,
+            assumptions=assumptions(space.cluster),
             plans=[{**each.to_dict(), "tie": self.is_tie(each)} for each in self.plans],
         )
 

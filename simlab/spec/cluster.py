@@ -198,7 +198,7 @@ def load_cluster(name: str | Path, nodes: int | None = None) -> Cluster:
     with `nodes` nodes.
 
     The file has the keys of an entry of data/clusters.json; `gpu` is a name of data/gpus.json, or
-    an object with a `Gpu`'s fields (whose `efficiency` is one with an `Efficiency`'s). `python -m
+    an object with a `Gpu`'s fields (whose `efficiency` is a name, or one with an `Efficiency`'s). `python -m
     realrun measure` writes such a file of the machine that it runs on.
     nodes: None: as many as the file says; 1 of the catalogue's.
     """
@@ -285,12 +285,10 @@ def _cluster(name: str, facts: dict[str, Any]) -> Cluster:
     gpu = facts.get("gpu")
     if isinstance(gpu, dict):
         efficiency = gpu.get("efficiency")
-        reached = (
-            {"efficiency": _made(Efficiency, f"{name}: gpu: efficiency", efficiency)}
-            if efficiency is not None
-            else {}
-        )
-        facts["gpu"] = _made(Gpu, f"{name}: gpu", {"name": f"{name}'s", **gpu, **reached})
+        if efficiency is not None and not isinstance(efficiency, str):
+            efficiency = _made(Efficiency, f"{name}: gpu: efficiency", efficiency)
+        named = {"name": f"{name}'s", **gpu, "efficiency": efficiency}
+        facts["gpu"] = _made(Gpu, f"{name}: gpu", named)
     elif isinstance(gpu, str) and gpu in gpus():
         facts["gpu"] = gpus()[gpu]
     else:

@@ -1,13 +1,18 @@
 """GPUs and what their kernels reach, and links between two ranks."""
 
+import json
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 
 from simlab.errors import (
     InputError,
+    did_you_mean,
     number,
     require_positive,
     require_source,
     require_whole,
+    shortened,
 )
 from simlab.spec.fields import documented, short_repr, with_field_docs
 from simlab.units import bytes_text
@@ -140,6 +145,17 @@ class Efficiency:
         require_source("efficiency", self.source)
 
 
+@cache
+def efficiencies() -> dict[str, Efficiency]:
+    """{name of a GPU or of an architecture: `Efficiency`}, of data/kernels.json."""
+    data = json.loads((files("simlab.spec") / "data" / "kernels.json").read_text(encoding="utf-8"))
+    return {
+        name: Efficiency(**{k: v for k, v in entry.items() if k != "gpus"})
+        for entry in data
+        for name in entry["gpus"]
+    }
+
+
 @with_field_docs
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Gpu:
@@ -161,9 +177,10 @@ class Gpu:
         """The number of streaming multiprocessors. The blocks of a kernel run in waves of so
         many."""
     )
-    efficiency: Efficiency | None = documented(
-        """The fractions of these peaks that kernels reach. None stands for those under its name in
-        data/kernels.json.""",
+    efficiency: Efficiency | str | None = documented(
+        """The fractions of these peaks that kernels reach, or the name of a GPU or an architecture of
+        data/kernels.json that has them. None stands for those under its own name there, and without
+        them for those of the nearest GPU (`simlab.cost.roofline.nearest`), which a prediction says.""",
         default=None,
         hash=False,
     )
@@ -189,6 +206,13 @@ class Gpu:
         for name in ("memory_bytes", "memory_bandwidth_bytes_per_s"):
             require_positive(f"{self.name}: {name}", getattr(self, name))
         require_whole(f"{self.name}: sms", self.sms)
+        known = isinstance(self.efficiency, str) and self.efficiency in efficiencies()
+        if not known and not isinstance(self.efficiency, (Efficiency, type(None))):
+            hint = did_you_mean(self.efficiency, efficiencies()) or ";"
+            raise InputError(
+                f"{self.name}: efficiency = {shortened(self.efficiency)}{hint} "
+                f"there is {', '.join(efficiencies())}, or give an object with its figures"
+            )
         require_source(self.name, self.source)
 
     def peak(self, precision: str) -> float:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from simlab.analysis import Breach, Stack, bubble, peak_memory, walk_stack
 from simlab.cost.rank_walk import RankWalk
-from simlab.cost.roofline import peak_flops
+from simlab.cost.roofline import assumptions, peak_flops
 from simlab.cost.stage_times import StageTimes
 from simlab.cost.walk import Parts
 from simlab.display import facts_of
@@ -93,6 +93,7 @@ class Prediction:
             schedule=self.program.name,
             stages=self.program.stages,
             microbatches=self.program.microbatches,
+            assumptions=assumptions(self.cluster),
             bubble=bubble(self.trace)._asdict(),
             gpu_memory_bytes=self.capacity_bytes,
             peak_live_microbatches=peak_memory(self.trace),

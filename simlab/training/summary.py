@@ -57,6 +57,7 @@ class PredictionFacts(TypedDict):
     hfu: float
     mfu_attention: str
     """How both count attention."""
+    assumptions: list[str]
     bubble: Annotated[dict[str, float], Bubble]
     waterfall_s: Annotated[dict[str, float], Waterfall]
     exposed_s: dict[str, float]
@@ -95,6 +96,7 @@ def step_text(facts: PredictionFacts, gpu: str, excess: str) -> str:
         f"MFU, HFU                 {facts['mfu']:.1%}, {facts['hfu']:.1%}   {MFU_CONVENTION}",
         f"peak memory              {peak} of {room} on pipeline rank {facts['peak_rank']}: {parts}",
     ]
+    lines += [f"assumed                  {one}" for one in facts["assumptions"]]
     if excess:
         lines.append(f"                         does not fit: {excess}")
     lines.append("the step's time, as means over ranks:")

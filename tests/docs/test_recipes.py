@@ -1,12 +1,16 @@
 """The recipes of docs/adding.md, followed by the letter to their end."""
 
+import json
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from simlab.cli.main import main as simlab_main
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "adding.md").read_text(encoding="utf-8")
@@ -75,3 +79,34 @@ def test_a_schedule_that_is_added_as_the_page_says_is_generated_predicted_and_se
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_commands_know_a_schedule_that_is_added_as_the_page_says(with_waves, command):
     assert "two-waves" in with_waves("-m", "simlab", *command.split())
+
+
+def test_a_gpu_that_is_added_as_the_page_says_is_predicted_and_searched_and_said_to_be_assumed(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    said = "no kernels of my-gpu were measured"
+    runpy.run_path(_file(tmp_path, recipe("A cluster or a GPU")[1]))
+    assert capsys.readouterr().out.count(said) == 1
+    command = (
+        "plan --model llama-3-8b --cluster my-cluster.json --nodes 1 --global-batch 8 --cp 1 --tp 8"
+    )
+    assert simlab_main(command.split()) == 0
+    assert capsys.readouterr().out.count(said) == 1
+    assert simlab_main([*command.split(), "--json"]) == 0
+    (assumed,) = json.loads(capsys.readouterr().out)["assumptions"]
+    assert said in assumed and "h100-sxm-80gb" in assumed
+    facts = json.loads(Path("my-cluster.json").read_text())
+    for given, status in (("ampere", 0), ("a100-pcie-80gb", 0), ("amper", 2)):
+        Path("my-cluster.json").write_text(
+            json.dumps(facts | {"gpu": facts["gpu"] | {"efficiency": given}})
+        )
+        assert simlab_main(command.split()) == status
+        out, error = capsys.readouterr()
+        assert said not in out and ("did you mean 'ampere'?" in error) == bool(status)
+
+
+def _file(folder, text):
+    path = folder / "recipe.py"
+    path.write_text(text, encoding="utf-8")
+    return str(path)

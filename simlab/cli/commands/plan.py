@@ -20,6 +20,7 @@ from simlab.cli.plan_options import (
     plan_lines,
     plan_part,
 )
+from simlab.cost.roofline import assumptions
 from simlab.errors import InputError
 from simlab.planner import Ranked, Search, Space, advice, explanation, search
 from simlab.planner.explain import AdviceFacts, ExplanationFacts
@@ -142,6 +143,8 @@ def _print(found: Search, text: str) -> None:
         f"{space.model.name or 'a model'} on {space.cluster.gpus} x {space.cluster.gpu.name}: "
         f"{space.global_batch} sequences of {space.fixed.get('seq') or space.model.seq} tokens a step"
     )
+    for one in assumptions(space.cluster):
+        print_text(f"assumed: {one}")
     if found.plans:
         degrees = DEGREES if space.model.experts else DEGREES[:-1]
         rows = [_cells(found, ranked, degrees) for ranked in found.plans[:SHOWN]]
