@@ -124,5 +124,3 @@ def _bubble_s(c: Case, ranks: int, size: float) -> float | None:
 
 DUALPIPE = Schedule("dualpipe", dualpipe, lambda c: _bubble_s(c, c.p // 2, 1), beside=inf)
 DUALPIPE_V = Schedule("dualpipe-v", dualpipe_v, lambda c: _bubble_s(c, c.p, 1 / 2), beside=inf)
-"""Neither is steady from 2 p on: ranks have turns to spare at first, and one that needs a little longer
-for a microbatch than others uses them up."""

@@ -27,6 +27,4 @@ def _rank(rank: int, ranks: int, microbatches: int) -> list[Op]:
     )
 
 
-EAGER_1F1B = Schedule(
-    "eager-1f1b", eager_1f1b, lambda c: (c.p - 1) * (c.f + c.b), beside=inf, steady=True
-)
+EAGER_1F1B = Schedule("eager-1f1b", eager_1f1b, lambda c: (c.p - 1) * (c.f + c.b), beside=inf)

@@ -25,4 +25,6 @@ def gpipe(stages: int, microbatches: int) -> Program:
     )
 
 
-GPIPE = Schedule("gpipe", gpipe, lambda c: (c.p - 1) * (c.f + c.b), ("afab",), steady=True)
+GPIPE = Schedule(
+    "gpipe", gpipe, lambda c: (c.p - 1) * (c.f + c.b), ("afab",), in_flight=lambda p, m, v: m
+)

@@ -116,4 +116,4 @@ INTERLEAVED_1F1B = Schedule(
     steady=True,
     searched=True,
 )
-LOOPED_BFS = Schedule("looped-bfs", looped_bfs, _bubble_s, steady=True)
+LOOPED_BFS = Schedule("looped-bfs", looped_bfs, _bubble_s, in_flight=lambda p, m, v: m * v)

@@ -49,7 +49,10 @@ class Schedule:
     hand, so that the two can go side by side without a wait (`Plan.ep_overlap`)."""
     steady: bool = False
     """Whether from 2 p microbatches on each one adds equally much to the step and nothing to the peak.
-    A search then extrapolates from 3 p; it simulates whole steps of any other schedule."""
+    A search then extrapolates from 3 p; it simulates whole steps of any other schedule. GPipe's peak
+    grows with m. In Eager 1F1B, ZB-H2, ZB-V and DualPipe ranks have turns to spare at first, and one that
+    needs a little longer for a microbatch than others uses them up; so in interleaved 1F1B if stages
+    are unequal, where a search is up to some percent too fast."""
     searched: bool = False
     """Whether a search of plans tries it where no schedule is given."""
     flush: bool = True

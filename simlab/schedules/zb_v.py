@@ -39,6 +39,4 @@ def _zb_v_rank(rank: int, ranks: int, microbatches: int) -> list[Op]:
     )
 
 
-ZB_V = Schedule(
-    "zb-v", zb_v, lambda c: 0.0 if c.f == c.i == c.w and c.m >= 2 * c.p - 1 else None, steady=True
-)
+ZB_V = Schedule("zb-v", zb_v, lambda c: 0.0 if c.f == c.i == c.w and c.m >= 2 * c.p - 1 else None)

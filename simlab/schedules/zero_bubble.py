@@ -50,8 +50,5 @@ ZB_H1 = Schedule(
     "zb-h1", zb_h1, lambda c: (c.p - 1) * (c.f + c.i - c.w) if c.fills else None, steady=True
 )
 ZB_H2 = Schedule(
-    "zb-h2",
-    zb_h2,
-    lambda c: (c.p - 1) * (c.f + c.i - 2 * c.w) if c.fills and c.f == c.i else None,
-    steady=True,
+    "zb-h2", zb_h2, lambda c: (c.p - 1) * (c.f + c.i - 2 * c.w) if c.fills and c.f == c.i else None
 )

@@ -57,6 +57,7 @@ def test_no_plan_is_faster_or_smaller_than_its_bounds(plan):
     {}, {"pp": 4, "dp": 4}, {"pp": 4, "dp": 4, "schedule": "interleaved-1f1b"}, {"tp": 2, "dp": 8, "zero": 3},
     {"pp": 2, "dp": 8, "zero": 2}, {"pp": 4, "dp": 4, "recompute": "full", "zero": 1}, {"pp": 2, "dp": 8, "schedule": "zb-h1"},
     {"pp": 2, "dp": 8, "library": "torch"}, {"cp": 4, "dp": 4, "zero": 1},
+    {"pp": 4, "dp": 4, "schedule": "gpipe"}, {"pp": 4, "dp": 4, "schedule": "looped-bfs"},
 ])  # fmt: skip
 def test_the_steady_state_is_extrapolated_to_four_decimals(changes):
     plan = Plan(**{"dp": 16, "microbatches": 32, **changes})

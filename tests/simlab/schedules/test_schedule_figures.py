@@ -274,6 +274,24 @@ def test_where_a_papers_conditions_do_not_hold_there_is_no_closed_form(name, p, 
     assert closed_bubble_s(generate(name, p, m), *times) is None
 
 
+# a search keeps the stages of interleaved 1F1B equal, but for the ends
+STEADY = [name for name, its in SCHEDULES.items() if its.steady and name != "interleaved-1f1b"]
+
+
+@pytest.mark.parametrize("name", STEADY)
+@pytest.mark.parametrize("slow, by", [(0, 1.0), (0, 1.05), (1, 1.3), (2, 1.05), (3, 1.3)])
+def test_a_steady_schedule_is_steady_with_unequal_stages_too(name, slow, by):
+    steps, held = {}, {}
+    for m in (8, 12, 64):
+        program = generate(name, 4, m)
+        work = [by if stage == slow else 1.0 for stage in range(program.stages)]
+        times = {field: tuple(work) for field in UNIT} | {"backward_s": tuple(2 * w for w in work)}
+        trace = simulate(program, OpTimes(**times))
+        steps[m], held[m] = trace.step_s, peak_memory(trace)
+    assert steps[64] == pytest.approx(steps[8] + (steps[12] - steps[8]) * 14)
+    assert held[64] == held[8]
+
+
 @pytest.mark.parametrize("p", range(1, 9))
 @pytest.mark.parametrize("name", ["zb-h2", "zb-v"])
 def test_no_rank_waits_inside_zb_h2_and_zb_v_if_f_i_and_w_are_equal(name, p):
