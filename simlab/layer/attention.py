@@ -8,6 +8,9 @@ from simlab.layer.operation import Cut, Operation, OperationKind, Tensor, linear
 if TYPE_CHECKING:
     from simlab.spec.model.sizes import ModelSizes
 
+Pair = tuple[Tensor, Tensor]
+"""Of queries and of keys."""
+
 
 def attention(
     model: "ModelSizes", normed: Tensor, summed: Tensor, *, keys: int = 0, dropout: bool = False
@@ -19,16 +22,26 @@ def attention(
     k = Tensor("k", model.kv_heads * d, Cut.HEADS, least=d)
     v = Tensor("v", model.kv_heads * value, Cut.HEADS, least=value)
     result = Tensor("output input", model.heads * value, Cut.HEADS)
-    if model.kv_rank:
-        operations = latent(model, normed, q, k, v)
-    else:
-        joined, bias = model.positions > 0, model.bias  # a GPT's are one parameter
-        qkv = linear(OperationKind.QKV, normed, (q, k, v), cut=Cut.HEADS, bias=bias, joined=joined)
-        operations = [qkv]
-    if model.qk_norm:
-        operations.append(_norm_of_heads(q, k, d))
+    operations: list[Operation] = []
+    made_q, made_k = q, k
     if not model.positions:
-        operations.append(_rotary(model, q, k))
+        made_q, made_k = (
+            its._replace(name=f"{its.name} before rotary", group=its.name) for its in (q, k)
+        )
+        operations.append(_rotary(model, (made_q, made_k), (q, k)))
+    if model.qk_norm:
+        normed_heads = made_q, made_k
+        made_q, made_k = (
+            its._replace(name=f"{its.name} before norm", group="qk norm inputs") for its in (q, k)
+        )
+        operations.insert(0, _norm_of_heads((made_q, made_k), normed_heads, d))
+    if model.kv_rank:
+        operations = [*latent(model, normed, made_q, made_k, v), *operations]
+    else:
+        joined = model.positions > 0  # a GPT's are one parameter
+        kind, makes = OperationKind.QKV, (made_q, made_k, v)
+        qkv = linear(kind, normed, makes, cut=Cut.HEADS, bias=model.bias, joined=joined)
+        operations = [qkv, *operations]
     core = (
         _stored(model, q, k, v, result, keys, dropout) if keys else _fused(model, q, k, v, result)
     )
@@ -38,21 +51,22 @@ def attention(
     return [*operations, *core, output]
 
 
-def _norm_of_heads(q: Tensor, k: Tensor, size: int) -> Operation:
+def _norm_of_heads(inputs: Pair, makes: Pair, size: int) -> Operation:
     """The norm of each head's query and key, as in Qwen3: one scale for queries, one for keys."""
-    group = "qk norm inputs"
-    inputs = tuple(its._replace(name=f"{its.name} before its norm", group=group) for its in (q, k))
-    one = norm("norm of q and k", inputs[0], q, size=size)
-    return one._replace(reads=inputs, makes=(q, k), weights=one.weights * 2, saves=inputs)
+    one = norm("norm of q and k", inputs[0], makes[0], size=size)
+    return one._replace(reads=inputs, makes=makes, weights=one.weights * 2, saves=inputs)
 
 
-def _rotary(model: "ModelSizes", q: Tensor, k: Tensor) -> Operation:
+def _rotary(model: "ModelSizes", inputs: Pair, makes: Pair) -> Operation:
     """The rotary embedding, of queries and keys or, with latent attention, of a part of each query
     and the one part that all keys have in common."""
     if model.kv_rank:
-        q = q._replace(numbers=model.heads * model.rope_size)
-        k = Tensor("k", model.rope_size, Cut.WHOLE)
-    return Operation(OperationKind.ROTARY, (q, k), (q, k))
+        widths = model.heads * model.rope_size, model.rope_size
+        inputs, makes = (
+            (q._replace(numbers=widths[0]), k._replace(numbers=widths[1], cut=Cut.WHOLE, least=0))
+            for q, k in (inputs, makes)
+        )
+    return Operation(OperationKind.ROTARY, inputs, makes)
 
 
 def _fused(model: "ModelSizes", q: Tensor, k: Tensor, v: Tensor, result: Tensor) -> list[Operation]:

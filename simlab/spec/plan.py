@@ -5,6 +5,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from simlab.display import plain
+from simlab.layer.passes.recomputation import RECOMPUTE
 from simlab.schedules import ALIASES, SCHEDULES
 from simlab.spec.fields import (
     Derived,
@@ -16,7 +17,6 @@ from simlab.spec.fields import (
     with_field_docs,
 )
 from simlab.spec.layout import DIMENSIONS, Layout, spreads_experts
-from simlab.spec.model import RECOMPUTE
 from simlab.spec.plan_checks import (
     ATTENTIONS,
     CP_KINDS,

@@ -15,9 +15,10 @@ from simlab.explorers.plan.rounds import (
     round_figures,
     round_note,
 )
+from simlab.layer.passes.recomputation import RECOMPUTE
 from simlab.schedules import SCHEDULES
 from simlab.spec.cluster import clusters, load_cluster
-from simlab.spec.model import MFU_CONVENTION, RECOMPUTE, catalogue, load_model
+from simlab.spec.model import MFU_CONVENTION, catalogue, load_model
 from simlab.spec.plan import Plan
 from simlab.trace import Trace
 from simlab.training import Prediction, layer_trace, predict

@@ -1,9 +1,9 @@
 """Which tensors of a layer are dropped after the forward and made again before the backward."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from simlab.errors import InputError
-from simlab.layer.operation import Cut, Operation, OperationKind
+from simlab.layer.operation import Cut, Operation, OperationKind, Tensor
 
 RECOMPUTE = ("none", "selective", "outputs", "per-op", "full")
 SCORES = (
@@ -18,10 +18,15 @@ DOWNS = (OperationKind.DOWN, OperationKind.SHARED_DOWN)
 
 
 def marked(
-    operations: Sequence[Operation], recompute: str, *, stops_early: bool = False
+    operations: Sequence[Operation],
+    recompute: str,
+    *,
+    stops_early: bool = False,
+    sent: Collection[str] = (),
 ) -> list[Operation]:
     """`operations` of a layer with what `Plan.recompute` makes `again`, and with what they save then.
-    stops_early: see `full`. Raises `InputError` if there is no such recomputation."""
+    stops_early: see `full`; sent: see `per_op`. Raises `InputError` if there is no such
+    recomputation."""
     if recompute == "none":
         return [*operations]
     if recompute == "selective":
@@ -29,7 +34,7 @@ def marked(
     if recompute == "outputs":
         return [*outputs(operations)]
     if recompute == "per-op":
-        return [*per_op(operations)]
+        return [*per_op(operations, sent)]
     if recompute == "full":
         return full(operations, stops_early)
     raise InputError(f"recompute {recompute!r}: give one of {', '.join(RECOMPUTE)}")
@@ -65,22 +70,33 @@ def full(operations: Sequence[Operation], stops_early: bool) -> list[Operation]:
     return [found[0]._replace(saves=operations[0].reads), *found[1:]]
 
 
-def per_op(operations: Sequence[Operation]) -> Iterator[Operation]:
-    """torchtitan's selective checkpointing makes all again but attention and every second product, and
-    keeps what these make. Of q, k, v, output, gate, up and down (`_apply_ac_to_transformer_block` counts
-    them) it makes k, output and up again; without a gate k, output and down."""
+def per_op(operations: Sequence[Operation], sent: Collection[str] = ()) -> Iterator[Operation]:
+    """torchtitan's selective checkpointing makes all again but attention, every second product, and
+    what ranks have sent each other, and keeps what these make. Of q, k, v, output, gate, up and down
+    (`_apply_ac_to_transformer_block` counts them) it makes k, output and up again; without a gate k,
+    output and down. sent: names of tensors that come from other ranks."""
+    gated = any(its.kind is OperationKind.UP and len(its.makes) > 1 for its in operations)
     for number, its in enumerate(operations):
-        kept = its.makes if its.kind is OperationKind.ATTENTION else ()
-        if its.kind is OperationKind.QKV:
+        kept: tuple[Tensor, ...] = ()
+        if its.kind is OperationKind.ATTENTION:
+            kept = its.makes
+        elif its.kind is OperationKind.QKV:
             q, _, v = its.makes
             kept = q, v
         elif its.kind in UPS:
             kept = its.makes[:1]  # the gate, or without one all
-        elif its.kind in DOWNS and its.weights and _is_gated(operations):
+        elif its.kind in DOWNS and its.weights and gated:
             kept = its.makes
         again = tuple(made for made in its.makes if made not in kept)
-        yield its._replace(again=again, saves=kept if number else its.reads)
+        if its.kind in DOWNS and kept:
+            kept = tuple(map(_before_its_sum, kept))
+        came = tuple(
+            read._replace(name=f"{read.name} as it came") for read in its.reads if read.name in sent
+        )
+        yield its._replace(again=again, saves=(*kept, *came) if number else its.reads)
 
 
-def _is_gated(operations: Sequence[Operation]) -> bool:
-    return any(its.kind is OperationKind.UP and len(its.makes) > 1 for its in operations)
+def _before_its_sum(made: Tensor) -> Tensor:
+    """What a product makes of all tokens, before ranks sum it up and scatter it."""
+    cut = Cut.WHOLE if made.cut is Cut.TOKENS else made.cut
+    return made._replace(name=f"a rank's part of {made.name}", cut=cut)

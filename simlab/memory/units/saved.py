@@ -39,7 +39,7 @@ def saved(model: Model, plan: Plan, number: float, inner: float) -> Saved:
 
     number: bytes of a number. inner: bytes of the MLP's inner tensor.
     """
-    s, made = sizes(model, plan), made_tensors(model, plan, "none")
+    s, made = sizes(model, plan), made_tensors(model, plan)
     read, routed = (made[name] * number / plan.element_bytes for name in ("qkv input", "mlp input"))
     whole = s.tokens * model.hidden * number
     head = whole if keeps_gathered(plan) else read

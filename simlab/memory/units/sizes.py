@@ -57,7 +57,7 @@ class UnitSizes:
         self.seq = (plan.seq or model.seq) // plan.cp
         self.hidden = s.outside * number
         self.whole = s.tokens * model.hidden * number
-        tensors = made_tensors(model, plan, "none")
+        tensors = made_tensors(model, plan)
         self.q, self.result = tensors["q"] * scale, tensors["output input"] * scale
         self.kv = (tensors["k"] + tensors["v"]) / 2 * scale
         self.latents = (tensors.get("latents", 0.0) + tensors.get("qk norm inputs", 0.0)) * scale

@@ -5,10 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
 
-from simlab.errors import InputError, require_whole
+from simlab.errors import require_whole
 from simlab.layer.flops import flops_again, layer_flops
 from simlab.layer.parts import layer_parameters
-from simlab.layer.passes.recomputation import RECOMPUTE
+from simlab.layer.passes.recomputation import marked
+from simlab.layer.saved import Share, saved_bytes
+from simlab.layer.units import layer_operations
 from simlab.spec.fields import with_field_docs
 from simlab.spec.model.sizes import OF_EXPERTS, ModelSizes
 
@@ -176,50 +178,16 @@ class Model(ModelSizes):
         Of a model with `dense_layers` it is one of the other layers. Latent attention keeps the
         latents before and after their norms and whole keys of every head; a norm of queries and
         keys keeps its inputs.
-        Leaves out: temporaries, what MoE routing stores.
+        Leaves out temporaries.
         """
-        _check_recompute(recompute)
         require_whole("microbatch_size", microbatch_size)
         require_whole("tp", tp)
         seq = self._tokens(seq)
         dropout = self.bias if dropout is None else dropout
         tokens = seq * microbatch_size
-        whole, sharded = tokens * self.hidden / (tp if sequence_parallel else 1), tokens / tp
-        if recompute == "full":
-            return {"layer input": 2 * whole}
-        kv_heads = max(self.kv_heads, tp)  # each rank has one at least
-        q, k = (sharded * n * self.head_size for n in (self.heads, kv_heads))
-        v, result = (sharded * n * self.value_width for n in (kv_heads, self.heads))
-        tensors = {
-            "norm inputs": 2 * 2 * whole,
-            "qkv input": 2 * whole,
-            "q": 2 * q,
-            "k": 2 * k,
-            "v": 2 * v,
-            "output input": 2 * result,
-            "mlp input": 2 * whole,
-            "mlp between": (4 if not self.gated_mlp else 6) * sharded * self.active_ffn,
-        }
-        if self.kv_rank:
-            each = 2 * (self.q_rank + self.kv_rank) + self.rope_size
-            tensors["latents"] = 2 * whole / self.hidden * each
-        if self.qk_norm:
-            tensors["qk norm inputs"] = 2 * (q + k)
-        if recompute == "outputs":
-            for name in ("qkv input", "mlp input", *(("q", "k", "v") if self.kv_rank else ())):
-                tensors[name] = 0.0
-            if self.experts:  # without what the activation function of routed experts makes
-                own = sharded * self.expert_width * self.experts_per_token
-                tensors["mlp between"] -= 2 * own
-        if dropout:
-            tensors["dropout masks"] = 2 * whole
-        if flash:
-            tensors["softmax statistics"] = 4 * sharded * self.heads
-        elif recompute in ("none", "outputs"):
-            tensors["scores"] = (
-                (5 if dropout else 2) * sharded * self.heads * seq
-            )  # softmax's output, and with dropout its mask and result
-        return tensors
+        share = Share(tokens, tp, sequence_parallel, tokens * self.experts_per_token, tp)
+        operations = layer_operations(self, keys=0 if flash else seq, dropout=dropout)
+        return saved_bytes(marked(operations, recompute), share, 2)
 
 
 @cache
@@ -227,8 +195,3 @@ def _without_experts(model: Model) -> Model:
     none = dict.fromkeys(("experts", "experts_per_token", "groups_per_token", *OF_EXPERTS), 0)
     sizes = {field.name: getattr(model, field.name) for field in fields(model)}
     return Model(**(sizes | none))
-
-
-def _check_recompute(recompute: str) -> None:
-    if recompute not in RECOMPUTE:
-        raise InputError(f"recompute {recompute!r}: give one of {', '.join(RECOMPUTE)}")

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 import simlab as sl
 from simlab.errors import InputError, near
+from simlab.layer.passes.recomputation import RECOMPUTE
 from simlab.schedules import SCHEDULES, generate
 from simlab.spec.fields import documented_fields, parsed
 from simlab.spec.hardware import Efficiency
-from simlab.spec.model import RECOMPUTE, Model, load_model
+from simlab.spec.model import Model, load_model
 from simlab.spec.plan import Plan, plan_fields
 from simlab.spec.plan_checks import ATTENTIONS, OFFLOADS, PRECISIONS, TP_OVERLAPS
 from simlab.spec.stage_layers import RULES

@@ -1,0 +1,43 @@
+"""What the forward of a unit keeps for its backward."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from simlab.layer.operation import Cut, Operation, Tensor
+
+
+class Share(NamedTuple):
+    """How many tokens a rank computes of a microbatch, and which part of their tensors it has."""
+
+    tokens: float
+    """Of its context-parallel part."""
+    tp: int = 1
+    sequence_parallel: bool = False
+    routed: float = 0.0
+    """Copies of tokens that its experts compute."""
+    etp: int = 1
+
+    def numbers(self, tensor: Tensor) -> float:
+        """How many numbers of a tensor the rank has."""
+        if tensor.cut is Cut.WHOLE:
+            return self.tokens * tensor.numbers
+        if tensor.cut is Cut.TOKENS:
+            return self.tokens * tensor.numbers / (self.tp if self.sequence_parallel else 1)
+        if tensor.cut in (Cut.HEADS, Cut.COLUMNS):
+            return self.tokens * max(tensor.numbers / self.tp, tensor.least)
+        return self.routed * tensor.numbers / (self.etp if tensor.cut is Cut.EXPERTS else 1)
+
+
+def saved_bytes(
+    operations: Sequence[Operation], share: Share, number_bytes: float
+) -> dict[str, float]:
+    """{tensors: bytes on a rank} of what a backward reads and no operation makes again before it,
+    each tensor once. number_bytes: of a number that has no size of its own."""
+    again = {made.name for its in operations for made in its.again}
+    kept = dict.fromkeys(saved for its in operations for saved in its.saves)
+    found: dict[str, float] = {}
+    for its in kept:
+        if its.name not in again:
+            label, width = its.group or its.name, its.number_bytes or number_bytes
+            found[label] = found.get(label, 0.0) + width * share.numbers(its)
+    return found
