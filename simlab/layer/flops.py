@@ -44,7 +44,7 @@ def product_flops(model: "ModelSizes", product: Operation, makes: Sequence[Tenso
     addition; 0 of any other operation."""
     if product.kind not in PARTS or not product.weights:
         return 0
-    (read,) = product.reads
+    read = product.reads[0]
     copies = model.experts_per_token if Cut.EXPERTS in (read.cut, makes[0].cut) else 1
     return int(2 * read.numbers * sum(made.numbers for made in makes) * copies)
 

@@ -33,11 +33,13 @@ def latent(model: "ModelSizes", normed: Tensor, q: Tensor, k: Tensor, v: Tensor)
     )
     turned = Tensor("rotary part of keys", rope, Cut.TOKENS, group=GROUP)
     own = k._replace(name="own part of keys", numbers=model.heads * up, least=up)
+    up_product = linear(OperationKind.KV_UP, latents, (own, v), cut=Cut.HEADS, joined=True)
     return [
         *operations,
         linear(OperationKind.Q_UP, entered, (q,), cut=Cut.HEADS),
         linear(OperationKind.KV_DOWN, normed, (made, turned), joined=True),
         norm("norm of kv latent", made, latents),
-        linear(OperationKind.KV_UP, latents, (own, v), cut=Cut.HEADS, joined=True),
+        # the rotary part comes along where latents are gathered
+        up_product._replace(reads=(latents, turned)),
         Operation(OperationKind.COPY, (k,), (k,), saves=(turned,), name="copy of keys"),
     ]

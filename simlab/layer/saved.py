@@ -17,15 +17,20 @@ class Share(NamedTuple):
     """Copies of tokens that its experts compute."""
     etp: int = 1
 
+    def width(self, tensor: Tensor) -> float:
+        """How many numbers of a tensor the rank has for each of its rows."""
+        if tensor.cut in (Cut.HEADS, Cut.COLUMNS):
+            return max(tensor.numbers / self.tp, tensor.least)
+        return tensor.numbers / self.etp if tensor.cut is Cut.EXPERTS else tensor.numbers
+
     def numbers(self, tensor: Tensor) -> float:
         """How many numbers of a tensor the rank has."""
-        if tensor.cut is Cut.WHOLE:
-            return self.tokens * tensor.numbers
-        if tensor.cut is Cut.TOKENS:
-            return self.tokens * tensor.numbers / (self.tp if self.sequence_parallel else 1)
-        if tensor.cut in (Cut.HEADS, Cut.COLUMNS):
-            return self.tokens * max(tensor.numbers / self.tp, tensor.least)
-        return self.routed * tensor.numbers / (self.etp if tensor.cut is Cut.EXPERTS else 1)
+        rows = self.tokens
+        if tensor.cut is Cut.TOKENS and self.sequence_parallel:
+            rows /= self.tp
+        elif tensor.cut in (Cut.COPIES, Cut.EXPERTS):
+            rows = self.routed
+        return rows * self.width(tensor)
 
 
 def saved_bytes(

@@ -5,9 +5,8 @@ from simlab.layer.passes.context import gathering
 from simlab.layer.passes.precision import in_eight_bits
 from simlab.layer.passes.recomputation import marked
 from simlab.layer.passes.tensor import keeping_gathered
-from simlab.layer.saved import Share, saved_bytes
-from simlab.layer.units import layer_operations
-from simlab.lowering.kernels import keeps_gathered, routed_tokens, sizes
+from simlab.layer.saved import saved_bytes
+from simlab.lowering.kernels import keeps_gathered, plan_operations, share_of, sizes
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
@@ -33,30 +32,23 @@ def layer_tensors(model: Model, plan: Plan, recompute: str) -> dict[str, float]:
     if keeps_fp8(plan):
         operations = in_eight_bits(operations, copies=plan.library == "megatron")
     operations = marked(operations, recompute, sent=_sent(model, plan))
-    return saved_bytes(operations, _share(model, plan), plan.element_bytes)
+    return saved_bytes(operations, share_of(model, plan), plan.element_bytes)
 
 
 def made_tensors(model: Model, plan: Plan) -> dict[str, float]:
     """{tensors: bytes} of what `layer_tensors` has without recomputation, each as the forward makes
     it."""
-    return saved_bytes(_saving(model, plan), _share(model, plan), plan.element_bytes)
+    return saved_bytes(_saving(model, plan), share_of(model, plan), plan.element_bytes)
 
 
 def _saving(model: Model, plan: Plan) -> list[Operation]:
     """The operations of a layer, with what they save on a rank of `plan`."""
-    keys = (plan.seq or model.seq) if plan.attention == "unfused" else 0
-    operations = [*layer_operations(model, keys=keys, dropout=plan.dropout)]
+    operations = [*plan_operations(model, plan)]
     if keeps_gathered(plan):
         operations = keeping_gathered(operations, spreads_experts=plan.spreads_experts)
     if plan.cp > 1 and plan.cp_kind == "all-gather":
         operations = gathering(operations, plan.cp)
     return operations
-
-
-def _share(model: Model, plan: Plan) -> Share:
-    routed = routed_tokens(model, plan) if model.experts else 0
-    tokens = sizes(model, plan).tokens
-    return Share(tokens, plan.tp, plan.sequence_parallel, routed, plan.etp)
 
 
 def _sent(model: Model, plan: Plan) -> list[str]:

@@ -1,13 +1,12 @@
-"""The kernels of a layer's first half: norm, queries, keys and values, attention, output."""
+"""The kernels of attention itself, and what context parallelism sends for it."""
 
 from dataclasses import replace
 
-from simlab.layer.operation import OperationKind
+from simlab.layer.operation import Operation, OperationKind
+from simlab.layer.saved import Share
 from simlab.lowering.context import busiest_share
 from simlab.lowering.kernels.kernel import Attention, Communication, Launched, Matmul, Memory, Place
-from simlab.lowering.kernels.memory_bound import eager, norm, residual
 from simlab.lowering.kernels.microbatch import sizes
-from simlab.lowering.kernels.tensor_parallel import gathered_input, summed_result
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
@@ -36,100 +35,7 @@ result, too, and a mask's gradient is a copy that is then masked.
 """
 
 
-def attention_part(model: Model, plan: Plan) -> list[Launched]:
-    """The forward of a layer from its input to its second norm."""
-    s, t, d = sizes(model, plan), plan.tp, model.head_size
-    heads, kv = model.heads // t, max(1, model.kv_heads // t)
-    kernels: list[Launched] = [*norm(1, model, plan)]
-    if model.kv_rank:
-        kernels += _latent(model, plan)
-    else:
-        kernels += gathered_input(model, plan, OperationKind.QKV)
-        columns = (heads + 2 * kv) * d
-        kernels.append(Matmul("qkv", s.tokens, columns, model.hidden, operation=OperationKind.QKV))
-        kernels += _reordered(model, plan, heads, kv)
-    if model.qk_norm:
-        normed = 2 * s.width * s.tokens * (heads + kv) * d
-        kernels.append(eager(Memory("norm of q and k", normed, OperationKind.NORM), model, plan))
-    if not model.positions:
-        turned = (heads + 1) * model.rope_size if model.kv_rank else (heads + kv) * d
-        rotated = 2 * s.width * s.tokens * turned
-        kernels.append(eager(Memory("rotary", rotated, OperationKind.ROTARY), model, plan))
-    kernels += (
-        _unfused(model, plan, heads)
-        if plan.attention == "unfused"
-        else _flash(model, plan, heads, kv)
-    )
-    return [
-        *kernels,
-        Matmul(
-            "output",
-            s.tokens,
-            model.hidden,
-            heads * model.value_width,
-            operation=OperationKind.OUTPUT,
-        ),
-        *summed_result(model, plan, OperationKind.OUTPUT),
-        residual(1, model, plan),
-    ]
-
-
-def _reordered(model: Model, plan: Plan, heads: int, kv: int) -> list[Memory]:
-    """nanotron's copies of queries, keys and values: from the order of the product to sequence by
-    sequence, then keys and values joined, and both put side by side for each token
-    (`CausalSelfAttention.forward` in nanotron/models/llama.py)."""
-    if plan.library != "nanotron":
-        return []
-    s = sizes(model, plan)
-    copied = (heads + 2 * kv) + 2 * kv + 2 * kv
-    size_bytes = 2 * s.width * s.tokens * copied * model.head_size
-    return [Memory("order of q, k and v", size_bytes, OperationKind.TRANSPOSE)]
-
-
-def _latent(model: Model, plan: Plan) -> list[Launched]:
-    """Queries, keys and values by way of latents (DeepSeek-AI 2024, arXiv 2405.04434, section 2.1):
-    down to a latent, its norm, and up to all heads.
-
-    Keys are put together from what comes up and from the rotary part that all heads have in common,
-    which is a copy of each head's key. Tensor-parallel ranks have their heads of the products up, and
-    all of those down, which with sequence parallelism meet a rank's own tokens; then the latents
-    are gathered (`MLASelfAttention` in megatron/core/transformer/multi_latent_attention.py).
-    """
-    s, heads = sizes(model, plan), model.heads // plan.tp
-    tokens, queries = s.tokens, heads * model.head_size
-    own_tokens = round(s.outside / model.hidden)
-
-    def latent_norm(name: str, rank: int) -> Memory:
-        normed = Memory(
-            f"norm of {name} latent", 2 * s.width * own_tokens * rank, OperationKind.NORM
-        )
-        return eager(normed, model, plan)
-
-    kernels: list[Launched] = []
-    if model.q_rank:
-        kernels += [
-            Matmul(
-                "q down", own_tokens, model.q_rank, model.hidden, operation=OperationKind.Q_DOWN
-            ),
-            latent_norm("q", model.q_rank),
-        ]
-    entered = model.q_rank or model.hidden
-    kernels += gathered_input(model, plan, OperationKind.Q_UP, entered)
-    kernels.append(Matmul("q up", tokens, queries, entered, operation=OperationKind.Q_UP))
-    down, own = model.kv_rank + model.rope_size, model.head_size - model.rope_size
-    up = heads * (own + model.value_width)
-    joined = 2 * s.width * tokens * queries
-    return [
-        *kernels,
-        Matmul("kv down", own_tokens, down, model.hidden, operation=OperationKind.KV_DOWN),
-        latent_norm("kv", model.kv_rank),
-        *gathered_input(model, plan, OperationKind.KV_UP, down),
-        Matmul("kv up", tokens, up, model.kv_rank, operation=OperationKind.KV_UP),
-        Memory("copy of keys", joined, OperationKind.COPY),
-    ]
-
-
-def _flash(model: Model, plan: Plan, heads: int, kv: int) -> list[Launched]:
+def fused_attention(model: Model, plan: Plan) -> list[Launched]:
     """Fused attention, and what context parallelism sends for it, by `Plan.cp_kind`.
 
     In a ring every rank passes on its keys and values, cp - 1 times. The time is that of the rank
@@ -141,6 +47,7 @@ def _flash(model: Model, plan: Plan, heads: int, kv: int) -> list[Launched]:
     gradients. The time is the busiest rank's, as in a ring.
     """
     seq, d, batch, cp = plan.seq or model.seq, model.head_size, plan.microbatch_size, plan.cp
+    heads, kv = model.heads // plan.tp, max(1, model.kv_heads // plan.tp)
     value = model.value_size or None
     if cp == 1:
         whole = Attention("attention", batch, heads, seq, seq, d, generation=plan.attention)
@@ -216,27 +123,17 @@ def _head_bytes(model: Model, plan: Plan) -> int:
     return s.width * s.tokens * model.head_size
 
 
-def _unfused(model: Model, plan: Plan, heads: int) -> list[Launched]:
-    """Attention whose scores are stored: two products, and what lies between them."""
-    seq, d, s = plan.seq or model.seq, model.head_size, sizes(model, plan)
-    batch, queries = plan.microbatch_size * heads, seq // plan.cp
-    scores = batch * queries * seq
-    fused = softmax_is_fused(model, plan)
-    passes = {OperationKind.SOFTMAX: 2 * s.width} if fused else TORCH_SOFTMAX
-    kernels: list[Launched] = [
-        Matmul("scores", queries, seq, d, batch, operation=OperationKind.SCORES),
-        *(Memory(its.value, size * scores, its) for its, size in passes.items()),
-    ]
-    if plan.dropout:
-        dropped = (2 * s.width + 1) * scores
-        kernels.append(Memory("attention dropout", dropped, OperationKind.ATTENTION_DROPOUT))
-    return [
-        *kernels,
-        Matmul("values", queries, model.value_width, seq, batch, operation=OperationKind.VALUES),
-        Memory(
-            "transpose", 2 * s.width * s.tokens * heads * model.value_width, OperationKind.TRANSPOSE
-        ),
-    ]
+def stored_scores(operation: Operation, model: Model, plan: Plan, share: Share) -> list[Launched]:
+    """What an operation on scores that are stored launches: a product, or passes over the scores."""
+    seq, kind = plan.seq or model.seq, operation.kind
+    batch, queries = plan.microbatch_size * (model.heads // plan.tp), seq // plan.cp
+    if kind is OperationKind.SCORES:
+        return [Matmul("scores", queries, seq, model.head_size, batch, operation=kind)]
+    if kind is OperationKind.VALUES:
+        return [Matmul("values", queries, model.value_width, seq, batch, operation=kind)]
+    scores = share.numbers(operation.reads[0])
+    passes = {kind: 2 * plan.element_bytes} if softmax_is_fused(model, plan) else TORCH_SOFTMAX
+    return [Memory(its.value, size * scores, its) for its, size in passes.items()]
 
 
 def softmax_is_fused(model: Model, plan: Plan) -> bool:

@@ -1,8 +1,10 @@
 """The kernels of a backward, made from those of the forward."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from simlab.layer.operation import OperationKind
+from simlab.layer.operation import Operation, OperationKind
+from simlab.layer.saved import Share
 from simlab.lowering.kernels.kernel import (
     Attention,
     Carries,
@@ -158,11 +160,11 @@ def residual_grads(model: Model, plan: Plan) -> list[Memory]:
     return [Memory("residual sum grad", 2 * 3 * width * s.outside, OperationKind.RESIDUAL)]
 
 
-def bias_grads(model: Model, plan: Plan) -> list[Memory]:
+def bias_grads(operations: Sequence[Operation], share: Share, plan: Plan) -> list[Memory]:
     """The gradients of biases: column sums, which read the gradients of the outputs."""
-    if not model.bias:
+    biased = [its for its in operations if len(its.weights) > len(its.makes) and its.saves]
+    products = [its for its in biased if its.kind is not OperationKind.NORM]
+    if not products:
         return []
-    s = sizes(model, plan)
-    columns = (model.heads + 2 * model.kv_heads) * model.head_size / plan.tp + model.ffn / plan.tp
-    size_bytes = s.width * (s.tokens * columns + 2 * s.outside)
-    return [Memory("bias grad", size_bytes, OperationKind.BIAS)]
+    read = sum(share.numbers(made) for its in products for made in its.makes)
+    return [Memory("bias grad", plan.element_bytes * read, OperationKind.BIAS)]

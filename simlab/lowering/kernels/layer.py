@@ -7,11 +7,12 @@ row-parallel matrix, and with sequence parallelism also the rest.
 """
 
 from simlab.layer.parameters import unit_parameters
-from simlab.lowering.kernels.attention import TORCH_SOFTMAX, attention_part, softmax_is_fused
+from simlab.lowering.kernels.attention import TORCH_SOFTMAX, softmax_is_fused
 from simlab.lowering.kernels.backward import backward, bias_grads, residual_grads
 from simlab.lowering.kernels.copies import with_copies
+from simlab.lowering.kernels.forward import launched_by
 from simlab.lowering.kernels.kernel import Kernel, Launched, LayerKernels
-from simlab.lowering.kernels.mlp import mlp_part
+from simlab.lowering.kernels.microbatch import plan_operations, share_of
 from simlab.lowering.kernels.recomputed import recomputed
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
@@ -62,7 +63,9 @@ counted with torch's own linear layers (tests/simlab/cost/test_dispatched_ops.py
 
 def layer_kernels(model: Model, plan: Plan) -> LayerKernels:
     """The `LayerKernels` of a layer of `model` under `plan`."""
-    forward = [*attention_part(model, plan), *mlp_part(model, plan)]
+    operations, share = plan_operations(model, plan), share_of(model, plan)
+    launched = launched_by(operations, model, plan, share)
+    forward = [kernel for its in launched for kernel in its]
     input_grad: list[Launched] = []
     weight_grad: list[Kernel] = []
     for kernel in reversed(forward):
@@ -72,8 +75,8 @@ def layer_kernels(model: Model, plan: Plan) -> LayerKernels:
     kernels = LayerKernels(
         forward,
         [*input_grad, *residual_grads(model, plan)],
-        [*weight_grad, *bias_grads(model, plan)],
-        recomputed(model, plan, forward),
+        [*weight_grad, *bias_grads(operations, share, plan)],
+        recomputed(model, plan, operations, launched, share),
     )
     return with_copies(kernels, plan, unit_parameters(model, plan, "layer"))
 

@@ -54,18 +54,11 @@ def norm_of(name: str, operation: OperationKind, model: Model, plan: Plan) -> li
     return [eager(Memory(name, 2 * s.width * s.outside, operation), model, plan)]
 
 
-def norm(number: int, model: Model, plan: Plan) -> list[Memory]:
-    """The norm before attention (1) or before the MLP (2)."""
-    return norm_of(f"norm {number}", OperationKind.NORM, model, plan)
-
-
-def residual(number: int, model: Model, plan: Plan) -> Memory:
-    """The addition of a skipped path, with bias and dropout, after attention (1) or the MLP (2).
+def residual(name: str, model: Model, plan: Plan) -> Memory:
+    """The addition of a skipped path, with bias and dropout, after attention or the MLP.
 
     It reads two elements and writes one. Dropout also writes a byte of mask.
     """
     s = sizes(model, plan)
     added = SUM_UNDER_AUTOCAST if autocasts(plan) else 3 * s.width
-    return Memory(
-        f"residual {number}", (added + bool(plan.dropout)) * s.outside, OperationKind.RESIDUAL
-    )
+    return Memory(name, (added + bool(plan.dropout)) * s.outside, OperationKind.RESIDUAL)

@@ -6,6 +6,9 @@ from itertools import chain, combinations
 from math import ceil, comb
 from typing import NamedTuple
 
+from simlab.layer.operation import Operation
+from simlab.layer.saved import Share
+from simlab.layer.units import layer_operations
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
@@ -37,6 +40,19 @@ def hidden_bytes(model: Model, plan: Plan) -> float:
     holds."""
     s = sizes(model, plan)
     return s.width * s.tokens * model.hidden
+
+
+def plan_operations(model: Model, plan: Plan) -> tuple[Operation, ...]:
+    """The operations of a layer under `plan`."""
+    keys = (plan.seq or model.seq) if plan.attention == "unfused" else 0
+    return layer_operations(model, keys=keys, dropout=plan.dropout)
+
+
+def share_of(model: Model, plan: Plan) -> Share:
+    """The `Share` of a rank in a microbatch."""
+    routed = routed_tokens(model, plan) if model.experts else 0
+    tokens = sizes(model, plan).tokens
+    return Share(tokens, plan.tp, plan.sequence_parallel, routed, plan.etp)
 
 
 # experts

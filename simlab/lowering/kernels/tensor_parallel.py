@@ -24,7 +24,7 @@ COLUMN = (
 
 
 def gathered_input(
-    model: Model, plan: Plan, product: OperationKind, width: int | None = None
+    model: Model, plan: Plan, product: OperationKind, width: float | None = None
 ) -> list[Communication]:
     """What comes before a column-parallel `product`. In fp8 the input is cast before it is sent, so
     half the bytes travel. width: the numbers of a token's input; None stands for the hidden ones."""
