@@ -1,4 +1,4 @@
-"""Parameters and floating-point operations of a whole layer, by its parts."""
+"""Parameters of a whole layer, by its parts."""
 
 from typing import TYPE_CHECKING
 
