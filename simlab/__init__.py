@@ -23,6 +23,7 @@ from simlab.analysis import (
     steady_idle,
 )
 from simlab.analysis.comparison import Comparison, compare
+from simlab.analysis.layer_table import LayerTable, layer_table
 from simlab.collectives import all_reduce_rounds, most_sent_bytes, replay
 from simlab.cost import (
     GroupShape,
@@ -85,6 +86,7 @@ __all__ = [
     "Gpu",
     "GroupShape",
     "InputError",
+    "LayerTable",
     "Layout",
     "Link",
     "MemoryPoint",
@@ -132,6 +134,7 @@ __all__ = [
     "gaps",
     "generate",
     "idle_s",
+    "layer_table",
     "layer_timeline",
     "layer_trace",
     "load_cluster",

@@ -33,16 +33,26 @@ class Share(NamedTuple):
         return rows * self.width(tensor)
 
 
+def kept_tensors(operations: Sequence[Operation]) -> list[list[Tensor]]:
+    """[what each operation saves] that none makes again before the backward and none before it saves,
+    too."""
+    again = {made.name for its in operations for made in its.again}
+    known: set[Tensor] = set()
+    found = []
+    for its in operations:
+        found.append([n for n in its.saves if n.name not in again and n not in known])
+        known.update(its.saves)
+    return found
+
+
 def saved_bytes(
     operations: Sequence[Operation], share: Share, number_bytes: float
 ) -> dict[str, float]:
     """{tensors: bytes on a rank} of what a backward reads and no operation makes again before it,
     each tensor once. number_bytes: of a number that has no size of its own."""
-    again = {made.name for its in operations for made in its.again}
-    kept = dict.fromkeys(saved for its in operations for saved in its.saves)
     found: dict[str, float] = {}
-    for its in kept:
-        if its.name not in again:
+    for tensors in kept_tensors(operations):
+        for its in tensors:
             label, width = its.group or its.name, its.number_bytes or number_bytes
             found[label] = found.get(label, 0.0) + width * share.numbers(its)
     return found

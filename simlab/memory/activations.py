@@ -28,11 +28,17 @@ def layer_tensors(model: Model, plan: Plan, recompute: str) -> dict[str, float]:
     copies of tokens that experts read, and whole what library torch has gathered for a
     column-parallel product (`keeps_gathered`).
     """
+    operations = keeping_operations(model, plan, recompute)
+    return saved_bytes(operations, share_of(model, plan), plan.element_bytes)
+
+
+def keeping_operations(model: Model, plan: Plan, recompute: str) -> list[Operation]:
+    """The operations of a layer with what each of them saves on a rank of `plan`, and what of it is
+    made again."""
     operations = _saving(model, plan)
     if keeps_fp8(plan):
         operations = in_eight_bits(operations, copies=plan.library == "megatron")
-    operations = marked(operations, recompute, sent=_sent(model, plan))
-    return saved_bytes(operations, share_of(model, plan), plan.element_bytes)
+    return marked(operations, recompute, sent=_sent(model, plan))
 
 
 def made_tensors(model: Model, plan: Plan) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from simlab.lowering.kernels.attention import softmax_is_fused
 from simlab.lowering.kernels.ends import embedding_kernels, head_kernels
+from simlab.lowering.kernels.forward import launched_by
 from simlab.lowering.kernels.kernel import (
     Attention,
     Communication,
@@ -42,6 +43,7 @@ __all__ = [
     "is_one_kernel",
     "keeps_gathered",
     "kernel_names",
+    "launched_by",
     "layer_kernels",
     "message_bytes",
     "message_kernels",
