@@ -13,7 +13,7 @@ from realrun.run.progress import Said, figures
 from simlab.lessons.phrases import phrase
 from simlab.lessons.words import language, rendered
 from simlab.views.language import CHINESE_PNG, LANGUAGE
-from simlab.views.still.picture import Picture
+from simlab.views.still.picture import Picture, own_style
 from simlab.views.still.timeline import IDLE_STYLE
 from simlab.views.still.wording import say_in_chinese
 
@@ -64,6 +64,7 @@ class TrainingMonitor(widgets.VBox):
             say_in_chinese(picture, partial(phrase, tongue=tongue))
         return picture._repr_png_()
 
+    @own_style
     def _picture(self, now: Said) -> Picture:
         size = 9.5, 1.5 + 0.24 * len(now["ranks"])
         picture = Picture(figsize=size, layout="constrained", dpi=80)

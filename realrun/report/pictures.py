@@ -7,7 +7,7 @@ from realrun.report.traces import RunTraces
 from realrun.run.job import Job, Run
 from simlab.views import layer_timeline, timeline
 from simlab.views.language import LANGUAGE
-from simlab.views.still.timeline import Picture
+from simlab.views.still.picture import Picture, own_style
 
 
 def write_pictures(job: Job, run: Run, facts: dict[str, Any], traces: RunTraces) -> list[Path]:
@@ -30,6 +30,7 @@ def write_pictures(job: Job, run: Run, facts: dict[str, Any], traces: RunTraces)
     return [picture, folder / "loss.png"]
 
 
+@own_style
 def _write_losses(path: Path, facts: dict[str, Any]) -> None:
     """The loss of each step, and of the same training in one process where there is one."""
     picture = Picture(figsize=(8, 3.6), layout="constrained", dpi=110)

@@ -21,7 +21,7 @@ from simlab.errors import InputError, require_whole
 from simlab.views.chart import Area, Axis, Boxes, Chart, Rule, Words
 from simlab.views.language import said
 from simlab.views.still.marks import THEME, draw_mark, handles, write_labels
-from simlab.views.still.picture import WIDTH_IN, Panels, Picture, drawn, panels
+from simlab.views.still.picture import WIDTH_IN, Panels, Picture, drawn, own_style, panels
 from simlab.views.still.wording import chinese_font
 
 PX_PER_IN = 96
@@ -34,6 +34,7 @@ TITLE_IN, ENTRY_IN, GAP_IN = 0.21, 0.19, 0.2
 """The heights of a line of a title and of a legend, and what lies between two charts."""
 
 
+@own_style
 def charts(
     pictures: Chart | Sequence[Chart],
     *,

@@ -18,7 +18,7 @@ from simlab.views.scene import (
     STAGE_NAMES,
     steps,
 )
-from simlab.views.still.picture import Panels, Picture, add_legend, drawn, panels
+from simlab.views.still.picture import Panels, Picture, add_legend, drawn, own_style, panels
 
 DASHES = {0: "-", 1: "--", 2: "-.", 3: ":"}
 """{ZeRO stage: matplotlib's line}"""
@@ -28,6 +28,7 @@ Held = Mapping[str, Mapping[str, float]]
 """{label: {category: bytes}}."""
 
 
+@own_style
 def figure(
     stacks: Sequence[Stack],
     *,
@@ -142,6 +143,7 @@ def _mark(axes: Axes, stack: Stack, edges: Sequence[float]) -> None:
                 )
 
 
+@own_style
 def bars_figure(
     bars: Held,
     *,
@@ -198,6 +200,7 @@ def _draw_bar(axes: Axes, row: int, held: Mapping[str, float], longest: float, c
     axes.text(min(start, longest) / GIB, row, text, va="center", color=colour, fontsize=9)
 
 
+@own_style
 def zero_figure(
     ranks: Sequence[int],
     curves: Mapping[int, Sequence[float]],

@@ -12,7 +12,7 @@ from simlab.trace import Trace
 from simlab.units import MS, percent_text, seconds_text
 from simlab.views.language import shade
 from simlab.views.scene import COLOURS, MEANING, Scene, origin, row_label, scenes
-from simlab.views.still.picture import Panels, Picture, add_legend, drawn, panels
+from simlab.views.still.picture import Panels, Picture, add_legend, drawn, own_style, panels
 
 HALF = 0.38
 """The height of one trace's half of a row, as a fraction of the distance between rows."""
@@ -23,6 +23,7 @@ UPPER_ALPHA = 0.55
 END: dict[str, Any] = {"colors": "black", "linewidths": 1.6}
 
 
+@own_style
 def figure(
     pairs: Sequence[tuple[Trace, Trace]],
     *,

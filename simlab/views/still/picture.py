@@ -1,9 +1,11 @@
 """It defines the picture that a notebook shows by itself, and how a picture takes given axes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from io import BytesIO
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
+from matplotlib import rc_context, rcParamsDefault
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
@@ -16,11 +18,33 @@ WIDTH_IN = 12.0
 """The width of a picture, in inches, unless the caller gives another one."""
 
 
+Given = ParamSpec("Given")
+Drawn = TypeVar("Drawn")
+DEFAULTS = {name: its for name, its in rcParamsDefault.items() if not name.startswith("backend")}
+
+
+def own_style(draw: Callable[Given, Drawn]) -> Callable[Given, Drawn]:
+    """Have `draw` work with matplotlib's defaults: a picture has the colours and the fonts of its visual
+    language, whatever a matplotlibrc of this machine or a style of a notebook says."""
+
+    @wraps(draw)
+    def drawn(*args: Given.args, **kwargs: Given.kwargs) -> Drawn:
+        with rc_context(DEFAULTS):
+            return draw(*args, **kwargs)
+
+    return drawn
+
+
 class Picture(Figure):
     """A Figure that a notebook shows by itself.
 
     A notebook shows matplotlib's own Figure only through pyplot, which keeps global state.
     """
+
+    @own_style
+    def savefig(self, *args: Any, **kwargs: Any) -> None:
+        """As matplotlib's, with its defaults."""
+        super().savefig(*args, **kwargs)
 
     def _repr_png_(self) -> bytes:
         whole = BytesIO()

@@ -25,7 +25,7 @@ from simlab.views.plan_scene import (
 )
 from simlab.views.scene import CAP_COLOUR, CATEGORY_COLOURS
 from simlab.views.still.marks import HATCHES, THEME, colour_of, plate, text_on
-from simlab.views.still.picture import Panels, Picture, add_legend, drawn, panels
+from simlab.views.still.picture import Panels, Picture, add_legend, drawn, own_style, panels
 from simlab.views.stream_rows import STREAM_NAMES, short_label, work_name, works
 
 LABEL_ROOM = 0.006
@@ -35,6 +35,7 @@ MOST_IN_A_LINE = 7
 EDGE: dict[str, Any] = {"edgecolor": "black", "linewidth": 0.4}
 
 
+@own_style
 def streams_figure(
     traces: Sequence[Trace],
     *,
@@ -155,6 +156,7 @@ def _rectangle(box: StreamBox, height: float) -> list[tuple[float, float]]:
     ]
 
 
+@own_style
 def cubes_figure(
     plans: Plan | Sequence[Plan],
     gpus_per_node: int,
@@ -204,6 +206,7 @@ def draw_cube(axes: Axes, view: CubeScene) -> None:
     axes.set_axis_off()
 
 
+@own_style
 def shares_figure(
     predictions: Iterable[Prediction],
     names: Sequence[str],

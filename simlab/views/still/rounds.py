@@ -20,11 +20,12 @@ from simlab.views.rounds import (
     cell_words,
     grid,
 )
-from simlab.views.still.picture import Panels, Picture, add_legend, drawn, panels
+from simlab.views.still.picture import Panels, Picture, add_legend, drawn, own_style, panels
 
 SHADES = LinearSegmentedColormap.from_list("summed", [LIGHT, DARK])
 
 
+@own_style
 def rounds_figure(
     steps: Sequence[RoundState],
     *,

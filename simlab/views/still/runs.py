@@ -5,12 +5,13 @@ from typing import Any
 
 from simlab.views.language import LANGUAGE
 from simlab.views.still.marks import THEME
-from simlab.views.still.picture import Panels, Picture, drawn, panels
+from simlab.views.still.picture import Panels, Picture, drawn, own_style, panels
 
 SYMBOLS = ("o", "s", "^", "D", "v", "P", "X", "o", "<", ".")
 MARKS = tuple(zip(LANGUAGE["suites"], SYMBOLS, strict=True))
 
 
+@own_style
 def runs_figure(
     rows: Sequence[tuple[str, float, float]],
     errors: Mapping[str, float],

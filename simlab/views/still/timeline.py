@@ -28,7 +28,7 @@ from simlab.views.scene import (
     row_label,
     scenes,
 )
-from simlab.views.still.picture import Panels, Picture, add_legend, drawn, panels
+from simlab.views.still.picture import Panels, Picture, add_legend, drawn, own_style, panels
 
 LABEL_ROOM = 0.012
 """A box gets its label if it is at least this fraction of the time axis."""
@@ -43,6 +43,7 @@ IDLE_STYLE: dict[str, Any] = {
 }
 
 
+@own_style
 def figure(
     traces: Sequence[Trace],
     *,

@@ -168,7 +168,7 @@ def test_a_files_fabric_whose_figure_makes_no_sense_is_refused_with_the_figure(c
 @pytest.mark.parametrize(("change", "says"), [
     ({"peak_flops": [1e12]}, r"peak_flops of \[1000000000000.0\]: give"), ({"peak_flops": "1e12"}, "peak_flops of '1e12'"),
     ({"peak_flops": {"fp32": "1e12"}}, "peak_flops of fp32 = '1e12'"), ({"memory_bytes": "80e9"}, "memory_bytes = '80e9'"),
-    ({"efficiency": "high"}, "efficiency = 'high'; there is volta, .*or give an object"), ({"efficiency": {"kernel_s": "1e-6"}}, "kernel_s = '1e-6'"),
+    ({"efficiency": "high"}, "efficiency = 'high'; there is volta"), ({"efficiency": {"kernel_s": "1e-6"}}, "kernel_s = '1e-6'"),
     ({"efficiency": {"attention_tail": {"forward": "1", "backward": 1}}}, "attention_tail of forward = '1'"),
     ({"efficiency": {"tiles": 128}}, "tiles = 128"), ({"efficiency": {"matmul": [1]}}, r"matmul = \[1\]"),
 ])  # fmt: skip

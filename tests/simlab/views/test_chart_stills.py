@@ -5,6 +5,7 @@ from functools import cache
 from itertools import combinations
 
 import pytest
+from matplotlib import rc_context
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.font_manager import fontManager
@@ -246,6 +247,20 @@ def test_chinese_needs_a_font_that_has_it(no_font):
 def test_chinese_texts_are_drawn_where_there_is_a_font():
     (panel,) = charts(stack(), tongue="zh").axes
     assert panel.figure.legends[0].get_texts()[-1].get_text() == "空闲"
+
+
+def test_a_picture_is_the_same_whatever_style_the_machine_has():
+    trace = sl.simulate(sl.generate("1f1b", 2, 2), sl.OpTimes(forward_s=1, backward_s=2))
+    draws = (lambda: charts(curves()), lambda: sl.timeline(trace))
+    usual = [draw()._repr_png_() for draw in draws]
+    odd = {
+        "font.family": "cursive",
+        "font.size": 31,
+        "savefig.bbox": "tight",
+        "text.color": "white",
+    }
+    with rc_context(odd | {"axes.facecolor": "black", "savefig.dpi": 20}):
+        assert [draw()._repr_png_() for draw in draws] == usual
 
 
 def test_no_chart_is_refused():
