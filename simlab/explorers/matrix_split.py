@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from simlab.explorers.explorer import Answer, Control, Explorer, Figure, State
 from simlab.layer.operation import OperationKind
+from simlab.layer.units import layer_operations
 from simlab.lowering.kernels import Communication, Matmul, layer_kernels
 from simlab.lowering.pieces import BEGIN, unit_pieces
 from simlab.lowering.traffic import communication_bytes
@@ -81,18 +82,25 @@ class Matrix(NamedTuple):
     """How many heads its columns belong to; 0: none."""
 
 
+NAMES = {
+    OperationKind.QKV: ("Q", "K", "V"),
+    OperationKind.OUTPUT: ("output",),
+    OperationKind.UP: ("gate", "up"),
+    OperationKind.DOWN: ("down",),
+}
+"""{product: the names of its matrices; without a gate the last one}."""
+
+
 def matrices(model: Model) -> list[Matrix]:
     """The matrices of a layer of `model`, in the order in which they are used."""
-    wide, keys = (heads * model.head_size for heads in (model.heads, model.kv_heads))
-    return [
-        Matrix("Q", model.hidden, wide, False, model.heads),
-        Matrix("K", model.hidden, keys, False, model.kv_heads),
-        Matrix("V", model.hidden, keys, False, model.kv_heads),
-        Matrix("output", wide, model.hidden, True),
-        *[Matrix("gate", model.hidden, model.ffn, False)] * model.gated_mlp,
-        Matrix("up", model.hidden, model.ffn, False),
-        Matrix("down", model.ffn, model.hidden, True),
-    ]
+    found = []
+    for its in layer_operations(model):
+        weights = [weight for weight in its.weights if weight.columns > 1]  # the others are biases
+        for name, weight in zip(NAMES.get(its.kind, ())[-len(weights) :], weights):
+            heads = int(weight.rows / weight.least) if weight.least else 0
+            shape = int(weight.columns), int(weight.rows)
+            found.append(Matrix(name, *shape, weight.by_columns, heads))
+    return found
 
 
 def holders(parts: int, tp: int) -> list[list[int]]:

@@ -18,7 +18,7 @@ def attention(
     """The operations from a norm's result to the output's. keys: how many each query meets where
     scores are stored; 0 stands for a fused kernel, which stores none."""
     d, value = model.head_size, model.value_width
-    q = Tensor("q", model.heads * d, Cut.HEADS)
+    q = Tensor("q", model.heads * d, Cut.HEADS, least=d)
     k = Tensor("k", model.kv_heads * d, Cut.HEADS, least=d)
     v = Tensor("v", model.kv_heads * value, Cut.HEADS, least=value)
     result = Tensor("output input", model.heads * value, Cut.HEADS)
