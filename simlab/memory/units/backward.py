@@ -230,15 +230,13 @@ class UnitBackward:
         self._attention()
 
     def _mlp(self) -> None:
-        of, model = self.of, self.of.model
-        h, columns, e = model.hidden, of.mlp_columns, of.experts
-        gated, bias = 1 + model.gated_mlp, model.bias
+        of, gated = self.of, self.of.mlp_reads
         if of.routed and self.kind != "W":
             self.ledger.op(("temporaries", of.sent))
             self._make(of.routed, temporaries=of.sent)
         self._row(
             of.inner,
-            (columns * h, e * bias * h),
+            of.down_weights,
             saved=of.saved.inner,
             casts=not of.routed,
             gathers=of.mlp_gathers,
@@ -249,9 +247,8 @@ class UnitBackward:
             self._make(
                 gated * of.inner, of.inner, gated * of.inner + of.saved.gate_part
             )  # the activation function
-        parts = 1 if of.products_joined else gated
-        outputs = [gated * of.inner / parts] * parts
-        weights = [(columns * h * gated / parts, bias * columns * gated / parts)] * parts
+        weights = of.up_weights
+        outputs = [gated * of.inner / len(weights)] * len(weights)
         entered = of.routed or of.whole
         saved = of.saved.routed or of.saved.mlp_normed
         self._column(outputs, weights, makes=entered, saved=saved, gathered=of.mlp_gathered_input)
@@ -260,23 +257,20 @@ class UnitBackward:
         self._norm(self._scattered(of.mlp_gathers), skipped=True)
 
     def _router(self) -> None:
-        of, model = self.of, self.of.model
+        of = self.of
         if self.kind != "W":
             self._make(of.sent, temporaries=of.copied if of.sent else 0.0)
             made = of.skipped if of.autocast else of.mlp_whole
             self._make(made, temporaries=of.sent or of.copied)
         if self.kind != "I":
-            count = model.hidden * model.experts
+            count = of.router_weights
             self._make(count * self.gradient, activations=of.saved.mlp_normed + of.cast(count))
             self._weights(count)
 
     def _attention(self) -> None:
         of, model = self.of, self.of.model
-        h, d, t = model.hidden, model.head_size, of.plan.tp
-        heads, kv_heads, bias = model.heads * d / t, max(1, model.kv_heads / t) * d, model.bias
-        rows = model.heads * model.value_width / t * h
         saved = of.saved.result + (of.result if self.kind == "W" else 0.0)
-        self._row(of.result, (rows, bias * h), saved=saved)
+        self._row(of.result, of.output_weights, saved=saved)
         every = of.q + 2 * of.kv
         if self.kind != "W":
             self._scores(every)
@@ -285,20 +279,13 @@ class UnitBackward:
                 self._make(every, every)  # contiguous
             elif not model.positions:
                 self._make(of.q + of.kv, of.q + of.kv)  # rotary embedding
-        joined = of.products_joined
-        outputs = [every] if joined else [of.q, of.kv, of.kv]
-        columns = [heads + 2 * kv_heads] if joined else [heads, kv_heads, kv_heads]
-        weights = [(n * h, bias * n) for n in columns]
-        if model.kv_rank:  # its products as one: see `Model.layer_parameters`
-            whole = model.latent_numbers
-            cut = (model.layer_parameters["attention"] - whole) / t - rows
-            outputs, weights = [every], [(cut + whole, 0.0)]
+        weights = of.attention_weights  # those of latent attention as one
+        outputs = [every] if len(weights) == 1 else [of.q, of.kv, of.kv]
         saved, gathered = of.saved.normed + of.latents, of.attention_gathered_input
         self._column(outputs, weights, makes=of.whole, saved=saved, gathered=gathered)
-        inner = model.layer_parameters["norms"] - 2 * h * (1 + bias)  # of latents, of q and k
-        if inner and self.kind != "I":
-            self._make(inner * self.gradient)
-            self._weights(inner)
+        if of.inner_norms and self.kind != "I":
+            self._make(of.inner_norms * self.gradient)
+            self._weights(of.inner_norms)
         self._norm(self._scattered(), skipped=True)
 
     def _scores(self, every: float) -> None:

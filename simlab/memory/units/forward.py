@@ -62,7 +62,7 @@ class UnitForward:
 
     def _attention_half(self) -> None:
         of, model = self.of, self.of.model
-        self._norm(of.attention_reads, (model.heads + 2 * model.kv_heads) * model.head_size)
+        self._norm(of.attention_reads, sum(n for n, _ in of.attention_weights))
         self._save(of.saved.normed)
         self.ledger.op(("temporaries", of.attention_gathered_input))
         self._keep(of.latents)
@@ -71,23 +71,22 @@ class UnitForward:
         if not model.positions:  # rotary embedding
             self._keep(of.q + of.kv, free=of.q + of.kv)
         self._attention()
-        self._row_result(of.whole, model.heads * model.head_size)
+        self._row_result(of.whole, of.output_weights[0])
 
     def _mlp_half(self) -> None:
         """With expert parallelism, copies of tokens leave before the products and return after."""
         of, gated = self.of, 1 + self.of.model.gated_mlp
-        width = of.mlp_columns
+        weights = sum(n for n, _ in of.up_weights)
         if of.routed:  # the router reads it; so many products read the copies
-            self._norm(1, of.model.experts)
+            self._norm(1, of.router_weights)
         else:
-            self._norm(of.mlp_reads, gated * width)
+            self._norm(of.mlp_reads, weights)
         self._save(of.saved.mlp_normed)
         self.ledger.op(("temporaries", of.mlp_gathered_input))
         self.ledger.op(("temporaries", of.sent))
         self._keep(of.copied)
         if of.routed and of.autocast:
-            weights = of.cast(of.model.hidden * gated * width)
-            self._keep(of.mlp_reads * of.routed + weights, free=of.copied)
+            self._keep(of.mlp_reads * of.routed + of.cast(weights), free=of.copied)
         self.ledger.free(("temporaries", of.sent))
         self._keep(gated * of.inner)
         if of.saved.routed != of.routed:
@@ -97,7 +96,7 @@ class UnitForward:
         if of.saved.inner != of.inner:
             self._keep(of.saved.inner, free=of.inner)
         self.ledger.op(("temporaries", of.sent))
-        self._row_result(max(of.mlp_whole, of.routed), width)
+        self._row_result(max(of.mlp_whole, of.routed), of.down_weights[0])
         self.ledger.free(("temporaries", of.sent))
 
     def _save(self, size: float) -> None:
@@ -113,19 +112,19 @@ class UnitForward:
         self.ledger.free(("temporaries", travels))
         self._keep(of.saved.result)
 
-    def _norm(self, reads: int, outputs: float) -> None:
-        """A norm's output; under autocast its 16-bit copies, for so many products with `outputs`
-        columns together, take its place."""
+    def _norm(self, reads: int, weights: float) -> None:
+        """A norm's output; under autocast its 16-bit copies, for so many products with so many
+        `weights` together, take its place."""
         of = self.of
         self._keep(of.skipped + of.norm_statistics + of.saved.norm_parts)
         if of.autocast:
-            self._keep(reads * of.hidden + of.cast(of.model.hidden * outputs), free=of.skipped)
+            self._keep(reads * of.hidden + of.cast(weights), free=of.skipped)
 
-    def _row_result(self, product: float, inputs: float) -> None:
-        """The product after a row-parallel matrix with so many rows, its part of it, and the sum
-        with the skipped path."""
+    def _row_result(self, product: float, weights: float) -> None:
+        """The product of a row-parallel matrix with so many weights, a rank's part of it, and the
+        sum with the skipped path."""
         of = self.of
-        self._keep(of.cast(of.model.hidden * inputs))
+        self._keep(of.cast(weights))
         if of.plan.sequence_parallel or product != of.whole:
             self._keep(product)
             self._keep(of.hidden, free=product)
@@ -136,7 +135,7 @@ class UnitForward:
     def head(self) -> None:
         """The last norm and the logits."""
         of = self.of
-        self._norm(1, of.model.vocab)
+        self._norm(1, of.model.vocab * of.model.hidden)
         self._save(of.saved.head_normed)
         self.ledger.op(("temporaries", of.gathered_input))
         self._keep(of.logits)

@@ -1,8 +1,12 @@
 """The bytes of the tensors that one microbatch makes in the embedding, a layer and the head."""
 
-from functools import cached_property
+from collections.abc import Sequence
+from functools import cached_property, partial
 from typing import Literal
 
+from simlab.layer.operation import Operation, OperationKind
+from simlab.layer.parameters import on_rank
+from simlab.layer.units import layer_operations
 from simlab.lowering.kernels import keeps_gathered, sent_tokens, sizes
 from simlab.lowering.zero import autocasts
 from simlab.memory.activations import layer_activations_bytes, made_tensors, statistics_bytes
@@ -45,7 +49,8 @@ class UnitSizes:
       compiled loss keeps of each token.
     - `saved` says what autograd keeps of these tensors (`simlab.memory.units.saved`).
 
-    `experts` is the number of MLPs of a layer that the rank has, and `mlp_columns` their columns.
+    `attention_weights` and the like are (numbers of a matrix, of its bias) for each product, of all
+    experts of the rank together; `inner_norms` are the numbers of norms of latents, queries and keys.
     `products_joined` says whether q, k and v, and gate and up, are one product each; `attention_reads`
     and `mlp_reads` are how many products read a norm's result.
     """
@@ -92,16 +97,18 @@ class UnitSizes:
             elements = s.tokens * (plan.seq or model.seq) * model.heads / plan.tp
             self.score_gradients = 2 * elements * number
         self.products_joined = plan.has_flat_gradients or model.positions > 0
-        self.attention_reads = 1 if self.products_joined else 3
         self.mlp_reads = 1 + model.gated_mlp
         self.copied = 2 * self.routed if self.autocast else self.routed
-        self.experts, self.mlp_columns = 1.0, model.ffn / plan.tp
-        if model.experts:
-            own = model.experts / plan.ep
-            self.experts = own + model.shared_experts
-            self.mlp_columns = (
-                own / plan.etp + model.shared_experts / plan.tp
-            ) * model.expert_width
+        own = partial(_own_weights, layer_operations(model), plan)
+        self.attention_weights = own(ATTENTION, joined=self.products_joined or model.kv_rank > 0)
+        self.attention_reads = len(self.attention_weights)
+        (self.output_weights,) = own((OperationKind.OUTPUT,))
+        ups = OperationKind.UP, OperationKind.SHARED_UP
+        self.up_weights = own(ups, joined=self.products_joined)
+        (self.down_weights,) = own((OperationKind.DOWN, OperationKind.SHARED_DOWN))
+        self.router_weights = sum(n for n, _ in own((OperationKind.ROUTER,)))
+        norms = sum(n + shift for n, shift in own((OperationKind.NORM,)))
+        self.inner_norms = norms - 2 * model.hidden * (1 + model.bias)
 
     def cast(self, numbers: float) -> float:
         """Bytes of the 16-bit copy of a weight of so many numbers; 0 without autocast."""
@@ -132,3 +139,37 @@ class UnitSizes:
         """Keys and values that a ring receives while it computes with those that are here."""
         plan = self.plan
         return 2 * self.kv if plan.cp > 1 and plan.cp_kind == "ring" else 0.0
+
+
+ATTENTION = (
+    OperationKind.QKV,
+    OperationKind.Q_DOWN,
+    OperationKind.Q_UP,
+    OperationKind.KV_DOWN,
+    OperationKind.KV_UP,
+)
+"""The products before attention."""
+
+
+def _own_weights(
+    operations: Sequence[Operation],
+    plan: Plan,
+    kinds: Sequence[OperationKind],
+    *,
+    joined: bool = False,
+) -> list[tuple[float, float]]:
+    """[(numbers of a matrix, of its bias)] on a rank, of operations of some kinds together: for each
+    tensor that they make, or joined for all."""
+    found: list[tuple[float, float]] = []
+    for its in operations:
+        if its.kind not in kinds or not its.weights:
+            continue
+        own = [on_rank(weight, plan.tp, plan.etp, plan.ep).numbers for weight in its.weights]
+        each = len(own) // len(its.makes)
+        pairs = [(own[at], sum(own[at + 1 : at + each])) for at in range(0, len(own), each)]
+        found = [*map(_added, found, pairs)] if len(found) == len(pairs) else [*found, *pairs]
+    return [(sum(n for n, _ in found), sum(n for _, n in found))] if joined else found
+
+
+def _added(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    return one[0] + other[0], one[1] + other[1]

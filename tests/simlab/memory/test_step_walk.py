@@ -378,3 +378,11 @@ def test_a_stage_is_fullest_where_most_of_its_layers_are_gathered(prefetch):
     layers = whole.at_peak["unsharded_parameters"] / (2 * unit_parameters(LLAMA, plan, "layer"))
     assert layers == pytest.approx(1 + prefetch)
     assert whole.peak == sum(whole.at_peak.values()) == pytest.approx(apart.peak)
+
+
+def test_casts_of_latent_attentions_weights_go_with_the_backward():
+    """Autocast keeps a 16-bit copy of the weights of each product until its backward is over."""
+    latent = {"kv_heads": 8, "q_rank": 24, "kv_rank": 16, "rope_size": 4, "value_size": 8}
+    walk = walk_of(replace(LLAMA, **latent), sl.Plan(dp=2, library="torch", microbatches=2))
+    moments = walk.moments(0)
+    assert moments[-2].held["activations"] == pytest.approx(walk.rest(0)["activations"], abs=1e-6)
