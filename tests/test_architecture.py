@@ -220,6 +220,42 @@ def test_no_folder_holds_more_than_a_dozen_files(package):
     assert full == FULL.get(package, {})
 
 
+SIZES = {"head_size", "kv_heads", "ffn", "kv_rank"}
+"""Sizes of a model that say what a layer consists of, as does `experts`."""
+READS_SIZES = {
+    "simlab/cli/commands/catalogue.py": "prints them",
+    "simlab/cli/commands/plan.py": "asks whether there are experts",
+    "simlab/cost/roofline.py": "of a kernel of attention",
+    "simlab/explorers/context.py": "prints them",
+    "simlab/explorers/matrix_split.py": "prints them",
+    "simlab/lowering/kernels/": "attention's kernels, routing and the host's ops",
+    "simlab/memory/data_parallel.py": "refuses all but a GPT",
+    "simlab/memory/units/": "whether there are experts",
+    "simlab/planner/": "which degrees divide them",
+    "simlab/spec/": "the sizes themselves, and which degrees divide them",
+}
+"""{file, or folder, outside of `simlab/layer` that reads such a size: why}: to be emptied."""
+
+
+def sizes_read(path):
+    """The sizes of a model that a file reads."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        of_model = isinstance(node, ast.Attribute) and word(node.value) == "model"
+        if (of_model and node.attr in SIZES | {"experts"}) or (getattr(node, "attr", "") in SIZES):
+            yield node.attr
+
+
+def test_only_operations_and_who_is_named_here_read_the_sizes_of_a_layer():
+    reads = {
+        where
+        for where, (package, path) in zip(IDS, FILES)
+        if package == "simlab" and part_of(package, path) != "layer" and any(sizes_read(path))
+    }
+    known = {where: [name for name in READS_SIZES if where.startswith(name)] for where in reads}
+    assert all(known.values()), "read these from a layer's operations"
+    assert {name for names in known.values() for name in names} == set(READS_SIZES)
+
+
 def test_every_module_can_be_imported():
     """In a process of its own: what all of them import together is no start for other tests."""
     names = [module_of(package, path) for package, path in FILES if path.name != "__main__.py"]

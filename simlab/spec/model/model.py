@@ -134,7 +134,7 @@ class Model(ModelSizes):
         stops_early: bool = False,
     ) -> float:
         """As `flops_per_token`, with what is computed again: 'selective' scores and values,
-        'outputs' latent attention's products up, 'full' each layer's forward (as in HFU).
+        'outputs' latent attention's products up, 'per-op' every second product and stored scores, 'full' each layer's forward (as in HFU).
 
         Computing scores and values a second time adds a third of what they take in a step, so s/6h
         becomes 2s/9h. Korthikanti et al. 2022, whose selective recomputation this is, print s/3h,

@@ -72,7 +72,7 @@ def test_per_op_recomputes_k_output_and_the_gates_other_half_of_a_llama():
     kernels = layer_kernels(LLAMA, replace(FSDP2, recompute="per-op"))
     assert products(kernels.recompute) == {"qkv": 8 * 128, "output": 4096, "up": 14336}
     flops = sum(k.flops for k in kernels.recompute if isinstance(k, Matmul))
-    again = LLAMA.hardware_flops_per_token(8192, "per-op") - LLAMA.flops_per_token(8192)
+    again = LLAMA.hardware_flops_per_token(8192, "per-op", flash=True) - LLAMA.flops_per_token(8192)
     assert LLAMA.layers * flops == pytest.approx(8192 * again)
 
 
@@ -80,7 +80,7 @@ def test_per_op_recomputes_k_output_and_down_of_a_gpt():
     kernels = layer_kernels(GPT, sl.Plan(recompute="per-op"))
     assert products(kernels.recompute) == {"qkv": 12288, "output": 12288, "down": 12288}
     flops = sum(k.flops for k in kernels.recompute if isinstance(k, Matmul))
-    again = GPT.hardware_flops_per_token(recompute="per-op") - GPT.flops_per_token()
+    again = GPT.hardware_flops_per_token(recompute="per-op", flash=True) - GPT.flops_per_token()
     assert GPT.layers * flops == pytest.approx(GPT.seq * again)
 
 
