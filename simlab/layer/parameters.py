@@ -1,7 +1,6 @@
 """How many parameters a unit or a stage has on one rank, before anything is sharded over data
 parallelism."""
 
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -77,17 +76,25 @@ def on_rank(weight: Weight, tp: int, etp: int, ep: int) -> Weight:
     return weight._replace(rows=max(weight.rows / parts, weight.least))
 
 
-def unit_tensors(model: Model, plan: Plan, unit: UnitKind) -> Iterator[tuple[float, float]]:
-    """(rows, entries per row) of each parameter of a unit on one rank, in the order of their
+def unit_tensors(model: Model, plan: Plan, unit: UnitKind) -> list[tuple[float, float]]:
+    """[(rows, entries per row)] of each parameter of a unit on one rank, in the order of their
     definition; of a head with its matrix, tied or not."""
+    return [*_tensors(model, unit, plan.tp, plan.etp, plan.ep)]
+
+
+@lru_cache(4096)
+def _tensors(
+    model: Model, unit: UnitKind, tp: int, etp: int, ep: int
+) -> tuple[tuple[float, float], ...]:
+    tensors: list[tuple[float, float]] = []
     for operation in unit_operations(model, unit):
-        own = [on_rank(weight, plan.tp, plan.etp, plan.ep) for weight in operation.weights]
+        own = [on_rank(weight, tp, etp, ep) for weight in operation.weights]
         found = [(its.rows * (its.experts or 1), its.columns) for its in own]
-        if operation.joined:
-            for row in sorted({row for _, row in found}, reverse=True):  # a matrix, then its bias
-                yield sum(rows for rows, its in found if its == row), row
-        else:
-            yield from found
+        if operation.joined:  # a matrix, then its bias
+            widths = sorted({row for _, row in found}, reverse=True)
+            found = [(sum(rows for rows, its in found if its == row), row) for row in widths]
+        tensors += found
+    return tuple(tensors)
 
 
 def stage_parameters(

@@ -26,7 +26,7 @@ def padded(model: Model, plan: Plan, units: tuple[UnitKind, ...]) -> Padded:
     embedding in the same group, or in another one of the same rank, has no matrix of its own."""
     tensors = []
     for unit in units:
-        its = [*unit_tensors(model, plan, unit)]
+        its = unit_tensors(model, plan, unit)
         tied = unit == "head" and model.tied_head
         shared = tied and ("embedding" in units or heads_on_first_rank(model, plan))
         tensors += its[:-1] if shared else its
