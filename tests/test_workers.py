@@ -28,3 +28,10 @@ def test_the_first_kind_of_groups_is_read_too(tmp_path):
     assert cores(tmp_path) == 0.2
     (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("-1\n")
     assert cores(tmp_path) == whole
+
+
+def test_the_suite_is_run_by_so_many_workers(pytestconfig):
+    """xdist has an answer of its own."""
+    pytestconfig.pluginmanager.import_plugin("tests.support.workers")
+    answered = pytestconfig.hook.pytest_xdist_auto_num_workers(config=pytestconfig)
+    assert answered == workers(cores(), memory_bytes())

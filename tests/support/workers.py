@@ -4,6 +4,8 @@ imported of the project is so in the process that starts them, where no test run
 import os
 from pathlib import Path
 
+import pytest
+
 WORKER_BYTES = 1.5 * 2**30
 """Of a worker with the processes of its test: eight ranks of torchrun's, or a browser and its pages."""
 PER_CORE = 1.5
@@ -11,6 +13,7 @@ PER_CORE = 1.5
 GROUPS = Path("/sys/fs/cgroup")
 
 
+@pytest.hookimpl(tryfirst=True)  # else xdist's own answers
 def pytest_xdist_auto_num_workers(config) -> int:
     """As many as cores and memory are there for, and at least one."""
     asked = os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS")
