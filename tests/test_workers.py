@@ -1,5 +1,6 @@
 """How many workers the tests get."""
 
+from tests.support import workers as plugin
 from tests.support.workers import cores, memory_bytes, workers
 
 GIB = 2**30
@@ -32,6 +33,7 @@ def test_the_first_kind_of_groups_is_read_too(tmp_path):
 
 def test_the_suite_is_run_by_so_many_workers(pytestconfig):
     """xdist has an answer of its own."""
-    pytestconfig.pluginmanager.import_plugin("tests.support.workers")
+    if not pytestconfig.pluginmanager.is_registered(plugin):
+        pytestconfig.pluginmanager.register(plugin)
     answered = pytestconfig.hook.pytest_xdist_auto_num_workers(config=pytestconfig)
     assert answered == workers(cores(), memory_bytes())
