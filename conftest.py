@@ -52,7 +52,7 @@ def enter_own_surroundings():
     person's own packages is named, since it can no longer be found from the home."""
     home = tempfile.mkdtemp(prefix="home-of-tests-")
     kept = {name: text for name, text in os.environ.items() if name in KEPT}
-    own = {"HOME": home, "PYTHONUSERBASE": site.getuserbase()}
+    own = {"HOME": home, "PYTHONUSERBASE": site.getuserbase() or ""}
     os.environ.clear()
     os.environ.update(kept | OWN | own)
     os.umask(0o022)
