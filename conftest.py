@@ -34,7 +34,6 @@ OWN = {
     "TERM": "xterm",
     "COLUMNS": "80",
     "LINES": "24",
-    "MPLBACKEND": "Agg",
     "OMP_NUM_THREADS": "1",  # several workers, each with several ranks, share the cores
     # the checkout may belong to somebody else than the one who runs the tests
     "GIT_CONFIG_COUNT": "1",
