@@ -147,11 +147,19 @@ def machine(place, folder):
         yield its, run
 
 
+def _runs(python):
+    """Whether there is such a command, and more behind it than a tool that chooses among versions."""
+    return (
+        shutil.which(python)
+        and not subprocess.run([python, "-c", ""], capture_output=True).returncode
+    )
+
+
 def main():
     """Run `make demo` and `make test` in every place, with each Python that is found; print what
     failed. The arguments are the tests to run; a few that the place could disturb unless given."""
     tests = " ".join(sys.argv[1:] or FEW)
-    pythons = [each for each in ("python3.11", "python3.12", "python3.13") if shutil.which(each)]
+    pythons = [each for each in ("python3.11", "python3.12", "python3.13") if _runs(each)]
     failed = 0
     for name, place in PLACES.items():
         for python in pythons:

@@ -26,6 +26,7 @@ def test_every_option_of_simulate_goes_with_a_model_with_op_times_or_with_both()
         "trace",
         "perfetto",
         "json",
+        "schema",
         "help",
     }
     assert options == {"model", "plan", *ONLY_WITH_MODEL, *ONLY_WITH_OP_TIMES, *both}
@@ -34,10 +35,10 @@ def test_every_option_of_simulate_goes_with_a_model_with_op_times_or_with_both()
 
 def given(name):
     """The option `name` with a value that the parser takes, as text."""
-    values = {"partition": "best", "csv": "x.csv"} | dict.fromkeys(
-        ("sequence_parallel", "dp_overlap", "fused", "dropout", "reshard", "ep_overlap"), "yes"
-    )
-    return f"--{name.replace('_', '-')} {values.get(name, 1)}"
+    option = next(its for its in parser().commands["simulate"]._actions if its.dest == name)
+    values = {"partition": "best", "csv": "x.csv"}
+    value = "yes" if option.metavar == "{yes,no}" else values.get(name, 1)
+    return f"--{name.replace('_', '-')} {value}"
 
 
 @pytest.mark.parametrize("name", ONLY_WITH_OP_TIMES)
