@@ -59,7 +59,7 @@ def test_nothing_that_a_run_writes_is_everybodys_to_write(command, tmp_path):
     before = os.umask(0)
     try:
         run = command("--dp", 2, "--steps", 2, "--checkpoint-every", 2, "--json")
-        status, out, err = run.end(90)
+        status, out, err = run.end()
     finally:
         os.umask(before)
     assert status == 0 and json.loads(out)["ok"], err
