@@ -20,7 +20,8 @@ WIDTH_IN = 12.0
 
 Given = ParamSpec("Given")
 Drawn = TypeVar("Drawn")
-DEFAULTS = {name: its for name, its in rcParamsDefault.items() if not name.startswith("backend")}
+BACKENDS = ("backend", "backend_fallback")
+DEFAULTS = {name: its for name, its in rcParamsDefault.items() if name not in BACKENDS}
 
 
 def own_style(draw: Callable[Given, Drawn]) -> Callable[Given, Drawn]:
