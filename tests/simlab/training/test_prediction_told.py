@@ -55,6 +55,7 @@ def test_its_plain_values_are_the_plans_and_the_steps(fitting):
     for found in (fitting, small):
         values = found.to_dict()
         assert sl.Plan(**values.pop("plan")) == PLAN
+        assert values.pop("assumptions") == []  # its GPU was measured
         assert values.pop("peak_activations_bytes")[0] == 2 * 16 * 4 * 4096 * 4096 * 2
         breaches = values.pop("breaches")
         assert [breach["rank"] for breach in breaches] == ([] if found is fitting else [0, 1])
