@@ -24,7 +24,7 @@ KEPT = {
     *("TMPDIR", "CUDA_HOME", "CUDA_VISIBLE_DEVICES"),
     # what this processor needs of OpenBLAS
     *("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"),
-    # what is asked of the tests: see `make help` and docs/platforms.md
+    # what is asked of the tests
     *("CI", "QUICK", "GRID", "SHOTS", "ALL_LESSONS", "PYTEST_XDIST_AUTO_NUM_WORKERS"),
 }
 OWN = {
