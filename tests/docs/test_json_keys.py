@@ -23,6 +23,7 @@ COMMANDS = {
     "schedules": [f"schedules {TIMES}"],
     "plan": ["plan --model gpt2 --cluster dgx-a100 --nodes 1 --global-batch 8"],
     "memory": ["memory --params 1e9"],
+    "memory --explain": ["memory --model gpt2 --tp 2 --explain"],
     "catalog": ["catalog"],
     "validate": ["validate runs.csv", "validate runs.csv --rows"],
 }

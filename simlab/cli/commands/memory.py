@@ -1,16 +1,54 @@
-"""The command memory: bytes of model states per rank, under ZeRO."""
+"""The command memory: bytes of model states per rank, under ZeRO, or a layer's operations."""
 
 import argparse
+from collections.abc import Sequence
 from typing import Annotated, TypedDict
 
 import simlab as sl
-from simlab.cli.options import add_json_options
+from simlab.cli.options import add_json_options, refuse_given
 from simlab.cli.output import print_json, print_text
+from simlab.cli.plan_options import FIELDS, add_plan_options, given_values, plan_part
+from simlab.display import facts_of
 from simlab.errors import InputError
+from simlab.lowering.kernels import Communication
 from simlab.memory.model_states import RECIPES, STAGES, ModelStates, model_states, parameter_count
 
+OF_STATES = ("params", "recipe", "largest_layer")
+OF_PLANS = ("plan", *(name for name in FIELDS if name not in ("dp", "zero")))
 
-class Answer(TypedDict):
+
+class Sent(TypedDict):
+    """A communication. `size_bytes` is the size of the whole buffer."""
+
+    name: str
+    kind: str
+    dimension: str
+    size_bytes: float
+
+
+class OperationFacts(TypedDict):
+    """An operation of a layer's forward on one rank, for one microbatch."""
+
+    operation: str
+    shape: str
+    parameters: float
+    flops: float
+    kept_bytes: float
+    sent: list[Sent]
+    sent_back: list[Sent]
+    again: bool
+
+
+class LayerAnswer(TypedDict):
+    """A layer's operations on one rank, in order, and their sums."""
+
+    operations: list[OperationFacts]
+    parameters: float
+    flops: float
+    kept_bytes: float
+
+
+class StatesAnswer(TypedDict):
     """The bytes of model states on one rank."""
 
     parameters: float
@@ -22,8 +60,16 @@ class Answer(TypedDict):
     bytes_per_parameter: float
 
 
+Answer = StatesAnswer | LayerAnswer
+
+
 def memory(arguments: argparse.Namespace) -> int:
-    """Model states per rank (parameters, gradients, optimizer) under ZeRO."""
+    """Model states per rank (parameters, gradients, optimizer) under ZeRO. With --explain what a rank
+    computes, keeps and sends in a layer, operation by operation."""
+    if arguments.explain:
+        return _explain(arguments)
+    refuse_given(arguments, OF_PLANS, "is of a plan, whose layer --explain shows: add it")
+    dp, recipe = 1 if arguments.dp is None else arguments.dp, arguments.recipe or "zero"
     if (arguments.params is None) == (arguments.model is None):
         raise InputError(
             f"--params {arguments.params} and --model {arguments.model}: give one of the two"
@@ -34,19 +80,17 @@ def memory(arguments: argparse.Namespace) -> int:
         else parameter_count(arguments.params)
     )
     largest = parameter_count(arguments.largest_layer) if arguments.largest_layer is not None else 0
-    if largest and (arguments.recipe != "deepspeed" or largest > count):
+    if largest and (recipe != "deepspeed" or largest > count):
         raise InputError(
             f"--largest-layer {arguments.largest_layer}: only for --recipe deepspeed, and no more than all {count:g} parameters"
         )
-    zero = RECIPES[arguments.recipe].stages[0] if arguments.zero is None else arguments.zero
-    states = model_states(
-        count, arguments.dp, zero=zero, recipe=arguments.recipe, largest_layer=largest
-    )
-    result: Answer = {
+    zero = RECIPES[recipe].stages[0] if arguments.zero is None else arguments.zero
+    states = model_states(count, dp, zero=zero, recipe=recipe, largest_layer=largest)
+    result: StatesAnswer = {
         "parameters": count,
-        "dp": arguments.dp,
+        "dp": dp,
         "zero": zero,
-        "recipe": arguments.recipe,
+        "recipe": recipe,
         "bytes": states._asdict(),
         "total_bytes": states.total,
         "bytes_per_parameter": states.total / count,
@@ -54,14 +98,12 @@ def memory(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(result)
         return 0
-    print_text(f"{arguments.recipe}: {RECIPES[arguments.recipe].text}")
+    print_text(f"{recipe}: {RECIPES[recipe].text}")
     print_text(
-        f"{count:g} parameters on {arguments.dp} data-parallel ranks, GB = 1e9 bytes on each; activations not included"
+        f"{count:g} parameters on {dp} data-parallel ranks, GB = 1e9 bytes on each; activations not included"
     )
-    for stage in RECIPES[arguments.recipe].stages:
-        states = model_states(
-            count, arguments.dp, zero=stage, recipe=arguments.recipe, largest_layer=largest
-        )
+    for stage in RECIPES[recipe].stages:
+        states = model_states(count, dp, zero=stage, recipe=recipe, largest_layer=largest)
         parts = ", ".join(
             f"{name} {value / 1e9:.4g}" for name, value in states._asdict().items() if value
         )
@@ -69,6 +111,28 @@ def memory(arguments: argparse.Namespace) -> int:
             f"{'>' if stage == zero else ' '} ZeRO-{stage} ({STAGES[stage]}): {states.total / 1e9:.4g} GB = {parts}"
         )
     return 0
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    """Print the table of a layer."""
+    refuse_given(arguments, OF_STATES, "is of model states: leave out --explain")
+    given = given_values(arguments)
+    if "model" not in given:
+        raise InputError("--explain: give --model, whose layer it shows")
+    table = sl.layer_table(sl.load_model(given["model"]), sl.Plan(**plan_part(given)))
+    if arguments.json:
+        rows = [
+            facts_of(row, OperationFacts, sent=_facts(row.sent), sent_back=_facts(row.sent_back))
+            for row in table.rows
+        ]
+        print_json(facts_of(table, LayerAnswer, operations=rows))
+    else:
+        print(table)
+    return 0
+
+
+def _facts(sent: Sequence[Communication]) -> list[Sent]:
+    return [facts_of(each, Sent) for each in sent]
 
 
 def add_memory(command: argparse.ArgumentParser) -> None:
@@ -79,9 +143,7 @@ def add_memory(command: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="or a model of the catalogue, or the path of a Hugging Face config.json",
     )
-    command.add_argument(
-        "--dp", type=int, default=1, metavar="N", help="data-parallel ranks (default 1)"
-    )
+    command.add_argument("--dp", type=int, metavar="N", help="data-parallel ranks (default 1)")
     command.add_argument(
         "--zero",
         type=int,
@@ -90,7 +152,6 @@ def add_memory(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--recipe",
-        default="zero",
         choices=RECIPES,
         help="bytes per parameter are counted as who does (default zero)",
     )
@@ -99,4 +160,11 @@ def add_memory(command: argparse.ArgumentParser) -> None:
         metavar="N",
         help="parameters of the largest layer, for deepspeed's ZeRO-3",
     )
+    command.add_argument(
+        "--explain",
+        action="store_true",
+        help="show a layer instead: each operation's shape on a rank of the plan, its FLOPs, what it keeps, what is sent",
+    )
+    plan = command.add_argument_group("with --explain, the plan")
+    add_plan_options(plan, skip=("dp", "zero"))
     add_json_options(command, Answer)

@@ -38,6 +38,7 @@ ANSWERS = [
     "catalog",
     "memory --params 7e9 --dp 8",
     "memory --model gpt2 --recipe deepspeed --largest-layer 1e6 --zero 3",
+    "memory --model deepseek-v3 --dp 8 --tp 2 --ep 8 --explain",
     "drill --questions 3 --only leak stopped",
     "drill --export mine.json",
     "validate few.csv",

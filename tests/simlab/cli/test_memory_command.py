@@ -1,0 +1,35 @@
+"""The table of a layer that `memory --explain` prints, and what goes with it."""
+
+import pytest
+from simlab_commands import one_object, run
+
+import simlab as sl
+
+LAYER = "memory --model llama-3-8b --tp 8 --sequence-parallel yes --explain"
+
+
+def test_it_prints_the_table_of_a_layer_of_the_plan(capsys):
+    status, out, err = run(capsys, LAYER)
+    table = sl.layer_table(sl.load_model("llama-3-8b"), sl.Plan(tp=8, sequence_parallel=True))
+    assert (status, out, err) == (0, f"{table}\n", "")
+
+
+def test_its_data_add_up_to_its_sums(capsys):
+    answer = one_object(run(capsys, f"{LAYER} --json")[1])
+    for column in ("parameters", "flops", "kept_bytes"):
+        parts = sum(its[column] for its in answer["operations"])
+        assert parts == pytest.approx(answer[column]) and parts > 0
+    assert [each["kind"] for its in answer["operations"] for each in its["sent"]] == [
+        "all_gather",
+        "reduce_scatter",
+    ] * 2
+
+
+@pytest.mark.parametrize("arguments, words", [
+    ("--params 7e9 --tp 2", "--tp 2 is of a plan"), ("--explain --tp 2", "give --model"),
+    ("--explain --model gpt2 --recipe zero", "--recipe zero is of model states"),
+    ("--params 7e9 --dp 0", "0"), ("--explain --model gpt2 --tp 7", "7"),
+])  # fmt: skip
+def test_what_does_not_go_with_it_is_refused(capsys, arguments, words):
+    status, out, err = run(capsys, f"memory {arguments}")
+    assert (status, out) == (2, "") and words in err and err.count("\n") == 1
