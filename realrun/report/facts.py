@@ -232,7 +232,8 @@ def predicted_memory(job: Job, run: Run, rank: int) -> dict[str, float]:
     end = walk.moments(place)[-1].held
     states = {name: end[name] for name in STATES}
     if plan.zero == 1:
-        own = sum(layers[stage] for stage in program.stages_of(place))
+        kinds = model.kinds_of_stages(layers)
+        own = [kind for stage in program.stages_of(place) for kind in kinds[stage]]
         experts = expert_parameters(model, plan, own) * plan.gradient_bytes
         states["gradients"] = held_of(plan, "optimizer", states["gradients"], experts)
     return states | {"activations": max(accumulate(_changes(walk, program, place)))}

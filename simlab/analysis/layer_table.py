@@ -109,8 +109,8 @@ def _figures(parameters: float, flops: float, kept_bytes: float) -> tuple[str, s
 
 
 def layer_table(model: Model, plan: Plan) -> LayerTable:
-    """What each operation of a layer is on a rank of `plan`, for one microbatch. Of a model with
-    `dense_layers` it is one of the others; those are the layers of `model.dense`.
+    """What each operation of a layer is on a rank of `plan`, for one microbatch. Of a model
+    whose layers are of several kinds it is one that is as the model says; `model.of_kind` has others.
 
     Parameters add up to those of a layer, kept bytes to what it keeps (without the statistics of
     norms), and what is sent is what the rank's list has. Raises `InputError` if the plan does not

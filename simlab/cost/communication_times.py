@@ -9,7 +9,7 @@ from simlab.collectives.group_shape import GroupShape
 from simlab.collectives.nccl import IN_TRAINING, collective, collective_s, p2p_s
 from simlab.collectives.nccl_algorithms import token_exchange_s
 from simlab.cost.groups import Groups, host_sharers
-from simlab.layer.units import LAYERS
+from simlab.layer.units import is_layer
 from simlab.lowering.instructions import Instruction, group_of, tied_head_bytes
 from simlab.lowering.kernels import message_bytes, visited
 from simlab.lowering.offloading import DRIVE
@@ -85,11 +85,10 @@ class CommunicationTimes:
         size_bytes, plan = instruction.size_bytes, self.plan
         if plan.zero < 3 or plan.prefetch or dimension != "dp" or not instruction.unit_kind:
             return part * seconds_of(kind, size_bytes / part, dimension)
-        is_layer = instruction.unit_kind in LAYERS
-        pieces = MATRICES_A_LAYER if is_layer else 1
+        pieces = MATRICES_A_LAYER if is_layer(instruction.unit_kind) else 1
         copies_s = pieces * self.groups.shard.size * self.host_op_s
         again = (
-            is_layer
+            is_layer(instruction.unit_kind)
             and kind == "all_gather"
             and instruction.op_kind in "BI"
             and plan.recompute == "full"

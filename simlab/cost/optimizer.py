@@ -10,7 +10,6 @@ from simlab.lowering.zero import held_of, shards_of
 from simlab.program import Program
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
-from simlab.spec.stage_layers import dense_of_stages
 
 if TYPE_CHECKING:
     from simlab.cost.stage_times import StageCost
@@ -56,10 +55,10 @@ def rank_parameters(
     model: Model, plan: Plan, program: Program, layers: Sequence[int]
 ) -> list[float]:
     """[parameters of each stage] on one rank."""
-    ends, dense = program.stages - 1, dense_of_stages(model.dense_layers, layers)
+    ends = program.stages - 1
     return [
-        stage_parameters(model, plan, n, first=s == 0, last=s == ends, dense=dense[s])
-        for s, n in enumerate(layers)
+        stage_parameters(model, plan, kinds, first=s == 0, last=s == ends)
+        for s, kinds in enumerate(model.kinds_of_stages(layers))
     ]
 
 
@@ -79,8 +78,8 @@ def update_s(
     """Seconds of the update on the rank with most parameters, without the norm of all gradients and
     without moving the optimizer's states."""
     plan, cluster = cost.plan, cost.cluster
-    dense = dense_of_stages(cost.model.dense_layers, layers)
-    experts = [expert_parameters(cost.model, plan, n, dense=d) for n, d in zip(layers, dense)]
+    kinds = cost.model.kinds_of_stages(layers)
+    experts = [expert_parameters(cost.model, plan, its) for its in kinds]
     own = own_parameters(plan, program, parameters, experts)
     if plan.offload in ("optimizer", "parameters"):
         return host_sharers(plan, cluster) * own * HOST_ADAM_S

@@ -11,7 +11,7 @@ from simlab.cost.communication_times import CommunicationTimes
 from simlab.cost.roofline import kernel_s, largest_value_s
 from simlab.cost.walk import Parts, Seconds, walk_unit
 from simlab.layer.operation import OperationKind
-from simlab.layer.units import LAYERS, UnitKind
+from simlab.layer.units import UnitKind, is_layer
 from simlab.lowering.expansion import alternating
 from simlab.lowering.instruction import Halves
 from simlab.lowering.kernels import Communication, Matmul, runtime_ops, unit_kernels
@@ -181,11 +181,11 @@ class StageCost(CommunicationTimes):
 
     def _launches(self, unit: UnitKind, kind: str) -> list[tuple[float, float]]:
         """[(what the host needs to launch it, what it takes)] of the parts of an op in a unit, s."""
-        kernels, model = self.kernels[unit], self.model
+        kernels = self.kernels[unit]
         total_s = walk_unit(*self._pieces_of(((unit, kind),))).total
         forward_ops, input_ops, weight_ops = (
-            runtime_ops(model.dense if unit == "dense layer" else model, self.plan)
-            if unit in LAYERS
+            runtime_ops(self.model.of_kind(unit), self.plan)
+            if is_layer(unit)
             else (len(kernels.forward), len(kernels.input_grad), len(kernels.weight_grad))
         )
         if kind == "F":
@@ -196,7 +196,7 @@ class StageCost(CommunicationTimes):
             parts.append((self._launch_s(weight_ops, kernels.weight_grad), weight_s))
         if kind in "BI":
             again_s = self._recompute_s(unit)
-            if self.plan.recompute == "full" and unit in LAYERS:
+            if self.plan.recompute == "full" and is_layer(unit):
                 parts.append((self._launch_s(forward_ops, kernels.recompute), again_s))
             elif self.plan.recompute == "outputs":
                 ops = len(kernels.recompute)

@@ -1,6 +1,8 @@
 """How many parameters a unit or a stage has on one rank, before anything is sharded over data
 parallelism."""
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -22,7 +24,21 @@ def unit_operations(model: Model, unit: UnitKind) -> tuple[Operation, ...]:
         return embedding_operations(model)
     if unit == "head":
         return head_operations(model)
-    return layer_operations(model.dense if unit == "dense layer" else model)
+    return layer_operations(model.of_kind(unit))
+
+
+Layers = int | Sequence[UnitKind]
+"""The layers of a stage: the kind of each, or how many that are as the model says."""
+
+
+def counted(layers: Layers) -> Mapping[UnitKind, int]:
+    """{kind: how many of them there are} of `Layers`."""
+    return {"layer": layers} if isinstance(layers, int) else _counted(tuple(layers))
+
+
+@lru_cache(4096)
+def _counted(layers: tuple[UnitKind, ...]) -> Mapping[UnitKind, int]:
+    return Counter(layers)
 
 
 class Numbers(NamedTuple):
@@ -98,23 +114,15 @@ def _tensors(
 
 
 def stage_parameters(
-    model: Model,
-    plan: Plan,
-    layers: int,
-    *,
-    first: bool = False,
-    last: bool = False,
-    dense: int = 0,
+    model: Model, plan: Plan, layers: Layers, *, first: bool = False, last: bool = False
 ) -> float:
     """Parameters of a stage on one tensor-parallel rank, before ZeRO: its layers, embedding, head.
 
-    With expert parallelism the rank has an ep-th of the experts, cut by `Plan.etp` ranks. layers: how
-    many the stage has, of which `dense` are of `Model.dense_layers`. A tied head on another rank than
+    With expert parallelism the rank has an ep-th of the experts, cut by `Plan.etp` ranks. A tied head on another rank than
     the embedding is a copy of it; V-shaped schedules and DualPipe have both on one.
     """
-    count = (layers - dense) * numbers_of(model, plan, "layer").all
-    if dense:
-        count += dense * numbers_of(model, plan, "dense layer").all
+    kinds = counted(layers).items()
+    count = sum(number * numbers_of(model, plan, kind).all for kind, number in kinds)
     if first:
         count += numbers_of(model, plan, "embedding").all
     if last:
@@ -124,23 +132,24 @@ def stage_parameters(
     return count
 
 
-def product_parameters(model: Model, plan: Plan, layers: int, *, dense: int = 0) -> float:
+def product_parameters(model: Model, plan: Plan, layers: Layers) -> float:
     """Of `stage_parameters`, those of the matrices of layers' products, which are computed in 8 bits
     where anything is: without norms, routers and biases, and without embedding and head."""
-    count = (layers - dense) * numbers_of(model, plan, "layer").products
-    return count + (dense * numbers_of(model, plan, "dense layer").products if dense else 0.0)
+    kinds = counted(layers).items()
+    return sum(number * numbers_of(model, plan, kind).products for kind, number in kinds)
 
 
-def expert_parameters(model: Model, plan: Plan, layers: int, *, dense: int = 0) -> float:
+def expert_parameters(model: Model, plan: Plan, layers: Layers) -> float:
     """Of `stage_parameters`, those of experts that only the ranks of an 'edp' group have: 0 without
     expert parallelism, where all ranks that hold the same part of the model have all experts."""
     if plan.ep == 1:
         return 0.0
-    return (layers - dense) * numbers_of(model, plan, "layer").experts
+    kinds = counted(layers).items()
+    return sum(number * numbers_of(model, plan, kind).experts for kind, number in kinds)
 
 
 def partial_parameters(
-    model: Model, plan: Plan, layers: int, *, first: bool = False, last: bool = False
+    model: Model, plan: Plan, layers: Layers, *, first: bool = False, last: bool = False
 ) -> float:
     """Of `stage_parameters`, those whose gradients are summed over tp: copies of key and value heads,
     which meet only a rank's own query heads, and under sequence parallelism norms, biases that are
@@ -149,15 +158,20 @@ def partial_parameters(
     Every tensor-parallel rank has the latter whole, but they meet only its own tokens. Leaves out
     that only tp / kv_heads ranks have copies of the same head: they are taken to be summed over all.
     """
-    layer = numbers_of(model, plan, "layer")
+    of_layers = [
+        (number, numbers_of(model, plan, kind)) for kind, number in counted(layers).items()
+    ]
     if not plan.sequence_parallel:
-        return layers * layer.copied
-    each = layer.copied + layer.whole + layer.router * plan.spreads_experts
-    return layers * each + last * numbers_of(model, plan, "head").whole
+        return sum(number * its.copied for number, its in of_layers)
+    each = (
+        number * (its.copied + its.whole + its.router * plan.spreads_experts)
+        for number, its in of_layers
+    )
+    return sum(each) + last * numbers_of(model, plan, "head").whole
 
 
 def unit_parameters(model: Model, plan: Plan, unit: UnitKind, *, first: bool = False) -> float:
-    """Parameters of a 'layer' or a 'dense layer', the 'embedding' or the 'head', of which a tied one
+    """Parameters of a layer of a kind, the 'embedding' or the 'head', of which a tied one
     has no matrix on the `first` stage."""
     if unit == "head":
         shared = model.tied_head and (first or SCHEDULES[plan.schedule].ends_together)

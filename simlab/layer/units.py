@@ -1,7 +1,7 @@
 """The operations of each unit of a model: of its embedding, its layers and its head."""
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from simlab.layer.attention import attention
 from simlab.layer.experts import experts
@@ -11,20 +11,24 @@ from simlab.layer.operation import Cut, Operation, OperationKind, Tensor, Weight
 if TYPE_CHECKING:
     from simlab.spec.model.sizes import ModelSizes
 
-UnitKind = Literal["embedding", "dense layer", "layer", "head"]
-"""What a model consists of: its embedding, its layers, and its head with the last norm. A 'dense
-layer' is one of `Model.dense_layers`, which have no experts although the others have."""
-UNITS: tuple[UnitKind, ...] = ("embedding", "dense layer", "layer", "head")
-LAYERS: tuple[UnitKind, ...] = ("dense layer", "layer")
-"""The kinds of units that are layers."""
+UnitKind = str
+"""What a model consists of: its 'embedding', its layers, each of a kind of `Model.layer_kinds`, and
+its 'head' with the last norm."""
+ENDS: tuple[UnitKind, ...] = ("embedding", "head")
+"""The kinds of units that are no layers."""
+
+
+def is_layer(unit: UnitKind) -> bool:
+    """Whether a kind of units is a kind of layers."""
+    return unit not in ENDS
 
 
 @lru_cache(512)  # every plan of a search asks for those of its model
 def layer_operations(
     model: "ModelSizes", *, keys: int = 0, dropout: bool = False
 ) -> tuple[Operation, ...]:
-    """The operations of a layer, in order. keys, dropout: see `attention`. Of a model with
-    `dense_layers` it is one of the others."""
+    """The operations of a layer, in order. keys, dropout: see `attention`. Of a model
+    whose layers are of several kinds it is one that is as the model says."""
     h, shift = model.hidden, model.bias
     entered, between = (
         Tensor(f"layer input {n}", h, Cut.TOKENS, group="norm inputs") for n in (1, 2)

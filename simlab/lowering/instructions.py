@@ -21,12 +21,13 @@ from functools import cached_property
 
 from simlab.errors import require_index
 from simlab.layer.parameters import (
+    Layers,
     expert_parameters,
     partial_parameters,
     product_parameters,
     stage_parameters,
 )
-from simlab.layer.units import LAYERS, UnitKind
+from simlab.layer.units import UnitKind, is_layer
 from simlab.lowering.expansion import expanded, in_turns, work_pieces
 from simlab.lowering.instruction import Halves, Instruction, Unit, Work
 from simlab.lowering.kernels import LayerKernels, message_bytes, message_kernels, unit_kernels
@@ -88,6 +89,7 @@ class RankLowering:
         self.kernels = kernels or unit_kernels(model, plan)
         self.model, self.plan, self.program, self.rank = model, plan, program, rank
         self.ops = program.ranks[rank]
+        self._layers: dict[UnitKind, Unit] = {}
         self.units = {stage: self._units(stage) for stage in program.stages_of(rank)}
         self.last = {op.stage: op for op in self.ops if op.kind in "BW"}
         self.op: Op | None = None  # that is being lowered; None: the step itself
@@ -98,43 +100,35 @@ class RankLowering:
     def _units(self, stage: int) -> list[Unit]:
         model, plan = self.model, self.plan
         layers = plan.layers_of_stages(model.layers, self.program.stages)
-        numbers = range(sum(layers[:stage]), sum(layers[: stage + 1]))
-        units = [self._layer_unit(n) for n in numbers]
+        kinds = model.kinds_of_stages(layers)[stage]
+        units = [
+            self._layer(kind)._replace(name=f"layer {n}")
+            for n, kind in enumerate(kinds, sum(layers[:stage]))
+        ]
         if stage == 0:
-            sizes = self._sizes(0, first=True)
+            sizes = self._sizes((), first=True)
             units.insert(0, Unit("embedding", "embedding", self.kernels["embedding"], *sizes))
         if stage == self.program.stages - 1:
-            first = self._sizes(0, first=stage == 0)
-            both_ends = self._sizes(0, first=stage == 0, last=True)
+            first = self._sizes((), first=stage == 0)
+            both_ends = self._sizes((), first=stage == 0, last=True)
             sizes = [whole - part for whole, part in zip(both_ends, first)]
             units.append(Unit("head", "head", self.kernels["head"], *sizes))
         return units
 
-    def _layer_unit(self, number: int) -> Unit:
-        if number < self.model.dense_layers:
-            kernels = self.kernels["dense layer"]
-            unit = Unit(f"layer {number}", "dense layer", kernels, *self._dense_layer)
-            return unit._replace(in_eight_bits=self._in_eight_bits[1])
-        unit = Unit(f"layer {number}", "layer", self.kernels["layer"], *self._layer)
-        experts = round(expert_parameters(self.model, self.plan, 1))
-        return unit._replace(experts=experts, in_eight_bits=self._in_eight_bits[0])
+    def _layer(self, kind: UnitKind) -> Unit:
+        """A layer of a kind, without its number."""
+        if kind not in self._layers:
+            model, plan, one = self.model, self.plan, (kind,)
+            unit = Unit("", kind, self.kernels[kind], *self._sizes(one))
+            eight_bits = product_parameters(model, plan, one) if plan.fp8_param_gather else 0
+            experts = round(expert_parameters(model, plan, one))
+            self._layers[kind] = unit._replace(experts=experts, in_eight_bits=round(eight_bits))
+        return self._layers[kind]
 
-    def _sizes(self, layers: int, **ends: bool) -> list[int]:
-        return _unit_sizes(self.model, self.plan, layers, **ends)
-
-    @cached_property
-    def _layer(self) -> list[int]:
-        return self._sizes(1)
-
-    @cached_property
-    def _dense_layer(self) -> list[int]:
-        return _unit_sizes(self.model.dense, self.plan, 1)
-
-    @cached_property
-    def _in_eight_bits(self) -> list[int]:
-        """`Unit.in_eight_bits` of a layer, and of a dense one."""
-        kinds = (self.model, self.model.dense) if self.plan.fp8_param_gather else ()
-        return [round(product_parameters(its, self.plan, 1)) for its in kinds] or [0, 0]
+    def _sizes(self, layers: Layers, **ends: bool) -> list[int]:
+        """[`Unit.parameters`, `Unit.partial`] of layers and of ends."""
+        counts = (stage_parameters, partial_parameters)
+        return [round(count(self.model, self.plan, layers, **ends)) for count in counts]
 
     def _begun(
         self,
@@ -205,7 +199,7 @@ class RankLowering:
         yield from self._receive(backward)
         yield from self._receive(forward)
         units = self.units[forward.stage], self.units[backward.stage][::-1]
-        for ahead, back in in_turns(*units, lambda unit: unit.type in LAYERS):
+        for ahead, back in in_turns(*units, lambda unit: is_layer(unit.type)):
             works = []
             if ahead is not None:
                 self.op = forward
@@ -293,12 +287,6 @@ class RankLowering:
         if elsewhere:
             yield from self.offloading.states_moved(own, "out")
             yield from self.offloading.parameters_in(own)
-
-
-def _unit_sizes(model: Model, plan: Plan, layers: int, **ends: bool) -> list[int]:
-    """[`Unit.parameters`, `Unit.partial`] of so many layers and of ends."""
-    counts = (stage_parameters, partial_parameters)
-    return [round(count(model, plan, layers, **ends)) for count in counts]
 
 
 def kernel_fields(kernel: Communication) -> tuple[str, str, str, float]:

@@ -10,7 +10,7 @@ have.
 
 from collections.abc import Iterator, Sequence
 
-from simlab.layer.units import LAYERS
+from simlab.layer.units import is_layer
 from simlab.lowering.instruction import Instruction, Unit
 from simlab.lowering.sharding import Make, both, ended
 from simlab.lowering.zero import shards_of
@@ -86,7 +86,6 @@ class Offloading:
             return unit.parameters * plan.element_bytes / shards_of(plan, "parameters")
         from simlab.memory.activations import layer_activations_bytes
 
-        if unit.type not in LAYERS:
+        if not is_layer(unit.type):
             return 0.0
-        model = self.model if unit.type == "layer" else self.model.dense
-        return layer_activations_bytes(model, plan, plan.recompute)
+        return layer_activations_bytes(self.model.of_kind(unit.type), plan, plan.recompute)

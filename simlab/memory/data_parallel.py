@@ -3,13 +3,14 @@
 from typing import NamedTuple
 
 from simlab.errors import InputError, require_whole
+from simlab.layer.units import is_layer
 from simlab.lowering.zero import shards_of
 from simlab.memory.fsdp import Gathered
 from simlab.memory.ledger import Ledger, Moment, StepMemory
 from simlab.memory.model_states import EVERY, RECIPES, Recipe, model_states
 from simlab.memory.schemes import NumberBytes, Replicated, Scheme, Use
-from simlab.memory.stage import Shape, StageWalk
-from simlab.memory.units.sizes import TOKEN_BYTES, UnitSizes
+from simlab.memory.stage import Shape, StageWalk, sizes_of
+from simlab.memory.units.sizes import TOKEN_BYTES
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 from simlab.units import MIB
@@ -85,7 +86,7 @@ def data_parallel_memory(
         plan,
         _shape(model),
         held.scheme,
-        sizes=UnitSizes(model, plan, number, number),
+        sizes=sizes_of(model, plan, number, number),
         sums_in_place=sums_in_place,
     )
     rest = held.rest | {"inputs": 2 * microbatch_size * seq * TOKEN_BYTES}
@@ -103,7 +104,7 @@ class _Held(NamedTuple):
 
 
 def _shape(model: Model) -> Shape:
-    return Shape(model.layers, True, True)
+    return Shape(model.layer_kinds, True, True)
 
 
 def _number_bytes(states: Recipe) -> NumberBytes:
@@ -150,9 +151,9 @@ def _step_memory(walk: StageWalk, rest: dict[str, float], scratch: float) -> Ste
         backwards, done = name == "backward", 0
         for piece in walk.pieces(use):
             for _ in range(piece.many):
-                number = walk.shape.layers - 1 - done if backwards else done
-                done += piece.unit == "layer"
-                unit = f"block {number}" if piece.unit == "layer" else piece.unit
+                number = len(walk.shape.layers) - 1 - done if backwards else done
+                done += is_layer(piece.unit)
+                unit = f"block {number}" if is_layer(piece.unit) else piece.unit
                 at_peak = {
                     part: size + piece.phase.at_peak[part] for part, size in ledger.held.items()
                 }

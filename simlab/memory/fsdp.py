@@ -1,8 +1,7 @@
 """FSDP2's part of the memory: what it gathers, copies, frees and reduces around each unit of an op."""
 
-from typing import Literal
-
-from simlab.layer.units import LAYERS
+from simlab.layer.parameters import Layers, counted
+from simlab.layer.units import ENDS, is_layer
 from simlab.lowering.zero import runs_in_torchs_pipeline
 from simlab.memory.ledger import Ledger
 from simlab.memory.schemes import NumberBytes, Scheme, Units, Use
@@ -10,8 +9,8 @@ from simlab.memory.tensors import Padded, padded
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
-Group = Literal["dense layer", "layer", "root"]
-"""A group of parameters that are gathered together."""
+Group = str
+"""A group of parameters that are gathered together: a kind of layers, or 'root'."""
 
 
 def _group(units: Units, at: int) -> Group:
@@ -19,8 +18,7 @@ def _group(units: Units, at: int) -> Group:
     where there is no such unit."""
     if not 0 <= at < len(units):
         return "root"
-    unit = units[at]
-    return unit if unit == "layer" or unit == "dense layer" else "root"
+    return units[at] if is_layer(units[at]) else "root"
 
 
 def _last_layer(units: Units) -> Group | None:
@@ -70,19 +68,17 @@ class Gathered(Scheme):
         super().__init__(sizes)
         self.ranks, self.root_stays = plan.shards, root_stays
         self.last_differs = runs_in_torchs_pipeline(plan)
-        root = tuple(unit for unit in ("embedding", "head") if unit in units)
+        root = tuple(unit for unit in ENDS if unit in units)
         self.groups: dict[Group, Padded] = {
-            "dense layer": padded(model, plan, ("dense layer",)),
-            "layer": padded(model, plan, ("layer",)),
-            "root": padded(model, plan, root),
+            kind: padded(model, plan, (kind,)) for kind in model.counts
         }
+        self.groups["root"] = padded(model, plan, root)
         self.has_root = bool(root)
 
-    def numbers(self, layers: int, dense: int = 0) -> float:
-        """Parameters of a stage of so many layers, `dense` of them without experts, with
-        padding."""
-        its = {name: group.padded for name, group in self.groups.items()}
-        return (layers - dense) * its["layer"] + dense * its["dense layer"] + its["root"]
+    def numbers(self, layers: Layers) -> float:
+        """Parameters of a stage with these layers, with padding."""
+        of_layers = (n * self.groups[kind].padded for kind, n in counted(layers).items())
+        return sum(of_layers) + self.groups["root"].padded
 
     def accumulate(self, ledger: Ledger, size: float, first: bool) -> None:
         """It stays whole until its group's backward is over. In torch's pipelines, where it has the
@@ -131,7 +127,7 @@ class Gathered(Scheme):
             if not self.root_stays:
                 self._issue(ledger, "root")
                 self._copy_out(ledger, "root", self._buffer("root"))
-            for unit in [unit for unit in units[:2] if unit in LAYERS][:1]:
+            for unit in [unit for unit in units[:2] if is_layer(unit)][:1]:
                 self._issue(ledger, _group((unit,), 0))
         if (own := _group(units, at)) == "root":
             return
@@ -177,7 +173,7 @@ class Gathered(Scheme):
         """Reduce the gradients of a stage, group by group, the root's first, and free its
         parameters."""
         groups: list[Group] = ["root"] if self.has_root else []
-        groups += [unit for unit in units if unit == "layer" or unit == "dense layer"]
+        groups += [unit for unit in units if is_layer(unit)]
         before: Group | None = None
         for group in groups:
             self._reduce(ledger, group, before, use, self.sizes.reduced)

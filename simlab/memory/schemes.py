@@ -9,7 +9,7 @@ nothing else, and two layers between layers do the same.
 from typing import NamedTuple
 
 from simlab.layer.parameters import numbers_of
-from simlab.layer.units import UNITS, UnitKind
+from simlab.layer.units import ENDS, UnitKind
 from simlab.lowering.zero import (
     gathers_for_ops,
     reduces_beside,
@@ -159,7 +159,7 @@ class Partitioned(Scheme):
         self.ahead = max(1, plan.prefetch)
         self.prefetch = plan.prefetch
         self.beside = reduces_beside(plan)
-        self.numbers = {unit: numbers_of(model, plan, unit).all for unit in UNITS}
+        self.numbers = {unit: numbers_of(model, plan, unit).all for unit in (*ENDS, *model.counts)}
 
     def _bytes(self, units: Units, first: int, last: int, size: float) -> float:
         return size * sum(self.numbers[unit] for unit in units[max(0, first) : max(0, last)])

@@ -1,8 +1,9 @@
 """A walk over the ops of one stage, unit by unit: what each does to the memory of a rank."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from simlab.layer.units import LAYERS, UnitKind
+from simlab.layer.units import ENDS, UnitKind, is_layer
 from simlab.memory.ledger import Ledger, Phase
 from simlab.memory.schemes import Scheme, Units, Use
 from simlab.memory.tensors import heads_on_first_rank
@@ -24,22 +25,22 @@ gradient waits, whether the table's is added to the head's): what it does}"""
 class Shape(NamedTuple):
     """What a stage consists of."""
 
-    layers: int
+    layers: tuple[UnitKind, ...]
+    """The kind of each layer."""
     first: bool
     last: bool
-    dense: int = 0
-    """How many of the layers are of `Model.dense_layers`."""
 
     @property
     def units(self) -> Units:
         """In the order of a forward."""
-        kinds: tuple[tuple[UnitKind, int], ...] = (
-            ("embedding", self.first),
-            ("dense layer", self.dense),
-            ("layer", self.layers - self.dense),
-            ("head", self.last),
-        )
-        return tuple(kind for kind, count in kinds for _ in range(count))
+        return ("embedding",) * self.first + self.layers + ("head",) * self.last
+
+
+def sizes_of(model: Model, plan: Plan, number: float, logit: float) -> dict[UnitPart, UnitSizes]:
+    """{part of a model: its `UnitSizes`}. number: bytes of a number; logit: of one in the loss."""
+    found = {kind: UnitSizes(model.of_kind(kind), plan, number, logit) for kind in model.counts}
+    ends = next(iter(found.values()))  # which have the hidden states of every layer
+    return found | dict.fromkeys((*ENDS, "loss"), ends)
 
 
 class Piece(NamedTuple):
@@ -60,16 +61,14 @@ class StageWalk:
         shape: Shape,
         scheme: Scheme,
         *,
-        sizes: UnitSizes | None = None,
+        sizes: Mapping[UnitPart, UnitSizes] | None = None,
         sums_in_place: bool = True,
         parts: Parts | None = None,
     ) -> None:
-        """parts: where the phases of parts of units are kept, which stages may share."""
+        """sizes: see `sizes_of`. parts: where the phases of parts of units are kept, which stages may
+        share."""
         self.model, self.plan, self.shape, self.scheme = model, plan, shape, scheme
-        self.sizes = sizes or UnitSizes(model, plan, plan.element_bytes, LOSS_BYTES)
-        self.dense_sizes = self.sizes
-        if model.dense_layers:
-            self.dense_sizes = UnitSizes(model.dense, plan, plan.element_bytes, LOSS_BYTES)
+        self.sizes = sizes or sizes_of(model, plan, plan.element_bytes, LOSS_BYTES)
         self.sums_in_place = sums_in_place
         self.waits = model.tied_head and shape.first and shape.last
         self.table_is_added = heads_on_first_rank(model, plan) and shape.first and not shape.last
@@ -119,7 +118,7 @@ class StageWalk:
         backward = use.kind != "F"
         first = use.first and self.scheme.first_differs
         key = part, use.kind, first, self.waits, self.table_is_added
-        sizes = self.dense_sizes if part == "dense layer" else self.sizes
+        sizes = self.sizes[part]
         if key not in self._parts:
             if backward:
                 self._parts[key] = backward_phase(
@@ -137,7 +136,7 @@ class StageWalk:
         return self._parts[key]
 
     def _forward(self, ledger: Ledger, units: Units, at: int, use: Use) -> None:
-        unit, hidden = units[at], self.sizes.hidden
+        unit, hidden = units[at], self.sizes[units[at]].hidden
         if at == 0 and not self.shape.first:
             ledger.op(("activations", hidden))  # the message
         self.scheme.begins(ledger, units, at, use)
@@ -150,7 +149,7 @@ class StageWalk:
             ledger.free(("activations", hidden))  # sent
 
     def _backward(self, ledger: Ledger, units: Units, at: int, use: Use) -> None:
-        unit, hidden = units[at], self.sizes.hidden
+        unit, hidden = units[at], self.sizes[units[at]].hidden
         if at == 0 and not self.shape.last and use.kind != "W":
             ledger.op(("temporaries", hidden))  # the message
         if unit == "head":
@@ -167,18 +166,18 @@ class StageWalk:
 
     def _kept(self, units: Units) -> float:
         """Bytes of the activations of those of `units` that are layers."""
-        return sum(self._part(u, FORWARD).end["activations"] for u in units if u in LAYERS)
+        return sum(self._part(u, FORWARD).end["activations"] for u in units if is_layer(u))
 
     def _forward_offloads(self, ledger: Ledger, units: Units, at: int) -> None:
         """A layer's activations leave while the next one computes."""
-        if self.plan.offload != "activations" or units[at] not in LAYERS:
+        if self.plan.offload != "activations" or not is_layer(units[at]):
             return
-        own = () if units[at + 1 : at + 2] and units[at + 1] in LAYERS else (units[at],)
+        own = () if units[at + 1 : at + 2] and is_layer(units[at + 1]) else (units[at],)
         ledger.free(("activations", self._kept((*units[max(0, at - 1) : at], *own))))
 
     def _backward_offloads(self, ledger: Ledger, units: Units, at: int, use: Use) -> None:
         """They come back a layer ahead."""
-        if self.plan.offload != "activations" or units[at] not in LAYERS or use.kind == "W":
+        if self.plan.offload != "activations" or not is_layer(units[at]) or use.kind == "W":
             return
-        own = () if at and units[at - 1] in LAYERS else (units[at],)
+        own = () if at and is_layer(units[at - 1]) else (units[at],)
         ledger.op(("activations", self._kept((*own, *units[at + 1 : at + 2]))))

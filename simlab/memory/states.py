@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from simlab.layer.parameters import expert_parameters, product_parameters
+from simlab.layer.parameters import Layers, expert_parameters, product_parameters
 from simlab.lowering.zero import SHARDED_FROM, gathers_updated, held_of
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
@@ -29,9 +29,9 @@ def state_bytes(plan: Plan) -> StateBytes:
     return StateBytes(plan.element_bytes, plan.gradient_bytes, 4 + 2 * plan.moment_bytes)
 
 
-def eight_bit_bytes(model: Model, plan: Plan, layers: int, dense: int) -> float:
-    """By how many bytes the parameters of so many layers, `dense` of them without experts, take more
-    on a rank where Transformer Engine computes their products in 8 bits than in 16.
+def eight_bit_bytes(model: Model, plan: Plan, layers: Layers) -> float:
+    """By how many bytes the parameters of `layers` take more on a rank where Transformer
+    Engine computes their products in 8 bits than in 16.
 
     Each weight is there in two forms of a byte a number, as it is and transposed: Hopper multiplies
     8-bit matrices in one layout only (`with_transpose` in Transformer Engine's
@@ -50,10 +50,10 @@ def eight_bit_bytes(model: Model, plan: Plan, layers: int, dense: int) -> float:
     """
     if plan.precision != "fp8" or plan.library != "megatron":
         return 0.0
-    weights = product_parameters(model, plan, layers, dense=dense)
+    weights = product_parameters(model, plan, layers)
     if not plan.fp8_param_gather:
         return 2 * weights
     if plan.zero < SHARDED_FROM["parameters"]:
         return 0.0
-    experts = min(weights, expert_parameters(model, plan, layers, dense=dense))
+    experts = min(weights, expert_parameters(model, plan, layers))
     return -held_of(plan, "parameters", weights, experts)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice, product
 
 from simlab.layer.parameters import expert_parameters, stage_parameters
-from simlab.layer.units import LAYERS, UnitKind
+from simlab.layer.units import UnitKind, is_layer
 from simlab.lowering.expansion import in_turns
 from simlab.lowering.zero import SHARDED_FROM, gathered_around, held_of, is_shared, shards_of
 from simlab.memory.fsdp import Gathered
@@ -20,13 +20,11 @@ from simlab.memory.schemes import (
     Scheme,
     Use,
 )
-from simlab.memory.stage import FORWARD, LOSS_BYTES, Parts, Shape, StageWalk
+from simlab.memory.stage import FORWARD, LOSS_BYTES, Parts, Shape, StageWalk, sizes_of
 from simlab.memory.states import eight_bit_bytes, state_bytes
-from simlab.memory.units.sizes import UnitSizes
 from simlab.program import Program
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
-from simlab.spec.stage_layers import dense_of_stages
 
 OPTIMIZER_TEMPORARY_BYTES = 4
 """Per parameter that a rank updates: torch's foreach Adam takes the root of all variances at
@@ -68,10 +66,9 @@ class StepWalk:
 
     def __init__(self, model: Model, plan: Plan, program: Program, layers: list[int]) -> None:
         self.model, self.plan, self.program = model, plan, program
-        self.sizes = UnitSizes(model, plan, plan.element_bytes, LOSS_BYTES)
-        last = program.stages - 1
-        dense = dense_of_stages(model.dense_layers, layers)
-        self.shapes = [Shape(n, s == 0, s == last, dense[s]) for s, n in enumerate(layers)]
+        self.sizes = sizes_of(model, plan, plan.element_bytes, LOSS_BYTES)
+        last, kinds = program.stages - 1, model.kinds_of_stages(layers)
+        self.shapes = [Shape(its, s == 0, s == last) for s, its in enumerate(kinds)]
         parts: Parts = {}
         walks = {
             shape: StageWalk(
@@ -96,7 +93,7 @@ class StepWalk:
         a backward of another that go side by side."""
         ahead = self.stages[forward].units_of(FORWARD)
         back = self.stages[backward].units_of(Use("B", first=False))
-        for both in in_turns(ahead, back, lambda unit: unit[0] in LAYERS):
+        for both in in_turns(ahead, back, lambda unit: is_layer(unit[0])):
             yield from (unit[1].end["activations"] for unit in both if unit is not None)
 
     def rest(self, rank: int) -> dict[str, float]:
@@ -211,7 +208,7 @@ def _side_by_side(forward: _Units, backward: _Units, until_op_ends: Sequence[str
     first, so that both hold all that they keep while the backward computes; in truth the forward's
     experts come last. until_op_ends: categories of which nothing is left when both are over."""
     ledger = Ledger()
-    for both in in_turns(forward, backward, lambda unit: unit[0] in LAYERS):
+    for both in in_turns(forward, backward, lambda unit: is_layer(unit[0])):
         for unit in both:
             if unit is not None:
                 ledger.add(unit[1])
@@ -235,14 +232,14 @@ def parameters_of(model: Model, plan: Plan, shape: Shape) -> float:
     """Parameters of a stage on one rank, before ZeRO; FSDP2's with their padding."""
     scheme = scheme_of(model, plan, shape)
     if isinstance(scheme, Gathered):
-        return scheme.numbers(shape.layers, shape.dense)
+        return scheme.numbers(shape.layers)
     ends = {"first": shape.first, "last": shape.last}
-    return stage_parameters(model, plan, shape.layers, **ends, dense=shape.dense)
+    return stage_parameters(model, plan, shape.layers, **ends)
 
 
 def numbers_of_stage(model: Model, plan: Plan, shape: Shape) -> tuple[float, float]:
     """(`parameters_of` a stage, those of them of experts that only an 'edp' group holds)"""
-    experts = expert_parameters(model, plan, shape.layers, dense=shape.dense)
+    experts = expert_parameters(model, plan, shape.layers)
     return parameters_of(model, plan, shape), experts
 
 
@@ -256,7 +253,7 @@ def rest_of(model: Model, plan: Plan, shape: Shape) -> dict[str, float]:
     (count, experts), states = numbers_of_stage(model, plan, shape), state_bytes(plan)
     sharded = zip(SHARDED_FROM, states)
     held: dict[str, float] = {n: held_of(plan, n, count, experts) * size for n, size in sharded}
-    held["parameters"] += eight_bit_bytes(model, plan, shape.layers, shape.dense)
+    held["parameters"] += eight_bit_bytes(model, plan, shape.layers)
     if plan.offload in ("optimizer", "parameters"):
         held["optimizer"] = 0.0
     if plan.offload == "parameters":

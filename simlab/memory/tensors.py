@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from simlab.layer.parameters import expert_parameters, unit_tensors
-from simlab.layer.units import UnitKind
+from simlab.layer.units import UnitKind, is_layer
 from simlab.schedules import SCHEDULES
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
@@ -33,7 +33,7 @@ def padded(model: Model, plan: Plan, units: tuple[UnitKind, ...]) -> Padded:
     whole = [rows * row for rows, row in tensors]
     shards = plan.shards
     cut = sum(-(-rows // shards) * shards * row for rows, row in tensors)
-    experts = expert_parameters(model, plan, 1) if "layer" in units else 0.0
+    experts = expert_parameters(model, plan, [unit for unit in units if is_layer(unit)])
     own = cut / shards if not experts else (cut - experts) / shards + experts / plan.expert_holders
     return Padded(sum(whole), cut, whole[-1] if whole else 0.0, own)
 

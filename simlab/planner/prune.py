@@ -1,12 +1,15 @@
 """Bounds by which a plan is rejected without a simulation: the least that it holds, and the least
 time that it takes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from simlab.cost.stage_times import StageCost
 from simlab.cost.walk import Parts
-from simlab.layer.units import UnitKind
+from simlab.layer.parameters import counted
+from simlab.layer.units import UnitKind, is_layer
 from simlab.lowering.zero import autocasts, reduces_each_backward
 from simlab.memory.activations import layer_activations_bytes
 from simlab.memory.stage import Shape
@@ -15,10 +18,7 @@ from simlab.schedules import SCHEDULES
 from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
-from simlab.spec.stage_layers import dense_of_stages
 
-LAYERS: tuple[UnitKind, ...] = ("layer", "dense layer")
-"""The kinds of layers; the second one only where the model has experts in the others."""
 ORDER = "tp-cp-dp-pp"
 """The order of ranks in which the groups of a layer's communication depend on tp, cp and ep only."""
 
@@ -64,11 +64,6 @@ class Bounds:
         held = SCHEDULES[plan.schedule].in_flight(plan.pp, plan.microbatches, plan.chunks)
         return self._states_bytes(plan) + held * least * self._layer(plan)
 
-    @property
-    def _kinds(self) -> int:
-        """How many kinds of layers the model has."""
-        return 1 + (self.model.dense_layers > 0)
-
     def _layers_of(self, plan: Plan) -> list[int]:
         """[layers of each stage]"""
         key = plan.pp, plan.chunks, plan.stage_layers
@@ -82,8 +77,8 @@ class Bounds:
         key = *degrees, plan.chunks, plan.stage_layers, _first_rank(plan)
         if key not in self._states:
             layers, last = self._layers_of(plan), plan.stages - 1
-            dense = dense_of_stages(self.model.dense_layers, layers)
-            shapes = (Shape(layers[s], s == 0, s == last, dense[s]) for s in _first_rank(plan))
+            kinds = self.model.kinds_of_stages(layers)
+            shapes = (Shape(kinds[s], s == 0, s == last) for s in _first_rank(plan))
             self._states[key] = sum(
                 sum(rest_of(self.model, plan, shape).values()) for shape in shapes
             )
@@ -97,8 +92,8 @@ class Bounds:
         key = plan.tp, plan.cp, plan.microbatch_size, plan.recompute, *routed
         if key not in self._layer_bytes:
             self._layer_bytes[key] = min(
-                layer_activations_bytes(model, plan, plan.recompute)
-                for model in (self.model, self.model.dense)[: self._kinds]
+                layer_activations_bytes(self.model.of_kind(kind), plan, plan.recompute)
+                for kind in self.model.counts
             )
         return self._layer_bytes[key]
 
@@ -107,21 +102,20 @@ class Bounds:
         layers, pp = self._layers_of(plan), plan.pp
         if SCHEDULES[plan.schedule].ends_together:
             # a rank has two stages, or half of the microbatches of each of them
-            both_s = min(self._unit_s_of(plan, unit, "FB") for unit in LAYERS[: self._kinds])
+            both_s = min(self._unit_s_of(plan, kind, "FB") for kind in self.model.counts)
             return plan.microbatches * min(layers) * plan.chunks * both_s
-        dense = dense_of_stages(self.model.dense_layers, layers)
+        kinds = self.model.kinds_of_stages(layers)
         last, before = slice(pp - 1, None, pp), slice(pp - 1)
-        busy_s = self._layers_s(plan, "FB", sum(layers[last]), sum(dense[last]))
+        busy_s = self._layers_s(plan, "FB", kinds[last])
         busy_s += self._unit_s_of(plan, "head", "FB")
         passes = "FB" if SCHEDULES[plan.schedule].one_backward else "F"
-        through_s = self._layers_s(plan, passes, sum(layers[before]), sum(dense[before]))
+        through_s = self._layers_s(plan, passes, kinds[before])
         return plan.microbatches * busy_s + through_s
 
-    def _layers_s(self, plan: Plan, kinds: str, layers: int, dense: int) -> float:
-        """Seconds of ops of these kinds in so many layers, `dense` of them without experts, for a
-        microbatch."""
-        spent_s = (layers - dense) * self._unit_s_of(plan, "layer", kinds)
-        return spent_s + dense * self._unit_s_of(plan, "dense layer", kinds) if dense else spent_s
+    def _layers_s(self, plan: Plan, kinds: str, stages: Sequence[tuple[UnitKind, ...]]) -> float:
+        """Seconds of ops of these kinds in the layers of some stages, for a microbatch."""
+        counts = counted(tuple(chain.from_iterable(stages)))
+        return sum(n * self._unit_s_of(plan, unit, kinds) for unit, n in counts.items())
 
     def _unit_s_of(self, plan: Plan, unit: UnitKind, kinds: str) -> float:
         """Seconds of ops of these kinds in a unit for a microbatch. Where forwards and backwards go side
@@ -133,8 +127,7 @@ class Bounds:
     def _unit(self, plan: Plan, unit: UnitKind, kind: str) -> Parts:
         """`Parts` of the forward or the backward of a unit for a microbatch."""
         assert self.cluster is not None
-        layer = unit in ("layer", "dense layer")
-        again = plan.recompute if layer and kind == "B" else ""
+        again = plan.recompute if is_layer(unit) and kind == "B" else ""
         # what torch's sharding copies, and what it adds to nothing
         sharded = not plan.has_flat_gradients and (plan.zero == 3, reduces_each_backward(plan))
         routed = plan.ep, plan.etp, plan.expert_load

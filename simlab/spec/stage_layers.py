@@ -48,16 +48,6 @@ def layers_of_stages(
     )
 
 
-def dense_of_stages(dense: int, layers: Sequence[int]) -> list[int]:
-    """[how many of each stage's layers are among the model's first `dense` ones], of stages with
-    so many `layers`."""
-    found, left = [], dense
-    for count in layers:
-        found.append(min(count, left))
-        left -= found[-1]
-    return found
-
-
 def check_stage_layers(value: str | Sequence[int], stages: int) -> str | tuple[int, ...]:
     """`value` as a field of a plan of `stages` stages. Raises `InputError` if it is neither a rule
     nor a number for each stage."""

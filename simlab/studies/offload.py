@@ -164,10 +164,7 @@ def _parts(model: Model, plan: Plan, cost: StageCost) -> list[_Part]:
     def sized(name: str, unit: UnitKind) -> _Part:
         return part(name, unit, unit_parameters(model, plan, unit, first=True))
 
-    kinds: list[UnitKind] = [
-        "dense layer" if n < model.dense_layers else "layer" for n in range(model.layers)
-    ]
-    middle = [sized(f"layer {n}", unit) for n, unit in enumerate(kinds)]
+    middle = [sized(f"layer {n}", unit) for n, unit in enumerate(model.layer_kinds)]
     return [sized("embedding", "embedding"), *middle, sized("head", "head")]
 
 

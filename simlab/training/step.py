@@ -1,7 +1,7 @@
 """A training step of a model under a plan on a cluster, op by op (`predict`) or layer by layer
 (`layer_trace`)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 
 from simlab.cost import OpMemory
@@ -22,7 +22,6 @@ from simlab.spec.cluster import Cluster
 from simlab.spec.hardware import Gpu, Link
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
-from simlab.spec.stage_layers import dense_of_stages
 from simlab.trace import Trace
 from simlab.training.prediction import Prediction, does_not_fit
 from simlab.training.walked import (
@@ -191,16 +190,15 @@ def stage_times(
     An op stands for all of its kind on its stage, with what it does in every microbatch: the
     reductions of a last backward, and the waits of a first forward, are not among them.
     """
-    layers = plan.layers_of_stages(model.layers, program.stages)
-    dense = dense_of_stages(model.dense_layers, layers)
+    kinds = model.kinds_of_stages(plan.layers_of_stages(model.layers, program.stages))
     found: dict[tuple[int, str], Parts] = {}
-    alike: dict[tuple[int | str | bool, ...], Parts] = {}  # by what makes ops alike
+    alike: dict[tuple[Hashable, ...], Parts] = {}  # by what makes ops alike
     for rank, cost in enumerate(costs):
         lowering = None
         for op in {op[:2]: op for op in program.ranks[rank]}.values():
             received = any(program.rank_of[need] != rank for need in program.needs(op))
             ends = op.stage == 0, op.stage == program.stages - 1
-            key = id(cost), op.kind, layers[op.stage], dense[op.stage], *ends, received
+            key = id(cost), op.kind, kinds[op.stage], *ends, received
             if key not in alike:
                 if lowering is None:
                     lowering = RankLowering(model, plan, program, rank, kernels=cost.kernels)

@@ -29,7 +29,7 @@ def stage_memory(
     model: Model, plan: Plan, layers: int, *, first: bool = False, last: bool = False
 ) -> StageMemory:
     """`StageMemory` of a stage of `layers` layers under `plan`."""
-    shape = Shape(layers, first, last)
+    shape = Shape(("layer",) * layers, first, last)
     walk = StageWalk(model, plan, shape, scheme_of(model, plan, shape))
     ledger = Ledger(dict.fromkeys(CATEGORIES, 0.0) | rest_of(model, plan, shape))
     keeps = plan.zero == 3 and not plan.reshard

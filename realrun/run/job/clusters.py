@@ -41,4 +41,5 @@ def cut_model(name: str | None, layers: int) -> Model:
     """The model called `name` (None: `BOX_MODEL`) with so many `layers`, all of the kind that most are,
     and with a head of its own, as what runs has one."""
     model = load_model(name or BOX_MODEL)
-    return replace(model, layers=layers, dense_layers=0, tied_head=False)
+    alike = model.of_kind(max(model.counts, key=lambda kind: model.counts[kind]))
+    return replace(alike, layers=layers, dense_layers=0, tied_head=False)

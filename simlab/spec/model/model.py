@@ -1,9 +1,12 @@
 """Transformer sizes → parameters, operations by kernel, activation bytes by tensor. GPT and Llama
 kinds, dense or with experts."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-from functools import cache
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
 
 from simlab.errors import require_whole
 from simlab.layer.flops import flops_again, layer_flops
@@ -12,7 +15,7 @@ from simlab.layer.passes.recomputation import marked
 from simlab.layer.saved import Share, saved_bytes
 from simlab.layer.units import layer_operations
 from simlab.spec.fields import with_field_docs
-from simlab.spec.model.sizes import OF_EXPERTS, ModelSizes
+from simlab.spec.model.sizes import DENSE, OF_EXPERTS, ModelSizes
 
 MFU_ATTENTION = "full"
 """How the model FLOPs of an MFU or HFU count attention. 'full' counts all pairs of queries and keys,
@@ -31,19 +34,53 @@ class Model(ModelSizes):
     whose default is None is given its value then.
     """
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kinds:
+            _ = self._of_kinds  # whose sizes are checked, too
+
     # kinds of layers
     # -------------------------------------------------------------------------------------------
 
-    @property
-    def dense(self) -> "Model":
-        """The same model with one dense MLP in each layer: what its `dense_layers` are like."""
-        return _without_experts(self) if self.experts else self
+    @cached_property
+    def layer_kinds(self) -> tuple[str, ...]:
+        """The kind of each layer, in order: 'layer', 'dense layer' or a name of `kinds`."""
+        if not self.pattern:
+            return (DENSE,) * self.dense_layers + ("layer",) * (self.layers - self.dense_layers)
+        period = len(self.pattern)
+        return tuple(self.pattern[number % period] for number in range(self.layers))
+
+    @cached_property
+    def counts(self) -> Mapping[str, int]:
+        """{kind: how many layers of it there are}, in the order in which they first come."""
+        return Counter(self.layer_kinds)
+
+    def of_kind(self, kind: str) -> "Model":
+        """The same model with all layers of one kind. Raises `KeyError` if there is no such kind."""
+        return self if kind == "layer" else self._of_kinds[kind]
+
+    @cached_property
+    def _of_kinds(self) -> dict[str, "Model"]:
+        others = dict(self.kinds) | ({DENSE: (("experts", 0),)} if self.experts else {})
+        return {kind: self._with(dict(fields)) for kind, fields in others.items()}
+
+    def _with(self, fields: dict[str, Any]) -> "Model":
+        """The same model with all layers alike, and with other values of some fields."""
+        if fields.get("experts") == 0:
+            none = ("experts_per_token", "groups_per_token", *OF_EXPERTS)
+            fields = dict.fromkeys(none, 0) | fields
+        alike: dict[str, Any] = {"kinds": (), "pattern": (), "dense_layers": 0}
+        return replace(self, **(alike | fields))
+
+    def kinds_of_stages(self, layers: Sequence[int]) -> list[tuple[str, ...]]:
+        """[the kinds of each stage's layers, in order], of stages with so many `layers`."""
+        ends = accumulate(layers)
+        return [self.layer_kinds[end - count : end] for count, end in zip(layers, ends)]
 
     def of_layers(self, quantity: Callable[["Model"], float]) -> float:
         """The sum of a quantity of a layer over all layers. quantity: `Model` whose layers are all
         alike → the quantity of one."""
-        rest = (self.layers - self.dense_layers) * quantity(self)
-        return rest + (self.dense_layers * quantity(self.dense) if self.dense_layers else 0)
+        return sum(count * quantity(self.of_kind(kind)) for kind, count in self.counts.items())
 
     # parameters
     # -------------------------------------------------------------------------------------------
@@ -61,8 +98,8 @@ class Model(ModelSizes):
         """{part: parameters} of one layer: attention, mlp (all routed experts), router, norms
         (those of latents, queries and keys included) and, where there are some, shared experts.
 
-        Of a model with `dense_layers` it is one of the others; `dense.layer_parameters` are
-        theirs. A bias that a router adds to choose experts (DeepSeek-V3) has no gradient and is
+        Of a model whose layers are of several kinds it is one that is as the model says;
+        `of_kind(kind).layer_parameters` are another's. A bias that a router adds to choose experts (DeepSeek-V3) has no gradient and is
         not counted.
         """
         return layer_parameters(self)
@@ -82,11 +119,14 @@ class Model(ModelSizes):
     @property
     def active_parameters(self) -> int:
         """As `parameters`, counting only the experts that compute a token."""
+        return self.parameters - int(self.of_layers(Model._idle_parameters))
+
+    def _idle_parameters(self) -> int:
+        """Of a layer, those of the experts that do not compute a token."""
         if not self.experts:
-            return self.parameters
+            return 0
         one_expert = self.layer_parameters["mlp"] // self.experts
-        idle = one_expert * (self.experts - self.experts_per_token)
-        return self.parameters - (self.layers - self.dense_layers) * idle
+        return one_expert * (self.experts - self.experts_per_token)
 
     # operations
     # -------------------------------------------------------------------------------------------
@@ -104,8 +144,8 @@ class Model(ModelSizes):
 
         The matrix products are 2 x their entries. Scores (Q K^T) and their product with V are 2 s a
         d each, counted in full as all published figures do, though a causal kernel does half of
-        that; d is the width of a query, or of a value. Of a model with `dense_layers` it is one of
-        the other layers. Leaves out norms, softmax, activation functions: they are bound by memory. (Narayanan
+        that; d is the width of a query, or of a value. Of a model whose layers are of several kinds
+        it is one that is as the model says. Leaves out norms, softmax, activation functions: they are bound by memory. (Narayanan
         et al. 2021, arXiv 2104.04473, appendix: 24 B s h^2 + 4 B s^2 h per layer for the GPT kind.)
         """
         return layer_flops(self, self._tokens(seq))
@@ -175,7 +215,7 @@ class Model(ModelSizes):
         flash:   scores are never stored; FlashAttention keeps one number per row, 4 bytes, in their
                  stead.
         dropout: None: where the model has biases (GPT kinds).
-        Of a model with `dense_layers` it is one of the other layers. Latent attention keeps the
+        Of a model whose layers are of several kinds it is one that is as the model says. Latent attention keeps the
         latents before and after their norms and whole keys of every head; a norm of queries and
         keys keeps its inputs.
         Leaves out temporaries.
@@ -188,10 +228,3 @@ class Model(ModelSizes):
         share = Share(tokens, tp, sequence_parallel, tokens * self.experts_per_token, tp)
         operations = layer_operations(self, keys=0 if flash else seq, dropout=dropout)
         return saved_bytes(marked(operations, recompute), share, 2)
-
-
-@cache
-def _without_experts(model: Model) -> Model:
-    none = dict.fromkeys(("experts", "experts_per_token", "groups_per_token", *OF_EXPERTS), 0)
-    sizes = {field.name: getattr(model, field.name) for field in fields(model)}
-    return Model(**(sizes | none))

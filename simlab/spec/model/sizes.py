@@ -1,10 +1,11 @@
 """The sizes that a transformer is given by, and which of them go together."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from simlab.display import plain
-from simlab.errors import InputError, require_whole, shortened
+from simlab.errors import InputError, did_you_mean, require_whole, shortened
 from simlab.spec.fields import documented, short_repr, with_field_docs
 
 _LEAST = {
@@ -35,6 +36,18 @@ MOST_LAYERS = 10_000
 """The most layers of a model: each of them is walked, and no model has a tenth of them."""
 _FILLED = ("kv_heads", "ffn", "head_size")
 """Fields that have a value of their own where they are None."""
+DENSE = "dense layer"
+"""The kind of layers without experts where others have them: the one that no model needs to say."""
+NO_KINDS = ("layer", DENSE, "embedding", "head", "loss", "root")
+"""Names that a model cannot give to a kind of layers of its own."""
+OF_ALL_LAYERS = (
+    "name", "layers", "hidden", "vocab", "positions", "tied_head", "dense_layers", "kinds", "pattern",
+    "seq", "source", "ignored",
+)  # fmt: skip
+"""Fields that no kind of layers has for itself."""
+
+Kinds = tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
+"""((name of a kind of layers, ((field, value), ...)), ...)"""
 
 
 @with_field_docs
@@ -119,6 +132,18 @@ class ModelSizes:
     qk_norm: bool = documented(
         "Whether each head's query and key go through an RMSNorm, as in Qwen3.", default=False
     )
+    kinds: Kinds = documented(
+        """The kinds of layers that differ from the others, {name: {field: value}}: the fields of which
+        these layers have another value than the model says, such as {'sliding layer': {'window':
+        4096}}.""",
+        default=(),
+    )
+    pattern: tuple[str, ...] = documented(
+        """The kinds of the layers from the first one on, over and over: names of `kinds`, 'dense layer'
+        for one without experts, 'layer' for one that is as the model says. () stands for layers that
+        are all alike, but for `dense_layers`.""",
+        default=(),
+    )
     seq: int = documented(
         "The sequence length, s, that the model is usually trained with.", default=2048
     )
@@ -157,6 +182,8 @@ class ModelSizes:
             if getattr(self, field) is None:
                 object.__setattr__(self, field, default)
         object.__setattr__(self, "ignored", tuple(self.ignored))  # JSON has lists
+        object.__setattr__(self, "kinds", self._own_kinds())
+        object.__setattr__(self, "pattern", self._own_pattern())
         if self.heads % self.kv_heads:
             raise InputError(
                 f"{self.name or 'model'}: heads = {self.heads} is not divisible by kv_heads = {self.kv_heads}"
@@ -167,6 +194,54 @@ class ModelSizes:
             )
         self._check_groups()
         self._check_kinds()
+
+    def _own_kinds(self) -> Kinds:
+        """`kinds` as tuples, which can be hashed. Raises `InputError` if they cannot be."""
+        name, kinds = self.name or "model", self.kinds
+        if isinstance(kinds, (Mapping, Sequence)) and not isinstance(kinds, str):
+            try:
+                pairs = {its: dict(fields) for its, fields in dict(kinds).items()}
+            except (TypeError, ValueError):
+                pairs = None
+            known = set(type(self).__dataclass_fields__) - set(OF_ALL_LAYERS)
+            if pairs is not None:
+                for its, fields in pairs.items():
+                    if not isinstance(its, str) or not its or its in NO_KINDS:
+                        raise InputError(
+                            f"{name}: a kind of layers named {shortened(its)}: give a name that is none of {', '.join(NO_KINDS)}"
+                        )
+                    for field in fields:
+                        if field not in known:
+                            near = did_you_mean(field, known) or ";"
+                            raise InputError(
+                                f"{name}: kind {its!r}: {shortened(field)}{near} give fields of a layer: {', '.join(sorted(known))}"
+                            )
+                return tuple((its, tuple(fields.items())) for its, fields in pairs.items())
+        raise InputError(f"{name}: kinds = {shortened(kinds)}: give {{name: {{field: value}}}}")
+
+    def _own_pattern(self) -> tuple[str, ...]:
+        """`pattern` as a tuple. Raises `InputError` if it names no kinds of layers."""
+        name, known = self.name or "model", ["layer", *dict(self.kinds)]
+        known += [DENSE] * (self.experts > 0)
+        if isinstance(self.pattern, str) or not isinstance(self.pattern, Sequence):
+            raise InputError(
+                f"{name}: pattern = {shortened(self.pattern)}: give a list of kinds of layers"
+            )
+        for its in self.pattern:
+            if its not in known:
+                near = did_you_mean(its, known) or ";"
+                raise InputError(
+                    f"{name}: pattern has {shortened(its)}{near} give one of {', '.join(known)}"
+                )
+        if unused := set(dict(self.kinds)) - set(self.pattern):
+            raise InputError(
+                f"{name}: no layer of pattern is a {sorted(unused)[0]!r}: add it there, or leave it out of kinds"
+            )
+        if self.pattern and self.dense_layers:
+            raise InputError(
+                f"{name}: dense_layers = {self.dense_layers} beside a pattern: say {DENSE!r} in the pattern"
+            )
+        return tuple(self.pattern)
 
     def _check_groups(self) -> None:
         """Raise `InputError` if no token's experts can be chosen from so many groups."""

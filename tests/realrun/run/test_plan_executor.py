@@ -289,7 +289,7 @@ def test_zero_3_has_a_unit_and_those_ahead_gathered_and_never_more(ranks, prefet
         "prefetch": prefetch,
         "microbatches": 2,
     }
-    plan, shape = plan_of(fields, WIDER), Shape(WIDER["layers"], True, True)
+    plan, shape = plan_of(fields, WIDER), Shape(("layer",) * WIDER["layers"], True, True)
     walk = StageWalk(model_of(WIDER), plan, shape, scheme_of(model_of(WIDER), plan, shape))
     expected, layer = walk.op(Use("B")).largest, 12 * 64**2 + 13 * 64
     for rank in ranks(2)(memory_of, fields):

@@ -51,7 +51,7 @@ def test_without_offload_nothing_is_on_the_host():
 
 def whole_units(plan, layers=8, **ends):
     """(bytes of gathered parameters, of whole gradients) at most during a backward of a stage."""
-    shape = Shape(layers, ends.get("first", False), ends.get("last", False))
+    shape = Shape(("layer",) * layers, ends.get("first", False), ends.get("last", False))
     walk = StageWalk(LLAMA, plan, shape, scheme_of(LLAMA, plan, shape))
     largest = walk.op(Use("B")).largest
     return largest["unsharded_parameters"], largest["unsharded_gradients"]

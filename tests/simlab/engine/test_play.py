@@ -77,6 +77,9 @@ def any_plans(draw, zeros=(0, 1, 2, 3)):
             "shared_experts": draw(st.integers(0, 1)),
         }
         model = replace(model, **few, bias=False, expert_ffn=128)
+    elif draw(st.booleans()):
+        kinds = "layer", "wide layer", "wide layer"
+        model = replace(model, kinds={"wide layer": {"ffn": 640}}, pattern=kinds)
     fields["chunks"] = chunks if SCHEDULES[schedule].chunked else None
     plan = plan_of(dp=dp, pp=pp, schedule=schedule, **fields)
     return model, plan, cluster_of(plan.gpus, draw(st.sampled_from(["dgx-a100", "a100-pcie"])))

@@ -99,7 +99,7 @@ def test_a_rank_holds_whole_experts(ep, shared):
 def test_states_of_whole_experts_are_divided_over_their_holders(ep, zero):
     plan = sl.Plan(dp=4, ep=ep, zero=zero, **SPREAD)
     held = sl.predict(MODEL, plan, NODE).memory.rest(0)
-    whole = stage_parameters(MODEL, plan, 4, first=True, last=True, dense=1)
+    whole = stage_parameters(MODEL, plan, MODEL.layer_kinds, first=True, last=True)
     experts = 3 * 8 * EXPERT / ep
     for state, (size, first) in {"parameters": (2, 3), "gradients": (4, 2), "optimizer": (12, 1)}.items():  # fmt: skip
         shards = (4, 8 // ep) if zero >= first else (1, 1)

@@ -18,7 +18,7 @@ LLAMA = sl.Model(
 
 
 def walk_of_layer(model, plan):
-    shape = Shape(1, False, False)
+    shape = Shape(("layer",), False, False)
     return StageWalk(model, plan, shape, scheme_of(model, plan, shape))
 
 

@@ -83,8 +83,8 @@ def test_biases_and_dense_layers_among_experts():
     gpt = sl.load_model("gpt3-175b")
     assert product_parameters(gpt, sl.Plan(tp=8), 1) == 12 * gpt.hidden**2 / 8
     deepseek = sl.load_model("deepseek-v3")
-    only = product_parameters(deepseek, sl.Plan(), 3, dense=3)
-    one = product_parameters(deepseek.dense, sl.Plan(), 1)
+    only = product_parameters(deepseek, sl.Plan(), ("dense layer",) * 3)
+    one = product_parameters(deepseek.of_kind("dense layer"), sl.Plan(), 1)
     assert only == 3 * one == 3 * (187_105_280 + 3 * 7168 * 18432)  # attention's, and the MLP's
 
 

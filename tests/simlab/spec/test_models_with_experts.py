@@ -219,7 +219,7 @@ def test_kernels_of_both_kinds_of_layers_do_the_models_operations(name, attentio
     plan = sl.Plan(seq=512, microbatch_size=2, attention=attention)
     units = unit_kernels(model, plan)
     assert ("dense layer" in units) == (model.dense_layers > 0)
-    for unit, its in (("layer", model), ("dense layer", model.dense)):
+    for unit, its in (("layer", model), ("dense layer", model.of_kind("dense layer"))):
         if unit not in units:
             continue
         flops = its.layer_flops(512)
