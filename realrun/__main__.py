@@ -1,6 +1,5 @@
 """`python -m realrun`."""
 
-import _thread
 import os
 import signal
 import socket
@@ -14,9 +13,11 @@ from realrun.cli.main import main
 
 def interrupt_again(lost: "sys.UnraisableHookArgs") -> None:
     """Raise ^C anew, a moment later, where it arrived while Python was cleaning up an object, for
-    there it is lost; every other such error is printed as usual."""
+    there it is lost; every other such error is printed as usual. A signal does it, which also ends
+    what the main thread waits for; `_thread.interrupt_main` would let that go on to its end."""
     if issubclass(lost.exc_type, KeyboardInterrupt):
-        threading.Timer(0.02, _thread.interrupt_main).start()
+        main_thread = threading.main_thread().ident
+        threading.Timer(0.02, signal.pthread_kill, (main_thread, signal.SIGINT)).start()
     else:
         sys.__unraisablehook__(lost)
 
