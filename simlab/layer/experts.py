@@ -21,7 +21,7 @@ def experts(model: "ModelSizes", normed: Tensor, summed: Tensor) -> list[Operati
     kinds = OperationKind.UP, OperationKind.DOWN
     operations = [
         linear(OperationKind.ROUTER, normed, (chosen,)),
-        Operation(OperationKind.PERMUTE, (normed, made), (routed, summed)),
+        Operation(OperationKind.PERMUTE, (normed, chosen, made), (routed, summed)),
         *two_products(model, kinds, routed, made, model.expert_width, Cut.EXPERTS, model.experts),
     ]
     if not model.shared_experts:

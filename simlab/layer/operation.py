@@ -117,6 +117,11 @@ class Operation(NamedTuple):
     """Of what it makes: what is not kept, and made again before the backward."""
 
     @property
+    def is_product(self) -> bool:
+        """Whether it multiplies what it reads with matrices of weights."""
+        return any(its.columns > 1 for its in self.weights) and bool(self.reads)
+
+    @property
     def label(self) -> str:
         """Its name for people."""
         return self.name or self.kind.value

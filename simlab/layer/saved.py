@@ -32,6 +32,11 @@ class Share(NamedTuple):
             rows = self.routed
         return rows * self.width(tensor)
 
+    def size_bytes(self, tensor: Tensor, number_bytes: float) -> float:
+        """The bytes of what the rank has of a tensor. number_bytes: of a number that has no size of
+        its own."""
+        return (tensor.number_bytes or number_bytes) * self.numbers(tensor)
+
 
 def kept_tensors(operations: Sequence[Operation]) -> list[list[Tensor]]:
     """[what each operation saves] that none makes again before the backward and none before it saves,
@@ -53,6 +58,6 @@ def saved_bytes(
     found: dict[str, float] = {}
     for tensors in kept_tensors(operations):
         for its in tensors:
-            label, width = its.group or its.name, its.number_bytes or number_bytes
-            found[label] = found.get(label, 0.0) + width * share.numbers(its)
+            label = its.group or its.name
+            found[label] = found.get(label, 0.0) + share.size_bytes(its, number_bytes)
     return found

@@ -50,10 +50,7 @@ def _residual(
     number: int, skipped: Tensor, branch: Tensor, made: Tensor, dropout: bool
 ) -> Operation:
     """The sum with the skipped path, before which the branch may be dropped out."""
-    masks: tuple[Tensor, ...] = ()
-    if dropout:
-        mask = Tensor(f"dropout mask {number}", made.numbers, Cut.TOKENS, 0, "dropout masks", 1)
-        masks = (mask,)
+    masks = (_mask(f"dropout mask {number}", made),) * dropout
     return Operation(
         OperationKind.RESIDUAL,
         (skipped, branch),
@@ -63,23 +60,33 @@ def _residual(
     )
 
 
+def _mask(name: str, dropped: Tensor) -> Tensor:
+    return dropped._replace(name=name, group="dropout masks", number_bytes=1)
+
+
 @lru_cache(512)
-def embedding_operations(model: "ModelSizes") -> tuple[Operation, ...]:
-    """The rows of the embedding and, of a GPT, those of the positions."""
+def embedding_operations(model: "ModelSizes", *, dropout: bool = False) -> tuple[Operation, ...]:
+    """The rows of the embedding and, of a GPT, those of the positions, which may be dropped out.
+    Tensor-parallel ranks have some rows each, so they sum up what they find."""
     made = Tensor("embedded", model.hidden, Cut.TOKENS)
     weights = [Weight(model.vocab, model.hidden, Cut.COLUMNS)]
     if model.positions:
         weights.append(Weight(model.positions, model.hidden))
-    return (Operation(OperationKind.EMBEDDING, (), (made,), tuple(weights)),)
+    masks = (_mask("embedding's dropout mask", made),) * dropout
+    makes = (made, *masks)
+    return (Operation(OperationKind.EMBEDDING, (), makes, tuple(weights), saves=masks),)
 
 
 @lru_cache(512)
 def head_operations(model: "ModelSizes") -> tuple[Operation, ...]:
-    """The last norm and the product that makes the logits, whose matrix may be the embedding's."""
+    """The last norm, the product that makes the logits, whose matrix may be the embedding's, and the
+    loss, which keeps the logarithm of each word's probability in fp32."""
     entered, normed = (Tensor(name, model.hidden, Cut.TOKENS) for name in ("output", "head input"))
     logits = Tensor("logits", model.vocab, Cut.COLUMNS)
+    kept = logits._replace(name="log-softmax", number_bytes=4)
     last = norm("last norm", entered, normed, shift=model.bias)
     return (
         last._replace(kind=OperationKind.LAST_NORM),
         linear(OperationKind.HEAD, normed, (logits,), cut=Cut.COLUMNS),
+        Operation(OperationKind.LOSS, (logits,), (kept,), saves=(kept,)),
     )

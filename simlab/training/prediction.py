@@ -13,6 +13,7 @@ from simlab.cost.walk import Parts
 from simlab.display import facts_of
 from simlab.engine import simulate
 from simlab.errors import require_index
+from simlab.lowering.kernels import plan_operations
 from simlab.lowering.kernels.recomputed import stops_early
 from simlab.memory.step import StepWalk, folded
 from simlab.program import Program
@@ -151,7 +152,7 @@ class Prediction:
             self.plan.seq,
             self.plan.recompute,
             flash=self.plan.attention != "unfused",
-            stops_early=stops_early(self.model, self.plan),
+            stops_early=stops_early(plan_operations(self.model, self.plan), self.plan),
         )
         return per_token * self.tokens_per_s / self.peak_flops
 

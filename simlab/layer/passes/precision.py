@@ -1,8 +1,8 @@
-"""In which form the inputs of products are kept."""
+"""In which form tensors are made and kept."""
 
 from collections.abc import Sequence
 
-from simlab.layer.operation import Cut, Operation, OperationKind
+from simlab.layer.operation import Cut, Operation, OperationKind, Tensor
 
 PRODUCTS = (
     OperationKind.QKV,
@@ -29,3 +29,25 @@ def in_eight_bits(operations: Sequence[Operation], *, copies: bool) -> list[Oper
             its = its._replace(saves=casts)
         found.append(its)
     return found
+
+
+def under_autocast(operations: Sequence[Operation], *, norms: bool) -> list[Operation]:
+    """Operations of a unit whose skipped path is in fp32, as torch's autocast leaves it: a sum adds
+    the 16 bits of a branch to it. norms: whether norms between them are in fp32, too, and make a copy
+    in 16 bits for the product that follows; where a norm is several operations of torch's, these
+    cast."""
+    found, begins = [], True
+    for its in operations:
+        if its.kind is OperationKind.RESIDUAL:
+            (skipped, branch), (summed, *masks) = its.reads, its.makes
+            its = its._replace(reads=(_fp32(skipped), branch), makes=(_fp32(summed), *masks))
+        elif norms and begins and its.kind in (OperationKind.NORM, OperationKind.LAST_NORM):
+            (read,), (made,) = its.reads, its.makes
+            its = its._replace(reads=(_fp32(read),), makes=(_fp32(made), made))
+        begins = its.kind is OperationKind.RESIDUAL
+        found.append(its)
+    return found
+
+
+def _fp32(tensor: Tensor) -> Tensor:
+    return tensor._replace(number_bytes=4)

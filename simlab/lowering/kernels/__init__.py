@@ -1,8 +1,8 @@
 """The kernels and communications of each unit of a model, forward and backward."""
 
 from simlab.lowering.kernels.attention import softmax_is_fused
-from simlab.lowering.kernels.ends import embedding_kernels, head_kernels
 from simlab.lowering.kernels.forward import launched_by
+from simlab.lowering.kernels.host import runtime_ops
 from simlab.lowering.kernels.kernel import (
     Attention,
     Communication,
@@ -12,7 +12,6 @@ from simlab.lowering.kernels.kernel import (
     Memory,
     Place,
 )
-from simlab.lowering.kernels.layer import layer_kernels, runtime_ops
 from simlab.lowering.kernels.memory_bound import is_one_kernel
 from simlab.lowering.kernels.microbatch import (
     Sizes,
@@ -26,7 +25,13 @@ from simlab.lowering.kernels.microbatch import (
     visited,
 )
 from simlab.lowering.kernels.tensor_parallel import keeps_gathered, message_bytes, message_kernels
-from simlab.lowering.kernels.units import kernel_names, unit_kernels
+from simlab.lowering.kernels.units import (
+    embedding_kernels,
+    head_kernels,
+    kernel_names,
+    layer_kernels,
+    unit_kernels,
+)
 
 __all__ = [
     "Attention",

@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-from simlab.layer.operation import Operation, OperationKind
+from simlab.layer.operation import Operation, OperationKind, Tensor
 from simlab.layer.saved import Share
 from simlab.lowering.context import busiest_share
 from simlab.lowering.kernels.kernel import Attention, Communication, Launched, Matmul, Memory, Place
-from simlab.lowering.kernels.microbatch import sizes
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
@@ -35,7 +34,7 @@ result, too, and a mask's gradient is a copy that is then masked.
 """
 
 
-def fused_attention(model: Model, plan: Plan) -> list[Launched]:
+def fused_attention(operation: Operation, model: Model, plan: Plan, share: Share) -> list[Launched]:
     """Fused attention, and what context parallelism sends for it, by `Plan.cp_kind`.
 
     In a ring every rank passes on its keys and values, cp - 1 times. The time is that of the rank
@@ -46,37 +45,37 @@ def fused_attention(model: Model, plan: Plan) -> list[Launched]:
     for all keys and all values, which it keeps for the backward, and reduce-scatters their
     gradients. The time is the busiest rank's, as in a ring.
     """
-    seq, d, batch, cp = plan.seq or model.seq, model.head_size, plan.microbatch_size, plan.cp
-    heads, kv = model.heads // plan.tp, max(1, model.kv_heads // plan.tp)
-    value = model.value_size or None
-    if cp == 1:
-        whole = Attention("attention", batch, heads, seq, seq, d, generation=plan.attention)
-        return [replace(whole, value_size=value)]
-    if plan.cp_kind == "all-to-all":
-        return _exchanged(model, plan, heads, kv)
-    share = busiest_share(cp, plan.cp_layout)
+    seq, batch, cp = plan.seq or model.seq, plan.microbatch_size, plan.cp
+    q, k, v = operation.reads
+    d, value = int(q.least), int(v.least)
     attention = Attention(
-        "attention", batch, heads, seq // cp, seq, d, generation=plan.attention, share=share
+        "attention", batch, _heads(q, share), seq, seq, d, generation=plan.attention
     )
-    kv_bytes = kv * _head_bytes(model, plan)
+    if cp == 1:
+        return [replace(attention, value_size=None if value == d else value)]
+    if plan.cp_kind == "all-to-all":
+        return _exchanged(attention, k, plan, share)
+    work = busiest_share(cp, plan.cp_layout)
+    attention = replace(attention, queries=seq // cp, share=work)
+    sizes = keys_bytes, values_bytes = [share.size_bytes(its, plan.element_bytes) for its in (k, v)]
     if plan.cp_kind == "all-gather":
         keys, values = (
             Communication(
                 f"{tensor} gather",
                 "all_gather",
                 "cp",
-                cp * kv_bytes,
+                cp * size_bytes,
                 operation=OperationKind.ATTENTION,
                 tensor=tensor,
             )
-            for tensor in ("keys", "values")
+            for tensor, size_bytes in zip(("keys", "values"), sizes)
         )
         return [keys, values, attention]
     ring = Communication(
         "attention ring",
         "ring",
         "cp",
-        2 * kv_bytes,
+        keys_bytes + values_bytes,
         Place(OperationKind.ATTENTION),
         cp - 1,
         OperationKind.ATTENTION,
@@ -84,7 +83,7 @@ def fused_attention(model: Model, plan: Plan) -> list[Launched]:
     return [ring, attention]
 
 
-def _exchanged(model: Model, plan: Plan, heads: int, kv: int) -> list[Launched]:
+def _exchanged(attention: Attention, keys: Tensor, plan: Plan, share: Share) -> list[Launched]:
     """Attention with all-to-all (DeepSpeed-Ulysses, Jacobs et al. 2023, arXiv 2309.14509).
 
     A rank trades its part of the sequence with all heads for the whole sequence with a cp-th of the
@@ -92,8 +91,8 @@ def _exchanged(model: Model, plan: Plan, heads: int, kv: int) -> list[Launched]:
     of which it sends (cp - 1) / cp. Every rank has the whole triangle of its heads, so no layout is
     unbalanced. Where there are fewer key and value heads than ranks, they are sent to several.
     """
-    seq, cp = plan.seq or model.seq, plan.cp
-    head, kv_sent = _head_bytes(model, plan), -(-kv // cp) * cp
+    cp, heads, kv = plan.cp, attention.heads, _heads(keys, share)
+    head, kv_sent = plan.element_bytes * share.tokens * keys.least, -(-kv // cp) * cp
     q, k, v, result = (
         Communication(
             f"{tensor} exchange",
@@ -105,32 +104,22 @@ def _exchanged(model: Model, plan: Plan, heads: int, kv: int) -> list[Launched]:
         )
         for tensor, count in (("q", heads), ("k", kv_sent), ("v", kv_sent), ("result", heads))
     )
-    attention = Attention(
-        "attention",
-        plan.microbatch_size,
-        heads // cp,
-        seq,
-        seq,
-        model.head_size,
-        generation=plan.attention,
-    )
-    return [q, k, v, attention, result]
+    return [q, k, v, replace(attention, heads=heads // cp), result]
 
 
-def _head_bytes(model: Model, plan: Plan) -> int:
-    """The bytes of one head of one tensor (queries, keys or values) on a rank."""
-    s = sizes(model, plan)
-    return s.width * s.tokens * model.head_size
+def _heads(tensor: Tensor, share: Share) -> int:
+    """The heads that a rank has of a tensor."""
+    return round(share.width(tensor) / tensor.least)
 
 
 def stored_scores(operation: Operation, model: Model, plan: Plan, share: Share) -> list[Launched]:
     """What an operation on scores that are stored launches: a product, or passes over the scores."""
     seq, kind = plan.seq or model.seq, operation.kind
-    batch, queries = plan.microbatch_size * (model.heads // plan.tp), seq // plan.cp
-    if kind is OperationKind.SCORES:
-        return [Matmul("scores", queries, seq, model.head_size, batch, operation=kind)]
-    if kind is OperationKind.VALUES:
-        return [Matmul("values", queries, model.value_width, seq, batch, operation=kind)]
+    if kind in (OperationKind.SCORES, OperationKind.VALUES):
+        batch = plan.microbatch_size * (model.heads // plan.tp)
+        queries, size = seq // plan.cp, int(operation.reads[1].least)
+        n, k = (seq, size) if kind is OperationKind.SCORES else (size, seq)
+        return [Matmul(kind.value, queries, n, k, batch, operation=kind)]
     scores = share.numbers(operation.reads[0])
     passes = {kind: 2 * plan.element_bytes} if softmax_is_fused(model, plan) else TORCH_SOFTMAX
     return [Memory(its.value, size * scores, its) for its, size in passes.items()]

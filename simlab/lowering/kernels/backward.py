@@ -1,10 +1,11 @@
-"""The kernels of a backward, made from those of the forward."""
+"""The kernels of a unit's backward, made from its operations and from what they have launched."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from simlab.layer.operation import Operation, OperationKind
 from simlab.layer.saved import Share
+from simlab.lowering.kernels.ends import embedding_grads, loss_bytes
 from simlab.lowering.kernels.kernel import (
     Attention,
     Carries,
@@ -15,11 +16,8 @@ from simlab.lowering.kernels.kernel import (
     Memory,
     Place,
 )
-from simlab.lowering.kernels.memory_bound import SUM_UNDER_AUTOCAST
-from simlab.lowering.kernels.microbatch import sizes
 from simlab.lowering.kernels.tensor_parallel import COLUMN, keeps_gathered
 from simlab.lowering.zero import autocasts, reduces_each_backward
-from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
 Grads = tuple[list[Launched], list[Kernel]]
@@ -42,11 +40,36 @@ for 2. An activation's takes 5 passes for 3 if it is gated, 3 for 2 if not; 1.6 
 figure of a residual, whose backward reads a gradient and dropout's mask, is an estimate.
 """
 
-UNDER_AUTOCAST = {OperationKind.RESIDUAL: 6 / SUM_UNDER_AUTOCAST}
+UNDER_AUTOCAST = {OperationKind.RESIDUAL: 6 / (4 + 2 + 4)}
 """The same under autocast: a residual's backward casts the gradient of the branch to 16 bits."""
 
 
-def backward(kernel: Launched, plan: Plan) -> Grads:
+def backward(
+    operations: Sequence[Operation],
+    launched: Sequence[Sequence[Launched]],
+    plan: Plan,
+    share: Share,
+) -> Grads:
+    """What a unit's backward launches, from its last operation to the first. launched: what each of
+    them has launched in the forward. What is summed up for all of them comes last."""
+    input_grad: list[Launched] = []
+    weight_grad: list[Kernel] = []
+    for its, kernels in zip(reversed(operations), reversed(launched)):
+        if its.kind is OperationKind.EMBEDDING:
+            dropped, of_table = embedding_grads(its, plan, share)
+            input_grad += dropped
+            weight_grad += of_table
+            kernels = kernels[1:]
+        for kernel in reversed(kernels):
+            grads_in, grads_weight = kernel_backward(kernel, plan)
+            input_grad += grads_in
+            weight_grad += grads_weight
+    input_grad += residual_grads(operations, plan, share)
+    weight_grad += bias_grads(operations, plan, share)
+    return input_grad, weight_grad
+
+
+def kernel_backward(kernel: Launched, plan: Plan) -> Grads:
     """What makes the gradients of a `kernel` of the forward."""
     if isinstance(kernel, Matmul):
         return matmul_backward(kernel, plan)
@@ -54,9 +77,13 @@ def backward(kernel: Launched, plan: Plan) -> Grads:
         return [replace(kernel, name="attention grad", backward=True)], []
     if isinstance(kernel, Communication):
         return list(communication_backward(kernel, plan)), []
+    size_bytes = kernel.size_bytes
+    if kernel.operation is OperationKind.LOSS:
+        forward, backward = loss_bytes(plan)
+        size_bytes = size_bytes / forward * backward
     ratios = BACKWARD_BYTES | (UNDER_AUTOCAST if autocasts(plan) else {})
     ratio = ratios.get(kernel.operation, 1)
-    return [Memory(f"{kernel.name} grad", ratio * kernel.size_bytes, kernel.operation)], []
+    return [Memory(f"{kernel.name} grad", ratio * size_bytes, kernel.operation)], []
 
 
 def matmul_backward(kernel: Matmul, plan: Plan) -> Grads:
@@ -152,19 +179,20 @@ def _context_backward(kernel: Communication) -> Communication:
     return replace(kernel, name=f"{kernel.tensor} grad exchange")
 
 
-def residual_grads(model: Model, plan: Plan) -> list[Memory]:
-    """The sums of the gradients of a residual's two ways, twice a layer: each reads two elements
-    and writes one, under autocast in fp32."""
-    s = sizes(model, plan)
-    width = 4 if autocasts(plan) else s.width
-    return [Memory("residual sum grad", 2 * 3 * width * s.outside, OperationKind.RESIDUAL)]
-
-
-def bias_grads(operations: Sequence[Operation], share: Share, plan: Plan) -> list[Memory]:
-    """The gradients of biases: column sums, which read the gradients of the outputs."""
-    biased = [its for its in operations if len(its.weights) > len(its.makes) and its.saves]
-    products = [its for its in biased if its.kind is not OperationKind.NORM]
-    if not products:
+def residual_grads(operations: Sequence[Operation], plan: Plan, share: Share) -> list[Memory]:
+    """The sums of the gradients of residuals' two ways: each reads two elements and writes one, under
+    autocast in fp32."""
+    summed = [its.makes[0] for its in operations if its.kind is OperationKind.RESIDUAL]
+    if not summed:
         return []
-    read = sum(share.numbers(made) for its in products for made in its.makes)
+    moved = 3 * (4 if autocasts(plan) else plan.element_bytes) * sum(map(share.numbers, summed))
+    return [Memory("residual sum grad", moved, OperationKind.RESIDUAL)]
+
+
+def bias_grads(operations: Sequence[Operation], plan: Plan, share: Share) -> list[Memory]:
+    """The gradients of biases: column sums, which read the gradients of the outputs."""
+    biased = [its for its in operations if its.is_product and len(its.weights) > len(its.makes)]
+    if not biased:
+        return []
+    read = sum(share.numbers(made) for its in biased for made in its.makes)
     return [Memory("bias grad", plan.element_bytes * read, OperationKind.BIAS)]

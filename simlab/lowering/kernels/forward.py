@@ -1,55 +1,62 @@
-"""What each operation of a layer launches in its forward."""
+"""What each operation of a unit launches in its forward."""
 
 from collections.abc import Sequence
+from math import ceil
 
-from simlab.layer.operation import Cut, Operation, OperationKind
+from simlab.layer.operation import Cut, Operation, OperationKind, Tensor
+from simlab.layer.passes.precision import under_autocast
 from simlab.layer.passes.tensor import gathers
 from simlab.layer.saved import Share
 from simlab.lowering.kernels.attention import fused_attention, stored_scores
+from simlab.lowering.kernels.ends import embedding_kernel, loss_kernels
 from simlab.lowering.kernels.kernel import Communication, GroupedMatmul, Launched, Matmul, Memory
-from simlab.lowering.kernels.memory_bound import EAGER, eager, norm_of, residual
+from simlab.lowering.kernels.memory_bound import is_one_kernel, memory_kernel
 from simlab.lowering.kernels.microbatch import evenly_routed, own_tokens, routed_tokens, sent_tokens
 from simlab.lowering.kernels.tensor_parallel import gathered_input, summed_result
+from simlab.lowering.zero import autocasts
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
+
+NORMS = (OperationKind.NORM, OperationKind.LAST_NORM)
 
 
 def launched_by(
     operations: Sequence[Operation], model: Model, plan: Plan, share: Share
 ) -> list[list[Launched]]:
-    """[what each operation launches, in order] of a layer. What is gathered for an operation comes
-    with it. A sum over tensor-parallel ranks comes with the operation that reads it."""
+    """[what each operation launches, in order] of a unit. What is gathered for an operation comes
+    with it. A sum over tensor-parallel ranks comes with the operation that reads it, or where none
+    does with the one that makes its parts."""
     found: list[list[Launched]] = []
     gathered: set[str] = set()
-    partial: OperationKind | None = None
-    begins = True
+    partial: Operation | None = None
+    if autocasts(plan):
+        norms = is_one_kernel(OperationKind.NORM, model, plan)
+        operations = under_autocast(operations, norms=norms)
     for its in operations:
         own: list[Launched] = []
         if partial and _needs_sum(its, plan):
-            own += summed_result(model, plan, partial)
+            own += summed_result(partial, plan, share)
             partial = None
         if gathers(its, spreads_experts=plan.spreads_experts) and its.weights:
             inputs = [read for read in its.reads if read.cut is Cut.TOKENS]
             if not gathered.issuperset(read.name for read in inputs):
                 # one gather serves a router and all experts
                 product = OperationKind.UP if its.kind is OperationKind.ROUTER else its.kind
-                width = sum(read.numbers for read in inputs)
-                own += gathered_input(model, plan, product, width)
+                own += gathered_input(product, inputs, plan, share)
                 gathered.update(read.name for read in inputs)
-        if its.kind is OperationKind.NORM and begins:
-            own += norm_of(its.label, its.kind, model, plan)
-        else:
-            whole = partial is not None
-            own += _kernels(its, model, plan, share, whole=whole)
+        own += _kernels(its, model, plan, share, whole=partial is not None)
         found.append(own)
-        begins = its.kind is OperationKind.RESIDUAL
         if _is_partial(its, plan):
-            partial = partial or its.kind
+            partial = partial or its
+    if partial:
+        found[-1] += summed_result(partial, plan, share)
     return found
 
 
 def _is_partial(operation: Operation, plan: Plan) -> bool:
     """Whether each tensor-parallel rank makes a part of a sum."""
+    if operation.kind is OperationKind.EMBEDDING:
+        return True
     return any(
         its.by_columns and not (its.cut is Cut.EXPERTS and plan.spreads_experts)
         for its in operation.weights
@@ -70,36 +77,43 @@ def _kernels(
     """What an operation launches apart from tensor parallelism's communication. whole: whether its
     tensors are parts of sums, of all tokens."""
     kind = operation.kind
+    if kind is OperationKind.EMBEDDING:
+        return [embedding_kernel(operation, plan, share)]
+    if kind is OperationKind.LOSS:
+        return loss_kernels(operation, plan, share)
     if kind is OperationKind.ATTENTION:
-        return fused_attention(model, plan)
+        return fused_attention(operation, model, plan, share)
     if kind in (OperationKind.SCORES, OperationKind.SOFTMAX, OperationKind.VALUES):
         return stored_scores(operation, model, plan, share)
     if kind is OperationKind.PERMUTE:
-        return _permuted(model, plan)
-    if kind is OperationKind.RESIDUAL:
-        return [residual(operation.label, model, plan)]
-    if operation.weights and kind is not OperationKind.NORM:
+        return _permuted(operation, model, plan)
+    if operation.is_product:
         return _product(operation, model, plan, share)
+    if kind in NORMS and len(operation.makes) > len(operation.reads):  # under autocast
+        (read,), (made, copy) = operation.reads, operation.makes
+        name = f"copy of {operation.label} in 16 bits"
+        copied = operation._replace(kind=OperationKind.COPY, name=name)
+        parts = (operation, (read, made)), (copied, (made, copy))
+        return [memory_kernel(its, tensors, model, plan, share) for its, tensors in parts]
     tensors = (*operation.reads, *operation.makes)
     if whole:
         tensors = tuple(
             its._replace(cut=Cut.WHOLE) if its.cut is Cut.TOKENS else its for its in tensors
         )
-    moved = sum((its.number_bytes or plan.element_bytes) * share.numbers(its) for its in tensors)
-    kernel = Memory(operation.label, moved, kind)
-    return [eager(kernel, model, plan) if kind in EAGER else kernel]
+    return [memory_kernel(operation, tensors, model, plan, share)]
 
 
 def _product(operation: Operation, model: Model, plan: Plan, share: Share) -> list[Launched]:
     """A product, one for each expert where the model has them; nanotron's copies after that of
     queries, keys and values; and after that of routed experts the way back."""
     kind, read = operation.kind, operation.reads[0]
-    n, k = round(sum(map(share.width, operation.makes))), round(share.width(read))
-    if operation.weights[0].experts:
-        rows, own = round(share.routed), model.experts // plan.ep
+    n, k = ceil(sum(map(share.width, operation.makes))), round(share.width(read))
+    if experts := int(operation.weights[0].experts):
+        rows, own = round(share.routed), experts // plan.ep
         tokens = evenly_routed(rows, own)
         grouped = GroupedMatmul(kind.value, rows, n, k, operation=kind, tokens=tokens)
-        back = _exchange(model, plan, "combine") if kind is OperationKind.DOWN else []
+        down = kind is OperationKind.DOWN
+        back = _exchange(operation.makes[0], model, plan, "combine") if down else []
         return [grouped, *back]
     rows = round(share.tokens)
     if operation.weights[0].cut is Cut.WHOLE:
@@ -121,7 +135,7 @@ def _reordered(qkv: Operation, plan: Plan, share: Share) -> Memory:
     return Memory("order of q, k and v", moved, OperationKind.TRANSPOSE)
 
 
-def _permuted(model: Model, plan: Plan) -> list[Launched]:
+def _permuted(operation: Operation, model: Model, plan: Plan) -> list[Launched]:
     """What brings copies of tokens to their experts, in the order of these.
 
     With expert parallelism an all-to-all brings the copies to the ranks of their experts before the
@@ -132,29 +146,32 @@ def _permuted(model: Model, plan: Plan) -> list[Launched]:
     experts are cut all the same. `Plan.dispatcher` says whether each copy travels. Leaves out: a dispatch
     in 8 bits, and with 'all-to-all' copies for several experts of one rank that travel as one.
     """
-    tokens = own_tokens(model, plan)
-    moved = 4 * plan.element_bytes * tokens * model.experts_per_token * model.hidden
+    routed, experts = operation.makes[0], operation.reads[1].numbers
+    copies = own_tokens(model, plan) * model.experts_per_token
+    moved = 4 * plan.element_bytes * copies * routed.numbers
     copied = [Memory("permute", moved, OperationKind.PERMUTE)]
     if plan.ep > 1 and plan.dispatcher == "once-a-node":
         copied = []  # tokens leave as they are
-    return [*copied, *_exchange(model, plan, "dispatch"), *_sorted(model, plan)]
+    several = experts > plan.ep
+    dispatch = _exchange(routed, model, plan, "dispatch")
+    return [*copied, *dispatch, *_sorted(routed, model, plan, several=several)]
 
 
-def _exchange(model: Model, plan: Plan, name: str) -> list[Communication]:
+def _exchange(copies: Tensor, model: Model, plan: Plan, name: str) -> list[Communication]:
     """The all-to-all with which tokens go to their experts, or back."""
     if plan.ep == 1:
         return []
-    size_bytes = plan.element_bytes * sent_tokens(model, plan) * model.hidden
+    size_bytes = plan.element_bytes * sent_tokens(model, plan) * copies.numbers
     return [Communication(name, "all_to_all", "ep", size_bytes, operation=OperationKind.PERMUTE)]
 
 
-def _sorted(model: Model, plan: Plan) -> list[Memory]:
+def _sorted(copies: Tensor, model: Model, plan: Plan, *, several: bool) -> list[Memory]:
     """The copies, there and back, of what came from several ranks for several experts, or of tokens
-    that came once for all experts of a rank."""
-    width, routed = plan.element_bytes * model.hidden, routed_tokens(model, plan)
+    that came once for all experts of a rank. several: whether a rank has several experts."""
+    width, routed = plan.element_bytes * copies.numbers, routed_tokens(model, plan)
     if plan.ep > 1 and plan.dispatcher == "once-a-node":
         moved = 2 * width * (sent_tokens(model, plan) + routed)
-    elif plan.ep > 1 and model.experts > plan.ep:
+    elif plan.ep > 1 and several:
         moved = 4 * width * routed
     else:
         return []

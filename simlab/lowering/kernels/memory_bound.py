@@ -1,9 +1,10 @@
 """Kernels that the memory bounds, as fused kernels or as torch's own ops move their bytes."""
 
-from simlab.layer.operation import OperationKind
+from collections.abc import Sequence
+
+from simlab.layer.operation import Operation, OperationKind, Tensor
+from simlab.layer.saved import Share
 from simlab.lowering.kernels.kernel import Memory
-from simlab.lowering.kernels.microbatch import sizes
-from simlab.lowering.zero import autocasts
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
@@ -31,34 +32,13 @@ def is_one_kernel(operation: OperationKind, model: Model, plan: Plan) -> bool:
     return plan.fused and not (plan.library == "nanotron" and operation == OperationKind.ACTIVATION)
 
 
-def eager(kernel: Memory, model: Model, plan: Plan) -> Memory:
-    """`kernel` where it is one, else what torch's own ops move in its stead."""
-    if is_one_kernel(kernel.operation, model, plan):
-        return kernel
-    size_bytes = kernel.size_bytes * EAGER[kernel.operation]
-    return Memory(kernel.name, size_bytes, kernel.operation)
-
-
-SUM_UNDER_AUTOCAST = 4 + 2 + 4
-"""Bytes of an element: 16 bits are added to the fp32 of the skipped path."""
-
-
-def norm_of(name: str, operation: OperationKind, model: Model, plan: Plan) -> list[Memory]:
-    """A norm of all that lies outside of tensor parallelism: it reads and writes each element. Under
-    autocast it does so in fp32, and the product after it casts that to 16 bits; where a norm is
-    several ops, these cast."""
-    s = sizes(model, plan)
-    if autocasts(plan) and is_one_kernel(operation, model, plan):
-        cast = Memory(f"copy of {name} in 16 bits", (4 + 2) * s.outside, OperationKind.COPY)
-        return [Memory(name, 2 * 4 * s.outside, operation), cast]
-    return [eager(Memory(name, 2 * s.width * s.outside, operation), model, plan)]
-
-
-def residual(name: str, model: Model, plan: Plan) -> Memory:
-    """The addition of a skipped path, with bias and dropout, after attention or the MLP.
-
-    It reads two elements and writes one. Dropout also writes a byte of mask.
-    """
-    s = sizes(model, plan)
-    added = SUM_UNDER_AUTOCAST if autocasts(plan) else 3 * s.width
-    return Memory(name, (added + bool(plan.dropout)) * s.outside, OperationKind.RESIDUAL)
+def memory_kernel(
+    operation: Operation, tensors: Sequence[Tensor], model: Model, plan: Plan, share: Share
+) -> Memory:
+    """What reads and writes each number of some tensors once, or what torch's own ops move in its
+    stead where an operation is not one kernel."""
+    moved = sum(share.size_bytes(its, plan.element_bytes) for its in tensors)
+    kind = operation.kind
+    if kind in EAGER and not is_one_kernel(kind, model, plan):
+        moved *= EAGER[kind]
+    return Memory(operation.label, moved, kind)

@@ -35,13 +35,6 @@ def sizes(model: Model, plan: Plan) -> Sizes:
     )
 
 
-def hidden_bytes(model: Model, plan: Plan) -> float:
-    """The bytes of the hidden states of all tokens of a microbatch that a context-parallel rank
-    holds."""
-    s = sizes(model, plan)
-    return s.width * s.tokens * model.hidden
-
-
 def plan_operations(model: Model, plan: Plan) -> tuple[Operation, ...]:
     """The operations of a layer under `plan`."""
     keys = (plan.seq or model.seq) if plan.attention == "unfused" else 0

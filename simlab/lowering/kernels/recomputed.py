@@ -3,25 +3,23 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from simlab.layer.operation import Operation
+from simlab.layer.operation import Operation, OperationKind
 from simlab.layer.passes.recomputation import marked
 from simlab.layer.saved import Share
 from simlab.lowering.kernels.kernel import Communication, Launched, Matmul
-from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
 
 def recomputed(
-    model: Model,
-    plan: Plan,
     operations: Sequence[Operation],
     launched: Sequence[Sequence[Launched]],
+    plan: Plan,
     share: Share,
 ) -> list[Launched]:
     """What runs again of what each operation has `launched`, by `Plan.recompute`. Per op, of what
     ranks send each other only gathers do."""
     again: list[Launched] = []
-    early, per_op = stops_early(model, plan), plan.recompute == "per-op"
+    early, per_op = stops_early(operations, plan), plan.recompute == "per-op"
     for its, kernels in zip(marked(operations, plan.recompute, stops_early=early), launched):
         for kernel in kernels:
             runs = bool(its.again)
@@ -33,7 +31,7 @@ def recomputed(
     return again
 
 
-def stops_early(model: Model, plan: Plan) -> bool:
+def stops_early(operations: Sequence[Operation], plan: Plan) -> bool:
     """Whether full recomputation ends when all tensors are there that the backward reads, and leaves
     out a layer's last product and what follows it.
 
@@ -41,4 +39,5 @@ def stops_early(model: Model, plan: Plan) -> bool:
     torch/utils/checkpoint.py), which FSDP2's users take; Megatron-LM's and FSDP1's runs all of the
     forward. A dropout or a router at the end of the layer keeps something of what comes after.
     """
-    return plan.library == "torch" and not plan.dropout and not model.experts
+    routes = any(its.kind is OperationKind.ROUTER for its in operations)
+    return plan.library == "torch" and not plan.dropout and not routes

@@ -6,9 +6,12 @@ summed over the group. With sequence parallelism (Korthikanti et al. 2022, secti
 of the first is gathered, and the sum of the second is scattered.
 """
 
-from simlab.layer.operation import OperationKind
+from collections.abc import Sequence
+
+from simlab.layer.operation import Operation, OperationKind, Tensor
+from simlab.layer.saved import Share
 from simlab.lowering.kernels.kernel import Communication, Place
-from simlab.lowering.kernels.microbatch import hidden_bytes, sizes
+from simlab.lowering.kernels.microbatch import sizes
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
@@ -24,14 +27,14 @@ COLUMN = (
 
 
 def gathered_input(
-    model: Model, plan: Plan, product: OperationKind, width: float | None = None
+    product: OperationKind, inputs: Sequence[Tensor], plan: Plan, share: Share
 ) -> list[Communication]:
     """What comes before a column-parallel `product`. In fp8 the input is cast before it is sent, so
-    half the bytes travel. width: the numbers of a token's input; None stands for the hidden ones."""
+    half the bytes travel. inputs: the tensors that it reads, and that ranks have a part each of."""
     if plan.tp == 1 or not plan.sequence_parallel:
         return []
-    size_bytes = hidden_bytes(model, plan) / (2 if plan.precision == "fp8" else 1)
-    size_bytes *= 1 if width is None else width / model.hidden
+    width = plan.element_bytes / (2 if plan.precision == "fp8" else 1)
+    size_bytes = width * share.tokens * sum(its.numbers for its in inputs)
     return [
         Communication(
             f"{product} gather",
@@ -56,25 +59,19 @@ def keeps_gathered(plan: Plan) -> bool:
     return plan.sequence_parallel and plan.library in ("torch", "fsdp1")
 
 
-def summed_result(model: Model, plan: Plan, product: OperationKind) -> list[Communication]:
-    """What comes after a row-parallel `product`."""
+def summed_result(product: Operation, plan: Plan, share: Share) -> list[Communication]:
+    """What comes after a row-parallel product, or after an embedding."""
     if plan.tp == 1:
         return []
+    its = product.kind
     name, kind = (
-        (f"{product} scatter", "reduce_scatter")
+        (f"{its} scatter", "reduce_scatter")
         if plan.sequence_parallel
-        else (f"{product} reduce", "all_reduce")
+        else (f"{its} reduce", "all_reduce")
     )
+    size_bytes = plan.element_bytes * share.tokens * product.makes[0].numbers
     return [
-        Communication(
-            name,
-            kind,
-            "tp",
-            hidden_bytes(model, plan),
-            Place(product),
-            operation=product,
-            carries="result",
-        )
+        Communication(name, kind, "tp", size_bytes, Place(its), operation=its, carries="result")
     ]
 
 
@@ -87,7 +84,7 @@ def message_kernels(model: Model, plan: Plan) -> list[Communication]:
     """
     if plan.tp == 1 or plan.sequence_parallel:
         return []
-    size_bytes = hidden_bytes(model, plan)
+    size_bytes = plan.tp * message_bytes(model, plan)
     return [
         Communication(
             "message gather", "all_gather", "tp", size_bytes, operation=OperationKind.MESSAGE

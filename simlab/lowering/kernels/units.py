@@ -1,11 +1,54 @@
-"""The kernels of each unit of a model: the embedding, a layer and the head."""
+"""The kernels of each unit of a model on one GPU: what the forward, the input gradient and the weight
+gradient of the embedding, a layer and the head launch, in order.
 
-from simlab.layer.units import UnitKind
-from simlab.lowering.kernels.ends import embedding_kernels, head_kernels
+The sizes follow Megatron-LM's layer (Shoeybi et al. 2019; Korthikanti et al. 2022). Tensors have
+tokens x hidden elements. Tensor parallelism divides what lies between a column-parallel and a
+row-parallel matrix, and with sequence parallelism also the rest.
+"""
+
+from collections.abc import Sequence
+
+from simlab.layer.operation import Operation
+from simlab.layer.parameters import unit_parameters
+from simlab.layer.units import UnitKind, embedding_operations, head_operations, is_layer
+from simlab.lowering.kernels.backward import backward
+from simlab.lowering.kernels.copies import with_copies
+from simlab.lowering.kernels.forward import launched_by
 from simlab.lowering.kernels.kernel import Communication, LayerKernels
-from simlab.lowering.kernels.layer import layer_kernels
+from simlab.lowering.kernels.microbatch import plan_operations, share_of
+from simlab.lowering.kernels.recomputed import recomputed
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
+
+
+def layer_kernels(model: Model, plan: Plan) -> LayerKernels:
+    """The `LayerKernels` of a layer of `model` under `plan`."""
+    return _kernels_of("layer", plan_operations(model, plan), model, plan)
+
+
+def embedding_kernels(model: Model, plan: Plan) -> LayerKernels:
+    """The `LayerKernels` of the begin of the first stage."""
+    operations = embedding_operations(model, dropout=plan.dropout)
+    return _kernels_of("embedding", operations, model, plan)
+
+
+def head_kernels(model: Model, plan: Plan) -> LayerKernels:
+    """The `LayerKernels` of the end of the last stage: norm, output head and cross-entropy."""
+    return _kernels_of("head", head_operations(model), model, plan)
+
+
+def _kernels_of(
+    unit: UnitKind, operations: Sequence[Operation], model: Model, plan: Plan
+) -> LayerKernels:
+    share = share_of(model, plan)
+    launched = launched_by(operations, model, plan, share)
+    kernels = LayerKernels(
+        [kernel for its in launched for kernel in its],
+        *backward(operations, launched, plan, share),
+        recomputed(operations, launched, plan, share) if is_layer(unit) else [],
+    )
+    parameters = unit_parameters(model, plan, unit, first=plan.stages == 1)
+    return with_copies(kernels, plan, parameters)
 
 
 def kernel_names(model: Model, plan: Plan) -> list[str]:

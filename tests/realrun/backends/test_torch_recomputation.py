@@ -8,7 +8,7 @@ import simlab as sl
 from realrun.backends.torch.model import TorchBlock
 from realrun.model.gpt import VOCAB, Block
 from simlab.lowering.kernels import Matmul
-from simlab.lowering.kernels.layer import layer_kernels
+from simlab.lowering.kernels.units import layer_kernels
 
 B, S, H, HEADS = 2, 32, 24, 4
 MODEL = sl.Model(layers=2, hidden=H, heads=HEADS, vocab=VOCAB, seq=S, positions=S)

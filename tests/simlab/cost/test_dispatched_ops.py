@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from simlab.cost.stage_times import HOST_COLLECTIVE_OPS, StageCost
-from simlab.lowering.kernels.layer import (
+from simlab.lowering.kernels.host import (
     EXPERT_OPS,
     NANOTRON_OPS,
     RUNTIME_OPS,

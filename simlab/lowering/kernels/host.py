@@ -1,19 +1,8 @@
-"""The kernels of a transformer layer on one GPU: what its forward, input gradient and weight
-gradient launch, in order.
+"""How many ops of a layer the host dispatches."""
 
-The sizes follow Megatron-LM's layer (Shoeybi et al. 2019; Korthikanti et al. 2022). Tensors have
-tokens x hidden elements. Tensor parallelism divides what lies between a column-parallel and a
-row-parallel matrix, and with sequence parallelism also the rest.
-"""
-
-from simlab.layer.parameters import unit_parameters
+from simlab.layer.operation import Operation, OperationKind
 from simlab.lowering.kernels.attention import TORCH_SOFTMAX, softmax_is_fused
-from simlab.lowering.kernels.backward import backward, bias_grads, residual_grads
-from simlab.lowering.kernels.copies import with_copies
-from simlab.lowering.kernels.forward import launched_by
-from simlab.lowering.kernels.kernel import Kernel, Launched, LayerKernels
-from simlab.lowering.kernels.microbatch import plan_operations, share_of
-from simlab.lowering.kernels.recomputed import recomputed
+from simlab.lowering.kernels.microbatch import plan_operations
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
@@ -61,28 +50,9 @@ whose activation is one op, and the sums with the routed experts' result and gra
 counted with torch's own linear layers (tests/simlab/cost/test_dispatched_ops.py)."""
 
 
-def layer_kernels(model: Model, plan: Plan) -> LayerKernels:
-    """The `LayerKernels` of a layer of `model` under `plan`."""
-    operations, share = plan_operations(model, plan), share_of(model, plan)
-    launched = launched_by(operations, model, plan, share)
-    forward = [kernel for its in launched for kernel in its]
-    input_grad: list[Launched] = []
-    weight_grad: list[Kernel] = []
-    for kernel in reversed(forward):
-        grads_in, grads_weight = backward(kernel, plan)
-        input_grad += grads_in
-        weight_grad += grads_weight
-    kernels = LayerKernels(
-        forward,
-        [*input_grad, *residual_grads(model, plan)],
-        [*weight_grad, *bias_grads(operations, share, plan)],
-        recomputed(model, plan, operations, launched, share),
-    )
-    return with_copies(kernels, plan, unit_parameters(model, plan, "layer"))
-
-
-def launches_of_experts(model: Model, plan: Plan) -> tuple[int, int, int]:
-    """The (forward, input-gradient, weight-gradient) launches of a rank's experts beside those of one MLP.
+def launches_of_experts(product: Operation, plan: Plan) -> tuple[int, int, int]:
+    """The (forward, input-gradient, weight-gradient) launches of a product of experts beside those of one
+    MLP's.
 
     Megatron-LM's experts are Transformer Engine's GroupedLinear, two of them. Each calls cuBLAS for one
     expert after the other in the forward, for the inputs' gradients and for the weights'
@@ -92,28 +62,31 @@ def launches_of_experts(model: Model, plan: Plan) -> tuple[int, int, int]:
     launch counts as an op, although it needs no dispatch by torch. torch's own experts are one
     kernel (`torch._grouped_mm`).
     """
-    own = model.experts // plan.ep
+    own = int(product.weights[0].experts) // plan.ep
     if not plan.has_flat_gradients:
         return 0, 0, 0
-    products, casts = 2 * (own - 1), 2 * own * plan.has_eight_bits
+    products, casts = own - 1, own * plan.has_eight_bits
     return products + casts, products + casts, products
 
 
 def runtime_ops(model: Model, plan: Plan) -> tuple[int, int, int]:
-    """The ops of a layer's forward, input gradients and weight gradients that the host dispatches.
+    """The ops of a layer's forward, input gradients and weight gradients that the host dispatches: those of
+    a layer with one MLP, and what single operations add to them.
 
     A softmax in parts has the same ops in its input gradient as in its forward. The router of 'torch' and
     'fsdp1', which takes the same steps, is taken to have as many ops as Megatron-LM's."""
     if plan.library == "nanotron":
         return NANOTRON_OPS[plan.tp > 1 and plan.sequence_parallel]
     parts = [RUNTIME_OPS[plan.fused and plan.attention != "unfused"]]
-    if plan.attention == "unfused" and not softmax_is_fused(model, plan):
-        more = len(TORCH_SOFTMAX) - 1
-        parts.append((more, more, 0))
-    if model.experts:
-        parts.append(launches_of_experts(model, plan))
-        parts.append(EXPERT_OPS[plan.ep > 1 and plan.dispatcher == "all-to-all"])
-    if model.shared_experts:
-        parts.append(SHARED_EXPERT_OPS)
+    for its in plan_operations(model, plan):
+        if its.kind is OperationKind.SOFTMAX and not softmax_is_fused(model, plan):
+            more = len(TORCH_SOFTMAX) - 1
+            parts.append((more, more, 0))
+        elif its.kind is OperationKind.PERMUTE:
+            parts.append(EXPERT_OPS[plan.ep > 1 and plan.dispatcher == "all-to-all"])
+        elif its.kind is OperationKind.SHARED_UP:
+            parts.append(SHARED_EXPERT_OPS)
+        elif its.is_product and its.weights[0].experts:
+            parts.append(launches_of_experts(its, plan))
     forward, of_inputs, of_weights = (sum(ops) for ops in zip(*parts))
     return forward, of_inputs, of_weights
