@@ -3,18 +3,11 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from simlab.layer.microbatch import plan_operations, share_of
 from simlab.layer.operation import Cut, Operation, Tensor
 from simlab.layer.parameters import on_rank
 from simlab.layer.saved import Share, kept_tensors
-from simlab.lowering.kernels import (
-    Attention,
-    Communication,
-    Matmul,
-    launched_by,
-    layer_kernels,
-    plan_operations,
-    share_of,
-)
+from simlab.lowering.kernels import Attention, Communication, Matmul, launched_by, layer_kernels
 from simlab.lowering.kernels.kernel import Launched
 from simlab.memory.activations import keeping_operations
 from simlab.spec.model import Model

@@ -9,9 +9,10 @@ from simlab.collectives.group_shape import GroupShape
 from simlab.collectives.nccl import IN_TRAINING, collective, collective_s, p2p_s
 from simlab.collectives.nccl_algorithms import token_exchange_s
 from simlab.cost.groups import Groups, host_sharers
+from simlab.layer.microbatch import visited
 from simlab.layer.units import is_layer
 from simlab.lowering.instructions import Instruction, group_of, tied_head_bytes
-from simlab.lowering.kernels import message_bytes, visited
+from simlab.lowering.kernels import message_bytes
 from simlab.lowering.offloading import DRIVE
 from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model

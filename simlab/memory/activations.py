@@ -1,12 +1,13 @@
 """What the forward of a layer leaves for its backward, in bytes on one rank."""
 
+from simlab.layer.microbatch import plan_operations, share_of, sizes
 from simlab.layer.operation import Operation
 from simlab.layer.passes.context import gathering
 from simlab.layer.passes.precision import in_eight_bits
 from simlab.layer.passes.recomputation import marked
 from simlab.layer.passes.tensor import keeping_gathered
 from simlab.layer.saved import saved_bytes
-from simlab.lowering.kernels import keeps_gathered, plan_operations, share_of, sizes
+from simlab.lowering.kernels import keeps_gathered
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 

@@ -13,7 +13,7 @@ from simlab.cost.walk import Parts
 from simlab.display import facts_of
 from simlab.engine import simulate
 from simlab.errors import require_index
-from simlab.lowering.kernels import plan_operations
+from simlab.layer.microbatch import plan_operations
 from simlab.lowering.kernels.recomputed import stops_early
 from simlab.memory.step import StepWalk, folded
 from simlab.program import Program

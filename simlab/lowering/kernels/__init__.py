@@ -13,17 +13,6 @@ from simlab.lowering.kernels.kernel import (
     Place,
 )
 from simlab.lowering.kernels.memory_bound import is_one_kernel
-from simlab.lowering.kernels.microbatch import (
-    Sizes,
-    evenly_routed,
-    own_tokens,
-    plan_operations,
-    routed_tokens,
-    sent_tokens,
-    share_of,
-    sizes,
-    visited,
-)
 from simlab.lowering.kernels.tensor_parallel import keeps_gathered, message_bytes, message_kernels
 from simlab.lowering.kernels.units import (
     embedding_kernels,
@@ -41,9 +30,7 @@ __all__ = [
     "Matmul",
     "Memory",
     "Place",
-    "Sizes",
     "embedding_kernels",
-    "evenly_routed",
     "head_kernels",
     "is_one_kernel",
     "keeps_gathered",
@@ -52,14 +39,7 @@ __all__ = [
     "layer_kernels",
     "message_bytes",
     "message_kernels",
-    "own_tokens",
-    "plan_operations",
-    "routed_tokens",
     "runtime_ops",
-    "sent_tokens",
-    "share_of",
-    "sizes",
     "softmax_is_fused",
     "unit_kernels",
-    "visited",
 ]

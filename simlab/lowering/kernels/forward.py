@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from math import ceil
 
+from simlab.layer.microbatch import evenly_routed, own_tokens, routed_tokens, sent_tokens
 from simlab.layer.operation import Cut, Operation, OperationKind, Tensor
 from simlab.layer.passes.precision import under_autocast
 from simlab.layer.passes.tensor import gathers
@@ -11,7 +12,6 @@ from simlab.lowering.kernels.attention import fused_attention, stored_scores
 from simlab.lowering.kernels.ends import embedding_kernel, loss_kernels
 from simlab.lowering.kernels.kernel import Communication, GroupedMatmul, Launched, Matmul, Memory
 from simlab.lowering.kernels.memory_bound import is_one_kernel, memory_kernel
-from simlab.lowering.kernels.microbatch import evenly_routed, own_tokens, routed_tokens, sent_tokens
 from simlab.lowering.kernels.tensor_parallel import gathered_input, summed_result
 from simlab.lowering.zero import autocasts
 from simlab.spec.model import Model

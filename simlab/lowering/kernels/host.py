@@ -1,8 +1,8 @@
 """How many ops of a layer the host dispatches."""
 
+from simlab.layer.microbatch import plan_operations
 from simlab.layer.operation import Operation, OperationKind
 from simlab.lowering.kernels.attention import TORCH_SOFTMAX, softmax_is_fused
-from simlab.lowering.kernels.microbatch import plan_operations
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 

@@ -8,10 +8,10 @@ of the first is gathered, and the sum of the second is scattered.
 
 from collections.abc import Sequence
 
+from simlab.layer.microbatch import sizes
 from simlab.layer.operation import Operation, OperationKind, Tensor
 from simlab.layer.saved import Share
 from simlab.lowering.kernels.kernel import Communication, Place
-from simlab.lowering.kernels.microbatch import sizes
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 

@@ -8,6 +8,7 @@ row-parallel matrix, and with sequence parallelism also the rest.
 
 from collections.abc import Sequence
 
+from simlab.layer.microbatch import plan_operations, share_of
 from simlab.layer.operation import Operation
 from simlab.layer.parameters import unit_parameters
 from simlab.layer.units import UnitKind, embedding_operations, head_operations, is_layer
@@ -15,7 +16,6 @@ from simlab.lowering.kernels.backward import backward
 from simlab.lowering.kernels.copies import with_copies
 from simlab.lowering.kernels.forward import launched_by
 from simlab.lowering.kernels.kernel import Communication, LayerKernels
-from simlab.lowering.kernels.microbatch import plan_operations, share_of
 from simlab.lowering.kernels.recomputed import recomputed
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan

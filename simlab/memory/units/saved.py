@@ -3,8 +3,9 @@ rules of each library and precision."""
 
 from typing import NamedTuple
 
+from simlab.layer.microbatch import sizes
 from simlab.layer.operation import OperationKind
-from simlab.lowering.kernels import is_one_kernel, keeps_gathered, sizes
+from simlab.lowering.kernels import is_one_kernel, keeps_gathered
 from simlab.lowering.zero import autocasts
 from simlab.memory.activations import keeps_fp8, layer_tensors, made_tensors
 from simlab.spec.model import Model

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from functools import cached_property, partial
 
+from simlab.layer.microbatch import sent_tokens, sizes
 from simlab.layer.operation import Operation, OperationKind
 from simlab.layer.parameters import on_rank
 from simlab.layer.units import layer_operations
-from simlab.lowering.kernels import keeps_gathered, sent_tokens, sizes
+from simlab.lowering.kernels import keeps_gathered
 from simlab.lowering.zero import autocasts
 from simlab.memory.activations import layer_activations_bytes, made_tensors, statistics_bytes
 from simlab.memory.units.saved import FP32_BYTES, saved

@@ -48,7 +48,7 @@ def test_an_expert_that_no_token_reaches_costs_nothing():
 
 @given(st.integers(0, 5000), st.integers(1, 300))
 def test_tokens_are_spread_evenly_and_none_is_lost(tokens, experts):
-    from simlab.lowering.kernels import evenly_routed
+    from simlab.layer.microbatch import evenly_routed
 
     routed = evenly_routed(tokens, experts)
     assert sum(routed) == tokens and len(routed) == min(tokens, experts)

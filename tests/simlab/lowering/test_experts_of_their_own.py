@@ -14,11 +14,12 @@ from simlab.collectives.nccl_algorithms import token_exchange_s
 from simlab.cost.stage_times import StageCost
 from simlab.engine.play import check_agreement
 from simlab.errors import InputError
+from simlab.layer.microbatch import visited
 from simlab.layer.operation import OperationKind
 from simlab.layer.parameters import expert_parameters, partial_parameters, stage_parameters
 from simlab.lowering.build import program_of
 from simlab.lowering.instructions import RankLowering, rank_instructions
-from simlab.lowering.kernels import Communication, unit_kernels, visited
+from simlab.lowering.kernels import Communication, unit_kernels
 from simlab.memory.activations import layer_activations_bytes
 from simlab.spec.layout import Layout
 
