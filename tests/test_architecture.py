@@ -14,7 +14,7 @@ import simlab
 ORDER = {
     "simlab": (
         "errors units garbage schema first_format phrasebook", "input_files",
-        "display", "trace", "program", "schedules", "spec layer", "collectives", "lowering memory", "cost", "engine",
+        "display", "trace", "program", "schedules optimizers", "spec layer", "collectives", "lowering memory", "cost", "engine",
         "analysis", "diagnosis", "training", "planner", "operations", "studies", "lessons", "views", "explorers",
         "apps", "cli",
     ),

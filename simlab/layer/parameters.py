@@ -11,8 +11,10 @@ from simlab.layer.units import (
     UnitKind,
     embedding_operations,
     head_operations,
+    is_layer,
     layer_operations,
 )
+from simlab.optimizers import Matrix
 from simlab.schedules import SCHEDULES
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
@@ -130,6 +132,44 @@ def stage_parameters(
         tied = model.tied_head and (first or SCHEDULES[plan.schedule].ends_together)
         count += head.whole if tied else head.all
     return count
+
+
+class Matrices(NamedTuple):
+    """{parameter of a rank: how many alike it has}"""
+
+    shared: Counter[Matrix]
+    """Of those that all ranks have which hold the same part of the model."""
+    experts: Counter[Matrix]
+    """Of experts that only an 'edp' group has."""
+
+
+def stage_matrices(
+    model: Model, plan: Plan, layers: Layers, *, first: bool, last: bool
+) -> Matrices:
+    """The parameters that `stage_parameters` counts, one by one: the matrices of a joined product each
+    by itself, and each expert's."""
+    found = Matrices(Counter(), Counter())
+    kinds = {"embedding": int(first), **counted(layers), "head": int(last)}
+    tied = model.tied_head and (first or SCHEDULES[plan.schedule].ends_together)
+    for unit, count in kinds.items():
+        for matrix, alike, experts in _matrices(model, unit, plan.tp, plan.etp, plan.ep):
+            if count and not (unit == "head" and tied and matrix.columns > 1):
+                (found.experts if experts else found.shared)[matrix] += count * alike
+    return found
+
+
+@lru_cache(4096)
+def _matrices(
+    model: Model, unit: UnitKind, tp: int, etp: int, ep: int
+) -> list[tuple[Matrix, int, bool]]:
+    """[(parameter, how many of it, whether only an 'edp' group has it)] of a unit"""
+    found = []
+    for operation in unit_operations(model, unit):
+        for weight in operation.weights:
+            own = on_rank(weight, tp, etp, ep)
+            matrix = Matrix(own.rows, own.columns, is_layer(unit) and own.columns > 1)
+            found.append((matrix, int(own.experts) or 1, bool(own.experts) and ep > 1))
+    return found
 
 
 def product_parameters(model: Model, plan: Plan, layers: Layers) -> float:

@@ -14,7 +14,7 @@ from simlab.layer.units import is_layer
 from simlab.lowering.instruction import Instruction, Unit
 from simlab.lowering.sharding import Make, both, ended
 from simlab.lowering.zero import shards_of
-from simlab.memory.states import state_bytes
+from simlab.memory.states import optimizer_bytes
 from simlab.program import Op
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
@@ -70,7 +70,7 @@ class Offloading:
         """The optimizer's states of this rank's `parameters`, which come 'in' from drives for the
         update and go 'out' to them again."""
         if self.plan.offload_to == "nvme":
-            size_bytes = parameters * state_bytes(self.plan).optimizer
+            size_bytes = parameters * optimizer_bytes(self.plan)
             yield from both(self.make(None, f"states {way}", DRIVE, "copy", size_bytes))
 
     def parameters_in(self, parameters: float) -> Iterator[Instruction]:

@@ -24,6 +24,7 @@ from simlab.errors import InputError
 from simlab.lowering.instruction import Instruction, Unit
 from simlab.lowering.pieces import BEGIN, WAIT
 from simlab.lowering.zero import (
+    deals_matrices,
     gathered_around,
     gathers_for_ops,
     gathers_updated,
@@ -188,7 +189,7 @@ class Sharding:
                     continue
                 gather = self._gather(unit, name, its, numbers)
                 yield gather
-                if self.plan.dp_overlap:
+                if self.plan.dp_overlap and not deals_matrices(self.plan):
                     self.unread.setdefault(its.opened, []).append(gather)
                 else:
                     yield ended(gather)
@@ -236,7 +237,8 @@ class Sharding:
         summed = _Summed(unit, number, numbers) if self.replicated and is_last else None
         if its.shards > 1:
             sent, kind = numbers, "all_reduce"
-            if plan.zero and not (plan.zero == 1 and plan.library == "nanotron"):
+            to_all = (plan.zero == 1 and plan.library == "nanotron") or deals_matrices(plan)
+            if plan.zero and not to_all:
                 sent, kind = its.padded(numbers), "reduce_scatter"
             reduction = self.make(unit, name, its.dimension, kind, sent * plan.gradient_bytes)
             yield reduction

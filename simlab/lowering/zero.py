@@ -4,9 +4,11 @@ are reduced (Rajbhandari et al. 2020, arXiv 1910.02054, section 5).
 The instruction lists, the memory walk and realrun follow them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from simlab.layer.parameters import Matrices
+from simlab.optimizers import OPTIMIZERS, Matrix
 from simlab.spec.plan import Plan
 
 State = Literal["parameters", "gradients", "optimizer"]
@@ -29,6 +31,55 @@ def held_of(plan: Plan, state: State, numbers: float, experts: float) -> float:
     which `experts` are of experts that an 'edp' group shares; ZeRO shards those over that group."""
     of_experts = experts / shards_of(plan, state, experts=True)
     return (numbers - experts) / shards_of(plan, state) + of_experts
+
+
+def dealt(matrices: Mapping[Matrix, int], ranks: int) -> Iterator[dict[Matrix, int]]:
+    """What each of `ranks` has where every matrix is one rank's: {parameter: how many}.
+
+    The largest come first, and each second round is dealt the other way round, so that of 2 ranks one
+    has the first and the fourth (`shard_params` of Megatron-LM's LayerWiseDistributedOptimizer in
+    core/optimizer/layer_wise_optimizer.py). Rank r has the places r and 2 ranks - 1 - r of every
+    2 ranks. Leaves out that its later versions balance each bucket by itself, and that a rank's stages
+    are dealt out together.
+    """
+    both, order = 2 * ranks, sorted(matrices, key=lambda its: (-its.numbers, its))
+
+    def before(place: int, rank: int) -> int:
+        """How many of the places before `place` are the rank's."""
+        rounds, rest = divmod(place, both)
+        return 2 * rounds + (rest > rank) + (rest > both - 1 - rank)
+
+    for rank in range(min(ranks, sum(matrices.values()))):
+        place, own = 0, {}
+        for matrix in order:
+            end = place + matrices[matrix]
+            if count := before(end, rank) - before(place, rank):
+                own[matrix] = count
+            place = end
+        yield own
+
+
+def most_of(plan: Plan, matrices: Matrices, amount: Callable[[Matrix], float]) -> float:
+    """The sum of an amount over the parameters that a rank updates, of the rank that has most of it. Its
+    optimizer needs whole matrices (`Optimizer.whole`)."""
+    groups = zip(matrices, (False, True))
+    return sum(
+        max(
+            (
+                sum(count * amount(its) for its, count in own.items())
+                for own in dealt(each, shards_of(plan, "optimizer", experts=experts))
+            ),
+            default=0.0,
+        )
+        for each, experts in groups
+    )
+
+
+def deals_matrices(plan: Plan) -> bool:
+    """Whether ZeRO-1 gives whole matrices to ranks. Gradients are then summed on all ranks, and updated
+    parameters are gathered beside nothing (the docstring of Megatron-LM's
+    LayerWiseDistributedOptimizer). Leaves out that the parts which are gathered differ in size."""
+    return OPTIMIZERS[plan.optimizer].whole and shards_of(plan, "optimizer") > 1
 
 
 def is_shared(plan: Plan) -> bool:

@@ -111,7 +111,6 @@ def _number_bytes(states: Recipe) -> NumberBytes:
     return NumberBytes(
         states.parameters,
         states.gradients,
-        states.optimizer,
         gathered=states.parameters,
         made=states.gradients,
         reduced=states.gradients,

@@ -13,7 +13,11 @@ from math import ceil
 from typing import NamedTuple
 
 from simlab.errors import InputError, number, require_whole
+from simlab.layer.parameters import stage_matrices
 from simlab.lowering.zero import SHARDED_FROM
+from simlab.optimizers import ADAM, ONE, OPTIMIZERS
+from simlab.spec.model import Model
+from simlab.spec.plan import Plan
 
 STAGES = {
     0: "plain data parallelism",
@@ -63,6 +67,10 @@ RECIPES = {
 }
 
 
+ADAMS = ADAM.states(ONE)
+"""The numbers that Adam keeps of each parameter, which recipes count."""
+
+
 class ModelStates(NamedTuple):
     """Bytes on one rank, by category; `transient` only where the recipe's estimator counts it."""
 
@@ -84,6 +92,7 @@ def model_states(
     zero: int = 0,
     recipe: str = "zero",
     largest_layer: float = 0,
+    states: float = ADAMS,
 ) -> ModelStates:
     """`ModelStates` of each of `dp` data-parallel ranks of a model with `parameters` parameters.
 
@@ -93,9 +102,11 @@ def model_states(
     recipe:        a name in `RECIPES`.
     largest_layer: parameters of the largest layer; DeepSpeed's estimator for ZeRO-3 adds 4 bytes
     each for gathering it.
+    states:        numbers in fp32 that the optimizer keeps of each parameter, see `states_of`.
 
     Derivation: each category is its bytes per parameter times the parameters, divided by N from its
-    stage on. Leaves out that shards are padded to equal size. Raises `InputError` for a count below
+    stage on. Leaves out that shards are padded to equal size, and that an optimizer of whole matrices
+    cannot cut them equally. Raises `InputError` for a count below
     1, an unknown stage or recipe, or one that does not go with it.
     """
     require_whole("dp", dp)
@@ -115,17 +126,39 @@ def model_states(
             f"recipe {recipe} knows ZeRO stages {' and '.join(map(str, bytes_of.stages))}, not {zero}"
         )
     per_rank = [parameters / (dp if zero >= stage else 1) for stage in SHARDED_FROM.values()]
-    states = ModelStates(
+    found = ModelStates(
         *(
             count * size
             for count, size in zip(
-                per_rank, (bytes_of.parameters, bytes_of.gradients, bytes_of.optimizer)
+                per_rank,
+                (
+                    bytes_of.parameters,
+                    bytes_of.gradients,
+                    bytes_of.optimizer + 4 * (states - ADAMS),
+                ),
             )
         )
     )
     if recipe == "deepspeed" and zero == 3:
-        return states._replace(parameters=0.0, transient=4.0 * largest_layer)
-    return states
+        return found._replace(parameters=0.0, transient=4.0 * largest_layer)
+    return found
+
+
+def states_of(optimizer: str, model: Model | None = None) -> float:
+    """How many numbers an optimizer keeps of each parameter, in the mean over those of `model`, on which
+    it depends where an optimizer tells matrices apart. Raises `InputError` if it is needed and not
+    given."""
+    its = OPTIMIZERS[optimizer]
+    if not its.whole:
+        return its.states(ONE)
+    if model is None:
+        raise InputError(
+            f"optimizer = {optimizer!r}: what it keeps depends on the shapes of matrices; give a model"
+        )
+    ends = {"first": True, "last": True}
+    whole, _ = stage_matrices(model, Plan(), model.layer_kinds, **ends)
+    kept = sum(count * its.kept(matrix) for matrix, count in whole.items())
+    return kept / sum(count * matrix.numbers for matrix, count in whole.items())
 
 
 def most_parameters(
@@ -142,12 +175,15 @@ def most_parameters(
 
 
 def zero_curves(
-    parameters: float, ranks: Iterable[int], *, recipe: str = "zero"
+    parameters: float, ranks: Iterable[int], *, recipe: str = "zero", states: float = ADAMS
 ) -> dict[int, list[float]]:
     """{stage: [bytes of states on each rank, for each number of `ranks`]} of every stage that the
-    recipe is defined for."""
+    recipe is defined for. states: see `model_states`."""
     return {
-        stage: [model_states(parameters, dp, zero=stage, recipe=recipe).total for dp in ranks]
+        stage: [
+            model_states(parameters, dp, zero=stage, recipe=recipe, states=states).total
+            for dp in ranks
+        ]
         for stage in RECIPES[recipe].stages
     }
 

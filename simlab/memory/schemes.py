@@ -31,7 +31,6 @@ class NumberBytes(NamedTuple):
     """Where it rests."""
     gradient: float
     """Where the optimizer reads it."""
-    optimizer: float
     gathered: float
     """As it is gathered and computed with."""
     made: float

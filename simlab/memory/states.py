@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from simlab.layer.parameters import Layers, expert_parameters, product_parameters
 from simlab.lowering.zero import SHARDED_FROM, gathers_updated, held_of
+from simlab.optimizers import ONE, OPTIMIZERS, Matrix
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
@@ -13,9 +14,8 @@ class StateBytes(NamedTuple):
 
     parameter: int
     gradient: int
-    optimizer: int
-    """Adam's two moments, and with 16-bit parameters an fp32 copy of those (ZeRO,
-    Rajbhandari et al. 2020, section 3.1)."""
+    copy: int
+    """An fp32 copy of 16-bit parameters (ZeRO, Rajbhandari et al. 2020, section 3.1)."""
 
 
 def state_bytes(plan: Plan) -> StateBytes:
@@ -23,10 +23,16 @@ def state_bytes(plan: Plan) -> StateBytes:
     they are used; FSDP that keeps them gathered has them in 16 bits, and shards of them in fp32
     (ZeRO-1 and 2). A gradient of an fp32 parameter is fp32, in whatever type it was reduced."""
     if plan.precision == "fp32":
-        return StateBytes(4, plan.gradient_bytes, 2 * plan.moment_bytes)
+        return StateBytes(4, plan.gradient_bytes, 0)
     if not plan.has_flat_gradients and not gathers_updated(plan):
-        return StateBytes(4, 4, 8)
-    return StateBytes(plan.element_bytes, plan.gradient_bytes, 4 + 2 * plan.moment_bytes)
+        return StateBytes(4, 4, 0)
+    return StateBytes(plan.element_bytes, plan.gradient_bytes, 4)
+
+
+def optimizer_bytes(plan: Plan, parameter: Matrix = ONE) -> float:
+    """Bytes that the optimizer keeps of a parameter, before ZeRO, or of each number of one."""
+    kept = OPTIMIZERS[plan.optimizer].kept(parameter)
+    return state_bytes(plan).copy * parameter.numbers + plan.moment_bytes * kept
 
 
 def eight_bit_bytes(model: Model, plan: Plan, layers: Layers) -> float:

@@ -5,10 +5,22 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice, product
 
-from simlab.layer.parameters import expert_parameters, stage_parameters
+from simlab.layer.parameters import (
+    Matrices,
+    expert_parameters,
+    stage_matrices,
+    stage_parameters,
+)
 from simlab.layer.units import UnitKind, is_layer
 from simlab.lowering.expansion import in_turns
-from simlab.lowering.zero import SHARDED_FROM, gathered_around, held_of, is_shared, shards_of
+from simlab.lowering.zero import (
+    State,
+    gathered_around,
+    held_of,
+    is_shared,
+    most_of,
+    shards_of,
+)
 from simlab.memory.fsdp import Gathered
 from simlab.memory.ledger import CATEGORIES, Ledger, Moment, Phase
 from simlab.memory.schemes import (
@@ -21,14 +33,11 @@ from simlab.memory.schemes import (
     Use,
 )
 from simlab.memory.stage import FORWARD, LOSS_BYTES, Parts, Shape, StageWalk, sizes_of
-from simlab.memory.states import eight_bit_bytes, state_bytes
+from simlab.memory.states import eight_bit_bytes, optimizer_bytes, state_bytes
+from simlab.optimizers import OPTIMIZERS
 from simlab.program import Program
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
-
-OPTIMIZER_TEMPORARY_BYTES = 4
-"""Per parameter that a rank updates: torch's foreach Adam takes the root of all variances at
-once."""
 
 FOLDED = {
     "parameters": ("parameters",),
@@ -192,15 +201,25 @@ class StepWalk:
         ]
 
     def _optimizer_step(self, rank: int) -> float:
-        """Bytes of the optimizer's scratch."""
-        plan = self.plan
-        if plan.has_flat_gradients or plan.offload in ("optimizer", "parameters"):
+        """Bytes of the optimizer's scratch: of all that the rank updates, or of its largest matrix where
+        they are updated one by one. A fused kernel has none."""
+        plan, its = self.plan, OPTIMIZERS[self.plan.optimizer]
+        shapes = [self.shapes[stage] for stage in self.program.stages_of(rank)]
+        if plan.offload in ("optimizer", "parameters"):
             return 0.0
-        own = sum(
-            held_of(plan, "optimizer", *numbers_of_stage(self.model, plan, self.shapes[stage]))
-            for stage in self.program.stages_of(rank)
-        )
-        return OPTIMIZER_TEMPORARY_BYTES * own
+        if its.others is None:
+            own = sum(
+                held_of(plan, "optimizer", *numbers_of_stage(self.model, plan, shape))
+                for shape in shapes
+            )
+            return its.scratch(fused=plan.has_flat_gradients) * own
+        held = {its: 0.0, its.others: 0.0}
+        for matrices in (own for shape in shapes for own in matrices_of(self.model, plan, shape)):
+            for matrix, count in matrices.items():
+                by, numbers = its.of(matrix), matrix.numbers
+                one_by_one = by.launches > 1
+                held[by] = max(held[by], numbers) if one_by_one else held[by] + count * numbers
+        return max(by.scratch(fused=plan.has_flat_gradients) * n for by, n in held.items())
 
 
 def _side_by_side(forward: _Units, backward: _Units, until_op_ends: Sequence[str]) -> Phase:
@@ -243,6 +262,12 @@ def numbers_of_stage(model: Model, plan: Plan, shape: Shape) -> tuple[float, flo
     return parameters_of(model, plan, shape), experts
 
 
+def matrices_of(model: Model, plan: Plan, shape: Shape) -> Matrices:
+    """The parameters of a stage on one rank, before ZeRO."""
+    ends = {"first": shape.first, "last": shape.last}
+    return stage_matrices(model, plan, shape.layers, **ends)
+
+
 def rest_of(model: Model, plan: Plan, shape: Shape) -> dict[str, float]:
     """{category: bytes} that a stage takes between two steps.
 
@@ -251,8 +276,18 @@ def rest_of(model: Model, plan: Plan, shape: Shape) -> dict[str, float]:
     (nanotron/trainer.py, `make_ddp`).
     """
     (count, experts), states = numbers_of_stage(model, plan, shape), state_bytes(plan)
-    sharded = zip(SHARDED_FROM, states)
-    held: dict[str, float] = {n: held_of(plan, n, count, experts) * size for n, size in sharded}
+    whole = OPTIMIZERS[plan.optimizer].whole
+    sizes: dict[State, float] = {
+        "parameters": states.parameter,
+        "gradients": states.gradient,
+        "optimizer": optimizer_bytes(plan) if not whole else 0.0,
+    }
+    held: dict[str, float] = {
+        name: held_of(plan, name, count, experts) * size for name, size in sizes.items()
+    }
+    if whole:
+        matrices = matrices_of(model, plan, shape)
+        held["optimizer"] = most_of(plan, matrices, lambda its: optimizer_bytes(plan, its))
     held["parameters"] += eight_bit_bytes(model, plan, shape.layers)
     if plan.offload in ("optimizer", "parameters"):
         held["optimizer"] = 0.0
@@ -280,7 +315,9 @@ def scheme_of(model: Model, plan: Plan, shape: Shape) -> Scheme:
     """The `Scheme` by which `plan` spreads the states of a stage."""
     states, width = state_bytes(plan), plan.element_bytes
     made = 0.0 if plan.library == "megatron" else width
-    sizes = NumberBytes(*states, gathered=width, made=made, reduced=plan.gradient_bytes)
+    sizes = NumberBytes(
+        states.parameter, states.gradient, gathered=width, made=made, reduced=plan.gradient_bytes
+    )
     if plan.library == "torch" and plan.zero == 3:
         return Gathered(sizes, model, plan, shape.units)
     if _gradients_come_and_go(plan):

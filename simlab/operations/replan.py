@@ -150,7 +150,7 @@ def _fewer_replicas(model: Model, plan: Plan, left: Cluster) -> _Found:
 
 def _another_plan(model: Model, plan: Plan, left: Cluster) -> _Found:
     """The fastest plan on all nodes that are left, or on fewer of them."""
-    numbers = ("precision", "fp8_param_gather", "moment_bytes")
+    numbers = ("precision", "fp8_param_gather", "optimizer", "moment_bytes")
     kept = ("library", "attention", "dispatcher", "expert_load", *numbers)
     fixed = {name: getattr(plan, name) for name in kept}
     for nodes in range(left.nodes, 0, -1):

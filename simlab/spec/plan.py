@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from simlab.display import plain
 from simlab.layer.passes.recomputation import RECOMPUTE
+from simlab.optimizers import OPTIMIZERS
 from simlab.schedules import ALIASES, SCHEDULES
 from simlab.spec.fields import (
     Derived,
@@ -244,6 +245,14 @@ class Plan:
         """The bytes of one number of a gradient when it is reduced. None stands for 2 in fp16 and 4
         otherwise.""",
         default=None,
+    )
+    optimizer: str = documented(
+        """The optimizer, which says what is kept of each parameter and what its step moves and
+        computes. 'adam' keeps two moments, 'sgd' one. 'adafactor' keeps means over each row and each
+        column of a matrix. 'muon' keeps one moment of matrices of layers and makes it orthogonal;
+        vectors, the embedding and the head are Adam's. With ZeRO-1 it gives each matrix to one rank.""",
+        default="adam",
+        choices=tuple(OPTIMIZERS),
     )
     moment_bytes: int = documented(
         """The bytes of one number of Adam's two moments, 4 or 2 (Megatron-LM's --exp-avg-dtype and

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simlab.errors import InputError, did_you_mean, near, number, require_whole, shortened
+from simlab.optimizers import OPTIMIZERS
 from simlab.schedules import SCHEDULES
 from simlab.spec.fields import FieldFacts
 from simlab.spec.layout import check_expert_ranks, check_order
@@ -83,8 +84,9 @@ def check_combination(plan: "Plan") -> None:
         )
     check_order(tuple(plan.order.split("-")))
     _check_gradient_bytes(plan)
-    _check_narrow_states(plan)
     _check_library(plan)
+    _check_optimizer(plan)
+    _check_narrow_states(plan)
     if plan.hybrid and (plan.dp * plan.cp) % plan.hybrid:
         raise InputError(
             f"hybrid = {plan.hybrid} does not divide dp x cp = {plan.dp * plan.cp}; "
@@ -165,6 +167,32 @@ def _check_gradient_bytes(plan: "Plan") -> None:
         )
     if value == 2 and plan.precision == "fp32":
         raise InputError("gradient_bytes = 2 with precision = 'fp32': give 4, or leave it out")
+
+
+def _check_optimizer(plan: "Plan") -> None:
+    """What no library has with an optimizer."""
+    its = OPTIMIZERS[plan.optimizer]
+    given = f"optimizer = {plan.optimizer!r}"
+    if plan.library not in its.libraries:
+        names = " or ".join(map(repr, its.libraries))
+        raise InputError(
+            f"{given} with library = {plan.library!r}, which has none: give library = {names}"
+        )
+    most = its.libraries[plan.library]
+    if plan.zero > most:
+        stages = " or ".join(map(str, range(most + 1)))
+        why = its.because or f"library = {plan.library!r} has none of it"
+        raise InputError(f"{given} with zero = {plan.zero}: {why}; give zero = {stages}")
+    for name, values in its.without.items():
+        if getattr(plan, name) in values:
+            raise InputError(
+                f"{given} with {name} = {getattr(plan, name)!r}: no library has both; leave one out"
+            )
+    if its.whole and plan.hybrid:
+        raise InputError(
+            f"{given} with hybrid = {plan.hybrid}: which rank has which matrix is not known there; "
+            "leave one out"
+        )
 
 
 def _check_narrow_states(plan: "Plan") -> None:

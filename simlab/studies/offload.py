@@ -25,7 +25,7 @@ from simlab.errors import InputError
 from simlab.layer.parameters import unit_parameters
 from simlab.layer.units import UnitKind
 from simlab.lowering.zero import gathers_updated, shards_of
-from simlab.memory.states import state_bytes
+from simlab.memory.states import optimizer_bytes
 from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
@@ -187,8 +187,9 @@ class _Tasks:
         self.pcie_s = 1 / cluster.pcie_bytes_per_s
         sharers = host_sharers(plan, cluster)
         self.host_s = sharers * host_adam_s
-        optimizer_bytes = state_bytes(plan).optimizer
-        self.drive_s = optimizer_bytes * sharers / cluster.nvme_bytes_per_s if to == "nvme" else 0.0
+        self.drive_s = (
+            optimizer_bytes(plan) * sharers / cluster.nvme_bytes_per_s if to == "nvme" else 0.0
+        )
 
     def _add(
         self,

@@ -10,7 +10,7 @@ from simlab.cost.rank_walk import Meeting, Outlines, RankWalk
 from simlab.cost.stage_times import StageCost
 from simlab.lowering.instructions import RankLowering
 from simlab.lowering.zero import reduces_each_backward
-from simlab.memory.states import state_bytes
+from simlab.memory.states import optimizer_bytes, state_bytes
 from simlab.program import Program
 from simlab.spec.hardware import Link
 from simlab.spec.model import Model
@@ -182,7 +182,7 @@ def host_bytes(cost: StageCost, program: Program, parameters: Sequence[float]) -
     if plan.offload not in ("optimizer", "parameters") or plan.offload_to != "host":
         return 0.0
     states = state_bytes(plan)
-    each = states.optimizer + states.gradient
+    each = optimizer_bytes(plan) + states.gradient
     if plan.offload == "parameters":
         each += states.parameter
     return each * own_parameters(plan, program, parameters) * host_sharers(plan, cost.cluster)

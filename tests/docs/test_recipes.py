@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -47,13 +48,30 @@ COMMANDS = (
 )
 
 
+class Copy(NamedTuple):
+    """A copy of simlab in a folder, where Python runs."""
+
+    folder: Path
+
+    def __call__(self, *arguments):
+        return subprocess.run(
+            [sys.executable, *arguments], cwd=self.folder, env={"PYTHONPATH": str(self.folder)},
+            capture_output=True, text=True, timeout=300, check=True,
+        ).stdout  # fmt: skip
+
+
+def copied(folder):
+    """A `Copy` of simlab."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "simlab", folder / "simlab", ignore=ignored)
+    return Copy(folder)
+
+
 @pytest.fixture(scope="module")
 def with_waves(tmp_path_factory):
     """A copy of simlab to which the page's schedule was added, and a function that runs Python there."""
-    folder = tmp_path_factory.mktemp("copy")
-    shutil.copytree(
-        ROOT / "simlab", folder / "simlab", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    run = copied(tmp_path_factory.mktemp("copy"))
+    folder = run.folder
     text, code = recipe("A schedule")
     (file,) = re.findall(r"`(\w+\.py)` in `simlab/schedules/`", text)
     (record,) = re.findall(r"^(\w+) = Schedule\(", code, re.M)
@@ -62,13 +80,6 @@ def with_waves(tmp_path_factory):
     old = entered.read_text(encoding="utf-8")
     new = f"from simlab.schedules.{file[:-3]} import {record}\n{old}"
     entered.write_text(new.replace("for each in (\n", f"for each in (\n        {record},\n"))
-
-    def run(*arguments):
-        return subprocess.run(
-            [sys.executable, *arguments], cwd=folder, env={"PYTHONPATH": str(folder)},
-            capture_output=True, text=True, timeout=300, check=True,
-        ).stdout  # fmt: skip
-
     return run
 
 
@@ -79,6 +90,58 @@ def test_a_schedule_that_is_added_as_the_page_says_is_generated_predicted_and_se
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_commands_know_a_schedule_that_is_added_as_the_page_says(with_waves, command):
     assert "two-waves" in with_waves("-m", "simlab", *command.split())
+
+
+@pytest.fixture(scope="module")
+def with_lion(tmp_path_factory):
+    """A copy of simlab to which the page's optimizer was added, and a function that runs Python there."""
+    text, code = recipe("An optimizer")
+    code = code.split("\n\n", 1)[1]  # without its import
+    (file,) = set(re.findall(r"`simlab/(\w+\.py)`", text))
+    (record,) = re.findall(r"^(\w+) = Optimizer\(", code, re.M)
+    run = copied(tmp_path_factory.mktemp("copy"))
+    entered = run.folder / "simlab" / file
+    before, after = entered.read_text(encoding="utf-8").split("\nOPTIMIZERS = ")
+    after = after.replace(" in (ADAM, ", f" in (ADAM, {record}, ", 1)
+    entered.write_text(f"{before}\n{code}\nOPTIMIZERS = {after}", encoding="utf-8")
+    return run
+
+
+LION = """
+import simlab as sl
+
+model, cluster = sl.load_model("gpt2"), sl.load_cluster("dgx-a100")
+for zero, library in ((0, "megatron"), (1, "megatron"), (3, "torch")):
+    lion, adam = (
+        sl.predict(model, sl.Plan(dp=8, zero=zero, library=library, optimizer=name), cluster)
+        for name in ("lion", "adam")
+    )
+    less = adam.memory_bytes["optimizer"] - lion.memory_bytes["optimizer"]
+    ranks = 8 if zero else 1
+    assert abs(less * ranks / (4 * model.parameters) - 1) < 1e-3, less
+    assert lion.optimizer_s < adam.optimizer_s or zero  # of parts the host decides
+try:
+    sl.Plan(library="nanotron", optimizer="lion")
+except sl.InputError as error:
+    assert "library = 'nanotron', which has none: give library = 'megatron' or 'torch'" in str(error)
+"""
+
+
+def test_an_optimizer_that_is_added_as_the_page_says_is_predicted(with_lion):
+    with_lion("-c", LION)
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("plan --model gpt2 --cluster dgx-a100 --global-batch 32 --tp 1 --cp 1 --pp 1 --optimizer lion", "dp8 zero"),
+        ("simulate --model gpt2 --cluster dgx-a100 --dp 8 --zero 1 --optimizer lion", "step"),
+        ("memory --params 1e9 --optimizer lion", "= parameters 2, gradients 2, optimizer 8\n"),
+        ("simulate --help", "lion"),
+    ],
+)  # fmt: skip
+def test_the_commands_know_an_optimizer_that_is_added_as_the_page_says(with_lion, command, said):
+    assert said in with_lion("-m", "simlab", *command.split())
 
 
 def test_a_gpu_that_is_added_as_the_page_says_is_predicted_and_searched_and_said_to_be_assumed(

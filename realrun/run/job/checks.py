@@ -80,6 +80,7 @@ EXECUTION = {
     "tp_overlap": Execution("One order of begin and wait is executed.", ("weight-grad",)),
     "bucket_bytes": Execution("Gradients are reduced unit by unit.", (None,)),
     "gradient_bytes": Execution("The bytes of the collectives of the group dp."),
+    "optimizer": Execution("The executor and its checkpoints have Adam's two moments.", ("adam",)),
     "moment_bytes": Execution("The optimizer's moments have the type of the parameters.", (4,)),
     "prefetch": Execution("When gathers of parameters begin."),
     "reshard": Execution("Which ops gather parameters, and how long they stay gathered."),

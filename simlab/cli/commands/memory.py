@@ -11,10 +11,20 @@ from simlab.cli.plan_options import FIELDS, add_plan_options, given_values, plan
 from simlab.display import facts_of
 from simlab.errors import InputError
 from simlab.lowering.kernels import Communication
-from simlab.memory.model_states import RECIPES, STAGES, ModelStates, model_states, parameter_count
+from simlab.memory.model_states import (
+    ADAMS,
+    RECIPES,
+    STAGES,
+    ModelStates,
+    model_states,
+    parameter_count,
+    states_of,
+)
+from simlab.optimizers import ADAM, OPTIMIZERS
 
+OF_BOTH = ("dp", "zero", "optimizer")
 OF_STATES = ("params", "recipe", "largest_layer")
-OF_PLANS = ("plan", *(name for name in FIELDS if name not in ("dp", "zero")))
+OF_PLANS = ("plan", *(name for name in FIELDS if name not in OF_BOTH))
 
 
 class Sent(TypedDict):
@@ -55,6 +65,7 @@ class StatesAnswer(TypedDict):
     dp: int
     zero: Annotated[int, tuple(STAGES)]
     recipe: str
+    optimizer: str
     bytes: Annotated[dict[str, float], ModelStates]
     total_bytes: float
     bytes_per_parameter: float
@@ -74,23 +85,29 @@ def memory(arguments: argparse.Namespace) -> int:
         raise InputError(
             f"--params {arguments.params} and --model {arguments.model}: give one of the two"
         )
-    count = (
-        float(sl.load_model(arguments.model).parameters)
-        if arguments.model is not None
-        else parameter_count(arguments.params)
-    )
+    model = None if arguments.model is None else sl.load_model(arguments.model)
+    count = parameter_count(arguments.params) if model is None else float(model.parameters)
     largest = parameter_count(arguments.largest_layer) if arguments.largest_layer is not None else 0
     if largest and (recipe != "deepspeed" or largest > count):
         raise InputError(
             f"--largest-layer {arguments.largest_layer}: only for --recipe deepspeed, and no more than all {count:g} parameters"
         )
+    optimizer = arguments.optimizer or ADAM.name
+    kept = states_of(optimizer, model)
     zero = RECIPES[recipe].stages[0] if arguments.zero is None else arguments.zero
-    states = model_states(count, dp, zero=zero, recipe=recipe, largest_layer=largest)
+
+    def held(stage: int) -> ModelStates:
+        return model_states(
+            count, dp, zero=stage, recipe=recipe, largest_layer=largest, states=kept
+        )
+
+    states = held(zero)
     result: StatesAnswer = {
         "parameters": count,
         "dp": dp,
         "zero": zero,
         "recipe": recipe,
+        "optimizer": optimizer,
         "bytes": states._asdict(),
         "total_bytes": states.total,
         "bytes_per_parameter": states.total / count,
@@ -99,11 +116,13 @@ def memory(arguments: argparse.Namespace) -> int:
         print_json(result)
         return 0
     print_text(f"{recipe}: {RECIPES[recipe].text}")
+    if optimizer != ADAM.name:
+        print_text(f"{optimizer}, not Adam: {4 * kept:.4g} bytes per parameter, not {4 * ADAMS:g}")
     print_text(
         f"{count:g} parameters on {dp} data-parallel ranks, GB = 1e9 bytes on each; activations not included"
     )
     for stage in RECIPES[recipe].stages:
-        states = model_states(count, dp, zero=stage, recipe=recipe, largest_layer=largest)
+        states = held(stage)
         parts = ", ".join(
             f"{name} {value / 1e9:.4g}" for name, value in states._asdict().items() if value
         )
@@ -156,6 +175,11 @@ def add_memory(command: argparse.ArgumentParser) -> None:
         help="bytes per parameter are counted as who does (default zero)",
     )
     command.add_argument(
+        "--optimizer",
+        choices=OPTIMIZERS,
+        help="whose states are counted in fp32, in place of Adam's two moments (default adam)",
+    )
+    command.add_argument(
         "--largest-layer",
         metavar="N",
         help="parameters of the largest layer, for deepspeed's ZeRO-3",
@@ -166,5 +190,5 @@ def add_memory(command: argparse.ArgumentParser) -> None:
         help="show a layer instead: each operation's shape on a rank of the plan, its FLOPs, what it keeps, what is sent",
     )
     plan = command.add_argument_group("with --explain, the plan")
-    add_plan_options(plan, skip=("dp", "zero"))
+    add_plan_options(plan, skip=OF_BOTH)
     add_json_options(command, Answer)

@@ -20,6 +20,8 @@ GRANULARITIES = {"full": "full", "selective": "selective", "outputs": "selective
 OUTPUTS = ("layernorm", "moe_act", "mla_up_proj")
 """The modules of --recompute-modules that are recompute 'outputs'. The last one is only of models with
 latent attention, which a plan does not say: it is read, and not written."""
+OPTIMIZERS = {"adam": "adam", "sgd": "sgd", "muon": "muon", "dist_muon": "muon"}
+"""{--optimizer: optimizer of a plan}. dist_muon is that of ZeRO-1."""
 ORDERS = {False: "tp-cp-dp-pp", True: "tp-cp-pp-dp"}
 
 
@@ -60,6 +62,7 @@ def read(options: Options, gpus: int | None) -> Settings:
     overlap = "none" if switch("--no-async-tensor-model-parallel-allreduce") else "weight-grad"
     fields["tp_overlap"] = "pipelined" if switch("--tp-comm-overlap") else overlap
     switch("--overlap-param-gather")  # goes with --overlap-grad-reduce, as in a plan
+    _optimizer(options, fields)
     _read_numbers(options, fields)
     _read_stages(options, fields)
     return fields
@@ -100,6 +103,13 @@ def _zero(options: Options) -> int:
     strategy = int(options.choice("--data-parallel-sharding-strategy", SHARDED, 0))
     optimizer = options.switch("--use-distributed-optimizer")
     return strategy if sharded else int(optimizer)
+
+
+def _optimizer(options: Options, fields: Settings) -> None:
+    given = options.choice("--optimizer", {name: name for name in OPTIMIZERS}, "adam")
+    fields["optimizer"] = OPTIMIZERS[given]
+    if given == "dist_muon":
+        fields["zero"] = 1
 
 
 def _recomputed(options: Options) -> str:
@@ -211,7 +221,8 @@ def written(plan: Plan) -> Settings:
         "--num-virtual-stages-per-pipeline-rank": plan.chunks
         if plan.schedule == "interleaved-1f1b" and plan.chunks > 1
         else None,
-        sharded.get(plan.zero, ""): True,
+        sharded.get(plan.zero, "") if plan.optimizer != "muon" else "": True,
+        "--optimizer": _written_optimizer(plan),
         "--data-parallel-sharding-strategy": strategy[plan.zero] if plan.zero > 1 else None,
         "--sequence-parallel": plan.sequence_parallel,
         "--recompute-granularity": GRANULARITIES.get(plan.recompute),
@@ -245,3 +256,10 @@ def written(plan: Plan) -> Settings:
         flags["--account-for-loss-in-pipeline-split"] = True
     given = {flag: value for flag, value in flags.items() if value is not None}
     return {flag: value for flag, value in given.items() if flag and value is not False}
+
+
+def _written_optimizer(plan: Plan) -> str | None:
+    """The --optimizer of a plan; None for Adam, and for what Megatron-LM has not."""
+    if plan.optimizer == "muon":
+        return "dist_muon" if plan.zero else "muon"
+    return plan.optimizer if plan.optimizer in OPTIMIZERS and plan.optimizer != "adam" else None

@@ -29,6 +29,7 @@ NOT_EXECUTED = {
     "library": ({}, ["torch", "fsdp1", "nanotron"]), "fused": ({}, [False]),
     "compiled_loss": ({"library": "torch"}, [True]),
     "dropout": ({}, [True]), "tp_overlap": ({"tp": 2}, ["none", "pipelined"]),
+    "optimizer": ({"library": "torch"}, ["sgd", "adafactor", "muon"]),
     "bucket_bytes": ({"dp": 2}, [10**6]), "moment_bytes": ({"dp": 2, "zero": 1}, [2]),
     "fp8_param_gather": ({"dp": 2, "zero": 1, "precision": "fp8"}, [True]),
     "dispatcher": ({"dp": 2, "ep": 2}, ["once-a-node"]),
@@ -75,9 +76,19 @@ def test_a_field_that_is_not_executed_is_refused(name):
     if known and EXECUTION[name].values:
         assert set(values) == set(known) - set(EXECUTION[name].values)
     for value in values:
-        said = {"offload_to": "offload", "compiled_loss": "library"}.get(name, name)
+        said = {"offload_to": "offload", "compiled_loss": "library", "optimizer": "library"}.get(
+            name, name
+        )
         with pytest.raises(sl.InputError, match=f"^{said} = .* is simulated, but not executed: "):
             Job(plan=given | {name: value})
+
+
+@pytest.mark.parametrize("name", ["sgd", "muon"])
+def test_an_optimizer_that_the_executor_has_not_is_refused_by_its_name(name):
+    with pytest.raises(
+        sl.InputError, match=f"^optimizer = '{name}' is simulated, but not executed"
+    ):
+        Job(plan={"optimizer": name})
 
 
 @pytest.mark.parametrize("plan", [{"fused": False}, {"dropout": True}, {"attention": "flash-1"}])

@@ -25,7 +25,24 @@ def test_its_data_add_up_to_its_sums(capsys):
     ] * 2
 
 
+def test_the_states_of_another_optimizer_are_counted(capsys):
+    """Adam's two moments are 8 bytes of a parameter's 16 in fp32, momentum is 4."""
+    each = {}
+    for name in ("adam", "sgd", "adafactor", "muon"):
+        answer = one_object(
+            run(capsys, f"memory --model llama-3-8b --recipe fp32 --optimizer {name} --json")[1]
+        )
+        each[name] = answer["bytes_per_parameter"]
+    assert (each["adam"], each["sgd"]) == (16, 12)
+    assert 8 < each["adafactor"] < 8.01
+    ends = 2 * 128256 * 4096 / 8030261248  # of the embedding and the head, which are Adam's
+    assert each["muon"] == pytest.approx(12 + 4 * ends, rel=1e-4)
+    out = run(capsys, "memory --params 1e9 --optimizer sgd")[1]
+    assert "sgd, not Adam: 4 bytes per parameter, not 8" in out
+
+
 @pytest.mark.parametrize("arguments, words", [
+    ("--params 7e9 --optimizer muon", "depends on the shapes of matrices; give a model"),
     ("--params 7e9 --tp 2", "--tp 2 is of a plan"), ("--explain --tp 2", "give --model"),
     ("--explain --model gpt2 --recipe zero", "--recipe zero is of model states"),
     ("--params 7e9 --dp 0", "0"), ("--explain --model gpt2 --tp 7", "7"),

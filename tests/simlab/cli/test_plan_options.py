@@ -49,7 +49,7 @@ SIMULATE = parser().commands["simulate"]
 ACTIONS = {action.dest: action for action in SIMULATE._actions if action.help != SUPPRESS}
 OTHER = {
     "dp": 4, "tp": 2, "pp": 2, "cp": 2, "ep": 2, "expert_load": 1.5, "etp": 1,
-    "dispatcher": "once-a-node", "ep_overlap": True, "moment_bytes": 2, "fp8_param_gather": True, "compiled_loss": True,
+    "dispatcher": "once-a-node", "ep_overlap": True, "moment_bytes": 2, "fp8_param_gather": True, "compiled_loss": True, "optimizer": "sgd",
     "cp_layout": "contiguous", "cp_kind": "all-gather", "zero": 3, "hybrid": 2,
     "microbatch_size": 2, "microbatches": 3, "seq": 512, "schedule": "gpipe", "chunks": 3, "stage_layers": (5, 7),
     "recompute": "full", "precision": "fp32", "sequence_parallel": True, "attention": "flash-2", "library": "torch",

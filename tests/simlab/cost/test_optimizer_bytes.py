@@ -1,53 +1,17 @@
-"""What the optimizer's step moves, against the bytes that torch's own optimizer reads and writes."""
+"""What Adam's step moves with each library and precision."""
 
 from dataclasses import replace
 
 import pytest
 
 import simlab as sl
-from simlab.cost.optimizer import FOREACH_BYTES, OPTIMIZER_BYTES
+from simlab.cost.optimizer import CLIPPING_BYTES
 from simlab.cost.roofline import efficiencies_of
 from simlab.layer.parameters import stage_parameters
-
-torch = pytest.importorskip("torch")
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402  (it needs torch)
+from simlab.optimizers import ADAM
 
 MODEL = sl.Model(layers=4, hidden=512, heads=8, vocab=4096, positions=256, seq=256)
 A100 = replace(sl.load_cluster("dgx-a100"), host_op_s=0.0, gpus_per_node=1)
-NUMBERS = 1 << 20
-
-
-class ListedBytes(TorchDispatchMode):
-    """Counts the bytes that ops on lists of tensors read and write, each tensor once. An op whose
-    name ends in '_' writes its first list, any other one its result."""
-
-    bytes = 0
-
-    def __torch_dispatch__(self, op, types, arguments=(), options=None):
-        result = op(*arguments, **(options or {}))
-        lists = [its for its in arguments if isinstance(its, (list, tuple))]
-        written = lists[0] if op._schema.name.endswith("_") and lists else result
-        read = {id(t): t for its in lists for t in its if isinstance(t, torch.Tensor)}
-        tensors = [*read.values(), *(written if isinstance(written, (list, tuple)) else ())]
-        self.bytes += sum(t.nbytes for t in tensors if t.numel() >= NUMBERS)
-        return result
-
-
-def adam_bytes():
-    """Bytes for each parameter of the second step of torch's AdamW over lists."""
-    parameters = [torch.nn.Parameter(torch.empty(NUMBERS, device="meta")) for _ in range(2)]
-    optimizer = torch.optim.AdamW(parameters, foreach=True)
-    for parameter in parameters:
-        parameter.grad = torch.empty_like(parameter)
-    optimizer.step()
-    with ListedBytes() as moved:
-        optimizer.step()
-    return moved.bytes / (2 * NUMBERS)
-
-
-def test_torchs_adam_moves_what_its_ops_over_lists_do():
-    """Besides, the norm reads each gradient, and clipping reads and writes it."""
-    assert adam_bytes() + 4 + 8 == FOREACH_BYTES
 
 
 def per_parameter(**fields):
@@ -70,12 +34,12 @@ def test_a_library_of_flat_buffers_moves_what_a_fused_kernel_does_and_torch_what
     written and the 16-bit gradient cleared; nanotron clears the fp32 one, in either."""
     fused = 4 * 4 + 3 * 4 + 4 + 8 + (4 if precision == "bf16" else 0)
     nanotron = 4 * 4 + 3 * 4 + 4 + 8 + 4 + (2 if precision == "bf16" else 0)
-    expected = {"megatron": fused, "nanotron": nanotron}.get(library, FOREACH_BYTES)
+    lists = ADAM.listed_bytes + CLIPPING_BYTES
+    expected = {"megatron": fused, "nanotron": nanotron}.get(library, lists)
     assert per_parameter(library=library, precision=precision) == pytest.approx(expected, rel=1e-6)
 
 
 def test_with_a_loss_scaler_gradients_are_copied_unscaled_and_searched_besides():
     """The 6 bytes of the copy from 16 to 32 bits and the 8 of unscaling."""
-    more = OPTIMIZER_BYTES["fp16"] - OPTIMIZER_BYTES["bf16"]
-    assert more == 6 + 8
-    assert per_parameter(precision="fp16") == pytest.approx(OPTIMIZER_BYTES["fp16"], rel=1e-6)
+    fp16, bf16 = (per_parameter(precision=precision) for precision in ("fp16", "bf16"))
+    assert fp16 - bf16 == pytest.approx(6 + 8, rel=1e-6)

@@ -12,7 +12,7 @@ from simlab.layer.parameters import stage_parameters
 from simlab.lowering.kernels import Matmul, Memory, embedding_kernels, head_kernels, layer_kernels
 from simlab.lowering.traffic import traffic
 from simlab.memory.activations import layer_activations_bytes
-from simlab.memory.states import state_bytes
+from simlab.memory.states import optimizer_bytes, state_bytes
 from simlab.training.fit import COMMUNICATOR_BYTES, PAIR_BYTES, reserve_bytes
 
 LLAMA = sl.load_model("llama-3-8b")
@@ -92,12 +92,12 @@ def test_per_op_keeps_what_it_does_not_compute_again():
 
 
 def test_torchs_states_are_16_bytes_a_parameter_and_megatrons_18():
-    assert (sum(state_bytes(FSDP2)), sum(state_bytes(sl.Plan()))) == (16, 18)
-    assert (
-        sum(state_bytes(replace(FSDP2, precision="fp32")))
-        == sum(state_bytes(sl.Plan(precision="fp32")))
-        == 16
-    )
+    def each(plan):
+        states = state_bytes(plan)
+        return states.parameter + states.gradient + optimizer_bytes(plan)
+
+    assert (each(FSDP2), each(sl.Plan())) == (16, 18)
+    assert each(replace(FSDP2, precision="fp32")) == each(sl.Plan(precision="fp32")) == 16
 
 
 def test_torchs_loss_holds_twelve_bytes_a_logit_and_megatrons_six():
