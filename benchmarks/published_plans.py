@@ -209,18 +209,24 @@ def space_of(row: Row) -> Space:
     )
 
 
+def own_space(row: Row) -> Space:
+    """As `space_of`, with what the published plan says: what it leaves open is searched."""
+    space = space_of(row)
+    return replace(space, fixed=_fixed(row, space.model)[1])
+
+
 def met(row: Row) -> Met:
     """The `Met` of a row."""
     name = f"{row['model']} seq {row['seq']} on {row['gpus']} {row['gpu'][:4]}"
     name = f"{name}, batch {row['global_batch']}"
     try:
         space = space_of(row)
-        said = _fixed(row, space.model)[1]
+        own = own_space(row)
         measured_s = None
         if row["metric"] == "tokens/s/gpu":
             tokens = space.global_batch * space.model.seq
             measured_s = tokens / space.cluster.gpus / number(row, "value")
-        return _met(name, space, said)._replace(measured_s=measured_s)
+        return _met(name, space, own)._replace(measured_s=measured_s)
     except (Skip, InputError) as why:
         return Met(name, None, None, True, "", "", skipped=str(why))
 
@@ -244,12 +250,13 @@ def met_run(row: Mapping[str, str]) -> Met:
     )
     said = fixed | {name: getattr(plan, name) for name in own}
     name = f"{row['id']}: {row['model']} on {row['n_gpus']} {row['gpu'][:4]}"
-    return _met(name, space, said)._replace(measured_s=float(row["step_s"]))
+    own = replace(space, fixed=said)
+    return _met(name, space, own)._replace(measured_s=float(row["step_s"]))
 
 
-def _met(name: str, space: Space, said: dict[str, Any]) -> Met:
-    """How the plan that is `said` stands among those of `space`."""
-    found, own = search(space, layered=0), replace(space, fixed=said)
+def _met(name: str, space: Space, own: Space) -> Met:
+    """How the best plan of `own` stands among those of `space`."""
+    found = search(space, layered=0)
     best = found.plans[0] if found.plans else None
     by_ranks = _by_ranks(space, best) if space.model.experts and best else ""
     tried = [*own.candidates()]

@@ -23,7 +23,7 @@ TEXTS = {
     ],
     "plan": [
         "plan --model llama-3-8b --cluster dgx-h100 --nodes 1 --global-batch 8 --cp 1 --explain",
-        "plan --model deepseek-v3 --cluster dgx-h100 --nodes 128 --global-batch 4096 --zero 3 --recompute full",
+        "plan --model deepseek-v3 --cluster dgx-h100 --nodes 128 --global-batch 4096 --zero 3 --recompute full --tp 1 --cp 1 --pp 1",
     ],
     "memory": ["memory --params 7.5B --dp 64", "memory --params 7e9 --recipe deepspeed --dp 3"],
     "convert": ["convert mine.yaml --to megatron", "convert mine.json --from deepspeed --gpus 8"],
