@@ -46,7 +46,7 @@ def timeline(
         elif renderer == "canvas":
             from simlab.views.canvas import CanvasTimeline as figure
         elif renderer == "perfetto":
-            from simlab.views.perfetto import chrome_trace
+            from simlab.views.viewers.perfetto import chrome_trace
 
             if len(traces) != 1:
                 raise InputError(f"{len(traces)} traces: a perfetto file holds one")

@@ -23,8 +23,8 @@ from simlab import (
     steady_idle,
 )
 from simlab.trace import ACTIVATIONS, COMPUTE, LIVE
-from simlab.views.perfetto import chrome_trace
 from simlab.views.scene import scene
+from simlab.views.viewers.perfetto import chrome_trace
 
 RECORDED = Path(__file__).parents[2] / "assets" / "recorded"
 

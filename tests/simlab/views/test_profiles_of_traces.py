@@ -8,7 +8,7 @@ import pytest
 import simlab as sl
 from simlab.cli.main import main
 from simlab.diagnosis import diagnose, profile_graph, read, trace_graph
-from simlab.views.profiles import profiles
+from simlab.views.viewers.profiles import profiles
 
 
 @pytest.fixture

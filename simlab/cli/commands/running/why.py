@@ -11,7 +11,7 @@ from simlab.diagnosis import Diagnosis, Hang, diagnose, hang_of, profile_graph, 
 from simlab.diagnosis.files import DUMP, PROFILE, TRACE, rank_in
 from simlab.display import plain
 from simlab.errors import InputError
-from simlab.views.profiles import profiles
+from simlab.views.viewers.profiles import profiles
 
 
 class Answer(TypedDict):

@@ -1,0 +1,1 @@
+"""It writes traces in the formats of other viewers."""
