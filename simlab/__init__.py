@@ -61,6 +61,7 @@ from simlab.trace import MemoryPoint, Span, Trace
 from simlab.training import Prediction, Waterfall, layer_trace, predict
 from simlab.training.calibration import Calibration
 from simlab.views import (
+    layer_picture,
     layer_timeline,
     memory_bars,
     memory_picture,
@@ -134,6 +135,7 @@ __all__ = [
     "gaps",
     "generate",
     "idle_s",
+    "layer_picture",
     "layer_table",
     "layer_timeline",
     "layer_trace",

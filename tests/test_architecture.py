@@ -228,7 +228,6 @@ READS_SIZES = {
     "simlab/cost/roofline.py": "of a kernel of attention",
     "simlab/lowering/kernels/kernel.py": "of a kernel of attention",
     "simlab/explorers/context.py": "prints them",
-    "simlab/explorers/matrix_split.py": "prints them",
     "simlab/memory/data_parallel.py": "refuses all but a GPT",
     "simlab/memory/units/": "whether there are experts",
     "simlab/planner/": "which degrees divide them",

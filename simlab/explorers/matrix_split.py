@@ -4,19 +4,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from simlab.analysis.layer_table import layer_table
+from simlab.collectives import busbw_factor
 from simlab.explorers.explorer import Answer, Control, Explorer, Figure, State
 from simlab.layer.operation import OperationKind
 from simlab.layer.units import layer_operations
-from simlab.lowering.kernels import Communication, Matmul, layer_kernels
-from simlab.lowering.pieces import BEGIN, unit_pieces
-from simlab.lowering.traffic import communication_bytes
 from simlab.spec.model import Model, load_model
 from simlab.spec.plan import Plan
 from simlab.units import bytes_text
 from simlab.views.chart import Axis, Boxes, Chart, Mark, Words
-from simlab.views.language import LANGUAGE, RANK_COLOURS
+from simlab.views.language import RANK_COLOURS
+from simlab.views.layer import layer_chart
 
-SPLIT = LANGUAGE["split"]
 CONTROLS = (
     Control("model", Words("model", "模型"), ("llama-3-8b", "llama-2-7b", "megatron-7.5b"), "llama-3-8b"),
     Control("tp", Words("tensor-parallel ranks", "张量并行 rank 数"), (2, 4, 8), 4),
@@ -30,43 +29,6 @@ AS_A_RING = Words(
     "As a ring sends it, n ranks: 2 (n - 1) / n of the buffer for an all-reduce, (n - 1) / n for a "
     "gather or a reduce-scatter.",
     "按 ring 计，n 个 rank：all-reduce 发送缓冲区的 2(n-1)/n，收集或 reduce-scatter 发送 (n-1)/n。",
-)
-WHOLE = Words("whole on every rank", "每个 rank 都有完整一份")
-BY_TOKENS = Words("cut along the sequence", "沿序列切分")
-BY_HEADS = Words("cut by heads or columns", "按头或列切分")
-KINDS = {
-    "all_reduce": "all-reduce",
-    "all_gather": "gather",
-    "reduce_scatter": "reduce-scatter",
-}
-"""{kind of a collective: its entry in the visual language}."""
-
-
-class Part(NamedTuple):
-    """A part of a layer: what is computed, or what is communicated before or after a product."""
-
-    width: float
-    label: str = ""
-    cut: bool = False
-    """Whether it is computed on a rank's own heads or columns."""
-    product: OperationKind | None = None
-    operator: tuple[str, str] = ("", "")
-    """The names of what is communicated, without (Shoeybi et al. 2019) and with sequence
-    parallelism (Korthikanti et al. 2022)."""
-
-
-BEFORE, AFTER = ("f", "g"), ("g", "ḡ")
-MLP = "up, activation, down"
-LAYER = (
-    Part(2.0, "norm"),
-    Part(1.3, product=OperationKind.QKV, operator=BEFORE),
-    Part(4.0, "QKV, attention, output", cut=True),
-    Part(1.3, product=OperationKind.OUTPUT, operator=AFTER),
-    Part(2.5, "residual, norm"),
-    Part(1.3, product=OperationKind.UP, operator=BEFORE),
-    Part(4.0, MLP, cut=True),
-    Part(1.3, product=OperationKind.DOWN, operator=AFTER),
-    Part(2.0, "residual"),
 )
 
 
@@ -115,29 +77,31 @@ def answer(state: State) -> Answer:
     model = replace(load_model(state["model"]), kv_heads=state["kv_heads"])
     tp = state["tp"]
     plan = Plan(tp=tp, sequence_parallel=state["sequence_parallel"]).check(model)
-    kernels = layer_kernels(model, plan)
-    held = sum(kernel.n * kernel.k for kernel in kernels.forward if isinstance(kernel, Matmul))
-    of_all = sum(matrix.rows * matrix.columns for matrix in matrices(model))
+    table, (q, k, *_) = layer_table(model, plan), matrices(model)
+    part = table.parameters / layer_table(model, Plan()).parameters
     forward, backward = (
-        [kernel for kernel in its if isinstance(kernel, Communication)]
-        for its in (kernels.forward, kernels.input_grad)
+        sum(
+            busbw_factor(each.kind.replace("_", "-"), tp) * each.size_bytes
+            for its in sent
+            for each in its
+        )
+        for sent in zip(*((row.sent, row.sent_back) for row in table.rows))
     )
-    begun = [[p for p in unit_pieces(kernels, op, plan) if p.action == BEGIN] for op in "FB"]
-    sent = [sum(communication_bytes(piece, plan) for piece in pieces) for pieces in begun]
-    kv = max(1, model.kv_heads // tp)
     figures = [
-        Figure(Words("a rank's part of the layer's matrices", "每个 rank 的矩阵占比"), [f"{held / of_all:.1%}"]),
-        Figure(Words("query heads on a rank", "每个 rank 的查询头"), [str(model.heads // tp)]),
-        Figure(Words("key and value heads on a rank", "每个 rank 的 KV 头"), [str(kv)]),
-        Figure(Words("a rank sends in a layer's forward", "每层前向每个 rank 发送"), [bytes_text(sent[0])], AS_A_RING),
-        Figure(Words("a rank sends in a layer's backward", "每层反向每个 rank 发送"), [bytes_text(sent[1])], AS_A_RING),
+        Figure(Words("a rank's part of the layer's parameters", "每个 rank 的参数占比"), [f"{part:.1%}"]),
+        Figure(Words("query heads on a rank", "每个 rank 的查询头"), [str(q.heads // tp)]),
+        Figure(Words("key and value heads on a rank", "每个 rank 的 KV 头"), [str(max(1, k.heads // tp))]),
+        Figure(Words("a rank sends in a layer's forward", "每层前向每个 rank 发送"), [bytes_text(forward)], AS_A_RING),
+        Figure(Words("a rank sends in a layer's backward", "每层反向每个 rank 发送"), [bytes_text(backward)], AS_A_RING),
     ]  # fmt: skip
-    layer = _layer(plan, forward, backward, gated=model.gated_mlp)
-    pictures = [_split(model, tp), _heads(model, tp), layer]
-    return Answer(figures, pictures, _note(model, plan))
+    layer = layer_chart(table)
+    heads = _heads([q.heads, k.heads], tp, layer.height)
+    return Answer(
+        figures, [_split(model, tp), heads, layer], _note(model.seq, plan, copies=tp // k.heads)
+    )
 
 
-def _note(model: Model, plan: Plan) -> Words:
+def _note(seq: int, plan: Plan, *, copies: int) -> Words:
     part = (plan.tp - 1) / plan.tp
     sent = Words(
         f"{2 * part:g} times the buffer of an all-reduce",
@@ -150,14 +114,13 @@ def _note(model: Model, plan: Plan) -> Words:
         )
     english = (
         "Columns first, then rows: a rank's columns make just what its rows need, so a pair of "
-        f"products is followed by one sum. One sequence of {model.seq:,} tokens in 16 bits; on a "
+        f"products is followed by one sum. One sequence of {seq:,} tokens in 16 bits; on a "
         f"ring each rank sends {sent.en}."
     )
     chinese = (
         "先按列、再按行：一个 rank 的列恰好产生它的行所需的输入，所以每两次矩阵乘之后只需一次求和。"
-        f"一条 {model.seq:,} 个 token 的序列，16 位；在 ring 上，每个 rank 发送{sent.zh}。"
+        f"一条 {seq:,} 个 token 的序列，16 位；在 ring 上，每个 rank 发送{sent.zh}。"
     )
-    copies = plan.tp // model.kv_heads
     if copies > 1:
         english += f" {copies} ranks hold a copy of each key and value head."
         chinese += f"每个 KV 头有 {copies} 个 rank 各存一份。"
@@ -196,7 +159,7 @@ def _split(model: Model, tp: int) -> Chart:
         )
         for rank, its in places.items()
     ]
-    copies = tp // model.kv_heads
+    copies = max(tp // matrix.heads for matrix in found if matrix.heads)
     name = Words(f"a copy on {copies} ranks", f"{copies} 个 rank 各存一份")
     for rank, its in shared.items():
         labels = [f"{rank}–{rank + copies - 1}"] * len(its)
@@ -211,97 +174,34 @@ def _split(model: Model, tp: int) -> Chart:
         ),
         Axis(Words("rows (inputs)", "行（输入）"), least=0, down=True),
         marks,
-        height=190,
+        height=145,
         wide=True,
     )
 
 
-def _heads(model: Model, tp: int) -> Chart:
-    """A row for each rank: its query heads, and its key and value heads."""
-    marks, shift = [], model.heads + 2
+def _heads(counts: Sequence[int], tp: int, height: int) -> Chart:
+    """A row for each rank: its query heads, and its key and value heads, of so many."""
+    marks, shift = [], counts[0] + 2
     for rank in range(tp):
         places: list[Place] = []
         labels: list[str] = []
-        for heads, first in ((model.heads, 0), (model.kv_heads, shift)):
+        for heads, left in zip(counts, (0, shift)):
             slices = holders(heads, tp)
-            number = next(at for at, ranks in enumerate(slices) if rank in ranks)
             size = heads // len(slices)
-            its = range(number * size, (number + 1) * size)
-            places += [(first + head, first + head + 1, rank - 0.4, rank + 0.4) for head in its]
-            labels += map(str, its)
+            first = size * next(at for at, ranks in enumerate(slices) if rank in ranks)
+            places.append((left + first, left + first + size, rank - 0.4, rank + 0.4))
+            labels.append(f"{first}–{first + size - 1}" if size > 1 else str(first))
         look = {"outline": "background", "labels": labels}
         marks.append(Boxes.at(places, RANK_COLOURS[rank], _rank(rank), **look))
-    middles = [model.heads / 2, shift + model.kv_heads / 2]
+    middles = [counts[0] / 2, shift + counts[1] / 2]
     return Chart(
         "heads",
         Words("The heads of each rank", "每个 rank 的注意力头"),
         Axis(Words("numbers of the heads", "头的编号"), ticks=middles, names=["Q", "K, V"]),
         Axis(Words("", ""), ticks=range(tp), names=[f"rank {r}" for r in range(tp)], down=True),
         marks,
-        height=60 + 16 * tp,
-        wide=True,
+        height=height,
     )
-
-
-def _layer(
-    plan: Plan, forward: Sequence[Communication], backward: Sequence[Communication], *, gated: bool
-) -> Chart:
-    """A layer from left to right: what is computed on which part, and what is communicated; the
-    forward above, the backward, which goes from right to left, below."""
-    regions: dict[Words, list[tuple[Place, str]]] = {}
-    sent: dict[str, list[tuple[Place, Communication]]] = {}
-    left, ticks = 0.0, []
-    outside = BY_TOKENS if plan.sequence_parallel else WHOLE
-    for part in LAYER:
-        if part.product is not None:
-            ticks.append(left + part.width / 2)
-        for row, its in enumerate((forward, backward)):
-            # the backward goes from right to left
-            around = [each for each in its if each.operation == part.product][:: 1 - 2 * row]
-            wide = part.width / max(1, len(around))
-            for at, each in enumerate(around):
-                start = left + at * wide
-                box: Place = (start, start + wide, row - 0.4, row + 0.4)
-                sent.setdefault(each.kind, []).append((box, each))
-            if part.product is None:
-                place: Place = (left, left + part.width, row - 0.4, row + 0.4)
-                region = BY_HEADS if part.cut else outside
-                label = f"gate, {MLP}" if gated and part.label == MLP else part.label
-                regions.setdefault(region, []).append((place, label))
-        left += part.width
-    operators = [part.operator[plan.sequence_parallel] for part in LAYER if part.product]
-    looks = {WHOLE: "waiting", BY_TOKENS: SPLIT["tokens"], BY_HEADS: SPLIT["heads"]}
-    marks: list[Mark] = [
-        Boxes.at([box for box, _ in its], looks[name], name, labels=[label for _, label in its],
-                 outline="axis" if name == WHOLE else "background")  # which else has no visible end
-        for name, its in regions.items()
-    ]  # fmt: skip
-    for kind, found in sent.items():
-        work = LANGUAGE["work"][KINDS[kind]]
-        tips = [_tip(each) for _, each in found]
-        labels = [bytes_text(each.size_bytes) for _, each in found]
-        look = {"pattern": work["pattern"], "labels": labels, "tips": tips, "outline": "background"}
-        name = Words(work["en"], work["zh"])
-        marks.append(Boxes.at([box for box, _ in found], work["colour"], name, **look))
-    return Chart(
-        "layer",
-        Words("What is communicated, and where", "在哪里通信、通信什么"),
-        Axis(
-            Words(
-                "F goes to the right, B to the left; f and g as Megatron-LM has them",
-                "前向 F 从左到右，反向 B 从右到左；f、g 是 Megatron-LM 的叫法",
-            ),
-            ticks=ticks,
-            names=operators,
-        ),
-        Axis(Words("", ""), ticks=[0, 1], names=["F", "B"], down=True),
-        marks,
-        height=130,
-    )
-
-
-def _tip(each: Communication) -> Words:
-    return Words(*(f"{each.name}: {bytes_text(each.size_bytes)}" for _ in Words._fields))
 
 
 EXPLORER = Explorer(

@@ -10,11 +10,13 @@ from importlib import import_module
 from typing import Any
 
 from simlab.analysis import Stack
+from simlab.analysis.layer_table import LayerTable
 from simlab.collectives.replay import RoundState
 from simlab.errors import InputError
 from simlab.spec.plan import Plan
 from simlab.trace import Trace
 from simlab.training import Prediction
+from simlab.views.layer import layer_chart
 
 
 class MissingLibrary(InputError):
@@ -109,6 +111,18 @@ def shares(predictions: Iterable[Prediction], names: Sequence[str], **options: A
     Returns a matplotlib Figure, or what was given as `ax`.
     """
     return _still("plan", "shares_figure")(predictions, names, **options)
+
+
+def layer_picture(tables: LayerTable | Sequence[LayerTable], **options: Any) -> Any:
+    """Draw one `simlab.layer_table`, or several under each other: of each operation what a rank has,
+    what it keeps, and what is sent before it.
+
+    options: the arguments of `simlab.views.still.chart.charts`: ax, columns, tongue, width_in.
+
+    Returns a matplotlib Figure, or what was given as `ax`. Raises `InputError` without a table.
+    """
+    tables = [tables] if isinstance(tables, LayerTable) else tables
+    return _still("chart", "charts")([layer_chart(table) for table in tables], **options)
 
 
 def memory_picture(stacks: Stack | Sequence[Stack], **options: Any) -> Any:

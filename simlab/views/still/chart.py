@@ -46,7 +46,7 @@ def charts(
     """Draw charts, each with its title and its legend, and return the Figure.
 
     pictures: one `Chart`, or several, which stand in reading order.
-    columns:  how many stand side by side.
+    columns:  how many stand side by side; a wide one takes the room of all columns.
     tongue:   the language of the texts, 'en' or 'zh'.
     width_in: the width of a new Figure, in inches; 12 unless given.
     ax:       the axes to draw on, one for each chart, which are then returned. None makes a new
@@ -79,15 +79,21 @@ def charts(
 
 def _figure(pictures: Sequence[Chart], columns: int, tongue: str, width_in: float) -> Picture:
     """A new Figure with a part for each chart: title, axes, legend."""
-    columns = min(columns, len(pictures))
-    rows = ceil(len(pictures) / columns)
+    columns = min(columns, sum(not chart.wide for chart in pictures) or 1)
+    places: list[tuple[int, int]] = []  # row and column of each
+    row = column = 0
+    for chart in pictures:
+        if column == columns or (chart.wide and column):
+            row, column = row + 1, 0
+        places.append((row, column))
+        column += columns if chart.wide else 1
     picture = Picture(figsize=(width_in, 1), layout="constrained", dpi=DPI)
-    grid = GridSpec(rows, columns, figure=picture)
-    heights = [0.0] * rows
-    for at, chart in enumerate(pictures):
-        part = picture.add_subfigure(grid[at // columns, at % columns])
-        height_in = _fill(part, chart, tongue, width_in / columns)
-        heights[at // columns] = max(heights[at // columns], height_in)
+    grid = GridSpec(row + 1, columns, figure=picture)
+    heights = [0.0] * (row + 1)
+    for (row, column), chart in zip(places, pictures):
+        part = picture.add_subfigure(grid[row, :] if chart.wide else grid[row, column])
+        height_in = _fill(part, chart, tongue, width_in if chart.wide else width_in / columns)
+        heights[row] = max(heights[row], height_in)
     picture.set_size_inches(width_in, sum(heights))
     grid.set_height_ratios(heights)
     picture.draw_without_rendering()

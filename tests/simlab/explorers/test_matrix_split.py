@@ -41,8 +41,14 @@ def test_a_rank_has_the_key_head_of_each_of_its_query_heads(tp, kv):
     heads, chart = 32, SPLIT.answer(SPLIT.start(tp=tp, kv_heads=kv)).pictures[1]
     every = []
     for mark in chart.marks:
-        queries = {int(x) for x in mark.x0 if x < heads}
-        keys = {int(x) - heads - 2 for x in mark.x0 if x >= heads}
+        queries, keys = (
+            set(range(int(x0 - left), int(x1 - left)))
+            for x0, x1, left in zip(mark.x0, mark.x1, (0, heads + 2))
+        )
+        said = [label.split("–") for label in mark.labels]
+        assert [[int(its[0]), int(its[-1])] for its in said] == [
+            [min(its), max(its)] for its in (queries, keys)
+        ]
         assert keys == {query // (heads // kv) for query in queries}
         every += queries
     assert sorted(every) == list(range(heads))
@@ -53,18 +59,17 @@ def test_two_all_reduces_a_pass_and_with_sequence_parallelism_gathers_and_scatte
     input of both column-parallel products once more."""
     found = []
     for sequence_parallel in (False, True):
-        state = SPLIT.start(tp=4, sequence_parallel=sequence_parallel)
-        layer = SPLIT.answer(state).pictures[2]
-        kinds = {mark.name.en: mark for mark in layer.marks}
-        found.append(kinds)
+        layer = SPLIT.answer(SPLIT.start(tp=4, sequence_parallel=sequence_parallel)).pictures[2]
+        sent = {mark.name.en: [*mark.labels] for mark in layer.marks if mark.labels and mark.name}
+        found.append({name: [label[0] for label in labels] for name, labels in sent.items()})
+        names = {mark.name.en for mark in layer.marks if mark.name}
         outside = "cut along the sequence" if sequence_parallel else "whole on every rank"
-        assert set(kinds) >= {outside, "cut by heads or columns"} and len(kinds) == 3 + (
-            sequence_parallel
-        )
-    rows = [round(low + 0.4) for low in found[0]["all-reduce"].y0]
-    assert sorted(rows) == [0, 0, 1, 1]
-    rows = {name: sorted(round(low + 0.4) for low in found[1][name].y0) for name in found[1]}
-    assert rows["all-gather"] == [0, 0, 1, 1, 1, 1] and rows["reduce-scatter"] == [0, 0, 1, 1]
+        inside = {outside, "cut by heads or columns", "on other ranks", "kept for the backward"}
+        assert names == inside | set(sent)
+    assert found == [
+        {"all-reduce": [*"BFBF"]},
+        {"all-gather": [*"FBBFBB"], "reduce-scatter": [*"BFBF"]},
+    ]
 
 
 def test_the_bytes_are_those_of_rings_over_the_hidden_states():

@@ -286,3 +286,13 @@ def test_a_text_in_a_box_has_the_colour_with_more_contrast():
     black = [text_colour(fill) for fill in ("#D55E00", "#009E73", "#E69F00", "#787878")]
     white = [text_colour(fill) for fill in ("#0072B2", "#666666", "#000000")]
     assert {*black} == {"#000000"} and {*white} == {"#FFFFFF"}
+
+
+def test_a_wide_chart_has_the_room_of_all_columns():
+    figure = charts([replace(stack(), wide=True), curves(), ring()], columns=2)
+    figure.draw_without_rendering()
+    wide, left, right = (
+        panel.get_subplotspec().get_gridspec().figure.bbox for panel in figure.axes
+    )
+    assert wide.width == pytest.approx(left.width + right.width, rel=0.02)
+    assert wide.y0 >= left.y1 and left.y0 == pytest.approx(right.y0)
