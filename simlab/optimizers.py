@@ -39,8 +39,8 @@ class Optimizer:
     """What an optimizer keeps, moves and computes of each parameter in a step."""
 
     name: str
-    libraries: Mapping[str, int]
-    """{library that has it: its last ZeRO stage there}"""
+    libraries: Mapping[str, int] | None = None
+    """{library that has it: its last ZeRO stage there}; None: every one has it, with all of ZeRO."""
     because: str = ""
     """Why no library has it with more of ZeRO."""
     states: Callable[[Matrix], float]
@@ -113,7 +113,6 @@ def newton_schulz(matrix: Matrix) -> list[Product]:
 
 ADAM = Optimizer(
     name="adam",
-    libraries={"megatron": 3, "torch": 3, "fsdp1": 3, "nanotron": 1},
     states=two_for_each,
     fused_bytes=28,
     # torch/optim/adam.py, _multi_tensor_adam: weight decay 8, first moment 12, second 8 and 12, root

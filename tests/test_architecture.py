@@ -10,11 +10,12 @@ import pytest
 
 import realrun
 import simlab
+from simlab.libraries import LIBRARIES
 
 ORDER = {
     "simlab": (
         "errors units garbage schema first_format phrasebook", "input_files",
-        "display", "trace", "program", "schedules optimizers", "spec layer", "collectives", "lowering memory", "cost", "engine",
+        "display", "trace", "program", "schedules optimizers", "spec layer libraries", "collectives", "lowering memory", "cost", "engine",
         "analysis", "diagnosis", "training", "planner", "operations", "studies", "lessons", "views", "explorers",
         "apps", "cli",
     ),
@@ -253,6 +254,52 @@ def test_only_operations_and_who_is_named_here_read_the_sizes_of_a_layer():
     known = {where: [name for name in READS_SIZES if where.startswith(name)] for where in reads}
     assert all(known.values()), "read these from a layer's operations"
     assert {name for names in known.values() for name in names} == set(READS_SIZES)
+
+
+NAMES_LIBRARIES = {
+    "simlab/libraries/": "the records",
+    "simlab/studies/published/": "reads published runs",
+    "simlab/lowering/kernels/": "to be emptied",
+    "simlab/memory/units/": "to be emptied",
+    "simlab/memory/activations.py": "to be emptied",
+}
+"""{file, or folder, that compares a library's name: why}"""
+
+
+def compares_a_library(node):
+    """Whether an expression asks which library it is by its name, and not what it does."""
+    if isinstance(node, ast.Compare):
+        parts = [node.left, *node.comparators]
+    elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Dict):
+        parts = [node.slice, *filter(None, node.value.keys)]
+    elif isinstance(node, ast.Match):
+        parts = [node.subject, *(its.pattern for its in node.cases)]
+    else:
+        return False
+    named = any(
+        getattr(its, "value", "") in LIBRARIES
+        for part in parts
+        for its in ast.walk(part)
+        if isinstance(its, ast.Constant)
+    )
+    return named and any(word(part) == "library" for part in parts)
+
+
+@pytest.mark.parametrize("text", [
+    "plan.library == 'torch'", "library in ('megatron', 'nanotron')", "{'torch': 1}[plan.library]",
+    "match of.plan.library:\n    case 'fsdp1': pass",
+])  # fmt: skip
+def test_the_rule_sees_what_compares_a_library(text):
+    assert any(map(compares_a_library, ast.walk(ast.parse(text))))
+
+
+def test_only_records_and_readers_of_files_compare_a_librarys_name():
+    found = {
+        next((name for name in NAMES_LIBRARIES if where.startswith(name)), where)
+        for where, (_, path) in zip(IDS, FILES)
+        if any(map(compares_a_library, ast.walk(ast.parse(path.read_text(encoding="utf-8")))))
+    }
+    assert found == set(NAMES_LIBRARIES) - {"simlab/libraries/"}
 
 
 def test_every_module_can_be_imported():

@@ -30,12 +30,12 @@ FLAT_BYTES = {"fp16": 18, "bf16": 4, "fp8": 4, "fp32": 0}
 """The same with flat buffers of gradients: 2 for the 16-bit weight, 2 to clear its gradient; in fp16 its
 gradient is copied to fp32 (6), unscaled and looked through for infinities (8), too."""
 
-NANOTRON_BYTES = 16
-"""nanotron's, of each parameter that a rank holds, sharded or not: for the gradients' norm 4, to clip them
-8 and to clear them 4 (nanotron/optim/clip_grads.py, gradient_accumulator.py)."""
+HELD_BYTES = 16
+"""The same of each parameter that a rank holds, sharded or not, where the library goes over all gradients:
+for their norm 4, to clip them 8 and to clear them 4."""
 
 GATHERED_BYTES, GATHERED_TENSORS_A_LAYER = 12, 6
-"""With ZeRO-1 nanotron gathers lists: the bytes that it copies for each parameter of 16 bits (into a
+"""Where ZeRO-1 gathers lists: the bytes that are copied for each parameter of 16 bits (into a
 buffer for each rank, torch's from one buffer to these, and back into the parameters), and how many
 tensors a layer has. The last copy is an op for each tensor and rank (`all_gather_coalesced` in
 nanotron/distributed.py). The views that are made for it are left out."""
@@ -93,17 +93,16 @@ def update_s(
     )
     host_s = tensors * OPTIMIZER_OPS_A_TENSOR.get(plan.precision, 1) * cost.host_op_s
     gpu = cost.gpu or cluster.gpu
-    if plan.library != "nanotron":
-        moved = _moved_bytes(plan, its)
-        moved -= 2 * its.states(ONE) * (4 - plan.moment_bytes)  # moments, read and written
-        return max(memory_s(moved * own, gpu), host_s)
     held = max(
         sum(parameters[stage] for stage in program.stages_of(rank)) for rank in range(plan.pp)
     )
-    updated_bytes = its.moved_bytes(fused=True) + (0 if plan.precision == "fp32" else 2)
-    moved_s = memory_s(updated_bytes * own + NANOTRON_BYTES * held, gpu)
-    shards = shards_of(plan, "optimizer")
-    if shards == 1:
+    moved = _moved_bytes(plan, its) * own
+    if plan.habits.clips_every_gradient:
+        updated = its.moved_bytes(fused=True) + (0 if plan.precision == "fp32" else 2)
+        moved = updated * own + HELD_BYTES * held
+    moved -= 2 * its.states(ONE) * (4 - plan.moment_bytes) * own  # moments, read and written
+    moved_s, shards = memory_s(moved, gpu), shards_of(plan, "optimizer")
+    if shards == 1 or not plan.habits.gathers_lists:
         return max(moved_s, host_s)
     copies = tensors / TENSORS_A_LAYER * GATHERED_TENSORS_A_LAYER * shards
     copied_s = max(memory_s(GATHERED_BYTES * held, gpu), copies * cost.host_op_s)
@@ -112,8 +111,8 @@ def update_s(
 
 def _moved_bytes(plan: Plan, its: Optimizer) -> float:
     """Read and written for each number that a rank updates, with moments in fp32."""
-    flat = FLAT_BYTES.get(plan.precision, 0) if plan.has_flat_gradients else 0
-    return its.moved_bytes(fused=plan.has_flat_gradients) + flat + CLIPPING_BYTES
+    flat = FLAT_BYTES.get(plan.precision, 0) if plan.habits.has_flat_gradients else 0
+    return its.moved_bytes(fused=plan.habits.fuses_optimizer) + flat + CLIPPING_BYTES
 
 
 def _whole_s(cost: "StageCost", program: Program, layers: Sequence[int]) -> float:

@@ -242,7 +242,8 @@ class StageCost(CommunicationTimes):
         gpu = self.gpu or self.cluster.gpu
         taken = self.collective_bytes_per_s if beside else None
         seconds = kernel_s(kernel, gpu, precision, beside_bytes_per_s=taken)
-        if in_eight_bits and isinstance(kernel, Matmul) and not self.plan.has_flat_gradients:
+        searches = self.plan.habits.searches_largest_values
+        if in_eight_bits and isinstance(kernel, Matmul) and searches:
             seconds += largest_value_s(kernel, gpu, beside_bytes_per_s=taken)
         return seconds / self.faster.get(kernel.operation, 1)
 

@@ -32,6 +32,7 @@ from simlab.lowering.zero import (
     reduces_after_ops,
     reduces_beside,
     reduces_each_backward,
+    reduces_to_all,
 )
 from simlab.program import Op
 from simlab.spec.plan import Plan
@@ -134,6 +135,7 @@ class Sharding:
         self.shards = plan.shards
         self.replicated = self.shards < plan.holders
         self.each_backward, self.beside = reduces_each_backward(plan), reduces_beside(plan)
+        self.to_all = reduces_to_all(plan)
         self.holders = [_Holders(plan, self.shards)]
         if plan.ep > 1:
             self.holders.append(_Holders(plan, plan.expert_holders, experts=True))
@@ -237,8 +239,7 @@ class Sharding:
         summed = _Summed(unit, number, numbers) if self.replicated and is_last else None
         if its.shards > 1:
             sent, kind = numbers, "all_reduce"
-            to_all = (plan.zero == 1 and plan.library == "nanotron") or deals_matrices(plan)
-            if plan.zero and not to_all:
+            if not self.to_all:
                 sent, kind = its.padded(numbers), "reduce_scatter"
             reduction = self.make(unit, name, its.dimension, kind, sent * plan.gradient_bytes)
             yield reduction

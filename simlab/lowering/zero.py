@@ -99,7 +99,9 @@ def runs_in_torchs_pipeline(plan: Plan) -> bool:
     over (`backward_maybe_with_nosync` and `perform_reduce_grad` in
     torch/distributed/pipelining/stage.py).
     """
-    return plan.library == "torch" and plan.stages > 1 and plan.zero >= SHARDED_FROM["gradients"]
+    if not plan.habits.reduces_after_last_backward:
+        return False
+    return plan.stages > 1 and plan.zero >= SHARDED_FROM["gradients"]
 
 
 def autocasts(plan: Plan) -> bool:
@@ -113,7 +115,13 @@ def autocasts(plan: Plan) -> bool:
     """
     whole = plan.tp == plan.pp == plan.cp == 1
     sharded = plan.zero == 3 or shards_of(plan, "optimizer") > 1 or plan.offload != "none"
-    return plan.library == "torch" and plan.element_bytes == 2 and whole and not sharded
+    return plan.habits.autocasts and plan.element_bytes == 2 and whole and not sharded
+
+
+def reduces_to_all(plan: Plan) -> bool:
+    """Whether every rank gets the sum of all gradients: without ZeRO, and with ZeRO-1 where the library
+    does so or whole matrices are dealt out."""
+    return plan.zero == 0 or (plan.zero == 1 and plan.habits.reduces_to_all) or deals_matrices(plan)
 
 
 def reduces_each_backward(plan: Plan) -> bool:

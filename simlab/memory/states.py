@@ -24,7 +24,7 @@ def state_bytes(plan: Plan) -> StateBytes:
     (ZeRO-1 and 2). A gradient of an fp32 parameter is fp32, in whatever type it was reduced."""
     if plan.precision == "fp32":
         return StateBytes(4, plan.gradient_bytes, 0)
-    if not plan.has_flat_gradients and not gathers_updated(plan):
+    if not plan.habits.has_flat_gradients and not gathers_updated(plan):
         return StateBytes(4, 4, 0)
     return StateBytes(plan.element_bytes, plan.gradient_bytes, 4)
 
@@ -54,7 +54,7 @@ def eight_bit_bytes(model: Model, plan: Plan, layers: Layers) -> float:
     on Blackwell, which needs no transpose and a byte less (`nvte_is_non_tn_fp8_gemm_supported`), and
     layers that a recipe leaves in 16 bits (--first-last-layers-bf16).
     """
-    if plan.precision != "fp8" or plan.library != "megatron":
+    if plan.precision != "fp8" or not plan.habits.keeps_eight_bit_copies:
         return 0.0
     weights = product_parameters(model, plan, layers)
     if not plan.fp8_param_gather:

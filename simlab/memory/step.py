@@ -212,14 +212,14 @@ class StepWalk:
                 held_of(plan, "optimizer", *numbers_of_stage(self.model, plan, shape))
                 for shape in shapes
             )
-            return its.scratch(fused=plan.has_flat_gradients) * own
+            return its.scratch(fused=plan.habits.fuses_optimizer) * own
         held = {its: 0.0, its.others: 0.0}
         for matrices in (own for shape in shapes for own in matrices_of(self.model, plan, shape)):
             for matrix, count in matrices.items():
                 by, numbers = its.of(matrix), matrix.numbers
                 one_by_one = by.launches > 1
                 held[by] = max(held[by], numbers) if one_by_one else held[by] + count * numbers
-        return max(by.scratch(fused=plan.has_flat_gradients) * n for by, n in held.items())
+        return max(by.scratch(fused=plan.habits.fuses_optimizer) * n for by, n in held.items())
 
 
 def _side_by_side(forward: _Units, backward: _Units, until_op_ends: Sequence[str]) -> Phase:
@@ -296,7 +296,7 @@ def rest_of(model: Model, plan: Plan, shape: Shape) -> dict[str, float]:
     if _gradients_come_and_go(plan):
         buckets = shards_of(plan, "optimizer") == 1 and is_shared(plan)
         held["gradients"], held["buckets"] = 0.0, count * states.gradient * buckets
-    if plan.library == "nanotron" and plan.zero == 0 and is_shared(plan):
+    if plan.habits.copies_into_buckets and plan.zero == 0 and is_shared(plan):
         held["buckets"] = count * plan.element_bytes
     return held
 
@@ -304,9 +304,9 @@ def rest_of(model: Model, plan: Plan, shape: Shape) -> dict[str, float]:
 def _gradients_come_and_go(plan: Plan) -> bool:
     """Whether gradients are freed between steps: torch's, but where shards of them are kept in flat
     buffers."""
-    if plan.has_flat_gradients:
+    if plan.habits.has_flat_gradients:
         return False
-    if plan.library == "torch" and plan.zero == 3:
+    if plan.habits.cuts_each_tensor and plan.zero == 3:
         return True
     return shards_of(plan, "optimizer") == 1 and plan.offload != "parameters"
 
@@ -314,16 +314,16 @@ def _gradients_come_and_go(plan: Plan) -> bool:
 def scheme_of(model: Model, plan: Plan, shape: Shape) -> Scheme:
     """The `Scheme` by which `plan` spreads the states of a stage."""
     states, width = state_bytes(plan), plan.element_bytes
-    made = 0.0 if plan.library == "megatron" else width
+    made = 0.0 if plan.habits.adds_in_place else width
     sizes = NumberBytes(
         states.parameter, states.gradient, gathered=width, made=made, reduced=plan.gradient_bytes
     )
-    if plan.library == "torch" and plan.zero == 3:
+    if plan.habits.cuts_each_tensor and plan.zero == 3:
         return Gathered(sizes, model, plan, shape.units)
     if _gradients_come_and_go(plan):
         return Replicated(sizes._replace(made=states.gradient))
     if plan.zero >= 2 or plan.offload == "parameters":
         return Partitioned(sizes, model, plan)
-    if plan.library == "nanotron":
+    if plan.habits.adds_after_backward:
         return Added(sizes)
     return Resident(sizes)

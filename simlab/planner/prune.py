@@ -129,7 +129,10 @@ class Bounds:
         assert self.cluster is not None
         again = plan.recompute if is_layer(unit) and kind == "B" else ""
         # what torch's sharding copies, and what it adds to nothing
-        sharded = not plan.has_flat_gradients and (plan.zero == 3, reduces_each_backward(plan))
+        sharded = not plan.habits.has_flat_gradients and (
+            plan.zero == 3,
+            reduces_each_backward(plan),
+        )
         routed = plan.ep, plan.etp, plan.expert_load
         placed = (plan.order, plan.dp, plan.pp) if plan.order != ORDER else ()
         cast = autocasts(plan) and plan.microbatches

@@ -253,9 +253,10 @@ class Space:
         not tried for one."""
         plan = Plan(**self._whatever_the_degrees())
         some = ["selective"] if plan.attention == "unfused" else []
-        if plan.has_flat_gradients and (self.model.experts or self.model.kv_rank):
-            some.append("outputs")
-        return ["none", *some, *(["per-op"] if not plan.has_flat_gradients else []), "full"]
+        own = plan.habits.own_recomputation
+        if own and (own != "outputs" or self.model.experts or self.model.kv_rank):
+            some.append(own)
+        return ["none", *some, "full"]
 
     def _stage_layers(self, pp: int) -> dict[str, Any]:
         """How layers are spread: evenly, or one more on some stages where that does not come out."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from simlab.display import plain
 from simlab.layer.passes.recomputation import RECOMPUTE
+from simlab.libraries import LIBRARIES, Library
 from simlab.optimizers import OPTIMIZERS
 from simlab.schedules import ALIASES, SCHEDULES
 from simlab.spec.fields import (
@@ -23,7 +24,6 @@ from simlab.spec.plan_checks import (
     CP_KINDS,
     CP_LAYOUTS,
     DISPATCHERS,
-    LIBRARIES,
     OFFLOAD_TARGETS,
     OFFLOADS,
     PRECISIONS,
@@ -207,7 +207,7 @@ class Plan:
         'nanotron' is Hugging Face's: as 'megatron', but each backward makes 16-bit gradients that are
         then added to the fp32 ones, DDP keeps buckets, and ZeRO-1 reduces all gradients to all ranks.""",
         default="megatron",
-        choices=LIBRARIES,
+        choices=tuple(LIBRARIES),
     )
     fused: bool = documented(
         """Whether each norm, rotary embedding and activation function is one kernel, made by
@@ -331,9 +331,13 @@ class Plan:
 
     @property
     def has_flat_gradients(self) -> bool:
-        """Whether gradients stay in one fp32 buffer beside 16-bit parameters, as Megatron-LM and
-        nanotron have them."""
-        return self.library in ("megatron", "nanotron")
+        """See `Library`."""
+        return self.habits.has_flat_gradients
+
+    @property
+    def habits(self) -> Library:
+        """What the library does that the plan does not say."""
+        return LIBRARIES[self.library]
 
     @property
     def has_eight_bits(self) -> bool:

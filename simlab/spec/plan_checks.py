@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simlab.errors import InputError, did_you_mean, near, number, require_whole, shortened
+from simlab.libraries import names_of
 from simlab.optimizers import OPTIMIZERS
 from simlab.schedules import SCHEDULES
 from simlab.spec.fields import FieldFacts
@@ -22,7 +23,6 @@ TP_OVERLAPS = ("none", "weight-grad", "pipelined")
 CP_LAYOUTS = ("zigzag", "contiguous")
 CP_KINDS = ("ring", "all-to-all", "all-gather")
 DISPATCHERS = ("all-to-all", "once-a-node")
-LIBRARIES = ("megatron", "nanotron", "torch", "fsdp1")
 OFFLOADS = ("none", "optimizer", "parameters", "activations")
 OFFLOAD_TARGETS = ("host", "nvme")
 ZERO_STAGES = (0, 1, 2, 3)
@@ -173,16 +173,16 @@ def _check_optimizer(plan: "Plan") -> None:
     """What no library has with an optimizer."""
     its = OPTIMIZERS[plan.optimizer]
     given = f"optimizer = {plan.optimizer!r}"
-    if plan.library not in its.libraries:
-        names = " or ".join(map(repr, its.libraries))
-        raise InputError(
-            f"{given} with library = {plan.library!r}, which has none: give library = {names}"
-        )
-    most = its.libraries[plan.library]
-    if plan.zero > most:
-        stages = " or ".join(map(str, range(most + 1)))
-        why = its.because or f"library = {plan.library!r} has none of it"
-        raise InputError(f"{given} with zero = {plan.zero}: {why}; give zero = {stages}")
+    if its.libraries is not None:
+        if plan.library not in its.libraries:
+            raise InputError(
+                f"{given} with library = {plan.library!r}, which has none: give library = {_or(its.libraries)}"
+            )
+        if plan.zero > (most := its.libraries[plan.library]):
+            stages = " or ".join(map(str, range(most + 1)))
+            raise InputError(
+                f"{given} with zero = {plan.zero}: {its.because}; give zero = {stages}"
+            )
     for name, values in its.without.items():
         if getattr(plan, name) in values:
             raise InputError(
@@ -219,33 +219,42 @@ def _check_distributed(plan: "Plan", field: str, kept: str, without: Any) -> Non
             f"{given} with zero = 0: Megatron-LM keeps {kept} with its distributed optimizer only; "
             f"give zero = 1, or {field} = {without}"
         )
-    for name, value, valid in (
-        ("library", plan.library, "megatron"),
-        ("offload", plan.offload, "none"),
+    for name, refused, valid in (
+        ("library", not plan.habits.keeps_narrow_states, _or(names_of("keeps_narrow_states"))),
+        ("offload", plan.offload in ("optimizer", "parameters"), "'none'"),
     ):
-        if value != valid and value != "activations":
+        if refused:
             raise InputError(
-                f"{given} with {name} = {value!r}: Megatron-LM keeps {kept} on a GPU; give "
-                f"{name} = {valid!r}, or {field} = {without}"
+                f"{given} with {name} = {getattr(plan, name)!r}: Megatron-LM keeps {kept} on a GPU; give "
+                f"{name} = {valid}, or {field} = {without}"
             )
 
 
 def _check_library(plan: "Plan") -> None:
-    if plan.recompute == "outputs" and plan.library != "megatron":
+    library = plan.habits
+    if plan.recompute == "outputs" != library.own_recomputation:
         raise InputError(
             f"recompute = 'outputs' with library = {plan.library!r}: it is Megatron-LM's, so give library = 'megatron', or "
             "another recompute"
         )
-    if plan.precision == "fp8-rowwise" and plan.has_flat_gradients:
+    if plan.precision == "fp8-rowwise" and not library.scales_rows:
         raise InputError(
-            f"precision = 'fp8-rowwise' with library = {plan.library!r}: it is torchao's, so give library = 'torch' or 'fsdp1'"
+            f"precision = 'fp8-rowwise' with library = {plan.library!r}: it is torchao's, so give library = "
+            f"{_or(names_of('scales_rows'))}"
         )
-    if plan.library != "nanotron":
-        return
-    if plan.zero > 1:
-        raise InputError(f"zero = {plan.zero} with library = 'nanotron': it has ZeRO-1 at most")
-    if plan.precision == "fp8":
-        raise InputError("precision = 'fp8' with library = 'nanotron': give bf16, fp16 or fp32")
+    if plan.zero > library.most_zero:
+        raise InputError(
+            f"zero = {plan.zero} with library = {plan.library!r}: it has ZeRO-{library.most_zero} at most"
+        )
+    if plan.has_eight_bits and not library.has_eight_bits:
+        raise InputError(
+            f"precision = {plan.precision!r} with library = {plan.library!r}: give bf16, fp16 or fp32"
+        )
+
+
+def _or(names: Iterable[str]) -> str:
+    """'a' or 'b'."""
+    return " or ".join(map(repr, names))
 
 
 class Effect(NamedTuple):
@@ -276,9 +285,9 @@ EFFECTS = (
     ),
     Effect(
         "compiled_loss",
-        lambda plan: plan.library in ("torch", "fsdp1"),
+        lambda plan: plan.library in names_of("compiles_loss"),
         ("library",),
-        "library = 'torch' or 'fsdp1'",
+        f"library = {_or(names_of('compiles_loss'))}",
     ),
     Effect("cp_kind", lambda plan: plan.cp > 1, ("cp",), "cp of 2 or more"),
     Effect("cp_layout", lambda plan: plan.cp > 1, ("cp",), "cp of 2 or more"),

@@ -85,7 +85,7 @@ def _communicators(plan: Plan) -> list[int]:
     """
     experts = [plan.ep, plan.expert_holders] if plan.ep > 1 else []
     replicas = plan.dp * plan.copies
-    if plan.library != "nanotron":
+    if not plan.habits.has_world_communicator:
         return [replicas, plan.tp, plan.pp, plan.cp, *experts]
     replica = plan.tp * plan.pp if plan.pp > 1 else 1
     return [replicas, plan.tp, replica, plan.cp, *experts, plan.gpus]

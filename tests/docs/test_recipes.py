@@ -93,6 +93,53 @@ def test_the_commands_know_a_schedule_that_is_added_as_the_page_says(with_waves,
 
 
 @pytest.fixture(scope="module")
+def with_flat(tmp_path_factory):
+    """A copy of simlab to which the page's library was added, and a function that runs Python there."""
+    text, code = recipe("A library")
+    run = copied(tmp_path_factory.mktemp("copy"))
+    (file,) = re.findall(r"`(\w+\.py)` there", text)
+    (record,) = re.findall(r"^(\w+) = Library\(", code, re.M)
+    folder = run.folder / "simlab" / "libraries"
+    (folder / file).write_text(code, encoding="utf-8")
+    entered = folder / "__init__.py"
+    old = entered.read_text(encoding="utf-8")
+    new = f"from simlab.libraries.{file[:-3]} import {record}\n{old}".replace(
+        " in (MEGATRON", f" in ({record}, MEGATRON"
+    )
+    entered.write_text(new, encoding="utf-8")
+    return run
+
+
+FLAT = """
+import simlab as sl
+
+model, cluster = sl.load_model("llama-3-8b"), sl.load_cluster("dgx-h100")
+of = {}
+for name in ("flat", "megatron", "torch"):
+    plan = sl.Plan(tp=8, sequence_parallel=True, library=name)
+    of[name] = sl.predict(model, plan, cluster)
+for states in ("parameters", "gradients", "optimizer"):  # 2 + 4 + 12 bytes of a parameter
+    assert of["flat"].memory_bytes[states] == of["megatron"].memory_bytes[states]
+assert of["flat"].optimizer_s == of["megatron"].optimizer_s < of["torch"].optimizer_s
+# what sequence parallelism gathers is kept, as DTensor does
+assert of["flat"].memory_bytes["activations"] > of["megatron"].memory_bytes["activations"]
+for wrong, said in (({"zero": 3}, "it has ZeRO-2 at most"), ({"precision": "fp8"}, "give bf16, fp16 or fp32")):
+    try:
+        sl.Plan(library="flat", **wrong)
+    except sl.InputError as error:
+        assert said in str(error), error
+    else:
+        raise AssertionError(wrong)
+"""
+
+
+def test_a_library_that_is_added_as_the_page_says_is_predicted(with_flat):
+    with_flat("-c", FLAT)
+    command = "simulate --model gpt2 --cluster dgx-a100 --dp 8 --zero 2 --library flat --json"
+    assert json.loads(with_flat("-m", "simlab", *command.split()))["plan"]["library"] == "flat"
+
+
+@pytest.fixture(scope="module")
 def with_lion(tmp_path_factory):
     """A copy of simlab to which the page's optimizer was added, and a function that runs Python there."""
     text, code = recipe("An optimizer")

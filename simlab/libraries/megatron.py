@@ -1,0 +1,25 @@
+"""Megatron-LM, NeMo and DeepSpeed."""
+
+from simlab.libraries.library import Library
+
+MEGATRON = Library(
+    name="megatron",
+    # --exp-avg-dtype and --fp8-param-gather need the distributed optimizer
+    keeps_narrow_states=True,
+    # --recompute-modules layernorm moe_act mla_up_proj
+    own_recomputation="outputs",
+    has_flat_gradients=True,
+    # --gradient-accumulation-fusion (core/tensor_parallel/layers.py)
+    adds_in_place=True,
+    # apex's or Transformer Engine's FusedAdam
+    fuses_optimizer=True,
+    # Transformer Engine's quantize_weight (pytorch/module/base.py), and what its layers save
+    # (pytorch/module/linear.py, grouped_linear.py)
+    keeps_eight_bit_copies=True,
+    keeps_eight_bit_inputs=True,
+    joins_products=True,
+    # core/tensor_parallel/cross_entropy.py
+    fuses_loss=True,
+    # Transformer Engine's multi_stream_cublas_gemm (common/gemm/cublaslt_gemm.cu)
+    launches_each_expert=True,
+)
