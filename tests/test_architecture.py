@@ -36,9 +36,12 @@ ALLOWED_OUTSIDE = {
 """{part of simlab: what it may import besides Python and simlab}."""
 UPWARD = {}
 """{file: parts above its own that it still imports}: to be emptied."""
-TOGETHER = {"simlab/spec/plan_checks.py": "simlab/spec/plan.py"}
-"""{file: file that it knows by its types only, and that imports it}: the checks of a `Plan` are a part
-of it that has a file of its own."""
+TOGETHER = {
+    "simlab/spec/plan_checks.py": "simlab/spec/plan.py",
+    "simlab/spec/model/size_checks.py": "simlab/spec/model/sizes.py",
+}
+"""{file: file that it knows by its types only, and that imports it}: the checks of a `Plan`, and of a
+model's sizes, are a part of it that has a file of its own."""
 FULL = {}
 """{package: {folder: files}} of those that hold more than a dozen: to be emptied."""
 LABELS = {"op", "op_text", "unit", "name", "label", "kind"}

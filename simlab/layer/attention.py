@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from simlab.layer.latent import latent
-from simlab.layer.operation import Cut, Operation, OperationKind, Tensor, linear, norm
+from simlab.layer.operation import Cut, Operation, OperationKind, Tensor, Weight, linear, norm
 
 if TYPE_CHECKING:
     from simlab.spec.model.sizes import ModelSizes
@@ -24,7 +24,7 @@ def attention(
     result = Tensor("output input", model.heads * value, Cut.HEADS)
     operations: list[Operation] = []
     made_q, made_k = q, k
-    if not model.positions:
+    if model.rotary and not model.positions:
         made_q, made_k = (
             its._replace(name=f"{its.name} before rotary", group=its.name) for its in (q, k)
         )
@@ -34,36 +34,52 @@ def attention(
         made_q, made_k = (
             its._replace(name=f"{its.name} before norm", group="qk norm inputs") for its in (q, k)
         )
-        operations.insert(0, _norm_of_heads((made_q, made_k), normed_heads, d))
+        operations.insert(0, _norm_of_heads(model, (made_q, made_k), normed_heads))
     if model.kv_rank:
         operations = [*latent(model, normed, made_q, made_k, v), *operations]
     else:
         joined = model.positions > 0  # a GPT's are one parameter
         kind, makes = OperationKind.QKV, (made_q, made_k, v)
-        qkv = linear(kind, normed, makes, cut=Cut.HEADS, bias=model.bias, joined=joined)
+        qkv = linear(kind, normed, makes, cut=Cut.HEADS, bias=model.has_bias("qkv"), joined=joined)
         operations = [qkv, *operations]
     core = (
         _stored(model, q, k, v, result, keys, dropout) if keys else _fused(model, q, k, v, result)
     )
+    bias = model.has_bias("output")
     output = linear(
-        OperationKind.OUTPUT, result, (summed,), cut=Cut.HEADS, by_columns=True, bias=model.bias
+        OperationKind.OUTPUT, result, (summed,), cut=Cut.HEADS, by_columns=True, bias=bias
     )
     return [*operations, *core, output]
 
 
-def _norm_of_heads(inputs: Pair, makes: Pair, size: int) -> Operation:
-    """The norm of each head's query and key, as in Qwen3: one scale for queries, one for keys."""
-    one = norm("norm of q and k", inputs[0], makes[0], size=size)
-    return one._replace(reads=inputs, makes=makes, weights=one.weights * 2, saves=inputs)
+def _norm_of_heads(model: "ModelSizes", inputs: Pair, makes: Pair) -> Operation:
+    """The norm of queries and keys: of each head, as in Qwen3, with one scale for queries and one for
+    keys; of all heads together, as in OLMo 2; or without scales, as in Llama 4."""
+    weights: tuple[Weight, ...] = (Weight(model.head_size),) * 2
+    if model.qk_norm == "whole":
+        weights = tuple(Weight(its.numbers, cut=Cut.HEADS, least=its.least) for its in makes)
+    elif model.qk_norm == "weightless":
+        weights = ()
+    return norm("norm of q and k", inputs[0], makes[0])._replace(
+        reads=inputs, makes=makes, weights=weights, saves=inputs
+    )
 
 
 def _rotary(model: "ModelSizes", inputs: Pair, makes: Pair) -> Operation:
-    """The rotary embedding, of queries and keys or, with latent attention, of a part of each query
-    and the one part that all keys have in common."""
+    """The rotary embedding, of queries and keys, of a part of each, or, with latent attention, of a
+    part of each query and the one part that all keys have in common."""
     if model.kv_rank:
         widths = model.heads * model.rope_size, model.rope_size
         inputs, makes = (
             (q._replace(numbers=widths[0]), k._replace(numbers=widths[1], cut=Cut.WHOLE, least=0))
+            for q, k in (inputs, makes)
+        )
+    elif rope := model.rope_size:
+        inputs, makes = (
+            (
+                q._replace(numbers=model.heads * rope, least=rope),
+                k._replace(numbers=model.kv_heads * rope, least=rope),
+            )
             for q, k in (inputs, makes)
         )
     return Operation(OperationKind.ROTARY, inputs, makes)
@@ -72,8 +88,13 @@ def _rotary(model: "ModelSizes", inputs: Pair, makes: Pair) -> Operation:
 def _fused(model: "ModelSizes", q: Tensor, k: Tensor, v: Tensor, result: Tensor) -> list[Operation]:
     """One kernel, which keeps a number in fp32 for each row of the scores (Dao et al. 2022)."""
     rows = Tensor("softmax statistics", model.heads, Cut.HEADS, number_bytes=4)
-    made = (result, rows)
-    return [Operation(OperationKind.ATTENTION, (q, k, v), made, saves=(q, k, v, *made))]
+    made, weights = (result, rows), _sinks(model)
+    return [Operation(OperationKind.ATTENTION, (q, k, v), made, weights, saves=(q, k, v, *made))]
+
+
+def _sinks(model: "ModelSizes") -> tuple[Weight, ...]:
+    """A score of each head that every query has beside those of its keys, if the model has them."""
+    return (Weight(model.heads, cut=Cut.HEADS, least=1),) * model.sinks
 
 
 def _stored(
@@ -84,7 +105,7 @@ def _stored(
     weights = scores._replace(name="softmax", group="scores")
     operations = [
         Operation(OperationKind.SCORES, (q, k), (scores,), saves=(q, k)),
-        Operation(OperationKind.SOFTMAX, (scores,), (weights,), saves=(weights,)),
+        Operation(OperationKind.SOFTMAX, (scores,), (weights,), _sinks(model), saves=(weights,)),
     ]
     if dropout:
         mask = weights._replace(name="mask of scores", number_bytes=1)

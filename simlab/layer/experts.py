@@ -20,7 +20,7 @@ def experts(model: "ModelSizes", normed: Tensor, summed: Tensor) -> list[Operati
     chosen = Tensor("router's choice", model.experts, Cut.TOKENS)
     kinds = OperationKind.UP, OperationKind.DOWN
     operations = [
-        linear(OperationKind.ROUTER, normed, (chosen,)),
+        linear(OperationKind.ROUTER, normed, (chosen,), bias=model.has_bias("router")),
         Operation(OperationKind.PERMUTE, (normed, chosen, made), (routed, summed)),
         *two_products(model, kinds, routed, made, model.expert_width, Cut.EXPERTS, model.experts),
     ]

@@ -32,7 +32,8 @@ def layer_flops(model: "ModelSizes", seq: int) -> dict[str, int]:
     for its in layer_operations(model):
         if its.kind is OperationKind.ATTENTION:
             q, result = its.reads[0], its.makes[0]
-            found["scores"], found["values"] = (int(2 * seq * n.numbers) for n in (q, result))
+            keys = model.keys_met(seq)
+            found["scores"], found["values"] = (int(2 * keys * n.numbers) for n in (q, result))
         elif its.kind in PARTS and its.weights:
             name = PARTS[its.kind]
             found[name] = found.get(name, 0) + product_flops(model, its, its.makes)
@@ -56,13 +57,13 @@ def flops_again(
     operations = marked(
         layer_operations(model, keys=0 if flash else seq), recompute, stops_early=stops_early
     )
-    total = 0
+    total, keys = 0, model.keys_met(seq)
     for its in operations:
         if not its.again:
             continue
         total += product_flops(model, its, its.again)
         if its.kind in (OperationKind.SCORES, OperationKind.ATTENTION):
-            total += int(2 * seq * its.reads[0].numbers)
+            total += int(2 * keys * its.reads[0].numbers)
         if its.kind in (OperationKind.VALUES, OperationKind.ATTENTION):
-            total += int(2 * seq * its.makes[0].numbers)
+            total += int(2 * keys * its.makes[0].numbers)
     return total

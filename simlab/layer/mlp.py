@@ -29,7 +29,7 @@ def two_products(
     name = "shared " if up is OperationKind.SHARED_UP else ""
     names = ("gate", "up", "activated")[not model.gated_mlp :]
     *parts, inner = (Tensor(name + its, width, cut, group="mlp between") for its in names)
-    bias = model.bias
+    bias = model.has_bias("mlp")
     return [
         linear(up, read, parts, cut=cut, bias=bias, experts=experts),
         Operation(

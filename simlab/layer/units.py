@@ -29,21 +29,27 @@ def layer_operations(
 ) -> tuple[Operation, ...]:
     """The operations of a layer, in order. keys, dropout: see `attention`. Of a model
     whose layers are of several kinds it is one that is as the model says."""
-    h, shift = model.hidden, model.bias
+    h, shift = model.hidden, model.has_bias("norm")
     entered, between = (
         Tensor(f"layer input {n}", h, Cut.TOKENS, group="norm inputs") for n in (1, 2)
     )
-    read, routed = (Tensor(name, h, Cut.TOKENS) for name in ("qkv input", "mlp input"))
-    mixed, made = (Tensor(name, h, Cut.TOKENS) for name in ("attention's result", "mlp's result"))
-    half = experts if model.experts else mlp
-    return (
-        norm("norm 1", entered, read, shift=shift),
-        *attention(model, read, mixed, keys=keys, dropout=dropout),
-        _residual(1, entered, mixed, between, dropout),
-        norm("norm 2", between, routed, shift=shift),
-        *half(model, routed, made),
-        _residual(2, between, made, made._replace(name="layer's result"), dropout),
-    )
+    branches = ("qkv input", "attention's result"), ("mlp input", "mlp's result")
+    ends = between, Tensor("layer's result", h, Cut.TOKENS)
+    operations: list[Operation] = []
+    for number, (skipped, made, names) in enumerate(zip((entered, between), ends, branches), 1):
+        read, branch = (Tensor(name, h, Cut.TOKENS) for name in names)
+        if model.norms != "behind":  # else attention and MLP read what norms read otherwise
+            operations.append(norm(f"norm {number}", skipped, read, shift=shift))
+        if number == 1:
+            operations += attention(model, read, branch, keys=keys, dropout=dropout)
+        else:
+            operations += (experts if model.experts else mlp)(model, read, branch)
+        if model.norms != "before":
+            inputs = branch._replace(group="norm inputs behind")
+            branch = branch._replace(name=f"{branch.name}, normed")
+            operations.append(norm(f"norm behind {number}", inputs, branch, shift=shift))
+        operations.append(_residual(number, skipped, branch, made, dropout))
+    return tuple(operations)
 
 
 def _residual(
@@ -84,7 +90,7 @@ def head_operations(model: "ModelSizes") -> tuple[Operation, ...]:
     entered, normed = (Tensor(name, model.hidden, Cut.TOKENS) for name in ("output", "head input"))
     logits = Tensor("logits", model.vocab, Cut.COLUMNS)
     kept = logits._replace(name="log-softmax", number_bytes=4)
-    last = norm("last norm", entered, normed, shift=model.bias)
+    last = norm("last norm", entered, normed, shift=model.has_bias("norm"))
     return (
         last._replace(kind=OperationKind.LAST_NORM),
         linear(OperationKind.HEAD, normed, (logits,), cut=Cut.COLUMNS),

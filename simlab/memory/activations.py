@@ -81,4 +81,4 @@ def statistics_bytes(model: Model, plan: Plan) -> float:
     """What a norm keeps of each token in fp32: LayerNorm the mean and the deviation, RMSNorm the
     root of the mean square."""
     s = sizes(model, plan)
-    return 4 * (1 + model.bias) * s.outside / model.hidden
+    return 4 * (1 + model.has_bias("norm")) * s.outside / model.hidden

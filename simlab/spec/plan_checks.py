@@ -341,6 +341,15 @@ def check_model(plan: "Plan", model: "Model", gpus: int | None = None) -> None:
         raise InputError(
             f"seq = {seq} is more than {name}'s {model.positions} positions: give at most those"
         )
+    for kind in model.counts:
+        _check_layer(plan, model.of_kind(kind), name, seq)
+    if plan.ep > 1 and not any(model.of_kind(kind).experts for kind in model.counts):
+        raise InputError(f"ep = {plan.ep}: {name} has no experts; give ep = 1")
+    plan.layers_of_stages(model.layers)
+
+
+def _check_layer(plan: "Plan", model: "Model", name: str, seq: int) -> None:
+    """Raise `InputError` if a layer of `model`, whose layers are all alike, cannot be split."""
     cuts_experts = plan.etp if model.experts and not model.shared_experts else plan.tp
     for field, value, what, total in (
         ("tp", plan.tp, "heads", model.heads),
@@ -364,14 +373,24 @@ def check_model(plan: "Plan", model: "Model", gpus: int | None = None) -> None:
             f"{near(plan.tp, model.kv_heads)}"
         )
     _check_latent_attention(plan, model, name)
-    if plan.ep > 1 and not model.experts:
-        raise InputError(f"ep = {plan.ep}: {name} has no experts; give ep = 1")
     if plan.ep > 1 and model.experts % plan.ep:
         raise InputError(
             f"ep = {plan.ep} does not divide {name}'s experts = {model.experts}; "
             f"{near(plan.ep, model.experts)}"
         )
-    plan.layers_of_stages(model.layers)
+    _check_window(plan, model, name, seq)
+
+
+def _check_window(plan: "Plan", model: "Model", name: str, seq: int) -> None:
+    """What of windows, and of norms over all heads, is not cut over ranks."""
+    if plan.cp > 1 and model.keys_met(seq) < seq:
+        raise InputError(
+            f"cp = {plan.cp}: {name}'s windows of {model.window} keys are not cut over sequences; give cp = 1"
+        )
+    if plan.tp > 1 and model.qk_norm == "whole":
+        raise InputError(
+            f"tp = {plan.tp}: {name}'s norm of all heads' queries is not cut over ranks; give tp = 1"
+        )
 
 
 def _check_latent_attention(plan: "Plan", model: "Model", name: str) -> None:

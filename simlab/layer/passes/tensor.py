@@ -19,8 +19,8 @@ def gathers(operation: Operation, *, spreads_experts: bool) -> bool:
         return not spreads_experts
     if operation.kind is OperationKind.COPY:
         return True
-    first = operation.weights[0] if operation.weights else None
-    return first is not None and first.cut in (Cut.HEADS, Cut.COLUMNS) and not first.by_columns
+    matrices = [its for its in operation.weights[:1] if its.columns > 1]
+    return any(its.cut in (Cut.HEADS, Cut.COLUMNS) and not its.by_columns for its in matrices)
 
 
 def keeping_gathered(operations: Sequence[Operation], *, spreads_experts: bool) -> list[Operation]:

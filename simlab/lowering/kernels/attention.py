@@ -37,6 +37,10 @@ result, too, and a mask's gradient is a copy that is then masked.
 def fused_attention(operation: Operation, model: Model, plan: Plan, share: Share) -> list[Launched]:
     """Fused attention, and what context parallelism sends for it, by `Plan.cp_kind`.
 
+    Where a window of w keys slides, a query of a sequence of s meets w keys, and the first w ones
+    meet half as many on average: w s - w^2 / 2 pairs. That is 2 - w / s times the half of w s that a
+    causal kernel computes of so many keys; of windows side by side it computes just this half.
+
     In a ring every rank passes on its keys and values, cp - 1 times. The time is that of the rank
     with most to compute: of the causal triangle the last one's contiguous chunk has (2 cp - 1) / cp
     times the mean, and zigzag chunks have the mean (`simlab.lowering.context`).
@@ -52,7 +56,10 @@ def fused_attention(operation: Operation, model: Model, plan: Plan, share: Share
         "attention", batch, _heads(q, share), seq, seq, d, generation=plan.attention
     )
     if cp == 1:
-        return [replace(attention, value_size=None if value == d else value)]
+        met = model.keys_met(seq)
+        slides = 2 - met / seq if model.window_slides else 1.0
+        value_size = None if value == d else value
+        return [replace(attention, keys=met, share=slides, value_size=value_size)]
     if plan.cp_kind == "all-to-all":
         return _exchanged(attention, k, plan, share)
     work = busiest_share(cp, plan.cp_layout)

@@ -65,10 +65,10 @@ def _is_partial(operation: Operation, plan: Plan) -> bool:
 
 def _needs_sum(operation: Operation, plan: Plan) -> bool:
     """Whether an operation reads a sum over the ranks, and not a rank's part of it: the addition of a
-    skipped path, and that of shared experts to routed ones that are whole."""
+    skipped path, a norm before that, and that of shared experts to routed ones that are whole."""
     if operation.kind is OperationKind.SHARED_DOWN and not operation.weights:
         return plan.spreads_experts
-    return operation.kind is OperationKind.RESIDUAL
+    return operation.kind in (OperationKind.RESIDUAL, OperationKind.NORM)
 
 
 def _kernels(

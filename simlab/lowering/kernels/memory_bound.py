@@ -27,7 +27,7 @@ def is_one_kernel(operation: OperationKind, model: Model, plan: Plan) -> bool:
     kernels. The norm and the activation of a GPT are one op in torch, too. nanotron has kernels for
     norms and rotary embedding, but not for the gated activation (`GLUActivation` in
     nanotron/models/llama.py)."""
-    if model.bias:
+    if model.has_bias("norm"):
         return True
     return plan.fused and not (plan.library == "nanotron" and operation == OperationKind.ACTIVATION)
 

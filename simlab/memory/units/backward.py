@@ -144,13 +144,16 @@ class UnitBackward:
         casts: bool = True,
         gathers: bool = True,
     ) -> None:
-        """A row-parallel product, whose output's gradient is the skipped path's, too."""
+        """A row-parallel product, whose output's gradient is the skipped path's, too, or comes from a
+        norm behind it."""
         of, gathered = self.of, 0.0
+        if of.behind and self.kind != "W":
+            self.ledger.free(("activations", of.behind))
         if self.kind != "W" and of.plan.sequence_parallel and gathers:
             gathered = of.whole
         self.ledger.op(("temporaries", gathered))
-        cast = of.hidden if of.autocast and casts else 0.0
-        self._make(cast)
+        cast = of.hidden if (of.autocast and casts) or of.behind else 0.0
+        self._make(cast if self.kind != "W" else 0.0)
         self._linear(makes, weights, output=cast, passed=of.hidden, saved=saved)
         self.ledger.free(("temporaries", gathered))
 
@@ -158,7 +161,7 @@ class UnitBackward:
         """Its output's gradient, `gradient` bytes, is at hand; so is, where there is a skipped
         path, that path's, to be added."""
         of, h = self.of, self.of.model.hidden
-        numbers = (h,) * (1 + of.model.bias)
+        numbers = (h,) * (1 + of.model.has_bias("norm"))
         if self.kind == "W":
             self._make(sum(numbers) * self.gradient)
             self._weights(*numbers)
@@ -171,6 +174,17 @@ class UnitBackward:
             self._sum(of.skipped)
         if self.kind == "B":
             self._weights(*numbers)
+
+    def _leave(self, gradient: float, saved: float) -> None:
+        """The norm before attention or the MLP; without one the sum with the skipped path. saved: what
+        products saved of what they read (`UnitForward._enter`)."""
+        of = self.of
+        if of.has_norms_before:
+            self._norm(gradient, skipped=True)
+        elif self.kind != "W":
+            is_copy = of.autocast or saved != of.hidden
+            self.ledger.free(("activations", of.skipped if is_copy else of.skipped - of.hidden))
+            self._sum(of.skipped)
 
     def _scattered(self, gathers: bool = True) -> float:
         """With sequence parallelism, a rank's part of a gradient that was whole; its bytes."""
@@ -254,7 +268,7 @@ class UnitBackward:
         self._column(outputs, weights, makes=entered, saved=saved, gathered=of.mlp_gathered_input)
         if of.routed:
             self._router()
-        self._norm(self._scattered(of.mlp_gathers), skipped=True)
+        self._leave(self._scattered(of.mlp_gathers), of.saved.mlp_normed)
 
     def _router(self) -> None:
         of = self.of
@@ -277,7 +291,7 @@ class UnitBackward:
             if of.products_joined and model.positions:
                 self._make(every, every)  # dq, dk, dv in one
                 self._make(every, every)  # contiguous
-            elif not model.positions:
+            elif model.rotary and not model.positions:
                 self._make(of.q + of.kv, of.q + of.kv)  # rotary embedding
         weights = of.attention_weights  # those of latent attention as one
         outputs = [every] if len(weights) == 1 else [of.q, of.kv, of.kv]
@@ -286,7 +300,7 @@ class UnitBackward:
         if of.inner_norms and self.kind != "I":
             self._make(of.inner_norms * self.gradient)
             self._weights(of.inner_norms)
-        self._norm(self._scattered(), skipped=True)
+        self._leave(self._scattered(), of.saved.normed)
 
     def _scores(self, every: float) -> None:
         """Attention's own backward. The product after it still needs its result in a W."""

@@ -62,13 +62,12 @@ class UnitForward:
 
     def _attention_half(self) -> None:
         of, model = self.of, self.of.model
-        self._norm(of.attention_reads, sum(n for n, _ in of.attention_weights))
-        self._save(of.saved.normed)
+        self._enter(of.attention_reads, sum(n for n, _ in of.attention_weights), of.saved.normed)
         self.ledger.op(("temporaries", of.attention_gathered_input))
         self._keep(of.latents)
         self._keep(of.q + 2 * of.kv)
         self.ledger.free(("temporaries", of.attention_gathered_input))
-        if not model.positions:  # rotary embedding
+        if model.rotary and not model.positions:  # rotary embedding
             self._keep(of.q + of.kv, free=of.q + of.kv)
         self._attention()
         self._row_result(of.whole, of.output_weights[0])
@@ -78,10 +77,9 @@ class UnitForward:
         of, gated = self.of, 1 + self.of.model.gated_mlp
         weights = sum(n for n, _ in of.up_weights)
         if of.routed:  # the router reads it; so many products read the copies
-            self._norm(1, of.router_weights)
+            self._enter(1, of.router_weights, of.saved.mlp_normed)
         else:
-            self._norm(of.mlp_reads, weights)
-        self._save(of.saved.mlp_normed)
+            self._enter(of.mlp_reads, weights, of.saved.mlp_normed)
         self.ledger.op(("temporaries", of.mlp_gathered_input))
         self.ledger.op(("temporaries", of.sent))
         self._keep(of.copied)
@@ -98,6 +96,18 @@ class UnitForward:
         self.ledger.op(("temporaries", of.sent))
         self._row_result(max(of.mlp_whole, of.routed), of.down_weights[0])
         self.ledger.free(("temporaries", of.sent))
+
+    def _enter(self, reads: int, weights: float, saved: float) -> None:
+        """What so many products with so many `weights` together read, of which they save so much: a
+        norm's result, or where there is none the skipped path itself, of which they may save a copy."""
+        of = self.of
+        if of.has_norms_before:
+            self._norm(reads, weights)
+            self._save(saved)
+        elif of.autocast:
+            self._keep(reads * of.hidden + of.cast(weights))
+        elif saved != of.hidden:
+            self._keep(saved)
 
     def _save(self, size: float) -> None:
         """What a product saves of a norm's result takes that one's place."""
@@ -130,6 +140,7 @@ class UnitForward:
             self._keep(of.hidden, free=product)
         else:
             self._keep(of.whole)
+        self._keep(of.behind)
         self._keep(of.skipped + of.mask, free=of.hidden)
 
     def head(self) -> None:

@@ -50,7 +50,10 @@ class UnitSizes:
     - `saved` says what autograd keeps of these tensors (`simlab.memory.units.saved`).
 
     `attention_weights` and the like are (numbers of a matrix, of its bias) for each product, of all
-    experts of the rank together; `inner_norms` are the numbers of norms of latents, queries and keys.
+    experts of the rank together; `inner_norms` are the numbers of all else but the norms before attention
+    and MLP: of norms of latents, queries and keys, of norms behind, of a router's bias, of sinks.
+    `has_norms_before` says whether there are norms before attention and MLP, and `behind` is what a
+    norm behind one of them keeps.
     `products_joined` says whether q, k and v, and gate and up, are one product each; `attention_reads`
     and `mlp_reads` are how many products read a norm's result.
     """
@@ -107,8 +110,20 @@ class UnitSizes:
         self.up_weights = own(ups, joined=self.products_joined)
         (self.down_weights,) = own((OperationKind.DOWN, OperationKind.SHARED_DOWN))
         self.router_weights = sum(n for n, _ in own((OperationKind.ROUTER,)))
-        norms = sum(n + shift for n, shift in own((OperationKind.NORM,)))
-        self.inner_norms = norms - 2 * model.hidden * (1 + model.bias)
+        self.has_norms_before = model.norms != "behind"
+        self.behind = 0.0
+        if model.norms != "before":
+            self.behind = self.hidden + self.norm_statistics + self.saved.norm_parts
+        norm_numbers = model.hidden * (1 + model.has_bias("norm"))
+        before = 2 * norm_numbers * self.has_norms_before
+        products = self.attention_weights, self.up_weights, (self.output_weights, self.down_weights)
+        counted = sum(n + bias for pairs in products for n, bias in pairs) + self.router_weights
+        weights = (
+            on_rank(w, plan.tp, plan.etp, plan.ep)
+            for its in layer_operations(model)
+            for w in its.weights
+        )
+        self.inner_norms = sum(its.numbers for its in weights) - counted - before
 
     def cast(self, numbers: float) -> float:
         """Bytes of the 16-bit copy of a weight of so many numbers; 0 without autocast."""

@@ -19,8 +19,8 @@ def catalogue() -> dict[str, Model]:
 
 def load_model(name: str | Path) -> Model:
     """The `Model` called `name` in the catalogue, or of a Hugging Face config.json if `name` is a
-    path to one (`hugging_face.KINDS`: of which types). Attention is then full, whatever window the
-    file says, and rotary embeddings are not scaled: see `Model.ignored`."""
+    path to one (`model_types.TYPES`: of which types). Rotary embeddings are then not scaled: see
+    `Model.ignored`."""
     if str(name).endswith(".json") or "/" in str(name):
         sizes = read_config(Path(name))
         try:

@@ -1,116 +1,16 @@
-"""A Hugging Face config.json → the sizes of a `simlab.Model`: of the model types that it can say,
-and no others.
-
-Types that look alike but are not, and so are refused: qwen2 (q, k and v have biases, nothing else
-has), gemma2 and gemma3 (norms behind attention and MLP).
-"""
+"""A Hugging Face config.json → the sizes of a `simlab.Model`: of the model types that it can say
+(`model_types.TYPES`), and no others. Where a type is refused, the message says which part of its
+layers cannot be said."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from simlab.errors import InputError, require_whole, shortened
 from simlab.input_files import read_text
+from simlab.spec.model.model_types import NESTED, TYPES, UNSAYABLE, ModelType
 
-_GPT2 = {
-    "layers": "n_layer",
-    "hidden": "n_embd",
-    "heads": "n_head",
-    "ffn": "n_inner",
-    "vocab": "vocab_size",
-    "positions": "n_positions",
-    "seq": "n_positions",
-}
-_LLAMA = {
-    "layers": "num_hidden_layers",
-    "hidden": "hidden_size",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_key_value_heads",
-    "head_size": "head_dim",
-    "ffn": "intermediate_size",
-    "vocab": "vocab_size",
-    "seq": "max_position_embeddings",
-}
-_EXPERTS = {"experts": "num_local_experts", "experts_per_token": "num_experts_per_tok"}
-_QWEN3_MOE = _LLAMA | {
-    "experts": "num_experts",
-    "experts_per_token": "num_experts_per_tok",
-    "expert_ffn": "moe_intermediate_size",
-}
-_DEEPSEEK = {
-    **{field: key for field, key in _LLAMA.items() if field not in ("head_size", "kv_heads")},
-    "head_size": "qk_nope_head_dim",  # with the rotary part: see `_sizes`
-    "rope_size": "qk_rope_head_dim",
-    "value_size": "v_head_dim",
-    "q_rank": "q_lora_rank",
-    "kv_rank": "kv_lora_rank",
-    "experts": "n_routed_experts",
-    "experts_per_token": "num_experts_per_tok",
-    "expert_groups": "n_group",
-    "groups_per_token": "topk_group",
-    "expert_ffn": "moe_intermediate_size",
-    "shared_experts": "n_shared_experts",
-    "dense_layers": "first_k_dense_replace",
-}
-
-
-class _Kind(NamedTuple):
-    """A model type: which key a `Model`'s field is, and what the type has where a key is missing
-    (transformers' own default)."""
-
-    architecture: str
-    keys: dict[str, str]
-    defaults: dict[str, Any]
-    tied: bool
-    """What a missing tie_word_embeddings means."""
-    fixed: dict[str, Any] = {}
-    """Which keys are read with one value only: any other would be another model."""
-    qk_norm: bool = False
-
-
-KINDS = {
-    "gpt2": _Kind("GPT2LMHeadModel", _GPT2, {"n_inner": None}, True),
-    "llama": _Kind(
-        "LlamaForCausalLM", _LLAMA, {"num_key_value_heads": None, "head_dim": None}, False
-    ),
-    "mistral": _Kind(
-        "MistralForCausalLM", _LLAMA, {"num_key_value_heads": 8, "head_dim": None}, False
-    ),
-    "mixtral": _Kind(
-        "MixtralForCausalLM", _LLAMA | _EXPERTS, {"num_key_value_heads": 8, "head_dim": None}, False
-    ),
-    "gemma": _Kind("GemmaForCausalLM", _LLAMA, {"num_key_value_heads": 16, "head_dim": 256}, True),
-    "qwen3": _Kind(
-        "Qwen3ForCausalLM",
-        _LLAMA,
-        {"num_key_value_heads": 32, "head_dim": 128},
-        False,
-        {"use_sliding_window": False},
-        qk_norm=True,
-    ),
-    "qwen3_moe": _Kind(
-        "Qwen3MoeForCausalLM",
-        _QWEN3_MOE,
-        {"num_key_value_heads": 4, "head_dim": None},
-        False,
-        {"decoder_sparse_step": 1, "mlp_only_layers": [], "use_sliding_window": False},
-        qk_norm=True,
-    ),
-    "deepseek_v2": _Kind(
-        "DeepseekV2ForCausalLM",
-        _DEEPSEEK,
-        {"q_lora_rank": 1536, "n_group": None, "topk_group": None},
-        False,
-        {"moe_layer_freq": 1},
-    ),
-    "deepseek_v3": _Kind(
-        "DeepseekV3ForCausalLM",
-        _DEEPSEEK,
-        {"q_lora_rank": 1536, "n_group": 8, "topk_group": 4},
-        False,
-        {"moe_layer_freq": 1},
-    ),
-}
 NULL_MEANS_DEFAULT = ("n_inner", "num_key_value_heads", "head_dim")
 NULL_MEANS_NONE = (
     "q_lora_rank",
@@ -120,8 +20,12 @@ NULL_MEANS_NONE = (
     "topk_group",
 )
 """Keys of parts that a model may be without: null and 0 say so."""
-IGNORED = ("sliding_window", "rope_scaling", "quantization_config", "num_nextn_predict_layers")
-MORE_PARAMETERS = ("attention_bias", "mlp_bias", "add_cross_attention")
+IGNORED = ("rope_scaling", "quantization_config", "num_nextn_predict_layers", "vision_config")
+MORE_PARAMETERS = ("attention_bias", "mlp_bias", "add_cross_attention", "lm_head_bias")
+WINDOWS = ("sliding_attention", "chunked_attention", "full_attention")
+"""What layer_types may have; the last one is attention to all keys before."""
+POSITIONS_BESIDE = {"opt": 2}
+"""{model type: rows of its table of positions beside those of a sequence}"""
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -138,31 +42,24 @@ def read_config(path: Path) -> dict[str, Any]:
         )
     try:
         name = config.get("_name_or_path") or path.resolve().parent.name
-        return _sizes(config) | {
-            "name": str(name),
-            "source": str(path),
-            "ignored": _ignored(config),
-        }
+        return sizes_of(config) | {"name": str(name), "source": str(path)}
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
 
-def _sizes(config: dict[str, Any]) -> dict[str, Any]:
+def sizes_of(config: dict[str, Any]) -> dict[str, Any]:
+    """{field of `Model`: value} of a config.json's content, but for its name and source."""
+    ignored = _ignored(config)
     type_name = _type_of(config)
-    kind = KINDS[type_name]
-    for key, value in config.items():
-        experts = "expert" in key or key.startswith("moe_")
-        known = key in kind.keys.values() or key in kind.fixed
-        if key in kind.fixed and value not in (kind.fixed[key], None):
-            raise InputError(
-                f"{key} = {shortened(value)} is not read with model_type {type_name!r}: give {kind.fixed[key]!r}, or a simlab.Model"
-            )
-        if value and (key in MORE_PARAMETERS or (experts and not known)):
-            raise InputError(
-                f"{key} = {shortened(value)} is not read with model_type {type_name!r}: give a config.json without, or a simlab.Model"
-            )
-    sizes = {field: _count(config, key, type_name) for field, key in kind.keys.items()}
-    tied = config.get("tie_word_embeddings", kind.tied)
+    if type_name != config.get("model_type") and isinstance(config.get("text_config"), dict):
+        config = config["text_config"]
+        ignored += _ignored(config)
+    its = TYPES[type_name]
+    _check(config, type_name)
+    sizes: dict[str, Any] = {
+        field: _count(config, key, type_name) for field, key in its.keys.items()
+    }
+    tied = config.get("tie_word_embeddings", its.tied)
     if not isinstance(tied, bool):
         raise InputError(f"tie_word_embeddings = {shortened(tied)}: give true or false")
     if "kv_rank" in sizes:  # the two parts of a head
@@ -170,24 +67,48 @@ def _sizes(config: dict[str, Any]) -> dict[str, Any]:
         sizes["head_size"] = sum(part for part in parts if part is not None)
     if config.get("topk_method") == "greedy":  # DeepSeek-V2-Lite: among all experts
         sizes |= {"expert_groups": 0, "groups_per_token": 0}
-    return sizes | {
-        "tied_head": tied,
-        "qk_norm": kind.qk_norm,
-        "bias": type_name == "gpt2",
-        "gated_mlp": type_name != "gpt2",
-    }
+    sizes["positions"] = (sizes.get("positions") or 0) + POSITIONS_BESIDE.get(type_name, 0)
+    sizes |= {"tied_head": tied, "bias": False, "gated_mlp": True, "ignored": ignored}
+    sizes |= its.fields | {"biases": _biases(config, its)}
+    if config.get("use_qk_norm"):
+        sizes["qk_norm"] = "weightless" if type_name == "llama4_text" else True
+    sizes |= _rotary(config, sizes)
+    return sizes | _pattern(config, its, sizes)
+
+
+def _check(config: dict[str, Any], type_name: str) -> None:
+    """Raise `InputError` if a key says what is not read."""
+    its = TYPES[type_name]
+    for key, value in config.items():
+        experts = "expert" in key or key.startswith("moe_")
+        known = key in (*its.keys.values(), *its.fixed, *its.biases, "moe_layers")
+        known |= key in ("experts_per_token", "interleave_moe_layer_step")
+        if key in its.fixed and value not in (its.fixed[key], None):
+            raise InputError(
+                f"{key} = {shortened(value)} is not read with model_type {type_name!r}: give {its.fixed[key]!r}, or a simlab.Model"
+            )
+        if value and not known and (key in MORE_PARAMETERS or experts):
+            raise InputError(
+                f"{key} = {shortened(value)} is not read with model_type {type_name!r}: give a config.json without, or a simlab.Model"
+            )
 
 
 def _type_of(config: dict[str, Any]) -> str:
-    """The key of `KINDS`: model_type, or what the architecture is called where that is missing."""
+    """The key of `TYPES`: model_type, or what the architecture is called where that is missing; of a
+    config.json with a text_config that of its transformer."""
     given = config.get("model_type")
-    if isinstance(given, str) and given in KINDS:
+    given = NESTED.get(given, given) if isinstance(given, str) else given
+    if isinstance(given, str) and given in TYPES:
         return given
+    if isinstance(given, str) and given in UNSAYABLE:
+        raise InputError(
+            f"a simlab.Model cannot say model_type {given!r}{_how_many(config)}: it has {UNSAYABLE[given]}"
+        )
     architectures = config.get("architectures")
-    named = [name for name, kind in KINDS.items() if [kind.architecture] == architectures]
+    named = [name for name, its in TYPES.items() if [its.architecture] == architectures]
     if given is None and named:
         return named[0]
-    read = f"give one of {', '.join(KINDS)}, or a simlab.Model"
+    read = f"give one of {', '.join(TYPES)}, or a simlab.Model"
     if given is None:
         raise InputError(
             f"no model_type, and architectures = {shortened(architectures)} does not say it: {read}"
@@ -195,9 +116,17 @@ def _type_of(config: dict[str, Any]) -> str:
     raise InputError(f"model_type {shortened(given)} is not read: {read}")
 
 
+def _how_many(config: dict[str, Any]) -> str:
+    """In how many of its layers, where layer_types says so."""
+    types = config.get("layer_types")
+    if not isinstance(types, list) or not types:
+        return ""
+    return f", {sum(its not in WINDOWS for its in types)} of its {len(types)} layers"
+
+
 def _count(config: dict[str, Any], key: str, type_name: str) -> int | None:
     """The whole number that `key` has; None where a `Model` knows itself."""
-    defaults = KINDS[type_name].defaults
+    defaults = TYPES[type_name].defaults
     if key not in config and key not in defaults:
         raise InputError(
             f"no {key}, which a config.json with model_type {type_name!r} has: give a whole number, at least 1"
@@ -209,6 +138,126 @@ def _count(config: dict[str, Any], key: str, type_name: str) -> int | None:
         return 0
     require_whole(key, value, 0 if key in NULL_MEANS_NONE else 1)
     return value
+
+
+def _flag(config: dict[str, Any], key: str, default: bool) -> bool:
+    value = config.get(key, default)
+    if value is not None and not isinstance(value, bool):
+        raise InputError(f"{key} = {shortened(value)}: give true or false")
+    return bool(value)
+
+
+def _biases(config: dict[str, Any], its: ModelType) -> tuple[str, ...]:
+    """What has a bias."""
+    found = [*its.fields.get("biases", ())]
+    for key, parts in its.biases.items():
+        found += parts * _flag(config, key, its.bias_defaults.get(key, False))
+    return tuple(found)
+
+
+def _rotary(config: dict[str, Any], sizes: dict[str, Any]) -> dict[str, Any]:
+    """The part of a head that has the rotary embedding, where that is not all of it."""
+    rope = config.get("rope_parameters")
+    factor = rope.get("partial_rotary_factor") if isinstance(rope, dict) else None
+    factor = config.get("partial_rotary_factor", factor)
+    if factor in (None, 1):
+        return {}
+    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 < factor < 1:
+        raise InputError(f"partial_rotary_factor = {shortened(factor)}: give a part, at most 1")
+    head = sizes["head_size"] or (sizes["hidden"] or 0) // (sizes["heads"] or 1)
+    return {"rope_size": int(head * factor)}
+
+
+# which layers are of which kind
+# ------------------------------------------------------------------------------------------------
+
+
+def _pattern(config: dict[str, Any], its: ModelType, sizes: dict[str, Any]) -> dict[str, Any]:
+    """{"window", "kinds", "pattern"} of layers that are not all alike: without window, without rotary
+    embedding, or without experts where the others have them."""
+    layers = sizes["layers"] or 0
+    window, full = _windows(config, its, layers)
+    turned, dense = _turned(config, its, layers, full), _dense(config, its, layers)
+    if not any(full) and all(turned) and not any(dense):
+        return {"window": window}
+    kinds: dict[str, dict[str, Any]] = {}
+    names = []
+    for at in range(layers):
+        fields: dict[str, Any] = {"experts": 0} if dense[at] else {}
+        fields |= {"window": 0} if window and full[at] else {}
+        if not turned[at]:
+            fields |= {"rotary": False}
+            fields |= {"qk_norm": False} if sizes.get("qk_norm") == "weightless" else {}
+        words = ["dense"] * dense[at]
+        words += ["full"] * bool(window and full[at]) or ["unturned"] * (not turned[at])
+        names.append(" ".join([*words, "layer"]))
+        if fields and names[-1] != "dense layer":
+            kinds[names[-1]] = fields
+    period = next(n for n in range(1, layers + 1) if names == (names[:n] * layers)[:layers])
+    return {"window": window, "kinds": kinds, "pattern": tuple(names[:period])}
+
+
+def _windows(config: dict[str, Any], its: ModelType, layers: int) -> tuple[int, list[bool]]:
+    """(keys of a window, whether each layer has none). 0 where no layer has one, and where the type says
+    that its window is not used."""
+    key = "attention_chunk_size" if "attention_chunk_size" in config else "sliding_window"
+    size = config.get(key)
+    if not size or "use_sliding_window" in its.fixed:
+        return 0, [False] * layers
+    require_whole(key, size)
+    types = config.get("layer_types")
+    if types is not None:
+        _check_list("layer_types", types, layers)
+        unknown = [one for one in types if one not in WINDOWS]
+        if unknown:
+            raise InputError(
+                f"layer_types has {shortened(unknown[0])}: give a config.json with {', '.join(WINDOWS)}, or a simlab.Model"
+            )
+        full = [one == WINDOWS[-1] for one in types]
+    else:
+        period = config.get("sliding_window_pattern") or its.period or 0
+        period = len(period) if isinstance(period, str) else period  # 'LLLG'
+        require_whole("sliding_window_pattern", period, 0)
+        full = [bool(period) and not (at + 1) % period for at in range(layers)]
+        if isinstance(config.get("sliding_window_pattern"), str):
+            full[-1:] = [True]  # Exaone's last layer has none, whatever the pattern
+    return (0, [False] * layers) if all(full) else (size, full)
+
+
+def _turned(
+    config: dict[str, Any], its: ModelType, layers: int, full: Sequence[bool]
+) -> list[bool]:
+    """Whether each layer has a rotary embedding."""
+    if its.architecture == "Exaone4ForCausalLM":
+        return [not one for one in full]
+    if its.architecture not in ("Llama4ForCausalLM", "SmolLM3ForCausalLM"):
+        return [True] * layers
+    given = config.get("no_rope_layers") or []  # 1 stands for a layer that has it
+    if given:
+        _check_list("no_rope_layers", given, layers)
+        return [bool(one) for one in given]
+    every = config.get("no_rope_layer_interval", 4)
+    require_whole("no_rope_layer_interval", every)
+    return [bool((at + 1) % every) for at in range(layers)]
+
+
+def _dense(config: dict[str, Any], its: ModelType, layers: int) -> list[bool]:
+    """Whether each layer has no experts although others have; layers that come first are said by
+    first_k_dense_replace."""
+    if its.architecture != "Llama4ForCausalLM":
+        return [False] * layers
+    step, given = config.get("interleave_moe_layer_step", 1), config.get("moe_layers")
+    require_whole("interleave_moe_layer_step", step)
+    if given is None:
+        return [bool((at + 1) % step) for at in range(layers)]
+    if not isinstance(given, list):
+        raise InputError(f"moe_layers = {shortened(given)}: give a list of layers")
+    return [at not in given for at in range(layers)]
+
+
+def _check_list(key: str, given: Any, layers: int) -> None:
+    if not isinstance(given, list) or len(given) != layers:
+        raise InputError(f"{key} = {shortened(given)}: give one for each of {layers} layers")
 
 
 def _ignored(config: dict[str, Any]) -> tuple[str, ...]:

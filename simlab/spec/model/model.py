@@ -15,7 +15,8 @@ from simlab.layer.passes.recomputation import marked
 from simlab.layer.saved import Share, saved_bytes
 from simlab.layer.units import layer_operations
 from simlab.spec.fields import with_field_docs
-from simlab.spec.model.sizes import DENSE, OF_EXPERTS, ModelSizes
+from simlab.spec.model.size_checks import DENSE, OF_EXPERTS
+from simlab.spec.model.sizes import ModelSizes
 
 MFU_ATTENTION = "full"
 """How the model FLOPs of an MFU or HFU count attention. 'full' counts all pairs of queries and keys,
@@ -112,7 +113,7 @@ class Model(ModelSizes):
         return (
             int(self.of_layers(lambda its: sum(its.layer_parameters.values())))
             + embedding
-            + self.hidden * (1 + self.bias)
+            + self.hidden * (1 + self.has_bias("norm"))
             + head
         )
 

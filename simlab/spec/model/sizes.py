@@ -1,12 +1,21 @@
 """The sizes that a transformer is given by, and which of them go together."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from simlab.display import plain
-from simlab.errors import InputError, did_you_mean, require_whole, shortened
+from simlab.errors import InputError, require_whole, shortened
 from simlab.spec.fields import documented, short_repr, with_field_docs
+from simlab.spec.model.size_checks import (
+    NORMS,
+    QK_NORMS,
+    Kinds,
+    check_groups,
+    check_kinds,
+    check_words,
+    own_kinds,
+    own_pattern,
+)
 
 _LEAST = {
     "layers": 1,
@@ -29,25 +38,12 @@ _LEAST = {
     "q_rank": 0,
     "kv_rank": 0,
     "rope_size": 0,
+    "window": 0,
 }
-OF_EXPERTS = ("expert_ffn", "shared_experts", "dense_layers", "expert_groups")
-"""Fields that say something of experts, so that a model without has none of them."""
 MOST_LAYERS = 10_000
 """The most layers of a model: each of them is walked, and no model has a tenth of them."""
 _FILLED = ("kv_heads", "ffn", "head_size")
 """Fields that have a value of their own where they are None."""
-DENSE = "dense layer"
-"""The kind of layers without experts where others have them: the one that no model needs to say."""
-NO_KINDS = ("layer", DENSE, "embedding", "head", "loss", "root")
-"""Names that a model cannot give to a kind of layers of its own."""
-OF_ALL_LAYERS = (
-    "name", "layers", "hidden", "vocab", "positions", "tied_head", "dense_layers", "kinds", "pattern",
-    "seq", "source", "ignored",
-)  # fmt: skip
-"""Fields that no kind of layers has for itself."""
-
-Kinds = tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
-"""((name of a kind of layers, ((field, value), ...)), ...)"""
 
 
 @with_field_docs
@@ -85,6 +81,31 @@ class ModelSizes:
     bias: bool = documented(
         "Whether linear layers have a bias and norms a shift (LayerNorm instead of RMSNorm).",
         default=True,
+    )
+    biases: tuple[str, ...] = documented(
+        """With `bias` False, what has a bias all the same: 'qkv', 'output', 'mlp' (of experts, too),
+        'router' or 'norm'. Qwen2 has those of queries, keys and values only.""",
+        default=(),
+    )
+    norms: str = documented(
+        """Where norms are: 'before' attention and MLP, 'both' before and behind, as in Gemma 2, or
+        'behind' only, as in OLMo 2.""",
+        choices=NORMS,
+        default="before",
+    )
+    window: int = documented(
+        """How many keys a query meets at most, its own and those before it (sliding window). 0 stands
+        for all.""",
+        default=0,
+    )
+    window_slides: bool = documented(
+        """Whether each query has a window of its own. False stands for windows side by side, as in
+        Llama 4: a query meets the keys of its window that are before it.""",
+        default=True,
+    )
+    sinks: bool = documented(
+        """Whether each head has a score of its own that takes a part of the softmax, as in gpt-oss.""",
+        default=False,
     )
     experts: int = documented(
         "The number of experts in a layer. 0 stands for one dense MLP.", default=0
@@ -125,12 +146,20 @@ class ModelSizes:
         default=0,
     )
     rope_size: int = documented(
-        """With `kv_rank`, the part of `head_size` that has the rotary embedding. Keys have this
-        part in common for all heads.""",
+        """The part of `head_size` that has the rotary embedding. 0 stands for all of it. With
+        `kv_rank`, keys have this part in common for all heads.""",
         default=0,
     )
-    qk_norm: bool = documented(
-        "Whether each head's query and key go through an RMSNorm, as in Qwen3.", default=False
+    rotary: bool = documented(
+        """Whether there is a rotary embedding where there are no `positions`. Some layers of Llama 4
+        have none.""",
+        default=True,
+    )
+    qk_norm: bool | str = documented(
+        """Whether each head's query and key go through an RMSNorm, as in Qwen3. 'whole' stands for one of
+        all heads together, as in OLMo 2, and 'weightless' for one without weights, as in Llama 4.""",
+        default=False,
+        choices=QK_NORMS,
     )
     kinds: Kinds = documented(
         """The kinds of layers that differ from the others, {name: {field: value}}: the fields of which
@@ -165,7 +194,7 @@ class ModelSizes:
             raise InputError(
                 f"{self.name or 'model'}: layers = {shortened(self.layers)}: give at most {MOST_LAYERS:,}"
             )
-        for field in ("gated_mlp", "tied_head", "bias", "qk_norm"):
+        for field in ("gated_mlp", "tied_head", "bias", "window_slides", "sinks", "rotary"):
             if not isinstance(getattr(self, field), bool):
                 raise InputError(
                     f"{self.name or 'model'}: {field} = {getattr(self, field)!r}: give True or False"
@@ -182,8 +211,9 @@ class ModelSizes:
             if getattr(self, field) is None:
                 object.__setattr__(self, field, default)
         object.__setattr__(self, "ignored", tuple(self.ignored))  # JSON has lists
-        object.__setattr__(self, "kinds", self._own_kinds())
-        object.__setattr__(self, "pattern", self._own_pattern())
+        check_words(self)
+        object.__setattr__(self, "kinds", own_kinds(self))
+        object.__setattr__(self, "pattern", own_pattern(self))
         if self.heads % self.kv_heads:
             raise InputError(
                 f"{self.name or 'model'}: heads = {self.heads} is not divisible by kv_heads = {self.kv_heads}"
@@ -192,111 +222,16 @@ class ModelSizes:
             raise InputError(
                 f"{self.name or 'model'}: {self.experts_per_token} of {self.experts} experts per token: give 1 to {self.experts}"
             )
-        self._check_groups()
-        self._check_kinds()
+        check_groups(self)
+        check_kinds(self)
 
-    def _own_kinds(self) -> Kinds:
-        """`kinds` as tuples, which can be hashed. Raises `InputError` if they cannot be."""
-        name, kinds = self.name or "model", self.kinds
-        if isinstance(kinds, (Mapping, Sequence)) and not isinstance(kinds, str):
-            try:
-                pairs = {its: dict(fields) for its, fields in dict(kinds).items()}
-            except (TypeError, ValueError):
-                pairs = None
-            known = set(type(self).__dataclass_fields__) - set(OF_ALL_LAYERS)
-            if pairs is not None:
-                for its, fields in pairs.items():
-                    if not isinstance(its, str) or not its or its in NO_KINDS:
-                        raise InputError(
-                            f"{name}: a kind of layers named {shortened(its)}: give a name that is none of {', '.join(NO_KINDS)}"
-                        )
-                    for field in fields:
-                        if field not in known:
-                            near = did_you_mean(field, known) or ";"
-                            raise InputError(
-                                f"{name}: kind {its!r}: {shortened(field)}{near} give fields of a layer: {', '.join(sorted(known))}"
-                            )
-                return tuple((its, tuple(fields.items())) for its, fields in pairs.items())
-        raise InputError(f"{name}: kinds = {shortened(kinds)}: give {{name: {{field: value}}}}")
+    def has_bias(self, what: str) -> bool:
+        """Whether 'qkv', 'output', 'mlp', 'router' or 'norm' has a bias."""
+        return what in self.biases or (self.bias and what != "router")
 
-    def _own_pattern(self) -> tuple[str, ...]:
-        """`pattern` as a tuple. Raises `InputError` if it names no kinds of layers."""
-        name, known = self.name or "model", ["layer", *dict(self.kinds)]
-        known += [DENSE] * (self.experts > 0)
-        if isinstance(self.pattern, str) or not isinstance(self.pattern, Sequence):
-            raise InputError(
-                f"{name}: pattern = {shortened(self.pattern)}: give a list of kinds of layers"
-            )
-        for its in self.pattern:
-            if its not in known:
-                near = did_you_mean(its, known) or ";"
-                raise InputError(
-                    f"{name}: pattern has {shortened(its)}{near} give one of {', '.join(known)}"
-                )
-        if unused := set(dict(self.kinds)) - set(self.pattern):
-            raise InputError(
-                f"{name}: no layer of pattern is a {sorted(unused)[0]!r}: add it there, or leave it out of kinds"
-            )
-        if self.pattern and self.dense_layers:
-            raise InputError(
-                f"{name}: dense_layers = {self.dense_layers} beside a pattern: say {DENSE!r} in the pattern"
-            )
-        return tuple(self.pattern)
-
-    def _check_groups(self) -> None:
-        """Raise `InputError` if no token's experts can be chosen from so many groups."""
-        groups, taken = self.expert_groups, self.groups_per_token
-        if not (groups or taken):
-            return
-        name = self.name or "model"
-        if not groups or self.experts % groups:
-            raise InputError(
-                f"{name}: expert_groups = {groups} with groups_per_token = {taken} and experts = {self.experts}: give a "
-                "number that divides the experts, or leave both out"
-            )
-        least = -(-self.experts_per_token * groups // self.experts) if self.experts else 1
-        if not max(1, least) <= taken <= groups:
-            raise InputError(
-                f"{name}: groups_per_token = {taken} of {groups} groups, for {self.experts_per_token} of {self.experts} "
-                f"experts: give {max(1, least)} to {groups}"
-            )
-
-    def _check_kinds(self) -> None:
-        """Raise `InputError` if fields that belong to experts or to latent attention contradict
-        each other."""
-        name = self.name or "model"
-        if not self.experts:
-            for field in OF_EXPERTS:
-                if value := getattr(self, field):
-                    raise InputError(
-                        f"{name}: {field} = {value} without experts: give experts, or leave it out"
-                    )
-        if self.shared_experts and self.bias:
-            raise InputError(f"{name}: shared_experts with bias = True: give bias = False")
-        if self.dense_layers >= self.layers:
-            raise InputError(
-                f"{name}: dense_layers = {self.dense_layers} of {self.layers} layers: give fewer"
-            )
-        if (self.q_rank or self.rope_size) and not self.kv_rank:
-            raise InputError(
-                f"{name}: q_rank = {self.q_rank} and rope_size = {self.rope_size} without latent "
-                "attention: give kv_rank, or leave them out"
-            )
-        if self.value_size and not self.kv_rank:
-            raise InputError(
-                f"{name}: value_size = {self.value_size} without latent attention: give kv_rank, or "
-                "leave it out"
-            )
-        if self.kv_rank and (self.bias or self.positions or self.kv_heads != self.heads):
-            raise InputError(
-                f"{name}: latent attention has bias = False, positions = 0 and as many kv_heads as "
-                f"heads; give those, not bias = {self.bias}, positions = {self.positions} and "
-                f"kv_heads = {self.kv_heads} beside heads = {self.heads}"
-            )
-        if self.kv_rank and not self.rope_size < self.head_size:
-            raise InputError(
-                f"{name}: rope_size = {self.rope_size}: give less than head_size = {self.head_size}"
-            )
+    def keys_met(self, seq: int) -> int:
+        """How many keys each query of a sequence meets at most, of which a causal mask leaves a part."""
+        return min(seq, self.window or seq)
 
     def to_dict(self) -> dict[str, Any]:
         """{field: value} in the types that JSON knows; `Model(**values)` makes the model again."""

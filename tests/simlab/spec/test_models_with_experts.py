@@ -182,12 +182,12 @@ LATENT = SIZES | {"kv_rank": 16, "rope_size": 4}
         (SIZES | {"shared_experts": 1}, "shared_experts = 1 without experts: give experts"),
         (SIZES | {"dense_layers": 1}, "dense_layers = 1 without experts"),
         (SIZES | {"expert_ffn": 32}, "expert_ffn = 32 without experts"),
-        (SIZES | {"rope_size": 4}, "rope_size = 4 without latent attention: give kv_rank"),
+        (SIZES | {"q_rank": 4}, "q_rank = 4 without latent attention: give kv_rank"),
         (SIZES | {"value_size": 8}, "value_size = 8 without latent attention"),
         (LATENT | {"kv_heads": 2}, "as many kv_heads as heads; give those, not .* kv_heads = 2"),
         (LATENT | {"rope_size": 16}, "rope_size = 16: give less than head_size = 16"),
         (LATENT | {"bias": True}, "latent attention has bias = False"),
-        (SIZES | {"qk_norm": 1}, "qk_norm = 1: give True or False"),
+        (SIZES | {"qk_norm": 1}, "qk_norm = 1; give one of False, True, whole, weightless"),
     ],
 )  # fmt: skip
 def test_sizes_that_contradict_each_other_are_refused(sizes, says):

@@ -4,11 +4,14 @@ import json
 from dataclasses import replace
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 import simlab as sl
 from simlab.layer.parameters import stage_parameters
 from simlab.lowering.build import program_of
 from simlab.lowering.instructions import RankLowering
+from simlab.lowering.kernels import Attention, unit_kernels
 
 SIZES = {"layers": 8, "hidden": 256, "heads": 4, "vocab": 1024, "bias": False, "seq": 128}
 MIXED = sl.Model(
@@ -100,5 +103,120 @@ def test_a_stage_holds_and_computes_what_its_layers_would_among_their_like(libra
     ],
 )
 def test_what_is_no_pattern_is_refused(fields, says):
+    with pytest.raises(sl.InputError, match=says):
+        sl.Model(**SIZES | fields)
+
+
+# kinds of attention, norms and biases
+# ------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def any_layers(draw):
+    """A model of two kinds of layers, and a plan for eight GPUs."""
+    experts = draw(st.sampled_from([0, 4]))
+    choices = {
+        "norms": ("before", "both", "behind"), "qk_norm": (False, True, "whole", "weightless"), "sinks": (False, True),
+        "biases": ((), ("qkv",), ("qkv", "output", "mlp", "router", "norm")), "window": (0, 64, 512), "window_slides": (True, False),
+        "rotary": (True, False), "rope_size": (0, 16), "tied_head": (False, True),
+    }  # fmt: skip
+    fields = {name: draw(st.sampled_from(its)) for name, its in choices.items()}
+    other = {
+        "window": 0,
+        "ffn": 640,
+        "experts": 0,
+        "norms": draw(st.sampled_from(["before", "both"])),
+    }
+    model = sl.Model(
+        **SIZES | {"hidden": 512, "heads": 8, "seq": 256}, kv_heads=4, gated_mlp=True, experts=experts,
+        experts_per_token=experts // 2, **fields, kinds={"other layer": other}, pattern=["layer", "other layer"],
+    )  # fmt: skip
+    tp = 1 if model.qk_norm == "whole" else draw(st.sampled_from([1, 2]))
+    try:
+        plan = sl.Plan(
+            dp=4 // tp, tp=tp, pp=2, microbatches=4, library=draw(st.sampled_from(["megatron", "torch", "fsdp1"])),
+            zero=draw(st.sampled_from([0, 3])), recompute=draw(st.sampled_from(["none", "full", "per-op", "outputs"])),
+            sequence_parallel=tp > 1 and draw(st.booleans()), precision=draw(st.sampled_from(["bf16", "fp8"])),
+            schedule=draw(st.sampled_from(["1f1b", "zb-h1"])), ep=2 if experts and tp == 1 else 1,
+        )  # fmt: skip
+    except sl.InputError:
+        assume(False)
+    return model, plan
+
+
+@settings(deadline=None, max_examples=60)
+@given(any_layers())
+def test_any_layers_give_back_what_they_hold_and_take_as_long_walked_as_played(step):
+    model, plan = step
+    predicted = sl.predict(model, plan, NODE)
+    for rank in range(plan.pp):
+        moments = predicted.memory.moments(rank)
+        first, last = moments[0].held, moments[-2].held
+        assert all(min(moment.held.values()) > -1 for moment in moments)
+        changed = [name for name in first if abs(last[name] - first[name]) > 1]
+        assert set(changed) <= {"gradients"}
+    played = sl.layer_trace(model, plan, NODE).whole_step_s
+    assert played == pytest.approx(predicted.step_s, rel=1e-9)
+
+
+def test_a_query_meets_the_keys_of_its_window():
+    """The model's operations count so many keys for each query (as Megatron-Bridge does); the kernel
+    takes the time of the pairs that there are: w s - w^2 / 2, or half of w s in windows side by side."""
+    seq, window = 4096, 1024
+    model = sl.Model(**SIZES | {"hidden": 4096, "heads": 32, "layers": 2})
+    times = {}
+    for name, fields in {
+        "all": {},
+        "slides": {"window": window},
+        "chunks": {"window": window, "window_slides": False},
+        "wide": {"window": 10 * seq},
+    }.items():
+        its = replace(model, **fields)
+        keys = min(seq, its.window or seq)
+        assert its.layer_flops(seq)["scores"] == 2 * keys * 4096
+        kernels = unit_kernels(its, sl.Plan(seq=seq))["layer"].forward
+        (kernel,) = (kernel for kernel in kernels if isinstance(kernel, Attention))
+        times[name] = kernel.share * kernel.flops / 2
+        pairs = sum(min(query + 1, keys) for query in range(seq))
+        if name == "chunks":
+            pairs = sum(query % window + 1 for query in range(seq))
+        assert times[name] / (4 * 4096) == pytest.approx(pairs, rel=2e-3)
+    assert times["wide"] == times["all"]
+
+
+def test_norms_behind_keep_the_results_of_attention_and_mlp():
+    before, both, behind = (
+        sum(sl.Model(**SIZES, norms=norms).layer_activations(2, flash=True).values())
+        for norms in ("before", "both", "behind")
+    )
+    hidden = 2 * 2 * SIZES["seq"] * SIZES["hidden"]  # bytes of 16 bits, of two samples
+    assert both - before == 2 * hidden
+    assert both - behind == 2 * hidden  # what norms before make, or what they read
+
+
+@pytest.mark.parametrize(
+    ("fields", "plan", "says"),
+    [
+        ({"window": 64}, {"cp": 2}, "windows of 64 keys are not cut over sequences"),
+        ({"qk_norm": "whole"}, {"tp": 2}, "norm of all heads' queries is not cut over ranks"),
+    ],
+)
+def test_what_of_a_layer_cannot_be_cut_is_refused(fields, plan, says):
+    kinds = {"kinds": {"other": fields}, "pattern": ["layer", "other"]}
+    with pytest.raises(sl.InputError, match=says):
+        sl.Plan(**plan).check(sl.Model(**SIZES, **kinds))
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"norms": "after"}, "norms = 'after'.* give one of before, both, behind"),
+        ({"biases": ("qvk",)}, "biases = 'qvk', did you mean 'qkv'"),
+        ({"window": -1}, "window = -1"),
+        ({"sinks": 1}, "sinks = 1: give True or False"),
+        ({"rope_size": 64}, "rope_size = 64: give less than head_size = 64"),
+    ],
+)
+def test_words_that_a_layer_has_not_are_refused(fields, says):
     with pytest.raises(sl.InputError, match=says):
         sl.Model(**SIZES | fields)
