@@ -129,7 +129,7 @@ class UnitBackward:
         for at, (output, its) in enumerate(zip(outputs, weights)):
             last = at == len(outputs) - 1 or self.of.autocast  # which copies it for each
             self._linear(makes, its, output=output, saved=saved if last else 0.0)
-            if self.of.autocast:  # to fp32
+            if self.of.autocast and self.kind != "W":  # to fp32
                 self._make(2 * makes, temporaries=makes)
             if at and self.kind != "W":
                 self._sum(2 * makes if self.of.autocast else makes)
@@ -226,10 +226,11 @@ class UnitBackward:
         if self.kind == "I":
             self.ledger.relabel("temporaries", "activations", of.logits)
         elif self.kind == "W":
-            self._make(matrix * self.gradient, activations=of.logits + of.saved.head_normed)
+            kept = of.logits + of.saved.head_normed + of.cast(matrix)
+            self._make(matrix * self.gradient, activations=kept)
         else:
             self._make(matrix * self.gradient, of.logits, of.saved.head_normed + of.cast(matrix))
-        if of.autocast:
+        if of.autocast and self.kind != "W":
             self._make(of.skipped, temporaries=of.whole)
         if self.kind != "I" and not self.waits:
             self._weights(matrix)
@@ -315,7 +316,7 @@ class UnitBackward:
         """The sum over the batch for the positions, and the tables' gradients."""
         of, model = self.of, self.of.model
         if self.kind == "I":
-            self.ledger.relabel("temporaries", "activations", of.hidden)
+            self.ledger.relabel("temporaries", "activations", of.skipped)
             return
         output = ("temporaries" if self.kind == "B" else "activations", of.skipped)
         if model.positions:

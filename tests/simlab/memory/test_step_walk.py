@@ -232,6 +232,16 @@ def test_in_a_pipeline_what_is_not_resharded_stays_until_the_stages_gradients_ar
         assert held == pytest.approx([0, *[whole] * (len(held) - 2), 0])
 
 
+@pytest.mark.parametrize("schedule", ["zb-h1", "zb-v"])
+@pytest.mark.parametrize("model", [LLAMA, GPT, MOE], ids=["llama", "gpt", "moe"])
+def test_under_autocast_the_weights_part_of_a_backward_leaves_no_casts_of_gradients(
+    model, schedule
+):
+    plan = sl.Plan(dp=8, library="torch", schedule=schedule, seq=TOKENS, microbatches=4)
+    after = [moment.held for moment in walk_of(model, plan).moments(0) if not moment.op]
+    assert (after[-1]["temporaries"], after[-1]["activations"]) == (0, pytest.approx(0))
+
+
 def test_without_a_pipeline_a_backward_frees_what_other_microbatches_still_need():
     plan = sl.Plan(
         dp=8, zero=3, library="torch", schedule="gpipe", seq=TOKENS, microbatches=3, reshard=False
