@@ -10,6 +10,7 @@ import sys
 import tempfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
 from matplotlib.font_manager import FontManager, json_dump
@@ -26,6 +27,7 @@ FEW = (
     "tests/realrun/launch/test_folder.py",
 )
 """Tests that a home, a locale, a terminal, a umask or fonts could disturb."""
+PYTHONS = ("python3.11", "python3.12", "python3.13")
 MATPLOTLIBRC = """\
 backend: svg
 font.family: cursive
@@ -147,37 +149,37 @@ def machine(place, folder):
         yield its, run
 
 
-def _runs(python):
-    """Whether there is such a command, and more behind it than a tool that chooses among versions."""
-    return (
-        shutil.which(python)
-        and not subprocess.run([python, "-c", ""], capture_output=True).returncode
-    )
+def _is_there(python, run):
+    """Whether the user of a machine has such a command, and more behind it than a tool that chooses
+    among versions."""
+    try:
+        return subprocess.run([python, "-c", ""], **run, capture_output=True).returncode == 0
+    except OSError:
+        return False
 
 
 def main():
-    """Run `make demo` and `make test` in every place, with each Python that is found; print what
+    """Run `make demo` and `make test` in every place, with each Python that its user has; print what
     failed. The arguments are the tests to run; a few that the place could disturb unless given."""
     tests = " ".join(sys.argv[1:] or FEW)
-    pythons = [each for each in ("python3.11", "python3.12", "python3.13") if _runs(each)]
     failed = 0
-    for name, place in PLACES.items():
-        for python in pythons:
-            with (
-                tempfile.TemporaryDirectory(
-                    prefix="elsewhere-", ignore_cleanup_errors=True
-                ) as base,
-                machine(place, Path(base)) as (_, run),
-            ):
-                os.chmod(base, 0o755)
-                for command in (["demo"], ["test", f"TESTS={tests}"]):
-                    done = subprocess.run(
-                        ["make", f"PYTHON={python}", *command], **run, stdout=subprocess.PIPE,
-                        stderr=subprocess.STDOUT, text=True, errors="replace",
-                    )  # fmt: skip
-                    failed += done.returncode != 0
-                    end = done.stdout.strip().splitlines()[-15 if done.returncode else -1 :]
-                    print(f"{name}, {python}: make {command[0]}:", *end, sep="\n    ", flush=True)
+    for (name, place), python in product(PLACES.items(), PYTHONS):
+        with (
+            tempfile.TemporaryDirectory(prefix="elsewhere-", ignore_cleanup_errors=True) as base,
+            machine(place, Path(base)) as (_, run),
+        ):
+            os.chmod(base, 0o755)
+            if not _is_there(python, run):
+                print(f"{name}, {python}: is not there", flush=True)
+                continue
+            for command in (["demo"], ["test", f"TESTS={tests}"]):
+                done = subprocess.run(
+                    ["make", f"PYTHON={python}", *command], **run, stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT, text=True, errors="replace",
+                )  # fmt: skip
+                failed += done.returncode != 0
+                end = done.stdout.strip().splitlines()[-15 if done.returncode else -1 :]
+                print(f"{name}, {python}: make {command[0]}:", *end, sep="\n    ", flush=True)
     return int(failed > 0)
 
 
