@@ -25,15 +25,17 @@ def with_copies(kernels: LayerKernels, plan: Plan, parameters: float) -> LayerKe
     Leaves out the one copy a step of a pipeline whose stages stay gathered: kernels are those of
     every microbatch.
     """
-    if plan.library == "nanotron":
+    if plan.habits.adds_after_backward:
         added = Memory("sum of gradients", ADDED_BYTES * parameters, OperationKind.COPY)
         return kernels._replace(weight_grad=[*kernels.weight_grad, added])
     if autocasts(plan):
         return _with_casts(kernels, plan)
-    if not gathers_for_ops(plan) or plan.has_flat_gradients:
+    if not gathers_for_ops(plan) or not (
+        plan.habits.cuts_each_tensor or plan.habits.joins_gradients
+    ):
         return kernels
     size = plan.element_bytes * parameters
-    if plan.library == "fsdp1":
+    if plan.habits.joins_gradients:
         joined = Memory("copy of gradients", 2 * size, OperationKind.COPY)
         return kernels._replace(weight_grad=[*kernels.weight_grad, joined])
     once = not plan.reshard and plan.stages > 1

@@ -79,5 +79,5 @@ def loss_bytes(plan: Plan) -> tuple[int, int]:
     if plan.compiled_loss:
         return width, 2 * width
     cast = 4 + width if width < 4 else 0  # to fp32, and its gradient's cast back
-    forward, grad = MEGATRON_LOSS_BYTES if plan.has_flat_gradients else TORCH_LOSS_BYTES
+    forward, grad = MEGATRON_LOSS_BYTES if plan.habits.fuses_loss else TORCH_LOSS_BYTES
     return cast + forward, cast + grad

@@ -14,15 +14,6 @@ those ops fused. Of a backward, the weights' part is four products, four sums of
 additions to a gradient (tests/simlab/cost/test_dispatched_ops.py)."""
 
 
-NANOTRON_OPS = {False: (64, 66, 36), True: (92, 90, 36)}
-"""{whether tensor parallelism gathers and scatters: (forward, input-gradient, weight-gradient) ops}
-of nanotron's layer without its collectives, counted with torch's dispatcher on a layer of the same
-form (tests/simlab/cost/test_dispatched_ops.py). Its products beside a gather are three each,
-queries, keys and values are copied into two orders, sequence lengths are summed in every layer, and
-each gradient is added to its fp32 sum by itself (nanotron/models/llama.py,
-parallel/tensor_parallel/functional.py, optim/gradient_accumulator.py)."""
-
-
 EXPERT_OPS = {False: (73, 39, 7), True: (99, 42, 7)}
 """{whether expert-parallel ranks exchange tokens by all-to-alls: (forward, input-gradient,
 weight-gradient) ops} that routed experts add to a dense layer. They were counted with torch's
@@ -63,7 +54,7 @@ def launches_of_experts(product: Operation, plan: Plan) -> tuple[int, int, int]:
     kernel (`torch._grouped_mm`).
     """
     own = int(product.weights[0].experts) // plan.ep
-    if not plan.has_flat_gradients:
+    if not plan.habits.launches_each_expert:
         return 0, 0, 0
     products, casts = own - 1, own * plan.has_eight_bits
     return products + casts, products + casts, products
@@ -75,8 +66,8 @@ def runtime_ops(model: Model, plan: Plan) -> tuple[int, int, int]:
 
     A softmax in parts has the same ops in its input gradient as in its forward. The router of 'torch' and
     'fsdp1', which takes the same steps, is taken to have as many ops as Megatron-LM's."""
-    if plan.library == "nanotron":
-        return NANOTRON_OPS[plan.tp > 1 and plan.sequence_parallel]
+    if plan.habits.layer_ops is not None:
+        return plan.habits.layer_ops[plan.tp > 1 and plan.sequence_parallel]
     parts = [RUNTIME_OPS[plan.fused and plan.attention != "unfused"]]
     for its in plan_operations(model, plan):
         if its.kind is OperationKind.SOFTMAX and not softmax_is_fused(model, plan):

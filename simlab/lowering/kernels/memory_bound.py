@@ -29,7 +29,7 @@ def is_one_kernel(operation: OperationKind, model: Model, plan: Plan) -> bool:
     nanotron/models/llama.py)."""
     if model.has_bias("norm"):
         return True
-    return plan.fused and not (plan.library == "nanotron" and operation == OperationKind.ACTIVATION)
+    return plan.fused and (operation != OperationKind.ACTIVATION or plan.habits.fuses_activation)
 
 
 def memory_kernel(

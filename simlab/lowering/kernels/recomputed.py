@@ -40,4 +40,4 @@ def stops_early(operations: Sequence[Operation], plan: Plan) -> bool:
     forward. A dropout or a router at the end of the layer keeps something of what comes after.
     """
     routes = any(its.kind is OperationKind.ROUTER for its in operations)
-    return plan.library == "torch" and not plan.dropout and not routes
+    return plan.habits.stops_recomputing_early and not plan.dropout and not routes

@@ -56,7 +56,7 @@ def keeps_gathered(plan: Plan) -> bool:
     (`Redistribute` in torch/distributed/tensor/_redistribute.py). Megatron-LM, and nanotron by
     default, keep their part of it and gather it once more.
     """
-    return plan.sequence_parallel and plan.library in ("torch", "fsdp1")
+    return plan.sequence_parallel and plan.habits.keeps_gathered_inputs
 
 
 def summed_result(product: Operation, plan: Plan, share: Share) -> list[Communication]:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from simlab.cost.stage_times import HOST_COLLECTIVE_OPS, StageCost
+from simlab.libraries.nanotron import NANOTRON
 from simlab.lowering.kernels.host import (
     EXPERT_OPS,
-    NANOTRON_OPS,
     RUNTIME_OPS,
     SHARED_EXPERT_OPS,
     runtime_ops,
@@ -242,7 +242,7 @@ def test_a_layer_of_nanotrons_form_has_so_many_ops(ranks):
     forward, backward, weights = ops(learning=True)
     _, of_inputs, _ = ops(learning=False)
     added, _ = counted(accumulated(weights))
-    assert (forward, of_inputs, backward - of_inputs + added) == NANOTRON_OPS[ranks > 1]
+    assert (forward, of_inputs, backward - of_inputs + added) == NANOTRON.layer_ops[ranks > 1]
 
 
 def test_the_weights_of_a_gpt_layer_add_so_many_ops_to_its_backward():
