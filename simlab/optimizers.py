@@ -63,6 +63,10 @@ class Optimizer:
     without: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """{field of a plan: values with which no library has it}"""
 
+    def most_zero(self, library: str) -> int:
+        """The last ZeRO stage with which a library has it, as far as it is the optimizer that decides."""
+        return 3 if self.libraries is None else self.libraries.get(library, 3)
+
     def of(self, matrix: Matrix) -> "Optimizer":
         """The optimizer that updates a parameter."""
         return self if self.others is None or matrix.hidden else self.others

@@ -9,7 +9,9 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 from simlab.errors import InputError, require_whole
+from simlab.libraries import LIBRARIES
 from simlab.lowering.build import program_of
+from simlab.optimizers import OPTIMIZERS
 from simlab.schedules import ALIASES, SCHEDULES
 from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
@@ -237,9 +239,16 @@ class Space:
         stage only the optimizer's states are."""
         least = self._least_zero
         schedule = SCHEDULES.get(self.fixed.get("schedule", ""))
-        if degrees["pp"] > 1 and schedule and schedule.copies > 1:
-            return [*range(least, 2)]
-        return [*range(least, 4)] if degrees["dp"] * degrees["cp"] > 1 else [least]
+        copies = degrees["pp"] > 1 and schedule is not None and schedule.copies > 1
+        most = max(least, min(1 if copies else 3, self._most_zero))
+        return [*range(least, most + 1)] if degrees["dp"] * degrees["cp"] > 1 or copies else [least]
+
+    @property
+    def _most_zero(self) -> int:
+        """The last ZeRO stage that the library has, and has with the optimizer."""
+        given = {**DEFAULTS, **self.fixed}
+        of_optimizer = OPTIMIZERS[given["optimizer"]].most_zero(given["library"])
+        return min(LIBRARIES[given["library"]].most_zero, of_optimizer)
 
     @property
     def _least_zero(self) -> int:

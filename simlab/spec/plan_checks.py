@@ -173,16 +173,13 @@ def _check_optimizer(plan: "Plan") -> None:
     """What no library has with an optimizer."""
     its = OPTIMIZERS[plan.optimizer]
     given = f"optimizer = {plan.optimizer!r}"
-    if its.libraries is not None:
-        if plan.library not in its.libraries:
-            raise InputError(
-                f"{given} with library = {plan.library!r}, which has none: give library = {_or(its.libraries)}"
-            )
-        if plan.zero > (most := its.libraries[plan.library]):
-            stages = " or ".join(map(str, range(most + 1)))
-            raise InputError(
-                f"{given} with zero = {plan.zero}: {its.because}; give zero = {stages}"
-            )
+    if its.libraries is not None and plan.library not in its.libraries:
+        raise InputError(
+            f"{given} with library = {plan.library!r}, which has none: give library = {_or(its.libraries)}"
+        )
+    if plan.zero > (most := its.most_zero(plan.library)):
+        stages = " or ".join(map(str, range(most + 1)))
+        raise InputError(f"{given} with zero = {plan.zero}: {its.because}; give zero = {stages}")
     for name, values in its.without.items():
         if getattr(plan, name) in values:
             raise InputError(

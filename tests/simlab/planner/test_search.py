@@ -136,6 +136,18 @@ def test_what_needs_zero_is_searched_with_it(fixed):
     assert all(getattr(its.plan, name) == value for its in found.plans)
 
 
+@pytest.mark.parametrize(
+    ("fixed", "most"),
+    [({"library": "nanotron"}, 1), ({"optimizer": "muon"}, 1), ({"optimizer": "sgd"}, 0),
+     ({"optimizer": "sgd", "library": "torch"}, 3), ({}, 3)],
+)  # fmt: skip
+def test_no_more_of_zero_is_tried_than_the_library_has_with_the_optimizer(fixed, most):
+    tried = [*replace(SPACE, fixed=fixed).candidates()]
+    plans = [its for its in tried if isinstance(its, Plan)]
+    assert max(plan.zero for plan in plans) == most
+    assert not [its for its in tried if "zero" in getattr(its, "values", {})]
+
+
 def test_what_is_wrong_with_one_candidate_rejects_only_that_one(monkeypatch):
     """As a prediction that refuses every plan with tp = 2 does."""
 
