@@ -123,11 +123,11 @@ def test_where_nobody_says_how_many_nodes_there_are_as_many_as_the_plan_takes(ca
 
 def test_what_of_a_config_is_ignored_is_noted(capsys, tmp_path):
     config = {"model_type": "mistral", "num_hidden_layers": 2, "hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 1024,
-              "vocab_size": 1000, "max_position_embeddings": 2048, "sliding_window": 512}  # fmt: skip
+              "vocab_size": 1000, "max_position_embeddings": 2048, "quantization_config": 4}  # fmt: skip
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
     status, out, err = run(capsys, ON_A_CLUSTER.replace("gpt2", str(path)))
-    assert (status, err) == (0, f"note: nothing is computed from {path}'s sliding_window = 512\n")
+    assert (status, err) == (0, f"note: nothing is computed from {path}'s quantization_config = 4\n")
     assert out.startswith(f"{tmp_path.name} on 8 x h100-sxm-80gb")
     assert len(run(capsys, ON_A_CLUSTER.replace("gpt2", f"{path} --tp 3"))[2].splitlines()) == 1, (
         "of an error only the error"
