@@ -102,19 +102,25 @@ def draw_in_language() -> None:
 
 # here and below: what needs matplotlib is imported where there is a figure
 def _draw_in_chinese(figure: Any) -> None:
-    from simlab.views.still.wording import say_in_chinese
+    display({"image/png": _png(_chinese(figure)), "text/plain": repr(figure)}, raw=True)
 
-    say_in_chinese(figure, phrase)
-    display({"image/png": _png(figure), "text/plain": repr(figure)}, raw=True)
+
+def _chinese(figure: Any) -> Any:
+    """`figure` with Chinese texts: its own ones, and those that the lessons' words have for the
+    others."""
+    from simlab.views.still.wording import drawable, say_in_chinese
+
+    if getattr(figure, "in_chinese", None) and drawable("zh") == "zh":
+        figure = figure.in_chinese()
+    say_in_chinese(figure, partial(phrase, tongue="zh"))
+    return figure
 
 
 def _draw_in_both(figure: Any) -> None:
     from simlab.views.still.picture import with_palette
-    from simlab.views.still.wording import say_in_chinese
 
     english = with_palette(_png(figure))
-    say_in_chinese(figure, partial(phrase, tongue="zh"))
-    chinese = b64encode(with_palette(_png(figure))).decode()
+    chinese = b64encode(with_palette(_png(_chinese(figure)))).decode()
     data = {"image/png": english, CHINESE_PNG: chinese, "text/plain": repr(figure)}
     display(data, raw=True)
 

@@ -1,6 +1,7 @@
 """It draws charts, the pictures that are data, as one matplotlib figure."""
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from math import ceil, floor, log2
 from textwrap import fill
@@ -64,7 +65,13 @@ def charts(
     style |= {"font.family": _fonts(tongue), "axes.labelcolor": THEME["muted"]}
     with rc_context(style):
         if ax is None:
-            return _figure(pictures, columns, tongue, width_in or WIDTH_IN)
+            width_in = width_in or WIDTH_IN
+            picture = _figure(pictures, columns, tongue, width_in)
+            if all(chart.title.en != chart.title.zh for chart in pictures):  # it has both
+                picture.in_chinese = partial(
+                    charts, pictures, columns=columns, tongue="zh", width_in=width_in
+                )
+            return picture
         _, axes = panels(ax, len(pictures), width_in=width_in, height_in=0)
         for panel, chart in zip(axes, pictures):
             _draw(panel, chart, tongue)

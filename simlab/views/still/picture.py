@@ -42,6 +42,9 @@ class Picture(Figure):
     A notebook shows matplotlib's own Figure only through pyplot, which keeps global state.
     """
 
+    in_chinese: Callable[[], Any] | None = None
+    """What draws it with its own Chinese texts, if it has them."""
+
     @own_style
     def savefig(self, *args: Any, **kwargs: Any) -> None:
         """As matplotlib's, with its defaults."""

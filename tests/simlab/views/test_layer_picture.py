@@ -2,11 +2,13 @@
 
 import pytest
 from matplotlib import pyplot as plt
+from matplotlib.text import Text
 
 import simlab as sl
 from simlab.views.language import LANGUAGE, said
 from simlab.views.layer import layer_chart
-from tests.support.chinese import english_words
+from simlab.views.still.curves import Curves, curves
+from tests.support.chinese import english_words, needs_chinese_font
 
 PLANS = [
     sl.Plan(),
@@ -89,7 +91,7 @@ def test_every_operation_has_a_chinese_name(name):
             )
 
 
-@pytest.mark.parametrize("tongue", ["en", "zh"])
+@pytest.mark.parametrize("tongue", ["en", pytest.param("zh", marks=needs_chinese_font)])
 def test_the_still_shows_every_name_and_no_two_texts_overlap(tongue):
     picture = sl.layer_picture(
         sl.layer_table(sl.load_model("deepseek-v3"), PLANS[4]), tongue=tongue
@@ -102,3 +104,12 @@ def test_the_still_shows_every_name_and_no_two_texts_overlap(tongue):
     for at, one in enumerate(extents):
         assert not any(one.overlaps(other) for other in extents[at + 1 :])
     plt.close(picture)
+
+
+@needs_chinese_font
+def test_a_still_with_words_of_its_own_is_drawn_again_in_chinese():
+    picture = sl.layer_picture(sl.layer_table(sl.load_model("llama-3-8b"), PLANS[1]))
+    texts = [text.get_text() for text in picture.in_chinese().findobj(Text)]
+    assert "每个 rank 都有完整一份" in texts and "whole on every rank" not in texts
+    others = curves(Curves("a title", "GPUs", [1, 2], "seconds", {"compute": [1, 2]}))
+    assert others.in_chinese is None  # its words are those of a lesson
