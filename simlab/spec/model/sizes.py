@@ -178,8 +178,8 @@ class ModelSizes:
     )
     source: str = documented("Where the sizes are from.", default="")
     ignored: tuple[str, ...] = documented(
-        """The settings of its config.json from which nothing is computed, such as 'sliding_window =
-        4096'.""",
+        """The settings of its config.json from which nothing is computed, such as 'vision_config =
+        ...'.""",
         default=(),
     )
 

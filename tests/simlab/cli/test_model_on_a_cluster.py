@@ -138,4 +138,4 @@ def test_what_of_a_config_is_ignored_is_noted(capsys, tmp_path):
         2,
         "",
         1,
-    ) and "model_type 'bert' is not read: give one of gpt2, llama" in err
+    ) and "a simlab.Model cannot say model_type 'bert': it has attention to what comes after" in err
