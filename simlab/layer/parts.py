@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from simlab.layer.operation import OperationKind
-from simlab.layer.units import layer_operations
+from simlab.layer.units import layer_operations, module_operations
 
 if TYPE_CHECKING:
     from simlab.spec.model.sizes import ModelSizes
@@ -29,3 +29,9 @@ def layer_parameters(model: "ModelSizes") -> dict[str, int]:
         for weight in operation.weights:
             found[part] = found.get(part, 0) + int(weight.numbers)
     return found
+
+
+def module_parameters(model: "ModelSizes") -> int:
+    """Parameters of a module that predicts one more token, without embedding and head."""
+    weights = (weight for its in module_operations(model) for weight in its.weights)
+    return sum(int(its.numbers) for its in weights)

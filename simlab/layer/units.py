@@ -52,6 +52,27 @@ def layer_operations(
     return tuple(operations)
 
 
+@lru_cache(512)
+def module_operations(model: "ModelSizes") -> tuple[Operation, ...]:
+    """A module that predicts one more token, before the model's own head: norms of the next token's
+    row of the embedding and of the last hidden states, the projection of both to one hidden state, a layer and its norm
+    (`MultiTokenPredictionLayer` in megatron/core/transformer/multi_token_prediction.py)."""
+    h, shift = model.hidden, model.has_bias("norm")
+    row, last, both = (
+        Tensor(name, numbers, Cut.TOKENS)
+        for name, numbers in (("row", h), ("last", h), ("both", 2 * h))
+    )
+    made = Tensor("module's layer's result", h, Cut.TOKENS)
+    projected = Tensor("layer input 1", h, Cut.TOKENS)
+    return (
+        norm("norm of the row", row, row._replace(name="row, normed"), shift=shift),
+        norm("norm of the last", last, last._replace(name="last, normed"), shift=shift),
+        linear(OperationKind.OTHER, both, (projected,))._replace(name="projection"),
+        *layer_operations(model),
+        norm("norm of the module", made, made._replace(name="head input"), shift=shift),
+    )
+
+
 def _residual(
     number: int, skipped: Tensor, branch: Tensor, made: Tensor, dropout: bool
 ) -> Operation:

@@ -338,6 +338,11 @@ def check_model(plan: "Plan", model: "Model", gpus: int | None = None) -> None:
         raise InputError(
             f"seq = {seq} is more than {name}'s {model.positions} positions: give at most those"
         )
+    if model.mtp_layers:
+        raise InputError(
+            f"mtp_layers = {model.mtp_layers}: {name}'s modules that predict another token are counted, and not simulated; "
+            "give a model with mtp_layers = 0"
+        )
     for kind in model.counts:
         _check_layer(plan, model.of_kind(kind), name, seq)
     if plan.ep > 1 and not any(model.of_kind(kind).experts for kind in model.counts):

@@ -9,8 +9,8 @@ from itertools import accumulate
 from typing import Any
 
 from simlab.errors import require_whole
-from simlab.layer.flops import flops_again, layer_flops
-from simlab.layer.parts import layer_parameters
+from simlab.layer.flops import flops_again, layer_flops, module_flops
+from simlab.layer.parts import layer_parameters, module_parameters
 from simlab.layer.passes.recomputation import marked
 from simlab.layer.saved import Share, saved_bytes
 from simlab.layer.units import layer_operations
@@ -21,7 +21,9 @@ from simlab.spec.model.sizes import ModelSizes
 MFU_ATTENTION = "full"
 """How the model FLOPs of an MFU or HFU count attention. 'full' counts all pairs of queries and keys,
 as published figures do (Chowdhery et al. 2022, appendix B), though a causal kernel computes half of
-them."""
+them. Where attention has a window, each query counts as many keys as the window has, at most those of the
+sequence: what NVIDIA's Megatron-Bridge counts (min(window, sequence) in its flop_utils.py), with its
+half for the mask left out here. torchtitan counts the whole sequence for such layers, too."""
 MFU_CONVENTION = "attention counted in full"
 """The same in words, which stand beside every MFU that is shown."""
 
@@ -107,7 +109,8 @@ class Model(ModelSizes):
 
     @property
     def parameters(self) -> int:
-        """All parameters: layers, embeddings, last norm and, unless it is tied, the head."""
+        """All parameters: layers, embeddings, last norm and, unless it is tied, the head, and
+        `mtp_layers`."""
         embedding = (self.vocab + self.positions) * self.hidden
         head = 0 if self.tied_head else self.vocab * self.hidden
         return (
@@ -115,12 +118,19 @@ class Model(ModelSizes):
             + embedding
             + self.hidden * (1 + self.has_bias("norm"))
             + head
+            + self.mtp_layers * module_parameters(self._last)
         )
+
+    @property
+    def _last(self) -> "Model":
+        """The model with all layers as the last one, as those of `mtp_layers` are."""
+        return self.of_kind(self.layer_kinds[-1])
 
     @property
     def active_parameters(self) -> int:
         """As `parameters`, counting only the experts that compute a token."""
-        return self.parameters - int(self.of_layers(Model._idle_parameters))
+        idle = int(self.of_layers(Model._idle_parameters))
+        return self.parameters - idle - self.mtp_layers * self._last._idle_parameters()
 
     def _idle_parameters(self) -> int:
         """Of a layer, those of the experts that do not compute a token."""
@@ -145,9 +155,10 @@ class Model(ModelSizes):
 
         The matrix products are 2 x their entries. Scores (Q K^T) and their product with V are 2 s a
         d each, counted in full as all published figures do, though a causal kernel does half of
-        that; d is the width of a query, or of a value. Of a model whose layers are of several kinds
-        it is one that is as the model says. Leaves out norms, softmax, activation functions: they are bound by memory. (Narayanan
-        et al. 2021, arXiv 2104.04473, appendix: 24 B s h^2 + 4 B s^2 h per layer for the GPT kind.)
+        that; d is the width of a query, or of a value. With a window s is at most that of the
+        window. Of a model whose layers are of several kinds it is one that is as the model says.
+        Leaves out norms, softmax, activation functions: they are bound by memory. (Narayanan et al.
+        2021, arXiv 2104.04473, appendix: 24 B s h^2 + 4 B s^2 h per layer for the GPT kind.)
         """
         return layer_flops(self, self._tokens(seq))
 
@@ -164,7 +175,8 @@ class Model(ModelSizes):
         s h^2 (1 + s/6h + V/12hL).)
         """
         layers = self.of_layers(lambda its: sum(its.layer_flops(seq).values()))
-        return 3 * (int(layers) + self.head_flops)
+        modules = self.mtp_layers * (module_flops(self._last, self._tokens(seq)) + self.head_flops)
+        return 3 * (int(layers) + self.head_flops + modules)
 
     def hardware_flops_per_token(
         self,

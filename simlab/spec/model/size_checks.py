@@ -20,7 +20,7 @@ NO_KINDS = ("layer", DENSE, "embedding", "head", "loss", "root")
 """Names that a model cannot give to a kind of layers of its own."""
 OF_ALL_LAYERS = (
     "name", "layers", "hidden", "vocab", "positions", "tied_head", "dense_layers", "kinds", "pattern",
-    "seq", "source", "ignored",
+    "mtp_layers",    "seq", "source", "ignored",
 )  # fmt: skip
 """Fields that no kind of layers has for itself."""
 

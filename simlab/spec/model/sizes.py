@@ -39,6 +39,7 @@ _LEAST = {
     "kv_rank": 0,
     "rope_size": 0,
     "window": 0,
+    "mtp_layers": 0,
 }
 MOST_LAYERS = 10_000
 """The most layers of a model: each of them is walked, and no model has a tenth of them."""
@@ -172,6 +173,12 @@ class ModelSizes:
         for one without experts, 'layer' for one that is as the model says. () stands for layers that
         are all alike, but for `dense_layers`.""",
         default=(),
+    )
+    mtp_layers: int = documented(
+        """The number of modules that predict one more token each (multi-token prediction, DeepSeek-AI
+        2024, arXiv 2412.19437, section 2.2): a layer, a projection of 2 h to h, three norms, and the
+        model's own embedding and head. They are counted, and no plan of them is simulated.""",
+        default=0,
     )
     seq: int = documented(
         "The sequence length, s, that the model is usually trained with.", default=2048

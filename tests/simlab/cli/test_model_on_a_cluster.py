@@ -127,7 +127,10 @@ def test_what_of_a_config_is_ignored_is_noted(capsys, tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
     status, out, err = run(capsys, ON_A_CLUSTER.replace("gpt2", str(path)))
-    assert (status, err) == (0, f"note: nothing is computed from {path}'s quantization_config = 4\n")
+    assert (status, err) == (
+        0,
+        f"note: nothing is computed from {path}'s quantization_config = 4\n",
+    )
     assert out.startswith(f"{tmp_path.name} on 8 x h100-sxm-80gb")
     assert len(run(capsys, ON_A_CLUSTER.replace("gpt2", f"{path} --tp 3"))[2].splitlines()) == 1, (
         "of an error only the error"

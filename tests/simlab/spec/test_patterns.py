@@ -220,3 +220,29 @@ def test_what_of_a_layer_cannot_be_cut_is_refused(fields, plan, says):
 def test_words_that_a_layer_has_not_are_refused(fields, says):
     with pytest.raises(sl.InputError, match=says):
         sl.Model(**SIZES | fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "routers"),
+    [("glm-4.5", 358_337_791_296, 90 * 160), ("glm-4.5-air", 110_468_824_832, 46 * 128)],
+)
+def test_modules_that_predict_a_second_token_have_the_published_parameters(
+    name, parameters, routers
+):
+    """Numbers in the safetensors of zai-org/GLM-4.5 and GLM-4.5-Air, whose module has copies of the
+    embedding and the head, and whose routers have biases without gradients."""
+    model = replace(sl.load_model(name), mtp_layers=1)
+    assert model.parameters + 2 * model.vocab * model.hidden + routers == parameters
+
+
+def test_a_module_is_one_more_layer_a_projection_and_the_head_once_more():
+    model, h = sl.load_model("deepseek-v3"), 7168
+    more = replace(model, mtp_layers=1)
+    layer = sum(model.layer_flops(4096).values())
+    own = more.flops_per_token(4096) - model.flops_per_token(4096)
+    assert own == 3 * (layer + 2 * 2 * h * h + model.head_flops)
+    idle = 3 * h * model.expert_ffn * (model.experts - model.experts_per_token)
+    added = more.parameters - model.parameters
+    assert more.active_parameters - model.active_parameters == added - idle
+    with pytest.raises(sl.InputError, match="are counted, and not simulated; give a model with"):
+        sl.Plan().check(more)
