@@ -38,8 +38,10 @@ def filled_cluster(name: str, nodes: int | None, ranks: int) -> Cluster:
 
 
 def cut_model(name: str | None, layers: int) -> Model:
-    """The model called `name` (None: `BOX_MODEL`) with so many `layers`, all of the kind that most are,
-    and with a head of its own, as what runs has one."""
+    """The model called `name` (None: `BOX_MODEL`) with so many `layers`, all of the kind that most are
+    (of those with experts, where some have them), and with a head of its own, as what runs has one."""
     model = load_model(name or BOX_MODEL)
-    alike = model.of_kind(max(model.counts, key=lambda kind: model.counts[kind]))
-    return replace(alike, layers=layers, dense_layers=0, tied_head=False)
+    kinds = {kind: (model.of_kind(kind).experts > 0, n) for kind, n in model.counts.items()}
+    alike = model.of_kind(max(kinds, key=lambda kind: kinds[kind]))
+    alike = replace(alike, kinds=(), pattern=(), dense_layers=0)
+    return replace(alike, layers=layers, tied_head=False)

@@ -138,15 +138,20 @@ def _explain(arguments: argparse.Namespace) -> int:
     given = given_values(arguments)
     if "model" not in given:
         raise InputError("--explain: give --model, whose layer it shows")
-    table = sl.layer_table(sl.load_model(given["model"]), sl.Plan(**plan_part(given)))
+    model, plan = sl.load_model(given["model"]), sl.Plan(**plan_part(given))
+    table = sl.layer_table(model, plan)
     if arguments.json:
         rows = [
             facts_of(row, OperationFacts, sent=_facts(row.sent), sent_back=_facts(row.sent_back))
             for row in table.rows
         ]
         print_json(facts_of(table, LayerAnswer, operations=rows))
-    else:
+    elif len(model.counts) == 1:
         print(table)
+    else:
+        for kind, count in model.counts.items():
+            print(f"{count} of {model.layers}: {kind}")
+            print(sl.layer_table(model.of_kind(kind), plan))
     return 0
 
 

@@ -22,6 +22,7 @@ from realrun.cli.jobs import jobs
 from realrun.model.experts import Experts, routes
 from realrun.run.box import Box
 from realrun.run.job import Job
+from realrun.run.job.clusters import cut_model
 from simlab.errors import InputError
 
 PLAIN = {"tp": 1, "pp": 1, "cp": 1, "microbatches": 2}
@@ -215,3 +216,13 @@ def test_a_box_takes_the_layers_with_experts_of_a_model_whose_first_ones_have_no
     assert job.box_model.dense_layers == 0 and job.box_model.experts == 256
     times = [len(Box(job).seconds(rank)) for rank in range(2)]
     assert times == [len(job.instructions(rank)) for rank in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("name", "experts", "window"), [("llama-4-maverick", 128, 8192), ("gemma-3-27b", 0, 1024)]
+)
+def test_a_box_takes_one_kind_of_a_models_layers(name, experts, window):
+    """Of those with experts, or of those that most are."""
+    model = cut_model(name, 4)
+    assert {**model.counts} == {"layer": 4}
+    assert (model.experts, model.window, model.pattern) == (experts, window, ())

@@ -14,6 +14,17 @@ def test_it_prints_the_table_of_a_layer_of_the_plan(capsys):
     assert (status, out, err) == (0, f"{table}\n", "")
 
 
+def test_of_a_model_with_several_kinds_of_layers_it_prints_each(capsys):
+    status, out, _ = run(capsys, "memory --model llama-4-maverick --tp 8 --explain")
+    heads = [line for line in out.splitlines() if " of 48: " in line]
+    assert (status, heads) == (
+        0,
+        ["24 of 48: dense layer", "12 of 48: layer", "12 of 48: full layer"],
+    )
+    assert [part.count("rotary") for part in out.split(" of 48: ")[1:]] == [1, 1, 0]
+    assert [part.count("router") for part in out.split(" of 48: ")[1:]] == [0, 1, 1]
+
+
 def test_its_data_add_up_to_its_sums(capsys):
     answer = one_object(run(capsys, f"{LAYER} --json")[1])
     for column in ("parameters", "flops", "kept_bytes"):
