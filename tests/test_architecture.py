@@ -233,7 +233,6 @@ READS_SIZES = {
     "simlab/lowering/kernels/kernel.py": "of a kernel of attention",
     "simlab/explorers/context.py": "prints them",
     "simlab/memory/data_parallel.py": "refuses all but a GPT",
-    "simlab/memory/units/": "whether there are experts",
     "simlab/planner/": "which degrees divide them",
     "simlab/spec/": "the sizes themselves, and which degrees divide them",
 }

@@ -46,6 +46,15 @@ class OperationKind(StrEnum):
     OTHER = "other"
 
 
+WITH_VECTORS = (
+    OperationKind.NORM,
+    OperationKind.LAST_NORM,
+    OperationKind.ATTENTION,
+    OperationKind.SOFTMAX,
+)
+"""Operations whose weights are vectors."""
+
+
 class Cut(Enum):
     """Which part of a tensor, or of a weight, a rank has."""
 
@@ -118,8 +127,9 @@ class Operation(NamedTuple):
 
     @property
     def is_product(self) -> bool:
-        """Whether it multiplies what it reads with matrices of weights."""
-        return any(its.columns > 1 for its in self.weights) and bool(self.reads)
+        """Whether it multiplies what it reads with matrices of weights: no norm, whose weights are
+        scales, and no attention, whose weights are sinks."""
+        return bool(self.reads and self.weights) and self.kind not in WITH_VECTORS
 
     @property
     def label(self) -> str:

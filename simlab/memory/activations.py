@@ -1,11 +1,13 @@
 """What the forward of a layer leaves for its backward, in bytes on one rank."""
 
+from collections.abc import Sequence
+
 from simlab.layer.microbatch import plan_operations, share_of, sizes
-from simlab.layer.operation import Operation
+from simlab.layer.operation import Operation, OperationKind
 from simlab.layer.passes.context import gathering
 from simlab.layer.passes.precision import in_eight_bits
 from simlab.layer.passes.recomputation import marked
-from simlab.layer.passes.tensor import keeping_gathered
+from simlab.layer.passes.tensor import keeping_gathered, sums
 from simlab.layer.saved import saved_bytes
 from simlab.lowering.kernels import keeps_gathered
 from simlab.spec.model import Model
@@ -36,36 +38,32 @@ def layer_tensors(model: Model, plan: Plan, recompute: str) -> dict[str, float]:
 def keeping_operations(model: Model, plan: Plan, recompute: str) -> list[Operation]:
     """The operations of a layer with what each of them saves on a rank of `plan`, and what of it is
     made again."""
-    operations = _saving(model, plan)
-    if keeps_fp8(plan):
-        operations = in_eight_bits(operations, copies=plan.library == "megatron")
-    return marked(operations, recompute, sent=_sent(model, plan))
+    operations = saving(plan_operations(model, plan), plan)
+    sent = _sent(operations, plan) if recompute == "per-op" else ()
+    return marked(operations, recompute, sent=sent)
 
 
-def made_tensors(model: Model, plan: Plan) -> dict[str, float]:
-    """{tensors: bytes} of what `layer_tensors` has without recomputation, each as the forward makes
-    it."""
-    return saved_bytes(_saving(model, plan), share_of(model, plan), plan.element_bytes)
-
-
-def _saving(model: Model, plan: Plan) -> list[Operation]:
-    """The operations of a layer, with what they save on a rank of `plan`."""
-    operations = [*plan_operations(model, plan)]
+def saving(operations: Sequence[Operation], plan: Plan) -> list[Operation]:
+    """The operations of a unit, with what they save on a rank of `plan` without recomputation."""
+    operations = [*operations]
     if keeps_gathered(plan):
         operations = keeping_gathered(operations, spreads_experts=plan.spreads_experts)
     if plan.cp > 1 and plan.cp_kind == "all-gather":
         operations = gathering(operations, plan.cp)
+    if keeps_fp8(plan):
+        operations = in_eight_bits(operations, copies=plan.library == "megatron")
     return operations
 
 
-def _sent(model: Model, plan: Plan) -> list[str]:
-    """The names of tensors that come from other ranks: sums, and copies of tokens."""
-    names = ["routed"] * (plan.ep > 1)
-    if plan.tp > 1:
-        names.append("attention's result")
-        if not plan.spreads_experts or model.shared_experts:
-            names.append("mlp's result")
-    return names
+def _sent(operations: Sequence[Operation], plan: Plan) -> set[str]:
+    """The names of tensors that come from other ranks: copies of tokens, and sums."""
+    found = set[str]()
+    for its, partial in zip(operations, sums(operations, spreads_experts=plan.spreads_experts)):
+        if its.kind is OperationKind.PERMUTE and plan.ep > 1:
+            found.add(its.makes[0].name)
+        if partial and plan.tp > 1:
+            found.add(its.reads[-1].name)
+    return found
 
 
 def keeps_fp8(plan: Plan) -> bool:

@@ -7,7 +7,7 @@ from simlab.layer.units import ENDS, UnitKind, is_layer
 from simlab.memory.ledger import Ledger, Phase
 from simlab.memory.schemes import Scheme, Units, Use
 from simlab.memory.tensors import heads_on_first_rank
-from simlab.memory.units.backward import backward_phase
+from simlab.memory.units.backward import UnitBackward
 from simlab.memory.units.forward import forward_phase
 from simlab.memory.units.sizes import UnitPart, UnitSizes
 from simlab.spec.model import Model
@@ -121,16 +121,16 @@ class StageWalk:
         sizes = self.sizes[part]
         if key not in self._parts:
             if backward:
-                self._parts[key] = backward_phase(
-                    sizes,
-                    self.scheme,
-                    part,
-                    use.kind,
+                walk = UnitBackward(
+                    of=sizes,
+                    scheme=self.scheme,
+                    kind=use.kind,
                     first=use.first,
                     sums_in_place=self.sums_in_place,
                     waits=self.waits,
                     table_is_added=self.table_is_added,
                 )
+                self._parts[key] = walk.phase(part)
             else:
                 self._parts[key] = forward_phase(sizes, part)
         return self._parts[key]

@@ -35,3 +35,32 @@ def keeping_gathered(operations: Sequence[Operation], *, spreads_experts: bool) 
             its = its._replace(saves=tuple(whole))
         found.append(its)
     return found
+
+
+def is_partial(operation: Operation, *, spreads_experts: bool) -> bool:
+    """Whether each tensor-parallel rank makes a part of a sum, as in an embedding, of which each has some
+    rows, and in a product whose inputs are cut."""
+    if operation.kind is OperationKind.EMBEDDING:
+        return True
+    return any(
+        its.by_columns and not (its.cut is Cut.EXPERTS and spreads_experts)
+        for its in operation.weights
+    )
+
+
+def sums(operations: Sequence[Operation], *, spreads_experts: bool) -> list[Operation | None]:
+    """[the operation whose parts of a sum the ranks sum up before each one, None where they do not]. The
+    sum is read by the addition of a skipped path, by a norm before that, and by the addition of shared
+    experts to routed ones that are whole. Behind it, where no operation reads it, comes that of the last operation."""
+    found: list[Operation | None] = []
+    partial: Operation | None = None
+    for its in operations:
+        adds_shared = its.kind is OperationKind.SHARED_DOWN and not its.weights
+        sum_is_read = its.kind in (OperationKind.RESIDUAL, OperationKind.NORM)
+        needed = spreads_experts if adds_shared else sum_is_read
+        found.append(partial if needed else None)
+        if needed:
+            partial = None
+        if is_partial(its, spreads_experts=spreads_experts):
+            partial = partial or its
+    return [*found, partial]

@@ -6,7 +6,7 @@ from math import ceil
 from simlab.layer.microbatch import evenly_routed, own_tokens, routed_tokens, sent_tokens
 from simlab.layer.operation import Cut, Operation, OperationKind, Tensor
 from simlab.layer.passes.precision import under_autocast
-from simlab.layer.passes.tensor import gathers
+from simlab.layer.passes.tensor import gathers, is_partial, sums
 from simlab.layer.saved import Share
 from simlab.lowering.kernels.attention import fused_attention, stored_scores
 from simlab.lowering.kernels.ends import embedding_kernel, loss_kernels
@@ -28,15 +28,13 @@ def launched_by(
     does with the one that makes its parts."""
     found: list[list[Launched]] = []
     gathered: set[str] = set()
-    partial: Operation | None = None
     if autocasts(plan):
         norms = is_one_kernel(OperationKind.NORM, model, plan)
         operations = under_autocast(operations, norms=norms)
-    for its in operations:
-        own: list[Launched] = []
-        if partial and _needs_sum(its, plan):
-            own += summed_result(partial, plan, share)
-            partial = None
+    *before, left = sums(operations, spreads_experts=plan.spreads_experts)
+    parts = False
+    for its, summed in zip(operations, before):
+        own = summed_result(summed, plan, share) if summed else list[Launched]()
         if gathers(its, spreads_experts=plan.spreads_experts) and its.weights:
             inputs = [read for read in its.reads if read.cut is Cut.TOKENS]
             if not gathered.issuperset(read.name for read in inputs):
@@ -44,31 +42,13 @@ def launched_by(
                 product = OperationKind.UP if its.kind is OperationKind.ROUTER else its.kind
                 own += gathered_input(product, inputs, plan, share)
                 gathered.update(read.name for read in inputs)
-        own += _kernels(its, model, plan, share, whole=partial is not None)
+        parts = parts and not summed
+        own += _kernels(its, model, plan, share, whole=parts)
         found.append(own)
-        if _is_partial(its, plan):
-            partial = partial or its
-    if partial:
-        found[-1] += summed_result(partial, plan, share)
+        parts = parts or is_partial(its, spreads_experts=plan.spreads_experts)
+    if left:
+        found[-1] += summed_result(left, plan, share)
     return found
-
-
-def _is_partial(operation: Operation, plan: Plan) -> bool:
-    """Whether each tensor-parallel rank makes a part of a sum."""
-    if operation.kind is OperationKind.EMBEDDING:
-        return True
-    return any(
-        its.by_columns and not (its.cut is Cut.EXPERTS and plan.spreads_experts)
-        for its in operation.weights
-    )
-
-
-def _needs_sum(operation: Operation, plan: Plan) -> bool:
-    """Whether an operation reads a sum over the ranks, and not a rank's part of it: the addition of a
-    skipped path, a norm before that, and that of shared experts to routed ones that are whole."""
-    if operation.kind is OperationKind.SHARED_DOWN and not operation.weights:
-        return plan.spreads_experts
-    return operation.kind in (OperationKind.RESIDUAL, OperationKind.NORM)
 
 
 def _kernels(

@@ -1,41 +1,20 @@
 """What the backward of the embedding, a layer and the head allocates and frees, op by op."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
+from simlab.layer.operation import OperationKind
+from simlab.layer.units import is_layer
 from simlab.memory.ledger import Ledger, Phase
 from simlab.memory.schemes import Scheme
 from simlab.memory.units.forward import recomputed_bytes
 from simlab.memory.units.sizes import UnitPart, UnitSizes
+from simlab.memory.units.steps import Step
 
 
-def backward_phase(
-    of: UnitSizes,
-    scheme: Scheme,
-    part: UnitPart,
-    kind: str,
-    *,
-    first: bool = True,
-    sums_in_place: bool = True,
-    waits: bool = False,
-    table_is_added: bool = False,
-) -> Phase:
-    """The `Phase` of an op of `kind` (B, I or W) in a part; for the options see `UnitBackward`."""
-    walk = UnitBackward(
-        of,
-        scheme,
-        kind,
-        first=first,
-        sums_in_place=sums_in_place,
-        waits=waits,
-        table_is_added=table_is_added,
-    )
-    parts = {"embedding": walk.embedding, "head": walk.head, "loss": walk.loss}
-    parts.get(part, walk.layer)()
-    return walk.ledger.phase
-
-
+@dataclass(kw_only=True)
 class UnitBackward:
-    """The ops of the backward of one unit, in PyTorch's order, written into a ledger.
+    """A fold over the operations of a unit reversed, written into a ledger in PyTorch's order.
 
     - A layer's backward has the gradient of its output at hand. A linear layer makes its input's
       gradient, its weight's and its bias's; then its output's gradient and the input that it saved
@@ -48,26 +27,34 @@ class UnitBackward:
     whole for as long as that product runs.
     """
 
-    def __init__(
-        self,
-        of: UnitSizes,
-        scheme: Scheme,
-        kind: str,
-        *,
-        first: bool = True,
-        sums_in_place: bool = True,
-        waits: bool = False,
-        table_is_added: bool = False,
-    ) -> None:
-        """kind: B, I or W. first: whether these are the step's first gradients. waits: whether
-        the head's matrix is the embedding's, so that its gradient waits for that one's.
-        table_is_added: whether a head on the same rank, but of another stage, has made the gradient
-        of the embedding's table before."""
-        self.of, self.scheme, self.kind = of, scheme, kind
-        self.first, self.sums_in_place, self.waits = first, sums_in_place, waits
-        self.table_is_added = table_is_added
-        self.gradient = scheme.made_gradient
-        self.ledger = Ledger()
+    of: UnitSizes
+    scheme: Scheme
+    kind: str
+    """B, I or W."""
+    first: bool = True
+    """Whether these are the step's first gradients."""
+    sums_in_place: bool = True
+    waits: bool = False
+    """Whether the head's matrix is the embedding's, so that its gradient waits for that one's."""
+    table_is_added: bool = False
+    """Whether a head on the same rank, but of another stage, has made the gradient of the embedding's
+    table before."""
+    ledger: Ledger = field(default_factory=Ledger)
+    branch: float = 0.0
+    """Bytes of the gradient of a branch's result that is not the skipped path's."""
+
+    @property
+    def gradient(self) -> float:
+        """Bytes that a backward allocates for each number of a weight's gradient."""
+        return self.scheme.made_gradient
+
+    def phase(self, part: UnitPart) -> Phase:
+        """The `Phase` of a part: of all its operations, the last one first."""
+        if is_layer(part) and part != "loss" and self.kind != "W":
+            self.ledger.op(("activations", recomputed_bytes(self.of)))
+        for step in reversed(self.of.steps(part)):
+            BACKWARD.get(step.kind, UnitBackward.made)(self, step)
+        return self.ledger.phase
 
     def _make(self, size: float, temporaries: float = 0.0, activations: float = 0.0) -> None:
         """A temporary of `size`; then others, and activations, are no longer needed."""
@@ -96,12 +83,17 @@ class UnitBackward:
         output: float = 0.0,
         passed: float = 0.0,
         saved: float = 0.0,
+        is_head: bool = False,
     ) -> None:
         """A linear layer with `weights` = (matrix, bias) numbers. output: bytes of its output's
-        gradient, `passed` if others still need that; saved: of the input that it kept."""
+        gradient, `passed` if others still need that; saved: of the input that it kept. is_head: whether
+        it is the head, whose gradient may wait for the embedding's."""
         if self.kind != "W":
             self._make(makes)
-        saved += self.of.cast(weights[0])
+        saved += self.of.rank.cast(weights[0])
+        if self.kind == "I" and is_head:
+            self.ledger.relabel("temporaries", "activations", output)
+            return
         if self.kind == "I":
             self.ledger.op(("activations", output + passed), free=(("temporaries", output),))
             return
@@ -111,89 +103,130 @@ class UnitBackward:
             temporaries=0.0 if self.kind == "W" else output,
             activations=saved + kept,
         )
-        self._weights(*weights)
+        if not (is_head and self.waits):
+            self._weights(*weights)
 
-    def _column(
-        self,
-        outputs: Sequence[float],
-        weights: Sequence[tuple[float, ...]],
-        *,
-        makes: float,
-        saved: float,
-        gathered: float,
-    ) -> None:
-        """Column-parallel products of the same input, whose gradients are `makes` each. gathered: bytes
-        that are gathered again for the gradients of their weights."""
-        gathered = gathered if self.kind != "I" else 0.0
+    def column(self, step: Step) -> None:
+        """Column-parallel products of the same input, which is gathered again for the gradients of
+        their weights. Queries, keys and values of one product, as a GPT has, have their gradients
+        joined, and then copied to be contiguous. A head's matrix may be the embedding's."""
+        of, makes = self.of, step.reads
+        gathered = step.gathered if self.kind != "I" else 0.0
+        is_head, last = step.kind is OperationKind.HEAD, len(step.makes) - 1
+        if step.kind is OperationKind.QKV and of.model.positions and self.kind != "W":
+            for _ in range(2):
+                self._make(sum(step.makes), sum(step.makes))
         self.ledger.op(("temporaries", gathered))
-        for at, (output, its) in enumerate(zip(outputs, weights)):
-            last = at == len(outputs) - 1 or self.of.autocast  # which copies it for each
-            self._linear(makes, its, output=output, saved=saved if last else 0.0)
-            if self.of.autocast and self.kind != "W":  # to fp32
+        for at, (output, weights) in enumerate(zip(step.makes, step.weights)):
+            saved = step.saved if at == last else 0.0
+            if of.autocast and at < last:  # which has copied the input for each
+                saved = step.saved - step.inside
+            self._linear(makes, weights, output=output, saved=saved, is_head=is_head)
+            if of.autocast and self.kind != "W":  # to fp32
                 self._make(2 * makes, temporaries=makes)
             if at and self.kind != "W":
-                self._sum(2 * makes if self.of.autocast else makes)
+                self._sum(2 * makes if of.autocast else makes)
         self.ledger.free(("temporaries", gathered))
+        self._vectors(step)
+        self._leave(step)
 
-    def _row(
-        self,
-        makes: float,
-        weights: tuple[float, ...],
-        *,
-        saved: float,
-        casts: bool = True,
-        gathers: bool = True,
-    ) -> None:
+    def _vectors(self, step: Step) -> None:
+        """The gradients of weights that are no product's."""
+        if step.vectors and self.kind != "I":
+            self._make(step.vectors * self.gradient)
+            self._weights(step.vectors)
+
+    def _leave(self, step: Step) -> None:
+        """Where products have read the skipped path itself, the gradients of both are summed."""
+        if step.kept_input and self.kind != "W":
+            self._scatter(step)
+            self._sum(self.of.skipped)
+
+    def _scatter(self, step: Step) -> None:
+        """With sequence parallelism, a gradient that was whole is a rank's part."""
+        if self.of.plan.sequence_parallel and step.is_whole:
+            self._make(self.of.hidden, temporaries=self.of.whole)
+
+    def row(self, step: Step) -> None:
         """A row-parallel product, whose output's gradient is the skipped path's, too, or comes from a
-        norm behind it."""
+        norm behind it. Experts' has gone back to copies of tokens."""
         of, gathered = self.of, 0.0
-        if of.behind and self.kind != "W":
-            self.ledger.free(("activations", of.behind))
-        if self.kind != "W" and of.plan.sequence_parallel and gathers:
+        routed = step.makes[0] if step.is_routed and self.kind != "W" else 0.0
+        if routed:
+            self.ledger.op(("temporaries", of.sent))
+            self._make(routed, temporaries=of.sent)
+        if self.kind != "W" and of.plan.sequence_parallel and step.is_whole:
             gathered = of.whole
         self.ledger.op(("temporaries", gathered))
-        cast = of.hidden if (of.autocast and casts) or of.behind else 0.0
-        self._make(cast if self.kind != "W" else 0.0)
-        self._linear(makes, weights, output=cast, passed=of.hidden, saved=saved)
-        self.ledger.free(("temporaries", gathered))
+        cast = self.branch
+        if of.autocast and not step.is_routed and not self.branch:
+            cast = of.hidden
+            self._make(cast if self.kind != "W" else 0.0)
+        self.branch = 0.0
+        saved = step.saved + (step.shared if self.kind == "W" else 0.0)
+        (weights,) = step.weights
+        passed = 0.0 if cast else of.hidden
+        self._linear(step.reads, weights, output=cast, passed=passed, saved=saved)
+        self.ledger.free(("temporaries", gathered + routed))
 
-    def _norm(self, gradient: float, *, skipped: bool) -> None:
-        """Its output's gradient, `gradient` bytes, is at hand; so is, where there is a skipped
-        path, that path's, to be added."""
-        of, h = self.of, self.of.model.hidden
-        numbers = (h,) * (1 + of.model.has_bias("norm"))
+    def norm(self, step: Step) -> None:
+        """With sequence parallelism, its output's gradient was whole, and a rank's part of it is here
+        now. Where there is a skipped path, that path's gradient is added."""
+        of, numbers = self.of, step.weights[0]
+        self.branch = of.hidden if step.is_behind else 0.0
         if self.kind == "W":
             self._make(sum(numbers) * self.gradient)
             self._weights(*numbers)
             return
         weights = sum(numbers) * self.gradient if self.kind == "B" else 0.0
-        self._make(
-            of.skipped + weights, gradient, of.skipped + of.norm_statistics + of.saved.norm_parts
-        )
-        if skipped:
+        kept = of.norm_statistics + of.norm_parts
+        if step.is_behind:
+            self._make(of.hidden + weights, activations=of.hidden + kept)
+        else:
+            self._scatter(step)
+            self._make(of.skipped + weights, of.skipped, of.skipped + kept)
+        if step.kind is OperationKind.NORM and not step.is_behind:
             self._sum(of.skipped)
         if self.kind == "B":
             self._weights(*numbers)
 
-    def _leave(self, gradient: float, saved: float) -> None:
-        """The norm before attention or the MLP; without one the sum with the skipped path. saved: what
-        products saved of what they read (`UnitForward._enter`)."""
-        of = self.of
-        if of.has_norms_before:
-            self._norm(gradient, skipped=True)
-        elif self.kind != "W":
-            is_copy = of.autocast or saved != of.hidden
-            self.ledger.free(("activations", of.skipped if is_copy else of.skipped - of.hidden))
-            self._sum(of.skipped)
+    def made(self, step: Step) -> None:
+        """Of what an operation without weights has read, as an activation function or rotary
+        embedding; of a residual it is at hand for both ways."""
+        if self.kind != "W" and step.kind is not OperationKind.RESIDUAL:
+            self._make(step.reads, sum(step.makes), step.saved + step.gate_part)
 
-    def _scattered(self, gathers: bool = True) -> float:
-        """With sequence parallelism, a rank's part of a gradient that was whole; its bytes."""
-        of = self.of
-        if of.plan.sequence_parallel and gathers and self.kind != "W":
-            self._make(of.hidden, temporaries=of.whole)
-        return of.skipped
+    def permute(self, step: Step) -> None:
+        """Of the copies of tokens, which go back to these."""
+        of, copied = self.of, step.makes[0] * (2 if self.of.autocast else 1)
+        if self.kind != "W":
+            self._make(of.sent, temporaries=copied if of.sent else 0.0)
+            made = of.whole if step.is_whole and not of.autocast else of.skipped
+            self._make(made, temporaries=of.sent or copied)
 
-    def loss(self) -> None:
+    def router(self, step: Step) -> None:
+        """Of a router's matrix; its input is what other products have read, too."""
+        if self.kind != "I":
+            ((count, bias),) = step.weights
+            made = (count + bias) * self.gradient
+            self._make(made, activations=step.saved + self.of.rank.cast(count))
+            self._weights(count, bias)
+        self._leave(step)
+
+    def attention(self, step: Step) -> None:
+        """Attention's own backward. The product after it still needs its result in a W. Masks of
+        dropouts go with it."""
+        of = self.of
+        self._vectors(step)
+        if self.kind == "W":
+            return
+        self.ledger.op(("activations", of.scores_again))
+        masks = sum(its.saved for its in step.unit if its.kind is OperationKind.RESIDUAL)
+        gone = step.saved + masks - (step.shared if self.kind == "I" else 0.0)
+        travels = 2 * step.travelling + step.score_gradients
+        self._make(step.reads + travels, sum(step.makes) + travels, gone)
+
+    def loss(self, _: Step) -> None:
         """The gradients of the loss and of the logits. Of a vocabulary that is cut over ranks torch
         computes the latter as (gradient + exp(log-softmax)) x gradient of the loss, op by op
         (`_nll_loss_and_log_softmax_backward` in torch/distributed/tensor/parallel/loss.py); a
@@ -215,120 +248,40 @@ class UnitBackward:
         if of.casts_logits:
             self._make(of.logits, temporaries=of.loss)
 
-    def head(self) -> None:
-        """The head's product and norm."""
-        of, model = self.of, self.of.model
-        matrix = model.vocab * model.hidden / of.plan.tp
-        gathered = of.gathered_input if self.kind != "I" else 0.0
-        self.ledger.op(("temporaries", gathered))
-        if self.kind != "W":
-            self._make(of.whole)
-        if self.kind == "I":
-            self.ledger.relabel("temporaries", "activations", of.logits)
-        elif self.kind == "W":
-            kept = of.logits + of.saved.head_normed + of.cast(matrix)
-            self._make(matrix * self.gradient, activations=kept)
-        else:
-            self._make(matrix * self.gradient, of.logits, of.saved.head_normed + of.cast(matrix))
-        if of.autocast and self.kind != "W":
-            self._make(of.skipped, temporaries=of.whole)
-        if self.kind != "I" and not self.waits:
-            self._weights(matrix)
-        self.ledger.free(("temporaries", gathered))
-        self._norm(self._scattered(), skipped=False)
-
-    def layer(self) -> None:
-        """MLP, norm, attention, norm, backwards."""
-        if self.kind != "W":
-            self.ledger.op(("activations", recomputed_bytes(self.of)))
-        self._mlp()
-        self._attention()
-
-    def _mlp(self) -> None:
-        of, gated = self.of, self.of.mlp_reads
-        if of.routed and self.kind != "W":
-            self.ledger.op(("temporaries", of.sent))
-            self._make(of.routed, temporaries=of.sent)
-        self._row(
-            of.inner,
-            of.down_weights,
-            saved=of.saved.inner,
-            casts=not of.routed,
-            gathers=of.mlp_gathers,
-        )
-        if self.kind != "W":
-            if of.routed:
-                self.ledger.free(("temporaries", of.routed))
-            self._make(
-                gated * of.inner, of.inner, gated * of.inner + of.saved.gate_part
-            )  # the activation function
-        weights = of.up_weights
-        outputs = [gated * of.inner / len(weights)] * len(weights)
-        entered = of.routed or of.whole
-        saved = of.saved.routed or of.saved.mlp_normed
-        self._column(outputs, weights, makes=entered, saved=saved, gathered=of.mlp_gathered_input)
-        if of.routed:
-            self._router()
-        self._leave(self._scattered(of.mlp_gathers), of.saved.mlp_normed)
-
-    def _router(self) -> None:
-        of = self.of
-        if self.kind != "W":
-            self._make(of.sent, temporaries=of.copied if of.sent else 0.0)
-            made = of.skipped if of.autocast else of.mlp_whole
-            self._make(made, temporaries=of.sent or of.copied)
-        if self.kind != "I":
-            count = of.router_weights
-            self._make(count * self.gradient, activations=of.saved.mlp_normed + of.cast(count))
-            self._weights(count)
-
-    def _attention(self) -> None:
-        of, model = self.of, self.of.model
-        saved = of.saved.result + (of.result if self.kind == "W" else 0.0)
-        self._row(of.result, of.output_weights, saved=saved)
-        every = of.q + 2 * of.kv
-        if self.kind != "W":
-            self._scores(every)
-            if of.products_joined and model.positions:
-                self._make(every, every)  # dq, dk, dv in one
-                self._make(every, every)  # contiguous
-            elif model.rotary and not model.positions:
-                self._make(of.q + of.kv, of.q + of.kv)  # rotary embedding
-        weights = of.attention_weights  # those of latent attention as one
-        outputs = [every] if len(weights) == 1 else [of.q, of.kv, of.kv]
-        saved, gathered = of.saved.normed + of.latents, of.attention_gathered_input
-        self._column(outputs, weights, makes=of.whole, saved=saved, gathered=gathered)
-        if of.inner_norms and self.kind != "I":
-            self._make(of.inner_norms * self.gradient)
-            self._weights(of.inner_norms)
-        self._leave(self._scattered(), of.saved.normed)
-
-    def _scores(self, every: float) -> None:
-        """Attention's own backward. The product after it still needs its result in a W."""
-        of = self.of
-        self.ledger.op(("activations", of.scores_again))
-        result = of.result if self.kind == "B" else 0.0
-        gone = every + result + of.softmax_sums + of.gathered_keys + of.scores + 2 * of.mask
-        travels = 2 * self.of.travelling + of.score_gradients
-        self._make(every + travels, of.result + travels, gone)
-
-    def embedding(self) -> None:
+    def embedding(self, step: Step) -> None:
         """The sum over the batch for the positions, and the tables' gradients."""
-        of, model = self.of, self.of.model
+        of, (table, *positions) = self.of, step.operations[0].weights
         if self.kind == "I":
             self.ledger.relabel("temporaries", "activations", of.skipped)
             return
         output = ("temporaries" if self.kind == "B" else "activations", of.skipped)
-        if model.positions:
-            row = self.of.seq * model.hidden * of.number
+        for its in positions:
+            row = of.seq * its.columns * of.number
             self._make(row)
-            self._make(model.positions * model.hidden * self.gradient, row)
-            self._weights(model.positions * model.hidden)
-        numbers = model.vocab * model.hidden / of.plan.tp
-        table = numbers * self.gradient
-        dense = 0.0 if table else numbers * of.number  # made, then added where it stays
-        self._make(table + dense, temporaries=dense)
+            self._make(its.numbers * self.gradient, row)
+            self._weights(its.numbers)
+        numbers = table.numbers / of.plan.tp
+        made = numbers * self.gradient
+        dense = 0.0 if made else numbers * of.number  # made, then added where it stays
+        self._make(made + dense, temporaries=dense)
         self.ledger.free(output)
         if self.waits and self.gradient:  # the head's gradient has waited for it
-            self._sum(table)
+            self._sum(made)
         self._accumulate(numbers, self.first and not self.table_is_added)
+
+
+BACKWARD: Mapping[OperationKind, Callable[[UnitBackward, Step], None]] = {
+    OperationKind.EMBEDDING: UnitBackward.embedding,
+    OperationKind.NORM: UnitBackward.norm,
+    OperationKind.LAST_NORM: UnitBackward.norm,
+    OperationKind.QKV: UnitBackward.column,
+    OperationKind.UP: UnitBackward.column,
+    OperationKind.HEAD: UnitBackward.column,
+    OperationKind.ATTENTION: UnitBackward.attention,
+    OperationKind.OUTPUT: UnitBackward.row,
+    OperationKind.DOWN: UnitBackward.row,
+    OperationKind.ROUTER: UnitBackward.router,
+    OperationKind.PERMUTE: UnitBackward.permute,
+    OperationKind.LOSS: UnitBackward.loss,
+}
+"""{kind of a step: what its backward does}, where it is not `UnitBackward.made`."""

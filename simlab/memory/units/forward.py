@@ -1,14 +1,18 @@
 """What the forward of the embedding, a layer and the head allocates and frees, op by op."""
 
+from collections.abc import Callable, Mapping
+
+from simlab.layer.operation import OperationKind
+from simlab.layer.units import is_layer
 from simlab.memory.ledger import Ledger, Phase
 from simlab.memory.units.sizes import UnitPart, UnitSizes
+from simlab.memory.units.steps import Step
 
 
 def forward_phase(of: UnitSizes, part: UnitPart) -> Phase:
     """The `Phase` of the forward of a part."""
     walk = UnitForward(of)
-    parts = {"embedding": walk.embedding, "head": walk.head, "loss": walk.loss}
-    parts.get(part, walk.layer)()
+    walk.part(part)
     return walk.ledger.phase
 
 
@@ -17,12 +21,12 @@ def recomputed_bytes(of: UnitSizes) -> float:
     if of.kept_by_recomputed is None:
         return 0.0
     walk = UnitForward(of)
-    walk.layer()
+    walk.part("layer")
     return walk.recomputed
 
 
 class UnitForward:
-    """The ops of the forward of one unit, in PyTorch's order, written into a ledger.
+    """A fold over the operations of a unit, written into a ledger in PyTorch's order.
 
     - A layer's forward keeps two norms (each its output and fp32 numbers per token), q, k and v,
       attention's output and an fp32 number per token and head, the sum with the skipped path, the
@@ -41,118 +45,102 @@ class UnitForward:
         self.of, self.ledger = of, Ledger()
         self.recomputed = 0.0
         """Bytes that a layer frees when its forward ends, and makes again in its backward."""
+        self.sent = 0.0
+        """Of results of experts that are on their way back."""
+        self.added = 0.0
+        """Of the skipped path, where nothing but the sum reads it."""
 
-    def _keep(self, size: float, free: float = 0.0) -> None:
-        self.ledger.op(("activations", size), free=(("activations", free),))
-
-    def embedding(self) -> None:
-        """Rows of the embedding and, in a GPT, their sum with the positions'."""
-        self._keep(self.of.skipped)
-        if self.of.model.positions:
-            self._keep(self.of.skipped, free=self.of.skipped)
-
-    def layer(self) -> None:
-        """Norm, attention, norm, MLP; then what is to be recomputed goes."""
-        self._attention_half()
-        self._mlp_half()
+    def part(self, part: UnitPart) -> None:
+        """All operations of a part, then what is to be recomputed goes."""
+        for step in self.of.steps(part):
+            FORWARD.get(step.kind, UnitForward.made)(self, step)
+        if part == "loss" or not is_layer(part):
+            return
         if self.of.kept_by_recomputed is not None:
             self.recomputed = self.ledger.held["activations"] - self.of.kept_by_recomputed
         self.ledger.free(("activations", self.recomputed))
         self.ledger.free(("activations", self.of.scores_again))
 
-    def _attention_half(self) -> None:
-        of, model = self.of, self.of.model
-        self._enter(of.attention_reads, sum(n for n, _ in of.attention_weights), of.saved.normed)
-        self.ledger.op(("temporaries", of.attention_gathered_input))
-        self._keep(of.latents)
-        self._keep(of.q + 2 * of.kv)
-        self.ledger.free(("temporaries", of.attention_gathered_input))
-        if model.rotary and not model.positions:  # rotary embedding
-            self._keep(of.q + of.kv, free=of.q + of.kv)
-        self._attention()
-        self._row_result(of.whole, of.output_weights[0])
+    def _keep(self, size: float, free: float = 0.0) -> None:
+        self.ledger.op(("activations", size), free=(("activations", free),))
 
-    def _mlp_half(self) -> None:
-        """With expert parallelism, copies of tokens leave before the products and return after."""
-        of, gated = self.of, 1 + self.of.model.gated_mlp
-        weights = sum(n for n, _ in of.up_weights)
-        if of.routed:  # the router reads it; so many products read the copies
-            self._enter(1, of.router_weights, of.saved.mlp_normed)
-        else:
-            self._enter(of.mlp_reads, weights, of.saved.mlp_normed)
-        self.ledger.op(("temporaries", of.mlp_gathered_input))
-        self.ledger.op(("temporaries", of.sent))
-        self._keep(of.copied)
-        if of.routed and of.autocast:
-            self._keep(of.mlp_reads * of.routed + of.cast(weights), free=of.copied)
-        self.ledger.free(("temporaries", of.sent))
-        self._keep(gated * of.inner)
-        if of.saved.routed != of.routed:
-            self._keep(of.saved.routed, free=of.routed)
-        self.ledger.free(("temporaries", of.mlp_gathered_input))
-        self._keep(of.inner + of.saved.gate_part)
-        if of.saved.inner != of.inner:
-            self._keep(of.saved.inner, free=of.inner)
-        self.ledger.op(("temporaries", of.sent))
-        self._row_result(max(of.mlp_whole, of.routed), of.down_weights[0])
-        self.ledger.free(("temporaries", of.sent))
+    def _cast(self, step: Step) -> None:
+        """Other forms of a result that products save, which may take its place."""
+        made, gone = step.cast
+        if made:
+            self._keep(made, free=gone)
 
-    def _enter(self, reads: int, weights: float, saved: float) -> None:
-        """What so many products with so many `weights` together read, of which they save so much: a
-        norm's result, or where there is none the skipped path itself, of which they may save a copy."""
+    def embedding(self, step: Step) -> None:
+        """Rows of the embedding and, in a GPT, their sum with the positions'."""
+        self._keep(self.of.skipped)
+        if len(step.operations[0].weights) > 1:
+            self._keep(self.of.skipped, free=self.of.skipped)
+
+    def norm(self, step: Step) -> None:
+        """A norm's output; under autocast its 16-bit copies take its place, but not behind attention or
+        an MLP."""
         of = self.of
-        if of.has_norms_before:
-            self._norm(reads, weights)
-            self._save(saved)
-        elif of.autocast:
-            self._keep(reads * of.hidden + of.cast(weights))
-        elif saved != of.hidden:
-            self._keep(saved)
-
-    def _save(self, size: float) -> None:
-        """What a product saves of a norm's result takes that one's place."""
-        if size != self.of.hidden:
-            self._keep(size, free=self.of.hidden)
-
-    def _attention(self) -> None:
-        of, travels = self.of, self.of.travelling
-        self.ledger.op(("activations", of.gathered_keys), ("temporaries", travels))
-        self._keep(of.scores)
-        self._keep(of.result + of.softmax_sums)
-        self.ledger.free(("temporaries", travels))
-        self._keep(of.saved.result)
-
-    def _norm(self, reads: int, weights: float) -> None:
-        """A norm's output; under autocast its 16-bit copies, for so many products with so many
-        `weights` together, take its place."""
-        of = self.of
-        self._keep(of.skipped + of.norm_statistics + of.saved.norm_parts)
+        if step.is_behind:
+            self._keep(of.hidden + of.norm_statistics + of.norm_parts)
+            return
+        self._keep(of.skipped + of.norm_statistics + of.norm_parts)
         if of.autocast:
-            self._keep(reads * of.hidden + of.cast(weights), free=of.skipped)
+            self._keep(step.copies, free=of.skipped)
+        self._cast(step)
 
-    def _row_result(self, product: float, weights: float) -> None:
-        """The product of a row-parallel matrix with so many weights, a rank's part of it, and the
-        sum with the skipped path."""
-        of = self.of
-        self._keep(of.cast(weights))
+    def made(self, step: Step) -> None:
+        """What an operation makes, and what it keeps besides, while a ring's keys and values come, or
+        tokens of other ranks. Queries and keys that are turned take the place of others."""
+        self._enter(step)
+        comes, gone = step.gathered + step.travelling, 0.0
+        if step.kind is OperationKind.ROTARY:
+            gone = step.reads
+        self.ledger.op(("activations", step.inside), ("temporaries", comes))
+        self._keep(sum(step.makes) + step.gate_part, free=gone)
+        self.ledger.free(("temporaries", comes))
+        self._cast(step)
+
+    def _enter(self, step: Step) -> None:
+        """Where products read the skipped path itself, they may save copies of it, so that it goes when
+        it has been added."""
+        of, kept = self.of, step.kept_input
+        if not kept or (kept == of.hidden and not of.autocast):
+            return
+        self._keep(step.copied(of.hidden) if of.autocast else kept)
+        self.added = of.skipped
+
+    def permute(self, step: Step) -> None:
+        """With expert parallelism, copies of tokens leave before the products, and return after.
+        Autocast copies tokens in fp32."""
+        copied = step.makes[0] * (2 if self.of.autocast else 1)
+        self.ledger.op(("temporaries", self.of.sent))
+        self._keep(copied)
+        if self.of.autocast:
+            self._keep(step.copies, free=copied)
+        self.ledger.free(("temporaries", self.of.sent))
+        self._cast(step)
+
+    def row(self, step: Step) -> None:
+        """A row-parallel product, a rank's part of it, and the sum over the ranks."""
+        of, product = self.of, step.row_product
+        if step.is_routed:
+            self.sent = of.sent
+            self.ledger.op(("temporaries", self.sent))
+        self._keep(of.rank.cast(step.weights[0][0]))
         if of.plan.sequence_parallel or product != of.whole:
             self._keep(product)
             self._keep(of.hidden, free=product)
         else:
             self._keep(of.whole)
-        self._keep(of.behind)
-        self._keep(of.skipped + of.mask, free=of.hidden)
 
-    def head(self) -> None:
-        """The last norm and the logits."""
-        of = self.of
-        self._norm(1, of.model.vocab * of.model.hidden)
-        self._save(of.saved.head_normed)
-        self.ledger.op(("temporaries", of.gathered_input))
-        self._keep(of.logits)
-        self.ledger.free(("temporaries", of.gathered_input))
+    def residual(self, step: Step) -> None:
+        """The sum with the skipped path."""
+        self._keep(self.of.skipped + step.inside, free=self.of.hidden + self.added)
+        self.added = 0.0
+        self.ledger.free(("temporaries", self.sent))
+        self.sent = 0.0
 
-    def loss(self) -> None:
+    def loss(self, _: Step) -> None:
         """The logits go when the loss has its own numbers of them. Megatron-LM's loss works in
         place. nanotron's makes fp32 logits and subtracts their maximum out of place, while the
         logits are still there (parallel/tensor_parallel/functional.py). What torch.compile makes of
@@ -170,3 +158,16 @@ class UnitForward:
             self._keep(of.loss, free=of.logits)
         if of.plan.library != "megatron":
             self._keep(of.loss, free=of.loss if of.casts_logits else of.logits)
+
+
+FORWARD: Mapping[OperationKind, Callable[[UnitForward, Step], None]] = {
+    OperationKind.EMBEDDING: UnitForward.embedding,
+    OperationKind.NORM: UnitForward.norm,
+    OperationKind.LAST_NORM: UnitForward.norm,
+    OperationKind.PERMUTE: UnitForward.permute,
+    OperationKind.OUTPUT: UnitForward.row,
+    OperationKind.DOWN: UnitForward.row,
+    OperationKind.RESIDUAL: UnitForward.residual,
+    OperationKind.LOSS: UnitForward.loss,
+}
+"""{kind of a step: what its forward does}, where it is not `UnitForward.made`."""

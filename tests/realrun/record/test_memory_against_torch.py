@@ -15,7 +15,7 @@ from simlab import Model, data_parallel_memory
 from simlab.lowering.build import program_of
 from simlab.memory.schemes import NumberBytes, Resident
 from simlab.memory.step import StepWalk
-from simlab.memory.units.backward import backward_phase
+from simlab.memory.units.backward import UnitBackward
 from simlab.memory.units.sizes import UnitSizes
 
 WORLDS = (1, 2, 4, 8, 16, 32, 64)
@@ -159,7 +159,7 @@ def test_a_loss_over_a_cut_vocabulary_takes_one_more_copy_of_the_logits(tp):
     sizes = {"hidden": 8, "heads": 2, "layers": 1, "seq": 512}
     plan = sl.Plan(tp=tp, seq=sizes["seq"], library="torch", precision="fp32")
     of = UnitSizes(Model(**sizes, vocab=8192, positions=sizes["seq"]), plan, 4, 4)
-    phase = backward_phase(of, Resident(NumberBytes(*[4.0] * 6)), "loss", "B")
+    phase = UnitBackward(of=of, scheme=Resident(NumberBytes(*[4.0] * 5)), kind="B").phase("loss")
     assert of.loss + phase.peak == pytest.approx(measured_loss(sizes["seq"], 8192, tp), rel=0.01)
 
 

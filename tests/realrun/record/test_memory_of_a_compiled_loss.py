@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import simlab as sl
 from simlab.memory.schemes import NumberBytes, Resident
-from simlab.memory.units.backward import backward_phase
+from simlab.memory.units.backward import UnitBackward
 from simlab.memory.units.forward import forward_phase
 from simlab.memory.units.sizes import UnitSizes
 
@@ -79,7 +79,7 @@ def test_it_writes_no_logits_in_fp32(compiled, monkeypatch, tmp_path):
     forward = forward_phase(of, "loss").end["activations"]
     freed = 0 if compiled else of.logits  # which the test still holds
     assert kept == pytest.approx(forward + freed, abs=SCALARS)
-    phase = backward_phase(of, Resident(NumberBytes(*[2.0] * 6)), "loss", "B")
+    phase = UnitBackward(of=of, scheme=Resident(NumberBytes(*[2.0] * 5)), kind="B").phase("loss")
     assert most == pytest.approx(phase.peak, abs=SCALARS + 4 * TOKENS * compiled)
 
 

@@ -11,7 +11,7 @@ from realrun.backends.torch.model import TorchStage, local
 from realrun.backends.torch.parallelize import cut
 from realrun.model.gpt import VOCAB, Stage
 from simlab.lowering.kernels import unit_kernels
-from simlab.memory.units.forward import UnitForward
+from simlab.memory.units.forward import forward_phase
 from simlab.memory.units.sizes import UnitSizes
 
 SIZES = {"hidden": 64, "heads": 4, "seq": 32}
@@ -45,10 +45,7 @@ def read(layers, plan):
 
 def held(of, *units):
     """Bytes that simlab keeps of these units."""
-    walk = UnitForward(of)
-    for unit in units:
-        unit(walk)
-    return walk.ledger.held["activations"]
+    return sum(forward_phase(of, unit).end["activations"] for unit in units)
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])
@@ -65,8 +62,8 @@ def test_a_layer_keeps_and_sends_what_torchs_does(sequence_parallel):
     )
     (three, few), (four, more) = (read(layers, plan) for layers in (3, 4))
     of = UnitSizes(model, plan, 4, 4)
-    assert held(of, UnitForward.layer) == four - three
-    ends = held(of, UnitForward.embedding, UnitForward.head) - of.logits  # no loss saves those
+    assert held(of, "layer") == four - three
+    ends = held(of, "embedding", "head") - of.logits  # no loss saves those
     numbers = 8 * (BATCH * SIZES["seq"] + SIZES["seq"] // (TP if sequence_parallel else 1))
     assert ends + numbers == three - 3 * (four - three)  # of tokens and of their positions
     backward = [k for k in unit_kernels(model, plan)["layer"].input_grad if hasattr(k, "dimension")]
