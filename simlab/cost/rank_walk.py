@@ -91,6 +91,23 @@ class RankWalk:
 
     cost: the `StageCost` of the rank's GPU. outlines: where outlines of ops are kept, which ranks
     with the same `cost` may share.
+
+    What is remembered holds under these conditions, and whoever lets an op begin or wait for something
+    new has to keep them:
+
+    - `outlines`: ops of a kind over units of the same kinds, of which both or neither receive a message,
+      have the same steps at the same prices. Where ops reduce gradients or gather parameters
+      (`_stateful`), also their stage, whether they gather, and the reductions before them that are
+      pending have to be the same; an outline then leaves the same reductions pending, too. An op
+      of `_special` (the last backward of a stage; the first forward, where updated parameters are
+      gathered) and one beside sums over replicas have an outline of their own, which is not kept.
+    - `_Outline.known`: what an outline takes depends on nothing but when its message is there, how long
+      each stream is still busy, and when what it waits for ends, all in seconds after its base. That
+      base is the moment at which the op may start or, where it begins something before its message,
+      at which the rank is done with the op before. Two such moments are alike to `AS_SOON`.
+    - `_plain`: in a plan whose ops leave nothing in flight (no `_stateful`), an op that is not special,
+      begins nothing before its message, and finds nothing in flight takes the same each time, so that
+      it is only counted.
     """
 
     def __init__(
