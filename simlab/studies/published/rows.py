@@ -6,8 +6,9 @@ A row often does not say everything. These are the assumptions, which follow the
   torch's (FlashAttention-2), and FSDP1, which is older than torch 2.0, has FlashAttention-1.
   Megatron-LM's fp16 runs are older than its fused attention, except with context parallelism, which
   needs it.
-- A source that says "kernel=" names the attention kernel, and whether norms are one kernel, of that
-  row (Hagemann et al. 2023); what it does not name is not fused.
+- The columns `library`, `attention`, `fused`, `gradient_bytes`, `machine`, `tied_head` and
+  `checks_collectives` say what is else assumed. The sweeps of kernels (Hagemann et al. 2023) name
+  those of each row; what they do not name is not fused.
 - A text that only names dimensions ("tp, pp, dp") says that each of them overlaps
   (`simlab.studies.published.overlap` has the other forms). Messages between stages overlap only in an
   interleaved pipeline (Megatron-LM's --overlap-p2p-communication), so "pp" implies one.
@@ -50,9 +51,11 @@ import re
 from dataclasses import replace
 from math import ceil, gcd
 
-from simlab.spec.cluster import Cluster, cluster_of_gpu, load_cluster
+from simlab.libraries import LIBRARIES
+from simlab.spec.cluster import Cluster, cluster_of_gpu, clusters, load_cluster
 from simlab.spec.model import Model, load_model
 from simlab.spec.plan import Plan
+from simlab.spec.plan_checks import ATTENTIONS
 from simlab.studies.published.overlap import overlapping, overlaps_dp, tp_overlap_of
 from simlab.studies.published.words import (
     FSDP,
@@ -66,13 +69,14 @@ from simlab.studies.published.words import (
     is_compiled,
     is_gated,
     is_sequence_parallel,
-    kernels_of,
     library_of,
+    named,
     precision_of,
     recompute_of,
     said,
     whole,
     with_blanks,
+    yes_or_no,
     zero_stage,
 )
 
@@ -89,6 +93,16 @@ NEEDED = (
     "micro_batch",
 )
 """The columns without which a row is not predicted; a run that failed has no `step_s`."""
+OPTIONAL = (
+    "library",
+    "attention",
+    "fused",
+    "gradient_bytes",
+    "machine",
+    "tied_head",
+    "checks_collectives",
+)
+"""The columns that a file may leave out, of what is else assumed."""
 
 
 def described(row: Row) -> tuple[Model, Plan, Cluster]:
@@ -97,7 +111,7 @@ def described(row: Row) -> tuple[Model, Plan, Cluster]:
     Raises `Skip` with the reason if the row does not say enough, or says something that is not
     simulated.
     """
-    row = with_blanks(row)
+    row = with_blanks({**dict.fromkeys(OPTIONAL, ""), **row})
     if not row["micro_batch"].strip() and degree(row, "pp") > 1:
         row = {**row, "micro_batch": "1"}
     known = known_model(row)
@@ -108,23 +122,13 @@ def described(row: Row) -> tuple[Model, Plan, Cluster]:
             raise Skip(f"{column} was not published")
     if known is None and re.search(EXPERTS, (row.get("model") or "").lower()):
         raise Skip(f"the model {row['model']!r} is not simulated: its experts have no column")
-    name = _machine(row)
+    name = named(row, "machine", clusters(), "") or cluster_of_gpu(row["gpu"])
     if name is None:
         raise Skip(f"no cluster in the catalogue has the GPU {row['gpu']!r}")
     cluster = cluster_of(name, whole(row, "n_gpus"), whole(row, "gpus_per_node", 8))
     plan = _plan(row, cluster.gpus_per_node)
-    cluster = replace(cluster, checks_collectives=_checks_collectives(row, plan))
-    return known or _model(row), plan, cluster
-
-
-def _checks_collectives(row: Row, plan: Plan) -> bool:
-    """Whether the run script of a row's sweep sets TORCH_DISTRIBUTED_DEBUG=DETAIL: that of the
-    Ultra-Scale Playbook does, except an earlier one whose grid has one pipeline stage."""
-    return (row.get("source") or "").lower().startswith(ULTRASCALE) and plan.pp > 1
-
-
-ULTRASCALE = "hf ultrascale"
-"""How the source of a row of the Ultra-Scale Playbook begins."""
+    checks = yes_or_no("checks_collectives", row["checks_collectives"] or "no")
+    return known or _model(row), plan, replace(cluster, checks_collectives=checks)
 
 
 EXPERTS = r"mixtral|grok|moe|deepseek[\s_-]*v[23]|\d\s*x\s*\d+(?:\.\d+)?b\b"
@@ -159,26 +163,6 @@ def known_model(row: Row) -> Model | None:
     return replace(model, layers=layers, dense_layers=dense, seq=whole(row, "seq", model.seq))
 
 
-MACHINES = {
-    ("via-research/vtrain", "dgx-a100"): "vtrain-a100",
-    (ULTRASCALE, "dgx-h100"): "aws-p5",
-}
-"""{(how the source of a row begins, the usual machine of its GPU): the machine that it ran on}."""
-
-
-def _machine(row: Row) -> str | None:
-    """The name in the catalogue of the machine that a row ran on; None if there is none."""
-    usual, source = cluster_of_gpu(row["gpu"]), (row.get("source") or "").lower()
-    return next(
-        (
-            name
-            for (begin, of), name in MACHINES.items()
-            if of == usual and source.startswith(begin)
-        ),
-        usual,
-    )
-
-
 def cluster_of(name: str, gpus: int, in_node: int) -> Cluster:
     """So many GPUs of a machine of the catalogue, equally many of each node.
 
@@ -199,9 +183,7 @@ def _model(row: Row) -> Model:
     gated = is_gated(row["gated_mlp"])
     grouped = whole(row, "kv_heads", heads) != heads
     llama = gated or grouped
-    tied = not llama or (
-        library_of("", row.get("source") or "") == "nanotron" and whole(row, "ffn") < TIED_BELOW
-    )
+    tied = yes_or_no("tied_head", row["tied_head"] or ("no" if llama else "yes"))
     return Model(
         name=row.get("model", ""),
         layers=whole(row, "layers"),
@@ -218,11 +200,6 @@ def _model(row: Row) -> Model:
     )
 
 
-TIED_BELOW = 10_000
-"""The width of an MLP below which the Ultra-Scale Playbook's models have one matrix for the embedding
-and the head (scaling_benchmarks.py of nanotron's branch nouamane/bench2)."""
-
-
 def _plan(row: Row, in_node: int) -> Plan:
     """The plan of a row on nodes of so many GPUs, under the assumptions that the text of this module
     lists."""
@@ -234,17 +211,13 @@ def _plan(row: Row, in_node: int) -> Plan:
         precision_of(row["precision"]),
     )
     zero, hybrid = zero_stage(row["sharding"]), hybrid_ranks(sharding, in_node // tp)
-    source = row.get("source") or ""
     fsdp = bool(re.search(FSDP, sharding))
-    library = library_of(sharding, f"{source} {row.get('model') or ''}")
+    library = named(row, "library", LIBRARIES, library_of(sharding))
     if precision == "fp8" and library in ("torch", "fsdp1"):
         precision = float8_of(f"{row['precision']} {row['overlap']}")
     microbatches, size, chunks = _cut(row, dp, pp, library)
-    kernels = kernels_of(source)
-    attention, fused = kernels or (
-        attention_of(library, precision, cp),
-        library in ("megatron", "nanotron") or is_compiled(library, overlap),
-    )
+    attention = named(row, "attention", ATTENTIONS, attention_of(library, precision, cp))
+    is_fused = library in ("megatron", "nanotron") or is_compiled(library, overlap)
     sequence_parallel = is_sequence_parallel(row["seq_parallel"], precision != "fp16") and tp > 1
     ep = degree(row, "ep")
     # more ranks than hold the same part of the model share experts only if these are not cut
@@ -269,14 +242,14 @@ def _plan(row: Row, in_node: int) -> Plan:
         sequence_parallel=sequence_parallel or spreads,
         attention=attention,
         library=library,
-        fused=fused,
+        fused=yes_or_no("fused", row["fused"] or str(is_fused)),
         prefetch=int(fsdp) if zero == 3 else 1,
         reshard=not (zero == 3 and library == "torch" and pp > 1),
         dp_overlap=overlaps_dp(overlap, zero) and not (library == "nanotron" and zero),
         tp_overlap=tp_overlap_of(overlap) if tp > 1 and library != "nanotron" else "weight-grad",
         stage_layers=_nanotron_layers(row, pp) if library == "nanotron" else "uneven",
         bucket_bytes=_bucket_bytes(library, zero, precision, dp * cp),
-        gradient_bytes=2 if re.search(GRADIENTS_OF_16_BITS, source.lower()) else None,  # type: ignore[arg-type]  # Plan fills it in
+        gradient_bytes=whole(row, "gradient_bytes", 0) or None,  # type: ignore[arg-type]  # Plan fills it in
     )
 
 
@@ -308,10 +281,6 @@ def _nanotron_layers(row: Row, stages: int) -> str | tuple[int, ...]:
         counts[several[-1]] -= 1
         counts[empty] = 1
     return tuple(counts)
-
-
-GRADIENTS_OF_16_BITS = "aleph-alpha"
-"""A pattern of the sources whose library sums gradients in the type of the parameters."""
 
 
 MOST_OPS = 500_000

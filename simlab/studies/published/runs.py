@@ -18,7 +18,6 @@ from simlab.studies.published.words import (
     Skip,
     failed,
     number,
-    says_reserved,
     with_blanks,
 )
 from simlab.training import Prediction, Waterfall, predict
@@ -201,7 +200,7 @@ def result_of(row: Row, *, waterfall: bool = False) -> Result:
             measured_s,
             kept,
             _memory_gib(row),
-            memory_is_reserved=says_reserved(row.get("source") or ""),
+            memory_is_reserved=row.get("memory_kind") == "reserved",
             work=_work(row),
         )
     except (Skip, InputError) as why:

@@ -1,7 +1,7 @@
 """It reads the words and the numbers of a row of published runs."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 Row = Mapping[str, str]
@@ -55,27 +55,18 @@ FSDP1 = r"fsdp1(?!\d)|(?:full|hybrid|no)_shard|shard_grad_op"
 FSDP = rf"fsdp|hsdp|(?:full|hybrid) shard|fully[ _-]sharded|{FSDP1}"
 
 
-OTHERS_FSDP = (
-    r"\bjax\b|maxtext|fsdp\s*\d[\w. ]*\bx\s*dp|(?:megatron|custom)[ _-]?fsdp|megatron[ _-]?bridge|"
-    r"\bnemo\b"
-)
-"""A pattern of a sharding and a source whose FSDP is not torch's: JAX's ("FSDP64 x DP" is how MaxText
-writes it) and Megatron-FSDP, which Megatron-Bridge has."""
+OTHERS_FSDP = r"\bjax\b|maxtext|fsdp\s*\d[\w. ]*\bx\s*dp|(?:megatron|custom)[ _-]?fsdp"
+"""A pattern of a sharding whose FSDP is not torch's: JAX's ("FSDP64 x DP" is how MaxText writes it) and
+Megatron-FSDP."""
 
 
-NANOTRON = r"nanotron|ultrascale"
-"""A pattern of the sources whose runs are nanotron's: the Ultra-Scale Playbook's are."""
-
-
-def library_of(sharding: str, source: str = "") -> str:
-    """The library of a plan, from what the columns `sharding` and `source` say."""
-    if re.search(NANOTRON, source.lower()):
-        return "nanotron"
+def library_of(sharding: str) -> str:
+    """The library of a plan, from what the column `sharding` says."""
     if re.search(r"fsdp2(?!\d)", sharding):
         return "torch"
     if re.search(FSDP1, sharding):
         return "fsdp1"
-    others = re.search(OTHERS_FSDP, f"{sharding} of {source.lower()}")
+    others = re.search(OTHERS_FSDP, sharding)
     return "torch" if re.search(FSDP, sharding) and not others else "megatron"
 
 
@@ -86,22 +77,12 @@ def attention_of(library: str, precision: str, cp: int) -> str:
     return "unfused" if precision == "fp16" and cp == 1 else "flash"
 
 
-KERNELS = {
-    "flash-2": r"flash[ _-]?att(?:entio)?n[ _-]?(?:v|=)?2",
-    "flash-1": r"flash[ _-]?att(?:entio)?n",
-    "unfused": ".",
-}
-"""{attention: the pattern of the kernel that a source names}. The first one that matches counts: a
-sweep of kernels runs torch's attention, or Megatron-LM's softmax kernel, where it names no other."""
-
-
-def kernels_of(source: str) -> tuple[str, bool] | None:
-    """The attention kernel, and whether norms are one kernel, of a row whose source says "kernel=",
-    as the sweeps of Hagemann et al. 2023 do; None if it does not."""
-    said_kernel = re.search(r"\bkernel=(.+)", source.lower())
-    if not said_kernel:
-        return None
-    return _first(KERNELS, "kernel", said_kernel[1]), "rms" in said_kernel[1]
+def named(row: Row, column: str, names: Iterable[str], default: str) -> str:
+    """The name in an optional column; `default` if it is blank, `Skip` if it is none of `names`."""
+    name = row[column].strip()
+    if name and name not in (names := [*names]):
+        raise Skip(f"{column} = {name!r}: give one of {', '.join(names)}")
+    return name or default
 
 
 ASYNC_TP = r"async[ _-]?tp\b"
@@ -233,12 +214,6 @@ def hybrid_ranks(text: str, in_node: int) -> int:
     if size := re.search(r"hsdp[ -]?(\d+)|fsdp\s*(\d+)\s*x\s*dp", text):
         return int(size[1] or size[2])
     return in_node if in_node > 1 and re.search("hsdp|hybrid[ _]shard", text) else 0
-
-
-def says_reserved(source: str) -> bool:
-    """Whether a source publishes the memory that the allocator has reserved: torchtitan's log has
-    `max_reserved_gib` (its components/metrics.py). Others publish what tensors take."""
-    return "torchtitan" in source.lower()
 
 
 def degree(row: Row, column: str) -> int:

@@ -293,7 +293,7 @@ def test_all_that_is_fsdp_is_read_as_such(sharding, library, attention):
     )
 
 
-PLAYBOOK = {"source": "HF ultrascale playbook benchmarks", "gated_mlp": "1", "precision": "bf16"}
+PLAYBOOK = {"library": "nanotron", "gated_mlp": "1", "precision": "bf16"}
 
 
 @pytest.mark.parametrize(
@@ -307,13 +307,15 @@ def test_the_playbooks_runs_are_nanotrons(sharding, overlaps, bucket):
     assert (plan.dp_overlap, plan.bucket_bytes, plan.gradient_bytes) == (overlaps, bucket, 4)
 
 
-@pytest.mark.parametrize("pp, checks", [("1", False), ("2", True)])
-@pytest.mark.parametrize("ffn, tied", [("8192", True), ("14336", False)])
-def test_the_playbooks_machine_is_a_p5_and_its_pipelines_check_collectives(pp, checks, ffn, tied):
-    changes = {"pp": pp, "tp": "2", "ffn": ffn, "n_gpus": "16", "dp": "", "gpu": "H100-SXM-80GB"}
-    model, plan, cluster = described({**MEGATRON, **PLAYBOOK, **changes, "overlap": "dp=grad"})
-    assert (cluster.name, cluster.checks_collectives) == ("aws-p5", checks)
-    assert model.tied_head == tied and plan.tp_overlap == "weight-grad"
+def test_a_machine_a_tied_head_and_checked_collectives_are_those_of_their_columns():
+    changes = {"tp": "2", "n_gpus": "16", "dp": "", "gpu": "H100-SXM-80GB", "overlap": "dp=grad"}
+    row = {**MEGATRON, **PLAYBOOK, **changes}
+    model, plan, cluster = described(row)
+    assert (cluster.name, cluster.checks_collectives) == ("dgx-h100", False)
+    assert not model.tied_head and plan.tp_overlap == "weight-grad"
+    row |= {"machine": "aws-p5", "tied_head": "yes", "checks_collectives": "yes"}
+    model, _, cluster = described(row)
+    assert (cluster.name, cluster.checks_collectives, model.tied_head) == ("aws-p5", True, True)
 
 
 @pytest.mark.parametrize("stages, layers", [
@@ -336,9 +338,9 @@ def test_nanotron_fills_a_stage_until_its_blocks_cost_more_than_its_part(stages,
     assert plan.stage_layers == layers
 
 
-def test_aleph_alphas_gradients_have_16_bits():
-    of = {"source": "Aleph-Alpha/NeurIPS-WANT kernel=flash_attention2", "precision": "bf16"}
-    assert plan_of(**of).gradient_bytes == 2 and plan_of(precision="bf16").gradient_bytes == 4
+def test_gradients_have_the_bytes_of_their_column():
+    assert plan_of(gradient_bytes="2", precision="bf16").gradient_bytes == 2
+    assert plan_of(precision="bf16").gradient_bytes == 4
 
 
 @pytest.mark.parametrize("kind, texts", {
@@ -397,13 +399,19 @@ def test_dimensions_that_overlap_are_named_one_by_one(text, tp, dp, chunks):
     assert (plan.tp_overlap, plan.dp_overlap, plan.chunks) == (tp, dp, chunks)
 
 
-@pytest.mark.parametrize("kernel, attention, fused", [
-    ("flash_attention2 + RMS kernel", "flash-2", True), ("flash_attention2", "flash-2", False),
-    ("flash_attentionv1.0.8", "flash-1", False), ("torch", "unfused", False), ("megatron fused softmax", "unfused", False),
+@pytest.mark.parametrize("attention", ["flash-2", "flash-1", "unfused"])
+@pytest.mark.parametrize("fused, norms", [("yes", True), ("no", False), ("", True)])
+def test_a_column_that_names_the_kernel_is_believed(attention, fused, norms):
+    plan = plan_of(attention=attention, fused=fused, precision="bf16")
+    assert (plan.attention, plan.fused) == (attention, norms)
+
+
+@pytest.mark.parametrize("column, value", [
+    ("library", "jax"), ("attention", "fast"), ("machine", "a rack"), ("fused", "perhaps"), ("gradient_bytes", "two"),
 ])  # fmt: skip
-def test_a_source_that_names_the_kernel_is_believed(kernel, attention, fused):
-    plan = plan_of(source=f"a sweep.xlsx kernel={kernel}", precision="bf16")
-    assert (plan.attention, plan.fused) == (attention, fused)
+def test_a_name_that_a_column_does_not_know_is_a_reason_to_skip(column, value):
+    with pytest.raises(Skip, match=f"{column} = {value!r}"):
+        plan_of(**{column: value})
 
 
 def test_without_a_pipeline_nothing_is_interleaved():
@@ -493,14 +501,6 @@ def test_a_yes_is_read(text, yes):
         MEGATRON | {"seq_parallel": text, "gated_mlp": text, "tp": "2", "dp": "16"}
     )
     assert (model.gated_mlp, plan.sequence_parallel) == (yes, yes)
-
-
-@pytest.mark.parametrize("source, gpu, machine", [
-    ("VIA-Research/vTrain data", "A100-SXM-80GB", "vtrain-a100"), ("VIA-Research/vTrain data", "H100-SXM", "dgx-h100"),
-    ("compared with vTrain", "A100-SXM-80GB", "dgx-a100"), ("", "A100-SXM-80GB", "dgx-a100"),
-])  # fmt: skip
-def test_vtrains_machine_is_only_taken_for_its_own_rows(source, gpu, machine):
-    assert described(MEGATRON | {"source": source, "gpu": gpu})[2].name == machine
 
 
 @pytest.mark.parametrize(
