@@ -166,6 +166,24 @@ def test_newton_schulz_multiplies_as_often_as_torchs(shape):
     assert counted.get_total_flops() == 5 * (4 * a**2 * b + 2 * a**3)
 
 
+@pytest.mark.parametrize(("name", "tokens", "least", "most"), [
+    ("gpt2", 524_288, 0.004, 0.0074), ("llama-3-405b", 16e6, 0.003, 0.0052),
+])  # fmt: skip
+def test_muon_computes_as_little_more_as_its_authors_say(name, tokens, least, most):
+    """At most T m / B of a step of B tokens, for T iterations and m columns: .7% of NanoGPT's and .5% of
+    Llama 405B's (Jordan et al. 2024, "Runtime analysis")."""
+    model = sl.load_model(name)
+    both = stage_matrices(model, sl.Plan(), model.layer_kinds, first=True, last=True)
+    hidden = {its: count for its, count in both.shared.items() if its.hidden}
+    flops = sum(
+        count * 2 * m * n * k
+        for its, count in hidden.items()
+        for m, n, k in OPTIMIZERS["muon"].products(its)
+    )
+    trained = 6 * tokens * sum(count * its.numbers for its, count in hidden.items())
+    assert least < flops / trained < most == pytest.approx(5 * model.hidden / tokens, rel=0.02)
+
+
 def per_parameter_s(plan, model):
     """Seconds of a step of the optimizer, and the parameters of a rank."""
     layers = plan.layers_of_stages(model.layers)
