@@ -261,9 +261,6 @@ def test_only_operations_and_who_is_named_here_read_the_sizes_of_a_layer():
 NAMES_LIBRARIES = {
     "simlab/libraries/": "the records",
     "simlab/studies/published/": "reads published runs",
-    "simlab/lowering/kernels/": "to be emptied",
-    "simlab/memory/units/": "to be emptied",
-    "simlab/memory/activations.py": "to be emptied",
 }
 """{file, or folder, that compares a library's name: why}"""
 

@@ -330,11 +330,6 @@ class Plan:
         return self.pp * self.chunks
 
     @property
-    def has_flat_gradients(self) -> bool:
-        """See `Library`."""
-        return self.habits.has_flat_gradients
-
-    @property
     def habits(self) -> Library:
         """What the library does that the plan does not say."""
         return LIBRARIES[self.library]

@@ -101,7 +101,7 @@ def _product(operation: Operation, model: Model, plan: Plan, share: Share) -> li
         if plan.spreads_experts if alone else plan.sequence_parallel:
             rows //= plan.tp
     product = Matmul(kind.value, rows, n, k, operation=kind)
-    if kind is OperationKind.QKV and plan.library == "nanotron":
+    if kind is OperationKind.QKV and plan.habits.reorders_heads:
         return [product, _reordered(operation, plan, share)]
     return [product]
 

@@ -237,7 +237,7 @@ class UnitBackward:
         if of.plan.compiled_loss:
             self._make(of.logits, activations=of.logits + of.loss_statistics)
             return
-        if of.plan.has_flat_gradients:  # in place of what was kept
+        if of.plan.habits.fuses_loss:  # in place of what was kept
             self._make(of.logits, activations=of.loss)
             return
         self._make(of.loss)

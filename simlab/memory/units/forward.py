@@ -150,13 +150,13 @@ class UnitForward:
         if of.plan.compiled_loss:
             self._keep(of.loss_statistics)
             return
-        if of.plan.library == "nanotron":
+        if of.plan.habits.copies_logits:
             self._keep(of.loss)
             self._keep(of.loss, free=of.loss + of.logits)
             return
         if of.casts_logits:
             self._keep(of.loss, free=of.logits)
-        if of.plan.library != "megatron":
+        if not of.plan.habits.fuses_loss:
             self._keep(of.loss, free=of.loss if of.casts_logits else of.logits)
 
 

@@ -50,14 +50,14 @@ class UnitSizes:
             self.sent = sent_tokens(model, plan) / plan.expert_load * model.hidden * number
         self.logits, self.loss = (s.tokens * model.vocab / plan.tp * n for n in (number, logit))
         self.loss_statistics = 2 * FP32_BYTES * s.tokens * plan.compiled_loss
-        self.casts_logits = logit != number or plan.has_flat_gradients
+        self.casts_logits = logit != number or plan.habits.fuses_loss
         one_kernel = is_one_kernel(OperationKind.ACTIVATION, model, plan)
         self.rank = Rank(
             share=share_of(model, plan),
             number=number,
             ep=plan.ep,
             spreads_experts=plan.spreads_experts,
-            products_joined=plan.has_flat_gradients or model.positions > 0,
+            products_joined=plan.habits.joins_products or model.positions > 0,
             frees_gathered=plan.sequence_parallel and not keeps_gathered(plan),
             rings=plan.cp > 1 and plan.cp_kind == "ring",
             gates_have_parts=model.gated_mlp and not one_kernel and not self.autocast,
