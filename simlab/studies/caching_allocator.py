@@ -187,8 +187,11 @@ def pool_steps(
     for tokens in lengths:
         require_whole("tokens", tokens)
         numbers, calls = pool.numbers, pool.device_calls
-        sizes = model.layer_activations(1, tokens, flash=True).values()
-        layers = [[pool.allocate(size) for size in sizes] for _ in range(model.layers)]
+        sizes = {
+            kind: model.of_kind(kind).layer_activations(1, tokens, flash=True).values()
+            for kind in model.counts
+        }
+        layers = [[pool.allocate(size) for size in sizes[kind]] for kind in model.layer_kinds]
         gradient = pool.allocate(2 * tokens * model.hidden)
         for tensors in reversed(layers):
             before, gradient = gradient, pool.allocate(2 * tokens * model.hidden)

@@ -120,7 +120,8 @@ def _heads(tensor: Tensor, share: Share) -> int:
 
 
 def stored_scores(operation: Operation, model: Model, plan: Plan, share: Share) -> list[Launched]:
-    """What an operation on scores that are stored launches: a product, or passes over the scores."""
+    """What an operation on scores that are stored launches: a product, or passes over the scores. A window
+    masks scores, all of which are computed."""
     seq, kind = plan.seq or model.seq, operation.kind
     if kind in (OperationKind.SCORES, OperationKind.VALUES):
         batch = plan.microbatch_size * (model.heads // plan.tp)

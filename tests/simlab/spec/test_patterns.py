@@ -12,6 +12,7 @@ from simlab.layer.parameters import stage_parameters
 from simlab.lowering.build import program_of
 from simlab.lowering.instructions import RankLowering
 from simlab.lowering.kernels import Attention, unit_kernels
+from simlab.studies.caching_allocator import pool_steps
 
 SIZES = {"layers": 8, "hidden": 256, "heads": 4, "vocab": 1024, "bias": False, "seq": 128}
 MIXED = sl.Model(
@@ -39,6 +40,16 @@ def test_parameters_and_operations_are_those_of_each_layers_kind():
         assert 2 * mixed == sum(others)
     flops = [its.flops_per_token() - 3 * its.head_flops for its in (MIXED, ALL_EXPERTS, ALL_WIDE)]
     assert 2 * flops[0] == flops[1] + flops[2]
+
+
+def test_a_pool_of_memory_meets_the_tensors_of_each_kind():
+    """Half of the layers are of each kind, and a gradient of the last layer's output is there."""
+    gradient = 2 * 128 * 256
+    mixed, experts, wide = (
+        pool_steps(its, [128])[0].allocated_bytes - gradient
+        for its in (MIXED, ALL_EXPERTS, ALL_WIDE)
+    )
+    assert experts != wide and 2 * mixed == pytest.approx(experts + wide, rel=0.01)
 
 
 def test_dense_layers_are_a_pattern_like_any_other():
