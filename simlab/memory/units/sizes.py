@@ -38,6 +38,7 @@ class UnitSizes:
 
     def __init__(self, model: Model, plan: Plan, number: float, logit: float) -> None:
         self.model, self.plan, self.number = model, plan, number
+        self._steps: dict[UnitPart, list[Step]] = {}
         s = sizes(model, plan)
         self.seq = (plan.seq or model.seq) // plan.cp
         self.hidden = s.outside * number
@@ -66,9 +67,12 @@ class UnitSizes:
 
     def steps(self, part: UnitPart) -> list[Step]:
         """The operations of a part of the model, in the order of a forward; the loss is the head's."""
-        operations = saving(self._operations("head" if part == "loss" else part), self.plan)
-        unit, is_loss = unit_of(tuple(operations), self.rank), part == "loss"
-        return [its for its in unit if (its.kind is OperationKind.LOSS) == is_loss]
+        if part not in self._steps:
+            operations = saving(self._operations("head" if part == "loss" else part), self.plan)
+            unit, is_loss = unit_of(tuple(operations), self.rank), part == "loss"
+            its = [step for step in unit if (step.kind is OperationKind.LOSS) == is_loss]
+            self._steps[part] = its
+        return self._steps[part]
 
     def _operations(self, unit: UnitPart) -> Sequence[Operation]:
         if unit == "embedding":

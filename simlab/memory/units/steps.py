@@ -94,8 +94,7 @@ class Step:
         if self.kind is OperationKind.ROUTER:
             return []
         made = {its.name: its for each in self.operations for its in each.makes}
-        read = dict.fromkeys(n for step in self.unit if step is not self for n in step.inputs)
-        return [made[name] for name in read if name in made]
+        return [made[name] for name in self.unit.read if name in made]
 
     @cached_property
     def reads(self) -> float:
@@ -171,9 +170,10 @@ class Step:
         of which only other forms are kept."""
         made = {its.name: its._replace(group="") for its in self.results}
         forms = {
-            kept
-            for kept in self.unit.forms
-            if kept.name in made and kept.numbers == made[kept.name].numbers
+            form
+            for name, its in made.items()
+            for form in self.unit.forms.get(name, ())
+            if form.numbers == its.numbers
         }
         names = {its.name for its in forms}
         gone = (its for its in made.values() if its not in forms and its.name in names)
@@ -187,8 +187,7 @@ class Step:
         if self.kind not in (OperationKind.QKV, OperationKind.ROUTER, OperationKind.UP):
             return 0.0
         name = self.operations[0].reads[0].name
-        made = any(name == its.name for step in self.unit for its in step.results)
-        return 0.0 if made else self._sum(n for n in self.unit.forms if n.name == name)
+        return 0.0 if name in self.unit.made else self._sum(self.unit.forms.get(name, ()))
 
     # weights
     # -------------------------------------------------------------------------------------------
@@ -291,7 +290,10 @@ class Unit:
             step.owned += owned
             saved[step.kind in PRODUCTS].update(its.saves)
         self.saved_twice = saved[False] & saved[True]
-        self.forms = {its._replace(group="") for its in saved[False] | saved[True]}
+        self.forms: dict[str, set[Tensor]] = {}
+        for kept in saved[False] | saved[True]:
+            self.forms.setdefault(kept.name, set()).add(kept._replace(group=""))
+        self.made = {made.name for its in operations for made in its.makes}
         spreads = rank.spreads_experts
         self.gathering = [
             its for its in operations if its.weights and gathers(its, spreads_experts=spreads)
@@ -300,6 +302,11 @@ class Unit:
 
     def __iter__(self) -> Iterator[Step]:
         return iter(self.steps)
+
+    @cached_property
+    def read(self) -> dict[str, None]:
+        """The names of what steps make for each other, in the order in which they are read."""
+        return dict.fromkeys(name for step in self.steps for name in step.inputs)
 
     def _step_of(self, operation: Operation) -> Step:
         """The step that an operation is a part of, a new one if need be."""

@@ -102,7 +102,7 @@ def test_a_tensor_goes_with_the_last_operation_of_the_backward_that_reads_it(mod
     assume(not autocasts(plan))
     kept = forward_phase(of, "layer").end["activations"]
     walk = UnitBackward(of=of, scheme=Resident(NumberBytes(*[4.0] * 5)), kind="B")
-    steps = of.steps("layer")
+    steps = [*of.steps("layer")]
     while steps:
         step = steps.pop()
         BACKWARD.get(step.kind, UnitBackward.made)(walk, step)
