@@ -6,6 +6,7 @@ from functools import cache
 from math import ceil, log
 
 from simlab.errors import InputError
+from simlab.layer.operation import OperationKind
 from simlab.lowering.kernels import Attention, GroupedMatmul, Matmul, Memory
 from simlab.lowering.kernels.kernel import Launched
 from simlab.spec.cluster import Cluster, gpus
@@ -100,11 +101,11 @@ def matmul_s(kernel: Matmul, gpu: Gpu, precision: str) -> float:
     that of ceil(tiles / multiprocessors) rounds at the efficiency of a full one ("wave
     quantization", NVIDIA, Matrix Multiplication Background User's Guide). Of the tile shapes the
     fastest is taken. No less than reading both operands takes; and then the result is written (a
-    weight gradient added to one in fp32): the last thing that every tile does. In fp8 both operands
-    are cast from 16 bits first. The products of a `GroupedMatmul` share the rounds: a
-    multiprocessor takes its next tile from whichever product has one left, and each product reads
-    its own operands and writes its own result. Leaves out: split-k, what the caches hold, clocks
-    that fall under load other than by the measured efficiency.
+    weight gradient added to one in fp32): the last thing that every tile does. In fp8 the operands
+    have 8 bits already; `casts_s` says what that took. The products of a `GroupedMatmul` share the
+    rounds: a multiprocessor takes its next tile from whichever product has one left, and each
+    product reads its own operands and writes its own result. Leaves out: split-k, what the caches
+    hold, clocks that fall under load other than by the measured efficiency.
     """
     reached = efficiencies_of(gpu)
     peak = peak_flops(gpu, precision)
@@ -115,29 +116,69 @@ def matmul_s(kernel: Matmul, gpu: Gpu, precision: str) -> float:
         )
         for rows, columns, part in reached.tiles
     )
+    in_eight_bits = precision.startswith("fp8")
     width = 4 if precision == "fp32" else 2
     operands = sum(its.batch * (its.m * its.k + its.k * its.n) for its in products)
     result = sum(its.batch * its.m * its.n for its in products)
     bandwidth = _bandwidth(gpu, reached)
     is_added = kernel.role == "weight" and not kernel.fresh
     written_s = (8 if is_added else width) * result / bandwidth
-    cast_s = 3 * operands / bandwidth if precision.startswith("fp8") else 0.0
-    return max(best, width * operands / bandwidth) + written_s + cast_s + reached.kernel_s
+    read_s = (1 if in_eight_bits else width) * operands / bandwidth
+    return max(best, read_s) + written_s + reached.kernel_s
 
 
-def largest_value_s(kernel: Matmul, gpu: Gpu, *, beside_bytes_per_s: float | None = None) -> float:
-    """Seconds of finding the largest value of both operands of a product in fp8, which reads them
-    once more, in 16 bits. beside_bytes_per_s: see `kernel_s`.
+AFTER_NORM = (OperationKind.QKV, OperationKind.UP)
+"""The products whose input a norm has made, in Megatron-LM by one module with it
+(`TELayerNormColumnParallelLinear` in core/models/gpt/gpt_layer_specs.py); experts have a norm apart."""
 
-    torchao scales a tensor by its largest value, which must be known before the cast
-    (`tensor_to_scale` and `hp_tensor_to_float8_dynamic` in torchao/float8). Transformer Engine's
-    delayed scaling takes that of earlier steps, and finds the new one while it casts. With a scale for
-    each row the same is counted: torch.compile finds a row's largest value in the kernel that casts,
-    but each operand is cast by rows for one product and by columns for another.
+
+def casts_s(
+    kernel: Matmul,
+    gpu: Gpu,
+    *,
+    kept_for: int = 0,
+    weight_bytes: int = 4,
+    beside_bytes_per_s: float | None = None,
+) -> float:
+    """Seconds of casting the operands of a product from 16 bits to 8. beside_bytes_per_s: see
+    `kernel_s`.
+
+    kept_for: the microbatches that share one cast of the weights in Transformer Engine; 0 where
+    torchao casts. weight_bytes: what is moved for each weight then, once a step.
+
+    Transformer Engine reads a tensor once (2 bytes) and writes it as it is and transposed (1 + 1):
+    the input in the forward, for the product and for the weight's gradient, and the gradient of the
+    result in the backward, for both gradients (`quantizer.set_usage` in its pytorch/module/linear.py
+    and `grad_output_preprocess` in base.py). A norm in the same module writes its result in 8 bits
+    (`with_quantized_norm` in layernorm_linear.py): what it wrote in 16 bits (2) and what the cast
+    read (2) fall away, and what is left is 1 byte more than a norm in 16 bits moves: 2 + 1 and a
+    transposition of 1 + 1, for 2 + 2. The weights are cast by the first microbatch of a step
+    (`is_first_microbatch`, `quantize_weight`).
+
+    torchao casts both operands before each of the three products, in 5 bytes a number: it reads them
+    once to find the largest value (`tensor_to_scale` and `hp_tensor_to_float8_dynamic` in
+    torchao/float8) and once to cast. With a scale for each row the same is counted: torch.compile
+    finds a row's largest value in the kernel that casts, but each operand is cast by rows for one
+    product and by columns for another.
+
+    Leaves out: that a full recomputation needs no transposed form the first time; scales of MXFP8
+    (1/32 of a byte); current scaling, which reads once more; per-tensor scales on Blackwell, which
+    transpose nothing.
     """
-    operands = kernel.batch * (kernel.m * kernel.k + kernel.k * kernel.n)
-    reached = efficiencies_of(gpu)
-    return 2 * operands / _bandwidth(gpu, reached, beside_bytes_per_s or 0.0) + 2 * reached.kernel_s
+    products, reached = products_of(kernel), efficiencies_of(gpu)
+    left = sum(its.batch * its.m * its.k for its in products)
+    right = sum(its.batch * its.k * its.n for its in products)
+    moved, launches = 5.0 * (left + right), 2
+    if kept_for:
+        if kernel.role == "weight":
+            return 0.0
+        fused = kernel.operation in AFTER_NORM and not isinstance(kernel, GroupedMatmul)
+        is_forward = kernel.role == "forward"
+        moved = (1 if fused and is_forward else 4) * left
+        moved += weight_bytes * right / kept_for * is_forward
+        launches = 1
+    bandwidth = _bandwidth(gpu, reached, beside_bytes_per_s or 0.0)
+    return moved / bandwidth + launches * reached.kernel_s
 
 
 def _waves_s(

@@ -8,7 +8,7 @@ from math import inf
 from typing import NamedTuple
 
 from simlab.cost.communication_times import CommunicationTimes
-from simlab.cost.roofline import kernel_s, largest_value_s
+from simlab.cost.roofline import casts_s, kernel_s
 from simlab.cost.walk import Parts, Seconds, walk_unit
 from simlab.layer.operation import OperationKind
 from simlab.layer.units import UnitKind, is_layer
@@ -242,9 +242,16 @@ class StageCost(CommunicationTimes):
         gpu = self.gpu or self.cluster.gpu
         taken = self.collective_bytes_per_s if beside else None
         seconds = kernel_s(kernel, gpu, precision, beside_bytes_per_s=taken)
-        searches = self.plan.habits.searches_largest_values
-        if in_eight_bits and isinstance(kernel, Matmul) and searches:
-            seconds += largest_value_s(kernel, gpu, beside_bytes_per_s=taken)
+        if in_eight_bits and isinstance(kernel, Matmul):
+            torchs = self.plan.habits.searches_largest_values
+            seconds += casts_s(
+                kernel,
+                gpu,
+                kept_for=0 if torchs else self.plan.microbatches,
+                # parameters in 8 bits are only transposed
+                weight_bytes=2 if self.plan.fp8_param_gather else 4,
+                beside_bytes_per_s=taken,
+            )
         return seconds / self.faster.get(kernel.operation, 1)
 
     def _steps_s(self, kernel: Communication) -> float:

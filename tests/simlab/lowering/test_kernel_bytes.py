@@ -373,16 +373,6 @@ def test_with_a_scale_for_each_row_all_that_is_sent_has_16_bits():
     assert layer_kernels(GPT, plan) == layer_kernels(GPT, replace(plan, precision="bf16"))
 
 
-@pytest.mark.parametrize("role", ["forward", "input", "weight"])
-def test_in_fp8_both_operands_are_read_in_16_bits_and_written_in_8_before_a_product(role):
-    """Of a product that the memory bounds, in both precisions: three bytes more for each number."""
-    gpu = gpus()["h100-sxm-80gb"]
-    thin = Matmul("thin", 1, 16384, 16384, role=role)
-    more_s = kernel_s(thin, gpu, "fp8") - kernel_s(thin, gpu, "bf16")
-    reached = gpu.memory_bandwidth_bytes_per_s * efficiencies_of(gpu).memory
-    assert more_s == pytest.approx(3 * (16384 + 16384**2) / reached)
-
-
 @pytest.mark.parametrize("precision, width", [("bf16", 2), ("fp32", 4)])
 def test_a_weights_gradient_is_added_to_one_in_fp32_and_other_results_are_written(precision, width):
     gpu = gpus()["a100-sxm-80gb"]
