@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from simlab.cost.communication_times import CommunicationTimes
 from simlab.cost.roofline import casts_s, kernel_s
-from simlab.cost.walk import Parts, Seconds, walk_unit
+from simlab.cost.walk import Parts, Seconds, slows, walk_unit
 from simlab.layer.operation import OperationKind
 from simlab.layer.units import UnitKind, is_layer
 from simlab.lowering.expansion import alternating
@@ -166,7 +166,7 @@ class StageCost(CommunicationTimes):
             return self.computing(piece.kernels)
         whole = piece.size_bytes / piece.part
         seconds = piece.part * self.communication_s(piece.kind, whole, piece.dimension)
-        return Seconds(seconds, seconds)
+        return Seconds(seconds, seconds * slows(piece.dimension, piece.kind, self.plan))
 
     def _host_s(self, halves: Halves) -> float:
         """The seconds in which the kernels of `halves` wait for the host.

@@ -11,10 +11,31 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from simlab.lowering.pieces import BEGIN, COMPUTE, Piece
+from simlab.spec.plan import Plan
 
 SLOWING = ("dp", "edp", "replicas", "tp", "cp", "ep")
 """The dimensions whose communication slows kernels. Messages to another stage and copies to the
 host are left out: they move on copy engines, or on few channels."""
+
+
+def slows(dimension: str, kind: str, plan: Plan) -> bool:
+    """Whether a communication of a `kind` slows what its ranks compute meanwhile.
+
+    Tensor parallelism in pieces beside its own products is not NCCL's. Transformer Engine's
+    userbuffers send by copy engines (`use_ce`) with one multiprocessor (`ring_exchange`), and
+    gather with 2 to 8 (`bulk`); only reduce-scatters in 16 bits take 8 to 32 (`pipeline`;
+    `userbuffers_bf16_...` and `userbuffers_fp8_...` in Megatron-Bridge@067f987d,
+    src/megatron/bridge/training/comm_overlap.py). torch's asynchronous tensor parallelism copies by
+    copy engines both ways (`_pipelined_produce_and_all2all` in
+    torch/distributed/_symmetric_memory). Leaves out the first of the two reduce-scatters beside a
+    weight gradient in 8 bits, which takes 24.
+    """
+    if dimension == "tp" and plan.tp_overlap == "pipelined":
+        in_pieces = (
+            kind == "all_gather" or plan.has_eight_bits or not plan.habits.has_flat_gradients
+        )
+        return not in_pieces
+    return dimension in SLOWING
 
 
 class Seconds(NamedTuple):
@@ -23,7 +44,7 @@ class Seconds(NamedTuple):
     alone_s: float
     beside_s: float
     """While a collective runs beside it all the time: no more than twice as long. Of a communication
-    the same as alone."""
+    the same as alone, or 0 if it slows nothing."""
 
     def times(self, factor: float) -> "Seconds":
         """`factor` of it."""
@@ -87,7 +108,7 @@ def walk_unit(
         elif piece.action == BEGIN:
             end_s = max(free_s.get(dimension, 0.0), now_s) + its.alone_s
             free_s[dimension] = ends_s[piece.name] = end_s
-            busy_until_s = max(busy_until_s, end_s)
+            busy_until_s = max(busy_until_s, end_s * bool(its.beside_s))
         else:
             end_s = ends_s.pop(piece.name)
             spent[dimension] += max(0.0, end_s - now_s)

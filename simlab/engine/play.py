@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import NamedTuple, Protocol
 
-from simlab.cost.walk import SLOWING, Seconds
+from simlab.cost.walk import Seconds, slows
 from simlab.engine.instruction_times import ClusterTimes, transfer
 from simlab.engine.tasks import Shared, Task, TaskTimes, run_tasks
 from simlab.errors import DeadlockError, InputError
@@ -294,10 +294,11 @@ class _Tasks:
         shared: Shared | None = None,
         beside_s: float = 0.0,
     ) -> int:
-        name, op, slows = instruction.name, instruction.op, instruction.dimension in SLOWING
+        name, op = instruction.name, instruction.op
+        slowing = slows(instruction.dimension, instruction.kind, self.groups.plan)
         needs: list[int] = []  # what is found later is added here
         size_bytes = instruction.size_bytes
-        task = Task(name, op, stream, ranks, seconds, needs, size_bytes, shared, slows, beside_s)
+        task = Task(name, op, stream, ranks, seconds, needs, size_bytes, shared, slowing, beside_s)
         self.instructions.append(instruction)
         self.tasks.append(task)
         self.needs.append(needs)

@@ -258,3 +258,19 @@ def test_what_cannot_go_side_by_side_is_refused(fields, says):
 def test_of_programs_without_1f1b_none_is_paired():
     program = generate("gpipe", 2, 4)
     assert side_by_side(program) == Program(program.ranks, program.name)
+
+
+@pytest.mark.parametrize(
+    "fields, slowed", [({}, True), ({"precision": "fp8"}, False), ({"library": "torch"}, False)]
+)
+def test_tensor_parallelism_in_pieces_slows_products_where_multiprocessors_reduce(fields, slowed):
+    """Copy engines gather, and in 8 bits and in torch they scatter, too; see `slows`."""
+    plan = sl.Plan(tp=2, sequence_parallel=True, tp_overlap="pipelined", **fields)
+    cost = StageCost(DENSE, plan, replace(sl.load_cluster("dgx-h100", nodes=1), host_op_s=0.0))
+    pieces, seconds = cost._pieces_of((("layer", "F"),))
+    alone_s = sum(its.alone_s for p, its in zip(pieces, seconds) if p.action == COMPUTE)
+    walked_s = cost.unit_parts("layer", "F").compute
+    assert walked_s > 1.01 * alone_s if slowed else walked_s == pytest.approx(alone_s)
+
+
+DENSE = sl.Model(layers=2, hidden=4096, heads=32, ffn=16384, vocab=32000, positions=0, seq=4096)
