@@ -108,15 +108,16 @@ def matmul_s(kernel: Matmul, gpu: Gpu, precision: str) -> float:
     hold, clocks that fall under load other than by the measured efficiency.
     """
     reached = efficiencies_of(gpu)
-    peak = peak_flops(gpu, precision)
+    in_eight_bits = precision.startswith("fp8")
+    fraction = reached.matmul[kernel.role]
+    if in_eight_bits and "fp8" in gpu.peak_flops:
+        fraction = reached.matmul.get(f"{kernel.role} in 8 bits", fraction)
+    flops_per_s = peak_flops(gpu, precision) * fraction / gpu.sms
     products = products_of(kernel)
     best = min(
-        _waves_s(
-            products, rows, columns, peak * reached.matmul[kernel.role] * part / gpu.sms, gpu.sms
-        )
+        _waves_s(products, rows, columns, part * flops_per_s, gpu.sms)
         for rows, columns, part in reached.tiles
     )
-    in_eight_bits = precision.startswith("fp8")
     width = 4 if precision == "fp32" else 2
     operands = sum(its.batch * (its.m * its.k + its.k * its.n) for its in products)
     result = sum(its.batch * its.m * its.n for its in products)
