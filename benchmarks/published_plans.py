@@ -11,23 +11,14 @@ Rows of models with experts are printed apart, each with the best plan of every 
 expert-parallel ranks, and so are the runs of runs.csv with such ranks, which nobody called the best.
 A row that says too little, or whose GPU is not in the catalogue, is skipped with the reason.
 
-Some facts are read from a row's source and GPU. Megatron-Bridge's recipes reduce gradients in 16 bits
-(`grad_reduce_in_fp32 = False` in its src/megatron/bridge/perf_recipes/_common.py), and cut what tensor
-parallelism sends into pieces beside the products (`tp_comm_overlap_cfg = userbuffers_...` in
-perf_recipes/llama/h100/llama31.py). They do not cut experts (`expert_tensor_parallel_size = 1`), and
-some send tokens by DeepEP's or HybridEP's kernels (`FLEX_DISPATCHERS`). DeepSeek-V3's keep moments in
-16 bits (`exp_avg_dtype = torch.bfloat16` in recipes/deepseek/deepseek_v3.py). With products in 8 bits
-parameters have 8 bits, too, there (`fp8_param_gather = True` in training/mixed_precision.py) and in
-NeMo, whose the others in 8 bits are (`fp8_params = True` in its
-nemo/collections/llm/recipes/precision/mixed_precision.py), but not those of DeepSeek-V3 on H100s
-(perf_recipes/deepseek/h100/deepseek_v3.py). Whether all-to-alls run beside
-another microbatch is left to the search. And "4 OmniPath 100G links/node" are the NICs of a node.
+What a row's source and release are known for, such as gradients in 16 bits or a dispatcher, stands in
+simlab/studies/published/sources.json. Whether all-to-alls run beside another microbatch is left to the
+search.
 """
 
 import argparse
 import csv
 import json
-import re
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -41,8 +32,15 @@ from simlab.planner.explanation_text import difference_text
 from simlab.planner.rank import TIE, waterfall_s
 from simlab.planner.search import plan_text
 from simlab.planner.space import divisors
-from simlab.studies.published.rows import EXPERTS, KNOWN, cluster_of, described, known_model
+from simlab.studies.published.rows import (
+    cluster_of,
+    described,
+    has_experts,
+    known_model,
+    with_nics,
+)
 from simlab.studies.published.runs import RUNS, read_runs
+from simlab.studies.published.sources import Facts, effective, facts_of
 from simlab.studies.published.words import (
     Row,
     Skip,
@@ -58,30 +56,10 @@ from simlab.studies.published.words import (
 from simlab.units import seconds_text
 
 PLANS = RUNS.with_name("plans.csv")
-BRIDGE = "megatron-bridge"
-"""What the sources of rows have in them whose gradients have 16 bits, and whose tensor parallelism
-overlaps its communication piece by piece."""
-LINKS = r"(\d+)\s+\w+\s+(\d+)\s?g(?:b/s|bps|bit/s)?\s+links?\s?(?:/|per|a)\s?node"
-"""A pattern of the NICs of a node and the Gb/s of each, in what a row says of its GPU."""
-STAGE_LAYERS = {
-    ("deepseek-v3", 16): (4,) * 15 + (1,),
-    ("deepseek-v3", 32): (1, *(2,) * 30, 0),
-}
-"""{(model, stages): layers of each, where they are published}. Source: NVIDIA-NeMo/Megatron-Bridge
-@05d003fb, src/megatron/bridge/recipes/deepseek/deepseek_v3.py, `layout_map`; of 32 stages @067f987d,
-perf_recipes/deepseek/h100/deepseek_v3.py."""
-FLEX_DISPATCHERS = {
-    "25.09": r"deepseek-v3 h100",
-    "25.11": r"deepseek-v3 h100|.* gb[23]00",
-    "26.02": r".*",
-    "26.04": r"deepseek-v3 .*|qwen3-30b-a3b .*|.* gb[23]00",
-}
-"""{release of Megatron-Bridge: a pattern of the models and GPUs whose recipes have the dispatcher 'flex'},
-each until the next release. Source: NVIDIA-NeMo/Megatron-Bridge, scripts/performance/run_script.py
-@762354696 (25.09), configs/ beside it @5776a6d90 (25.11) and @383b610dc (26.02), and
-src/megatron/bridge/perf_recipes @067f987d (26.04)."""
 KEPT = ("zero", "precision", "library", "attention", "fused", "dp_overlap", "tp_overlap", "seq")
 """The fields of a run of runs.csv that are not searched."""
+SEARCHED_WITH = ("gradient_bytes", "tp_overlap", "dispatcher", "moment_bytes", "fp8_param_gather", "attention")  # fmt: skip
+"""The fields that the source of a plan says and that are not searched."""
 FIRST = 5
 ROOMY = 10
 """How many times as much memory a plan that does not fit is given, to predict its step."""
@@ -121,18 +99,13 @@ def rows(path: Path = PLANS, *, experts: bool = False) -> list[dict[str, str]]:
             found = [dict(with_blanks(row)) for row in csv.DictReader(file, restval="")]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"cannot read {str(path)!r}: {error}") from error
-    return [row for row in found if _has_experts(row) == experts]
-
-
-def _has_experts(row: Row) -> bool:
-    name = row["model"].lower()
-    return any(re.search(pattern, name) for pattern in (EXPERTS, *KNOWN))
+    return [row for row in found if has_experts(row) == experts]
 
 
 def _model(row: Row) -> Model:
     if (known := known_model(row)) is not None:
         return known
-    if _has_experts(row):
+    if has_experts(row):
         raise Skip(f"the model {row['model']!r} is not simulated: its experts have no column")
     llama = is_gated(row["gated_mlp"]) or "llama" in row["model"].lower()
     sizes = {n: whole(row, n) for n in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")}
@@ -143,46 +116,32 @@ def _model(row: Row) -> Model:
     )  # fmt: skip
 
 
-def _cluster(row: Row) -> Cluster:
+def _cluster(row: Row, facts: Facts) -> Cluster:
     name = cluster_of_gpu(row["gpu"])
     if name is None:
         raise Skip(f"no cluster in the catalogue has the GPU {row['gpu']!r}")
-    cluster = cluster_of(name, whole(row, "gpus"), 8)
-    if links := re.search(LINKS, row["gpu"].lower()):
-        inter = replace(cluster.inter, bandwidth_bytes_per_s=int(links[2]) * 1e9 / 8)
-        cluster = replace(cluster, nics_per_node=int(links[1]), inter=inter)
-    return cluster
+    return with_nics(cluster_of(name, whole(row, "gpus"), 8), facts)
 
 
-def _fixed(row: Row, model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
+def _fixed(row: Row, facts: Facts) -> tuple[dict[str, Any], dict[str, Any]]:
     """(what is not searched, what the published plan says)"""
+    said: dict[str, Any] = {name: degree(row, name) for name in ("tp", "pp", "ep")}
     fixed: dict[str, Any] = {
         "precision": precision_of(row["precision"]),
         "zero": zero_stage(row["zero_or_distopt"] or "zero1"),
         "cp": degree(row, "cp"),
     }
-    if BRIDGE in row["source"].lower():
-        fixed |= {"gradient_bytes": 2, "tp_overlap": "pipelined"}
-        if model.experts and _is_flex(row, model):
-            fixed["dispatcher"] = "once-a-node"
-        if model.name == "deepseek-v3":
-            fixed["moment_bytes"] = 2
-    in_eight_bits = fixed["precision"] == "fp8" and fixed["zero"] > 0
-    if in_eight_bits and (model.name, row["gpu"]) != ("deepseek-v3", "H100"):
-        fixed["fp8_param_gather"] = True
-    if "bigscience" in row["source"]:  # older than fused attention
-        fixed["attention"] = "unfused"
+    its = effective(facts, zero=fixed["zero"], tp=2, ep=said["ep"], precision=row["precision"])
+    fixed |= {name: its[name] for name in SEARCHED_WITH if name in its}
     if row["recompute"]:
         fixed["recompute"] = recompute_of(row["recompute"], fsdp=False)
-    said: dict[str, Any] = {name: degree(row, name) for name in ("tp", "pp", "ep")}
     if row["dp"]:
         said["dp"] = degree(row, "dp")
-    if model.experts and BRIDGE in row["source"].lower():
-        said["etp"] = 1
+    if "etp" in its:
+        said["etp"] = its["etp"]
     chunks = degree(row, "vpp")
-    stages = model.name, said["pp"] * chunks
-    if stages in STAGE_LAYERS:
-        said["stage_layers"] = STAGE_LAYERS[stages]
+    if layers := its.get("stage_layers", {}).get(str(said["pp"] * chunks)):
+        said["stage_layers"] = tuple(layers)
     said["schedule"] = "interleaved-1f1b" if chunks > 1 else "1f1b"
     if chunks > 1:
         said["chunks"] = chunks
@@ -191,28 +150,22 @@ def _fixed(row: Row, model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
     return fixed, fixed | said
 
 
-def _is_flex(row: Row, model: Model) -> bool:
-    """Whether the recipe of a row has the dispatcher 'flex'."""
-    release = re.search(r"\((\d\d\.\d\d)", row["source"])
-    named = max((r for r in FLEX_DISPATCHERS if release and r <= release[1]), default="25.09")
-    return bool(re.match(FLEX_DISPATCHERS[named], f"{model.name} {row['gpu'].lower()}"))
-
-
 def space_of(row: Row) -> Space:
     """What is searched for a row. Raises `Skip` with the reason if it cannot be."""
     model = _model(row)
+    facts = facts_of(row, model.name)
     return Space(
         model=model,
-        cluster=_cluster(row),
+        cluster=_cluster(row, facts),
         global_batch=whole(row, "global_batch"),
-        fixed=_fixed(row, model)[0],
+        fixed=_fixed(row, facts)[0],
     )
 
 
 def own_space(row: Row) -> Space:
     """As `space_of`, with what the published plan says: what it leaves open is searched."""
     space = space_of(row)
-    return replace(space, fixed=_fixed(row, space.model)[1])
+    return replace(space, fixed=_fixed(row, facts_of(row, space.model.name))[1])
 
 
 def met(row: Row) -> Met:

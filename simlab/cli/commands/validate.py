@@ -8,7 +8,7 @@ from simlab.cli.output import print_json, print_table, print_text, progress, wri
 from simlab.errors import InputError
 from simlab.spec.model import MFU_ATTENTION
 from simlab.studies.published.errors import suites
-from simlab.studies.published.runs import RUNS, Result, read_runs, result_of
+from simlab.studies.published.runs import RUNS, RUNS_2026, Result, read_runs, result_of
 from simlab.training import Waterfall
 from simlab.units import seconds_text
 
@@ -90,7 +90,8 @@ def validate(arguments: argparse.Namespace) -> int:
     measured best, of 5% the same for the best of the first five; fit% is the share of layouts that
     failed and were called feasible, or the reverse.
     """
-    rows = read_runs(arguments.file)
+    files = arguments.file or [RUNS, RUNS_2026]
+    rows = [row for file in files for row in read_runs(file)]
     predicted = progress(rows, "predicting runs")
     results = [result_of(row, waterfall=arguments.rows) for row in predicted]
     table = suites(results)
@@ -122,7 +123,7 @@ def _draw(
     ]
     if not done:
         raise InputError(
-            f"{arguments.file}: no row of it can be predicted, so there is nothing to draw"
+            f"{', '.join(arguments.file)}: no row can be predicted, so there is nothing to draw"
         )
     from simlab.views.still.runs import runs_figure  # here: only a picture needs matplotlib
 
@@ -200,10 +201,9 @@ def add_validate(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `validate`."""
     command.add_argument(
         "file",
-        nargs="?",
-        default=str(RUNS),
+        nargs="*",
         metavar="RUNS.csv",
-        help=f"measured runs (default: the published ones in {RUNS}, whose columns it has)",
+        help=f"measured runs (default: the published ones, {RUNS} and {RUNS_2026.name}, whose columns it has)",
     )
     command.add_argument(
         "--rows",

@@ -22,7 +22,7 @@ second leaves what a library does without the setting."""
 
 DIMENSIONS = ("tp", "pp", "dp", "cp", "ep")
 _NAME = rf"(?<![a-z0-9])(?:{'|'.join(DIMENSIONS)})(?![a-z0-9])"
-_FILLER = r"(?<![a-z])(?:overlap\w*|comm(?:s|unication)?|and|with|only|both|is|are)(?![a-z])"
+_FILLER = r"(?<![a-z])(?:overlap\w*|comm(?:s|unication)?|and|with|only|both|is|are|grads?|param(?:eter)?s?)(?![a-z])"
 _NOT = r"\b(?:no|not|non|without|nor)\b"
 FLAGS = {
     r"tp[_-]comm[_-]overlap": "tp",

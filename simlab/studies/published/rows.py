@@ -28,8 +28,8 @@ A row often does not say everything. These are the assumptions, which follow the
   asynchronous tensor parallelism, small models with one matrix for embedding and head. The earlier
   script, whose grid has one pipeline stage, checks no collectives; the later one sets
   TORCH_DISTRIBUTED_DEBUG=DETAIL, and runs with several stages are taken to be the later ones.
-- Aleph Alpha's library keeps and sums gradients in 16 bits (Aleph-Alpha/scaling,
-  core/optimizer/parameter_group.py).
+- What recipes, scripts and machines of a source and a release are known for stands in sources.json
+  (`simlab.studies.published.sources`): gradients in 16 bits, dispatchers, recomputed modules and others.
 - FSDP's float8 has a scale for each tensor, unless the precision or the overlap says "rowwise".
 - NeMo's recipes overlap tensor parallelism, because all recipes that mention it do.
 - Sequence parallelism goes with tensor parallelism, except in fp16 runs, which are older.
@@ -42,6 +42,11 @@ A row often does not say everything. These are the assumptions, which follow the
 - Pipelines of FSDP2 keep parameters gathered after a forward: torchtitan's default is
   `reshard_after_forward = not pp_enabled` (`apply_fsdp` in its parallelize.py).
 - HSDP shards over the data-parallel ranks of a node.
+- Megatron-LM and NeMo shard the optimizer's states where the row does not say. Elsewhere as little is
+  sharded and recomputed as makes the step fit.
+- Megatron-LM's stages hold equally many layers, or do so where the embedding and the head count as one
+  each; a number that comes out even neither way is spread unevenly.
+- Tensor-parallel ranks share experts with other ranks, and do not cut them, where a row has both.
 - A node of an NVL72 is what shares NVLink: of the rack's 72 GPUs as many as divide those of the run.
 - A model with experts is the one of its name in the catalogue, cut to the row's layers. Experts are
   balanced.
@@ -50,13 +55,16 @@ A row often does not say everything. These are the assumptions, which follow the
 import re
 from dataclasses import replace
 from math import ceil, gcd
+from typing import Any
 
+from simlab.errors import InputError
 from simlab.libraries import LIBRARIES
 from simlab.spec.cluster import Cluster, cluster_of_gpu, clusters, load_cluster
 from simlab.spec.model import Model, load_model
 from simlab.spec.plan import Plan
 from simlab.spec.plan_checks import ATTENTIONS
-from simlab.studies.published.overlap import overlapping, overlaps_dp, tp_overlap_of
+from simlab.studies.published.overlap import overlapping, overlaps, overlaps_dp, tp_overlap_of
+from simlab.studies.published.sources import Facts, effective, facts_of
 from simlab.studies.published.words import (
     FSDP,
     Row,
@@ -111,27 +119,60 @@ def described(row: Row) -> tuple[Model, Plan, Cluster]:
     Raises `Skip` with the reason if the row does not say enough, or says something that is not
     simulated.
     """
-    row = with_blanks({**dict.fromkeys(OPTIONAL, ""), **row})
+    row = _filled(row)
     if not row["micro_batch"].strip() and degree(row, "pp") > 1:
         row = {**row, "micro_batch": "1"}
     known = known_model(row)
     if known is not None:
         row = {**row, **{name: row[name].strip() or str(getattr(known, name)) for name in SIZES}}
+    elif has_experts(row):
+        raise Skip(f"the model {row['model']!r} is not simulated: its experts have no column")
     for column in NEEDED:
         if not row[column].strip() and not (column == "step_s" and failed(row)):
             raise Skip(f"{column} was not published")
-    if known is None and re.search(EXPERTS, (row.get("model") or "").lower()):
-        raise Skip(f"the model {row['model']!r} is not simulated: its experts have no column")
-    name = named(row, "machine", clusters(), "") or cluster_of_gpu(row["gpu"])
-    if name is None:
-        raise Skip(f"no cluster in the catalogue has the GPU {row['gpu']!r}")
-    cluster = cluster_of(name, whole(row, "n_gpus"), whole(row, "gpus_per_node", 8))
-    plan = _plan(row, cluster.gpus_per_node)
+    model = known or _model(row)
+    facts = facts_of(row, model.name)
+    cluster = _cluster(row, facts)
+    plan = _plan(row, model, cluster.gpus_per_node, facts)
     checks = yes_or_no("checks_collectives", row["checks_collectives"] or "no")
-    return known or _model(row), plan, replace(cluster, checks_collectives=checks)
+    return model, plan, replace(cluster, checks_collectives=checks)
 
 
-EXPERTS = r"mixtral|grok|moe|deepseek[\s_-]*v[23]|\d\s*x\s*\d+(?:\.\d+)?b\b"
+def _filled(row: Row) -> Row:
+    """The row with all columns that are read."""
+    return with_blanks({**dict.fromkeys(OPTIONAL, ""), **row})
+
+
+def alternatives(row: Row, plan: Plan) -> list[Plan]:
+    """`plan`, and where the row and its source do not say what is recomputed or sharded, the same with
+    more of it, in the order in which they are tried until one fits."""
+    row = _filled(row)
+    facts = facts_of(row, (known_model(row) or _model(row)).name)
+    kinds = [plan.recompute]
+    if not row["recompute"].strip() and "recompute" not in facts:
+        own = ["outputs"] if plan.library == "megatron" and (plan.ep > 1) else []
+        own = own if plan.habits.has_flat_gradients else ["per-op"]
+        kinds = ["none", "selective", *own, "full"]
+    stages = [plan.zero]
+    if not row["sharding"].strip() and plan.zero == 0 and plan.library == "megatron":
+        stages += [1] if plan.holders > 1 else []
+    found = []
+    for kind in kinds:
+        for zero in stages:
+            fields: dict[str, Any] = {"recompute": kind, "zero": zero}
+            if kind == "full":
+                fields["ep_overlap"] = False
+            try:
+                found.append(replace(plan, **fields))
+            except InputError:
+                continue
+    return found
+
+
+EXPERTS = (
+    r"mixtral|grok|moe|deepseek[\s_-]*v[2-9]|gpt[\s_-]*oss|nemotron[\s_-]*3|kimi|llama[\s_-]*4|"
+    r"\d\s*x\s*\d+(?:\.\d+)?b\b|\db?[\s_-]+a\d+b\b"
+)
 """A pattern of the names of models that have experts."""
 
 KNOWN = {
@@ -141,10 +182,20 @@ KNOWN = {
     r"deepseek[\s_-]*v3": "deepseek-v3",
     r"qwen3[\s_-]*235b": "qwen3-235b-a22b",
     r"qwen3[\s_-]*30b": "qwen3-30b-a3b",
+    r"gpt[\s_-]*oss[\s_-]*20b": "gpt-oss-20b",
+    r"gpt[\s_-]*oss[\s_-]*120b": "gpt-oss-120b",
+    r"kimi[\s_-]*k2": "kimi-k2",
+    r"grok[\s_-]*1\b": "grok-1",
 }
 """{pattern of the name of a model with experts: its name in the catalogue}"""
 SIZES = ("layers", "hidden", "heads", "vocab")
 """The columns that a row may leave out whose model the catalogue has."""
+
+
+def has_experts(row: Row) -> bool:
+    """Whether a row names a model that has experts."""
+    name = (row.get("model") or "").lower()
+    return any(re.search(pattern, name) for pattern in (EXPERTS, *KNOWN))
 
 
 def known_model(row: Row) -> Model | None:
@@ -161,6 +212,25 @@ def known_model(row: Row) -> Model | None:
     layers = whole(row, "layers", model.layers)
     dense = model.dense_layers if layers == model.layers else min(model.dense_layers, 1)
     return replace(model, layers=layers, dense_layers=dense, seq=whole(row, "seq", model.seq))
+
+
+def _cluster(row: Row, facts: Facts) -> Cluster:
+    """The GPUs that a row ran on; `Skip` if the catalogue has no machine with them."""
+    usual = cluster_of_gpu(row["gpu"])
+    name = named(row, "machine", clusters(), "") or facts.get("machine", {}).get(usual, usual)
+    if name is None:
+        raise Skip(f"no cluster in the catalogue has the GPU {row['gpu']!r}")
+    cluster = cluster_of(name, whole(row, "n_gpus"), whole(row, "gpus_per_node", 8))
+    return with_nics(cluster, facts)
+
+
+def with_nics(cluster: Cluster, facts: Facts) -> Cluster:
+    """A cluster with the NICs that a row or its source says."""
+    if "nics" not in facts:
+        return cluster
+    nics, bandwidth = facts["nics"]
+    inter = replace(cluster.inter, bandwidth_bytes_per_s=bandwidth)
+    return replace(cluster, nics_per_node=nics, inter=inter)
 
 
 def cluster_of(name: str, gpus: int, in_node: int) -> Cluster:
@@ -200,57 +270,91 @@ def _model(row: Row) -> Model:
     )
 
 
-def _plan(row: Row, in_node: int) -> Plan:
+def _plan(row: Row, model: Model, in_node: int, facts: Facts) -> Plan:
     """The plan of a row on nodes of so many GPUs, under the assumptions that the text of this module
-    lists."""
-    tp, pp, cp = (degree(row, name) for name in ("tp", "pp", "cp"))
+    lists, and the facts of its source."""
+    tp, pp, cp, ep = (degree(row, name) for name in ("tp", "pp", "cp", "ep"))
     dp = whole(row, "dp", max(1, whole(row, "n_gpus") // (tp * pp * cp)))
     sharding, overlap, precision = (
         said(row["sharding"]),
         row["overlap"].lower(),
         precision_of(row["precision"]),
     )
-    zero, hybrid = zero_stage(row["sharding"]), hybrid_ranks(sharding, in_node // tp)
+    source = (row.get("source") or "").lower()
+    zero = zero_stage(row["sharding"]) if row["sharding"].strip() else facts.get("zero", 0)
+    hybrid = hybrid_ranks(f"{sharding} {source}", in_node // tp)
     fsdp = bool(re.search(FSDP, sharding))
-    library = named(row, "library", LIBRARIES, library_of(sharding))
+    library = named(row, "library", LIBRARIES, facts.get("library") or library_of(sharding))
     if precision == "fp8" and library in ("torch", "fsdp1"):
         precision = float8_of(f"{row['precision']} {row['overlap']}")
     microbatches, size, chunks = _cut(row, dp, pp, library)
-    attention = named(row, "attention", ATTENTIONS, attention_of(library, precision, cp))
+    usual = facts.get("attention") or attention_of(library, precision, cp)
+    attention = named(row, "attention", ATTENTIONS, usual)
     is_fused = library in ("megatron", "nanotron") or is_compiled(library, overlap)
     sequence_parallel = is_sequence_parallel(row["seq_parallel"], precision != "fp16") and tp > 1
-    ep = degree(row, "ep")
-    # more ranks than hold the same part of the model share experts only if these are not cut
-    spreads = tp > 1 and (dp * cp) % ep > 0 and (tp * dp * cp) % ep == 0
+    spreads = tp > 1 and ep > 1 and (tp * dp * cp) % ep == 0
     # What a row says of a dimension that it does not split has no effect and is left out.
-    return Plan(
-        dp=dp,
-        tp=tp,
-        pp=pp,
-        cp=cp,
-        ep=ep,
-        etp=1 if spreads else None,  # type: ignore[arg-type]  # Plan fills it in
-        zero=zero,
-        hybrid=hybrid if zero and hybrid and dp * cp % hybrid == 0 else 0,
-        microbatch_size=size,
-        microbatches=microbatches,
-        seq=whole(row, "seq"),
-        chunks=chunks if chunks > 1 else None,  # type: ignore[arg-type]  # Plan fills it in
-        schedule="interleaved-1f1b" if chunks > 1 else "1f1b",
-        recompute=recompute_of(row["recompute"], fsdp),
-        precision=precision,
-        sequence_parallel=sequence_parallel or spreads,
-        attention=attention,
-        library=library,
-        fused=yes_or_no("fused", row["fused"] or str(is_fused)),
-        prefetch=int(fsdp) if zero == 3 else 1,
-        reshard=not (zero == 3 and library == "torch" and pp > 1),
-        dp_overlap=overlaps_dp(overlap, zero) and not (library == "nanotron" and zero),
-        tp_overlap=tp_overlap_of(overlap) if tp > 1 and library != "nanotron" else "weight-grad",
-        stage_layers=_nanotron_layers(row, pp) if library == "nanotron" else "uneven",
-        bucket_bytes=_bucket_bytes(library, zero, precision, dp * cp),
-        gradient_bytes=whole(row, "gradient_bytes", 0) or None,  # type: ignore[arg-type]  # Plan fills it in
+    fields: dict[str, Any] = {
+        "dp": dp,
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "ep": ep,
+        "etp": 1 if spreads else None,
+        "zero": zero,
+        "hybrid": hybrid if zero and ep == 1 and hybrid and dp * cp % hybrid == 0 else 0,
+        "microbatch_size": size,
+        "microbatches": microbatches,
+        "seq": whole(row, "seq"),
+        "chunks": chunks if chunks > 1 else None,
+        "schedule": "interleaved-1f1b" if chunks > 1 else "1f1b",
+        "precision": precision,
+        "attention": attention,
+        "library": library,
+        "fused": yes_or_no("fused", row["fused"] or str(is_fused)),
+        "prefetch": int(fsdp) if zero == 3 else 1,
+        "reshard": not (zero == 3 and library == "torch" and pp > 1),
+        "dp_overlap": overlaps_dp(overlap, zero) and not (library == "nanotron" and zero),
+        "tp_overlap": "weight-grad",
+        "stage_layers": _stage_layers(row, model, pp * chunks, library),
+        "bucket_bytes": _bucket_bytes(library, zero, precision, dp * cp),
+    }
+    if tp > 1 and library != "nanotron":
+        fields["tp_overlap"] = tp_overlap_of(overlap)
+    fields |= _of_source(row, facts, fields)
+    if row["recompute"].strip():
+        fields["recompute"] = recompute_of(row["recompute"], fsdp)
+    fields["sequence_parallel"] = sequence_parallel or (fields["etp"] == 1 and tp > 1 and ep > 1)
+    return Plan(**fields)
+
+
+def _of_source(row: Row, facts: Facts, fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the plan of a row that its source says, and the row does not."""
+    its = effective(
+        facts,
+        zero=fields["zero"],
+        tp=fields["tp"],
+        ep=fields["ep"],
+        precision=row["precision"],
     )
+    if "tp" in overlaps(row["overlap"]):
+        its.pop("tp_overlap", None)
+    stages = str(fields["pp"] * (fields["chunks"] or 1))
+    if layers := its.pop("stage_layers", {}).get(stages):
+        its["stage_layers"] = tuple(layers)
+    return {name: value for name, value in its.items() if name not in OF_OTHERS}
+
+
+OF_OTHERS = ("machine", "nics", "zero", "library", "attention")
+"""The facts that are no fields of a plan, or are read with what the row says of them."""
+
+
+def _stage_layers(row: Row, model: Model, stages: int, library: str) -> str | tuple[int, ...]:
+    """The layers of each stage, where the source does not say them."""
+    if library == "nanotron":
+        return _nanotron_layers(row, stages)
+    ends = model.layers % stages and (model.layers + 2) % stages == 0
+    return "ends-count-as-layers" if library == "megatron" and ends else "uneven"
 
 
 def _nanotron_layers(row: Row, stages: int) -> str | tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from simlab.input_files import MOST_TABLE_BYTES, read_text
 from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
-from simlab.studies.published.rows import described
+from simlab.studies.published.rows import alternatives, described
 from simlab.studies.published.words import (
     Row,
     Skip,
@@ -25,6 +25,8 @@ from simlab.units import GIB
 
 RUNS = Path(__file__).with_name("runs.csv")
 """The published runs that come with simlab; each row names its source."""
+RUNS_2026 = RUNS.with_name("runs_2026.csv")
+"""Runs published in 2025 and 2026, on Hopper in 8 bits and on Blackwell, in the columns of `RUNS`."""
 SWEEPS = RUNS.with_name("sweeps.csv")
 """Published sweeps of layouts, with those that failed, in the columns of `RUNS`."""
 
@@ -221,14 +223,9 @@ def _memory_gib(row: Row) -> float | None:
 
 
 def _predicted(row: Row, model: Model, plan: Plan, cluster: Cluster) -> Prediction:
-    """The `Prediction` of a row.
-
-    If the row does not say what is recomputed, as little as makes the step fit is recomputed.
-    """
-    for recompute in (
-        [plan.recompute] if row["recompute"].strip() else ["none", "selective", "per-op", "full"]
-    ):
-        prediction = predict(model, replace(plan, recompute=recompute), cluster)
+    """The `Prediction` of a row: of the first of its `alternatives` that fits, or of the last one."""
+    for tried in alternatives(row, plan):
+        prediction = predict(model, tried, cluster)
         if prediction.fits and prediction.fit.fits:
             break
     return prediction

@@ -40,7 +40,7 @@ def failed(row: Row) -> bool:
     """Whether a row says that its run failed: it has no step time, and the step time, its kind or
     the memory names the failure. Not each crash is for want of memory."""
     said_of_it = f"{row['step_s']} {row.get('step_s_kind', '')} {row['mem_gib']}".lower()
-    return not _number(row["step_s"]) > 0 and bool(re.search(FAILURE, said_of_it))
+    return not number_of(row["step_s"]) > 0 and bool(re.search(FAILURE, said_of_it))
 
 
 FAILURE = (
@@ -211,7 +211,7 @@ def zero_stage(text: str) -> int:
 
 def hybrid_ranks(text: str, in_node: int) -> int:
     """The ranks of a shard of HSDP: the number in `text`, or `in_node`; 0 if it is no HSDP."""
-    if size := re.search(r"hsdp[ -]?(\d+)|fsdp\s*(\d+)\s*x\s*dp", text):
+    if size := re.search(r"(?:hsdp[ -]?|zero1=)(\d+)|fsdp\s*(\d+)\s*x\s*dp", text):
         return int(size[1] or size[2])
     return in_node if in_node > 1 and re.search("hsdp|hybrid[ _]shard", text) else 0
 
@@ -225,7 +225,7 @@ def number(row: Row, column: str) -> float:
     """The number above 0 in a column; `Skip` if there is none."""
     if not row[column].strip():
         raise Skip(f"{column} was not published")
-    value = _number(row[column])
+    value = number_of(row[column])
     if not 0 < value < float("inf"):
         raise Skip(f"{column} = {row[column]!r} is no number above 0")
     return value
@@ -237,7 +237,7 @@ K = 1024
 """How many a "k" is, as in a sequence of "4k" tokens."""
 
 
-def _number(text: str) -> float:
+def number_of(text: str) -> float:
     """The number that a text says, such as "1,024" or "4k"; not a number if it says none."""
     word = text.strip().lower()
     if re.fullmatch(THOUSANDS, word):
@@ -261,7 +261,7 @@ def whole(row: Row, column: str, default: int | None = None) -> int:
     text = row[column].strip()
     if not text and default is not None:
         return default
-    value = _number(text)
+    value = number_of(text)
     if not value.is_integer() or value < 1:
         raise Skip(f"{column} = {row[column]!r} is no whole number above 0")
     if value > (most := MOST.get(column, MOST_OF_OTHERS)):
