@@ -84,7 +84,9 @@ COLUMNS: dict[str, tuple[Meaning, ...]] = {
         Meaning("bf16", {"precision": "bf16"}, ("", "N/A", "bf16", "bfloat16", "amp_bf16")),
         Meaning("fp16", {"precision": "fp16"}, ("fp16", "float16", "16-mixed", "half")),
         Meaning("fp32", {"precision": "fp32"}, ("fp32", "float32", "tf32", "32")),
-        Meaning("fp8", {"precision": "fp8"}, ("fp8", "fp8+bf16", "float8", "mxfp8")),
+        Meaning("fp8", {"precision": "fp8"}, ("fp8", "fp8+bf16", "float8")),
+        Meaning("fp8-current", {"precision": "fp8-current"}, ("fp8-cs", "fp8_cs", "FP8-current")),
+        Meaning("fp8-mx", {"precision": "fp8-mx"}, ("mxfp8", "MXFP8")),
     ),
 }  # fmt: skip
 """{column: its meanings}. A text that has none is a reason to skip the row, except in `overlap`, where

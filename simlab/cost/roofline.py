@@ -24,7 +24,13 @@ beside it: two of the largest tiles. It explains what 30 products of 1 to 11 rou
 beside a kernel that occupied 24 multiprocessors, within 7% in the mean (`benchmarks/bench_gpu.py`,
 part beside; with one tile it would be 9%). Other GPUs are taken to do the same."""
 
-NEXT_BEST = {"fp8-rowwise": "fp8", "fp8": "bf16", "bf16": "fp16", "fp16": "tf32", "tf32": "fp32"}
+NEXT_BEST = {
+    **dict.fromkeys(("fp8-rowwise", "fp8-current", "fp8-mx"), "fp8"),
+    "fp8": "bf16",
+    "bf16": "fp16",
+    "fp16": "tf32",
+    "tf32": "fp32",
+}
 """What a chip computes in that does not have the precision asked for."""
 
 
@@ -133,27 +139,37 @@ AFTER_NORM = (OperationKind.QKV, OperationKind.UP)
 (`TELayerNormColumnParallelLinear` in core/models/gpt/gpt_layer_specs.py); experts have a norm apart."""
 
 
+CAST_BYTES = {"fp8": (4, 1), "fp8-current": (6, 6), "fp8-mx": (6, 0)}
+"""{precision: what Transformer Engine moves for each number that it casts, and for one that comes from
+a norm in the same module over what that norm moves in 16 bits}. A cast reads 2 bytes and writes the
+number as it is and transposed, 1 + 1; current scaling reads 2 more before, for the largest value. A
+cast of MXFP8 takes 1.47 times as long as one of delayed scaling: four products of a layer, with and
+without casts, on a B300 (@d0067d0d docs/examples/gemm_profiling/gemm_profiling.rst: 2.847 - 2.365 against
+2.486 - 2.158 ms). Delayed scaling's norm writes 8 bits (2 + 1), which are then transposed (1 + 1), for
+the 2 + 2 of a norm in 16; MXFP8's writes both forms; with current scaling cuDNN's norm writes 16 bits
+(`Impl` in its pytorch/csrc/extensions/normalization.cpp)."""
+
+
 def casts_s(
     kernel: Matmul,
     gpu: Gpu,
+    precision: str = "fp8",
     *,
     kept_for: int = 0,
-    weight_bytes: int = 4,
+    gathered: bool = False,
     beside_bytes_per_s: float | None = None,
 ) -> float:
     """Seconds of casting the operands of a product from 16 bits to 8. beside_bytes_per_s: see
     `kernel_s`.
 
     kept_for: the microbatches that share one cast of the weights in Transformer Engine; 0 where
-    torchao casts. weight_bytes: what is moved for each weight then, once a step.
+    torchao casts. gathered: whether the weights are parameters in 8 bits, which are transposed only.
 
-    Transformer Engine reads a tensor once (2 bytes) and writes it as it is and transposed (1 + 1):
-    the input in the forward, for the product and for the weight's gradient, and the gradient of the
-    result in the backward, for both gradients (`quantizer.set_usage` in its pytorch/module/linear.py
-    and `grad_output_preprocess` in base.py). A norm in the same module writes its result in 8 bits
-    (`with_quantized_norm` in layernorm_linear.py): what it wrote in 16 bits (2) and what the cast
-    read (2) fall away, and what is left is 1 byte more than a norm in 16 bits moves: 2 + 1 and a
-    transposition of 1 + 1, for 2 + 2. The weights are cast by the first microbatch of a step
+    Transformer Engine casts the input in the forward, for the product and for the weight's gradient,
+    and the gradient of the result in the backward, for both gradients, in `CAST_BYTES`
+    (`quantizer.set_usage` in its pytorch/module/linear.py and `grad_output_preprocess` in base.py). A
+    norm in the same module may write its result in 8 bits (`with_quantized_norm` in
+    layernorm_linear.py). The weights are cast by the first microbatch of a step
     (`is_first_microbatch`, `quantize_weight`).
 
     torchao casts both operands before each of the three products, in 5 bytes a number: it reads them
@@ -162,9 +178,8 @@ def casts_s(
     finds a row's largest value in the kernel that casts, but each operand is cast by rows for one
     product and by columns for another.
 
-    Leaves out: that a full recomputation needs no transposed form the first time; scales of MXFP8
-    (1/32 of a byte); current scaling, which reads once more; per-tensor scales on Blackwell, which
-    transpose nothing.
+    Leaves out: that a full recomputation needs no transposed form the first time; per-tensor scales on
+    Blackwell, which transpose nothing.
     """
     products, reached = products_of(kernel), efficiencies_of(gpu)
     left = sum(its.batch * its.m * its.k for its in products)
@@ -175,8 +190,9 @@ def casts_s(
             return 0.0
         fused = kernel.operation in AFTER_NORM and not isinstance(kernel, GroupedMatmul)
         is_forward = kernel.role == "forward"
-        moved = (1 if fused and is_forward else 4) * left
-        moved += weight_bytes * right / kept_for * is_forward
+        apart, after_norm = CAST_BYTES[precision]
+        moved = (after_norm if fused and is_forward else apart) * left
+        moved += (2 if gathered else apart) * right / kept_for * is_forward
         launches = 1
     bandwidth = _bandwidth(gpu, reached, beside_bytes_per_s or 0.0)
     return moved / bandwidth + launches * reached.kernel_s

@@ -247,9 +247,9 @@ class StageCost(CommunicationTimes):
             seconds += casts_s(
                 kernel,
                 gpu,
+                precision,
                 kept_for=0 if torchs else self.plan.microbatches,
-                # parameters in 8 bits are only transposed
-                weight_bytes=2 if self.plan.fp8_param_gather else 4,
+                gathered=self.plan.fp8_param_gather,
                 beside_bytes_per_s=taken,
             )
         return seconds / self.faster.get(kernel.operation, 1)

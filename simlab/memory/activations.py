@@ -72,7 +72,7 @@ def keeps_fp8(plan: Plan) -> bool:
     (transformer_engine/pytorch/module/linear.py, and grouped_linear.py for experts). Attention's result is kept in both forms, for its
     own backward is in 16 bits. torch's float8 (torchao, float8_linear.py) keeps the 16-bit input
     and casts it again, but where it is cast before it is gathered (float8_tensor_parallel.py)."""
-    return plan.precision == "fp8" and (plan.habits.keeps_eight_bit_inputs or keeps_gathered(plan))
+    return plan.sends_eight_bits and (plan.habits.keeps_eight_bit_inputs or keeps_gathered(plan))
 
 
 def statistics_bytes(model: Model, plan: Plan) -> float:

@@ -54,7 +54,7 @@ def eight_bit_bytes(model: Model, plan: Plan, layers: Layers) -> float:
     on Blackwell, which needs no transpose and a byte less (`nvte_is_non_tn_fp8_gemm_supported`), and
     layers that a recipe leaves in 16 bits (--first-last-layers-bf16).
     """
-    if plan.precision != "fp8" or not plan.habits.keeps_eight_bit_copies:
+    if not plan.sends_eight_bits or not plan.habits.keeps_eight_bit_copies:
         return 0.0
     weights = product_parameters(model, plan, layers)
     if not plan.fp8_param_gather:

@@ -171,9 +171,12 @@ class Plan:
     precision: str = documented(
         """The number format of parameters, activations and messages. 'fp8' computes matrix products
         in 8 bits and keeps all else in bf16, but with library 'megatron' for the inputs of those
-        products, which Transformer Engine keeps in 8 bits. It has a scale for each tensor;
+        products, which Transformer Engine keeps in 8 bits. It has a scale for each tensor, with
+        library 'megatron' from the largest values of earlier steps (--fp8-recipe delayed). 'fp8-current'
+        scales a tensor by its own largest value, which is found first (tensorwise), and 'fp8-mx' has a
+        scale for every 32 numbers (mxfp8), both of Transformer Engine, so with library 'megatron'.
         'fp8-rowwise' has one for each row (torchao's recipe, so with library 'torch' or 'fsdp1'), and
-        what tensor parallelism sends stays in 16 bits. Its products are taken to be as fast.""",
+        what tensor parallelism sends stays in 16 bits. Products are taken to be as fast with each.""",
         default="bf16",
         choices=tuple(PRECISIONS),
     )
@@ -338,6 +341,11 @@ class Plan:
     def has_eight_bits(self) -> bool:
         """Whether matrix products are computed in 8 bits."""
         return self.precision.startswith("fp8")
+
+    @property
+    def sends_eight_bits(self) -> bool:
+        """Whether a tensor is cast to 8 bits before ranks gather it; scales of rows go with no gather."""
+        return self.has_eight_bits and self.precision != "fp8-rowwise"
 
     @property
     def element_bytes(self) -> int:

@@ -14,7 +14,15 @@ if TYPE_CHECKING:
     from simlab.spec.model import Model
     from simlab.spec.plan import Plan
 
-PRECISIONS = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 2, "fp8-rowwise": 2}
+PRECISIONS = {
+    "fp32": 4,
+    "fp16": 2,
+    "bf16": 2,
+    "fp8": 2,
+    "fp8-current": 2,
+    "fp8-mx": 2,
+    "fp8-rowwise": 2,
+}
 """{precision: bytes of a parameter, an activation or a number of a message}. fp8 holds its numbers
 in bf16 between matrix products."""
 
@@ -201,7 +209,7 @@ def _check_narrow_states(plan: "Plan") -> None:
     if plan.moment_bytes == 2:
         _check_distributed(plan, "moment_bytes", "moments in 16 bits", 4)
     if plan.fp8_param_gather:
-        if plan.precision != "fp8":
+        if not plan.sends_eight_bits:
             raise InputError(
                 f"fp8_param_gather with precision = {plan.precision!r}: give precision = 'fp8', or leave it out"
             )
@@ -238,6 +246,11 @@ def _check_library(plan: "Plan") -> None:
         raise InputError(
             f"precision = 'fp8-rowwise' with library = {plan.library!r}: it is torchao's, so give library = "
             f"{_or(names_of('scales_rows'))}"
+        )
+    if plan.precision in ("fp8-current", "fp8-mx") and not library.keeps_eight_bit_copies:
+        raise InputError(
+            f"precision = {plan.precision!r} with library = {plan.library!r}: it is Transformer Engine's, so give library = "
+            f"{_or(names_of('keeps_eight_bit_copies'))}"
         )
     if plan.zero > library.most_zero:
         raise InputError(

@@ -139,7 +139,7 @@ def communication_backward(kernel: Communication, plan: Plan) -> list[Communicat
     if kernel.kind == "reduce_scatter":
         return [_of_product(kernel, "gather", "all_gather", "result gradient", 1)]
     # sums are of 16 bits, also where the input was cast to 8 bits
-    widening = 2 if plan.precision == "fp8" else 1
+    widening = 2 if plan.sends_eight_bits else 1
     scatter = _of_product(kernel, "scatter", "reduce_scatter", "input gradient", widening)
     if keeps_gathered(plan):
         return [scatter]

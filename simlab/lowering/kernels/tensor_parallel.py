@@ -33,7 +33,7 @@ def gathered_input(
     half the bytes travel. inputs: the tensors that it reads, and that ranks have a part each of."""
     if plan.tp == 1 or not plan.sequence_parallel:
         return []
-    width = plan.element_bytes / (2 if plan.precision == "fp8" else 1)
+    width = plan.element_bytes / (2 if plan.sends_eight_bits else 1)
     size_bytes = width * share.tokens * sum(its.numbers for its in inputs)
     return [
         Communication(

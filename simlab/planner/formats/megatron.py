@@ -158,8 +158,10 @@ def _read_numbers(options: Options, fields: Settings) -> None:
     """The precision and the bytes of a gradient."""
     half = "bf16" if options.switch("--bf16") else "fp32"
     half = "fp16" if options.switch("--fp16") else half
-    eighth = options.choice("--fp8-format", {"hybrid": "fp8", "e4m3": "fp8"}, None)
-    fields["precision"] = eighth or half
+    recipes = {"delayed": "fp8", "tensorwise": "fp8-current", "mxfp8": "fp8-mx"}
+    eighth = options.choice("--fp8-recipe", recipes, "fp8")
+    in_eight_bits = options.choice("--fp8-format", {"hybrid": True, "e4m3": True}, False)
+    fields["precision"] = eighth if in_eight_bits else half
     fields["fp8_param_gather"] = options.switch("--fp8-param-gather")
     if options.switch("--accumulate-allreduce-grads-in-fp32"):
         fields["gradient_bytes"] = 4
@@ -232,6 +234,7 @@ def written(plan: Plan) -> Settings:
         "--fp16": plan.precision == "fp16",
         "--bf16": plan.precision == "bf16" or plan.has_eight_bits,
         "--fp8-format": "hybrid" if plan.has_eight_bits else None,
+        "--fp8-recipe": {"fp8-current": "tensorwise", "fp8-mx": "mxfp8"}.get(plan.precision),
         "--fp8-param-gather": plan.fp8_param_gather,
         "--attention-backend": "unfused" if plan.attention == "unfused" else None,
         "--attention-dropout": None if plan.dropout else 0.0,

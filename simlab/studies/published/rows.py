@@ -285,7 +285,7 @@ def _plan(row: Row, model: Model, in_node: int, facts: Facts) -> Plan:
     hybrid = hybrid_ranks(f"{sharding} {source}", in_node // tp)
     fsdp = bool(re.search(FSDP, sharding))
     library = named(row, "library", LIBRARIES, facts.get("library") or library_of(sharding))
-    if precision == "fp8" and library in ("torch", "fsdp1"):
+    if precision.startswith("fp8") and library in ("torch", "fsdp1"):
         precision = float8_of(f"{row['precision']} {row['overlap']}")
     microbatches, size, chunks = _cut(row, dp, pp, library)
     usual = facts.get("attention") or attention_of(library, precision, cp)

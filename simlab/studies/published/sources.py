@@ -92,7 +92,7 @@ def effective(facts: Facts, *, zero: int, tp: int, ep: int, precision: str) -> F
     """Those of the facts that have an effect in a plan of ZeRO stage `zero` and these degrees."""
     needs = {
         "moment_bytes": zero > 0,
-        "fp8_param_gather": zero > 0 and precision_of(precision) == "fp8",
+        "fp8_param_gather": zero > 0 and precision_of(precision).startswith("fp8"),
         "tp_overlap": tp > 1,
         "dispatcher": ep > 1,
         "ep_overlap": ep > 1,

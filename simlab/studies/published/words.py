@@ -142,6 +142,8 @@ def is_sequence_parallel(text: str, default: bool) -> bool:
 
 
 PRECISIONS = {
+    "fp8-mx": "mxfp8|fp8[-_]mx",
+    "fp8-current": r"fp8[-_](?:cs|current)",
     "fp8": "fp8|float8",
     "bf16": "bf16|bfloat16",
     "fp16": r"fp16|float16|half|\b16\b",

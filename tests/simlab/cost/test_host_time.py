@@ -73,30 +73,43 @@ def test_without_tensor_parallelism_a_layer_has_nothing_to_check():
     assert layer_s("F", checks=True) == layer_s("F")
 
 
-def casts_s_of(library, kernel, microbatches=1, **fields):
+def casts_s_of(library, kernel, microbatches=1, precision="fp8", **fields):
     """What the casts of a product take, without the product."""
-    plan = sl.Plan(dp=8, library=library, precision="fp8", microbatches=microbatches, **fields)
+    plan = sl.Plan(dp=8, library=library, precision=precision, microbatches=microbatches, **fields)
     return StageCost(LLAMA, plan, NODE).kernel_s(kernel) - kernel_s(kernel, NODE.gpu, "fp8")
 
 
-def test_transformer_engine_casts_weights_once_a_step_and_an_activation_for_two_products():
-    """Bytes of each number: 2 read and 2 written. The input after a norm moves one more than a norm in
-    16 bits does; a parameter in 8 bits is only transposed."""
+@pytest.mark.parametrize(
+    "precision, apart, after_norm", [("fp8", 4, 1), ("fp8-current", 6, 6), ("fp8-mx", 6, 0)]
+)
+def test_transformer_engine_casts_weights_once_a_step_and_an_activation_for_two_products(
+    precision, apart, after_norm
+):
+    """Bytes of each number: 2 read and 2 written, and with current scaling 2 read before. The input after
+    a norm moves one more than a norm in 16 bits does; a parameter in 8 bits is only transposed."""
     m, n, k = 4096, 2048, 1024
     its = efficiencies_of(NODE.gpu)
     bandwidth = NODE.gpu.memory_bandwidth_bytes_per_s * its.memory
     x, dy, weights = m * k, m * n, k * n
-    for operation, of_input in ((OperationKind.DOWN, 4), (OperationKind.UP, 1)):
+    for operation, of_input in ((OperationKind.DOWN, apart), (OperationKind.UP, after_norm)):
         forward = Matmul("product", m, n, k, operation=operation)
         (to_input,), (to_weight,) = matmul_backward(forward, sl.Plan())
-        for microbatches, fields, of_weight in ((1, {}, 4), (8, {}, 4), (8, GATHERED, 2)):
+        for microbatches, fields, of_weight in ((1, {}, apart), (8, {}, apart), (8, GATHERED, 2)):
             found = [
-                casts_s_of("megatron", each, microbatches, **fields)
+                casts_s_of("megatron", each, microbatches, precision, **fields)
                 for each in (forward, to_input, to_weight)
             ]
-            bytes_ = of_input * x + of_weight * weights / microbatches, 4 * dy
+            bytes_ = of_input * x + of_weight * weights / microbatches, apart * dy
             moved_s = [its_bytes / bandwidth + its.kernel_s for its_bytes in bytes_]
             assert found == pytest.approx([*moved_s, 0.0], abs=1e-12)
+
+
+def test_a_cast_to_mxfp8_takes_as_much_longer_as_transformer_engine_measured():
+    """Of the inputs and weights of four products on a B300, over delayed scaling's."""
+    gpu = gpus()["b300-sxm"]
+    products = [Matmul("", 15872, n, k) for k, n in GEMMS]
+    of = {name: sum(casts_s(each, gpu, name, kept_for=1) for each in products) for name in ("fp8", "fp8-mx")}  # fmt: skip
+    assert of["fp8-mx"] / of["fp8"] == pytest.approx((2.847 - 2.365) / (2.486 - 2.158), rel=0.05)
 
 
 GATHERED = {"zero": 1, "fp8_param_gather": True}

@@ -54,6 +54,8 @@ MEANINGS = [
     ("megatron", flags(optimizer="muon"), {"optimizer": "muon", "zero": 0}),
     ("megatron", flags(optimizer="dist_muon"), {"optimizer": "muon", "zero": 1}),
     ("megatron", flags(fp8_format="hybrid"), {"precision": "fp8", "fp8_param_gather": False}),
+    ("megatron", flags(fp8_format="hybrid", fp8_recipe="tensorwise"), {"precision": "fp8-current"}),
+    ("megatron", flags(fp8_format="e4m3", fp8_recipe="mxfp8"), {"precision": "fp8-mx"}),
     ("megatron", flags(fp8_format="hybrid", fp8_param_gather=True, use_distributed_optimizer=True), {"fp8_param_gather": True}),
     ("megatron", flags(expert_model_parallel_size=8, tensor_model_parallel_size=2, moe_token_dispatcher_type="alltoall"),
      {"ep": 8, "dp": 8}),
@@ -218,7 +220,7 @@ def plans(draw):
         "dp": (1, 2, 4), "tp": (1, 2, 4), "pp": (1, 2, 4), "cp": (1, 2), "zero": (0, 1, 2, 3),
         "microbatch_size": (1, 2, 3), "microbatches": (4, 8), "seq": (1024, 8192),
         "schedule": ("1f1b", "interleaved-1f1b", "gpipe", "zb-h1"), "recompute": ("none", "per-op", "full", "outputs"),
-        "precision": ("bf16", "fp16", "fp32", "fp8", "fp8-rowwise"), "sequence_parallel": (False, True),
+        "precision": ("bf16", "fp16", "fp32", "fp8", "fp8-current", "fp8-mx", "fp8-rowwise"), "sequence_parallel": (False, True),
         "cp_kind": ("ring", "all-to-all", "all-gather"), "tp_overlap": ("none", "weight-grad", "pipelined"),
         "dp_overlap": (False, True), "reshard": (False, True), "fused": (False, True),
         "library": ("megatron", "torch"), "offload": ("none", "optimizer", "parameters"),
@@ -244,9 +246,13 @@ def plans(draw):
     if values["recompute"] == "outputs":
         values["library"] = "megatron"
         values["precision"] = values["precision"].replace("-rowwise", "")
+    if values["precision"] in ("fp8-current", "fp8-mx"):
+        values["library"] = "megatron"
     if values["library"] == "megatron" and values["offload"] == "none" and values["zero"]:
         values["moment_bytes"] = draw(st.sampled_from((2, 4)))
-        values["fp8_param_gather"] = values["precision"] == "fp8" and draw(st.booleans())
+        values["fp8_param_gather"] = values["precision"] in ("fp8", "fp8-mx") and draw(
+            st.booleans()
+        )
     values["compiled_loss"] = values["library"] == "torch" and draw(st.booleans())
     values = {field: value for field, value in values.items() if value != DEFAULTS[field]}
     idle = without_effect(values)
@@ -271,7 +277,8 @@ def _given_by_others(project, plan):
     if project == "deepspeed" and plan.has_eight_bits:
         return {"precision", "gradient_bytes"}
     by_row = plan.precision == "fp8-rowwise" and project != "torchtitan"
-    if by_row or (plan.has_eight_bits and project == "nanotron"):
+    by_tensor = plan.precision in ("fp8-current", "fp8-mx") and project != "megatron"
+    if by_row or by_tensor or (plan.has_eight_bits and project == "nanotron"):
         return {"precision", *({"sequence_parallel"} if plan.tp == 1 else ())}
     return {"sequence_parallel"} if plan.tp == 1 else set()
 

@@ -104,13 +104,11 @@ def test_what_is_left_out_is_filled_in():
     plan = Plan()
     assert (plan.gpus, plan.stages, plan.global_batch, plan.shards, plan.chunks) == (1, 1, 1, 1, 1)
     assert Plan(schedule="afab").schedule == "gpipe"
-    assert [Plan(precision=p, library="torch").gradient_bytes for p in PRECISIONS] == [
-        4,
-        2,
-        4,
-        4,
-        4,
-    ]
+    wide = {
+        p: Plan(precision=p, library="torch" if p == "fp8-rowwise" else "megatron").gradient_bytes
+        for p in PRECISIONS
+    }
+    assert {p: its for p, its in wide.items() if its != 4} == {"fp16": 2}
     assert [Plan(attention=a).dropout for a in ATTENTIONS] == [False, False, False, True]
     assert Plan(dp=8, cp=2, zero=3, hybrid=4).shards == 4 and Plan(dp=8, cp=2, zero=3).shards == 16
 
@@ -151,6 +149,8 @@ def random_plans(draw):
         fields |= {"pp": 2 * fields["pp"], "zero": fields["zero"] % 2}
     if fields["precision"] == "fp8-rowwise":
         fields["library"] = "torch"
+    if fields["precision"] in ("fp8-current", "fp8-mx"):
+        fields["library"] = "megatron"
     if fields["tp"] > 1:
         fields["tp_overlap"] = draw(st.sampled_from(TP_OVERLAPS))
         fields["sequence_parallel"] = draw(st.booleans())
