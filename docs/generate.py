@@ -26,7 +26,7 @@ from realrun.run.job.checks import EXECUTION
 from simlab.cli import main as simlab_main
 from simlab.cli.options import value_text
 from simlab.studies.published.errors import suites
-from simlab.studies.published.runs import RUNS, SWEEPS, read_runs, validate_runs
+from simlab.studies.published.runs import RUNS, RUNS_2026, SWEEPS, read_runs, validate_runs
 from simlab.units import GIB, bytes_text
 
 HERE = Path(__file__).parent
@@ -153,22 +153,23 @@ def told(action: argparse.Action) -> str:
 def errors(text: str) -> Iterator[tuple[str, str]]:
     """(mark, table) of how far published runs are off, suite by suite, and of how well predictions
     choose among layouts."""
-    table = suites(validate_runs(read_runs(RUNS)))
     columns = ("mape", "max", "bias", "constant_mape", "memory_mape")
     head = (
         "| suite | rows | mean error % | worst % | bias % | constant utilisation % | memory % |\n"
     )
-    yield (
-        "errors",
-        head
-        + "|---|---|---|---|---|---|---|\n"
-        + "".join(
-            f"| {name} | {its['rows']} | "
-            + " | ".join("" if its[key] is None else f"{its[key]:.1f}" for key in columns)
-            + " |\n"
-            for name, its in table.items()
-        ),
-    )
+    for mark, file in (("errors", RUNS), ("errors of 2026", RUNS_2026)):
+        yield (
+            mark,
+            head
+            + "|---|---|---|---|---|---|---|\n"
+            + "".join(
+                f"| {name} | {its['rows']} | "
+                + " | ".join("" if its[key] is None else f"{its[key]:.1f}" for key in columns)
+                + " |\n"
+                for name, its in suites(validate_runs(read_runs(file))).items()
+                if its["rows"]
+            ),
+        )
     yield choices()
     yield llama()
     yield deepseek()
