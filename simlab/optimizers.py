@@ -60,7 +60,7 @@ class Optimizer:
     """The products of matrices, in 16 bits, of the step of one matrix."""
     launches: int = 1
     """Ops that the host dispatches for each matrix; 1 is what calls that take lists come to."""
-    without: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    without: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: NARROW)
     """{field of a plan: values with which no library has it}"""
 
     def most_zero(self, library: str) -> int:
@@ -124,6 +124,7 @@ ADAM = Optimizer(
     listed_bytes=80,
     # the root of all variances
     scratch_bytes=4,
+    without={},
 )
 """Kingma and Ba 2015, with decoupled weight decay (Loshchilov and Hutter 2019)."""
 

@@ -271,7 +271,7 @@ def efficiencies_of(gpu: Gpu) -> Efficiency:
 
 @cache
 def nearest(gpu: Gpu) -> str:
-    """The name of the catalogue's GPU that is taken for one of which no efficiencies are known.
+    """The name of the measured GPU that is taken for one of which no efficiencies are known.
 
     It is that whose multiprocessors compute nearly as much per second in 16 bits, which tells the
     architecture: 1.6 TFLOP/s in a V100, 2.9 in an A100, 7.5 in an H100 and 15 in a B200. Of several
@@ -290,7 +290,7 @@ def nearest(gpu: Gpu) -> str:
             ),
         )
 
-    return min(gpus(), key=distance)
+    return min((name for name in gpus() if name in efficiencies()), key=distance)
 
 
 def assumptions(cluster: Cluster) -> list[str]:

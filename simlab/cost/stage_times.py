@@ -198,7 +198,7 @@ class StageCost(CommunicationTimes):
             again_s = self._recompute_s(unit)
             if self.plan.recompute == "full" and is_layer(unit):
                 parts.append((self._launch_s(forward_ops, kernels.recompute), again_s))
-            elif self.plan.recompute == "outputs":
+            elif kernels.recompute:
                 ops = len(kernels.recompute)
                 parts.append((self._launch_s(ops, kernels.recompute), again_s))
             input_s = total_s - again_s - (weight_s if kind == "B" else 0.0)

@@ -171,6 +171,12 @@ try:
     sl.Plan(library="nanotron", optimizer="lion")
 except sl.InputError as error:
     assert "library = 'nanotron', which has none: give library = 'megatron' or 'torch'" in str(error)
+try:
+    sl.Plan(dp=8, zero=1, optimizer="lion", moment_bytes=2)
+except sl.InputError:
+    pass
+else:
+    raise AssertionError("Megatron-LM has moments of two bytes with Adam only")
 """
 
 
@@ -189,6 +195,46 @@ def test_an_optimizer_that_is_added_as_the_page_says_is_predicted(with_lion):
 )  # fmt: skip
 def test_the_commands_know_an_optimizer_that_is_added_as_the_page_says(with_lion, command, said):
     assert said in with_lion("-m", "simlab", *command.split())
+
+
+@pytest.fixture(scope="module")
+def with_activations(tmp_path_factory):
+    """A copy of simlab to which the page's recomputation was added, and a function that runs Python
+    there."""
+    text, code = recipe("A recomputation")
+    (file,) = re.findall(r"^`(simlab/[\w/]+\.py)`", text, re.M)
+    (name,) = re.findall(r"^def (\w+)", code)
+    run = copied(tmp_path_factory.mktemp("copy"))
+    entered = run.folder / file
+    old = entered.read_text(encoding="utf-8")
+    new = old.replace('RECOMPUTE = ("none", ', f'RECOMPUTE = ("none", "{name}", ', 1)
+    line = f'    if recompute == "{name}":\n        return [*{name}(operations)]\n'
+    new = new.replace('    if recompute == "full":\n', f'{line}    if recompute == "full":\n', 1)
+    entered.write_text(f"{new}\n\n{code}", encoding="utf-8")
+    return run
+
+
+ACTIVATIONS = """
+import simlab as sl
+
+model, cluster = sl.load_model("llama-3-8b"), sl.load_cluster("dgx-h100")
+none, again = (
+    sl.predict(model, sl.Plan(tp=8, sequence_parallel=True, recompute=name), cluster)
+    for name in ("none", "activations")
+)
+tokens, width = model.seq, model.ffn // 8
+less = none.memory_bytes["activations"] - again.memory_bytes["activations"]
+assert less / (2 * tokens * width) > model.layers - 2, less  # all but the one that is made again
+assert again.step_s > none.step_s and abs(again.hfu * again.step_s / none.hfu / none.step_s - 1) < 1e-9
+"""
+
+
+def test_a_recomputation_that_is_added_as_the_page_says_saves_memory_and_takes_time(
+    with_activations,
+):
+    with_activations("-c", ACTIVATIONS)
+    command = "memory --model llama-3-8b --tp 8 --recompute activations --explain"
+    assert "activation" in with_activations("-m", "simlab", *command.split())
 
 
 def test_a_gpu_that_is_added_as_the_page_says_is_predicted_and_searched_and_said_to_be_assumed(

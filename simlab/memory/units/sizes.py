@@ -94,7 +94,7 @@ class UnitSizes:
     @cached_property
     def kept_by_recomputed(self) -> float | None:
         """What a layer that is computed again keeps until its backward; None if none is."""
-        if self.plan.recompute not in ("outputs", "per-op", "full"):
+        if self.plan.recompute in ("none", "selective"):
             return None
         scale = self.number / self.plan.element_bytes
         kept = layer_activations_bytes(self.model, self.plan, self.plan.recompute) * scale

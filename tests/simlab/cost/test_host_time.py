@@ -133,3 +133,13 @@ def test_the_head_is_computed_in_16_bits_and_has_no_largest_value_to_find():
     (head,) = [k for k in cost.kernels["head"].forward if isinstance(k, Matmul)]
     assert cost.kernel_s(head) == kernel_s(head, NODE.gpu, "bf16")
     assert not [k for k in cost.kernels["head"].forward if isinstance(k, Communication)]
+
+
+@pytest.mark.parametrize("recompute", ["selective", "per-op"])
+def test_what_is_computed_again_is_launched_again(recompute):
+    """On a host that is slower than the GPU each kernel of it takes what the host needs."""
+    fields = {"attention": "unfused", "library": "megatron"}
+    plan = sl.Plan(seq=64, recompute=recompute, sequence_parallel=True, **fields)
+    again = StageCost(LLAMA, plan, NODE).kernels["layer"].recompute
+    more = layer_s("B", recompute=recompute, **fields) - layer_s("B", **fields)
+    assert again and more == pytest.approx(HOST_S * len(again), rel=0.01)

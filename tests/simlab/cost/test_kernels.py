@@ -384,6 +384,12 @@ def test_a_gpu_that_was_not_measured_is_taken_as_the_nearest(name):
     assert nearest(replace(gpus()[name], name="mine")) == name
 
 
+def test_a_gpu_of_the_catalogue_that_was_not_measured_is_taken_as_one_that_was(monkeypatch):
+    entered = replace(A100, name="entered", efficiency=None)
+    monkeypatch.setattr("simlab.cost.roofline.gpus", lambda: gpus() | {"entered": entered})
+    assert nearest(replace(entered, sms=109)) == nearest(entered) == "a100-sxm-80gb"
+
+
 def test_a_gpu_that_was_not_measured_reaches_what_the_nearest_or_the_given_one_does():
     unknown = replace(A100, name="mine", memory_bandwidth_bytes_per_s=1.9e12)
     assert efficiencies_of(unknown) == efficiencies()["a100-pcie-80gb"]
