@@ -96,21 +96,40 @@ def walk_unit(
     """`Parts` of a unit's `Piece`s that take so many `seconds` each. in_flight_s: how long
     communication of data parallelism still goes on when it begins."""
     now_s, busy_until_s = 0.0, in_flight_s
+    later: list[tuple[float, float]] = []  # when what slows kernels begins and ends, in its order
     free_s: dict[str, float] = {}
     ends_s: dict[str, float] = {}
     spent = {"compute": 0.0, "tp": 0.0, "cp": 0.0, "ep": 0.0}
     for piece, its in zip(pieces, seconds):
         dimension = piece.dimension
         if piece.action == COMPUTE:
-            took_s = its.meeting_s(busy_until_s - now_s)
-            spent["compute"] += took_s
-            now_s += took_s
+            left = 1.0
+            while left > 0:
+                while later and later[0][0] <= max(now_s, busy_until_s):
+                    busy_until_s = max(busy_until_s, later.pop(0)[1])
+                took_s = left * its.meeting_s((busy_until_s - now_s) / left)
+                if later and now_s + took_s > later[0][0]:  # it is slowed again before it ends
+                    left, took_s = _rest(its, left, busy_until_s - now_s, later[0][0] - now_s)
+                else:
+                    left = 0.0
+                spent["compute"] += took_s
+                now_s += took_s
         elif piece.action == BEGIN:
-            end_s = max(free_s.get(dimension, 0.0), now_s) + its.alone_s
+            start_s = max(free_s.get(dimension, 0.0), now_s)
+            end_s = start_s + its.alone_s
             free_s[dimension] = ends_s[piece.name] = end_s
-            busy_until_s = max(busy_until_s, end_s * bool(its.beside_s))
+            if its.beside_s:
+                later.append((start_s, end_s))
         else:
             end_s = ends_s.pop(piece.name)
             spent[dimension] += max(0.0, end_s - now_s)
             now_s = max(now_s, end_s)
     return Parts(**spent)
+
+
+def _rest(its: Seconds, left: float, slowed_s: float, until_s: float) -> tuple[float, float]:
+    """What is still left of a kernel of which so much was `left`, when it was slowed for `slowed_s`
+    and ran alone until `until_s`; and `until_s`."""
+    slowed_s = max(0.0, slowed_s)
+    done = slowed_s / its.beside_s + (until_s - slowed_s) / its.alone_s
+    return left - done, until_s

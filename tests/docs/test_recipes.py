@@ -203,7 +203,8 @@ def with_activations(tmp_path_factory):
     there."""
     text, code = recipe("A recomputation")
     (file,) = re.findall(r"^`(simlab/[\w/]+\.py)`", text, re.M)
-    (name,) = re.findall(r"^def (\w+)", code)
+    code = code.split("\n\n", 1)[1]  # without its imports
+    (name,) = re.findall(r"^def (\w+)", code, re.M)
     run = copied(tmp_path_factory.mktemp("copy"))
     entered = run.folder / file
     old = entered.read_text(encoding="utf-8")

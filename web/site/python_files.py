@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from fnmatch import fnmatch
 from importlib.metadata import files
 from pathlib import Path
 
@@ -36,10 +37,12 @@ def library() -> bytes:
 
 
 def packages() -> bytes:
-    """The wheel's simlab, without what only lessons need, and the installed simpy."""
+    """The wheel's simlab, without what only lessons and published runs need, and the installed
+    simpy."""
     with zipfile.ZipFile(io.BytesIO(wheel())) as whole:
         inside = [name for name in whole.namelist() if name.startswith("simlab/")]
-        ours = [name for name in inside if not name.startswith("simlab/lessons/")]
+        unread = "simlab/lessons/*", "simlab/studies/published/*.csv"
+        ours = [name for name in inside if not any(fnmatch(name, its) for its in unread)]
         content = {name: whole.read(name) for name in ours}
     for path in files("simpy") or []:
         if path.parts[0] == "simpy" and path.suffix in (".py", ".typed"):

@@ -264,6 +264,16 @@ def test_whole_steps_take_as_long_walked_as_played(step):
     assert sum(found.waterfall_s) == pytest.approx(found.step_s, rel=1e-9)
 
 
+def test_a_reduce_scatter_slows_products_from_when_the_gather_before_it_has_ended():
+    """A backward in pieces gathers by copy engines, which slow nothing, and then scatters."""
+    sizes = {"layers": 1, "hidden": 256, "heads": 4, "vocab": 32000, "seq": 256}
+    model = sl.Model(positions=0, gated_mlp=False, **sizes)
+    tp = {"tp": 2, "sequence_parallel": True, "tp_overlap": "pipelined"}
+    step = model, sl.Plan(schedule="zb-h1", microbatches=2, **tp), cluster_of(2)
+    played_s = sl.layer_trace(*step).whole_step_s
+    assert sl.predict(*step).step_s == pytest.approx(played_s, rel=1e-9)
+
+
 @FEW
 @given(any_plans(zeros=(0, 1)), st.sampled_from([2**18, 2**22, 2**26]))
 def test_gradients_in_buckets_take_as_long_walked_as_played(step, bucket_bytes):
