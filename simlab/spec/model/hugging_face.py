@@ -10,6 +10,7 @@ from typing import Any
 from simlab.errors import InputError, require_whole, shortened
 from simlab.input_files import read_text
 from simlab.spec.model.model_types import NESTED, TYPES, UNSAYABLE, ModelType
+from simlab.spec.model.sizes import MOST_LAYERS
 
 NULL_MEANS_DEFAULT = ("n_inner", "num_key_value_heads", "head_dim")
 NULL_MEANS_NONE = (
@@ -176,6 +177,8 @@ def _pattern(config: dict[str, Any], its: ModelType, sizes: dict[str, Any]) -> d
     """{"window", "kinds", "pattern"} of layers that are not all alike: without window, without rotary
     embedding, or without experts where the others have them."""
     layers = sizes["layers"] or 0
+    if layers > MOST_LAYERS:
+        return {}  # the `Model` refuses it
     window, full = _windows(config, its, layers)
     turned, dense = _turned(config, its, layers, full), _dense(config, its, layers)
     if not any(full) and all(turned) and not any(dense):
