@@ -89,7 +89,7 @@ def update_s(
         moved = its.moved_bytes(fused=True)
         return host_sharers(plan, cluster) * own * moved / HOST_BYTES_PER_S
     tensors = TENSORS_A_LAYER * max(
-        sum(layers[stage] for stage in program.stages_of(rank)) for rank in range(plan.pp)
+        sum(len(kinds[stage]) for stage in program.stages_of(rank)) for rank in range(plan.pp)
     )
     host_s = tensors * OPTIMIZER_OPS_A_TENSOR.get(plan.precision, 1) * cost.host_op_s
     gpu = cost.gpu or cluster.gpu

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from simlab.layer.operation import Cut, Operation, OperationKind, Tensor
 from simlab.layer.passes.recomputation import marked
-from simlab.layer.units import layer_operations, module_operations
+from simlab.layer.units import layer_operations
 
 if TYPE_CHECKING:
     from simlab.spec.model.sizes import ModelSizes
@@ -20,6 +20,7 @@ PARTS = {
     OperationKind.UP: "up",
     OperationKind.DOWN: "down",
     OperationKind.ROUTER: "router",
+    OperationKind.PROJECTION: "projection",
     OperationKind.SHARED_UP: "shared experts",
     OperationKind.SHARED_DOWN: "shared experts",
 }
@@ -38,13 +39,6 @@ def layer_flops(model: "ModelSizes", seq: int) -> dict[str, int]:
             name = PARTS[its.kind]
             found[name] = found.get(name, 0) + product_flops(model, its, its.makes)
     return found
-
-
-def module_flops(model: "ModelSizes", seq: int) -> int:
-    """Operations per token of the forward of a module that predicts one more token, without head."""
-    projections = (its for its in module_operations(model) if its.kind is OperationKind.OTHER)
-    numbers = sum(int(weight.numbers) for its in projections for weight in its.weights)
-    return 2 * numbers + sum(layer_flops(model, seq).values())
 
 
 def product_flops(model: "ModelSizes", product: Operation, makes: Sequence[Tensor]) -> int:

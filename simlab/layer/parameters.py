@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from simlab.layer.operation import Cut, Operation, OperationKind, Weight
 from simlab.layer.units import (
+    MODULE,
     UnitKind,
     embedding_operations,
     head_operations,
@@ -125,13 +126,19 @@ def stage_parameters(
     """
     kinds = counted(layers).items()
     count = sum(number * numbers_of(model, plan, kind).all for kind, number in kinds)
-    if first:
+    if first or (last and copies_embedding(model, plan, layers, first=first)):
         count += numbers_of(model, plan, "embedding").all
     if last:
-        head = numbers_of(model, plan, "head")
-        tied = model.tied_head and (first or SCHEDULES[plan.schedule].ends_together)
-        count += head.whole if tied else head.all
+        count += unit_parameters(model, plan, "head", first=first)
+        count += counted(layers).get(MODULE, 0) * numbers_of(model, plan, "head").whole
     return count
+
+
+def copies_embedding(model: Model, plan: Plan, layers: Layers, *, first: bool) -> bool:
+    """Whether a last stage has a copy of the embedding for modules that predict one more token: where it
+    is on another rank than the embedding, and has no tied head, which is such a copy."""
+    elsewhere = not first and not SCHEDULES[plan.schedule].ends_together
+    return MODULE in counted(layers) and elsewhere and not model.tied_head
 
 
 class Matrices(NamedTuple):
@@ -149,11 +156,15 @@ def stage_matrices(
     """The parameters that `stage_parameters` counts, one by one: the matrices of a joined product each
     by itself, and each expert's."""
     found = Matrices(Counter(), Counter())
-    kinds = {"embedding": int(first), **counted(layers), "head": int(last)}
+    kinds = counted(layers)
+    copies = last and copies_embedding(model, plan, layers, first=first)
+    heads = last * (1 + kinds.get(MODULE, 0))
     tied = model.tied_head and (first or SCHEDULES[plan.schedule].ends_together)
-    for unit, count in kinds.items():
+    for unit, count in {"embedding": int(first or copies), **kinds, "head": heads}.items():
         for matrix, alike, experts in _matrices(model, unit, plan.tp, plan.etp, plan.ep):
-            if count and not (unit == "head" and tied and matrix.columns > 1):
+            if unit == "head" and matrix.columns > 1:  # which all heads have in common
+                count = int(last and not tied)
+            if count:
                 (found.experts if experts else found.shared)[matrix] += count * alike
     return found
 
@@ -207,7 +218,8 @@ def partial_parameters(
         number * (its.copied + its.whole + its.router * plan.spreads_experts)
         for number, its in of_layers
     )
-    return sum(each) + last * numbers_of(model, plan, "head").whole
+    heads = last * (1 + counted(layers).get(MODULE, 0))
+    return sum(each) + heads * numbers_of(model, plan, "head").whole
 
 
 def unit_parameters(model: Model, plan: Plan, unit: UnitKind, *, first: bool = False) -> float:

@@ -3,13 +3,15 @@
 from typing import TYPE_CHECKING
 
 from simlab.layer.operation import OperationKind
-from simlab.layer.units import layer_operations, module_operations
+from simlab.layer.units import layer_operations
 
 if TYPE_CHECKING:
     from simlab.spec.model.sizes import ModelSizes
 
 PARTS = {
     OperationKind.NORM: "norms",
+    OperationKind.LAST_NORM: "norms",
+    OperationKind.PROJECTION: "projection",
     OperationKind.ROUTER: "router",
     OperationKind.UP: "mlp",
     OperationKind.DOWN: "mlp",
@@ -22,16 +24,10 @@ attention's."""
 
 def layer_parameters(model: "ModelSizes") -> dict[str, int]:
     """{part: parameters} of a layer: attention, mlp (all routed experts), router, norms and, where
-    there are some, shared experts."""
+    there are some, shared experts and a module's projection."""
     found = dict.fromkeys(("attention", "mlp", "router", "norms"), 0)
     for operation in layer_operations(model):
         part = PARTS.get(operation.kind, "attention")
         for weight in operation.weights:
             found[part] = found.get(part, 0) + int(weight.numbers)
     return found
-
-
-def module_parameters(model: "ModelSizes") -> int:
-    """Parameters of a module that predicts one more token, without embedding and head."""
-    weights = (weight for its in module_operations(model) for weight in its.weights)
-    return sum(int(its.numbers) for its in weights)

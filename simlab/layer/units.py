@@ -1,5 +1,6 @@
 """The operations of each unit of a model: of its embedding, its layers and its head."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 UnitKind = str
 """What a model consists of: its 'embedding', its layers, each of a kind of `Model.layer_kinds`, and
 its 'head' with the last norm."""
+MODULE: UnitKind = "module"
+"""The kind of a layer that belongs to a module which predicts one more token."""
 ENDS: tuple[UnitKind, ...] = ("embedding", "head")
 """The kinds of units that are no layers."""
 
@@ -23,12 +26,22 @@ def is_layer(unit: UnitKind) -> bool:
     return unit not in ENDS
 
 
+def stage_units(layers: Sequence[UnitKind], *, first: bool, last: bool) -> tuple[UnitKind, ...]:
+    """The units of a stage, in the order of a forward. A module begins with the rows of the next tokens
+    in the embedding, and ends with a norm and the head, whose matrices are the model's own."""
+    units = ["embedding"] * first
+    for kind in layers:
+        units += ["embedding", kind, "head"] if kind == MODULE else [kind]
+    return (*units, *["head"] * last)
+
+
 @lru_cache(512)  # every plan of a search asks for those of its model
 def layer_operations(
     model: "ModelSizes", *, keys: int = 0, dropout: bool = False
 ) -> tuple[Operation, ...]:
     """The operations of a layer, in order. keys, dropout: see `attention`. Of a model
     whose layers are of several kinds it is one that is as the model says."""
+    begins = _module_begins(model) if model.is_module else ()
     h, shift = model.hidden, model.has_bias("norm")
     entered, between = (
         Tensor(f"layer input {n}", h, Cut.TOKENS, group="norm inputs") for n in (1, 2)
@@ -49,27 +62,29 @@ def layer_operations(
             branch = branch._replace(name=f"{branch.name}, normed")
             operations.append(norm(f"norm behind {number}", inputs, branch, shift=shift))
         operations.append(_residual(number, skipped, branch, made, dropout))
-    return tuple(operations)
+    return (*begins, *operations)
 
 
-@lru_cache(512)
-def module_operations(model: "ModelSizes") -> tuple[Operation, ...]:
-    """A module that predicts one more token, before the model's own head: norms of the next token's
-    row of the embedding and of the last hidden states, the projection of both to one hidden state, a layer and its norm
-    (`MultiTokenPredictionLayer` in megatron/core/transformer/multi_token_prediction.py)."""
+def _module_begins(model: "ModelSizes") -> tuple[Operation, ...]:
+    """What a module that predicts one more token does before its layer: norms of the next token's row of
+    the embedding and of the last hidden states, and the projection of both, side by side, to one hidden
+    state, whose parts tensor-parallel ranks collect from each other
+    (`MultiTokenPredictionLayer._concat_embeddings` in megatron/core/transformer/multi_token_prediction.py).
+    The last hidden states are saved by the head's norm."""
     h, shift = model.hidden, model.has_bias("norm")
-    row, last, both = (
+    row, last, both, entered = (
         Tensor(name, numbers, Cut.TOKENS)
-        for name, numbers in (("row", h), ("last", h), ("both", 2 * h))
+        for name, numbers in (("row", h), ("last", h), ("both", 2 * h), ("layer input 1", h))
     )
-    made = Tensor("module's layer's result", h, Cut.TOKENS)
-    projected = Tensor("layer input 1", h, Cut.TOKENS)
+    normed = tuple(its._replace(name=f"{its.name}, normed") for its in (row, last))
+    projected = Tensor("projected", h, Cut.COLUMNS)
+    of_row = norm("norm of the row", row, normed[0], shift=shift)
     return (
-        norm("norm of the row", row, row._replace(name="row, normed"), shift=shift),
-        norm("norm of the last", last, last._replace(name="last, normed"), shift=shift),
-        linear(OperationKind.OTHER, both, (projected,))._replace(name="projection"),
-        *layer_operations(model),
-        norm("norm of the module", made, made._replace(name="head input"), shift=shift),
+        of_row._replace(kind=OperationKind.LAST_NORM),  # of which no skipped path goes by
+        norm("norm of the last", last, normed[1], shift=shift)._replace(saves=()),
+        Operation(OperationKind.JOIN, normed, (both,)),
+        linear(OperationKind.PROJECTION, both, (projected,), cut=Cut.COLUMNS),
+        Operation(OperationKind.COLLECT, (projected,), (entered,)),
     )
 
 

@@ -26,6 +26,8 @@ class Library:
     """Whether ZeRO can keep moments in 16 bits and parameters in 8."""
     own_recomputation: str = ""
     """The kind of recomputation that only it and its like have: 'outputs' or 'per-op'."""
+    predicts_more_tokens: bool = False
+    """Whether it trains modules that predict one more token each (`Model.mtp_layers`)."""
     compiles_loss: bool = False
     """Whether torch.compile can make its loss."""
 

@@ -8,6 +8,8 @@ MEGATRON = Library(
     keeps_narrow_states=True,
     # --recompute-modules layernorm moe_act mla_up_proj
     own_recomputation="outputs",
+    # --mtp-num-layers (core/transformer/multi_token_prediction.py)
+    predicts_more_tokens=True,
     has_flat_gradients=True,
     # --gradient-accumulation-fusion (core/tensor_parallel/layers.py)
     adds_in_place=True,

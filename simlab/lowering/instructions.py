@@ -22,12 +22,14 @@ from functools import cached_property
 from simlab.errors import require_index
 from simlab.layer.parameters import (
     Layers,
+    copies_embedding,
     expert_parameters,
+    numbers_of,
     partial_parameters,
     product_parameters,
     stage_parameters,
 )
-from simlab.layer.units import UnitKind, is_layer
+from simlab.layer.units import MODULE, UnitKind, is_layer
 from simlab.lowering.expansion import expanded, in_turns, work_pieces
 from simlab.lowering.instruction import Halves, Instruction, Unit, Work
 from simlab.lowering.kernels import LayerKernels, message_bytes, message_kernels, unit_kernels
@@ -101,10 +103,12 @@ class RankLowering:
         model, plan = self.model, self.plan
         layers = plan.layers_of_stages(model.layers, self.program.stages)
         kinds = model.kinds_of_stages(layers)[stage]
-        units = [
-            self._layer(kind)._replace(name=f"layer {n}")
-            for n, kind in enumerate(kinds, sum(layers[:stage]))
-        ]
+        units: list[Unit] = []
+        for n, kind in enumerate(kinds, sum(layers[:stage])):
+            if kind == MODULE:
+                units += self._module(n - model.layers + 1, first=stage == 0)
+            else:
+                units.append(self._layer(kind)._replace(name=f"layer {n}"))
         if stage == 0:
             sizes = self._sizes((), first=True)
             units.insert(0, Unit("embedding", "embedding", self.kernels["embedding"], *sizes))
@@ -114,6 +118,19 @@ class RankLowering:
             sizes = [whole - part for whole, part in zip(both_ends, first)]
             units.append(Unit("head", "head", self.kernels["head"], *sizes))
         return units
+
+    def _module(self, number: int, *, first: bool) -> list[Unit]:
+        """The units of a module that predicts one more token: see `stage_units`. All modules have one
+        embedding, perhaps a copy, and one head in common, but for the norm before it."""
+        model, plan, its = self.model, self.plan, f"module {number}"
+        copies = number == 1 and copies_embedding(model, plan, (MODULE,), first=first)
+        table = round(copies * numbers_of(model, plan, "embedding").all)
+        norm = round(numbers_of(model, plan, "head").whole)
+        return [
+            Unit(f"{its} embedding", "embedding", self.kernels["embedding"], table, 0),
+            self._layer(MODULE)._replace(name=its),
+            Unit(f"{its} head", "head", self.kernels["head"], norm, norm * plan.sequence_parallel),
+        ]
 
     def _layer(self, kind: UnitKind) -> Unit:
         """A layer of a kind, without its number."""
@@ -296,8 +313,10 @@ def kernel_fields(kernel: Communication) -> tuple[str, str, str, float]:
 
 def tied_head_bytes(model: Model, plan: Plan) -> float:
     """Of the gradient that a tied head and the embedding, copies of each other on the last and the
-    first rank, sum up; 0 without."""
-    if not model.tied_head or plan.pp == 1 or SCHEDULES[plan.schedule].ends_together:
+    first rank, sum up; 0 without. Modules that predict one more token have such a copy, too
+    (`_allreduce_word_embedding_grads` in megatron/core/distributed/finalize_model_grads.py)."""
+    shared = model.tied_head or model.mtp_layers > 0
+    if not shared or plan.pp == 1 or SCHEDULES[plan.schedule].ends_together:
         return 0.0
     return model.vocab * model.hidden / plan.tp * plan.gradient_bytes
 

@@ -223,7 +223,7 @@ class Sharding:
             return
         for its in self.holders:
             for number, numbers in enumerate(its.reduced.add(its.numbers(unit), closes=closes)):
-                if numbers or not its.experts:
+                if numbers:
                     yield from self._reduce(unit, its, number, numbers, is_last)
         if self.each_backward and not self.beside:
             yield from self.wait(0)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from simlab.layer.units import ENDS, UnitKind, is_layer
+from simlab.layer.units import ENDS, UnitKind, is_layer, stage_units
 from simlab.memory.ledger import Ledger, Phase
 from simlab.memory.schemes import Scheme, Units, Use
 from simlab.memory.tensors import heads_on_first_rank
@@ -33,7 +33,7 @@ class Shape(NamedTuple):
     @property
     def units(self) -> Units:
         """In the order of a forward."""
-        return ("embedding",) * self.first + self.layers + ("head",) * self.last
+        return stage_units(self.layers, first=self.first, last=self.last)
 
 
 def sizes_of(model: Model, plan: Plan, number: float, logit: float) -> dict[UnitPart, UnitSizes]:

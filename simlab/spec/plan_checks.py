@@ -351,16 +351,32 @@ def check_model(plan: "Plan", model: "Model", gpus: int | None = None) -> None:
         raise InputError(
             f"seq = {seq} is more than {name}'s {model.positions} positions: give at most those"
         )
-    if model.mtp_layers:
-        raise InputError(
-            f"mtp_layers = {model.mtp_layers}: {name}'s modules that predict another token are counted, and not simulated; "
-            "give a model with mtp_layers = 0"
-        )
+    _check_modules(plan, model, name)
     for kind in model.counts:
         _check_layer(plan, model.of_kind(kind), name, seq)
     if plan.ep > 1 and not any(model.of_kind(kind).experts for kind in model.counts):
         raise InputError(f"ep = {plan.ep}: {name} has no experts; give ep = 1")
     plan.layers_of_stages(model.layers)
+
+
+def _check_modules(plan: "Plan", model: "Model", name: str) -> None:
+    """Modules that predict one more token are simulated as Megatron-LM has them, without those of its ways
+    for which it is not known what becomes of a table and a head that several units use."""
+    libraries, modules = (
+        names_of("predicts_more_tokens"),
+        f"{name}'s mtp_layers = {model.mtp_layers}",
+    )
+    for field, value, does in (
+        ("library", plan.library, plan.library in libraries),
+        ("zero", plan.zero, plan.zero < 2),
+        ("ep_overlap", plan.ep_overlap, not plan.ep_overlap),
+        ("offload", plan.offload, plan.offload in ("none", "optimizer")),
+    ):
+        if model.mtp_layers and not does:
+            raise InputError(
+                f"{field} = {value!r}: {modules} are not simulated with it; give library = {_or(libraries)}, zero = 0 or 1, "
+                "no ep_overlap and no offload but the optimizer's, or a model with mtp_layers = 0"
+            )
 
 
 def _check_layer(plan: "Plan", model: "Model", name: str, seq: int) -> None:

@@ -13,6 +13,7 @@ PRODUCTS = (
     OperationKind.DOWN,
     OperationKind.SHARED_UP,
     OperationKind.SHARED_DOWN,
+    OperationKind.PROJECTION,
 )
 """The products that save a cast of their input. Leaves out those up from latents, and a router, which
 is computed in 16 bits."""

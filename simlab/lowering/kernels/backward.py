@@ -134,6 +134,8 @@ def communication_backward(kernel: Communication, plan: Plan) -> list[Communicat
         return [_context_backward(kernel)]
     if kernel.dimension == "ep":  # gradients go back the way that tokens and results came
         return [replace(kernel, name=f"{kernel.name} grad")]
+    if kernel.operation is OperationKind.COLLECT:
+        return [replace(kernel, name=f"{kernel.name} grad")] * plan.sequence_parallel
     if kernel.kind == "all_reduce":
         return []
     if kernel.kind == "reduce_scatter":

@@ -12,7 +12,7 @@ from simlab.lowering.kernels.attention import fused_attention, stored_scores
 from simlab.lowering.kernels.ends import embedding_kernel, loss_kernels
 from simlab.lowering.kernels.kernel import Communication, GroupedMatmul, Launched, Matmul, Memory
 from simlab.lowering.kernels.memory_bound import is_one_kernel, memory_kernel
-from simlab.lowering.kernels.tensor_parallel import gathered_input, summed_result
+from simlab.lowering.kernels.tensor_parallel import collected, gathered_input, summed_result
 from simlab.lowering.zero import autocasts
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
@@ -67,6 +67,8 @@ def _kernels(
         return stored_scores(operation, model, plan, share)
     if kind is OperationKind.PERMUTE:
         return _permuted(operation, model, plan)
+    if kind is OperationKind.COLLECT:
+        return [*collected(operation, plan, share)]
     if operation.is_product:
         return _product(operation, model, plan, share)
     if kind in NORMS and len(operation.makes) > len(operation.reads):  # under autocast

@@ -22,6 +22,7 @@ COLUMN = (
     OperationKind.UP,
     OperationKind.SHARED_UP,
     OperationKind.HEAD,
+    OperationKind.PROJECTION,
 )
 """The products whose matrix is cut by columns."""
 
@@ -73,6 +74,19 @@ def summed_result(product: Operation, plan: Plan, share: Share) -> list[Communic
     return [
         Communication(name, kind, "tp", size_bytes, Place(its), operation=its, carries="result")
     ]
+
+
+def collected(operation: Operation, plan: Plan, share: Share) -> list[Communication]:
+    """What comes after a product whose results ranks collect from each other, whole on each: then one with
+    sequence parallelism goes on with its own tokens (`gather_from_tensor_model_parallel_region`,
+    then `scatter_to_sequence_parallel_region`), whose gradients it collects in the backward."""
+    if plan.tp == 1:
+        return []
+    its, size_bytes = (
+        operation.kind,
+        plan.element_bytes * share.tokens * operation.makes[0].numbers,
+    )
+    return [Communication(f"{its} gather", "all_gather", "tp", size_bytes, operation=its)]
 
 
 def message_kernels(model: Model, plan: Plan) -> list[Communication]:

@@ -184,7 +184,8 @@ class UnitBackward:
             self._make(of.hidden + weights, activations=of.hidden + kept)
         else:
             self._scatter(step)
-            self._make(of.skipped + weights, of.skipped, of.skipped + kept)
+            saved = of.skipped if step.owned else 0.0  # else another unit's norm saves it
+            self._make(of.skipped + weights, of.skipped, saved + kept)
         if step.kind is OperationKind.NORM and not step.is_behind:
             self._sum(of.skipped)
         if self.kind == "B":
@@ -195,6 +196,17 @@ class UnitBackward:
         embedding; of a residual it is at hand for both ways."""
         if self.kind != "W" and step.kind is not OperationKind.RESIDUAL:
             self._make(step.reads, sum(step.makes), step.saved + step.gate_part)
+
+    def join(self, step: Step) -> None:
+        """Of what was put side by side, whose gradient sequence parallelism scatters."""
+        whole = sum(map(self.of.rank.whole_size, step.results))
+        if self.kind != "W":
+            self._make(step.reads, temporaries=whole if step.is_whole else sum(step.makes))
+
+    def collect(self, step: Step) -> None:
+        """Of what ranks have collected: of a rank's own part of it."""
+        if self.kind != "W" and self.of.plan.tp > 1:
+            self._make(step.reads, temporaries=sum(step.makes))
 
     def permute(self, step: Step) -> None:
         """Of the copies of tokens, which go back to these."""
@@ -277,6 +289,9 @@ BACKWARD: Mapping[OperationKind, Callable[[UnitBackward, Step], None]] = {
     OperationKind.QKV: UnitBackward.column,
     OperationKind.UP: UnitBackward.column,
     OperationKind.HEAD: UnitBackward.column,
+    OperationKind.PROJECTION: UnitBackward.column,
+    OperationKind.JOIN: UnitBackward.join,
+    OperationKind.COLLECT: UnitBackward.collect,
     OperationKind.ATTENTION: UnitBackward.attention,
     OperationKind.OUTPUT: UnitBackward.row,
     OperationKind.DOWN: UnitBackward.row,

@@ -100,6 +100,12 @@ class UnitForward:
         self.ledger.free(("temporaries", comes))
         self._cast(step)
 
+    def moved(self, step: Step) -> None:
+        """What takes the place of what it is copied from; a single rank collects nothing."""
+        if step.kind is OperationKind.JOIN or self.of.plan.tp > 1:
+            self._keep(sum(step.makes), free=step.reads)
+        self._cast(step)
+
     def _enter(self, step: Step) -> None:
         """Where products read the skipped path itself, they may save copies of it, so that it goes when
         it has been added."""
@@ -169,5 +175,7 @@ FORWARD: Mapping[OperationKind, Callable[[UnitForward, Step], None]] = {
     OperationKind.DOWN: UnitForward.row,
     OperationKind.RESIDUAL: UnitForward.residual,
     OperationKind.LOSS: UnitForward.loss,
+    OperationKind.JOIN: UnitForward.moved,
+    OperationKind.COLLECT: UnitForward.moved,
 }
 """{kind of a step: what its forward does}, where it is not `UnitForward.made`."""

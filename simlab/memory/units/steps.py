@@ -29,7 +29,7 @@ tensors and weights are added to those of routed ones."""
 NORMS = (OperationKind.NORM, OperationKind.LAST_NORM)
 ALONE = (OperationKind.NORM, OperationKind.RESIDUAL)
 """Kinds of which a layer has several, each a step of its own."""
-COLUMNS = (OperationKind.QKV, OperationKind.UP, OperationKind.HEAD)
+COLUMNS = (OperationKind.QKV, OperationKind.UP, OperationKind.HEAD, OperationKind.PROJECTION)
 """Products whose input sequence parallelism gathers."""
 PRODUCTS = (*COLUMNS, OperationKind.ROUTER, OperationKind.OUTPUT, OperationKind.DOWN)
 """Steps that read what they save for the gradients of weights."""
@@ -259,7 +259,9 @@ class Step:
     @cached_property
     def is_behind(self) -> bool:
         """Whether it is a norm before a sum with the skipped path, behind attention or an MLP."""
-        return self.kind is OperationKind.NORM and not self.readers
+        sums = (its for its in self.unit if its.kind is OperationKind.RESIDUAL)
+        names = {its.name for its in self.results}
+        return self.kind is OperationKind.NORM and any(names & its.inputs.keys() for its in sums)
 
     @property
     def copies(self) -> float:

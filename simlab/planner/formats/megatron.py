@@ -65,6 +65,10 @@ def read(options: Options, gpus: int | None) -> Settings:
     _optimizer(options, fields)
     _read_numbers(options, fields)
     _read_stages(options, fields)
+    if modules := whole("--mtp-num-layers"):
+        options.unsaid.append(
+            f"--mtp-num-layers = {modules}: a plan does not say it; give the model mtp_layers = {modules}"
+        )
     return fields
 
 

@@ -13,7 +13,10 @@ from simlab.spec.model.model_types import NESTED, TYPES, UNSAYABLE, ModelType
 from simlab.spec.model.sizes import MOST_LAYERS
 
 NULL_MEANS_DEFAULT = ("n_inner", "num_key_value_heads", "head_dim")
+MODULES = "num_nextn_predict_layers"
+"""Modules that predict one more token each."""
 NULL_MEANS_NONE = (
+    MODULES,
     "q_lora_rank",
     "n_shared_experts",
     "first_k_dense_replace",
@@ -21,7 +24,7 @@ NULL_MEANS_NONE = (
     "topk_group",
 )
 """Keys of parts that a model may be without: null and 0 say so."""
-IGNORED = ("rope_scaling", "quantization_config", "num_nextn_predict_layers", "vision_config")
+IGNORED = ("rope_scaling", "quantization_config", "vision_config")
 MORE_PARAMETERS = ("attention_bias", "mlp_bias", "add_cross_attention", "lm_head_bias")
 WINDOWS = ("sliding_attention", "chunked_attention", "full_attention")
 """What layer_types may have; the last one is attention to all keys before."""
@@ -60,6 +63,8 @@ def sizes_of(config: dict[str, Any]) -> dict[str, Any]:
     sizes: dict[str, Any] = {
         field: _count(config, key, type_name) for field, key in its.keys.items()
     }
+    if MODULES in config:
+        sizes["mtp_layers"] = _count(config, MODULES, type_name)
     tied = config.get("tie_word_embeddings", its.tied)
     if not isinstance(tied, bool):
         raise InputError(f"tie_word_embeddings = {shortened(tied)}: give true or false")

@@ -3,17 +3,17 @@ kinds, dense or with experts."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
 from simlab.errors import require_whole
-from simlab.layer.flops import flops_again, layer_flops, module_flops
-from simlab.layer.parts import layer_parameters, module_parameters
+from simlab.layer.flops import flops_again, layer_flops
+from simlab.layer.parts import layer_parameters
 from simlab.layer.passes.recomputation import marked
 from simlab.layer.saved import Share, saved_bytes
-from simlab.layer.units import layer_operations
+from simlab.layer.units import MODULE, layer_operations
 from simlab.spec.fields import with_field_docs
 from simlab.spec.model.size_checks import DENSE, OF_EXPERTS
 from simlab.spec.model.sizes import ModelSizes
@@ -47,11 +47,12 @@ class Model(ModelSizes):
 
     @cached_property
     def layer_kinds(self) -> tuple[str, ...]:
-        """The kind of each layer, in order: 'layer', 'dense layer' or a name of `kinds`."""
-        if not self.pattern:
-            return (DENSE,) * self.dense_layers + ("layer",) * (self.layers - self.dense_layers)
-        period = len(self.pattern)
-        return tuple(self.pattern[number % period] for number in range(self.layers))
+        """The kind of each layer, in order: 'layer', 'dense layer' or a name of `kinds`; then 'module' for
+        each of `mtp_layers`."""
+        kinds = self.pattern or ("layer",)
+        period, dense = len(kinds), self.dense_layers
+        layers = (DENSE if at < dense else kinds[at % period] for at in range(self.layers))
+        return (*layers, *(MODULE,) * self.mtp_layers)
 
     @cached_property
     def counts(self) -> Mapping[str, int]:
@@ -65,20 +66,27 @@ class Model(ModelSizes):
     @cached_property
     def _of_kinds(self) -> dict[str, "Model"]:
         others = dict(self.kinds) | ({DENSE: (("experts", 0),)} if self.experts else {})
-        return {kind: self._with(dict(fields)) for kind, fields in others.items()}
+        found = {kind: self._with(dict(own)) for kind, own in others.items()}
+        if self.mtp_layers:  # as the last layer
+            last = self.layer_kinds[self.layers - 1]
+            alike = self._with(dict(others.get(last, ())))
+            found[MODULE] = _Module(**{its.name: getattr(alike, its.name) for its in fields(self)})
+        return found
 
-    def _with(self, fields: dict[str, Any]) -> "Model":
+    def _with(self, own: dict[str, Any]) -> "Model":
         """The same model with all layers alike, and with other values of some fields."""
-        if fields.get("experts") == 0:
+        if own.get("experts") == 0:
             none = ("experts_per_token", "groups_per_token", *OF_EXPERTS)
-            fields = dict.fromkeys(none, 0) | fields
-        alike: dict[str, Any] = {"kinds": (), "pattern": (), "dense_layers": 0}
-        return replace(self, **(alike | fields))
+            own = dict.fromkeys(none, 0) | own
+        alike: dict[str, Any] = {"kinds": (), "pattern": (), "dense_layers": 0, "mtp_layers": 0}
+        return replace(self, **(alike | own))
 
     def kinds_of_stages(self, layers: Sequence[int]) -> list[tuple[str, ...]]:
-        """[the kinds of each stage's layers, in order], of stages with so many `layers`."""
-        ends = accumulate(layers)
-        return [self.layer_kinds[end - count : end] for count, end in zip(layers, ends)]
+        """[the kinds of each stage's layers, in order], of stages with so many `layers`; the last one has
+        the modules, too."""
+        ends = accumulate((*layers[:-1], layers[-1] + self.mtp_layers))
+        starts = accumulate(layers, initial=0)
+        return [self.layer_kinds[start:end] for start, end in zip(starts, ends)]
 
     def of_layers(self, quantity: Callable[["Model"], float]) -> float:
         """The sum of a quantity of a layer over all layers. quantity: `Model` whose layers are all
@@ -99,7 +107,8 @@ class Model(ModelSizes):
     @property
     def layer_parameters(self) -> dict[str, int]:
         """{part: parameters} of one layer: attention, mlp (all routed experts), router, norms
-        (those of latents, queries and keys included) and, where there are some, shared experts.
+        (those of latents, queries and keys included) and, where there are some, shared experts
+        and a module's projection.
 
         Of a model whose layers are of several kinds it is one that is as the model says;
         `of_kind(kind).layer_parameters` are another's. A bias that a router adds to choose experts (DeepSeek-V3) has no gradient and is
@@ -116,21 +125,19 @@ class Model(ModelSizes):
         return (
             int(self.of_layers(lambda its: sum(its.layer_parameters.values())))
             + embedding
-            + self.hidden * (1 + self.has_bias("norm"))
+            + self._heads * self.hidden * (1 + self.has_bias("norm"))
             + head
-            + self.mtp_layers * module_parameters(self._last)
         )
 
     @property
-    def _last(self) -> "Model":
-        """The model with all layers as the last one, as those of `mtp_layers` are."""
-        return self.of_kind(self.layer_kinds[-1])
+    def _heads(self) -> int:
+        """How many times the head computes: for the next token, and for one more of each module."""
+        return 1 + self.mtp_layers
 
     @property
     def active_parameters(self) -> int:
         """As `parameters`, counting only the experts that compute a token."""
-        idle = int(self.of_layers(Model._idle_parameters))
-        return self.parameters - idle - self.mtp_layers * self._last._idle_parameters()
+        return self.parameters - int(self.of_layers(Model._idle_parameters))
 
     def _idle_parameters(self) -> int:
         """Of a layer, those of the experts that do not compute a token."""
@@ -175,8 +182,7 @@ class Model(ModelSizes):
         s h^2 (1 + s/6h + V/12hL).)
         """
         layers = self.of_layers(lambda its: sum(its.layer_flops(seq).values()))
-        modules = self.mtp_layers * (module_flops(self._last, self._tokens(seq)) + self.head_flops)
-        return 3 * (int(layers) + self.head_flops + modules)
+        return 3 * (int(layers) + self._heads * self.head_flops)
 
     def hardware_flops_per_token(
         self,
@@ -241,3 +247,12 @@ class Model(ModelSizes):
         share = Share(tokens, tp, sequence_parallel, tokens * self.experts_per_token, tp)
         operations = layer_operations(self, keys=0 if flash else seq, dropout=dropout)
         return saved_bytes(marked(operations, recompute), share, 2)
+
+
+class _Module(Model):
+    """A model all of whose layers are those of modules that predict one more token."""
+
+    @property
+    def is_module(self) -> bool:
+        """Whether its layers belong to modules: they do."""
+        return True

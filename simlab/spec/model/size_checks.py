@@ -16,7 +16,7 @@ OF_EXPERTS = ("expert_ffn", "shared_experts", "dense_layers", "expert_groups")
 """Fields that say something of experts, so that a model without has none of them."""
 DENSE = "dense layer"
 """The kind of layers without experts where others have them: the one that no model needs to say."""
-NO_KINDS = ("layer", DENSE, "embedding", "head", "loss", "root")
+NO_KINDS = ("layer", DENSE, "embedding", "head", "loss", "root", "module")
 """Names that a model cannot give to a kind of layers of its own."""
 OF_ALL_LAYERS = (
     "name", "layers", "hidden", "vocab", "positions", "tied_head", "dense_layers", "kinds", "pattern",

@@ -176,8 +176,9 @@ class ModelSizes:
     )
     mtp_layers: int = documented(
         """The number of modules that predict one more token each (multi-token prediction, DeepSeek-AI
-        2024, arXiv 2412.19437, section 2.2): a layer, a projection of 2 h to h, three norms, and the
-        model's own embedding and head. They are counted, and no plan of them is simulated.""",
+        2024, arXiv 2412.19437, section 2.2) and are trained: a layer as the last one, a projection of
+        2 h to h, three norms, and the model's own embedding and head once more. They are on the last
+        stage.""",
         default=0,
     )
     seq: int = documented(
@@ -231,6 +232,11 @@ class ModelSizes:
             )
         check_groups(self)
         check_kinds(self)
+
+    @property
+    def is_module(self) -> bool:
+        """Whether its layers belong to modules that predict one more token: see `mtp_layers`."""
+        return False
 
     def has_bias(self, what: str) -> bool:
         """Whether 'qkv', 'output', 'mlp', 'router' or 'norm' has a bias."""

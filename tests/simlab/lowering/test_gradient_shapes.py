@@ -20,7 +20,12 @@ def products(kernels):
     return {kernel.name: kernel for kernel in kernels if isinstance(kernel, Matmul)}
 
 
-@pytest.mark.parametrize("model", [LLAMA, EXPERTS, LATENT], ids=["llama", "experts", "latent"])
+MODULE = replace(LLAMA, mtp_layers=1).of_kind("module")
+
+
+@pytest.mark.parametrize(
+    "model", [LLAMA, EXPERTS, LATENT, MODULE], ids=["llama", "experts", "latent", "module"]
+)
 @pytest.mark.parametrize("attention", ["flash", "unfused"])
 @pytest.mark.parametrize("unit", [layer_kernels, head_kernels])
 def test_a_gradient_has_the_shape_of_what_it_is_of(model, attention, unit):

@@ -135,6 +135,7 @@ UNSAID = [
     ("megatron", flags(expert_model_parallel_size=8), "no --moe-token-dispatcher-type"),
     ("megatron", flags(tensor_model_parallel_size=2, expert_tensor_parallel_size=1), "--expert-tensor-parallel-size = 1 without"),
     ("megatron", flags(moe_token_dispatcher_type="allgather"), "--moe-token-dispatcher-type = 'allgather'"),
+    ("megatron", flags(mtp_num_layers=1), "--mtp-num-layers = 1: a plan does not say it; give the model mtp_layers = 1"),
     ("megatron", flags(exp_avg_dtype="bf16", use_distributed_optimizer=True), "--exp-avg-dtype and --exp-avg-sq-dtype of different sizes"),
     ("torchtitan", nested(TITAN, "parallelism", pipeline_parallel_degree=2,
                           pipeline_parallel_schedule="InterleavedZeroBubble"),
