@@ -54,10 +54,15 @@ def attention(
 
 def _norm_of_heads(model: "ModelSizes", inputs: Pair, makes: Pair) -> Operation:
     """The norm of queries and keys: of each head, as in Qwen3, with one scale for queries and one for
-    keys; of all heads together, as in OLMo 2; or without scales, as in Llama 4."""
+    keys; of all heads together, as in OLMo 2, which needs all heads of a token; or without scales, as in
+    Llama 4."""
     weights: tuple[Weight, ...] = (Weight(model.head_size),) * 2
     if model.qk_norm == "whole":
-        weights = tuple(Weight(its.numbers, cut=Cut.HEADS, least=its.least) for its in makes)
+        weights = tuple(Weight(its.numbers) for its in makes)
+        inputs, makes = (
+            (q._replace(cut=Cut.TOKENS, least=0), k._replace(cut=Cut.TOKENS, least=0))
+            for q, k in (inputs, makes)
+        )
     elif model.qk_norm == "weightless":
         weights = ()
     return norm("norm of q and k", inputs[0], makes[0])._replace(

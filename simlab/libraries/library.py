@@ -77,6 +77,8 @@ class Library:
     keeps_gathered_inputs: bool = False
     """Whether a rank keeps what sequence parallelism has gathered for a product until the gradient of the
     product's weight is made; otherwise it gathers its input once more."""
+    exchanges_heads: bool = False
+    """Whether tensor-parallel ranks exchange heads for tokens where a norm needs all heads of a token."""
     stops_recomputing_early: bool = False
     """Whether full recomputation ends when all tensors are there that the backward reads."""
     keeps_eight_bit_copies: bool = False

@@ -19,6 +19,8 @@ TORCH = Library(
     autocasts=True,
     # Redistribute in torch/distributed/tensor/_redistribute.py
     keeps_gathered_inputs=True,
+    # SequenceParallel of q_norm and k_norm in allenai/OLMo-core, nn/attention/__init__.py
+    exchanges_heads=True,
     # set_checkpoint_early_stop in torch/utils/checkpoint.py
     stops_recomputing_early=True,
     # tensor_to_scale in torchao/float8
@@ -33,6 +35,7 @@ FSDP1 = replace(
     joins_gradients=True,
     reduces_after_last_backward=False,
     autocasts=False,
+    exchanges_heads=False,
     # its users take the reentrant form
     stops_recomputing_early=False,
 )

@@ -418,9 +418,18 @@ def _check_window(plan: "Plan", model: "Model", name: str, seq: int) -> None:
         raise InputError(
             f"cp = {plan.cp}: {name}'s windows of {model.window} keys are not cut over sequences; give cp = 1"
         )
-    if plan.tp > 1 and model.qk_norm == "whole":
+    exchanges = (
+        plan.habits.exchanges_heads and plan.sequence_parallel and plan.recompute != "per-op"
+    )
+    if (
+        plan.tp > 1
+        and model.qk_norm == "whole"
+        and not (exchanges and model.kv_heads % plan.tp == 0)
+    ):
+        libraries = _or(names_of("exchanges_heads"))
         raise InputError(
-            f"tp = {plan.tp}: {name}'s norm of all heads' queries is not cut over ranks; give tp = 1"
+            f"tp = {plan.tp}: {name}'s norm of all heads' queries is cut over ranks by library = {libraries} with "
+            "sequence_parallel, whole key heads on each rank, and no recompute = 'per-op'; give those, or tp = 1"
         )
 
 

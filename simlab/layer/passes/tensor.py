@@ -8,7 +8,7 @@ of the first is gathered, and the sum of the second is scattered.
 
 from collections.abc import Sequence
 
-from simlab.layer.operation import Cut, Operation, OperationKind
+from simlab.layer.operation import Cut, Operation, OperationKind, Tensor
 
 
 def gathers(operation: Operation, *, spreads_experts: bool) -> bool:
@@ -34,6 +34,18 @@ def keeping_gathered(operations: Sequence[Operation], *, spreads_experts: bool) 
             )
             its = its._replace(saves=tuple(whole))
         found.append(its)
+    return found
+
+
+def exchanged(operations: Sequence[Operation]) -> list[list[Tensor]]:
+    """[what ranks exchange before each operation]: tensors that one makes with a rank's heads of all tokens
+    and another reads with all heads of a rank's tokens, or the other way round."""
+    found, made = [], dict[str, Tensor]()
+    cuts = {Cut.HEADS, Cut.TOKENS}
+    for its in operations:
+        recut = (n.name for n in its.reads if n.name in made and {n.cut, made[n.name].cut} == cuts)
+        found.append([made[name] for name in recut])
+        made.update((n.name, n) for n in its.makes)
     return found
 
 

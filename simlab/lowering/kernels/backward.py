@@ -132,7 +132,7 @@ def communication_backward(kernel: Communication, plan: Plan) -> list[Communicat
     """
     if kernel.dimension == "cp":
         return [_context_backward(kernel)]
-    if kernel.dimension == "ep":  # gradients go back the way that tokens and results came
+    if kernel.kind == "all_to_all":  # gradients go back the way that tokens and results came
         return [replace(kernel, name=f"{kernel.name} grad")]
     if kernel.operation is OperationKind.COLLECT:
         return [replace(kernel, name=f"{kernel.name} grad")] * plan.sequence_parallel

@@ -6,13 +6,18 @@ from math import ceil
 from simlab.layer.microbatch import evenly_routed, own_tokens, routed_tokens, sent_tokens
 from simlab.layer.operation import Cut, Operation, OperationKind, Tensor
 from simlab.layer.passes.precision import under_autocast
-from simlab.layer.passes.tensor import gathers, is_partial, sums
+from simlab.layer.passes.tensor import exchanged, gathers, is_partial, sums
 from simlab.layer.saved import Share
 from simlab.lowering.kernels.attention import fused_attention, stored_scores
 from simlab.lowering.kernels.ends import embedding_kernel, loss_kernels
 from simlab.lowering.kernels.kernel import Communication, GroupedMatmul, Launched, Matmul, Memory
 from simlab.lowering.kernels.memory_bound import is_one_kernel, memory_kernel
-from simlab.lowering.kernels.tensor_parallel import collected, gathered_input, summed_result
+from simlab.lowering.kernels.tensor_parallel import (
+    collected,
+    exchange,
+    gathered_input,
+    summed_result,
+)
 from simlab.lowering.zero import autocasts
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
@@ -33,8 +38,9 @@ def launched_by(
         operations = under_autocast(operations, norms=norms)
     *before, left = sums(operations, spreads_experts=plan.spreads_experts)
     parts = False
-    for its, summed in zip(operations, before):
+    for its, summed, recut in zip(operations, before, exchanged(operations)):
         own = summed_result(summed, plan, share) if summed else list[Launched]()
+        own += exchange(its, recut, plan, share)
         if gathers(its, spreads_experts=plan.spreads_experts) and its.weights:
             inputs = [read for read in its.reads if read.cut is Cut.TOKENS]
             if not gathered.issuperset(read.name for read in inputs):

@@ -76,6 +76,26 @@ def summed_result(product: Operation, plan: Plan, share: Share) -> list[Communic
     ]
 
 
+def exchange(
+    operation: Operation, tensors: Sequence[Tensor], plan: Plan, share: Share
+) -> list[Communication]:
+    """The all-to-alls that give each rank all heads of its tokens, or its heads of all tokens: a norm over all
+    heads needs the former (`Attention.apply_tp` in allenai/OLMo-core, nn/attention/__init__.py, has
+    q and k from ColwiseParallel as Shard(1), and from the norms' SequenceParallel as Shard(2))."""
+    if plan.tp == 1:
+        return []
+    return [
+        Communication(
+            f"{its.name} exchange",
+            "all_to_all",
+            "tp",
+            share.size_bytes(its, plan.element_bytes),
+            operation=operation.kind,
+        )
+        for its in tensors
+    ]
+
+
 def collected(operation: Operation, plan: Plan, share: Share) -> list[Communication]:
     """What comes after a product whose results ranks collect from each other, whole on each: then one with
     sequence parallelism goes on with its own tokens (`gather_from_tensor_model_parallel_region`,
