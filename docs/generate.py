@@ -1,10 +1,11 @@
 """python -m docs.generate: write the parts of docs/ that are computed, or with --check say which
 are old.
 
-Five parts are computed. The order of rooms in architecture.md is that of the test which holds it. The
+Six parts are computed. The order of rooms in architecture.md is that of the test which holds it. The
 tables of flags in command-line.md come from the argument parsers. The table of fields in executing.md
 comes from realrun's checks. The tables of errors in validation.md come from the published runs, that of
 Llama 3 405B's layout is predicted, and those of an H100's kernels are predicted beside what was measured.
+The table of defaults in convert.md comes from what reads other projects' files.
 The table of spellings in published-rows.md comes from the words that are read there. The schemas of plan
 and cluster files, in docs/schemas, are computed as a whole.
 """
@@ -25,6 +26,7 @@ from realrun.cli import main as realrun_main
 from realrun.run.job.checks import EXECUTION
 from simlab.cli import main as simlab_main
 from simlab.cli.options import value_text
+from simlab.planner.formats import FORMATS
 from simlab.studies.published.errors import suites
 from simlab.studies.published.runs import RUNS, RUNS_2026, SWEEPS, read_runs, validate_runs
 from simlab.units import GIB, bytes_text
@@ -268,9 +270,21 @@ def spellings(text: str) -> Iterator[tuple[str, str]]:
     yield "spellings", tables()
 
 
+def defaults(text: str) -> Iterator[tuple[str, str]]:
+    """(mark, table) of what other projects do where their files say nothing."""
+    lines = ["| project | field | value | read in |", "|---|---|---|---|"]
+    lines += [
+        f"| {project} | `{its.field}` | {its.value} | {its.source} |"
+        for project, form in FORMATS.items()
+        for its in form.defaults
+    ]
+    yield "defaults", "\n".join(lines) + "\n"
+
+
 PARTS: dict[str, Callable[[str], Iterator[tuple[str, str]]]] = {
     "architecture.md": rooms,
     "command-line.md": flags,
+    "convert.md": defaults,
     "executing.md": execution,
     "published-rows.md": spellings,
     "validation.md": errors,

@@ -27,6 +27,8 @@ def plan_file() -> dict[str, Any]:
     more = {
         name: _option(its.kind, its.help) for name, its in options.items() if name not in fields
     }
+    said = more["model"].pop("description")
+    more["model"] = {"anyOf": [more["model"], {"type": "object"}], "description": said}
     properties = {name: _or_nothing(its) for name, its in (fields | more).items()}
     return schema | {"title": "Plan file", "properties": properties}
 

@@ -52,6 +52,8 @@ def _typed(path: str, name: str, value: Any) -> Any:
     sizes are checked where they are made."""
     options = PIPELINE | BOX | RUN
     kind = options[name].kind if name in options else str
+    if name == "model" and isinstance(value, dict):  # a model's fields
+        return value
     if name in options and kind is str and not isinstance(value, str):
         raise InputError(f"{path}: {name} = {value!r}: give a text, in quotes")
     if kind is str or (isinstance(value, kind) and not isinstance(value, bool)):

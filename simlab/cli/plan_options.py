@@ -26,12 +26,13 @@ from simlab.cli.options import flag, value_text
 from simlab.cli.text_files import plain_yaml
 from simlab.errors import InputError, did_you_mean, number, require_whole, shortened
 from simlab.spec.fields import FieldFacts, parsed
+from simlab.spec.model import load_model
 from simlab.spec.plan import Plan, plan_fields
 
 FIELDS = {facts.name: facts for facts in plan_fields()}
 """{name of a field of `Plan`: what is known of it}."""
 CLUSTER_OPTIONS = {
-    "model": "a model of the catalogue, or the path of a Hugging Face config.json",
+    "model": "a model of the catalogue, or the path of a Hugging Face config.json or of a YAML or JSON file of a model's fields",
     "cluster": "a cluster of the catalogue, or the path of a JSON file",
     "nodes": "the number of nodes (default: what the cluster's file says, else as many as the plan takes)",
 }
@@ -65,6 +66,8 @@ REALRUN_ONLY = (
     "loss_scale",
 )
 """Names in a plan file that only an execution needs."""
+TEXTS = ("compute", "backend", "predict_on", "out", "checkpoints")
+"""Those of them that are texts."""
 
 
 def add_plan_options(
@@ -136,7 +139,8 @@ def given_values(arguments: argparse.Namespace, more: Iterable[str] = ()) -> dic
         raise InputError("--plan '': give the path of a plan file")
     given = {} if arguments.plan is None else read_plan_file(arguments.plan, names)
     said = {name: getattr(arguments, name, None) for name in names}
-    return given | {name: value for name, value in said.items() if value is not None}
+    given |= {name: value for name, value in said.items() if value is not None}
+    return given | {name: model_given(given[name]) for name in ("model",) if name in given}
 
 
 def plan_part(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,7 +187,7 @@ def read_plan_file(path: str | Path, known: Iterable[str] = ()) -> dict[str, Any
             raise InputError(
                 f"{path}: unknown name {shortened(name)}{hint} there is {', '.join(there_is)}"
             )
-        if not _is_plain(value):
+        if not _is_plain(value) and not (name == "model" and isinstance(value, dict)):
             raise InputError(
                 f"{path}: {name} = {shortened(value)}: give a text, a finite number, yes or no"
                 f"{', or a list of numbers' * (name == 'stage_layers')}"
@@ -193,12 +197,36 @@ def read_plan_file(path: str | Path, known: Iterable[str] = ()) -> dict[str, Any
         if numeric and isinstance(content.get(name), bool):  # which Python takes for 0 or 1
             kind = "a number" if facts.type is float else "a whole number"
             raise InputError(f"{path}: {name} = {content[name]}: give {kind}")
-    for name in ("model", "cluster"):
-        if not isinstance(content.get(name), str | None):
-            raise InputError(f"{path}: {name} = {shortened(content[name])}: give a name or a path")
+    check_texts(content, path)
     if content.get("nodes") is not None:
         require_whole(f"{path}: nodes", content["nodes"])
     return {name: value for name, value in content.items() if value is not None}
+
+
+def check_texts(content: Mapping[str, Any], path: str | Path) -> None:
+    """Raise `InputError` unless what is a text in a plan file is one, and names a model, a cluster or a
+    place."""
+    for name in ("model", "cluster", *TEXTS):
+        value = content.get(name)
+        if not isinstance(value, str | None) and not (name == "model" and isinstance(value, dict)):
+            valid = "a name or a path" if name in CLUSTER_OPTIONS else "a text, in quotes"
+            table = ", or a table of a model's fields" * (name == "model")
+            raise InputError(f"{path}: {name} = {shortened(value)}: give {valid}{table}")
+
+
+def model_given(model: str | Mapping[str, Any]) -> str | Mapping[str, Any]:
+    """What `load_model` takes of what a command line or a plan file says: of a YAML file its fields."""
+    if isinstance(model, Mapping) or not model.endswith((".yaml", ".yml")):
+        return model
+    content = plain_yaml(model)
+    if not isinstance(content, dict):
+        raise InputError(f"{model} holds {type(content).__name__}, not 'name: value' lines")
+    sizes = {"name": Path(model).stem} | content
+    try:
+        load_model(sizes)
+    except InputError as error:
+        raise InputError(f"{model}: {error}") from error
+    return sizes
 
 
 def _is_plain(value: Any) -> bool:

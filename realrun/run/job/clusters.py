@@ -1,6 +1,8 @@
 """The clusters and models whose times a job takes."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from simlab.errors import InputError
 from simlab.spec.cluster import Cluster, load_cluster, nodes_of_file
@@ -37,8 +39,8 @@ def filled_cluster(name: str, nodes: int | None, ranks: int) -> Cluster:
     return replace(cluster, nodes=nodes, gpus_per_node=filled, nics_per_node=nics)
 
 
-def cut_model(name: str | None, layers: int) -> Model:
-    """The model called `name` (None: `BOX_MODEL`) with so many `layers`, all of the kind that most are
+def cut_model(name: str | Mapping[str, Any] | None, layers: int) -> Model:
+    """The model called `name`, or of such fields (None: `BOX_MODEL`) with so many `layers`, all of the kind that most are
     (of those with experts, where some have them), and with a head of its own, as what runs has one."""
     model = load_model(name or BOX_MODEL)
     kinds = {kind: (model.of_kind(kind).experts > 0, n) for kind, n in model.counts.items()}

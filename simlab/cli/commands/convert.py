@@ -1,7 +1,10 @@
 """The command convert: a plan from another project's configuration, or for it."""
 
 import argparse
+import json
 import sys
+from dataclasses import fields
+from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from simlab.cli.config_files import config_text, read_config
@@ -10,7 +13,8 @@ from simlab.cli.output import print_json, write_file
 from simlab.cli.plan_options import plan_lines, plan_part, read_plan_file
 from simlab.display import plain
 from simlab.errors import InputError, shortened
-from simlab.planner.formats import FORMATS, exported, imported
+from simlab.planner.formats import FORMATS, Imported, exported, imported
+from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
 SEARCHED = ("dp", "tp", "pp", "cp", "zero", "microbatch_size", "microbatches", "recompute")
@@ -24,7 +28,11 @@ class Answer(TypedDict):
     unsaid: list[str]
     """What of the configuration no plan can say, in words."""
     left: list[str]
-    """Options of the configuration that are none of a plan."""
+    """Options of the configuration that are known to be none of a plan."""
+    unknown: list[str]
+    """Options that nothing knows, with the nearest one that is known."""
+    model: dict[str, Any] | None
+    """{field of a model: value} where the configuration says one."""
     lost: dict[str, Any]
     """{field: its value in the plan} of what the configuration that was asked for cannot say."""
     settings: dict[str, Any] | None
@@ -36,29 +44,38 @@ def convert(arguments: argparse.Namespace) -> int:
     """Make a plan of another project's configuration, or such a configuration of a plan.
 
     Without --from the file is a plan file, and without --to a plan file is printed. What a plan or a
-    configuration cannot say is named on stderr, and so are options that are none of a plan.
+    configuration cannot say is named on stderr, and so are options that are none of a plan, and those
+    that nothing knows. The model is written into the plan file where the configuration says one.
     """
     if arguments.source is None and arguments.to is None:
         raise InputError(f"give --from or --to, one of {', '.join(FORMATS)}")
-    plan, notes = _plan(arguments)
+    made = _made(arguments)
+    plan = made.plan
     settings: dict[str, Any] | None = None
     unsaid: dict[str, Any] = {}
+    sizes = _sizes(made.model, Path(arguments.file).stem)
     if arguments.to is None:
-        text = "\n".join(plan_lines(plan, SEARCHED)) + "\n"
+        lines = [f"model: {json.dumps(sizes)}"] if sizes else []
+        text = "\n".join([*lines, *plan_lines(plan, SEARCHED)]) + "\n"
     else:
         settings, unsaid = exported(arguments.to, plan)
         text = config_text(settings, FORMATS[arguments.to].syntax)
     if arguments.out:
         write_file(arguments.out, lambda path: path.write_text(text, encoding="utf-8"))
-    for note in [*notes["unsaid"], *(f"{field} = {value}" for field, value in unsaid.items())]:
+    lost = [f"{field} = {value}" for field, value in unsaid.items()]
+    for note in [*made.unsaid, *lost]:
         print(f"not said: {note}", file=sys.stderr)
-    if notes["left"]:
-        print(f"not of a plan: {', '.join(notes['left'])}", file=sys.stderr)
+    for option in made.unknown:
+        print(f"not understood: {option}", file=sys.stderr)
+    if made.left:
+        print(f"not of a plan: {', '.join(made.left)}", file=sys.stderr)
     if arguments.json:
         answer: Answer = {
             "plan": plan.to_dict(),
-            "unsaid": notes["unsaid"],
-            "left": notes["left"],
+            "unsaid": made.unsaid,
+            "left": made.left,
+            "unknown": made.unknown,
+            "model": sizes,
             "lost": plain(unsaid),
             "settings": settings,
             "text": text,
@@ -66,20 +83,38 @@ def convert(arguments: argparse.Namespace) -> int:
         print_json(answer)
     else:
         print(text, end="")
-    return 0
+    return int(arguments.strict and bool(made.unsaid or lost or made.unknown))
 
 
-def _plan(arguments: argparse.Namespace) -> tuple[Plan, dict[str, list[str]]]:
-    """(the plan of the file, {"unsaid" and "left" of its options})"""
+def _sizes(model: Model | None, name: str) -> dict[str, Any] | None:
+    """{field: value} of a model, without what is the default."""
+    if model is None:
+        return None
+    usual = {one.name: plain(one.default) for one in fields(Model)}
+    sizes = {field: its for field, its in model.to_dict().items() if its != usual[field]}
+    return {"name": name} | sizes
+
+
+def _made(arguments: argparse.Namespace) -> Imported:
+    """The plan of the file, and what else there is in it."""
+    given = dict(_pair(text) for text in arguments.set or ())
     if arguments.source is None:
-        given = read_plan_file(arguments.file)
-        return Plan(**plan_part(given)), {"unsaid": [], "left": []}
-    content = read_config(arguments.file, FORMATS[arguments.source].syntax)
+        if given:
+            raise InputError("--set goes with --from: change the plan file")
+        plan = Plan(**plan_part(read_plan_file(arguments.file)))
+        return Imported(plan, [], [], [], None)
+    content = read_config(arguments.file, FORMATS[arguments.source].syntax, given)
     try:
-        made = imported(arguments.source, content, gpus=arguments.gpus)
+        return imported(arguments.source, content, gpus=arguments.gpus)
     except InputError as error:
         raise InputError(f"{shortened(arguments.file)}: {error}") from error
-    return made.plan, {"unsaid": made.unsaid, "left": made.left}
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise InputError(f"--set {shortened(text)}: give NAME=VALUE")
+    return name, value
 
 
 def add_convert(command: argparse.ArgumentParser) -> None:
@@ -94,6 +129,17 @@ def add_convert(command: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         help="the number of GPUs, where a configuration leaves it to its launcher",
+    )
+    command.add_argument(
+        "--set",
+        action="append",
+        metavar="NAME=VALUE",
+        help="a variable of a script, or an option by its full name, above what FILE says (more than once)",
+    )
+    command.add_argument(
+        "--strict",
+        action="store_true",
+        help="exit status 1 where something is not said or not understood",
     )
     command.add_argument("--out", metavar="FILE", help="also write the result there")
     add_json_options(command, Answer)

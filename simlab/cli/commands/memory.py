@@ -7,7 +7,13 @@ from typing import Annotated, TypedDict
 import simlab as sl
 from simlab.cli.options import add_json_options, refuse_given
 from simlab.cli.output import print_json, print_text
-from simlab.cli.plan_options import FIELDS, add_plan_options, given_values, plan_part
+from simlab.cli.plan_options import (
+    FIELDS,
+    add_plan_options,
+    given_values,
+    model_given,
+    plan_part,
+)
 from simlab.display import facts_of
 from simlab.errors import InputError
 from simlab.lowering.kernels import Communication
@@ -85,7 +91,7 @@ def memory(arguments: argparse.Namespace) -> int:
         raise InputError(
             f"--params {arguments.params} and --model {arguments.model}: give one of the two"
         )
-    model = None if arguments.model is None else sl.load_model(arguments.model)
+    model = None if arguments.model is None else sl.load_model(model_given(arguments.model))
     count = parameter_count(arguments.params) if model is None else float(model.parameters)
     largest = parameter_count(arguments.largest_layer) if arguments.largest_layer is not None else 0
     if largest and (recipe != "deepspeed" or largest > count):

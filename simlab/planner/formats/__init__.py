@@ -9,8 +9,11 @@ from typing import Any, NamedTuple
 
 from simlab.errors import InputError, did_you_mean
 from simlab.planner.formats import deepspeed, megatron, nanotron, torchtitan
+from simlab.planner.formats.defaults import Default
+from simlab.planner.formats.known import known_of
 from simlab.planner.formats.options import Options, Settings
 from simlab.planner.space import DEFAULTS, without_effect
+from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
 
@@ -23,13 +26,26 @@ class Format(NamedTuple):
     """A plan → the options that say it."""
     syntax: str
     """What its files are: 'arguments', 'toml', 'json' or 'yaml'."""
+    defaults: tuple[Default, ...]
+    """What the project does where its configuration says nothing."""
+    model: Callable[[Options, Settings], Settings | None]
+    """(options that are left, fields of the plan) → {field of a `Model`: value}; None where the
+    configuration does not say a model."""
 
 
 FORMATS = {
-    "megatron": Format(megatron.read, megatron.written, "arguments"),
-    "torchtitan": Format(torchtitan.read, torchtitan.written, "toml"),
-    "deepspeed": Format(deepspeed.read, deepspeed.written, "json"),
-    "nanotron": Format(nanotron.read, nanotron.written, "yaml"),
+    "megatron": Format(
+        megatron.read, megatron.written, "arguments", megatron.DEFAULTS, megatron.read_model
+    ),
+    "torchtitan": Format(
+        torchtitan.read, torchtitan.written, "toml", torchtitan.DEFAULTS, lambda *_: None
+    ),
+    "deepspeed": Format(
+        deepspeed.read, deepspeed.written, "json", deepspeed.DEFAULTS, lambda *_: None
+    ),
+    "nanotron": Format(
+        nanotron.read, nanotron.written, "yaml", nanotron.DEFAULTS, nanotron.read_model
+    ),
 }
 
 
@@ -40,7 +56,11 @@ class Imported(NamedTuple):
     unsaid: list[str]
     """What of its options a plan cannot say, and was left out, in words."""
     left: list[str]
-    """Its options that are none of a plan, such as the learning rate."""
+    """Its options that are known to be none of a plan, such as the learning rate."""
+    unknown: list[str]
+    """Its options that nothing knows, with the nearest one that is known."""
+    model: Model | None
+    """The model that it says, where it says one."""
 
 
 class Exported(NamedTuple):
@@ -73,7 +93,10 @@ def imported(project: str, content: Mapping[str, Any], *, gpus: int | None = Non
     given = {field: value for field, value in fields.items() if value != DEFAULTS[field]}
     idle = without_effect(given)
     plan = Plan(**{field: value for field, value in given.items() if field not in idle})
-    return Imported(plan, options.unsaid, options.left)
+    sizes = format_called(project).model(options, fields)
+    model = None if sizes is None else Model(**sizes)
+    left, unknown = options.rest(known_of(project))
+    return Imported(plan, options.unsaid, left, unknown, model)
 
 
 def exported(project: str, plan: Plan) -> Exported:

@@ -2,12 +2,14 @@
 have it.
 
 It says how data parallelism works; pipelines, context parallelism, recomputation and the order of
-ranks are in a program's code. MiCS (`mics_shard_size`) shards over so many ranks.
+ranks are in a program's code. MiCS (`mics_shard_size`) shards over so many ranks. What follows from no
+option stands in `DEFAULTS`.
 """
 
 from typing import Any
 
 from simlab.errors import InputError
+from simlab.planner.formats.defaults import Default
 from simlab.planner.formats.options import Options, Settings, replicas
 from simlab.spec.plan import Plan
 
@@ -16,36 +18,86 @@ BATCH = "train_batch_size"
 SIZE = "train_micro_batch_size_per_gpu"
 STEPS = "gradient_accumulation_steps"
 ZERO = "zero_optimization."
-NUMBERS = {"fp32": 4, "fp16": 2, "bfp16": 2}
+NUMBERS = {"fp32": 4, "float32": 4, "fp16": 2, "float16": 2, "bf16": 2, "bfp16": 2, "bfloat16": 2}
+REVISION = "DeepSpeed edaa722, deepspeed/runtime"
+DEFAULTS = (
+    Default(
+        "library",
+        "megatron: flat buffers of 16-bit parameters and gradients, fp32 copies beside the moments, a fused Adam",
+        f"{REVISION}/zero/stage_1_and_2.py (single_partition_of_fp32_groups)",
+    ),
+    Default(
+        "gradient_bytes",
+        "2 with bf16 or fp16, whatever the stage, without data_types.grad_accum_dtype and communication_data_type",
+        f"{REVISION}/engine.py:1405 (communication_data_type) and :1485 (get_data_types)",
+    ),
+    Default(
+        "precision",
+        "fp32 without bf16.enabled and fp16.enabled",
+        f"{REVISION}/precision_config.py (enabled: bool = False)",
+    ),
+    Default("zero", "0", f"{REVISION}/zero/config.py:95 (stage)"),
+    Default(
+        "dp_overlap",
+        "yes with ZeRO-3, no otherwise",
+        f"{REVISION}/zero/config.py:138 (overlap_comm)",
+    ),
+    Default(
+        "bucket_bytes",
+        "one bucket for each unit, where reduce_bucket_size is not given (DeepSpeed's is 5e8 numbers)",
+        f"{REVISION}/zero/config.py:113",
+    ),
+    Default(
+        "recompute",
+        "none: it is in the program's code",
+        "DeepSpeed edaa722, deepspeed/runtime/activation_checkpointing/config.py",
+    ),
+)
+OLDER = {
+    "bfloat16.enabled": "bf16.enabled",
+    "data_types.bf16_master_weights_and_grads": "bf16.bf16_master_weights_and_grads",
+    "tensor_parallel.tp_size": "tensor_parallel.autotp_size",
+}
+OFFLOADS = {
+    "cpu_offload": "offload_optimizer.device",
+    "cpu_offload_optimizer": "offload_optimizer.device",
+    "cpu_offload_param": "offload_param.device",
+    "cpu_offload_params": "offload_param.device",
+}
+"""{switch of an older version: what it sets to 'cpu'}"""
 
 
 def read(options: Options, gpus: int | None) -> Settings:
     """{field of a plan: value}"""
+    _rename(options)
     stage = options.whole(ZERO + "stage", 0, 0) or 0
-    tp = options.whole("tensor_parallel.autotp_size", 1) or 1
+    tp = options.whole("tensor_parallel.autotp_size", 1, 0) or 1
     fields: Settings = {"zero": stage, "tp": tp, **_batch(options, gpus, tp)}
     if gpus is not None and gpus != fields["dp"] * tp:
         options.unsaid.append(f"how the program's code splits the model over the {gpus} GPUs")
-    half = "fp16" if options.switch("fp16.enabled") else "fp32"
-    fields["precision"] = "bf16" if options.switch("bf16.enabled") else half
+    fields["precision"] = _precision(options)
+    overlap = options.look(ZERO + "overlap_comm")
+    if overlap == "auto":  # as None
+        options.drop(ZERO + "overlap_comm")
     fields["dp_overlap"] = options.switch(ZERO + "overlap_comm", stage == 3)
     shards = options.whole(ZERO + "mics_shard_size", -1, -1) or 0
     if shards > 0:
         fields["hybrid"] = shards
-    reduced = options.choice("communication_data_type", NUMBERS, None)
-    if reduced:
-        fields["gradient_bytes"] = reduced
-    bucket = options.whole(ZERO + "reduce_bucket_size")
-    if bucket is not None:
-        if stage < 2:
-            usual = 2 if fields["precision"] == "fp16" else 4
-            fields["bucket_bytes"] = bucket * (reduced or usual)
-        else:
-            options.unsaid.append(
-                f"{ZERO}reduce_bucket_size = {bucket}: ZeRO-{stage} goes by units"
-            )
+    fields["gradient_bytes"] = _gradient_bytes(options, fields["precision"])
+    bucket = ZERO + "reduce_bucket_size"
+    if stage < 2 or options.look(bucket) not in (None, "auto"):
+        numbers = options.whole(bucket)
+        if numbers is not None and stage < 2:
+            fields["bucket_bytes"] = numbers * fields["gradient_bytes"]
+        elif numbers is not None:
+            options.unsaid.append(f"{bucket} = {numbers}: ZeRO-{stage} goes by units")
+    options.drop(bucket)
+    _read_optimizer(options, fields)
     parameters = options.choice(ZERO + "offload_param.device", DEVICES, "")
     optimizer = options.choice(ZERO + "offload_optimizer.device", DEVICES, "")
+    if parameters and stage < 3:
+        options.unsaid.append(f"{ZERO}offload_param.device: it has an effect with ZeRO-3 only")
+        parameters = ""
     if parameters or optimizer:
         fields["offload"] = "parameters" if parameters else "optimizer"
         fields["offload_to"] = parameters or optimizer
@@ -54,9 +106,61 @@ def read(options: Options, gpus: int | None) -> Settings:
     return fields
 
 
+def _rename(options: Options) -> None:
+    """Take options by their names and forms of today."""
+    options.rename(OLDER)
+    if isinstance(options.look("zero_optimization"), bool):  # of the first versions: stage 1
+        options.set(ZERO + "stage", int(options.switch("zero_optimization")))
+    for older, name in OFFLOADS.items():
+        if options.look(ZERO + older) is not None and options.switch(ZERO + older):
+            options.set(ZERO + name, "cpu")
+    for name in ("bf16", "fp16", "bfloat16"):
+        if isinstance(options.look(name), bool):
+            options.set(f"{'fp16' if name == 'fp16' else 'bf16'}.enabled", options.switch(name))
+
+
+def _precision(options: Options) -> str:
+    """The precision. One that is on settles the other, which may be 'auto' then."""
+    for name in ("bf16", "fp16"):
+        if options.look(f"{name}.enabled") is True:
+            options.drop("bf16.enabled", "fp16.enabled")
+            return name
+    return next((name for name in ("bf16", "fp16") if options.switch(f"{name}.enabled")), "fp32")
+
+
+def _gradient_bytes(options: Options, precision: str) -> int:
+    """The bytes of a number of a gradient that is summed and reduced."""
+    own = 4 if precision == "fp32" else 2
+    summed = options.choice("data_types.grad_accum_dtype", NUMBERS, own)
+    reduced = options.choice("communication_data_type", NUMBERS, None)
+    if reduced not in (None, summed):
+        options.unsaid.append(
+            f"gradients that are summed in {summed} bytes a number and reduced in {reduced}: a plan has "
+            "one number for both"
+        )
+    return 4 if precision == "fp32" else int(reduced or summed)
+
+
+OPTIMIZERS = {"adam": "adam", "adamw": "adam", "sgd": "sgd", "muon": "muon"}
+
+
+def _read_optimizer(options: Options, fields: Settings) -> None:
+    given = options.take("optimizer.type")
+    if given is None:
+        return
+    name = str(given).lower().replace("_", "")
+    if name in OPTIMIZERS:
+        fields["optimizer"] = OPTIMIZERS[name]
+    elif name in ("cpuadam", "fusedadam", "deepspeedcpuadam"):
+        fields["optimizer"] = "adam"
+    else:
+        options.unsaid.append(f"optimizer.type = {given}: Adam is taken")
+
+
 def _batch(options: Options, gpus: int | None, tp: int) -> dict[str, Any]:
     """dp and the microbatches. As in DeepSpeed, the third of three numbers follows from two."""
-    asked = {option: options.take(option) for option in (BATCH, SIZE, STEPS)}
+    asked = {option: options.look(option) for option in (BATCH, SIZE, STEPS)}
+    options.drop(*asked)
     known = {}
     for option, value in asked.items():
         if value not in (None, "auto"):
@@ -64,7 +168,8 @@ def _batch(options: Options, gpus: int | None, tp: int) -> dict[str, Any]:
     for option, value in asked.items():
         if value == "auto" and len(known) < 2:
             raise InputError(
-                f"{option} = 'auto' is set by the trainer: give its number, or the two others"
+                f"{option} = 'auto' is set by the trainer: give its number, or the two others, there or "
+                f"with --set {option}=N"
             )
     if len(known) == 3:
         dp = known[BATCH] // (known[SIZE] * known[STEPS])
@@ -106,8 +211,11 @@ def written(plan: Plan) -> Settings:
         "bf16": {"enabled": plan.precision == "bf16" or plan.has_eight_bits},
         "fp16": {"enabled": plan.precision == "fp16"},
     }
-    half = "fp16" if plan.precision == "fp16" else "bfp16"
-    content["communication_data_type"] = "fp32" if plan.gradient_bytes == 4 else half
+    if plan.gradient_bytes == 4 and plan.precision != "fp32":
+        content["communication_data_type"] = "fp32"
+        content["data_types"] = {"grad_accum_dtype": "fp32"}
+    if plan.optimizer != "adam" and plan.optimizer in OPTIMIZERS:
+        content["optimizer"] = {"type": plan.optimizer.upper()}
     if plan.tp > 1:
         content["tensor_parallel"] = {"autotp_size": plan.tp}
     return content

@@ -1,16 +1,76 @@
 """The arguments of Megatron-LM (megatron/training/arguments.py), by their flags.
 
-What follows from no flag: ZeRO-2 and 3 are those of Megatron-FSDP. Context parallelism is zigzag.
-Gradients are reduced in fp32 with bf16 parameters. Dropout is on unless both rates are 0. Experts
-are cut over the tensor-parallel ranks unless --expert-tensor-parallel-size says otherwise.
+What follows from no flag stands in `DEFAULTS`. ZeRO-2 and 3 are those of Megatron-FSDP, of torch's
+FSDP2 or, in Megatron-DeepSpeed, of DeepSpeed.
 """
 
 from typing import Any
 
 from simlab.errors import InputError, shortened
+from simlab.planner.formats.defaults import Default
+from simlab.planner.formats.megatron_model import read_model
+from simlab.planner.formats.megatron_stages import read_stages, written_stages
 from simlab.planner.formats.options import Options, Settings, microbatches, replicas
 from simlab.spec.plan import Plan
 
+__all__ = ["DEFAULTS", "read", "read_model", "written"]
+
+ARGUMENTS = "Megatron-LM d98e8a6, megatron/training/arguments.py"
+DEFAULTS = (
+    Default(
+        "gradient_bytes",
+        "4 with bf16 parameters, without --grad-reduce-in-bf16",
+        f"{ARGUMENTS}:1215",
+    ),
+    Default(
+        "dropout",
+        "on, unless both rates are 0",
+        "Megatron-LM d98e8a6, megatron/core/transformer/transformer_config.py (hidden_dropout, attention_dropout: 0.1)",
+    ),
+    Default(
+        "attention",
+        "flash; unfused with --transformer-impl local and no --use-flash-attn",
+        "Megatron-LM d98e8a6, megatron/core/models/gpt/gpt_layer_specs.py (get_gpt_layer_local_spec: DotProductAttention)",
+    ),
+    Default("etp", "tp", f"{ARGUMENTS} (expert_tensor_parallel_size)"),
+    Default(
+        "zero",
+        "3 with --use-megatron-fsdp, without --data-parallel-sharding-strategy",
+        f"{ARGUMENTS}:3190",
+    ),
+    Default(
+        "precision",
+        "fp8 means delayed scaling, without --fp8-recipe",
+        "Megatron-LM d98e8a6, megatron/core/transformer/transformer_config.py (fp8_recipe)",
+    ),
+    Default(
+        "cp_layout",
+        "zigzag",
+        "Megatron-LM d98e8a6, megatron/core/utils.py (get_batch_on_this_cp_rank)",
+    ),
+    Default(
+        "dispatcher",
+        "allgather, which is taken as all-to-all and named",
+        "Megatron-LM d98e8a6, megatron/core/transformer/transformer_config.py (moe_token_dispatcher_type)",
+    ),
+)
+OLDER = {
+    "--model-parallel-size": "--tensor-model-parallel-size",
+    "--batch-size": "--micro-batch-size",
+    "--expert-parallel-size": "--expert-model-parallel-size",
+    "--activations-checkpoint-method": "--recompute-method",
+    "--checkpoint-method": "--recompute-method",
+    "--activations-checkpoint-num-layers": "--recompute-num-layers",
+    "--checkpoint-num-layers": "--recompute-num-layers",
+    "--activations-checkpoint-granularity": "--recompute-granularity",
+    "--checkpoint-granularity": "--recompute-granularity",
+    "--fp32-allreduce": "--accumulate-allreduce-grads-in-fp32",
+    "--use-custom-fsdp": "--use-megatron-fsdp",
+    "--intermediate-size": "--ffn-hidden-size",
+    "--decoder-num-layers": "--num-layers",
+    "--cp-comm-types": "--cp-comm-type",
+}
+"""{name of a flag in an older version: its name since}"""
 SHARDED = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3, "no_shard": 0}
 CP_KINDS = {"p2p": "ring", "a2a": "all-to-all", "allgather": "all-gather"}
 DISPATCHERS = {"all-to-all": "alltoall", "once-a-node": "flex"}
@@ -28,12 +88,13 @@ ORDERS = {False: "tp-cp-dp-pp", True: "tp-cp-pp-dp"}
 def read(options: Options, gpus: int | None) -> Settings:
     """{field of a plan: value}"""
     take, whole, switch = options.take, options.whole, options.switch
+    options.rename(OLDER)
     degrees = {
         "tp": whole("--tensor-model-parallel-size", 1),
         "pp": whole("--pipeline-model-parallel-size", 1),
         "cp": whole("--context-parallel-size", 1),
     }
-    dp = replicas(gpus, degrees["tp"] * degrees["pp"] * degrees["cp"])  # type: ignore[operator]
+    dp = replicas(_gpus(options, gpus), degrees["tp"] * degrees["pp"] * degrees["cp"])  # type: ignore[operator]
     size = whole("--micro-batch-size")
     if size is None:
         raise InputError("there is no --micro-batch-size: give the sequences of a microbatch")
@@ -43,17 +104,13 @@ def read(options: Options, gpus: int | None) -> Settings:
         **degrees,
         **_experts(options, degrees["tp"] or 1),
         "cp_kind": options.choice("--cp-comm-type", CP_KINDS, "ring"),
-        "zero": _zero(options),
+        **_zero(options),
         "microbatch_size": size,
         "microbatches": microbatches("--global-batch-size", batch, dp, size),
         "seq": whole("--seq-length"),
         "recompute": _recomputed(options),
         "sequence_parallel": switch("--sequence-parallel"),
-        "attention": options.choice(
-            "--attention-backend",
-            {"unfused": "unfused", "flash": "flash", "auto": "flash"},
-            "flash",
-        ),
+        "attention": _attention(options),
         "dropout": not _zeros(take("--attention-dropout", 0.1), take("--hidden-dropout", 0.1)),
         "dp_overlap": switch("--overlap-grad-reduce"),
         "offload": "optimizer" if switch("--optimizer-cpu-offload") else "none",
@@ -64,12 +121,45 @@ def read(options: Options, gpus: int | None) -> Settings:
     switch("--overlap-param-gather")  # goes with --overlap-grad-reduce, as in a plan
     _optimizer(options, fields)
     _read_numbers(options, fields)
-    _read_stages(options, fields)
-    if modules := whole("--mtp-num-layers"):
-        options.unsaid.append(
-            f"--mtp-num-layers = {modules}: a plan does not say it; give the model mtp_layers = {modules}"
-        )
+    read_stages(options, fields)
+    _fit_zero(options, fields)
     return fields
+
+
+def _gpus(options: Options, gpus: int | None) -> int | None:
+    """The number of GPUs: as given, else the processes that the script's launcher starts."""
+    started = []
+    for names in (
+        ("--nproc_per_node", "--nproc-per-node", "--num_gpus"),
+        ("--nnodes", "--num_nodes"),
+    ):
+        given = next((options.look(name) for name in names if options.given(name)), None)
+        number = given[0] if isinstance(given, list) else given
+        started.append(number if isinstance(number, int) and number > 0 else None)
+    each, nodes = started
+    if gpus is None:
+        known = each and (nodes or not options.given("--nnodes"))
+        return each * (nodes or 1) if each and known else None
+    if each and nodes and each * nodes != gpus:
+        raise InputError(
+            f"the script starts {nodes} x {each} processes: give --gpus {each * nodes}, or change it"
+        )
+    return gpus
+
+
+def _attention(options: Options) -> str:
+    kinds = {
+        "unfused": "unfused",
+        "local": "unfused",
+        "flash": "flash",
+        "fused": "flash",
+        "auto": "flash",
+    }
+    flash = options.switch("--use-flash-attn")
+    local = options.take("--transformer-impl", "transformer_engine") == "local"
+    return str(
+        options.choice("--attention-backend", kinds, "unfused" if local and not flash else "flash")
+    )
 
 
 def _experts(options: Options, tp: int) -> Settings:
@@ -102,11 +192,37 @@ def _zeros(*rates: Any) -> bool:
     return all(rate in (0, "0", "0.0", 0.0) for rate in rates)
 
 
-def _zero(options: Options) -> int:
-    sharded = options.switch("--use-megatron-fsdp") or options.switch("--use-custom-fsdp")
-    strategy = int(options.choice("--data-parallel-sharding-strategy", SHARDED, 0))
+def _zero(options: Options) -> Settings:
+    """ZeRO's stage, and the library whose code shards."""
+    sharded = options.switch("--use-megatron-fsdp")
+    strategy = options.choice("--data-parallel-sharding-strategy", SHARDED, 3)
     optimizer = options.switch("--use-distributed-optimizer")
-    return strategy if sharded else int(optimizer)
+    kept = options.switch("--torch-fsdp2-no-reshard-after-forward")
+    stage = options.whole("--zero-stage", 0, 0)
+    if options.switch("--deepspeed") and stage:
+        return {"zero": stage}
+    if options.switch("--use-torch-fsdp2"):
+        return {"zero": 3, "library": "torch", "reshard": not kept}
+    return {"zero": int(strategy) if sharded else int(optimizer)}
+
+
+def _fit_zero(options: Options, fields: Settings) -> None:
+    """What goes with ZeRO only: groups of ranks that shard, and parameters in 8 bits."""
+    groups = options.whole("--num-distributed-optimizer-instances", 1) or 1
+    ranks = fields["dp"] * (fields["cp"] or 1)
+    if groups > 1 and fields["zero"]:
+        if ranks % groups:
+            raise InputError(
+                f"--num-distributed-optimizer-instances = {groups} does not divide {ranks} ranks"
+            )
+        fields["hybrid"] = ranks // groups
+    sent = fields["precision"] in ("fp8", "fp8-current", "fp8-mx")
+    if fields["fp8_param_gather"] and not (sent and fields["zero"]):
+        fields["fp8_param_gather"] = False
+        if sent:
+            options.unsaid.append(
+                "--fp8-param-gather without --use-distributed-optimizer: a plan has it with ZeRO only"
+            )
 
 
 def _optimizer(options: Options, fields: Settings) -> None:
@@ -118,6 +234,10 @@ def _optimizer(options: Options, fields: Settings) -> None:
 
 def _recomputed(options: Options) -> str:
     named = "selective" if options.switch("--recompute-activations") else "none"
+    older = options.switch("--checkpoint-activations")
+    options.drop("--deepspeed-activation-checkpointing")  # DeepSpeed's code does the same
+    if older or (named == "none" and options.given("--recompute-method")):
+        named = "full"
     kind = options.choice(
         "--recompute-granularity", {"full": "full", "selective": "selective"}, named
     )
@@ -165,6 +285,8 @@ def _read_numbers(options: Options, fields: Settings) -> None:
     recipes = {"delayed": "fp8", "tensorwise": "fp8-current", "mxfp8": "fp8-mx"}
     eighth = options.choice("--fp8-recipe", recipes, "fp8")
     in_eight_bits = options.choice("--fp8-format", {"hybrid": True, "e4m3": True}, False)
+    older = [options.switch(flag) for flag in ("--fp8-hybrid", "--fp8-e4m3")]
+    in_eight_bits = in_eight_bits or any(older)
     fields["precision"] = eighth if in_eight_bits else half
     fields["fp8_param_gather"] = options.switch("--fp8-param-gather")
     if options.switch("--accumulate-allreduce-grads-in-fp32"):
@@ -181,28 +303,6 @@ def _read_numbers(options: Options, fields: Settings) -> None:
     if bucket is not None:
         each = fields.get("gradient_bytes", 2 if fields["precision"] == "fp16" else 4)
         fields["bucket_bytes"] = bucket * each
-
-
-def _read_stages(options: Options, fields: Settings) -> None:
-    """The chunks, and the layers of each stage."""
-    chunks = options.whole("--num-virtual-stages-per-pipeline-rank")
-    layers = options.whole("--num-layers")
-    each = options.whole("--num-layers-per-virtual-pipeline-stage")
-    if each is not None:
-        if layers is None or layers % (fields["pp"] * each):
-            raise InputError(
-                f"--num-layers-per-virtual-pipeline-stage {each}: give --num-layers, a multiple of "
-                f"{fields['pp']} pipeline ranks x {each}"
-            )
-        chunks = layers // (fields["pp"] * each)
-    if chunks is not None and chunks > 1:
-        fields |= {"schedule": "interleaved-1f1b", "chunks": chunks}
-    both = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
-    ends = [options.switch(flag) for flag in both]
-    if all(ends):
-        fields["stage_layers"] = "ends-count-as-layers"
-    elif any(ends):
-        options.unsaid.append(f"{both[ends.index(True)]} without the other one")
 
 
 def written(plan: Plan) -> Settings:
@@ -224,9 +324,7 @@ def written(plan: Plan) -> Settings:
         "--global-batch-size": plan.global_batch,
         "--seq-length": plan.seq,
         "--cp-comm-type": kinds[plan.cp_kind] if plan.cp > 1 else None,
-        "--num-virtual-stages-per-pipeline-rank": plan.chunks
-        if plan.schedule == "interleaved-1f1b" and plan.chunks > 1
-        else None,
+        **written_stages(plan),
         sharded.get(plan.zero, "") if plan.optimizer != "muon" else "": True,
         "--optimizer": _written_optimizer(plan),
         "--data-parallel-sharding-strategy": strategy[plan.zero] if plan.zero > 1 else None,
@@ -258,9 +356,9 @@ def written(plan: Plan) -> Settings:
     }
     if plan.gradient_bytes != (2 if plan.precision == "fp16" else 4):
         flags[reduced[plan.gradient_bytes]] = True
-    if plan.stage_layers == "ends-count-as-layers":
-        flags["--account-for-embedding-in-pipeline-split"] = True
-        flags["--account-for-loss-in-pipeline-split"] = True
+    if plan.hybrid:
+        groups = plan.dp * plan.cp // plan.hybrid
+        flags["--num-distributed-optimizer-instances"] = groups if groups > 1 else None
     given = {flag: value for flag, value in flags.items() if value is not None}
     return {flag: value for flag, value in given.items() if flag and value is not False}
 

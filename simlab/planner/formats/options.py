@@ -4,7 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from simlab.errors import InputError, require_whole, shortened
+from simlab.planner.formats.known import Known
 
+OFF: tuple[Any, ...] = (None, False, "", [])
+"""What a switch or a text is where it is not used."""
 Settings = dict[str, Any]
 """{option: value}; the options of a section are a table of their own."""
 
@@ -12,22 +15,69 @@ Settings = dict[str, Any]
 class Options:
     """The options that a file gives, by their full names, such as "parallelism.tensor_parallel_degree".
 
-    What is taken is no longer there: `left` says which options nobody asked for.
+    What is taken is no longer there: `rest` says what the options are that nobody asked for.
     """
 
     def __init__(self, content: Mapping[str, Any]) -> None:
         self._values = dict(_flat(content))
+        self._asked: dict[str, None] = {}
         self.unsaid: list[str] = []
         """What of the options that were taken a plan cannot say, in words."""
 
     def take(self, option: str, default: Any = None) -> Any:
-        """The value of an option; `default` where it is not given or null."""
+        """The value of an option; `default` where it is not given or null. `InputError` for one that
+        is not known: a variable of a script, or 'auto', which a trainer replaces."""
+        self._asked[option] = None
         value = self._values.pop(option, None)
+        text = " ".join(map(str, value)) if isinstance(value, list) else value
+        if isinstance(text, str) and "$" in text:
+            name = text.partition("$")[2].strip("{}()").split("}")[0]
+            raise InputError(
+                f"{option} = {shortened(text)}: the script does not say what {name} is: give "
+                f"--set {name}=VALUE"
+            )
+        if value == "auto":
+            raise InputError(
+                f"{option} = 'auto' is set by the trainer: give --set {option}=VALUE, or write it there"
+            )
         return default if value is None else value
+
+    @property
+    def names(self) -> list[str]:
+        """[options that are not yet taken]"""
+        return [*self._values]
+
+    def given(self, option: str) -> bool:
+        """Whether an option is given, and not yet taken."""
+        return self._values.get(option) is not None
+
+    def look(self, option: str) -> Any:
+        """The value of an option, which stays there for whoever reads it; None where it is not given."""
+        return self._values.get(option)
+
+    def set(self, option: str, value: Any) -> None:
+        """Say what an older option says. `InputError` where the option itself says another thing."""
+        if self._values.setdefault(option, value) != value:
+            raise InputError(
+                f"{option} = {shortened(self._values[option])}: an older option says {value}"
+            )
+
+    def section(self, name: str) -> Settings:
+        """{option without the name of its section: value} of all options of a section, taken."""
+        before = f"{name}."
+        its = [option for option in self._values if option.startswith(before)]
+        return {option.removeprefix(before): self._values.pop(option) for option in its}
+
+    def drop(self, *options: str) -> None:
+        """Take options whose values change nothing here, whatever they are."""
+        for option in options:
+            self._asked[option] = None
+            self._values.pop(option, None)
 
     def rename(self, names: Mapping[str, str]) -> None:
         """Take options by older names for those of {older name: name}."""
         for older, name in names.items():
+            self._asked[older] = None
             value = self._values.pop(older, None)
             if value is None:
                 continue
@@ -46,6 +96,11 @@ class Options:
 
     def switch(self, option: str, default: bool = False) -> bool:
         """A truth value. `InputError` for anything else."""
+        value = self.look(option)
+        if isinstance(value, str) and value[:1] == "$":  # what comes behind a switch
+            self.drop(option)
+            self._values[value] = value
+            return True
         value = self.take(option, default)
         if not isinstance(value, bool):
             raise InputError(f"{option} = {shortened(value)}: give true or false")
@@ -61,10 +116,24 @@ class Options:
         self.unsaid.append(f"{option} = {shortened(value)}")
         return default
 
-    @property
-    def left(self) -> list[str]:
-        """[options that were not taken]"""
-        return [*self._values]
+    def rest(self, known: Known) -> tuple[list[str], list[str]]:
+        """([options that were not taken and are known to be none of a plan], [those that nothing
+        knows, in words]). Those that are known to change what no plan says go to `unsaid`."""
+        none, unknown = [], []
+        for option, value in self._values.items():
+            if known.changes(option):
+                if not known.is_off(option, value):
+                    self.unsaid.append(f"{option} = {shortened(value)}: {known.changes(option)}")
+            elif known.is_none(option):
+                none.append(option)
+            elif option[:1] == "$":
+                name = option.strip("${}")
+                unknown.append(
+                    f"{option}: the script does not say what it is: give --set {name}=VALUE"
+                )
+            elif value not in OFF:
+                unknown.append(option + known.nearest(option, self._asked))
+        return none, unknown
 
 
 def _flat(content: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:

@@ -1,16 +1,68 @@
-"""The configuration of torchtitan (torchtitan/config/job_config.py), as TOML files have it.
+"""The configuration of torchtitan (torchtitan/config/), as its TOML files have it, or the JSON file that
+it writes of its Python configurations.
 
-What follows from no option: FSDP2 shards parameters, gradients and optimizer states (ZeRO-3), and
-with replicas besides it is HSDP. Tensor parallelism always shards sequences. Context parallelism is
-zigzag. Gradients are reduced in fp32. With a pipeline, FSDP keeps parameters gathered after the
-forward unless 'always' is given. Expert-parallel ranks take all context-parallel ones and a part of
-those that shard.
+What follows from no option stands in `DEFAULTS`. With a pipeline, FSDP keeps parameters gathered after the
+forward unless 'always' is given. Expert-parallel ranks take all context-parallel ones and a part of those
+that shard.
 """
 
 from simlab.errors import InputError, shortened
+from simlab.planner.formats.defaults import Default
 from simlab.planner.formats.options import Options, Settings, microbatches, replicas
 from simlab.spec.plan import Plan
 
+CONFIG = "torchtitan b5bcd76, torchtitan/config/configs.py"
+DEFAULTS = (
+    Default("library", "torch", "simlab/libraries/torch.py says what its code does"),
+    Default(
+        "zero",
+        "3 where data_parallel_shard_degree leaves several ranks, else 0",
+        f"{CONFIG} (data_parallel_shard_degree)",
+    ),
+    Default(
+        "hybrid",
+        "the ranks that shard, where data_parallel_replicate_degree is 2 or more",
+        f"{CONFIG} (data_parallel_replicate_degree)",
+    ),
+    Default(
+        "reshard",
+        "yes, but with a pipeline no",
+        "torchtitan b5bcd76, torchtitan/distributed/fsdp.py (get_fsdp_reshard_after_forward_policy)",
+    ),
+    Default("gradient_bytes", "4", f"{CONFIG} (mixed_precision_reduce)"),
+    Default("precision", "bf16", f"{CONFIG} (mixed_precision_param)"),
+    Default(
+        "recompute",
+        "per-op where mode is not given (selective)",
+        "torchtitan 0.2, torchtitan/config/job_config.py (ActivationCheckpoint.mode)",
+    ),
+    Default("fused", "no, without compile.enable", f"{CONFIG} (CompileConfig)"),
+    Default(
+        "compiled_loss",
+        "yes with compile.enable, unless compile.components leaves it out",
+        f"{CONFIG} (CompileConfig.components)",
+    ),
+    Default(
+        "attention",
+        "flash: torch's scaled_dot_product_attention",
+        "torchtitan b5bcd76, torchtitan/models/common/attention.py",
+    ),
+    Default(
+        "sequence_parallel", "yes with tensor parallelism", f"{CONFIG} (enable_sequence_parallel)"
+    ),
+    Default(
+        "cp_kind",
+        "all-gather",
+        "torchtitan 0.2, torchtitan/config/job_config.py (context_parallel_rotate_method)",
+    ),
+    Default("cp_layout", "zigzag", f"{CONFIG} (context_parallel_load_balancer)"),
+    Default("seq", "2048", f"{CONFIG} (max_context_length)"),
+    Default(
+        "microbatch_size",
+        "8 sequences, or 16384 tokens",
+        f"{CONFIG} (num_tokens_per_microbatch_per_dp_rank)",
+    ),
+)
 SCHEDULES = {
     "1F1B": "1f1b",
     "GPipe": "gpipe",
@@ -19,6 +71,7 @@ SCHEDULES = {
     "ZBVZeroBubble": "zb-v",
     "DualPipeV": "dualpipe-v",
 }
+TOKENS = "training.num_tokens_per_microbatch_per_dp_rank"
 CP_KINDS = {"allgather": "all-gather", "alltoall": "ring"}
 """torch's 'alltoall' passes keys and values round by all-to-alls: each rank sends to the next one."""
 COMPONENTS = {"fused": "model", "compiled_loss": "loss"}
@@ -27,6 +80,11 @@ PARALLELISM = "parallelism."
 OLDER = {
     "training.batch_size": "training.local_batch_size",
     "training.data_parallel_degree": "parallelism.data_parallel_shard_degree",
+    "training.enable_float8_linear": "float8.enable_float8_linear",
+    "training.fp8_linear": "float8.enable_float8_linear",
+    "quantize.linear.float8.recipe_name": "float8.recipe_name",
+    "quantize.dense.float8.recipe_name": "float8.recipe_name",
+    "compile.enable_async_tensor_parallel": "parallelism.enable_async_tensor_parallel",
     "experimental.enable_async_tensor_parallel": "parallelism.enable_async_tensor_parallel",
 } | {
     f"{section}.{option}": PARALLELISM + option
@@ -77,9 +135,12 @@ def read(options: Options, gpus: int | None) -> Settings:
         "cp_kind": rotated,
         "zero": 3 if shard * cp > 1 else 0,
         "hybrid": shard * cp if shard * cp > 1 and replicate > 1 else 0,
-        "sequence_parallel": tp > 1,
+        "sequence_parallel": options.switch(PARALLELISM + "enable_sequence_parallel", True)
+        and tp > 1,
         "library": "torch",
-        "seq": options.whole("training.seq_len", 2048),
+        "seq": options.whole(
+            "training.seq_len", options.whole("training.max_context_length", 2048)
+        ),
         "tp_overlap": "pipelined"
         if options.switch(PARALLELISM + "enable_async_tensor_parallel")
         else "none",
@@ -97,8 +158,12 @@ def read(options: Options, gpus: int | None) -> Settings:
         fields["schedule"] = "1f1b"
     _read_batch(options, fields)
     _read_rest(options, fields)
-    if unknown := [option for option in options.left if option.endswith("parallel_degree")]:
+    if unknown := [option for option in options.names if option.endswith("parallel_degree")]:
         raise InputError(f"{unknown[0]} is no option that is known: give {PARALLELISM}..._degree")
+    if gpus not in (None, used := replicate * shard * tp * pp * cp):
+        raise InputError(
+            f"the degrees are of {used} GPUs, not of {gpus}: give data_parallel_shard_degree = -1, or --gpus {used}"
+        )
     return fields
 
 
@@ -127,6 +192,13 @@ def _read_batch(options: Options, fields: Settings) -> None:
     local = options.whole("training.local_batch_size", 8) or 1
     batch = options.whole("training.global_batch_size", -1, -1) or 0
     size = options.whole(PARALLELISM + "pipeline_parallel_microbatch_size", 1) or 1
+    if options.given(TOKENS) or options.given("parallelism.num_pp_microbatches"):
+        size = _sequences(options, TOKENS, fields["seq"], 16_384)
+        each = options.whole(PARALLELISM + "num_pp_microbatches", 1) or 1
+        local = size * (each if fields["pp"] > 1 else 1)
+        if options.look("training.num_tokens_per_train_step") not in (None, -1):
+            batch = _sequences(options, "training.num_tokens_per_train_step", fields["seq"], 0)
+    options.drop("training.num_tokens_per_train_step")
     parts = options.whole("experimental.pipeline_parallel_microbatches")
     if parts is not None:  # an older option, the number of microbatches
         if local % parts:
@@ -149,35 +221,76 @@ def _read_batch(options: Options, fields: Settings) -> None:
     fields |= {"microbatch_size": size, "microbatches": local // size}
 
 
+def _sequences(options: Options, option: str, seq: int, default: int) -> int:
+    """The sequences of so many tokens as an option says."""
+    tokens = options.whole(option, default) or 0
+    if tokens % seq:
+        raise InputError(f"{option} = {tokens} is no multiple of sequences of {seq} tokens")
+    return tokens // seq
+
+
 def _read_rest(options: Options, fields: Settings) -> None:
     """The recomputation and the precision."""
+    _kind_of_checkpoint(options)
+    if options.look("activation_checkpoint.mode") == "none":
+        options.drop("activation_checkpoint.selective_ac_option")
     mode = options.choice(
         "activation_checkpoint.mode",
         {"none": "none", "full": "full", "selective": "per-op"},
         "per-op",
     )
-    of_ops = options.choice("activation_checkpoint.selective_ac_option", {"op": True}, False)
+    given = options.take("activation_checkpoint.selective_ac_option", "2")
+    of_ops = given == "op"
     if mode == "per-op" and not of_ops:
         options.unsaid.append(
-            "activation_checkpoint.mode = selective of whole layers: per-op is taken"
+            f"activation_checkpoint.mode = selective of whole layers, {given}: per-op is taken"
         )
     fields["recompute"] = mode
     precision = {"bfloat16": "bf16", "float32": "fp32"}
     fields["precision"] = options.choice("training.mixed_precision_param", precision, "bf16")
-    if options.switch("float8.enable_float8_linear"):
-        fields["precision"] = "fp8"
-    if split := options.take("experimental.pipeline_parallel_split_points"):
-        options.unsaid.append(f"experimental.pipeline_parallel_split_points = {split}")
-    converters = options.take("model.converters", [])
-    if isinstance(converters, list) and "float8" in converters:
-        fields["precision"] = "fp8"
-        converters = [each for each in converters if each != "float8"]
-    if converters:
-        options.unsaid.append(f"model.converters = {converters}")
-    if fields["precision"] == "fp8":
+    if options.switch("float8.enable_float8_linear") | _converted(options):
         recipes = {"tensorwise": "fp8", "rowwise": "fp8-rowwise"}
         fields["precision"] = options.choice("float8.recipe_name", recipes, "fp8")
-    options.choice("training.mixed_precision_reduce", {"float32": None}, None)
+    options.drop("float8.recipe_name")
+    names = {"adam": "adam", "adamw": "adam", "sgd": "sgd", "muon": "muon"}
+    given = options.take("optimizer.name", "AdamW")
+    if str(given).lower() not in names:
+        options.unsaid.append(f"optimizer.name = {shortened(given)}: Adam is taken")
+    fields["optimizer"] = names.get(str(given).lower(), "adam")
+
+
+def _kind_of_checkpoint(options: Options) -> None:
+    """The mode of recomputation where a JSON file says it by which settings there are, as torchtitan's
+    have done since June 2026 (torchtitan/distributed/activation_checkpoint.py)."""
+    section = "activation_checkpoint"
+    if section in options.names:  # null
+        options.set(f"{section}.mode", "none")
+    elif options.given(f"{section}.mode") or not options.given(f"{section}.preserve_rng_state"):
+        return
+    elif options.given(f"{section}.memory_budget"):
+        options.set(f"{section}.mode", "memory_budget")
+    elif options.given(f"{section}.force_recompute_mm_shapes_by_fqns"):
+        options.set(f"{section}.mode", "selective")
+        options.set(f"{section}.selective_ac_option", "op")
+    else:
+        options.set(f"{section}.mode", "full")
+    options.drop(section, f"{section}.force_recompute_mm_shapes_by_fqns")
+
+
+FLOAT8 = ("float8", "quantize.linear.float8", "quantize.dense.float8")
+"""The names of the converter of products to 8 bits, in all versions."""
+
+
+def _converted(options: Options) -> bool:
+    """Whether a converter puts products into 8 bits. Other converters go to `unsaid`."""
+    given = options.take("model.converters", [])
+    names = given.replace(",", " ").split() if isinstance(given, str) else given
+    if not isinstance(names, list):
+        raise InputError(f"model.converters = {shortened(given)}: give a list of names")
+    flat = [str(name.get("_target_", name) if isinstance(name, dict) else name) for name in names]
+    if others := [name for name in flat if name.lower() not in FLOAT8]:
+        options.unsaid.append(f"model.converters = {others}")
+    return any(name.lower() in FLOAT8 for name in flat)
 
 
 def written(plan: Plan) -> Settings:

@@ -33,8 +33,8 @@ POSITIONS_BESIDE = {"opt": 2}
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """{field of `Model`: value} of the config.json at `path`; `InputError` where it is of a type,
-    or says something, that is not read."""
+    """{field of `Model`: value} of the config.json at `path`, or of a JSON file that has such fields;
+    `InputError` where it is of a type, or says something, that is not read."""
     text = read_text(path)
     try:
         config = json.loads(text)
@@ -44,6 +44,8 @@ def read_config(path: Path) -> dict[str, Any]:
         raise InputError(
             f"{path}: not a model's config.json: give an object, not {shortened(config)}"
         )
+    if "layers" in config and not {"model_type", "architectures"} & config.keys():
+        return {"name": path.stem, "source": str(path)} | config
     try:
         name = config.get("_name_or_path") or path.resolve().parent.name
         return sizes_of(config) | {"name": str(name), "source": str(path)}

@@ -20,8 +20,8 @@ MODEL_PARALLEL_ARGS=(
     --tensor-model-parallel-size 2   # inside the node
     --pipeline-model-parallel-size=2
 )
-torchrun --nproc_per_node 8 pretrain_gpt.py --micro-batch-size 1 --global-batch-size 32 \\
-    --bf16 --lr 1.0e-4 --cp-comm-type p2p a2a
+torchrun --nproc_per_node 8 pretrain_gpt.py "${MODEL_PARALLEL_ARGS[@]}" --micro-batch-size 1 \\
+    --global-batch-size 32 --bf16 --lr 1.0e-4 --cp-comm-type p2p a2a
 """
 
 
@@ -156,3 +156,138 @@ def test_a_file_that_is_not_there_is_named_as_what_it_is(direction, name, capsys
 def test_a_direction_is_needed(capsys):
     assert main(["convert", "plan.yaml"]) == 2
     assert "give --from or --to" in capsys.readouterr().err
+
+
+WITH_VARIABLES = """#!/bin/bash
+GPUS_PER_NODE=8
+NNODES=${NNODES:-2}
+TP=4
+SIZE=7B
+if [ "$SIZE" = "7B" ]; then HIDDEN=4096; LAYERS=32; else HIDDEN=5120; LAYERS=40; fi
+case $SIZE in
+  7B) HEADS=32 ;;
+  *) HEADS=40 ;;
+esac
+[ $TP -gt 1 ] && SP="--sequence-parallel"
+UNUSED="--fp16"
+DISTRIBUTED_ARGS=(--nproc_per_node $GPUS_PER_NODE --nnodes $NNODES)
+ARGS="--tensor-model-parallel-size $TP --hidden-size $HIDDEN --num-layers ${LAYERS} \\
+  --num-attention-heads $HEADS --vocab-size 32000 --swiglu --normalization RMSNorm"
+ARGS="$ARGS $SP --seq-length 4096 --micro-batch-size $MB --position-embedding-type rope"
+ARGS+=" --bf16 --disable-bias-linear"
+OTHER=(
+    --lr 1e-4   # a rate
+    --global-batch-size $((GPUS_PER_NODE * NNODES * 4))
+)
+echo "--nothing"
+CMD="torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py $ARGS ${OTHER[@]}"
+eval $CMD 2>&1 | tee log.txt
+"""
+
+
+def converted(capsys, *arguments):
+    status = main(["convert", *arguments, "--json"])
+    captured = capsys.readouterr()
+    return status, captured.err, json.loads(captured.out or "null")
+
+
+def test_variables_of_a_script_are_expanded_and_its_sizes_make_the_model(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.sh").write_text(WITH_VARIABLES)
+    script = ["train.sh", "--from", "megatron"]
+    status, error, _ = converted(capsys, *script)
+    assert status == 2 and "--micro-batch-size = '$MB'" in error and "--set MB=VALUE" in error
+    status, _, found = converted(capsys, *script, "--set", "MB=2")
+    plan, model = found["plan"], found["model"]
+    assert status == 0 and (plan["dp"], plan["tp"], plan["microbatches"]) == (4, 4, 8)
+    assert plan["sequence_parallel"] and plan["precision"] == "bf16" and not found["unknown"]
+    assert (model["layers"], model["hidden"], model["heads"]) == (32, 4096, 32)
+    assert (model["vocab"], model["ffn"], model["tied_head"]) == (32_256, 10_880, True)
+    assert "bias" in model and model["name"] == "train"
+    _, _, found = converted(
+        capsys, *script, "--set", "MB=2", "--set", "NNODES=4", "--set", "SIZE=13B"
+    )
+    assert (found["plan"]["dp"], found["model"]["hidden"], found["model"]["heads"]) == (8, 5120, 40)
+    assert main(["convert", *script, "--set", "MB=2", "--out", "plan.yaml"]) == 0
+    capsys.readouterr()
+    assert main(["simulate", "--plan", "plan.yaml", "--cluster", "dgx-h100", "--json"]) == 0
+    assert main(["convert", *script, "--set", "MB=2", "--gpus", "8"]) == 2
+    assert "2 x 8 processes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ('TP=$(cat tp)\npython p.py --tensor-model-parallel-size $TP --micro-batch-size 1', "--set TP=VALUE"),
+        ("if [ -f x ]; then TP=2; fi\npython p.py --tensor-model-parallel-size $TP --micro-batch-size 1",
+         "--set TP=VALUE"),
+        ("for TP in 1 2; do\npython p.py --tensor-model-parallel-size $TP --micro-batch-size 1\ndone",
+         "--set TP=VALUE"),
+        ("python p.py --tensor-model-parallel-size $1 --micro-batch-size 1", "--set 1=VALUE"),
+        ("TP=${TP:-$X}\npython p.py --tensor-model-parallel-size $TP --micro-batch-size 1", "--set TP=VALUE"),
+    ],
+)  # fmt: skip
+def test_what_a_script_does_not_say_is_asked_for(tmp_path, capsys, script, says):
+    (tmp_path / "train.sh").write_text(script)
+    command = ["convert", str(tmp_path / "train.sh"), "--from", "megatron", "--gpus", "8"]
+    assert main(command) == 2
+    assert says in capsys.readouterr().err
+    assert main([*command, "--set", says.split()[1].replace("VALUE", "2")]) == 0
+
+
+def test_options_that_nothing_knows_count_where_it_is_asked(tmp_path, capsys):
+    (tmp_path / "a").write_text("python p.py --micro-batch-size 1 --sequence-paralel --bf16 $MORE")
+    command = [str(tmp_path / "a"), "--from", "megatron", "--gpus", "8"]
+    status, error, found = converted(capsys, *command)
+    assert status == 0 and len(found["unknown"]) == 2
+    assert "not understood: --sequence-paralel, did you mean '--sequence-parallel'?" in error
+    assert "not understood: $MORE" in error and "--set MORE=" in error
+    assert converted(capsys, *command, "--strict")[0] == 1
+    assert converted(capsys, *command, "--set", "a")[0] == 2
+
+
+def test_a_table_of_flags_in_yaml_is_read(tmp_path, capsys):
+    (tmp_path / "model_config.yaml").write_text(
+        "ENV_VARS: {A: 1}\nMODEL_ARGS:\n  --micro-batch-size: 4\n  --bf16: true\n  --fp16: false\n"
+        "  --recompute-modules: [core_attn]\n  --recompute-granularity: selective\n"
+    )
+    command = [str(tmp_path / "model_config.yaml"), "--from", "megatron", "--gpus", "8"]
+    _, _, found = converted(capsys, *command)
+    assert (found["plan"]["microbatch_size"], found["plan"]["recompute"]) == (4, "selective")
+    assert found["plan"]["precision"] == "bf16"
+
+
+def test_options_of_a_file_are_set_by_their_full_names(tmp_path, capsys):
+    auto = {"bf16": {"enabled": "auto"}, "train_micro_batch_size_per_gpu": 2,
+            "zero_optimization": {"stage": 3, "reduce_bucket_size": "auto", "overlap_comm": "auto"}}  # fmt: skip
+    (tmp_path / "ds.json").write_text(json.dumps(auto))
+    command = [str(tmp_path / "ds.json"), "--from", "deepspeed", "--gpus", "8"]
+    status, error, _ = converted(capsys, *command)
+    assert status == 2 and "bf16.enabled = 'auto'" in error and "--set bf16.enabled=VALUE" in error
+    _, _, found = converted(capsys, *command, "--set", "bf16.enabled=true")
+    assert (found["plan"]["zero"], found["plan"]["gradient_bytes"]) == (3, 2)
+
+
+def test_torchtitans_json_is_read_and_its_python_is_not_executed(tmp_path, capsys):
+    config = {
+        "parallelism": {"data_parallel_shard_degree": -1, "num_pp_microbatches": 4, "pipeline_parallel_degree": 2},
+        "training": {"num_tokens_per_microbatch_per_dp_rank": 8192, "max_context_length": 4096,
+                     "num_tokens_per_train_step": -1, "dtype": "float32"},
+        "activation_checkpoint": {"preserve_rng_state": True, "force_recompute_mm_shapes_by_fqns": []},
+    }  # fmt: skip
+    (tmp_path / "c.json").write_text(json.dumps(config))
+    command = [str(tmp_path / "c.json"), "--from", "torchtitan", "--gpus", "8"]
+    _, _, found = converted(capsys, *command)
+    plan = found["plan"]
+    assert (plan["dp"], plan["seq"], plan["microbatch_size"], plan["microbatches"]) == (
+        4,
+        4096,
+        2,
+        4,
+    )
+    assert plan["recompute"] == "per-op" and not found["unknown"] and not found["unsaid"]
+    (tmp_path / "c.py").write_text("raise SystemExit")
+    assert main(["convert", str(tmp_path / "c.py"), "--from", "torchtitan"]) == 2
+    assert "--debug.save_config_file" in capsys.readouterr().err

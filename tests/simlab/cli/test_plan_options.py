@@ -5,6 +5,7 @@ import json
 import sys
 from argparse import SUPPRESS
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -137,9 +138,11 @@ def test_a_plan_file_that_cannot_be_read_costs_one_line(tmp_path, capsys, conten
 
 def test_without_yaml_a_plan_file_says_what_it_needs(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "yaml", None)
+    monkeypatch.chdir(tmp_path)
+    Path("plan.yaml").write_text("stage_layers:\n  - 1\n")
     assert main(["simulate", "--plan", "plan.yaml"]) == 2
     assert capsys.readouterr().err == (
-        "error: plan.yaml: YAML files need PyYAML: pip install pyyaml\n"
+        "error: plan.yaml: '  - 1': without PyYAML only lines 'name: value' are read; pip install pyyaml\n"
     )
 
 

@@ -12,6 +12,7 @@ from simlab import InputError, Plan
 from simlab.cli.config_files import config_text, read_config
 from simlab.cli.plan_options import FIELDS, plan_lines, read_plan_file
 from simlab.planner.formats import FORMATS, exported, imported
+from simlab.planner.formats.known import known_of
 from simlab.planner.space import DEFAULTS, without_effect
 from simlab.spec.plan_checks import refusal_beside
 
@@ -33,6 +34,14 @@ def flags(**more):
 
 def nested(content, section, **more):
     return content | {section: content.get(section, {}) | more}
+
+
+def gpus_of(project, content):
+    """The GPUs that are given with a file: 16, but where it says how many there are."""
+    if project == "nanotron":
+        return 8
+    said = content.get("parallelism", {}).get("data_parallel_shard_degree", -1)
+    return None if project == "torchtitan" and said > 0 else 16
 
 
 MEANINGS = [
@@ -106,7 +115,7 @@ MEANINGS = [
     ("deepspeed", nested(DEEPSPEED, "zero_optimization", stage=3), {"zero": 3, "dp_overlap": True}),
     ("deepspeed", nested(DEEPSPEED, "zero_optimization", stage=3, mics_shard_size=8), {"hybrid": 8}),
     ("deepspeed", nested(DEEPSPEED, "zero_optimization", stage=1, reduce_bucket_size=5e8),
-     {"bucket_bytes": 2_000_000_000}),
+     {"bucket_bytes": 1_000_000_000, "gradient_bytes": 2}),
     ("deepspeed", nested(DEEPSPEED, "zero_optimization", stage=2, offload_optimizer={"device": "nvme"}),
      {"offload": "optimizer", "offload_to": "nvme"}),
     ("deepspeed", DEEPSPEED | {"train_batch_size": 64, "gradient_accumulation_steps": 2}, {"dp": 16}),
@@ -120,10 +129,9 @@ MEANINGS = [
 
 @pytest.mark.parametrize(("project", "content", "meant"), MEANINGS)
 def test_an_option_means_what_the_project_says(project, content, meant):
-    gpus = 8 if project == "nanotron" else 16
-    made = imported(project, content, gpus=gpus)
+    made = imported(project, content, gpus=gpus_of(project, content))
     assert {field: getattr(made.plan, field) for field in meant} == meant
-    assert not made.left and not made.unsaid
+    assert not made.left and not made.unsaid and not made.unknown
 
 
 UNSAID = [
@@ -148,21 +156,36 @@ UNSAID = [
 
 @pytest.mark.parametrize(("project", "content", "named"), UNSAID)
 def test_what_a_plan_cannot_say_is_named(project, content, named):
-    assert any(named in note for note in imported(project, content, gpus=16).unsaid)
+    made = imported(project, content, gpus=gpus_of(project, content))
+    assert any(named in note for note in made.unsaid)
 
 
-@pytest.mark.parametrize(
-    ("project", "content"),
-    [
-        ("megatron", flags(num_experts=8)),
-        ("torchtitan", nested(TITAN, "parallelism", expert_parallel_capacity=2)),
-        ("deepspeed", nested(DEEPSPEED, "zero_optimization", zero_hpz_partition_size=8)),
-        ("nanotron", nested(NANOTRON, "parallelism", expert_parallel_size=2)),
-    ],
-)
-def test_an_option_that_nothing_knows_is_named_as_left_over(project, content):
-    (left,) = imported(project, content, gpus=8 if project == "nanotron" else 16).left
-    assert "expert" in left or "hpz" in left
+UNKNOWN = [
+    ("megatron", flags(tensor_parallel_size=8), "--tensor-parallel-size, did you mean '--tensor-model-parallel-size'?"),
+    ("megatron", flags(rcompute_granularity="full"), "did you mean '--recompute-granularity'?"),
+    ("torchtitan", nested(TITAN, "parallelism", expert_parallel_capacity=2), "did you mean 'parallelism.expert_"),
+    ("torchtitan", nested(TITAN, "training", sequence_len=2), "training.sequence_len, did you mean 'training.seq_len'?"),
+    ("deepspeed", nested(DEEPSPEED, "zero_optimization", stages=8), "did you mean 'zero_optimization.stage'?"),
+    ("deepspeed", DEEPSPEED | {"made_up": {"by": 1}}, "made_up.by"),
+    ("nanotron", nested(NANOTRON, "parallelism", recompute_layers=True), "did you mean 'parallelism.recompute_layer'?"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("project", "content", "named"), UNKNOWN)
+def test_an_option_that_nothing_knows_is_not_understood_and_its_nearest_is_named(
+    project, content, named
+):
+    made = imported(project, content, gpus=gpus_of(project, content))
+    (unknown,) = made.unknown
+    assert named in unknown and not made.left
+
+
+@pytest.mark.parametrize("project", FORMATS)
+def test_what_is_known_of_an_option_is_said_once(project):
+    """No name stands twice, and each says something."""
+    its = known_of(project)
+    assert len(its.none) == len(set(its.none)) and not set(its.none) & set(its.unsaid)
+    assert all(its.unsaid[name][0] or its.unsaid[name][1] for name in its.unsaid)
 
 
 WRONG = [
