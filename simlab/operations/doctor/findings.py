@@ -1,9 +1,9 @@
-"""What of a machine, or of the differences between the machines of ranks, breaks a training."""
+"""What of a machine breaks a training."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 from simlab.errors import shortened
+from simlab.operations.doctor.interfaces import LOOPBACK, VARIABLES, chosen
 from simlab.operations.doctor.machine import Machine
 from simlab.units import GIB, bytes_text
 
@@ -14,9 +14,6 @@ LEAST_FILES, FILES_PER_RANK = 512, 8
 """Open files and sockets of a process: Python's, torch's, data's; and those for each other rank."""
 SLOW_DISK = 200e6
 LEAST_FREE = 5 * GIB
-MOST_SKEW_S = 0.5
-SPREAD = 1.5
-"""A rank that is this many times slower than the median is named."""
 
 
 class Finding(NamedTuple):
@@ -119,18 +116,26 @@ def _torch(machine: Machine) -> Finding:
 
 def _network(machine: Machine) -> Finding:
     found = ", ".join(machine.interfaces) or "loopback only"
-    chosen = {machine.environment.get(f"{one}_SOCKET_IFNAME") for one in ("GLOO", "NCCL")} - {None}
-    unknown = sorted(
-        str(name) for name in chosen if str(name).strip("^=") not in (*machine.interfaces, "lo")
-        and "," not in str(name) and not any(i.startswith(str(name).strip("^=")) for i in machine.interfaces)
-    )  # fmt: skip
-    if unknown:
-        to_do = f"SOCKET_IFNAME names {', '.join(unknown)}, which is not here: unset or change it"
-        return Finding(LOUD, "network", found, to_do)
+    given = {one: machine.environment[one] for one in VARIABLES if one in machine.environment}
+    for variable, text in given.items():
+        left, missing = chosen(variable, text, machine.interfaces)
+        said = f"{variable} = {shortened(text)}"
+        if not left or (missing and not variable.startswith("NCCL")):
+            exact = ", which takes whole names," if variable.startswith("GLOO") else ""
+            what = (
+                f"names {', '.join(missing)}{exact} not here" if missing else "leaves no interface"
+            )
+            return Finding(LOUD, "network", found, f"{said} {what}: unset or change it")
+        if left == (LOOPBACK,) and machine.interfaces:
+            to_do = f"{said} leaves the loopback only: other machines are not reached; name one of {found}"
+            return Finding(LOUD, "network", found, to_do)
+        if missing:
+            to_do = f"{said} names {', '.join(missing)}, not here: {', '.join(left)} is used alone"
+            return Finding(SILENT, "network", found, to_do)
     if not machine.resolves:
         to_do = f"the name {machine.host!r} has no address; put it into /etc/hosts"
         return Finding(LOUD, "network", found, to_do)
-    if len(machine.interfaces) > 1 and not chosen:
+    if len(machine.interfaces) > 1 and not given:
         to_do = "libraries choose one; for several nodes name it: NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME"
         return Finding(SILENT, "network", found, to_do)
     return Finding(FINE, "network", found)
@@ -173,116 +178,3 @@ def _font(machine: Machine) -> Finding:
         return Finding(FINE, "fonts", "Chinese is there")
     to_do = "Chinese words in pictures are boxes; install fonts-noto-cjk"
     return Finding(SILENT, "fonts", "no Chinese one", to_do)
-
-
-class _Same(NamedTuple):
-    """Something that should be the same on all ranks."""
-
-    subject: str
-    level: str
-    of: Callable[[Machine], Any]
-    why: str
-
-
-def _of_torch(name: str) -> Callable[[Machine], Any]:
-    return lambda machine: machine.torch.get(name)
-
-
-def _variables(*prefixes: str) -> Callable[[Machine], Any]:
-    def some(machine: Machine) -> dict[str, str]:
-        own = ("CUDA_VISIBLE_DEVICES",)  # a launcher may give each rank a device of its own
-        return {
-            variable: text
-            for variable, text in machine.environment.items()
-            if variable.startswith(prefixes) and variable not in own
-        }
-
-    return some
-
-
-SAME = (
-    _Same("torch", LOUD, lambda m: m.versions.get("torch"), "collectives may hang or fail"),
-    _Same("NCCL", LOUD, _of_torch("nccl"), "communicators of unlike versions do not form"),
-    _Same("CUDA", LOUD, _of_torch("cuda"), "ranks on a CPU and on a GPU do not find each other"),
-    _Same("Python", LOUD, lambda m: m.python.rsplit(".", 1)[0], "packages and pickles differ"),
-    _Same("GPU", SILENT, lambda m: sorted(set(m.gpus)), "the slowest kind sets the pace of all"),
-    _Same("driver", SILENT, lambda m: m.driver, "kernels and clocks may differ"),
-    _Same("cores", SILENT, lambda m: m.cores, "data loading and dispatch are slower on some"),
-    _Same("TF32", SILENT, _of_torch("tf32"), "replicas round differently, and drift apart"),
-    _Same("determinism", SILENT, _of_torch("deterministic"), "runs cannot be repeated"),
-    _Same("numpy", SILENT, lambda m: m.versions.get("numpy"), "random data may differ"),
-    _Same(
-        "NCCL_ and GLOO_ variables", LOUD, _variables("NCCL_", "TORCH_NCCL_", "GLOO_"),
-        "ranks choose unlike algorithms, transports or time limits, and hang",
-    ),
-    _Same(
-        "OMP_, CUDA_ and PYTORCH_ variables", SILENT,
-        _variables("OMP_", "CUDA_", "PYTORCH_", "CUBLAS_", "NVIDIA_TF32"), "speed or rounding differs",
-    ),
-    _Same("open files", LOUD, lambda m: m.open_files, "the rank with fewest fails first, late"),
-)  # fmt: skip
-
-
-def differences(
-    machines: Sequence[Machine],
-    *,
-    skews_s: Sequence[float] = (),
-    bytes_per_s: Sequence[float] = (),
-) -> list[Finding]:
-    """What differs between the ranks that should not.
-
-    machines: of each rank. skews_s: what the wall clock of each is ahead of rank 0's. bytes_per_s:
-    what each rank reaches in the same collective or towards its neighbour.
-    """
-    found = [_difference(one, [one.of(machine) for machine in machines]) for one in SAME]
-    clocks = [rank for rank, skew in enumerate(skews_s) if abs(skew) > MOST_SKEW_S]
-    if skews_s:
-        worst = max(abs(skew) for skew in skews_s)
-        to_do = "logs and traces do not line up, and tokens expire early: start chrony or ntpd"
-        text = f"at most {worst * 1e3:.1f} ms apart"
-        found.append(
-            Finding(SILENT, "clocks", f"{text}: {_ranks(clocks)}", to_do)
-            if clocks
-            else Finding(FINE, "clocks", text)
-        )
-    found += _slow("links", list(bytes_per_s), "the slowest link sets the pace of collectives")
-    disks = [machine.disk_bytes_per_s or 0.0 for machine in machines]
-    return found + _slow("disks", disks, "a checkpoint waits for the slowest disk")
-
-
-def _difference(one: _Same, values: Sequence[Any]) -> Finding:
-    texts = [_text(value) for value in values]
-    if len(set(texts)) <= 1:
-        return Finding(FINE, one.subject, f"the same: {texts[0] if texts else '-'}")
-    usual = max(sorted(set(texts)), key=texts.count)
-    others = {
-        text: [r for r, its in enumerate(texts) if its == text] for text in sorted(set(texts))
-    }
-    odd = "; ".join(f"{_ranks(ranks)} {text}" for text, ranks in others.items() if text != usual)
-    found = f"{odd}; the others {usual}"
-    return Finding(one.level, one.subject, found, f"{one.why}: make them the same")
-
-
-def _slow(subject: str, speeds: Sequence[float], why: str) -> list[Finding]:
-    if not any(speeds):
-        return []
-    usual = sorted(speeds)[len(speeds) // 2]
-    slow = [rank for rank, speed in enumerate(speeds) if speed * SPREAD < usual]
-    found = f"{min(speeds) / 1e6:,.0f} to {max(speeds) / 1e6:,.0f} MB/s"
-    if slow:
-        return [Finding(SILENT, subject, f"{found}: {_ranks(slow)}", why)]
-    return [Finding(FINE, subject, found)]
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return " ".join(f"{name}={text}" for name, text in sorted(value.items())) or "none"
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
-    return "none" if value is None else str(value)
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    """'rank 3' or 'ranks 0, 3'; no more than eight of them."""
-    shown = ", ".join(map(str, ranks[:8])) + ", ..." * (len(ranks) > 8)
-    return f"rank{'s' * (len(ranks) > 1)} {shown}"

@@ -9,6 +9,7 @@ from simlab.cli.main import main
 from simlab.display import plain
 from simlab.errors import InputError
 from simlab.operations.doctor import Machine, differences, examined, findings
+from simlab.operations.doctor.interfaces import chosen
 
 GOOD = Machine(
     host="a", system="Linux", python="3.11.7", cores=16, memory_bytes=128e9, free_memory_bytes=64e9,
@@ -113,3 +114,60 @@ def test_bad_arguments_are_quoted(arguments, says, capsys):
     assert says in capsys.readouterr().err
     with pytest.raises(InputError):
         examined("/missing")
+
+
+NAMES = ("eth0", "eth1", "ib0", "ib10")
+CHOSEN = [
+    # as in NCCL's user guide, NCCL_SOCKET_IFNAME
+    ("NCCL", "eth", ("eth0", "eth1"), ()),
+    ("NCCL", "=eth0", ("eth0",), ()),
+    ("NCCL", "=eth", (), ("eth",)),
+    ("NCCL", "^eth", ("ib0", "ib10", "lo"), ()),
+    ("NCCL", "^=ib1", ("eth0", "eth1", "ib0", "ib10", "lo"), ()),
+    ("NCCL", "^eth,ib", ("lo",), ()),
+    ("NCCL", "^eth,ib,lo", (), ()),
+    ("NCCL", "ib1,eth1", ("eth1", "ib10"), ()),
+    ("NCCL", "=ib0,eth7", ("ib0",), ("eth7",)),
+    ("NCCL", "ib0:1234", ("ib0",), ()),
+    ("GLOO", "eth0,ib0", ("eth0", "ib0"), ()),
+    ("GLOO", "eth", (), ("eth",)),
+    ("GLOO", "^eth0", (), ("^eth0",)),
+    ("GLOO", "=eth0", (), ("=eth0",)),
+    ("GLOO", "lo", ("lo",), ()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("library", "text", "left", "missing"), CHOSEN)
+def test_names_of_interfaces_are_read_as_each_library_reads_them(library, text, left, missing):
+    assert chosen(f"{library}_SOCKET_IFNAME", text, NAMES) == (left, missing)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "level", "says"),
+    [
+        ("NCCL_SOCKET_IFNAME", "=eth", "loud", "names eth not here"),
+        ("NCCL_SOCKET_IFNAME", "^eth,ib", "loud", "leaves the loopback only"),
+        ("NCCL_SOCKET_IFNAME", "^eth,ib,lo", "loud", "leaves no interface"),
+        ("NCCL_SOCKET_IFNAME", "eth0,ib7", "silent", "names ib7, not here: eth0 is used alone"),
+        ("NCCL_SOCKET_IFNAME", "^docker,lo", "fine", ""),
+        ("GLOO_SOCKET_IFNAME", "eth", "loud", "names eth, which takes whole names, not here"),
+        ("GLOO_SOCKET_IFNAME", "eth0,ib7", "loud", "names ib7"),
+        ("GLOO_SOCKET_IFNAME", "eth0", "fine", ""),
+        ("GLOO_SOCKET_IFNAME", "lo", "loud", "leaves the loopback only"),
+    ],
+)
+def test_what_a_variable_leaves_is_said(variable, text, level, says):
+    machine = replace(GOOD, interfaces=NAMES, environment={variable: text})
+    (found,) = [one for one in findings(machine, ranks=8) if one.subject == "network"]
+    assert found.level == level and says in found.to_do
+
+
+def test_a_rank_without_the_interface_is_named():
+    there = replace(GOOD, interfaces=("ib0",), environment={"NCCL_SOCKET_IFNAME": "ib"})
+    machines = [there, there, replace(there, interfaces=("eth0",)), there]
+    bad = [one for one in differences(machines) if one.level != "fine"]
+    assert [one.subject for one in bad] == ["NCCL_SOCKET_IFNAME"]
+    assert "rank 2" in bad[0].found and "ib0" in bad[0].found
+    assert {one.level for one in differences([there, replace(there, interfaces=("ib3",))])} == {
+        "fine"
+    }
