@@ -42,6 +42,8 @@ def layer_operations(
     """The operations of a layer, in order. keys, dropout: see `attention`. Of a model
     whose layers are of several kinds it is one that is as the model says."""
     begins = _module_begins(model) if model.is_module else ()
+    if model.parallel:
+        return (*begins, *_side_by_side(model, keys, dropout))
     h, shift = model.hidden, model.has_bias("norm")
     entered, between = (
         Tensor(f"layer input {n}", h, Cut.TOKENS, group="norm inputs") for n in (1, 2)
@@ -61,7 +63,7 @@ def layer_operations(
             inputs = branch._replace(group="norm inputs behind")
             branch = branch._replace(name=f"{branch.name}, normed")
             operations.append(norm(f"norm behind {number}", inputs, branch, shift=shift))
-        operations.append(_residual(number, skipped, branch, made, dropout))
+        operations.append(_residual(number, skipped, (branch,), made, dropout))
     return (*begins, *operations)
 
 
@@ -88,14 +90,32 @@ def _module_begins(model: "ModelSizes") -> tuple[Operation, ...]:
     )
 
 
+def _side_by_side(model: "ModelSizes", keys: int, dropout: bool) -> list[Operation]:
+    """A layer whose attention and MLP read the same input, by one norm or by one each, and whose results are
+    added to it at once (GPT-J; Chowdhery et al. 2022, PaLM, section 2). So tensor-parallel ranks sum up
+    the parts of both together (gpt_j_residual in EleutherAI/gpt-neox, megatron/model/transformer.py)."""
+    h, shift = model.hidden, model.has_bias("norm")
+    entered = Tensor("layer input 1", h, Cut.TOKENS, group="norm inputs")
+    names = ("qkv input", "mlp input", "attention's result", "mlp's result", "layer's result")
+    reads, mlps, *branches, made = (Tensor(name, h, Cut.TOKENS) for name in names)
+    operations = [norm("norm 1", entered, reads, shift=shift)]
+    if model.parallel == "two norms":
+        operations.append(norm("norm 2", entered, mlps, shift=shift))
+    else:
+        mlps = reads
+    operations += attention(model, reads, branches[0], keys=keys, dropout=dropout)
+    operations += mlp(model, mlps, branches[1])
+    return [*operations, _residual(1, entered, branches, made, dropout)]
+
+
 def _residual(
-    number: int, skipped: Tensor, branch: Tensor, made: Tensor, dropout: bool
+    number: int, skipped: Tensor, branches: Sequence[Tensor], made: Tensor, dropout: bool
 ) -> Operation:
-    """The sum with the skipped path, before which the branch may be dropped out."""
+    """The sum with the skipped path, before which what is added may be dropped out."""
     masks = (_mask(f"dropout mask {number}", made),) * dropout
     return Operation(
         OperationKind.RESIDUAL,
-        (skipped, branch),
+        (skipped, *branches),
         (made, *masks),
         saves=masks,
         name=f"residual {number}",
@@ -129,6 +149,6 @@ def head_operations(model: "ModelSizes") -> tuple[Operation, ...]:
     last = norm("last norm", entered, normed, shift=model.has_bias("norm"))
     return (
         last._replace(kind=OperationKind.LAST_NORM),
-        linear(OperationKind.HEAD, normed, (logits,), cut=Cut.COLUMNS),
+        linear(OperationKind.HEAD, normed, (logits,), cut=Cut.COLUMNS, bias=model.has_bias("head")),
         Operation(OperationKind.LOSS, (logits,), (kept,), saves=(kept,)),
     )

@@ -40,8 +40,8 @@ def under_autocast(operations: Sequence[Operation], *, norms: bool) -> list[Oper
     found, begins = [], True
     for its in operations:
         if its.kind is OperationKind.RESIDUAL:
-            (skipped, branch), (summed, *masks) = its.reads, its.makes
-            its = its._replace(reads=(_fp32(skipped), branch), makes=(_fp32(summed), *masks))
+            (skipped, *branches), (summed, *masks) = its.reads, its.makes
+            its = its._replace(reads=(_fp32(skipped), *branches), makes=(_fp32(summed), *masks))
         elif norms and begins and its.kind in (OperationKind.NORM, OperationKind.LAST_NORM):
             (read,), (made,) = its.reads, its.makes
             its = its._replace(reads=(_fp32(read),), makes=(_fp32(made), made))

@@ -182,9 +182,10 @@ def _context_backward(kernel: Communication) -> Communication:
 
 
 def residual_grads(operations: Sequence[Operation], plan: Plan, share: Share) -> list[Memory]:
-    """The sums of the gradients of residuals' two ways: each reads two elements and writes one, under
+    """The sums of the gradients of residuals' two or three ways: each reads two elements and writes one, under
     autocast in fp32."""
-    summed = [its.makes[0] for its in operations if its.kind is OperationKind.RESIDUAL]
+    sums = (its for its in operations if its.kind is OperationKind.RESIDUAL)
+    summed = [its.makes[0] for its in sums for _ in its.reads[1:]]
     if not summed:
         return []
     moved = 3 * (4 if autocasts(plan) else plan.element_bytes) * sum(map(share.numbers, summed))

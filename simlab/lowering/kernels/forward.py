@@ -52,6 +52,8 @@ def launched_by(
         own += _kernels(its, model, plan, share, whole=parts)
         found.append(own)
         parts = parts or is_partial(its, spreads_experts=plan.spreads_experts)
+        if its.kind is OperationKind.OUTPUT:
+            gathered.clear()  # an MLP that reads what attention has read gathers it by itself
     if left:
         found[-1] += summed_result(left, plan, share)
     return found

@@ -129,6 +129,16 @@ class UnitBackward:
         self.ledger.free(("temporaries", gathered))
         self._vectors(step)
         self._leave(step)
+        if step.shares_input and self.kind != "W":
+            self._meet(step.kind, 2 * makes if of.autocast else makes)
+
+    def _meet(self, kind: OperationKind, made: float) -> None:
+        """The gradients of what two branches have read are summed; each is scattered by itself."""
+        parts = self.of.plan.tp if self.of.plan.sequence_parallel else 1
+        if kind is OperationKind.QKV:  # whose own is scattered by the norm
+            self._sum(made / parts)
+        elif parts > 1:
+            self._make(made / parts, temporaries=made)
 
     def _vectors(self, step: Step) -> None:
         """The gradients of weights that are no product's."""
@@ -165,7 +175,8 @@ class UnitBackward:
         self.branch = 0.0
         saved = step.saved + (step.shared if self.kind == "W" else 0.0)
         (weights,) = step.weights
-        passed = 0.0 if cast else of.hidden
+        passes = not cast and not (step.unit.side_by_side and step.kind is OperationKind.OUTPUT)
+        passed = of.hidden if passes else 0.0  # once, where it is that of two branches
         self._linear(step.reads, weights, output=cast, passed=passed, saved=saved)
         self.ledger.free(("temporaries", gathered + routed))
 

@@ -49,6 +49,8 @@ class UnitForward:
         """Of results of experts that are on their way back."""
         self.added = 0.0
         """Of the skipped path, where nothing but the sum reads it."""
+        self.beside = 0.0
+        """Of attention's result, to which an MLP's beside it is added before ranks sum them up."""
 
     def part(self, part: UnitPart) -> None:
         """All operations of a part, then what is to be recomputed goes."""
@@ -133,6 +135,14 @@ class UnitForward:
             self.sent = of.sent
             self.ledger.op(("temporaries", self.sent))
         self._keep(of.rank.cast(step.weights[0][0]))
+        if step.unit.side_by_side:
+            self._keep(product)
+            if not self.beside:
+                self.beside = product
+                return
+            self._keep(of.hidden, free=self.beside + product)
+            self.beside = 0.0
+            return
         if of.plan.sequence_parallel or product != of.whole:
             self._keep(product)
             self._keep(of.hidden, free=product)

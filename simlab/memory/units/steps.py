@@ -257,6 +257,13 @@ class Step:
         return [its for its in products if names & {n.name for n in its.operations[0].reads}]
 
     @cached_property
+    def shares_input(self) -> bool:
+        """Whether it is a product that reads a norm's result beside one of another branch."""
+        branches = (its for its in self.unit if its.kind in (OperationKind.QKV, OperationKind.UP))
+        read = [its.inputs.keys() for its in branches]
+        return self.kind in COLUMNS and len(read) > 1 and bool(read[0] & read[1])
+
+    @cached_property
     def is_behind(self) -> bool:
         """Whether it is a norm before a sum with the skipped path, behind attention or an MLP."""
         sums = (its for its in self.unit if its.kind is OperationKind.RESIDUAL)
@@ -301,6 +308,9 @@ class Unit:
             its for its in operations if its.weights and gathers(its, spreads_experts=spreads)
         ]
         self.gathered = {read.name for its in self.gathering for read in its.reads}
+        self.side_by_side = any(
+            len(its.reads) > 2 for its in operations if its.kind is OperationKind.RESIDUAL
+        )
 
     def __iter__(self) -> Iterator[Step]:
         return iter(self.steps)

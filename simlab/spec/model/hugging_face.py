@@ -12,7 +12,7 @@ from simlab.input_files import read_text
 from simlab.spec.model.model_types import NESTED, TYPES, UNSAYABLE, ModelType
 from simlab.spec.model.sizes import MOST_LAYERS
 
-NULL_MEANS_DEFAULT = ("n_inner", "num_key_value_heads", "head_dim")
+NULL_MEANS_DEFAULT = ("n_inner", "num_key_value_heads", "head_dim", "ffn_hidden_size")
 MODULES = "num_nextn_predict_layers"
 """Modules that predict one more token each."""
 NULL_MEANS_NONE = (
@@ -80,7 +80,9 @@ def sizes_of(config: dict[str, Any]) -> dict[str, Any]:
     sizes |= its.fields | {"biases": _biases(config, its)}
     if config.get("use_qk_norm"):
         sizes["qk_norm"] = "weightless" if type_name == "llama4_text" else True
-    sizes |= _rotary(config, sizes)
+    if type_name in ("gpt_neox", "falcon"):
+        sizes |= _beside(config, sizes)
+    sizes |= _rotary(config, its, sizes)
     return sizes | _pattern(config, its, sizes)
 
 
@@ -163,16 +165,37 @@ def _biases(config: dict[str, Any], its: ModelType) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _rotary(config: dict[str, Any], sizes: dict[str, Any]) -> dict[str, Any]:
+def _beside(config: dict[str, Any], sizes: dict[str, Any]) -> dict[str, Any]:
+    """{"parallel", "kv_heads"} of GPT-NeoX and Falcon: whether attention and MLP are side by side, by one
+    norm or two. Falcon has one head of keys unless it says otherwise."""
+    if config["model_type"] == "gpt_neox":
+        return {"parallel": "two norms" if _flag(config, "use_parallel_residual", True) else False}
+    new = _flag(config, "new_decoder_architecture", False)
+    one = 1 if _flag(config, "multi_query", True) else sizes["heads"]
+    kv_heads = config.get("num_kv_heads") or sizes["heads"] if new else one
+    parallel: bool | str = new or _flag(config, "parallel_attn", True)
+    if new and config.get("num_ln_in_parallel_attn") in (None, 2):
+        parallel = "two norms"
+    return {"parallel": parallel, "kv_heads": kv_heads}
+
+
+def _rotary(config: dict[str, Any], its: ModelType, sizes: dict[str, Any]) -> dict[str, Any]:
     """The part of a head that has the rotary embedding, where that is not all of it."""
+    head = (
+        sizes["head_size"]
+        if sizes.get("head_size")
+        else (sizes["hidden"] or 0) // (sizes["heads"] or 1)
+    )
+    if sizes.get("rope_size") == head:
+        return {"rope_size": 0}
     rope = config.get("rope_parameters")
     factor = rope.get("partial_rotary_factor") if isinstance(rope, dict) else None
-    factor = config.get("partial_rotary_factor", factor)
-    if factor in (None, 1):
+    factor = config.get("partial_rotary_factor", config.get("rotary_pct", factor))
+    factor = its.turned if factor is None else factor
+    if factor == 1:
         return {}
     if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 < factor < 1:
         raise InputError(f"partial_rotary_factor = {shortened(factor)}: give a part, at most 1")
-    head = sizes["head_size"] or (sizes["hidden"] or 0) // (sizes["heads"] or 1)
     return {"rope_size": int(head * factor)}
 
 
@@ -238,7 +261,7 @@ def _turned(
     config: dict[str, Any], its: ModelType, layers: int, full: Sequence[bool]
 ) -> list[bool]:
     """Whether each layer has a rotary embedding."""
-    if its.architecture == "Exaone4ForCausalLM":
+    if its.architecture in ("Exaone4ForCausalLM", "Cohere2ForCausalLM"):
         return [not one for one in full]
     if its.architecture not in ("Llama4ForCausalLM", "SmolLM3ForCausalLM"):
         return [True] * layers

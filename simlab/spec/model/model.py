@@ -121,7 +121,7 @@ class Model(ModelSizes):
         """All parameters: layers, embeddings, last norm and, unless it is tied, the head, and
         `mtp_layers`."""
         embedding = (self.vocab + self.positions) * self.hidden
-        head = 0 if self.tied_head else self.vocab * self.hidden
+        head = 0 if self.tied_head else self.vocab * (self.hidden + self.has_bias("head"))
         return (
             int(self.of_layers(lambda its: sum(its.layer_parameters.values())))
             + embedding

@@ -55,6 +55,10 @@ _DEEPSEEK = {
     "kv_rank": "kv_lora_rank",
     **_ROUTED,
 }
+_GPTJ = {field: key for field, key in _GPT2.items() if field != "positions"} | {
+    "rope_size": "rotary_dim"
+}
+_UNGROUPED = {field: key for field, key in _LLAMA.items() if field not in ("kv_heads", "head_size")}
 _GROUPED = {"num_key_value_heads": None, "head_dim": None}
 _BIASES = {"attention_bias": ("qkv", "output"), "mlp_bias": ("mlp",)}
 
@@ -78,6 +82,8 @@ class ModelType(NamedTuple):
     period: int = 0
     """Where no key says which layers have a window: of so many the last one has none. 0: of all or
     none of them."""
+    turned: float = 1.0
+    """Which part of a head has the rotary embedding where no key says it."""
 
 
 TYPES = {
@@ -273,6 +279,66 @@ TYPES = {
         fields={"qk_norm": "whole"},
         biases={"attention_bias": ("qkv", "output")},
     ),
+    "gptj": ModelType(
+        "GPTJForCausalLM",
+        _GPTJ,
+        {"n_inner": None, "rotary_dim": 64},
+        fields={"parallel": True, "gated_mlp": False, "biases": ("norm", "mlp", "head")},
+    ),
+    "codegen": ModelType(
+        "CodeGenForCausalLM",
+        _GPTJ,
+        {"n_inner": None, "rotary_dim": 64},
+        fields={"parallel": True, "gated_mlp": False, "biases": ("norm", "mlp", "head")},
+    ),
+    "gpt_neox": ModelType(
+        "GPTNeoXForCausalLM",
+        _UNGROUPED,
+        {},
+        fields={"gated_mlp": False, "biases": ("norm", "mlp")},
+        biases={"attention_bias": ("qkv", "output")},
+        bias_defaults={"attention_bias": True},
+        turned=0.25,
+    ),
+    "phi": ModelType(
+        "PhiForCausalLM",
+        _LLAMA,
+        _GROUPED,
+        fixed={"qk_layernorm": False},
+        fields={
+            "parallel": True,
+            "gated_mlp": False,
+            "biases": ("qkv", "output", "mlp", "norm", "head"),
+        },
+        turned=0.5,
+    ),
+    "falcon": ModelType(
+        "FalconForCausalLM",
+        _UNGROUPED | {"ffn": "ffn_hidden_size"},
+        {"ffn_hidden_size": None, "max_position_embeddings": 2048},
+        tied=True,
+        fixed={"alibi": False},
+        fields={"gated_mlp": False, "biases": ("norm",)},
+        biases={"bias": ("qkv", "output", "mlp")},
+    ),
+    "cohere": ModelType(
+        "CohereForCausalLM",
+        _LLAMA,
+        _GROUPED,
+        tied=True,
+        fixed={"use_qk_norm": False},
+        fields={"parallel": True},
+        biases=_BIASES,
+    ),
+    "cohere2": ModelType(
+        "Cohere2ForCausalLM",
+        _LLAMA,
+        _GROUPED,
+        tied=True,
+        fields={"parallel": True},
+        biases=_BIASES,
+        period=4,
+    ),
     "exaone4": ModelType(
         "Exaone4ForCausalLM",
         _LLAMA,
@@ -281,17 +347,9 @@ TYPES = {
         period=4,
     ),
 }
-PARALLEL = "attention and MLP side by side, which read one input"
 LINEAR = "linear attention, of which a state stands in the stead of keys and values"
 MAMBA = "layers with a state space (Mamba) in the stead of attention"
 UNSAYABLE = {
-    "phi": PARALLEL,
-    "gpt_neox": PARALLEL,
-    "gptj": PARALLEL,
-    "codegen": PARALLEL,
-    "falcon": PARALLEL,
-    "cohere": PARALLEL,
-    "cohere2": PARALLEL,
     "bloom": "a norm of the embedding, and positions as biases of the scores (ALiBi)",
     "mpt": "positions as biases of the scores (ALiBi)",
     "qwen2_moe": "a gate before the shared expert",

@@ -10,8 +10,9 @@ if TYPE_CHECKING:
 
 NORMS = ("before", "both", "behind")
 QK_NORMS = (False, True, "whole", "weightless")
-BIASES = ("qkv", "output", "mlp", "router", "norm")
-"""What of a layer may have a bias; a norm's is its shift."""
+PARALLEL = (False, True, "two norms")
+BIASES = ("qkv", "output", "mlp", "router", "norm", "head")
+"""What of a model may have a bias; a norm's is its shift."""
 OF_EXPERTS = ("expert_ffn", "shared_experts", "dense_layers", "expert_groups")
 """Fields that say something of experts, so that a model without has none of them."""
 DENSE = "dense layer"
@@ -33,7 +34,11 @@ def check_words(model: "ModelSizes") -> None:
     if isinstance(model.biases, (list, tuple)):
         object.__setattr__(model, "biases", tuple(model.biases))
     its = model.biases if isinstance(model.biases, tuple) else (model.biases,)
-    words = [("norms", model.norms, NORMS), ("qk_norm", model.qk_norm, QK_NORMS)]
+    words: list[tuple[str, Any, Sequence[Any]]] = [
+        ("norms", model.norms, NORMS),
+        ("qk_norm", model.qk_norm, QK_NORMS),
+        ("parallel", model.parallel, PARALLEL),
+    ]
     for field, value, known in (*words, *(("biases", one, BIASES) for one in its)):
         if not any(value is one or (isinstance(value, str) and value == one) for one in known):
             near = did_you_mean(value, [one for one in known if isinstance(one, str)]) or ";"
@@ -149,5 +154,12 @@ def check_kinds(model: "ModelSizes") -> None:
         raise InputError(
             f"{name}: rope_size = {model.rope_size}: give less than head_size = {model.head_size}"
         )
+    if model.parallel and (model.norms != "before" or model.experts):
+        raise InputError(
+            f"{name}: parallel = {model.parallel!r} with norms = {model.norms!r} and experts = {model.experts}: "
+            "give norms = 'before' and no experts"
+        )
+    if model.tied_head and model.has_bias("head"):
+        raise InputError(f"{name}: tied_head with a bias of the head: leave one out")
     if model.shared_experts and model.has_bias("mlp"):
         raise InputError(f"{name}: shared_experts with a bias of the mlp: leave one out")

@@ -8,6 +8,7 @@ from simlab.errors import InputError, require_whole, shortened
 from simlab.spec.fields import documented, short_repr, with_field_docs
 from simlab.spec.model.size_checks import (
     NORMS,
+    PARALLEL,
     QK_NORMS,
     Kinds,
     check_groups,
@@ -85,7 +86,7 @@ class ModelSizes:
     )
     biases: tuple[str, ...] = documented(
         """With `bias` False, what has a bias all the same: 'qkv', 'output', 'mlp' (of experts, too),
-        'router' or 'norm'. Qwen2 has those of queries, keys and values only.""",
+        'router', 'norm' or 'head'. Qwen2 has those of queries, keys and values only.""",
         default=(),
     )
     norms: str = documented(
@@ -93,6 +94,12 @@ class ModelSizes:
         'behind' only, as in OLMo 2.""",
         choices=NORMS,
         default="before",
+    )
+    parallel: bool | str = documented(
+        """Whether attention and MLP read the same input and are added to it together, as in GPT-J: by one
+        norm, or by 'two norms', one for each, as in GPT-NeoX.""",
+        choices=PARALLEL,
+        default=False,
     )
     window: int = documented(
         """How many keys a query meets at most, its own and those before it (sliding window). 0 stands
@@ -239,8 +246,8 @@ class ModelSizes:
         return False
 
     def has_bias(self, what: str) -> bool:
-        """Whether 'qkv', 'output', 'mlp', 'router' or 'norm' has a bias."""
-        return what in self.biases or (self.bias and what != "router")
+        """Whether 'qkv', 'output', 'mlp', 'router', 'norm' or 'head' has a bias."""
+        return what in self.biases or (self.bias and what not in ("router", "head"))
 
     def keys_met(self, seq: int) -> int:
         """How many keys each query of a sequence meets at most, of which a causal mask leaves a part."""
