@@ -65,6 +65,26 @@ def _half_blocks(queries: Sequence[int], keys: Sequence[int]) -> int:
     return sum(2 * (b < a) + (b == a) for a in queries for b in keys)
 
 
+def window_shares(cp: int, layout: str, seq: int, window: int) -> tuple[float, ...]:
+    """[of each rank: the pairs of its queries and their keys, over the half of queries x `window` that a
+    causal kernel computes] where each query of a sequence meets its own key and those before it, at most
+    `window`. The first n queries meet n^2 / 2, and from the window on `window` each. So the middle of the
+    sequence meets most, and with it the last rank."""
+    size = seq // cp // len(context_chunks(0, cp, layout))
+
+    def pairs(queries: int) -> float:
+        return queries**2 / 2 if queries < window else queries * window - window**2 / 2
+
+    return tuple(
+        sum(
+            pairs(size * (chunk + 1)) - pairs(size * chunk)
+            for chunk in context_chunks(rank, cp, layout)
+        )
+        / (seq // cp * window / 2)
+        for rank in range(cp)
+    )
+
+
 def busiest_share(cp: int, layout: str = "zigzag") -> float:
     """What the busiest rank computes of causal attention, over the mean: (2 cp - 1) / cp with
     'contiguous', else 1 (see above)."""

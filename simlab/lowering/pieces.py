@@ -174,7 +174,9 @@ class _Writer:
     def attend(self, attention: Attention) -> None:
         """Attention without a ring computes all of this rank's scores at once."""
         gathered = self.plan.cp > 1 and self.plan.cp_kind == "all-gather"
-        self.compute(replace(attention, share=sum(self.share)) if gathered else attention)
+        shares = attention.shares
+        share = shares[self.context_rank] if shares else sum(self.share)
+        self.compute(replace(attention, share=share) if gathered else attention)
 
     def attend_piece(self, attention: Attention, step: int, share: float) -> None:
         """A step of a ring: a kernel over the keys that are here, a cp-th of all."""

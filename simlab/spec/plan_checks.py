@@ -413,10 +413,20 @@ def _check_layer(plan: "Plan", model: "Model", name: str, seq: int) -> None:
 
 
 def _check_window(plan: "Plan", model: "Model", name: str, seq: int) -> None:
-    """What of windows, and of norms over all heads, is not cut over ranks."""
-    if plan.cp > 1 and model.keys_met(seq) < seq:
+    """What of windows, of sinks, and of norms over all heads, is not cut over ranks: Transformer Engine has
+    windows with all-gather and all-to-all, and sinks with all-to-all only (`attn_forward_func_with_cp` in
+    transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py)."""
+    if plan.cp > 1 and model.keys_met(seq) < seq and not model.window_slides:
         raise InputError(
-            f"cp = {plan.cp}: {name}'s windows of {model.window} keys are not cut over sequences; give cp = 1"
+            f"cp = {plan.cp}: {name}'s windows of {model.window} keys side by side are not cut over sequences; give cp = 1"
+        )
+    if plan.cp > 1 and model.keys_met(seq) < seq and plan.cp_kind == "ring":
+        raise InputError(
+            f"cp = {plan.cp}: no ring has {name}'s windows of {model.window} keys; give cp_kind = 'all-gather' or 'all-to-all'"
+        )
+    if plan.cp > 1 and model.sinks and plan.cp_kind != "all-to-all":
+        raise InputError(
+            f"cp = {plan.cp}: {name}'s sinks are cut over sequences by all-to-all only; give cp_kind = 'all-to-all'"
         )
     exchanges = (
         plan.habits.exchanges_heads and plan.sequence_parallel and plan.recompute != "per-op"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from simlab.layer.operation import Operation, OperationKind, Tensor
 from simlab.layer.saved import Share
-from simlab.lowering.context import busiest_share
+from simlab.lowering.context import busiest_share, window_shares
 from simlab.lowering.kernels.kernel import Attention, Communication, Launched, Matmul, Memory, Place
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
@@ -40,6 +40,9 @@ def fused_attention(operation: Operation, model: Model, plan: Plan, share: Share
     Where a window of w keys slides, a query of a sequence of s meets w keys, and the first w ones
     meet half as many on average: w s - w^2 / 2 pairs. That is 2 - w / s times the half of w s that a
     causal kernel computes of so many keys; of windows side by side it computes just this half.
+    Context parallelism sends what it sends without windows, and each rank computes its own queries'
+    pairs (`AttnFuncWithCPAndKVAllGather` and `AttnFuncWithCPAndQKVOA2A` in transformer_engine/pytorch/
+    attention/dot_product_attention/context_parallel.py; there is no ring with windows there).
 
     In a ring every rank passes on its keys and values, cp - 1 times. The time is that of the rank
     with most to compute: of the causal triangle the last one's contiguous chunk has (2 cp - 1) / cp
@@ -55,15 +58,17 @@ def fused_attention(operation: Operation, model: Model, plan: Plan, share: Share
     attention = Attention(
         "attention", batch, _heads(q, share), seq, seq, d, generation=plan.attention
     )
-    if cp == 1:
-        met = model.keys_met(seq)
+    met = model.keys_met(seq)
+    if cp == 1 or plan.cp_kind == "all-to-all":
         slides = 2 - met / seq if model.window_slides else 1.0
         value_size = None if value == d else value
-        return [replace(attention, keys=met, share=slides, value_size=value_size)]
-    if plan.cp_kind == "all-to-all":
-        return _exchanged(attention, k, plan, share)
+        attention = replace(attention, keys=met, share=slides, value_size=value_size)
+        return [attention] if cp == 1 else _exchanged(attention, k, plan, share)
     work = busiest_share(cp, plan.cp_layout)
     attention = replace(attention, queries=seq // cp, share=work)
+    if met < seq:
+        shares = window_shares(cp, plan.cp_layout, seq, met)
+        attention = replace(attention, keys=met, share=max(shares), shares=shares)
     sizes = keys_bytes, values_bytes = [share.size_bytes(its, plan.element_bytes) for its in (k, v)]
     if plan.cp_kind == "all-gather":
         keys, values = (

@@ -93,6 +93,8 @@ class Attention:
     share: float = 1.0
     """Which share of the scores that the causal mask leaves this rank computes, over the mean of
     the context-parallel ranks."""
+    shares: tuple[float, ...] = ()
+    """`share` of each context-parallel rank, where windows make it another than the mask does."""
     between: tuple[int, int] | None = field(default=None, compare=False)
     """In a ring: the context-parallel rank whose queries these are, and the one whose keys."""
     value_size: int | None = None

@@ -209,7 +209,21 @@ def test_norms_behind_keep_the_results_of_attention_and_mlp():
 @pytest.mark.parametrize(
     ("fields", "plan", "says"),
     [
-        ({"window": 64}, {"cp": 2}, "windows of 64 keys are not cut over sequences"),
+        (
+            {"window": 64},
+            {"cp": 2},
+            "no ring has the model's windows of 64 keys; give cp_kind = 'all-gather' or",
+        ),
+        (
+            {"window": 64, "window_slides": False},
+            {"cp": 2, "cp_kind": "all-gather"},
+            "windows of 64 keys side by side are not cut over sequences",
+        ),
+        (
+            {"sinks": True},
+            {"cp": 2, "cp_kind": "all-gather"},
+            "sinks are cut over sequences by all-to-all only",
+        ),
         (
             {"qk_norm": "whole"},
             {"tp": 2},
