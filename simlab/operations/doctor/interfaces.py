@@ -33,10 +33,10 @@ def chosen(variable: str, text: str, interfaces: Sequence[str]) -> Chosen:
     excluded = text.startswith("^")
     rest = text[excluded:]
     exact = rest.startswith("=")
-    names = [name.partition(":")[0] for name in rest[exact:].split(",") if name]
+    names = [word.partition(":")[0] for word in rest[exact:].split(",") if word]
 
-    def fits(interface: str, name: str) -> bool:
-        return interface == name if exact else interface.startswith(name)
+    def fits(interface: str, word: str) -> bool:
+        return interface == word if exact else interface.startswith(word)
 
     def named(interface: str) -> bool:
         return any(fits(interface, name) for name in names) or not names
