@@ -198,6 +198,25 @@ def test_under_zero_3_strong_and_weak_scaling_fall_alike(name, cluster):
 
 
 @pytest.mark.parametrize(("name", "cluster"), SCALED)
+@pytest.mark.parametrize("sequences", [4, 8])
+def test_under_zero_3_a_fixed_batch_shrinks_the_microbatch_and_strong_scaling_falls_far_below_weak(
+    name, cluster, sequences
+):
+    """8 GPUs compute `sequences` at a time; of 512 sequences a step, 512 GPUs have one each."""
+
+    def step_s(gpus, size, microbatches):
+        plan = sl.Plan(dp=gpus, zero=3, microbatch_size=size, microbatches=microbatches)
+        return sl.predict(
+            sl.load_model(name), plan, sl.load_cluster(cluster, nodes=gpus // 8)
+        ).step_s
+
+    before_s = step_s(8, sequences, 64 // sequences)
+    strong = before_s / (step_s(512, 1, 1) * 512 / 8)
+    weak = before_s / step_s(512, sequences, 64 // sequences)
+    assert strong < 0.5 * weak
+
+
+@pytest.mark.parametrize(("name", "cluster"), SCALED)
 def test_amdahls_law_is_too_kind_to_strong_scaling(name, cluster):
     """Amdahl keeps what communication leaves exposed on 8 GPUs; the simulated step exposes more."""
     model, batch = sl.load_model(name), 512
@@ -208,6 +227,21 @@ def test_amdahls_law_is_too_kind_to_strong_scaling(name, cluster):
     for gpus, (strong, _) in efficiencies(name, cluster, zero=1).items():
         amdahl = 1 / ((1 - kept) + kept * gpus / 8)
         assert strong < amdahl
+
+
+# t1
+# ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gpus", [2, 4, 8, 16])
+def test_by_bytes_a_pipelined_reduce_and_broadcast_take_n_over_n_minus_1_of_a_ring_all_reduce(gpus):
+    """A chain passes the buffer in many pieces, so a link carries it once down and once back."""
+    ring = sl.most_sent_bytes(sl.all_reduce_rounds("ring", range(gpus), 1.0))
+    there_and_back = 2.0
+    assert there_and_back / ring == pytest.approx(gpus / (gpus - 1))
+    for tongue in ("en", "zh"):
+        (given,) = re.findall(r"1\.\d+", entry("t1.refuted", tongue=tongue))
+        assert float(given) == pytest.approx(8 / 7, abs=0.005)
 
 
 # follow-ups

@@ -7,6 +7,10 @@ import pytest
 import simlab as sl
 from simlab.lessons.words import LANGUAGES, entry
 from simlab.operations import failures
+from simlab.operations.checkpoints import Checkpoints
+from simlab.operations.fleet import Fleet
+from simlab.operations.goodput import at_interval, mean_goodput
+from simlab.operations.long_run import LongRun
 
 LLAMA_3_S = 54 * 24 * 3600 / 419  # between failures on 16,384 GPUs
 
@@ -46,3 +50,24 @@ def test_a_batch_that_replicas_divide_is_hardly_ever_divided_by_one_replica_less
     batches = range(4 * replicas, 64 * replicas, replicas)
     divided = [batch for batch in batches if batch % (replicas - 1) == 0]
     assert len(divided) < 0.1 * len(batches)
+
+
+@pytest.mark.parametrize("nodes", [512, 2048])
+@pytest.mark.parametrize("write_s", [600.0, 1200.0])
+def test_a_checkpoint_is_not_worth_beginning_before_the_last_one_is_complete(nodes, write_s):
+    """C is the standstill alone, so sqrt(2CM) asks for intervals shorter than the writing takes."""
+    checkpoints = Checkpoints(stall_s=2.0, write_s=write_s)
+    run = LongRun(work_s=30 * 86400.0, fleet=Fleet(nodes=nodes, spares=8), checkpoints=checkpoints)
+    young_s = failures.young_interval_s(checkpoints.stall_s, run.mtbf_s)
+    assert young_s < write_s
+    found = {each: mean_goodput(at_interval(run, each), seeds=2)[0] for each in (young_s, write_s)}
+    assert found[write_s] > 1.05 * found[young_s]
+
+
+@pytest.mark.parametrize("tokens", [[8, 8, 8, 8], [2, 4, 8, 18], [1, 1, 1, 29]])
+def test_a_mean_over_dp_and_cp_ranks_is_right_only_with_equally_many_valid_tokens(tokens):
+    """Each rank has a sum of its tokens' gradients; all of them weigh alike in the loss."""
+    sums = [count * (1.0 + rank) for rank, count in enumerate(tokens)]
+    right = sum(sums) / sum(tokens)
+    averaged = sum(total / count for total, count in zip(sums, tokens)) / len(tokens)
+    assert (averaged == pytest.approx(right)) == (len({*tokens}) == 1)

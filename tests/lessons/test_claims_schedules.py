@@ -40,6 +40,28 @@ def test_v_chunks_divide_the_bubble_by_v_for_about_v_times_the_messages(p, m, v)
     assert messages[1] * (p - 1) == messages[0] * (p * v - 1)
 
 
+@pytest.mark.parametrize("p", [2, 4, 8])
+@pytest.mark.parametrize("v", [2, 3, 4])
+def test_v_chunks_hold_1_plus_p_minus_1_over_pv_times_the_activations_of_1f1b(p, v):
+    """A chunk holds a v-th of what a whole rank's stage does."""
+    times = sl.OpTimes(forward_s=0.02, backward_s=0.04)
+    held = {}
+    for name, chunks in (("1f1b", 1), ("interleaved-1f1b", v)):
+        options = {"chunks": chunks} if chunks > 1 else {}
+        program = sl.generate(name, p, 4 * p, **options)
+        held[name] = max(sl.peak_memory(sl.simulate(program, times.scaled(1 / chunks)))) / chunks
+    assert held["interleaved-1f1b"] / held["1f1b"] == pytest.approx(1 + (p - 1) / (p * v))
+
+
+@pytest.mark.parametrize(("p", "m"), [(4, 8), (4, 16), (8, 16), (8, 32)])
+def test_with_alike_parts_zb_h1_leaves_a_third_of_the_bubble_and_zb_v_none_in_1f1bs_memory(p, m):
+    found = rows(p, m)
+    assert found["zb-h1"].bubble_s == pytest.approx(found["1f1b"].bubble_s / 3)
+    assert found["zb-v"].bubble_s == pytest.approx(0.0, abs=1e-9)
+    for name in ("zb-h1", "zb-v"):
+        assert max(found[name].peak_activations) <= p + 1e-9
+
+
 @pytest.mark.parametrize(("p", "m"), PIPELINES)
 @pytest.mark.parametrize("split", SPLITS)
 def test_zb_h1_leaves_p_minus_1_times_f_plus_i_minus_w_in_the_memory_of_1f1b(p, m, split):

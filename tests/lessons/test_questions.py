@@ -12,7 +12,7 @@ import yaml
 from simlab.lessons import book, words
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-OPTIONAL = {"executed"}
+OPTIONAL = {"executed", "facts"}
 KEYS = {"id", "source", "title_en", "title_zh", "notebook", "kind", "verdict", "status", "takeaway"}
 SOURCES = {
     "w": ("000_6622838ef4576f92.txt", 14, "{:02d}"),
@@ -148,9 +148,8 @@ def test_words_of_a_question_are_complete_in_both_languages(question):
         assert len(table["points"]) == 5 and len(table["follow_ups"]) == 3
         assert table["wrong"] and table["refuted"]
         assert table["title"] == question[f"title_{tongue}"]
-    english, chinese = (words.entry(identifier, tongue=tongue) for tongue in words.LANGUAGES)
+    english = words.entry(identifier, tongue="en")
     assert plain(english["takeaway"]) == plain(question["takeaway"])
-    check_length(english["spoken"], chinese["spoken"])
 
 
 @pytest.mark.parametrize("question", READY, **by_id)
@@ -196,13 +195,6 @@ def test_markdown_goes_on_in_chinese(name):
     for cell in CELLS[name]:
         if cell.cell_type == "markdown" and len(re.findall(r"[A-Za-z]{2,}", cell.source)) > 30:
             assert len(re.findall(r"[\u4e00-\u9fff]", cell.source)) >= 10, cell.source
-
-
-def check_length(english, chinese):
-    """A minute's speech, in both languages."""
-    spoken, characters = len(english.split()), len(re.findall(r"[\u4e00-\u9fff]", chinese))
-    assert 80 <= spoken <= 190, f"{spoken} English words"
-    assert 150 <= characters <= 330, f"{characters} Chinese characters"
 
 
 def section_of(question):
