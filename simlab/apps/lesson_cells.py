@@ -193,9 +193,9 @@ class Task:
 
 
 def closing(identifier: str) -> None:
-    """Show what is left of a question: the takeaway, the answer in 60 seconds, the common wrong
-    answer and what refutes it, five points to tick, and follow-up questions. All of it is held back
-    until the question's prediction is committed."""
+    """Show what is left of a question: the takeaway, the answer in 15 and in 60 seconds, the
+    common wrong answer and what refutes it, five points to tick, and follow-up questions. All of it
+    is held back until the question's prediction is committed."""
     _hold(identifier)
     show(lambda: _closing_html(identifier))
     if rendered():
@@ -311,6 +311,7 @@ def _verdict_html(verdict: Verdict) -> str:
 def _closing_html(identifier: str) -> str:
     parts = [
         f"<b>{word('form.takeaway')} ({identifier})</b>" + _both(f"{identifier}.takeaway"),
+        f"<b>{word('form.headline')}</b>" + _both(f"{identifier}.headline"),
         _folded(f"{word('form.spoken')} ({identifier})", _both(f"{identifier}.spoken")),
         f"<b>{word('form.wrong_answer')}</b>" + _both(f"{identifier}.wrong"),
         f"<b>{word('form.refuted')}</b>" + _both(f"{identifier}.refuted"),

@@ -48,7 +48,7 @@ EXERCISE_MIN = {1: 3.0, 2: 5.0, 3: 8.0}
 """{level of an exercise: what it takes to write, minutes}."""
 CHINESE_OR_TAG = re.compile(r"<details><summary>中文</summary>.*?</details>|<[^>]*>", re.DOTALL)
 """What of a Markdown cell is not read by a reader of English."""
-READ_AT_THE_END = ("takeaway", "spoken", "wrong", "refuted", "points", "follow_ups")
+READ_AT_THE_END = ("takeaway", "headline", "spoken", "wrong", "refuted", "points", "follow_ups")
 """What of a question's words its end shows."""
 
 

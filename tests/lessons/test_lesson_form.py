@@ -39,6 +39,7 @@ SAMPLE = {
             },
         },
         "takeaway": "Add.",
+        "headline": "Add.",
         "spoken": "I add.",
         "wrong": "Multiply.",
         "refuted": "2 + 3.",

@@ -10,7 +10,7 @@ import yaml
 from simlab.lessons import book, words
 from tests.support.spoken import chinese_syllables, english_words, number_words, seconds
 
-LONGEST_S = 75
+LONGEST_S, HEADLINE_S = 75, 15
 QUESTIONS = {
     question["id"]: question
     for question in yaml.safe_load(
@@ -32,7 +32,7 @@ DATED = r"DeepSpeed|NCCL (can|has)|FSDP2|Megatron-(LM|Core)|torchtitan|Llama 3|M
 def said(identifier, tongue):
     """[each text of a question that is said aloud or ticked as said]."""
     table = words.entry(identifier, tongue=tongue)
-    return [table["spoken"], *table["points"]]
+    return [table["headline"], table["spoken"], *table["points"]]
 
 
 every = pytest.mark.parametrize("identifier", book.questions())
@@ -44,6 +44,13 @@ both = pytest.mark.parametrize("tongue", words.LANGUAGES)
 def test_an_answer_takes_at_most_75_seconds_aloud(identifier, tongue):
     took = seconds(words.entry(f"{identifier}.spoken", tongue=tongue), tongue=tongue)
     assert 30 <= took <= LONGEST_S, f"{took:.0f} s"
+
+
+@both
+@every
+def test_a_headline_takes_at_most_15_seconds_aloud(identifier, tongue):
+    took = seconds(words.entry(f"{identifier}.headline", tongue=tongue), tongue=tongue)
+    assert 4 <= took <= HEADLINE_S, f"{took:.0f} s"
 
 
 @both

@@ -160,7 +160,11 @@ def _aloud(name: str, seed: str) -> Posed:
         fields={"points": Number()},
         labels={"points": word("drill.points_said")},
         answer={"points": float(POINTS_NEEDED)},
-        explain=[f"**{word('drill.points')}**\n\n{points}", word(f"{name}.spoken")],
+        explain=[
+            f"**{word('drill.points')}**\n\n{points}",
+            f"**{word(f'{name}.headline')}**",
+            word(f"{name}.spoken"),
+        ],
         at_least=True,
     )
 
