@@ -14,7 +14,7 @@ from simlab.layer.operation import OperationKind
 from simlab.layer.units import UnitKind, is_layer
 from simlab.lowering.expansion import alternating
 from simlab.lowering.instruction import Halves
-from simlab.lowering.kernels import Communication, Matmul, runtime_ops, unit_kernels
+from simlab.lowering.kernels import Communication, Matmul, UnitKernels, runtime_ops
 from simlab.lowering.kernels.kernel import Kernel, Launched
 from simlab.lowering.pieces import (
     COMPUTE,
@@ -73,7 +73,7 @@ class StageCost(CommunicationTimes):
         self._walked: dict[tuple[Halves, float], Parts] = {}
         self._stretched: dict[Halves, float] = {}
         self._recomputed_s: dict[UnitKind, float] = {}
-        self.kernels = unit_kernels(self.model, self.plan)
+        self.kernels = UnitKernels(self.model, self.plan)
 
     @cached_property
     def layer(self) -> StageTimes:
@@ -196,7 +196,7 @@ class StageCost(CommunicationTimes):
             parts.append((self._launch_s(weight_ops, kernels.weight_grad), weight_s))
         if kind in "BI":
             again_s = self._recompute_s(unit)
-            if self.plan.recompute == "full" and is_layer(unit):
+            if is_layer(unit) and self.plan.recompute == "full":
                 parts.append((self._launch_s(forward_ops, kernels.recompute), again_s))
             elif kernels.recompute:
                 ops = len(kernels.recompute)

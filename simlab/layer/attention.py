@@ -13,7 +13,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 def attention(
-    model: "ModelSizes", normed: Tensor, summed: Tensor, *, keys: int = 0, dropout: bool = False
+    model: "ModelSizes", normed: Tensor, summed: Tensor, *, keys: int, dropout: bool
 ) -> list[Operation]:
     """The operations from a norm's result to the output's. keys: how many each query meets where
     scores are stored; 0 stands for a fused kernel, which stores none."""

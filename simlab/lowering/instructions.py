@@ -32,7 +32,7 @@ from simlab.layer.parameters import (
 from simlab.layer.units import MODULE, UnitKind, is_layer
 from simlab.lowering.expansion import expanded, in_turns, work_pieces
 from simlab.lowering.instruction import Halves, Instruction, Unit, Work
-from simlab.lowering.kernels import LayerKernels, message_bytes, message_kernels, unit_kernels
+from simlab.lowering.kernels import LayerKernels, UnitKernels, message_bytes, message_kernels
 from simlab.lowering.kernels.kernel import Communication
 from simlab.lowering.offloading import Offloading
 from simlab.lowering.pieces import BEGIN, COMPUTE, WAIT, Action, Piece
@@ -77,7 +77,7 @@ def rank_instructions(
 
 
 class RankLowering:
-    """The step of one pipeline rank, op by op. kernels: `unit_kernels`, if they are there."""
+    """The step of one pipeline rank, op by op. kernels: `UnitKernels`, if they are there."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class RankLowering:
         *,
         kernels: Mapping[UnitKind, LayerKernels] | None = None,
     ) -> None:
-        self.kernels = kernels or unit_kernels(model, plan)
+        self.kernels = kernels or UnitKernels(model, plan)
         self.model, self.plan, self.program, self.rank = model, plan, program, rank
         self.ops = program.ranks[rank]
         self._layers: dict[UnitKind, Unit] = {}

@@ -17,7 +17,7 @@ from simlab.errors import require_whole
 from simlab.layer.units import UnitKind
 from simlab.lowering.build import program_of
 from simlab.lowering.instructions import Instruction, RankLowering, Work, group_of, group_size
-from simlab.lowering.kernels import unit_kernels
+from simlab.lowering.kernels import UnitKernels
 from simlab.lowering.pieces import BEGIN, Piece, unit_pieces
 from simlab.program import Op
 from simlab.spec.model import Model
@@ -58,7 +58,7 @@ def traffic(model: Model, plan: Plan) -> list[Traffic]:
     pipeline rank send as much. Leaves out the norm of all gradients and the overflow flag, a few bytes
     each."""
     plan.check(model)
-    program, kernels = program_of(plan), unit_kernels(model, plan)
+    program, kernels = program_of(plan), UnitKernels(model, plan)
     sums = _Sums(plan)
     return [
         sums.of_rank(RankLowering(model, plan, program, rank, kernels=kernels))

@@ -101,7 +101,7 @@ def runs_in_torchs_pipeline(plan: Plan) -> bool:
     """
     if not plan.habits.reduces_after_last_backward:
         return False
-    return plan.stages > 1 and plan.zero >= SHARDED_FROM["gradients"]
+    return plan.is_pipeline and plan.zero >= SHARDED_FROM["gradients"]
 
 
 def autocasts(plan: Plan) -> bool:
@@ -113,9 +113,12 @@ def autocasts(plan: Plan) -> bool:
     each of the experts' products a copy of the tokens of its own. Left out: models that are cut by
     tp, pp or cp, where all is taken as 16 bits.
     """
-    whole = plan.tp == plan.pp == plan.cp == 1
-    sharded = plan.zero == 3 or shards_of(plan, "optimizer") > 1 or plan.offload != "none"
-    return plan.habits.autocasts and plan.element_bytes == 2 and whole and not sharded
+    if not (plan.habits.autocasts and plan.element_bytes == 2):
+        return False
+    whole = plan.tp == 1 == plan.cp == plan.pp
+    return (
+        whole and plan.offload == "none" and plan.zero < 3 and not (plan.zero and plan.is_sharded)
+    )
 
 
 def reduces_to_all(plan: Plan) -> bool:
@@ -158,7 +161,7 @@ def gathers_updated(plan: Plan) -> bool:
 
 def gathers_for_ops(plan: Plan) -> bool:
     """Whether parameters are gathered for the ops that use them, and freed afterwards."""
-    return shards_of(plan, "parameters") > 1
+    return plan.zero >= SHARDED_FROM["parameters"] and plan.is_sharded
 
 
 class Around(NamedTuple):
@@ -186,7 +189,7 @@ def frees(plan: Plan, kind: str, completes: bool) -> bool:
     """
     if plan.reshard and (kind == "F" or not runs_in_torchs_pipeline(plan)):
         return kind != "W"
-    return kind in "BW" and (plan.stages == 1 or completes)
+    return kind in "BW" and (completes or not plan.is_pipeline)
 
 
 def gathered_around(plan: Plan, ops: Sequence[tuple[int, str, int]]) -> list[Around]:

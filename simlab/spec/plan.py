@@ -333,6 +333,11 @@ class Plan:
         return self.pp * self.chunks
 
     @property
+    def is_pipeline(self) -> bool:
+        """Whether there are several stages."""
+        return self.stages > 1
+
+    @property
     def habits(self) -> Library:
         """What the library does that the plan does not say."""
         return LIBRARIES[self.library]
@@ -356,6 +361,11 @@ class Plan:
     def shards(self) -> int:
         """The number of ranks over which ZeRO spreads what it shards."""
         return self.hybrid or self.holders
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether these are several."""
+        return self.shards > 1
 
     @property
     def copies(self) -> int:

@@ -15,11 +15,11 @@ from simlab.lowering.kernels.kernel import (
 from simlab.lowering.kernels.memory_bound import is_one_kernel
 from simlab.lowering.kernels.tensor_parallel import keeps_gathered, message_bytes, message_kernels
 from simlab.lowering.kernels.units import (
+    UnitKernels,
     embedding_kernels,
     head_kernels,
     kernel_names,
     layer_kernels,
-    unit_kernels,
 )
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "Matmul",
     "Memory",
     "Place",
+    "UnitKernels",
     "embedding_kernels",
     "head_kernels",
     "is_one_kernel",
@@ -41,5 +42,4 @@ __all__ = [
     "message_kernels",
     "runtime_ops",
     "softmax_is_fused",
-    "unit_kernels",
 ]

@@ -117,7 +117,7 @@ def matmul_backward(kernel: Matmul, plan: Plan) -> Grads:
             )
         )
     name, m, n, k = f"{kernel.name} weight grad", kernel.n, kernel.k, kernel.m
-    reduced = reduces_each_backward(plan) and not plan.habits.has_flat_gradients
+    reduced = not plan.habits.has_flat_gradients and reduces_each_backward(plan)
     fresh = reduced or autocasts(plan)  # which casts it, and then adds
     return grads, [replace(kernel, name=name, m=m, n=n, k=k, role="weight", fresh=fresh)]
 

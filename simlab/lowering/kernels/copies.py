@@ -30,15 +30,14 @@ def with_copies(kernels: LayerKernels, plan: Plan, parameters: float) -> LayerKe
         return kernels._replace(weight_grad=[*kernels.weight_grad, added])
     if autocasts(plan):
         return _with_casts(kernels, plan)
-    if not gathers_for_ops(plan) or not (
-        plan.habits.cuts_each_tensor or plan.habits.joins_gradients
-    ):
+    copies = plan.habits.cuts_each_tensor or plan.habits.joins_gradients
+    if not (copies and gathers_for_ops(plan)):
         return kernels
     size = plan.element_bytes * parameters
     if plan.habits.joins_gradients:
         joined = Memory("copy of gradients", 2 * size, OperationKind.COPY)
         return kernels._replace(weight_grad=[*kernels.weight_grad, joined])
-    once = not plan.reshard and plan.stages > 1
+    once = not plan.reshard and plan.is_pipeline
     out = [Memory("copy of parameters", 2 * size, OperationKind.COPY)] * (not once)
     again = [Memory("copy of parameters again", 2 * size, OperationKind.COPY)] * plan.reshard
     into_bytes = size + plan.gradient_bytes * parameters

@@ -6,7 +6,7 @@ tokens x hidden elements. Tensor parallelism divides what lies between a column-
 row-parallel matrix, and with sequence parallelism also the rest.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from simlab.layer.microbatch import plan_operations, share_of
 from simlab.layer.operation import Operation
@@ -47,7 +47,7 @@ def _kernels_of(
         *backward(operations, launched, plan, share),
         recomputed(operations, launched, plan, share) if is_layer(unit) else [],
     )
-    parameters = unit_parameters(model, plan, unit, first=plan.stages == 1)
+    parameters = unit_parameters(model, plan, unit, first=model.tied_head and not plan.is_pipeline)
     return with_copies(kernels, plan, parameters)
 
 
@@ -56,15 +56,30 @@ def kernel_names(model: Model, plan: Plan) -> list[str]:
     'norm' (both norms of a layer), 'head', ..."""
     forward = [
         kernel
-        for its in unit_kernels(model, plan).values()
+        for its in UnitKernels(model, plan).values()
         for kernel in its.forward
         if not isinstance(kernel, Communication)
     ]
     return list(dict.fromkeys(kernel.operation.value for kernel in forward))
 
 
-def unit_kernels(model: Model, plan: Plan) -> dict[UnitKind, LayerKernels]:
-    """The `LayerKernels` of each kind of unit that `model` has, in the order in which these come."""
-    layers = {kind: layer_kernels(model.of_kind(kind), plan) for kind in model.counts}
-    ends = embedding_kernels(model, plan), head_kernels(model, plan)
-    return {"embedding": ends[0], **layers, "head": ends[1]}
+class UnitKernels(Mapping[UnitKind, LayerKernels]):
+    """The `LayerKernels` of each kind of unit that `model` has under `plan`, in the order in which these
+    come; of each when it is first asked for."""
+
+    def __init__(self, model: Model, plan: Plan) -> None:
+        self.model, self.plan = model, plan
+        self._known: dict[UnitKind, LayerKernels] = {}
+
+    def __iter__(self) -> Iterator[UnitKind]:
+        return iter(("embedding", *self.model.counts, "head"))
+
+    def __len__(self) -> int:
+        return len(self.model.counts) + 2
+
+    def __getitem__(self, unit: UnitKind) -> LayerKernels:
+        if unit not in self._known:
+            ends = {"embedding": embedding_kernels, "head": head_kernels}
+            find, model = ends.get(unit, layer_kernels), self.model
+            self._known[unit] = find(model.of_kind(unit) if is_layer(unit) else model, self.plan)
+        return self._known[unit]

@@ -10,7 +10,7 @@ import simlab as sl
 from realrun.backends.torch.model import TorchStage, local
 from realrun.backends.torch.parallelize import cut
 from realrun.model.gpt import VOCAB, Stage
-from simlab.lowering.kernels import unit_kernels
+from simlab.lowering.kernels import UnitKernels
 from simlab.memory.units.forward import forward_phase
 from simlab.memory.units.sizes import UnitSizes
 
@@ -66,7 +66,7 @@ def test_a_layer_keeps_and_sends_what_torchs_does(sequence_parallel):
     ends = held(of, "embedding", "head") - of.logits  # no loss saves those
     numbers = 8 * (BATCH * SIZES["seq"] + SIZES["seq"] // (TP if sequence_parallel else 1))
     assert ends + numbers == three - 3 * (four - three)  # of tokens and of their positions
-    backward = [k for k in unit_kernels(model, plan)["layer"].input_grad if hasattr(k, "dimension")]
+    backward = [k for k in UnitKernels(model, plan)["layer"].input_grad if hasattr(k, "dimension")]
     found = {
         kind: more.get(name, 0) - few.get(name, 0)
         for kind, name in (

@@ -11,7 +11,7 @@ from simlab.engine.play import check_agreement
 from simlab.errors import InputError
 from simlab.lowering.build import program_of
 from simlab.lowering.instructions import RankLowering, rank_instructions
-from simlab.lowering.kernels import GroupedMatmul, unit_kernels
+from simlab.lowering.kernels import GroupedMatmul, UnitKernels
 from simlab.lowering.pieces import BEGIN, COMPUTE
 from simlab.spec.layout import Layout
 
@@ -188,7 +188,7 @@ def test_the_members_of_each_group_agree_on_what_they_send(plan):
 
 @pytest.mark.parametrize("ep", [1, 2, 4, 8])
 def test_a_rank_computes_as_much_whoever_holds_the_experts(ep):
-    kernels = unit_kernels(MODEL, sl.Plan(dp=8, ep=ep))["layer"]
+    kernels = UnitKernels(MODEL, sl.Plan(dp=8, ep=ep))["layer"]
     grouped = [kernel for kernel in kernels.forward if isinstance(kernel, GroupedMatmul)]
     assert [len(kernel.tokens) for kernel in grouped] == [8 // ep] * 2
     assert [sum(kernel.tokens) for kernel in grouped] == [256] * 2
@@ -218,7 +218,7 @@ def test_states_of_experts_are_divided_over_ep_and_then_over_their_holders(ep, z
 
 def test_a_busier_rank_computes_sends_and_keeps_more():
     steps = [sl.predict(MODEL, sl.Plan(dp=8, ep=8, expert_load=load), NODE) for load in (1.0, 2.0)]
-    kernels = [unit_kernels(MODEL, step.plan)["layer"].forward for step in steps]
+    kernels = [UnitKernels(MODEL, step.plan)["layer"].forward for step in steps]
     tokens = [next(k.m for k in its if isinstance(k, GroupedMatmul)) for its in kernels]
     assert tokens == [256, 512]
     one, two = (step.memory.activations()[0][0] for step in steps)

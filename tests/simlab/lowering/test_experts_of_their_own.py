@@ -19,7 +19,7 @@ from simlab.layer.operation import OperationKind
 from simlab.layer.parameters import expert_parameters, partial_parameters, stage_parameters
 from simlab.lowering.build import program_of
 from simlab.lowering.instructions import RankLowering, rank_instructions
-from simlab.lowering.kernels import Communication, unit_kernels
+from simlab.lowering.kernels import Communication, UnitKernels
 from simlab.memory.activations import layer_activations_bytes
 from simlab.spec.layout import Layout
 
@@ -131,15 +131,15 @@ def test_a_layer_is_computed_once_by_all_ranks_together(plan, shared):
     """All tp x cp ranks of a replica compute what one GPU would, no more."""
     model = replace(MODEL, shared_experts=shared)
     plan = sl.Plan(**{"dp": 4, **SPREAD, **plan})
-    flops = sum(k.flops for k in unit_kernels(model, plan)["layer"].forward)
+    flops = sum(k.flops for k in UnitKernels(model, plan)["layer"].forward)
     assert flops * plan.tp * plan.cp == 128 * sum(model.layer_flops().values())
 
 
 def test_routed_experts_gather_nothing_and_sum_nothing_over_tensor_parallel_ranks():
-    forward = unit_kernels(MODEL, sl.Plan(dp=4, ep=8, **SPREAD))["layer"].forward
+    forward = UnitKernels(MODEL, sl.Plan(dp=4, ep=8, **SPREAD))["layer"].forward
     sent = [k.name for k in forward if isinstance(k, Communication)]
     assert sent == ["qkv gather", "output scatter", "dispatch", "combine"]
-    shared = unit_kernels(replace(MODEL, shared_experts=1), sl.Plan(dp=4, ep=8, **SPREAD))["layer"]
+    shared = UnitKernels(replace(MODEL, shared_experts=1), sl.Plan(dp=4, ep=8, **SPREAD))["layer"]
     sent = [k.name for k in shared.forward if isinstance(k, Communication)]
     assert sent[2:] == ["dispatch", "combine", "shared up gather", "shared down scatter"]
 
@@ -167,7 +167,7 @@ def test_latents_are_gathered_where_sequences_are_cut(tp, q_rank):
         return [(k.kind, k.size_bytes / 2 / 128) for k in kernels if isinstance(k, Communication)]
 
     entered = [q_rank or 256, 64 + 16, 256]
-    layer = unit_kernels(model, sl.Plan(tp=tp, sequence_parallel=True))["layer"]
+    layer = UnitKernels(model, sl.Plan(tp=tp, sequence_parallel=True))["layer"]
     gathers = [("all_gather", width) for width in entered]
     forward = [*gathers[:2], ("reduce_scatter", 256), gathers[2], ("reduce_scatter", 256)]
     assert sent(layer.forward) == forward
@@ -178,7 +178,7 @@ def test_latents_are_gathered_where_sequences_are_cut(tp, q_rank):
         else:
             backward.append(("all_gather", width))
     assert sent(layer.input_grad) == backward
-    layer = unit_kernels(model, sl.Plan(tp=tp))["layer"]
+    layer = UnitKernels(model, sl.Plan(tp=tp))["layer"]
     assert sent(layer.forward) == [("all_reduce", 256)] * 2
     summed = [256, 64, q_rank or 256]
     assert sent(layer.input_grad) == [("all_reduce", width) for width in summed]
@@ -188,7 +188,7 @@ def test_latents_are_gathered_where_sequences_are_cut(tp, q_rank):
 @pytest.mark.parametrize("tp", [2, 4])
 def test_latent_attention_is_computed_once_but_for_products_down_of_whole_sequences(plan, tp):
     plan = sl.Plan(tp=tp, **plan)
-    forward = unit_kernels(LATENT, plan)["layer"].forward
+    forward = UnitKernels(LATENT, plan)["layer"].forward
     down = [k for k in forward if k.operation in (OperationKind.Q_DOWN, OperationKind.KV_DOWN)]
     times = 1 if plan.sequence_parallel else tp
     assert sum(k.flops for k in down) * tp == 2 * 128 * 256 * (96 + 80) * times
@@ -321,14 +321,14 @@ def test_outputs_that_are_made_again_are_not_kept():
 
 
 def test_what_is_made_again_runs_again():
-    again = unit_kernels(MODEL, sl.Plan(recompute="outputs"))["layer"].recompute
+    again = UnitKernels(MODEL, sl.Plan(recompute="outputs"))["layer"].recompute
     assert [kernel.name for kernel in again] == ["norm 1", "norm 2", "activation"]
     plan = sl.Plan(tp=2, sequence_parallel=True, recompute="outputs")
-    again = unit_kernels(LATENT, plan)["layer"].recompute
+    again = UnitKernels(LATENT, plan)["layer"].recompute
     assert [kernel.name for kernel in again] == [
         "norm 1", "q up gather", "q up", "kv up gather", "kv up", "copy of keys", "rotary", "norm 2",
     ]  # fmt: skip
-    products = sum(kernel.flops for kernel in unit_kernels(LATENT, sl.Plan(recompute="outputs"))["layer"].recompute)  # fmt: skip
+    products = sum(kernel.flops for kernel in UnitKernels(LATENT, sl.Plan(recompute="outputs"))["layer"].recompute)  # fmt: skip
     more = LATENT.hardware_flops_per_token(recompute="outputs") - LATENT.flops_per_token()
     assert more * 128 == 2 * products  # in two layers
 

@@ -11,7 +11,7 @@ from plan_oracles import changed, plan_of
 
 import simlab as sl
 from simlab.layer.operation import OperationKind
-from simlab.lowering.kernels import kernel_names, unit_kernels
+from simlab.lowering.kernels import UnitKernels, kernel_names
 from simlab.lowering.pieces import BEGIN, COMPUTE, WAIT, Slice, unit_pieces
 
 GPT = sl.Model(layers=2, hidden=256, heads=16, vocab=1024, positions=128, seq=128, tied_head=False)
@@ -53,7 +53,7 @@ def test_if_all_operations_are_twice_as_fast_all_that_is_computed_takes_half(mod
 
 
 def test_each_product_of_latent_attention_has_an_operation_of_its_own():
-    kernels = unit_kernels(LATENT, sl.Plan())["layer"].forward
+    kernels = UnitKernels(LATENT, sl.Plan())["layer"].forward
     assert OperationKind.OTHER not in {kernel.operation for kernel in kernels}
     latents = [str(its.operation) for its in kernels if its.name.startswith(("q ", "kv "))]
     assert latents == ["q down", "q up", "kv down", "kv up"]
@@ -63,7 +63,7 @@ def test_each_product_of_latent_attention_has_an_operation_of_its_own():
 @given(st.sampled_from([*MODELS]), plans)
 def test_a_kernel_of_a_backward_has_the_operation_that_its_name_begins_with(name, plan):
     """But for what no kernel of the forward makes: biases' gradients and ZeRO-3's copies."""
-    for kernels in unit_kernels(MODELS[name], plan).values():
+    for kernels in UnitKernels(MODELS[name], plan).values():
         forward = {kernel.operation for kernel in kernels.forward}
         assert (
             all(isinstance(its, OperationKind) for its in forward)
@@ -86,10 +86,10 @@ def test_a_kernel_of_a_backward_has_the_operation_that_its_name_begins_with(name
 
 def test_communications_of_attention_and_of_an_input_that_is_gathered_again_are_named():
     """The names stand in pictures, and in the table of what a step waits for."""
-    exchanged = unit_kernels(LLAMA, sl.Plan(cp=2, cp_kind="all-to-all"))["layer"].forward
+    exchanged = UnitKernels(LLAMA, sl.Plan(cp=2, cp_kind="all-to-all"))["layer"].forward
     names = [kernel.name for kernel in exchanged if kernel.name.endswith("exchange")]
     assert names == ["q exchange", "k exchange", "v exchange", "result exchange"]
-    backward = unit_kernels(LLAMA, sl.Plan(tp=2, sequence_parallel=True))["layer"]
+    backward = UnitKernels(LLAMA, sl.Plan(tp=2, sequence_parallel=True))["layer"]
     carried = {}
     for kernel in (*backward.input_grad, *backward.weight_grad):
         if hasattr(kernel, "carries"):
@@ -103,7 +103,7 @@ def test_a_sum_of_a_gradient_runs_beside_the_product_that_it_does_not_come_from(
     """The input's gradient is made by one product of the backward, so its sum may run beside the
     other, which makes the weight's; what is gathered is for the other or for both."""
     for unit in ("layer", "head"):
-        kernels = unit_kernels(MODELS[name], plan)[unit]
+        kernels = UnitKernels(MODELS[name], plan)[unit]
         there = {
             k.place for k in (*kernels.input_grad, *kernels.weight_grad) if hasattr(k, "place")
         }
@@ -128,7 +128,7 @@ def made(pieces):
 @settings(max_examples=25)
 @given(st.sampled_from([*MODELS]), plans)
 def test_overlap_changes_neither_what_is_computed_nor_what_is_sent(name, plan):
-    kernels = unit_kernels(MODELS[name], plan)
+    kernels = UnitKernels(MODELS[name], plan)
     for unit in kernels.values():
         for kind in "FBIW":
             found = [
@@ -155,7 +155,7 @@ def test_of_a_pipelined_communication_only_a_tp_th_has_nothing_beside_it(tp, seq
     """Which is the first piece of what is gathered and the last one of what is summed; of each
     product beside one, all but a tp-th runs meanwhile."""
     plan = plan_of(tp=tp, sequence_parallel=sequence_parallel, tp_overlap="pipelined")
-    (layer,) = [unit_kernels(GPT, plan)["layer"]]
+    (layer,) = [UnitKernels(GPT, plan)["layer"]]
     for kind, cut in (("F", 4 if sequence_parallel else 2), ("I", 4 if sequence_parallel else 2)):
         alone, beside = {}, {}
         pieces = unit_pieces(layer, kind, plan)

@@ -26,13 +26,16 @@ CHANGES = [
     {"schedule": "gpipe"}, {"schedule": "zb-h1"}, {"schedule": "zb-v"},
     {"schedule": "interleaved-1f1b"}, {"schedule": "looped-bfs"}, {"stage_layers": (1, 2, 2, 3)},
     {"library": "torch"}, ALONE, {**ALONE, "microbatches": 16}, {**ALONE, "zero": 1},
+    {"precision": "fp8"}, {"precision": "fp8", "microbatches": 16},
+    {"library": "torch", "zero": 3, "dp": 16, "tp": 1, "cp": 1, "pp": 1}, {"seq": 512},
     {"offload": "activations"}, {"order": "dp-tp-cp-pp"}, {"ep": 2}, {"ep": 2, "expert_load": 1.5},
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("model", [GPT, EXPERTS], ids=["gpt", "experts"])
 def test_a_plan_has_the_same_bounds_whatever_was_asked_before(model):
-    """Of one library, as a search asks: all that a plan can differ in."""
+    """All that a plan can differ in. In 8 bits Transformer Engine casts weights once a step, so that
+    each of more microbatches takes less; a tied head has no matrix where there is one stage."""
     plans = []
     for plan in PLANS:
         for change in ({}, *CHANGES):
@@ -41,10 +44,8 @@ def test_a_plan_has_the_same_bounds_whatever_was_asked_before(model):
             except InputError:  # no such plan of this model
                 continue
     assert len(plans) > 30
-    for library in ("megatron", "torch"):
-        own = [plan for plan in plans if plan.library == library]
-        shared = Bounds(model, CLUSTER)
-        for plan in (*own, *reversed(own)):
-            alone = Bounds(model, CLUSTER)
-            assert shared.memory_bytes(plan) == alone.memory_bytes(plan), plan
-            assert shared.time_s(plan) == pytest.approx(alone.time_s(plan), rel=1e-12), plan
+    shared = Bounds(model, CLUSTER)
+    for plan in (*plans, *reversed(plans)):
+        alone = Bounds(model, CLUSTER)
+        assert shared.memory_bytes(plan) == alone.memory_bytes(plan), plan
+        assert shared.time_s(plan) == pytest.approx(alone.time_s(plan), rel=1e-12), plan

@@ -8,7 +8,7 @@ import pytest
 
 import simlab as sl
 from simlab.errors import InputError
-from simlab.lowering.kernels import unit_kernels
+from simlab.lowering.kernels import UnitKernels
 from simlab.spec.model import Model, catalogue, load_model
 
 MIXTRAL = {
@@ -219,7 +219,7 @@ def test_kernels_of_both_kinds_of_layers_do_the_models_operations(name, attentio
     computes its scores, of the width of queries, once more."""
     model = load_model(name)
     plan = sl.Plan(seq=512, microbatch_size=2, attention=attention)
-    units = unit_kernels(model, plan)
+    units = UnitKernels(model, plan)
     assert ("dense layer" in units) == (model.dense_layers > 0)
     for unit, its in (("layer", model), ("dense layer", model.of_kind("dense layer"))):
         if unit not in units:

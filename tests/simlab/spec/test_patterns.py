@@ -11,7 +11,7 @@ import simlab as sl
 from simlab.layer.parameters import stage_parameters
 from simlab.lowering.build import program_of
 from simlab.lowering.instructions import RankLowering
-from simlab.lowering.kernels import Attention, unit_kernels
+from simlab.lowering.kernels import Attention, UnitKernels
 from simlab.studies.caching_allocator import pool_steps
 
 SIZES = {"layers": 8, "hidden": 256, "heads": 4, "vocab": 1024, "bias": False, "seq": 128}
@@ -186,7 +186,7 @@ def test_a_query_meets_the_keys_of_its_window():
         its = replace(model, **fields)
         keys = min(seq, its.window or seq)
         assert its.layer_flops(seq)["scores"] == 2 * keys * 4096
-        kernels = unit_kernels(its, sl.Plan(seq=seq))["layer"].forward
+        kernels = UnitKernels(its, sl.Plan(seq=seq))["layer"].forward
         (kernel,) = (kernel for kernel in kernels if isinstance(kernel, Attention))
         times[name] = kernel.share * kernel.flops / 2
         pairs = sum(min(query + 1, keys) for query in range(seq))
