@@ -98,7 +98,7 @@ class MasterWeights:
     there by `optimizer`, a function of parameters that returns a torch optimizer. `InputError` for
     another `dtype`.
 
-    It is for replicated weights; the ZeRO classes keep masters of their own shards. Norms are in
+    It is for replicated weights; sharded units keep masters of their own shards. Norms are in
     `dtype` as everything else is: autocast's lists of ops that stay in fp32 are left out.
     """
 

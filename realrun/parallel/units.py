@@ -2,8 +2,8 @@
 
 The rules are those of `simlab.lowering.instructions`. Gradients are reduced during the last
 backward (ZeRO 0, 1) or during each backward (2, 3). Updated parameters are gathered when a step
-begins (1, 2) or before each use (3). The simpler forms, for one stage and one backward at a time,
-are in `realrun.parallel.naive.data` and `realrun.parallel.naive.zero`.
+begins (1, 2) or before each use (3). The simpler form of data parallelism, for one stage and one
+backward at a time, is in `realrun.parallel.naive.data`.
 """
 
 from collections.abc import Iterable, Mapping

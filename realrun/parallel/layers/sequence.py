@@ -45,15 +45,6 @@ def scatter_sequence(x: Tensor, group: Group) -> Tensor:
     )
 
 
-def split_sequence(x: Tensor, group: Group) -> Tensor:
-    """This rank's tokens of `x`, which is whole on all ranks. Its backward is an all-gather."""
-    return conjugates(
-        x,
-        lambda x: group.own(x, SEQUENCE).clone(),
-        lambda dy: group.all_gather(dy, SEQUENCE).wait(),
-    )
-
-
 class SequenceColumnLinear(OutputCutLinear):
     """A column-parallel layer from (batch, sequence / n, inputs) to (batch, sequence, outputs / n).
     Only this rank's tokens are kept: the backward gathers them again while the input's gradient is

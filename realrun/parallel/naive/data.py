@@ -19,15 +19,6 @@ from simlab.errors import InputError
 from simlab.units import MIB
 
 
-def same_weights(module: nn.Module, group: Group) -> None:
-    """Give all ranks the parameters and buffers of the group's first rank, by one broadcast for
-    each."""
-    with torch.no_grad():
-        pending = [group.broadcast(tensor) for tensor in [*module.parameters(), *module.buffers()]]
-    for broadcast in pending:
-        broadcast.wait()
-
-
 def average_gradients(module: nn.Module, group: Group) -> None:
     """The naive form: after the backward, one all-reduce for each gradient, one after the other."""
     for parameter in module.parameters():

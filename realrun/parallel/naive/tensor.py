@@ -1,12 +1,10 @@
-"""The naive forms of tensor and sequence parallelism, in which everything is gathered. The good
-forms are in `realrun.parallel.layers.tensor` and `realrun.parallel.layers.sequence`."""
+"""The naive forms of tensor parallelism, in which everything is gathered. The good forms are in
+`realrun.parallel.layers.tensor`."""
 
 from torch import Tensor
 from torch.nn import functional
 
 from realrun.comm.group import Group
-from realrun.model.split import SplitLinear
-from realrun.parallel.layers.sequence import gather_sequence
 from realrun.parallel.layers.tensor import OutputCutLinear, copy_to, gather_from
 
 
@@ -20,22 +18,6 @@ class GatheredLinear(OutputCutLinear):
 
     def forward(self, x: Tensor) -> Tensor:
         return gather_from(super().forward(copy_to(x, self.group)), self.group)
-
-
-class KeptColumnLinear(OutputCutLinear):
-    """A column-parallel layer under sequence parallelism that gathers its tokens, then multiplies.
-
-    Autograd keeps the gathered input for the weight's gradient: n times what came in.
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        return SplitLinear.forward(self, gather_sequence(x, self.group))
-
-
-def gathered_embedding(tokens: Tensor, weight: Tensor, group: Group) -> Tensor:
-    """Rows of a table of which each rank has a part, `weight` (vocabulary / n, hidden). The whole
-    table is gathered for a few rows of it."""
-    return functional.embedding(tokens, gather_from(weight, group, dim=0))
 
 
 def gathered_cross_entropy(logits: Tensor, targets: Tensor, group: Group) -> Tensor:

@@ -51,7 +51,6 @@ def everything(rank):
         "one step": one_step(rank),
         "training": training(rank),
         "overlap": overlap(rank),
-        "weights": weights_of_the_first_rank(rank),
         "clipping": clipping(rank, groups),
         "scaler": scaling(rank, groups),
         "mixed": {dtype: mixed_precision(rank, dtype) for dtype in ("fp16", "bf16", "fp32")},
@@ -159,18 +158,6 @@ def overlap(rank):
     backwards(model, samples(0, rank)[:1])
     answer["after close"] = len(parallel.issued)
     return answer
-
-
-def weights_of_the_first_rank(rank):
-    from realrun.parallel.naive.data import same_weights
-
-    model, group = gpt(), everyone(rank)
-    torch.manual_seed(rank)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_()
-    same_weights(model, group)
-    return [sum(p.sum().item() for p in model.parameters()), counted(group)[2]["broadcast"]]
 
 
 def clipping(rank, groups):
@@ -341,11 +328,6 @@ def test_a_parameter_that_no_rank_used_counts_as_zero(answers):
 
 def test_after_close_a_backward_sends_nothing(answers):
     assert all(answer["overlap"]["after close"] == 0 for answer in answers)
-
-
-def test_all_ranks_begin_with_the_weights_of_the_first(answers):
-    assert len({tuple(answer["weights"]) for answer in answers}) == 1
-    assert answers[0]["weights"][1] == 8 * PARAMETERS
 
 
 @pytest.mark.parametrize("size", [0, -1, float("nan")])

@@ -11,7 +11,7 @@ from simlab.spec.plan import Plan
 
 WORLD = 4
 BATCH, SEQ, HIDDEN, FFN, HEADS, VOCAB = 2, 8, 16, 32, 4, 24
-FORMS = ("naive", "megatron", "kept sequence", "sequence")
+FORMS = ("naive", "megatron", "sequence")
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +63,11 @@ def cut_mlp(whole, form, group):
 
     from realrun.parallel.layers.sequence import SequenceColumnLinear, SequenceRowLinear
     from realrun.parallel.layers.tensor import ColumnLinear, RowLinear
-    from realrun.parallel.naive.tensor import GatheredLinear, KeptColumnLinear
+    from realrun.parallel.naive.tensor import GatheredLinear
 
     first, second = {
         "naive": (GatheredLinear, GatheredLinear), "megatron": (ColumnLinear, RowLinear),
-        "kept sequence": (KeptColumnLinear, SequenceRowLinear), "sequence": (SequenceColumnLinear, SequenceRowLinear),
+        "sequence": (SequenceColumnLinear, SequenceRowLinear),
     }[form]  # fmt: skip
     return nn.Sequential(
         first.of(whole[0], group), nn.GELU(), second.of(whole[2], group)
@@ -124,7 +124,6 @@ def test_the_naive_form_moves_several_times_the_bytes(ranks):
     sent = {form: sum(entry[3] for entry in ranks(mlp, form, False)[0][1]) for form in FORMS}
     tokens, n = 8 * BATCH * SEQ, WORLD
     assert sent["megatron"] == 2 * 2 * (n - 1) / n * tokens * HIDDEN  # an all-reduce each way
-    assert sent["kept sequence"] == sent["megatron"]
     assert sent["sequence"] == 1.25 * sent["megatron"]  # the input is gathered again, not kept
     gathers, sums = tokens * (FFN + HIDDEN), tokens * (HIDDEN + FFN)
     assert sent["naive"] == (n - 1) / n * (gathers + 2 * sums) == 2.25 * sent["megatron"]
@@ -217,23 +216,12 @@ def ends(rank):
         (numbers(BATCH, SEQ, seed=4) * 1000).long().remainder(VOCAB),
         numbers(BATCH, SEQ, HIDDEN, seed=5),
     )
-    ours, naive = (
-        tensor.VocabEmbedding.of(table, group),
-        nn.Parameter(group.own(table.weight.detach(), 0).clone()),
-    )
-    embedded, gathered, expected = (
-        ours(tokens),
-        naive_tensor.gathered_embedding(tokens, naive, group),
-        table(tokens),
-    )
-    for output in (embedded, gathered, expected):
+    ours = tensor.VocabEmbedding.of(table, group)
+    embedded, expected = ours(tokens), table(tokens)
+    for output in (embedded, expected):
         output.backward(dy)
     rows = group.own(table.weight.grad, 0)
     errors = {"embedding": error(embedded, expected), "its gradient": error(ours.weight.grad, rows)}
-    errors |= {
-        "naive embedding": error(gathered, expected),
-        "its naive gradient": error(naive.grad, rows),
-    }
 
     whole = numbers(BATCH, SEQ, VOCAB, seed=6) * 300 + 1000  # exp of them would overflow
     targets, weights = (

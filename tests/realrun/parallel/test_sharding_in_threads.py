@@ -9,10 +9,10 @@ import torch
 from threaded_ranks import on_threads
 from torch import nn
 
+from realrun.comm.group import Group
 from realrun.parallel.clipping import clip, global_norm
 from realrun.parallel.flat import FlatUnit
-from realrun.parallel.naive.data import DataParallel, average_gradients, same_weights
-from realrun.parallel.naive.zero import NaiveZero1, Zero1, Zero2, Zero3
+from realrun.parallel.naive.data import DataParallel, average_gradients
 from realrun.parallel.parameters import ShardedUnit, WholeUnit
 from realrun.parallel.precision import LossScaler, MasterWeights
 from realrun.parallel.units import StageUnits
@@ -98,9 +98,6 @@ def close(ours, theirs):
 
 def data_parallel(group, bucket_bytes):
     whole = model()
-    if group.place:  # other weights, until the first rank's are there
-        nn.init.constant_(whole[0][0].weight, 9.0)
-    same_weights(whole, group)
     parallel = DataParallel(whole, group, bucket_bytes=bucket_bytes) if bucket_bytes else None
     optimizer = adam(whole.parameters())
     for step in range(STEPS):
@@ -126,113 +123,7 @@ def test_means_over_ranks_train_as_one_process_does(ranks, bucket_bytes, calls):
     expected = alone(ranks)
     for weights, sent in on_threads(ranks, data_parallel, bucket_bytes):
         close(weights, expected)
-        assert sent["broadcast"] == 7
         assert sent["all_reduce"] == STEPS * calls
-
-
-# ZeRO
-# ------------------------------------------------------------------------------------------
-
-STAGES = {
-    "naive 1": (NaiveZero1, {}),
-    "1": (Zero1, {}),
-    "2": (Zero2, {}),
-    "3": (Zero3, {"prefetch": 1}),
-    "3, nothing ahead": (Zero3, {"prefetch": 0}),
-    "3, all ahead": (Zero3, {"prefetch": 5}),
-}
-
-
-def zero(group, name, limit=None):
-    """(weights, traffic of the last step, bytes of states with gradients, and after the step)"""
-    kind, options = STAGES[name]
-    whole = model()
-    sharded = kind(whole, whole.layers, group, adam, master=torch.float64, **options)
-    for step in range(STEPS):
-        group.traffic.clear()
-        backwards(whole, inputs(step, group.place, group.size))
-        sharded.reduce()
-        full = sharded.state_bytes()
-        sharded.step(
-            clip=limit and (lambda: clip([([s.grad for s in sharded.shards], [group])], limit))
-        )
-    rest = sharded.state_bytes()
-    traffic = [(one.kind, one.size_bytes, one.sent_bytes) for one in group.traffic]
-    for unit in sharded.units:
-        unit.gathered()
-    return [p.detach().clone() for p in whole.parameters()], traffic, full, rest
-
-
-@pytest.mark.parametrize("ranks", PLACES)
-@pytest.mark.parametrize("limit", [None, 0.05])
-@pytest.mark.parametrize("name", STAGES)
-def test_every_stage_trains_as_one_process_does_clipped_by_torch_or_not(ranks, limit, name):
-    expected = alone(ranks, limit)
-    for weights, *_ in on_threads(ranks, zero, name, limit):
-        close(weights, expected)
-
-
-def padded(ranks):
-    """Bytes of all units in float64, each padded to equal parts."""
-    return [8 * (-(-size // ranks) * ranks) for size in UNITS]
-
-
-@pytest.mark.parametrize("ranks", PLACES)
-@pytest.mark.parametrize("name", STAGES)
-def test_a_step_sends_the_bytes_of_the_zero_papers_section_7(ranks, name):
-    """With m backwards: 2 psi for an all-reduce, psi for a gathering or a scattering, each times
-    (n-1)/n; the root, which is used all along, is gathered once for a forward and stays until its
-    backward is over."""
-    part, each = (ranks - 1) / ranks, padded(ranks)
-    layers, root = sum(each[1:]), each[0]
-    gathers = {"3": EACH * 2 * layers + EACH * root}.get(name[0], layers + root)
-    scatters = (EACH if name[0] in "23" else 1) * (layers + root)
-    for _, traffic, _, _ in on_threads(ranks, zero, name):
-        sent = Counter()
-        for kind, _, sent_bytes in traffic:
-            sent[kind] += sent_bytes
-        if name == "naive 1":
-            assert sent.pop("all_reduce") == pytest.approx(2 * part * 2 * (layers + root))
-            assert sent == {"all_gather": pytest.approx(part * gathers)}
-            continue
-        if name[0] == "1":
-            scatters = 2 * (layers + root)  # this test reduces, and then the step does once more
-        assert sent.pop("reduce_scatter") == pytest.approx(part * scatters)
-        assert sent == {"all_gather": pytest.approx(part * gathers)}
-
-
-@pytest.mark.parametrize("ranks", PLACES)
-@pytest.mark.parametrize("name", STAGES)
-def test_states_are_those_of_the_papers_section_5_with_padding(ranks, name):
-    """Adam's two moments of the own shard; gradients of all parameters, or of the shard where they
-    were dropped; parameters whole, or the shard. With all in one type a shard is a view, or what a
-    parameter is."""
-    own = sum(padded(ranks)) // ranks
-    for _, _, full, rest in on_threads(ranks, zero, name):
-        parameters = own if name[0] == "3" else sum(padded(ranks))
-        assert full["parameters"] == rest["parameters"] == parameters
-        assert full["gradients"] == own and rest["gradients"] == 0
-        assert rest["optimizer"] == 2 * own
-
-
-def mixed_states(group, kind):
-    whole = model(torch.bfloat16)
-    sharded = kind(whole, whole.layers, group, adam, reduce=torch.float32)
-    backwards(whole, inputs(0, group.place, group.size, torch.bfloat16))
-    sharded.step()
-    return sharded.state_bytes()
-
-
-@pytest.mark.parametrize("ranks", PLACES)
-def test_in_16_bits_the_fp32_shard_is_the_optimizers_until_it_is_all_there_is(ranks):
-    """ZeRO-1: 2 bytes of every parameter, 12 of the own ones (Table 1's K = 12). ZeRO-3 here: only
-    the fp32 shard is kept, 4 and 8 bytes."""
-    whole = sum(padded(ranks)) // 8
-    own = whole // ranks
-    for found in on_threads(ranks, mixed_states, Zero1):
-        assert found == {"parameters": 2 * whole, "gradients": 0, "optimizer": 12 * own}
-    for found in on_threads(ranks, mixed_states, Zero3):
-        assert found == {"parameters": 4 * own, "gradients": 0, "optimizer": 8 * own}
 
 
 # what is added up, in which type
@@ -651,3 +542,36 @@ def test_a_unit_that_is_freed_while_it_is_gathered_can_be_gathered_again():
         return unit.parameters[0].tolist(), len(group.traffic)
 
     assert on_threads(2, gathered) == [(values.tolist(), 2)] * 2
+
+
+ALONE = Group("dp", range(3), 1)
+"""The second of three ranks, as long as nothing is sent."""
+
+
+def test_a_unit_is_padded_to_equal_parts_and_its_parameters_are_views_of_it():
+    layer = torch.nn.Linear(4, 5)
+    before = [p.detach().clone() for p in layer.parameters()]
+    unit = FlatUnit("layer", layer.parameters(), ALONE)
+    assert (unit.part_size, unit.padding) == (9, 2)
+    assert all(torch.equal(a, b) for a, b in zip(before, layer.parameters()))
+    unit.shard.data.fill_(7.0)
+    assert layer.weight.flatten()[9:18].tolist() == [7.0] * 9
+    assert (
+        unit.is_view
+        and not FlatUnit("layer", layer.parameters(), ALONE, master=torch.float64).is_view
+    )
+
+
+@pytest.mark.parametrize("what", ["types", "frozen"])
+def test_parameters_that_cannot_travel_together_are_refused_by_name(what):
+    layer = torch.nn.Linear(2, 2)
+    if what == "types":
+        layer.bias.data = layer.bias.data.double()
+    else:
+        layer.bias.requires_grad_(False)
+    message = {
+        "types": "layer 3 has parameters of torch.float32, torch.float64",
+        "frozen": "layer 3 has frozen parameters",
+    }[what]
+    with pytest.raises(InputError, match=message):
+        FlatUnit("layer 3", layer.parameters(), ALONE)

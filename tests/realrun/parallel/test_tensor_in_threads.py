@@ -13,13 +13,11 @@ from torch.nn import functional
 from realrun.model.gpt import Stage, loss
 from realrun.parallel.layers.block import ParallelBlock
 from realrun.parallel.layers.context import positions
-from realrun.parallel.layers.sequence import SequenceVocabEmbedding, split_sequence, sum_gradients
-from realrun.parallel.layers.tensor import RowLinear, gather_from, vocab_cross_entropy
+from realrun.parallel.layers.sequence import SequenceVocabEmbedding, sum_gradients
+from realrun.parallel.layers.tensor import RowLinear, vocab_cross_entropy
 from realrun.parallel.naive.tensor import (
     GatheredLinear,
-    KeptColumnLinear,
     gathered_cross_entropy,
-    gathered_embedding,
 )
 from realrun.parallel.stage import Between, ParallelStage
 from simlab.errors import InputError
@@ -187,26 +185,17 @@ def test_naive_matrices_give_the_same_and_send_what_they_gather():
     y.backward(y.detach())
 
     def ours(group):
-        found = []
-        for kind in (GatheredLinear, KeptColumnLinear):
-            by_tokens = kind is KeptColumnLinear
-            layer = kind.of(linear, group)
-            mine = (group.own(x, 1) if by_tokens else x).clone().requires_grad_()
-            out = layer(mine)
-            out.backward(group.own(y.detach(), -1) if by_tokens else y.detach())
-            part = group.own(theirs.grad, 1) if by_tokens else theirs.grad
-            torch.testing.assert_close(mine.grad, part, rtol=1e-10, atol=1e-12)
-            whole_out = group.own(y.detach(), -1) if by_tokens else y.detach()
-            torch.testing.assert_close(out, whole_out, rtol=1e-10, atol=1e-12)
-            torch.testing.assert_close(layer.weight.grad, group.own(linear.weight.grad, 0))
-            torch.testing.assert_close(layer.bias.grad, group.own(linear.bias.grad, 0))
-            found.append([(one.kind, one.size_bytes) for one in group.traffic])
-            group.traffic.clear()
-        return found
+        layer, mine = GatheredLinear.of(linear, group), x.clone().requires_grad_()
+        out = layer(mine)
+        out.backward(y.detach())
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(out, y.detach(), rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(layer.weight.grad, group.own(linear.weight.grad, 0))
+        torch.testing.assert_close(layer.bias.grad, group.own(linear.bias.grad, 0))
+        return [(one.kind, one.size_bytes) for one in group.traffic]
 
-    for gathered, kept in on_threads(2, ours, dimension="tp"):
+    for gathered in on_threads(2, ours, dimension="tp"):
         assert gathered == [("all_gather", 8 * 2 * 4 * 8), ("all_reduce", 8 * 2 * 4 * 6)]
-        assert kept == [("all_gather", 8 * 2 * 4 * 6), ("reduce_scatter", 8 * 2 * 4 * 6)]
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -231,43 +220,6 @@ def test_a_loss_over_a_cut_vocabulary_is_torchs_each_token_with_a_weight_of_its_
         return found
 
     assert on_threads(ranks, ours, dimension="tp") == [[2, 3]] * ranks
-
-
-def test_a_naive_embedding_gathers_its_table_whole():
-    table = torch.randn(8, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
-    tokens = torch.tensor([[1, 7, 1]])
-
-    def ours(group):
-        mine = group.own(table, 0).clone().requires_grad_()
-        out = gathered_embedding(tokens, mine, group)
-        out.sum().backward()
-        counts = torch.bincount(tokens.flatten(), minlength=8).double()
-        assert out.equal(table[tokens])
-        assert mine.grad.equal(group.own(counts.unsqueeze(1).expand(8, 3), 0))
-        return [one.size_bytes for one in group.traffic]
-
-    assert on_threads(2, ours, dimension="tp") == [[8 * 8 * 3]] * 2
-
-
-def test_splitting_and_gathering_undo_each_other():
-    x = torch.arange(24.0).view(1, 8, 3)
-
-    def there_and_back(group):
-        mine = x.clone().requires_grad_()
-        back = gather_from(split_sequence(mine, group), group, 1)
-        back.backward(10 * x)
-        assert mine.grad.equal(10 * x)
-        return back.equal(x)
-
-    assert all(on_threads(4, there_and_back, dimension="tp"))
-
-
-def test_tokens_that_ranks_do_not_divide_are_refused():
-    def refused(group):
-        with pytest.raises(InputError, match="size = 7 cannot be cut evenly over 2 tp ranks"):
-            split_sequence(torch.zeros(1, 7, 3), group)
-
-    on_threads(2, refused, dimension="tp")
 
 
 def test_the_loss_of_16_bit_logits_is_of_32_bits_and_their_gradient_of_16():
