@@ -418,33 +418,3 @@ def test_the_scale_moves_as_torchs_grad_scaler_does():
         assert ours.unscale([gradient]) == (not broken)
         assert broken or gradient[0] == 5.0 / scale
         assert ours.scale == theirs.get_scale()
-
-
-def test_masters_keep_updates_that_sixteen_bits_would_lose():
-    module = torch.nn.Linear(1, 1, bias=False)
-    torch.nn.init.ones_(module.weight)
-    weights = MasterWeights(module, "bf16", lambda parameters: torch.optim.SGD(parameters, lr=1e-3))
-    for _ in range(10):
-        module.weight.grad = torch.ones_like(module.weight)
-        weights.step()
-    assert weights.masters[0].item() == pytest.approx(0.99, rel=1e-6)
-    assert module.weight.item() == pytest.approx(0.99, rel=4e-3)
-    # of which each step would have been one
-    assert (torch.ones(1, dtype=torch.bfloat16) - 1e-3).item() == 1
-
-
-@pytest.mark.parametrize(
-    "call, message",
-    [
-        (
-            lambda: MasterWeights(gpt(), "fp8", adam),
-            "precision 'fp8': give one of fp16, bf16, fp32",
-        ),
-        (lambda: LossScaler(scale=0), "scale = 0: give a number above 0"),
-        (lambda: LossScaler(backoff=1), "backoff = 1: give a number between 0 and 1"),
-    ],
-)
-def test_what_cannot_be_is_said_with_what_could(call, message):
-    with pytest.raises(InputError) as caught:
-        call()
-    assert str(caught.value) == message

@@ -276,38 +276,7 @@ def test_embedding_and_loss_cut_over_the_vocabulary_are_those_of_one_process_and
         assert ledgers["naive loss"] == [("all_gather", "tp", VOCAB * number)]
 
 
-def sixteen_bits(rank):
-    """(dtype of the loss, of the gradient, error of the loss of bf16 logits against the same
-    numbers in float64)."""
-    import torch
-    from torch.nn import functional
-
-    from realrun.parallel.layers.tensor import vocab_cross_entropy
-
-    group = tensor_group(rank)
-    whole, targets = (
-        numbers(BATCH, SEQ, VOCAB, seed=6).bfloat16(),
-        (numbers(BATCH, SEQ, seed=7) * 1000).long().remainder(VOCAB),
-    )
-    logits = group.own(whole, -1).clone().requires_grad_()
-    loss = vocab_cross_entropy(logits, targets, group)
-    loss.sum().backward()
-    expected = functional.cross_entropy(
-        whole.double().flatten(0, 1), targets.flatten(), reduction="none"
-    ).view(BATCH, SEQ)
-    return (
-        loss.dtype == torch.float32,
-        logits.grad.dtype == torch.bfloat16,
-        error(loss.double(), expected),
-    )
-
-
-def test_the_loss_of_16_bit_logits_is_computed_in_32(ranks):
-    for in_32, in_16, difference in ranks(sixteen_bits):
-        assert in_32 and in_16 and difference < 1e-6
-
-
-# a block, attention by heads, and its bytes
+# a block and its bytes
 # ---------------------------------------------------------------
 
 
@@ -322,55 +291,6 @@ def whole_block():
         torch.nn.init.normal_(norm.weight)
         torch.nn.init.normal_(norm.bias)
     return block
-
-
-def own_gradient(name, gradient, group):
-    """This rank's part of the whole block's gradient of the parameter `name`."""
-    from realrun.parallel.layers.tensor import own_rows
-
-    if name.startswith(("qkv", "up")):
-        return own_rows(gradient, group, pieces=3 if name.startswith("qkv") else 1)
-    return group.own(gradient, 1) if name in ("out.weight", "down.weight") else gradient
-
-
-def block(rank, sequence_parallel, split):
-    """{what: error} of a block against `realrun.model.gpt.Block`. split: weight gradients are left
-    for later, as W does."""
-    from realrun.parallel.layers.block import ParallelBlock
-    from realrun.parallel.layers.sequence import sum_gradients
-
-    group, whole = tensor_group(rank), whole_block()
-    ours = ParallelBlock(whole, group, sequence_parallel=sequence_parallel)
-    x, dy = numbers(BATCH, SEQ, HIDDEN, seed=1), numbers(BATCH, SEQ, HIDDEN, seed=2)
-    part = (lambda tensor: group.own(tensor, 1)) if sequence_parallel else (lambda tensor: tensor)
-    mine, x = part(x).clone().requires_grad_(), x.requires_grad_()
-    kept = []
-    for layer in (ours.qkv, ours.out, ours.up, ours.down):
-        layer.keep = (lambda *item: kept.append(item)) if split else None
-    expected, actual = whole(x), ours(mine)
-    expected.backward(dy)
-    actual.backward(part(dy))
-    assert len(kept) == (4 if split else 0)
-    for layer, *factors in kept:
-        assert layer.weight.grad is None
-        layer.add_weight_gradient(*factors)
-    sum_gradients(ours.partial_over_tp(), group)
-    errors = {
-        "output": error(actual, part(expected)),
-        "input gradient": error(mine.grad, part(x.grad)),
-    }
-    gradients = {name: parameter.grad for name, parameter in whole.named_parameters()}
-    for name, parameter in ours.named_parameters():
-        errors[name] = error(parameter.grad, own_gradient(name, gradients[name], group))
-    assert set(errors) == set(gradients) | {"output", "input gradient"}
-    return errors
-
-
-@pytest.mark.parametrize("sequence_parallel", [False, True])
-@pytest.mark.parametrize("split", [False, True])
-def test_a_block_cut_by_heads_is_the_block_of_one_process(ranks, sequence_parallel, split):
-    for errors in ranks(block, sequence_parallel, split):
-        assert max(errors.values()) < ERROR, errors
 
 
 def traffic(rank, sequence_parallel):
