@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from realrun.comm.mesh import device_mesh
 from realrun.parallel.layers.tensor import OutputCutLinear, RowLinear, VocabEmbedding
-from realrun.parallel.parameters import ShardedUnit
+from realrun.parallel.sharded import ShardedUnit
 from realrun.parallel.stage import ParallelStage
 from realrun.parallel.units import Parameters, StageUnits
 from simlab.spec.layout import Layout

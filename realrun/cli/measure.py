@@ -183,13 +183,11 @@ def measure(
     port: int = 0,
     folder: Path | str = ".",
     say: Callable[[str], Any] = lambda text: None,
-    pool: Pool | None = None,
 ) -> tuple[list[Sample], dict[str, float], dict[str, Any]]:
     """([`Sample`], {figures of the node}, {what was measured}) of this machine.
 
     threads: of the kernels on a CPU. check: also at the sizes that no fit shall see. folder: on the
     drive that is timed.
-    pool: a warm `Pool` of so many ranks; None: one is started, if there are links to time.
     """
     import torch
 
@@ -216,7 +214,7 @@ def measure(
     finally:
         torch.set_num_threads(before)
     if ranks > 1:
-        samples += link_samples(ranks, device, quick, check, port, say, pool)
+        samples += link_samples(ranks, device, quick, check, port, say)
     return samples, node, about
 
 
@@ -227,17 +225,13 @@ def link_samples(
     check: bool,
     port: int,
     say: Callable[[str], Any],
-    pool: Pool | None,
 ) -> list[Sample]:
     """[`Sample`] of messages and collectives between `ranks` processes."""
     from realrun.measure.machine.sample import Sample
 
     fitted = set(SIZES[quick][::2])
     sizes = SIZES[quick] if check else sorted(fitted)
-    if pool is None:
-        with Pool(ranks, device=device, port=port, say=say) as own:
-            found = own.links(sizes, BUDGET_S[quick])
-    else:
+    with Pool(ranks, device=device, port=port, say=say) as pool:
         found = pool.links(sizes, BUDGET_S[quick])
     # what was sent is a multiple of the ranks
     asked = [size for _ in range(len(found) // len(sizes)) for size in sizes]

@@ -1,4 +1,4 @@
-"""The parameters of a unit, whole on every rank or sharded, and what the optimizer updates.
+"""The parameters of a unit that every rank keeps whole, and what the optimizer updates.
 
 In 16 bits the optimizer updates master weights in fp32, from which the parameters are made again
 (`realrun.parallel.precision`).
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from realrun.comm.group import Group, Pending
-from realrun.parallel.flat import FlatUnit
 
 Piece = tuple[nn.Parameter, Tensor, Tensor | None]
 """(parameter, the part of it that a rank updates, that part's gradient or None), parts 1-D."""
@@ -99,86 +98,3 @@ class WholeUnit:
             (p, m.detach().flatten(), None if m.grad is None else m.grad.flatten())
             for p, m in found
         ]
-
-
-class ShardedUnit(FlatUnit):
-    """Parameters of which every rank updates a part, with the interface of `WholeUnit`. A rank
-    keeps its part's gradient in the type in which it was reduced.
-
-    part: this rank's part of the parameters, which is gathered where parameters are freed and the
-    shard is of another type; else None.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        parameters: Iterable[nn.Parameter],
-        group: Group,
-        *,
-        master: torch.dtype = torch.float32,
-        frees: bool = False,
-        reduce: torch.dtype | None = None,
-    ) -> None:
-        self.part: Tensor | None = None
-        self.gradient: Tensor | None = None
-        super().__init__(name, parameters, group, master=master, frees=frees, reduce=reduce)
-        if self.frees and self.shard.dtype != self.whole.dtype:
-            self.part = self.shard.detach().to(self.whole.dtype)
-
-    def own_part(self) -> Tensor:
-        """See `FlatUnit`."""
-        return super().own_part() if self.part is None else self.part
-
-    @property
-    def updated(self) -> list[nn.Parameter]:
-        """[what the optimizer updates]"""
-        return [self.shard]
-
-    @property
-    def kept(self) -> list[Tensor]:
-        """See `WholeUnit`."""
-        return [self.whole]
-
-    @property
-    def parameter_bytes(self) -> int:
-        """See `WholeUnit`."""
-        own = self.shard if self.part is None else self.part
-        return self.whole_bytes + self.frees * own.nbytes
-
-    @property
-    def master_bytes(self) -> int:
-        """See `WholeUnit`."""
-        return (self.shard.dtype != self.whole.dtype) * self.shard.nbytes
-
-    @property
-    def gradient_bytes(self) -> int:
-        """See `WholeUnit`."""
-        return 0 if self.gradient is None else self.gradient.nbytes
-
-    def add_gradient(self, part: Tensor) -> None:
-        """See `FlatUnit`."""
-        mean = part / self.group.size
-        self.gradient = mean if self.gradient is None else self.gradient.add_(mean)
-
-    def to_masters(self) -> None:
-        """See `WholeUnit`."""
-        self.shard.grad = None if self.gradient is None else self.gradient.to(self.shard.dtype)
-        self.gradient = None
-
-    def from_masters(self) -> None:
-        """See `WholeUnit`. Parameters that are kept whole are gathered when the next step
-        begins."""
-        if self.part is not None:
-            self.part.copy_(self.shard.detach())
-
-    def pieces(self) -> list[Piece]:
-        """See `WholeUnit`."""
-        first, at = self.part_size * self.group.place, 0
-        found: list[Piece] = []
-        for parameter, size in zip(self.parameters, self.sizes):
-            here = slice(max(0, at - first), max(0, min(self.part_size, at + size - first)))
-            if here.start < here.stop:
-                gradient = None if self.shard.grad is None else self.shard.grad[here]
-                found.append((parameter, self.shard.detach()[here], gradient))
-            at += size
-        return found

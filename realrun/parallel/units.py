@@ -14,7 +14,8 @@ from torch import nn
 
 from realrun.comm.group import Group
 from realrun.parallel.layers.sequence import sum_gradients
-from realrun.parallel.parameters import ShardedUnit, WholeUnit
+from realrun.parallel.parameters import WholeUnit
+from realrun.parallel.sharded import ShardedUnit
 from realrun.parallel.stage import ParallelStage, Unit
 from simlab.lowering.zero import (
     frees,

@@ -83,14 +83,14 @@ class StageCost(CommunicationTimes):
     # units and ops
     # ------------------------------------------------------------------------------------------
 
-    def unit_parts(self, unit: UnitKind, kind: str, in_flight_s: float = 0.0) -> Parts:
+    def unit_parts(self, unit: UnitKind, kind: str) -> Parts:
         """`Parts` of an op of `kind` in a 'layer', the 'embedding' or the 'head', on the
-        context-parallel rank that computes most; while communication of data parallelism goes on
-        for the first `in_flight_s`."""
-        return self.parts_of(((unit, kind),), in_flight_s)
+        context-parallel rank that computes most."""
+        return self.parts_of(((unit, kind),))
 
     def parts_of(self, halves: Halves, in_flight_s: float = 0.0) -> Parts:
-        """`Parts` of what a rank computes side by side: see `unit_parts`."""
+        """`Parts` of what a rank computes side by side, while communication of data parallelism goes
+        on for the first `in_flight_s`."""
         if in_flight_s <= 0:
             return self._parts_of(halves, 0.0)
         throughout = self._parts_of(halves, inf)

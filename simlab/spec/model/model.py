@@ -97,14 +97,6 @@ class Model(ModelSizes):
     # -------------------------------------------------------------------------------------------
 
     @property
-    def latent_numbers(self) -> int:
-        """The parameters of a layer that latent attention has for its products down, which every
-        tensor-parallel rank has whole; 0 without."""
-        if not self.kv_rank:
-            return 0
-        return self.hidden * (self.q_rank + self.kv_rank + self.rope_size)
-
-    @property
     def layer_parameters(self) -> dict[str, int]:
         """{part: parameters} of one layer: attention, mlp (all routed experts), router, norms
         (those of latents, queries and keys included) and, where there are some, shared experts

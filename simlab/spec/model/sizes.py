@@ -266,11 +266,3 @@ class ModelSizes:
     def value_width(self) -> int:
         """The width of a head's value: `value_size`, or `head_size` where that is not given."""
         return self.value_size or self.head_size
-
-    @property
-    def active_ffn(self) -> int:
-        """The width of all MLPs of a layer that compute one token, together: of the routed experts
-        and the shared ones, or of the dense one."""
-        if not self.experts:
-            return self.ffn
-        return self.expert_width * (self.experts_per_token + self.shared_experts)

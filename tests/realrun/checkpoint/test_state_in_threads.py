@@ -14,7 +14,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from realrun.checkpoint.state import State
 from realrun.model.gpt import Stage
-from realrun.parallel.parameters import ShardedUnit
+from realrun.parallel.sharded import ShardedUnit
 from realrun.parallel.stage import ParallelStage
 from realrun.parallel.units import StageUnits
 from simlab.spec.plan import Plan

@@ -11,10 +11,10 @@ from torch import nn
 
 from realrun.comm.group import Group
 from realrun.parallel.clipping import clip, global_norm
-from realrun.parallel.flat import FlatUnit
 from realrun.parallel.naive.data import DataParallel, average_gradients
-from realrun.parallel.parameters import ShardedUnit, WholeUnit
+from realrun.parallel.parameters import WholeUnit
 from realrun.parallel.precision import LossScaler, MasterWeights
+from realrun.parallel.sharded import ShardedUnit
 from realrun.parallel.units import StageUnits
 from simlab.errors import InputError
 from simlab.spec.plan import Plan
@@ -130,7 +130,7 @@ def test_means_over_ranks_train_as_one_process_does(ranks, bucket_bytes, calls):
 # ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [FlatUnit, ShardedUnit, WholeUnit])
+@pytest.mark.parametrize("kind", [ShardedUnit, WholeUnit])
 def test_gradients_in_fp32_are_averaged_in_fp32_whatever_the_parameters_type(kind):
     """A third of 1 + 2^-12, which 16 bits would round to a third of 1."""
     value = 1 + 2**-12
@@ -145,8 +145,6 @@ def test_gradients_in_fp32_are_averaged_in_fp32_whatever_the_parameters_type(kin
         parameter.grad = torch.full((6,), value * (group.place == 1))
         unit.reduce()
         unit.reduced()
-        if kind is FlatUnit:
-            return unit.shard.grad
         unit.to_masters()
         return unit.updated[0].grad
 
@@ -155,35 +153,17 @@ def test_gradients_in_fp32_are_averaged_in_fp32_whatever_the_parameters_type(kin
         assert found.dtype == torch.float32 and torch.all(found == expected)
 
 
-def test_a_flat_units_mean_of_16_bit_sums_is_taken_in_the_shards_32():
-    """The sum 1 of 16 bits over 3: a third in fp32, not the third of 8 binary digits."""
-
-    def mean(group):
-        unit = FlatUnit("unit", [nn.Parameter(torch.zeros(3, dtype=torch.bfloat16))], group)
-        unit.parameters[0].grad = torch.full((3,), float(group.place == 0), dtype=torch.bfloat16)
-        unit.reduce()
-        unit.reduced()
-        return unit.shard.grad.item()
-
-    third = (torch.tensor(1.0) / 3).item()
-    assert on_threads(3, mean) == [third] * 3
-
-
 def test_gradients_of_two_backwards_are_added_up():
     def added(group):
-        found = []
-        for kind in (FlatUnit, ShardedUnit):
-            unit = kind("unit", [nn.Parameter(torch.zeros(4))], group)
-            for value in (1.0, 10.0):
-                unit.parameters[0].grad = torch.full((4,), value * (1 + group.place))
-                unit.reduce()
-                unit.reduced()
-            if kind is ShardedUnit:
-                unit.to_masters()
-            found.append(unit.shard.grad.tolist())
-        return found
+        unit = ShardedUnit("unit", [nn.Parameter(torch.zeros(4))], group)
+        for value in (1.0, 10.0):
+            unit.parameters[0].grad = torch.full((4,), value * (1 + group.place))
+            unit.reduce()
+            unit.reduced()
+        unit.to_masters()
+        return unit.shard.grad.tolist()
 
-    assert on_threads(2, added) == [[[16.5, 16.5]] * 2] * 2
+    assert on_threads(2, added) == [[16.5, 16.5]] * 2
 
 
 # clipping and scaling
@@ -551,14 +531,14 @@ ALONE = Group("dp", range(3), 1)
 def test_a_unit_is_padded_to_equal_parts_and_its_parameters_are_views_of_it():
     layer = torch.nn.Linear(4, 5)
     before = [p.detach().clone() for p in layer.parameters()]
-    unit = FlatUnit("layer", layer.parameters(), ALONE)
+    unit = ShardedUnit("layer", layer.parameters(), ALONE)
     assert (unit.part_size, unit.padding) == (9, 2)
     assert all(torch.equal(a, b) for a, b in zip(before, layer.parameters()))
     unit.shard.data.fill_(7.0)
     assert layer.weight.flatten()[9:18].tolist() == [7.0] * 9
     assert (
         unit.is_view
-        and not FlatUnit("layer", layer.parameters(), ALONE, master=torch.float64).is_view
+        and not ShardedUnit("layer", layer.parameters(), ALONE, master=torch.float64).is_view
     )
 
 
@@ -574,4 +554,4 @@ def test_parameters_that_cannot_travel_together_are_refused_by_name(what):
         "frozen": "layer 3 has frozen parameters",
     }[what]
     with pytest.raises(InputError, match=message):
-        FlatUnit("layer 3", layer.parameters(), ALONE)
+        ShardedUnit("layer 3", layer.parameters(), ALONE)

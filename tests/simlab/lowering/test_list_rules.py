@@ -153,13 +153,13 @@ def test_the_norm_and_the_overflow_flag_have_the_bytes_that_realruns_have():
 @pytest.mark.parametrize("precision, gradient_bytes", [("bf16", 4), ("fp16", 2), ("fp32", 4)])
 def test_padded_units_have_the_bytes_of_realruns_flat_buffers(dp, precision, gradient_bytes):
     torch = pytest.importorskip("torch")
-    from realrun.parallel.flat import FlatUnit
+    from realrun.parallel.sharded import ShardedUnit
 
     types = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
     plan = sl.Plan(dp=dp, zero=3, precision=precision, gradient_bytes=gradient_bytes)
     group = Counting(dp)
     layer = torch.nn.TransformerEncoderLayer(64, 8, 4 * 64, dtype=types[precision])
-    unit = FlatUnit(
+    unit = ShardedUnit(
         "layer",
         layer.parameters(),
         group,

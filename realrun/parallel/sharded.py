@@ -1,4 +1,4 @@
-"""Parameters that travel together, in a flat buffer of which every rank owns an equal part."""
+"""The parameters of a unit in a flat buffer, of which every rank updates an equal part."""
 
 from collections.abc import Iterable
 
@@ -6,19 +6,23 @@ import torch
 from torch import Tensor, nn
 
 from realrun.comm.group import Group, Pending
+from realrun.parallel.parameters import Piece
 from simlab.errors import InputError
 
 
-class FlatUnit:
-    """Parameters, those of one layer for example, that become views of one buffer `whole`. It is
-    padded with zeros so that n ranks have equal parts.
+class ShardedUnit:
+    """Parameters, those of one layer for example, that become views of one buffer `whole`, with the
+    interface of `WholeUnit`. The buffer is padded with zeros so that n ranks have equal parts.
 
-    shard:  this rank's part, (ceil(numbers / n),), which the optimizer updates. Its type is
-            `master`, which may be wider than the parameters' own. Its `grad` is the mean over all
-            ranks of the sum over all backwards since the optimizer's last step.
-    frees:  whether `whole` is freed and gathered again (ZeRO-3). If it is not, and the types are
-            the same, `shard` is a view of it and takes no memory.
-    reduce: the type in which gradients travel; None: the parameters'.
+    shard:    this rank's part, (ceil(numbers / n),), which the optimizer updates. Its type is
+              `master`, which may be wider than the parameters' own.
+    gradient: of the shard, the mean over all ranks of the sum over all backwards since the optimizer's
+              last step, in the type in which it was reduced.
+    frees:    whether `whole` is freed and gathered again (ZeRO-3). If it is not, and the types are
+              the same, `shard` is a view of it and takes no memory.
+    part:     this rank's part of the parameters, which is gathered where parameters are freed and the
+              shard is of another type; else None.
+    reduce:   the type in which gradients travel; None: the parameters'.
 
     `InputError` for parameters of several types, and for frozen ones.
 
@@ -49,6 +53,10 @@ class FlatUnit:
         mine = group.own(self.whole, 0)
         self.is_view = not frees and mine.dtype == master
         self.shard = nn.Parameter(mine if self.is_view else mine.to(master, copy=True))
+        self.gradient: Tensor | None = None
+        self.part: Tensor | None = None
+        if frees and master != self.whole.dtype:
+            self.part = self.shard.detach().to(self.whole.dtype)
         self._gathering: Pending | None = None
         self._reducing: Pending | None = None
         self._nbytes = self.whole.untyped_storage().nbytes()
@@ -87,7 +95,7 @@ class FlatUnit:
 
     def own_part(self) -> Tensor:
         """This rank's part, in the parameters' type."""
-        return self.shard.detach().to(self.whole.dtype)
+        return self.shard.detach().to(self.whole.dtype) if self.part is None else self.part
 
     def gathered(self) -> None:
         """Wait until `whole` is there, so that the parameters can be used."""
@@ -123,13 +131,57 @@ class FlatUnit:
         self._reducing = self.group.reduce_scatter(self.flat_gradient())
 
     def reduced(self) -> None:
-        """Wait for the reduction, and add the mean to `shard.grad`."""
+        """Wait for the reduction, and add the mean to `gradient`."""
         if self._reducing is not None:
-            part = self._reducing.wait()
+            mean = self._reducing.wait() / self.group.size
             self._reducing = None
-            self.add_gradient(part)
+            self.gradient = mean if self.gradient is None else self.gradient.add_(mean)
 
-    def add_gradient(self, part: Tensor) -> None:
-        """Add this rank's part of a sum over all ranks to `shard.grad`, as a mean."""
-        mean = part.to(self.shard.dtype) / self.group.size
-        self.shard.grad = mean if self.shard.grad is None else self.shard.grad.add_(mean)
+    @property
+    def updated(self) -> list[nn.Parameter]:
+        """[what the optimizer updates]"""
+        return [self.shard]
+
+    @property
+    def kept(self) -> list[Tensor]:
+        """See `WholeUnit`."""
+        return [self.whole]
+
+    @property
+    def parameter_bytes(self) -> int:
+        """See `WholeUnit`."""
+        own = self.shard if self.part is None else self.part
+        return self.whole_bytes + self.frees * own.nbytes
+
+    @property
+    def master_bytes(self) -> int:
+        """See `WholeUnit`."""
+        return (self.shard.dtype != self.whole.dtype) * self.shard.nbytes
+
+    @property
+    def gradient_bytes(self) -> int:
+        """See `WholeUnit`."""
+        return 0 if self.gradient is None else self.gradient.nbytes
+
+    def to_masters(self) -> None:
+        """See `WholeUnit`."""
+        self.shard.grad = None if self.gradient is None else self.gradient.to(self.shard.dtype)
+        self.gradient = None
+
+    def from_masters(self) -> None:
+        """See `WholeUnit`. Parameters that are kept whole are gathered when the next step
+        begins."""
+        if self.part is not None:
+            self.part.copy_(self.shard.detach())
+
+    def pieces(self) -> list[Piece]:
+        """See `WholeUnit`."""
+        first, at = self.part_size * self.group.place, 0
+        found: list[Piece] = []
+        for parameter, size in zip(self.parameters, self.sizes):
+            here = slice(max(0, at - first), max(0, min(self.part_size, at + size - first)))
+            if here.start < here.stop:
+                gradient = None if self.shard.grad is None else self.shard.grad[here]
+                found.append((parameter, self.shard.detach()[here], gradient))
+            at += size
+        return found
