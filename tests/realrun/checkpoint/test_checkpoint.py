@@ -6,7 +6,6 @@ import os
 import pickle
 import shutil
 import signal
-import struct
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,6 @@ from realrun.checkpoint import save as checkpoint
 from realrun.checkpoint.errors import CheckpointError
 from realrun.checkpoint.files import write_manifest
 from realrun.checkpoint.policy import Checkpoints
-from simlab.errors import InputError
 from simlab.spec.plan import Plan
 from tests.support.patience import PATIENCE_S
 
@@ -153,46 +151,11 @@ def test_what_two_ranks_saved_is_loaded_by_four_and_by_one_process_without_a_gro
     assert checkpoint.load(path, tensors) == EXTRA and different(tensors) == []
 
 
-def test_one_process_without_a_group_saves_parameters_and_views(tmp_path):
-    import torch
-
-    flat, parameter = torch.arange(24.0), torch.nn.Parameter(torch.ones(3))
-    path = checkpoint.save(
-        tmp_path, 0, {"view": flat[4:16].view(4, 3).T, "parameter": parameter}, EXTRA
-    )
-    # of the view, not of its storage
-    assert path.name == "step-000000" and os.path.getsize(path / "rank-00000.safetensors") < 300
-    into, again = torch.zeros(4, 3).T, torch.nn.Parameter(torch.zeros(3))
-    checkpoint.load(path, {"view": into, "parameter": again})
-    assert into.equal(flat[4:16].view(4, 3).T) and again.equal(parameter) and again.requires_grad
-
-
 def test_replicated_tensors_are_written_once_and_by_all_ranks_in_turn(four, tmp_path):
     path = saved(four, tmp_path, tp=1)
     manifest = json.loads((path / "manifest.json").read_text())
     parts = [part["file"] for tensor in manifest["tensors"].values() for part in tensor["parts"]]
     assert len(parts) == len(names()) and len(set(parts)) == 4
-
-
-def test_a_file_is_one_that_any_reader_of_safetensors_can_read(two, tmp_path):
-    import torch
-
-    path = saved(two, tmp_path)
-    data = (path / "rank-00001.safetensors").read_bytes()
-    (length,) = struct.unpack("<Q", data[:8])
-    header, numbers = json.loads(data[8 : 8 + length]), data[8 + length :]
-    assert (
-        max(entry["data_offsets"][1] for entry in header.values()) == len(numbers)
-        and length % 8 == 0
-    )
-    entry = header["layers.0.up"]
-    start, end = entry["data_offsets"]
-    assert (entry["dtype"], entry["shape"]) == ("F32", [6, 4])
-    assert (
-        torch.frombuffer(bytearray(numbers[start:end]), dtype=torch.float32)
-        .view(6, 4)
-        .equal(whole("layers.0.up")[6:])
-    )
 
 
 # refused, by name, on all ranks
@@ -333,18 +296,6 @@ def test_what_one_rank_cannot_save_is_told_on_all_and_leaves_no_checkpoint(two, 
         assert checkpoint.complete(tmp_path) == [10]
     saved(two, tmp_path, step=30)
     assert sorted(os.listdir(tmp_path)) == ["step-000010", "step-000030"]
-
-
-def test_a_step_or_a_number_to_keep_that_is_none_is_refused(tmp_path):
-    for step, keep, text in (
-        (-1, None, "step = -1"),
-        ("3", None, "step = '3'"),
-        (True, None, "step = True"),
-        (1, 0, "keep = 0"),
-    ):
-        with pytest.raises(InputError, match=text):
-            checkpoint.save(tmp_path, step, {}, {}, keep=keep)
-    assert checkpoint.complete(tmp_path / "nowhere") == [] and checkpoint.latest(tmp_path) is None
 
 
 # killed

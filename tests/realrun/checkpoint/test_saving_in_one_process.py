@@ -89,6 +89,9 @@ def test_what_is_saved_is_what_was_when_it_began_and_parts_are_whole(tmp_path):
     wide = torch.arange(12.0).view(3, 4)
     tensors = {"view": wide[:, 1:3].T, "parameter": torch.nn.Parameter(X), "one": torch.tensor(7)}
     path = checkpoint.save(tmp_path, 1, tensors, None)
+    starts = [its["parts"][0]["start_byte"] for its in read_manifest(path)["tensors"].values()]
+    # of the view, not of its storage
+    assert sorted(start - min(starts) for start in starts) == [0, 8, 8 + 6 * 4]
     into = {"view": torch.zeros(2, 3), "parameter": torch.zeros(2, 3), "one": torch.tensor(0)}
     assert checkpoint.load(path, into) is None
     assert into["view"].equal(wide[:, 1:3].T) and into["parameter"].equal(X)

@@ -27,7 +27,7 @@ CHANGES = [
     {"schedule": "interleaved-1f1b"}, {"schedule": "looped-bfs"}, {"stage_layers": (1, 2, 2, 3)},
     {"library": "torch"}, ALONE, {**ALONE, "microbatches": 16}, {**ALONE, "zero": 1},
     {"precision": "fp8"}, {"precision": "fp8", "microbatches": 16},
-    {"library": "torch", "zero": 3, "dp": 16, "tp": 1, "cp": 1, "pp": 1}, {"seq": 512},
+    {"library": "fsdp1", "zero": 3}, {"library": "fsdp1", "zero": 3, "dp": 16, "tp": 1, "cp": 1, "pp": 1}, {"seq": 512},
     {"offload": "activations"}, {"order": "dp-tp-cp-pp"}, {"ep": 2}, {"ep": 2, "expert_load": 1.5},
 ]  # fmt: skip
 
