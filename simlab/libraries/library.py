@@ -97,6 +97,8 @@ class Library:
     """Whether the loss is the vocabulary-parallel one, on logits in fp32, whose gradient takes their place."""
     copies_logits: bool = False
     """Whether such a loss subtracts the largest logit out of place, while the logits are still there."""
+    has_product_workspace: bool = False
+    """Whether its products have cuBLAS workspaces of their own, beside those of torch's products."""
     launches_each_expert: bool = False
     """Whether each expert's product, and its casts to 8 bits, are launched by themselves."""
     layer_ops: tuple[Ops, Ops] | None = None

@@ -22,6 +22,8 @@ MEGATRON = Library(
     joins_products=True,
     # core/tensor_parallel/cross_entropy.py
     fuses_loss=True,
+    # Transformer Engine's get_cublas_workspace (pytorch/cpp_extensions/gemm.py)
+    has_product_workspace=True,
     # Transformer Engine's multi_stream_cublas_gemm (common/gemm/cublaslt_gemm.cu)
     launches_each_expert=True,
 )

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from simlab.spec.cluster import Cluster
+from simlab.spec.hardware import Gpu
+from simlab.spec.model import Model
 from simlab.spec.plan import Plan
-from simlab.units import bytes_text
+from simlab.units import MIB, bytes_text
 
 CONTEXT_BYTES = 1.06e9
 """What a process holds on an H100 outside of PyTorch's allocator before its first collective, in
@@ -20,6 +22,18 @@ hold the same ones (edp). Connections for all-to-all take more, see NVIDIA/nccl#
 
 PAIR_BYTES = 544e6
 """The same of a communicator of two GPUs (NVIDIA/nccl#964)."""
+
+TORCH_HANDLES = 2
+"""cuBLAS handles of torch's products, with a workspace each: one of the thread that runs forwards, one of
+autograd's (getCurrentCUDABlasHandle in aten/src/ATen/cuda/CublasHandlePool.cpp)."""
+WORKSPACE_BYTES = {True: 32 * MIB, False: 8_519_680}
+"""{whether a GPU has products in 8 bits, as Hopper and later: what torch gives a handle
+(parseChosenWorkspaceSize in CublasHandlePool.cpp)}"""
+OWN_WORKSPACE_BYTES = {True: 32 * MIB, False: 4 * MIB}
+"""The same of Transformer Engine (get_cublas_workspace_size_bytes in pytorch/cpp_extensions/gemm.py)."""
+EXPERT_STREAMS = 4
+"""Streams of the products of experts, with a workspace each (get_num_compute_streams in Transformer
+Engine's common/util/multi_stream.cpp)."""
 
 FRAGMENTATION = 0.15
 """The part of what PyTorch's caching allocator has reserved that it cannot use. Source: Guo et al.
@@ -74,6 +88,23 @@ def reserve_bytes(plan: Plan) -> float:
     return CONTEXT_BYTES + sum(
         PAIR_BYTES if n == 2 else COMMUNICATOR_BYTES for n in _communicators(plan) if n > 1
     )
+
+
+def workspace_bytes(model: Model, plan: Plan, gpu: Gpu, has_head: bool) -> int:
+    """The bytes that cuBLAS's callers take from torch's allocator and keep. `reserve_bytes` counts
+    them, too; `torch.cuda.max_memory_allocated` counts them with the tensors.
+
+    With a library that has workspaces of its own, torch's products are those of the head and of
+    routers. has_head: whether the rank has the last stage.
+    """
+    newer = "fp8" in gpu.peak_flops
+    torchs = TORCH_HANDLES * WORKSPACE_BYTES[newer]
+    if not plan.habits.has_product_workspace:
+        return torchs
+    experts = any(model.of_kind(kind).experts for kind in model.counts)
+    streams = EXPERT_STREAMS if experts and plan.habits.launches_each_expert else 0
+    own = (1 + streams) * OWN_WORKSPACE_BYTES[newer]
+    return own + (torchs if has_head or experts else 0)
 
 
 def _communicators(plan: Plan) -> list[int]:

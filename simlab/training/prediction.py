@@ -21,7 +21,7 @@ from simlab.spec.cluster import Cluster
 from simlab.spec.model import MFU_ATTENTION, Model
 from simlab.spec.plan import Plan
 from simlab.trace import ACTIVATIONS, Trace
-from simlab.training.fit import Fit, judged
+from simlab.training.fit import Fit, judged, workspace_bytes
 from simlab.training.summary import PredictionFacts, Waterfall, step_text
 from simlab.units import bytes_text, seconds_text
 
@@ -170,6 +170,19 @@ class Prediction:
         """The judgement whether the step runs in the memory of a GPU: with the CUDA context, NCCL's
         buffers and what the allocator wastes, and how sure it is."""
         return judged(self.plan, self.cluster, self.memory_bytes)
+
+    @property
+    def allocated_bytes(self) -> list[float]:
+        """[per pipeline rank] what `torch.cuda.max_memory_allocated` would say after a step: the peak
+        of the tensors, which `held` gives by category, and cuBLAS's workspaces."""
+        last = self.program.stages - 1
+        return [
+            sum(held.values())
+            + workspace_bytes(
+                self.model, self.plan, self.cluster.gpu_of(0), last in self.program.stages_of(rank)
+            )
+            for rank, held in enumerate(self.held)
+        ]
 
     @cached_property
     def memory(self) -> StepWalk:
