@@ -60,6 +60,9 @@ class CommunicationTimes:
 
     def __post_init__(self) -> None:
         self.groups = Groups.of(self.plan, self.cluster)
+        self._alone_s: dict[
+            tuple[str, float, GroupShape], float
+        ] = {}  # of collectives, on `cluster`
         self.host_op_s = HOST_OP_S if self.cluster.host_op_s is None else self.cluster.host_op_s
 
     def instruction_s(self, instruction: Instruction) -> float:
@@ -133,24 +136,28 @@ class CommunicationTimes:
         self, kind: str, size_bytes: float, group: GroupShape, cluster: Cluster | None = None
     ) -> float:
         """Seconds of a collective in training; on `cluster` if it is given, see `quiet`."""
-        return (
-            self.slower * collective_s(kind, size_bytes, group, cluster or self.cluster)
-            if group.size > 1
-            else 0.0
-        )
+        if group.size == 1:
+            return 0.0
+        if cluster is not None:
+            return self.slower * collective_s(kind, size_bytes, group, cluster)
+        key = kind, size_bytes, group
+        if key not in self._alone_s:
+            self._alone_s[key] = collective_s(kind, size_bytes, group, self.cluster)
+        return self.slower * self._alone_s[key]
 
     def communication_s(
         self, kind: str, size_bytes: float, dimension: str, *, cluster: Cluster | None = None
     ) -> float:
         """Seconds of one collective of a `dimension`'s group, or of a 'ring''s message to the next
         of it, in training; on `cluster` if it is given, see `quiet`."""
-        cluster, group = cluster or self.cluster, self.group(dimension)
+        own, group = cluster, self.group(dimension)
+        cluster = own or self.cluster
         if kind == "all_to_all" and dimension == "ep" and self.plan.dispatcher == "once-a-node":
             share = visited(self.model, group.nodes) / visited(self.model, self.plan.ep)
             return self.slower * token_exchange_s(size_bytes, share, group, cluster)
         if kind == "ring":
             return self.slower * p2p_s(size_bytes, cluster, same_node=group.nodes == 1)
-        return self.collective_s(kind, size_bytes, group, cluster)
+        return self.collective_s(kind, size_bytes, group, own)
 
     @cached_property
     def collective_bytes_per_s(self) -> float:

@@ -8,6 +8,7 @@ speed, so slow-down and exposed communication never count the same second twice.
 """
 
 from collections.abc import Iterable
+from operator import add
 from typing import NamedTuple
 
 from simlab.lowering.pieces import BEGIN, COMPUTE, Piece
@@ -83,11 +84,11 @@ class Parts(NamedTuple):
 
     def plus(self, other: "Parts") -> "Parts":
         """The two, one after the other."""
-        return Parts(*(mine + its for mine, its in zip(self, other)))
+        return Parts._make(map(add, self, other))
 
     def times(self, count: int) -> "Parts":
         """`count` of it, one after the other."""
-        return Parts(*(part * count for part in self))
+        return Parts._make([part * count for part in self])
 
 
 def walk_unit(

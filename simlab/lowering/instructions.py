@@ -36,7 +36,7 @@ from simlab.lowering.kernels import LayerKernels, UnitKernels, message_bytes, me
 from simlab.lowering.kernels.kernel import Communication
 from simlab.lowering.offloading import Offloading
 from simlab.lowering.pieces import BEGIN, COMPUTE, WAIT, Action, Piece
-from simlab.lowering.sharding import Sharding, both
+from simlab.lowering.sharding import Sharding, both, ended
 from simlab.lowering.zero import reduces_after_ops, shards_of
 from simlab.program import Op, Program
 from simlab.schedules import SCHEDULES
@@ -161,8 +161,7 @@ class RankLowering:
             # the two ranks of a stage end with different microbatches, so what they sum is of no op
             text, op = "", Op(op.stage, "", -1)
         fields = name, (), dimension, kind, size_bytes, peer, 1.0
-        begun = Instruction(BEGIN, text, *fields, *op)
-        return begun._replace(unit=unit.name, unit_kind=unit.type) if unit else begun
+        return Instruction(BEGIN, text, *fields, *op, *(unit[:2] if unit else ()))
 
     # a step
     # ------------------------------------------------------------------------------------------
@@ -201,7 +200,7 @@ class RankLowering:
                 for other in units[at + ahead : at + ahead + 1]:
                     yield from self._gathered(other)
                 for gather in sharding.gather(unit):
-                    yield gather._replace(action=WAIT)
+                    yield ended(gather)
             yield from offloading.arrived(unit)
             yield from sharding.first_use(unit)
             yield Work(unit, op)

@@ -277,7 +277,7 @@ class Sharding:
 
 def ended(begun: Instruction) -> Instruction:
     """The instruction that waits for a communication that was begun."""
-    return begun._replace(action=WAIT)
+    return Instruction(WAIT, *begun[1:])
 
 
 def both(communication: Instruction) -> Iterator[Instruction]:

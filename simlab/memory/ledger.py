@@ -108,13 +108,16 @@ class Phase(NamedTuple):
         )
 
 
+_NOTHING = dict.fromkeys(CATEGORIES, 0.0)
+
+
 class Ledger:
     """What is held, read after each op while the op's inputs are still there, because an allocator
     sees its peak then."""
 
     def __init__(self, held: dict[str, float] | None = None):
-        self.held = dict.fromkeys(CATEGORIES, 0.0) | (held or {})
-        self.total = sum(self.held.values())
+        self.held = _NOTHING | held if held else _NOTHING.copy()
+        self.total = sum(self.held.values()) if held else 0.0
         self.at_peak, self.peak = dict(self.held), NEVER
         self.largest = dict(self.held)
 
