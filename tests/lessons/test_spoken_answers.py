@@ -89,6 +89,13 @@ def test_a_follow_up_is_asked_without_a_cell_to_look_at(identifier, tongue):
         assert not re.search(tied[tongue], follow_up["question"]), follow_up["question"]
 
 
+@pytest.mark.parametrize("key", words.keys("zh"))
+def test_gathering_has_one_chinese_word(key):
+    """The collective is an all-gather; what it does is 收集."""
+    text = words.word(key, tongue="zh")
+    assert not re.search(r"[\u4e00-\u9fff，。；、] ?gather ?[\u4e00-\u9fff，。；、]", text), text
+
+
 def test_numbers_and_formulas_are_counted_as_they_are_spoken():
     assert [number_words(text) for text in ("0", "7", "16", "20", "46", "312", "65504")] == [
         *(1, 1, 1, 1, 2, 3, 6)
