@@ -51,6 +51,11 @@ def did_you_mean(name: Any, names: Iterable[str]) -> str:
     return f", did you mean {found[0]!r}?" if found else ""
 
 
+def either(names: Iterable[str]) -> str:
+    """'a' or 'b'."""
+    return " or ".join(map(repr, names))
+
+
 def near(value: int, total: int) -> str:
     """What to try instead of `value`, which should divide `total`."""
     divisors = [n for n in range(1, total + 1) if total % n == 0] if total <= 10**6 else []

@@ -37,7 +37,10 @@ ALLOWED_OUTSIDE = {
 UPWARD = {}
 """{file: parts above its own that it still imports}: to be emptied."""
 TOGETHER = {
-    "simlab/spec/plan_checks.py": "simlab/spec/plan.py",
+    **dict.fromkeys(
+        (f"simlab/spec/plan_{its}.py" for its in ("checks", "effects", "libraries", "models")),
+        "simlab/spec/plan.py",
+    ),
     "simlab/spec/model/size_checks.py": "simlab/spec/model/sizes.py",
 }
 """{file: file that it knows by its types only, and that imports it}: the checks of a `Plan`, and of a

@@ -16,7 +16,8 @@ from simlab.schedules import ALIASES, SCHEDULES
 from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan, plan_fields
-from simlab.spec.plan_checks import EFFECTS, check_fields, refusal_beside
+from simlab.spec.plan_checks import check_fields, refusal_beside
+from simlab.spec.plan_effects import EFFECTS
 
 SEARCHED = tuple(name for name, its in SCHEDULES.items() if its.searched)
 """The schedules that are tried where none is given: those of Megatron-LM and torchtitan."""

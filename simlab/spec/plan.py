@@ -30,10 +30,10 @@ from simlab.spec.plan_checks import (
     TP_OVERLAPS,
     ZERO_STAGES,
     check_combination,
-    check_effects,
     check_fields,
-    check_model,
 )
+from simlab.spec.plan_effects import check_effects
+from simlab.spec.plan_models import check_model
 from simlab.spec.stage_layers import check_stage_layers, layers_of_stages
 
 if TYPE_CHECKING:

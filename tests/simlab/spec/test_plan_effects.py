@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import simlab as sl
-from simlab.spec.plan_checks import EFFECTS
+from simlab.spec.plan_effects import EFFECTS
 
 MODEL = sl.Model(
     name="m", layers=8, hidden=1024, heads=8, kv_heads=4, vocab=512, seq=512, bias=False, gated_mlp=True
