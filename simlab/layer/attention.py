@@ -76,7 +76,10 @@ def _rotary(model: "ModelSizes", inputs: Pair, makes: Pair) -> Operation:
     if model.kv_rank:
         widths = model.heads * model.rope_size, model.rope_size
         inputs, makes = (
-            (q._replace(numbers=widths[0]), k._replace(numbers=widths[1], cut=Cut.WHOLE, least=0))
+            (
+                q._replace(numbers=widths[0], least=model.rope_size),
+                k._replace(numbers=widths[1], cut=Cut.WHOLE, least=0),
+            )
             for q, k in (inputs, makes)
         )
     elif rope := model.rope_size:

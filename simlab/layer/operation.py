@@ -84,7 +84,7 @@ class Tensor(NamedTuple):
     a copy of a token has."""
     cut: Cut
     least: float = 0.0
-    """Of HEADS: the numbers of one head."""
+    """Of HEADS: the numbers of one head, of which a rank has one at least."""
     group: str = ""
     """The label of the tensors that it is counted with."""
     number_bytes: int = 0

@@ -129,20 +129,27 @@ def stored_scores(operation: Operation, model: Model, plan: Plan, share: Share) 
     masks scores, all of which are computed."""
     seq, kind = plan.seq or model.seq, operation.kind
     if kind in (OperationKind.SCORES, OperationKind.VALUES):
-        batch = plan.microbatch_size * (model.heads // plan.tp)
+        stored = operation.makes[0] if kind is OperationKind.SCORES else operation.reads[0]
+        batch = _score_matrices(stored, model, plan)
         queries, size = seq // plan.cp, int(operation.reads[1].least)
         n, k = (seq, size) if kind is OperationKind.SCORES else (size, seq)
         return [Matmul(kind.value, queries, n, k, batch, operation=kind)]
     scores = share.numbers(operation.reads[0])
-    passes = {kind: 2 * plan.element_bytes} if softmax_is_fused(model, plan) else TORCH_SOFTMAX
+    fused = softmax_is_fused(operation, model, plan)
+    passes = {kind: 2 * plan.element_bytes} if fused else TORCH_SOFTMAX
     return [Memory(its.value, size * scores, its) for its, size in passes.items()]
 
 
-def softmax_is_fused(model: Model, plan: Plan) -> bool:
+def _score_matrices(scores: Tensor, model: Model, plan: Plan) -> int:
+    """How many matrices of scores a rank has: one for each sequence and head."""
+    return plan.microbatch_size * (round(scores.numbers / (plan.seq or model.seq)) // plan.tp)
+
+
+def softmax_is_fused(softmax: Operation, model: Model, plan: Plan) -> bool:
     """Whether stored scores are scaled, masked and normalised in one pass.
 
     Leaves out: the longest sequence that the kernel takes (2048 in 2021, longer since); fp32, which
     it does not take but is counted as if it did; and that torch's ops keep their result in fp32.
     """
-    matrices = plan.microbatch_size * (model.heads // plan.tp)
+    matrices = _score_matrices(softmax.reads[0], model, plan)
     return plan.element_bytes != 2 or matrices % FUSED_SOFTMAX_MATRICES == 0

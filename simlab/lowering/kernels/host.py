@@ -70,7 +70,7 @@ def runtime_ops(model: Model, plan: Plan) -> tuple[int, int, int]:
         return plan.habits.layer_ops[plan.tp > 1 and plan.sequence_parallel]
     parts = [RUNTIME_OPS[plan.fused and plan.attention != "unfused"]]
     for its in plan_operations(model, plan):
-        if its.kind is OperationKind.SOFTMAX and not softmax_is_fused(model, plan):
+        if its.kind is OperationKind.SOFTMAX and not softmax_is_fused(its, model, plan):
             more = len(TORCH_SOFTMAX) - 1
             parts.append((more, more, 0))
         elif its.kind is OperationKind.PERMUTE:

@@ -95,7 +95,8 @@ class UnitBackward:
             self.ledger.relabel("temporaries", "activations", output)
             return
         if self.kind == "I":
-            self.ledger.op(("activations", output + passed), free=(("temporaries", output),))
+            self.ledger.relabel("temporaries", "activations", output)
+            self.ledger.op(("activations", passed))
             return
         kept = output + passed if self.kind == "W" else 0.0
         self._make(
