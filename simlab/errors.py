@@ -44,11 +44,20 @@ class DeadlockError(ProgramError):
 
 
 def did_you_mean(name: Any, names: Iterable[str]) -> str:
-    """', did you mean X?' if one of `names` is like the text `name`, else ''."""
+    """', did you mean X?' if one of `names` is like the text `name`, else ''. All that begin with it or
+    have it in them are named, those that begin with it first."""
     if not isinstance(name, str):
         return ""
-    found = get_close_matches(name.lower(), list(names), n=1, cutoff=0.5)
-    return f", did you mean {found[0]!r}?" if found else ""
+    word, known = name.lower(), list(names)
+    having = sorted(
+        (its for its in known if word in its.lower()), key=lambda its: its.lower().find(word) > 0
+    )
+    same = [its for its in having if its.lower() == word]
+    found = same or having * (len(word) > 1) or get_close_matches(word, known, n=1, cutoff=0.5)
+    *others, last = map(repr, found or [""])
+    return f", did you mean {' or '.join([', '.join(others)] * bool(others) + [last])}?" * bool(
+        found
+    )
 
 
 def either(names: Iterable[str]) -> str:

@@ -11,6 +11,7 @@ from simlab.lowering.kernels import Attention, Communication, Matmul, launched_b
 from simlab.lowering.kernels.kernel import Launched
 from simlab.memory.activations import keeping_operations
 from simlab.spec.model import Model
+from simlab.spec.named import AnyModel, model_of
 from simlab.spec.plan import Plan
 from simlab.units import bytes_text
 
@@ -101,7 +102,7 @@ def _figures(parameters: float, flops: float, kept_bytes: float) -> tuple[str, s
     )
 
 
-def layer_table(model: Model, plan: Plan) -> LayerTable:
+def layer_table(model: AnyModel, plan: Plan) -> LayerTable:
     """What each operation of a layer is on a rank of `plan`, for one microbatch. Of a model
     whose layers are of several kinds it is one that is as the model says; `model.of_kind` has others.
 
@@ -109,6 +110,7 @@ def layer_table(model: Model, plan: Plan) -> LayerTable:
     norms), and what is sent is what the rank's list has. Raises `InputError` if the plan does not
     fit the model. Leaves out casts of weights, and what ZeRO gathers and copies.
     """
+    model = model_of(model)
     plan.check(model)
     operations, share = plan_operations(model, plan), share_of(model, plan)
     launched = launched_by(operations, model, plan, share)

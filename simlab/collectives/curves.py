@@ -8,6 +8,7 @@ from simlab.collectives.group_shape import GroupShape
 from simlab.collectives.nccl import ALGORITHMS, CollectiveTime, collective
 from simlab.errors import InputError
 from simlab.spec.cluster import Cluster
+from simlab.spec.named import AnyCluster, cluster_of
 from simlab.units import GIB, KIB
 
 SIZES = tuple(KIB * 2**k for k in range(25))
@@ -26,9 +27,10 @@ class CurvePoint(NamedTuple):
 
 
 def all_reduce_curve(
-    group: GroupShape, cluster: Cluster, sizes: Sequence[float] = SIZES
+    group: GroupShape, cluster: AnyCluster, sizes: Sequence[float] = SIZES
 ) -> list[CurvePoint]:
     """[`CurvePoint`] of an all-reduce on `group` of `cluster`, for each of `sizes` (bytes)."""
+    cluster = cluster_of(cluster, nodes=group.nodes)
     if group.size == 1:
         raise InputError("an all-reduce of 1 rank moves nothing: give a group of 2 or more")
     algorithms = [name for name in (*ALGORITHMS, "hierarchical") if _usable(name, group, cluster)]

@@ -20,6 +20,7 @@ from simlab.collectives.nccl_algorithms import (
 )
 from simlab.errors import InputError, number
 from simlab.spec.cluster import Cluster
+from simlab.spec.named import AnyCluster, cluster_of
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
 
@@ -50,7 +51,7 @@ def collective(
     kind: str,
     size_bytes: float,
     group: GroupShape,
-    cluster: Cluster,
+    cluster: AnyCluster,
     *,
     algorithms: Sequence[str] = ALGORITHMS,
 ) -> CollectiveTime:
@@ -68,6 +69,7 @@ def collective(
         raise InputError(
             f"algorithm {min(unknown)!r}: give some of {', '.join(ALGORITHMS)}, hierarchical"
         )
+    cluster = cluster_of(cluster, nodes=group.nodes)
     _check_fits(group, cluster)
     if group.size == 1:
         return CollectiveTime(0.0, "none", "none", 0.0)
@@ -79,13 +81,13 @@ def collective(
     )
 
 
-def collective_s(kind: str, size_bytes: float, group: GroupShape, cluster: Cluster) -> float:
+def collective_s(kind: str, size_bytes: float, group: GroupShape, cluster: AnyCluster) -> float:
     """Seconds of `collective`."""
     return collective(kind, size_bytes, group, cluster).seconds
 
 
 def p2p_s(
-    size_bytes: float, cluster: Cluster, *, same_node: bool = True, share: float | None = None
+    size_bytes: float, cluster: AnyCluster, *, same_node: bool = True, share: float | None = None
 ) -> float:
     """Seconds of one message from a GPU to another.
 
@@ -97,6 +99,7 @@ def p2p_s(
         raise InputError(f"a message of {size_bytes!r} bytes: give a finite number, 0 or more")
     if share is not None and (not number(share) or not 0 < share <= 1):
         raise InputError(f"share = {share!r} of a link: give a fraction above 0, up to 1")
+    cluster = cluster_of(cluster)
 
     def seconds(part: Cluster) -> float:
         fabric, part_of_port = (

@@ -20,7 +20,7 @@ from simlab.lowering.instructions import Instruction, RankLowering, Work, group_
 from simlab.lowering.kernels import UnitKernels
 from simlab.lowering.pieces import BEGIN, Piece, unit_pieces
 from simlab.program import Op
-from simlab.spec.model import Model
+from simlab.spec.named import AnyModel, model_of
 from simlab.spec.plan import Plan
 
 COUNTED_AS = {name: name for name in ("tp", "cp", "dp", "pp", "replicas", "ep", "edp")}
@@ -53,10 +53,11 @@ class Traffic(NamedTuple):
         return sum(self)
 
 
-def traffic(model: Model, plan: Plan) -> list[Traffic]:
+def traffic(model: AnyModel, plan: Plan) -> list[Traffic]:
     """[`Traffic` of a GPU of each pipeline rank]: bytes that it sends in a step. All GPUs of a
     pipeline rank send as much. Leaves out the norm of all gradients and the overflow flag, a few bytes
     each."""
+    model = model_of(model)
     plan.check(model)
     program, kernels = program_of(plan), UnitKernels(model, plan)
     sums = _Sums(plan)

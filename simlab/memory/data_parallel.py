@@ -12,6 +12,7 @@ from simlab.memory.schemes import NumberBytes, Replicated, Scheme, Use
 from simlab.memory.stage import Shape, StageWalk, sizes_of
 from simlab.memory.units.sizes import TOKEN_BYTES
 from simlab.spec.model import Model
+from simlab.spec.named import AnyModel, model_of
 from simlab.spec.plan import Plan
 from simlab.units import MIB
 
@@ -20,7 +21,7 @@ SHARDING = {"ddp": 0, "zero1": 1, "zero2": 2, "fsdp": 3}
 
 
 def data_parallel_memory(
-    model: Model,
+    model: AnyModel,
     dp: int = 1,
     *,
     microbatch_size: int,
@@ -64,6 +65,7 @@ def data_parallel_memory(
     Raises `InputError` for a model that is no GPT (experts, gated MLP, grouped heads, no biases, no
     positions).
     """
+    model = model_of(model)
     seq = model.seq if seq is None else seq
     _check(model, dp, microbatch_size, seq, sharding, recipe)
     plan = Plan(

@@ -15,6 +15,7 @@ from simlab.optimizers import OPTIMIZERS
 from simlab.schedules import ALIASES, SCHEDULES
 from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
+from simlab.spec.named import cluster_of, model_of
 from simlab.spec.plan import Plan, plan_fields
 from simlab.spec.plan_checks import check_fields, refusal_beside
 from simlab.spec.plan_effects import EFFECTS
@@ -55,15 +56,17 @@ class Space:
     """
 
     model: Model
-    """The model that is trained."""
+    """The model that is trained, or its name."""
     cluster: Cluster
-    """The cluster, of one kind of node."""
+    """The cluster, of one kind of node, or its name for one node of it."""
     global_batch: int
     """The number of sequences in a step."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """{field of a plan: value} of what is not searched, such as the precision, or tp = 8."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "model", model_of(self.model))
+        object.__setattr__(self, "cluster", cluster_of(self.cluster))
         require_whole("global_batch", self.global_batch)
         self.cluster.check_alike("a search of plans")
         derived = {name: self.fixed[name] for name in ("microbatches",) if name in self.fixed}

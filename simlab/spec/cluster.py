@@ -42,7 +42,7 @@ class Cluster:
     """Equal nodes of GPUs and the links between them. Ranks fill one node after the other."""
 
     name: str = documented("The name under which the cluster is shown.")
-    gpu: Gpu = documented("The kind of GPU in every node.")
+    gpu: Gpu = documented("The kind of GPU in every node, or its name in the catalogue.")
     gpus_per_node: int = documented("The number of GPUs in a node.")
     nodes: int = documented("The number of nodes.", default=1)
     intra: Fabric = documented("The fabric between the GPUs of a node, with one port per GPU.")
@@ -91,6 +91,8 @@ class Cluster:
         return plain(self)
 
     def __post_init__(self) -> None:
+        if isinstance(self.gpu, str) and self.gpu in gpus():
+            object.__setattr__(self, "gpu", gpus()[self.gpu])
         for name, kind in _KINDS.items():
             if not isinstance(given := getattr(self, name), kind):
                 raise InputError(f"{self.name}: {name} = {shortened(given)}: give {_A[kind]}")
@@ -207,11 +209,17 @@ def load_cluster(name: str | Path, nodes: int | None = None) -> Cluster:
     elif isinstance(name, str) and name in clusters():
         cluster = clusters()[name]
     else:
-        hint = did_you_mean(name, clusters()) or ";"
+        hint = _with_gpu(name) or did_you_mean(name, clusters()) or ";"
         raise InputError(
             f"unknown cluster {shortened(name)}{hint} there is {', '.join(clusters())}, or give the path of a JSON file"
         )
     return cluster if nodes is None else replace(cluster, nodes=nodes)
+
+
+def _with_gpu(name: Any) -> str:
+    """', a GPU of dgx-h100, aws-p5;' for the name of a GPU, else ''."""
+    having = [its.name for its in clusters().values() if its.gpu.name == name]
+    return f", a GPU of {', '.join(having)};" if having else ""
 
 
 def nodes_of_file(name: str | Path) -> int | None:
@@ -289,11 +297,10 @@ def _cluster(name: str, facts: dict[str, Any]) -> Cluster:
             efficiency = _made(Efficiency, f"{name}: gpu: efficiency", efficiency)
         named = {"name": f"{name}'s", **gpu, "efficiency": efficiency}
         facts["gpu"] = _made(Gpu, f"{name}: gpu", named)
-    elif isinstance(gpu, str) and gpu in gpus():
-        facts["gpu"] = gpus()[gpu]
-    else:
+    elif not isinstance(gpu, str) or gpu not in gpus():
+        hint = did_you_mean(gpu, gpus()) or ":"
         raise InputError(
-            f"{name}: gpu {shortened(gpu)}: give one of {', '.join(gpus())}, or an object with its figures"
+            f"{name}: gpu {shortened(gpu)}{hint} give one of {', '.join(gpus())}, or an object with its figures"
         )
     for level in ("intra", "inter"):
         facts[level] = _made(Fabric, f"{name}: {level}", facts.get(level, {}))

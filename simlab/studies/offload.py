@@ -26,8 +26,8 @@ from simlab.layer.parameters import unit_parameters
 from simlab.layer.units import UnitKind
 from simlab.lowering.zero import gathers_updated, shards_of
 from simlab.memory.states import optimizer_bytes
-from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
+from simlab.spec.named import AnyCluster, AnyModel, named
 from simlab.spec.plan import Plan
 from simlab.trace import Span, Trace
 
@@ -73,9 +73,9 @@ class _Part(NamedTuple):
 
 
 def offload_step(
-    model: Model,
+    model: AnyModel,
     plan: Plan,
-    cluster: Cluster,
+    cluster: AnyCluster,
     *,
     to: str = "host",
     overlap: str = "transfers",
@@ -101,6 +101,7 @@ def offload_step(
     'dp'. Leaves out: what transfers take of the GPU's and the host's memory bandwidth, and
     reductions of its multiprocessors.
     """
+    model, plan, cluster = named(model, plan, cluster)
     _check(plan, to, overlap)
     plan.check(model, cluster.gpus)
     cluster.check_alike("a step with its optimizer elsewhere")

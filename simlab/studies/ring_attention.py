@@ -9,13 +9,13 @@ from simlab.engine.tasks import Task
 from simlab.errors import InputError
 from simlab.lowering.context import ring_work
 from simlab.lowering.kernels import Attention, Communication, layer_kernels
-from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
+from simlab.spec.named import AnyCluster, AnyModel, named
 from simlab.spec.plan import Plan
 from simlab.trace import COMPUTE, Span, Trace
 
 
-def ring_trace(model: Model, plan: Plan, cluster: Cluster) -> Trace:
+def ring_trace(model: AnyModel, plan: Plan, cluster: AnyCluster) -> Trace:
     """The `Trace` of the forward attention of one layer and one microbatch on a ring of `plan.cp`
     ranks.
 
@@ -26,6 +26,7 @@ def ring_trace(model: Model, plan: Plan, cluster: Cluster) -> Trace:
 
     Raises `InputError` unless the plan has ring attention on at least 2 ranks.
     """
+    model, plan, cluster = named(model, plan, cluster)
     if plan.cp == 1 or plan.cp_kind != "ring":
         raise InputError(
             f"cp = {plan.cp}, cp_kind = {plan.cp_kind!r}: a ring takes cp of 2 or more and cp_kind = 'ring'"

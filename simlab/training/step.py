@@ -21,6 +21,7 @@ from simlab.program import Program
 from simlab.spec.cluster import Cluster
 from simlab.spec.hardware import Gpu, Link
 from simlab.spec.model import Model
+from simlab.spec.named import AnyCluster, AnyModel, named
 from simlab.spec.plan import Plan
 from simlab.trace import Trace
 from simlab.training.prediction import Prediction, does_not_fit
@@ -35,9 +36,9 @@ from simlab.training.walked import (
 
 
 def predict(
-    model: Model,
+    model: AnyModel,
     plan: Plan,
-    cluster: Cluster,
+    cluster: AnyCluster,
     *,
     strict: bool = False,
     faster: Mapping[str, float] | None = None,
@@ -45,6 +46,8 @@ def predict(
     """`Prediction` of a step of `model` under `plan` on `cluster`; `InputError` if the plan cannot
     be, or (strict) does not fit.
 
+    model, cluster: the objects, or their names in the catalogue: of a cluster as many nodes as the plan
+    needs.
     faster: {kernel: how many times as fast}, see `simlab.cost.stage_times.StageCost`.
 
     The pipeline is simulated op by op. An op takes as long as a walk over its instructions does:
@@ -57,6 +60,7 @@ def predict(
     ranks that are under way, which only the layer trace sees (0.06% of a step in
     tests/simlab/engine/test_play.py).
     """
+    model, plan, cluster = named(model, plan, cluster)
     plan.check(model, cluster.gpus)
     _check_kernels(faster or {}, model, plan)
     _check_precision(plan, cluster)
@@ -128,7 +132,9 @@ def _check_memory(prediction: Prediction, strict: bool) -> None:
         raise InputError(does_not_fit(prediction))
 
 
-def layer_trace(model: Model, plan: Plan, cluster: Cluster, *, collapsed: bool = True) -> Trace:
+def layer_trace(
+    model: AnyModel, plan: Plan, cluster: AnyCluster, *, collapsed: bool = True
+) -> Trace:
     """The same step, instruction by instruction: a `Trace` whose spans are layers' kernels and
     collectives, on the streams compute, tp, cp, dp, replicas (of HSDP), offload out, offload in,
     drive, send and optimizer, of all GPUs or (collapsed) of one for each pipeline stage.
@@ -138,6 +144,7 @@ def layer_trace(model: Model, plan: Plan, cluster: Cluster, *, collapsed: bool =
     the copies and the optimizer after the last op, as `Prediction.step_s` is; `Trace.step_s` ends
     with the last op.
     """
+    model, plan, cluster = named(model, plan, cluster)
     plan.check(model, cluster.gpus)
     _check_precision(plan, cluster)
     program = program_of(plan)

@@ -3,7 +3,6 @@
 import argparse
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from math import prod
 from typing import Annotated, Any, TypedDict
 
@@ -12,6 +11,7 @@ from simlab.cli.output import print_json, print_text, write_file, write_picture
 from simlab.cli.plan_options import REALRUN_ONLY, given_values, plan_part
 from simlab.errors import InputError, whole
 from simlab.spec.cluster import Cluster, nodes_of_file
+from simlab.spec.named import smallest
 from simlab.spec.plan import Plan
 from simlab.trace import Trace
 from simlab.training.summary import PredictionFacts
@@ -149,14 +149,3 @@ def explained_lines(result: Mapping[str, Any]) -> list[str]:
         *(f"  {gap['text']}" for gap in longest),
         f"critical path            {path}",
     ]
-
-
-def smallest(cluster: Cluster, gpus: int) -> Cluster:
-    """So many GPUs of `cluster`'s kind: part of a node, or whole nodes."""
-    if gpus <= cluster.gpus_per_node:
-        return replace(cluster, gpus_per_node=gpus)
-    if gpus % cluster.gpus_per_node:
-        raise InputError(
-            f"{gpus} GPUs are not whole nodes of {cluster.gpus_per_node}: say --nodes, or take other degrees"
-        )
-    return replace(cluster, nodes=gpus // cluster.gpus_per_node)
