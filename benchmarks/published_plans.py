@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from simlab import Cluster, InputError, Model, Plan, cluster_of_gpu
 from simlab.planner import Ranked, Rejection, Space, search
 from simlab.planner.explanation_text import difference_text
-from simlab.planner.rank import TIE, waterfall_s
+from simlab.planner.rank import waterfall_s
 from simlab.planner.search import plan_text
 from simlab.planner.space import divisors
 from simlab.studies.published.rows import (
@@ -61,6 +61,8 @@ KEPT = ("zero", "precision", "library", "attention", "fused", "dp_overlap", "tp_
 SEARCHED_WITH = ("precision", "gradient_bytes", "tp_overlap", "dispatcher", "moment_bytes", "fp8_param_gather", "attention")  # fmt: skip
 """The fields that the source of a plan says and that are not searched."""
 FIRST = 5
+TIE = 0.05
+"""A plan whose predicted step is longer than the first one's by no more than this part ties with it."""
 ROOMY = 10
 """How many times as much memory a plan that does not fit is given, to predict its step."""
 

@@ -1,13 +1,14 @@
 """python -m docs.generate: write the parts of docs/ that are computed, or with --check say which
 are old.
 
-Six parts are computed. The order of rooms in architecture.md is that of the test which holds it. The
+These parts are computed. The order of rooms in architecture.md is that of the test which holds it. The
 tables of flags in command-line.md come from the argument parsers. The table of fields in executing.md
 comes from realrun's checks. The tables of errors in validation.md come from the published runs, that of
 Llama 3 405B's layout is predicted, and those of an H100's kernels are predicted beside what was measured.
 The table of defaults in convert.md comes from what reads other projects' files.
 The table of spellings in published-rows.md comes from the words that are read there. The schemas of plan
-and cluster files, in docs/schemas, are computed as a whole.
+and cluster files, in docs/schemas, are computed as a whole, and so are the errors of published runs that a
+prediction tells its uncertainty from.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import simlab as sl
@@ -27,8 +29,15 @@ from realrun.run.job.checks import EXECUTION
 from simlab.cli import main as simlab_main
 from simlab.cli.options import value_text
 from simlab.planner.formats import FORMATS
-from simlab.studies.published.errors import suites
-from simlab.studies.published.runs import RUNS, RUNS_2026, SWEEPS, read_runs, validate_runs
+from simlab.studies.published.errors import Facts, recorded, suites
+from simlab.studies.published.runs import (
+    RUNS,
+    RUNS_2026,
+    SWEEPS,
+    Result,
+    read_runs,
+    validate_runs,
+)
 from simlab.units import GIB, bytes_text
 
 HERE = Path(__file__).parent
@@ -40,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m docs.generate", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; 1 if a part is old")
     arguments = parser.parse_args(argv)
-    old = [name for name in (*PARTS, *SCHEMAS) if (HERE / name).read_text("utf-8") != current(name)]
+    old = [name for name in (*PARTS, *WHOLE) if (HERE / name).read_text("utf-8") != current(name)]
     for name in old:
         print(f"{name} is old" if arguments.check else f"{name} written")
         if not arguments.check:
@@ -51,6 +60,8 @@ def main(argv: list[str] | None = None) -> int:
 def current(name: str) -> str:
     """The text that docs/`name` should have: its own words, with the computed parts made anew, or a
     schema."""
+    if name == RECORDED:
+        return "[\n" + ",\n".join(json.dumps(its) for its in recorded_errors()) + "\n]\n"
     if name in SCHEMAS:
         return json.dumps(SCHEMAS[name](), indent=1, allow_nan=False) + "\n"
     text = (HERE / name).read_text(encoding="utf-8")
@@ -152,6 +163,17 @@ def told(action: argparse.Action) -> str:
     return "; ".join(filter(None, [said % given if "%(" in said else said, choices])) or "a number"
 
 
+@cache
+def results(file: Path) -> list[Result]:
+    """The predictions of a file of published runs."""
+    return validate_runs(read_runs(file))
+
+
+def recorded_errors() -> list[Facts]:
+    """The errors that `simlab.Prediction.uncertainty` reads, of all published runs."""
+    return recorded(result for file in (RUNS, RUNS_2026, SWEEPS) for result in results(file))
+
+
 def errors(text: str) -> Iterator[tuple[str, str]]:
     """(mark, table) of how far published runs are off, suite by suite, and of how well predictions
     choose among layouts."""
@@ -168,7 +190,7 @@ def errors(text: str) -> Iterator[tuple[str, str]]:
                 f"| {name} | {its['rows']} | "
                 + " | ".join("" if its[key] is None else f"{its[key]:.1f}" for key in columns)
                 + " |\n"
-                for name, its in suites(validate_runs(read_runs(file))).items()
+                for name, its in suites(results(file)).items()
                 if its["rows"]
             ),
         )
@@ -186,7 +208,7 @@ def choices() -> tuple[str, str]:
         "| best of five % | its rule's | fit errors % | its rule's |\n" + "|---" * 11 + "|\n"
     )
     lines = []
-    for name, its in suites(validate_runs(read_runs(SWEEPS))).items():
+    for name, its in suites(results(SWEEPS)).items():
         figures = [
             f"{its[prefix + key]:.{digits}f}"
             for key, digits in keys.items()
@@ -290,6 +312,9 @@ PARTS: dict[str, Callable[[str], Iterator[tuple[str, str]]]] = {
     "validation.md": errors,
 }
 """{file of docs/: what gives its computed parts}."""
+RECORDED = "../simlab/training/recorded_errors.json"
+WHOLE = (*SCHEMAS, RECORDED)
+"""Files that are computed as a whole."""
 
 if __name__ == "__main__":
     sys.exit(main())

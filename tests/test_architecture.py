@@ -237,6 +237,7 @@ READS_SIZES = {
     "simlab/explorers/context.py": "prints them",
     "simlab/memory/data_parallel.py": "refuses all but a GPT",
     "simlab/planner/": "which degrees divide them",
+    "simlab/training/uncertainty.py": "asks whether there are experts",
     "simlab/spec/": "the sizes themselves, and which degrees divide them",
 }
 """{file, or folder, outside of `simlab/layer` that reads such a size: why}: to be emptied."""

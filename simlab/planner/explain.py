@@ -24,6 +24,7 @@ from simlab.spec.cluster import Cluster
 from simlab.spec.plan import Plan
 from simlab.training import Waterfall
 from simlab.training.fit import judged
+from simlab.training.uncertainty import Uncertainty
 
 TRIED = 4
 """How many of a family's most promising plans, or of the plans that miss least, are looked at."""
@@ -74,7 +75,10 @@ class ExplanationFacts(TypedDict):
 
     waterfall_s: Annotated[dict[str, float], Waterfall]
     binds: str
+    uncertainty: Annotated[dict[str, Any], Uncertainty]
     ties: int
+    simplest: RankedFacts
+    roomiest: RankedFacts
     runner_up: RivalFacts | None
     families: dict[str, RivalFacts]
     changes: list[ChangeFacts]
@@ -132,6 +136,12 @@ class Explanation:
     best: Ranked
     waterfall_s: Waterfall
     """What the step of the best plan is spent on."""
+    uncertainty: Uncertainty
+    """How far such predictions were off."""
+    simplest: Ranked
+    """The simplest of the plans that tie with the best, or the best."""
+    roomiest: Ranked
+    """That of them which leaves most memory free."""
     runner_up: Rival | None = None
     """The second plan; None if there is no other."""
     families: dict[str, Rival] = field(default_factory=dict)
@@ -165,6 +175,8 @@ class Explanation:
         return facts_of(
             self,
             ExplanationFacts,
+            simplest=self.simplest.to_dict(),
+            roomiest=self.roomiest.to_dict(),
             runner_up=self.runner_up and self.runner_up.to_dict(self.best),
             families={name: its.to_dict(self.best) for name, its in self.families.items()},
             changes=[change.to_dict() for change in self.changes],
@@ -184,7 +196,8 @@ def explanation(found: Search, *, full: bool = True) -> Explanation:
     ties = found.ties
     more = len(ties) == len(found.plans) - 1 and not {SLOW, SLOWER}.isdisjoint(found.rejected)
     parts = waterfall_s(space.model, best.plan, space.cluster)
-    why = Explanation(best, parts, ties=len(ties), more_ties=more)
+    why = Explanation(best, parts, found.uncertainty, found.simplest, found.roomiest)
+    why.ties, why.more_ties = len(ties), more
     if len(found.plans) > 1:
         why.runner_up = _rival(space, why, found.plans[1])
     if full:
@@ -254,6 +267,12 @@ def advice(found: Search) -> Advice:
     a plan fits. Changes are tried in this order: leave more to the search, keep the optimizer's
     states on the hosts, and 2 to 64 times as many nodes."""
     missing_bytes, nearest = _nearest(found)
+    if (
+        len(same := {(its.reason, its.detail) for its in found.rejections}) == 1
+        and not missing_bytes
+    ):
+        every = f"every candidate is rejected for the same reason: {same.pop()[1]}"
+        return Advice(0.0, every, "", None)
     for text, space in _wider(found.space):
         try:
             wider = search(space, kept=1, layered=0)

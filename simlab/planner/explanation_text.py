@@ -3,14 +3,15 @@
 from collections.abc import Mapping
 
 from simlab.planner.explain import PARTS, Advice, Explanation, Rival
-from simlab.planner.rank import TIE, Ranked
+from simlab.planner.rank import Ranked
 from simlab.planner.search import plan_text
+from simlab.training.fit import FITS
 from simlab.units import bytes_text, seconds_text
 
 
 def explanation_text(why: Explanation) -> str:
     """An explanation for reading."""
-    lines = [f"The best plan: {why.binds}.", _fit_text(why.best), _ties_text(why)]
+    lines = [f"The best plan: {why.binds}.", _fit_text(why.best), *_ties_lines(why)]
     if why.runner_up:
         lines += ["Runner-up:", *_rival_lines(why.best, why.runner_up)]
     if why.families:
@@ -28,19 +29,24 @@ def explanation_text(why: Explanation) -> str:
 
 
 def _fit_text(best: Ranked) -> str:
-    doubt = "" if best.fit.confidence == "sure" else ", if the allocator wastes no more than usual"
-    return f"It {best.fit}{doubt}."
+    if best.fit.verdict == FITS:
+        return f"It {best.fit}."
+    return f"It is {best.fit}, if the allocator wastes no more than usual."
 
 
-def _ties_text(why: Explanation) -> str:
+def _ties_lines(why: Explanation) -> list[str]:
+    off = why.uncertainty.error
+    known = f"Error of such predictions: {why.uncertainty}."
     if not why.ties:
-        return f"No other plan is within {TIE:.0%}, the error of the predictions."
+        return [known, f"No other plan is within {off:.1%}, the error of the predictions."]
     others = "1 other plan is" if why.ties == 1 else f"{why.ties} other plans are"
     least = "At least " * why.more_ties
-    return (
-        f"{least}{others} within {TIE:.0%}, the error of the predictions: a tie, "
-        "to be settled by measuring."
-    )
+    return [
+        known,
+        f"{least}{others} within {off:.1%}, the error of the predictions: a tie, to be settled by measuring.",
+        f"The simplest: {plan_text(why.simplest.plan)}.",
+        f"That with most room: {plan_text(why.roomiest.plan)}.",
+    ]
 
 
 def _rival_lines(best: Ranked, rival: Rival) -> list[str]:
@@ -67,11 +73,10 @@ def difference_text(difference_s: Mapping[str, float], step_s: float) -> str:
 
 def advice_text(found: Advice) -> str:
     """Advice for reading."""
-    lines = ["No plan fits."]
+    lines = [f"No plan can be made: {found.nearest}."]
     if found.missing_bytes:
-        lines.append(f"The nearest one misses {bytes_text(found.missing_bytes)}: {found.nearest}.")
-    else:
-        lines.append(f"{found.nearest}.")
+        missing = bytes_text(found.missing_bytes)
+        lines = ["No plan fits.", f"The nearest one misses {missing}: {found.nearest}."]
     if found.best:
         step = seconds_text(found.best.step_s)
         lines.append(

@@ -2,7 +2,7 @@
 few."""
 
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, prod
 from typing import Annotated, TypedDict
 
 from simlab.display import facts_of
@@ -13,11 +13,7 @@ from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 from simlab.training import Waterfall, layer_trace, predict
-from simlab.training.fit import Fit, judged
-
-TIE = 0.05
-"""Plans whose predicted steps differ by no more than this part are called ties: it is about the mean
-error of predicted steps of Megatron-LM's published runs (docs/validation.md)."""
+from simlab.training.fit import FITS, TIGHT, Fit, judged
 
 
 class RankedFacts(TypedDict):
@@ -42,7 +38,7 @@ class RankedFacts(TypedDict):
     mfu: float
     memory_bytes: float
     reserve_bytes: float
-    fit: Annotated[str, ("sure", "unsure")]
+    fit: Annotated[str, (FITS, TIGHT)]
     family: str
     layers_s: float | None
 
@@ -74,11 +70,19 @@ class Ranked:
             "mfu": self.mfu,
             "memory_bytes": self.memory_bytes,
             "reserve_bytes": self.fit.waste_bytes + self.fit.reserve_bytes,
-            "fit": self.fit.confidence,
+            "fit": self.fit.verdict,
             "family": self.family,
             "layers_s": self.layers_s,
         }
         return facts_of(self.plan, RankedFacts, **own)
+
+
+def simplicity(plan: Plan) -> tuple[float, ...]:
+    """What is least for the simplest plan: the dimensions that split the model, into how many parts they
+    split it, whether work is done again, and then what else has to be right."""
+    split = [n for n in (plan.tp, plan.pp, plan.cp, plan.ep) if n > 1]
+    again = plan.recompute != "none"
+    return len(split), prod(split), again, plan.zero, plan.chunks, -plan.microbatch_size
 
 
 def family_of(plan: Plan) -> str:
@@ -120,8 +124,10 @@ def predicted(model: Model, plan: Plan, cluster: Cluster) -> Ranked:
     if not fit.fits:
         return Ranked(plan=plan, step_s=inf, mfu=0.0, memory_bytes=held, fit=fit)
     shown = [predict(model, each, cluster) for each in short_steps(plan) or [plan]]
-    step_s = shown[0].step_s
-    if len(shown) > 1:
+    if host_bytes := shown[0].host_bytes:
+        fit = judged(plan, cluster, shown[0].memory_bytes, host_bytes)
+    step_s = shown[0].step_s if fit.fits else inf
+    if fit.fits and len(shown) > 1:
         step_s = extrapolated(plan, step_s, shown[1].step_s)
     tokens = plan.microbatches / shown[0].plan.microbatches
     mfu = shown[0].mfu * shown[0].step_s / step_s * tokens

@@ -5,19 +5,20 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from time import perf_counter
-from typing import Any, NamedTuple, TypedDict, TypeVar
+from typing import Annotated, Any, NamedTuple, TypedDict, TypeVar
 
 from simlab.cost.roofline import assumptions
-from simlab.display import facts_of
+from simlab.display import facts_of, plain
 from simlab.errors import InputError
 from simlab.planner.prune import Bounds
-from simlab.planner.rank import TIE, Ranked, RankedFacts, layered_s, predicted
+from simlab.planner.rank import Ranked, RankedFacts, layered_s, predicted, simplicity
 from simlab.planner.space import Rejection, Space
 from simlab.spec.plan import Plan
 from simlab.training.fit import reserve_bytes
+from simlab.training.uncertainty import Uncertainty, uncertainty
 from simlab.units import bytes_text
 
 T = TypeVar("T")
@@ -61,6 +62,7 @@ class SearchFacts(TypedDict):
     gpus: int
     global_batch: int
     assumptions: list[str]
+    uncertainty: Annotated[dict[str, Any], Uncertainty] | None
     plans: list[FoundFacts]
     rejected: dict[str, int]
     evaluated: int
@@ -100,13 +102,37 @@ class Search:
         return {reason: count for reason, count in counts.most_common() if count}
 
     def is_tie(self, ranked: Ranked) -> bool:
-        """Whether a plan is as fast as the best within the error of predictions (`TIE`)."""
-        return ranked.step_s <= self.plans[0].step_s * (1 + TIE)
+        """Whether a plan is as fast as the best within the error of such predictions (`uncertainty`)."""
+        return ranked.step_s <= self.plans[0].step_s * (1 + self.uncertainty.error)
+
+    @cached_property
+    def uncertainty(self) -> Uncertainty:
+        """How far predictions of published runs of this kind were off; `InputError` without a plan."""
+        if not self.plans:
+            raise InputError("no plan was found, so that no prediction can be off")
+        return uncertainty(self.space.model, self.plans[0].plan, self.space.cluster)
 
     @property
     def ties(self) -> list[Ranked]:
         """The plans, other than the best, that are as fast as it within the error."""
         return [ranked for ranked in self.plans[1:] if self.is_tie(ranked)]
+
+    @property
+    def simplest(self) -> Ranked:
+        """The simplest of the best plan and its `ties`, see `simlab.planner.rank.simplicity`."""
+        return min([self.plans[0], *self.ties], key=lambda its: simplicity(its.plan))
+
+    @property
+    def roomiest(self) -> Ranked:
+        """That of the best plan and its `ties` which leaves most memory free."""
+        return min([self.plans[0], *self.ties], key=lambda its: its.fit.needed_bytes)
+
+    @property
+    def listed(self) -> list[Ranked]:
+        """The plans: of those that tie the simplest and the roomiest first, then the others, the fastest
+        first."""
+        first = [self.simplest, self.roomiest] if self.plans else []
+        return [*{id(its): its for its in (*first, *self.plans)}.values()]
 
     def to_dict(self) -> SearchFacts:
         """What was found as plain values that JSON knows, in SI base units."""
@@ -119,6 +145,7 @@ class Search:
             gpus=space.cluster.gpus,
             global_batch=space.global_batch,
             assumptions=assumptions(space.cluster),
+            uncertainty=plain(self.uncertainty) if self.plans else None,
             plans=[{**each.to_dict(), "tie": self.is_tie(each)} for each in self.plans],
         )
 

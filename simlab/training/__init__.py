@@ -9,14 +9,13 @@ they take over all.
 
 from simlab.cost.groups import host_sharers
 from simlab.cost.optimizer import HOST_ADAM_S
-from simlab.training.prediction import Prediction, Waterfall, does_not_fit
+from simlab.training.prediction import Prediction, Waterfall
 from simlab.training.step import layer_trace, predict
 
 __all__ = [
     "HOST_ADAM_S",
     "Prediction",
     "Waterfall",
-    "does_not_fit",
     "host_sharers",
     "layer_trace",
     "predict",

@@ -48,14 +48,20 @@ STATES = ("parameters", "gradients", "optimizer")
 """The categories of a prediction's memory that stay from step to step."""
 
 
-class Fit(NamedTuple):
-    """The judgement whether a plan fits into the memory of a GPU."""
+FITS, TIGHT, DOES_NOT_FIT = "fits", "tight", "does not fit"
 
-    fits: bool
-    """Whether tensors, what the allocator wastes and the reserve are no more than the GPU has."""
-    confidence: str
-    """'sure' if the answer is the same with no waste and with `MOST_FRAGMENTATION`, else
-    'unsure'."""
+
+class Fit(NamedTuple):
+    """The judgement whether a plan fits into the memory of a GPU, and of a host what is offloaded to it."""
+
+    verdict: str
+    """'fits': also if the allocator wastes as much as was ever measured (`MOST_FRAGMENTATION`);
+    'tight': if it wastes no more than usual (`FRAGMENTATION`); else 'does not fit'."""
+    margin_bytes: float
+    """What stays free with the usual waste, in bytes; negative if it is missing. Of a GPU, or of a host
+    where that is what offloaded states exceed."""
+    why: str
+    """The sentence that says so, with the numbers."""
     held_bytes: float
     """The bytes of tensors at the peak."""
     waste_bytes: float
@@ -66,20 +72,22 @@ class Fit(NamedTuple):
     """The bytes of a GPU."""
 
     @property
+    def fits(self) -> bool:
+        """Whether the plan runs, be it tightly."""
+        return self.verdict != DOES_NOT_FIT
+
+    @property
     def needed_bytes(self) -> float:
         """The bytes of tensors, waste and reserve."""
         return self.held_bytes + self.waste_bytes + self.reserve_bytes
 
     @property
     def missing_bytes(self) -> float:
-        """By how many bytes the plan exceeds the GPU; 0 if it does not."""
-        return max(0.0, self.needed_bytes - self.capacity_bytes)
+        """By how many bytes the plan exceeds the memory; 0 if it does not."""
+        return max(0.0, -self.margin_bytes)
 
     def __str__(self) -> str:
-        answer = f"{'fits' if self.fits else 'does not fit'} ({self.confidence})"
-        beside = self.waste_bytes + self.reserve_bytes
-        parts = f"{bytes_text(self.held_bytes)} of tensors + {bytes_text(beside)} reserve"
-        return f"{answer}: {parts} of {bytes_text(self.capacity_bytes)}"
+        return f"{self.verdict}: {self.why}"
 
 
 def reserve_bytes(plan: Plan) -> float:
@@ -122,19 +130,27 @@ def _communicators(plan: Plan) -> list[int]:
     return [replicas, plan.tp, replica, plan.cp, *experts, plan.gpus]
 
 
-def judged(plan: Plan, cluster: Cluster, held: Mapping[str, float]) -> Fit:
-    """The `Fit` of a plan whose tensors take `held`, {category: bytes}, at the peak."""
+def judged(plan: Plan, cluster: Cluster, held: Mapping[str, float], host_bytes: float = 0.0) -> Fit:
+    """The `Fit` of a plan.
+
+    held:       {category: bytes} of tensors at the peak.
+    host_bytes: what a node's host holds of offloaded states.
+    """
     total, reserve = sum(held.values()), reserve_bytes(plan)
     capacity = cluster.gpu_memory_bytes
     moving = total - sum(held.get(name, 0.0) for name in STATES)
 
-    def waste(part: float) -> float:
-        return moving * part / (1 - part)
+    def free(part: float) -> float:
+        return capacity - total - moving * part / (1 - part) - reserve
 
-    least, expected, most = (
-        total + waste(part) + reserve <= capacity
-        for part in (0.0, FRAGMENTATION, MOST_FRAGMENTATION)
+    margin, waste = free(FRAGMENTATION), moving * FRAGMENTATION / (1 - FRAGMENTATION)
+    verdict = DOES_NOT_FIT if margin < 0 else TIGHT if free(MOST_FRAGMENTATION) < 0 else FITS
+    left = f"{bytes_text(abs(margin))} {'missing' if margin < 0 else 'free'}"
+    why = (
+        f"{bytes_text(total)} of tensors + {bytes_text(waste + reserve)} reserve of {bytes_text(capacity)}, "
+        + left
     )
-    sure = least == expected == most
-    wasted = waste(FRAGMENTATION)
-    return Fit(expected, "sure" if sure else "unsure", total, wasted, reserve, capacity)
+    if host_bytes and host_bytes > (host := cluster.node_memory_bytes):
+        verdict, margin = DOES_NOT_FIT, host - host_bytes
+        why = f"{bytes_text(host_bytes)} of {plan.offload} on a node's host, which has {bytes_text(host)}"
+    return Fit(verdict, margin, why, total, waste, reserve, capacity)

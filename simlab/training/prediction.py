@@ -23,6 +23,7 @@ from simlab.spec.plan import Plan
 from simlab.trace import ACTIVATIONS, Trace
 from simlab.training.fit import Fit, judged, workspace_bytes
 from simlab.training.summary import PredictionFacts, Waterfall, step_text
+from simlab.training.uncertainty import Uncertainty, uncertainty
 from simlab.units import bytes_text, seconds_text
 
 
@@ -78,8 +79,9 @@ class Prediction:
     def summary(self) -> str:
         """The prediction as text: the plan, the time of the step and what it is spent on, the
         utilisation and the memory."""
-        excess = "" if self.fits else self.excess_text
-        return step_text(self.to_dict(), self.cluster.gpu.name, excess)
+        return step_text(
+            self.to_dict(), self.cluster.gpu.name, self.fit, self.excess_text, self.uncertainty
+        )
 
     def to_dict(self) -> PredictionFacts:
         """The prediction as plain values that JSON knows, in SI base units, without its trace."""
@@ -96,6 +98,7 @@ class Prediction:
             microbatches=self.program.microbatches,
             assumptions=assumptions(self.cluster),
             bubble=bubble(self.trace)._asdict(),
+            fits=self.fit.fits,
             gpu_memory_bytes=self.capacity_bytes,
             peak_live_microbatches=peak_memory(self.trace),
             peak_activations_bytes=peak_memory(self.trace, ACTIVATIONS),
@@ -108,8 +111,9 @@ class Prediction:
 
     @property
     def excess_text(self) -> str:
-        """One sentence that says what exceeds the memory, and where; '' if the prediction fits."""
-        return "" if self.fits else does_not_fit(self)
+        """One sentence that says by how much tensors alone exceed the memory, where, and from when on; ''
+        if they do not."""
+        return tensors_exceed(self) if self.breaches else ""
 
     @property
     def tokens(self) -> int:
@@ -158,18 +162,23 @@ class Prediction:
 
     @property
     def fits(self) -> bool:
-        """Whether the tensors at the peak fit into the memory of a GPU, and the offloaded states
-        into that of a host. What a GPU holds besides tensors is not counted here; see `fit`."""
-        return (
-            sum(self.memory_bytes.values()) <= self.cluster.gpu_memory_bytes
-            and self.host_bytes <= self.cluster.node_memory_bytes
-        )
+        """Whether the tensors alone are no more than a GPU has, and the offloaded states than a host. The
+        judgement with all that a GPU holds besides, which texts, JSON and searches go by, is `fit`."""
+        held = sum(self.memory_bytes.values())
+        kept_on_host = not self.host_bytes or self.host_bytes <= self.cluster.node_memory_bytes
+        return held <= self.cluster.gpu_memory_bytes and kept_on_host
 
     @property
     def fit(self) -> Fit:
-        """The judgement whether the step runs in the memory of a GPU: with the CUDA context, NCCL's
-        buffers and what the allocator wastes, and how sure it is."""
-        return judged(self.plan, self.cluster, self.memory_bytes)
+        """The judgement whether the step runs in the memory of a GPU, with the CUDA context, NCCL's
+        buffers and what the allocator wastes: it fits, is tight, or does not; by how much, and why."""
+        return judged(self.plan, self.cluster, self.memory_bytes, self.host_bytes)
+
+    @property
+    def uncertainty(self) -> Uncertainty:
+        """How far predictions of published runs of this kind were off: of the same GPU, precision and
+        library, with experts or dense, or of the nearest that there are."""
+        return uncertainty(self.model, self.plan, self.cluster)
 
     @property
     def allocated_bytes(self) -> list[float]:
@@ -265,11 +274,8 @@ class Prediction:
         return {name: getattr(spent, name) for name in ("dp", "tp", "pp", "cp", "ep")}
 
 
-def does_not_fit(prediction: Prediction) -> str:
+def tensors_exceed(prediction: Prediction) -> str:
     """What is too much, where, from which op on."""
-    if prediction.host_bytes > prediction.cluster.node_memory_bytes:
-        room = bytes_text(prediction.cluster.node_memory_bytes)
-        return f"{bytes_text(prediction.host_bytes)} of {prediction.plan.offload} on a node's host, which has {room}"
     memory = prediction.memory_bytes
     largest = sorted(memory, key=memory.__getitem__, reverse=True)[:2]
     too_much = sum(memory.values()) - prediction.cluster.gpu_memory_bytes

@@ -24,7 +24,7 @@ from simlab.spec.model import Model
 from simlab.spec.named import AnyCluster, AnyModel, named
 from simlab.spec.plan import Plan
 from simlab.trace import Trace
-from simlab.training.prediction import Prediction, does_not_fit
+from simlab.training.prediction import Prediction
 from simlab.training.walked import (
     end_spans,
     host_bytes,
@@ -63,7 +63,7 @@ def predict(
     model, plan, cluster = named(model, plan, cluster)
     plan.check(model, cluster.gpus)
     _check_kernels(faster or {}, model, plan)
-    _check_precision(plan, cluster)
+    check_precision(plan, cluster)
     program = program_of(plan)
     layers = plan.layers_of_stages(model.layers, program.stages)
     costs = _costs(model, plan, cluster, faster or {})
@@ -120,16 +120,13 @@ def _simulated(
 
 
 def _check_memory(prediction: Prediction, strict: bool) -> None:
-    """Where a prediction does not fit, note how many bytes are left for activations, or (strict)
-    raise `InputError`."""
-    if prediction.fits:
-        return
+    """Where tensors exceed the memory, note how many bytes are left for activations; (strict) raise
+    `InputError` where the prediction does not fit."""
     held = prediction.memory_bytes
-    prediction.trace.metadata["activation_cap"] = (
-        prediction.capacity_bytes - sum(held.values()) + held["activations"]
-    )
-    if strict:
-        raise InputError(does_not_fit(prediction))
+    if (left := prediction.capacity_bytes - sum(held.values())) < 0:
+        prediction.trace.metadata["activation_cap"] = left + held["activations"]
+    if strict and not prediction.fit.fits:
+        raise InputError(f"{prediction.fit}. {prediction.excess_text}".rstrip(" ."))
 
 
 def layer_trace(
@@ -146,7 +143,7 @@ def layer_trace(
     """
     model, plan, cluster = named(model, plan, cluster)
     plan.check(model, cluster.gpus)
-    _check_precision(plan, cluster)
+    check_precision(plan, cluster)
     program = program_of(plan)
     trace = play(
         model, plan, program, ClusterTimes(model, plan, cluster, program), collapsed=collapsed
@@ -156,7 +153,7 @@ def layer_trace(
     return trace
 
 
-def _check_precision(plan: Plan, cluster: Cluster) -> None:
+def check_precision(plan: Plan, cluster: Cluster) -> None:
     """`InputError` unless every GPU of `cluster` has the plan's precision."""
     for part in cluster.parts:
         part.gpu.peak("fp8" if plan.has_eight_bits else plan.precision)

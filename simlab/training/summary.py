@@ -5,6 +5,8 @@ from typing import Annotated, Any, NamedTuple, TypedDict
 from simlab.analysis import Breach, Bubble
 from simlab.spec.model import MFU_CONVENTION
 from simlab.spec.plan import Plan
+from simlab.training.fit import Fit
+from simlab.training.uncertainty import Uncertainty
 from simlab.units import bytes_text, seconds_text
 
 BAR = 40  # characters of a bar that is the whole step
@@ -58,24 +60,30 @@ class PredictionFacts(TypedDict):
     mfu_attention: str
     """How both count attention."""
     assumptions: list[str]
+    uncertainty: Annotated[dict[str, Any], Uncertainty]
+    """How far predictions of published runs of this kind were off."""
     bubble: Annotated[dict[str, float], Bubble]
     waterfall_s: Annotated[dict[str, float], Waterfall]
     exposed_s: dict[str, float]
     memory_bytes: dict[str, float]
     peak_rank: int
     fits: bool
+    """Whether `fit` is another one than 'does not fit'."""
+    fit: Annotated[dict[str, Any], Fit]
     gpu_memory_bytes: float
     breaches: list[Annotated[dict[str, Any], Breach]]
     peak_live_microbatches: list[int]
     peak_activations_bytes: list[float]
 
 
-def step_text(facts: PredictionFacts, gpu: str, excess: str) -> str:
+def step_text(facts: PredictionFacts, gpu: str, fit: Fit, excess: str, off: Uncertainty) -> str:
     """A prediction for reading.
 
     facts:  what `Prediction.to_dict` says.
     gpu:    the name of the GPU.
-    excess: what exceeds the memory; '' if nothing does.
+    fit:    the judgement whether it fits.
+    excess: what tensors exceed the memory; '' if none do.
+    off:    how far such predictions were off.
     """
     plan, memory, step_s = facts["plan"], facts["memory_bytes"], facts["step_s"]
     parts = ", ".join(f"{name} {bytes_text(size)}" for name, size in memory.items() if size)
@@ -91,14 +99,15 @@ def step_text(facts: PredictionFacts, gpu: str, excess: str) -> str:
         f"{plan['microbatches']} microbatches of {plan['microbatch_size']}",
         f"global batch             {facts['global_batch']} sequences of {facts['seq']} tokens",
         f"step                     {seconds_text(step_s)}",
+        f"error of such steps      {off}",
         f"tokens/s                 {tokens_per_s:,.0f}   of all GPUs; "
         f"{tokens_per_s / facts['gpus']:,.0f} of each",
         f"MFU, HFU                 {facts['mfu']:.1%}, {facts['hfu']:.1%}   {MFU_CONVENTION}",
         f"peak memory              {peak} of {room} on pipeline rank {facts['peak_rank']}: {parts}",
     ]
     lines += [f"assumed                  {one}" for one in facts["assumptions"]]
-    if excess:
-        lines.append(f"                         does not fit: {excess}")
+    lines.append(f"fit                      {fit}")
+    lines += [f"                         {excess}"] * bool(excess)
     lines.append("the step's time, as means over ranks:")
     for name, seconds in facts["waterfall_s"].items():
         if seconds > 0:

@@ -17,7 +17,6 @@ from docs import generate
 from realrun.cli import main as realrun_main
 from simlab.cli.main import main as simlab_main
 from simlab.explorers import NAMES
-from simlab.planner.rank import TIE
 from simlab.spec.cluster import load_cluster
 from simlab.spec.plan import Plan
 from simlab.training import fit
@@ -58,7 +57,7 @@ def ids(rows):
     return [f"{name}-{number}" for name, number, _ in rows]
 
 
-@pytest.mark.parametrize("name", [*generate.PARTS, *generate.SCHEMAS])
+@pytest.mark.parametrize("name", [*generate.PARTS, *generate.WHOLE])
 def test_what_is_computed_is_current(name):
     text = (ROOT / "docs" / name).read_text(encoding="utf-8")
     assert generate.current(name) == text, "run `python -m docs.generate`"
@@ -183,7 +182,7 @@ def test_the_bundles_are_as_large_as_the_page_says():
     assert said == pytest.approx([size / 1e3 for size in sizes], abs=1)
 
 
-def test_the_page_on_searches_has_the_reserve_and_the_ties_that_are_counted():
+def test_the_page_on_searches_has_the_reserve_that_is_counted():
     text = " ".join(PAGES["docs/simulating.md"].split())
     for said in (
         f"the CUDA context ({fit.CONTEXT_BYTES / 1e9:.2f} GB)",
@@ -191,7 +190,6 @@ def test_the_page_on_searches_has_the_reserve_and_the_ties_that_are_counted():
         f"{fit.PAIR_BYTES / 1e9:.2f} GB if into two",
         f"activations and buffers ({fit.FRAGMENTATION:.0%} of it)",
         f"when it wastes {fit.MOST_FRAGMENTATION:.0%}",
-        f"Plans within {TIE:.0%} of the best one are called ties",
     ):
         assert said in text
 

@@ -19,7 +19,7 @@ from simlab.planner.explanation_text import explanation_text
 from tests.simlab.planner.test_search import SPACE, with_memory
 from tests.support.chinese import CODE, LOANS, english_words
 
-CONFIDENT, TIED = ("sure", "unsure"), (0, 1, 3)
+VERDICTS, TIED = ("fits", "tight"), (0, 1, 3)
 
 
 @pytest.fixture
@@ -59,9 +59,9 @@ def test_a_report_is_as_it_was_in_english_and_keeps_its_lines_in_chinese(why, re
 
 @pytest.mark.parametrize("ties", TIED)
 @pytest.mark.parametrize("more", [False, True])
-@pytest.mark.parametrize("confidence", CONFIDENT)
-def test_every_sentence_of_an_explanation_is_said(why, report_in, ties, more, confidence):
-    best = replace(why.best, fit=why.best.fit._replace(confidence=confidence))
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_every_sentence_of_an_explanation_is_said(why, report_in, ties, more, verdict):
+    best = replace(why.best, fit=why.best.fit._replace(verdict=verdict))
     told = replace(why, best=best, ties=ties, more_ties=more and ties > 0)
     text = explanation_text(told)
     assert why.runner_up and why.families and why.changes

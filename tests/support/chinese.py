@@ -29,9 +29,9 @@ NAMES = {
     ),
     *("torch", "numpy", "H100", "A100", "V100", "matplotlib", "Notebook", "SimPy", "wheel"),
 }
-CODE = re.compile(r"`[^`]*`|\b(?:dp|tp|pp|cp|zero)\d+\b|\b[a-z]+_[a-z]+\b|\bseq(?= = )")
-"""Code, degrees of a plan as the planner writes them, such as tp8, and fields that an error names, such
-as cp_kind or seq."""
+CODE = re.compile(r"`[^`]*`|\b(?:dp|tp|pp|cp|zero)\d+\b|\b[a-z][a-z0-9]*(?:_\w+)+\b|\bseq(?= = )")
+"""Code, degrees of a plan as the planner writes them, such as tp8, and names with underlines: fields that an
+error names, such as cp_kind (and seq), and suites of published runs."""
 # names of the field, of algorithms and protocols, of recipes' parts, and of a plan's own values
 LOANS = {
     *(

@@ -25,8 +25,8 @@ from simlab.errors import InputError
 from simlab.planner import Ranked, Search, Space, advice, explanation, search
 from simlab.planner.explain import AdviceFacts, ExplanationFacts
 from simlab.planner.explanation_text import advice_text, explanation_text
-from simlab.planner.rank import TIE
 from simlab.planner.search import DEGREES, KEPT, LAYERED, SearchFacts
+from simlab.spec.model import MFU_CONVENTION
 from simlab.spec.plan import Plan
 from simlab.units import GIB, seconds_text
 
@@ -147,9 +147,9 @@ def _print(found: Search, text: str) -> None:
         print_text(f"assumed: {one}")
     if found.plans:
         degrees = DEGREES if space.model.experts else DEGREES[:-1]
-        rows = [_cells(found, ranked, degrees) for ranked in found.plans[:SHOWN]]
+        rows = [_cells(found, ranked, degrees) for ranked in found.listed[:SHOWN]]
         print_table((*degrees, *HEAD), rows)
-        print_text(_legend(space))
+        print_text(_legend(space, found.uncertainty.error))
     print_text(
         f"{found.evaluated} candidates, {found.predictions} predicted, "
         f"in {seconds_text(found.seconds)}{' until it was interrupted' * found.interrupted}; rejected:"
@@ -164,21 +164,24 @@ EXPERTS_LEGEND = (
 )
 
 
-def _legend(space: Space) -> str:
+def _legend(space: Space, error: float) -> str:
     """What the columns of the table mean."""
     room = f"{space.cluster.gpu_memory_bytes / GIB:.1f}"
     return (
         "v: chunks, the stages of a pipeline rank; size: sequences of a microbatch; m: microbatches "
         "of a step (below: m x size sequences); GiB: tensors at the peak, which with a reserve have "
-        f"to fit into {room}; tie: within {TIE:.0%} of the first"
-        + EXPERTS_LEGEND
-        * (space.model.experts > 0)
+        f"to fit into {room}; MFU: {MFU_CONVENTION}; tie: within {error:.1%} of the fastest, the error of such "
+        "predictions" + EXPERTS_LEGEND * (space.model.experts > 0)
     )
 
 
 def _cells(found: Search, ranked: Ranked, degrees: Sequence[str]) -> list[str]:
     plan = ranked.plan
-    note = "tie" if found.is_tie(ranked) and ranked is not found.plans[0] else ""
+    notes = ["fastest" if ranked is found.plans[0] else "tie"] if found.is_tie(ranked) else []
+    if found.ties:
+        notes += ["simplest"] * (ranked is found.simplest) + ["roomiest"] * (
+            ranked is found.roomiest
+        )
     marks = {"ep": "e" * plan.spreads_experts + "o" * plan.ep_overlap}
     numbers = *degrees, "zero", "chunks", "microbatch_size", "microbatches"
     return [
@@ -187,7 +190,7 @@ def _cells(found: Search, ranked: Ranked, degrees: Sequence[str]) -> list[str]:
         seconds_text(ranked.step_s),
         f"{ranked.mfu:.1%}",
         f"{ranked.memory_bytes / GIB:.1f}",
-        note,
+        ", ".join(notes),
     ]
 
 

@@ -100,6 +100,10 @@ def simulate(arguments: argparse.Namespace) -> int:
         arguments, ONLY_WITH_MODEL, "goes with --model: with op times there is only a pipeline"
     )
     fill_in(arguments, ONLY_WITH_OP_TIMES)
+    if arguments.strict and arguments.activation_cap is None:
+        raise InputError(
+            "--strict goes with --model, or with --activation-cap: else nothing can fit or not"
+        )
     program = _program(arguments)
     times, memory = rank_shares(program, rank_times(arguments), arguments.weight_grad_memory)
     if work := _stage_work(arguments, program.stages):
@@ -117,7 +121,7 @@ def simulate(arguments: argparse.Namespace) -> int:
         print_json(result)
     else:
         print_text(_summary(result))
-    return 0
+    return int(arguments.strict and not result["fits"])
 
 
 def _program(arguments: argparse.Namespace) -> Program:
@@ -264,6 +268,11 @@ def add_simulate(command: argparse.ArgumentParser) -> None:
         "--picture",
         metavar="X.png",
         help="draw the timeline and the memory strip (needs matplotlib)",
+    )
+    plan.add_argument(
+        "--strict",
+        action="store_true",
+        help="exit with 1 if the step does not fit into the memory",
     )
     command.add_argument("--trace", metavar="X.json", help="write the trace, see simlab.Trace")
     command.add_argument(

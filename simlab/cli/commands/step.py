@@ -59,7 +59,7 @@ def simulate_model(arguments: argparse.Namespace) -> int:
     else:
         lines = explained_lines(result) if arguments.explain else []
         print_text("\n".join([prediction.summary(), *lines]))
-    return 0
+    return int(arguments.strict and not prediction.fit.fits)
 
 
 def _say_what_is_not_read(given: dict[str, Any], model: sl.Model) -> None:

@@ -22,7 +22,9 @@ from simlab.spec.model import MFU_CONVENTION, catalogue, load_model
 from simlab.spec.plan import Plan
 from simlab.trace import Trace
 from simlab.training import Prediction, layer_trace, predict
-from simlab.units import GIB, seconds_text
+from simlab.training.fit import DOES_NOT_FIT, FITS, TIGHT, Fit
+from simlab.training.uncertainty import Uncertainty
+from simlab.units import GIB, bytes_text, seconds_text
 from simlab.views.chart import Chart, Words
 from simlab.views.language import LANGUAGE
 from simlab.views.packing import panels
@@ -172,11 +174,36 @@ def _figures(found: Prediction) -> list[Figure]:
     hfu = Words("Counts recomputed work, too", "也计入重计算的工作")
     return [
         Figure(Words("step", "一步时间"), [seconds_text(found.step_s)]),
+        _error(found.uncertainty),
         Figure(Words("MFU", "MFU"), [f"{found.mfu:.1%}"], mfu),
         Figure(Words("HFU", "HFU"), [f"{found.hfu:.1%}"], hfu),
         Figure(Words("tokens/s", "token/s"), [f"{found.tokens_per_s:,.0f}"]),
-        Figure(Words("fullest GPU", "最满的 GPU"), [f"{held:.1f} / {capacity:.0f} GiB"]),
+        Figure(
+            Words("fullest GPU", "最满的 GPU"),
+            [f"{held:.1f} / {capacity:.0f} GiB"],
+            _fit(found.fit),
+        ),
     ]
+
+
+def _error(off: Uncertainty) -> Figure:
+    """How far predictions of the step's kind were off."""
+    suites, differs = "、".join(off.suites), "、".join(DIFFERS[name] for name in off.differs)
+    chinese = f"{off.runs} 次公开的训练（{suites}）：平均误差 {off.error:.1%}，偏差 {off.bias:+.1%}，十次中九次不超过 {off.nine_in_ten:.1%}"
+    chinese += f"；与这里不同的是{differs}" * bool(differs)
+    name = Words("error of such steps", "这类预测的误差")
+    told = Words(f"How far such predictions were off: {off}", chinese)
+    return Figure(name, [f"±{off.error:.1%}" if off.is_near else "?"], told)
+
+
+DIFFERS = {
+    "experts": "有没有专家",
+    "architecture": "GPU 的架构",
+    "GPU": "GPU",
+    "precision": "精度",
+    "library": "训练库",
+}
+"""What `Uncertainty.differs` names, in Chinese."""
 
 
 def _note(found: Prediction, *, whole: bool, opens: bool = False) -> Words:
@@ -189,9 +216,24 @@ def _note(found: Prediction, *, whole: bool, opens: bool = False) -> Words:
         rows = Words(*(f"{row} {more}" for row, more in zip(rows, CLICK)))
     if whole:
         rows = Words(*(f"{row} {more}" for row, more in zip(rows, _parts_of_the_step(found))))
-    if found.fits:
+    if found.fit.verdict == FITS:
         return rows
-    return Words(f"The plan does not fit into the GPU. {rows.en}", f"GPU 放不下这个方案。{rows.zh}")
+    told = _fit(found.fit)
+    return Words(f"{told.en}. {rows.en}", f"{told.zh}。{rows.zh}")
+
+
+def _fit(fit: Fit) -> Words:
+    """Whether the plan fits, and why, as `Fit` has it."""
+    names = {FITS: "放得下", TIGHT: "勉强放得下", DOES_NOT_FIT: "放不下"}
+    beside, left = (
+        bytes_text(fit.waste_bytes + fit.reserve_bytes),
+        bytes_text(abs(fit.margin_bytes)),
+    )
+    sums = (
+        f"张量 {bytes_text(fit.held_bytes)} + 预留 {beside}，共有 {bytes_text(fit.capacity_bytes)}"
+    )
+    rest = f"{'缺' if fit.margin_bytes < 0 else '剩余'} {left}"
+    return Words(f"Memory: {fit}", f"显存{names[fit.verdict]}：{sums}，{rest}")
 
 
 def _parts_of_the_step(found: Prediction) -> Words:

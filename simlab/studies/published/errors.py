@@ -40,6 +40,19 @@ def suites(results: Iterable[Result]) -> dict[str, Facts]:
     return {suite: _errors(its) for suite, its in sorted(by_suite.items())}
 
 
+def recorded(results: Iterable[Result]) -> list[Facts]:
+    """The errors of the step times, in percent, by suite and kind of prediction, as
+    `simlab.training.uncertainty` reads them."""
+    groups = defaultdict(list)
+    for its in results:
+        if its.prediction and not its.failed:
+            groups[its.suite, its.prediction.kind].append(round(100 * its.error, 1))
+    return [
+        {"suite": suite, **kind._asdict(), "errors_pct": errors}
+        for (suite, kind), errors in sorted(groups.items())
+    ]
+
+
 def _errors(results: Sequence[Result]) -> Facts:
     """The figures of one suite, see `suites`."""
     predicted = [result for result in results if result.prediction]

@@ -21,6 +21,7 @@ from simlab.studies.published.words import (
     with_blanks,
 )
 from simlab.training import Prediction, Waterfall, predict
+from simlab.training.uncertainty import Kind, kind_of
 from simlab.units import GIB
 
 RUNS = Path(__file__).with_name("runs.csv")
@@ -83,6 +84,7 @@ class Kept(NamedTuple):
     reserved_bytes: float
     """What the allocator has reserved at the peak: tensors, and what it wastes."""
     fits: bool
+    kind: Kind
     waterfall_s: Waterfall | None
     """None unless it was asked for, because it takes a second simulation of the pipeline."""
 
@@ -185,7 +187,6 @@ def result_of(row: Row, *, waterfall: bool = False) -> Result:
         measured_s = None if failed(row) else number(row, "step_s")
         its = _predicted(row, *described(row))
         spent = its.waterfall_s if waterfall else None
-        fits = its.fits and its.fit.fits
         kept = Kept(
             its.plan,
             its.step_s,
@@ -193,7 +194,8 @@ def result_of(row: Row, *, waterfall: bool = False) -> Result:
             its.hfu,
             its.memory_bytes,
             its.fit.held_bytes + its.fit.waste_bytes,
-            fits,
+            its.fit.fits,
+            kind_of(its.model, its.plan, its.cluster),
             spent,
         )
         return Result(
@@ -226,6 +228,6 @@ def _predicted(row: Row, model: Model, plan: Plan, cluster: Cluster) -> Predicti
     """The `Prediction` of a row: of the first of its `alternatives` that fits, or of the last one."""
     for tried in alternatives(row, plan):
         prediction = predict(model, tried, cluster)
-        if prediction.fits and prediction.fit.fits:
+        if prediction.fit.fits:
             break
     return prediction

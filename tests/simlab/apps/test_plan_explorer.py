@@ -52,6 +52,7 @@ def check(explorer, expected):
     assert figures(explorer) | {"fullest GPU": ""} == {
         "step": seconds_text(expected.step_s),
         "MFU": f"{expected.mfu:.1%}",
+        "error of such steps": f"±{expected.uncertainty.error:.1%}",
         "HFU": f"{expected.hfu:.1%}",
         "tokens/s": f"{expected.tokens_per_s:,.0f}",
         "fullest GPU": "",

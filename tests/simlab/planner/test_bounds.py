@@ -82,25 +82,24 @@ def test_the_reserve_is_the_context_and_a_communicator_for_each_dimension_that_i
     assert reserve_bytes(Plan(dp=2, tp=4)) == CONTEXT_BYTES + PAIR_BYTES + COMMUNICATOR_BYTES
 
 
-def test_a_judgement_has_a_confidence_and_says_what_is_missing():
+def test_a_judgement_is_one_of_three_and_says_what_is_missing():
     plan, capacity = Plan(dp=16), CLUSTER.gpu_memory_bytes
     room = capacity - reserve_bytes(plan)
     states = {"parameters": room / 8, "gradients": room / 8, "optimizer": room / 4}
     shares = {  # of what is left for activations
-        0.99 * (1 - MOST_FRAGMENTATION): (True, "sure"),
-        1.01 * (1 - MOST_FRAGMENTATION): (True, "unsure"),
-        0.99 * (1 - FRAGMENTATION): (True, "unsure"),
-        1.01 * (1 - FRAGMENTATION): (False, "unsure"),
-        0.99: (False, "unsure"),
-        1.01: (False, "sure"),
+        0.99 * (1 - MOST_FRAGMENTATION): "fits",
+        1.01 * (1 - MOST_FRAGMENTATION): "tight",
+        0.99 * (1 - FRAGMENTATION): "tight",
+        1.01 * (1 - FRAGMENTATION): "does not fit",
+        1.01: "does not fit",
     }
     for share, expected in shares.items():
         fit = judged(plan, CLUSTER, {**states, "activations": share * room / 2})
-        assert fit[:2] == expected, share
+        assert fit.verdict == expected and fit.fits == (expected != "does not fit"), share
         reserved = share / (1 - FRAGMENTATION) * room / 2
         assert fit.missing_bytes == pytest.approx(max(0, reserved - room / 2), abs=10)
         assert fit.held_bytes == pytest.approx((1 + share) * room / 2)
-    assert judged(plan, CLUSTER, {"optimizer": 0.999 * room})[:2] == (True, "sure")
+    assert judged(plan, CLUSTER, {"optimizer": 0.999 * room}).verdict == "fits"
 
 
 def test_a_plan_that_does_not_fit_is_not_simulated():

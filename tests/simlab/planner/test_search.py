@@ -1,5 +1,6 @@
 """A search finds what trying every plan finds, says why it rejects, and keeps what it has found."""
 
+import gc
 import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ import pytest
 from simlab import InputError, Model, Plan, load_cluster, predict
 from simlab.planner import Rejection, Space, advice, explanation, judged, search
 from simlab.planner.explanation_text import advice_text, explanation_text
-from simlab.planner.rank import TIE, predicted
+from simlab.planner.rank import predicted
 from simlab.planner.search import EARLY, MEMORY, REFUSED, SLOW
 from simlab.planner.space import BATCH, MODEL, SCHEDULE, divisors, microbatch_sizes
 
@@ -82,7 +83,7 @@ def test_the_best_is_simulated_layer_by_layer(tight):
 
 def test_ties_are_the_plans_within_the_error(tight):
     _, found = tight
-    limit_s = found.plans[0].step_s * (1 + TIE)
+    limit_s = found.plans[0].step_s * (1 + found.uncertainty.error)
     assert found.ties == [ranked for ranked in found.plans[1:] if ranked.step_s <= limit_s]
     ties = [its["tie"] for its in found.to_dict()["plans"]]
     assert ties == [True] * (1 + len(found.ties)) + [False] * (len(ties) - 1 - len(found.ties))
@@ -238,6 +239,40 @@ def test_advice_first_gives_up_what_was_fixed():
     found = search(replace(SPACE, cluster=with_memory(11e9), fixed=fixed))
     assert not found.plans
     assert advice(found).change.startswith("leave ")
+
+
+def test_what_no_candidate_can_be_is_said_before_the_search_or_as_the_one_reason():
+    with pytest.raises(InputError, match="a100-sxm-80gb has no fp8; it has fp32"):
+        replace(SPACE, cluster=load_cluster("dgx-a100"), fixed={"precision": "fp8"})
+    found = search(replace(SPACE, fixed={"tp": 3}))
+    (reason,) = {its.detail for its in found.rejections}
+    told = advice(found)
+    assert told.best is None and told.change == ""
+    said = f"No plan can be made: every candidate is rejected for the same reason: {reason}."
+    assert advice_text(told).splitlines()[0] == said
+
+
+def test_the_simplest_and_the_roomiest_of_ties_are_listed_first(tight):
+    _, found = tight
+    tied = [found.plans[0], *found.ties]
+    assert len(tied) > 1 and [*found.listed][:1] == [found.simplest]
+    split = [sum(n > 1 for n in (p.plan.tp, p.plan.pp, p.plan.cp)) for p in tied]
+    assert split[tied.index(found.simplest)] == min(split)
+    needs = [p.fit.needed_bytes for p in tied]
+    assert needs[tied.index(found.roomiest)] == min(needs)
+    assert sorted(map(id, found.listed)) == sorted(map(id, found.plans))
+    assert [p for p in found.listed if p not in (found.simplest, found.roomiest)] == [
+        p for p in found.plans if p not in (found.simplest, found.roomiest)
+    ]
+
+
+def test_a_prediction_leaves_no_objects_that_only_a_collector_finds():
+    """A search predicts thousands of plans, and pauses the collector meanwhile."""
+    plan = Plan(dp=2, tp=2, pp=2, microbatches=8, zero=1)
+    predicted(GPT, plan, NODE)
+    gc.collect()
+    predicted(GPT, plan, NODE)
+    assert gc.collect() < 30  # an Environment of SimPy refers to itself
 
 
 def test_a_model_that_cannot_be_split_is_no_matter_of_memory():

@@ -10,7 +10,9 @@ import pytest
 from plan_oracles import cluster_of
 
 import simlab as sl
-from simlab.training.fit import Fit
+from simlab.cli.main import main
+from simlab.explorers.plan.step import _note
+from simlab.units import bytes_text
 
 LLAMA, NODE = sl.load_model("llama-3-8b"), sl.load_cluster("dgx-h100")
 PLAN = sl.Plan(dp=2, tp=2, pp=2, microbatches=8, microbatch_size=4, seq=4096, recompute="full")
@@ -56,6 +58,8 @@ def test_its_plain_values_are_the_plans_and_the_steps(fitting):
         values = found.to_dict()
         assert sl.Plan(**values.pop("plan")) == PLAN
         assert values.pop("assumptions") == []  # its GPU was measured
+        assert values.pop("uncertainty")["suites"] == ["nvidia_dgxc_h100_bf16"]
+        assert values.pop("fit") == found.fit._asdict()
         assert values.pop("peak_activations_bytes")[0] == 2 * 16 * 4 * 4096 * 4096 * 2
         breaches = values.pop("breaches")
         assert [breach["rank"] for breach in breaches] == ([] if found is fitting else [0, 1])
@@ -97,6 +101,8 @@ def test_a_summary_has_the_plan_and_each_part_of_the_step_with_its_share(fitting
     )
     assert said.pop("global batch") == "64 sequences of 4096 tokens"
     assert quantity(said.pop("step")) == pytest.approx(fitting.step_s, rel=0.001)
+    assert said.pop("error of such steps") == str(fitting.uncertainty)
+    assert said.pop("fit") == str(fitting.fit)
     all_gpus, each = re.findall(r"[\d,]+", said.pop("tokens/s"))
     rates = [int(its.replace(",", "")) for its in (all_gpus, each)]
     assert rates == pytest.approx([fitting.tokens_per_s, fitting.tokens_per_s / 8], abs=1)
@@ -155,7 +161,8 @@ def test_what_does_not_fit_says_how_much_where_since_when_and_what_most_of_it_is
     assert {first: quantity(size), second: quantity(other)} == pytest.approx(
         {name: found.held[1][name] for name in ("optimizer", "activations")}, rel=0.02
     )
-    assert first == "optimizer" and f"does not fit: {found.excess_text}" in found.summary()
+    assert first == "optimizer" and found.excess_text in found.summary()
+    assert "does not fit: " in found.summary()
     assert fitting.excess_text == "" and "does not fit" not in fitting.summary()
 
 
@@ -166,7 +173,7 @@ def test_states_that_no_host_has_room_for_say_so():
     states = 2 * 16 * LLAMA.parameters
     assert found.host_bytes == pytest.approx(states, rel=0.02) and not small.fits
     said = re.fullmatch(
-        r"([\d.]+ GiB) of optimizer on a node's host, which has (.*)", small.excess_text
+        r"([\d.]+ GiB) of optimizer on a node's host, which has (.*)", small.fit.why
     )
     assert quantity(said[1]) == pytest.approx(found.host_bytes, rel=0.01) and said[2] == "128.0 GiB"
 
@@ -299,12 +306,44 @@ def test_a_rank_reduces_what_is_left_after_its_last_message_has_been_sent():
     assert kept_s > 0 and min(left) >= last_s + kept_s * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("capacity, answer", [(40, "fits"), (36, "does not fit")])
-def test_a_judgement_tells_tensors_reserve_and_capacity(capacity, answer):
-    gib = 2**30
-    fit = Fit(capacity == 40, "sure", 30 * gib, 5 * gib, 2 * gib, capacity * gib)
-    said = f"{answer} (sure): 30.0 GiB of tensors + 7.0 GiB reserve of {capacity}.0 GiB"
-    assert str(fit) == said and fit.missing_bytes == (0 if capacity == 40 else gib)
+@pytest.mark.parametrize(
+    ("beside", "verdict", "left"), [(20, "fits", 1), (2, "tight", 1), (2, "does not fit", -1)]
+)
+def test_a_judgement_is_the_same_in_text_in_json_and_in_the_explorers_note(
+    fitting, capsys, beside, verdict, left
+):
+    """With so many GB more, or fewer, than tensors, usual waste and reserve need."""
+    gb = 1e9
+    needed = fitting.fit.needed_bytes
+    memory = needed + (beside * gb if verdict == "fits" else left * gb)
+    found = with_memory(fitting, memory)
+    fit = found.fit
+    assert fit.verdict == verdict and fit.fits is (left > 0)
+    assert fit.margin_bytes == pytest.approx(memory - needed)
+    rest = f"{bytes_text(abs(memory - needed))} {'free' if left > 0 else 'missing'}"
+    assert fit.why.endswith(f"{bytes_text(memory)}, {rest}") and str(fit) == f"{verdict}: {fit.why}"
+    assert f"\nfit                      {fit}\n" in found.summary()
+    facts = found.to_dict()
+    assert facts["fits"] is fit.fits and facts["fit"] == fit._asdict()
+    assert _note(found, whole=True).en.startswith(f"Memory: {fit}. ") == (verdict != "fits")
+    if left < 0:
+        with pytest.raises(sl.InputError, match=re.escape(str(fit))):
+            sl.predict(found.model, found.plan, found.cluster, strict=True)
+
+
+@pytest.mark.parametrize(("recompute", "status"), [("none", 1), ("full", 0)])
+def test_strict_makes_the_judgement_the_exit_status(capsys, recompute, status):
+    words = "simulate --model llama-2-13b --cluster dgx-h100 --tp 8 --microbatch-size 16"
+    words += f" --sequence-parallel yes --recompute {recompute}"
+    assert main(words.split()) == 0 and main([*words.split(), "--strict"]) == status
+    said = capsys.readouterr().out
+    assert said.count("does not fit: ") == 2 * status
+    times = (
+        "simulate --schedule 1f1b --pp 2 --microbatches 4 --forward-ms 1 --backward-ms 2 --strict"
+    )
+    assert main([*times.split(), "--activation-cap", "9"]) == 0
+    assert main([*times.split(), "--activation-cap", "1"]) == 1
+    assert main(times.split()) == 2
 
 
 def test_a_summary_names_expert_parallelism_where_there_is_some():
