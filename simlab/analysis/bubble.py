@@ -6,6 +6,9 @@ from simlab.errors import InputError
 from simlab.program import Op
 from simlab.trace import Trace
 
+ROUNDING = 1e-12
+"""The fraction of a makespan below which idle time is what rounding left of sums."""
+
 
 class Bubble(NamedTuple):
     """Three fractions of the same idle time.
@@ -60,8 +63,12 @@ def bubble(trace: Trace) -> Bubble:
         )
     total = trace.ranks * trace.step_s
     rank, span_s = longest_span(trace)
-    idle = max(0.0, total - sum(busy))  # of ranks without any, rounding leaves a little less than 0
-    return Bubble(idle / sum(busy), idle / total, 1 - busy[rank] / span_s)
+    idle, own = total - sum(busy), 1 - busy[rank] / span_s
+    # of ranks that never idle, rounding leaves a little more or less than 0
+    idle, own = (
+        0.0 if abs(left) < ROUNDING * of else left for left, of in ((idle, total), (own, 1))
+    )
+    return Bubble(idle / sum(busy), idle / total, own)
 
 
 def longest_span(trace: Trace) -> tuple[int, float]:

@@ -76,6 +76,32 @@ def rank_instructions(
     return instructions
 
 
+class Making:
+    """It makes what an op of a rank begins. It knows nothing of the rank's lowering, so that nothing refers to
+    itself: a search that predicts thousands of plans would leave a cycle of objects for each of them."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.op: Op | None = None
+        """The op that is being lowered; None: the step itself."""
+
+    def __call__(
+        self,
+        unit: Unit | None,
+        name: str,
+        dimension: str,
+        kind: str,
+        size_bytes: float,
+        peer: int | None = None,
+    ) -> Instruction:
+        text, op = ("", Op(-1, "", -1)) if self.op is None else (str(self.op), self.op)
+        if self.plan.copies > 1 and dimension in MIRRORED:
+            # the two ranks of a stage end with different microbatches, so what they sum is of no op
+            text, op = "", Op(op.stage, "", -1)
+        fields = name, (), dimension, kind, size_bytes, peer, 1.0
+        return Instruction(BEGIN, text, *fields, *op, *(unit[:2] if unit else ()))
+
+
 class RankLowering:
     """The step of one pipeline rank, op by op. kernels: `UnitKernels`, if they are there."""
 
@@ -94,10 +120,10 @@ class RankLowering:
         self._layers: dict[UnitKind, Unit] = {}
         self.units = {stage: self._units(stage) for stage in program.stages_of(rank)}
         self.last = {op.stage: op for op in self.ops if op.kind in "BW"}
-        self.op: Op | None = None  # that is being lowered; None: the step itself
-        self.sharding = Sharding(plan, self._begun)
+        self.make = Making(plan)
+        self.sharding = Sharding(plan, self.make)
         self.gathering = self.sharding.gathering(self.ops)
-        self.offloading = Offloading(model, plan, self._begun)
+        self.offloading = Offloading(model, plan, self.make)
 
     def _units(self, stage: int) -> list[Unit]:
         model, plan = self.model, self.plan
@@ -147,22 +173,6 @@ class RankLowering:
         counts = (stage_parameters, partial_parameters)
         return [round(count(self.model, self.plan, layers, **ends)) for count in counts]
 
-    def _begun(
-        self,
-        unit: Unit | None,
-        name: str,
-        dimension: str,
-        kind: str,
-        size_bytes: float,
-        peer: int | None = None,
-    ) -> Instruction:
-        text, op = ("", Op(-1, "", -1)) if self.op is None else (str(self.op), self.op)
-        if self.plan.copies > 1 and dimension in MIRRORED:
-            # the two ranks of a stage end with different microbatches, so what they sum is of no op
-            text, op = "", Op(op.stage, "", -1)
-        fields = name, (), dimension, kind, size_bytes, peer, 1.0
-        return Instruction(BEGIN, text, *fields, *op, *(unit[:2] if unit else ()))
-
     # a step
     # ------------------------------------------------------------------------------------------
 
@@ -186,7 +196,7 @@ class RankLowering:
 
     def of_op(self, op: Op) -> Iterator[Instruction | Work]:
         """Those of one op of the rank."""
-        self.op, sharding, offloading = op, self.sharding, self.offloading
+        self.make.op, sharding, offloading = op, self.sharding, self.offloading
         units = self.units[op.stage] if op.kind == "F" else self.units[op.stage][::-1]
         gathers = op in self.gathering
         ahead = self.plan.prefetch if gathers else 0
@@ -218,7 +228,7 @@ class RankLowering:
         for ahead, back in in_turns(*units, lambda unit: is_layer(unit.type)):
             works = []
             if ahead is not None:
-                self.op = forward
+                self.make.op = forward
                 yield from self.sharding.first_use(ahead)
                 works.append(Work(ahead, forward))
             if back is not None:
@@ -230,7 +240,7 @@ class RankLowering:
         yield from self._send(forward)
 
     def _after_backward(self, unit: Unit, op: Op) -> Iterator[Instruction]:
-        self.op = op
+        self.make.op = op
         if op.kind in "BW":
             is_last, closes = op == self.last.get(op.stage), unit is self.units[op.stage][0]
             yield from self.sharding.after_backward(unit, is_last, closes=closes)
@@ -240,13 +250,13 @@ class RankLowering:
         yield from self.sharding.gather(unit)
 
     def _receive(self, op: Op) -> Iterator[Instruction]:
-        self.op = op
+        self.make.op = op
         for need in self.program.needs(op):
             source = self.program.rank_of[need]
             if source != self.rank:
                 yield self._message(WAIT, need, source)
                 for kernel in message_kernels(self.model, self.plan):
-                    yield from both(self._begun(None, *kernel_fields(kernel)))
+                    yield from both(self.make(None, *kernel_fields(kernel)))
 
     def _send(self, op: Op) -> Iterator[Instruction]:
         user = self.program.user(op)
@@ -267,7 +277,7 @@ class RankLowering:
 
     def ends(self) -> Iterator[Instruction]:
         """Those after the last op."""
-        self.op, plan = None, self.plan
+        self.make.op, plan = None, self.plan
         if reduces_after_ops(plan):
             for op in reversed(self.ops):
                 if op == self.last.get(op.stage):
@@ -282,7 +292,7 @@ class RankLowering:
             for dimension in ("tp", "pp", "dp" if plan.zero else "ep"):
                 if size_bytes and group_size(plan, dimension) > 1:
                     name = f"{what} over {dimension}"
-                    yield from both(self._begun(None, name, dimension, "all_reduce", size_bytes))
+                    yield from both(self.make(None, name, dimension, "all_reduce", size_bytes))
         yield from self._optimizer()
 
     def _tied_head(self) -> Iterator[Instruction]:
@@ -290,7 +300,7 @@ class RankLowering:
         rank."""
         size_bytes = tied_head_bytes(self.model, self.plan)
         if size_bytes and {0, self.program.stages - 1} & {*self.units}:
-            yield from both(self._begun(None, "tied head", "ends", "all_reduce", size_bytes))
+            yield from both(self.make(None, "tied head", "ends", "all_reduce", size_bytes))
 
     def _optimizer(self) -> Iterator[Instruction]:
         plan, units = self.plan, [unit for its in self.units.values() for unit in its]
