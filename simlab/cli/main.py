@@ -6,6 +6,7 @@ from inspect import cleandoc
 
 import simlab as sl
 from simlab.cli.commands.catalogue import add_catalog, catalog
+from simlab.cli.commands.cluster import add_cluster, cluster
 from simlab.cli.commands.convert import add_convert, convert
 from simlab.cli.commands.drill import add_drill, drill
 from simlab.cli.commands.memory import add_memory, memory
@@ -59,6 +60,7 @@ COMMANDS: dict[
     ),
     "schedules": (schedules, add_schedules, "one table of all schedules"),
     "catalog": (catalog, add_catalog, "list the models and clusters that come with simlab"),
+    "cluster": (cluster, add_cluster, "write the file of a cluster of your own, or check one"),
     "memory": (memory, add_memory, "bytes of model states per rank, under ZeRO"),
     "operations": (
         operations,

@@ -102,11 +102,12 @@ class CommunicationTimes:
     def copied_bytes_per_s(self, copy: Instruction) -> float:
         """Of a copy between the GPU and its host, or for a unit's and for the optimizer's states
         the drives that the GPUs of a node share."""
-        bandwidth = self.cluster.pcie_bytes_per_s
-        drive = self.cluster.nvme_bytes_per_s / host_sharers(self.plan, self.cluster)
-        if copy.dimension == DRIVE:
-            return drive
-        return min(bandwidth, drive) if self.plan.offload_to == "nvme" and copy.unit else bandwidth
+        to_drives = self.plan.offload_to == "nvme" and copy.unit
+        rates = [] if copy.dimension == DRIVE else [self.cluster.known("pcie_bytes_per_s")]
+        if to_drives or not rates:
+            shared = host_sharers(self.plan, self.cluster)
+            rates.append(self.cluster.known("nvme_bytes_per_s") / shared)
+        return min(rates)
 
     def message_bytes(self) -> float:
         """See `simlab.lowering.kernels.message_bytes`."""

@@ -294,14 +294,19 @@ def nearest(gpu: Gpu) -> str:
 
 
 def assumptions(cluster: Cluster) -> list[str]:
-    """[sentence about each kind of GPU of which no efficiencies are known]"""
-    unknown = dict.fromkeys(
-        part.gpu
-        for part in cluster.parts
-        if part.gpu.efficiency is None and part.gpu.name not in efficiencies()
-    )
+    """[sentence about each kind of GPU of which no efficiencies are known: neither its own nor given ones]"""
+
+    def is_taken(gpu: Gpu) -> bool:
+        given = gpu.efficiency is not None and gpus().get(gpu.name) != gpu
+        return not given and gpu.name not in efficiencies()
+
+    unknown = dict.fromkeys(part.gpu for part in cluster.parts if is_taken(part.gpu))
     return [
         f"no kernels of {gpu.name} were measured: they are taken to reach the fractions of its peaks that "
-        f"those of {nearest(gpu)} reach, which is the nearest; its efficiency can be given"
+        + (
+            f"those of {gpu.efficiency} reach ({gpu.source})"
+            if gpu.efficiency
+            else f"those of {nearest(gpu)} reach, which is the nearest; its efficiency can be given"
+        )
         for gpu in unknown
     ]

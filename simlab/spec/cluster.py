@@ -23,7 +23,7 @@ from simlab.errors import (
 from simlab.input_files import MOST_MEASURED_BYTES, read_text
 from simlab.spec.fabric import Fabric
 from simlab.spec.fields import documented, with_field_docs
-from simlab.spec.hardware import Efficiency, Gpu
+from simlab.spec.hardware import Efficiency, Gpu, require_plausible
 
 _KINDS = {
     "name": str,
@@ -33,6 +33,7 @@ _KINDS = {
     "measured": dict,
     "checks_collectives": bool,
 }
+NOT_KNOWN = "0 stands for not known: a plan that uses it is refused."
 _A = {str: "a text", bool: "True or False", Gpu: "a Gpu", Fabric: "a Fabric", dict: "an object"}
 
 
@@ -49,12 +50,14 @@ class Cluster:
     inter: Fabric = documented("The fabric between nodes, with one port per NIC.")
     nics_per_node: int = documented("The number of network interfaces of a node.")
     pcie_bytes_per_s: float = documented(
-        "The bandwidth between a GPU and its host's memory in one direction."
+        f"The bandwidth between a GPU and its host's memory in one direction. {NOT_KNOWN}",
+        default=0.0,
     )
     nvme_bytes_per_s: float = documented(
-        "The rate at which a node writes to its own drives. Reading is at least as fast."
+        f"The rate at which a node writes to its own drives. Reading is at least as fast. {NOT_KNOWN}",
+        default=0.0,
     )
-    host_memory_bytes: float = documented("The memory of a node's host.")
+    host_memory_bytes: float = documented(f"The memory of a node's host. {NOT_KNOWN}", default=0.0)
     host_op_s: float | None = documented(
         """The time that a host needs to dispatch one op of torch's. None stands for
         `simlab.cost.communication_times.HOST_OP_S`.""",
@@ -99,7 +102,8 @@ class Cluster:
         for name in ("gpus_per_node", "nodes", "nics_per_node"):
             require_whole(f"{self.name}: {name}", getattr(self, name))
         for name in ("pcie_bytes_per_s", "nvme_bytes_per_s", "host_memory_bytes"):
-            require_positive(f"{self.name}: {name}", getattr(self, name))
+            if (given := getattr(self, name)) != 0 or isinstance(given, bool):
+                require_positive(f"{self.name}: {name}", given)
         if self.host_op_s is not None:
             require_seconds(f"{self.name}: host_op_s", self.host_op_s)
         if not isinstance(self.more, (list, tuple)) or not all(
@@ -119,7 +123,13 @@ class Cluster:
     @property
     def node_memory_bytes(self) -> float:
         """The memory of a node's host in bytes; of the smallest where there are several kinds."""
-        return min(part.host_memory_bytes for part in self.parts)
+        return min(part.known("host_memory_bytes") for part in self.parts)
+
+    def known(self, name: str) -> float:
+        """The figure called `name`; `InputError` if it is not known."""
+        if not (value := getattr(self, name)):
+            raise InputError(f"{self.name}: {name} is not known, and this plan uses it: give it")
+        return float(value)
 
     @property
     def parts(self) -> tuple["Cluster", ...]:
@@ -274,7 +284,9 @@ def _from_file(path: Path) -> Cluster:
         _require_finite(Cluster, "", facts)
         for part, kind in (("gpu", Gpu), ("intra", Fabric), ("inter", Fabric)):
             _require_finite(kind, f"{part}: ", facts.get(part))
-        return _cluster(facts.pop("name", path.stem), facts)
+        cluster = _cluster(facts.pop("name", path.stem), facts)
+        require_plausible(facts)
+        return cluster
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 

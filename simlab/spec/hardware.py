@@ -1,9 +1,11 @@
 """GPUs and what their kernels reach, and links between two ranks."""
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from simlab.errors import (
     InputError,
@@ -221,3 +223,44 @@ class Gpu:
         if precision not in self.peak_flops:
             raise InputError(f"{self.name} has no {precision}; it has {', '.join(self.peak_flops)}")
         return self.peak_flops[precision]
+
+
+# figures of a cluster's file that no machine has: mostly of another unit
+# --------------------------------------------------------------------------------------------
+
+PER_S = "bytes per second (450 GB/s are 450e9, 400 Gb/s are 50e9)"
+BYTES = "bytes (80 GB are 80e9)"
+SECONDS = "seconds (20 µs are 20e-6)"
+PLAUSIBLE = {
+    "memory_bytes": (1e8, 1e13, BYTES),
+    "host_memory_bytes": (1e8, 1e15, BYTES),
+    "memory_bandwidth_bytes_per_s": (1e8, 1e14, PER_S),
+    "bandwidth_bytes_per_s": (1e5, 1e13, PER_S),
+    "pcie_bytes_per_s": (1e6, 1e13, PER_S),
+    "nvme_bytes_per_s": (1e5, 1e13, PER_S),
+    "base_s": (0, 1, SECONDS),
+    "hop_s": (0, 1, SECONDS),
+    "message_s": (0, 1, SECONDS),
+    "peak_flops": (1e8, 1e17, "operations per second (989 TFLOP/s are 989e12)"),
+}
+"""{figure: the least and the most that a machine has, and its unit}. 0 stands for what is not known."""
+
+
+def require_plausible(facts: Mapping[str, Any]) -> None:
+    """`InputError` for the first figure of a cluster's file that is off by orders of magnitude, with the
+    unit that is meant."""
+    for where, name, value in _figures(facts):
+        least, most, unit = PLAUSIBLE[name]
+        if number(value) and value > 0 and not least <= value <= most:
+            raise InputError(f"{where} = {shortened(value)}: no machine has that; give {unit}")
+
+
+def _figures(facts: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, str, Any]]:
+    """(where it stands, its name, its value) of each figure of `PLAUSIBLE` in a file."""
+    for name, value in facts.items():
+        if isinstance(value, dict) and name == "peak_flops":
+            yield from ((f"{within}{name} of {its}", name, flops) for its, flops in value.items())
+        elif isinstance(value, dict) and name in ("gpu", "intra", "inter"):
+            yield from _figures(value, f"{name}: ")
+        elif name in PLAUSIBLE:
+            yield f"{within}{name}", name, value

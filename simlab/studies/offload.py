@@ -185,11 +185,13 @@ class _Tasks:
         self.back: list[list[list[int]]] = []
         plan, cluster = cost.plan, cost.cluster
         self.own = [part.parameters / shards_of(plan, "optimizer") for part in parts]
-        self.pcie_s = 1 / cluster.pcie_bytes_per_s
+        self.pcie_s = 1 / cluster.known("pcie_bytes_per_s")
         sharers = host_sharers(plan, cluster)
         self.host_s = sharers * host_adam_s
         self.drive_s = (
-            optimizer_bytes(plan) * sharers / cluster.nvme_bytes_per_s if to == "nvme" else 0.0
+            optimizer_bytes(plan) * sharers / cluster.known("nvme_bytes_per_s")
+            if to == "nvme"
+            else 0.0
         )
 
     def _add(

@@ -69,7 +69,7 @@ def faster_link(prediction: Prediction, link: str, times: float = 2) -> WhatIf:
 
     def faster(part: Cluster) -> Cluster:
         if link == "pcie":
-            return replace(part, pcie_bytes_per_s=times * part.pcie_bytes_per_s)
+            return replace(part, pcie_bytes_per_s=times * part.known("pcie_bytes_per_s"))
         fabric = getattr(part, link)
         return replace(
             part,

@@ -25,6 +25,7 @@ def test_every_option_of_simulate_goes_with_a_model_with_op_times_or_with_both()
         "picture",
         "trace",
         "perfetto",
+        "strict",
         "json",
         "schema",
         "help",

@@ -378,7 +378,7 @@ def test_what_has_no_time_is_refused():
         kernel_s(Communication("gather", "all_gather", "tp", 1.0), A100)
 
 
-@pytest.mark.parametrize("name", sorted(set(gpus()) - {"b300-sxm", "gb300"}))
+@pytest.mark.parametrize("name", sorted({*gpus()} & {*efficiencies()} - {"b300-sxm", "gb300"}))
 def test_a_gpu_that_was_not_measured_is_taken_as_the_nearest(name):
     """Under another name each of the catalogue is itself; the rest have the figures of one of these."""
     assert nearest(replace(gpus()[name], name="mine")) == name
@@ -401,7 +401,7 @@ def test_a_gpu_that_was_not_measured_reaches_what_the_nearest_or_the_given_one_d
             replace(unknown, efficiency=wrong)
 
 
-ARCHITECTURES = ("volta", "ampere", "hopper", "blackwell")
+ARCHITECTURES = ("volta", "ampere", "hopper", "blackwell", "cdna-3")
 
 
 @pytest.mark.parametrize("name", efficiencies())

@@ -62,6 +62,7 @@ def test_an_unknown_schedule_is_refused_and_the_known_ones_are_named():
     known = ("1f1b, afab, dualpipe, dualpipe-v, eager-1f1b, gpipe, interleaved-1f1b, looped-bfs, pipedream, v-half, v-min, "
              "zb-auto, zb-h1, zb-h2, zb-v")  # fmt: skip
     with pytest.raises(
-        InputError, match=rf"^unknown schedule 'zb', did you mean 'zb-auto', 'zb-h1', 'zb-h2' or 'zb-v'\? there is {known}$"
+        InputError,
+        match=rf"^unknown schedule 'zb', did you mean 'zb-auto', 'zb-h1', 'zb-h2' or 'zb-v'\? there is {known}$",
     ):
         generate("zb", 2, 2)

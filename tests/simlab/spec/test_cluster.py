@@ -96,7 +96,8 @@ def test_every_gpu_of_the_published_runs_is_known():
     ("V100-SXM2-32GB", "dgx-v100"), ("Tesla V100", "dgx-v100"), ("H200-SXM", "dgx-h200"), ("NVIDIA A100-SXM4-40GB", "dgx-a100-40gb"),
     ("B300", "dgx-b300"), ("GB300", "gb300-nvl72"),
     ("GB200", "gb200-nvl72"), ("NVIDIA GB200 NVL72", "gb200-nvl72"), ("GB200 NVL4", None), ("A800-SXM-80GB", "a800"),
-    ("A800 PCIe", None), ("H20", None), ("GH200", None),
+    ("A800 PCIe", None), ("NVIDIA H20", "h20"), ("GH200", None), ("NVIDIA H200 NVL", "h200-nvl"), ("AMD Instinct MI300X", "mi300x"),
+    ("NVIDIA GeForce RTX 4090", "rtx-4090"), ("NVIDIA A10G", "aws-g5"), ("Tesla T4", "aws-g4dn"), ("NVIDIA GB10", "dgx-spark"),
     ("A100 40 GB", "dgx-a100-40gb"), ("H100 96 GB", "h100-96gb-500w"), ("TPU v4", None), ("H100 PCIe", None), ("", None),
 ])  # fmt: skip
 def test_gpus_as_people_spell_them(text, name):
@@ -129,7 +130,8 @@ def test_a_cluster_of_a_file_is_the_catalogues(tmp_path):
 
 
 @pytest.mark.parametrize(("change", "says"), [
-    ({"gpu": "h1000"}, "gpu 'h1000': give one of"), ({"nodes": 0}, "nodes = 0: give a whole number"), ({"colour": 1}, "unknown colour"),
+    ({"gpu": "h1000"}, "gpu 'h1000', did you mean .*give one of"),
+    ({"nodes": 0}, "nodes = 0: give a whole number"), ({"colour": 1}, "unknown colour"),
     ({"intra": {"kind": "nvlink"}}, "bandwidth_bytes_per_s"),
     ({"intra": {"kind": "string"}}, "missing"), ({"pcie_bytes_per_s": -1}, "pcie"),
     ({"source": ""}, "no source"), ({"nics_per_node": 1.5}, "nics_per_node = 1.5"), ({"source": 7}, "no source .it is 7"),
