@@ -149,12 +149,12 @@ def _read_optimizer(options: Options, fields: Settings) -> None:
     if given is None:
         return
     name = str(given).lower().replace("_", "")
-    if name in OPTIMIZERS:
+    if name in OPTIMIZERS and (OPTIMIZERS[name] == "adam" or not fields["zero"]):
         fields["optimizer"] = OPTIMIZERS[name]
     elif name in ("cpuadam", "fusedadam", "deepspeedcpuadam"):
         fields["optimizer"] = "adam"
     else:
-        options.unsaid.append(f"optimizer.type = {given}: Adam is taken")
+        options.unsaid.append(f"optimizer.type = {given} with ZeRO-{fields['zero']}: Adam is taken")
 
 
 def _batch(options: Options, gpus: int | None, tp: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ FSDP2 or, in Megatron-DeepSpeed, of DeepSpeed.
 from typing import Any
 
 from simlab.errors import InputError, shortened
+from simlab.libraries.torch import TORCH
 from simlab.planner.formats.defaults import Default
 from simlab.planner.formats.megatron_model import read_model
 from simlab.planner.formats.megatron_stages import read_stages, written_stages
@@ -142,7 +143,8 @@ def _gpus(options: Options, gpus: int | None) -> int | None:
         return each * (nodes or 1) if each and known else None
     if each and nodes and each * nodes != gpus:
         raise InputError(
-            f"the script starts {nodes} x {each} processes: give --gpus {each * nodes}, or change it"
+            f"the script starts {nodes} x {each} processes: give --gpus {each * nodes}, or its number of "
+            "nodes by --set"
         )
     return gpus
 
@@ -325,9 +327,16 @@ def written(plan: Plan) -> Settings:
         "--seq-length": plan.seq,
         "--cp-comm-type": kinds[plan.cp_kind] if plan.cp > 1 else None,
         **written_stages(plan),
-        sharded.get(plan.zero, "") if plan.optimizer != "muon" else "": True,
+        **_written_fsdp2(plan),
+        ""
+        if _is_fsdp2(plan)
+        else sharded.get(plan.zero, "")
+        if plan.optimizer != "muon"
+        else "": True,
         "--optimizer": _written_optimizer(plan),
-        "--data-parallel-sharding-strategy": strategy[plan.zero] if plan.zero > 1 else None,
+        "--data-parallel-sharding-strategy": strategy[plan.zero]
+        if plan.zero > 1 and not _is_fsdp2(plan)
+        else None,
         "--sequence-parallel": plan.sequence_parallel,
         "--recompute-granularity": GRANULARITIES.get(plan.recompute),
         "--recompute-modules": " ".join(OUTPUTS[:2]) if plan.recompute == "outputs" else None,
@@ -363,8 +372,20 @@ def written(plan: Plan) -> Settings:
     return {flag: value for flag, value in given.items() if flag and value is not False}
 
 
+def _is_fsdp2(plan: Plan) -> bool:
+    """Whether torch's FSDP2 shards, which Megatron-LM has beside its own."""
+    return plan.zero == 3 and plan.library == TORCH.name
+
+
+def _written_fsdp2(plan: Plan) -> Settings:
+    kept = "--torch-fsdp2-no-reshard-after-forward"
+    return {"--use-torch-fsdp2": True, kept: not plan.reshard} if _is_fsdp2(plan) else {}
+
+
 def _written_optimizer(plan: Plan) -> str | None:
     """The --optimizer of a plan; None for Adam, and for what Megatron-LM has not."""
     if plan.optimizer == "muon":
         return "dist_muon" if plan.zero else "muon"
+    if plan.zero and not _is_fsdp2(plan):  # its distributed optimizer is Adam's
+        return None
     return plan.optimizer if plan.optimizer in OPTIMIZERS and plan.optimizer != "adam" else None

@@ -309,6 +309,8 @@ def written(plan: Plan) -> Settings:
         "context_parallel_degree": plan.cp,
         "enable_async_tensor_parallel": plan.tp > 1 and plan.tp_overlap == "pipelined",
     }
+    if plan.tp > 1 and not plan.sequence_parallel:
+        parallelism["enable_sequence_parallel"] = False
     block = plan.cp * (plan.tp if plan.spreads_experts else 1)
     if plan.ep > 1 and plan.ep % block == 0 and shard == plan.dp:
         parallelism["expert_parallel_degree"] = plan.ep

@@ -379,3 +379,42 @@ def test_what_is_written_as_a_file_is_read_as_the_same_plan(plan, tmp_path_facto
         assert theirs == ours, project
     path.write_text("\n".join(plan_lines(plan, ())) + "\n", encoding="utf-8")
     assert Plan(**read_plan_file(path, FIELDS)) == plan
+
+
+SPECIAL = {
+    "megatron": [
+        Plan(pp=4, microbatches=8, stage_layers=(2, 4, 4, 2)),
+        Plan(pp=4, microbatches=8, stage_layers=(0, 4, 4, 0)),
+        Plan(pp=2, microbatches=8, schedule="interleaved-1f1b", chunks=2, stage_layers=(2, 4, 4, 2)),
+        Plan(dp=8, zero=1, hybrid=4), Plan(dp=8, zero=3, library="torch", reshard=False),
+        Plan(dp=4, zero=3, library="torch", optimizer="sgd"), Plan(dp=4, optimizer="sgd"),
+    ],
+    "torchtitan": [
+        Plan(dp=4, tp=2, zero=3, library="torch", seq=4096, recompute="per-op", tp_overlap="none"),
+        Plan(dp=8, zero=3, library="torch", seq=4096, hybrid=4),
+    ],
+    "deepspeed": [Plan(dp=8, zero=2, gradient_bytes=2), Plan(dp=8, zero=2, precision="fp16"),
+                  Plan(dp=4, optimizer="sgd", gradient_bytes=2)],
+    "nanotron": [Plan(dp=8, zero=1, library="nanotron")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("project", "plan"), [(name, plan) for name, its in SPECIAL.items() for plan in its]
+)
+def test_what_only_one_project_has_comes_back(project, plan):
+    its = exported(project, plan)
+    again = imported(project, its.settings, gpus=plan.gpus)
+    assert its.unsaid == {} and again.plan == plan and not (again.unknown or again.left)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(dp=4, zero=3, library="torch", optimizer="sgd"),
+        Plan(dp=4, zero=1, library="torch", optimizer="sgd"),
+    ],
+)
+def test_an_optimizer_that_a_project_has_not_with_zero_is_named(plan):
+    for project in ("deepspeed", "nanotron"):
+        assert "optimizer" in exported(project, plan).unsaid
