@@ -1,6 +1,7 @@
 """Kernel → seconds: what it computes against the GPU's speed at its shape, what it moves against
 the memory's, and its launch."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
 from math import ceil, log
@@ -64,6 +65,15 @@ def kernel_s(
     time is the memory's (beside .94 TB/s products took 10% longer than beside none); fewer channels
     between nodes, and for small collectives.
     """
+    if (
+        isinstance(kernel, GroupedMatmul)
+        and kernel.apart
+        and not efficiencies_of(gpu).shares_rounds
+    ):
+        return sum(
+            count * kernel_s(its, gpu, precision, beside_bytes_per_s=beside_bytes_per_s)
+            for its, count in Counter(kernel.products).items()
+        )
     if isinstance(kernel, Matmul):
         alone_s = matmul_s(kernel, gpu, precision)
         return alone_s if beside_bytes_per_s is None else alone_s * rounds_beside(kernel, gpu)
@@ -107,7 +117,7 @@ def matmul_s(kernel: Matmul, gpu: Gpu, precision: str) -> float:
     that of ceil(tiles / multiprocessors) rounds at the efficiency of a full one ("wave
     quantization", NVIDIA, Matrix Multiplication Background User's Guide). Of the tile shapes the
     fastest is taken. No less than reading both operands takes; and then the result is written (a
-    weight gradient added to one in fp32): the last thing that every tile does. In fp8 the operands
+    weight gradient added to one in fp32, or in 16 bits): the last thing that every tile does. In fp8 the operands
     have 8 bits already; `casts_s` says what that took. The products of a `GroupedMatmul` share the
     rounds: a multiprocessor takes its next tile from whichever product has one left, and each
     product reads its own operands and writes its own result. Leaves out: split-k, what the caches
@@ -129,7 +139,7 @@ def matmul_s(kernel: Matmul, gpu: Gpu, precision: str) -> float:
     result = sum(its.batch * its.m * its.n for its in products)
     bandwidth = _bandwidth(gpu, reached)
     is_added = kernel.role == "weight" and not kernel.fresh
-    written_s = (8 if is_added else width) * result / bandwidth
+    written_s = (2 * kernel.sum_bytes if is_added else width) * result / bandwidth
     read_s = (1 if in_eight_bits else width) * operands / bandwidth
     return max(best, read_s) + written_s + reached.kernel_s
 
@@ -157,6 +167,7 @@ def casts_s(
     *,
     kept_for: int = 0,
     gathered: bool = False,
+    made: bool = False,
     beside_bytes_per_s: float | None = None,
 ) -> float:
     """Seconds of casting the operands of a product from 16 bits to 8. beside_bytes_per_s: see
@@ -164,6 +175,7 @@ def casts_s(
 
     kept_for: the microbatches that share one cast of the weights in Transformer Engine; 0 where
     torchao casts. gathered: whether the weights are parameters in 8 bits, which are transposed only.
+    made: whether the left operand was made in 8 bits.
 
     Transformer Engine casts the input in the forward, for the product and for the weight's gradient,
     and the gradient of the result in the backward, for both gradients, in `CAST_BYTES`
@@ -191,9 +203,9 @@ def casts_s(
         fused = kernel.operation in AFTER_NORM and not isinstance(kernel, GroupedMatmul)
         is_forward = kernel.role == "forward"
         apart, after_norm = CAST_BYTES[precision]
-        moved = (after_norm if fused and is_forward else apart) * left
+        moved = 0.0 if made else (after_norm if fused and is_forward else apart) * left
         moved += (2 if gathered else apart) * right / kept_for * is_forward
-        launches = 1
+        launches = 0 if made else 1
     bandwidth = _bandwidth(gpu, reached, beside_bytes_per_s or 0.0)
     return moved / bandwidth + launches * reached.kernel_s
 

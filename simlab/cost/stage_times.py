@@ -14,7 +14,13 @@ from simlab.layer.operation import OperationKind
 from simlab.layer.units import UnitKind, is_layer
 from simlab.lowering.expansion import alternating
 from simlab.lowering.instruction import Halves
-from simlab.lowering.kernels import Communication, Matmul, UnitKernels, runtime_ops
+from simlab.lowering.kernels import (
+    Communication,
+    GroupedMatmul,
+    Matmul,
+    UnitKernels,
+    runtime_ops,
+)
 from simlab.lowering.kernels.kernel import Kernel, Launched
 from simlab.lowering.pieces import (
     COMPUTE,
@@ -33,6 +39,12 @@ what is short."""
 HOST_COLLECTIVE_OPS = 3
 """A collective is worth as many ops to the host: the call, the wait of its stream, and that of the
 one it came from."""
+
+
+MADE_IN_8_BITS = (OperationKind.DOWN, "forward"), (OperationKind.UP, "input")
+"""(operation, role) of the products of `Plan.fused_experts` whose left operand the kernel before has made in
+8 bits: the activation's result, and its gradient (`fuser_forward` and `fuser_backward` in Transformer
+Engine's pytorch/ops/fused/grouped_mlp.py)."""
 
 
 class StageTimes(NamedTuple):
@@ -243,6 +255,7 @@ class StageCost(CommunicationTimes):
         taken = self.collective_bytes_per_s if beside else None
         seconds = kernel_s(kernel, gpu, precision, beside_bytes_per_s=taken)
         if in_eight_bits and isinstance(kernel, Matmul):
+            made = self.plan.fused_experts and (kernel.operation, kernel.role) in MADE_IN_8_BITS
             torchs = self.plan.habits.searches_largest_values
             seconds += casts_s(
                 kernel,
@@ -250,6 +263,7 @@ class StageCost(CommunicationTimes):
                 precision,
                 kept_for=0 if torchs else self.plan.microbatches,
                 gathered=self.plan.fp8_param_gather,
+                made=made and isinstance(kernel, GroupedMatmul),
                 beside_bytes_per_s=taken,
             )
         return seconds / self.faster.get(kernel.operation, 1)

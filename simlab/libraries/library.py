@@ -93,6 +93,10 @@ class Library:
     """Whether queries, keys and values are copied into other orders after their product."""
     fuses_activation: bool = True
     """Whether a gated activation can be one kernel (`Plan.fused`)."""
+    limits_apart: bool = False
+    """Whether ops of torch limit gate and up before the kernel of the activation (`Model.clamped`)."""
+    adds_biases_apart: bool = False
+    """Whether ops of torch add the biases of experts' second products, expert by expert."""
     fuses_loss: bool = False
     """Whether the loss is the vocabulary-parallel one, on logits in fp32, whose gradient takes their place."""
     copies_logits: bool = False

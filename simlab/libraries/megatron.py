@@ -20,6 +20,10 @@ MEGATRON = Library(
     keeps_eight_bit_copies=True,
     keeps_eight_bit_inputs=True,
     joins_products=True,
+    # weighted_bias_quick_geglu_impl in core/fusions/fused_bias_geglu.py; TEGroupedMLP._apply_bias
+    # in core/transformer/moe/experts.py (NVIDIA/Megatron-LM@d98e8a64)
+    limits_apart=True,
+    adds_biases_apart=True,
     # core/tensor_parallel/cross_entropy.py
     fuses_loss=True,
     # Transformer Engine's get_cublas_workspace (pytorch/cpp_extensions/gemm.py)

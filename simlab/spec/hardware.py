@@ -108,6 +108,11 @@ class Efficiency:
         "The fraction of the memory's bandwidth that streaming kernels reach."
     )
     source: str = documented("Where the figures are from.")
+    shares_rounds: bool = documented(
+        """Whether products that are launched one by one on several streams, as those of experts, fill
+        each other's last rounds. Otherwise each takes what it takes alone.""",
+        default=True,
+    )
 
     def __post_init__(self) -> None:
         for name, keys in (
@@ -139,6 +144,10 @@ class Efficiency:
         for value in (value for tile in tiles for value in tile):
             require_positive("efficiency: a tile's rows, columns or part", value)
         require_positive("efficiency: memory", self.memory)
+        if not isinstance(self.shares_rounds, bool):
+            raise InputError(
+                f"efficiency: shares_rounds = {self.shares_rounds!r}: give True or False"
+            )
         for what, value in (
             ("kernel_s", self.kernel_s),
             *((f"attention_tail of {way}", tail) for way, tail in self.attention_tail.items()),

@@ -101,6 +101,12 @@ class Plan:
         --overlap-moe-expert-parallel-comm). A rank holds one layer of a microbatch more then.""",
         default=False,
     )
+    fused_experts: bool = documented(
+        """Whether all experts of a rank are one kernel for each product, which also makes their activation
+        and its gradient, casts these, and adds biases (Megatron-LM's --use-transformer-engine-op-fuser, with
+        precision 'fp8-mx').""",
+        default=False,
+    )
     cp_layout: str = documented(
         """Which part of a sequence a context-parallel rank holds. 'zigzag' gives rank r the chunks
         r and 2 cp - 1 - r of 2 cp, so that all ranks compute equally much of causal attention.

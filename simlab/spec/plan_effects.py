@@ -44,6 +44,12 @@ EFFECTS = (
         ("library",),
         f"library = {either(names_of('compiles_loss'))}",
     ),
+    Effect(
+        "fused_experts",
+        lambda plan: plan.precision == "fp8-mx",
+        ("precision",),
+        "precision = 'fp8-mx'",
+    ),
     Effect("cp_kind", lambda plan: plan.cp > 1, ("cp",), "cp of 2 or more"),
     Effect("cp_layout", lambda plan: plan.cp > 1, ("cp",), "cp of 2 or more"),
     Effect(

@@ -36,7 +36,8 @@ class MovedBytes(TorchDispatchMode):
         return result
 
     def _bytes(self, values):
-        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        lists = [its if isinstance(its, (tuple, list)) else [its] for its in values]
+        tensors = [value for its in lists for value in its if isinstance(value, torch.Tensor)]
         return sum(t.nbytes for t in tensors if t.numel() >= self.least)
 
 

@@ -42,6 +42,7 @@ EXECUTION = {
     "etp": Execution("Whether the members of the groups ep and edp are of one group tp."),
     "dispatcher": Execution("Each copy of a token is sent by itself.", ("all-to-all",)),
     "ep_overlap": Execution("The order of a forward and a backward that take turns layer by layer."),
+    "fused_experts": Execution("Experts are torch's own ops.", (False,)),
     "cp_layout": Execution("The part of each sequence that a rank computes."),
     "cp_kind": Execution("The messages and collectives of the group cp."),
     "zero": Execution("The collectives of the group dp and the bytes that a rank holds."),

@@ -6,6 +6,7 @@ from dataclasses import replace
 from simlab.layer.operation import Operation, OperationKind
 from simlab.layer.saved import Share
 from simlab.lowering.kernels.ends import embedding_grads, loss_bytes
+from simlab.lowering.kernels.grouped import adds_apart, has_bias
 from simlab.lowering.kernels.kernel import (
     Attention,
     Carries,
@@ -78,6 +79,8 @@ def kernel_backward(kernel: Launched, plan: Plan) -> Grads:
     if isinstance(kernel, Communication):
         return list(communication_backward(kernel, plan)), []
     size_bytes = kernel.size_bytes
+    if kernel.grad_bytes is not None:
+        return [Memory(f"{kernel.name} grad", kernel.grad_bytes, kernel.operation)], []
     if kernel.operation is OperationKind.LOSS:
         forward, backward = loss_bytes(plan)
         size_bytes = size_bytes / forward * backward
@@ -92,6 +95,10 @@ def matmul_backward(kernel: Matmul, plan: Plan) -> Grads:
     Where w is cut by columns, each rank has a part of dx, and all sum up their parts while they
     compute dw. Both operands of the scores and of the values are activations. Where torch shards
     gradients, they are reduced after every backward, so there are none to which dw is added.
+    Megatron-LM's buffers of gradients, to which the product's kernel adds, have the type in which they are
+    reduced (`grad_dtype` in core/distributed/distributed_data_parallel.py). That is counted of products in 8
+    bits; in 16 bits a plan does not say whether torch adds what a product has written in 16 bits, as before
+    that kernel and in other libraries, which moves as much as sums in fp32.
     Leaves out: the first microbatch of a step, whose dw is added to nothing everywhere; DeepSpeed and
     Megatron-FSDP, which reduce after every backward and are taken to add in fp32 all the same.
     """
@@ -119,7 +126,9 @@ def matmul_backward(kernel: Matmul, plan: Plan) -> Grads:
     name, m, n, k = f"{kernel.name} weight grad", kernel.n, kernel.k, kernel.m
     reduced = not plan.habits.has_flat_gradients and reduces_each_backward(plan)
     fresh = reduced or autocasts(plan)  # which casts it, and then adds
-    return grads, [replace(kernel, name=name, m=m, n=n, k=k, role="weight", fresh=fresh)]
+    narrow = plan.gradient_bytes == 2 and plan.habits.adds_in_place and plan.has_eight_bits
+    made = replace(kernel, name=name, m=m, n=n, k=k, role="weight", fresh=fresh)
+    return grads, [replace(made, sum_bytes=2) if narrow else made]
 
 
 def communication_backward(kernel: Communication, plan: Plan) -> list[Communication]:
@@ -193,8 +202,9 @@ def residual_grads(operations: Sequence[Operation], plan: Plan, share: Share) ->
 
 
 def bias_grads(operations: Sequence[Operation], plan: Plan, share: Share) -> list[Memory]:
-    """The gradients of biases: column sums, which read the gradients of the outputs."""
-    biased = [its for its in operations if its.is_product and len(its.weights) > len(its.makes)]
+    """The gradients of biases: column sums, which read the gradients of the outputs. Those that ops of
+    torch add are in `added_biases`."""
+    biased = [its for its in operations if has_bias(its) and not adds_apart(its, plan)]
     if not biased:
         return []
     read = sum(share.numbers(made) for its in biased for made in its.makes)

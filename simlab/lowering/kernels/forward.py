@@ -10,6 +10,12 @@ from simlab.layer.passes.tensor import exchanged, gathers, is_partial, sums
 from simlab.layer.saved import Share
 from simlab.lowering.kernels.attention import fused_attention, stored_scores
 from simlab.lowering.kernels.ends import embedding_kernel, loss_kernels
+from simlab.lowering.kernels.grouped import (
+    added_biases,
+    adds_apart,
+    is_limited_apart,
+    limited,
+)
 from simlab.lowering.kernels.kernel import Communication, GroupedMatmul, Launched, Matmul, Memory
 from simlab.lowering.kernels.memory_bound import is_one_kernel, memory_kernel
 from simlab.lowering.kernels.tensor_parallel import (
@@ -90,7 +96,12 @@ def _kernels(
         tensors = tuple(
             its._replace(cut=Cut.WHOLE) if its.cut is Cut.TOKENS else its for its in tensors
         )
-    return [memory_kernel(operation, tensors, model, plan, share)]
+    if plan.fused_experts and kind is OperationKind.ACTIVATION and tensors[0].cut is Cut.EXPERTS:
+        return []  # a part of both products
+    own: list[Launched] = [memory_kernel(operation, tensors, model, plan, share)]
+    if is_limited_apart(operation, model, plan):
+        return [limited(operation, plan, share), *own]
+    return own
 
 
 def _product(operation: Operation, model: Model, plan: Plan, share: Share) -> list[Launched]:
@@ -101,10 +112,12 @@ def _product(operation: Operation, model: Model, plan: Plan, share: Share) -> li
     if experts := int(operation.weights[0].experts):
         rows, own = round(share.routed), experts // plan.ep
         tokens = evenly_routed(rows, own)
-        grouped = GroupedMatmul(kind.value, rows, n, k, operation=kind, tokens=tokens)
+        apart = plan.habits.launches_each_expert and not plan.fused_experts
+        grouped = GroupedMatmul(kind.value, rows, n, k, operation=kind, tokens=tokens, apart=apart)
         down = kind is OperationKind.DOWN
         back = _exchange(operation.makes[0], model, plan, "combine") if down else []
-        return [grouped, *back]
+        biased = [added_biases(operation, plan, share)] * adds_apart(operation, plan)
+        return [grouped, *biased, *back]
     rows = round(share.tokens)
     if operation.weights[0].cut is Cut.WHOLE:
         alone = kind is OperationKind.ROUTER

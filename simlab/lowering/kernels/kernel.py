@@ -1,7 +1,7 @@
 """What a rank launches: matrix products, attention, kernels that the memory bounds, and
 communications."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, NamedTuple
 
 from simlab.layer.operation import OperationKind
@@ -40,8 +40,10 @@ class Matmul:
     """The operands of the three roles lie differently in memory, so their efficiencies differ."""
     operation: OperationKind = OperationKind.OTHER
     fresh: bool = False
-    """Of a weight gradient: whether it is written as any other result is, and not added in fp32 to
+    """Of a weight gradient: whether it is written as any other result is, and not added to
     what earlier microbatches made."""
+    sum_bytes: int = 4
+    """Otherwise the bytes of a number of that sum."""
 
     @property
     def place(self) -> Place:
@@ -56,7 +58,7 @@ class Matmul:
 
 @dataclass(frozen=True)
 class GroupedMatmul(Matmul):
-    """The products of tokens with the weights of their own experts, in one kernel.
+    """The products of tokens with the weights of their own experts, in one kernel or in one for each.
 
     The tokens, `m` of them (`k` where the role is 'weight'), are divided among the experts, each of
     which has weights of its own. Every expert's weights are read, and every expert's weight
@@ -65,13 +67,21 @@ class GroupedMatmul(Matmul):
 
     tokens: tuple[int, ...] = ()
     """The tokens of each expert that has any. They add up to all tokens."""
+    apart: bool = False
+    """Whether each expert's product is launched by itself."""
 
     @property
     def products(self) -> list[Matmul]:
         """The product of each expert, as a kernel of its own."""
+        own = Matmul(
+            *(self.name, self.m, self.n, self.k),
+            role=self.role,
+            fresh=self.fresh,
+            sum_bytes=self.sum_bytes,
+        )
         if self.role == "weight":
-            return [Matmul(self.name, self.m, self.n, its, role=self.role) for its in self.tokens]
-        return [Matmul(self.name, its, self.n, self.k, role=self.role) for its in self.tokens]
+            return [replace(own, k=its) for its in self.tokens]
+        return [replace(own, m=its) for its in self.tokens]
 
 
 @dataclass(frozen=True)
@@ -131,6 +141,8 @@ class Memory:
     size_bytes: float
     """What it reads and writes."""
     operation: OperationKind = OperationKind.OTHER
+    grad_bytes: float | None = None
+    """What its backward reads and writes; None: what `BACKWARD_BYTES` says of its operation."""
     flops: ClassVar[float] = 0
 
 

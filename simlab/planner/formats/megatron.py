@@ -291,6 +291,8 @@ def _read_numbers(options: Options, fields: Settings) -> None:
     in_eight_bits = in_eight_bits or any(older)
     fields["precision"] = eighth if in_eight_bits else half
     fields["fp8_param_gather"] = options.switch("--fp8-param-gather")
+    fuser = options.switch("--use-transformer-engine-op-fuser")
+    fields["fused_experts"] = fuser and fields["precision"] == "fp8-mx"
     if options.switch("--accumulate-allreduce-grads-in-fp32"):
         fields["gradient_bytes"] = 4
     if options.switch("--grad-reduce-in-bf16"):
@@ -347,6 +349,7 @@ def written(plan: Plan) -> Settings:
         "--fp8-format": "hybrid" if plan.has_eight_bits else None,
         "--fp8-recipe": {"fp8-current": "tensorwise", "fp8-mx": "mxfp8"}.get(plan.precision),
         "--fp8-param-gather": plan.fp8_param_gather,
+        "--use-transformer-engine-op-fuser": plan.fused_experts,
         "--attention-backend": "unfused" if plan.attention == "unfused" else None,
         "--attention-dropout": None if plan.dropout else 0.0,
         "--hidden-dropout": None if plan.dropout else 0.0,

@@ -115,6 +115,11 @@ class ModelSizes:
         """Whether each head has a score of its own that takes a part of the softmax, as in gpt-oss.""",
         default=False,
     )
+    clamped: bool = documented(
+        """Whether gate and up are limited to a range before the activation function, as in gpt-oss
+        (`swiglu_limit`).""",
+        default=False,
+    )
     experts: int = documented(
         "The number of experts in a layer. 0 stands for one dense MLP.", default=0
     )
@@ -209,7 +214,9 @@ class ModelSizes:
             raise InputError(
                 f"{self.name or 'model'}: layers = {shortened(self.layers)}: give at most {MOST_LAYERS:,}"
             )
-        for field in ("gated_mlp", "tied_head", "bias", "window_slides", "sinks", "rotary"):
+        for field in (
+            *("gated_mlp", "tied_head", "bias", "window_slides", "sinks", "clamped", "rotary"),
+        ):
             if not isinstance(getattr(self, field), bool):
                 raise InputError(
                     f"{self.name or 'model'}: {field} = {getattr(self, field)!r}: give True or False"

@@ -323,7 +323,9 @@ def _plan(row: Row, model: Model, in_node: int, facts: Facts) -> Plan:
         fields["tp_overlap"] = tp_overlap_of(overlap)
     fields |= _of_source(row, facts, fields)
     if row["recompute"].strip():
-        fields["recompute"] = recompute_of(row["recompute"], fsdp)
+        whole_layers = recompute_of(row["recompute"], fsdp)
+        if whole_layers != "none" or facts.get("recompute") != "outputs":
+            fields["recompute"] = whole_layers  # else the modules that the source names
     fields["sequence_parallel"] = sequence_parallel or (fields["etp"] == 1 and tp > 1 and ep > 1)
     return Plan(**fields)
 

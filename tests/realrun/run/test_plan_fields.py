@@ -32,7 +32,7 @@ NOT_EXECUTED = {
     "optimizer": ({"library": "torch"}, ["sgd", "adafactor", "muon"]),
     "bucket_bytes": ({"dp": 2}, [10**6]), "moment_bytes": ({"dp": 2, "zero": 1}, [2]),
     "fp8_param_gather": ({"dp": 2, "zero": 1, "precision": "fp8"}, [True]),
-    "dispatcher": ({"dp": 2, "ep": 2}, ["once-a-node"]),
+    "dispatcher": ({"dp": 2, "ep": 2}, ["once-a-node"]), "fused_experts": ({"precision": "fp8-mx"}, [True]),
     "offload": ({}, ["optimizer", "parameters", "activations"]), "offload_to": ({"offload": "optimizer"}, ["nvme"]),
 }  # fmt: skip
 

@@ -50,7 +50,8 @@ SIMULATE = parser().commands["simulate"]
 ACTIONS = {action.dest: action for action in SIMULATE._actions if action.help != SUPPRESS}
 OTHER = {
     "dp": 4, "tp": 2, "pp": 2, "cp": 2, "ep": 2, "expert_load": 1.5, "etp": 1,
-    "dispatcher": "once-a-node", "ep_overlap": True, "moment_bytes": 2, "fp8_param_gather": True, "compiled_loss": True, "optimizer": "sgd",
+    "dispatcher": "once-a-node", "ep_overlap": True, "moment_bytes": 2, "fp8_param_gather": True, "fused_experts": True,
+    "compiled_loss": True, "optimizer": "sgd",
     "cp_layout": "contiguous", "cp_kind": "all-gather", "zero": 3, "hybrid": 2,
     "microbatch_size": 2, "microbatches": 3, "seq": 512, "schedule": "gpipe", "chunks": 3, "stage_layers": (5, 7),
     "recompute": "full", "precision": "fp32", "sequence_parallel": True, "attention": "flash-2", "library": "torch",
@@ -64,7 +65,7 @@ NEEDS = {"schedule": {"pp": 2}, "chunks": {"pp": 2, "schedule": "interleaved-1f1
          "offload_to": {"offload": "optimizer"}, "ep": {"dp": 4}, "expert_load": {"dp": 4, "ep": 2},
          "dispatcher": {"dp": 4, "ep": 2}, "ep_overlap": {"dp": 4, "ep": 2, "microbatches": 2},
          "moment_bytes": {"zero": 1}, "fp8_param_gather": {"zero": 1, "precision": "fp8"},
-         "compiled_loss": {"library": "torch"},
+         "compiled_loss": {"library": "torch"}, "fused_experts": {"precision": "fp8-mx"},
          "etp": {"dp": 2, "tp": 2, "ep": 2, "sequence_parallel": True}}  # fmt: skip
 """{field: fields that its value needs}."""
 

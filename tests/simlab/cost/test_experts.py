@@ -3,7 +3,7 @@ gradients."""
 
 import csv
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 import pytest
 from hypothesis import given
@@ -88,8 +88,7 @@ SYSTEMS = {"a100_pcie": "a100-pcie-80gb", "b200_bf16_ceperm": "b200-sxm"}
 
 
 def errors_of_grouped_products():
-    """{(system, role): [relative error of each product that SimuMax measured]}: those of 300 tokens
-    an expert or more, with gradients in fp32."""
+    """{(system, role): [relative error of each product that SimuMax measured]}"""
     from simlab.cost.roofline import kernel_s
     from simlab.lowering.kernels import GroupedMatmul
 
@@ -98,11 +97,15 @@ def errors_of_grouped_products():
         rows = [row for row in csv.DictReader(file) if row["op"] == "group_matmul"]
     for row in rows:
         experts, each, n, k = (int(row[f"p_{size}"]) for size in ("ng", "M", "N", "K"))
-        if each < 300 or row["p_main_grad_dtype"] != "fp32":
-            continue
         role, tokens = ROLES[row["p_stage"]], experts * each
         shape = {"forward": (tokens, n, k), "input": (tokens, k, n), "weight": (n, k, tokens)}[role]
-        kernel = GroupedMatmul("measured", *shape, role=role, tokens=(each,) * experts)
+        kernel = GroupedMatmul(
+            *("measured", *shape),
+            role=role,
+            sum_bytes=4 if row["p_main_grad_dtype"] == "fp32" else 2,
+            tokens=(each,) * experts,
+            apart=True,
+        )
         seconds = kernel.flops / (float(row["tflops"]) * 1e12)
         found = kernel_s(kernel, gpus()[SYSTEMS[row["system"]]]) / seconds - 1
         errors.setdefault((row["system"], role), []).append(found)
@@ -113,12 +116,13 @@ def errors_of_grouped_products():
     ("system", "role", "limit"),
     [
         ("a100_pcie", "forward", 0.05), ("a100_pcie", "input", 0.06), ("a100_pcie", "weight", 0.25),
-        ("b200_bf16_ceperm", "forward", 0.2), ("b200_bf16_ceperm", "input", 0.2), ("b200_bf16_ceperm", "weight", 0.1),
+        ("b200_bf16_ceperm", "forward", 0.18), ("b200_bf16_ceperm", "input", 0.12), ("b200_bf16_ceperm", "weight", 0.12),
     ],
 )  # fmt: skip
 def test_measured_grouped_products_are_met_in_the_median(system, role, limit):
-    """SimuMax's measurements. Experts of fewer tokens take up to three times as long as here on a
-    B200: its kernel does not fill the GPU with them, which is left out."""
+    """SimuMax's measurements, with 128 tokens an expert and more. On an A100 products on several streams
+    fill each other's rounds; on a B200 each takes what it takes alone."""
     errors = errors_of_grouped_products()[system, role]
     print(f"{system} {role}: {len(errors)} shapes, median {median(map(abs, errors)):.1%}")
     assert len(errors) >= 4 and median(map(abs, errors)) <= limit
+    assert system == "a100_pcie" or abs(mean(errors)) <= 0.12

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from simlab.lowering.kernels import Memory, layer_kernels
+from simlab.lowering.kernels import GroupedMatmul, Memory, layer_kernels
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
 torch = pytest.importorskip("torch")
-from torch_bytes import meta, moved_bytes  # noqa: E402  (it needs torch)
+from torch_bytes import MovedBytes, meta, moved_bytes  # noqa: E402  (it needs torch)
 
 TOKENS, HIDDEN, HEADS, SIZE = 64, 256, 8, 32
 LLAMA = Model(
@@ -131,3 +131,67 @@ def test_in_fp32_each_of_these_kernels_moves_twice_as_much(precision, times, att
             for its in (plan, replace(plan, precision="bf16"))
         )
         assert sizes == {name: times * size for name, size in halves.items()}
+
+
+# what Megatron-LM's experts do by ops of torch
+# ------------------------------------------------------------------------------------------
+
+CLAMPED = replace(EXPERTS, clamped=True, biases=("mlp",))
+ROWS, WIDTH = 2 * TOKENS, EXPERTS.expert_width  # of copies of tokens; of an expert
+
+
+def both_ways(function, *tensors):
+    """[bytes forward, bytes backward] of ops on tensors of which all need a gradient."""
+    leaves = [its.requires_grad_() for its in tensors]
+    with MovedBytes(least=TOKENS * WIDTH) as forward:
+        made = function(*leaves)
+    grad = torch.empty_like(made)
+    with MovedBytes(least=TOKENS * WIDTH) as backward:
+        made.backward(grad)
+    return forward.bytes, backward.bytes
+
+
+def limits(joined):
+    """Of Megatron-LM's weighted_bias_quick_geglu_impl, what comes before its kernel."""
+    gate, up = joined.chunk(2, -1)
+    return torch.cat((gate.clamp(min=None, max=7.0), up.clamp(min=-7.0, max=7.0)), -1)
+
+
+def test_gate_and_up_of_experts_are_limited_by_ops_of_torch():
+    forward, backward = both_ways(limits, meta(ROWS, 2 * WIDTH))
+    kernels = layer_kernels(CLAMPED, PLAIN)
+    assert size_of(kernels.forward, "limits of gate and up") == forward
+    assert size_of(kernels.input_grad, "limits of gate and up grad") == backward
+    again = layer_kernels(CLAMPED, replace(PLAIN, recompute="outputs")).recompute
+    assert size_of(again, "limits of gate and up") == forward
+    for model, plan in ((EXPERTS, PLAIN), (CLAMPED, replace(PLAIN, library="torch"))):
+        assert "limits of gate and up" not in names(layer_kernels(model, plan).forward)
+
+
+@pytest.mark.parametrize("once, dtype", [(False, torch.bfloat16), (True, torch.float32)])
+def test_biases_of_experts_results_are_added_expert_by_expert(once, dtype):
+    """In fp32 where the router's weights are, as the kernels that send tokens once to a node want them."""
+    tokens = [ROWS // 2, ROWS // 2]
+    biases = [meta(HIDDEN).requires_grad_() for _ in tokens]
+
+    def added(results, weights):
+        parts = zip(torch.split(results, tokens), biases, torch.split(weights, tokens))
+        return torch.cat([t + b * p for t, b, p in parts]).to(results.dtype)
+
+    forward, backward = both_ways(added, meta(ROWS, HIDDEN), meta(ROWS, 1, dtype=dtype))
+    fields = {"ep": 4, "dispatcher": "once-a-node"} if once else {}
+    kernels = layer_kernels(CLAMPED, replace(PLAIN, dp=4, **fields))
+    assert size_of(kernels.forward, "biases of experts") == forward
+    assert size_of(kernels.input_grad, "biases of experts grad") == backward
+    (summed,) = (k for k in kernels.weight_grad if k.name == "bias grad")
+    assert summed.size_bytes == 2 * ROWS * 2 * WIDTH  # of the first product only
+
+
+def test_one_kernel_for_all_experts_makes_their_activation_and_adds_their_biases():
+    plan = replace(PLAIN, dp=4, ep=2, precision="fp8-mx", fused_experts=True)
+    kernels = layer_kernels(CLAMPED, plan)
+    gone = {"limits of gate and up", "activation", "biases of experts"}
+    apart = {*names(layer_kernels(CLAMPED, replace(plan, fused_experts=False)).forward)}
+    assert apart - {*names(kernels.forward)} == gone
+    assert not [k for k in kernels.input_grad if k.name.removesuffix(" grad") in gone]
+    assert not [k for k in kernels.forward if isinstance(k, GroupedMatmul) and k.apart]

@@ -385,3 +385,13 @@ def test_a_weights_gradient_is_added_to_one_in_fp32_and_other_results_are_writte
         written[role] = (more_s * reached - width * 8192) / 8192**2
     assert written["weight"] - written["forward"] == pytest.approx(8 - width, rel=0.01)
     assert written["input"] == pytest.approx(written["forward"], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "fields, width",
+    [({}, 4), ({"gradient_bytes": 2}, 2), ({"gradient_bytes": 2, "precision": "bf16"}, 4)],
+)
+def test_gradients_in_8_bit_plans_are_summed_in_the_type_in_which_they_are_reduced(fields, width):
+    plan = Plan(**{"precision": "fp8"} | fields)
+    made = [k for k in layer_kernels(LLAMA, plan).weight_grad if isinstance(k, Matmul)]
+    assert {k.sum_bytes for k in made} == {width}
