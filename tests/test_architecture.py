@@ -62,8 +62,11 @@ READS_TEXT = {
     "realrun/measure/machine/gpu.py": "kinds of samples, as files of measurements have them",
     "realrun/record/fsdp_trace.py": "names of events of torch's profiler",
     "simlab/diagnosis/profiler.py": "names of events of torch's profiler",
+    "simlab/diagnosis/events.py": "names of events of torch's profiler",
+    "simlab/diagnosis/kernels.py": "names of kernels of other libraries",
+    "simlab/diagnosis/launched.py": "names of events of torch's profiler",
     "simlab/diagnosis/files.py": "names of files",
-    "simlab/diagnosis/flight.py": "names of collectives in dumps of torch",
+    "simlab/diagnosis/hangs/": "names of collectives in dumps and logs of torch",
 }
 """{file, or folder, that takes such a text apart: what the text is}. Nothing else reads a label."""
 ROOTS = {"simlab": Path(simlab.__file__).parent, "realrun": Path(realrun.__file__).parent}

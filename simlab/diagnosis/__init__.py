@@ -2,14 +2,15 @@
 
 from simlab.diagnosis.diagnosis import Diagnosis, diagnose
 from simlab.diagnosis.files import read
-from simlab.diagnosis.flight import Hang, hang_of
 from simlab.diagnosis.graph import Graph, Need, Work
+from simlab.diagnosis.hangs import Cause, Hang, hang_in_logs, hang_of
 from simlab.diagnosis.of_profiles import profile_graph
 from simlab.diagnosis.of_trace import trace_graph
 from simlab.diagnosis.straggler import Straggler, straggler
 from simlab.diagnosis.time_spent import Spent, time_spent
 
 __all__ = [
+    "Cause",
     "Diagnosis",
     "Graph",
     "Hang",
@@ -18,6 +19,7 @@ __all__ = [
     "Straggler",
     "Work",
     "diagnose",
+    "hang_in_logs",
     "hang_of",
     "profile_graph",
     "read",

@@ -12,15 +12,22 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from simlab.diagnosis.hangs.watchdog import CAUGHT
 from simlab.errors import InputError
 from simlab.input_files import first_bytes, read_bytes
 from simlab.trace import FIRST_FORMAT, FORMAT, Trace
 
-TRACE, PROFILE, DUMP = "trace", "profile", "dump"
+TRACE, PROFILE, DUMP, LOG = "trace", "profile", "dump", "log"
 LARGEST_BYTES = 4 * 2**30
 """No file is read beyond this size, unpacked."""
 PICKLES = (b"\x80", b"PK\x03\x04")
 """How a pickle begins, and an archive that torch.save wrote, which holds one."""
+DUMPED = {"pg_config", "pg_status", "nccl_comm_state"}
+"""What a dump holds besides its entries, which torch 2.13 leaves out where there are none."""
+OF_A_RANK = re.compile(r"rank\S*\d$")
+"""How the names of the files end that torch itself dumps: nccl_trace_rank_3, ..._rank_node02_3."""
+LOGS = (".log", ".txt", ".out", ".err")
+"""How the names of logs end."""
 MOST_NAMED = 8
 """Folders that a message names."""
 MEASURED = ("measured.json", "predicted.json")
@@ -51,6 +58,12 @@ def read(paths: Sequence[str | Path]) -> list[Found]:
     return found
 
 
+def log_rank(path: Path) -> int | None:
+    """The rank in the name of a log, which is after the word rank; None if it has none."""
+    found = re.search(r"rank[_-]?(\d+)", path.name, re.IGNORECASE)
+    return int(found[1]) if found else None
+
+
 def rank_in(path: Path) -> int | None:
     """The rank in a file's name, which is the last number in it, as in 'dump_rank_3.json'; None if
     there is no number."""
@@ -75,14 +88,20 @@ def _files(path: Path) -> list[Path]:
         raise InputError(f"{str(path)!r} holds {len(runs)} runs: give the folder of one: {names}")
     if runs:
         return _files(runs[0])
-    files = [one for one in inside if one.name.endswith((".json", ".json.gz"))]
-    if not files:
-        raise InputError(f"{str(path)!r}: no .json or .json.gz file in the folder")
-    return files
+    named = [one for one in inside if one.name.endswith((".json", ".json.gz"))]
+    named = named or [one for one in inside if OF_A_RANK.search(one.name)]
+    named = named or [one for one in inside if one.suffix in LOGS]
+    if not named:
+        raise InputError(f"{str(path)!r}: no .json or .json.gz file in the folder, and no log")
+    return named
 
 
 def _read(path: Path) -> Found:
-    data = _parsed(path, _unpacked(path, read_bytes(path, LARGEST_BYTES)))
+    raw = _unpacked(path, read_bytes(path, LARGEST_BYTES))
+    is_json = raw.lstrip()[:1] == b"{"
+    if not is_json and (CAUGHT.encode() in raw or path.suffix in LOGS):
+        return Found(path, LOG, raw.decode(errors="replace"))
+    data = _parsed(path, raw)
     try:
         if data.get("format") in (FORMAT, FIRST_FORMAT):
             return Found(path, TRACE, Trace.from_dict(data))
@@ -90,11 +109,11 @@ def _read(path: Path) -> Found:
         raise InputError(f"{path}: {error}") from error
     if isinstance(data.get("traceEvents"), list):
         return Found(path, PROFILE, data)
-    if isinstance(data.get("entries"), list):
+    if isinstance(data.get("entries"), list) or DUMPED & data.keys():
         return Found(path, DUMP, data)
     raise InputError(
         f"{str(path)!r}: neither a trace of simlab (format {FORMAT!r}), nor of torch.profiler "
-        "(traceEvents), nor a flight recorder's dump (entries)"
+        "(traceEvents), nor a flight recorder's dump (entries), nor a log of its watchdog"
     )
 
 
@@ -117,14 +136,21 @@ def _parsed(path: Path, text: bytes) -> dict[str, Any]:
     if text.startswith(PICKLES):
         raise InputError(
             f"{str(path)!r} is a pickle, which is never read: it could execute code. Dump the flight "
-            "recorder as JSON: torch._C._distributed_c10d._dump_nccl_trace_json() on each rank"
+            "recorder as JSON: torch._C._distributed_c10d._dump_nccl_trace_json() on each rank; or, if "
+            'you trust whoever wrote the file, make it JSON: python -c "import json, pickle, sys; '
+            "json.dump(pickle.load(open(sys.argv[1], 'rb')), open(sys.argv[1] + '.json', 'w'))\" FILE"
         )
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{str(path)!r} is not JSON: {str(error)[:200]}") from error
+        raise InputError(
+            f"{str(path)!r} is not JSON: {str(error)[:200]}; nor is it a log in which torch's watchdog "
+            "has written"
+        ) from error
     except MemoryError as error:
         raise InputError(f"{str(path)!r}: there is no memory for what it holds") from error
+    if isinstance(data, list) and any(isinstance(one, dict) and "ph" in one for one in data):
+        data = {"traceEvents": data}
     if not isinstance(data, dict):
         raise InputError(f"{str(path)!r}: its JSON is no object")
     return data

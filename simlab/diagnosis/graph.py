@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from simlab.diagnosis.launched import Launched
 from simlab.errors import InputError
 
 COMPUTE, OPTIMIZER, DATA, HOST = "compute", "optimizer", "data", "host"
@@ -98,6 +99,7 @@ class Graph:
     steps: int = 1
     source: str = ""
     notes: tuple[str, ...] = ()
+    launched: tuple[Launched, ...] = ()
 
     @classmethod
     def of(

@@ -5,13 +5,14 @@ A rank waits for a collective that ends while the rank does nothing. The rest of
 does nothing is spent on loading data, where the data loader says so, and else by the host.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from simlab.diagnosis.graph import ENTRY, HOST, Graph, Need, Work
-from simlab.diagnosis.profiler import ALL_MEET, Piece, Rank, rank_of, world
+from simlab.diagnosis.profiler import ALL_MEET, MESSAGES, Piece, Rank, rank_of, world
 from simlab.errors import InputError, shortened
 
 ROUNDING_S = 1e-9
@@ -39,27 +40,40 @@ def profile_graph(profiles: Sequence[dict[str, Any]]) -> Graph:
     if numbers != list(range(len(ranks))):
         named = ", ".join(map(str, numbers))
         notes.append(f"Ranks are numbered by their files: they are ranks {named}.")
+    notes += dict.fromkeys(note for one in ranks for note in one.notes)
     ranks, shifted = _one_clock(ranks)
     if shifted:
         notes.append("Clocks of ranks differed, and were shifted to where collectives agree.")
     steps = max(1, min(one.steps for one in ranks))
     try:
         works = _Works(ranks).works(matched=True)
-        return Graph.of(works, len(ranks), steps=steps, source="profile", notes=notes)
+        return _graph(works, ranks, steps, notes)
     except InputError:
         notes.append(
             "Collectives could not be matched among ranks: waiting counts as communication."
         )
         works = _Works(ranks).works(matched=False)
-        return Graph.of(works, len(ranks), steps=steps, source="profile", notes=notes)
+        return _graph(works, ranks, steps, notes)
 
 
-def _numbered(rank: Rank) -> dict[tuple[str, str, int], Piece]:
-    """{(group, kind, its number among those): each collective of `rank`}"""
+def _graph(works: list[Work], ranks: list[Rank], steps: int, notes: list[str]) -> Graph:
+    graph = Graph.of(works, len(ranks), steps=steps, source="profile", notes=notes)
+    return replace(graph, launched=tuple(one.launched for one in ranks if one.launched))
+
+
+def _numbered(rank: Rank, at: int, ranks: int) -> dict[tuple[str, str, int], Piece]:
+    """{(group, kind, its number among those): each collective of `rank`}. at: which of the `ranks` it
+    is. Of two, one receives what the other sends; of more, a profile does not say who is whose peer."""
     counts: dict[tuple[str, str], int] = defaultdict(int)
     found = {}
     for piece in rank.collectives:
-        key = piece.group, piece.kind
+        kind = piece.kind
+        if kind in MESSAGES:
+            sender = at if kind == MESSAGES[0] else 1 - at
+            kind = f"message of {sender}" if ranks == 2 else f"{kind} of {at}"
+        elif kind not in ALL_MEET and ranks > 2:
+            kind = f"{kind} of {at}"
+        key = piece.group, kind
         found[*key, counts[key]] = piece
         counts[key] += 1
     return found
@@ -71,11 +85,11 @@ def _one_clock(ranks: list[Rank]) -> tuple[list[Rank], bool]:
     A rank is shifted, as little as possible, if it would leave a collective before another rank has
     entered it.
     """
-    first, shifted = _numbered(ranks[0]), False
+    first, shifted = _numbered(ranks[0], 0, len(ranks)), False
     moved = [ranks[0]]
-    for rank in ranks[1:]:
+    for at, rank in enumerate(ranks[1:], 1):
         least_s, most_s = float("-inf"), float("inf")
-        for key, piece in _numbered(rank).items():
+        for key, piece in _numbered(rank, at, len(ranks)).items():
             if key in first and piece.kind in ALL_MEET:
                 least_s = max(least_s, first[key].start_s - piece.end_s)
                 most_s = min(most_s, first[key].end_s - piece.start_s)
@@ -135,19 +149,27 @@ class _Works:
 
     def _own(self, at: int, rank: Rank) -> None:
         """Add the own work of a rank, and between two pieces of it the host's."""
-        ends = sorted(piece.end_s for piece in rank.collectives)
+        awaited = sorted(rank.collectives, key=lambda piece: piece.end_s)
+        ends = [piece.end_s for piece in awaited]
         free_s = rank.window[0]
-        pieces = [*rank.own, Piece(HOST, "end", rank.window[1], rank.window[1])]
-        for piece in pieces:
-            # A collective that ends in the pause was waited for: the host goes on after it.
-            last = bisect_right(ends, piece.start_s + ROUNDING_S) - 1
-            since_s = max(free_s, ends[last]) if last >= 0 else free_s
-            if piece.start_s > since_s:
-                idle = Piece(HOST, "host", since_s, piece.start_s)
-                self.ended[at].append((idle.end_s, self._add(at, idle, idle.end_s - since_s)))
+        for piece in [*rank.own, Piece(HOST, "end", rank.window[1], rank.window[1])]:
+            # A collective that ends in the pause was waited for, from its begin on. The rest is the
+            # host's: before it, and after it.
+            first = bisect_right(ends, free_s)
+            last = bisect_right(ends, piece.start_s + ROUNDING_S)
+            for one in sorted(awaited[first:last], key=lambda one: one.start_s):
+                self._idle(at, free_s, one.start_s)
+                free_s = max(free_s, one.end_s)
+            self._idle(at, free_s, piece.start_s)
             number = self._add(at, piece, piece.end_s - piece.start_s)
             self.ended[at].append((piece.end_s, number))
             free_s = max(free_s, piece.end_s)
+
+    def _idle(self, at: int, since_s: float, until_s: float) -> None:
+        """Add what the host does while a rank neither works nor waits."""
+        if until_s > since_s:
+            number = self._add(at, Piece(HOST, "host", since_s, until_s), until_s - since_s)
+            self.ended[at].append((until_s, number))
 
     def _follow(self, number: int) -> None:
         """An own work follows the one before it on its rank, which has the number before its."""
@@ -158,7 +180,7 @@ class _Works:
         """Add the collectives: all members enter, and then it takes its time on each."""
         found: dict[tuple[str, str, int, int], list[tuple[int, Piece]]] = defaultdict(list)
         for at, rank in enumerate(self.ranks):
-            for key, piece in _numbered(rank).items():
+            for key, piece in _numbered(rank, at, len(self.ranks)).items():
                 found[*key, -1 if matched else at].append((at, piece))
         for members in sorted(
             found.values(), key=lambda its: min(piece.start_s for _, piece in its)
@@ -181,10 +203,12 @@ class _Works:
 
     def _awaited(self, at: int, number: int) -> None:
         """The next own work waited for a collective that ended while the rank did nothing."""
-        end_s = self.made[number].end_s
-        index = bisect_right(self.ended[at], (end_s + ROUNDING_S, -1))
-        if index < len(self.ended[at]):
-            user = self.ended[at][index][1]
+        end_s = self.made[number].end_s - ROUNDING_S
+        its = self.ended[at]
+        for index in range(bisect_left(its, (end_s, -1)), len(its)):
+            user = its[index][1]
             work = self.made[user]
-            if work.start_s >= end_s - ROUNDING_S:
+            if work.start_s >= end_s:
                 self.made[user] = work._replace(needs=(*work.needs, Need(number)))
+            if work.end_s > end_s + 2 * ROUNDING_S:
+                return

@@ -6,6 +6,7 @@ from statistics import fmean
 from typing import Annotated, NamedTuple
 
 from simlab.diagnosis.graph import COMPUTE, DATA, HOST, Graph, Work
+from simlab.diagnosis.launched import LARGER, MORE, difference
 
 SLOWER = 1.05
 """A rank is a straggler only if its work takes this many times as long as that of its peers."""
@@ -14,6 +15,10 @@ LEAST_SAVED = 0.02
 PARTS = (COMPUTE, DATA, HOST)
 HEAD = "head"
 """The unit of a model that holds the last norm, the head and the loss."""
+UNKNOWN_SHAPES = (
+    "as many operators take longer there than on other ranks: a slower GPU, or more in each, which "
+    "record_shapes=True records"
+)
 LOSS, GPU, UNKNOWN = "loss", "gpu", "unknown"
 SLOW_DATA, SLOW_HOST = "data", "host"
 
@@ -24,23 +29,28 @@ class Straggler(NamedTuple):
     rank:    the rank.
     slower:  how many times as long its work takes as that of the ranks that do alike.
     saved_s: by how many seconds one step would be shorter if it were as fast as they.
-    cause:   'gpu' if the same work takes longer there; 'loss' if it is only that its stage has the
+    cause:   'more' if it launches more operators, or 'larger' if more goes into them, as a profile
+             says; 'gpu' if the same work takes longer there; 'loss' if it is only that its stage has the
              head and the loss besides; 'data' or 'host' if that is what takes longer; 'unknown' if it
              holds the last stage and the trace has whole ops, from which nobody can tell 'loss' from
              'gpu'.
+    detail:  of what it has more, for people; '' if of nothing.
     """
 
     rank: int
     slower: float
     saved_s: float
-    cause: Annotated[str, (GPU, LOSS, SLOW_DATA, SLOW_HOST, UNKNOWN)]
+    cause: Annotated[str, (GPU, LOSS, SLOW_DATA, SLOW_HOST, MORE, LARGER, UNKNOWN)]
+    detail: str = ""
 
     def __str__(self) -> str:
         why = {
-            GPU: "the same work takes longer there than on other ranks",
+            GPU: self.detail or "the same work takes longer there than on other ranks",
             LOSS: "its layers are as fast as others: its stage has the head and the loss besides",
             SLOW_DATA: "it loads its data more slowly",
             SLOW_HOST: "its host is slower",
+            MORE: self.detail,
+            LARGER: self.detail,
             UNKNOWN: "it holds the last stage: its head and loss, or a slow GPU (whole ops do not say)",
         }[self.cause]
         return f"rank {self.rank}, {self.slower:.2f} times as slow: {why}"
@@ -106,7 +116,13 @@ def _of_rank(
     }
     worst = max(lost, key=lost.__getitem__)
     cause = {DATA: SLOW_DATA, HOST: SLOW_HOST}.get(worst) or _why(graph, rank, replicated)
-    return Straggler(rank, took_s / ideal_s, saved_s / graph.steps, cause)
+    slower, detail = took_s / ideal_s, ""
+    if cause != SLOW_DATA:
+        if found := difference(graph.launched, rank, slower, took_s - ideal_s):
+            cause, detail = found
+        elif cause == GPU and graph.launched and not graph.launched[rank].numbers:
+            detail = UNKNOWN_SHAPES
+    return Straggler(rank, slower, saved_s / graph.steps, cause, detail)
 
 
 def _replicated(graph: Graph) -> bool:

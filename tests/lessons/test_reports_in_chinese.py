@@ -8,7 +8,16 @@ import pytest
 
 import simlab as sl
 from simlab.apps import cells
-from simlab.diagnosis import diagnose, trace_graph
+from simlab.diagnosis import (
+    Cause,
+    Hang,
+    diagnose,
+    hang_in_logs,
+    hang_of,
+    profile_graph,
+    trace_graph,
+)
+from simlab.diagnosis.hangs.hang import REASONS
 from simlab.diagnosis.straggler import GPU, LOSS, SLOW_DATA, SLOW_HOST, UNKNOWN, Straggler
 from simlab.lessons.phrases import phrase
 from simlab.lessons.subjects.operating import hidden
@@ -18,7 +27,9 @@ from simlab.planner.explain import PARTS
 from simlab.planner.explanation_text import explanation_text
 from tests.simlab.planner.test_search import SPACE, with_memory
 from tests.support.chinese import CODE, LOANS, english_words
+from tests.support.made_profiles import profiles
 
+GLOO = {"profiling_name": "gloo:all_reduce", "collective_seq_id": 1, "retired": True}
 VERDICTS, TIED = ("fits", "tight"), (0, 1, 3)
 
 
@@ -36,9 +47,10 @@ def report_in(monkeypatch):
     return report
 
 
-def english_lines(text):
-    """The lines of a report in Chinese that keep English words."""
-    return [line for line in text.split("\n") if english_words(CODE.sub("", line), {*LOANS, "ep"})]
+def english_lines(text, *names):
+    """The lines of a report in Chinese that keep English words other than those `names`."""
+    kept = {*LOANS, "ep", *names}
+    return [line for line in text.split("\n") if english_words(CODE.sub("", line), kept)]
 
 
 @pytest.fixture(scope="module")
@@ -153,3 +165,81 @@ def test_a_comparison_is_said_and_stays_in_columns(report_in, held):
     chinese = report_in(english)
     assert english_lines(chinese) == []
     assert {*map(places, chinese.split("\n"))} == {*map(places, english.split("\n"))}
+
+
+HANG = Hang("tp", (0, 1, 2), 4, "all_reduce", (1,), (0, 2), "missing", "", (3, 4))
+NAMES = (
+    "recv",
+    "send",
+    "train.py",
+    "step",
+    "gloo",
+    "json",
+    "Float",
+    "TORCH",
+    "FR",
+    "BUFFER",
+    "SIZE",
+)
+DETAILS = (
+    "The last that rank 1 called is all_reduce number 3.",
+    "The last that rank 1 called is all_reduce number 3, at train.py:12 step.",
+    "Rank 1 has called nothing at all.",
+    "Rank 1 has called nothing of this group.",
+    "Rank 1 called all_reduce of [[8]] ['Float'].",
+)
+LINE = "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, Timeout"
+LOGS = ("The log of rank 1 says: `x`", "The logs have no line with `x`.")
+WAITS = (
+    "rank 0 waits in recv number 4 of group pp for rank 2.",
+    "ranks 0, 5 wait in all_reduce number 4 of group tp for ranks 1, 2.",
+    "rank 0 waits in send number 4 of group pp for its end.",
+)
+
+
+@pytest.mark.parametrize("culprit", [(1,), (1, 2)])
+@pytest.mark.parametrize("waiting", [(0,), (), (0, 3)])
+@pytest.mark.parametrize("reason", REASONS)
+def test_every_sentence_of_a_hang_is_said(report_in, reason, culprit, waiting):
+    causes = reason != "none" and [
+        Cause("tp", (0, 1), 4, name, culprit, waiting, reason, detail)
+        for name in ("all_reduce", "recv", "send")[: 3 if len(culprit) == 1 else 1]
+        for detail in DETAILS
+    ]
+    said = hang_in_logs([(None, LINE)]).logs
+    several = HANG._replace(
+        logs=said + LOGS, reason=reason, causes=tuple(causes or ()), waits=WAITS * 5
+    )
+    assert english_lines(report_in(str(several)), *NAMES) == []
+
+
+@pytest.mark.parametrize("dumps", [[{}], [{"entries": [GLOO]}]])
+def test_no_hang_is_said(report_in, dumps):
+    text = str(hang_of(list(enumerate(dumps))))
+    assert text.count("\n") == 1 and english_lines(report_in(text), *NAMES) == []
+
+
+@pytest.mark.parametrize("case", ["no steps", "few steps"])
+def test_notes_on_a_profile_are_said(report_in, case):
+    slices = [("aten::mm", "cpu_op", 0, 9), ("x", "`tpu`", 9, 10)]
+    if case == "few steps":
+        slices += [("ProfilerStep#1", "user_annotation", 0, 10), ("ProfilerStep#2", "", 10, 11)]
+    events = [
+        {"ph": "X", "name": name, "cat": what, "pid": 1, "tid": 1, "ts": start, "dur": end - start}
+        for name, what, start, end in slices
+    ]
+    notes = diagnose(profile_graph([{"traceEvents": events}])).notes
+    assert len(notes) == (4 if case == "few steps" else 3)
+    assert english_lines(report_in("\n".join(notes)), "profile") == []
+
+
+@pytest.mark.parametrize("how", ["", "`x`"])
+@pytest.mark.parametrize("fault", ["more ops", "larger batch", "no shapes"])
+def test_what_a_rank_has_more_is_said(report_in, fault, how):
+    shapes = fault != "no shapes"
+    made = profiles("ddp", fault if shapes else "slower ops", 4, shapes=shapes)
+    text = str(diagnose(profile_graph(made)))
+    if not how:
+        text = text.replace(", most of their time in 'my extra products'", "")
+    lines = english_lines(report_in(text), "my", "extra", "products", "aten", "mm")
+    assert [line for line in lines if "rank 1" in line or "profile" not in line] == []

@@ -7,8 +7,17 @@ from typing import Annotated, Any, TypedDict
 
 from simlab.cli.options import add_json_options
 from simlab.cli.output import print_json, print_text, write_file
-from simlab.diagnosis import Diagnosis, Hang, diagnose, hang_of, profile_graph, read, trace_graph
-from simlab.diagnosis.files import DUMP, PROFILE, TRACE, rank_in
+from simlab.diagnosis import (
+    Diagnosis,
+    Hang,
+    diagnose,
+    hang_in_logs,
+    hang_of,
+    profile_graph,
+    read,
+    trace_graph,
+)
+from simlab.diagnosis.files import DUMP, LOG, PROFILE, TRACE, log_rank, rank_in
 from simlab.display import plain
 from simlab.errors import InputError
 from simlab.views.viewers.profiles import profiles
@@ -17,7 +26,7 @@ from simlab.views.viewers.profiles import profiles
 class Answer(TypedDict):
     """Where the time of a step goes, or what hangs."""
 
-    read: Annotated[str, (TRACE, PROFILE, DUMP)]
+    read: Annotated[str, (TRACE, PROFILE, DUMP, LOG)]
     diagnosis: Annotated[dict[str, Any], Diagnosis] | None
     hang: Annotated[dict[str, Any], Hang] | None
 
@@ -27,7 +36,8 @@ def why(arguments: argparse.Namespace) -> int:
 
     A trace of simlab or realrun is one file, or the folder of a run. Profiles of torch.profiler are
     one file for each rank (.json or .json.gz), and so are dumps of torch's flight recorder as JSON,
-    whose ranks are the last numbers in the files' names. No file is ever unpickled.
+    whose ranks are the last numbers in the files' names. Logs are those of one job in which torch's
+    watchdog says that a collective timed out. No file is ever unpickled.
     """
     found = read(arguments.files)
     diagnosis: Diagnosis | None = None
@@ -35,6 +45,8 @@ def why(arguments: argparse.Namespace) -> int:
     kind = found[0].kind
     if kind == DUMP:
         hang = hang_of([(rank_in(one.path), one.content) for one in found])
+    elif kind == LOG:
+        hang = hang_in_logs([(log_rank(one.path), one.content) for one in found])
     elif kind == TRACE:
         diagnosis = diagnose(trace_graph(found[0].content))
     else:
@@ -69,7 +81,7 @@ def add_why(command: argparse.ArgumentParser) -> None:
         "files",
         nargs="+",
         metavar="TRACE",
-        help="a trace, the folder of a run, profiles or dumps of all ranks",
+        help="a trace, the folder of a run, profiles, dumps or logs of all ranks",
     )
     command.add_argument(
         "--profiles",
