@@ -229,6 +229,7 @@ def _compute(given: Given) -> str | None:
 
 def _job_of_plan(given: Given) -> Job:
     box = {name: given[name] for name in BOX if name in given}
+    like = box.pop("model") if set(box) == {"model"} else None
     if box and "cluster" not in box:
         raise InputError(
             f"{', '.join(box)} without cluster: say whose times are meant, such as cluster dgx-a100"
@@ -249,6 +250,7 @@ def _job_of_plan(given: Given) -> Job:
     return Job(
         plan={name: value for name, value in plan_part(given).items() if name != "seq"},
         sizes={name: given.get(name) for name in (*SIZES, *EXPERTS)},
+        like=like,
         box=box or None,
         resume="resume" in given,
         skip_damaged="skip_damaged" in given,

@@ -23,7 +23,8 @@ USAGE = """%(prog)s [options]
        %(prog)s measure [options]
        %(prog)s doctor [options]"""
 EPILOG = """what happens: loss and all gradients are held against the same model in one
-process (float64), then the plan trains a byte-level GPT. A pipeline alone
+process (float64), then the plan trains a model of bytes: a GPT, or one with
+the layers of --model, narrower with --hidden. A pipeline alone
 (dp = tp = cp = 1) is timed first, each kind of op and each link by itself
 (calibration.json); the step is predicted from these times (predicted.json),
 measured, and compared. The ranks of any other plan are held to the simulator's
@@ -48,6 +49,7 @@ examples:
   realrun --pp 2 --microbatches 8 --compute real
   realrun --csv mine.csv --link-ms 5
   realrun --dp 2 --tp 2 --pp 2 --microbatches 4
+  realrun --model llama-3-8b --hidden 64 --dp 2 --tp 2 --layers 4
   realrun --dp 4 --zero 3 --cluster dgx-a100 --model llama-2-7b
   realrun --plan plan.yaml --steps 20
   torchrun --nproc-per-node 8 -m realrun --dp 2 --tp 4

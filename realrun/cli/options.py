@@ -41,7 +41,12 @@ PIPELINE = {
 BOX = {
     "cluster": Option(str, "NAME", CLUSTER_OPTIONS["cluster"]),
     "nodes": Option(int, "N", CLUSTER_OPTIONS["nodes"]),
-    "model": Option(str, "NAME", f"{CLUSTER_OPTIONS['model']} (default megatron-7.5b)"),
+    "model": Option(
+        str,
+        "NAME",
+        f"{CLUSTER_OPTIONS['model']}: with --cluster, whose layers' times are kept to (default "
+        "megatron-7.5b); without, whose layers are trained",
+    ),
     "time_scale": Option(
         float, "X", "by how much times are stretched (default: a step of about 2 s)"
     ),
@@ -49,8 +54,8 @@ BOX = {
 """Options of a cluster in a box."""
 SIZES = {
     "layers": Option(int, "L", "layers of the model, cut into stages (default: two a stage)"),
-    "hidden": Option(int, "N", "its hidden size (default 64; 192 in real compute)"),
-    "heads": Option(int, "N", "its attention heads (default 4; 6 in real compute)"),
+    "hidden": Option(int, "N", "its hidden size (default 64; 192 in real compute; --model's)"),
+    "heads": Option(int, "N", "its attention heads (default 4; 6 in real compute; --model's)"),
     "seq": Option(int, "N", "tokens in a sequence (default 32; 512 in real compute)"),
 }
 """Sizes of the model that is trained."""
@@ -119,7 +124,12 @@ def add_run_options(parser: Any) -> None:
         help="run a program that validation refuses, for example to see a deadlock",
     )
     _add(parser.add_argument_group("a cluster in a box, whose times are kept to"), BOX)
-    _add(parser.add_argument_group("the model that is trained, a byte-level GPT"), SIZES | EXPERTS)
+    _add(
+        parser.add_argument_group(
+            "the model that is trained, of bytes: a GPT, or one with --model's layers"
+        ),
+        SIZES | EXPERTS,
+    )
     run = parser.add_argument_group("the run")
     _add(run, RUN)
     # the values of the earlier option, too

@@ -14,19 +14,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from realrun.model.layer import activation, mlp_of
 from realrun.model.split import SplitLinear
 from simlab.lowering.context import context_chunks
+from simlab.spec.model import Model
 
 
 class Expert(nn.Module):
     """One of a layer's MLPs. Inputs and outputs are (..., hidden)."""
 
-    def __init__(self, hidden: int) -> None:
+    def __init__(self, model: Model) -> None:
         super().__init__()
-        self.up, self.down = SplitLinear(hidden, 4 * hidden), SplitLinear(4 * hidden, hidden)
+        self.parts = 1 + model.gated_mlp
+        self.up, self.down = mlp_of(model, model.expert_width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(functional.gelu(self.up(x)))
+        return self.down(activation(*self.up(x).chunk(self.parts, -1)))
 
 
 class Routes(NamedTuple):
@@ -75,26 +78,22 @@ def routes(scores: Tensor, chosen: int, capacity: int) -> Routes:
 class Experts(nn.Module):
     """A router and all its experts. Input and output are (..., hidden).
 
-    experts: {number as text: `Expert`}. chosen: how many compute each token. capacity: the most
-    tokens of a microbatch that one of them takes. parts: into how many parts a sequence is cut, each
+    model: says how many experts there are, how many compute each token, and how wide they are.
+    experts: {number as text: `Expert`}. capacity: the most tokens of a microbatch that one of them
+    takes. parts: into how many parts a sequence is cut, each
     of which is routed by itself, with a `capacity` of its own, as context-parallel ranks do, and
     tensor-parallel ones that have experts of their own. zigzag: how many context-parallel ranks have
     their tokens in zigzag; 1: parts are next to each other.
     """
 
-    def __init__(
-        self,
-        hidden: int,
-        experts: int,
-        chosen: int,
-        capacity: int,
-        parts: int = 1,
-        zigzag: int = 1,
-    ) -> None:
+    def __init__(self, model: Model, capacity: int, parts: int = 1, zigzag: int = 1) -> None:
         super().__init__()
-        self.chosen, self.capacity, self.parts, self.zigzag = chosen, capacity, parts, zigzag
-        self.router = SplitLinear(hidden, experts, bias=False)
-        self.experts = nn.ModuleDict({str(number): Expert(hidden) for number in range(experts)})
+        self.model, self.chosen = model, model.experts_per_token
+        self.capacity, self.parts, self.zigzag = capacity, parts, zigzag
+        bias = model.has_bias("router")
+        self.router = SplitLinear(model.hidden, model.experts, bias=bias)
+        numbers = range(model.experts)
+        self.experts = nn.ModuleDict({str(number): Expert(model) for number in numbers})
 
     def forward(self, x: Tensor) -> Tensor:
         if self.zigzag == 1:

@@ -1,4 +1,4 @@
-"""A byte-level GPT, cut into pipeline stages."""
+"""A model of bytes, cut into pipeline stages: a GPT, or one with the layers of another model."""
 
 from collections.abc import Sequence
 
@@ -7,55 +7,42 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from realrun.model.experts import Experts
+from realrun.model.layer import Layer, mlp_of, norm_of, norms_of
+from realrun.model.sizes import VOCAB, Sizes, model_of
 from realrun.model.split import SplitLinear
+from simlab.spec.model import Model
 from simlab.spec.stage_layers import layers_of_stages
 
-VOCAB = 256  # bytes
-Sizes = dict[str, int]
-"""The sizes of a model: layers, hidden, heads and seq, and for a training microbatch_size. With
-experts also their number `experts` in each layer, `experts_per_token`, `capacity`, the most
-tokens of a microbatch that one of them takes, and `routed_parts` and `routed_zigzag`, into which parts
-a sequence is cut for that (`realrun.model.experts.Experts`)."""
 EMBEDDING_SEED, HEAD_SEED, LAYER_SEED = 10_000, 10_001, 20_000
 
 
-class Block(nn.Module):
-    """A pre-norm transformer block (Radford et al. 2019, GPT-2). Its input and its output are
-    (batch, seq, hidden)."""
+class Block(Layer):
+    """A `Layer` with all of its parameters: without `model`, of a GPT (Radford et al. 2019, GPT-2)
+    with so many hidden numbers and heads."""
 
-    qkv: nn.Linear
-    out: nn.Linear
-    up: nn.Linear
-    down: nn.Linear
-    experts: Experts | None
-    """What stands in place of `up` and `down` in a model with experts."""
-
-    def __init__(self, hidden: int, heads: int, experts: Experts | None = None) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
-        self.qkv, self.out = SplitLinear(hidden, 3 * hidden), SplitLinear(hidden, hidden)
+    def __init__(
+        self,
+        hidden: int,
+        heads: int,
+        experts: Experts | None = None,
+        model: Model | None = None,
+    ) -> None:
+        if model is None:
+            model = Model(layers=1, hidden=hidden, heads=heads, vocab=VOCAB, positions=1)
+        super().__init__(model)
+        self.heads, self.kv_heads = model.heads, model.kv_heads
+        for name, norm in norms_of(model).items():
+            self.add_module(name, norm)
+        d = model.head_size
+        wide = (heads + 2 * model.kv_heads) * d
+        self.qkv = SplitLinear(hidden, wide, bias=model.has_bias("qkv"))
+        self.out = SplitLinear(heads * d, hidden, bias=model.has_bias("output"))
         self.experts = experts
         if experts is None:
-            self.up, self.down = SplitLinear(hidden, 4 * hidden), SplitLinear(4 * hidden, hidden)
-
-    def forward(self, x: Tensor) -> Tensor:
-        qkv = self.qkv(self.norm1(x))
-        batch, seq, _ = qkv.shape
-        q, k, v = qkv.view(batch, seq, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        x = x + self.out(self.attend(q, k, v).transpose(1, 2).reshape(batch, seq, -1))
-        return x + self.mlp(self.norm2(x))
-
-    def mlp(self, x: Tensor) -> Tensor:
-        """The second half of the block, of one MLP or of experts. (batch, seq, hidden) each."""
-        if self.experts is not None:
-            return self.experts(x)
-        return self.down(functional.gelu(self.up(x)))
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Causal attention of each head. Queries, keys and values are (batch, heads, seq, hidden /
-        heads), and so is the result."""
-        return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            self.up, self.down = mlp_of(model, model.ffn)
+        elif model.shared_experts:
+            width = model.shared_experts * model.expert_width
+            self.shared_up, self.shared_down = mlp_of(model, width)
 
 
 class Stage(nn.Module):
@@ -76,16 +63,19 @@ class Stage(nn.Module):
     ) -> None:
         super().__init__()
         self.hidden = hidden = sizes["hidden"]
+        self.model = model = model_of(sizes)
         first, last = layer_range(sizes["layers"], stage, stages, stage_layers)
         self.is_first, self.is_last = stage == 0, stage == stages - 1
         if self.is_first:
             torch.manual_seed(EMBEDDING_SEED)
             self.embed = nn.Embedding(VOCAB, hidden)
-            self.position = nn.Embedding(sizes["seq"], hidden)
+            self.position: nn.Embedding | None = None
+            if model.positions:
+                self.position = nn.Embedding(sizes["seq"], hidden)
         self.blocks = nn.Sequential(*[seeded_block(layer, sizes) for layer in range(first, last)])
         if self.is_last:
             torch.manual_seed(HEAD_SEED)
-            self.norm = nn.LayerNorm(hidden)
+            self.norm = norm_of(model, hidden)
             self.head = SplitLinear(hidden, VOCAB, bias=False)
 
     def layers(self) -> list[Block]:
@@ -94,7 +84,10 @@ class Stage(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.is_first:
-            x = self.embed(x) + self.position.weight[: x.shape[1]]
+            tokens = x.shape[1]
+            x = self.embed(x)
+            if self.position is not None:
+                x = x + self.position.weight[:tokens]
         x = self.blocks(x)
         return self.head(self.norm(x)) if self.is_last else x
 
@@ -102,12 +95,12 @@ class Stage(nn.Module):
 def seeded_block(layer: int, sizes: Sizes) -> Block:
     """The `Block` of layer number `layer`, which has the same weights in any process."""
     torch.manual_seed(LAYER_SEED + layer)
-    hidden, experts = sizes["hidden"], None
-    if sizes.get("experts"):
-        chosen, capacity = sizes["experts_per_token"], sizes["capacity"]
+    whole = model_of(sizes)
+    model, experts = whole.of_kind(whole.layer_kinds[layer]), None
+    if model.experts:
         parts = sizes.get("routed_parts", 1), sizes.get("routed_zigzag", 1)
-        experts = Experts(hidden, sizes["experts"], chosen, capacity, *parts)
-    return Block(hidden, sizes["heads"], experts)
+        experts = Experts(model, sizes["capacity"], *parts)
+    return Block(model.hidden, model.heads, experts, model)
 
 
 def layer_range(

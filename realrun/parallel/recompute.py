@@ -59,14 +59,23 @@ def recompute(blocks: Iterable[nn.Module], mode: str, *, attention: str = "flash
         block.forward = partial(_again, inner) if mode == "full" else inner
 
 
-def unfused_attention(q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False) -> Tensor:
+def unfused_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+    enable_gqa: bool = False,
+) -> Tensor:
     """softmax(q k' / sqrt(d)) v with all scores in memory. The arguments and the result are (batch,
-    heads, seq, d). Masks other than the causal one are left out."""
+    heads, seq, d); keys and values may have fewer heads. attn_mask: where keys are met, bool."""
+    if enable_gqa:
+        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
     scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
     if is_causal:
-        scores = scores.masked_fill(
-            torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1), float("-inf")
-        )
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
+    if attn_mask is not None:
+        scores = scores.masked_fill(~attn_mask, float("-inf"))
     return scores.softmax(-1) @ v
 
 

@@ -2,6 +2,7 @@
 block, and the head with its loss."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from realrun.comm.mesh import Mesh
 from realrun.model.gpt import Stage
-from realrun.parallel.layers.block import ParallelBlock, copied_norm
+from realrun.parallel.layers.block import ParallelBlock
 from realrun.parallel.layers.context import positions
 from realrun.parallel.layers.sequence import SequenceColumnLinear, scatter_sequence
 from realrun.parallel.layers.tensor import (
@@ -25,18 +26,20 @@ from simlab.spec.plan import Plan
 
 
 class Embedding(nn.Module):
-    """Bytes and positions: tokens (batch, tokens of this cp rank) become (batch, the same, hidden).
+    """Bytes and, of a GPT, positions: tokens (batch, tokens of this cp rank) become (batch, the same, hidden).
     With sequence parallelism a tp rank has a tp-th of these tokens."""
 
     def __init__(self, stage: Stage, mesh: Mesh, plan: Plan) -> None:
         super().__init__()
         self.tp, self.cp, self.plan = mesh["tp"], mesh["cp"], plan
         self.rows = VocabEmbedding.of(stage.embed, self.tp)
-        self.position = nn.Embedding.from_pretrained(
-            stage.position.weight.detach().clone(), freeze=False
-        )
+        self.position = deepcopy(stage.position)
 
     def forward(self, tokens: Tensor) -> Tensor:
+        if self.position is None:
+            if self.plan.sequence_parallel:
+                return scatter_sequence(self.rows.own_rows(tokens), self.tp)
+            return self.rows(tokens)
         where = (
             positions(tokens.shape[1], self.cp, self.plan.cp_layout).to(tokens.device)
             if self.cp.size > 1
@@ -54,7 +57,7 @@ class Embedding(nn.Module):
 
     def whole_on_tp(self) -> list[nn.Parameter]:
         """See `ParallelBlock`."""
-        return [self.position.weight]
+        return [] if self.position is None else [*self.position.parameters()]
 
     def partial_over_tp(self) -> list[nn.Parameter]:
         """See `ParallelBlock`."""
@@ -72,7 +75,7 @@ class Head(nn.Module):
     def __init__(self, stage: Stage, mesh: Mesh, plan: Plan) -> None:
         super().__init__()
         self.tp = mesh["tp"]
-        self.norm = copied_norm(stage.norm)
+        self.norm = deepcopy(stage.norm)
         column = SequenceColumnLinear if plan.sequence_parallel else ColumnLinear
         self.column = column.of(stage.head, self.tp)
         self.sequence_parallel = plan.sequence_parallel

@@ -51,7 +51,8 @@ class Numbers(NamedTuple):
     experts: float
     """Of experts."""
     copied: float
-    """Of heads of which several ranks have a copy each."""
+    """Of heads of which several ranks have a copy each, and what every rank has whole of each head's norm:
+    it meets a rank's own heads only."""
     whole: float
     """Of what every rank has whole, but for a router."""
     router: float
@@ -76,8 +77,11 @@ def _numbers(model: Model, unit: UnitKind, tp: int, etp: int, ep: int) -> Number
             if weight.experts:
                 found["experts"] += numbers
             elif weight.cut is Cut.WHOLE:
+                of_heads = (
+                    operation.kind is OperationKind.NORM and operation.reads[0].cut is Cut.HEADS
+                )
                 router = operation.kind is OperationKind.ROUTER
-                found["router" if router else "whole"] += numbers
+                found["copied" if of_heads else "router" if router else "whole"] += numbers
             elif weight.least * tp > weight.rows:
                 found["copied"] += numbers
     return Numbers(**found)

@@ -13,13 +13,13 @@ from realrun.comm.channels import Channels
 from realrun.comm.mesh import Mesh
 from realrun.model.gpt import Stage, loss
 from realrun.model.reference import single_process
+from realrun.model.sizes import model_of
 from realrun.model.text import batch
 from realrun.parallel.units import StageUnits
 from realrun.run.conformance import Conformance
 from realrun.run.executor import Executor
 from simlab.lowering.build import program_of
 from simlab.lowering.instructions import BEGIN, rank_instructions
-from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
 SIZES = {"layers": 4, "hidden": 32, "heads": 4, "seq": 16, "microbatch_size": 2}
@@ -45,13 +45,6 @@ def with_experts(parts=1, zigzag=1):
     """The sizes of experts that take the tokens of so many parts of a sequence each by itself."""
     routed = {"routed_parts": parts, "routed_zigzag": zigzag}
     return EXPERTS | {"capacity": EXPERTS["capacity"] // parts} | routed
-
-
-def model_of(sizes):
-    """The `Model` of `realrun.model.gpt.Stage`s."""
-    names = ("layers", "hidden", "heads", "seq", "experts", "experts_per_token")
-    its = {name: sizes[name] for name in names if name in sizes}
-    return Model(name="gpt", vocab=256, positions=sizes["seq"], **its)
 
 
 def plan_of(fields, sizes=SIZES):

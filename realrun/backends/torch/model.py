@@ -2,6 +2,7 @@
 layers."""
 
 from contextlib import nullcontext
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -9,21 +10,26 @@ from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from realrun.model.gpt import Block, Stage
+from realrun.model.layer import Layer, norms_of
 
 
-class TorchBlock(Block):
-    """A `Block` of plain layers, with a tp-th of the heads."""
+class TorchBlock(Layer):
+    """The layer of `block`, of plain products, with a tp-th of the heads. This backend refuses a model
+    with experts before it gets here."""
 
     def __init__(self, block: Block, tp: int, recompute: str) -> None:
-        nn.Module.__init__(self)  # the layers are those of `block`
-        self.heads, self.recompute = block.heads // tp, recompute
-        self.experts = None  # this backend refuses a model with experts before it gets here
-        self.norm1, self.norm2 = block.norm1, block.norm2
-        self.qkv = plain(block.qkv, qkv_order(block.qkv.out_features, tp))
-        self.out, self.up, self.down = (plain(layer) for layer in (block.out, block.up, block.down))
+        super().__init__(block.model)
+        self.heads, self.kv_heads = block.heads // tp, block.kv_heads // tp
+        self.recompute, self.experts = recompute, None
+        for name in norms_of(block.model):
+            self.add_module(name, block.get_submodule(name))
+        for name in ("qkv", "out", "up", "down"):
+            layer, pieces = getattr(block, name), self.pieces.get(name, 1)
+            order = cut_order(layer.out_features, tp, pieces) if pieces > 1 else None
+            self.add_module(name, plain(layer, order))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """See `Block`. Selective recomputation computes this again (Korthikanti et al. 2022,
+        """See `Layer`. Selective recomputation computes this again (Korthikanti et al. 2022,
         section 5)."""
         if self.recompute == "selective":
             return checkpoint(super().attend, q, k, v, use_reentrant=False)
@@ -54,7 +60,7 @@ class TorchStage(nn.Module):
         autocast: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.is_first, self.is_last = stage.is_first, stage.is_last
+        self.is_first, self.is_last, self.model = stage.is_first, stage.is_last, stage.model
         if self.is_first:
             self.embed, self.position = stage.embed, stage.position
         self.blocks = nn.ModuleList(TorchBlock(block, tp, recompute) for block in stage.layers())
@@ -65,15 +71,30 @@ class TorchStage(nn.Module):
     @property
     def units(self) -> list[nn.Module | list[nn.Module]]:
         """The modules, or lists of modules, that are gathered and reduced together."""
-        first = [[self.embed, self.position]] if self.is_first else []
+        first: list[nn.Module] = []
+        if self.is_first:
+            first = [self.embed] if self.position is None else [self.embed, self.position]
         last = [[self.norm, self.head]] if self.is_last else []
-        return [*first, *self.blocks, *last]
+        return [*([first] if first else []), *self.blocks, *last]
+
+    @property
+    def pieces(self) -> dict[str, int]:
+        """{parameter: how many matrices, one below the other, it consists of} where it is several."""
+        return {
+            f"blocks.{number}.{name}.{parameter}": pieces
+            for number, block in enumerate(self.blocks)
+            for name, pieces in cast(TorchBlock, block).pieces.items()
+            if pieces > 1
+            for parameter in block.get_submodule(name).state_dict()
+        }
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, self.autocast) if self.autocast else nullcontext():
             if self.is_first:
                 first, end = self.tokens or (0, x.shape[-1])
-                x = self.embed(x) + self.position(torch.arange(first, end, device=x.device))
+                x = self.embed(x)
+                if self.position is not None:
+                    x = x + self.position(torch.arange(first, end, device=x.device))
             for block in self.blocks:
                 x = block(x)
             return self.head(self.norm(x)) if self.is_last else x
@@ -101,7 +122,7 @@ def plain(layer: nn.Linear, rows: Tensor | None = None) -> nn.Linear:
     return made
 
 
-def qkv_order(rows: int, tp: int) -> Tensor:
-    """The order of the rows of the product for queries, keys and values in which each of `tp` equal
-    parts has all three of its heads."""
-    return torch.arange(rows).view(3, tp, -1).transpose(0, 1).flatten()
+def cut_order(rows: int, tp: int, pieces: int) -> Tensor:
+    """The order of the rows of so many matrices, one below the other, in which each of `tp` equal
+    parts has its part of all of them."""
+    return torch.arange(rows).view(pieces, tp, -1).transpose(0, 1).flatten()

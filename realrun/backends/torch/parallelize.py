@@ -7,6 +7,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from realrun.backends.torch.model import TorchStage
+from realrun.model.layer import norms_of
 from realrun.parallel.precision import TYPES
 from simlab.spec.plan import Plan
 
@@ -74,7 +75,7 @@ def cut(stage: TorchStage, plan: Plan, mesh: DeviceMesh) -> None:
         "head": ColwiseParallel(input_layouts=between, output_layouts=Replicate()),
     }
     if plan.sequence_parallel:
-        styles |= {"norm1": SequenceParallel(), "norm2": SequenceParallel()}
+        styles |= {name: SequenceParallel() for name in norms_of(stage.model)}
         ends |= {
             "norm": SequenceParallel(),
             "position": SequenceParallel(sequence_dim=0, use_local_output=True),

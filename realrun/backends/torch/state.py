@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from realrun.backends.torch.model import TorchStage, qkv_order, whole
+from realrun.backends.torch.model import TorchStage, cut_order, whole
 from realrun.checkpoint.state import MOMENTS
 
 NAMES = {
@@ -35,6 +35,11 @@ class TorchState:
             global_name(name, first): parameter
             for first, stage in stages.items()
             for name, parameter in stage.named_parameters()
+        }
+        self.pieces = {
+            global_name(name, first): pieces
+            for first, stage in stages.items()
+            for name, pieces in stage.pieces.items()
         }
         for parameter in own_parameters(optimizer):
             if not optimizer.state[parameter]:
@@ -75,16 +80,18 @@ class TorchState:
                 yield from ((name, kind, self.optimizer.state[parameter][kind]) for kind in MOMENTS)
 
     def _theirs(self, name: str, tensor: Tensor) -> Tensor:
-        """`tensor` as checkpoints have it: the matrices of queries, keys and values one by one,
-        each of which tensor parallelism cuts."""
-        if ".qkv." not in name:
+        """`tensor` as checkpoints have it: matrices that are one parameter one by one, each of which
+        tensor parallelism cuts."""
+        pieces = self.pieces.get(name, 1)
+        if pieces == 1:
             return tensor
-        return tensor[qkv_order(len(tensor), self.tp).argsort()].unflatten(0, (3, -1))
+        return tensor[cut_order(len(tensor), self.tp, pieces).argsort()].unflatten(0, (pieces, -1))
 
     def _ours(self, name: str, tensor: Tensor) -> Tensor:
-        if ".qkv." not in name:
+        pieces = self.pieces.get(name, 1)
+        if pieces == 1:
             return tensor
-        return tensor.flatten(0, 1)[qkv_order(3 * tensor.shape[1], self.tp)]
+        return tensor.flatten(0, 1)[cut_order(pieces * tensor.shape[1], self.tp, pieces)]
 
 
 def own_parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:

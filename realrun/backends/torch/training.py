@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from realrun.backends.torch.model import TorchStage, local, qkv_order, whole
+from realrun.backends.torch.model import TorchStage, cut_order, local, whole
 from realrun.backends.torch.ops import Ops
 from realrun.backends.torch.parallelize import microbatch, parallelized, wrapping
 from realrun.backends.torch.pipeline import Pipeline
@@ -223,12 +223,13 @@ class TorchTraining:
         """See `Training`."""
         worst = 0.0
         for number, stage in self.stages.items():
+            pieces = stage.pieces
             for name, parameter in stage.named_parameters():
                 right = expected[number][name].to(self.device)
                 if parameter.grad is None:
                     return float("inf")
-                if ".qkv." in name:
-                    right = right[qkv_order(len(right), self.plan.tp)]
+                if name in pieces:
+                    right = right[cut_order(len(right), self.plan.tp, pieces[name])]
                 error = (whole(parameter.grad) - right).norm() / right.norm().clamp(min=1e-12)
                 worst = max(worst, error.item())
         return worst

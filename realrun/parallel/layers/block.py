@@ -1,26 +1,21 @@
 """A transformer block under tensor, sequence and context parallelism, put together of their pieces
 as in Megatron-LM."""
 
+from copy import deepcopy
+
 from torch import Tensor, nn
-from torch.nn import functional
 
 from realrun.comm.group import Group, part
 from realrun.model.gpt import Block
-from realrun.parallel.layers.context import ATTENTIONS
+from realrun.model.layer import NORMS_OF_HEADS, Layer, norms_of
+from realrun.parallel.layers.context import ATTENTIONS, positions
 from realrun.parallel.layers.experts import ParallelExperts
 from realrun.parallel.layers.sequence import SequenceColumnLinear, SequenceRowLinear
 from realrun.parallel.layers.tensor import ColumnLinear, RowLinear
 from simlab.errors import InputError, did_you_mean
 
 
-def copied_norm(norm: nn.LayerNorm) -> nn.LayerNorm:
-    """A `LayerNorm` with the same weights, which are its own."""
-    copy = nn.LayerNorm(norm.normalized_shape).to(norm.weight)
-    copy.load_state_dict(norm.state_dict())
-    return copy
-
-
-class ParallelBlock(nn.Module):
+class ParallelBlock(Layer):
     """This rank's part of a `realrun.model.gpt.Block`. Heads and inner width are cut over `tp`, and
     the sequence over `cp`.
 
@@ -45,54 +40,66 @@ class ParallelBlock(nn.Module):
         attention: str = "ring",
         layout: str = "zigzag",
     ) -> None:
-        super().__init__()
+        super().__init__(block.model)
         if attention not in ATTENTIONS:
             raise InputError(
                 f"attention {attention!r}{did_you_mean(attention, ATTENTIONS)}: give one of {', '.join(ATTENTIONS)}"
             )
         self.heads = part(block.heads, tp, "heads")
+        self.kv_heads = part(block.kv_heads, tp, "heads of keys and values")
         self.cp, self.attention, self.layout = cp, ATTENTIONS[attention], layout
         self.sequence_parallel = sequence_parallel
         column = SequenceColumnLinear if sequence_parallel else ColumnLinear
         row = SequenceRowLinear if sequence_parallel else RowLinear
-        self.norm1, self.norm2 = copied_norm(block.norm1), copied_norm(block.norm2)
-        self.qkv, self.out = column.of(block.qkv, tp, pieces=3), row.of(block.out, tp)
+        self.norms = list(norms_of(block.model))
+        for name in self.norms:
+            self.add_module(name, deepcopy(block.get_submodule(name)))
+        self.qkv = column.of(block.qkv, tp, pieces=self.pieces["qkv"])
+        self.out = row.of(block.out, tp)
         self.experts: ParallelExperts | None = None
         if block.experts is None:
-            self.up, self.down = column.of(block.up, tp), row.of(block.down, tp)
+            self.up = column.of(block.up, tp, pieces=self.pieces["up"])
+            self.down = row.of(block.down, tp)
         else:
             self.experts = ParallelExperts.of(block.experts, ep, tp.size)
+        if block.model.shared_experts:
+            self.shared_up = column.of(block.shared_up, tp, pieces=self.pieces["shared_up"])
+            self.shared_down = row.of(block.shared_down, tp)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.out(self._mixed(self.qkv(self.norm1(x))))
-        if self.experts is not None:
-            return x + self.experts(self.norm2(x))
-        return x + self.down(functional.gelu(self.up(self.norm2(x))))
-
-    def _mixed(self, qkv: Tensor) -> Tensor:
-        """Attention of this rank's heads: from (batch, tokens, 3 hidden / tp) to (batch, tokens,
-        hidden / tp)."""
-        batch, tokens, _ = qkv.shape
-        q, k, v = qkv.view(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """See `Layer`: of this rank's heads, over the tokens of all cp ranks."""
         if self.cp is None or self.cp.size == 1:
-            mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        else:
-            mixed = self.attention(q, k, v, self.cp, self.layout)
-        return mixed.transpose(1, 2).reshape(batch, tokens, -1)
+            return super().attend(q, k, v)
+        return self.attention(q, k, v, self.cp, self.layout)
+
+    def places(self, tokens: int) -> Tensor:
+        """See `Layer`."""
+        if self.cp is None or self.cp.size == 1:
+            return super().places(tokens)
+        return positions(tokens, self.cp, self.layout)
 
     def whole_on_tp(self) -> list[nn.Parameter]:
         """The parameters that every tp rank has whole: those of norms and routers, and row-parallel
         biases."""
-        found = [*self.norm1.parameters(), *self.norm2.parameters(), self.out.bias]
+        norms = [self.get_submodule(name) for name in self.norms]
+        found = [parameter for norm in norms for parameter in norm.parameters()]
+        rows = [self.out]
         if self.experts is None:
-            return [*found, self.down.bias]
-        return [*found, *self.experts.router.parameters()]
+            rows.append(self.down)
+        elif self.model.shared_experts:
+            rows.append(self.shared_down)
+        router = [] if self.experts is None else [*self.experts.router.parameters()]
+        return [*found, *(row.bias for row in rows if row.bias is not None), *router]
 
     def partial_over_tp(self) -> list[nn.Parameter]:
-        """The parameters whose gradients are of this rank's tokens only. They are summed over tp
-        after a step's last backward (`realrun.parallel.layers.sequence.sum_gradients`). With sequence
-        parallelism they are those that are whole on all ranks, else there are none."""
-        return self.whole_on_tp() if self.sequence_parallel else []
+        """The parameters whose gradients are of a part of what the tp ranks have, which are summed over tp
+        after a step's last backward (`realrun.parallel.layers.sequence.sum_gradients`): norms of heads,
+        of which each rank has its own, and, with sequence parallelism, all that are whole on all
+        ranks, for each meets its own tokens."""
+        if self.sequence_parallel:
+            return self.whole_on_tp()
+        heads = [name for name in self.norms if name in NORMS_OF_HEADS]
+        return [p for name in heads for p in self.get_submodule(name).parameters()]
 
     def own_experts(self) -> list[nn.Parameter]:
         """The parameters of this rank's experts."""

@@ -51,27 +51,6 @@ def positions_at(place: int, tokens: int, size: int, layout: str) -> Tensor:
     return torch.cat([torch.arange(chunk * part, (chunk + 1) * part) for chunk in chunks])
 
 
-def rotary(x: Tensor, where: Tensor, base: float = 10_000.0) -> Tensor:
-    """`x` (..., tokens, head size) with each pair (x_i, x_{i + d/2}) of a token at position p
-    turned by the angle p base^(-2i/d). `InputError` for an odd head size.
-
-    where: (tokens,), the position of each token in the sequence (`positions`): a rank turns its
-    slice and needs nothing of other ranks. The halves are paired as in GPT-NeoX and in Hugging
-    Face's Llama, and not neighbours as in the paper (Su et al. 2021, arXiv 2104.09864). Angles are
-    in float64.
-    """
-    half = x.shape[-1] // 2
-    if 2 * half != x.shape[-1]:
-        raise InputError(
-            f"rotary embedding of head size {x.shape[-1]}: it turns pairs, so give an even one"
-        )
-    frequency = base ** (-torch.arange(half, dtype=torch.float64, device=x.device) / half)
-    angle = where.to(x.device, torch.float64).unsqueeze(-1) * frequency
-    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-    first, second = x[..., :half], x[..., half:]
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
-
-
 def gathered_attention(
     q: Tensor, k: Tensor, v: Tensor, group: Group, layout: str = "zigzag", causal: bool = True
 ) -> Tensor:

@@ -34,8 +34,8 @@ class ParallelExperts(Experts):
     def of(cls, whole: Experts, group: Group | None, tp: int = 1) -> Self:
         """This rank's part of `whole`, which routes the tokens that the rank has. The parameters are
         its own, and keep their names."""
-        hidden, count = whole.router.in_features, whole.router.out_features
-        layer = cls(hidden, count, whole.chosen, whole.capacity)
+        count = whole.model.experts
+        layer = cls(whole.model, whole.capacity)
         own = count if group is None else part(count, group, "experts")
         first = 0 if group is None else group.place * own
         held = [str(number) for number in range(first, first + own)]

@@ -3,9 +3,10 @@
 import os
 from typing import Any, NamedTuple
 
+from realrun.model.sizes import check_executed
 from realrun.run.job.asked import FIRST_LOSS_SCALE
 from realrun.run.job.derived import Derived
-from simlab.errors import InputError, did_you_mean, shortened
+from simlab.errors import InputError, did_you_mean, near, shortened
 from simlab.spec.plan import Plan
 
 BACKENDS = ("native", "torch")
@@ -92,6 +93,7 @@ EXECUTION = {
 """{field of `Plan`: what is made of it}. docs/executing.md shows this table."""
 ONLY_PLANS: dict[str, Any] = {
     "plan": {},
+    "like": None,
     "box": None,
     "predict_on": None,
     "checkpoint_every": None,
@@ -174,15 +176,36 @@ def check_plan(job: Derived) -> None:
 
 
 def check_sizes(job: Derived) -> None:
-    """Sizes that the plan does not cut evenly."""
+    """Layers that are not executed, and sizes that the plan does not cut evenly."""
     _check_experts(job)
+    check_executed(job.model)
     job.executed.check(job.model)
+    _check_cuts(job)
     _check_capacity(job)
     if job.backend == "torch" and not all(job.stage_layers or ()):
         raise InputError(
             f"stages of {job.stage_layers} layers: torch's own means run stages with layers only; "
             "leave --backend out, or give each stage a layer"
         )
+
+
+def _check_cuts(job: Derived) -> None:
+    """What of layers the simulator cuts over ranks, and the executor does not."""
+    plan, model = job.executed, job.model
+    for its in map(model.of_kind, model.counts):
+        if its.kv_heads % plan.tp:
+            raise InputError(
+                f"tp = {plan.tp}: copies of {model.name}'s kv_heads = {its.kv_heads} are simulated, but "
+                f"not executed; {near(plan.tp, its.kv_heads)}"
+            )
+        if plan.tp > 1 and its.qk_norm and (its.qk_norm == "whole" or job.backend == "torch"):
+            raise InputError(
+                f"tp = {plan.tp}: {model.name}'s norm of queries and keys is not cut over ranks; give tp = 1"
+            )
+        if plan.cp > 1 and its.keys_met(model.seq) < model.seq:
+            raise InputError(
+                f"cp = {plan.cp}: {model.name}'s windows are not cut over sequences; give cp = 1"
+            )
 
 
 def _check_experts(job: Derived) -> None:

@@ -1,9 +1,11 @@
 """What a job is completed with, and what is refused, when it is made."""
 
+from realrun.model.sizes import sizes_like
 from realrun.run.faults import Fault
 from realrun.run.job import checks, pipelines
 from realrun.run.job.derived import Derived
 from simlab.errors import InputError, require_whole
+from simlab.spec.model import load_model
 
 PLAN_SIZES = {"hidden": 64, "heads": 4, "seq": 32}
 """Sizes of the model that a plan trains unless it is told."""
@@ -28,7 +30,11 @@ def _complete_plan(job: Derived) -> None:
     rule = job.given.stage_layers
     layers = LAYERS_PER_STAGE * job.given.stages if isinstance(rule, str) else sum(rule)
     asked = {name: value for name, value in job.sizes.items() if value is not None}
-    job.sizes = {"layers": layers} | PLAN_SIZES | asked
+    if job.like is None or "layer" in asked:
+        job.sizes = {"layers": layers} | PLAN_SIZES | asked
+    else:
+        own = {"layers": layers, "seq": PLAN_SIZES["seq"]} | asked
+        job.sizes = sizes_like(load_model(job.like), own)
     if job.sizes.get("experts"):
         _complete_experts(job)
     checks.check_precision(job)

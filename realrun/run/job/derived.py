@@ -5,6 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from realrun.model.sizes import model_of
 from realrun.run.job.asked import KEPT_STEPS, Asked
 from realrun.run.job.clusters import cut_model, filled_cluster, filled_machine
 from simlab.engine.play import ClusterTimes, play
@@ -85,9 +86,7 @@ class Derived(Asked):
     @cached_property
     def model(self) -> Model:
         """The `simlab.Model` that runs."""
-        names = ("layers", "hidden", "heads", "seq", "experts", "experts_per_token")
-        sizes = {name: self.sizes[name] for name in names if name in self.sizes}
-        return Model(name="byte-level GPT", **sizes, vocab=256, positions=sizes["seq"])
+        return model_of(self.sizes)
 
     @cached_property
     def stage_layers(self) -> list[int] | None:

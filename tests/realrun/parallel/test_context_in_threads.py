@@ -6,12 +6,12 @@ import torch
 from threaded_ranks import on_threads
 from torch.nn import functional
 
+from realrun.model.fused import rotary
 from realrun.parallel.layers.context import (
     ATTENTIONS,
     block_attention,
     positions,
     ring_attention,
-    rotary,
 )
 
 BATCH, HEADS, KV_HEADS, HEAD_SIZE = 2, 6, 3, 4

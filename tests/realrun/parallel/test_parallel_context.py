@@ -71,7 +71,8 @@ def test_the_ring_computes_every_visible_pair_once_and_in_zigzag_all_ranks_do_as
 def test_rotary_embedding_is_multiplication_with_complex_numbers_and_of_a_slice_that_slice_of_the_whole():
     import torch
 
-    from realrun.parallel.layers.context import positions_at, rotary
+    from realrun.model.fused import rotary
+    from realrun.parallel.layers.context import positions_at
 
     x, half = numbers(BATCH, HEADS, SEQ, 8), 4
     turned = torch.view_as_complex(torch.stack([x[..., :half], x[..., half:]], -1)) * torch.polar(
@@ -95,10 +96,10 @@ def test_what_cannot_be_laid_out_is_refused():
     import torch
 
     from realrun.comm.group import Group
+    from realrun.model.fused import rotary
     from realrun.parallel.layers.context import (
         positions_at,
         ring_attention,
-        rotary,
         ulysses_attention,
     )
 

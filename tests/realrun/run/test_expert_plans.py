@@ -20,6 +20,7 @@ from realrun_ranks import Ranks
 
 from realrun.cli.jobs import jobs
 from realrun.model.experts import Experts, routes
+from realrun.model.sizes import model_of
 from realrun.run.box import Box
 from realrun.run.job import Job
 from realrun.run.job.clusters import cut_model
@@ -127,9 +128,14 @@ def test_an_expert_takes_the_first_tokens_up_to_its_capacity():
     assert loose.token.view(3, 5)[2].tolist() == [none] * 5
 
 
+def few_experts(chosen):
+    sizes = {"layers": 1, "hidden": 8, "heads": 1, "seq": 4}
+    return model_of(sizes | {"experts": 4, "experts_per_token": chosen})
+
+
 def test_with_room_for_all_it_is_the_weighted_sum_of_the_chosen_experts():
     torch.manual_seed(0)
-    layer = Experts(8, 4, 2, capacity=12).double()
+    layer = Experts(few_experts(2), capacity=12).double()
     x = torch.randn(3, 4, 8, dtype=torch.float64)
     scores = layer.router(x)
     best, chosen = scores.topk(2, -1)
@@ -141,7 +147,7 @@ def test_with_room_for_all_it_is_the_weighted_sum_of_the_chosen_experts():
 
 def test_experts_without_a_token_and_dropped_copies_add_nothing():
     torch.manual_seed(0)
-    layer = Experts(8, 4, 1, capacity=1).double()
+    layer = Experts(few_experts(1), capacity=1).double()
     x = torch.randn(1, 1, 8, dtype=torch.float64).expand(1, 3, 8)  # all want the same expert
     y = layer(x)
     assert y[0, 0].abs().min() > 0 and y[0, 1:].abs().max() == 0

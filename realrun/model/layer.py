@@ -1,0 +1,229 @@
+"""A layer that runs: it does what the operations of its model say (`simlab.layer`), one after the
+other, so that the layer that is simulated is the layer that is executed.
+
+The matrices of queries, keys and values are one parameter, as those of a gate and its MLP are: of a GPT
+one below the other; else group by group, the heads of queries that share keys and values and then
+these, as Megatron-Core has them, so that tensor parallelism cuts whole groups. Left out: latent
+attention, experts that every token meets, scores of a head's own, and dropout. A gate's function is
+SiLU, another MLP's is GELU, and rotary embeddings have the base 10,000, whatever the model's.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from realrun.model.fused import RMSNorm, gated, rotary
+from realrun.model.sizes import check_executed, of_copies
+from realrun.model.split import SplitLinear
+from simlab.layer.operation import Operation, OperationKind
+from simlab.layer.units import layer_operations
+from simlab.spec.model import Model
+
+JOINED = 3
+"""The matrices of a GPT's queries, keys and values, which are one parameter."""
+NORMS_OF_HEADS = "norm_of_q", "norm_of_k"
+ENTERED = "layer input 1"
+"""The tensor that enters a layer, as its operations name it."""
+
+
+def norm_of(model: Model, size: int) -> nn.Module:
+    """A norm over so many numbers, of the kind that the model has."""
+    return nn.LayerNorm(size) if model.has_bias("norm") else RMSNorm(size)
+
+
+def norms_of(model: Model) -> dict[str, nn.Module]:
+    """{name: module} of the norms of a layer."""
+    found: dict[str, nn.Module] = {}
+    for operation in layer_operations(model):
+        if operation.kind is OperationKind.NORM:
+            sizes = [int(weight.rows) for weight in operation.weights] or [0] * len(NORMS_OF_HEADS)
+            for name, size in zip(norm_names(operation), sizes):
+                found[name] = norm_of(model, size) if size else RMSNorm(0)
+    return found
+
+
+def mlp_of(model: Model, width: int) -> tuple[SplitLinear, SplitLinear]:
+    """The products of an MLP up to so much `width`, that of a gate included, and down."""
+    bias, hidden = model.has_bias("mlp"), model.hidden
+    up = SplitLinear(hidden, (1 + model.gated_mlp) * width, bias=bias)
+    return up, SplitLinear(width, hidden, bias=bias)
+
+
+class Step(NamedTuple):
+    """What is done in one operation."""
+
+    run: Callable[..., Tensor | tuple[Tensor, ...]]
+    """(the layer, the operation, what it reads) → what it makes"""
+    operation: Operation
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
+    over: tuple[str, ...]
+    """Tensors that nothing reads later."""
+
+
+class Layer(nn.Module):
+    """A layer of `model`, all of whose layers are alike. Its input and its output are (batch, tokens,
+    hidden).
+
+    A subclass makes the modules: norm1, norm2, norm_behind1, norm_behind2, norm_of_q, norm_of_k, qkv,
+    out, and up and down, or experts and perhaps shared_up and shared_down, of which there are those that the operations need. heads,
+    kv_heads: how many this rank has. `InputError` for an operation that is not executed.
+    """
+
+    heads: int
+    kv_heads: int
+    norm1: nn.Module
+    qkv: nn.Linear
+    out: nn.Linear
+    up: nn.Linear
+    down: nn.Linear
+    shared_up: nn.Linear
+    shared_down: nn.Linear
+    experts: Any
+    """What stands in place of `up` and `down` in a model with experts; None without."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+        self.steps = steps_of(model)
+        up = 1 + model.gated_mlp
+        self.pieces = {"qkv": JOINED if model.positions else 1, "up": up, "shared_up": up}
+        """{module: how many matrices, one below the other, its weight consists of}"""
+
+    def forward(self, x: Tensor) -> Tensor:
+        known = {ENTERED: x}
+        for step in self.steps:
+            made = step.run(self, step.operation, *[known[name] for name in step.reads])
+            several = made if isinstance(made, tuple) else (made,)
+            known.update(zip(step.makes, several))
+            for name in step.over:
+                del known[name]
+        return known[self.steps[-1].makes[0]]
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Causal attention of each head, in the model's window. Queries are (batch, heads, tokens, head
+        size), and so is the result; keys and values may have fewer heads."""
+        tokens = q.shape[-2]
+        slides = self.model.keys_met(tokens) < tokens
+        mask = window_mask(self.model, tokens, q.device) if slides else None
+        shared = q.shape[1] != k.shape[1]
+        return functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=not slides, enable_gqa=shared
+        )
+
+    def places(self, tokens: int) -> Tensor:
+        """The positions in the sequence of this rank's tokens, int64 (tokens,)."""
+        return torch.arange(tokens)
+
+
+def steps_of(model: Model) -> tuple[Step, ...]:
+    """The steps of a layer of `model`. What lies between a router and the sum of the experts' results
+    is one step."""
+    check_executed(model)
+    executed: list[Step] = []
+    made, newest = {ENTERED}, ENTERED
+    for operation in layer_operations(model):
+        names = tuple(tensor.name for tensor in operation.reads)
+        # without a norm before it, a branch reads what entered
+        reads = tuple(name if name in made else newest for name in names)
+        makes = tuple(tensor.name for tensor in operation.makes)
+        if operation.kind is OperationKind.PERMUTE:
+            executed[-1] = executed[-1]._replace(makes=makes[-1:])  # of the router
+        elif not of_copies(operation):
+            executed.append(Step(FUNCTIONS[operation.kind], operation, reads, makes, ()))
+        made |= {*makes}
+        newest = makes[0]
+    last = {name: number for number, step in enumerate(executed) for name in step.reads}
+    return tuple(
+        step._replace(over=tuple({name for name in step.reads if last[name] == number}))
+        for number, step in enumerate(executed)
+    )
+
+
+def window_mask(model: Model, tokens: int, device: torch.device) -> Tensor:
+    """Which keys each query meets, (tokens, tokens): its own and those before it, in its window."""
+    rows = torch.arange(tokens, device=device)
+    before = rows.unsqueeze(-1) - rows
+    met = before < model.window
+    if not model.window_slides:
+        met = (rows // model.window).unsqueeze(-1) == rows // model.window
+    return met & (before >= 0)
+
+
+# what operations do
+# --------------------------------------------------------------------------------------------------
+
+
+def norm_names(operation: Operation) -> tuple[str, ...]:
+    """The names of the modules of a norm."""
+    if len(operation.reads) > 1:
+        return NORMS_OF_HEADS
+    return (operation.name.replace(" behind ", "_behind").replace(" ", ""),)
+
+
+def _norm(layer: Layer, operation: Operation, *inputs: Tensor) -> tuple[Tensor, ...]:
+    norms = [layer.get_submodule(name) for name in norm_names(operation)]
+    if len(inputs) > 1 and layer.model.qk_norm == "whole":
+        return tuple(
+            norm(x.transpose(1, 2).flatten(-2)).unflatten(-1, (x.shape[1], -1)).transpose(1, 2)
+            for norm, x in zip(norms, inputs)
+        )
+    return tuple(norm(x) for norm, x in zip(norms, inputs))
+
+
+def _qkv(layer: Layer, operation: Operation, x: Tensor) -> tuple[Tensor, ...]:
+    made = layer.qkv(x)
+    if operation.joined:
+        shape = JOINED, layer.heads, -1
+        return (*made.unflatten(-1, shape).permute(2, 0, 3, 1, 4),)
+    shared = layer.heads // layer.kv_heads
+    groups = made.unflatten(-1, (layer.kv_heads, shared + 2, -1))
+    parts = groups.split([shared, 1, 1], -2)
+    if layer.model.rotary or layer.model.qk_norm:  # else one of them would keep the whole product
+        parts = tuple(part.clone() for part in parts)
+    return tuple(part.flatten(-3, -2).transpose(1, 2) for part in parts)
+
+
+def _rotary(layer: Layer, operation: Operation, *inputs: Tensor) -> tuple[Tensor, ...]:
+    where = layer.places(inputs[0].shape[-2])
+    turned = layer.model.rope_size or layer.model.head_size
+    return tuple(rotary(x, where, turned) for x in inputs)
+
+
+def _attention(layer: Layer, operation: Operation, *qkv: Tensor) -> Tensor:
+    return layer.attend(*qkv).transpose(1, 2).flatten(-2)
+
+
+def activation(*inputs: Tensor) -> Tensor:
+    """What goes down of what came up: of a gate and the rest, or of one product."""
+    return gated(*inputs) if len(inputs) > 1 else functional.gelu(inputs[0])
+
+
+def _up(layer: Layer, operation: Operation, x: Tensor) -> tuple[Tensor, ...]:
+    shared = operation.kind is OperationKind.SHARED_UP
+    made: Tensor = (layer.shared_up if shared else layer.up)(x)
+    return made.chunk(len(operation.makes), -1)
+
+
+def _shared_down(layer: Layer, operation: Operation, x: Tensor, *other: Tensor) -> Tensor:
+    return x + other[0] if other else layer.shared_down(x)
+
+
+FUNCTIONS: dict[OperationKind, Callable[..., Tensor | tuple[Tensor, ...]]] = {
+    OperationKind.NORM: _norm,
+    OperationKind.QKV: _qkv,
+    OperationKind.ROTARY: _rotary,
+    OperationKind.ATTENTION: _attention,
+    OperationKind.OUTPUT: lambda layer, operation, x: layer.out(x),
+    OperationKind.RESIDUAL: lambda layer, operation, x, branch: x + branch,
+    OperationKind.ROUTER: lambda layer, operation, x: layer.experts(x),
+    OperationKind.UP: _up,
+    OperationKind.ACTIVATION: lambda layer, operation, *inputs: activation(*inputs),
+    OperationKind.DOWN: lambda layer, operation, x: layer.down(x),
+    OperationKind.SHARED_UP: _up,
+    OperationKind.SHARED_DOWN: _shared_down,
+}
+"""{kind of operation: (layer, operation, what it reads) → what it makes}"""
