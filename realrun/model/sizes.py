@@ -23,6 +23,8 @@ KEPT = (
     "norms",
     "window_slides",
     "sinks",
+    "clamped",
+    "parallel",
     "shared_experts",
     "rotary",
     "qk_norm",
@@ -110,6 +112,9 @@ def refusal(model: Model) -> str | None:
         its = model.of_kind(kind)
         if its.sinks:
             return f"{model.name}'s attention with a score of each head's own"
+        if its.clamped or its.parallel:
+            what = "limits of the gate" if its.clamped else "attention and MLP side by side"
+            return f"{model.name}'s {what}"
         for operation in layer_operations(its):
             if operation.kind not in EXECUTED:
                 return f"{model.name}'s operation {operation.label!r}"

@@ -13,6 +13,7 @@ from realrun.model.fused import RMSNorm, gated, rotary
 from realrun.model.gpt import Block, Stage, loss
 from realrun.model.sizes import model_of, refusal, sizes_like
 from realrun.record.activations import SavedActivations
+from simlab.errors import InputError
 from simlab.layer.operation import OperationKind
 from simlab.layer.units import layer_operations
 from simlab.spec.model.catalogue import catalogue
@@ -56,6 +57,14 @@ def test_it_has_as_many_parameters_as_the_model_and_each_has_a_gradient(name):
     tokens = torch.randint(256, (BATCH, SMALL["seq"]))
     loss(stage(tokens), tokens).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in stage.parameters())
+
+
+@pytest.mark.parametrize("field", ["clamped", "parallel", "sinks"])
+def test_a_kind_of_layer_that_is_not_executed_is_refused(field):
+    sizes = {"layers": 1, "hidden": 16, "heads": 2, "seq": 8}
+    its = model_of(sizes | {"layer": {"gated_mlp": True, "positions": 0, field: True}})
+    with pytest.raises(InputError, match="is simulated, but not executed"):
+        Block(16, 2, None, its)
 
 
 def kinds(name):
