@@ -4,7 +4,7 @@ other, so that the layer that is simulated is the layer that is executed.
 The matrices of queries, keys and values are one parameter, as those of a gate and its MLP are: of a GPT
 one below the other; else group by group, the heads of queries that share keys and values and then
 these, as Megatron-Core has them, so that tensor parallelism cuts whole groups. Left out: latent
-attention, experts that every token meets, scores of a head's own, and dropout. A gate's function is
+attention, scores of a head's own, attention and MLP side by side, and dropout. A gate's function is
 SiLU, another MLP's is GELU, and rotary embeddings have the base 10,000, whatever the model's.
 """
 
@@ -68,9 +68,10 @@ class Layer(nn.Module):
     """A layer of `model`, all of whose layers are alike. Its input and its output are (batch, tokens,
     hidden).
 
-    A subclass makes the modules: norm1, norm2, norm_behind1, norm_behind2, norm_of_q, norm_of_k, qkv,
-    out, and up and down, or experts and perhaps shared_up and shared_down, of which there are those that the operations need. heads,
-    kv_heads: how many this rank has. `InputError` for an operation that is not executed.
+    A subclass makes the modules that the operations need: of norm1, norm2, norm_behind1, norm_behind2,
+    norm_of_q, norm_of_k, qkv and out, and up and down, or experts and perhaps shared_up and
+    shared_down. heads, kv_heads: how many this rank has. `InputError` for an operation that is not
+    executed.
     """
 
     heads: int
