@@ -19,6 +19,15 @@ SOURCES = ("simlab", "realrun", "pyproject.toml", "README.md", "LICENSE", "MANIF
 # parts of Python's library that simlab does not import, or only for what a page does not do
 LEFT_OUT = (HERE / "left_out.txt").read_text().split()
 
+UNREAD = (
+    "simlab/lessons/*",
+    "simlab/cli/*",
+    "simlab/diagnosis/*",
+    "simlab/planner/formats/*",
+    "simlab/studies/published/*.csv",
+)
+"""Files of the wheel that no page reads."""
+
 
 def compress(path: Path, data: bytes) -> int:
     """Write `data` to `path`, compressed; returns the compressed bytes."""
@@ -37,12 +46,11 @@ def library() -> bytes:
 
 
 def packages() -> bytes:
-    """The wheel's simlab, without what only lessons and published runs need, and the installed
-    simpy."""
+    """The wheel's simlab, without what only lessons, commands, files of others and published runs need,
+    and the installed simpy."""
     with zipfile.ZipFile(io.BytesIO(wheel())) as whole:
         inside = [name for name in whole.namelist() if name.startswith("simlab/")]
-        unread = "simlab/lessons/*", "simlab/studies/published/*.csv"
-        ours = [name for name in inside if not any(fnmatch(name, its) for its in unread)]
+        ours = [name for name in inside if not any(fnmatch(name, its) for its in UNREAD)]
         content = {name: whole.read(name) for name in ours}
     for path in files("simpy") or []:
         if path.parts[0] == "simpy" and path.suffix in (".py", ".typed"):
