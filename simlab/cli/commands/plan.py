@@ -170,18 +170,18 @@ def _legend(space: Space, error: float) -> str:
     return (
         "v: chunks, the stages of a pipeline rank; size: sequences of a microbatch; m: microbatches "
         "of a step (below: m x size sequences); GiB: tensors at the peak, which with a reserve have "
-        f"to fit into {room}; MFU: {MFU_CONVENTION}; tie: within {error:.1%} of the fastest, the error of such "
-        "predictions" + EXPERTS_LEGEND * (space.model.experts > 0)
+        f"to fit into {room}; MFU: {MFU_CONVENTION}; F: the fastest; T: within {error:.1%} of it, the error of such "
+        "predictions, a tie; S and R: the simplest and the roomiest of these"
+        + EXPERTS_LEGEND
+        * (space.model.experts > 0)
     )
 
 
 def _cells(found: Search, ranked: Ranked, degrees: Sequence[str]) -> list[str]:
     plan = ranked.plan
-    notes = ["fastest" if ranked is found.plans[0] else "tie"] if found.is_tie(ranked) else []
+    notes = ("F" if ranked is found.plans[0] else "T") * found.is_tie(ranked)
     if found.ties:
-        notes += ["simplest"] * (ranked is found.simplest) + ["roomiest"] * (
-            ranked is found.roomiest
-        )
+        notes += "S" * (ranked is found.simplest) + "R" * (ranked is found.roomiest)
     marks = {"ep": "e" * plan.spreads_experts + "o" * plan.ep_overlap}
     numbers = *degrees, "zero", "chunks", "microbatch_size", "microbatches"
     return [
@@ -190,7 +190,7 @@ def _cells(found: Search, ranked: Ranked, degrees: Sequence[str]) -> list[str]:
         seconds_text(ranked.step_s),
         f"{ranked.mfu:.1%}",
         f"{ranked.memory_bytes / GIB:.1f}",
-        ", ".join(notes),
+        notes,
     ]
 
 

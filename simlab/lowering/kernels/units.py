@@ -77,6 +77,9 @@ class UnitKernels(Mapping[UnitKind, LayerKernels]):
     def __len__(self) -> int:
         return len(self.model.counts) + 2
 
+    def __contains__(self, unit: object) -> bool:
+        return unit in tuple(self)
+
     def __getitem__(self, unit: UnitKind) -> LayerKernels:
         if unit not in self._known:
             ends = {"embedding": embedding_kernels, "head": head_kernels}

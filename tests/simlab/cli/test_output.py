@@ -25,6 +25,9 @@ TEXTS = {
         "plan --model llama-3-8b --cluster dgx-h100 --nodes 1 --global-batch 8 --cp 1 --explain",
         "plan --model deepseek-v3 --cluster dgx-h100 --nodes 128 --global-batch 4096 --zero 3 --recompute full --tp 1 --cp 1 --pp 1",
     ],
+    "cluster": [
+        "cluster new own.json --gpu h100-sxm-80gb --gpus-per-node 8 --nics-per-node 8 --nic-gbit 400"
+    ],
     "memory": ["memory --params 7.5B --dp 64", "memory --params 7e9 --recipe deepspeed --dp 3"],
     "convert": ["convert mine.yaml --to megatron", "convert mine.json --from deepspeed --gpus 8"],
     "operations": [

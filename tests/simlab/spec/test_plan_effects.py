@@ -10,7 +10,7 @@ from simlab.spec.plan_effects import EFFECTS
 MODEL = sl.Model(
     name="m", layers=8, hidden=1024, heads=8, kv_heads=4, vocab=512, seq=512, bias=False, gated_mlp=True
 )  # fmt: skip
-EXPERTS = replace(MODEL, name="e", experts=4, experts_per_token=2)
+EXPERTS = replace(MODEL, name="e", experts=4, experts_per_token=2, clamped=True)
 NODE = sl.load_cluster("dgx-h100")
 BASES = {
     "one GPU": {},
