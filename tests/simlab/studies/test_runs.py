@@ -120,7 +120,7 @@ def test_a_row_without_what_is_needed_is_left_out_and_the_column_named(column):
     ({"layers": "1e9"}, "layers = '1e9' is more than 2,000"), ({"global_batch": "1e9"}, "global_batch = '1e9' is more than 1,000,000"),
     ({"pp": "8", "dp": "4", "micro_batch": "1", "global_batch": "1000000"}, "250000 microbatches of 8 stages are more than 500,000"),
     ({"gated_mlp": "silu"}, "gated_mlp = 'silu' is neither yes"), ({"seq_parallel": "ulysses"}, "'ulysses' is neither"),
-    ({"seq": "1,02"}, "seq = '1,02' is no whole number"), ({"gpu": "H20"}, "no cluster .* has the GPU 'H20'"),
+    ({"seq": "1,02"}, "seq = '1,02' is no whole number"), ({"gpu": "Gaudi 2"}, "no cluster .* has the GPU 'Gaudi 2'"),
     ({"step_s": "nan"}, "step_s was not published"), ({"step_s": "N/A"}, "step_s was not published"),
 ])  # fmt: skip
 def test_a_row_that_cannot_be_predicted_is_left_out_with_the_reason(change, why):
