@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 SCHEDULED, STARTED, DONE = "scheduled", "started", "done"
 SEND, RECV = "send", "recv"
@@ -106,12 +106,12 @@ class Calls:
         self.messages: dict[tuple[str, int, int], dict[str, dict[int, Call]]] = defaultdict(
             lambda: {SEND: {}, RECV: {}}
         )
-        first: dict[tuple[object, ...], Call] = {}
+        first: dict[tuple[Any, ...], Call] = {}
         for call in self.all:
             self.of_rank[call.rank].append(call)
             if call.is_message:
                 self.messages[call.pair][call.name][call.number] = call
-                stream: tuple[object, ...] = (call.rank, call.name, *call.pair)
+                stream: tuple[Any, ...] = (call.rank, call.name, *call.pair)
             else:
                 group = call.group.name, call.group.ranks
                 self.by_place[*group, call.number, call.part][call.rank] = call

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from simlab.diagnosis.hangs.calls import RECV, SEND, Call, Calls
 from simlab.diagnosis.hangs.hang import CIRCLE, IDLE, NONE, Cause, Hang, ranks_text
@@ -21,7 +22,7 @@ def hang_in(calls: Calls, detail: str = "") -> Hang:
     """The `Hang` that `calls` show. detail: what is to be said if they show none."""
     waits = waits_of(calls)
     free, circles = ends_of(waits)
-    found: dict[tuple[object, ...], Cause] = {}
+    found: dict[tuple[Any, ...], Cause] = {}
     for rank in free:
         _join(found, _of_free(calls, waits, rank))
     for cause in [*_of_odd(waits), *(_of_circle(calls, waits, circle) for circle in circles)]:
@@ -45,11 +46,11 @@ def hang_in(calls: Calls, detail: str = "") -> Hang:
     )  # fmt: skip
 
 
-def _place(cause: Cause) -> tuple[object, ...]:
+def _place(cause: Cause) -> tuple[Any, ...]:
     return cause.group, cause.ranks, cause.number, cause.name
 
 
-def _join(found: dict[tuple[object, ...], Cause], cause: Cause) -> None:
+def _join(found: dict[tuple[Any, ...], Cause], cause: Cause) -> None:
     """Add a cause; culprits of one call and one reason are one cause."""
     key = *_place(cause), cause.reason
     if key in found:
@@ -63,7 +64,7 @@ def _of_free(calls: Calls, waits: Sequence[Wait], rank: int) -> Cause:
     """The cause that a rank is that waits for nobody."""
     own = [wait for wait in waits if wait.call.rank == rank and not wait.on]
     users = [wait for wait in waits if rank in wait.on]
-    by_call: dict[tuple[object, ...], list[Wait]] = defaultdict(list)
+    by_call: dict[tuple[Any, ...], list[Wait]] = defaultdict(list)
     for wait in users or own:
         by_call[_key(wait.call)].append(wait)
     next_name = _next(calls, [wait.call for wait in users], rank)
@@ -102,7 +103,7 @@ def _next(calls: Calls, users: Iterable[Call], rank: int) -> str:
 
 def _of_odd(waits: Sequence[Wait]) -> Iterable[Cause]:
     """The causes of the ranks that called something else, whoever they wait for besides."""
-    by_call: dict[tuple[object, ...], list[Wait]] = defaultdict(list)
+    by_call: dict[tuple[Any, ...], list[Wait]] = defaultdict(list)
     for wait in waits:
         if wait.reason == DIFFERENT:
             by_call[_key(wait.call)[:-1]].append(wait)
@@ -146,7 +147,7 @@ def _idle(calls: Calls, waits: Sequence[Wait]) -> Iterable[int]:
     return sorted({rank for (rank, _), count in excess.items() if count} - seen)
 
 
-def _key(call: Call) -> tuple[object, ...]:
+def _key(call: Call) -> tuple[Any, ...]:
     return call.group.name, call.group.ranks, call.number, call.part, call.peer, call.name
 
 
@@ -188,7 +189,7 @@ def _detail(calls: Calls, cause: Cause) -> str:
 
 def _said(waits: Iterable[Wait]) -> Iterable[str]:
     """What each rank waits for; ranks of one call that wait for the same are one line."""
-    lines: dict[tuple[object, ...], tuple[Wait, list[int]]] = {}
+    lines: dict[tuple[Any, ...], tuple[Wait, list[int]]] = {}
     for wait in waits:
         call = wait.call
         same = call.group.name, call.group.ranks, call.number, call.part, call.name, wait.on

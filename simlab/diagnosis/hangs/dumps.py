@@ -138,7 +138,7 @@ def _names(data: dict[str, Any]) -> set[str]:
 def _calls(rank: int, data: dict[str, Any], groups: _Groups) -> list[Call]:
     """The calls of one rank, in their order."""
     found: list[Call] = []
-    counts: dict[tuple[object, ...], int] = defaultdict(int)
+    counts: dict[tuple[Any, ...], int] = defaultdict(int)
     states = _states(_entries(data))
     for entry, state in zip(_entries(data), states):
         name = str(entry["profiling_name"]).rpartition(":")[2]
@@ -150,7 +150,7 @@ def _calls(rank: int, data: dict[str, Any], groups: _Groups) -> list[Call]:
         if message:
             kind, here, there = message.groups()
             peer = _peer(group, rank, here, there)
-            key: tuple[object, ...] = (kind, group, peer)
+            key: tuple[Any, ...] = (kind, group, peer)
             counts[key] += 1
             size = _numbers(entry, "input" if kind == SEND else "output")
             call = Call(rank, group, kind, counts[key], 0, peer, size, sizes, state, where)
@@ -171,7 +171,7 @@ def _states(entries: Sequence[dict[str, Any]]) -> list[str]:
     and they have its state; it is itself no call, which '' says, unless it stands alone."""
     last = {_named(entry): at for at, entry in enumerate(entries)}
     states = [_state(entry, at == last[_named(entry)]) for at, entry in enumerate(entries)]
-    ends: dict[tuple[object, ...], tuple[int, str]] = {}
+    ends: dict[tuple[Any, ...], tuple[int, str]] = {}
     for at in range(len(entries) - 1, -1, -1):
         entry = entries[at]
         key = _named(entry), _sequence(entry)
@@ -183,7 +183,7 @@ def _states(entries: Sequence[dict[str, Any]]) -> list[str]:
     return states
 
 
-def _sequence(entry: dict[str, Any]) -> object:
+def _sequence(entry: dict[str, Any]) -> Any:
     """The number that the entries of a batch share."""
     is_message = bool(entry.get("is_p2p"))
     return is_message, entry.get("p2p_seq_id" if is_message else "collective_seq_id")
@@ -230,7 +230,7 @@ def _numbers(entry: dict[str, Any], side: str) -> str:
 def _aligned(calls: Sequence[Call]) -> list[Call]:
     """`calls`, where the messages of a pair are numbered so that the last one that was sent and the
     last one that was received have the same number: their first ones were dropped."""
-    done: dict[tuple[object, ...], int] = defaultdict(int)
+    done: dict[tuple[Any, ...], int] = defaultdict(int)
     for call in calls:
         if call.is_message and call.is_done:
             done[call.name, call.pair] = max(done[call.name, call.pair], call.number)

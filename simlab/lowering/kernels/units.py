@@ -7,6 +7,7 @@ row-parallel matrix, and with sequence parallelism also the rest.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from simlab.layer.microbatch import plan_operations, share_of
 from simlab.layer.operation import Operation
@@ -77,7 +78,7 @@ class UnitKernels(Mapping[UnitKind, LayerKernels]):
     def __len__(self) -> int:
         return len(self.model.counts) + 2
 
-    def __contains__(self, unit: object) -> bool:
+    def __contains__(self, unit: Any) -> bool:
         return unit in tuple(self)
 
     def __getitem__(self, unit: UnitKind) -> LayerKernels:
