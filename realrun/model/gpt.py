@@ -31,8 +31,8 @@ class Block(Layer):
             model = Model(layers=1, hidden=hidden, heads=heads, vocab=VOCAB, positions=1)
         super().__init__(model)
         self.heads, self.kv_heads = model.heads, model.kv_heads
-        for name, norm in norms_of(model).items():
-            self.add_module(name, norm)
+        for name, size in norms_of(model).items():
+            self.add_module(name, norm_of(model, size))
         d = model.head_size
         wide = (heads + 2 * model.kv_heads) * d
         self.qkv = SplitLinear(hidden, wide, bias=model.has_bias("qkv"))

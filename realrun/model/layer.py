@@ -30,18 +30,17 @@ ENTERED = "layer input 1"
 
 
 def norm_of(model: Model, size: int) -> nn.Module:
-    """A norm over so many numbers, of the kind that the model has."""
-    return nn.LayerNorm(size) if model.has_bias("norm") else RMSNorm(size)
+    """A norm over so many numbers, of the kind that the model has; 0: one without a scale."""
+    return nn.LayerNorm(size) if size and model.has_bias("norm") else RMSNorm(size)
 
 
-def norms_of(model: Model) -> dict[str, nn.Module]:
-    """{name: module} of the norms of a layer."""
-    found: dict[str, nn.Module] = {}
+def norms_of(model: Model) -> dict[str, int]:
+    """{name: numbers of its scale} of the norms of a layer."""
+    found: dict[str, int] = {}
     for operation in layer_operations(model):
         if operation.kind is OperationKind.NORM:
             sizes = [int(weight.rows) for weight in operation.weights] or [0] * len(NORMS_OF_HEADS)
-            for name, size in zip(norm_names(operation), sizes):
-                found[name] = norm_of(model, size) if size else RMSNorm(0)
+            found |= zip(norm_names(operation), sizes)
     return found
 
 

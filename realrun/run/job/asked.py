@@ -27,9 +27,9 @@ class Asked:
     microbatch_size; what is left out has a default that suits the plan, or `compute`. With a plan
     also experts in each layer (0: one MLP) and experts_per_token."""
 
-    like: str | None = None
-    """A model of the catalogue, or the path of a config.json, whose layers a plan trains: see
-    `realrun.model.sizes.sizes_like`. None: those of a GPT."""
+    like: str | dict[str, Any] | None = None
+    """A model of the catalogue, the path of a config.json, or a model's fields, whose layers a plan
+    trains: see `realrun.model.sizes.sizes_like`. None: those of a GPT."""
 
     compute: str | None = None
     """Programs: 'padded': real math on small tensors, then sleep to `forward_s` / `backward_s`.

@@ -46,6 +46,8 @@ def read_model(options: Options, fields: Settings) -> Settings | None:
         "rotary": learned or kind != "learned_absolute",
         "seq": fields["seq"] or positions,
         "qk_norm": switch("--qk-layernorm"),
+        "clamped": take("--activation-func-clamp-value") is not None,
+        "sinks": take("--softmax-type", "vanilla") == "learnable",
         "window": _window(options),
         **_experts(options, layers),
         **_latent(options),

@@ -291,3 +291,24 @@ def test_torchtitans_json_is_read_and_its_python_is_not_executed(tmp_path, capsy
     (tmp_path / "c.py").write_text("raise SystemExit")
     assert main(["convert", str(tmp_path / "c.py"), "--from", "torchtitan"]) == 2
     assert "--debug.save_config_file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ("--activation-func-clamp-value 7.0", {"clamped": True}),
+        ("--softmax-type learnable", {"sinks": True}),
+        ("--softmax-type off-by-one", {}),
+    ],
+)
+def test_flags_that_change_a_layer_are_of_the_model(tmp_path, capsys, flags, says):
+    path = tmp_path / "script.sh"
+    sizes = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --vocab-size 512 --swiglu"
+    path.write_text(
+        f"python pretrain_gpt.py --micro-batch-size 1 --global-batch-size 4 {sizes} {flags}"
+    )
+    status, _, told = converted(capsys, str(path), "--from", "megatron", "--gpus", "4")
+    assert status == 0
+    assert {name: told["model"].get(name) for name in ("clamped", "sinks")} == {
+        "clamped": None, "sinks": None
+    } | says  # fmt: skip
