@@ -89,8 +89,9 @@ class Layer(nn.Module):
         super().__init__()
         self.model = model
         self.steps = steps_of(model)
-        up = 1 + model.gated_mlp
-        self.pieces = {"qkv": JOINED if model.positions else 1, "up": up, "shared_up": up}
+        self.pieces = {"qkv": JOINED if model.positions else 1}
+        for name in ("shared_up",) * bool(model.shared_experts) if model.experts else ("up",):
+            self.pieces[name] = 1 + model.gated_mlp
         """{module: how many matrices, one below the other, its weight consists of}"""
 
     def forward(self, x: Tensor) -> Tensor:

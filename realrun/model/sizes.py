@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from simlab.display import plain
 from simlab.errors import InputError, require_whole
 from simlab.layer.operation import Cut, Operation, OperationKind
 from simlab.layer.units import layer_operations
@@ -97,7 +98,7 @@ def sizes_like(model: Model, asked: Sizes) -> Sizes:
     limits = (model.experts, model.experts_per_token) if hidden == model.hidden else FEW
     names = "experts", "experts_per_token"
     experts = {name: min(getattr(model, name), most) for name, most in zip(names, limits)}
-    sizes = asked | {"hidden": hidden, "heads": heads, "layer": how}
+    sizes = asked | {"hidden": hidden, "heads": heads, "layer": plain(how)}  # as JSON has it
     return (experts if model.experts else {}) | sizes
 
 

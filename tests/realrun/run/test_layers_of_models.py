@@ -1,6 +1,8 @@
 """Plans of models with the layers that people train, executed on processes: gradients are those of one
 process, and bytes those of the list."""
 
+from itertools import chain
+
 import pytest
 import torch
 from realrun_plans import (
@@ -84,6 +86,23 @@ def test_a_model_can_be_named_and_made_smaller_on_the_command_line(command):
     assert run["gradient_error"] < 1e-12
     measured, predicted = (run[f"sent_bytes_{by}"] for by in ("measured", "predicted"))
     assert [rank["tp"] for rank in measured] == [rank["tp"] for rank in predicted]
+
+
+def test_a_training_of_such_layers_goes_on_with_another_plan_and_by_the_other_back_end(command):
+    asked = ("--model", "llama-3-8b", "--hidden", 64, "--layers", 2, "--warmup", 0, "--json")
+    asked += ("--microbatch-size", 1, "--checkpoint-every", 2)
+    parts = [
+        ("--dp", 2, "--steps", 2),
+        ("--tp", 2, "--microbatches", 2, "--steps", 4, "--resume"),
+        ("--tp", 2, "--microbatches", 2, "--steps", 6, "--resume", "--backend", "torch"),
+        ("--dp", 2, "--steps", 6, "--checkpoints", "whole"),
+    ]
+    losses = []
+    for plan in parts:
+        status, out, err = command(*asked, *plan).end()
+        assert status == 0, err
+        losses.append(one_object(out)["runs"][0]["losses"])
+    assert [*chain(*losses[:3])] == pytest.approx(losses[3], rel=1e-5)
 
 
 @pytest.mark.parametrize(
