@@ -46,11 +46,11 @@ class Control:
         if len(self.values) == 1 or value in self.values:
             return
         offered = [str(each) for each in self.values]
+        meant = did_you_mean(value, offered)
         if len(offered) > MOST_NAMED:
             offered[3:-1] = ["..."]
         raise InputError(
-            f"{self.name} = {shortened(value)}{did_you_mean(value, offered)}: "
-            f"give one of {', '.join(offered)}"
+            f"{self.name} = {shortened(value)}{meant}: give one of {', '.join(offered)}"
         )
 
     def to_dict(self) -> dict[str, Any]:

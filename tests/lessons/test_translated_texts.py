@@ -13,9 +13,10 @@ ROOT = Path(__file__).parents[2]
 SOURCES = [*ROOT.glob("simlab/**/*.py"), *ROOT.glob("realrun/**/*.py")]
 NOTEBOOKS = [*ROOT.glob("notebooks/*.ipynb")]
 PUT_TOGETHER = {
-    *("It fits", "reserve of", "are within", "stages do", "while running", "messages all", "messages alone"),
+    *("It fits", "are within", "stages do", "while running", "messages all", "messages alone"),
     *("Paced links", "Plain loopback", "tree nowhere", "order held", "some contributions", "contributions summed"),
     *("bubble idle_over_ideal", "bubble idle_over_makespan", "bubble longest_stage", "microbatch held"),
+    *("is tight", "run of", "not sent", "have called", "have not"),
     *("recompute full", "recompute none", "recompute selective", "microbatch a", "pp message"),
     *("all-gather of", "all_reduce of", "reduce-scatter of", "root gather", "root gradients"),
     *("forward block", "forward head", "backward block"),

@@ -50,7 +50,7 @@ class Cause(NamedTuple):
         has = "has" if len(self.culprit) == 1 else "have"
         if self.reason == MISSING and self.name in (SEND, RECV):
             done = "sent" if self.name == RECV else "received"
-            wait = "waits" if len(self.waiting) == 1 else "wait"
+            wait = "wait" if len(self.waiting) > 1 else "waits"
             return f"{who} {has} not {done}: {ranks_text(self.waiting)} {wait} in {what}."
         return {
             MISSING: f"{who} {has} not called {what}; {waiting}.",

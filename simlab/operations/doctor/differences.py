@@ -102,8 +102,10 @@ def _difference(one: _Same, values: Sequence[Any]) -> Finding:
 
 
 def _interfaces(machines: Sequence[Machine]) -> list[Finding]:
-    """For each variable that a rank has: the ranks on which nothing, or the loopback only, is left of it."""
+    """For each variable that a rank has: the ranks on which nothing is left of it, or the loopback only
+    although there are ranks on another machine."""
     found = []
+    alone = len({machine.host for machine in machines}) == 1
     for variable in VARIABLES:
         texts = [machine.environment.get(variable) for machine in machines]
         left = [
@@ -115,7 +117,7 @@ def _interfaces(machines: Sequence[Machine]) -> list[Finding]:
             for rank, its in enumerate(left)
             if its is not None
             and (not its.left or (variable.startswith("GLOO") and its.missing)
-                 or (its.left == (LOOPBACK,) and len(machines[rank].interfaces) > 0))
+                 or (its.left == (LOOPBACK,) and machines[rank].interfaces and not alone))
         ]  # fmt: skip
         if without:
             names = ", ".join(sorted({str(texts[rank]) for rank in without}))

@@ -48,6 +48,7 @@ START = {
     "operations": ["run"],
     "doctor": [],
     "why": ["missing.json"],
+    "cluster": ["check", "missing.json"],
 }
 
 

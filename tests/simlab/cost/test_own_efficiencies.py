@@ -58,9 +58,8 @@ def test_a_files_host_time_is_what_a_layer_of_no_size_takes(tmp_path):
 
 def test_the_catalogue_keeps_its_efficiencies_and_host_time():
     for cluster in sl.clusters().values():
-        assert (
-            cluster.gpu.efficiency is None and cluster.host_op_s is None and cluster.measured == {}
-        )
+        of_the_catalogue = cluster.gpu.efficiency is None or isinstance(cluster.gpu.efficiency, str)
+        assert of_the_catalogue and cluster.host_op_s is None and cluster.measured == {}
 
 
 BROKEN = {

@@ -171,3 +171,7 @@ def test_a_rank_without_the_interface_is_named():
     assert {one.level for one in differences([there, replace(there, interfaces=("ib3",))])} == {
         "fine"
     }
+    here = replace(GOOD, interfaces=("ib0",), environment={"GLOO_SOCKET_IFNAME": "lo"})
+    assert {one.level for one in differences([here, here])} == {"fine"}
+    bad = [one for one in differences([here, replace(here, host="other")]) if one.level != "fine"]
+    assert [one.subject for one in bad] == ["GLOO_SOCKET_IFNAME"]

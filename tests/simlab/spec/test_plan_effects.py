@@ -31,6 +31,7 @@ BASES = {
     "optimizer on the host": {"offload": "optimizer"},
     "parameters on the host": {"offload": "parameters"},
     "experts on ranks of their own": {"dp": 4, "ep": 2, "microbatches": 2},
+    "experts in blocks of 8 bits": {"dp": 4, "ep": 2, "precision": "fp8-mx"},
     "experts that are not cut": {"dp": 4, "tp": 2, "sequence_parallel": True, "ep": 4, "etp": 1},
     "all degrees": {"dp": 2, "tp": 2, "pp": 2, "cp": 2, "zero": 1, "microbatches": 4},
 }
