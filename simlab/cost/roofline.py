@@ -110,6 +110,15 @@ def products_of(kernel: Matmul) -> list[Matmul]:
     return kernel.products if isinstance(kernel, GroupedMatmul) else [kernel]
 
 
+FAST_SUMS = ("fp8-rowwise",)
+"""The precisions whose gradients, too, are summed up by the tensor cores alone. On a Hopper these sum up
+products in 8 bits faster than exactly, and every few are added in fp32 where that matters (cuBLAS,
+`CUBLASLT_MATMUL_DESC_FAST_ACCUM`). Transformer Engine splits the sums so for both gradients and not in the
+forward (`_2X_ACC_DGRAD` and `_2X_ACC_WGRAD` in pytorch/module/base.py, `fp8_gemm_dgrad` and
+`fp8_gemm_wgrad` in common/recipe), torchao likewise with a scale for each tensor and never with one for
+each row (`Float8LinearConfig` in float8/config.py)."""
+
+
 def matmul_s(kernel: Matmul, gpu: Gpu, precision: str) -> float:
     """Seconds of a matrix product alone.
 
@@ -127,7 +136,10 @@ def matmul_s(kernel: Matmul, gpu: Gpu, precision: str) -> float:
     in_eight_bits = precision.startswith("fp8")
     fraction = reached.matmul[kernel.role]
     if in_eight_bits and "fp8" in gpu.peak_flops:
-        fraction = reached.matmul.get(f"{kernel.role} in 8 bits", fraction)
+        role = f"{kernel.role} in 8 bits"
+        fraction = reached.matmul.get(role, fraction)
+        if precision not in FAST_SUMS:
+            fraction = reached.matmul.get(f"{role}, split", fraction)
     flops_per_s = peak_flops(gpu, precision) * fraction / gpu.sms
     products = products_of(kernel)
     best = min(

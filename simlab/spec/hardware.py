@@ -87,7 +87,8 @@ class Efficiency:
     matmul: dict[str, float] = documented(
         """{'forward', 'input', 'weight': the fraction of the peak that a large matrix product
         reaches}. Gradients read their operands transposed. 'forward in 8 bits' and the like say
-        what products in fp8 reach where it is another one."""
+        what products in fp8 reach where it is another one, and 'input in 8 bits, split' and the like
+        what they do where their sums are split (`simlab.cost.roofline.FAST_SUMS`)."""
     )
     tiles: tuple[tuple[float, ...], ...] = documented(
         """(rows, columns, fraction of `matmul`) of each output tile that the library has kernels
