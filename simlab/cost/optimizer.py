@@ -26,7 +26,7 @@ CLIPPING_BYTES = 12
 """Read and written per parameter beside the optimizer's own step: 4 for the gradients' norm, 8 to clip
 them."""
 
-FLAT_BYTES = {"fp16": 18, "bf16": 4, "fp8": 4, "fp8-current": 4, "fp8-mx": 4, "fp32": 0}
+FLAT_BYTES = {"fp16": 18, "bf16": 4, "fp8": 4, "fp8-current": 4, "fp8-mx": 4, "fp4": 4, "fp32": 0}
 """The same with flat buffers of gradients: 2 for the 16-bit weight, 2 to clear its gradient; in fp16 its
 gradient is copied to fp32 (6), unscaled and looked through for infinities (8), too."""
 

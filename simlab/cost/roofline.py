@@ -119,6 +119,10 @@ forward (`_2X_ACC_DGRAD` and `_2X_ACC_WGRAD` in pytorch/module/base.py, `fp8_gem
 each row (`Float8LinearConfig` in float8/config.py)."""
 
 
+OPERAND_BYTES = {"fp8": 1, "fp4": 1 / 2}
+"""The bytes of a number that a product reads, otherwise of 16 bits. Scales are left out."""
+
+
 def matmul_s(kernel: Matmul, gpu: Gpu, precision: str) -> float:
     """Seconds of a matrix product alone.
 
@@ -126,16 +130,17 @@ def matmul_s(kernel: Matmul, gpu: Gpu, precision: str) -> float:
     that of ceil(tiles / multiprocessors) rounds at the efficiency of a full one ("wave
     quantization", NVIDIA, Matrix Multiplication Background User's Guide). Of the tile shapes the
     fastest is taken. No less than reading both operands takes; and then the result is written (a
-    weight gradient added to one in fp32, or in 16 bits): the last thing that every tile does. In fp8 the operands
-    have 8 bits already; `casts_s` says what that took. The products of a `GroupedMatmul` share the
+    weight gradient added to one in fp32, or in 16 bits): the last thing that every tile does. In fp8 and fp4 the operands
+    have 8 and 4 bits already; `casts_s` says what that took. The products of a `GroupedMatmul` share the
     rounds: a multiprocessor takes its next tile from whichever product has one left, and each
     product reads its own operands and writes its own result. Leaves out: split-k, what the caches
     hold, clocks that fall under load other than by the measured efficiency.
     """
     reached = efficiencies_of(gpu)
-    in_eight_bits = precision.startswith("fp8")
-    fraction = reached.matmul[kernel.role]
-    if in_eight_bits and "fp8" in gpu.peak_flops:
+    fraction, operand_bytes = reached.matmul[kernel.role], OPERAND_BYTES.get(precision[:3], 2)
+    if precision == "fp4":
+        fraction = reached.matmul.get(f"{kernel.role} in 4 bits", fraction)
+    elif operand_bytes == 1 and "fp8" in gpu.peak_flops:
         role = f"{kernel.role} in 8 bits"
         fraction = reached.matmul.get(role, fraction)
         if precision not in FAST_SUMS:
@@ -152,7 +157,7 @@ def matmul_s(kernel: Matmul, gpu: Gpu, precision: str) -> float:
     bandwidth = _bandwidth(gpu, reached)
     is_added = kernel.role == "weight" and not kernel.fresh
     written_s = (2 * kernel.sum_bytes if is_added else width) * result / bandwidth
-    read_s = (1 if in_eight_bits else width) * operands / bandwidth
+    read_s = (4 if precision == "fp32" else operand_bytes) * operands / bandwidth
     return max(best, read_s) + written_s + reached.kernel_s
 
 
@@ -161,7 +166,7 @@ AFTER_NORM = (OperationKind.QKV, OperationKind.UP)
 (`TELayerNormColumnParallelLinear` in core/models/gpt/gpt_layer_specs.py); experts have a norm apart."""
 
 
-CAST_BYTES = {"fp8": (4, 1), "fp8-current": (6, 6), "fp8-mx": (6, 0)}
+CAST_BYTES = {"fp8": (4, 1), "fp8-current": (6, 6), "fp8-mx": (6, 0), "fp4": (8, 8)}
 """{precision: what Transformer Engine moves for each number that it casts, and for one that comes from
 a norm in the same module over what that norm moves in 16 bits}. A cast reads 2 bytes and writes the
 number as it is and transposed, 1 + 1; current scaling reads 2 more before, for the largest value. A
@@ -169,7 +174,10 @@ cast of MXFP8 takes 1.47 times as long as one of delayed scaling: four products 
 without casts, on a B300 (@d0067d0d docs/examples/gemm_profiling/gemm_profiling.rst: 2.847 - 2.365 against
 2.486 - 2.158 ms). Delayed scaling's norm writes 8 bits (2 + 1), which are then transposed (1 + 1), for
 the 2 + 2 of a norm in 16; MXFP8's writes both forms; with current scaling cuDNN's norm writes 16 bits
-(`Impl` in its pytorch/csrc/extensions/normalization.cpp)."""
+(`Impl` in its pytorch/csrc/extensions/normalization.cpp). A cast to NVFP4 takes 2.07 times as long as one of
+delayed scaling (the same table: 1.932 - 1.254 ms), for it finds the largest value, turns what the weight's
+gradient reads (random Hadamard transforms), and rounds gradients at random, which is not told apart here;
+that a norm casts for it is not known."""
 
 
 def casts_s(

@@ -248,7 +248,7 @@ class StageCost(CommunicationTimes):
 
     def _own_s(self, kernel: Kernel, beside: bool) -> float:
         precision = self.plan.precision
-        in_eight_bits = isinstance(kernel, Matmul) and self.plan.has_eight_bits
+        in_eight_bits = isinstance(kernel, Matmul) and self.plan.has_narrow_products
         if in_eight_bits and kernel.operation == OperationKind.HEAD:
             precision, in_eight_bits = "bf16", False  # recipes leave the output head in 16 bits
         gpu = self.gpu or self.cluster.gpu

@@ -33,7 +33,7 @@ def slows(dimension: str, kind: str, plan: Plan) -> bool:
     """
     if dimension == "tp" and plan.tp_overlap == "pipelined":
         in_pieces = (
-            kind == "all_gather" or plan.has_eight_bits or not plan.habits.has_flat_gradients
+            kind == "all_gather" or plan.has_narrow_products or not plan.habits.has_flat_gradients
         )
         return not in_pieces
     return dimension in SLOWING

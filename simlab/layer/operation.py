@@ -87,7 +87,7 @@ class Tensor(NamedTuple):
     """Of HEADS: the numbers of one head, of which a rank has one at least."""
     group: str = ""
     """The label of the tensors that it is counted with."""
-    number_bytes: int = 0
+    number_bytes: float = 0
     """The bytes of a number, whatever the precision; 0 stands for those of the plan's numbers."""
 
 

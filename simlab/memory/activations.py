@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from simlab.layer.microbatch import plan_operations, share_of, sizes
 from simlab.layer.operation import Operation, OperationKind
 from simlab.layer.passes.context import gathering
-from simlab.layer.passes.precision import in_eight_bits
+from simlab.layer.passes.precision import cast
 from simlab.layer.passes.recomputation import marked
 from simlab.layer.passes.tensor import keeping_gathered, sums
 from simlab.layer.saved import saved_bytes
@@ -50,8 +50,8 @@ def saving(operations: Sequence[Operation], plan: Plan) -> list[Operation]:
         operations = keeping_gathered(operations, spreads_experts=plan.spreads_experts)
     if plan.cp > 1 and plan.cp_kind == "all-gather":
         operations = gathering(operations, plan.cp)
-    if keeps_fp8(plan):
-        operations = in_eight_bits(operations, copies=plan.habits.keeps_eight_bit_inputs)
+    if keeps_casts(plan):
+        operations = cast(operations, plan.cast_bytes, copies=plan.habits.keeps_eight_bit_inputs)
     return operations
 
 
@@ -66,13 +66,13 @@ def _sent(operations: Sequence[Operation], plan: Plan) -> set[str]:
     return found
 
 
-def keeps_fp8(plan: Plan) -> bool:
-    """Whether the inputs of a layer's products are kept in 8 bits. Transformer Engine, which
-    Megatron-LM uses for fp8, saves the cast of an input for the weight's gradient
+def keeps_casts(plan: Plan) -> bool:
+    """Whether the inputs of a layer's products are kept as they were cast. Transformer Engine, which
+    Megatron-LM uses for fp8 and fp4, saves the cast of an input for the weight's gradient
     (transformer_engine/pytorch/module/linear.py, and grouped_linear.py for experts). Attention's result is kept in both forms, for its
     own backward is in 16 bits. torch's float8 (torchao, float8_linear.py) keeps the 16-bit input
     and casts it again, but where it is cast before it is gathered (float8_tensor_parallel.py)."""
-    return plan.sends_eight_bits and (plan.habits.keeps_eight_bit_inputs or keeps_gathered(plan))
+    return plan.sends_casts and (plan.habits.keeps_eight_bit_inputs or keeps_gathered(plan))
 
 
 def statistics_bytes(model: Model, plan: Plan) -> float:

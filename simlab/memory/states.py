@@ -37,11 +37,11 @@ def optimizer_bytes(plan: Plan, parameter: Matrix = ONE) -> float:
 
 def eight_bit_bytes(model: Model, plan: Plan, layers: Layers) -> float:
     """By how many bytes the parameters of `layers` take more on a rank where Transformer
-    Engine computes their products in 8 bits than in 16.
+    Engine computes their products in 8 bits, or in 4, than in 16.
 
-    Each weight is there in two forms of a byte a number, as it is and transposed: Hopper multiplies
-    8-bit matrices in one layout only (`with_transpose` in Transformer Engine's
-    pytorch/csrc/quantizer.cpp), and MXFP8 has scales along either dimension. A module keeps both
+    Each weight is there in two forms of `Plan.cast_bytes` a number, as it is and transposed: Hopper multiplies
+    such matrices in one layout only (`with_transpose` in Transformer Engine's
+    pytorch/csrc/quantizer.cpp), and MXFP8 and NVFP4 have scales along either dimension. A module keeps both
     from a step's first microbatch on, beside the parameter in 16 bits (`quantize_weight` in
     pytorch/module/base.py, `_fp8_workspaces` in pytorch/module/linear.py; Megatron-Core says
     `is_first_microbatch` in core/extensions/transformer_engine.py), and ZeRO-3 does not shard them.
@@ -54,11 +54,11 @@ def eight_bit_bytes(model: Model, plan: Plan, layers: Layers) -> float:
     on Blackwell, which needs no transpose and a byte less (`nvte_is_non_tn_fp8_gemm_supported`), and
     layers that a recipe leaves in 16 bits (--first-last-layers-bf16).
     """
-    if not plan.sends_eight_bits or not plan.habits.keeps_eight_bit_copies:
+    if not plan.sends_casts or not plan.habits.keeps_eight_bit_copies:
         return 0.0
     weights = product_parameters(model, plan, layers)
     if not plan.fp8_param_gather:
-        return 2 * weights
+        return 2 * plan.cast_bytes * weights
     if plan.zero < SHARDED_FROM["parameters"]:
         return 0.0
     experts = min(weights, expert_parameters(model, plan, layers))

@@ -20,7 +20,7 @@ from simlab.spec.fields import documented, short_repr, with_field_docs
 from simlab.units import bytes_text
 
 SHARING = ("serial", "fair")
-PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 
 
 @with_field_docs

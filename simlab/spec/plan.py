@@ -182,7 +182,10 @@ class Plan:
         scales a tensor by its own largest value, which is found first (tensorwise), and 'fp8-mx' has a
         scale for every 32 numbers (mxfp8), both of Transformer Engine, so with library 'megatron'.
         'fp8-rowwise' has one for each row (torchao's recipe, so with library 'torch' or 'fsdp1'), and
-        what tensor parallelism sends stays in 16 bits. Products are taken to be as fast with each.""",
+        what tensor parallelism sends stays in 16 bits. Products are taken to be as fast with each. 'fp4'
+        computes all three products in 4 bits, with a scale for every 16 numbers (nvfp4 of Transformer
+        Engine on Blackwell, so with library 'megatron'); of all layers, for which recipes leave
+        some in 16 bits is no part of a plan.""",
         default="bf16",
         choices=tuple(PRECISIONS),
     )
@@ -349,14 +352,20 @@ class Plan:
         return LIBRARIES[self.library]
 
     @property
-    def has_eight_bits(self) -> bool:
-        """Whether matrix products are computed in 8 bits."""
-        return self.precision.startswith("fp8")
+    def has_narrow_products(self) -> bool:
+        """Whether matrix products are computed in 8 or in 4 bits."""
+        return self.precision.startswith(("fp8", "fp4"))
 
     @property
-    def sends_eight_bits(self) -> bool:
-        """Whether a tensor is cast to 8 bits before ranks gather it; scales of rows go with no gather."""
-        return self.has_eight_bits and self.precision != "fp8-rowwise"
+    def cast_bytes(self) -> float:
+        """The bytes of a number that was cast for a product: 1 without scales, and in 4 bits 1/2 with a
+        scale of a byte for every 16 numbers."""
+        return 1 / 2 + 1 / 16 if self.precision == "fp4" else 1.0
+
+    @property
+    def sends_casts(self) -> bool:
+        """Whether a tensor is cast for products before ranks gather it; scales of rows go with no gather."""
+        return self.has_narrow_products and self.precision != "fp8-rowwise"
 
     @property
     def element_bytes(self) -> int:

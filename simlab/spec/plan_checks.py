@@ -20,9 +20,10 @@ PRECISIONS = {
     "fp8-current": 2,
     "fp8-mx": 2,
     "fp8-rowwise": 2,
+    "fp4": 2,
 }
-"""{precision: bytes of a parameter, an activation or a number of a message}. fp8 holds its numbers
-in bf16 between matrix products."""
+"""{precision: bytes of a parameter, an activation or a number of a message}. fp8 and fp4 hold their
+numbers in bf16 between matrix products."""
 
 ATTENTIONS = ("flash", "flash-2", "flash-1", "unfused")
 TP_OVERLAPS = ("none", "weight-grad", "pipelined")

@@ -29,7 +29,7 @@ def _check_library(plan: "Plan") -> None:
             f"precision = 'fp8-rowwise' with library = {plan.library!r}: it is torchao's, so give library = "
             f"{either(names_of('scales_rows'))}"
         )
-    if plan.precision in ("fp8-current", "fp8-mx") and not library.keeps_eight_bit_copies:
+    if plan.precision in ("fp8-current", "fp8-mx", "fp4") and not library.keeps_eight_bit_copies:
         raise InputError(
             f"precision = {plan.precision!r} with library = {plan.library!r}: it is Transformer Engine's, so give library = "
             f"{either(names_of('keeps_eight_bit_copies'))}"
@@ -38,7 +38,7 @@ def _check_library(plan: "Plan") -> None:
         raise InputError(
             f"zero = {plan.zero} with library = {plan.library!r}: it has ZeRO-{library.most_zero} at most"
         )
-    if plan.has_eight_bits and not library.has_eight_bits:
+    if plan.has_narrow_products and not library.has_eight_bits:
         raise InputError(
             f"precision = {plan.precision!r} with library = {plan.library!r}: give bf16, fp16 or fp32"
         )
@@ -76,7 +76,7 @@ def _check_narrow_states(plan: "Plan") -> None:
     if plan.moment_bytes == 2:
         _check_distributed(plan, "moment_bytes", "moments in 16 bits", 4)
     if plan.fp8_param_gather:
-        if not plan.sends_eight_bits:
+        if not plan.sends_casts or plan.precision == "fp4":
             raise InputError(
                 f"fp8_param_gather with precision = {plan.precision!r}: give precision = 'fp8', or leave it out"
             )

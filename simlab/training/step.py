@@ -156,7 +156,7 @@ def layer_trace(
 def check_precision(plan: Plan, cluster: Cluster) -> None:
     """`InputError` unless every GPU of `cluster` has the plan's precision."""
     for part in cluster.parts:
-        part.gpu.peak("fp8" if plan.has_eight_bits else plan.precision)
+        part.gpu.peak("fp8" if plan.precision.startswith("fp8") else plan.precision)
 
 
 def _check_kernels(faster: Mapping[str, float], model: Model, plan: Plan) -> None:

@@ -75,7 +75,7 @@ class Uncertainty(NamedTuple):
 def kind_of(model: Model, plan: Plan, cluster: Cluster) -> Kind:
     """The `Kind` of a prediction."""
     names = "+".join(dict.fromkeys(part.gpu.name for part in cluster.parts))
-    bits = {"fp32": 32, "fp16": 16, "bf16": 16}.get(plan.precision, 8)
+    bits = {"fp32": 32, "fp16": 16, "bf16": 16, "fp4": 4}.get(plan.precision, 8)
     return Kind(names, bits, model.experts > 0, plan.library)
 
 

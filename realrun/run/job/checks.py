@@ -261,7 +261,7 @@ def check_backend(job: Derived) -> None:
 def check_precision(job: Derived) -> None:
     """What numbers cannot be trained with here."""
     plan = job.executed
-    if plan.has_eight_bits:
+    if plan.has_narrow_products:
         raise InputError(
             f"precision = {plan.precision!r} is simulated, but not executed: give fp32, bf16 or fp16"
         )

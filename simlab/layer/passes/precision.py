@@ -19,14 +19,14 @@ PRODUCTS = (
 is computed in 16 bits."""
 
 
-def in_eight_bits(operations: Sequence[Operation], *, copies: bool) -> list[Operation]:
-    """Products that save their inputs in 8 bits. What others save of the same tensors, such as
+def cast(operations: Sequence[Operation], number_bytes: float, *, copies: bool) -> list[Operation]:
+    """Products that save their inputs in 8 or 4 bits, `number_bytes` of each number. What others save of the same tensors, such as
     attention of its result, they save in 16 bits besides. copies: whether the products up of routed
     experts do so, too."""
     found = []
     for its in operations:
         if its.kind in PRODUCTS and (copies or its.reads[0].cut is not Cut.COPIES):
-            casts = tuple(saved._replace(number_bytes=1) for saved in its.saves)
+            casts = tuple(saved._replace(number_bytes=number_bytes) for saved in its.saves)
             its = its._replace(saves=casts)
         found.append(its)
     return found

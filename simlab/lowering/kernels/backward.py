@@ -126,7 +126,7 @@ def matmul_backward(kernel: Matmul, plan: Plan) -> Grads:
     name, m, n, k = f"{kernel.name} weight grad", kernel.n, kernel.k, kernel.m
     reduced = not plan.habits.has_flat_gradients and reduces_each_backward(plan)
     fresh = reduced or autocasts(plan)  # which casts it, and then adds
-    narrow = plan.gradient_bytes == 2 and plan.habits.adds_in_place and plan.has_eight_bits
+    narrow = plan.gradient_bytes == 2 and plan.habits.adds_in_place and plan.has_narrow_products
     made = replace(kernel, name=name, m=m, n=n, k=k, role="weight", fresh=fresh)
     return grads, [replace(made, sum_bytes=2) if narrow else made]
 
@@ -149,8 +149,8 @@ def communication_backward(kernel: Communication, plan: Plan) -> list[Communicat
         return []
     if kernel.kind == "reduce_scatter":
         return [_of_product(kernel, "gather", "all_gather", "result gradient", 1)]
-    # sums are of 16 bits, also where the input was cast to 8 bits
-    widening = 2 if plan.sends_eight_bits else 1
+    # sums are of 16 bits, also where the input was cast
+    widening = plan.element_bytes / plan.cast_bytes if plan.sends_casts else 1
     scatter = _of_product(kernel, "scatter", "reduce_scatter", "input gradient", widening)
     if keeps_gathered(plan):
         return [scatter]
@@ -158,7 +158,7 @@ def communication_backward(kernel: Communication, plan: Plan) -> list[Communicat
 
 
 def _of_product(
-    kernel: Communication, what: str, kind: str, carries: Carries, factor: int
+    kernel: Communication, what: str, kind: str, carries: Carries, factor: float
 ) -> Communication:
     """A communication beside the products of a backward, of `factor` times as many bytes."""
     product = kernel.operation

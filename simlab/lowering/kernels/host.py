@@ -56,7 +56,7 @@ def launches_of_experts(product: Operation, plan: Plan) -> tuple[int, int, int]:
     own = int(product.weights[0].experts) // plan.ep
     if not plan.habits.launches_each_expert or plan.fused_experts:
         return 0, 0, 0
-    products, casts = own - 1, own * plan.has_eight_bits
+    products, casts = own - 1, own * plan.has_narrow_products
     return products + casts, products + casts, products
 
 

@@ -30,11 +30,11 @@ COLUMN = (
 def gathered_input(
     product: OperationKind, inputs: Sequence[Tensor], plan: Plan, share: Share
 ) -> list[Communication]:
-    """What comes before a column-parallel `product`. In fp8 the input is cast before it is sent, so
-    half the bytes travel. inputs: the tensors that it reads, and that ranks have a part each of."""
+    """What comes before a column-parallel `product`. In 8 and 4 bits the input is cast before it is sent, so
+    fewer bytes travel. inputs: the tensors that it reads, and that ranks have a part each of."""
     if plan.tp == 1 or not plan.sequence_parallel:
         return []
-    width = plan.element_bytes / (2 if plan.sends_eight_bits else 1)
+    width = plan.cast_bytes if plan.sends_casts else plan.element_bytes
     size_bytes = width * share.tokens * sum(its.numbers for its in inputs)
     return [
         Communication(

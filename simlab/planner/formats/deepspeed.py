@@ -208,7 +208,7 @@ def written(plan: Plan) -> Settings:
         SIZE: plan.microbatch_size,
         STEPS: plan.microbatches,
         "zero_optimization": zero,
-        "bf16": {"enabled": plan.precision == "bf16" or plan.has_eight_bits},
+        "bf16": {"enabled": plan.precision == "bf16" or plan.has_narrow_products},
         "fp16": {"enabled": plan.precision == "fp16"},
     }
     if plan.gradient_bytes == 4 and plan.precision != "fp32":

@@ -290,6 +290,8 @@ def _read_numbers(options: Options, fields: Settings) -> None:
     older = [options.switch(flag) for flag in ("--fp8-hybrid", "--fp8-e4m3")]
     in_eight_bits = in_eight_bits or any(older)
     fields["precision"] = eighth if in_eight_bits else half
+    if options.choice("--fp4-format", {"e2m1": True}, False):
+        fields["precision"] = options.choice("--fp4-recipe", {"nvfp4": "fp4"}, "fp4")
     fields["fp8_param_gather"] = options.switch("--fp8-param-gather")
     fuser = options.switch("--use-transformer-engine-op-fuser")
     fields["fused_experts"] = fuser and fields["precision"] == "fp8-mx"
@@ -345,8 +347,9 @@ def written(plan: Plan) -> Settings:
         "--recompute-method": "uniform" if plan.recompute == "full" else None,
         "--recompute-num-layers": 1 if plan.recompute == "full" else None,
         "--fp16": plan.precision == "fp16",
-        "--bf16": plan.precision == "bf16" or plan.has_eight_bits,
-        "--fp8-format": "hybrid" if plan.has_eight_bits else None,
+        "--bf16": plan.precision == "bf16" or plan.has_narrow_products,
+        "--fp8-format": "hybrid" if plan.precision.startswith("fp8") else None,
+        "--fp4-format": "e2m1" if plan.precision == "fp4" else None,
         "--fp8-recipe": {"fp8-current": "tensorwise", "fp8-mx": "mxfp8"}.get(plan.precision),
         "--fp8-param-gather": plan.fp8_param_gather,
         "--use-transformer-engine-op-fuser": plan.fused_experts,

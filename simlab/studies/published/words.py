@@ -142,6 +142,7 @@ def is_sequence_parallel(text: str, default: bool) -> bool:
 
 
 PRECISIONS = {
+    "fp4": "nvfp4|fp4",
     "fp8-mx": "mxfp8|fp8[-_]mx",
     "fp8-current": r"fp8[-_](?:cs|current)",
     "fp8": "fp8|float8",

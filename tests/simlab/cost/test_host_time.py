@@ -14,6 +14,7 @@ from simlab.lowering.kernels.backward import matmul_backward
 from simlab.spec.cluster import gpus
 
 LLAMA = sl.Model(layers=2, hidden=512, heads=8, ffn=1024, gated_mlp=True, vocab=4096, positions=0)
+BLACKWELL = sl.load_cluster("dgx-b200")
 NODE = replace(sl.load_cluster("dgx-h100"), gpus_per_node=8)
 HOST_S = 1e-3
 
@@ -76,11 +77,18 @@ def test_without_tensor_parallelism_a_layer_has_nothing_to_check():
 def casts_s_of(library, kernel, microbatches=1, precision="fp8", **fields):
     """What the casts of a product take, without the product."""
     plan = sl.Plan(dp=8, library=library, precision=precision, microbatches=microbatches, **fields)
-    return StageCost(LLAMA, plan, NODE).kernel_s(kernel) - kernel_s(kernel, NODE.gpu, "fp8")
+    node = node_with(precision)
+    return StageCost(LLAMA, plan, node).kernel_s(kernel) - kernel_s(kernel, node.gpu, precision)
+
+
+def node_with(precision):
+    """A node of H100s, or of GPUs that have 4 bits."""
+    return BLACKWELL if precision == "fp4" else NODE
 
 
 @pytest.mark.parametrize(
-    "precision, apart, after_norm", [("fp8", 4, 1), ("fp8-current", 6, 6), ("fp8-mx", 6, 0)]
+    "precision, apart, after_norm",
+    [("fp8", 4, 1), ("fp8-current", 6, 6), ("fp8-mx", 6, 0), ("fp4", 8, 8)],
 )
 def test_transformer_engine_casts_weights_once_a_step_and_an_activation_for_two_products(
     precision, apart, after_norm
@@ -88,13 +96,17 @@ def test_transformer_engine_casts_weights_once_a_step_and_an_activation_for_two_
     """Bytes of each number: 2 read and 2 written, and with current scaling 2 read before. The input after
     a norm moves one more than a norm in 16 bits does; a parameter in 8 bits is only transposed."""
     m, n, k = 4096, 2048, 1024
-    its = efficiencies_of(NODE.gpu)
-    bandwidth = NODE.gpu.memory_bandwidth_bytes_per_s * its.memory
+    gpu = node_with(precision).gpu
+    its = efficiencies_of(gpu)
+    bandwidth = gpu.memory_bandwidth_bytes_per_s * its.memory
+    in_eight_bits = (
+        ((8, GATHERED, 2),) if precision != "fp4" else ()
+    )  # no parameter is kept in 4 bits
     x, dy, weights = m * k, m * n, k * n
     for operation, of_input in ((OperationKind.DOWN, apart), (OperationKind.UP, after_norm)):
         forward = Matmul("product", m, n, k, operation=operation)
         (to_input,), (to_weight,) = matmul_backward(forward, sl.Plan())
-        for microbatches, fields, of_weight in ((1, {}, apart), (8, {}, apart), (8, GATHERED, 2)):
+        for microbatches, fields, of_weight in ((1, {}, apart), (8, {}, apart), *in_eight_bits):
             found = [
                 casts_s_of("megatron", each, microbatches, precision, **fields)
                 for each in (forward, to_input, to_weight)
@@ -104,12 +116,15 @@ def test_transformer_engine_casts_weights_once_a_step_and_an_activation_for_two_
             assert found == pytest.approx([*moved_s, 0.0], abs=1e-12)
 
 
-def test_a_cast_to_mxfp8_takes_as_much_longer_as_transformer_engine_measured():
+@pytest.mark.parametrize(
+    "precision, times", [("fp8-mx", (2.847 - 2.365) / (2.486 - 2.158)), ("fp4", (1.932 - 1.254) / (2.486 - 2.158))]
+)  # fmt: skip
+def test_a_cast_takes_as_much_longer_as_transformer_engine_measured(precision, times):
     """Of the inputs and weights of four products on a B300, over delayed scaling's."""
     gpu = gpus()["b300-sxm"]
     products = [Matmul("", 15872, n, k) for k, n in GEMMS]
-    of = {name: sum(casts_s(each, gpu, name, kept_for=1) for each in products) for name in ("fp8", "fp8-mx")}  # fmt: skip
-    assert of["fp8-mx"] / of["fp8"] == pytest.approx((2.847 - 2.365) / (2.486 - 2.158), rel=0.05)
+    of = {name: sum(casts_s(each, gpu, name, kept_for=1) for each in products) for name in ("fp8", precision)}  # fmt: skip
+    assert of[precision] / of["fp8"] == pytest.approx(times, rel=0.05)
 
 
 GATHERED = {"zero": 1, "fp8_param_gather": True}

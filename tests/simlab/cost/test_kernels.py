@@ -416,7 +416,8 @@ def test_every_efficiency_is_a_part_of_the_whole_and_names_its_source(name):
     roles = {"forward", "input", "weight"}
     assert all(0 < part <= 1 for part in parts)
     eight = {f"{role} in 8 bits" for role in roles}
-    assert set(its.matmul) - eight - {f"{role}, split" for role in eight} == roles
+    four = {f"{role} in 4 bits" for role in roles}
+    assert set(its.matmul) - eight - four - {f"{role}, split" for role in eight} == roles
     assert "flash" in its.attention and its.source and name in {*gpus(), *ARCHITECTURES}
 
 
@@ -525,6 +526,22 @@ def test_large_products_in_fp8_run_at_the_rates_that_azure_measured(gpu, measure
         assert 2 * m * n * k / seconds / 1e12 == pytest.approx(tflops, rel=most)
 
 
+IN_FOUR_BITS = {"gb200": (7535.6, 7627.6, 7487.2), "gb300": (8155.9, 8640.3, 8555.1)}
+"""{GPU: TFLOP/s of 8,192 to 32,768 rows in FP4, of the same pages}"""
+
+
+@pytest.mark.parametrize("gpu, measured", IN_FOUR_BITS.items())
+def test_large_products_in_4_bits_run_at_the_rates_that_azure_measured(gpu, measured):
+    for (m, n, k), tflops in zip(LARGE[1:4], measured):
+        seconds = kernel_s(Matmul("product", m, n, k), gpus()[gpu], "fp4")
+        assert 2 * m * n * k / seconds / 1e12 == pytest.approx(tflops, rel=0.07)
+
+
+@pytest.mark.parametrize("role, measured_ms", [("forward", 1.254), ("input", 1.305), ("weight", 1.205)])  # fmt: skip
+def test_products_in_4_bits_take_on_a_b300_what_transformer_engine_measured(role, measured_ms):
+    assert b300_products_ms(role, "fp4") == pytest.approx(measured_ms, rel=0.01)
+
+
 @pytest.mark.parametrize(
     "gpu, precision, split", [("h100-sxm-80gb", "fp8", True), ("h100-sxm-80gb", "fp8-current", True),
     ("h100-sxm-80gb", "fp8-rowwise", False), ("h200-sxm", "fp8", True), ("gb200", "fp8", False)],
@@ -548,6 +565,11 @@ def test_gradients_in_8_bits_take_longer_on_a_hopper_whose_sums_are_split(
 @pytest.mark.parametrize("role, measured_ms", [("forward", 4.250), ("input", 4.434), ("weight", 4.418)])  # fmt: skip
 def test_the_products_of_a_layer_take_on_a_b300_what_its_second_run_took(role, measured_ms):
     """The catalogue's figures are of the first run of the same table, in 16 bits."""
+    assert b300_products_ms(role, "bf16") == pytest.approx(measured_ms, rel=0.05)
+
+
+def b300_products_ms(role, precision):
+    """The four products of a layer of 4,096, of 15,872 tokens."""
     tokens, gpu = 15872, gpus()["b300-sxm"]
     sizes = ((4096, 12288), (4096, 4096), (4096, 16384), (16384, 4096))
     orders = {
@@ -556,4 +578,4 @@ def test_the_products_of_a_layer_take_on_a_b300_what_its_second_run_took(role, m
         "weight": lambda k, n: (k, n, tokens),
     }
     kernels = [Matmul("", *orders[role](k, n), role=role, fresh=True) for k, n in sizes]
-    assert 1e3 * sum(kernel_s(its, gpu) for its in kernels) == pytest.approx(measured_ms, rel=0.05)
+    return 1e3 * sum(kernel_s(its, gpu, precision) for its in kernels)

@@ -66,6 +66,7 @@ MEANINGS = [
     ("megatron", flags(fp8_format="hybrid", fp8_recipe="tensorwise"), {"precision": "fp8-current"}),
     ("megatron", flags(fp8_format="e4m3", fp8_recipe="mxfp8"), {"precision": "fp8-mx"}),
     ("megatron", flags(fp8_format="e4m3", fp8_recipe="mxfp8", use_transformer_engine_op_fuser=True), {"fused_experts": True}),
+    ("megatron", flags(fp4_format="e2m1", fp4_recipe="nvfp4"), {"precision": "fp4"}),
     ("megatron", flags(use_transformer_engine_op_fuser=True), {"fused_experts": False}),
     ("megatron", flags(fp8_format="hybrid", fp8_param_gather=True, use_distributed_optimizer=True), {"fp8_param_gather": True}),
     ("megatron", flags(expert_model_parallel_size=8, tensor_model_parallel_size=2, moe_token_dispatcher_type="alltoall"),
@@ -246,7 +247,7 @@ def plans(draw):
         "dp": (1, 2, 4), "tp": (1, 2, 4), "pp": (1, 2, 4), "cp": (1, 2), "zero": (0, 1, 2, 3),
         "microbatch_size": (1, 2, 3), "microbatches": (4, 8), "seq": (1024, 8192),
         "schedule": ("1f1b", "interleaved-1f1b", "gpipe", "zb-h1"), "recompute": ("none", "per-op", "full", "outputs"),
-        "precision": ("bf16", "fp16", "fp32", "fp8", "fp8-current", "fp8-mx", "fp8-rowwise"), "sequence_parallel": (False, True),
+        "precision": ("bf16", "fp16", "fp32", "fp8", "fp8-current", "fp8-mx", "fp8-rowwise", "fp4"), "sequence_parallel": (False, True),
         "cp_kind": ("ring", "all-to-all", "all-gather"), "tp_overlap": ("none", "weight-grad", "pipelined"),
         "dp_overlap": (False, True), "reshard": (False, True), "fused": (False, True),
         "library": ("megatron", "torch"), "offload": ("none", "optimizer", "parameters"),
@@ -272,7 +273,7 @@ def plans(draw):
     if values["recompute"] == "outputs":
         values["library"] = "megatron"
         values["precision"] = values["precision"].replace("-rowwise", "")
-    if values["precision"] in ("fp8-current", "fp8-mx"):
+    if values["precision"] in ("fp8-current", "fp8-mx", "fp4"):
         values["library"] = "megatron"
         values["fused_experts"] = values["precision"] == "fp8-mx" and draw(st.booleans())
     if values["library"] == "megatron" and values["offload"] == "none" and values["zero"]:
@@ -301,11 +302,11 @@ def test_a_plan_comes_back_but_for_what_is_named(project, plan):
 
 def _given_by_others(project, plan):
     """Fields that a format can say, but for the values of others in this plan."""
-    if project == "deepspeed" and plan.has_eight_bits:
+    if project == "deepspeed" and plan.has_narrow_products:
         return {"precision", "gradient_bytes"}
     by_row = plan.precision == "fp8-rowwise" and project != "torchtitan"
-    by_tensor = plan.precision in ("fp8-current", "fp8-mx") and project != "megatron"
-    if by_row or by_tensor or (plan.has_eight_bits and project == "nanotron"):
+    by_tensor = plan.precision in ("fp8-current", "fp8-mx", "fp4") and project != "megatron"
+    if by_row or by_tensor or (plan.has_narrow_products and project == "nanotron"):
         return {"precision", *({"sequence_parallel"} if plan.tp == 1 else ())}
     return {"sequence_parallel"} if plan.tp == 1 else set()
 
