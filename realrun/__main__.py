@@ -1,12 +1,11 @@
-"""`python -m realrun`."""
+"""It starts the command line: `realrun`, or `python -m realrun`."""
 
 import os
 import signal
 import socket
 import sys
 import threading
-from io import TextIOWrapper
-from typing import Any
+from typing import Any, NoReturn
 
 from realrun.cli.main import main
 
@@ -67,16 +66,14 @@ def ends_with_a_word() -> None:
             signal.signal(number, end)
 
 
-if __name__ == "__main__":
+def command() -> NoReturn:
+    """Run the command line, and end this process."""
     os.umask(os.umask(0o077) | 0o002)  # nothing that it writes is everybody's to write
     if "RANK" not in os.environ:
         ends_with_a_word()
     elif os.name != "nt":  # where the system ends it at once
         ends_at_once(0 if os.environ["RANK"] == "0" else 1)
     sys.unraisablehook = interrupt_again
-    # a terminal that cannot say µs shall not cost the report
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
     status = main()
     # all is over: one more ^C would only interrupt Python's own exit
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -85,3 +82,7 @@ if __name__ == "__main__":
         sys.stderr.flush()
         os._exit(status)
     sys.exit(status)
+
+
+if __name__ == "__main__":
+    command()

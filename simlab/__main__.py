@@ -1,14 +1,17 @@
-"""It starts the command line for `python -m simlab`."""
+"""It starts the command line: `simlab`, or `python -m simlab`."""
 
 import os
 import sys
-from io import TextIOWrapper
+from typing import NoReturn
 
 from simlab.cli.main import main
 
-if __name__ == "__main__":
+
+def command() -> NoReturn:
+    """Run the command line, and end this process."""
     os.umask(os.umask(0o077) | 0o002)  # nothing that it writes is everybody's to write
-    # a terminal that cannot say µs shall not cost the answer
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
     sys.exit(main())
+
+
+if __name__ == "__main__":
+    command()

@@ -84,7 +84,7 @@ def _bytes(tensor: Tensor) -> memoryview:
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest of `folder` with a checksum of its own, and wait until it and the names of
     all files are on the disk."""
-    with open(folder / MANIFEST, "x") as file:
+    with open(folder / MANIFEST, "x", encoding="utf-8") as file:
         json.dump({**manifest, "sha256": _checksum(manifest)}, file, indent=1)
         file.flush()
         os.fsync(file.fileno())

@@ -15,6 +15,7 @@ from realrun.launch.error_file import note_error
 from simlab import __version__
 from simlab.cli.exit_status import exit_status
 from simlab.cli.options import Parser, add_version_and_completion, program_name
+from simlab.cli.streams import open_streams
 from simlab.errors import InputError, ProgramError
 
 DESCRIPTION = """Execute a plan with torch.distributed, and hold simlab's prediction against what
@@ -65,6 +66,7 @@ exit status: 0 done, 1 the run or a check failed, 2 bad arguments"""
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status. The report goes to stdout, progress and
     messages to stderr."""
+    open_streams()
     argv = sys.argv[1:] if argv is None else argv
     top = parser()
     arguments = top.parse_args(argv)

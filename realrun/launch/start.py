@@ -83,7 +83,13 @@ def _fork_server_pid() -> int | None:
 def _is_stopped(pid: int) -> bool:
     """Whether a signal stopped the process `pid`; only Linux tells."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        return (
+            Path(f"/proc/{pid}/stat")
+            .read_text(encoding="utf-8", errors="replace")
+            .rpartition(")")[2]
+            .split()[0]
+            == "T"
+        )
     except OSError:
         return False
 

@@ -24,7 +24,7 @@ def check_memory(ranks: int, model_bytes: float) -> None:
 def available_memory() -> int | None:
     """Bytes that new processes can have without swapping, or None where the system does not say."""
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
         return next(
             int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")
         )

@@ -26,9 +26,6 @@ def exit_status(run: Command, arguments: Namespace, *, unread: int = 0) -> int:
     `arguments.json` an error that is not about the arguments is also an object on stdout, with its
     message and, if it has them, its `facts`.
     """
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # it was closed
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 to the end
     try:
         status = _status(run, arguments)
         sys.stdout.flush()

@@ -26,6 +26,7 @@ from simlab.cli.commands.simulate import add_simulate, simulate
 from simlab.cli.commands.validate import add_validate, validate
 from simlab.cli.exit_status import exit_status
 from simlab.cli.options import Parser, add_version_and_completion, program_name
+from simlab.cli.streams import open_streams
 
 EPILOG = """examples:
   simlab schedule 1f1b --pp 4 --microbatches 8
@@ -77,6 +78,7 @@ COMMANDS: dict[
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status. Answers go to stdout, messages to stderr."""
+    open_streams()
     top = parser()
     arguments = top.parse_args(argv)
     if arguments.run is None:

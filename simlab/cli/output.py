@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -30,9 +31,11 @@ def _finite(value: Any) -> Any:
 
 
 def print_text(text: str) -> None:
-    """Print `text`; a line of more than 80 columns goes on below its second column, or where it has
-    none two columns further in than it begins. What no text can hold is written as its escape."""
-    print("\n".join(_fitted(line) for line in printable(text).splitlines()))
+    """Print `text`; a line of more than 80 columns, or than a narrower terminal has, goes on below its
+    second column, or where it has none two columns further in than it begins. What no text can hold
+    is written as its escape."""
+    columns = min(COLUMNS, terminal_columns() or COLUMNS)
+    print("\n".join(_fitted(line, columns) for line in printable(text).splitlines()))
 
 
 def printable(text: str) -> str:
@@ -41,38 +44,46 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _fitted(line: str) -> str:
-    if len(line) <= COLUMNS or not line.strip():
+def _fitted(line: str, columns: int) -> str:
+    if len(line) <= columns or not line.strip():
         return line
     gap = re.search(r"\S {2,}", line)
     begins = len(line) - len(line.lstrip())
-    indent = gap.end() if gap and gap.end() < COLUMNS // 2 else begins + 2
+    indent = gap.end() if gap and gap.end() < columns // 2 else begins + 2
     return fill(
         line,
-        COLUMNS,
+        columns,
         subsequent_indent=" " * indent,
         break_long_words=False,
         break_on_hyphens=False,
     )
 
 
-def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table: the first column to the left, the others to the right.
+def print_table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], spare: Sequence[str] = ()
+) -> None:
+    """Print a table: the first column to the left, the others to the right. On a terminal that is
+    too narrow for it, columns are left out and named: those of `spare` first, then the last ones."""
+    table = [list(head), *(list(map(str, row)) for row in rows)]
+    width = terminal_columns()
+    order = [*spare, *(name for name in reversed(head[1:]) if name not in spare)]
+    left_out: list[str] = []
+    while width and len(table[0]) > 1 and _width(table) > width:
+        at = table[0].index(next(name for name in order if name in table[0]))
+        left_out.append(table[0][at])
+        table = [line[:at] + line[at + 1 :] for line in table]
+    print(table_text(table[0], table[1:]))
+    if names := [name for name in left_out if name]:
+        print_text(f"Left out, as this terminal is {width} columns wide: {', '.join(names)}")
 
-    On a terminal rich draws it, if it is installed; else it is plain text.
-    """
-    rows = [list(map(str, row)) for row in rows]
-    if sys.stdout.isatty() and (console := _console()):
-        from rich.table import Table
 
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for number, name in enumerate(head):
-            table.add_column(name, justify="right" if number else "left", no_wrap=True)
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
-    else:
-        print(table_text(head, rows))
+def _width(table: Sequence[Sequence[str]]) -> int:
+    return max(len(line) for line in table_text(table[0], table[1:]).splitlines())
+
+
+def terminal_columns() -> int | None:
+    """How wide the terminal is that stdout is; None: it is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def table_text(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -83,14 +94,6 @@ def table_text(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         for line in (head, *rows)
     ]
     return "\n".join(lines)
-
-
-def _console() -> Any:
-    try:
-        from rich.console import Console
-    except ImportError:
-        return None
-    return Console(markup=False, highlight=False)
 
 
 def progress(items: Sequence[T], what: str) -> Iterable[T]:

@@ -333,7 +333,7 @@ class RankWalk:
                 if not free_s:
                     parts = self.cost.parts_of(halves).times(count)
                     spent, now_s, count = spent.plus(parts), now_s + parts.total, 0
-                busy_s = max([free_s.get(name, 0.0) for name in SLOWING])
+                busy_s = max([free_s.get(name, 0.0) for name in SLOWING])  # noqa: C419 quicker
                 for _ in range(count):
                     parts = self.cost.parts_of(halves, busy_s - now_s)
                     spent = spent.plus(parts)

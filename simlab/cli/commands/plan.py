@@ -34,6 +34,8 @@ SHOWN = 10
 """The number of plans that the text shows."""
 MOST_WORKERS = 1024
 HEAD = "zero", "v", "size", "m", "recompute", "step", "MFU", "GiB", ""
+SPARE = "size", "v", "m", "recompute"
+"""Columns that a narrow terminal does without."""
 
 
 class Why(ExplanationFacts):
@@ -148,7 +150,7 @@ def _print(found: Search, text: str) -> None:
     if found.plans:
         degrees = DEGREES if space.model.experts else DEGREES[:-1]
         rows = [_cells(found, ranked, degrees) for ranked in found.listed[:SHOWN]]
-        print_table((*degrees, *HEAD), rows)
+        print_table((*degrees, *HEAD), rows, SPARE)
         print_text(_legend(space, found.uncertainty.error))
     print_text(
         f"{found.evaluated} candidates, {found.predictions} predicted, "

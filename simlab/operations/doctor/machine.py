@@ -124,7 +124,7 @@ def _cores() -> int:
 
 def _meminfo(name: str) -> float | None:
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
     return next((int(line.split()[1]) * 1024.0 for line in lines if line.startswith(name)), None)
@@ -135,7 +135,7 @@ def _memory_bytes() -> float | None:
     found = [_meminfo("MemTotal")]
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
-            found.append(float(Path(path).read_text()))
+            found.append(float(Path(path).read_text(encoding="utf-8")))
         except (OSError, ValueError):  # no container, or 'max'
             pass
     known = [each for each in found if each]

@@ -188,14 +188,16 @@ def test_a_csv_of_ones_own_runs_under_a_folder_of_its_name_made_safe(command, tm
 
 def test_a_terminal_that_knows_only_ascii_gets_the_report_too(command, tmp_path):
     """The program's name stands in the report."""
-    (tmp_path / "µ.csv").write_text("0F0,0B0\n")
+    (tmp_path / "µ流.csv").write_text("0F0,0B0\n", encoding="utf-8")
     run = command(
-        "--csv", "µ.csv", "--forward-ms", 0.001, "--steps", 1, "--hidden", 4, "--heads", 1, "--seq", 2,
+        "--csv", "µ流.csv", "--forward-ms", 0.001, "--steps", 1, "--hidden", 4, "--heads", 1, "--seq", 2,
         environment={"PYTHONIOENCODING": "ascii"},
     )  # fmt: skip
     status, out, err = run.end()
     assert (
-        status == 0 and "Traceback" not in err and out.startswith("?: 1 ranks, 1 microbatches")
+        status == 0
+        and "Traceback" not in err
+        and out.startswith("u\\u6d41: 1 ranks, 1 microbatches")
     ), out + err
 
 

@@ -1,7 +1,9 @@
 """What commands print: no line beyond 80 columns, one JSON object, one line for a mistake."""
 
+import json
 import re
 import sys
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
@@ -51,12 +53,16 @@ TEXTS = {
 def desk(tmp_path, monkeypatch):
     """A folder with a program, and with a few published runs."""
     monkeypatch.chdir(tmp_path)
-    Path("mine.csv").write_text("0F0,0B0\n")
-    Path("mine.json").write_text('{"train_batch_size": 16, "bf16": {"enabled": true}}')
-    Path("mine.yaml").write_text(PLAN_FILE)
+    Path("mine.csv").write_text("0F0,0B0\n", encoding="utf-8")
+    Path("mine.json").write_text(
+        '{"train_batch_size": 16, "bf16": {"enabled": true}}', encoding="utf-8"
+    )
+    Path("mine.yaml").write_text(PLAN_FILE, encoding="utf-8")
     from simlab.studies.published.runs import RUNS
 
-    Path("few.csv").write_text("".join(RUNS.read_text().splitlines(keepends=True)[:4]))
+    Path("few.csv").write_text(
+        "".join(RUNS.read_text().splitlines(keepends=True)[:4]), encoding="utf-8"
+    )
     program = simlab.generate("1f1b", 2, 4)
     simlab.simulate(program, simlab.OpTimes(forward_s=1.0, backward_s=2.0)).save("step.json")
     return tmp_path
@@ -73,17 +79,99 @@ def test_every_command_is_among_them():
     assert set(TEXTS) | {"schedule"} == set(COMMANDS)
 
 
-@pytest.mark.parametrize("has_rich", [True, False])
-def test_a_table_on_a_terminal_has_what_the_plain_one_has(capsys, monkeypatch, has_rich):
-    rows = [["1f1b", "0.5", "[x]"], ["gpipe", "-", "3"]]
-    print_table(["name", "a", "b"], rows)
-    plain = capsys.readouterr().out
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    if not has_rich:
-        monkeypatch.setitem(sys.modules, "rich.console", None)
-    print_table(["name", "a", "b"], rows)
-    drawn = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
-    assert drawn.split() == plain.split()
+@pytest.fixture
+def printed(monkeypatch):
+    """(encoding, command line) → (exit status, stdout, stderr) of both streams with that encoding,
+    which take no character that it lacks unless the command line sees to it."""
+
+    def run(encoding, *argv):
+        streams = {name: TextIOWrapper(BytesIO(), encoding) for name in ("stdout", "stderr")}
+        with monkeypatch.context() as patched:
+            for name, stream in streams.items():
+                patched.setattr(sys, name, stream)
+            try:
+                status = main(argv)
+            except SystemExit as left:
+                status = left.code
+            for stream in streams.values():
+                stream.flush()
+        return status, *(each.buffer.getvalue().decode(encoding) for each in streams.values())
+
+    return run
+
+
+@pytest.mark.parametrize("command", [line for lines in TEXTS.values() for line in lines])
+def test_each_text_is_printed_where_only_ascii_is_known(desk, printed, command):
+    status, out, err = printed("ascii", *command.split())
+    assert status == 0 and out + err
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "gbk", "utf-8"])
+def test_names_answers_and_mistakes_are_printed_in_any_encoding(
+    desk, printed, encoding, monkeypatch
+):
+    Path("流水线 µ.csv").write_text("0F0,0B0\n", encoding="utf-8")
+    run = ["simulate", "--csv", "流水线 µ.csv", "--forward-ms", "1", "--backward-ms", "2"]
+    status, out, err = printed(encoding, *run, "--trace", "步骤.json")
+    assert (status, Path("步骤.json").is_file()) == (0, True) and "wrote " in err
+    assert ("步骤.json" in err) == (encoding in ("gbk", "utf-8"))
+    status, out, err = printed(encoding, *run, "--json")
+    assert status == 0 and json.loads(out)["schedule"] == "流水线 µ"
+    assert printed(encoding, "why", "步骤.json")[0] == 0
+    for mistake in (
+        ["check", "没有.csv"],
+        ["检查"],
+        ["why", "--乱"],
+        ["check", "\udcff\udcfe.csv"],
+    ):
+        status, out, err = printed(encoding, *mistake)
+        assert status == 2 and err.startswith("error: ") and err.count("\n") == 1
+    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(b"1\n\n2\nq\n"), "ascii"))
+    assert printed(encoding, "drill", "--new", "--lang", "zh", "--seed", "7", "--json")[0] == 0
+    for name in COMMANDS:
+        assert printed(encoding, name, "--help")[0] == 0
+
+
+def test_a_character_that_an_encoding_lacks_is_spelt(printed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert printed("ascii", "µ→×")[2].startswith("error: unknown command 'u->x'")
+    assert printed("gbk", "µ→×")[2].startswith("error: unknown command 'u→×'")
+
+
+def on_a_terminal(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(getattr(sys, name), "isatty", lambda: True, raising=False)
+
+
+@pytest.mark.parametrize("columns", [80, 14, 8, 1])
+def test_a_narrow_terminal_gets_fewer_columns_and_whole_rows(capsys, monkeypatch, columns):
+    head, rows = ["name", "a", "b", "c"], [["1f1b", "0.5", "[x]", "1"], ["gpipe", "-", "3", "2"]]
+    print_table(head, rows)
+    whole = capsys.readouterr().out
+    on_a_terminal(monkeypatch, columns)
+    print_table(head, rows, spare=["a"])
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    if columns == 80:
+        assert out == whole
+        return
+    table = out.split("Left")[0].splitlines()
+    assert [line.split()[0] for line in table] == ["name", "1f1b", "gpipe"]
+    assert table[0].split() == {14: ["name", "b", "c"], 8: ["name"], 1: ["name"]}[columns]
+    said = " ".join(out.split("Left")[1].split())
+    assert said.endswith({14: "wide: a", 8: "wide: a, c, b", 1: "wide: a, c, b"}[columns])
+
+
+@pytest.mark.parametrize("term, no_color", [("dumb", None), ("xterm-256color", "1")])
+def test_no_codes_of_colour_where_none_are_wanted(desk, capsys, monkeypatch, term, no_color):
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("NO_COLOR", no_color) if no_color else monkeypatch.delenv("NO_COLOR", False)
+    on_a_terminal(monkeypatch, 80)
+    assert main(["validate", "few.csv", "--rows"]) == 0
+    out, err = capsys.readouterr()
+    assert "\x1b" not in out
+    assert not re.search(r"\x1b\[[0-9;]*m", err)
 
 
 def test_progress_is_drawn_on_a_terminal_only(capsys, monkeypatch):
