@@ -8,6 +8,7 @@ import threading
 from typing import Any, NoReturn
 
 from realrun.cli.main import main
+from simlab import interrupts
 
 
 def interrupt_again(lost: "sys.UnraisableHookArgs") -> None:
@@ -74,6 +75,7 @@ def command() -> NoReturn:
     elif os.name != "nt":  # where the system ends it at once
         ends_at_once(0 if os.environ["RANK"] == "0" else 1)
     sys.unraisablehook = interrupt_again
+    interrupts.imported()
     status = main()
     # all is over: one more ^C would only interrupt Python's own exit
     signal.signal(signal.SIGINT, signal.SIG_IGN)

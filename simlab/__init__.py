@@ -4,6 +4,7 @@ It needs only simpy. Pictures need matplotlib or anywidget, data frames pandas, 
 files in YAML PyYAML.
 """
 
+import simlab.interrupts
 from simlab.analysis import (
     Breach,
     Bubble,
@@ -162,6 +163,7 @@ __all__ = [
     "ring_work",
     "rounds_picture",
     "shares",
+    "simlab",
     "simulate",
     "stage_work",
     "staleness",

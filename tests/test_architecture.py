@@ -14,7 +14,7 @@ from simlab.libraries import LIBRARIES
 
 ORDER = {
     "simlab": (
-        "errors units garbage schema first_format phrasebook", "input_files",
+        "errors units garbage interrupts schema first_format phrasebook", "input_files",
         "display", "trace", "program", "schedules optimizers", "spec layer libraries", "collectives", "lowering memory", "cost", "engine",
         "analysis", "diagnosis", "training", "planner", "operations", "studies", "lessons", "views", "explorers",
         "apps", "cli",

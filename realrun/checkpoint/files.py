@@ -9,11 +9,14 @@ unpickled.
 A file that the manifest does not name is never opened.
 """
 
+import errno
 import hashlib
 import json
+import math
 import os
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -117,13 +120,19 @@ def read_manifest(folder: Path) -> Manifest:
 
 def _manifest_text(path: Path) -> bytes:
     """What the file has, which is bounded: it may not be one of ours."""
-    if path.exists() and not path.is_file():
-        raise ValueError("it is no regular file")
-    with path.open("rb") as file:
+    with regular_file(path) as file:
         text = file.read(MOST_MANIFEST_BYTES + 1)
     if len(text) > MOST_MANIFEST_BYTES:
         raise ValueError(f"it has more than {MOST_MANIFEST_BYTES} bytes")
     return text
+
+
+def regular_file(path: Path) -> BufferedReader:
+    """The file at `path`, open for reading; `OSError` for what is none: opening a pipe would wait for
+    whoever writes into it."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no regular file")
+    return path.open("rb")
 
 
 def _check_shape(path: Path, manifest: Manifest) -> None:
@@ -149,6 +158,25 @@ def _check_shape(path: Path, manifest: Manifest) -> None:
     for name in ("tensors", "extra"):
         if name not in manifest:
             raise CheckpointError(f"{str(path)!r} has a forged manifest: it has no {name}")
+    try:
+        lacking = _not_in_its_file(files, manifest["tensors"])
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{str(path)!r} has a forged manifest: {error!r}") from None
+    if lacking is not None:
+        raise CheckpointError(
+            f"{str(path)!r} has a forged manifest: a part of {shortened(lacking)} is not within its file"
+        )
+
+
+def _not_in_its_file(files: Manifest, tensors: Manifest) -> str | None:
+    """The first tensor of which a part is not within the bytes that its file has; None: all are."""
+    for name, tensor in tensors.items():
+        number_bytes = TORCH_DTYPES[tensor["dtype"]].itemsize
+        for part in tensor["parts"]:
+            ends_byte = part["start_byte"] + math.prod(part["shape"]) * number_bytes
+            if not 0 <= part["start_byte"] <= ends_byte <= files[part["file"]]["size_bytes"]:
+                return str(name)
+    return None
 
 
 def _checksum(manifest: Manifest) -> str:
@@ -158,7 +186,7 @@ def _checksum(manifest: Manifest) -> str:
 def check_file(path: Path, size_bytes: int, sha256: str) -> None:
     """`CheckpointError` unless the file has that many bytes and that SHA-256."""
     try:
-        with open(path, "rb") as file:
+        with regular_file(path) as file:
             actual_bytes = os.fstat(file.fileno()).st_size
             if actual_bytes != size_bytes:
                 what = "truncated" if actual_bytes < size_bytes else "too long"

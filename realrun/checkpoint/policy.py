@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from realrun.checkpoint.errors import CheckpointError, NothingLeft
 from realrun.checkpoint.files import read_manifest
-from realrun.checkpoint.whole import latest, offer, put_damaged_aside
+from realrun.checkpoint.whole import latest, offer, path_of, put_damaged_aside
 from simlab.errors import InputError, number
 from simlab.spec.plan import Plan
 
@@ -111,6 +111,11 @@ def check(job: CheckpointedJob, path: Path, extra: Any) -> None:
         and _is_a_scaler(extra.get("scaler"))
     ):
         raise InputError(f"{path} is no checkpoint of a training by realrun: give its folder")
+    if path != path_of(path.parent, extra["steps"]):
+        raise InputError(
+            f"{path} is of step {extra['steps']}, and named for another: rename it to "
+            f"{path_of(path.parent, extra['steps']).name}, or give another folder"
+        )
     own = facts(job)
     for name, there in extra["training"].items():
         if own.get(name) != there:

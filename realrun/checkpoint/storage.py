@@ -36,6 +36,7 @@ from realrun.checkpoint.errors import CheckpointError
 from realrun.checkpoint.files import (
     DTYPES,
     TORCH_DTYPES,
+    regular_file,
     tensor_text,
     write_safetensors,
 )
@@ -250,7 +251,7 @@ class Reader(StorageReader):
 
     def _part(self, place: Stored, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
         if place.file not in self._maps:
-            with open(self.folder / place.file, "rb") as file:
+            with regular_file(self.folder / place.file) as file:
                 # torch has no read-only tensors
                 self._maps[place.file] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         return torch.frombuffer(

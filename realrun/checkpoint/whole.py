@@ -4,6 +4,7 @@ import re
 import secrets
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from realrun.checkpoint.errors import CheckpointError
 from realrun.checkpoint.files import MANIFEST, check_file, read_manifest
@@ -28,6 +29,19 @@ def latest(folder: str | Path) -> Path | None:
     none."""
     steps = complete(folder)
     return path_of(folder, steps[-1]) if steps else None
+
+
+def newest_readable(folder: str | Path) -> tuple[Path | None, dict[str, Any]]:
+    """(path, extra) of the newest checkpoint in `folder` whose manifest can be read and has an extra
+    that is a mapping; (None, {}) without one."""
+    for step in reversed(complete(folder)):
+        try:
+            extra = read_manifest(path_of(folder, step))["extra"]
+        except CheckpointError:
+            continue
+        if isinstance(extra, dict):
+            return path_of(folder, step), extra
+    return None, {}
 
 
 def verify(path: str | Path) -> None:

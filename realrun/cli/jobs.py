@@ -249,7 +249,7 @@ def _job_of_plan(given: Given) -> Job:
     kept = ("checkpoint_every", "checkpoints", "keep", "loss_scale")
     return Job(
         plan={name: value for name, value in plan_part(given).items() if name != "seq"},
-        sizes={name: given.get(name) for name in (*SIZES, *EXPERTS)},
+        sizes={name: given.get(name) for name in (*SIZES, *EXPERTS, "layer")},
         like=like,
         box=box or None,
         resume="resume" in given,

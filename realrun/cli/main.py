@@ -10,6 +10,7 @@ from functools import partial
 from realrun.cli.doctor import add_doctor, doctor_command
 from realrun.cli.measure import add_measure, measure_command
 from realrun.cli.options import add_run_options
+from realrun.cli.resumed import going_on
 from realrun.cli.run_command import run_command
 from realrun.launch.error_file import note_error
 from simlab import __version__
@@ -73,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not argv:
         top.print_help()
         return 0
-    return exit_status(partial(_run, arguments.run), arguments, unread=1)
+    return exit_status(partial(_run, arguments.run, argv), arguments, unread=1)
 
 
 def parser() -> Parser:
@@ -100,8 +101,10 @@ def parser() -> Parser:
     return top
 
 
-def _run(run: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
-    """`run`; an error of it tells what was recorded until then, and what can be done."""
+def _run(
+    run: Callable[[argparse.Namespace], int], argv: Sequence[str], arguments: argparse.Namespace
+) -> int:
+    """`run`; an error of it tells what was recorded and saved until then, and what can be done."""
     try:
         missing = [name for name in arguments.needs if importlib.util.find_spec(name) is None]
         if missing:
@@ -113,10 +116,18 @@ def _run(run: Callable[[argparse.Namespace], int], arguments: argparse.Namespace
         return run(arguments)
     except (Exception, KeyboardInterrupt) as error:
         recorded = [str(path) for path in getattr(error, "partial", [])]
-        error.facts = {"partial": recorded}  # type: ignore[union-attr]
+        saved = getattr(error, "broke_off", None)
+        command = going_on(argv) if saved else None
+        error.facts = {  # type: ignore[union-attr]
+            "partial": recorded,
+            "checkpoint": saved and str(saved),
+            "go_on": command,
+        }
         note_error(str(error) or type(error).__name__)
         if recorded:
             print(f"recorded until it ended: {', '.join(recorded)}", file=sys.stderr)
+        if saved and os.environ.get("RANK", "0") == "0":
+            print(f"{saved} is complete; go on from it with: {command}", file=sys.stderr)
         if isinstance(error, ProgramError):
             error.add_note("(--no-check runs it all the same)")
         raise

@@ -187,6 +187,10 @@ class BrokenOff(Failure):
 
     partial: list[str]
     """The files of what was recorded until then."""
+    checkpoint: str | None
+    """The newest complete checkpoint that is left."""
+    go_on: str | None
+    """The command that goes on from it."""
 
 
 def add_device_options(group: Any, answer: Any) -> None:

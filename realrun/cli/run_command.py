@@ -11,6 +11,7 @@ from typing import Any
 from realrun.checkpoint.errors import NothingLeft
 from realrun.cli.jobs import jobs, stretched, values
 from realrun.cli.options import PIPELINE
+from realrun.cli.resumed import completed, left_by
 from realrun.run.job import Job
 from simlab.cli.output import print_json, print_text
 from simlab.diagnosis import Diagnosis, diagnose, trace_graph
@@ -27,7 +28,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     from realrun.launch import ranks as launch
 
     max_error = fraction(arguments.max_error)
-    given = values(arguments)
+    given = completed(values(arguments), _say)
     if arguments.elastic:
         given |= stretched(given, launch.world())
     device_of = partial(
@@ -46,6 +47,11 @@ def run_command(arguments: argparse.Namespace) -> int:
             answers = launch.run(wanted, device, port=arguments.port, say=_say)
         except NothingLeft as done:
             return _nothing_left(done, wanted, as_json=arguments.json)
+        except InputError:
+            raise
+        except (Exception, KeyboardInterrupt) as error:
+            error.broke_off = left_by(wanted[0])  # type: ignore[union-attr]
+            raise
         if answers is None:
             return 0  # another rank reports
         return report(

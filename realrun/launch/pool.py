@@ -226,7 +226,11 @@ class Pool:
                 raise RunError(self._silent_first(over_text, silence, watch))
             if stop is not None and stop.number and not asked:
                 asked = True
-                self._pass_on({"say": f"{signal_name(stop.number)}: ending after this step"})
+                self._pass_on(
+                    {
+                        "say": f"{signal_name(stop.number)}: ending after this step; once more ends at once"
+                    }
+                )
                 self._processes.tell({"stop": stop.number})
             if silence.asks_now():
                 self._processes.tell({"where": True})

@@ -8,7 +8,7 @@ import signal
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,20 +25,50 @@ def process_context() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     # here, since a Python that starts no processes (a browser's) has neither, but reads recordings
-    from multiprocessing import forkserver, resource_tracker
+    from multiprocessing import resource_tracker
 
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["realrun.launch.forked"])
     resource_tracker.ensure_running()  # here, since it unblocks SIGINT when it starts
     try:
         # ^C is the launcher's to handle; its processes end when its pipes do
-        with _interrupts_blocked():
-            forkserver.ensure_running()
+        _in_a_lasting_thread(_start_fork_server)
     except OSError as error:  # its socket is a file whose path may have about 100 characters
         raise InputError(
             f"cannot start processes: {error}; TMPDIR is {tempfile.gettempdir()!r}: try a short one, such as /tmp"
         ) from error
     return context
+
+
+def _in_a_lasting_thread(start: Callable[[], None]) -> None:
+    """Call `start`, which starts a process that ends with the thread that started it, in a thread that
+    lasts as long as this process."""
+    if threading.current_thread() is threading.main_thread():
+        start()
+        return
+    failed: list[BaseException] = []
+    called = threading.Event()
+
+    def call() -> None:
+        try:
+            start()
+        except BaseException as error:
+            failed.append(error)
+        called.set()
+        if not failed:
+            threading.Event().wait()
+
+    threading.Thread(target=call, daemon=True).start()
+    called.wait()
+    if failed:
+        raise failed[0]
+
+
+def _start_fork_server() -> None:
+    from multiprocessing import forkserver
+
+    with _interrupts_blocked():
+        forkserver.ensure_running()
 
 
 @contextmanager

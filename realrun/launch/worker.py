@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any
 
 from realrun.run.job import Job
-from realrun.run.life import PHASE_LIMIT_S, Doing, Ended, Stop
+from realrun.run.life import PHASE_LIMIT_S, Doing, Ended, Stop, end_with_parent
 
 # gloo and NCCL pick the interface that the host name resolves to; ours is loopback unless the user
 # says otherwise
@@ -147,6 +147,7 @@ def serve(
 
     Ends when the pipe does, so a launcher that dies, however it dies, leaves no process behind.
     """
+    end_with_parent()  # the fork server, which ends with its launcher
     # ^C is the launcher's to handle, whoever started the fork server
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()

@@ -4,13 +4,15 @@ A step has a watch of its own, which sees whether ranks move. Everything else th
 name and a time that it may take: a load or a save may take longer than a step, and still not for
 ever.
 
-SIGTERM, SIGHUP and SIGUSR1 (which Slurm sends before a job's time is over) may reach the launcher or
-any rank. Ranks that wait for each other in a step must not end one by one, so each notes that it was
+SIGINT (^C), SIGTERM, SIGHUP and SIGUSR1 (which Slurm sends before a job's time is over) may reach the
+launcher or any rank. Ranks that wait for each other in a step must not end one by one, so each notes that it was
 asked, and before a step all of them learn whether any was.
 """
 
+import ctypes
 import math
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -76,8 +78,19 @@ class Doing:
         return limit_s if self._time.now_s() - since_s > limit_s else None
 
 
-ASKS = [number for number in signal.Signals if number.name in ("SIGTERM", "SIGHUP", "SIGUSR1")]
-"""The signals that ask; Windows knows one of them."""
+PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process when the thread that started it ends, also while this process
+    is stopped. Only Linux can be asked to."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+ASKING = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGINT")
+ASKS = [number for number in signal.Signals if number.name in ASKING]
+"""The signals that ask; Windows knows two of them."""
 
 
 class Ended(SimlabError):

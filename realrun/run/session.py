@@ -176,6 +176,8 @@ class Session:
                 file.write(number + 1, losses[-1], norms[-1], now() - start_s)
             self._save_after(number + 1, checkpoints)
         self.enter("saving the last checkpoint", SAVE_LIMIT_S)
+        if job.checkpoint_every:
+            checkpoints.save_now(job.warmup + job.steps)
         checkpoints.finish()
         if file is not None:
             file.close()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypedDict
 
-from simlab.errors import InputError, bounded, did_you_mean
+from simlab.errors import InputError, bounded, did_you_mean, shortened
 from simlab.schema import DRAFT, schema
 
 SHELLS = ("bash", "zsh", "tcsh")
@@ -26,6 +26,7 @@ class Parser(argparse.ArgumentParser):
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(*arguments, **options)
         self.commands: dict[str, argparse.ArgumentParser] = {}
+        self.register("type", int, _whole)
 
     def error(self, message: str) -> NoReturn:
         """Print `message` as one line on stderr and exit with status 2."""
@@ -75,6 +76,17 @@ class Parser(argparse.ArgumentParser):
                 None if what == "command" else action,
                 f"unknown {what} {value!r}{hint} there is {there_is}",
             )
+
+
+MOST_WHOLE = 10**15
+"""Of an option that is a whole number: more is a slip, and beyond what floats tell apart."""
+
+
+def _whole(text: str) -> int:
+    value = int(text)
+    if abs(value) > MOST_WHOLE:
+        raise argparse.ArgumentTypeError(f"{shortened(value)}: give at most {MOST_WHOLE:,}")
+    return value
 
 
 def program_name(package: str) -> str:

@@ -4,6 +4,7 @@ import os
 from typing import Any, NamedTuple
 
 from realrun.model.sizes import check_executed
+from realrun.record.recorder import CHECK_STEP
 from realrun.run.job.asked import FIRST_LOSS_SCALE
 from realrun.run.job.derived import Derived
 from simlab.errors import InputError, did_you_mean, near, shortened
@@ -11,6 +12,8 @@ from simlab.spec.plan import Plan
 
 BACKENDS = ("native", "torch")
 MOST_LOSS_SCALE = 2.0**120
+MOST_STEPS, MOST_WARMUP = 10**9, -CHECK_STEP - 1
+"""What a record's number of a step can say: those of warm-up steps are below 0."""
 LEAST_TIMEOUT_S, MOST_TIMEOUT_S = 1e-3, 1e6
 """What torch's and the system's own waiting can be told."""
 LEAST_TIME_SCALE, MOST_TIME_SCALE = 1e-3, 1e9
@@ -118,14 +121,16 @@ ONLY_PROGRAMS: dict[str, Any] = {
 def check_numbers(job: Derived) -> None:
     """Numbers of steps, and times."""
     every = 1 if job.checkpoint_every is None else job.checkpoint_every
-    for name, value, least in (
-        ("steps", job.steps, 1),
-        ("warmup", job.warmup, 0),
-        ("steps between checkpoints", every, 1),
-        ("checkpoints kept", job.keep, 1),
+    for name, value, least, most in (
+        ("steps", job.steps, 1, MOST_STEPS),
+        ("warmup", job.warmup, 0, MOST_WARMUP),
+        ("steps between checkpoints", every, 1, MOST_STEPS),
+        ("checkpoints kept", job.keep, 1, MOST_STEPS),
     ):
         if value < least:
             raise InputError(f"{value} {name}: give at least {least}")
+        if value > most:
+            raise InputError(f"{shortened(value)} {name}: give at most {most:,}")
     if not LEAST_TIMEOUT_S <= job.timeout_s <= MOST_TIMEOUT_S:
         raise InputError(
             f"timeout {job.timeout_s:g} s: give a time from {LEAST_TIMEOUT_S:g} to {MOST_TIMEOUT_S:g} s"

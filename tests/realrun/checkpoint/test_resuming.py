@@ -2,7 +2,9 @@
 is told with the last whole one, and put aside on request; a training that is done is no failure."""
 
 import json
+import os
 import sys
+from hashlib import sha256
 
 import pytest
 import torch
@@ -14,6 +16,9 @@ from realrun.checkpoint.errors import CheckpointError, NothingLeft
 from realrun.checkpoint.files import write_manifest
 from realrun.checkpoint.resuming import look
 from realrun.checkpoint.whole import last_whole, put_damaged_aside
+from realrun.cli.jobs import jobs, values
+from realrun.cli.main import parser
+from realrun.cli.resumed import completed
 from simlab.errors import InputError
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
@@ -23,7 +28,7 @@ def saved(folder, *steps, **facts):
     job = Job(plan={"dp": 2}, out=str(folder))
     training = {"sizes": job.sizes, "sequences in a step": 2, "precision": "fp32"} | facts
     for step in steps:
-        extra = {"steps": step, "training": training}
+        extra = {"steps": step, "training": training, "plan": {"dp": 2, "zero": 1}}
         checkpoint.save(folder, step, {"x": torch.full((64,), float(step))}, extra)
 
 
@@ -58,7 +63,27 @@ def linked_to_zeros(path):
     path.symlink_to("/dev/zero")
 
 
+def a_pipe(path):
+    """Whoever opens one to read waits for whoever writes into it."""
+    path.unlink()
+    os.mkfifo(path)
+
+
+def emptied(path):
+    """A file with no number in it, and a manifest that says so, with checksums that fit."""
+    path = path.with_name("rank-00000.safetensors")
+    path.write_bytes(b"")
+    of_nothing = {"size_bytes": 0, "sha256": sha256().hexdigest()}
+    forged(lambda manifest: manifest["files"].update({path.name: of_nothing}))(
+        path.with_name("manifest.json")
+    )
+
+
 MANIFESTS = {
+    "a pipe": a_pipe,
+    "of a file that has fewer numbers": emptied,
+    "of tensors without parts": forged(lambda manifest: manifest.update(tensors={"x": {}})),
+    "of tensors that are none": forged(lambda manifest: manifest.update(tensors=[1])),
     "of another kind": lambda path: path.write_text("[" * 100_000),
     "without an end": linked_to_zeros,
     "a folder": lambda path: (path.unlink(), path.mkdir()),
@@ -107,12 +132,63 @@ def test_a_checkpoint_that_says_nonsense_of_its_training_is_none_of_one(tmp_path
         look(job, print)
 
 
+def test_a_checkpoint_whose_folder_is_renamed_is_not_gone_on_from(tmp_path, job):
+    saved(tmp_path, 3)
+    (tmp_path / "step-000003").rename(tmp_path / "step-999999")
+    with pytest.raises(
+        InputError, match="is of step 3, and named for another: rename it to step-000003"
+    ):
+        look(job, print)
+
+
+def asked(folder, text):
+    """What `text` of a command line, with --resume, asks for: the job, and the lines that were said."""
+    said = []
+    arguments = parser().parse_args([*text.split(), "--resume", "--checkpoints", str(folder)])
+    (job,) = jobs(completed(values(arguments), said.append))
+    return job, said
+
+
+def test_what_a_checkpoint_knows_need_not_be_said_again(tmp_path):
+    sizes = {"layers": 3, "hidden": 24, "heads": 2, "seq": 16}
+    saved(tmp_path, 3, sizes=sizes, precision="bf16")
+    job, said = asked(tmp_path, "--steps 9")
+    assert job.sizes == sizes and job.executed.precision == "bf16"
+    assert (job.given.dp, job.given.zero, job.batch) == (2, 1, 2)
+    assert len(said) == 1 and said[0].startswith(f"as in {tmp_path / 'step-000003'}: ")
+    assert all(f" --{name} {value}" in said[0] for name, value in sizes.items())
+    look(job, print)
+
+
+def test_another_plan_goes_on_with_the_sizes_and_the_batch(tmp_path):
+    saved(tmp_path, 3, **{"sequences in a step": 8})
+    job, _ = asked(tmp_path, "--tp 2 --microbatch-size 2 --layers 4")
+    assert (job.given.dp, job.given.tp, job.given.zero, job.given.microbatches) == (1, 2, 0, 4)
+    with pytest.raises(InputError, match="is of a training with layers = 2, not layers = 4"):
+        look(job, print)
+    job, _ = asked(tmp_path, "--tp 2 --microbatches 3")
+    with pytest.raises(InputError, match="sequences in a step = 8, not 3"):
+        look(job, print)
+
+
+def test_layers_of_a_named_model_go_on_without_its_name(tmp_path):
+    arguments = parser().parse_args(["--model", "llama-3-8b", "--hidden", "64", "--layers", "2"])
+    (job,) = jobs(values(arguments))
+    saved(tmp_path, 3, sizes=job.sizes, **{"sequences in a step": job.batch})
+    again, said = asked(tmp_path, "--dp 1")
+    assert again.sizes == job.sizes and "layer " not in said[0]
+    look(again, print)
+    other, _ = asked(tmp_path, "--dp 1 --model gpt2")
+    with pytest.raises(InputError, match="is of a training with layer = "):
+        look(other, print)
+
+
 @pytest.fixture
 def job(tmp_path):
     return Job(plan={"dp": 2}, steps=99, resume=True, checkpoints=str(tmp_path), out=str(tmp_path))
 
 
-@pytest.mark.parametrize("damage", [flipped, removed, cut])
+@pytest.mark.parametrize("damage", [flipped, removed, cut, a_pipe])
 def test_the_last_whole_checkpoint_is_found_and_damaged_ones_are_put_aside(tmp_path, job, damage):
     saved(tmp_path, 3, 6, 9)
     for step in ("step-000006", "step-000009"):

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import sys
 
@@ -23,6 +24,7 @@ LINE = re.compile(
 def ended(run, tmp_path):
     """(status, name of the signal) of a run that said what it saved, and did save that."""
     status, out, err = run.end()
+    run.said = err
     said = [match for match in map(LINE.fullmatch, err.splitlines()) if match]
     assert len(said) == 1 and out == "", err
     name, step, saved = said[0].groups()
@@ -37,16 +39,29 @@ def ended(run, tmp_path):
 
 @pytest.mark.parametrize(
     "number",
-    [ASKS[0], *(pytest.param(number, marks=pytest.mark.attack) for number in ASKS[1:])],
+    [
+        number if number == signal.SIGINT else pytest.param(number, marks=pytest.mark.attack)
+        for number in ASKS
+    ],
     ids=lambda number: number.name,
 )
-def test_a_signal_to_the_launcher_saves_and_ends(command, tmp_path, number):
+def test_a_signal_to_the_launcher_saves_and_the_command_that_it_says_goes_on(
+    command, tmp_path, number
+):
     run = command(*SAVING)
     run.say_until("step ")
     run.say_until("tokens/s")
     run.process.send_signal(number)
+    run.say_until("once more ends at once")
     assert ended(run, tmp_path) == (128 + number, number.name)
     assert run.gone() and not run.temporary_files()
+    said = re.search(r"(out/checkpoints/step-\d+) is complete; go on from it with: (.*)", run.said)
+    _, module, realrun, *arguments = shlex.split(said[2])
+    assert (module, realrun, arguments[-1]) == ("-m", "realrun", "--resume")
+    again = command(*arguments)
+    again.say_until(f"goes on from {said[1]}")
+    again.process.send_signal(number)
+    assert again.end()[0] == 128 + number
 
 
 def test_a_signal_to_one_rank_of_torchs_backend_saves_and_ends(command, tmp_path):
