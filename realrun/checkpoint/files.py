@@ -173,6 +173,10 @@ def _not_in_its_file(files: Manifest, tensors: Manifest) -> str | None:
     for name, tensor in tensors.items():
         number_bytes = TORCH_DTYPES[tensor["dtype"]].itemsize
         for part in tensor["parts"]:
+            if part["file"] not in files:
+                raise CheckpointError(
+                    f"{name!r} is in {part['file']!r}, which is not a file of this checkpoint"
+                )
             ends_byte = part["start_byte"] + math.prod(part["shape"]) * number_bytes
             if not 0 <= part["start_byte"] <= ends_byte <= files[part["file"]]["size_bytes"]:
                 return str(name)

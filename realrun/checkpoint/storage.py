@@ -211,10 +211,6 @@ class Reader(StorageReader):
                 TensorProperties(dtype=dtype), torch.Size(tensor["shape"]), parts
             )
             for part, chunk in zip(tensor["parts"], parts):
-                if part["file"] not in manifest["files"]:
-                    raise CheckpointError(
-                        f"{name!r} is in {part['file']!r}, which is not a file of this checkpoint"
-                    )
                 self._stored[MetadataIndex(name, chunk.offsets)] = (
                     Stored(part["file"], part["start_byte"]),
                     dtype,
