@@ -90,11 +90,20 @@ class Calls:
     ranks:   those ranks. world: these, and all that are in a group with them.
     of_rank: {rank: its calls, in order}. by_place: {which collective: {rank: its call}}.
     messages: {pair: {'send' or 'recv': {number: call}}}.
+    sees_messages: whether the files would have sends and receives.
     pending: the calls that each rank waits in: of those of a group, and of the messages of a pair,
              the first that is not done, since each of them ends after the one before it.
     """
 
-    def __init__(self, calls: Iterable[Call], ranks: Iterable[int], world: Iterable[int]) -> None:
+    def __init__(
+        self,
+        calls: Iterable[Call],
+        ranks: Iterable[int],
+        world: Iterable[int],
+        *,
+        sees_messages: bool = True,
+    ) -> None:
+        self.sees_messages = sees_messages
         self.ranks = frozenset(ranks)
         self.all = tuple(calls)
         self.world = sorted(

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from simlab.diagnosis.hangs.calls import RECV, SEND, Call, Calls
+from simlab.diagnosis.hangs.calls import RECV, SEND, Call, Calls, squeezed
 from simlab.diagnosis.hangs.hang import CIRCLE, IDLE, NONE, Cause, Hang, ranks_text
 from simlab.diagnosis.hangs.waits import (
     DIFFERENT,
@@ -16,6 +16,8 @@ from simlab.diagnosis.hangs.waits import (
     odd,
     waits_of,
 )
+
+UNSEEN = "The recorder does not see gloo's sends and receives"
 
 
 def hang_in(calls: Calls, detail: str = "") -> Hang:
@@ -29,6 +31,8 @@ def hang_in(calls: Calls, detail: str = "") -> Hang:
         _join(found, cause)
     for rank in _idle(calls, waits) if waits else ():
         _join(found, Cause("", (), 0, "", (rank,), (), IDLE, ""))
+    for cause in () if waits else _of_ended(calls):
+        _join(found, cause)
     causes = sorted(
         found.values(), key=lambda one: (one.reason in (STUCK, IDLE), -len(one.waiting))
     )
@@ -115,6 +119,22 @@ def _of_odd(waits: Sequence[Wait]) -> Iterable[Cause]:
             yield _cause(right[0], wrong, waiting, DIFFERENT)
 
 
+def _of_ended(calls: Calls) -> Iterable[Cause]:
+    """The causes in the last collective of each group, where nobody waits: gloo's calls end, too, when
+    they fail, as where ranks gave it different sizes."""
+    last = {place[:2]: place for place in sorted(calls.by_place, key=lambda one: one[2:])}
+    for place in last.values():
+        its = list(calls.by_place[place].values())
+        for reason, wrong in (
+            (DIFFERENT, odd(its, lambda call: squeezed(call.name))),
+            (SIZE, odd(its, lambda call: call.size)),
+        ):
+            if wrong:
+                right = [call for call in its if call.rank not in wrong] or its
+                yield _cause(right[0], wrong, (), reason)
+                break
+
+
 def _of_circle(calls: Calls, waits: Sequence[Wait], circle: Sequence[int]) -> Cause:
     """The cause that ranks are that wait for each other."""
     inside = [wait for wait in waits if wait.call.rank in circle and {*wait.on} & {*circle}]
@@ -170,12 +190,11 @@ def _detail(calls: Calls, cause: Cause) -> str:
     rank = cause.culprit[0]
     its = calls.of_rank[rank]
     of_group = [call for call in its if call.group.name == cause.group]
-    here = [
-        call for call in of_group if call.number == cause.number and call.name and not call.is_done
-    ]
-    if cause.reason in (DIFFERENT, SIZE) and here:
-        where = f", at {here[0].where}" if here[0].where else ""
-        return f"Rank {rank} called {here[0].name} of {here[0].sizes}{where}."
+    if cause.reason in (DIFFERENT, SIZE):
+        here = [call for call in of_group if call.number == cause.number and call.name]
+        here.sort(key=lambda call: call.is_done)
+        where = f", at {here[0].where}" if here and here[0].where else ""
+        return f"Rank {rank} called {here[0].name} of {here[0].sizes}{where}." if here else ""
     if cause.reason != MISSING:
         return ""
     if not its:
@@ -184,7 +203,8 @@ def _detail(calls: Calls, cause: Cause) -> str:
         return f"Rank {rank} has called nothing of this group."
     last = of_group[-1]
     where = f", at {last.where}" if last.where else ""
-    return f"The last that rank {rank} called is {last.name} number {last.number}{where}."
+    unseen = "" if calls.sees_messages else f" {UNSEEN}: rank {rank} may wait in one."
+    return f"The last that rank {rank} called is {last.name} number {last.number}{where}.{unseen}"
 
 
 def _said(waits: Iterable[Wait]) -> Iterable[str]:

@@ -20,7 +20,7 @@ from simlab.diagnosis.hangs.calls import (
     Group,
     squeezed,
 )
-from simlab.diagnosis.hangs.causes import hang_in
+from simlab.diagnosis.hangs.causes import UNSEEN, hang_in
 from simlab.diagnosis.hangs.hang import Hang
 from simlab.errors import InputError, shortened
 
@@ -59,7 +59,8 @@ def hang_of(dumps: Sequence[tuple[int | None, dict[str, Any]]]) -> Hang:
     read = {rank: _checked(rank, _calls, rank, data, groups) for rank, data in ranked.items()}
     whole = all(_is_whole(data) for data in ranked.values())
     calls = [call for its in read.values() for call in its]
-    found = Calls(calls if whole else _aligned(calls), ranked, world)
+    sees = not _is_gloo(ranked)
+    found = Calls(calls if whole else _aligned(calls), ranked, world, sees_messages=sees)
     return hang_in(found, _nothing(ranked))
 
 
@@ -87,12 +88,20 @@ def _is_whole(data: dict[str, Any]) -> bool:
 
 def _nothing(ranked: dict[int, dict[str, Any]]) -> str:
     """What is to be said of dumps that show no hang."""
-    entries = [entry for data in ranked.values() for entry in _entries(data)]
-    if not entries:
+    if not any(_entries(data) for data in ranked.values()):
         return "The dumps hold no calls: set TORCH_FR_BUFFER_SIZE before the job starts."
-    if all(str(entry.get("profiling_name")).startswith(GLOO) for entry in entries):
-        return "The recorder does not see gloo's sends and receives: ranks may wait in one."
+    if _is_gloo(ranked):
+        return (
+            f"{UNSEEN}: ranks may wait in one. Nor does it tell gloo's calls that failed from those that "
+            "were completed."
+        )
     return ""
+
+
+def _is_gloo(ranked: dict[int, dict[str, Any]]) -> bool:
+    """Whether all calls are gloo's."""
+    entries = [entry for data in ranked.values() for entry in _entries(data)]
+    return all(str(entry.get("profiling_name")).startswith(GLOO) for entry in entries)
 
 
 class _Groups:

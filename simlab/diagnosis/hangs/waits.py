@@ -45,9 +45,6 @@ def _of_collective(calls: Calls, call: Call) -> Wait:
         for rank in not_here
         if rank in calls.ranks and not calls.has_passed(rank, call.group, call.number)
     )
-    if not call.group.is_known and len(here) == 1:
-        busy = {one.rank for one in calls.pending}
-        absent = tuple(rank for rank in calls.world if rank not in busy)
     members = list(here.values())
     other = odd(members, lambda one: squeezed(one.name))
     if call.rank in other:
@@ -63,6 +60,10 @@ def _of_collective(calls: Calls, call: Call) -> Wait:
     gone = tuple(rank for rank in not_here if rank not in calls.ranks)
     if gone:
         return Wait(call, gone, MISSING)
+    if not call.group.is_known and not not_here:
+        unseen = _unseen(calls, call)
+        if unseen:
+            return Wait(call, unseen, MISSING)
     slow = tuple(rank for rank in others if calls.waits_before(rank, call.group, call.number))
     if slow:
         return Wait(call, slow, BEHIND)
@@ -73,6 +74,12 @@ def _of_collective(calls: Calls, call: Call) -> Wait:
     if any(one.state == STARTED for one in waiting) and late:
         return Wait(call, () if call.rank in late else late, BEHIND)
     return Wait(call, tuple(one.rank for one in waiting if one.rank != call.rank), STUCK)
+
+
+def _unseen(calls: Calls, call: Call) -> tuple[int, ...]:
+    """The ranks that may be in a group without having called anything in it: those that wait in nothing."""
+    busy = {one.rank for one in calls.pending}
+    return tuple(rank for rank in calls.world if rank not in {*busy, *call.group.ranks})
 
 
 def _of_message(calls: Calls, call: Call) -> Wait:

@@ -1,5 +1,5 @@
 """Dumps of the flight recorder: three ranks on gloo, of which rank 1 left out the fourth
-all-reduce (tests/support/recorded_hang.py), and such dumps with other faults put in."""
+all-reduce (tests/support/gloo_hangs.py), and such dumps with other faults put in."""
 
 import json
 from pathlib import Path
