@@ -4,7 +4,7 @@ It needs only simpy. Pictures need matplotlib or anywidget, data frames pandas, 
 files in YAML PyYAML.
 """
 
-import simlab.interrupts
+from simlab import interrupts as _interrupts  # noqa: F401  first, see there
 from simlab.analysis import (
     Breach,
     Bubble,
@@ -163,7 +163,6 @@ __all__ = [
     "ring_work",
     "rounds_picture",
     "shares",
-    "simlab",
     "simulate",
     "stage_work",
     "staleness",
