@@ -1,6 +1,7 @@
 """The files in which other projects are configured: read as options, and written from them."""
 
 import json
+import re
 import shlex
 import tomllib
 from collections.abc import Mapping
@@ -18,6 +19,10 @@ PYTHON = (
     "it is Python, which is not executed: have torchtitan write it as JSON, with --debug.save_config_file "
     "config.json, and convert that"
 )
+
+
+VARIABLE = re.compile(r"\$(?:\w+|@|\{.*\}|\(.*\))", re.DOTALL)
+"""A word that is a variable, which may hold options; not the path of a program, as in $DIR/train.py."""
 
 
 def read_config(path: str, syntax: str, given: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -89,7 +94,7 @@ def _arguments(text: str, given: Mapping[str, str]) -> dict[str, Any]:
             flag, equals, value = word.partition("=")
             values = found.setdefault(flag, [])
             values[:] = [_number(value)] if equals else []  # as argparse, the last one counts
-        elif word[:1] == "$" and (values or not found):
+        elif VARIABLE.fullmatch(word) and (values or not found):
             values = []
             found[word] = [word]
         else:

@@ -1,8 +1,9 @@
 """The command that a shell script runs, with the variables that it sets.
 
 Read are assignments, lists, quotes, `${NAME:-default}`, sums of whole numbers, and `if` and `case` that are
-decided by texts. A variable that another program decides stays as `$NAME`; so does one that is set where a
-condition is not known, and `given` says it from outside. Nothing is executed.
+decided by texts. A variable that another program decides stays as `$NAME`. One that is set where a condition
+is not known stays as the variable in that condition, where there is one: `given` says it from outside. Nothing
+is executed.
 """
 
 import re
@@ -31,7 +32,22 @@ SAYS = (
 )
 """Commands whose options are no training's."""
 ENDS = "\n;|&(){}"
+CONDITIONS = (["["], ["[["], ["if"], ["elif"], ["case"])
+"""Behind these words, a variable that holds nothing counts as a word."""
 MOST_WORDS = 100_000
+
+
+@dataclass(eq=False)
+class Branch:
+    """A branch of an `if` or a `case`.
+
+    runs: whether it is executed. done: whether one before it was, or it is. None where that is not known.
+    asks: the variable in the condition that is not known; '' if there is none.
+    """
+
+    runs: bool | None
+    done: bool | None
+    asks: str = ""
 
 
 @dataclass
@@ -45,11 +61,13 @@ class Script:
     variables: dict[str, list[str]] = field(default_factory=dict)
     """{name: its words; one for a plain variable}"""
     used: set[str] = field(default_factory=set)
-    open: list[list[bool | None]] = field(default_factory=list)
-    """Of each `if` and `case` around: (whether this branch runs, whether one before did); None where it
-    is not known."""
+    decided_by: dict[str, str] = field(default_factory=dict)
+    """{variable that is not known: the one in the condition that decides it, behind -- if it would hold
+    options}"""
+    open: list[Branch] = field(default_factory=list)
+    """The branches of each `if` and `case` around."""
     commands: list[list[str]] = field(default_factory=list)
-    guard: tuple[list[bool | None], ...] = ()
+    guard: tuple[Branch, ...] = ()
     """The branch of the statement that comes next, behind a condition and && or ||."""
 
     def __post_init__(self) -> None:
@@ -64,14 +82,16 @@ class Script:
         counts; where there is none, those of all variables."""
         while self.at < len(self.text) and len(self.commands) < MOST_WORDS:
             self._statement()
-        found = [words for words in self.commands if any(word[:2] == "--" for word in words)]
+        split = [[word for text in words for word in _split(text)] for words in self.commands]
+        found = [words for words in split if any(word[:2] == "--" for word in words)]
         named = [words for words in found if any(word.endswith(".py") for word in words)]
         rest = [
             word for name, its in self.variables.items() if name not in self.used for word in its
         ]
         if not found:
             return [word for text in rest for word in _split(text)]
-        return [word for text in (named or found)[-1] for word in _split(text)]
+        asking = [words for words in found if any(word[:3] == "--$" for word in words)]
+        return (named or asking or found)[-1]
 
     def _statement(self) -> None:
         words: list[str] = []
@@ -96,7 +116,10 @@ class Script:
                 assigned.append((match[1], bool(match[2]), self._value()))
                 continue
             before = self.at
-            words += self._word()
+            word = self._word()
+            is_nothing = word == [""] and not re.search("[\"']", self.text[before : self.at])
+            if not is_nothing or words[:1] in CONDITIONS:
+                words += word
             self.at += self.at == before
             if words in (["then"], ["do"], ["else"]) or (
                 words[:1] == ["case"] and words[-1] == "in"
@@ -111,7 +134,7 @@ class Script:
             known = holds(words)
             self.at += 1
             known = known if self.text[self.at - 1] == "&" or known is None else not known
-            self.guard = ([known, known],)
+            self.guard = (Branch(known, known, _asked(words)),)
 
     def _done(self, words: list[str], assigned: list[tuple[str, bool, list[str]]]) -> None:
         if words and words[0] in ("then", "do", "time", "exec", "nohup", "sudo", "!", "eval"):
@@ -126,7 +149,11 @@ class Script:
             self._branch(first, words[1:])
         elif first == "case":
             self._case(" ".join(words[1:-1]))
-        elif self._runs() is not False:
+        elif self._runs() is False:
+            for name, _, its in assigned:  # options that are not given
+                if any("--" in one for one in its) and name not in self.decided_by:
+                    self.variables.setdefault(name, [])
+        else:
             for name, more, its in assigned:
                 self._assign(name, more, its)
             if words and first not in SAYS and first != "export":
@@ -138,14 +165,16 @@ class Script:
 
     def _runs(self) -> bool | None:
         """Whether what is read now is executed; None where a condition is not known."""
-        all_known = [branch[0] for branch in self.open]
+        all_known = [branch.runs for branch in self.open]
         return False if False in all_known else None if None in all_known else True
 
     def _assign(self, name: str, more: bool, its: list[str]) -> None:
         if name in self.given:
             return
         if self._runs() is None and self.variables.get(name) != its:
-            self._unknown(name)
+            asks = next((one.asks for one in self.open if one.runs is None), "") or name
+            holds_options = any("--" in word for word in its)
+            self._unknown(name, f"--{asks}" if holds_options else asks)
             return
         asks = [
             word for word in its if re.search(r"\$\(|\$`", word) or re.fullmatch(r"\S*\$\S*", word)
@@ -157,9 +186,10 @@ class Script:
         else:
             self.variables[name] = (self.variables.get(name, []) if more else []) + its
 
-    def _unknown(self, name: str) -> None:
+    def _unknown(self, name: str, asks: str = "") -> None:
         if name not in self.given:
             self.variables.pop(name, None)
+            self.decided_by[name] = asks or name
 
     # conditions
     # -------------------------------------------------------------------------------------------
@@ -169,17 +199,18 @@ class Script:
             self.open[-1:] = []
         elif word == "if":
             known = holds(condition)
-            self.open.append([known, known])
+            self.open.append(Branch(known, known, _asked(condition)))
         elif self.open:
-            done = self.open[-1][1]
+            done = self.open[-1].done
             known = True if word == "else" else holds(condition)
             runs = (
                 False if done else known if done is False else None if known is not False else False
             )
-            self.open[-1] = [
+            self.open[-1] = Branch(
                 runs,
                 True if done or runs else None if None in (done, runs) else False,
-            ]
+                self.open[-1].asks or _asked(condition),
+            )
 
     def _case(self, value: str) -> None:
         """The branch of a `case` whose pattern fits; all others are passed over."""
@@ -194,7 +225,8 @@ class Script:
                 continue
             part = Script(body, self.given, variables={})
             part.variables, part.used = self.variables, self.used
-            part.open = [] if known else [[None, None]]
+            part.decided_by = self.decided_by
+            part.open = [] if known else [Branch(None, None, _asked([value]))]
             while part.at < len(body):
                 part._statement()
             self.commands += part.commands
@@ -223,7 +255,7 @@ class Script:
                 break
             else:
                 before = self.at
-                words += self._word()
+                words += [word for word in self._word() if word]
                 self.at += self.at == before
         return words
 
@@ -281,9 +313,13 @@ class Script:
             return self._braced(inside) if self.text[begin + 1] == "{" else [f"$({inside})"]
         match = NAME.match(self.text, begin + 1)
         self.at = match.end() if match else min(begin + 2, len(self.text))
-        name = self.text[begin + 1 : self.at]
+        return self._of(self.text[begin + 1 : self.at])
+
+    def _of(self, name: str) -> list[str]:
+        """The words of a variable; where they are not known, the name of what is to be said."""
         self.used.add(name)
-        return self.variables.get(name, [f"${name}"])
+        asks = self.decided_by.get(name, name)
+        return self.variables.get(name, [f"--${asks[2:]}" if asks[:2] == "--" else f"${asks}"])
 
     def _braced(self, inside: str) -> list[str]:
         match = re.match(r"([A-Za-z_]\w*|\d+|@)(\[[@*]\])?(?:(:?[-=])(.*))?$", inside, re.DOTALL)
@@ -294,9 +330,10 @@ class Script:
         if known is not None and not (match[3] and match[3][0] == ":" and known == [""]):
             return known
         if match[3] is None:
-            return [f"${match[1]}"]
+            return self._of(match[1])
         default = Script(match[4], self.given)
         default.variables, default.used = self.variables, self.used
+        default.decided_by = self.decided_by
         its = " ".join(default._word(split=False)) if match[4] else ""
         if match[3][-1] == "=":
             self.variables[match[1]] = [its]
@@ -308,8 +345,7 @@ class Script:
         inside = self.text[begin + 3 : self.at - 2]
 
         def value(found: "re.Match[str]") -> str:
-            self.used.add(found[1])
-            return self.variables.get(found[1], [f"${found[1]}"])[0]
+            return self._of(found[1])[0]
 
         text = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", value, inside)
         number = calculated(text)
@@ -320,6 +356,12 @@ class Script:
             if number is not None
             else f"$(({inside}))"
         )
+
+
+def _asked(condition: list[str]) -> str:
+    """The first variable in a condition that is not known; '' if there is none."""
+    found = re.search(r"\$([A-Za-z_]\w*|\d+)", " ".join(condition))
+    return found[1] if found else ""
 
 
 def _join(parts: list[list[str]], its: list[str]) -> None:

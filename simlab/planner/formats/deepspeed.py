@@ -98,6 +98,11 @@ def read(options: Options, gpus: int | None) -> Settings:
     if parameters and stage < 3:
         options.unsaid.append(f"{ZERO}offload_param.device: it has an effect with ZeRO-3 only")
         parameters = ""
+    if parameters and not optimizer:
+        options.unsaid.append(
+            f"no {ZERO}offload_optimizer.device: the optimizer's states stay on the GPU, a plan that offloads "
+            "parameters offloads them, too"
+        )
     if parameters or optimizer:
         fields["offload"] = "parameters" if parameters else "optimizer"
         fields["offload_to"] = parameters or optimizer

@@ -9,6 +9,7 @@ from typing import Any
 from simlab.errors import InputError, shortened
 from simlab.libraries.torch import TORCH
 from simlab.planner.formats.defaults import Default
+from simlab.planner.formats.known import known_of
 from simlab.planner.formats.megatron_model import read_model
 from simlab.planner.formats.megatron_stages import read_stages, written_stages
 from simlab.planner.formats.options import Options, Settings, microbatches, replicas
@@ -89,6 +90,7 @@ ORDERS = {False: "tp-cp-dp-pp", True: "tp-cp-pp-dp"}
 def read(options: Options, gpus: int | None) -> Settings:
     """{field of a plan: value}"""
     take, whole, switch = options.take, options.whole, options.switch
+    _underscored(options)
     options.rename(OLDER)
     degrees = {
         "tp": whole("--tensor-model-parallel-size", 1),
@@ -98,7 +100,13 @@ def read(options: Options, gpus: int | None) -> Settings:
     dp = replicas(_gpus(options, gpus), degrees["tp"] * degrees["pp"] * degrees["cp"])  # type: ignore[operator]
     size = whole("--micro-batch-size")
     if size is None:
-        raise InputError("there is no --micro-batch-size: give the sequences of a microbatch")
+        asks = [name[3:] for name in options.names if name[:3] == "--$"]
+        raise InputError(
+            f"there is no --micro-batch-size, and the script does not say what {asks[0]} is: give --set "
+            f"{asks[0]}=VALUE"
+            if asks
+            else "there is no --micro-batch-size: give the sequences of a microbatch"
+        )
     batch = whole("--global-batch-size", dp * size) or 1
     fields: Settings = {
         "dp": dp,
@@ -125,6 +133,31 @@ def read(options: Options, gpus: int | None) -> Settings:
     read_stages(options, fields)
     _fit_zero(options, fields)
     return fields
+
+
+def _underscored(options: Options) -> None:
+    """Megatron-LLM's flags (epfLLM/Megatron-LLM, megatron/arguments.py) have underscores, some have
+    other names, and its layers have no bias unless one is asked for."""
+    known = known_of("megatron")
+    names = [name for name in options.names if "_" in name and not known.is_none(name)]
+    if not {"--micro_batch_size", "--tensor_model_parallel_size"} & {*names}:
+        return
+    options.rename({name: name.replace("_", "-") for name in names})
+    options.rename({"--num-attention-heads-kv": "--num-query-groups"})
+    means = {
+        "--normalization": "RMSNorm" if options.switch("--use-rms-norm") else None,
+        "--untie-embeddings-and-output-weights": options.switch("--no-tie-embed-logits"),
+        "--disable-bias-linear": not options.switch("--use-bias"),
+        "--swiglu": options.choice("--glu-activation", {"swiglu": True}, False),
+        "--group-query-attention": options.given("--num-query-groups"),
+    }
+    if options.given("--hidden-size") and not options.given("--ffn-hidden-size"):
+        options.set(
+            "--ffn-hidden-size", 4 * (Options({"": options.look("--hidden-size")}).whole("") or 0)
+        )
+    for name, value in means.items():
+        if value:
+            options.set(name, value)
 
 
 def _gpus(options: Options, gpus: int | None) -> int | None:

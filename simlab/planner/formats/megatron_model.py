@@ -7,6 +7,10 @@ from simlab.errors import InputError, shortened
 from simlab.planner.formats.options import Options, Settings
 
 NEEDED = ("--num-layers", "--hidden-size", "--num-attention-heads")
+HYBRID = ("--hybrid-attention-ratio", "--hybrid-mlp-ratio", "--hybrid-override-pattern",
+          "--hybrid-layer-pattern", "--is-hybrid-model")  # fmt: skip
+"""With one of these, some layers are state-space ones, or have attention or an MLP only, which no
+`Model` says."""
 GPT2_TOKENS = 50_257
 """The vocabulary of GPT2BPETokenizer."""
 PADDED_TO = 128
@@ -24,6 +28,7 @@ LATENT = (
 def read_model(options: Options, fields: Settings) -> Settings | None:
     """{field of `Model`: value}; None where the flags do not say a model."""
     take, whole, switch = options.take, options.whole, options.switch
+    hybrid = any(options.given(name) for name in HYBRID)
     vocab = _vocabulary(options, fields["tp"])
     layers, hidden, heads = (whole(flag) for flag in NEEDED)
     rope = switch("--use-rotary-position-embeddings")
@@ -59,7 +64,7 @@ def read_model(options: Options, fields: Settings) -> Settings | None:
         options.unsaid.append(
             f"--mtp-num-layers = {modules}: a plan does not say it; give the model mtp_layers = {modules}"
         )
-    if layers is None or hidden is None or heads is None:
+    if layers is None or hidden is None or heads is None or hybrid:
         return None
     if not sizes["bias"]:
         parts = ("qkv", "output", "mlp") if biased else ("qkv",) * of_queries

@@ -92,11 +92,27 @@ def read_model(options: Options, fields: Settings) -> Settings | None:
     if not config:
         return None
     named = config | {"model_type": kind or config.get("model_type")}
+    if kind == "qwen2" and not _read_qwen2(options, config, named):
+        return None
     try:
         return sizes_of(named) | ({"seq": fields["seq"]} if fields["seq"] else {})
     except InputError as error:
         options.unsaid.append(f"model.model_config: {error}")
         return None
+
+
+def _read_qwen2(options: Options, config: Settings, named: Settings) -> bool:
+    """What nanotron's Qwen2Config has beside that of transformers (src/nanotron/config/models_config.py):
+    queries, keys and values have biases only if attention_bias is set. Whether a `Model` says it."""
+    if not named.pop("attention_bias", False):
+        named["model_type"] = "llama"
+    if config.get("no_rope_layer"):
+        options.unsaid.append(
+            f"model.model_config.no_rope_layer = {config['no_rope_layer']}: some layers rotate nothing"
+        )
+    if config.get("moe_config"):
+        options.unsaid.append("model.model_config.moe_config: its experts are not read")
+    return not config.get("moe_config")
 
 
 def written(plan: Plan) -> Settings:

@@ -108,11 +108,13 @@ class Options:
 
     def choice(self, option: str, meanings: Mapping[str, Any], default: Any) -> Any:
         """What one of several texts means. Another one is named among `unsaid`, and `default` taken."""
+        value = self.look(option)
+        if isinstance(value, str) and value in meanings:  # such as 'auto', where it is a choice
+            self.drop(option)
+            return meanings[value]
         value = self.take(option)
         if value is None:
             return default
-        if isinstance(value, str) and value in meanings:
-            return meanings[value]
         self.unsaid.append(f"{option} = {shortened(value)}")
         return default
 
@@ -126,10 +128,10 @@ class Options:
                     self.unsaid.append(f"{option} = {shortened(value)}: {known.changes(option)}")
             elif known.is_none(option):
                 none.append(option)
-            elif option[:1] == "$":
-                name = option.strip("${}")
+            elif option[:1] == "$" or option[:3] == "--$":
+                name = option.strip("-${}")
                 unknown.append(
-                    f"{option}: the script does not say what it is: give --set {name}=VALUE"
+                    f"${name}: the script does not say what it is: give --set {name}=VALUE"
                 )
             elif value not in OFF:
                 unknown.append(option + known.nearest(option, self._asked))

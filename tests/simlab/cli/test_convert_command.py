@@ -312,3 +312,63 @@ def test_flags_that_change_a_layer_are_of_the_model(tmp_path, capsys, flags, say
     assert {name: told["model"].get(name) for name in ("clamped", "sinks")} == {
         "clamped": None, "sinks": None
     } | says  # fmt: skip
+
+
+DECIDED_OUTSIDE = """#!/bin/bash
+MODEL_SIZE=$1
+PR=${2}
+if [ $MODEL_SIZE = 7B ]; then
+    LAYERS=32
+    HIDDEN=4096
+elif [ $MODEL_SIZE = 13B ]; then
+    LAYERS=40
+    HIDDEN=5120
+fi
+if [ $PR = bf16 ]; then
+    pr_options=" --bf16"
+elif [ $PR = fp16 ]; then
+    pr_options=" --fp16"
+fi
+if [ none != none ]; then
+    load_options=" --load $LOAD"
+fi
+torchrun --nproc_per_node 8 $HOME/pretrain_gpt.py --micro-batch-size 1 --num-layers $LAYERS \\
+    --hidden-size $HIDDEN --num-attention-heads 32 --vocab-size 32000 --use-mcore-models ${pr_options} \\
+    ${load_options}
+"""
+
+
+def test_what_a_condition_of_a_script_depends_on_is_asked_for(tmp_path, capsys):
+    """Not each variable that it decides; and options that it decides are not lost behind a switch."""
+    (tmp_path / "run.sh").write_text(DECIDED_OUTSIDE)
+    script = [str(tmp_path / "run.sh"), "--from", "megatron"]
+    status, error, _ = converted(capsys, *script)
+    assert status == 2 and "--set MODEL_SIZE=VALUE" in error
+    _, _, found = converted(capsys, *script, "--set", "MODEL_SIZE=13B")
+    assert found["unknown"] == ["$PR: the script does not say what it is: give --set PR=VALUE"]
+    _, _, found = converted(capsys, *script, "--set", "MODEL_SIZE=13B", "--set", "PR=fp16")
+    assert (found["model"]["layers"], found["model"]["hidden"]) == (40, 5120)
+    assert found["plan"]["precision"] == "fp16" and not found["unknown"]
+
+
+IN_A_SHELL = """#!/bin/bash
+ARGS=(--micro-batch-size 1 --global-batch-size 64 --tensor-model-parallel-size 4 --bf16)
+TRAINING_CMD="python3 $DIR/pretrain_gpt.py ${ARGS[@]}"
+if [ -n "$WANDB_API_KEY" ]; then
+  TRAINING_CMD="$TRAINING_CMD --wandb-project x"
+fi
+srun --cpus-per-task $SLURM_CPUS_PER_TASK -lu bash -c "RANK=\\$SLURM_PROCID numactl --membind=0-3 $TRAINING_CMD"
+if [ -f exit ]; then
+   scancel --jobname $SLURM_JOB_NAME
+fi
+"""
+
+
+def test_a_command_that_another_shell_runs_is_read(tmp_path, capsys):
+    (tmp_path / "run.sh").write_text(IN_A_SHELL)
+    script = [str(tmp_path / "run.sh"), "--from", "megatron", "--gpus", "16"]
+    status, error, _ = converted(capsys, *script)
+    assert status == 2 and "--set WANDB_API_KEY=VALUE" in error
+    _, _, found = converted(capsys, *script, "--set", "WANDB_API_KEY=")
+    assert (found["plan"]["dp"], found["plan"]["tp"], found["plan"]["microbatches"]) == (4, 4, 16)
+    assert not found["unknown"] and "--membind" in found["left"]

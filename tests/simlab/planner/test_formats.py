@@ -58,6 +58,9 @@ MEANINGS = [
     ("megatron", flags(attention_dropout=0.1), {"dropout": True}),
     ("megatron", flags(ddp_bucket_size=1000), {"bucket_bytes": 4000}),
     ("megatron", flags(context_parallel_size=2, cp_comm_type="a2a"), {"cp_kind": "all-to-all"}),
+    ("megatron", flags(attention_backend="auto"), {"attention": "flash"}),
+    ("megatron", {"--micro_batch_size": 2, "--tensor_model_parallel_size": 4, "--global_batch_size": 16, "--bf16": True},
+     {"dp": 4, "tp": 4, "microbatches": 2, "precision": "bf16"}),
     ("megatron", flags(use_tp_pp_dp_mapping=True), {"order": "tp-cp-pp-dp"}),
     ("megatron", flags(optimizer="sgd"), {"optimizer": "sgd", "zero": 0}),
     ("megatron", flags(optimizer="muon"), {"optimizer": "muon", "zero": 0}),
@@ -154,6 +157,8 @@ UNSAID = [
     ("torchtitan", nested(TITAN, "activation_checkpoint", mode="selective"), "whole layers"),
     ("torchtitan", nested(TITAN, "model", converters=["mx"]), "model.converters = ['mx']"),
     ("deepspeed", nested(DEEPSPEED, "zero_optimization", stage=2, reduce_bucket_size=5e8), "ZeRO-2 goes by units"),
+    ("deepspeed", nested(DEEPSPEED, "zero_optimization", stage=3, offload_param={"device": "cpu"}),
+     "the optimizer's states stay on the GPU"),
 ]  # fmt: skip
 
 
@@ -422,3 +427,43 @@ def test_what_only_one_project_has_comes_back(project, plan):
 def test_an_optimizer_that_a_project_has_not_with_zero_is_named(plan):
     for project in ("deepspeed", "nanotron"):
         assert "optimizer" in exported(project, plan).unsaid
+
+
+SIZES = {
+    "--num_layers": 2, "--hidden_size": 64, "--num_attention_heads": 4, "--vocab_size": 512,
+    "--micro_batch_size": 1,
+}  # fmt: skip
+
+
+def test_flags_of_megatron_llm_make_its_model():
+    """It has no biases unless one is asked for, and an MLP four times as wide, gated ones, too."""
+    plain = imported("megatron", SIZES, gpus=4).model
+    assert (plain.bias, plain.biases, plain.ffn, plain.gated_mlp) == (False, ("norm",), 256, False)
+    more = {"--use_rms_norm": True, "--glu_activation": "swiglu", "--no_tie_embed_logits": True,
+            "--num_attention_heads_kv": 2, "--use_bias": False}  # fmt: skip
+    made = imported("megatron", SIZES | more, gpus=4)
+    llama = made.model
+    assert (llama.biases, llama.ffn, llama.gated_mlp, llama.kv_heads) == ((), 256, True, 2)
+    assert not llama.tied_head and not made.unknown
+
+
+def test_layers_of_other_kinds_make_no_model():
+    sizes = {name.replace("_", "-"): value for name, value in SIZES.items()}
+    assert imported("megatron", sizes, gpus=4).model.layers == 2
+    hybrid = imported("megatron", sizes | {"--hybrid-override-pattern": "M-*-"}, gpus=4)
+    assert hybrid.model is None and any("layers of another kind" in note for note in hybrid.unsaid)
+
+
+def test_nanotrons_qwen2_has_biases_only_where_they_are_asked_for():
+    config = {"is_qwen2_config": True, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
+              "num_key_value_heads": 2, "num_hidden_layers": 4, "vocab_size": 512,
+              "max_position_embeddings": 128}  # fmt: skip
+
+    def made(**more):
+        return imported("nanotron", NANOTRON | {"model": {"model_config": config | more}})
+
+    assert made().model.biases == made(attention_bias=False).model.biases == ()
+    assert made(attention_bias=True).model.biases == ("qkv",)
+    assert any("no_rope_layer = 4" in note for note in made(no_rope_layer=4).unsaid)
+    experts = made(moe_config={"num_experts": 8})
+    assert experts.model is None and any("moe_config" in note for note in experts.unsaid)
