@@ -116,10 +116,10 @@ class Script:
                 assigned.append((match[1], bool(match[2]), self._value()))
                 continue
             before = self.at
-            word = self._word()
-            is_nothing = word == [""] and not re.search("[\"']", self.text[before : self.at])
+            its = self._word()
+            is_nothing = its == [""] and not re.search("[\"']", self.text[before : self.at])
             if not is_nothing or words[:1] in CONDITIONS:
-                words += word
+                words += its
             self.at += self.at == before
             if words in (["then"], ["do"], ["else"]) or (
                 words[:1] == ["case"] and words[-1] == "in"
@@ -172,9 +172,9 @@ class Script:
         if name in self.given:
             return
         if self._runs() is None and self.variables.get(name) != its:
-            asks = next((one.asks for one in self.open if one.runs is None), "") or name
+            decides = next((one.asks for one in self.open if one.runs is None), "") or name
             holds_options = any("--" in word for word in its)
-            self._unknown(name, f"--{asks}" if holds_options else asks)
+            self._unknown(name, f"--{decides}" if holds_options else decides)
             return
         asks = [
             word for word in its if re.search(r"\$\(|\$`", word) or re.fullmatch(r"\S*\$\S*", word)

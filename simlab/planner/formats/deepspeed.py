@@ -189,7 +189,12 @@ def _batch(options: Options, gpus: int | None, tp: int) -> dict[str, Any]:
         size = (batch or 0) // (dp * steps)
     elif steps is None:
         steps = (batch or dp * size) // (dp * size)
-    if not dp or batch not in (None, dp * size * steps):
+    if not dp or not size or not steps:
+        raise InputError(
+            f"{BATCH} = {batch} is too small for {dp or 1} replicas with {size or 1} sequences each: give "
+            "--gpus of fewer, or a larger batch"
+        )
+    if batch not in (None, dp * size * steps):
         raise InputError(
             f"{BATCH} = {batch} is not {dp} replicas x {SIZE} = {size} x {STEPS} = {steps}"
         )

@@ -71,6 +71,8 @@ OLDER = {
     "--intermediate-size": "--ffn-hidden-size",
     "--decoder-num-layers": "--num-layers",
     "--cp-comm-types": "--cp-comm-type",
+    "--cpu-optimizer": "--optimizer-cpu-offload",
+    "--pad-vocab-size-to": "--padded-vocab-size",
 }
 """{name of a flag in an older version: its name since}"""
 SHARDED = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3, "no_shard": 0}

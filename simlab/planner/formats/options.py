@@ -21,6 +21,7 @@ class Options:
     def __init__(self, content: Mapping[str, Any]) -> None:
         self._values = dict(_flat(content))
         self._asked: dict[str, None] = {}
+        self._idle: list[str] = []
         self.unsaid: list[str] = []
         """What of the options that were taken a plan cannot say, in words."""
 
@@ -67,6 +68,10 @@ class Options:
         before = f"{name}."
         its = [option for option in self._values if option.startswith(before)]
         return {option.removeprefix(before): self._values.pop(option) for option in its}
+
+    def set_aside(self, section: str) -> None:
+        """Take the options of a section that is not used: they are none of a plan."""
+        self._idle += [f"{section}.{option}" for option in self.section(section)]
 
     def drop(self, *options: str) -> None:
         """Take options whose values change nothing here, whatever they are."""
@@ -121,7 +126,7 @@ class Options:
     def rest(self, known: Known) -> tuple[list[str], list[str]]:
         """([options that were not taken and are known to be none of a plan], [those that nothing
         knows, in words]). Those that are known to change what no plan says go to `unsaid`."""
-        none, unknown = [], []
+        none, unknown = [*self._idle], []
         for option, value in self._values.items():
             if known.changes(option):
                 if not known.is_off(option, value):

@@ -6,6 +6,8 @@ forward unless 'always' is given. Expert-parallel ranks take all context-paralle
 that shard.
 """
 
+from collections.abc import Collection
+
 from simlab.errors import InputError, shortened
 from simlab.planner.formats.defaults import Default
 from simlab.planner.formats.options import Options, Settings, microbatches, replicas
@@ -248,7 +250,10 @@ def _read_rest(options: Options, fields: Settings) -> None:
     fields["recompute"] = mode
     precision = {"bfloat16": "bf16", "float32": "fp32"}
     fields["precision"] = options.choice("training.mixed_precision_param", precision, "bf16")
-    if options.switch("float8.enable_float8_linear") | _converted(options):
+    enabled, converters = options.switch("float8.enable_float8_linear"), _converters(options)
+    in_eight_bits = enabled or not {*FLOAT8}.isdisjoint(converters)
+    _drop_idle(options, {*converters, *(FLOAT8 if in_eight_bits else ())})
+    if in_eight_bits:
         recipes = {"tensorwise": "fp8", "rowwise": "fp8-rowwise"}
         fields["precision"] = options.choice("float8.recipe_name", recipes, "fp8")
     options.drop("float8.recipe_name")
@@ -281,8 +286,25 @@ FLOAT8 = ("float8", "quantize.linear.float8", "quantize.dense.float8")
 """The names of the converter of products to 8 bits, in all versions."""
 
 
-def _converted(options: Options) -> bool:
-    """Whether a converter puts products into 8 bits. Other converters go to `unsaid`."""
+CONVERTERS = (
+    *FLOAT8,
+    "mx",
+    "quantize.linear.mx",
+    "quantize.grouped_mm.float8",
+    "quantize.grouped_mm.mx",
+)
+"""The names of converters that have sections of options."""
+
+
+def _drop_idle(options: Options, converters: Collection[str]) -> None:
+    """Set the options aside of converters that are not used."""
+    for name in CONVERTERS:
+        if name not in converters:
+            options.set_aside(name)
+
+
+def _converters(options: Options) -> list[str]:
+    """The names of converters, of which those to 8 bits are read. Others go to `unsaid`."""
     given = options.take("model.converters", [])
     names = given.replace(",", " ").split() if isinstance(given, str) else given
     if not isinstance(names, list):
@@ -290,7 +312,7 @@ def _converted(options: Options) -> bool:
     flat = [str(name.get("_target_", name) if isinstance(name, dict) else name) for name in names]
     if others := [name for name in flat if name.lower() not in FLOAT8]:
         options.unsaid.append(f"model.converters = {others}")
-    return any(name.lower() in FLOAT8 for name in flat)
+    return [name.lower() for name in flat]
 
 
 def written(plan: Plan) -> Settings:

@@ -58,6 +58,7 @@ MEANINGS = [
     ("megatron", flags(attention_dropout=0.1), {"dropout": True}),
     ("megatron", flags(ddp_bucket_size=1000), {"bucket_bytes": 4000}),
     ("megatron", flags(context_parallel_size=2, cp_comm_type="a2a"), {"cp_kind": "all-to-all"}),
+    ("megatron", flags(cpu_optimizer=True), {"offload": "optimizer"}),
     ("megatron", flags(attention_backend="auto"), {"attention": "flash"}),
     ("megatron", {"--micro_batch_size": 2, "--tensor_model_parallel_size": 4, "--global_batch_size": 16, "--bf16": True},
      {"dp": 4, "tp": 4, "microbatches": 2, "precision": "bf16"}),
@@ -157,6 +158,8 @@ UNSAID = [
     ("torchtitan", nested(TITAN, "activation_checkpoint", mode="selective"), "whole layers"),
     ("torchtitan", nested(TITAN, "model", converters=["mx"]), "model.converters = ['mx']"),
     ("deepspeed", nested(DEEPSPEED, "zero_optimization", stage=2, reduce_bucket_size=5e8), "ZeRO-2 goes by units"),
+    ("megatron", flags(checkpoint_in_cpu=True), "what recomputation keeps is on the host"),
+    ("megatron", flags(partition_activations=True), "cut over tensor-parallel ranks"),
     ("deepspeed", nested(DEEPSPEED, "zero_optimization", stage=3, offload_param={"device": "cpu"}),
      "the optimizer's states stay on the GPU"),
 ]  # fmt: skip
@@ -214,6 +217,7 @@ WRONG = [
     ("deepspeed", {"train_batch_size": "auto"}, 16, "'auto'"),
     ("deepspeed", {}, 16, "train_batch_size"),
     ("deepspeed", DEEPSPEED | {"gradient_accumulation_steps": 5}, 16, "16 GPUs cannot"),
+    ("deepspeed", {"train_batch_size": 16, "train_micro_batch_size_per_gpu": 1}, 64, "too small for 64 replicas with 1 sequences"),
     ("deepspeed", DEEPSPEED | {"train_batch_size": 33}, 16, "train_batch_size = 33"),
     ("deepspeed", nested(DEEPSPEED, "zero_optimization", stage=4), 16, "zero = 4"),
     ("nanotron", {"parallelism": {"dp": 2, "tp": 2}}, None, "parallelism.pp"),
@@ -467,3 +471,16 @@ def test_nanotrons_qwen2_has_biases_only_where_they_are_asked_for():
     assert any("no_rope_layer = 4" in note for note in made(no_rope_layer=4).unsaid)
     experts = made(moe_config={"num_experts": 8})
     assert experts.model is None and any("moe_config" in note for note in experts.unsaid)
+
+
+def test_options_of_a_converter_that_is_not_used_are_none_of_a_plan():
+    sections = {"quantize": {"grouped_mm": {"float8": {"fqns": ["experts"]}}},
+                "float8": {"enable_fsdp_float8_all_gather": True, "recipe_name": "rowwise"}}  # fmt: skip
+    idle = imported("torchtitan", TITAN | sections, gpus=4)
+    assert idle.plan.precision == "bf16" and not idle.unsaid
+    assert {"quantize.grouped_mm.float8.fqns", "float8.recipe_name"} <= {*idle.left}
+    used = TITAN | sections | {"model": {"converters": ["quantize.grouped_mm.float8"]}}
+    assert any("experts in 8 bits" in note for note in imported("torchtitan", used, gpus=4).unsaid)
+    used = TITAN | sections | {"model": {"converters": ["Float8"]}}
+    made = imported("torchtitan", used, gpus=4)
+    assert made.plan.precision == "fp8-rowwise" and made.unsaid
