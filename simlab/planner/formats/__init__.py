@@ -7,7 +7,7 @@ what of a configuration no plan can say, is named.
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from simlab.errors import InputError, did_you_mean
+from simlab.errors import InputError, did_you_mean, shortened
 from simlab.planner.formats import deepspeed, megatron, nanotron, torchtitan
 from simlab.planner.formats.defaults import Default
 from simlab.planner.formats.known import known_of
@@ -89,12 +89,18 @@ def imported(project: str, content: Mapping[str, Any], *, gpus: int | None = Non
     Raises `InputError` for a value that cannot be, or a plan that cannot.
     """
     options = Options(content)
+    names = options.names
     fields = format_called(project).read(options, gpus)
     given = {field: value for field, value in fields.items() if value != DEFAULTS[field]}
     idle = without_effect(given)
     plan = Plan(**{field: value for field, value in given.items() if field not in idle})
     sizes = format_called(project).model(options, fields)
     model = None if sizes is None else Model(**sizes)
+    if names and not options.recognised(names, known_of(project)):
+        raise InputError(
+            f"none of the file's options is one of {project}'s, such as {shortened(names[0])}: is it a "
+            f"configuration of {project}?"
+        )
     left, unknown = options.rest(known_of(project))
     return Imported(plan, options.unsaid, left, unknown, model)
 

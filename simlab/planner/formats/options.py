@@ -1,6 +1,6 @@
 """The options of another project's configuration, of which each is taken once or named as left over."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from simlab.errors import InputError, require_whole, shortened
@@ -47,6 +47,14 @@ class Options:
     def names(self) -> list[str]:
         """[options that are not yet taken]"""
         return [*self._values]
+
+    def recognised(self, names: Iterable[str], known: Known) -> list[str]:
+        """[those of `names` that were taken, or of which something is known]"""
+        return [
+            name
+            for name in names
+            if name not in self._values or known.is_none(name) or known.changes(name)
+        ]
 
     def given(self, option: str) -> bool:
         """Whether an option is given, and not yet taken."""

@@ -220,6 +220,8 @@ WRONG = [
     ("deepspeed", {"train_batch_size": 16, "train_micro_batch_size_per_gpu": 1}, 64, "too small for 64 replicas with 1 sequences"),
     ("deepspeed", DEEPSPEED | {"train_batch_size": 33}, 16, "train_batch_size = 33"),
     ("deepspeed", nested(DEEPSPEED, "zero_optimization", stage=4), 16, "zero = 4"),
+    ("torchtitan", {"base_model": "llama", "micro_batch_size": 2, "fsdp_config": {"version": 2}}, 16,
+     "none of the file's options is one of torchtitan's, such as 'base_model'"),
     ("nanotron", {"parallelism": {"dp": 2, "tp": 2}}, None, "parallelism.pp"),
     ("nanotron", NANOTRON, 16, "8 GPUs, not for 16"),
     ("nanotron", {"parallelism": {1: 2}}, None, "1 is no option"),
