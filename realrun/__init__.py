@@ -3,7 +3,7 @@ happened."""
 
 from realrun.backends.interop import program_from_schedule
 from realrun.launch.pool import Pool, RunError
-from realrun.lessons.execute import PlanRun, Run, execute, execute_plan
+from realrun.lessons.execute import PlanRun, Run, disturbed, execute, execute_plan
 from realrun.run.job import Job
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Pool",
     "Run",
     "RunError",
+    "disturbed",
     "execute",
     "execute_plan",
     "program_from_schedule",

@@ -13,6 +13,9 @@ from simlab.program import Program
 from simlab.spec.plan import Plan
 from simlab.trace import Trace
 
+SPREAD = 0.25
+"""How much longer the longest of some measured steps may take than the shortest, as a part of it."""
+
 
 class Run(NamedTuple):
     """One executed program: the trace that was predicted before (None: none was), the trace of the median step that
@@ -21,6 +24,15 @@ class Run(NamedTuple):
     predicted: Trace | None
     measured: Trace
     report: dict[str, Any]
+
+
+class PlanRun(NamedTuple):
+    """One executed plan: the trace that was predicted before (None: none was), the trace of the
+    median step that was measured, and the run's facts."""
+
+    predicted: Trace | None
+    measured: Trace
+    facts: dict[str, Any]
 
 
 def execute(
@@ -49,20 +61,21 @@ def execute(
     return [Run(its.predicted, its.measured, report) for its, report in zip(traces, reports)]
 
 
+def disturbed(runs: Iterable[Run | PlanRun]) -> bool:
+    """Whether something else used this machine while it measured: a calibration was disturbed, or the
+    steps of a run are further apart than `SPREAD`. Then the figures say little."""
+    facts = [run.report if isinstance(run, Run) else run.facts for run in runs]
+    return any(
+        its.get("disturbed_by") or max(its["steps_s"]) > (1 + SPREAD) * min(its["steps_s"])
+        for its in facts
+    )
+
+
 def demonstrate(pool: Pool, name: str, plan: Plan, **arguments: Any) -> list[Any]:
     """What `realrun.lessons.demonstrations`' function `name` answers on each rank, called by the
     rank with its `Mesh` of `plan` and `arguments`."""
     place = "realrun.lessons.demonstrations:DEMONSTRATIONS"
     return pool.call(place, name, plan, **arguments)
-
-
-class PlanRun(NamedTuple):
-    """One executed plan: the trace that was predicted before (None: none was), the trace of the
-    median step that was measured, and the run's facts."""
-
-    predicted: Trace | None
-    measured: Trace
-    facts: dict[str, Any]
 
 
 def execute_plan(

@@ -2,6 +2,7 @@
 computes and waits."""
 
 from base64 import b64encode
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from realrun.run.progress import Said, figures
+from simlab.apps.screen import leaving, still_html
 from simlab.lessons.phrases import phrase
 from simlab.lessons.words import language, rendered
 from simlab.views.language import CHINESE_PNG, LANGUAGE
@@ -38,6 +40,7 @@ class TrainingMonitor(widgets.VBox):
         self.losses: list[float] = []
         self.now: Said | None = None
         self.frozen = False
+        self._leave: Callable[[], None] = lambda: None
         super().__init__([widgets.HBox([self.bar, self.text]), self.picture])
 
     def show(self, now: Said) -> None:
@@ -53,6 +56,8 @@ class TrainingMonitor(widgets.VBox):
         self.bar.max, self.bar.value = now["steps"], now["step"]
         self.text.value = " · ".join(map(phrase, figures(now)))
         self.picture.value = self._png(now, language())
+        if now["step"] == now["steps"]:
+            self._leave()
 
     def freeze(self) -> None:
         """Keep what is shown: trainings that come later do not change it."""
@@ -96,6 +101,17 @@ class TrainingMonitor(widgets.VBox):
         )
         bars.invert_yaxis()
         bars.set(xlim=(0, 100), xlabel="% of its time: computes (colour), waits (hatched)")
+
+    def _ipython_display_(self, **kwargs: Any) -> None:
+        """The widget, and what it leaves: the training that it showed last."""
+        bundle = self._repr_mimebundle_(**kwargs)
+        if not rendered():
+            bundle.pop("image/png", None)
+        self._leave = leaving(self._left, bundle)
+
+    def _left(self) -> str:
+        picture = b64encode(self.picture.value).decode() if self.now else ""
+        return f"<p>{self.text.value}</p>{still_html(picture)}"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         """The widget, and its picture for where no widget can live, as on a page on GitHub."""

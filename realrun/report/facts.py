@@ -77,6 +77,7 @@ class Facts(TypedDict):
     time_scale: NotRequired[float]
     overhead_s: NotRequired[Overheads]
     link_s: NotRequired[float]
+    disturbed_by: NotRequired[str | None]
     op_s: NotRequired[dict[str, Annotated[dict[str, float | None], Pair, OfPair]]]
     bubble_measured: NotRequired[Annotated[dict[str, float], Bubble]]
     bubble_predicted: NotRequired[Annotated[dict[str, float], Bubble]]
@@ -193,6 +194,7 @@ def _op_facts(job: Job, traces: RunTraces) -> dict[str, Any]:
             found[f"idle_s_{which}"] = idle_s(trace)
             found[f"peak_live_microbatches_{which}"] = peak_memory(trace)
     if traces.predicted is not None:
+        found["disturbed_by"] = traces.predicted.metadata["calibration"]["metadata"]["disturbed_by"]
         pairs = compare(traces.predicted, traces.measured).op_s
         found["op_s"] = {kind: asdict(pair) | {"error": pair.error} for kind, pair in pairs.items()}
     return found

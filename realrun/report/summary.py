@@ -106,6 +106,11 @@ def _op_lines(facts: Facts) -> list[str]:
     bubbles = [f"{it} {facts[f'bubble_{it}']['idle_over_makespan']:.4f}" for it in whiches]
     held = [f"{it} {facts[f'peak_live_microbatches_{it}']}" for it in whiches]
     lines = [f"  bubble     {'   '.join(bubbles)}   of the makespan"]
+    if facts.get("disturbed_by"):
+        lines.append(
+            f"  disturbed  the calibration: {facts['disturbed_by']}, as where something else uses the "
+            "machine: the prediction says little; run again when it is quiet"
+        )
     for kind, pair in facts.get("op_s", {}).items():
         both = "   ".join(f"{it} {seconds_text(pair[it])}" for it in ("predicted", "measured"))
         lines.append(f"  one {kind}      {both}   error {percent_text(pair['error'])}")

@@ -2,7 +2,6 @@
 themselves."""
 
 from simlab.apps.cells import gib, ms, percent, report, say, table
-from simlab.apps.collectives import CollectiveExplorer
 from simlab.apps.drill import Drill
 from simlab.apps.held import after
 from simlab.apps.lesson_cells import closing, exercise, figures, predict, tongue
@@ -11,6 +10,7 @@ from simlab.apps.memory import MemoryExplorer
 from simlab.apps.parallelism import (
     BucketExplorer,
     CausalMask,
+    CollectiveExplorer,
     ContextExplorer,
     MatrixSplit,
     RingExplorer,

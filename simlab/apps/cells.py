@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from simlab.apps.held import show_markdown
+from simlab.apps.screen import MARKDOWN, show
 from simlab.lessons.phrases import phrase, report_in
 from simlab.units import GIB
 
@@ -11,12 +11,12 @@ from simlab.units import GIB
 def say(text: str) -> None:
     """Show `text`, Markdown in English, below the cell, in the learner's language as far as the
     files of words have it (`simlab.lessons.phrases`)."""
-    show_markdown(lambda: phrase(text))
+    show(lambda: phrase(text), MARKDOWN)
 
 
 def report(text: str) -> None:
     """Show `text`, a report of several lines in English, as it is set, each line as `say` does."""
-    show_markdown(lambda: f"```text\n{report_in(text)}\n```")
+    show(lambda: f"```text\n{report_in(text)}\n```", MARKDOWN)
 
 
 def ms(*seconds: float) -> list[str]:
@@ -31,7 +31,8 @@ def gib(*sizes: float) -> list[str]:
 
 def percent(*shares: float) -> list[str]:
     """["12.5%", ...] of fractions."""
-    return [f"{round(share, 9):.1%}" for share in shares]
+    texts = (f"{round(share, 9):.1%}" for share in shares)
+    return ["0.0%" if text == "-0.0%" else text for text in texts]
 
 
 def table(head: Sequence[str], *rows: Sequence[Any]) -> None:
@@ -44,4 +45,4 @@ def table(head: Sequence[str], *rows: Sequence[Any]) -> None:
         shown = (names, ["---"] * len(names), *others)
         return "\n".join("| " + " | ".join(line) + " |" for line in shown)
 
-    show_markdown(text)
+    show(text, MARKDOWN)

@@ -3,11 +3,12 @@
 import html
 from collections.abc import Callable
 from random import SystemRandom
+from typing import Any
 
 import ipywidgets as widgets
 
-from simlab.apps.held import session
 from simlab.apps.lesson_cells import as_html
+from simlab.apps.screen import leaving, session
 from simlab.errors import InputError
 from simlab.lessons.drill.items import Posed
 from simlab.lessons.drill.session import Session
@@ -37,12 +38,22 @@ class Drill(widgets.VBox):
         left = None if only else Session.kept(seed)
         self.drill = left or self._begun()
         self.fields: dict[str, widgets.ValueWidget] = {}
+        self._leave: Callable[[], None] = lambda: None
         self._ask()
         session().retold.append(self._ask)
 
     def _begun(self) -> Session:
         questions, only, seed = self._new
         return Session(questions, seed or str(SystemRandom().randrange(10**9)), only)
+
+    def _ipython_display_(self, **kwargs: Any) -> None:
+        """The drill, and what it leaves: how many of its questions are answered."""
+        data = super()._repr_mimebundle_(**kwargs)
+        self._leave = leaving(lambda: f"<p>{self._done()}</p>", data)
+
+    def _done(self) -> str:
+        done = self.drill
+        return word("drill.left", right=done.right, answered=done.at, count=done.count)
 
     def answer(self, **texts: str) -> None:
         """Answer the question that is shown, {field: text}, as the button does. `InputError` for a
@@ -55,6 +66,7 @@ class Drill(widgets.VBox):
         self.children = (*self.children[:-1], verdict, after)
         for field in self.fields.values():
             field.disabled = True
+        self._leave()
 
     def _ask(self) -> None:
         """Show the question to answer now; at the end, what is on the screen stays."""

@@ -4,6 +4,7 @@ import logging
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import anywidget
 import traitlets
 
 import simlab.views
-from simlab.apps.held import session
+from simlab.apps.screen import leaving, session, still_html
 from simlab.errors import InputError, SimlabError
 from simlab.explorers.explorer import Answer, Explorer
 from simlab.lessons.phrases import phrase
@@ -134,6 +135,13 @@ class ExplorerWidget(anywidget.AnyWidget):
         if (tongue or self.tongue) == "zh":
             say_in_chinese(figure, partial(phrase, tongue="zh"))
         return figure
+
+    def _ipython_display_(self, **kwargs: Any) -> None:
+        """The widget, and its still picture as what it leaves in the notebook."""
+        data, _ = self._repr_mimebundle_(**kwargs)
+        picture = "" if rendered() else still_html(data.pop("image/png", ""))
+        head = f"<p><code>{escape(repr(self))}</code></p>"
+        leaving(lambda: head + picture, data)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         """The widget, and a still picture of all that it shows for where no widget can live, such

@@ -8,7 +8,6 @@ prediction is committed, or the learner asks to see it without one.
 import io
 import sys
 from base64 import b64decode, b64encode
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,48 +15,13 @@ import ipywidgets as widgets
 from IPython import get_ipython
 from IPython.core.displayhook import CapturingDisplayHook
 from IPython.core.displaypub import CapturingDisplayPublisher
-from IPython.display import Markdown, display
+from IPython.display import display
 
+from simlab.apps.screen import leaving, session
 from simlab.lessons import book
 from simlab.lessons.phrases import phrase
 from simlab.lessons.words import language, rendered, word
 from simlab.views.language import CHINESE_PNG
-
-
-class Session:
-    """What is on the screen of one notebook: what waits for a prediction, and what follows the
-    language."""
-
-    def __init__(self) -> None:
-        self.waiting: dict[str, list[Callable[[], None]]] = {}
-        self.told: set[str] = set()
-        self.retold: list[Callable[[], None]] = []
-        self.texts: dict[str, Callable[[], str]] = {}  # {id of a display: its Markdown}
-        self.holding = False
-
-    def release(self, identifier: str) -> None:
-        """Show what waits for the prediction `identifier`, and hold nothing back for it any
-        more."""
-        self.told.add(identifier)
-        for show in self.waiting.pop(identifier, []):
-            show()
-
-    def hold_again(self, identifier: str) -> None:
-        """Hold back from now on what gives the prediction `identifier` away."""
-        self.told.discard(identifier)
-
-    def retell(self) -> None:
-        """Say everything that is on the screen again, for the language has changed."""
-        for say in self.retold:
-            say()
-
-
-def session() -> Session:
-    """The `Session` of the notebook that runs this; a new one where there is no notebook."""
-    shell = get_ipython()
-    if shell is None:
-        return Session()
-    return vars(shell).setdefault("simlab_session", Session())
 
 
 def after(identifier: str) -> None:
@@ -73,17 +37,6 @@ def after(identifier: str) -> None:
     if session().holding:  # this cell is held back already
         return
     _Tape(identifier, shell).begin()
-
-
-def show_markdown(text: Callable[[], str]) -> None:
-    """Show Markdown that follows the language; outside of a notebook, and in a copy for reading, as
-    it is."""
-    if get_ipython() is None or rendered():
-        display(Markdown(text()))
-        return
-    place = display(Markdown(text()), display_id=True)
-    session().texts[place.display_id] = text
-    session().retold.append(lambda: place.update(Markdown(text())))
 
 
 def draw_in_language() -> None:
@@ -181,7 +134,9 @@ class _Tape:
         tell()
         session().retold.append(tell)
         session().waiting.setdefault(self.identifier, []).append(show)
-        display(widgets.VBox([note, place]))
+        leaving(
+            lambda: f"<p>{word('form.held', id=self.identifier)}</p>", widgets.VBox([note, place])
+        )
 
 
 def _latest(outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -203,9 +158,9 @@ def _as_output(kept: dict[str, Any]) -> dict[str, Any]:
     """A kept output as a notebook has it, with the words of the language."""
     if kept.get("output_type") == "stream":
         return kept
-    text = session().texts.get((kept.get("transient") or {}).get("display_id", ""))
-    if text is not None:
-        kept = kept | {"data": {"text/markdown": text()}}
+    said = session().texts.get((kept.get("transient") or {}).get("display_id", ""))
+    if said is not None:
+        kept = kept | {"data": said()}
     # a kernel sends pictures as base64, and what is kept here was not sent yet
     data = {
         kind: b64encode(value).decode() if isinstance(value, bytes) else value

@@ -9,7 +9,8 @@ import ipywidgets as widgets
 from IPython.display import HTML, display
 from markdown_it import MarkdownIt
 
-from simlab.apps.held import after, draw_in_language, session
+from simlab.apps.held import after, draw_in_language
+from simlab.apps.screen import leaving, say_what_is_missing, session, show
 from simlab.errors import InputError
 from simlab.lessons import book, progress
 from simlab.lessons.exercise import Asked, Verdict
@@ -32,6 +33,7 @@ def tongue() -> None:
     """Show the choice of the language. It changes everything that the lesson's cells show, but a
     picture that is drawn already stays as it is."""
     draw_in_language()
+    say_what_is_missing()
     if rendered():
         return
     choice = widgets.ToggleButtons(
@@ -46,7 +48,7 @@ def tongue() -> None:
         session().retell()
 
     choice.observe(choose, names="value")
-    display(choice)
+    leaving(str, choice, "page")
 
 
 def predict(identifier: str) -> "Guess":
@@ -77,7 +79,17 @@ class Guess:
         self.box.add_class("simlab-prediction")
         self._fill()
         _follow(lambda: self._fill())
-        display(self.box)
+        leaving(self._left, self.box)
+
+    def _left(self) -> str:
+        """What was asked, and what was committed."""
+        kept = self.asked.committed() or {}
+        fields = "".join(
+            f"<li>{_inline(self.asked.label(name))}: {self.asked.text(name, kept.get(name))}</li>"
+            for name in self.asked.fields
+        )
+        head = f"<b>{word('form.predict')}</b>"
+        return f"{head}{as_html(question(self.asked))}<ul>{fields}</ul>"
 
     def _fill(self) -> None:
         """Make the form anew, in the learner's language, with what stands in it."""
@@ -145,7 +157,7 @@ class Guess:
         self.asked.forget()
         session().hold_again(self.asked.id)
         self.inputs = {}
-        self._fill()
+        session().retell()
 
     def compare(self, **found: Mapping[str, Value]) -> None:
         """Show the prediction beside what was found, and their ratio.
@@ -206,20 +218,29 @@ def closing(identifier: str) -> None:
         widgets.Checkbox(at in ticked, description=text, indent=False, layout=_whole())
         for at, text in enumerate(entry(f"{identifier}.points"))
     ]
+    title = widgets.HTML()
 
     def keep(_: Any) -> None:
         said = [at for at, box in enumerate(boxes) if box.value]
         progress.keep("points", identifier, said)
-
-    for box in boxes:
-        box.observe(keep, names="value")
+        again()
 
     def name() -> None:
+        title.value = f"<b>{word('form.points')}</b>"
         for box, text in zip(boxes, entry(f"{identifier}.points")):
             box.description = text
 
+    def left() -> str:
+        marks = ("☑" if box.value else "☐" for box in boxes)
+        texts = entry(f"{identifier}.points")
+        listed = "".join(f"<li>{mark} {_inline(text)}</li>" for mark, text in zip(marks, texts))
+        return f"<b>{word('form.points')}</b><ul style='list-style: none'>{listed}</ul>"
+
+    name()
     _follow(name)
-    display(widgets.VBox([_Html(lambda: f"<b>{word('form.points')}</b>"), *boxes]))
+    again = leaving(left, widgets.VBox([title, *boxes]))
+    for box in boxes:
+        box.observe(keep, names="value")
     show(lambda: _follow_ups_html(identifier))
 
 
@@ -239,19 +260,6 @@ def figures(identifier: str, **found: float) -> None:
 
 # what is shown
 # -----------------------------------------------------------------------------------------------
-
-
-class _Html(widgets.HTML):
-    """Words that follow the language."""
-
-    def __init__(self, text: Callable[[], str]) -> None:
-        super().__init__(text())
-        _follow(lambda: setattr(self, "value", text()))
-
-
-def show(text: Callable[[], str]) -> None:
-    """Show HTML that follows the language; in a copy for reading, as it is."""
-    display(HTML(text()) if rendered() else _Html(text))
 
 
 def _hold(identifier: str) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from simlab.apps.lesson_cells import as_html, show
+from simlab.apps.lesson_cells import as_html
+from simlab.apps.screen import show
 from simlab.lessons import progress
 from simlab.lessons.course import Lesson, Question, lessons
 from simlab.lessons.words import language, rendered, word

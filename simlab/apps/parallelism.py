@@ -1,9 +1,17 @@
-"""It has the widgets of the explorers that show one kind of parallelism each."""
+"""It has the widgets of the explorers that show one kind of parallelism each, and its collectives."""
 
 from typing import Any
 
 from simlab.apps.explorer_widget import ExplorerWidget
-from simlab.explorers import buckets, causal_mask, context, matrix_split, ring, zero_grid
+from simlab.explorers import (
+    buckets,
+    causal_mask,
+    collectives,
+    context,
+    matrix_split,
+    ring,
+    zero_grid,
+)
 
 
 class ZeroGrid(ExplorerWidget):
@@ -70,3 +78,18 @@ class RingExplorer(ExplorerWidget):
 
     def __init__(self, model: str = "llama-3-8b", cluster: str = "dgx-h100", **values: Any) -> None:
         super().__init__(ring.EXPLORER, model=model, cluster=cluster, **values)
+
+
+class CollectiveExplorer(ExplorerWidget):
+    """Who sends what to whom in each round of an all-reduce, and what every rank then holds; below,
+    time and bus bandwidth on a cluster.
+
+    algorithm: 'ring', 'tree', 'halving-doubling', 'hierarchical' (on two nodes) or 'star'.
+    ranks:     of the rounds; the buffer is 1 MiB for each.
+    values:    where the other controls start: step (the round), cluster (a name in the catalogue)
+               and nodes, all of whose GPUs take part in the all-reduce of the curves; `tongue` is
+               'en' or 'zh'.
+    """
+
+    def __init__(self, algorithm: str = "ring", ranks: int = 4, **values: Any) -> None:
+        super().__init__(collectives.EXPLORER, algorithm=algorithm, ranks=ranks, **values)

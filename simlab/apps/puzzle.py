@@ -5,8 +5,8 @@ from functools import partial
 from typing import Any
 
 from simlab.apps.explorer_widget import ExplorerWidget
-from simlab.apps.held import session
-from simlab.apps.lesson_cells import show, table
+from simlab.apps.lesson_cells import table
+from simlab.apps.screen import session, show
 from simlab.explorers.puzzle import (
     CLOSE,
     EXPLORER,

@@ -25,12 +25,12 @@ def alike(found: Any, expected: Any) -> bool:
     if expected is None or isinstance(expected, str):
         return isinstance(found, type(expected)) and found == expected
     if isinstance(expected, int):
-        number = isinstance(found, Real) and isinstance(found, bool) == isinstance(expected, bool)
-        return number and found == expected
+        kind = isinstance(found, Real) and isinstance(found, bool) == isinstance(expected, bool)
+        return kind and found == expected
     if isinstance(expected, Set):
         return isinstance(found, Set) and found == expected
     if isinstance(expected, Real):
-        if not _number(found):
+        if not number(found):
             return False
         return abs(float(found) - float(expected)) <= TOLERANCE * abs(float(expected)) + 1e-12
     if isinstance(expected, Mapping):
@@ -104,7 +104,7 @@ def _where(cases: Cases, right: Sequence[bool]) -> str:
 
 def _constant(answers: Answers, expected: Answers) -> str:
     """A factor or a difference that is the same in every set."""
-    if not all(map(_number, (*answers, *expected))) or len({*expected}) < SETS:
+    if not all(map(number, (*answers, *expected))) or len({*expected}) < SETS:
         return ""
     pairs = [(float(found), float(what)) for found, what in zip(answers, expected)]
     if all(what for _, what in pairs):
@@ -122,7 +122,7 @@ def _first_ratio(answers: Answers, expected: Answers, right: Sequence[bool]) -> 
     """How far the first wrong answer is from the right one."""
     at = right.index(False)
     answer, what = answers[at], expected[at]
-    if not (_number(answer) and _number(what) and what):
+    if not (number(answer) and number(what) and what):
         return ""
     near = f"{float(answer) / float(what):.3g}"
     return word("form.times", ratio=f"{float(answer) / float(what):.6g}" if near == "1" else near)
@@ -133,7 +133,7 @@ def _same(values: Sequence[float]) -> bool:
     return values[0] != 0 and spread <= EQUAL * abs(values[0])
 
 
-def _number(value: Any) -> bool:
+def number(value: Any) -> bool:
     """Whether it is a number of which a float can be made."""
     if not isinstance(value, Real) or isinstance(value, bool):
         return False

@@ -9,13 +9,14 @@ what is wrong with it.
 import inspect
 import re
 import textwrap
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol
 
 from simlab.lessons.answers import alike, clue
+from simlab.lessons.attempt import NoEndError, answer_within, own_line
+from simlab.lessons.mistakes import mistakes_of
 from simlab.lessons.words import has, word
 
 
@@ -59,11 +60,13 @@ class Exercise:
     oracle:   those parameters → the right answer, computed by the simulator or independently of
               the solution.
     solution: what a learner could write; its source is shown.
-    mistakes: {name: a plausible wrong answer}; the words say what is wrong with each.
+    mistakes: {name: a plausible wrong answer}, a whole number before it is rounded; the words say
+              what is wrong with each.
     fault:    an answer and its parameters by name → the name of the mistake that this answer shows by
-              itself, "" where it shows none.
+              itself, "" where it shows none. It is told where every wrong answer shows one.
     same:     whether an answer is the expected one.
     sets:     how many sets of parameters an attempt is tried on.
+    limit_s:  how long it may compute on each.
     unit, scale: for the drill, the unit that an answer is asked in, and how many of it the oracle's
               unit has, such as "ms" and 1000.
     """
@@ -77,6 +80,7 @@ class Exercise:
     same: Callable[[Any, Any], bool] = alike
     fault: Callable[..., str] | None = None
     sets: int = 6
+    limit_s: float = 10.0
     unit: str = ""
     scale: float = 1.0
 
@@ -86,45 +90,61 @@ class Exercise:
         return [self.draw(random) for _ in range(self.sets)]
 
     def judge(self, attempt: Callable[..., Any]) -> Verdict:
-        """The verdict on a learner's function: it belongs to another exercise, raised, is empty, is
-        right, makes a known mistake, or is wrong in a way that is shown on one set of parameters."""
+        """The verdict on a learner's function: it belongs to another exercise, raised, did not end, is
+        empty, is right, makes a known mistake, or is wrong in a way that is shown on one set of
+        parameters."""
         cases = self.cases()
         if other := another_function(attempt, self.id, list(cases[0])):
             return other
         answers = []
         for case in cases:
             try:
-                answers.append(attempt(**case))
+                answers.append(answer_within(self.limit_s, attempt, case))
+            except NoEndError as error:
+                at, limit = own_line(attempt, error), f"{self.limit_s:g}"
+                text = word("form.no_end", case=shown(case), line=at, limit=limit)
+                return Verdict(False, "form.no_end", text)
             except Exception as error:
-                return self._raised(case, error)
+                return self._raised(attempt, case, error)
         if all(answer is None or answer is ... for answer in answers):
             return Verdict(False, "form.not_written", word("form.not_written"))
         expected = [self.oracle(**case) for case in cases]
         right = [self.same(answer, what) for answer, what in zip(answers, expected)]
         if all(right):
             return Verdict(True, "form.solved", word("form.solved", sets=len(cases)))
-        if name := self._mistake(cases, answers, right):
-            key = f"{self.id}.exercise.mistakes.{name}"
-            return Verdict(False, key, word(key))
+        if known := self._known(cases, answers, expected, right):
+            return known
         return self._wrong(cases, answers, expected, right)
 
-    def _mistake(
-        self, cases: list[dict[str, Any]], answers: list[Any], right: list[bool]
-    ) -> str | None:
-        """The known mistake that all answers make, or that a wrong one shows by itself."""
-        for name, mistake in self.mistakes.items():
-            if all(map(self.same, answers, [_answer(mistake, case) for case in cases])):
-                return name
-        wrong = [(answer, case) for answer, case, fine in zip(answers, cases, right) if not fine]
-        found = (self.fault(answer, **case) for answer, case in wrong) if self.fault else ()
-        return next(filter(None, found), None)
+    def _known(
+        self,
+        cases: list[dict[str, Any]],
+        answers: list[Any],
+        expected: list[Any],
+        right: list[bool],
+    ) -> Verdict | None:
+        """The known mistake that explains all wrong answers, in tables that of each key; or those
+        that the wrong answers show by themselves, if each of them shows one."""
+        found = mistakes_of(cases, answers, expected, self.mistakes, self.same)
+        names = [*found.values()]
+        if not found and self.fault:
+            wrong = (at for at, fine in enumerate(right) if not fine)
+            names = [self.fault(answers[at], **cases[at]) for at in wrong]
+        if not names or not all(names):
+            return None
+        keys = [f"{self.id}.exercise.mistakes.{name}" for name in dict.fromkeys(names)]
+        told = " ".join(map(word, keys))
+        if {*found} - {""}:
+            told += clue(cases, answers, expected, right)  # which keys are right
+        return Verdict(False, keys[0], told)
 
-    def _raised(self, case: dict[str, Any], error: Exception) -> Verdict:
-        frames = traceback.extract_tb(error.__traceback__)
+    def _raised(
+        self, attempt: Callable[..., Any], case: dict[str, Any], error: Exception
+    ) -> Verdict:
         text = word(
             "form.raised",
             error=f"{type(error).__name__}: {error}",
-            line=frames[-1].lineno if len(frames) > 1 else 0,
+            line=own_line(attempt, error),
             case=shown(case),
         )
         return Verdict(False, "form.raised", text)
@@ -188,11 +208,3 @@ def _plain(value: Any) -> str:
 
 def _cut(text: str, length: int = 300) -> str:
     return text if len(text) <= length else f"{text[:length]} …"
-
-
-def _answer(function: Callable[..., Any], case: dict[str, Any]) -> Any:
-    """What a known mistake answers; the error that it raises, where it does."""
-    try:
-        return function(**case)
-    except Exception as error:
-        return error

@@ -9,6 +9,8 @@ from simlab.errors import InputError, shortened
 from simlab.lessons import progress
 from simlab.lessons.words import entry, has, rendered, word
 
+NEAR = 0.02
+"""How far a guess may be off, as a part of what was found, to be right as a person says it."""
 SOURCES = ("counted", "closed_form", "simulated", "predicted", "measured")
 """Where a figure can come from, in the order of the columns. Its name is `form.SOURCE`."""
 
@@ -20,13 +22,23 @@ class Number:
     unit: str = ""
 
     def read(self, text: str) -> float:
-        """The number in `text`. `InputError` if there is none."""
+        """The number in `text`. A percent sign is read where percent is asked for, and where times
+        are: 47% of them are 0.47. `InputError` if there is no number, for a percent sign elsewhere,
+        and for a part of 1 where percent is asked for."""
+        plain = text.replace(",", "").replace("−", "-").strip()
         try:
-            value = float(text.replace(",", "").replace("−", "-").strip().removesuffix("%"))
+            value = float(plain.removesuffix("%"))
         except ValueError:
             value = float("nan")
         if not isfinite(value):
             raise InputError(word("form.no_number", text=shortened(text)))
+        if plain.endswith("%"):
+            if self.unit not in ("%", "x"):
+                raise InputError(word("form.no_percent", text=shortened(text)))
+            return value if self.unit == "%" else value / 100
+        if self.unit == "%" and 0 < abs(value) < 1:
+            said = {"percent": f"{100 * value:g}%", "as_written": f"{value:g}%"}
+            raise InputError(word("form.part_of_one", text=shortened(text), **said))
         return value
 
     def takes(self, value: Any) -> bool:
@@ -150,7 +162,7 @@ class Prediction:
 
     def compared(self, found: Mapping[str, Mapping[str, Value]]) -> list[list[str]]:
         """Rows of a table: a head, then for each field its name, the prediction, what was found
-        from each source of `found` ({source: {field: value}}), and the ratio of the prediction to
+        from each source of `found` ({source: {field: value}}), and how far the prediction is from
         the last of them."""
         unknown = {*found} - {*SOURCES}
         if unknown:
@@ -158,22 +170,32 @@ class Prediction:
         self._check_fields(found)
         sources = [source for source in SOURCES if source in found]
         guessed = self.committed() or {}
-        head = ["", word("form.yours"), *(word(f"form.{s}") for s in sources), word("form.ratio")]
+        head = ["", word("form.yours"), *(word(f"form.{s}") for s in sources), word("form.off_by")]
         rows = [head]
         for name in self.fields:
             values = [found[source].get(name) for source in sources]
             last = next((value for value in reversed(values) if value is not None), None)
             cells = [self.text(name, value) for value in (guessed.get(name), *values)]
-            rows.append([self.label(name), *cells, _ratio(guessed.get(name), last)])
+            rows.append([self.label(name), *cells, _off_by(guessed.get(name), last)])
         return rows
 
 
-def _ratio(guess: Value | None, found: Value | None) -> str:
+def _off_by(guess: Value | None, found: Value | None) -> str:
+    """How far a guess is from what was found: a tick within `NEAR`, else how much too high or low."""
     if guess is None or found is None:
         return "–"
     if isinstance(guess, str) or isinstance(found, str):
         return "✓" if guess == found else "✗"
-    return f"{guess / found:.2f}" if found else ("✓" if not guess else "✗")
+    if not found or not guess or guess * found < 0:
+        return "✓" if guess == found else "✗"
+    ratio = guess / found
+    if abs(ratio - 1) <= NEAR:
+        return "✓"
+    high = "high" if ratio > 1 else "low"
+    times = ratio if ratio > 1 else 1 / ratio
+    if times < 2:
+        return word(f"form.too_{high}_by", share=f"{abs(ratio - 1):.0%}")
+    return word(f"form.too_{high}", times=f"{times:.2g}" if times < 10 else f"{times:,.0f}")
 
 
 def _short(value: float) -> str:

@@ -1,6 +1,8 @@
 """What a learner is told of a wrong attempt that is none of the known mistakes: what its answers have
 in common, or what one of them shows by itself."""
 
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from math import ceil
 
 import pytest
@@ -107,7 +109,6 @@ def one_plan_for_all(nodes, sequences, seq):
     ("identifier", "attempt", "mistake"),
     [
         ("d05", without_room_for_a_pair, "one_too_many"),
-        ("d05", backward_first, "early_backward"),
         ("b03", lambda n: [[(rank + 1) % n for rank in range(n)]] * (n - 1), "one_way"),
         ("b10", lambda cp: [(rank, 2 * cp - rank) for rank in range(cp)], "copies"),
         ("b10", lambda cp: [(rank, rank + cp) for rank in reversed(range(cp))], "striped"),
@@ -121,8 +122,74 @@ def one_plan_for_all(nodes, sequences, seq):
         ("d11", one_plan_for_all, "does_not_fit"),
     ],
 )
-def test_one_answer_shows_some_mistakes_by_itself(identifier, attempt, mistake):
+def test_wrong_answers_show_some_mistakes_by_themselves(identifier, attempt, mistake):
     assert verdict(identifier, attempt).key == f"{identifier}.exercise.mistakes.{mistake}"
+
+
+@pytest.mark.parametrize(
+    ("identifier", "attempt", "mistake"),
+    [
+        ("w11", lambda p, share: (p - 1) / share, "over_ideal"),
+        ("w11", lambda p, share: int((p - 1) / share), "over_ideal"),
+        ("w11", lambda p, share: round(p * (1 - share) / share), "all_stages"),
+        ("w13", lambda p, share, **_: int((p - 1) / share), "bubble_only"),
+    ],
+)
+def test_a_mistake_is_known_before_its_number_is_rounded(identifier, attempt, mistake):
+    """In one of the sets, (p - 1) / share is one more than what is asked for."""
+    assert verdict(identifier, attempt).key == f"{identifier}.exercise.mistakes.{mistake}"
+
+
+def test_a_fault_of_one_wrong_answer_is_not_told_as_that_of_all():
+    """Some of these orders begin with a backward, others only hold less than they might."""
+    assert verdict("d05", backward_first).key == "form.wrong"
+
+
+def sent(dp, tp, pp, microbatches, seq, hidden, layers, parameters, *, calls, gradient_bytes):
+    state_bytes = seq * hidden * 2
+    return {
+        "tp": microbatches * (layers * calls + 2) * (tp - 1) / tp * state_bytes,
+        "pp": 2 * microbatches * state_bytes / tp,
+        "dp": 2 * (dp - 1) / dp * gradient_bytes * parameters,
+    }
+
+
+def test_each_key_of_a_table_has_a_mistake_of_its_own():
+    found = verdict("d01", lambda **case: sent(**case, calls=8, gradient_bytes=2))
+    assert found.key == "d01.exercise.mistakes.half_gradients"
+    found = verdict("d01", lambda **case: sent(**case, calls=4, gradient_bytes=2))
+    assert "the two all-reduces of the forward" in found.text
+    assert "gradients have 4 bytes here" in found.text and "right is pp" in found.text
+
+
+@pytest.mark.parametrize("in_a_thread", [False, True])
+def test_a_loop_without_end_is_stopped_and_its_line_said(in_a_thread):
+    def endless(p, m, rank):
+        slot = 0
+        while slot >= 0:
+            try:
+                slot += 1
+            except Exception:
+                break
+
+    asked = replace(book.exercise("b07"), limit_s=0.2)
+    with ThreadPoolExecutor(1) as beside:
+        found = (
+            beside.submit(asked.judge, endless).result() if in_a_thread else asked.judge(endless)
+        )
+    lines = range(endless.__code__.co_firstlineno, endless.__code__.co_firstlineno + 7)
+    assert found.key == "form.no_end"
+    assert any(f"line {line} of its cell" in found.text for line in lines)
+    assert book.exercise("b07").judge(lambda p, m, rank: 2 * p + m - 2 - rank).solved
+
+
+def test_an_error_is_said_with_the_line_of_the_learners_own_function():
+    def raises_elsewhere(p, m, rank):
+        return sl.generate("no such schedule", p, m)
+
+    found = verdict("b07", raises_elsewhere)
+    line = raises_elsewhere.__code__.co_firstlineno + 1
+    assert found.key == "form.raised" and f"line {line} of its cell" in found.text
 
 
 def test_bytes_of_the_attention_that_are_left_out_are_noticed():

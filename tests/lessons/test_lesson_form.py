@@ -122,15 +122,47 @@ def test_points_to_tick_are_no_wider_than_their_box(sample):
     assert widths == {"calc(100% - 4px)"}
 
 
-def test_a_comparison_has_a_column_for_each_source_and_the_ratio_to_the_last(sample):
+def test_a_comparison_has_a_column_for_each_source_and_how_far_off_the_last_is(sample):
     ASKED.commit({"1f1b": "90", "who": "b"})
     rows = ASKED.compared({"measured": {"1f1b": 60.0}, "simulated": {"1f1b": 45.0, "who": "a"}})
-    assert rows[0] == ["", "you predicted", "simulated", "measured", "yours / found"]
-    assert rows[1] == ["1F1B", "90 ms", "45 ms", "60 ms", "1.50"]
+    assert rows[0] == ["", "you predicted", "simulated", "measured", "off by"]
+    assert rows[1] == ["1F1B", "90 ms", "45 ms", "60 ms", "50% too high"]
     assert rows[2] == ["who wins", "the second", "the first", "–", "✗"]
     assert ASKED.text("1f1b", 18.749999999999996) == "18.8 ms", "as a table of shares rounds 18.75"
     with pytest.raises(InputError, match="guessed"):
         ASKED.compared({"guessed": {}})
+
+
+@pytest.mark.parametrize(
+    ("guess", "found", "english", "chinese"),
+    [
+        (43.92, 1, "44 times too high", "高估 44 倍"),
+        (1, 3.04, "3 times too low", "低估 3 倍"),
+        (120, 100, "20% too high", "高估 20%"),
+        (80, 100, "20% too low", "低估 20%"),
+        (99, 100, "✓", "✓"),
+        (0, 100, "✗", "✗"),
+        (-5, 5, "✗", "✗"),
+        (0, 0, "✓", "✓"),
+    ],
+)
+def test_a_wrong_guess_is_told_in_words_how_far_it_is_off(
+    sample, monkeypatch, guess, found, english, chinese
+):
+    ASKED.commit({"1f1b": str(guess), "who": "b"})
+    for tongue, told in (("en", english), ("zh", chinese)):
+        monkeypatch.setenv("SIMLAB_LANG", tongue)
+        assert ASKED.compared({"simulated": {"1f1b": float(found)}})[1][-1] == told
+
+
+def test_percent_is_read_where_it_is_asked_for(sample):
+    share, times, plain = Number("%"), Number("x"), Number("ms")
+    assert (share.read("47%"), share.read("47"), share.read("0.47%")) == (47, 47, 0.47)
+    with pytest.raises(InputError, match=r"0\.47'?: did you mean 47%"):
+        share.read("0.47")
+    assert (share.read("0"), times.read("47%"), times.read("0.47")) == (0, 0.47, 0.47)
+    with pytest.raises(InputError, match="not asked in percent"):
+        plain.read("47%")
 
 
 def test_progress_survives_an_unreadable_file_and_keeps_it(sample):
@@ -209,8 +241,60 @@ after("x01")
 guess.compare(simulated={"1f1b": 45.0, "who": "a"})"""
     shown_by(shell, source)
     shell.user_ns["guess"].commit(**{"1f1b": "90", "who": "a"})
-    tables = [w.value for w in LIVE.values() if isinstance(w, widgets.HTML)]
-    assert any("90 ms" in value and "45 ms" in value and "2.00" in value for value in tables)
+    (place,) = [w for w in LIVE.values() if isinstance(w, widgets.Output)]
+    (shown,) = [output["data"]["text/html"] for output in place.outputs]
+    assert "90 ms" in shown and "45 ms" in shown and "2 times too high" in shown
+
+
+def left_by(shell, source):
+    """(what the widgets of a cell leave, a function that says what they have left by now)."""
+    from IPython.utils.capture import capture_output
+
+    def texts(captured):
+        shown = [output.data.get("text/html", "") for output in captured.outputs]
+        return [text.partition("</style>")[2] for text in shown if "simlab-left" in text]
+
+    with capture_output() as captured:
+        assert shell.run_cell(source).success
+
+    def later(change):
+        with capture_output() as captured:
+            change()
+        return texts(captured)
+
+    return texts(captured), later
+
+
+def test_a_form_leaves_what_was_asked_and_what_was_committed(shell):
+    (left,), later = left_by(shell, "from simlab.apps import predict\nguess = predict('x01')")
+    assert "How long?" in left and "1F1B: –" in left and "Run this cell" in left
+    guess = shell.user_ns["guess"]
+    (left,) = later(lambda: guess.commit(**{"1f1b": "3", "who": "b"}))
+    assert "1F1B: 3 ms" in left and "who wins: the second" in left
+    (left,) = later(guess._again)
+    assert "1F1B: –" in left
+
+
+def test_points_leave_which_were_ticked_and_texts_leave_themselves(shell):
+    ASKED.commit({"1f1b": "3", "who": "b"})
+    source = "from simlab.apps import closing, exercise\ntask = exercise('x01')\nclosing('x01')"
+    _, outputs = shown_by(shell, source)
+    assert "Add two numbers." in str(outputs) and "Hint 2" in str(outputs)
+    made = {*LIVE}
+    (left,), later = left_by(shell, "closing('x01')")
+    assert left.count("☐") == 5 and "☑" not in left
+    box = next(LIVE[key] for key in {*LIVE} - made if isinstance(LIVE[key], widgets.Checkbox))
+    (left,) = later(lambda: setattr(box, "value", True))
+    assert left.count("☑") == 1
+
+
+def test_a_held_cell_an_explorer_and_the_choice_of_language_leave_how_they_come_back(shell):
+    (left,), _ = left_by(shell, HELD)
+    assert "prediction x01" in left and "Run this cell" in left
+    (left,), _ = left_by(shell, "from simlab.apps import MatrixSplit, tongue\nMatrixSplit(tp=2)")
+    assert "MatrixSplit(tp=2)" in left and "data:image/png;base64," in left
+    (left,), _ = left_by(shell, "tongue()")
+    assert "Coming back?" in left and "Run All Cells" in left
 
 
 def test_an_exercise_and_the_end_of_a_question_give_nothing_away_before_the_prediction(shell):
@@ -322,6 +406,17 @@ def test_a_copy_for_reading_holds_nothing_back_and_has_both_languages(shell, mon
     assert "the answer is 271828" in stdout
     _, outputs = shown_by(shell, "from simlab.apps import predict\nguess = predict('x01')")
     assert "How long?" in str(outputs) and "你的预测" in str(outputs)
+
+
+def test_a_name_of_a_cell_that_was_left_out_says_what_to_run(shell, capsys):
+    shown_by(shell, "from simlab.apps import tongue\ntongue()")
+    result = shell.run_cell("steady.step_s")
+    assert isinstance(result.error_in_exec, NameError)
+    said = capsys.readouterr().out
+    assert "name 'steady' is not defined" in said
+    assert "If a cell above makes steady, run that cell, then this one" in said
+    shell.run_cell("1 / 0")
+    assert "If a cell above" not in capsys.readouterr().out
 
 
 def test_an_error_in_a_held_cell_is_an_error_and_ends_the_holding(shell):

@@ -9,6 +9,7 @@ from simlab.errors import InputError, shortened
 from simlab.lessons import book, progress
 from simlab.lessons.answers import alike
 from simlab.lessons.drill import on_call
+from simlab.lessons.mistakes import roundings
 from simlab.lessons.phrases import phrase
 from simlab.lessons.prediction import Choice, Number, Value
 from simlab.lessons.words import entry, word
@@ -17,8 +18,12 @@ TOLERANCE = 0.05
 """The largest relative error of a number that counts as right in the drill: it is done by head."""
 POINTS, POINTS_NEEDED = 5, 4
 """The points of an answer that is said aloud, and how many of them it must have had."""
-ONLY_IN_THE_LESSON = ("d18.blind",)
-"""Predictions about what their lesson shows beside them: they cannot be asked without it."""
+ONLY_IN_THE_LESSON = (
+    "d18.blind",
+    *(f"{name}.executed" for name in ("b03", "w03", "t1", "w09", "w10", "b10")),
+)
+"""Predictions about what their lesson shows beside them, or about how fast one machine is: they cannot
+be asked without it."""
 
 
 class Item(NamedTuple):
@@ -130,19 +135,22 @@ def _exercise(name: str, seed: str) -> Posed:
     asked = book.exercise(name)
     values = asked.draw(Random(f"drill {name} {seed}"))
     label = word("drill.your_answer")
+    right = asked.oracle(**values)
+    whole = type(right) is int
     given = ", ".join(f"{one} = {_short(value)}" for one, value in values.items())
     return Posed(
         item=Item("exercise", name),
         text=word(f"{name}.exercise.drill", **values),
         fields={"answer": Number(asked.unit)},
         labels={"answer": label},
-        answer={"answer": asked.scale * float(asked.oracle(**values))},
+        answer={"answer": asked.scale * float(right)},
         explain=[word(f"{name}.takeaway")],
         computed=word("drill.computed", values=given, how=entry(f"{name}.exercise.hints")[-1]),
         wrong=[
-            (asked.scale * float(mistake(**values)), f"{name}.exercise.mistakes.{key}")
+            (asked.scale * float(value), f"{name}.exercise.mistakes.{key}")
             for key, mistake in asked.mistakes.items()
-            if isinstance(mistake(**values), int | float)
+            if isinstance(made := mistake(**values), int | float)
+            for value in (roundings(made) if whole else (made,))
         ],
     )
 

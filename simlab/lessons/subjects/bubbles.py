@@ -2,7 +2,6 @@
 follow-ups."""
 
 from itertools import count
-from math import ceil
 from random import Random
 from typing import Any
 
@@ -194,10 +193,10 @@ EXERCISES = [
         oracle=_microbatches,
         solution=solution_w11,
         mistakes={
-            "over_ideal": lambda p, share: ceil((p - 1) / share - 1e-9),
+            "over_ideal": lambda p, share: (p - 1) / share,
             "rounded_down": lambda p, share: int((p - 1) * (1 - share) / share),
             "nearest": lambda p, share: round((p - 1) * (1 - share) / share),
-            "all_stages": lambda p, share: ceil(p * (1 - share) / share - 1e-9),
+            "all_stages": lambda p, share: p * (1 - share) / share,
             "one_more": lambda p, share: int((p - 1) * (1 - share) / share + 1e-9) + 1,
         },
         fault=lambda found, p, share: "one_more" if found == solution_w11(p, share) + 1 else "",

@@ -15,10 +15,10 @@ SAME = Choice("same", "differs")
 PREDICTIONS = [
     Prediction("b01", {"equal": SAME, "unequal": SAME, "batch_norm": SAME}),
     Prediction("b01.change", {"error": Number("%")}),
-    Prediction("b03.executed", {"times": Number("x")}),
+    Prediction("b03.executed", {"times": Choice("twice", "few", "many")}),
     Prediction("w03.executed", {"saved": Number("%")}),
     Prediction("t1.executed", {"times": Number("x")}),
-    Prediction("b02", {"apart": Number("%")}),
+    Prediction("b02", {"apart": Choice("nothing", "rounding", "percent", "whole")}),
     Prediction("b02.change", {"reduced": Choice("half", "same", "double")}),
     Prediction("t4", {"first": Choice("gather", "update"), "times": Number("x")}),
     Prediction("t4.change", {"times": Number("x")}),

@@ -18,7 +18,7 @@ from simlab.schedules import generate
 
 PREDICTIONS = [
     Prediction(
-        "w12", {"memory": Number("%"), "reason": Choice("memory", "time"), "first": Number()}
+        "w12", {"memory": Choice("few", "half", "most"), "reason": Choice("memory", "time")}
     ),
     Prediction("w12.change", {"largest": Number(), "longer": Number("x")}),
     Prediction("d19", {"longer": Number("x"), "factor": Number("x")}),

@@ -4,8 +4,8 @@ import re
 
 import simlab as sl
 from simlab.apps import PuzzleBoard
-from simlab.apps.held import Session
 from simlab.apps.puzzle import _bests_html
+from simlab.apps.screen import Session
 from simlab.explorers.puzzle import LEVELS
 from simlab.units import seconds_text
 

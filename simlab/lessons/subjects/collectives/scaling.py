@@ -158,5 +158,7 @@ EXERCISES = [
             "upside_down": lambda **case: 1 / _efficiency(**case),
         },
         sets=8,
+        unit="%",
+        scale=100,
     ),
 ]

@@ -5,9 +5,10 @@ from simlab.lessons.prediction import Choice, Number, Prediction
 from simlab.lessons.subjects.grid import degrees, ranks
 
 MOVED = Choice("higher", "same", "lower")
+STREAMS, CHANGES = ("tp", "send", "dp"), ("half", "same", "twice")
 PREDICTIONS = [
-    Prediction("d01", {"tp": Number(), "send": Number(), "dp": Number()}),
-    Prediction("d01.change", {"tp": Number(), "dp": Number()}),
+    Prediction("d01", {"most": Choice(*STREAMS), "least": Choice(*STREAMS)}),
+    Prediction("d01.change", {"tp": Choice(*CHANGES), "dp": Choice(*CHANGES)}),
     Prediction("d03", {"factor": Number("x")}),
     Prediction("d03.change", {"factor": Number("x")}),
     Prediction("b13", {"ranks": Number("ranks"), "worst": Number("x")}),

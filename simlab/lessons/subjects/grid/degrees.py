@@ -123,10 +123,6 @@ def solution_w13(p, forward_s, backward_s, reduce_s, share):  # type: ignore[no-
     return -int(-(once_s / (share * useful_s) - 1e-9) // 1)
 
 
-def _rounded_up(number: float) -> int:
-    return -int(-(number - 1e-9) // 1)
-
-
 EXERCISES = [
     Exercise(
         "d02",
@@ -178,19 +174,17 @@ EXERCISES = [
         oracle=_fewest,
         solution=solution_w13,
         mistakes={
-            "bubble_only": lambda p, forward_s, backward_s, reduce_s, share: _rounded_up(
-                (p - 1) / share
-            ),
-            "reduce_only": lambda p, forward_s, backward_s, reduce_s, share: _rounded_up(
+            "bubble_only": lambda p, forward_s, backward_s, reduce_s, share: (p - 1) / share,
+            "reduce_only": lambda p, forward_s, backward_s, reduce_s, share: (
                 reduce_s / (share * (forward_s + backward_s))
             ),
-            "of_the_step": lambda p, forward_s, backward_s, reduce_s, share: _rounded_up(
+            "of_the_step": lambda p, forward_s, backward_s, reduce_s, share: (
                 ((p - 1) + reduce_s / (forward_s + backward_s)) * (1 - share) / share
             ),
-            "forwards_only": lambda p, forward_s, backward_s, reduce_s, share: _rounded_up(
+            "forwards_only": lambda p, forward_s, backward_s, reduce_s, share: (
                 ((p - 1) * forward_s + reduce_s) / (share * (forward_s + backward_s))
             ),
-            "all_stages": lambda p, forward_s, backward_s, reduce_s, share: _rounded_up(
+            "all_stages": lambda p, forward_s, backward_s, reduce_s, share: (
                 (p + reduce_s / (forward_s + backward_s)) / share
             ),
             "rounded_down": lambda p, forward_s, backward_s, reduce_s, share: int(

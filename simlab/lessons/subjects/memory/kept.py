@@ -1,6 +1,7 @@
 """Exercises on what the forward keeps: the largest part (w02), layers to recompute (w09)."""
 
 from collections.abc import Callable
+from math import ceil
 from random import Random
 from typing import Any
 
@@ -42,13 +43,14 @@ def sequences_until_activations_lead(
 
 
 def _overtake_with(
-    state: float, kept: Callable[[int, int, int, int], float], more: int = 1
-) -> Callable[..., int]:
-    """The solution with other bytes of a parameter's optimizer states, and of a token's
-    activations, as a function of layers, hidden, heads and seq; `more`: sequences that are added."""
+    state: float, kept: Callable[[int, int, int, int], float], *, down: bool = False
+) -> Callable[..., float]:
+    """The solution, before it is rounded, with other bytes of a parameter's optimizer states, and
+    of a token's activations, as a function of layers, hidden, heads and seq; `down`: rounded down."""
 
-    def wrong(parameters: int, layers: int, hidden: int, heads: int, seq: int) -> int:
-        return int(state * parameters / (seq * kept(layers, hidden, heads, seq))) + more
+    def wrong(parameters: int, layers: int, hidden: int, heads: int, seq: int) -> float:
+        sequences = state * parameters / (seq * kept(layers, hidden, heads, seq))
+        return int(sequences) if down else sequences
 
     return wrong
 
@@ -92,12 +94,12 @@ def layers_to_recompute(
     return max(0, ceil(too_much / saved_by_a_layer))
 
 
-def _layers_with(saved: Callable[[float, float], float], more: int = 0) -> Callable[..., int]:
-    """The solution with another saving of a layer, or with some layers more."""
+def _layers_with(saved: Callable[[float, float], float], more: int = 0) -> Callable[..., float]:
+    """The solution with another saving of a layer, before it is rounded, or with some layers more."""
 
-    def wrong(layers: int, kept_bytes: float, input_bytes: float, room_bytes: float) -> int:
-        count = -((room_bytes - layers * kept_bytes) // saved(kept_bytes, input_bytes))
-        return max(0, max(0, int(count)) + more)
+    def wrong(layers: int, kept_bytes: float, input_bytes: float, room_bytes: float) -> float:
+        exact = (layers * kept_bytes - room_bytes) / saved(kept_bytes, input_bytes)
+        return max(0, max(0, ceil(exact)) + more) if more else max(0.0, exact)
 
     return wrong
 
@@ -118,7 +120,7 @@ EXERCISES = [
             "fp32_adam": _overtake_with(8, lambda n, h, a, s: n * (34 * h + 4 * a)),
             "one_layer": _overtake_with(12, lambda n, h, a, s: 34 * h + 4 * a),
             "bytes_twice": _overtake_with(12, lambda n, h, a, s: n * (68 * h + 4 * a)),
-            "rounded_down": _overtake_with(12, lambda n, h, a, s: n * (34 * h + 4 * a), more=0),
+            "rounded_down": _overtake_with(12, lambda n, h, a, s: n * (34 * h + 4 * a), down=True),
             "scores": _overtake_with(12, lambda n, h, a, s: n * (34 * h + 5 * a * s)),
         },
     ),

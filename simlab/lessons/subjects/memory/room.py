@@ -223,5 +223,6 @@ EXERCISES = [
         fault=_plan_fault,
         same=_same_plan,
         sets=3,
+        limit_s=60.0,  # it searches
     ),
 ]

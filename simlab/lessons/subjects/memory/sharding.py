@@ -68,8 +68,8 @@ def fewest_gpus(
 
 def _gpus_with(
     states_bytes: float, flops: float, *, activations: str = "whole", down: bool = False
-) -> Callable[..., int]:
-    """The solution with other bytes and FLOPs per parameter; `activations`: "whole" on every GPU,
+) -> Callable[..., float]:
+    """The solution, before it is rounded, with other bytes and FLOPs per parameter; `activations`: "whole" on every GPU,
     "divided" or "forgotten"; `down`: rounded down."""
 
     def wrong(
@@ -79,12 +79,12 @@ def _gpus_with(
         flops_per_s: float,
         memory_bytes: float,
         activations_bytes: float,
-    ) -> int:
+    ) -> float:
         divided = activations_bytes if activations == "divided" else 0.0
         whole = activations_bytes if activations == "whole" else 0.0
         for_memory = (states_bytes * parameters + divided) / (memory_bytes - whole)
         for_time = flops * parameters * tokens / flops_per_s / (days * 86400)
-        return int(max(for_memory, for_time)) if down else -int(-max(for_memory, for_time) // 1)
+        return int(max(for_memory, for_time)) if down else max(for_memory, for_time)
 
     return wrong
 
