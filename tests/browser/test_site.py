@@ -197,6 +197,16 @@ def test_both_schedules_are_on_one_screen_and_no_text_is_over_another(page, size
         page.screenshot(path=Path(os.environ["SHOTS"]) / name)
 
 
+@pytest.mark.parametrize("width", [390, 1366])
+@pytest.mark.parametrize("tongue", ["en", "zh"])
+def test_nothing_is_wider_than_the_window(page, width, tongue):
+    page.set_viewport_size({"width": width, "height": 844})
+    if tongue == "zh":
+        with changing(page):
+            page.click("#tongue")
+    assert page.evaluate("() => document.documentElement.scrollWidth") == width
+
+
 def test_the_theme_and_the_language_are_kept_on_the_next_visit(page):
     page.select_option("#theme", "dark")
     page.click("#tongue")
