@@ -339,7 +339,7 @@ def test_tables_and_sentences_follow_the_language_held_back_or_not(shell):
     toggle.value = "zh"
     assert place.outputs[0]["data"]["text/markdown"] == "这里最好的是 25.0 MiB。"
     _, again = shown_by(shell, 'table(("schedule", "most held"), ("gpipe", "8 microbatches"))')
-    assert "| 调度 | 最多留住 |" in str(again) and "8 个 micro-batch" in str(again)
+    assert "| 调度 | 最多持有 |" in str(again) and "8 个 micro-batch" in str(again)
 
 
 def test_a_picture_is_drawn_in_the_language_that_is_chosen(shell):
