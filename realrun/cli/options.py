@@ -1,6 +1,6 @@
 """The options of realrun: those of a plan, and those that only an execution has."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired
 
 from realrun.report.facts import Answer
 from realrun.run.faults import KINDS
@@ -183,13 +183,13 @@ def _add_switches(run: Any) -> None:
 
 
 class BrokenOff(Failure):
-    """A run broke off, or could not begin: exit status 1."""
+    """A run broke off, or could not begin: exit status 1; or its arguments are wrong: 2."""
 
-    partial: list[str]
+    partial: NotRequired[list[str]]
     """The files of what was recorded until then."""
-    checkpoint: str | None
+    checkpoint: NotRequired[str | None]
     """The newest complete checkpoint that is left."""
-    go_on: str | None
+    go_on: NotRequired[str | None]
     """The command that goes on from it."""
 
 

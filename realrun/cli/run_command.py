@@ -4,6 +4,7 @@ import argparse
 import math
 import os
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def run_command(arguments: argparse.Namespace) -> int:
             raise InputError(
                 f"--max-error {arguments.max_error:g} for a run that is not predicted: give --cluster or --predict-on, too"
             )
-    device = device_of(wanted[0].ranks)
+    device = device_of(wanted[0].ranks, say=_say)
     with launch.held(wanted):  # until the report is written
         try:
             answers = launch.run(wanted, device, port=arguments.port, say=_say)
@@ -70,13 +71,15 @@ def _nothing_left(done: NothingLeft, wanted: list[Job], *, as_json: bool) -> int
     return 0
 
 
-def _device(asked: str, ranks: int, *, only_cpu: bool) -> str:
+def _device(
+    asked: str, ranks: int, *, only_cpu: bool, say: Callable[[str], Any] = lambda text: None
+) -> str:
     from realrun.launch import ranks as launch
     from realrun.measure.local_memory import check_memory
 
     if not launch.under_torchrun():
         check_memory(ranks, 0)  # a mistyped number of ranks: before a closer look
-    return launch.choose_device(asked, ranks, only_cpu=only_cpu)
+    return launch.choose_device(asked, ranks, only_cpu=only_cpu, say=say)
 
 
 def fraction(percent: float | None) -> float | None:

@@ -49,13 +49,26 @@ def world() -> int:
     return _environment("WORLD_SIZE")
 
 
-def choose_device(asked: str, ranks: int, *, only_cpu: bool = False) -> str:
+def choose_device(
+    asked: str, ranks: int, *, only_cpu: bool = False, say: Callable[[str], Any] = lambda text: None
+) -> str:
     """'cuda' or 'cpu': CUDA where there is a device for every rank of this machine; `InputError` if
     asked for and not.
 
     only_cpu: what else was asked for exists on the CPU alone, so 'auto' stays there.
+    say:      called with why 'auto' stays on the CPU.
     """
-    if asked == "cpu" or (asked == "auto" and (only_cpu or not has_driver())):
+    if asked == "cpu":
+        return "cpu"
+    if asked == "auto" and (only_cpu or not has_driver()):
+        say(
+            "on the CPU: "
+            + (
+                "boxes, op times and links are kept to there alone"
+                if only_cpu
+                else "this machine has no driver of a GPU"
+            )
+        )
         return "cpu"
     import torch  # here: it takes two seconds, and what was typed wrongly shall be told before
 
@@ -65,7 +78,10 @@ def choose_device(asked: str, ranks: int, *, only_cpu: bool = False) -> str:
         raise InputError(
             f"--device cuda: {local_ranks} ranks need {local_ranks} CUDA devices, this machine has {devices}"
         )
-    return "cuda" if 0 < local_ranks <= devices else "cpu"
+    if 0 < local_ranks <= devices:
+        return "cuda"
+    say(f"on the CPU: {local_ranks} ranks need as many CUDA devices, this machine has {devices}")
+    return "cpu"
 
 
 def has_driver() -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from simlab.cli.options import Failure, refuse_empty_paths
+from simlab.cli.options import Failure, refuse_paths
 from simlab.errors import InputError, SimlabError, bounded
 
 Command = Callable[[Namespace], int]
@@ -23,8 +23,8 @@ def exit_status(run: Command, arguments: Namespace, *, unread: int = 0) -> int:
     of stdout has gone.
 
     An error is one line on stderr, which ends with the error's notes (`add_note`). With
-    `arguments.json` an error that is not about the arguments is also an object on stdout, with its
-    message and, if it has them, its `facts`.
+    `arguments.json` an error is also an object on stdout, with its message and, if it has them, its
+    `facts`.
     """
     try:
         status = _status(run, arguments)
@@ -46,7 +46,7 @@ def _end_stdout() -> None:
 
 def _status(run: Command, arguments: Namespace) -> int:
     try:
-        refuse_empty_paths(arguments)
+        refuse_paths(arguments)
         return run(arguments)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -54,7 +54,7 @@ def _status(run: Command, arguments: Namespace) -> int:
     except BrokenPipeError:
         raise
     except InputError as error:
-        _say("error", error, error)
+        _fail(error, str(error), arguments, "error")
         return 2
     except SimlabError as error:
         _fail(error, str(error), arguments)
@@ -75,12 +75,12 @@ def _reason(error: OSError) -> str:
     return reason
 
 
-def _fail(error: Exception, reason: str, arguments: Namespace) -> None:
+def _fail(error: Exception, reason: str, arguments: Namespace, kind: str = "failed") -> None:
     """Say why the command failed, with `--json` as an object, too."""
     if arguments.json:
         failure = Failure(ok=False, error=reason)
         print(json.dumps(failure | getattr(error, "facts", {})))
-    _say("failed", reason, error)
+    _say(kind, reason, error)
 
 
 def _say(kind: str, reason: Any, error: Exception) -> None:

@@ -26,16 +26,22 @@ class Parser(argparse.ArgumentParser):
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(*arguments, **options)
         self.commands: dict[str, argparse.ArgumentParser] = {}
+        self._as_json = False
         self.register("type", int, _whole)
 
     def error(self, message: str) -> NoReturn:
-        """Print `message` as one line on stderr and exit with status 2."""
-        self.exit(2, f"error: {bounded(' '.join(message.split()))}\n")
+        """Print `message` as one line on stderr, with `--json` also as an object, and exit with
+        status 2."""
+        reason = bounded(" ".join(message.split()))
+        if self._as_json:
+            print(json.dumps(Failure(ok=False, error=reason)))
+        self.exit(2, f"error: {reason}\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As `argparse` does, but what it does not know is refused here, where the options of the
         sub-command are known."""
         args = sys.argv[1:] if args is None else list(args)
+        self._as_json = "--json" in args
         self._refuse_unknown_options(args)
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
@@ -125,14 +131,41 @@ def refuse_given(arguments: argparse.Namespace, names: Iterable[str], why: str) 
 
 WRITTEN = ("export", "out", "perfetto", "picture", "profiles", "trace")
 """Arguments that name what is written."""
+FILES = ("export", "perfetto", "picture", "trace")
+"""Those that always name a file."""
+PICTURES = ("png", "svg", "pdf", "jpg", "webp", "eps")
+"""Endings of pictures."""
 
 
-def refuse_empty_paths(arguments: argparse.Namespace) -> None:
-    """`InputError` if the path of what shall be written is empty: it would not be written."""
+def refuse_paths(arguments: argparse.Namespace) -> None:
+    """`InputError` for a path of what shall be written that is empty, that cannot be written or, of a
+    picture, that ends as none does: before anything is computed."""
     for name in WRITTEN:
         value = getattr(arguments, name, None)
         if value == "" or (name == "picture" and isinstance(value, str) and _is_device(value)):
             raise InputError(f"{flag(name)} {value!r}: give the path of a file to write")
+        if name in FILES and isinstance(value, str):
+            check_writable(value)
+        ending = Path(value).suffix[1:].lower() if isinstance(value, str) else ""
+        if name == "picture" and ending and ending not in PICTURES:
+            raise InputError(
+                f"--picture {value!r}: a picture ends in .{', .'.join(PICTURES[:-1])} or .{PICTURES[-1]}"
+            )
+
+
+def check_writable(path: str) -> None:
+    """`InputError` if no file can be written at `path`."""
+    its = Path(path)
+    folder = its.absolute().parent
+    why = ""
+    if its.is_dir():
+        why = "it is a folder"
+    elif not folder.is_dir():
+        why = f"there is no folder {str(its.parent)!r}"
+    elif not os.access(its if its.exists() else folder, os.W_OK):
+        why = "Permission denied"
+    if why:
+        raise InputError(f"cannot write {path!r}: {why}")
 
 
 def _is_device(path: str) -> bool:
@@ -159,7 +192,7 @@ class PrintCompletion(argparse.Action):
 
 
 class Failure(TypedDict):
-    """A check failed, or the command broke off: exit status 1."""
+    """A check failed, or the command broke off: exit status 1; or its arguments are wrong: 2."""
 
     ok: Literal[False]
     error: str

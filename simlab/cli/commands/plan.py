@@ -11,7 +11,7 @@ from typing import NotRequired, TypedDict
 
 import simlab as sl
 from simlab.cli.commands.convert import SEARCHED
-from simlab.cli.options import add_json_options
+from simlab.cli.options import add_json_options, check_writable
 from simlab.cli.output import print_json, print_table, print_text, progress, write_file
 from simlab.cli.plan_options import (
     add_cluster_options,
@@ -64,6 +64,8 @@ def plan(arguments: argparse.Namespace) -> int:
     interleaved-1f1b unless one is given. Expert-parallel ranks (`--ep`) are searched for a model
     with experts.
     """
+    if arguments.out:
+        check_writable(arguments.out)
     space = _space(arguments)
     with _workers(arguments.workers) as executor:
         found = search(

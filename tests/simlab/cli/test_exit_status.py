@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from realrun.cli.main import main as realrun_main
 from simlab.cli.exit_status import exit_status
+from simlab.cli.main import main as simlab_main
 from simlab.errors import InputError, ProgramError
 
 ROOT = Path(__file__).parents[3]
 ENDS = {
-    InputError("0 stages"): (2, "error: 0 stages\n", None),
+    InputError("0 stages"): (2, "error: 0 stages\n", {"error": "0 stages"}),
     ProgramError("2F0 twice"): (1, "failed: 2F0 twice\n", {"error": "2F0 twice"}),
     FileNotFoundError(2, "No such file", "x.csv"): (
         1,
@@ -56,6 +58,49 @@ def test_an_errors_notes_end_its_line_and_its_facts_are_in_the_object(capsys):
     out, err = capsys.readouterr()
     assert err == "failed: 2F0 twice (once will do)\n"
     assert json.loads(out) == {"ok": False, "error": "2F0 twice", "partial": ["a.json"]}
+
+
+@pytest.mark.parametrize("main", [simlab_main, realrun_main], ids=["simlab", "realrun"])
+@pytest.mark.parametrize(
+    "argv",
+    ["--json --nonsense", "doctor --port many --json", "doctor --json --port -5", "--json nothing"],
+)
+def test_wrong_arguments_are_an_object_too(main, argv, capsys):
+    try:
+        status = main(argv.split())
+    except SystemExit as left:
+        status = left.code
+    out, err = capsys.readouterr()
+    said = json.loads(out)
+    assert status == 2 and said["ok"] is False
+    assert err.startswith(f"error: {said['error']}")
+
+
+@pytest.mark.parametrize(
+    "path, why",
+    [
+        ("no/such/x.png", "no folder 'no/such'"),
+        (".", "is a folder"),
+        ("x.html", "a picture ends in"),
+    ],
+)
+def test_where_nothing_can_be_written_is_told_before_anything_is_computed(
+    path, why, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+
+    def run(arguments):
+        raise AssertionError("it was computed")
+
+    assert exit_status(run, Namespace(json=False, picture=path)) == 2
+    assert why in capsys.readouterr().err
+
+
+def test_a_search_is_not_begun_for_a_file_that_cannot_be_written(monkeypatch, capsys):
+    monkeypatch.setattr("simlab.cli.commands.plan.search", None)
+    command = "plan --model gpt2 --cluster dgx-h100 --nodes 1 --global-batch 8 --out no/x.yaml"
+    assert simlab_main(command.split()) == 2
+    assert "cannot write 'no/x.yaml'" in capsys.readouterr().err
 
 
 SIMULATE = "simulate --schedule 1f1b --pp 2 --microbatches 2 --forward-ms 1 --backward-ms 2"
