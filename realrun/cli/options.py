@@ -164,6 +164,11 @@ def _add_switches(run: Any) -> None:
         help="train the same in one process, too, and compare the losses",
     )
     run.add_argument(
+        "--anyway",
+        action="store_true",
+        help="run padded ops that the cores of this machine cannot pace",
+    )
+    run.add_argument(
         "--inject",
         metavar="FAULT",
         help=f"{', '.join(KINDS)}, as in hang@3:2: on rank 3 at measured step 2, the third",

@@ -13,7 +13,9 @@ from realrun.checkpoint.errors import NothingLeft
 from realrun.cli.jobs import jobs, stretched, values
 from realrun.cli.options import PIPELINE
 from realrun.cli.resumed import completed, left_by
+from realrun.measure.cores import usable_cores
 from realrun.run.job import Job
+from realrun.run.job.pipelines import too_fast
 from simlab.cli.output import print_json, print_text
 from simlab.diagnosis import Diagnosis, diagnose, trace_graph
 from simlab.errors import InputError
@@ -38,6 +40,8 @@ def run_command(arguments: argparse.Namespace) -> int:
     wanted = jobs(given, device_of)
     for job in wanted:
         job.validate()
+        if not arguments.anyway and (why := too_fast(job, usable_cores())):
+            raise InputError(f"{why}; --anyway runs it as it is")
         if max_error is not None and job.programs is None and not job.is_predicted:
             raise InputError(
                 f"--max-error {arguments.max_error:g} for a run that is not predicted: give --cluster or --predict-on, too"

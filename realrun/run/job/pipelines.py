@@ -1,13 +1,17 @@
 """Pipelines that a job brings as programs: how they are timed, and which model suits them."""
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
 from realrun.measure.cores import usable_cores
 from realrun.run.job.derived import Derived
+from simlab.cost import OpTimes
+from simlab.engine import simulate
 from simlab.errors import InputError, require_whole, shortened
 from simlab.program import LIVE_CHANGE, Op, Program
+from simlab.units import seconds_text
 
 COMPUTE = ("padded", "real", "cuda")
 SMALL = {"layers": 2, "hidden": 64, "heads": 4, "seq": 32, "microbatch_size": 1}
@@ -16,6 +20,13 @@ LARGER = {"layers": 2, "hidden": 192, "heads": 6, "seq": 512, "microbatch_size":
 """Sizes that suit real compute, where the model is the load."""
 LONGEST_SEQ = 2**16
 """The text that the model reads has about ten times as many bytes."""
+OP_CPU_S = 3e-3
+"""What a padded op takes of a core at least, its messages and its share of the optimizer included: 4 to
+7 ms were measured with `SMALL` sizes on two cores of a virtual machine."""
+MOST_RANKS_A_CORE, MOST_OVER = 4, 1.0
+"""So many ranks a core keep to their times well enough, or are predicted from what they kept to. Beyond
+them, how many times the time that there is the cores may need."""
+OP_PARTS = "forward_s", "input_grad_s", "weight_grad_s"
 NAME = re.compile(r"(?!calibration[\w-]*\.json|report\.html)\w[\w .,:()+=-]*")
 """A program's name is its folder's, too."""
 
@@ -137,6 +148,28 @@ def check_patience(job: Derived) -> None:
             raise InputError(
                 f"{what} takes {seconds:g} s, but a run in which nothing moves for {job.timeout_s:g} s is given up: raise --timeout"
             )
+
+
+def too_fast(job: Derived, cores: int) -> str | None:
+    """Why `cores` cannot pace the padded ops of `job`'s pipelines by far, in words, with what would
+    hold; None: they may. It compares the time that a core needs for the ops of a step, `OP_CPU_S`
+    each at least, with the time that the step shall take, as simulated."""
+    if job.compute != "padded" or job.ranks <= MOST_RANKS_A_CORE * cores:
+        return None
+    forward_s, backward_s, input_grad_s = job.op_times_s
+    parts = forward_s, input_grad_s, backward_s - input_grad_s
+    for run in job.runs:
+        share = job.ranks / run.program.stages
+        times = OpTimes(**{name: value * share for name, value in zip(OP_PARTS, parts)})
+        step_s = simulate(run.program, times).whole_step_s
+        over = len(run.program.rank_of) * OP_CPU_S / (cores * step_s)
+        if over > MOST_OVER:
+            return (
+                f"{run.name}: {job.ranks} ranks on {cores} cores shall run {len(run.program.rank_of)} ops in "
+                f"{seconds_text(step_s)}, for which the cores need {seconds_text(step_s * over)} at least: give "
+                f"--forward-ms {math.ceil(forward_s * 1e3 * 2 * over)} or more, or {MOST_RANKS_A_CORE * cores} ranks or fewer"
+            )
+    return None
 
 
 def model_bytes(sizes: Mapping[str, int], programs: Sequence[Program]) -> float:
