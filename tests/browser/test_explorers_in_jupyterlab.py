@@ -3,7 +3,15 @@ says, no text is over another or cut off, nothing is complained of or asked of a
 
 from simlab.explorers import NAMES, explorer
 from simlab.views.chart import Chart
-from tests.support.browser import PAINT_S, SHUT_DOWN, lab, needs_chromium, page_at, run_all
+from tests.support.browser import (
+    PAINT_S,
+    SHUT_DOWN,
+    errors_of,
+    lab,
+    needs_chromium,
+    page_at,
+    run_all,
+)
 from tests.support.drawn import CLASHES, DRAWN, SIZES, check
 
 pytestmark = needs_chromium
@@ -58,9 +66,8 @@ CANVAS_CLASHES = """root => [...root.querySelectorAll('canvas')].flatMap((canvas
 
 
 def test_every_explorer_is_drawn_as_python_says_at_both_sizes_and_in_both_themes(tmp_path):
-    complaints = []
     with lab(tmp_path, CELL) as url, page_at(url) as (page, asked):
-        page.on("pageerror", lambda error: complaints.append(str(error)))
+        complaints = errors_of(page)
         page.set_viewport_size(dict(zip(("width", "height"), SIZES[0])))
         cells = run_all(page)
         assert all(each["output_type"] != "error" for cell in cells for each in cell["outputs"])

@@ -11,6 +11,7 @@ from tests.support.browser import (
     ROOT,
     RUN_ALL,
     chromium_page,
+    errors_of,
     needs_chromium,
     needs_node,
 )
@@ -60,10 +61,10 @@ def test_pyodide_and_its_packages_are_in_the_folder(site):
 
 @pytest.mark.parametrize("name", LESSONS)
 def test_a_lesson_runs_in_the_browser_and_shows_what_was_recorded(address, name):
-    errors, complaints = [], []
+    errors = []
     with chromium_page() as page:
         page.set_viewport_size({"width": 1366, "height": 768})
-        page.on("pageerror", lambda error: complaints.append(str(error)))
+        complaints = errors_of(page)
         page.on("console", lambda line: line.type == "error" and errors.append(line))
         page.goto(f"{address}jupyterlite/lab/index.html?path=notebooks/{name}.ipynb")
         page.wait_for_function(STARTED, timeout=PATIENCE_S * 1e3)

@@ -154,6 +154,18 @@ def patient(new_page):
     return made
 
 
+SLOW = "[anywidget] Failed to initialize model."
+"""What anywidget says of a model that needed over two seconds, as on a busy machine; it is made all the
+same."""
+
+
+def errors_of(page):
+    """The errors that nothing on the page has caught, from now on."""
+    found = []
+    page.on("pageerror", lambda error: str(error) != SLOW and found.append(str(error)))
+    return found
+
+
 @contextmanager
 def page_at(url):
     """(a browser page at `url`, the list of addresses it asks for)."""
