@@ -6,6 +6,7 @@ called it, and a message when it has been sent and received.
 """
 
 from collections import defaultdict
+from functools import cache
 from typing import NamedTuple
 
 from simlab.engine.play import _Groups
@@ -23,6 +24,22 @@ class Stopped(NamedTuple):
     awaited: list
 
 
+@cache
+def _lists(model, plan):
+    """([per rank] its instructions, the groups of the plan)."""
+    program, layout = program_of(plan), plan.layout
+    places = [layout.coordinates(rank) for rank in range(plan.dp * plan.tp * plan.pp * plan.cp)]
+    lists = [
+        [
+            one
+            for one in rank_instructions(model, plan, program, p.pp, context_rank=p.cp)
+            if one.kind != "copy"
+        ]
+        for p in places
+    ]
+    return lists, _Groups(plan)
+
+
 class Run:
     """All ranks of a plan, of which `stops`, {rank: how many instructions it does}, stop.
 
@@ -31,18 +48,8 @@ class Run:
     """
 
     def __init__(self, model, plan, stops):
-        program, layout = program_of(plan), plan.layout
-        self.world = plan.dp * plan.tp * plan.pp * plan.cp
-        self.stops, self.groups = stops, _Groups(plan)
-        places = [layout.coordinates(rank) for rank in range(self.world)]
-        self.lists = [
-            [
-                one
-                for one in rank_instructions(model, plan, program, p.pp, context_rank=p.cp)
-                if one.kind != "copy"
-            ]
-            for p in places
-        ]
+        self.lists, self.groups = _lists(model, plan)
+        self.world, self.stops = len(self.lists), stops
         self.at = [0] * self.world
         self.called = defaultdict(set)  # {a communication: the ranks that have called it}
         self.entries = [[] for _ in range(self.world)]
