@@ -34,6 +34,10 @@ SAYS = (
 ENDS = "\n;|&(){}"
 CONDITIONS = (["["], ["[["], ["if"], ["elif"], ["case"])
 """Behind these words, a variable that holds nothing counts as a word."""
+RUN = re.compile(r"\$\(.*\)|`.*`", re.DOTALL)
+"""What another program says."""
+ARGUMENTS = re.compile(r"\$#|\$@|\$\*|\bgetopts\b")
+"""The arguments that a script itself is started with."""
 MOST_WORDS = 100_000
 
 
@@ -143,7 +147,9 @@ class Script:
                 [word for text in inner for word in _split(text)] if words[0] == "eval" else inner
             )
         first = words[0] if words else ""
-        if first == "for" and len(words) > 1:
+        if first in ("for", "while", "until") and ARGUMENTS.search(" ".join(words)):
+            self._pass_loop()
+        elif first == "for" and len(words) > 1:
             self._unknown(words[1])
         elif first in ("if", "elif", "else", "fi"):
             self._branch(first, words[1:])
@@ -163,6 +169,15 @@ class Script:
                 else:
                     self.commands.append(words)
 
+    def _pass_loop(self) -> None:
+        """Pass over a loop's body: without arguments, what is said above stays."""
+        depth = 0
+        for word in re.finditer(r"(?<![^\s;])(do|done)(?![^\s;&|)<])", self.text[self.at :]):
+            depth += 1 if word[1] == "do" else -1
+            if depth <= 0:
+                self.at += word.end()
+                return
+
     def _runs(self) -> bool | None:
         """Whether what is read now is executed; None where a condition is not known."""
         all_known = [branch.runs for branch in self.open]
@@ -179,7 +194,7 @@ class Script:
         asks = [
             word for word in its if re.search(r"\$\(|\$`", word) or re.fullmatch(r"\S*\$\S*", word)
         ]
-        if len(its) == 1 and asks and "--" not in its[0] and not more:
+        if len(its) == 1 and asks and "--" not in RUN.sub("", its[0]) and not more:
             self._unknown(name)  # the variable is what is asked for
         elif more and len(self.variables.get(name, [])) == len(its) == 1 and "--" not in its[0]:
             self.variables[name] = [self.variables[name][0] + its[0]]
@@ -275,7 +290,9 @@ class Script:
                 self._quoted(parts)
             elif here in "$`":
                 its = self._expanded()
-                bare = [word for text in its for word in text.split()] if split else its
+                is_run = RUN.fullmatch(" ".join(its)) is not None
+                bare = [word for text in its for word in text.split()]
+                bare = bare if split and not is_run else its
                 _join(parts, bare)
             elif here in "(<>" and parts != [[""]]:
                 break
@@ -343,6 +360,8 @@ class Script:
         """What whole numbers in $(( )) come to; the text where one is not known."""
         self.at = _closing(self.text, begin + 1)
         inside = self.text[begin + 3 : self.at - 2]
+        if "$(" in inside or "`" in inside:
+            return self.text[begin : self.at]
 
         def value(found: "re.Match[str]") -> str:
             return self._of(found[1])[0]
@@ -385,7 +404,7 @@ def _closing(text: str, begin: int) -> int:
 def _split(text: str) -> Iterator[str]:
     """The words of a text that holds options, as in "--bf16 --seq-length 2048"."""
     if re.search(r"\s", text) and "--" in text:
-        yield from (word.strip("\"'") for word in text.split())
+        yield from (word.strip("\"'") for word in re.findall(r"(?:\$\([^()]*\)|\S)+", text))
     else:
         yield text
 

@@ -31,7 +31,7 @@ DEFAULTS = (
     ),
     Default(
         "attention",
-        "flash; unfused with --transformer-impl local and no --use-flash-attn",
+        "flash; unfused with --transformer-impl local, which is Megatron-DeepSpeed's, and no --use-flash-attn",
         "Megatron-LM d98e8a6, megatron/core/models/gpt/gpt_layer_specs.py (get_gpt_layer_local_spec: DotProductAttention)",
     ),
     Default("etp", "tp", f"{ARGUMENTS} (expert_tensor_parallel_size)"),
@@ -71,6 +71,7 @@ OLDER = {
     "--intermediate-size": "--ffn-hidden-size",
     "--decoder-num-layers": "--num-layers",
     "--cp-comm-types": "--cp-comm-type",
+    "--moe-expert-parallel-size": "--expert-model-parallel-size",
     "--cpu-optimizer": "--optimizer-cpu-offload",
     "--pad-vocab-size-to": "--padded-vocab-size",
 }
@@ -94,6 +95,8 @@ def read(options: Options, gpus: int | None) -> Settings:
     take, whole, switch = options.take, options.whole, options.switch
     _underscored(options)
     options.rename(OLDER)
+    if options.given("--deepspeed"):
+        _of_deepspeed(options)
     degrees = {
         "tp": whole("--tensor-model-parallel-size", 1),
         "pp": whole("--pipeline-model-parallel-size", 1),
@@ -146,6 +149,7 @@ def _underscored(options: Options) -> None:
         return
     options.rename({name: name.replace("_", "-") for name in names})
     options.rename({"--num-attention-heads-kv": "--num-query-groups"})
+    options.set("--transformer-impl", "local")
     means = {
         "--normalization": "RMSNorm" if options.switch("--use-rms-norm") else None,
         "--untie-embeddings-and-output-weights": options.switch("--no-tie-embed-logits"),
@@ -160,6 +164,43 @@ def _underscored(options: Options) -> None:
     for name, value in means.items():
         if value:
             options.set(name, value)
+
+
+FLASH = (
+    "--use-flash-attn-v1",
+    "--use-flash-attn-v2",
+    "--use-flash-attn-triton",
+    "--use-flash-attn-builder",
+)
+
+
+def _of_deepspeed(options: Options) -> None:
+    """What Megatron-DeepSpeed does otherwise (microsoft/Megatron-DeepSpeed, megatron/arguments.py): its
+    layers are its own ones, its sequence parallelism is Ulysses', and its experts are on every
+    --expert-interval-th layer."""
+    if not options.given("--transformer-impl"):
+        options.set("--transformer-impl", "local")
+    flash = [options.switch(flag) for flag in FLASH]
+    if any(flash):
+        options.set("--use-flash-attn", True)
+    ranks = options.whole("--ds-sequence-parallel-size", 1) or 1
+    if ranks > 1:
+        options.set("--context-parallel-size", ranks)
+        options.set("--cp-comm-type", "a2a")
+        if not any(flash):
+            options.set("--use-flash-attn", True)
+            options.unsaid.append(
+                "attention of several kernels with --ds-sequence-parallel-size: a plan has fused attention then"
+            )
+    if (options.look("--expert-model-parallel-size") or 1) != 1:
+        options.set("--moe-token-dispatcher-type", "alltoall")
+    experts = options.look("--num-experts")
+    if experts not in (None, 1):
+        options.drop("--num-experts", "--expert-interval")
+        options.unsaid.append(
+            f"--num-experts = {shortened(experts)} on every --expert-interval-th layer: name the model"
+        )
+        options.drop("--num-layers")
 
 
 def _gpus(options: Options, gpus: int | None) -> int | None:

@@ -372,3 +372,41 @@ def test_a_command_that_another_shell_runs_is_read(tmp_path, capsys):
     _, _, found = converted(capsys, *script, "--set", "WANDB_API_KEY=")
     assert (found["plan"]["dp"], found["plan"]["tp"], found["plan"]["microbatches"]) == (4, 4, 16)
     assert not found["unknown"] and "--membind" in found["left"]
+
+
+WITH_ARGUMENTS = """#!/bin/bash
+STAGE=1
+while [[ $# -gt 0 ]]
+do
+key="$1"
+case $key in
+    --zero-stage)
+    STAGE=$2;
+    shift
+    ;;
+esac
+done
+for arg in "$@"; do
+    if [ $arg = x ]; then echo $arg; done=1; fi
+    DTYPE=fp32
+done
+GPUS=$(nvidia-smi --query-gpu=name --format=csv,noheader | wc -l)
+LEFT=$(($(ds_ssh nvidia-smi --query-gpu=name | wc -l)-2))
+options=" --micro-batch-size 1 --zero-stage $STAGE --fp16"
+if [[ ${STAGE} -gt 1 ]]; then
+options="${options} \\
+    --no-pipeline-parallel"
+fi
+deepspeed --master_addr $(hostname --ip-address) pretrain_gpt.py --deepspeed ${options}
+"""
+
+
+def test_without_arguments_of_its_own_a_script_says_what_it_says_by_itself(tmp_path, capsys):
+    (tmp_path / "run.sh").write_text(WITH_ARGUMENTS)
+    script = [str(tmp_path / "run.sh"), "--from", "megatron", "--gpus", "8"]
+    status, error, found = converted(capsys, *script)
+    assert status == 0, error
+    assert (found["plan"]["zero"], found["plan"]["precision"]) == (1, "fp16")
+    assert not found["unknown"]
+    _, _, found = converted(capsys, *script, "--set", "STAGE=2")
+    assert found["plan"]["zero"] == 2 and any("no-pipeline" in note for note in found["unsaid"])
