@@ -149,7 +149,7 @@ def refuse_paths(arguments: argparse.Namespace) -> None:
         ending = Path(value).suffix[1:].lower() if isinstance(value, str) else ""
         if name == "picture" and ending and ending not in PICTURES:
             raise InputError(
-                f"--picture {value!r}: a picture ends in .{', .'.join(PICTURES[:-1])} or .{PICTURES[-1]}"
+                f"cannot write {value!r}: a picture ends in .{', .'.join(PICTURES[:-1])} or .{PICTURES[-1]}"
             )
 
 
@@ -161,7 +161,7 @@ def check_writable(path: str) -> None:
     if its.is_dir():
         why = "it is a folder"
     elif not folder.is_dir():
-        why = f"there is no folder {str(its.parent)!r}"
+        why = f"No such file or directory: {str(its.parent)!r}"
     elif not os.access(its if its.exists() else folder, os.W_OK):
         why = "Permission denied"
     if why:

@@ -26,7 +26,6 @@ OP_CPU_S = 3e-3
 MOST_RANKS_A_CORE, MOST_OVER = 4, 1.0
 """So many ranks a core keep to their times well enough, or are predicted from what they kept to. Beyond
 them, how many times the time that there is the cores may need."""
-OP_PARTS = "forward_s", "input_grad_s", "weight_grad_s"
 NAME = re.compile(r"(?!calibration[\w-]*\.json|report\.html)\w[\w .,:()+=-]*")
 """A program's name is its folder's, too."""
 
@@ -160,7 +159,8 @@ def too_fast(job: Derived, cores: int) -> str | None:
     parts = forward_s, input_grad_s, backward_s - input_grad_s
     for run in job.runs:
         share = job.ranks / run.program.stages
-        times = OpTimes(**{name: value * share for name, value in zip(OP_PARTS, parts)})
+        forward, input_grad, weight_grad = (value * share for value in parts)
+        times = OpTimes(forward_s=forward, input_grad_s=input_grad, weight_grad_s=weight_grad)
         step_s = simulate(run.program, times).whole_step_s
         over = len(run.program.rank_of) * OP_CPU_S / (cores * step_s)
         if over > MOST_OVER:

@@ -79,7 +79,7 @@ def test_wrong_arguments_are_an_object_too(main, argv, capsys):
 @pytest.mark.parametrize(
     "path, why",
     [
-        ("no/such/x.png", "no folder 'no/such'"),
+        ("no/such/x.png", "directory: 'no/such'"),
         (".", "is a folder"),
         ("x.html", "a picture ends in"),
     ],
