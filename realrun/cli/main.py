@@ -3,6 +3,7 @@
 import argparse
 import importlib.util
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,6 +13,7 @@ from realrun.cli.measure import add_measure, measure_command
 from realrun.cli.options import add_run_options
 from realrun.cli.resumed import going_on
 from realrun.cli.run_command import run_command
+from realrun.cli.show import add_show, show_command
 from realrun.launch.error_file import note_error
 from simlab import __version__
 from simlab.cli.exit_status import exit_status
@@ -23,7 +25,8 @@ DESCRIPTION = """Execute a plan with torch.distributed, and hold simlab's predic
 happened."""
 USAGE = """%(prog)s [options]
        %(prog)s measure [options]
-       %(prog)s doctor [options]"""
+       %(prog)s doctor [options]
+       %(prog)s show DIR"""
 EPILOG = """what happens: loss and all gradients are held against the same model in one
 process (float64), then the plan trains a model of bytes: a GPT, or one with
 the layers of --model, narrower with --hidden. A pipeline alone
@@ -60,6 +63,7 @@ examples:
     -m realrun --dp 8 --zero 1 --elastic --resume --checkpoint-every 10
   realrun measure --quick --compare       time this machine, for --predict-on
   realrun doctor --ranks 4                examine it before a training
+  realrun show out/dp2                    what a run that broke off recorded
 
 exit status: 0 done, 1 the run or a check failed, 2 bad arguments"""
 
@@ -98,6 +102,12 @@ def parser() -> Parser:
     add_doctor(doctor)
     doctor.set_defaults(run=doctor_command, needs=("torch",))
     top.commands["doctor"] = doctor
+    show = commands.add_parser(
+        "show", prog=f"{top.prog} show", help="show what a run that broke off has recorded"
+    )
+    add_show(show)
+    show.set_defaults(run=show_command, needs=("torch", "matplotlib"))
+    top.commands["show"] = show
     return top
 
 
@@ -126,6 +136,9 @@ def _run(
         note_error(str(error) or type(error).__name__)
         if recorded:
             print(f"recorded until it ended: {', '.join(recorded)}", file=sys.stderr)
+            for folder in dict.fromkeys(os.path.dirname(path) for path in recorded):
+                command = shlex.join([*program_name("realrun").split(), "show", folder])
+                print(f"see it with: {command}", file=sys.stderr)
         if saved and os.environ.get("RANK", "0") == "0":
             print(f"{saved} is complete; go on from it with: {command}", file=sys.stderr)
         if isinstance(error, ProgramError):

@@ -82,7 +82,7 @@ def _prepare(job: Job) -> None:
             for name in earlier[folder] - kept:
                 (folder / name).unlink(missing_ok=True)
             if files:
-                _write_mark(folder, files)
+                _write_mark(folder, files, job if folder in job.folders else None)
     except OSError as error:
         raise InputError(
             f"cannot write {str(error.filename or job.out)!r}: {error.strerror}; --out names the folder"
@@ -144,10 +144,12 @@ def _in_the_way(path: Path) -> InputError:
     )
 
 
-def _write_mark(folder: Path, files: list[str]) -> None:
+def _write_mark(folder: Path, files: list[str], job: Job | None) -> None:
+    """job: what runs there, for `realrun show`."""
     mark = {
         "written_by": WRITER,
         "meaning": "the next run into this folder removes these files and no others",
         "files": sorted(files),
+        **({"job": job.to_json()} if job else {}),
     }
     (folder / MARK).write_text(json.dumps(mark, indent=1) + "\n", encoding="utf-8")

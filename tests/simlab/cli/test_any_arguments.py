@@ -82,7 +82,8 @@ def test_any_arguments_get_an_answer_or_one_line(line):
             status = exit_.code
     assert status in (0, 1, 2)
     if status == 2:
-        assert out.getvalue() == "" and len(err.getvalue().splitlines()) == 1, err.getvalue()
+        assert len(err.getvalue().splitlines()) == 1, err.getvalue()
+        assert json.loads(out.getvalue())["ok"] is False if "--json" in line else not out.getvalue()
         assert err.getvalue().startswith("error: ")
     elif "--json" in line:
         assert isinstance(json.loads(out.getvalue()), dict)

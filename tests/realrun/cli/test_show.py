@@ -1,0 +1,39 @@
+"""What a run has recorded that broke off in whatever way: it is shown, compared and drawn."""
+
+import json
+import re
+import shutil
+
+import pytest
+
+from realrun.cli.main import main
+from simlab.cli.main import main as simlab_main
+
+KINDS = {
+    "1f1b": ("--pp", 2, "--microbatches", 4, "--forward-ms", 2),
+    "dp2-zero3": ("--dp", 2, "--zero", 3),
+    "dp2-torch": ("--dp", 2, "--backend", "torch"),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_a_killed_run_recorded_is_shown_compared_and_drawn(command, tmp_path, capsys, name):
+    run, folder = command(*KINDS[name], "--steps", 100_000), tmp_path / "out" / name
+    losses = folder / "losses.csv"
+    run.wait_until(lambda: losses.exists() and losses.read_text().count("\n") > 8)
+    run.process.kill()
+    run.end()
+    assert run.gone()
+    assert main(["show", str(folder)]) == 0
+    text = capsys.readouterr().out
+    assert len(re.findall(r"^  rank \d", text, re.MULTILINE)) == 2
+    assert (folder / "timeline.png").stat().st_size > 1000
+    assert main(["show", str(folder), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["steps"]) == len(found["traces"]) >= 3 and found["losses"] >= 8
+    assert (found["error"] is not None) == (name == "1f1b")
+    assert simlab_main(["why", found["traces"][0]]) == 0
+    assert main(["show", str(tmp_path / "out")]) == 2
+    assert f"give one of {folder}" in capsys.readouterr().err
+    assert main(["show", str(shutil.copytree(folder, tmp_path / "moved"))]) == 2
+    assert "it was renamed" in capsys.readouterr().err
