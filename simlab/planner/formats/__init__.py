@@ -4,7 +4,7 @@ The names of options are those of the projects' own code. What a format cannot s
 what of a configuration no plan can say, is named.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from simlab.errors import InputError, did_you_mean, shortened
@@ -90,19 +90,28 @@ def imported(project: str, content: Mapping[str, Any], *, gpus: int | None = Non
     """
     options = Options(content)
     names = options.names
-    fields = format_called(project).read(options, gpus)
+    try:
+        fields = format_called(project).read(options, gpus)
+    except InputError:
+        if names and not options.sections(names, known_of(project)):
+            raise _of_another(project, names) from None
+        raise
     given = {field: value for field, value in fields.items() if value != DEFAULTS[field]}
     idle = without_effect(given)
     plan = Plan(**{field: value for field, value in given.items() if field not in idle})
     sizes = format_called(project).model(options, fields)
     model = None if sizes is None else Model(**sizes)
     if names and not options.recognised(names, known_of(project)):
-        raise InputError(
-            f"none of the file's options is one of {project}'s, such as {shortened(names[0])}: is it a "
-            f"configuration of {project}?"
-        )
+        raise _of_another(project, names)
     left, unknown = options.rest(known_of(project))
     return Imported(plan, options.unsaid, left, unknown, model)
+
+
+def _of_another(project: str, names: Sequence[str]) -> InputError:
+    return InputError(
+        f"none of the file's options is one of {project}'s, such as {shortened(names[0])}: is it a "
+        f"configuration of {project}?"
+    )
 
 
 def exported(project: str, plan: Plan) -> Exported:

@@ -56,6 +56,19 @@ class Options:
             if name not in self._values or known.is_none(name) or known.changes(name)
         ]
 
+    def sections(self, names: Iterable[str], known: Known) -> list[str]:
+        """[those of `names` that begin as an option does that was asked for, or of which something is
+        known]"""
+        known_ones = (*self._asked, *known.none, *known.unsaid)
+        begins = {option.partition(".")[0] for option in known_ones}
+        return [
+            option
+            for option in names
+            if option not in self._values
+            or option[:1] in "-$"
+            or option.partition(".")[0] in begins
+        ]
+
     def given(self, option: str) -> bool:
         """Whether an option is given, and not yet taken."""
         return self._values.get(option) is not None
