@@ -7,6 +7,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from multiprocessing import get_context
 from pathlib import Path
+from time import perf_counter
 from typing import NotRequired, TypedDict
 
 import simlab as sl
@@ -64,6 +65,7 @@ def plan(arguments: argparse.Namespace) -> int:
     interleaved-1f1b unless one is given. Expert-parallel ranks (`--ep`) are searched for a model
     with experts.
     """
+    begun_s = perf_counter()
     if arguments.out:
         check_writable(arguments.out)
     space = _space(arguments)
@@ -83,6 +85,7 @@ def plan(arguments: argparse.Namespace) -> int:
     if found.plans and arguments.out:
         content = plan_file(arguments, found.plans[0].plan)
         write_file(arguments.out, lambda path: path.write_text(content, encoding="utf-8"))
+    found.seconds = perf_counter() - begun_s  # with the explanation, which may take as long
     if arguments.json:
         print_json({**found.to_dict(), "why": why})
     else:

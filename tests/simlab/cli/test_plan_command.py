@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from simlab.cli.commands import plan as commands
 from simlab.cli.main import main
 from simlab.cli.plan_options import plan_part, read_plan_file
 from simlab.spec.plan import Plan
@@ -33,6 +34,20 @@ def test_a_plan_file_gives_simulate_the_plan_that_was_found(tmp_path, monkeypatc
     assert {name: simulated["plan"][name] for name in ("dp", "tp", "pp", "zero", "chunks")} == {
         name: best[name] for name in ("dp", "tp", "pp", "zero", "chunks")
     }
+
+
+def test_the_time_that_is_said_is_all_of_it(monkeypatch, capsys):
+    explained, slow_s = commands.explanation, 1000.0
+    clock_s = commands.perf_counter
+    late = []
+    monkeypatch.setattr(commands, "perf_counter", lambda: clock_s() + sum(late))
+
+    def slow(*arguments, **options):
+        late.append(slow_s)
+        return explained(*arguments, **options)
+
+    monkeypatch.setattr(commands, "explanation", slow)
+    assert answer(capsys, f"{SEARCH} --tp 2 --zero 1")["seconds"] > slow_s
 
 
 def test_ranks_that_share_experts_are_searched_and_shown(tmp_path, monkeypatch, capsys):
