@@ -77,7 +77,8 @@ def panels(
 ) -> tuple[Picture | None, list[Axes]]:
     """The picture and the axes to draw on: a new `Picture`, or None and the axes given as `ax`.
 
-    ax:        what the caller gave; None asks for a new picture.
+    ax:        what the caller gave: one axes, in which all panels are drawn, or as many as there are
+               panels; None asks for a new picture.
     count:     the number of panels that are drawn.
     width_in:  the width in inches that the caller gave; None takes `usual_width_in`.
     height_in: the height of a new picture, in inches.
@@ -98,9 +99,41 @@ def panels(
         raise InputError(f"width_in = {width_in}: axes that are given as ax have a width already")
     # pyplot.subplots gives an array, which is flattened row by row
     axes = [ax] if isinstance(ax, Axes) else list(getattr(ax, "flat", ax))
+    if len(axes) == 1 and count > 1 and isinstance(axes[0], Axes):
+        axes = _split(axes[0], count, **layout)
     if len(axes) != count or not all(isinstance(panel, Axes) for panel in axes):
         raise InputError(f"ax has {len(axes)} axes: this picture needs {count}")
     return None, axes
+
+
+GAP = 0.08
+"""Between two panels in one axes, as a fraction of its width or height."""
+
+
+def _split(
+    ax: Axes,
+    count: int,
+    *,
+    nrows: int | None = None,
+    ncols: int = 1,
+    sharex: bool = False,
+    height_ratios: Sequence[float] | None = None,
+    **others: Any,
+) -> list[Axes]:
+    """`count` panels within `ax`, row by row, in place of what it would show itself."""
+    rows = nrows or -(-count // ncols)
+    heights = height_ratios or [1.0] * rows
+    share = (1 - GAP * (rows - 1)) / sum(heights)
+    width = (1 - GAP * (ncols - 1)) / ncols
+    ax.set_axis_off()
+    made: list[Axes] = []
+    for row in range(rows):
+        below = sum(heights[row + 1 :]) * share + GAP * (rows - 1 - row)
+        for column in range(min(ncols, count - len(made))):
+            place = (column * (width + GAP), below, width, heights[row] * share)
+            made.append(ax.inset_axes(place, sharex=made[0] if sharex and made else None))
+            made[-1].tick_params(labelbottom=not sharex or row == rows - 1)
+    return made
 
 
 def add_legend(picture: Picture | None, axes: Axes, handles: Sequence[Any], **style: Any) -> None:

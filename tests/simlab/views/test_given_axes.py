@@ -89,6 +89,19 @@ def test_what_is_drawn_on_given_axes_is_what_a_new_figure_shows(drawers, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_one_axes_shows_the_whole_picture(drawers, name):
+    count, draw = drawers[name]
+    new = [panel for panel in draw().axes if panel.get_visible()]
+    mine = Figure()
+    left, ax = mine.subplots(1, 2)
+    assert draw(ax=ax) is ax
+    panels = [ax] if count == 1 else ax.child_axes
+    assert [drawn(panel) for panel in panels] == [drawn(panel) for panel in new[:count]]
+    assert not left.has_data() and not mine.legends
+    mine.draw_without_rendering()
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_another_number_of_axes_is_refused(drawers, name):
     count, draw = drawers[name]
     axes = Figure().subplots(1, 1 + count)
