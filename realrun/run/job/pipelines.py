@@ -21,7 +21,7 @@ LARGER = {"layers": 2, "hidden": 192, "heads": 6, "seq": 512, "microbatch_size":
 LONGEST_SEQ = 2**16
 """The text that the model reads has about ten times as many bytes."""
 OP_CPU_S = 3e-3
-"""What a padded op takes of a core at least, its messages and its share of the optimizer included: 4 to
+"""What a padded op takes of a core at least, its messages and its share of the optimizer included: 6 to
 7 ms were measured with `SMALL` sizes on two cores of a virtual machine."""
 MOST_RANKS_A_CORE, MOST_OVER = 4, 1.0
 """So many ranks a core keep to their times well enough, or are predicted from what they kept to. Beyond
