@@ -133,7 +133,7 @@ def test_of_several_ranks_the_lowest_is_told(tmp_path, monkeypatch):
 
 
 def test_a_file_that_cannot_be_read_is_not_said_to_be_missing(tmp_path):
-    with pytest.raises(CheckpointError, match=r"' is not readable: Is a directory$"):
+    with pytest.raises(CheckpointError, match=r"' is not readable: it is no regular file$"):
         check_file(tmp_path, 1, "")
 
 
