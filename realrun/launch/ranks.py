@@ -56,19 +56,13 @@ def choose_device(
     asked for and not.
 
     only_cpu: what else was asked for exists on the CPU alone, so 'auto' stays there.
-    say:      called with why 'auto' stays on the CPU.
+    say:      called with why 'auto' stays on the CPU of a machine that has a GPU's driver.
     """
     if asked == "cpu":
         return "cpu"
     if asked == "auto" and (only_cpu or not has_driver()):
-        say(
-            "on the CPU: "
-            + (
-                "boxes, op times and links are kept to there alone"
-                if only_cpu
-                else "this machine has no driver of a GPU"
-            )
-        )
+        if has_driver():
+            say("on the CPU: boxes, op times and links are kept to there alone")
         return "cpu"
     import torch  # here: it takes two seconds, and what was typed wrongly shall be told before
 
