@@ -137,8 +137,8 @@ def _run(
         if recorded:
             print(f"recorded until it ended: {', '.join(recorded)}", file=sys.stderr)
             for folder in dict.fromkeys(os.path.dirname(path) for path in recorded):
-                command = shlex.join([*program_name("realrun").split(), "show", folder])
-                print(f"see it with: {command}", file=sys.stderr)
+                seen = shlex.join([*program_name("realrun").split(), "show", folder])
+                print(f"see it with: {seen}", file=sys.stderr)
         if saved and os.environ.get("RANK", "0") == "0":
             print(f"{saved} is complete; go on from it with: {command}", file=sys.stderr)
         if isinstance(error, ProgramError):

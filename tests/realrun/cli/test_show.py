@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from realrun.cli.main import main
+from realrun.launch.pool import RunError
 from simlab.cli.main import main as simlab_main
 
 KINDS = {
@@ -37,3 +38,16 @@ def test_what_a_killed_run_recorded_is_shown_compared_and_drawn(command, tmp_pat
     assert f"give one of {folder}" in capsys.readouterr().err
     assert main(["show", str(shutil.copytree(folder, tmp_path / "moved"))]) == 2
     assert "it was renamed" in capsys.readouterr().err
+
+
+def test_what_was_recorded_and_what_goes_on_are_two_commands(tmp_path, monkeypatch, capsys):
+    def breaks_off(arguments):
+        error = RunError("rank 1 died", [tmp_path / "partial-step-3.json"])
+        error.broke_off = tmp_path / "checkpoints" / "step-000002"
+        raise error
+
+    monkeypatch.setattr("realrun.cli.main.run_command", breaks_off)
+    assert main(["--dp", "2", "--checkpoint-every", "1"]) == 1
+    said = capsys.readouterr().err
+    assert f" show {tmp_path}\n" in said
+    assert re.search(r"go on from it with: .* --dp 2 --checkpoint-every 1 --resume$", said, re.M)
