@@ -10,12 +10,11 @@ from statistics import median
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from realrun.backends.op_times import op_gaps, op_times
 from realrun.comm.channels import Channels
-from realrun.comm.control import gather_bytes
+from realrun.comm.control import gather_bytes, greatest
 from realrun.measure.cores import usable_cores
 from realrun.measure.disturbance import Disturbance, disturbance
 from realrun.measure.pings import PAUSE_S, fit_link, link_times, typical
@@ -70,9 +69,7 @@ class Calibrator:
             everyone = self._measured()
             if self.rank == 0:
                 tries.append((disturbance(everyone, asked_s, job.link_s), everyone))
-            again = torch.tensor([float(self.rank == 0 and tries[-1][0].tells)])
-            dist.all_reduce(again, op=dist.ReduceOp.MAX)
-            if not again:
+            if not greatest(self.rank == 0 and tries[-1][0].tells):
                 break
         if self.rank != 0:
             return {}

@@ -1,7 +1,15 @@
-"""It gathers plain bytes from every rank on rank 0, beside what a training sends."""
+"""What ranks tell each other beside what a training sends: bytes for rank 0, and the greatest of numbers."""
 
 import torch
 import torch.distributed as dist
+
+
+def greatest(number: float) -> float:
+    """The greatest of what each rank says, on all of them. They call it together, and wait for each other
+    in it."""
+    found = torch.tensor([number], dtype=torch.float64)
+    dist.all_reduce(found, dist.ReduceOp.MAX)
+    return found.item()
 
 
 def gather_bytes(data: bytes) -> list[bytes]:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from realrun.comm.channels import Channels
 from realrun.comm.clock import now
+from realrun.comm.control import greatest
 from realrun.comm.group import ALL_GATHER, REDUCE_SCATTER
 from realrun.measure.pings import ping_pong
 from realrun.measure.stopwatch import lower_quartile
@@ -75,10 +76,10 @@ def message_s(channels: Channels, size: int, rounds: int) -> float:
 def collective_s(run: Run, device: torch.device, budget_s: float, batches: int = BATCHES) -> float:
     """Seconds of `run()`: the lower quartile of batches, each as long as on the slowest rank."""
     run()
-    once_s = _slowest(_timed(run, 1, device))
+    once_s = greatest(_timed(run, 1, device))
     # the same on all ranks, for all know the slowest
     rounds = max(1, min(MOST_ROUNDS, int(budget_s / batches / once_s)))
-    return lower_quartile([_slowest(_timed(run, rounds, device)) / rounds for _ in range(batches)])
+    return lower_quartile([greatest(_timed(run, rounds, device)) / rounds for _ in range(batches)])
 
 
 def _timed(run: Run, rounds: int, device: torch.device) -> float:
@@ -94,13 +95,6 @@ def _timed(run: Run, rounds: int, device: torch.device) -> float:
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def _slowest(seconds: float) -> float:
-    """The greatest of all ranks' `seconds`, by an all-reduce of the control group."""
-    worst = torch.tensor([seconds], dtype=torch.float64)
-    dist.all_reduce(worst, dist.ReduceOp.MAX)
-    return worst.item()
 
 
 def _all_reduce(part: int, world: int, device: torch.device, group: dist.ProcessGroup) -> Run:

@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from realrun.comm.channels import Channels
 from realrun.comm.clock import now
+from simlab.spec.hardware import UNSEEN
 
 LINK_ROUNDS, LINK_WARMUP = 10, 1
 PAUSE_S = 0.02
@@ -108,7 +109,7 @@ def fit_link(samples: Sequence[Ping]) -> dict[str, float]:
 
     Least squares through the `typical` times. Where the slope comes out flat or negative, because
     the messages are too small for the bandwidth to matter, the bandwidth is infinite, written as
-    1e15, and the latency is the mean. The overhead is `typical` of all sizes together.
+    `UNSEEN`, and the latency is the mean. The overhead is `typical` of all sizes together.
     """
     points = [(size, typical(seconds)) for size, seconds, _ in samples]
     mean_size = sum(size for size, _ in points) / len(points)
@@ -117,7 +118,7 @@ def fit_link(samples: Sequence[Ping]) -> dict[str, float]:
     slope = sum((size - mean_size) * (seconds - mean_s) for size, seconds in points) / spread
     overhead_s = typical([overhead for _, _, overheads in samples for overhead in overheads])
     if slope <= 1e-15:
-        return {"latency_s": mean_s, "bandwidth_bytes_per_s": 1e15, "overhead_s": overhead_s}
+        return {"latency_s": mean_s, "bandwidth_bytes_per_s": UNSEEN, "overhead_s": overhead_s}
     return {
         "latency_s": max(0.0, mean_s - slope * mean_size),
         "bandwidth_bytes_per_s": 1 / slope,

@@ -11,6 +11,7 @@ from realrun.report.summary import summary
 from realrun.report.traces import RunTraces
 from realrun.run.job import Job
 from simlab.analysis.comparison import compare
+from simlab.spec.hardware import UNSEEN
 from simlab.training.calibration import Calibration
 from simlab.units import bytes_text, seconds_text
 from simlab.views.packing import Panel, panels
@@ -96,7 +97,7 @@ def _calibration_html(calibration: Calibration) -> str:
     )
     links = "".join(
         f"<tr><td>rank {pair.replace('-', ' to ')}</td><td>{seconds_text(link['latency_s'])}</td>"
-        f"<td>{'too fast to tell' if link['bandwidth_bytes_per_s'] >= 1e15 else bytes_text(link['bandwidth_bytes_per_s']) + '/s'}</td></tr>"
+        f"<td>{_bandwidth_text(link['bandwidth_bytes_per_s'])}</td></tr>"
         for pair, link in calibration.links.items()
     )
     head = "".join(f"<th>{kind}</th>" for kind in kinds)
@@ -106,3 +107,7 @@ def _calibration_html(calibration: Calibration) -> str:
         f"<table><tr><th>link</th><th>latency</th><th>bandwidth</th></tr>{links}</table>"
         f"<p>A message is {bytes_text(calibration.message_bytes)}.</p><pre>{facts}</pre>"
     )
+
+
+def _bandwidth_text(bytes_per_s: float) -> str:
+    return "too fast to tell" if bytes_per_s >= UNSEEN else f"{bytes_text(bytes_per_s)}/s"

@@ -120,7 +120,7 @@ each row (`Float8LinearConfig` in float8/config.py)."""
 
 
 OPERAND_BYTES = {"fp8": 1, "fp4": 1 / 2}
-"""The bytes of a number that a product reads, otherwise of 16 bits. Scales are left out."""
+"""The bytes of a number that a product reads where it was cast. Scales are left out."""
 
 
 def matmul_s(kernel: Matmul, gpu: Gpu, precision: str) -> float:
@@ -137,7 +137,8 @@ def matmul_s(kernel: Matmul, gpu: Gpu, precision: str) -> float:
     hold, clocks that fall under load other than by the measured efficiency.
     """
     reached = efficiencies_of(gpu)
-    fraction, operand_bytes = reached.matmul[kernel.role], OPERAND_BYTES.get(precision[:3], 2)
+    width = 4 if precision == "fp32" else 2
+    fraction, operand_bytes = reached.matmul[kernel.role], OPERAND_BYTES.get(precision[:3], width)
     if precision == "fp4":
         fraction = reached.matmul.get(f"{kernel.role} in 4 bits", fraction)
     elif operand_bytes == 1 and "fp8" in gpu.peak_flops:
@@ -151,13 +152,12 @@ def matmul_s(kernel: Matmul, gpu: Gpu, precision: str) -> float:
         _waves_s(products, rows, columns, part * flops_per_s, gpu.sms)
         for rows, columns, part in reached.tiles
     )
-    width = 4 if precision == "fp32" else 2
     operands = sum(its.batch * (its.m * its.k + its.k * its.n) for its in products)
     result = sum(its.batch * its.m * its.n for its in products)
     bandwidth = _bandwidth(gpu, reached)
     is_added = kernel.role == "weight" and not kernel.fresh
     written_s = (2 * kernel.sum_bytes if is_added else width) * result / bandwidth
-    read_s = (4 if precision == "fp32" else operand_bytes) * operands / bandwidth
+    read_s = operand_bytes * operands / bandwidth
     return max(best, read_s) + written_s + reached.kernel_s
 
 

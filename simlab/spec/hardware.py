@@ -238,6 +238,9 @@ class Gpu:
 # figures of a cluster's file that no machine has: mostly of another unit
 # --------------------------------------------------------------------------------------------
 
+UNSEEN = 1e15
+"""Bytes per second, in a measured file, of what larger sizes took no longer for, as far as was seen: a
+file has no infinity."""
 PER_S = "bytes per second (450 GB/s are 450e9, 400 Gb/s are 50e9)"
 BYTES = "bytes (80 GB are 80e9)"
 SECONDS = "seconds (20 µs are 20e-6)"
@@ -245,7 +248,7 @@ PLAUSIBLE = {
     "memory_bytes": (1e8, 1e13, BYTES),
     "host_memory_bytes": (1e8, 1e15, BYTES),
     "memory_bandwidth_bytes_per_s": (1e8, 1e14, PER_S),
-    "bandwidth_bytes_per_s": (1e5, 1e15, PER_S),  # 1e15 in a measured file: no size took longer
+    "bandwidth_bytes_per_s": (1e5, UNSEEN, PER_S),
     "pcie_bytes_per_s": (1e6, 1e13, PER_S),
     "nvme_bytes_per_s": (1e5, 1e13, PER_S),
     "base_s": (0, 1, SECONDS),

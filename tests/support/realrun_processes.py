@@ -274,3 +274,14 @@ def both_directions():
     import torch.distributed as dist
 
     return {direction: dist.new_group(backend="gloo") for direction in (1, -1)}
+
+
+def made_by(script, folder):
+    """`folder`, with what the program in the file `script` writes there."""
+    command = CommandLine(folder, cwd=folder, temporary=folder, command=(sys.executable, script))
+    try:
+        status, _, error = command.end()
+    finally:
+        command.kill()
+    assert status == 0, error
+    return folder

@@ -9,6 +9,7 @@ from realrun.measure.machine.regression import nonnegative_fit
 from realrun.measure.machine.sample import Sample
 from simlab.spec.cluster import clusters
 from simlab.spec.fabric import Fabric
+from simlab.spec.hardware import UNSEEN
 
 FASTEST_PCIE = 63e9
 """Bytes per second of PCIe 5.0 x16, one direction: what is faster between two GPUs is NVLink."""
@@ -19,11 +20,6 @@ MESSAGES = ("p2p", "all_to_all")
 
 
 NO_LIMIT = 1e30
-
-
-UNSEEN = 1e15
-"""Bytes per second of what larger sizes took no longer for, as far as was seen; a file has no
-infinity."""
 
 
 def fitted_fabric(samples: Sequence[Sample], about: dict[str, Any], said: str) -> dict[str, Any]:

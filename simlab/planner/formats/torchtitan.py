@@ -363,7 +363,7 @@ def written(plan: Plan) -> Settings:
         "activation_checkpoint": {"mode": mode, "selective_ac_option": "op"},
         "compile": {"enable": bool(compiled), "components": compiled},
     }
-    if plan.has_narrow_products:
+    if plan.precision.startswith("fp8"):
         content["model"] = {"converters": ["float8"]}
     if plan.precision == "fp8-rowwise":
         content["float8"] = {"recipe_name": "rowwise"}

@@ -7,7 +7,6 @@ import io
 import json
 import logging
 import re
-import sys
 from contextlib import redirect_stdout
 from types import SimpleNamespace
 
@@ -17,7 +16,7 @@ pytest.importorskip("torch")
 
 from simlab.cli.main import main
 from tests.support import gloo_hangs
-from tests.support.realrun_processes import CommandLine
+from tests.support.realrun_processes import made_by
 
 SEEN = {
     "left out": ("missing", [1], "all_reduce", 4, [0, 2]),
@@ -37,16 +36,7 @@ SEEN = {
 @pytest.fixture(scope="module")
 def hangs(tmp_path_factory):
     """The folder of the dumps of all hangs."""
-    folder = tmp_path_factory.mktemp("hangs")
-    command = CommandLine(
-        folder, cwd=folder, temporary=folder, command=(sys.executable, gloo_hangs.__file__)
-    )
-    try:
-        status, _, error = command.end()
-    finally:
-        command.kill()
-    assert status == 0, error
-    return folder
+    return made_by(gloo_hangs.__file__, tmp_path_factory.mktemp("hangs"))
 
 
 def why(folder, capsys):

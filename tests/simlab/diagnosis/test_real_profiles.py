@@ -3,7 +3,6 @@ was slowed, and the cause."""
 
 import json
 import re
-import sys
 
 import pytest
 
@@ -11,7 +10,7 @@ pytest.importorskip("torch")
 
 from simlab.cli.main import main
 from tests.support import slowed_trainings
-from tests.support.realrun_processes import CommandLine
+from tests.support.realrun_processes import made_by
 
 TRAININGS = [(how, fault) for how in slowed_trainings.HOW for fault in slowed_trainings.FAULTS]
 
@@ -19,16 +18,7 @@ TRAININGS = [(how, fault) for how in slowed_trainings.HOW for fault in slowed_tr
 @pytest.fixture(scope="module")
 def profiles(tmp_path_factory):
     """The folder of all profiles."""
-    folder = tmp_path_factory.mktemp("profiles")
-    command = CommandLine(
-        folder, cwd=folder, temporary=folder, command=(sys.executable, slowed_trainings.__file__)
-    )
-    try:
-        status, _, error = command.end()
-    finally:
-        command.kill()
-    assert status == 0, error
-    return folder
+    return made_by(slowed_trainings.__file__, tmp_path_factory.mktemp("profiles"))
 
 
 @pytest.mark.parametrize(("how", "fault"), TRAININGS)
