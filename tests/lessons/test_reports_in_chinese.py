@@ -37,7 +37,7 @@ VERDICTS, TIED = ("fits", "tight"), (0, 1, 3)
 def report_in(monkeypatch):
     """What `report` shows of a text in a language."""
     shown = []
-    monkeypatch.setattr(cells, "show_markdown", lambda text: shown.append(text()))
+    monkeypatch.setattr(cells, "show", lambda text, kind: shown.append(text()))
 
     def report(text, tongue="zh"):
         monkeypatch.setenv("SIMLAB_LANG", tongue)
