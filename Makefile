@@ -50,14 +50,15 @@ bench-replay: .venv/real ## what a replay says that faster ops would save agains
 bench-faults: .venv/real ## twenty kills, each fault ten times: what is named, and where training goes on; ten minutes
 	$(BIN)/python -m benchmarks.bench_faults
 
-attack: .venv/all ## the tests that take long: thousands of plan files, flags, programs, cluster files, traces and torchrun variables made at random, signals in each phase, two hosts; half an hour
+attack: .venv/all ## the tests that take long: 300 random examples of each kind, thousands of plan files, flags, programs, cluster files, traces and torchrun variables made at random, signals in each phase, two hosts; an hour and a half
 	$(BIN)/python -m pytest -s -m attack tests
+	EXAMPLES=300 $(BIN)/python -m pytest -n 2 $(FILES) tests/simlab
 
-check: .venv/all ## lint, types and the fast tests (simlab, with fewer random examples, and the lessons' map; no processes, no browser)
+check: .venv/all ## lint, types and the fast tests (simlab and the lessons' map; no processes, no browser)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	QUICK=1 $(BIN)/python -m pytest -n 2 $(FILES) tests/simlab tests/test_architecture.py tests/lessons/test_questions.py
+	$(BIN)/python -m pytest -n 2 $(FILES) tests/simlab tests/test_architecture.py tests/lessons/test_questions.py
 
 lab: .venv/all ## open JupyterLab on your copies of the lessons, in the folder learn, at the first of them
 	$(BIN)/python -m simlab.lessons.copies notebooks learn

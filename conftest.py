@@ -25,7 +25,7 @@ KEPT = {
     # what this processor needs of OpenBLAS
     *("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"),
     # what is asked of the tests
-    *("CI", "QUICK", "GRID", "SHOTS", "ALL_LESSONS", "PYTEST_XDIST_AUTO_NUM_WORKERS"),
+    *("CI", "EXAMPLES", "GRID", "SHOTS", "ALL_LESSONS", "PYTEST_XDIST_AUTO_NUM_WORKERS"),
 }
 OWN = {
     "LANG": "C.UTF-8",

@@ -2,7 +2,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from simlab_oracles import needs, op_times, plans, seconds_of_kinds
 
@@ -240,7 +240,6 @@ def makespan(program, seconds, latency_s):
 
 
 @given(st.data(), plans(), st.one_of(st.just(0.0), st.floats(1e-4, 0.3)))
-@settings(max_examples=75)
 def test_any_op_of_the_critical_path_that_takes_longer_lengthens_the_step_by_as_much(
     data, program, latency_s
 ):

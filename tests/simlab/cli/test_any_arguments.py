@@ -5,7 +5,7 @@ import json
 from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from simlab.cli.main import main, parser
@@ -65,7 +65,6 @@ def command_lines(draw):
 
 
 @given(command_lines())
-@settings(max_examples=200)
 @example(["simulate", *START["simulate"], "--microbatches", "99999999999999999999"])
 @example(["simulate", *START["simulate"], "--pp", "99999999999999999999"])
 @example(["simulate", *START["simulate"], "--nodes", "99999999999999999999"])

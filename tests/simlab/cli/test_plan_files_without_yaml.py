@@ -4,7 +4,7 @@ import json
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import simlab as sl
@@ -36,7 +36,6 @@ def test_lines_of_a_plan_file_mean_the_same_without_pyyaml(tmp_path, monkeypatch
     assert plain_yaml(path) == with_it and with_it["stage_layers"] == [1, 1]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_what_is_written_is_read_without_pyyaml(tmp_path_factory, data):
     fields = {

@@ -4,7 +4,7 @@ say, and links are shared fairly."""
 from math import ceil, log2
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simlab.collectives import (
@@ -130,7 +130,6 @@ OTHERS = {
 sizes = st.floats(1.0, 1e9)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from([*{*ALL_REDUCE} - {"star"}, *OTHERS]),
     st.integers(1, 4),

@@ -3,7 +3,7 @@
 from itertools import accumulate
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import simlab as sl
@@ -52,7 +52,6 @@ def op_number(graph, op):
     return number
 
 
-@settings(max_examples=60, deadline=None)
 @given(steps(), st.data(), st.sampled_from([0.0, 0.5, 1.5]), st.sampled_from([0.0, 0.001]))
 def test_a_replay_with_one_op_changed_is_a_new_simulation(step, data, scale, gap_s):
     program, seconds, link = step
@@ -67,7 +66,6 @@ def test_a_replay_with_one_op_changed_is_a_new_simulation(step, data, scale, gap
         ) == pytest.approx(span.start_s, abs=1e-9)
 
 
-@settings(max_examples=30, deadline=None)
 @given(steps())
 def test_the_parts_of_each_rank_and_of_the_critical_path_add_up_to_the_step(step):
     trace = simulated(*step)
@@ -81,7 +79,6 @@ def test_the_parts_of_each_rank_and_of_the_critical_path_add_up_to_the_step(step
     assert sum(link.seconds + link.lag_s for link in links) == pytest.approx(trace.step_s)
 
 
-@settings(max_examples=30, deadline=None)
 @given(steps())
 def test_a_faster_op_saves_at_most_its_own_time_and_nothing_off_the_critical_path(step):
     program, seconds, link = step

@@ -4,7 +4,7 @@ all ways to compute it agree."""
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import simlab as sl
@@ -145,7 +145,6 @@ def alone(cost, kernels):
     zero=st.integers(0, 2),
     dispatcher=st.sampled_from(["all-to-all", "once-a-node"]),
 )
-@settings(max_examples=40, deadline=None)
 def test_side_by_side_is_never_slower_than_one_after_the_other(times, size, ep, zero, dispatcher):
     """But for what all-to-alls slow the kernels beside them by, so both are held against the time of
     kernels that are slowed throughout."""

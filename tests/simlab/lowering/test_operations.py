@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from plan_oracles import changed, plan_of
 
@@ -59,7 +59,6 @@ def test_each_product_of_latent_attention_has_an_operation_of_its_own():
     assert latents == ["q down", "q up", "kv down", "kv up"]
 
 
-@settings(max_examples=40)
 @given(st.sampled_from([*MODELS]), plans)
 def test_a_kernel_of_a_backward_has_the_operation_that_its_name_begins_with(name, plan):
     """But for what no kernel of the forward makes: biases' gradients and ZeRO-3's copies."""
@@ -97,7 +96,6 @@ def test_communications_of_attention_and_of_an_input_that_is_gathered_again_are_
     assert carried["input again"] == {False} and carried["input gradient"] == {True}
 
 
-@settings(max_examples=40)
 @given(st.sampled_from([*MODELS]), plans)
 def test_a_sum_of_a_gradient_runs_beside_the_product_that_it_does_not_come_from(name, plan):
     """The input's gradient is made by one product of the backward, so its sum may run beside the
@@ -125,7 +123,6 @@ def made(pieces):
     return dict(computed), dict(sent)
 
 
-@settings(max_examples=25)
 @given(st.sampled_from([*MODELS]), plans)
 def test_overlap_changes_neither_what_is_computed_nor_what_is_sent(name, plan):
     kernels = UnitKernels(MODELS[name], plan)

@@ -3,7 +3,7 @@
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import simlab as sl
@@ -78,7 +78,6 @@ def test_no_node_left_and_mixed_clusters_are_refused():
         replan(MODEL, sl.Plan(dp=16), mixed)
 
 
-@settings(max_examples=60)
 @given(st.lists(st.floats(0.1, 10), min_size=1, max_size=3), st.integers(0, 9))
 def test_microbatches_by_speed_end_as_early_as_any_other_way(speeds, more):
     microbatches = len(speeds) + more

@@ -3,7 +3,7 @@
 from statistics import fmean
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simlab.errors import InputError
@@ -12,7 +12,6 @@ from simlab.operations import Job, random_jobs, simulate_queue
 POLICIES = ("static", "reactive", "predictive")
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.integers(1, 25), st.floats(10, 10_000), st.floats(10, 1e6), st.integers(0, 10**6),
     st.sampled_from(POLICIES), st.floats(0, 5000), st.floats(0.6, 1.0),

@@ -7,7 +7,7 @@ from random import Random
 from statistics import fmean
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simlab.errors import InputError
@@ -60,7 +60,6 @@ def runs(draw):
     return LongRun(work_s=draw(st.floats(1, 40 * DAY_S)), rate=RATE, fleet=fleet, checkpoints=plan)
 
 
-@settings(max_examples=80, deadline=None)
 @given(runs(), st.integers(0, 10**6))
 def test_all_time_is_accounted_for_whatever_happens(run, seed):
     went = simulate_run(run, seed=seed)
@@ -76,7 +75,6 @@ def test_all_time_is_accounted_for_whatever_happens(run, seed):
     assert simulate_run(run, seed=seed) == went
 
 
-@settings(max_examples=60, deadline=None)
 @given(runs(), st.integers(0, 10**6))
 def test_the_clock_of_the_simulation_agrees_with_the_sum_of_the_parts(run, seed):
     """The last failure of a run with the same luck lies where its times of failures were drawn."""

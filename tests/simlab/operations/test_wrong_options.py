@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import simpy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simlab.cli.main import main
@@ -50,7 +50,6 @@ def test_late_jobs_end():
         assert len(simulate_queue(jobs, nodes=4, policy=policy).jobs) == 5
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.integers(1, 60), st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=6)
 )  # fmt: skip

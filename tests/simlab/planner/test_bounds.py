@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from simlab import InputError, Model, Plan, load_cluster, predict
@@ -46,7 +46,6 @@ def plans(draw):
 
 
 @given(plans())
-@settings(max_examples=60, deadline=None)
 def test_no_plan_is_faster_or_smaller_than_its_bounds(plan):
     prediction = predict(MODEL, plan, CLUSTER)
     assert memory_bound_bytes(MODEL, plan) <= sum(prediction.memory_bytes.values()) * (1 + 1e-9)

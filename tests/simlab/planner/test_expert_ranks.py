@@ -4,7 +4,7 @@ the best is found and explained."""
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from simlab import InputError, Model, Plan, load_cluster, load_model, predict
@@ -145,7 +145,6 @@ def plans(draw):
 
 
 @given(plans(), st.sampled_from([NODES, slow(NODES, 16)]))
-@settings(max_examples=120, deadline=None)
 def test_no_plan_with_experts_is_faster_or_smaller_than_its_bounds(drawn, cluster):
     model, plan = drawn
     prediction = predict(model, plan, cluster)

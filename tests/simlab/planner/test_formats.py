@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simlab import InputError, Plan
@@ -308,7 +308,6 @@ def plans(draw):
 
 
 @pytest.mark.parametrize("project", FORMATS)
-@settings(max_examples=150, deadline=None)
 @given(plan=plans())
 def test_a_plan_comes_back_but_for_what_is_named(project, plan):
     content, unsaid = exported(project, plan)
@@ -332,7 +331,6 @@ def _given_by_others(project, plan):
 
 
 @pytest.mark.parametrize("project", FORMATS)
-@settings(max_examples=60, deadline=None)
 @given(plan=plans())
 def test_what_was_imported_is_exported_whole(project, plan):
     once = imported(project, exported(project, plan).settings, gpus=plan.gpus).plan
@@ -388,7 +386,6 @@ def test_two_names_of_one_option_must_agree():
         imported("torchtitan", both, gpus=16)
 
 
-@settings(max_examples=100, deadline=None)
 @given(plan=plans())
 def test_what_is_written_as_a_file_is_read_as_the_same_plan(plan, tmp_path_factory):
     """The text of the file, and not only its settings."""

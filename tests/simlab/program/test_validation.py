@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from simlab_oracles import can_end, plans
 
@@ -131,7 +131,6 @@ def test_a_program_that_lost_any_op_is_rejected_with_a_place_and_that_op(program
 
 
 @given(plans(), st.randoms(use_true_random=False))
-@settings(max_examples=300)
 def test_validator_and_simulator_agree_on_programs_with_ops_swapped(program, random):
     rows = [list(ops) for ops in program.ranks]
     for _ in range(random.randint(1, 2)):
@@ -165,7 +164,6 @@ def test_validator_and_simulator_agree_on_programs_with_ops_swapped(program, ran
         max_size=3,
     )
 )
-@settings(max_examples=300)
 def test_on_any_list_of_ops_both_end_in_an_answer_and_what_is_valid_runs_to_its_end(ranks):
     program = Program(ranks)
     found = next(errors(program), None)

@@ -86,7 +86,6 @@ def test_interleaving_with_3_chunks_has_about_the_bubble_rate_of_the_papers_1f1b
     assert bubble(trace).longest_stage == pytest.approx(rate, abs=0.004)
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     st.integers(1, 8),
     st.integers(1, 24),
@@ -101,7 +100,6 @@ def test_without_splitting_or_interleaving_the_bubble_is_p_minus_1_times_f_plus_
     assert longest_bubble_s(run(name, p, m, times)) == seconds((p - 1) * (forward + backward))
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(1, 8), st.integers(1, 4), st.integers(1, 4), duration, duration)
 def test_interleaving_divides_the_bubble_by_the_chunks(p, rounds, v, forward, backward):
     m = rounds * p
@@ -115,7 +113,6 @@ def test_interleaving_divides_the_bubble_by_the_chunks(p, rounds, v, forward, ba
     assert trace.step_s == pytest.approx((m + (p - 1) / v) * (forward + backward))
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(1, 8), st.integers(1, 24), st.integers(1, 4), duration, duration)
 def test_looped_bfs_has_the_bubble_of_interleaving_from_p_microbatches_on(
     p, more, v, forward, backward
@@ -132,7 +129,6 @@ def test_looped_bfs_has_the_bubble_of_interleaving_from_p_microbatches_on(
     assert peak_memory(trace) == [m * v] * p
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(2, 8), st.integers(0, 24), duration, st.floats(0.0, 1.0), st.floats(0.0, 1.0))
 def test_zb_h1_leaves_the_bubble_that_w_does_not_fill(p, more, input_grad, w_share, f_share):
     # W <= I: else I waits for W, and the closed form does not hold
@@ -148,7 +144,6 @@ def test_zb_h1_leaves_the_bubble_that_w_does_not_fill(p, more, input_grad, w_sha
     assert trace.step_s == pytest.approx(busy + (p - 1) * (forward + input_grad - weight_grad))
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(1, 8), st.integers(0, 16), duration, st.floats(0.0, 1.0))
 def test_zb_h2_leaves_a_bubble_of_p_minus_1_times_f_plus_i_minus_2w_if_f_and_i_are_equal(
     p, more, forward, w_share
@@ -163,7 +158,6 @@ def test_zb_h2_leaves_a_bubble_of_p_minus_1_times_f_plus_i_minus_2w_if_f_and_i_a
     assert longest_bubble_s(trace) == seconds((p - 1) * (2 * forward - 2 * weight_grad))
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(1, 8), st.integers(0, 16), duration)
 def test_zb_v_has_no_bubble_from_2p_minus_1_microbatches_on_if_f_i_and_w_are_equal(p, more, each):
     assert longest_bubble_s(run("zb-v", p, 2 * p - 1 + more, unit(each))) == seconds(0)
@@ -188,7 +182,6 @@ def test_v_min_has_more_than_half_and_at_most_three_quarters_of_1f1bs_bubble_if_
     assert 0.5 <= share <= 0.75
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(1, 5), st.integers(0, 8), duration, st.floats(0.0, 1.0))
 def test_dualpipe_has_the_bubble_of_its_papers_table_2_if_a_pair_takes_f_plus_b(
     half, more, forward, w_share
@@ -205,7 +198,6 @@ def test_dualpipe_has_the_bubble_of_its_papers_table_2_if_a_pair_takes_f_plus_b(
     )
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.integers(1, 5), st.integers(0, 8), duration, st.floats(0.0, 1.0), st.floats(0.0, 1.0))
 def test_a_shorter_pair_shortens_dualpipes_step_to_its_formula_beyond_the_work_of_a_rank_with_the_most_pairs(
     half, more, forward, w_share, hidden

@@ -277,7 +277,6 @@ def executed_s(cluster, *collectives):
     return run_rounds(collectives, network_of(cluster))
 
 
-@settings(max_examples=40)
 @given(st.integers(2, 8), sizes, bandwidths, latencies)
 def test_a_ring_within_a_node_takes_its_closed_form(n, size_bytes, bandwidth, latency_s):
     took = executed_s(machine(bandwidth, latency_s, nodes=1), ring_all_reduce(range(n), size_bytes))
@@ -286,7 +285,6 @@ def test_a_ring_within_a_node_takes_its_closed_form(n, size_bytes, bandwidth, la
     )
 
 
-@settings(max_examples=40)
 @given(st.integers(2, 6), sizes, bandwidths, latencies)
 def test_a_ring_of_one_rank_per_node_takes_its_closed_form_over_a_nic_each(
     nodes, size_bytes, bandwidth, latency_s

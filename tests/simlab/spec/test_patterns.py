@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import simlab as sl
@@ -156,7 +156,6 @@ def any_layers(draw):
     return model, plan
 
 
-@settings(deadline=None, max_examples=60)
 @given(any_layers())
 def test_any_layers_give_back_what_they_hold_and_take_as_long_walked_as_played(step):
     model, plan = step

@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from plan_oracles import nothing_is_slowed
 
@@ -159,7 +159,6 @@ def test_zero_3_gathers_embedding_and_head_for_forward_and_backward_as_it_does_l
         ]
 
 
-@settings(max_examples=25)
 @given(st.floats(0.5, 64))
 @nothing_is_slowed()
 def test_more_prefetch_is_never_slower(narrower):

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from simlab_oracles import op_times, plans, seconds_of_kinds
 from timelines import (
@@ -91,7 +91,6 @@ def test_chrome_names_every_track_that_has_a_slice_with_its_stream(pp):
 
 
 @given(st.data(), plans(), st.floats(0, 0.3), st.sampled_from(["serial", "fair"]))
-@settings(max_examples=60)
 def test_chrome_slices_of_one_track_never_overlap_for_perfetto_would_drop_them(
     data, program, latency_s, sharing
 ):
