@@ -25,12 +25,15 @@ class SavedActivations:
     """
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
-        # storages, not addresses: an address changes when a storage is freed and gathered again
-        self._parameters = [parameter.untyped_storage() for parameter in parameters]
-        self.data: Iterable[Tensor] = ()
-        self._holders: dict[int, int] = {}  # {storage address: number of saved tensors in it}
+        self._parameters = {_storage_of(parameter) for parameter in parameters}
+        self._known = self._parameters
+        self._holders: dict[int, int] = {}  # {storage: number of saved tensors in it}
         self._tensors: dict[Key, int] = {}  # {(stage, microbatch): number of saved tensors}
         self.bytes = self.peak_bytes = 0
+
+    def leave_out(self, data: Iterable[Tensor]) -> None:
+        """From now on `data`, which exist anyway, are not counted besides parameters."""
+        self._known = self._parameters.union(map(_storage_of, data))
 
     @property
     def live(self) -> int:
@@ -56,27 +59,25 @@ class SavedActivations:
         return self._pack(tensor, key)
 
     def _pack(self, tensor: Tensor, key: Key) -> Any:
-        storage = tensor.untyped_storage()
-        address = storage.data_ptr()
-        if any(address == other.data_ptr() for other in self._parameters) or any(
-            address == data.untyped_storage().data_ptr() for data in self.data
-        ):
+        storage = _storage_of(tensor)
+        if storage in self._known:
             return tensor
         self._tensors[key] = self._tensors.get(key, 0) + 1
-        self._holders[address] = self._holders.get(address, 0) + 1
-        if self._holders[address] == 1:
-            self.bytes += storage.nbytes()
+        holders = self._holders[storage] = self._holders.get(storage, 0) + 1
+        nbytes = tensor.untyped_storage().nbytes()
+        if holders == 1:
+            self.bytes += nbytes
             self.peak_bytes = max(self.peak_bytes, self.bytes)
-        return _Saved(self, tensor, key, address, storage.nbytes())
+        return _Saved(self, tensor, key, storage, nbytes)
 
-    def release(self, key: Key, address: int, nbytes: int) -> None:
+    def release(self, key: Key, storage: int, nbytes: int) -> None:
         """One saved tensor is gone."""
         self._tensors[key] -= 1
         if not self._tensors[key]:
             del self._tensors[key]
-        self._holders[address] -= 1
-        if not self._holders[address]:
-            del self._holders[address]
+        self._holders[storage] -= 1
+        if not self._holders[storage]:
+            del self._holders[storage]
             self.bytes -= nbytes
 
 
@@ -90,6 +91,12 @@ class _Saved:
 
     def __del__(self) -> None:
         self._ledger.release(*self._where)
+
+
+def _storage_of(tensor: Tensor) -> int:
+    """Which storage a tensor is in, as long as it is held. An address would not tell: it changes when
+    a storage is freed and gathered again."""
+    return tensor.untyped_storage()._cdata
 
 
 def _unpack(saved: Any) -> Tensor:

@@ -176,7 +176,7 @@ class Executor:
         """Make ready for the ops of step `number`, none of which has been run."""
         self.number, self.op_number = number, 0
         self.tokens, self.targets = self._own(tokens), self._own(targets)
-        self.activations.data = [self.tokens, self.targets]
+        self.activations.leave_out([self.tokens, self.targets])
         for held in (self.losses, self.saved, self.kept):
             held.clear()
         # before any receive is posted: on CUDA it may wait for the whole device

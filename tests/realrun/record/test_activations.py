@@ -48,7 +48,7 @@ def test_parameters_and_the_steps_data_are_not_counted():
     layer = nn.Linear(5, 5, bias=False)
     ledger = SavedActivations(layer.parameters())
     tokens = torch.zeros(100, dtype=torch.int64)
-    ledger.data = (tokens,)
+    ledger.leave_out([tokens])
     x = torch.randn(3, 5, requires_grad=True)
     table = nn.Embedding(7, 5)
     with ledger.saving((0, 0)):
@@ -83,7 +83,7 @@ def test_a_stage_holds_what_its_formula_says_and_nothing_after_its_backward(dtyp
 def test_microbatches_are_told_apart_by_stage_and_number():
     stage = Stage({"layers": 1, "hidden": 8, "heads": 2, "seq": 4}, 0, 1)
     ledger = SavedActivations(stage.parameters())
-    ledger.data = (tokens := torch.zeros(1, 4, dtype=torch.int64),)
+    ledger.leave_out([tokens := torch.zeros(1, 4, dtype=torch.int64)])
     outputs = []
     for microbatch in range(3):
         with ledger.saving((0, microbatch)):
