@@ -231,4 +231,4 @@ class NativeBackend:
 
 
 def _adam(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.Adam(parameters, lr=LEARNING_RATE)
+    return torch.optim.Adam(parameters, lr=LEARNING_RATE, fused=True)

@@ -26,6 +26,11 @@ class SplitLinear(nn.Linear):
 
     keep: Keep | None = None
     """What takes (layer, X, dY) of a backward; None: the backward computes the weight gradient."""
+    is_split = True
+    """Whether a backward may leave something for later. If not, and nothing is communicated in it, it is
+    torch's own."""
+    communicates = False
+    """Whether a backward has something to `complete` over several ranks."""
 
     @property
     def product_bias(self) -> Tensor | None:
@@ -33,6 +38,8 @@ class SplitLinear(nn.Linear):
         return self.bias
 
     def forward(self, x: Tensor) -> Tensor:
+        if not (self.is_split or self.communicates):
+            return functional.linear(x, self.weight, self.product_bias)
         return _Product.apply(x, self.weight, self.product_bias, self)
 
     def complete(self, dx: Tensor) -> Callable[[], Tensor]:
@@ -85,11 +92,16 @@ def weight_gradients(x: Tensor, dy: Tensor, bias: Tensor | None) -> tuple[Tensor
     return rows.T @ x.flatten(0, -2), None if bias is None else rows.sum(0)
 
 
+def split_layers(module: nn.Module) -> list[SplitLinear]:
+    """The layers of `module` whose backward can be split."""
+    return [layer for layer in module.modules() if isinstance(layer, SplitLinear)]
+
+
 @contextmanager
 def keeping_weight_gradients(module: nn.Module, keep: Keep) -> Iterator[None]:
     """Inside the context, backwards call `keep(layer, X, dY)` for the linear layers of `module` and
     do not compute their weight gradients."""
-    layers = [layer for layer in module.modules() if isinstance(layer, SplitLinear)]
+    layers = split_layers(module)
     for layer in layers:
         layer.keep = keep
     try:

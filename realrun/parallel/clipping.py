@@ -62,17 +62,20 @@ def clip(
         raise InputError(f"clipping at {limit!r}: give a norm above 0, such as 1.0")
     norm = global_norm(parts, counted)
     factor = (limit / (norm + 1e-6)).clamp(max=1.0)
-    for gradient in chain(*(gradients for gradients, _ in parts), copies):
-        if gradient is not None:
-            gradient *= factor.to(gradient.dtype)
+    if scaled := _there(chain(*(gradients for gradients, _ in parts), copies)):
+        torch._foreach_mul_(scaled, factor.to(scaled[0].dtype))
     return norm
 
 
 def _sum_of_squares(gradients: Iterable[Tensor | None]) -> Tensor:
     """A scalar in fp64, which is zero where there are no gradients. Its type is the same on all
     ranks, whatever they hold."""
-    there = [gradient for gradient in gradients if gradient is not None]
-    total = torch.zeros((), dtype=torch.float64, device=there[0].device if there else None)
-    for gradient in there:
-        total += gradient.detach().double().square().sum()
-    return total
+    there = _there(gradients)
+    if not there:
+        return torch.zeros((), dtype=torch.float64)
+    return torch.stack(torch._foreach_norm(there, 2, torch.float64)).square().sum()
+
+
+def _there(gradients: Iterable[Tensor | None]) -> list[Tensor]:
+    """Those that there are."""
+    return [gradient for gradient in gradients if gradient is not None]

@@ -3,7 +3,6 @@ block, and the head with its loss."""
 
 from collections.abc import Callable
 from copy import deepcopy
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -101,8 +100,8 @@ class Head(nn.Module):
 
 
 Unit = Embedding | ParallelBlock | Head
-Told = Callable[[Tensor, str, str], Tensor]
-"""Takes a tensor and the names of the units before and after it; returns the tensor."""
+Told = Callable[[Tensor, str, str], None]
+"""Takes a tensor and the names of the units before and after it."""
 ATTENTION_OF = {"ring": "ring", "all-to-all": "ulysses", "all-gather": "gathered"}
 """{`Plan.cp_kind`: the attention of `realrun.parallel.layers.context`}"""
 
@@ -150,14 +149,13 @@ class ParallelStage(nn.Module):
         """The loss of the last stage, a scalar; of another stage its hidden states. x: tokens, or
         what the stage before sent.
 
-        between: called with what goes from one unit to the next and the names of the two. It
-        returns the tensor that goes on, and learns from that tensor's function when the backward
-        comes the other way. None: nobody is told.
+        between: called with what goes from one unit to the next and the names of the two. From a hook
+        on that tensor it learns when the backward comes the other way. None: nobody is told.
         """
         before = None
         for name, unit in self.units.items():
             if before is not None and between is not None:
-                x = between(x, before, name)
+                between(x, before, name)
             if name == "head":
                 x = unit(x, targets)
             elif name == "embedding" or self.plan.recompute != "full":
@@ -188,21 +186,3 @@ class ParallelStage(nn.Module):
         if self.plan.sequence_parallel:
             return microbatch_size, tokens // self.tp.size, hidden
         return microbatch_size, tokens, hidden // self.tp.size
-
-
-class Between(torch.autograd.Function):
-    """The identity between two units. It calls `forwards` when the forward passes it, and
-    `backwards` when the backward does."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, forwards: Callable[[], None], backwards: Callable[[], None]
-    ) -> Tensor:
-        ctx.backwards = backwards
-        forwards()
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        ctx.backwards()
-        return dy, None, None

@@ -14,13 +14,14 @@ from realrun.comm.channels import Channels
 from realrun.comm.group import Observer
 from realrun.comm.mesh import Mesh
 from realrun.model.gpt import Stage, layer_range
+from realrun.model.split import split_layers
 from realrun.parallel.clipping import clip
 from realrun.parallel.copies import Copies
 from realrun.parallel.layers.block import ParallelBlock
 from realrun.parallel.layers.context import positions
 from realrun.parallel.precision import LossScaler
 from realrun.parallel.side_by_side import HandsOver, SideBySide, turns_of
-from realrun.parallel.stage import Between, ParallelStage
+from realrun.parallel.stage import ParallelStage, Told
 from realrun.parallel.units import StageUnits
 from realrun.record.activations import Key, SavedActivations
 from realrun.record.step_log import StepLog
@@ -79,6 +80,9 @@ class Executor:
         self.ops = program.ranks[self.place]
         numbers = program.stages_of(self.place)
         self.stages = {number: self.stage(self._whole(number), number) for number in numbers}
+        if all(op.kind != "I" for op in self.ops):
+            for layer in chain(*map(split_layers, self.stages.values())):
+                layer.is_split = False
         last = {op.stage: str(op) for op in self.ops if op.kind in "BW"}
         self.gradient_type = (
             torch.float32 if dtype.itemsize == 2 and plan.gradient_bytes == 4 else dtype
@@ -334,7 +338,7 @@ class Executor:
             self.pair.ends()
         self.units.unit_ends(op.stage, op.kind, name, str(op))
 
-    def between(self, op: Op, backward: Callable[[], Op | None]) -> Any:
+    def between(self, op: Op, backward: Callable[[], Op | None]) -> Told | None:
         """What `ParallelStage.forward` calls between units; backward: () → the op whose backward
         passes. Of no use where nobody asks for units, and none comes and goes."""
         asked = self.log.by_unit or self.pair is not None
@@ -346,6 +350,8 @@ class Executor:
             self.unit_ends(op, before)
             self._unit_begins(op, after)
 
-        return lambda x, before, after: Between.apply(
-            x, lambda: passes(before, after, op), lambda: passes(after, before, backward())
-        )
+        def told(x: torch.Tensor, before: str, after: str) -> None:
+            passes(before, after, op)
+            x.register_hook(lambda gradient: passes(after, before, backward()))
+
+        return told

@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 from torch import Tensor
 
 from realrun.model.split import SplitLinear, keeping_weight_gradients
-from realrun.parallel.stage import ParallelStage
+from realrun.parallel.stage import ParallelStage, Told
 from realrun.record.activations import Key, SavedActivations
 from realrun.run.faults import Injector
 from simlab.errors import SimlabError
@@ -41,7 +41,7 @@ class Running(Protocol):
     """{(stage, microbatch): {layer: what W makes its weight gradient of}}"""
     backward_op: Op | None
 
-    def between(self, op: Op, backward: Callable[[], Op | None]) -> Any:
+    def between(self, op: Op, backward: Callable[[], Op | None]) -> Told | None:
         """What runs between two units of a stage, or None."""
 
     def unit_ends(self, op: Op, name: str) -> None:

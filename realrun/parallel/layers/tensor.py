@@ -39,6 +39,8 @@ def copy_to(x: Tensor, group: Group) -> Tensor:
 def reduce_from(x: Tensor, group: Group) -> Tensor:
     """Megatron's g: the sum of all ranks' `x`. Its backward does nothing, because the sum's
     gradient is the gradient of each term."""
+    if group.size == 1:
+        return x
     return conjugates(x, lambda x: group.all_reduce(x.clone()).wait(), lambda dy: dy)
 
 
@@ -71,7 +73,7 @@ class OutputCutLinear(SplitLinear):
 
     def __init__(self, inputs: int, outputs: int, group: Group, *, bias: bool = True) -> None:
         super().__init__(inputs, part(outputs, group, "outputs"), bias=bias)
-        self.group = group
+        self.group, self.communicates = group, group.size > 1
 
     @classmethod
     def of(cls, whole: nn.Linear, group: Group, *, pieces: int = 1) -> Self:
@@ -107,11 +109,14 @@ class RowLinear(SplitLinear):
     (..., outputs) is whole on all ranks: it is the sum of all ranks' products (g), to which the
     bias is added once. The bias is the same on all ranks."""
 
-    product_bias = None
-
     def __init__(self, inputs: int, outputs: int, group: Group, *, bias: bool = True) -> None:
         super().__init__(part(inputs, group, "inputs"), outputs, bias=bias)
         self.group = group
+
+    @property
+    def product_bias(self) -> Tensor | None:
+        """See `SplitLinear`: a sum over ranks comes before the bias."""
+        return self.bias if self.group.size == 1 else None
 
     @classmethod
     def of(cls, whole: nn.Linear, group: Group) -> Self:
@@ -126,7 +131,10 @@ class RowLinear(SplitLinear):
         return layer
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.summed(super().forward(x))
+        y = super().forward(x)
+        if self.group.size == 1:
+            return y
+        y = self.summed(y)
         return y if self.bias is None else y + self.bias
 
     def summed(self, y: Tensor) -> Tensor:
@@ -159,6 +167,8 @@ class VocabEmbedding(nn.Module):
     def own_rows(self, tokens: Tensor) -> Tensor:
         """The embeddings (..., hidden) of the tokens of this rank's part of the vocabulary, and
         zero for other tokens."""
+        if self.group.size == 1:
+            return functional.embedding(tokens, self.weight)
         row, elsewhere = _local(tokens, self.first, self.weight.shape[0])
         return functional.embedding(row, self.weight).masked_fill(elsewhere.unsqueeze(-1), 0)
 

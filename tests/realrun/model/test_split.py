@@ -7,7 +7,6 @@ from realrun.comm.mesh import Mesh
 from realrun.measure.timers import HostTimer
 from realrun.model.split import SplitLinear
 from realrun.model.text import batch
-from realrun.parallel.layers.tensor import RowLinear
 from realrun.record.step_log import OpLog
 from realrun.run.executor import Executor
 from simlab.program import Op, Program
@@ -68,8 +67,7 @@ def test_i_leaves_just_the_linear_layers_weight_gradients_to_w():
         f"{name}.{which}"
         for name, layer in module.named_modules()
         if isinstance(layer, SplitLinear)
-        # a row-parallel layer adds its bias to the sum, outside of the product
-        for which in ("weight", *(() if isinstance(layer, RowLinear) else ("bias",)))
+        for which in ("weight", "bias")
     }
     assert {
         name for name, gradient in gradients(module).items() if gradient is None
