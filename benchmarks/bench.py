@@ -18,6 +18,7 @@ import simlab as sl
 
 STAGES, MICROBATCHES, ROUNDS = 64, 512, 7
 LEAST_RATIO, MOST_IMPORT_S, MOST_SPLIT_RATIO, MOST_RUNTIME_RATIO = 0.2, 0.3, 1.15, 1.02
+MOST_BACKENDS_RATIO = 1.0
 MOST_CANVAS_MS = 150
 MOST_CANVAS_RATIO = 4  # to a repaint of two boxes in the same run, whatever else the machine does
 
@@ -160,8 +161,31 @@ def split():
     return {"split_backward": row}, ["I + W"] * (row["ratio"] > MOST_SPLIT_RATIO)
 
 
+def backends():
+    """Both back-ends with real compute, in three sizes."""
+    from benchmarks.bench_backends import PLANS, SIZES, backends_row
+
+    rows = []
+    for size in SIZES:
+        for name in PLANS:
+            rows.append(backends_row(size, name))
+            print(
+                "{what}: native {native_s:.3f} s a step, torch {torch_s:.3f} s, ratio {ratio:.2f} (at most {most}); "
+                "of a processor {native_cpu_s:.3f} and {torch_cpu_s:.3f} s a rank, ratio {cpu_ratio:.2f}; "
+                "{native_host_us:.0f} and {torch_host_us:.0f} us for each of {instructions:.0f} instructions".format(
+                    **rows[-1], most=MOST_BACKENDS_RATIO
+                ),
+                flush=True,
+            )
+    return {"backends": rows}, [
+        f"native, {row['what']}" for row in rows if row["ratio"] > MOST_BACKENDS_RATIO
+    ]
+
+
 def torch_runtime():
-    """The executor beside torch's own runtime, same program and op times, on four processes."""
+    """The executor's loop beside that of torch's own runtime, on four processes. Each op is stretched to
+    20 or 40 ms, so this says that both keep the order and its times, and nothing of how fast either
+    computes: for that see `backends`."""
     from benchmarks.bench_torch import RUNTIME_PROGRAMS, runtime_row
 
     rows = [runtime_row(name) for name in RUNTIME_PROGRAMS]
@@ -249,6 +273,7 @@ ROWS = {
     "simulator": simulator,
     "import": import_time,
     "split-backward": split,
+    "backends": backends,
     "torch-runtime": torch_runtime,
     "torch-pictures": torch_pictures,
     "canvas": canvas,

@@ -26,6 +26,7 @@ class WholeUnit:
         self, name: str, parameters: Iterable[nn.Parameter], group: Group, *, master: torch.dtype
     ) -> None:
         self.name, self.parameters, self.group = name, list(parameters), group
+        self.sizes = [p.numel() for p in self.parameters]
         self.has_masters = any(p.dtype != master for p in self.parameters)
         self.masters = self.parameters
         if self.has_masters:
@@ -71,11 +72,9 @@ class WholeUnit:
         """Wait for the reduction, if one is under way, and leave the means in `parameter.grad`."""
         if self._reducing is None:
             return
-        flat = self._reducing.wait() / self.group.size
+        flat = self._reducing.wait().div_(self.group.size)
         self._reducing = None
-        for parameter, mean in zip(
-            self.parameters, flat.split([p.numel() for p in self.parameters])
-        ):
+        for parameter, mean in zip(self.parameters, flat.split(self.sizes)):
             parameter.grad = mean.view_as(parameter)
 
     def to_masters(self) -> None:
@@ -87,8 +86,8 @@ class WholeUnit:
     @torch.no_grad()
     def from_masters(self) -> None:
         """Copy what the optimizer has made to the parameters."""
-        for parameter, master in zip(self.parameters, self.masters if self.has_masters else []):
-            parameter.copy_(master)
+        if self.has_masters:
+            torch._foreach_copy_(self.parameters, self.masters)
 
     def pieces(self) -> list[Piece]:
         """The pieces of this unit that this rank updates: all parameters. Their gradients are there

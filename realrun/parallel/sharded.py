@@ -119,12 +119,14 @@ class ShardedUnit:
     def flat_gradient(self) -> Tensor:
         """All gradients in one buffer like `whole`, in the type in which they travel. The
         parameters' own gradients are dropped."""
-        flat = self.whole.new_zeros(self.part_size * self.group.size, dtype=self.reduce_type)
-        for parameter, place in zip(self.parameters, flat.split([*self.sizes, self.padding])):
-            if parameter.grad is not None:
-                place.copy_(parameter.grad.flatten())
-                parameter.grad = None
-        return flat
+        gradients = [
+            torch.zeros_like(p, dtype=self.reduce_type) if p.grad is None else p.grad
+            for p in self.parameters
+        ]
+        gradients.append(self.whole.new_zeros(self.padding, dtype=self.reduce_type))
+        for parameter in self.parameters:
+            parameter.grad = None
+        return torch.cat([gradient.to(self.reduce_type).flatten() for gradient in gradients])
 
     def reduce(self) -> None:
         """Start to reduce the gradients to the ranks that own them."""
@@ -133,7 +135,7 @@ class ShardedUnit:
     def reduced(self) -> None:
         """Wait for the reduction, and add the mean to `gradient`."""
         if self._reducing is not None:
-            mean = self._reducing.wait() / self.group.size
+            mean = self._reducing.wait().div_(self.group.size)
             self._reducing = None
             self.gradient = mean if self.gradient is None else self.gradient.add_(mean)
 

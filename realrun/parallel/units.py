@@ -26,6 +26,7 @@ from simlab.lowering.zero import (
     reduces_each_backward,
     shards_of,
 )
+from simlab.program import Op
 from simlab.spec.plan import Plan
 
 Parameters = WholeUnit | ShardedUnit
@@ -36,7 +37,7 @@ class StageUnits:
 
     stages:   {stage: `ParallelStage`}.
     group:    the ranks that hold the same part of the model. tp: the tensor-parallel ranks.
-    last:     {stage: text of its last B or W}.
+    last:     {stage: its last B or W}.
     gradient: the type in which gradients are added up and travel.
     experts:  where ranks share experts, those that hold the same ones; else None.
 
@@ -50,7 +51,7 @@ class StageUnits:
         plan: Plan,
         group: Group,
         tp: Group,
-        last: Mapping[int, str],
+        last: Mapping[int, Op],
         gradient: torch.dtype,
         experts: Group | None = None,
     ) -> None:
@@ -65,6 +66,12 @@ class StageUnits:
             }
             for name, module in stage.units.items():
                 self.partial[name] = module.partial_over_tp()
+        self.sharded = {
+            number: {name: _sharded(parts) for name, parts in units.items()}
+            for number, units in self.of_stage.items()
+        }
+        self.comes_and_goes = self.shared and gathers_for_ops(plan)
+        self.reduces_each = reduces_each_backward(plan)
         self.reducing: list[Parameters] = []
         self.gradient_bytes = 0
 
@@ -130,15 +137,15 @@ class StageUnits:
     def op_begins(self, stage: int, kind: str) -> None:
         """Called when an op is next. Under ZeRO-3 its first units are on their way before anything
         else is waited for."""
-        if self._comes_and_goes() and kind != "W":
+        if self.comes_and_goes and kind != "W":
             for part in chain.from_iterable(self._in_order(stage, kind)[: self.plan.prefetch]):
                 part.gather()
 
     def unit_begins(self, stage: int, kind: str, name: str) -> None:
         """Called before a unit is computed. What it needs is there when this returns, and what
         comes after it is under way."""
-        own = _sharded(self.of_stage[stage][name])
-        if self._comes_and_goes() and kind != "W":
+        own = self.sharded[stage][name]
+        if self.comes_and_goes and kind != "W":
             units, ahead = self._in_order(stage, kind), self.plan.prefetch
             at = units.index(own)
             for part in chain.from_iterable(units[at + ahead : at + ahead + 1]):
@@ -149,17 +156,17 @@ class StageUnits:
             for part in own:
                 part.arrived()
 
-    def unit_ends(self, stage: int, kind: str, name: str, op: str) -> None:
+    def unit_ends(self, op: Op, name: str) -> None:
         """Called after a unit is computed. It frees what is not needed until the next op, and
         reduces gradients that are complete."""
-        completes = op == self.last.get(stage)  # a program may have no backward
-        if self._comes_and_goes() and frees(self.plan, kind, completes):
-            for part in _sharded(self.of_stage[stage][name]):
+        completes = op == self.last.get(op.stage)  # a program may have no backward
+        if self.comes_and_goes and frees(self.plan, op.kind, completes):
+            for part in self.sharded[op.stage][name]:
                 part.free()
-        if kind in "BW" and (
-            reduces_each_backward(self.plan) or (completes and not reduces_after_ops(self.plan))
+        if op.kind in "BW" and (
+            self.reduces_each or (completes and not reduces_after_ops(self.plan))
         ):
-            self._reduce(stage, name)
+            self._reduce(op.stage, name)
 
     def step_ends(self, stages: Iterable[int]) -> None:
         """Called after a step's last op. All gradients are complete when this returns, and the
@@ -175,28 +182,24 @@ class StageUnits:
         for unit in self.all:
             unit.to_masters()
 
-    def _comes_and_goes(self) -> bool:
-        return self.shared and gathers_for_ops(self.plan)
-
     def _in_order(self, stage: int, kind: str) -> list[list[ShardedUnit]]:
         """The sharded parts of each unit of `stage`, in the order in which an op of `kind` uses
         the units."""
-        units = [_sharded(parts) for parts in self.of_stage[stage].values()]
+        units = [*self.sharded[stage].values()]
         return units if kind == "F" else units[::-1]
 
     def _reduce(self, stage: int, name: str) -> None:
         sum_gradients(self.partial[name], self.tp)
         if not self.shared:
             return
-        each = reduces_each_backward(self.plan)
         for part in self.of_stage[stage][name]:
-            self._wait_for_reductions(1 if each else len(self.reducing))
+            self._wait_for_reductions(1 if self.reduces_each else len(self.reducing))
             if part in self.reducing:
                 self._wait_for_reductions(0)
             if part.group.size > 1:
                 part.reduce()
                 self.reducing.append(part)
-        if each and not reduces_beside(self.plan):
+        if self.reduces_each and not reduces_beside(self.plan):
             self._wait_for_reductions(0)
 
     def _wait_for_reductions(self, left: int) -> None:

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 from realrun.comm.group import Mark, Observer
 from realrun.record.activations import SavedActivations
 from realrun.record.recorder import DONE, IDLE, RUNNING, WAITING, Record, Recorder
+from simlab.program import Op
 
 
 class StepLog(Protocol):
@@ -28,7 +29,7 @@ class StepLog(Protocol):
     def op_begins(self, position: int, kind: str) -> None:
         """The inputs of that op, which is of `kind`, are there."""
 
-    def unit_ends(self, op: str, unit: str) -> None:
+    def unit_ends(self, op: Op, unit: str) -> None:
         """`unit` of `op` has been computed."""
 
     def op_ends(self, position: int, kind: str) -> None:
@@ -137,7 +138,7 @@ class OpLog:
     def times(self) -> dict[str, float] | None:
         """See `StepLog`. Messages are waited for between ops, and collectives within them."""
 
-    def unit_ends(self, op: str, unit: str) -> None:
+    def unit_ends(self, op: Op, unit: str) -> None:
         """An op log notes nothing below an op: see `StepLog`."""
 
     def awaits(self, need: Any) -> Mark:

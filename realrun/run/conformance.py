@@ -16,6 +16,7 @@ from realrun.record.activations import SavedActivations
 from realrun.record.recorder import DONE, RUNNING, WAITING, Record, Recorder
 from simlab.errors import SimlabError
 from simlab.lowering.instructions import BEGIN, COMPUTE, WAIT, Instruction
+from simlab.program import Op
 
 
 class ConformanceError(SimlabError):
@@ -48,10 +49,34 @@ class Conformance(Observer):
         activations: SavedActivations | None = None,
         settle: Callable[[], None] = lambda: None,
     ) -> None:
-        self.rank, self.instructions, self.recorder = rank, instructions, recorder
-        self._settle = settle
+        self.rank, self.recorder, self._settle = rank, recorder, settle
         self.durations, self.check_bytes, self.activations = seconds, check_bytes, activations
+        self.follow(instructions)
         self.begin_step(0)
+
+    def follow(self, instructions: Sequence[Instruction]) -> None:
+        """Hold the rank to `instructions` from now on. What a step compares is made here, for each
+        instruction and for the end of the list."""
+        self.instructions = instructions
+        self._computes = [each.action == COMPUTE for each in instructions] + [False]
+        self._in_unit: list[tuple[Op, str] | None] = [
+            (Op(each.stage, each.op_kind, each.microbatch), each.unit) if each.in_unit else None
+            for each in instructions
+        ] + [None]
+        self._begins: list[tuple[str, str, int | None] | None] = [
+            (each.dimension, each.kind, self._size(each.size_bytes))
+            if each.action == BEGIN
+            else None
+            for each in instructions
+        ] + [None]
+        self._names = [(each.op, each.name) for each in instructions]
+        self._waits = [
+            name if each.action == WAIT else None for each, name in zip(instructions, self._names)
+        ] + [None]
+
+    def _size(self, size_bytes: float) -> int | None:
+        """What of a communication's size is compared."""
+        return round(size_bytes) if self.check_bytes else None
 
     by_unit = immediate = True
 
@@ -68,29 +93,21 @@ class Conformance(Observer):
     def end_step(self) -> None:
         """All of the list must have been done."""
         self._computed()
-        if (following := self._next()) is not None:
+        if self.position < len(self.instructions):
             raise ConformanceError(
-                f"rank {self.rank} is done, but its list goes on with {self._text(following)}"
+                f"rank {self.rank} is done, but its list goes on with {self._next()}"
             )
 
-    def unit_ends(self, op: str, unit: str) -> None:
+    def unit_ends(self, op: Op, unit: str) -> None:
         """`unit` of `op` is over, but for the reduction of its gradients: so must be the list's
         part on it."""
-        following = self._next_of(op, unit)
-        if following is not None and following.action == COMPUTE:
+        own = op, unit
+        if self._computes[self.position] and self._in_unit[self.position] == own:
             self._computed()
-            following = self._next_of(op, unit)
-        if following is not None:
+        if self._in_unit[self.position] == own:
             raise ConformanceError(
-                f"rank {self.rank} is done with {op} {unit}, but its list goes on with {self._text(following)}"
+                f"rank {self.rank} is done with {op} {unit}, but its list goes on with {self._next()}"
             )
-
-    def _next_of(self, op: str, unit: str) -> Instruction | None:
-        """The next instruction, if it is a part of what `op` does in `unit`; else None."""
-        following = self._next()
-        if following is None or not following.in_unit:
-            return None
-        return following if (following.op, following.unit) == (op, unit) else None
 
     # what groups and channels tell
     # ----------------------------------------------------------------------------
@@ -98,10 +115,14 @@ class Conformance(Observer):
     def begins(self, dimension: str, kind: str, size_bytes: int) -> tuple[Any, ...]:
         """See `Observer`."""
         self._computed()
-        instruction = self._begun(dimension.partition("-")[0], kind, size_bytes)
+        dimension, position = dimension.partition("-")[0], self.position
+        if self._begins[position] != (dimension, kind, self._size(size_bytes)):
+            raise ConformanceError(
+                f"rank {self.rank} begins {dimension} {kind} of {size_bytes} bytes, but next is {self._next()}"
+            )
         self._note(DONE, self._since_s, self._since_s)
-        self.position += 1
-        return self.position - 1, (instruction.op, instruction.name)
+        self.position = position + 1
+        return position, self._names[position]
 
     def seconds(self, begun: Mark) -> float | None:
         """See `Observer`."""
@@ -111,14 +132,9 @@ class Conformance(Observer):
         """See `Observer`."""
         self._computed()
         assert begun is not None  # it is what `begins` or `awaits` returned
-        instruction = self._next()
-        if (
-            instruction is None
-            or instruction.action != WAIT
-            or (instruction.op, instruction.name) != begun[1]
-        ):
+        if self._waits[self.position] != begun[1]:
             raise ConformanceError(
-                f"rank {self.rank} waits for {' '.join(begun[1])}, but next is {self._text(instruction)}"
+                f"rank {self.rank} waits for {' '.join(begun[1])}, but next is {self._next()}"
             )
         self._note(WAITING)
 
@@ -162,7 +178,7 @@ class Conformance(Observer):
     def _computed(self) -> None:
         """What was computed since the last call is what the list has here, if it has anything:
         stretch and note it."""
-        if self._computes():
+        if self._computes[self.position]:
             self._settle()
             start_s = self._since_s
             if self.durations:
@@ -173,32 +189,8 @@ class Conformance(Observer):
             self.position += 1
         else:
             self._since_s = now()
-        if self._computes():
+        if self._computes[self.position]:
             self._note(RUNNING)
-
-    def _next(self) -> Instruction | None:
-        """The next instruction of the list; None at its end."""
-        at = self.position
-        return self.instructions[at] if at < len(self.instructions) else None
-
-    def _computes(self) -> bool:
-        """Whether the next instruction is to compute."""
-        instruction = self._next()
-        return instruction is not None and instruction.action == COMPUTE
-
-    def _begun(self, dimension: str, kind: str, size_bytes: int) -> Instruction:
-        """The next instruction, which must be to begin this communication."""
-        instruction = self._next()
-        if (
-            instruction is None
-            or (instruction.action, instruction.dimension, instruction.kind)
-            != (BEGIN, dimension, kind)
-            or (self.check_bytes and round(instruction.size_bytes) != size_bytes)
-        ):
-            raise ConformanceError(
-                f"rank {self.rank} begins {dimension} {kind} of {size_bytes} bytes, but next is {self._text(instruction)}"
-            )
-        return instruction
 
     def _note(
         self, state: int, start_s: float = 0.0, end_s: float = 0.0, done_s: float = 0.0
@@ -211,10 +203,11 @@ class Conformance(Observer):
                 Record(self.number, self.position, state, live, size, start_s, end_s, done_s)
             )
 
-    @staticmethod
-    def _text(instruction: Instruction | None) -> str:
-        if instruction is None:
+    def _next(self) -> str:
+        """The next instruction of the list, in words."""
+        if self.position == len(self.instructions):
             return "the end of the step"
+        instruction = self.instructions[self.position]
         what = (
             f"{instruction.dimension} {instruction.kind} of {instruction.size_bytes:g} bytes"
             if instruction.kind

@@ -83,7 +83,7 @@ class Executor:
         if all(op.kind != "I" for op in self.ops):
             for layer in chain(*map(split_layers, self.stages.values())):
                 layer.is_split = False
-        last = {op.stage: str(op) for op in self.ops if op.kind in "BW"}
+        last = {op.stage: op for op in self.ops if op.kind in "BW"}
         self.gradient_type = (
             torch.float32 if dtype.itemsize == 2 and plan.gradient_bytes == 4 else dtype
         )
@@ -333,10 +333,10 @@ class Executor:
 
     def unit_ends(self, op: Op, name: str) -> None:
         """The unit `name` of `op` has been computed."""
-        self.log.unit_ends(str(op), name)
+        self.log.unit_ends(op, name)
         if self.pair is not None:
             self.pair.ends()
-        self.units.unit_ends(op.stage, op.kind, name, str(op))
+        self.units.unit_ends(op, name)
 
     def between(self, op: Op, backward: Callable[[], Op | None]) -> Told | None:
         """What `ParallelStage.forward` calls between units; backward: () → the op whose backward

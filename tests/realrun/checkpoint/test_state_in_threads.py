@@ -96,9 +96,7 @@ class Training:
             at: ParallelStage(stage, at * layers, mesh, plan)
             for at, stage in enumerate(whole_stages(dtype, seed))
         }
-        self.units = StageUnits(
-            self.stages, plan, mesh["dp"], mesh["tp"], {0: "", 1: ""}, torch.float32
-        )
+        self.units = StageUnits(self.stages, plan, mesh["dp"], mesh["tp"], {}, torch.float32)
         self.optimizer = adam([tensor for unit in self.units.all for tensor in unit.updated])
         self.group = mesh["dp"]
 

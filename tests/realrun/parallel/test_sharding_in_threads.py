@@ -17,6 +17,7 @@ from realrun.parallel.precision import LossScaler, MasterWeights
 from realrun.parallel.sharded import ShardedUnit
 from realrun.parallel.units import StageUnits
 from simlab.errors import InputError
+from simlab.program import Op
 from simlab.spec.plan import Plan
 
 STEPS, EACH = 3, 2  # microbatches of a rank
@@ -270,7 +271,7 @@ def in_units(group, plan, split):
     whole = nn.Sequential(*model().layers)
     tp = on_threads(1, lambda group: group, dimension="tp")[0]
     kind = "W" if split else "B"
-    units = StageUnits({0: Stage(list(whole))}, plan, group, tp, {0: f"0{kind}1"}, torch.float64)
+    units = StageUnits({0: Stage(list(whole))}, plan, group, tp, {0: Op(0, kind, 1)}, torch.float64)
     optimizer = adam([tensor for unit in units.all for tensor in unit.updated])
     names = list(units.of_stage[0])
     for step in range(STEPS):
@@ -282,7 +283,7 @@ def in_units(group, plan, split):
             for name, layer in zip(names, whole):
                 units.unit_begins(0, "F", name)
                 held.append(layer(held[-1].detach().requires_grad_()))
-                units.unit_ends(0, "F", name, f"0F{number}")
+                units.unit_ends(Op(0, "F", number), name)
             y = held[-1].detach().requires_grad_()
             ((y.square().mean() + y.mean()) / EACH).backward()
             gradient = y.grad
@@ -297,11 +298,11 @@ def in_units(group, plan, split):
                 gradient, *made[name] = torch.autograd.grad(layer(x), [x, *parameters], gradient)
                 if not split:
                     add(parameters, made[name])
-                units.unit_ends(0, first, name, f"0{first}{number}")
+                units.unit_ends(Op(0, first, number), name)
             for name, layer in list(zip(names, whole))[::-1] if split else ():
                 units.unit_begins(0, "W", name)
                 add(layer.parameters(), made[name])
-                units.unit_ends(0, "W", name, f"0W{number}")
+                units.unit_ends(Op(0, "W", number), name)
         units.step_ends([0])
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

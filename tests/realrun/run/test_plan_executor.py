@@ -145,7 +145,7 @@ def stray(rank, fields, other):
     """A step of the one plan with the other's list."""
     listed = executor_of(rank, other, torch.float32, Gradients).log.instructions
     executor = executor_of(rank, fields, torch.float32, Gradients)
-    executor.log.instructions = listed
+    executor.log.follow(listed)
     executor.step(0, *data(executor.plan, 0))
 
 
