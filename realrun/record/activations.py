@@ -1,7 +1,10 @@
 """What autograd really holds for the backward, counted while it holds it."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import gc
+import weakref
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -15,7 +18,8 @@ Key = tuple[int, int]
 
 class SavedActivations:
     """It counts the tensors that autograd saves, per (stage, microbatch), and forgets them when
-    autograd does.
+    autograd does: autograd holds, with each tensor, what stands for its storage and for its (stage,
+    microbatch), so that the last holder's end is theirs.
 
     Parameters and the step's `data` are not counted: they exist anyway, or are freed and gathered
     again. Tensors that share a storage are counted once. parameters: tensors; of several in one
@@ -27,8 +31,8 @@ class SavedActivations:
     def __init__(self, parameters: Iterable[Tensor]) -> None:
         self._parameters = {_storage_of(parameter) for parameter in parameters}
         self._known = self._parameters
-        self._holders: dict[int, int] = {}  # {storage: number of saved tensors in it}
-        self._tensors: dict[Key, int] = {}  # {(stage, microbatch): number of saved tensors}
+        self._storages: dict[int, weakref.ref[_Storage]] = {}
+        self._owners: dict[Key, weakref.ref[_Owner]] = {}
         self.bytes = self.peak_bytes = 0
 
     def leave_out(self, data: Iterable[Tensor]) -> None:
@@ -38,69 +42,69 @@ class SavedActivations:
     @property
     def live(self) -> int:
         """The number of (stage, microbatch) pairs of which something is held."""
-        return len(self._tensors)
+        return len(self._owners)
 
     @property
     def held(self) -> dict[Key, int]:
         """{(stage, microbatch): number of tensors held of it}."""
-        return self._tensors
+        return {
+            key: sum(isinstance(one, tuple) for one in gc.get_referrers(owner()))
+            for key, owner in self._owners.items()
+        }
 
-    @contextmanager
-    def saving(self, key: Key) -> Iterator[None]:
+    def saving(self, key: Key) -> AbstractContextManager[None]:
         """What autograd saves inside belongs to `key` = (stage, microbatch)."""
-        with torch.autograd.graph.saved_tensors_hooks(
-            lambda tensor: self._pack(tensor, key), _unpack
-        ):
-            yield
+        return torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: self.hold(tensor, key), itemgetter(0)
+        )
 
-    def hold(self, tensor: Tensor, key: Key) -> Any:
-        """An object with the attribute `tensor`, which is counted for `key` until the object is
-        gone."""
-        return self._pack(tensor, key)
-
-    def _pack(self, tensor: Tensor, key: Key) -> Any:
-        storage = _storage_of(tensor)
-        if storage in self._known:
-            return tensor
-        self._tensors[key] = self._tensors.get(key, 0) + 1
-        holders = self._holders[storage] = self._holders.get(storage, 0) + 1
-        nbytes = tensor.untyped_storage().nbytes()
-        if holders == 1:
-            self.bytes += nbytes
-            self.peak_bytes = max(self.peak_bytes, self.bytes)
-        return _Saved(self, tensor, key, storage, nbytes)
-
-    def release(self, key: Key, storage: int, nbytes: int) -> None:
-        """One saved tensor is gone."""
-        self._tensors[key] -= 1
-        if not self._tensors[key]:
-            del self._tensors[key]
-        self._holders[storage] -= 1
-        if not self._holders[storage]:
-            del self._holders[storage]
-            self.bytes -= nbytes
+    def hold(self, tensor: Tensor, key: Key) -> tuple[Any, ...]:
+        """(`tensor`, ...), which is counted for `key` until that tuple is gone."""
+        storage = tensor.untyped_storage()
+        where = storage._cdata
+        if where in self._known:
+            return (tensor,)
+        held, owner = self._storages.get(where), self._owners.get(key)
+        return (
+            tensor,
+            _Storage(self, where, storage.nbytes()) if held is None else held(),
+            _Owner(self, key) if owner is None else owner(),
+        )
 
 
-class _Saved:
-    """What autograd holds in place of a tensor. When it ends, the tensor does."""
+class _Owner:
+    """A (stage, microbatch), as long as a tensor is held of it."""
 
-    __slots__ = ("_ledger", "_where", "tensor")
+    __slots__ = ("__weakref__", "_key", "_ledger")
 
-    def __init__(self, ledger: SavedActivations, tensor: Tensor, *where: Any) -> None:
-        self._ledger, self.tensor, self._where = ledger, tensor, where
+    def __init__(self, ledger: SavedActivations, key: Key) -> None:
+        self._ledger, self._key = ledger, key
+        ledger._owners[key] = weakref.ref(self)
 
     def __del__(self) -> None:
-        self._ledger.release(*self._where)
+        del self._ledger._owners[self._key]
+
+
+class _Storage:
+    """A storage whose bytes are counted as long as a tensor in it is held."""
+
+    __slots__ = ("__weakref__", "_ledger", "_nbytes", "_where")
+
+    def __init__(self, ledger: SavedActivations, where: int, nbytes: int) -> None:
+        self._ledger, self._where, self._nbytes = ledger, where, nbytes
+        ledger._storages[where] = weakref.ref(self)
+        ledger.bytes += nbytes
+        ledger.peak_bytes = max(ledger.peak_bytes, ledger.bytes)
+
+    def __del__(self) -> None:
+        self._ledger.bytes -= self._nbytes
+        del self._ledger._storages[self._where]
 
 
 def _storage_of(tensor: Tensor) -> int:
     """Which storage a tensor is in, as long as it is held. An address would not tell: it changes when
     a storage is freed and gathered again."""
     return tensor.untyped_storage()._cdata
-
-
-def _unpack(saved: Any) -> Tensor:
-    return saved.tensor if isinstance(saved, _Saved) else saved
 
 
 def block_activations(hidden: int, heads: int, *, batch: int, seq: int) -> int:

@@ -119,7 +119,7 @@ def weight_grad(executor: Running, op: Op, stage: ParallelStage, received: Tenso
     for name, unit in reversed(stage.units.items()):
         for layer in unit.modules():
             for held in kept.pop(layer, []):
-                cast(SplitLinear, layer).add_weight_gradient(*[item.tensor for item in held])
+                cast(SplitLinear, layer).add_weight_gradient(*[tensor for tensor, *_ in held])
         executor.unit_ends(op, name)
 
 
