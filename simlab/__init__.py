@@ -42,6 +42,7 @@ from simlab.errors import DeadlockError, InputError, ProgramError, SimlabError
 from simlab.lowering.traffic import Traffic, crossing, traffic
 from simlab.memory import StepMemory, data_parallel_memory
 from simlab.memory.model_states import fewest_ranks, model_states, most_parameters, zero_curves
+from simlab.own import exercise, prediction
 from simlab.program import Op, Program
 from simlab.program.validation import validate
 from simlab.schedules import closed_bubble_s, generate
@@ -130,6 +131,7 @@ __all__ = [
     "crossing",
     "data_parallel_memory",
     "even_partition",
+    "exercise",
     "faster_kernel",
     "faster_link",
     "fewest_ranks",
@@ -157,6 +159,7 @@ __all__ = [
     "plan_fields",
     "plan_schema",
     "predict",
+    "prediction",
     "rank_cube",
     "replay",
     "ring_trace",

@@ -17,7 +17,7 @@ ORDER = {
         "errors units garbage interrupts schema first_format phrasebook", "input_files",
         "display", "trace", "program", "schedules optimizers", "spec layer libraries", "collectives", "lowering memory", "cost", "engine",
         "analysis", "diagnosis", "training", "planner", "operations", "studies", "lessons", "views", "explorers",
-        "apps", "cli",
+        "apps", "own", "cli",
     ),
     "realrun": (
         "model comm", "parallel", "checkpoint", "record measure", "run", "backends", "report", "launch", "lessons", "cli",

@@ -12,7 +12,7 @@ from realrun.launch.pool import RunError
 from realrun.lessons.lesson import LessonPool, source
 from simlab.errors import InputError, did_you_mean
 from simlab.lessons.book import JUDGED_BY_PROCESSES
-from simlab.lessons.exercise import Verdict, another_function
+from simlab.lessons.exercise import Verdict, another_function, hints_of, not_written
 from simlab.lessons.words import entry, word
 from simlab.spec.plan import Plan
 
@@ -143,13 +143,13 @@ class Bound:
         self.asked, self.pool = asked, pool
         self.id, self.level = asked.id, JUDGED_BY_PROCESSES[asked.id]
 
-    def text(self) -> str:
-        """What is asked."""
-        return word(f"{self.id}.exercise.text")
+    def text(self, tongue: str | None = None) -> str:
+        """What is asked, in `tongue` as `word` takes it."""
+        return word(f"{self.id}.exercise.text", tongue=tongue)
 
-    def hints(self) -> list[str]:
+    def hints(self, tongue: str | None = None) -> list[str]:
         """Three hints, from a nudge to nearly the code."""
-        return [word(f"{self.id}.exercise.hints.{at}") for at in (1, 2, 3)]
+        return hints_of(self.id, tongue)
 
     def solution_text(self) -> str:
         """The source of the solution."""
@@ -187,7 +187,7 @@ class Bound:
         right = self.asked.right
         facts = {name: [its[name] for its in ranks if name in its] for its in ranks for name in its}
         if any("nothing" in found for found in facts.values()) and not self._mistake(facts):
-            return Verdict(False, "form.not_written", word("form.not_written"))
+            return not_written(self)
         wrong = {
             name: next(
                 ((rank, value) for rank, value in enumerate(found) if value != right[name]), None

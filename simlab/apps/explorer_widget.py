@@ -30,7 +30,8 @@ def _named(error: Exception) -> str:
 
 
 class ExplorerWidget(anywidget.AnyWidget):
-    """Shows an `Explorer`; keyword arguments are the values that its controls start with.
+    """Shows an `Explorer`; keyword arguments are the values that its controls start with. A model, a
+    cluster or a schedule may be an object of one's own instead of a name (`Explorer.taking`).
 
     hidden: the controls that are not shown; they stay as they start.
     tongue: 'en' or 'zh'; None: the learner's language, which the lesson's cells can change.
@@ -59,6 +60,7 @@ class ExplorerWidget(anywidget.AnyWidget):
         given: Mapping[str, Any] | None = None,
         **values: Any,
     ) -> None:
+        explorer, values = explorer.taking(values)
         self._explorer, self._count = explorer, 0
         self.shown = Answer()
         self.refused: Words | None = None
@@ -102,6 +104,11 @@ class ExplorerWidget(anywidget.AnyWidget):
     def _sent(self) -> dict[str, Any]:
         refused = self.refused._asdict() if self.refused else None
         return self.shown.to_dict() | {"refused": refused, "count": self._count}
+
+    @property
+    def meant(self) -> dict[str, Any]:
+        """`state` with the objects of one's own that its names mean."""
+        return self._explorer.meant(self.state)
 
     def __repr__(self) -> str:
         """The call that makes this widget as it is now."""

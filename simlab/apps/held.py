@@ -20,23 +20,25 @@ from IPython.display import display
 from simlab.apps.screen import leaving, session
 from simlab.lessons import book
 from simlab.lessons.phrases import phrase
+from simlab.lessons.prediction import Prediction
 from simlab.lessons.words import language, rendered, word
 from simlab.views.language import CHINESE_PNG
 
 
-def after(identifier: str) -> None:
-    """Hold back what the rest of this cell shows until the prediction `identifier` is committed.
+def after(identifier: str | Prediction) -> None:
+    """Hold back what the rest of this cell shows until the prediction `identifier`, a lesson's or one
+    of one's own, is committed.
 
     Outside of a notebook, and in a copy that is made for reading, nothing is held back.
     `InputError` where no lesson asks for that prediction.
     """
-    asked = book.prediction(identifier)
+    asked = book.prediction(identifier) if isinstance(identifier, str) else identifier
     shell = get_ipython()
-    if shell is None or rendered() or identifier in session().told or asked.committed():
+    if shell is None or rendered() or asked.id in session().told or asked.committed():
         return
     if session().holding:  # this cell is held back already
         return
-    _Tape(identifier, shell).begin()
+    _Tape(asked.id, shell).begin()
 
 
 def draw_in_language() -> None:

@@ -2,7 +2,7 @@
 of a question, and the choice of the language."""
 
 import html
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import ipywidgets as widgets
@@ -14,13 +14,14 @@ from simlab.apps.screen import leaving, say_what_is_missing, session, show
 from simlab.errors import InputError
 from simlab.lessons import book, progress
 from simlab.lessons.exercise import Asked, Verdict
-from simlab.lessons.prediction import Choice, Prediction, Value, options, question
+from simlab.lessons.prediction import Choice, Prediction, Value, options
 from simlab.lessons.words import (
     LANGUAGES,
     entry,
     language,
     rendered,
     set_language,
+    shows_solutions,
     word,
 )
 
@@ -72,7 +73,7 @@ class Guess:
                 f"<li>{_inline(self.asked.label(name))}</li>" for name in self.asked.fields
             )
             head = f"<b>{word('form.predict')}</b>"
-            display(HTML(head + _both(f"{self.asked.key}.text") + f"<ul>{fields}</ul>"))
+            display(HTML(head + _in_both(self.asked.asks) + f"<ul>{fields}</ul>"))
             return
         self.said = widgets.HTML()
         self.box = widgets.VBox(layout=widgets.Layout(border="1px solid #888", padding="8px"))
@@ -89,7 +90,7 @@ class Guess:
             for name in self.asked.fields
         )
         head = f"<b>{word('form.predict')}</b>"
-        return f"{head}{as_html(question(self.asked))}<ul>{fields}</ul>"
+        return f"{head}{as_html(self.asked.asks())}<ul>{fields}</ul>"
 
     def _fill(self) -> None:
         """Make the form anew, in the learner's language, with what stands in it."""
@@ -105,8 +106,9 @@ class Guess:
             )
             unit = widgets.Label(self.asked.unit(name))
             rows.append(widgets.HBox([label, field, unit]))
-        title = f"<b>{word('form.predict')}</b>{as_html(question(self.asked))}"
-        self.said.value = word("form.kept") if kept else ""
+        title = f"<b>{word('form.predict')}</b>{as_html(self.asked.asks())}"
+        kept_as = "form.kept_own" if self.asked.own else "form.kept"
+        self.said.value = word(kept_as) if kept else ""
         self.box.children = (
             widgets.HTML(title),
             *rows,
@@ -159,6 +161,10 @@ class Guess:
         self.inputs = {}
         session().retell()
 
+    def hold_back(self) -> None:
+        """Hold back what the rest of this cell shows until the prediction is committed."""
+        after(self.asked)
+
     def compare(self, **found: Mapping[str, Value]) -> None:
         """Show the prediction beside what was found, and their ratio.
 
@@ -178,7 +184,7 @@ def exercise(identifier: str | Asked) -> "Task":
     """Show a question's exercise, its hints and its solution, folded, and return the `Task`. It is held
     back until the question's prediction is committed.
 
-    identifier: a question's id, or an exercise that another package defines.
+    identifier: a question's id, or an exercise that another package, or its teacher, defines.
     """
     asked = book.exercise(identifier) if isinstance(identifier, str) else identifier
     _hold(asked.id)
@@ -193,14 +199,11 @@ class Task:
         self.asked = asked
 
     def check(self, attempt: Callable[..., Any]) -> None:
-        """Judge a function, show the verdict, and keep whether it solves the exercise."""
+        """Judge a function, show the verdict, and keep whether it solves the exercise. A stub that
+        returns nothing is no try."""
         verdict = self.asked.judge(attempt)
-        kept = progress.load()["exercises"].get(self.asked.id)
-        before = kept if isinstance(kept, dict) else {}
-        solved = verdict.solved or bool(before.get("solved"))
-        progress.keep(
-            "exercises", self.asked.id, {"solved": solved, "tries": before.get("tries", 0) + 1}
-        )
+        if verdict.counts:
+            progress.keep_try(self.asked.id, verdict.solved)
         display(HTML(_verdict_html(verdict)))
 
 
@@ -281,8 +284,22 @@ def table(rows: list[list[str]]) -> str:
 
 def _both(key: str) -> str:
     """A text as HTML, in the learner's language; in a copy for reading, in both."""
-    tongues = LANGUAGES if rendered() else (language(),)
-    return "".join(as_html(word(key, tongue=name)) for name in tongues)
+    return _in_both(lambda tongue: word(key, tongue=tongue))
+
+
+def _in_both(text: Callable[[str], str]) -> str:
+    """`_both` of a text that a function has in each language."""
+    return _once(map(text, _tongues()))
+
+
+def _tongues() -> tuple[str, ...]:
+    """The learner's language; in a copy for reading, both."""
+    return LANGUAGES if rendered() else (language(),)
+
+
+def _once(texts: Iterable[str]) -> str:
+    """Texts as HTML; one that is the same in both languages, once."""
+    return "".join(dict.fromkeys(map(as_html, texts)))
 
 
 def as_html(text: str) -> str:
@@ -303,12 +320,13 @@ def _code(text: str) -> str:
 
 
 def _exercise_html(asked: Asked) -> str:
-    key = f"{asked.id}.exercise"
     level = word("form.level", level=asked.level), word(f"form.levels.{asked.level}")
     head = f"<b>{word('form.exercise')} {asked.id}</b> ({level[0]}, {level[1]})"
-    hints = (_folded(word("form.hint", number=at), _both(f"{key}.hints.{at}")) for at in (1, 2, 3))
-    solution = _folded(word("form.solution"), _code(asked.solution_text()))
-    return head + _both(f"{key}.text") + "".join(hints) + solution
+    each = zip(*map(asked.hints, _tongues()))
+    hints = (_folded(word("form.hint", number=at), _once(its)) for at, its in enumerate(each, 1))
+    text = asked.solution_text() if shows_solutions() else ""
+    solution = _folded(word("form.solution"), _code(text)) if text else ""
+    return head + _in_both(asked.text) + "".join(hints) + solution
 
 
 def _verdict_html(verdict: Verdict) -> str:

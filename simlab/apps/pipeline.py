@@ -1,11 +1,13 @@
 """It has the widget of the explorer of pipeline schedules."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from simlab.apps.explorer_widget import ExplorerWidget
 from simlab.errors import InputError
 from simlab.explorers.pipeline import EXPLORER, NONE, traces
+from simlab.program import Program
+from simlab.schedules import Schedule
 from simlab.views import timeline
 
 CHOSEN = ("first", "second", "chunks", "weight_share")
@@ -15,7 +17,8 @@ class PipelineExplorer(ExplorerWidget):
     """One or two schedules under each other on one time axis, with a slider for each thing that
     decides their step.
 
-    schedules: one or two names that `simlab.generate` knows.
+    schedules: one or two names that `simlab.generate` knows, or functions (ranks, microbatches) →
+               `Program` of one's own.
     choose:    whether there shall be menus for the schedules, and sliders for the chunks of a rank
                and for how the backward divides into I and W.
     values:    where the controls start: stages, microbatches, backward_over_forward, link_ms,
@@ -23,7 +26,11 @@ class PipelineExplorer(ExplorerWidget):
     """
 
     def __init__(
-        self, schedules: Sequence[str] = ("gpipe", "1f1b"), *, choose: bool = False, **values: Any
+        self,
+        schedules: Sequence[str | Schedule | Callable[..., Program]] = ("gpipe", "1f1b"),
+        *,
+        choose: bool = False,
+        **values: Any,
     ) -> None:
         if not 1 <= len(schedules) <= 2:
             raise InputError(f"{len(schedules)} schedules: give one or two")
@@ -35,4 +42,4 @@ class PipelineExplorer(ExplorerWidget):
 
     def still(self, tongue: str | None = None) -> Any:
         """Both timelines as a matplotlib Figure."""
-        return self.in_tongue(timeline(traces(self.state)), tongue)
+        return self.in_tongue(timeline(traces(self.meant)), tongue)

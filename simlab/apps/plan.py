@@ -4,6 +4,8 @@ from typing import Any
 
 from simlab.apps.explorer_widget import ExplorerWidget
 from simlab.explorers.plan import EXPLORER, step_streams
+from simlab.spec.cluster import Cluster
+from simlab.spec.model import Model
 from simlab.views.chart import Chart
 
 
@@ -16,7 +18,7 @@ class PlanExplorer(ExplorerWidget):
     """
 
     def __init__(
-        self, model: str = "llama-2-13b", cluster: str = "dgx-a100", **values: Any
+        self, model: str | Model = "llama-2-13b", cluster: str | Cluster = "dgx-a100", **values: Any
     ) -> None:
         super().__init__(EXPLORER, model=model, cluster=cluster, **values)
 
@@ -24,4 +26,4 @@ class PlanExplorer(ExplorerWidget):
         """The charts, and the streams of the step where the browser shows its timeline."""
         charts = super().charts()
         whole = len(charts) < len(self.shown.pictures)
-        return [*charts, step_streams(self.state)] if whole else charts
+        return [*charts, step_streams(self.meant)] if whole else charts

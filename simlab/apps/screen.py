@@ -61,6 +61,11 @@ def session() -> Session:
     return vars(shell).setdefault("simlab_session", Session())
 
 
+def in_notebook() -> bool:
+    """Whether there is a notebook that can show something, or a copy for reading is made."""
+    return get_ipython() is not None or rendered()
+
+
 def show(text: Callable[[], str], kind: str = HTML) -> Callable[[], None]:
     """Show a text that follows the language, HTML or Markdown by its `kind`; outside of a notebook,
     and in a copy for reading, as it is. Returns what shows it anew."""

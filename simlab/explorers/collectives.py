@@ -43,7 +43,7 @@ def answer(state: State) -> Answer:
     points = all_reduce_curve(GroupShape(cluster.gpus, cluster.gpus_per_node), cluster)
     lines = curves(points)
     view = grid(step)
-    where = f"{state['nodes']} × {state['cluster']}"
+    where = f"{state['nodes']} × {cluster.name}"
     return Answer(
         _figures(step, len(steps) - 1, choices(points)),
         (

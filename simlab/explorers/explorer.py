@@ -7,10 +7,15 @@ reads in a notebook and on the page is the same to the last digit.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import wraps
 from typing import Any, NamedTuple
 
 from simlab.errors import InputError, SimlabError, did_you_mean, shortened
+from simlab.program import Program
+from simlab.schedules import Schedule
+from simlab.spec.cluster import Cluster
+from simlab.spec.model import Model
 from simlab.views.chart import Chart, Words
 from simlab.views.language import refusal
 from simlab.views.packing import Panel
@@ -159,6 +164,7 @@ class Explorer:
     answer: from a state with a value for each control to an `Answer`; it may raise `SimlabError`,
             which the front end shows beside the last answer.
     play:   the control that a Play button moves on, step by step, or None.
+    own:    {control: (name, the object of one's own that it means)}, as `taking` makes it.
     """
 
     name: str
@@ -166,6 +172,7 @@ class Explorer:
     controls: Sequence[Control]
     answer: Callable[[State], Answer]
     play: str | None = None
+    own: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Its name, title and controls, as the front end takes them."""
@@ -176,6 +183,25 @@ class Explorer:
             "play": self.play,
         }
 
+    def taking(self, values: State) -> tuple["Explorer", dict[str, Any]]:
+        """This explorer with the objects among `values`, {control: value}, that are one's own: a
+        `Model`, a `Cluster`, a `Schedule`, or a function (ranks, microbatches) → `Program`. Returns it, and
+        the values with the name of each object, which its control offers beside its other values."""
+        own = {name: its for name, value in values.items() if (its := _own(value))}
+        controls = [
+            _offering(each, own[each.name].name) if each.name in own else each
+            for each in self.controls
+        ]
+        labels = {each.name: each.values[-1] for each in controls if each.name in own}
+        named = {name: (labels.get(name, its.name), its) for name, its in own.items()}
+        texts = {name: label for name, (label, _) in named.items()}
+        return replace(self, controls=controls, own=named), {**values, **texts}
+
+    def meant(self, state: State) -> dict[str, Any]:
+        """`state` with the objects that its names mean."""
+        chosen = {name: its for name, (label, its) in self.own.items() if state[name] == label}
+        return {**state, **chosen}
+
     def ask(self, state: State) -> Answer:
         """The answer for `state`. Raises `InputError` for a state without a value for each control,
         and for a value that a control does not have."""
@@ -183,7 +209,7 @@ class Explorer:
             if control.name not in state:
                 raise InputError(f"the state has no {control.name!r}: give a value of each control")
             control.check(state[control.name])
-        return self.answer(state)
+        return self.answer(self.meant(state))
 
     def reply(self, state: State) -> dict[str, Any]:
         """The answer for `state` as the front end takes it; {"refused": {"en", "zh": why}} where
@@ -204,3 +230,38 @@ class Explorer:
                     f"no control {name!r}{did_you_mean(name, known)}: give some of {', '.join(known)}"
                 )
         return known | values
+
+
+def _own(value: Any) -> Model | Cluster | Schedule | None:
+    """`value` if it is an object that a control can take; a function as a schedule of its name."""
+    if isinstance(value, Model | Cluster | Schedule):
+        return value
+    return _schedule(value) if callable(value) else None
+
+
+def _schedule(function: Callable[..., Any]) -> Schedule:
+    """A function (ranks, microbatches) → `Program` as a schedule of its name. What goes wrong in it is
+    refused by that name."""
+    name = getattr(function, "__name__", "yours").replace("_", "-").strip("<>")
+
+    @wraps(function)
+    def named(*counts: int, **options: Any) -> Program:
+        try:
+            program = function(*counts, **options)
+        except SimlabError:
+            raise
+        except Exception as error:
+            raise InputError(f"the schedule {name!r}: {type(error).__name__}: {error}") from error
+        if not isinstance(program, Program):
+            raise InputError(f"the schedule {name!r} gives {shortened(program)}: give a Program")
+        return program if program.name else Program(program.ranks, name)
+
+    return Schedule(name, named)
+
+
+def _offering(control: Control, name: str) -> Control:
+    """`control` with one more value, the name of an object; one that it has already is told apart."""
+    label = name or "yours"
+    label += " (yours)" * (label in control.values)
+    names = control.names and [*control.names, Words(label, label)]
+    return replace(control, values=[*control.values, label], names=names)

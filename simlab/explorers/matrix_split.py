@@ -22,6 +22,7 @@ CONTROLS = (
     Control("kv_heads", Words("key and value heads (of 32)", "KV 头数（共 32 个头）"), (1, 2, 4, 8, 16, 32), 8),
     Control("sequence_parallel", Words("sequence parallelism", "序列并行"), (False, True), False),
 )  # fmt: skip
+OWN_HEADS = Words("A model of your own has its own heads.", "你自己的模型有它自己的头数。")
 GAP = 0.03
 """The room between two matrices, as a fraction of the width of all."""
 Place = tuple[float, float, float, float]
@@ -74,7 +75,9 @@ def holders(parts: int, tp: int) -> list[list[int]]:
 
 def answer(state: State) -> Answer:
     """The matrices by rank, the heads by rank, and what is communicated around them."""
-    model = replace(load_model(state["model"]), kv_heads=state["kv_heads"])
+    model = load_model(state["model"])
+    if not (own := isinstance(state["model"], Model)):
+        model = replace(model, kv_heads=state["kv_heads"])
     tp = state["tp"]
     plan = Plan(tp=tp, sequence_parallel=state["sequence_parallel"]).check(model)
     table, (q, k, *_) = layer_table(model, plan), matrices(model)
@@ -97,7 +100,10 @@ def answer(state: State) -> Answer:
     layer = layer_chart(table)
     heads = _heads([q.heads, k.heads], tp, layer.height)
     return Answer(
-        figures, [_split(model, tp), heads, layer], _note(model.seq, plan, copies=tp // k.heads)
+        figures,
+        [_split(model, tp), heads, layer],
+        _note(model.seq, plan, copies=tp // k.heads),
+        idle={"kv_heads": OWN_HEADS} if own else {},
     )
 
 

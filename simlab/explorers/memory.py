@@ -7,7 +7,7 @@ from simlab.explorers.explorer import Answer, Control, Explorer, Figure, State
 from simlab.explorers.zero_grid import STAGES
 from simlab.memory import SHARDING, data_parallel_memory
 from simlab.memory.model_states import EVERY, RECIPES, zero_curves
-from simlab.spec.cluster import clusters
+from simlab.spec.cluster import clusters, load_cluster
 from simlab.spec.model import catalogue, load_model
 from simlab.units import GIB
 from simlab.views.chart import Area, Axis, Chart, Dots, Line, Mark, Rule, Symbol, Words
@@ -48,7 +48,7 @@ def answer(state: State) -> Answer:
         sharding=state["sharding"],
         recipe=recipe,
     )
-    capacity_bytes = clusters()[state["cluster"]].gpu.memory_bytes
+    capacity_bytes = load_cluster(state["cluster"]).gpu.memory_bytes
     stack = memory_stack(memory, capacity_bytes=capacity_bytes)
     curves = zero_curves(model.parameters, RANKS, recipe=recipe)
     stage = SHARDING[state["sharding"]]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from simlab.analysis import bubble, peak_memory
 from simlab.explorers.explorer import Answer, Control, Explorer, Figure, State, Timeline
-from simlab.schedules import SCHEDULES
+from simlab.schedules import SCHEDULES, schedule_of
 from simlab.studies.pipeline import PipelineCase
 from simlab.trace import ACTIVATIONS, Trace
 from simlab.units import MS, seconds_text
@@ -68,7 +68,7 @@ def traces(state: State) -> list[Trace]:
             backward_s=FORWARD_S * state["backward_over_forward"],
             weight_share=state["weight_share"],
             link_s=state["link_ms"] * MS,
-            chunks=state["chunks"] if SCHEDULES[name].chunked else None,
+            chunks=state["chunks"] if schedule_of(name).chunked else None,
         ).trace()
         for name in names
     ]
@@ -110,7 +110,7 @@ def _idle(state: State, runs: Sequence[Trace]) -> dict[str, Words]:
     """{control that changes nothing for the chosen schedules: why}."""
     names = [state["first"], *([state["second"]] if state["second"] != NONE else [])]
     found = {}
-    if not any(SCHEDULES[name].chunked for name in names):
+    if not any(schedule_of(name).chunked for name in names):
         found["chunks"] = NO_CHUNKS
     if not any(span.op_kind == "W" for run in runs for span in run.compute()):
         found["weight_share"] = NO_WEIGHTS

@@ -9,15 +9,19 @@ what is wrong with it.
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from simlab.lessons.answers import alike, clue
 from simlab.lessons.attempt import NoEndError, answer_within, own_line
 from simlab.lessons.mistakes import mistakes_of
 from simlab.lessons.words import has, word
+
+NO_TRY = ("form.not_written", "form.arguments", "form.needs_torch")
+"""The keys of verdicts on what is no attempt: nothing is written yet, it is another exercise's
+function, or nothing can be executed here."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,21 @@ class Verdict:
     solved: bool
     key: str
     text: str
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is about an attempt, which counts as a try."""
+        return self.key not in NO_TRY
+
+
+class Outcome(NamedTuple):
+    """What a function did with one set of parameters: it answered, or raised `error`, or computed
+    without an end, in the line `line` of its cell."""
+
+    answer: Any = None
+    error: str = ""
+    line: int = 0
+    ended: bool = True
 
 
 class Asked(Protocol):
@@ -41,11 +60,14 @@ class Asked(Protocol):
     def level(self) -> int:
         """1 to 3."""
 
-    def text(self) -> str:
-        """What is asked."""
+    def text(self, tongue: str | None = None) -> str:
+        """What is asked, in `tongue` as `word` takes it."""
+
+    def hints(self, tongue: str | None = None) -> list[str]:
+        """Hints, from a nudge to nearly the code."""
 
     def solution_text(self) -> str:
-        """The source of the solution."""
+        """The source of the solution; "" where there is none to show."""
 
     def judge(self, attempt: Callable[..., Any]) -> Verdict:
         """The verdict on a learner's function."""
@@ -59,9 +81,11 @@ class Exercise:
     draw:     random numbers → one set of parameters, the arguments of the function by name.
     oracle:   those parameters → the right answer, computed by the simulator or independently of
               the solution.
-    solution: what a learner could write; its source is shown.
+    solution: what a learner could write; its source is shown. None: there is none to show.
     mistakes: {name: a plausible wrong answer}, a whole number before it is rounded; the words say
               what is wrong with each.
+    own, own_hints: the text and the hints of an exercise of one's own, in one language: then the name
+              of a mistake is what is told of it. None: the words of `id`.
     fault:    an answer and its parameters by name → the name of the mistake that this answer shows by
               itself, "" where it shows none. It is told where every wrong answer shows one.
     same:     whether an answer is the expected one.
@@ -75,7 +99,7 @@ class Exercise:
     level: int
     draw: Callable[[Random], dict[str, Any]]
     oracle: Callable[..., Any]
-    solution: Callable[..., Any]
+    solution: Callable[..., Any] | None
     mistakes: Mapping[str, Callable[..., Any]] = field(repr=False)
     same: Callable[[Any, Any], bool] = alike
     fault: Callable[..., str] | None = None
@@ -83,6 +107,8 @@ class Exercise:
     limit_s: float = 10.0
     unit: str = ""
     scale: float = 1.0
+    own: str | None = None
+    own_hints: Sequence[str] = ()
 
     def cases(self) -> list[dict[str, Any]]:
         """The hidden sets of parameters, the same ones at every check."""
@@ -96,18 +122,22 @@ class Exercise:
         cases = self.cases()
         if other := another_function(attempt, self.id, list(cases[0])):
             return other
-        answers = []
-        for case in cases:
-            try:
-                answers.append(answer_within(self.limit_s, attempt, case))
-            except NoEndError as error:
-                at, limit = own_line(attempt, error), f"{self.limit_s:g}"
-                text = word("form.no_end", case=shown(case), line=at, limit=limit)
-                return Verdict(False, "form.no_end", text)
-            except Exception as error:
-                return self._raised(attempt, case, error)
+        return self.verdict(cases, outcomes(attempt, cases, self.limit_s))
+
+    def verdict(self, cases: Sequence[dict[str, Any]], found: Sequence[Outcome]) -> Verdict:
+        """The verdict on what a function did with `cases`, up to the first that it had no answer to."""
+        last = found[-1]
+        if not last.ended or last.error:
+            said: dict[str, Any] = {"case": shown(cases[len(found) - 1]), "line": last.line}
+            if last.error == NOT_WRITTEN:
+                return not_written(self)
+            if last.ended:
+                return Verdict(False, "form.raised", word("form.raised", error=last.error, **said))
+            text = word("form.no_end", limit=f"{self.limit_s:g}", **said)
+            return Verdict(False, "form.no_end", text)
+        answers = [each.answer for each in found]
         if all(answer is None or answer is ... for answer in answers):
-            return Verdict(False, "form.not_written", word("form.not_written"))
+            return not_written(self)
         expected = [self.oracle(**case) for case in cases]
         right = [self.same(answer, what) for answer, what in zip(answers, expected)]
         if all(right):
@@ -118,7 +148,7 @@ class Exercise:
 
     def _known(
         self,
-        cases: list[dict[str, Any]],
+        cases: Sequence[dict[str, Any]],
         answers: list[Any],
         expected: list[Any],
         right: list[bool],
@@ -133,25 +163,14 @@ class Exercise:
         if not names or not all(names):
             return None
         keys = [f"{self.id}.exercise.mistakes.{name}" for name in dict.fromkeys(names)]
-        told = " ".join(map(word, keys))
+        told = " ".join([*dict.fromkeys(names)] if self.own else map(word, keys))
         if {*found} - {""}:
             told += clue(cases, answers, expected, right)  # which keys are right
         return Verdict(False, keys[0], told)
 
-    def _raised(
-        self, attempt: Callable[..., Any], case: dict[str, Any], error: Exception
-    ) -> Verdict:
-        text = word(
-            "form.raised",
-            error=f"{type(error).__name__}: {error}",
-            line=own_line(attempt, error),
-            case=shown(case),
-        )
-        return Verdict(False, "form.raised", text)
-
     def _wrong(
         self,
-        cases: list[dict[str, Any]],
+        cases: Sequence[dict[str, Any]],
         answers: list[Any],
         expected: list[Any],
         right: list[bool],
@@ -166,22 +185,51 @@ class Exercise:
         )
         return Verdict(False, "form.wrong", text + clue(cases, answers, expected, right))
 
-    def text(self) -> str:
-        """What is asked."""
-        return word(f"{self.id}.exercise.text")
+    def text(self, tongue: str | None = None) -> str:
+        """What is asked, in `tongue` as `word` takes it."""
+        return self.own or word(f"{self.id}.exercise.text", tongue=tongue)
 
-    def hints(self) -> list[str]:
-        """Three hints, from a nudge to nearly the code."""
-        return [word(f"{self.id}.exercise.hints.{at}") for at in (1, 2, 3)]
+    def hints(self, tongue: str | None = None) -> list[str]:
+        """Hints, from a nudge to nearly the code: ours are three."""
+        return [*self.own_hints] if self.own else hints_of(self.id, tongue)
 
     def solution_text(self) -> str:
-        """The source of the solution."""
+        """The source of the solution; "" where there is none to show."""
+        if self.solution is None:
+            return ""
         text = textwrap.dedent(inspect.getsource(self.solution)).strip()
         return re.sub(r"  # type: ignore\S*", "", text)
 
     def asked_in_drill(self) -> bool:
         """Whether the drill can ask it: the answer is one number, and there are words for it."""
         return has(f"{self.id}.exercise.drill")
+
+
+NOT_WRITTEN = "NotImplementedError"
+"""What a stub may raise instead of returning nothing."""
+
+
+def outcomes(
+    attempt: Callable[..., Any], cases: Sequence[Mapping[str, Any]], limit_s: float
+) -> list[Outcome]:
+    """What a function does with each of `cases`, up to the first that it has no answer to."""
+    found: list[Outcome] = []
+    for case in cases:
+        try:
+            found.append(Outcome(answer_within(limit_s, attempt, case)))
+        except NoEndError as error:
+            return [*found, Outcome(line=own_line(attempt, error), ended=False)]
+        except Exception as error:
+            name = type(error).__name__
+            said = name if name == NOT_WRITTEN else f"{name}: {error}"
+            return [*found, Outcome(error=said, line=own_line(attempt, error))]
+    return found
+
+
+def not_written(asked: Asked) -> Verdict:
+    """What is said of a stub."""
+    hint = word("form.first_hint") if asked.hints() else ""
+    return Verdict(False, "form.not_written", word("form.not_written") + hint)
 
 
 def another_function(
@@ -195,6 +243,11 @@ def another_function(
         text = word("form.arguments", id=identifier, arguments=", ".join(arguments))
         return Verdict(False, "form.arguments", text)
     return None
+
+
+def hints_of(identifier: str, tongue: str | None = None) -> list[str]:
+    """The three hints that the words of a question's exercise have."""
+    return [word(f"{identifier}.exercise.hints.{at}", tongue=tongue) for at in (1, 2, 3)]
 
 
 def shown(case: Mapping[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """A prediction: what a learner is asked before a run, what was committed, and how it compares."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
@@ -78,10 +79,13 @@ class Prediction:
     id:     the question's id, or "ID.change" for the prediction after a changed line; its text and
             the names of its fields are the words of `key`.
     fields: {name: Number or Choice}, in the order in which they are shown.
+    own:    its text, for a prediction of one's own in one language: then the names of its fields
+            and options are what is shown. None: the words of `key`.
     """
 
     id: str
     fields: Mapping[str, Number | Choice]
+    own: str | None = None
 
     @property
     def question(self) -> str:
@@ -95,7 +99,11 @@ class Prediction:
 
     def label(self, field: str) -> str:
         """What is asked for in `field`, in the learner's language."""
-        return word(f"{self.key}.fields.{field}")
+        return field if self.own else word(f"{self.key}.fields.{field}")
+
+    def asks(self, tongue: str | None = None) -> str:
+        """What is asked, in `tongue` as `word` takes it."""
+        return self.own or word(f"{self.key}.text", tongue=tongue)
 
     def text(self, field: str, value: Value | None) -> str:
         """`value` of `field` as a learner reads it."""
@@ -131,7 +139,7 @@ class Prediction:
             if not (texts.get(name) or "").strip():
                 raise InputError(word("form.empty", field=self.label(name)))
             values[name] = field.read(texts[name])
-        progress.keep("predictions", self.id, {"values": values})
+        progress.keep("predictions", self.id, {"values": values, "at_s": round(time.time())})
         return values
 
     def forget(self) -> None:
@@ -212,8 +220,3 @@ def options(asked: Prediction, field: str) -> list[tuple[str, str]]:
     choice = asked.fields[field]
     assert isinstance(choice, Choice)
     return [(asked.text(field, name), name) for name in choice.options]
-
-
-def question(asked: Prediction) -> str:
-    """The text of what is asked."""
-    return str(entry(f"{asked.key}.text"))

@@ -7,6 +7,7 @@ new one, so that nothing is lost.
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,18 @@ def keep(part: str, key: str, value: Any) -> None:
     progress = load()
     progress[part][key] = value
     save(progress)
+
+
+def keep_try(identifier: str, solved: bool) -> None:
+    """Count a try of an exercise: {"solved": whether any of them was right, "tries": how many,
+    "first_s", "last_s": when the first one was, and the one that solved it or, before that, the last}."""
+    kept = load()["exercises"].get(identifier)
+    before = kept if isinstance(kept, dict) else {}
+    now, was = time.time(), bool(before.get("solved"))
+    last = {} if was and "last_s" in before else {"last_s": round(now)}
+    first = {"first_s": before.get("first_s", round(now))}
+    told = {"solved": solved or was, "tries": before.get("tries", 0) + 1}
+    keep("exercises", identifier, before | told | first | last)
 
 
 def save(progress: dict[str, Any]) -> None:

@@ -22,6 +22,11 @@ def rendered() -> bool:
     return os.environ.get("SIMLAB_LESSONS") == "rendered"
 
 
+def shows_solutions() -> bool:
+    """Whether exercises show their solutions: a class may work without (SIMLAB_SOLUTIONS=hidden)."""
+    return os.environ.get("SIMLAB_SOLUTIONS") != "hidden"
+
+
 def language() -> str:
     """The learner's language, "en" or "zh". `InputError` for another value of SIMLAB_LANG."""
     return _checked(os.environ.get("SIMLAB_LANG") or LANGUAGES[0])

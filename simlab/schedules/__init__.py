@@ -60,8 +60,11 @@ __all__ = [
 ]
 
 
-def schedule_of(name: str) -> Schedule:
-    """The `Schedule` of that name or alias, with a flush or not. Raises `InputError` for another."""
+def schedule_of(name: str | Schedule) -> Schedule:
+    """The `Schedule` of that name or alias, with a flush or not, or the one that is given. Raises
+    `InputError` for another."""
+    if isinstance(name, Schedule):
+        return name
     if isinstance(name, str) and (found := RECORDS.get(ALIASES.get(name, name))):
         return found
     names = sorted([*RECORDS, *ALIASES])
@@ -70,8 +73,8 @@ def schedule_of(name: str) -> Schedule:
 
 
 @no_garbage_collection()
-def generate(name: str, stages: int, microbatches: int, **options: Any) -> Program:
-    """The program of the schedule `name`.
+def generate(name: str | Schedule, stages: int, microbatches: int, **options: Any) -> Program:
+    """The program of the schedule `name`, or of a `Schedule` of one's own.
 
     stages:       the pipeline's degree p, which is the number of ranks. Some schedules put several
                   smaller stages on each rank.

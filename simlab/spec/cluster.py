@@ -205,16 +205,18 @@ def clusters() -> dict[str, Cluster]:
     return {name: _cluster(name, facts) for name, facts in _data("clusters.json").items()}
 
 
-def load_cluster(name: str | Path, nodes: int | None = None) -> Cluster:
+def load_cluster(name: str | Path | Cluster, nodes: int | None = None) -> Cluster:
     """The `Cluster` called `name` in the catalogue, or of a JSON file if `name` is a path to one,
     with `nodes` nodes.
 
     The file has the keys of an entry of data/clusters.json; `gpu` is a name of data/gpus.json, or
     an object with a `Gpu`'s fields (whose `efficiency` is a name, or one with an `Efficiency`'s). `python -m
     realrun measure` writes such a file of the machine that it runs on.
-    nodes: None: as many as the file says; 1 of the catalogue's.
+    nodes: None: as many as the file says; 1 of the catalogue's. A `Cluster` is one already.
     """
-    if _is_path(name):
+    if isinstance(name, Cluster):
+        cluster = name
+    elif _is_path(name):
         cluster = _from_file(Path(name))
     elif isinstance(name, str) and name in clusters():
         cluster = clusters()[name]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from simlab.cost import OpTimes
 from simlab.engine import simulate
 from simlab.program import WEIGHT_GRAD_MEMORY
-from simlab.schedules import generate, schedule_of
+from simlab.schedules import Schedule, generate, schedule_of
 from simlab.spec.hardware import Link
 from simlab.studies.survey import rank_shares, search_options
 from simlab.trace import Trace
@@ -16,8 +16,8 @@ class PipelineCase:
     """What decides a pipeline's step. Times are those of a rank's whole share of the model; a rank's
     stages divide them equally."""
 
-    schedule: str
-    """A name that `simlab.generate` knows."""
+    schedule: str | Schedule
+    """A name that `simlab.generate` knows, or a schedule of one's own."""
     stages: int
     """The pipeline's degree p, one rank each."""
     microbatches: int

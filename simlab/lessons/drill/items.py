@@ -217,4 +217,4 @@ def _in_context(name: str) -> str:
     asked = book.prediction(name)
     changed = name == f"{asked.question}.change"
     before = [book.prediction(asked.question)] if changed else []
-    return "\n\n".join(word(f"{one.key}.text") for one in (*before, asked))
+    return "\n\n".join(one.asks() for one in (*before, asked))

@@ -44,10 +44,13 @@ def _of_fields(sizes: Mapping[str, Any], name: str) -> Model:
         raise InputError(f"{name}: {error}") from error
 
 
-def load_model(name: str | Path | Mapping[str, Any]) -> Model:
+def load_model(name: str | Path | Mapping[str, Any] | Model) -> Model:
     """The `Model` called `name` in the catalogue, or that of a file if `name` is a path: a Hugging Face
     config.json (`model_types.TYPES`: of which types), whose rotary embeddings are then not scaled (see
-    `Model.ignored`), or a JSON file of the fields of a `Model`. A table is {field: value} of one."""
+    `Model.ignored`), or a JSON file of the fields of a `Model`. A table is {field: value} of one;
+    a `Model` is one already."""
+    if isinstance(name, Model):
+        return name
     if isinstance(name, Mapping):
         return _of_fields(name, str(name.get("name") or "model"))
     if str(name).endswith(".json") or "/" in str(name):
