@@ -1,7 +1,6 @@
 """simlab simulates how large models are trained on many GPUs.
 
-It needs only simpy. Pictures need matplotlib or anywidget, data frames pandas, and plan
-files in YAML PyYAML.
+It needs only simpy. Pictures need matplotlib, anywidget or plotly, and data frames pandas.
 """
 
 from simlab import interrupts as _interrupts  # noqa: F401  first, see there

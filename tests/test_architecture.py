@@ -29,7 +29,7 @@ ALLOWED_OUTSIDE = {
     "display": {"pandas"},
     "engine": {"simpy"},
     "operations": {"simpy"},
-    "views": {"matplotlib", "PIL", "anywidget", "traitlets"},
+    "views": {"matplotlib", "PIL", "anywidget", "traitlets", "plotly"},
     "apps": {"ipywidgets", "IPython", "anywidget", "traitlets", "markdown_it"},
     "cli": {"yaml", "rich", "shtab"},
 }

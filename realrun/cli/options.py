@@ -6,7 +6,7 @@ from realrun.report.facts import Answer
 from realrun.run.faults import KINDS
 from realrun.run.job import Job
 from simlab.cli.op_times import TIMES, add_group_option
-from simlab.cli.options import Failure, add_alias, add_json_options, flag
+from simlab.cli.options import Failure, add_alias, add_json_options, add_picture_option, flag
 from simlab.cli.plan_options import CLUSTER_OPTIONS, add_plan_options
 from simlab.schedules import ALIASES, SCHEDULES
 
@@ -184,6 +184,7 @@ def _add_switches(run: Any) -> None:
         action="store_true",
         help="say where the time of the median measured step went, as `simlab why` does",
     )
+    add_picture_option(run, "the timelines of all runs, predicted over measured")
     add_device_options(run, Answer)
 
 

@@ -16,7 +16,7 @@ from realrun.cli.resumed import completed, left_by
 from realrun.measure.cores import usable_cores
 from realrun.run.job import Job
 from realrun.run.job.pipelines import too_fast
-from simlab.cli.output import print_json, print_text
+from simlab.cli.output import print_json, print_text, write_picture
 from simlab.diagnosis import Diagnosis, diagnose, trace_graph
 from simlab.errors import InputError
 from simlab.trace import Trace
@@ -60,7 +60,12 @@ def run_command(arguments: argparse.Namespace) -> int:
         if answers is None:
             return 0  # another rank reports
         return report(
-            wanted, answers, max_error=max_error, as_json=arguments.json, explain=arguments.explain
+            wanted,
+            answers,
+            max_error=max_error,
+            as_json=arguments.json,
+            explain=arguments.explain,
+            picture=arguments.picture,
         )
 
 
@@ -100,11 +105,12 @@ def report(
     max_error: float | None,
     as_json: bool,
     explain: bool = False,
+    picture: str | None = None,
 ) -> int:
     """Draw and print what `wanted` jobs answered: 0, or 1 if a check failed. explain: with the
-    diagnosis of the median measured step of each run."""
+    diagnosis of the median measured step of each run. picture: a file for the timelines of all."""
     from realrun.report.page import Reported, write_html
-    from realrun.report.pictures import write_pictures
+    from realrun.report.pictures import run_timeline, write_pictures
     from realrun.report.summary import failures, summary
     from realrun.report.traces import load_traces
     from simlab.training.calibration import Calibration
@@ -115,6 +121,13 @@ def report(
         for run, facts in zip(job.runs, answer.get("runs", [answer])):
             reported.append(Reported(job, facts, load_traces(job, run)))
             pictures += write_pictures(job, run, facts, reported[-1].traces)
+    if picture:
+        drawn = {
+            f"{one.facts['name']}, {label}": trace
+            for one in reported
+            for label, trace in one.traces.drawn.items()
+        }
+        write_picture(picture, lambda path: run_timeline(wanted[0], drawn).savefig(path))
     calibrations = [path for answer in answers for path in answer.get("calibrations", [])]
     out = Path(wanted[0].out)
     write_html(out / "report.html", reported, [Calibration.load(path) for path in calibrations])

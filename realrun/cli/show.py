@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 from statistics import median
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from realrun.launch.folder import MARK
 from realrun.run.job import Job, Run
@@ -106,17 +106,12 @@ def _written(folder: Path, steps: list[Trace]) -> list[str]:
 
 def _drawn(job: Job, folder: Path, steps: list[Trace]) -> str:
     """The path of a timeline: the predicted step over the last whole one."""
-    from simlab.views import layer_timeline, timeline
+    from realrun.report.pictures import run_timeline
 
     path = folder / "predicted.json"
-    both = {"Predicted": Trace.load(path)} if path.exists() else {}
-    both["Measured"] = steps[-1]
-    figure: Any = (
-        timeline(list(both.values()))
-        if job.programs is not None
-        else layer_timeline(list(both.values()), captions=list(both))
-    )
-    figure.savefig(folder / "timeline.png")
+    both = {"predicted": Trace.load(path)} if path.exists() else {}
+    both["measured"] = steps[-1]
+    run_timeline(job, both).savefig(folder / "timeline.png")
     return str(folder / "timeline.png")
 
 

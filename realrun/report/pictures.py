@@ -1,10 +1,12 @@
 """The pictures of a run: its timeline, predicted over measured, and its losses."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from realrun.report.traces import RunTraces
 from realrun.run.job import Job, Run
+from simlab.trace import Trace
 from simlab.views import layer_timeline, timeline
 from simlab.views.language import LANGUAGE
 from simlab.views.still.picture import Picture, own_style
@@ -19,15 +21,19 @@ def write_pictures(job: Job, run: Run, facts: dict[str, Any], traces: RunTraces)
             timeline(trace, renderer="perfetto"), encoding="utf-8"
         )
     picture = folder / "timeline.png"
-    if job.programs is not None:
-        timeline(list(drawn.values())).savefig(picture)
-    else:
-        captions = [label.capitalize() for label in drawn]
-        layer_timeline(list(drawn.values()), captions=captions).savefig(picture)
+    run_timeline(job, drawn).savefig(picture)
     if len(facts["losses"]) < 2:
         return [picture]
     _write_losses(folder / "loss.png", facts)
     return [picture, folder / "loss.png"]
+
+
+def run_timeline(job: Job, drawn: Mapping[str, Trace]) -> Any:
+    """The timeline of the traces of a run, {what each is: trace}, as a Figure."""
+    traces = list(drawn.values())
+    if job.programs is not None:
+        return timeline(traces)
+    return layer_timeline(traces, captions=[label.capitalize() for label in drawn])
 
 
 @own_style

@@ -17,7 +17,7 @@ from simlab.errors import InputError, SimlabError
 from simlab.explorers.explorer import Answer, Explorer
 from simlab.lessons.phrases import phrase
 from simlab.lessons.words import language, rendered
-from simlab.views.chart import Chart, Words
+from simlab.views.chart import Chart, Words, plotly_figure
 from simlab.views.language import CHINESE_PNG, refusal
 
 LOGGER = logging.getLogger(__name__)
@@ -134,6 +134,11 @@ class ExplorerWidget(anywidget.AnyWidget):
             if shown
             else None
         )
+
+    def plotly(self, *, tongue: str | None = None, theme: str = "light") -> Any:
+        """All charts that are shown as a Figure of plotly, see `simlab.views.chart.Chart.plotly`.
+        tongue: "en" or "zh"; None: the widget's own."""
+        return plotly_figure(self.charts(), tongue=tongue or self.tongue, theme=theme)
 
     def in_tongue(self, figure: Any, tongue: str | None) -> Any:
         """`figure`, whose texts are English, in `tongue`; None: in the widget's own."""

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypedDict
 
@@ -133,8 +134,14 @@ WRITTEN = ("export", "out", "perfetto", "picture", "profiles", "trace")
 """Arguments that name what is written."""
 FILES = ("export", "perfetto", "picture", "trace")
 """Those that always name a file."""
-PICTURES = ("png", "svg", "pdf", "jpg", "webp", "eps")
-"""Endings of pictures."""
+PICTURES = ("png", "svg", "pdf", "html", "jpg", "webp", "eps")
+"""Endings of pictures; a page needs plotly, the others matplotlib."""
+
+
+def add_picture_option(parser: Any, what: str) -> None:
+    """Add `--picture`, which draws `what`."""
+    text = f"draw {what}: .png, .svg or .pdf (needs matplotlib), or .html, to zoom (plotly, too)"
+    parser.add_argument("--picture", metavar="X.png", help=text)
 
 
 def refuse_paths(arguments: argparse.Namespace) -> None:
@@ -151,6 +158,8 @@ def refuse_paths(arguments: argparse.Namespace) -> None:
             raise InputError(
                 f"cannot write {value!r}: a picture ends in .{', .'.join(PICTURES[:-1])} or .{PICTURES[-1]}"
             )
+        if name == "picture" and ending == "html" and not find_spec("plotly"):
+            raise InputError(f"{flag(name)} {value}: a page needs plotly: pip install plotly")
 
 
 def check_writable(path: str) -> None:

@@ -7,10 +7,10 @@ from simlab.collectives.curves import all_reduce_curve, choices
 from simlab.collectives.group_shape import GroupShape
 from simlab.collectives.replay import RoundState, replay
 from simlab.explorers.explorer import Answer, Control, Explorer, Figure, State
-from simlab.explorers.rounds import cells_chart, circle_chart, sent_text
 from simlab.spec.cluster import clusters, load_cluster
 from simlab.units import KIB, MIB, bytes_text
 from simlab.views.chart import Axis, Chart, Dots, Line, Mark, Words
+from simlab.views.charts.rounds import cells_chart, circle_chart, sent_text
 from simlab.views.rounds import ALGORITHM_COLOURS, Curve, curves, grid
 
 MOST_RANKS, MOST_ROUNDS = 16, 30

@@ -1,8 +1,8 @@
 """It draws traces, predictions, plans and collectives.
 
-`scene` turns traces into plain boxes and lines, which `still` (matplotlib), `canvas` (a widget, for
-any number of boxes) and `perfetto` render. Importing this package loads no plotting library; drawing
-does.
+`scene` turns traces into plain boxes and lines, which `still` (matplotlib), `interactive` (plotly),
+`canvas` (a widget, for any number of boxes) and `perfetto` render. Importing this package loads no
+plotting library; drawing does.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,11 +16,8 @@ from simlab.errors import InputError
 from simlab.spec.plan import Plan
 from simlab.trace import Trace
 from simlab.training import Prediction
+from simlab.views.chart import MissingLibrary
 from simlab.views.layer import layer_chart
-
-
-class MissingLibrary(InputError):
-    """A plotting library is not installed."""
 
 
 def timeline(
@@ -29,8 +26,8 @@ def timeline(
     """Draw one trace, or several under each other on one time axis, each with its memory strip.
 
     traces:   a `Trace` or a list of them.
-    renderer: what draws, and so what is returned: 'matplotlib' (a Figure, or what was given as
-              `ax`), 'canvas' (a widget that zooms) or 'perfetto' (the text of a Chrome trace in
+    renderer: what draws, and so what is returned: 'matplotlib' (a Figure, whose `plotly()` is one
+              of plotly, or what was given as `ax`), 'canvas' (a widget that zooms) or 'perfetto' (the text of a Chrome trace in
               JSON, of one trace only).
     options:  the renderer's own arguments; `critical_path=True` highlights the critical path in both
               pictures.

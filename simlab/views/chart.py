@@ -4,16 +4,23 @@ The front end draws a `Chart` in JupyterLab and on the page, matplotlib draws it
 says everything that is drawn, in both languages, so that a test can hold a browser's picture against
 it, and so that its legend is exactly what it shows: one entry for each name among its marks.
 
-A colour is "#RRGGBB" or a word of a theme in `language.json` ("ink", "muted", "cap", "grid",
-"background", "waiting"); a pattern is one of PATTERNS.
+A colour is "#RRGGBB", "#RRGGBBAA" where something shines through, or a word of a theme in
+`language.json` ("ink", "muted", "cap", "grid", "background", "waiting"); a pattern is one of PATTERNS.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
+
+from simlab.errors import InputError
 
 Symbol = Literal["circle", "ring", "diamond", "triangle", "cross"]
 PATTERNS = ("plain", "striped", "dotted", "hatched")
+
+
+class MissingLibrary(InputError):
+    """A plotting library is not installed."""
 
 
 class Words(NamedTuple):
@@ -183,10 +190,30 @@ class Chart:
                 found.setdefault(mark.name, []).append(mark)
         return list(found.items())
 
+    def plotly(self, *, tongue: str = "en", theme: str = "light") -> Any:
+        """The chart as a Figure of plotly, in a language ("en" or "zh") and a theme ("light" or
+        "dark"). Raises `MissingLibrary` where plotly is not installed."""
+        return plotly_figure([self], tongue=tongue, theme=theme)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries and lists, as JSON has them; each mark says its kind in "mark"."""
         marks = [{"mark": type(mark).__name__.lower()} | _plain(mark) for mark in self.marks]
         return {"picture": "chart"} | _plain(self) | {"marks": marks}
+
+
+def plotly_figure(pictures: Sequence[Chart], *, tongue: str = "en", theme: str = "light") -> Any:
+    """`pictures` below each other as one Figure of plotly, see `Chart.plotly`."""
+    try:
+        from simlab.views.interactive.figure import figure
+    except ImportError as error:
+        raise MissingLibrary("a plotly figure needs plotly: pip install plotly") from error
+    return figure(pictures, tongue=tongue, theme=theme)
+
+
+def write_page(path: Path, figure: Any) -> None:
+    """Write a Figure of plotly as a page with plotly.js in it, which needs no network."""
+    config = {"responsive": True, "displaylogo": False}
+    figure.write_html(path, include_plotlyjs=True, config=config)
 
 
 def _plain(item: Any) -> dict[str, Any]:

@@ -62,6 +62,16 @@ def shade(colour: str, chunk: int, chunks: int) -> str:
     return "#" + "".join(f"{part:02X}" for part in mixed)
 
 
+def text_colour(fill: str) -> str:
+    """The colour of a text on `fill`, "#RRGGBB": black or white, whichever has more contrast, as
+    WCAG 2 counts it: (a + 0.05) / (b + 0.05) for the relative luminances a > b."""
+    parts = [int(fill[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+    luminance = sum(w * part for w, part in zip((0.2126, 0.7152, 0.0722), linear))
+    light = (luminance + 0.05) ** 2 > 0.05 * 1.05
+    return str(LANGUAGE["marks"]["on_light" if light else "on_dark"])
+
+
 @lru_cache(1)
 def _terms() -> tuple[re.Pattern[str], dict[str, str]]:
     """What finds the English terms in a text, the longest first, and {term: the Chinese one}."""

@@ -15,7 +15,7 @@ from simlab.cli.op_times import (
     rank_times,
     schedule_options,
 )
-from simlab.cli.options import add_json_options
+from simlab.cli.options import add_json_options, add_picture_option
 from simlab.cli.output import print_json, print_text, write_file, write_picture
 from simlab.errors import InputError
 from simlab.schedules import ALIASES, RECORDS, schedule_of
@@ -184,9 +184,5 @@ def add_schedules(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `schedules`."""
     add_size_options(command, required=True)
     add_time_options(command)
-    command.add_argument(
-        "--picture",
-        metavar="X.png",
-        help="draw them under each other on one time axis (needs matplotlib)",
-    )
+    add_picture_option(command, "them under each other on one time axis")
     add_json_options(command, Schedules)

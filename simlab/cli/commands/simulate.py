@@ -25,7 +25,7 @@ from simlab.cli.op_times import (
     rank_times,
     schedule_options,
 )
-from simlab.cli.options import add_json_options, flag, refuse_given
+from simlab.cli.options import add_json_options, add_picture_option, flag, refuse_given
 from simlab.cli.output import print_json, print_text
 from simlab.cli.plan_options import FIELDS, add_cluster_options, add_plan_options
 from simlab.errors import InputError
@@ -264,11 +264,7 @@ def add_simulate(command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="say what idle time waited for; show the critical path",
     )
-    command.add_argument(
-        "--picture",
-        metavar="X.png",
-        help="draw the timeline and the memory strip (needs matplotlib)",
-    )
+    add_picture_option(command, "the timeline and the memory strip")
     plan.add_argument(
         "--strict",
         action="store_true",

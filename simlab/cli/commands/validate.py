@@ -3,7 +3,7 @@
 import argparse
 from typing import Annotated, Any, NotRequired, TypedDict
 
-from simlab.cli.options import add_json_options
+from simlab.cli.options import add_json_options, add_picture_option
 from simlab.cli.output import print_json, print_table, print_text, progress, write_picture
 from simlab.errors import InputError
 from simlab.spec.model import MFU_ATTENTION
@@ -210,9 +210,5 @@ def add_validate(command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also each row's prediction and what its time is spent on",
     )
-    command.add_argument(
-        "--picture",
-        metavar="X.png",
-        help="draw predicted over measured of every run (needs matplotlib)",
-    )
+    add_picture_option(command, "predicted over measured of every run")
     add_json_options(command, Answer)

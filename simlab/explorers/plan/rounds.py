@@ -7,13 +7,13 @@ from simlab.collectives.others import ring_all_gather, ring_reduce_scatter
 from simlab.collectives.replay import RoundState, replay, scattered
 from simlab.collectives.transfer import Rounds, Transfer
 from simlab.explorers.explorer import Figure
-from simlab.explorers.rounds import cells_chart, circle_chart
 from simlab.lowering.instructions import group_of
 from simlab.spec.layout import GROUPS
 from simlab.spec.plan import Plan
 from simlab.trace import Span, Trace
 from simlab.units import bytes_text
 from simlab.views.chart import Chart, Words
+from simlab.views.charts.rounds import cells_chart, circle_chart
 from simlab.views.rounds import grid
 from simlab.views.stream_rows import label, work_name, work_of
 

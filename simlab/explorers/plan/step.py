@@ -7,7 +7,6 @@ from typing import Any
 
 from simlab.analysis import bubble
 from simlab.explorers.explorer import Answer, Control, Explorer, Figure, State, Timeline
-from simlab.explorers.plan.pictures import memory_chart, ranks_chart, step_chart
 from simlab.explorers.plan.rounds import (
     Collective,
     collectives,
@@ -26,6 +25,7 @@ from simlab.training.fit import DOES_NOT_FIT, FITS, TIGHT, Fit
 from simlab.training.uncertainty import Uncertainty
 from simlab.units import GIB, bytes_text, seconds_text
 from simlab.views.chart import Chart, Words
+from simlab.views.charts.plan import memory_chart, ranks_chart, step_chart
 from simlab.views.language import LANGUAGE
 from simlab.views.packing import panels
 from simlab.views.streams import streams_chart
@@ -115,7 +115,11 @@ def answer(state: State) -> Answer:
 
 def _whole(found: Prediction) -> tuple[Chart, Chart, Chart]:
     """The pictures of the whole plan: its step, its memory and its ranks."""
-    return step_chart(found), memory_chart(found), ranks_chart(found.plan, found.cluster)
+    return (
+        step_chart(found),
+        memory_chart(found),
+        ranks_chart(found.plan, found.cluster.gpus_per_node),
+    )
 
 
 def _zoomed(state: State, found: Prediction, values: dict[str, Sequence[Any]]) -> Answer:

@@ -67,6 +67,7 @@ def charts(
         if ax is None:
             width_in = width_in or WIDTH_IN
             picture = _figure(pictures, columns, tongue, width_in)
+            picture.charts = lambda: pictures
             if all(chart.title.en != chart.title.zh for chart in pictures):  # it has both
                 picture.in_chinese = partial(
                     charts, pictures, columns=columns, tongue="zh", width_in=width_in

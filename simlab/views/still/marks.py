@@ -6,7 +6,6 @@ from typing import Any
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
-from matplotlib.colors import to_rgb
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Patch
 from matplotlib.patheffects import withStroke
@@ -14,7 +13,7 @@ from matplotlib.text import Annotation
 from matplotlib.transforms import Bbox
 
 from simlab.views.chart import Area, Arrows, Boxes, Chart, Dots, Line, Mark, Rule
-from simlab.views.language import LANGUAGE, said
+from simlab.views.language import LANGUAGE, said, text_colour
 
 HATCHES = {"plain": None, "striped": "////", "dotted": "...", "hatched": "\\\\\\\\"}
 """{pattern of a chart: matplotlib's}."""
@@ -58,15 +57,6 @@ def _dots(mark: Dots) -> dict[str, Any]:
     colour = colour_of(mark.colour)
     face = THEME["background"] if mark.symbol == "ring" else colour
     return {"marker": SYMBOLS[mark.symbol], "markerfacecolor": face, "markeredgecolor": colour}
-
-
-def text_colour(fill: str) -> str:
-    """The colour of a text on `fill`: black or white, whichever has more contrast, as WCAG 2 counts
-    it: (a + 0.05) / (b + 0.05) for the relative luminances a > b."""
-    parts = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in to_rgb(fill)]
-    luminance = sum(w * part for w, part in zip((0.2126, 0.7152, 0.0722), parts))
-    light = (luminance + 0.05) ** 2 > 0.05 * 1.05
-    return str(LANGUAGE["marks"]["on_light" if light else "on_dark"])
 
 
 def text_on(fill: str) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from matplotlib.patches import Patch
 
 from simlab.analysis import Stack
 from simlab.units import GIB, MS
+from simlab.views.chart import Words
+from simlab.views.charts.amounts import bars_chart, stack_charts, zero_chart
 from simlab.views.scene import (
     CAP_COLOUR,
     CATEGORY_COLOURS,
@@ -47,7 +49,7 @@ def figure(
     height_in: the height of each panel of a new Figure, in inches.
     """
     timed = all(stack.timed for stack in stacks)
-    height_in = height_in * len(stacks) + 0.4
+    height_each_in, height_in = height_in, height_in * len(stacks) + 0.4
     layout: dict[str, Any] = {"nrows": len(stacks), "sharex": timed}
     picture, axes = panels(ax, len(stacks), width_in=width_in, height_in=height_in, **layout)
     highest = max(max(*stack.totals, stack.capacity_bytes or 0) for stack in stacks) / GIB
@@ -71,7 +73,7 @@ def figure(
     add_legend(picture, axes[0], handles, loc="outside right upper", fontsize=9)
     for panel in axes[:-1] if picture is not None else ():
         panel.set_xlabel("")
-    return drawn(picture, ax)
+    return drawn(picture, ax, lambda: stack_charts(stacks, height_each_in))
 
 
 def draw_stack(axes: Axes, stack: Stack) -> None:
@@ -180,7 +182,8 @@ def bars_figure(
     axes.spines[["top", "right"]].set_visible(False)
     style: dict[str, Any] = {"loc": "outside upper center", "ncols": len(handles), "fontsize": 9}
     add_legend(picture, axes, handles, **style)
-    return drawn(picture, ax)
+    limits = {"capacity_bytes": capacity_bytes, "longest_bytes": longest_bytes}
+    return drawn(picture, ax, lambda: [bars_chart(bars, **limits)])
 
 
 def _draw_bar(axes: Axes, row: int, held: Mapping[str, float], longest: float, colour: str) -> None:
@@ -245,4 +248,5 @@ def zero_figure(
     names = {"xlabel": "data-parallel ranks", "ylabel": "model states on a rank, GiB"}
     axes.set(title=name, xlim=(ranks[0], ranks[-1] * 2.2), **names)
     axes.spines[["top", "right"]].set_visible(False)
-    return drawn(picture, ax)
+    shown: dict[str, Any] = {"title": Words(name, name), "capacity_bytes": capacity_bytes}
+    return drawn(picture, ax, lambda: [zero_chart(ranks, curves, **shown)])

@@ -10,16 +10,13 @@ from matplotlib.patches import Patch
 from simlab.analysis.comparison import compare
 from simlab.trace import Trace
 from simlab.units import MS, percent_text, seconds_text
+from simlab.views.charts.timelines import HALF, UPPER_OPACITY, overlay_charts
 from simlab.views.language import shade
 from simlab.views.scene import COLOURS, MEANING, Scene, origin, row_label, scenes
 from simlab.views.still.picture import Panels, Picture, add_legend, drawn, own_style, panels
 
-HALF = 0.38
-"""The height of one trace's half of a row, as a fraction of the distance between rows."""
 LABEL_ROOM = 0.012
 """A box gets its label if it is at least this fraction of the time axis."""
-UPPER_ALPHA = 0.55
-"""The upper half is paler, so that the halves are told apart in grey, too."""
 END: dict[str, Any] = {"colors": "black", "linewidths": 1.6}
 
 
@@ -64,7 +61,7 @@ def figure(
     handles = [Patch(facecolor=COLOURS[kind], label=f"{kind} {MEANING[kind]}") for kind in kinds]
     style: dict[str, Any] = {"loc": "outside upper right", "ncols": len(handles), "fontsize": 9}
     add_legend(picture, axes[0], handles, **style)
-    return drawn(picture, ax)
+    return drawn(picture, ax, lambda: overlay_charts(pairs, titles))
 
 
 def _title(first: Trace, second: Trace) -> str:
@@ -82,7 +79,7 @@ def _title(first: Trace, second: Trace) -> str:
 
 def _draw(axes: Axes, pair: Sequence[Scene], end_ms: float) -> None:
     """Draw the halves of all rows on `axes`; `end_ms` is the end of the time axis."""
-    for view, shift, alpha in zip(pair, (-HALF, 0.0), (UPPER_ALPHA, 1.0)):
+    for view, shift, alpha in zip(pair, (-HALF, 0.0), (UPPER_OPACITY, 1.0)):
         for kind in view.kinds:
             boxes = [box for box in view.boxes if box.kind == kind]
             fills = [shade(COLOURS[kind], box.chunk, len(view.stages[box.rank])) for box in boxes]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import wraps
 from io import BytesIO
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from matplotlib import rc_context, rcParamsDefault
@@ -11,6 +12,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from simlab.errors import InputError
+from simlab.views.chart import Chart, plotly_figure, write_page
 
 Panels = Axes | Sequence[Axes]
 """What a caller may draw on: one `Axes`, or one for each panel of the picture, in reading order."""
@@ -44,11 +46,29 @@ class Picture(Figure):
 
     in_chinese: Callable[[], Any] | None = None
     """What draws it with its own Chinese texts, if it has them."""
+    charts: Callable[[], Sequence[Chart]] | None = None
+    """What it shows, as charts that another renderer draws, too."""
+
+    def plotly(self, *, tongue: str = "en", theme: str = "light") -> Any:
+        """The same picture as a Figure of plotly, to zoom, restyle and embed.
+
+        tongue: the language of the texts, "en" or "zh". theme: "light" or "dark".
+
+        Raises `MissingLibrary` where plotly is not installed, and `InputError` for a picture that
+        has no charts, and for one of too many boxes.
+        """
+        if self.charts is None:
+            raise InputError("this picture has no charts that plotly could draw")
+        return plotly_figure(self.charts(), tongue=tongue, theme=theme)
 
     @own_style
-    def savefig(self, *args: Any, **kwargs: Any) -> None:
-        """As matplotlib's, with its defaults."""
-        super().savefig(*args, **kwargs)
+    def savefig(self, fname: Any, *args: Any, **kwargs: Any) -> None:
+        """As matplotlib's, with its defaults; to a path that ends in .html, the page of `plotly`,
+        which needs no network."""
+        if isinstance(fname, str | Path) and Path(fname).suffix.lower() == ".html":
+            write_page(Path(fname), self.plotly())
+        else:
+            super().savefig(fname, *args, **kwargs)
 
     def _repr_png_(self) -> bytes:
         whole = BytesIO()
@@ -151,9 +171,13 @@ def add_legend(picture: Picture | None, axes: Axes, handles: Sequence[Any], **st
         axes.legend(handles=handles, frameon=False, fontsize=8, **place, **own)
 
 
-def drawn(picture: Picture | None, ax: Panels | None) -> Picture | Panels:
-    """What a drawing function returns: the new `picture`, or what the caller gave as `ax`."""
+def drawn(
+    picture: Picture | None, ax: Panels | None, charts: Callable[[], Sequence[Chart]] | None = None
+) -> Picture | Panels:
+    """What a drawing function returns: the new `picture`, which shows `charts`, or what the caller
+    gave as `ax`."""
     if picture is not None:
+        picture.charts = charts
         return picture
     assert ax is not None  # `panels` makes a picture where the caller gave no axes
     return ax

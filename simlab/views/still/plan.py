@@ -12,6 +12,9 @@ from simlab.spec.plan import Plan
 from simlab.trace import Trace
 from simlab.training import Prediction
 from simlab.units import GIB, MS, seconds_text
+from simlab.views.charts.amounts import shares_charts
+from simlab.views.charts.plan import ranks_chart
+from simlab.views.charts.timelines import stream_chart, stream_heights, stream_names
 from simlab.views.language import LANGUAGE, RANK_COLOURS
 from simlab.views.plan_scene import (
     PART_COLOURS,
@@ -26,7 +29,7 @@ from simlab.views.plan_scene import (
 from simlab.views.scene import CAP_COLOUR, CATEGORY_COLOURS
 from simlab.views.still.marks import HATCHES, THEME, colour_of, plate, text_on
 from simlab.views.still.picture import Panels, Picture, add_legend, drawn, own_style, panels
-from simlab.views.stream_rows import STREAM_NAMES, short_label, work_name, works
+from simlab.views.stream_rows import short_label, work_name, works
 
 LABEL_ROOM = 0.006
 """The fraction of the time axis that a letter takes."""
@@ -63,11 +66,14 @@ def streams_figure(
     height_in = 0.5 + sum(heights)
     picture, axes = panels(ax, len(views), width_in=width_in, height_in=height_in, **layout)
     longest_s = max(view.end_s - view.start_s for view in views)
-    for number, (view, panel) in enumerate(zip(views, axes)):
-        draw_streams(panel, _from_zero(view, longest_s) if several else view)
+    titles = []
+    for number, view in enumerate(views):
         lasts = f": {seconds_text(view.end_s - view.start_s)}" if several else ""
-        caption = f"{captions[number]}{lasts}" if captions else view.title
-        panel.set_title(caption, loc="left", fontsize=10)
+        titles.append(f"{captions[number]}{lasts}" if captions else view.title)
+    views = [_from_zero(view, longest_s) for view in views] if several else views
+    for view, panel, title in zip(views, axes, titles):
+        draw_streams(panel, view)
+        panel.set_title(title, loc="left", fontsize=10)
         panel.set_xlabel("time, ms" if panel is axes[-1] else "")
     used = {box.kind for view in views for box in (*view.boxes, *view.waiting)}
     handles = [
@@ -79,7 +85,7 @@ def streams_figure(
         "fontsize": 8,
     }
     add_legend(picture, axes[0], handles, **style)
-    return drawn(picture, ax)
+    return drawn(picture, ax, lambda: [*map(stream_chart, views, titles)])
 
 
 def _from_zero(view: StreamScene, end_s: float) -> StreamScene:
@@ -103,11 +109,7 @@ def _look(work: str) -> dict[str, Any]:
 
 def draw_streams(axes: Axes, view: StreamScene) -> None:
     """Draw `view` on `axes`: a row for each stream, with more room between two ranks."""
-    of_rank = {
-        rank: [row for row, (its, _) in enumerate(view.rows) if its == rank]
-        for rank, _ in view.rows
-    }
-    heights = [row + 0.6 * (list(of_rank).index(rank)) for row, (rank, _) in enumerate(view.rows)]
+    heights = stream_heights(view)
     # The outlines of many boxes would hide them; a thin box is only seen if its edge has a colour.
     few = len(view.boxes) < 400
     shown = [*view.waiting, *view.boxes]
@@ -130,20 +132,10 @@ def draw_streams(axes: Axes, view: StreamScene) -> None:
             axes.text(middle, heights[box.row], text, **place, **style)
     axes.set_xlim(view.start_s / MS, view.end_s / MS)
     axes.set_ylim((heights[-1] if heights else 0) + 0.6, -0.6)
-    names = [
-        f"{view.row_word} {rank}  {_stream_name(stream)}"
-        if row == of_rank[rank][0]
-        else _stream_name(stream)
-        for row, (rank, stream) in enumerate(view.rows)
-    ]
-    axes.set_yticks(heights, names, fontsize=7)
+    axes.set_yticks(heights, stream_names(view), fontsize=7)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("time, ms")
     axes.spines[["top", "right", "left"]].set_visible(False)
-
-
-def _stream_name(stream: str) -> str:
-    return STREAM_NAMES[stream].en if stream in STREAM_NAMES else stream
 
 
 def _rectangle(box: StreamBox, height: float) -> list[tuple[float, float]]:
@@ -182,7 +174,7 @@ def cubes_figure(
         draw_cube(panel, view)
         above = captions[number] + "\n" if captions else ""
         panel.set_title(above + view.title, loc="left", fontsize=9)
-    return drawn(picture, ax)
+    return drawn(picture, ax, lambda: [ranks_chart(plan, gpus_per_node) for plan in plans])
 
 
 def draw_cube(axes: Axes, view: CubeScene) -> None:
@@ -238,7 +230,7 @@ def shares_figure(
     axes[0].set_yticks(range(len(predictions)), names, fontsize=8)
     for panel in axes:
         panel.yaxis.set_inverted(True)
-    return drawn(picture, ax)
+    return drawn(picture, ax, lambda: shares_charts(predictions, names, memory=memory))
 
 
 def _draw_shares(

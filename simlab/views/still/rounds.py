@@ -9,6 +9,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import Rectangle
 
 from simlab.collectives.replay import RoundState
+from simlab.views.charts.rounds import cells_chart
 from simlab.views.rounds import (
     ADDED_COLOUR,
     DARK,
@@ -52,7 +53,7 @@ def rounds_figure(
     for panel in axes[len(views) :]:
         panel.set_visible(False)
     _add_legend(picture, axes[0], len(views[0].rows))
-    return drawn(picture, ax)
+    return drawn(picture, ax, lambda: [*map(cells_chart, steps, views)])
 
 
 def draw_grid(axes: Axes, view: Grid) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from simlab.views.charts.amounts import runs_chart
 from simlab.views.language import LANGUAGE
 from simlab.views.still.marks import THEME
 from simlab.views.still.picture import Panels, Picture, drawn, own_style, panels
@@ -53,4 +54,4 @@ def runs_figure(
         picture.legend(loc="outside right upper", **style)
     else:
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), **style)
-    return drawn(picture, ax)
+    return drawn(picture, ax, lambda: [runs_chart(rows, errors)])

@@ -1,6 +1,7 @@
 """It draws timelines with matplotlib."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -11,6 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from simlab.trace import Trace
 from simlab.units import MS
+from simlab.views.charts.timelines import ROW, timeline_charts
 from simlab.views.language import LANGUAGE, names, shade
 from simlab.views.scene import (
     CAP_COLOUR,
@@ -32,8 +34,6 @@ from simlab.views.still.picture import Panels, Picture, add_legend, drawn, own_s
 
 LABEL_ROOM = 0.012
 """A box gets its label if it is at least this fraction of the time axis."""
-ROW = 0.8
-"""The height of a box, as a fraction of the distance between rows."""
 PATH_STYLE: dict[str, Any] = {"edgecolor": PATH_COLOUR, "linewidth": 2.2}
 IDLE_STYLE: dict[str, Any] = {
     "facecolor": IDLE_COLOUR,
@@ -94,7 +94,8 @@ def figure(
         picture.text(0.01, 0.99, caption, ha="left", va="top", fontsize=12, fontweight="bold")
     elif caption:
         axes[0].set_title(f"{caption}\n{views[0].title}", loc="left", fontsize=10)
-    return drawn(picture, ax)
+    shown: dict[str, Any] = {"critical_path": critical_path, "memory": memory, "caption": caption}
+    return drawn(picture, ax, partial(timeline_charts, traces, **shown))
 
 
 def _heights(views: Sequence[Scene], memory: bool) -> list[float]:

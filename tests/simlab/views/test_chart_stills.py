@@ -16,10 +16,10 @@ import simlab as sl
 from simlab.apps import CausalMask
 from simlab.explorers import NAMES, explorer
 from simlab.views.chart import Area, Arrows, Axis, Boxes, Chart, Dots, Line, Rule, Words
-from simlab.views.language import LANGUAGE
+from simlab.views.language import LANGUAGE, text_colour
 from simlab.views.still import wording
 from simlab.views.still.chart import charts
-from simlab.views.still.marks import HATCHES, text_colour
+from simlab.views.still.marks import HATCHES
 from simlab.views.still.wording import CHINESE_FONTS, chinese_font
 from tests.support.chinese import needs_chinese_font
 

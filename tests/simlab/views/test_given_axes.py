@@ -4,6 +4,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import simlab as sl
+from simlab.views.language import said
 from simlab.views.still.runs import runs_figure
 
 TIMES = sl.OpTimes(forward_s=0.02, backward_s=0.04)
@@ -99,6 +100,20 @@ def test_one_axes_shows_the_whole_picture(drawers, name):
     assert [drawn(panel) for panel in panels] == [drawn(panel) for panel in new[:count]]
     assert not left.has_data() and not mine.legends
     mine.draw_without_rendering()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_picture_is_a_figure_of_plotly_too(drawers, name):
+    count, draw = drawers[name]
+    picture = draw()
+    for tongue in ("en", "zh"):
+        figure = picture.plotly(tongue=tongue)
+        named = [one for one in (*figure.data, *figure.layout.shapes) if one.showlegend]
+        there = [name for chart in picture.charts() for name, _ in chart.legend()]
+        assert len(picture.charts()) == count
+        assert {one.name for one in named} == {
+            said(getattr(name, tongue), tongue) for name in there
+        }
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from simlab.spec.cluster import Cluster
 from simlab.spec.plan import Plan
 from simlab.training import Prediction
 from simlab.units import GIB, MS, seconds_text
@@ -109,7 +108,7 @@ def memory_chart(found: Prediction) -> Chart:
     return Chart("memory", title, axis, BAR, marks, 80)
 
 
-def ranks_chart(plan: Plan, cluster: Cluster) -> Chart:
+def ranks_chart(plan: Plan, gpus_per_node: int) -> Chart:
     """Each rank as a cell in the colour of its place in the pipeline, with a frame for its node:
     tp across within each place, replicas down. Of very many replicas the first are shown."""
     replicas = plan.dp * plan.cp
@@ -121,7 +120,7 @@ def ranks_chart(plan: Plan, cluster: Cluster) -> Chart:
         row = place.dp * plan.cp + place.cp
         if row >= shown:
             continue
-        x, node = place.pp * (plan.tp + GAP) + place.tp, rank // cluster.gpus_per_node
+        x, node = place.pp * (plan.tp + GAP) + place.tp, rank // gpus_per_node
         nodes[node % 2].append((x, x + 1, row, row + 1))
         cells.setdefault(place.pp, []).append((x + 0.12, x + 0.88, row + 0.14, row + 0.86))
         text = (
@@ -139,7 +138,7 @@ def ranks_chart(plan: Plan, cluster: Cluster) -> Chart:
         marks.append(Boxes.at(places, colour, name, labels=labels, tips=tips))
     return Chart(
         "ranks",
-        _ranks_title(plan, cluster, shown, replicas),
+        _ranks_title(plan, gpus_per_node, shown, replicas),
         _places_axis(plan),
         Axis(
             Words("", ""),
@@ -155,8 +154,8 @@ def ranks_chart(plan: Plan, cluster: Cluster) -> Chart:
     )
 
 
-def _ranks_title(plan: Plan, cluster: Cluster, shown: int, replicas: int) -> Words:
-    nodes = -(-plan.gpus // cluster.gpus_per_node)
+def _ranks_title(plan: Plan, gpus_per_node: int, shown: int, replicas: int) -> Words:
+    nodes = -(-plan.gpus // gpus_per_node)
     english = f"{plan.gpus} ranks on {nodes} node{'s' * (nodes > 1)}"
     chinese = f"{nodes} 个节点上的 {plan.gpus} 个 rank"
     if shown < replicas:

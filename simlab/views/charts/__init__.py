@@ -1,0 +1,1 @@
+"""What pictures show, as charts that every renderer draws."""

@@ -1,0 +1,251 @@
+"""Amounts as charts: bars of parts, memory over a step, ZeRO's curves, predicted over measured."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+
+from simlab.analysis import Stack
+from simlab.training import Prediction
+from simlab.units import GIB, MS
+from simlab.views.chart import Area, Axis, Boxes, Chart, Dots, Line, Mark, Rule, Symbol, Words
+from simlab.views.charts.plan import PARTS
+from simlab.views.language import LANGUAGE
+from simlab.views.plan_scene import PART_COLOURS, memory_parts, step_parts
+from simlab.views.scene import CATEGORY_COLOURS, CATEGORY_WORDS, STAGE_COLOURS, STAGE_NAMES
+
+CAPACITY = Words("the GPU's memory", "GPU 显存")
+DASHES: dict[int, tuple[int, ...] | None] = {0: None, 1: (8, 4), 2: (8, 3, 2, 3), 3: (2, 3)}
+ON_RANK = Words("GiB on a rank", "每个 rank 的 GiB")
+NO_NAME = Words("", "")
+ROW_PX, AXES_PX = 28, 60
+SYMBOLS: tuple[Symbol, ...] = ("circle", "diamond", "triangle", "ring", "cross")
+TOP = 1.2
+"""How much higher than what is held a picture of it is."""
+
+
+def shares_charts(
+    predictions: Iterable[Prediction], names: Sequence[str], *, memory: bool = True
+) -> list[Chart]:
+    """What the step of each prediction is spent on, and what its fullest GPU holds, a bar each."""
+    predictions = list(predictions)
+    rows = [{name: s / MS for name, s in step_parts(each)} for each in predictions]
+    step = Axis(Words("step, ms", "一步，ms"), least=0)
+    found = [_bars("step", NO_NAME, rows, names, step, PART_COLOURS, PARTS, "ms")]
+    if memory:
+        rows = [dict(memory_parts(each)) for each in predictions]
+        capacities = {each.cluster.gpu.memory_bytes / GIB for each in predictions}
+        axis = Axis(Words("memory of the fullest GPU, GiB", "最满的 GPU 的显存，GiB"), least=0)
+        look = CATEGORY_COLOURS, CATEGORY_WORDS
+        found.append(_bars("memory", NO_NAME, rows, names, axis, *look, "GiB", capacities))
+    return found
+
+
+def bars_chart(
+    bars: Mapping[str, Mapping[str, float]],
+    *,
+    capacity_bytes: float | None = None,
+    longest_bytes: float | None = None,
+) -> Chart:
+    """What a rank holds in different cases, a bar each, cut off at `longest_bytes`."""
+    rows = [{name: size / GIB for name, size in held.items()} for held in bars.values()]
+    longest = (longest_bytes or max(sum(held.values()) for held in bars.values())) / GIB
+    names = [f"{name}: {sum(row.values()):,.1f} GiB" for name, row in zip(bars, rows)]
+    capacities = {capacity_bytes / GIB} if capacity_bytes else set()
+    axis = Axis(ON_RANK, least=0, most=max(1.13 * longest, 1.05 * (capacity_bytes or 0) / GIB))
+    look = CATEGORY_COLOURS, CATEGORY_WORDS
+    return _bars("bars", NO_NAME, rows, names, axis, *look, "GiB", capacities)
+
+
+def _bars(
+    key: str,
+    title: Words,
+    rows: Sequence[Mapping[str, float]],
+    names: Sequence[str],
+    axis: Axis,
+    colours: Mapping[str, str],
+    words: Mapping[str, Words],
+    unit: str,
+    capacities: Iterable[float] = (),
+) -> Chart:
+    """{part: amount} of each row as a bar of its parts, in the order of `colours`."""
+    marks: list[Mark] = []
+    ends = [0.0] * len(rows)
+    for part, colour in colours.items():
+        amounts = [row.get(part, 0.0) for row in rows]
+        there = [at for at, amount in enumerate(amounts) if amount > 0]
+        if not there:
+            continue
+        name = words[part]
+        tips = [
+            Words(*(f"{names[at]}\n{text}: {amounts[at]:,.4g} {unit}" for text in name))
+            for at in there
+        ]
+        places = [(ends[at], ends[at] + amounts[at], at - 0.35, at + 0.35) for at in there]
+        hatched = colour == PART_COLOURS["bubble"]
+        marks.append(
+            Boxes.at(
+                places,
+                "waiting" if hatched else colour,
+                name,
+                pattern="hatched" if hatched else "plain",
+                outline="outline",
+                tips=tips,
+            )
+        )
+        ends = [end + amount for end, amount in zip(ends, amounts)]
+    marks += [Rule("cap", CAPACITY, x=capacity) for capacity in sorted(capacities)]
+    down = Axis(
+        NO_NAME, least=-0.5, most=len(rows) - 0.5, ticks=range(len(rows)), names=names, down=True
+    )
+    return Chart(key, title, axis, down, marks, AXES_PX + ROW_PX * len(rows), wide=True)
+
+
+def stack_charts(stacks: Sequence[Stack], height_in: float = 3.2) -> list[Chart]:
+    """What a rank holds over a step, category on category, all with one height scale."""
+    highest = max(max(*stack.totals, stack.capacity_bytes or 0) for stack in stacks)
+    height = round(96 * height_in)
+    return [
+        stack_chart(stack, Words(stack.name, stack.name), highest, height, key=f"stack {at}")
+        for at, stack in enumerate(stacks)
+    ]
+
+
+def stack_chart(
+    stack: Stack, title: Words, highest: float, height: int, *, key: str = "step"
+) -> Chart:
+    """What is held, category on category; the peak, and where it first passes the capacity.
+
+    highest: the bytes that have room in the picture."""
+    ops, scale = [*stack.ops, stack.ops[-1]], MS if stack.timed else 1
+    edges = [edge / scale for edge in stack.edges]
+    held = {name: [*amounts, amounts[-1]] for name, amounts in stack.held.items()}
+    tops = [[amount / GIB for amount in each] for each in accumulate(held.values(), _sums)]
+    marks: list[Mark] = [
+        Area(
+            edges,
+            low,
+            high,
+            CATEGORY_COLOURS[name],
+            CATEGORY_WORDS[name],
+            tips=[
+                Words(f"{op}\n{words.en}: {_gib(amount)}", f"{op}\n{words.zh}：{_gib(amount)}")
+                for op, amount in zip(ops, held[name])
+            ],
+        )
+        for name, words, low, high in zip(
+            held, map(CATEGORY_WORDS.__getitem__, held), [[0.0] * len(edges), *tops], tops
+        )
+    ]
+    if stack.capacity_bytes:
+        marks.append(Rule("cap", CAPACITY, y=stack.capacity_bytes / GIB))
+    if stack.breach is not None:
+        first = Words("first over it", "首次超出")
+        marks.append(_point(stack, stack.breach, scale, "cap", "cross", first))
+    marks.append(_point(stack, stack.peak, scale, "ink", "triangle", Words("peak", "峰值")))
+    x = Axis(
+        Words("ops of the step, in order", "这一步的 op（按顺序）"),
+        least=edges[0],
+        most=edges[-1],
+        ticks=[edge + 0.5 for edge in edges[:-1]],
+        names=stack.ops,
+    )
+    if stack.timed:
+        x = Axis(Words(**LANGUAGE["words"]["time"]), least=edges[0], most=edges[-1])
+    return Chart(
+        key,
+        title,
+        x,
+        Axis(ON_RANK, least=0, most=TOP * highest / GIB),
+        marks,
+        height,
+        timed=stack.timed,
+    )
+
+
+def _sums(one: Sequence[float], other: Sequence[float]) -> list[float]:
+    return [a + b for a, b in zip(one, other)]
+
+
+def _gib(count: float) -> str:
+    return f"{count / GIB:,.1f} GiB"
+
+
+def _point(stack: Stack, at: int, scale: float, colour: str, symbol: Symbol, name: Words) -> Dots:
+    x = (stack.edges[at] + stack.edges[at + 1]) / 2 / scale
+    text = f"{stack.ops[at]}: {_gib(stack.totals[at])}"
+    tips = [Words(f"{name.en}\n{text}", f"{name.zh}\n{text}")]
+    return Dots([x], [stack.totals[at] / GIB], colour, name, symbol, 6, labels=[text], tips=tips)
+
+
+# curves
+# --------------------------------------------------------------------------------------------------
+
+
+def stage_words(stage: int) -> Words:
+    """What a ZeRO stage is called."""
+    return Words(STAGE_NAMES[stage], "普通数据并行" if stage == 0 else STAGE_NAMES[stage])
+
+
+def zero_lines(ranks: Sequence[int], curves: Mapping[int, Sequence[float]]) -> list[Line]:
+    """The model states on a rank over the number of ranks, a line for each ZeRO stage."""
+    return [
+        Line(
+            ranks,
+            [amount / GIB for amount in amounts],
+            STAGE_COLOURS[stage],
+            name,
+            DASHES[stage],
+            tips=[
+                Words(
+                    f"{name.en}, dp = {count}: {_gib(amount)}",
+                    f"{name.zh}，dp = {count}：{_gib(amount)}",
+                )
+                for count, amount in zip(ranks, amounts)
+            ],
+        )
+        for stage, amounts in curves.items()
+        for name in [stage_words(stage)]
+    ]
+
+
+def zero_chart(
+    ranks: Sequence[int],
+    curves: Mapping[int, Sequence[float]],
+    *,
+    title: Words,
+    capacity_bytes: float | None = None,
+    more: Sequence[Mark] = (),
+    height: int = 300,
+) -> Chart:
+    """The model states on a rank under each ZeRO stage, a GPU's memory, and `more` marks."""
+    cap = [Rule("cap", CAPACITY, y=capacity_bytes / GIB)] if capacity_bytes else []
+    return Chart(
+        "curves",
+        title,
+        Axis(Words("data-parallel ranks", "数据并行 rank 数"), "log2"),
+        Axis(ON_RANK, "log2"),
+        [*zero_lines(ranks, curves), *cap, *more],
+        height,
+    )
+
+
+def runs_chart(rows: Sequence[tuple[str, float, float]], errors: Mapping[str, float]) -> Chart:
+    """Each run's predicted over measured step time against its measured one.
+
+    rows: [(suite, measured, predicted step time in s)]. errors: {suite: mean error in percent}."""
+    marks: list[Mark] = [Rule("muted", y=1, dash=None), Rule("muted", y=0.9), Rule("muted", y=1.1)]
+    for at, suite in enumerate(sorted({row[0] for row in rows})):
+        its = [(s, predicted_s / s) for name, s, predicted_s in rows if name == suite]
+        name = f"{suite}: {len(its)} runs, {errors[suite]:.1f}%"
+        x, y = [s for s, _ in its], [ratio for _, ratio in its]
+        tips = [Words(*2 * (f"{suite}: {s:.4g} s, {r:.3f}",)) for s, r in its]
+        look = LANGUAGE["suites"][at % len(LANGUAGE["suites"])], Words(name, name)
+        symbol = SYMBOLS[at % len(SYMBOLS)]
+        marks.append(Dots(x, y, *look, symbol, 3 if len(its) > 50 else 5, tips=tips))
+    return Chart(
+        "runs",
+        Words("Published training runs, predicted", "公开的训练：预测"),
+        Axis(Words("measured step time, s", "实测一步时间，s"), "log10"),
+        Axis(Words("predicted / measured", "预测 / 实测"), least=0.5, most=1.5),
+        marks,
+        400,
+    )

@@ -1,0 +1,1 @@
+"""Figures of plotly, to zoom, restyle, embed and send on."""
