@@ -339,8 +339,8 @@ def _of_source(row: Row, facts: Facts, fields: dict[str, Any]) -> dict[str, Any]
         ep=fields["ep"],
         precision=row["precision"],
     )
-    if "tp" in overlaps(row["overlap"]):
-        its.pop("tp_overlap", None)
+    if "tp" in overlaps(row["overlap"]) and its.get("tp_overlap") == "pipelined":
+        del its["tp_overlap"]  # the row's words say which; that none is on, the recipe knows better
     stages = str(fields["pp"] * (fields["chunks"] or 1))
     if layers := its.pop("stage_layers", {}).get(stages):
         its["stage_layers"] = tuple(layers)

@@ -401,6 +401,15 @@ def test_dimensions_that_overlap_are_named_one_by_one(text, tp, dp, chunks):
     assert (plan.tp_overlap, plan.dp_overlap, plan.chunks) == (tp, dp, chunks)
 
 
+@pytest.mark.parametrize("precision, tp", [("nvfp4", "weight-grad"), ("mxfp8", "pipelined")])
+def test_a_recipe_knows_better_than_a_page_that_it_hides_nothing(precision, tp):
+    """Megatron-Bridge turns the overlap of tensor parallelism off in 4 bits, and its page names it."""
+    asked = PIPELINE | {"tp": "2", "dp": "4", "gpu": "GB200", "precision": precision}
+    source = "NVIDIA-NeMo/Megatron-Bridge docs/performance-summary.md (26.02)"
+    plan = plan_of(**asked, sharding="dist-opt", vpp="", overlap="tp, dp, pp", source=source)
+    assert plan.tp_overlap == tp
+
+
 @pytest.mark.parametrize("attention", ["flash-2", "flash-1", "unfused"])
 @pytest.mark.parametrize("fused, norms", [("yes", True), ("no", False), ("", True)])
 def test_a_column_that_names_the_kernel_is_believed(attention, fused, norms):
