@@ -8,7 +8,7 @@ computing anything twice. The gradients of norms and embeddings are cheap and ar
 et al. 2023, arXiv 2401.10241.)
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -98,10 +98,9 @@ def split_layers(module: nn.Module) -> list[SplitLinear]:
 
 
 @contextmanager
-def keeping_weight_gradients(module: nn.Module, keep: Keep) -> Iterator[None]:
-    """Inside the context, backwards call `keep(layer, X, dY)` for the linear layers of `module` and
-    do not compute their weight gradients."""
-    layers = split_layers(module)
+def keeping_weight_gradients(layers: Sequence[SplitLinear], keep: Keep) -> Iterator[None]:
+    """Inside the context, backwards call `keep(layer, X, dY)` for `layers` and do not compute their
+    weight gradients."""
     for layer in layers:
         layer.keep = keep
     try:

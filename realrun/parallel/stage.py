@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from realrun.comm.mesh import Mesh
 from realrun.model.gpt import Stage
+from realrun.model.split import split_layers
 from realrun.parallel.layers.block import ParallelBlock
 from realrun.parallel.layers.context import positions
 from realrun.parallel.layers.sequence import SequenceColumnLinear, scatter_sequence
@@ -111,6 +112,7 @@ class ParallelStage(nn.Module):
 
     units: {name: module}. The names are 'embedding', 'layer 3' and 'head', as in
     `simlab.lowering.instructions`. first_layer: the number of its first block.
+    split_layers: {name of a unit: its layers whose backward can be split}.
     """
 
     def __init__(self, stage: Stage, first_layer: int, mesh: Mesh, plan: Plan) -> None:
@@ -125,6 +127,7 @@ class ParallelStage(nn.Module):
         if self.is_last:
             self.units["head"] = Head(stage, mesh, plan)
         self.held = nn.ModuleList(self.units.values())
+        self.split_layers = {name: split_layers(unit) for name, unit in self.units.items()}
 
     def _blocks(self, stage: Stage, mesh: Mesh) -> list[ParallelBlock]:
         plan = self.plan

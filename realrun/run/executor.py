@@ -14,7 +14,6 @@ from realrun.comm.channels import Channels
 from realrun.comm.group import Observer
 from realrun.comm.mesh import Mesh
 from realrun.model.gpt import Stage, layer_range
-from realrun.model.split import split_layers
 from realrun.parallel.clipping import clip
 from realrun.parallel.copies import Copies
 from realrun.parallel.layers.block import ParallelBlock
@@ -81,8 +80,9 @@ class Executor:
         numbers = program.stages_of(self.place)
         self.stages = {number: self.stage(self._whole(number), number) for number in numbers}
         if all(op.kind != "I" for op in self.ops):
-            for layer in chain(*map(split_layers, self.stages.values())):
-                layer.is_split = False
+            for stage in self.stages.values():
+                for layer in chain(*stage.split_layers.values()):
+                    layer.is_split = False
         last = {op.stage: op for op in self.ops if op.kind in "BW"}
         self.gradient_type = (
             torch.float32 if dtype.itemsize == 2 and plan.gradient_bytes == 4 else dtype

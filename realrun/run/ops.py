@@ -7,11 +7,12 @@ made (None at the pipeline's ends), and returns what the op's result is.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from itertools import chain
+from typing import Any, Protocol
 
 from torch import Tensor
 
-from realrun.model.split import SplitLinear, keeping_weight_gradients
+from realrun.model.split import keeping_weight_gradients
 from realrun.parallel.stage import ParallelStage, Told
 from realrun.record.activations import Key, SavedActivations
 from realrun.run.faults import Injector
@@ -106,7 +107,7 @@ def input_grad(
             [executor.activations.hold(tensor, key) for tensor in tensors]
         )
 
-    with keeping_weight_gradients(stage, keep):
+    with keeping_weight_gradients([*chain(*stage.split_layers.values())], keep):
         y.backward(executor.loss_gradient(y) if stage.is_last else received)
     return x.grad
 
@@ -116,10 +117,10 @@ def weight_grad(executor: Running, op: Op, stage: ParallelStage, received: Tenso
     if (op.stage, op.microbatch) not in executor.kept:
         raise too_early(executor.rank, op, op._replace(kind="I"))
     kept = executor.kept.pop((op.stage, op.microbatch))
-    for name, unit in reversed(stage.units.items()):
-        for layer in unit.modules():
+    for name, layers in reversed(stage.split_layers.items()):
+        for layer in layers:
             for held in kept.pop(layer, []):
-                cast(SplitLinear, layer).add_weight_gradient(*[tensor for tensor, *_ in held])
+                layer.add_weight_gradient(*[tensor for tensor, *_ in held])
         executor.unit_ends(op, name)
 
 

@@ -88,6 +88,8 @@ def test_what_is_not_given_is_what_python_has_without_it(given):
     ("--pp 2 --precision fp32 --backend native --zero 0", True), ("--dp 2", False), ("--pp 2 --zero 1", False),
     ("--pp 2 --cluster dgx-a100", False), ("--pp 2 --precision bf16", False), ("--pp 2 --backend torch", False),
     ("--pp 2 --recompute full", False), ("--pp 2 --predict-on laptop", False), ("--pp 2 --resume", False),
+    ("--dp 2 --compute real", False), ("--pp 2 --backend torch --compute real", False), ("--pp 2 --compute real", True),
+    ("--pp 2 --cluster dgx-a100 --compute padded", False),
 ])  # fmt: skip
 def test_ops_are_timed_one_by_one_where_the_values_ask_for_a_pipeline_alone(given, timed):
     """What decides is the values: an option that is given its default changes nothing."""
