@@ -66,7 +66,7 @@ lab: .venv/all ## open JupyterLab on your copies of the lessons, in the folder l
 	  --LabApp.news_url=None \
 	  --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate
 
-bench: .venv/all ## speed beside raw SimPy and torch's own runtime and visualizer, import time, split backward; fails below the promise
+bench: .venv/all ## speed beside raw SimPy, torch's back-end, runtime and visualizer, import time, split backward; fails below the promise
 	$(BIN)/python -m benchmarks.bench
 
 notebooks: .venv/all ## execute the lessons in place: still pictures in, widget state out
