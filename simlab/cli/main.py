@@ -7,6 +7,7 @@ from inspect import cleandoc
 import simlab as sl
 from simlab.cli.commands.catalogue import add_catalog, catalog
 from simlab.cli.commands.cluster import add_cluster, cluster
+from simlab.cli.commands.compare import add_compare, add_sweep, compare, sweep
 from simlab.cli.commands.convert import add_convert, convert
 from simlab.cli.commands.drill import add_drill, drill
 from simlab.cli.commands.memory import add_memory, memory
@@ -36,6 +37,8 @@ EPILOG = """examples:
   simlab schedules --pp 4 --microbatches 8 --forward-ms 20 --input-grad-ms 20 --weight-grad-ms 20
   simlab simulate --model llama-3-8b --cluster dgx-h100 --nodes 2 --tp 4 --pp 2 --microbatches 8
   simlab plan --model llama-3-8b --cluster dgx-h100 --nodes 2 --global-batch 64 --explain
+  simlab sweep --over tp=1,2,4,8 --model llama-3-8b --cluster dgx-h100 --nodes 2 --picture tp.html
+  simlab compare best.yaml mine.yaml
   simlab memory --params 7.5B --dp 64 --zero 3
   simlab operations interval --stall-s 30 --spares 32
   simlab validate
@@ -54,6 +57,8 @@ COMMANDS: dict[
         "simulate a schedule, a CSV program, or a model on a cluster",
     ),
     "plan": (plan, add_plan, "search the fastest plans of a model on a cluster"),
+    "compare": (compare, add_compare, "the steps of two or more plans side by side"),
+    "sweep": (sweep, add_sweep, "the steps of a plan for each of several values of an option"),
     "convert": (
         convert,
         add_convert,

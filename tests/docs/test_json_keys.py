@@ -22,6 +22,8 @@ COMMANDS = {
     "simulate --model": ["simulate --model gpt2 --cluster dgx-a100 --dp 2"],
     "schedules": [f"schedules {TIMES}"],
     "plan": ["plan --model gpt2 --cluster dgx-a100 --nodes 1 --global-batch 8"],
+    "compare": ["compare meg21-1.7B meg21-3.6B"],
+    "sweep": ["sweep --over dp=2,4 --model gpt2 --cluster dgx-a100"],
     "memory": ["memory --params 1e9"],
     "memory --explain": ["memory --model gpt2 --tp 2 --explain"],
     "catalog": ["catalog"],

@@ -25,6 +25,8 @@ ANSWERS = [
     "schedules --pp 3 --microbatches 4 --forward-ms 1 --backward-ms 2 --link-ms 1",
     "plan --model gpt2 --cluster dgx-a100 --nodes 1 --global-batch 8 --explain",
     "plan --model llama-3-70b --cluster dgx-a100 --nodes 1 --global-batch 8 --tp 1 --zero 0",
+    "compare mine.yaml meg21-1.7B",
+    "sweep --over tp=1,3 --model gpt2 --cluster dgx-a100 --nodes 1",
     "convert mine.yaml --to nanotron",
     "convert mine.json --from deepspeed --gpus 8",
     "operations run --spares 40 --seed 3",

@@ -1,0 +1,120 @@
+"""The commands compare and sweep: several predicted steps in one table, and why they differ."""
+
+import json
+import re
+
+import pytest
+
+import simlab as sl
+from simlab.cli import output
+from simlab.cli.main import main
+
+PLAN = "model: gpt2\ncluster: dgx-a100\nmicrobatches: 4\ndp: {dp}\ntp: {tp}\n"
+SWEEP = ["sweep", "--model", "gpt2", "--cluster", "dgx-a100"]
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Two plan files for the same GPUs, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wide.yaml").write_text(PLAN.format(dp=2, tp=4))
+    (tmp_path / "deep.yaml").write_text(PLAN.format(dp=8, tp=1))
+
+
+def answer(capsys, *arguments, status=0):
+    assert main([*arguments, "--json"]) == status
+    return json.loads(capsys.readouterr().out)
+
+
+def test_plans_are_predicted_as_by_themselves_and_say_in_what_they_differ(files, capsys):
+    both = answer(capsys, "compare", "wide.yaml", "deep.yaml")
+    for its, (dp, tp) in zip(both["plans"], ((2, 4), (8, 1))):
+        plan = sl.Plan(dp=dp, tp=tp, microbatches=4)
+        alone = sl.predict("gpt2", plan, sl.load_cluster("dgx-a100", nodes=1))
+        assert its["step_s"] == alone.step_s
+    assert [its["name"] for its in both["plans"]] == ["wide", "deep"]
+    assert both["differs"] == {"global_batch": [8, 32], "dp": [2, 8], "tp": [4, 1]}
+
+
+def test_the_table_has_a_row_for_each_and_the_text_the_parts_that_changed(files, capsys):
+    assert main(["compare", "wide.yaml", "deep.yaml"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^plan +step +tokens/s +MFU +GiB +fit +compute", out, re.M)
+    assert re.search(r"^deep .* [+-]\d+\.\d% .* fits ", out, re.M)
+    assert "they differ in global_batch 8, 32; dp 2, 8; tp 4, 1" in out
+    assert re.search(r"plan deep beside wide: .*(longer|shorter) \(.*tokens/s", out, re.S)
+
+
+def test_equal_plans_have_the_same_step_and_close_ones_are_a_tie(files, capsys):
+    main(["compare", "wide.yaml", "wide.yaml"])
+    assert "the same step" in capsys.readouterr().out
+    main([*SWEEP, "--over", "bucket_bytes=25000000,26000000", "--dp", "8", "--zero", "1"])
+    out = capsys.readouterr().out
+    assert "the same step" in out or "a tie, since" in out
+
+
+def test_a_published_run_stands_beside_a_file(files, capsys):
+    both = answer(capsys, "compare", "wide.yaml", "meg21-1.7B")
+    assert both["plans"][1]["gpus"] == 32 and both["differs"]["gpus"] == [8, 32]
+
+
+def test_a_narrow_terminal_leaves_parts_out_and_keeps_the_step(files, capsys, monkeypatch):
+    monkeypatch.setattr(output, "terminal_columns", lambda: 60)
+    assert main([*SWEEP, "--over", "tp=1,2", "--nodes", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert lines[0].split()[:3] == ["--tp", "step", "tokens/s"]
+    assert any(line.startswith("Left out, as this terminal is 60 columns wide: ") for line in lines)
+
+
+def test_a_value_that_no_plan_can_have_is_listed_with_the_reason(capsys):
+    found = answer(capsys, *SWEEP, "--over", "tp=1,5", "--nodes", "1")
+    one, none = found["plans"]
+    assert one["plan"]["dp"] == 8 and none["name"] == "5" and "8 GPUs" in none["refused"]
+    assert found["differs"] == {}
+    main([*SWEEP, "--over", "tp=1,5", "--nodes", "1"])
+    assert "--tp 5 is refused: " in capsys.readouterr().out
+
+
+def test_other_options_than_those_of_a_plan_are_swept_too(capsys):
+    found = answer(capsys, *SWEEP, "--over", "nodes=1,2")
+    assert [its["gpus"] for its in found["plans"]] == [8, 16]
+    found = answer(capsys, "sweep", "--over", "cluster=dgx-a100,dgx-h100", "--model", "gpt2")
+    assert found["differs"]["cluster"] == ["dgx-a100", "dgx-h100"]
+
+
+def test_strict_is_1_where_a_step_does_not_fit(capsys):
+    large = ["sweep", "--model", "llama-3-70b", "--cluster", "dgx-a100", "--over", "tp=1,8"]
+    assert main([*large, "--nodes", "1"]) == 0
+    assert main([*large, "--nodes", "1", "--strict"]) == 1
+    capsys.readouterr()
+
+
+def test_the_picture_has_a_bar_for_each(files, tmp_path, capsys):
+    main(["compare", "wide.yaml", "deep.yaml", "--picture", "both.html"])
+    assert capsys.readouterr().err == "wrote both.html\n"
+    page = (tmp_path / "both.html").read_text("utf-8")
+    assert "plan wide" in page and "plan deep" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["compare", "wide.yaml"], "1 plan to compare: give 2 to 64"),
+        (["compare", "wide.yaml", "none.yaml"], "none.yaml"),
+        (["compare", "wide.yaml", "meg21-1.7"], "did you mean 'meg21-1.7B'?"),
+        (["compare", "wide.yaml", "meg21-1.7B", "--nodes", "1"], "--nodes goes with plan files"),
+        ([*SWEEP, "--over", "tq=1,2"], "did you mean 'tp'?"),
+        ([*SWEEP, "--over", "tp"], "give an option and 1 to 64 values, as in tp=1,2,4,8"),
+        ([*SWEEP, "--over", "tp=1,,2"], "give an option and 1 to 64 values"),
+        ([*SWEEP, "--over", "tp=1,1"], "a value stands there twice"),
+        ([*SWEEP, "--over", "nodes=x"], "nodes = 'x': give a whole number"),
+        ([*SWEEP, "--over", "tp=x"], "tp = 'x'"),
+        (["sweep", "--over", "tp=1"], "no model: give --model"),
+        (["compare", "wide.yaml", "deep.yaml", "--picture", "x.wav"], "a picture ends in .png"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(files, capsys, arguments, said):
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and said in err
