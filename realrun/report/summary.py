@@ -15,9 +15,16 @@ GRADIENT_LIMIT, PIPELINE_LIMIT = 1e-9, 1e-10
 over several ranks, and its limit is the smaller one."""
 
 
+MOST_TIMES, MOST_APART_S = 1.5, 0.25
+"""How many times as long as the other one a predicted and a measured step of paced ops may be, and how
+many seconds longer, before the error says nothing of the prediction. A machine that keeps to the
+times of ops stays within a tenth of that."""
+
+
 def failures(facts: Facts, *, max_error: float | None = None) -> list[str]:
-    """[what is wrong with a run]: its gradients, its loss, what it sent, what it held and, if
-    `max_error` (a fraction) is given, the prediction of its step."""
+    """[what is wrong with a run]: its gradients, its loss, what it sent, what it held, and the
+    prediction of its step: where it is further off than `max_error` (a fraction) or, if that is not
+    given, than a machine can be that paces the ops."""
     name, wrong = facts["name"], []
     limit = PIPELINE_LIMIT if facts["ranks"] == facts["pp"] else GRADIENT_LIMIT
     for what in ("gradient", "loss"):
@@ -38,7 +45,30 @@ def failures(facts: Facts, *, max_error: float | None = None) -> list[str]:
         wrong.append(
             f"{name}: the predicted step is {facts['error']:+.1%} off, more than {max_error:.1%}"
         )
+    elif max_error is None:
+        wrong += _not_paced(facts)
     return wrong
+
+
+def _not_paced(facts: Facts) -> list[str]:
+    """[why a run's error is none of the prediction] where every step of paced ops was far from it."""
+    if facts["compute"] != "padded" or not facts.get("op_s"):
+        return []
+    predicted_s, steps_s = facts["predicted_step_s"], facts["steps_s"]
+    low, high = sorted((predicted_s, min(max(predicted_s, min(steps_s)), max(steps_s))))
+    if high <= MOST_TIMES * low or high - low <= MOST_APART_S:
+        return []
+    pairs = facts["op_s"].items()
+    late = {kind: its["measured"] / its["predicted"] for kind, its in pairs if its["measured"]}
+    kind = max(late, key=lambda each: abs(late[each] - 1))
+    asked, took = (seconds_text(facts["op_s"][kind][it]) for it in ("predicted", "measured"))
+    disturbed = f", where {facts['disturbed_by']}" if facts.get("disturbed_by") else ""
+    return [
+        f"{facts['name']}: the predicted step is {facts['error']:+.1%} off, which is far outside what "
+        f"this machine reaches when it can pace the ops: one {kind} took {took}, and {asked} when it "
+        f"was calibrated{disturbed}. It has too few cores for the ranks, or something else used it: "
+        "give fewer ranks or longer ops, or run again (--max-error PERCENT sets a limit of your own)"
+    ]
 
 
 def _other_bytes(facts: Facts) -> list[str]:

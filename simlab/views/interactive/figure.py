@@ -40,7 +40,7 @@ def figure(pictures: Sequence[Chart], *, tongue: str = "en", theme: str = "light
     drawn: list[dict[str, Any]] = []
     slots = [_Slot(chart, look) for chart in pictures]
     layout["height"] = sum(slot.height for slot in slots) + 20
-    whole, below = layout["height"] - 20, 0
+    whole, below = layout["height"] - 20, 0.0
     timed = ""
     for number, slot in enumerate(slots, 1):
         suffix = "" if number == 1 else str(number)
