@@ -119,7 +119,7 @@ def _run(
         missing = [name for name in arguments.needs if importlib.util.find_spec(name) is None]
         if missing:
             raise InputError(
-                f"{' and '.join(missing)} not installed: run `make demo`, or pip install 'simlab-realrun[real]'"
+                f"{' and '.join(missing)} not installed: pip install {' '.join(missing)}"
             )
         # what torch logs of a failure comes to us as an exception too
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")

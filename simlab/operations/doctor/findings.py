@@ -4,7 +4,7 @@ from typing import Annotated, NamedTuple
 
 from simlab.errors import shortened
 from simlab.operations.doctor.interfaces import LOOPBACK, VARIABLES, chosen
-from simlab.operations.doctor.machine import Machine
+from simlab.operations.doctor.machine import NOTEBOOK, Machine
 from simlab.units import GIB, bytes_text
 
 FINE, SILENT, LOUD = "fine", "silent", "loud"
@@ -104,7 +104,8 @@ def _gpus(machine: Machine, ranks: int) -> Finding:
 
 def _torch(machine: Machine) -> Finding:
     if "torch" not in machine.versions:
-        return Finding(FINE, "torch", "not installed: simlab runs, realrun does not")
+        found = "not installed: simlab runs, realrun does not (pip install torch), lessons show recorded runs"
+        return Finding(FINE, "torch", found)
     found = machine.versions["torch"]
     if machine.torch:
         backends = [name for name in ("gloo", "nccl") if machine.torch.get(name)]
@@ -164,17 +165,16 @@ def _disk(machine: Machine) -> Finding:
 
 
 def _notebook(machine: Machine) -> Finding:
-    needed = ("jupyterlab", "ipywidgets", "anywidget")
-    missing = [name for name in needed if name not in machine.versions]
+    missing = [name for name in NOTEBOOK if name not in machine.versions]
     if missing:
-        to_do = "lessons do not open; pip install 'simlab-realrun[notebooks]'"
+        to_do = f"lessons do not open; pip install {' '.join(missing)}"
         return Finding(SILENT, "notebooks", f"without {', '.join(missing)}", to_do)
-    found = ", ".join(f"{name} {machine.versions[name]}" for name in needed)
+    found = ", ".join(f"{name} {machine.versions[name]}" for name in NOTEBOOK[:3])
     return Finding(FINE, "notebooks", found)
 
 
 def _font(machine: Machine) -> Finding:
     if machine.chinese_font:
         return Finding(FINE, "fonts", "Chinese is there")
-    to_do = "Chinese words in pictures are boxes; install fonts-noto-cjk"
+    to_do = "Chinese words in pictures are boxes; install a font such as Noto Sans CJK (Debian: apt-get install fonts-noto-cjk)"
     return Finding(SILENT, "fonts", "no Chinese one", to_do)

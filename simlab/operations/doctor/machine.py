@@ -17,7 +17,9 @@ from typing import Any
 from simlab.errors import InputError
 from simlab.units import MIB
 
-PACKAGES = ("torch", "numpy", "simpy", "jupyterlab", "ipywidgets", "anywidget", "matplotlib")
+NOTEBOOK = ("jupyterlab", "ipywidgets", "anywidget", "markdown-it-py", "matplotlib", "pillow")
+"""What lessons need, by the names that pip finds."""
+PACKAGES = ("torch", "numpy", "simpy", *NOTEBOOK)
 PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_", "OMP_", "CUDA_", "PYTORCH_", "CUBLAS_", "NVIDIA_TF32")
 """Variables of the environment that change a training."""
 CJK = ("NotoSansCJK", "NotoSansSC", "NotoSerifCJK", "wqy", "SourceHanSans", "DroidSansFallback")

@@ -10,11 +10,12 @@ from simlab.display import plain
 from simlab.errors import InputError
 from simlab.operations.doctor import Machine, differences, examined, findings
 from simlab.operations.doctor.interfaces import chosen
+from simlab.operations.doctor.machine import NOTEBOOK
 
 GOOD = Machine(
     host="a", system="Linux", python="3.11.7", cores=16, memory_bytes=128e9, free_memory_bytes=64e9,
     shared_memory_bytes=64e9, open_files=65_536, gpus=("H100",) * 8, driver="550.1",
-    versions={"torch": "2.13.0", "jupyterlab": "4", "ipywidgets": "8", "anywidget": "0.11"},
+    versions={"torch": "2.13.0"} | dict.fromkeys(NOTEBOOK, "4"),
     interfaces=("eth0",), disk_bytes_per_s=2e9, disk_free_bytes=1e12, chinese_font=True,
     torch={"gloo": True, "nccl": "2.30.1", "cuda": "13.0", "tf32": False, "deterministic": False},
 )  # fmt: skip
@@ -28,7 +29,7 @@ FAULTS = {
     "network": ({"environment": {"NCCL_SOCKET_IFNAME": "ib7"}}, "loud"),
     "port": ({"port_free": False}, "loud"),
     "disk": ({"disk_bytes_per_s": 5e7}, "silent"),
-    "notebooks": ({"versions": {"torch": "2.13.0"}}, "silent"),
+    "notebooks": ({"versions": {"torch": "2.13.0", "jupyterlab": "4"}}, "silent"),
     "fonts": ({"chinese_font": False}, "silent"),
 }
 UNLIKE = {
