@@ -60,9 +60,11 @@ check: .venv/all ## lint, types and the fast tests (simlab and the lessons' map;
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 $(FILES) tests/simlab tests/test_architecture.py tests/lessons/test_questions.py
 
-lab: .venv/all ## open JupyterLab on your copies of the lessons, in the folder learn, at the first of them
-	$(BIN)/python -m simlab.lessons.copies notebooks learn
-	$(BIN)/jupyter lab $(ROOT) --notebook-dir=learn --LabApp.default_url=/lab/tree/00_start_here.ipynb \
+TONGUE := $(if $(filter command,$(origin LANG)),$(LANG))
+LEARN := learn$(TONGUE:%=-%)
+lab: .venv/lab ## open JupyterLab on your copies of the lessons, in your locale's language in the folder learn, or with LANG=zh in Chinese in learn-zh
+	$(BIN)/python -m simlab lessons copy $(LEARN) $(TONGUE:%=--lang %)
+	$(BIN)/jupyter lab $(ROOT) --notebook-dir=$(LEARN) --LabApp.default_url=/lab/tree/00_start_here.ipynb \
 	  --LabApp.news_url=None \
 	  --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate
 
@@ -91,13 +93,18 @@ clean: ## remove everything that was made here, the environment too
 	$(LOCKED) -e '.[real]'
 	@touch $@
 
+.venv/lab: .venv/bin/python requirements.lock pyproject.toml
+	$(LOCKED) -e '.[notebooks]'
+	@$(LOCKED) -e '.[real]' || echo "torch cannot be installed here: cells that execute will show recorded runs"
+	@touch $@
+
 .venv/site: .venv/bin/python requirements.lock pyproject.toml
 	$(LOCKED) -e '.[site]'
 	@touch $@
 
 .venv/all: .venv/bin/python requirements.lock pyproject.toml
 	$(LOCKED) -e '.[real,notebooks,test,site,dask]'
-	@touch .venv/real $@
+	@touch .venv/real .venv/lab $@
 
 browser: # tests open pages in a Chromium and draw Chinese; without them they are skipped, and the last lines say so
 	@command -v chromium chromium-browser google-chrome >/dev/null || \

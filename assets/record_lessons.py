@@ -27,14 +27,14 @@ def main(paths):
         with tempfile.TemporaryDirectory() as temporary:
             for cell in notebook.cells:
                 cell.source = cell.source.replace(ASKS, RECORDS).replace(
-                    f"../assets/recorded/{lesson}", temporary
+                    f'"{lesson}"', repr(temporary)
                 )
             NotebookClient(
                 notebook, timeout=600, resources={"metadata": {"path": str(path.parent)}}
             ).execute()
             if not any(Path(temporary).iterdir()):
                 raise SystemExit(
-                    f"{path} recorded nothing: does it give ../assets/recorded/{lesson} to its LessonPool?"
+                    f"{path} recorded nothing: does it give {lesson!r} to its LessonPool?"
                 )
             kept = Path(__file__).parent / "recorded" / lesson
             shutil.rmtree(kept, ignore_errors=True)

@@ -15,6 +15,7 @@ from realrun.launch.pool import Pool, RunError
 from realrun.lessons.execute import PlanRun, demonstrate, execute_plan
 from realrun.run.job import plan_fields
 from simlab.errors import InputError
+from simlab.lessons import RECORDED
 from simlab.lessons.phrases import phrase
 from simlab.spec.plan import Plan
 from simlab.trace import Trace
@@ -26,7 +27,8 @@ NOT_HERE = "torch is not installed here: these results were recorded earlier, on
 class LessonPool:
     """`ranks` processes or, where there is no torch, what was recorded of them.
 
-    recorded: the folder of the recordings, with a file for each thing that is asked.
+    recorded: the folder of the recordings, such as "lesson-7" in `simlab.lessons.RECORDED`, with a
+              file for each thing that is asked.
     record:   whether to write them anew; see assets/record_lessons.py.
     say:      called with one line of progress at a time.
     show:     see `Pool`; called with what was recorded, too.
@@ -43,7 +45,7 @@ class LessonPool:
         say: Callable[[str], None] = lambda text: None,
         show: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
-        self.recorded, self.record, self.show = Path(recorded), record, show
+        self.recorded, self.record, self.show = RECORDED / recorded, record, show
         self.pool: Pool | None = None
         if find_spec("torch"):
             import torch

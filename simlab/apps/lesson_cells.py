@@ -30,9 +30,14 @@ _APART = ".simlab-compared th, .simlab-compared td { padding: 0 0.8em }"  # a wi
 NAMES = {"en": "English", "zh": "中文"}
 
 
-def tongue() -> None:
+def tongue(first: str | None = None) -> None:
     """Show the choice of the language. It changes everything that the lesson's cells show, but a
-    picture that is drawn already stays as it is."""
+    picture that is drawn already stays as it is.
+
+    first: the language to begin with, "en" or "zh"; None: the learner's.
+    """
+    if first:
+        set_language(first)
     draw_in_language()
     say_what_is_missing()
     if rendered():

@@ -3,7 +3,6 @@ done."""
 
 import html
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from simlab.apps.lesson_cells import as_html
@@ -15,13 +14,10 @@ from simlab.lessons.words import language, rendered, word
 POINTS = 5
 
 
-def lesson_map(folder: Path | str | None = None) -> None:
-    """Show the lessons with their questions, in the learner's language.
-
-    folder: where the notebooks are; None: those of the checkout, or of the working directory. In a
-    copy that is made for reading, nobody's progress is shown.
-    """
-    course = lessons(None if folder is None else Path(folder))
+def lesson_map() -> None:
+    """Show the lessons with their questions, in the learner's language. In a copy that is made for
+    reading, nobody's progress is shown."""
+    course = lessons()
     show(lambda: map_html(course))
 
 

@@ -10,6 +10,7 @@ from simlab.cli.commands.cluster import add_cluster, cluster
 from simlab.cli.commands.compare import add_compare, add_sweep, compare, sweep
 from simlab.cli.commands.convert import add_convert, convert
 from simlab.cli.commands.drill import add_drill, drill
+from simlab.cli.commands.lessons import add_lessons, lessons
 from simlab.cli.commands.memory import add_memory, memory
 from simlab.cli.commands.plan import add_plan, plan
 from simlab.cli.commands.program import (
@@ -42,6 +43,7 @@ EPILOG = """examples:
   simlab memory --params 7.5B --dp 64 --zero 3
   simlab operations interval --stall-s 30 --spares 32
   simlab validate
+  simlab lessons copy learn --lang zh
   simlab why out/measured.json        or profiles of torch.profiler, one per rank
 
 exit status: 0 done, 1 the check failed, 2 bad arguments"""
@@ -75,6 +77,7 @@ COMMANDS: dict[
     ),
     "doctor": (doctor, add_doctor, "examine this machine before a training"),
     "why": (why, add_why, "where a step's time goes, from a trace or profile; what hangs"),
+    "lessons": (lessons, add_lessons, "copy the lessons, in English or Chinese, to work in"),
     "drill": (drill, add_drill, "practise for an interview, in English or Chinese"),
     "validate": (validate, add_validate, "predict published runs, say how far off"),
 }

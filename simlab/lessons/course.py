@@ -7,14 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import simlab.lessons
 from simlab.errors import InputError
-from simlab.lessons import book
+from simlab.lessons import NOTEBOOKS, book
 
-CHECKOUT = Path(simlab.lessons.__file__).parents[2] / "notebooks"
-"""Where the lessons are in a checkout."""
-LISTED = "lessons.json"
-"""What a folder with only some of the lessons may hold: all of them, as `listed` writes them."""
 SITTING = re.compile(r"## \w+ sitting\b")
 """The heading at which a learner can stop, and go on another day."""
 TITLE = re.compile(r"# Lesson (\d+): (.+?) · 第 \d+ 课：(.+)")
@@ -50,28 +45,12 @@ class Lesson(NamedTuple):
     numpy: bool
 
 
-def lessons(folder: Path | None = None) -> list[Lesson]:
-    """The lessons of `folder`, in their order.
-
-    folder: where the notebooks are; None: those of the checkout, or else of the working directory.
-    `InputError` for a folder without lessons.
-    """
-    folder = folder or (CHECKOUT if CHECKOUT.is_dir() else Path.cwd())
-    if (folder / LISTED).is_file():
-        rows = json.loads((folder / LISTED).read_text(encoding="utf-8"))
-        return [
-            Lesson(**row | {"questions": [Question(*each) for each in row["questions"]]})
-            for row in rows
-        ]
+def lessons(folder: Path = NOTEBOOKS) -> list[Lesson]:
+    """The lessons of `folder`, in their order. `InputError` for a folder without lessons."""
     found = [read(path) for path in sorted(folder.glob("[0-9][0-9]_*.ipynb"))]
     if not found:
         raise InputError(f"no lessons in {folder}: give the folder of the notebooks")
     return found
-
-
-def listed(course: Sequence[Lesson]) -> str:
-    """The text of a file `LISTED` with these lessons."""
-    return json.dumps([lesson._asdict() for lesson in course], ensure_ascii=False)
 
 
 def read(path: Path) -> Lesson:

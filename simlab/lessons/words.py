@@ -2,7 +2,7 @@
 every text has a key.
 
 `word("b09.exercise.text")` is the text of that key in the learner's language: the environment
-variable SIMLAB_LANG ("en" or "zh"), which `set_language` sets, or English. Copies of the lessons
+variable SIMLAB_LANG ("en" or "zh"), which `set_language` sets, or the locale's. Copies of the lessons
 that are made for reading (SIMLAB_LESSONS=rendered) have both.
 """
 
@@ -15,6 +15,8 @@ from typing import Any
 from simlab.errors import InputError
 
 LANGUAGES = ("en", "zh")
+LOCALE = ("LC_ALL", "LC_MESSAGES", "LANG")
+"""Variables of the environment that say which language programs speak; the first that is set does."""
 
 
 def rendered() -> bool:
@@ -28,8 +30,10 @@ def shows_solutions() -> bool:
 
 
 def language() -> str:
-    """The learner's language, "en" or "zh". `InputError` for another value of SIMLAB_LANG."""
-    return _checked(os.environ.get("SIMLAB_LANG") or LANGUAGES[0])
+    """The learner's language, "en" or "zh": SIMLAB_LANG, or Chinese in a Chinese locale, or English.
+    `InputError` for another value of SIMLAB_LANG."""
+    locale = next(filter(None, map(os.environ.get, LOCALE)), "")
+    return _checked(os.environ.get("SIMLAB_LANG") or ("zh" if locale.startswith("zh") else "en"))
 
 
 def set_language(name: str) -> None:

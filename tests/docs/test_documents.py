@@ -136,6 +136,16 @@ def test_the_readme_is_short_and_names_every_page_and_every_lesson():
         assert f"](notebooks/{lesson.name})" in readme
 
 
+def test_the_chinese_readme_has_the_same_links_pictures_and_commands():
+    english, chinese = (
+        (ROOT / name).read_text(encoding="utf-8").replace(f"]({other})", "]")
+        for name, other in (("README.md", "README.zh.md"), ("README.zh.md", "README.md"))
+    )
+    assert re.findall(r"\]\(([^)\s]+)\)", chinese) == re.findall(r"\]\(([^)\s]+)\)", english)
+    code = [re.sub(r" *# .*", "", str(BLOCK.findall(page))) for page in (english, chinese)]
+    assert code[0] == code[1]
+
+
 WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 WORDS += ["eleven", "twelve", "thirteen", "fourteen"]
 

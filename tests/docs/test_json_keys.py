@@ -27,6 +27,7 @@ COMMANDS = {
     "memory": ["memory --params 1e9"],
     "memory --explain": ["memory --model gpt2 --tp 2 --explain"],
     "catalog": ["catalog"],
+    "lessons": ["lessons copy learn"],
     "cluster": [
         "cluster new own.json --gpu h100-sxm-80gb --nic-gbit 200",
         "cluster check own.json",

@@ -14,7 +14,7 @@ PLACES = {
     "web/site": "**/*.*",
     "notebooks": "*.*",
     "docs": "*.md",
-    ".": "README.md",
+    ".": "README*.md",
 }
 SKIPPED = {"node_modules", "__pycache__", "dist"}
 # what engineers say: what they would not say, or would say of the same thing elsewhere

@@ -60,9 +60,7 @@ def test_the_map_shows_the_level_of_every_exercise_whoever_judges_it():
     assert "●●●" in row and "–</td>" not in shown
 
 
-def test_a_folder_with_some_of_the_lessons_may_list_all(tmp_path):
-    (tmp_path / course.LISTED).write_text(course.listed(COURSE), encoding="utf-8")
-    assert course.lessons(tmp_path) == COURSE
+def test_a_folder_without_lessons_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no lessons in"):
         course.lessons(tmp_path / "empty")

@@ -14,7 +14,7 @@ from ipywidgets.widgets.widget import _instances as LIVE
 
 from simlab.apps import lesson_cells
 from simlab.errors import InputError
-from simlab.lessons import book, copies, progress, words
+from simlab.lessons import book, progress, words
 from simlab.lessons.answers import alike
 from simlab.lessons.exercise import Exercise
 from simlab.lessons.figures import Figure
@@ -452,47 +452,6 @@ def test_a_figure_out_of_its_tolerance_fails_the_cell(sample):
         lesson_cells.figures("x01", sum_ms=6.0)
     with pytest.raises(InputError, match="no figure 'other'"):
         lesson_cells.figures("x01", other=1.0)
-
-
-# copies to work in
-# ---------------------------------------------------------------------------------------------
-
-
-def test_a_learners_copy_shows_no_result_and_is_not_overwritten(tmp_path):
-    notebooks = Path(__file__).parents[2] / "notebooks"
-    names = [path.name for path in copies.copy_lessons(notebooks, tmp_path / "learn")]
-    assert names == sorted(path.name for path in notebooks.glob("*.ipynb"))
-    for name in names:
-        lesson, copy = (
-            json.loads((folder / name).read_text(encoding="utf-8"))
-            for folder in (notebooks, tmp_path / "learn")
-        )
-        assert [cell["source"] for cell in copy["cells"]] == [
-            cell["source"] for cell in lesson["cells"]
-        ]
-        assert not any(cell.get("outputs") or cell.get("execution_count") for cell in copy["cells"])
-        for cell in copy["cells"]:
-            source = "".join(cell["source"])
-            tells = re.search(r"\.compare\(|^assert |title", source, re.MULTILINE)
-            if cell["metadata"].get("jupyter", {}).get("source_hidden"):
-                assert "after(" in source and (tells or "folded" in cell["metadata"]["tags"])
-            elif source.startswith("after(") and tells:
-                assert "# <- change this line" in source, "the answer stands open"
-            if "folded" in cell["metadata"].get("tags", ()):
-                assert cell["metadata"]["jupyter"]["source_hidden"], "the formula stands open"
-    mine = tmp_path / "learn" / names[0]
-    mine.write_text("mine")
-    assert copies.copy_lessons(notebooks, tmp_path / "learn") == [] and mine.read_text() == "mine"
-    assert copies.main(["nowhere", str(tmp_path)]) == 2
-
-
-def test_who_learns_in_chinese_has_the_chinese_of_each_text_open(monkeypatch):
-    cell = {"cell_type": "markdown", "metadata": {}}
-    folded = ["A text.\n", "\n", "<details><summary>中文</summary>\n", "一段文字。\n"]
-    for tongue, shown in (("en", "<details>"), ("zh", "<details open>")):
-        monkeypatch.setenv("SIMLAB_LANG", tongue)
-        copy = copies.learner_copy({"cells": [cell | {"source": folded}]})["cells"][0]["source"]
-        assert copy[2].startswith(shown) and len(copy) == 4
 
 
 # going back to an earlier cell

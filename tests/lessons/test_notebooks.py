@@ -209,7 +209,6 @@ def test_without_torch_the_lesson_runs_on_the_recorded_traces(path, tmp_path, mo
     (tmp_path / "notebooks").mkdir()
     (tmp_path / "hide").mkdir()
     (tmp_path / "hide" / "sitecustomize.py").write_text(HIDE_TORCH)
-    (tmp_path / "assets").symlink_to(ROOT / "assets")
     search = os.pathsep.join(
         filter(None, (str(tmp_path / "hide"), str(ROOT), os.environ.get("PYTHONPATH")))
     )

@@ -223,7 +223,6 @@ def lab(folder, notebook):
     """A JupyterLab of its own on a notebook without outputs: a copy of the file `notebook`, or of
     one cell, its text."""
     (folder / "notebooks").mkdir()
-    (folder / "assets").symlink_to(ROOT / "assets")
     if isinstance(notebook, Path):
         name, copy = notebook.name, nbformat.read(notebook, as_version=4)
     else:

@@ -20,11 +20,9 @@ from typing import Any
 
 import nbformat
 from lessons import Lesson, chinese_name
-from python_files import PYODIDE, ROOT, wheel, zipped
+from python_files import PYODIDE, wheel, zipped
 from shell import HERE, Shell
 from wheels import downloaded, installed
-
-from simlab.lessons import course
 
 LAB = HERE / "lab"
 FOLDER = "jupyterlite"
@@ -124,19 +122,16 @@ def _recorded(lessons: Iterable[Lesson]) -> bytes:
 
 
 def _notebooks(folder: Path, lessons: Iterable[Lesson]) -> None:
-    """Write the notebooks of `lessons`, without outputs, and what they read beside them."""
+    """Write the notebooks of `lessons`, without outputs."""
     (folder / "notebooks").mkdir(parents=True)
-    shutil.copytree(ROOT / "assets" / "recorded", folder / "assets" / "recorded")
     for lesson in lessons:
         notebook = nbformat.read(lesson.notebook, as_version=4)
         for cell in notebook.cells:
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = [], None
-        notebook.cells.insert(1, nbformat.v4.new_code_cell(FIRST_CELL, id="in-the-browser"))
+        # instead of the one that installs
+        notebook.cells[1] = nbformat.v4.new_code_cell(FIRST_CELL, id="in-the-browser")
         nbformat.write(notebook, folder / "notebooks" / lesson.notebook.name)
-    # the map names the lessons that are only to read, too
-    text = course.listed(course.lessons(ROOT / "notebooks"))
-    (folder / "notebooks" / course.LISTED).write_text(text, encoding="utf-8")
 
 
 def _configure(source: Path, packages: list[str]) -> None:

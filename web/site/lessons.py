@@ -138,7 +138,7 @@ def in_both(body: str, titles: dict[str, str]) -> str:
 def read(path: Path, number: int, folder: Path, questions: list[dict[str, str]]) -> Lesson:
     """The lesson of the notebook `path`; its pictures are written below `folder`."""
     notebook = nbformat.read(path, as_version=4)
-    notebook.cells = [cell for cell in notebook.cells if not _only_switches(cell)]
+    notebook.cells = [cell for cell in notebook.cells if not _is_set_up(cell)]
     en, zh = notebook.cells[0].source.split("\n")[0].lstrip("# ").split(" · ")
     pictures = f"lessons/{path.stem}"
     (folder / pictures).mkdir(parents=True)
@@ -161,9 +161,11 @@ def read(path: Path, number: int, folder: Path, questions: list[dict[str, str]])
     return Lesson(number, path, en, zh, mine, f"{pictures}.html", shown, body)
 
 
-def _only_switches(cell: Any) -> bool:
-    """Whether `cell` does nothing but show the switch of the language, which a page has above."""
-    return cell.cell_type == "code" and SWITCH.fullmatch(cell.source) is not None
+def _is_set_up(cell: Any) -> bool:
+    """Whether `cell` does nothing but install, or show the switch of the language, which a page has
+    above."""
+    switches = cell.cell_type == "code" and SWITCH.fullmatch(cell.source) is not None
+    return switches or "install" in cell.metadata.get("tags", ())
 
 
 def _describe_pictures(notebook: Any) -> None:

@@ -15,7 +15,8 @@ HERE = Path(__file__).parent
 WEB, ROOT = HERE.parent, HERE.parents[1]
 PYODIDE = WEB / "node_modules" / "pyodide"
 BUILD = "from setuptools.build_meta import build_wheel; print(build_wheel('dist'))"
-SOURCES = ("simlab", "realrun", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in")
+SOURCES = ("simlab", "realrun", "notebooks", "assets", "setup.py", "pyproject.toml", "README.md")
+SOURCES += ("LICENSE", "MANIFEST.in")
 # parts of Python's library that simlab does not import, or only for what a page does not do
 LEFT_OUT = (HERE / "left_out.txt").read_text().split()
 

@@ -67,7 +67,9 @@ def add_drill(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--only", nargs="+", metavar="ID", help="ask about these questions or cases alone: b09 leak"
     )
-    command.add_argument("--lang", choices=LANGUAGES, help="language (SIMLAB_LANG, or en)")
+    command.add_argument(
+        "--lang", choices=LANGUAGES, help="language (SIMLAB_LANG, or the locale's)"
+    )
     command.add_argument("--seed", help="the same questions with the same numbers again")
     command.add_argument("--new", action="store_true", help="begin anew, not where it was left")
     command.add_argument("--export", metavar="FILE", help="write all progress to FILE, as JSON")

@@ -45,6 +45,7 @@ START = {
     "memory": ["--params", "1e9"],
     "convert": ["missing.yaml"],
     "drill": ["--questions", "2"],
+    "lessons": ["copy", "/dev/null/learn"],
     "operations": ["run"],
     "doctor": [],
     "why": ["missing.json"],

@@ -43,6 +43,7 @@ ANSWERS = [
     "memory --model deepseek-v3 --dp 8 --tp 2 --ep 8 --explain",
     "drill --questions 3 --only leak stopped",
     "drill --export mine.json",
+    "lessons copy learn",
     "validate few.csv",
     "validate few.csv --rows",
     "why step.json",

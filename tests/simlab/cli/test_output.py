@@ -43,6 +43,7 @@ TEXTS = {
     "doctor": ["doctor --port 29987"],
     "check": ["check mine.csv"],
     "drill": ["drill --export mine.json"],
+    "lessons": ["lessons copy learn"],
     "validate": ["validate few.csv --rows"],
     "why": ["why step.json"],
 }
