@@ -2,6 +2,7 @@
 
 import argparse
 from pathlib import Path
+from shlex import quote
 from typing import TypedDict
 
 from simlab.cli.options import add_json_options
@@ -34,7 +35,7 @@ def lessons(arguments: argparse.Namespace) -> int:
         print_json(Answer(folder=str(folder), language=tongue, copied=copied))
         return 0
     print_text(f"copied: {len(copied)} lessons; those that were there are yours and stay")
-    print_text(f"open them: jupyter lab {folder}")
+    print_text(f"open them: jupyter lab {quote(str(folder))}")
     return 0
 
 
