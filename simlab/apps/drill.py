@@ -10,7 +10,7 @@ import ipywidgets as widgets
 from simlab.apps.lesson_cells import as_html
 from simlab.apps.screen import leaving, session
 from simlab.errors import InputError
-from simlab.lessons.drill.items import Posed
+from simlab.lessons.drill.posed import Posed
 from simlab.lessons.drill.session import Session
 from simlab.lessons.prediction import Choice
 from simlab.lessons.words import word
@@ -76,14 +76,15 @@ class Drill(widgets.VBox):
         head = word("drill.intro", number=self.drill.at + 1, count=self.drill.count)
         self.fields = {name: _field(asked, name) for name in asked.fields}
         parts = [widgets.HTML(f"<i>{head}</i>{as_html(asked.text)}{_rows_html(asked.rows)}")]
-        if asked.at_least:
-            show = self._button("show_points", lambda: self._show_points(asked))
+        if asked.shown:
+            name = "show_points" if asked.at_least else "show_answer"
+            show = self._button(name, lambda: self._show_points(asked))
             self.children = (*parts, show)
             return
         self.children = (*parts, *self._entry(asked))
 
     def _show_points(self, asked: Posed) -> None:
-        points = widgets.HTML(as_html(asked.explain[0]))
+        points = widgets.HTML(as_html(asked.shown))
         self.children = (self.children[0], points, *self._entry(asked))
 
     def _entry(self, asked: Posed) -> list[widgets.Widget]:

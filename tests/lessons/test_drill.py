@@ -153,7 +153,7 @@ def test_only_a_number_of_points_from_0_to_5_is_taken(text):
 @pytest.mark.parametrize("points", [0.0, 5.0])
 def test_the_points_are_shown_before_they_are_counted_and_not_again(points):
     asked = pose(ALOUD, "1")
-    assert words.entry("b09.points")[0] in asked.explain[0]
+    assert words.entry("b09.points")[0] in asked.shown
     said = asked.said({"points": points})
     assert said[-1] == words.word("b09.spoken")
     assert not any(words.entry("b09.points")[0] in text for text in said)

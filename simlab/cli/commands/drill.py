@@ -4,6 +4,7 @@ import argparse
 import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from random import SystemRandom
 from typing import TypedDict
@@ -13,12 +14,14 @@ from simlab.cli.options import add_json_options
 from simlab.cli.output import COLUMNS, print_json, print_text
 from simlab.errors import InputError
 from simlab.lessons import progress
-from simlab.lessons.drill.items import Posed
+from simlab.lessons.drill.items import KINDS
+from simlab.lessons.drill.posed import Posed
 from simlab.lessons.drill.session import Report, Session
 from simlab.lessons.prediction import Choice, Number
 from simlab.lessons.words import LANGUAGES, set_language, word
 
 QUIT = ("q", "quit", "exit")
+HINT = ("h", "hint")
 PARTS = re.compile(r"\s*(?:[^\s\u2e80-\uffef]+|[\u2e80-\uffef])[，。；：？！、）”]*|\s+")
 """What a line is made of: words, Chinese characters, and the marks that follow them."""
 EMPHASIS = re.compile(r"(\*\*?)(\S(?:[^*]*\S)?)\1")
@@ -43,12 +46,14 @@ def drill(arguments: argparse.Namespace) -> int:
         set_language(arguments.lang)
     if arguments.export:
         return _export(Path(arguments.export), arguments.json)
-    session = None if arguments.new or arguments.only else Session.kept(arguments.seed)
+    session = (
+        None if arguments.new or arguments.only or arguments.kind else Session.kept(arguments.seed)
+    )
     if session:
         _say(word("drill.resumed", number=session.at + 1, count=session.count))
     else:
         seed = arguments.seed or str(SystemRandom().randrange(10**9))
-        session = Session(arguments.questions, seed, arguments.only)
+        session = Session(arguments.questions, seed, arguments.only, kinds=arguments.kind)
     while (asked := session.question()) is not None:
         head = word("drill.intro", number=session.at + 1, count=session.count)
         _say(f"{head} {word('drill.how_to_stop')}\n")
@@ -66,6 +71,12 @@ def add_drill(command: argparse.ArgumentParser) -> None:
     command.add_argument("--questions", type=int, default=20, metavar="N", help="how many (20)")
     command.add_argument(
         "--only", nargs="+", metavar="ID", help="ask about these questions or cases alone: b09 leak"
+    )
+    command.add_argument(
+        "--kind",
+        nargs="+",
+        choices=KINDS,
+        help="ask these kinds of questions alone, such as whiteboard cases (board)",
     )
     command.add_argument(
         "--lang", choices=LANGUAGES, help="language (SIMLAB_LANG, or the locale's)"
@@ -92,26 +103,36 @@ def _ask(session: Session, asked: Posed) -> bool:
     """Ask one question until its answer can be read; False where the learner stops."""
     _say(asked.text)
     if asked.rows:
-        print(_aligned(asked.rows), file=sys.stderr)
-    if asked.at_least:
-        if _input(word("drill.press_enter") + " ") is None:
+        print("\n" + _aligned(asked.rows) + "\n", file=sys.stderr)
+    if asked.hints:
+        _say(word("drill.how_to_get_hints"))
+    if asked.shown:
+        if (
+            _input(word("drill.press_enter" if asked.at_least else "drill.press_for_answer") + " ")
+            is None
+        ):
             return False
-        _say("\n" + asked.explain[0])
+        _say("\n" + asked.shown)
+    hints = iter(asked.hints)
     texts: dict[str, str] = {}
     for name in asked.fields:
-        text = _answered(asked, name)
+        text = _answered(asked, name, hints)
         if text is None:
             return False
         texts[name] = text
-    _, said = session.answer(texts)
+    _, said = session.answer(texts, len(asked.hints) - len([*hints]))
     _say("\n" + "\n\n".join(said) + "\n")
     return True
 
 
-def _answered(asked: Posed, name: str) -> str | None:
-    """What the learner enters in a field, asked until it can be read; None where they stop."""
+def _answered(asked: Posed, name: str, hints: Iterator[str]) -> str | None:
+    """What the learner enters in a field, asked until it can be read, and after each hint that they ask
+    for; None where they stop."""
     field = asked.fields[name]
     while (text := _input(_prompt(asked, name, field))) is not None:
+        if text.lower() in HINT and asked.hints:
+            _say(next(hints, word("drill.no_more_hints")))
+            continue
         try:
             asked.read_one(name, _named(field, text))
         except InputError as error:

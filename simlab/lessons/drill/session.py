@@ -2,18 +2,23 @@
 
 Items come back after longer and longer times as they are answered rightly (a Leitner system: 0, 1,
 3, 7, 16, 35 days), and at once after a wrong answer. A session is kept after each answer, so it goes
-on where it was left.
+on where it was left. The parts of a whiteboard case or of a chain come one after the other; a chain ends
+at the first question that the learner does not hold.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, timedelta
 from random import Random
+from time import monotonic
 from typing import Any, TypedDict
 
 from simlab.errors import InputError, whole
 from simlab.lessons import progress
-from simlab.lessons.drill.items import Item, Posed, items, pose
+from simlab.lessons.drill import rounds
+from simlab.lessons.drill.items import KINDS, SHORT, items, pose
+from simlab.lessons.drill.posed import Item, Posed
 from simlab.lessons.prediction import Value
+from simlab.lessons.words import word
 
 DAYS = (0, 1, 3, 7, 16, 35)
 """After how many days an item comes back, by the number of right answers in a row."""
@@ -23,11 +28,13 @@ MOST = 1000
 
 
 class Answered(TypedDict):
-    """One question of a session, and how it was answered."""
+    """One question of a session, and how it was answered: with how many hints, and in how many seconds."""
 
     item: tuple[str, str]
     right: bool
     given: dict[str, Value]
+    hints: int
+    took_s: float
 
 
 class Report(TypedDict):
@@ -40,43 +47,73 @@ class Report(TypedDict):
 
 
 class Session:
-    """`count` questions, drawn with `seed`, of those items whose question is in `only` (None: all).
+    """`count` items, drawn with `seed`, of those whose question is in `only` (None: all) and whose kind is
+    in `kinds` (None: those of one question each, or with `only` all kinds but chains, which have the ids of
+    other questions).
 
-    Raises `InputError` for an id that nothing is asked about, and for a count below 1 or above `MOST`.
+    clock: seconds, of which differences count. Raises `InputError` for an id that nothing is asked about,
+    and for a count below 1 or above `MOST`.
     """
 
     def __init__(
-        self, count: int, seed: str, only: list[str] | None = None, *, today: date | None = None
+        self,
+        count: int,
+        seed: str,
+        only: list[str] | None = None,
+        *,
+        kinds: Sequence[str] | None = None,
+        today: date | None = None,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         if not 1 <= count <= MOST:
             raise InputError(f"a drill of {count} questions: give 1 to {MOST}")
-        self.today = today or date.today()
-        known = items()
+        kinds = kinds or ([kind for kind in KINDS if kind != "chain"] if only else SHORT)
+        known = items(kinds)
         chosen = [item for item in known if only is None or item.name in only]
         missing = {*(only or ())} - {item.name for item in chosen}
-        if missing:
+        if missing or not chosen:
             asked = sorted({item.name for item in known})
             raise InputError(
                 f"nothing is asked about {', '.join(sorted(missing))}; there are {', '.join(asked)}"
+                if asked
+                else f"nothing of the kind {', '.join(kinds)} can be asked yet: predict in a lesson first"
             )
+        self._begin(today, clock)
+        drawn = self._drawn(chosen, count, Random(f"session {seed}"))
         self.state: dict[str, Any] = {
             "seed": seed,
-            "items": self._drawn(chosen, count, Random(f"session {seed}")),
+            "items": [[*part] for item in drawn for part in rounds.parts(item)],
             "results": [],
         }
 
+    def _begin(self, today: date | None, clock: Callable[[], float]) -> None:
+        self.today, self._clock = today or date.today(), clock
+        self._asked: tuple[int, float] = (
+            -1,
+            0.0,
+        )  # the number of the question asked last, and when
+
     @classmethod
-    def kept(cls, seed: str | None = None, *, today: date | None = None) -> "Session | None":
+    def kept(
+        cls,
+        seed: str | None = None,
+        *,
+        today: date | None = None,
+        clock: Callable[[], float] = monotonic,
+    ) -> "Session | None":
         """The session that was left before its end, if it has this `seed` (None: any); else None."""
         state = progress.load()["drill"].get("session")
         if not _is_state(state) or len(state["results"]) >= len(state["items"]):
             return None
         if seed not in (None, state["seed"]):
             return None
-        if not {Item(*item) for item in state["items"]} <= {*items()}:  # one that is gone
+        left = {Item(*item) for item in state["items"]}
+        there = {part for item in items(KINDS) for part in rounds.parts(item)}
+        if not left <= there:  # one that is gone
             return None
         session = cls.__new__(cls)
-        session.state, session.today = state, today or date.today()
+        session._begin(today, clock)
+        session.state = state
         return session
 
     @property
@@ -98,10 +135,15 @@ class Session:
         """The question to answer now; None at the end."""
         if self.at == self.count:
             return None
-        return pose(Item(*self.state["items"][self.at]), f"{self.state['seed']} {self.at}")
+        if self._asked[0] != self.at:
+            self._asked = self.at, self._clock()
+        item = Item(*self.state["items"][self.at])
+        first = self.at - rounds.parts(rounds.whole(item)).index(item)
+        return pose(item, f"{self.state['seed']} {first}")
 
-    def answer(self, texts: Mapping[str, str]) -> tuple[bool, list[str]]:
-        """Take an answer, {field: text}: whether it is right, and what is said about it.
+    def answer(self, texts: Mapping[str, str], hints: int = 0) -> tuple[bool, list[str]]:
+        """Take an answer, {field: text}, which was given after so many hints: whether it is right, and what
+        is said about it.
 
         `InputError`, with nothing kept, for a text that is no value of its field.
         """
@@ -110,8 +152,26 @@ class Session:
             raise InputError("this drill is at its end")
         given = asked.read(texts)
         right = asked.right(given)
-        self._keep(asked.item, right, given)
-        return right, asked.said(given)
+        took_s = self._clock() - self._asked[1]
+        self._keep(
+            {
+                "item": (asked.item.kind, asked.item.name),
+                "right": right,
+                "given": given,
+                "hints": hints,
+                "took_s": round(took_s, 1),
+            }
+        )
+        return right, [*asked.said(given), *self._chain_said(asked.item)]
+
+    def _chain_said(self, item: Item) -> list[str]:
+        """At the end of a chain, how far it went."""
+        chain = rounds.parts(rounds.whole(item))
+        is_last = item == chain[-1]
+        if item.kind != "chain" or not (is_last or not self.state["results"][-1]["right"]):
+            return []
+        held = chain.index(item) + self.state["results"][-1]["right"]
+        return [word("drill.chain_held", held=held, links=len(chain))]
 
     def report(self) -> Report:
         """What was asked, and how it was answered."""
@@ -122,8 +182,11 @@ class Session:
             "results": self.state["results"],
         }
 
-    def _keep(self, item: Item, right: bool, given: Mapping[str, Value]) -> None:
-        self.state["results"].append({"item": [*item], "right": right, "given": dict(given)})
+    def _keep(self, answered: Answered) -> None:
+        item, right = Item(*answered["item"]), answered["right"]
+        self.state["results"].append({**answered, "item": [*item]})
+        if item.kind == "chain" and not right:
+            self._end_chain(rounds.whole(item))
         kept = progress.load()
         boxes = kept["drill"]["boxes"] = _boxes(kept)
         step = min(boxes.get(_key(item), {"step": 0})["step"] + 1, len(DAYS) - 1) if right else 0
@@ -132,28 +195,36 @@ class Session:
         kept["drill"]["session"] = self.state
         progress.save(kept)
 
-    def _drawn(self, chosen: list[Item], count: int, random: Random) -> list[list[str]]:
-        """Items that are due first, then new ones, then the others; an item can come twice when
-        there are fewer than asked for."""
+    def _end_chain(self, chain: Item) -> None:
+        """Leave out the questions that press on an answer which the learner did not have."""
+        while self.at < self.count and rounds.whole(Item(*self.state["items"][self.at])) == chain:
+            del self.state["items"][self.at]
+
+    def _drawn(self, chosen: list[Item], count: int, random: Random) -> list[Item]:
+        """Items that are due first, then new ones, then the others. An item of one question can come
+        twice when there are fewer than asked for."""
         boxes = _boxes(progress.load())
         due: list[Item] = []
         new: list[Item] = []
         later: list[Item] = []
         for item in random.sample(chosen, len(chosen)):
-            box = boxes.get(_key(item))
-            if not box:
+            dues = [boxes[key]["due"] for key in map(_key, rounds.parts(item)) if key in boxes]
+            if not dues:
                 new.append(item)
-            elif box["due"] <= self.today.isoformat():
+            elif min(dues) <= self.today.isoformat():
                 due.append(item)
             else:
                 later.append(item)
         order = [*due, *_mixed(new), *later]
-        return [[*order[at % len(order)]] for at in range(count)] if order else []
+        again = [item for item in order if item.kind not in rounds.KINDS]
+        while again and len(order) < count:
+            order += again
+        return order[:count]
 
 
 def _is_state(state: Any) -> bool:
     """Whether a part of the file of the progress is a session."""
-    if not isinstance(state, dict) or {*state} != {"seed", "items", "results"}:
+    if not isinstance(state, dict) or not {"seed", "items", "results"} <= {*state}:
         return False
     pairs, results = state["items"], state["results"]
     return (

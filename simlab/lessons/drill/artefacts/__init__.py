@@ -1,0 +1,1 @@
+"""What is read in an interview: made by our own code, with a fault that is hidden in it."""

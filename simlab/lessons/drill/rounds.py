@@ -1,0 +1,101 @@
+"""Questions that follow one another: the stages of a whiteboard case, the links of a chain. A part is posed with
+the numbers of the whole."""
+
+from dataclasses import replace
+from functools import cache
+
+from simlab.lessons.drill import boards, chains
+from simlab.lessons.drill.posed import Item, Posed
+from simlab.lessons.drill.single import aloud, exercise
+from simlab.lessons.phrases import phrase
+from simlab.lessons.prediction import Choice, Number
+from simlab.lessons.words import entry, word
+
+KINDS = ("board", "chain")
+"""The kinds of items that have parts."""
+
+
+def items() -> list[Item]:
+    """All that can be asked, whole."""
+    return [
+        *(Item("board", name) for name in boards.BOARDS),
+        *(Item("chain", name) for name in chains.CHAINS),
+    ]
+
+
+def parts(item: Item) -> list[Item]:
+    """The parts of an item, in the order in which they are asked; itself if it has none."""
+    if item.kind == "board":
+        return [
+            Item("board", f"{item.name}.{stage.name}") for stage in boards.board(item.name).stages
+        ]
+    if item.kind == "chain":
+        return [
+            Item("chain", f"{item.name}.{at}") for at in range(1 + len(chains.CHAINS[item.name]))
+        ]
+    return [item]
+
+
+def whole(item: Item) -> Item:
+    """The item that a part belongs to; itself if it is none."""
+    return _wholes().get(item, item)
+
+
+@cache
+def _wholes() -> dict[Item, Item]:
+    return {part: item for item in items() for part in parts(item)}
+
+
+def pose(item: Item, seed: str) -> Posed:
+    """A part with the numbers of the whole, which `seed` draws."""
+    return {"board": _stage, "chain": _link}[item.kind](item, seed)
+
+
+def _link(item: Item, seed: str) -> Posed:
+    name, at = whole(item).name, parts(whole(item)).index(item)
+    if at == 0:
+        return aloud(item, name, chains.NEEDED)
+    lead, link = chains.lead(name, at - 1), chains.CHAINS[name][at - 1]
+    if chains.is_exercise(link):
+        asked = exercise(link[0], seed)
+        return replace(asked, item=item, text=f"{lead}\n\n{asked.text}", explain=[])
+    question, answer = chains.follow_up(link)
+    return Posed(
+        item=item,
+        text=f"{lead} **{question}**",
+        fields={"held": Choice("yes", "no")},
+        labels={"held": word("drill.held")},
+        answer={"held": "yes"},
+        options={one: word(f"drill.held_{one}") for one in ("yes", "no")},
+        shown=f"**{word('form.answer')}**\n\n{answer}",
+    )
+
+
+def _stage(item: Item, seed: str) -> Posed:
+    board = boards.board(whole(item).name)
+    stage = board.stages[parts(whole(item)).index(item)]
+    drawn, key = board.drawn(seed), f"boards.{board.name}"
+    is_first = stage == board.stages[0]
+    texts = [word(f"{key}.stages.{stage.name}.text")]
+    if is_first:
+        texts = [f"**{word(f'{key}.title')}**", word(f"{key}.text", **drawn.given), *texts]
+    known = drawn.known(board.before(stage))
+    hints = [*entry(f"{key}.stages.{stage.name}.hints")]
+    sums = []
+    if stage.hand:
+        result = f"{boards.by_hand(stage.hand, known):.3g} {stage.unit}".strip()
+        sums = [word("drill.by_hand", sum=boards.written(stage.hand, known), result=result)]
+    expected = drawn.expected[stage.name]
+    return Posed(
+        item=item,
+        text="\n\n".join(texts),
+        fields={"answer": Choice(*stage.options) if stage.options else Number(stage.unit)},
+        labels={"answer": word("drill.your_answer")},
+        answer={"answer": expected},
+        options={one: word(f"{key}.options.{one}") for one in stage.options},
+        rows=[[phrase(cell) for cell in row] for row in drawn.rows] if is_first else [],
+        explain=[word("drill.listens", what=word(f"{key}.stages.{stage.name}.listens"))],
+        computed=" ".join([*hints[1:], *sums]),
+        hints=[*hints, *sums],
+        tolerance=stage.tolerance,
+    )
