@@ -1,9 +1,21 @@
 """Interview mode: chains of questions, what is read, a timed session with its advice, and paths."""
 
+import re
+from random import Random
+
 import pytest
 
+from simlab.diagnosis import hang_of
 from simlab.lessons import book, words
 from simlab.lessons.drill import chains, rounds
+from simlab.lessons.drill.artefacts import (
+    ARTEFACTS,
+    launch_scripts,
+    loss_curves,
+    nccl_tables,
+    profiles,
+    recorders,
+)
 from simlab.lessons.drill.items import Item, pose
 from simlab.lessons.drill.session import Session
 
@@ -64,3 +76,57 @@ def test_a_chain_ends_where_the_learner_stops_and_says_how_far_it_went(held):
         assert said[-1] == words.word("drill.chain_held", held=held, links=links)
     assert rounds.whole(session.question().item) != first
     assert session.count == session.at + links
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_diagnosis_of_a_made_profile_finds_the_fault_that_was_put_in(seed):
+    for fault in profiles.FAULTS:
+        made = profiles.made(Random(seed), fault, seed % profiles.RANKS)
+        blamed = seed % profiles.RANKS if fault in ("gpu", "data") else profiles.OF_ALL
+        assert profiles.diagnosis(made) == (fault, blamed)
+
+
+@pytest.mark.parametrize("fault", nccl_tables.FAULTS)
+def test_a_table_of_nccl_tests_is_told_from_others_through_its_noise(fault):
+    for seed in range(20):
+        assert nccl_tables.diagnosis(nccl_tables.measured(Random(seed), fault)) == fault
+
+
+@pytest.mark.parametrize("fault", loss_curves.FAULTS)
+def test_the_fault_of_a_loss_curve_and_its_first_step_are_found(fault):
+    for seed in range(50):
+        curve = loss_curves.curve(Random(seed), fault, 18)
+        assert loss_curves.diagnosis(curve) == (fault, curve[18].step)
+
+
+@pytest.mark.parametrize("reason", recorders.REASONS)
+def test_the_diagnosis_of_made_dumps_finds_the_rank_and_what_it_did(reason):
+    for seed in range(20):
+        made = recorders.recorded(Random(seed), 8, reason, seed % 8)
+        hang = hang_of([*enumerate(made.dumps)])
+        assert (hang.reason, hang.culprit) == (reason, (seed % 8,))
+
+
+def test_the_reader_of_scripts_takes_the_right_one_and_refuses_each_mistake_alone():
+    assert not launch_scripts.refusal(launch_scripts.RIGHT)
+    for name, text in launch_scripts.WRONG.items():
+        assert launch_scripts.refusal(launch_scripts.RIGHT | {name: text}), name
+    for seed in range(20):
+        made = launch_scripts.launch_script(Random(seed))
+        lines = enumerate(zip(launch_scripts.RIGHT.values(), made.rows), 1)
+        wrong = [float(at) for at, (text, (shown,)) in lines if not shown.endswith(text)]
+        assert [*made.answer.values()] == wrong and len(wrong) == launch_scripts.MISTAKES
+
+
+@pytest.mark.parametrize("tongue", words.LANGUAGES)
+@pytest.mark.parametrize("name", ARTEFACTS)
+def test_an_artefact_is_asked_and_explained_in_both_languages(monkeypatch, tongue, name):
+    monkeypatch.setenv("SIMLAB_LANG", tongue)
+    for seed in range(8):
+        asked = pose(Item("artefact", name), str(seed))
+        right = asked.read(right_texts(asked))
+        said = asked.said(right)
+        assert asked.right(right) and asked.rows and "{" not in "".join([asked.text, *said])
+        names = "".join([*asked.rows[0], *(row[0] for row in asked.rows)])
+        if tongue == "zh" and name in ("profile", "recorder"):
+            assert not re.search(r"step|products|call|started", names)

@@ -1,18 +1,20 @@
-"""Questions that follow one another: the stages of a whiteboard case, the links of a chain. A part is posed with
-the numbers of the whole."""
+"""What an interview asks: whiteboard cases in stages, chains, and something to read. A part of a case or a chain
+is posed with the numbers of the whole."""
 
 from dataclasses import replace
 from functools import cache
+from random import Random
 
 from simlab.lessons.drill import boards, chains
+from simlab.lessons.drill.artefacts import ARTEFACTS
 from simlab.lessons.drill.posed import Item, Posed
 from simlab.lessons.drill.single import aloud, exercise
 from simlab.lessons.phrases import phrase
 from simlab.lessons.prediction import Choice, Number
 from simlab.lessons.words import entry, word
 
-KINDS = ("board", "chain")
-"""The kinds of items that have parts."""
+KINDS = ("board", "chain", "artefact")
+"""The kinds of items, which a drill asks where they are chosen."""
 
 
 def items() -> list[Item]:
@@ -20,6 +22,7 @@ def items() -> list[Item]:
     return [
         *(Item("board", name) for name in boards.BOARDS),
         *(Item("chain", name) for name in chains.CHAINS),
+        *(Item("artefact", name) for name in ARTEFACTS),
     ]
 
 
@@ -48,7 +51,26 @@ def _wholes() -> dict[Item, Item]:
 
 def pose(item: Item, seed: str) -> Posed:
     """A part with the numbers of the whole, which `seed` draws."""
-    return {"board": _stage, "chain": _link}[item.kind](item, seed)
+    return {"board": _stage, "chain": _link, "artefact": _artefact}[item.kind](item, seed)
+
+
+def _artefact(item: Item, seed: str) -> Posed:
+    made = ARTEFACTS[item.name](Random(f"artefact {item.name} {seed}"))
+    key = f"artefacts.{item.name}"
+    told = [word(f"{key}.explained.{fault}", **made.given) for fault in made.faults]
+    choices = [one for one in made.fields.values() if isinstance(one, Choice)]
+    return Posed(
+        item=item,
+        text=word(f"{key}.text"),
+        fields=made.fields,
+        labels={name: word(f"{key}.fields.{name}") for name in made.fields},
+        answer=made.answer,
+        options={one: word(f"{key}.options.{one}") for choice in choices for one in choice.options},
+        rows=[[phrase(cell) for cell in row] for row in made.rows],
+        explain=[*told, word("drill.listens", what=word(f"{key}.listens"))],
+        hints=[*entry(f"{key}.hints")],
+        tolerance=0.0,
+    )
 
 
 def _link(item: Item, seed: str) -> Posed:

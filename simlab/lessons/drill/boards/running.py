@@ -5,7 +5,7 @@ from functools import cache
 from random import Random
 
 from simlab.diagnosis import hang_of
-from simlab.lessons.drill.artefacts.recorder import recorded
+from simlab.lessons.drill.artefacts.recorders import hanging
 from simlab.lessons.drill.boards.board import ROUGHER, Board, Drawn, Stage
 from simlab.operations import (
     Checkpoints,
@@ -118,7 +118,7 @@ FELL = Board(
 
 
 def _hang(random: Random) -> Drawn:
-    fault = recorded(random, ranks=8)
+    fault = hanging(random, ranks=8)
     gpus = 8 * random.randrange(64, 513, 64)
     step_s, every = random.randrange(4, 13), random.choice((200, 250))
     step = 40_000 + random.randrange(1, every)

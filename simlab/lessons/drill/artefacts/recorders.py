@@ -5,6 +5,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from simlab.diagnosis import hang_of
+from simlab.lessons.drill.artefacts.artefact import Artefact
+from simlab.lessons.prediction import Choice, Number
+
 REASONS = ("missing", "different", "size")
 """What the rank at fault did: it never called what the others wait in, it called something else there, or
 it gave another size."""
@@ -20,9 +24,26 @@ class Recorded:
     rows: list[list[str]]
 
 
-def recorded(random: Random, ranks: int) -> Recorded:
-    """The dumps of a training with FSDP on so many ranks that hangs, of a reason and a rank at random."""
-    reason, culprit = random.choice(REASONS), random.randrange(ranks)
+def recorder(random: Random) -> Artefact:
+    """A flight recorder's dump to read."""
+    made = hanging(random, ranks=8)
+    hang = hang_of([*enumerate(made.dumps)])
+    return Artefact(
+        rows=made.rows,
+        fields={"rank": Number(), "reason": Choice(*REASONS)},
+        answer={"rank": float(hang.culprit[0]), "reason": hang.reason},
+        faults=(hang.reason,),
+        given={"rank": hang.culprit[0], "number": hang.number, "kind": hang.name},
+    )
+
+
+def hanging(random: Random, ranks: int) -> Recorded:
+    """The dumps of a training that hangs, of a reason and a rank at random."""
+    return recorded(random, ranks, random.choice(REASONS), random.randrange(ranks))
+
+
+def recorded(random: Random, ranks: int, reason: str, culprit: int) -> Recorded:
+    """The dumps of a training with FSDP on so many ranks, one of which is at fault."""
     last = random.randrange(12, 40)
     dumps = [
         _dump(ranks, last, reason if rank == culprit else "", random.random() < 0.5)
