@@ -184,7 +184,9 @@ def _say(arguments: Namespace, found: Sequence[_One], what: str, swept: str = ""
     there = [(each.name, each.prediction) for each in found if each.prediction is not None]
     differs = _differs([prediction for _, prediction in there])
     if arguments.picture:
-        picture = shares([its for _, its in there], [f"{what} {name}" for name, _ in there])
+        picture = shares(
+            [its for _, its in there], [f"{swept or what} {name}" for name, _ in there]
+        )
         write_picture(arguments.picture, lambda path: picture.savefig(path))
     if arguments.json:
         print_json({"plans": [_facts(each) for each in found], "differs": differs})

@@ -21,6 +21,8 @@ TICK_LETTERS, LETTER_PX = 110, 7.5
 """The letters that have room below an axis, and the length of one in a label beside an axis."""
 STRETCH = 1.3
 """How much higher than elsewhere a chart is: plotly leaves room around the texts in boxes."""
+EDGE = 0.1
+"""How near the border of a picture, as a part of its width, a text would reach out of it."""
 MARGIN = 0.04
 """Around marks that fill nothing, as a fraction of the axis."""
 
@@ -136,11 +138,23 @@ def _traces(chart: Chart, look: Look, suffix: str) -> list[dict[str, Any]]:
             name, hidden = mark.name, not trace.get("showlegend", True)
             if name is not None:
                 trace |= {"name": look.text(name), "legendgroup": look.text(name)}
+            if trace.get("textposition") == "top center":
+                trace["textposition"] = _inward(trace["x"], _range(chart, chart.x, "x", 0.0), chart)
             trace["showlegend"] = name is not None and not hidden and name not in named
             if trace["showlegend"] and name is not None:
                 named.add(name)
             found.append(trace)
     return found
+
+
+def _inward(x: Sequence[float], ends: Sequence[float], chart: Chart) -> list[str]:
+    """On which side of each point a text above it has room: near the border the one inward."""
+    bent = chart.x.scale != "linear"
+    shares = [((log10(at) if bent else at) - ends[0]) / (ends[1] - ends[0] or 1) for at in x]
+    return [
+        "top right" if share < EDGE else "top left" if share > 1 - EDGE else "top center"
+        for share in shares
+    ]
 
 
 def _rules(chart: Chart, look: Look, suffix: str) -> list[dict[str, Any]]:
