@@ -241,6 +241,7 @@ SIZES = {"head_size", "kv_heads", "ffn", "kv_rank"}
 """Sizes of a model that say what a layer consists of, as does `experts`."""
 READS_SIZES = {
     "simlab/cli/commands/catalogue.py": "prints them",
+    "simlab/cli/commands/compare.py": "names what cuts experts where there are some",
     "simlab/cli/commands/plan.py": "asks whether there are experts",
     "simlab/cost/roofline.py": "of a kernel of attention",
     "simlab/lowering/kernels/kernel.py": "of a kernel of attention",
