@@ -4,7 +4,7 @@ themselves."""
 from simlab.apps.cells import gib, ms, percent, report, say, table
 from simlab.apps.drill import Drill
 from simlab.apps.held import after
-from simlab.apps.lesson_cells import closing, exercise, figures, predict, tongue
+from simlab.apps.lesson_cells import closing, exercise, figures, for_class, predict, tongue
 from simlab.apps.lesson_map import lesson_map
 from simlab.apps.memory import MemoryExplorer
 from simlab.apps.parallelism import (
@@ -37,6 +37,7 @@ __all__ = [
     "closing",
     "exercise",
     "figures",
+    "for_class",
     "gib",
     "lesson_map",
     "ms",

@@ -2,7 +2,9 @@
 of a question, and the choice of the language."""
 
 import html
+import os
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import ipywidgets as widgets
@@ -25,7 +27,17 @@ from simlab.lessons.words import (
     word,
 )
 
-__all__ = ["Guess", "Task", "after", "closing", "exercise", "figures", "predict", "tongue"]
+__all__ = [
+    "Guess",
+    "Task",
+    "after",
+    "closing",
+    "exercise",
+    "figures",
+    "for_class",
+    "predict",
+    "tongue",
+]
 _APART = ".simlab-compared th, .simlab-compared td { padding: 0 0.8em }"  # a widget has no style for tables
 NAMES = {"en": "English", "zh": "中文"}
 
@@ -55,6 +67,14 @@ def tongue(first: str | None = None) -> None:
 
     choice.observe(choose, names="value")
     leaving(str, choice, "page")
+
+
+def for_class(tongue: str, *, solutions: bool = True) -> None:
+    """How a class works with the notebooks of this folder: in the language "en" or "zh", with solutions to
+    look at or without, and with what is answered kept beside the notebooks, to be handed in with them."""
+    set_language(tongue)
+    os.environ["SIMLAB_SOLUTIONS"] = "shown" if solutions else "hidden"
+    os.environ["SIMLAB_PROGRESS"] = str(Path.cwd() / "progress.json")
 
 
 def predict(identifier: str) -> "Guess":

@@ -6,6 +6,7 @@ from inspect import cleandoc
 
 import simlab as sl
 from simlab.cli.commands.catalogue import add_catalog, catalog
+from simlab.cli.commands.classes import add_class, class_
 from simlab.cli.commands.cluster import add_cluster, cluster
 from simlab.cli.commands.compare import add_compare, add_sweep, compare, sweep
 from simlab.cli.commands.convert import add_convert, convert
@@ -79,6 +80,11 @@ COMMANDS: dict[
     "why": (why, add_why, "where a step's time goes, from a trace or profile; what hangs"),
     "lessons": (lessons, add_lessons, "copy the lessons, in English or Chinese, to work in"),
     "drill": (drill, add_drill, "practise for an interview, in English or Chinese"),
+    "class": (
+        class_,
+        add_class,
+        "lessons for a class: pack them, collect and grade what comes back",
+    ),
     "validate": (validate, add_validate, "predict published runs, say how far off"),
 }
 """{name: (what runs, what adds its arguments, help)}."""

@@ -221,7 +221,7 @@ def outcomes(
             return [*found, Outcome(line=own_line(attempt, error), ended=False)]
         except Exception as error:
             name = type(error).__name__
-            said = name if name == NOT_WRITTEN else f"{name}: {error}"
+            said = name if name == NOT_WRITTEN else f"{name}: {error}".removesuffix(": ")
             return [*found, Outcome(error=said, line=own_line(attempt, error))]
     return found
 

@@ -184,11 +184,11 @@ class Prediction:
             values = [found[source].get(name) for source in sources]
             last = next((value for value in reversed(values) if value is not None), None)
             cells = [self.text(name, value) for value in (guessed.get(name), *values)]
-            rows.append([self.label(name), *cells, _off_by(guessed.get(name), last)])
+            rows.append([self.label(name), *cells, off_by(guessed.get(name), last)])
         return rows
 
 
-def _off_by(guess: Value | None, found: Value | None) -> str:
+def off_by(guess: Value | None, found: Value | None) -> str:
     """How far a guess is from what was found: a tick within `NEAR`, else how much too high or low."""
     if guess is None or found is None:
         return "–"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from simlab.cli.main import main
+from tests.support.simlab_commands import hand_in
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
@@ -32,6 +33,9 @@ COMMANDS = {
         "cluster new own.json --gpu h100-sxm-80gb --nic-gbit 200",
         "cluster check own.json",
     ],
+    "class template, pack": ["class template mine.ipynb"],
+    "class collect": ["class collect in"],
+    "class grade": ["class grade in"],
     "validate": ["validate runs.csv", "validate runs.csv --rows"],
 }
 
@@ -50,6 +54,7 @@ def test_keys_of_simlab_are_those_of_the_page(tmp_path, monkeypatch, capsys, com
     runs = (ROOT / "tests" / "published" / "runs.csv").read_text(encoding="utf-8").splitlines()
     Path("runs.csv").write_text("\n".join(runs[:3]) + "\n", encoding="utf-8")
     Path("mine.csv").write_text("0F0,0B0\n", encoding="utf-8")
+    hand_in(Path("in"))
     keys = set()
     for line in COMMANDS[command]:
         assert main([*line.split(), "--json"]) == 0

@@ -28,6 +28,15 @@ def one_object(text):
     return json.loads(text)
 
 
+def hand_in(folder):
+    """What a learner of a class hands in: progress, and a function."""
+    folder.mkdir()
+    kept = {"exercises": {"b07": {"solved": True, "tries": 2, "last_s": 1e9}}, "predictions": {}}
+    (folder / "alice.json").write_text(json.dumps(kept), encoding="utf-8")
+    code = 'task = exercise("b07")\ntask.check(lambda p, m, rank: m)\n'
+    (folder / "alice.py").write_text(code, encoding="utf-8")
+
+
 def in_a_shell(command, **options):
     return subprocess.run(
         [sys.executable, "-m", "simlab", *command.split()],

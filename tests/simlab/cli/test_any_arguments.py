@@ -50,6 +50,7 @@ START = {
     "doctor": [],
     "why": ["missing.json"],
     "cluster": ["check", "missing.json"],
+    "class": ["collect", "missing"],
 }
 
 

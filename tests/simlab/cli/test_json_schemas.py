@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 import simlab
 from simlab.cli.main import COMMANDS, main
 from simlab.studies.published.runs import RUNS
+from tests.support.simlab_commands import hand_in
 
 SPLIT = "--pp 2 --microbatches 4 --forward-ms 1 --input-grad-ms 1 --weight-grad-ms 1"
 ANSWERS = [
@@ -47,6 +48,9 @@ ANSWERS = [
     "validate few.csv",
     "validate few.csv --rows",
     "why step.json",
+    "class pack own.zip --lessons 1",
+    "class collect in",
+    "class grade in",
 ]
 PLACES = [
     ("schedule", "ranks", 0),
@@ -62,6 +66,7 @@ PLACES = [
     ("why", "read", "a file"),
     ("why", "diagnosis", {}),
     ("why", "hang", {"group": "0"}),
+    ("class", "files", "1"),
 ]
 
 
@@ -82,6 +87,7 @@ def desk(tmp_path, monkeypatch):
     Path("mine.yaml").write_text(
         "model: gpt2\ncluster: dgx-a100\nnodes: 2\ndp: 16\nmicrobatches: 4\n"
     )
+    hand_in(Path("in"))
     Path("broken.csv").write_text("0F0,0B0\n1F0\n")
     rows = RUNS.read_text().splitlines()
     few = rows[:3] + [row for row in rows if "simumax" in row][:12]

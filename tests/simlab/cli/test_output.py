@@ -11,6 +11,7 @@ import pytest
 import simlab
 from simlab.cli.main import COMMANDS, main
 from simlab.cli.output import print_table, progress
+from tests.support.simlab_commands import hand_in
 
 TIMES = "--forward-ms 20 --input-grad-ms 20 --weight-grad-ms 20"
 PLAN_FILE = "model: gpt2\ncluster: dgx-a100\nnodes: 2\ndp: 16\nmicrobatches: 4\n"
@@ -46,6 +47,7 @@ TEXTS = {
     "lessons": ["lessons copy learn"],
     "validate": ["validate few.csv --rows"],
     "why": ["why step.json"],
+    "class": ["class pack own.zip --lessons 1", "class collect in", "class grade in"],
 }
 """{command: command lines that print text}; what `schedule` prints is a program, as wide as it is."""
 
@@ -59,6 +61,7 @@ def desk(tmp_path, monkeypatch):
         '{"train_batch_size": 16, "bf16": {"enabled": true}}', encoding="utf-8"
     )
     Path("mine.yaml").write_text(PLAN_FILE, encoding="utf-8")
+    hand_in(Path("in"))
     from simlab.studies.published.runs import RUNS
 
     Path("few.csv").write_text(

@@ -1,0 +1,237 @@
+"""The command class: lessons to hand out, and what learners hand in."""
+
+import argparse
+import csv
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple, TypedDict
+
+from simlab.cli.options import add_json_options, refuse_given
+from simlab.cli.output import print_json, print_table, print_text, progress, write_file
+from simlab.errors import InputError, require_positive
+from simlab.lessons.exercise import Exercise
+from simlab.lessons.teaching.apart import Limits
+from simlab.lessons.teaching.attempts import defined
+from simlab.lessons.teaching.collect import Row, collect
+from simlab.lessons.teaching.grade import Mark, grade
+from simlab.lessons.teaching.pack import chosen, pack, write
+from simlab.lessons.words import LANGUAGES, language, set_language
+from simlab.units import GIB
+
+PACKED = "class.zip"
+
+
+class Packed(TypedDict):
+    """What was written for a class to work with."""
+
+    written: str
+    files: list[str]
+
+
+class Collected(TypedDict):
+    """What a class has done, and a line for each file that cannot be used."""
+
+    rows: list[Row]
+    wrong: list[str]
+
+
+class Grades(TypedDict):
+    """What the functions of a class are worth, and a line for each file that cannot be used."""
+
+    marks: list[Mark]
+    wrong: list[str]
+
+
+Answer = Packed | Collected | Grades
+
+
+def class_(arguments: argparse.Namespace) -> int:
+    """Hand lessons out to a class, and read what comes back.
+
+    template: write a notebook with a question of one's own, to change; pack: lessons without their
+    results, as a zip or a folder, that keep each learner's progress beside themselves; collect: who has
+    answered what, from the progress files in a folder; grade: judge the functions in learners' notebooks,
+    each in a process with limits. The first part of a file's path in the folder is its learner. Files that
+    cannot be used are a line each, and then the exit status is 1.
+    """
+    action = ACTIONS[arguments.action]
+    others = [name for name in OPTIONS if name not in action.options]
+    refuse_given(arguments, others, f"is an option of other actions, not of {arguments.action!r}")
+    if arguments.path is None and arguments.action != "pack":
+        raise InputError(f"class {arguments.action}: give {action.path}")
+    if arguments.lang:
+        set_language(arguments.lang)
+    return action.run(arguments)
+
+
+def _template(arguments: argparse.Namespace) -> int:
+    if Path(arguments.path).exists():
+        raise InputError(f"cannot write {arguments.path!r}: it is there: give another name")
+    text = (files("simlab.lessons") / "teaching" / "template.ipynb").read_text("utf-8")
+    write_file(arguments.path, lambda path: path.write_text(text, encoding="utf-8"))
+    return _packed(arguments, [Path(arguments.path).name])
+
+
+def _pack(arguments: argparse.Namespace) -> int:
+    path = Path(PACKED if arguments.path is None else arguments.path)
+    if not str(arguments.path or PACKED) or (path.suffix == ".zip" and path.is_dir()):
+        raise InputError(f"cannot write {str(path)!r}: give the path of a zip, or of a folder")
+    own = arguments.own or []
+    lessons = [] if own and arguments.lessons is None else chosen(arguments.lessons or "")
+    solutions = not arguments.without_solutions
+    made = pack(lessons, own, arguments.lang or language(), solutions=solutions)
+    try:
+        write(made, path)
+    except OSError as error:
+        raise InputError(f"cannot write {str(path)!r}: {error.strerror}") from error
+    print(f"wrote {path}", file=sys.stderr)
+    arguments.path = str(path)
+    return _packed(arguments, [*made])
+
+
+def _packed(arguments: argparse.Namespace, names: Sequence[str]) -> int:
+    if arguments.json:
+        print_json(Packed(written=arguments.path, files=[*names]))
+    else:
+        for name in names:
+            print_text(name)
+    return 0
+
+
+def _collect(arguments: argparse.Namespace) -> int:
+    rows, wrong = collect(arguments.path)
+    return _shown(
+        arguments, "rows", rows, ("who", "question", "kind", "tries", "solved", "time"), wrong
+    )
+
+
+def _grade(arguments: argparse.Namespace) -> int:
+    limits = Limits(
+        10.0 if arguments.limit_s is None else arguments.limit_s,
+        GIB * (1.0 if arguments.memory_gib is None else arguments.memory_gib),
+    )
+    require_positive("--limit-s", limits.seconds)
+    require_positive("--memory-gib", limits.memory_bytes)
+    questions = _questions(arguments.questions) if arguments.questions else {}
+    marks, wrong = grade(arguments.path, questions, limits, lambda them: progress(them, "grading"))
+    status = _shown(arguments, "marks", marks, ("who", "question", "solved", "verdict"), wrong)
+    for mark in () if arguments.json else marks:
+        if mark["solved"] is False:
+            print_text(f"{mark['file']}: {mark['question']}: {mark['text']}")
+    return status
+
+
+def _questions(path: str) -> dict[str, Exercise]:
+    """{id: exercise} that a teacher's own file defines. It is run here, as the teacher's own."""
+    try:
+        made = [its.asked for its in defined(Path(path)).values()]
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"--questions {path!r}: {type(error).__name__}: {error}") from error
+    return {its.id: its for its in made}
+
+
+def _shown(
+    arguments: argparse.Namespace,
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[str],
+    wrong: Sequence[str],
+) -> int:
+    """Print the rows as a table, or as JSON, and write them to the CSV file that is asked for."""
+    if arguments.csv:
+        write_file(arguments.csv, lambda path: _write_csv(path, rows))
+    if arguments.json:
+        print_json({name: [*rows], "wrong": [*wrong]})
+    else:
+        print_table(columns, [[_cell(row[column]) for column in columns] for row in rows])
+        for line in wrong:
+            print_text(f"left out: {line}")
+    return int(bool(wrong))
+
+
+def _cell(value: Any) -> str:
+    return (
+        "-"
+        if value is None
+        else {True: "yes", False: "no"}.get(value, str(value))
+        if isinstance(value, bool)
+        else str(value)
+    )
+
+
+def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(rows[0] if rows else [])
+        writer.writerows([[_harmless(value) for value in row.values()] for row in rows])
+
+
+def _harmless(value: Any) -> Any:
+    """A cell that no spreadsheet takes for a formula."""
+    return (
+        f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
+    )
+
+
+class Action(NamedTuple):
+    """Something that the command does."""
+
+    run: Callable[[argparse.Namespace], int]
+    path: str
+    options: tuple[str, ...]
+
+
+ACTIONS = {
+    "template": Action(_template, "the notebook to write", ()),
+    "pack": Action(
+        _pack, "the zip or the folder to write", ("lessons", "without_solutions", "own", "lang")
+    ),
+    "collect": Action(_collect, "the folder of what was handed in", ("csv",)),
+    "grade": Action(
+        _grade,
+        "the folder of what was handed in",
+        ("csv", "questions", "limit_s", "memory_gib", "lang"),
+    ),
+}
+OPTIONS = {name for action in ACTIONS.values() for name in action.options}
+
+
+def add_class(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `class`."""
+    command.add_argument(
+        "action", choices=tuple(ACTIONS), metavar="ACTION", help=", ".join(ACTIONS)
+    )
+    command.add_argument(
+        "path", nargs="?", metavar="PATH",
+        help=f"template: the notebook to write; pack: the zip or folder to write ({PACKED}); "
+        "collect, grade: the folder that holds a file or a folder of each learner",
+    )  # fmt: skip
+    packing = command.add_argument_group("pack")
+    packing.add_argument("--lessons", metavar="N,N", help="which lessons: 1,4,9 (all)")
+    packing.add_argument(
+        "--without-solutions", action="store_const", const=True, help="exercises show no solution"
+    )
+    packing.add_argument(
+        "--own", nargs="+", metavar="FILE", help="notebooks of your own, and modules they import"
+    )
+    command.add_argument(
+        "--lang", choices=LANGUAGES, help="pack, grade: the language (SIMLAB_LANG, or en)"
+    )
+    reading = command.add_argument_group("collect, grade")
+    reading.add_argument("--csv", metavar="FILE", help="also write the table to FILE")
+    reading.add_argument(
+        "--questions",
+        metavar="FILE",
+        help="grade: your notebook that defines exercises of your own",
+    )
+    reading.add_argument(
+        "--limit-s", type=float, metavar="X", help="grade: seconds of a function (10)"
+    )
+    reading.add_argument(
+        "--memory-gib", type=float, metavar="X", help="grade: memory of a function, GiB (1)"
+    )
+    add_json_options(command, Answer)

@@ -1,0 +1,188 @@
+"""It reads the functions that a notebook has judged, without running the notebook: of each, the
+statements that it needs, wherever they stand."""
+
+import ast
+import dis
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Set
+from pathlib import Path
+from types import CodeType
+from typing import Any, NamedTuple
+
+from simlab.errors import InputError
+from simlab.input_files import read_text
+from simlab.lessons.teaching.handed_in import own_file
+
+MOST_BYTES = 8_000_000
+"""The longest notebook that is read."""
+MOST_ATTEMPTS = 300
+"""The most functions of one file that are judged."""
+MAGIC = re.compile(r"^([ \t]*)[%!?].*$", re.MULTILINE)
+"""Lines of a notebook that are no Python."""
+READS, WRITES = {"LOAD_NAME", "LOAD_GLOBAL"}, {"STORE_NAME", "STORE_GLOBAL"}
+"""Instructions that read and write the names of a module."""
+RUN_AT_ONCE = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<lambda>"}
+"""Names of code that a statement defines and that runs with it, or may."""
+BINDINGS = (
+    ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign,
+)  # fmt: skip
+"""Statements that bind each of their names anew, and always do."""
+COMPILER = (SyntaxError, ValueError, RecursionError, MemoryError)
+
+
+class Statement(NamedTuple):
+    """A statement of a file: what it is, its code, the names that it reads when it runs, those that it
+    reads then or when its functions are called, and the names that it writes."""
+
+    node: ast.stmt
+    code: CodeType
+    reads: frozenset[str]
+    reads_later: frozenset[str]
+    writes: frozenset[str]
+
+    def begins(self, name: str) -> bool:
+        """Whether what `name` was before has no part in what it is from here on."""
+        return isinstance(self.node, BINDINGS) and name not in self.reads
+
+
+class Attempt(NamedTuple):
+    """A function that is judged as the exercise `question`: `code` gives it, once `needs` have run."""
+
+    question: str
+    code: CodeType
+    needs: tuple[CodeType, ...]
+
+    def function(self) -> Any:
+        """The function. It runs the learner's code."""
+        names: dict[str, Any] = {"__name__": "handed_in"}
+        for code in self.needs:
+            exec(code, names)
+        return eval(self.code, names)
+
+
+def attempts(path: Path) -> tuple[list[Attempt], list[str]]:
+    """The functions that the cells of a notebook, or the lines of a Python file, give to
+    `task.check(…)`, where `task = exercise("ID")` stands before; and a line for each cell that is no
+    Python. `InputError` for a file that cannot be read."""
+    wrong: list[str] = []
+    statements = [*_statements(path, wrong)]
+    tasks: dict[str, str] = {}
+    found: list[Attempt] = []
+    for at, statement in enumerate(statements):
+        if (asked := asked_in(statement)) is not None:
+            tasks |= dict.fromkeys(statement.writes, asked)
+        if (checked := _checked(statement.node)) and checked[0] in tasks:
+            code = compile(ast.Expression(checked[1]), statement.code.co_filename, "eval")
+            needs = needed(statements[:at], _names(code, READS, READS))
+            found.append(Attempt(tasks[checked[0]], code, needs))
+    if len(found) > MOST_ATTEMPTS:
+        raise InputError(f"it has {len(found)} functions to judge: the most are {MOST_ATTEMPTS}")
+    return found, wrong
+
+
+def defined(path: Path) -> Mapping[str, Any]:
+    """{name: what `task = sl.exercise(…)` makes} of a teacher's own notebook or Python file. It runs these
+    statements, and what they need. `InputError` where there is none."""
+    wrong: list[str] = []
+    statements = [*_statements(path, wrong)]
+    if wrong:
+        raise InputError(f"cannot read {str(path)!r}: {wrong[0]}")
+    found: dict[str, Any] = {}
+    for at, statement in enumerate(statements):
+        if asked_in(statement) is not None and statement.writes:
+            names: dict[str, Any] = {"__name__": "questions"}
+            for code in (*needed(statements[:at], statement.reads_later), statement.code):
+                exec(code, names)
+            found |= {name: names[name] for name in statement.writes}
+    if not found:
+        raise InputError(f"{str(path)!r} has no line such as task = sl.exercise(…)")
+    return found
+
+
+def asked_in(statement: Statement) -> str | None:
+    """The id in a statement such as `task = exercise("b09")`, `task = exercise(practice("b01", pool))` or
+    `task = sl.exercise("mine", …)`."""
+    call = getattr(statement.node, "value", None)
+    while isinstance(call, ast.Call) and call.args:
+        if isinstance(first := call.args[0], ast.Constant):
+            named = ast.unparse(call.func).endswith(("exercise", "practice"))
+            return first.value if named and isinstance(first.value, str) else None
+        call = first
+    return None
+
+
+def _checked(node: ast.stmt) -> tuple[str, ast.expr] | None:
+    """(task, function) of a statement such as `task.check(function)`."""
+    call = node.value if isinstance(node, ast.Expr) else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return None
+    if call.func.attr != "check" or len(call.args) != 1:
+        return None
+    return ast.unparse(call.func.value), call.args[0]
+
+
+def needed(before: list[Statement], wanted: Iterable[str]) -> tuple[CodeType, ...]:
+    """The code of those of the statements `before` that make the names `wanted`, and what these need: of
+    each name the last statement that binds it, and what changed it since."""
+    used: set[int] = set()
+    open_names = [(name, len(before)) for name in wanted]
+    while open_names:
+        name, end = open_names.pop()
+        for at in reversed(range(end)):
+            statement = before[at]
+            if name not in statement.writes:
+                continue
+            if at not in used:
+                used.add(at)
+                open_names += [(its, at) for its in statement.reads]
+                open_names += [(its, len(before)) for its in statement.reads_later]
+            if statement.begins(name):
+                break
+    return tuple(before[at].code for at in sorted(used))
+
+
+def _statements(path: Path, wrong: list[str]) -> Iterator[Statement]:
+    """The statements of a file; a cell that is no Python is a line of `wrong`, if it has a function."""
+    text = read_text(own_file(path), MOST_BYTES)
+    plain = path.suffix == ".py"
+    for number, cell in enumerate([text] if plain else _code_cells(text), 1):
+        where = "line" if plain else f"code cell {number}, line"
+        try:
+            nodes = _parsed(cell)
+            codes = [compile(ast.Module([node], []), f"<{where}>", "exec") for node in nodes]
+        except COMPILER as error:
+            if plain or "def " in cell or ".check(" in cell:
+                at = getattr(error, "lineno", None) or 1
+                wrong.append(f"{where} {at}: {type(error).__name__}: {error}")
+            continue
+        for node, code in zip(nodes, codes):
+            now, later = _names(code, READS, READS, RUN_AT_ONCE), _names(code, READS, READS)
+            yield Statement(node, code, now, later, _names(code, WRITES, {"STORE_GLOBAL"}))
+
+
+def _parsed(cell: str) -> list[ast.stmt]:
+    try:
+        return ast.parse(cell).body
+    except SyntaxError:
+        return ast.parse(MAGIC.sub(r"\1pass", cell)).body
+
+
+def _code_cells(text: str) -> list[str]:
+    try:
+        cells = json.loads(text)["cells"]
+        sources = [cell["source"] for cell in cells if cell["cell_type"] == "code"]
+        return [each if isinstance(each, str) else "".join(each) for each in sources]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError("it is no notebook") from error
+
+
+def _names(
+    code: CodeType, outside: Set[str], inside: Set[str], within: Set[str] | None = None
+) -> frozenset[str]:
+    """The names that `code` reads or writes with the instructions `outside`, and what it defines with
+    those of `inside`. within: which of what it defines is looked at, by name; None: all."""
+    found = {each.argval for each in dis.get_instructions(code) if each.opname in outside}
+    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
+    looked_at = (each for each in inner if within is None or each.co_name in within)
+    return frozenset(found).union(*(_names(each, inside, inside, within) for each in looked_at))

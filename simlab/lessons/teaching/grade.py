@@ -1,0 +1,123 @@
+"""It judges the functions that learners have handed in."""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TypedDict
+
+from simlab.errors import InputError
+from simlab.lessons import book
+from simlab.lessons.exercise import Exercise, Outcome, Verdict, another_function, outcomes
+from simlab.lessons.teaching.apart import Ended, Limits, outcomes_apart
+from simlab.lessons.teaching.attempts import Attempt, attempts
+from simlab.lessons.teaching.handed_in import Handed, handed_in, one_line, why
+from simlab.lessons.words import word
+
+OTHER = "OtherArguments"
+"""What the process says of a function that takes other arguments."""
+
+
+class Mark(TypedDict):
+    """What a learner's function is worth.
+
+    solved:  None where nothing was tried: nothing is written, or it cannot be judged here.
+    verdict: the name of what is said, such as "solved", "wrong", "not_written" or a mistake's.
+    text:    what is said, in the language of the class.
+    file:    where the function stands.
+    """
+
+    who: str
+    question: str
+    solved: bool | None
+    verdict: str
+    text: str
+    file: str
+
+
+def grade(
+    folder: str | Path,
+    questions: Mapping[str, Exercise],
+    limits: Limits,
+    each: Callable[[list[Handed]], Iterable[Handed]] = iter,
+) -> tuple[list[Mark], list[str]]:
+    """(a mark for each learner and question, a line for each file that cannot be used or in part).
+
+    questions: {id: exercise} of one's own, beside the lessons'.
+    each:      goes through the files, and may show how far it is.
+
+    Of several functions of a learner for a question, the best counts.
+    """
+    marks: dict[tuple[str, str], Mark] = {}
+    wrong: list[str] = []
+    known = {**book.exercises(), **questions}
+    for file in each(handed_in(folder, (".ipynb", ".py"))):
+        try:
+            found, broken = attempts(file.path)
+        except InputError as error:
+            wrong.append(f"{file.name}: {why(error)}")
+            continue
+        wrong += [f"{file.name}: {one_line(line)}" for line in broken]
+        unknown: dict[str, None] = {}
+        for attempt in found:
+            if attempt.question in known:
+                verdict = judged(known[attempt.question], attempt, limits)
+            elif attempt.question in book.JUDGED_BY_PROCESSES:
+                verdict = Verdict(False, "form.needs_torch", word("form.by_processes"))
+            else:
+                unknown[attempt.question] = None
+                continue
+            mark = _mark(file, attempt.question, verdict)
+            key = mark["who"], mark["question"]
+            marks[key] = max(marks.get(key, mark), mark, key=_worth)
+        if unknown:
+            names = ", ".join(map(one_line, unknown))
+            wrong.append(
+                f"{file.name}: no exercise is known for {names}: --questions FILE defines it"
+            )
+    return [marks[key] for key in sorted(marks)], wrong
+
+
+def _worth(mark: Mark) -> int:
+    return {None: 0, False: 1, True: 2}[mark["solved"]]
+
+
+def _mark(file: Handed, question: str, verdict: Verdict) -> Mark:
+    key = verdict.key.removeprefix("form.").rpartition(".mistakes.")[2]
+    return Mark(
+        who=file.who,
+        question=question,
+        solved=verdict.solved if verdict.counts else None,
+        verdict="mistake" if ".mistakes." in verdict.key else key,
+        text=one_line(verdict.text),
+        file=file.name,
+    )
+
+
+def judged(asked: Exercise, attempt: Attempt, limits: Limits) -> Verdict:
+    """The verdict on a learner's function, which runs in a process of its own."""
+    cases = asked.cases()
+    limit_s = min(asked.limit_s, limits.seconds)
+
+    def answers() -> list[Outcome]:
+        function = attempt.function()
+        if another_function(function, asked.id, [*cases[0]]):
+            return [Outcome(error=OTHER)]
+        return outcomes(function, cases, limit_s)
+
+    found = outcomes_apart(answers, limits)
+    if isinstance(found, Ended):
+        if found.late:
+            text = word("form.too_long", limit=f"{limits.seconds:g}")
+            return Verdict(False, "form.no_end", text)
+        return Verdict(False, "form.ended", word("form.ended", how=found.how))
+    last = found[-1] if found else Outcome()
+    if last.error == OTHER:
+        text = word("form.other_arguments", id=asked.id, arguments=", ".join(cases[0]))
+        return Verdict(False, "form.arguments", text)
+    complete = len(found) == len(cases) or (found and (last.error or not last.ended))
+    if not complete or len(found) > len(cases):
+        return Verdict(False, "form.ended", word("form.ended", how="what it said is no answer"))
+    try:
+        return asked.verdict(cases, found)
+    except Exception as error:  # an answer that its exercise cannot compare
+        text = word("form.ended", how=f"{type(error).__name__}: {error}")
+        return Verdict(False, "form.ended", text)

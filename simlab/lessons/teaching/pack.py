@@ -1,0 +1,92 @@
+"""It makes the lessons of a class: learners' copies, which keep what was answered beside themselves."""
+
+import json
+from collections.abc import Iterable, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile
+
+from simlab.errors import InputError, shortened
+from simlab.input_files import read_bytes
+from simlab.lessons import copies, course
+from simlab.lessons.words import set_language
+
+MOST_NOTEBOOK_BYTES = 32_000_000
+CELL = """from simlab.apps import for_class
+
+for_class({tongue!r}, solutions={solutions})  # what you answer is kept in progress.json, beside this notebook"""
+
+
+def chosen(numbers: str) -> list[course.Lesson]:
+    """The lessons of a text such as "1,4,9"; all of them for "". `InputError` names those there are."""
+    known = {str(lesson.number): lesson for lesson in course.lessons()}
+    asked = (
+        list(dict.fromkeys(part.strip() for part in numbers.split(","))) if numbers else [*known]
+    )
+    for one in asked:
+        if one not in known:
+            raise InputError(f"--lessons {shortened(one)}: there is {', '.join(known)}")
+    return [known[one] for one in asked]
+
+
+def pack(
+    lessons: Iterable[course.Lesson], own: Sequence[str], tongue: str, *, solutions: bool
+) -> dict[str, str]:
+    """{name of a file: its text} of lessons, and of notebooks of one's own, for a class that learns in
+    `tongue`, "en" or "zh", and sees solutions or not."""
+    set_language(tongue)
+    paths = [*(course.CHECKOUT / lesson.file for lesson in lessons), *map(Path, own)]
+    files = {}
+    for path in paths:
+        if path.suffix not in (".ipynb", ".py"):
+            raise InputError(
+                f"--own {str(path)!r}: give notebooks (.ipynb), or modules that they import (.py)"
+            )
+        if path.name in files:
+            raise InputError(f"--own {str(path)!r}: a file of this name is there already")
+        text = read_bytes(path, MOST_NOTEBOOK_BYTES).decode("utf-8", "replace")
+        files[path.name] = (
+            text if path.suffix == ".py" else _for_class(path, text, tongue, solutions)
+        )
+    return files
+
+
+def _for_class(path: Path, text: str, tongue: str, solutions: bool) -> str:
+    """A notebook for the class: a learner's copy, whose first code says how the class works. A cell that
+    defines an exercise of one's own, and so has its answer, is folded."""
+    try:
+        notebook = copies.learner_copy(json.loads(text))
+        cells = [_folded(cell) for cell in notebook["cells"]]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(f"cannot read {str(path)!r}: it is no notebook") from error
+    first = next((at for at, cell in enumerate(cells) if cell["cell_type"] == "code"), len(cells))
+    source = CELL.format(tongue=tongue, solutions=solutions).splitlines(keepends=True)
+    own = {"cell_type": "code", "metadata": {"tags": ["class"]}, "source": source}
+    made: dict[str, Any] = {"id": "class", "outputs": [], "execution_count": None}
+    cells.insert(first, own | made)
+    return json.dumps(notebook | {"cells": cells}, ensure_ascii=False, indent=1) + "\n"
+
+
+def _folded(cell: dict[str, Any]) -> dict[str, Any]:
+    if cell["cell_type"] != "code" or "sl.exercise(" not in "".join(cell["source"]):
+        return cell
+    return cell | {"metadata": cell["metadata"] | {"jupyter": {"source_hidden": True}}}
+
+
+def write(files: dict[str, str], path: Path) -> None:
+    """Write the files into the zip, or the folder, at `path`. What is in a folder already is left as it
+    is: `InputError` where one of the files is there."""
+    if path.suffix == ".zip":
+        content = BytesIO()
+        with ZipFile(content, "w", ZIP_DEFLATED) as archive:
+            for name, text in files.items():
+                archive.writestr(f"{path.stem}/{name}", text)
+        path.write_bytes(content.getvalue())
+        return
+    path.mkdir(parents=True, exist_ok=True)
+    for name in files:
+        if (path / name).exists():
+            raise InputError(f"cannot write {str(path / name)!r}: it is there: give another folder")
+    for name, text in files.items():
+        (path / name).write_text(text, encoding="utf-8")

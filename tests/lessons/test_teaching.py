@@ -1,0 +1,240 @@
+"""A class: the teacher's page is gone from its beginning to its end, with three learners, one of them
+hostile."""
+
+import csv
+import json
+import os
+import re
+import shlex
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from simlab.apps import for_class, lesson_cells
+from simlab.cli.main import main
+from simlab.lessons import book, progress
+from simlab.lessons.teaching.apart import Limits
+from simlab.lessons.teaching.attempts import attempts
+from simlab.lessons.teaching.grade import judged
+
+PAGE = Path(__file__).parents[2] / "docs" / "teaching.md"
+COMMANDS = re.findall(r"^simlab (.+)$", PAGE.read_text(encoding="utf-8"), re.M)
+RIGHT = {"b07": "return (p - 1 + m) + (p - 1 - rank)", "my-idle": "return (p - 1) / (m + p - 1)"}
+HOSTILE = """from simlab.apps import exercise
+task = exercise("b07")
+def f(p, m, rank):
+    import os
+    {}
+task.check(f)
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """A command line in a folder of its own → (exit status, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("SIMLAB_LANG", "SIMLAB_SOLUTIONS", "SIMLAB_PROGRESS"):
+        monkeypatch.setenv(name, "")  # what a command and a class set is taken back
+
+    def run(line):
+        os.environ["SIMLAB_LANG"] = ""
+        return main(shlex.split(line)), *capsys.readouterr()
+
+    return run
+
+
+def works(notebook, answers):
+    """Write a learner's answers into the stubs of a notebook."""
+    content = json.loads(notebook.read_text(encoding="utf-8"))
+    for cell in content["cells"]:
+        for tag in cell["metadata"].get("tags", ()):
+            source = "".join(cell["source"])
+            if tag[2:] in answers:
+                cell["source"] = re.sub(r"return None.*", answers[tag[2:]], source)
+    notebook.write_text(json.dumps(content), encoding="utf-8")
+
+
+def hands_in(who, archive, answers, monkeypatch):
+    """A learner unpacks the zip, solves what they can, and hands the folder in."""
+    with zipfile.ZipFile(archive) as file:
+        file.extractall(f"handed-in/{who}")
+    folder = Path(f"handed-in/{who}/{archive.stem}")
+    for notebook in folder.glob("*.ipynb"):
+        works(notebook, answers)
+    with monkeypatch.context() as inside:
+        inside.chdir(folder)
+        inside.setenv("SIMLAB_SOLUTIONS", "")
+        shown = []
+        for solutions in (True, False):
+            for_class("zh", solutions=solutions)
+            shown.append("climb" in lesson_cells._exercise_html(book.exercise("b07")))
+        assert shown == [True, False], "the docstring of the solution"
+        book.prediction("b07").commit({"slot": "4"})
+        book.prediction("b07").show_found({"simulated": {"slot": 4.0}})
+        for question in answers:
+            if question in book.exercises():
+                names = {}
+                exec(f"def f(p, m, rank):\n    {answers[question]}", names)
+                lesson_cells.Task(book.exercise(question)).check(names["f"])
+    os.environ["SIMLAB_PROGRESS"] = ""
+    return folder
+
+
+def test_the_teachers_page_from_its_beginning_to_its_end(run, monkeypatch, capsys):
+    hand_out, share, collect, grade, template, own, own_grade = COMMANDS
+    assert run(hand_out)[0] == run(share)[0] == 0
+    assert sorted(path.name for path in Path("shared").iterdir()) == ["01_pipeline_bubbles.ipynb"]
+    packed = json.loads(Path("shared/01_pipeline_bubbles.ipynb").read_text(encoding="utf-8"))
+    first = next(cell for cell in packed["cells"] if cell["cell_type"] == "code")
+    assert "".join(first["source"]).startswith("from simlab.apps import for_class")
+    assert not any(cell.get("outputs") for cell in packed["cells"])
+    hands_in("alice", Path("class.zip"), {"b07": RIGHT["b07"]}, monkeypatch)
+    hands_in("bob", Path("class.zip"), {"b07": "return m", "w11": "return None"}, monkeypatch)
+    mallory = Path("handed-in/mallory")
+    mallory.mkdir()
+    (mallory / "progress.json").write_text("[" * 100_000)
+    (mallory / "lesson.py").write_text(HOSTILE.format("os.kill(os.getppid(), 9)"))
+    (mallory / "link.ipynb").symlink_to("/etc/passwd")
+    os.mkfifo(mallory / "pipe.py")
+
+    status, out, _ = run(collect)
+    assert status == 1 and "mallory/progress.json: it is broken" in out
+    lines = [line.split() for line in out.splitlines()]
+    told = {tuple(line[:5]) for line in lines if line[0] in ("alice", "bob")}
+    assert ("alice", "b07", "exercise", "1", "yes") in told
+    assert ("bob", "b07", "exercise", "1", "no") in told
+    assert ("alice", "b07", "prediction", "-", "yes") in told and len(told) == 4
+    with open("done.csv", encoding="utf-8", newline="") as file:
+        assert [row["who"] for row in csv.DictReader(file)] == ["alice", "alice", "bob", "bob"]
+
+    status, out, _ = run(grade)
+    assert status == 1
+    left_out = [line for line in out.splitlines() if line.startswith("left out: ")]
+    assert len(left_out) == 2 and "link.ipynb: it is a link" in left_out[0]
+    assert "device or a pipe" in " ".join(out.split())
+    with open("marks.csv", encoding="utf-8", newline="") as file:
+        marks = {(row["who"], row["question"]): row for row in csv.DictReader(file)}
+    assert marks["alice", "b07"]["solved"] == "True"
+    assert marks["bob", "b07"]["solved"] == "False" and marks["bob", "w11"]["solved"] == ""
+    assert marks["bob", "w11"]["verdict"] == "not_written"
+    assert "os.kill" in marks["mallory", "b07"]["text"]
+
+    assert run(template)[0] == run(own)[0] == 0
+    capsys.readouterr()
+    folder = hands_in("alice", Path("own.zip"), {"my-idle": RIGHT["my-idle"]}, monkeypatch)
+    assert (folder / "mine.ipynb").is_file()
+    status, out, _ = run(f"{own_grade} --json")
+    found = json.loads(out)
+    assert status == 1 and len(found["wrong"]) == 2
+    mark = next(each for each in found["marks"] if each["question"] == "my-idle")
+    assert (mark["who"], mark["solved"], mark["file"]) == ("alice", True, "alice/own/mine.ipynb")
+
+
+@pytest.mark.parametrize(
+    ("body", "verdict", "said"),
+    [
+        ("return (p - 1 + m) + (p - 1 - rank)", "form.solved", "Solved"),
+        ("return None", "form.not_written", "Not written"),
+        ("while True: pass", "form.no_end", "1 s and was"),
+        ("__import__('time').sleep(99)", "form.no_end", "1 s and was ended"),
+        ("return len([0] * 10**11)", "form.raised", "MemoryError"),
+        ("os._exit(0)", "form.ended", "exit status 0"),
+        ("raise SystemExit('bye')", "form.raised", "SystemExit: bye"),
+        ("os.fork()", "form.raised", "os.fork: a function that is judged may not"),
+        ("open('/tmp/x', 'w')", "form.raised", "open: a function that is judged may not"),
+        ("os.open('/tmp/x', os.O_CREAT)", "form.raised", "open: a function"),
+        ("os.system('true')", "form.raised", "os.system: a function"),
+        ("os.write(3, b'x' * 10**5) and os._exit(0)", "form.ended", "no answer"),
+        ("return os.write(3, b'[[1, 2, 3, 4]]') and os._exit(0)", "form.ended", "no answer"),
+        ("return float('nan')", "form.wrong", "answers nan"),
+        ("return type('Yes', (int,), {'__eq__': lambda *_: True})(3)", "form.wrong", "answers 3"),
+        ("return 10**99999", "form.raised", "4300 digits"),
+    ],
+)
+def test_a_function_in_a_process_of_its_own_gets_its_verdict_whatever_it_does(
+    tmp_path, body, verdict, said
+):
+    path = tmp_path / "handed_in.py"
+    path.write_text(HOSTILE.format(body))
+    ((attempt,), wrong) = attempts(path)
+    found = judged(book.exercise("b07"), attempt, Limits(1.0, 2**29))
+    assert (found.key, wrong) == (verdict, []) and said in found.text
+
+
+def test_a_function_is_judged_with_the_definitions_that_it_needs_and_nothing_else(tmp_path):
+    cells = [
+        "%matplotlib inline\nimport math\nraise RuntimeError('the notebook is not run')",
+        "from simlab.apps import exercise\ntask = exercise('b07')\nf = BASE = no_such_name",
+        "BASE = 0\nBASE += 1\nBASE = max([BASE for _ in range(2)])",
+        "def helper(p):\n    return later(p) - BASE",
+        "def later(p):\n    return math.floor(p)",
+        "def f(p, m, rank):\n    return helper(p) + m + helper(p) - rank",
+        "def broken(:",
+        "task.check(f)\ntask.check(lambda p, m, rank: m)",
+    ]
+    notebook = {"cells": [{"cell_type": "code", "source": cell} for cell in cells]}
+    path = tmp_path / "handed_in.ipynb"
+    path.write_text(json.dumps(notebook))
+    found, wrong = attempts(path)
+    verdicts = [judged(book.exercise("b07"), each, Limits(5.0, 2**29)) for each in found]
+    assert [each.solved for each in verdicts] == [True, False]
+    assert len(wrong) == 1 and wrong[0].startswith("code cell 7, line 1: SyntaxError")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{ not json", "it is broken"),
+        ('{"name": "package"}', "it is no progress file of the lessons"),
+        ("[]", "it is no progress file of the lessons"),
+        ("\x00\xff", "it is broken"),
+        ('{"exercises": {"b07": {"tries": "many", "solved": true}}}', "tries = 'many'"),
+        ('{"exercises": {"b07": {"tries": 1, "solved": "yes"}}}', "solved = 'yes'"),
+        ('{"exercises": {"b07": {"tries": 1, "solved": true, "last_s": 1e99}}}', "is no time"),
+        ('{"exercises": {"\\u001b[2J": {"tries": 1, "solved": true}}}', "the name of no question"),
+        ('{"predictions": {"b07": {"values": {"slot": []}}}}', "no values of a prediction"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_line_and_the_others_are_read(run, content, said):
+    Path("in").mkdir()
+    Path("in/eve.json").write_text(content)
+    fine = {part: {} for part in progress.PARTS}
+    fine["exercises"] = {"=1+1": {"tries": 1, "solved": True}, "b07": {"tries": 2, "solved": True}}
+    Path("in/=dan.json").write_text(json.dumps(fine))
+    status, out, err = run("class collect in --json --csv all.csv")
+    found = json.loads(out)
+    assert status == 1 and err == "wrote all.csv\n"
+    assert [row["question"] for row in found["rows"]] == ["b07"]
+    (of_eve,) = [line for line in found["wrong"] if line.startswith("eve.json")]
+    assert said in of_eve and of_eve.isprintable() and len(of_eve) < 300
+    assert "'=dan" in Path("all.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("class collect", "class collect: give the folder of what was handed in"),
+        ("class collect nowhere", "cannot read 'nowhere'"),
+        ("class grade . --lessons 1", "--lessons 1 is an option of other actions, not of 'grade'"),
+        ("class pack --lessons 1,x", "--lessons 'x': there is 0, 1, 2"),
+        ("class pack --own no.ipynb", "cannot read 'no.ipynb'"),
+        ("class pack --own no.txt", "--own 'no.txt': give notebooks"),
+        ("class pack nowhere/x.zip --lessons 1", "cannot write 'nowhere/x.zip'"),
+        ("class grade . --limit-s 0", "--limit-s = 0"),
+        ("class grade . --questions no.py", "cannot read 'no.py'"),
+        ("class grade . --questions empty.py", "'empty.py' has no line such as"),
+        ("class grade . --questions bad.py", "--questions 'bad.py': ZeroDivisionError"),
+        ("class template empty.py", "cannot write 'empty.py': it is there"),
+        ("class give", "unknown value 'give'"),
+    ],
+)
+def test_a_wrong_command_is_one_line(run, capsys, line, said):
+    Path("empty.py").write_text("import simlab as sl\n")
+    Path("bad.py").write_text("import simlab as sl\nx = 1 / 0\ntask = sl.exercise('a', x)\n")
+    try:
+        status, out, err = run(f"{line} --json")
+    except SystemExit as left:
+        status, (out, err) = left.code, capsys.readouterr()
+    assert status == 2 and said in err and err.count("\n") == 1
+    assert json.loads(out)["ok"] is False
