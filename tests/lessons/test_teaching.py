@@ -199,6 +199,8 @@ def test_a_function_is_judged_with_the_definitions_that_it_needs_and_nothing_els
 def test_a_file_that_cannot_be_used_is_one_line_and_the_others_are_read(run, content, said):
     Path("in").mkdir()
     Path("in/eve.json").write_text(content)
+    Path("in/zoe.zip").touch()
+    Path("in/ann").mkdir()
     fine = {part: {} for part in progress.PARTS}
     fine["exercises"] = {"=1+1": {"tries": 1, "solved": True}, "b07": {"tries": 2, "solved": True}}
     Path("in/=dan.json").write_text(json.dumps(fine))
@@ -206,6 +208,8 @@ def test_a_file_that_cannot_be_used_is_one_line_and_the_others_are_read(run, con
     found = json.loads(out)
     assert status == 1 and err == "wrote all.csv\n"
     assert [row["question"] for row in found["rows"]] == ["b07"]
+    nothing = "nothing that ends in .json is in it"
+    assert [*found["wrong"][:2]] == [f"ann: {nothing}", f"zoe.zip: {nothing}"]
     (of_eve,) = [line for line in found["wrong"] if line.startswith("eve.json")]
     assert said in of_eve and of_eve.isprintable() and len(of_eve) < 300
     assert "'=dan" in Path("all.csv").read_text()

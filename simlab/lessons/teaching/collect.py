@@ -11,8 +11,9 @@ from simlab.errors import InputError, number, shortened, whole
 from simlab.input_files import read_text
 from simlab.lessons.prediction import off_by
 from simlab.lessons.progress import MOST_PROGRESS_BYTES, PARTS
-from simlab.lessons.teaching.handed_in import Handed, handed_in, one_line, own_file, why
+from simlab.lessons.teaching.handed_in import Handed, handed_in, one_line, own_file, why, without
 
+ENDINGS = (".json",)
 NAME = re.compile(r"[\w.-]{1,60}")
 MOST_TRIES = 1_000_000
 LAST_SECOND = 2**33
@@ -42,8 +43,8 @@ def collect(folder: str | Path) -> tuple[list[Row], list[str]]:
     Of several files of a learner, the one with which more is done counts for each question.
     """
     rows: dict[tuple[str, str, str], Row] = {}
-    wrong: list[str] = []
-    named = handed_in(folder, (".json",))
+    named = handed_in(folder, ENDINGS)
+    wrong = without(folder, ENDINGS, named)
     progress = {each.who for each in named if "progress" in each.path.name}
     for each in named:
         if each.who in progress and "progress" not in each.path.name:

@@ -9,9 +9,10 @@ from simlab.lessons import book
 from simlab.lessons.exercise import Exercise, Outcome, Verdict, another_function, outcomes
 from simlab.lessons.teaching.apart import Ended, Limits, outcomes_apart
 from simlab.lessons.teaching.attempts import Attempt, attempts
-from simlab.lessons.teaching.handed_in import Handed, handed_in, one_line, why
+from simlab.lessons.teaching.handed_in import Handed, handed_in, one_line, why, without
 from simlab.lessons.words import word
 
+ENDINGS = (".ipynb", ".py")
 OTHER = "OtherArguments"
 """What the process says of a function that takes other arguments."""
 
@@ -47,9 +48,10 @@ def grade(
     Of several functions of a learner for a question, the best counts.
     """
     marks: dict[tuple[str, str], Mark] = {}
-    wrong: list[str] = []
+    files = handed_in(folder, ENDINGS)
+    wrong = without(folder, ENDINGS, files)
     known = {**book.exercises(), **questions}
-    for file in each(handed_in(folder, (".ipynb", ".py"))):
+    for file in each(files):
         try:
             found, broken = attempts(file.path)
         except InputError as error:

@@ -45,6 +45,15 @@ def handed_in(folder: str | Path, endings: Sequence[str]) -> list[Handed]:
     return sorted(found)
 
 
+def without(folder: str | Path, endings: Sequence[str], found: Sequence[Handed]) -> list[str]:
+    """A line for each learner of `folder` of whom no file was found that ends as one of `endings`."""
+    entries = [path for path in Path(folder).iterdir() if not path.name.startswith(".")]
+    names = {one_line(path.name if path.is_dir() else path.stem): path.name for path in entries}
+    missing = sorted(set(names) - {each.who for each in found})
+    named = " or ".join(endings)
+    return [f"{one_line(names[who])}: nothing that ends in {named} is in it" for who in missing]
+
+
 def _walk(top: Path) -> Iterator[Path]:
     for folder, folders, names in os.walk(top):  # follows no links
         folders[:] = sorted(set(folders) - {*NOT_ENTERED})
