@@ -88,6 +88,26 @@ def questions() -> list[str]:
     return [key for key, table in texts("en").items() if "title" in table]
 
 
+@cache
+def _subjects() -> dict[str, str]:
+    """{question's id: the name of its lesson's module}."""
+    return {
+        one.question: name
+        for name, module in zip(SUBJECTS, _modules())
+        for one in getattr(module, "PREDICTIONS", ())
+    }
+
+
+def subject(identifier: str) -> str:
+    """The name of the lesson's module that has a question; "" where none has."""
+    return _subjects().get(identifier, "")
+
+
+def number(subject: str) -> int:
+    """The number of a lesson, by its module's name."""
+    return SUBJECTS.index(subject)
+
+
 def prediction(identifier: str) -> Prediction:
     """The prediction `identifier`, such as "b09" or "b09.change". `InputError` if there is none."""
     if identifier not in predictions():

@@ -18,17 +18,13 @@ from simlab.lessons.drill.artefacts import (
 )
 from simlab.lessons.drill.items import Item, pose
 from simlab.lessons.drill.session import Session
+from simlab.lessons.prediction import Choice
 
 CHAINS = [*chains.CHAINS]
 
 
 def right_texts(asked):
     return {name: str(value) for name, value in asked.answer.items()}
-
-
-def wrong_texts(asked):
-    names = ("points", "held", "answer")
-    return {name: {"points": "1", "held": "no", "answer": "-12345"}[name] for name in names}
 
 
 def test_there_are_chains_of_three_to_five_questions_for_twenty_questions():
@@ -72,7 +68,7 @@ def test_a_chain_ends_where_the_learner_stops_and_says_how_far_it_went(held):
         session.answer(right_texts(session.question()))
     first = rounds.whole(Item(*session.state["items"][0]))
     if held < links:
-        _, said = session.answer(wrong_texts(session.question()))
+        _, said = session.answer(wrong(session.question()))
         assert said[-1] == words.word("drill.chain_held", held=held, links=links)
     assert rounds.whole(session.question().item) != first
     assert session.count == session.at + links
@@ -130,3 +126,95 @@ def test_an_artefact_is_asked_and_explained_in_both_languages(monkeypatch, tongu
         names = "".join([*asked.rows[0], *(row[0] for row in asked.rows)])
         if tongue == "zh" and name in ("profile", "recorder"):
             assert not re.search(r"step|products|call|started", names)
+
+
+class Clock:
+    """A clock that goes on by as many seconds as each answer takes."""
+
+    def __init__(self):
+        self.now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+def played(knows, takes_s=60.0, hints=0, seed="1"):
+    """An interview with a learner: knows(posed) says whether an answer is right."""
+    clock = Clock()
+    session = Session.interview(seed, clock=clock)
+    while (asked := session.question()) is not None:
+        clock.now_s += takes_s
+        texts = right_texts(asked) if knows(asked) else wrong(asked)
+        session.answer(texts, hints=hints)
+    return session
+
+
+def wrong(asked):
+    """Texts that every field takes and that are wrong."""
+    return {
+        name: next((one for one in field.options if one != asked.answer[name]), "")
+        if isinstance(field, Choice)
+        else str("0" if asked.at_least else asked.answer[name] + 997)
+        for name, field in asked.fields.items()
+    }
+
+
+def test_an_interview_is_over_after_45_minutes_and_is_not_gone_on_with():
+    session = played(lambda asked: True, takes_s=300.0)
+    assert (session.at, session.left_min) == (9, 0.0) and session.is_over
+    assert Session.kept() is None and session.report()["advice"]["minutes"] == 45.0
+    kinds = {Item(*one["item"]).kind for one in played(lambda asked: True).state["results"]}
+    assert kinds == {"aloud", "exercise", "chain", "artefact", "board", "case"}
+
+
+def test_an_interview_that_is_left_goes_on_with_the_time_that_was_left():
+    clock = Clock()
+    session = Session.interview("1", clock=clock)
+    session.question()
+    clock.now_s = 600.0
+    session.answer(right_texts(session.question()))
+    assert Session.kept().left_min == 35.0
+    clock.now_s = 99999.0  # a night goes by
+    again = Session.kept(clock=clock)
+    again.question()
+    clock.now_s += 60.0
+    again.answer(right_texts(again.question()))
+    assert again.left_min == 34.0
+
+
+def test_who_is_right_everywhere_is_told_so_and_what_is_harder():
+    advice = played(lambda asked: True).advice()
+    assert not advice["weak"] and not advice["slow"] and len(advice["strong"]) >= 5
+    assert advice["next"] == [words.word("drill.advice.harder")]
+
+
+def test_who_is_right_but_slow_is_told_to_be_shorter():
+    advice = played(lambda asked: True, takes_s=200.0).advice()
+    assert advice["slow"] and words.word("drill.advice.shorter") in advice["next"]
+
+
+@pytest.mark.parametrize("kind", ["board", "chain", "artefact", "exercise"])
+def test_who_fails_at_one_kind_is_sent_to_that_kind(kind):
+    advice = played(lambda asked: asked.item.kind != kind).advice()
+    name = words.word(f"drill.skills.{kind}")
+    assert any(one.startswith(name) for one in advice["weak"])
+    assert not any(one.startswith(name) for one in advice["strong"])
+    assert words.word(f"drill.advice.{kind}") in advice["next"]
+    for other in {"aloud", "board", "chain", "artefact"} - {kind}:
+        assert words.word(f"drill.advice.{other}") not in advice["next"]
+
+
+def test_who_needs_hints_is_not_strong():
+    advice = played(lambda asked: True, hints=1).advice()
+    assert not advice["strong"] and advice["weak"]
+
+
+def test_who_does_not_know_a_subject_is_sent_to_its_lesson():
+    def subject_of(item):
+        return book.subject(rounds.whole(item).name)
+
+    session = played(lambda asked: subject_of(asked.item) != "memory")
+    asked = [subject_of(Item(*one["item"])) for one in session.state["results"]]
+    assert asked.count("memory") >= 2
+    told = words.word("drill.advice.lessons", numbers=book.number("memory"))
+    assert session.advice()["next"][0] == told

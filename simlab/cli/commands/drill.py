@@ -14,6 +14,7 @@ from simlab.cli.options import add_json_options
 from simlab.cli.output import COLUMNS, print_json, print_text
 from simlab.errors import InputError
 from simlab.lessons import progress
+from simlab.lessons.drill.advice import Advice
 from simlab.lessons.drill.items import KINDS
 from simlab.lessons.drill.posed import Posed
 from simlab.lessons.drill.session import Report, Session
@@ -53,17 +54,44 @@ def drill(arguments: argparse.Namespace) -> int:
         _say(word("drill.resumed", number=session.at + 1, count=session.count))
     else:
         seed = arguments.seed or str(SystemRandom().randrange(10**9))
-        session = Session(arguments.questions, seed, arguments.only, kinds=arguments.kind)
+        session = (
+            Session.interview(seed)
+            if arguments.interview
+            else Session(arguments.questions, seed, arguments.only, kinds=arguments.kind)
+        )
     while (asked := session.question()) is not None:
-        head = word("drill.intro", number=session.at + 1, count=session.count)
-        _say(f"{head} {word('drill.how_to_stop')}\n")
+        _say(f"{_head(session)} {word('drill.how_to_stop')}\n")
         if not _ask(session, asked):
             break
-    how = "done" if session.at == session.count else "stopped" if session.at else "stopped_at_once"
-    _say("\n" + word(f"drill.{how}", answered=session.at, count=session.count, right=session.right))
+    how = "done" if session.is_over else "stopped" if session.at else "stopped_at_once"
+    count = session.count if session.left_min is None else session.at
+    if how == "stopped" and session.left_min is not None:
+        how = "interview_stopped"
+    told = {"answered": session.at, "count": count, "right": session.right}
+    _say("\n" + word(f"drill.{how}", left=f"{session.left_min or 0:.0f}", **told))
+    if (advice := session.advice()) and session.at:
+        _say("\n" + _advice_text(advice))
     if arguments.json:
         print_json(session.report())
     return 0
+
+
+def _head(session: Session) -> str:
+    """Which question it is, and of how many, or how much time is left."""
+    if session.left_min is None:
+        return word("drill.intro", number=session.at + 1, count=session.count)
+    return word("drill.interview", number=session.at + 1, left=f"{session.left_min:.0f}")
+
+
+def _advice_text(advice: Advice) -> str:
+    """The report of an interview, for reading."""
+    parts = {name: advice[name] for name in ("strong", "weak", "slow", "next")}  # type: ignore[literal-required]
+    lines = [word("drill.advice.head", minutes=f"{advice['minutes']:g}")]
+    for name, told in parts.items():
+        if told or name != "slow":
+            lines.append(word(f"drill.advice.of_{name}"))
+            lines += [f"- {one}" for one in told] or [f"- {word('drill.advice.nothing')}"]
+    return "\n".join(lines)
 
 
 def add_drill(command: argparse.ArgumentParser) -> None:
@@ -77,6 +105,9 @@ def add_drill(command: argparse.ArgumentParser) -> None:
         nargs="+",
         choices=KINDS,
         help="ask these kinds of questions alone, such as whiteboard cases (board)",
+    )
+    command.add_argument(
+        "--interview", action="store_true", help="45 minutes, mixed and timed, that end in advice"
     )
     command.add_argument(
         "--lang", choices=LANGUAGES, help="language (SIMLAB_LANG, or the locale's)"

@@ -4,6 +4,7 @@ is posed with the numbers of the whole."""
 from dataclasses import replace
 from functools import cache
 from random import Random
+from typing import Any
 
 from simlab.lessons.drill import boards, chains
 from simlab.lessons.drill.artefacts import ARTEFACTS
@@ -57,7 +58,8 @@ def pose(item: Item, seed: str) -> Posed:
 def _artefact(item: Item, seed: str) -> Posed:
     made = ARTEFACTS[item.name](Random(f"artefact {item.name} {seed}"))
     key = f"artefacts.{item.name}"
-    told = [word(f"{key}.explained.{fault}", **made.given) for fault in made.faults]
+    given: dict[str, Any] = dict(made.given)
+    told = [word(f"{key}.explained.{fault}", **given) for fault in made.faults]
     choices = [one for one in made.fields.values() if isinstance(one, Choice)]
     return Posed(
         item=item,
@@ -98,9 +100,10 @@ def _stage(item: Item, seed: str) -> Posed:
     stage = board.stages[parts(whole(item)).index(item)]
     drawn, key = board.drawn(seed), f"boards.{board.name}"
     is_first = stage == board.stages[0]
+    given: dict[str, Any] = dict(drawn.given)
     texts = [word(f"{key}.stages.{stage.name}.text")]
     if is_first:
-        texts = [f"**{word(f'{key}.title')}**", word(f"{key}.text", **drawn.given), *texts]
+        texts = [f"**{word(f'{key}.title')}**", word(f"{key}.text", **given), *texts]
     known = drawn.known(board.before(stage))
     hints = [*entry(f"{key}.stages.{stage.name}.hints")]
     sums = []

@@ -15,6 +15,7 @@ from typing import Any, TypedDict
 from simlab.errors import InputError, whole
 from simlab.lessons import progress
 from simlab.lessons.drill import rounds
+from simlab.lessons.drill.advice import Advice, advice
 from simlab.lessons.drill.items import KINDS, SHORT, items, pose
 from simlab.lessons.drill.posed import Item, Posed
 from simlab.lessons.prediction import Value
@@ -25,6 +26,22 @@ DAYS = (0, 1, 3, 7, 16, 35)
 
 MOST = 1000
 """The most questions of one drill."""
+INTERVIEW_MIN = 45
+ORDER = (
+    "aloud",
+    "exercise",
+    "chain",
+    "artefact",
+    "board",
+    "chain",
+    "case",
+    "exercise",
+    "aloud",
+    "chain",
+)
+"""The kinds of an interview's items, in their order: so many take about so long."""
+MORE = ("artefact", "exercise", "chain", "aloud", "case") * 8
+"""What follows for somebody who is quicker, until the time is up."""
 
 
 class Answered(TypedDict):
@@ -38,12 +55,13 @@ class Answered(TypedDict):
 
 
 class Report(TypedDict):
-    """A session as it went."""
+    """A session as it went. advice: of an interview, else null."""
 
     questions: int
     answered: int
     right: int
     results: list[Answered]
+    advice: Advice | None
 
 
 class Session:
@@ -94,6 +112,22 @@ class Session:
         )  # the number of the question asked last, and when
 
     @classmethod
+    def interview(
+        cls, seed: str, *, today: date | None = None, clock: Callable[[], float] = monotonic
+    ) -> "Session":
+        """A session of `INTERVIEW_MIN` minutes, mixed: it ends when they are over."""
+        session = cls.__new__(cls)
+        session._begin(today, clock)
+        drawn = {
+            kind: iter(session._drawn(items([kind]), MOST, Random(f"interview {kind} {seed}")))
+            for kind in {*ORDER, *MORE}
+        }
+        chosen = [next(drawn[kind], None) for kind in (*ORDER, *MORE)]
+        asked = [[*part] for item in chosen if item for part in rounds.parts(item)]
+        session.state = {"seed": seed, "items": asked, "results": [], "minutes": INTERVIEW_MIN}
+        return session
+
+    @classmethod
     def kept(
         cls,
         seed: str | None = None,
@@ -114,7 +148,7 @@ class Session:
         session = cls.__new__(cls)
         session._begin(today, clock)
         session.state = state
-        return session
+        return None if session.left_min == 0 else session
 
     @property
     def count(self) -> int:
@@ -131,9 +165,22 @@ class Session:
         """The number of questions that were answered rightly."""
         return sum(result["right"] for result in self.state["results"])
 
+    @property
+    def left_min(self) -> float | None:
+        """The minutes that are left of an interview; None of a drill, which has no end in time."""
+        minutes = self.state.get("minutes")
+        if minutes is None:
+            return None
+        return max(0.0, minutes - sum(one.get("took_s", 0) for one in self.state["results"]) / 60)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all is answered, or the time is up."""
+        return self.at == self.count or self.left_min == 0
+
     def question(self) -> Posed | None:
         """The question to answer now; None at the end."""
-        if self.at == self.count:
+        if self.is_over:
             return None
         if self._asked[0] != self.at:
             self._asked = self.at, self._clock()
@@ -180,7 +227,14 @@ class Session:
             "answered": self.at,
             "right": self.right,
             "results": self.state["results"],
+            "advice": self.advice(),
         }
+
+    def advice(self) -> Advice | None:
+        """What an interview showed; None of a drill."""
+        if self.left_min is None:
+            return None
+        return advice(self.state["results"], [Item(*item) for item in self.state["items"]])
 
     def _keep(self, answered: Answered) -> None:
         item, right = Item(*answered["item"]), answered["right"]
@@ -225,6 +279,8 @@ class Session:
 def _is_state(state: Any) -> bool:
     """Whether a part of the file of the progress is a session."""
     if not isinstance(state, dict) or not {"seed", "items", "results"} <= {*state}:
+        return False
+    if "minutes" in state and state["minutes"] != INTERVIEW_MIN:
         return False
     pairs, results = state["items"], state["results"]
     return (

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import cache
 from random import Random
+from typing import Any
 
 from simlab.diagnosis import hang_of
 from simlab.lessons.drill.artefacts.recorders import hanging
@@ -55,11 +56,11 @@ def _after(dp: int, microbatches: int, cause: str) -> Prediction:
         return faster_link(before, "inter", 0.1).prediction
     if cause == "clock":
         return other_gpu(before, CAPPED).prediction
-    changed = {
+    changed: dict[str, dict[str, Any]] = {
         "recompute": {"recompute": "full"},
         "schedule": {"schedule": "1f1b", "chunks": 1},
-    }[cause]
-    return predict("llama-3-70b", replace(before.plan, **changed), before.cluster)
+    }
+    return predict("llama-3-70b", replace(before.plan, **changed[cause]), before.cluster)
 
 
 def _fell(random: Random) -> Drawn:
