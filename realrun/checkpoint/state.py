@@ -148,7 +148,7 @@ def _begin_state(optimizer: torch.optim.Optimizer, tensor: nn.Parameter) -> None
     if not isinstance(tensor, nn.Parameter) or optimizer.state[tensor]:
         return
     optimizer.state[tensor] = {
-        "step": torch.tensor(0.0),
+        "step": torch.zeros((), device=tensor.device),
         "exp_avg": torch.zeros_like(tensor),
         "exp_avg_sq": torch.zeros_like(tensor),
     }

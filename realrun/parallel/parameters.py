@@ -87,7 +87,7 @@ class WholeUnit:
     def from_masters(self) -> None:
         """Copy what the optimizer has made to the parameters."""
         if self.has_masters:
-            torch._foreach_copy_(self.parameters, self.masters)
+            torch._foreach_copy_([*self.parameters], [*self.masters])
 
     def pieces(self) -> list[Piece]:
         """The pieces of this unit that this rank updates: all parameters. Their gradients are there
