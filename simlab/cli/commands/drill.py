@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from random import SystemRandom
-from typing import TypedDict
+from typing import Any, TypedDict
 from unicodedata import east_asian_width
 
 from simlab.cli.options import add_json_options
@@ -67,7 +67,7 @@ def drill(arguments: argparse.Namespace) -> int:
     count = session.count if session.left_min is None else session.at
     if how == "stopped" and session.left_min is not None:
         how = "interview_stopped"
-    told = {"answered": session.at, "count": count, "right": session.right}
+    told: dict[str, Any] = {"answered": session.at, "count": count, "right": session.right}
     _say("\n" + word(f"drill.{how}", left=f"{session.left_min or 0:.0f}", **told))
     if (advice := session.advice()) and session.at:
         _say("\n" + _advice_text(advice))
@@ -85,7 +85,7 @@ def _head(session: Session) -> str:
 
 def _advice_text(advice: Advice) -> str:
     """The report of an interview, for reading."""
-    parts = {name: advice[name] for name in ("strong", "weak", "slow", "next")}  # type: ignore[literal-required]
+    parts = {name: advice[name] for name in ("strong", "weak", "slow", "next")}
     lines = [word("drill.advice.head", minutes=f"{advice['minutes']:g}")]
     for name, told in parts.items():
         if told or name != "slow":

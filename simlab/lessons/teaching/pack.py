@@ -9,7 +9,7 @@ from zipfile import ZIP_DEFLATED, ZipFile
 
 from simlab.errors import InputError, shortened
 from simlab.input_files import read_bytes
-from simlab.lessons import copies, course
+from simlab.lessons import NOTEBOOKS, copies, course
 from simlab.lessons.words import set_language
 
 MOST_NOTEBOOK_BYTES = 32_000_000
@@ -36,7 +36,7 @@ def pack(
     """{name of a file: its text} of lessons, and of notebooks of one's own, for a class that learns in
     `tongue`, "en" or "zh", and sees solutions or not."""
     set_language(tongue)
-    paths = [*(course.CHECKOUT / lesson.file for lesson in lessons), *map(Path, own)]
+    paths = [*(NOTEBOOKS / lesson.file for lesson in lessons), *map(Path, own)]
     files = {}
     for path in paths:
         if path.suffix not in (".ipynb", ".py"):
@@ -56,7 +56,7 @@ def _for_class(path: Path, text: str, tongue: str, solutions: bool) -> str:
     """A notebook for the class: a learner's copy, whose first code says how the class works. A cell that
     defines an exercise of one's own, and so has its answer, is folded."""
     try:
-        notebook = copies.learner_copy(json.loads(text))
+        notebook = copies.learner_copy(json.loads(text), tongue)
         cells = [_folded(cell) for cell in notebook["cells"]]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"cannot read {str(path)!r}: it is no notebook") from error

@@ -201,7 +201,11 @@ def overlay_charts(pairs: Sequence[tuple[Trace, Trace]], titles: Sequence[str]) 
     for number, (both, title) in enumerate(zip(views, titles)):
         marks: list[Mark] = []
         for view, shift, opacity in zip(both, (-HALF, 0.0), (UPPER_OPACITY, 1.0)):
-            marks += _by_look(view, shift, HALF, lambda _, its=opacity: its)
+
+            def of_all(box: Box, its: float = opacity) -> float:
+                return its
+
+            marks += _by_look(view, shift, HALF, of_all)
             x, y = [view.end_s / MS, view.end_s / MS, nan] * view.ranks, list[float]()
             for rank in range(view.ranks):
                 y += [rank + shift, rank + shift + HALF, nan]
