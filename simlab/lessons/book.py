@@ -27,6 +27,7 @@ SUBJECTS = (
     "faults",
     "planning",
     "operating",
+    "experts",
 )
 """The lessons' modules in `simlab.lessons.subjects`, in the order of the notebooks."""
 WORDS_A_MINUTE = 200

@@ -24,6 +24,7 @@ PICTURES = {
     "01_pipeline_bubbles.ipynb": 7, "02_schedule_zoo.ipynb": 7, "03_memory_and_zero.ipynb": 10, "04_collectives_and_dp.ipynb": 12,
     "05_tensor_and_context.ipynb": 10, "06_3d_parallel.ipynb": 11, "07_data_parallel_for_real.ipynb": 9, "08_inside_a_layer.ipynb": 10,
     "09_long_sequences.ipynb": 7, "10_when_it_breaks.ipynb": 4, "11_choosing_a_plan.ipynb": 5, "12_running_it.ipynb": 3,
+    "13_experts.ipynb": 6,
 }  # fmt: skip
 HIDE_TORCH = """
 import sys

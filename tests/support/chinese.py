@@ -27,6 +27,7 @@ NAMES = {
         "zigzag",
         "Transformer",
     ),
+    *("DeepSeek", "DeepSeek-V3", "DualPipe", "NVIDIA"),
     *("torch", "numpy", "H100", "A100", "V100", "matplotlib", "Notebook", "SimPy", "wheel"),
 }
 CODE = re.compile(r"`[^`]*`|\b(?:dp|tp|pp|cp|zero)\d+\b|\b[a-z][a-z0-9]*(?:_\w+)+\b|\bseq(?= = )")
@@ -91,10 +92,27 @@ LOANS = {
     *("tokens", "normalization"),
     *("TF32", "GLOO", "ALGO", "Ring", "Tree", "True", "False"),  # variables and their values
 }
-UNITS = {"ms", "s", "us", "µs", "min", "h", "B", "KiB", "MiB", "GiB", "TiB", "GB", "k", "M", "e"}
+UNITS = {
+    "ms",
+    "s",
+    "us",
+    "µs",
+    "min",
+    "h",
+    "B",
+    "KiB",
+    "MiB",
+    "GiB",
+    "TiB",
+    "GB",
+    "TB",
+    "k",
+    "M",
+    "e",
+}
 ABBREVIATIONS = {
     *("GPU", "CPU", "MFU", "HFU", "FLOPs", "QKV", "KV", "MLP", "fp32", "bf16", "fp16", "CDN"),
-    *("dp", "tp", "pp", "cp", "rank", "token", "batch", "Shift", "Enter", "Escape"),
+    *("dp", "tp", "pp", "cp", "ep", "edp", "rank", "token", "batch", "Shift", "Enter", "Escape"),
 }
 TERMS = {
     *("micro-batch", "stage", "chunk", "op", "per-op", "kernel", "embedding", "offload", "trace"),
