@@ -1,13 +1,16 @@
 """Interview mode: chains of questions, what is read, a timed session with its advice, and paths."""
 
+import json
 import re
 from random import Random
 
 import pytest
 
+from simlab.cli.main import main
 from simlab.diagnosis import hang_of
+from simlab.errors import InputError
 from simlab.lessons import book, words
-from simlab.lessons.drill import chains, rounds
+from simlab.lessons.drill import chains, paths, rounds
 from simlab.lessons.drill.artefacts import (
     ARTEFACTS,
     launch_scripts,
@@ -218,3 +221,30 @@ def test_who_does_not_know_a_subject_is_sent_to_its_lesson():
     assert asked.count("memory") >= 2
     told = words.word("drill.advice.lessons", numbers=book.number("memory"))
     assert session.advice()["next"][0] == told
+
+
+@pytest.mark.parametrize("name", paths.PATHS)
+def test_a_path_has_fifteen_questions_of_their_lessons_and_none_that_is_known(name):
+    found = paths.path(name)
+    questions = [step["question"] for step in found["steps"]]
+    assert len({*questions}) == len(questions) == 15 and {*questions} <= {*book.questions()}
+    assert not {*questions} & {*found["known"]} and {*found["known"]} <= {*book.questions()}
+    assert all(
+        book.SUBJECTS[one["lesson"]] == book.subject(one["question"]) for one in found["steps"]
+    )
+
+
+def test_there_is_no_other_path():
+    with pytest.raises(InputError, match=r"'short'.*two-evenings"):
+        paths.path("short")
+
+
+@pytest.mark.parametrize("tongue", words.LANGUAGES)
+def test_the_command_prints_paths_and_refuses_an_interview_of_one_kind(monkeypatch, capsys, tongue):
+    monkeypatch.setenv("SIMLAB_LANG", tongue)
+    assert main(["drill", "--path", "after-fsdp"]) == 0
+    assert "drill --only w10 b04" in capsys.readouterr().out.replace("\n", " ")
+    assert main(["drill", "--path", "two-evenings", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["steps"]) == 15
+    assert main(["drill", "--interview", "--kind", "board"]) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1

@@ -5,7 +5,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path as FilePath
 from random import SystemRandom
 from typing import Any, TypedDict
 from unicodedata import east_asian_width
@@ -16,6 +16,7 @@ from simlab.errors import InputError
 from simlab.lessons import progress
 from simlab.lessons.drill.advice import Advice
 from simlab.lessons.drill.items import KINDS
+from simlab.lessons.drill.paths import PATHS, Path, path
 from simlab.lessons.drill.posed import Posed
 from simlab.lessons.drill.session import Report, Session
 from simlab.lessons.prediction import Choice, Number
@@ -35,7 +36,7 @@ class Exported(TypedDict):
     exported: str
 
 
-Answer = Report | Exported
+Answer = Report | Exported | Path
 
 
 def drill(arguments: argparse.Namespace) -> int:
@@ -46,33 +47,64 @@ def drill(arguments: argparse.Namespace) -> int:
     if arguments.lang:
         set_language(arguments.lang)
     if arguments.export:
-        return _export(Path(arguments.export), arguments.json)
-    session = (
-        None if arguments.new or arguments.only or arguments.kind else Session.kept(arguments.seed)
-    )
-    if session:
-        _say(word("drill.resumed", number=session.at + 1, count=session.count))
-    else:
-        seed = arguments.seed or str(SystemRandom().randrange(10**9))
-        session = (
-            Session.interview(seed)
-            if arguments.interview
-            else Session(arguments.questions, seed, arguments.only, kinds=arguments.kind)
-        )
+        return _export(FilePath(arguments.export), arguments.json)
+    if arguments.path:
+        return _path(path(arguments.path), arguments.json)
+    session = _begun(arguments)
     while (asked := session.question()) is not None:
         _say(f"{_head(session)} {word('drill.how_to_stop')}\n")
         if not _ask(session, asked):
             break
-    how = "done" if session.is_over else "stopped" if session.at else "stopped_at_once"
-    count = session.count if session.left_min is None else session.at
-    if how == "stopped" and session.left_min is not None:
-        how = "interview_stopped"
-    told: dict[str, Any] = {"answered": session.at, "count": count, "right": session.right}
-    _say("\n" + word(f"drill.{how}", left=f"{session.left_min or 0:.0f}", **told))
+    _say("\n" + _ended(session))
     if (advice := session.advice()) and session.at:
         _say("\n" + _advice_text(advice))
     if arguments.json:
         print_json(session.report())
+    return 0
+
+
+def _begun(arguments: argparse.Namespace) -> Session:
+    """The session that was left, or a new one where anything is asked for."""
+    if arguments.interview and (arguments.only or arguments.kind):
+        raise InputError("an interview is mixed: leave --only and --kind out, or --interview")
+    anew = arguments.new or arguments.only or arguments.kind or arguments.interview
+    if not anew and (session := Session.kept(arguments.seed)):
+        _say(word("drill.resumed", number=session.at + 1, count=session.count))
+        return session
+    seed = arguments.seed or str(SystemRandom().randrange(10**9))
+    if arguments.interview:
+        return Session.interview(seed)
+    return Session(arguments.questions, seed, arguments.only, kinds=arguments.kind)
+
+
+def _ended(session: Session) -> str:
+    """How many answers were right, and how a session that was stopped goes on."""
+    how = "done" if session.is_over else "stopped" if session.at else "stopped_at_once"
+    left = session.left_min
+    if how == "stopped" and left is not None:
+        how = "interview_stopped"
+    told: dict[str, Any] = {
+        "answered": session.at,
+        "right": session.right,
+        "left": f"{left or 0:.0f}",
+    }
+    return word(f"drill.{how}", count=session.count if left is None else session.at, **told)
+
+
+def _path(found: Path, as_json: bool) -> int:
+    if as_json:
+        print_json(found)
+        return 0
+    lines = [found["text"]]
+    for at, step in enumerate(found["steps"]):
+        if not at or step["part"] != found["steps"][at - 1]["part"]:
+            lines += ["", word("drill.path_part", part=step["part"])]
+        told: dict[str, Any] = dict(step)
+        lines.append(_wrapped(word("drill.path_step", **told)))
+    names = " ".join(step["question"] for step in found["steps"])
+    if found["known"]:
+        lines += ["", _wrapped(word("drill.path_known", names=" ".join(found["known"])))]
+    print_text("\n".join([*lines, "", _wrapped(word("drill.path_asked", names=names))]))
     return 0
 
 
@@ -85,7 +117,12 @@ def _head(session: Session) -> str:
 
 def _advice_text(advice: Advice) -> str:
     """The report of an interview, for reading."""
-    parts = {name: advice[name] for name in ("strong", "weak", "slow", "next")}
+    parts = {
+        "strong": advice["strong"],
+        "weak": advice["weak"],
+        "slow": advice["slow"],
+        "next": advice["next"],
+    }
     lines = [word("drill.advice.head", minutes=f"{advice['minutes']:g}")]
     for name, told in parts.items():
         if told or name != "slow":
@@ -110,6 +147,11 @@ def add_drill(command: argparse.ArgumentParser) -> None:
         "--interview", action="store_true", help="45 minutes, mixed and timed, that end in advice"
     )
     command.add_argument(
+        "--path",
+        choices=[*PATHS],
+        help="print a path through the questions: fifteen for two evenings, or what is left after FSDP",
+    )
+    command.add_argument(
         "--lang", choices=LANGUAGES, help="language (SIMLAB_LANG, or the locale's)"
     )
     command.add_argument("--seed", help="the same questions with the same numbers again")
@@ -118,7 +160,7 @@ def add_drill(command: argparse.ArgumentParser) -> None:
     add_json_options(command, Answer)
 
 
-def _export(file: Path, as_json: bool) -> int:
+def _export(file: FilePath, as_json: bool) -> int:
     try:
         file.write_text(json.dumps(progress.load(), indent=1, ensure_ascii=False), encoding="utf-8")
     except OSError as error:
