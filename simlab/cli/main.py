@@ -6,12 +6,12 @@ from inspect import cleandoc
 
 import simlab as sl
 from simlab.cli.commands.catalogue import add_catalog, catalog
-from simlab.cli.commands.classes import add_class, class_
 from simlab.cli.commands.cluster import add_cluster, cluster
 from simlab.cli.commands.compare import add_compare, add_sweep, compare, sweep
 from simlab.cli.commands.convert import add_convert, convert
 from simlab.cli.commands.drill import add_drill, drill
-from simlab.cli.commands.lessons import add_lessons, lessons
+from simlab.cli.commands.learning.classes import add_class, class_
+from simlab.cli.commands.learning.lessons import add_lessons, lessons
 from simlab.cli.commands.memory import add_memory, memory
 from simlab.cli.commands.plan import add_plan, plan
 from simlab.cli.commands.program import (

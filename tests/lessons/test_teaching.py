@@ -86,7 +86,8 @@ def test_the_teachers_page_from_its_beginning_to_its_end(run, monkeypatch, capsy
     assert run(hand_out)[0] == run(share)[0] == 0
     assert sorted(path.name for path in Path("shared").iterdir()) == ["01_pipeline_bubbles.ipynb"]
     packed = json.loads(Path("shared/01_pipeline_bubbles.ipynb").read_text(encoding="utf-8"))
-    first = next(cell for cell in packed["cells"] if cell["cell_type"] == "code")
+    install, first, *_ = (cell for cell in packed["cells"] if cell["cell_type"] == "code")
+    assert install["metadata"]["tags"] == ["install"]
     assert "".join(first["source"]).startswith("from simlab.apps import for_class")
     assert not any(cell.get("outputs") for cell in packed["cells"])
     hands_in("alice", Path("class.zip"), {"b07": RIGHT["b07"]}, monkeypatch)
@@ -123,7 +124,15 @@ def test_the_teachers_page_from_its_beginning_to_its_end(run, monkeypatch, capsy
     assert run(template)[0] == run(own)[0] == 0
     capsys.readouterr()
     folder = hands_in("alice", Path("own.zip"), {"my-idle": RIGHT["my-idle"]}, monkeypatch)
-    assert (folder / "mine.ipynb").is_file()
+    texts = [
+        [
+            cell["source"]
+            for cell in json.loads(path.read_text("utf-8"))["cells"]
+            if "outputs" not in cell
+        ]
+        for path in (Path("mine.ipynb"), folder / "mine.ipynb")
+    ]
+    assert texts[0] == texts[1], "a teacher's own words stay, in whatever language"
     status, out, _ = run(f"{own_grade} --json")
     found = json.loads(out)
     assert status == 1 and len(found["wrong"]) == 2

@@ -9,8 +9,8 @@ from zipfile import ZIP_DEFLATED, ZipFile
 
 from simlab.errors import InputError, shortened
 from simlab.input_files import read_bytes
-from simlab.lessons import NOTEBOOKS, copies, course
-from simlab.lessons.words import set_language
+from simlab.lessons import NOTEBOOKS, course
+from simlab.lessons.copies import learner_copy
 
 MOST_NOTEBOOK_BYTES = 32_000_000
 CELL = """from simlab.apps import for_class
@@ -35,7 +35,6 @@ def pack(
 ) -> dict[str, str]:
     """{name of a file: its text} of lessons, and of notebooks of one's own, for a class that learns in
     `tongue`, "en" or "zh", and sees solutions or not."""
-    set_language(tongue)
     paths = [*(NOTEBOOKS / lesson.file for lesson in lessons), *map(Path, own)]
     files = {}
     for path in paths:
@@ -56,20 +55,31 @@ def _for_class(path: Path, text: str, tongue: str, solutions: bool) -> str:
     """A notebook for the class: a learner's copy, whose first code says how the class works. A cell that
     defines an exercise of one's own, and so has its answer, is folded."""
     try:
-        notebook = copies.learner_copy(json.loads(text), tongue)
-        cells = [_folded(cell) for cell in notebook["cells"]]
+        notebook = json.loads(text)
+        copy = learner_copy(notebook, tongue)
+        own = path.parent != NOTEBOOKS  # its texts are in its teacher's language, and stay
+        pairs = zip(notebook["cells"], copy["cells"])
+        cells = [
+            _folded(its) if its["cell_type"] == "code" else was if own else its
+            for was, its in pairs
+        ]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"cannot read {str(path)!r}: it is no notebook") from error
-    first = next((at for at, cell in enumerate(cells) if cell["cell_type"] == "code"), len(cells))
+    first = next((at for at, cell in enumerate(cells) if _is_work(cell)), len(cells))
     source = CELL.format(tongue=tongue, solutions=solutions).splitlines(keepends=True)
-    own = {"cell_type": "code", "metadata": {"tags": ["class"]}, "source": source}
+    words = {"cell_type": "code", "metadata": {"tags": ["class"]}, "source": source}
     made: dict[str, Any] = {"id": "class", "outputs": [], "execution_count": None}
-    cells.insert(first, own | made)
-    return json.dumps(notebook | {"cells": cells}, ensure_ascii=False, indent=1) + "\n"
+    cells.insert(first, words | made)
+    return json.dumps(copy | {"cells": cells}, ensure_ascii=False, indent=1) + "\n"
+
+
+def _is_work(cell: dict[str, Any]) -> bool:
+    """Whether a cell is code that may import simlab: one that installs it stands before."""
+    return cell["cell_type"] == "code" and "install" not in cell["metadata"].get("tags", ())
 
 
 def _folded(cell: dict[str, Any]) -> dict[str, Any]:
-    if cell["cell_type"] != "code" or "sl.exercise(" not in "".join(cell["source"]):
+    if "sl.exercise(" not in "".join(cell["source"]):
         return cell
     return cell | {"metadata": cell["metadata"] | {"jupyter": {"source_hidden": True}}}
 

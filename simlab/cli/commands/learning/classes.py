@@ -219,7 +219,7 @@ def add_class(command: argparse.ArgumentParser) -> None:
         "--own", nargs="+", metavar="FILE", help="notebooks of your own, and modules they import"
     )
     command.add_argument(
-        "--lang", choices=LANGUAGES, help="pack, grade: the language (SIMLAB_LANG, or en)"
+        "--lang", choices=LANGUAGES, help="pack, grade: the language (SIMLAB_LANG, or the locale's)"
     )
     reading = command.add_argument_group("collect, grade")
     reading.add_argument("--csv", metavar="FILE", help="also write the table to FILE")
