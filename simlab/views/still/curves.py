@@ -49,9 +49,10 @@ class Curves(NamedTuple):
         return Chart(self.title, _both(self.title), x, Axis(_both(self.y), self.y_scale), marks)
 
 
-def curves(*pictures: Curves) -> Picture | Panels:
-    """Draw `pictures` side by side and return the Figure."""
-    return charts([picture.chart() for picture in pictures], columns=len(pictures))
+def curves(*pictures: Curves, ax: Panels | None = None) -> Picture | Panels:
+    """Draw `pictures` side by side and return the Figure, or `ax`, which one draws on where it is
+    given: one axes, or one for each picture."""
+    return charts([picture.chart() for picture in pictures], columns=len(pictures), ax=ax)
 
 
 def _both(text: str) -> Words:

@@ -7,6 +7,8 @@ from simlab_commands import SIMULATE, one_object, run
 
 import simlab
 from simlab import Program, Trace
+from simlab.cli import options
+from simlab.cli.options import PICTURES
 
 
 def test_schedule_prints_a_row_per_rank(capsys):
@@ -119,6 +121,22 @@ def test_simulate_of_a_csv_equals_simulate_of_its_schedule(capsys, tmp_path):
     simlab.generate("1f1b", 4, 8).to_csv(path)
     from_csv = run(capsys, f"simulate --csv {path} --forward-ms 20 --backward-ms 40 --json")
     assert from_csv == run(capsys, f"{SIMULATE} --json")
+
+
+STARTS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF", "html": b"<", "eps": b"%!PS"}
+
+
+@pytest.mark.parametrize("ending", PICTURES)
+def test_every_ending_of_pictures_is_drawn(capsys, tmp_path, ending):
+    assert run(capsys, f"{SIMULATE} --picture {tmp_path}/p.{ending}")[0] == 0
+    assert (tmp_path / f"p.{ending}").read_bytes().startswith(STARTS.get(ending, b""))
+
+
+def test_a_page_without_plotly_is_told_before_anything_is_computed(capsys, monkeypatch):
+    monkeypatch.setattr(options, "find_spec", lambda name: None)
+    status, out, err = run(capsys, f"{SIMULATE} --picture p.html")
+    assert (status, out) == (2, "")
+    assert err == "error: --picture p.html: a page needs plotly: pip install plotly\n"
 
 
 def test_simulate_writes_trace_picture_and_perfetto_file(capsys, tmp_path):

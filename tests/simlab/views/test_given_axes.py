@@ -5,6 +5,7 @@ from matplotlib.figure import Figure
 
 import simlab as sl
 from simlab.views.language import said
+from simlab.views.still.curves import Curves, curves
 from simlab.views.still.runs import runs_figure
 
 TIMES = sl.OpTimes(forward_s=0.02, backward_s=0.04)
@@ -40,6 +41,10 @@ def drawers():
         "bars": (1, lambda **on: sl.memory_bars({"a": predictions[0].memory_bytes}, **on)),
         "zero": (1, lambda **on: sl.zero_picture([1, 2, 4], sizes, capacity_bytes=2**36, **on)),
         "rounds": (len(steps), lambda **on: sl.rounds_picture(steps, **on)),
+        "curves": (
+            2,
+            lambda **on: curves(*[Curves("a", "x", [1, 2], "y", {"b": [1, 2]})] * 2, **on),
+        ),
         "runs": (1, lambda **on: runs_figure([("a", 1.0, 1.1)], {"a": 10.0}, **on)),
     }
 
@@ -59,9 +64,10 @@ NAMES = (
     "bars",
     "zero",
     "rounds",
+    "curves",
     "runs",
 )
-WITHOUT_WIDTH = ("runs",)
+WITHOUT_WIDTH = ("curves", "runs")
 
 
 def drawn(axes):
