@@ -20,7 +20,7 @@ from simlab.lessons.drill.artefacts import (
     recorders,
 )
 from simlab.lessons.drill.items import Item, pose
-from simlab.lessons.drill.session import Session
+from simlab.lessons.drill.session import MORE, ORDER, Session
 from simlab.lessons.prediction import Choice
 
 CHAINS = [*chains.CHAINS]
@@ -248,3 +248,9 @@ def test_the_command_prints_paths_and_refuses_an_interview_of_one_kind(monkeypat
     assert len(json.loads(capsys.readouterr().out)["steps"]) == 15
     assert main(["drill", "--interview", "--kind", "board"]) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_every_kind_and_every_lesson_has_a_name_in_the_advice():
+    kinds = {*ORDER, *MORE}
+    assert kinds <= {*words.entry("drill.skills")} and kinds <= {*words.entry("drill.advice")}
+    assert {*book.SUBJECTS} <= {*words.entry("drill.areas")}
