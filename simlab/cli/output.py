@@ -60,12 +60,17 @@ def _fitted(line: str, columns: int) -> str:
 
 
 def print_table(
-    head: Sequence[str], rows: Iterable[Sequence[str]], spare: Sequence[str] = ()
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    spare: Sequence[str] = (),
+    columns: int | None = None,
 ) -> None:
     """Print a table: the first column to the left, the others to the right. On a terminal that is
-    too narrow for it, columns are left out and named: those of `spare` first, then the last ones."""
+    too narrow for it, columns are left out and named: those of `spare` first, then the last ones.
+    columns: the width where there is no terminal; None: any."""
     table = [list(head), *(list(map(str, row)) for row in rows)]
-    width = terminal_columns()
+    terminal = terminal_columns()
+    width = terminal or columns
     order = [*spare, *(name for name in reversed(head[1:]) if name not in spare)]
     left_out: list[str] = []
     while width and len(table[0]) > 1 and _width(table) > width:
@@ -74,7 +79,8 @@ def print_table(
         table = [line[:at] + line[at + 1 :] for line in table]
     print(table_text(table[0], table[1:]))
     if names := [name for name in left_out if name]:
-        print_text(f"Left out, as this terminal is {width} columns wide: {', '.join(names)}")
+        what = "this terminal is" if terminal else "text is"
+        print_text(f"Left out, as {what} {width} columns wide: {', '.join(names)}")
 
 
 def _width(table: Sequence[Sequence[str]]) -> int:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypedDict
 import simlab as sl
 from simlab.cli.commands.step import REPLICAS, plan_and_cluster
 from simlab.cli.options import add_json_options, add_picture_option, flag, value_text
-from simlab.cli.output import print_json, print_table, print_text, progress, write_picture
+from simlab.cli.output import COLUMNS, print_json, print_table, print_text, progress, write_picture
 from simlab.cli.plan_options import (
     CLUSTER_OPTIONS,
     FIELDS,
@@ -252,7 +252,7 @@ def _print(
         for (name, its), side in zip(there, spent)
     ]
     spare = sorted(parts, key=lambda part: max(side[part] for side in spent))
-    print_table((what, *HEAD, *parts), rows, spare)
+    print_table((what, *HEAD, *parts), rows, spare, COLUMNS)
     for one in found:
         if one.prediction is None:
             print_text(f"{what} {one.name} is refused: {one.refused}")

@@ -51,6 +51,8 @@ START = {
     "why": ["missing.json"],
     "cluster": ["check", "missing.json"],
     "class": ["collect", "missing"],
+    "compare": ["missing.yaml", "meg21-1.7B"],
+    "sweep": ["--over", "tp=1,2", "--model", "gpt2", "--cluster", "dgx-h100", "--nodes", "1"],
 }
 
 

@@ -41,6 +41,8 @@ TEXTS = {
         "operations replan --plan mine.yaml",
         "operations cost --gpu-hour 3.5",
     ],
+    "compare": ["compare mine.yaml meg21-1.7B"],
+    "sweep": ["sweep --over pp=1,2,3 --model llama-3-8b --cluster dgx-h100 --tp 2 --zero 1"],
     "doctor": ["doctor --port 29987"],
     "check": ["check mine.csv"],
     "drill": ["drill --export mine.json"],
