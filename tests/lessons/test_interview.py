@@ -11,6 +11,7 @@ from simlab.diagnosis import hang_of
 from simlab.errors import InputError
 from simlab.lessons import book, words
 from simlab.lessons.drill import chains, paths, rounds
+from simlab.lessons.drill.advice import advice as advice_on
 from simlab.lessons.drill.artefacts import (
     ARTEFACTS,
     launch_scripts,
@@ -213,14 +214,17 @@ def test_who_needs_hints_is_not_strong():
 
 
 def test_who_does_not_know_a_subject_is_sent_to_its_lesson():
-    def subject_of(item):
-        return book.subject(rounds.whole(item).name)
+    def result(kind, name, right):
+        return {"item": [kind, name], "right": right, "given": {}, "hints": 0, "took_s": 60.0}
 
-    session = played(lambda asked: subject_of(asked.item) != "memory")
-    asked = [subject_of(Item(*one["item"])) for one in session.state["results"]]
-    assert asked.count("memory") >= 2
-    told = words.word("drill.advice.lessons", numbers=book.number("memory"))
-    assert session.advice()["next"][0] == told
+    memory = [result("aloud", "w02", False), result("exercise", "w05", False)]
+    others = [result("aloud", "b09", True), result("exercise", "t3", True)]
+    assert {book.subject(one["item"][1]) for one in memory} == {"memory"}
+    advice = advice_on([*memory, *others], [])
+    assert advice["next"][0] == words.word("drill.advice.lessons", numbers=book.number("memory"))
+    assert words.word("drill.advice.questions", names="w02 w05") in advice["next"]
+    one_wrong = advice_on([memory[0], *others], [])
+    assert not any("lesson" in one for one in one_wrong["next"])
 
 
 @pytest.mark.parametrize("name", paths.PATHS)
