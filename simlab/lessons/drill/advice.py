@@ -12,7 +12,8 @@ from simlab.lessons.words import word
 STRONG, WEAK = 0.75, 0.5
 """The part of right answers from which on somebody is strong in something, and up to which weak."""
 LEAST = 2
-"""The fewest answers from which that is said: one may be luck."""
+"""The fewest right answers from which somebody is strong, and wrong ones from which weak: one may be luck."""
+MOST_LESSONS = 3
 SLOW_S = {"aloud": 150, "exercise": 300, "chain": 180, "board": 240, "artefact": 300, "case": 300}
 """{kind: the seconds after which an interviewer has stopped to wait for an answer}."""
 MOST_TO_DO = 5
@@ -78,20 +79,33 @@ def _share(flags: Sequence[bool]) -> float:
     return sum(flags) / len(flags)
 
 
+def _weak(scores: Scores) -> list[str]:
+    """What is weak, the weakest first."""
+    found = [
+        name
+        for name, flags in scores.items()
+        if _share(flags) <= WEAK and flags.count(False) >= LEAST
+    ]
+    return sorted(found, key=lambda name: (_share(scores[name]), -len(scores[name])))
+
+
+def _strong(scores: Scores) -> list[str]:
+    return [
+        name
+        for name, flags in scores.items()
+        if _share(flags) >= STRONG and flags.count(True) >= LEAST
+    ]
+
+
 def _named(table: str, scores: Scores, *, weak: bool) -> list[str]:
     """The names of what is weak, the weakest first, or of what is strong, with right answers of all."""
-    known = {name: flags for name, flags in scores.items() if len(flags) >= LEAST}
-    chosen = [
-        name
-        for name in sorted(known, key=lambda name: _share(known[name]))
-        if (_share(known[name]) <= WEAK if weak else _share(known[name]) >= STRONG)
-    ]
+    chosen = _weak(scores) if weak else _strong(scores)
     return [
         word(
             "drill.advice.scored",
             what=word(f"drill.{table}.{name}"),
-            right=sum(known[name]),
-            count=len(known[name]),
+            right=sum(scores[name]),
+            count=len(scores[name]),
         )
         for name in chosen
     ]
@@ -101,20 +115,13 @@ def _to_do(
     answered: Pairs, skills: Scores, areas: Scores, missed: Sequence[str], is_slow: bool
 ) -> list[str]:
     """What to do next: lessons of weak subjects, single questions, weak skills, what was not reached."""
-    weak_areas = [
-        name for name, flags in areas.items() if len(flags) >= LEAST and _share(flags) <= WEAK
-    ]
     wrong = dict.fromkeys(
         rounds.whole(item).name for item, one in answered if not one["right"] and one["item"]
     )
     questions = [name for name in wrong if book.subject(name)]
     others = [name for name in wrong if not book.subject(name)]
-    weak = [
-        kind
-        for kind, flags in sorted(skills.items(), key=lambda each: _share(each[1]))
-        if _share(flags) <= WEAK and len(flags) >= LEAST
-    ]
-    lessons = sorted(map(book.number, weak_areas))
+    weak = _weak(skills)
+    lessons = sorted(map(book.number, _weak(areas)[:MOST_LESSONS]))
     told = [word("drill.advice.lessons", numbers=", ".join(map(str, lessons)))] if lessons else []
     told += [word(f"drill.advice.{kind}") for kind in weak[:2]]
     if questions:
