@@ -64,6 +64,7 @@ READS_TEXT = {
     "simlab/views/stream_rows.py": "what of a label a box has no room to repeat",
     "realrun/backends/torch/state.py": "names of torch's parameters",
     "realrun/backends/torch/traffic.py": "names of torch's operators",
+    "simlab/lessons/teaching/handed_in.py": "names of files that a folder hides",
     "realrun/checkpoint/save.py": "names of folders and of torch's parameters",
     "realrun/measure/machine/comparison.py": "kinds of samples, as files of measurements have them",
     "realrun/measure/machine/gpu.py": "kinds of samples, as files of measurements have them",

@@ -72,7 +72,7 @@ QUESTIONS = re.findall(
 def test_what_is_decided_somewhere_is_there(question, path, name):
     text = (ROOT / path).read_text(encoding="utf-8")
     assert re.search(
-        rf"^ *(?:def|class) {re.escape(name)}\b|^{re.escape(name)} = |\"{re.escape(name)}\": ",
+        rf"^ *(?:def|class) {re.escape(name)}\b|^(?:\w+, )*{re.escape(name)}(?:, \w+)*(?:: .+)? = |\"{re.escape(name)}\": ",
         text,
         re.M,
     )

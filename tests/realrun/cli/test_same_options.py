@@ -29,6 +29,7 @@ OTHER_WORDS = {
     "dp": "simlab fills the nodes that are given, realrun starts one process a rank",
     "schedule": "realrun runs several one after the other, and none without a flush",
     "precision": "realrun trains in fp32 unless told otherwise",
+    "picture": "simlab draws one timeline, realrun those of all runs",
     "seq": "the length of the byte-level GPT's sequences has a default, a catalogue's model its own",
     "layers": "the byte-level GPT has a default",
     "model": "a box has a default",
