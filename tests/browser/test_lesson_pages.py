@@ -53,7 +53,7 @@ def ids(path):
 
 def test_every_link_leads_to_a_file_of_the_site_and_to_a_place_in_it(site):
     pages = [site / "index.html", site / "notebooks/index.html", *site.glob("lessons/*.html")]
-    assert len(pages) == 16
+    assert len(pages) == 2 + 1 + len(NOTEBOOKS)
     for page in pages:
         for _, _, given in parts(page):
             if given.startswith("data:"):
@@ -183,7 +183,7 @@ def test_the_index_leads_to_all_lessons_in_both_languages(browser, address, size
     assert all(("课：" in title) == (tongue == "zh") for title in titles)
     assert (
         page.title()
-        == {"en": "Twelve lessons with their pictures", "zh": "十二堂课与其中的图"}[tongue]
+        == {"en": "Thirteen lessons with their pictures", "zh": "十三堂课与其中的图"}[tongue]
     )
     assert min(page.evaluate(LOAD_ALL)) >= 700
     sources = page.evaluate(f"() => {SHOWN}.map((image) => image.src)")

@@ -3,13 +3,13 @@ answer of another question."""
 
 import ast
 import json
-import re
 from pathlib import Path
 
 import pytest
 
+from tests.support.notebook_code import python_of
+
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
-MAGIC = re.compile(r"%\w+ .*")  # a line of IPython, not of Python
 FORMS = {"guess", "again", "task"}
 """They say themselves when they belong to another question."""
 
@@ -88,8 +88,7 @@ class Names(ast.NodeVisitor):
 
 def names(cell):
     found = Names()
-    source = MAGIC.sub("pass", "".join(cell["source"]))
-    found.visit(ast.parse(source))
+    found.visit(ast.parse(python_of(cell)))
     return found
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from simlab.lessons.phrases import phrases
 from simlab.views.language import REFUSALS
+from tests.support.notebook_code import python_of
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [*ROOT.glob("simlab/**/*.py"), *ROOT.glob("realrun/**/*.py")]
@@ -48,7 +49,7 @@ def test_the_words_of_every_text_with_a_translation_stand_side_by_side_in_the_co
     codes = [path.read_text(encoding="utf-8") for path in SOURCES]
     for path in NOTEBOOKS:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        codes += ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        codes += [python_of(cell) for cell in cells if cell["cell_type"] == "code"]
     there = {pair for code in codes for text in written(code) for pair in pairs(text)}
     known = [english for english, _ in [*phrases("zh"), *REFUSALS]]
     lost = {text: left for text in known if (left := {*pairs(text)} - there - PUT_TOGETHER)}
