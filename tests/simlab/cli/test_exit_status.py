@@ -81,7 +81,7 @@ def test_wrong_arguments_are_an_object_too(main, argv, capsys):
     [
         ("no/such/x.png", "directory: 'no/such'"),
         (".", "is a folder"),
-        ("x.html", "a picture ends in"),
+        ("x.docx", "a picture ends in"),
     ],
 )
 def test_where_nothing_can_be_written_is_told_before_anything_is_computed(
