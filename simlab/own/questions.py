@@ -7,13 +7,11 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from simlab.errors import InputError, shortened
-from simlab.lessons import book
-from simlab.lessons.answers import alike
-from simlab.lessons.exercise import Exercise
-from simlab.lessons.prediction import Choice, Number, Prediction
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # lessons are imported by who asks: the page that simulates does without them
     from simlab.apps.lesson_cells import Guess, Task
+    from simlab.lessons.exercise import Exercise
+    from simlab.lessons.prediction import Choice, Number
 
 IDENTIFIER = re.compile(r"[\w-]{1,40}")
 
@@ -30,6 +28,8 @@ def prediction(identifier: str, text: str, fields: Mapping[str, str | Sequence[s
     prediction is committed; `compare(simulated={what is asked for: value})` shows both side by side.
     `InputError` for an identifier of a lesson, and for what is no text, unit or option.
     """
+    from simlab.lessons.prediction import Prediction
+
     asked = Prediction(
         _new(identifier), {name: _field(name, its) for name, its in fields.items()}, _text(text)
     )
@@ -56,7 +56,7 @@ def exercise(
     mistakes: Mapping[str, Callable[..., Any]] | None = None,
     solution: Callable[..., Any] | None = None,
     level: int = 1,
-    same: Callable[[Any, Any], bool] = alike,
+    same: Callable[[Any, Any], bool] | None = None,
 ) -> "Task":
     """Ask for a function, and show the exercise in a notebook; `check(function)` of what is returned
     judges it on hidden sets of parameters.
@@ -70,12 +70,15 @@ def exercise(
     mistakes:   {what is told of a plausible mistake: the function that makes it}.
     solution:   a function whose source is shown, folded; None: no solution is shown.
     level:      1 applies what was shown, 2 combines it, 3 designs something.
-    same:       whether an answer is the expected one; numbers may be off by 1%.
+    same:       whether an answer is the expected one; None: it is, and numbers may be off by 1%.
 
     `InputError` for an identifier of a lesson, and where the oracle and a mistake never differ.
     """
     if level not in (1, 2, 3):
         raise InputError(f"level = {shortened(level)}: give 1, 2 or 3")
+    from simlab.lessons.answers import alike
+    from simlab.lessons.exercise import Exercise
+
     asked = Exercise(
         _new(identifier),
         level=level,
@@ -83,7 +86,7 @@ def exercise(
         oracle=oracle,
         solution=solution,
         mistakes=mistakes or {},
-        same=same,
+        same=same or alike,
         own=_text(text),
         own_hints=[*map(_text, hints)],
     )
@@ -96,6 +99,8 @@ def exercise(
 
 def _new(identifier: str) -> str:
     """`identifier`, if it is a name and none of the lessons'."""
+    from simlab.lessons import book
+
     if not isinstance(identifier, str) or not IDENTIFIER.fullmatch(identifier):
         raise InputError(
             f"identifier = {shortened(identifier)}: give up to 40 letters, digits, - and _"
@@ -113,7 +118,9 @@ def _text(text: str) -> str:
     return text
 
 
-def _field(name: str, its: str | Sequence[str]) -> Number | Choice:
+def _field(name: str, its: str | Sequence[str]) -> "Number | Choice":
+    from simlab.lessons.prediction import Choice, Number
+
     if isinstance(its, str):
         return Number(its)
     options = [*its] if isinstance(its, list | tuple) else []
@@ -133,7 +140,7 @@ def _drawing(values: Mapping[str, Sequence[Any]]) -> Callable[[Random], dict[str
     return lambda random: {name: random.choice(its) for name, its in values.items()}
 
 
-def _check(asked: Exercise) -> None:
+def _check(asked: "Exercise") -> None:
     """`InputError` where the exercise cannot tell right from wrong: the teacher sees it, not a learner."""
     for name, mistake in asked.mistakes.items():
         if asked.judge(mistake).solved:
