@@ -26,6 +26,8 @@ UNREAD = (
     "simlab/diagnosis/*",
     "simlab/planner/formats/*",
     "simlab/studies/published/*.csv",
+    "simlab/studies/published/*.json",
+    "simlab/views/interactive/*",
 )
 """Files of the wheel that no page reads."""
 
