@@ -42,16 +42,11 @@ TOGETHER = {
         "simlab/spec/plan.py",
     ),
     "simlab/spec/model/size_checks.py": "simlab/spec/model/sizes.py",
-    **dict.fromkeys(
-        (
-            f"simlab/views/{its}.py"
-            for its in ("interactive/figure", "interactive/marks", "language")
-        ),
-        "simlab/views/chart.py",
-    ),
+    "simlab/views/chart.py": "simlab/views/interactive/figure.py",
 }
 """{file: file that it knows by its types only, and that imports it}: the checks of a `Plan`, and of a
-model's sizes, are a part of it that has a file of its own; so is what draws a chart with plotly."""
+model's sizes, are a part of it that has a file of its own. A chart imports what draws it with plotly
+only when it is asked to draw."""
 FULL = {}
 """{package: {folder: files}} of those that hold more than a dozen: to be emptied."""
 LABELS = {"op", "op_text", "unit", "name", "label", "kind"}

@@ -71,9 +71,8 @@ def jobs(given: Given, device: Callable[[int], str] = lambda ranks: "cpu") -> li
     """The jobs of what is `given`: one of all its programs, or one of each schedule's plan. device:
     number of ranks → 'cpu' or 'cuda', on which they run."""
     other = beyond_timed_ops(given)
-    own = (
-        "padded" if "cluster" in given else "real"
-    )  # what a plan that is held to its list computes
+    # what a plan that is held to its list computes
+    own = "padded" if "cluster" in given else "real"
     for name in NEED_TIMED_OPS if other else ():
         if name in given and (name, given[name]) != ("compute", own):
             raise InputError(

@@ -109,8 +109,8 @@ def _drawn(job: Job, folder: Path, steps: list[Trace]) -> str:
     from realrun.report.pictures import run_timeline
 
     path = folder / "predicted.json"
-    both = {"predicted": Trace.load(path)} if path.exists() else {}
-    both["measured"] = steps[-1]
+    both = {"Predicted": Trace.load(path)} if path.exists() else {}
+    both["Measured"] = steps[-1]
     run_timeline(job, both).savefig(folder / "timeline.png")
     return str(folder / "timeline.png")
 

@@ -29,15 +29,17 @@ class SavedActivations:
     """
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
-        self._parameters = {_storage_of(parameter) for parameter in parameters}
-        self._known = self._parameters
+        # they are kept, as is the data: which storage is whose would not tell once one of them is gone
+        self._parameters = list(parameters)
+        self.leave_out([])
         self._storages: dict[int, weakref.ref[_Storage]] = {}
         self._owners: dict[Key, weakref.ref[_Owner]] = {}
         self.bytes = self.peak_bytes = 0
 
     def leave_out(self, data: Iterable[Tensor]) -> None:
         """From now on `data`, which exist anyway, are not counted besides parameters."""
-        self._known = self._parameters.union(map(_storage_of, data))
+        self._data = list(data)
+        self._known = {_storage_of(tensor) for tensor in (*self._parameters, *self._data)}
 
     @property
     def live(self) -> int:

@@ -21,7 +21,9 @@ def write_pictures(job: Job, run: Run, facts: dict[str, Any], traces: RunTraces)
             timeline(trace, renderer="perfetto"), encoding="utf-8"
         )
     picture = folder / "timeline.png"
-    run_timeline(job, drawn).savefig(picture)
+    run_timeline(job, {label.capitalize(): trace for label, trace in drawn.items()}).savefig(
+        picture
+    )
     if len(facts["losses"]) < 2:
         return [picture]
     _write_losses(folder / "loss.png", facts)
@@ -33,7 +35,7 @@ def run_timeline(job: Job, drawn: Mapping[str, Trace]) -> Any:
     traces = list(drawn.values())
     if job.programs is not None:
         return timeline(traces)
-    return layer_timeline(traces, captions=[label.capitalize() for label in drawn])
+    return layer_timeline(traces, captions=list(drawn))
 
 
 @own_style

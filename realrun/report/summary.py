@@ -59,7 +59,11 @@ def _not_paced(facts: Facts) -> list[str]:
     if high <= MOST_TIMES * low or high - low <= MOST_APART_S:
         return []
     pairs = facts["op_s"].items()
-    late = {kind: its["measured"] / its["predicted"] for kind, its in pairs if its["measured"]}
+    late = {
+        kind: its["measured"] / its["predicted"]
+        for kind, its in pairs
+        if its["measured"] and its["predicted"]
+    }
     kind = max(late, key=lambda each: abs(late[each] - 1))
     asked, took = (seconds_text(facts["op_s"][kind][it]) for it in ("predicted", "measured"))
     disturbed = f", where {facts['disturbed_by']}" if facts.get("disturbed_by") else ""

@@ -59,9 +59,9 @@ class Drill(widgets.VBox):
         """Answer the question that is shown, {field: text}, as the button does. `InputError` for a
         text that is no value of its field."""
         _, said = self.drill.answer(texts)
-        after = self._button("next" if self.drill.at < self.drill.count else "begin", self._go_on)
-        if self.drill.at == self.drill.count:
-            said = [*said, word("drill.done", right=self.drill.right, count=self.drill.count)]
+        after = self._button("begin" if self.drill.is_over else "next", self._go_on)
+        if self.drill.is_over:
+            said = [*said, self.drill.ended()]
         verdict = widgets.HTML("".join(map(as_html, said)))
         self.children = (*self.children[:-1], verdict, after)
         for field in self.fields.values():
@@ -73,9 +73,10 @@ class Drill(widgets.VBox):
         asked = self.drill.question()
         if asked is None:
             return
-        head = word("drill.intro", number=self.drill.at + 1, count=self.drill.count)
         self.fields = {name: _field(asked, name) for name in asked.fields}
-        parts = [widgets.HTML(f"<i>{head}</i>{as_html(asked.text)}{_rows_html(asked.rows)}")]
+        parts = [
+            widgets.HTML(f"<i>{self.drill.head()}</i>{as_html(asked.text)}{_rows_html(asked.rows)}")
+        ]
         if asked.shown:
             name = "show_points" if asked.at_least else "show_answer"
             show = self._button(name, lambda: self._show_points(asked))
@@ -103,7 +104,7 @@ class Drill(widgets.VBox):
             self.told.value = f"<b>{html.escape(str(error))}</b>"
 
     def _go_on(self) -> None:
-        if self.drill.at == self.drill.count:
+        if self.drill.is_over:
             self.drill = self._begun()
         self._ask()
 

@@ -9,10 +9,12 @@ class Figure:
 
     value:     the figure, in the unit that its name ends with.
     tolerance: the largest relative difference; absolute where the figure is 0.
+    measured:  a clock measures it: where something else runs too it is told, and nothing fails.
     """
 
     value: float
     tolerance: float = 0.01
+    measured: bool = False
 
     def holds(self, found: float) -> bool:
         """Whether `found` is the figure, within its tolerance."""

@@ -13,6 +13,8 @@ if TYPE_CHECKING:  # lessons are imported by who asks: the page that simulates d
     from simlab.lessons.exercise import Exercise
     from simlab.lessons.prediction import Choice, Number
 
+NO_ANSWER = ("raised", "arguments", "no_end", "not_written")
+"""Verdicts on a function that has no answer to what is drawn."""
 IDENTIFIER = re.compile(r"[\w-]{1,40}")
 
 
@@ -30,8 +32,9 @@ def prediction(identifier: str, text: str, fields: Mapping[str, str | Sequence[s
     """
     from simlab.lessons.prediction import Prediction
 
+    named = _table("fields", fields)
     asked = Prediction(
-        _new(identifier), {name: _field(name, its) for name, its in fields.items()}, _text(text)
+        _new(identifier), {name: _field(name, its) for name, its in named.items()}, _text(text)
     )
     if not fields:
         raise InputError(
@@ -82,13 +85,13 @@ def exercise(
     asked = Exercise(
         _new(identifier),
         level=level,
-        draw=draw if callable(draw) else _drawing(draw),
+        draw=draw if callable(draw) else _drawing(_table("draw", draw)),
         oracle=oracle,
         solution=solution,
-        mistakes=mistakes or {},
+        mistakes=_table("mistakes", mistakes or {}),
         same=same or alike,
         own=_text(text),
-        own_hints=[*map(_text, hints)],
+        own_hints=_hints(hints),
     )
     _check(asked)
     from simlab.apps import lesson_cells
@@ -118,6 +121,18 @@ def _text(text: str) -> str:
     return text
 
 
+def _table(name: str, its: Any) -> Mapping[str, Any]:
+    if not isinstance(its, Mapping):
+        raise InputError(f"{name} = {shortened(its)}: give a table, {{name: what it is}}")
+    return its
+
+
+def _hints(hints: Sequence[str]) -> list[str]:
+    if isinstance(hints, str):
+        raise InputError(f"hints = {shortened(hints)}: give a list of texts")
+    return [*map(_text, hints)]
+
+
 def _field(name: str, its: str | Sequence[str]) -> "Number | Choice":
     from simlab.lessons.prediction import Choice, Number
 
@@ -142,8 +157,20 @@ def _drawing(values: Mapping[str, Sequence[Any]]) -> Callable[[Random], dict[str
 
 def _check(asked: "Exercise") -> None:
     """`InputError` where the exercise cannot tell right from wrong: the teacher sees it, not a learner."""
+    try:
+        for case in asked.cases():
+            asked.oracle(**case)
+    except Exception as error:
+        raise InputError(
+            f"the exercise {asked.id!r}: its draw or its oracle ends in {type(error).__name__}: {error}"
+        ) from error
     for name, mistake in asked.mistakes.items():
-        if asked.judge(mistake).solved:
+        verdict = asked.judge(mistake)
+        if verdict.key.removeprefix("form.") in NO_ANSWER:
+            raise InputError(
+                f"the exercise {asked.id!r}: the mistake {name!r} answers nothing: {verdict.text}"
+            )
+        if verdict.solved:
             raise InputError(
                 f"the exercise {asked.id!r}: the mistake {name!r} answers as the oracle on all "
                 f"{asked.sets} sets of parameters: draw others"

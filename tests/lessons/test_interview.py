@@ -6,10 +6,11 @@ from random import Random
 
 import pytest
 
+from simlab.apps.drill import Drill
 from simlab.cli.main import main
 from simlab.diagnosis import hang_of
 from simlab.errors import InputError
-from simlab.lessons import book, words
+from simlab.lessons import book, progress, words
 from simlab.lessons.drill import chains, paths, rounds
 from simlab.lessons.drill.advice import advice as advice_on
 from simlab.lessons.drill.artefacts import (
@@ -184,6 +185,47 @@ def test_an_interview_that_is_left_goes_on_with_the_time_that_was_left():
     clock.now_s += 60.0
     again.answer(right_texts(again.question()))
     assert again.left_min == 34.0
+
+
+def test_an_interview_that_is_stopped_early_is_not_told_that_time_ran_out():
+    clock = Clock()
+    session = Session.interview("1", clock=clock)
+    session.answer(right_texts(session.question()))
+    assert words.word("drill.advice.missed", kinds="").split("{")[0][:20] not in " ".join(
+        session.advice()["next"]
+    )
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"right": True, "took_s": "x", "item": ["aloud", "b09"]},
+        {"right": True},
+        {"right": True, "item": ["a"]},
+    ],
+)
+def test_a_damaged_interview_is_not_gone_on_with(result):
+    session = Session.interview("1")
+    session.answer(right_texts(session.question()))
+    kept = progress.load()
+    kept["drill"]["session"]["results"] = [result]
+    progress.save(kept)
+    assert Session.kept() is None
+
+
+def test_a_notebook_that_takes_an_interview_over_ends_with_its_time():
+    clock = Clock()
+    session = Session.interview("1", clock=clock)
+    session.question()
+    clock.now_s = 44 * 60.0
+    session.answer(right_texts(session.question()))
+    notebook = Drill(3)
+    assert notebook.drill.left_min == 1.0
+    assert "1 of 45 minutes" in notebook.children[0].value
+    notebook.drill.question()
+    notebook.drill._clock = lambda: notebook.drill._asked[1] + 120.0
+    notebook.answer(**right_texts(notebook.drill.question()))
+    assert notebook.drill.is_over and notebook.children[-1].description == words.word("drill.begin")
 
 
 def test_who_is_right_everywhere_is_told_so_and_what_is_harder():

@@ -102,6 +102,23 @@ DRAWN = {"draw": {"a": [1, 2, 3]}, "oracle": lambda a: a}
 @pytest.mark.parametrize(
     ("ask", "said"),
     [
+        (
+            lambda: sl.exercise("x", "?", draw={"a": [1]}, oracle=lambda q: q),
+            "oracle ends in TypeError",
+        ),
+        (lambda: sl.exercise("x", "?", draw={"a": [1]}, oracle=None), "oracle ends in TypeError"),
+        (lambda: sl.exercise("x", "?", draw=[1], oracle=len), "draw = .1.: give a table"),
+        (
+            lambda: sl.exercise("x", "?", draw={"a": [1]}, oracle=abs, hints="Count"),
+            "hints = 'Count'",
+        ),
+        (
+            lambda: sl.exercise(
+                "x", "?", draw={"a": [1]}, oracle=lambda a: a, mistakes={"m": lambda a: a / 0}
+            ),
+            "the mistake 'm' answers nothing",
+        ),
+        (lambda: sl.prediction("x", "?", ["a"]), "fields = .'a'.: give a table"),
         (lambda: sl.prediction("b09", "How long?", {"a": "ms"}), "'b09': a lesson's question"),
         (lambda: sl.prediction("a b", "How long?", {"a": "ms"}), "'a b': give up to 40 letters"),
         (lambda: sl.prediction("mine", " ", {"a": "ms"}), "text = ' ': give what is asked"),

@@ -8,6 +8,7 @@ import re
 import shlex
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -145,7 +146,7 @@ def test_the_teachers_page_from_its_beginning_to_its_end(run, monkeypatch, capsy
     [
         ("return (p - 1 + m) + (p - 1 - rank)", "form.solved", "Solved"),
         ("return None", "form.not_written", "Not written"),
-        ("while True: pass", "form.no_end", "1 s and was"),
+        ("while True: pass", "form.no_end", "for 1 s "),
         ("__import__('time').sleep(99)", "form.no_end", "1 s and was ended"),
         ("return len([0] * 10**11)", "form.raised", "MemoryError"),
         ("os._exit(0)", "form.ended", "exit status 0"),
@@ -191,6 +192,54 @@ def test_a_function_is_judged_with_the_definitions_that_it_needs_and_nothing_els
     assert len(wrong) == 1 and wrong[0].startswith("code cell 7, line 1: SyntaxError")
 
 
+OWN = """import simlab as sl
+task = sl.exercise("shares", "?", draw={"p": [2, 4]}, oracle=lambda p: [1 / p, p], same=lambda a, b: a == b)
+"""
+
+
+def test_exercises_in_a_module_are_judged_where_a_notebook_imports_them(run):
+    Path("mine.py").write_text(OWN)
+    for who, shape in (("ann", "[1 / p, p]"), ("bob", "(1 / p, p)")):
+        Path(f"in/{who}").mkdir(parents=True)
+        Path(f"in/{who}/a.py").write_text(
+            f"from mine import task\ndef f(p):\n    return {shape}\ntask.check(f)\n"
+        )
+    Path("in/bob/b.py").write_text(
+        "from simlab.apps import exercise\nexercise('b07').check(lambda p, m, rank: m)\n"
+    )
+    status, out, _ = run("class grade in --questions mine.py --json")
+    marks = {(mark["who"], mark["question"]): mark["solved"] for mark in json.loads(out)["marks"]}
+    assert status == 0
+    assert marks == {("ann", "shares"): True, ("bob", "shares"): False, ("bob", "b07"): False}
+    status, out, _ = run("class grade in --json")  # nobody says where the tasks are defined
+    assert status == 1 and "a.py: task is imported" in json.loads(out)["wrong"][0]
+
+
+@pytest.mark.parametrize("name", sorted({*book.exercises()} - {"d23"}))  # d23 takes half a minute
+def test_a_solution_and_the_first_mistake_are_told_alike_in_a_process_of_its_own(tmp_path, name):
+    asked = book.exercise(name)
+    first = next(iter(asked.mistakes.values()))
+    for function in (asked.solution, lambda **case: first(**case)):
+        if function is not None and (name != "d11" or function is asked.solution):  # 8 s each
+            attempt = SimpleNamespace(function=lambda function=function: function)
+            apart = judged(asked, attempt, Limits(60.0, 2**31))
+            assert (apart.key, apart.text) == (lambda its: (its.key, its.text))(
+                asked.judge(function)
+            )
+
+
+@pytest.mark.parametrize(
+    "lines", ["x = 0\n" + "x += 1\n" * 3000, f"x = a{'.b' * 900}('c')\n", "x = 1\nx is 1\n"]
+)
+def test_odd_code_is_read_in_little_time_and_says_nothing(tmp_path, capsys, lines):
+    path = tmp_path / "odd.py"
+    path.write_text(
+        f"from simlab.apps import exercise\ntask = exercise('b07')\n{lines}task.check(x)\n"
+    )
+    (attempt,), wrong = attempts(path)
+    assert wrong == [] and len(attempt.needs) >= 1 and capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -232,6 +281,8 @@ def test_a_file_that_cannot_be_used_is_one_line_and_the_others_are_read(run, con
         ("class grade . --lessons 1", "--lessons 1 is an option of other actions, not of 'grade'"),
         ("class pack --lessons 1,x", "--lessons 'x': there is 0, 1, 2"),
         ("class pack --own no.ipynb", "cannot read 'no.ipynb'"),
+        ("class pack --own odd.ipynb", "cannot read 'odd.ipynb': it is no notebook"),
+        ("class pack ''", "cannot write '.': give the path"),
         ("class pack --own no.txt", "--own 'no.txt': give notebooks"),
         ("class pack nowhere/x.zip --lessons 1", "cannot write 'nowhere/x.zip'"),
         ("class grade . --limit-s 0", "--limit-s = 0"),
@@ -244,6 +295,7 @@ def test_a_file_that_cannot_be_used_is_one_line_and_the_others_are_read(run, con
 )
 def test_a_wrong_command_is_one_line(run, capsys, line, said):
     Path("empty.py").write_text("import simlab as sl\n")
+    Path("odd.ipynb").write_text('{"cells": [{"cell_type": "code", "source": "", "metadata": []}]}')
     Path("bad.py").write_text("import simlab as sl\nx = 1 / 0\ntask = sl.exercise('a', x)\n")
     try:
         status, out, err = run(f"{line} --json")

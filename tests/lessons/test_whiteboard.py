@@ -11,6 +11,7 @@ import pytest
 from simlab import Plan
 from simlab.lessons import words
 from simlab.lessons.drill import boards, rounds
+from simlab.lessons.drill.artefacts.recorders import REASONS
 from simlab.lessons.drill.boards import models, running
 from simlab.lessons.drill.boards.board import FUNCTIONS, NAME
 from simlab.lessons.drill.items import Item, pose
@@ -37,6 +38,18 @@ def test_a_calculation_by_the_hints_is_within_the_tolerance_of_what_is_expected(
                 assert on_the_board == pytest.approx(
                     case.expected[stage.name], rel=stage.tolerance
                 ), (stage.name, case.given)
+
+
+@pytest.mark.parametrize("name", boards.BOARDS)
+def test_what_is_written_on_the_board_gives_what_was_calculated(name):
+    board = boards.board(name)
+    for case in drawn(name):
+        for stage in board.stages:
+            if stage.hand:
+                known = case.known(board.before(stage))
+                shown = boards.written(stage.hand, known).replace("×", "*").replace("^", "**")
+                its = eval(shown, {"__builtins__": {}}, FUNCTIONS)
+                assert its == pytest.approx(boards.by_hand(stage.hand, known), rel=0.01), shown
 
 
 @pytest.mark.parametrize("name", boards.BOARDS)
@@ -85,6 +98,7 @@ def of_deepseek(given):
     )  # fmt: skip
     assert plan.gpus == 2048
     found = models.predicted(models.DEEPSEEK, plan, "h800")
+    assert found.fits
     return {
         "active": found.model.flops_per_token(given["seq"]) / 1e9,
         "states": sum(found.held[3][name] for name in STATES) / 1e9,
@@ -99,6 +113,7 @@ def of_million(given):
     )
     assert plan.gpus == given["gpus"] and plan.global_batch == given["sequences"]
     found = models.predicted(models.LONG, plan, "dgx-h100")
+    assert found.fits
     layer = found.model.layer_flops(2**20)
     attention = 3 * 80 * (layer["scores"] + layer["values"]) / found.model.flops_per_token(2**20)
     return {
@@ -137,7 +152,7 @@ def test_what_is_expected_of_a_hang_is_the_diagnosis_of_its_dumps_and_the_closed
         (odd,) = (rank for rank, call in last.items() if call != common)
         assert ranks == 7 and odd == f"rank {case.expected['rank']:.0f}"
         differs = [mine != others for mine, others in zip(last[odd], common)].index(True)
-        assert case.expected["reason"] == ("missing", "different", "size")[differs]
+        assert case.expected["reason"] == REASONS[differs]
         mtbf_s = 86400 / case.given["failures"]
         young = young_interval_s(case.given["stall"], mtbf_s) / 60
         assert case.expected["interval"] == pytest.approx(young, rel=0.05)
@@ -146,12 +161,13 @@ def test_what_is_expected_of_a_hang_is_the_diagnosis_of_its_dumps_and_the_closed
 def test_what_is_expected_of_a_budget_is_the_simulated_speed_and_cost():
     for case in drawn("budget"):
         given, right = case.given, case.expected
-        dp = given["gpus"] // (given["pp"] * running.MODELS[given["model"]][3])
+        dp = given["gpus"] // (given["pp"] * running.LAYOUTS[given["model"]][0])
         for times, microbatches, cost in (
             (1, given["microbatches"], given["budget"]),
             (2, given["microbatches"] // 2, right["twice"]),
         ):
-            found = running.budgeted(given["model"], times * dp, microbatches)
+            found = running.pipelined(given["model"], times * dp, microbatches)
+            assert found.fits
             paid = training_cost(
                 tokens=1e9 * right["tokens"], tokens_per_s=found.tokens_per_s, gpus=found.plan.gpus,
                 prices=Prices(gpu_hour=given["price"]), goodput=given["goodput"] / 100,

@@ -26,7 +26,7 @@ def gpt(dtype=torch.float64, sizes=SIZES):
 
 
 def adam(parameters):
-    return torch.optim.Adam(parameters, lr=3e-3)
+    return torch.optim.Adam(parameters, lr=3e-3, fused=True)
 
 
 def samples(step, rank=None, microbatches=MICROBATCHES):

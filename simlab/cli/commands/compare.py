@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 import simlab as sl
-from simlab.cli.commands.step import REPLICAS, plan_and_cluster
+from simlab.cli.commands.step import REPLICAS, plan_and_cluster, say_what_is_not_read
 from simlab.cli.options import add_json_options, add_picture_option, flag, value_text
 from simlab.cli.output import COLUMNS, print_json, print_table, print_text, progress, write_picture
 from simlab.cli.plan_options import (
@@ -99,7 +99,7 @@ def sweep(arguments: Namespace) -> int:
     for text, value in progress(values, f"predicting each {name}"):
         setattr(arguments, name, value)
         try:
-            found.append(_One(text, _predicted(given_values(arguments))))
+            found.append(_One(text, _predicted(given_values(arguments), is_first=not found)))
         except InputError as error:
             first = first or error
             found.append(_One(text, None, str(error)))
@@ -138,11 +138,14 @@ def _of_plan(asked: str, arguments: Namespace) -> Prediction:
         raise InputError(str(skip)) from skip
 
 
-def _predicted(given: Mapping[str, Any]) -> Prediction:
+def _predicted(given: dict[str, Any], *, is_first: bool = True) -> Prediction:
     if "model" not in given:
         raise InputError("no model: give --model, or name it in the plan file")
+    model = sl.load_model(given["model"])
     plan, cluster = plan_and_cluster(dict(given))
-    return sl.predict(sl.load_model(given["model"]), plan, cluster)
+    if is_first:
+        say_what_is_not_read(given, model)
+    return sl.predict(model, plan, cluster)
 
 
 def _swept(over: str) -> tuple[str, list[tuple[str, Any]]]:
@@ -158,9 +161,10 @@ def _swept(over: str) -> tuple[str, list[tuple[str, Any]]]:
         raise InputError(
             f"--over {shortened(over)}: give an option and 1 to {MOST_PLANS} values, as in tp=1,2,4,8"
         )
-    if len({*texts}) < len(texts):
+    values = [(each, _value(name, each)) for each in texts]
+    if len({value for _, value in values}) < len(values):
         raise InputError(f"--over {shortened(over)}: a value stands there twice")
-    return name, [(each, _value(name, each)) for each in texts]
+    return name, values
 
 
 def _value(name: str, text: str) -> Any:
@@ -168,7 +172,7 @@ def _value(name: str, text: str) -> Any:
         return parsed(FIELDS[name], text)
     if name != "nodes":
         return text
-    if not text.isdecimal():
+    if not (text.isascii() and text.isdecimal()):
         raise InputError(f"nodes = {shortened(text)}: give a whole number, at least 1")
     return int(text)
 

@@ -49,13 +49,16 @@ def drill(arguments: argparse.Namespace) -> int:
     if arguments.export:
         return _export(FilePath(arguments.export), arguments.json)
     if arguments.path:
+        others = ("only", "kind", "interview", "new", "seed", "questions")
+        if given := [f"--{name}" for name in others if getattr(arguments, name)]:
+            raise InputError(f"--path prints a path and asks nothing: leave {', '.join(given)} out")
         return _path(path(arguments.path), arguments.json)
     session = _begun(arguments)
     while (asked := session.question()) is not None:
-        _say(f"{_head(session)} {word('drill.how_to_stop')}\n")
+        _say(f"{session.head()} {word('drill.how_to_stop')}\n")
         if not _ask(session, asked):
             break
-    _say("\n" + _ended(session))
+    _say("\n" + session.ended())
     if (advice := session.advice()) and session.at:
         _say("\n" + _advice_text(advice))
     if arguments.json:
@@ -65,8 +68,10 @@ def drill(arguments: argparse.Namespace) -> int:
 
 def _begun(arguments: argparse.Namespace) -> Session:
     """The session that was left, or a new one where anything is asked for."""
-    if arguments.interview and (arguments.only or arguments.kind):
-        raise InputError("an interview is mixed: leave --only and --kind out, or --interview")
+    if arguments.interview and (arguments.only or arguments.kind or arguments.questions):
+        raise InputError(
+            "an interview is mixed and ends in time: leave --only, --kind and --questions out, or --interview"
+        )
     anew = arguments.new or arguments.only or arguments.kind or arguments.interview
     if not anew and (session := Session.kept(arguments.seed)):
         _say(word("drill.resumed", number=session.at + 1, count=session.count))
@@ -74,21 +79,11 @@ def _begun(arguments: argparse.Namespace) -> Session:
     seed = arguments.seed or str(SystemRandom().randrange(10**9))
     if arguments.interview:
         return Session.interview(seed)
-    return Session(arguments.questions, seed, arguments.only, kinds=arguments.kind)
+    return Session(_count(arguments), seed, arguments.only, kinds=arguments.kind)
 
 
-def _ended(session: Session) -> str:
-    """How many answers were right, and how a session that was stopped goes on."""
-    how = "done" if session.is_over else "stopped" if session.at else "stopped_at_once"
-    left = session.left_min
-    if how == "stopped" and left is not None:
-        how = "interview_stopped"
-    told: dict[str, Any] = {
-        "answered": session.at,
-        "right": session.right,
-        "left": f"{left or 0:.0f}",
-    }
-    return word(f"drill.{how}", count=session.count if left is None else session.at, **told)
+def _count(arguments: argparse.Namespace) -> int:
+    return 20 if arguments.questions is None else int(arguments.questions)
 
 
 def _path(found: Path, as_json: bool) -> int:
@@ -106,13 +101,6 @@ def _path(found: Path, as_json: bool) -> int:
         lines += ["", _wrapped(word("drill.path_known", names=" ".join(found["known"])))]
     print_text("\n".join([*lines, "", _wrapped(word("drill.path_asked", names=names))]))
     return 0
-
-
-def _head(session: Session) -> str:
-    """Which question it is, and of how many, or how much time is left."""
-    if session.left_min is None:
-        return word("drill.intro", number=session.at + 1, count=session.count)
-    return word("drill.interview", number=session.at + 1, left=f"{session.left_min:.0f}")
 
 
 def _advice_text(advice: Advice) -> str:
@@ -133,7 +121,7 @@ def _advice_text(advice: Advice) -> str:
 
 def add_drill(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `drill`."""
-    command.add_argument("--questions", type=int, default=20, metavar="N", help="how many (20)")
+    command.add_argument("--questions", type=int, metavar="N", help="how many (20)")
     command.add_argument(
         "--only", nargs="+", metavar="ID", help="ask about these questions or cases alone: b09 leak"
     )

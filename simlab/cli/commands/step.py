@@ -49,7 +49,7 @@ def simulate_model(arguments: argparse.Namespace) -> int:
     model = sl.load_model(given["model"])
     plan, cluster = plan_and_cluster(given)
     prediction = sl.predict(model, plan, cluster)
-    _say_what_is_not_read(given, model)
+    say_what_is_not_read(given, model)
     trace = prediction.trace
     write_trace(arguments, trace, lambda: sl.layer_trace(model, plan, cluster))
     more: Explained = explained(trace) if arguments.explain else {}
@@ -62,7 +62,7 @@ def simulate_model(arguments: argparse.Namespace) -> int:
     return int(arguments.strict and not prediction.fit.fits)
 
 
-def _say_what_is_not_read(given: dict[str, Any], model: sl.Model) -> None:
+def say_what_is_not_read(given: dict[str, Any], model: sl.Model) -> None:
     """Note on stderr what a file says that has no effect here."""
     if model.ignored:
         print(

@@ -46,7 +46,7 @@ def advice(results: Results, planned: Iterable[Item]) -> Advice:
     slow = [
         word("drill.advice.slow", what=_title(item), minutes=f"{one['took_s'] / 60:.1f}")
         for item, one in answered
-        if one["right"] and one["took_s"] > SLOW_S.get(item.kind, SLOW_S["case"])
+        if one["right"] and one["took_s"] > SLOW_S[item.kind]
     ]
     reached = {item.kind for item, _ in answered}
     missed = [kind for kind in SLOW_S if kind in {one.kind for one in planned} - reached]
@@ -115,9 +115,7 @@ def _to_do(
     answered: Pairs, skills: Scores, areas: Scores, missed: Sequence[str], is_slow: bool
 ) -> list[str]:
     """What to do next: lessons of weak subjects, single questions, weak skills, what was not reached."""
-    wrong = dict.fromkeys(
-        rounds.whole(item).name for item, one in answered if not one["right"] and one["item"]
-    )
+    wrong = dict.fromkeys(rounds.whole(item).name for item, one in answered if not one["right"])
     questions = [name for name in wrong if book.subject(name)]
     others = [name for name in wrong if not book.subject(name)]
     weak = _weak(skills)

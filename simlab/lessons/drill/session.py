@@ -15,7 +15,7 @@ from typing import Any, TypedDict
 from simlab.errors import InputError, whole
 from simlab.lessons import progress
 from simlab.lessons.drill import rounds
-from simlab.lessons.drill.advice import Advice, advice
+from simlab.lessons.drill.advice import SLOW_S, Advice, advice
 from simlab.lessons.drill.items import KINDS, SHORT, items, pose
 from simlab.lessons.drill.posed import Item, Posed
 from simlab.lessons.prediction import Value
@@ -234,7 +234,27 @@ class Session:
         """What an interview showed; None of a drill."""
         if self.left_min is None:
             return None
-        return advice(self.state["results"], [Item(*item) for item in self.state["items"]])
+        planned = [Item(*item) for item in self.state["items"]]
+        return advice(self.state["results"], planned if self.left_min == 0 else [])
+
+    def head(self) -> str:
+        """Which question it is, and of how many, or how much time is left."""
+        if self.left_min is None:
+            return word("drill.intro", number=self.at + 1, count=self.count)
+        return word("drill.interview", number=self.at + 1, left=f"{self.left_min:.0f}")
+
+    def ended(self) -> str:
+        """How many answers were right, and how a session that was stopped goes on."""
+        how = "done" if self.is_over else "stopped" if self.at else "stopped_at_once"
+        left = self.left_min
+        if how == "stopped" and left is not None:
+            how = "interview_stopped"
+        told: dict[str, Any] = {
+            "answered": self.at,
+            "right": self.right,
+            "left": f"{left or 0:.0f}",
+        }
+        return word(f"drill.{how}", count=self.count if left is None else self.at, **told)
 
     def _keep(self, answered: Answered) -> None:
         item, right = Item(*answered["item"]), answered["right"]
@@ -289,7 +309,20 @@ def _is_state(state: Any) -> bool:
         and all(isinstance(pair, list) and len(pair) == 2 for pair in pairs)
         and all(isinstance(text, str) for pair in pairs for text in pair)
         and all(isinstance(one, dict) and isinstance(one.get("right"), bool) for one in results)
+        and ("minutes" not in state or all(map(_is_timed, results)))
     )
+
+
+def _is_timed(one: dict[str, Any]) -> bool:
+    """Whether an answer has what an interview is judged by."""
+    item, took_s = one.get("item"), one.get("took_s")
+    if (
+        not isinstance(item, list)
+        or len(item) != 2
+        or not all(isinstance(its, str) for its in item)
+    ):
+        return False
+    return item[0] in SLOW_S and isinstance(took_s, int | float)
 
 
 def _boxes(kept: Mapping[str, Any]) -> dict[str, Any]:

@@ -322,7 +322,10 @@ FIGURES = {
         "code_over_steps_a_gpu": Figure(1.043, 0.001),
     },
     "b14.change": {"gain": Figure(1.35, 0.05), "waits_less": Figure(1, 0.0)},
-    "d14": {"step_off_percent": Figure(0.0, 8.0)},
+    "d14": {
+        "held": Figure(1, 0.0, measured=True),
+        "step_off_percent": Figure(0.0, 8.0, measured=True),
+    },
     "d09": {"steps_twice": Figure(2, 0.0), "loss_difference": Figure(0.0, 1e-5)},
     "w14.change": {"far": Figure(3, 0.0)},
 }

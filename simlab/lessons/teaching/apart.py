@@ -3,7 +3,8 @@
 The process ends with its time, may take so much memory, and has an empty folder, no input and no output. An
 audit hook refuses what no exercise asks for: processes, signals, connections, and changes to files. That
 stops what goes wrong and what is tried; it is no prison for somebody who breaks out of Python itself.
-What the function answers comes back as plain values, and is judged here, where the right answers are.
+What the function answers comes back as plain values, and is judged here. Who reads simlab, or looks at the
+process, finds the right answers there.
 """
 
 import json
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 
 from simlab.errors import InputError
 from simlab.lessons.exercise import Outcome
+from simlab.spec.plan import Plan
 
 MOST_ANSWER_BYTES = 2_000_000
 """What a function may answer, in all."""
@@ -69,7 +71,7 @@ def outcomes_apart(
             status = _end(child)
     try:
         return [Outcome(_value(each[0]), *_told(each)) for each in json.loads(said)]
-    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+    except (InputError, ValueError, TypeError, KeyError, IndexError, RecursionError):
         return Ended(late, _how(status, len(said)))
 
 
@@ -204,9 +206,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {"table": [[_plain(key), _plain(its)] for key, its in value.items()]}
     if isinstance(value, list | tuple):
-        return {"list": [*map(_plain, value)]}
+        return {"tuple" if isinstance(value, tuple) else "list": [*map(_plain, value)]}
     if isinstance(value, Set):
         return {"set": [*map(_plain, value)]}
+    if isinstance(value, Plan):
+        return {"plan": value.to_dict()}
     return {"other": f"{type(value).__name__}: {value!r}"[:500]}
 
 
@@ -220,4 +224,6 @@ def _value(plain: Any) -> Any:
         return {_value(key): _value(value) for key, value in its}
     if kind == "other":
         return str(its)
-    return {"list": tuple, "set": set}[kind](map(_value, its))
+    if kind == "plan":
+        return Plan(**its)
+    return {"list": list, "tuple": tuple, "set": set}[kind](map(_value, its))

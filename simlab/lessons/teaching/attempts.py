@@ -5,9 +5,10 @@ import ast
 import dis
 import json
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
-from types import CodeType
+from types import CodeType, MappingProxyType
 from typing import Any, NamedTuple
 
 from simlab.errors import InputError
@@ -61,21 +62,34 @@ class Attempt(NamedTuple):
         return eval(self.code, names)
 
 
-def attempts(path: Path) -> tuple[list[Attempt], list[str]]:
+def attempts(
+    path: Path, tasks: Mapping[str, str] = MappingProxyType({})
+) -> tuple[list[Attempt], list[str]]:
     """The functions that the cells of a notebook, or the lines of a Python file, give to
-    `task.check(…)`, where `task = exercise("ID")` stands before; and a line for each cell that is no
-    Python. `InputError` for a file that cannot be read."""
+    `task.check(…)`, where `task = exercise("ID")` stands before or `task` is one of `tasks`, {name: id of
+    the question}; and a line for each cell that is no Python, and for what is given to an imported task
+    that is not known. `InputError` for a file that cannot be read."""
     wrong: list[str] = []
     statements = [*_statements(path, wrong)]
-    tasks: dict[str, str] = {}
+    known, imported = {**tasks}, set[str]()
     found: list[Attempt] = []
     for at, statement in enumerate(statements):
-        if (asked := asked_in(statement)) is not None:
-            tasks |= dict.fromkeys(statement.writes, asked)
-        if (checked := _checked(statement.node)) and checked[0] in tasks:
-            code = compile(ast.Expression(checked[1]), statement.code.co_filename, "eval")
+        if (asked := asked_in(getattr(statement.node, "value", None))) is not None:
+            known |= dict.fromkeys(statement.writes, asked)
+        if isinstance(statement.node, ast.Import | ast.ImportFrom):
+            imported |= statement.writes
+        if (checked := _checked(statement.node)) is None:
+            continue
+        task, function = checked
+        name = task.id if isinstance(task, ast.Name) else ""
+        if (question := known.get(name) or asked_in(task)) is not None:
+            code = compile(ast.Expression(function), statement.code.co_filename, "eval")
             needs = needed(statements[:at], _names(code, READS, READS))
-            found.append(Attempt(tasks[checked[0]], code, needs))
+            found.append(Attempt(question, code, needs))
+        elif name in imported:
+            wrong.append(
+                f"{name} is imported, and no exercise is known of it: --questions FILE defines it"
+            )
     if len(found) > MOST_ATTEMPTS:
         raise InputError(f"it has {len(found)} functions to judge: the most are {MOST_ATTEMPTS}")
     return found, wrong
@@ -90,7 +104,7 @@ def defined(path: Path) -> Mapping[str, Any]:
         raise InputError(f"cannot read {str(path)!r}: {wrong[0]}")
     found: dict[str, Any] = {}
     for at, statement in enumerate(statements):
-        if asked_in(statement) is not None and statement.writes:
+        if asked_in(getattr(statement.node, "value", None)) is not None and statement.writes:
             names: dict[str, Any] = {"__name__": "questions"}
             for code in (*needed(statements[:at], statement.reads_later), statement.code):
                 exec(code, names)
@@ -100,32 +114,33 @@ def defined(path: Path) -> Mapping[str, Any]:
     return found
 
 
-def asked_in(statement: Statement) -> str | None:
-    """The id in a statement such as `task = exercise("b09")`, `task = exercise(practice("b01", pool))` or
-    `task = sl.exercise("mine", …)`."""
-    call = getattr(statement.node, "value", None)
+def asked_in(call: ast.expr | None) -> str | None:
+    """The id in a call such as `exercise("b09")`, `exercise(practice("b01", pool))` or
+    `sl.exercise("mine", …)`."""
     while isinstance(call, ast.Call) and call.args:
         if isinstance(first := call.args[0], ast.Constant):
-            named = ast.unparse(call.func).endswith(("exercise", "practice"))
+            name = getattr(call.func, "attr", None) or getattr(call.func, "id", "")
+            named = name in ("exercise", "practice")
             return first.value if named and isinstance(first.value, str) else None
         call = first
     return None
 
 
-def _checked(node: ast.stmt) -> tuple[str, ast.expr] | None:
+def _checked(node: ast.stmt) -> tuple[ast.expr, ast.expr] | None:
     """(task, function) of a statement such as `task.check(function)`."""
     call = node.value if isinstance(node, ast.Expr) else None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
         return None
     if call.func.attr != "check" or len(call.args) != 1:
         return None
-    return ast.unparse(call.func.value), call.args[0]
+    return call.func.value, call.args[0]
 
 
 def needed(before: list[Statement], wanted: Iterable[str]) -> tuple[CodeType, ...]:
     """The code of those of the statements `before` that make the names `wanted`, and what these need: of
     each name the last statement that binds it, and what changed it since."""
     used: set[int] = set()
+    seen: set[tuple[str, int]] = set()  # from where a name was followed already
     open_names = [(name, len(before)) for name in wanted]
     while open_names:
         name, end = open_names.pop()
@@ -133,6 +148,9 @@ def needed(before: list[Statement], wanted: Iterable[str]) -> tuple[CodeType, ..
             statement = before[at]
             if name not in statement.writes:
                 continue
+            if (name, at) in seen:
+                break
+            seen.add((name, at))
             if at not in used:
                 used.add(at)
                 open_names += [(its, at) for its in statement.reads]
@@ -149,8 +167,9 @@ def _statements(path: Path, wrong: list[str]) -> Iterator[Statement]:
     for number, cell in enumerate([text] if plain else _code_cells(text), 1):
         where = "line" if plain else f"code cell {number}, line"
         try:
-            nodes = _parsed(cell)
-            codes = [compile(ast.Module([node], []), f"<{where}>", "exec") for node in nodes]
+            with warnings.catch_warnings(action="ignore"):
+                nodes = _parsed(cell)
+                codes = [compile(ast.Module([node], []), f"<{where}>", "exec") for node in nodes]
         except COMPILER as error:
             if plain or "def " in cell or ".check(" in cell:
                 at = getattr(error, "lineno", None) or 1

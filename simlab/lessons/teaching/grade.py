@@ -1,6 +1,7 @@
 """It judges the functions that learners have handed in."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict
 
@@ -21,7 +22,7 @@ class Mark(TypedDict):
     """What a learner's function is worth.
 
     solved:  None where nothing was tried: nothing is written, or it cannot be judged here.
-    verdict: the name of what is said, such as "solved", "wrong", "not_written" or a mistake's.
+    verdict: the name of what is said, such as "solved", "wrong", "not_written" or "mistake".
     text:    what is said, in the language of the class.
     file:    where the function stands.
     """
@@ -42,7 +43,7 @@ def grade(
 ) -> tuple[list[Mark], list[str]]:
     """(a mark for each learner and question, a line for each file that cannot be used or in part).
 
-    questions: {id: exercise} of one's own, beside the lessons'.
+    questions: {name of a task: exercise} of one's own, beside the lessons'.
     each:      goes through the files, and may show how far it is.
 
     Of several functions of a learner for a question, the best counts.
@@ -50,10 +51,11 @@ def grade(
     marks: dict[tuple[str, str], Mark] = {}
     files = handed_in(folder, ENDINGS)
     wrong = without(folder, ENDINGS, files)
-    known = {**book.exercises(), **questions}
+    known = book.exercises() | {its.id: its for its in questions.values()}
+    tasks = {name: its.id for name, its in questions.items()}
     for file in each(files):
         try:
-            found, broken = attempts(file.path)
+            found, broken = attempts(file.path, tasks)
         except InputError as error:
             wrong.append(f"{file.name}: {why(error)}")
             continue
@@ -83,12 +85,11 @@ def _worth(mark: Mark) -> int:
 
 
 def _mark(file: Handed, question: str, verdict: Verdict) -> Mark:
-    key = verdict.key.removeprefix("form.").rpartition(".mistakes.")[2]
     return Mark(
         who=file.who,
         question=question,
         solved=verdict.solved if verdict.counts else None,
-        verdict="mistake" if ".mistakes." in verdict.key else key,
+        verdict="mistake" if ".mistakes." in verdict.key else verdict.key.removeprefix("form."),
         text=one_line(verdict.text),
         file=file.name,
     )
@@ -97,13 +98,13 @@ def _mark(file: Handed, question: str, verdict: Verdict) -> Mark:
 def judged(asked: Exercise, attempt: Attempt, limits: Limits) -> Verdict:
     """The verdict on a learner's function, which runs in a process of its own."""
     cases = asked.cases()
-    limit_s = min(asked.limit_s, limits.seconds)
+    asked = replace(asked, limit_s=min(asked.limit_s, limits.seconds))
 
     def answers() -> list[Outcome]:
         function = attempt.function()
         if another_function(function, asked.id, [*cases[0]]):
             return [Outcome(error=OTHER)]
-        return outcomes(function, cases, limit_s)
+        return outcomes(function, cases, asked.limit_s)
 
     found = outcomes_apart(answers, limits)
     if isinstance(found, Ended):

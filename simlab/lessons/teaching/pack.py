@@ -1,6 +1,7 @@
 """It makes the lessons of a class: learners' copies, which keep what was answered beside themselves."""
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -13,6 +14,7 @@ from simlab.lessons import NOTEBOOKS, course
 from simlab.lessons.copies import learner_copy
 
 MOST_NOTEBOOK_BYTES = 32_000_000
+DEFINES = re.compile(r"\bexercise\(")
 CELL = """from simlab.apps import for_class
 
 for_class({tongue!r}, solutions={solutions})  # what you answer is kept in progress.json, beside this notebook"""
@@ -60,15 +62,17 @@ def _for_class(path: Path, text: str, tongue: str, solutions: bool) -> str:
         own = path.parent != NOTEBOOKS  # its texts are in its teacher's language, and stay
         pairs = zip(notebook["cells"], copy["cells"])
         cells = [
-            _folded(its) if its["cell_type"] == "code" else was if own else its
+            was if own and its["cell_type"] != "code" else _folded(its) if own else its
             for was, its in pairs
         ]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        first = next((at for at, cell in enumerate(cells) if _is_work(cell)), len(cells))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"cannot read {str(path)!r}: it is no notebook") from error
-    first = next((at for at, cell in enumerate(cells) if _is_work(cell)), len(cells))
     source = CELL.format(tongue=tongue, solutions=solutions).splitlines(keepends=True)
     words = {"cell_type": "code", "metadata": {"tags": ["class"]}, "source": source}
-    made: dict[str, Any] = {"id": "class", "outputs": [], "execution_count": None}
+    made: dict[str, Any] = {"outputs": [], "execution_count": None}
+    if notebook.get("nbformat_minor", 0) >= 5:  # older ones have no names of cells
+        made["id"] = "class"
     cells.insert(first, words | made)
     return json.dumps(copy | {"cells": cells}, ensure_ascii=False, indent=1) + "\n"
 
@@ -79,7 +83,7 @@ def _is_work(cell: dict[str, Any]) -> bool:
 
 
 def _folded(cell: dict[str, Any]) -> dict[str, Any]:
-    if "sl.exercise(" not in "".join(cell["source"]):
+    if not DEFINES.search("".join(cell["source"])):
         return cell
     return cell | {"metadata": cell["metadata"] | {"jupyter": {"source_hidden": True}}}
 

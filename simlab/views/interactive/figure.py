@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from simlab.errors import InputError
-from simlab.views.chart import Area, Axis, Boxes, Chart, Rule, Words
+from simlab.views.chart import Area, Arrows, Axis, Boxes, Chart, Rule, Words
 from simlab.views.interactive.marks import Look, positions, shape, traces
 from simlab.views.language import LANGUAGE
 
@@ -70,7 +70,8 @@ def _check(pictures: Sequence[Chart], tongue: str, theme: str) -> None:
     ):
         if value not in known:
             raise InputError(f"{name} = {value!r}: give one of {', '.join(known)}")
-    count = sum(len(positions(mark, "x")) for chart in pictures for mark in chart.marks) // 2
+    marks = [mark for chart in pictures for mark in chart.marks if not isinstance(mark, Rule)]
+    count = sum(len(mark.x0 if isinstance(mark, Boxes | Arrows) else mark.x) for mark in marks)
     if count > MOST_MARKS:
         raise InputError(
             f"{count:,} boxes and points: a figure of plotly takes at most {MOST_MARKS:,}; "

@@ -178,7 +178,11 @@ def bars_figure(
         line: dict[str, Any] = {"color": CAP_COLOUR, "linestyle": "--", "linewidth": 1.4}
         handles.append(axes.axvline(capacity_bytes / GIB, label="the GPU's memory", **line))
     axes.set_yticks(range(len(bars)), list(bars))
-    axes.set(xlabel="GiB on a rank", ylim=(len(bars) - 0.4, -0.6), xlim=(0, 1.13 * longest / GIB))
+    axes.set(
+        xlabel="GiB on a rank",
+        ylim=(len(bars) - 0.4, -0.6),
+        xlim=(0, max(1.13 * longest, 1.05 * (capacity_bytes or 0)) / GIB),
+    )
     axes.spines[["top", "right"]].set_visible(False)
     style: dict[str, Any] = {"loc": "outside upper center", "ncols": len(handles), "fontsize": 9}
     add_legend(picture, axes, handles, **style)

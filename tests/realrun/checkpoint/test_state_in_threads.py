@@ -38,7 +38,7 @@ PLANS = [
 
 
 def adam(parameters):
-    return torch.optim.Adam(parameters, lr=0.01)
+    return torch.optim.Adam(parameters, lr=0.01, fused=True)
 
 
 def gradient(value):

@@ -50,7 +50,18 @@ def test_equal_plans_have_the_same_step_and_close_ones_are_a_tie(files, capsys):
     assert "the same step" in capsys.readouterr().out
     main([*SWEEP, "--over", "bucket_bytes=25000000,26000000", "--dp", "8", "--zero", "1"])
     out = capsys.readouterr().out
-    assert "the same step" in out or "a tie, since" in out
+    assert "a tie, since" in out and "the same step" not in out
+
+
+def test_what_a_file_says_without_effect_is_told_once(files, capsys):
+    with open("wide.yaml", "a") as file:
+        file.write("forward_ms: 3\n")
+    for asked in (
+        ["compare", "wide.yaml", "deep.yaml"],
+        ["sweep", "--over", "zero=0,1", "--plan", "wide.yaml"],
+    ):
+        main(asked)
+        assert capsys.readouterr().err.count("note: only realrun reads forward_ms") == 1
 
 
 def test_a_published_run_stands_beside_a_file(files, capsys):

@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
-from simlab.cli.options import add_json_options, refuse_given
+from simlab.cli.options import add_json_options, refuse_given, value_text
 from simlab.cli.output import print_json, print_table, print_text, progress, write_file
 from simlab.errors import InputError, require_positive
 from simlab.lessons.exercise import Exercise
@@ -71,12 +71,12 @@ def _template(arguments: argparse.Namespace) -> int:
         raise InputError(f"cannot write {arguments.path!r}: it is there: give another name")
     text = (files("simlab.lessons") / "teaching" / "template.ipynb").read_text("utf-8")
     write_file(arguments.path, lambda path: path.write_text(text, encoding="utf-8"))
-    return _packed(arguments, [Path(arguments.path).name])
+    return _packed(arguments, arguments.path, [Path(arguments.path).name])
 
 
 def _pack(arguments: argparse.Namespace) -> int:
     path = Path(PACKED if arguments.path is None else arguments.path)
-    if not str(arguments.path or PACKED) or (path.suffix == ".zip" and path.is_dir()):
+    if arguments.path == "" or (path.suffix == ".zip" and path.is_dir()):
         raise InputError(f"cannot write {str(path)!r}: give the path of a zip, or of a folder")
     own = arguments.own or []
     lessons = [] if own and arguments.lessons is None else chosen(arguments.lessons or "")
@@ -87,13 +87,12 @@ def _pack(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise InputError(f"cannot write {str(path)!r}: {error.strerror}") from error
     print(f"wrote {path}", file=sys.stderr)
-    arguments.path = str(path)
-    return _packed(arguments, [*made])
+    return _packed(arguments, str(path), [*made])
 
 
-def _packed(arguments: argparse.Namespace, names: Sequence[str]) -> int:
+def _packed(arguments: argparse.Namespace, path: str, names: Sequence[str]) -> int:
     if arguments.json:
-        print_json(Packed(written=arguments.path, files=[*names]))
+        print_json(Packed(written=path, files=[*names]))
     else:
         for name in names:
             print_text(name)
@@ -124,14 +123,13 @@ def _grade(arguments: argparse.Namespace) -> int:
 
 
 def _questions(path: str) -> dict[str, Exercise]:
-    """{id: exercise} that a teacher's own file defines. It is run here, as the teacher's own."""
+    """{name of a task: exercise} that a teacher's own file defines. It is run here, as the teacher's own."""
     try:
-        made = [its.asked for its in defined(Path(path)).values()]
+        return {name: its.asked for name, its in defined(Path(path)).items()}
     except InputError:
         raise
     except Exception as error:
         raise InputError(f"--questions {path!r}: {type(error).__name__}: {error}") from error
-    return {its.id: its for its in made}
 
 
 def _shown(
@@ -143,7 +141,7 @@ def _shown(
 ) -> int:
     """Print the rows as a table, or as JSON, and write them to the CSV file that is asked for."""
     if arguments.csv:
-        write_file(arguments.csv, lambda path: _write_csv(path, rows))
+        write_file(arguments.csv, lambda path: _write_csv(path, columns, rows))
     if arguments.json:
         print_json({name: [*rows], "wrong": [*wrong]})
     else:
@@ -154,19 +152,13 @@ def _shown(
 
 
 def _cell(value: Any) -> str:
-    return (
-        "-"
-        if value is None
-        else {True: "yes", False: "no"}.get(value, str(value))
-        if isinstance(value, bool)
-        else str(value)
-    )
+    return "-" if value is None else value_text(value)
 
 
-def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def _write_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(rows[0] if rows else [])
+        writer.writerow(rows[0] if rows else columns)
         writer.writerows([[_harmless(value) for value in row.values()] for row in rows])
 
 

@@ -13,7 +13,7 @@ REASONS = ("missing", "different", "size")
 """What the rank at fault did: it never called what the others wait in, it called something else there, or
 it gave another size."""
 LAYER_CALLS = ("all_gather", "reduce_scatter")
-NUMBERS = 4_194_304
+RANKS, NUMBERS = 8, 4_194_304
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Recorded:
 
 def recorder(random: Random) -> Artefact:
     """A flight recorder's dump to read."""
-    made = hanging(random, ranks=8)
+    made = hanging(random)
     hang = hang_of([*enumerate(made.dumps)])
     return Artefact(
         rows=made.rows,
@@ -37,9 +37,9 @@ def recorder(random: Random) -> Artefact:
     )
 
 
-def hanging(random: Random, ranks: int) -> Recorded:
+def hanging(random: Random) -> Recorded:
     """The dumps of a training that hangs, of a reason and a rank at random."""
-    return recorded(random, ranks, random.choice(REASONS), random.randrange(ranks))
+    return recorded(random, RANKS, random.choice(REASONS), random.randrange(RANKS))
 
 
 def recorded(random: Random, ranks: int, reason: str, culprit: int) -> Recorded:

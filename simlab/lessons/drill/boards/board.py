@@ -15,6 +15,8 @@ from typing import NamedTuple
 ROUGH, ROUGHER = 0.10, 0.20
 """The relative error that a whiteboard allows: of a count of bytes, and of a time to which several
 estimates add up."""
+NEAR_ALL = 0.02
+"""Of a part that is nearly all: a wider one would take any guess."""
 NAME = re.compile(r"[a-z_][a-z_0-9]*")
 FUNCTIONS = {"min": min, "max": max, "sqrt": sqrt}
 
@@ -89,6 +91,6 @@ def written(hand: str, known: Mapping[str, Value]) -> str:
 
     def number(match: re.Match[str]) -> str:
         value = known.get(match[0], match[0])
-        return value if isinstance(value, str) else f"{value:.4g}"
+        return f"{value:.4g}" if isinstance(value, float) else str(value)
 
-    return NAME.sub(number, hand).replace("*", "×")
+    return NAME.sub(number, hand).replace("**", "^").replace("*", "×")

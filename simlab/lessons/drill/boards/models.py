@@ -3,7 +3,7 @@
 from functools import lru_cache
 from random import Random
 
-from simlab.lessons.drill.boards.board import ROUGHER, Board, Drawn, Stage
+from simlab.lessons.drill.boards.board import NEAR_ALL, ROUGHER, Board, Drawn, Stage
 from simlab.lowering.traffic import traffic
 from simlab.spec.named import model_of
 from simlab.spec.plan import Plan
@@ -97,8 +97,8 @@ LLAMA3 = Board(
 
 
 def _deepseek(random: Random) -> Drawn:
-    microbatches, seq, pp = random.choice((32, 64)), random.choice((4096, 8192)), 16
-    again = random.choice(("full", "outputs"))
+    microbatches, pp = random.choice((32, 64)), 16
+    again, seq = random.choice((("full", 4096), ("full", 8192), ("outputs", 4096)))  # which fit
     once = random.choice((True, False))
     plan = Plan(
         dp=2048 // pp,
@@ -150,7 +150,7 @@ DEEPSEEK_V3 = Board(
             "layers * 2 * (forwards + 1) * microbatches * seq * 7168 * copies * 2 / 1e9",
             "GB",
         ),
-        Stage("all_to_alls", "sent * nodes / 8 * 7 / 8 / (0.7 * 50)", "s", ROUGHER),
+        Stage("all_to_alls", "sent * nodes / copies * 7 / 8 / (0.75 * 50)", "s", ROUGHER),
         Stage(
             "step",
             "(active * 1e9 * (forwards + 2) / 3 * dp * microbatches * seq / (2048 * 989e12 * 0.6)"
@@ -204,7 +204,10 @@ MILLION = Board(
     "million",
     (
         Stage(
-            "attention", "100 * 12 * 80 * 8192 * 2**20 / (12 * 80 * 8192 * 2**20 + 6 * 70.6e9)", "%"
+            "attention",
+            "100 * 12 * 80 * 8192 * 2**20 / (12 * 80 * 8192 * 2**20 + 6 * 70.6e9)",
+            "%",
+            NEAR_ALL,
         ),
         Stage("states", "70.6 / 8 * (2 + 4 + 12 / (dp * cp))", "GB"),
         Stage(

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from simlab.diagnosis import hang_of
-from simlab.lessons.drill.artefacts.recorders import hanging
+from simlab.lessons.drill.artefacts.recorders import REASONS, hanging
 from simlab.lessons.drill.boards.board import ROUGHER, Board, Drawn, Stage
 from simlab.operations import (
     Checkpoints,
@@ -25,20 +25,21 @@ from simlab.training import predict
 from simlab.training.prediction import Prediction
 
 GB, WEEK_H = 1e9, 7 * 24
+LAYOUTS = {"llama-3-8b": (1, 4), "qwen2.5-32b": (4, 4), "llama-3-70b": (4, 5)}
+"""{model: (tp, stages on each of `PP` pipeline ranks)}"""
+PP, FALLEN = 4, "llama-3-70b"
 CAUSES = ("recompute", "schedule", "network", "clock")
 CAPPED = "h100-sxm-96gb-500w"
 """The GPU whose kernels are those of an H100 at 500 of its 700 W."""
 
 
 @cache
-def _before(dp: int, microbatches: int) -> Prediction:
-    return predict("llama-3-70b", _pipeline(4, 4, dp, microbatches, 5), "dgx-h100")
-
-
-def _pipeline(tp: int, pp: int, dp: int, microbatches: int, chunks: int) -> Plan:
-    return Plan(
+def pipelined(name: str, dp: int, microbatches: int) -> Prediction:
+    """Of a model with the layout of `LAYOUTS`."""
+    tp, chunks = LAYOUTS[name]
+    plan = Plan(
         tp=tp,
-        pp=pp,
+        pp=PP,
         dp=dp,
         microbatches=microbatches,
         seq=8192,
@@ -47,11 +48,12 @@ def _pipeline(tp: int, pp: int, dp: int, microbatches: int, chunks: int) -> Plan
         schedule="interleaved-1f1b",
         chunks=chunks,
     )
+    return predict(name, plan, "dgx-h100")
 
 
 @cache
 def _after(dp: int, microbatches: int, cause: str) -> Prediction:
-    before = _before(dp, microbatches)
+    before = pipelined(FALLEN, dp, microbatches)
     if cause == "network":
         return faster_link(before, "inter", 0.1).prediction
     if cause == "clock":
@@ -60,14 +62,14 @@ def _after(dp: int, microbatches: int, cause: str) -> Prediction:
         "recompute": {"recompute": "full"},
         "schedule": {"schedule": "1f1b", "chunks": 1},
     }
-    return predict("llama-3-70b", replace(before.plan, **changed[cause]), before.cluster)
+    return predict(FALLEN, replace(before.plan, **changed[cause]), before.cluster)
 
 
 def _fell(random: Random) -> Drawn:
-    run = random.choice((16, 32)), random.choice((6, 8, 12))
+    run = random.choice((16, 32)), random.choice((8, 12, 16))
     cause = random.choice(CAUSES)
     price = random.choice((1.8, 2.0, 2.2, 2.5, 3.0))
-    before, after = _before(*run), _after(*run, cause)
+    before, after = pipelined(FALLEN, *run), _after(*run, cause)
     slower = before.step_s / after.step_s  # of the same peak, whatever the clock is now
     gpus = before.plan.gpus
     week = training_cost(
@@ -119,7 +121,7 @@ FELL = Board(
 
 
 def _hang(random: Random) -> Drawn:
-    fault = hanging(random, ranks=8)
+    fault = hanging(random)
     gpus = 8 * random.randrange(64, 513, 64)
     step_s, every = random.randrange(4, 13), random.choice((200, 250))
     step = 40_000 + random.randrange(1, every)
@@ -159,7 +161,7 @@ HANG = Board(
     "hang",
     (
         Stage("rank", tolerance=0.0),
-        Stage("reason", options=("missing", "different", "size")),
+        Stage("reason", options=REASONS),
         Stage("cost", "gpus * ((step - 40000) * step_s + 600 + 60 * start) / 3600", "GPU-h"),
         Stage("interval", "sqrt(2 * stall * 86400 / failures) / 60", "min"),
         Stage(
@@ -167,31 +169,18 @@ HANG = Board(
             "100 * (1 - stall / (every * step_s)"
             " - (every * step_s / 2 + 600 + 60 * start) * failures / 86400)",
             "%",
+            0.05,
         ),
     ),
     _hang,
 )
 
-MODELS = {
-    # name: (parameters in 10^9, layers, hidden, _, pp, chunks)
-    "llama-3-8b": (8.03, 32, 4096, 1, 4, 4),
-    "qwen2.5-32b": (32.8, 64, 5120, 4, 4, 4),
-    "llama-3-70b": (70.6, 80, 8192, 4, 4, 5),
-}
-
-
-@cache
-def budgeted(name: str, dp: int, microbatches: int) -> Prediction:
-    *_, tp, pp, chunks = MODELS[name]
-    return predict(name, _pipeline(tp, pp, dp, microbatches, chunks), "dgx-h100")
-
 
 def _budget(random: Random) -> Drawn:
-    name = random.choice([*MODELS])
-    size, layers, hidden, _, pp, chunks = MODELS[name]
+    name = random.choice([*LAYOUTS])
     dp, microbatches = random.choice((16, 32)), random.choice((8, 16))
-    found = budgeted(name, dp, microbatches)
-    twice = budgeted(name, 2 * dp, microbatches // 2)
+    found = pipelined(name, dp, microbatches)
+    twice = pipelined(name, 2 * dp, microbatches // 2)
     days, price = random.randrange(20, 91, 5), random.choice((1.8, 2.0, 2.5, 3.0))
     goodput, gpus = random.choice((88, 90, 92, 95)), found.plan.gpus
     budget = round(gpus * 24 * days * price / 1e6, 1)
@@ -210,11 +199,11 @@ def _budget(random: Random) -> Drawn:
     return Drawn(
         given={
             "model": name,
-            "size": size,
-            "layers": layers,
-            "hidden": hidden,
-            "pp": pp,
-            "chunks": chunks,
+            "size": round(found.model.parameters / 1e9, 1),
+            "layers": found.model.layers,
+            "hidden": found.model.hidden,
+            "pp": PP,
+            "chunks": LAYOUTS[name][1],
             "microbatches": microbatches,
             "gpus": gpus,
             "budget": budget,
