@@ -7,6 +7,8 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import bench_replay, planner_in_a_box
+from benchmarks.bench import MOST_BACKENDS_RATIO
+from benchmarks.bench_backends import PLANS, SIDES
 from benchmarks.bench_here import ranked
 from realrun.run.job import Job
 
@@ -26,6 +28,17 @@ def test_plans_on_two_cores_are_off_by_what_the_page_says():
     (least, *_, most), (agreed, pairs) = sorted(-row["error"] for row in rows), ranked(rows)
     said = f"[ten plans were predicted {least:.0%} to {most:.0%} short, and {agreed} of {pairs} pairs in the right order]"
     assert len(rows) == 10 and said in PAGE
+
+
+def test_backends_take_what_the_page_says():
+    rows = {row["what"]: row for row in measured("backends_on_two_cores.json")["rows"]}
+    for plan in PLANS:
+        cells = []
+        for what in (("tiny", "cpu_s"), ("512 wide", "s")):
+            ours, theirs = (rows[f"{plan}, {what[0]}"][f"{side}_{what[1]}"] for side in SIDES)
+            assert ours / theirs <= MOST_BACKENDS_RATIO
+            cells += [f"{ours * 1e3:.0f} ms", f"{theirs * 1e3:.0f} ms", f"{ours / theirs:.2f}"]
+        assert f"| {' | '.join(cells)} |" in PAGE, plan
 
 
 def test_plans_in_a_box_are_off_by_what_the_page_says():
