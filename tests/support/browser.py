@@ -39,7 +39,14 @@ needs_chromium = pytest.mark.skipif(
 )
 # of the site, but for the lessons themselves
 PAGES = [
-    *("index", "explorers/index", "lessons/index", "notebooks/index"),
+    *(
+        "index",
+        "questions/index",
+        "questions/b09",
+        "explorers/index",
+        "lessons/index",
+        "notebooks/index",
+    ),
     *(f"explorers/{name}" for name in NAMES),
 ]
 # every text that a page shows, those of its timelines too

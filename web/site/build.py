@@ -15,6 +15,7 @@ from pathlib import Path
 import explorers
 import lab
 import lessons
+import questions
 from python_files import PYODIDE, ROOT, WEB, compress, library, packages
 from shell import Shell
 
@@ -39,8 +40,10 @@ def main(folder: Path) -> None:
     (python / "pyodide-lock.json").write_text(json.dumps({**lock, "packages": {}}))
     shutil.copy(HERE / "style.css", folder)
     shell = Shell(folder)
-    shell.write(shell.pages[0], shell.render("pages/index.html"))
-    lab.write(shell, lessons.write(shell))
+    written = lessons.write(shell)
+    lab.write(shell, written)
+    count = questions.write(shell, written)
+    shell.write(shell.pages[0], shell.render("pages/index.html", questions=count))
     explorers.write(shell)
     (folder / "recorded.json").write_text(json.dumps(recorded()), encoding="utf-8")
     command = ["node", WEB / "build.mjs", "--page", folder, json.dumps(sizes)]
