@@ -1,4 +1,4 @@
-"""The drill in a notebook: one question at a time, kept after each answer."""
+"""The drill and the interview in a notebook: one question at a time, kept after each answer."""
 
 import html
 from collections.abc import Callable
@@ -10,6 +10,7 @@ import ipywidgets as widgets
 from simlab.apps.lesson_cells import as_html
 from simlab.apps.screen import leaving, session
 from simlab.errors import InputError
+from simlab.lessons.drill.advice import advice_text
 from simlab.lessons.drill.posed import Posed
 from simlab.lessons.drill.session import Session
 from simlab.lessons.prediction import Choice
@@ -20,22 +21,30 @@ class Drill(widgets.VBox):
     """Questions whose numbers change, on-call cases, and answers to say aloud.
 
     It goes on with the drill that was left, also the one at the terminal (`python -m simlab
-    drill`), unless `only` or another seed is given.
+    drill`), unless `only`, `kinds`, `interview` or another seed is given.
 
     questions: how many a new drill has.
     only:      the ids to ask about; None: all.
+    kinds:     the kinds to ask, such as "board", a whiteboard case, "chain" or "artefact"; None: a mix.
+    interview: 45 minutes, mixed and timed, that end in advice; then all of the above is left out.
     seed:      the same seed asks the same questions again.
 
-    Raises `InputError` for an id that nothing is asked about.
+    Raises `InputError` for an id that nothing is asked about, and for another kind.
     """
 
     def __init__(
-        self, questions: int = 20, *, only: list[str] | None = None, seed: str | None = None
+        self,
+        questions: int = 20,
+        *,
+        only: list[str] | None = None,
+        kinds: list[str] | None = None,
+        interview: bool = False,
+        seed: str | None = None,
     ) -> None:
         self.children: tuple[widgets.Widget, ...]
         super().__init__(layout=widgets.Layout(border="1px solid #888", padding="8px"))
-        self._new = questions, only, seed
-        left = None if only else Session.kept(seed)
+        self._new = questions, only, kinds, interview, seed
+        left = None if only or kinds or interview else Session.kept(seed)
         self.drill = left or self._begun()
         self.fields: dict[str, widgets.ValueWidget] = {}
         self._leave: Callable[[], None] = lambda: None
@@ -43,8 +52,11 @@ class Drill(widgets.VBox):
         session().retold.append(self._ask)
 
     def _begun(self) -> Session:
-        questions, only, seed = self._new
-        return Session(questions, seed or str(SystemRandom().randrange(10**9)), only)
+        questions, only, kinds, interview, seed = self._new
+        drawn = seed or str(SystemRandom().randrange(10**9))
+        return (
+            Session.interview(drawn) if interview else Session(questions, drawn, only, kinds=kinds)
+        )
 
     def _ipython_display_(self, **kwargs: Any) -> None:
         """The drill, and what it leaves: how many of its questions are answered."""
@@ -58,10 +70,11 @@ class Drill(widgets.VBox):
     def answer(self, **texts: str) -> None:
         """Answer the question that is shown, {field: text}, as the button does. `InputError` for a
         text that is no value of its field."""
-        _, said = self.drill.answer(texts)
+        _, said = self.drill.answer(texts, self._hinted)
         after = self._button("begin" if self.drill.is_over else "next", self._go_on)
         if self.drill.is_over:
-            said = [*said, self.drill.ended()]
+            advice = self.drill.advice()
+            said = [*said, self.drill.ended(), advice_text(advice) if advice else ""]
         verdict = widgets.HTML("".join(map(as_html, said)))
         self.children = (*self.children[:-1], verdict, after)
         for field in self.fields.values():
@@ -74,6 +87,7 @@ class Drill(widgets.VBox):
         if asked is None:
             return
         self.fields = {name: _field(asked, name) for name in asked.fields}
+        self._hinted = 0
         parts = [
             widgets.HTML(f"<i>{self.drill.head()}</i>{as_html(asked.text)}{_rows_html(asked.rows)}")
         ]
@@ -95,7 +109,16 @@ class Drill(widgets.VBox):
             for name, field in self.fields.items()
         ]
         self.told = widgets.HTML()
-        return [*lines, self.told, self._button("check", self._check)]
+        shown = widgets.HTML()
+        hint = self._button("hint", lambda: self._hint(asked, shown, hint))
+        hint.layout.display = None if asked.hints else "none"
+        return [*lines, shown, hint, self.told, self._button("check", self._check)]
+
+    def _hint(self, asked: Posed, shown: widgets.HTML, button: widgets.Button) -> None:
+        """Show one hint more."""
+        self._hinted += 1
+        shown.value = "".join(map(as_html, asked.hints[: self._hinted]))
+        button.disabled = self._hinted == len(asked.hints)
 
     def _check(self) -> None:
         try:

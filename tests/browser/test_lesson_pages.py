@@ -54,7 +54,7 @@ def ids(path):
 def test_every_link_leads_to_a_file_of_the_site_and_to_a_place_in_it(site):
     pages = [site / "index.html", site / "notebooks/index.html", *site.glob("lessons/*.html")]
     pages += site.glob("questions/*.html")
-    assert len(pages) == 2 + 1 + len(NOTEBOOKS) + 1 + 65
+    assert len(pages) == 2 + 1 + len(NOTEBOOKS) + 2 + 65
     for page in pages:
         for _, _, given in parts(page):
             if given.startswith("data:"):

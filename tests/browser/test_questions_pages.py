@@ -13,6 +13,7 @@ from simlab.explorers import explorer
 from simlab.lessons import book, progress, words
 from simlab.lessons.prediction import Number, off_by
 from tests.support.browser import ROOT, chromium_page, needs_chromium, needs_node
+from tests.support.patience import PATIENCE_S
 
 pytestmark = [needs_node, needs_chromium]
 ASKED = [*book.questions()]
@@ -50,7 +51,7 @@ def asked_on(path):
 
 def test_every_question_has_a_page_with_its_words_and_the_value_that_its_lesson_found(site):
     pages = {path.stem: path for path in (site / "questions").glob("*.html")}
-    assert {*pages} == {*ASKED, "index"}
+    assert {*pages} == {*ASKED, "index", "drill"}
     for name in ASKED:
         text = BeautifulSoup(pages[name].read_text(encoding="utf-8"), "html.parser")
         form, prediction = asked_on(pages[name]), book.prediction(name)
@@ -175,4 +176,38 @@ def test_questions_are_found_by_words_and_by_choices(page, address):
     page.select_option("#lesson", "2")
     shown = page.locator("#list li:visible").evaluate_all("(all) => all.map((e) => e.dataset.id)")
     assert {"b07", "b08", "t3", "d05"} == {*shown}  # of lesson 1
+    assert page.evaluate(WIDE) <= 0
+
+
+def test_python_asks_and_judges_on_the_page_and_goes_on_after_a_reload(page, address):
+    """A whiteboard case on a phone: a hint, an entry that is no number, an answer, the reload, Chinese."""
+    ready = "#choice button[data-kind=board]:enabled"
+    page.goto(f"{address}questions/drill.html")
+    page.wait_for_selector(ready, timeout=PATIENCE_S * 1e3)
+    assert page.locator("#go-on").is_hidden() and page.inner_text("#status") == "Live"
+    page.click("[data-kind=board]")
+    page.wait_for_selector("#asked:visible", timeout=PATIENCE_S * 1e3)
+    page.click("#hint")
+    assert len(page.inner_text("#hints")) > 10
+    for entry in page.locator("#fields input").all():
+        entry.fill("some")
+    for menu in page.locator("#fields select").all():
+        menu.select_option(index=1)
+    page.click("#answer [type=submit]")
+    answered = "() => document.querySelector('#wrong-entry').textContent || verdict.textContent"
+    page.wait_for_function(answered, timeout=PATIENCE_S * 1e3)
+    if page.locator("#fields input").count():
+        assert page.inner_text("#wrong-entry").startswith("'some' is no number")
+        for entry in page.locator("#fields input").all():
+            entry.fill("0")
+        page.click("#answer [type=submit]")
+    page.wait_for_function("() => verdict.textContent", timeout=PATIENCE_S * 1e3)
+    assert page.inner_text("#wrong-entry") == "" and page.evaluate(WIDE) <= 0
+    page.reload()
+    page.wait_for_selector(ready, timeout=PATIENCE_S * 1e3)
+    page.click("#go-on")
+    page.wait_for_selector("#asked:visible", timeout=PATIENCE_S * 1e3)
+    assert page.inner_text("#head").startswith("Question 2 of ")
+    page.click("#tongue")
+    page.wait_for_function("() => head.textContent.includes('题')", timeout=PATIENCE_S * 1e3)
     assert page.evaluate(WIDE) <= 0

@@ -43,6 +43,7 @@ PAGES = [
         "index",
         "questions/index",
         "questions/b09",
+        "questions/drill",
         "explorers/index",
         "lessons/index",
         "notebooks/index",

@@ -29,11 +29,14 @@ def main(folder: Path) -> None:
     empty(folder)
     python = folder / "python"
     python.mkdir()
+    first, drill = packages()
     loaded = {
         "pyodide.asm.wasm": (PYODIDE / "pyodide.asm.wasm").read_bytes(),
         "python_stdlib.zip": library(),
-        "packages.zip": packages(),
+        "packages.zip": first,
+        "../questions/lessons.zip": drill,
     }
+    (folder / questions.FOLDER).mkdir()
     sizes = {name: compress(python / f"{name}.gz", data) for name, data in loaded.items()}
     shutil.copy(PYODIDE / "pyodide.asm.mjs", python)
     lock = json.loads((PYODIDE / "pyodide-lock.json").read_text())

@@ -29,7 +29,9 @@ UNREAD = (
     "simlab/studies/published/*.json",
     "simlab/views/interactive/*",
 )
-"""Files of the wheel that no page reads."""
+"""Files of the wheel that no page reads, but for what the drill does (`DRILLS`)."""
+DRILLS = ("simlab/lessons/*", "simlab/diagnosis/*", "simlab/planner/formats/*")
+NOT_DRILLS = ("simlab/lessons/*.ipynb", "simlab/lessons/recorded/*", "simlab/lessons/teaching/*")
 
 
 def compress(path: Path, data: bytes) -> int:
@@ -48,17 +50,32 @@ def library() -> bytes:
         return zipped({name: whole.read(name) for name in names})
 
 
-def packages() -> bytes:
-    """The wheel's simlab, without what only lessons, commands, files of others and published runs need,
-    and the installed simpy."""
+def packages() -> tuple[bytes, bytes]:
+    """The wheel's simlab and the installed simpy: what all pages need, without what only lessons, commands,
+    files of others and published runs need; and what the drill needs besides."""
     with zipfile.ZipFile(io.BytesIO(wheel())) as whole:
         inside = [name for name in whole.namelist() if name.startswith("simlab/")]
         ours = [name for name in inside if not any(fnmatch(name, its) for its in UNREAD)]
-        content = {name: whole.read(name) for name in ours}
-    for path in files("simpy") or []:
-        if path.parts[0] == "simpy" and path.suffix in (".py", ".typed"):
-            content[path.as_posix()] = path.read_binary()
-    return zipped(content)
+        drills = [
+            name
+            for name in inside
+            if any(fnmatch(name, its) for its in DRILLS)
+            and not any(fnmatch(name, its) for its in NOT_DRILLS)
+        ]
+        first, lessons = ({name: whole.read(name) for name in names} for names in (ours, drills))
+    lessons |= installed("markdown_it", "markdown-it-py") | installed("mdurl", "mdurl")
+    with zipfile.ZipFile(PYODIDE / "python_stdlib.zip") as whole:
+        lessons |= {name: whole.read(name) for name in whole.namelist() if "tomllib" in name}
+    return zipped(first | installed("simpy", "simpy")), zipped(lessons)
+
+
+def installed(package: str, distribution: str) -> dict[str, bytes]:
+    """{path: content} of the Python files of an installed package."""
+    return {
+        path.as_posix(): path.read_binary()
+        for path in files(distribution) or []
+        if path.parts[0] == package and path.suffix in (".py", ".typed")
+    }
 
 
 def wheel() -> bytes:

@@ -59,7 +59,6 @@ def write(shell: Shell, lessons: Sequence[Lesson]) -> int:
     found = {lesson.notebook.name: sections(lesson.body) for lesson in lessons}
     order = sorted(asked, key=lambda each: book.number(book.subject(each["id"])))
     folder = shell.folder / FOLDER
-    folder.mkdir()
     shutil.copy(HERE / "pages" / FOLDER / "style.css", folder)
     index = shell.page(INDEX)
     listed = [
@@ -85,6 +84,9 @@ def write(shell: Shell, lessons: Sequence[Lesson]) -> int:
         titles = {tongue: each[f"title_{tongue}"] for tongue in LANGUAGES}
         about = " ".join(names(f"{name}.headline").values())
         shell.write(page | titles | {"about": about}, content)
+    drill = index | {"path": f"{FOLDER}/drill.html", "within": INDEX, "script": f"{FOLDER}/drill"}
+    titles = {"en": "Drill and interview", "zh": "练习与模拟面试"}
+    shell.write(drill | titles, shell.render(f"pages/{FOLDER}/drill.html"))
     return len(listed)
 
 

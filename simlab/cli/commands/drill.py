@@ -14,7 +14,7 @@ from simlab.cli.options import add_json_options
 from simlab.cli.output import COLUMNS, print_json, print_text
 from simlab.errors import InputError
 from simlab.lessons import progress
-from simlab.lessons.drill.advice import Advice
+from simlab.lessons.drill.advice import advice_text
 from simlab.lessons.drill.items import KINDS
 from simlab.lessons.drill.paths import PATHS, Path, path
 from simlab.lessons.drill.posed import Posed
@@ -60,7 +60,7 @@ def drill(arguments: argparse.Namespace) -> int:
             break
     _say("\n" + session.ended())
     if (advice := session.advice()) and session.at:
-        _say("\n" + _advice_text(advice))
+        _say("\n" + advice_text(advice))
     if arguments.json:
         print_json(session.report())
     return 0
@@ -101,22 +101,6 @@ def _path(found: Path, as_json: bool) -> int:
         lines += ["", _wrapped(word("drill.path_known", names=" ".join(found["known"])))]
     print_text("\n".join([*lines, "", _wrapped(word("drill.path_asked", names=names))]))
     return 0
-
-
-def _advice_text(advice: Advice) -> str:
-    """The report of an interview, for reading."""
-    parts = {
-        "strong": advice["strong"],
-        "weak": advice["weak"],
-        "slow": advice["slow"],
-        "next": advice["next"],
-    }
-    lines = [word("drill.advice.head", minutes=f"{advice['minutes']:g}")]
-    for name, told in parts.items():
-        if told or name != "slow":
-            lines.append(word(f"drill.advice.of_{name}"))
-            lines += [f"- {one}" for one in told] or [f"- {word('drill.advice.nothing')}"]
-    return "\n".join(lines)
 
 
 def add_drill(command: argparse.ArgumentParser) -> None:

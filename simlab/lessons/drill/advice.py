@@ -63,6 +63,22 @@ Scores = dict[str, list[bool]]
 Pairs = Sequence[tuple[Item, Mapping[str, Any]]]
 
 
+def advice_text(found: Advice) -> str:
+    """The report of an interview, for reading: Markdown that a terminal can show as it is."""
+    parts = {
+        "strong": found["strong"],
+        "weak": found["weak"],
+        "slow": found["slow"],
+        "next": found["next"],
+    }
+    lines = [word("drill.advice.head", minutes=f"{found['minutes']:g}")]
+    for name, told in parts.items():
+        if told or name != "slow":
+            lines += ["", word(f"drill.advice.of_{name}")]
+            lines += [f"- {one}" for one in told] or [f"- {word('drill.advice.nothing')}"]
+    return "\n".join(lines)
+
+
 def _scores(answered: Pairs) -> tuple[Scores, Scores]:
     """{kind: which answers were right}, {subject: the same}; an answer after a hint is not."""
     skills: Scores = defaultdict(list)

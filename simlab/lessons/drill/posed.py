@@ -110,4 +110,5 @@ class Posed:
         value = self.answer[name]
         if isinstance(value, str):
             return self.options.get(value, value)
-        return f"{value:.4g} {self.unit(name)}".strip()
+        number = f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
+        return f"{number} {self.unit(name)}".strip()

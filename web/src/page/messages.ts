@@ -4,7 +4,17 @@ import type { Words } from "../chart/data";
 import type { State } from "../explorer/data";
 import type { Packed } from "../timeline/panel";
 
-export type Request = PipelineRequest | { explorer: string; state: State };
+export type Request = PipelineRequest | { explorer: string; state: State } | DrillRequest;
+
+/** As `simlab.lessons.drill.page` takes it. */
+export interface DrillRequest {
+  do: "begin" | "go_on" | "answer" | "ask";
+  tongue: string;
+  kind?: string;
+  progress?: string;
+  texts?: Record<string, string>;
+  hints?: number;
+}
 
 export interface PipelineRequest {
   schedules: string[];

@@ -7,18 +7,31 @@ declare const FILES: Record<string, number>; // name: its compressed bytes; set 
 
 const FOLDER = new URL("./python/", self.location.href).href;
 const PACKAGES = "packages.zip";
+/** What only the drill needs: the lessons, and what sets their texts. */
+const LESSONS = "../questions/lessons.zip";
+const DRILL = self.name === "drill";
+const NEEDED = Object.keys(FILES).filter((name) => DRILL || name !== LESSONS);
+const EXPLORERS = `
+from simlab.explorers import explorer
+from simlab.views.page import pipeline
+
+def reply(asked):
+    return explorer(asked["explorer"]).reply(asked["state"]) if "explorer" in asked else pipeline(asked)
+`;
+const QUESTIONS = `
+from markdown_it import MarkdownIt
+from simlab.lessons.drill.page import Asker
+
+reply = Asker(MarkdownIt("commonmark", {"html": False}).enable("table").render).reply
+`;
 const START = `
 import sys
 sys.path.insert(0, "/packages")
 from pyodide.ffi import to_js
 from js import Object
-from simlab.explorers import explorer
-from simlab.views.page import pipeline
-
+${DRILL ? QUESTIONS : EXPLORERS}
 def answer(request):
-    asked = request.to_py()
-    made = explorer(asked["explorer"]).reply(asked["state"]) if "explorer" in asked else pipeline(asked)
-    return to_js(made, dict_converter=Object.fromEntries)
+    return to_js(reply(request.to_py()), dict_converter=Object.fromEntries)
 `;
 
 const say = (message: FromWorker, move: Transferable[] = []) => self.postMessage(message, { transfer: move });
@@ -28,7 +41,7 @@ const loaded: Record<string, number> = {};
 function progress(name: string, bytes: number): void {
   loaded[name] = bytes;
   const sum = (numbers: number[]) => numbers.reduce((a, b) => a + b, 0);
-  const share = Math.min(sum(Object.values(loaded)) / sum(Object.values(FILES)), 1);
+  const share = Math.min(sum(Object.values(loaded)) / sum(NEEDED.map((each) => FILES[each])), 1);
   say({ kind: "progress", share, starting: share >= 1 });
 }
 
@@ -61,10 +74,11 @@ self.fetch = (input, options) => {
 };
 
 async function start(): Promise<(request: Request) => unknown> {
-  const packages = file(PACKAGES);
+  const archives = (DRILL ? [PACKAGES, LESSONS] : [PACKAGES]).map(file);
   const python = await loadPyodide({ indexURL: FOLDER });
-  const archive = await (await packages).arrayBuffer();
-  python.unpackArchive(archive, "zip", { extractDir: "/packages" });
+  for (const archive of archives) {
+    python.unpackArchive(await (await archive).arrayBuffer(), "zip", { extractDir: "/packages" });
+  }
   python.runPython(START);
   return python.globals.get("answer");
 }
