@@ -112,6 +112,8 @@ def value_text(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, tuple):
         return ",".join(map(str, value))
+    if isinstance(value, list):
+        return " ".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

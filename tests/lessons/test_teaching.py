@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,10 +15,11 @@ import pytest
 
 from simlab.apps import for_class, lesson_cells
 from simlab.cli.main import main
-from simlab.lessons import book, progress
+from simlab.lessons import book, course, progress, words
 from simlab.lessons.teaching.apart import Limits
 from simlab.lessons.teaching.attempts import attempts
 from simlab.lessons.teaching.grade import judged
+from simlab.lessons.teaching.handout import BROWSERS
 
 PAGE = Path(__file__).parents[2] / "docs" / "teaching.md"
 COMMANDS = re.findall(r"^simlab (.+)$", PAGE.read_text(encoding="utf-8"), re.M)
@@ -83,8 +85,8 @@ def hands_in(who, archive, answers, monkeypatch):
 
 
 def test_the_teachers_page_from_its_beginning_to_its_end(run, monkeypatch, capsys):
-    hand_out, share, collect, grade, template, own, own_grade = COMMANDS
-    assert run(hand_out)[0] == run(share)[0] == 0
+    hand_out, share, paper, collect, grade, template, own, own_grade = COMMANDS
+    assert run(hand_out)[0] == run(share)[0] == run(paper)[0] == 0
     assert sorted(path.name for path in Path("shared").iterdir()) == ["01_pipeline_bubbles.ipynb"]
     packed = json.loads(Path("shared/01_pipeline_bubbles.ipynb").read_text(encoding="utf-8"))
     install, first, *_ = (cell for cell in packed["cells"] if cell["cell_type"] == "code")
@@ -240,6 +242,31 @@ def test_odd_code_is_read_in_little_time_and_says_nothing(tmp_path, capsys, line
     assert wrong == [] and len(attempt.needs) >= 1 and capsys.readouterr().err == ""
 
 
+def test_a_handout_asks_and_answers_only_where_it_is_told_to(run):
+    status, out, _ = run("class handout a.html --lessons 1,13 --lang zh --json")
+    assert status == 0 and json.loads(out) == {"written": "a.html", "files": ["a.html"]}
+    whole = Path("a.html").read_text("utf-8")
+    assert run("class handout b.html --lessons 1,13 --lang zh --without-solutions")[0] == 0
+    asked = Path("b.html").read_text("utf-8")
+    names = [
+        q.id for lesson in course.lessons() if lesson.number in (1, 13) for q in lesson.questions
+    ]
+    assert len(names) == 13
+    for name in names:
+        assert f"<h2>{name} · " in asked and f"<h2>{name} · " in whole
+        first = words.word(f"{name}.spoken", tongue="zh").split("，")[0]
+        assert first in whole and (
+            first not in asked or first in words.word(f"{name}.points.1", tongue="zh")
+        )
+    assert asked.count("data:image/png") == 0 and whole.count("data:image/png") >= 8
+    assert asked.count('class="room"') >= 13
+    if not any(map(shutil.which, BROWSERS)):
+        assert "is printed by Chromium" in run("class handout c.pdf --lessons 1")[2]
+    else:
+        assert run("class handout c.pdf --lessons 1")[0] == 0
+        assert Path("c.pdf").read_bytes().startswith(b"%PDF")
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -278,6 +305,8 @@ def test_a_file_that_cannot_be_used_is_one_line_and_the_others_are_read(run, con
     [
         ("class collect", "class collect: give the folder of what was handed in"),
         ("class collect nowhere", "cannot read 'nowhere'"),
+        ("class handout x.doc", "cannot write 'x.doc': a handout ends in .html or .pdf"),
+        ("class handout x.html --own a.py", "--own a.py is an option of other actions"),
         ("class grade . --lessons 1", "--lessons 1 is an option of other actions, not of 'grade'"),
         ("class pack --lessons 1,x", "--lessons 'x': there is 0, 1, 2"),
         ("class pack --own no.ipynb", "cannot read 'no.ipynb'"),

@@ -16,6 +16,7 @@ from simlab.lessons.teaching.apart import Limits
 from simlab.lessons.teaching.attempts import defined
 from simlab.lessons.teaching.collect import Row, collect
 from simlab.lessons.teaching.grade import Mark, grade
+from simlab.lessons.teaching.handout import as_pdf, handout
 from simlab.lessons.teaching.pack import chosen, pack, write
 from simlab.lessons.words import LANGUAGES, language, set_language
 from simlab.units import GIB
@@ -51,7 +52,8 @@ def class_(arguments: argparse.Namespace) -> int:
     """Hand lessons out to a class, and read what comes back.
 
     template: write a notebook with a question of one's own, to change; pack: lessons without their
-    results, as a zip or a folder, that keep each learner's progress beside themselves; collect: who has
+    results, as a zip or a folder, that keep each learner's progress beside themselves; handout: their questions
+    to print, as HTML or, with Chromium, as PDF; collect: who has
     answered what, from the progress files in a folder; grade: judge the functions in learners' notebooks,
     each in a process with limits. The first part of a file's path in the folder is its learner. Files that
     cannot be used are a line each, and then the exit status is 1.
@@ -88,6 +90,20 @@ def _pack(arguments: argparse.Namespace) -> int:
         raise InputError(f"cannot write {str(path)!r}: {error.strerror}") from error
     print(f"wrote {path}", file=sys.stderr)
     return _packed(arguments, str(path), [*made])
+
+
+def _handout(arguments: argparse.Namespace) -> int:
+    path = Path(arguments.path)
+    if path.suffix not in (".html", ".pdf"):
+        raise InputError(f"cannot write {arguments.path!r}: a handout ends in .html or .pdf")
+    page = handout(
+        chosen(arguments.lessons or ""),
+        arguments.lang or language(),
+        answers=not arguments.without_solutions,
+    )
+    content = as_pdf(page) if path.suffix == ".pdf" else page.encode("utf-8")
+    write_file(arguments.path, lambda file: file.write_bytes(content))
+    return _packed(arguments, arguments.path, [path.name])
 
 
 def _packed(arguments: argparse.Namespace, path: str, names: Sequence[str]) -> int:
@@ -182,6 +198,9 @@ ACTIONS = {
     "pack": Action(
         _pack, "the zip or the folder to write", ("lessons", "without_solutions", "own", "lang")
     ),
+    "handout": Action(
+        _handout, "the .html or .pdf to write", ("lessons", "without_solutions", "lang")
+    ),
     "collect": Action(_collect, "the folder of what was handed in", ("csv",)),
     "grade": Action(
         _grade,
@@ -199,19 +218,20 @@ def add_class(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "path", nargs="?", metavar="PATH",
-        help=f"template: the notebook to write; pack: the zip or folder to write ({PACKED}); "
+        help=f"template: the notebook to write; pack: the zip or folder to write ({PACKED}); handout: the .html or "
+        ".pdf to write; "
         "collect, grade: the folder that holds a file or a folder of each learner",
     )  # fmt: skip
-    packing = command.add_argument_group("pack")
+    packing = command.add_argument_group("pack, handout")
     packing.add_argument("--lessons", metavar="N,N", help="which lessons: 1,4,9 (all)")
     packing.add_argument(
-        "--without-solutions", action="store_const", const=True, help="exercises show no solution"
+        "--without-solutions", action="store_const", const=True, help="exercises show no solution; a handout has no answers"
     )
     packing.add_argument(
         "--own", nargs="+", metavar="FILE", help="notebooks of your own, and modules they import"
     )
     command.add_argument(
-        "--lang", choices=LANGUAGES, help="pack, grade: the language (SIMLAB_LANG, or the locale's)"
+        "--lang", choices=LANGUAGES, help="pack, handout, grade: the language (SIMLAB_LANG, or the locale's)"
     )
     reading = command.add_argument_group("collect, grade")
     reading.add_argument("--csv", metavar="FILE", help="also write the table to FILE")

@@ -1,0 +1,126 @@
+"""A handout to print: of each question what is asked, room for a prediction, the lesson's picture, and the
+answer with its points."""
+
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from simlab.errors import InputError
+from simlab.lessons import NOTEBOOKS, book, course
+from simlab.lessons.words import entry, word
+from simlab.views.language import CHINESE_PNG
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+PRINT_S = 300
+STYLE = """
+@page { size: A4; margin: 16mm }
+body { font: 11pt/1.45 system-ui, "Noto Sans CJK SC", sans-serif; max-width: 178mm; margin: 0 auto }
+h1 { font-size: 17pt; break-before: page } h1:first-of-type { break-before: auto }
+h2 { font-size: 13pt; margin: 18pt 0 4pt; break-after: avoid } h3 { font-size: 11pt; margin: 8pt 0 2pt; break-after: avoid }
+p, ul { margin: 4pt 0 } ul.box { list-style: "\\2610  " } img { max-width: 100%; max-height: 90mm; break-inside: avoid }
+.room { display: inline-block; width: 40mm; border-bottom: 0.6pt solid #444 }
+"""
+
+
+def handout(lessons: Iterable[course.Lesson], tongue: str, *, answers: bool) -> str:
+    """An HTML page about the questions of `lessons` in `tongue`, "en" or "zh", which prints on A4.
+
+    answers: with what refutes the common answer, the lesson's picture, the answer in 60 seconds and the
+    answers to follow-ups; else with the points to tick alone. A picture is there where the notebook holds its
+    results, as in a checkout. `InputError` where markdown-it-py is not installed.
+    """
+    try:
+        from markdown_it import MarkdownIt
+    except ImportError as error:
+        raise InputError(
+            "a handout needs markdown-it-py: pip install 'simlab-realrun[lessons]'"
+        ) from error
+    render = MarkdownIt("commonmark", {"html": False}).enable("table").render
+    parts = []
+    for lesson in lessons:
+        pictures = _pictures(NOTEBOOKS / lesson.file, tongue)
+        parts.append(f"<h1>{lesson.number}. {escape(getattr(lesson, tongue))}</h1>")
+        for question in lesson.questions:
+            home = book.subject(question.id)
+            if home and book.number(home) == lesson.number:
+                title = escape(f"{question.id} · {getattr(question, tongue)}")
+                picture = pictures.get(question.id, "")
+                parts += [
+                    f"<h2>{title}</h2>",
+                    *_question(question.id, tongue, answers, picture, render),
+                ]
+    body = "\n".join(parts)
+    return (
+        f'<!doctype html><html lang="{tongue}"><head><meta charset="utf-8">'
+        f"<style>{STYLE}</style></head><body>{body}</body></html>\n"
+    )
+
+
+def _question(name: str, tongue: str, answers: bool, picture: str, render: Any) -> list[str]:
+    def said(key: str) -> str:
+        return str(render(word(f"{name}.{key}", tongue=tongue)))
+
+    def head(key: str) -> str:
+        return f"<h3>{escape(word(f'form.{key}', tongue=tongue))}</h3>"
+
+    asked = book.prediction(name)
+    units = entry("form.units", tongue=tongue)
+    fields = (
+        f"<li>{escape(word(f'{asked.key}.fields.{field}', tongue=tongue))}: "
+        f'<span class="room"></span> {units.get(unit := getattr(its, "unit", ""), unit)}</li>'
+        for field, its in asked.fields.items()
+    )
+    points = "".join(
+        f"<li>{render(point)}</li>" for point in entry(f"{name}.points", tongue=tongue)
+    )
+    follow_ups = "".join(
+        f"<li>{render(each['question'])}{render(each['answer']) if answers else ''}</li>"
+        for each in entry(f"{name}.follow_ups", tongue=tongue)
+    )
+    parts = [head("predict"), said("prediction.text"), f"<ul>{''.join(fields)}</ul>"]
+    parts += [head("wrong_answer"), said("wrong")]
+    if answers:
+        shown = f'<img alt="" src="data:image/png;base64,{picture}">' if picture else ""
+        parts += [head("refuted"), said("refuted"), shown, head("spoken"), said("spoken")]
+    parts += [head("points"), f'<ul class="box">{points}</ul>']
+    return [*parts, head("follow_ups"), f"<ul>{follow_ups}</ul>"]
+
+
+def _pictures(path: Path, tongue: str) -> dict[str, str]:
+    """{question's id: the first picture from its run on, in base64}."""
+    found: dict[str, str] = {}
+    name = ""
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        tags = [tag.partition(":") for tag in cell["metadata"].get("tags", ())]
+        name = next((its for kind, _, its in tags if kind == "q"), name)
+        if any(kind in "ef" for kind, _, _ in tags):
+            name = ""  # the exercise and the end have pictures of their own
+        for output in cell.get("outputs", ()):
+            data: Mapping[str, Any] = output.get("data", {})
+            if name and "image/png" in data:
+                chosen = data.get(CHINESE_PNG) if tongue == "zh" else None
+                found.setdefault(name, "".join(chosen or data["image/png"]))
+    return found
+
+
+def as_pdf(page: str) -> bytes:
+    """`page`, HTML, as PDF, printed by a Chromium that is installed here. `InputError` where none is."""
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        raise InputError(
+            "a PDF is printed by Chromium, and there is none: give a file that ends in .html, and print it from a browser"
+        )
+    with tempfile.TemporaryDirectory(prefix="simlab-handout-") as name:
+        source, target = Path(name) / "handout.html", Path(name) / "handout.pdf"
+        source.write_text(page, encoding="utf-8")
+        command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer"]
+        command += [f"--user-data-dir={name}/profile", f"--print-to-pdf={target}", source.as_uri()]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PRINT_S)
+        if not target.exists():
+            raise InputError(f"{browser} printed no PDF: {done.stderr.strip().splitlines()[-1:]}")
+        return target.read_bytes()
