@@ -26,7 +26,10 @@ CLAIMED = {
     "zh": r"我.{0,10}(实测|跑过|试过|验证过|数过|杀掉|训过|见过)",
 }
 WHERE = {"en": r"process|simulation", "zh": r"进程|仿真"}
-DATED = r"DeepSpeed|NCCL (can|has)|FSDP2|Megatron-(LM|Core)|torchtitan|Llama 3|MegaScale|Meta\b|NVFP4|DiLoCo|DualPipe|MXFP8"
+DATED = (
+    r"DeepSpeed|NCCL('s)? (can|has|RAS|Inspector)|RAS\b|FSDP2|Megatron-(LM|Core)|torchtitan|torchft|torch 2\.|Llama 3|MegaScale|"
+    r"Meta\b|NVFP4|MXFP8|Muon|DiLoCo|DualPipe|Transformer Engine|[Ss]ymmetric memory"
+)
 
 
 def said(identifier, tongue):
@@ -73,7 +76,8 @@ def test_what_is_claimed_as_done_names_the_processes_or_the_simulation_where_it_
 
 @every
 def test_what_is_true_of_a_release_or_a_paper_has_its_source_in_the_map(identifier):
-    text = " ".join(said(identifier, "en"))
+    follow_ups = words.entry(f"{identifier}.follow_ups", tongue="en")
+    text = " ".join(said(identifier, "en") + [each["answer"] for each in follow_ups])
     if found := re.search(DATED, text):
         assert QUESTIONS[identifier].get("facts"), found
 
