@@ -32,6 +32,9 @@ CHAINS: dict[str, tuple[Link, ...]] = {
     "w10": (("w10", 1), ("d04", 2), ("w10", 3), ("b04", 2)),
     "d17": (("w08", 1), ("d17", 2), ("d17", 1), ("d17", 3)),
     "w14": (("w14", 1), ("w14", 3), ("b03", 3)),
+    "b10": (("b10", 2), ("b11", 3), ("b12", 1)),
+    "d11": (("d11", 2), ("b06", 1), ("w06", 1)),
+    "d20": (("d20", 2), ("d15", 3), ("d09", 1)),
 }
 """{question: what follows it}. The words `chains.QUESTION` have for each of them what the interviewer says
 before it."""
