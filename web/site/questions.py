@@ -85,7 +85,7 @@ def write(shell: Shell, lessons: Sequence[Lesson]) -> int:
         about = " ".join(names(f"{name}.headline").values())
         shell.write(page | titles | {"about": about}, content)
     drill = index | {"path": f"{FOLDER}/drill.html", "within": INDEX, "script": f"{FOLDER}/drill"}
-    titles = {"en": "Drill and interview", "zh": "练习与模拟面试"}
+    titles = {"en": "Drill and interview", "zh": "练习与面试演练"}
     shell.write(drill | titles, shell.render(f"pages/{FOLDER}/drill.html"))
     return len(listed)
 
