@@ -89,7 +89,10 @@ class Drill(widgets.VBox):
         self.fields = {name: _field(asked, name) for name in asked.fields}
         self._hinted = 0
         parts = [
-            widgets.HTML(f"<i>{self.drill.head()}</i>{as_html(asked.text)}{_rows_html(asked.rows)}")
+            widgets.HTML(
+                f"<i>{self.drill.head()}</i>{as_html(asked.about)}{_rows_html(asked.about_rows)}"
+                f"{as_html(asked.text)}{_rows_html(asked.rows)}"
+            )
         ]
         if asked.shown:
             name = "show_points" if asked.at_least else "show_answer"

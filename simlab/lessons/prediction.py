@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
+from unicodedata import normalize
 
 from simlab.errors import InputError, shortened
 from simlab.lessons import progress
@@ -26,7 +27,7 @@ class Number:
         """The number in `text`. A percent sign is read where percent is asked for, and where times
         are: 47% of them are 0.47. `InputError` if there is no number, for a percent sign elsewhere,
         and for a part of 1 where percent is asked for."""
-        plain = text.replace(",", "").replace("−", "-").strip()
+        plain = normalize("NFKC", text).replace(",", "").replace("−", "-").strip()
         try:
             value = float(plain.removesuffix("%"))
         except ValueError:

@@ -14,12 +14,12 @@ from types import SimpleNamespace
 import pytest
 
 from simlab.apps import for_class, lesson_cells
+from simlab.cli.commands.learning.handout import BROWSERS
 from simlab.cli.main import main
 from simlab.lessons import book, course, progress, words
 from simlab.lessons.teaching.apart import Limits
 from simlab.lessons.teaching.attempts import attempts
 from simlab.lessons.teaching.grade import judged
-from simlab.lessons.teaching.handout import BROWSERS
 
 PAGE = Path(__file__).parents[2] / "docs" / "teaching.md"
 COMMANDS = re.findall(r"^simlab (.+)$", PAGE.read_text(encoding="utf-8"), re.M)

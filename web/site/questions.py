@@ -34,9 +34,9 @@ SAID = (
 )  # fmt: skip
 """What a page says of a number that is entered, or that is off."""
 VERDICTS = {
-    "ok": ("the common answer is right", "常见回答正确"),
-    "nuance": ("the common answer lacks something", "常见回答不完整"),
-    "wrong": ("the common answer is wrong", "常见回答有错"),
+    "ok": ("right, with a slip that is common", "基本正确，但有常见误解"),
+    "nuance": ("it lacks something", "不完整"),
+    "wrong": ("it is wrong", "有错"),
     "open": ("there is no common answer", "没有定论"),
 }
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")

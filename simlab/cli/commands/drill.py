@@ -54,8 +54,11 @@ def drill(arguments: argparse.Namespace) -> int:
             raise InputError(f"--path prints a path and asks nothing: leave {', '.join(given)} out")
         return _path(path(arguments.path), arguments.json)
     session = _begun(arguments)
+    begins_at = session.at
     while (asked := session.question()) is not None:
         _say(f"{session.head()} {word('drill.how_to_stop')}\n")
+        if session.at == begins_at and asked.about:  # told when it was begun
+            _say_case(asked.about, asked.about_rows)
         if not _ask(session, asked):
             break
     _say("\n" + session.ended())
@@ -146,9 +149,7 @@ def _export(file: FilePath, as_json: bool) -> int:
 
 def _ask(session: Session, asked: Posed) -> bool:
     """Ask one question until its answer can be read; False where the learner stops."""
-    _say(asked.text)
-    if asked.rows:
-        print("\n" + _aligned(asked.rows) + "\n", file=sys.stderr)
+    _say_case(asked.text, asked.rows)
     if asked.hints:
         _say(word("drill.how_to_get_hints"))
     if asked.shown:
@@ -168,6 +169,12 @@ def _ask(session: Session, asked: Posed) -> bool:
     _, said = session.answer(texts, len(asked.hints) - len([*hints]))
     _say("\n" + "\n\n".join(said) + "\n")
     return True
+
+
+def _say_case(text: str, rows: list[list[str]]) -> None:
+    _say(text)
+    if rows:
+        print("\n" + _aligned(rows) + "\n", file=sys.stderr)
 
 
 def _answered(asked: Posed, name: str, hints: Iterator[str]) -> str | None:

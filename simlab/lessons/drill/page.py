@@ -5,14 +5,16 @@ with the first request and comes back with every reply.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from random import SystemRandom
 from typing import Any
 
 from simlab.errors import InputError
-from simlab.lessons import progress
+from simlab.lessons import book, progress
+from simlab.lessons.drill import rounds
 from simlab.lessons.drill.advice import advice_text
-from simlab.lessons.drill.posed import Posed
+from simlab.lessons.drill.posed import Item, Posed
 from simlab.lessons.drill.session import Session
 from simlab.lessons.prediction import Choice
 from simlab.lessons.words import set_language, word
@@ -20,6 +22,9 @@ from simlab.lessons.words import set_language, word
 COUNTS = {"board": 1, "chain": 3, "artefact": 5}
 """{kind: how many a drill of it has on the page}, where they are long; else `QUESTIONS`."""
 QUESTIONS = 10
+ONLY = re.compile(r"`python -m simlab drill --only ([^`]*)`")
+COMMAND = re.compile(r"(: |：|[^.。：:]*)`python -m simlab drill[^`]*`[^.。]*(?=[.。])")
+"""What only a terminal can do, in what is said at the end."""
 
 
 class Asker:
@@ -39,10 +44,10 @@ class Asker:
           a file of progress;
         - "go_on", with "progress": the session that was left, if there is one;
         - "answer", with "texts": {field: what was entered} and "hints": how many were shown;
-        - "ask": the question again, in another language, or the next one.
+        - "ask": the question again, in another language, or the next one; "stop": the end, before it is reached.
 
         Returns {"head", "text", "rows", "fields", "shown", "show", "hints"} of the question to answer,
-        {"said", "right"} after an answer, {"ended", "advice"} at the end, {"wrong"} for an entry that cannot
+        {"said", "right"} after an answer, {"ended", "advice", "missed": ids} at the end, {"wrong"} for an entry that cannot
         be read, and always "progress", the text of the file to keep. "none" says that nothing was left.
         """
         set_language(request["tongue"])
@@ -50,9 +55,15 @@ class Asker:
             answered = self._do(request)
         except InputError as error:
             return {"wrong": str(error), "progress": self._progress()}
-        asked = None if request["do"] == "answer" or not self.session else self.session.question()
+        asks = self.session and request["do"] not in ("answer", "stop")
+        asked = self.session.question() if self.session and asks else None
         told = self._told(asked) if asked else {}
-        return {**told, **answered, **self._end(), "progress": self._progress()}
+        return {
+            **told,
+            **answered,
+            **self._end(request["do"] == "stop"),
+            "progress": self._progress(),
+        }
 
     def _do(self, request: Mapping[str, Any]) -> dict[str, Any]:
         if "progress" in request:
@@ -82,6 +93,8 @@ class Asker:
             "head": self.session.head(),
             "text": self.render(asked.text),
             "rows": asked.rows,
+            "about": self.render(asked.about),
+            "about_rows": asked.about_rows,
             "fields": [self._field(asked, name) for name in asked.fields],
             "shown": self.render(asked.shown),
             "show": word(f"drill.{show}"),
@@ -98,12 +111,18 @@ class Asker:
             "options": [[one, asked.options.get(one, one)] for one in options],
         }
 
-    def _end(self) -> dict[str, Any]:
-        if not self.session or not self.session.is_over:
+    def _end(self, stopped: bool) -> dict[str, Any]:
+        if not self.session or not (self.session.is_over or stopped):
             return {}
         advice = self.session.advice()
-        text = self.render(advice_text(advice)) if advice and self.session.at else ""
-        return {"ended": self.session.ended(), "advice": text}
+        text = advice_text(advice) if advice and self.session.at else ""
+        results = self.session.report()["results"]
+        missed = {rounds.whole(Item(*one["item"])).name for one in results if not one["right"]}
+        return {
+            "ended": COMMAND.sub("", self.session.ended()),
+            "advice": self.render(COMMAND.sub("", ONLY.sub(r"\1", text))),
+            "missed": sorted(missed & {*book.questions()}),
+        }
 
     def _progress(self) -> str:
         return json.dumps(progress.load(), ensure_ascii=False)

@@ -32,6 +32,8 @@ class Posed:
     fields:  {name: what it takes}; labels: {name: how it is asked for}.
     answer:  {name: the right value}; a number of points is right from there on.
     rows:    a table that belongs to the question, or nothing.
+    about, about_rows: the case that the question belongs to and its table, which an earlier question told;
+             else nothing.
     shown:   what is shown before the answer is entered, of a question that is answered aloud: the learner
              says how much of it they had. Else "".
     explain: what is said after the answer, as paragraphs of Markdown.
@@ -48,6 +50,8 @@ class Posed:
     answer: Mapping[str, Value]
     options: Mapping[str, str] = field(default_factory=dict)
     rows: list[list[str]] = field(default_factory=list)
+    about: str = ""
+    about_rows: list[list[str]] = field(default_factory=list)
     shown: str = ""
     explain: list[str] = field(default_factory=list)
     computed: str = ""

@@ -101,9 +101,9 @@ def _stage(item: Item, seed: str) -> Posed:
     drawn, key = board.drawn(seed), f"boards.{board.name}"
     is_first = stage == board.stages[0]
     given: dict[str, Any] = dict(drawn.given)
-    texts = [word(f"{key}.stages.{stage.name}.text")]
-    if is_first:
-        texts = [f"**{word(f'{key}.title')}**", word(f"{key}.text", **given), *texts]
+    text = word(f"{key}.stages.{stage.name}.text")
+    about = f"**{word(f'{key}.title')}**\n\n{word(f'{key}.text', **given)}"
+    rows = [[phrase(cell) for cell in row] for row in drawn.rows]
     known = drawn.known(board.before(stage))
     hints = [*entry(f"{key}.stages.{stage.name}.hints")]
     sums = []
@@ -113,12 +113,14 @@ def _stage(item: Item, seed: str) -> Posed:
     expected = drawn.expected[stage.name]
     return Posed(
         item=item,
-        text="\n\n".join(texts),
+        text=f"{about}\n\n{text}" if is_first else text,
         fields={"answer": Choice(*stage.options) if stage.options else Number(stage.unit)},
         labels={"answer": word("drill.your_answer")},
         answer={"answer": expected},
         options={one: word(f"{key}.options.{one}") for one in stage.options},
-        rows=[[phrase(cell) for cell in row] for row in drawn.rows] if is_first else [],
+        rows=rows if is_first else [],
+        about="" if is_first else about,
+        about_rows=[] if is_first else rows,
         explain=[word("drill.listens", what=word(f"{key}.stages.{stage.name}.listens"))],
         computed=" ".join([*hints[1:], *sums]),
         hints=[*hints, *sums],

@@ -8,7 +8,7 @@ export type Request = PipelineRequest | { explorer: string; state: State } | Dri
 
 /** As `simlab.lessons.drill.page` takes it. */
 export interface DrillRequest {
-  do: "begin" | "go_on" | "answer" | "ask";
+  do: "begin" | "go_on" | "answer" | "ask" | "stop";
   tongue: string;
   kind?: string;
   progress?: string;

@@ -25,7 +25,7 @@ function read(text: string | null): Progress | undefined {
   try {
     const found = JSON.parse(text ?? "{}");
     const table = (value: unknown) => typeof value === "object" && value !== null && !Array.isArray(value);
-    if (!table(found)) return undefined;
+    if (!table(found) || (text && !PARTS.some((part) => part in found))) return undefined;
     return Object.fromEntries(PARTS.map((part) => [part, table(found[part]) ? found[part] : {}])) as Progress;
   } catch {
     return undefined;

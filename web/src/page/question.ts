@@ -41,10 +41,10 @@ function entered(field: Field): number | string {
   if (!text) throw filled(said.empty, { field: field.label[tongue] });
   if (field.options) return text;
   const quoted = `'${text}'`;
-  const plain = text.replaceAll(",", "").replaceAll("−", "-");
+  const plain = text.normalize("NFKC").replaceAll(",", "").replaceAll("−", "-");
   const percent = plain.endsWith("%");
   const digits = percent ? plain.slice(0, -1).trim() : plain;
-  const value = digits === "" ? NaN : Number(digits);
+  const value = /^[-+\d.]/.test(digits) && !/^[-+]?0[xob]/i.test(digits) ? Number(digits) : NaN;
   if (!Number.isFinite(value)) throw filled(said.no_number, { text: quoted });
   if (percent && !field.percent) throw filled(said.no_percent, { text: quoted });
   if (!percent && field.percent === 1 && value !== 0 && Math.abs(value) < 1) {
@@ -71,7 +71,7 @@ function offBy(guess: number | string | undefined, found: number | string): stri
 function shown(field: Field, value: number | string | undefined): string {
   if (value === undefined) return "–";
   if (field.options) return field.options[value]?.[tongue] ?? String(value);
-  const number = value === field.found ? field.shown! : (value as number).toLocaleString("en", { maximumSignificantDigits: 6 });
+  const number = value === field.found ? field.shown! : (value as number).toLocaleString("en", { maximumSignificantDigits: 6, notation: Math.abs(value as number) < 1e9 ? "standard" : "scientific" });
   return `${number} ${field.unit![tongue]}`.trim();
 }
 
@@ -104,6 +104,13 @@ function show(): void {
   );
 }
 
+/** Brings `part` into view, for the keys, too. */
+function go(part: HTMLElement): void {
+  part.tabIndex = -1;
+  part.focus({ preventScroll: true });
+  part.scrollIntoView({ block: "start" });
+}
+
 form.onsubmit = (event) => {
   event.preventDefault();
   at("wrong-entry").textContent = "";
@@ -115,10 +122,11 @@ form.onsubmit = (event) => {
     save(kept);
   } catch (wrong) {
     at("wrong-entry").textContent = String(wrong);
+    at("wrong-entry").scrollIntoView({ block: "nearest" });
     return;
   }
   show();
-  at("found").scrollIntoView({ block: "start" });
+  go(at("found"));
 };
 at("skip-prediction").onclick = () => {
   skipped = true;
@@ -128,7 +136,7 @@ at("again").onclick = () => {
   const kept = load();
   delete kept.predictions[asked.id];
   save(kept);
-  skipped = false;
+  skipped = spoken = false;
   show();
   form.scrollIntoView({ block: "center" });
 };
@@ -144,10 +152,11 @@ setInterval(() => {
 at("said").onclick = () => {
   spoken = true;
   show();
-  at("told").scrollIntoView({ block: "start" });
+  go(at("told"));
 };
 const boxes = [...document.querySelectorAll<HTMLInputElement>(".points input")];
 const ticked = load().points[question];
+spoken = Array.isArray(ticked) && ticked.length > 0; // it was told on an earlier visit
 for (const box of boxes) {
   box.checked = Array.isArray(ticked) && ticked.includes(Number(box.value));
   box.onchange = () => {
@@ -160,6 +169,7 @@ for (const box of boxes) {
 function change(chosen: Tongue): void {
   tongue = chosen;
   speak(tongue);
+  at("wrong-entry").textContent = "";
   show();
 }
 

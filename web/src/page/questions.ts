@@ -20,7 +20,7 @@ let tongue = firstTongue();
 
 function show(): void {
   const { predictions, points } = load();
-  const wanted = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+  const wanted = search.value.normalize("NFKC").toLowerCase().split(/\s+/).filter(Boolean);
   const filters = Object.fromEntries(chosen.map(({ id, value }) => [id, value]));
   for (const [number, item] of items.entries()) {
     const { id, lesson, verdict, level } = item.dataset as Record<string, string>;
@@ -36,6 +36,7 @@ function show(): void {
   at("count").textContent = SAID[tongue].count.replace("{shown}", String(left)).replace("{all}", String(items.length));
 }
 
+const folded = document.querySelector<HTMLDetailsElement>(".filter details")!;
 for (const menu of chosen) menu.onchange = show;
 search.oninput = show;
 at("export").onclick = () => {
@@ -51,6 +52,7 @@ at<HTMLInputElement>("import").onchange = async ({ target }) => {
 
 function change(next: Tongue): void {
   tongue = next;
+  at("moved").textContent = "";
   speak(tongue);
   show();
 }
@@ -65,3 +67,8 @@ addEventListener("hashchange", follow);
 follow();
 connect(change);
 change(tongue);
+// a browser that comes back has put what was chosen into the menus after this script
+addEventListener("pageshow", () => {
+  folded.open ||= chosen.some(({ value }) => value);
+  show();
+});

@@ -16,7 +16,6 @@ from simlab.lessons.teaching.apart import Limits
 from simlab.lessons.teaching.attempts import defined
 from simlab.lessons.teaching.collect import Row, collect
 from simlab.lessons.teaching.grade import Mark, grade
-from simlab.lessons.teaching.handout import as_pdf, handout
 from simlab.lessons.teaching.pack import chosen, pack, write
 from simlab.lessons.words import LANGUAGES, language, set_language
 from simlab.units import GIB
@@ -96,6 +95,12 @@ def _handout(arguments: argparse.Namespace) -> int:
     path = Path(arguments.path)
     if path.suffix not in (".html", ".pdf"):
         raise InputError(f"cannot write {arguments.path!r}: a handout ends in .html or .pdf")
+    try:
+        from simlab.cli.commands.learning.handout import as_pdf, handout
+    except ImportError as error:
+        raise InputError(
+            f"a handout needs {error.name}: pip install 'simlab-realrun[lessons]'"
+        ) from error
     page = handout(
         chosen(arguments.lessons or ""),
         arguments.lang or language(),

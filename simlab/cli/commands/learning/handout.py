@@ -10,6 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from simlab.apps.lesson_cells import as_html
 from simlab.errors import InputError
 from simlab.lessons import NOTEBOOKS, book, course
 from simlab.lessons.words import entry, word
@@ -32,15 +33,8 @@ def handout(lessons: Iterable[course.Lesson], tongue: str, *, answers: bool) -> 
 
     answers: with what refutes the common answer, the lesson's picture, the answer in 60 seconds and the
     answers to follow-ups; else with the points to tick alone. A picture is there where the notebook holds its
-    results, as in a checkout. `InputError` where markdown-it-py is not installed.
+    results, as in a checkout.
     """
-    try:
-        from markdown_it import MarkdownIt
-    except ImportError as error:
-        raise InputError(
-            "a handout needs markdown-it-py: pip install 'simlab-realrun[lessons]'"
-        ) from error
-    render = MarkdownIt("commonmark", {"html": False}).enable("table").render
     parts = []
     for lesson in lessons:
         pictures = _pictures(NOTEBOOKS / lesson.file, tongue)
@@ -52,7 +46,7 @@ def handout(lessons: Iterable[course.Lesson], tongue: str, *, answers: bool) -> 
                 picture = pictures.get(question.id, "")
                 parts += [
                     f"<h2>{title}</h2>",
-                    *_question(question.id, tongue, answers, picture, render),
+                    *_question(question.id, tongue, answers, picture),
                 ]
     body = "\n".join(parts)
     return (
@@ -61,9 +55,9 @@ def handout(lessons: Iterable[course.Lesson], tongue: str, *, answers: bool) -> 
     )
 
 
-def _question(name: str, tongue: str, answers: bool, picture: str, render: Any) -> list[str]:
+def _question(name: str, tongue: str, answers: bool, picture: str) -> list[str]:
     def said(key: str) -> str:
-        return str(render(word(f"{name}.{key}", tongue=tongue)))
+        return as_html(word(f"{name}.{key}", tongue=tongue))
 
     def head(key: str) -> str:
         return f"<h3>{escape(word(f'form.{key}', tongue=tongue))}</h3>"
@@ -76,10 +70,10 @@ def _question(name: str, tongue: str, answers: bool, picture: str, render: Any) 
         for field, its in asked.fields.items()
     )
     points = "".join(
-        f"<li>{render(point)}</li>" for point in entry(f"{name}.points", tongue=tongue)
+        f"<li>{as_html(point)}</li>" for point in entry(f"{name}.points", tongue=tongue)
     )
     follow_ups = "".join(
-        f"<li>{render(each['question'])}{render(each['answer']) if answers else ''}</li>"
+        f"<li>{as_html(each['question'])}{as_html(each['answer']) if answers else ''}</li>"
         for each in entry(f"{name}.follow_ups", tongue=tongue)
     )
     parts = [head("predict"), said("prediction.text"), f"<ul>{''.join(fields)}</ul>"]
