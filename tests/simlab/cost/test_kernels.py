@@ -605,7 +605,9 @@ def test_attention_takes_on_grace_blackwells_what_cudnn_measured_at_the_clock_of
             heads, value = (64, None) if size == 128 else (128, 128)
             for tokens, of_both in ((4096, measured[:2]), (8192, measured[2:])):
                 for backward, ms in zip((False, True), of_both):
-                    its = Attention("", 2, heads, tokens, tokens, size, backward=backward, value_size=value)
+                    its = Attention(
+                        "", 2, heads, tokens, tokens, size, backward=backward, value_size=value
+                    )
                     ratios.append(1e3 * kernel_s(its, gpus()[gpu]) * 0.595 / 0.729 / ms)
         assert median(ratios) == pytest.approx(1, rel=0.03), gpu
         assert max(ratios) < 1.17 and min(ratios) > 0.85, gpu

@@ -27,7 +27,7 @@ def plan_of(row, **changes):
 
 @pytest.mark.parametrize("entry", TABLE, ids=lambda entry: "-".join(entry["facts"]))
 def test_an_entry_names_its_source_and_fields_of_a_plan(entry):
-    known = {field.name for field in fields(Plan)} | {"machine", "nics"}
+    known = {field.name for field in fields(Plan)} | {"machine", "nics", "mtp_layers"}
     assert set(entry["facts"]) <= known and entry["facts"]
     assert set(entry) <= {"source", "model", "gpu", "precision", "since", "before", "facts", "said"}
     assert re.search(r"\.(py|md|yaml)|config|docs/", entry["said"])
@@ -89,6 +89,17 @@ def test_the_nics_of_a_node_are_read_in_prose(prose):
 
 def test_a_list_of_dimensions_may_say_what_of_one_overlaps():
     assert overlapping("dp grad+param, tp, pp") == {"dp", "tp", "pp"}
+
+
+@pytest.mark.parametrize(
+    ("row", "modules"), [("new-250", 1), ("new-242", 0), ("new-042", 1), ("new-000", 0)]
+)
+def test_deepseek_v3_is_trained_with_its_module_unless_the_source_says_without(row, modules):
+    """new-000 has all-to-alls beside another microbatch, with which a module is not simulated."""
+    model, plan, _ = described(ROWS[row])
+    assert (model.mtp_layers, plan.compiled_loss) == (modules, True)
+    layers = plan.layers_of_stages(model.layers)
+    assert layers[-1] < layers[-2]  # whose stage has the module and the head
 
 
 def test_experts_are_not_cut_by_tensor_parallel_ranks_however_many_replicas_there_are():
