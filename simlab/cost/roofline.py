@@ -143,9 +143,10 @@ def matmul_s(kernel: Matmul, gpu: Gpu, precision: str) -> float:
         fraction = reached.matmul.get(f"{kernel.role} in 4 bits", fraction)
     elif operand_bytes == 1 and "fp8" in gpu.peak_flops:
         role = f"{kernel.role} in 8 bits"
+        scaled = "in blocks" if precision == "fp8-mx" else "split"
         fraction = reached.matmul.get(role, fraction)
         if precision not in FAST_SUMS:
-            fraction = reached.matmul.get(f"{role}, split", fraction)
+            fraction = reached.matmul.get(f"{role}, {scaled}", fraction)
     flops_per_s = peak_flops(gpu, precision) * fraction / gpu.sms
     products = products_of(kernel)
     best = min(

@@ -29,7 +29,7 @@ class Library:
     predicts_more_tokens: bool = False
     """Whether it trains modules that predict one more token each (`Model.mtp_layers`)."""
     compiles_loss: bool = False
-    """Whether torch.compile can make its loss."""
+    """Whether torch.compile, or Transformer Engine's kernel, can make its loss."""
 
     # gradients and the update
     # ----------------------------------------------------------------------------------------

@@ -26,6 +26,8 @@ MEGATRON = Library(
     adds_biases_apart=True,
     # core/tensor_parallel/cross_entropy.py
     fuses_loss=True,
+    # --cross-entropy-loss-fusion with --cross-entropy-fusion-impl te (core/models/common/language_module)
+    compiles_loss=True,
     # Transformer Engine's get_cublas_workspace (pytorch/cpp_extensions/gemm.py)
     has_product_workspace=True,
     # Transformer Engine's multi_stream_cublas_gemm (common/gemm/cublaslt_gemm.cu)

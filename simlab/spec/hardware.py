@@ -87,8 +87,9 @@ class Efficiency:
     matmul: dict[str, float] = documented(
         """{'forward', 'input', 'weight': the fraction of the peak that a large matrix product
         reaches}. Gradients read their operands transposed. 'forward in 8 bits' and the like say
-        what products in fp8 reach where it is another one, and 'input in 8 bits, split' and the like
-        what they do where their sums are split (`simlab.cost.roofline.FAST_SUMS`)."""
+        what products in fp8 reach where it is another one, 'input in 8 bits, split' and the like what
+        they do where their sums are split (`simlab.cost.roofline.FAST_SUMS`), and 'input in 8 bits, in
+        blocks' and the like what those in MXFP8 do, with a scale for every 32 numbers."""
     )
     tiles: tuple[tuple[float, ...], ...] = documented(
         """(rows, columns, fraction of `matmul`) of each output tile that the library has kernels

@@ -227,8 +227,9 @@ class Plan:
         default=True,
     )
     compiled_loss: bool = documented(
-        """Whether torch.compile makes the loss, so that no logits in fp32 are written (libraries
-        'torch' and 'fsdp1'; torchtitan's compile.components). Megatron-LM's loss is its own.""",
+        """Whether a kernel makes the loss in which no logits in fp32 are written: torch.compile's
+        (libraries 'torch' and 'fsdp1'; torchtitan's compile.components) or Transformer Engine's
+        ('megatron'; --cross-entropy-fusion-impl te). Otherwise Megatron-LM's loss is its own.""",
         default=False,
     )
     dropout: bool = documented(

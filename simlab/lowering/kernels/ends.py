@@ -74,10 +74,12 @@ def loss_bytes(plan: Plan) -> tuple[int, int]:
     """Bytes that the loss moves of a logit, forward and backward. What torch.compile makes of it reads
     the logits once on a GPU (`online_softmax` in torch/_inductor/config.py; torch counts 4.0 bytes of
     a bf16 logit on a CPU, where it reads them twice), and backward once more to write their gradient
-    (4.0 bytes)."""
+    (4.0 bytes). Transformer Engine's kernels read the logits twice and write their gradient in their
+    place, and the backward multiplies it by that of the loss (common/triton/cross_entropy.py; in fp32
+    since July 2026, which is left out)."""
     width = plan.element_bytes
     if plan.compiled_loss:
-        return width, 2 * width
+        return (3 if plan.habits.fuses_loss else 1) * width, 2 * width
     cast = 4 + width if width < 4 else 0  # to fp32, and its gradient's cast back
     forward, grad = MEGATRON_LOSS_BYTES if plan.habits.fuses_loss else TORCH_LOSS_BYTES
     return cast + forward, cast + grad

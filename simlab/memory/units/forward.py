@@ -161,7 +161,8 @@ class UnitForward:
         place. nanotron's makes fp32 logits and subtracts their maximum out of place, while the
         logits are still there (parallel/tensor_parallel/functional.py). What torch.compile makes of
         torch's reads the logits, and keeps them with each token's maximum and sum of exponentials in
-        fp32; its backward makes the logits' gradient from these."""
+        fp32; its backward makes the logits' gradient from these. Transformer Engine's loss is taken to do
+        the same, though it makes the gradient in the logits' place."""
         of = self.of
         if of.plan.compiled_loss:
             self._keep(of.loss_statistics)

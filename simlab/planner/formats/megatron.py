@@ -126,6 +126,7 @@ def read(options: Options, gpus: int | None) -> Settings:
         "sequence_parallel": switch("--sequence-parallel"),
         "attention": _attention(options),
         "dropout": not _zeros(take("--attention-dropout", 0.1), take("--hidden-dropout", 0.1)),
+        "compiled_loss": _fuses_loss(options),
         "dp_overlap": switch("--overlap-grad-reduce"),
         "offload": "optimizer" if switch("--optimizer-cpu-offload") else "none",
         "order": ORDERS[switch("--use-tp-pp-dp-mapping")],
@@ -264,6 +265,15 @@ def _experts(options: Options, tp: int) -> Settings:
             "no --moe-token-dispatcher-type: Megatron-LM's allgather is taken as alltoall"
         )
     return fields | ({"etp": cut} if ep > 1 and cut != tp else {})
+
+
+def _fuses_loss(options: Options) -> bool:
+    """Whether Transformer Engine's kernel makes the loss. 'native' is torch's fusion of Megatron-LM's own,
+    which a plan does not have."""
+    if options.look("--cross-entropy-fusion-impl") != "te":
+        return False
+    options.drop("--cross-entropy-fusion-impl")
+    return options.switch("--cross-entropy-loss-fusion")
 
 
 def _zeros(*rates: Any) -> bool:
@@ -430,6 +440,8 @@ def written(plan: Plan) -> Settings:
         "--fp8-param-gather": plan.fp8_param_gather,
         "--use-transformer-engine-op-fuser": plan.fused_experts,
         "--attention-backend": "unfused" if plan.attention == "unfused" else None,
+        "--cross-entropy-loss-fusion": plan.compiled_loss,
+        "--cross-entropy-fusion-impl": "te" if plan.compiled_loss else None,
         "--attention-dropout": None if plan.dropout else 0.0,
         "--hidden-dropout": None if plan.dropout else 0.0,
         "--overlap-grad-reduce": plan.dp_overlap,

@@ -134,6 +134,8 @@ def described(row: Row) -> tuple[Model, Plan, Cluster]:
     facts = facts_of(row, model.name)
     cluster = _cluster(row, facts)
     plan = _plan(row, model, cluster.gpus_per_node, facts)
+    if not plan.ep_overlap:  # with which modules are not simulated
+        model = replace(model, mtp_layers=facts.get("mtp_layers", 0))
     checks = yes_or_no("checks_collectives", row["checks_collectives"] or "no")
     return model, plan, replace(cluster, checks_collectives=checks)
 
@@ -347,7 +349,7 @@ def _of_source(row: Row, facts: Facts, fields: dict[str, Any]) -> dict[str, Any]
     return {name: value for name, value in its.items() if name not in OF_OTHERS}
 
 
-OF_OTHERS = ("machine", "nics", "zero", "library", "attention")
+OF_OTHERS = ("machine", "nics", "zero", "library", "attention", "mtp_layers")
 """The facts that are no fields of a plan, or are read with what the row says of them."""
 
 

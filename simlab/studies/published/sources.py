@@ -17,6 +17,7 @@ Facts = dict[str, Any]
 """{field of `Plan`: value}, and
 
 machine:      {the usual machine of a GPU: the one that the source ran on};
+mtp_layers:   as in `Model`, of what is trained;
 stage_layers: {number of stages, as a text: layers of each};
 nics:         (NICs of a node, bytes/s of each)."""
 

@@ -249,7 +249,7 @@ SAYABLE = {
     "megatron": {
         "dp", "tp", "pp", "cp", "ep", "etp", "dispatcher", "ep_overlap", "moment_bytes", "zero",
         "fp8_param_gather", "fused_experts", "cp_kind", "microbatch_size", "microbatches", "seq", "precision",
-        "sequence_parallel", "dp_overlap", "tp_overlap", "gradient_bytes", "dropout",
+        "sequence_parallel", "dp_overlap", "tp_overlap", "gradient_bytes", "dropout", "compiled_loss",
     },
     "torchtitan": {
         "dp", "tp", "pp", "cp", "hybrid", "microbatch_size", "microbatches", "fused", "compiled_loss",
@@ -301,7 +301,7 @@ def plans(draw):
         values["fp8_param_gather"] = values["precision"] in ("fp8", "fp8-mx") and draw(
             st.booleans()
         )
-    values["compiled_loss"] = values["library"] == "torch" and draw(st.booleans())
+    values["compiled_loss"] = draw(st.booleans())
     values = {field: value for field, value in values.items() if value != DEFAULTS[field]}
     idle = without_effect(values)
     return Plan(**{field: value for field, value in values.items() if field not in idle})

@@ -153,7 +153,7 @@ def test_every_field_has_an_effect_on_some_plan():
     ({"cp_layout": "contiguous"}, "cp_layout = 'contiguous' has no effect with cp = 1"),
     ({"cp": 2, "cp_kind": "all-to-all", "cp_layout": "contiguous"}, "cp_layout = 'contiguous' has no effect with cp_kind = 'all-to-all'"),
     ({"tp_overlap": "none"}, "tp_overlap = 'none' has no effect with tp = 1"),
-    ({"compiled_loss": True}, "compiled_loss = True has no effect with library = 'megatron': leave it out, or give library = 'torch'"),
+    ({"compiled_loss": True, "library": "nanotron"}, "compiled_loss = True has no effect with library = 'nanotron': leave it out"),
     ({"bucket_bytes": 10**6}, "bucket_bytes = 1000000 has no effect with dp = 1 and cp = 1"),
 ])  # fmt: skip
 def test_a_value_that_would_change_nothing_is_refused_with_what_it_takes(fields, says):

@@ -27,7 +27,7 @@ def plan_of(row, **changes):
 
 @pytest.mark.parametrize("entry", TABLE, ids=lambda entry: "-".join(entry["facts"]))
 def test_an_entry_names_its_source_and_fields_of_a_plan(entry):
-    known = {field.name for field in fields(Plan)} | {"machine", "nics"}
+    known = {field.name for field in fields(Plan)} | {"machine", "nics", "mtp_layers"}
     assert set(entry["facts"]) <= known and entry["facts"]
     assert set(entry) <= {"source", "model", "gpu", "precision", "since", "before", "facts", "said"}
     assert re.search(r"\.(py|md|yaml)|config|docs/", entry["said"])
@@ -50,6 +50,26 @@ def test_a_later_release_has_other_facts():
     assert "moment_bytes" not in facts_of(bridge("26.06"), "qwen3-235b-a22b")
 
 
+@pytest.mark.parametrize(("model", "gpu", "precision", "release", "facts"), [
+    ("gpt-oss-120b", "GB300", "bf16", "26.04", {"dispatcher": "all-to-all"}),
+    ("gpt-oss-120b", "H100", "bf16", "26.02", {"dispatcher": "all-to-all"}),
+    ("gpt-oss-120b", "B200", "bf16", "26.04", {"dispatcher": "once-a-node"}),
+    ("gpt-oss-120b", "GB200", "bf16", "26.04.01", {"dispatcher": "all-to-all", "ep_overlap": True}),
+    ("gpt-oss-120b", "GB300", "mxfp8", "26.06", {"dispatcher": "once-a-node", "ep_overlap": True}),
+    ("qwen3-235b-a22b", "H100", "fp8", "26.02.01", {"dispatcher": None, "ep_overlap": True}),
+    ("qwen3-235b-a22b", "B300", "mxfp8", "26.02.01", {"dispatcher": None, "ep_overlap": None}),
+    ("qwen3-235b-a22b", "B300", "mxfp8", "26.04.01", {"dispatcher": "once-a-node"}),
+    ("qwen3-30b-a3b", "H100", "bf16", "26.02", {"dispatcher": "once-a-node", "ep_overlap": True}),
+    ("deepseek-v3", "GB200", "mxfp8", "26.04", {"recompute": "none"}),
+    ("deepseek-v3", "B200", "mxfp8", "26.04.01", {"ep_overlap": True, "recompute": "outputs"}),
+    ("kimi-k2", "GB300", "mxfp8", "26.06", {"ep_overlap": False, "fused_experts": False, "recompute": "outputs"}),
+])  # fmt: skip
+def test_what_the_recipes_of_a_release_say_of_experts(model, gpu, precision, release, facts):
+    """Read off the branch of each release of Megatron-Bridge, where its page was published."""
+    found = facts_of(bridge(release, gpu=gpu, precision=precision), model)
+    assert {name: found.get(name) for name in facts} == facts
+
+
 @pytest.mark.parametrize(("column", "text", "name", "value"), [
     ("dispatcher", "alltoall", "dispatcher", "all-to-all"), ("dispatcher", "HybridEP", "dispatcher", "once-a-node"),
     ("ep_overlap", "no", "ep_overlap", False), ("etp", "2", "etp", 2), ("gradient_bits", "32", "gradient_bytes", 4),
@@ -69,6 +89,17 @@ def test_the_nics_of_a_node_are_read_in_prose(prose):
 
 def test_a_list_of_dimensions_may_say_what_of_one_overlaps():
     assert overlapping("dp grad+param, tp, pp") == {"dp", "tp", "pp"}
+
+
+@pytest.mark.parametrize(
+    ("row", "modules"), [("new-250", 1), ("new-242", 0), ("new-042", 1), ("new-000", 0)]
+)
+def test_deepseek_v3_is_trained_with_its_module_unless_the_source_says_without(row, modules):
+    """new-000 has all-to-alls beside another microbatch, with which a module is not simulated."""
+    model, plan, _ = described(ROWS[row])
+    assert (model.mtp_layers, plan.compiled_loss) == (modules, True)
+    layers = plan.layers_of_stages(model.layers)
+    assert layers[-1] < layers[-2]  # whose stage has the module and the head
 
 
 def test_experts_are_not_cut_by_tensor_parallel_ranks_however_many_replicas_there_are():
