@@ -21,6 +21,7 @@ from simlab.lessons.prediction import Choice, Prediction, Value, options
 from simlab.lessons.words import (
     LANGUAGES,
     entry,
+    has,
     language,
     rendered,
     set_language,
@@ -385,7 +386,8 @@ def _follow_ups_html(identifier: str) -> str:
         key = f"{identifier}.follow_ups.{at}"
         code = book.tries().get(key)
         shown = f"<p>{word('form.try_it')}:</p>" + _code(code) if code else ""
-        answer = _both(f"{key}.answer") + shown
+        how = _both(f"{key}.try") if has(f"{key}.try") else ""
+        answer = _both(f"{key}.answer") + how + shown
         parts.append(_both(f"{key}.question") + _folded(word("form.answer"), answer))
     return "".join(parts)
 

@@ -281,9 +281,11 @@ def test_below_peak_over_bandwidth_the_share_grows_with_the_rows_and_then_no_mor
     assert shares[8192] < 1.05 * shares[4096]
 
 
-def test_the_limit_of_an_h100_is_about_300_rows():
+@pytest.mark.parametrize(("precision", "weight_bytes"), [("bf16", 2), ("fp8", 1)])
+def test_the_limit_of_an_h100_is_about_300_rows_in_16_bits_and_in_8(precision, weight_bytes):
     gpu = NODE.gpu
-    assert gpu.peak_flops["bf16"] / gpu.memory_bandwidth_bytes_per_s == pytest.approx(300, rel=0.03)
+    rows = gpu.peak_flops[precision] / 2 * weight_bytes / gpu.memory_bandwidth_bytes_per_s
+    assert rows == pytest.approx(300, rel=0.03)
 
 
 @pytest.mark.parametrize(("rows", "experts", "share"), [(128, 256, 0.33), (8192, 4, 0.70)])
@@ -379,6 +381,8 @@ def test_the_two_plans_are_a_tie_with_very_different_memory():
     )
     held = [sum(its.memory_bytes.values()) / 2**30 for its in steps]
     assert held == [pytest.approx(80, abs=1), pytest.approx(47, abs=1)]
+    needed = [its.fit.needed_bytes / 2**30 for its in steps]
+    assert needed == [pytest.approx(93, abs=1), pytest.approx(56, abs=1)]
     assert steps[0].waterfall_s.tp == 0 < steps[1].waterfall_s.tp
 
 

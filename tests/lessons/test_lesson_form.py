@@ -140,8 +140,8 @@ def test_a_comparison_has_a_column_for_each_source_and_how_far_off_the_last_is(s
 @pytest.mark.parametrize(
     ("guess", "found", "english", "chinese"),
     [
-        (43.92, 1, "44 times too high", "高估 44 倍"),
-        (1, 3.04, "3 times too low", "低估 3 倍"),
+        (43.92, 1, "44 times too high", "是正确值的 44 倍"),
+        (1, 3.04, "3 times too low", "正确值是它的 3 倍"),
         (120, 100, "20% too high", "高估 20%"),
         (80, 100, "20% too low", "低估 20%"),
         (99, 100, "✓", "✓"),
@@ -560,3 +560,9 @@ def test_the_code_of_a_follow_up_shows_what_its_answer_claims(key):
     assert words.has(f"{key}.answer")
     assert "assert" in book.tries()[key]
     exec(book.tries()[key], {})
+
+
+def test_what_to_try_in_the_notebook_is_told_after_a_follow_ups_answer(monkeypatch):
+    monkeypatch.setenv("SIMLAB_LANG", "en")
+    asked = lesson_cells._follow_ups_html("d10")
+    assert asked.index("In truth less computing is left") < asked.index("In the picture the")

@@ -93,6 +93,19 @@ def test_a_follow_up_is_asked_without_a_cell_to_look_at(identifier, tongue):
         assert not re.search(tied[tongue], follow_up["question"]), follow_up["question"]
 
 
+@both
+@every
+def test_a_follow_up_is_answered_without_a_cell_a_lesson_or_an_id(identifier, tongue):
+    """An interview and a page of questions show the answer, too; what to do in the notebook is its `try`."""
+    tied = {
+        "en": r"\b(cell|lesson|exercise|notebook|explorer|simlab|realrun)s?\b|\b(table|picture|line|row|bar|box)s? (above|below)"
+        r"|\b(in|of|after) (the|this) (\w+ )?(table|picture|bars|box)\b|marked line|section after|\b([wbde]\d\d|t[1-5])\b|:$",
+        "zh": r"单元格|课|练习|探索器|标出的|上面|下面|上[图表]|[图表]里|simlab|realrun|(?<![a-z])([wbde]\d\d|t[1-5])\b|：$",
+    }
+    for follow_up in words.entry(f"{identifier}.follow_ups", tongue=tongue):
+        assert not (found := re.search(tied[tongue], follow_up["answer"], re.IGNORECASE)), found
+
+
 @pytest.mark.parametrize("key", words.keys("zh"))
 def test_gathering_has_one_chinese_word(key):
     """The collective is an all-gather; what it does is 收集."""

@@ -139,7 +139,7 @@ def _deepseek(random: Random) -> Drawn:
 DEEPSEEK_V3 = Board(
     "deepseek",
     (
-        Stage("active", "6 * 37.6 + 6 * 61 * 128 * seq * (192 + 128) / 1e9", "GFLOP"),
+        Stage("active", "6 * 36.6 + 6 * 61 * 128 * seq * (192 + 128) / 1e9", "GFLOP"),
         Stage(
             "states",
             "layers * (4 * 0.044 * (6 + 12 * 64 / dp) + 0.233 * (6 + 12 / dp))",
