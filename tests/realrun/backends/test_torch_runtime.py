@@ -5,7 +5,8 @@ import csv
 from types import SimpleNamespace
 
 import pytest
-from realrun_processes import on_ranks, random_program
+from realrun_processes import random_program
+from realrun_ranks import on_ranks
 
 from simlab.errors import ProgramError
 from simlab.program import Op, Program
@@ -76,7 +77,7 @@ def answers(tmp_path_factory):
     for name, program in PROGRAMS.items():
         program.to_csv(folder / f"{name}.csv")
         programs[name] = (str(folder / f"{name}.csv"), placement(program), program.microbatches)
-    ranks = on_ranks(4, torch_runs, programs, folder=folder)
+    ranks = on_ranks(4, torch_runs, programs)
     return {
         name: {int(stage): error for rank in ranks for stage, error in rank[name].items()}
         for name in programs

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from realrun_processes import on_ranks
+from realrun_ranks import on_ranks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from realrun.comm.group import Group
@@ -201,8 +201,8 @@ def mixed_precision(rank, dtype):
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory):
-    return on_ranks(RANKS, everything, folder=tmp_path_factory.mktemp("data"))
+def answers():
+    return on_ranks(RANKS, everything)
 
 
 # data parallelism
