@@ -120,12 +120,6 @@ def computing(cells):
     return [cell for cell in cells if cell and not cell.endswith("REDUCE_GRAD")]
 
 
-@pytest.mark.parametrize("stages, microbatches", [(1, 3), (2, 2), (4, 8), (5, 9)])
-def test_torchs_gpipe_is_ours_op_by_op(stages, microbatches):
-    torchs = torch_order("ScheduleGPipe", stages, microbatches)
-    assert list(map(computing, torchs)) == generate("gpipe", stages, microbatches).ranks_as_text
-
-
 def test_torchs_description_of_1f1b_is_refused_for_what_is_wrong_with_it(tmp_path):
     """Its last rank's forwards are numbered 1 to m instead of 0 to m - 1; its executor does not use
     that list."""
