@@ -11,7 +11,7 @@ from simlab.analysis.comparison import compare
 from simlab.trace import Trace
 from simlab.units import MS, percent_text, seconds_text
 from simlab.views.charts.timelines import HALF, UPPER_OPACITY, overlay_charts
-from simlab.views.scene import COLOURS, MEANING, Scene, origin, scenes
+from simlab.views.scene import COLOURS, MEANING, Box, Scene, origin, scenes
 from simlab.views.still.picture import Panels, Picture, add_legend, drawn, own_style, panels
 from simlab.views.still.timeline import draw_ops, name_rows
 
@@ -78,7 +78,11 @@ def _title(first: Trace, second: Trace) -> str:
 def _draw(axes: Axes, pair: Sequence[Scene], end_ms: float) -> None:
     """Draw the halves of all rows on `axes`; `end_ms` is the end of the time axis."""
     for view, shift, alpha in zip(pair, (-HALF, 0.0), (UPPER_OPACITY, 1.0)):
-        draw_ops(axes, view, end_ms, lambda _, its=alpha: its, shift, HALF, size=7)
+
+        def of_all(_: Box, its: float = alpha) -> float:
+            return its
+
+        draw_ops(axes, view, end_ms, of_all, shift, HALF, size=7)
         end = view.end_s / MS
         lines = [[(end, rank + shift), (end, rank + shift + HALF)] for rank in range(view.ranks)]
         axes.add_collection(LineCollection(lines, **END))
