@@ -82,7 +82,7 @@ def _figures(runs: list[Trace]) -> list[Figure]:
 
 def _picture(layout: str, run: Trace, most: float) -> Chart:
     height = 70 + 26 * run.ranks
-    return streams_chart([run], key=layout, title=LAYOUTS[layout], most=most, height=height)
+    return streams_chart(run, key=layout, title=LAYOUTS[layout], most=most, height=height)
 
 
 EXPLORER = Explorer("ring", Words("Ring attention", "Ring Attention"), _controls(), answer)

@@ -164,9 +164,7 @@ def linear(
     return Operation(kind, (read,), tuple(makes), tuple(weights), saves=(read,), joined=joined)
 
 
-def norm(
-    name: str, read: Tensor, made: Tensor, *, shift: bool = False, size: float = 0
-) -> Operation:
-    """A norm, with a scale and perhaps a shift of so many numbers, by default those of a token."""
-    weights = (Weight(size or read.numbers),) * (1 + shift)
+def norm(name: str, read: Tensor, made: Tensor, *, shift: bool = False) -> Operation:
+    """A norm, with a scale and perhaps a shift of as many numbers as a token has."""
+    weights = (Weight(read.numbers),) * (1 + shift)
     return Operation(OperationKind.NORM, (read,), (made,), weights, saves=(read,), name=name)

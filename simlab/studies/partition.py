@@ -61,16 +61,6 @@ def stage_work(layer_s: Sequence[float], partition: Sequence[tuple[int, int]]) -
     return [sum(layer_s[first:end]) for first, end in partition]
 
 
-def layers_of_partition(partition: Sequence[tuple[int, int]]) -> tuple[int, ...]:
-    """[per stage] the number of layers, as `Plan.stage_layers` takes it.
-
-    partition: a partition of an embedding, the layers and a head, in this order. The embedding and
-               the head do not count as layers here.
-    """
-    last = partition[-1][1]
-    return tuple(end - first - (first == 0) - (end == last) for first, end in partition)
-
-
 def _check(layer_s: Sequence[float], stages: int) -> None:
     require_whole("stages", stages, 0)
     if not 1 <= stages <= len(layer_s):

@@ -24,23 +24,21 @@ OPENS = Words("\nclick: its rounds", "\n点击：看它的各轮")
 
 
 def streams_chart(
-    traces: Sequence[Trace],
+    trace: Trace,
     *,
     key: str,
     title: Words,
     row: str = "",
-    names: Sequence[str] = (),
     window: tuple[float, float] | None = None,
     most: float | None = None,
     height: int = 240,
     control: str = "",
     opens: Mapping[Span, str] | None = None,
 ) -> Chart:
-    """The `Chart` of `traces` under each other: a row for each stream that a rank uses.
+    """The `Chart` of `trace`: a row for each stream that a rank uses.
 
     row:    what a rank of the trace is called, "rank", "stage" or "pp"; '' takes what the trace
             says of itself.
-    names:  what each trace is called, where there are several.
     window: the start and the end of what is shown, in seconds; None shows everything.
     most:   the end of the time axis in seconds, None for the last span's.
     opens:  {span: what a click on it gives `control`, a control of the explorer}.
@@ -48,11 +46,10 @@ def streams_chart(
     Rows that do nothing in the window are left out. Of a trace with more than `MOST_BOXES` spans in
     the window the longest are drawn, and the title says so.
     """
-    row = row or row_word(traces[0])
-    start_s, end_s = window or (0.0, max(trace.end_s for trace in traces))
+    row = row or row_word(trace)
+    start_s, end_s = window or (0.0, trace.end_s)
     found = _Rows(row, start_s, end_s)
-    for number, trace in enumerate(traces):
-        found.add(trace, f"{names[number]}, " if names else "")
+    found.add(trace)
     return Chart(
         key,
         found.titled(title),
@@ -90,17 +87,17 @@ class _Rows:
         self.waits: list[tuple[int, tuple[float, float]]] = []
         self.drawn = self.count = 0
 
-    def add(self, trace: Trace, prefix: str) -> None:
-        """Add a row for each stream that a rank of `trace` uses; `prefix` begins their names."""
+    def add(self, trace: Trace) -> None:
+        """Add a row for each stream that a rank of `trace` uses."""
         inside = _inside(trace, self.start_s, self.end_s)
         drawn = _longest(inside)
-        self.drawn, self.count = self.drawn + len(drawn), self.count + len(inside)
+        self.drawn, self.count = len(drawn), len(inside)
         for rank in range(trace.ranks):
             own = [span for span in drawn if span.rank == rank]
             for stream in sorted({stream_of(span) for span in own}, key=place):
                 at = len(self.names)
                 name = STREAM_NAMES.get(stream, Words(stream, stream)).en
-                self.names.append(f"{prefix}{self.word} {rank} {name}")
+                self.names.append(f"{self.word} {rank} {name}")
                 for span in own:
                     if stream_of(span) == stream:
                         self.spans.setdefault(work_of(span), []).append((at, span))

@@ -3,12 +3,9 @@ never a hang, never a screenful. No process is started: what would run counts as
 
 import json
 import os
-import time
-from collections import Counter
 from importlib.resources import files
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from realrun.cli.jobs import OTHERS
@@ -17,12 +14,10 @@ from realrun.cli.options import BOX, PIPELINE, RUN, SIZES
 from realrun.launch import ranks
 from simlab.cli.options import flag
 from simlab.cli.plan_options import FIELDS
+from tests.support.attacks import Ends, attacked, said
 
 EACH, FEW = 400, 15
 """Inputs of each kind, five of them: in all, and in the short part."""
-PATIENCE_S = 120.0
-"""Of computing: what takes so long takes a second elsewhere, or has no end."""
-LONGEST_LINE = 2000
 CLUSTERS = json.loads((files("simlab.spec") / "data" / "clusters.json").read_text(encoding="utf-8"))
 
 NASTY = st.sampled_from([
@@ -45,84 +40,50 @@ class WouldRun(Exception):
 
 @pytest.fixture
 def answer(tmp_path, monkeypatch, capsys):
-    """argv → how the command ended: 'refused', 'would run' or 'help'. It fails for anything else."""
+    """argv → what the command says on stderr when it is refused, would run, or gives help."""
 
     def accepted(*arguments, **options):
         raise WouldRun
+
+    def would_run(argv):
+        try:
+            return main(argv)
+        except WouldRun:
+            return None
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ranks, "run", accepted)
     monkeypatch.setenv("COLUMNS", "100")
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
-    ended = Counter()
+    ends = Ends(would_run, capsys)
 
     def run(argv):
-        started_s = time.process_time()  # others may keep this machine busy
-        try:
-            status = main(argv)
-        except WouldRun:
-            status = None
-        except SystemExit as left:
-            status = left.code
-        out, err = capsys.readouterr()
-        took_s = time.process_time() - started_s
-        assert took_s < PATIENCE_S, f"{took_s:.0f} s: {argv}"
+        status, _, err = ends(argv)
         assert status in (None, 0, 1, 2), (status, argv)
-        assert "Traceback" not in err and "Traceback" not in out, (argv, err)
-        assert all(len(line) <= LONGEST_LINE for line in err.splitlines()), (argv, err[:300])
-        if status in (1, 2):
-            said = [line for line in err.splitlines() if line.startswith(("error: ", "failed: "))]
-            assert len(said) == 1 or "usage:" in err or "error:" in err, (argv, err)
-        ended["would run" if status is None else "help" if status == 0 else "refused"] += 1
+        if status:
+            assert len(said(err)) == 1 or "usage:" in err or "error:" in err, (argv, err)
         return err
 
     yield run
     assert not list(tmp_path.glob(".realrun.lock"))
-    tried = sum(ended.values())
-    print(
-        f"\ntried {tried}, hung 0, tracebacks 0:", ", ".join(f"{n} {k}" for k, n in ended.items())
-    )
-
-
-def attacked(*strategies):
-    """A test of `EACH` inputs, which is marked, and of `FEW`."""
-
-    def decorate(test):
-        def body(count, answer, tmp_path, monkeypatch):
-            options = settings(
-                max_examples=count,
-                deadline=None,
-                database=None,
-                suppress_health_check=[HealthCheck.too_slow],
-            )
-
-            @options
-            @given(st.tuples(*strategies))
-            def one(values):
-                test(answer, tmp_path, monkeypatch, *values)
-
-            one()
-
-        body.__doc__ = test.__doc__
-        counts = [FEW, pytest.param(EACH, marks=pytest.mark.attack)]
-        return pytest.mark.parametrize("count", counts, ids=["few", "all"])(body)
-
-    return decorate
+    ends.tell()
 
 
 @attacked(
+    EACH,
+    FEW,
     st.lists(st.tuples(NAMES, VALUES), max_size=6),
     st.sampled_from(["", "\n- 1", "\n}", "\t", "---\n"]),
 )
-def test_plan_files(answer, tmp_path, monkeypatch, lines, end):
+def test_plan_files(answer, tmp_path, lines, end):
     text = "\n".join(f"{name}: {value}" for name, value in lines) + end
     (tmp_path / "plan.yaml").write_text(text, encoding="utf-8")
     answer(["--plan", "plan.yaml"])
 
 
-@attacked(st.lists(st.tuples(NAMES, VALUES), min_size=1, max_size=5))
-def test_flags(answer, tmp_path, monkeypatch, pairs):
+@attacked(EACH, FEW, st.lists(st.tuples(NAMES, VALUES), min_size=1, max_size=5))
+def test_flags(answer, tmp_path, pairs):
     argv = []
     for name, value in pairs:
         argv += [flag(name)] if name in OTHERS and name not in ("csv", "group", "inject") else []
@@ -134,8 +95,8 @@ CELLS = st.sampled_from(["0F0", "0B0", "1F0", "1B0", "0I0", "0W0", "0F1", "2F0",
                          "9" * 30 + "F0", "0X0", "0F0 0B0", "0RECV_F0", "OVERLAP", '"', ";", "🙂"])  # fmt: skip
 
 
-@attacked(st.lists(st.lists(CELLS | PRINTED, max_size=6), max_size=5))
-def test_programs(answer, tmp_path, monkeypatch, rows):
+@attacked(EACH, FEW, st.lists(st.lists(CELLS | PRINTED, max_size=6), max_size=5))
+def test_programs(answer, tmp_path, rows):
     (tmp_path / "mine.csv").write_text("\n".join(map(",".join, rows)), encoding="utf-8")
     answer(["--csv", "mine.csv", "--compute", "padded"])
 
@@ -163,9 +124,14 @@ JSON = st.recursive(
 
 
 @attacked(
-    st.sampled_from(sorted(CLUSTERS)), st.lists(st.integers(0, 20), max_size=3), JSON, st.booleans()
+    EACH,
+    FEW,
+    st.sampled_from(sorted(CLUSTERS)),
+    st.lists(st.integers(0, 20), max_size=3),
+    JSON,
+    st.booleans(),
 )
-def test_cluster_files(answer, tmp_path, monkeypatch, name, path, value, whole):
+def test_cluster_files(answer, tmp_path, name, path, value, whole):
     data = value if whole else changed(CLUSTERS[name], path, value)
     (tmp_path / "cluster.json").write_text(json.dumps(data), encoding="utf-8")
     answer(["--dp", "2", "--cluster", "cluster.json"])
@@ -178,11 +144,13 @@ NO_NUMBER = st.sampled_from(
 
 
 @attacked(
+    EACH,
+    FEW,
     st.dictionaries(
         st.sampled_from(VARIABLES), NO_NUMBER | PRINTED.filter(lambda t: not t.isdecimal())
-    )
+    ),
 )
-def test_torchrun_variables(answer, tmp_path, monkeypatch, variables):
+def test_torchrun_variables(answer, tmp_path, variables):
     """Each is refused, or not looked at, before any rank waits for another."""
     wanted = {
         "RANK": "0",
@@ -190,7 +158,7 @@ def test_torchrun_variables(answer, tmp_path, monkeypatch, variables):
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "1",
     } | variables
-    with monkeypatch.context() as patched:
+    with pytest.MonkeyPatch.context() as patched:
         for name, value in wanted.items():
             patched.setenv(name, value)
         assert os.environ["WORLD_SIZE"] == wanted["WORLD_SIZE"]

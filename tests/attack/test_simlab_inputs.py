@@ -3,13 +3,10 @@ traceback, never a hang, never a screenful of errors."""
 
 import gzip
 import json
-import time
-from collections import Counter
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import simlab as sl
@@ -17,12 +14,10 @@ from simlab.cli.commands.running.operations import OPTIONS, SUBJECTS
 from simlab.cli.main import main
 from simlab.cli.options import flag
 from simlab.trace import MemoryPoint, Span, Trace
+from tests.support.attacks import Ends, attacked, said
 
 EACH, FEW = 1000, 20
 """Inputs of each kind: in all, and in the short part."""
-PATIENCE_S = 120.0
-"""Of computing: what takes so long takes a second elsewhere, or has no end."""
-LONGEST_LINE = 2000
 RECORDED = Path(__file__).parents[1] / "simlab" / "diagnosis"
 CLUSTERS = json.loads((files("simlab.spec") / "data" / "clusters.json").read_text(encoding="utf-8"))
 
@@ -64,61 +59,22 @@ CHANGES = st.lists(
 
 @pytest.fixture
 def answer(tmp_path, monkeypatch, capsys):
-    """argv → how the command ended, 'answered' or 'refused'. It fails for anything else."""
+    """argv → the exit status of a command that is answered or refused."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
-    ended = Counter()
+    ends = Ends(main, capsys)
 
     def run(argv):
-        started_s = time.process_time()  # others may keep this machine busy
-        try:
-            status = main(argv)
-        except SystemExit as left:
-            status = left.code
-        out, err = capsys.readouterr()
-        took_s = time.process_time() - started_s
-        assert took_s < PATIENCE_S, f"{took_s:.0f} s: {argv}"
+        status, out, err = ends(argv)
         assert status in (0, 1, 2), (status, argv)
-        assert "Traceback" not in err and "Traceback" not in out, (argv, err)
-        assert all(len(line) <= LONGEST_LINE for line in err.splitlines()), (argv, err[:300])
         if status:
-            said = [line for line in err.splitlines() if line.startswith(("error: ", "failed: "))]
-            assert len(said) == 1, (argv, err)
+            assert len(said(err)) == 1, (argv, err)
         elif "--json" in argv:
             json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} in {argv}"))
-        ended["refused" if status else "answered"] += 1
         return status
 
     yield run
-    tried = sum(ended.values())
-    told = ", ".join(f"{number} {how}" for how, number in ended.items())
-    print(f"\ntried {tried}, hung 0, tracebacks 0: {told}")
-
-
-def attacked(*strategies, few=FEW):
-    """A test of `EACH` inputs, which is marked, and of `few`."""
-
-    def decorate(test):
-        def body(count, answer, tmp_path):
-            options = settings(
-                max_examples=count,
-                deadline=None,
-                database=None,
-                suppress_health_check=list(HealthCheck),
-            )
-
-            @options
-            @given(st.tuples(*strategies))
-            def one(values):
-                test(answer, tmp_path, *values)
-
-            one()
-
-        body.__doc__ = test.__doc__
-        counts = [few, pytest.param(EACH, marks=pytest.mark.attack)]
-        return pytest.mark.parametrize("count", counts, ids=["few", "all"])(body)
-
-    return decorate
+    ends.tell()
 
 
 def changed(value, changes):
@@ -204,7 +160,7 @@ def test_the_files_that_are_changed_are_answered(answer, tmp_path):
         assert answer(["operations", subject, "--json"]) == 0
 
 
-@attacked(st.sampled_from(sorted(SEEDS)), CHANGES, st.booleans(), few=60)
+@attacked(EACH, 60, st.sampled_from(sorted(SEEDS)), CHANGES, st.booleans())
 def test_why_on_changed_files(answer, tmp_path, kind, changes, as_json):
     contents = [changed(SEEDS[kind][0], changes), *SEEDS[kind][1:]]
     names = [write(tmp_path / f"rank{at}.json", one) for at, one in enumerate(contents)]
@@ -212,6 +168,8 @@ def test_why_on_changed_files(answer, tmp_path, kind, changes, as_json):
 
 
 @attacked(
+    EACH,
+    FEW,
     st.binary(max_size=200) | VALUES,
     st.sampled_from([b"", b"\x1f\x8b", b"{", b"PK\x03\x04", b"[["]),
 )
@@ -220,7 +178,7 @@ def test_why_on_any_bytes(answer, tmp_path, content, begin):
     answer(["why", write(tmp_path / "any.json", begin + raw)])
 
 
-@attacked(st.sampled_from(sorted(SEEDS)), st.data())
+@attacked(EACH, FEW, st.sampled_from(sorted(SEEDS)), st.data())
 def test_why_on_files_of_which_bytes_are_changed(answer, tmp_path, kind, data):
     raw = bytearray(json.dumps(SEEDS[kind][0]).encode())
     for _ in range(data.draw(st.integers(1, 4))):
@@ -233,13 +191,13 @@ def test_why_on_files_of_which_bytes_are_changed(answer, tmp_path, kind, data):
     )
 
 
-@attacked(st.sampled_from(sorted(CLUSTERS)), CHANGES)
+@attacked(EACH, FEW, st.sampled_from(sorted(CLUSTERS)), CHANGES)
 def test_cluster_files(answer, tmp_path, name, changes):
     write(tmp_path / "cluster.json", changed(CLUSTERS[name], changes))
     answer(["simulate", "--model", "gpt2", "--cluster", "cluster.json", "--dp", "2", "--json"])
 
 
-@attacked(st.binary(max_size=100) | VALUES)
+@attacked(EACH, FEW, st.binary(max_size=100) | VALUES)
 def test_cluster_files_of_any_bytes(answer, tmp_path, content):
     write(tmp_path / "cluster.json", content)
     answer(["simulate", "--model", "gpt2", "--cluster", "cluster.json"])
@@ -253,10 +211,11 @@ FLAG_VALUES = st.sampled_from(SAID) | st.integers(0, 10**18).map(str) | st.float
 
 
 @attacked(
+    EACH,
+    40,
     st.sampled_from(sorted(SUBJECTS)),
     st.lists(st.tuples(st.integers(0, 50), FLAG_VALUES), min_size=1, max_size=3),
     st.booleans(),
-    few=40,
 )
 def test_operations(answer, tmp_path, subject, pairs, as_json):
     argv = ["operations", subject, *["--json"] * as_json]

@@ -13,16 +13,6 @@ def step(name, p, m, link_s=0.0):
 
 
 @pytest.mark.parametrize(("p", "m"), PIPELINES)
-@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
-def test_the_bubble_is_p_minus_1_over_m_of_the_ideal_and_over_m_plus_p_minus_1_of_the_step(
-    name, p, m
-):
-    found = sl.bubble(step(name, p, m))
-    assert found.idle_over_ideal == pytest.approx((p - 1) / m)
-    assert found.idle_over_makespan == pytest.approx((p - 1) / (m + p - 1))
-
-
-@pytest.mark.parametrize(("p", "m"), PIPELINES)
 def test_stage_s_holds_m_under_gpipe_and_at_most_p_minus_s_under_1f1b(p, m):
     assert sl.peak_memory(step("gpipe", p, m)) == [m] * p
     assert sl.peak_memory(step("1f1b", p, m)) == [min(m, p - s) for s in range(p)]
@@ -98,14 +88,6 @@ def test_more_stages_do_not_change_the_activations_of_the_first_one_under_1f1b(m
     assert {*held.values()} == {layers}
     bubbles = [sl.bubble(step("1f1b", p, m)).idle_over_makespan for p in held]
     assert bubbles == sorted(bubbles) and len({*bubbles}) == len(bubbles)
-
-
-@pytest.mark.parametrize("link_s", [0.001, 0.005, 0.02])
-def test_gpipe_and_1f1b_have_the_same_bubble_only_with_free_transfers(link_s):
-    both = [step(name, 4, 8).step_s for name in ("gpipe", "1f1b")]
-    assert both[0] == pytest.approx(both[1])
-    slow = [step(name, 4, 8, link_s).step_s for name in ("gpipe", "1f1b")]
-    assert slow[1] > slow[0] + link_s
 
 
 @pytest.mark.parametrize("p", [4, 8])

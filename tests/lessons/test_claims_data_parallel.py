@@ -6,7 +6,6 @@ import pytest
 
 import simlab as sl
 from simlab.lessons import book
-from simlab.lowering.traffic import traffic
 
 GPT = replace(sl.load_model("megatron-7.5b"), layers=4)
 NODES = replace(sl.load_cluster("dgx-a100", nodes=4), gpus_per_node=1)
@@ -29,18 +28,6 @@ def test_more_sequences_on_a_gpu_hide_more_of_the_reduction(gbit):
     assert shares == sorted(shares) and shares[-1] > shares[0]
 
 
-@pytest.mark.parametrize("m", [1, 2, 4, 8])
-@pytest.mark.parametrize("n", [2, 4])
-def test_a_step_sends_2_and_2_and_m_plus_1_and_3_m_times_the_parameters(m, n):
-    sent = [
-        traffic(GPT, sl.Plan(dp=n, zero=zero, microbatches=m, precision="fp32"))[0].dp
-        for zero in range(4)
-    ]
-    whole = (n - 1) / n * 4 * GPT.parameters
-    expected = [2 * whole, 2 * whole, (m + 1) * whole, 3 * m * whole]
-    assert sent == pytest.approx(expected, rel=0.02)
-
-
 @pytest.mark.parametrize("tp", [2, 4])
 def test_tp_inside_the_node_wins_from_a_few_microbatches_on_and_may_lose_with_one(tp):
     model = replace(sl.load_model("megatron-7.5b"), layers=2)
@@ -55,17 +42,6 @@ def test_tp_inside_the_node_wins_from_a_few_microbatches_on_and_may_lose_with_on
         ]
         ratio.append(steps[0] / steps[1])
     assert ratio == sorted(ratio, reverse=True) and ratio[-1] < 1
-
-
-@pytest.mark.parametrize("microbatches", [1, 4, 16])
-def test_full_recomputation_makes_computing_a_third_longer(microbatches):
-    cluster = replace(sl.load_cluster("dgx-a100"), gpus_per_node=1)
-    plan = sl.Plan(microbatches=microbatches)
-    none, full = (
-        sl.predict(GPT, replace(plan, recompute=kind), cluster).waterfall_s.compute
-        for kind in ("none", "full")
-    )
-    assert 1.15 < full / none < 1.35
 
 
 @pytest.mark.parametrize("draw", range(6))
@@ -83,21 +59,6 @@ def test_the_scale_of_each_step_is_that_of_torchs_own_scaler(draw):
         scaler.step(optimizer)
         scaler.update()
     assert used == book.exercise("w08").oracle(**case)
-
-
-@pytest.mark.parametrize("m", [2, 4, 8])
-def test_accumulation_saves_zero_2_its_gathers_only_and_zero_3_nothing(m):
-    """Against m steps of one microbatch each."""
-
-    def saved(zero):
-        one, all_m = (
-            traffic(GPT, sl.Plan(dp=4, zero=zero, microbatches=count, precision="fp32"))[0].dp
-            for count in (1, m)
-        )
-        return 1 - all_m / (m * one)
-
-    expected = [1 - 1 / m, 1 - 1 / m, (m - 1) / (2 * m), 0.0]
-    assert [saved(zero) for zero in range(4)] == pytest.approx(expected, abs=0.01)
 
 
 @pytest.mark.parametrize("dp", [2, 4, 8])

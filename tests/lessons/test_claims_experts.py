@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import cache
-from itertools import combinations
 from random import Random
 
 import pytest
@@ -164,26 +163,6 @@ def test_four_all_to_alls_send_k_copies_of_a_token_however_many_experts_there_ar
     model = replace(MIXTRAL, layers=2, experts=experts, experts_per_token=k)
     of_all = in_one_layer(model, sl.Plan(dp=n, ep=n))["ep"]
     assert of_all == pytest.approx(4 * k * 4096 * 2 * (n - 1) / n)
-
-
-@pytest.mark.parametrize(("experts", "k", "nodes"), [(8, 2, 2), (8, 3, 4), (12, 4, 3), (16, 2, 8)])
-def test_nodes_of_a_token_are_those_of_all_choices_counted_one_by_one(experts, k, nodes):
-    of_node = experts // nodes
-    choices = [{e // of_node for e in its} for its in combinations(range(experts), k)]
-    model = replace(MIXTRAL, experts=experts, experts_per_token=k)
-    assert visited(model, nodes) == pytest.approx(sum(map(len, choices)) / len(choices))
-
-
-def test_once_to_a_node_with_groups_has_2_2_times_fewer_copies_cross():
-    """By a router that draws: four groups of eight, eight experts of theirs."""
-    draw, met = Random(0), 0
-    for _ in range(4000):
-        groups = draw.sample(range(8), 4)
-        experts = draw.sample([g * 32 + e for g in groups for e in range(32)], 8)
-        met += len({e // 32 for e in experts})
-    assert visited(DEEPSEEK, 8) == pytest.approx(met / 4000, rel=0.01)
-    assert 8 / visited(DEEPSEEK, 8) == pytest.approx(2.2, rel=0.01)
-    assert 7 / 8 * visited(DEEPSEEK, 8) == pytest.approx(3.2, abs=0.05)
 
 
 @pytest.mark.parametrize("layers", [6, 8])

@@ -11,7 +11,6 @@ from simlab.lessons.subjects import operating
 from simlab.lessons.subjects.operating import graph_of, hidden, op_saves, works_of
 from simlab.lessons.words import entry
 from simlab.operations import (
-    Disturbance,
     Prices,
     failure_rate,
     layers_by_speed,
@@ -19,7 +18,6 @@ from simlab.operations import (
     random_jobs,
     replan,
     simulate_queue,
-    synchronous_steps,
     training_cost,
 )
 from simlab.operations.doctor import Machine, differences
@@ -265,16 +263,6 @@ def test_the_same_plan_loses_more_speed_than_gpus_where_the_batch_does_not_divid
     assert all(way.speed < 0.55 and way.nodes == nodes // 2 for way in fewer)
     assert fewer or nodes == 4, "on 2 of 4 nodes there may be too little memory"
     assert found.advice(1200) == "wait" and found.advice(3600) != "wait"
-
-
-@pytest.mark.parametrize("ranks", [2, 64, 1024])
-@pytest.mark.parametrize("slow_by", [0.05, 0.2, 1.0])
-def test_one_slow_rank_costs_as_much_as_if_all_were_slow(ranks, slow_by):
-    one, every = (
-        synchronous_steps(Disturbance(slow_ranks=slow, slow_by=slow_by), ranks=ranks, steps=20)
-        for slow in (1, ranks)
-    )
-    assert one.mean_s == pytest.approx(every.mean_s) == pytest.approx(10 * (1 + slow_by))
 
 
 def test_the_speeds_that_d20_gives_are_those_of_its_plans():

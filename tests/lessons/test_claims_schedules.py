@@ -7,50 +7,11 @@ import pytest
 import simlab as sl
 from simlab.studies.survey import survey
 
-PIPELINES = [(2, 4), (4, 8), (4, 16), (8, 16), (8, 32)]
-SPLITS = [(20, 20, 20), (20, 30, 10), (10, 12, 8), (20, 22, 15)]  # ms of F, I, W
-
 
 def rows(p, m, split=(20, 20, 20)):
     forward, inputs, weights = (value * 1e-3 for value in split)
     times = sl.OpTimes(forward_s=forward, input_grad_s=inputs, weight_grad_s=weights)
     return {row.schedule: row for row in survey(p, m, times)}
-
-
-@pytest.mark.parametrize(("p", "m"), PIPELINES)
-@pytest.mark.parametrize("split", SPLITS)
-def test_1f1b_has_gpipes_bubble_and_at_most_p_microbatches(p, m, split):
-    found = rows(p, m, split)
-    assert found["1f1b"].bubble_s == pytest.approx(found["gpipe"].bubble_s)
-    assert found["1f1b"].bubble_s == pytest.approx((p - 1) * sum(split) * 1e-3)
-    assert max(found["1f1b"].peak_activations) == p and max(found["gpipe"].peak_activations) == m
-
-
-@pytest.mark.parametrize(("p", "m"), PIPELINES)
-@pytest.mark.parametrize("v", [2, 3, 4])
-def test_v_chunks_divide_the_bubble_by_v_for_about_v_times_the_messages(p, m, v):
-    whole = sl.OpTimes(forward_s=0.02, backward_s=0.04)
-    traces = [
-        sl.simulate(sl.generate("interleaved-1f1b", p, m, chunks=chunks), whole.scaled(1 / chunks))
-        for chunks in (1, v)
-    ]
-    idle = [trace.step_s - m * 0.06 for trace in traces]
-    assert idle[1] == pytest.approx(idle[0] / v)
-    messages = [len(trace.messages()) for trace in traces]
-    assert messages[1] * (p - 1) == messages[0] * (p * v - 1)
-
-
-@pytest.mark.parametrize("p", [2, 4, 8])
-@pytest.mark.parametrize("v", [2, 3, 4])
-def test_v_chunks_hold_1_plus_p_minus_1_over_pv_times_the_activations_of_1f1b(p, v):
-    """A chunk holds a v-th of what a whole rank's stage does."""
-    times = sl.OpTimes(forward_s=0.02, backward_s=0.04)
-    held = {}
-    for name, chunks in (("1f1b", 1), ("interleaved-1f1b", v)):
-        options = {"chunks": chunks} if chunks > 1 else {}
-        program = sl.generate(name, p, 4 * p, **options)
-        held[name] = max(sl.peak_memory(sl.simulate(program, times.scaled(1 / chunks)))) / chunks
-    assert held["interleaved-1f1b"] / held["1f1b"] == pytest.approx(1 + (p - 1) / (p * v))
 
 
 @pytest.mark.parametrize(("p", "m"), [(4, 8), (4, 16), (8, 16), (8, 32)])
@@ -60,15 +21,6 @@ def test_with_alike_parts_zb_h1_leaves_a_third_of_the_bubble_and_zb_v_none_in_1f
     assert found["zb-v"].bubble_s == pytest.approx(0.0, abs=1e-9)
     for name in ("zb-h1", "zb-v"):
         assert max(found[name].peak_activations) <= p + 1e-9
-
-
-@pytest.mark.parametrize(("p", "m"), PIPELINES)
-@pytest.mark.parametrize("split", SPLITS)
-def test_zb_h1_leaves_p_minus_1_times_f_plus_i_minus_w_in_the_memory_of_1f1b(p, m, split):
-    found = rows(p, m, split)["zb-h1"]
-    forward, inputs, weights = split
-    assert found.bubble_s == pytest.approx((p - 1) * (forward + inputs - weights) * 1e-3)
-    assert max(found.peak_activations) <= p + 1e-9
 
 
 @pytest.mark.parametrize(("p", "m"), [(4, 8), (8, 16)])

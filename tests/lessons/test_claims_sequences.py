@@ -11,30 +11,6 @@ from simlab.lowering.traffic import traffic
 MODEL = replace(sl.load_model("llama-2-7b"), layers=2)
 
 
-@pytest.mark.parametrize("tp", [2, 4, 8])
-def test_sequence_parallelism_sends_a_quarter_more_than_tensor_parallelism_alone(tp):
-    alone, parted = (
-        traffic(MODEL, sl.Plan(tp=tp, sequence_parallel=on))[0].tp for on in (False, True)
-    )
-    assert parted / alone == pytest.approx(1.25, rel=0.03)
-
-
-@pytest.mark.parametrize("cp", [2, 4, 8])
-def test_a_rings_backward_sends_twice_what_its_forward_sends(cp):
-    plan = sl.Plan(cp=cp, seq=8192)
-    keys_and_values = 2 * 2 * MODEL.kv_heads * MODEL.head_size * plan.seq // cp  # bytes, 16 bits
-    forward = (cp - 1) * keys_and_values * MODEL.layers
-    assert traffic(MODEL, plan)[0].cp == pytest.approx(3 * forward, rel=0.02)
-
-
-@pytest.mark.parametrize("cp", [1, 2, 4, 8, 16])
-@pytest.mark.parametrize("layout", ["contiguous", "zigzag"])
-def test_context_parallelism_shares_quadratic_work_and_does_not_remove_it(cp, layout):
-    assert sum(map(sum, sl.ring_work(cp, layout))) == pytest.approx(1.0)  # every score, once
-    once, twice = (MODEL.layer_flops(seq)["scores"] * seq for seq in (8192, 16_384))
-    assert twice == pytest.approx(4 * once)
-
-
 @pytest.mark.parametrize(
     "cp, kv_heads", [(cp, heads) for cp in (2, 4, 8) for heads in (4, 8, 16, 32) if heads >= cp]
 )
@@ -52,13 +28,6 @@ def test_which_of_ring_and_all_to_all_sends_less_depends_on_key_heads_and_ranks(
         assert swapped < ring
     if share == 1 / 8 and cp == 4:
         assert swapped > ring
-
-
-@pytest.mark.parametrize("cp", [2, 4, 8, 16])
-def test_the_last_rank_of_contiguous_chunks_has_2_minus_1_over_c_times_the_mean(cp):
-    of_ranks = [sum(steps) for steps in sl.ring_work(cp, "contiguous")]
-    busiest = max(of_ranks) * cp
-    assert busiest == pytest.approx(2 - 1 / cp) and of_ranks.index(max(of_ranks)) == cp - 1
 
 
 @pytest.mark.parametrize("ffn", [4, 8])

@@ -82,13 +82,6 @@ def test_tp_inside_the_node_is_the_shortest_step_and_the_order_holds(microbatche
     assert crossing(replace(plan, order="tp-cp-dp-pp"), 8).tp == 0
 
 
-@pytest.mark.parametrize("c", [2, 4, 8, 16])
-def test_a_contiguous_cut_gives_the_last_rank_2c_minus_1_over_c_of_the_mean_and_zigzag_the_mean(c):
-    busiest = {cut: max(map(sum, sl.ring_work(c, cut))) * c for cut in ("contiguous", "zigzag")}
-    assert busiest["contiguous"] == pytest.approx((2 * c - 1) / c)
-    assert busiest["zigzag"] == pytest.approx(1.0)
-
-
 # follow-ups
 # ---------------------------------------------------------------------------------------------
 
@@ -101,17 +94,6 @@ def test_sequence_parallelism_sends_a_quarter_more_in_all(name, tp):
         traffic(model, sl.Plan(tp=tp, sequence_parallel=on))[0].tp for on in (False, True)
     )
     assert cut / plain == pytest.approx(1.25, rel=0.01)
-
-
-@pytest.mark.parametrize("m", [2, 8, 16])
-def test_accumulation_spreads_what_data_parallelism_sends_and_not_what_tensor_parallelism_does(m):
-    model = sl.load_model("llama-3-8b")
-    data, tensor = (
-        [traffic(model, sl.Plan(**degree, microbatches=count))[0] for count in (1, m)]
-        for degree in ({"dp": 8}, {"tp": 8})
-    )
-    assert data[1].dp == pytest.approx(data[0].dp)
-    assert tensor[1].tp == pytest.approx(m * tensor[0].tp, rel=0.01)
 
 
 @pytest.mark.parametrize("tp", [4, 8])

@@ -7,7 +7,6 @@ outlives its run is found.
 
 import ctypes
 import json
-import multiprocessing
 import os
 import random
 import signal
@@ -15,10 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 import uuid
-from datetime import timedelta
-from multiprocessing.connection import wait
 from pathlib import Path
 
 import realrun
@@ -213,60 +209,6 @@ def random_program(placement, microbatches, seed, name="random", in_order=False)
 
 # ranks of our own
 # -------------------------------------------------------------------------------------------
-
-
-def on_ranks(ranks, function, *arguments, folder):
-    """[function(rank, *arguments) of each rank], run in processes that form a gloo group on
-    loopback; JSON values only."""
-    context = multiprocessing.get_context("forkserver")
-    # once, not on each rank; nothing if it runs already
-    context.set_forkserver_preload(["realrun.run.session", "torch._dynamo"])
-    pipes, processes = [], []
-    store = Path(folder) / f"store-{uuid.uuid4().hex}"
-    try:
-        for rank in range(ranks):
-            ours, theirs = context.Pipe(duplex=False)
-            arguments_of_it = (theirs, rank, ranks, str(store), function, arguments)
-            processes.append(context.Process(target=_rank, args=arguments_of_it, daemon=True))
-            processes[-1].start()
-            theirs.close()
-            pipes.append(ours)
-        answers = {}
-        while len(answers) < ranks:
-            ready = wait(
-                [pipe for rank, pipe in enumerate(pipes) if rank not in answers], PATIENCE_S
-            )
-            assert ready, f"ranks {sorted(set(range(ranks)) - set(answers))} do not end"
-            for pipe in ready:
-                answers[pipes.index(pipe)] = answer = pipe.recv()
-                assert "error" not in answer, answer["error"]
-        return [answers[rank]["value"] for rank in range(ranks)]
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
-
-
-def _rank(pipe, rank, ranks, store, function, arguments):
-    import torch
-    import torch.distributed as dist
-
-    from realrun.launch.worker import use_loopback
-
-    try:
-        use_loopback()
-        torch.set_num_threads(1)
-        dist.init_process_group(
-            "gloo",
-            init_method=f"file://{store}",
-            rank=rank,
-            world_size=ranks,
-            timeout=timedelta(seconds=PATIENCE_S),
-        )
-        pipe.send({"value": function(rank, *arguments)})
-        dist.barrier()
-    except BaseException:
-        pipe.send({"error": f"rank {rank}:\n{traceback.format_exc()}"})
 
 
 def both_directions():

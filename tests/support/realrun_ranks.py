@@ -75,6 +75,15 @@ class Ranks:
         return [answers[rank]["value"] for rank in range(self.count)]
 
 
+def on_ranks(count, function, *arguments):
+    """[function(rank, *arguments) of each rank], as `Ranks` says, in processes for this alone."""
+    ranks = Ranks(count)
+    try:
+        return ranks(function, *arguments)
+    finally:
+        ranks.close()
+
+
 def _serve(pipe, rank, world, store):
     import torch
     import torch.distributed as dist

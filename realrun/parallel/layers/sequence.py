@@ -20,19 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from realrun.comm.group import Group
-from realrun.parallel.layers.tensor import OutputCutLinear, RowLinear, VocabEmbedding, conjugates
+from realrun.parallel.layers.tensor import OutputCutLinear, RowLinear, conjugates
 
 SEQUENCE = 1
-
-
-def gather_sequence(x: Tensor, group: Group) -> Tensor:
-    """All ranks' tokens, by an all-gather. Its backward is a reduce-scatter, because what each rank
-    computes later adds to the gradient of every token."""
-    return conjugates(
-        x,
-        lambda x: group.all_gather(x, SEQUENCE).wait(),
-        lambda dy: group.reduce_scatter(dy, SEQUENCE).wait(),
-    )
 
 
 def scatter_sequence(x: Tensor, group: Group) -> Tensor:
@@ -79,15 +69,6 @@ class _GatheredProduct(torch.autograd.Function):
 class SequenceRowLinear(RowLinear):
     """A row-parallel layer from (batch, sequence, inputs / n) to (batch, sequence / n, outputs).
     The bias is added to this rank's tokens only, see `sum_gradients`."""
-
-    def summed(self, y: Tensor) -> Tensor:
-        """This rank's tokens of the sum of all ranks' `y`."""
-        return scatter_sequence(y, self.group)
-
-
-class SequenceVocabEmbedding(VocabEmbedding):
-    """An embedding from tokens (batch, sequence), the same on all ranks, to (batch, sequence / n,
-    hidden)."""
 
     def summed(self, y: Tensor) -> Tensor:
         """This rank's tokens of the sum of all ranks' `y`."""

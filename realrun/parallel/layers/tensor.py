@@ -162,7 +162,7 @@ class VocabEmbedding(nn.Module):
         return layer
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.summed(self.own_rows(tokens))
+        return reduce_from(self.own_rows(tokens), self.group)
 
     def own_rows(self, tokens: Tensor) -> Tensor:
         """The embeddings (..., hidden) of the tokens of this rank's part of the vocabulary, and
@@ -171,10 +171,6 @@ class VocabEmbedding(nn.Module):
             return functional.embedding(tokens, self.weight)
         row, elsewhere = _local(tokens, self.first, self.weight.shape[0])
         return functional.embedding(row, self.weight).masked_fill(elsewhere.unsqueeze(-1), 0)
-
-    def summed(self, y: Tensor) -> Tensor:
-        """The sum of all ranks' `y`."""
-        return reduce_from(y, self.group)
 
 
 def vocab_cross_entropy(logits: Tensor, targets: Tensor, group: Group) -> Tensor:

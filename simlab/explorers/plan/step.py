@@ -97,7 +97,7 @@ def step_streams(state: State) -> Chart:
     trace = _prediction(**_asked(state)).trace
     title = Words("The step", "一步")
     row = _row(_prediction(**_asked(state)))
-    return streams_chart([trace], key="timeline", title=title, row=row, height=HEIGHT)
+    return streams_chart(trace, key="timeline", title=title, row=row, height=HEIGHT)
 
 
 def answer(state: State) -> Answer:
@@ -159,7 +159,7 @@ def _op(layers: Trace, op: str, unit: str, those: Mapping[str, Collective]) -> C
         window = min(span.start_s for span in spans), max(span.end_s for span in spans)
         title = Words(f"{op} {unit} and what runs beside it", f"{op} {unit} 及同时进行的工作")
     return streams_chart(
-        [layers],
+        layers,
         key="op",
         title=title,
         window=window,

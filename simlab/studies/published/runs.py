@@ -172,12 +172,9 @@ def read_runs(path: str | Path) -> list[Row]:
     return rows
 
 
-def validate_runs(rows: Iterable[Row], *, waterfall: bool = False) -> list[Result]:
-    """The `Result` of each of `rows`, which `read_runs` reads.
-
-    waterfall: whether to find out what the time of each step is spent on.
-    """
-    return [result_of(row, waterfall=waterfall) for row in rows]
+def validate_runs(rows: Iterable[Row]) -> list[Result]:
+    """The `Result` of each of `rows`, which `read_runs` reads."""
+    return [result_of(row) for row in rows]
 
 
 def result_of(row: Row, *, waterfall: bool = False) -> Result:

@@ -140,10 +140,14 @@ def _entries(chunks: int) -> list[Mark]:
     idle = Boxes.at([], "waiting", Words(look["en"], look["zh"]), pattern=look["pattern"])
     if chunks < 2:
         return [idle]
+    return [Boxes.at([], "background", chunk_words(chunks)), idle]
+
+
+def chunk_words(chunks: int) -> Words:
+    """What the shades of so many chunks are."""
     numbers = ", ".join(map(str, range(chunks))) if chunks <= 3 else f"0–{chunks - 1}"
     words = LANGUAGE["words"]["chunks"]
-    shades = Words(*(f"{words[tongue]} {numbers}" for tongue in Words._fields))
-    return [Boxes.at([], "background", shades), idle]
+    return Words(*(f"{words[tongue]} {numbers}" for tongue in Words._fields))
 
 
 def _path(boxes: Sequence[Box] | None) -> list[Mark]:

@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 from simlab.analysis import Stack
 from simlab.units import GIB, MS
 from simlab.views.chart import Words
-from simlab.views.charts.amounts import bars_chart, stack_charts, zero_chart
+from simlab.views.charts.amounts import CAPACITY, bars_chart, stack_charts, zero_chart
 from simlab.views.scene import (
     CAP_COLOUR,
     CATEGORY_COLOURS,
@@ -68,7 +68,7 @@ def figure(
         if category in there
     ]
     if any(stack.capacity_bytes for stack in stacks):
-        limit = Line2D([], [], color=CAP_COLOUR, linestyle="--", label="the GPU's memory")
+        limit = Line2D([], [], color=CAP_COLOUR, linestyle="--", label=CAPACITY.en)
         handles.insert(0, limit)
     add_legend(picture, axes[0], handles, loc="outside right upper", fontsize=9)
     for panel in axes[:-1] if picture is not None else ():
@@ -176,7 +176,7 @@ def bars_figure(
     ]
     if capacity_bytes:
         line: dict[str, Any] = {"color": CAP_COLOUR, "linestyle": "--", "linewidth": 1.4}
-        handles.append(axes.axvline(capacity_bytes / GIB, label="the GPU's memory", **line))
+        handles.append(axes.axvline(capacity_bytes / GIB, label=CAPACITY.en, **line))
     axes.set_yticks(range(len(bars)), list(bars))
     axes.set(
         xlabel="GiB on a rank",

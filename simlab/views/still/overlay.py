@@ -4,19 +4,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.collections import LineCollection
 from matplotlib.patches import Patch
 
 from simlab.analysis.comparison import compare
 from simlab.trace import Trace
 from simlab.units import MS, percent_text, seconds_text
 from simlab.views.charts.timelines import HALF, UPPER_OPACITY, overlay_charts
-from simlab.views.language import shade
-from simlab.views.scene import COLOURS, MEANING, Scene, origin, row_label, scenes
+from simlab.views.scene import COLOURS, MEANING, Box, Scene, origin, scenes
 from simlab.views.still.picture import Panels, Picture, add_legend, drawn, own_style, panels
+from simlab.views.still.timeline import draw_ops, name_rows
 
-LABEL_ROOM = 0.012
-"""A box gets its label if it is at least this fraction of the time axis."""
 END: dict[str, Any] = {"colors": "black", "linewidths": 1.6}
 
 
@@ -80,28 +78,12 @@ def _title(first: Trace, second: Trace) -> str:
 def _draw(axes: Axes, pair: Sequence[Scene], end_ms: float) -> None:
     """Draw the halves of all rows on `axes`; `end_ms` is the end of the time axis."""
     for view, shift, alpha in zip(pair, (-HALF, 0.0), (UPPER_OPACITY, 1.0)):
-        for kind in view.kinds:
-            boxes = [box for box in view.boxes if box.kind == kind]
-            fills = [shade(COLOURS[kind], box.chunk, len(view.stages[box.rank])) for box in boxes]
-            corners = [
-                _corners(box.rank + shift, box.start_s / MS, box.end_s / MS) for box in boxes
-            ]
-            style: dict[str, Any] = {"edgecolors": "black", "linewidths": 0.4, "alpha": alpha}
-            axes.add_collection(PolyCollection(corners, facecolors=fills, **style))
-        for box in view.boxes:
-            if (box.end_s - box.start_s) / MS > LABEL_ROOM * end_ms:
-                place = (box.start_s + box.end_s) / 2 / MS, box.rank + shift + HALF / 2
-                style = {"ha": "center", "va": "center", "fontsize": 7, "clip_on": True}
-                axes.text(*place, box.label, **style)
+
+        def of_all(_: Box, its: float = alpha) -> float:
+            return its
+
+        draw_ops(axes, view, end_ms, of_all, shift, HALF, size=7)
         end = view.end_s / MS
         lines = [[(end, rank + shift), (end, rank + shift + HALF)] for rank in range(view.ranks)]
         axes.add_collection(LineCollection(lines, **END))
-    axes.set_ylim(pair[0].ranks - 0.5, -0.5)
-    labels = [row_label(rank, stages) for rank, stages in enumerate(pair[0].stages)]
-    axes.set_yticks(range(pair[0].ranks), labels, fontsize=8)
-    axes.tick_params(axis="y", length=0)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-
-
-def _corners(top: float, left: float, right: float) -> list[tuple[float, float]]:
-    return [(left, top), (right, top), (right, top + HALF), (left, top + HALF)]
+    name_rows(axes, pair[0])

@@ -1,6 +1,6 @@
 """It draws timelines with matplotlib."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,8 +12,8 @@ from matplotlib.ticker import MaxNLocator
 
 from simlab.trace import Trace
 from simlab.units import MS
-from simlab.views.charts.timelines import ROW, timeline_charts
-from simlab.views.language import LANGUAGE, names, shade
+from simlab.views.charts.timelines import ROW, UNRECORDED, chunk_words, timeline_charts
+from simlab.views.language import names, shade
 from simlab.views.scene import (
     CAP_COLOUR,
     COLOURS,
@@ -118,9 +118,7 @@ def _legend(views: Sequence[Scene], critical_path: bool) -> dict[str, Any]:
     ]
     chunks = max(view.chunks for view in views)
     if entries and chunks > 1:
-        numbers = ", ".join(map(str, range(chunks))) if chunks <= 3 else f"0–{chunks - 1}"
-        nothing = Patch(facecolor="none", edgecolor="none")
-        entries.append((nothing, f"{LANGUAGE['words']['chunks']['en']} {numbers}"))
+        entries.append((Patch(facecolor="none", edgecolor="none"), chunk_words(chunks).en))
     entries.append((Patch(**IDLE_STYLE), names("work")["waiting"]))
     if critical_path:
         entries.append((Patch(facecolor="none", **PATH_STYLE), "critical path"))
@@ -147,29 +145,51 @@ def _draw_timeline(
     """
     strong = {box.op for box in (view.boxes if highlighted is None else highlighted)}
     axes.set_title(view.title, loc="left", fontsize=10)
-    polygons = [_corners(rank, 0.0, view.end_s / MS) for rank in range(view.ranks)]
+    polygons = [_corners(0.0, view.end_s / MS, rank - ROW / 2, ROW) for rank in range(view.ranks)]
     axes.add_collection(PolyCollection(polygons, **IDLE_STYLE))
-    for kind in view.kinds:
-        boxes = [box for box in view.boxes if box.kind == kind]
-        fills = [shade(COLOURS[kind], box.chunk, len(view.stages[box.rank])) for box in boxes]
-        polygons = [_corners(box.rank, box.start_s / MS, box.end_s / MS) for box in boxes]
-        alphas = [1.0 if box.op in strong else FADED for box in boxes]
-        axes.add_collection(
-            PolyCollection(
-                polygons, facecolors=fills, edgecolors="black", linewidths=0.4, alpha=alphas
-            )
-        )
-    for box in view.boxes:
-        if (box.end_s - box.start_s) / MS > LABEL_ROOM * end_ms:
-            middle = (box.start_s + box.end_s) / 2 / MS
-            axes.text(
-                middle, box.rank, box.label, ha="center", va="center", fontsize=8, clip_on=True
-            )
+    draw_ops(
+        axes, view, end_ms, lambda box: 1.0 if box.op in strong else FADED, -ROW / 2, ROW, size=8
+    )
     if highlighted:
         lines = [
             [(time_s / MS, row) for time_s, row in line] for line in path_lines(highlighted, ROW)
         ]
         axes.add_collection(LineCollection(lines, **PATH_STYLE))
+    name_rows(axes, view)
+
+
+def draw_ops(
+    axes: Axes,
+    view: Scene,
+    end_ms: float,
+    opacity: Callable[[Box], float],
+    shift: float,
+    high: float,
+    *,
+    size: int,
+) -> None:
+    """Draw the ops of `view`, with labels of `size` points where there is room for them.
+
+    shift, high: how far below the middle of its row a box begins, and its height, in rows.
+    """
+    for kind in view.kinds:
+        boxes = [box for box in view.boxes if box.kind == kind]
+        fills = [shade(COLOURS[kind], box.chunk, len(view.stages[box.rank])) for box in boxes]
+        polygons = [
+            _corners(box.start_s / MS, box.end_s / MS, box.rank + shift, high) for box in boxes
+        ]
+        style: dict[str, Any] = {"edgecolors": "black", "linewidths": 0.4}
+        style["alpha"] = [opacity(box) for box in boxes]
+        axes.add_collection(PolyCollection(polygons, facecolors=fills, **style))
+    style = {"ha": "center", "va": "center", "fontsize": size, "clip_on": True}
+    for box in view.boxes:
+        if (box.end_s - box.start_s) / MS > LABEL_ROOM * end_ms:
+            middle = (box.start_s + box.end_s) / 2 / MS
+            axes.text(middle, box.rank + shift + high / 2, box.label, **style)
+
+
+def name_rows(axes: Axes, view: Scene) -> None:
+    """Name the ranks of `view`, from the top, beside `axes`."""
     axes.set_ylim(view.ranks - 0.5, -0.5)
     labels = [row_label(rank, stages) for rank, stages in enumerate(view.stages)]
     axes.set_yticks(range(view.ranks), labels, fontsize=8)
@@ -213,13 +233,11 @@ def _draw_memory(axes: Axes, view: Scene, peak: float) -> None:
 
 
 def _say_that_there_is_no_memory(axes: Axes) -> None:
-    text = "memory was not recorded"
     style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8, "color": "0.4"}
-    axes.text(0.5, 0.5, text, transform=axes.transAxes, **style)
+    axes.text(0.5, 0.5, UNRECORDED, transform=axes.transAxes, **style)
     axes.set_yticks([])
     axes.spines[["top", "right", "left"]].set_visible(False)
 
 
-def _corners(rank: int, left: float, right: float) -> list[tuple[float, float]]:
-    top, bottom = rank - ROW / 2, rank + ROW / 2
-    return [(left, top), (right, top), (right, bottom), (left, bottom)]
+def _corners(left: float, right: float, top: float, high: float) -> list[tuple[float, float]]:
+    return [(left, top), (right, top), (right, top + high), (left, top + high)]

@@ -95,6 +95,51 @@ def test_a_chunked_schedule_of_torchs_is_valid_and_ours_where_we_have_it(
         assert program.ranks == generate(OURS[name], ranks, microbatches, chunks=chunks).ranks
 
 
+def torch_order(name, ranks, microbatches, chunks):
+    """[per rank] torch's text of the compute ops and pairs; None where torch refuses the
+    numbers."""
+    try:
+        order = schedule(name, ranks, microbatches, chunks).pipeline_order
+    except ValueError:
+        return None
+    cells = [[str(action) for action in order[rank] if action] for rank in range(ranks)]
+    return [[cell for cell in row if not cell.endswith("REDUCE_GRAD")] for row in cells]
+
+
+def our_order(name, ranks, microbatches, **options):
+    try:
+        return generate(name, ranks, microbatches, **options).ranks_as_text
+    except InputError:
+        return None
+
+
+@pytest.mark.parametrize("chunks", [2, 3, 4])
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [("interleaved-1f1b", "ScheduleInterleaved1F1B"), ("looped-bfs", "ScheduleLoopedBFS")],
+)
+def test_chunked_schedules_are_torchs_op_by_op(ours, theirs, chunks):
+    for ranks in range(2, 9):
+        for microbatches in range(1, 33):
+            # torch has no ragged groups
+            if expected := torch_order(theirs, ranks, microbatches, chunks):
+                assert our_order(ours, ranks, microbatches, chunks=chunks) == expected, (
+                    ranks,
+                    microbatches,
+                )
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [("zb-v", "ScheduleZBVZeroBubble"), ("dualpipe-v", "ScheduleDualPipeV")]
+)
+def test_v_shaped_schedules_are_torchs_op_by_op(ours, theirs):
+    for ranks in range(2, 9):
+        for microbatches in range(1, 33):
+            assert our_order(ours, ranks, microbatches) == torch_order(
+                theirs, ranks, microbatches, 2
+            ), (ranks, microbatches)
+
+
 @pytest.mark.parametrize("ranks, microbatches", [(2, 2), (2, 8), (4, 4), (4, 8), (8, 32)])
 def test_torchs_interleaved_zero_bubble_on_one_stage_a_rank_is_our_zb_h1(ranks, microbatches):
     program = program_from_schedule(schedule("ScheduleInterleavedZeroBubble", ranks, microbatches))

@@ -7,7 +7,6 @@ import pickle
 import shutil
 import signal
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -168,52 +167,6 @@ def one_refusal(ranks, path, tp=2, stages=1):
         checkpoint.verify(path)
     assert str(refused.value) == text
     return text
-
-
-def flip(file):
-    data = bytearray(file.read_bytes())
-    data[-1] ^= 1
-    file.write_bytes(data)
-
-
-def test_a_damaged_file_is_refused_with_its_name_and_what_is_wrong(two, tmp_path):
-    path = saved(two, tmp_path)
-    for number in range(2):
-        file, good = (
-            path / f"rank-0000{number}.safetensors",
-            (path / f"rank-0000{number}.safetensors").read_bytes(),
-        )
-        flip(file)
-        assert f"{file.name}' is corrupt: checksum " in one_refusal(two, path)
-        file.write_bytes(good[:-1])
-        assert (
-            f"{file.name}' is truncated: size {len(good) - 1} bytes, expected {len(good)}"
-            in one_refusal(two, path)
-        )
-        file.write_bytes(good + b"\0")
-        assert (
-            f"{file.name}' is too long: size {len(good) + 1} bytes, expected {len(good)}"
-            in one_refusal(two, path)
-        )
-        file.unlink()
-        assert f"{file.name}' is missing" in one_refusal(two, path)
-        file.write_bytes(good)
-    checkpoint.verify(path)
-
-
-def test_a_damaged_manifest_is_refused(two, tmp_path):
-    path = saved(two, tmp_path)
-    manifest = path / "manifest.json"
-    good = manifest.read_text()
-    manifest.write_text(good.replace("65536.0", "65535.0"))
-    assert "manifest.json' is corrupt: its checksum is" in one_refusal(two, path)
-    for bad in ("", good[:100], "[]", "{}", '{"files": {}}'):
-        manifest.write_text(bad)
-        assert "manifest.json' is not a checkpoint's manifest" in one_refusal(two, path)
-    manifest.unlink()
-    assert "manifest.json is missing" in one_refusal(two, path)
-    write_manifest(path, {"format": 2, "files": {}, "tensors": {}})
-    assert "has format 2, this version reads 1" in one_refusal(two, path)
 
 
 def load_other(rank, path, change):
@@ -403,47 +356,6 @@ def test_a_save_in_the_background_keeps_what_there_was_while_collectives_run_and
         two(save_while_training, str(tmp_path))
         == [(True, True, 400_000.0, [], {"losses": [1.0]})] * 2
     )
-
-
-def save_one_after_the_other(rank, folder, own_group):
-    """Three that succeed, one that fails and is waited for twice, and another one."""
-    import torch.distributed as dist
-
-    group = dist.new_group(backend="gloo") if own_group else None
-    tensors = state(2, 1, 2)
-    begin = partial(checkpoint.begin_save, folder, group=group)
-    for step in (10, 20, 30):
-        begin(step, tensors, {"step": step}).wait()
-    bad = begin(40, {"x": "no tensor"}, {})
-    told = [refusal(rank, lambda rank: bad.wait()) for _ in range(2)]
-    begin(50, tensors, {}).wait()
-    return told
-
-
-@pytest.mark.parametrize("own_group", [False, True])
-def test_a_save_that_failed_is_told_on_all_ranks_and_the_next_one_works(two, tmp_path, own_group):
-    text = "'x' is str 'no tensor', not a name and a tensor"
-    assert two(save_one_after_the_other, str(tmp_path), own_group) == [[text, text]] * 2
-    assert checkpoint.complete(tmp_path) == [10, 20, 30, 50]
-
-
-# which are kept
-# -------------------------------------------------------------------------------------------
-
-
-def test_the_newest_are_kept_and_those_of_an_abandoned_future_too(two, tmp_path):
-    for step in (5, 100, 1_000_000):
-        saved(two, tmp_path, step=step, keep=2)
-    assert (
-        checkpoint.complete(tmp_path) == [100, 1_000_000]
-        and checkpoint.latest(tmp_path).name == "step-1000000"
-    )
-    saved(two, tmp_path, step=50, keep=1)  # resumed from an older one
-    assert checkpoint.complete(tmp_path) == [50, 100, 1_000_000]
-    before = (tmp_path / "step-000100").stat().st_ino
-    saved(two, tmp_path, step=100, keep=2)
-    assert (tmp_path / "step-000100").stat().st_ino != before
-    assert sorted(os.listdir(tmp_path)) == ["step-000050", "step-000100", "step-1000000"]
 
 
 # no pickle

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 
 from realrun.checkpoint import save as checkpoint
 from realrun.checkpoint.errors import CheckpointError
-from realrun.checkpoint.files import check_file, read_manifest
+from realrun.checkpoint.files import check_file, read_manifest, write_manifest
 
 X = torch.arange(6.0).view(2, 3)
 
@@ -149,6 +149,10 @@ def test_a_manifest_of_another_format_or_changed_by_hand_is_refused(tmp_path):
         (path / "manifest.json").write_text(changed)
         with pytest.raises(CheckpointError, match="is not a checkpoint's manifest"):
             read_manifest(path)
+    (path / "manifest.json").unlink()
+    write_manifest(path, {"format": 2, "files": {}, "tensors": {}})
+    with pytest.raises(CheckpointError, match="has format 2, this version reads 1"):
+        read_manifest(path)
     with pytest.raises(CheckpointError, match=re.escape(f"no checkpoint in {str(tmp_path)!r}")):
         read_manifest(tmp_path)
 

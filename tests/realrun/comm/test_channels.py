@@ -6,7 +6,8 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from realrun_processes import both_directions, on_ranks
+from realrun_processes import both_directions
+from realrun_ranks import on_ranks
 
 SHAPE = (1, 8, 16)
 
@@ -46,8 +47,8 @@ def take_in_another_order(rank):
     return {name: value(inbox.take(name)) for name in ("m3", "m0", "m5", "m1", "m4", "m2")}
 
 
-def test_an_inbox_hands_out_messages_by_name_in_any_order(tmp_path):
-    received = on_ranks(2, take_in_another_order, folder=tmp_path)[1]
+def test_an_inbox_hands_out_messages_by_name_in_any_order():
+    received = on_ranks(2, take_in_another_order)[1]
     assert received == {f"m{number}": float(number) for number in range(6)}
 
 
@@ -64,8 +65,8 @@ def facing(rank, count):
     return received
 
 
-def test_facing_sends_do_not_block_each_other(tmp_path):
-    assert on_ranks(2, facing, 20, folder=tmp_path) == [
+def test_facing_sends_do_not_block_each_other():
+    assert on_ranks(2, facing, 20) == [
         [100.0 + n for n in range(20)],
         [float(n) for n in range(20)],
     ]
@@ -91,8 +92,8 @@ def ring(rank, pace):
 
 
 @pytest.mark.parametrize("pace", [None, (0.002, 1e6)])
-def test_after_connecting_every_rank_hears_every_other_with_and_without_pace(tmp_path, pace):
-    for rank, received in enumerate(on_ranks(3, ring, pace, folder=tmp_path)):
+def test_after_connecting_every_rank_hears_every_other_with_and_without_pace(pace):
+    for rank, received in enumerate(on_ranks(3, ring, pace)):
         assert received == {
             other: [100.0 * other + 10 * rank + n for n in range(3)]
             for other in range(3)
@@ -131,16 +132,16 @@ def paced(rank, pace, count, offset_s):
 
 @pytest.mark.parametrize("offset_s", [0.0, 1000.0, -3.5])
 def test_a_message_on_a_paced_link_cannot_be_used_before_its_latency_is_over_whatever_the_clocks_say(
-    tmp_path, offset_s
+    offset_s,
 ):
-    sent, used = on_ranks(2, paced, (0.15, None), 3, offset_s, folder=tmp_path)
+    sent, used = on_ranks(2, paced, (0.15, None), 3, offset_s)
     assert all(late - early >= 0.15 for early, late in zip(sent, used))
 
 
-def test_messages_on_a_link_of_limited_bandwidth_arrive_one_after_the_other(tmp_path):
+def test_messages_on_a_link_of_limited_bandwidth_arrive_one_after_the_other():
     seconds_each = 0.1
     message_bytes = 4 * 8 * 16
-    sent, used = on_ranks(2, paced, (0.05, message_bytes / seconds_each), 4, 0.0, folder=tmp_path)
+    sent, used = on_ranks(2, paced, (0.05, message_bytes / seconds_each), 4, 0.0)
     assert all(when - sent[0] >= (n + 1) * seconds_each + 0.05 for n, when in enumerate(used))
 
 
@@ -188,8 +189,8 @@ def lent_buffer(rank):
     return [value(inbox.take(number)) for number in range(8)]
 
 
-def test_what_was_sent_lives_until_it_is_received(tmp_path):
-    assert on_ranks(2, lent_buffer, folder=tmp_path)[1] == [float(n) for n in range(8)]
+def test_what_was_sent_lives_until_it_is_received():
+    assert on_ranks(2, lent_buffer)[1] == [float(n) for n in range(8)]
 
 
 def test_connecting_goes_through_all_pairs_and_both_ways_in_one_order_on_every_rank():

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from realrun_processes import on_ranks
+from realrun_ranks import on_ranks
 
 MARGIN_S = 1e-4
 
@@ -17,11 +17,11 @@ def measured(rank, world, shifts_s):
 
 
 @pytest.mark.parametrize("shifts_s", [(0.0, 0.0, 0.0), (0.0, 5.0, -0.25), (2.0, 0.0, 2.0)])
-def test_offsets_are_right_within_their_stated_uncertainty(tmp_path, shifts_s):
+def test_offsets_are_right_within_their_stated_uncertainty(shifts_s):
     """Processes of one machine read one clock, so what was added to it here is the whole truth."""
     from realrun.comm.clock import ROUNDS
 
-    found = on_ranks(3, measured, 3, shifts_s, folder=tmp_path)
+    found = on_ranks(3, measured, 3, shifts_s)
     assert found[0][:2] == (0.0, 0.0)
     for (offset_s, uncertainty_s, took_s), shift_s in zip(found[1:], shifts_s[1:]):
         assert abs(offset_s - (shifts_s[0] - shift_s)) <= uncertainty_s + MARGIN_S
@@ -43,15 +43,15 @@ def measured_over_a_lopsided_line(rank, delay_s):
     return clock.offset_from_rank_0(rank, 2)
 
 
-def test_an_answer_that_takes_longer_than_the_question_is_within_the_uncertainty(tmp_path):
+def test_an_answer_that_takes_longer_than_the_question_is_within_the_uncertainty():
     """The one thing Cristian's method cannot see. Half of the delay goes into the offset, so the
     uncertainty must cover that."""
-    offset_s, uncertainty_s = on_ranks(2, measured_over_a_lopsided_line, 0.04, folder=tmp_path)[1]
+    offset_s, uncertainty_s = on_ranks(2, measured_over_a_lopsided_line, 0.04)[1]
     assert abs(offset_s) <= uncertainty_s
     assert abs(offset_s + 0.02) <= uncertainty_s - 0.02 + MARGIN_S  # what the rest of the trip took
 
 
-def test_a_rank_alone_is_its_own_clock(tmp_path):
+def test_a_rank_alone_is_its_own_clock():
     from realrun.comm.clock import offset_from_rank_0
 
     assert offset_from_rank_0(0, 1) == (0.0, 0.0)

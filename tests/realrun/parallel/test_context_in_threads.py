@@ -1,19 +1,31 @@
 """Context parallelism on ranks that are threads: against attention over the whole sequence, in 64
 bits to rounding, in 16 bits as well as one process in 16 bits."""
 
+import itertools
+
 import pytest
 import torch
 from threaded_ranks import on_threads
 from torch.nn import functional
 
+from realrun.comm.group import Group
 from realrun.model.fused import rotary
 from realrun.parallel.layers.context import (
     ATTENTIONS,
     block_attention,
     positions,
+    positions_at,
     ring_attention,
+    ulysses_attention,
+    visible,
 )
+from simlab.collectives import all_to_all
+from simlab.errors import InputError
+from simlab.lowering.kernels import Communication, layer_kernels
+from simlab.spec.model import Model
+from simlab.spec.plan import Plan
 
+LAYOUTS = ("contiguous", "zigzag")
 BATCH, HEADS, KV_HEADS, HEAD_SIZE = 2, 6, 3, 4
 
 
@@ -51,7 +63,7 @@ def joined(ranks, kind, layout, tensors, causal=True):
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-@pytest.mark.parametrize("layout", ["zigzag", "contiguous"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("kind", ["ring", "gathered"])
 def test_rows_and_gradients_are_those_of_the_whole_sequence(ranks, layout, causal, kind):
@@ -62,7 +74,7 @@ def test_rows_and_gradients_are_those_of_the_whole_sequence(ranks, layout, causa
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("layout", ["zigzag", "contiguous"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("causal", [True, False])
 def test_ulysses_gives_them_too_where_ranks_divide_the_heads(layout, causal):
     tensors = whole(24)
@@ -97,21 +109,93 @@ def test_scores_and_their_sums_are_of_32_bits_in_16():
     assert (lse.double() - exact).abs().max() < 2**-6
 
 
-def test_a_ring_sends_keys_and_values_and_their_gradients_each_one_step_less_than_ranks():
-    tensors = whole(24)
+def traffic(group):
+    """{way: [(kind, bytes, sent bytes) of every communication] forward and backward}, in float32,
+    of a layer's attention."""
+    results = {}
+    for way, attention in ATTENTIONS.items():
+        group.traffic.clear()
+        q, k, v = (torch.randn(BATCH, 4, 4, 6, requires_grad=True) for _ in range(3))
+        out = attention(q, k, v, group)
+        forward = len(group.traffic)
+        out.sum().backward()
+        ledger = [(sent.kind, sent.size_bytes, sent.sent_bytes) for sent in group.traffic]
+        results[way] = ledger[:forward], ledger[forward:]
+    return results
 
-    def sent(group):
-        each = 24 // group.size
-        where = positions(each, group, "zigzag")
-        q, k, v, dout = (x[:, :, where].clone().requires_grad_() for x in tensors)
-        out = ring_attention(q, k, v, group)
-        forward = [one.sent_bytes for one in group.traffic]
-        out.backward(dout.detach())
-        return forward, [one.sent_bytes for one in group.traffic][len(forward) :]
 
-    for forward, backward in on_threads(3, sent, dimension="cp"):
-        kv = 2 * 8 * BATCH * KV_HEADS * 8 * HEAD_SIZE
-        assert forward == [kv] * 2 and backward == [kv] * 4
+def test_the_ring_sends_the_bytes_that_the_simulator_charges_and_ulysses_those_of_its_rounds():
+    ranks, heads, seq, size = 4, 4, 16, 6
+    model = Model(layers=1, hidden=heads * size, heads=heads, vocab=8, seq=seq)
+    kernels = layer_kernels(model, Plan(cp=ranks, microbatch_size=BATCH, precision="fp32"))
+    rings = [
+        [k for k in part if isinstance(k, Communication)]
+        for part in (kernels.forward, kernels.input_grad)
+    ]
+    # q, k, v and the output have as many bytes each
+    local = 4 * BATCH * heads * seq // ranks * size
+    pairwise = sum(
+        t.size_bytes
+        for transfers in all_to_all(range(ranks), local)
+        for t in transfers
+        if t.source == 0
+    )
+    for results in on_threads(ranks, traffic, dimension="cp"):
+        for ledger, (kernel,) in zip(results["ring"], rings):
+            assert {kind for kind, _, _ in ledger} == {kernel.kind}
+            assert sum(sent for _, _, sent in ledger) == kernel.steps * kernel.size_bytes
+        # never more than one rank's K and V
+        assert [sent for _, _, sent in results["ring"][0]] == [2 * local] * (ranks - 1)
+        assert results["ulysses"] == ([("all_to_all", local, pairwise)] * 4,) * 2
+        whole = ranks * local
+        # as many bytes, but all at once
+        assert results["gathered"][0] == [("all_gather", whole, (ranks - 1) * local)] * 2
+        assert results["gathered"][1] == [("reduce_scatter", whole, (ranks - 1) * local)] * 2
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_ring_computes_every_visible_pair_once_and_in_zigzag_all_ranks_do_as_much_in_every_step(
+    layout, size, causal
+):
+    tokens, pairs, work = 4, [], {}
+    for place, step in itertools.product(range(size), range(size)):
+        source = (place - step) % size
+        of_queries, of_keys = (
+            positions_at(at, tokens, size, layout).tolist() for at in (place, source)
+        )
+        computed = [
+            (query, key)
+            for rows, keys, triangular in visible(place, source, tokens, layout, causal)
+            for i, query in enumerate(of_queries[rows])
+            for j, key in enumerate(of_keys[keys])
+            if not triangular or j <= i
+        ]
+        pairs += computed
+        work.setdefault(step, set()).add(len(computed))
+    whole = range(size * tokens)
+    assert sorted(pairs) == [
+        (query, key) for query in whole for key in whole if key <= query or not causal
+    ]
+    if causal and layout == "zigzag":
+        assert all(len(amounts) == 1 for amounts in work.values())
+    elif causal and size > 1:
+        assert all(amounts == {0, tokens**2} for step, amounts in work.items() if step)
+
+
+def test_what_cannot_be_laid_out_is_refused():
+    group = Group("cp", range(4), 0)
+    with pytest.raises(InputError, match="layout 'zig-zag', did you mean 'zigzag'"):
+        positions_at(0, 4, 2, "zig-zag")
+    with pytest.raises(InputError, match="zigzag with 3 tokens on a rank"):
+        ring_attention(*[torch.zeros(1, 4, 3, 2)] * 3, group)
+    with pytest.raises(
+        InputError, match="Ulysses over 4 cp ranks with 2 kv heads: 4 must divide them"
+    ):
+        ulysses_attention(torch.zeros(1, 4, 2, 2), *[torch.zeros(1, 2, 2, 2)] * 2, group)
+    with pytest.raises(InputError, match="head size 3"):
+        rotary(torch.zeros(2, 3), torch.arange(2))
 
 
 def test_rotary_embedding_turns_pairs_as_complex_numbers_do_far_into_a_sequence():

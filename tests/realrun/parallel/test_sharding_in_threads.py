@@ -6,7 +6,7 @@ from copy import deepcopy
 
 import pytest
 import torch
-from threaded_ranks import on_threads
+from threaded_ranks import on_mesh, on_threads
 from torch import nn
 
 from realrun.comm.group import Group
@@ -171,24 +171,47 @@ def test_gradients_of_two_backwards_are_added_up():
 # ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ranks", PLACES)
-def test_the_norm_of_shards_and_of_what_all_have_is_torchs_of_the_whole(ranks):
-    whole = [torch.randn(6 * ranks), torch.randn(3, 3)]
+def held(whole, d, t):
+    """What the rank at (dp, tp) = (d, t) of 2 x 2 holds of gradients that are cut over both, over one
+    of them, or over none."""
+    place = 2 * d + t
+    return {
+        "both": whole["both"][2 * place :][:2],
+        "tp": whole["tp"][4 * t :][:4],
+        "dp": whole["dp"][4 * d :][:4],
+        "neither": whole["neither"],
+    }
 
-    def norm(group):
-        cut = group.own(whole[0], 0).clone()
-        own = whole[1].clone()
-        before = clip([([cut, None], [group]), ([own], [])], 0.5)
-        return before.item(), cut, own, len(group.traffic)
 
-    theirs = [nn.Parameter(torch.zeros_like(value)) for value in whole]
-    for parameter, value in zip(theirs, whole):
-        parameter.grad = value.clone()
-    expected = nn.utils.clip_grad_norm_(theirs, 0.5)
-    for place, (found, cut, own, calls) in enumerate(on_threads(ranks, norm)):
-        assert found == pytest.approx(expected.item(), rel=1e-6) and calls == 1
-        torch.testing.assert_close(cut, theirs[0].grad.chunk(ranks)[place])
-        torch.testing.assert_close(own, theirs[1].grad)
+def test_the_norm_counts_each_gradient_once_however_it_is_cut_by_one_call_for_each_group():
+    whole = {name: torch.randn(8).double() for name in ("both", "tp", "dp", "neither")}
+    cut_over = {"both": ("dp", "tp"), "tp": ("tp",), "dp": ("dp",), "neither": ()}
+    theirs = {name: nn.Parameter(torch.zeros_like(value)) for name, value in whole.items()}
+    for name, parameter in theirs.items():
+        parameter.grad = whole[name].clone()
+    expected = nn.utils.clip_grad_norm_(theirs.values(), 0.5)
+    clipped = {name: parameter.grad for name, parameter in theirs.items()}
+
+    def norm(mesh):
+        place = mesh["dp"].place, mesh["tp"].place
+        mine = {name: value.clone() for name, value in held(whole, *place).items()}
+        parts = [([None, mine[name]], [mesh[one] for one in cut_over[name]]) for name in whole]
+        found = clip(parts, 0.5)
+        assert [len(group.traffic) for group in mesh.values()] == [1, 1]
+        close(mine.values(), held(clipped, *place).values())
+        nothing = [([torch.full((4,), 3.0)] if place == (0, 0) else [], mesh.values())]
+        return found.item(), clip(nothing, 1.0).item()
+
+    for found, of_one_rank in on_mesh({"dp": 2, "tp": 2}, norm):
+        assert found == pytest.approx(expected.item(), rel=1e-12) and of_one_rank == 6
+
+
+@pytest.mark.parametrize("limit", [0, -1.0, float("nan")])
+def test_a_limit_that_is_no_norm_is_refused_and_gradients_below_one_stay(limit):
+    with pytest.raises(InputError, match="clipping at "):
+        clip([([torch.ones(1)], [])], limit)
+    small = torch.ones(4)
+    assert clip([([small], [])], 3.0).item() == 2 and small.equal(torch.ones(4))
 
 
 def test_copies_that_another_rank_counts_are_scaled_by_the_norm_without_them():
@@ -207,7 +230,12 @@ def test_the_sum_of_squares_is_taken_in_64_bits():
 
 def test_an_infinity_on_one_rank_skips_the_step_on_all_as_torchs_scaler_does():
     """Growth after so many good steps, and halving: the scale follows torch's."""
-    theirs, scales = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2), []
+    theirs, scales = (
+        torch.amp.GradScaler(
+            "cpu", init_scale=8.0, growth_factor=4.0, backoff_factor=0.25, growth_interval=2
+        ),
+        [],
+    )
     bad = {3, 4}
     for step in range(9):
         parameter = nn.Parameter(torch.zeros(1))
@@ -219,7 +247,7 @@ def test_an_infinity_on_one_rank_skips_the_step_on_all_as_torchs_scaler_does():
         scales.append(theirs.get_scale())
 
     def scaled(group):
-        scaler, found = LossScaler([group], scale=8.0, interval=2), []
+        scaler, found = LossScaler([group], scale=8.0, growth=4.0, backoff=0.25, interval=2), []
         for step in range(9):
             gradient = torch.tensor([float("inf") if step in bad and group.place == 1 else 16.0])
             before = scaler.scale

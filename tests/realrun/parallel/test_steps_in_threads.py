@@ -50,6 +50,9 @@ def test_loss_gradients_and_norm_are_those_of_one_process_and_communications_tho
     {"dp": 1, "tp": 2, "pp": 1, "cp": 2, "sequence_parallel": True, "microbatches": 2},
     {"dp": 2, "tp": 1, "pp": 2, "cp": 1, "zero": 2, "microbatches": 2, "schedule": "zb-h1"},
     {"dp": 3, "tp": 1, "pp": 1, "cp": 1, "zero": 1, "microbatches": 2},
+    {"dp": 1, "tp": 1, "pp": 2, "cp": 2, "zero": 3, "prefetch": 2, "microbatches": 2, "schedule": "interleaved-1f1b"},
+    {"dp": 2, "tp": 1, "pp": 2, "cp": 1, "zero": 1, "microbatches": 4, "schedule": "dualpipe"},
+    {"dp": 1, "tp": 2, "pp": 2, "cp": 1, "microbatches": 4, "schedule": "dualpipe"},
     {"dp": 3, "tp": 1, "pp": 1, "cp": 1, "zero": 0, "microbatches": 2, "recompute": "full"},
 ], ids=text)  # fmt: skip
 def test_training_stays_together_with_training_in_one_process(fields):

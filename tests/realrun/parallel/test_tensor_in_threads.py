@@ -8,13 +8,25 @@ from types import SimpleNamespace
 import pytest
 import torch
 from threaded_ranks import on_mesh, on_threads
+from torch import nn
 from torch.nn import functional
 
+from realrun.comm.group import Group
 from realrun.model.gpt import Stage, loss
 from realrun.parallel.layers.block import ParallelBlock
-from realrun.parallel.layers.context import positions
-from realrun.parallel.layers.sequence import SequenceVocabEmbedding, sum_gradients
-from realrun.parallel.layers.tensor import RowLinear, vocab_cross_entropy
+from realrun.parallel.layers.context import exchange, positions
+from realrun.parallel.layers.sequence import (
+    SequenceColumnLinear,
+    SequenceRowLinear,
+    scatter_sequence,
+    sum_gradients,
+)
+from realrun.parallel.layers.tensor import (
+    ColumnLinear,
+    RowLinear,
+    VocabEmbedding,
+    vocab_cross_entropy,
+)
 from realrun.parallel.naive.tensor import (
     GatheredLinear,
     gathered_cross_entropy,
@@ -160,8 +172,82 @@ def test_units_are_passed_in_order_and_the_other_way_round_backward(recompute):
     assert passed == there + [(b, a) for a, b in reversed(there)]
 
 
-# naive forms, and what they send more
+# two matrices
 # ------------------------------------------------------------------------------------------
+
+FORMS = {
+    "naive": (GatheredLinear, GatheredLinear),
+    "megatron": (ColumnLinear, RowLinear),
+    "sequence": (SequenceColumnLinear, SequenceRowLinear),
+}
+BATCH, SEQ, HIDDEN, FFN = 2, 8, 16, 32
+
+
+def numbers(*shape, seed=0):
+    """Random ones, the same on all ranks."""
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def matrices(group, form, whole):
+    """The bytes that this rank sends, of two matrices cut over the group in one of the forms, whose
+    output and gradients are its parts of those of `whole`. With sequence parallelism input and
+    output are cut by tokens."""
+    first, second = FORMS[form]
+    ours = nn.Sequential(first.of(whole[0], group), nn.GELU(), second.of(whole[2], group))
+    x, dy = numbers(BATCH, SEQ, HIDDEN, seed=1), numbers(BATCH, SEQ, HIDDEN, seed=2)
+    x.requires_grad_()
+    expected = whole(x)
+    dx, up, up_bias, down, down_bias = torch.autograd.grad(expected, [x, *whole.parameters()], dy)
+
+    def tokens(tensor):
+        return group.own(tensor, 1) if form == "sequence" else tensor
+
+    mine = tokens(x.detach()).clone().requires_grad_()
+    actual = ours(mine)
+    actual.backward(tokens(dy))
+    sent = sum(one.sent_bytes for one in group.traffic)
+    if form == "sequence":
+        sum_gradients([ours[2].bias], group)
+    if form == "naive":
+        down, down_bias = group.own(down, 0), group.own(down_bias, 0)
+    else:
+        down = group.own(down, 1)
+    found = [actual, mine.grad, *(parameter.grad for parameter in ours.parameters())]
+    parts = [tokens(expected), tokens(dx), group.own(up, 0), group.own(up_bias, 0), down, down_bias]
+    for one, other in zip(found, parts, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+    return sent
+
+
+def test_two_matrices_cut_over_four_ranks_are_those_of_one_process_and_naive_ones_send_more():
+    torch.manual_seed(0)
+    whole = nn.Sequential(nn.Linear(HIDDEN, FFN), nn.GELU(), nn.Linear(FFN, HIDDEN)).double()
+    sent, n, tokens = {}, 4, 8 * BATCH * SEQ
+    for form in FORMS:
+        (sent[form],) = {*on_threads(n, matrices, form, whole, dimension="tp")}
+    assert sent["megatron"] == 2 * 2 * (n - 1) / n * tokens * HIDDEN  # an all-reduce each way
+    assert sent["sequence"] == 1.25 * sent["megatron"]  # the input is gathered again, not kept
+    gathers, sums = tokens * (FFN + HIDDEN), tokens * (HIDDEN + FFN)
+    assert sent["naive"] == (n - 1) / n * (gathers + 2 * sums) == 2.25 * sent["megatron"]
+
+
+@pytest.mark.parametrize(
+    "maps",
+    [scatter_sequence, lambda x, group: exchange(x, group, 1, 2)],
+    ids=["scatter", "exchange"],
+)
+def test_a_backward_is_the_transpose_of_its_forward(maps):
+    """<A x, y> = <x, A^T y>, added up over the ranks, with A^T what autograd makes of A."""
+
+    def products(group):
+        x = numbers(2, 8, 3, seed=group.place).requires_grad_()
+        ax = maps(x, group)
+        y = numbers(*ax.shape, seed=10 + group.place)
+        ax.backward(y)
+        return (ax * y).sum().item(), (x * x.grad).sum().item()
+
+    there, back = map(sum, zip(*on_threads(4, products, dimension="tp")))
+    assert there == pytest.approx(back, rel=1e-12)
 
 
 def test_a_layer_cut_by_rows_needs_no_bias():
@@ -174,27 +260,6 @@ def test_a_layer_cut_by_rows_needs_no_bias():
 
     for y in on_threads(2, product):
         assert torch.allclose(y, whole(x))
-
-
-def test_naive_matrices_give_the_same_and_send_what_they_gather():
-    linear = torch.nn.Linear(6, 8).double()
-    x = torch.randn(2, 4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    theirs = x.clone().requires_grad_()
-    y = linear(theirs)
-    y.backward(y.detach())
-
-    def ours(group):
-        layer, mine = GatheredLinear.of(linear, group), x.clone().requires_grad_()
-        out = layer(mine)
-        out.backward(y.detach())
-        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-10, atol=1e-12)
-        torch.testing.assert_close(out, y.detach(), rtol=1e-10, atol=1e-12)
-        torch.testing.assert_close(layer.weight.grad, group.own(linear.weight.grad, 0))
-        torch.testing.assert_close(layer.bias.grad, group.own(linear.bias.grad, 0))
-        return [(one.kind, one.size_bytes) for one in group.traffic]
-
-    for gathered in on_threads(2, ours, dimension="tp"):
-        assert gathered == [("all_gather", 8 * 2 * 4 * 8), ("all_reduce", 8 * 2 * 4 * 6)]
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -215,10 +280,14 @@ def test_a_loss_over_a_cut_vocabulary_is_torchs_each_token_with_a_weight_of_its_
             value.backward(weights)
             torch.testing.assert_close(value, expected.detach().view(3, 5), rtol=1e-9, atol=1e-9)
             torch.testing.assert_close(mine.grad, group.own(theirs.grad, -1), rtol=1e-9, atol=1e-9)
-            found.append(len(group.traffic))
+            found.append([(one.kind, one.size_bytes) for one in group.traffic])
+            group.traffic.clear()
         return found
 
-    assert on_threads(ranks, ours, dimension="tp") == [[2, 3]] * ranks
+    number = 8 * 3 * 5  # of one number for each token
+    reduced = [("all_reduce", number), ("all_reduce", 2 * number)]  # maximum; sum and target
+    gathered = [("all_gather", 8 * number)]
+    assert on_threads(ranks, ours, dimension="tp") == [[reduced, gathered]] * ranks
 
 
 def test_the_loss_of_16_bit_logits_is_of_32_bits_and_their_gradient_of_16():
@@ -238,29 +307,19 @@ def test_the_loss_of_16_bit_logits_is_of_32_bits_and_their_gradient_of_16():
     on_threads(2, ours, dimension="tp")
 
 
-def test_an_embedding_cut_by_vocabulary_gives_each_rank_the_rows_of_its_tokens():
-    table = torch.nn.Embedding(8, 3).double()
-    tokens = torch.tensor([[1, 7, 1, 4]])
-    expected = table(tokens).detach()
-
-    def ours(group):
-        layer = SequenceVocabEmbedding.of(table, group)
-        out = layer(tokens)
-        out.backward(10 * group.own(expected, 1))
-        gradient = torch.zeros(8, 3, dtype=torch.float64)
-        gradient.index_add_(0, tokens[0], 10 * expected[0])
-        assert layer.weight.grad.equal(group.own(gradient, 0))
-        return out.equal(group.own(expected, 1))
-
-    assert all(on_threads(2, ours, dimension="tp"))
-
-
-def test_heads_that_ranks_do_not_divide_are_refused_by_name():
-    def refused(group):
-        with pytest.raises(InputError, match="heads = 4 cannot be cut evenly over 3 tp ranks"):
-            ParallelBlock(whole(1)[0].blocks[0], group)
-
-    on_threads(3, refused, dimension="tp")
+def test_what_cannot_be_cut_evenly_is_refused_with_its_name():
+    three, block = Group("tp", range(3), 0), whole(1)[0].blocks[0]
+    cut = "cannot be cut evenly over 3 tp ranks"
+    with pytest.raises(InputError, match=f"outputs = 32 {cut}"):
+        ColumnLinear.of(nn.Linear(16, 32), three)
+    with pytest.raises(InputError, match=f"inputs = 16 {cut}"):
+        RowLinear.of(nn.Linear(16, 32), three)
+    with pytest.raises(InputError, match=rf"vocabulary \(pad it\) = 256 {cut}"):
+        VocabEmbedding(256, 8, three)
+    with pytest.raises(InputError, match=f"heads = 4 {cut}"):
+        ParallelBlock(block, three)
+    with pytest.raises(InputError, match="attention 'rings', did you mean 'ring'"):
+        ParallelBlock(block, Group("tp", range(2), 0), attention="rings")
 
 
 def test_a_stage_has_the_parameters_of_all_its_units_once():

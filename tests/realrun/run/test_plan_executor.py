@@ -18,8 +18,6 @@ from realrun_plans import (
     covering,
     data,
     executor_of,
-    losses_alone,
-    losses_of,
     model_of,
     plan_of,
     step_of,
@@ -42,7 +40,6 @@ REST = (
     if os.environ.get("GRID")
     else []
 )
-STEPS, LIMIT = 20, 0.5  # of training, and the norm at which its gradients are clipped
 
 
 @pytest.fixture(scope="module")
@@ -149,32 +146,10 @@ def stray(rank, fields, other):
     executor.step(0, *data(executor.plan, 0))
 
 
-# training
-# ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("fields", [
-    {"dp": 2, "tp": 2, "pp": 2, "cp": 1, "zero": 3, "microbatches": 2},
-    {"dp": 1, "tp": 2, "pp": 1, "cp": 2, "sequence_parallel": True, "microbatches": 2},
-    {"dp": 2, "tp": 1, "pp": 2, "cp": 1, "zero": 2, "microbatches": 2, "schedule": "zb-h1"},
-    {"dp": 4, "tp": 1, "pp": 1, "cp": 1, "zero": 1, "microbatches": 2},
-    {"dp": 1, "tp": 1, "pp": 2, "cp": 2, "zero": 3, "prefetch": 2, "microbatches": 2, "schedule": "interleaved-1f1b"},
-    {"dp": 2, "tp": 2, "pp": 1, "cp": 1, "sequence_parallel": True, "recompute": "full"},
-    {"dp": 2, "tp": 1, "pp": 2, "cp": 1, "zero": 1, "microbatches": 4, "schedule": "dualpipe"},
-    {"dp": 1, "tp": 2, "pp": 2, "cp": 1, "microbatches": 4, "schedule": "dualpipe"},
-], ids=text)  # fmt: skip
-def test_training_stays_together_with_training_in_one_process(ranks, fields):
-    parts = ranks(world(fields))(losses_of, fields, STEPS, LIMIT)
-    losses, norms = losses_alone(fields, STEPS, LIMIT)
-    assert [sum(step) for step in zip(*parts)] == pytest.approx(losses, rel=1e-9)
-    assert max(norms) > LIMIT and losses[-1] < 0.9 * losses[0]  # it was clipped, and it learned
-
-
 # memory
 # -----------------------------------------------------------------------------------------------------
 
 WIDER = {"layers": 8, "hidden": 64, "heads": 4, "seq": 32, "microbatch_size": 2}
-ADAM_BYTES = 8
 
 
 def memory_of(rank, fields):

@@ -124,12 +124,6 @@ def test_curves_are_the_cost_models_and_nccls_choice_is_marked(cluster, nodes):
     assert f"{nodes} × {cluster}" in picture(explorer, "time").title.en
 
 
-def test_output_has_a_still_picture_beside_the_widget():
-    data, _ = CollectiveExplorer()._repr_mimebundle_()
-    assert "application/vnd.jupyter.widget-view+json" in data
-    assert data["image/png"].startswith("iVBORw0KGgo")
-
-
 @pytest.mark.parametrize("algorithm", ["ring", "tree", "hierarchical", "halving-doubling"])
 def test_both_languages_name_the_same_parts(algorithm):
     explorer = explorer_called("collectives")

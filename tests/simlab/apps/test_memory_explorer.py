@@ -84,14 +84,3 @@ def test_every_model_of_the_menu_can_be_walked():
         explorer.state = explorer.state | {"model": name}
         assert not explorer.refused
         check(explorer)
-
-
-def test_a_control_that_does_not_exist_is_refused():
-    with pytest.raises(sl.InputError, match="no control 'pp'"):
-        MemoryExplorer(pp=2)
-
-
-def test_output_has_a_still_picture_beside_the_widget():
-    data, _ = MemoryExplorer()._repr_mimebundle_()
-    assert data["image/png"].startswith("iVBORw0KGgo")
-    assert "application/vnd.jupyter.widget-view+json" in data

@@ -1,11 +1,21 @@
-"""The explorers of one kind of parallelism each, as widgets: they start, move and leave a still."""
+"""Explorers as widgets: they start, move and leave a still."""
 
 from dataclasses import replace
 
 import pytest
 
 from simlab import InputError
-from simlab.apps import BucketExplorer, CausalMask, ContextExplorer, MatrixSplit, ZeroGrid
+from simlab.apps import (
+    BucketExplorer,
+    CausalMask,
+    CollectiveExplorer,
+    ContextExplorer,
+    MatrixSplit,
+    MemoryExplorer,
+    PipelineExplorer,
+    PlanExplorer,
+    ZeroGrid,
+)
 
 MOVES = {
     ZeroGrid: {"zero": 3, "ranks": 4},
@@ -24,8 +34,15 @@ def test_a_widget_shows_what_it_is_moved_to_and_leaves_a_picture_of_it(widget):
     assert not moved.refused and moved.answer["pictures"] != before["pictures"]
     started = widget(**MOVES[widget])
     assert started.shown == moved.shown and repr(started) == repr(moved)
-    data, _ = started._repr_mimebundle_()
-    assert "image/png" in data
+
+
+@pytest.mark.parametrize(
+    "widget", [*MOVES, CollectiveExplorer, MemoryExplorer, PipelineExplorer, PlanExplorer]
+)
+def test_output_has_a_still_picture_beside_the_widget(widget):
+    data, _ = widget()._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in data
+    assert data["image/png"].startswith("iVBORw0KGgo")
 
 
 def test_a_control_that_does_not_exist_is_refused():

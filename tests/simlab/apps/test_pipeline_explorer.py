@@ -97,9 +97,3 @@ def test_numbers_that_a_schedule_cannot_do_are_said_and_the_picture_stays():
     assert not explorer.refused and "dualpipe" in table(explorer)
     with pytest.raises(sl.InputError, match="3 schedules: give one or two"):
         PipelineExplorer(("gpipe", "1f1b", "zb-v"))
-
-
-def test_output_has_a_still_picture_beside_the_widget():
-    data, _ = PipelineExplorer()._repr_mimebundle_()
-    assert "application/vnd.jupyter.widget-view+json" in data
-    assert data["image/png"].startswith("iVBORw0KGgo")

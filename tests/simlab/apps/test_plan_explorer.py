@@ -148,12 +148,6 @@ def test_what_does_not_fit_is_said(explorer):
     assert "does not fit" in explorer.shown.note.en
 
 
-def test_output_has_a_still_picture_beside_the_widget(explorer):
-    data, _ = explorer._repr_mimebundle_()
-    assert "application/vnd.jupyter.widget-view+json" in data
-    assert data["image/png"].startswith("iVBORw0KGgo")
-
-
 # the scenes
 # -----------------------------------------------------------------------------------------------------
 

@@ -132,13 +132,3 @@ def test_llama_3_as_published_is_predicted_as_fast_as_a_sixteenth_of_its_replica
     assert all_s < 4 * few_s
     assert step.tokens == 16 * 2**20 and LLAMA.gpus == 16384
     assert 0.3 < step.mfu < 0.5  # the paper's: 41%
-
-
-def test_a_partition_says_the_layers_of_a_plan():
-    from simlab.studies.partition import best_partition, layers_of_partition
-
-    # an embedding as heavy as two layers, a head as heavy as three
-    cut = best_partition([2, *[1] * 7, 3], 4)
-    counts = layers_of_partition(cut)
-    assert sum(counts) == 7 and counts == (1, 3, 3, 0)
-    assert Plan(pp=4, stage_layers=counts).layers_of_stages(7) == [1, 3, 3, 0]

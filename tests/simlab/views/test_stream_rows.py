@@ -51,7 +51,7 @@ def test_the_ring_of_a_layer_names_whose_queries_meet_whose_keys_too():
 
 
 def test_a_row_is_a_stage_where_it_stands_for_one_and_a_rank_where_it_is_one(sharded):
-    chart = streams_chart([sharded], key="t", title=Words("t", "t"))
+    chart = streams_chart(sharded, key="t", title=Words("t", "t"))
     assert {name.split()[0] for name in chart.y.names} == {"stage"}
     chunks = layers(dp=2, tp=4, pp=2, schedule="interleaved-1f1b")
     assert stream_scene(chunks).row_word == "pp"
@@ -83,7 +83,7 @@ def test_each_kind_of_communication_is_drawn_as_itself_in_any_stream(stream, kin
 
 def test_chart_and_still_show_the_same_kinds_and_their_legends_list_exactly_these(sharded):
     whole = 0.0, max(span.end_s for span in sharded.spans)
-    chart = streams_chart([sharded], key="t", title=Words("t", "t"), window=whole)
+    chart = streams_chart(sharded, key="t", title=Words("t", "t"), window=whole)
     in_chart = {name.en for name, _ in chart.legend()}
     picture = sl.layer_timeline(sharded)
     in_still = {text.get_text() for text in picture.legends[0].get_texts()}

@@ -8,7 +8,7 @@ from simlab.views.streams import MOST_BOXES, streams_chart
 
 def hatched(trace):
     """[(start, end)] in ms of the boxes that say a rank waits."""
-    chart = streams_chart([trace], key="t", title=Words("t", "t"))
+    chart = streams_chart(trace, key="t", title=Words("t", "t"))
     waiting = [mark for mark in chart.marks if mark.name == Words(*words("waiting"))]
     return [pair for mark in waiting for pair in zip(mark.x0, mark.x1)]
 
@@ -34,8 +34,8 @@ def test_a_rank_is_hatched_exactly_where_it_computes_nothing():
 def test_the_title_says_how_many_of_the_spans_are_drawn():
     times = sl.OpTimes(forward_s=0.001, backward_s=0.002)
     many = sl.simulate(sl.generate("gpipe", 1, MOST_BOXES), times)
-    assert streams_chart([many], key="t", title=Words("the step", "一步")).title == Words(
+    assert streams_chart(many, key="t", title=Words("the step", "一步")).title == Words(
         "the step: the 3,000 longest of 6,000 spans", "一步：6,000 段中最长的 3,000 段"
     )
     few = sl.simulate(sl.generate("gpipe", 1, 4), times)
-    assert streams_chart([few], key="t", title=Words("the step", "一步")).title.en == "the step"
+    assert streams_chart(few, key="t", title=Words("the step", "一步")).title.en == "the step"
