@@ -99,7 +99,7 @@ def _handout(arguments: argparse.Namespace) -> int:
         from simlab.cli.commands.learning.handout import as_pdf, handout
     except ImportError as error:
         raise InputError(
-            f"a handout needs {error.name}: pip install 'simlab-realrun[lessons]'"
+            f"a handout needs {error.name}: pip install ipywidgets anywidget markdown-it-py"
         ) from error
     page = handout(
         chosen(arguments.lessons or ""),
