@@ -299,7 +299,7 @@ def test_the_steps_that_a_follow_up_of_w05_names_are_the_simulated_ones():
         for zero in (1, 3):
             plan = sl.Plan(dp=64, zero=zero, microbatch_size=size)
             steps[size, zero] = sl.predict(model, plan, replace(NODE, nodes=8)).step_s * 1e3
-    for tongue, to in (("en", "to"), ("zh", "对")):
+    for tongue, to in (("en", "and"), ("zh", "和")):
         said = word("w05.follow_ups.1.answer", tongue=tongue)
         for size in (1, 4):
             assert f"{steps[size, 1]:.0f} {to} {steps[size, 3]:.0f} ms" in said
