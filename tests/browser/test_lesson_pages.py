@@ -62,7 +62,9 @@ def test_every_link_leads_to_a_file_of_the_site_and_to_a_place_in_it(site):
             target, place = urldefrag(urljoin(page.as_uri(), given))
             path = Path(unquote(urlparse(target).path))
             assert path.is_file() and path.is_relative_to(site), (page.name, given)
-            if place:
+            if (
+                place and "=" not in place
+            ):  # a state is held by the tests of explorers and questions
                 # a browser looks for the name as it stands, then for what it means
                 assert {place, unquote(place)} & ids(path), (page.name, given)
 
