@@ -61,6 +61,8 @@ def test_what_was_left_goes_on_and_what_cannot_be_read_is_told(asker):
     other = Asker(str)
     left = asks(other, "go_on", progress=judged["progress"])
     assert left["head"] == "Question 2 of 10."
+    assert asks(other, "stop")["ended"] == "Stopped after 1 of 10 questions."
+    assert other.reply({"do": "stop", "tongue": "zh"})["ended"].endswith("停止。")
     chinese = other.reply({"do": "ask", "tongue": "zh"})
     assert chinese["text"] != left["text"] and "2" in chinese["head"]
 
@@ -73,7 +75,38 @@ def test_an_interview_ends_in_advice_on_the_page(asker, monkeypatch):
     while "ended" not in reply:
         asks(asker, "ask")
         reply = asks(asker, "answer", texts=right(asker.session), hints=0)
-    assert "Do next:" in reply["advice"] and reply["ended"]
+    assert "Do next:" in reply["advice"] and reply["ended"] and reply["missed"] == []
+    assert "python -m" not in reply["advice"]
+
+
+def test_of_a_whiteboard_case_the_page_keeps_the_case_in_view_and_names_what_was_missed(asker):
+    first = asks(asker, "begin", kind="board", progress="{}")
+    assert first["about"] == "<>" and first["about_rows"] == []
+    asks(asker, "answer", texts=right(asker.session), hints=0)
+    second = asks(asker, "ask")
+    title = first["text"].removeprefix("<").partition("\n\n")[0]
+    assert second["about"].startswith(f"<{title}") and title not in second["text"]
+    assert second["about_rows"] == first["rows"]
+    told = Asker(str)
+    asks(told, "begin", kind="aloud", progress="{}")
+    asks(told, "answer", texts={"points": "0"}, hints=0)
+    item = told.session.state["results"][0]["item"]
+    reply = asks(told, "stop")
+    assert reply["missed"] == [item[1]]
+
+
+def test_the_advice_of_a_bad_interview_names_questions_and_no_commands():
+    asker = Asker(str)
+    asks(asker, "begin", kind="interview", progress="{}")
+    for _ in range(6):
+        posed = asker.session.question()
+        texts = {
+            name: its.options[-1] if hasattr(its, "options") else "0"
+            for name, its in posed.fields.items()
+        }
+        asks(asker, "answer", texts=texts, hints=0)
+    advice = asks(asker, "stop")["advice"]
+    assert "python" not in advice and "`" not in advice and ".." not in advice
 
 
 def test_a_notebook_asks_an_interview_and_kinds_and_gives_hints():

@@ -119,10 +119,16 @@ class Asker:
         results = self.session.report()["results"]
         missed = {rounds.whole(Item(*one["item"])).name for one in results if not one["right"]}
         return {
-            "ended": COMMAND.sub("", self.session.ended()),
-            "advice": self.render(COMMAND.sub("", ONLY.sub(r"\1", text))),
+            "ended": _on_a_page(self.session.ended()),
+            "advice": self.render(_on_a_page(text)),
             "missed": sorted(missed & {*book.questions()}),
         }
 
     def _progress(self) -> str:
         return json.dumps(progress.load(), ensure_ascii=False)
+
+
+def _on_a_page(text: str) -> str:
+    """`text` without the commands of a terminal."""
+    left = COMMAND.sub("", ONLY.sub(r"\1", text))
+    return re.sub(r"([.。]) ?[.。]", r"\1", left)

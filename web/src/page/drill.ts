@@ -102,6 +102,8 @@ function hear(reply: Reply): void {
     for (const link of again) at("ended").append(link, " ");
     at("choice").hidden = false;
     at("stop").hidden = true;
+    at("asked").hidden = !judged;
+    at("go-on").hidden = reply.said !== undefined; // it was stopped before its end
     at("ended").scrollIntoView({ block: "start" });
   }
 }
