@@ -299,31 +299,36 @@ def efficiencies_of(gpu: Gpu) -> Efficiency:
     if isinstance(gpu.efficiency, Efficiency):
         return gpu.efficiency
     name = gpu.efficiency or gpu.name
-    return efficiencies()[name if name in efficiencies() else nearest(gpu)]
+    if name in efficiencies():
+        return efficiencies()[name]
+    return efficiencies_of(gpus()[nearest(gpu)])
 
 
 @cache
 def nearest(gpu: Gpu) -> str:
-    """The name of the measured GPU that is taken for one of which no efficiencies are known.
+    """The name of the GPU of the catalogue, measured or said to reach what another does, that is taken for
+    one of which no efficiencies are known.
 
     It is that whose multiprocessors compute nearly as much per second in 16 bits, which tells the
     architecture: 1.6 TFLOP/s in a V100, 2.9 in an A100, 7.5 in an H100 and 15 in a B200. Of several
-    of one architecture it is that with the nearest ratio of FLOP/s to bytes/s. This ratio alone does not
+    of one architecture it is that with the nearest ratio of FLOP/s to bytes/s, then that with as much memory. This ratio alone does not
     tell them apart: 295 in an H100, 281 in a B200, and 201 and 206 in an A100 of 40 GB and an H200.
     """
 
     def apart(other: Gpu, figure: Callable[[Gpu], float]) -> float:
         return abs(log(figure(gpu) / figure(other)))
 
-    def distance(name: str) -> tuple[float, float]:
+    def distance(name: str) -> tuple[float, float, float]:
         return (
             apart(gpus()[name], lambda its: peak_flops(its, "bf16") / its.sms),
             apart(
                 gpus()[name], lambda its: peak_flops(its, "bf16") / its.memory_bandwidth_bytes_per_s
             ),
+            apart(gpus()[name], lambda its: its.memory_bytes),
         )
 
-    return min((name for name in gpus() if name in efficiencies()), key=distance)
+    known = (name for name, its in gpus().items() if name in efficiencies() or its.efficiency)
+    return min(known, key=distance)
 
 
 def assumptions(cluster: Cluster) -> list[str]:

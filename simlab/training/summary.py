@@ -110,7 +110,7 @@ def step_text(facts: PredictionFacts, gpu: str, fit: Fit, excess: str, off: Unce
     lines += [f"                         {excess}"] * bool(excess)
     lines.append("the step's time, as means over ranks:")
     for name, seconds in facts["waterfall_s"].items():
-        if seconds > 0:
+        if seconds > 1e-9 * step_s:  # less is what rounding leaves
             share = seconds / step_s
             bar = "#" * round(BAR * share)
             lines.append(f"  {name:<10} {seconds_text(seconds):>10}  {share:>6.1%}  {bar}")

@@ -252,7 +252,7 @@ def test_a_gpu_that_is_added_as_the_page_says_is_predicted_and_searched_and_said
     assert capsys.readouterr().out.count(said) == 1
     assert simlab_main([*command.split(), "--json"]) == 0
     (assumed,) = json.loads(capsys.readouterr().out)["assumptions"]
-    assert said in assumed and "h100-sxm-80gb" in assumed
+    assert said in assumed and "h200-nvl" in assumed
     facts = json.loads(Path("my-cluster.json").read_text())
     for given, status in (("ampere", 0), ("a100-pcie-80gb", 0), ("amper", 2)):
         Path("my-cluster.json").write_text(

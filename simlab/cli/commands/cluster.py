@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, TypedDict
 
 from simlab.cli.options import add_json_options
@@ -66,7 +67,9 @@ def _print(own: Cluster, told: Answer) -> None:
 
 
 def _write(arguments: argparse.Namespace) -> None:
-    """The file of a new cluster: the nearest one's, with what is given."""
+    """The file of a new cluster: the nearest one's, with what is given. One that is there was corrected."""
+    if Path(arguments.file).exists():
+        raise InputError(f"cannot write {arguments.file!r}: it is there: give another name")
     if (name := arguments.gpu) not in gpus():
         hint = did_you_mean(name, gpus()) or ";"
         raise InputError(f"--gpu {shortened(name)}{hint} there is {', '.join(gpus())}")
@@ -83,6 +86,8 @@ def _write(arguments: argparse.Namespace) -> None:
             facts[key] = value
     if (speed := arguments.nic_gbit) is not None:
         require_positive("--nic-gbit", speed)
+        if speed > MOST_GBIT:
+            raise InputError(f"--nic-gbit {speed:g}: no interface has that; give Gb/s, such as 400")
         facts["inter"]["bandwidth_bytes_per_s"] = speed * GIGABIT
     kept = {key: value for key, value in facts.items() if value is not None}
     for part in ("intra", "inter"):  # what is infinite is so by default
@@ -91,6 +96,7 @@ def _write(arguments: argparse.Namespace) -> None:
     write_file(arguments.file, lambda path: path.write_text(text, encoding="utf-8"))
 
 
+MOST_GBIT = 10_000
 LEFT_OUT = ("more", "measured", "nodes", "checks_collectives")
 
 

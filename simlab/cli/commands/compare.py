@@ -93,7 +93,9 @@ def sweep(arguments: Namespace) -> int:
     The options are those of `simlab simulate --model`, and the values are those of any of them. A
     value with which there is no plan is listed with the reason.
     """
-    name, values = _swept(arguments.over)
+    if len(arguments.over) > 1:
+        raise InputError(f"--over {' --over '.join(arguments.over)}: a sweep changes one option")
+    name, values = _swept(arguments.over[0])
     found: list[_One] = []
     first: InputError | None = None
     for text, value in progress(values, f"predicting each {name}"):
@@ -315,6 +317,7 @@ def add_sweep(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--over",
         required=True,
+        action="append",
         metavar="NAME=X,Y",
         help="the option that changes, and its values: tp=1,2,4,8 or cluster=dgx-a100,dgx-h100",
     )

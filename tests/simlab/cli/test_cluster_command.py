@@ -4,6 +4,7 @@ command that writes one from a few facts and checks one beside the catalogue."""
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -125,3 +126,16 @@ def test_every_cluster_of_the_catalogue_is_predicted_and_says_which_kernels_were
     if said:
         taken = f"no kernels of {cluster.gpu.name} were measured: .* those of {ASSUMED[name]} reach"
         assert len(said) == 1 and re.match(taken, said[0])
+
+
+def test_a_file_that_was_corrected_is_not_written_over(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(NEW.split()) == 0
+    before = Path("own.json").read_text()
+    assert (
+        main(NEW.split()) == 2 and "cannot write 'own.json': it is there" in capsys.readouterr().err
+    )
+    assert Path("own.json").read_text() == before
+    wrong = "cluster new other.json --gpu a100-pcie-80gb --nic-gbit 12.5e9"
+    assert main(wrong.split()) == 2 and "give Gb/s, such as 400" in capsys.readouterr().err
+    assert not Path("other.json").exists()

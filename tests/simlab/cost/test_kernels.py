@@ -630,3 +630,9 @@ def b300_products_ms(role, precision):
     }
     kernels = [Matmul("", *orders[role](k, n), role=role, fresh=True) for k, n in sizes]
     return 1e3 * sum(kernel_s(its, gpu, precision) for its in kernels)
+
+
+@pytest.mark.parametrize("name", gpus())
+def test_a_gpu_of_another_name_is_taken_for_that_of_the_catalogue_with_its_figures(name):
+    own = replace(gpus()[name], name="mine", efficiency=None)
+    assert efficiencies_of(own) == efficiencies_of(gpus()[name])
