@@ -61,9 +61,10 @@ def drill(arguments: argparse.Namespace) -> int:
             _say_case(asked.about, asked.about_rows)
         if not _ask(session, asked):
             break
-    _say("\n" + session.ended())
+    goes_on = "" if session.is_over or not session.at else word("drill.goes_on")
+    _say(f"\n{session.ended()} {goes_on}".rstrip())
     if (advice := session.advice()) and session.at:
-        _say("\n" + advice_text(advice))
+        _say(f"\n{advice_text(advice)}\n\n{word('drill.advice.how', kinds='|'.join(KINDS))}")
     if arguments.json:
         print_json(session.report())
     return 0

@@ -5,7 +5,6 @@ with the first request and comes back with every reply.
 """
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from random import SystemRandom
 from typing import Any
@@ -22,9 +21,6 @@ from simlab.lessons.words import set_language, word
 COUNTS = {"board": 1, "chain": 3, "artefact": 5}
 """{kind: how many a drill of it has on the page}, where they are long; else `QUESTIONS`."""
 QUESTIONS = 10
-ONLY = re.compile(r"`python -m simlab drill --only ([^`]*)`")
-COMMAND = re.compile(r"(: |：|[^.。：:]*)`python -m simlab drill[^`]*`[^.。]*(?=[.。])")
-"""What only a terminal can do, in what is said at the end."""
 
 
 class Asker:
@@ -119,16 +115,10 @@ class Asker:
         results = self.session.report()["results"]
         missed = {rounds.whole(Item(*one["item"])).name for one in results if not one["right"]}
         return {
-            "ended": _on_a_page(self.session.ended()),
-            "advice": self.render(_on_a_page(text)),
+            "ended": self.session.ended(),
+            "advice": self.render(text),
             "missed": sorted(missed & {*book.questions()}),
         }
 
     def _progress(self) -> str:
         return json.dumps(progress.load(), ensure_ascii=False)
-
-
-def _on_a_page(text: str) -> str:
-    """`text` without the commands of a terminal."""
-    left = COMMAND.sub("", ONLY.sub(r"\1", text))
-    return re.sub(r"([.。]) ?[.。]", r"\1", left)

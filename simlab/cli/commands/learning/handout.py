@@ -114,7 +114,10 @@ def as_pdf(page: str) -> bytes:
         source.write_text(page, encoding="utf-8")
         command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer"]
         command += [f"--user-data-dir={name}/profile", f"--print-to-pdf={target}", source.as_uri()]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PRINT_S)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PRINT_S)
+        except subprocess.TimeoutExpired as error:
+            raise InputError(f"{browser} printed no PDF within {PRINT_S} s") from error
         if not target.exists():
             raise InputError(f"{browser} printed no PDF: {done.stderr.strip().splitlines()[-1:]}")
         return target.read_bytes()
