@@ -9,7 +9,8 @@ class Figure:
 
     value:     the figure, in the unit that its name ends with.
     tolerance: the largest relative difference; absolute where the figure is 0.
-    measured:  a clock measures it: where something else runs too it is told, and nothing fails.
+    measured:  a clock measures it, or (a prediction in a box) what the machine adds to each
+               instruction: where something else runs too it is told, and nothing fails.
     """
 
     value: float
