@@ -111,6 +111,8 @@ def refusal(model: Model) -> str | None:
     """What of the layers of `model` is simulated, but not executed; None: nothing."""
     for kind in model.counts:
         its = model.of_kind(kind)
+        if its.has_parts < 2:
+            return f"{model.name}'s {kind}, of one part only,"
         if its.sinks:
             return f"{model.name}'s attention with a score of each head's own"
         if its.clamped or its.parallel:

@@ -102,9 +102,9 @@ def _figures(parameters: float, flops: float, kept_bytes: float) -> tuple[str, s
     )
 
 
-def layer_table(model: AnyModel, plan: Plan) -> LayerTable:
-    """What each operation of a layer is on a rank of `plan`, for one microbatch. Of a model
-    whose layers are of several kinds it is one that is as the model says; `model.of_kind` has others.
+def layer_table(model: AnyModel, plan: Plan, kind: str = "layer") -> LayerTable:
+    """What each operation of a layer is on a rank of `plan`, for one microbatch. kind: one of
+    `model.layer_kinds`, of a model whose layers are of several; 'layer' is one that is as the model says.
 
     Parameters add up to those of a layer, kept bytes to what it keeps (without the statistics of
     norms), and what is sent is what the rank's list has. Raises `InputError` if the plan does not
@@ -112,6 +112,7 @@ def layer_table(model: AnyModel, plan: Plan) -> LayerTable:
     """
     model = model_of(model)
     plan.check(model)
+    model = model.of_kind(kind)
     operations, share = plan_operations(model, plan), share_of(model, plan)
     launched = launched_by(operations, model, plan, share)
     sent = _sent(launched)

@@ -162,7 +162,7 @@ def matmul_s(kernel: Matmul, gpu: Gpu, precision: str) -> float:
     return max(best, read_s) + written_s + reached.kernel_s
 
 
-AFTER_NORM = (OperationKind.QKV, OperationKind.UP)
+AFTER_NORM = (OperationKind.QKV, OperationKind.IN_PROJECTION, OperationKind.UP)
 """The products whose input a norm has made, in Megatron-LM by one module with it
 (`TELayerNormColumnParallelLinear` in core/models/gpt/gpt_layer_specs.py); experts have a norm apart."""
 

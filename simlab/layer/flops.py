@@ -16,15 +16,21 @@ PARTS = {
     OperationKind.Q_UP: "qkv",
     OperationKind.KV_DOWN: "qkv",
     OperationKind.KV_UP: "qkv",
+    OperationKind.IN_PROJECTION: "in projection",
     OperationKind.OUTPUT: "output",
     OperationKind.UP: "up",
     OperationKind.DOWN: "down",
     OperationKind.ROUTER: "router",
+    OperationKind.TO_EXPERTS: "latents of experts",
+    OperationKind.FROM_EXPERTS: "latents of experts",
     OperationKind.PROJECTION: "projection",
     OperationKind.SHARED_UP: "shared experts",
     OperationKind.SHARED_DOWN: "shared experts",
 }
 """{kind of product: the part of a layer that its operations are counted with}."""
+SCAN_FLOPS = 7
+"""Operations of a scan for each number of a state: decay it, add x B to it and read it along C, as NVIDIA
+counts them (`mamba_layer_flops` in megatron/training/training.py). Kernels that go chunk by chunk do more."""
 
 
 def layer_flops(model: "ModelSizes", seq: int) -> dict[str, int]:
@@ -35,10 +41,16 @@ def layer_flops(model: "ModelSizes", seq: int) -> dict[str, int]:
             q, result = its.reads[0], its.makes[0]
             keys = model.keys_met(seq)
             found["scores"], found["values"] = (int(2 * keys * n.numbers) for n in (q, result))
+        elif its.kind is OperationKind.SCAN:
+            found["scan"] = int(_scan_flops(model, its))
         elif its.kind in PARTS and its.weights:
             name = PARTS[its.kind]
             found[name] = found.get(name, 0) + product_flops(model, its, its.makes)
     return found
+
+
+def _scan_flops(model: "ModelSizes", scan: Operation) -> float:
+    return SCAN_FLOPS * scan.makes[0].numbers * model.state_size
 
 
 def product_flops(model: "ModelSizes", product: Operation, makes: Sequence[Tensor]) -> int:
@@ -63,6 +75,8 @@ def flops_again(
         if not its.again:
             continue
         total += product_flops(model, its, its.again)
+        if its.kind is OperationKind.SCAN:
+            total += int(_scan_flops(model, its))
         if its.kind in (OperationKind.SCORES, OperationKind.ATTENTION):
             total += int(2 * keys * its.reads[0].numbers)
         if its.kind in (OperationKind.VALUES, OperationKind.ATTENTION):

@@ -28,16 +28,20 @@ class OperationKind(StrEnum):
     ATTENTION_DROPOUT = "attention dropout"
     VALUES = "values"
     TRANSPOSE = "transpose"
+    IN_PROJECTION = "in projection"
+    SCAN = "scan"
     OUTPUT = "output"
     RESIDUAL = "residual"
     JOIN = "join"
     PROJECTION = "projection"
     COLLECT = "collect"
     ROUTER = "router"
+    TO_EXPERTS = "to experts"
     PERMUTE = "permute"
     UP = "up"
     ACTIVATION = "activation"
     DOWN = "down"
+    FROM_EXPERTS = "from experts"
     SHARED_UP = "shared up"
     SHARED_DOWN = "shared down"
     BIAS = "bias"
@@ -54,6 +58,7 @@ WITH_VECTORS = (
     OperationKind.LAST_NORM,
     OperationKind.ATTENTION,
     OperationKind.SOFTMAX,
+    OperationKind.SCAN,
 )
 """Operations whose weights are vectors."""
 
@@ -131,7 +136,7 @@ class Operation(NamedTuple):
     @property
     def is_product(self) -> bool:
         """Whether it multiplies what it reads with matrices of weights: no norm, whose weights are
-        scales, and no attention, whose weights are sinks."""
+        scales, no attention, whose weights are sinks, and no scan."""
         return bool(self.reads and self.weights) and self.kind not in WITH_VECTORS
 
     @property

@@ -13,6 +13,10 @@ PARTS = {
     OperationKind.LAST_NORM: "norms",
     OperationKind.PROJECTION: "projection",
     OperationKind.ROUTER: "router",
+    OperationKind.TO_EXPERTS: "latents of experts",
+    OperationKind.FROM_EXPERTS: "latents of experts",
+    OperationKind.IN_PROJECTION: "state space",
+    OperationKind.SCAN: "state space",
     OperationKind.UP: "mlp",
     OperationKind.DOWN: "mlp",
     OperationKind.SHARED_UP: "shared experts",
@@ -28,6 +32,8 @@ def layer_parameters(model: "ModelSizes") -> dict[str, int]:
     found = dict.fromkeys(("attention", "mlp", "router", "norms"), 0)
     for operation in layer_operations(model):
         part = PARTS.get(operation.kind, "attention")
+        if model.mixer == "mamba" and part == "attention":
+            part = "state space"
         for weight in operation.weights:
             found[part] = found.get(part, 0) + int(weight.numbers)
     return found

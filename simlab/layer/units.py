@@ -1,11 +1,12 @@
 """The operations of each unit of a model: of its embedding, its layers and its head."""
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from simlab.layer.attention import attention
 from simlab.layer.experts import experts
+from simlab.layer.mamba import state_space
 from simlab.layer.mlp import mlp
 from simlab.layer.operation import Cut, Operation, OperationKind, Tensor, Weight, linear, norm
 
@@ -45,26 +46,42 @@ def layer_operations(
     if model.parallel:
         return (*begins, *_side_by_side(model, keys, dropout))
     h, shift = model.hidden, model.has_bias("norm")
-    entered, between = (
-        Tensor(f"layer input {n}", h, Cut.TOKENS, group="norm inputs") for n in (1, 2)
-    )
-    branches = ("qkv input", "attention's result"), ("mlp input", "mlp's result")
-    ends = between, Tensor("layer's result", h, Cut.TOKENS)
     operations: list[Operation] = []
-    for number, (skipped, made, names) in enumerate(zip((entered, between), ends, branches), 1):
+    parts = _parts(model, keys, dropout)
+    made = Tensor("layer input 1", h, Cut.TOKENS, group="norm inputs")
+    for number, (names, part) in enumerate(parts, 1):
+        skipped, made = made, made._replace(name=f"layer input {number + 1}")
+        if number == len(parts):
+            made = Tensor("layer's result", h, Cut.TOKENS)
         read, branch = (Tensor(name, h, Cut.TOKENS) for name in names)
         if model.norms != "behind":  # else attention and MLP read what norms read otherwise
             operations.append(norm(f"norm {number}", skipped, read, shift=shift))
-        if number == 1:
-            operations += attention(model, read, branch, keys=keys, dropout=dropout)
-        else:
-            operations += (experts if model.experts else mlp)(model, read, branch)
+        operations += part(read, branch)
         if model.norms != "before":
             inputs = branch._replace(group="norm inputs behind")
             branch = branch._replace(name=f"{branch.name}, normed")
             operations.append(norm(f"norm behind {number}", inputs, branch, shift=shift))
         operations.append(_residual(number, skipped, (branch,), made, dropout))
     return (*begins, *operations)
+
+
+Part = Callable[[Tensor, Tensor], list[Operation]]
+"""The operations from what a part of a layer reads to what is added to the skipped path."""
+
+
+def _parts(model: "ModelSizes", keys: int, dropout: bool) -> list[tuple[tuple[str, str], Part]]:
+    """[((name of what it reads, name of its result), part)] of a layer: what brings tokens together, and
+    the MLP, or one of both."""
+    found: list[tuple[tuple[str, str], Part]] = []
+    if model.mixer == "attention":
+        whole = partial(attention, model, keys=keys, dropout=dropout)
+        found.append((("qkv input", "attention's result"), whole))
+    elif model.mixer == "mamba":
+        found.append((("scan input", "scan's result"), partial(state_space, model)))
+    if model.has_mlp:
+        its = partial(experts if model.experts else mlp, model)
+        found.append((("mlp input", "mlp's result"), its))
+    return found
 
 
 def _module_begins(model: "ModelSizes") -> tuple[Operation, ...]:

@@ -13,6 +13,8 @@ NAMES = {
     OperationKind.EMBEDDING: "embedding",
     OperationKind.QKV: "QKV",
     **dict.fromkeys(_ATTENTION, "attention"),
+    OperationKind.IN_PROJECTION: "in",
+    OperationKind.SCAN: "scan",
     OperationKind.OUTPUT: "output",
     OperationKind.ROUTER: "router",
     OperationKind.UP: "MLP",

@@ -52,12 +52,14 @@ def _check_modules(plan: "Plan", model: "Model", name: str) -> None:
 def _check_layer(plan: "Plan", model: "Model", name: str, seq: int) -> None:
     """Raise `InputError` if a layer of `model`, whose layers are all alike, cannot be split."""
     cuts_experts = plan.etp if model.experts and not model.shared_experts else plan.tp
-    for field, value, what, total in (
-        ("tp", plan.tp, "heads", model.heads),
+    attends, mamba = model.mixer == "attention", model.mixer == "mamba"
+    cut = [("tp", plan.tp, "heads", model.heads)] * attends
+    cut += [("tp", plan.tp, "state_groups", model.state_groups)] * mamba
+    cut += [
         ("tp", plan.tp, "ffn", model.ffn),
         ("tp", cuts_experts, "expert_ffn", model.expert_width),
-        ("cp", plan.cp, "seq", seq),
-    ):
+    ] * model.has_mlp
+    for field, value, what, total in (*cut, ("cp", plan.cp, "seq", seq)):
         if total % value:
             raise InputError(
                 f"{field} = {value} does not divide {name}'s {what} = {total}; {near(value, total)}"
@@ -68,7 +70,8 @@ def _check_layer(plan: "Plan", model: "Model", name: str, seq: int) -> None:
             f"tp = {plan.tp} with sequence_parallel does not divide the {seq // plan.cp} tokens that "
             f"cp = {plan.cp} leaves of {name}'s seq = {seq}; {near(plan.tp, seq // plan.cp)}"
         )
-    if model.kv_heads % plan.tp and plan.tp % model.kv_heads:
+    _check_one_part(plan, model, name)
+    if attends and model.kv_heads % plan.tp and plan.tp % model.kv_heads:
         raise InputError(
             f"tp = {plan.tp} neither divides {name}'s kv_heads = {model.kv_heads} nor is a multiple of them; "
             f"{near(plan.tp, model.kv_heads)}"
@@ -80,6 +83,23 @@ def _check_layer(plan: "Plan", model: "Model", name: str, seq: int) -> None:
             f"{near(plan.ep, model.experts)}"
         )
     _check_window(plan, model, name, seq)
+
+
+def _check_one_part(plan: "Plan", model: "Model", name: str) -> None:
+    """What is not simulated of layers with a state space, with one part only, or with latents of experts."""
+    if plan.cp > 1 and model.mixer == "mamba":
+        raise InputError(
+            f"cp = {plan.cp}: {name}'s state spaces are not cut over sequences; give cp = 1"
+        )
+    if plan.recompute == "per-op" and (model.has_parts < 2 or model.expert_rank):
+        raise InputError(
+            f"recompute = 'per-op': which products of {name}'s layers it computes again is not known; give "
+            "'none', 'selective' or 'full'"
+        )
+    if plan.tp > 1 and model.expert_rank and not plan.spreads_experts:
+        raise InputError(
+            f"tp = {plan.tp}: {name}'s latents of experts are not cut by ranks that cut each expert; give etp = 1 or tp = 1"
+        )
 
 
 def _check_window(plan: "Plan", model: "Model", name: str, seq: int) -> None:

@@ -22,6 +22,7 @@ CATALOGUE = {
     "glm-4.5-air": "zai-org/GLM-4.5-Air", "kimi-k2": "moonshotai/Kimi-K2-Base",
     "llama-4-scout": "meta-llama/Llama-4-Scout-17B-16E", "llama-4-maverick": "meta-llama/Llama-4-Maverick-17B-128E",
     "olmo-2-7b": "allenai/OLMo-2-1124-7B", "olmo-2-13b": "allenai/OLMo-2-1124-13B", "olmo-2-32b": "allenai/OLMo-2-0325-32B",
+    "nemotron-3-nano-30b-a3b": "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
     "phi-4": "microsoft/phi-4", "mistral-small-24b": "mistralai/Mistral-Small-24B-Base-2501",
 }  # fmt: skip
 

@@ -157,7 +157,7 @@ def _explain(arguments: argparse.Namespace) -> int:
     else:
         for kind, count in model.counts.items():
             print(f"{count} of {model.layers}: {kind}")
-            print(sl.layer_table(model.of_kind(kind), plan))
+            print(sl.layer_table(model, plan, kind))
     return 0
 
 

@@ -8,12 +8,15 @@ PRODUCTS = (
     OperationKind.QKV,
     OperationKind.Q_DOWN,
     OperationKind.KV_DOWN,
+    OperationKind.IN_PROJECTION,
     OperationKind.OUTPUT,
     OperationKind.UP,
     OperationKind.DOWN,
     OperationKind.SHARED_UP,
     OperationKind.SHARED_DOWN,
     OperationKind.PROJECTION,
+    OperationKind.TO_EXPERTS,
+    OperationKind.FROM_EXPERTS,
 )
 """The products that save a cast of their input. Leaves out those up from latents, and a router, which
 is computed in 16 bits."""

@@ -63,8 +63,8 @@ def full(operations: Sequence[Operation], stops_early: bool) -> list[Operation]:
     """All is made again from the layer's input. stops_early: whether only what the backward reads is,
     which leaves out the last product and what follows it: torch's non-reentrant checkpointing does
     (`set_checkpoint_early_stop` in torch/utils/checkpoint.py)."""
-    kinds = [its.kind for its in operations]
-    last = kinds.index(OperationKind.DOWN) if stops_early else len(kinds)
+    products = [at for at, its in enumerate(operations) if its.is_product]
+    last = products[-1] if stops_early else len(operations)
     found = [_again(its)._replace(saves=()) for its in operations[:last]]
     found += [its._replace(saves=()) for its in operations[last:]]
     return [found[0]._replace(saves=operations[0].reads), *found[1:]]

@@ -17,7 +17,7 @@ from simlab.lowering.kernels.grouped import (
     limited,
 )
 from simlab.lowering.kernels.kernel import Communication, GroupedMatmul, Launched, Matmul, Memory
-from simlab.lowering.kernels.memory_bound import is_one_kernel, memory_kernel
+from simlab.lowering.kernels.memory_bound import is_one_kernel, memory_kernel, scan_kernels
 from simlab.lowering.kernels.tensor_parallel import (
     collected,
     exchange,
@@ -79,6 +79,8 @@ def _kernels(
         return fused_attention(operation, model, plan, share)
     if kind in (OperationKind.SCORES, OperationKind.SOFTMAX, OperationKind.VALUES):
         return stored_scores(operation, model, plan, share)
+    if kind is OperationKind.SCAN:
+        return [*scan_kernels(operation, model, plan, share)]
     if kind is OperationKind.PERMUTE:
         return _permuted(operation, model, plan)
     if kind is OperationKind.COLLECT:

@@ -41,6 +41,14 @@ whose activation is one op, and the sums with the routed experts' result and gra
 counted with torch's own linear layers (tests/simlab/cost/test_dispatched_ops.py)."""
 
 
+SCAN_OPS = (7, 17, 0)
+"""The (forward, input-gradient, weight-gradient) launches of a scan beside an op of autograd: the kernels that
+`memory_bound.scan_kernels` names, and sums of their gradients over chunks."""
+PARTS_OF_A_LAYER = 2
+"""Attention and MLP, each of which is taken to have half of `RUNTIME_OPS`; a scan's layer has as many beside
+its kernels."""
+
+
 def launches_of_experts(product: Operation, plan: Plan) -> tuple[int, int, int]:
     """The (forward, input-gradient, weight-gradient) launches of a product of experts beside those of one
     MLP's.
@@ -68,11 +76,14 @@ def runtime_ops(model: Model, plan: Plan) -> tuple[int, int, int]:
     'fsdp1', which takes the same steps, is taken to have as many ops as Megatron-LM's."""
     if plan.habits.layer_ops is not None:
         return plan.habits.layer_ops[plan.tp > 1 and plan.sequence_parallel]
-    parts = [RUNTIME_OPS[plan.fused and plan.attention != "unfused"]]
+    of_layer = RUNTIME_OPS[plan.fused and plan.attention != "unfused"]
+    parts = [tuple(count * model.has_parts // PARTS_OF_A_LAYER for count in of_layer)]
     for its in plan_operations(model, plan):
         if its.kind is OperationKind.SOFTMAX and not softmax_is_fused(its, model, plan):
             more = len(TORCH_SOFTMAX) - 1
             parts.append((more, more, 0))
+        elif its.kind is OperationKind.SCAN:
+            parts.append(SCAN_OPS)
         elif its.kind is OperationKind.PERMUTE:
             parts.append(EXPERT_OPS[plan.ep > 1 and plan.dispatcher == "all-to-all"])
         elif its.kind is OperationKind.SHARED_UP:

@@ -19,6 +19,7 @@ COLUMN = (
     OperationKind.QKV,
     OperationKind.Q_UP,
     OperationKind.KV_UP,
+    OperationKind.IN_PROJECTION,
     OperationKind.UP,
     OperationKind.SHARED_UP,
     OperationKind.HEAD,

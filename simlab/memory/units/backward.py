@@ -300,6 +300,8 @@ BACKWARD: Mapping[OperationKind, Callable[[UnitBackward, Step], None]] = {
     OperationKind.LAST_NORM: UnitBackward.norm,
     OperationKind.QKV: UnitBackward.column,
     OperationKind.UP: UnitBackward.column,
+    OperationKind.TO_EXPERTS: UnitBackward.column,
+    OperationKind.FROM_EXPERTS: UnitBackward.column,
     OperationKind.HEAD: UnitBackward.column,
     OperationKind.PROJECTION: UnitBackward.column,
     OperationKind.JOIN: UnitBackward.join,

@@ -15,6 +15,8 @@ AS_ONE = {
     OperationKind.KV_DOWN: OperationKind.QKV,
     OperationKind.KV_UP: OperationKind.QKV,
     OperationKind.COPY: OperationKind.QKV,
+    OperationKind.IN_PROJECTION: OperationKind.QKV,
+    OperationKind.SCAN: OperationKind.ATTENTION,
     OperationKind.SCORES: OperationKind.ATTENTION,
     OperationKind.SOFTMAX: OperationKind.ATTENTION,
     OperationKind.ATTENTION_DROPOUT: OperationKind.ATTENTION,
@@ -24,13 +26,20 @@ AS_ONE = {
     OperationKind.SHARED_DOWN: OperationKind.DOWN,
 }
 """{kind of operation: the kind of those with which it is walked as one}: all that leads from a norm's
-result to queries, keys and values; all between these and attention's result; and shared experts, whose
-tensors and weights are added to those of routed ones."""
+result to queries, keys and values, or to what a scan reads; all between these and attention's or the scan's
+result; and shared experts, whose tensors and weights are added to those of routed ones."""
 NORMS = (OperationKind.NORM, OperationKind.LAST_NORM)
 ALONE = (OperationKind.NORM, OperationKind.RESIDUAL)
 """Kinds of which a layer has several, each a step of its own."""
-COLUMNS = (OperationKind.QKV, OperationKind.UP, OperationKind.HEAD, OperationKind.PROJECTION)
-"""Products whose input sequence parallelism gathers."""
+COLUMNS = (
+    OperationKind.QKV,
+    OperationKind.TO_EXPERTS,
+    OperationKind.UP,
+    OperationKind.FROM_EXPERTS,
+    OperationKind.HEAD,
+    OperationKind.PROJECTION,
+)
+"""Products whose input sequence parallelism gathers, or that ranks have whole."""
 PRODUCTS = (*COLUMNS, OperationKind.ROUTER, OperationKind.OUTPUT, OperationKind.DOWN)
 """Steps that read what they save for the gradients of weights."""
 

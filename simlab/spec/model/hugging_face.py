@@ -3,7 +3,7 @@
 layers cannot be said."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,18 @@ IGNORED = ("rope_scaling", "quantization_config", "vision_config")
 MORE_PARAMETERS = ("attention_bias", "mlp_bias", "add_cross_attention", "lm_head_bias")
 WINDOWS = ("sliding_attention", "chunked_attention", "full_attention")
 """What layer_types may have; the last one is attention to all keys before."""
+LETTERS = {"M": "mamba layer", "*": "attention layer", "-": "mlp layer", "E": "expert layer"}
+OF_NEMOTRONS = {
+    "n_routed_experts": "experts",
+    "num_experts_per_tok": "experts_per_token",
+    "moe_intermediate_size": "expert_ffn",
+    "moe_latent_size": "expert_rank",
+    "n_shared_experts": "",
+    "moe_shared_expert_intermediate_size": "",
+    "moe_shared_expert_overlap": "",
+}
+"""{key of a Nemotron 3's config.json: field of a `Model`}; "" where it is read otherwise, or says nothing that
+is computed."""
 POSITIONS_BESIDE = {"opt": 2}
 """{model type: rows of its table of positions beside those of a sequence}"""
 
@@ -83,6 +95,8 @@ def sizes_of(config: dict[str, Any]) -> dict[str, Any]:
     if type_name in ("gpt_neox", "falcon"):
         sizes |= _beside(config, sizes)
     sizes |= _rotary(config, its, sizes)
+    if type_name in HYBRIDS:
+        return sizes | HYBRIDS[type_name](config, sizes)
     return sizes | _pattern(config, its, sizes)
 
 
@@ -93,6 +107,7 @@ def _check(config: dict[str, Any], type_name: str) -> None:
         experts = "expert" in key or key.startswith("moe_")
         known = key in (*its.keys.values(), *its.fixed, *its.biases, "moe_layers")
         known |= key in ("experts_per_token", "interleave_moe_layer_step")
+        known |= type_name == "nemotron_h" and key in OF_NEMOTRONS
         if key in its.fixed and value not in (its.fixed[key], None):
             raise InputError(
                 f"{key} = {shortened(value)} is not read with model_type {type_name!r}: give {its.fixed[key]!r}, or a simlab.Model"
@@ -228,6 +243,60 @@ def _pattern(config: dict[str, Any], its: ModelType, sizes: dict[str, Any]) -> d
             kinds[names[-1]] = fields
     period = next(n for n in range(1, layers + 1) if names == (names[:n] * layers)[:layers])
     return {"window": window, "kinds": kinds, "pattern": tuple(names[:period])}
+
+
+def _nemotron(config: dict[str, Any], sizes: dict[str, Any]) -> dict[str, Any]:
+    """{"kinds", "pattern", and what is of experts} of a Nemotron-H or a Nemotron 3, a layer of which is a
+    state space, attention, an MLP, or experts: 'M', '*', '-' and 'E'. Its modules have attention and
+    experts, as a layer has that is as the model says."""
+    key, layers = "hybrid_override_pattern", sizes["layers"] or 0
+    letters = config.get(key)
+    if not isinstance(letters, str) or len(letters) != layers or set(letters) - {*LETTERS}:
+        raise InputError(
+            f"{key} = {shortened(letters)}: give one of {' '.join(LETTERS)} for each of {layers} layers"
+        )
+    experts = {"experts": 0} if "E" in letters else {}
+    none: dict[str, Any] = {"mixer": "none"}
+    kinds: dict[str, dict[str, Any]] = {
+        "M": {"mixer": "mamba", "has_mlp": False} | experts,
+        "*": {"has_mlp": False} | experts,
+        "-": none | experts,
+        "E": none,
+    }
+    found: dict[str, Any] = {
+        "kinds": {LETTERS[one]: kinds[one] for one in dict.fromkeys(letters)},
+        "pattern": tuple(LETTERS[one] for one in letters),
+    }
+    if not experts:
+        return found
+    counts = {field: config.get(of) or 0 for of, field in OF_NEMOTRONS.items() if field}
+    for of, field in OF_NEMOTRONS.items():
+        if field:
+            require_whole(of, counts[field], 0)
+    shared = config.get("moe_shared_expert_intermediate_size") or 0
+    require_whole("moe_shared_expert_intermediate_size", shared, 0)
+    if not counts["expert_ffn"] or shared % counts["expert_ffn"]:
+        raise InputError(
+            f"moe_shared_expert_intermediate_size = {shared}: give a multiple of moe_intermediate_size = {counts['expert_ffn']}"
+        )
+    return found | counts | {"shared_experts": shared // counts["expert_ffn"]}
+
+
+def _bamba(config: dict[str, Any], sizes: dict[str, Any]) -> dict[str, Any]:
+    """{"kinds", "pattern"} of a Bamba, each layer of which has an MLP, and a state space but for those with
+    attention."""
+    layers, given = sizes["layers"] or 0, config.get("attn_layer_indices") or []
+    if not isinstance(given, list) or not {*given} <= {*range(layers)}:
+        raise InputError(f"attn_layer_indices = {shortened(given)}: give numbers below {layers}")
+    names = tuple("layer" if at in given else "mamba layer" for at in range(layers))
+    return {"kinds": {"mamba layer": {"mixer": "mamba"}}, "pattern": names}
+
+
+HYBRIDS: dict[str, Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]] = {
+    "nemotron_h": _nemotron,
+    "bamba": _bamba,
+}
+"""{model type with layers of which only some have attention: what reads which have}"""
 
 
 def _windows(config: dict[str, Any], its: ModelType, layers: int) -> tuple[int, list[bool]]:

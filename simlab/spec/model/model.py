@@ -68,8 +68,8 @@ class Model(ModelSizes):
         others = dict(self.kinds) | ({DENSE: (("experts", 0),)} if self.experts else {})
         found = {kind: self._with(dict(own)) for kind, own in others.items()}
         if self.mtp_layers:  # as the last layer
-            last = self.layer_kinds[self.layers - 1]
-            alike = self._with(dict(others.get(last, ())))
+            last = self._with(dict(others.get(self.layer_kinds[self.layers - 1], ())))
+            alike = last if last.has_parts == 2 else self._with({})
             found[MODULE] = _Module(**{its.name: getattr(alike, its.name) for its in fields(self)})
         return found
 
@@ -99,8 +99,8 @@ class Model(ModelSizes):
     @property
     def layer_parameters(self) -> dict[str, int]:
         """{part: parameters} of one layer: attention, mlp (all routed experts), router, norms
-        (those of latents, queries and keys included) and, where there are some, shared experts
-        and a module's projection.
+        (those of latents, queries and keys included) and, where there are some, a state space, shared
+        experts, their latents and a module's projection.
 
         Of a model whose layers are of several kinds it is one that is as the model says;
         `of_kind(kind).layer_parameters` are another's. A bias that a router adds to choose experts (DeepSeek-V3) has no gradient and is

@@ -60,6 +60,7 @@ _GPTJ = {field: key for field, key in _GPT2.items() if field != "positions"} | {
 }
 _UNGROUPED = {field: key for field, key in _LLAMA.items() if field not in ("kv_heads", "head_size")}
 _GROUPED = {"num_key_value_heads": None, "head_dim": None}
+_STATES = {"state_groups": "n_groups", "state_size": "state_size", "conv_size": "conv_kernel"}
 _BIASES = {"attention_bias": ("qkv", "output"), "mlp_bias": ("mlp",)}
 
 
@@ -346,9 +347,56 @@ TYPES = {
         fields={"norms": "behind", "qk_norm": True},
         period=4,
     ),
+    "mamba2": ModelType(
+        "Mamba2ForCausalLM",
+        {"layers": "num_hidden_layers", "hidden": "hidden_size", "vocab": "vocab_size"}
+        | _STATES
+        | {"state_heads": "num_heads", "state_head_size": "head_dim"},
+        {},
+        tied=True,
+        fixed={"use_bias": False, "use_conv_bias": True, "rms_norm": True},
+        fields={"mixer": "mamba", "has_mlp": False, "heads": 1, "gated_mlp": False},
+    ),
+    "bamba": ModelType(
+        "BambaForCausalLM",
+        _LLAMA
+        | {
+            "state_heads": "mamba_n_heads",
+            "state_head_size": "mamba_d_head",
+            "state_groups": "mamba_n_groups",
+            "state_size": "mamba_d_state",
+            "conv_size": "mamba_d_conv",
+        },
+        _GROUPED | {"mamba_n_groups": 1, "mamba_d_state": 256, "mamba_d_conv": 4},
+        fixed={
+            "mamba_proj_bias": False,
+            "mamba_conv_bias": True,
+            "attention_bias": False,
+            "mlp_bias": False,
+        },
+        turned=0.5,
+    ),
+    "nemotron_h": ModelType(
+        "NemotronHForCausalLM",
+        _LLAMA
+        | _STATES
+        | {"state_heads": "mamba_num_heads", "state_head_size": "mamba_head_dim"}
+        | {"state_size": "ssm_state_size"},
+        _GROUPED,
+        fixed={
+            "use_bias": False,
+            "use_conv_bias": True,
+            "attention_bias": False,
+            "mlp_bias": False,
+            "mamba_proj_bias": False,
+        },
+        fields={"gated_mlp": False, "rotary": False},
+    ),
 }
 LINEAR = "linear attention, of which a state stands in the stead of keys and values"
-MAMBA = "layers with a state space (Mamba) in the stead of attention"
+MAMBA = (
+    "a state space of another kind, or in another place, than Mamba-2's in the stead of attention"
+)
 UNSAYABLE = {
     "bloom": "a norm of the embedding, and positions as biases of the scores (ALiBi)",
     "mpt": "positions as biases of the scores (ALiBi)",
@@ -357,12 +405,9 @@ UNSAYABLE = {
     "apertus": "an activation function with parameters (xIELU)",
     "bitnet": "norms within attention and MLP, and weights of three values",
     "mamba": MAMBA,
-    "mamba2": MAMBA,
     "falcon_mamba": MAMBA,
     "jamba": MAMBA,
-    "bamba": MAMBA,
     "zamba2": MAMBA,
-    "nemotron_h": MAMBA,
     "falcon_h1": MAMBA,
     "granitemoehybrid": MAMBA,
     "recurrent_gemma": "recurrent layers (RG-LRU) in the stead of attention",

@@ -10,10 +10,11 @@ if TYPE_CHECKING:
 
 NORMS = ("before", "both", "behind")
 QK_NORMS = (False, True, "whole", "weightless")
+MIXERS = ("attention", "mamba", "none")
 PARALLEL = (False, True, "two norms")
 BIASES = ("qkv", "output", "mlp", "router", "norm", "head")
 """What of a model may have a bias; a norm's is its shift."""
-OF_EXPERTS = ("expert_ffn", "shared_experts", "dense_layers", "expert_groups")
+OF_EXPERTS = ("expert_ffn", "shared_experts", "dense_layers", "expert_groups", "expert_rank")
 """Fields that say something of experts, so that a model without has none of them."""
 DENSE = "dense layer"
 """The kind of layers without experts where others have them: the one that no model needs to say."""
@@ -38,6 +39,7 @@ def check_words(model: "ModelSizes") -> None:
         ("norms", model.norms, NORMS),
         ("qk_norm", model.qk_norm, QK_NORMS),
         ("parallel", model.parallel, PARALLEL),
+        ("mixer", model.mixer, MIXERS),
     ]
     for field, value, known in (*words, *(("biases", one, BIASES) for one in its)):
         if not any(value is one or (isinstance(value, str) and value == one) for one in known):
@@ -159,7 +161,35 @@ def check_kinds(model: "ModelSizes") -> None:
             f"{name}: parallel = {model.parallel!r} with norms = {model.norms!r} and experts = {model.experts}: "
             "give norms = 'before' and no experts"
         )
+    _check_parts(model, name)
     if model.tied_head and model.has_bias("head"):
         raise InputError(f"{name}: tied_head with a bias of the head: leave one out")
     if model.shared_experts and model.has_bias("mlp"):
         raise InputError(f"{name}: shared_experts with a bias of the mlp: leave one out")
+
+
+def _check_parts(model: "ModelSizes", name: str) -> None:
+    """Raise `InputError` if a layer has no part, or a state space not all of its sizes."""
+    if not model.has_parts:
+        raise InputError(
+            f"{name}: mixer = 'none' and has_mlp = False leave a layer empty: give one"
+        )
+    if model.parallel and model.has_parts < 2:
+        raise InputError(
+            f"{name}: parallel = {model.parallel!r} with one part in a layer: give parallel = False"
+        )
+    if model.experts and not model.has_mlp:
+        raise InputError(
+            f"{name}: experts = {model.experts} with has_mlp = False: give experts = 0 for these layers"
+        )
+    if model.mixer != "mamba":
+        return
+    for field in ("state_heads", "state_head_size", "state_groups", "state_size", "conv_size"):
+        if not getattr(model, field):
+            raise InputError(f"{name}: mixer = 'mamba' without {field}: give at least 1")
+    if model.state_heads % model.state_groups:
+        raise InputError(
+            f"{name}: state_groups = {model.state_groups} do not divide state_heads = {model.state_heads}"
+        )
+    if model.bias or model.biases:
+        raise InputError(f"{name}: mixer = 'mamba' with biases: give bias = False and no biases")

@@ -7,6 +7,7 @@ from simlab.display import plain
 from simlab.errors import InputError, require_whole, shortened
 from simlab.spec.fields import documented, short_repr, with_field_docs
 from simlab.spec.model.size_checks import (
+    MIXERS,
     NORMS,
     PARALLEL,
     QK_NORMS,
@@ -40,6 +41,12 @@ _LEAST = {
     "kv_rank": 0,
     "rope_size": 0,
     "window": 0,
+    "expert_rank": 0,
+    "state_heads": 0,
+    "state_head_size": 0,
+    "state_groups": 0,
+    "state_size": 0,
+    "conv_size": 0,
     "mtp_layers": 0,
 }
 MOST_LAYERS = 10_000
@@ -174,6 +181,34 @@ class ModelSizes:
         default=False,
         choices=QK_NORMS,
     )
+    mixer: str = documented(
+        """What brings the tokens of a sequence together: 'attention', 'mamba' (a state space, Dao and Gu
+        2024, arXiv 2405.21060) with the sizes that begin with `state`, or 'none' in a layer that is an MLP
+        only.""",
+        choices=MIXERS,
+        default="attention",
+    )
+    has_mlp: bool = documented(
+        "Whether there is an MLP, or experts. In Nemotron 3 a layer has one part only.",
+        default=True,
+    )
+    state_heads: int = documented(
+        "With `mixer` 'mamba', the number of heads, each of which has a state.", default=0
+    )
+    state_head_size: int = documented("The width of such a head.", default=0)
+    state_groups: int = documented(
+        "In how many groups these heads are; those of a group read and write states alike.",
+        default=0,
+    )
+    state_size: int = documented("The numbers of a state for each of a head's width, n.", default=0)
+    conv_size: int = documented(
+        "How many tokens, its own and those before it, each token is convolved of first.", default=4
+    )
+    expert_rank: int = documented(
+        """The width of the latents that routed experts compute in the stead of hidden states, so that
+        fewer bytes travel to them (Nemotron 3 Super). 0 stands for hidden states.""",
+        default=0,
+    )
     kinds: Kinds = documented(
         """The kinds of layers that differ from the others, {name: {field: value}}: the fields of which
         these layers have another value than the model says, such as {'sliding layer': {'window':
@@ -190,7 +225,7 @@ class ModelSizes:
         """The number of modules that predict one more token each (multi-token prediction, DeepSeek-AI
         2024, arXiv 2412.19437, section 2.2) and are trained: a layer as the last one, a projection of
         2 h to h, three norms, and the model's own embedding and head once more. They are on the last
-        stage.""",
+        stage. If the last layer has one part only, attention or an MLP, theirs is as the model says.""",
         default=0,
     )
     seq: int = documented(
@@ -216,6 +251,7 @@ class ModelSizes:
             )
         for field in (
             *("gated_mlp", "tied_head", "bias", "window_slides", "sinks", "clamped", "rotary"),
+            "has_mlp",
         ):
             if not isinstance(getattr(self, field), bool):
                 raise InputError(
@@ -268,6 +304,16 @@ class ModelSizes:
     def expert_width(self) -> int:
         """The width of an expert: `expert_ffn`, or `ffn` where that is not given."""
         return self.expert_ffn or self.ffn
+
+    @property
+    def state_inner(self) -> int:
+        """The width of all heads of a state space."""
+        return self.state_heads * self.state_head_size
+
+    @property
+    def has_parts(self) -> int:
+        """How many parts a layer has, of two: what brings tokens together, and an MLP."""
+        return (self.mixer != "none") + self.has_mlp
 
     @property
     def value_width(self) -> int:

@@ -188,6 +188,8 @@ KNOWN = {
     r"gpt[\s_-]*oss[\s_-]*120b": "gpt-oss-120b",
     r"kimi[\s_-]*k2": "kimi-k2",
     r"grok[\s_-]*1\b": "grok-1",
+    r"nemotron[\s_-]*3[\s_-]*nano": "nemotron-3-nano-30b-a3b",
+    r"nemotron[\s_-]*3[\s_-]*super": "nemotron-3-super-120b-a12b",
 }
 """{pattern of the name of a model with experts: its name in the catalogue}"""
 SIZES = ("layers", "hidden", "heads", "vocab")
