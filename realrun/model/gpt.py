@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from realrun.model.experts import Experts
 from realrun.model.layer import Layer, mlp_of, norm_of, norms_of
+from realrun.model.scan import Scan
 from realrun.model.sizes import VOCAB, Sizes, model_of
 from realrun.model.split import SplitLinear
 from simlab.spec.model import Model
@@ -33,11 +34,20 @@ class Block(Layer):
         self.heads, self.kv_heads = model.heads, model.kv_heads
         for name, size in norms_of(model).items():
             self.add_module(name, norm_of(model, size))
-        d = model.head_size
-        wide = (heads + 2 * model.kv_heads) * d
-        self.qkv = SplitLinear(hidden, wide, bias=model.has_bias("qkv"))
-        self.out = SplitLinear(heads * d, hidden, bias=model.has_bias("output"))
+        d, inner = model.head_size, heads * model.head_size
+        if model.mixer == "attention":
+            wide = inner + 2 * model.kv_heads * d
+            self.qkv = SplitLinear(hidden, wide, bias=model.has_bias("qkv"))
+        elif model.mixer == "mamba":
+            inner, groups = model.state_inner, 2 * model.state_groups * model.state_size
+            wide = 2 * inner + groups + model.state_heads
+            self.in_projection = SplitLinear(hidden, wide, bias=False)
+            self.scan = Scan(model)
+        if model.mixer != "none":
+            self.out = SplitLinear(inner, hidden, bias=model.has_bias("output"))
         self.experts = experts
+        if not model.has_mlp:
+            return
         if experts is None:
             self.up, self.down = mlp_of(model, model.ffn)
         elif model.shared_experts:

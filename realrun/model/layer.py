@@ -3,12 +3,13 @@ other, so that the layer that is simulated is the layer that is executed.
 
 The matrices of queries, keys and values are one parameter, as those of a gate and its MLP are: of a GPT
 one below the other; else group by group, the heads of queries that share keys and values and then
-these, as Megatron-Core has them, so that tensor parallelism cuts whole groups. Left out: latent
+these, as Megatron-Core has them, so that tensor parallelism cuts whole groups. A layer may have a state
+space in the stead of attention, or one part only. Left out: latent
 attention, scores of a head's own, attention and MLP side by side, and dropout. A gate's function is
 SiLU, another MLP's is GELU, and rotary embeddings have the base 10,000, whatever the model's.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +28,16 @@ JOINED = 3
 NORMS_OF_HEADS = "norm_of_q", "norm_of_k"
 ENTERED = "layer input 1"
 """The tensor that enters a layer, as its operations name it."""
+
+
+COLUMNS = "qkv", "in_projection", "up", "shared_up"
+ROWS = "out", "down", "shared_down"
+"""The modules of products whose outputs, or whose inputs, tensor parallelism cuts."""
+
+
+def present(layer: nn.Module, names: Sequence[str]) -> list[str]:
+    """Those of `names` that `layer` has a module of."""
+    return [name for name in names if isinstance(getattr(layer, name, None), nn.Module)]
 
 
 def norm_of(model: Model, size: int) -> nn.Module:
@@ -68,8 +79,8 @@ class Layer(nn.Module):
     hidden).
 
     A subclass makes the modules that the operations need: of norm1, norm2, norm_behind1, norm_behind2,
-    norm_of_q, norm_of_k, qkv and out, and up and down, or experts and perhaps shared_up and
-    shared_down. heads, kv_heads: how many this rank has. `InputError` for an operation that is not
+    norm_of_q, norm_of_k, qkv, or in_projection and scan, and out, and up and down, or experts and perhaps
+    shared_up and shared_down. heads, kv_heads: how many this rank has. `InputError` for an operation that is not
     executed.
     """
 
@@ -77,6 +88,8 @@ class Layer(nn.Module):
     kv_heads: int
     norm1: nn.Module
     qkv: nn.Linear
+    in_projection: nn.Linear
+    scan: nn.Module
     out: nn.Linear
     up: nn.Linear
     down: nn.Linear
@@ -89,7 +102,11 @@ class Layer(nn.Module):
         super().__init__()
         self.model = model
         self.steps = steps_of(model)
-        self.pieces = {"qkv": JOINED if model.positions else 1}
+        self.pieces = (
+            {"qkv": JOINED if model.positions else 1} if model.mixer == "attention" else {}
+        )
+        if not model.has_mlp:
+            return
         for name in ("shared_up",) * bool(model.shared_experts) if model.experts else ("up",):
             self.pieces[name] = 1 + model.gated_mlp
         """{module: how many matrices, one below the other, its weight consists of}"""
@@ -182,10 +199,13 @@ def _qkv(layer: Layer, operation: Operation, x: Tensor) -> tuple[Tensor, ...]:
         return (*made.unflatten(-1, shape).permute(2, 0, 3, 1, 4),)
     shared = layer.heads // layer.kv_heads
     groups = made.unflatten(-1, (layer.kv_heads, shared + 2, -1))
-    parts = groups.split([shared, 1, 1], -2)
-    if layer.model.rotary or layer.model.qk_norm:  # else one of them would keep the whole product
-        parts = tuple(part.clone() for part in parts)
+    # as copies, for a part of the product would keep all of it
+    parts = (part.clone() for part in groups.split([shared, 1, 1], -2))
     return tuple(part.flatten(-3, -2).transpose(1, 2) for part in parts)
+
+
+def _in_projection(layer: Layer, operation: Operation, x: Tensor) -> tuple[Tensor, ...]:
+    return layer.in_projection(x).split([int(made.numbers) for made in operation.makes], -1)
 
 
 def _rotary(layer: Layer, operation: Operation, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -218,6 +238,8 @@ FUNCTIONS: dict[OperationKind, Callable[..., Tensor | tuple[Tensor, ...]]] = {
     OperationKind.QKV: _qkv,
     OperationKind.ROTARY: _rotary,
     OperationKind.ATTENTION: _attention,
+    OperationKind.IN_PROJECTION: _in_projection,
+    OperationKind.SCAN: lambda layer, operation, *made: layer.scan(*made),
     OperationKind.OUTPUT: lambda layer, operation, x: layer.out(x),
     OperationKind.RESIDUAL: lambda layer, operation, x, branch: x + branch,
     OperationKind.ROUTER: lambda layer, operation, x: layer.experts(x),

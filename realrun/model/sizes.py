@@ -31,8 +31,12 @@ KEPT = (
     "qk_norm",
     "pattern",
     "kv_rank",
+    "mixer",
+    "has_mlp",
+    "conv_size",
 )
 """Fields of a model that its layers keep when they are made smaller."""
+OF_STATES = "state_heads", "state_head_size", "state_groups", "state_size"
 HEAD = 8
 """The width of a head of a model that is made narrower, about."""
 FEW = 8, 2
@@ -43,6 +47,8 @@ EXECUTED = (
     OperationKind.QKV,
     OperationKind.ROTARY,
     OperationKind.ATTENTION,
+    OperationKind.IN_PROJECTION,
+    OperationKind.SCAN,
     OperationKind.OUTPUT,
     OperationKind.RESIDUAL,
     OperationKind.ROUTER,
@@ -76,18 +82,24 @@ def sizes_like(model: Model, asked: Sizes) -> Sizes:
     head = _even(hidden / heads * model.heads * model.head_size / model.hidden)
 
     def own(field: str, value: Any) -> Any:
-        if field in ("ffn", "expert_ffn"):
+        if field in ("ffn", "expert_ffn", "expert_rank", "state_head_size", "state_size"):
             return -(-value * hidden // (model.hidden * HEAD)) * HEAD
         if field == "kv_heads":
             fitting = (n for n in range(min(2, value, heads), heads + 1) if heads % n == 0)
             return min(fitting, key=lambda n: abs(n - heads * value / model.heads))
+        if field == "state_groups" and hidden < model.hidden:
+            return min(value, 2)
+        if field == "state_heads" and hidden < model.hidden:
+            groups, size = own("state_groups", model.state_groups), model.state_head_size
+            each = model.state_inner * hidden / model.hidden / max(1, own("state_head_size", size))
+            return groups and groups * max(1, round(each / groups))
         if field == "rope_size":
             return _even(head * value / model.head_size) if value else 0
         if field == "window":
             return max(seq // 4, value * seq // model.seq) if value and seq < model.seq else value
         return value
 
-    scaled = ("ffn", "expert_ffn", "kv_heads", "rope_size", "window")
+    scaled = ("ffn", "expert_ffn", "kv_heads", "rope_size", "window", "expert_rank", *OF_STATES)
     how = {field: own(field, getattr(model, field)) for field in scaled}
     how |= {field: getattr(model, field) for field in KEPT}
     how |= {"head_size": head, "positions": seq if model.positions else 0}
@@ -111,8 +123,6 @@ def refusal(model: Model) -> str | None:
     """What of the layers of `model` is simulated, but not executed; None: nothing."""
     for kind in model.counts:
         its = model.of_kind(kind)
-        if its.has_parts < 2:
-            return f"{model.name}'s {kind}, of one part only,"
         if its.sinks:
             return f"{model.name}'s attention with a score of each head's own"
         if its.clamped or its.parallel:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from realrun.comm.group import Group, part
 from realrun.model.gpt import Block
-from realrun.model.layer import NORMS_OF_HEADS, Layer, norms_of
+from realrun.model.layer import COLUMNS, NORMS_OF_HEADS, ROWS, Layer, norms_of, present
 from realrun.parallel.layers.context import ATTENTIONS, positions
 from realrun.parallel.layers.experts import ParallelExperts
 from realrun.parallel.layers.sequence import SequenceColumnLinear, SequenceRowLinear
@@ -54,17 +54,16 @@ class ParallelBlock(Layer):
         self.norms = list(norms_of(block.model))
         for name in self.norms:
             self.add_module(name, deepcopy(block.get_submodule(name)))
-        self.qkv = column.of(block.qkv, tp, pieces=self.pieces["qkv"])
-        self.out = row.of(block.out, tp)
+        for name in present(block, COLUMNS):
+            pieces = self.pieces.get(name, 1)
+            self.add_module(name, column.of(block.get_submodule(name), tp, pieces=pieces))
+        for name in present(block, ROWS):
+            self.add_module(name, row.of(block.get_submodule(name), tp))
+        for name in present(block, ["scan"]):  # which is not cut
+            self.add_module(name, deepcopy(block.get_submodule(name)))
         self.experts: ParallelExperts | None = None
-        if block.experts is None:
-            self.up = column.of(block.up, tp, pieces=self.pieces["up"])
-            self.down = row.of(block.down, tp)
-        else:
+        if block.experts is not None:
             self.experts = ParallelExperts.of(block.experts, ep, tp.size)
-        if block.model.shared_experts:
-            self.shared_up = column.of(block.shared_up, tp, pieces=self.pieces["shared_up"])
-            self.shared_down = row.of(block.shared_down, tp)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """See `Layer`: of this rank's heads, over the tokens of all cp ranks."""
@@ -83,11 +82,7 @@ class ParallelBlock(Layer):
         biases."""
         norms = [self.get_submodule(name) for name in self.norms]
         found = [parameter for norm in norms for parameter in norm.parameters()]
-        rows = [self.out]
-        if self.experts is None:
-            rows.append(self.down)
-        elif self.model.shared_experts:
-            rows.append(self.shared_down)
+        rows = [self.get_submodule(name) for name in present(self, ROWS)]
         router = [] if self.experts is None else [*self.experts.router.parameters()]
         return [*found, *(row.bias for row in rows if row.bias is not None), *router]
 

@@ -203,6 +203,10 @@ def _check_cuts(job: Derived) -> None:
                 f"tp = {plan.tp}: copies of {model.name}'s kv_heads = {its.kv_heads} are simulated, but "
                 f"not executed; {near(plan.tp, its.kv_heads)}"
             )
+        if plan.tp > 1 and its.mixer == "mamba":
+            raise InputError(
+                f"tp = {plan.tp}: that ranks have some groups of {model.name}'s state spaces is simulated, but not executed; give tp = 1"
+            )
         if plan.tp > 1 and its.qk_norm and (its.qk_norm == "whole" or job.backend == "torch"):
             raise InputError(
                 f"tp = {plan.tp}: {model.name}'s norm of queries and keys is not cut over ranks; give tp = 1"

@@ -1,6 +1,7 @@
 """A calibration that something else on the machine disturbed is noticed, measured again, and said."""
 
 import json
+import re
 
 import pytest
 
@@ -56,7 +57,8 @@ def test_real_ops_may_take_what_they_take_but_not_scatter():
 
 
 def test_a_calibration_far_from_what_was_set_is_repeated_and_then_said(pools, tmp_path):
-    """Ops that are set to take a microsecond take as long as their own math."""
+    """Ops that are set to take a microsecond take as long as their own math, or where something else
+    runs, too, are even farther apart."""
     sizes = {"layers": 2, "hidden": 128, "heads": 2, "seq": 64, "microbatch_size": 1}
     given = {"compute": "padded", "forward_s": 1e-6, "steps": 1, "warmup": 0, "sizes": sizes}
     job = Job(programs={"1f1b": "0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1"}, out=str(tmp_path), **given)
@@ -64,7 +66,7 @@ def test_a_calibration_far_from_what_was_set_is_repeated_and_then_said(pools, tm
     (facts,) = answer["runs"]
     kept = json.loads((tmp_path / "calibration.json").read_text())["metadata"]
     assert kept["calibrated_times"] == 3
-    assert "where" in kept["disturbed_by"] and "was set" in kept["disturbed_by"]
+    assert re.search("where .* was set|took from .* to", kept["disturbed_by"])
     assert facts["disturbed_by"] == kept["disturbed_by"]
     assert "the prediction says little" in summary(job, facts)
     assert realrun.disturbed([realrun.Run(None, None, facts)])

@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import simlab as sl
 from realrun.model.fused import RMSNorm, gated, rotary
 from realrun.model.gpt import Block, Stage, loss
+from realrun.model.scan import Scan
 from realrun.model.sizes import model_of, refusal, sizes_like
 from realrun.record.activations import SavedActivations
 from simlab.errors import InputError
@@ -26,6 +27,7 @@ REFUSED = {
     "gpt-oss-120b": "a score of each head's own",
     "gpt-oss-20b": "a score of each head's own",
     "kimi-k2": "operation 'q up'",
+    "nemotron-3-super-120b-a12b": "operation 'to experts'",
 }
 """{model: what of its layers is not executed}"""
 MODELS = sorted(set(catalogue()) - REFUSED.keys())
@@ -104,7 +106,8 @@ def test_it_computes_the_products_that_its_operations_say(name):
         with FlopCounterMode(display=False) as counter:
             block(x)
         counted = counter.get_flop_counts()["Global"]
-        products = sum(flops for kind, flops in counted.items() if "attention" not in str(kind))
+        others = "attention", "bmm", "convolution"  # a scan's are the latter two
+        products = sum(n for kind, n in counted.items() if not any(o in str(kind) for o in others))
         wanted = (
             2
             * BATCH
@@ -203,3 +206,38 @@ def test_functions_that_keep_little_have_the_gradients_of_torchs():
         assert torch.autograd.gradcheck(function, (x,))
     assert torch.autograd.gradcheck(gated, (x, y))
     assert torch.equal(rotary(x, where, 6)[..., 6:], x[..., 6:])
+
+
+def test_a_scan_is_the_recurrence_of_its_heads_states_token_by_token():
+    """Each head's state fades, gets its step times x B', and is read along C; results and gradients."""
+    model = sl.Model(
+        layers=1, hidden=8, heads=1, vocab=8, bias=False, mixer="mamba", has_mlp=False,
+        state_heads=4, state_head_size=3, state_groups=2, state_size=5, conv_size=4,
+    )  # fmt: skip
+    torch.manual_seed(1)
+    scan, tokens = Scan(model).double(), 100
+    for parameter in scan.parameters():
+        torch.nn.init.normal_(parameter)
+    read = [torch.randn(2, tokens, width).double().requires_grad_() for width in (12, 12 + 20, 4)]
+    gate, mixed, steps = read
+    padded = torch.cat([torch.zeros(2, 3, 32).double(), mixed], 1)
+    taps = sum(scan.taps[:, n] * padded[:, n : n + tokens] for n in range(4)) + scan.tap_bias
+    convolved = taps * taps.sigmoid()
+    step = (1 + (steps + scan.step_bias).exp()).log()
+    state, made = torch.zeros(2, 4, 3, 5).double(), []
+    for t in range(tokens):
+        x = convolved[:, t, :12].unflatten(-1, (4, 3))
+        b, c = (convolved[:, t, at : at + 10].unflatten(-1, (2, 5)) for at in (12, 22))
+        b, c = (its[:, [0, 0, 1, 1]] for its in (b, c))  # of each head's group
+        fades = (-scan.decay.exp() * step[:, t]).exp()[..., None, None]
+        state = fades * state + (step[:, t, :, None] * x).unsqueeze(-1) * b.unsqueeze(-2)
+        made.append((state * c.unsqueeze(-2)).sum(-1) + scan.skip[:, None] * x)
+    before = torch.stack(made, 1).flatten(-2) * gate * gate.sigmoid()
+    parts = before.unflatten(-1, (2, 6))
+    wanted = (parts / (parts.square().mean(-1, keepdim=True) + 1e-5).sqrt()).flatten(-2) * scan.norm
+    found = scan(*read)
+    torch.testing.assert_close(found, wanted)
+    of = [*read, *scan.parameters()]
+    dy = torch.randn_like(found)
+    for ours, theirs in zip(*(torch.autograd.grad(y, of, dy) for y in (found, wanted))):
+        torch.testing.assert_close(ours, theirs)

@@ -34,13 +34,15 @@ PLANS = {
     "qwen3-8b": CUBE,
     "glm-4.5": CUBE | SP | {"ep": 2, "etp": 1},
     "llama-3-70b": CUBE | {"pp": 1, "cp": 2, "zero": 3},
+    "nemotron-3-nano-30b-a3b": CUBE
+    | {"dp": 4, "tp": 1, "ep": 2, "zero": 1, "schedule": "zb-h1", "microbatches": 4},
 }
 
 
 def sizes_of(name, fields):
     sizes = sizes_like(sl.load_model(name), ASKED) | {"microbatch_size": 2}
     if "ep" in fields:
-        sizes |= {"capacity": 4, "routed_parts": 2}
+        sizes |= {"capacity": 8 // fields["tp"], "routed_parts": fields["tp"]}
     return sizes
 
 
