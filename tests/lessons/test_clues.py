@@ -42,8 +42,11 @@ def test_a_whole_number_must_be_exact():
             "It is wrong exactly where kind = weak.",
         ),
         (
-            "w06",
-            lambda zero, m, n: {0: 2, 1: 2, 2: 2 * m + 1, 3: 3 * m}[zero] * (n - 1) / n,
+            "w05",
+            lambda parameters, zero, ranks, microbatches: (
+                {0: 2, 1: 2, 2: 2 * microbatches + 1, 3: 3 * microbatches}[zero]
+                * (2 * parameters * (ranks - 1) / ranks)
+            ),
             "It is wrong exactly where zero = 2.",
         ),
         (

@@ -20,6 +20,7 @@ from realrun.lessons.demonstrations.data_parallel import (
     worked,
 )
 from realrun.lessons.demonstrations.fsdp import fully_sharded
+from realrun.lessons.demonstrations.gathers import gathered_and_freed
 from realrun.lessons.demonstrations.loading import loaded
 from realrun.lessons.demonstrations.mixed_precision import overflowed
 from realrun.lessons.demonstrations.tensor_parallel import (
@@ -41,6 +42,7 @@ DEMONSTRATIONS: dict[str, Callable[..., Any]] = {
         offloaded,
         worked,
         fully_sharded,
+        gathered_and_freed,
         split_mlp,
         split_heads,
         vocabulary,

@@ -1,15 +1,12 @@
 """What lesson 7 asks about data parallelism, executed: predictions, exercises, figures."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from simlab.lessons.exercise import Exercise
 from simlab.lessons.figures import Figure
 from simlab.lessons.prediction import Choice, Number, Prediction
-from simlab.lowering.traffic import traffic
-from simlab.spec.model import Model
-from simlab.spec.plan import Plan
 
 SAME = Choice("same", "differs")
 PREDICTIONS = [
@@ -32,21 +29,111 @@ PREDICTIONS = [
 # ---------------------------------------------------------------------------------------------
 
 
-def _stage(draw: Random) -> dict[str, Any]:
-    return {"zero": draw.randrange(4), "n": draw.choice((2, 4, 8)), "m": draw.choice((1, 3, 4, 8))}
+class Ran(NamedTuple):
+    """What came of a rank's list: the first thing that cannot be, how often it gathers, and how many
+    layers are whole at most."""
+
+    fault: str
+    gathers: int = 0
+    peak: int = 0
 
 
-def _sent(zero: int, n: int, m: int) -> float:
-    """What the simulator's lists send for one more layer."""
-    models = [Model(layers=count, hidden=64, heads=4, vocab=64, seq=64) for count in (1, 2)]
-    plan = Plan(dp=n, zero=zero, microbatches=m, precision="fp32")
-    sent = [traffic(model, plan)[0].dp for model in models]
-    return (sent[1] - sent[0]) / (4 * (models[1].parameters - models[0].parameters))
+def _room(draw: Random) -> dict[str, Any]:
+    return {"layers": draw.choice((3, 4, 6, 8)), "room": draw.choice((1, 2, 2, 3))}
 
 
-def solution_t4(zero, n, m):  # type: ignore[no-untyped-def]
-    """ZeRO-2 scatters in each backward; ZeRO-3 also gathers twice for each microbatch."""
-    return {0: 2, 1: 2, 2: m + 1, 3: 3 * m}[zero] * (n - 1) / n
+def _ran(steps: Sequence[str], layers: int) -> Ran:
+    """What comes of a list for so many layers, item by item."""
+    due = [("forward", layer) for layer in range(layers)]
+    due += [("backward", layer) for layer in reversed(range(layers))]
+    whole: set[int] = set()
+    made, gathers, peak = None, 0, 0
+    for what, at in (text.split() for text in steps):
+        layer = int(at)
+        if what == "gather":
+            whole.add(layer)
+            gathers, peak = gathers + 1, max(peak, len(whole))
+        elif what == "free":
+            whole.discard(layer)
+        elif what == "scatter" and made == layer:
+            made = None
+        elif (what, layer) != (due.pop(0) if due else None):
+            return Ran("order")
+        elif layer not in whole:
+            return Ran("not_gathered")
+        elif made is not None:
+            return Ran("no_scatter")
+        else:
+            made = layer if what == "backward" else None
+    ends = {"order": due, "no_scatter": made is not None, "left_whole": whole}
+    return Ran(next((fault for fault, left in ends.items() if left), ""), gathers, peak)
+
+
+def _fewest_gathers(layers: int, room: int) -> list[str]:
+    """Where there is no room, the layer goes that is needed again the latest (Belady's rule)."""
+    uses = [("forward", k) for k in range(layers)]
+    uses += [("backward", k) for k in reversed(range(layers))]
+    steps, whole = [], list[int]()
+    for at, (what, k) in enumerate(uses):
+        after = [layer for _, layer in uses[at:]]
+        if k not in whole:
+            if len(whole) == room:
+                latest = max(whole, key=after.index)
+                whole.remove(latest)
+                steps.append(f"free {latest}")
+            whole.append(k)
+            steps.append(f"gather {k}")
+        steps.append(f"{what} {k}")
+        if what == "backward":
+            whole.remove(k)
+            steps += [f"scatter {k}", f"free {k}"]
+    return steps
+
+
+def solution_t4(layers, room):  # type: ignore[no-untyped-def]
+    """The last `room` layers stay whole: their backwards come first."""
+    steps = []
+    for k in range(layers):
+        steps += [f"gather {k}", f"forward {k}"]
+        if k < layers - room:
+            steps.append(f"free {k}")
+    for k in reversed(range(layers)):
+        if k < layers - room:
+            steps.append(f"gather {k}")
+        steps += [f"backward {k}", f"scatter {k}", f"free {k}"]
+    return steps
+
+
+def _as_good(found: Any, expected: Any) -> bool:
+    """Whether a list can be run, gathers no more often than the expected one, and has no more layers
+    whole at once; of two that cannot be run, whether they are the same."""
+    if found == expected:
+        return True
+    try:
+        layers = sum(step.startswith("forward") for step in expected)
+        mine, other = _ran(found, layers), _ran(expected, layers)
+    except (TypeError, ValueError, AttributeError):
+        return False
+    return not mine.fault + other.fault and mine[1] <= other[1] and mine[2] <= other[2]
+
+
+def _list_fault(found: Any, layers: int, room: int) -> str:
+    """What is wrong with a list."""
+    try:
+        ran = _ran(found, layers)
+    except (TypeError, ValueError, AttributeError):
+        return ""
+    return ran.fault or ("over_room" if ran.peak > room else "too_often")
+
+
+def _without(word: str) -> Callable[..., list[str]]:
+    """The solution without the items that begin with `word`, at its end."""
+
+    def wrong(layers: int, room: int) -> list[str]:
+        steps = solution_t4(layers, room)
+        return [step for step in steps[:-1] if not step.startswith(word)] + steps[-1:]
+
+    return wrong
 
 
 # w08
@@ -131,23 +218,32 @@ def _after_update(largest: Sequence[float], first: float, interval: int) -> list
 EXERCISES = [
     Exercise(
         "t4",
-        level=1,
-        draw=_stage,
-        oracle=_sent,
+        level=2,
+        draw=_room,
+        oracle=_fewest_gathers,
         solution=solution_t4,
         mistakes={
-            "once": lambda zero, n, m: solution_t4(zero, n, 1),
-            "gathered_once": lambda zero, n, m: (
-                2 * m * (n - 1) / n if zero == 3 else solution_t4(zero, n, m)
-            ),
-            "whole": lambda zero, n, m: solution_t4(zero, n, m) * n / (n - 1),
-            "dp_each": lambda zero, n, m: solution_t4(zero, n, m) * (1 if zero else m),
-            "gathers_each": lambda zero, n, m: (
-                2 * m * (n - 1) / n if zero == 2 else solution_t4(zero, n, m)
-            ),
+            "too_often": lambda layers, room: solution_t4(layers, 0),
+            "over_room": lambda layers, room: solution_t4(layers, layers + 1),
+            "not_gathered": lambda layers, room: [
+                step
+                for at, step in enumerate(solution_t4(layers, 0))
+                if at < 3 * layers or "gather" not in step
+            ],
+            "no_scatter": _without("scatter"),
+            "order": lambda layers, room: [
+                *solution_t4(layers, room)[: 3 * layers - room],
+                *(
+                    f"{what} {k}"
+                    for k in range(layers)
+                    for what in ("gather", "backward", "scatter", "free")
+                ),
+            ],
+            "left_whole": lambda layers, room: solution_t4(layers, room)[:-1],
         },
-        sets=12,
-        unit="x",
+        fault=_list_fault,
+        same=_as_good,
+        sets=8,
     ),
     Exercise(
         "w08",

@@ -11,6 +11,7 @@ from realrun.lessons.execute import demonstrate
 from realrun.run.job import Job
 from simlab.collectives import closed_form_s
 from simlab.errors import InputError
+from simlab.lessons import book
 from simlab.lowering.instructions import BEGIN, rank_instructions
 from simlab.spec.plan import Plan
 from simlab.trace import Trace
@@ -136,6 +137,16 @@ def test_buckets_change_calls_and_not_bytes(pool):
     assert (alone["calls"], some["calls"], one["calls"]) == (16, 4, 1)
     assert alone["sent_bytes"] == some["sent_bytes"] == one["sent_bytes"]
     assert (alone["early"], some["early"], one["early"]) == (0, 4, 1)
+
+
+@pytest.mark.parametrize("room", [1, 2, 4])
+def test_processes_do_what_the_list_of_gathers_and_frees_says(pool, room):
+    task = book.exercise("t4")
+    for steps in (task.solution(4, room), task.oracle(4, room)):
+        (found, *_) = demonstrate(pool, "gathered_and_freed", FOUR, steps=steps)
+        assert found["gathers"] == 8 - room and found["peak"] == room
+        assert found["sent"] == pytest.approx(3 / 4 * (8 - room + 4) / 4)
+        assert found["error"] < 1e-12
 
 
 @pytest.mark.parametrize(

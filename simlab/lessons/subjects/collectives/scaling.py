@@ -1,36 +1,65 @@
-"""Exercises on data parallelism's traffic: by ZeRO stage (w06), exposed (d08), efficiency (d10)."""
+"""Exercises on data parallelism's time: prefetch (w06), what is exposed (d08), efficiency (d10)."""
 
 from random import Random
 from typing import Any
 
+from simlab.engine.tasks import Task, run_tasks
 from simlab.lessons.exercise import Exercise
-from simlab.lowering.traffic import traffic
-from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
 # w06
 # ---------------------------------------------------------------------------------------------
 
-SMALL = Model(layers=8, hidden=1024, heads=16, vocab=64, seq=64)
 
-
-def _stages(draw: Random) -> dict[str, Any]:
+def _layers(draw: Random) -> dict[str, Any]:
+    """Layers that compute about as long, but every few of them has far more parameters."""
+    large = [draw.random() < 0.35 for _ in range(draw.choice((6, 8)))]
+    size_mib = [draw.randint(*((600, 900) if each else (100, 300))) for each in large]
     return {
-        "zero": draw.choice((0, 1, 2, 3, 3)),
-        "m": draw.choice((1, 2, 4, 8)),
-        "n": draw.choice((2, 4, 8)),
+        "gather_ms": [size // draw.choice((40, 50)) for size in size_mib],
+        "compute_ms": [draw.randint(6, 12) for _ in size_mib],
+        "size_mib": size_mib,
+        "room_mib": max(size_mib) + draw.choice((200, 600, 1000, 1400)),
     }
 
 
-def _psi(zero: int, m: int, n: int) -> float:
-    """By what the simulator's lists send, for one more layer: the embedding aside."""
-    plan = Plan(dp=n, zero=zero, microbatches=m, precision="fp32")
-    return traffic(SMALL, plan)[0].dp / (4 * SMALL.parameters)
+def _depth(gather_ms: list[int], compute_ms: list[int], size_mib: list[int], room_mib: int) -> int:
+    """By simulating the forward with each depth that has room."""
+    layers = range(len(size_mib))
+
+    def end_ms(ahead: int) -> float:
+        tasks: list[Task] = []
+        for k in layers:  # two tasks for each layer: its gather, then its forward
+            before = [2 * (k - ahead) - 1] if k > ahead else []
+            tasks.append(Task("gather", f"0F{k}", "dp", (0,), gather_ms[k], before))
+            tasks.append(Task("forward", f"0F{k}", "compute", (0,), compute_ms[k], [2 * k]))
+        return run_tasks(tasks).end_s
+
+    fits = [a for a in layers if max(sum(size_mib[k : k + a + 1]) for k in layers) <= room_mib]
+    return min(fits, key=end_ms)
 
 
-def solution_w06(zero, m, n):  # type: ignore[no-untyped-def]
-    """Gathers and scatters of a step."""
-    return {0: 2, 1: 2, 2: m + 1, 3: 3 * m}[zero] * (n - 1) / n
+def solution_w06(gather_ms, compute_ms, size_mib, room_mib):  # type: ignore[no-untyped-def]
+    """The forward's end for each depth that has room: the first of the earliest."""
+    layers = range(len(size_mib))
+
+    def end_ms(ahead):  # type: ignore[no-untyped-def]
+        link, turns = 0, [0]  # when the link is free, and when each layer's turn comes
+        for k in layers:
+            link = max(link, turns[max(0, k - ahead)]) + gather_ms[k]
+            turns.append(max(link, turns[k]) + compute_ms[k])
+        return turns[-1]
+
+    fits = [a for a in layers if max(sum(size_mib[k : k + a + 1]) for k in layers) <= room_mib]
+    return min(fits, key=end_ms)
+
+
+def _deepest(size_mib: list[int], room_mib: float, own: int = 1) -> int:
+    """The largest depth that has room; own: whether the layer that computes is counted."""
+    layers = range(len(size_mib))
+    return max(
+        a for a in layers if max(sum(size_mib[k + 1 - own : k + a + 1]) for k in layers) <= room_mib
+    )
 
 
 def zero3_over_dp(plan: Plan) -> float:
@@ -108,22 +137,21 @@ def _swapped(kind: str, **case: Any) -> float:
 EXERCISES = [
     Exercise(
         "w06",
-        level=1,
-        draw=_stages,
-        oracle=_psi,
+        level=3,
+        draw=_layers,
+        oracle=_depth,
         solution=solution_w06,
         mistakes={
-            "each_stage_more": lambda zero, m, n: (
-                {0: 2, 1: 3, 2: m + 2, 3: 3 * m + 1}[zero] * (n - 1) / n
+            "one": lambda **case: 1,
+            "deepest": lambda size_mib, room_mib, **_: _deepest(size_mib, room_mib),
+            "no_room": lambda room_mib, **case: _depth(room_mib=10**9, **case),
+            "own_layer": lambda size_mib, room_mib, **case: min(
+                _deepest(size_mib, room_mib, own=0),
+                _depth(size_mib=size_mib, room_mib=10**9, **case),
             ),
-            "once_a_step": lambda zero, m, n: {0: 2, 1: 2, 2: m + 1, 3: 3}[zero] * (n - 1) / n,
-            "forgot_second": lambda zero, m, n: (
-                {0: 2, 1: 2, 2: m + 1, 3: 2 * m}[zero] * (n - 1) / n
-            ),
-            "whole_ring": lambda zero, m, n: float({0: 2, 1: 2, 2: m + 1, 3: 3 * m}[zero]),
+            "mean": lambda gather_ms, compute_ms, **_: -(-sum(gather_ms) // sum(compute_ms)),
         },
         sets=12,
-        unit="x",
     ),
     Exercise(
         "d08",

@@ -1,6 +1,7 @@
 """What experts cost while they run, and how they are laid out: questions e05 to e08."""
 
 from collections.abc import Sequence
+from itertools import combinations
 from random import Random
 from typing import Any
 
@@ -26,30 +27,86 @@ PREDICTIONS = [
 # ---------------------------------------------------------------------------------------------
 
 
+MORE = 1.1
+"""How many times the least possible load the busiest rank may have."""
+
+
 def _loads(draw: Random) -> dict[str, Any]:
-    loads = [draw.randint(0, 40) for _ in range(draw.choice((4, 8)))]
-    return {"loads": loads, "factor": draw.choice((1.0, 1.25, 1.5))}
+    experts, ranks = draw.choice(((8, 2), (8, 4), (9, 3)))
+    loads = [draw.choice((1, 1, 2, 4)) * draw.randint(20, 60) for _ in range(experts)]
+    return {"loads": loads, "ranks": ranks}
 
 
-def _taken(loads: Sequence[int], factor: float) -> tuple[int, int]:
-    """Token by token: it takes a slot, or is dropped."""
-    room = [int(factor * sum(loads) / len(loads))] * len(loads)
-    lost = 0
-    for expert, load in enumerate(loads):
-        for _ in range(load):
-            if room[expert]:
-                room[expert] -= 1
-            else:
-                lost += 1
-    return lost, sum(room)
+def _shares(placed: Sequence[int], loads: Sequence[int], ranks: int) -> list[int]:
+    """The tokens of each rank."""
+    return [sum(load for load, at in zip(loads, placed) if at == rank) for rank in range(ranks)]
 
 
-def solution_e05(loads, factor):  # type: ignore[no-untyped-def]
-    """All experts have room for as many."""
-    capacity = int(factor * sum(loads) / len(loads))
-    lost = sum(max(0, load - capacity) for load in loads)
-    empty = sum(max(0, capacity - load) for load in loads)
-    return lost, empty
+def _least(loads: Sequence[int], ranks: int) -> tuple[list[int], int, int]:
+    """What is asked, and the least that the busiest rank can have, by trying all that is possible."""
+
+    def busiest(left: frozenset[int], ranks: int) -> int:
+        if not left:
+            return 0
+        first, *others = sorted(left)
+        return min(
+            max(
+                sum(loads[expert] for expert in (first, *some)),
+                busiest(left - {first, *some}, ranks - 1),
+            )
+            for some in combinations(others, len(left) // ranks - 1)
+        )
+
+    return [*loads], ranks, busiest(frozenset(range(len(loads))), ranks)
+
+
+def solution_e05(loads, ranks):  # type: ignore[no-untyped-def]
+    """The largest first, each to the rank with the fewest tokens among those with room."""
+    placed, tokens, experts = [0] * len(loads), [0] * ranks, [0] * ranks
+    for expert in sorted(range(len(loads)), key=lambda e: -loads[e]):
+        free = [rank for rank in range(ranks) if experts[rank] < len(loads) // ranks]
+        rank = min(free, key=lambda r: tokens[r])
+        placed[expert] = rank
+        tokens[rank] += loads[expert]
+        experts[rank] += 1
+    return placed
+
+
+def _placed_well(found: Any, expected: Any) -> bool:
+    """Whether ranks have equally many experts, and the busiest few enough tokens; of two placements,
+    whether they are the same."""
+    if not isinstance(expected, tuple):
+        return bool(found == expected)
+    loads, ranks, least = expected
+    if _placement_fault(found, loads, ranks) != "busy":
+        return False
+    return max(_shares(found, loads, ranks)) <= MORE * least
+
+
+def _placement_fault(found: Any, loads: Sequence[int], ranks: int) -> str:
+    """Why a placement is not the one that is asked for."""
+    if not isinstance(found, Sequence) or len(found) != len(loads):
+        return ""
+    if any(found.count(rank) != len(loads) // ranks for rank in range(ranks)):
+        return "unequal"
+    return "busy"
+
+
+def _dealt(order: Sequence[int], ranks: int) -> list[int]:
+    """Experts in `order`, dealt in turn to the ranks."""
+    placed = [0] * len(order)
+    for at, expert in enumerate(order):
+        placed[expert] = at % ranks
+    return placed
+
+
+def _any_number(loads: Sequence[int], ranks: int) -> list[int]:
+    """The solution without a limit to a rank's experts."""
+    placed, tokens = [0] * len(loads), [0] * ranks
+    for expert in sorted(range(len(loads)), key=lambda e: -loads[e]):
+        placed[expert] = min(range(ranks), key=lambda r: tokens[r])
+        tokens[placed[expert]] += loads[expert]
+    return placed
 
 
 # e06
@@ -153,21 +210,28 @@ def solution_e08(tp, cp, pp, ep, etp):  # type: ignore[no-untyped-def]
 EXERCISES = [
     Exercise(
         "e05",
-        level=1,
+        level=2,
         draw=_loads,
-        oracle=_taken,
+        oracle=_least,
         solution=solution_e05,
         mistakes={
-            "no_factor": lambda loads, factor: _taken(loads, 1.0),
-            "one_pool": lambda loads, factor: (
-                max(0, sum(loads) - len(loads) * int(factor * sum(loads) / len(loads))),
-                max(0, len(loads) * int(factor * sum(loads) / len(loads)) - sum(loads)),
+            "as_numbered": lambda loads, ranks: [
+                expert * ranks // len(loads) for expert in range(len(loads))
+            ],
+            "sorted_blocks": lambda loads, ranks: [
+                sorted(range(len(loads)), key=lambda e: -loads[e]).index(expert)
+                * ranks
+                // len(loads)
+                for expert in range(len(loads))
+            ],
+            "dealt": lambda loads, ranks: _dealt(
+                sorted(range(len(loads)), key=lambda e: -loads[e]), ranks
             ),
-            "of_the_busiest": lambda loads, factor: (
-                0,
-                len(loads) * max(loads) - sum(loads),
-            ),
+            "unequal": _any_number,
+            "busy": lambda loads, ranks: _dealt(range(len(loads)), ranks),
         },
+        fault=_placement_fault,
+        same=_placed_well,
         sets=8,
     ),
     Exercise(
