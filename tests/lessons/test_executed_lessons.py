@@ -2,12 +2,13 @@
 that lesson 8 makes are those of the layout."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 import simlab as sl
-from realrun.lessons.tasks import PRACTICES
+from realrun.lessons.tasks import PRACTICES, practice
 from simlab.lessons import book
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -35,6 +36,15 @@ def test_every_question_of_a_lesson_has_one_exercise():
     plain, on_processes = {*book.exercises()}, {*PRACTICES}
     assert not plain & on_processes
     assert plain | on_processes == {*book.questions()}
+
+
+@pytest.mark.parametrize("name", PRACTICES)
+def test_the_last_hint_of_an_exercise_on_processes_does_not_hold_what_its_solution_returns(name):
+    asked = practice(name, None)
+    returned = re.findall(r"return (.+)", asked.solution_text())
+    for tongue in ("en", "zh"):
+        hint = asked.hints(tongue)[2]
+        assert not [its for its in returned if len(its) > 20 and its in hint]
 
 
 def test_groups_of_lesson_8_are_those_that_processes_make():

@@ -1,7 +1,9 @@
 """The form of the lessons: predictions are kept and compared, cells are held back, attempts are
 judged, and both languages have every word."""
 
+import ast
 import json
+import math
 import re
 from base64 import b64decode
 from pathlib import Path
@@ -530,6 +532,41 @@ def test_every_exercise_takes_its_solution_and_tells_three_plausible_mistakes(as
         case = asked.draw(Random(1))
         assert float(asked.oracle(**case)) == asked.oracle(**case)
         assert words.word(f"{asked.id}.exercise.drill", **case)
+
+
+def answer_of(code, case):
+    """What `code` computes with the parameters `case`; None where it computes nothing by itself."""
+    try:
+        *before, last = ast.parse(code.strip()).body
+        names = vars(math) | case
+        exec(compile(ast.Module(before, []), "hint", "exec"), names)
+        value = eval(compile(ast.Expression(last.value), "hint", "eval"), names)
+    except Exception:
+        return None
+    return value
+
+
+@pytest.mark.parametrize("asked", book.exercises().values(), ids=lambda asked: asked.id)
+@pytest.mark.parametrize("tongue", words.LANGUAGES)
+def test_the_last_hint_leaves_a_step_to_the_learner(asked, tongue):
+    returned = {
+        ast.dump(node.value)
+        for node in ast.walk(ast.parse(asked.solution_text()))
+        if isinstance(node, ast.Return) and not isinstance(node.value, ast.Name | ast.Constant)
+    }
+    hint, cases = asked.hints(tongue)[2], asked.cases()[:3]
+    pieces = re.findall(r"`([^`]+)`", hint)
+    for code in [*pieces, "; ".join(pieces)]:
+        given = [answer_of(code, case) for case in cases]
+        assert None in given or not all(
+            asked.same(answer, asked.oracle(**case)) for answer, case in zip(given, cases)
+        ), f"{code} is the solution"
+    for code in pieces:
+        try:
+            inside = {ast.dump(node) for node in ast.walk(ast.parse(code.strip()))}
+        except SyntaxError:
+            continue
+        assert not returned & inside, f"{code} is what the solution returns"
 
 
 STUBS = [

@@ -243,14 +243,15 @@ def _wrapped(line: str) -> str:
     for part in PARTS.findall(line):
         if _width(lines[-1] + part.rstrip()) > COLUMNS and lines[-1]:
             lines.append("")
-        lines[-1] += part if lines[-1] else part.lstrip()
+        lines[-1] += part if lines[-1] or len(lines) == 1 else part.lstrip()
     return "\n".join(each.rstrip() for each in lines)
 
 
 def _say(text: str) -> None:
     """What the learner reads goes to stderr, for stdout is the report's."""
     for line in _plain(text).split("\n"):
-        print(_wrapped(line), file=sys.stderr)
+        if not line.startswith("```"):
+            print(_wrapped(line), file=sys.stderr)
 
 
 def _plain(text: str) -> str:

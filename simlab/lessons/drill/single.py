@@ -10,7 +10,7 @@ from simlab.lessons.drill.posed import POINTS_NEEDED, Item, Posed
 from simlab.lessons.mistakes import roundings
 from simlab.lessons.phrases import phrase
 from simlab.lessons.prediction import Choice, Number
-from simlab.lessons.words import entry, word
+from simlab.lessons.words import entry, shows_solutions, word
 
 ONLY_IN_THE_LESSON = (
     "d18.blind",
@@ -46,6 +46,8 @@ def exercise(name: str, seed: str) -> Posed:
     label = word("drill.your_answer")
     right = asked.oracle(**values)
     whole = type(right) is int
+    code = f"\n\n```python\n{asked.solution_text()}\n```"
+    how = code if shows_solutions() else asked.hints()[-1]
     given = ", ".join(f"{one} = {_short(value)}" for one, value in values.items())
     return Posed(
         item=Item("exercise", name),
@@ -54,7 +56,7 @@ def exercise(name: str, seed: str) -> Posed:
         labels={"answer": label},
         answer={"answer": asked.scale * float(right)},
         explain=[word(f"{name}.takeaway")],
-        computed=word("drill.computed", values=given, how=entry(f"{name}.exercise.hints")[-1]),
+        computed=word("drill.computed", values=given, how=how),
         wrong=[
             (asked.scale * float(value), f"{name}.exercise.mistakes.{key}")
             for key, mistake in asked.mistakes.items()
