@@ -592,6 +592,25 @@ def test_the_stub_of_an_exercise_is_not_solved_as_it_stands_in_the_lesson(name, 
     assert [verdict.solved for verdict in verdicts] == [False]
 
 
+BESIDE = re.compile(
+    r"\b(above|below|tables?|cells?|pictures?|marked|of these|of the two)\b|^And\b"
+    r"|上面|下面|表里|单元格|图里|^(换成|用)[^，]*呢|其中哪",
+    re.IGNORECASE,
+)
+"""What points at something beside a question that only a lesson shows, or at the words before it."""
+
+
+@pytest.mark.parametrize("tongue", words.LANGUAGES)
+def test_a_follow_up_question_stands_by_itself(tongue):
+    asked = {
+        f"{name}.{at}": its["question"]
+        for name in book.questions()
+        for at, its in enumerate(words.entry(f"{name}.follow_ups", tongue=tongue), 1)
+    }
+    assert len(asked) >= 3 * 57
+    assert {at: text for at, text in asked.items() if BESIDE.search(text)} == {}
+
+
 @pytest.mark.parametrize("key", book.tries())
 def test_the_code_of_a_follow_up_shows_what_its_answer_claims(key):
     assert words.has(f"{key}.answer")
