@@ -1,5 +1,6 @@
-"""Exercises on choosing degrees: the most GPUs (d02), long sequences (b15), microbatches (w13)."""
+"""Exercises on choosing degrees: the most GPUs (d02), how a figure was counted (b15), microbatches (w13)."""
 
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -50,39 +51,73 @@ def solution_d02(kind, sequences, heads, layers):  # type: ignore[no-untyped-def
 # ---------------------------------------------------------------------------------------------
 
 
-def _model(draw: Random) -> dict[str, Any]:
-    hidden = draw.choice((2048, 4096))
-    model = Model(
-        layers=draw.choice((16, 32)),
-        hidden=hidden,
-        heads=hidden // 128,
-        vocab=draw.choice((32_000, 128_256)),
-        seq=4096,
-    )
-    multiplying = (model.flops_per_token(1) - 12 * model.layers * hidden) / 6
+def _figures(
+    parameters: int,
+    lookup: int,
+    layers: int,
+    hidden: int,
+    seq: int,
+    *,
+    attention: float = 4,
+    again: float = 4,
+) -> dict[str, float]:
+    """{way: FLOPs of a token}, by forwards. attention: a forward's, times layers · hidden · seq; again:
+    how many forwards a step is worth that computes its forward anew."""
+    products, scores = 2 * (parameters - lookup), attention * layers * hidden * seq
     return {
-        "times": draw.choice((1.5, 2.0, 3.0)),
-        "parameters": model.parameters,
-        "lookup": round(model.parameters - multiplying),
-        "layers": model.layers,
-        "hidden": hidden,
+        "6P": 3 * 2 * parameters,
+        "matrices": 3 * products,
+        "causal": 3 * (products + scores / 2),
+        "full": 3 * (products + scores),
+        "hardware": again * (products + scores),
     }
 
 
-def _length(times: float, parameters: int, lookup: int, layers: int, hidden: int) -> float:
-    """By bisection of the operations, matrices and attention apart."""
-    low, high = 1.0, 1e9
-    for _ in range(80):
-        middle = (low + high) / 2
-        done = 6 * (parameters - lookup) + 3 * layers * 2 * 2 * hidden * middle
-        low, high = (middle, high) if done < times * 6 * parameters else (low, middle)
-    return low
+def _stated(draw: Random) -> dict[str, Any]:
+    """A run whose five figures are all at least 3% apart, and one of them, as it would be printed."""
+    while True:
+        hidden, seq = draw.choice((1024, 2048, 4096)), draw.choice((2048, 8192, 16384))
+        heads, vocab = hidden // 128, draw.choice((32_000, 128_256))
+        model = Model(
+            layers=draw.choice((16, 32)), hidden=hidden, heads=heads, vocab=vocab, seq=seq
+        )
+        multiplying = (model.flops_per_token(1) - 12 * model.layers * hidden) / 6
+        sizes = {
+            "parameters": model.parameters,
+            "lookup": round(model.parameters - multiplying),
+            "layers": model.layers,
+            "hidden": hidden,
+            "seq": seq,
+        }
+        figures = _figures(**sizes)
+        ordered = sorted(figures.values())
+        if min(more / less for less, more in pairwise(ordered)) > 1.03:
+            break
+    rate = round(draw.uniform(0.4, 0.6) * 989e12 / figures["hardware"])
+    way = draw.choice([*figures, "hardware"])
+    return {"mfu": round(figures[way] * rate / 989e12, 3), "rate": rate, "peak": 989e12} | sizes
 
 
-def solution_b15(times, parameters, lookup, layers, hidden):  # type: ignore[no-untyped-def]
-    """6 per parameter that multiplies, 12 L h s for attention."""
-    missing = times * 6 * parameters - 6 * (parameters - lookup)
-    return missing / (12 * layers * hidden)
+def _way(
+    mfu: float, rate: float, peak: float, *, again: float = 4, attention: float = 4, **sizes: int
+) -> str:
+    """From the FLOPs that the stated figure gives a token."""
+    of_a_token = mfu * peak / rate
+    figures = _figures(**sizes, attention=attention, again=again)
+    return min(figures, key=lambda way: abs(figures[way] - of_a_token))
+
+
+def solution_b15(mfu, rate, peak, parameters, lookup, layers, hidden, seq):  # type: ignore[no-untyped-def]
+    """Each way's utilisation: the nearest one is what was counted."""
+    matrices, attention = 6 * (parameters - lookup), 12 * layers * hidden * seq
+    ways = {
+        "6P": 6 * parameters,
+        "matrices": matrices,
+        "causal": matrices + attention / 2,
+        "full": matrices + attention,
+        "hardware": (matrices + attention) * 4 / 3,
+    }
+    return min(ways, key=lambda way: abs(ways[way] * rate / peak - mfu))
 
 
 # w13
@@ -148,24 +183,16 @@ EXERCISES = [
     Exercise(
         "b15",
         level=2,
-        draw=_model,
-        oracle=_length,
+        draw=_stated,
+        oracle=_way,
         solution=solution_b15,
         mistakes={
-            "with_lookup": lambda times, parameters, lookup, layers, hidden: (
-                (times - 1) * 6 * parameters / (12 * layers * hidden)
-            ),
-            "forward_only": lambda **case: 3 * solution_b15(**case),
-            "causal_half": lambda **case: 2 * solution_b15(**case),
-            "only_attention": lambda times, parameters, lookup, layers, hidden: (
-                times * 6 * parameters / (12 * layers * hidden)
-            ),
-            "both_sides": lambda times, parameters, lookup, layers, hidden: (
-                (times - 1) * 6 * (parameters - lookup) / (12 * layers * hidden)
-            ),
+            "with_lookup": lambda lookup, **case: _way(lookup=0, **case),
+            "forward_only": lambda **case: _way(**case, attention=4 / 3),
+            "twice": lambda **case: _way(**case, again=6),
+            "always_full": lambda **case: "full",
         },
-        sets=8,
-        unit="tokens",
+        sets=16,
     ),
     Exercise(
         "w13",
