@@ -237,7 +237,7 @@ def _with_gpu(name: Any) -> str:
 def nodes_of_file(name: str | Path) -> int | None:
     """How many nodes the file that `load_cluster` reads has; None for one that does not say it, and
     for a name of the catalogue."""
-    return _facts(Path(name)).get("nodes") if _is_path(name) else None
+    return facts_of_file(Path(name)).get("nodes") if _is_path(name) else None
 
 
 def _is_path(name: Any) -> bool:
@@ -266,7 +266,7 @@ def _spellings() -> dict[str, Any]:
     return _data("gpu_spellings.json")
 
 
-def _facts(path: Path) -> dict[str, Any]:
+def facts_of_file(path: Path) -> dict[str, Any]:
     """The object in the JSON file at `path`. `InputError` if there is none."""
     text = read_text(path, MOST_MEASURED_BYTES)
     try:
@@ -281,7 +281,7 @@ def _facts(path: Path) -> dict[str, Any]:
 
 
 def _from_file(path: Path) -> Cluster:
-    facts = _facts(path)
+    facts = facts_of_file(path)
     try:
         _require_finite(Cluster, "", facts)
         for part, kind in (("gpu", Gpu), ("intra", Fabric), ("inter", Fabric)):

@@ -2,19 +2,16 @@
 
 import argparse
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
-from simlab.cli.options import add_json_options
+from simlab.cli.options import add_json_options, flag
 from simlab.cli.output import print_json, print_text, write_file
-from simlab.cost.roofline import assumptions, nearest
+from simlab.cost.own_cluster import FAR, doubtful, left_out, nearest_cluster
+from simlab.cost.roofline import assumptions
 from simlab.errors import InputError, did_you_mean, require_positive, require_whole, shortened
-from simlab.spec.cluster import Cluster, clusters, gpus, load_cluster
-from simlab.spec.hardware import PLAUSIBLE
+from simlab.spec.cluster import Cluster, clusters, facts_of_file, gpus, load_cluster
 
-FAR = 3
-"""How many times as large, or as small, a figure is that is named."""
 GIGABIT = 1e9 / 8
 
 
@@ -23,7 +20,10 @@ class Answer(TypedDict):
 
     cluster: str
     nearest: str
+    nodes: int | None
+    """How many the file says; nothing if it does not."""
     far: list[str]
+    """What is doubtful: far from the nearest, or a usual mistake."""
     assumptions: list[str]
 
 
@@ -31,20 +31,23 @@ def cluster(arguments: argparse.Namespace) -> int:
     """Write the file of a cluster from a few facts (`new`), or check one (`check`).
 
     What a new file is not told is taken from the nearest cluster of the catalogue, and each source in it
-    says so: correct it where you know better. A check compares the figures of a file with those of the
-    nearest cluster of the catalogue, names those that are three times as large or as small, and then exits
-    with 1.
+    says so: correct it where you know better. A check says what a file leaves out, with the value that is
+    then taken and where to get a measured one. It compares the figures with those of the nearest cluster of
+    the catalogue and exits with 1 if one is doubtful: a peak with sparsity, both directions of a link
+    together, bits for bytes, or three times as large or as small.
     """
     if arguments.action == "new":
         _write(arguments)
-    own = load_cluster(arguments.file)
-    near = _nearest(own)
-    far = [*_far(own, near)]
+    own, path = load_cluster(arguments.file), Path(arguments.file)
+    near = nearest_cluster(own)
+    facts = facts_of_file(path) if path.is_file() else own.to_dict()
+    far = [*doubtful(own, near)]
     told: Answer = {
         "cluster": own.name,
         "nearest": near.name,
+        "nodes": facts.get("nodes"),
         "far": far,
-        "assumptions": assumptions(own),
+        "assumptions": [*assumptions(own), *left_out(facts, own, near)],
     }
     if arguments.json:
         print_json(told)
@@ -54,41 +57,54 @@ def cluster(arguments: argparse.Namespace) -> int:
 
 
 def _print(own: Cluster, told: Answer) -> None:
-    near = told["nearest"]
+    near, nodes = told["nearest"], told["nodes"]
     print_text(
         f"{own.name}: {own.gpus_per_node} x {own.gpu.name} a node; the nearest of the catalogue is {near}"
     )
+    if nodes is None:
+        print_text(
+            "nodes: not said, so that a command takes as many as --nodes says; without it `simlab plan` "
+            "searches for one, and a plan that is given takes as many as it needs"
+        )
+    else:
+        print_text(f"nodes: {nodes}, with {own.gpus} GPUs, unless --nodes says another number")
     for one in told["assumptions"]:
         print_text(f"assumed: {one}")
     for one in told["far"]:
-        print_text(f"far from {near}: {one}")
+        print_text(f"doubtful beside {near}: {one}")
     if not told["far"]:
-        print_text(f"no figure is {FAR} times as large or as small as one of {near}")
+        print_text(f"no figure is doubtful beside {near}: none is {FAR} times as large or as small")
 
 
 def _write(arguments: argparse.Namespace) -> None:
     """The file of a new cluster: the nearest one's, with what is given. One that is there was corrected."""
     if Path(arguments.file).exists():
         raise InputError(f"cannot write {arguments.file!r}: it is there: give another name")
+    if not arguments.file.endswith(".json"):
+        raise InputError(f"cannot write {arguments.file!r}: a cluster's file ends in .json")
     if (name := arguments.gpu) not in gpus():
         hint = did_you_mean(name, gpus()) or ";"
         raise InputError(f"--gpu {shortened(name)}{hint} there is {', '.join(gpus())}")
     base = next(its for its in clusters().values() if its.gpu.name == name)
     facts = {key: value for key, value in base.to_dict().items() if key not in LEFT_OUT}
-    facts |= {"gpu": name, "name": arguments.file.rsplit("/", 1)[-1].removesuffix(".json")}
-    source = f"as {base.name}, to be corrected: {{}}"
-    for part in (facts, facts["intra"], facts["inter"]):
-        part["source"] = source.format(part["source"])
-    given = {"gpus_per_node": arguments.gpus_per_node, "nics_per_node": arguments.nics_per_node}
+    facts |= {"gpu": name, "name": Path(arguments.file).stem}
+    counts = {name: getattr(arguments, name) for name in COUNTS}
+    given = {name: value for name, value in counts.items() if value is not None}
     for key, value in given.items():
-        if value is not None:
-            require_whole(f"--{key.replace('_', '-')}", value)
-            facts[key] = value
+        require_whole(flag(key), value)
+    facts |= given
     if (speed := arguments.nic_gbit) is not None:
         require_positive("--nic-gbit", speed)
         if speed > MOST_GBIT:
             raise InputError(f"--nic-gbit {speed:g}: no interface has that; give Gb/s, such as 400")
         facts["inter"]["bandwidth_bytes_per_s"] = speed * GIGABIT
+    for part, said in (
+        (facts, ", ".join(given)),
+        (facts["intra"], ""),
+        (facts["inter"], f"bandwidth of {speed:g} Gb/s" if speed is not None else ""),
+    ):
+        rest = f"{said}: as given; the rest " * bool(said)
+        part["source"] = f"{rest}as {base.name}, to be corrected: {part['source']}"
     kept = {key: value for key, value in facts.items() if value is not None}
     for part in ("intra", "inter"):  # what is infinite is so by default
         kept[part] = {k: v for k, v in kept[part].items() if v != float("inf")}
@@ -97,32 +113,8 @@ def _write(arguments: argparse.Namespace) -> None:
 
 
 MOST_GBIT = 10_000
+COUNTS = "gpus_per_node", "nics_per_node", "nodes"
 LEFT_OUT = ("more", "measured", "nodes", "checks_collectives")
-
-
-def _nearest(own: Cluster) -> Cluster:
-    """The cluster of the catalogue that has the same GPU, or the nearest, and of these the most like it."""
-    name = own.gpu.name if own.gpu.name in {its.gpu.name for its in clusters().values()} else None
-    named = name or nearest(own.gpu)
-    alike = [its for its in clusters().values() if its.gpu.name == named]
-    return min(alike, key=lambda its: len([*_far(own, its)]))
-
-
-def _far(own: Cluster, near: Cluster) -> Iterator[str]:
-    """A sentence about each figure that is far from the other one's."""
-    others = dict(_figures(near.to_dict()))
-    for name, value in _figures(own.to_dict()):
-        other = others.get(name)
-        if other and value and not 1 / FAR <= value / other <= FAR:
-            yield f"{name} = {value:g} is {value / other:.2g} times {other:g}"
-
-
-def _figures(facts: dict[str, Any], within: str = "") -> Iterator[tuple[str, float]]:
-    for name, value in facts.items():
-        if isinstance(value, dict) and name in ("gpu", "intra", "inter", "peak_flops"):
-            yield from _figures(value, f"{within}{name}: ")
-        elif name in PLAUSIBLE or "peak_flops" in within:
-            yield f"{within}{name}", value
 
 
 def add_cluster(command: argparse.ArgumentParser) -> None:
@@ -133,5 +125,6 @@ def add_cluster(command: argparse.ArgumentParser) -> None:
     new.add_argument("--gpu", default="", metavar="NAME", help="a GPU of the catalogue (needed)")
     new.add_argument("--gpus-per-node", type=int, metavar="N", help="GPUs of a node")
     new.add_argument("--nics-per-node", type=int, metavar="N", help="network interfaces of a node")
+    new.add_argument("--nodes", type=int, metavar="N", help="nodes (default: not said)")
     new.add_argument("--nic-gbit", type=float, metavar="X", help="Gb/s of a network interface")
     add_json_options(command, Answer)

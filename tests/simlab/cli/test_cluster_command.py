@@ -10,6 +10,7 @@ import pytest
 
 import simlab as sl
 from simlab.cli.main import main
+from simlab.cost.own_cluster import doubtful, nearest_cluster
 from simlab.cost.roofline import assumptions
 from simlab.spec.cluster import clusters
 
@@ -97,15 +98,94 @@ def test_a_check_names_what_is_far_from_the_nearest_of_the_catalogue(own, capsys
     facts, written = own
     assert main(["cluster", "check", written(), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told == {"cluster": "own", "nearest": "a100-pcie", "far": [], "assumptions": []}
+    assert told == {"cluster": "own", "nearest": "a100-pcie", "nodes": None, "far": [], "assumptions": []}  # fmt: skip
     slow = facts["inter"] | {"bandwidth_bytes_per_s": 100e6}
     assert main(["cluster", "check", written(inter=slow)]) == 1
     said = capsys.readouterr().out
-    assert "far from a100-pcie: inter: bandwidth_bytes_per_s = 1e+08 is 0.004 times 2.5e+10" in said
+    far = "doubtful beside a100-pcie: inter: bandwidth_bytes_per_s = 1e+08 is 0.004 times 2.5e+10"
+    assert far in " ".join(said.split())
     assert main(["cluster", "new", "x.json", "--gpu", "a100"]) == 2
     assert (
         "did you mean 'a100-sxm-40gb', 'a100-sxm-80gb' or 'a100-pcie-80gb'?"
         in capsys.readouterr().err
+    )
+
+
+def test_a_check_says_what_is_left_out_and_taken_as_ideal(own, capsys):
+    facts, written = own
+    names = {
+        "intra": ("efficiency", "base_s", "hop_s", "islands"),
+        "inter": ("efficiency", "base_s", "hop_s", "oversubscription"),
+    }
+    bare = {
+        level: {name: value for name, value in facts[level].items() if name not in left_out}
+        for level, left_out in names.items()
+    }
+    assert main(["cluster", "check", written(**bare, nvme_bytes_per_s=None), "--json"]) == 0
+    *said, offload = json.loads(capsys.readouterr().out)["assumptions"]
+    asked = [f"{level}: {name} is left out, so " for level in names for name in names[level]]
+    assert len(said) == len(asked)
+    for line, begin in zip(said, asked):
+        assert line.startswith(begin) and ". To measure it: " in line
+    assert "so 1, all of the bandwidth; a100-pcie has 0.71. To measure it: busbw" in said[0]
+    assert offload.startswith("nvme_bytes_per_s: not known")
+    assert main(["cluster", "check", written()]) == 0
+    assert "left out" not in capsys.readouterr().out
+
+
+def test_the_nodes_of_a_new_file_are_those_that_were_given(own, capsys):
+    assert main(["cluster", "new", "six.json", "--gpu", "a100-pcie-80gb", "--nodes", "6"]) == 0
+    assert sl.load_cluster("six.json").nodes == 6
+    assert "nodes: 6, with 48 GPUs" in capsys.readouterr().out
+    assert main(["cluster", "check", "own.json"]) == 0
+    assert "nodes: not said" in capsys.readouterr().out
+    assert main(["cluster", "new", "seven", "--gpu", "a100-pcie-80gb"]) == 2
+    assert "a cluster's file ends in .json" in capsys.readouterr().err
+
+
+def of_own(name, **changes):
+    """A cluster of the catalogue whose GPU has a name of its own."""
+    its = sl.load_cluster(name)
+    gpu = {"name": "mine"} | changes.pop("gpu", {})
+    return replace(its, name="own", gpu=replace(its.gpu, **gpu), **changes)
+
+
+@pytest.mark.parametrize("name", clusters())
+def test_a_sparse_peak_and_both_directions_of_a_link_are_doubted_and_a_right_figure_is_not(name):
+    right = of_own(name)
+    assert not [*doubtful(right, nearest_cluster(right))]
+    peaks = right.gpu.peak_flops
+    twice = {kind: flops * (1 if kind == "fp32" else 2) for kind, flops in peaks.items()}
+    sparse = of_own(name, gpu={"peak_flops": twice})
+    said = [*doubtful(sparse, nearest_cluster(sparse))]
+    has_sparsity = bool({"tf32", "fp8"} & {*peaks})
+    assert any("is this the sparse figure?" in one for one in said) == has_sparsity
+    rest = [one for one in said if "sparse" not in one]
+    assert not rest or not has_sparsity
+    near = nearest_cluster(right)
+    both = replace(right, pcie_bytes_per_s=2 * right.pcie_bytes_per_s)
+    added = [one for one in doubtful(both, near) if "are both added? Give one" in one]
+    assert len(added) == bool(right.pcie_bytes_per_s)
+
+
+def test_a_sparse_peak_of_a_smaller_gpu_is_told_beside_its_peak_in_fp32():
+    pcie = {"sms": 114, "memory_bandwidth_bytes_per_s": 2e12, "memory_bytes": 80e9}
+    for bf16, sparse in ((756e12, False), (1513e12, True)):
+        own = of_own("dgx-h100", gpu=pcie | {"peak_flops": {"fp32": 51.2e12, "bf16": bf16}})
+        said = [*doubtful(own, nearest_cluster(own))]
+        assert (
+            any("is, for its size, twice the dense peak of h100" in one for one in said) == sparse
+        )
+
+
+def test_bits_for_bytes_are_doubted_and_one_ring_for_several_is_not(own):
+    amd = of_own("mi300x")
+    one_ring = replace(amd.intra, bandwidth_bytes_per_s=7 * 64e9, rings={})
+    assert not [*doubtful(replace(amd, intra=one_ring), sl.load_cluster("mi300x"))]
+    bits = replace(amd.inter, bandwidth_bytes_per_s=400e9)
+    (said,) = doubtful(replace(amd, inter=bits), sl.load_cluster("mi300x"))
+    assert said == (
+        "inter: bandwidth_bytes_per_s = 4e+11 is 8 times 5e+10: are these bits per second? Give bytes"
     )
 
 
