@@ -116,4 +116,5 @@ def parser() -> Parser:
         add_arguments(command)
         command.set_defaults(run=run)
         top.commands[name] = command
+        command.siblings = top.commands
     return top

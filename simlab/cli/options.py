@@ -27,6 +27,8 @@ class Parser(argparse.ArgumentParser):
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(*arguments, **options)
         self.commands: dict[str, argparse.ArgumentParser] = {}
+        self.siblings: dict[str, argparse.ArgumentParser] = {}
+        """{name: parser} of the commands beside this one."""
         self._as_json = False
         self.register("type", int, _whole)
 
@@ -61,8 +63,12 @@ class Parser(argparse.ArgumentParser):
                 self._refuse(name)
 
     def _refuse(self, text: str) -> NoReturn:
-        """End with the line that `text` is no argument, and with the nearest option."""
+        """End with the line that `text` is no argument, and with the commands that have it, or the nearest
+        option."""
         name = text.split("=")[0]
+        have = [its for its, one in self.siblings.items() if name in one._option_string_actions]
+        if have:
+            self.error(f"unrecognized argument {name!r}, which is an option of {', '.join(have)}")
         hint = did_you_mean(name, self._shown_flags()) if name.startswith("-") else ""
         self.error(f"unrecognized argument {name!r}{hint or f': see {self.prog} --help'}")
 

@@ -5,7 +5,8 @@ are the field's. A command uses this module in three steps:
 
 1. `add_plan_options(parser)` adds `--plan FILE` and an option for each field. An option that is not
    given stays None in the parsed arguments, so that a command can tell what was given.
-   `add_cluster_options(parser)` adds `--model`, `--cluster` and `--nodes`.
+   `add_cluster_options(parser)` adds `--model`, `--cluster` and `--nodes`, and `add_batch_option(parser)`
+   `--global-batch`.
 2. `given_values(arguments)` is {name: value} of what the plan file says and, above it, of what the
    command line says. Names are those of the fields and of `CLUSTER_OPTIONS`, and those of `more`,
    which a command adds for options of its own that a plan file may have, too.
@@ -89,9 +90,15 @@ def add_plan_options(
             parser.add_argument(flag(name), type=_reader(facts), metavar=_metavar(facts), help=text)
 
 
-def add_cluster_options(parser: Any) -> None:
-    """Add `--model`, `--cluster` and `--nodes`."""
-    for name, text in CLUSTER_OPTIONS.items():
+def add_batch_option(parser: Any, text: str, *, required: bool = False) -> None:
+    """Add `--global-batch`. text: what it decides."""
+    help_text = f"the number of sequences in a step{text}"
+    parser.add_argument("--global-batch", type=int, required=required, metavar="B", help=help_text)
+
+
+def add_cluster_options(parser: Any, *, nodes: str = CLUSTER_OPTIONS["nodes"]) -> None:
+    """Add `--model`, `--cluster` and `--nodes`, whose help is `nodes`."""
+    for name, text in {**CLUSTER_OPTIONS, "nodes": nodes}.items():
         kind = int if name == "nodes" else str
         metavar = "N" if kind is int else "NAME"
         parser.add_argument(flag(name), type=kind, metavar=metavar, help=text)

@@ -35,18 +35,33 @@ def _fit_text(best: Ranked) -> str:
 
 
 def _ties_lines(why: Explanation) -> list[str]:
-    off = why.uncertainty.error
     known = f"Error of such predictions: {why.uncertainty}."
     if not why.ties:
-        return [known, f"No other plan is within {off:.1%}, the error of the predictions."]
-    others = "1 other plan is" if why.ties == 1 else f"{why.ties} other plans are"
-    least = "At least " * why.more_ties
+        return [known, _count_text(why)]
     return [
         known,
-        f"{least}{others} within {off:.1%}, the error of the predictions: a tie, to be settled by measuring.",
+        _count_text(why),
         f"The simplest: {plan_text(why.simplest.plan)}.",
         f"That with most room: {plan_text(why.roomiest.plan)}.",
     ]
+
+
+def _count_text(why: Explanation) -> str:
+    """How many plans are as fast as the best one, as far as such predictions tell."""
+    off, least = why.uncertainty.error, "At least " * why.more_ties
+    if not why.uncertainty.is_near:
+        count = f"{least.lower()}{why.ties}"
+        return (
+            f"Other plans within {off:.1%}, the error of the nearest predictions: {count}. That of these "
+            "is not known: measuring decides."
+        )
+    if not why.ties:
+        return f"No other plan is within {off:.1%}, the error of the predictions."
+    others = "1 other plan is" if why.ties == 1 else f"{why.ties} other plans are"
+    return (
+        f"{least}{others} within {off:.1%}, the error of the predictions: a tie, to be settled by "
+        "measuring."
+    )
 
 
 def _rival_lines(best: Ranked, rival: Rival) -> list[str]:

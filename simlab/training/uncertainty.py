@@ -60,6 +60,14 @@ class Uncertainty(NamedTuple):
     """Whether they tell how far this prediction may be off: they have experts if it has, their GPUs are of
     its architecture, and they differ in one more respect at most."""
 
+    @property
+    def tie_text(self) -> str:
+        """Within how much steps are a tie: the error of such predictions, or where it is not known at
+        least that of the nearest."""
+        whose = "such" if self.is_near else "the nearest"
+        unknown = "" if self.is_near else "; of these it is not known"
+        return f"{self.error:.1%}, the error of {whose} predictions{unknown}"
+
     def __str__(self) -> str:
         named = ", ".join(self.suites[:SHOWN_SUITES]) + ", ..." * (len(self.suites) > SHOWN_SUITES)
         other = f", which differ in {', '.join(self.differs)}" if self.differs else ""

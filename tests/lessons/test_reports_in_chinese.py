@@ -78,6 +78,9 @@ def test_every_sentence_of_an_explanation_is_said(why, report_in, ties, more, ve
     text = explanation_text(told)
     assert why.runner_up and why.families and why.changes
     assert english_lines(report_in(text)) == []
+    far = told.uncertainty._replace(is_near=False, differs=("architecture",))
+    text = explanation_text(replace(told, uncertainty=far))
+    assert "measuring decides" in text and english_lines(report_in(text)) == []
     gone = replace(told, changes=[one._replace(best=None, same=False) for one in why.changes])
     assert english_lines(report_in(explanation_text(gone))) == []
 

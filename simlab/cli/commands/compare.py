@@ -7,19 +7,28 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 import simlab as sl
-from simlab.cli.commands.step import REPLICAS, plan_and_cluster, say_what_is_not_read
+from simlab.cli.commands.step import (
+    BATCH,
+    REPLICAS,
+    global_batch_of,
+    plan_and_cluster,
+    say_what_is_not_read,
+)
 from simlab.cli.options import add_json_options, add_picture_option, flag, value_text
 from simlab.cli.output import COLUMNS, print_json, print_table, print_text, progress, write_picture
 from simlab.cli.plan_options import (
     CLUSTER_OPTIONS,
     FIELDS,
+    add_batch_option,
     add_cluster_options,
     add_plan_options,
     given_values,
+    plan_part,
 )
 from simlab.errors import InputError, did_you_mean, shortened
 from simlab.spec.fields import parsed
 from simlab.spec.model import MFU_CONVENTION
+from simlab.spec.plan import Plan
 from simlab.studies.published.rows import described
 from simlab.studies.published.runs import RUNS, RUNS_2026, read_runs
 from simlab.studies.published.words import Skip
@@ -30,7 +39,10 @@ from simlab.views import shares
 from simlab.views.plan_scene import step_parts
 
 MOST_PLANS = 64
-HEAD = "step", "", "tokens/s", "MFU", "GiB", "fit"
+HEAD = "tokens/s/GPU", "", "step", "MFU", "GiB", "fit"
+FOLLOWED = "tp", "pp", "cp", "nodes", "microbatch_size"
+"""Options of a sweep after which the dp and the microbatches of a plan file follow from its GPUs and
+its global batch."""
 MOST_NAMED_PARTS = 3
 """Of a step: the parts that are named where it is another one than the first plan's."""
 
@@ -90,24 +102,32 @@ def compare(arguments: Namespace) -> int:
 def sweep(arguments: Namespace) -> int:
     """Predict a step for each of several values of one option, such as --over tp=1,2,4,8.
 
-    The options are those of `simlab simulate --model`, and the values are those of any of them. A
-    value with which there is no plan is listed with the reason.
+    The options are those of `simlab simulate --model`, and the values are those of any of them. Where
+    tp, pp, cp, nodes or microbatch_size changes, the dp and the microbatches of a plan file follow from
+    its GPUs and its global batch, unless they are given beside it. A value with which there is no plan
+    is listed with the reason; the exit status is 0 as long as one has a plan.
     """
     if len(arguments.over) > 1:
         raise InputError(f"--over {' --over '.join(arguments.over)}: a sweep changes one option")
     name, values = _swept(arguments.over[0])
+    batch = global_batch_of(arguments)
+    following = _following(arguments, name, batch)
     found: list[_One] = []
     first: InputError | None = None
     for text, value in progress(values, f"predicting each {name}"):
         setattr(arguments, name, value)
         try:
-            found.append(_One(text, _predicted(given_values(arguments), is_first=not found)))
+            given = given_values(arguments)
+            for its in following.names:
+                del given[its]
+            step = _predicted(given, following.global_batch, following.gpus, is_first=not found)
+            found.append(_One(text, step))
         except InputError as error:
             first = first or error
             found.append(_One(text, None, str(error)))
     if first is not None and not any(each.prediction for each in found):
         raise first
-    return _say(arguments, found, flag(name), name)
+    return _say(arguments, found, flag(name), name, following.text)
 
 
 # what is asked for
@@ -140,11 +160,52 @@ def _of_plan(asked: str, arguments: Namespace) -> Prediction:
         raise InputError(str(skip)) from skip
 
 
-def _predicted(given: dict[str, Any], *, is_first: bool = True) -> Prediction:
+class _Following(NamedTuple):
+    """What of a plan file does not stay as it is in a sweep."""
+
+    names: tuple[str, ...] = ()
+    """Its fields that follow from the rest."""
+    gpus: int | None = None
+    global_batch: int | None = None
+    text: str = ""
+    """What they follow from, as a sentence."""
+
+
+def _following(arguments: Namespace, swept: str, batch: int | None) -> _Following:
+    """What follows where `swept` changes, of the plan file and with the `batch` that are given."""
+    if swept == "microbatches" and batch is not None:
+        raise InputError(f"--over microbatches: they follow from --global-batch {batch}")
+    if arguments.plan is None or swept not in FOLLOWED:
+        return _Following(global_batch=batch)
+    given = given_values(Namespace(plan=arguments.plan))
+    plan, text = Plan(**plan_part(given)), []
+    names = [
+        name for name in ("dp", "microbatches") if name in given and not getattr(arguments, name)
+    ]
+    if "dp" in names:
+        is_said = swept == "nodes" or arguments.nodes or given.get("nodes")
+        number = "the" if is_said else f"{plan.gpus}"
+        text.append(f"dp follows from {number} GPUs")
+    if batch is None and "microbatches" in names:
+        batch = plan.global_batch
+    if batch is not None:
+        text.append(f"microbatches follow from a global batch of {batch} sequences")
+    said = f"{' and '.join(text)}, as in {arguments.plan}" if text else ""
+    gpus = plan.gpus if "dp" in names else None
+    return _Following(tuple(names), gpus, batch, said)
+
+
+def _predicted(
+    given: dict[str, Any],
+    global_batch: int | None = None,
+    gpus: int | None = None,
+    *,
+    is_first: bool = True,
+) -> Prediction:
     if "model" not in given:
         raise InputError("no model: give --model, or name it in the plan file")
     model = sl.load_model(given["model"])
-    plan, cluster = plan_and_cluster(dict(given))
+    plan, cluster = plan_and_cluster(dict(given), global_batch=global_batch, gpus=gpus)
     if is_first:
         say_what_is_not_read(given, model)
     return sl.predict(model, plan, cluster)
@@ -183,10 +244,12 @@ def _value(name: str, text: str) -> Any:
 # --------------------------------------------------------------------------------------------------
 
 
-def _say(arguments: Namespace, found: Sequence[_One], what: str, swept: str = "") -> int:
-    """Draw and print what was `found`: 1 with --strict if one does not fit, else 0.
+def _say(
+    arguments: Namespace, found: Sequence[_One], what: str, swept: str = "", following: str = ""
+) -> int:
+    """Draw and print what was `found`: 1 with --strict if one is refused or does not fit, else 0.
 
-    what: what the name of each is, "plan" or the option that is `swept`."""
+    what: what the name of each is, "plan" or the option that is `swept`. following: what followed from it."""
     there = [(each.name, each.prediction) for each in found if each.prediction is not None]
     differs = _differs([prediction for _, prediction in there])
     if arguments.picture:
@@ -199,7 +262,10 @@ def _say(arguments: Namespace, found: Sequence[_One], what: str, swept: str = ""
     else:
         others = {name: values for name, values in differs.items() if name != swept}
         _print(found, there, others, what)
-    return int(arguments.strict and not all(its.fit.fits for _, its in there))
+        if following:
+            print_text(following)
+    runs = [each.prediction is not None and each.prediction.fit.fits for each in found]
+    return int(arguments.strict and not all(runs))
 
 
 def _facts(one: _One) -> dict[str, Any]:
@@ -247,9 +313,9 @@ def _print(
     rows = [
         [
             name,
+            f"{_rate(its):,.0f}",
+            "" if its is first else percent_text(_rate(its) / _rate(first) - 1),
             seconds_text(its.step_s),
-            "" if its is first else percent_text(its.step_s / first.step_s - 1),
-            f"{its.tokens_per_s:,.0f}",
             f"{its.mfu:.1%}",
             f"{its.fit.held_bytes / GIB:.1f}",
             its.fit.verdict,
@@ -262,9 +328,11 @@ def _print(
     for one in found:
         if one.prediction is None:
             print_text(f"{what} {one.name} is refused: {one.refused}")
+    if len(there) < len(found):
+        print_text(f"{len(there)} of {len(found)} values of {what} have a plan")
     print_text(
-        f"step: predicted, and how much longer than the first; MFU: {MFU_CONVENTION}; GiB: tensors at "
-        "the peak; the parts of a step are means over ranks"
+        f"tokens/s/GPU: predicted, and how much more than the first; MFU: {MFU_CONVENTION}; GiB: "
+        "tensors at the peak; the parts of a step are means over ranks"
     )
     if differs:
         each = (f"{name} {', '.join(map(_cell, values))}" for name, values in differs.items())
@@ -277,13 +345,18 @@ def _cell(value: Any) -> str:
     return "-" if value is None else value_text(value)
 
 
+def _rate(its: Prediction) -> float:
+    """Tokens a second of each GPU, which compares steps of other batches and of other clusters, too."""
+    return its.tokens_per_s / its.plan.gpus
+
+
 def _change(
     first: Prediction, its: Prediction, before: Mapping[str, float], after: Mapping[str, float]
 ) -> str:
-    """How much longer a step is than that of the first plan, in which parts most, and whether such
-    predictions tell so much."""
+    """How much faster a plan is than the first one, how much longer its step is, in which parts most, and
+    whether such predictions tell so much."""
     more_s = its.step_s - first.step_s
-    if more_s == 0:
+    if more_s == 0 and _rate(its) == _rate(first):
         return "the same step"
     longer = f"{seconds_text(abs(more_s))} {'longer' if more_s > 0 else 'shorter'}"
     changes = {part: after[part] - before[part] for part in after}
@@ -294,13 +367,11 @@ def _change(
         if abs(changes[part]) > 0.01 * abs(more_s)
     ]
     parts = f" ({', '.join(named)})" if named else ""
-    if its.tokens != first.tokens:
-        rate = percent_text(its.tokens_per_s / first.tokens_per_s - 1)
-        return f"{longer}{parts}, for other tokens: {rate} tokens/s"
-    error = max(first.uncertainty.error, its.uncertainty.error)
-    tie = abs(more_s) <= error * min(first.step_s, its.step_s)
-    said = f"; a tie, since such predictions were {error:.1%} off" if tie else ""
-    return f"{longer}{parts}{said}"
+    off = max(first.uncertainty, its.uncertainty, key=lambda each: (not each.is_near, each.error))
+    slower, faster = sorted((_rate(first), _rate(its)))
+    tie = f"; a tie, within {off.tie_text}" * (faster <= slower * (1 + off.error))
+    more = percent_text(_rate(its) / _rate(first) - 1)
+    return f"{more} tokens/s/GPU, a step {longer}{parts}{tie}"
 
 
 def add_compare(command: argparse.ArgumentParser) -> None:
@@ -322,13 +393,16 @@ def add_sweep(command: argparse.ArgumentParser) -> None:
         help="the option that changes, and its values: tp=1,2,4,8 or cluster=dgx-a100,dgx-h100",
     )
     add_cluster_options(command)
+    add_batch_option(command, BATCH)
     add_plan_options(command, instead={"dp": REPLICAS})
     _add_output(command)
 
 
 def _add_output(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--strict", action="store_true", help="exit with 1 if a step does not fit into the memory"
+        "--strict",
+        action="store_true",
+        help="exit with 1 if a step does not fit into the memory, or a value has no plan",
     )
     add_picture_option(command, "the parts of each step, and its memory, a bar each")
     add_json_options(command, Answer)

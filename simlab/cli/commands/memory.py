@@ -30,6 +30,7 @@ from simlab.optimizers import ADAM, OPTIMIZERS
 
 OF_BOTH = ("dp", "zero", "optimizer")
 OF_STATES = ("params", "recipe", "largest_layer")
+OF_A_PLAN = "is of a plan: --explain shows its layer, and `simlab simulate` what its step holds on a cluster"
 OF_PLANS = ("plan", *(name for name in FIELDS if name not in OF_BOTH))
 
 
@@ -85,7 +86,7 @@ def memory(arguments: argparse.Namespace) -> int:
     computes, keeps and sends in a layer, operation by operation."""
     if arguments.explain:
         return _explain(arguments)
-    refuse_given(arguments, OF_PLANS, "is of a plan, whose layer --explain shows: add it")
+    refuse_given(arguments, OF_PLANS, OF_A_PLAN)
     dp, recipe = 1 if arguments.dp is None else arguments.dp, arguments.recipe or "zero"
     if (arguments.params is None) == (arguments.model is None):
         raise InputError(

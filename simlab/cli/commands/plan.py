@@ -13,8 +13,9 @@ from typing import NotRequired, TypedDict
 import simlab as sl
 from simlab.cli.commands.convert import SEARCHED
 from simlab.cli.options import add_json_options, check_writable
-from simlab.cli.output import print_json, print_table, print_text, progress, write_file
+from simlab.cli.output import COLUMNS, print_json, print_table, print_text, progress, write_file
 from simlab.cli.plan_options import (
+    add_batch_option,
     add_cluster_options,
     add_plan_options,
     given_values,
@@ -27,6 +28,7 @@ from simlab.planner import Ranked, Search, Space, advice, explanation, search
 from simlab.planner.explain import AdviceFacts, ExplanationFacts
 from simlab.planner.explanation_text import advice_text, explanation_text
 from simlab.planner.search import DEGREES, KEPT, LAYERED, SearchFacts
+from simlab.spec.cluster import nodes_of_file
 from simlab.spec.model import MFU_CONVENTION
 from simlab.spec.plan import Plan
 from simlab.units import GIB, seconds_text
@@ -34,7 +36,7 @@ from simlab.units import GIB, seconds_text
 SHOWN = 10
 """The number of plans that the text shows."""
 MOST_WORKERS = 1024
-HEAD = "zero", "v", "size", "m", "recompute", "step", "MFU", "GiB", ""
+HEAD = "zero", "v", "size", "m", "recompute", "step", "MFU", "GiB", "fit", ""
 SPARE = "size", "v", "m", "recompute"
 """Columns that a narrow terminal does without."""
 
@@ -89,7 +91,7 @@ def plan(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({**found.to_dict(), "why": why})
     else:
-        _print(found, text)
+        _print(found, text, _nodes_text(arguments, space))
     return int(found.interrupted or not found.plans)
 
 
@@ -143,20 +145,31 @@ def plan_file(arguments: argparse.Namespace, best: Plan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _print(found: Search, text: str) -> None:
-    """Print what was asked for, the first plans, the rejections by reason, and `text`."""
+def _nodes_text(arguments: argparse.Namespace, space: Space) -> str:
+    """That one node was taken, where nothing says how many."""
+    given = given_values(arguments)
+    if given.get("nodes") or nodes_of_file(given["cluster"]) is not None:
+        return ""
+    return f"nodes: 1, as nothing says how many: --nodes 2 searches {2 * space.cluster.gpus} GPUs"
+
+
+def _print(found: Search, text: str, nodes: str) -> None:
+    """Print what was asked for, what is said of `nodes`, the first plans, the rejections by reason, and
+    `text`."""
     space = found.space
     print_text(
         f"{space.model.name or 'a model'} on {space.cluster.gpus} x {space.cluster.gpu.name}: "
         f"{space.global_batch} sequences of {space.fixed.get('seq') or space.model.seq} tokens a step"
     )
+    if nodes:
+        print_text(nodes)
     for one in assumptions(space.cluster):
         print_text(f"assumed: {one}")
     if found.plans:
         degrees = DEGREES if space.model.experts else DEGREES[:-1]
         rows = [_cells(found, ranked, degrees) for ranked in found.listed[:SHOWN]]
-        print_table((*degrees, *HEAD), rows, SPARE)
-        print_text(_legend(space, found.uncertainty.error))
+        print_table((*degrees, *HEAD), rows, SPARE, COLUMNS)
+        print_text(_legend(space, found.uncertainty.tie_text))
     print_text(
         f"{found.evaluated} candidates, {found.predictions} predicted, "
         f"in {seconds_text(found.seconds)}{' until it was interrupted' * found.interrupted}; rejected:"
@@ -171,14 +184,14 @@ EXPERTS_LEGEND = (
 )
 
 
-def _legend(space: Space, error: float) -> str:
-    """What the columns of the table mean."""
+def _legend(space: Space, tie: str) -> str:
+    """What the columns of the table mean. tie: within how much plans are one."""
     room = f"{space.cluster.gpu_memory_bytes / GIB:.1f}"
     return (
         "v: chunks, the stages of a pipeline rank; size: sequences of a microbatch; m: microbatches "
         "of a step (below: m x size sequences); GiB: tensors at the peak, which with a reserve have "
-        f"to fit into {room}; MFU: {MFU_CONVENTION}; F: the fastest; T: within {error:.1%} of it, the error of such "
-        "predictions, a tie; S and R: the simplest and the roomiest of these"
+        f"to fit into {room}; tight: if the allocator wastes no more than usual; MFU: {MFU_CONVENTION}; "
+        f"F: the fastest; T: a tie, within {tie}; S and R: the simplest and the roomiest of these"
         + EXPERTS_LEGEND
         * (space.model.experts > 0)
     )
@@ -197,20 +210,17 @@ def _cells(found: Search, ranked: Ranked, degrees: Sequence[str]) -> list[str]:
         seconds_text(ranked.step_s),
         f"{ranked.mfu:.1%}",
         f"{ranked.memory_bytes / GIB:.1f}",
+        ranked.fit.verdict,
         notes,
     ]
 
 
 def add_plan(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `plan`."""
-    add_cluster_options(command)
-    command.add_argument(
-        "--global-batch",
-        type=int,
-        required=True,
-        metavar="B",
-        help="the number of sequences in a step",
+    add_cluster_options(
+        command, nodes="the number of nodes (default: what the cluster's file says, else 1)"
     )
+    add_batch_option(command, "", required=True)
     command.add_argument(
         "--top", type=int, default=KEPT, metavar="N", help=f"plans to rank (default {KEPT})"
     )

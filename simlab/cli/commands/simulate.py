@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import simlab as sl
 from simlab.cli.commands.program import NAMES
 from simlab.cli.commands.step import (
+    BATCH,
     REPLICAS,
     Explained,
     StepAnswer,
@@ -27,7 +28,7 @@ from simlab.cli.op_times import (
 )
 from simlab.cli.options import add_json_options, add_picture_option, flag, refuse_given
 from simlab.cli.output import print_json, print_text
-from simlab.cli.plan_options import FIELDS, add_cluster_options, add_plan_options
+from simlab.cli.plan_options import FIELDS, add_batch_option, add_cluster_options, add_plan_options
 from simlab.errors import InputError
 from simlab.program import Program
 from simlab.schedules import RECORDS
@@ -42,6 +43,7 @@ SHARED = ("schedule", "pp", "microbatches", "chunks")
 ONLY_WITH_MODEL = (
     "cluster",
     "nodes",
+    "global_batch",
     *(name for name in FIELDS if name not in SHARED),
 )
 ONLY_WITH_OP_TIMES = {
@@ -256,6 +258,7 @@ def add_simulate(command: argparse.ArgumentParser) -> None:
     )
     add_cluster_options(plan)
     names = f"the order of forwards and backwards: {NAMES} (default 1f1b)"
+    add_batch_option(plan, BATCH)
     add_plan_options(plan, instead={"dp": REPLICAS, "schedule": names})
     add_time_options(command, required=False)
     _add_stage_options(command)

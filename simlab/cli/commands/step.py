@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypedDict
 import simlab as sl
 from simlab.cli.output import print_json, print_text, write_file, write_picture
 from simlab.cli.plan_options import REALRUN_ONLY, given_values, plan_part
-from simlab.errors import InputError, whole
+from simlab.errors import InputError, require_whole, whole
 from simlab.spec.cluster import Cluster, nodes_of_file
 from simlab.spec.named import smallest
 from simlab.spec.plan import Plan
@@ -18,6 +18,7 @@ from simlab.training.summary import PredictionFacts
 from simlab.views import timeline
 
 MOST_GPUS = 2**20
+BATCH = "; microbatches follow from it (default: it follows from --microbatches)"
 REPLICAS = (
     "the number of data-parallel replicas (default: as many as the nodes have GPUs for; "
     "1 where the plan says how many nodes it takes)"
@@ -47,7 +48,7 @@ def simulate_model(arguments: argparse.Namespace) -> int:
     if "model" not in given:
         raise InputError(f"--plan {arguments.plan} names no model: give --model")
     model = sl.load_model(given["model"])
-    plan, cluster = plan_and_cluster(given)
+    plan, cluster = plan_and_cluster(given, global_batch=global_batch_of(arguments))
     prediction = sl.predict(model, plan, cluster)
     say_what_is_not_read(given, model)
     trace = prediction.trace
@@ -92,9 +93,26 @@ def write_trace(
         )
 
 
-def plan_and_cluster(given: dict[str, Any]) -> tuple[Plan, Cluster]:
+def global_batch_of(arguments: argparse.Namespace) -> int | None:
+    """The global batch that the command line gives; None if it gives none."""
+    batch: int | None = arguments.global_batch
+    if batch is None:
+        return None
+    require_whole("--global-batch", batch)
+    if (count := arguments.microbatches) is not None:
+        raise InputError(f"--microbatches {count} and --global-batch {batch}: give one of the two")
+    return batch
+
+
+def plan_and_cluster(
+    given: dict[str, Any], *, global_batch: int | None = None, gpus: int | None = None
+) -> tuple[Plan, Cluster]:
     """The plan and the cluster of {name: value}: of so many nodes as it or the cluster's file says,
-    else of as many GPUs as the plan takes."""
+    else of as many GPUs as the plan takes.
+
+    global_batch: the sequences of a step, from which microbatches then follow, whatever is given.
+    gpus: how many there are where neither `given` nor the cluster's file says how many nodes.
+    """
     if not given.get("cluster"):
         raise InputError(
             f"--model {given['model']} needs --cluster: one of {', '.join(sl.clusters())}, or the path of a JSON file"
@@ -105,10 +123,13 @@ def plan_and_cluster(given: dict[str, Any]) -> tuple[Plan, Cluster]:
     cluster = sl.load_cluster(given["cluster"], nodes=nodes)
     _check_gpus(cluster.gpus, f"{cluster.nodes} nodes")
     sized = nodes is not None or nodes_of_file(given["cluster"]) is not None
+    if gpus is not None and not sized:
+        cluster, sized = smallest(cluster, gpus), True
     degrees = plan_part(given)
     if sized or not {"dp", "tp", "pp", "cp"} & degrees.keys():
-        return Plan(**_with_replicas(degrees, cluster)), cluster
-    plan = Plan(**degrees)
+        degrees = _with_replicas(degrees, cluster)
+        return Plan(**_with_microbatches(degrees, global_batch)), cluster
+    plan = Plan(**_with_microbatches(degrees, global_batch))
     _check_gpus(plan.gpus, "this plan")
     return plan, smallest(cluster, plan.gpus)
 
@@ -128,6 +149,18 @@ def _with_replicas(degrees: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
         return degrees
     rest = prod(others)
     return degrees if cluster.gpus % rest else degrees | {"dp": cluster.gpus // rest}
+
+
+def _with_microbatches(degrees: dict[str, Any], global_batch: int | None) -> dict[str, Any]:
+    """The fields of a plan with the microbatches of a global batch; without one they stay as they are."""
+    dp, size = degrees.get("dp", 1), degrees.get("microbatch_size", 1)
+    if global_batch is None or not whole(dp) or not whole(size):
+        return degrees
+    if global_batch % (dp * size):
+        raise InputError(
+            f"a global batch of {global_batch} is no multiple of dp x microbatch_size = {dp} x {size}"
+        )
+    return degrees | {"microbatches": global_batch // (dp * size)}
 
 
 def explained(trace: Trace) -> Explained:

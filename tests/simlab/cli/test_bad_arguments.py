@@ -137,6 +137,7 @@ def test_the_version_is_the_packages(capsys):
 @pytest.mark.parametrize("command, hint", [
     ("simulat --pp 2", "unknown command 'simulat', did you mean 'simulate'?"),
     (f"{SIMULATE} --microbatchs 8", "unrecognized argument '--microbatchs', did you mean '--microbatches'?"),
+    ("memory --model gpt2 --cluster dgx-a100", "'--cluster', which is an option of simulate, plan, compare, sweep"),
     ("memory --params 7B --recipe deepsped", "unknown value 'deepsped', did you mean 'deepspeed'?"),
     (f"{SIMULATE} more", "unrecognized argument 'more': see python -m simlab simulate --help"),
 ])  # fmt: skip

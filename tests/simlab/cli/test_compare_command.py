@@ -39,10 +39,12 @@ def test_plans_are_predicted_as_by_themselves_and_say_in_what_they_differ(files,
 def test_the_table_has_a_row_for_each_and_the_text_the_parts_that_changed(files, capsys):
     assert main(["compare", "wide.yaml", "deep.yaml"]) == 0
     out = capsys.readouterr().out
-    assert re.search(r"^plan +step +tokens/s +MFU +GiB +fit +compute", out, re.M)
+    assert re.search(r"^plan +tokens/s/GPU +step +MFU +GiB +fit +compute", out, re.M)
     assert re.search(r"^deep .* [+-]\d+\.\d% .* fits ", out, re.M)
     assert "they differ in global_batch 8, 32; dp 2, 8; tp 4, 1" in out
-    assert re.search(r"plan deep beside wide: .*(longer|shorter) \(.*tokens/s", out, re.S)
+    assert re.search(
+        r"plan deep beside wide: [+-][0-9.]+% tokens/s/GPU, a step .*(longer|shorter) \(", out, re.S
+    )
 
 
 def test_equal_plans_have_the_same_step_and_close_ones_are_a_tie(files, capsys):
@@ -50,7 +52,7 @@ def test_equal_plans_have_the_same_step_and_close_ones_are_a_tie(files, capsys):
     assert "the same step" in capsys.readouterr().out
     main([*SWEEP, "--over", "bucket_bytes=25000000,26000000", "--dp", "8", "--zero", "1"])
     out = capsys.readouterr().out
-    assert "a tie, since" in out and "the same step" not in out
+    assert "a tie, within" in out and "the same step" not in out
 
 
 def test_what_a_file_says_without_effect_is_told_once(files, capsys):
@@ -74,7 +76,7 @@ def test_a_narrow_terminal_leaves_parts_out_and_keeps_the_step(files, capsys, mo
     assert main([*SWEEP, "--over", "tp=1,2", "--nodes", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 60
-    assert lines[0].split()[:3] == ["--tp", "step", "tokens/s"]
+    assert lines[0].split()[:3] == ["--tp", "tokens/s/GPU", "step"]
     assert any(line.startswith("Left out, as this terminal is 60 columns wide: ") for line in lines)
 
 
@@ -84,7 +86,61 @@ def test_a_value_that_no_plan_can_have_is_listed_with_the_reason(capsys):
     assert one["plan"]["dp"] == 8 and none["name"] == "5" and "8 GPUs" in none["refused"]
     assert found["differs"] == {}
     main([*SWEEP, "--over", "tp=1,5", "--nodes", "1"])
-    assert "--tp 5 is refused: " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "--tp 5 is refused: " in out and "1 of 2 values of --tp have a plan" in out
+    assert main([*SWEEP, "--over", "tp=1,5", "--nodes", "1", "--strict"]) == 1
+
+
+@pytest.mark.parametrize("nodes", ["", "nodes: 1\n"])
+def test_dp_and_microbatches_of_a_file_follow_from_its_gpus_and_batch(files, capsys, nodes):
+    with open("deep.yaml", "a") as file:
+        file.write(nodes)
+    tensor = answer(capsys, "sweep", "--plan", "deep.yaml", "--over", "tp=1,2,3")["plans"]
+    assert [(its["gpus"], its["plan"]["dp"], its["microbatches"]) for its in tensor[:2]] == [
+        (8, 8, 4),
+        (8, 4, 8),
+    ]
+    assert "3 does not divide" in tensor[2]["refused"]
+    wider = answer(capsys, "sweep", "--plan", "deep.yaml", "--over", "nodes=1,2")["plans"]
+    assert [(its["gpus"], its["global_batch"]) for its in wider] == [(8, 32), (16, 32)]
+    main(["sweep", "--plan", "deep.yaml", "--over", "pp=1,2"])
+    said = " ".join(capsys.readouterr().out.split())
+    gpus = "the" if nodes else "8"
+    assert f"dp follows from {gpus} GPUs and microbatches follow from a global batch of 32" in said
+
+
+def test_what_is_given_beside_a_file_does_not_follow(files, capsys):
+    asked = ["sweep", "--plan", "deep.yaml", "--over", "tp=1,2"]
+    kept = answer(capsys, *asked, "--microbatches", "4")["plans"]
+    assert [(its["gpus"], its["global_batch"]) for its in kept] == [(8, 32), (8, 16)]
+    kept = answer(capsys, *asked, "--dp", "4")["plans"]
+    assert [(its["gpus"], its["global_batch"]) for its in kept] == [(4, 32), (8, 32)]
+    kept = answer(capsys, *asked, "--global-batch", "64")["plans"]
+    assert [(its["gpus"], its["global_batch"]) for its in kept] == [(8, 64), (8, 64)]
+
+
+def test_a_global_batch_is_held_over_a_sweep_and_given_to_a_simulation(files, capsys):
+    asked = [*SWEEP, "--nodes", "1", "--global-batch", "16"]
+    held = answer(capsys, *asked, "--over", "tp=1,2")["plans"]
+    assert [(its["global_batch"], its["microbatches"]) for its in held] == [(16, 2), (16, 4)]
+    one = answer(capsys, "simulate", *asked[1:], "--tp", "2")
+    assert one["step_s"] == held[1]["step_s"]
+    for wrong, said in (
+        (["--global-batch", "12"], "a global batch of 12 is no multiple of dp x microbatch_size"),
+        (["--microbatches", "4"], "--microbatches 4 and --global-batch 16: give one of the two"),
+        (["--global-batch", "0"], "--global-batch = 0: give a whole number"),
+    ):
+        assert main(["simulate", *asked[1:], *wrong]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_steps_of_other_batches_are_compared_by_tokens(files, capsys):
+    """Twice the microbatches take twice the time, and hardly another rate: a tie."""
+    main(["sweep", "--plan", "deep.yaml", "--over", "microbatches=8,16"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert re.search(
+        r"16 beside 8: \+[0-9.]+% tokens/s/GPU, a step .* longer .*; a tie, within", said
+    )
 
 
 def test_other_options_than_those_of_a_plan_are_swept_too(capsys):
@@ -121,6 +177,10 @@ def test_the_picture_has_a_bar_for_each(files, tmp_path, capsys):
         ([*SWEEP, "--over", "tp=1,1"], "a value stands there twice"),
         ([*SWEEP, "--over", "nodes=x"], "nodes = 'x': give a whole number"),
         ([*SWEEP, "--over", "tp=x"], "tp = 'x'"),
+        (
+            [*SWEEP, "--over", "microbatches=1,2", "--global-batch", "8"],
+            "they follow from --global-batch 8",
+        ),
         (["sweep", "--over", "tp=1"], "no model: give --model"),
         (["compare", "wide.yaml", "deep.yaml", "--picture", "x.wav"], "a picture ends in .png"),
     ],

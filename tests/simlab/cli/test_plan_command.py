@@ -50,6 +50,24 @@ def test_the_time_that_is_said_is_all_of_it(monkeypatch, capsys):
     assert answer(capsys, f"{SEARCH} --tp 2 --zero 1")["seconds"] > slow_s
 
 
+def test_one_node_is_told_and_so_is_an_error_that_is_not_known(capsys):
+    search = (
+        "plan --model gpt2 --cluster mi300x --global-batch 8 --dp 8 --microbatch-size 1 --zero 1"
+    )
+    assert main(search.split()) == 0
+    out = capsys.readouterr().out
+    said = " ".join(out.split())
+    assert "nodes: 1, as nothing says how many: --nodes 2 searches 16 GPUs" in said
+    head, row = next(
+        (a, b) for a, b in zip(out.splitlines(), out.splitlines()[1:]) if a[:2] == "dp"
+    )
+    assert head.split()[-2:] == ["GiB", "fit"] and row.split()[-2] == "fits"
+    assert "the error of the nearest predictions; of these it is not known" in said
+    assert "That of these is not known: measuring decides." in said
+    assert main([*search.split(), "--nodes", "1"]) == 0
+    assert "as nothing says how many" not in capsys.readouterr().out
+
+
 def test_ranks_that_share_experts_are_searched_and_shown(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     command = (

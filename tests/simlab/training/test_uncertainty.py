@@ -66,5 +66,7 @@ def test_the_runs_are_of_the_nearest_kind_and_where_none_is_near_it_says_so(
     assert its.is_near == (differs in ((), ("GPU",)))
     assert str(its).startswith("not known: the nearest are off by") == (not its.is_near)
     assert ("which differ in" in str(its)) == bool(differs)
+    assert ("the error of such predictions" in its.tie_text) == its.is_near
+    assert ("of these it is not known" in its.tie_text) == (not its.is_near)
     alike = {each.suite for each in recorded() if each.kind.experts == (model.experts > 0)}
     assert {*its.suites} <= alike
