@@ -179,16 +179,14 @@ def _following(arguments: Namespace, swept: str, batch: int | None) -> _Followin
         return _Following(global_batch=batch)
     given = given_values(Namespace(plan=arguments.plan))
     plan, text = Plan(**plan_part(given)), []
-    names = [
-        name for name in ("dp", "microbatches") if name in given and not getattr(arguments, name)
-    ]
+    follow = ("dp", "microbatches") if swept != "microbatch_size" else ("microbatches",)
+    names = [name for name in follow if name in given and not getattr(arguments, name)]
     if "dp" in names:
         is_said = swept == "nodes" or arguments.nodes or given.get("nodes")
         number = "the" if is_said else f"{plan.gpus}"
         text.append(f"dp follows from {number} GPUs")
     if batch is None and "microbatches" in names:
         batch = plan.global_batch
-    if batch is not None:
         text.append(f"microbatches follow from a global batch of {batch} sequences")
     said = f"{' and '.join(text)}, as in {arguments.plan}" if text else ""
     gpus = plan.gpus if "dp" in names else None
@@ -395,14 +393,14 @@ def add_sweep(command: argparse.ArgumentParser) -> None:
     add_cluster_options(command)
     add_batch_option(command, BATCH)
     add_plan_options(command, instead={"dp": REPLICAS})
-    _add_output(command)
+    _add_output(command, ", or a value has no plan")
 
 
-def _add_output(command: argparse.ArgumentParser) -> None:
+def _add_output(command: argparse.ArgumentParser, or_what: str = "") -> None:
     command.add_argument(
         "--strict",
         action="store_true",
-        help="exit with 1 if a step does not fit into the memory, or a value has no plan",
+        help=f"exit with 1 if a step does not fit into the memory{or_what}",
     )
     add_picture_option(command, "the parts of each step, and its memory, a bar each")
     add_json_options(command, Answer)
