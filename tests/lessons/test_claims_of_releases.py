@@ -176,6 +176,15 @@ def test_short_sequences_are_slower_over_many_context_parallel_ranks():
     assert step(32_768, 8).fits and not step(32_768, 1).fits and step(131_072, 8).fits
 
 
+def test_with_few_layers_that_attend_a_token_costs_little_more_in_a_long_sequence():
+    for name, attend in (("nemotron-3-nano-30b-a3b", 6), ("qwen3-30b-a3b", 48)):
+        model = sl.load_model(name)
+        kinds = map(model.of_kind, model.layer_kinds)
+        assert sum(its.mixer == "attention" for its in kinds) == attend
+        grows = model.flops_per_token(131_072) / model.flops_per_token(8192)
+        told("b10.follow_ups.4", f"{grows:.1f}", str(attend), str(model.layers))
+
+
 def zigzag(start, length, ranks):
     """[the positions of each rank] of a part of a sequence."""
     size = length // (2 * ranks)

@@ -14,6 +14,7 @@ import pytest
 from nbclient import NotebookClient
 
 import simlab as sl
+from simlab.apps.lesson_cells import _closing_html as closing_html
 from simlab.views.language import CHINESE_PNG
 from tests.support.patience import PATIENCE_S
 
@@ -103,6 +104,16 @@ def test_prose_holds_no_computed_percentage(path):
     for cell in read(path)["cells"]:
         if cell["cell_type"] == "markdown":
             assert not re.search(r"\d\s?%(?! p)", "".join(cell["source"])), "let a cell compute it"
+
+
+@every_notebook
+def test_what_closes_a_question_is_what_the_words_say_today(path, monkeypatch):
+    monkeypatch.setenv("SIMLAB_LESSONS", "rendered")  # nothing is held back
+    for cell in code_cells(path):
+        asked = re.match(r'closing\("(.*)"\)', "".join(cell["source"]))
+        if asked:
+            shown = ["".join(its["data"].get("text/html", "")) for its in cell["outputs"]]
+            assert closing_html(asked[1]) in shown, "put it there, or execute the lesson anew"
 
 
 # clean_notebooks
