@@ -205,8 +205,9 @@ def executes(path):
     )
 
 
-ALIKE = ["01_pipeline_bubbles.ipynb", "02_schedule_zoo.ipynb"]
-"""Lessons that read recorded traces as the first lesson does."""
+ALIKE = ["01_pipeline_bubbles.ipynb", "02_schedule_zoo.ipynb", "11_choosing_a_plan.ipynb"]
+"""Lessons that read recorded traces as the first lesson does, or that search for minutes beside the one
+cell that replays what a pool did."""
 
 
 @pytest.mark.parametrize(
