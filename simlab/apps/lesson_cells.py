@@ -230,7 +230,7 @@ class Task:
         returns nothing is no try."""
         verdict = self.asked.judge(attempt)
         if verdict.counts:
-            progress.keep_try(self.asked.id, verdict.solved)
+            progress.keep_try(self.asked.id, verdict.solved, book.version(self.asked.id))
         display(HTML(_verdict_html(verdict)))
 
 

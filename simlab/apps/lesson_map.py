@@ -7,7 +7,7 @@ from typing import Any
 
 from simlab.apps.lesson_cells import as_html
 from simlab.apps.screen import show
-from simlab.lessons import progress
+from simlab.lessons import book, progress
 from simlab.lessons.course import Lesson, Question, lessons
 from simlab.lessons.words import language, rendered, word
 
@@ -74,7 +74,7 @@ def _row(question: Question, done: dict[str, Any]) -> list[str]:
 
 def _solved(done: dict[str, Any], name: str) -> bool:
     kept = done.get("exercises", {}).get(name)
-    return isinstance(kept, dict) and bool(kept.get("solved"))
+    return progress.is_of(kept, book.version(name)) and bool(kept.get("solved"))
 
 
 def _title(of: Lesson | Question) -> str:

@@ -129,6 +129,12 @@ def level(identifier: str) -> int:
     return known.level if known else JUDGED_BY_PROCESSES.get(identifier, 0)
 
 
+def version(identifier: str) -> int:
+    """The version of an exercise's task; 1 of one that is not a lesson's."""
+    known = exercises().get(identifier)
+    return known.version if known else 1
+
+
 def minutes(cells: Sequence[Mapping[str, Any]]) -> float:
     """How long a learner needs for `cells` of a lesson (nbformat 4 JSON), minutes.
 

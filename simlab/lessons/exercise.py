@@ -84,6 +84,8 @@ class Exercise:
     solution: what a learner could write; its source is shown. None: there is none to show.
     mistakes: {name: a plausible wrong answer}, a whole number before it is rounded; the words say
               what is wrong with each.
+    version:  of the task: one that is replaced by another task under its id gets the next, and what learners
+              did of the earlier one no longer counts.
     own, own_hints: the text and the hints of an exercise of one's own, in one language: then the name
               of a mistake is what is told of it. None: the words of `id`.
     fault:    an answer and its parameters by name → the name of the mistake that this answer shows by
@@ -107,6 +109,7 @@ class Exercise:
     limit_s: float = 10.0
     unit: str = ""
     scale: float = 1.0
+    version: int = 1
     own: str | None = None
     own_hints: Sequence[str] = ()
 
@@ -139,12 +142,25 @@ class Exercise:
         if all(answer is None or answer is ... for answer in answers):
             return not_written(self)
         expected = [self.oracle(**case) for case in cases]
-        right = [self.same(answer, what) for answer, what in zip(answers, expected)]
+        right = [self._is(answer, what) for answer, what in zip(answers, expected)]
         if all(right):
             return Verdict(True, "form.solved", word("form.solved", sets=len(cases)))
         if known := self._known(cases, answers, expected, right):
             return known
         return self._wrong(cases, answers, expected, right)
+
+    def _is(self, answer: Any, what: Any) -> bool:
+        """Whether an answer is the expected one; one that cannot be compared with it is not."""
+        try:
+            return bool(self.same(answer, what))
+        except Exception:
+            return False
+
+    def _fault(self, answer: Any, case: Mapping[str, Any]) -> str:
+        try:
+            return self.fault(answer, **case) if self.fault else ""
+        except Exception:
+            return ""
 
     def _known(
         self,
@@ -155,11 +171,11 @@ class Exercise:
     ) -> Verdict | None:
         """The known mistake that explains all wrong answers, in tables that of each key; or those
         that the wrong answers show by themselves, if each of them shows one."""
-        found = mistakes_of(cases, answers, expected, self.mistakes, self.same)
+        found = mistakes_of(cases, answers, expected, self.mistakes, self._is)
         names = [*found.values()]
         if not found and self.fault:
             wrong = (at for at, fine in enumerate(right) if not fine)
-            names = [self.fault(answers[at], **cases[at]) for at in wrong]
+            names = [self._fault(answers[at], cases[at]) for at in wrong]
         if not names or not all(names):
             return None
         keys = [f"{self.id}.exercise.mistakes.{name}" for name in dict.fromkeys(names)]
@@ -256,7 +272,10 @@ def shown(case: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else repr(value)
+    try:
+        return f"{value:.6g}" if isinstance(value, float) else repr(value)
+    except Exception as error:  # a whole number of thousands of digits, or one that nests for ever
+        return f"{type(value).__name__} ({type(error).__name__})"
 
 
 def _cut(text: str, length: int = 300) -> str:

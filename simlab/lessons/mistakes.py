@@ -51,6 +51,8 @@ def _by_key(
 ) -> dict[str, str]:
     """The mistake of each wrong key that one explains. A mistake that would have made a right key
     wrong, too, is not what the learner did."""
+    if not isinstance(expected[0], Mapping):
+        return {}
     if not all(isinstance(each, Mapping) and {*each} == {*expected[0]} for each in answers):
         return {}
     wrong = _wrong_keys(answers, expected)
@@ -67,7 +69,7 @@ def _by_key(
 def _wrong_keys(answers: Answers, expected: Answers) -> set[str]:
     return {
         key
-        for key in (expected[0] if isinstance(expected[0], Mapping) else ())
+        for key in expected[0]
         if not all(
             isinstance(answer, Mapping) and key in answer and alike(answer[key], what[key])
             for answer, what in zip(answers, expected)

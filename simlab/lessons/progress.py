@@ -47,11 +47,17 @@ def keep(part: str, key: str, value: Any) -> None:
     save(progress)
 
 
-def keep_try(identifier: str, solved: bool) -> None:
+def is_of(kept: Any, version: int) -> bool:
+    """Whether what is kept of an exercise is of this version of its task: the first one says none."""
+    return isinstance(kept, dict) and kept.get("version", 1) == version
+
+
+def keep_try(identifier: str, solved: bool, version: int = 1) -> None:
     """Count a try of an exercise: {"solved": whether any of them was right, "tries": how many,
-    "first_s", "last_s": when the first one was, and the one that solved it or, before that, the last}."""
+    "first_s", "last_s": when the first one was, and the one that solved it or, before that, the last,
+    "version": of its task, from the second on}. Tries of another version are not counted with it."""
     kept = load()["exercises"].get(identifier)
-    before = kept if isinstance(kept, dict) else {}
+    before = kept if is_of(kept, version) else {"version": version} if version > 1 else {}
     now, was = time.time(), bool(before.get("solved"))
     last = {} if was and "last_s" in before else {"last_s": round(now)}
     first = {"first_s": before.get("first_s", round(now))}

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from simlab.apps import lesson_cells
 from simlab.apps.lesson_map import map_html
 from simlab.errors import InputError
 from simlab.lessons import book, course, progress, words
@@ -117,6 +118,21 @@ def test_the_map_ticks_what_the_learner_has_done_and_speaks_their_language(monke
     assert "You have solved 1 of" in page and "流水线" not in page
     monkeypatch.setenv("SIMLAB_LANG", "zh")
     assert "流水线" in map_html(COURSE)
+
+
+def test_what_was_done_of_a_task_that_another_one_replaced_no_longer_counts():
+    replaced = [name for name, each in book.exercises().items() if each.version > 1]
+    assert {"t4", "w06", "e05", "b15"} <= {*replaced}
+    for name in replaced:
+        progress.keep("exercises", name, {"solved": True, "tries": 3, "first_s": 1, "last_s": 2})
+    assert "You have solved 0 of" in map_html(COURSE)
+    lesson_cells.Task(book.exercise("b15")).check(lambda **case: "full")
+    kept = progress.load()["exercises"]["b15"]
+    assert (kept["version"], kept["solved"], kept["tries"]) == (2, False, 1) and kept["first_s"] > 2
+    lesson_cells.Task(book.exercise("b15")).check(book.exercise("b15").solution)
+    kept = progress.load()["exercises"]["b15"]
+    assert (kept["version"], kept["solved"], kept["tries"]) == (2, True, 2)
+    assert "You have solved 1 of" in map_html(COURSE)
 
 
 def test_a_copy_for_reading_shows_both_languages_and_nobodys_progress(monkeypatch):

@@ -300,6 +300,19 @@ def test_a_file_that_cannot_be_used_is_one_line_and_the_others_are_read(run, con
     assert "'=dan" in Path("all.csv").read_text()
 
 
+def test_what_was_solved_of_an_earlier_task_of_the_same_name_is_no_mark(run):
+    Path("in").mkdir()
+    old, new = {"tries": 1, "solved": True}, {"tries": 2, "solved": True, "version": 2}
+    kept = {"t4": old, "b15": old, "e05": new, "b07": old}
+    Path("in/ann.json").write_text(json.dumps({"exercises": kept}))
+    status, out, _ = run("class collect in --json")
+    found = json.loads(out)
+    assert status == 1 and [row["question"] for row in found["rows"]] == ["b07", "e05"]
+    (said,) = found["wrong"]
+    assert said.startswith("ann.json: left out of its exercises: tries of other tasks")
+    assert said.endswith(": t4, b15")
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [

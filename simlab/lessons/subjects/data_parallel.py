@@ -218,6 +218,7 @@ def _after_update(largest: Sequence[float], first: float, interval: int) -> list
 EXERCISES = [
     Exercise(
         "t4",
+        version=2,
         level=2,
         draw=_room,
         oracle=_fewest_gathers,

@@ -9,8 +9,9 @@ from typing import Any, TypedDict
 
 from simlab.errors import InputError, number, shortened, whole
 from simlab.input_files import read_text
+from simlab.lessons.book import version
 from simlab.lessons.prediction import off_by
-from simlab.lessons.progress import MOST_PROGRESS_BYTES, PARTS
+from simlab.lessons.progress import MOST_PROGRESS_BYTES, PARTS, is_of
 from simlab.lessons.teaching.handed_in import Handed, handed_in, one_line, own_file, why, without
 
 ENDINGS = (".json",)
@@ -68,9 +69,19 @@ def _rows(handed: Handed, wrong: list[str]) -> list[Row]:
     """The rows of a file; what of it is unusable is a line of `wrong`."""
     kept = _read(handed.path)
     rows: list[Row] = []
+    tables = {part: _table(kept, part) for part in ("predictions", "exercises")}
+    replaced = [name for name, its in tables["exercises"].items() if _is_of_another_task(name, its)]
+    if replaced:
+        said = (
+            f"tries of other tasks, which another version of the lessons has: {', '.join(replaced)}"
+        )
+        wrong.append(f"{handed.name}: left out of its exercises: {why(InputError(said))}")
+        tables["exercises"] = {
+            name: its for name, its in tables["exercises"].items() if name not in replaced
+        }
     for kind, read in (("prediction", _prediction), ("exercise", _exercise)):
         bad = []
-        for question, entry in _table(kept, f"{kind}s").items():
+        for question, entry in tables[f"{kind}s"].items():
             try:
                 if not NAME.fullmatch(question):
                     raise InputError(f"{shortened(question)} is the name of no question")
@@ -97,6 +108,10 @@ def _read(path: Path) -> dict[str, Any]:
             f"it is no progress file of the lessons: it has none of {', '.join(PARTS)}"
         )
     return found
+
+
+def _is_of_another_task(question: str, entry: Any) -> bool:
+    return isinstance(entry, dict) and not is_of(entry, version(question))
 
 
 def _table(kept: Mapping[str, Any], part: str) -> Mapping[str, Any]:

@@ -137,6 +137,7 @@ def _swapped(kind: str, **case: Any) -> float:
 EXERCISES = [
     Exercise(
         "w06",
+        version=2,
         level=3,
         draw=_layers,
         oracle=_depth,

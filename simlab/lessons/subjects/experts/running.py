@@ -210,6 +210,7 @@ def solution_e08(tp, cp, pp, ep, etp):  # type: ignore[no-untyped-def]
 EXERCISES = [
     Exercise(
         "e05",
+        version=2,
         level=2,
         draw=_loads,
         oracle=_least,

@@ -182,6 +182,7 @@ EXERCISES = [
     ),
     Exercise(
         "b15",
+        version=2,
         level=2,
         draw=_stated,
         oracle=_way,
