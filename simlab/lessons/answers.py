@@ -122,7 +122,7 @@ def _first_ratio(answers: Answers, expected: Answers, right: Sequence[bool]) -> 
     """How far the first wrong answer is from the right one."""
     at = right.index(False)
     answer, what = answers[at], expected[at]
-    if not (number(answer) and number(what) and what):
+    if not (number(answer) and number(what) and answer and what):
         return ""
     near = f"{float(answer) / float(what):.3g}"
     return word("form.times", ratio=f"{float(answer) / float(what):.6g}" if near == "1" else near)

@@ -124,6 +124,13 @@ def one_plan_for_all(nodes, sequences, seq):
         ),
         ("w11", lambda p, share: int((p - 1) * (1 - share) / share) + 1, "one_more"),
         ("d11", one_plan_for_all, "does_not_fit"),
+        ("t4", lambda layers, room: "gather 0; forward 0", "no_item"),
+        ("t4", lambda layers, room: ["Gather 0", "forward 0"], "no_item"),
+        (
+            "e05",
+            lambda loads, ranks: [1 + expert % ranks for expert in range(len(loads))],
+            "no_rank",
+        ),
     ],
 )
 def test_wrong_answers_show_some_mistakes_by_themselves(identifier, attempt, mistake):
@@ -265,6 +272,11 @@ def test_an_answer_of_any_kind_gets_a_verdict(name):
     for answer in ODD:
         said = asked.verdict(cases, [Outcome(answer)] * 2)
         assert not said.solved and said.text and len(said.text) < 1500
+
+
+def test_nothing_is_no_multiple_of_the_right_answer():
+    said = verdict("e04", lambda experts, k, nodes: 0.0)
+    assert said.key == "form.wrong" and "times" not in said.text
 
 
 def test_an_array_is_no_number():

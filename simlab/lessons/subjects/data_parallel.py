@@ -38,6 +38,9 @@ class Ran(NamedTuple):
     peak: int = 0
 
 
+DOES = {"gather", "free", "forward", "backward", "scatter"}
+
+
 def _room(draw: Random) -> dict[str, Any]:
     return {"layers": draw.choice((3, 4, 6, 8)), "room": draw.choice((1, 2, 2, 3))}
 
@@ -50,6 +53,8 @@ def _ran(steps: Sequence[str], layers: int) -> Ran:
     made, gathers, peak = None, 0, 0
     for what, at in (text.split() for text in steps):
         layer = int(at)
+        if what not in DOES:
+            return Ran("no_item")
         if what == "gather":
             whole.add(layer)
             gathers, peak = gathers + 1, max(peak, len(whole))
@@ -122,7 +127,7 @@ def _list_fault(found: Any, layers: int, room: int) -> str:
     try:
         ran = _ran(found, layers)
     except (TypeError, ValueError, AttributeError):
-        return ""
+        return "no_item"
     return ran.fault or ("over_room" if ran.peak > room else "too_often")
 
 
@@ -225,6 +230,7 @@ EXERCISES = [
         solution=solution_t4,
         mistakes={
             "too_often": lambda layers, room: solution_t4(layers, 0),
+            "no_item": lambda layers, room: [its.split() for its in solution_t4(layers, room)],
             "over_room": lambda layers, room: solution_t4(layers, layers + 1),
             "not_gathered": lambda layers, room: [
                 step

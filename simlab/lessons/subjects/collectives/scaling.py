@@ -143,6 +143,7 @@ EXERCISES = [
         oracle=_depth,
         solution=solution_w06,
         mistakes={
+            "none": lambda **case: 0,
             "one": lambda **case: 1,
             "deepest": lambda size_mib, room_mib, **_: _deepest(size_mib, room_mib),
             "no_room": lambda room_mib, **case: _depth(room_mib=10**9, **case),

@@ -87,6 +87,8 @@ def _placement_fault(found: Any, loads: Sequence[int], ranks: int) -> str:
     """Why a placement is not the one that is asked for."""
     if not isinstance(found, Sequence) or len(found) != len(loads):
         return ""
+    if {*found} - {*range(ranks)}:
+        return "no_rank"
     if any(found.count(rank) != len(loads) // ranks for rank in range(ranks)):
         return "unequal"
     return "busy"
@@ -228,6 +230,7 @@ EXERCISES = [
             "dealt": lambda loads, ranks: _dealt(
                 sorted(range(len(loads)), key=lambda e: -loads[e]), ranks
             ),
+            "no_rank": lambda loads, ranks: [1 + at for at in solution_e05(loads, ranks)],
             "unequal": _any_number,
             "busy": lambda loads, ranks: _dealt(range(len(loads)), ranks),
         },
