@@ -254,12 +254,16 @@ def test_a_handout_asks_and_answers_only_where_it_is_told_to(run):
     assert len(names) == 13
     for name in names:
         assert f"<h2>{name} · " in asked and f"<h2>{name} · " in whole
-        first = words.word(f"{name}.spoken", tongue="zh").split("，")[0]
-        assert first in whole and (
-            first not in asked or first in words.word(f"{name}.points.1", tongue="zh")
-        )
+        tick = words.word(f"{name}.points.2", tongue="zh")[:12]
+        answered = asked.index(f"<h2>{name} · ")
+        assert tick not in asked[answered:].partition("先大声说一遍")[0], "a point says the answer"
+        assert asked.count(f"<h2>{name} · ") == 2 and whole.count(f"<h2>{name} · ") == 1
+        first = words.word(f"{name}.spoken", tongue="zh").split("。")[0][:25]
+        assert first in whole and first not in asked
     assert asked.count("data:image/png") == 0 and whole.count("data:image/png") >= 8
     assert asked.count('class="room"') >= 13
+    chosen = words.word("b08.prediction.options.equal", tongue="zh")
+    assert f"\u2610&nbsp;{chosen}" in asked, "a choice has its options on paper, too"
     if not any(map(shutil.which, BROWSERS)):
         assert "is printed by Chromium" in run("class handout c.pdf --lessons 1")[2]
     else:

@@ -1,5 +1,6 @@
 """A handout to print: of each question what is asked, room for a prediction, the lesson's picture, and the
-answer with its points."""
+answer with its points. Without answers the points of a lesson stand together on a page of their own after it, for
+they say the answers."""
 
 import json
 import shutil
@@ -13,7 +14,8 @@ from typing import Any
 from simlab.apps.lesson_cells import as_html
 from simlab.errors import InputError
 from simlab.lessons import NOTEBOOKS, book, course
-from simlab.lessons.words import entry, word
+from simlab.lessons.prediction import Choice, Number
+from simlab.lessons.words import entry, has, word
 from simlab.views.language import CHINESE_PNG
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -32,22 +34,25 @@ def handout(lessons: Iterable[course.Lesson], tongue: str, *, answers: bool) -> 
     """An HTML page about the questions of `lessons` in `tongue`, "en" or "zh", which prints on A4.
 
     answers: with what refutes the common answer, the lesson's picture, the answer in 60 seconds and the
-    answers to follow-ups; else with the points to tick alone. A picture is there where the notebook holds its
+    answers to follow-ups; else with the points to tick alone, after each lesson. A picture is there where the notebook holds its
     results, as in a checkout.
     """
     parts = []
     for lesson in lessons:
         pictures = _pictures(NOTEBOOKS / lesson.file, tongue)
-        parts.append(f"<h1>{lesson.number}. {escape(getattr(lesson, tongue))}</h1>")
+        named = f"{lesson.number}. {escape(getattr(lesson, tongue))}"
+        parts.append(f"<h1>{named}</h1>")
+        to_tick: list[str] = []
         for question in lesson.questions:
             home = book.subject(question.id)
             if home and book.number(home) == lesson.number:
-                title = escape(f"{question.id} · {getattr(question, tongue)}")
+                title = f"<h2>{escape(f'{question.id} · {getattr(question, tongue)}')}</h2>"
                 picture = pictures.get(question.id, "")
-                parts += [
-                    f"<h2>{title}</h2>",
-                    *_question(question.id, tongue, answers, picture),
-                ]
+                parts += [title, *_question(question.id, tongue, answers, picture)]
+                to_tick += [title, _points(question.id, tongue)]
+        if to_tick and not answers:
+            head = escape(word("form.points", tongue=tongue))
+            parts += [f"<h1>{named}</h1><h3>{head}</h3>", *to_tick]
     body = "\n".join(parts)
     return (
         f'<!doctype html><html lang="{tongue}"><head><meta charset="utf-8">'
@@ -64,13 +69,17 @@ def _question(name: str, tongue: str, answers: bool, picture: str) -> list[str]:
 
     asked = book.prediction(name)
     units = entry("form.units", tongue=tongue)
+
+    def room(its: Number | Choice) -> str:
+        if isinstance(its, Choice):
+            keys = {one: f"{asked.key}.options.{one}" for one in its.options}
+            texts = (word(key, tongue=tongue) if has(key) else one for one, key in keys.items())
+            return " &emsp;".join(f"\u2610&nbsp;{escape(text)}" for text in texts)
+        return f'<span class="room"></span> {units.get(its.unit, its.unit)}'
+
     fields = (
-        f"<li>{escape(word(f'{asked.key}.fields.{field}', tongue=tongue))}: "
-        f'<span class="room"></span> {units.get(unit := getattr(its, "unit", ""), unit)}</li>'
+        f"<li>{escape(word(f'{asked.key}.fields.{field}', tongue=tongue))}: {room(its)}</li>"
         for field, its in asked.fields.items()
-    )
-    points = "".join(
-        f"<li>{as_html(point)}</li>" for point in entry(f"{name}.points", tongue=tongue)
     )
     follow_ups = "".join(
         f"<li>{as_html(each['question'])}{as_html(each['answer']) if answers else ''}</li>"
@@ -81,8 +90,13 @@ def _question(name: str, tongue: str, answers: bool, picture: str) -> list[str]:
     if answers:
         shown = f'<img alt="" src="data:image/png;base64,{picture}">' if picture else ""
         parts += [head("refuted"), said("refuted"), shown, head("spoken"), said("spoken")]
-    parts += [head("points"), f'<ul class="box">{points}</ul>']
+        parts += [head("points"), _points(name, tongue)]
     return [*parts, head("follow_ups"), f"<ul>{follow_ups}</ul>"]
+
+
+def _points(name: str, tongue: str) -> str:
+    points = (f"<li>{as_html(point)}</li>" for point in entry(f"{name}.points", tongue=tongue))
+    return f'<ul class="box">{"".join(points)}</ul>'
 
 
 def _pictures(path: Path, tongue: str) -> dict[str, str]:
