@@ -73,9 +73,9 @@ def _rows(handed: Handed, wrong: list[str]) -> list[Row]:
     replaced = [name for name, its in tables["exercises"].items() if _is_of_another_task(name, its)]
     if replaced:
         said = (
-            f"tries of other tasks, which another version of the lessons has: {', '.join(replaced)}"
+            f"another version of the lessons has other tasks of these names: {', '.join(replaced)}"
         )
-        wrong.append(f"{handed.name}: left out of its exercises: {why(InputError(said))}")
+        wrong.append(f"{handed.name}: {why(InputError(said))}")
         tables["exercises"] = {
             name: its for name, its in tables["exercises"].items() if name not in replaced
         }

@@ -51,7 +51,11 @@ def without(folder: str | Path, endings: Sequence[str], found: Sequence[Handed])
     names = {one_line(path.name if path.is_dir() else path.stem): path.name for path in entries}
     missing = sorted(set(names) - {each.who for each in found})
     named = " or ".join(endings)
-    return [f"{one_line(names[who])}: nothing that ends in {named} is in it" for who in missing]
+    said = f"nothing that ends in {named} is in it"
+    return [
+        f"{one_line(names[who])}: {'unpack it first' if names[who].endswith('.zip') else said}"
+        for who in missing
+    ]
 
 
 def _walk(top: Path) -> Iterator[Path]:
