@@ -60,9 +60,10 @@ def clue(cases: Cases, answers: Answers, expected: Answers, right: Sequence[bool
 
 def _kind(answers: Answers, expected: Answers) -> str:
     """Answers of another kind than what is asked."""
-    answer, what = answers[0], expected[0]
-    if isinstance(what, set) and not isinstance(answer, set):
-        return word("form.clue.kind", asked="set", found=type(answer).__name__)
+    for kind in (set, str):
+        other = next((its for its in answers if not isinstance(its, kind)), None)
+        if other is not None and all(isinstance(what, kind) for what in expected):
+            return word("form.clue.kind", asked=kind.__name__, found=type(other).__name__)
     whole = all(isinstance(each, int) for each in expected)
     if whole and any(isinstance(each, float) and not each.is_integer() for each in answers):
         return word("form.clue.whole")

@@ -65,6 +65,7 @@ def test_a_whole_number_must_be_exact():
             "Asked for is a whole number.",
         ),
         ("t5", lambda order, sizes, node: [*order], "Asked for is a set, and this is a list."),
+        ("b15", lambda mfu, rate, peak, **_: mfu * peak / rate, "a str, and this is a float."),
         (
             "d01",
             lambda dp, tp, pp, microbatches, seq, hidden, layers, parameters: {
@@ -109,6 +110,14 @@ def one_plan_for_all(nodes, sequences, seq):
     return sl.Plan(dp=nodes, microbatches=sequences // nodes, **plan)
 
 
+def never_hardware(mfu, rate, peak, parameters, lookup, layers, hidden, seq):
+    """What somebody answers who has forgotten it, and computes the others well."""
+    matrices, scores = 6 * (parameters - lookup), 12 * layers * hidden * seq
+    ways = {"6P": 6 * parameters, "matrices": matrices}
+    ways |= {"causal": matrices + scores / 2, "full": matrices + scores}
+    return min(ways, key=lambda way: abs(ways[way] * rate / peak - mfu))
+
+
 @pytest.mark.parametrize(
     ("identifier", "attempt", "mistake"),
     [
@@ -124,6 +133,7 @@ def one_plan_for_all(nodes, sequences, seq):
         ),
         ("w11", lambda p, share: int((p - 1) * (1 - share) / share) + 1, "one_more"),
         ("d11", one_plan_for_all, "does_not_fit"),
+        ("b15", never_hardware, "never_hardware"),
         ("t4", lambda layers, room: "gather 0; forward 0", "no_item"),
         ("t4", lambda layers, room: ["Gather 0", "forward 0"], "no_item"),
         (

@@ -190,7 +190,7 @@ EXERCISES = [
         mistakes={
             "with_lookup": lambda lookup, **case: _way(lookup=0, **case),
             "forward_only": lambda **case: _way(**case, attention=4 / 3),
-            "twice": lambda **case: _way(**case, again=6),
+            "never_hardware": lambda **case: _way(**case, again=6),
             "always_full": lambda **case: "full",
         },
         sets=16,
