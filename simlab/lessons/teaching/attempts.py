@@ -11,7 +11,7 @@ from pathlib import Path
 from types import CodeType, MappingProxyType
 from typing import Any, NamedTuple
 
-from simlab.errors import InputError
+from simlab.errors import InputError, shortened
 from simlab.input_files import read_text
 from simlab.lessons.teaching.handed_in import own_file
 
@@ -173,7 +173,9 @@ def _statements(path: Path, wrong: list[str]) -> Iterator[Statement]:
         except COMPILER as error:
             if plain or "def " in cell or ".check(" in cell:
                 at = getattr(error, "lineno", None) or 1
-                wrong.append(f"{where} {at}: {type(error).__name__}: {error}")
+                line = (getattr(error, "text", None) or "").strip()
+                said = f"{getattr(error, 'msg', error)}" + (f": {shortened(line)}" if line else "")
+                wrong.append(f"{where} {at}: {type(error).__name__}: {said}")
             continue
         for node, code in zip(nodes, codes):
             now, later = _names(code, READS, READS, RUN_AT_ONCE), _names(code, READS, READS)
