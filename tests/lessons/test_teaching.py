@@ -124,6 +124,11 @@ def test_the_teachers_page_from_its_beginning_to_its_end(run, monkeypatch, capsy
     assert marks["bob", "w11"]["verdict"] == "not_written"
     assert "os.kill" in marks["mallory", "b07"]["text"]
 
+    assert run(f"{template.replace('mine', 'zh')} --lang zh")[0] == 0
+    said = [
+        "".join(its["source"]) for its in json.loads(Path("zh.ipynb").read_text("utf-8"))["cells"]
+    ]
+    assert said[0].startswith("# 我的一课\n\n这是一个模板") and "<details>" not in "".join(said)
     assert run(template)[0] == run(own)[0] == 0
     capsys.readouterr()
     folder = hands_in("alice", Path("own.zip"), {"my-idle": RIGHT["my-idle"]}, monkeypatch)

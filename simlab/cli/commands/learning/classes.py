@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple, TypedDict
 from simlab.cli.options import add_json_options, refuse_given, value_text
 from simlab.cli.output import print_json, print_table, print_text, progress, write_file
 from simlab.errors import InputError, require_positive
+from simlab.lessons.copies import learner_copy
 from simlab.lessons.exercise import Exercise
 from simlab.lessons.teaching.apart import Limits
 from simlab.lessons.teaching.attempts import defined
@@ -71,6 +73,10 @@ def _template(arguments: argparse.Namespace) -> int:
     if Path(arguments.path).exists():
         raise InputError(f"cannot write {arguments.path!r}: it is there: give another name")
     text = (files("simlab.lessons") / "teaching" / "template.ipynb").read_text("utf-8")
+    notebook = json.loads(text)
+    pairs = zip(notebook["cells"], learner_copy(notebook, arguments.lang or language())["cells"])
+    cells = [was if was["cell_type"] == "code" else its for was, its in pairs]
+    text = json.dumps(notebook | {"cells": cells}, ensure_ascii=False, indent=1) + "\n"
     write_file(arguments.path, lambda path: path.write_text(text, encoding="utf-8"))
     return _packed(arguments, arguments.path, [Path(arguments.path).name])
 
@@ -199,7 +205,7 @@ class Action(NamedTuple):
 
 
 ACTIONS = {
-    "template": Action(_template, "the notebook to write", ()),
+    "template": Action(_template, "the notebook to write", ("lang",)),
     "pack": Action(
         _pack, "the zip or the folder to write", ("lessons", "without_solutions", "own", "lang")
     ),
@@ -236,7 +242,7 @@ def add_class(command: argparse.ArgumentParser) -> None:
         "--own", nargs="+", metavar="FILE", help="notebooks of your own, and modules they import"
     )
     command.add_argument(
-        "--lang", choices=LANGUAGES, help="pack, handout, grade: the language (SIMLAB_LANG, or the locale's)"
+        "--lang", choices=LANGUAGES, help="template, pack, handout, grade: the language (SIMLAB_LANG, or the locale's)"
     )
     reading = command.add_argument_group("collect, grade")
     reading.add_argument("--csv", metavar="FILE", help="also write the table to FILE")
