@@ -35,9 +35,10 @@ ROWS = "out", "down", "shared_down"
 """The modules of products whose outputs, or whose inputs, tensor parallelism cuts."""
 
 
-def present(layer: nn.Module, names: Sequence[str]) -> list[str]:
-    """Those of `names` that `layer` has a module of."""
-    return [name for name in names if isinstance(getattr(layer, name, None), nn.Module)]
+def products(layer: nn.Module, names: Sequence[str]) -> dict[str, nn.Linear]:
+    """{name: product} of those of `names` that `layer` has."""
+    found = {name: getattr(layer, name, None) for name in names}
+    return {name: its for name, its in found.items() if isinstance(its, nn.Linear)}
 
 
 def norm_of(model: Model, size: int) -> nn.Module:

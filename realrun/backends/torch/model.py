@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from realrun.model.gpt import Block, Stage
-from realrun.model.layer import COLUMNS, ROWS, Layer, norms_of, present
+from realrun.model.layer import COLUMNS, ROWS, Layer, norms_of, products
 
 
 class TorchBlock(Layer):
@@ -23,9 +23,9 @@ class TorchBlock(Layer):
         self.recompute, self.experts = recompute, None
         for name in norms_of(block.model):
             self.add_module(name, block.get_submodule(name))
-        for name in present(block, ["scan"]):
-            self.add_module(name, block.get_submodule(name))
-        for name in present(block, (*COLUMNS, *ROWS)):
+        if block.model.mixer == "mamba":
+            self.scan = block.scan
+        for name in products(block, (*COLUMNS, *ROWS)):
             layer, pieces = getattr(block, name), self.pieces.get(name, 1)
             order = cut_order(layer.out_features, tp, pieces) if pieces > 1 else None
             self.add_module(name, plain(layer, order))
