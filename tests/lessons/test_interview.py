@@ -238,13 +238,60 @@ def test_who_is_right_but_slow_is_told_to_be_shorter():
 
 @pytest.mark.parametrize("kind", ["board", "chain", "artefact", "exercise"])
 def test_who_fails_at_one_kind_is_sent_to_that_kind(kind):
-    advice = played(lambda asked: asked.item.kind != kind).advice()
+    advice = played(lambda asked: rounds.skill(asked.item) != kind).advice()
     name = words.word(f"drill.skills.{kind}")
     assert any(one.startswith(name) for one in advice["weak"])
     assert not any(one.startswith(name) for one in advice["strong"])
     assert words.word(f"drill.advice.{kind}") in advice["next"]
     for other in {"aloud", "board", "chain", "artefact"} - {kind}:
         assert words.word(f"drill.advice.{other}") not in advice["next"]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_an_interview_asks_nothing_twice_and_goes_through_many_subjects(seed):
+    state = Session.interview(str(seed)).state
+    asked = [*dict.fromkeys(rounds.whole(Item(*part)) for part in state["items"])]
+    once = [one for item in asked for one in rounds.asks(item)]
+    assert len(once) == len({*once})
+    assert len({rounds.subject(item) for item in asked[: len(ORDER)]}) >= len(ORDER) - 1
+
+
+@pytest.mark.parametrize(
+    "subject", ["bubbles", "memory", "layer", "sequences", "faults", "experts"]
+)
+def test_an_interview_comes_back_to_a_subject_in_which_an_answer_was_wrong(subject):
+    """In the time of 27 answers a gap is found in each subject with at least five questions."""
+    name = words.word(f"drill.areas.{subject}")
+    for seed in "123":
+        advice = played(
+            lambda asked: rounds.subject(asked.item) != subject, 100.0, seed=seed
+        ).advice()
+        assert any(one.startswith(name) for one in advice["weak"]), seed
+        lesson = words.word("drill.advice.lessons", numbers=book.number(subject))
+        assert advice["next"][0] == lesson
+
+
+def test_a_number_that_a_chain_asks_for_is_one_by_head_and_belongs_to_its_own_question():
+    results = [
+        {"item": ["chain", part], "right": right, "given": {}, "hints": 0, "took_s": 60.0}
+        for part, right in [("t4.0", True), ("t4.1", False), ("w06.0", True), ("w06.1", False)]
+    ]
+    found = advice_on(results, [])
+    numbers = words.word(
+        "drill.advice.scored", what=words.word("drill.skills.exercise"), right=0, count=2
+    )
+    memory = words.word(
+        "drill.advice.scored", what=words.word("drill.areas.memory"), right=0, count=2
+    )
+    assert found["weak"] == [numbers, memory]
+    assert any(one.startswith(words.word("drill.skills.aloud")) for one in found["strong"])
+
+
+def test_every_case_and_artefact_is_about_a_subject():
+    for item in rounds.items():
+        for part in rounds.parts(item):
+            assert rounds.subject(part) in book.SUBJECTS, part
+    assert rounds.subject(Item("board", "llama3.activations")) == "memory"
 
 
 def test_who_needs_hints_is_not_strong():

@@ -80,14 +80,13 @@ def advice_text(found: Advice) -> str:
 
 
 def _scores(answered: Pairs) -> tuple[Scores, Scores]:
-    """{kind: which answers were right}, {subject: the same}; an answer after a hint is not."""
+    """{skill: which answers were right}, {subject: the same}; an answer after a hint is not."""
     skills: Scores = defaultdict(list)
     areas: Scores = defaultdict(list)
     for item, one in answered:
         right = bool(one["right"]) and not one.get("hints")
-        skills[item.kind].append(right)
-        if subject := book.subject(rounds.whole(item).name):
-            areas[subject].append(right)
+        skills[rounds.skill(item)].append(right)
+        areas[rounds.subject(item)].append(right)
     return skills, areas
 
 
@@ -131,7 +130,7 @@ def _to_do(
     answered: Pairs, skills: Scores, areas: Scores, missed: Sequence[str], is_slow: bool
 ) -> list[str]:
     """What to do next: lessons of weak subjects, single questions, weak skills, what was not reached."""
-    wrong = dict.fromkeys(rounds.whole(item).name for item, one in answered if not one["right"])
+    wrong = dict.fromkeys(rounds.question(item) for item, one in answered if not one["right"])
     questions = [name for name in wrong if book.subject(name)]
     others = [name for name in wrong if not book.subject(name)]
     weak = _weak(skills)

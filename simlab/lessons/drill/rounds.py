@@ -1,11 +1,14 @@
 """What an interview asks: whiteboard cases in stages, chains, and something to read. A part of a case or a chain
 is posed with the numbers of the whole."""
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from random import Random
 from typing import Any
 
+from simlab.lessons import book
 from simlab.lessons.drill import boards, chains
 from simlab.lessons.drill.artefacts import ARTEFACTS
 from simlab.lessons.drill.posed import Item, Posed
@@ -16,6 +19,27 @@ from simlab.lessons.words import entry, word
 
 KINDS = ("board", "chain", "artefact")
 """The kinds of items, which a drill asks where they are chosen."""
+SUBJECTS = {
+    "llama3": "planning",
+    "deepseek": "experts",
+    "million": "sequences",
+    "fell": "operating",
+    "hang": "faults",
+    "budget": "planning",
+    "profile": "operating",
+    "recorder": "faults",
+    "nccl": "collectives",
+    "loss": "sequences",  # mixed precision and its overflows are there
+    "launch": "planning",
+}
+"""{whiteboard case or artefact: the subject that it is about}, of a case but for some stages."""
+SUBJECTS_OF_STAGES = {
+    "states": "memory",
+    "activations": "memory",
+    "tp_sent": "tensor",
+    "dp_sent": "data_parallel",
+}
+"""{stage of a whiteboard case: its own subject}."""
 
 
 def items() -> list[Item]:
@@ -43,6 +67,76 @@ def parts(item: Item) -> list[Item]:
 def whole(item: Item) -> Item:
     """The item that a part belongs to; itself if it is none."""
     return _wholes().get(item, item)
+
+
+def question(item: Item) -> str:
+    """The question that a part asks about: a link of a chain can belong to another one than the chain."""
+    link = _link_of(item)
+    return link[0] if link else whole(item).name
+
+
+def asks(item: Item) -> set[tuple[str, str | int]]:
+    """What a whole item asks: a question aloud, the exercise of one, or one of its follow-ups."""
+    if item.kind != "chain":
+        return {(item.name, item.kind)}
+    links = {(name, link or "exercise") for name, link in chains.CHAINS[item.name]}
+    return {(item.name, "aloud"), *links}
+
+
+def skill(item: Item) -> str:
+    """What a part takes: a chain opens with an answer aloud and may ask for a number; only the rest presses."""
+    if item.kind != "chain":
+        return item.kind
+    link = _link_of(item)
+    if link is None:
+        return "aloud"
+    return "exercise" if chains.is_exercise(link) else "chain"
+
+
+def subject(item: Item) -> str:
+    """The subject that an item, or a part of one, is about: a lesson's module."""
+    if item.kind == "case":
+        return "faults"
+    if item.kind not in ("board", "artefact"):
+        return book.subject(question(item))
+    case = whole(item)
+    if item == case:
+        return SUBJECTS[item.name]
+    stage = boards.board(case.name).stages[parts(case).index(item)]
+    return SUBJECTS_OF_STAGES.get(stage.name, SUBJECTS[case.name])
+
+
+def varied(kinds: Sequence[str], drawn: Mapping[str, list[Item]]) -> list[Item]:
+    """Whole items of these kinds, of those drawn of each: none asks what another has asked, and each is about
+    a subject of which least was asked."""
+    chosen: list[Item] = []
+    asked: set[tuple[str, str | int]] = set()
+    times: Counter[str] = Counter()
+    for kind in kinds:
+        left = [one for one in drawn[kind] if asked.isdisjoint(asks(one))]
+        if left:
+            item = min(left, key=lambda one: times[subject(one)])
+            chosen.append(item)
+            asked |= asks(item)
+            times[subject(item)] += 1
+    return chosen
+
+
+def forward(item: Item, left: Sequence[Item]) -> list[Item]:
+    """The parts that are `left` with those of the next one about the subject of `item` brought forward, to
+    come when `item` is at its end."""
+    begun = [part for part in left if whole(part) == whole(item)]
+    later = [part for part in left if whole(part) != whole(item)]
+    again = next((one for one in map(whole, later) if subject(one) == subject(item)), None)
+    first = [part for part in later if whole(part) == again]
+    return [*begun, *first, *(part for part in later if whole(part) != again)]
+
+
+def _link_of(item: Item) -> chains.Link | None:
+    """The link of a chain that a part is; None of its opening, and of all else."""
+    chain = whole(item)
+    at = parts(chain).index(item) if item.kind == "chain" and item != chain else 0
+    return chains.CHAINS[chain.name][at - 1] if at else None
 
 
 @cache

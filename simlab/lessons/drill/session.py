@@ -3,7 +3,8 @@
 Items come back after longer and longer times as they are answered rightly (a Leitner system: 0, 1,
 3, 7, 16, 35 days), and at once after a wrong answer. A session is kept after each answer, so it goes
 on where it was left. The parts of a whiteboard case or of a chain come one after the other; a chain ends
-at the first question that the learner does not hold.
+at the first question that the learner does not hold. An interview asks nothing twice, goes through many
+subjects, and comes back to a subject in which an answer was wrong.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Any, TypedDict
 from simlab.errors import InputError, whole
 from simlab.lessons import progress
 from simlab.lessons.drill import rounds
-from simlab.lessons.drill.advice import SLOW_S, Advice, advice
+from simlab.lessons.drill.advice import LEAST, SLOW_S, Advice, advice
 from simlab.lessons.drill.items import KINDS, SHORT, items, pose
 from simlab.lessons.drill.posed import Item, Posed
 from simlab.lessons.prediction import Value
@@ -119,11 +120,11 @@ class Session:
         session = cls.__new__(cls)
         session._begin(today, clock)
         drawn = {
-            kind: iter(session._drawn(items([kind]), MOST, Random(f"interview {kind} {seed}")))
+            kind: session._drawn(items([kind]), MOST, Random(f"interview {kind} {seed}"))
             for kind in {*ORDER, *MORE}
         }
-        chosen = [next(drawn[kind], None) for kind in (*ORDER, *MORE)]
-        asked = [[*part] for item in chosen if item for part in rounds.parts(item)]
+        chosen = rounds.varied((*ORDER, *MORE), drawn)
+        asked = [[*part] for item in chosen for part in rounds.parts(item)]
         session.state = {"seed": seed, "items": asked, "results": [], "minutes": INTERVIEW_MIN}
         return session
 
@@ -261,6 +262,8 @@ class Session:
         self.state["results"].append({**answered, "item": [*item]})
         if item.kind == "chain" and not right:
             self._end_chain(rounds.whole(item))
+        if self.left_min is not None and not right:
+            self._come_back(item)
         kept = progress.load()
         boxes = kept["drill"]["boxes"] = _boxes(kept)
         step = min(boxes.get(_key(item), {"step": 0})["step"] + 1, len(DAYS) - 1) if right else 0
@@ -273,6 +276,13 @@ class Session:
         """Leave out the questions that press on an answer which the learner did not have."""
         while self.at < self.count and rounds.whole(Item(*self.state["items"][self.at])) == chain:
             del self.state["items"][self.at]
+
+    def _come_back(self, item: Item) -> None:
+        """Ask about a subject again, until enough answers about it tell a gap from bad luck."""
+        subjects = [rounds.subject(Item(*one["item"])) for one in self.state["results"]]
+        if subjects.count(rounds.subject(item)) <= LEAST:
+            left = [Item(*part) for part in self.state["items"][self.at :]]
+            self.state["items"][self.at :] = [[*part] for part in rounds.forward(item, left)]
 
     def _drawn(self, chosen: list[Item], count: int, random: Random) -> list[Item]:
         """Items that are due first, then new ones, then the others. An item of one question can come
