@@ -151,7 +151,7 @@ def _hang(random: Random) -> Drawn:
             "reason": hang.reason,
             "cost": gpus * lost_s / HOUR_S,
             "interval": daly_interval_s(stall, run.mtbf_s) / 60,
-            "goodput": 100 * mean_goodput(run, seeds=2)[0],
+            "lost": 100 * (1 - mean_goodput(run, seeds=2)[0]),
         },
         rows=fault.rows,
     )
@@ -165,11 +165,11 @@ HANG = Board(
         Stage("cost", "gpus * ((step - 40000) * step_s + 600 + 60 * start) / 3600", "GPU-h"),
         Stage("interval", "sqrt(2 * stall * 86400 / failures) / 60", "min"),
         Stage(
-            "goodput",
-            "100 * (1 - stall / (every * step_s)"
-            " - (every * step_s / 2 + 600 + 60 * start) * failures / 86400)",
+            "lost",
+            "100 * (1 - 1 / (1 + stall / (every * step_s)"
+            " + (every * step_s / 2 + 600 + 60 * start) * failures / 86400))",
             "%",
-            0.05,
+            ROUGHER,
         ),
     ),
     _hang,
