@@ -10,7 +10,7 @@ from datetime import date, timedelta
 import pytest
 
 from simlab.apps import Drill
-from simlab.cli.commands.drill import _aligned, _named, _plain, _width, _wrapped
+from simlab.cli.commands.drill import _aligned, _named, _plain, _say, _width, _wrapped
 from simlab.errors import InputError
 from simlab.lessons import book, progress, words
 from simlab.lessons.drill import on_call
@@ -70,6 +70,21 @@ def test_a_wrong_number_is_answered_with_how_it_is_computed_and_a_right_one_is_n
     exec(code, made)
     assert made["solution_b07"](**numbers) == right
     assert not any("computed" in text for text in asked.said({"answer": right}))
+
+
+@pytest.mark.parametrize("name", ["b04", "w12", "d19", "w05"])
+def test_counts_are_written_as_they_are_said_and_not_in_powers_of_ten(name):
+    for seed in "123":
+        asked = pose(Item("exercise", name), seed)
+        said = [asked.text, *asked.said({"answer": asked.answer["answer"] * 3})[:1]]
+        assert not re.search(r"\de[+]\d", " ".join(said)), said
+
+
+def test_the_terminal_leaves_code_as_it_is(capsys):
+    line = "def " + "a" * 60 + "(parameters: float) -> " + "b" * 30
+    _say(f"```python\n{line}\n```\n{line}")
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[0] == line and len(shown) > 2
 
 
 def test_there_is_no_other_case():

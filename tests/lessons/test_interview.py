@@ -287,6 +287,13 @@ def test_a_number_that_a_chain_asks_for_is_one_by_head_and_belongs_to_its_own_qu
     assert any(one.startswith(words.word("drill.skills.aloud")) for one in found["strong"])
 
 
+def test_the_mistakes_of_a_script_are_right_in_any_order():
+    asked = pose(Item("artefact", "launch"), "1")
+    first, *others = asked.answer.values()
+    given = dict(zip(asked.fields, [*others, first]))
+    assert asked.right(given) and not asked.right({**given, "third": others[0]})
+
+
 def test_every_case_and_artefact_is_about_a_subject():
     for item in rounds.items():
         for part in rounds.parts(item):

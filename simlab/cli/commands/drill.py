@@ -249,9 +249,12 @@ def _wrapped(line: str) -> str:
 
 def _say(text: str) -> None:
     """What the learner reads goes to stderr, for stdout is the report's."""
+    is_code = False
     for line in _plain(text).split("\n"):
-        if not line.startswith("```"):
-            print(_wrapped(line), file=sys.stderr)
+        if line.startswith("```"):
+            is_code = not is_code
+        else:
+            print(line if is_code else _wrapped(line), file=sys.stderr)
 
 
 def _plain(text: str) -> str:

@@ -1,5 +1,6 @@
 """A question of the drill with its numbers: what it asks, what it takes, and what is right."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -41,6 +42,7 @@ class Posed:
     wrong:   [(the value of a known mistake, the key of what is wrong with it)].
     hints:   what helps, from a nudge to the calculation.
     tolerance: the largest relative error of a number that counts as right.
+    any_order: whether it does not matter which field has which of the right values.
     """
 
     item: Item
@@ -59,6 +61,7 @@ class Posed:
     at_least: bool = False
     hints: list[str] = field(default_factory=list)
     tolerance: float = TOLERANCE
+    any_order: bool = False
 
     def read(self, texts: Mapping[str, str]) -> dict[str, Value]:
         """What was entered, {field: text}, as values. `InputError` for one that is no value."""
@@ -79,6 +82,8 @@ class Posed:
 
     def right(self, given: Mapping[str, Value]) -> bool:
         """Whether every field is right."""
+        if self.any_order:
+            return Counter(given.values()) == Counter(self.answer.values())
         return all(self._right(given[name], self.answer[name]) for name in self.fields)
 
     def said(self, given: Mapping[str, Value]) -> list[str]:
@@ -114,5 +119,5 @@ class Posed:
         value = self.answer[name]
         if isinstance(value, str):
             return self.options.get(value, value)
-        number = f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
+        number = f"{value:,.0f}" if value >= 1000 or float(value).is_integer() else f"{value:.4g}"
         return f"{number} {self.unit(name)}".strip()

@@ -166,6 +166,7 @@ def _artefact(item: Item, seed: str) -> Posed:
         explain=[*told, word("drill.listens", what=word(f"{key}.listens"))],
         hints=[*entry(f"{key}.hints")],
         tolerance=0.0,
+        any_order=made.any_order,
     )
 
 

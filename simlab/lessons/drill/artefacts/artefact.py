@@ -15,6 +15,7 @@ class Artefact:
     answer: {name: the right value}, as our own diagnosis finds it.
     faults: what is wrong, whose `artefacts.NAME.explained.FAULT` is told after the answer.
     given:  numbers that the text and what is explained name.
+    any_order: whether it does not matter which field has which of the answers.
     """
 
     rows: Sequence[Sequence[str]]
@@ -22,3 +23,4 @@ class Artefact:
     answer: Mapping[str, Value]
     faults: Sequence[str]
     given: Mapping[str, Value] = field(default_factory=dict)
+    any_order: bool = False

@@ -54,6 +54,7 @@ def launch_script(random: Random) -> Artefact:
         fields={place: Number() for place in PLACES},
         answer={place: float(numbers[name]) for place, name in zip(PLACES, wrong)},
         faults=wrong,
+        any_order=True,
     )
 
 
