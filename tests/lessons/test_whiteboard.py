@@ -40,6 +40,18 @@ def test_a_calculation_by_the_hints_is_within_the_tolerance_of_what_is_expected(
                 ), (stage.name, case.given)
 
 
+@pytest.mark.parametrize("name", ["llama3", "deepseek"])
+def test_a_case_tells_what_a_choice_means_and_not_its_name_in_a_plan(monkeypatch, name):
+    names = {value for case in drawn(name) for value in case.given.values() if type(value) is str}
+    assert names <= {*words.entry("boards.said", tongue="en")}
+    monkeypatch.setenv("SIMLAB_LANG", "zh")
+    part = rounds.parts(Item("board", name))[0]
+    told = "".join(pose(part, str(seed)).text for seed in range(20))
+    assert not [
+        one for one in names if f"{one}；" in told or f"{one}。" in told or f"'{one}'" in told
+    ]
+
+
 @pytest.mark.parametrize("name", ["fell", "hang", "budget"])
 def test_no_guess_is_right_whatever_the_numbers(name):
     for stage in boards.board(name).stages:

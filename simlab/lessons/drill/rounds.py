@@ -14,7 +14,7 @@ from simlab.lessons.drill.artefacts import ARTEFACTS
 from simlab.lessons.drill.posed import Item, Posed
 from simlab.lessons.drill.single import aloud, exercise
 from simlab.lessons.phrases import phrase
-from simlab.lessons.prediction import Choice, Number
+from simlab.lessons.prediction import Choice, Number, Value
 from simlab.lessons.words import entry, word
 
 KINDS = ("board", "chain", "artefact")
@@ -190,12 +190,17 @@ def _link(item: Item, seed: str) -> Posed:
     )
 
 
+def _said(value: Value) -> Any:
+    """A value that a case tells: of a plan's choice such as "once-a-node" what it means."""
+    return entry("boards.said").get(value, value)
+
+
 def _stage(item: Item, seed: str) -> Posed:
     board = boards.board(whole(item).name)
     stage = board.stages[parts(whole(item)).index(item)]
     drawn, key = board.drawn(seed), f"boards.{board.name}"
     is_first = stage == board.stages[0]
-    given: dict[str, Any] = dict(drawn.given)
+    given = {name: _said(value) for name, value in drawn.given.items()}
     text = word(f"{key}.stages.{stage.name}.text")
     about = f"**{word(f'{key}.title')}**\n\n{word(f'{key}.text', **given)}"
     rows = [[phrase(cell) for cell in row] for row in drawn.rows]
