@@ -242,7 +242,7 @@ def test_who_fails_at_one_kind_is_sent_to_that_kind(kind):
     name = words.word(f"drill.skills.{kind}")
     assert any(one.startswith(name) for one in advice["weak"])
     assert not any(one.startswith(name) for one in advice["strong"])
-    assert words.word(f"drill.advice.{kind}") in advice["next"]
+    assert advice["next"][0] == words.word(f"drill.advice.{kind}")  # and no lesson before it
     for other in {"aloud", "board", "chain", "artefact"} - {kind}:
         assert words.word(f"drill.advice.{other}") not in advice["next"]
 
@@ -299,6 +299,12 @@ def test_every_case_and_artefact_is_about_a_subject():
         for part in rounds.parts(item):
             assert rounds.subject(part) in book.SUBJECTS, part
     assert rounds.subject(Item("board", "llama3.activations")) == "memory"
+
+
+def test_who_is_right_nowhere_is_sent_to_lessons():
+    advice = played(lambda asked: False).advice()
+    assert not advice["strong"] and str(book.number("memory")) in advice["next"][0]
+    assert advice["next"][0].startswith(words.word("drill.advice.lessons", numbers="")[:20])
 
 
 def test_who_needs_hints_is_not_strong():

@@ -13,7 +13,7 @@ STRONG, WEAK = 0.75, 0.5
 """The part of right answers from which on somebody is strong in something, and up to which weak."""
 LEAST = 2
 """The fewest right answers from which somebody is strong, and wrong ones from which weak: one may be luck."""
-MOST_LESSONS = 3
+MOST_LESSONS = MOST_SKILLS = 3
 SLOW_S = {"aloud": 150, "exercise": 300, "chain": 180, "board": 240, "artefact": 300, "case": 300}
 """{kind: the seconds after which an interviewer has stopped to wait for an answer}."""
 MOST_TO_DO = 5
@@ -84,10 +84,23 @@ def _scores(answered: Pairs) -> tuple[Scores, Scores]:
     skills: Scores = defaultdict(list)
     areas: Scores = defaultdict(list)
     for item, one in answered:
-        right = bool(one["right"]) and not one.get("hints")
+        right = _is_held(one)
         skills[rounds.skill(item)].append(right)
         areas[rounds.subject(item)].append(right)
     return skills, areas
+
+
+def _is_held(one: Mapping[str, Any]) -> bool:
+    return bool(one["right"]) and not one.get("hints")
+
+
+def _gaps(answered: Pairs, skills: Scores, areas: Scores) -> list[str]:
+    """Weak subjects, the weakest first: not those in which only answers of weak kinds were wrong, for then it
+    is the kind. Somebody who is strong in no kind has it all to learn."""
+    apart = {*_weak(skills)} if _strong(skills) else set()
+    wrong = [item for item, one in answered if not _is_held(one)]
+    known = {rounds.subject(item) for item in wrong if rounds.skill(item) not in apart}
+    return [name for name in _weak(areas) if name in known]
 
 
 def _share(flags: Sequence[bool]) -> float:
@@ -134,9 +147,9 @@ def _to_do(
     questions = [name for name in wrong if book.subject(name)]
     others = [name for name in wrong if not book.subject(name)]
     weak = _weak(skills)
-    lessons = sorted(map(book.number, _weak(areas)[:MOST_LESSONS]))
+    lessons = sorted(map(book.number, _gaps(answered, skills, areas)[:MOST_LESSONS]))
     told = [word("drill.advice.lessons", numbers=", ".join(map(str, lessons)))] if lessons else []
-    told += [word(f"drill.advice.{kind}") for kind in weak[:2]]
+    told += [word(f"drill.advice.{kind}") for kind in weak[:MOST_SKILLS]]
     if questions:
         told.append(word("drill.advice.questions", names=" ".join(questions[:8])))
     if others and not {"board", "artefact", "case"} & {*weak}:
