@@ -17,7 +17,7 @@ def check_memory(ranks: int, model_bytes: float) -> None:
     if available_bytes is not None and needed_bytes > 0.9 * available_bytes:
         raise InputError(
             f"{ranks} processes need about {needed_bytes / GIB:.1f} GiB of memory, {available_bytes / GIB:.1f} GiB is free: "
-            "use fewer pipeline stages (--pp), fewer microbatches or a smaller model"
+            "use fewer pipeline stages (--pp), fewer microbatches or a smaller model (--layers, --hidden, --seq)"
         )
 
 

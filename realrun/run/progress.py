@@ -111,7 +111,9 @@ def line(now: Said) -> str:
         f"rank {rank} computes {times:.2f} times as long as its peers"
         for rank, times in now["slow"]
     ]
-    return f"[{'#' * done}{'.' * (20 - done)}] {step}: {', '.join([*rest, *slow])}"
+    left_s = (now["steps"] - now["step"]) * now["step_s"]
+    left = [f"about {left_s / 60:,.0f} min left"] if left_s >= 60 else []
+    return f"[{'#' * done}{'.' * (20 - done)}] {step}: {', '.join([*left, *rest, *slow])}"
 
 
 def figures(now: Said) -> list[str]:

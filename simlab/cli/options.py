@@ -69,8 +69,17 @@ class Parser(argparse.ArgumentParser):
         have = [its for its, one in self.siblings.items() if name in one._option_string_actions]
         if have:
             self.error(f"unrecognized argument {name!r}, which is an option of {', '.join(have)}")
-        hint = did_you_mean(name, self._shown_flags()) if name.startswith("-") else ""
+        hint = (
+            did_you_mean(name, self._shown_flags())
+            if name.startswith("-")
+            else self._plan_hint(text)
+        )
         self.error(f"unrecognized argument {name!r}{hint or f': see {self.prog} --help'}")
+
+    def _plan_hint(self, text: str) -> str:
+        """How `text` is given where it is a plan file without its option."""
+        is_file = Path(text).suffix in PLAN_SUFFIXES and "--plan" in self._option_string_actions
+        return f": a plan file is given as --plan {text}" if is_file else ""
 
     def _shown_flags(self) -> list[str]:
         return [
@@ -85,10 +94,15 @@ class Parser(argparse.ArgumentParser):
             there_is = ", ".join(map(str, action.choices))
             hint = did_you_mean(value, [str(choice) for choice in action.choices]) or ";"
             what = "command" if isinstance(action, argparse._SubParsersAction) else "value"
+            if what == "command" and (plan_hint := self._plan_hint(str(value))):
+                hint = f"{plan_hint};"
             raise argparse.ArgumentError(
                 None if what == "command" else action,
                 f"unknown {what} {value!r}{hint} there is {there_is}",
             )
+
+
+PLAN_SUFFIXES = (".yaml", ".yml", ".json")
 
 
 MOST_WHOLE = 10**15

@@ -166,18 +166,21 @@ def check_fields(job: Derived) -> None:
 
 
 def check_plan(job: Derived) -> None:
-    """Raise `InputError` for a field of the plan that would be simulated, but not executed."""
-    given = job.given
+    """Raise `InputError` for the fields of the plan that would be simulated, but not executed."""
+    given, refused = job.given, []
     for name, its in EXECUTION.items():
         value = getattr(given, name)
         if its.values is None or value in its.values or (its.in_box and job.box is not None):
             continue
         if name == "dropout" and value == (given.attention == "unfused"):  # which implies it
             continue
-        what = "leave it out"
-        if len(its.values) > 1:
-            what = f"give {', '.join(map(repr, its.values[:-1]))} or {its.values[-1]!r}"
-        raise InputError(f"{name} = {value!r} is simulated, but not executed: {what}")
+        *others, last = (["no", "yes"][v] if isinstance(v, bool) else repr(v) for v in its.values)
+        what = "leave it out" + (f", or give {last}" if last != "None" else "")
+        if others:
+            what = f"give {', '.join(others)} or {last}"
+        refused.append(f"{name} = {value!r} is simulated, but not executed: {what}")
+    if refused:
+        raise InputError("; ".join(refused))
 
 
 def check_sizes(job: Derived) -> None:

@@ -409,6 +409,10 @@ MISTAKES = {
         ("measur",),
         "unknown command 'measur', did you mean 'measure'? there is measure",
     ),
+    "a plan file without its option": (
+        ("best.yaml",),
+        "unknown command 'best.yaml': a plan file is given as --plan best.yaml; there is measure",
+    ),
     "an unknown option of a command": (
         ("measure", "--quik"),
         "unrecognized argument '--quik', did you mean '--quick'?",

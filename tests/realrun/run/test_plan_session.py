@@ -313,6 +313,7 @@ def test_the_line_while_it_trains_says_speed_waiting_memory_and_who_is_slow(tmp_
         "in full), 44% waiting, 1.0 MiB of activations, "
         "rank 3 computes 1.50 times as long as its peers"
     )
+    assert "step 2 of 402: about 3 min left, loss 2.0000" in line(now | {"steps": 402})
 
 
 # the command
@@ -346,6 +347,12 @@ def test_a_plan_file_and_the_command_line_make_one_json_object(tmp_path, capsys)
         ("dp: !!python/object/apply:os.system ['true']\n", "is no plain YAML"),
         ("- dp\n", "holds list, not 'name: value' lines"),
         ("dp: 2\nhybrid: 2\nzero: 3\n", "hybrid = 2 is simulated, but not executed: leave it out"),
+        (
+            "recompute: per-op\nlibrary: torch\nfused: no\n",
+            "recompute = 'per-op' is simulated, but not executed: give 'none', 'selective' or 'full'; "
+            "library = 'torch' is simulated, but not executed: leave it out, or give 'megatron'; "
+            "fused = False is simulated, but not executed: leave it out, or give yes",
+        ),
         ("tp: 3\n", "tp = 3 does not divide byte-level GPT's heads = 4; nearest that do: 1, 2, 4"),
         ("dp: two\n", "dp = 'two': give a whole number, at least 1"),
         ("dp: 2\nsteps: many\n", "steps = 'many': give a whole number"),

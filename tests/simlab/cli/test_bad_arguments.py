@@ -139,6 +139,7 @@ def test_the_version_is_the_packages(capsys):
     (f"{SIMULATE} --microbatchs 8", "unrecognized argument '--microbatchs', did you mean '--microbatches'?"),
     ("memory --model gpt2 --cluster dgx-a100", "'--cluster', which is an option of simulate, plan, compare, sweep"),
     ("memory --params 7B --recipe deepsped", "unknown value 'deepsped', did you mean 'deepspeed'?"),
+    ("sweep best.yaml --over tp=1,2", "unrecognized argument 'best.yaml': a plan file is given as --plan best.yaml"),
     (f"{SIMULATE} more", "unrecognized argument 'more': see python -m simlab simulate --help"),
 ])  # fmt: skip
 def test_an_unknown_word_is_answered_with_the_nearest_one(capsys, command, hint):
