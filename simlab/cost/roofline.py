@@ -342,7 +342,7 @@ def assumptions(cluster: Cluster) -> list[str]:
     return [
         f"no kernels of {gpu.name} were measured: they are taken to reach the fractions of its peaks that "
         + (
-            f"those of {gpu.efficiency} reach ({gpu.source})"
+            f"those of {gpu.efficiency} reach (`cluster check` says why)"
             if gpu.efficiency
             else f"those of {nearest(gpu)} reach, which is the nearest; its efficiency can be given"
         )

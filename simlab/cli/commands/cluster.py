@@ -42,12 +42,14 @@ def cluster(arguments: argparse.Namespace) -> int:
     near = nearest_cluster(own)
     facts = facts_of_file(path) if path.is_file() else own.to_dict()
     far = [*doubtful(own, near)]
+    own_gpu = f"{own.gpu.name} is, in the words of its source: {own.gpu.source}"
+    taken = [*assumptions(own), *([own_gpu] if own.gpu.efficiency and own.gpu.source else [])]
     told: Answer = {
         "cluster": own.name,
         "nearest": near.name,
         "nodes": facts.get("nodes"),
         "far": far,
-        "assumptions": [*assumptions(own), *left_out(facts, own, near)],
+        "assumptions": [*taken, *left_out(facts, own, near)],
     }
     if arguments.json:
         print_json(told)

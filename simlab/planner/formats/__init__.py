@@ -38,7 +38,7 @@ FORMATS = {
         megatron.read, megatron.written, "arguments", megatron.DEFAULTS, megatron.read_model
     ),
     "torchtitan": Format(
-        torchtitan.read, torchtitan.written, "toml", torchtitan.DEFAULTS, lambda *_: None
+        torchtitan.read, torchtitan.written, "toml", torchtitan.DEFAULTS, torchtitan.read_model
     ),
     "deepspeed": Format(
         deepspeed.read, deepspeed.written, "json", deepspeed.DEFAULTS, lambda *_: None

@@ -7,10 +7,12 @@ that shard.
 """
 
 from collections.abc import Collection
+from dataclasses import fields as fields_of
 
 from simlab.errors import InputError, shortened
 from simlab.planner.formats.defaults import Default
 from simlab.planner.formats.options import Options, Settings, microbatches, replicas
+from simlab.spec.model import load_model
 from simlab.spec.plan import Plan
 
 CONFIG = "torchtitan b5bcd76, torchtitan/config/configs.py"
@@ -78,6 +80,22 @@ CP_KINDS = {"allgather": "all-gather", "alltoall": "ring"}
 """torch's 'alltoall' passes keys and values round by all-to-alls: each rank sends to the next one."""
 COMPONENTS = {"fused": "model", "compiled_loss": "loss"}
 """{field of a plan: what compile.components calls what is compiled}"""
+MODELS = {
+    "llama2": {"7b": "llama-2-7b", "13b": "llama-2-13b", "70b": "llama-2-70b"},
+    "llama3": {"8b": "llama-3-8b", "70b": "llama-3-70b", "405b": "llama-3-405b"},
+    "llama4": {"17bx16e": "llama-4-scout", "17bx128e": "llama-4-maverick"},
+    "deepseek_v3": {"671b": "deepseek-v3"},
+    "qwen3": {
+        "0.6b": "qwen3-0.6b",
+        "4b": "qwen3-4b",
+        "8b": "qwen3-8b",
+        "14b": "qwen3-14b",
+        "32b": "qwen3-32b",
+        "30b-a3b": "qwen3-30b-a3b",
+        "235b-a22b": "qwen3-235b-a22b",
+    },
+}
+"""{model.name: {model.flavor in small letters: the model of the catalogue}}."""
 PARALLELISM = "parallelism."
 OLDER = {
     "training.batch_size": "training.local_batch_size",
@@ -313,6 +331,23 @@ def _converters(options: Options) -> list[str]:
     if others := [name for name in flat if name.lower() not in FLOAT8]:
         options.unsaid.append(f"model.converters = {others}")
     return [name.lower() for name in flat]
+
+
+def read_model(options: Options, fields: Settings) -> Settings | None:
+    """{field of a `Model`: value} of the model that model.name and model.flavor name; None where they
+    are not given, or name none of the catalogue."""
+    name, flavor = options.take("model.name"), options.take("model.flavor")
+    if flavor is None:
+        return None
+    ours = MODELS.get(str(name), {}).get(str(flavor).lower())
+    if ours is None:
+        options.unsaid.append(
+            f"model.flavor = {shortened(flavor)} of {shortened(name)}: it is none of the catalogue; give "
+            "the plan's command a --model"
+        )
+        return None
+    model = load_model(ours)
+    return {one.name: getattr(model, one.name) for one in fields_of(model)} | {"seq": fields["seq"]}
 
 
 def written(plan: Plan) -> Settings:

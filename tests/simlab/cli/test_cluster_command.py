@@ -205,7 +205,13 @@ def test_every_cluster_of_the_catalogue_is_predicted_and_says_which_kernels_were
     assert bool(said) == (name in ASSUMED)
     if said:
         taken = f"no kernels of {cluster.gpu.name} were measured: .* those of {ASSUMED[name]} reach"
-        assert len(said) == 1 and re.match(taken, said[0])
+        assert len(said) == 1 and re.match(taken, said[0]) and len(said[0]) < 160
+
+
+def test_a_check_says_in_the_words_of_its_source_why_a_gpu_has_the_fractions_of_another(capsys):
+    assert main(["cluster", "check", "aws-g6e", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["assumptions"]
+    assert told[1].startswith("l40s is, in the words of its source: 142 SMs x 1,024 operations")
 
 
 def test_a_file_that_was_corrected_is_not_written_over(tmp_path, monkeypatch, capsys):

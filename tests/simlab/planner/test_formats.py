@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import simlab as sl
 from simlab import InputError, Plan
 from simlab.cli.config_files import config_text, read_config
 from simlab.cli.plan_options import FIELDS, plan_lines, read_plan_file
-from simlab.planner.formats import FORMATS, exported, imported
+from simlab.planner.formats import FORMATS, exported, imported, torchtitan
 from simlab.planner.formats.known import known_of
 from simlab.planner.space import DEFAULTS, without_effect
 from simlab.spec.plan_checks import refusal_beside
@@ -457,6 +458,19 @@ def test_flags_of_megatron_llm_make_its_model():
     llama = made.model
     assert (llama.biases, llama.ffn, llama.gated_mlp, llama.kv_heads) == ((), 256, True, 2)
     assert not llama.tied_head and not made.unknown
+
+
+def test_torchtitans_flavor_is_a_model_of_the_catalogue_or_is_named():
+    def made(**model):
+        return imported("torchtitan", TITAN | {"model": model, "training": {"seq_len": 4096}})
+
+    for flavors in torchtitan.MODELS.items():
+        for flavor, ours in flavors[1].items():
+            model = made(name=flavors[0], flavor=flavor.upper()).model
+            assert model == replace(sl.load_model(ours), seq=4096)
+    other = made(name="llama3", flavor="debugmodel")
+    assert other.model is None and "model.flavor = 'debugmodel'" in other.unsaid[0]
+    assert (made(name="llama3").model, made(name="llama3").unsaid) == (None, [])
 
 
 def test_layers_of_other_kinds_make_no_model():
