@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import TypedDict
 
@@ -84,9 +85,7 @@ def _write(arguments: argparse.Namespace) -> None:
         raise InputError(f"cannot write {arguments.file!r}: it is there: give another name")
     if not arguments.file.endswith(".json"):
         raise InputError(f"cannot write {arguments.file!r}: a cluster's file ends in .json")
-    if (name := arguments.gpu) not in gpus():
-        hint = did_you_mean(name, gpus()) or ";"
-        raise InputError(f"--gpu {shortened(name)}{hint} there is {', '.join(gpus())}")
+    name = _gpu_called(arguments.gpu)
     base = next(its for its in clusters().values() if its.gpu.name == name)
     facts = {key: value for key, value in base.to_dict().items() if key not in LEFT_OUT}
     facts |= {"gpu": name, "name": Path(arguments.file).stem}
@@ -112,6 +111,19 @@ def _write(arguments: argparse.Namespace) -> None:
         kept[part] = {k: v for k, v in kept[part].items() if v != float("inf")}
     text = json.dumps(kept, indent=1, allow_nan=False) + "\n"
     write_file(arguments.file, lambda path: path.write_text(text, encoding="utf-8"))
+
+
+def _gpu_called(text: str) -> str:
+    """The GPU of the catalogue whose name `text` spells, as a data sheet or nvidia-smi may ("NVIDIA A100-SXM4-80GB")."""
+
+    def words(name: str) -> set[str]:
+        return set(re.findall(r"sxm|[a-z0-9]+", re.sub(r"sxm\d", "sxm-", name.lower())))
+
+    spelled = [name for name in gpus() if words(name) <= words(text)]
+    if len(spelled) == 1:
+        return spelled[0]
+    hint = did_you_mean(text, gpus()) or ";"
+    raise InputError(f"--gpu {shortened(text)}{hint} there is {', '.join(gpus())}")
 
 
 MOST_GBIT = 10_000

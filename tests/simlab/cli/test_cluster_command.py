@@ -12,7 +12,7 @@ import simlab as sl
 from simlab.cli.main import main
 from simlab.cost.own_cluster import doubtful, nearest_cluster
 from simlab.cost.roofline import assumptions
-from simlab.spec.cluster import clusters
+from simlab.spec.cluster import clusters, gpus
 
 GPT = sl.load_model("gpt2")
 NEW = "cluster new own.json --gpu a100-pcie-80gb --gpus-per-node 4 --nics-per-node 1 --nic-gbit 100"
@@ -212,6 +212,17 @@ def test_a_check_says_in_the_words_of_its_source_why_a_gpu_has_the_fractions_of_
     assert main(["cluster", "check", "aws-g6e", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["assumptions"]
     assert told[1].startswith("l40s is, in the words of its source: 142 SMs x 1,024 operations")
+
+
+@pytest.mark.parametrize("spelled, name", [
+    ("L40S", "l40s"), ("NVIDIA GeForce RTX 4090", "rtx-4090"), ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"),
+    ("NVIDIA A100-SXM4-40GB", "a100-sxm-40gb"), ("Tesla V100-SXM2-32GB", "v100-sxm2-32gb"), ("AMD Instinct MI300X", "mi300x"),
+    *((name, name) for name in gpus()),
+])  # fmt: skip
+def test_a_gpu_may_be_spelled_as_its_data_sheet_or_its_driver_does(tmp_path, spelled, name):
+    file = tmp_path / "own.json"
+    assert main(["cluster", "new", str(file), "--gpu", spelled]) == 0
+    assert json.loads(file.read_text())["gpu"] == name
 
 
 def test_a_file_that_was_corrected_is_not_written_over(tmp_path, monkeypatch, capsys):
