@@ -143,7 +143,11 @@ class Session:
         """Warm-up and measured steps: losses, norms and vitals of each, then what this rank sent,
         and what it holds."""
         job = self.job
-        self.say(f"{run.name}: {job.warmup} warm-up and {job.steps} measured steps")
+        boxed = ""
+        if (scale := self.backend.time_scale) is not None:
+            times = f"{job.box_model.name} on {job.box_cluster.name}, {scale:,.1f} times as slow"
+            boxed = f", paced in a box to the times of {times}"
+        self.say(f"{run.name}: {job.warmup} warm-up and {job.steps} measured steps{boxed}")
         training = self.backend.training(run, self.recorder, checking=False)
         checkpoints = Checkpoints(job, training, self.rank, self.say)
         self.enter("loading a checkpoint", SAVE_LIMIT_S)

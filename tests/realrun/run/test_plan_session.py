@@ -41,8 +41,12 @@ STEPS = 6
 @pytest.fixture(scope="module")
 def pair():
     """A pool of two ranks that nothing breaks."""
-    with Pool(2) as pool:
+    with Pool(2, say=SAID.append) as pool:
         yield pool
+
+
+SAID: list[str] = []
+"""What `pair` has said."""
 
 
 def job_in(folder, plan, **fields):
@@ -65,6 +69,8 @@ def test_a_box_keeps_the_clusters_proportions_and_says_what_was_sent_and_waited_
     )
     facts = pair.run(job)
     assert not failures(facts) and facts["gradient_error"] < 1e-12
+    asked = f"paced in a box to the times of {job.box_model.name} on dgx-a100, 30.0 times as slow"
+    assert any(asked in text for text in SAID)
     predicted, measured = (
         Trace.load(job.folder / f"{name}.json") for name in ("predicted", "measured-step-1")
     )
