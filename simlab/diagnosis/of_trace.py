@@ -160,6 +160,12 @@ class _Layers(_Maker):
             for span in spans:
                 for key in _keys(span):
                     found[key].append(span)
+        # {(sender, receiver, bytes): the seconds of the shortest measured message}
+        self.shortest_s: dict[tuple[int, int, int], float] = {}
+        for span in trace.spans if trace.metadata.get("source") == "measured" else ():
+            if span.kind == MESSAGE:
+                wire, took_s = (span.rank, span.peer, span.bytes), span.end_s - span.start_s
+                self.shortest_s[wire] = min(took_s, self.shortest_s.get(wire, took_s))
         self.number: dict[Span, int] = {}
         self.needs: dict[int, list[Need]] = {}
 
@@ -205,10 +211,24 @@ class _Layers(_Maker):
         ]
         entry = self.add(members[0], ENTRY, [Need(need) for need in set(entered)], 0.0, start_s)
         for span in members:
-            work = self.add(span, part, [Need(entry)], span.end_s - span.start_s)
+            end_s = self._arrived_s(span)
+            work = self.add(span, part, [Need(entry)], end_s - span.start_s, end_s)
             last_on[span.rank, stream] = work
             if (user := self._user(span)) is not None:
                 self._need(user, work)
+
+    def _arrived_s(self, span: Span) -> float:
+        """When a communication was over. A measured message ends where its receiver has it, also if it
+        arrived while the receiver computed. One for which the receiver waited less than twice as long as the
+        shortest of its size between the two ranks took (once may be for what it sends itself) is taken
+        to have needed as long as that one."""
+        shortest_s = self.shortest_s.get((span.rank, span.peer, span.bytes))
+        if span.kind != MESSAGE or shortest_s is None:
+            return span.end_s
+        before = self._last_before(span.peer, span.end_s)
+        busy_until_s = span.start_s if before is None else self.made[before].end_s
+        late = span.end_s - busy_until_s < 2 * shortest_s
+        return span.start_s + shortest_s if late else span.end_s
 
     def _last_before(self, rank: int, time_s: float) -> int | None:
         """The number of the last own work of `rank` that ended by `time_s`."""

@@ -10,6 +10,7 @@ import simlab as sl
 from simlab.diagnosis import diagnose, straggler, time_spent, trace_graph
 from simlab.diagnosis.graph import Graph, Need, Work
 from simlab.schedules import SCHEDULES
+from simlab.trace import MESSAGE
 
 TIMES = st.floats(0.001, 0.1)
 NAMES = sorted(set(SCHEDULES) - {"dualpipe", "dualpipe-v", "zb-auto", "afab"})
@@ -151,3 +152,30 @@ def test_layers_tell_that_the_last_stage_is_slow_by_its_loss_alone():
     found = straggler(trace_graph(trace))
     assert (found.rank, found.cause) == (3, "loss")
     assert diagnose(trace_graph(trace)).spent.compute > 0
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_a_message_that_a_busy_receiver_took_late_is_not_what_made_the_step_long(chunks):
+    schedule = "1f1b" if chunks == 1 else "interleaved-1f1b"
+    plan = sl.Plan(pp=2, microbatches=6, microbatch_size=8, schedule=schedule, chunks=chunks)
+    simulated = sl.layer_trace("gpt2", plan, "dgx-a100")
+    starts_s = {}
+    for span in simulated.compute():
+        key = span.rank, span.stage, span.microbatch, span.op_kind
+        starts_s[key] = min(span.start_s, starts_s.get(key, span.start_s))
+
+    def taken(span):
+        if span.kind != MESSAGE:
+            return span
+        to = span.stage + (1 if span.op_kind == "F" else -1)
+        return span._replace(end_s=starts_s[span.peer, to, span.microbatch, span.op_kind])
+
+    spans = [taken(span) for span in simulated.spans]
+    metadata = simulated.metadata | {"source": "measured"}
+    measured = sl.Trace(spans, simulated.memory, metadata)
+    assert max(a.end_s - b.end_s for a, b in zip(spans, simulated.spans)) > 0.1 * measured.step_s
+    known, found = (diagnose(trace_graph(trace)) for trace in (simulated, measured))
+    ours, theirs = ({one.part: one.seconds for one in its.critical_path} for its in (known, found))
+    assert found.savings[0].what == known.savings[0].what == "compute B"
+    for part in ("compute", "pp"):
+        assert theirs[part] == pytest.approx(ours[part], abs=0.02 * found.step_s)
