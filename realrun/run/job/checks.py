@@ -167,7 +167,8 @@ def check_fields(job: Derived) -> None:
 
 def check_plan(job: Derived) -> None:
     """Raise `InputError` for the fields of the plan that would be simulated, but not executed."""
-    given, refused = job.given, []
+    given = job.given
+    refused: list[str] = []
     for name, its in EXECUTION.items():
         value = getattr(given, name)
         if its.values is None or value in its.values or (its.in_box and job.box is not None):
