@@ -52,26 +52,36 @@ def scan_kernels(operation: Operation, model: Model, plan: Plan, share: Share) -
     """The convolution, the scan over chunks of `CHUNK` tokens and the gated norm of a state space, as the
     kernels of mamba_ssm move bytes (`mamba_split_conv1d_scan_combined` in ops/triton/ssd_combined.py).
 
-    The forward of the scan has four kernels. Each chunk's own state is made from x and B, in fp32; the
-    states are passed from chunk to chunk, and then have 16 bits; the products of B and C within a chunk
-    are made, in fp32; and the result is read from these and the states. The backward convolves anew and
-    makes states and products once more. Then it makes the gradients of the states, passes them back, and
-    makes, each by a kernel, those of x, of B, of C, of the products, twice those of these products' factors,
-    and those of the decays. Where several heads have a B or C in common, its gradient is first made in fp32.
-    Leaves out: numbers that there is one of for each token and head, what the second to last product of a
-    chunk reads twice, and the products themselves, 2 n p + c (p + n / heads of a group) multiplications of a
-    token and head in a chunk of c, which are taken to hide behind the bytes.
+    Where several heads have a B or C in common, its gradient is first made in fp32. Leaves out: numbers that
+    there is one of for each token and head, and the multiplications themselves, which are taken to hide behind
+    the bytes: in a chunk of c tokens c p + 2 n p of a token and head of width p, and c n of a token and group.
     """
     gate, mixed, _ = map(share.numbers, operation.reads)
     x, b, wide = gate, (mixed - gate) / 2, plan.element_bytes
     states, products = x * model.state_size / CHUNK, b * CHUNK / model.state_size
-    forward = wide * (3 * x + 4 * b + 2 * states) + 4 * (2 * states + 2 * products)
-    backward = wide * (11 * x + 11 * b + 5 * states) + 4 * (6 * states + 7 * products + 4 * b)
+    of_chunks = wide * (x + b) + 4 * states  # each chunk's own, of x and B, in fp32
+    of_pairs = 2 * wide * b + 4 * products  # of B and C within a chunk, in fp32
+    forward = (
+        of_chunks
+        + (4 + wide) * states  # passed from chunk to chunk, then in 16 bits
+        + of_pairs
+        + (4 * products + wide * (x + b + states) + wide * x)  # the result, from these and C
+    )
+    backward = (
+        *(of_chunks, 8 * states, of_pairs),  # once more, states in fp32
+        wide * (x + b) + 4 * states,  # gradients of the states, of the result's and C
+        8 * states + 2 * wide * states,  # passed back; both in 16 bits
+        4 * products + wide * (2 * x + b + states) + wide * x,  # of x
+        2 * (wide * (x + b + states) + 4 * b),  # of B, and of C
+        2 * wide * x + 8 * products,  # of the products
+        2 * wide * x + 4 * products,  # of the decays
+        2 * (4 * products + wide * b + 4 * b + wide * b),  # of B and C by way of the products
+    )
     return [
         Memory(name, moved, operation.kind, grad_bytes=grad)
         for name, moved, grad in (
-            ("convolution", 2 * wide * mixed, 5 * wide * mixed),
-            ("scan", forward, backward),
+            ("convolution", 2 * wide * mixed, 5 * wide * mixed),  # convolved anew, then backward
+            ("scan", forward, sum(backward)),
             ("gated norm", 3 * wide * x, 5 * wide * x),
         )
     ]
