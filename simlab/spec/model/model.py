@@ -1,5 +1,5 @@
-"""Transformer sizes → parameters, operations by kernel, activation bytes by tensor. GPT and Llama
-kinds, dense or with experts."""
+"""Sizes of a transformer, or of a hybrid → parameters, operations by kernel, activation bytes by tensor. GPT and
+Llama kinds, dense or with experts, and layers with a state space."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
