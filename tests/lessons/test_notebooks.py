@@ -15,6 +15,8 @@ from nbclient import NotebookClient
 
 import simlab as sl
 from simlab.apps.lesson_cells import _closing_html as closing_html
+from simlab.apps.lesson_cells import _exercise_html as exercise_html
+from simlab.lessons import book
 from simlab.views.language import CHINESE_PNG
 from tests.support.patience import PATIENCE_S
 
@@ -107,13 +109,16 @@ def test_prose_holds_no_computed_percentage(path):
 
 
 @every_notebook
-def test_what_closes_a_question_is_what_the_words_say_today(path, monkeypatch):
+def test_exercises_and_what_closes_a_question_are_what_the_words_say_today(path, monkeypatch):
     monkeypatch.setenv("SIMLAB_LESSONS", "rendered")  # nothing is held back
     for cell in code_cells(path):
-        asked = re.match(r'closing\("(.*)"\)', "".join(cell["source"]))
-        if asked:
-            shown = ["".join(its["data"].get("text/html", "")) for its in cell["outputs"]]
-            assert closing_html(asked[1]) in shown, "put it there, or execute the lesson anew"
+        asked = re.match(r'(?:task = )?(closing|exercise)\("(.*)"\)', "".join(cell["source"]))
+        if not asked or (asked[1] == "exercise" and asked[2] not in book.exercises()):
+            continue
+        shown = ["".join(its["data"].get("text/html", "")) for its in cell["outputs"]]
+        closes = asked[1] == "closing"
+        wanted = closing_html(asked[2]) if closes else exercise_html(book.exercise(asked[2]))
+        assert wanted in shown, f"{asked[2]}: put it there, or execute the lesson anew"
 
 
 # clean_notebooks
