@@ -39,8 +39,8 @@ class Block(Layer):
             wide = inner + 2 * model.kv_heads * d
             self.qkv = SplitLinear(hidden, wide, bias=model.has_bias("qkv"))
         elif model.mixer == "mamba":
-            inner, groups = model.state_inner, 2 * model.state_groups * model.state_size
-            wide = 2 * inner + groups + model.state_heads
+            inner = model.state_inner
+            wide = inner + model.state_channels + model.state_heads
             self.in_projection = SplitLinear(hidden, wide, bias=False)
             self.scan = Scan(model)
         if model.mixer != "none":

@@ -103,14 +103,14 @@ class Layer(nn.Module):
         super().__init__()
         self.model = model
         self.steps = steps_of(model)
-        self.pieces = (
-            {"qkv": JOINED if model.positions else 1} if model.mixer == "attention" else {}
-        )
-        if not model.has_mlp:
-            return
-        for name in ("shared_up",) * bool(model.shared_experts) if model.experts else ("up",):
-            self.pieces[name] = 1 + model.gated_mlp
+        self.pieces: dict[str, int] = {}
         """{module: how many matrices, one below the other, its weight consists of}"""
+        if model.mixer == "attention":
+            self.pieces["qkv"] = JOINED if model.positions else 1
+        if model.has_mlp and not model.experts:
+            self.pieces["up"] = 1 + model.gated_mlp
+        if model.shared_experts:
+            self.pieces["shared_up"] = 1 + model.gated_mlp
 
     def forward(self, x: Tensor) -> Tensor:
         known = {ENTERED: x}

@@ -21,8 +21,7 @@ class Scan(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.groups, self.state_size = model.state_groups, model.state_size
-        heads, inner = model.state_heads, model.state_inner
-        channels = inner + 2 * self.groups * self.state_size
+        heads, inner, channels = model.state_heads, model.state_inner, model.state_channels
         self.taps = nn.Parameter(torch.randn(channels, model.conv_size) / model.conv_size)
         self.tap_bias = nn.Parameter(torch.zeros(channels))
         self.decay = nn.Parameter(torch.rand(heads))  # the logarithm of its rate

@@ -20,9 +20,9 @@ def state_space(model: "ModelSizes", normed: Tensor, summed: Tensor) -> list[Ope
     the rest again. Tensor-parallel ranks have some groups each, with their heads
     (`MambaMixer` in megatron/core/ssm/mamba_mixer.py).
     """
-    inner, groups = model.state_inner, 2 * model.state_groups * model.state_size
+    inner = model.state_inner
     gate = Tensor("gate", inner, Cut.HEADS)
-    mixed = Tensor("x, B and C", inner + groups, Cut.HEADS)
+    mixed = Tensor("x, B and C", model.state_channels, Cut.HEADS)
     steps = Tensor("steps", model.state_heads, Cut.HEADS)
     result = Tensor("output input", inner, Cut.HEADS)
     before = result._replace(name="before the gated norm")

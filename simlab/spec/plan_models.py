@@ -91,7 +91,7 @@ def _check_one_part(plan: "Plan", model: "Model", name: str) -> None:
         raise InputError(
             f"cp = {plan.cp}: {name}'s state spaces are not cut over sequences; give cp = 1"
         )
-    if plan.recompute == "per-op" and (model.has_parts < 2 or model.expert_rank):
+    if plan.recompute == "per-op" and (model.part_count < 2 or model.expert_rank):
         raise InputError(
             f"recompute = 'per-op': which products of {name}'s layers it computes again is not known; give "
             "'none', 'selective' or 'full'"

@@ -25,8 +25,8 @@ class TorchBlock(Layer):
             self.add_module(name, block.get_submodule(name))
         if block.model.mixer == "mamba":
             self.scan = block.scan
-        for name in products(block, (*COLUMNS, *ROWS)):
-            layer, pieces = getattr(block, name), self.pieces.get(name, 1)
+        for name, layer in products(block, (*COLUMNS, *ROWS)).items():
+            pieces = self.pieces.get(name, 1)
             order = cut_order(layer.out_features, tp, pieces) if pieces > 1 else None
             self.add_module(name, plain(layer, order))
 

@@ -77,7 +77,7 @@ def runtime_ops(model: Model, plan: Plan) -> tuple[int, int, int]:
     if plan.habits.layer_ops is not None:
         return plan.habits.layer_ops[plan.tp > 1 and plan.sequence_parallel]
     of_layer = RUNTIME_OPS[plan.fused and plan.attention != "unfused"]
-    parts = [tuple(count * model.has_parts // PARTS_OF_A_LAYER for count in of_layer)]
+    parts = [tuple(count * model.part_count // PARTS_OF_A_LAYER for count in of_layer)]
     for its in plan_operations(model, plan):
         if its.kind is OperationKind.SOFTMAX and not softmax_is_fused(its, model, plan):
             more = len(TORCH_SOFTMAX) - 1

@@ -7,7 +7,6 @@ that shard.
 """
 
 from collections.abc import Collection
-from dataclasses import fields as fields_of
 
 from simlab.errors import InputError, shortened
 from simlab.planner.formats.defaults import Default
@@ -346,8 +345,7 @@ def read_model(options: Options, fields: Settings) -> Settings | None:
             "the plan's command a --model"
         )
         return None
-    model = load_model(ours)
-    return {one.name: getattr(model, one.name) for one in fields_of(model)} | {"seq": fields["seq"]}
+    return load_model(ours).to_dict() | {"seq": fields["seq"]}
 
 
 def written(plan: Plan) -> Settings:

@@ -69,7 +69,7 @@ class Model(ModelSizes):
         found = {kind: self._with(dict(own)) for kind, own in others.items()}
         if self.mtp_layers:  # as the last layer
             last = self._with(dict(others.get(self.layer_kinds[self.layers - 1], ())))
-            alike = last if last.has_parts == 2 else self._with({})
+            alike = last if last.part_count == 2 else self._with({})
             found[MODULE] = _Module(**{its.name: getattr(alike, its.name) for its in fields(self)})
         return found
 

@@ -170,11 +170,11 @@ def check_kinds(model: "ModelSizes") -> None:
 
 def _check_parts(model: "ModelSizes", name: str) -> None:
     """Raise `InputError` if a layer has no part, or a state space not all of its sizes."""
-    if not model.has_parts:
+    if not model.part_count:
         raise InputError(
             f"{name}: mixer = 'none' and has_mlp = False leave a layer empty: give one"
         )
-    if model.parallel and model.has_parts < 2:
+    if model.parallel and model.part_count < 2:
         raise InputError(
             f"{name}: parallel = {model.parallel!r} with one part in a layer: give parallel = False"
         )

@@ -311,7 +311,12 @@ class ModelSizes:
         return self.state_heads * self.state_head_size
 
     @property
-    def has_parts(self) -> int:
+    def state_channels(self) -> int:
+        """The width of what a state space convolves: x of all heads, B and C of all groups."""
+        return self.state_inner + 2 * self.state_groups * self.state_size
+
+    @property
+    def part_count(self) -> int:
         """How many parts a layer has, of two: what brings tokens together, and an MLP."""
         return (self.mixer != "none") + self.has_mlp
 

@@ -109,7 +109,7 @@ def test_a_step_is_the_sum_of_its_layers():
 
 def test_a_module_of_a_model_with_one_part_in_a_layer_has_both():
     its = replace(SUPER, mtp_layers=1).of_kind("module")
-    assert its.has_parts == 2 and its.experts == 512 and its.mixer == "attention"
+    assert its.part_count == 2 and its.experts == 512 and its.mixer == "attention"
 
 
 def test_latents_travel_to_experts_in_the_stead_of_hidden_states():
