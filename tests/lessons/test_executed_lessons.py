@@ -9,6 +9,8 @@ import pytest
 
 import simlab as sl
 from realrun.lessons.tasks import PRACTICES, practice
+from realrun.run.box import Box, Overhead
+from realrun.run.job import Job
 from simlab.lessons import book
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -57,3 +59,13 @@ def test_groups_of_lesson_8_are_those_that_processes_make():
         assert {d: sorted(its) for d, its in names["groups"](plan).items()} == {
             d: [list(ranks) for ranks in plan.layout.groups(d)] for d in ("tp", "pp", "dp")
         }
+
+
+def test_three_times_the_microbatches_gain_what_lesson_10_says_without_what_a_machine_adds():
+    """Its cells tell the figure and fail on none, as each run holds what this machine adds to an op."""
+    box = {"cluster": "dgx-a100", "nodes": 2, "model": "megatron-7.5b", "time_scale": 8}
+    rates = []
+    for m in (4, 12):
+        job = Job(plan={"pp": 4, "microbatches": m}, sizes={"layers": 8}, box=box)
+        rates.append(m / Box(job).predicted(Overhead()).whole_step_s)
+    assert book.figures()["b14.change"]["gain"].holds(rates[1] / rates[0])
