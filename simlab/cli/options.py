@@ -77,9 +77,12 @@ class Parser(argparse.ArgumentParser):
         self.error(f"unrecognized argument {name!r}{hint or f': see {self.prog} --help'}")
 
     def _plan_hint(self, text: str) -> str:
-        """How `text` is given where it is a plan file without its option."""
-        is_file = Path(text).suffix in PLAN_SUFFIXES and "--plan" in self._option_string_actions
-        return f": a plan file is given as --plan {text}" if is_file else ""
+        """How `text` is given where it is a plan file, or a cluster's, without its option."""
+        has, ending = self._option_string_actions, Path(text).suffix
+        if ending not in PLAN_SUFFIXES or "--plan" not in has:
+            return ""
+        other = f", a cluster's as --cluster {text}" * (ending == ".json" and "--cluster" in has)
+        return f": a plan file is given as --plan {text}{other}"
 
     def _shown_flags(self) -> list[str]:
         return [

@@ -13,7 +13,7 @@ NAMES = {
     OperationKind.EMBEDDING: "embedding",
     OperationKind.QKV: "QKV",
     **dict.fromkeys(_ATTENTION, "attention"),
-    OperationKind.IN_PROJECTION: "in",
+    OperationKind.IN_PROJECTION: "scan",
     OperationKind.SCAN: "scan",
     OperationKind.OUTPUT: "output",
     OperationKind.ROUTER: "router",
