@@ -71,10 +71,12 @@ ${Yt(r,o,l)}`;let u=r.name(a),h={en:`${c}, before ${u}`,zh:`${c}，之后是 ${u
   background: var(--simlab-paper);
   color: var(--simlab-ink);
 }
+/* a long name is cut, not put below its label: it would make the whole page longer */
 .simlab-menu select {
-  width: auto;
+  flex: 1 1 136px;
+  max-width: max-content;
   min-width: 136px;
-  max-width: 100%;
+  text-overflow: ellipsis;
 }
 .simlab-range input,
 .simlab-sweep input {

@@ -53,6 +53,7 @@ REFUSED = [  # a state for each reason that there is
         "plan",
         {"model": "nemotron-3-nano-30b-a3b", "tp": 1, "pp": 1, "dp": 32, "recompute": "per-op"},
     ),
+    ("plan", {"model": "nemotron-3-nano-30b-a3b", "tp": 16, "pp": 1, "dp": 2}),
     ("plan", {"model": "nemotron-3-super-120b-a12b"}),
     ("plan", {"model": "megatron-530b"}),
     ("plan", {"nodes": 64, "pp": 64}),
