@@ -85,7 +85,7 @@ def hands_in(who, archive, answers, monkeypatch):
 
 
 def test_the_teachers_page_from_its_beginning_to_its_end(run, monkeypatch, capsys):
-    hand_out, share, paper, collect, grade, template, own, own_grade = COMMANDS
+    hand_out, share, paper, collect, grade, template, own, own_paper, own_grade = COMMANDS
     assert run(hand_out)[0] == run(share)[0] == run(paper)[0] == 0
     assert sorted(path.name for path in Path("shared").iterdir()) == ["01_pipeline_bubbles.ipynb"]
     packed = json.loads(Path("shared/01_pipeline_bubbles.ipynb").read_text(encoding="utf-8"))
@@ -105,7 +105,8 @@ def test_the_teachers_page_from_its_beginning_to_its_end(run, monkeypatch, capsy
     status, out, _ = run(collect)
     assert status == 1 and "mallory/progress.json: it is broken" in out
     lines = [line.split() for line in out.splitlines()]
-    told = {tuple(line[:5]) for line in lines if line[0] in ("alice", "bob")}
+    told = {tuple(line[:5]) for line in lines if line[:1] in (["alice"], ["bob"]) and line[3:]}
+    assert ["alice", "2", "2"] in lines and ["bob", "1", "2"] in lines
     assert ("alice", "b07", "exercise", "1", "yes") in told
     assert ("bob", "b07", "exercise", "1", "no") in told
     assert ("alice", "b07", "prediction", "-", "yes") in told and len(told) == 4
@@ -123,14 +124,29 @@ def test_the_teachers_page_from_its_beginning_to_its_end(run, monkeypatch, capsy
     assert marks["bob", "b07"]["solved"] == "False" and marks["bob", "w11"]["solved"] == ""
     assert marks["bob", "w11"]["verdict"] == "not_written"
     assert "os.kill" in marks["mallory", "b07"]["text"]
+    with open("gradebook.csv", encoding="utf-8", newline="") as file:
+        sheet = {row.pop("who"): row for row in csv.DictReader(file)}
+    assert sheet == {
+        "alice": {"solved": "1", "tried": "1", "b07": "1"},
+        "bob": {"solved": "0", "tried": "1", "b07": "0"},
+        "mallory": {"solved": "0", "tried": "1", "b07": "0"},
+    }
+    assert [line.split() for line in out.splitlines()].index(["bob", "0", "1"]) > 0
 
     assert run(f"{template.replace('mine', 'zh')} --lang zh")[0] == 0
     said = [
         "".join(its["source"]) for its in json.loads(Path("zh.ipynb").read_text("utf-8"))["cells"]
     ]
     assert said[0].startswith("# 我的一课\n\n这是一个模板") and "<details>" not in "".join(said)
-    assert run(template)[0] == run(own)[0] == 0
+    assert run(template)[0] == run(own)[0] == run(own_paper)[0] == 0
     capsys.readouterr()
+    asked = Path("own.html").read_text("utf-8")
+    assert asked.count("<h2>my-idle</h2>") == 2, "the prediction and the exercise"
+    assert "A pipeline of 4 stages runs 8 microbatches" in asked and "\u2610&nbsp;shorter" in asked
+    assert "as a part of 1" in asked and "m + p - 1" not in asked
+    assert run(own_paper.replace("--without-solutions", "--lang zh"))[0] == 0
+    answered = Path("own.html").read_text("utf-8")
+    assert "m + p - 1" in answered and "<h3>练习</h3>" in answered
     folder = hands_in("alice", Path("own.zip"), {"my-idle": RIGHT["my-idle"]}, monkeypatch)
     texts = [
         [
@@ -329,7 +345,10 @@ def test_what_was_solved_of_an_earlier_task_of_the_same_name_is_no_mark(run):
         ("class collect", "class collect: give the folder of what was handed in"),
         ("class collect nowhere", "cannot read 'nowhere'"),
         ("class handout x.doc", "cannot write 'x.doc': a handout ends in .html or .pdf"),
-        ("class handout x.html --own a.py", "--own a.py is an option of other actions"),
+        ("class handout x.html --own no.py", "cannot read 'no.py'"),
+        ("class handout x.html --own empty.py", "'empty.py' has no line such as"),
+        ("class handout x.html --own bad.py", "--own 'bad.py': ZeroDivisionError"),
+        ("class collect . --own a.py", "--own a.py is an option of other actions"),
         ("class grade . --lessons 1", "--lessons 1 is an option of other actions, not of 'grade'"),
         ("class pack --lessons 1,x", "--lessons 'x': there is 0, 1, 2"),
         ("class pack --own no.ipynb", "cannot read 'no.ipynb'"),

@@ -4,9 +4,10 @@ statements that it needs, wherever they stand."""
 import ast
 import dis
 import json
+import linecache
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from types import CodeType, MappingProxyType
 from typing import Any, NamedTuple
@@ -29,6 +30,8 @@ BINDINGS = (
     ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign,
 )  # fmt: skip
 """Statements that bind each of their names anew, and always do."""
+EXERCISES = ("exercise", "practice")
+"""Functions that make an exercise of its id."""
 COMPILER = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
@@ -95,33 +98,35 @@ def attempts(
     return found, wrong
 
 
-def defined(path: Path) -> Mapping[str, Any]:
-    """{name: what `task = sl.exercise(…)` makes} of a teacher's own notebook or Python file. It runs these
-    statements, and what they need. `InputError` where there is none."""
+def defined(path: Path, makes: Sequence[str] = EXERCISES) -> Mapping[str, Any]:
+    """{name: what a statement such as `task = sl.exercise(…)` makes} of a teacher's own notebook or Python
+    file, in its order. It runs these statements, and what they need. `InputError` where there is none.
+
+    makes: the functions whose statements are run."""
     wrong: list[str] = []
     statements = [*_statements(path, wrong)]
     if wrong:
         raise InputError(f"cannot read {str(path)!r}: {wrong[0]}")
     found: dict[str, Any] = {}
     for at, statement in enumerate(statements):
-        if asked_in(getattr(statement.node, "value", None)) is not None and statement.writes:
+        value = getattr(statement.node, "value", None)
+        if asked_in(value, makes) is not None and statement.writes:
             names: dict[str, Any] = {"__name__": "questions"}
             for code in (*needed(statements[:at], statement.reads_later), statement.code):
                 exec(code, names)
             found |= {name: names[name] for name in statement.writes}
     if not found:
-        raise InputError(f"{str(path)!r} has no line such as task = sl.exercise(…)")
+        raise InputError(f"{str(path)!r} has no line such as task = sl.{makes[0]}(…)")
     return found
 
 
-def asked_in(call: ast.expr | None) -> str | None:
+def asked_in(call: ast.expr | None, makes: Sequence[str] = EXERCISES) -> str | None:
     """The id in a call such as `exercise("b09")`, `exercise(practice("b01", pool))` or
     `sl.exercise("mine", …)`."""
     while isinstance(call, ast.Call) and call.args:
         if isinstance(first := call.args[0], ast.Constant):
             name = getattr(call.func, "attr", None) or getattr(call.func, "id", "")
-            named = name in ("exercise", "practice")
-            return first.value if named and isinstance(first.value, str) else None
+            return first.value if name in makes and isinstance(first.value, str) else None
         call = first
     return None
 
@@ -166,10 +171,13 @@ def _statements(path: Path, wrong: list[str]) -> Iterator[Statement]:
     plain = path.suffix == ".py"
     for number, cell in enumerate([text] if plain else _code_cells(text), 1):
         where = "line" if plain else f"code cell {number}, line"
+        name = f"<{path.name}: {where}>"
+        lines = cell.splitlines(keepends=True)
+        linecache.cache[name] = len(cell), None, lines, name  # where inspect finds a source
         try:
             with warnings.catch_warnings(action="ignore"):
                 nodes = _parsed(cell)
-                codes = [compile(ast.Module([node], []), f"<{where}>", "exec") for node in nodes]
+                codes = [compile(ast.Module([node], []), name, "exec") for node in nodes]
         except COMPILER as error:
             if plain or "def " in cell or ".check(" in cell:
                 at = getattr(error, "lineno", None) or 1

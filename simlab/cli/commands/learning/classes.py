@@ -15,14 +15,18 @@ from simlab.errors import InputError, require_positive
 from simlab.lessons.copies import learner_copy
 from simlab.lessons.exercise import Exercise
 from simlab.lessons.teaching.apart import Limits
-from simlab.lessons.teaching.attempts import defined
+from simlab.lessons.teaching.attempts import EXERCISES, defined
 from simlab.lessons.teaching.collect import Row, collect
 from simlab.lessons.teaching.grade import Mark, grade
+from simlab.lessons.teaching.gradebook import Learner, by_learner, columns
 from simlab.lessons.teaching.pack import chosen, pack, write
 from simlab.lessons.words import LANGUAGES, language, set_language
 from simlab.units import GIB
 
 PACKED = "class.zip"
+QUESTIONS = ("prediction", "exercise")
+"""Functions that make a question of one's own."""
+SUMS = ("who", "solved", "tried")
 
 
 class Packed(TypedDict):
@@ -33,16 +37,19 @@ class Packed(TypedDict):
 
 
 class Collected(TypedDict):
-    """What a class has done, and a line for each file that cannot be used."""
+    """What a class has done, by question and by learner, and a line for each file that cannot be used."""
 
     rows: list[Row]
+    learners: list[Learner]
     wrong: list[str]
 
 
 class Grades(TypedDict):
-    """What the functions of a class are worth, and a line for each file that cannot be used."""
+    """What the functions of a class are worth, by question and by learner, and a line for each file that
+    cannot be used."""
 
     marks: list[Mark]
+    learners: list[Learner]
     wrong: list[str]
 
 
@@ -56,7 +63,7 @@ def class_(arguments: argparse.Namespace) -> int:
     results, as a zip or a folder, that keep each learner's progress beside themselves; handout: their questions
     to print, as HTML or, with Chromium, as PDF; collect: who has
     answered what, from the progress files in a folder; grade: judge the functions in learners' notebooks,
-    each in a process with limits. The first part of a file's path in the folder is its learner. Files that
+    each in a process with limits. Both end with a line for each learner. The first part of a file's path in the folder is its learner. Files that
     cannot be used are a line each, and then the exit status is 1.
     """
     action = ACTIONS[arguments.action]
@@ -107,8 +114,10 @@ def _handout(arguments: argparse.Namespace) -> int:
         raise InputError(
             f"a handout needs {error.name}: pip install ipywidgets anywidget markdown-it-py"
         ) from error
+    own = arguments.own or []
     page = handout(
-        chosen(arguments.lessons or ""),
+        [] if own and arguments.lessons is None else chosen(arguments.lessons or ""),
+        [(Path(file).stem, _own(file, "--own", QUESTIONS)) for file in own],
         arguments.lang or language(),
         answers=not arguments.without_solutions,
     )
@@ -140,7 +149,9 @@ def _grade(arguments: argparse.Namespace) -> int:
     )
     require_positive("--limit-s", limits.seconds)
     require_positive("--memory-gib", limits.memory_bytes)
-    questions = _questions(arguments.questions) if arguments.questions else {}
+    path = arguments.questions
+    made = _own(path, "--questions", EXERCISES) if path else {}
+    questions: dict[str, Exercise] = {name: its.asked for name, its in made.items()}
     marks, wrong = grade(arguments.path, questions, limits, lambda them: progress(them, "grading"))
     status = _shown(arguments, "marks", marks, ("who", "question", "solved", "verdict"), wrong)
     for mark in () if arguments.json else marks:
@@ -149,30 +160,40 @@ def _grade(arguments: argparse.Namespace) -> int:
     return status
 
 
-def _questions(path: str) -> dict[str, Exercise]:
-    """{name of a task: exercise} that a teacher's own file defines. It is run here, as the teacher's own."""
+def _own(path: str, option: str, makes: Sequence[str]) -> Mapping[str, Any]:
+    """{name: what a teacher's own file makes of it with the functions `makes`}. The file is run here, as the
+    teacher's own."""
     try:
-        return {name: its.asked for name, its in defined(Path(path)).items()}
+        return defined(Path(path), makes)
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"--questions {path!r}: {type(error).__name__}: {error}") from error
+        raise InputError(f"{option} {path!r}: {type(error).__name__}: {error}") from error
 
 
 def _shown(
     arguments: argparse.Namespace,
     name: str,
     rows: Sequence[Mapping[str, Any]],
-    columns: Sequence[str],
+    shown: Sequence[str],
     wrong: Sequence[str],
 ) -> int:
-    """Print the rows as a table, or as JSON, and write them to the CSV file that is asked for."""
+    """Print the rows and their sums by learner as tables, or as JSON, and write them to the CSV files that
+    are asked for."""
+    learners = by_learner(rows)
     if arguments.csv:
-        write_file(arguments.csv, lambda path: _write_csv(path, columns, rows))
+        write_file(arguments.csv, lambda path: _write_csv(path, shown, rows))
+    if arguments.by_learner:
+        sheet = columns(learners)
+        write_file(arguments.by_learner, lambda path: _write_csv(path, SUMS, sheet))
     if arguments.json:
-        print_json({name: [*rows], "wrong": [*wrong]})
+        print_json({name: [*rows], "learners": learners, "wrong": [*wrong]})
     else:
-        print_table(columns, [[_cell(row[column]) for column in columns] for row in rows])
+        print_table(shown, [[_cell(row[column]) for column in shown] for row in rows])
+        if rows:
+            print_text("")
+            sums: Sequence[Mapping[str, Any]] = learners
+            print_table(SUMS, [[_cell(each[column]) for column in SUMS] for each in sums])
         for line in wrong:
             print_text(f"left out: {line}")
     return int(bool(wrong))
@@ -182,10 +203,10 @@ def _cell(value: Any) -> str:
     return "-" if value is None else value_text(value)
 
 
-def _write_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+def _write_csv(path: Path, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(rows[0] if rows else columns)
+        writer.writerow(rows[0] if rows else names)
         writer.writerows([[_harmless(value) for value in row.values()] for row in rows])
 
 
@@ -210,13 +231,13 @@ ACTIONS = {
         _pack, "the zip or the folder to write", ("lessons", "without_solutions", "own", "lang")
     ),
     "handout": Action(
-        _handout, "the .html or .pdf to write", ("lessons", "without_solutions", "lang")
+        _handout, "the .html or .pdf to write", ("lessons", "without_solutions", "own", "lang")
     ),
-    "collect": Action(_collect, "the folder of what was handed in", ("csv",)),
+    "collect": Action(_collect, "the folder of what was handed in", ("csv", "by_learner")),
     "grade": Action(
         _grade,
         "the folder of what was handed in",
-        ("csv", "questions", "limit_s", "memory_gib", "lang"),
+        ("csv", "by_learner", "questions", "limit_s", "memory_gib", "lang"),
     ),
 }
 OPTIONS = {name for action in ACTIONS.values() for name in action.options}
@@ -246,6 +267,9 @@ def add_class(command: argparse.ArgumentParser) -> None:
     )
     reading = command.add_argument_group("collect, grade")
     reading.add_argument("--csv", metavar="FILE", help="also write the table to FILE")
+    reading.add_argument(
+        "--by-learner", metavar="FILE", help="also write a row for each learner to FILE, with a column for each question (CSV)"
+    )
     reading.add_argument(
         "--questions",
         metavar="FILE",

@@ -11,10 +11,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from simlab.apps.lesson_cells import as_html
+from simlab.apps.lesson_cells import Guess, Task, as_html
 from simlab.errors import InputError
 from simlab.lessons import NOTEBOOKS, book, course
-from simlab.lessons.prediction import Choice, Number
+from simlab.lessons.prediction import Choice, Number, Prediction
 from simlab.lessons.words import entry, has, word
 from simlab.views.language import CHINESE_PNG
 
@@ -30,9 +30,16 @@ p, ul { margin: 4pt 0 } ul.box { list-style: "\\2610  " } img { max-width: 100%;
 """
 
 
-def handout(lessons: Iterable[course.Lesson], tongue: str, *, answers: bool) -> str:
+def handout(
+    lessons: Iterable[course.Lesson],
+    own: Iterable[tuple[str, Mapping[str, Guess | Task]]],
+    tongue: str,
+    *,
+    answers: bool,
+) -> str:
     """An HTML page about the questions of `lessons` in `tongue`, "en" or "zh", which prints on A4.
 
+    own:     (title, {name: a prediction or an exercise of one's own}), which have one language.
     answers: with what refutes the common answer, the lesson's picture, the answer in 60 seconds and the
     answers to follow-ups; else with the points to tick alone, after each lesson. A picture is there where the notebook holds its
     results, as in a checkout.
@@ -53,6 +60,10 @@ def handout(lessons: Iterable[course.Lesson], tongue: str, *, answers: bool) -> 
         if to_tick and not answers:
             head = escape(word("form.points", tongue=tongue))
             parts += [f"<h1>{named}</h1><h3>{head}</h3>", *to_tick]
+    for title, questions in own:
+        parts.append(f"<h1>{escape(title)}</h1>")
+        for its in questions.values():
+            parts += _own(its, tongue, answers)
     body = "\n".join(parts)
     return (
         f'<!doctype html><html lang="{tongue}"><head><meta charset="utf-8">'
@@ -60,14 +71,12 @@ def handout(lessons: Iterable[course.Lesson], tongue: str, *, answers: bool) -> 
     )
 
 
-def _question(name: str, tongue: str, answers: bool, picture: str) -> list[str]:
-    def said(key: str) -> str:
-        return as_html(word(f"{name}.{key}", tongue=tongue))
+def _head(key: str, tongue: str) -> str:
+    return f"<h3>{escape(word(f'form.{key}', tongue=tongue))}</h3>"
 
-    def head(key: str) -> str:
-        return f"<h3>{escape(word(f'form.{key}', tongue=tongue))}</h3>"
 
-    asked = book.prediction(name)
+def _predict(asked: Prediction, tongue: str) -> list[str]:
+    """What is asked, with room for the answers."""
     units = entry("form.units", tongue=tongue)
 
     def room(its: Number | Choice) -> str:
@@ -75,18 +84,38 @@ def _question(name: str, tongue: str, answers: bool, picture: str) -> list[str]:
             keys = {one: f"{asked.key}.options.{one}" for one in its.options}
             texts = (word(key, tongue=tongue) if has(key) else one for one, key in keys.items())
             return " &emsp;".join(f"\u2610&nbsp;{escape(text)}" for text in texts)
-        return f'<span class="room"></span> {units.get(its.unit, its.unit)}'
+        return f'<span class="room"></span> {escape(units.get(its.unit, its.unit))}'
 
-    fields = (
-        f"<li>{escape(word(f'{asked.key}.fields.{field}', tongue=tongue))}: {room(its)}</li>"
-        for field, its in asked.fields.items()
-    )
+    def label(field: str) -> str:
+        return field if asked.own else word(f"{asked.key}.fields.{field}", tongue=tongue)
+
+    fields = (f"<li>{escape(label(name))}: {room(its)}</li>" for name, its in asked.fields.items())
+    return [_head("predict", tongue), as_html(asked.asks(tongue)), f"<ul>{''.join(fields)}</ul>"]
+
+
+def _own(its: Guess | Task, tongue: str, answers: bool) -> list[str]:
+    """A question of one's own: a prediction, or an exercise with its solution where answers are given."""
+    title = f"<h2>{escape(its.asked.id)}</h2>"
+    if isinstance(its, Guess):
+        return [title, *_predict(its.asked, tongue)]
+    parts = [title, _head("exercise", tongue), as_html(its.asked.text(tongue))]
+    solution = its.asked.solution_text() if answers else ""
+    shown = [_head("solution", tongue), f"<pre>{escape(solution)}</pre>"] if solution else []
+    return parts + shown
+
+
+def _question(name: str, tongue: str, answers: bool, picture: str) -> list[str]:
+    def said(key: str) -> str:
+        return as_html(word(f"{name}.{key}", tongue=tongue))
+
+    def head(key: str) -> str:
+        return _head(key, tongue)
+
     follow_ups = "".join(
         f"<li>{as_html(each['question'])}{as_html(each['answer']) if answers else ''}</li>"
         for each in entry(f"{name}.follow_ups", tongue=tongue)
     )
-    parts = [head("predict"), said("prediction.text"), f"<ul>{''.join(fields)}</ul>"]
-    parts += [head("wrong_answer"), said("wrong")]
+    parts = [*_predict(book.prediction(name), tongue), head("wrong_answer"), said("wrong")]
     if answers:
         shown = f'<img alt="" src="data:image/png;base64,{picture}">' if picture else ""
         parts += [head("refuted"), said("refuted"), shown, head("spoken"), said("spoken")]
