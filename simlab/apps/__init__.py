@@ -17,12 +17,13 @@ from simlab.apps.parallelism import (
     ZeroGrid,
 )
 from simlab.apps.pipeline import PipelineExplorer
-from simlab.apps.plan import PlanExplorer
+from simlab.apps.plan import ChallengeExplorer, PlanExplorer
 from simlab.apps.puzzle import PuzzleBoard, puzzle_bests
 
 __all__ = [
     "BucketExplorer",
     "CausalMask",
+    "ChallengeExplorer",
     "CollectiveExplorer",
     "ContextExplorer",
     "Drill",

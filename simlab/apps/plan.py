@@ -1,9 +1,14 @@
-"""It has the widget of the explorer of plans."""
+"""It has the widgets of the explorer of plans, and of challenges to find one."""
 
+import time
+from dataclasses import replace
 from typing import Any
 
 from simlab.apps.explorer_widget import ExplorerWidget
+from simlab.explorers import challenge
+from simlab.explorers.explorer import Answer, State
 from simlab.explorers.plan import EXPLORER, step_streams
+from simlab.lessons import progress
 from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
 from simlab.views.chart import Chart
@@ -27,3 +32,23 @@ class PlanExplorer(ExplorerWidget):
         charts = super().charts()
         whole = len(charts) < len(self.shown.pictures)
         return [*charts, step_streams(self.meant)] if whole else charts
+
+
+def _kept(state: State) -> Answer:
+    """The challenge's answer; one that is solved for the first time is kept in the learner's progress."""
+    found = challenge.answer(state)
+    if found.solved and found.solved not in progress.load()["challenges"]:
+        progress.keep("challenges", found.solved, {"at_s": time.time()})
+    return found
+
+
+class ChallengeExplorer(ExplorerWidget):
+    """Challenges: find a plan that fits and reaches a goal. What is solved is kept with the learner's
+    progress.
+
+    values: task, its number from 1 on, hint, 0 to 3, and where the controls of this task start; `tongue` is
+            'en' or 'zh'.
+    """
+
+    def __init__(self, task: int = 1, **values: Any) -> None:
+        super().__init__(replace(challenge.EXPLORER, answer=_kept), task=task, **values)

@@ -14,6 +14,7 @@ NAMES = (
     "causal_mask",
     "ring",
     "plan",
+    "challenge",
     "buckets",
     "context",
     "matrix_split",

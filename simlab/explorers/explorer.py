@@ -35,6 +35,7 @@ class Control:
     names:  what to show for each of `values`; None: the value itself.
     menu:   whether numbers, too, are chosen from a menu.
     shown:  whether it stands among the controls; one that does not is moved by a picture.
+    resets: whether all others go back to where they start when it changes.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Control:
     names: Sequence[Words] | None = None
     menu: bool = False
     shown: bool = True
+    resets: bool = False
 
     def check(self, value: Any) -> None:
         """`InputError` unless `value` is one of `values`. Where there is one only, those that can be
@@ -68,6 +70,7 @@ class Control:
             "names": self.names and [words._asdict() for words in self.names],
             "menu": self.menu,
             "shown": self.shown,
+            "resets": self.resets,
         }
 
 
@@ -131,6 +134,7 @@ class Answer:
     values:   {control: the values that it can take in this state}, for controls whose range follows
               from others, such as the round of a collective.
     idle:     {control that changes nothing in this state: why}; the front end disables it.
+    solved:   the id of the challenge that this state solves, which the learner's progress keeps; "" if none.
     """
 
     figures: Sequence[Figure] = ()
@@ -139,6 +143,7 @@ class Answer:
     heads: Sequence[str] = ()
     values: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     idle: Mapping[str, Words] = field(default_factory=dict)
+    solved: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries and lists, as the front end takes them."""
@@ -154,6 +159,7 @@ class Answer:
             "heads": [*self.heads],
             "values": {name: [*values] for name, values in self.values.items()},
             "idle": {name: why._asdict() for name, why in self.idle.items()},
+            "solved": self.solved,
         }
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from simlab.input_files import read_text
 
 MOST_PROGRESS_BYTES = 32_000_000
-PARTS = ("predictions", "exercises", "points", "drill", "puzzle")
+PARTS = ("predictions", "exercises", "points", "drill", "puzzle", "challenges")
 
 
 def path() -> Path:
@@ -24,7 +24,7 @@ def path() -> Path:
 
 def load() -> dict[str, Any]:
     """{"predictions": {id: …}, "exercises": {id: …}, "points": {id: …}, "drill": {…},
-    "puzzle": {level: …}}, each empty at first."""
+    "puzzle": {level: …}, "challenges": {id: {"at_s": when it was solved first}}}, each empty at first."""
     kept: dict[str, Any] = {part: {} for part in PARTS}
     file = path()
     if not file.exists():

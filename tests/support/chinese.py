@@ -27,7 +27,8 @@ NAMES = {
         "zigzag",
         "Transformer",
     ),
-    *("DeepSeek", "DeepSeek-V3", "DualPipe", "NVIDIA"),
+    *("DeepSeek", "DeepSeek-V3", "DualPipe", "NVIDIA", "GPT-3", "Mixtral", "gpt-oss"),
+    *("RTX", "MI300X", "A10G", "PCIe", "Adam"),
     *("torch", "numpy", "H100", "A100", "V100", "matplotlib", "Notebook", "SimPy", "wheel"),
 }
 CODE = re.compile(r"`[^`]*`|\b(?:dp|tp|pp|cp|zero)\d+\b|\b[a-z][a-z0-9]*(?:_\w+)+\b|\bseq(?= = )")
@@ -41,7 +42,6 @@ LOANS = {
         "block",
         "box",
         "loss",
-        "Adam",
         "DP",
         "TP",
         "PP",
@@ -55,7 +55,6 @@ LOANS = {
         "reduce",
         "broadcast",
         "NVMe",
-        "PCIe",
         "full",
         "selective",
         "Gbit",
@@ -67,7 +66,6 @@ LOANS = {
         "Gustafson",
         "TFLOP",
         "GPT-2",
-        "GPT-3",
         "XL",
         "DDP",
         "Llama-3",
@@ -111,7 +109,21 @@ UNITS = {
     "e",
 }
 ABBREVIATIONS = {
-    *("GPU", "CPU", "MFU", "HFU", "FLOPs", "QKV", "KV", "MLP", "fp32", "bf16", "fp16", "CDN"),
+    *(
+        "GPU",
+        "CPU",
+        "MFU",
+        "HFU",
+        "FLOPs",
+        "QKV",
+        "KV",
+        "MLP",
+        "fp32",
+        "bf16",
+        "fp16",
+        "fp8",
+        "CDN",
+    ),
     *("dp", "tp", "pp", "cp", "ep", "edp", "rank", "token", "batch", "Shift", "Enter", "Escape"),
 }
 TERMS = {

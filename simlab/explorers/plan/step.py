@@ -108,9 +108,13 @@ def answer(state: State) -> Answer:
     values: dict[str, Sequence[Any]] = {"zoom": [WHOLE_STEP, *ops], "unit": [WHOLE_OP]}
     if state["zoom"] in ops:
         return _zoomed(state, found, values)
+    return Answer(_figures(found), pictures(found), _note(found, whole=True), values=values)
+
+
+def pictures(found: Prediction) -> tuple[Chart | Timeline, ...]:
+    """The pictures of a plan: its step, its memory, its ranks, and when they do what."""
     detail = Timeline("timeline", panels([found.trace]), HEIGHT, _row(found))
-    pictures = (*_whole(found), detail)
-    return Answer(_figures(found), pictures, _note(found, whole=True), values=values)
+    return (*_whole(found), detail)
 
 
 def _whole(found: Prediction) -> tuple[Chart, Chart, Chart]:

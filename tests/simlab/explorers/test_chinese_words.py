@@ -62,6 +62,8 @@ REFUSED = [  # a state for each reason that there is
     ("plan", {"schedule": "dualpipe", "microbatches": 1}),
     ("plan", {"schedule": "dualpipe", "zero": 2}),
     ("plan", {"schedule": "dualpipe", "nodes": 1, "pp": 1}),
+    ("challenge", {"task": 11, "tp": 16, "pp": 16}),
+    ("challenge", {"task": 21, "microbatch_size": 8}),
     ("plan", {"microbatches": 129}),  # as an address may ask for it
 ]
 

@@ -105,7 +105,7 @@ def test_a_category_of_memory_has_one_colour_in_every_explorer():
                 if mark.name and mark.name.en in table:
                     assert mark.colour == table[mark.name.en], (name, picture.key, mark.name.en)
                     showing.add(name)
-    assert showing == {"memory", "zero_grid", "context", "plan"}
+    assert showing == {"memory", "zero_grid", "context", "plan", "challenge"}
 
 
 def test_the_pipeline_says_which_controls_its_schedules_do_not_read():

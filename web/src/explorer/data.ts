@@ -14,6 +14,7 @@ export interface Control {
   names?: Words[] | null;
   menu: boolean;
   shown?: boolean; // false: a picture moves it
+  resets?: boolean; // all others go back to where they start when it changes
 }
 
 export interface About {
@@ -50,6 +51,7 @@ export interface Answer {
   heads: string[];
   values: Record<string, Value[]>;
   idle?: Record<string, Words>; // controls that change nothing in this state, and why
+  solved?: string; // the challenge that the state solves
   refused?: Words | null; // why there is no answer; the last one stays
 }
 

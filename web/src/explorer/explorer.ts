@@ -6,7 +6,7 @@ import type { Words } from "../chart/data";
 import { PLAY, Sweep } from "../sweep";
 import { watch } from "../watch";
 import { ControlView } from "./controls";
-import { offered, toPython, within, type About, type Answer, type State, type Value } from "./data";
+import { offered, startOf, toPython, within, type About, type Answer, type State, type Value } from "./data";
 import { Pictures } from "./pictures";
 import css from "./style.css";
 
@@ -63,7 +63,10 @@ export class Explorer {
   ) {
     this.tongue = host.tongue ?? "en";
     this.controls = about.controls.filter(({ name, shown }) => shown !== false && !about.hidden?.includes(name)).map(
-      (control) => new ControlView(control, (value) => this.change({ ...this.state, [control.name]: value })),
+      (control) =>
+        new ControlView(control, (value) =>
+          this.change({ ...(control.resets ? startOf(about) : this.state), [control.name]: value }),
+        ),
     );
     this.element = div("simlab-explorer");
     const style = Object.assign(document.createElement("style"), { textContent: css });

@@ -3,6 +3,7 @@
 import { fromHash, startOf, toHash, type About, type Answer, type State } from "../explorer/data";
 import { Explorer } from "../explorer/explorer";
 import { momentOf, withMoment } from "../sweep";
+import { load, save } from "./progress";
 import type { FromWorker } from "./messages";
 import { revive } from "./recorded";
 import { connect, firstTongue, speak } from "./site";
@@ -39,12 +40,22 @@ function ask(state: State): Promise<Answer> {
   });
 }
 
+/** Keeps a challenge that is solved in the learner's progress. */
+function keep(answer: Answer): Answer {
+  const progress = load();
+  if (answer.solved && !progress.challenges[answer.solved]) {
+    progress.challenges[answer.solved] = { at_s: Date.now() / 1000 };
+    save(progress);
+  }
+  return answer;
+}
+
 function show({ about, answer }: { about: About; answer: unknown }): void {
   const start = startOf(about);
   const recorded = revive(answer) as Answer;
   const isStart = (state: State) => JSON.stringify(state) === JSON.stringify(start);
   const explorer = new Explorer(main, about, fromHash(about, location.hash, start), {
-    ask: (state) => (isStart(state) ? Promise.resolve(recorded) : ask(state)),
+    ask: async (state) => keep(isStart(state) ? recorded : await ask(state)),
     changed: (state, moment) => history.replaceState(null, "", `#${withMoment(toHash(about, state), moment)}`),
     moment: momentOf(location.hash),
     tongue,

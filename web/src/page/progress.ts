@@ -5,11 +5,12 @@ export type Values = Record<string, number | string>;
 export interface Progress {
   predictions: Record<string, { values: Values; at_s: number; found?: Values }>;
   points: Record<string, number[]>;
+  challenges: Record<string, { at_s: number }>;
   [part: string]: Record<string, unknown>;
 }
 
 const KEY = "simlab-progress";
-const PARTS = ["predictions", "exercises", "points", "drill", "puzzle"];
+const PARTS = ["predictions", "exercises", "points", "drill", "puzzle", "challenges"];
 let here: string | null = null; // where the browser keeps nothing, for this page
 
 function kept(): string | null {
