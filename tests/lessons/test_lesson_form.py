@@ -621,4 +621,4 @@ def test_the_code_of_a_follow_up_shows_what_its_answer_claims(key):
 def test_what_to_try_in_the_notebook_is_told_after_a_follow_ups_answer(monkeypatch):
     monkeypatch.setenv("SIMLAB_LANG", "en")
     asked = lesson_cells._follow_ups_html("d10")
-    assert asked.index("In truth less computing is left") < asked.index("In the picture the")
+    assert asked.index("In truth less compute is left") < asked.index("In the picture the")

@@ -112,7 +112,8 @@ def test_prose_holds_no_computed_percentage(path):
 def test_exercises_and_what_closes_a_question_are_what_the_words_say_today(path, monkeypatch):
     monkeypatch.setenv("SIMLAB_LESSONS", "rendered")  # nothing is held back
     for cell in code_cells(path):
-        asked = re.match(r'(?:task = )?(closing|exercise)\("(.*)"\)', "".join(cell["source"]))
+        source = "".join(cell["source"])
+        asked = re.search(r'^(?:task = )?(closing|exercise)\("(.*)"\)', source, re.MULTILINE)
         if not asked or (asked[1] == "exercise" and asked[2] not in book.exercises()):
             continue
         shown = ["".join(its["data"].get("text/html", "")) for its in cell["outputs"]]
