@@ -53,6 +53,17 @@ def test_the_evidence_of_a_case_leads_to_its_rank(cause, seed):
         assert max(range(len(grown)), key=grown.__getitem__) == case.rank and max(grown) > 0.9
 
 
+@pytest.mark.parametrize("tongue", words.LANGUAGES)
+def test_no_exercise_is_asked_with_a_number_that_nobody_would_say(tongue, monkeypatch):
+    """400 TFLOP/s are not said as 4e+14 FLOP/s."""
+    monkeypatch.setenv("SIMLAB_LANG", tongue)
+    asked = items(["exercise"])
+    texts = [pose(item, seed).text for item in asked for seed in "12345"]
+    assert [text for text in texts if re.search(r"\de\+\d", text)] == []
+    assert any(re.search(r"\b(312|989) TFLOP/s", text) for text in texts)
+    assert any(re.search(r"\b(150|400) TFLOP/s", text) for text in texts)
+
+
 @pytest.mark.parametrize("cause", on_call.CAUSES)
 def test_where_stacks_are_shown_it_is_said_that_nothing_moves(cause):
     asked = pose(Item("case", cause), "1")

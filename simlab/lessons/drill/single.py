@@ -49,9 +49,10 @@ def exercise(name: str, seed: str) -> Posed:
     code = f"\n\n```python\n{asked.solution_text()}\n```"
     how = code if shows_solutions() else asked.hints()[-1]
     given = ", ".join(f"{one} = {_short(value)}" for one, value in values.items())
+    tera = {one: value / 1e12 for one, value in values.items() if isinstance(value, float)}
     return Posed(
         item=Item("exercise", name),
-        text=word(f"{name}.exercise.drill", **values),
+        text=word(f"{name}.exercise.drill", tera=tera, **values),
         fields={"answer": Number(asked.unit)},
         labels={"answer": label},
         answer={"answer": asked.scale * float(right)},
