@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import parse_qsl, urldefrag
@@ -18,6 +19,7 @@ from tests.support.patience import PATIENCE_S
 pytestmark = [needs_node, needs_chromium]
 ASKED = [*book.questions()]
 LIVE = json.loads((ROOT / "web/site/pages/questions/live.json").read_text(encoding="utf-8"))
+LIBRARIES = tomllib.loads((ROOT / "web/site/pages/questions/libraries.toml").read_text("utf-8"))
 PHONE = {"width": 390, "height": 844}
 WIDE = "() => document.documentElement.scrollWidth - innerWidth"
 
@@ -64,6 +66,35 @@ def test_every_question_has_a_page_with_its_words_and_the_value_that_its_lesson_
             for key in ("headline", "spoken", "wrong", "refuted", "title"):
                 first = re.split(r"[`*]", words.word(f"{name}.{key}", tongue=tongue))[0]
                 assert " ".join(first.split()) in " ".join(shown.split()), (name, tongue, key)
+
+
+def test_a_page_names_what_libraries_have_of_its_question_and_leads_to_the_file(site):
+    for name in ASKED:
+        page = (site / f"questions/{name}.html").read_text(encoding="utf-8")
+        found = BeautifulSoup(page, "html.parser").select(".libraries dd")
+        entries = LIBRARIES["questions"].get(name, [])
+        assert len(found) == len(entries), name
+        for shown, (place, names, *said) in zip(found, entries):
+            assert [code.string for code in shown.select("code")] == names
+            texts = shown.select("span")
+            assert [text[key] for text in texts for key in ("data-en", "data-zh")] == said
+            assert shown.small.get_text() == place
+            links = [link["href"] for link in shown.select("a")]
+            if "/" in place:
+                _, repository, commit = LIBRARIES["read"][place.split("/")[0]]
+                assert links == [f"https://github.com/{repository}/blob/{commit}/{place}"]
+            else:
+                assert links == []
+
+
+@pytest.mark.parametrize("name", ["w06", "d07"])
+def test_the_longest_names_of_libraries_break_on_a_phone(page, address, name):
+    page.goto(f"{address}questions/{name}.html")
+    page.click("#skip-prediction")
+    page.click("#said")
+    for _ in words.LANGUAGES:
+        assert page.locator(".libraries").is_visible() and page.evaluate(WIDE) <= 0
+        page.click("#tongue")
 
 
 def test_a_value_that_a_page_compares_with_is_the_figure_that_the_cell_is_held_to(site):

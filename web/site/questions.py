@@ -3,14 +3,16 @@ common answer, with its picture, and what one says aloud; and one that lists, se
 
 The texts are the lessons' own (`simlab.lessons.words`), and what was found is read from the outputs that a
 lesson's notebook keeps. `pages/questions/live.json` names for a question the explorer, with its state, in
-which its picture moves.
+which its picture moves; `pages/questions/libraries.toml` says what libraries have of it.
 """
 
 import json
 import re
 import shutil
+import tomllib
 from collections.abc import Sequence
 from html import unescape
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import yaml
@@ -55,6 +57,7 @@ def write(shell: Shell, lessons: Sequence[Lesson]) -> int:
     """Write the page of each question, and the one that lists them; returns how many there are."""
     asked = yaml.safe_load((ROOT / "notebooks" / "questions.yml").read_text(encoding="utf-8"))
     live = json.loads((HERE / "pages" / FOLDER / "live.json").read_text(encoding="utf-8"))
+    named = tomllib.loads((HERE / "pages" / FOLDER / "libraries.toml").read_text(encoding="utf-8"))
     by_notebook = {lesson.notebook.name: lesson for lesson in lessons}
     found = {lesson.notebook.name: sections(lesson.body) for lesson in lessons}
     order = sorted(asked, key=lambda each: book.number(book.subject(each["id"])))
@@ -73,7 +76,8 @@ def write(shell: Shell, lessons: Sequence[Lesson]) -> int:
         content = shell.render(
             f"pages/{FOLDER}/question.html",
             question=each, section=section, form=form(book.prediction(name), section.rows),
-            live=live.get(name), chinese=chinese_name,
+            live=live.get(name), chinese=chinese_name, read=named["read"],
+            libraries=[(of, [*its]) for of, its in groupby(named["questions"].get(name, ()), library)],
             before=listed[at - 1] if at else None, after=listed[at + 1] if at + 1 < len(listed) else None, **texts,
         )  # fmt: skip
         page = index | {
@@ -88,6 +92,11 @@ def write(shell: Shell, lessons: Sequence[Lesson]) -> int:
     titles = {"en": "Drill and interview", "zh": "练习与面试演练"}
     shell.write(drill | titles, shell.render(f"pages/{FOLDER}/drill.html"))
     return len(listed)
+
+
+def library(entry: Sequence[Any]) -> str:
+    """Of which library an entry of `libraries.toml` is: the first part of its place."""
+    return str(re.split("[/.]", entry[0])[0])
 
 
 def sections(body: str) -> dict[str, Section]:
