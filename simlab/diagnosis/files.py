@@ -89,11 +89,20 @@ def _files(path: Path) -> list[Path]:
     if runs:
         return _files(runs[0])
     named = [one for one in inside if one.name.endswith((".json", ".json.gz"))]
-    named = named or [one for one in inside if OF_A_RANK.search(one.name)]
+    of_ranks = [one for one in inside if OF_A_RANK.search(one.name)]
+    named = [*named, *(one for one in of_ranks if _is_left(one, named))] if named else of_ranks
     named = named or [one for one in inside if one.suffix in LOGS]
     if not named:
         raise InputError(f"{str(path)!r}: no .json or .json.gz file in the folder, and no log")
     return named
+
+
+def _is_left(path: Path, made: Sequence[Path]) -> bool:
+    """Whether a file is a pickle of which none of the JSON files `made` was made."""
+    if not path.is_file() or any(one.name.partition(".json")[0] == path.name for one in made):
+        return False
+    with path.open("rb") as file:
+        return file.read(4).startswith(PICKLES)
 
 
 def _read(path: Path) -> Found:

@@ -262,3 +262,9 @@ def test_torchs_own_file_names_are_read_and_its_pickles_are_not(tmp_path, capsys
     assert main(["why", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert "nccl_trace_rank_0" in error and "could execute code" in error and "json.dump" in error
+    dump = json.dumps(dumped(entry("all_reduce", 1, state="started")))
+    (tmp_path / "nccl_trace_rank_1.json").write_text(dump)
+    assert main(["why", str(tmp_path)]) == 2
+    assert "nccl_trace_rank_0" in capsys.readouterr().err
+    (tmp_path / "nccl_trace_rank_0.json").write_text(dump)
+    assert main(["why", str(tmp_path)]) == 0
