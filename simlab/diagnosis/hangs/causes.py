@@ -177,7 +177,7 @@ def _callers(calls: Calls, call: Call) -> dict[int, Call]:
 
 def _cause(call: Call, culprit: Sequence[int], waiting: Sequence[int], reason: str) -> Cause:
     pair = tuple(sorted((call.rank, call.peer)))
-    ranks = pair if call.is_message else call.group.ranks
+    ranks = pair if call.peer >= 0 else call.group.ranks
     return Cause(
         call.group.name, ranks, call.number, call.name, tuple(culprit), tuple(waiting), reason, ""
     )

@@ -83,10 +83,15 @@ def _unseen(calls: Calls, call: Call) -> tuple[int, ...]:
 
 
 def _of_message(calls: Calls, call: Call) -> Wait:
-    """A send waits for its receive, and a receive for its send."""
+    """A send waits for its receive, and a receive for its send. Where nothing says whose that is, it is
+    one of the ranks that wait in nothing, if there are any."""
+    if call.peer < 0:
+        busy = {one.rank for one in calls.pending}
+        free = tuple(rank for rank in calls.world if rank not in busy)
+        return Wait(call, free or _but(call.rank, busy), MISSING if free else STUCK)
     other = calls.messages[call.pair][RECV if call.name == SEND else SEND].get(call.number)
     if other is None:
-        return Wait(call, (call.peer,) if call.peer >= 0 else (), MISSING)
+        return Wait(call, (call.peer,), MISSING)
     if call.size and other.size and call.size != other.size:
         return Wait(call, (call.peer,), SIZE)
     return Wait(call, () if other.is_done else (call.peer,), STUCK)

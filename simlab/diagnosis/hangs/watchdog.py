@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from simlab.diagnosis.hangs.calls import COUNTED_IN, Call, Calls, Group, squeezed
+from simlab.diagnosis.hangs.calls import COUNTED_IN, RECV, SEND, Call, Calls, Group, squeezed
 from simlab.diagnosis.hangs.causes import hang_in
 from simlab.diagnosis.hangs.hang import Hang, ranks_text
 from simlab.diagnosis.hangs.waits import STUCK
@@ -91,7 +91,8 @@ def _told(
     names = {group for group, _ in status.values()}
     unnamed = names.pop() if len(names) == 1 else ""
     for one in timeouts:
-        in_group, last = status.get((one.rank, one.number), (unnamed, one.number))
+        name = "" if one.name.lower() in (SEND, RECV) else unnamed
+        in_group, last = status.get((one.rank, one.number), (name, one.number))
         of_group[in_group].append((one, last))
     calls: list[Call] = []
     for name, its in of_group.items():
@@ -103,11 +104,15 @@ def _told(
             size = one.numel if squeezed(one.name) in COUNTED_IN else ""
             told = Call(one.rank, group, one.name.lower(), one.number, size=size, sizes=one.numel)
             calls.append(told)
-            if last > one.number:
+            if last > one.number and not told.is_message:
                 calls.append(told._replace(name="", number=last, size=""))
     hang = hang_in(Calls(calls, heard, ()), f"The logs have no line with {CAUGHT!r}.")
     silent = [rank for rank in hang.culprit if rank in errors]
     details = [f"The log of rank {rank} says: {errors[rank]}" for rank in silent]
+    if any(call.is_message for call in calls):
+        details.append(
+            "A log does not say from whom to whom a message is: dumps of the flight recorder do."
+        )
     if hang.reason == STUCK:
         seen = sorted({call.rank for call in calls})
         details.append(

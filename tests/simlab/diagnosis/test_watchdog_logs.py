@@ -71,6 +71,26 @@ def test_a_rank_that_has_begun_less_is_missing_and_one_that_has_begun_as_much_is
     assert (hang.reason, hang.culprit, hang.waiting) == ("behind", (2,), (0, 1))
 
 
+def test_a_pipelines_message_waits_for_a_rank_that_waits_in_nothing():
+    """The log does not say who sends to whom; ranks 0 to 2 are victims."""
+    lines = [caught(rank, 5 + rank, "RECV", of_all=rank) for rank in range(3)]
+    lines += [status(rank, 5 + rank, 9, rank) for rank in range(3)]
+    hang = found(*lines, "[rank3]: RuntimeError: CUDA error: device-side assert triggered")
+    assert (hang.reason, hang.culprit, hang.name) == ("missing", (3,), "recv")
+    text = str(hang)
+    assert "rank 2 waits in recv number 7 of group 0 (default_pg) for rank 3." in text
+    assert "The log of rank 3 says: RuntimeError: CUDA error" in text
+    assert "dumps of the flight recorder do" in text and "-1" not in text
+
+
+def test_a_send_and_a_receive_of_one_number_accuse_nobody():
+    hang = found(caught(0, 3, "SEND", of_all=0), caught(1, 3, "RECV", 16, of_all=1))
+    assert (hang.reason, hang.culprit) == ("stuck", ())
+    others = [caught(rank, 4, of_all=rank) for rank in (2, 3)]
+    others += [status(rank, 4, 4, rank, "7(mesh_dp)") for rank in (2, 3)]
+    assert found(caught(0, 3, "SEND", of_all=0), *others).culprit == (1,)
+
+
 def test_groups_are_told_apart_and_ranks_are_those_of_the_training():
     lines = []
     for own, rank in enumerate((1, 3)):
