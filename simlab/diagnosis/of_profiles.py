@@ -182,6 +182,7 @@ class _Works:
         for at, rank in enumerate(self.ranks):
             for key, piece in _numbered(rank, at, len(self.ranks)).items():
                 found[*key, -1 if matched else at].append((at, piece))
+        last: dict[int, tuple[float, int]] = {}  # {rank: (end, number) of its last collective}
         for members in sorted(
             found.values(), key=lambda its: min(piece.start_s for _, piece in its)
         ):
@@ -189,12 +190,15 @@ class _Works:
             for at, piece in members:
                 before = self._ended_by(at, piece.start_s)
                 needs = [] if before is None else [Need(before)]
+                if at in last and abs(last[at][0] - piece.start_s) <= ROUNDING_S:
+                    needs.append(Need(last[at][1]))  # It follows on the same stream.
                 entered = Piece(ENTRY, piece.name, piece.start_s, piece.start_s, piece.kind)
                 entries.append(Need(self._add(at, entered, 0.0, needs)))
             last_s = max(piece.start_s for _, piece in members)
             for at, piece in members:
                 number = self._add(at, piece, max(0.0, piece.end_s - last_s), entries)
                 self._awaited(at, number)
+                last[at] = max(last.get(at, (piece.end_s, number)), (piece.end_s, number))
 
     def _ended_by(self, at: int, time_s: float) -> int | None:
         """The number of the last own work of a rank that ended by `time_s`."""

@@ -7,6 +7,7 @@ communication of its dimension, or a result of another rank, for which the rank 
 when nothing was missing is the host's: launching, Python, the operating system.
 """
 
+from bisect import bisect_right
 from typing import NamedTuple
 
 from simlab.diagnosis.graph import COMPUTE, DATA, ENTRY, HOST, OPTIMIZER, OWN_PARTS, Graph, Work
@@ -66,6 +67,10 @@ class _Rank:
         self.own = sorted(
             (pair for pair in own if pair[0].part in OWN_PARTS), key=lambda pair: pair[0].start_s
         )
+        # (end, number) of each communication of the rank, by end
+        self.mine = sorted(
+            (work.end_s, at) for at, work in enumerate(graph.works) if self._takes_part(work)
+        )
 
     def spent(self) -> Spent:
         """The `Spent` of the rank."""
@@ -84,19 +89,24 @@ class _Rank:
 
     def _end(self, free_s: float) -> None:
         """Explain what comes after the rank's last own work: communication, then waiting."""
-        mine = [
-            (work.end_s, at)
-            for at, work in enumerate(self.graph.works)
-            if self._takes_part(work) and work.end_s > free_s
-        ]
-        if mine:
-            end_s, number = max(mine)
+        if self.mine and self.mine[-1][0] > free_s:
+            end_s, number = self.mine[-1]
             self._explain(free_s, end_s, None, number)
             free_s = end_s
         self._add(WAITING, self.graph.end_s - free_s)
 
     def _takes_part(self, work: Work) -> bool:
         return work.communicates and self.rank in (work.rank, work.peer)
+
+    def _beside(self, since_s: float, until_s: float) -> int | None:
+        """The number of this rank's communication that ended last of those that ran in an interval."""
+        first = bisect_right(self.mine, (since_s, len(self.graph.works)))
+        ran = [one for one in self.mine[first:] if self._begun_s(one[1]) < until_s]
+        return max(ran, key=lambda one: min(one[0], until_s))[1] if ran else None
+
+    def _begun_s(self, number: int) -> float:
+        work = self.graph.works[number]
+        return work.end_s - work.own_s
 
     def _add(self, part: str, seconds: float) -> None:
         self.seconds[part] = self.seconds.get(part, 0.0) + seconds
@@ -120,7 +130,13 @@ class _Rank:
             elif work.rank != self.rank and work.part != ENTRY:
                 break
             elif work.rank == self.rank and work.part in OWN_PARTS:
-                self._add(HOST, until_s - since_s)  # It had ended: nothing was missing.
-                return
+                need = self._beside(since_s, until_s)
+                if need is None:
+                    self._add(HOST, until_s - since_s)  # It had ended: nothing was missing.
+                    return
+                end_s = min(until_s, self.graph.works[need].end_s)
+                self._add(HOST, until_s - end_s)
+                until_s = end_s
+                continue
             need = self.graph.binding(need)
         self._add(WAITING if number is None or need is not None else HOST, until_s - since_s)

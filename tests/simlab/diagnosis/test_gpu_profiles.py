@@ -160,6 +160,29 @@ def test_a_dispatch_between_products_is_exposed():
     assert "ep all_to_all" in str(diagnosis)
 
 
+@pytest.mark.parametrize("second_ms", [60, 50, 20])
+def test_communication_that_follows_or_overlaps_another_is_exposed(second_ms):
+    """Two collectives between products, on streams of their own, from 10 to 70 ms."""
+    diagnosis = found(
+        step(1, 0, 100), slice_("gemm", 0, 10), slice_("gemm", 70, 100),
+        slice_("ncclDevKernel_AllGather_RING_LL", 10, 60, tid=20),
+        slice_("ncclDevKernel_ReduceScatter_Sum", second_ms, 70, tid=21),
+    )  # fmt: skip
+    assert shares(diagnosis) == pytest.approx((0.4, 0.6))
+    assert diagnosis.spent.host == pytest.approx(0)
+    assert second_ms < 60 or "critical path: communication 60.0%, compute 40.0%" in str(diagnosis)
+
+
+def test_the_host_is_what_is_left_between_collectives():
+    diagnosis = found(
+        step(1, 0, 100), slice_("gemm", 0, 10), slice_("gemm", 70, 100),
+        slice_("ncclDevKernel_AllGather_RING_LL", 20, 40, tid=20),
+        slice_("ncclDevKernel_ReduceScatter_Sum", 45, 60, tid=21),
+    )  # fmt: skip
+    assert shares(diagnosis) == pytest.approx((0.4, 0.35))
+    assert diagnosis.spent.host == pytest.approx(0.025)
+
+
 def test_a_kernel_is_communication_by_the_operator_that_launched_it():
     """Its name says nothing; record_param_comms has the id of the operator."""
     said = {"External id": 5, "Collective name": "allreduce", "Process Group Description": "dp"}
