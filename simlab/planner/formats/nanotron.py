@@ -4,6 +4,8 @@ What follows from no option stands in `DEFAULTS`. `tp_linear_async_communication
 of the backward beside the weight gradient. ddp_bucket_cap_mb counts 2**20 bytes.
 """
 
+import re
+
 from simlab.errors import InputError
 from simlab.planner.formats.defaults import Default
 from simlab.planner.formats.options import Options, Settings
@@ -90,6 +92,12 @@ def read_model(options: Options, fields: Settings) -> Settings | None:
     config = options.section("model.model_config")
     kind = next((kind for name, kind in KINDS.items() if config.get(name)), None)
     if not config:
+        return None
+    other = next((name for name in config if re.fullmatch(r"is_\w+_config", name)), None)
+    if other and not kind:
+        options.unsaid.append(
+            f"model.model_config.{other}: such a model is not read, but {' and '.join(KINDS)} are"
+        )
         return None
     named = config | {"model_type": kind or config.get("model_type")}
     if kind == "qwen2" and not _read_qwen2(options, config, named):

@@ -42,8 +42,9 @@ DEFAULTS = (
     Default("fused", "no, without compile.enable", f"{CONFIG} (CompileConfig)"),
     Default(
         "compiled_loss",
-        "yes with compile.enable, unless compile.components leaves it out",
-        f"{CONFIG} (CompileConfig.components)",
+        "yes with compile.enable, unless compile.components leaves it out, or degrees stand in [training] or "
+        "[experimental], as until March 2025",
+        f"{CONFIG} (CompileConfig.components); torchtitan 542ca77, torchtitan/components/loss.py",
     ),
     Default(
         "attention",
@@ -96,16 +97,7 @@ MODELS = {
 }
 """{model.name: {model.flavor in small letters: the model of the catalogue}}."""
 PARALLELISM = "parallelism."
-OLDER = {
-    "training.batch_size": "training.local_batch_size",
-    "training.data_parallel_degree": "parallelism.data_parallel_shard_degree",
-    "training.enable_float8_linear": "float8.enable_float8_linear",
-    "training.fp8_linear": "float8.enable_float8_linear",
-    "quantize.linear.float8.recipe_name": "float8.recipe_name",
-    "quantize.dense.float8.recipe_name": "float8.recipe_name",
-    "compile.enable_async_tensor_parallel": "parallelism.enable_async_tensor_parallel",
-    "experimental.enable_async_tensor_parallel": "parallelism.enable_async_tensor_parallel",
-} | {
+EARLY = {"training.data_parallel_degree": "parallelism.data_parallel_shard_degree"} | {
     f"{section}.{option}": PARALLELISM + option
     for section, options in {
         "training": (
@@ -123,7 +115,17 @@ OLDER = {
     }.items()
     for option in options
 }
-"""{name of an option until torchtitan 0.1: its name since}."""
+"""{where an option stood until March 2025, when the loss was not compiled: its name since}"""
+OLDER = {
+    "training.batch_size": "training.local_batch_size",
+    "training.enable_float8_linear": "float8.enable_float8_linear",
+    "training.fp8_linear": "float8.enable_float8_linear",
+    "quantize.linear.float8.recipe_name": "float8.recipe_name",
+    "quantize.dense.float8.recipe_name": "float8.recipe_name",
+    "compile.enable_async_tensor_parallel": "parallelism.enable_async_tensor_parallel",
+    "experimental.enable_async_tensor_parallel": "parallelism.enable_async_tensor_parallel",
+} | EARLY
+"""{name of an option in an older version: its name since}"""
 
 
 def read(options: Options, gpus: int | None) -> Settings:
@@ -132,6 +134,7 @@ def read(options: Options, gpus: int | None) -> Settings:
     def degree(option: str, default: int = 1, least: int = 1) -> int:
         return options.whole(PARALLELISM + option, default, least) or 0
 
+    early = any(options.given(older) for older in EARLY)
     options.rename(OLDER)
     tp = degree("tensor_parallel_degree")
     pp = degree("pipeline_parallel_degree")
@@ -175,6 +178,7 @@ def read(options: Options, gpus: int | None) -> Settings:
     )
     if pp == 1:
         fields["schedule"] = "1f1b"
+    fields["compiled_loss"] = fields["compiled_loss"] and not early
     _read_batch(options, fields)
     _read_rest(options, fields)
     if unknown := [option for option in options.names if option.endswith("parallel_degree")]:
