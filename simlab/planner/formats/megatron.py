@@ -9,7 +9,7 @@ from typing import Any
 from simlab.errors import InputError, shortened
 from simlab.libraries.torch import TORCH
 from simlab.planner.formats.defaults import Default
-from simlab.planner.formats.known import known_of
+from simlab.planner.formats.megatron_forks import read_forks
 from simlab.planner.formats.megatron_model import read_model
 from simlab.planner.formats.megatron_stages import read_stages, written_stages
 from simlab.planner.formats.options import Options, Settings, microbatches, replicas
@@ -21,7 +21,7 @@ ARGUMENTS = "Megatron-LM d98e8a6, megatron/training/arguments.py"
 DEFAULTS = (
     Default(
         "gradient_bytes",
-        "4 with bf16 parameters, without --grad-reduce-in-bf16",
+        "4 with bf16 parameters, without --grad-reduce-in-bf16; with --deepspeed as DeepSpeed does",
         f"{ARGUMENTS}:1215",
     ),
     Default(
@@ -31,7 +31,8 @@ DEFAULTS = (
     ),
     Default(
         "attention",
-        "flash; unfused with --transformer-impl local, which is Megatron-DeepSpeed's, and no --use-flash-attn",
+        "flash; unfused without --use-flash-attn and with --transformer-impl local, which is Megatron-DeepSpeed's "
+        "and that of flags such as --data-impl, until October 2023",
         "Megatron-LM d98e8a6, megatron/core/models/gpt/gpt_layer_specs.py (get_gpt_layer_local_spec: DotProductAttention)",
     ),
     Default("etp", "tp", f"{ARGUMENTS} (expert_tensor_parallel_size)"),
@@ -56,26 +57,6 @@ DEFAULTS = (
         "Megatron-LM d98e8a6, megatron/core/transformer/transformer_config.py (moe_token_dispatcher_type)",
     ),
 )
-OLDER = {
-    "--model-parallel-size": "--tensor-model-parallel-size",
-    "--batch-size": "--micro-batch-size",
-    "--expert-parallel-size": "--expert-model-parallel-size",
-    "--activations-checkpoint-method": "--recompute-method",
-    "--checkpoint-method": "--recompute-method",
-    "--activations-checkpoint-num-layers": "--recompute-num-layers",
-    "--checkpoint-num-layers": "--recompute-num-layers",
-    "--activations-checkpoint-granularity": "--recompute-granularity",
-    "--checkpoint-granularity": "--recompute-granularity",
-    "--fp32-allreduce": "--accumulate-allreduce-grads-in-fp32",
-    "--use-custom-fsdp": "--use-megatron-fsdp",
-    "--intermediate-size": "--ffn-hidden-size",
-    "--decoder-num-layers": "--num-layers",
-    "--cp-comm-types": "--cp-comm-type",
-    "--moe-expert-parallel-size": "--expert-model-parallel-size",
-    "--cpu-optimizer": "--optimizer-cpu-offload",
-    "--pad-vocab-size-to": "--padded-vocab-size",
-}
-"""{name of a flag in an older version: its name since}"""
 SHARDED = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3, "no_shard": 0}
 CP_KINDS = {"p2p": "ring", "a2a": "all-to-all", "allgather": "all-gather"}
 DISPATCHERS = {"all-to-all": "alltoall", "once-a-node": "flex"}
@@ -93,10 +74,7 @@ ORDERS = {False: "tp-cp-dp-pp", True: "tp-cp-pp-dp"}
 def read(options: Options, gpus: int | None) -> Settings:
     """{field of a plan: value}"""
     take, whole, switch = options.take, options.whole, options.switch
-    _underscored(options)
-    options.rename(OLDER)
-    if options.given("--deepspeed"):
-        _of_deepspeed(options)
+    read_forks(options)
     degrees = {
         "tp": whole("--tensor-model-parallel-size", 1),
         "pp": whole("--pipeline-model-parallel-size", 1),
@@ -139,69 +117,6 @@ def read(options: Options, gpus: int | None) -> Settings:
     read_stages(options, fields)
     _fit_zero(options, fields)
     return fields
-
-
-def _underscored(options: Options) -> None:
-    """Megatron-LLM's flags (epfLLM/Megatron-LLM, megatron/arguments.py) have underscores, some have
-    other names, and its layers have no bias unless one is asked for."""
-    known = known_of("megatron")
-    names = [name for name in options.names if "_" in name and not known.is_none(name)]
-    if not {"--micro_batch_size", "--tensor_model_parallel_size"} & {*names}:
-        return
-    options.rename({name: name.replace("_", "-") for name in names})
-    options.rename({"--num-attention-heads-kv": "--num-query-groups"})
-    options.set("--transformer-impl", "local")
-    means = {
-        "--normalization": "RMSNorm" if options.switch("--use-rms-norm") else None,
-        "--untie-embeddings-and-output-weights": options.switch("--no-tie-embed-logits"),
-        "--disable-bias-linear": not options.switch("--use-bias"),
-        "--swiglu": options.choice("--glu-activation", {"swiglu": True}, False),
-        "--group-query-attention": options.given("--num-query-groups"),
-    }
-    if options.given("--hidden-size") and not options.given("--ffn-hidden-size"):
-        options.set(
-            "--ffn-hidden-size", 4 * (Options({"": options.look("--hidden-size")}).whole("") or 0)
-        )
-    for name, value in means.items():
-        if value:
-            options.set(name, value)
-
-
-FLASH = (
-    "--use-flash-attn-v1",
-    "--use-flash-attn-v2",
-    "--use-flash-attn-triton",
-    "--use-flash-attn-builder",
-)
-
-
-def _of_deepspeed(options: Options) -> None:
-    """What Megatron-DeepSpeed does otherwise (microsoft/Megatron-DeepSpeed, megatron/arguments.py): its
-    layers are its own ones, its sequence parallelism is Ulysses', and its experts are on every
-    --expert-interval-th layer."""
-    if not options.given("--transformer-impl"):
-        options.set("--transformer-impl", "local")
-    flash = [options.switch(flag) for flag in FLASH]
-    if any(flash):
-        options.set("--use-flash-attn", True)
-    ranks = options.whole("--ds-sequence-parallel-size", 1) or 1
-    if ranks > 1:
-        options.set("--context-parallel-size", ranks)
-        options.set("--cp-comm-type", "a2a")
-        if not any(flash):
-            options.set("--use-flash-attn", True)
-            options.unsaid.append(
-                "attention of several kernels with --ds-sequence-parallel-size: a plan has fused attention then"
-            )
-    if (options.look("--expert-model-parallel-size") or 1) != 1:
-        options.set("--moe-token-dispatcher-type", "alltoall")
-    experts = options.look("--num-experts")
-    if experts not in (None, 1):
-        options.drop("--num-experts", "--expert-interval")
-        options.unsaid.append(
-            f"--num-experts = {shortened(experts)} on every --expert-interval-th layer: name the model"
-        )
-        options.drop("--num-layers")
 
 
 def _gpus(options: Options, gpus: int | None) -> int | None:

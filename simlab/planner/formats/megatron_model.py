@@ -34,7 +34,8 @@ def read_model(options: Options, fields: Settings) -> Settings | None:
     rope = switch("--use-rotary-position-embeddings")
     learned = not switch("--no-position-embedding")
     kind = take("--position-embedding-type", "rope" if rope else "learned_absolute")
-    gated, shifted = switch("--swiglu"), take("--normalization", "LayerNorm") == "LayerNorm"
+    gated = switch("--swiglu")
+    shifted = str(take("--normalization", "LayerNorm")).lower() == "layernorm"
     gated |= switch("--quick-geglu")
     biased, of_queries = not switch("--disable-bias-linear"), switch("--add-qkv-bias")
     grouped, groups = switch("--group-query-attention"), whole("--num-query-groups", 1)

@@ -59,7 +59,8 @@ MEANINGS = [
     ("megatron", flags(attention_dropout=0.1), {"dropout": True}),
     ("megatron", flags(ddp_bucket_size=1000), {"bucket_bytes": 4000}),
     ("megatron", flags(context_parallel_size=2, cp_comm_type="a2a"), {"cp_kind": "all-to-all"}),
-    ("megatron", flags(deepspeed=True), {"attention": "unfused"}),
+    ("megatron", flags(deepspeed=True), {"attention": "unfused", "gradient_bytes": 2, "dp_overlap": False}),
+    ("megatron", flags(deepspeed=True, zero_stage=3), {"zero": 3, "gradient_bytes": 2, "dp_overlap": True}),
     ("megatron", flags(deepspeed=True, use_flash_attn_v2=True), {"attention": "flash"}),
     ("megatron", flags(deepspeed=True, use_flash_attn_v2=True, ds_sequence_parallel_size=4), {"dp": 4, "cp": 4, "cp_kind": "all-to-all"}),
     ("megatron", flags(deepspeed=True, moe_expert_parallel_size=8), {"ep": 8, "dp": 16}),
@@ -108,9 +109,10 @@ MEANINGS = [
                     "experimental": {"pipeline_parallel_degree": 4, "pipeline_parallel_schedule": "1F1B",
                                      "pipeline_parallel_microbatches": 4}},
      {"tp": 2, "pp": 4, "dp": 2, "microbatch_size": 2, "microbatches": 4, "schedule": "1f1b"}),
-    ("torchtitan", {"activation_checkpoint": {"mode": "none"}, "training": {"data_parallel_degree": 16},
+    ("torchtitan", {"activation_checkpoint": {"mode": "none"},
+                    "training": {"data_parallel_degree": 16, "compile": True},
                     "float8": {"enable_float8_linear": True}},
-     {"dp": 16, "precision": "fp8"}),
+     {"dp": 16, "precision": "fp8", "fused": True, "compiled_loss": False}),
     ("torchtitan", nested(TITAN, "activation_checkpoint", mode="selective", selective_ac_option="op"),
      {"recompute": "per-op"}),
     ("torchtitan", nested(TITAN, "compile", enable=True), {"fused": True, "compiled_loss": True}),
@@ -478,6 +480,19 @@ def test_layers_of_other_kinds_make_no_model():
     assert imported("megatron", sizes, gpus=4).model.layers == 2
     hybrid = imported("megatron", sizes | {"--hybrid-override-pattern": "M-*-"}, gpus=4)
     assert hybrid.model is None and any("layers of another kind" in note for note in hybrid.unsaid)
+
+
+def test_small_letters_of_megatron_deepspeed_name_a_norm_with_a_bias():
+    sizes = {name.replace("_", "-"): value for name, value in SIZES.items()}
+    for norm, bias in (("layernorm", True), ("rmsnorm", False), ("LayerNorm", True)):
+        made = imported("megatron", sizes | {"--normalization": norm}, gpus=4)
+        assert made.model.bias == bias
+
+
+def test_a_model_that_is_not_read_is_named_by_what_the_file_calls_it():
+    config = {"is_starcoder2_config": True, "hidden_size": 64, "num_hidden_layers": 4}
+    made = imported("nanotron", NANOTRON | {"model": {"model_config": config}})
+    assert made.model is None and "is_starcoder2_config" in made.unsaid[0]
 
 
 def test_nanotrons_qwen2_has_biases_only_where_they_are_asked_for():
