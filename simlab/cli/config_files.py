@@ -89,7 +89,9 @@ def _arguments(text: str, given: Mapping[str, str]) -> dict[str, Any]:
     shlex.split(text.replace("\\\n", " "), comments=True)  # whose quotes must be closed
     found: dict[str, list[Any]] = {}
     values: list[Any] = []
-    for word in script_words(text, given):
+    for at, word in enumerate(script_words(text, given)):
+        if word in ("$@", "$*") or (not at and VARIABLE.fullmatch(word)):
+            continue  # a script is read without arguments; a program is no option
         if word[:2] == "--":
             flag, equals, value = word.partition("=")
             values = found.setdefault(flag, [])

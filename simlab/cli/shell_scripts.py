@@ -38,6 +38,18 @@ RUN = re.compile(r"\$\(.*\)|`.*`", re.DOTALL)
 """What another program says."""
 ARGUMENTS = re.compile(r"\$#|\$@|\$\*|\bgetopts\b")
 """The arguments that a script itself is started with."""
+SBATCH = re.compile(
+    r"^#SBATCH\s+(--nodes|-N|--gpus-per-node|--gres|--ntasks-per-node)[= ]\s*(?:gpu:)?(?:[A-Za-z]\w*:)?(\d+)\b(?!-)",
+    re.MULTILINE,
+)
+SLURM = {
+    "--nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
+    "-N": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
+    "--gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
+    "--gres": ("SLURM_GPUS_ON_NODE",),
+    "--ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
+}
+"""{option of sbatch in a script: the variables that Slurm sets by it}"""
 MOST_WORDS = 100_000
 
 
@@ -79,7 +91,12 @@ class Script:
             r"<<-?\s*['\"]?(\w+)['\"]?.*?\n\s*\1\s*(?=\n|$)", "", self.text, flags=re.DOTALL
         )
         self.text = self.text.replace("\r", "").replace("\\\n", " ")
-        self.variables = {name: [value] for name, value in self.given.items()}
+        self.variables = {
+            variable: [number]
+            for option, number in SBATCH.findall(self.text)
+            for variable in SLURM[option]
+        }
+        self.variables |= {name: [value] for name, value in self.given.items()}
 
     def words(self) -> list[str]:
         """The words of the command that trains: of the commands that have options, of which the last
@@ -90,7 +107,10 @@ class Script:
         found = [words for words in split if any(word[:2] == "--" for word in words)]
         named = [words for words in found if any(word.endswith(".py") for word in words)]
         rest = [
-            word for name, its in self.variables.items() if name not in self.used for word in its
+            word
+            for name, its in self.variables.items()
+            if name not in self.used and any("--" in one for one in its)
+            for word in its
         ]
         if not found:
             return [word for text in rest for word in _split(text)]
@@ -189,6 +209,11 @@ class Script:
         if self._runs() is None and self.variables.get(name) != its:
             decides = next((one.asks for one in self.open if one.runs is None), "") or name
             holds_options = any("--" in word for word in its)
+            known = self.variables.get(name)
+            if holds_options and known and (more or " ".join(its).startswith(" ".join(known))):
+                if f"--${decides}" not in known[-1]:
+                    self.variables[name] = [*known, f"--${decides}"]
+                return
             self._unknown(name, f"--{decides}" if holds_options else decides)
             return
         asks = [

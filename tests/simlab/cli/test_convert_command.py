@@ -367,8 +367,9 @@ fi
 def test_a_command_that_another_shell_runs_is_read(tmp_path, capsys):
     (tmp_path / "run.sh").write_text(IN_A_SHELL)
     script = [str(tmp_path / "run.sh"), "--from", "megatron", "--gpus", "16"]
-    status, error, _ = converted(capsys, *script)
-    assert status == 2 and "--set WANDB_API_KEY=VALUE" in error
+    status, error, found = converted(capsys, *script)
+    assert status == 0 and found["plan"]["tp"] == 4
+    assert "not understood: $WANDB_API_KEY" in error
     _, _, found = converted(capsys, *script, "--set", "WANDB_API_KEY=")
     assert (found["plan"]["dp"], found["plan"]["tp"], found["plan"]["microbatches"]) == (4, 4, 16)
     assert not found["unknown"] and "--membind" in found["left"]
@@ -410,3 +411,87 @@ def test_without_arguments_of_its_own_a_script_says_what_it_says_by_itself(tmp_p
     assert not found["unknown"]
     _, _, found = converted(capsys, *script, "--set", "STAGE=2")
     assert found["plan"]["zero"] == 2 and any("no-pipeline" in note for note in found["unsaid"])
+
+
+IN_LISTS = """#!/bin/bash
+#SBATCH --job-name=a
+#SBATCH --nodes=4
+#SBATCH --gres=gpu:a100:8
+ARGS=(--micro-batch-size 2 --nnodes $SLURM_JOB_NUM_NODES --nproc_per_node $SLURM_GPUS_ON_NODE)
+if [ -e $FOLDER/latest.txt ]; then
+    ARGS+=(--load $FOLDER)
+else
+    ARGS+=(--no-load-rng)
+fi
+ARGS+=(--bf16 --attention-backend unfused)
+export MARGIN=16
+"""
+
+
+def test_a_list_keeps_what_it_has_where_a_condition_adds_to_it(tmp_path, capsys):
+    """The file sets a list and variables only, and another script runs it on the nodes that Slurm gives."""
+    (tmp_path / "params.sh").write_text(IN_LISTS)
+    script = [str(tmp_path / "params.sh"), "--from", "megatron"]
+    status, _, found = converted(capsys, *script)
+    assert (status, found["plan"]["dp"], found["plan"]["microbatch_size"]) == (0, 32, 2)
+    assert (found["plan"]["attention"], found["unsaid"]) == ("unfused", [])
+    assert found["unknown"] == [
+        "$FOLDER: the script does not say what it is: give --set FOLDER=VALUE"
+    ]
+    _, _, found = converted(capsys, *script, "--set", "SLURM_JOB_NUM_NODES=2")
+    assert found["plan"]["dp"] == 16
+
+
+def test_a_program_and_a_scripts_own_arguments_are_no_options(tmp_path, capsys):
+    (tmp_path / "a").write_text(
+        '"$PYTHON" -u p.py --micro-batch-size 1 --bf16 "$@" --fp8-format $@ hybrid'
+    )
+    _, _, found = converted(capsys, str(tmp_path / "a"), "--from", "megatron", "--gpus", "8")
+    assert (found["plan"]["precision"], found["unknown"]) == ("fp8", [])
+
+
+@pytest.mark.parametrize(
+    ("more", "kv_heads", "attention"),
+    [
+        ("", 32, "flash"),
+        ("--data-impl mmap", 32, "unfused"),
+        ("--checkpoint-activations --use-flash-attn", 32, "flash"),
+        ("--data-impl mmap --transformer-impl transformer_engine", 32, "flash"),
+        ("--attention-head-type multiquery", 1, "unfused"),
+        ("--attention-head-type multihead --use-flash-attn", 32, "flash"),
+        ("--deepspeed --num-key-value-heads 8", 8, "unfused"),
+    ],
+)
+def test_layers_of_older_versions_and_forks(tmp_path, capsys, more, kv_heads, attention):
+    """Megatron-LM 6ff4626 of August 2023 has --data-impl, and --transformer-impl is local by default; in
+    57e1262 of May 2024 it is transformer_engine, and there is no --data-impl."""
+    (tmp_path / "a").write_text(
+        "python p.py --micro-batch-size 1 --num-layers 2 --hidden-size 4096 --num-attention-heads 32 "
+        f"--vocab-size 32000 {more}"
+    )
+    _, _, found = converted(capsys, str(tmp_path / "a"), "--from", "megatron", "--gpus", "8")
+    assert (found["model"]["kv_heads"], found["plan"]["attention"]) == (kv_heads, attention)
+    assert not found["unknown"] and not found["unsaid"]
+
+
+SWIFT = """megatron sft --model Qwen/Qwen2.5-7B --dataset a --max_length 4096 --packing true \\
+    --tensor_model_parallel_size 2 --sequence_parallel true --global_batch_size 64 \\
+    --use_distributed_optimizer true"""
+
+
+@pytest.mark.parametrize(
+    ("more", "meant"),
+    [
+        ("", {"recompute": "selective", "precision": "bf16"}),
+        ("--recompute_granularity none", {"recompute": "none"}),
+        ("--torch_dtype float16 --micro_batch_size 2", {"precision": "fp16", "microbatches": 8}),
+        ("--expert_model_parallel_size 4", {"ep": 4, "etp": 1}),
+    ],
+)
+def test_a_script_of_ms_swift_has_its_defaults(tmp_path, capsys, more, meant):
+    (tmp_path / "a").write_text(f"{SWIFT} {more}")
+    _, _, found = converted(capsys, str(tmp_path / "a"), "--from", "megatron", "--gpus", "8")
+    usual = {"dp": 4, "tp": 2, "zero": 1, "attention": "flash", "dropout": False, "seq": 4096}
+    usual |= {"sequence_parallel": True, "microbatches": 16} | meant
+    assert {field: found["plan"][field] for field in usual} == usual
+    assert any("packed sequences" in note for note in found["unsaid"])
