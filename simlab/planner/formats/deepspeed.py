@@ -8,7 +8,7 @@ option stands in `DEFAULTS`.
 
 from typing import Any
 
-from simlab.errors import InputError
+from simlab.errors import InputError, shortened
 from simlab.planner.formats.defaults import Default
 from simlab.planner.formats.options import Options, Settings, replicas
 from simlab.spec.plan import Plan
@@ -58,6 +58,17 @@ OLDER = {
     "data_types.bf16_master_weights_and_grads": "bf16.bf16_master_weights_and_grads",
     "tensor_parallel.tp_size": "tensor_parallel.autotp_size",
 }
+ACCELERATE = {
+    f"deepspeed_config.{option}": name
+    for option, name in {
+        "zero_stage": ZERO + "stage",
+        "offload_optimizer_device": ZERO + "offload_optimizer.device",
+        "offload_param_device": ZERO + "offload_param.device",
+        "gradient_accumulation_steps": STEPS,
+        "gradient_clipping": "gradient_clipping",
+    }.items()
+}
+"""{option of accelerate: that of DeepSpeed}"""
 OFFLOADS = {
     "cpu_offload": "offload_optimizer.device",
     "cpu_offload_optimizer": "offload_optimizer.device",
@@ -69,6 +80,7 @@ OFFLOADS = {
 
 def read(options: Options, gpus: int | None) -> Settings:
     """{field of a plan: value}"""
+    gpus = _of_accelerate(options, gpus)
     _rename(options)
     stage = options.whole(ZERO + "stage", 0, 0) or 0
     tp = options.whole("tensor_parallel.autotp_size", 1, 0) or 1
@@ -109,6 +121,31 @@ def read(options: Options, gpus: int | None) -> Settings:
         if parameters and optimizer and parameters != optimizer:
             options.unsaid.append(f"{ZERO}offload_optimizer.device: it goes where parameters go")
     return fields
+
+
+def _of_accelerate(options: Options, gpus: int | None) -> int | None:
+    """Say what a YAML file of Hugging Face's accelerate means (src/accelerate/utils/dataclasses.py:
+    DeepSpeedPlugin). The number of GPUs, which it says."""
+    kind = options.take("distributed_type")
+    if kind is None:
+        return gpus
+    if kind != "DEEPSPEED":
+        raise InputError(f"distributed_type = {shortened(kind)}: this file starts no DeepSpeed")
+    file = options.take("deepspeed_config.deepspeed_config_file")
+    if file is not None:
+        raise InputError(f"deepspeed_config_file = {shortened(file)} has the options: convert that")
+    options.rename(ACCELERATE)
+    if options.look(ZERO + "stage") is None:
+        options.set(ZERO + "stage", 2)
+    half = options.take("mixed_precision", "no")
+    if half in ("bf16", "fp16"):
+        options.set(f"{half}.enabled", True)
+    elif half not in ("no", False):
+        options.unsaid.append(f"mixed_precision = {shortened(half)}")
+    processes = options.whole("num_processes")
+    if None not in (gpus, processes) and gpus != processes:
+        raise InputError(f"num_processes = {processes}: the file is not for {gpus} GPUs")
+    return processes or gpus
 
 
 def _rename(options: Options) -> None:

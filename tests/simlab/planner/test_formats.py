@@ -27,6 +27,10 @@ TITAN = {"parallelism": {"data_parallel_shard_degree": 4}, "compile": {"enable":
          "activation_checkpoint": {"mode": "none"}}  # fmt: skip
 DEEPSPEED = {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True}}
 NANOTRON = {"parallelism": {"dp": 2, "tp": 2, "pp": 2}}
+ACCELERATE = {"distributed_type": "DEEPSPEED", "mixed_precision": "bf16", "num_processes": 16,
+              "train_micro_batch_size_per_gpu": 1,
+              "deepspeed_config": {"zero_stage": 3, "gradient_accumulation_steps": 4,
+                                   "offload_optimizer_device": "none"}}  # fmt: skip
 
 
 def flags(**more):
@@ -133,6 +137,9 @@ MEANINGS = [
     ("deepspeed", nested(DEEPSPEED, "zero_optimization", stage=2, offload_optimizer={"device": "nvme"}),
      {"offload": "optimizer", "offload_to": "nvme"}),
     ("deepspeed", DEEPSPEED | {"train_batch_size": 64, "gradient_accumulation_steps": 2}, {"dp": 16}),
+    ("deepspeed", ACCELERATE, {"dp": 16, "zero": 3, "precision": "bf16", "microbatches": 4, "offload": "none"}),
+    ("deepspeed", nested(ACCELERATE, "deepspeed_config", zero_stage=2, offload_optimizer_device="cpu") | {"mixed_precision": False},
+     {"zero": 2, "precision": "fp32", "offload": "optimizer"}),
     ("nanotron", NANOTRON, {"schedule": "gpipe", "sequence_parallel": False, "tp_overlap": "none"}),
     ("nanotron", nested(NANOTRON, "parallelism", pp_engine="1f1b", tp_mode="REDUCE_SCATTER",
                         recompute_layer=True), {"recompute": "full", "sequence_parallel": True}),
@@ -232,7 +239,9 @@ WRONG = [
     ("torchtitan", {"base_model": "llama", "micro_batch_size": 2, "fsdp_config": {"version": 2}}, 16,
      "none of the file's options is one of torchtitan's, such as 'base_model'"),
     ("deepspeed", {"distributed_type": "FSDP", "fsdp_config": {"fsdp_version": 2}, "num_processes": 8}, 16,
-     "none of the file's options is one of deepspeed's, such as 'distributed_type'"),
+     "distributed_type = 'FSDP': this file starts no DeepSpeed"),
+    ("deepspeed", ACCELERATE, 8, "num_processes = 16"),
+    ("deepspeed", nested(ACCELERATE, "deepspeed_config", deepspeed_config_file="a.json"), 16, "a.json' has the options"),
     ("deepspeed", {"bf16": {"enabled": True}}, 16, "neither train_batch_size nor"),
     ("nanotron", {"parallelism": {"dp": 2, "tp": 2}}, None, "parallelism.pp"),
     ("nanotron", NANOTRON, 16, "8 GPUs, not for 16"),
