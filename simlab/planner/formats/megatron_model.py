@@ -79,7 +79,7 @@ def read_model(options: Options, fields: Settings) -> Settings | None:
     if vocab is None:
         options.unsaid.append(
             "--num-layers and the other sizes: the flags do not say the size of the vocabulary: give "
-            "--set --vocab-size=N to have the model, too"
+            "--set=--vocab-size=N to have the model, too"
         )
         return None
     sizes |= {"layers": layers, "hidden": hidden, "heads": heads, "vocab": vocab}

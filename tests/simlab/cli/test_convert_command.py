@@ -442,6 +442,17 @@ def test_a_list_keeps_what_it_has_where_a_condition_adds_to_it(tmp_path, capsys)
     assert found["plan"]["dp"] == 16
 
 
+def test_the_advice_to_say_the_vocabulary_works_as_it_is_written(tmp_path, capsys):
+    sizes = "--num-layers 2 --hidden-size 64 --num-attention-heads 4"
+    (tmp_path / "a").write_text(f"python p.py --micro-batch-size 1 {sizes}")
+    script = [str(tmp_path / "a"), "--from", "megatron", "--gpus", "8"]
+    _, error, found = converted(capsys, *script)
+    (advice,) = [word for word in error.split() if "--vocab-size" in word]
+    assert found["model"] is None
+    _, _, found = converted(capsys, *script, advice.replace("=N", "=512"))
+    assert found["model"]["vocab"] == 512
+
+
 def test_a_program_and_a_scripts_own_arguments_are_no_options(tmp_path, capsys):
     (tmp_path / "a").write_text(
         '"$PYTHON" -u p.py --micro-batch-size 1 --bf16 "$@" --fp8-format $@ hybrid'
