@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 SOURCES = [*ROOT.glob("simlab/**/*.py"), *ROOT.glob("realrun/**/*.py")]
 NOTEBOOKS = [*ROOT.glob("notebooks/*.ipynb")]
 PUT_TOGETHER = {
-    *("It fits", "are within", "stages do", "while running", "messages all", "messages alone"),
+    *("are within", "stages do", "while running", "messages all", "messages alone"),
     *("Paced links", "Plain loopback", "tree nowhere", "order held", "some contributions", "contributions summed"),
     *("bubble idle_over_ideal", "bubble idle_over_makespan", "bubble longest_stage", "microbatch held"),
     *("is tight", "run of", "not sent", "have called", "have not"),
