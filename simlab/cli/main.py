@@ -7,7 +7,7 @@ from inspect import cleandoc
 import simlab as sl
 from simlab.cli.commands.catalogue import add_catalog, catalog
 from simlab.cli.commands.cluster import add_cluster, cluster
-from simlab.cli.commands.compare import add_compare, add_sweep, compare, sweep
+from simlab.cli.commands.compare import add_compare, compare
 from simlab.cli.commands.convert import add_convert, convert
 from simlab.cli.commands.drill import add_drill, drill
 from simlab.cli.commands.learning.classes import add_class, class_
@@ -26,6 +26,7 @@ from simlab.cli.commands.running.doctor import add_doctor, doctor
 from simlab.cli.commands.running.operations import add_operations, operations
 from simlab.cli.commands.running.why import add_why, why
 from simlab.cli.commands.simulate import add_simulate, simulate
+from simlab.cli.commands.sweep import add_sweep, sweep
 from simlab.cli.commands.validate import add_validate, validate
 from simlab.cli.exit_status import exit_status
 from simlab.cli.options import Parser, add_version_and_completion, program_name

@@ -1,4 +1,4 @@
-"""The commands compare and sweep: predicted steps of several plans side by side."""
+"""The command compare: predicted steps of several plans side by side."""
 
 import argparse
 from argparse import Namespace
@@ -7,28 +7,17 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 import simlab as sl
-from simlab.cli.commands.step import (
-    BATCH,
-    REPLICAS,
-    global_batch_of,
-    plan_and_cluster,
-    say_what_is_not_read,
-)
+from simlab.cli.commands.step import plan_and_cluster, say_what_is_not_read
 from simlab.cli.options import add_json_options, add_picture_option, flag, value_text
 from simlab.cli.output import COLUMNS, print_json, print_table, print_text, progress, write_picture
 from simlab.cli.plan_options import (
     CLUSTER_OPTIONS,
     FIELDS,
-    add_batch_option,
     add_cluster_options,
-    add_plan_options,
     given_values,
-    plan_part,
 )
 from simlab.errors import InputError, did_you_mean, shortened
-from simlab.spec.fields import parsed
 from simlab.spec.model import MFU_CONVENTION
-from simlab.spec.plan import Plan
 from simlab.studies.published.rows import described
 from simlab.studies.published.runs import RUNS, RUNS_2026, read_runs
 from simlab.studies.published.words import Skip
@@ -40,9 +29,6 @@ from simlab.views.plan_scene import step_parts
 
 MOST_PLANS = 64
 HEAD = "tokens/s/GPU", "", "step", "MFU", "GiB", "fit"
-FOLLOWED = "tp", "pp", "cp", "nodes", "microbatch_size"
-"""Options of a sweep after which the dp and the microbatches of a plan file follow from its GPUs and
-its global batch."""
 MOST_NAMED_PARTS = 3
 """Of a step: the parts that are named where it is another one than the first plan's."""
 
@@ -71,7 +57,7 @@ class Answer(TypedDict):
     """{what is not the same in all of them: its value in each that is predicted}."""
 
 
-class _One(NamedTuple):
+class One(NamedTuple):
     """A plan by name, predicted or refused."""
 
     name: str
@@ -93,41 +79,10 @@ def compare(arguments: Namespace) -> int:
     found = []
     for asked, name in progress([*zip(arguments.plans, names)], "predicting plans"):
         try:
-            found.append(_One(name, _of_plan(asked, arguments)))
+            found.append(One(name, _of_plan(asked, arguments)))
         except InputError as error:
             raise InputError(str(error) if asked in str(error) else f"{asked}: {error}") from error
-    return _say(arguments, found, "plan")
-
-
-def sweep(arguments: Namespace) -> int:
-    """Predict a step for each of several values of one option, such as --over tp=1,2,4,8.
-
-    The options are those of `simlab simulate --model`, and the values are those of any of them. Where
-    tp, pp, cp, nodes or microbatch_size changes, the dp and the microbatches of a plan file follow from
-    its GPUs and its global batch, unless they are given beside it. A value with which there is no plan
-    is listed with the reason; the exit status is 0 as long as one has a plan.
-    """
-    if len(arguments.over) > 1:
-        raise InputError(f"--over {' --over '.join(arguments.over)}: a sweep changes one option")
-    name, values = _swept(arguments.over[0])
-    batch = global_batch_of(arguments)
-    following = _following(arguments, name, batch)
-    found: list[_One] = []
-    first: InputError | None = None
-    for text, value in progress(values, f"predicting each {name}"):
-        setattr(arguments, name, value)
-        try:
-            given = given_values(arguments)
-            for its in following.names:
-                del given[its]
-            step = _predicted(given, following.global_batch, following.gpus, is_first=not found)
-            found.append(_One(text, step))
-        except InputError as error:
-            first = first or error
-            found.append(_One(text, None, str(error)))
-    if first is not None and not any(each.prediction for each in found):
-        raise first
-    return _say(arguments, found, flag(name), name, following.text)
+    return say(arguments, found, "plan")
 
 
 # what is asked for
@@ -143,7 +98,7 @@ def _names(asked: Sequence[str]) -> list[str]:
 def _of_plan(asked: str, arguments: Namespace) -> Prediction:
     if Path(asked).suffix in (".yaml", ".yml") or Path(asked).is_file():
         over = {name: getattr(arguments, name) for name in CLUSTER_OPTIONS}
-        return _predicted(given_values(Namespace(plan=asked, **over)))
+        return predicted(given_values(Namespace(plan=asked, **over)))
     rows = {row["id"]: row for file in (RUNS, RUNS_2026) for row in read_runs(file)}
     if asked not in rows:
         hint = did_you_mean(asked, rows) or ":"
@@ -160,46 +115,14 @@ def _of_plan(asked: str, arguments: Namespace) -> Prediction:
         raise InputError(str(skip)) from skip
 
 
-class _Following(NamedTuple):
-    """What of a plan file does not stay as it is in a sweep."""
-
-    names: tuple[str, ...] = ()
-    """Its fields that follow from the rest."""
-    gpus: int | None = None
-    global_batch: int | None = None
-    text: str = ""
-    """What they follow from, as a sentence."""
-
-
-def _following(arguments: Namespace, swept: str, batch: int | None) -> _Following:
-    """What follows where `swept` changes, of the plan file and with the `batch` that are given."""
-    if swept == "microbatches" and batch is not None:
-        raise InputError(f"--over microbatches: they follow from --global-batch {batch}")
-    if arguments.plan is None or swept not in FOLLOWED:
-        return _Following(global_batch=batch)
-    given = given_values(Namespace(plan=arguments.plan))
-    plan, text = Plan(**plan_part(given)), []
-    follow = ("dp", "microbatches") if swept != "microbatch_size" else ("microbatches",)
-    names = [name for name in follow if name in given and not getattr(arguments, name)]
-    if "dp" in names:
-        is_said = swept == "nodes" or arguments.nodes or given.get("nodes")
-        number = "the" if is_said else f"{plan.gpus}"
-        text.append(f"dp follows from {number} GPUs")
-    if batch is None and "microbatches" in names:
-        batch = plan.global_batch
-        text.append(f"microbatches follow from a global batch of {batch} sequences")
-    said = f"{' and '.join(text)}, as in {arguments.plan}" if text else ""
-    gpus = plan.gpus if "dp" in names else None
-    return _Following(tuple(names), gpus, batch, said)
-
-
-def _predicted(
+def predicted(
     given: dict[str, Any],
     global_batch: int | None = None,
     gpus: int | None = None,
     *,
     is_first: bool = True,
 ) -> Prediction:
+    """The step of what is `given`; `is_first`: what of it is not read is said on stderr."""
     if "model" not in given:
         raise InputError("no model: give --model, or name it in the plan file")
     model = sl.load_model(given["model"])
@@ -209,41 +132,12 @@ def _predicted(
     return sl.predict(model, plan, cluster)
 
 
-def _swept(over: str) -> tuple[str, list[tuple[str, Any]]]:
-    """(the option, [(a value as it is written, the value)]) of such as 'tp=1,2,4,8'."""
-    name, equals, text = over.partition("=")
-    name, texts = name.strip().replace("-", "_"), [each.strip() for each in text.split(",")]
-    known = [*FIELDS, *CLUSTER_OPTIONS]
-    if name not in known:
-        hint = did_you_mean(name, known) or ": there is"
-        names = "" if "mean" in hint else f" {', '.join(known)}"
-        raise InputError(f"--over {shortened(over)}: unknown option {shortened(name)}{hint}{names}")
-    if not equals or not all(texts) or not 1 <= len(texts) <= MOST_PLANS:
-        raise InputError(
-            f"--over {shortened(over)}: give an option and 1 to {MOST_PLANS} values, as in tp=1,2,4,8"
-        )
-    values = [(each, _value(name, each)) for each in texts]
-    if len({value for _, value in values}) < len(values):
-        raise InputError(f"--over {shortened(over)}: a value stands there twice")
-    return name, values
-
-
-def _value(name: str, text: str) -> Any:
-    if name in FIELDS:
-        return parsed(FIELDS[name], text)
-    if name != "nodes":
-        return text
-    if not (text.isascii() and text.isdecimal()):
-        raise InputError(f"nodes = {shortened(text)}: give a whole number, at least 1")
-    return int(text)
-
-
 # what is said
 # --------------------------------------------------------------------------------------------------
 
 
-def _say(
-    arguments: Namespace, found: Sequence[_One], what: str, swept: str = "", following: str = ""
+def say(
+    arguments: Namespace, found: Sequence[One], what: str, swept: str = "", following: str = ""
 ) -> int:
     """Draw and print what was `found`: 1 with --strict if one is refused or does not fit, else 0.
 
@@ -266,7 +160,7 @@ def _say(
     return int(arguments.strict and not all(runs))
 
 
-def _facts(one: _One) -> dict[str, Any]:
+def _facts(one: One) -> dict[str, Any]:
     if one.prediction is None:
         return {"name": one.name, "refused": one.refused}
     return {"name": one.name, **one.prediction.to_dict()}
@@ -295,7 +189,7 @@ def _differs(predictions: Sequence[Prediction]) -> dict[str, list[Any]]:
 
 
 def _print(
-    found: Sequence[_One],
+    found: Sequence[One],
     there: Sequence[tuple[str, Prediction]],
     differs: Mapping[str, Sequence[Any]],
     what: str,
@@ -378,25 +272,11 @@ def add_compare(command: argparse.ArgumentParser) -> None:
         "plans", nargs="+", metavar="PLAN", help="plan files, or ids of published runs"
     )
     add_cluster_options(command)
-    _add_output(command)
+    add_output(command)
 
 
-def add_sweep(command: argparse.ArgumentParser) -> None:
-    """Add the arguments of `sweep`."""
-    command.add_argument(
-        "--over",
-        required=True,
-        action="append",
-        metavar="NAME=X,Y",
-        help="the option that changes, and its values: tp=1,2,4,8 or cluster=dgx-a100,dgx-h100",
-    )
-    add_cluster_options(command)
-    add_batch_option(command, BATCH)
-    add_plan_options(command, instead={"dp": REPLICAS})
-    _add_output(command, ", or a value has no plan")
-
-
-def _add_output(command: argparse.ArgumentParser, or_what: str = "") -> None:
+def add_output(command: argparse.ArgumentParser, or_what: str = "") -> None:
+    """Add the options of what is said of several plans."""
     command.add_argument(
         "--strict",
         action="store_true",
