@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -13,7 +14,7 @@ from simlab.cli.output import print_json, write_file
 from simlab.cli.plan_options import plan_lines, plan_part, read_plan_file
 from simlab.display import plain
 from simlab.errors import InputError, shortened
-from simlab.planner.formats import FORMATS, Imported, exported, imported
+from simlab.planner.formats import FORMATS, Imported, exported, imported, recognised
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
@@ -43,12 +44,11 @@ class Answer(TypedDict):
 def convert(arguments: argparse.Namespace) -> int:
     """Make a plan of another project's configuration, or such a configuration of a plan.
 
-    Without --from the file is a plan file, and without --to a plan file is printed. What a plan or a
-    configuration cannot say is named on stderr, and so are options that are none of a plan, and those
-    that nothing knows. The model is written into the plan file where the configuration says one.
+    Without --from the file is a plan file, or a configuration whose options are those of one project
+    only. Without --to a plan file is printed. What a plan or a configuration cannot say is named on
+    stderr, and so are options that are none of a plan, and those that nothing knows. The model is written
+    into the plan file where the configuration says one.
     """
-    if arguments.source is None and arguments.to is None:
-        raise InputError(f"give --from or --to, one of {', '.join(FORMATS)}")
     made = _made(arguments)
     plan = made.plan
     settings: dict[str, Any] | None = None
@@ -98,16 +98,52 @@ def _sizes(model: Model | None, name: str) -> dict[str, Any] | None:
 def _made(arguments: argparse.Namespace) -> Imported:
     """The plan of the file, and what else there is in it."""
     given = dict(_pair(text) for text in arguments.set or ())
-    if arguments.source is None:
+    source = arguments.source or _project_of(arguments, given)
+    if source is None:
         if given:
             raise InputError("--set goes with --from: change the plan file")
         plan = Plan(**plan_part(read_plan_file(arguments.file)))
         return Imported(plan, [], [], [], None)
-    content = read_config(arguments.file, FORMATS[arguments.source].syntax, given)
+    content = read_config(arguments.file, FORMATS[source].syntax, given)
     try:
-        return imported(arguments.source, content, gpus=arguments.gpus)
+        return imported(source, content, gpus=arguments.gpus)
     except InputError as error:
         raise InputError(f"{shortened(arguments.file)}: {error}") from error
+
+
+def _project_of(arguments: argparse.Namespace, given: Mapping[str, str]) -> str | None:
+    """The one project that has options of the file which no other has, said on stderr; None for a plan
+    file. `InputError` where there are several, or where the file is neither."""
+    path = arguments.file
+    try:
+        read_plan_file(path)
+    except InputError as error:
+        no_plan = error
+    else:
+        if arguments.to is None:
+            raise InputError(f"{path} is a plan file: give --to, one of {', '.join(FORMATS)}")
+        return None
+    names, errors = {}, set()
+    for project, its in FORMATS.items():
+        try:
+            names[project] = recognised(project, read_config(path, its.syntax, given))
+        except InputError as error:
+            errors.add(str(error))
+    others = {one: set().union(*(names[each] for each in names if each != one)) for one in names}
+    fitting = [project for project in names if names[project] - others[project]]
+    if len(fitting) == 1:
+        print(f"{path} has options of {fitting[0]}: --from {fitting[0]}", file=sys.stderr)
+        return fitting[0]
+    if fitting:
+        raise InputError(f"{path} has options of {' and of '.join(fitting)}: give --from")
+    if arguments.to is not None:
+        raise no_plan
+    if not names and len(errors) == 1:
+        raise InputError(errors.pop())
+    raise InputError(
+        f"{path} is no plan file, and has no options of one project only: give --from, one of "
+        f"{', '.join(FORMATS)}"
+    )
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -119,9 +155,12 @@ def _pair(text: str) -> tuple[str, str]:
 
 def add_convert(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `convert`."""
-    command.add_argument("file", metavar="FILE", help="a plan file, or a configuration with --from")
+    command.add_argument("file", metavar="FILE", help="a plan file, or a configuration")
     command.add_argument(
-        "--from", dest="source", choices=FORMATS, help="the project that FILE configures"
+        "--from",
+        dest="source",
+        choices=FORMATS,
+        help="the project that FILE configures (default: the one that has its options)",
     )
     command.add_argument("--to", choices=FORMATS, help="the project to write a configuration for")
     command.add_argument(

@@ -5,6 +5,7 @@ what of a configuration no plan can say, is named.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from simlab.errors import InputError, did_you_mean, shortened
@@ -78,6 +79,15 @@ def format_called(text: str) -> Format:
         hint = did_you_mean(text, FORMATS) or ";"
         raise InputError(f"unknown format {text!r}{hint} there is {', '.join(FORMATS)}")
     return FORMATS[text]
+
+
+def recognised(project: str, content: Mapping[str, Any]) -> set[str]:
+    """The options of a configuration that are a project's, whether or not a plan can be made of them."""
+    options = Options(content)
+    names = options.names
+    with suppress(InputError):
+        format_called(project).read(options, 1)
+    return {*options.recognised(names, known_of(project))}
 
 
 def imported(project: str, content: Mapping[str, Any], *, gpus: int | None = None) -> Imported:

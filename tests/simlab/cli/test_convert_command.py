@@ -8,7 +8,7 @@ import pytest
 
 from simlab.cli.config_files import config_text, read_config
 from simlab.cli.main import main
-from simlab.cli.plan_options import plan_part, read_plan_file
+from simlab.cli.plan_options import FIELDS, plan_part, read_plan_file
 from simlab.planner.formats import FORMATS, exported, imported
 from simlab.spec.plan import Plan
 
@@ -153,9 +153,44 @@ def test_a_file_that_is_not_there_is_named_as_what_it_is(direction, name, capsys
     assert error.startswith(f"error: cannot read {name!r}: ") and error.count("\n") == 1
 
 
-def test_a_direction_is_needed(capsys):
-    assert main(["convert", "plan.yaml"]) == 2
-    assert "give --from or --to" in capsys.readouterr().err
+def test_a_plan_file_needs_a_direction_whichever_fields_it_has(tmp_path, capsys):
+    given = {name: getattr(PLAN, name) for name in FIELDS} | {"nodes": 2, "order": "tp-cp-ep-dp-pp"}
+    (tmp_path / "plan.yaml").write_text(
+        "model: gpt2\n" + "\n".join(f"{k}: {v}" for k, v in given.items())
+    )
+    assert main(["convert", str(tmp_path / "plan.yaml")]) == 2
+    assert "is a plan file: give --to" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("direction", [(), ("--to", "nanotron")])
+@pytest.mark.parametrize("project", FORMATS)
+def test_the_project_of_a_file_is_found_from_its_options(tmp_path, capsys, project, direction):
+    settings = exported(project, PLAN).settings
+    (tmp_path / "file").write_text(config_text(settings, FORMATS[project].syntax))
+    convert = ["convert", str(tmp_path / "file"), "--gpus", "16", "--json", *direction]
+    assert main([*convert, "--from", project]) == 0
+    told = capsys.readouterr()
+    assert main(convert) == 0
+    found = capsys.readouterr()
+    assert found.out == told.out
+    assert (
+        found.err == f"{tmp_path / 'file'} has options of {project}: --from {project}\n{told.err}"
+    )
+
+
+@pytest.mark.parametrize(("name", "text", "says"), [
+    ("c.toml", "[parallelism]\ntensor_parallel_degree = 2\ndp = 2\n",
+     "has options of torchtitan and of nanotron: give --from"),
+    ("c.json", '{"train_batch_size": 8, "parallelism": {"dp": 2}}',
+     "has options of deepspeed and of nanotron: give --from"),
+    ("c.toml", "[parallelism\n", "is no toml"), ("c.py", "", "it is Python"),
+    ("c.yaml", "a: 1\n", "no options of one project only"), ("c", "", "no options"),
+])  # fmt: skip
+def test_what_is_of_several_projects_or_of_none_is_asked_for(tmp_path, capsys, name, text, says):
+    (tmp_path / name).write_text(text)
+    assert main(["convert", str(tmp_path / name)]) == 2
+    error = capsys.readouterr().err
+    assert says in error and error.count("\n") == 1
 
 
 WITH_VARIABLES = """#!/bin/bash
