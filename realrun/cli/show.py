@@ -34,6 +34,8 @@ class Answer(TypedDict):
     predicted_step_s: float | None
     error: float | None
     """Of the predicted step, relative to the median of these."""
+    disturbed_by: str | None
+    """What disturbed the calibration that the step was predicted from, in English."""
     losses: int
     """The number of steps whose losses are in losses.csv."""
     traces: list[str]
@@ -50,7 +52,8 @@ def show_command(arguments: argparse.Namespace) -> int:
     job, run = _job_of(folder)
     steps, places = recorded(job, run)
     seconds = [step_s(job, trace) for trace in steps]
-    predicted_s = _predicted_s(job, folder)
+    predicted = _predicted(folder)
+    predicted_s = step_s(job, predicted) if predicted else None
     error = predicted_s / median(seconds) - 1 if predicted_s is not None and seconds else None
     traces = _written(folder, steps)
     losses = folder / "losses.csv"
@@ -61,9 +64,10 @@ def show_command(arguments: argparse.Namespace) -> int:
         "steps_s": seconds,
         "predicted_step_s": predicted_s,
         "error": error,
+        "disturbed_by": _disturbed_by(predicted) if predicted else None,
         "losses": len(losses.read_text("utf-8").splitlines()[1:]) if losses.exists() else 0,
         "traces": traces,
-        "picture": _drawn(job, folder, steps) if steps else None,
+        "picture": _drawn(job, folder, predicted, steps[-1]) if steps else None,
     }
     if arguments.json:
         print_json(answer)
@@ -87,11 +91,15 @@ def _job_of(folder: Path) -> tuple[Job, Run]:
     raise InputError(f"{str(folder)!r} is not the folder of {job.name}: it was renamed")
 
 
-def _predicted_s(job: Job, folder: Path) -> float | None:
-    from realrun.report.traces import step_s
-
+def _predicted(folder: Path) -> Trace | None:
     path = folder / "predicted.json"
-    return step_s(job, Trace.load(path)) if path.exists() else None
+    return Trace.load(path) if path.exists() else None
+
+
+def _disturbed_by(predicted: Trace) -> str | None:
+    """What disturbed the calibration that a step was predicted from; None of a plan, which has none."""
+    calibration = predicted.metadata.get("calibration")
+    return calibration and calibration["metadata"].get("disturbed_by")
 
 
 def _written(folder: Path, steps: list[Trace]) -> list[str]:
@@ -104,18 +112,18 @@ def _written(folder: Path, steps: list[Trace]) -> list[str]:
     return paths
 
 
-def _drawn(job: Job, folder: Path, steps: list[Trace]) -> str:
+def _drawn(job: Job, folder: Path, predicted: Trace | None, measured: Trace) -> str:
     """The path of a timeline: the predicted step over the last whole one."""
     from realrun.report.pictures import run_timeline
 
-    path = folder / "predicted.json"
-    both = {"Predicted": Trace.load(path)} if path.exists() else {}
-    both["Measured"] = steps[-1]
-    run_timeline(job, both).savefig(folder / "timeline.png")
+    both = {"Predicted": predicted} if predicted else {}
+    run_timeline(job, both | {"Measured": measured}).savefig(folder / "timeline.png")
     return str(folder / "timeline.png")
 
 
 def _lines(answer: Answer) -> list[str]:
+    from realrun.report.summary import disturbed_lines
+
     lines = [
         f"{answer['name']}: {len(answer['places'])} ranks, {answer['losses']} steps with losses"
     ]
@@ -130,6 +138,7 @@ def _lines(answer: Answer) -> list[str]:
     return [
         *lines,
         f"  steps      {said}",
+        *disturbed_lines(answer["disturbed_by"]),
         f"  traces     of these steps, for `simlab why`: the last is {answer['traces'][-1]}",
         f"  picture    {answer['picture']}",
     ]

@@ -140,15 +140,21 @@ def _op_lines(facts: Facts) -> list[str]:
     bubbles = [f"{it} {facts[f'bubble_{it}']['idle_over_makespan']:.4f}" for it in whiches]
     held = [f"{it} {facts[f'peak_live_microbatches_{it}']}" for it in whiches]
     lines = [f"  bubble     {'   '.join(bubbles)}   of the makespan"]
-    if facts.get("disturbed_by"):
-        lines.append(
-            f"  disturbed  the calibration: {facts['disturbed_by']}, as where something else uses the "
-            "machine: the prediction says little; run again when it is quiet"
-        )
+    lines += disturbed_lines(facts.get("disturbed_by"))
     for kind, pair in facts.get("op_s", {}).items():
         both = "   ".join(f"{it} {seconds_text(pair[it])}" for it in ("predicted", "measured"))
         lines.append(f"  one {kind}      {both}   error {percent_text(pair['error'])}")
     return [*lines, f"  held       {'   '.join(held)} microbatches, peak per rank"]
+
+
+def disturbed_lines(by: str | None) -> list[str]:
+    """What disturbed the calibration that a step was predicted from; [] for nothing."""
+    if not by:
+        return []
+    return [
+        f"  disturbed  the calibration: {by}, as where something else uses the machine: the prediction "
+        "says little; run again when it is quiet"
+    ]
 
 
 def _traffic_lines(facts: Facts) -> list[str]:

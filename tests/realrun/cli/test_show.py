@@ -34,6 +34,12 @@ def test_what_a_killed_run_recorded_is_shown_compared_and_drawn(command, tmp_pat
     assert len(found["steps"]) == len(found["traces"]) >= 3 and found["losses"] >= 8
     assert (found["error"] is not None) == (name == "1f1b")
     assert simlab_main(["why", found["traces"][0]]) == 0
+    if name == "1f1b":
+        predicted = json.loads((folder / "predicted.json").read_text())
+        predicted["metadata"]["calibration"]["metadata"]["disturbed_by"] = "F took 30 ms"
+        (folder / "predicted.json").write_text(json.dumps(predicted))
+        assert main(["show", str(folder)]) == 0
+        assert "disturbed  the calibration: F took 30 ms, as where" in capsys.readouterr().out
     assert main(["show", str(tmp_path / "out")]) == 2
     assert f"give one of {folder}" in capsys.readouterr().err
     assert main(["show", str(shutil.copytree(folder, tmp_path / "moved"))]) == 2
