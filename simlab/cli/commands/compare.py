@@ -28,7 +28,7 @@ from simlab.views import shares
 from simlab.views.plan_scene import step_parts
 
 MOST_PLANS = 64
-HEAD = "tokens/s/GPU", "", "step", "MFU", "GiB", "fit"
+HEAD = "tokens/s/GPU", "step", "MFU", "GiB", "fit"
 MOST_NAMED_PARTS = 3
 """Of a step: the parts that are named where it is another one than the first plan's."""
 
@@ -202,18 +202,18 @@ def _print(
         for part in spent[0]
         if any(side[part] > 0.001 * its.step_s for side, (_, its) in zip(spent, there))
     ]
+    mores = ["", *(percent_text(_rate(its) / _rate(first) - 1) for _, its in there[1:])]
     rows = [
         [
             name,
-            f"{_rate(its):,.0f}",
-            "" if its is first else percent_text(_rate(its) / _rate(first) - 1),
-            seconds_text(its.step_s),
+            f"{_rate(its):,.0f} {more:>{max(map(len, mores))}}",
+            _short(its.step_s),
             f"{its.mfu:.1%}",
             f"{its.fit.held_bytes / GIB:.1f}",
-            its.fit.verdict,
-            *(seconds_text(side[part]) if side[part] else "-" for part in parts),
+            its.fit.verdict if its.fit.fits else "no",
+            *(_short(side[part]) if side[part] else "-" for part in parts),
         ]
-        for (name, its), side in zip(there, spent)
+        for (name, its), side, more in zip(there, spent, mores)
     ]
     spare = sorted(parts, key=lambda part: max(side[part] for side in spent))
     print_table((what, *HEAD, *parts), rows, spare, COLUMNS)
@@ -231,6 +231,13 @@ def _print(
         print_text(f"they differ in {'; '.join(each)}")
     for (name, its), side in [*zip(there, spent)][1:]:
         print_text(f"{what} {name} beside {there[0][0]}: {_change(first, its, spent[0], side)}")
+
+
+def _short(seconds: float) -> str:
+    """`seconds` with three digits, in seven columns at most: '1.63 s', '29.7 ms', '948 ms'."""
+    number, _, unit = seconds_text(seconds).partition(" ")
+    digits = 3 - len(number.partition(".")[0])
+    return f"{float(number):.{max(0, digits)}f} {unit}" if "." in number else f"{number} {unit}"
 
 
 def _cell(value: Any) -> str:

@@ -80,6 +80,17 @@ def test_a_narrow_terminal_leaves_parts_out_and_keeps_the_step(files, capsys, mo
     assert any(line.startswith("Left out, as this terminal is 60 columns wide: ") for line in lines)
 
 
+@pytest.mark.parametrize("over", ["microbatch_size=1,2", "sequence_parallel=no,yes", "pp=1,2"])
+def test_the_largest_part_of_the_step_is_in_80_columns(capsys, over):
+    """Also where no value fits, and whichever option changes: its name heads the first column."""
+    size = [] if "size" in over else ["--microbatch-size", "4"]
+    main(["sweep", "--model", "llama-3-70b", "--cluster", "dgx-h100", "--nodes", "4", "--tp", "2",
+          "--over", over, *size])  # fmt: skip
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert " compute" in head and max(map(len, rows[:2])) <= 80
+    assert all(re.search(r" no +\d+(\.\d+)? m?s", row) for row in rows[:2])
+
+
 def test_a_value_that_no_plan_can_have_is_listed_with_the_reason(capsys):
     found = answer(capsys, *SWEEP, "--over", "tp=1,5", "--nodes", "1")
     one, none = found["plans"]
