@@ -140,7 +140,9 @@ def _run(
                 seen = shlex.join([*program_name("realrun").split(), "show", folder])
                 print(f"see it with: {seen}", file=sys.stderr)
         if saved and os.environ.get("RANK", "0") == "0":
-            print(f"{saved} is complete; go on from it with: {command}", file=sys.stderr)
+            named = str(saved) in str(error)
+            left = "go on" if named else f"{saved} is complete; go on from it"
+            print(f"{left} with: {command}", file=sys.stderr)
         if isinstance(error, ProgramError):
             error.add_note("(--no-check runs it all the same)")
         raise

@@ -228,7 +228,7 @@ class Session:
         checkpoints.finish()
         if saved is None:
             raise Ended(f"{done}; it had nothing new to save", number)
-        raise Ended(f"{done}; {saved} has it, and --resume goes on from there", number)
+        raise Ended(f"{done}; {saved} has it", number)
 
     @staticmethod
     def _everyones(own: dict[str, float]) -> list[dict[str, float]]:
