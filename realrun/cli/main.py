@@ -134,11 +134,12 @@ def _run(
             "go_on": command,
         }
         note_error(str(error) or type(error).__name__)
-        if recorded:
-            print(f"recorded until it ended: {', '.join(recorded)}", file=sys.stderr)
-            for folder in dict.fromkeys(os.path.dirname(path) for path in recorded):
-                seen = shlex.join([*program_name("realrun").split(), "show", folder])
-                print(f"see it with: {seen}", file=sys.stderr)
+        for folder in dict.fromkeys(os.path.dirname(path) for path in recorded):
+            names = [os.path.basename(path) for path in recorded if os.path.dirname(path) == folder]
+            seen = shlex.join([*program_name("realrun").split(), "show", folder])
+            print(
+                f"recorded until it ended: {', '.join(names)}; see it with: {seen}", file=sys.stderr
+            )
         if saved and os.environ.get("RANK", "0") == "0":
             named = str(saved) in str(error)
             left = "go on" if named else f"{saved} is complete; go on from it"

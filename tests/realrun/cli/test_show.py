@@ -55,5 +55,6 @@ def test_what_was_recorded_and_what_goes_on_are_two_commands(tmp_path, monkeypat
     monkeypatch.setattr("realrun.cli.main.run_command", breaks_off)
     assert main(["--dp", "2", "--checkpoint-every", "1"]) == 1
     said = capsys.readouterr().err
+    assert "recorded until it ended: partial-step-3.json; see it with: " in said
     assert f" show {tmp_path}\n" in said
     assert re.search(r"go on from it with: .* --dp 2 --checkpoint-every 1 --resume$", said, re.M)
