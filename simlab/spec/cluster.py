@@ -24,17 +24,17 @@ from simlab.input_files import MOST_MEASURED_BYTES, read_text
 from simlab.spec.fabric import Fabric
 from simlab.spec.fields import documented, with_field_docs
 from simlab.spec.hardware import Efficiency, Gpu, require_plausible
+from simlab.units import GIB
 
 _KINDS = {
     "name": str,
-    "gpu": Gpu,
     "intra": Fabric,
     "inter": Fabric,
     "measured": dict,
     "checks_collectives": bool,
 }
 NOT_KNOWN = "0 stands for not known: a plan that uses it is refused."
-_A = {str: "a text", bool: "True or False", Gpu: "a Gpu", Fabric: "a Fabric", dict: "an object"}
+_A = {str: "a text", bool: "True or False", Fabric: "a Fabric", dict: "an object"}
 
 
 @with_field_docs
@@ -94,8 +94,8 @@ class Cluster:
         return plain(self)
 
     def __post_init__(self) -> None:
-        if isinstance(self.gpu, str) and self.gpu in gpus():
-            object.__setattr__(self, "gpu", gpus()[self.gpu])
+        if not isinstance(self.gpu, Gpu):
+            object.__setattr__(self, "gpu", gpu_called(self.gpu, f"{self.name}: gpu"))
         for name, kind in _KINDS.items():
             if not isinstance(given := getattr(self, name), kind):
                 raise InputError(f"{self.name}: {name} = {shortened(given)}: give {_A[kind]}")
@@ -230,8 +230,11 @@ def load_cluster(name: str | Path | Cluster, nodes: int | None = None) -> Cluste
 
 def _with_gpu(name: Any) -> str:
     """', a GPU of dgx-h100, aws-p5;' for the name of a GPU, else ''."""
-    having = [its.name for its in clusters().values() if its.gpu.name == name]
-    return f", a GPU of {', '.join(having)};" if having else ""
+    try:
+        gpu = gpu_called(name)
+    except InputError:
+        return ""
+    return f", a GPU of {', '.join(each for each, its in clusters().items() if its.gpu == gpu)};"
 
 
 def nodes_of_file(name: str | Path) -> int | None:
@@ -251,14 +254,47 @@ def cluster_of_gpu(text: str) -> str | None:
     data/gpu_spellings.json has words that must all occur in the text; of several that fit, the one
     with most words is taken.
     """
+    return _spellings().get(_spelling_in(text))
+
+
+def _spelling_in(text: str) -> str:
+    """The longest of the spellings whose words all occur in `text`; '' if there is none."""
     text = re.sub(r"(\d)\s+(gb|gib|w)\b", r"\1\2", str(text).lower())
     words = set(re.findall(r"[a-z0-9]+", text))
-    fitting = [
-        (len(spelling.split()), name)
-        for spelling, name in _spellings().items()
-        if words >= set(spelling.split())
-    ]
-    return max(fitting, key=lambda pair: pair[0])[1] if fitting else None
+    fitting = (each for each in _spellings() if words >= set(each.split()))
+    return max(fitting, key=lambda each: len(each.split()), default="")
+
+
+def cluster_with_gpu(text: Any, what: str = "gpu") -> Cluster:
+    """The cluster of the catalogue with the GPU that `text` names, as the catalogue does or as nvidia-smi
+    does: "NVIDIA H100 80GB HBM3", "Tesla V100-SXM2-32GB".
+
+    Raises `InputError` that begins with `what` if there is none with that memory, or if there are several
+    memories and none is named.
+    """
+    for its in clusters().values():
+        if its.gpu.name == text:
+            return its
+    spelling = _spelling_in(text) if isinstance(text, str) else ""
+    if name := _spellings().get(spelling):
+        size = re.search(r"(\d+)\s*gi?b\b", text.lower())
+        low, high = (0.9e9 * int(size[1]), 1.1 * GIB * int(size[1])) if size else (0.0, inf)
+        begin = f"{spelling.replace(' ', '-')}-"
+        sizes = [gpu.memory_bytes for each, gpu in gpus().items() if each.startswith(begin)]
+        is_told = size or not sizes or max(sizes) <= 1.1 * min(sizes)
+        if is_told and low <= clusters()[name].gpu.memory_bytes <= high:
+            return clusters()[name]
+    hint = did_you_mean(spelling or text, gpus()) or ":"
+    raise InputError(
+        f"{what} {shortened(text)}{hint} give one of {', '.join(gpus())}, or its figures"
+    )
+
+
+def gpu_called(text: Any, what: str = "gpu") -> Gpu:
+    """The `Gpu` of the catalogue that `text` names; see `cluster_with_gpu`."""
+    if isinstance(text, str) and text in gpus():
+        return gpus()[text]
+    return cluster_with_gpu(text, what).gpu
 
 
 @cache
@@ -311,11 +347,8 @@ def _cluster(name: str, facts: dict[str, Any]) -> Cluster:
             efficiency = _made(Efficiency, f"{name}: gpu: efficiency", efficiency)
         named = {"name": f"{name}'s", **gpu, "efficiency": efficiency}
         facts["gpu"] = _made(Gpu, f"{name}: gpu", named)
-    elif not isinstance(gpu, str) or gpu not in gpus():
-        hint = did_you_mean(gpu, gpus()) or ":"
-        raise InputError(
-            f"{name}: gpu {shortened(gpu)}{hint} give one of {', '.join(gpus())}, or an object with its figures"
-        )
+    else:
+        facts["gpu"] = gpu_called(gpu, f"{name}: gpu")
     for level in ("intra", "inter"):
         facts[level] = _made(Fabric, f"{name}: {level}", facts.get(level, {}))
     return _made(Cluster, name, {"name": name, **facts})

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from simlab.errors import InputError, did_you_mean, number
-from simlab.spec.cluster import Cluster, gpus
+from simlab.errors import InputError, number
+from simlab.spec.cluster import Cluster, gpu_called
 from simlab.training import Prediction, predict
 from simlab.units import seconds_text
 
@@ -97,15 +97,12 @@ def faster_kernel(prediction: Prediction, kernel: str, times: float = 2) -> What
 def other_gpu(prediction: Prediction, name: str) -> WhatIf:
     """The step if the same nodes and links had another GPU.
 
-    name: the name of a GPU in simlab/spec/data/gpus.json.
+    name: the name of a GPU in simlab/spec/data/gpus.json, or as nvidia-smi spells it.
 
     Raises `InputError` for an unknown GPU.
     """
-    if name not in gpus():
-        raise InputError(
-            f"gpu {name!r}{did_you_mean(name, gpus()) or ';'} there is {', '.join(gpus())}"
-        )
-    return _on(_each(prediction.cluster, lambda part: replace(part, gpu=gpus()[name])), prediction)
+    gpu = gpu_called(name)
+    return _on(_each(prediction.cluster, lambda part: replace(part, gpu=gpu)), prediction)
 
 
 def _each(cluster: Cluster, change: Callable[[Cluster], Cluster]) -> Cluster:

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import re
 from pathlib import Path
 from typing import TypedDict
 
@@ -10,8 +9,8 @@ from simlab.cli.options import add_json_options, flag
 from simlab.cli.output import print_json, print_text, write_file
 from simlab.cost.own_cluster import FAR, doubtful, left_out, nearest_cluster
 from simlab.cost.roofline import assumptions
-from simlab.errors import InputError, did_you_mean, require_positive, require_whole, shortened
-from simlab.spec.cluster import Cluster, clusters, facts_of_file, gpus, load_cluster
+from simlab.errors import InputError, require_positive, require_whole
+from simlab.spec.cluster import Cluster, cluster_with_gpu, facts_of_file, load_cluster
 
 GIGABIT = 1e9 / 8
 
@@ -85,10 +84,9 @@ def _write(arguments: argparse.Namespace) -> None:
         raise InputError(f"cannot write {arguments.file!r}: it is there: give another name")
     if not arguments.file.endswith(".json"):
         raise InputError(f"cannot write {arguments.file!r}: a cluster's file ends in .json")
-    name = _gpu_called(arguments.gpu)
-    base = next(its for its in clusters().values() if its.gpu.name == name)
+    base = cluster_with_gpu(arguments.gpu, "--gpu")
     facts = {key: value for key, value in base.to_dict().items() if key not in LEFT_OUT}
-    facts |= {"gpu": name, "name": Path(arguments.file).stem}
+    facts |= {"gpu": base.gpu.name, "name": Path(arguments.file).stem}
     counts = {name: getattr(arguments, name) for name in COUNTS}
     given = {name: value for name, value in counts.items() if value is not None}
     for key, value in given.items():
@@ -113,19 +111,6 @@ def _write(arguments: argparse.Namespace) -> None:
     write_file(arguments.file, lambda path: path.write_text(text, encoding="utf-8"))
 
 
-def _gpu_called(text: str) -> str:
-    """The GPU of the catalogue whose name `text` spells, as a data sheet or nvidia-smi may ("NVIDIA A100-SXM4-80GB")."""
-
-    def words(name: str) -> set[str]:
-        return set(re.findall(r"sxm|[a-z0-9]+", re.sub(r"sxm\d", "sxm-", name.lower())))
-
-    spelled = [name for name in gpus() if words(name) <= words(text)]
-    if len(spelled) == 1:
-        return spelled[0]
-    hint = did_you_mean(text, gpus()) or ";"
-    raise InputError(f"--gpu {shortened(text)}{hint} there is {', '.join(gpus())}")
-
-
 MOST_GBIT = 10_000
 COUNTS = "gpus_per_node", "nics_per_node", "nodes"
 LEFT_OUT = ("more", "measured", "nodes", "checks_collectives")
@@ -136,7 +121,12 @@ def add_cluster(command: argparse.ArgumentParser) -> None:
     command.add_argument("action", choices=("new", "check"), help="write a file, or check one")
     command.add_argument("file", metavar="X.json", help="the file of the cluster")
     new = command.add_argument_group("new: what is known of it")
-    new.add_argument("--gpu", default="", metavar="NAME", help="a GPU of the catalogue (needed)")
+    new.add_argument(
+        "--gpu",
+        default="",
+        metavar="NAME",
+        help="a GPU of the catalogue, or as nvidia-smi names it (needed)",
+    )
     new.add_argument("--gpus-per-node", type=int, metavar="N", help="GPUs of a node")
     new.add_argument("--nics-per-node", type=int, metavar="N", help="network interfaces of a node")
     new.add_argument("--nodes", type=int, metavar="N", help="nodes (default: not said)")

@@ -217,12 +217,44 @@ def test_a_check_says_in_the_words_of_its_source_why_a_gpu_has_the_fractions_of_
 @pytest.mark.parametrize("spelled, name", [
     ("L40S", "l40s"), ("NVIDIA GeForce RTX 4090", "rtx-4090"), ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"),
     ("NVIDIA A100-SXM4-40GB", "a100-sxm-40gb"), ("Tesla V100-SXM2-32GB", "v100-sxm2-32gb"), ("AMD Instinct MI300X", "mi300x"),
+    ("NVIDIA H100 80GB HBM3", "h100-sxm-80gb"), ("NVIDIA A100-SXM4-80GB", "a100-sxm-80gb"), ("NVIDIA H200", "h200-sxm"),
+    ("NVIDIA B200", "b200-sxm"), ("NVIDIA H200 NVL", "h200-nvl"), ("NVIDIA H100 96GB HBM3", "h100-sxm-96gb-500w"),
     *((name, name) for name in gpus()),
 ])  # fmt: skip
 def test_a_gpu_may_be_spelled_as_its_data_sheet_or_its_driver_does(tmp_path, spelled, name):
     file = tmp_path / "own.json"
     assert main(["cluster", "new", str(file), "--gpu", spelled]) == 0
     assert json.loads(file.read_text())["gpu"] == name
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        "NVIDIA A100-PCIE-40GB",
+        "Tesla V100-SXM2-16GB",
+        "NVIDIA H100 PCIe",
+        "NVIDIA A100",
+        "NVIDIA L4",
+    ],
+)
+def test_a_gpu_of_another_memory_or_of_an_unsaid_one_is_not_taken(spelled, capsys):
+    assert main(["cluster", "new", "own.json", "--gpu", spelled]) == 2
+    assert capsys.readouterr().err.startswith(f"error: --gpu {spelled!r}")
+
+
+def test_a_file_and_a_cluster_take_a_gpu_as_its_driver_names_it(tmp_path, capsys):
+    assert main(["cluster", "new", str(tmp_path / "own.json"), "--gpu", "NVIDIA H800"]) == 0
+    facts = json.loads((tmp_path / "own.json").read_text())
+    assert (
+        facts["intra"]["bandwidth_bytes_per_s"]
+        == sl.load_cluster("h800").intra.bandwidth_bytes_per_s
+    )
+    (tmp_path / "own.json").write_text(json.dumps(facts | {"gpu": "NVIDIA H200"}))
+    own = sl.load_cluster(tmp_path / "own.json")
+    assert own.gpu == gpus()["h200-sxm"]
+    assert replace(own, gpu="Tesla T4").gpu == gpus()["t4"]
+    assert main(["cluster", "check", "NVIDIA H200"]) == 2
+    assert "a GPU of dgx-h200" in capsys.readouterr().err
 
 
 def test_a_file_that_was_corrected_is_not_written_over(tmp_path, monkeypatch, capsys):
