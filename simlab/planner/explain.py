@@ -2,6 +2,7 @@
 no plan fits."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, NamedTuple, TypedDict
 
@@ -323,8 +324,9 @@ def _wider(space: Space) -> list[tuple[str, Space]]:
         rest = {n: v for n, v in fixed.items() if n not in chosen}
         spaces.append((f"leave {', '.join(chosen)} to the search", replace(space, fixed=rest)))
     if "offload" not in fixed:
-        hosts = replace(space, fixed=fixed | {"offload": "optimizer"})
-        spaces.append(("keep the optimizer's states on the hosts (offload: optimizer)", hosts))
+        with suppress(InputError):  # of a cluster that does not say how its hosts are reached
+            hosts = replace(space, fixed=fixed | {"offload": "optimizer"})
+            spaces.append(("keep the optimizer's states on the hosts (offload: optimizer)", hosts))
     rest = {name: value for name, value in fixed.items() if name != "dp"}
     times = 2
     while times <= MOST_TIMES:

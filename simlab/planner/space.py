@@ -19,7 +19,7 @@ from simlab.spec.named import cluster_of, model_of
 from simlab.spec.plan import Plan, plan_fields
 from simlab.spec.plan_checks import check_fields, refusal_beside
 from simlab.spec.plan_effects import EFFECTS
-from simlab.training.step import check_precision
+from simlab.training.step import check_offload, check_precision
 
 SEARCHED = tuple(name for name, its in SCHEDULES.items() if its.searched)
 """The schedules that are tried where none is given: those of Megatron-LM and torchtitan."""
@@ -85,6 +85,8 @@ class Space:
             object.__setattr__(self, "fixed", {**self.fixed, "schedule": ALIASES[schedule]})
         check_fields(cast(Plan, SimpleNamespace(**self.fixed)), given)
         check_precision(Plan(**self._whatever_the_degrees()), self.cluster)
+        offload, to = self.fixed.get("offload", "none"), self.fixed.get("offload_to", "host")
+        check_offload(offload, to, self.cluster)
         if schedule is not None:
             # Whatever schedule there is can be made of four microbatches on two ranks.
             program_of(Plan(pp=2, microbatches=4, schedule=schedule))

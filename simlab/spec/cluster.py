@@ -3,7 +3,7 @@
 
 import json
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
 from importlib.resources import files
 from math import inf, isfinite
@@ -127,9 +127,16 @@ class Cluster:
 
     def known(self, name: str) -> float:
         """The figure called `name`; `InputError` if it is not known."""
-        if not (value := getattr(self, name)):
-            raise InputError(f"{self.name}: {name} is not known, and this plan uses it: give it")
-        return float(value)
+        self.require_known(name)
+        return float(getattr(self, name))
+
+    def require_known(self, *names: str) -> None:
+        """`InputError` that names those of the figures which are not known."""
+        if lacking := [name for name in names if not getattr(self, name)]:
+            are, they = ("is", "it") if len(lacking) == 1 else ("are", "them")
+            raise InputError(
+                f"{self.name}: {' and '.join(lacking)} {are} not known, and this plan uses {they}: give {they}"
+            )
 
     @property
     def parts(self) -> tuple["Cluster", ...]:
@@ -362,7 +369,12 @@ def _made(kind: type[Any], what: str, facts: Any) -> Any:
         raise InputError(
             f"{what}: unknown {', '.join(unknown)}; there is {', '.join(sorted(known))}"
         )
+    needed = [f.name for f in fields(kind) if f.default is f.default_factory is MISSING]
+    if lacking := [name for name in needed if name not in facts]:
+        raise InputError(
+            f"{what}: there is no {' and no '.join(lacking)}, which is needed: give it"
+        )
     try:
         return kind(**facts)
     except TypeError as error:
-        raise InputError(f"{what}: {str(error).split('__init__() ')[-1]}") from error
+        raise InputError(f"{what}: {error}") from error

@@ -64,6 +64,7 @@ def predict(
     plan.check(model, cluster.gpus)
     _check_kernels(faster or {}, model, plan)
     check_precision(plan, cluster)
+    check_offload(plan.offload, plan.offload_to, cluster)
     program = program_of(plan)
     layers = plan.layers_of_stages(model.layers, program.stages)
     costs = _costs(model, plan, cluster, faster or {})
@@ -144,6 +145,7 @@ def layer_trace(
     model, plan, cluster = named(model, plan, cluster)
     plan.check(model, cluster.gpus)
     check_precision(plan, cluster)
+    check_offload(plan.offload, plan.offload_to, cluster)
     program = program_of(plan)
     trace = play(
         model, plan, program, ClusterTimes(model, plan, cluster, program), collapsed=collapsed
@@ -157,6 +159,15 @@ def check_precision(plan: Plan, cluster: Cluster) -> None:
     """`InputError` unless every GPU of `cluster` has the plan's precision."""
     for part in cluster.parts:
         part.gpu.peak("fp8" if plan.precision.startswith("fp8") else plan.precision)
+
+
+def check_offload(offload: str, to: str, cluster: Cluster) -> None:
+    """`InputError` unless all figures of `cluster` are known that a plan uses with `Plan.offload` and
+    `Plan.offload_to`."""
+    if offload != "none":
+        place = "nvme_bytes_per_s" if to == "nvme" else "host_memory_bytes"
+        for part in cluster.parts:
+            part.require_known("pcie_bytes_per_s", place)
 
 
 def _check_kernels(faster: Mapping[str, float], model: Model, plan: Plan) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from simlab import InputError, Model, Plan, load_cluster, predict
 from simlab.planner import Rejection, Space, advice, explanation, judged, search
+from simlab.planner.explain import _wider
 from simlab.planner.explanation_text import advice_text, explanation_text
 from simlab.planner.rank import predicted
 from simlab.planner.search import EARLY, MEMORY, REFUSED, SLOW
@@ -244,6 +245,11 @@ def test_advice_first_gives_up_what_was_fixed():
 def test_what_no_candidate_can_be_is_said_before_the_search_or_as_the_one_reason():
     with pytest.raises(InputError, match="a100-sxm-80gb has no fp8; it has fp32"):
         replace(SPACE, cluster=load_cluster("dgx-a100"), fixed={"precision": "fp8"})
+    bare = replace(NODE, pcie_bytes_per_s=0.0, host_memory_bytes=0.0)
+    with pytest.raises(InputError, match="pcie_bytes_per_s and host_memory_bytes are not known"):
+        replace(SPACE, cluster=bare, fixed={"offload": "optimizer"})
+    assert not any("offload" in its.fixed for _, its in _wider(replace(SPACE, cluster=bare)))
+    assert any("offload" in its.fixed for _, its in _wider(SPACE))
     found = search(replace(SPACE, fixed={"tp": 3}))
     (reason,) = {its.detail for its in found.rejections}
     told = advice(found)

@@ -133,7 +133,7 @@ def test_a_cluster_of_a_file_is_the_catalogues(tmp_path):
     ({"gpu": "h1000"}, "gpu 'h1000', did you mean .*give one of"),
     ({"nodes": 0}, "nodes = 0: give a whole number"), ({"colour": 1}, "unknown colour"),
     ({"intra": {"kind": "nvlink"}}, "bandwidth_bytes_per_s"),
-    ({"intra": {"kind": "string"}}, "missing"), ({"pcie_bytes_per_s": -1}, "pcie"),
+    ({"intra": {"kind": "string"}}, "intra: there is no bandwidth_bytes_per_s and no source, which"), ({"pcie_bytes_per_s": -1}, "pcie"),
     ({"source": ""}, "no source"), ({"nics_per_node": 1.5}, "nics_per_node = 1.5"), ({"source": 7}, "no source .it is 7"),
     ({"pcie_bytes_per_s": "64e9"}, "pcie_bytes_per_s = '64e9': give a number above 0"),
     ({"pcie_bytes_per_s": None}, "pcie_bytes_per_s = None"), ({"nvme_bytes_per_s": float("nan")}, "nvme_bytes_per_s = nan"),
