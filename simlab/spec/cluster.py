@@ -284,7 +284,7 @@ def cluster_with_gpu(text: Any, what: str = "gpu") -> Cluster:
             return its
     spelling = _spelling_in(text) if isinstance(text, str) else ""
     if name := _spellings().get(spelling):
-        size = re.search(r"(\d+)\s*gi?b\b", text.lower())
+        size = re.search(r"(\d{1,4})\s*gi?b\b", text.lower())
         low, high = (0.9e9 * int(size[1]), 1.1 * GIB * int(size[1])) if size else (0.0, inf)
         begin = f"{spelling.replace(' ', '-')}-"
         sizes = [gpu.memory_bytes for each, gpu in gpus().items() if each.startswith(begin)]

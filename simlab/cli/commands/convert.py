@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -123,14 +124,15 @@ def _project_of(arguments: argparse.Namespace, given: Mapping[str, str]) -> str 
         if arguments.to is None:
             raise InputError(f"{path} is a plan file: give --to, one of {', '.join(FORMATS)}")
         return None
-    names, errors = {}, set()
-    for project, its in FORMATS.items():
+    names: dict[str, set[str]] = {}
+    errors: set[str] = set()
+    for project, form in FORMATS.items():
         try:
-            names[project] = recognised(project, read_config(path, its.syntax, given))
+            names[project] = recognised(project, read_config(path, form.syntax, given))
         except InputError as error:
             errors.add(str(error))
-    others = {one: set().union(*(names[each] for each in names if each != one)) for one in names}
-    fitting = [project for project in names if names[project] - others[project]]
+    having = Counter(option for its in names.values() for option in its)
+    fitting = [one for one, its in names.items() if any(having[option] == 1 for option in its)]
     if len(fitting) == 1:
         print(f"{path} has options of {fitting[0]}: --from {fitting[0]}", file=sys.stderr)
         return fitting[0]
