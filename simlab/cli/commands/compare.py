@@ -234,10 +234,11 @@ def _print(
 
 
 def _short(seconds: float) -> str:
-    """`seconds` with three digits, in seven columns at most: '1.63 s', '29.7 ms', '948 ms'."""
+    """`seconds` with three digits at most, in seven columns: '1.63 s', '29.7 ms', '948 ms', '1.2 ms'."""
     number, _, unit = seconds_text(seconds).partition(" ")
-    digits = 3 - len(number.partition(".")[0])
-    return f"{float(number):.{max(0, digits)}f} {unit}" if "." in number else f"{number} {unit}"
+    whole, point, decimals = number.partition(".")
+    digits = max(0, min(len(decimals), 3 - len(whole)))
+    return f"{float(number):.{digits}f} {unit}" if point else f"{number} {unit}"
 
 
 def _cell(value: Any) -> str:

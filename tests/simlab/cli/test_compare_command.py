@@ -7,6 +7,7 @@ import pytest
 
 import simlab as sl
 from simlab.cli import output
+from simlab.cli.commands.compare import _short
 from simlab.cli.main import main
 
 PLAN = "model: gpt2\ncluster: dgx-a100\nmicrobatches: 4\ndp: {dp}\ntp: {tp}\n"
@@ -89,6 +90,14 @@ def test_the_largest_part_of_the_step_is_in_80_columns(capsys, over):
     head, *rows = capsys.readouterr().out.splitlines()
     assert " compute" in head and max(map(len, rows[:2])) <= 80
     assert all(re.search(r" no +\d+(\.\d+)? m?s", row) for row in rows[:2])
+
+
+@pytest.mark.parametrize(("seconds", "said"), [
+    (0.948, "948 ms"), (1.627, "1.63 s"), (0.00123, "1.2 ms"), (65.432, "65.4 s"), (3673.2, "3673 s"), (5e-5, "50 µs"),
+    (0.0297, "29.7 ms"), (2e6, "2e+06 s"),
+])  # fmt: skip
+def test_a_time_in_the_table_has_no_digit_that_was_not_computed(seconds, said):
+    assert _short(seconds) == said
 
 
 def test_a_value_that_no_plan_can_have_is_listed_with_the_reason(capsys):
