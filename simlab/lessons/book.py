@@ -91,11 +91,12 @@ def questions() -> list[str]:
 
 @cache
 def _subjects() -> dict[str, str]:
-    """{question's id: the name of its lesson's module}."""
+    """{question's id: the name of its lesson's module}. Another lesson may execute it, and ask then."""
     return {
         one.question: name
         for name, module in zip(SUBJECTS, _modules())
         for one in getattr(module, "PREDICTIONS", ())
+        if one.id == one.question
     }
 
 

@@ -1,5 +1,6 @@
 """A prediction: what a learner is asked before a run, what was committed, and how it compares."""
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from simlab.lessons.words import entry, has, rendered, word
 
 NEAR = 0.02
 """How far a guess may be off, as a part of what was found, to be right as a person says it."""
+THOUSANDS = re.compile(r"(?<!\b0),(?=\d{3}(?!\d))")
+"""A comma that parts thousands."""
 SOURCES = ("counted", "closed_form", "simulated", "predicted", "measured")
 """Where a figure can come from, in the order of the columns. Its name is `form.SOURCE`."""
 
@@ -26,8 +29,8 @@ class Number:
     def read(self, text: str) -> float:
         """The number in `text`. A percent sign is read where percent is asked for, and where times
         are: 47% of them are 0.47. `InputError` if there is no number, for a percent sign elsewhere,
-        and for a part of 1 where percent is asked for."""
-        plain = normalize("NFKC", text).replace(",", "").replace("−", "-").strip()
+        for a part of 1 where percent is asked for, and for a comma that does not part thousands: 27,3."""
+        plain = THOUSANDS.sub("", normalize("NFKC", text)).replace("−", "-").strip()
         try:
             value = float(plain.removesuffix("%"))
         except ValueError:
@@ -151,11 +154,18 @@ class Prediction:
 
     def _check_fields(self, found: Mapping[str, Mapping[str, Value]]) -> None:
         """`InputError` if none of what was found is a field of this prediction: a learner who runs
-        an earlier cell again has the prediction of a later one."""
+        an earlier cell again has the prediction of a later one. In a prediction of one's own also for any
+        other field, and for what is none of a field's options."""
         names = {name for table in found.values() for name in table}
         if names and not names & {*self.fields}:
             fields = ", ".join(sorted(names))
             raise InputError(word("form.other_prediction", id=self.id, fields=fields))
+        for name, value in (pair for table in found.values() for pair in table.items()):
+            if self.own and name not in self.fields:
+                known = ", ".join(map(repr, self.fields))
+                raise InputError(f"the prediction {self.id!r} asks for {known}, not {name!r}")
+            if self.own and isinstance(field := self.fields[name], Choice):
+                field.read(str(value))
 
     def show_found(self, found: Mapping[str, Mapping[str, Value]]) -> None:
         """Keep what a lesson found, for the drill asks the prediction again. What was found first

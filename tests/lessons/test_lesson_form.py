@@ -171,6 +171,18 @@ def test_percent_is_read_where_it_is_asked_for(sample):
         plain.read("47%")
 
 
+def test_a_comma_parts_thousands_and_no_decimals(sample):
+    plain = Number("ms")
+    assert (plain.read("1,234.5"), plain.read("10,000"), plain.read("１，２３４")) == (
+        1234.5,
+        1e4,
+        1234,
+    )
+    for text in ("27,3", "0,125", "1,2345", "1,23,456"):
+        with pytest.raises(InputError, match="is no number"):
+            plain.read(text)
+
+
 def test_progress_survives_an_unreadable_file_and_keeps_it(sample):
     progress.path().write_text("{ not json")
     assert progress.load()["predictions"] == {}

@@ -60,6 +60,8 @@ def grade(
             wrong.append(f"{file.name}: {why(error)}")
             continue
         wrong += [f"{file.name}: {one_line(line)}" for line in broken]
+        if not found and not broken and file.path.suffix == ".py":
+            wrong.append(f"{file.name}: it gives no function to task.check(…)")
         unknown: dict[str, None] = {}
         for attempt in found:
             if attempt.question in known:

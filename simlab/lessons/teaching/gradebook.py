@@ -1,6 +1,6 @@
 """A gradebook: what a class has done, with a row for each learner."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
 
@@ -18,9 +18,10 @@ class Learner(TypedDict):
     questions: dict[str, bool]
 
 
-def by_learner(rows: Sequence[Mapping[str, Any]]) -> list[Learner]:
-    """A row for each learner of `rows`: the `Row`s of a collection, or the `Mark`s of a class."""
-    tried: dict[str, dict[str, bool]] = {}
+def by_learner(rows: Sequence[Mapping[str, Any]], learners: Iterable[str] = ()) -> list[Learner]:
+    """A row for each of the `learners`, and for each of `rows`: the `Row`s of a collection, or the `Mark`s of
+    a class."""
+    tried: dict[str, dict[str, bool]] = {who: {} for who in learners}
     for row in rows:
         of_learner = tried.setdefault(row["who"], {})
         if row["solved"] is not None:

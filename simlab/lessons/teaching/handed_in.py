@@ -10,7 +10,7 @@ from simlab.errors import InputError
 
 MOST_FILES = 20_000
 """The most files of a folder that are looked at."""
-NOT_ENTERED = ("__pycache__", ".ipynb_checkpoints", ".git")
+NOT_ENTERED = ("__pycache__", "__MACOSX", ".ipynb_checkpoints", ".git")
 
 
 class Handed(NamedTuple):
@@ -31,7 +31,10 @@ def handed_in(folder: str | Path, endings: Sequence[str]) -> list[Handed]:
     """
     top = Path(folder)
     if not top.is_dir():
-        raise InputError(f"cannot read {str(folder)!r}: give the folder of what was handed in")
+        unpack = "unpack it first, and " if top.suffix == ".zip" else ""
+        raise InputError(
+            f"cannot read {str(folder)!r}: {unpack}give the folder of what was handed in"
+        )
     found = []
     for count, path in enumerate(_walk(top)):
         if count >= MOST_FILES:
@@ -45,10 +48,16 @@ def handed_in(folder: str | Path, endings: Sequence[str]) -> list[Handed]:
     return sorted(found)
 
 
+def learners(folder: str | Path) -> dict[str, str]:
+    """{learner: the name of the file or the folder} of all of `folder`, whatever is in it."""
+    hidden = (".", "__MACOSX")
+    entries = [path for path in Path(folder).iterdir() if not path.name.startswith(hidden)]
+    return {one_line(path.name if path.is_dir() else path.stem): path.name for path in entries}
+
+
 def without(folder: str | Path, endings: Sequence[str], found: Sequence[Handed]) -> list[str]:
     """A line for each learner of `folder` of whom no file was found that ends as one of `endings`."""
-    entries = [path for path in Path(folder).iterdir() if not path.name.startswith(".")]
-    names = {one_line(path.name if path.is_dir() else path.stem): path.name for path in entries}
+    names = learners(folder)
     missing = sorted(set(names) - {each.who for each in found})
     named = " or ".join(endings)
     said = f"nothing that ends in {named} is in it"

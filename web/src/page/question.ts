@@ -34,6 +34,8 @@ let started = 0;
 const filled = (text: string, values: Record<string, string>) => text.replace(/\{(\w+)\}/g, (_, name) => values[name]);
 const control = (field: Field) => form.elements.namedItem(field.name) as HTMLInputElement | HTMLSelectElement;
 
+const THOUSANDS = /(?<!\b0),(?=\d{3}(?!\d))/g; // of `simlab.lessons.prediction`
+
 /** The number that stands in `field`; throws what is wrong with it, in the page's language. */
 function entered(field: Field): number | string {
   const said = asked.said[tongue];
@@ -41,7 +43,7 @@ function entered(field: Field): number | string {
   if (!text) throw filled(said.empty, { field: field.label[tongue] });
   if (field.options) return text;
   const quoted = `'${text}'`;
-  const plain = text.normalize("NFKC").replaceAll(",", "").replaceAll("−", "-");
+  const plain = text.normalize("NFKC").replace(THOUSANDS, "").replaceAll("−", "-");
   const percent = plain.endsWith("%");
   const digits = percent ? plain.slice(0, -1).trim() : plain;
   const value = /^[-+\d.]/.test(digits) && !/^[-+]?0[xob]/i.test(digits) ? Number(digits) : NaN;

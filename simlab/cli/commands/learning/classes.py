@@ -19,6 +19,7 @@ from simlab.lessons.teaching.attempts import EXERCISES, defined
 from simlab.lessons.teaching.collect import Row, collect
 from simlab.lessons.teaching.grade import Mark, grade
 from simlab.lessons.teaching.gradebook import Learner, by_learner, columns
+from simlab.lessons.teaching.handed_in import learners
 from simlab.lessons.teaching.pack import chosen, pack, write
 from simlab.lessons.words import LANGUAGES, language, set_language
 from simlab.units import GIB
@@ -109,21 +110,22 @@ def _handout(arguments: argparse.Namespace) -> int:
     if path.suffix not in (".html", ".pdf"):
         raise InputError(f"cannot write {arguments.path!r}: a handout ends in .html or .pdf")
     try:
-        from simlab.cli.commands.learning.handout import as_pdf, handout
+        from simlab.cli.commands.learning.handout import as_pdf, handout, points
     except ImportError as error:
         raise InputError(
             f"a handout needs {error.name}: pip install ipywidgets anywidget markdown-it-py"
         ) from error
     own = arguments.own or []
-    page = handout(
-        [] if own and arguments.lessons is None else chosen(arguments.lessons or ""),
-        [(Path(file).stem, _own(file, "--own", QUESTIONS)) for file in own],
-        arguments.lang or language(),
-        answers=not arguments.without_solutions,
-    )
-    content = as_pdf(page) if path.suffix == ".pdf" else page.encode("utf-8")
-    write_file(arguments.path, lambda file: file.write_bytes(content))
-    return _packed(arguments, arguments.path, [path.name])
+    lessons = [] if own and arguments.lessons is None else chosen(arguments.lessons or "")
+    questions = [(Path(file).stem, _own(file, "--own", QUESTIONS)) for file in own]
+    tongue, answers = arguments.lang or language(), not arguments.without_solutions
+    pages = {path: handout(lessons, questions, tongue, answers=answers)}
+    if lessons and not answers:
+        pages[path.with_stem(f"{path.stem}-points")] = points(lessons, tongue)
+    for target, page in pages.items():
+        content = as_pdf(page) if path.suffix == ".pdf" else page.encode("utf-8")
+        write_file(str(target), lambda file, content=content: file.write_bytes(content))
+    return _packed(arguments, arguments.path, [target.name for target in pages])
 
 
 def _packed(arguments: argparse.Namespace, path: str, names: Sequence[str]) -> int:
@@ -180,19 +182,19 @@ def _shown(
 ) -> int:
     """Print the rows and their sums by learner as tables, or as JSON, and write them to the CSV files that
     are asked for."""
-    learners = by_learner(rows)
+    members = by_learner(rows, learners(arguments.path))
     if arguments.csv:
         write_file(arguments.csv, lambda path: _write_csv(path, shown, rows))
     if arguments.by_learner:
-        sheet = columns(learners)
+        sheet = columns(members)
         write_file(arguments.by_learner, lambda path: _write_csv(path, SUMS, sheet))
     if arguments.json:
-        print_json({name: [*rows], "learners": learners, "wrong": [*wrong]})
+        print_json({name: [*rows], "learners": members, "wrong": [*wrong]})
     else:
         print_table(shown, [[_cell(row[column]) for column in shown] for row in rows])
-        if rows:
+        if members:
             print_text("")
-            sums: Sequence[Mapping[str, Any]] = learners
+            sums: Sequence[Mapping[str, Any]] = members
             print_table(SUMS, [[_cell(each[column]) for column in SUMS] for each in sums])
         for line in wrong:
             print_text(f"left out: {line}")
@@ -257,7 +259,7 @@ def add_class(command: argparse.ArgumentParser) -> None:
     packing = command.add_argument_group("pack, handout")
     packing.add_argument("--lessons", metavar="N,N", help="which lessons: 1,4,9 (all)")
     packing.add_argument(
-        "--without-solutions", action="store_const", const=True, help="exercises show no solution; a handout has no answers"
+        "--without-solutions", action="store_const", const=True, help="exercises show no solution; a handout has no answers, and its points are a file of their own"
     )
     packing.add_argument(
         "--own", nargs="+", metavar="FILE", help="notebooks of your own, and modules they import"

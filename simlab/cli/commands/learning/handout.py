@@ -1,6 +1,5 @@
 """A handout to print: of each question what is asked, room for a prediction, the lesson's picture, and the
-answer with its points. Without answers the points of a lesson stand together on a page of their own after it, for
-they say the answers."""
+answer with its points. Without answers the points are pages of their own, for they say the answers."""
 
 import json
 import shutil
@@ -40,30 +39,46 @@ def handout(
     """An HTML page about the questions of `lessons` in `tongue`, "en" or "zh", which prints on A4.
 
     own:     (title, {name: a prediction or an exercise of one's own}), which have one language.
-    answers: with what refutes the common answer, the lesson's picture, the answer in 60 seconds and the
-    answers to follow-ups; else with the points to tick alone, after each lesson. A picture is there where the notebook holds its
-    results, as in a checkout.
+    answers: with what refutes the common answer, the lesson's picture, the answer in 60 seconds, the points to
+    tick and the answers to follow-ups. A picture is there where the notebook holds its results, as in a checkout.
     """
     parts = []
     for lesson in lessons:
         pictures = _pictures(NOTEBOOKS / lesson.file, tongue)
         named = f"{lesson.number}. {escape(getattr(lesson, tongue))}"
         parts.append(f"<h1>{named}</h1>")
-        to_tick: list[str] = []
-        for question in lesson.questions:
-            home = book.subject(question.id)
-            if home and book.number(home) == lesson.number:
-                title = f"<h2>{escape(f'{question.id} · {getattr(question, tongue)}')}</h2>"
-                picture = pictures.get(question.id, "")
-                parts += [title, *_question(question.id, tongue, answers, picture)]
-                to_tick += [title, _points(question.id, tongue)]
-        if to_tick and not answers:
-            head = escape(word("form.points", tongue=tongue))
-            parts += [f"<h1>{named}</h1><h3>{head}</h3>", *to_tick]
+        for question in _own_questions(lesson):
+            picture = pictures.get(question.id, "")
+            parts += [_title(question, tongue), *_question(question.id, tongue, answers, picture)]
     for title, questions in own:
         parts.append(f"<h1>{escape(title)}</h1>")
         for its in questions.values():
             parts += _own(its, tongue, answers)
+    return _page(parts, tongue)
+
+
+def points(lessons: Iterable[course.Lesson], tongue: str) -> str:
+    """An HTML page with the points to tick of each question of `lessons`, to be given out after the handout."""
+    parts = []
+    for lesson in lessons:
+        named = f"{lesson.number}. {escape(getattr(lesson, tongue))}"
+        parts.append(f"<h1>{named}</h1>{_head('points', tongue)}")
+        for question in _own_questions(lesson):
+            parts += [_title(question, tongue), _points(question.id, tongue)]
+    return _page(parts, tongue)
+
+
+def _own_questions(lesson: course.Lesson) -> list[course.Question]:
+    """The questions that a lesson answers; others it only executes."""
+    subjects = {question: book.subject(question.id) for question in lesson.questions}
+    return [its for its, home in subjects.items() if home and book.number(home) == lesson.number]
+
+
+def _title(question: course.Question, tongue: str) -> str:
+    return f"<h2>{escape(f'{question.id} · {getattr(question, tongue)}')}</h2>"
+
+
+def _page(parts: Iterable[str], tongue: str) -> str:
     body = "\n".join(parts)
     return (
         f'<!doctype html><html lang="{tongue}"><head><meta charset="utf-8">'
