@@ -103,8 +103,12 @@ def _made(arguments: argparse.Namespace) -> Imported:
     if source is None:
         if given:
             raise InputError("--set goes with --from: change the plan file")
-        plan = Plan(**plan_part(read_plan_file(arguments.file)))
-        return Imported(plan, [], [], [], None)
+        content = read_plan_file(arguments.file)
+        own = plan_part(content)
+        beside = [
+            f"{name} = {shortened(value)}" for name, value in content.items() if name not in own
+        ]
+        return Imported(Plan(**own), [], beside, [], None)
     content = read_config(arguments.file, FORMATS[source].syntax, given)
     try:
         return imported(source, content, gpus=arguments.gpus)
@@ -127,6 +131,8 @@ def _project_of(arguments: argparse.Namespace, given: Mapping[str, str]) -> str 
     names: dict[str, set[str]] = {}
     errors: set[str] = set()
     for project, form in FORMATS.items():
+        if path.endswith(".toml") and form.syntax != "toml":
+            continue
         try:
             names[project] = recognised(project, read_config(path, form.syntax, given))
         except InputError as error:

@@ -32,6 +32,11 @@ DEFAULTS = (
         "yes, but with a pipeline no",
         "torchtitan b5bcd76, torchtitan/distributed/fsdp.py (get_fsdp_reshard_after_forward_policy)",
     ),
+    Default(
+        "stage_layers",
+        "even, and named: torchtitan gives the first and the last stage a layer less",
+        f"{CONFIG} (pipeline_parallel_first_stage_less_layers)",
+    ),
     Default("gradient_bytes", "4", f"{CONFIG} (mixed_precision_reduce)"),
     Default("precision", "bf16", f"{CONFIG} (mixed_precision_param)"),
     Default(
@@ -97,6 +102,11 @@ MODELS = {
 }
 """{model.name: {model.flavor in small letters: the model of the catalogue}}."""
 PARALLELISM = "parallelism."
+LESS_LAYERS = (
+    "pipeline_parallel_first_stage_less_layers",
+    "pipeline_parallel_last_stage_less_layers",
+)
+"""How many layers less the ends of a pipeline have than the other stages: 1, where it is not said."""
 EARLY = {"training.data_parallel_degree": "parallelism.data_parallel_shard_degree"} | {
     f"{section}.{option}": PARALLELISM + option
     for section, options in {
@@ -178,6 +188,12 @@ def read(options: Options, gpus: int | None) -> Settings:
     )
     if pp == 1:
         fields["schedule"] = "1f1b"
+    less = [degree(option, 1, 0) for option in LESS_LAYERS]
+    if pp > 1 and any(less) and not early:
+        options.unsaid.append(
+            f"the first and the last stage have {less[0]} and {less[1]} layers less: even stages are taken; "
+            "give the plan stage_layers"
+        )
     fields["compiled_loss"] = fields["compiled_loss"] and not early
     _read_batch(options, fields)
     _read_rest(options, fields)
@@ -377,11 +393,13 @@ def written(plan: Plan) -> Settings:
         if plan.dispatcher == "once-a-node":
             parallelism["expert_parallel_comm_backend"] = "deepep"
     if sharded:
-        parallelism["fsdp_reshard_after_forward"] = "always" if plan.reshard else "never"
+        gathers_twice = plan.reshard and plan.zero == 3  # else, as after 'never', once
+        parallelism["fsdp_reshard_after_forward"] = "always" if gathers_twice else "never"
     if plan.cp > 1 and plan.cp_kind in kinds:
         parallelism["context_parallel_rotate_method"] = kinds[plan.cp_kind]
     if not one:
         parallelism["pipeline_parallel_microbatch_size"] = plan.microbatch_size
+        parallelism |= dict.fromkeys(LESS_LAYERS, 0)
         if plan.schedule in schedules:
             parallelism["pipeline_parallel_schedule"] = schedules[plan.schedule]
     training: Settings = {

@@ -179,8 +179,6 @@ def test_the_project_of_a_file_is_found_from_its_options(tmp_path, capsys, proje
 
 
 @pytest.mark.parametrize(("name", "text", "says"), [
-    ("c.toml", "[parallelism]\ntensor_parallel_degree = 2\ndp = 2\n",
-     "has options of torchtitan and of nanotron: give --from"),
     ("c.json", '{"train_batch_size": 8, "parallelism": {"dp": 2}}',
      "has options of deepspeed and of nanotron: give --from"),
     ("c.toml", "[parallelism\n", "is no toml"), ("c.py", "", "it is Python"),
@@ -191,6 +189,24 @@ def test_what_is_of_several_projects_or_of_none_is_asked_for(tmp_path, capsys, n
     assert main(["convert", str(tmp_path / name)]) == 2
     error = capsys.readouterr().err
     assert says in error and error.count("\n") == 1
+
+
+def test_toml_is_torchtitans_whatever_other_projects_call_alike(tmp_path, capsys):
+    """warmup_steps is an option of Megatron's scripts, and enable one of DeepSpeed's, too."""
+    config = tmp_path / "run.toml"
+    config.write_text(
+        "[lr_scheduler]\nwarmup_steps = 9\n[compile]\nenable = true\n[parallelism]\npipeline_parallel_degree = 2\n"
+    )
+    assert main(["convert", str(config), "--gpus", "8"]) == 0
+    assert "has options of torchtitan: --from torchtitan" in capsys.readouterr().err
+
+
+def test_a_zero_1_plan_does_not_gather_again_in_torchtitan_and_its_model_is_named(tmp_path, capsys):
+    (tmp_path / "best.yaml").write_text("model: gpt2\ndp: 4\npp: 2\nmicrobatches: 4\nzero: 1\n")
+    assert main(["convert", str(tmp_path / "best.yaml"), "--to", "torchtitan"]) == 0
+    told = capsys.readouterr()
+    assert 'fsdp_reshard_after_forward = "never"' in told.out
+    assert "not said: zero = 1" in told.err and "not of a plan: model = 'gpt2'" in told.err
 
 
 WITH_VARIABLES = """#!/bin/bash
@@ -322,7 +338,11 @@ def test_torchtitans_json_is_read_and_its_python_is_not_executed(tmp_path, capsy
         2,
         4,
     )
-    assert plan["recompute"] == "per-op" and not found["unknown"] and not found["unsaid"]
+    assert plan["recompute"] == "per-op" and not found["unknown"]
+    (less,) = found["unsaid"]
+    assert less.startswith(
+        "the first and the last stage have 1 and 1 layers less: even stages are taken"
+    )
     (tmp_path / "c.py").write_text("raise SystemExit")
     assert main(["convert", str(tmp_path / "c.py"), "--from", "torchtitan"]) == 2
     assert "--debug.save_config_file" in capsys.readouterr().err

@@ -5,6 +5,7 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
@@ -124,8 +125,12 @@ def _handout(arguments: argparse.Namespace) -> int:
         pages[path.with_stem(f"{path.stem}-points")] = points(lessons, tongue)
     for target, page in pages.items():
         content = as_pdf(page) if path.suffix == ".pdf" else page.encode("utf-8")
-        write_file(str(target), lambda file, content=content: file.write_bytes(content))
+        write_file(str(target), partial(_put, content))
     return _packed(arguments, arguments.path, [target.name for target in pages])
+
+
+def _put(content: bytes, path: Path) -> None:
+    path.write_bytes(content)
 
 
 def _packed(arguments: argparse.Namespace, path: str, names: Sequence[str]) -> int:
