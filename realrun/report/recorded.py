@@ -27,6 +27,11 @@ def recorded(job: Job, run: Run) -> Recorded:
     recorded nothing."""
     found = recordings_in(run.folder, job.ranks)
     recordings = [one for one in found if one is not None]
+    if not recordings and (run.folder / "measured.json").exists():
+        raise InputError(
+            f"{str(run.folder)!r} is of a run that came to its end: see its report.html, and `simlab why` with "
+            "its measured.json"
+        )
     if len(recordings) < job.ranks:
         lacking = [str(rank) for rank, one in enumerate(found) if one is None]
         raise InputError(f"{str(run.folder)!r} has no recording of rank {', '.join(lacking)}")

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from simlab.cost.roofline import nearest
 from simlab.spec.cluster import Cluster, cluster_of_gpu, clusters, gpus
+from simlab.spec.fabric import Fabric
 from simlab.spec.hardware import PLAUSIBLE, Gpu
 
 FAR = 3
@@ -26,8 +27,8 @@ class _Ideal(NamedTuple):
     value: str
     measure: str
     """Where a measured value comes from."""
-    is_asked: Callable[[str, str], bool] = lambda level, kind: True
-    """Whether it is a matter of the fabric of a level, "intra" or "inter", and of a kind."""
+    is_asked: Callable[[str, Fabric], bool] = lambda level, its: True
+    """Whether it is a matter of the fabric of a level, "intra" or "inter"."""
 
 
 IDEAL = (
@@ -42,13 +43,19 @@ IDEAL = (
         "islands",
         "0, all GPUs behind one root complex",
         "`nvidia-smi topo -m`, in which NODE and SYS are borders",
-        lambda level, kind: kind == "pcie",
+        lambda level, its: its.kind == "pcie",
+    ),
+    _Ideal(
+        "island_bandwidth_bytes_per_s",
+        "as much between islands as within one",
+        "bandwidth of p2pBandwidthLatencyTest in CUDA's samples between GPUs of two of them",
+        lambda level, its: its.islands > 1,
     ),
     _Ideal(
         "oversubscription",
         "1, a network that never blocks",
         "uplinks of a switch by its ports, which who built it knows",
-        lambda level, kind: level == "inter",
+        lambda level, its: level == "inter",
     ),
 )
 
@@ -61,7 +68,7 @@ def left_out(facts: Mapping[str, Any], own: Cluster, near: Cluster) -> Iterator[
             continue  # nothing uses it
         its, other = getattr(own, level), getattr(near, level)
         for name, value, measure, is_asked in IDEAL:
-            if name not in facts.get(level, {}) and is_asked(level, its.kind):
+            if name not in facts.get(level, {}) and is_asked(level, its):
                 differs = other.kind == its.kind and getattr(other, name) != getattr(its, name)
                 has = f"; {near.name} has {getattr(other, name):g}" * differs
                 yield f"{level}: {name} is left out, so {value}{has}. To measure it: {measure}"

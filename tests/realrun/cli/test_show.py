@@ -44,6 +44,13 @@ def test_what_a_killed_run_recorded_is_shown_compared_and_drawn(command, tmp_pat
     assert f"give one of {folder}" in capsys.readouterr().err
     assert main(["show", str(shutil.copytree(folder, tmp_path / "moved"))]) == 2
     assert "it was renamed" in capsys.readouterr().err
+    for path in folder.glob("rank*"):
+        path.unlink()
+    assert main(["show", str(folder)]) == 2
+    assert "has no recording of rank 0, 1" in capsys.readouterr().err
+    (folder / "measured.json").touch()
+    assert main(["show", str(folder)]) == 2
+    assert "is of a run that came to its end: see its report.html" in capsys.readouterr().err
 
 
 def test_what_was_recorded_and_what_goes_on_are_two_commands(tmp_path, monkeypatch, capsys):

@@ -131,6 +131,11 @@ def test_a_check_says_what_is_left_out_and_taken_as_ideal(own, capsys):
     assert offload.startswith("nvme_bytes_per_s: not known")
     assert main(["cluster", "check", written()]) == 0
     assert "left out" not in capsys.readouterr().out
+    border = "island_bandwidth_bytes_per_s"
+    bare = {name: its for name, its in facts["intra"].items() if name != border}
+    assert main(["cluster", "check", written(intra=bare)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"{border} is left out, so as much between islands as within" in said
 
 
 def test_the_nodes_of_a_new_file_are_those_that_were_given(own, capsys):
