@@ -91,18 +91,32 @@ def questions() -> list[str]:
 
 @cache
 def _subjects() -> dict[str, str]:
-    """{question's id: the name of its lesson's module}. Another lesson may execute it, and ask then."""
+    """{question's id: the name of the module of the last lesson that asks it}."""
     return {
         one.question: name
         for name, module in zip(SUBJECTS, _modules())
         for one in getattr(module, "PREDICTIONS", ())
-        if one.id == one.question
     }
 
 
 def subject(identifier: str) -> str:
-    """The name of the lesson's module that has a question; "" where none has."""
+    """The name of the module of the last lesson that asks a question, which may execute what another one
+    simulates; "" where none has it."""
     return _subjects().get(identifier, "")
+
+
+@cache
+def _homes() -> dict[str, int]:
+    return {
+        one.id: number(name)
+        for name, module in zip(SUBJECTS, _modules())
+        for one in getattr(module, "PREDICTIONS", ())
+    }
+
+
+def home(identifier: str) -> int:
+    """The number of the lesson that answers a question."""
+    return _homes()[identifier]
 
 
 def number(subject: str) -> int:

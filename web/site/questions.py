@@ -60,7 +60,7 @@ def write(shell: Shell, lessons: Sequence[Lesson]) -> int:
     named = tomllib.loads((HERE / "pages" / FOLDER / "libraries.toml").read_text(encoding="utf-8"))
     by_notebook = {lesson.notebook.name: lesson for lesson in lessons}
     found = {lesson.notebook.name: sections(lesson.body) for lesson in lessons}
-    order = sorted(asked, key=lambda each: book.number(book.subject(each["id"])))
+    order = sorted(asked, key=lambda each: book.home(each["id"]))
     folder = shell.folder / FOLDER
     shutil.copy(HERE / "pages" / FOLDER / "style.css", folder)
     index = shell.page(INDEX)

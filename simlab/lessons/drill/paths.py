@@ -51,7 +51,7 @@ def path(name: str) -> Path:
         {
             "part": part,
             "question": question,
-            "lesson": book.number(book.subject(question)),
+            "lesson": book.home(question),
             "title": word(f"{question}.title"),
             "headline": word(f"{question}.headline"),
         }

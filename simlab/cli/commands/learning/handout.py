@@ -70,8 +70,7 @@ def points(lessons: Iterable[course.Lesson], tongue: str) -> str:
 
 def _own_questions(lesson: course.Lesson) -> list[course.Question]:
     """The questions that a lesson answers; others it only executes."""
-    subjects = {question: book.subject(question.id) for question in lesson.questions}
-    return [its for its, home in subjects.items() if home and book.number(home) == lesson.number]
+    return [its for its in lesson.questions if book.home(its.id) == lesson.number]
 
 
 def _title(question: course.Question, tongue: str) -> str:
