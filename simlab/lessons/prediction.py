@@ -14,8 +14,8 @@ from simlab.lessons.words import entry, has, rendered, word
 
 NEAR = 0.02
 """How far a guess may be off, as a part of what was found, to be right as a person says it."""
-THOUSANDS = re.compile(r"(?<!\b0),(?=\d{3}(?!\d))")
-"""A comma that parts thousands."""
+THOUSANDS = re.compile(r"(?<!\b0)(?<!\d{4}),(?=\d{3}(?!\d))")
+"""A comma that parts thousands: after one to three digits that are not 0, and before three."""
 SOURCES = ("counted", "closed_form", "simulated", "predicted", "measured")
 """Where a figure can come from, in the order of the columns. Its name is `form.SOURCE`."""
 

@@ -123,7 +123,7 @@ def test_an_entry_is_judged_as_in_a_lesson(page, address, monkeypatch):
     monkeypatch.setenv("SIMLAB_LANG", "en")
     page.goto(f"{address}questions/w11.html")
     (name, field), *_ = book.prediction("w11").fields.items()
-    for text in ("", "many", "0.3", "1e400"):
+    for text in ("", "many", "0.3", "1e400", "27,3", "1234,567", "0,125"):
         page.fill(f"input[name='{name}']", text)
         page.click("button[type=submit]")
         with pytest.raises(Exception) as said:

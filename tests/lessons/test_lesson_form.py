@@ -178,7 +178,7 @@ def test_a_comma_parts_thousands_and_no_decimals(sample):
         1e4,
         1234,
     )
-    for text in ("27,3", "0,125", "1,2345", "1,23,456"):
+    for text in ("27,3", "0,125", "1,2345", "1,23,456", "1234,567"):
         with pytest.raises(InputError, match="is no number"):
             plain.read(text)
 

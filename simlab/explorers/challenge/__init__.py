@@ -40,12 +40,8 @@ def _controls() -> list[Control]:
     names = [Words(*(f"{task.level} · {name}" for name in task.name)) for task in TASKS]
     return [
         Control("task", Words("challenge", "挑战"), numbers, 1, names, menu=True, resets=True),
-        *(
-            Control(
-                name, LABELS[name], [value], value, menu=True
-            )  # what a task offers, its answer says
-            for name, value in START.items()
-        ),
+        # what a task offers of these, its answer says
+        *(Control(name, LABELS[name], [start], start, menu=True) for name, start in START.items()),
         Control("hint", Words("hint", "提示"), [*range(len(HINTS))], 0, HINTS, menu=True),
     ]
 

@@ -129,8 +129,10 @@ class Task:
 
 
 def _nearest(values: tuple[Any, ...], value: Any) -> Any:
-    if value in values or isinstance(values[0], str):
-        return value if value in values else values[0]
+    if value in values:
+        return value
+    if isinstance(values[0], str):
+        return values[0]
     return min(values, key=lambda each: abs(each - value))
 
 

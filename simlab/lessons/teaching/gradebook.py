@@ -35,7 +35,7 @@ def by_learner(rows: Sequence[Mapping[str, Any]], learners: Iterable[str] = ()) 
 
 def columns(learners: Sequence[Learner]) -> list[dict[str, Any]]:
     """The rows with a column for each question that somebody has tried: 1 where it is solved, 0 where it
-    is not, and None where it was not tried. Sheets of marks in this form are what Moodle and Canvas import."""
+    is not, and None where it was not tried."""
     names = sorted({name for each in learners for name in each["questions"]})
     return [
         {"who": each["who"], "solved": each["solved"], "tried": each["tried"]}

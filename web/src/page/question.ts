@@ -34,7 +34,7 @@ let started = 0;
 const filled = (text: string, values: Record<string, string>) => text.replace(/\{(\w+)\}/g, (_, name) => values[name]);
 const control = (field: Field) => form.elements.namedItem(field.name) as HTMLInputElement | HTMLSelectElement;
 
-const THOUSANDS = /(?<!\b0),(?=\d{3}(?!\d))/g; // of `simlab.lessons.prediction`
+const THOUSANDS = /(?<!\b0)(?<!\d{4}),(?=\d{3}(?!\d))/g; // of `simlab.lessons.prediction`
 
 /** The number that stands in `field`; throws what is wrong with it, in the page's language. */
 function entered(field: Field): number | string {

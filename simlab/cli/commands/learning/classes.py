@@ -275,7 +275,7 @@ def add_class(command: argparse.ArgumentParser) -> None:
     reading = command.add_argument_group("collect, grade")
     reading.add_argument("--csv", metavar="FILE", help="also write the table to FILE")
     reading.add_argument(
-        "--by-learner", metavar="FILE", help="also write a row for each learner to FILE, with a column for each question (CSV)"
+        "--by-learner", metavar="FILE", help="also write a row for each learner to FILE, with a column for each question that was tried (CSV)"
     )
     reading.add_argument(
         "--questions",
