@@ -63,6 +63,17 @@ def test_what_a_ring_over_many_nodes_costs_is_latency_and_inside_a_node_bytes(na
     assert share_of_dp(model, replace(plan, hybrid=8)) < 0.75 * share_of_dp(model, plan)
 
 
+def test_the_arithmetic_of_hops_bytes_and_years_is_what_the_answer_says():
+    model = sl.load_model("llama-7b")
+    size = 2 * sum(model.layer_parameters.values())
+    cluster, group = replace(NODE, nodes=128), sl.GroupShape(1024, 8)
+    hops_s, all_s = (sl.collective_s("all_gather", b, group, cluster) for b in (1024, size))
+    assert hops_s == pytest.approx(4e-3, rel=0.1) and hops_s / 1023 == pytest.approx(4e-6, rel=0.1)
+    assert all_s - hops_s == pytest.approx(1e-3, rel=0.1)
+    years_at_peak = 6 * 8e9 * 15e12 / 989e12 / YEAR_S
+    assert 0.44 < years_at_peak / 50 < 0.5, "not quite half its peak"
+
+
 def test_with_more_microbatches_zero_1_communicates_a_smaller_share_and_zero_3_the_same():
     model, fallen = sl.load_model("llama-7b"), {}
     for zero in (1, 3):

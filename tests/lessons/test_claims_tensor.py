@@ -1,16 +1,57 @@
 """What lesson 5 tells people to say holds over a sweep of what it depends on."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 import simlab as sl
 from simlab.explorers.context import Setting, layer
+from simlab.lessons import book
+from simlab.lessons.words import LANGUAGES, word
 from simlab.lowering.traffic import crossing, traffic
 
 GPT = sl.Model(name="gpt", layers=24, hidden=2048, heads=16, vocab=64, seq=2048)
 """Blocks of 12 h² parameters, and hardly any embedding."""
 LLAMA = sl.load_model("llama-3-70b")
+NVLINK, NIC, H100 = 450e9, 50e9, 989e12
+"""Bytes per second in one direction, and dense FLOP/s in bf16: NVIDIA's data sheets."""
+
+
+def says(key, *figures):
+    """Whether the answer that is said aloud has each figure, in both languages."""
+    texts = [word(f"{key}.spoken", tongue=tongue) for tongue in LANGUAGES]
+    return all(figure in text for figure in figures for text in texts)
+
+
+def test_communication_over_compute_of_eight_h100s_is_what_the_answer_says():
+    ratio = book.exercise("w10").solution
+    near, far = (ratio(8, 8192, link, H100) for link in (NVLINK, NIC))
+    assert round(near, 1) == 0.4 and 3.6 < far < 4, "nearly 4"
+    assert says("w10", "0.4", "400") and NIC * 8 == 400e9
+
+
+def test_the_volume_and_the_times_of_tensor_parallelism_on_512_gpus_are_what_the_answer_says():
+    cluster = sl.load_cluster("dgx-h100", nodes=64)
+    plan = sl.Plan(dp=8, tp=8, pp=8, microbatches=32, sequence_parallel=True, zero=1)
+    sent = sum(stage.tp for stage in traffic(LLAMA, plan)) / plan.pp
+    assert says("t5", f"{round(sent / 1e9, -1):.0f}")
+    assert says("t5", f"{sent / NVLINK:.1f}", f"{sent / NIC:.1f}")
+    inside, across = (
+        sl.predict(LLAMA, replace(plan, order=order), cluster).step_s
+        for order in ("tp-cp-dp-pp", "pp-cp-dp-tp")
+    )
+    assert 5.5 < inside < 6.5 and 2.6 < across / inside < 3
+
+
+def test_predicted_steps_are_about_ten_percent_off_published_runs():
+    page = (Path(__file__).parents[2] / "docs" / "validation.md").read_text(encoding="utf-8")
+    table = page.partition("<!-- begin errors -->")[2].partition("<!-- end errors -->")[0]
+    rows = [
+        (int(n), float(e)) for n, e in re.findall(r"^\| \w+ \| (\d+) \| ([\d.]+) ", table, re.M)
+    ]
+    assert 8 < sum(n * error for n, error in rows) / sum(n for n, _ in rows) < 12
 
 
 @pytest.mark.parametrize(("gradient_bytes", "times_hidden"), [(4, 6), (2, 3)])
