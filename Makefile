@@ -13,7 +13,7 @@ DEMO := --pp 4 --microbatches 8 --forward-ms 20 --schedule gpipe,1f1b
 # hundreds of processes start in the tests, and each would compile all modules anew
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-elsewhere grid lab bench bench-box bench-here bench-planner bench-search bench-replay bench-faults attack check browser web site notebooks record clean mutate
+.PHONY: help demo test gpu test-elsewhere grid lab bench bench-box bench-planner bench-search bench-replay bench-faults attack check browser web site notebooks record clean mutate
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -29,14 +29,15 @@ test: .venv/all browser web ## all tests, lessons included
 test-elsewhere: .venv/all ## demo and tests on machines as people have them: another home, locale, terminal, user, Python, and load; half an hour
 	$(BIN)/python -m tests.support.elsewhere
 
+gpu: .venv/all ## the tests that need a GPU; then this machine is measured, and ten plans predicted and run by both back-ends: build/check; on a CPU three minutes
+	$(BIN)/python -m pytest tests/realrun/run/test_cuda.py
+	$(BIN)/python -m realrun check --out build/check
+
 grid: .venv/all ## every combination of parallelism, ZeRO and schedule on up to 8 processes against one process; about ten minutes on two cores
 	GRID=1 $(BIN)/python -m pytest tests/realrun/run/test_plan_executor.py
 
 bench-box: .venv/real ## nineteen plans in a box: predicted step times against measured; on a quiet machine, five minutes
 	$(BIN)/python -m benchmarks.bench_box
-
-bench-here: .venv/real ## ten plans at full speed, predicted from a quick measurement of this machine, by both engines; five minutes
-	$(BIN)/python -m benchmarks.bench_here
 
 bench-planner: .venv/real ## nine plans in a box: the planner's order against the measured one; five minutes
 	$(BIN)/python -m benchmarks.planner_in_a_box

@@ -19,12 +19,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from statistics import median
 
 import simlab as sl
 from benchmarks import kernels_on_a_gpu
 from docs.schemas import SCHEMAS
 from docs.spellings import tables
 from realrun.cli import main as realrun_main
+from realrun.cli.check import BACKENDS
 from realrun.run.job.checks import EXECUTION
 from simlab.cli import main as simlab_main
 from simlab.cli.options import value_text
@@ -197,6 +199,7 @@ def errors(text: str) -> Iterator[tuple[str, str]]:
     yield choices()
     yield llama()
     yield deepseek()
+    yield machines()
     yield "kernels", kernels_on_a_gpu.tables()
 
 
@@ -285,6 +288,27 @@ def execution(text: str) -> Iterator[tuple[str, str]]:
             values += "; with a box all" * its.in_box
         lines.append(f"| `{name}` | {values} | {its.seen} |")
     yield "execution of fields", "\n".join(lines) + "\n"
+
+
+def machines() -> tuple[str, str]:
+    """(mark, table) of what `realrun check` found on each machine whose file is in assets/measurements."""
+    lines = [
+        "| machine | what was trained | back-end | plans | median error | from, to |",
+        "|---|---|---|---|---|---|",
+    ]
+    for path in sorted((ROOT / "assets" / "measurements").glob("check_*.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        about, sizes = found["machine"], found["sizes"]
+        model = f"{sizes['layers']} layers of {found['model']}, {sizes['hidden']} wide, {found['precision']}"
+        for backend in BACKENDS:
+            rows = [row for row in found["rows"] if row["backend"] == backend]
+            off = [row["error"] for row in rows if "error" in row]
+            lines.append(
+                f"| [{about['ranks']} x {about['device']}](../assets/measurements/{path.name}), {about['measured_at'][:10]} "
+                f"| {model} | {backend} | {len(off)} of {len(rows)} | {median(map(abs, off)):.1%} "
+                f"| {min(off):+.1%} to {max(off):+.1%} |"
+            )
+    return "machines", "\n".join(lines) + "\n"
 
 
 def spellings(text: str) -> Iterator[tuple[str, str]]:

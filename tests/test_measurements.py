@@ -9,7 +9,6 @@ from statistics import median
 from benchmarks import bench_replay, planner_in_a_box
 from benchmarks.bench import MOST_BACKENDS_RATIO
 from benchmarks.bench_backends import PLANS, SIDES
-from benchmarks.bench_here import ranked
 from realrun.run.job import Job
 
 ROOT = Path(__file__).parent.parent
@@ -19,15 +18,6 @@ VALIDATION = " ".join((ROOT / "docs" / "validation.md").read_text(encoding="utf-
 
 def measured(name):
     return json.loads((ROOT / "assets" / "measurements" / name).read_text(encoding="utf-8"))
-
-
-def test_plans_on_two_cores_are_off_by_what_the_page_says():
-    rows = [
-        row for row in measured("plans_on_two_cores.json")["runs"] if row["backend"] == "native"
-    ]
-    (least, *_, most), (agreed, pairs) = sorted(-row["error"] for row in rows), ranked(rows)
-    said = f"[ten plans were predicted {least:.0%} to {most:.0%} short, and {agreed} of {pairs} pairs in the right order]"
-    assert len(rows) == 10 and said in PAGE
 
 
 def test_backends_take_what_the_page_says():

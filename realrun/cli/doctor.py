@@ -52,9 +52,14 @@ def doctor_command(arguments: argparse.Namespace) -> int:
     else:
         if arguments.ranks > MOST_RANKS:
             raise InputError(f"--ranks {arguments.ranks}: give at most {MOST_RANKS} on one machine")
-        with Pool(arguments.ranks) as pool:
-            facts = pool.call(FUNCTIONS, NAME, Plan(dp=arguments.ranks), **given)
+        facts = examined(arguments.ranks, **given)
     return 0 if facts is None else report(facts, as_json=arguments.json)
+
+
+def examined(ranks: int, folder: str, port: int) -> list[dict[str, Any]]:
+    """What `realrun.measure.doctor.examine` finds on each of `ranks` processes of this machine."""
+    with Pool(ranks) as pool:
+        return pool.call(FUNCTIONS, NAME, Plan(dp=ranks), folder=folder, port=port)
 
 
 def report(facts: Sequence[dict[str, Any]], *, as_json: bool) -> int:

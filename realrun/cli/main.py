@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from realrun.cli.check import add_check, check_command
 from realrun.cli.doctor import add_doctor, doctor_command
 from realrun.cli.measure import add_measure, measure_command
 from realrun.cli.options import add_run_options
@@ -25,6 +26,7 @@ DESCRIPTION = """Execute a plan with torch.distributed, and hold simlab's predic
 happened."""
 USAGE = """%(prog)s [options]
        %(prog)s measure [options]
+       %(prog)s check [options]
        %(prog)s doctor [options]
        %(prog)s show DIR"""
 EPILOG = """what happens: loss and all gradients are held against the same model in one
@@ -62,10 +64,40 @@ examples:
     --rdzv-backend c10d --rdzv-endpoint HOST:29400 \\
     -m realrun --dp 8 --zero 1 --elastic --resume --checkpoint-every 10
   realrun measure --quick --compare       time this machine, for --predict-on
+  realrun check                           predict ten plans for it, and run them
   realrun doctor --ranks 4                examine it before a training
   realrun show out/dp2                    what a run that broke off recorded
 
 exit status: 0 done, 1 the run or a check failed, 2 bad arguments"""
+
+
+COMMANDS = {
+    "measure": (
+        add_measure,
+        measure_command,
+        ("torch",),
+        "time this machine: a cluster for the simulator",
+    ),
+    "check": (
+        add_check,
+        check_command,
+        ("torch", "matplotlib"),
+        "measure this machine, and hold ten predicted plans against their runs",
+    ),
+    "doctor": (
+        add_doctor,
+        doctor_command,
+        ("torch",),
+        "examine the machines, clocks and links of all ranks",
+    ),
+    "show": (
+        add_show,
+        show_command,
+        ("torch", "matplotlib"),
+        "show what a run that broke off has recorded",
+    ),
+}
+"""{name: (adds its arguments, runs it, packages that it needs, what it does)} of the commands."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -88,26 +120,11 @@ def parser() -> Parser:
     add_run_options(top)
     top.set_defaults(run=run_command, needs=("torch", "matplotlib"))
     commands = top.add_subparsers(metavar="COMMAND", title="commands")
-    measure = commands.add_parser(
-        "measure", prog=f"{top.prog} measure", help="time this machine: a cluster for the simulator"
-    )
-    add_measure(measure)
-    measure.set_defaults(run=measure_command, needs=("torch",))
-    top.commands["measure"] = measure
-    doctor = commands.add_parser(
-        "doctor",
-        prog=f"{top.prog} doctor",
-        help="examine the machines, clocks and links of all ranks",
-    )
-    add_doctor(doctor)
-    doctor.set_defaults(run=doctor_command, needs=("torch",))
-    top.commands["doctor"] = doctor
-    show = commands.add_parser(
-        "show", prog=f"{top.prog} show", help="show what a run that broke off has recorded"
-    )
-    add_show(show)
-    show.set_defaults(run=show_command, needs=("torch", "matplotlib"))
-    top.commands["show"] = show
+    for name, (add, run, needs, text) in COMMANDS.items():
+        command = commands.add_parser(name, prog=f"{top.prog} {name}", help=text)
+        add(command)
+        command.set_defaults(run=run, needs=needs)
+        top.commands[name] = command
     return top
 
 

@@ -5,31 +5,34 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable
 from inspect import cleandoc
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypedDict
 
 from realrun.cli.machine_file import check_writable, write
 from realrun.cli.machine_text import text
 from realrun.cli.options import add_device_options
+from realrun.cli.run_command import say
 from realrun.launch.pool import Pool, RunError
 from simlab.cli.output import print_json, print_text
 from simlab.errors import InputError
 from simlab.spec.fabric import Fabric
 from simlab.spec.fields import as_written
 from simlab.spec.hardware import Gpu
+from simlab.spec.plan import Plan
 from simlab.units import KIB
 
 if TYPE_CHECKING:
     from realrun.measure.machine.sample import Sample
 
 EPILOG = """what is timed: matrix products (forward and both gradients' layouts), attention,
-kernels that the memory bounds, what the host takes to dispatch an op; messages
-and collectives between processes (gloo between processes of this machine, NCCL
-between GPUs), on loopback only. One file comes of it: a cluster with its own
-kernel efficiencies, and every sample.
+kernels that the memory bounds, what the host takes to dispatch an op, on a CPU
+in all processes at once, as they train; messages and collectives between them
+(gloo between processes of this machine, NCCL between GPUs), on loopback only.
+One file comes of it: a cluster with its own kernel efficiencies, and every
+sample.
 
 examples:
   realrun measure --quick --compare
@@ -42,6 +45,7 @@ SIZES = {quick: [KIB * 4**power for power in range(7 if quick else 9)] for quick
 """{quick: bytes}: 1 KiB to 64 MiB (quick: 4 MiB); every second one is kept apart for --compare."""
 BUDGET_S = {True: 0.03, False: 0.3}
 MOST_RANKS = 8
+KERNELS, KERNELS_TIMEOUT_S = "realrun.measure.machine.kernels:OF_A_RANK", 900
 
 
 class Row(TypedDict):
@@ -126,33 +130,55 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.threads < 1:
         raise InputError(f"--threads {arguments.threads}: give at least 1")
     ranks, device = choose_ranks(arguments.ranks, arguments.device)
-    check_writable(arguments.out)
-    samples, node, about = measure(
+    return measured_file(
+        arguments.out,
         ranks,
         device,
         threads=arguments.threads,
         quick=arguments.quick,
-        check=arguments.compare,
+        compare=arguments.compare,
         port=arguments.port,
-        folder=Path(arguments.out).absolute().parent,
-        say=_say,
     )
+
+
+def measured_file(
+    path: str,
+    ranks: int,
+    device: str,
+    *,
+    threads: int = 1,
+    quick: bool = False,
+    compare: bool = False,
+    port: int = 0,
+) -> dict[str, Any]:
+    """Measure this machine and write its cluster at `path`: the facts to report, of the type `Answer`."""
     from realrun.measure.machine.cluster import machine_cluster
     from realrun.measure.machine.comparison import comparison
     from simlab.spec.cluster import load_cluster
 
+    check_writable(path)
+    samples, node, about = measure(
+        ranks,
+        device,
+        threads=threads,
+        quick=quick,
+        check=compare,
+        port=port,
+        folder=Path(path).absolute().parent,
+        say=say,
+    )
     facts = machine_cluster(samples, node, about)
-    write(arguments.out, json.dumps(facts, indent=1, allow_nan=False))
-    cluster = load_cluster(Path(arguments.out))  # what is compared is what anybody loads
+    write(path, json.dumps(facts, indent=1, allow_nan=False))
+    cluster = load_cluster(Path(path))  # what is compared is what anybody loads
     result = {
         "ok": True,
-        "file": str(arguments.out),
+        "file": str(path),
         "cluster": {key: value for key, value in facts.items() if key != "measured"},
     }
     result["measured"] = {
         key: value for key, value in facts["measured"].items() if key != "samples"
     }
-    if arguments.compare:
+    if compare:
         result["comparison"] = comparison(samples, cluster, about["precision"])
     return result
 
@@ -202,7 +228,8 @@ def measure(
     torch.set_num_threads(threads)
     try:
         watch = Stopwatch(where, BUDGET_S[quick])
-        samples = kernels.kernel_samples(watch, check=check, say=say)
+        at_once = ranks > 1 and device == "cpu"
+        samples = [] if at_once else kernels.kernel_samples(watch, check=check, say=say)
         memory_bytes, host_bytes = memory_sizes(where, ranks)
         node = {
             "pcie_bytes_per_s": host_copy_bytes_per_s(watch),
@@ -210,36 +237,50 @@ def measure(
             "memory_bytes": memory_bytes,
             "host_memory_bytes": host_bytes,
         }
-        about = description(where, ranks) | {"waited": watch.waited, "quick": quick}
+        about = description(where, ranks)
     finally:
         torch.set_num_threads(before)
+    waited = watch.waited
     if ranks > 1:
-        samples += link_samples(ranks, device, quick, check, port, say)
-    return samples, node, about
+        with Pool(ranks, device=device, port=port, say=say) as pool:
+            if at_once:
+                say(f"timing kernels in {ranks} processes at once")
+                samples, waited = samples_at_once(pool, quick, check, threads)
+            samples += link_samples(pool, quick, check)
+    return samples, node, about | {"waited": waited, "quick": quick}
 
 
-def link_samples(
-    ranks: int,
-    device: str,
-    quick: bool,
-    check: bool,
-    port: int,
-    say: Callable[[str], Any],
-) -> list[Sample]:
-    """[`Sample`] of messages and collectives between `ranks` processes."""
+def samples_at_once(
+    pool: Pool, quick: bool, check: bool, threads: int
+) -> tuple[list[Sample], float]:
+    """([`Sample`] of kernels that all processes of `pool` compute at the same time, each the median of
+    theirs; `Stopwatch.waited` of the one that waited most)."""
+    from realrun.measure.machine.sample import Sample
+
+    asked = {"budget_s": BUDGET_S[quick], "check": check, "threads": threads}
+    plan = Plan(dp=pool.ranks)
+    found = pool.call(KERNELS, "kernels", plan, KERNELS_TIMEOUT_S, **asked)
+    samples = [
+        Sample(*of_all[0])._replace(seconds=median(each[3] for each in of_all))
+        for of_all in zip(*(one["samples"] for one in found))
+    ]
+    return samples, max(one["waited"] for one in found)
+
+
+def link_samples(pool: Pool, quick: bool, check: bool) -> list[Sample]:
+    """[`Sample`] of messages and collectives between the processes of `pool`."""
     from realrun.measure.machine.sample import Sample
 
     fitted = set(SIZES[quick][::2])
     sizes = SIZES[quick] if check else sorted(fitted)
-    with Pool(ranks, device=device, port=port, say=say) as pool:
-        found = pool.links(sizes, BUDGET_S[quick])
+    found = pool.links(sizes, BUDGET_S[quick])
     # what was sent is a multiple of the ranks
     asked = [size for _ in range(len(found) // len(sizes)) for size in sizes]
     return [
         Sample(
             one["kind"],
             "",
-            {"size_bytes": one["size_bytes"], "ranks": ranks},
+            {"size_bytes": one["size_bytes"], "ranks": pool.ranks},
             one["seconds"],
             size in fitted,
         )
@@ -256,10 +297,6 @@ def drive_speed(folder: Path | str) -> float:
         return drive_bytes_per_s(folder)
     except OSError as error:
         raise RunError(f"cannot time the drive of {str(folder)!r}: {error.strerror}") from error
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def add_measure(command: argparse.ArgumentParser) -> None:

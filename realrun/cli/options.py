@@ -115,7 +115,7 @@ def add_run_options(parser: Any) -> None:
     pipeline = parser.add_argument_group(
         "one microbatch on one rank (all of its stages), where only pp is above 1"
     )
-    _add(pipeline, PIPELINE)
+    add_options(pipeline, PIPELINE)
     add_alias(pipeline, "--p2p-ms", "link_ms", float)
     pipeline.add_argument(
         "--no-check",
@@ -123,21 +123,22 @@ def add_run_options(parser: Any) -> None:
         default=None,
         help="run a program that validation refuses, for example to see a deadlock",
     )
-    _add(parser.add_argument_group("a cluster in a box, whose times are kept to"), BOX)
-    _add(
+    add_options(parser.add_argument_group("a cluster in a box, whose times are kept to"), BOX)
+    add_options(
         parser.add_argument_group(
             "the model that is trained, of bytes: a GPT, or one with --model's layers"
         ),
         SIZES | EXPERTS,
     )
     run = parser.add_argument_group("the run")
-    _add(run, RUN)
+    add_options(run, RUN)
     # the values of the earlier option, too
     add_alias(run, "--engine", "backend", lambda name: {"realrun": "native"}.get(name, name))
     _add_switches(run)
 
 
-def _add(group: Any, options: dict[str, Option]) -> None:
+def add_options(group: Any, options: dict[str, Option]) -> None:
+    """Add options that take a value to `group`."""
     for name, (kind, metavar, text) in options.items():
         group.add_argument(flag(name), type=kind, metavar=metavar, help=text)
 

@@ -27,6 +27,9 @@ from realrun.run.watch import OUTSIDE, Watch
 
 BEAT_S = 1.0
 """Between two beats of a rank that goes on with what it does."""
+BEGINS_S = 60.0
+"""A rank may begin so much later than another one, however short its silence may be: it imports torch first,
+from a network's drive or on a busy machine."""
 LEFT, VERDICT = "left", "why the run ends"
 LEAVES_S = 5.0
 """Within this time ranks leave a run that is over."""
@@ -188,7 +191,7 @@ class Heartbeat:
         for rank in ranks:
             beat, limit_s = self._heard[rank], self._limit_s
             if not beat.text:  # it may start later than this one, and is still named in time
-                limit_s = 2 * limit_s - ANSWERS_S
+                limit_s = max(BEGINS_S, 2 * limit_s - ANSWERS_S)
             quiet = beat.text != LEFT and now_s - beat.heard_s > limit_s
             if quiet and (silent := self._missing()):
                 self._end_for(silent)

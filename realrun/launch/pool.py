@@ -60,7 +60,7 @@ class RunError(SimlabError):
 class Pool:
     """`ranks` local processes in one process group on loopback, ready for one job after another.
 
-    device: 'cpu' (gloo) or 'cuda' (NCCL, one device per rank).
+    device: 'cpu' (gloo) or 'cuda' (NCCL; ranks beyond the devices share them).
     port:   of the rendezvous store on 127.0.0.1; 0 takes a free one.
     say:    called with one line of progress at a time. When it raises, a warning says so, it is not
             called any more, and the run goes on; so for show.

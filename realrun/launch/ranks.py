@@ -21,6 +21,7 @@ from realrun.launch.folder import prepare
 from realrun.launch.heartbeat import LEAVES_S, Heartbeat
 from realrun.launch.pool import Pool, RunError
 from realrun.launch.worker import Rank, use_loopback
+from realrun.measure.cores import shared_gpus
 from realrun.measure.local_memory import check_memory
 from realrun.run.job import Job
 from realrun.run.life import ASKS, SAVE_LIMIT_S, Ended
@@ -50,12 +51,18 @@ def world() -> int:
 
 
 def choose_device(
-    asked: str, ranks: int, *, only_cpu: bool = False, say: Callable[[str], Any] = lambda text: None
+    asked: str,
+    ranks: int,
+    *,
+    only_cpu: bool = False,
+    may_share: bool = False,
+    say: Callable[[str], Any] = lambda text: None,
 ) -> str:
     """'cuda' or 'cpu': CUDA where there is a device for every rank of this machine; `InputError` if
     asked for and not.
 
     only_cpu: what else was asked for exists on the CPU alone, so 'auto' stays there.
+    may_share: several ranks may share a device, if 'cuda' is asked for.
     say:      called with why 'auto' stays on the CPU of a machine that has a GPU's driver.
     """
     if asked == "cpu":
@@ -69,6 +76,9 @@ def choose_device(
     local_ranks = _environment("LOCAL_WORLD_SIZE", ranks) if under_torchrun() else ranks
     devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if asked == "cuda" and devices < local_ranks:
+        if devices and may_share:
+            say(f"{shared_gpus(ranks)}")
+            return "cuda"
         raise InputError(
             f"--device cuda: {local_ranks} ranks need {local_ranks} CUDA devices, this machine has {devices}"
         )

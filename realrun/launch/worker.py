@@ -16,6 +16,7 @@ from datetime import timedelta
 from importlib import import_module
 from typing import Any
 
+from realrun.measure.cores import shared_gpus
 from realrun.run.job import Job
 from realrun.run.life import PHASE_LIMIT_S, Doing, Ended, Stop, end_with_parent
 
@@ -37,6 +38,12 @@ def use_loopback() -> None:
     if LOOPBACK:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", LOOPBACK)
+
+
+def use_own_host_name(local_rank: int) -> None:
+    """Let NCCL take this process for a host of its own. It refuses two ranks of one host on one GPU, and
+    tells hosts apart by this name; hosts are connected by sockets."""
+    os.environ["NCCL_HOSTID"] = f"{socket.gethostname()}-{local_rank}"
 
 
 class Rank:
@@ -61,11 +68,12 @@ class Rank:
 
         torch.set_num_threads(1)
         self.rank, self.doing, self.stop = rank, doing or Doing(), stop or Stop()
-        self.device = (
-            torch.device("cuda", local_rank) if device_kind == "cuda" else torch.device("cpu")
-        )
+        self.device = torch.device("cpu")
         if device_kind == "cuda":
+            self.device = torch.device("cuda", local_rank % torch.cuda.device_count())
             torch.cuda.set_device(self.device)
+            if shared_gpus(world):
+                use_own_host_name(local_rank)
         dist.init_process_group(
             "gloo",
             store=store,

@@ -6,6 +6,7 @@ from itertools import accumulate
 from statistics import median
 from typing import Annotated, Any, NotRequired, TypedDict
 
+from realrun.measure.cores import shared_gpus
 from realrun.report.traces import RunTraces, load_traces
 from realrun.run.faults import stragglers
 from realrun.run.job import Job, Run
@@ -150,7 +151,7 @@ def _what_ran(job: Job, run: Run, traces: RunTraces) -> dict[str, Any]:
         "schedule": run.plan.schedule if job.programs is None else run.name,
         "backend": job.backend,
         "compute": _compute(job, traces.measured.metadata["device"]),
-        "why_compute": _why_compute(job),
+        "why_compute": _why_compute(job, traces.measured.metadata["device"]),
         "device": traces.measured.metadata["device"],
         "precision": run.plan.precision,
         "ranks": job.ranks,
@@ -175,10 +176,13 @@ def _compute(job: Job, device: str) -> str:
     return "real" if device.startswith("cpu") else "cuda"
 
 
-def _why_compute(job: Job) -> str:
+def _why_compute(job: Job, device: str) -> str:
     if job.programs is not None:
         return job.why_compute
-    return "at full speed" if job.box is None else f"to the times of {job.box['cluster']}"
+    if job.box is not None:
+        return f"to the times of {job.box['cluster']}"
+    shared = shared_gpus(job.ranks) if _compute(job, device) == "cuda" else None
+    return shared or "at full speed"
 
 
 def _op_facts(job: Job, traces: RunTraces) -> dict[str, Any]:

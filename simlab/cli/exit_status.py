@@ -84,4 +84,6 @@ def _fail(error: Exception, reason: str, arguments: Namespace, kind: str = "fail
 
 
 def _say(kind: str, reason: Any, error: Exception) -> None:
-    print(f"{kind}: {bounded(str(reason))}", *getattr(error, "__notes__", []), file=sys.stderr)
+    # at once: several ranks write into one terminal
+    said = " ".join([f"{kind}: {bounded(str(reason))}", *getattr(error, "__notes__", [])])
+    sys.stderr.write(f"{said}\n")

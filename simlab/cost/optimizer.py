@@ -102,11 +102,12 @@ def update_s(
         moved = updated * own + HELD_BYTES * held
     moved -= 2 * its.states(ONE) * (4 - plan.moment_bytes) * own  # moments, read and written
     moved_s, shards = memory_s(moved, gpu), shards_of(plan, "optimizer")
+    updated_s = moved_s + host_s if gpu.is_core else max(moved_s, host_s)
     if shards == 1 or not plan.habits.gathers_lists:
-        return max(moved_s, host_s)
+        return updated_s
     copies = tensors / TENSORS_A_LAYER * GATHERED_TENSORS_A_LAYER * shards
     copied_s = max(memory_s(GATHERED_BYTES * held, gpu), copies * cost.host_op_s)
-    return max(moved_s, host_s) + copied_s
+    return updated_s + copied_s
 
 
 def _moved_bytes(plan: Plan, its: Optimizer) -> float:

@@ -288,7 +288,7 @@ def _bandwidth(gpu: Gpu, reached: Efficiency, taken: float = 0.0) -> float:
     bandwidth where something else takes a part, of which no collective takes more than half. A
     CPU's bandwidth is that of one process, from which nothing is taken here."""
     bandwidth = gpu.memory_bandwidth_bytes_per_s
-    if not taken or gpu.sms == 1:
+    if not taken or gpu.is_core:
         return reached.memory * bandwidth
     return min(reached.memory * bandwidth, bandwidth - min(taken, bandwidth / 2))
 

@@ -8,7 +8,7 @@ from math import inf
 from typing import NamedTuple
 
 from simlab.cost.communication_times import CommunicationTimes
-from simlab.cost.roofline import casts_s, kernel_s
+from simlab.cost.roofline import casts_s, efficiencies_of, kernel_s
 from simlab.cost.walk import Parts, Seconds, slows, walk_unit
 from simlab.layer.operation import OperationKind
 from simlab.layer.units import UnitKind, is_layer
@@ -79,7 +79,7 @@ class StageCost(CommunicationTimes):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.gpu = self.gpu or self.cluster.gpu
+        self.gpu = self._gpu = self.gpu or self.cluster.gpu
         self._kernel_s: dict[tuple[Kernel | Communication | Slice, bool], float] = {}
         self._pieces: dict[Halves, tuple[list[Piece], list[Seconds]]] = {}
         self._walked: dict[tuple[Halves, float], Parts] = {}
@@ -185,14 +185,18 @@ class StageCost(CommunicationTimes):
 
         Recomputation, input gradients and weight gradients are launched one after the other, and
         none of them lasts less than the host needs for it. Two ops side by side are launched as one.
+        A core launches a kernel and then computes it, so all of what it needs is added; the launch
+        that a kernel's own time has is left out.
         """
-        if len(halves) == 1:
-            return sum(max(0.0, host_s - its_s) for host_s, its_s in self._launches(*halves[0]))
+        if len(halves) == 1 or self._gpu.is_core:
+            its = [part for half in halves for part in self._launches(*half)]
+            return sum(max(0.0, host_s - meanwhile_s) for host_s, meanwhile_s in its)
         launched_s = sum(host_s for half in halves for host_s, _ in self._launches(*half))
         return max(0.0, launched_s - walk_unit(*self._pieces_of(halves)).total)
 
     def _launches(self, unit: UnitKind, kind: str) -> list[tuple[float, float]]:
-        """[(what the host needs to launch it, what it takes)] of the parts of an op in a unit, s."""
+        """[(what the host needs to launch it, what of that passes while it computes)] of the parts of
+        an op in a unit, s."""
         kernels = self.kernels[unit]
         total_s = walk_unit(*self._pieces_of(((unit, kind),))).total
         forward_ops, input_ops, weight_ops = (
@@ -201,21 +205,26 @@ class StageCost(CommunicationTimes):
             else (len(kernels.forward), len(kernels.input_grad), len(kernels.weight_grad))
         )
         if kind == "F":
-            return [(self._launch_s(forward_ops, kernels.forward), total_s)]
+            return [self._launch(forward_ops, kernels.forward, total_s)]
         weight_s = walk_unit(*self._pieces_of(((unit, "W"),))).total
         parts = []
         if kind in "BW":
-            parts.append((self._launch_s(weight_ops, kernels.weight_grad), weight_s))
+            parts.append(self._launch(weight_ops, kernels.weight_grad, weight_s))
         if kind in "BI":
             again_s = self._recompute_s(unit)
             if is_layer(unit) and self.plan.recompute == "full":
-                parts.append((self._launch_s(forward_ops, kernels.recompute), again_s))
+                parts.append(self._launch(forward_ops, kernels.recompute, again_s))
             elif kernels.recompute:
                 ops = len(kernels.recompute)
-                parts.append((self._launch_s(ops, kernels.recompute), again_s))
+                parts.append(self._launch(ops, kernels.recompute, again_s))
             input_s = total_s - again_s - (weight_s if kind == "B" else 0.0)
-            parts.append((self._launch_s(input_ops, kernels.input_grad), input_s))
+            parts.append(self._launch(input_ops, kernels.input_grad, input_s))
         return parts
+
+    def _launch(self, ops: float, kernels: Sequence[Launched], its_s: float) -> tuple[float, float]:
+        """See `_launches`, of `kernels` that take `its_s`."""
+        launched_s = len(kernels) * efficiencies_of(self._gpu).kernel_s
+        return self._launch_s(ops, kernels), launched_s if self._gpu.is_core else its_s
 
     def _launch_s(self, ops: float, kernels: Sequence[Launched]) -> float:
         """What the host needs to launch `kernels`, which are so many `ops` to it."""
@@ -251,7 +260,7 @@ class StageCost(CommunicationTimes):
         in_eight_bits = isinstance(kernel, Matmul) and self.plan.has_narrow_products
         if in_eight_bits and kernel.operation == OperationKind.HEAD:
             precision, in_eight_bits = "bf16", False  # recipes leave the output head in 16 bits
-        gpu = self.gpu or self.cluster.gpu
+        gpu = self._gpu
         taken = self.collective_bytes_per_s if beside else None
         seconds = kernel_s(kernel, gpu, precision, beside_bytes_per_s=taken)
         if in_eight_bits and isinstance(kernel, Matmul):

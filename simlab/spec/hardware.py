@@ -229,6 +229,11 @@ class Gpu:
             )
         require_source(self.name, self.source)
 
+    @property
+    def is_core(self) -> bool:
+        """Whether it is a core of the host itself, which dispatches an op and then computes it."""
+        return self.sms == 1
+
     def peak(self, precision: str) -> float:
         """Operations per second in `precision`; `InputError` where the chip does not have it."""
         if precision not in self.peak_flops:

@@ -1,4 +1,4 @@
-"""Warm processes for the whole folder, and commands that leave nothing behind."""
+"""Warm processes for a file, and commands that leave nothing behind."""
 
 import signal
 from functools import cache
@@ -18,10 +18,11 @@ def interrupts_are_heard():
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def pools():
-    """ranks -> a warm `Pool` of so many, shared by all tests. A test that breaks a pool brings its
-    own."""
+    """ranks -> a warm `Pool` of so many, shared by the tests of a file, since ranks that wait use a
+    processor: each of gloo's threads wakes up a hundred times a second. A test that breaks a pool
+    brings its own."""
     warm = []
 
     @cache

@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 
 from realrun.cli.main import main
 
-COMMANDS = {"run": [], "measure": ["measure"], "doctor": ["doctor"]}
+COMMANDS = {"run": [], "measure": ["measure"], "check": ["check"], "doctor": ["doctor"]}
 
 
 @cache

@@ -30,6 +30,9 @@ SLEEP_S = 0.2
 EXTRA, EXTRA_OPS = "my extra products", 20
 """What the operators that only rank 1 has are in, and how many there are in a step."""
 LIMIT_S = 600
+TRIES, MOST_DELAYED = 4, 0.1
+"""How often a training is profiled, and which part of a step, at most, a rank may have waited for a
+processor: beyond it the profile may tell of what else the machine does, and not of the training."""
 
 
 class Layers(nn.Module):
@@ -80,6 +83,7 @@ def work(rank, how, fault, folder):
     torch.manual_seed(0)
     model, forward_and_backward = training(how, rank, fault if rank == 1 else "")
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    seen = []
     with profile(
         activities=[ProfilerActivity.CPU],
         schedule=schedule(wait=1, warmup=1, active=STEPS),
@@ -92,11 +96,42 @@ def work(rank, how, fault, folder):
             optimizer.step()
             optimizer.zero_grad()
             profiler.step()
+            seen.append((time.monotonic(), delayed_s()))
+    (since_s, before_s), (until_s, after_s) = seen[1], seen[-1]
+    part = (after_s - before_s) / (until_s - since_s)
+    delays(folder, how, fault, rank).write_text(str(part))
     dist.barrier()
     os._exit(0)
 
 
+def delayed_s():
+    """Seconds for which this thread was ready to run and had no processor; 0 where no system says it."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except OSError:
+        return 0.0
+
+
+def delays(folder, how, fault, rank):
+    """The file of which part of its steps a rank was delayed."""
+    return folder / f"{how} {fault}.rank{rank}.delayed"
+
+
+def delayed(folder, how, fault):
+    """[the part of its steps in which a rank was delayed]"""
+    return [float(delays(folder, how, fault, rank).read_text()) for rank in range(RANKS)]
+
+
 def make(how, fault, folder):
+    """Profile one training, again where its ranks were delayed."""
+    for _ in range(TRIES):
+        (folder / f"{how} {fault}.store").unlink(missing_ok=True)
+        make_once(how, fault, folder)
+        if max(delayed(folder, how, fault)) <= MOST_DELAYED:
+            return
+
+
+def make_once(how, fault, folder):
     """Profile one training, of whose processes none is left."""
     context = multiprocessing.get_context("fork")
     ranks = [context.Process(target=work, args=(rank, how, fault, folder)) for rank in range(RANKS)]

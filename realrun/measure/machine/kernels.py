@@ -1,9 +1,10 @@
 """Times of what this machine's processor or GPU does alone: matrix products, attention, kernels
 that the memory bounds, and the host's time per op.
 
-Every figure is measured at the sizes that a `Sample` says, and none comes from a data sheet. Left
-out: batched products (unfused attention), fp8, what several processes on one memory take from each
-other, and clocks that fall when all of a node works for minutes.
+Every figure is measured at the sizes that a `Sample` says, and none comes from a data sheet. On a CPU
+all processes are timed at once, because they share caches, the memory and the clock's limits as the
+ranks of a training do. Left out: batched products (unfused attention), fp8, and clocks that fall
+when all of a node works for minutes.
 """
 
 from collections.abc import Callable, Iterator
@@ -112,6 +113,21 @@ def kernel_samples(
             for kind, variant, sizes, run in layers(grid, device, dtype)
         ]
     return samples
+
+
+def _on_a_rank(mesh: Any, budget_s: float, check: bool, threads: int) -> dict[str, Any]:
+    """`kernel_samples` of this process, and `Stopwatch.waited`, as plain values."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        watch = Stopwatch(torch.device("cpu"), budget_s)
+        return {"samples": kernel_samples(watch, check=check), "waited": watch.waited}
+    finally:
+        torch.set_num_threads(before)
+
+
+OF_A_RANK = {"kernels": _on_a_rank}
+"""Functions that all ranks call at once, see `Pool.call`."""
 
 
 def _tiny_add(device: torch.device) -> Callable[[], Any]:

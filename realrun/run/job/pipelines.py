@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
-from realrun.measure.cores import usable_cores
+from realrun.measure.cores import shared_gpus, usable_cores
 from realrun.run.job.derived import Derived
 from simlab.cost import OpTimes
 from simlab.engine import simulate
@@ -46,7 +46,7 @@ def choose_compute(
             raise InputError(
                 "padded compute is for the CPU: on CUDA the kernels' own times are measured; use --device cpu"
             )
-        return "cuda", f"{ranks} CUDA devices for {ranks} ranks"
+        return "cuda", shared_gpus(ranks) or f"{ranks} CUDA devices for {ranks} ranks"
     if asked:
         return asked, "asked for"
     if padded_time_given:

@@ -14,7 +14,7 @@ from realrun_processes import ROOT
 
 from realrun import Job, Pool, RunError
 from realrun.launch.guard import Guard
-from realrun.launch.heartbeat import Heartbeat
+from realrun.launch.heartbeat import BEGINS_S, Heartbeat
 from realrun.launch.silence import Silence
 from realrun.launch.worker import SILENCE_S
 from realrun.run.life import PAUSE_S, OwnTime
@@ -205,6 +205,24 @@ class Store:
 
     def compare_set(self, key, expected, text):
         return self.values.setdefault(key, text.encode())
+
+
+@pytest.mark.parametrize("waited_s, ends", [(BEGINS_S - 1, False), (BEGINS_S + 1, True)])
+def test_a_rank_may_begin_a_minute_later_than_another_however_short_its_silence_may_be(
+    monkeypatch, waited_s, ends
+):
+    """It imports torch first, on a machine that may be busy, or from a drive that may be slow."""
+    now, said = [100.0], []
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    heart = Heartbeat(Store(), 0, 2, 2.0)
+    heart._ended.set()
+    monkeypatch.setattr(heart, "_exit", lambda text: said.append(text))
+    while now[0] < 100 + waited_s and not said:
+        now[0] += 0.5  # a longer pause is one in which this process was stopped
+        heart._end_if_silent([1])
+    heart.stop()
+    assert [line.startswith("rank 1 has not begun within") for line in said] == [True] * ends
 
 
 @pytest.mark.parametrize("stopped_s, ends", [(3600, False), (0, True)])

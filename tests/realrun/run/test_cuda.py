@@ -101,6 +101,17 @@ def test_both_schedules_over_nccl_end_and_get_the_gradients_of_one_process(tmp_p
         )
 
 
+@one_device
+def test_eight_ranks_that_share_gpus_over_nccl_get_the_gradients_of_one_process(tmp_path):
+    """NCCL refuses two ranks of one host on one GPU; each takes itself for a host here."""
+    with Pool(8, device="cuda") as pool:
+        for plan in ({"dp": 2, "tp": 2, "pp": 2}, {"dp": 4, "tp": 2, "zero": 3}):
+            plan |= {"microbatches": 4}
+            facts = pool.run(Job(plan=plan, sizes=SMALL, steps=2, out=str(tmp_path)))
+            assert facts["gradient_error"] <= 1e-9
+            assert ("share" in facts["why_compute"]) == (devices() < 8)
+
+
 @two_devices
 def test_stages_back_to_front_over_nccl_get_the_gradients_of_one_process(tmp_path):
     from realrun_processes import random_program
@@ -117,8 +128,6 @@ SMALL = {"layers": 4, "hidden": 64, "heads": 4, "seq": 32}
 
 def torchs_run(ranks, folder, plan):
     """The facts of `plan` in bf16 on CUDA by torch's back-end."""
-    from realrun.run.job import Job
-
     job = Job(
         plan=plan,
         sizes=SMALL,

@@ -1,14 +1,18 @@
 """What a job refuses, and what it chooses by itself."""
 
 import math
+import os
+import socket
 from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
 
+from realrun.cli.main import main
 from realrun.launch.folder import prepare
 from realrun.launch.pool import Pool
 from realrun.launch.ranks import choose_device
+from realrun.launch.worker import use_own_host_name
 from realrun.measure.local_memory import check_memory
 from realrun.model.text import corpus
 from realrun.run.job import Job
@@ -178,6 +182,46 @@ def test_the_device_is_cuda_where_each_rank_has_one_and_nothing_else_asks_for_th
     monkeypatch.setattr(torch.cuda, "is_available", lambda: devices > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
     assert choose_device(asked, 4, only_cpu=only_cpu) == device
+
+
+def with_gpus(monkeypatch, count):
+    import torch
+
+    monkeypatch.setattr("realrun.launch.ranks.has_driver", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+
+
+def test_ranks_share_gpus_where_cuda_is_asked_for_and_the_answer_says_so(monkeypatch):
+    with_gpus(monkeypatch, 1)
+    said = []
+    assert choose_device("cuda", 8, may_share=True, say=said.append) == "cuda"
+    (line,) = said
+    assert line.startswith("8 ranks share 1 CUDA device: they take turns")
+    assert choose_compute(8, device="cuda") == ("cuda", line)
+    assert choose_device("auto", 8, may_share=True) == "cpu"
+    with pytest.raises(InputError, match="8 ranks need 8 CUDA devices, this machine has 1"):
+        choose_device("cuda", 8)
+
+
+@pytest.mark.parametrize("option", ["--max-error", "--predict-on"])
+def test_no_prediction_is_held_against_ranks_that_share_a_gpu(
+    monkeypatch, tmp_path, capsys, option
+):
+    with_gpus(monkeypatch, 1)
+    value = "5" if option == "--max-error" else "laptop"
+    asked = ["--pp", "2", "--device", "cuda", "--out", str(tmp_path), option, value]
+    assert main(asked) == 2
+    assert f"{option}: 2 ranks share 1 CUDA device" in capsys.readouterr().err
+
+
+def test_each_rank_that_shares_a_gpu_is_a_host_of_its_own_to_nccl(monkeypatch):
+    names = []
+    for rank in range(3):
+        monkeypatch.setenv("NCCL_HOSTID", "")
+        use_own_host_name(rank)
+        names.append(os.environ["NCCL_HOSTID"])
+    assert len(set(names)) == 3 and all(socket.gethostname() in name for name in names)
 
 
 def test_memory_is_refused_above_nine_tenths_of_what_is_free_and_not_below(monkeypatch):

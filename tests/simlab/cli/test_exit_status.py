@@ -6,6 +6,7 @@ import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -45,6 +46,16 @@ def test_an_error_is_a_status_a_line_and_an_object(error, as_json, capsys):
     assert (
         out == "" if answer is None or not as_json else json.loads(out) == {"ok": False, **answer}
     )
+
+
+def test_an_error_is_written_at_once_so_that_ranks_do_not_write_into_each_others_line(monkeypatch):
+    def run(arguments):
+        raise InputError("torchrun started 2 ranks")
+
+    written = []
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=written.append, flush=lambda: None))
+    assert exit_status(run, Namespace(json=False)) == 2
+    assert written == ["error: torchrun started 2 ranks\n"]
 
 
 def test_an_errors_notes_end_its_line_and_its_facts_are_in_the_object(capsys):

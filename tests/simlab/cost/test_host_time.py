@@ -9,7 +9,7 @@ from simlab.cost.communication_times import CHECK_RANK_S, CHECK_S
 from simlab.cost.roofline import casts_s, efficiencies_of, kernel_s
 from simlab.cost.stage_times import HOST_COLLECTIVE_OPS, StageCost
 from simlab.layer.operation import OperationKind
-from simlab.lowering.kernels import Communication, Matmul
+from simlab.lowering.kernels import Communication, Matmul, runtime_ops
 from simlab.lowering.kernels.backward import matmul_backward
 from simlab.spec.cluster import gpus
 
@@ -158,3 +158,27 @@ def test_what_is_computed_again_is_launched_again(recompute):
     again = StageCost(LLAMA, plan, NODE).kernels["layer"].recompute
     more = layer_s("B", recompute=recompute, **fields) - layer_s("B", **fields)
     assert again and more == pytest.approx(HOST_S * len(again), rel=0.01)
+
+
+@pytest.mark.parametrize("kind", ["F", "B"])
+@pytest.mark.parametrize("seq", [8, 4096])
+def test_a_core_computes_an_op_after_it_has_dispatched_it(kind, seq):
+    """So every op adds its dispatch, however long its kernels take; the launch that is in a kernel's own
+    time is not added twice. A GPU computes meanwhile."""
+    model = replace(LLAMA, positions=0)
+    plan = sl.Plan(seq=seq, precision="fp32")
+    core = sl.load_cluster("laptop")
+    launch_s = efficiencies_of(core.gpu).kernel_s
+    kernels = StageCost(model, plan, core).kernels["layer"]
+    forward, input_ops, weight_ops = runtime_ops(model, plan)
+    ops = forward if kind == "F" else input_ops + weight_ops
+    launched = (
+        kernels.forward if kind == "F" else [*kernels.input_grad, *kernels.weight_grad]
+    )  # fmt: skip
+
+    def layer_s(host_op_s):
+        cluster = replace(core, host_op_s=host_op_s)
+        return StageCost(model, plan, cluster).unit_parts("layer", kind).total
+
+    more_s = layer_s(1e-3) - layer_s(0.0)
+    assert more_s == pytest.approx(ops * 1e-3 - len(launched) * launch_s, rel=1e-9)
