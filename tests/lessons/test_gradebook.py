@@ -1,0 +1,98 @@
+"""A class's gradebook: who should be there, and a column for each question of the lessons."""
+
+import csv
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from simlab.cli.main import main
+from simlab.lessons import course
+
+B07 = "task = exercise('b07')\ntask.check(lambda p, m, rank: {})\n"
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """A command line in a folder of its own → (exit status, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(line):
+        return main(shlex.split(line)), *capsys.readouterr()
+
+    return run
+
+
+def hand_in(who, code):
+    folder = Path("in") / who
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "mine.py").write_text(code, encoding="utf-8")
+
+
+def sheet_of(file):
+    with open(file, encoding="utf-8", newline="") as text:
+        return [*csv.DictReader(text)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("class.txt", "\ufeffdora\n\nann\n张伟\n"),
+        ("class.csv", "no;Name\n1;dora\n2;ann\n3;张伟\n"),
+        ("class.csv", "dora\nann\n张伟\n"),
+        ("class.csv", 'username,mail\ndora,"d@x, y"\nann,\n张伟,z\n'),
+    ],
+)
+def test_who_is_on_the_roster_has_a_row_whatever_was_handed_in(run, name, text):
+    Path(name).write_text(text, encoding="utf-8")
+    hand_in("ann", B07.format("m"))
+    hand_in("eve", B07.format("m"))
+    for action in ("collect", "grade"):
+        status, out, _ = run(
+            f"class {action} in --lessons 1 --roster {name} --by-learner {action}.csv --json"
+        )
+        found = json.loads(out)
+        assert [each["who"] for each in found["learners"]] == ["dora", "ann", "张伟", "eve"]
+        said = ["dora: nothing was handed in", "张伟: nothing was handed in"]
+        assert status == 1 and found["wrong"][-3:] == [*said, "eve: is not on the roster"]
+        (dora, *_) = sheet_of(f"{action}.csv")
+        assert (dora["who"], dora["tried"], dora["b07"]) == ("dora", "0", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("class.txt", "\n \n", "'class.txt' has no names"),
+        ("class.csv", "no;mail\n1;x\n", "'class.csv' begins with 'no;mail': head the column"),
+        ("nowhere.txt", None, "cannot read 'nowhere.txt'"),
+    ],
+)
+def test_a_roster_without_names_is_told_before_anything_is_read(run, name, text, said):
+    if text is not None:
+        Path(name).write_text(text)
+    status, out, err = run(f"class grade nowhere --roster {name}")
+    assert (status, out) == (2, "") and said in err and err.count("\n") == 1
+
+
+def test_each_question_of_the_lessons_has_a_column_also_one_that_nobody_tried(run):
+    hand_in("ann", B07.format("m"))
+    of_lesson = {its.number: its.questions for its in course.lessons()}
+    exercises = {one.id for one in of_lesson[1] if one.level}
+    assert run("class grade in --by-learner a.csv")[0] == 0
+    assert {*sheet_of("a.csv")[0]} == {"who", "solved", "tried"} | exercises
+    assert run("class grade in --lessons 1,7 --by-learner b.csv")[0] == 0
+    more = {one.id for one in of_lesson[7] if one.level}
+    assert {*sheet_of("b.csv")[0]} == {"who", "solved", "tried"} | exercises | more
+    (row,) = sheet_of("b.csv")
+    assert (row["tried"], row["b07"], row["w11"], row["b01"]) == ("1", "0", "", "")
+    Path("in/ann.json").write_text(json.dumps({"exercises": {}}))
+    run("class collect in --lessons 2 --by-learner c.csv")
+    row = sheet_of("c.csv")[0]
+    assert row["b09"] == row["b09 prediction"] == row["d07.change prediction"] == ""
+
+
+def test_a_notebook_that_was_handed_in_untouched_gives_its_questions_their_columns(run):
+    assert run("class pack in/ann --lessons 2")[0] == 0
+    assert run("class grade in --by-learner a.csv --json")[0] == 0
+    assert {*sheet_of("a.csv")[0]} == {"who", "solved", "tried", "b09", "d07"}
