@@ -57,13 +57,6 @@ class Attempt(NamedTuple):
     code: CodeType
     needs: tuple[CodeType, ...]
 
-    def function(self) -> Any:
-        """The function. It runs the learner's code."""
-        names: dict[str, Any] = {"__name__": "handed_in"}
-        for code in self.needs:
-            exec(code, names)
-        return eval(self.code, names)
-
 
 def attempts(
     path: Path, tasks: Mapping[str, str] = MappingProxyType({})

@@ -1,21 +1,20 @@
 """It judges the functions that learners have handed in."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict
 
 from simlab.errors import InputError
 from simlab.lessons import book
-from simlab.lessons.exercise import Exercise, Outcome, Verdict, another_function, outcomes
-from simlab.lessons.teaching.apart import Ended, Limits, outcomes_apart
+from simlab.lessons.exercise import Exercise, Outcome, Verdict
+from simlab.lessons.teaching.apart import Apart, Ended, Limits
 from simlab.lessons.teaching.attempts import Attempt, attempts
+from simlab.lessons.teaching.confined import OTHER
 from simlab.lessons.teaching.handed_in import Handed, handed_in, one_line, why, without
 from simlab.lessons.words import word
 
 ENDINGS = (".ipynb", ".py")
-OTHER = "OtherArguments"
-"""What the process says of a function that takes other arguments."""
 
 
 class Mark(TypedDict):
@@ -53,33 +52,46 @@ def grade(
     wrong = without(folder, ENDINGS, files)
     known = book.exercises() | {its.id: its for its in questions.values()}
     tasks = {name: its.id for name, its in questions.items()}
-    for file in each(files):
-        try:
-            found, broken = attempts(file.path, tasks)
-        except InputError as error:
-            wrong.append(f"{file.name}: {why(error)}")
-            continue
-        wrong += [f"{file.name}: {one_line(line)}" for line in broken]
-        if not found and not broken and file.path.suffix == ".py":
-            wrong.append(f"{file.name}: it gives no function to task.check(…)")
-        unknown: dict[str, None] = {}
-        for attempt in found:
-            if attempt.question in known:
-                verdict = judged(known[attempt.question], attempt, limits)
-            elif attempt.question in book.JUDGED_BY_PROCESSES:
-                verdict = Verdict(False, "form.needs_torch", word("form.by_processes"))
-            else:
-                unknown[attempt.question] = None
-                continue
-            mark = _mark(file, attempt.question, verdict)
-            key = mark["who"], mark["question"]
-            marks[key] = max(marks.get(key, mark), mark, key=_worth)
-        if unknown:
-            names = ", ".join(map(one_line, unknown))
-            wrong.append(
-                f"{file.name}: no exercise is known for {names}: --questions FILE defines it"
-            )
+    with Apart() as apart:
+        for file in each(files):
+            for question, verdict in _verdicts(file, known, tasks, limits, apart, wrong):
+                mark = _mark(file, question, verdict)
+                key = mark["who"], mark["question"]
+                marks[key] = max(marks.get(key, mark), mark, key=_worth)
     return [marks[key] for key in sorted(marks)], wrong
+
+
+def _verdicts(
+    file: Handed,
+    known: Mapping[str, Exercise],
+    tasks: Mapping[str, str],
+    limits: Limits,
+    apart: Apart,
+    wrong: list[str],
+) -> Iterator[tuple[str, Verdict]]:
+    """(question, verdict) of each function of a file; what cannot be used is a line of `wrong`."""
+    try:
+        found, broken = attempts(file.path, tasks)
+    except InputError as error:
+        wrong.append(f"{file.name}: {why(error)}")
+        return
+    wrong += [f"{file.name}: {one_line(line)}" for line in broken]
+    if not found and not broken and file.path.suffix == ".py":
+        wrong.append(f"{file.name}: it gives no function to task.check(…)")
+    unknown: dict[str, None] = {}
+    for attempt in found:
+        if attempt.question in known:
+            yield attempt.question, judged(known[attempt.question], attempt, limits, apart)
+        elif attempt.question in book.JUDGED_BY_PROCESSES:
+            yield (
+                attempt.question,
+                Verdict(False, "form.needs_torch", word("form.by_processes")),
+            )
+        else:
+            unknown[attempt.question] = None
+    if unknown:
+        names = ", ".join(map(one_line, unknown))
+        wrong.append(f"{file.name}: no exercise is known for {names}: --questions FILE defines it")
 
 
 def _worth(mark: Mark) -> int:
@@ -97,18 +109,12 @@ def _mark(file: Handed, question: str, verdict: Verdict) -> Mark:
     )
 
 
-def judged(asked: Exercise, attempt: Attempt, limits: Limits) -> Verdict:
-    """The verdict on a learner's function, which runs in a process of its own."""
+def judged(asked: Exercise, attempt: Attempt, limits: Limits, apart: Apart) -> Verdict:
+    """The verdict on a learner's function. It runs in a process of its own, which is given the sets of
+    parameters; what is right is computed here."""
     cases = asked.cases()
     asked = replace(asked, limit_s=min(asked.limit_s, limits.seconds))
-
-    def answers() -> list[Outcome]:
-        function = attempt.function()
-        if another_function(function, asked.id, [*cases[0]]):
-            return [Outcome(error=OTHER)]
-        return outcomes(function, cases, asked.limit_s)
-
-    found = outcomes_apart(answers, limits)
+    found = apart.outcomes(attempt, cases, asked.limit_s, limits)
     if isinstance(found, Ended):
         if found.late:
             text = word("form.too_long", limit=f"{limits.seconds:g}")
