@@ -9,6 +9,7 @@ import pytest
 
 from simlab.cli.main import main
 from simlab.lessons import course
+from simlab.lessons.teaching import apart
 
 B07 = "task = exercise('b07')\ntask.check(lambda p, m, rank: {})\n"
 
@@ -96,3 +97,39 @@ def test_a_notebook_that_was_handed_in_untouched_gives_its_questions_their_colum
     assert run("class pack in/ann --lessons 2")[0] == 0
     assert run("class grade in --by-learner a.csv --json")[0] == 0
     assert {*sheet_of("a.csv")[0]} == {"who", "solved", "tried", "b09", "d07"}
+
+
+ON_RANKS = """task = exercise(practice("b01", pool))
+def mean(gradient, samples, all_reduce):
+    {}
+task.check(mean)
+"""
+MEAN = "return all_reduce(gradient * samples) / all_reduce(torch.tensor(float(samples)))"
+
+
+def test_an_exercise_on_processes_is_graded_there_within_limits(run):
+    pytest.importorskip("torch")
+    hand_in("ann", ON_RANKS.format(MEAN))
+    hand_in("bob", ON_RANKS.format("return all_reduce(gradient) / 4"))
+    hand_in("eve", ON_RANKS.format("return open('/etc/passwd').read()"))
+    status, out, _ = run("class grade in --lang en --by-learner a.csv --json")
+    marks = {each["who"]: each for each in json.loads(out)["marks"]}
+    assert status == 0 and {who: its["solved"] for who, its in marks.items()} == {
+        "ann": True,
+        "bob": False,
+        "eve": False,
+    }
+    assert marks["bob"]["verdict"] == "mistake"
+    assert "open: a function that is judged may not" in marks["eve"]["text"]
+    assert [row["b01"] for row in sheet_of("a.csv")] == ["1", "0", "0"]
+
+
+def test_an_exercise_on_processes_is_named_where_there_are_none(run, monkeypatch):
+    monkeypatch.setattr(apart, "find_spec", lambda name: None)
+    hand_in("ann", ON_RANKS.format(MEAN))
+    status, out, _ = run("class grade in --lang en --csv m.csv --by-learner a.csv")
+    said = " ".join(out.split())
+    assert status == 0 and "ann/mine.py: b01: Not graded: this exercise needs processes" in said
+    (mark,), (row,) = sheet_of("m.csv"), sheet_of("a.csv")
+    assert (mark["solved"], mark["verdict"]) == ("", "needs_processes")
+    assert (row["tried"], row["b01"]) == ("0", "not graded: needs processes")

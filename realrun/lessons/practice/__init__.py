@@ -6,12 +6,15 @@ with facts (`written.Facts`): a name or a number for each thing that is judged.
 """
 
 from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
+from realrun.comm.mesh import Mesh
 from realrun.lessons.practice.data import accumulation, weighted_mean
 from realrun.lessons.practice.sequence import ring_backward
 from realrun.lessons.practice.state import agreement, global_norm
 from realrun.lessons.practice.tensor import column_row, row_layer, vocabulary_loss
+from simlab.lessons.teaching.confined import confine
 
 PRACTICE: dict[str, Callable[..., Any]] = {
     function.__name__: function
@@ -26,3 +29,19 @@ PRACTICE: dict[str, Callable[..., Any]] = {
         ring_backward,
     )
 }
+
+
+_confine = cache(confine)  # once: it cannot be taken back
+
+
+def _confined(function: Callable[..., Any], mesh: Mesh, text: str, **given: Any) -> Any:
+    _confine(MOST_BYTES)
+    return function(mesh, text, **given)
+
+
+MOST_BYTES = 2**30
+"""What a function that was handed in may take of memory on each rank, beside what the rank holds."""
+CONFINED: dict[str, Callable[..., Any]] = {
+    name: partial(_confined, function) for name, function in PRACTICE.items()
+}
+"""The same for functions that were handed in: after them, the processes are of no other use."""

@@ -1,5 +1,8 @@
 """It has learners' functions called in processes with limits, by an interpreter that holds no answers: what
-is right is computed here, and never there. See `confined`."""
+is right is computed here, and never there. See `confined`.
+
+Exercises that processes of torch judge are judged there, beside the function: see `Ranks`.
+"""
 
 import json
 import marshal
@@ -8,18 +11,22 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from simlab.errors import InputError
-from simlab.lessons.exercise import Outcome
+from simlab.lessons.exercise import Outcome, Verdict
 from simlab.lessons.teaching.attempts import Attempt
 from simlab.lessons.teaching.confined import Request
+from simlab.lessons.words import language, word
 from simlab.spec.plan import Plan
 
 SERVES = """import sys
 sys.path[:] = {path!r}
-from simlab.lessons.teaching.confined import serve
+from {module} import serve
 serve()"""
+CONFINED, RANKS = "simlab.lessons.teaching.confined", "realrun.lessons.grading"
+"""Modules that serve."""
 
 
 class Limits(NamedTuple):
@@ -36,27 +43,68 @@ class Ended(NamedTuple):
     how: str = ""
 
 
+class Interpreter:
+    """An interpreter of its own, in which `module` serves, from the first request on."""
+
+    def __init__(self, module: str) -> None:
+        path = [os.path.abspath(place) for place in sys.path]
+        self._command = [sys.executable, "-c", SERVES.format(path=path, module=module)]
+        self._environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(path),
+        }  # its processes', too
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def asked(self, request: bytes) -> bytes:
+        """The line that answers `request`; an empty one where the interpreter has ended. The next request
+        gets another one."""
+        if self._process is None:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=self._environment,
+                start_new_session=True,
+            )
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None and stdout is not None
+        try:
+            stdin.write(request)
+            stdin.flush()
+            line = stdout.readline()
+        except BrokenPipeError:
+            line = b""
+        if not line:
+            self.close()
+        return line
+
+    def close(self, at_once: bool = False) -> None:
+        """End it, also while it answers."""
+        if self._process is None:
+            return
+        if at_once:
+            self._process.terminate()
+        self._process.communicate()
+        self._process = None
+
+
 class Apart:
-    """An interpreter of its own, which starts with the first function. Use it as a context manager.
-    `InputError` on a system that has no `fork`."""
+    """What calls learners' functions: use it as a context manager. `InputError` on a system that has no
+    `fork`."""
 
     def __init__(self) -> None:
         if not hasattr(os, "fork"):
             raise InputError(
                 "this system cannot limit a process: grade on Linux or macOS, or in WSL"
             )
-        self._process: subprocess.Popen[bytes] | None = None
+        self._confined, self._ranks = Interpreter(CONFINED), Interpreter(RANKS)
 
     def __enter__(self) -> "Apart":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None = None, *_: object) -> None:
-        if self._process is None:
-            return
-        if kind is not None:  # it may wait for a function
-            self._process.terminate()
-        self._process.communicate()
-        self._process = None
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for each in (self._confined, self._ranks):
+            each.close(at_once=kind is not None)
 
     def outcomes(
         self,
@@ -75,34 +123,30 @@ class Apart:
                 f"the parameters of {attempt.question!r} are no plain values, which alone can be handed to a "
                 f"process: {error}"
             ) from error
-        said, late, how = self._asked(request)
+        if not (line := self._confined.asked(request)):
+            return Ended(False, "its process has ended")
+        said, late, how = json.loads(line)
         try:
             return [Outcome(_value(each[0]), *_told(each)) for each in json.loads(said)]
         except (InputError, ValueError, TypeError, KeyError, IndexError, RecursionError):
             return Ended(late, how)
 
-    def _asked(self, request: bytes) -> tuple[str, bool, str]:
-        if self._process is None:
-            code = SERVES.format(path=[os.path.abspath(place) for place in sys.path])
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-c", code],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                start_new_session=True,
+    def on_ranks(self, attempt: Attempt) -> Verdict:
+        """The verdict on a function that processes of torch judge: `realrun.lessons.grading` starts them for
+        it alone."""
+        missing = next((its for its in ("realrun", "torch") if find_spec(its) is None), None)
+        if missing:
+            why = f"{missing} is not installed here"
+            return Verdict(False, "form.needs_processes", word("form.needs_processes", why=why))
+        if not attempt.text:
+            return Verdict(
+                False, "form.ended", word("form.ended", how="it is no function with a name")
             )
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None and stdout is not None
-        try:
-            stdin.write(request)
-            stdin.flush()
-            line = stdout.readline()
-        except BrokenPipeError:
-            line = b""
-        if not line:
-            self.__exit__()
-            return "", False, "its process has ended"
-        said, late, how = json.loads(line)
-        return said, late, how
+        asked = {"question": attempt.question, "text": attempt.text, "tongue": language()}
+        if not (line := self._ranks.asked(json.dumps(asked).encode() + b"\n")):
+            return Verdict(False, "form.ended", word("form.ended", how="its processes have ended"))
+        solved, key, text = json.loads(line)
+        return Verdict(solved, key, text)
 
 
 def _told(each: Any) -> tuple[str, int, bool]:

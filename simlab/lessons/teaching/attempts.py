@@ -6,6 +6,7 @@ import dis
 import json
 import linecache
 import re
+import textwrap
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
@@ -51,11 +52,15 @@ class Statement(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """A function that is judged as the exercise `question`: `code` gives it, once `needs` have run."""
+    """A function that is judged as the exercise `question`: `code` gives it, once `needs` have run.
+
+    text: its source, where it is a function with a name.
+    """
 
     question: str
     code: CodeType
     needs: tuple[CodeType, ...]
+    text: str
 
 
 def attempts(
@@ -81,7 +86,7 @@ def attempts(
         if (question := known.get(name) or asked_in(task)) is not None:
             code = compile(ast.Expression(function), statement.code.co_filename, "eval")
             needs = needed(statements[:at], _names(code, READS, READS))
-            found.append(Attempt(question, code, needs))
+            found.append(Attempt(question, code, needs, _text(function, statements[:at])))
         elif name in imported:
             wrong.append(
                 f"{name} is imported, and no exercise is known of it: --questions FILE defines it"
@@ -132,6 +137,18 @@ def _checked(node: ast.stmt) -> tuple[ast.expr, ast.expr] | None:
     if call.func.attr != "check" or len(call.args) != 1:
         return None
     return call.func.value, call.args[0]
+
+
+def _text(function: ast.expr, before: Sequence[Statement]) -> str:
+    """The source of a function that a statement before defines; "" where none does."""
+    name = function.id if isinstance(function, ast.Name) else ""
+    found = next((each for each in reversed(before) if name in each.writes), None)
+    if found is None or not isinstance(found.node, ast.FunctionDef):
+        return ""
+    node = found.node
+    first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+    lines = linecache.cache[found.code.co_filename][2]
+    return textwrap.dedent("".join(lines[first - 1 : node.end_lineno]))
 
 
 def needed(before: list[Statement], wanted: Iterable[str]) -> tuple[CodeType, ...]:

@@ -139,7 +139,7 @@ def _in_child(request: Request, pipe: int, folder: str) -> None:
     try:
         os.dup2(pipe, PIPE)
         _limit(request, folder)
-        confine()
+        confine(request.memory_bytes)
         _say([(plain(each.answer), *each[1:]) for each in _outcomes(request)])
     except BaseException as error:  # also what a function raises to leave
         _say([(None, f"{type(error).__name__}: {error}"[:2000], 0, True)])
@@ -184,14 +184,8 @@ def _limit(request: Request, folder: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     most = int(request.seconds) + 2
-    for what, value in (
-        (resource.RLIMIT_CPU, most),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_NPROC, 0),
-        (resource.RLIMIT_AS, _taken_bytes() + int(request.memory_bytes)),
-    ):
-        resource.setrlimit(what, (value, value))
+    resource.setrlimit(resource.RLIMIT_CPU, (most, most))
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
     sys.stdin = sys.stdout = sys.stderr = open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115
 
 
@@ -204,8 +198,17 @@ def _taken_bytes() -> int:
         return 2**33  # no Linux
 
 
-def confine() -> None:
-    """Refuse from here on, in all of this process, what a judged function may not do."""
+def confine(memory_bytes: float) -> None:
+    """Refuse from here on, in all of this process, what a judged function may not do, and give it no more than
+    so much memory."""
+    import resource  # which Windows has not
+
+    for what, value in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_AS, _taken_bytes() + int(memory_bytes)),
+    ):
+        resource.setrlimit(what, (value, value))
     sys.dont_write_bytecode = True
     _start_nothing()
     package = Path(__file__).parents[2]

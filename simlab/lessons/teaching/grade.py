@@ -1,13 +1,13 @@
 """It judges the functions that learners have handed in."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from simlab.errors import InputError
-from simlab.lessons import book
-from simlab.lessons.exercise import Exercise, Outcome, Verdict
+from simlab.lessons import book, course
+from simlab.lessons.exercise import Exercise, Outcome, Verdict, not_written
 from simlab.lessons.teaching.apart import Apart, Ended, Limits
 from simlab.lessons.teaching.attempts import Attempt, attempts
 from simlab.lessons.teaching.confined import OTHER
@@ -34,16 +34,47 @@ class Mark(TypedDict):
     file: str
 
 
+class Judge(NamedTuple):
+    """What learners' functions are judged with.
+
+    known: {question's id: exercise}. tasks: {name of a task of one's own: its question's id}. stubs: {id of a
+    question of one's own: the `tree` of the function that its notebook comes with}.
+    """
+
+    known: Mapping[str, Exercise]
+    tasks: Mapping[str, str]
+    stubs: Mapping[str, str]
+    limits: Limits
+    apart: Apart
+
+    def verdict(self, attempt: Attempt) -> Verdict | None:
+        """The verdict on a function; None where no exercise is known for it."""
+        asked = self.known.get(attempt.question)
+        if asked is None and attempt.question not in book.JUDGED_BY_PROCESSES:
+            return None
+        text = attempt.text
+        own = bool(text) and course.tree(text) == self.stubs.get(attempt.question)
+        if own or course.untouched(attempt.question, text):
+            return not_written(asked, "form.untouched")
+        return (
+            judged(asked, attempt, self.limits, self.apart)
+            if asked
+            else self.apart.on_ranks(attempt)
+        )
+
+
 def grade(
     folder: str | Path,
     questions: Mapping[str, Exercise],
     limits: Limits,
     each: Callable[[list[Handed]], Iterable[Handed]] = iter,
+    stubs: Sequence[Attempt] = (),
 ) -> tuple[list[Mark], list[str]]:
     """(a mark for each learner and question, a line for each file that cannot be used or in part).
 
     questions: {name of a task: exercise} of one's own, beside the lessons'.
     each:      goes through the files, and may show how far it is.
+    stubs:     the functions with which one's own notebook comes.
 
     Of several functions of a learner for a question, the best counts.
     """
@@ -52,26 +83,21 @@ def grade(
     wrong = without(folder, ENDINGS, files)
     known = book.exercises() | {its.id: its for its in questions.values()}
     tasks = {name: its.id for name, its in questions.items()}
+    trees = {its.question: course.tree(its.text) for its in stubs}
     with Apart() as apart:
+        judge = Judge(known, tasks, trees, limits, apart)
         for file in each(files):
-            for question, verdict in _verdicts(file, known, tasks, limits, apart, wrong):
+            for question, verdict in _verdicts(file, judge, wrong):
                 mark = _mark(file, question, verdict)
                 key = mark["who"], mark["question"]
                 marks[key] = max(marks.get(key, mark), mark, key=_worth)
     return [marks[key] for key in sorted(marks)], wrong
 
 
-def _verdicts(
-    file: Handed,
-    known: Mapping[str, Exercise],
-    tasks: Mapping[str, str],
-    limits: Limits,
-    apart: Apart,
-    wrong: list[str],
-) -> Iterator[tuple[str, Verdict]]:
+def _verdicts(file: Handed, judge: Judge, wrong: list[str]) -> Iterator[tuple[str, Verdict]]:
     """(question, verdict) of each function of a file; what cannot be used is a line of `wrong`."""
     try:
-        found, broken = attempts(file.path, tasks)
+        found, broken = attempts(file.path, judge.tasks)
     except InputError as error:
         wrong.append(f"{file.name}: {why(error)}")
         return
@@ -80,15 +106,11 @@ def _verdicts(
         wrong.append(f"{file.name}: it gives no function to task.check(…)")
     unknown: dict[str, None] = {}
     for attempt in found:
-        if attempt.question in known:
-            yield attempt.question, judged(known[attempt.question], attempt, limits, apart)
-        elif attempt.question in book.JUDGED_BY_PROCESSES:
-            yield (
-                attempt.question,
-                Verdict(False, "form.needs_torch", word("form.by_processes")),
-            )
-        else:
+        verdict = judge.verdict(attempt)
+        if verdict is None:
             unknown[attempt.question] = None
+        else:
+            yield attempt.question, verdict
     if unknown:
         names = ", ".join(map(one_line, unknown))
         wrong.append(f"{file.name}: no exercise is known for {names}: --questions FILE defines it")

@@ -13,19 +13,22 @@ from simlab.lessons.teaching.handed_in import handed_in, one_line
 HEADS = ("who", "name", "learner", "student", "username", "login")
 """What the column of a roster's names is called, in any letters."""
 
+UNGRADED = "not graded: needs processes"
+
 
 class Learner(TypedDict):
     """What a learner has done in all.
 
     tried:     how many questions; a prediction counts apart from the exercise of its question.
     solved:    how many of them.
-    questions: {question, or "b07 prediction": whether it was solved; None: it was not tried}.
+    questions: {question, or "b07 prediction": whether it was solved; None: it was not tried; or why it was not
+               graded}.
     """
 
     who: str
     solved: int
     tried: int
-    questions: dict[str, bool | None]
+    questions: dict[str, bool | str | None]
 
 
 def roster(path: str | Path) -> list[str]:
@@ -82,28 +85,37 @@ def by_learner(
     a class. columns: questions that are there, too, where nobody has tried them."""
     names = {*columns}
     tried: dict[str, dict[str, bool]] = {who: {} for who in learners}
+    ungraded: set[tuple[str, str]] = set()
     for row in rows:
         of_learner = tried.setdefault(row["who"], {})
         name = row["question"] + (" prediction" if row.get("kind") == "prediction" else "")
         names.add(name)
         if row["solved"] is not None:
             of_learner[name] = row["solved"]
+        elif row.get("verdict") == "needs_processes":
+            ungraded.add((row["who"], name))
     return [
         Learner(
             who=who,
             solved=sum(its.values()),
             tried=len(its),
-            questions={name: its.get(name) for name in sorted(names)},
+            questions={
+                name: UNGRADED if (who, name) in ungraded else its.get(name)
+                for name in sorted(names)
+            },
         )
         for who, its in tried.items()
     ]
 
 
 def sheet(learners: Iterable[Learner]) -> list[dict[str, Any]]:
-    """The rows with a column for each question: 1 where it is solved, 0 where it is not, and None where it
-    was not tried."""
+    """The rows with a column for each question: 1 where it is solved, 0 where it is not, None where it was not
+    tried, and why where it was not graded."""
     return [
         {"who": each["who"], "solved": each["solved"], "tried": each["tried"]}
-        | {name: None if its is None else int(its) for name, its in each["questions"].items()}
+        | {
+            name: int(its) if isinstance(its, bool) else its
+            for name, its in each["questions"].items()
+        }
         for each in learners
     ]

@@ -11,7 +11,7 @@ from simlab.cli.output import print_json, print_table, print_text, progress, wri
 from simlab.errors import InputError, require_positive
 from simlab.lessons.exercise import Exercise
 from simlab.lessons.teaching.apart import Limits
-from simlab.lessons.teaching.attempts import EXERCISES, defined
+from simlab.lessons.teaching.attempts import EXERCISES, attempts, defined
 from simlab.lessons.teaching.collect import Row, collect
 from simlab.lessons.teaching.grade import Mark, grade
 from simlab.lessons.teaching.gradebook import (
@@ -74,12 +74,16 @@ def graded(arguments: argparse.Namespace) -> int:
     of, path = _class(arguments), arguments.questions
     made = own_questions(path, "--questions", EXERCISES) if path else {}
     questions: dict[str, Exercise] = {name: its.asked for name, its in made.items()}
-    marks, wrong = grade(arguments.path, questions, limits, lambda them: progress(them, "grading"))
+    tasks = {name: its.id for name, its in questions.items()}
+    stubs = attempts(Path(path), tasks)[0] if path else []
+    marks, wrong = grade(
+        arguments.path, questions, limits, lambda them: progress(them, "grading"), stubs
+    )
     own = [its.id for its in questions.values()]
     head = ("who", "question", "solved", "verdict")
     status = _shown(arguments, of, "marks", marks, head, wrong, ("exercise",), own)
     for mark in () if arguments.json else marks:
-        if mark["solved"] is False:
+        if mark["solved"] is False or mark["verdict"] == "needs_processes":
             print_text(f"{mark['file']}: {mark['question']}: {mark['text']}")
     return status
 
