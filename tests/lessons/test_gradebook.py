@@ -133,3 +133,81 @@ def test_an_exercise_on_processes_is_named_where_there_are_none(run, monkeypatch
     (mark,), (row,) = sheet_of("m.csv"), sheet_of("a.csv")
     assert (mark["solved"], mark["verdict"]) == ("", "needs_processes")
     assert (row["tried"], row["b01"]) == ("0", "not graded: needs processes")
+
+
+BROKEN = "def f(p, m, rank):\n    return (p + m\ntask.check(f)\n"
+
+
+@pytest.mark.parametrize(
+    ("cells", "question"),
+    [
+        (["task = exercise('w11')", "task = exercise('b07')", BROKEN], "b07"),
+        (["task = exercise(practice('b01', pool))", BROKEN], "b01"),
+        (["one = sl.exercise('mine', '?')", BROKEN.replace("task", "one")], "mine"),
+        (["task = exercise('b07')", "def helper(:\n    pass"], ""),
+        ([BROKEN], ""),
+    ],
+)
+def test_a_syntax_error_stands_in_the_tables_with_its_line(run, cells, question):
+    Path("in/ann").mkdir(parents=True)
+    notebook = {"cells": [{"cell_type": "code", "source": cell} for cell in cells]}
+    Path("in/ann/a.ipynb").write_text(json.dumps(notebook))
+    status, out, _ = run("class grade in --csv m.csv --by-learner b.csv --lessons 1 --json")
+    (mark,) = json.loads(out)["marks"]
+    (row,), (learner,) = sheet_of("m.csv"), sheet_of("b.csv")
+    assert (mark["question"], mark["verdict"], status) == (
+        question,
+        "syntax_error",
+        int(not question),
+    )
+    line = 2 if ".check" in cells[-1] else 1
+    assert mark["text"].startswith(f"code cell {len(cells)}, line {line}: SyntaxError: ")
+    assert (row["text"], row["file"]) == (mark["text"], "ann/a.ipynb")
+    assert mark["solved"] is (False if question else None) and "" not in learner
+    assert learner["tried"] == str(int(bool(question)))
+    assert not question or learner[question] == "0"
+
+
+def test_each_function_of_a_file_that_is_no_python_is_named(run):
+    twice = "task = exercise('b07')\ntask.check(f)\ntask = exercise('w11')\n"
+    hand_in("ann", twice + BROKEN)
+    status, out, _ = run("class grade in --json")
+    marks = json.loads(out)["marks"]
+    assert status == 0 and [mark["question"] for mark in marks] == ["b07", "w11"]
+    assert {mark["text"] for mark in marks} == {
+        "line 5: SyntaxError: '(' was never closed: 'return (p + m'"
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "written"),
+    [
+        ("template mine.ipynb", ["mine.ipynb"]),
+        ("pack own.zip --lessons 0", ["own.zip"]),
+        ("pack shared --lessons 0", ["shared/00_start_here.ipynb"]),
+        ("handout a.html --lessons 0 --without-solutions", ["a.html", "a-points.html"]),
+        ("collect in --csv a.csv --by-learner b.csv", ["a.csv", "b.csv"]),
+        ("grade in --csv a.csv --by-learner b.csv", ["a.csv", "b.csv"]),
+    ],
+)
+def test_a_file_that_is_there_is_overwritten_only_where_that_is_said(run, line, written):
+    hand_in("ann", B07.format("m"))
+    Path("shared").mkdir()
+    for name in written:
+        Path(name).write_text("mine")
+        status, out, err = run(f"class {line}")
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert f"cannot write '{name}': it is there: give another name, or --force" in err
+        assert Path(name).read_text() == "mine"
+        assert not any(Path(its).exists() for its in written if its != name)
+        assert run(f"class {line} --force")[0] in (0, 1)
+        assert not any(Path(its).read_bytes() == b"mine" for its in written)
+        for its in written:
+            Path(its).unlink()
+
+
+def test_two_tables_in_one_file_are_refused_and_a_device_is_written_to(run):
+    hand_in("ann", B07.format("m"))
+    status, out, err = run("class grade in --csv a.csv --by-learner a.csv")
+    assert (status, out) == (2, "") and "--by-learner 'a.csv': --csv writes it" in err
+    assert run("class grade in --csv /dev/null")[0] == 0

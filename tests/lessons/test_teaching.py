@@ -222,8 +222,8 @@ def test_a_function_is_judged_with_the_definitions_that_it_needs_and_nothing_els
     found, wrong = attempts(path)
     verdicts = [judged(book.exercise("b07"), each, Limits(5.0, 2**29), apart) for each in found]
     assert [each.solved for each in verdicts] == [True, False]
-    assert len(wrong) == 1 and wrong[0].startswith("code cell 7, line 1: SyntaxError")
-    assert wrong[0].endswith("'def broken(:'")
+    assert len(wrong) == 1 and wrong[0].said.startswith("code cell 7, line 1: SyntaxError")
+    assert wrong[0].said.endswith("'def broken(:'") and wrong[0].question == ""
 
 
 OWN = """import simlab as sl

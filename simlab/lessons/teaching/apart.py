@@ -47,7 +47,7 @@ class Interpreter:
     """An interpreter of its own, in which `module` serves, from the first request on."""
 
     def __init__(self, module: str) -> None:
-        path = [os.path.abspath(place) for place in sys.path]
+        path = [os.path.abspath(its) if os.path.exists(its or ".") else its for its in sys.path]
         self._command = [sys.executable, "-c", SERVES.format(path=path, module=module)]
         self._environment = {
             **os.environ,

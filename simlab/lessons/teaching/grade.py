@@ -20,8 +20,9 @@ ENDINGS = (".ipynb", ".py")
 class Mark(TypedDict):
     """What a learner's function is worth.
 
+    question: "" of a cell that is no Python and names no exercise.
     solved:  None where nothing was tried: nothing is written, or it cannot be judged here.
-    verdict: the name of what is said, such as "solved", "wrong", "not_written" or "mistake".
+    verdict: the name of what is said, such as "solved", "wrong", "not_written", "syntax_error" or "mistake".
     text:    what is said, in the language of the class.
     file:    where the function stands.
     """
@@ -89,7 +90,7 @@ def grade(
         for file in each(files):
             for question, verdict in _verdicts(file, judge, wrong):
                 mark = _mark(file, question, verdict)
-                key = mark["who"], mark["question"]
+                key = mark["who"], mark["question"] or mark["text"]
                 marks[key] = max(marks.get(key, mark), mark, key=_worth)
     return [marks[key] for key in sorted(marks)], wrong
 
@@ -101,7 +102,10 @@ def _verdicts(file: Handed, judge: Judge, wrong: list[str]) -> Iterator[tuple[st
     except InputError as error:
         wrong.append(f"{file.name}: {why(error)}")
         return
-    wrong += [f"{file.name}: {one_line(line)}" for line in broken]
+    wrong += [f"{file.name}: {one_line(each.said)}" for each in broken if not each.question]
+    for each in broken:
+        if each.question is not None:
+            yield each.question, Verdict(False, "form.syntax_error", each.said)
     if not found and not broken and file.path.suffix == ".py":
         wrong.append(f"{file.name}: it gives no function to task.check(…)")
     unknown: dict[str, None] = {}
@@ -124,7 +128,7 @@ def _mark(file: Handed, question: str, verdict: Verdict) -> Mark:
     return Mark(
         who=file.who,
         question=question,
-        solved=verdict.solved if verdict.counts else None,
+        solved=verdict.solved if verdict.counts and question else None,
         verdict="mistake" if ".mistakes." in verdict.key else verdict.key.removeprefix("form."),
         text=one_line(verdict.text),
         file=file.name,

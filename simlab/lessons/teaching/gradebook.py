@@ -88,6 +88,8 @@ def by_learner(
     ungraded: set[tuple[str, str]] = set()
     for row in rows:
         of_learner = tried.setdefault(row["who"], {})
+        if not row["question"]:
+            continue
         name = row["question"] + (" prediction" if row.get("kind") == "prediction" else "")
         names.add(name)
         if row["solved"] is not None:

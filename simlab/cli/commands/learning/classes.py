@@ -3,15 +3,15 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import NamedTuple, TypedDict
 
 from simlab.cli.commands.learning.reading import Collected, Grades, collected, graded, own_questions
 from simlab.cli.options import add_json_options, refuse_given
-from simlab.cli.output import print_json, print_text, write_file
+from simlab.cli.output import print_json, print_text, refuse_existing, write_file
 from simlab.errors import InputError
 from simlab.lessons.copies import learner_copy
 from simlab.lessons.teaching.pack import chosen, pack, write
@@ -37,10 +37,10 @@ def class_(arguments: argparse.Namespace) -> int:
 
     template: write a notebook with a question of one's own, to change; pack: lessons without their
     results, as a zip or a folder, that keep each learner's progress beside themselves; handout: their questions
-    to print, as HTML or, with Chromium, as PDF; collect: who has
-    answered what, from the progress files in a folder; grade: judge the functions in learners' notebooks,
-    each in a process with limits. Both end with a line for each learner. The first part of a file's path in the folder is its learner. Files that
-    cannot be used are a line each, and then the exit status is 1.
+    to print, as HTML or, with Chromium, as PDF; collect: who has answered what, from the progress files in a
+    folder; grade: judge the functions in learners' notebooks, each in a process with limits. Both end with a
+    line for each learner. The first part of a file's path in the folder is its learner. Files that
+    cannot be used are a line each, and then the exit status is 1. No file is overwritten without --force.
     """
     action = ACTIONS[arguments.action]
     others = [name for name in OPTIONS if name not in action.options]
@@ -53,8 +53,7 @@ def class_(arguments: argparse.Namespace) -> int:
 
 
 def _template(arguments: argparse.Namespace) -> int:
-    if Path(arguments.path).exists():
-        raise InputError(f"cannot write {arguments.path!r}: it is there: give another name")
+    refuse_existing([arguments.path], arguments.force)
     text = (files("simlab.lessons") / "teaching" / "template.ipynb").read_text("utf-8")
     notebook = json.loads(text)
     pairs = zip(notebook["cells"], learner_copy(notebook, arguments.lang or language())["cells"])
@@ -68,11 +67,14 @@ def _pack(arguments: argparse.Namespace) -> int:
     path = Path(PACKED if arguments.path is None else arguments.path)
     if arguments.path == "" or (path.suffix == ".zip" and path.is_dir()):
         raise InputError(f"cannot write {str(path)!r}: give the path of a zip, or of a folder")
+    refuse_existing([path], arguments.force)
     own = arguments.own or []
     lessons = [] if own and arguments.lessons is None else chosen(arguments.lessons or "")
     solutions = not arguments.without_solutions
     made = pack(lessons, own, arguments.lang or language(), solutions=solutions)
     try:
+        if path.suffix != ".zip":
+            refuse_existing([path / name for name in made], arguments.force)
         write(made, path)
     except OSError as error:
         raise InputError(f"cannot write {str(path)!r}: {error.strerror}") from error
@@ -94,9 +96,11 @@ def _handout(arguments: argparse.Namespace) -> int:
     lessons = [] if own and arguments.lessons is None else chosen(arguments.lessons or "")
     questions = [(Path(file).stem, own_questions(file, "--own", QUESTIONS)) for file in own]
     tongue, answers = arguments.lang or language(), not arguments.without_solutions
+    later = path.with_stem(f"{path.stem}-points") if lessons and not answers else None
+    refuse_existing([path, later], arguments.force)
     pages = {path: handout(lessons, questions, tongue, answers=answers)}
-    if lessons and not answers:
-        pages[path.with_stem(f"{path.stem}-points")] = points(lessons, tongue)
+    if later:
+        pages[later] = points(lessons, tongue)
     for target, page in pages.items():
         content = as_pdf(page) if path.suffix == ".pdf" else page.encode("utf-8")
         write_file(str(target), partial(_put, content))
@@ -125,22 +129,29 @@ class Action(NamedTuple):
 
 
 ACTIONS = {
-    "template": Action(_template, "the notebook to write", ("lang",)),
+    "template": Action(_template, "the notebook to write", ("lang", "force")),
     "pack": Action(
-        _pack, "the zip or the folder to write", ("lessons", "without_solutions", "own", "lang")
+        _pack,
+        "the zip or the folder to write",
+        ("lessons", "without_solutions", "own", "lang", "force"),
     ),
     "handout": Action(
-        _handout, "the .html or .pdf to write", ("lessons", "without_solutions", "own", "lang")
+        _handout,
+        "the .html or .pdf to write",
+        ("lessons", "without_solutions", "own", "lang", "force"),
     ),
     "collect": Action(
         collected,
         "the folder of what was handed in",
-        ("lessons", "roster", "csv", "by_learner"),
+        ("lessons", "roster", "csv", "by_learner", "force"),
     ),
     "grade": Action(
         graded,
         "the folder of what was handed in",
-        ("lessons", "roster", "csv", "by_learner", "questions", "limit_s", "memory_gib", "lang"),
+        (
+            *("lessons", "roster", "csv", "by_learner", "force"),
+            *("questions", "limit_s", "memory_gib", "lang"),
+        ),
     ),
 }
 OPTIONS = {name for action in ACTIONS.values() for name in action.options}
@@ -162,6 +173,9 @@ def add_class(command: argparse.ArgumentParser) -> None:
         help="which lessons: 1,4,9; pack, handout: (all); collect, grade: whose questions have a column (those "
         "that were handed in)",
     )  # fmt: skip
+    command.add_argument(
+        "--force", action="store_const", const=True, help="overwrite files that are there"
+    )
     packing = command.add_argument_group("pack, handout")
     packing.add_argument(
         "--without-solutions",

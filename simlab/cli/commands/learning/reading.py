@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 from simlab.cli.options import value_text
-from simlab.cli.output import print_json, print_table, print_text, progress, write_file
+from simlab.cli.output import (
+    print_json,
+    print_table,
+    print_text,
+    progress,
+    refuse_existing,
+    write_file,
+)
 from simlab.errors import InputError, require_positive
 from simlab.lessons.exercise import Exercise
 from simlab.lessons.teaching.apart import Limits
@@ -89,6 +96,9 @@ def graded(arguments: argparse.Namespace) -> int:
 
 
 def _class(arguments: argparse.Namespace) -> Class:
+    refuse_existing([arguments.csv, arguments.by_learner], arguments.force)
+    if arguments.csv and arguments.csv == arguments.by_learner:
+        raise InputError(f"--by-learner {arguments.csv!r}: --csv writes it: give another name")
     chosen_ones = None if arguments.lessons is None else chosen(arguments.lessons)
     numbers = None if chosen_ones is None else {lesson.number for lesson in chosen_ones}
     return Class(roster(arguments.roster) if arguments.roster else [], numbers)
@@ -140,7 +150,7 @@ def _shown(
 
 
 def _cell(value: Any) -> str:
-    return "-" if value is None else value_text(value)
+    return "-" if value in (None, "") else value_text(value)
 
 
 def _write_csv(path: Path, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
