@@ -380,6 +380,28 @@ def test_a_handout_of_all_lessons_has_each_question_once(run):
     assert sorted(re.findall(r"<h2>(\w+) · ", page)) == sorted(book.questions())
 
 
+REFERS = {
+    "en": ("picture above|code above", "first picture|right picture|table|bars"),
+    "zh": ("上图|上面那段", "第一张图|右图|第一张表|的表|柱状图"),
+}
+
+
+@pytest.mark.parametrize("tongue", REFERS)
+def test_what_a_handout_refers_to_is_on_it(run, tongue):
+    asked, answered = REFERS[tongue]
+    for more, refers, shows in (
+        ("--without-solutions", asked, "<pre>|<img"),
+        ("", f"{asked}|{answered}", "<pre>|<img|<table"),
+    ):
+        assert run(f"class handout all.html --lang {tongue} --force {more}")[0] == 0
+        parts = Path("all.html").read_text("utf-8").split("<h2>")[1:]
+        referring = [part for part in parts if re.search(refers, re.sub('base64,[^"]*', "", part))]
+        assert {"b07", "b12"} <= {part.split(" ")[0] for part in referring}
+        assert [part[:60] for part in referring if not re.search(shows, part)] == []
+    (b07,) = (part for part in parts if part.startswith("b07 "))
+    assert "rank 0   0F0  0F1  0F2  0B0" in b07, "the picture that the prediction is about"
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
