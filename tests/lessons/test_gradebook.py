@@ -3,12 +3,13 @@
 import csv
 import json
 import shlex
+from html import escape
 from pathlib import Path
 
 import pytest
 
 from simlab.cli.main import main
-from simlab.lessons import course
+from simlab.lessons import course, words
 from simlab.lessons.teaching import apart
 
 B07 = "task = exercise('b07')\ntask.check(lambda p, m, rank: {})\n"
@@ -144,6 +145,7 @@ BROKEN = "def f(p, m, rank):\n    return (p + m\ntask.check(f)\n"
         (["task = exercise('w11')", "task = exercise('b07')", BROKEN], "b07"),
         (["task = exercise(practice('b01', pool))", BROKEN], "b01"),
         (["one = sl.exercise('mine', '?')", BROKEN.replace("task", "one")], "mine"),
+        ([BROKEN.replace("task", "exercise('t3')")], "t3"),
         (["task = exercise('b07')", "def helper(:\n    pass"], ""),
         ([BROKEN], ""),
     ],
@@ -211,3 +213,20 @@ def test_two_tables_in_one_file_are_refused_and_a_device_is_written_to(run):
     status, out, err = run("class grade in --csv a.csv --by-learner a.csv")
     assert (status, out) == (2, "") and "--by-learner 'a.csv': --csv writes it" in err
     assert run("class grade in --csv /dev/null")[0] == 0
+
+
+def test_each_learner_gets_a_page_with_what_was_right_and_a_hint(run):
+    hand_in("ann", B07.format("(p - 1 + m) + (p - 1 - rank)"))
+    hand_in("bob", B07.format("p - 1 + m"))
+    hand_in("<eve>", BROKEN.replace("task", "exercise('b07')"))
+    assert run("class grade in --lang zh --feedback back/pages")[0] in (0, 1)
+    pages = {path.stem: path.read_text("utf-8") for path in Path("back/pages").iterdir()}
+    assert {*pages} == {"ann", "bob", "<eve>"}
+    assert "<h1>ann: 1 ✓</h1>" in pages["ann"] and "通过" in pages["ann"]
+    title, hint = (words.word(f"b07.{key}", tongue="zh") for key in ("title", "exercise.hints.1"))
+    assert f"✗ b07 · {title}" in pages["bob"] and escape(hint) in pages["bob"]
+    assert escape(hint) not in pages["ann"]
+    assert "&lt;eve&gt;" in pages["<eve>"] and "SyntaxError" in pages["<eve>"]
+    status, _, err = run("class grade in --feedback back/pages")
+    assert status == 2 and "it is there: give another name, or --force" in err
+    assert run("class grade in --feedback in/ann/mine.py")[0] == 2

@@ -91,8 +91,9 @@ def hands_in(who, archive, answers, monkeypatch):
 
 
 def test_the_teachers_page_from_its_beginning_to_its_end(run, monkeypatch, capsys):
-    hand_out, share, paper, collect, grade, template, own, own_paper, own_grade = COMMANDS
-    assert run(hand_out)[0] == run(share)[0] == run(paper)[0] == 0
+    listed, hand_out, share, paper, collect, rolled, *others = COMMANDS
+    grade, give_back, template, own, own_paper, own_grade = others
+    assert run(listed)[0] == run(hand_out)[0] == run(share)[0] == run(paper)[0] == 0
     assert sorted(path.name for path in Path("shared").iterdir()) == ["01_pipeline_bubbles.ipynb"]
     packed = json.loads(Path("shared/01_pipeline_bubbles.ipynb").read_text(encoding="utf-8"))
     install, first, *_ = (cell for cell in packed["cells"] if cell["cell_type"] == "code")
@@ -120,6 +121,14 @@ def test_the_teachers_page_from_its_beginning_to_its_end(run, monkeypatch, capsy
     with open("done.csv", encoding="utf-8", newline="") as file:
         assert [row["who"] for row in csv.DictReader(file)] == ["alice", "alice", "bob", "bob"]
 
+    Path("class.csv").write_text("number,name\n1,dora\n2,bob\n3,alice\n", encoding="utf-8")
+    status, out, _ = run(rolled)
+    with open("predictions.csv", encoding="utf-8", newline="") as file:
+        learners = [*csv.DictReader(file)]
+    assert [row["who"] for row in learners] == ["dora", "bob", "alice", "carol", "mallory"]
+    assert (learners[0]["tried"], learners[2]["b07 prediction"]) == ("0", "1")
+    assert "dora: nothing was handed in" in out and "carol: is not on the roster" in out
+
     status, out, _ = run(grade)
     assert status == 1
     left_out = [line for line in out.splitlines() if line.startswith("left out: ")]
@@ -143,6 +152,10 @@ def test_the_teachers_page_from_its_beginning_to_its_end(run, monkeypatch, capsy
     }
     assert [line.split() for line in out.splitlines()].index(["bob", "0", "1"]) > 0
 
+    assert run(give_back)[0] == 1
+    assert "通过" in Path("pages/alice.html").read_text("utf-8")
+    assert sorted(path.stem for path in Path("pages").iterdir()) == ["alice", "bob", "mallory"]
+
     assert run(f"{template.replace('mine', 'zh')} --lang zh")[0] == 0
     said = [
         "".join(its["source"]) for its in json.loads(Path("zh.ipynb").read_text("utf-8"))["cells"]
@@ -154,7 +167,7 @@ def test_the_teachers_page_from_its_beginning_to_its_end(run, monkeypatch, capsy
     assert asked.count("<h2>my-idle</h2>") == 2, "the prediction and the exercise"
     assert "A pipeline of 4 stages runs 8 microbatches" in asked and "\u2610&nbsp;shorter" in asked
     assert "as a part of 1" in asked and "m + p - 1" not in asked
-    assert run(own_paper.replace("--without-solutions", "--lang zh"))[0] == 0
+    assert run(own_paper.replace("--without-solutions", "--lang zh --force"))[0] == 0
     answered = Path("own.html").read_text("utf-8")
     assert "m + p - 1" in answered and "<h3>练习</h3>" in answered
     folder = hands_in("alice", Path("own.zip"), {"my-idle": RIGHT["my-idle"]}, monkeypatch)

@@ -23,7 +23,10 @@ MOST_ATTEMPTS = 300
 """The most functions of one file that are judged."""
 MAGIC = re.compile(r"^([ \t]*)[%!?].*$", re.MULTILINE)
 """Lines of a notebook that are no Python."""
-ASKED_OR_CHECKED = re.compile(r"""(\w+) *= *(?:[\w.]*\()+ *["']([\w.-]{1,60})["']|(\w+)\.check\(""")
+ASKED_OR_CHECKED = re.compile(
+    r"""(\w+) *= *(?:[\w.]*\()+ *["']([\w.-]{1,60})["']|(\w+)\.check\("""
+    r"""|exercise\( *["']([\w.-]{1,60})["'] *\)\.check\("""
+)
 """What says of a cell that is no Python which exercise it is about."""
 READS, WRITES = {"LOAD_NAME", "LOAD_GLOBAL"}, {"STORE_NAME", "STORE_GLOBAL"}
 """Instructions that read and write the names of a module."""
@@ -158,7 +161,7 @@ def _text(function: ast.expr, before: Sequence[Statement]) -> str:
         return ""
     node = found.node
     first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-    lines = linecache.cache[found.code.co_filename][2]
+    lines = linecache.getlines(found.code.co_filename)
     return textwrap.dedent("".join(lines[first - 1 : node.end_lineno]))
 
 
@@ -221,11 +224,11 @@ def _checked_in(before: Iterable[str], cell: str, tasks: Mapping[str, str]) -> l
     known, found = {**tasks}, dict[str, None]()
     for text in (*before, cell):
         for match in ASKED_OR_CHECKED.finditer(text):
-            name, question, checked = match.groups()
+            name, question, checked, at_once = match.groups()
             if question:
                 known[name] = question
-            elif text is cell and checked in known:
-                found[known[checked]] = None
+            elif text is cell and (asked := at_once or known.get(checked)):
+                found[asked] = None
     return [*found]
 
 

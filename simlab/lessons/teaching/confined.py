@@ -213,19 +213,15 @@ def confine(memory_bytes: float) -> None:
     _start_nothing()
     package = Path(__file__).parents[2]
     paths = sysconfig.get_paths()
-    own = (paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"])
-    folders = (*own, *site.getsitepackages(), package, package.with_name("realrun"))
-    hidden = (*(package / name for name in ANSWERS), package.with_name("realrun") / "lessons")
-    sys.addaudithook(
-        _refusing(
-            tuple(
-                f"{its}{os.sep}" for each in folders for its in {str(each), os.path.realpath(each)}
-            ),
-            tuple(
-                f"{its}{os.sep}" for each in hidden for its in {str(each), os.path.realpath(each)}
-            ),
-        )
-    )
+    own = [Path(paths[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    readable = [*own, *map(Path, site.getsitepackages()), package, package.with_name("realrun")]
+    hidden = [*(package / name for name in ANSWERS), package.with_name("realrun") / "lessons"]
+    sys.addaudithook(_refusing(_inside(readable), _inside(hidden)))
+
+
+def _inside(folders: Sequence[Path]) -> tuple[str, ...]:
+    """How the paths begin of what is in `folders`, as they are named and without links."""
+    return tuple(f"{each}{os.sep}" for its in folders for each in (its, its.resolve()))
 
 
 def _start_nothing() -> None:

@@ -150,7 +150,7 @@ ACTIONS = {
         "the folder of what was handed in",
         (
             *("lessons", "roster", "csv", "by_learner", "force"),
-            *("questions", "limit_s", "memory_gib", "lang"),
+            *("questions", "limit_s", "memory_gib", "lang", "feedback"),
         ),
     ),
 }
@@ -214,4 +214,8 @@ def add_class(command: argparse.ArgumentParser) -> None:
     reading.add_argument(
         "--memory-gib", type=float, metavar="X", help="grade: memory of a function, GiB (1)"
     )
+    reading.add_argument(
+        "--feedback", metavar="DIR",
+        help="grade: also write a page for each learner into DIR, to be given back (HTML)",
+    )  # fmt: skip
     add_json_options(command, Answer)

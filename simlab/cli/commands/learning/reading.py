@@ -3,9 +3,11 @@
 import argparse
 import csv
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
+from simlab.cli.commands.learning.feedback import feedback
 from simlab.cli.options import value_text
 from simlab.cli.output import (
     print_json,
@@ -32,6 +34,7 @@ from simlab.lessons.teaching.gradebook import (
 )
 from simlab.lessons.teaching.handed_in import learners
 from simlab.lessons.teaching.pack import chosen
+from simlab.lessons.words import language
 from simlab.units import GIB
 
 SUMS = ("who", "solved", "tried")
@@ -79,6 +82,7 @@ def graded(arguments: argparse.Namespace) -> int:
     require_positive("--limit-s", limits.seconds)
     require_positive("--memory-gib", limits.memory_bytes)
     of, path = _class(arguments), arguments.questions
+    pages = _pages(arguments)
     made = own_questions(path, "--questions", EXERCISES) if path else {}
     questions: dict[str, Exercise] = {name: its.asked for name, its in made.items()}
     tasks = {name: its.id for name, its in questions.items()}
@@ -86,13 +90,31 @@ def graded(arguments: argparse.Namespace) -> int:
     marks, wrong = grade(
         arguments.path, questions, limits, lambda them: progress(them, "grading"), stubs
     )
-    own = [its.id for its in questions.values()]
+    own = {its.id: its for its in questions.values()}
     head = ("who", "question", "solved", "verdict")
-    status = _shown(arguments, of, "marks", marks, head, wrong, ("exercise",), own)
+    status = _shown(arguments, of, "marks", marks, head, wrong, ("exercise",), [*own])
+    for who, page in pages.items():
+        if any(mark["who"] == who for mark in marks):
+            text = feedback(who, marks, own, arguments.lang or language())
+            write_file(str(page), partial(Path.write_text, data=text, encoding="utf-8"))
     for mark in () if arguments.json else marks:
         if mark["solved"] is False or mark["verdict"] == "needs_processes":
             print_text(f"{mark['file']}: {mark['question']}: {mark['text']}")
     return status
+
+
+def _pages(arguments: argparse.Namespace) -> dict[str, Path]:
+    """{learner: the page to write} where pages are asked for; their folder is made."""
+    if not arguments.feedback:
+        return {}
+    folder = Path(arguments.feedback)
+    pages = {who: folder / f"{who}.html" for who in learners(arguments.path)}
+    refuse_existing([*pages.values()], arguments.force)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write {arguments.feedback!r}: {error.strerror}") from error
+    return pages
 
 
 def _class(arguments: argparse.Namespace) -> Class:
