@@ -180,7 +180,9 @@ class Bound:
             try:
                 ranks = self.pool.practice(self.asked.judge, self.asked.plan, text, case)
             except RunError as error:
-                return Verdict(False, "form.ranks_raised", word("form.ranks_raised", error=error))
+                ready = "" if self.pool.pool.closed else word("form.ranks_ready")
+                text = word("form.ranks_raised", error=error) + ready
+                return Verdict(False, "form.ranks_raised", text)
             verdict = self._verdict(ranks)
             if verdict is not None:
                 return verdict

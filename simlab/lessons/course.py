@@ -97,11 +97,15 @@ def tree(text: str) -> str:
 
 @cache
 def _stubs(number: int) -> dict[str, str]:
-    """{question's id: the `tree` of what its exercise's cell comes with} of a lesson."""
-    (path,) = NOTEBOOKS.glob(f"{number:02}_*.ipynb")
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    tags = ((cell, tag) for cell in cells for tag in cell["metadata"].get("tags", ()))
-    return {tag[2:]: tree(_source(cell)) for cell, tag in tags if tag.startswith("e:")}
+    """{question's id: the `tree` of what its exercise's cell comes with} of a lesson; empty where the notebooks
+    are not there, as in a browser."""
+    return {
+        tag[2:]: tree(_source(cell))
+        for path in NOTEBOOKS.glob(f"{number:02}_*.ipynb")
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
+        for tag in cell["metadata"].get("tags", ())
+        if tag.startswith("e:")
+    }
 
 
 def sittings(cells: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from realrun.lessons.lesson import source
+from realrun.lessons.tasks import PRACTICES
 from simlab.cli.main import main
 from simlab.lessons import course, words
 from simlab.lessons.teaching import apart
+from simlab.lessons.teaching.attempts import Attempt
 
 B07 = "task = exercise('b07')\ntask.check(lambda p, m, rank: {})\n"
 
@@ -113,16 +116,28 @@ def test_an_exercise_on_processes_is_graded_there_within_limits(run):
     hand_in("ann", ON_RANKS.format(MEAN))
     hand_in("bob", ON_RANKS.format("return all_reduce(gradient) / 4"))
     hand_in("eve", ON_RANKS.format("return open('/etc/passwd').read()"))
+    judge = "all_reduce.__globals__['closest'] = lambda *its: 'right'"
+    hand_in("mallory", ON_RANKS.format(f"{judge}; return all_reduce(gradient)"))
     status, out, _ = run("class grade in --lang en --by-learner a.csv --json")
     marks = {each["who"]: each for each in json.loads(out)["marks"]}
     assert status == 0 and {who: its["solved"] for who, its in marks.items()} == {
         "ann": True,
         "bob": False,
         "eve": False,
+        "mallory": False,
     }
+    assert "it changed what judges it" in marks["mallory"]["text"]
     assert marks["bob"]["verdict"] == "mistake"
     assert "open: a function that is judged may not" in marks["eve"]["text"]
-    assert [row["b01"] for row in sheet_of("a.csv")] == ["1", "0", "0"]
+    assert [row["b01"] for row in sheet_of("a.csv")] == ["1", "0", "0", "0"]
+
+
+def test_what_the_refusals_leave_is_enough_for_every_solution():
+    pytest.importorskip("torch")
+    with apart.Apart() as there:
+        for name, asked in PRACTICES.items():
+            text = source(asked.solution, "practice")
+            assert there.on_ranks(Attempt(name, None, (), text)).solved, name
 
 
 def test_an_exercise_on_processes_is_named_where_there_are_none(run, monkeypatch):

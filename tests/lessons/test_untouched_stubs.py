@@ -31,6 +31,13 @@ def test_every_stub_of_the_lessons_is_known_and_a_change_of_it_is_seen():
     assert not course.untouched("my-own", "def f():\n    return None")
 
 
+def test_where_the_notebooks_are_not_there_nothing_is_taken_for_a_stub(tmp_path, monkeypatch):
+    monkeypatch.setattr(course, "NOTEBOOKS", tmp_path)
+    course._stubs.cache_clear()
+    assert not course.untouched("b02", STUBS["b02"])
+    course._stubs.cache_clear()
+
+
 class Ranks:
     """An exercise whose processes find a known mistake in whatever they are given."""
 

@@ -5,8 +5,10 @@ Each function here is given this rank's `Mesh`, the learner's text and plain val
 with facts (`written.Facts`): a name or a number for each thing that is judged.
 """
 
+import sys
 from collections.abc import Callable
 from functools import cache, partial
+from types import FunctionType
 from typing import Any
 
 from realrun.comm.mesh import Mesh
@@ -14,6 +16,7 @@ from realrun.lessons.practice.data import accumulation, weighted_mean
 from realrun.lessons.practice.sequence import ring_backward
 from realrun.lessons.practice.state import agreement, global_norm
 from realrun.lessons.practice.tensor import column_row, row_layer, vocabulary_loss
+from realrun.lessons.practice.written import WrittenError
 from simlab.lessons.teaching.confined import confine
 
 PRACTICE: dict[str, Callable[..., Any]] = {
@@ -31,16 +34,31 @@ PRACTICE: dict[str, Callable[..., Any]] = {
 }
 
 
+MOST_BYTES = 2**30
+"""What a function that was handed in may take of memory on each rank, beside what the rank holds."""
 _confine = cache(confine)  # once: it cannot be taken back
 
 
 def _confined(function: Callable[..., Any], mesh: Mesh, text: str, **given: Any) -> Any:
     _confine(MOST_BYTES)
-    return function(mesh, text, **given)
+    before = _judge()
+    facts = function(mesh, text, **given)
+    after = _judge()
+    if any(after.get(name) != its for name, its in before.items()):
+        raise WrittenError("it changed what judges it")
+    return facts
 
 
-MOST_BYTES = 2**30
-"""What a function that was handed in may take of memory on each rank, beside what the rank holds."""
+def _judge() -> dict[tuple[str, str], tuple[int, int]]:
+    """What a verdict depends on: {(module, name): (what it is, its code)}."""
+    ours = [name for name in sys.modules if name.startswith("realrun.")]
+    return {
+        (module, name): (id(its), id(its.__code__) if isinstance(its, FunctionType) else 0)
+        for module in (*ours, "torch", "builtins")
+        for name, its in vars(sys.modules[module]).items()
+    }
+
+
 CONFINED: dict[str, Callable[..., Any]] = {
     name: partial(_confined, function) for name, function in PRACTICE.items()
 }

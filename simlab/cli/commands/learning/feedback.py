@@ -1,5 +1,6 @@
 """What is given back to a learner: a page with what was right, what is said of the rest, and a hint."""
 
+import re
 from collections.abc import Iterable, Mapping
 from html import escape
 
@@ -20,12 +21,17 @@ def feedback(who: str, marks: Iterable[Mark], own: Mapping[str, Exercise], tongu
         name = mark["question"]
         title = f"{name} · {word(f'{name}.title', tongue=tongue)}" if has(f"{name}.title") else name
         parts.append(
-            f"<h2>{SIGNS[mark['solved']]} {escape(title)}</h2><p>{escape(mark['text'])}</p>"
+            f"<h2>{SIGNS[mark['solved']]} {escape(title)}</h2><p>{_text(mark['text'])}</p>"
         )
         hints = own[name].hints(tongue) if name in own else hints_of(name, tongue) if name else []
         if hints and mark["verdict"] in HINTED:
             head = word("form.hint", tongue=tongue, number=1)
-            parts.append(f"<p><b>{escape(head)}:</b> {escape(hints[0])}</p>")
+            parts.append(f"<p><b>{escape(head)}:</b> {_text(hints[0])}</p>")
     body = "\n".join(parts)
     head = f'<meta charset="utf-8"><title>{escape(who)}</title>'
     return f'<!doctype html><html lang="{tongue}"><head>{head}</head><body>{body}</body></html>\n'
+
+
+def _text(text: str) -> str:
+    """Text as HTML, with what stands in backticks as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
