@@ -5,13 +5,16 @@ Each function here is given this rank's `Mesh`, the learner's text and plain val
 with facts (`written.Facts`): a name or a number for each thing that is judged.
 """
 
-import sys
+import builtins
 from collections.abc import Callable
 from functools import cache, partial
 from types import FunctionType
 from typing import Any
 
+import torch
+
 from realrun.comm.mesh import Mesh
+from realrun.lessons.practice import data, sequence, state, tensor, written
 from realrun.lessons.practice.data import accumulation, weighted_mean
 from realrun.lessons.practice.sequence import ring_backward
 from realrun.lessons.practice.state import agreement, global_norm
@@ -51,11 +54,10 @@ def _confined(function: Callable[..., Any], mesh: Mesh, text: str, **given: Any)
 
 def _judge() -> dict[tuple[str, str], tuple[int, int]]:
     """What a verdict depends on: {(module, name): (what it is, its code)}."""
-    ours = [name for name in sys.modules if name.startswith("realrun.")]
     return {
-        (module, name): (id(its), id(its.__code__) if isinstance(its, FunctionType) else 0)
-        for module in (*ours, "torch", "builtins")
-        for name, its in vars(sys.modules[module]).items()
+        (module.__name__, name): (id(its), id(its.__code__) if isinstance(its, FunctionType) else 0)
+        for module in (data, sequence, state, tensor, written, torch, builtins)
+        for name, its in vars(module).items()
     }
 
 
