@@ -90,9 +90,9 @@ def tree(text: str) -> str:
     """The functions of a source, by what they say and not by how it is laid out; "" where there is none."""
     try:
         found = ast.parse(textwrap.dedent(text)).body
+        return "".join(ast.dump(node) for node in found if isinstance(node, ast.FunctionDef))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
-    return "".join(ast.dump(node) for node in found if isinstance(node, ast.FunctionDef))
 
 
 @cache

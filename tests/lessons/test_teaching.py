@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+import time
 import zipfile
 from pathlib import Path
 
@@ -356,6 +357,20 @@ def test_odd_code_is_read_in_little_time_and_says_nothing(tmp_path, capsys, line
     )
     (attempt,), wrong = attempts(path)
     assert wrong == [] and len(attempt.needs) >= 1 and capsys.readouterr().err == ""
+
+
+def test_deep_and_long_code_of_a_function_is_read_in_little_time(tmp_path):
+    deep = f"def x():\n    return x{'.b' * 900}\n"
+    path, begun_s = tmp_path / "odd.py", time.monotonic()
+    path.write_text(
+        f"from simlab.apps import exercise\ntask = exercise('b07')\n{deep}task.check(x)\n"
+    )
+    ((attempt,), _) = attempts(path)
+    assert not course.untouched("b07", attempt.text)
+    for long in ("a" * 10**6, "x=" * 10**6, "x=f(" * 10**6, "x = " + "a." * 10**6):
+        path.write_text(f"def broken(:\n{long}\n")
+        assert [each.question for each in attempts(path)[1]] == [""]
+    assert time.monotonic() - begun_s < 30
 
 
 def test_a_handout_asks_and_answers_only_where_it_is_told_to(run):

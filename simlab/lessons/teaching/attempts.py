@@ -24,7 +24,7 @@ MOST_ATTEMPTS = 300
 MAGIC = re.compile(r"^([ \t]*)[%!?].*$", re.MULTILINE)
 """Lines of a notebook that are no Python."""
 ASKED_OR_CHECKED = re.compile(
-    r"""(\w+) *= *(?:[\w.]*\()+ *["']([\w.-]{1,60})["']|(\w+)\.check\("""
+    r"""(\w{1,60}) *= *(?:[\w.]{0,60}\()+ *["']([\w.-]{1,60})["']|(\w{1,60})\.check\("""
     r"""|exercise\( *["']([\w.-]{1,60})["'] *\)\.check\("""
 )
 """What says of a cell that is no Python which exercise it is about."""
