@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from simlab.apps import for_class, lesson_cells
+from simlab.cli.commands.learning import handout
 from simlab.cli.commands.learning.handout import BROWSERS
 from simlab.cli.main import main
 from simlab.lessons import book, course, progress, words
@@ -255,6 +256,20 @@ def test_what_a_handout_refers_to_is_on_it(run, tongue):
         assert [part[:60] for part in referring if not re.search(shows, part)] == []
     (b07,) = (part for part in parts if part.startswith("b07 "))
     assert "rank 0   0F0  0F1  0F2  0B0" in b07, "the picture that the prediction is about"
+
+
+def test_a_handout_of_notebooks_without_results_says_where_its_pictures_are(run, monkeypatch):
+    notebook = json.loads((handout.NOTEBOOKS / "01_pipeline_bubbles.ipynb").read_text("utf-8"))
+    for cell in notebook["cells"]:
+        cell |= {"outputs": []} if cell["cell_type"] == "code" else {}
+    Path("bare").mkdir()
+    Path("bare/01_pipeline_bubbles.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
+    monkeypatch.setattr(handout, "NOTEBOOKS", Path("bare"))
+    said = words.word("form.not_on_paper", tongue="en")
+    for line, times in (("", 1), ("--without-solutions", 0)):
+        assert run(f"class handout a.html --lessons 1 --lang en --force {line}")[0] == 0
+        page = Path("a.html").read_text("utf-8")
+        assert page.count(said) == times and "rank 0   0F0  0F1  0F2  0B0" in page
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,8 @@ def handout(
         shown = _shown(NOTEBOOKS / lesson.file, tongue)
         named = f"{lesson.number}. {escape(getattr(lesson, tongue))}"
         parts.append(f"<h1>{named}</h1>")
+        if answers and shown and not any(its.after for its in shown.values()):
+            parts.append(as_html(word("form.not_on_paper", tongue=tongue)))
         for question in _own_questions(lesson):
             asked = _question(question.id, tongue, answers, shown[question.id])
             parts += [_title(question, tongue), *asked]
