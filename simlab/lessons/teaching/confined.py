@@ -45,12 +45,9 @@ REFUSED = (
 READS = ("open", "os.listdir", "os.scandir")
 """Audit events of something that is read, or written."""
 UNHEARD = (
-    "_posixsubprocess",
-    "_testcapi",
-    "_testinternalcapi",
-    "_xxsubinterpreters",
-    "_interpreters",
-)
+    "_posixsubprocess", "_testcapi", "_testinternalcapi", "_xxsubinterpreters", "_interpreters", "readline",
+    "_dbm", "_gdbm",
+)  # fmt: skip
 """Modules whose functions do things of which no hook hears."""
 ANSWERS = ("lessons/subjects", "lessons/words", "lessons/notebooks", "lessons/recorded")
 """Folders of simlab that say what is right."""
@@ -225,15 +222,16 @@ def _inside(folders: Sequence[Path]) -> tuple[str, ...]:
 
 
 def _start_nothing() -> None:
-    """Take away what starts a process unheard. Libraries import its module."""
+    """Take away what starts a process unheard, whose module libraries import, and what signals one."""
     import _posixsubprocess
 
-    def fork_exec(*_: Any) -> None:
-        raise PermissionError("subprocess: a function that is judged may not do this")
+    def refused(*_: Any) -> None:
+        raise PermissionError("processes: a function that is judged may not do this")
 
-    started_by = [vars(_posixsubprocess), vars(sys.modules.get("subprocess", _posixsubprocess))]
-    for names, name in zip(started_by, ("fork_exec", "_fork_exec")):
-        names[name] = fork_exec
+    started_by = sys.modules.get("subprocess", _posixsubprocess)
+    vars(_posixsubprocess)["fork_exec"] = vars(started_by)["_fork_exec"] = refused
+    for module in (os, sys.modules[os.name]):
+        vars(module)["pidfd_open"] = refused
 
 
 def _refusing(readable: tuple[str, ...], hidden: tuple[str, ...]) -> Callable[[str, Any], None]:
