@@ -6,10 +6,10 @@ import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from realrun.launch.pool import RunError
-from realrun.lessons.lesson import LessonPool, source
+from realrun.launch.pool import Pool, RunError
+from realrun.lessons.lesson import source
 from simlab.errors import InputError, did_you_mean
 from simlab.lessons.book import JUDGED_BY_PROCESSES
 from simlab.lessons.exercise import Verdict, another_function, hints_of, not_written
@@ -136,10 +136,21 @@ PRACTICES = {
 """{question's id: exercise}"""
 
 
+class Processes(Protocol):
+    """Processes that judge: those of a `LessonPool`, or others."""
+
+    pool: Pool | None
+
+    def practice(
+        self, name: str, plan: Plan, text: str, given: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
+        """See `LessonPool.practice`."""
+
+
 class Bound:
     """An exercise with the processes that judge it, in the form that a lesson's `exercise` takes."""
 
-    def __init__(self, asked: Practice, pool: LessonPool) -> None:
+    def __init__(self, asked: Practice, pool: Processes) -> None:
         self.asked, self.pool = asked, pool
         self.id, self.level = asked.id, JUDGED_BY_PROCESSES[asked.id]
 
@@ -169,7 +180,9 @@ class Bound:
             try:
                 ranks = self.pool.practice(self.asked.judge, self.asked.plan, text, case)
             except RunError as error:
-                return Verdict(False, "form.ranks_raised", word("form.ranks_raised", error=error))
+                ready = "" if self.pool.pool.closed else word("form.ranks_ready")
+                text = word("form.ranks_raised", error=error) + ready
+                return Verdict(False, "form.ranks_raised", text)
             verdict = self._verdict(ranks)
             if verdict is not None:
                 return verdict
@@ -219,7 +232,7 @@ class Bound:
         return next((value for value in named if isinstance(value, str) and value in known), None)
 
 
-def practice(identifier: str, pool: LessonPool) -> Bound:
+def practice(identifier: str, pool: Processes) -> Bound:
     """The exercise of a question that `pool`'s processes judge. `InputError` if there is none."""
     if identifier not in PRACTICES:
         hint = did_you_mean(identifier, PRACTICES)

@@ -2,6 +2,7 @@
 of a question, and the choice of the language."""
 
 import html
+import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from simlab.apps.cells import say
 from simlab.apps.held import after, draw_in_language
 from simlab.apps.screen import leaving, say_what_is_missing, session, show
 from simlab.errors import InputError
-from simlab.lessons import book, progress
+from simlab.lessons import book, course, progress
 from simlab.lessons.exercise import Asked, Verdict
 from simlab.lessons.prediction import Choice, Prediction, Value, options
 from simlab.lessons.words import (
@@ -227,11 +228,18 @@ class Task:
 
     def check(self, attempt: Callable[..., Any]) -> None:
         """Judge a function, show the verdict, and keep whether it solves the exercise. A stub that
-        returns nothing is no try."""
+        returns nothing is no try, nor is one that is as the lesson's cell came."""
         verdict = self.asked.judge(attempt)
-        if verdict.counts:
+        if verdict.counts and not _untouched(self.asked.id, attempt):
             progress.keep_try(self.asked.id, verdict.solved, book.version(self.asked.id))
         display(HTML(_verdict_html(verdict)))
+
+
+def _untouched(identifier: str, attempt: Callable[..., Any]) -> bool:
+    try:
+        return course.untouched(identifier, inspect.getsource(attempt))
+    except (OSError, TypeError):  # it has no source
+        return False
 
 
 def closing(identifier: str) -> None:

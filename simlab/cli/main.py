@@ -79,7 +79,7 @@ COMMANDS: dict[
     ),
     "doctor": (doctor, add_doctor, "examine this machine before a training"),
     "why": (why, add_why, "where a step's time goes, from a trace or profile; what hangs"),
-    "lessons": (lessons, add_lessons, "copy the lessons, in English or Chinese, to work in"),
+    "lessons": (lessons, add_lessons, "list the lessons, or copy them, in English or Chinese"),
     "drill": (drill, add_drill, "practise for an interview, in English or Chinese"),
     "class": (
         class_,

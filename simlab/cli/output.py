@@ -120,6 +120,16 @@ def write_picture(path: str, write: Callable[[Path], Any]) -> None:
     write_file(path if has_ending else f"{path}.png", write)
 
 
+def refuse_existing(paths: Iterable[str | Path | None], force: bool) -> None:
+    """`InputError` that names the first of `paths` at which there is a file, unless `force`. Devices and pipes,
+    such as /dev/stdout, are written to."""
+    there = (path for path in paths if path and Path(path).is_file())
+    if not force and (path := next(there, None)) is not None:
+        raise InputError(
+            f"cannot write {str(path)!r}: it is there: give another name, or --force to overwrite it"
+        )
+
+
 def write_file(path: str, write: Callable[[Path], Any]) -> None:
     """Call `write` with `path` as a Path; `InputError` that quotes it if it cannot be written."""
     if Path(path).is_dir():

@@ -1,9 +1,12 @@
 """The course: which lesson answers which question, how long it takes, and what it needs, read from
 the notebooks."""
 
+import ast
 import json
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,6 +75,37 @@ def read(path: Path) -> Lesson:
         processes=max(pools, default=0),
         numpy="import numpy" in code,
     )
+
+
+def untouched(identifier: str, text: str) -> bool:
+    """Whether `text`, a function's source, is what the lesson's cell of an exercise comes with, whatever its
+    comments and empty lines; of an exercise that no lesson has, it never is."""
+    if identifier not in book.predictions():
+        return False
+    found = tree(text)
+    return bool(found) and found == _stubs(book.home(identifier)).get(identifier)
+
+
+def tree(text: str) -> str:
+    """The functions of a source, by what they say and not by how it is laid out; "" where there is none."""
+    try:
+        found = ast.parse(textwrap.dedent(text)).body
+        return "".join(ast.dump(node) for node in found if isinstance(node, ast.FunctionDef))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+
+
+@cache
+def _stubs(number: int) -> dict[str, str]:
+    """{question's id: the `tree` of what its exercise's cell comes with} of a lesson; empty where the notebooks
+    are not there, as in a browser."""
+    return {
+        tag[2:]: tree(_source(cell))
+        for path in NOTEBOOKS.glob(f"{number:02}_*.ipynb")
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
+        for tag in cell["metadata"].get("tags", ())
+        if tag.startswith("e:")
+    }
 
 
 def sittings(cells: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:

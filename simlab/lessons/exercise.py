@@ -19,7 +19,7 @@ from simlab.lessons.attempt import NoEndError, answer_within, own_line
 from simlab.lessons.mistakes import mistakes_of
 from simlab.lessons.words import has, word
 
-NO_TRY = ("form.not_written", "form.arguments", "form.needs_torch")
+NO_TRY = ("form.not_written", "form.arguments", "form.needs_torch", "form.needs_processes")
 """The keys of verdicts on what is no attempt: nothing is written yet, it is another exercise's
 function, or nothing can be executed here."""
 
@@ -242,10 +242,11 @@ def outcomes(
     return found
 
 
-def not_written(asked: Asked) -> Verdict:
-    """What is said of a stub."""
-    hint = word("form.first_hint") if asked.hints() else ""
-    return Verdict(False, "form.not_written", word("form.not_written") + hint)
+def not_written(asked: Asked | None, key: str = "form.not_written") -> Verdict:
+    """What is said of a stub. asked: whose hints are named; None: a lesson's. key: "form.untouched" of one that
+    returns something."""
+    hint = word("form.first_hint") if asked is None or asked.hints() else ""
+    return Verdict(False, "form.not_written", word(key) + hint)
 
 
 def another_function(

@@ -28,7 +28,8 @@ COMMANDS = {
     "memory": ["memory --params 1e9"],
     "memory --explain": ["memory --model gpt2 --tp 2 --explain"],
     "catalog": ["catalog"],
-    "lessons": ["lessons copy learn"],
+    "lessons copy": ["lessons copy learn"],
+    "lessons list": ["lessons list"],
     "cluster": [
         "cluster new own.json --gpu h100-sxm-80gb --nic-gbit 200",
         "cluster check own.json",

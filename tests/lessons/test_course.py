@@ -9,6 +9,7 @@ import yaml
 
 from simlab.apps import lesson_cells
 from simlab.apps.lesson_map import map_html
+from simlab.cli.main import main
 from simlab.errors import InputError
 from simlab.lessons import book, course, progress, words
 
@@ -180,3 +181,27 @@ def test_a_lesson_is_cut_at_its_sittings():
 def test_make_lab_opens_the_first_lesson():
     makefile = (NOTEBOOKS.parent / "Makefile").read_text(encoding="utf-8")
     assert f"default_url=/lab/tree/{COURSE[0].file}" in makefile
+
+
+@pytest.mark.parametrize("tongue", ["en", "zh"])
+def test_the_list_of_lessons_says_what_each_takes(capsys, tongue):
+    assert main(["lessons", "list", "--lang", tongue, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["lessons"]
+    assert [its["number"] for its in found] == [*range(14)]
+    for its, lesson in zip(found, course.lessons()):
+        assert (its["minutes"], its["processes"]) == (lesson.minutes, lesson.processes)
+        assert its["questions"] == {one.id: getattr(one, tongue) for one in lesson.questions}
+    assert main(["lessons", "list", "--lang", tongue]) == 0
+    out = capsys.readouterr().out
+    assert ["7", "31+31", "4", "-", "4"] in [line.split() for line in out.splitlines()]
+    assert f"{found[1]['title']}: b07 w11 d05 b08 t3" in out
+    assert all(len(line) <= 80 for line in out.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("line", "said"), [("copy", "give the folder"), ("list x", "'x': it takes no folder")]
+)
+def test_a_wrong_command_about_lessons_is_one_line(capsys, line, said):
+    assert main(["lessons", *line.split()]) == 2
+    err = capsys.readouterr().err
+    assert said in err and err.count("\n") == 1

@@ -6,6 +6,7 @@ import dis
 import json
 import linecache
 import re
+import textwrap
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
@@ -22,6 +23,11 @@ MOST_ATTEMPTS = 300
 """The most functions of one file that are judged."""
 MAGIC = re.compile(r"^([ \t]*)[%!?].*$", re.MULTILINE)
 """Lines of a notebook that are no Python."""
+ASKED_OR_CHECKED = re.compile(
+    r"""(\w{1,60}) *= *(?:[\w.]{0,60}\()+ *["']([\w.-]{1,60})["']|(\w{1,60})\.check\("""
+    r"""|exercise\( *["']([\w.-]{1,60})["'] *\)\.check\("""
+)
+"""What says of a cell that is no Python which exercise it is about."""
 READS, WRITES = {"LOAD_NAME", "LOAD_GLOBAL"}, {"STORE_NAME", "STORE_GLOBAL"}
 """Instructions that read and write the names of a module."""
 RUN_AT_ONCE = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<lambda>"}
@@ -50,30 +56,35 @@ class Statement(NamedTuple):
         return isinstance(self.node, BINDINGS) and name not in self.reads
 
 
+class Unread(NamedTuple):
+    """What of a file cannot be judged, in a line. question: the exercise whose function is in it; "" where a cell
+    that is no Python names none, and None where it is something else."""
+
+    said: str
+    question: str | None = None
+
+
 class Attempt(NamedTuple):
-    """A function that is judged as the exercise `question`: `code` gives it, once `needs` have run."""
+    """A function that is judged as the exercise `question`: `code` gives it, once `needs` have run.
+
+    text: its source, where it is a function with a name.
+    """
 
     question: str
     code: CodeType
     needs: tuple[CodeType, ...]
-
-    def function(self) -> Any:
-        """The function. It runs the learner's code."""
-        names: dict[str, Any] = {"__name__": "handed_in"}
-        for code in self.needs:
-            exec(code, names)
-        return eval(self.code, names)
+    text: str
 
 
 def attempts(
     path: Path, tasks: Mapping[str, str] = MappingProxyType({})
-) -> tuple[list[Attempt], list[str]]:
+) -> tuple[list[Attempt], list[Unread]]:
     """The functions that the cells of a notebook, or the lines of a Python file, give to
     `task.check(…)`, where `task = exercise("ID")` stands before or `task` is one of `tasks`, {name: id of
-    the question}; and a line for each cell that is no Python, and for what is given to an imported task
-    that is not known. `InputError` for a file that cannot be read."""
-    wrong: list[str] = []
-    statements = [*_statements(path, wrong)]
+    the question}; and what of each cell that is no Python, and of what is given to an imported task that is
+    not known. `InputError` for a file that cannot be read."""
+    wrong: list[Unread] = []
+    statements = [*_statements(path, wrong, tasks)]
     known, imported = {**tasks}, set[str]()
     found: list[Attempt] = []
     for at, statement in enumerate(statements):
@@ -88,11 +99,12 @@ def attempts(
         if (question := known.get(name) or asked_in(task)) is not None:
             code = compile(ast.Expression(function), statement.code.co_filename, "eval")
             needs = needed(statements[:at], _names(code, READS, READS))
-            found.append(Attempt(question, code, needs))
+            found.append(Attempt(question, code, needs, _text(function, statements[:at])))
         elif name in imported:
-            wrong.append(
+            said = (
                 f"{name} is imported, and no exercise is known of it: --questions FILE defines it"
             )
+            wrong.append(Unread(said))
     if len(found) > MOST_ATTEMPTS:
         raise InputError(f"it has {len(found)} functions to judge: the most are {MOST_ATTEMPTS}")
     return found, wrong
@@ -103,10 +115,10 @@ def defined(path: Path, makes: Sequence[str] = EXERCISES) -> Mapping[str, Any]:
     file, in its order. It runs these statements, and what they need. `InputError` where there is none.
 
     makes: the functions whose statements are run."""
-    wrong: list[str] = []
+    wrong: list[Unread] = []
     statements = [*_statements(path, wrong)]
     if wrong:
-        raise InputError(f"cannot read {str(path)!r}: {wrong[0]}")
+        raise InputError(f"cannot read {str(path)!r}: {wrong[0].said}")
     found: dict[str, Any] = {}
     for at, statement in enumerate(statements):
         value = getattr(statement.node, "value", None)
@@ -141,6 +153,18 @@ def _checked(node: ast.stmt) -> tuple[ast.expr, ast.expr] | None:
     return call.func.value, call.args[0]
 
 
+def _text(function: ast.expr, before: Sequence[Statement]) -> str:
+    """The source of a function that a statement before defines; "" where none does."""
+    name = function.id if isinstance(function, ast.Name) else ""
+    found = next((each for each in reversed(before) if name in each.writes), None)
+    if found is None or not isinstance(found.node, ast.FunctionDef):
+        return ""
+    node = found.node
+    first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+    lines = linecache.getlines(found.code.co_filename)
+    return textwrap.dedent("".join(lines[first - 1 : node.end_lineno]))
+
+
 def needed(before: list[Statement], wanted: Iterable[str]) -> tuple[CodeType, ...]:
     """The code of those of the statements `before` that make the names `wanted`, and what these need: of
     each name the last statement that binds it, and what changed it since."""
@@ -165,11 +189,14 @@ def needed(before: list[Statement], wanted: Iterable[str]) -> tuple[CodeType, ..
     return tuple(before[at].code for at in sorted(used))
 
 
-def _statements(path: Path, wrong: list[str]) -> Iterator[Statement]:
-    """The statements of a file; a cell that is no Python is a line of `wrong`, if it has a function."""
+def _statements(
+    path: Path, wrong: list[Unread], tasks: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Statement]:
+    """The statements of a file; a cell that is no Python is `Unread`, if it has a function."""
     text = read_text(own_file(path), MOST_BYTES)
     plain = path.suffix == ".py"
-    for number, cell in enumerate([text] if plain else _code_cells(text), 1):
+    cells = [text] if plain else _code_cells(text)
+    for number, cell in enumerate(cells, 1):
         where = "line" if plain else f"code cell {number}, line"
         name = f"<{path.name}: {where}>"
         lines = cell.splitlines(keepends=True)
@@ -183,11 +210,26 @@ def _statements(path: Path, wrong: list[str]) -> Iterator[Statement]:
                 at = getattr(error, "lineno", None) or 1
                 line = (getattr(error, "text", None) or "").strip()
                 said = f"{getattr(error, 'msg', error)}" + (f": {shortened(line)}" if line else "")
-                wrong.append(f"{where} {at}: {type(error).__name__}: {said}")
+                said = f"{where} {at}: {type(error).__name__}: {said}"
+                asked = _checked_in(cells[: number - 1], cell, tasks) or [""]
+                wrong += [Unread(said, question) for question in asked]
             continue
         for node, code in zip(nodes, codes):
             now, later = _names(code, READS, READS, RUN_AT_ONCE), _names(code, READS, READS)
             yield Statement(node, code, now, later, _names(code, WRITES, {"STORE_GLOBAL"}))
+
+
+def _checked_in(before: Iterable[str], cell: str, tasks: Mapping[str, str]) -> list[str]:
+    """The questions whose functions a cell that is no Python judges, after the cells `before`."""
+    known, found = {**tasks}, dict[str, None]()
+    for text in (*before, cell):
+        for match in ASKED_OR_CHECKED.finditer(text):
+            name, question, checked, at_once = match.groups()
+            if question:
+                known[name] = question
+            elif text is cell and (asked := at_once or known.get(checked)):
+                found[asked] = None
+    return [*found]
 
 
 def _parsed(cell: str) -> list[ast.stmt]:

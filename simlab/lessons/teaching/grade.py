@@ -1,28 +1,28 @@
 """It judges the functions that learners have handed in."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from simlab.errors import InputError
-from simlab.lessons import book
-from simlab.lessons.exercise import Exercise, Outcome, Verdict, another_function, outcomes
-from simlab.lessons.teaching.apart import Ended, Limits, outcomes_apart
+from simlab.lessons import book, course
+from simlab.lessons.exercise import Exercise, Outcome, Verdict, not_written
+from simlab.lessons.teaching.apart import Apart, Ended, Limits
 from simlab.lessons.teaching.attempts import Attempt, attempts
+from simlab.lessons.teaching.confined import OTHER
 from simlab.lessons.teaching.handed_in import Handed, handed_in, one_line, why, without
 from simlab.lessons.words import word
 
 ENDINGS = (".ipynb", ".py")
-OTHER = "OtherArguments"
-"""What the process says of a function that takes other arguments."""
 
 
 class Mark(TypedDict):
     """What a learner's function is worth.
 
+    question: "" of a cell that is no Python and names no exercise.
     solved:  None where nothing was tried: nothing is written, or it cannot be judged here.
-    verdict: the name of what is said, such as "solved", "wrong", "not_written" or "mistake".
+    verdict: the name of what is said, such as "solved", "wrong", "not_written", "syntax_error" or "mistake".
     text:    what is said, in the language of the class.
     file:    where the function stands.
     """
@@ -35,16 +35,47 @@ class Mark(TypedDict):
     file: str
 
 
+class Judge(NamedTuple):
+    """What learners' functions are judged with.
+
+    known: {question's id: exercise}. tasks: {name of a task of one's own: its question's id}. stubs: {id of a
+    question of one's own: the `tree` of the function that its notebook comes with}.
+    """
+
+    known: Mapping[str, Exercise]
+    tasks: Mapping[str, str]
+    stubs: Mapping[str, str]
+    limits: Limits
+    apart: Apart
+
+    def verdict(self, attempt: Attempt) -> Verdict | None:
+        """The verdict on a function; None where no exercise is known for it."""
+        asked = self.known.get(attempt.question)
+        if asked is None and attempt.question not in book.JUDGED_BY_PROCESSES:
+            return None
+        text = attempt.text
+        own = bool(text) and course.tree(text) == self.stubs.get(attempt.question)
+        if own or course.untouched(attempt.question, text):
+            return not_written(asked, "form.untouched")
+        return (
+            judged(asked, attempt, self.limits, self.apart)
+            if asked
+            else self.apart.on_ranks(attempt)
+        )
+
+
 def grade(
     folder: str | Path,
     questions: Mapping[str, Exercise],
     limits: Limits,
     each: Callable[[list[Handed]], Iterable[Handed]] = iter,
+    stubs: Sequence[Attempt] = (),
 ) -> tuple[list[Mark], list[str]]:
     """(a mark for each learner and question, a line for each file that cannot be used or in part).
 
     questions: {name of a task: exercise} of one's own, beside the lessons'.
     each:      goes through the files, and may show how far it is.
+    stubs:     the functions with which one's own notebook comes.
 
     Of several functions of a learner for a question, the best counts.
     """
@@ -53,33 +84,40 @@ def grade(
     wrong = without(folder, ENDINGS, files)
     known = book.exercises() | {its.id: its for its in questions.values()}
     tasks = {name: its.id for name, its in questions.items()}
-    for file in each(files):
-        try:
-            found, broken = attempts(file.path, tasks)
-        except InputError as error:
-            wrong.append(f"{file.name}: {why(error)}")
-            continue
-        wrong += [f"{file.name}: {one_line(line)}" for line in broken]
-        if not found and not broken and file.path.suffix == ".py":
-            wrong.append(f"{file.name}: it gives no function to task.check(…)")
-        unknown: dict[str, None] = {}
-        for attempt in found:
-            if attempt.question in known:
-                verdict = judged(known[attempt.question], attempt, limits)
-            elif attempt.question in book.JUDGED_BY_PROCESSES:
-                verdict = Verdict(False, "form.needs_torch", word("form.by_processes"))
-            else:
-                unknown[attempt.question] = None
-                continue
-            mark = _mark(file, attempt.question, verdict)
-            key = mark["who"], mark["question"]
-            marks[key] = max(marks.get(key, mark), mark, key=_worth)
-        if unknown:
-            names = ", ".join(map(one_line, unknown))
-            wrong.append(
-                f"{file.name}: no exercise is known for {names}: --questions FILE defines it"
-            )
+    trees = {its.question: course.tree(its.text) for its in stubs}
+    with Apart() as apart:
+        judge = Judge(known, tasks, trees, limits, apart)
+        for file in each(files):
+            for question, verdict in _verdicts(file, judge, wrong):
+                mark = _mark(file, question, verdict)
+                key = mark["who"], mark["question"] or mark["text"]
+                marks[key] = max(marks.get(key, mark), mark, key=_worth)
     return [marks[key] for key in sorted(marks)], wrong
+
+
+def _verdicts(file: Handed, judge: Judge, wrong: list[str]) -> Iterator[tuple[str, Verdict]]:
+    """(question, verdict) of each function of a file; what cannot be used is a line of `wrong`."""
+    try:
+        found, broken = attempts(file.path, judge.tasks)
+    except InputError as error:
+        wrong.append(f"{file.name}: {why(error)}")
+        return
+    wrong += [f"{file.name}: {one_line(each.said)}" for each in broken if not each.question]
+    for each in broken:
+        if each.question is not None:
+            yield each.question, Verdict(False, "form.syntax_error", each.said)
+    if not found and not broken and file.path.suffix == ".py":
+        wrong.append(f"{file.name}: it gives no function to task.check(…)")
+    unknown: dict[str, None] = {}
+    for attempt in found:
+        verdict = judge.verdict(attempt)
+        if verdict is None:
+            unknown[attempt.question] = None
+        else:
+            yield attempt.question, verdict
+    if unknown:
+        names = ", ".join(map(one_line, unknown))
+        wrong.append(f"{file.name}: no exercise is known for {names}: --questions FILE defines it")
 
 
 def _worth(mark: Mark) -> int:
@@ -90,25 +128,19 @@ def _mark(file: Handed, question: str, verdict: Verdict) -> Mark:
     return Mark(
         who=file.who,
         question=question,
-        solved=verdict.solved if verdict.counts else None,
+        solved=verdict.solved if verdict.counts and question else None,
         verdict="mistake" if ".mistakes." in verdict.key else verdict.key.removeprefix("form."),
         text=one_line(verdict.text),
         file=file.name,
     )
 
 
-def judged(asked: Exercise, attempt: Attempt, limits: Limits) -> Verdict:
-    """The verdict on a learner's function, which runs in a process of its own."""
+def judged(asked: Exercise, attempt: Attempt, limits: Limits, apart: Apart) -> Verdict:
+    """The verdict on a learner's function. It runs in a process of its own, which is given the sets of
+    parameters; what is right is computed here."""
     cases = asked.cases()
     asked = replace(asked, limit_s=min(asked.limit_s, limits.seconds))
-
-    def answers() -> list[Outcome]:
-        function = attempt.function()
-        if another_function(function, asked.id, [*cases[0]]):
-            return [Outcome(error=OTHER)]
-        return outcomes(function, cases, asked.limit_s)
-
-    found = outcomes_apart(answers, limits)
+    found = apart.outcomes(attempt, cases, asked.limit_s, limits)
     if isinstance(found, Ended):
         if found.late:
             text = word("form.too_long", limit=f"{limits.seconds:g}")

@@ -89,8 +89,7 @@ def _folded(cell: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(files: dict[str, str], path: Path) -> None:
-    """Write the files into the zip, or the folder, at `path`. What is in a folder already is left as it
-    is: `InputError` where one of the files is there."""
+    """Write the files into the zip, or the folder, at `path`, over those of the same names that are there."""
     if path.suffix == ".zip":
         content = BytesIO()
         with ZipFile(content, "w", ZIP_DEFLATED) as archive:
@@ -99,8 +98,5 @@ def write(files: dict[str, str], path: Path) -> None:
         path.write_bytes(content.getvalue())
         return
     path.mkdir(parents=True, exist_ok=True)
-    for name in files:
-        if (path / name).exists():
-            raise InputError(f"cannot write {str(path / name)!r}: it is there: give another folder")
     for name, text in files.items():
         (path / name).write_text(text, encoding="utf-8")

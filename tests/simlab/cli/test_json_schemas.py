@@ -45,6 +45,7 @@ ANSWERS = [
     "drill --questions 3 --only leak stopped",
     "drill --export mine.json",
     "lessons copy learn",
+    "lessons list",
     "validate few.csv",
     "validate few.csv --rows",
     "why step.json",

@@ -1,34 +1,25 @@
 """The command class: lessons to hand out, and what learners hand in."""
 
 import argparse
-import csv
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import NamedTuple, TypedDict
 
-from simlab.cli.options import add_json_options, refuse_given, value_text
-from simlab.cli.output import print_json, print_table, print_text, progress, write_file
-from simlab.errors import InputError, require_positive
+from simlab.cli.commands.learning.reading import Collected, Grades, collected, graded, own_questions
+from simlab.cli.options import add_json_options, refuse_given
+from simlab.cli.output import print_json, print_text, refuse_existing, write_file
+from simlab.errors import InputError
 from simlab.lessons.copies import learner_copy
-from simlab.lessons.exercise import Exercise
-from simlab.lessons.teaching.apart import Limits
-from simlab.lessons.teaching.attempts import EXERCISES, defined
-from simlab.lessons.teaching.collect import Row, collect
-from simlab.lessons.teaching.grade import Mark, grade
-from simlab.lessons.teaching.gradebook import Learner, by_learner, columns
-from simlab.lessons.teaching.handed_in import learners
 from simlab.lessons.teaching.pack import chosen, pack, write
 from simlab.lessons.words import LANGUAGES, language, set_language
-from simlab.units import GIB
 
 PACKED = "class.zip"
 QUESTIONS = ("prediction", "exercise")
 """Functions that make a question of one's own."""
-SUMS = ("who", "solved", "tried")
 
 
 class Packed(TypedDict):
@@ -36,23 +27,6 @@ class Packed(TypedDict):
 
     written: str
     files: list[str]
-
-
-class Collected(TypedDict):
-    """What a class has done, by question and by learner, and a line for each file that cannot be used."""
-
-    rows: list[Row]
-    learners: list[Learner]
-    wrong: list[str]
-
-
-class Grades(TypedDict):
-    """What the functions of a class are worth, by question and by learner, and a line for each file that
-    cannot be used."""
-
-    marks: list[Mark]
-    learners: list[Learner]
-    wrong: list[str]
 
 
 Answer = Packed | Collected | Grades
@@ -63,10 +37,10 @@ def class_(arguments: argparse.Namespace) -> int:
 
     template: write a notebook with a question of one's own, to change; pack: lessons without their
     results, as a zip or a folder, that keep each learner's progress beside themselves; handout: their questions
-    to print, as HTML or, with Chromium, as PDF; collect: who has
-    answered what, from the progress files in a folder; grade: judge the functions in learners' notebooks,
-    each in a process with limits. Both end with a line for each learner. The first part of a file's path in the folder is its learner. Files that
-    cannot be used are a line each, and then the exit status is 1.
+    to print, as HTML or, with Chromium, as PDF; collect: who has answered what, from the progress files in a
+    folder; grade: judge the functions in learners' notebooks, each in a process with limits. Both end with a
+    line for each learner. The first part of a file's path in the folder is its learner. Files that
+    cannot be used are a line each, and then the exit status is 1. No file is overwritten without --force.
     """
     action = ACTIONS[arguments.action]
     others = [name for name in OPTIONS if name not in action.options]
@@ -79,8 +53,7 @@ def class_(arguments: argparse.Namespace) -> int:
 
 
 def _template(arguments: argparse.Namespace) -> int:
-    if Path(arguments.path).exists():
-        raise InputError(f"cannot write {arguments.path!r}: it is there: give another name")
+    refuse_existing([arguments.path], arguments.force)
     text = (files("simlab.lessons") / "teaching" / "template.ipynb").read_text("utf-8")
     notebook = json.loads(text)
     pairs = zip(notebook["cells"], learner_copy(notebook, arguments.lang or language())["cells"])
@@ -94,11 +67,14 @@ def _pack(arguments: argparse.Namespace) -> int:
     path = Path(PACKED if arguments.path is None else arguments.path)
     if arguments.path == "" or (path.suffix == ".zip" and path.is_dir()):
         raise InputError(f"cannot write {str(path)!r}: give the path of a zip, or of a folder")
+    refuse_existing([path], arguments.force)
     own = arguments.own or []
     lessons = [] if own and arguments.lessons is None else chosen(arguments.lessons or "")
     solutions = not arguments.without_solutions
     made = pack(lessons, own, arguments.lang or language(), solutions=solutions)
     try:
+        if path.suffix != ".zip":
+            refuse_existing([path / name for name in made], arguments.force)
         write(made, path)
     except OSError as error:
         raise InputError(f"cannot write {str(path)!r}: {error.strerror}") from error
@@ -118,11 +94,13 @@ def _handout(arguments: argparse.Namespace) -> int:
         ) from error
     own = arguments.own or []
     lessons = [] if own and arguments.lessons is None else chosen(arguments.lessons or "")
-    questions = [(Path(file).stem, _own(file, "--own", QUESTIONS)) for file in own]
+    questions = [(Path(file).stem, own_questions(file, "--own", QUESTIONS)) for file in own]
     tongue, answers = arguments.lang or language(), not arguments.without_solutions
+    later = path.with_stem(f"{path.stem}-points") if lessons and not answers else None
+    refuse_existing([path, later], arguments.force)
     pages = {path: handout(lessons, questions, tongue, answers=answers)}
-    if lessons and not answers:
-        pages[path.with_stem(f"{path.stem}-points")] = points(lessons, tongue)
+    if later:
+        pages[later] = points(lessons, tongue)
     for target, page in pages.items():
         content = as_pdf(page) if path.suffix == ".pdf" else page.encode("utf-8")
         write_file(str(target), partial(_put, content))
@@ -142,88 +120,6 @@ def _packed(arguments: argparse.Namespace, path: str, names: Sequence[str]) -> i
     return 0
 
 
-def _collect(arguments: argparse.Namespace) -> int:
-    rows, wrong = collect(arguments.path)
-    return _shown(
-        arguments, "rows", rows, ("who", "question", "kind", "tries", "solved", "time"), wrong
-    )
-
-
-def _grade(arguments: argparse.Namespace) -> int:
-    limits = Limits(
-        10.0 if arguments.limit_s is None else arguments.limit_s,
-        GIB * (1.0 if arguments.memory_gib is None else arguments.memory_gib),
-    )
-    require_positive("--limit-s", limits.seconds)
-    require_positive("--memory-gib", limits.memory_bytes)
-    path = arguments.questions
-    made = _own(path, "--questions", EXERCISES) if path else {}
-    questions: dict[str, Exercise] = {name: its.asked for name, its in made.items()}
-    marks, wrong = grade(arguments.path, questions, limits, lambda them: progress(them, "grading"))
-    status = _shown(arguments, "marks", marks, ("who", "question", "solved", "verdict"), wrong)
-    for mark in () if arguments.json else marks:
-        if mark["solved"] is False:
-            print_text(f"{mark['file']}: {mark['question']}: {mark['text']}")
-    return status
-
-
-def _own(path: str, option: str, makes: Sequence[str]) -> Mapping[str, Any]:
-    """{name: what a teacher's own file makes of it with the functions `makes`}. The file is run here, as the
-    teacher's own."""
-    try:
-        return defined(Path(path), makes)
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(f"{option} {path!r}: {type(error).__name__}: {error}") from error
-
-
-def _shown(
-    arguments: argparse.Namespace,
-    name: str,
-    rows: Sequence[Mapping[str, Any]],
-    shown: Sequence[str],
-    wrong: Sequence[str],
-) -> int:
-    """Print the rows and their sums by learner as tables, or as JSON, and write them to the CSV files that
-    are asked for."""
-    members = by_learner(rows, learners(arguments.path))
-    if arguments.csv:
-        write_file(arguments.csv, lambda path: _write_csv(path, shown, rows))
-    if arguments.by_learner:
-        sheet = columns(members)
-        write_file(arguments.by_learner, lambda path: _write_csv(path, SUMS, sheet))
-    if arguments.json:
-        print_json({name: [*rows], "learners": members, "wrong": [*wrong]})
-    else:
-        print_table(shown, [[_cell(row[column]) for column in shown] for row in rows])
-        if members:
-            print_text("")
-            sums: Sequence[Mapping[str, Any]] = members
-            print_table(SUMS, [[_cell(each[column]) for column in SUMS] for each in sums])
-        for line in wrong:
-            print_text(f"left out: {line}")
-    return int(bool(wrong))
-
-
-def _cell(value: Any) -> str:
-    return "-" if value is None else value_text(value)
-
-
-def _write_csv(path: Path, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(rows[0] if rows else names)
-        writer.writerows([[_harmless(value) for value in row.values()] for row in rows])
-
-
-def _harmless(value: Any) -> Any:
-    """A cell that no spreadsheet takes for a formula."""
-    return (
-        f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
-    )
-
-
 class Action(NamedTuple):
     """Something that the command does."""
 
@@ -233,18 +129,29 @@ class Action(NamedTuple):
 
 
 ACTIONS = {
-    "template": Action(_template, "the notebook to write", ("lang",)),
+    "template": Action(_template, "the notebook to write", ("lang", "force")),
     "pack": Action(
-        _pack, "the zip or the folder to write", ("lessons", "without_solutions", "own", "lang")
+        _pack,
+        "the zip or the folder to write",
+        ("lessons", "without_solutions", "own", "lang", "force"),
     ),
     "handout": Action(
-        _handout, "the .html or .pdf to write", ("lessons", "without_solutions", "own", "lang")
+        _handout,
+        "the .html or .pdf to write",
+        ("lessons", "without_solutions", "own", "lang", "force"),
     ),
-    "collect": Action(_collect, "the folder of what was handed in", ("csv", "by_learner")),
-    "grade": Action(
-        _grade,
+    "collect": Action(
+        collected,
         "the folder of what was handed in",
-        ("csv", "by_learner", "questions", "limit_s", "memory_gib", "lang"),
+        ("lessons", "roster", "csv", "by_learner", "force"),
+    ),
+    "grade": Action(
+        graded,
+        "the folder of what was handed in",
+        (
+            *("lessons", "roster", "csv", "by_learner", "force"),
+            *("questions", "limit_s", "memory_gib", "lang", "feedback"),
+        ),
     ),
 }
 OPTIONS = {name for action in ACTIONS.values() for name in action.options}
@@ -261,21 +168,40 @@ def add_class(command: argparse.ArgumentParser) -> None:
         ".pdf to write; "
         "collect, grade: the folder that holds a file or a folder of each learner",
     )  # fmt: skip
+    command.add_argument(
+        "--lessons", metavar="N,N",
+        help="which lessons: 1,4,9; pack, handout: (all); collect, grade: whose questions have a column (those "
+        "that were handed in)",
+    )  # fmt: skip
+    command.add_argument(
+        "--force", action="store_const", const=True, help="overwrite files that are there"
+    )
     packing = command.add_argument_group("pack, handout")
-    packing.add_argument("--lessons", metavar="N,N", help="which lessons: 1,4,9 (all)")
     packing.add_argument(
-        "--without-solutions", action="store_const", const=True, help="exercises show no solution; a handout has no answers, and its points are a file of their own"
+        "--without-solutions",
+        action="store_const",
+        const=True,
+        help="exercises show no solution; a handout has no answers, and its points are a file of their own",
     )
     packing.add_argument(
         "--own", nargs="+", metavar="FILE", help="notebooks of your own, and modules they import"
     )
     command.add_argument(
-        "--lang", choices=LANGUAGES, help="template, pack, handout, grade: the language (SIMLAB_LANG, or the locale's)"
+        "--lang",
+        choices=LANGUAGES,
+        help="template, pack, handout, grade: the language (SIMLAB_LANG, or the locale's)",
     )
     reading = command.add_argument_group("collect, grade")
     reading.add_argument("--csv", metavar="FILE", help="also write the table to FILE")
     reading.add_argument(
-        "--by-learner", metavar="FILE", help="also write a row for each learner to FILE, with a column for each question that was tried (CSV)"
+        "--by-learner",
+        metavar="FILE",
+        help="also write a row for each learner to FILE, with a column for each question (CSV)",
+    )
+    reading.add_argument(
+        "--roster",
+        metavar="FILE",
+        help="who should be there: a name on each line, or a CSV with a column such as name",
     )
     reading.add_argument(
         "--questions",
@@ -288,4 +214,8 @@ def add_class(command: argparse.ArgumentParser) -> None:
     reading.add_argument(
         "--memory-gib", type=float, metavar="X", help="grade: memory of a function, GiB (1)"
     )
+    reading.add_argument(
+        "--feedback", metavar="DIR",
+        help="grade: also write a page for each learner into DIR, to be given back (HTML)",
+    )  # fmt: skip
     add_json_options(command, Answer)

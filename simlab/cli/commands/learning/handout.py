@@ -2,13 +2,14 @@
 answer with its points. Without answers the points are pages of their own, for they say the answers."""
 
 import json
+import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from simlab.apps.lesson_cells import Guess, Task, as_html
 from simlab.errors import InputError
@@ -19,14 +20,25 @@ from simlab.views.language import CHINESE_PNG
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 PRINT_S = 300
+LISTING = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+"""Code, or a picture of letters, in Markdown."""
 STYLE = """
 @page { size: A4; margin: 16mm }
 body { font: 11pt/1.45 system-ui, "Noto Sans CJK SC", sans-serif; max-width: 178mm; margin: 0 auto }
 h1 { font-size: 17pt; break-before: page } h1:first-of-type { break-before: auto }
 h2 { font-size: 13pt; margin: 18pt 0 4pt; break-after: avoid } h3 { font-size: 11pt; margin: 8pt 0 2pt; break-after: avoid }
 p, ul { margin: 4pt 0 } ul.box { list-style: "\\2610  " } img { max-width: 100%; max-height: 90mm; break-inside: avoid }
+pre { font-size: 9pt; white-space: pre-wrap } table { border-collapse: collapse; font-size: 9pt } td, th { padding: 0 6pt }
 .room { display: inline-block; width: 40mm; border-bottom: 0.6pt solid #444 }
 """
+
+
+class Shown(NamedTuple):
+    """What a notebook shows of a question above its prediction, and below it, as HTML: listings, pictures and
+    tables."""
+
+    before: list[str]
+    after: list[str]
 
 
 def handout(
@@ -39,17 +51,20 @@ def handout(
     """An HTML page about the questions of `lessons` in `tongue`, "en" or "zh", which prints on A4.
 
     own:     (title, {name: a prediction or an exercise of one's own}), which have one language.
-    answers: with what refutes the common answer, the lesson's picture, the answer in 60 seconds, the points to
-    tick and the answers to follow-ups. A picture is there where the notebook holds its results, as in a checkout.
+    answers: with what refutes the common answer, the lesson's pictures and tables, the answer in 60 seconds, the
+    points to tick and the answers to follow-ups. These are there where the notebook holds its results, as in a
+    checkout. What stands above a prediction, such as the code that it is about, is always there.
     """
     parts = []
     for lesson in lessons:
-        pictures = _pictures(NOTEBOOKS / lesson.file, tongue)
+        shown = _shown(NOTEBOOKS / lesson.file, tongue)
         named = f"{lesson.number}. {escape(getattr(lesson, tongue))}"
         parts.append(f"<h1>{named}</h1>")
+        if answers and shown and not any(its.after for its in shown.values()):
+            parts.append(as_html(word("form.not_on_paper", tongue=tongue)))
         for question in _own_questions(lesson):
-            picture = pictures.get(question.id, "")
-            parts += [_title(question, tongue), *_question(question.id, tongue, answers, picture)]
+            asked = _question(question.id, tongue, answers, shown[question.id])
+            parts += [_title(question, tongue), *asked]
     for title, questions in own:
         parts.append(f"<h1>{escape(title)}</h1>")
         for its in questions.values():
@@ -118,7 +133,7 @@ def _own(its: Guess | Task, tongue: str, answers: bool) -> list[str]:
     return parts + shown
 
 
-def _question(name: str, tongue: str, answers: bool, picture: str) -> list[str]:
+def _question(name: str, tongue: str, answers: bool, shown: Shown) -> list[str]:
     def said(key: str) -> str:
         return as_html(word(f"{name}.{key}", tongue=tongue))
 
@@ -129,10 +144,10 @@ def _question(name: str, tongue: str, answers: bool, picture: str) -> list[str]:
         f"<li>{as_html(each['question'])}{as_html(each['answer']) if answers else ''}</li>"
         for each in entry(f"{name}.follow_ups", tongue=tongue)
     )
-    parts = [*_predict(book.prediction(name), tongue), head("wrong_answer"), said("wrong")]
+    asked = _predict(book.prediction(name), tongue)
+    parts = [*shown.before, *asked, head("wrong_answer"), said("wrong")]
     if answers:
-        shown = f'<img alt="" src="data:image/png;base64,{picture}">' if picture else ""
-        parts += [head("refuted"), said("refuted"), shown, head("spoken"), said("spoken")]
+        parts += [head("refuted"), said("refuted"), *shown.after, head("spoken"), said("spoken")]
         parts += [head("points"), _points(name, tongue)]
     return [*parts, head("follow_ups"), f"<ul>{follow_ups}</ul>"]
 
@@ -142,21 +157,35 @@ def _points(name: str, tongue: str) -> str:
     return f'<ul class="box">{"".join(points)}</ul>'
 
 
-def _pictures(path: Path, tongue: str) -> dict[str, str]:
-    """{question's id: the first picture from its run on, in base64}."""
-    found: dict[str, str] = {}
-    name = ""
+def _shown(path: Path, tongue: str) -> dict[str, Shown]:
+    """{question's id: what its notebook shows of it}."""
+    found: dict[str, Shown] = {}
+    name, predicted = "", False
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-        tags = [tag.partition(":") for tag in cell["metadata"].get("tags", ())]
-        name = next((its for kind, _, its in tags if kind == "q"), name)
-        if any(kind in "ef" for kind, _, _ in tags):
+        source = "".join(cell["source"])
+        kinds = {tag.partition(":")[0] for tag in cell["metadata"].get("tags", ())}
+        if heading := course.HEADING.match(source):
+            name, predicted = heading[1], False
+            found[name] = Shown([], [])
+        predicted |= "p" in kinds
+        if kinds & {"e", "f", "x"}:
             name = ""  # the exercise and the end have pictures of their own
-        for output in cell.get("outputs", ()):
-            data: Mapping[str, Any] = output.get("data", {})
-            if name and "image/png" in data:
-                chosen = data.get(CHINESE_PNG) if tongue == "zh" else None
-                found.setdefault(name, "".join(chosen or data["image/png"]))
+        if name and not predicted:
+            found[name].before.extend(map(as_html, LISTING.findall(source)))
+        stills = (_still(output.get("data", {}), tongue) for output in cell.get("outputs", ()))
+        if name:
+            (found[name].after if predicted else found[name].before).extend(filter(None, stills))
     return found
+
+
+def _still(data: Mapping[str, Any], tongue: str) -> str:
+    """A picture, or a table, that a cell shows; "" for something else."""
+    if "image/png" in data:
+        chosen = data.get(CHINESE_PNG) if tongue == "zh" else None
+        picture = "".join(chosen or data["image/png"])
+        return f'<img alt="" src="data:image/png;base64,{picture}">'
+    text = "".join(data.get("text/markdown", ""))
+    return as_html(text) if text.startswith("|") else ""
 
 
 def as_pdf(page: str) -> bytes:
