@@ -15,6 +15,7 @@ from simlab.lowering.kernels.kernel import Communication, Place
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
+
 def gathered_input(
     product: OperationKind, inputs: Sequence[Tensor], plan: Plan, share: Share
 ) -> list[Communication]:

@@ -57,12 +57,12 @@ def own_kinds(model: "ModelSizes") -> Kinds:
             f"{name}: kinds = {shortened(model.kinds)}: give {{name: {{field: value}}}}"
         ) from None
     known = sorted({*model.__dataclass_fields__} - {*OF_ALL_LAYERS})
-    for its, fields in kinds.items():
+    for its, own in kinds.items():
         if not isinstance(its, str) or not its or its in NO_KINDS:
             raise InputError(
                 f"{name}: a kind of layers named {shortened(its)}: give a name that is none of {', '.join(NO_KINDS)}"
             )
-        for field in fields:
+        for field in own:
             if field not in known:
                 near = did_you_mean(field, known) or ";"
                 raise InputError(
