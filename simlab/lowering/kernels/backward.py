@@ -32,8 +32,11 @@ BACKWARD_BYTES = {
     OperationKind.MASK: 2,
     OperationKind.RESIDUAL: 0.8,
     OperationKind.ACTIVATION: 1.6,
+    OperationKind.ATTENTION_DROPOUT: 1,
+    OperationKind.COPY: 1,
 }
-"""{operation: bytes that its backward moves over those that its forward moves}; 1 for all others.
+"""{operation: bytes that its backward moves over those that its forward moves}. Any other one's reads what
+the operation has saved, and otherwise moves as much as the forward.
 
 A norm's backward reads its input and its output's gradient twice, for the gradients of the input
 and of the weights, and writes the input's: 5 passes for 2. A softmax's reads its result and that
