@@ -84,23 +84,14 @@ class Layer(nn.Module):
     """A layer of `model`, all of whose layers are alike. Its input and its output are (batch, tokens,
     hidden).
 
-    A subclass makes the modules that the operations need: of norm1, norm2, norm_behind1, norm_behind2,
-    norm_of_q, norm_of_k, qkv, or in_projection and scan, and out, and up and down, or experts and perhaps
-    shared_up and shared_down. heads, kv_heads: how many this rank has. `InputError` for an operation that is not
+    A subclass makes the modules that the operations need: those of `norms_of` and of `products_of`, scan and
+    experts. heads, kv_heads: how many this rank has. `InputError` for an operation that is not
     executed.
     """
 
     heads: int
     kv_heads: int
-    norm1: nn.Module
-    qkv: nn.Linear
-    in_projection: nn.Linear
     scan: nn.Module
-    out: nn.Linear
-    up: nn.Linear
-    down: nn.Linear
-    shared_up: nn.Linear
-    shared_down: nn.Linear
     experts: Any
     """What stands in place of `up` and `down` in a model with experts; None without."""
 
@@ -108,14 +99,12 @@ class Layer(nn.Module):
         super().__init__()
         self.model = model
         self.steps = steps_of(model)
-        self.pieces: dict[str, int] = {}
+        self.pieces = {
+            name: len(its.makes)
+            for name, its in products_of(model).items()
+            if its.joined == (its.makes[0].least > 0)  # else group by group, or of several widths
+        }
         """{module: how many matrices, one below the other, its weight consists of}"""
-        if model.mixer == "attention":
-            self.pieces["qkv"] = 3 if model.positions else 1
-        if model.has_mlp and not model.experts:
-            self.pieces["up"] = 1 + model.gated_mlp
-        if model.shared_experts:
-            self.pieces["shared_up"] = 1 + model.gated_mlp
 
     def forward(self, x: Tensor) -> Tensor:
         known = {ENTERED: x}

@@ -53,16 +53,6 @@ class OperationKind(StrEnum):
     OTHER = "other"
 
 
-WITH_VECTORS = (
-    OperationKind.NORM,
-    OperationKind.LAST_NORM,
-    OperationKind.ATTENTION,
-    OperationKind.SOFTMAX,
-    OperationKind.SCAN,
-)
-"""Operations whose weights are vectors."""
-
-
 class Cut(Enum):
     """Which part of a tensor, or of a weight, a rank has."""
 
@@ -135,9 +125,9 @@ class Operation(NamedTuple):
 
     @property
     def is_product(self) -> bool:
-        """Whether it multiplies what it reads with matrices of weights: no norm, whose weights are
-        scales, no attention, whose weights are sinks, and no scan."""
-        return bool(self.reads and self.weights) and self.kind not in WITH_VECTORS
+        """Whether it multiplies what it reads with matrices of weights: no norm, attention or scan, whose weights
+        are vectors."""
+        return bool(self.reads) and any(its.columns > 1 for its in self.weights)
 
     @property
     def label(self) -> str:
