@@ -92,6 +92,7 @@ class Layer(nn.Module):
     heads: int
     kv_heads: int
     scan: nn.Module
+    up: nn.Linear
     experts: Any
     """What stands in place of `up` and `down` in a model with experts; None without."""
 
