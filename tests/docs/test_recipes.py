@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
+import simlab as sl
 from simlab.cli.main import main as simlab_main
 
 ROOT = Path(__file__).parents[2]
@@ -303,11 +304,16 @@ for plan in (
             assert abs(sum(its.end[held] for its in phases)) < 1, (plan, kinds, held)
     many = replace(plan, dp=8 // plan.tp)
     assert sl.predict(gated, many, cluster).step_s > sl.predict(model, many, cluster).step_s
-sums = {}
-for its in (model, gated):
-    kernels = layer_kernels(its, sl.Plan(tp=2)).input_grad
-    sums[its] = sum(getattr(its, "kind", "") == "all_reduce" for its in kernels)
-assert sums[gated] == sums[model] + 1  # of the gradient of what the gate is made of
+
+def sent(its, kind, **fields):
+    forward, back, *_ = layer_kernels(its, sl.Plan(tp=2, **fields))
+    return sum(getattr(kernel, "kind", "") == kind for kernel in (*forward, *back))
+
+# the gradient of what the gate is made of is summed; with sequence parallelism that is gathered before
+assert sent(gated, "all_reduce") == sent(model, "all_reduce") + 1
+for kind, more in (("all_gather", 2), ("reduce_scatter", 1)):
+    found = [sent(its, kind, sequence_parallel=True) for its in (model, gated)]
+    assert found[1] - found[0] == more, (kind, found)
 """
 EXECUTED = """
 import torch
@@ -338,6 +344,14 @@ def test_a_kind_of_attention_that_is_added_as_the_page_says_is_predicted_and_exe
     with_gated, program
 ):
     with_gated("-c", program)
+
+
+def test_processes_execute_a_kind_of_attention_that_is_added_as_the_page_says(with_gated):
+    model = sl.load_model("llama-3-8b").to_dict() | {"gated_heads": True, "name": "gated"}
+    (with_gated.folder / "gated.json").write_text(json.dumps(model))
+    asked = "--model gated.json --hidden 64 --layers 2 --tp 2 --sequence-parallel yes --steps 1 --warmup 0"
+    found = json.loads(with_gated("-m", "realrun", *asked.split(), "--json"))
+    assert found["ok"] and found["runs"][0]["gradient_error"] < 1e-12
 
 
 def test_a_gpu_that_is_added_as_the_page_says_is_predicted_and_searched_and_said_to_be_assumed(
