@@ -46,19 +46,21 @@ class Matrix(NamedTuple):
 
 
 PRODUCTS = (OperationKind.QKV, OperationKind.OUTPUT, OperationKind.UP, OperationKind.DOWN)
+QKV = ("Q", "K", "V")
 
 
 def matrices(model: Model) -> list[Matrix]:
-    """The matrices of a layer of `model`, in the order in which they are used, each by the name of what it
-    makes."""
+    """The matrices of a layer of `model`, in the order in which they are used. One that is cut by rows has
+    the name of its product, any other that of what it makes."""
     found = []
     for its in layer_operations(model):
         weights = [weight for weight in its.weights if weight.columns > 1]  # the others are biases
-        for made, weight in zip(its.makes, weights if its.kind in PRODUCTS else ()):
-            name = its.label if weight.by_columns else made.name.split(" before ")[0]
+        for at, (made, weight) in enumerate(zip(its.makes, weights * (its.kind in PRODUCTS))):
+            name = its.label if weight.by_columns else made.name
+            if its.kind is OperationKind.QKV and at < len(QKV):
+                name = QKV[at]
             heads = int(weight.rows / weight.least) if weight.least else 0
             shape = int(weight.columns), int(weight.rows)
-            name = name.upper() if weight.least else name
             found.append(Matrix(name, *shape, weight.by_columns, heads))
     return found
 

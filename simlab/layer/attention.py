@@ -40,7 +40,14 @@ def attention(
     else:
         joined = model.positions > 0  # a GPT's are one parameter
         makes = [made_q, made_k, v]
-        qkv = linear(OperationKind.QKV, normed, makes, cut=Cut.HEADS, bias=model.has_bias("qkv"), joined=joined)
+        qkv = linear(
+            OperationKind.QKV,
+            normed,
+            makes,
+            cut=Cut.HEADS,
+            bias=model.has_bias("qkv"),
+            joined=joined,
+        )
         operations = [qkv, *operations]
     core = (
         _stored(model, q, k, v, result, keys, dropout) if keys else _fused(model, q, k, v, result)

@@ -122,12 +122,8 @@ class Operation(NamedTuple):
     """Whether the matrices of a product are one parameter."""
     again: tuple[Tensor, ...] = ()
     """Of what it makes: what is not kept, and made again before the backward."""
-
-    @property
-    def is_product(self) -> bool:
-        """Whether it multiplies what it reads with matrices of weights: no norm, attention or scan, whose weights
-        are vectors."""
-        return bool(self.reads) and any(its.columns > 1 for its in self.weights)
+    is_product: bool = False
+    """Whether it multiplies what it reads with matrices of weights: see `linear`."""
 
     @property
     def label(self) -> str:
@@ -156,7 +152,8 @@ def linear(
             whole = Cut.COPIES if experts else Cut.WHOLE
             vector = matrix._replace(columns=1, by_columns=False)
             weights.append(vector._replace(cut=whole) if by_columns else vector)
-    return Operation(kind, (read,), tuple(makes), tuple(weights), saves=(read,), joined=joined)
+    made = tuple(makes), tuple(weights)
+    return Operation(kind, (read,), *made, saves=(read,), joined=joined, is_product=True)
 
 
 def norm(name: str, read: Tensor, made: Tensor, *, shift: bool = False) -> Operation:

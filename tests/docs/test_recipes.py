@@ -246,7 +246,7 @@ def with_gated(tmp_path_factory):
     Python there."""
     text = PAGE.split("\n## A kind of attention or of MLP\n")[1].split("\n## ")[0]
     field, kinds, function, call, executed = re.findall(
-        r"^```python\n(.*?)^```$", text, re.M | re.S
+        r"^```py\n(.*?)^```$", text, re.M | re.S
     )
     run = copied(tmp_path_factory.mktemp("copy"), "simlab", "realrun")
     names = re.findall(r"^    (\w+) = ", kinds, re.M)
