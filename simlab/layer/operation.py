@@ -152,8 +152,8 @@ def linear(
             whole = Cut.COPIES if experts else Cut.WHOLE
             vector = matrix._replace(columns=1, by_columns=False)
             weights.append(vector._replace(cut=whole) if by_columns else vector)
-    made = tuple(makes), tuple(weights)
-    return Operation(kind, (read,), *made, saves=(read,), joined=joined, is_product=True)
+    product = Operation(kind, (read,), tuple(makes), tuple(weights), saves=(read,), joined=joined)
+    return product._replace(is_product=True)
 
 
 def norm(name: str, read: Tensor, made: Tensor, *, shift: bool = False) -> Operation:
