@@ -245,9 +245,7 @@ def with_gated(tmp_path_factory):
     """A copy of simlab and realrun to which the page's kind of attention was added, and a function that runs
     Python there."""
     text = PAGE.split("\n## A kind of attention or of MLP\n")[1].split("\n## ")[0]
-    field, kinds, function, call, executed = re.findall(
-        r"^```py\n(.*?)^```$", text, re.M | re.S
-    )
+    field, kinds, function, call, executed = re.findall(r"^```py\n(.*?)^```$", text, re.M | re.S)
     run = copied(tmp_path_factory.mktemp("copy"), "simlab", "realrun")
     names = re.findall(r"^    (\w+) = ", kinds, re.M)
     listed = "".join(f"    OperationKind.{name},\n" for name in names)
