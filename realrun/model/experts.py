@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from realrun.model.layer import activation, mlp_of
+from realrun.model.layer import activation
 from realrun.model.split import SplitLinear
 from simlab.lowering.context import context_chunks
 from simlab.spec.model import Model
@@ -26,7 +26,9 @@ class Expert(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.parts = 1 + model.gated_mlp
-        self.up, self.down = mlp_of(model, model.expert_width)
+        hidden, width, bias = model.hidden, model.expert_width, model.has_bias("mlp")
+        self.up = SplitLinear(hidden, self.parts * width, bias=bias)
+        self.down = SplitLinear(width, hidden, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(activation(*self.up(x).chunk(self.parts, -1)))

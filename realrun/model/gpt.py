@@ -7,10 +7,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from realrun.model.experts import Experts
-from realrun.model.layer import Layer, mlp_of, norm_of, norms_of
+from realrun.model.layer import Layer, has_module, module_name, norm_of, norms_of
 from realrun.model.scan import Scan
 from realrun.model.sizes import VOCAB, Sizes, model_of
 from realrun.model.split import SplitLinear
+from simlab.layer.operation import OperationKind
+from simlab.layer.units import layer_operations
 from simlab.spec.model import Model
 from simlab.spec.stage_layers import layers_of_stages
 
@@ -34,25 +36,19 @@ class Block(Layer):
         self.heads, self.kv_heads = model.heads, model.kv_heads
         for name, size in norms_of(model).items():
             self.add_module(name, norm_of(model, size))
-        d, inner = model.head_size, heads * model.head_size
-        if model.mixer == "attention":
-            wide = inner + 2 * model.kv_heads * d
-            self.qkv = SplitLinear(hidden, wide, bias=model.has_bias("qkv"))
-        elif model.mixer == "mamba":
-            inner = model.state_inner
-            wide = inner + model.state_channels + model.state_heads
-            self.in_projection = SplitLinear(hidden, wide, bias=False)
-            self.scan = Scan(model)
-        if model.mixer != "none":
-            self.out = SplitLinear(inner, hidden, bias=model.has_bias("output"))
-        self.experts = experts
-        if not model.has_mlp:
-            return
-        if experts is None:
-            self.up, self.down = mlp_of(model, model.ffn)
-        elif model.shared_experts:
-            width = model.shared_experts * model.expert_width
-            self.shared_up, self.shared_down = mlp_of(model, width)
+        self.experts = None
+        for its in layer_operations(model):
+            if its.kind is OperationKind.SCAN:
+                self.scan = Scan(model)
+            elif its.kind is OperationKind.ROUTER:
+                self.experts = experts
+            elif has_module(its):
+                outputs, biased = (
+                    sum(n.numbers for n in its.makes),
+                    len(its.weights) > len(its.makes),
+                )
+                product = SplitLinear(int(its.reads[0].numbers), int(outputs), bias=biased)
+                self.add_module(module_name(its), product)
 
 
 class Stage(nn.Module):

@@ -9,7 +9,7 @@ attention, scores of a head's own, attention and MLP side by side, and dropout. 
 SiLU, another MLP's is GELU, and rotary embeddings have the base 10,000, whatever the model's.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -18,27 +18,39 @@ from torch.nn import functional
 
 from realrun.model.fused import RMSNorm, gated, rotary
 from realrun.model.sizes import check_executed, of_copies
-from realrun.model.split import SplitLinear
 from simlab.layer.operation import Operation, OperationKind
 from simlab.layer.units import layer_operations
 from simlab.spec.model import Model
 
-JOINED = 3
-"""The matrices of a GPT's queries, keys and values, which are one parameter."""
 NORMS_OF_HEADS = "norm_of_q", "norm_of_k"
 ENTERED = "layer input 1"
 """The tensor that enters a layer, as its operations name it."""
 
 
-COLUMNS = "qkv", "in_projection", "up", "shared_up"
-ROWS = "out", "down", "shared_down"
-"""The modules of products whose outputs, or whose inputs, tensor parallelism cuts."""
+def products_of(model: Model) -> dict[str, Operation]:
+    """{module: its product} of a layer of `model`, but for a router's and experts'."""
+    return {module_name(its): its for its in layer_operations(model) if has_module(its)}
 
 
-def products(layer: nn.Module, names: Sequence[str]) -> dict[str, nn.Linear]:
-    """{name: product} of those of `names` that `layer` has."""
-    found = {name: getattr(layer, name, None) for name in names}
-    return {name: its for name, its in found.items() if isinstance(its, nn.Linear)}
+def has_module(operation: Operation) -> bool:
+    """Whether it is a product with a module of its own in a layer, as a router and experts have not."""
+    return (
+        operation.is_product
+        and operation.kind is not OperationKind.ROUTER
+        and not of_copies(operation)
+    )
+
+
+def module_name(product: Operation) -> str:
+    """The name of the module of a product, such as 'shared_up'."""
+    return "out" if product.kind is OperationKind.OUTPUT else product.kind.replace(" ", "_")
+
+
+def products(layer: "Layer", *, by_inputs: bool) -> dict[str, nn.Linear]:
+    """{name: product} of those of `layer` whose outputs, or whose inputs, tensor parallelism cuts."""
+    of = products_of(layer.model).items()
+    names = [name for name, its in of if its.weights[0].by_columns == by_inputs]
+    return {name: getattr(layer, name) for name in names}
 
 
 def norm_of(model: Model, size: int) -> nn.Module:
@@ -54,13 +66,6 @@ def norms_of(model: Model) -> dict[str, int]:
             sizes = [int(weight.rows) for weight in operation.weights] or [0] * len(NORMS_OF_HEADS)
             found |= zip(norm_names(operation), sizes)
     return found
-
-
-def mlp_of(model: Model, width: int) -> tuple[SplitLinear, SplitLinear]:
-    """The products of an MLP up to so much `width`, that of a gate included, and down."""
-    bias, hidden = model.has_bias("mlp"), model.hidden
-    up = SplitLinear(hidden, (1 + model.gated_mlp) * width, bias=bias)
-    return up, SplitLinear(width, hidden, bias=bias)
 
 
 class Step(NamedTuple):
@@ -79,23 +84,15 @@ class Layer(nn.Module):
     """A layer of `model`, all of whose layers are alike. Its input and its output are (batch, tokens,
     hidden).
 
-    A subclass makes the modules that the operations need: of norm1, norm2, norm_behind1, norm_behind2,
-    norm_of_q, norm_of_k, qkv, or in_projection and scan, and out, and up and down, or experts and perhaps
-    shared_up and shared_down. heads, kv_heads: how many this rank has. `InputError` for an operation that is not
+    A subclass makes the modules that the operations need: those of `norms_of` and of `products_of`, scan and
+    experts. heads, kv_heads: how many this rank has. `InputError` for an operation that is not
     executed.
     """
 
     heads: int
     kv_heads: int
-    norm1: nn.Module
-    qkv: nn.Linear
-    in_projection: nn.Linear
     scan: nn.Module
-    out: nn.Linear
     up: nn.Linear
-    down: nn.Linear
-    shared_up: nn.Linear
-    shared_down: nn.Linear
     experts: Any
     """What stands in place of `up` and `down` in a model with experts; None without."""
 
@@ -103,14 +100,12 @@ class Layer(nn.Module):
         super().__init__()
         self.model = model
         self.steps = steps_of(model)
-        self.pieces: dict[str, int] = {}
+        self.pieces = {
+            name: len(its.makes)
+            for name, its in products_of(model).items()
+            if its.joined == (its.makes[0].least > 0)  # else group by group, or of several widths
+        }
         """{module: how many matrices, one below the other, its weight consists of}"""
-        if model.mixer == "attention":
-            self.pieces["qkv"] = JOINED if model.positions else 1
-        if model.has_mlp and not model.experts:
-            self.pieces["up"] = 1 + model.gated_mlp
-        if model.shared_experts:
-            self.pieces["shared_up"] = 1 + model.gated_mlp
 
     def forward(self, x: Tensor) -> Tensor:
         known = {ENTERED: x}
@@ -152,7 +147,9 @@ def steps_of(model: Model) -> tuple[Step, ...]:
         if operation.kind is OperationKind.PERMUTE:
             executed[-1] = executed[-1]._replace(makes=makes[-1:])  # of the router
         elif not of_copies(operation):
-            executed.append(Step(FUNCTIONS[operation.kind], operation, reads, makes, ()))
+            executed.append(
+                Step(FUNCTIONS.get(operation.kind, _product), operation, reads, makes, ())
+            )
         made |= {*makes}
         newest = makes[0]
     last = {name: number for number, step in enumerate(executed) for name in step.reads}
@@ -193,20 +190,24 @@ def _norm(layer: Layer, operation: Operation, *inputs: Tensor) -> tuple[Tensor, 
     return tuple(norm(x) for norm, x in zip(norms, inputs))
 
 
-def _qkv(layer: Layer, operation: Operation, x: Tensor) -> tuple[Tensor, ...]:
-    made = layer.qkv(x)
+def _product(layer: Layer, operation: Operation, x: Tensor) -> Tensor | tuple[Tensor, ...]:
+    """A product, whose results lie group by group where they are of heads, those of a GPT one below the
+    other, and else side by side."""
+    made: Tensor = getattr(layer, module_name(operation))(x)
+    makes = operation.makes
+    if not makes[0].least:
+        part = made.shape[-1] / sum(its.numbers for its in makes)
+        return made.split([round(its.numbers * part) for its in makes], -1)
     if operation.joined:
-        shape = JOINED, layer.heads, -1
-        return (*made.unflatten(-1, shape).permute(2, 0, 3, 1, 4),)
-    shared = layer.heads // layer.kv_heads
-    groups = made.unflatten(-1, (layer.kv_heads, shared + 2, -1))
+        return (*made.unflatten(-1, (len(makes), layer.heads, -1)).permute(2, 0, 3, 1, 4),)
+    groups = made.unflatten(-1, (layer.kv_heads, -1))
+    widths = [int(its.numbers) // layer.model.kv_heads for its in makes]
     # as copies, for a part of the product would keep all of it
-    parts = (part.clone() for part in groups.split([shared, 1, 1], -2))
-    return tuple(part.flatten(-3, -2).transpose(1, 2) for part in parts)
-
-
-def _in_projection(layer: Layer, operation: Operation, x: Tensor) -> tuple[Tensor, ...]:
-    return layer.in_projection(x).split([int(made.numbers) for made in operation.makes], -1)
+    parts = (part.clone() for part in groups.split(widths, -1))
+    return tuple(
+        part.unflatten(-1, (-1, int(its.least))).flatten(-3, -2).transpose(1, 2)
+        for part, its in zip(parts, makes)
+    )
 
 
 def _rotary(layer: Layer, operation: Operation, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -224,30 +225,20 @@ def activation(*inputs: Tensor) -> Tensor:
     return gated(*inputs) if len(inputs) > 1 else functional.gelu(inputs[0])
 
 
-def _up(layer: Layer, operation: Operation, x: Tensor) -> tuple[Tensor, ...]:
-    shared = operation.kind is OperationKind.SHARED_UP
-    made: Tensor = (layer.shared_up if shared else layer.up)(x)
-    return made.chunk(len(operation.makes), -1)
-
-
-def _shared_down(layer: Layer, operation: Operation, x: Tensor, *other: Tensor) -> Tensor:
-    return x + other[0] if other else layer.shared_down(x)
+def _shared_down(
+    layer: Layer, operation: Operation, x: Tensor, *other: Tensor
+) -> Tensor | tuple[Tensor, ...]:
+    return x + other[0] if other else _product(layer, operation, x)
 
 
 FUNCTIONS: dict[OperationKind, Callable[..., Tensor | tuple[Tensor, ...]]] = {
     OperationKind.NORM: _norm,
-    OperationKind.QKV: _qkv,
     OperationKind.ROTARY: _rotary,
     OperationKind.ATTENTION: _attention,
-    OperationKind.IN_PROJECTION: _in_projection,
     OperationKind.SCAN: lambda layer, operation, *made: layer.scan(*made),
-    OperationKind.OUTPUT: lambda layer, operation, x: layer.out(x),
     OperationKind.RESIDUAL: lambda layer, operation, x, branch: x + branch,
     OperationKind.ROUTER: lambda layer, operation, x: layer.experts(x),
-    OperationKind.UP: _up,
     OperationKind.ACTIVATION: lambda layer, operation, *inputs: activation(*inputs),
-    OperationKind.DOWN: lambda layer, operation, x: layer.down(x),
-    OperationKind.SHARED_UP: _up,
     OperationKind.SHARED_DOWN: _shared_down,
 }
-"""{kind of operation: (layer, operation, what it reads) → what it makes}"""
+"""{kind of operation: (layer, operation, what it reads) → what it makes}; all others are products."""

@@ -1,5 +1,6 @@
 """The sizes of what is trained, and the model that they make: the one that is simulated, too."""
 
+from dataclasses import fields
 from typing import Any
 
 from simlab.display import plain
@@ -7,6 +8,7 @@ from simlab.errors import InputError, require_whole
 from simlab.layer.operation import Cut, Operation, OperationKind
 from simlab.layer.units import layer_operations
 from simlab.spec.model import Model
+from simlab.spec.model.size_checks import OF_ALL_LAYERS
 
 VOCAB = 256  # bytes
 Sizes = dict[str, Any]
@@ -16,27 +18,11 @@ number `experts` in each layer, `experts_per_token`, `capacity`, the most tokens
 one of them takes, and `routed_parts` and `routed_zigzag`, into which parts a sequence is cut for that
 (`realrun.model.experts.Experts`)."""
 SIZE_NAMES = ("layers", "hidden", "heads", "seq", "experts", "experts_per_token")
-KEPT = (
-    "name",
-    "gated_mlp",
-    "bias",
-    "biases",
-    "norms",
-    "window_slides",
-    "sinks",
-    "clamped",
-    "parallel",
-    "shared_experts",
-    "rotary",
-    "qk_norm",
-    "pattern",
-    "kv_rank",
-    "mixer",
-    "has_mlp",
-    "conv_size",
-)
-"""Fields of a model that its layers keep when they are made smaller."""
-OF_STATES = "state_heads", "state_head_size", "state_groups", "state_size"
+NARROWED = ("ffn", "expert_ffn", "expert_rank", "state_head_size", "state_size")
+"""Fields of a model that keep their proportion to `hidden` where layers are made narrower."""
+OF_THE_WHOLE = (*OF_ALL_LAYERS, *SIZE_NAMES, "head_size", "expert_groups", "groups_per_token")
+"""Fields that layers do not simply keep: what says nothing of a layer, what is asked for or found from it, and
+groups of experts, of which there are few."""
 HEAD = 8
 """The width of a head of a model that is made narrower, about."""
 FEW = 8, 2
@@ -82,7 +68,7 @@ def sizes_like(model: Model, asked: Sizes) -> Sizes:
     head = _even(hidden / heads * model.heads * model.head_size / model.hidden)
 
     def own(field: str, value: Any) -> Any:
-        if field in ("ffn", "expert_ffn", "expert_rank", "state_head_size", "state_size"):
+        if field in NARROWED:
             return -(-value * hidden // (model.hidden * HEAD)) * HEAD
         if field == "kv_heads":
             fitting = (n for n in range(min(2, value, heads), heads + 1) if heads % n == 0)
@@ -99,10 +85,10 @@ def sizes_like(model: Model, asked: Sizes) -> Sizes:
             return max(seq // 4, value * seq // model.seq) if value and seq < model.seq else value
         return value
 
-    scaled = ("ffn", "expert_ffn", "kv_heads", "rope_size", "window", "expert_rank", *OF_STATES)
-    how = {field: own(field, getattr(model, field)) for field in scaled}
-    how |= {field: getattr(model, field) for field in KEPT}
-    how |= {"head_size": head, "positions": seq if model.positions else 0}
+    of_layers = [its.name for its in fields(model) if its.name not in OF_THE_WHOLE]
+    how = {field: own(field, getattr(model, field)) for field in of_layers}
+    how |= {"name": model.name, "pattern": model.pattern, "head_size": head}
+    how["positions"] = seq if model.positions else 0
     how["dense_layers"] = min(model.dense_layers, asked["layers"] - 1)
     how["kinds"] = {
         kind: {field: own(field, value) for field, value in its} for kind, its in model.kinds

@@ -7,7 +7,7 @@ from math import log
 from typing import Any, NamedTuple
 
 from simlab.cost.roofline import nearest
-from simlab.spec.cluster import Cluster, cluster_of_gpu, clusters, gpus
+from simlab.spec.cluster import Cluster, cluster_of_gpu, cluster_with_gpu, clusters, gpus
 from simlab.spec.fabric import Fabric
 from simlab.spec.hardware import PLAUSIBLE, Gpu
 
@@ -77,12 +77,28 @@ def left_out(facts: Mapping[str, Any], own: Cluster, near: Cluster) -> Iterator[
         yield f"{', '.join(missing)}: not known, as left out; plans that offload are refused"
 
 
+def cluster_like(name: str) -> Cluster:
+    """The cluster of the catalogue with the GPU of that name, see `cluster_with_gpu`; of a GPU that is in none
+    of them, the one with the nearest GPU, and this GPU in its place."""
+    if name not in gpus() or name in _built():
+        return cluster_with_gpu(name, "--gpu")
+    near = nearest(gpus()[name], _built())
+    return replace(
+        next(its for its in clusters().values() if its.gpu.name == near), gpu=gpus()[name]
+    )
+
+
+def _built() -> frozenset[str]:
+    """The names of the GPUs of the catalogue's clusters."""
+    return frozenset(its.gpu.name for its in clusters().values())
+
+
 def nearest_cluster(own: Cluster) -> Cluster:
     """The cluster of the catalogue that has the same GPU, or the nearest, and of these the most like it."""
     named = _namesake(own.gpu)
     if named is None and _sparse(own.gpu, _built_alike(own.gpu)):
         named = _built_alike(own.gpu)  # by its peaks it is nearest to one that is twice as fast
-    name = named.name if named else nearest(own.gpu)
+    name = named.name if named and named.name in _built() else nearest(own.gpu, _built())
     alike = [its for its in clusters().values() if its.gpu.name == name]
 
     def apart(other: Cluster) -> tuple[int, float]:

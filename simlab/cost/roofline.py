@@ -305,9 +305,9 @@ def efficiencies_of(gpu: Gpu) -> Efficiency:
 
 
 @cache
-def nearest(gpu: Gpu) -> str:
+def nearest(gpu: Gpu, among: frozenset[str] | None = None) -> str:
     """The name of the GPU of the catalogue, measured or said to reach what another does, that is taken for
-    one of which no efficiencies are known.
+    one of which no efficiencies are known. among: the names that it may have; None: all.
 
     It is that whose multiprocessors compute nearly as much per second in 16 bits, which tells the
     architecture: 1.6 TFLOP/s in a V100, 2.9 in an A100, 7.5 in an H100 and 15 in a B200. Of several
@@ -327,7 +327,11 @@ def nearest(gpu: Gpu) -> str:
             apart(gpus()[name], lambda its: its.memory_bytes),
         )
 
-    known = (name for name, its in gpus().items() if name in efficiencies() or its.efficiency)
+    known = (
+        name
+        for name, its in gpus().items()
+        if (name in efficiencies() or its.efficiency) and (among is None or name in among)
+    )
     return min(known, key=distance)
 
 

@@ -45,21 +45,20 @@ class Matrix(NamedTuple):
     """How many heads its columns belong to; 0: none."""
 
 
-NAMES = {
-    OperationKind.QKV: ("Q", "K", "V"),
-    OperationKind.OUTPUT: ("output",),
-    OperationKind.UP: ("gate", "up"),
-    OperationKind.DOWN: ("down",),
-}
-"""{product: the names of its matrices; without a gate the last one}."""
+PRODUCTS = (OperationKind.QKV, OperationKind.OUTPUT, OperationKind.UP, OperationKind.DOWN)
+QKV = ("Q", "K", "V")
 
 
 def matrices(model: Model) -> list[Matrix]:
-    """The matrices of a layer of `model`, in the order in which they are used."""
+    """The matrices of a layer of `model`, in the order in which they are used. One that is cut by rows has
+    the name of its product, any other that of what it makes."""
     found = []
     for its in layer_operations(model):
         weights = [weight for weight in its.weights if weight.columns > 1]  # the others are biases
-        for name, weight in zip(NAMES.get(its.kind, ())[-len(weights) :], weights):
+        for at, (made, weight) in enumerate(zip(its.makes, weights * (its.kind in PRODUCTS))):
+            name = its.label if weight.by_columns else made.name
+            if its.kind is OperationKind.QKV and at < len(QKV):
+                name = QKV[at]
             heads = int(weight.rows / weight.least) if weight.least else 0
             shape = int(weight.columns), int(weight.rows)
             found.append(Matrix(name, *shape, weight.by_columns, heads))

@@ -39,8 +39,15 @@ def attention(
         operations = [*latent(model, normed, made_q, made_k, v), *operations]
     else:
         joined = model.positions > 0  # a GPT's are one parameter
-        kind, makes = OperationKind.QKV, (made_q, made_k, v)
-        qkv = linear(kind, normed, makes, cut=Cut.HEADS, bias=model.has_bias("qkv"), joined=joined)
+        makes = [made_q, made_k, v]
+        qkv = linear(
+            OperationKind.QKV,
+            normed,
+            makes,
+            cut=Cut.HEADS,
+            bias=model.has_bias("qkv"),
+            joined=joined,
+        )
         operations = [qkv, *operations]
     core = (
         _stored(model, q, k, v, result, keys, dropout) if keys else _fused(model, q, k, v, result)

@@ -10,24 +10,17 @@ from simlab.layer.units import layer_operations
 if TYPE_CHECKING:
     from simlab.spec.model.sizes import ModelSizes
 
-PARTS = {
-    OperationKind.QKV: "qkv",
-    OperationKind.Q_DOWN: "qkv",
-    OperationKind.Q_UP: "qkv",
-    OperationKind.KV_DOWN: "qkv",
-    OperationKind.KV_UP: "qkv",
-    OperationKind.IN_PROJECTION: "in projection",
-    OperationKind.OUTPUT: "output",
-    OperationKind.UP: "up",
-    OperationKind.DOWN: "down",
-    OperationKind.ROUTER: "router",
+ALIKE = {
+    OperationKind.Q_DOWN: OperationKind.QKV,
+    OperationKind.Q_UP: OperationKind.QKV,
+    OperationKind.KV_DOWN: OperationKind.QKV,
+    OperationKind.KV_UP: OperationKind.QKV,
     OperationKind.TO_EXPERTS: "latents of experts",
     OperationKind.FROM_EXPERTS: "latents of experts",
-    OperationKind.PROJECTION: "projection",
     OperationKind.SHARED_UP: "shared experts",
     OperationKind.SHARED_DOWN: "shared experts",
 }
-"""{kind of product: the part of a layer that its operations are counted with}."""
+"""{kind of product: the part of a layer that its operations are counted with}; any other product is a part."""
 SCAN_FLOPS = 7
 """Operations of a scan for each number of a state: decay it, add x B to it and read it along C, as NVIDIA
 counts them (`mamba_layer_flops` in megatron/training/training.py). Kernels that go chunk by chunk do more."""
@@ -43,8 +36,8 @@ def layer_flops(model: "ModelSizes", seq: int) -> dict[str, int]:
             found["scores"], found["values"] = (int(2 * keys * n.numbers) for n in (q, result))
         elif its.kind is OperationKind.SCAN:
             found["scan"] = int(_scan_flops(model, its))
-        elif its.kind in PARTS and its.weights:
-            name = PARTS[its.kind]
+        elif its.is_product:
+            name = str(ALIKE.get(its.kind, its.kind))
             found[name] = found.get(name, 0) + product_flops(model, its, its.makes)
     return found
 
@@ -56,7 +49,7 @@ def _scan_flops(model: "ModelSizes", scan: Operation) -> float:
 def product_flops(model: "ModelSizes", product: Operation, makes: Sequence[Tensor]) -> int:
     """Operations per token of what `makes` of a product's results, two for each multiplication and
     addition; 0 of any other operation."""
-    if product.kind not in PARTS or not product.weights:
+    if not product.is_product:
         return 0
     read = product.reads[0]
     copies = model.experts_per_token if Cut.EXPERTS in (read.cut, makes[0].cut) else 1

@@ -53,16 +53,6 @@ class OperationKind(StrEnum):
     OTHER = "other"
 
 
-WITH_VECTORS = (
-    OperationKind.NORM,
-    OperationKind.LAST_NORM,
-    OperationKind.ATTENTION,
-    OperationKind.SOFTMAX,
-    OperationKind.SCAN,
-)
-"""Operations whose weights are vectors."""
-
-
 class Cut(Enum):
     """Which part of a tensor, or of a weight, a rank has."""
 
@@ -132,12 +122,8 @@ class Operation(NamedTuple):
     """Whether the matrices of a product are one parameter."""
     again: tuple[Tensor, ...] = ()
     """Of what it makes: what is not kept, and made again before the backward."""
-
-    @property
-    def is_product(self) -> bool:
-        """Whether it multiplies what it reads with matrices of weights: no norm, whose weights are
-        scales, no attention, whose weights are sinks, and no scan."""
-        return bool(self.reads and self.weights) and self.kind not in WITH_VECTORS
+    is_product: bool = False
+    """Whether it multiplies what it reads with matrices of weights: see `linear`."""
 
     @property
     def label(self) -> str:
@@ -166,7 +152,8 @@ def linear(
             whole = Cut.COPIES if experts else Cut.WHOLE
             vector = matrix._replace(columns=1, by_columns=False)
             weights.append(vector._replace(cut=whole) if by_columns else vector)
-    return Operation(kind, (read,), tuple(makes), tuple(weights), saves=(read,), joined=joined)
+    product = Operation(kind, (read,), tuple(makes), tuple(weights), saves=(read,), joined=joined)
+    return product._replace(is_product=True)
 
 
 def norm(name: str, read: Tensor, made: Tensor, *, shift: bool = False) -> Operation:

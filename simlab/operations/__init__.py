@@ -28,7 +28,7 @@ from simlab.operations.rates import (
     observed,
     rate_per_1000_node_days,
 )
-from simlab.operations.replan import Replanned, layers_by_speed, microbatches_by_speed, replan
+from simlab.operations.replan import Replanned, layers_by_speed, replan
 from simlab.operations.stragglers import (
     Disturbance,
     SlowStage,
@@ -64,7 +64,6 @@ __all__ = [
     "interval_study",
     "layers_by_speed",
     "mean_goodput",
-    "microbatches_by_speed",
     "most_restart_s",
     "mtbf_s",
     "observed",

@@ -168,25 +168,6 @@ def _another_plan(model: Model, plan: Plan, left: Cluster) -> _Found:
     return None
 
 
-def microbatches_by_speed(speeds: Sequence[float], microbatches: int) -> list[int]:
-    """How many of a step's microbatches each data-parallel replica computes, if replicas have
-    different speeds (microbatches in a second), so that the last one ends as early as can be.
-
-    Each microbatch goes to the replica that would end it first. That is optimal for equal pieces. The
-    gradients are then to be weighted by the number of microbatches, not averaged over replicas.
-    """
-    require_whole("microbatches", microbatches)
-    if not speeds:
-        raise InputError("speeds = []: give the speed of each replica")
-    for speed in speeds:
-        require_positive("speed", speed)
-    given = [0] * len(speeds)
-    for _ in range(microbatches):
-        first = min(range(len(speeds)), key=lambda at: (given[at] + 1) / speeds[at])
-        given[first] += 1
-    return given
-
-
 def layers_by_speed(layer_s: Sequence[float], layers: int) -> tuple[int, ...]:
     """Layers for each stage of a pipeline whose stages are on GPUs of different speeds, so that the
     slowest stage is as fast as can be. layer_s: [per stage] seconds for one layer on its GPU.

@@ -241,7 +241,8 @@ def _with_gpu(name: Any) -> str:
         gpu = gpu_called(name)
     except InputError:
         return ""
-    return f", a GPU of {', '.join(each for each, its in clusters().items() if its.gpu == gpu)};"
+    having = [each for each, its in clusters().items() if its.gpu == gpu]
+    return f", a GPU of {', '.join(having)};" if having else ""
 
 
 def nodes_of_file(name: str | Path) -> int | None:

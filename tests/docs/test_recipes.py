@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
+import simlab as sl
 from simlab.cli.main import main as simlab_main
 
 ROOT = Path(__file__).parents[2]
@@ -60,10 +61,11 @@ class Copy(NamedTuple):
         ).stdout  # fmt: skip
 
 
-def copied(folder):
-    """A `Copy` of simlab."""
+def copied(folder, *packages):
+    """A `Copy` of simlab, or of some packages."""
     ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "simlab", folder / "simlab", ignore=ignored)
+    for name in packages or ("simlab",):
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     return Copy(folder)
 
 
@@ -236,6 +238,118 @@ def test_a_recomputation_that_is_added_as_the_page_says_saves_memory_and_takes_t
     with_activations("-c", ACTIVATIONS)
     command = "memory --model llama-3-8b --tp 8 --recompute activations --explain"
     assert "activation" in with_activations("-m", "simlab", *command.split())
+
+
+@pytest.fixture(scope="module")
+def with_gated(tmp_path_factory):
+    """A copy of simlab and realrun to which the page's kind of attention was added, and a function that runs
+    Python there."""
+    text = PAGE.split("\n## A kind of attention or of MLP\n")[1].split("\n## ")[0]
+    field, kinds, function, call, executed = re.findall(r"^```py\n(.*?)^```$", text, re.M | re.S)
+    run = copied(tmp_path_factory.mktemp("copy"), "simlab", "realrun")
+    names = re.findall(r"^    (\w+) = ", kinds, re.M)
+    listed = "".join(f"    OperationKind.{name},\n" for name in names)
+    for file, before, added in (
+        ("simlab/spec/model/sizes.py", "    experts: int = documented(", field),
+        ("simlab/layer/operation.py", "    OUTPUT = ", kinds),
+        ("simlab/layer/attention.py", '    bias = model.has_bias("output")', call),
+        ("simlab/layer/attention.py", "def _norm_of_heads(", f"{function}\n\n"),
+        ("realrun/model/sizes.py", "    OperationKind.OUTPUT,", listed),
+        ("realrun/model/layer.py", "    OperationKind.RESIDUAL: ", executed),
+    ):
+        entered = run.folder / file
+        old = entered.read_text(encoding="utf-8")
+        assert f"`{file}`" in text and old.count(before) == 1, file
+        entered.write_text(old.replace(before, added + before), encoding="utf-8")
+    return run
+
+
+GATED = """
+from dataclasses import replace
+import simlab as sl
+from simlab.lowering.kernels import layer_kernels
+from simlab.memory.schemes import NumberBytes, Resident
+from simlab.memory.units.backward import UnitBackward
+from simlab.memory.units.forward import forward_phase
+from simlab.memory.units.sizes import UnitSizes
+
+model, cluster = sl.load_model("llama-3-8b"), sl.load_cluster("dgx-h100")
+gated = replace(model, gated_heads=True)
+h, inner, tokens = model.hidden, model.heads * model.head_size, model.seq
+assert gated.parameters - model.parameters == model.layers * h * inner
+assert gated.flops_per_token() - model.flops_per_token() == 3 * 2 * model.layers * h * inner
+for plan in (
+    sl.Plan(tp=2),
+    sl.Plan(tp=2, sequence_parallel=True),
+    sl.Plan(tp=2, sequence_parallel=True, library="torch"),
+    sl.Plan(library="fsdp1", precision="bf16"),
+    sl.Plan(precision="fp8"),
+    sl.Plan(recompute="per-op", library="torch"),
+):
+    more = sl.layer_table(gated, plan).kept_bytes - sl.layer_table(model, plan).kept_bytes
+    width = 2 * inner // plan.tp * tokens
+    if plan.recompute == "none":  # the gate and the gated result, of which a product in 8 bits keeps a cast
+        wanted = width + width / (2 if plan.precision == "fp8" else 1)
+        # where attention's result was kept in both forms there is one less
+        assert more == wanted - (width / 2 if plan.precision == "fp8" else 0), (plan, more, width)
+    of = UnitSizes(gated, plan, plan.element_bytes, 4)
+    for kinds in ("B", "IW"):
+        phases = [forward_phase(of, "layer")]
+        for kind in kinds:
+            walk = UnitBackward(of=of, scheme=Resident(NumberBytes(*[4.0] * 5)), kind=kind)
+            phases.append(walk.phase("layer"))
+        for held in ("activations", "temporaries"):
+            assert abs(sum(its.end[held] for its in phases)) < 1, (plan, kinds, held)
+    many = replace(plan, dp=8 // plan.tp)
+    assert sl.predict(gated, many, cluster).step_s > sl.predict(model, many, cluster).step_s
+
+def sent(its, kind, **fields):
+    forward, back, *_ = layer_kernels(its, sl.Plan(tp=2, **fields))
+    return sum(getattr(kernel, "kind", "") == kind for kernel in (*forward, *back))
+
+# the gradient of what the gate is made of is summed; with sequence parallelism that is gathered before
+assert sent(gated, "all_reduce") == sent(model, "all_reduce") + 1
+for kind, more in (("all_gather", 2), ("reduce_scatter", 1)):
+    found = [sent(its, kind, sequence_parallel=True) for its in (model, gated)]
+    assert found[1] - found[0] == more, (kind, found)
+"""
+EXECUTED = """
+import torch
+import simlab as sl
+from dataclasses import replace
+from realrun.model.gpt import Block
+from realrun.model.sizes import model_of, refusal, sizes_like
+from realrun.record.activations import SavedActivations
+
+model = replace(sl.load_model("llama-3-8b"), gated_heads=True)
+its = model_of(sizes_like(model, {"layers": 2, "seq": 64, "hidden": 64}))
+assert refusal(its) is None and its.gated_heads
+block = Block(its.hidden, its.heads, None, its)
+assert sum(p.numel() for p in block.parameters()) == sum(its.layer_parameters.values())
+saved = SavedActivations(block.parameters())
+with saved.saving((0, 0)):
+    made = block(torch.randn(2, 64, 64, requires_grad=True))
+plan = sl.Plan(precision="fp32", microbatch_size=2, seq=64, dropout=False)
+statistics = 2 * 4 * 2 * 64  # of two norms, for each token
+assert saved.bytes == sl.layer_table(its, plan).kept_bytes + statistics
+made.sum().backward()
+assert all(p.grad is not None for p in block.parameters())
+"""
+
+
+@pytest.mark.parametrize("program", [GATED, EXECUTED])
+def test_a_kind_of_attention_that_is_added_as_the_page_says_is_predicted_and_executed(
+    with_gated, program
+):
+    with_gated("-c", program)
+
+
+def test_processes_execute_a_kind_of_attention_that_is_added_as_the_page_says(with_gated):
+    model = sl.load_model("llama-3-8b").to_dict() | {"gated_heads": True, "name": "gated"}
+    (with_gated.folder / "gated.json").write_text(json.dumps(model))
+    asked = "--model gated.json --hidden 64 --layers 2 --tp 2 --sequence-parallel yes --steps 1 --warmup 0"
+    found = json.loads(with_gated("-m", "realrun", *asked.split(), "--json"))
+    assert found["ok"] and found["runs"][0]["gradient_error"] < 1e-12
 
 
 def test_a_gpu_that_is_added_as_the_page_says_is_predicted_and_searched_and_said_to_be_assumed(

@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from realrun.model.gpt import Block, Stage
-from realrun.model.layer import COLUMNS, ROWS, Layer, norms_of, products
+from realrun.model.layer import Layer, norms_of, products
 
 
 class TorchBlock(Layer):
@@ -25,7 +25,8 @@ class TorchBlock(Layer):
             self.add_module(name, block.get_submodule(name))
         if block.model.mixer == "mamba":
             self.scan = block.scan
-        for name, layer in products(block, (*COLUMNS, *ROWS)).items():
+        cut = products(block, by_inputs=False) | products(block, by_inputs=True)
+        for name, layer in cut.items():
             pieces = self.pieces.get(name, 1)
             order = cut_order(layer.out_features, tp, pieces) if pieces > 1 else None
             self.add_module(name, plain(layer, order))

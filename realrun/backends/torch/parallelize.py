@@ -7,7 +7,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from realrun.backends.torch.model import TorchStage
-from realrun.model.layer import norms_of
+from realrun.model.layer import norms_of, products_of
 from realrun.parallel.precision import TYPES
 from simlab.spec.plan import Plan
 
@@ -69,7 +69,10 @@ def cut(stage: TorchStage, plan: Plan, mesh: DeviceMesh) -> None:
 
     between = Shard(1) if plan.sequence_parallel else Replicate()
     columns, rows = ColwiseParallel(input_layouts=between), RowwiseParallel(output_layouts=between)
-    styles: dict[str, ParallelStyle] = {"qkv": columns, "up": columns, "out": rows, "down": rows}
+    styles: dict[str, ParallelStyle] = {
+        name: rows if its.weights[0].by_columns else columns
+        for name, its in products_of(stage.model).items()
+    }
     ends: dict[str, ParallelStyle] = {
         "embed": RowwiseParallel(input_layouts=Replicate(), output_layouts=between),
         "head": ColwiseParallel(input_layouts=between, output_layouts=Replicate()),

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from realrun.comm.group import Group, part
 from realrun.model.gpt import Block
-from realrun.model.layer import COLUMNS, NORMS_OF_HEADS, ROWS, Layer, norms_of, products
+from realrun.model.layer import NORMS_OF_HEADS, Layer, norms_of, products
 from realrun.parallel.layers.context import ATTENTIONS, positions
 from realrun.parallel.layers.experts import ParallelExperts
 from realrun.parallel.layers.sequence import SequenceColumnLinear, SequenceRowLinear
@@ -54,10 +54,10 @@ class ParallelBlock(Layer):
         self.norms = list(norms_of(block.model))
         for name in self.norms:
             self.add_module(name, deepcopy(block.get_submodule(name)))
-        for name, whole in products(block, COLUMNS).items():
+        for name, whole in products(block, by_inputs=False).items():
             pieces = self.pieces.get(name, 1)
             self.add_module(name, column.of(whole, tp, pieces=pieces))
-        for name, whole in products(block, ROWS).items():
+        for name, whole in products(block, by_inputs=True).items():
             self.add_module(name, row.of(whole, tp))
         if block.model.mixer == "mamba":  # which is not cut
             self.scan = deepcopy(block.scan)
@@ -82,7 +82,7 @@ class ParallelBlock(Layer):
         biases."""
         norms = [self.get_submodule(name) for name in self.norms]
         found = [parameter for norm in norms for parameter in norm.parameters()]
-        rows = products(self, ROWS).values()
+        rows = products(self, by_inputs=True).values()
         router = [] if self.experts is None else [*self.experts.router.parameters()]
         return [*found, *(row.bias for row in rows if row.bias is not None), *router]
 

@@ -7,10 +7,10 @@ from typing import TypedDict
 
 from simlab.cli.options import add_json_options, flag
 from simlab.cli.output import print_json, print_text, write_file
-from simlab.cost.own_cluster import FAR, doubtful, left_out, nearest_cluster
+from simlab.cost.own_cluster import FAR, cluster_like, doubtful, left_out, nearest_cluster
 from simlab.cost.roofline import assumptions
 from simlab.errors import InputError, require_positive, require_whole
-from simlab.spec.cluster import Cluster, cluster_with_gpu, facts_of_file, load_cluster
+from simlab.spec.cluster import Cluster, facts_of_file, load_cluster
 
 GIGABIT = 1e9 / 8
 
@@ -84,7 +84,7 @@ def _write(arguments: argparse.Namespace) -> None:
         raise InputError(f"cannot write {arguments.file!r}: it is there: give another name")
     if not arguments.file.endswith(".json"):
         raise InputError(f"cannot write {arguments.file!r}: a cluster's file ends in .json")
-    base = cluster_with_gpu(arguments.gpu, "--gpu")
+    base = cluster_like(arguments.gpu)
     facts = {key: value for key, value in base.to_dict().items() if key not in LEFT_OUT}
     facts |= {"gpu": base.gpu.name, "name": Path(arguments.file).stem}
     counts = {name: getattr(arguments, name) for name in COUNTS}

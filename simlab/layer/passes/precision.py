@@ -4,22 +4,9 @@ from collections.abc import Sequence
 
 from simlab.layer.operation import Cut, Operation, OperationKind, Tensor
 
-PRODUCTS = (
-    OperationKind.QKV,
-    OperationKind.Q_DOWN,
-    OperationKind.KV_DOWN,
-    OperationKind.IN_PROJECTION,
-    OperationKind.OUTPUT,
-    OperationKind.UP,
-    OperationKind.DOWN,
-    OperationKind.SHARED_UP,
-    OperationKind.SHARED_DOWN,
-    OperationKind.PROJECTION,
-    OperationKind.TO_EXPERTS,
-    OperationKind.FROM_EXPERTS,
-)
-"""The products that save a cast of their input. Leaves out those up from latents, and a router, which
-is computed in 16 bits."""
+UNCAST = (OperationKind.Q_UP, OperationKind.KV_UP, OperationKind.ROUTER, OperationKind.HEAD)
+"""The products that save no cast of their input: those up from latents, and a router and the head, which are
+computed in 16 bits."""
 
 
 def cast(operations: Sequence[Operation], number_bytes: float, *, copies: bool) -> list[Operation]:
@@ -28,7 +15,8 @@ def cast(operations: Sequence[Operation], number_bytes: float, *, copies: bool) 
     experts do so, too."""
     found = []
     for its in operations:
-        if its.kind in PRODUCTS and (copies or its.reads[0].cut is not Cut.COPIES):
+        narrow = its.is_product and its.kind not in UNCAST
+        if narrow and (copies or its.reads[0].cut is not Cut.COPIES):
             casts = tuple(saved._replace(number_bytes=number_bytes) for saved in its.saves)
             its = its._replace(saves=casts)
         found.append(its)

@@ -81,8 +81,7 @@ def per_op(operations: Sequence[Operation], sent: Collection[str] = ()) -> Itera
         if its.kind is OperationKind.ATTENTION:
             kept = its.makes
         elif its.kind is OperationKind.QKV:
-            q, _, v = its.makes
-            kept = q, v
+            kept = its.makes[::2]
         elif its.kind in UPS:
             kept = its.makes[:1]  # the gate, or without one all
         elif its.kind in DOWNS and its.weights and gated:

@@ -19,8 +19,15 @@ def gathers(operation: Operation, *, spreads_experts: bool) -> bool:
         return not spreads_experts
     if operation.kind is OperationKind.COPY:
         return True
+    return cuts_outputs(operation) and operation.weights[0].cut is not Cut.EXPERTS
+
+
+def cuts_outputs(operation: Operation) -> bool:
+    """Whether tensor-parallel ranks have some of a product's outputs each, so that each makes a part of the
+    sum that is its input's gradient."""
     matrices = [its for its in operation.weights[:1] if its.columns > 1]
-    return any(its.cut in (Cut.HEADS, Cut.COLUMNS) and not its.by_columns for its in matrices)
+    cuts = (Cut.HEADS, Cut.COLUMNS, Cut.EXPERTS)
+    return any(its.cut in cuts and not its.by_columns for its in matrices)
 
 
 def keeping_gathered(operations: Sequence[Operation], *, spreads_experts: bool) -> list[Operation]:

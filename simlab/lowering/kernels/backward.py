@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from simlab.layer.operation import Operation, OperationKind
+from simlab.layer.passes.tensor import cuts_outputs
 from simlab.layer.saved import Share
 from simlab.lowering.kernels.ends import embedding_grads, loss_bytes
 from simlab.lowering.kernels.grouped import adds_apart, has_bias
@@ -17,7 +18,7 @@ from simlab.lowering.kernels.kernel import (
     Memory,
     Place,
 )
-from simlab.lowering.kernels.tensor_parallel import COLUMN, keeps_gathered
+from simlab.lowering.kernels.tensor_parallel import keeps_gathered
 from simlab.lowering.zero import autocasts, reduces_each_backward
 from simlab.spec.plan import Plan
 
@@ -31,8 +32,11 @@ BACKWARD_BYTES = {
     OperationKind.MASK: 2,
     OperationKind.RESIDUAL: 0.8,
     OperationKind.ACTIVATION: 1.6,
+    OperationKind.ATTENTION_DROPOUT: 1,
+    OperationKind.COPY: 1,
 }
-"""{operation: bytes that its backward moves over those that its forward moves}; 1 for all others.
+"""{operation: bytes that its backward moves over those that its forward moves}. Any other one's reads what
+the operation has saved, and otherwise moves as much as the forward.
 
 A norm's backward reads its input and its output's gradient twice, for the gradients of the input
 and of the weights, and writes the input's: 5 passes for 2. A softmax's reads its result and that
@@ -62,7 +66,10 @@ def backward(
             weight_grad += of_table
             kernels = kernels[1:]
         for kernel in reversed(kernels):
-            grads_in, grads_weight = kernel_backward(kernel, plan)
+            if isinstance(kernel, Matmul):
+                grads_in, grads_weight = matmul_backward(kernel, plan, cut=cuts_outputs(its))
+            else:
+                grads_in, grads_weight = _input_grads(kernel, plan), []
             input_grad += grads_in
             weight_grad += grads_weight
     input_grad += residual_grads(operations, plan, share)
@@ -70,29 +77,27 @@ def backward(
     return input_grad, weight_grad
 
 
-def kernel_backward(kernel: Launched, plan: Plan) -> Grads:
-    """What makes the gradients of a `kernel` of the forward."""
-    if isinstance(kernel, Matmul):
-        return matmul_backward(kernel, plan)
+def _input_grads(kernel: Attention | Memory | Communication, plan: Plan) -> list[Launched]:
+    """What makes the gradient of the input of a `kernel` of the forward that has no weights."""
     if isinstance(kernel, Attention):
-        return [replace(kernel, name="attention grad", backward=True)], []
+        return [replace(kernel, name="attention grad", backward=True)]
     if isinstance(kernel, Communication):
-        return list(communication_backward(kernel, plan)), []
+        return [*communication_backward(kernel, plan)]
     size_bytes = kernel.size_bytes
     if kernel.grad_bytes is not None:
-        return [Memory(f"{kernel.name} grad", kernel.grad_bytes, kernel.operation)], []
+        return [Memory(f"{kernel.name} grad", kernel.grad_bytes, kernel.operation)]
     if kernel.operation is OperationKind.LOSS:
         forward, backward = loss_bytes(plan)
         size_bytes = size_bytes / forward * backward
     ratios = BACKWARD_BYTES | (UNDER_AUTOCAST if autocasts(plan) else {})
     ratio = ratios.get(kernel.operation, 1)
-    return [Memory(f"{kernel.name} grad", ratio * size_bytes, kernel.operation)], []
+    return [Memory(f"{kernel.name} grad", ratio * size_bytes, kernel.operation)]
 
 
-def matmul_backward(kernel: Matmul, plan: Plan) -> Grads:
+def matmul_backward(kernel: Matmul, plan: Plan, *, cut: bool = False) -> Grads:
     """The two products that make the gradients of a product y = x w: dx = dy w' and dw = x' dy.
 
-    Where w is cut by columns, each rank has a part of dx, and all sum up their parts while they
+    Where w is `cut` by columns over tensor-parallel ranks, each rank has a part of dx, and all sum up their parts while they
     compute dw. Both operands of the scores and of the values are activations. Where torch shards
     gradients, they are reduced after every backward, so there are none to which dw is added.
     Megatron-LM's buffers of gradients, to which the product's kernel adds, have the type in which they are
@@ -111,7 +116,7 @@ def matmul_backward(kernel: Matmul, plan: Plan) -> Grads:
     grads: list[Launched] = [
         replace(kernel, name=f"{kernel.name} input grad", n=kernel.k, k=kernel.n, role="input")
     ]
-    if kernel.operation in COLUMN and plan.tp > 1 and not plan.sequence_parallel:
+    if cut and plan.tp > 1 and not plan.sequence_parallel:
         grads.append(
             Communication(
                 f"{kernel.name} grad reduce",

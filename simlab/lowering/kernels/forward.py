@@ -29,6 +29,8 @@ from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
 NORMS = (OperationKind.NORM, OperationKind.LAST_NORM)
+ONE_GATHER = (OperationKind.ROUTER, OperationKind.UP, OperationKind.SHARED_UP)
+"""A router and all experts, which one gather serves; any other product gathers what it reads by itself."""
 
 
 def launched_by(
@@ -50,16 +52,14 @@ def launched_by(
         if gathers(its, spreads_experts=plan.spreads_experts) and its.weights:
             inputs = [read for read in its.reads if read.cut is Cut.TOKENS]
             if not gathered.issuperset(read.name for read in inputs):
-                # one gather serves a router and all experts
                 product = OperationKind.UP if its.kind is OperationKind.ROUTER else its.kind
                 own += gathered_input(product, inputs, plan, share)
-                gathered.update(read.name for read in inputs)
+                if its.kind in ONE_GATHER:
+                    gathered.update(read.name for read in inputs)
         parts = parts and not summed
         own += _kernels(its, model, plan, share, whole=parts)
         found.append(own)
         parts = parts or is_partial(its, spreads_experts=plan.spreads_experts)
-        if its.kind is OperationKind.OUTPUT:
-            gathered.clear()  # an MLP that reads what attention has read gathers it by itself
     if left:
         found[-1] += summed_result(left, plan, share)
     return found

@@ -142,7 +142,8 @@ class Memory:
     """What it reads and writes."""
     operation: OperationKind = OperationKind.OTHER
     grad_bytes: float | None = None
-    """What its backward reads and writes; None: what `BACKWARD_BYTES` says of its operation."""
+    """What its backward reads and writes; None: what `BACKWARD_BYTES` says of its operation,
+    or as much as the forward."""
     flops: ClassVar[float] = 0
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from simlab.layer.operation import Operation, OperationKind, Tensor
 from simlab.layer.saved import Share
+from simlab.lowering.kernels.backward import BACKWARD_BYTES
 from simlab.lowering.kernels.kernel import Memory
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
@@ -45,7 +46,10 @@ def memory_kernel(
     kind = operation.kind
     if kind in EAGER and not is_one_kernel(kind, model, plan):
         moved *= EAGER[kind]
-    return Memory(operation.label, moved, kind)
+    if kind in BACKWARD_BYTES or not operation.saves:
+        return Memory(operation.label, moved, kind)
+    saved = sum(share.size_bytes(its, plan.element_bytes) for its in operation.saves)
+    return Memory(operation.label, moved, kind, moved + saved)
 
 
 def scan_kernels(operation: Operation, model: Model, plan: Plan, share: Share) -> list[Memory]:

@@ -15,18 +15,6 @@ from simlab.lowering.kernels.kernel import Communication, Place
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
-COLUMN = (
-    OperationKind.QKV,
-    OperationKind.Q_UP,
-    OperationKind.KV_UP,
-    OperationKind.IN_PROJECTION,
-    OperationKind.UP,
-    OperationKind.SHARED_UP,
-    OperationKind.HEAD,
-    OperationKind.PROJECTION,
-)
-"""The products whose matrix is cut by columns."""
-
 
 def gathered_input(
     product: OperationKind, inputs: Sequence[Tensor], plan: Plan, share: Share

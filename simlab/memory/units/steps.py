@@ -10,12 +10,7 @@ from simlab.layer.passes.tensor import gathers, is_partial
 from simlab.layer.saved import Share, kept_tensors
 
 AS_ONE = {
-    OperationKind.Q_DOWN: OperationKind.QKV,
-    OperationKind.Q_UP: OperationKind.QKV,
-    OperationKind.KV_DOWN: OperationKind.QKV,
-    OperationKind.KV_UP: OperationKind.QKV,
     OperationKind.COPY: OperationKind.QKV,
-    OperationKind.IN_PROJECTION: OperationKind.QKV,
     OperationKind.SCAN: OperationKind.ATTENTION,
     OperationKind.SCORES: OperationKind.ATTENTION,
     OperationKind.SOFTMAX: OperationKind.ATTENTION,
@@ -25,9 +20,9 @@ AS_ONE = {
     OperationKind.SHARED_UP: OperationKind.UP,
     OperationKind.SHARED_DOWN: OperationKind.DOWN,
 }
-"""{kind of operation: the kind of those with which it is walked as one}: all that leads from a norm's
-result to queries, keys and values, or to what a scan reads; all between these and attention's or the scan's
-result; and shared experts, whose tensors and weights are added to those of routed ones."""
+"""{kind of operation: the kind of those with which it is walked as one}: what leads from a norm's result to
+queries, keys and values; all between these and attention's or a scan's result; and shared experts, whose
+tensors and weights are added to those of routed ones."""
 NORMS = (OperationKind.NORM, OperationKind.LAST_NORM)
 ALONE = (OperationKind.NORM, OperationKind.RESIDUAL)
 """Kinds of which a layer has several, each a step of its own."""
@@ -41,7 +36,8 @@ COLUMNS = (
 )
 """Products whose input sequence parallelism gathers, or that ranks have whole."""
 PRODUCTS = (*COLUMNS, OperationKind.ROUTER, OperationKind.OUTPUT, OperationKind.DOWN)
-"""Steps that read what they save for the gradients of weights."""
+"""Steps that read what they save for the gradients of weights. A product of any other kind leads to queries,
+keys and values, or to what a scan reads."""
 
 
 class Rank(NamedTuple):
@@ -332,6 +328,8 @@ class Unit:
     def _step_of(self, operation: Operation) -> Step:
         """The step that an operation is a part of, a new one if need be."""
         kind, steps = AS_ONE.get(operation.kind, operation.kind), self.steps
+        if operation.is_product and kind not in PRODUCTS:
+            kind = OperationKind.QKV
         if kind is OperationKind.NORM and steps and steps[-1].kind is OperationKind.QKV:
             kind = OperationKind.QKV  # of latents, or of queries and keys
         for step in steps:

@@ -1,6 +1,7 @@
 """Which sizes of a model go together, and which words its fields may have."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from simlab.errors import InputError, did_you_mean, shortened
@@ -35,13 +36,10 @@ def check_words(model: "ModelSizes") -> None:
     if isinstance(model.biases, (list, tuple)):
         object.__setattr__(model, "biases", tuple(model.biases))
     its = model.biases if isinstance(model.biases, tuple) else (model.biases,)
-    words: list[tuple[str, Any, Sequence[Any]]] = [
-        ("norms", model.norms, NORMS),
-        ("qk_norm", model.qk_norm, QK_NORMS),
-        ("parallel", model.parallel, PARALLEL),
-        ("mixer", model.mixer, MIXERS),
-    ]
-    for field, value, known in (*words, *(("biases", one, BIASES) for one in its)):
+    words: list[tuple[str, Any, Sequence[Any]]] = [("biases", one, BIASES) for one in its]
+    named = ((its.name, its.metadata["choices"]) for its in fields(model))
+    words += [(name, getattr(model, name), choices) for name, choices in named if choices]
+    for field, value, known in words:
         if not any(value is one or (isinstance(value, str) and value == one) for one in known):
             near = did_you_mean(value, [one for one in known if isinstance(one, str)]) or ";"
             raise InputError(
@@ -59,12 +57,12 @@ def own_kinds(model: "ModelSizes") -> Kinds:
             f"{name}: kinds = {shortened(model.kinds)}: give {{name: {{field: value}}}}"
         ) from None
     known = sorted({*model.__dataclass_fields__} - {*OF_ALL_LAYERS})
-    for its, fields in kinds.items():
+    for its, own in kinds.items():
         if not isinstance(its, str) or not its or its in NO_KINDS:
             raise InputError(
                 f"{name}: a kind of layers named {shortened(its)}: give a name that is none of {', '.join(NO_KINDS)}"
             )
-        for field in fields:
+        for field in own:
             if field not in known:
                 near = did_you_mean(field, known) or ";"
                 raise InputError(

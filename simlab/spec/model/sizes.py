@@ -1,6 +1,6 @@
 """The sizes that a transformer is given by, and which of them go together."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from simlab.display import plain
@@ -19,40 +19,8 @@ from simlab.spec.model.size_checks import (
     own_pattern,
 )
 
-_LEAST = {
-    "layers": 1,
-    "hidden": 1,
-    "heads": 1,
-    "kv_heads": 1,
-    "head_size": 1,
-    "ffn": 1,
-    "vocab": 1,
-    "seq": 1,
-    "positions": 0,
-    "experts": 0,
-    "experts_per_token": 0,
-    "expert_groups": 0,
-    "groups_per_token": 0,
-    "expert_ffn": 0,
-    "shared_experts": 0,
-    "dense_layers": 0,
-    "value_size": 0,
-    "q_rank": 0,
-    "kv_rank": 0,
-    "rope_size": 0,
-    "window": 0,
-    "expert_rank": 0,
-    "state_heads": 0,
-    "state_head_size": 0,
-    "state_groups": 0,
-    "state_size": 0,
-    "conv_size": 0,
-    "mtp_layers": 0,
-}
 MOST_LAYERS = 10_000
 """The most layers of a model: each of them is walked, and no model has a tenth of them."""
-_FILLED = ("kv_heads", "ffn", "head_size")
-"""Fields that have a value of their own where they are None."""
 
 
 @with_field_docs
@@ -241,22 +209,16 @@ class ModelSizes:
     __repr__ = short_repr
 
     def __post_init__(self) -> None:
-        for field, least in _LEAST.items():
-            value = getattr(self, field)
-            if value is not None or field not in _FILLED:
-                require_whole(f"{self.name or 'model'}: {field}", value, least)
+        for its in fields(self):
+            value, what = getattr(self, its.name), f"{self.name or 'model'}: {its.name}"
+            if its.type is int and (value is not None or its.default is not None):
+                require_whole(what, value, int(its.default != 0))
+            elif its.type is bool and not isinstance(value, bool):
+                raise InputError(f"{what} = {value!r}: give True or False")
         if self.layers > MOST_LAYERS:
             raise InputError(
                 f"{self.name or 'model'}: layers = {shortened(self.layers)}: give at most {MOST_LAYERS:,}"
             )
-        for field in (
-            *("gated_mlp", "tied_head", "bias", "window_slides", "sinks", "clamped", "rotary"),
-            "has_mlp",
-        ):
-            if not isinstance(getattr(self, field), bool):
-                raise InputError(
-                    f"{self.name or 'model'}: {field} = {getattr(self, field)!r}: give True or False"
-                )
         if self.head_size is None and self.hidden % self.heads:
             raise InputError(
                 f"{self.name or 'model'}: hidden = {self.hidden} is not divisible by heads = {self.heads}"

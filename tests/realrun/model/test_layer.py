@@ -22,11 +22,11 @@ from simlab.spec.model.catalogue import catalogue
 SMALL = {"layers": 6, "hidden": 64, "seq": 32}
 BATCH = 2
 REFUSED = {
-    "deepseek-v2": "operation 'q up'",
-    "deepseek-v3": "operation 'q up'",
+    "deepseek-v2": "operation 'q down'",
+    "deepseek-v3": "operation 'q down'",
     "gpt-oss-120b": "a score of each head's own",
     "gpt-oss-20b": "a score of each head's own",
-    "kimi-k2": "operation 'q up'",
+    "kimi-k2": "operation 'q down'",
     "nemotron-3-super-120b-a12b": "operation 'to experts'",
 }
 """{model: what of its layers is not executed}"""
@@ -49,6 +49,16 @@ def test_all_models_of_the_catalogue_are_executed_but_these():
     found = {name: why for name, why in refused.items() if why}
     assert found.keys() == REFUSED.keys()
     assert all(REFUSED[name] in why for name, why in found.items())
+
+
+@pytest.mark.parametrize("name", catalogue())
+def test_layers_that_are_not_made_narrower_have_the_operations_of_the_models(name):
+    """All that a model says of its layers is kept, whatever the field that says it."""
+    model = sl.load_model(name)
+    same = model_of(sizes_like(model, {"layers": model.layers, "seq": model.seq}))
+    assert [layer_operations(same.of_kind(kind)) for kind in model.layer_kinds[: model.layers]] == [
+        layer_operations(model.of_kind(kind)) for kind in model.layer_kinds[: model.layers]
+    ]
 
 
 @pytest.mark.parametrize("name", MODELS)

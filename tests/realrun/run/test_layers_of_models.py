@@ -110,7 +110,7 @@ def test_a_training_of_such_layers_goes_on_with_another_plan_and_by_the_other_ba
 @pytest.mark.parametrize(
     ("fields", "name", "error"),
     [
-        ({"tp": 1}, "deepseek-v3", "operation 'q up' is simulated, but not executed"),
+        ({"tp": 1}, "deepseek-v3", "operation 'q down' is simulated, but not executed"),
         ({"tp": 1}, "gpt-oss-20b", "a score of each head's own is simulated, but not executed"),
         ({"tp": 2}, "olmo-2-7b", "norm of .*tp"),
         ({"cp": 2, "cp_kind": "all-gather"}, "gemma-3-27b", "windows.* are not cut over sequences"),

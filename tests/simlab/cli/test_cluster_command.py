@@ -273,3 +273,20 @@ def test_a_file_that_was_corrected_is_not_written_over(tmp_path, monkeypatch, ca
     wrong = "cluster new other.json --gpu a100-pcie-80gb --nic-gbit 12.5e9"
     assert main(wrong.split()) == 2 and "give Gb/s, such as 400" in capsys.readouterr().err
     assert not Path("other.json").exists()
+
+
+def test_a_gpu_that_is_in_no_cluster_of_the_catalogue_makes_one_after_the_nearest(
+    tmp_path, monkeypatch, capsys
+):
+    others = {name: its for name, its in clusters().items() if its.gpu.name != "t4"}
+    monkeypatch.setattr("simlab.cost.own_cluster.clusters", lambda: others)
+    path = tmp_path / "own.json"
+    assert main(["cluster", "new", str(path), "--gpu", "t4", "--nodes", "2"]) == 0
+    near = nearest_cluster(sl.load_cluster(path))
+    made = json.loads(path.read_text())
+    assert (made["gpu"], near.name in others) == ("t4", True)
+    assert f"as {near.name}, to be corrected" in made["source"]
+    assert main(["cluster", "check", str(path)]) in (0, 1)
+    assert f"the nearest of the catalogue is {near.name}" in " ".join(
+        capsys.readouterr().out.split()
+    )

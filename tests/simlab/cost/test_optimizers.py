@@ -30,7 +30,7 @@ TORCHS = {
     "adafactor": lambda its: torch.optim.Adafactor(its, weight_decay=0.1, foreach=True),
     "muon": torch.optim.Muon,
 }
-"""{name: torch's own}"""
+"""{name: torch's own}, of those that torch has"""
 SIDE = 512
 
 
@@ -69,7 +69,7 @@ def kept_bytes(optimizer):
     return sum(its.nbytes for its in states)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", TORCHS)
 def test_a_prediction_holds_the_states_that_torchs_own_optimizer_makes(name):
     tensors = llama(MODEL)
     every = tensors["layers"] + tensors["ends"]
@@ -139,7 +139,7 @@ def moved(name):
     return found
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", TORCHS)
 def test_a_step_moves_and_allocates_what_torchs_ops_do(name):
     found = moved(name)
     its = OPTIMIZERS[name]
@@ -200,7 +200,7 @@ def test_an_update_takes_what_it_moves_at_the_memorys_speed_and_muon_its_product
     taken = {}
     for name in OPTIMIZERS:
         taken[name], parameters = per_parameter_s(sl.Plan(library="torch", optimizer=name), big)
-        if name != "muon":
+        if not OPTIMIZERS[name].products(Matrix(2, 2, hidden=True)):
             each = OPTIMIZERS[name].listed_bytes + CLIPPING_BYTES
             assert taken[name] == pytest.approx(each * parameters / bandwidth, rel=2e-3)
     h, flops = 4096, 0

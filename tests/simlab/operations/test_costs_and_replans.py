@@ -1,17 +1,12 @@
 """What a token costs, and how a training goes on with fewer nodes, or with unlike ones."""
 
-from itertools import product
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import simlab as sl
 from simlab.errors import InputError
 from simlab.operations import (
     Prices,
     layers_by_speed,
-    microbatches_by_speed,
     replan,
     training_cost,
 )
@@ -76,19 +71,6 @@ def test_no_node_left_and_mixed_clusters_are_refused():
     mixed = sl.Cluster.mixed(sl.load_cluster("dgx-h100"), sl.load_cluster("dgx-a100"))
     with pytest.raises(InputError):
         replan(MODEL, sl.Plan(dp=16), mixed)
-
-
-@given(st.lists(st.floats(0.1, 10), min_size=1, max_size=3), st.integers(0, 9))
-def test_microbatches_by_speed_end_as_early_as_any_other_way(speeds, more):
-    microbatches = len(speeds) + more
-    given_ = microbatches_by_speed(speeds, microbatches)
-    assert sum(given_) == microbatches
-
-    def ends(each):
-        return max(count / speed for count, speed in zip(each, speeds))
-
-    every = product(range(microbatches + 1), repeat=len(speeds))
-    assert ends(given_) <= min(ends(e) for e in every if sum(e) == microbatches) + 1e-12
 
 
 def test_layers_by_speed_make_a_mixed_pipeline_faster():

@@ -34,6 +34,15 @@ def test_megatrons_models_have_the_printed_number_of_parameters(name):
     assert round(load_model(name).parameters / 1e9, 1) == MEGATRON[name]
 
 
+@pytest.mark.parametrize(
+    "field", sorted({*Model.__dataclass_fields__} - {"name", "source", "ignored"})
+)
+def test_a_field_that_has_another_type_is_refused_and_named(field):
+    sizes = {"layers": 2, "hidden": 64, "heads": 4, "vocab": 100}
+    with pytest.raises(InputError, match=field):
+        Model(**sizes | {field: 1.5})
+
+
 def test_mixtral_computes_a_token_with_two_of_eight_experts():
     assert load_model("mixtral-8x7b").active_parameters == pytest.approx(12.9e9, rel=0.002)
 
