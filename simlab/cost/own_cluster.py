@@ -1,12 +1,13 @@
 """What the file of a cluster of one's own leaves out, and which of its figures are doubtful beside the
 catalogue."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from math import log
 from typing import Any, NamedTuple
 
 from simlab.cost.roofline import nearest
+from simlab.errors import number
 from simlab.spec.cluster import Cluster, cluster_of_gpu, clusters, gpus
 from simlab.spec.fabric import Fabric
 from simlab.spec.hardware import PLAUSIBLE, Gpu
@@ -75,6 +76,27 @@ def left_out(facts: Mapping[str, Any], own: Cluster, near: Cluster) -> Iterator[
     names = ("pcie_bytes_per_s", "nvme_bytes_per_s", "host_memory_bytes")
     if missing := [name for name in names if not getattr(own, name)]:
         yield f"{', '.join(missing)}: not known, as left out; plans that offload are refused"
+
+
+def copied(
+    facts: Mapping[str, Any], near: Cluster, given: Collection[str] = ()
+) -> dict[str, list[str]]:
+    """{'', 'gpu', 'intra' or 'inter': [name = value of each figure that the file of a cluster, `facts`, has
+    and that is the same as that of the `near` cluster]}: whoever wrote it may have copied it.
+
+    given: where those stand that are known to be one's own, as in 'inter: bandwidth_bytes_per_s'.
+    """
+    parts = {"": (facts, near.to_dict())}
+    for level in ("gpu", "intra", "inter"):
+        its = facts.get(level)
+        parts[level] = its if isinstance(its, dict) else {}, parts[""][1][level]
+    found: dict[str, list[str]] = {}
+    for level, (its, others) in parts.items():
+        for name, value in its.items():
+            where = f"{level}: {name}" if level else name
+            if number(value) and value == others.get(name) and where not in given:
+                found.setdefault(level, []).append(f"{name} = {value:g}")
+    return found
 
 
 def nearest_cluster(own: Cluster) -> Cluster:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import islice
+from itertools import groupby, islice
 from time import perf_counter
 from typing import Annotated, Any, NamedTuple, TypedDict, TypeVar
 
@@ -227,7 +227,7 @@ def _early(found: Search, group: _Group, kept: int) -> list[tuple[float, Plan]]:
 
 
 def _pruned_group(space: Space, group: tuple[int, int]) -> _Group:
-    """What becomes of the candidates with a (tp, cp)."""
+    """What becomes of the candidates with a (tp, cp), with balanced stages where these are searched."""
     bounds, rejections, queue = Bounds(space.model, space.cluster), [], []
     most_room, smallest = 0.0, None
     for candidate in space.of_group(*group):
@@ -240,7 +240,8 @@ def _pruned_group(space: Space, group: tuple[int, int]) -> _Group:
             if room < 0:
                 rejections.append(_too_large(candidate, held, -room, "at least "))
                 continue
-            queue.append((bounds.time_s(candidate), candidate))
+            plan = candidate if "stage_layers" in space.fixed else bounds.balanced(candidate)
+            queue.append((bounds.time_s(plan), plan))
             if room > most_room:
                 most_room, smallest = room, queue[-1]
         except InputError as error:
@@ -297,9 +298,13 @@ def _take(found: Search, results: Iterable[Ranked | Rejection], kept: int) -> No
 
 
 def prediction(space: Space, plan: Plan) -> Ranked | Rejection:
-    """The prediction of a plan; what makes it impossible is a reason to reject this one only."""
+    """The prediction of a plan, or of the one without balanced stages where it does not fit; what makes
+    it impossible is a reason to reject this one only."""
     try:
-        return predicted(space.model, plan, space.cluster)
+        ranked, even = predicted(space.model, plan, space.cluster), space.evenly(plan)
+        if ranked.fit.fits or even == plan:
+            return ranked
+        return predicted(space.model, even, space.cluster)
     except InputError as error:
         return Rejection({**_values(plan), "predicted": True}, REFUSED, str(error))
 
@@ -339,5 +344,15 @@ def plan_text(plan: Plan) -> str:
     batch = f"{plan.microbatches} x {plan.microbatch_size}"
     return (
         f"{degrees or 'one GPU'} zero{plan.zero}{schedule} {batch} sequences, "
-        f"recompute {plan.recompute}"
+        f"recompute {plan.recompute}{layers_text(plan)}"
     )
+
+
+def layers_text(plan: Plan) -> str:
+    """', layers: 4 on 5 stages, 5 on 2, 2 on 1' of a plan with a number for each stage, in their order; ''
+    of another."""
+    if isinstance(plan.stage_layers, str):
+        return ""
+    (first, of), *rest = [(count, len([*its])) for count, its in groupby(plan.stage_layers)]
+    others = "".join(f", {count} on {its}" for count, its in rest)
+    return f", layers: {first} on {of} stage{'s' * (of > 1)}{others}"

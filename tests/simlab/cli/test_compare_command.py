@@ -87,9 +87,21 @@ def test_the_largest_part_of_the_step_is_in_80_columns(capsys, over):
     size = [] if "size" in over else ["--microbatch-size", "4"]
     main(["sweep", "--model", "llama-3-70b", "--cluster", "dgx-h100", "--nodes", "4", "--tp", "2",
           "--over", over, *size])  # fmt: skip
-    head, *rows = capsys.readouterr().out.splitlines()
+    lines = capsys.readouterr().out.splitlines()
+    head, *rows = lines[next(at for at, line in enumerate(lines) if " tokens/s/GPU" in line) :]
     assert " compute" in head and max(map(len, rows[:2])) <= 80
     assert all(re.search(r" no +\d+(\.\d+)? m?s", row) for row in rows[:2])
+
+
+def test_a_first_plan_that_does_not_fit_is_told_before_the_table(capsys):
+    line = ["--model", "llama-3-70b", "--cluster", "dgx-h100", "--nodes", "4", "--tp", "8"]
+    main(["sweep", *line, "--over", "zero=0,3"])
+    told, _, table = capsys.readouterr().out.partition("tokens/s/GPU")
+    said = " ".join(told.split())
+    assert said.startswith("--zero 0, with which the others are compared, does not fit: ") and table
+    main(["sweep", *line, "--over", "zero=3,2"])
+    assert capsys.readouterr().out.startswith("--zero ")
+    assert "compared" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("seconds", "said"), [
