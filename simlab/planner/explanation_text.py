@@ -12,8 +12,8 @@ from simlab.units import bytes_text, seconds_text
 def explanation_text(why: Explanation) -> str:
     """An explanation for reading."""
     idle = [f"Its pipeline idles {why.idle}."] * bool(why.idle)
-    layers = layers_text(why.best.plan).removeprefix(", ")
-    unequal = [f"Layers are divided by what its stages take (stage_layers); {layers}."] * bool(
+    layers = layers_text(why.best.plan).removeprefix(", layers: ")
+    unequal = [f"Layers are divided by what its stages take: {layers} (stage_layers)."] * bool(
         layers
     )
     lines = [f"The best plan: {why.binds}.", *idle, *unequal, _fit_text(why.best)]

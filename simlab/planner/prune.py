@@ -102,12 +102,12 @@ class Bounds:
 
         Of 77 plans of four models 76 were faster so, by 0.8 to 20%, and one slower, by 0.1%.
         """
-        if not plan.is_pipeline:
+        folds, last = SCHEDULES[plan.schedule].ends_together, plan.stages - 1
+        ranks = [min(s, last - s) if folds else s % plan.pp for s in range(plan.stages)]
+        if len({*ranks}) == 1:
             return plan
         units = {*self.model.counts, "embedding", "head"}
         unit_s = {unit: self._unit_s(plan, unit, "FB") for unit in units}
-        folds, last = SCHEDULES[plan.schedule].ends_together, plan.stages - 1
-        ranks = [min(s, last - s) if folds else s % plan.pp for s in range(plan.stages)]
         layers = self._layers_of(plan)
         key = *ranks, *layers, *unit_s.items()
         if key not in self._balanced:

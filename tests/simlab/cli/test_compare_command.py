@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -221,3 +222,14 @@ def test_bad_input_is_one_line_and_status_2(files, capsys, arguments, said):
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and said in err
+
+
+def test_a_sweep_over_stages_divides_layers_anew(files, capsys):
+    Path("best.yaml").write_text(
+        "model: llama-3-8b\ncluster: dgx-h100\nnodes: 1\ndp: 4\npp: 2\nmicrobatches: 8\nstage_layers: [18, 14]\n"
+    )
+    assert main(["sweep", "--plan", "best.yaml", "--over", "pp=2,4", "--json"]) == 0
+    plans = json.loads(capsys.readouterr().out)["plans"]
+    assert [its["plan"]["stage_layers"] for its in plans] == ["auto", "auto"]
+    assert main(["sweep", "--plan", "best.yaml", "--over", "pp=2,4"]) == 0
+    assert "as with stage_layers: auto" in " ".join(capsys.readouterr().out.split())

@@ -89,6 +89,6 @@ def test_the_division_is_said():
     )
     found = search(space(pp=4, schedule="1f1b"), kept=2, layered=0)
     text = explanation_text(explanation(found, full=False))
-    assert "(stage_layers); layers: " in text
+    assert "Layers are divided by what its stages take: " in text
     with pytest.raises(InputError):
         replace(plan, pp=2)
