@@ -62,7 +62,7 @@ class BubbleParts(NamedTuple):
         """A sentence that says which part of a step of `step_s` is idle time, and why; '' if none of it
         is. form: what `warm_up_form` says."""
         of_equal = f" (for equal stages {form} of computing)" if form else ""
-        slow = f" (pipeline rank {self.slowest} is the slowest, {self.longer:.1%} longer than the mean)"
+        slow = f" (pipeline rank {self.slowest} takes {self.longer:.1%} longer than the mean)"
         parts = [
             (self.warm_up_s, "warm-up and drain", of_equal),
             (self.unequal_s, "unequal stages", slow),

@@ -46,7 +46,7 @@ class Pause(NamedTuple):
     before: str
 
     def __str__(self) -> str:
-        return f"rank {self.rank}, {seconds_text(self.seconds)} {self.before}"
+        return f"rank {self.rank}, {seconds_text(self.seconds)}, after: {self.before}"
 
 
 @dataclass(frozen=True)

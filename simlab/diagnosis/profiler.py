@@ -90,7 +90,7 @@ def before(rank: Rank, time_s: float, after: str) -> str:
     around = (one.name for one in rank.annotations[max(0, at - MOST_NESTED) : at][::-1]
               if one.end_s > time_s)  # fmt: skip
     texts = [after, operator if operator != after else "", next(around, "")]
-    words = ("after {}", "after operator {}", "in {}")
+    words = ("work {}", "operator {}", "annotation {}")
     return ", ".join(word.format(shortened(t)) for word, t in zip(words, texts) if t)
 
 

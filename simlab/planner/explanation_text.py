@@ -12,10 +12,9 @@ from simlab.units import bytes_text, seconds_text
 def explanation_text(why: Explanation) -> str:
     """An explanation for reading."""
     idle = [f"Its pipeline idles {why.idle}."] * bool(why.idle)
-    layers = layers_text(why.best.plan).removeprefix(", layers: ")
-    unequal = [f"Layers are divided by what its stages take: {layers} (stage_layers)."] * bool(
-        layers
-    )
+    layers = layers_text(why.best.plan)
+    text = f"Layers are divided by what its stages take: {layers} (stages x layers)."
+    unequal = [text] * bool(layers)
     lines = [f"The best plan: {why.binds}.", *idle, *unequal, _fit_text(why.best)]
     lines += _ties_lines(why)
     if why.runner_up:

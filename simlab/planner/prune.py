@@ -17,8 +17,9 @@ from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
-WORTH = 0.005
-"""The part of its time that the slowest rank has to save where layers are divided unequally."""
+WORTH = 0.02
+"""The part of its time that the slowest rank has to save for layers to be divided unequally: less is within the
+error of predictions, and even stages are simpler."""
 
 
 def memory_bound_bytes(model: Model, plan: Plan) -> float:

@@ -338,21 +338,21 @@ def plan_text(plan: Plan) -> str:
     degrees = " ".join(
         f"{name}{getattr(plan, name)}" for name in DEGREES if getattr(plan, name) > 1
     )
+    if layers := layers_text(plan):
+        degrees += f" stage_layers={layers}"
     degrees += " etp1" * plan.spreads_experts + " ep-overlap" * plan.ep_overlap
     chunks = f" x {plan.chunks} chunks" if plan.chunks > 1 else ""
     schedule = f" {plan.schedule}{chunks}" if plan.pp > 1 else ""
     batch = f"{plan.microbatches} x {plan.microbatch_size}"
     return (
         f"{degrees or 'one GPU'} zero{plan.zero}{schedule} {batch} sequences, "
-        f"recompute {plan.recompute}{layers_text(plan)}"
+        f"recompute {plan.recompute}"
     )
 
 
 def layers_text(plan: Plan) -> str:
-    """', layers: 4 on 5 stages, 5 on 2, 2 on 1' of a plan with a number for each stage, in their order; ''
-    of another."""
+    """'5x4+2x5+1x2', five stages of 4 layers, two of 5 and one of 2, of a plan with a number for each stage;
+    '' of another."""
     if isinstance(plan.stage_layers, str):
         return ""
-    (first, of), *rest = [(count, len([*its])) for count, its in groupby(plan.stage_layers)]
-    others = "".join(f", {count} on {its}" for count, its in rest)
-    return f", layers: {first} on {of} stage{'s' * (of > 1)}{others}"
+    return "+".join(f"{len([*its])}x{count}" for count, its in groupby(plan.stage_layers))

@@ -30,7 +30,7 @@ def test_a_slow_stage_is_named_with_how_much_longer_it_takes():
     assert (found.slowest, found.longer) == (2, pytest.approx(2 / 1.25 - 1))
     assert found.unequal_s == pytest.approx(16 * (found.longer * sum(busy_s(trace)) / 4 / 16))
     assert "unequal stages" in found.text(trace.step_s)
-    assert "pipeline rank 2 is the slowest, 60.0% longer than the mean" in found.text(trace.step_s)
+    assert "pipeline rank 2 takes 60.0% longer than the mean" in found.text(trace.step_s)
 
 
 def test_transfers_are_what_the_step_would_be_shorter_without_them():
@@ -67,7 +67,7 @@ def test_a_prediction_says_why_its_pipeline_idles(capsys):
     text = " ".join(its.summary().split())
     found = re.search(r"pipeline idle ([\d.]+)% of the step: ([^\n]*?) the step's time", text)
     assert float(found[1]) == pytest.approx(100 * (spent.bubble + spent.pp) / its.step_s, abs=0.06)
-    assert "(p - 1) / m = 3 / 16" in found[2] and "pipeline rank 3 is the slowest" in found[2]
+    assert "(p - 1) / m = 3 / 16" in found[2] and "pipeline rank 3 takes" in found[2]
     assert "pipeline idle" not in sl.predict(model, sl.Plan(dp=8), cluster).summary()
     given = "--forward-ms 10 --backward-ms 20 --pp 4 --microbatches 8 --schedule 1f1b"
     assert main(["simulate", *given.split()]) == 0

@@ -84,9 +84,7 @@ def test_a_step_of_unequal_stages_is_never_shorter_than_its_bound(schedule, laye
 
 def test_the_division_is_said():
     plan = Plan(pp=4, stage_layers=(4, 4, 3, 1))
-    assert layers_text(plan) == ", layers: 4 on 2 stages, 3 on 1, 1 on 1" and not layers_text(
-        Plan(pp=4)
-    )
+    assert layers_text(plan) == "2x4+1x3+1x1" and not layers_text(Plan(pp=4))
     found = search(space(pp=4, schedule="1f1b"), kept=2, layered=0)
     text = explanation_text(explanation(found, full=False))
     assert "Layers are divided by what its stages take: " in text
