@@ -82,8 +82,7 @@ def _following(arguments: Namespace, swept: str, batch: int | None) -> _Followin
     follow = ("dp", "microbatches") if swept != "microbatch_size" else ("microbatches",)
     names = [name for name in follow if name in given and not getattr(arguments, name)]
     if swept == "pp" and isinstance(plan.stage_layers, tuple) and not arguments.stage_layers:
-        names.append("stage_layers")
-        text.append("layers of stages are as many as with stage_layers: auto")
+        names.append("stage_layers")  # also for the file's own pp; `given_values` says it
     if "dp" in names:
         is_said = swept == "nodes" or arguments.nodes or given.get("nodes")
         number = "the" if is_said else f"{plan.gpus}"
