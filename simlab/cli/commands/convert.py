@@ -5,7 +5,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -59,8 +59,10 @@ def convert(arguments: argparse.Namespace) -> int:
         lines = [f"model: {json.dumps(sizes)}"] if sizes else []
         text = "\n".join([*lines, *plan_lines(plan, SEARCHED)]) + "\n"
     else:
-        layers = None if made.model is None else made.model.layers
-        settings, unsaid = exported(arguments.to, plan, layers)
+        layers, said = None, plan
+        if made.model is not None:
+            layers, said = made.model.layers, replace(plan, seq=plan.seq or made.model.seq)
+        settings, unsaid = exported(arguments.to, said, layers)
         text = config_text(settings, FORMATS[arguments.to].syntax)
     if arguments.out:
         write_file(arguments.out, lambda path: path.write_text(text, encoding="utf-8"))
@@ -112,7 +114,7 @@ def _made(arguments: argparse.Namespace) -> Imported:
             f"{name} = {shortened(value)}" for name, value in content.items() if name not in own
         ]
         plan, named = Plan(**own), content.get("model")
-        model = load_model(model_given(named)) if named and plan.is_pipeline else None
+        model = load_model(model_given(named)) if named else None
         return Imported(plan, [], beside, [], model)
     content = read_config(arguments.file, FORMATS[source].syntax, given)
     try:
