@@ -9,6 +9,7 @@ follows from the values that are asked for, not from which options are written.
 import argparse
 import math
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -44,7 +45,20 @@ def values(arguments: argparse.Namespace) -> dict[str, Any]:
     if given.get("out") == "":
         raise InputError(f"{arguments.plan}: out = '': give the path of a folder")
     asked = {name: value for name, value in said.items() if value is not None}
+    if given.get("backend") == "torch" and arguments.cluster is None:
+        _without_cluster(arguments.plan, given)
     return given | {name: value for name, value in asked.items() if value is not False}
+
+
+def _without_cluster(path: str, given: dict[str, Any]) -> None:
+    """Take the cluster of a plan file out of what is `given`, and say so: torch's back-end keeps to no
+    cluster's times."""
+    its = [name for name in ("cluster", "nodes") if name in given]
+    for name in its:
+        del given[name]
+    if its:
+        text = f"note: backend torch leaves out the {' and '.join(its)} of {path}: it keeps to no times"
+        print(text, file=sys.stderr)
 
 
 def _typed(path: str, name: str, value: Any) -> Any:

@@ -1,9 +1,11 @@
 """It computes idle time, and the three figures that the literature calls "the bubble"."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from simlab.errors import InputError
-from simlab.program import Op
+from simlab.program import Op, Program
+from simlab.schedules import closed_bubble_s
 from simlab.trace import Trace
 
 ROUNDING = 1e-12
@@ -33,6 +35,75 @@ class Bubble(NamedTuple):
     def to_dict(self) -> dict[str, float]:
         """The figures as {name: fraction}."""
         return self._asdict()
+
+
+LEAST = 0.001
+"""The part of a step from which on a cause of idle time is named."""
+
+
+class BubbleParts(NamedTuple):
+    """Why a pipeline idles: seconds as means over ranks, which add up to its idle time.
+
+    warm_up_s:  the ranks wait for their first microbatch and, after their last one, for the others; and
+                the gaps that the schedule's order leaves.
+    unequal_s:  the slowest rank computes longer than the mean, and all others wait for it.
+    messages_s: what the step would be shorter if messages took no time.
+    slowest:    the rank that computes longest.
+    longer:     by what fraction of the mean.
+    """
+
+    warm_up_s: float
+    unequal_s: float
+    messages_s: float
+    slowest: int
+    longer: float
+
+    def text(self, step_s: float, form: str = "") -> str:
+        """A sentence that says which part of a step of `step_s` is idle time, and why; '' if none of it
+        is. form: what `warm_up_form` says."""
+        of_equal = f" (for equal stages {form} of computing)" if form else ""
+        slow = f" (pipeline rank {self.slowest} takes {self.longer:.1%} longer than the mean)"
+        parts = [
+            (self.warm_up_s, "warm-up and drain", of_equal),
+            (self.unequal_s, "unequal stages", slow),
+            (self.messages_s, "waiting for transfers", ""),
+        ]
+        named = [
+            f"{name} {seconds / step_s:.1%}{more}"
+            for seconds, name, more in sorted(parts, key=lambda part: -part[0])
+            if seconds >= LEAST * step_s
+        ]
+        idle_s = self.warm_up_s + self.unequal_s + self.messages_s
+        return f"{idle_s / step_s:.1%} of the step: {', '.join(named)}" if named else ""
+
+
+def bubble_parts(busy_s: Sequence[float], step_s: float, free_s: float) -> BubbleParts:
+    """The `BubbleParts` of a pipeline.
+
+    busy_s: [per rank] the seconds in which it computes. step_s: the time of its ops, in seconds.
+    free_s: the same if messages took no time. No rank can end before the slowest one has computed all
+    of its ops, so that what is left of `free_s` then is the warm-up and the drain.
+    """
+    mean_s, most_s = sum(busy_s) / len(busy_s), max(busy_s)
+    messages_s = max(0.0, step_s - free_s)
+    return BubbleParts(
+        max(0.0, step_s - messages_s - most_s),
+        most_s - mean_s,
+        messages_s,
+        max(range(len(busy_s)), key=busy_s.__getitem__),
+        most_s / mean_s - 1 if mean_s else 0.0,
+    )
+
+
+def warm_up_form(program: Program) -> str:
+    """'(p - 1) / m = 3 / 16', or with v stages on a rank '(p - 1) / (m v) = 3 / 64', where that is the
+    idle time over the computing of equal stages; '' for another schedule."""
+    p, m = len(program.ranks), program.microbatches
+    v = program.stages // p
+    own_s = closed_bubble_s(program, 1.0, 0.5, 0.5)
+    if own_s is None or p == 1 or abs(own_s * v - 2.0 * (p - 1)) > ROUNDING:
+        return ""
+    return f"(p - 1) / (m v) = {p - 1} / {m * v}" if v > 1 else f"(p - 1) / m = {p - 1} / {m}"
 
 
 def busy_s(trace: Trace) -> list[float]:

@@ -1,6 +1,7 @@
 """What commands print and write: JSON objects, tables, progress, files."""
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -14,6 +15,8 @@ from simlab.errors import InputError
 T = TypeVar("T")
 COLUMNS = 80
 """The width that text is fitted to."""
+ROW = re.compile(r"\S {2,}(?=\S)")
+"""Where a column of a table begins."""
 
 
 def print_json(result: Mapping[str, Any]) -> None:
@@ -32,10 +35,16 @@ def _finite(value: Any) -> Any:
 
 def print_text(text: str) -> None:
     """Print `text`; a line of more than 80 columns, or than a narrower terminal has, goes on below its
-    second column, or where it has none two columns further in than it begins. What no text can hold
-    is written as its escape."""
-    columns = min(COLUMNS, terminal_columns() or COLUMNS)
-    print("\n".join(_fitted(line, columns) for line in printable(text).splitlines()))
+    second column, or where it has none two columns further in than it begins. A row of three columns or
+    more may be as wide as the terminal. What no text can hold is written as its escape."""
+    terminal = terminal_columns() or COLUMNS
+    columns = min(COLUMNS, terminal)
+    print(
+        "\n".join(
+            _fitted(line, terminal if len(ROW.findall(line)) > 1 else columns)
+            for line in printable(text).splitlines()
+        )
+    )
 
 
 def printable(text: str) -> str:
@@ -88,8 +97,10 @@ def _width(table: Sequence[Sequence[str]]) -> int:
 
 
 def terminal_columns() -> int | None:
-    """How wide the terminal is that stdout is; None: it is none."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    """How wide stdout is: as the variable COLUMNS says, or the terminal that it is; None: neither."""
+    said = os.environ.get("COLUMNS", "")
+    is_said = said.isascii() and said.isdecimal() and int(said) > 0
+    return shutil.get_terminal_size().columns if is_said or sys.stdout.isatty() else None
 
 
 def table_text(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -18,6 +18,7 @@ good for both programs: what only the other one reads (`REALRUN_ONLY`) is noted,
 """
 
 import argparse
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from pathlib import Path
@@ -145,9 +146,27 @@ def given_values(arguments: argparse.Namespace, more: Iterable[str] = ()) -> dic
     if arguments.plan == "":
         raise InputError("--plan '': give the path of a plan file")
     given = {} if arguments.plan is None else read_plan_file(arguments.plan, names)
+    _divide_anew(arguments, given)
     said = {name: getattr(arguments, name, None) for name in names}
     given |= {name: value for name, value in said.items() if value is not None}
     return given | {name: model_given(given[name]) for name in ("model",) if name in given}
+
+
+def _divide_anew(arguments: argparse.Namespace, of_file: Mapping[str, Any]) -> None:
+    """Give stage_layers = 'auto', and say so once, where the plan file has a number for each stage and the
+    command line other stages or layers."""
+    its = of_file.get("stage_layers")
+    if not isinstance(its, list) or getattr(arguments, "stage_layers", None) is not None:
+        return
+    usual = {name: FIELDS[name].default for name in ("pp", "chunks", "schedule")}
+    its_own = usual | dict(of_file) | {"layers": sum(its)}
+    said = {name: getattr(arguments, name, None) for name in (*usual, "layers")}
+    if other := [flag(n) for n, v in said.items() if v is not None and v != its_own[n]]:
+        arguments.stage_layers = "auto"
+        text = (
+            f"note: stage_layers: auto, as {arguments.plan} divides layers for another {other[0]}"
+        )
+        print(text, file=sys.stderr)
 
 
 def plan_part(given: Mapping[str, Any]) -> dict[str, Any]:

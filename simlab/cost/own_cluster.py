@@ -1,12 +1,13 @@
 """What the file of a cluster of one's own leaves out, and which of its figures are doubtful beside the
 catalogue."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from math import log
 from typing import Any, NamedTuple
 
 from simlab.cost.roofline import nearest
+from simlab.errors import number
 from simlab.spec.cluster import Cluster, cluster_of_gpu, cluster_with_gpu, clusters, gpus
 from simlab.spec.fabric import Fabric
 from simlab.spec.hardware import PLAUSIBLE, Gpu
@@ -91,6 +92,27 @@ def cluster_like(name: str) -> Cluster:
 def _built() -> frozenset[str]:
     """The names of the GPUs of the catalogue's clusters."""
     return frozenset(its.gpu.name for its in clusters().values())
+
+
+def copied(
+    facts: Mapping[str, Any], near: Cluster, given: Collection[str] = ()
+) -> dict[str, list[str]]:
+    """{'', 'gpu', 'intra' or 'inter': [name = value of each figure that the file of a cluster, `facts`, has
+    and that is the same as that of the `near` cluster]}: whoever wrote it may have copied it.
+
+    given: where those stand that are known to be one's own, as in 'inter: bandwidth_bytes_per_s'.
+    """
+    parts = {"": (facts, near.to_dict())}
+    for level in ("gpu", "intra", "inter"):
+        its = facts.get(level)
+        parts[level] = its if isinstance(its, dict) else {}, parts[""][1][level]
+    found: dict[str, list[str]] = {}
+    for level, (its, others) in parts.items():
+        for name, value in its.items():
+            where = f"{level}: {name}" if level else name
+            if number(value) and value == others.get(name) and where not in given:
+                found.setdefault(level, []).append(f"{name} = {value:g}")
+    return found
 
 
 def nearest_cluster(own: Cluster) -> Cluster:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
 from simlab.diagnosis.graph import COMPUTE, DATA, HOST, OPTIMIZER, Graph, Work
-from simlab.diagnosis.straggler import Straggler, straggler
+from simlab.diagnosis.straggler import SLOW_HOST, Straggler, straggler
 from simlab.diagnosis.time_spent import WAITING, Spent, mean_spent, time_spent
 from simlab.display import plain
 from simlab.units import seconds_text
@@ -16,6 +16,8 @@ STRAGGLER_SAVES = 0.1
 """A straggler is the bottleneck if the step would be shorter by this fraction without it. That much is
 what a job is commonly said to lose to stragglers (arXiv 2505.05713)."""
 BOTTLENECKS = (COMPUTE, COMMUNICATION, DATA, HOST, OPTIMIZER, BUBBLE, STRAGGLER)
+PAUSE = 0.05
+"""The part of a step from which on a pause of a host is named."""
 SHOWN = 6
 
 
@@ -33,6 +35,18 @@ class OnPath(NamedTuple):
 
     part: str
     seconds: float
+
+
+class Pause(NamedTuple):
+    """The longest time in which a rank's host kept it from working: the rank, seconds, and what ran before,
+    for people."""
+
+    rank: int
+    seconds: float
+    before: str
+
+    def __str__(self) -> str:
+        return f"rank {self.rank}, {seconds_text(self.seconds)}, after: {self.before}"
 
 
 @dataclass(frozen=True)
@@ -56,6 +70,8 @@ class Diagnosis:
     """What faster work would save, the largest first."""
     straggler: Straggler | None
     notes: list[str]
+    pause: Pause | None = None
+    """Of profiles: of the straggler whose host is slow, else of all ranks, if it is `PAUSE` of a step."""
 
     def to_dict(self) -> dict[str, Any]:
         """The diagnosis as plain values that JSON knows."""
@@ -101,6 +117,8 @@ class Diagnosis:
         if self.straggler and self.bottleneck != STRAGGLER:
             saved = self._share(self.straggler.saved_s)
             lines.append(f"slowest: {self.straggler}; {saved} of the step")
+        if self.pause:
+            lines.append(f"longest pause of a host: {self.pause}")
         return lines
 
     def _path(self) -> list[str]:
@@ -131,7 +149,21 @@ def diagnose(graph: Graph) -> Diagnosis:
         savings,
         slow,
         list(graph.notes),
+        _pause(graph, slow),
     )
+
+
+def _pause(graph: Graph, slow: Straggler | None) -> Pause | None:
+    """The longest pause that counts."""
+    rank = slow.rank if slow and slow.cause == SLOW_HOST else None
+    pauses = [
+        Pause(work.rank, work.own_s, work.name)
+        for work in graph.works
+        if work.part == HOST and work.name and rank in (None, work.rank)
+    ]
+    longest = max(pauses, key=lambda pause: pause.seconds, default=None)
+    least_s = PAUSE * graph.step_s / graph.steps if rank is None else 0.0
+    return longest if longest and longest.seconds >= least_s else None
 
 
 def _parts(spent: Spent) -> dict[str, float]:

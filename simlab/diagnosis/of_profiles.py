@@ -12,11 +12,17 @@ from dataclasses import replace
 from typing import Any
 
 from simlab.diagnosis.graph import ENTRY, HOST, Graph, Need, Work
-from simlab.diagnosis.profiler import ALL_MEET, MESSAGES, Piece, Rank, rank_of, world
+from simlab.diagnosis.profiler import (
+    ALL_MEET,
+    MESSAGES,
+    ROUNDING_S,
+    Piece,
+    Rank,
+    before,
+    rank_of,
+    world,
+)
 from simlab.errors import InputError, shortened
-
-ROUNDING_S = 1e-9
-"""Profiles have times to the nanosecond."""
 
 
 def profile_graph(profiles: Sequence[dict[str, Any]]) -> Graph:
@@ -109,7 +115,13 @@ def _shifted(rank: Rank, shift_s: float) -> Rank:
         ]
 
     window = rank.window[0] + shift_s, rank.window[1] + shift_s
-    return rank._replace(own=moved(rank.own), collectives=moved(rank.collectives), window=window)
+    return rank._replace(
+        own=moved(rank.own),
+        collectives=moved(rank.collectives),
+        window=window,
+        operators=moved(rank.operators),
+        annotations=moved(rank.annotations),
+    )
 
 
 class _Works:
@@ -151,24 +163,25 @@ class _Works:
         """Add the own work of a rank, and between two pieces of it the host's."""
         awaited = sorted(rank.collectives, key=lambda piece: piece.end_s)
         ends = [piece.end_s for piece in awaited]
-        free_s = rank.window[0]
+        free_s, after = rank.window[0], ""
         for piece in [*rank.own, Piece(HOST, "end", rank.window[1], rank.window[1])]:
             # A collective that ends in the pause was waited for, from its begin on. The rest is the
             # host's: before it, and after it.
             first = bisect_right(ends, free_s)
             last = bisect_right(ends, piece.start_s + ROUNDING_S)
             for one in sorted(awaited[first:last], key=lambda one: one.start_s):
-                self._idle(at, free_s, one.start_s)
-                free_s = max(free_s, one.end_s)
-            self._idle(at, free_s, piece.start_s)
+                self._idle(at, free_s, one.start_s, after)
+                free_s, after = max(free_s, one.end_s), one.name
+            self._idle(at, free_s, piece.start_s, after)
             number = self._add(at, piece, piece.end_s - piece.start_s)
             self.ended[at].append((piece.end_s, number))
-            free_s = max(free_s, piece.end_s)
+            free_s, after = max(free_s, piece.end_s), piece.name
 
-    def _idle(self, at: int, since_s: float, until_s: float) -> None:
-        """Add what the host does while a rank neither works nor waits."""
+    def _idle(self, at: int, since_s: float, until_s: float, after: str) -> None:
+        """Add what the host does while a rank neither works nor waits; its name is what ran before."""
         if until_s > since_s:
-            number = self._add(at, Piece(HOST, "host", since_s, until_s), until_s - since_s)
+            piece = Piece(HOST, before(self.ranks[at], since_s, after), since_s, until_s)
+            number = self._add(at, piece, until_s - since_s)
             self.ended[at].append((until_s, number))
 
     def _follow(self, number: int) -> None:

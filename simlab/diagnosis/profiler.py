@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from simlab.diagnosis.events import (
+    ANNOTATION,
     GPU,
     GPU_ANNOTATION,
     LAUNCH,
@@ -44,6 +45,10 @@ STUB = 0.5
 """The first or the last step is not whole if it holds fewer events than this fraction of the others'."""
 RESUMED_S = 1e-3
 """A thread of gloo notes the end of its work up to this time after the rank that waited has gone on."""
+MOST_NESTED = 50
+"""The most annotations that are looked at for the one around a time."""
+ROUNDING_S = 1e-9
+"""Profiles have times to the nanosecond."""
 FEW = 3
 """Of fewer steps, a mean is said to be one of few."""
 
@@ -62,7 +67,8 @@ class Piece(NamedTuple):
 
 class Rank(NamedTuple):
     """What was read of one rank: its number, its own work and its collectives by start, the window
-    of its steps in seconds, how many they are, what is to be said of the file, and what it launched."""
+    of its steps in seconds, how many they are, what is to be said of the file, what it launched, and its
+    operators by end and its annotations by start, of which `before` tells."""
 
     number: int
     own: list[Piece]
@@ -71,6 +77,21 @@ class Rank(NamedTuple):
     steps: int
     notes: tuple[str, ...] = ()
     launched: Launched | None = None
+    operators: Sequence[Piece] = ()
+    annotations: Sequence[Piece] = ()
+
+
+def before(rank: Rank, time_s: float, after: str) -> str:
+    """What ran last on a rank before a time: `after`, a kernel or a collective, then the last operator that
+    had ended, and the annotation around that time, for people."""
+    at = bisect_right(rank.operators, time_s + ROUNDING_S, key=lambda one: one.end_s) - 1
+    operator = rank.operators[at].name if at >= 0 else ""
+    at = bisect_right(rank.annotations, time_s + ROUNDING_S, key=lambda one: one.start_s)
+    around = (one.name for one in rank.annotations[max(0, at - MOST_NESTED) : at][::-1]
+              if one.end_s > time_s)  # fmt: skip
+    texts = [after, operator if operator != after else "", next(around, "")]
+    words = ("work {}", "operator {}", "annotation {}")
+    return ", ".join(word.format(shortened(t)) for word, t in zip(words, texts) if t)
 
 
 def world(data: dict[str, Any]) -> int:
@@ -106,7 +127,19 @@ def rank_of(data: dict[str, Any], at: int) -> Rank:
     own = _with_loading(own, list(_loading(events)), gpu=bool(kernels))
     notes = tuple(_notes(profile, whole, cut, window, gpu=bool(kernels)))
     begun = launched([event for event, one in inside if not one])
-    return Rank(profile.number, own, collectives, window, len(whole) or 1, notes, begun)
+    operators = sorted(_named(events, OPERATOR), key=lambda piece: piece.end_s)
+    annotations = list(_named(events, ANNOTATION))
+    steps = len(whole) or 1
+    return Rank(
+        profile.number, own, collectives, window, steps, notes, begun, operators, annotations
+    )
+
+
+def _named(events: Iterable[Event], what: str) -> Iterator[Piece]:
+    """The operators or the annotations, without those that say which step it is."""
+    for event in events:
+        if event.what == what and not event.name.startswith((STEP, *WRAPPERS)):
+            yield Piece(what, event.name, event.start_s, event.end_s)
 
 
 def _steps(events: Sequence[Event]) -> tuple[list[Event], int]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple, TypedDict
 
 from simlab.display import facts_of
 from simlab.errors import InputError
-from simlab.planner.rank import Ranked, RankedFacts, family_of, most_held, waterfall_s
+from simlab.planner.rank import Ranked, RankedFacts, family_of, idle_text, most_held, waterfall_s
 from simlab.planner.search import (
     DEGREES,
     MEMORY,
@@ -76,6 +76,7 @@ class ExplanationFacts(TypedDict):
 
     waterfall_s: Annotated[dict[str, float], Waterfall]
     binds: str
+    idle: str
     uncertainty: Annotated[dict[str, Any], Uncertainty]
     ties: int
     simplest: RankedFacts
@@ -143,6 +144,8 @@ class Explanation:
     """The simplest of the plans that tie with the best, or the best."""
     roomiest: Ranked
     """That of them which leaves most memory free."""
+    idle: str = ""
+    """Why the pipeline of the best plan idles, in a sentence; '' if it does not."""
     runner_up: Rival | None = None
     """The second plan; None if there is no other."""
     families: dict[str, Rival] = field(default_factory=dict)
@@ -199,6 +202,7 @@ def explanation(found: Search, *, full: bool = True) -> Explanation:
     parts = waterfall_s(space.model, best.plan, space.cluster)
     why = Explanation(best, parts, found.uncertainty, found.simplest, found.roomiest)
     why.ties, why.more_ties = len(ties), more
+    why.idle = idle_text(space.model, best.plan, space.cluster)
     if len(found.plans) > 1:
         why.runner_up = _rival(space, why, found.plans[1])
     if full:

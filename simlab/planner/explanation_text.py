@@ -4,14 +4,19 @@ from collections.abc import Mapping
 
 from simlab.planner.explain import PARTS, Advice, Explanation, Rival
 from simlab.planner.rank import Ranked
-from simlab.planner.search import plan_text
+from simlab.planner.search import layers_text, plan_text
 from simlab.training.fit import FITS
 from simlab.units import bytes_text, seconds_text
 
 
 def explanation_text(why: Explanation) -> str:
     """An explanation for reading."""
-    lines = [f"The best plan: {why.binds}.", _fit_text(why.best), *_ties_lines(why)]
+    idle = [f"Its pipeline idles {why.idle}."] * bool(why.idle)
+    layers = layers_text(why.best.plan)
+    text = f"Layers are divided by what its stages take: {layers} (stages x layers)."
+    unequal = [text] * bool(layers)
+    lines = [f"The best plan: {why.binds}.", *idle, *unequal, _fit_text(why.best)]
+    lines += _ties_lines(why)
     if why.runner_up:
         lines += ["Runner-up:", *_rival_lines(why.best, why.runner_up)]
     if why.families:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from math import inf, prod
 from typing import Annotated, TypedDict
 
+from simlab.analysis import warm_up_form
 from simlab.display import facts_of
 from simlab.lowering.build import program_of
 from simlab.memory.step import StepWalk, held_by_rank
@@ -79,10 +80,10 @@ class Ranked:
 
 def simplicity(plan: Plan) -> tuple[float, ...]:
     """What is least for the simplest plan: the dimensions that split the model, into how many parts they
-    split it, whether work is done again, and then what else has to be right."""
+    split it, whether work is done again, and then what else has to be right, such as unequal stages."""
     split = [n for n in (plan.tp, plan.pp, plan.cp, plan.ep) if n > 1]
-    again = plan.recompute != "none"
-    return len(split), prod(split), again, plan.zero, plan.chunks, -plan.microbatch_size
+    again, unequal = plan.recompute != "none", not isinstance(plan.stage_layers, str)
+    return len(split), prod(split), again, plan.zero, plan.chunks, unequal, -plan.microbatch_size
 
 
 def family_of(plan: Plan) -> str:
@@ -140,6 +141,21 @@ def waterfall_s(model: Model, plan: Plan, cluster: Cluster) -> Waterfall:
     if len(shown) == 1:
         return shown[0]
     return Waterfall(*(extrapolated(plan, *pair) for pair in zip(*shown)))
+
+
+def idle_text(model: Model, plan: Plan, cluster: Cluster) -> str:
+    """Why the pipeline of `plan` idles, extrapolated as `predicted` does it; '' if it does not."""
+    shown = [predict(model, each, cluster) for each in short_steps(plan) or [plan]]
+    last, step_s = shown[-1].bubble_parts, shown[-1].step_s
+    if len(shown) > 1:
+        first = shown[0].bubble_parts
+        last = last._replace(
+            warm_up_s=extrapolated(plan, first.warm_up_s, last.warm_up_s),
+            unequal_s=extrapolated(plan, first.unequal_s, last.unequal_s),
+            messages_s=extrapolated(plan, first.messages_s, last.messages_s),
+        )
+        step_s = extrapolated(plan, shown[0].step_s, step_s)
+    return last.text(step_s, warm_up_form(program_of(plan)))
 
 
 def layered_s(model: Model, plan: Plan, cluster: Cluster) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import islice
+from itertools import groupby, islice
 from time import perf_counter
 from typing import Annotated, Any, NamedTuple, TypedDict, TypeVar
 
@@ -227,7 +227,7 @@ def _early(found: Search, group: _Group, kept: int) -> list[tuple[float, Plan]]:
 
 
 def _pruned_group(space: Space, group: tuple[int, int]) -> _Group:
-    """What becomes of the candidates with a (tp, cp)."""
+    """What becomes of the candidates with a (tp, cp), with balanced stages where these are searched."""
     bounds, rejections, queue = Bounds(space.model, space.cluster), [], []
     most_room, smallest = 0.0, None
     for candidate in space.of_group(*group):
@@ -240,7 +240,8 @@ def _pruned_group(space: Space, group: tuple[int, int]) -> _Group:
             if room < 0:
                 rejections.append(_too_large(candidate, held, -room, "at least "))
                 continue
-            queue.append((bounds.time_s(candidate), candidate))
+            plan = candidate if "stage_layers" in space.fixed else bounds.balanced(candidate)
+            queue.append((bounds.time_s(plan), plan))
             if room > most_room:
                 most_room, smallest = room, queue[-1]
         except InputError as error:
@@ -297,9 +298,13 @@ def _take(found: Search, results: Iterable[Ranked | Rejection], kept: int) -> No
 
 
 def prediction(space: Space, plan: Plan) -> Ranked | Rejection:
-    """The prediction of a plan; what makes it impossible is a reason to reject this one only."""
+    """The prediction of a plan, or of the one without balanced stages where it does not fit; what makes
+    it impossible is a reason to reject this one only."""
     try:
-        return predicted(space.model, plan, space.cluster)
+        ranked, even = predicted(space.model, plan, space.cluster), space.evenly(plan)
+        if ranked.fit.fits or even == plan:
+            return ranked
+        return predicted(space.model, even, space.cluster)
     except InputError as error:
         return Rejection({**_values(plan), "predicted": True}, REFUSED, str(error))
 
@@ -333,6 +338,8 @@ def plan_text(plan: Plan) -> str:
     degrees = " ".join(
         f"{name}{getattr(plan, name)}" for name in DEGREES if getattr(plan, name) > 1
     )
+    if layers := layers_text(plan):
+        degrees += f" stage_layers={layers}"
     degrees += " etp1" * plan.spreads_experts + " ep-overlap" * plan.ep_overlap
     chunks = f" x {plan.chunks} chunks" if plan.chunks > 1 else ""
     schedule = f" {plan.schedule}{chunks}" if plan.pp > 1 else ""
@@ -341,3 +348,11 @@ def plan_text(plan: Plan) -> str:
         f"{degrees or 'one GPU'} zero{plan.zero}{schedule} {batch} sequences, "
         f"recompute {plan.recompute}"
     )
+
+
+def layers_text(plan: Plan) -> str:
+    """'5x4+2x5+1x2', five stages of 4 layers, two of 5 and one of 2, of a plan with a number for each stage;
+    '' of another."""
+    if isinstance(plan.stage_layers, str):
+        return ""
+    return "+".join(f"{len([*its])}x{count}" for count, its in groupby(plan.stage_layers))

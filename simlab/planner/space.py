@@ -1,7 +1,7 @@
 """The plans by which a model can be trained on a cluster with a given global batch."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
 from math import gcd, isqrt
@@ -53,7 +53,8 @@ class Space:
 
     Expert-parallel ranks are searched for a model with experts: all numbers that divide its experts
     and the ranks that may share them, with experts cut over tensor-parallel ranks or not, and with all-to-alls
-    beside another microbatch or not. Raises `InputError` for a mixed cluster, or if a fixed value cannot be.
+    beside another microbatch or not. A search divides the layers of a pipeline by what its stages take, unless
+    `stage_layers` is fixed. Raises `InputError` for a mixed cluster, or if a fixed value cannot be.
     """
 
     model: Model
@@ -280,6 +281,12 @@ class Space:
         chunks = self.fixed.get("chunks", 1)
         uneven = chunks == 1 and layers % pp and (layers + 2) % pp and pp <= layers
         return {"stage_layers": "uneven"} if uneven and "stage_layers" not in self.fixed else {}
+
+    def evenly(self, plan: Plan) -> Plan:
+        """`plan` with its layers spread as those of a candidate are."""
+        if "stage_layers" in self.fixed:
+            return plan
+        return replace(plan, **{"stage_layers": "auto", **self._stage_layers(plan.pp)})
 
     def _plan(self, **values: Any) -> Plan:
         """The plan of these values and the fixed ones; sequence parallelism goes with tensor

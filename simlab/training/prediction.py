@@ -5,7 +5,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from simlab.analysis import Breach, Stack, bubble, peak_memory, walk_stack
+from simlab.analysis import (
+    Breach,
+    BubbleParts,
+    Stack,
+    bubble,
+    bubble_parts,
+    peak_memory,
+    walk_stack,
+    warm_up_form,
+)
 from simlab.cost.rank_walk import RankWalk
 from simlab.cost.roofline import assumptions, peak_flops
 from simlab.cost.stage_times import StageTimes
@@ -79,8 +88,14 @@ class Prediction:
     def summary(self) -> str:
         """The prediction as text: the plan, the time of the step and what it is spent on, the
         utilisation and the memory."""
+        idle = self.bubble_parts.text(self.step_s, warm_up_form(self.program))
         return step_text(
-            self.to_dict(), self.cluster.gpu.name, self.fit, self.excess_text, self.uncertainty
+            self.to_dict(),
+            self.cluster.gpu.name,
+            self.fit,
+            self.excess_text,
+            self.uncertainty,
+            idle,
         )
 
     def to_dict(self) -> PredictionFacts:
@@ -98,6 +113,7 @@ class Prediction:
             microbatches=self.program.microbatches,
             assumptions=assumptions(self.cluster),
             bubble=bubble(self.trace)._asdict(),
+            bubble_parts=self.bubble_parts._asdict(),
             fits=self.fit.fits,
             gpu_memory_bytes=self.capacity_bytes,
             peak_live_microbatches=peak_memory(self.trace),
@@ -243,17 +259,22 @@ class Prediction:
         )
 
     @cached_property
-    def waterfall_s(self) -> Waterfall:
-        """The `Waterfall` of the step.
+    def bubble_parts(self) -> BubbleParts:
+        """Why the pipeline idles, on which ranks of it.
 
-        To separate messages from the bubble, the same pipeline is simulated with messages that take
-        no time.
+        To separate messages from the rest, the same pipeline is simulated with messages that take no
+        time.
         """
-        mean = Parts(*(sum(parts) / self.plan.pp for parts in zip(*self.spent)))
-        pipeline_s, pp_s = self.trace.step_s, 0.0
+        step_s = free_s = self.trace.step_s
         if self.plan.pp > 1:
-            pp_s = max(0.0, pipeline_s - simulate(self.program, self.walks()).step_s)
-        bubble_s = max(0.0, pipeline_s - mean.total - pp_s)
+            free_s = simulate(self.program, self.walks()).step_s
+        return bubble_parts([parts.total for parts in self.spent], step_s, free_s)
+
+    @cached_property
+    def waterfall_s(self) -> Waterfall:
+        """The `Waterfall` of the step."""
+        mean = Parts(*(sum(parts) / self.plan.pp for parts in zip(*self.spent)))
+        parts = self.bubble_parts
         return Waterfall(
             mean.compute,
             mean.host,
@@ -261,8 +282,8 @@ class Prediction:
             mean.cp,
             mean.ep,
             mean.dp + self.after_s,
-            pp_s,
-            bubble_s,
+            parts.messages_s,
+            max(0.0, self.trace.step_s - mean.total - parts.messages_s),
             self.optimizer_s,
             mean.offload + self.offload_s,
         )

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, NamedTuple, TypedDict
 
-from simlab.analysis import Breach, Bubble
+from simlab.analysis import Breach, Bubble, BubbleParts
 from simlab.spec.model import MFU_CONVENTION
 from simlab.spec.plan import Plan
 from simlab.training.fit import Fit
@@ -63,6 +63,7 @@ class PredictionFacts(TypedDict):
     uncertainty: Annotated[dict[str, Any], Uncertainty]
     """How far predictions of published runs of this kind were off."""
     bubble: Annotated[dict[str, float], Bubble]
+    bubble_parts: Annotated[dict[str, Any], BubbleParts]
     waterfall_s: Annotated[dict[str, float], Waterfall]
     exposed_s: dict[str, float]
     memory_bytes: dict[str, float]
@@ -76,7 +77,9 @@ class PredictionFacts(TypedDict):
     peak_activations_bytes: list[float]
 
 
-def step_text(facts: PredictionFacts, gpu: str, fit: Fit, excess: str, off: Uncertainty) -> str:
+def step_text(
+    facts: PredictionFacts, gpu: str, fit: Fit, excess: str, off: Uncertainty, idle: str
+) -> str:
     """A prediction for reading.
 
     facts:  what `Prediction.to_dict` says.
@@ -84,6 +87,7 @@ def step_text(facts: PredictionFacts, gpu: str, fit: Fit, excess: str, off: Unce
     fit:    the judgement whether it fits.
     excess: what tensors exceed the memory; '' if none do.
     off:    how far such predictions were off.
+    idle:   why the pipeline idles; '' if it does not.
     """
     plan, memory, step_s = facts["plan"], facts["memory_bytes"], facts["step_s"]
     parts = ", ".join(f"{name} {bytes_text(size)}" for name, size in memory.items() if size)
@@ -108,6 +112,7 @@ def step_text(facts: PredictionFacts, gpu: str, fit: Fit, excess: str, off: Unce
     lines += [f"assumed                  {one}" for one in facts["assumptions"]]
     lines.append(f"fit                      {fit}")
     lines += [f"                         {excess}"] * bool(excess)
+    lines += [f"pipeline idle            {idle}"] * bool(idle)
     lines.append("the step's time, as means over ranks:")
     for name, seconds in facts["waterfall_s"].items():
         if seconds > 1e-9 * step_s:  # less is what rounding leaves

@@ -33,7 +33,7 @@ model, cluster = sl.load_model("gpt2"), sl.load_cluster("dgx-a100")
 sl.validate(sl.generate("two-waves", 4, 8))
 plan = sl.Plan(pp=4, dp=2, microbatches=64, schedule="two-waves")
 whole = sl.predict(model, plan, cluster)
-fixed = {"tp": 1, "cp": 1, "pp": 4, "zero": 0, "recompute": "none", "microbatch_size": 1}
+fixed = {"tp": 1, "cp": 1, "pp": 4, "zero": 0, "recompute": "none", "microbatch_size": 1, "stage_layers": "auto"}
 space = Space(model=model, cluster=cluster, global_batch=128, fixed={"schedule": "two-waves", **fixed})
 (found,) = search(space, kept=1, layered=0).plans
 assert found.plan == plan and found.step_s == whole.step_s

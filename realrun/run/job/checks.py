@@ -72,7 +72,7 @@ EXECUTION = {
         ("flash", "unfused"),
         in_box=True,
     ),
-    "library": Execution("The executor's own code runs, or with --backend torch torch's.", ("megatron",)),
+    "library": Execution("The executor's own code runs, or with --backend torch torch's (library 'torch').", ("megatron",)),
     "fused": Execution("The model's norms and activations are torch's own kernels.", (True,), in_box=True),
     "compiled_loss": Execution("The loss is torch's own, op by op.", (False,)),
     "dropout": Execution(
@@ -175,10 +175,14 @@ def check_plan(job: Derived) -> None:
             continue
         if name == "dropout" and value == (given.attention == "unfused"):  # which implies it
             continue
+        if name == "library" and value == job.backend:  # torch, of whose code that is
+            continue
         *others, last = (["no", "yes"][v] if isinstance(v, bool) else repr(v) for v in its.values)
         what = "leave it out" + (f", or give {last}" if last != "None" else "")
         if others:
             what = f"give {', '.join(others)} or {last}"
+        if name == "library" and value in BACKENDS:
+            what += f", or --backend {value}"
         refused.append(f"{name} = {value!r} is simulated, but not executed: {what}")
     if refused:
         raise InputError("; ".join(refused))

@@ -59,6 +59,8 @@ class Derived(Asked):
         runs: dict[str, Any] = {"precision": precision, "seq": self.sizes["seq"], "dropout": False}
         if precision != self.given.precision:
             runs["gradient_bytes"] = None  # the precision's own
+        if self.given.library == self.backend:  # the lists that ranks are held to are of no library
+            runs["library"] = Plan().library
         return replace(self.given, **runs)
 
     @cached_property

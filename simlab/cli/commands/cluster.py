@@ -7,7 +7,14 @@ from typing import TypedDict
 
 from simlab.cli.options import add_json_options, flag
 from simlab.cli.output import print_json, print_text, write_file
-from simlab.cost.own_cluster import FAR, cluster_like, doubtful, left_out, nearest_cluster
+from simlab.cost.own_cluster import (
+    FAR,
+    cluster_like,
+    copied,
+    doubtful,
+    left_out,
+    nearest_cluster,
+)
 from simlab.cost.roofline import assumptions
 from simlab.errors import InputError, require_positive, require_whole
 from simlab.spec.cluster import Cluster, facts_of_file, load_cluster
@@ -25,6 +32,8 @@ class Answer(TypedDict):
     far: list[str]
     """What is doubtful: far from the nearest, or a usual mistake."""
     assumptions: list[str]
+    copied: dict[str, list[str]]
+    """{'', 'gpu', 'intra' or 'inter': [figures that are the same as the nearest one's]}"""
 
 
 def cluster(arguments: argparse.Namespace) -> int:
@@ -32,12 +41,12 @@ def cluster(arguments: argparse.Namespace) -> int:
 
     What a new file is not told is taken from the nearest cluster of the catalogue, and each source in it
     says so: correct it where you know better. A check says what a file leaves out, with the value that is
-    then taken and where to get a measured one. It compares the figures with those of the nearest cluster of
-    the catalogue and exits with 1 if one is doubtful: a peak with sparsity, both directions of a link
-    together, bits for bytes, or three times as large or as small.
+    then taken and where to get a measured one, and which figures are the same as those of the nearest
+    cluster of the catalogue, as copies are. It exits with 1 if a figure is doubtful beside the nearest one's:
+    a peak with sparsity, both directions of a link together, bits for bytes, or three times as large or as
+    small.
     """
-    if arguments.action == "new":
-        _write(arguments)
+    given = _write(arguments) if arguments.action == "new" else []
     own, path = load_cluster(arguments.file), Path(arguments.file)
     near = nearest_cluster(own)
     facts = facts_of_file(path) if path.is_file() else own.to_dict()
@@ -50,6 +59,7 @@ def cluster(arguments: argparse.Namespace) -> int:
         "nodes": facts.get("nodes"),
         "far": far,
         "assumptions": [*taken, *left_out(facts, own, near)],
+        "copied": copied(facts, near, given),
     }
     if arguments.json:
         print_json(told)
@@ -72,14 +82,19 @@ def _print(own: Cluster, told: Answer) -> None:
         print_text(f"nodes: {nodes}, with {own.gpus} GPUs, unless --nodes says another number")
     for one in told["assumptions"]:
         print_text(f"assumed: {one}")
+    if told["copied"]:
+        print_text(f"the same as {near}'s, as a copy is; correct what your cluster has otherwise:")
+    for level, figures in told["copied"].items():
+        print_text(f"  {level or 'a node'}: {', '.join(figures)}")
     for one in told["far"]:
         print_text(f"doubtful beside {near}: {one}")
     if not told["far"]:
         print_text(f"no figure is doubtful beside {near}: none is {FAR} times as large or as small")
 
 
-def _write(arguments: argparse.Namespace) -> None:
-    """The file of a new cluster: the nearest one's, with what is given. One that is there was corrected."""
+def _write(arguments: argparse.Namespace) -> list[str]:
+    """The file of a new cluster: the nearest one's, with what is given, whose places are returned. One that
+    is there was corrected."""
     if Path(arguments.file).exists():
         raise InputError(f"cannot write {arguments.file!r}: it is there: give another name")
     if not arguments.file.endswith(".json"):
@@ -109,6 +124,7 @@ def _write(arguments: argparse.Namespace) -> None:
         kept[part] = {k: v for k, v in kept[part].items() if v != float("inf")}
     text = json.dumps(kept, indent=1, allow_nan=False) + "\n"
     write_file(arguments.file, lambda path: path.write_text(text, encoding="utf-8"))
+    return [*given, *["inter: bandwidth_bytes_per_s"] * (speed is not None)]
 
 
 MOST_GBIT = 10_000

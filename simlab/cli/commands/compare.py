@@ -196,6 +196,8 @@ def _print(
 ) -> None:
     """Print the table, what is refused, in what else the plans differ, and where their times go."""
     first = there[0][1]
+    if not first.fit.fits:
+        print_text(f"{what} {there[0][0]}, with which the others are compared, {first.fit}")
     spent = [dict(step_parts(its)) for _, its in there]
     parts = [
         part

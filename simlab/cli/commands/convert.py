@@ -5,18 +5,18 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from simlab.cli.config_files import config_text, read_config
 from simlab.cli.options import add_json_options
 from simlab.cli.output import print_json, write_file
-from simlab.cli.plan_options import plan_lines, plan_part, read_plan_file
+from simlab.cli.plan_options import model_given, plan_lines, plan_part, read_plan_file
 from simlab.display import plain
 from simlab.errors import InputError, shortened
 from simlab.planner.formats import FORMATS, Imported, exported, imported, recognised
-from simlab.spec.model import Model
+from simlab.spec.model import Model, load_model
 from simlab.spec.plan import Plan
 
 SEARCHED = ("dp", "tp", "pp", "cp", "zero", "microbatch_size", "microbatches", "recompute")
@@ -59,11 +59,16 @@ def convert(arguments: argparse.Namespace) -> int:
         lines = [f"model: {json.dumps(sizes)}"] if sizes else []
         text = "\n".join([*lines, *plan_lines(plan, SEARCHED)]) + "\n"
     else:
-        settings, unsaid = exported(arguments.to, plan)
+        layers, said = None, plan
+        if made.model is not None:
+            layers, said = made.model.layers, replace(plan, seq=plan.seq or made.model.seq)
+        settings, unsaid = exported(arguments.to, said, layers)
         text = config_text(settings, FORMATS[arguments.to].syntax)
     if arguments.out:
         write_file(arguments.out, lambda path: path.write_text(text, encoding="utf-8"))
     lost = [f"{field} = {value}" for field, value in unsaid.items()]
+    if {"chunks", "stage_layers"} & {*unsaid} and made.model is None:
+        lost.append("the layers of stages without a model: give the plan file one")
     for note in [*made.unsaid, *lost]:
         print(f"not said: {note}", file=sys.stderr)
     for option in made.unknown:
@@ -108,7 +113,9 @@ def _made(arguments: argparse.Namespace) -> Imported:
         beside = [
             f"{name} = {shortened(value)}" for name, value in content.items() if name not in own
         ]
-        return Imported(Plan(**own), [], beside, [], None)
+        plan, named = Plan(**own), content.get("model")
+        model = load_model(model_given(named)) if named else None
+        return Imported(plan, [], beside, [], model)
     content = read_config(arguments.file, FORMATS[source].syntax, given)
     try:
         return imported(source, content, gpus=arguments.gpus)

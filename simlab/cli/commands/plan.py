@@ -34,7 +34,7 @@ from simlab.spec.plan import Plan
 from simlab.units import GIB, seconds_text
 
 SHOWN = 10
-"""The number of plans that the text shows."""
+"""The number of plans that the text shows where none is given."""
 MOST_WORKERS = 1024
 HEAD = "zero", "v", "size", "m", "recompute", "step", "MFU", "GiB", "fit", ""
 SPARE = "size", "v", "m", "recompute"
@@ -62,10 +62,10 @@ class Answer(SearchFacts):
 def plan(arguments: argparse.Namespace) -> int:
     """Search the fastest plans of a model on a cluster with a given global batch.
 
-    Degrees, ZeRO, recomputation, schedule, chunks and the size of microbatches are searched; an
-    option of a plan that is given, here or in a plan file, is kept as it is. Schedules are 1f1b and
-    interleaved-1f1b unless one is given. Expert-parallel ranks (`--ep`) are searched for a model
-    with experts.
+    Degrees, ZeRO, recomputation, schedule, chunks and the size of microbatches are searched, and layers are
+    divided by what stages take; an option of a plan that is given, here or in a plan file, is kept as it is.
+    Schedules are 1f1b and interleaved-1f1b unless one is given. Expert-parallel ranks (`--ep`) are searched
+    for a model with experts.
     """
     begun_s = perf_counter()
     if arguments.out:
@@ -73,7 +73,11 @@ def plan(arguments: argparse.Namespace) -> int:
     space = _space(arguments)
     with _workers(arguments.workers) as executor:
         found = search(
-            space, kept=arguments.top, layered=arguments.layers, executor=executor, watch=progress
+            space,
+            kept=arguments.top or KEPT,
+            layered=arguments.layers,
+            executor=executor,
+            watch=progress,
         )
     why: Why | NonFits = {}
     if found.plans:
@@ -91,7 +95,7 @@ def plan(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({**found.to_dict(), "why": why})
     else:
-        _print(found, text, _nodes_text(arguments, space))
+        _print(found, arguments.top or SHOWN, text, _nodes_text(arguments, space))
     return int(found.interrupted or not found.plans)
 
 
@@ -102,8 +106,9 @@ def _space(arguments: argparse.Namespace) -> Space:
         if not given.get(name):
             raise InputError(f"a plan is searched for a model on a cluster: give --{name}")
     for name, most in (("top", 10_000), ("workers", MOST_WORKERS)):
-        if not 1 <= getattr(arguments, name) <= most:
-            raise InputError(f"--{name} {getattr(arguments, name)}: give 1 to {most}")
+        value = getattr(arguments, name)
+        if value is not None and not 1 <= value <= most:
+            raise InputError(f"--{name} {value}: give 1 to {most}")
     if arguments.layers < 0:
         raise InputError(f"--layers {arguments.layers}: give a whole number, at least 0")
     nodes = given.get("nodes")
@@ -153,9 +158,9 @@ def _nodes_text(arguments: argparse.Namespace, space: Space) -> str:
     return f"nodes: 1, as nothing says how many: --nodes 2 searches {2 * space.cluster.gpus} GPUs"
 
 
-def _print(found: Search, text: str, nodes: str) -> None:
-    """Print what was asked for, what is said of `nodes`, the first plans, the rejections by reason, and
-    `text`."""
+def _print(found: Search, most: int, text: str, nodes: str) -> None:
+    """Print what was asked for, what is said of `nodes`, the first plans, `most` at most, the rejections by
+    reason, and `text`."""
     space = found.space
     print_text(
         f"{space.model.name or 'a model'} on {space.cluster.gpus} x {space.cluster.gpu.name}: "
@@ -167,7 +172,7 @@ def _print(found: Search, text: str, nodes: str) -> None:
         print_text(f"assumed: {one}")
     if found.plans:
         degrees = DEGREES if space.model.experts else DEGREES[:-1]
-        rows = [_cells(found, ranked, degrees) for ranked in found.listed[:SHOWN]]
+        rows = [_cells(found, ranked, degrees) for ranked in found.listed[:most]]
         print_table((*degrees, *HEAD), rows, SPARE, COLUMNS)
         print_text(_legend(space, found.uncertainty.tie_text))
     print_text(
@@ -188,6 +193,7 @@ def _legend(space: Space, tie: str) -> str:
     """What the columns of the table mean. tie: within how much plans are one."""
     room = f"{space.cluster.gpu_memory_bytes / GIB:.1f}"
     return (
+        "u after pp: layers are divided by what stages take, see stage_layers; "
         "v: chunks, the stages of a pipeline rank; size: sequences of a microbatch; m: microbatches "
         "of a step (below: m x size sequences); GiB: tensors at the peak, which with a reserve have "
         f"to fit into {room}; tight: if the allocator wastes no more than usual; MFU: {MFU_CONVENTION}; "
@@ -202,7 +208,10 @@ def _cells(found: Search, ranked: Ranked, degrees: Sequence[str]) -> list[str]:
     notes = ("F" if ranked is found.plans[0] else "T") * found.is_tie(ranked)
     if found.ties:
         notes += "S" * (ranked is found.simplest) + "R" * (ranked is found.roomiest)
-    marks = {"ep": "e" * plan.spreads_experts + "o" * plan.ep_overlap}
+    marks = {
+        "pp": "u" * (not isinstance(plan.stage_layers, str)),
+        "ep": "e" * plan.spreads_experts + "o" * plan.ep_overlap,
+    }
     numbers = *degrees, "zero", "chunks", "microbatch_size", "microbatches"
     return [
         *(f"{getattr(plan, name)}{marks.get(name, '')}" for name in numbers),
@@ -222,7 +231,10 @@ def add_plan(command: argparse.ArgumentParser) -> None:
     )
     add_batch_option(command, "", required=True)
     command.add_argument(
-        "--top", type=int, default=KEPT, metavar="N", help=f"plans to rank (default {KEPT})"
+        "--top",
+        type=int,
+        metavar="N",
+        help=f"plans to rank and to show (default: {KEPT} are ranked, {SHOWN} shown)",
     )
     command.add_argument(
         "--layers",

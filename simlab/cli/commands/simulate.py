@@ -5,6 +5,7 @@ import sys
 from typing import Annotated, Any
 
 import simlab as sl
+from simlab.analysis import BubbleParts, bubble_parts, busy_s, warm_up_form
 from simlab.cli.commands.program import NAMES
 from simlab.cli.commands.step import (
     BATCH,
@@ -79,6 +80,7 @@ class PipelineAnswer(MayBeAsked):
     messages: int
     step_s: float
     bubble: Annotated[dict[str, float], sl.Bubble]
+    bubble_parts: Annotated[dict[str, Any], BubbleParts]
     idle_s: list[float]
     peak_live_microbatches: list[int]
     peak_activations: list[float]
@@ -110,8 +112,12 @@ def simulate(arguments: argparse.Namespace) -> int:
     times, memory = rank_shares(program, rank_times(arguments), arguments.weight_grad_memory)
     if work := _stage_work(arguments, program.stages):
         times = times.weighted(work)
-    trace = sl.simulate(program, times, link=link(arguments), memory=memory)
+    between = link(arguments)
+    trace = sl.simulate(program, times, link=between, memory=memory)
+    free_s = sl.simulate(program, times).step_s if between else trace.step_s
     result = _facts(program, trace)
+    parts = bubble_parts(busy_s(trace), trace.step_s, free_s)
+    result["bubble_parts"] = parts._asdict()
     if work:
         result["stage_work"] = work
     if arguments.activation_cap is not None:
@@ -122,7 +128,7 @@ def simulate(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(result)
     else:
-        print_text(_summary(result))
+        print_text(_summary(result, parts.text(trace.step_s, warm_up_form(program))))
     return int(arguments.strict and not result["fits"])
 
 
@@ -220,7 +226,7 @@ def _stage_work(arguments: argparse.Namespace, stages: int) -> list[float] | Non
     return work
 
 
-def _summary(result: dict[str, Any]) -> str:
+def _summary(result: dict[str, Any], idle: str) -> str:
     bubble = result["bubble"]
     lines = [
         "{schedule}: {stages} stages, {microbatches} microbatches, {ops} ops, {messages} messages".format(
@@ -230,6 +236,7 @@ def _summary(result: dict[str, Any]) -> str:
         f"bubble / ideal time      {bubble['idle_over_ideal']:.4f}   idle / busy time, of all ranks",
         f"bubble / makespan        {bubble['idle_over_makespan']:.4f}   idle / whole time, of all ranks",
         f"bubble of longest stage  {bubble['longest_stage']:.4f}   idle / span of the rank with the longest one",
+        *[f"idle time                {idle}"] * bool(idle),
         f"peak live microbatches   {result['peak_live_microbatches']}",
         f"peak activations         {[round(value, 3) for value in result['peak_activations']]} of a rank's share of a microbatch",
     ]

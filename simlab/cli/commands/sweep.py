@@ -81,6 +81,8 @@ def _following(arguments: Namespace, swept: str, batch: int | None) -> _Followin
     plan, text = Plan(**plan_part(given)), []
     follow = ("dp", "microbatches") if swept != "microbatch_size" else ("microbatches",)
     names = [name for name in follow if name in given and not getattr(arguments, name)]
+    if swept == "pp" and isinstance(plan.stage_layers, tuple) and not arguments.stage_layers:
+        names.append("stage_layers")  # also for the file's own pp; `given_values` says it
     if "dp" in names:
         is_said = swept == "nodes" or arguments.nodes or given.get("nodes")
         number = "the" if is_said else f"{plan.gpus}"

@@ -23,8 +23,8 @@ class Format(NamedTuple):
 
     read: Callable[[Options, int | None], Settings]
     """(options, number of GPUs or None) → {field of a plan: value}"""
-    written: Callable[[Plan], Settings]
-    """A plan → the options that say it."""
+    written: Callable[[Plan, int | None], Settings]
+    """(a plan, the layers of its model where that is known) → the options that say it."""
     syntax: str
     """What its files are: 'arguments', 'toml', 'json' or 'yaml'."""
     defaults: tuple[Default, ...]
@@ -36,16 +36,28 @@ class Format(NamedTuple):
 
 FORMATS = {
     "megatron": Format(
-        megatron.read, megatron.written, "arguments", megatron.DEFAULTS, megatron.read_model
+        megatron.read,
+        lambda plan, _: megatron.written(plan),
+        "arguments",
+        megatron.DEFAULTS,
+        megatron.read_model,
     ),
     "torchtitan": Format(
         torchtitan.read, torchtitan.written, "toml", torchtitan.DEFAULTS, torchtitan.read_model
     ),
     "deepspeed": Format(
-        deepspeed.read, deepspeed.written, "json", deepspeed.DEFAULTS, lambda *_: None
+        deepspeed.read,
+        lambda plan, _: deepspeed.written(plan),
+        "json",
+        deepspeed.DEFAULTS,
+        lambda *_: None,
     ),
     "nanotron": Format(
-        nanotron.read, nanotron.written, "yaml", nanotron.DEFAULTS, nanotron.read_model
+        nanotron.read,
+        lambda plan, _: nanotron.written(plan),
+        "yaml",
+        nanotron.DEFAULTS,
+        nanotron.read_model,
     ),
 }
 
@@ -124,12 +136,16 @@ def _of_another(project: str, names: Sequence[str]) -> InputError:
     )
 
 
-def exported(project: str, plan: Plan) -> Exported:
-    """The configuration that says a plan, as far as it can.
+def exported(project: str, plan: Plan, layers: int | None = None) -> Exported:
+    """The configuration that says a plan, as far as it can. layers: those of the model.
 
     Whether it says a field is found by reading it again: what then differs is named.
     """
-    settings = format_called(project).written(plan)
+    settings = format_called(project).written(plan, layers)
     again = imported(project, settings, gpus=plan.gpus).plan
     differ = [field for field in DEFAULTS if getattr(again, field) != getattr(plan, field)]
+    if "stage_layers" in differ and layers is not None:
+        with suppress(InputError):
+            if again.layers_of_stages(layers) == plan.layers_of_stages(layers):
+                differ.remove("stage_layers")
     return Exported(settings, {field: getattr(plan, field) for field in differ})

@@ -7,10 +7,12 @@ that shard.
 """
 
 from collections.abc import Collection
+from typing import Any
 
 from simlab.errors import InputError, shortened
 from simlab.planner.formats.defaults import Default
 from simlab.planner.formats.options import Options, Settings, microbatches, replicas
+from simlab.planner.formats.torchtitan_stages import PARALLELISM, read_stages, written_stages
 from simlab.spec.model import load_model
 from simlab.spec.plan import Plan
 
@@ -34,7 +36,7 @@ DEFAULTS = (
     ),
     Default(
         "stage_layers",
-        "even, and named: torchtitan gives the first and the last stage a layer less",
+        "the first and the last stage have a layer less; even, and named, where the file says no model",
         f"{CONFIG} (pipeline_parallel_first_stage_less_layers)",
     ),
     Default("gradient_bytes", "4", f"{CONFIG} (mixed_precision_reduce)"),
@@ -101,12 +103,6 @@ MODELS = {
     },
 }
 """{model.name: {model.flavor in small letters: the model of the catalogue}}."""
-PARALLELISM = "parallelism."
-LESS_LAYERS = (
-    "pipeline_parallel_first_stage_less_layers",
-    "pipeline_parallel_last_stage_less_layers",
-)
-"""How many layers less the ends of a pipeline have than the other stages: 1, where it is not said."""
 EARLY = {"training.data_parallel_degree": "parallelism.data_parallel_shard_degree"} | {
     f"{section}.{option}": PARALLELISM + option
     for section, options in {
@@ -121,6 +117,7 @@ EARLY = {"training.data_parallel_degree": "parallelism.data_parallel_shard_degre
             "context_parallel_rotate_method",
             "pipeline_parallel_degree",
             "pipeline_parallel_schedule",
+            "pipeline_parallel_split_points",
         ),
     }.items()
     for option in options
@@ -134,8 +131,11 @@ OLDER = {
     "quantize.dense.float8.recipe_name": "float8.recipe_name",
     "compile.enable_async_tensor_parallel": "parallelism.enable_async_tensor_parallel",
     "experimental.enable_async_tensor_parallel": "parallelism.enable_async_tensor_parallel",
+    "parallelism.pipeline_parallel_module_fqns_per_model_part": "parallelism.module_fqns_per_model_part",
+    "model_spec.name": "model.name",
+    "model_spec.flavor": "model.flavor",
 } | EARLY
-"""{name of an option in an older version: its name since}"""
+"""{name of an option in another version: its name in 0.2}"""
 
 
 def read(options: Options, gpus: int | None) -> Settings:
@@ -183,17 +183,14 @@ def read(options: Options, gpus: int | None) -> Settings:
     fields["reshard"] = options.choice(
         PARALLELISM + "fsdp_reshard_after_forward", meanings, pp == 1
     )
-    fields["schedule"] = options.choice(
-        PARALLELISM + "pipeline_parallel_schedule", SCHEDULES, "1f1b"
-    )
+    schedule = PARALLELISM + "pipeline_parallel_schedule"
+    other = options.look(schedule) not in (None, *SCHEDULES)
+    fields["schedule"] = options.choice(schedule, SCHEDULES, "1f1b")
     if pp == 1:
         fields["schedule"] = "1f1b"
-    less = [degree(option, 1, 0) for option in LESS_LAYERS]
-    if pp > 1 and any(less) and not early:
-        options.unsaid.append(
-            f"the first and the last stage have {less[0]} and {less[1]} layers less: even stages are taken; "
-            "give the plan stage_layers"
-        )
+    name = _catalogued(options.look("model.name"), options.look("model.flavor"))
+    layers = load_model(name).layers if name else None
+    read_stages(options, fields, layers, early=early, other=other)
     fields["compiled_loss"] = fields["compiled_loss"] and not early
     _read_batch(options, fields)
     _read_rest(options, fields)
@@ -358,7 +355,7 @@ def read_model(options: Options, fields: Settings) -> Settings | None:
     name, flavor = options.take("model.name"), options.take("model.flavor")
     if flavor is None:
         return None
-    ours = MODELS.get(str(name), {}).get(str(flavor).lower())
+    ours = _catalogued(name, flavor)
     if ours is None:
         options.unsaid.append(
             f"model.flavor = {shortened(flavor)} of {shortened(name)}: it is none of the catalogue; give "
@@ -368,8 +365,13 @@ def read_model(options: Options, fields: Settings) -> Settings | None:
     return load_model(ours).to_dict() | {"seq": fields["seq"]}
 
 
-def written(plan: Plan) -> Settings:
-    """{section: {option: value}} of a plan."""
+def _catalogued(name: Any, flavor: Any) -> str | None:
+    """The model of the catalogue that they name, if there is one."""
+    return MODELS.get(str(name), {}).get(str(flavor).lower())
+
+
+def written(plan: Plan, layers: int | None) -> Settings:
+    """{section: {option: value}} of a plan. layers: those of the model, where it is known."""
     sharded = plan.zero > 0 and plan.dp * plan.cp > 1
     shard = max(1, (plan.hybrid or plan.dp * plan.cp) // plan.cp) if sharded else 1
     schedules = {ours: theirs for theirs, ours in SCHEDULES.items()}
@@ -399,9 +401,10 @@ def written(plan: Plan) -> Settings:
         parallelism["context_parallel_rotate_method"] = kinds[plan.cp_kind]
     if not one:
         parallelism["pipeline_parallel_microbatch_size"] = plan.microbatch_size
-        parallelism |= dict.fromkeys(LESS_LAYERS, 0)
         if plan.schedule in schedules:
             parallelism["pipeline_parallel_schedule"] = schedules[plan.schedule]
+        if plan.schedule in schedules or plan.chunks == 1:
+            parallelism |= written_stages(plan, layers)
     training: Settings = {
         "local_batch_size": local,
         "global_batch_size": plan.global_batch,

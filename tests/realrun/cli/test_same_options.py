@@ -9,7 +9,7 @@ from realrun.cli.jobs import jobs, values
 from realrun.cli.main import parser
 from realrun.cli.options import BOX, PIPELINE, RUN, SIZES
 from realrun.run.job import Job
-from simlab import Plan
+from simlab import InputError, Plan
 from simlab.cli.main import parser as simlab_parser
 from simlab.cli.plan_options import CLUSTER_OPTIONS, FIELDS, REALRUN_ONLY, help_text
 
@@ -113,3 +113,41 @@ def test_an_earlier_name_still_works_and_is_not_shown():
     )
     assert old == new == {"pp": 2, "link_ms": 3.0}
     assert "--p2p-ms" not in parser().format_help() and "--engine" not in parser().format_help()
+
+
+SEARCHED = """model: llama-3-8b
+cluster: dgx-h100
+nodes: 1
+dp: 2
+pp: 2
+microbatches: 4
+schedule: interleaved-1f1b
+chunks: 2
+stage_layers: [9, 9, 9, 5]
+library: torch
+"""
+"""What `simlab plan --library torch --out` writes."""
+
+
+def test_a_searched_plan_of_torchs_library_is_executed_by_torchs_backend(tmp_path, capsys):
+    """Its cluster, to whose times nothing is kept, is left out and named; not one that is given."""
+    (path := tmp_path / "best.yaml").write_text(SEARCHED)
+    given = ["--plan", str(path), "--hidden", "64", "--backend", "torch"]
+    (job,) = jobs(values(parser().parse_args(given)))
+    assert job.box is None and job.stage_layers == [9, 9, 9, 5] and job.given.library == "torch"
+    assert "leaves out the cluster and nodes of" in capsys.readouterr().err
+    with pytest.raises(InputError, match="--cluster dgx-h100 with backend torch"):
+        jobs(values(parser().parse_args([*given, "--cluster", "dgx-h100"])))
+
+
+@pytest.mark.parametrize(("more", "layers"), [
+    ("--layers 8", [2] * 4), ("--chunks 4", [2] * 8), ("--schedule 1f1b --chunks 1 --layers 32", [16, 16]),
+    ("--pp 2 --layers 32", [9, 9, 9, 5]), ("--stage-layers 8,8,8,8", [8] * 4),
+])  # fmt: skip
+def test_layers_of_stages_of_a_file_go_with_its_stages(tmp_path, capsys, more, layers):
+    """Where others are asked for, layers are divided anew, and that is said."""
+    (path := tmp_path / "best.yaml").write_text(SEARCHED.replace("library: torch\n", ""))
+    (job,) = jobs(values(parser().parse_args(["--plan", str(path), *more.split()])))
+    assert job.stage_layers == layers
+    anew = layers not in ([9, 9, 9, 5], [8] * 4)
+    assert ("note: stage_layers: auto" in capsys.readouterr().err) == anew

@@ -83,6 +83,17 @@ def test_a_field_that_is_not_executed_is_refused(name):
             Job(plan=given | {name: value})
 
 
+def test_a_plan_of_torchs_library_is_executed_by_torchs_backend():
+    plan = {"dp": 2, "zero": 2, "library": "torch"}
+    job, other = (Job(plan=its, backend="torch") for its in (plan, {"dp": 2, "zero": 2}))
+    assert job.given.library == "torch" and job.executed == other.executed
+    for wrong in ({"backend": "native"}, {}):
+        with pytest.raises(sl.InputError, match="or give 'megatron', or --backend torch"):
+            Job(plan=plan, **wrong)
+    with pytest.raises(sl.InputError, match="library = 'fsdp1' is simulated, but not executed"):
+        Job(plan=plan | {"library": "fsdp1"}, backend="torch")
+
+
 @pytest.mark.parametrize("name", ["sgd", "muon"])
 def test_an_optimizer_that_the_executor_has_not_is_refused_by_its_name(name):
     with pytest.raises(

@@ -111,6 +111,8 @@ def test_simulate_prints_what_a_person_reads(capsys):
         "bubble / ideal time 0.3750 idle / busy time, of all ranks",
         "bubble / makespan 0.2727 idle / whole time, of all ranks",
         "bubble of longest stage 0.2727 idle / span of the rank with the longest one",
+        "idle time 27.3% of the step: warm-up and drain 27.3% (for equal",
+        "stages (p - 1) / m = 3 / 8 of computing)",
         "peak live microbatches [4, 3, 2, 1]",
         "peak activations [4.0, 3.0, 2.0, 1.0] of a rank's share of a microbatch",
     ])  # fmt: skip

@@ -98,6 +98,7 @@ def test_a_check_names_what_is_far_from_the_nearest_of_the_catalogue(own, capsys
     facts, written = own
     assert main(["cluster", "check", written(), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
+    assert {*told.pop("copied")} == {"", "intra", "inter"}
     assert told == {"cluster": "own", "nearest": "a100-pcie", "nodes": None, "far": [], "assumptions": []}  # fmt: skip
     slow = facts["inter"] | {"bandwidth_bytes_per_s": 100e6}
     assert main(["cluster", "check", written(inter=slow)]) == 1
@@ -136,6 +137,30 @@ def test_a_check_says_what_is_left_out_and_taken_as_ideal(own, capsys):
     assert main(["cluster", "check", written(intra=bare)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert f"{border} is left out, so as much between islands as within" in said
+
+
+def test_figures_that_are_the_nearest_ones_are_named_until_they_are_corrected(own, capsys):
+    facts, written = own
+    base = sl.load_cluster("a100-pcie")
+    assert main(["cluster", "check", written()]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the same as a100-pcie's, as a copy is; correct what your cluster has otherwise:" in said
+    assert f"inter: hop_s = {base.inter.hop_s:g}" in said or f"hop_s = {base.inter.hop_s:g}" in said
+    assert "bandwidth_bytes_per_s = 1.25e+10" not in said, "that of 100 Gb/s is not the catalogue's"
+
+    def copied(**changes):
+        main(["cluster", "check", written(**changes), "--json"])
+        return json.loads(capsys.readouterr().out)["copied"]
+
+    intra = {**facts["intra"], "base_s": 1.5 * facts["intra"]["base_s"]}
+    before, after = copied(), copied(intra=intra)
+    (changed,) = {*before["intra"]} - {*after["intra"]}
+    assert changed == f"base_s = {facts['intra']['base_s']:g}" and before["inter"] == after["inter"]
+    given = "--gpu a100-pcie-80gb --nic-gbit 200 --gpus-per-node 8 --json"
+    assert main(["cluster", "new", "given.json", *given.split()]) == 0
+    told = json.loads(capsys.readouterr().out)["copied"]
+    assert not [it for it in told["inter"] if it.startswith("bandwidth_bytes_per_s")]
+    assert not [it for it in told.get("", ()) if it.startswith("gpus_per_node")]
 
 
 def test_the_nodes_of_a_new_file_are_those_that_were_given(own, capsys):

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -87,9 +88,21 @@ def test_the_largest_part_of_the_step_is_in_80_columns(capsys, over):
     size = [] if "size" in over else ["--microbatch-size", "4"]
     main(["sweep", "--model", "llama-3-70b", "--cluster", "dgx-h100", "--nodes", "4", "--tp", "2",
           "--over", over, *size])  # fmt: skip
-    head, *rows = capsys.readouterr().out.splitlines()
+    lines = capsys.readouterr().out.splitlines()
+    head, *rows = lines[next(at for at, line in enumerate(lines) if " tokens/s/GPU" in line) :]
     assert " compute" in head and max(map(len, rows[:2])) <= 80
     assert all(re.search(r" no +\d+(\.\d+)? m?s", row) for row in rows[:2])
+
+
+def test_a_first_plan_that_does_not_fit_is_told_before_the_table(capsys):
+    line = ["--model", "llama-3-70b", "--cluster", "dgx-h100", "--nodes", "4", "--tp", "8"]
+    main(["sweep", *line, "--over", "zero=0,3"])
+    told, _, table = capsys.readouterr().out.partition("tokens/s/GPU")
+    said = " ".join(told.split())
+    assert said.startswith("--zero 0, with which the others are compared, does not fit: ") and table
+    main(["sweep", *line, "--over", "zero=3,2"])
+    assert capsys.readouterr().out.startswith("--zero ")
+    assert "compared" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("seconds", "said"), [
@@ -209,3 +222,14 @@ def test_bad_input_is_one_line_and_status_2(files, capsys, arguments, said):
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and said in err
+
+
+def test_a_sweep_over_stages_divides_layers_anew(files, capsys):
+    Path("best.yaml").write_text(
+        "model: llama-3-8b\ncluster: dgx-h100\nnodes: 1\ndp: 4\npp: 2\nmicrobatches: 8\nstage_layers: [18, 14]\n"
+    )
+    assert main(["sweep", "--plan", "best.yaml", "--over", "pp=2,4", "--json"]) == 0
+    plans = json.loads(capsys.readouterr().out)["plans"]
+    assert [its["plan"]["stage_layers"] for its in plans] == ["auto", "auto"]
+    assert main(["sweep", "--plan", "best.yaml", "--over", "pp=2,4"]) == 0
+    assert capsys.readouterr().err.count("note: stage_layers: auto, as best.yaml divides") == 1

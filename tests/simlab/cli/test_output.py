@@ -10,7 +10,7 @@ import pytest
 
 import simlab
 from simlab.cli.main import COMMANDS, main
-from simlab.cli.output import print_table, progress
+from simlab.cli.output import print_table, print_text, progress
 from tests.support.simlab_commands import hand_in
 
 TIMES = "--forward-ms 20 --input-grad-ms 20 --weight-grad-ms 20"
@@ -167,6 +167,21 @@ def test_a_narrow_terminal_gets_fewer_columns_and_whole_rows(capsys, monkeypatch
     assert table[0].split() == {14: ["name", "b", "c"], 8: ["name"], 1: ["name"]}[columns]
     said = " ".join(out.split("Left")[1].split())
     assert said.endswith({14: "wide: a", 8: "wide: a, c, b", 1: "wide: a, c, b"}[columns])
+
+
+def test_tables_are_as_wide_as_the_terminal_or_as_columns_says_and_prose_is_not(
+    capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "120")  # also where stdout is no terminal
+    head, row = ["name", *["a long head of a column"] * 4], ["1f1b", *["0.5"] * 4]
+    print_table(head, [row], columns=80)
+    prose = "a sentence that goes on and on " * 6
+    print_text(f"{'  '.join(head)}\n{prose}")
+    table, _, fitted, *rest = capsys.readouterr().out.splitlines()
+    assert len(table) == len(fitted) == 104 and max(map(len, rest)) <= 80
+    monkeypatch.setenv("COLUMNS", "60")
+    print_table(head, [row], columns=80)
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 60
 
 
 @pytest.mark.parametrize("term, no_color", [("dumb", None), ("xterm-256color", "1")])

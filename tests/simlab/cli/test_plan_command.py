@@ -1,6 +1,7 @@
 """The command plan: what it prints, the plan file that it writes, and how it ends."""
 
 import json
+import re
 
 import pytest
 
@@ -128,6 +129,14 @@ def test_only_as_many_plans_as_asked_for_and_so_many_layer_by_layer(capsys):
     assert [plan["layers_s"] is not None for plan in found["plans"]] == [True, True, False, False]
     steps = [plan["step_s"] for plan in found["plans"]]
     assert steps == sorted(steps)
+
+
+@pytest.mark.parametrize(("top", "shown"), [("", 10), (" --top 13", 13), (" --top 2", 2)])
+def test_as_many_plans_are_shown_as_are_asked_for(capsys, top, shown):
+    assert main([*f"{SEARCH}{top}".split()]) == 0
+    table = capsys.readouterr().out.partition("u after pp")[0].splitlines()
+    rows = [line for line in table if re.match(r" *\d+ +\d", line)]
+    assert len(rows) == shown
 
 
 def test_where_nothing_fits_it_says_what_is_missing_and_what_would_help(capsys):

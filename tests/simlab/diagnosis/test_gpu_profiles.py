@@ -62,6 +62,20 @@ def test_a_host_that_is_slower_than_its_gpu_is_the_step():
     assert found(*steps, *kernels).step_s == pytest.approx(0.010)
 
 
+def test_the_kernel_the_operator_and_the_annotation_before_a_pause_are_named():
+    """The GPU does nothing from 6 to 18 ms of the second step, inside of 'my_checkpoint'."""
+    kernels = [slice_(f"gemm_{n}", 20 * n + 1, 20 * n + 6) for n in range(2)]
+    kernels += [slice_("adam", 10, 20), slice_("adam", 38, 40)]
+    host = [
+        slice_("aten::addmm", 20.5, 21, "cpu_op", 1), slice_("aten::linear", 20.4, 21.5, "cpu_op", 1),
+        slice_("my_checkpoint", 22, 38, "user_annotation", 1),
+        slice_("forward", 20, 22, "user_annotation", 1),
+    ]  # fmt: skip
+    pause = found(step(0, 0, 20), step(1, 20, 40), *kernels, *host).pause
+    assert (pause.rank, pause.seconds) == (0, pytest.approx(0.012))
+    assert pause.before == "work 'gemm_1', operator 'aten::linear', annotation 'my_checkpoint'"
+
+
 def test_a_stub_of_a_step_at_an_edge_is_no_step():
     steps = [step(0, -1, 0), *(step(n + 1, 10 * n, 10 * n + 10) for n in range(3)), step(4, 30, 31)]
     kernels = [slice_("gemm", 10 * n + at, 10 * n + at + 2) for n in range(3) for at in (0, 3, 6)]

@@ -41,6 +41,21 @@ def test_waiting_is_not_lost_in_longer_profiles(how):
 
 
 @pytest.mark.parametrize("how", HOW)
+def test_what_ran_before_the_longest_pause_of_a_slow_host_is_named(how):
+    """It sleeps at the begin of a step: after the update at the end of the one before."""
+    diagnosis = found(how, "sleep", 4)
+    pause = diagnosis.pause
+    assert pause.rank == 1 and pause.seconds == pytest.approx(0.1, rel=0.1)
+    assert "aten::_foreach_add_" in pause.before
+    assert f"longest pause of a host: rank 1, {pause.seconds * 1e3:.0f}" in str(diagnosis).replace(
+        ".0 ms", " ms"
+    )
+    stalled = found(how, "host stall", 2).pause
+    assert stalled.rank == 1 and "aten::relu" in stalled.before
+    assert found(how, "", 2).pause is None
+
+
+@pytest.mark.parametrize("how", HOW)
 def test_no_fault_has_no_straggler(how):
     assert found(how, "", 4).straggler is None
 

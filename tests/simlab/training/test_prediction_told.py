@@ -65,6 +65,7 @@ def test_its_plain_values_are_the_plans_and_the_steps(fitting):
         assert [breach["rank"] for breach in breaches] == ([] if found is fitting else [0, 1])
         assert all(held(found)[its["rank"]][its["op"]] == its["amount"] for its in breaches)
         assert values.pop("bubble") == sl.bubble(found.trace)._asdict()
+        assert values.pop("bubble_parts") == found.bubble_parts._asdict()
         spent = values.pop("waterfall_s")
         assert sum(spent.values()) == pytest.approx(found.step_s)
         assert {name: spent[name] for name in ("dp", "tp", "pp", "cp", "ep")} == values.pop(
@@ -115,6 +116,9 @@ def test_a_summary_has_the_plan_and_each_part_of_the_step_with_its_share(fitting
     total, there, rank, parts = re.fullmatch(
         r"([\d.]+ GiB) of ([\d.]+ GiB) on pipeline rank (\d): (.*)", said.pop("peak memory")
     ).groups()
+    assert said.pop("pipeline idle").startswith(
+        f"{sum(fitting.waterfall_s[6:8]) / fitting.step_s:.1%} of"
+    )
     assert not said and rank == "1"
     assert quantity(total) == pytest.approx(sum(fitting.held[1].values()), rel=0.01)
     assert quantity(there) == pytest.approx(fitting.cluster.gpu.memory_bytes, rel=0.01)
