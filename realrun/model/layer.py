@@ -195,6 +195,8 @@ def _product(layer: Layer, operation: Operation, x: Tensor) -> Tensor | tuple[Te
     other, and else side by side."""
     made: Tensor = getattr(layer, module_name(operation))(x)
     makes = operation.makes
+    if len(makes) == 1:
+        return made  # of a part that is all of it the backward would make a copy
     if not makes[0].least:
         part = made.shape[-1] / sum(its.numbers for its in makes)
         return made.split([round(its.numbers * part) for its in makes], -1)
