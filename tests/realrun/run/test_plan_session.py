@@ -356,7 +356,7 @@ def test_a_plan_file_and_the_command_line_make_one_json_object(tmp_path, capsys)
         (
             "recompute: per-op\nlibrary: torch\nfused: no\n",
             "recompute = 'per-op' is simulated, but not executed: give 'none', 'selective' or 'full'; "
-            "library = 'torch' is simulated, but not executed: leave it out, or give 'megatron'; "
+            "library = 'torch' is simulated, but not executed: leave it out, or give 'megatron', or --backend torch; "
             "fused = False is simulated, but not executed: leave it out, or give yes",
         ),
         ("tp: 3\n", "tp = 3 does not divide byte-level GPT's heads = 4; nearest that do: 1, 2, 4"),
