@@ -29,7 +29,7 @@ test: .venv/all browser web ## all tests, lessons included
 test-elsewhere: .venv/all ## demo and tests on machines as people have them: another home, locale, terminal, user, Python, and load; half an hour
 	$(BIN)/python -m tests.support.elsewhere
 
-gpu: .venv/all ## the tests that need a GPU; then this machine is measured, and ten plans predicted and run by both back-ends: build/check; on a CPU three minutes
+gpu: .venv/all ## the tests that need a GPU; then this machine is measured, and ten plans predicted and run by both back-ends: build/check; some minutes
 	$(BIN)/python -m pytest tests/realrun/run/test_cuda.py
 	$(BIN)/python -m realrun check --out build/check
 

@@ -17,6 +17,7 @@ from realrun.cli.run_command import fraction, say, written
 from realrun.launch import ranks as launch
 from realrun.launch.pool import Pool, RunError
 from realrun.run.job import Job
+from realrun.run.job.checks import BACKENDS
 from simlab.cli.output import print_json, print_text
 from simlab.display import plain
 from simlab.errors import InputError
@@ -33,7 +34,7 @@ EPILOG = """examples:
 exit status: 0 everything ran and was right, 1 a run failed, its gradients are
 not those of one process, or it is predicted worse than --max-error allows,
 2 bad arguments"""
-MODEL, SEQUENCES, MOST_RANKS, BACKENDS = "llama-3-8b", 16, 8, ("native", "torch")
+MODEL, SEQUENCES, MOST_RANKS = "llama-3-8b", 16, 8
 WIDTHS = {
     "cpu": {"hidden": 512, "heads": 8, "seq": 256},
     "cuda": {"hidden": 2048, "heads": 16, "seq": 2048},
@@ -112,6 +113,12 @@ def check_command(arguments: argparse.Namespace) -> int:
         "findings": [],
         "rows": [],
     }
+    given = {"model": model, "precision": PRECISION[device], "steps": arguments.steps, **sizes}
+    tried = [_asked(plan, BACKENDS[0], given, out)[0] for plan in plans(ranks)]
+    if all(
+        "refused" in row for row in tried
+    ):  # then what was typed is wrong: before anything is measured
+        raise InputError(tried[0]["refused"])
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -122,7 +129,6 @@ def check_command(arguments: argparse.Namespace) -> int:
         if not arguments.predict_on:
             found = measured_file(machine, ranks, device, quick=True, port=arguments.port)
             answer["machine"] = found["measured"]
-    given = {"model": model, "precision": PRECISION[device], "steps": arguments.steps, **sizes}
     given["predict_on"] = machine
     wanted = [
         _asked(plan, backend, given, out / f"{backend}-{number}")
@@ -160,6 +166,8 @@ def _ranks(arguments: argparse.Namespace) -> tuple[int, str]:
                 "on a node, write its network into the file, and give it as --predict-on"
             )
         ranks = launch.world()
+        if ranks not in (1, 2, 4, 8, SEQUENCES):
+            raise InputError(f"torchrun started {ranks} ranks: start 1, 2, 4, 8 or {SEQUENCES}")
         return ranks, launch.choose_device(arguments.device, ranks, say=say)
     asked = arguments.ranks
     if asked is None:

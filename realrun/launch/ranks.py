@@ -76,8 +76,8 @@ def choose_device(
     local_ranks = _environment("LOCAL_WORLD_SIZE", ranks) if under_torchrun() else ranks
     devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if asked == "cuda" and devices < local_ranks:
-        if devices and may_share:
-            say(f"{shared_gpus(ranks)}")
+        if may_share and (why := shared_gpus(ranks)):
+            say(why)
             return "cuda"
         raise InputError(
             f"--device cuda: {local_ranks} ranks need {local_ranks} CUDA devices, this machine has {devices}"

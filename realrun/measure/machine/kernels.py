@@ -1,4 +1,4 @@
-"""Times of what this machine's processor or GPU does alone: matrix products, attention, kernels
+"""Times of what this machine's processors or its GPU do without messages: matrix products, attention, kernels
 that the memory bounds, and the host's time per op.
 
 Every figure is measured at the sizes that a `Sample` says, and none comes from a data sheet. On a CPU

@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from simlab.errors import InputError
@@ -103,12 +102,7 @@ class Apart:
     def __enter__(self) -> "Apart":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
         for each in (self._confined, self._ranks):
             each.close(at_once=kind is not None)
 

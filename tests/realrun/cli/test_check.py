@@ -9,7 +9,6 @@ from realrun.cli import check
 from realrun.cli import measure as measuring
 from realrun.cli.main import main
 from realrun.launch.pool import Pool, RunError
-from realrun.report.facts import Facts
 from simlab.spec.plan import Plan
 
 SMALL = ("--hidden", "32", "--heads", "2", "--layers", "2", "--seq", "16", "--steps", "1")
@@ -76,13 +75,11 @@ def test_a_prediction_beyond_the_limit_fails_the_check(tmp_path, capsys):
         (("--ranks", "3"), "--ranks 3: give 1, 2, 4 or 8"),
         (("--ranks", "2", "--max-error", "-1"), "--max-error -1.0: give a percentage, 0 or more"),
         (("--out", "/dev/null/x"), "--out '/dev/null/x'"),
+        (("--steps", "0"), "0 steps: give at least 1"),
+        (("--model", "llama-3-8c"), "llama-3-8c"),
     ],
 )
-def test_what_cannot_be_checked_is_refused(asked, said, capsys):
-    assert main(["check", "--device", "cpu", *asked]) == 2
+def test_what_cannot_be_checked_is_refused_at_once(asked, said, monkeypatch, capsys):
+    monkeypatch.setattr(check, "measured_file", None)  # before anything is measured
+    assert main(["check", "--device", "cpu", "--ranks", "1", *asked]) == 2
     assert said in capsys.readouterr().err
-
-
-def test_the_facts_that_a_row_copies_are_those_of_a_run():
-    copied = check.Row.__annotations__.keys() & Facts.__annotations__.keys()
-    assert {"predicted_step_s", "measured_step_s", "steps_s", "error", "gradient_error"} <= copied
