@@ -63,7 +63,10 @@ def left_by(job: Job) -> Path | None:
 
 
 def going_on(argv: Sequence[str]) -> str:
-    """The command that goes on with a training that `argv` began."""
+    """The command that goes on with a training that `argv` began, without its fault."""
+    if "--inject" in argv:
+        at = [*argv].index("--inject")
+        argv = [*argv[:at], *argv[at + 2 :]]
     more = [] if "--resume" in argv else ["--resume"]
     if "RANK" in os.environ:
         return f"the same torchrun command{' and --resume' * bool(more)}"

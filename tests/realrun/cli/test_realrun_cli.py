@@ -9,6 +9,7 @@ from realrun_processes import ROOT, CommandLine, one_object
 
 import simlab
 from realrun.cli.main import main
+from realrun.cli.resumed import going_on
 from simlab.program import Program
 from simlab.trace import Trace
 from simlab.training.calibration import Calibration
@@ -564,3 +565,8 @@ def test_a_missing_library_is_named_with_the_way_to_get_it(capsys, monkeypatch, 
         out == ""
         and err == f"error: {' and '.join(absent)} not installed: pip install {' '.join(absent)}\n"
     )
+
+
+def test_the_command_that_goes_on_has_no_fault_put_in():
+    said = going_on(["--dp", "2", "--inject", "kill@1:3", "--checkpoint-every", "2"])
+    assert said.endswith("--dp 2 --checkpoint-every 2 --resume")
