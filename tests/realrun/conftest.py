@@ -4,9 +4,7 @@ import signal
 from functools import cache
 
 import pytest
-from realrun_processes import CommandLine
-
-from realrun import Pool
+from realrun_processes import CommandLine, RestingPool
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -20,14 +18,13 @@ def interrupts_are_heard():
 
 @pytest.fixture(scope="module")
 def pools():
-    """ranks -> a warm `Pool` of so many, shared by the tests of a file, since ranks that wait use a
-    processor: each of gloo's threads wakes up a hundred times a second. A test that breaks a pool
+    """ranks -> a warm `Pool` of so many, shared by the tests of a file. A test that breaks a pool
     brings its own."""
     warm = []
 
     @cache
     def pool(ranks):
-        warm.append(Pool(ranks))
+        warm.append(RestingPool(ranks))
         return warm[-1]
 
     yield pool

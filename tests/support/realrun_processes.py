@@ -15,9 +15,11 @@ import sys
 import threading
 import time
 import uuid
+from contextlib import contextmanager
 from pathlib import Path
 
 import realrun
+from realrun.launch.pool import Pool
 from simlab.program import Op, Program
 from tests.support.patience import PATIENCE_S, eventually
 
@@ -209,6 +211,53 @@ def random_program(placement, microbatches, seed, name="random", in_order=False)
 
 # ranks of our own
 # -------------------------------------------------------------------------------------------
+
+
+class RestingPool(Pool):
+    """A `Pool` whose processes use no processor between its jobs: each of gloo's threads would wake up
+    a hundred times a second, and those of a few warm pools together take a core."""
+
+    def __init__(self, ranks, **options):
+        super().__init__(ranks, **options)
+        rest(self._processes.started)
+
+    def run_held(self, job):
+        with awake(self._processes.started):
+            return super().run_held(job)
+
+    def _ask(self, *arguments):
+        with awake(self._processes.started):
+            return super()._ask(*arguments)
+
+    def close(self, at_once=False):
+        go_on(self._processes.started)
+        super().close(at_once)
+
+
+def rest(processes):
+    """Stop them, until they are to `go_on`."""
+    _signal(processes, signal.SIGSTOP)
+
+
+def go_on(processes):
+    """After a `rest`."""
+    _signal(processes, signal.SIGCONT)
+
+
+@contextmanager
+def awake(processes):
+    """They go on, and `rest` afterwards, where they are still there."""
+    go_on(processes)
+    try:
+        yield
+    finally:
+        rest(processes)
+
+
+def _signal(processes, number):
+    for process in processes:
+        if process.is_alive():
+            os.kill(process.pid, number)
 
 
 def both_directions():

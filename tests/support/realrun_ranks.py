@@ -10,12 +10,13 @@ from pathlib import Path
 
 from realrun.launch.start import process_context
 from tests.support.patience import PATIENCE_S
+from tests.support.realrun_processes import awake
 
 ERROR = 1e-9  # of float64 results
 
 
 class Ranks:
-    """`count` processes in a gloo group on loopback. A function that fails ends them; the next call
+    """`count` processes in a gloo group on loopback, which rest between two functions. A function that fails ends them; the next call
     starts new ones."""
 
     def __init__(self, count):
@@ -27,9 +28,10 @@ class Ranks:
         if not self._processes:
             self._start()
         try:
-            for pipe in self._pipes:
-                pipe.send((function, arguments))
-            return self._answers()
+            with awake(self._processes):
+                for pipe in self._pipes:
+                    pipe.send((function, arguments))
+                return self._answers()
         except BaseException:
             self.close()
             raise

@@ -27,9 +27,8 @@ SMALL = {"layers": 4, "hidden": 32, "heads": 4, "seq": 16}
 
 
 @pytest.fixture(scope="module")
-def pool():
-    with Pool(4) as four:
-        yield four
+def pool(pools):
+    return pools(4)
 
 
 JOB = (

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from realrun.launch.pool import Pool, RunError
+from realrun.lessons import lesson
 from realrun.lessons.lesson import LessonPool
 from realrun.lessons.tasks import PRACTICES, practice
 from simlab.errors import InputError
 from simlab.lessons import words
 from simlab.spec.plan import Plan
+from tests.support.realrun_processes import RestingPool
 
 WRONG = {
     "b01": {
@@ -162,7 +164,9 @@ STUBS = {
 def pools(tmp_path_factory):
     """Pools of 4 and 8 processes, for lessons."""
     folder = tmp_path_factory.mktemp("recorded")
-    pools = {ranks: LessonPool(ranks, folder) for ranks in (4, 8)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lesson, "Pool", RestingPool)
+        pools = {ranks: LessonPool(ranks, folder) for ranks in (4, 8)}
     yield pools
     for pool in pools.values():
         pool.close()

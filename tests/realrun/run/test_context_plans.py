@@ -4,14 +4,13 @@ gradients, and sends what simlab says."""
 import pytest
 
 import simlab as sl
-from realrun import Pool, execute_plan
+from realrun import execute_plan
 from realrun.run.box import Box
 
 
 @pytest.fixture(scope="module")
-def pool():
-    with Pool(4) as four:
-        yield four
+def pool(pools):
+    return pools(4)
 
 
 CONTIGUOUS, ZIGZAG = {"cp": 4, "cp_layout": "contiguous"}, {"cp": 4}

@@ -32,6 +32,7 @@ from simlab.lowering.instructions import Instruction
 from simlab.spec.cluster import load_cluster
 from simlab.spec.plan import Plan
 from tests.support.patience import eventually
+from tests.support.realrun_processes import RestingPool
 
 SIZES = {"layers": 2, "hidden": 32, "heads": 4, "seq": 16}
 THREE = {"dp": 2, "zero": 3, "microbatches": 2}
@@ -41,7 +42,7 @@ STEPS = 6
 @pytest.fixture(scope="module")
 def pair():
     """A pool of two ranks that nothing breaks."""
-    with Pool(2, say=SAID.append) as pool:
+    with RestingPool(2, say=SAID.append) as pool:
         yield pool
 
 

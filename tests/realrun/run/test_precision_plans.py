@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from realrun.cli.jobs import jobs
-from realrun.launch.pool import Pool
 from realrun.model.gpt import Stage, loss
 from realrun.model.text import batch
 from realrun.report.summary import failures
@@ -16,15 +15,6 @@ from simlab.errors import InputError
 
 SIZES = {"layers": 2, "hidden": 64, "heads": 4, "seq": 32}
 STEPS = 12
-
-
-@pytest.fixture(scope="module")
-def pool():
-    """Number of ranks → `Pool`."""
-    pools = {}
-    yield lambda ranks: pools.setdefault(ranks, Pool(ranks).__enter__())
-    for one in pools.values():
-        one.__exit__(None, None, None)
 
 
 def job_in(folder, plan, sizes=SIZES, **fields):
@@ -47,9 +37,9 @@ PLANS = [
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_16_bits_send_and_hold_what_simlab_says_and_learn_what_fp32_learns(
-    pool, tmp_path, plan, precision
+    pools, tmp_path, plan, precision
 ):
-    facts = pool(2).run(job_in(tmp_path, plan, precision=precision, reference=True))
+    facts = pools(2).run(job_in(tmp_path, plan, precision=precision, reference=True))
     assert not failures(facts) and facts["precision"] == precision  # bytes: equal
     for measured, predicted in zip(facts["memory_bytes"], facts["memory_bytes_predicted"]):
         for name in ("parameters", "gradients", "optimizer"):
@@ -61,8 +51,8 @@ def test_16_bits_send_and_hold_what_simlab_says_and_learn_what_fp32_learns(
 @pytest.mark.parametrize(
     "plan", [{"dp": 2}, {"dp": 2, "zero": 3}, {"tp": 2}, {"pp": 2, "microbatches": 4}], ids=str
 )
-def test_activations_in_16_bits_are_within_two_hundredths_of_simlabs(pool, tmp_path, plan):
-    facts = pool(2).run(job_in(tmp_path, plan, precision="bf16", steps=1))
+def test_activations_in_16_bits_are_within_two_hundredths_of_simlabs(pools, tmp_path, plan):
+    facts = pools(2).run(job_in(tmp_path, plan, precision="bf16", steps=1))
     for measured, predicted in zip(facts["memory_bytes"], facts["memory_bytes_predicted"]):
         assert measured["activations"] == pytest.approx(predicted["activations"], rel=0.02)
 
@@ -71,9 +61,9 @@ def test_activations_in_16_bits_are_within_two_hundredths_of_simlabs(pool, tmp_p
     {"tp": 2, "pp": 2, "microbatches": 4}, {"dp": 2, "pp": 2, "zero": 1, "microbatches": 4}, {"dp": 4, "zero": 3},
 ], ids=str)  # fmt: skip
 def test_an_infinite_gradient_on_any_rank_makes_all_ranks_skip_the_step_and_halve_the_scale(
-    pool, tmp_path, plan
+    pools, tmp_path, plan
 ):
-    facts = pool(4).run(job_in(tmp_path, plan, precision="fp16", loss_scale=2.0**27))
+    facts = pools(4).run(job_in(tmp_path, plan, precision="fp16", loss_scale=2.0**27))
     skipped = [norm is None for norm in facts["norms"]]
     assert any(skipped) and not all(skipped)
     assert facts["loss_scale"] == 2.0 ** (27 - sum(skipped))
@@ -99,12 +89,12 @@ def training_without(skipped, plan):
 
 
 @pytest.mark.parametrize("other", [{}, {"dp": 1, "zero": 0, "tp": 2, "microbatches": 2}], ids=str)
-def test_a_training_goes_on_from_its_masters_and_its_loss_scale(pool, tmp_path, other):
+def test_a_training_goes_on_from_its_masters_and_its_loss_scale(pools, tmp_path, other):
     first = {"dp": 2, "zero": 3, "precision": "fp16"}
 
     def run(folder, fields, **more):
         precision = fields.pop("precision")
-        return pool(2).run(job_in(folder, fields, precision=precision, **more))
+        return pools(2).run(job_in(folder, fields, precision=precision, **more))
 
     unbroken = run(tmp_path / "unbroken", dict(first))
     run(tmp_path, dict(first), steps=8, checkpoint_every=4)
@@ -114,11 +104,11 @@ def test_a_training_goes_on_from_its_masters_and_its_loss_scale(pool, tmp_path, 
     assert rest["loss_scale"] == unbroken["loss_scale"]
 
 
-def test_a_training_does_not_go_on_in_another_precision(pool, tmp_path):
-    pool(2).run(job_in(tmp_path, {"dp": 2}, precision="fp16", steps=2, checkpoint_every=2))
+def test_a_training_does_not_go_on_in_another_precision(pools, tmp_path):
+    pools(2).run(job_in(tmp_path, {"dp": 2}, precision="fp16", steps=2, checkpoint_every=2))
     other = job_in(tmp_path, {"dp": 2}, precision="bf16", resume=True)
     with pytest.raises(InputError, match="training with precision = fp16, not bf16: the losses"):
-        pool(2).run(other)
+        pools(2).run(other)
 
 
 @pytest.mark.parametrize("fields, expected", [
@@ -134,9 +124,9 @@ def test_what_cannot_be_trained_in_is_refused(fields, expected):
         Job(**{"plan": {}} | fields)
 
 
-def test_in_a_box_the_precision_given_is_that_of_the_times_and_of_what_runs(pool, tmp_path):
+def test_in_a_box_the_precision_given_is_that_of_the_times_and_of_what_runs(pools, tmp_path):
     box = {"cluster": "dgx-a100", "time_scale": 10.0}
-    facts = pool(2).run(job_in(tmp_path, {"tp": 2, "precision": "fp16"}, box=box, steps=1))
+    facts = pools(2).run(job_in(tmp_path, {"tp": 2, "precision": "fp16"}, box=box, steps=1))
     assert not failures(facts) and facts["precision"] == "fp16"
     for asked, runs in (("fp8", "bf16"), ("fp16", "fp16"), ("bf16", "bf16")):
         (job,) = jobs({"tp": 2, "precision": asked, "cluster": "dgx-a100"})
