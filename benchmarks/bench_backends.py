@@ -37,14 +37,12 @@ def backends_row(size, name):
     is the host's, for kernels take next to nothing; with wide ones it is that of the kernels, too.
     AssertionError if the back-ends do not train alike.
     """
-    from tests.support.realrun_processes import on_ranks
+    from tests.support.realrun_ranks import on_ranks
 
     plan = PLANS[name] | {"microbatches": 4, "microbatch_size": 1}
     with tempfile.TemporaryDirectory() as folder:
         ranks = Plan(**plan).gpus
-        answers = on_ranks(
-            ranks, both_backends, plan, SIZES[size], STEPS[size], folder, folder=folder
-        )
+        answers = on_ranks(ranks, both_backends, plan, SIZES[size], STEPS[size], folder)
     losses = [[sum(of) for of in zip(*(a[side]["losses"] for a in answers))] for side in SIDES]
     difference = max(abs(ours - theirs) for ours, theirs in zip(*losses))
     assert difference <= MOST_LOSS_DIFFERENCE, f"the losses differ by {difference:.1e}"

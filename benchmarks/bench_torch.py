@@ -56,13 +56,13 @@ def runtime_row(name):
     out: the optimizer; on torch's side the merging of outputs (it is told not to). AssertionError
     if the two did not execute the same ops or their gradients differ.
     """
-    from tests.support.realrun_processes import on_ranks
+    from tests.support.realrun_ranks import on_ranks
 
     ranks, microbatches = RUNTIME_PROGRAMS[name]
     program = sl.generate(name, ranks, microbatches)
     with tempfile.TemporaryDirectory() as folder:
         program.to_csv(Path(folder) / "program.csv")
-        answers = on_ranks(ranks, both_runtimes, str(program), folder, folder=folder, timeout_s=300)
+        answers = on_ranks(ranks, both_runtimes, str(program), folder)
     for rank, answer in enumerate(answers):
         kinds = sorted(op.kind for op in program.ranks[rank])
         for side in ("ours", "torch"):
