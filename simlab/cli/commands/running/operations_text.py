@@ -96,7 +96,7 @@ def show_replan(result: Facts) -> None:
     ]
     print_table(["way", "nodes", "degrees", "step", "speed"], rows)
     pays = f" (going on pays beyond a restart, {result['resize_s'] / 60:.1f} min)" if rows else ""
-    print_text(f"for a repair of {result['repair_s'] / 60:.0f} min: {result['advice']}{pays}")
+    print_text(f"for a repair of {result['repair_s'] / 60:.1f} min: {result['advice']}{pays}")
 
 
 def show_cost(result: Facts) -> None:
