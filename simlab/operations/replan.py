@@ -31,14 +31,6 @@ class Way(NamedTuple):
     speed: float
     """Steps in a second, as a part of those before the failure."""
 
-    def wins_from_s(self, resize_s: float) -> float:
-        """The repair time from which this way beats waiting.
-
-        Waiting loses the repair time R. Going on loses re-sharding twice, down and up again, and
-        the part 1 - speed of R, so it wins if speed x R is more than twice the re-sharding.
-        """
-        return 2 * resize_s / self.speed
-
 
 class Degrees(TypedDict):
     """The degrees of a plan."""
@@ -58,7 +50,6 @@ class WayFacts(TypedDict):
     degrees: Degrees
     step_s: float
     speed: float
-    wins_from_s: float
 
 
 class ReplannedFacts(TypedDict):
@@ -78,29 +69,25 @@ class Replanned:
     ways: tuple[Way, ...]
     """The ways to go on, the fastest first; none if the model fits no longer."""
     resize_s: float
+    """A restart, on the same nodes or re-sharded to other ones."""
 
     def __repr__(self) -> str:
         ways = ", ".join(f"{way.name} {way.speed:.0%}" for way in self.ways) or "waiting only"
         return f"<Replanned: {ways} of the speed before>"
 
     def advice(self, repair_s: float) -> str:
-        """'wait', or the name of the way that does most work by the end of the repair."""
+        """'wait', or the name of the way that loses least training to a repair.
+
+        Waiting loses the repair R and a restart r, when the node is back. Going on loses r now, the
+        part 1 - speed of the R - r up to then, and r again: less by speed x (R - r), so it wins if
+        R is longer than r, whatever the speed.
+        """
         require_seconds("repair_s", repair_s)
-        if not self.ways or repair_s <= self.ways[0].wins_from_s(self.resize_s):
-            return "wait"
-        return self.ways[0].name
+        return self.ways[0].name if self.ways and repair_s > self.resize_s else "wait"
 
     def to_dict(self) -> ReplannedFacts:
         """All figures as plain values that JSON knows."""
-        ways = [
-            facts_of(
-                way,
-                WayFacts,
-                degrees=facts_of(way.plan, Degrees),
-                wins_from_s=way.wins_from_s(self.resize_s),
-            )
-            for way in self.ways
-        ]
+        ways = [facts_of(way, WayFacts, degrees=facts_of(way.plan, Degrees)) for way in self.ways]
         return facts_of(self, ReplannedFacts, ways=ways)
 
 

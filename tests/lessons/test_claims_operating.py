@@ -262,7 +262,7 @@ def test_the_same_plan_loses_more_speed_than_gpus_where_the_batch_does_not_divid
     fewer = [way for way in found.ways if way.name == "fewer replicas"]
     assert all(way.speed < 0.55 and way.nodes == nodes // 2 for way in fewer)
     assert fewer or nodes == 4, "on 2 of 4 nodes there may be too little memory"
-    assert found.advice(1200) == "wait" and found.advice(3600) != "wait"
+    assert found.advice(600) == "wait" and found.advice(1200) != "wait"
 
 
 def test_the_speeds_that_d20_gives_are_those_of_its_plans():

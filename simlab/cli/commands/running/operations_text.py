@@ -91,12 +91,12 @@ def show_replan(result: Facts) -> None:
             _degrees_text(way["degrees"]),
             seconds_text(way["step_s"]),
             f"{way['speed']:.0%}",
-            f"{way['wins_from_s'] / 60:.1f} min",
         ]
         for way in result["ways"]
     ]
-    print_table(["way", "nodes", "degrees", "step", "speed", "for repairs from"], rows)
-    print_text(f"for a repair of {result['repair_s'] / 60:.0f} min: {result['advice']}")
+    print_table(["way", "nodes", "degrees", "step", "speed"], rows)
+    pays = f" (going on pays beyond a restart, {result['resize_s'] / 60:.1f} min)" if rows else ""
+    print_text(f"for a repair of {result['repair_s'] / 60:.1f} min: {result['advice']}{pays}")
 
 
 def show_cost(result: Facts) -> None:

@@ -15,14 +15,11 @@ from simlab.operations import (
     Fleet,
     LongRun,
     Prices,
-    Replanned,
     mean_goodput,
     training_cost,
 )
 from simlab.operations.doctor import Machine, findings
 from simlab.operations.rates import DAY_S
-from simlab.operations.replan import Way
-from simlab.spec.plan import Plan
 
 PREDICTIONS = [
     Prediction(
@@ -145,25 +142,28 @@ def work_per_node(nodes: int, spares: int, dropped: int = 0, *, seeds: int = 8) 
 def _loss(draw: Random) -> dict[str, Any]:
     return {
         "speeds": [draw.uniform(0.3, 0.95) for _ in range(draw.randrange(1, 4))],
-        "repair_s": float(draw.choice((600, 1800, 3600, 14_400, 86_400))),
-        "resize_s": float(draw.choice((120, 600, 1800))),
+        "repair_s": float(draw.choice((300, 900, 1800, 3600, 86_400))),
+        "restart_s": float(draw.choice((120, 600, 1200))),
     }
 
 
-def _lost_s(speeds: Sequence[float], repair_s: float, resize_s: float) -> float:
-    """By `Replanned`: the fastest way gains its speed from where it beats waiting."""
-    ways = [Way("another plan", Plan(), 1, 1 / speed, speed) for speed in speeds]
-    found = Replanned(1.0, tuple(sorted(ways, key=lambda way: way.step_s)), resize_s)
-    if found.advice(repair_s) == "wait":
-        return repair_s
-    best = found.ways[0]
-    return repair_s - best.speed * (repair_s - best.wins_from_s(resize_s))
+def _lost_s(speeds: Sequence[float], repair_s: float, restart_s: float) -> float:
+    """Waiting loses the repair and a restart; the fastest way trains at its speed between two."""
+    return repair_s + restart_s - max(speeds) * max(0.0, repair_s - restart_s)
 
 
-def solution_d22(speeds, repair_s, resize_s):  # type: ignore[no-untyped-def]
-    """Waiting loses the repair; going on loses two resizes and what the training is slower by."""
-    going_on = 2 * resize_s + (1 - max(speeds)) * repair_s
-    return min(repair_s, going_on)
+def _going_on_s(
+    speeds: Sequence[float], repair_s: float, restart_s: float, *, restarts: int = 2
+) -> float:
+    """What the fastest way loses up to the node's return, and in its restarts."""
+    return restarts * restart_s + (1 - max(speeds)) * (repair_s - restart_s)
+
+
+def solution_d22(speeds, repair_s, restart_s):  # type: ignore[no-untyped-def]
+    """Waiting loses the repair and a restart; going on two restarts, and between them what it is slower by."""
+    waiting = repair_s + restart_s
+    going_on = 2 * restart_s + (1 - max(speeds)) * (repair_s - restart_s)
+    return min(waiting, going_on)
 
 
 EXERCISES = [
@@ -188,13 +188,13 @@ EXERCISES = [
         oracle=_lost_s,
         solution=solution_d22,
         mistakes={
-            "once": lambda speeds, repair_s, resize_s: min(
-                repair_s, resize_s + (1 - max(speeds)) * repair_s
+            "waits_free": lambda speeds, repair_s, restart_s: min(
+                repair_s, _going_on_s(speeds, repair_s, restart_s)
             ),
-            "free": lambda speeds, repair_s, resize_s: (1 - max(speeds)) * repair_s,
-            "always": lambda speeds, repair_s, resize_s: (
-                2 * resize_s + (1 - max(speeds)) * repair_s
+            "once": lambda speeds, repair_s, restart_s: min(
+                repair_s + restart_s, _going_on_s(speeds, repair_s, restart_s, restarts=1)
             ),
+            "always": _going_on_s,
         },
         sets=16,
         unit="min",
