@@ -160,6 +160,14 @@ def test_tensor_parallelism_in_3_d_receives_half_as_much_as_in_1_d_on_the_8_gpus
     assert 2 < solution(8, 1) / solution(8, 3) < 2.5
 
 
+@pytest.mark.parametrize("p", [8, 64, 512])
+def test_computing_falls_like_1_over_p_and_what_is_received_more_slowly(p):
+    solution = book.exercise("d23").solution
+    assert solution(8 * p, 1) > solution(p, 1), "one dimension: not at all"
+    for dimensions, falls in ((2, 8**0.5), (3, 4)):
+        assert 1 < solution(p, dimensions) / solution(8 * p, dimensions) < falls < 8
+
+
 # d10
 # ---------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 import simlab as sl
-from simlab.lessons.words import entry
+from simlab.lessons.words import LANGUAGES, entry
 
 
 @pytest.mark.parametrize("name", ["llama-3-8b", "llama-2-7b", "gpt3-175b"])
@@ -19,6 +19,16 @@ def test_6_p_counts_an_untied_embedding_that_multiplies_nothing_and_leaves_atten
         matrices = model.flops_per_token(seq) - attention
         lookup = 0 if tied else model.vocab * model.hidden
         assert matrices == pytest.approx(6 * (model.parameters - lookup), rel=0.01)
+
+
+@pytest.mark.parametrize("tongue", LANGUAGES)
+def test_the_written_formula_is_too_small_by_the_gpus_and_by_attention(tongue):
+    model, gpus, seq = sl.load_model("llama-3-8b"), 32, 8192
+    text = entry("b15.refuted", tongue=tongue)
+    written, right = map(float, re.findall(r"\d+\.\d\d", text))
+    counted = 6 * model.parameters / model.flops_per_token(seq)
+    assert written == pytest.approx(right * counted / gpus, abs=0.005)
+    assert f"{gpus}" in text
 
 
 @pytest.mark.parametrize("cluster", ["dgx-a100", "dgx-h100"])

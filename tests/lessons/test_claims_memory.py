@@ -250,6 +250,17 @@ def test_above_the_break_even_only_the_delayed_update_hides(name, times):
     assert steps["transfers"].step_s > own + 0.9 * steps["transfers"].busy_s.host
 
 
+@pytest.mark.parametrize("name", ["llama-7b", "llama-3-8b", "megatron-7.5b"])
+def test_at_the_break_even_a_step_is_about_1_8_times_the_gpus_work_for_the_update_comes_on_top(
+    name,
+):
+    plan = sl.Plan(gradient_bytes=2, recompute="full")
+    step = sl.offload_step(sl.load_model(name), plan, ONE_GPU, overlap="transfers")
+    once_s = step.step_s - step.busy_s.compute  # whatever the number of tokens
+    own_s = step.busy_s.pcie_out + step.busy_s.host + step.busy_s.pcie_in
+    assert 1.7 < (own_s + once_s) / own_s < 1.9
+
+
 @pytest.mark.parametrize("name", ["llama-7b", "megatron-18b"])
 def test_offloaded_parameters_cost_per_microbatch_and_larger_microbatches_hide_it(name):
     model = sl.load_model(name)

@@ -1,8 +1,6 @@
 """What lesson 5 tells people to say holds over a sweep of what it depends on."""
 
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -38,20 +36,12 @@ def test_the_volume_and_the_times_of_tensor_parallelism_on_512_gpus_are_what_the
     sent = sum(stage.tp for stage in traffic(LLAMA, plan)) / plan.pp
     assert says("t5", f"{round(sent / 1e9, -1):.0f}")
     assert says("t5", f"{sent / NVLINK:.1f}", f"{sent / NIC:.1f}")
+    assert plan.dp * plan.microbatches * LLAMA.seq == pytest.approx(2e6, rel=0.05), "two million"
     inside, across = (
         sl.predict(LLAMA, replace(plan, order=order), cluster).step_s
         for order in ("tp-cp-dp-pp", "pp-cp-dp-tp")
     )
     assert 5.5 < inside < 6.5 and 2.6 < across / inside < 3
-
-
-def test_predicted_steps_are_about_ten_percent_off_published_runs():
-    page = (Path(__file__).parents[2] / "docs" / "validation.md").read_text(encoding="utf-8")
-    table = page.partition("<!-- begin errors -->")[2].partition("<!-- end errors -->")[0]
-    rows = [
-        (int(n), float(e)) for n, e in re.findall(r"^\| \w+ \| (\d+) \| ([\d.]+) ", table, re.M)
-    ]
-    assert 8 < sum(n * error for n, error in rows) / sum(n for n, _ in rows) < 12
 
 
 @pytest.mark.parametrize(("gradient_bytes", "times_hidden"), [(4, 6), (2, 3)])
