@@ -59,6 +59,8 @@ def fused_attention(operation: Operation, model: Model, plan: Plan, share: Share
         "attention", batch, _heads(q, share), seq, seq, d, generation=plan.attention
     )
     met = model.keys_met(seq)
+    if met < seq and model.window_slides:
+        attention = replace(attention, within=seq)
     if cp == 1 or plan.cp_kind == "all-to-all":
         slides = 2 - met / seq if model.window_slides else 1.0
         value_size = None if value == d else value

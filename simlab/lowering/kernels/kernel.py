@@ -109,6 +109,8 @@ class Attention:
     """In a ring: the context-parallel rank whose queries these are, and the one whose keys."""
     value_size: int | None = None
     """The width of a value; None stands for `head_size`."""
+    within: int = 0
+    """Where windows of `keys` slide: the tokens of the sequence. Otherwise 0."""
     operation: ClassVar[OperationKind] = OperationKind.ATTENTION
 
     @property
