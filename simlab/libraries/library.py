@@ -93,6 +93,8 @@ class Library:
     """Whether queries, keys and values are copied into other orders after their product."""
     fuses_activation: bool = True
     """Whether a gated activation can be one kernel (`Plan.fused`)."""
+    rotates_apart: bool = False
+    """Whether ops of torch apply a rotary embedding with a factor (`Model.scaled_rotary`)."""
     limits_apart: bool = False
     """Whether ops of torch limit gate and up before the kernel of the activation (`Model.clamped`)."""
     adds_biases_apart: bool = False

@@ -20,6 +20,9 @@ MEGATRON = Library(
     keeps_eight_bit_copies=True,
     keeps_eight_bit_inputs=True,
     joins_products=True,
+    # apply_rotary_pos_emb in core/models/common/embeddings/rope_utils.py: "mscale is not supported by
+    # TE's fused RoPE" (NVIDIA/Megatron-LM@d98e8a64)
+    rotates_apart=True,
     # weighted_bias_quick_geglu_impl in core/fusions/fused_bias_geglu.py; TEGroupedMLP._apply_bias
     # in core/transformer/moe/experts.py (NVIDIA/Megatron-LM@d98e8a64)
     limits_apart=True,

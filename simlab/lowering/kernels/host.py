@@ -3,6 +3,7 @@
 from simlab.layer.microbatch import plan_operations
 from simlab.layer.operation import Operation, OperationKind
 from simlab.lowering.kernels.attention import TORCH_SOFTMAX, softmax_is_fused
+from simlab.lowering.kernels.memory_bound import rotates_apart
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
@@ -39,6 +40,12 @@ SHARED_EXPERT_OPS = (10, 10, 10)
 """The (forward, input-gradient, weight-gradient) ops that shared experts add: an MLP without biases
 whose activation is one op, and the sums with the routed experts' result and gradient. They were
 counted with torch's own linear layers (tests/simlab/cost/test_dispatched_ops.py)."""
+
+
+SCALED_ROTARY_OPS = (30, 22, 0)
+"""The (forward, input-gradient, weight-gradient) ops of a rotary embedding with a factor, of queries and of
+keys (`memory_bound.SCALED_ROTARY`), counted with torch's dispatcher (tests/simlab/lowering/
+test_scaled_rotary.py)."""
 
 
 SCAN_OPS = (7, 17, 0)
@@ -82,6 +89,8 @@ def runtime_ops(model: Model, plan: Plan) -> tuple[int, int, int]:
         if its.kind is OperationKind.SOFTMAX and not softmax_is_fused(its, model, plan):
             more = len(TORCH_SOFTMAX) - 1
             parts.append((more, more, 0))
+        elif its.kind is OperationKind.ROTARY and rotates_apart(model, plan):
+            parts.append(SCALED_ROTARY_OPS)
         elif its.kind is OperationKind.SCAN:
             parts.append(SCAN_OPS)
         elif its.kind is OperationKind.PERMUTE:
