@@ -23,8 +23,9 @@ def attention_s(
     With context parallelism, the half of the rank that has most of it. The last 128 queries see all
     keys, on one multiprocessor, while
     the others have nothing left: a term that matters with few heads. Where the mask leaves nothing
-    (`share` 0) no kernel runs. In fp8 recipes attention stays in 16 bits. peak_flops: of the GPU, in
-    16 bits, per second; sms: those of its `gpu_sms` multiprocessors that compute the kernel.
+    (`share` 0) no kernel runs. In fp8 recipes attention stays in 16 bits unless its kernel is another;
+    in 8 bits cuDNN's backward computes all tiles of a causal mask, whatever the window. peak_flops: of
+    the GPU, in 16 bits, per second; sms: those of its `gpu_sms` multiprocessors that compute the kernel.
     """
     if not kernel.share:
         return 0.0
@@ -41,19 +42,26 @@ def attention_s(
     computed_s = kernel.share * kernel.flops / 2 / (part * peak_flops)
     if kernel.within:
         causal_s = computed_s * kernel.within / (kernel.share * kernel.keys)
-        computed_s = min(causal_s, _windows_s(kernel, reached, part * sm_flops) / gpu_sms)
+        windows_s = _windows_s(kernel, reached, part * sm_flops) / gpu_sms
+        skips = kernel.generation != "flash-fp8" or not kernel.backward
+        computed_s = min(causal_s, windows_s) if skips else causal_s
     return computed_s * gpu_sms / sms + tail_s + reached.kernel_s
 
 
 def fraction(kernel: Attention, reached: Efficiency) -> float:
-    """The fraction of the peak that a causal `kernel` reaches. Where 'flash, heads of 64' is known, heads of
-    up to 64 reach it, and larger ones up to 128 what lies between: a score needs the same exponential
-    whatever the head's size."""
+    """The fraction of the peak in 16 bits that a causal `kernel` reaches: what is known of heads of 128 and
+    perhaps of 64 and of 192, and what lies between. A score needs the same exponential whatever the
+    head's size."""
     known = reached.attention
     name = kernel.generation if kernel.generation in known else "flash"
-    wide = known[name][kernel.backward]
-    narrow = known.get(f"{name}, heads of 64", known[name])[kernel.backward]
-    return narrow + (wide - narrow) * min(1.0, max(0.0, kernel.head_size / 64 - 1))
+    sizes = {64: f"{name}, heads of 64", 128: name, 192: f"{name}, heads of 192"}
+    parts = [(size, known[its][kernel.backward]) for size, its in sizes.items() if its in known]
+    below = max((its for its in parts if its[0] <= kernel.head_size), default=parts[0])
+    above = min((its for its in parts if its[0] >= kernel.head_size), default=parts[-1])
+    if below[0] == above[0]:
+        return below[1]
+    way = (kernel.head_size - below[0]) / (above[0] - below[0])
+    return below[1] + way * (above[1] - below[1])
 
 
 def _windows_s(kernel: Attention, reached: Efficiency, flops_per_s: float) -> float:

@@ -203,7 +203,8 @@ class Plan:
     )
     attention: str = documented(
         """The attention kernel. 'flash' is one fused kernel that never stores scores, the best that
-        the GPU has; 'flash-2' and 'flash-1' are that generation of it. 'unfused' computes matrix
+        the GPU has; 'flash-2' and 'flash-1' are that generation of it. 'flash-fp8' computes in 8 bits, too,
+        with precision 'fp8-mx' (Megatron-LM's fp8_dot_product_attention). 'unfused' computes matrix
         products with softmax and dropout between them.""",
         default="flash",
         choices=ATTENTIONS,

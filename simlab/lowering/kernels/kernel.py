@@ -98,8 +98,8 @@ class Attention:
     """The width of a query and of a key."""
     backward: bool = False
     generation: str = "flash"
-    """The kernel: 'flash' is the best that the GPU has, 'flash-1' and 'flash-2' are those of
-    FlashAttention's papers."""
+    """The kernel: 'flash' is the best that the GPU has, 'flash-fp8' the best in 8 bits, 'flash-1' and
+    'flash-2' are those of FlashAttention's papers."""
     share: float = 1.0
     """Which share of the scores that the causal mask leaves this rank computes, over the mean of
     the context-parallel ranks."""

@@ -33,7 +33,7 @@ LLAMA = load_model("llama-3-8b")  # 32 layers, 32 heads, 8 of them for keys and 
     ({"zero": True}, "zero = True: give one of 0"),
         ({"recompute": "some"}, "recompute = 'some': give one of none, selective, outputs, per-op, full"),
     ({"precision": "int8"}, "precision = 'int8': give one of fp32, fp16, bf16, fp8"),
-    ({"attention": "fast"}, "attention = 'fast': give one of flash, flash-2, flash-1, unfused"),
+    ({"attention": "fast"}, "attention = 'fast': give one of flash, flash-2, flash-1, flash-fp8, unfused"),
     ({"tp_overlap": "all"}, "tp_overlap = 'all': give one of none, weight-grad, pipelined"),
     ({"offload": "disk"}, "offload = 'disk': give one of none, optimizer, parameters, activations"),
     ({"sequence_parallel": "no"}, "sequence_parallel = 'no': give True or False"), ({"dropout": 0.1}, "dropout = 0.1: give True or False"),
