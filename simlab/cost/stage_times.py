@@ -258,8 +258,8 @@ class StageCost(CommunicationTimes):
     def _own_s(self, kernel: Kernel, beside: bool) -> float:
         precision = self.plan.precision
         in_eight_bits = isinstance(kernel, Matmul) and self.plan.has_narrow_products
-        if in_eight_bits and kernel.operation == OperationKind.HEAD:
-            precision, in_eight_bits = "bf16", False  # recipes leave the output head in 16 bits
+        if in_eight_bits and kernel.operation == OperationKind.HEAD and not self.plan.fp8_head:
+            precision, in_eight_bits = "bf16", False
         gpu = self._gpu
         taken = self.collective_bytes_per_s if beside else None
         seconds = kernel_s(kernel, gpu, precision, beside_bytes_per_s=taken)

@@ -189,6 +189,11 @@ class Plan:
         default="bf16",
         choices=tuple(PRECISIONS),
     )
+    fp8_head: bool = documented(
+        """Whether the output head, too, is a product in 8 bits (Megatron-LM's --fp8-output-proj, with
+        precision 'fp8-mx'). It stays in 16 bits otherwise.""",
+        default=False,
+    )
     fp8_param_gather: bool = documented(
         """Whether the weights of a layer's products are parameters in 8 bits, and are gathered so
         (Megatron-LM's --fp8-param-gather, with precision 'fp8' and ZeRO). Otherwise Transformer

@@ -50,6 +50,12 @@ EFFECTS = (
         ("precision",),
         "precision = 'fp8-mx'",
     ),
+    Effect(
+        "fp8_head",
+        lambda plan: plan.precision == "fp8-mx",
+        ("precision",),
+        "precision = 'fp8-mx'",
+    ),
     Effect("cp_kind", lambda plan: plan.cp > 1, ("cp",), "cp of 2 or more"),
     Effect("cp_layout", lambda plan: plan.cp > 1, ("cp",), "cp of 2 or more"),
     Effect(

@@ -65,6 +65,7 @@ EXECUTION = {
         "Without `Job.precision` only fp16 is executed as it is and others in fp32; a box takes the "
         "plan's for its times.",
     ),
+    "fp8_head": Execution("The output head is a product of the job's type.", (False,)),
     "fp8_param_gather": Execution("Parameters have the type of the job.", (False,)),
     "sequence_parallel": Execution("The collectives of the group tp."),
     "attention": Execution(

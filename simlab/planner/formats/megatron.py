@@ -296,6 +296,7 @@ def _read_numbers(options: Options, fields: Settings) -> None:
     fields["fp8_param_gather"] = options.switch("--fp8-param-gather")
     fuser = options.switch("--use-transformer-engine-op-fuser")
     fields["fused_experts"] = fuser and fields["precision"] == "fp8-mx"
+    fields["fp8_head"] = options.switch("--fp8-output-proj") and fields["precision"] == "fp8-mx"
     if options.switch("--accumulate-allreduce-grads-in-fp32"):
         fields["gradient_bytes"] = 4
     if options.switch("--grad-reduce-in-bf16"):
@@ -354,6 +355,7 @@ def written(plan: Plan) -> Settings:
         "--fp8-recipe": {"fp8-current": "tensorwise", "fp8-mx": "mxfp8"}.get(plan.precision),
         "--fp8-param-gather": plan.fp8_param_gather,
         "--use-transformer-engine-op-fuser": plan.fused_experts,
+        "--fp8-output-proj": plan.fp8_head,
         "--attention-backend": "unfused" if plan.attention == "unfused" else None,
         "--cross-entropy-loss-fusion": plan.compiled_loss,
         "--cross-entropy-fusion-impl": "te" if plan.compiled_loss else None,

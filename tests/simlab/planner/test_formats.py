@@ -80,6 +80,7 @@ MEANINGS = [
     ("megatron", flags(fp8_format="hybrid", fp8_recipe="tensorwise"), {"precision": "fp8-current"}),
     ("megatron", flags(fp8_format="e4m3", fp8_recipe="mxfp8"), {"precision": "fp8-mx"}),
     ("megatron", flags(fp8_format="e4m3", fp8_recipe="mxfp8", use_transformer_engine_op_fuser=True), {"fused_experts": True}),
+    ("megatron", flags(fp8_format="e4m3", fp8_recipe="mxfp8", fp8_output_proj=True), {"fp8_head": True}),
     ("megatron", flags(fp4_format="e2m1", fp4_recipe="nvfp4"), {"precision": "fp4"}),
     ("megatron", flags(use_transformer_engine_op_fuser=True), {"fused_experts": False}),
     ("megatron", flags(fp8_format="hybrid", fp8_param_gather=True, use_distributed_optimizer=True), {"fp8_param_gather": True}),
@@ -261,7 +262,7 @@ def test_a_bad_value_is_one_clear_error(project, content, gpus, says):
 SAYABLE = {
     "megatron": {
         "dp", "tp", "pp", "cp", "ep", "etp", "dispatcher", "ep_overlap", "moment_bytes", "zero",
-        "fp8_param_gather", "fused_experts", "cp_kind", "microbatch_size", "microbatches", "seq", "precision",
+        "fp8_param_gather", "fp8_head", "fused_experts", "cp_kind", "microbatch_size", "microbatches", "seq", "precision",
         "sequence_parallel", "dp_overlap", "tp_overlap", "gradient_bytes", "dropout", "compiled_loss",
     },
     "torchtitan": {
@@ -308,7 +309,8 @@ def plans(draw):
         values["precision"] = values["precision"].replace("-rowwise", "")
     if values["precision"] in ("fp8-current", "fp8-mx", "fp4"):
         values["library"] = "megatron"
-        values["fused_experts"] = values["precision"] == "fp8-mx" and draw(st.booleans())
+        for field in ("fused_experts", "fp8_head"):
+            values[field] = values["precision"] == "fp8-mx" and draw(st.booleans())
     if values["library"] == "megatron" and values["offload"] == "none" and values["zero"]:
         values["moment_bytes"] = draw(st.sampled_from((2, 4)))
         values["fp8_param_gather"] = values["precision"] in ("fp8", "fp8-mx") and draw(
