@@ -28,6 +28,8 @@ class Library:
     """The kind of recomputation that only it and its like have: 'outputs' or 'per-op'."""
     predicts_more_tokens: bool = False
     """Whether it trains modules that predict one more token each (`Model.mtp_layers`)."""
+    records_launches: bool = False
+    """Whether it records launches in CUDA graphs (`Plan.cuda_graphs`)."""
     compiles_loss: bool = False
     """Whether torch.compile, or Transformer Engine's kernel, can make its loss."""
 

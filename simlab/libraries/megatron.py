@@ -31,6 +31,8 @@ MEGATRON = Library(
     fuses_loss=True,
     # --cross-entropy-loss-fusion with --cross-entropy-fusion-impl te (core/models/common/language_module)
     compiles_loss=True,
+    # --cuda-graph-impl (docs/user-guide/features/cuda_graph.md)
+    records_launches=True,
     # Transformer Engine's get_cublas_workspace (pytorch/cpp_extensions/gemm.py)
     has_product_workspace=True,
     # Transformer Engine's multi_stream_cublas_gemm (common/gemm/cublaslt_gemm.cu)

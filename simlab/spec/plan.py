@@ -24,6 +24,7 @@ from simlab.spec.plan_checks import (
     CP_KINDS,
     CP_LAYOUTS,
     DISPATCHERS,
+    GRAPHS,
     OFFLOAD_TARGETS,
     OFFLOADS,
     PRECISIONS,
@@ -231,6 +232,14 @@ class Plan:
         """Whether each norm, rotary embedding and activation function is one kernel, made by
         torch.compile or by a library. Otherwise torch launches one kernel per op.""",
         default=True,
+    )
+    cuda_graphs: str = documented(
+        """What the host launches as one, for the launches were recorded: with 'router' the router of experts and
+        the sizes of what is exchanged; with 'parts' these and attention or the state space of each layer
+        (Megatron-LM's --cuda-graph-modules moe_router moe_preprocess, and attn mamba); with 'whole' all of a
+        step but the update (--cuda-graph-impl full_iteration).""",
+        default="none",
+        choices=GRAPHS,
     )
     compiled_loss: bool = documented(
         """Whether a kernel makes the loss in which no logits in fp32 are written: torch.compile's

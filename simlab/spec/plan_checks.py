@@ -26,6 +26,7 @@ PRECISIONS = {
 numbers in bf16 between matrix products."""
 
 ATTENTIONS = ("flash", "flash-2", "flash-1", "flash-fp8", "unfused")
+GRAPHS = ("none", "router", "parts", "whole")
 TP_OVERLAPS = ("none", "weight-grad", "pipelined")
 CP_LAYOUTS = ("zigzag", "contiguous")
 CP_KINDS = ("ring", "all-to-all", "all-gather")

@@ -75,6 +75,7 @@ EXECUTION = {
     ),
     "library": Execution("The executor's own code runs, or with --backend torch torch's (library 'torch').", ("megatron",)),
     "fused": Execution("The model's norms and activations are torch's own kernels.", (True,), in_box=True),
+    "cuda_graphs": Execution("Each kernel is launched by itself.", ("none",)),
     "compiled_loss": Execution("The loss is torch's own, op by op.", (False,)),
     "dropout": Execution(
         "The model has no dropout, so that its gradients equal those of one process. A plan may "

@@ -33,7 +33,7 @@ NOT_EXECUTED = {
     "bucket_bytes": ({"dp": 2}, [10**6]), "moment_bytes": ({"dp": 2, "zero": 1}, [2]),
     "fp8_param_gather": ({"dp": 2, "zero": 1, "precision": "fp8"}, [True]),
     "dispatcher": ({"dp": 2, "ep": 2}, ["once-a-node"]), "fused_experts": ({"precision": "fp8-mx"}, [True]),
-    "fp8_head": ({"precision": "fp8-mx"}, [True]),
+    "fp8_head": ({"precision": "fp8-mx"}, [True]), "cuda_graphs": ({}, ["parts", "whole"]),
     "offload": ({}, ["optimizer", "parameters", "activations"]), "offload_to": ({"offload": "optimizer"}, ["nvme"]),
 }  # fmt: skip
 

@@ -51,7 +51,7 @@ ACTIONS = {action.dest: action for action in SIMULATE._actions if action.help !=
 OTHER = {
     "dp": 4, "tp": 2, "pp": 2, "cp": 2, "ep": 2, "expert_load": 1.5, "etp": 1,
     "dispatcher": "once-a-node", "ep_overlap": True, "moment_bytes": 2, "fp8_param_gather": True, "fused_experts": True,
-    "fp8_head": True,
+    "fp8_head": True, "cuda_graphs": "parts",
     "compiled_loss": True, "optimizer": "sgd",
     "cp_layout": "contiguous", "cp_kind": "all-gather", "zero": 3, "hybrid": 2,
     "microbatch_size": 2, "microbatches": 3, "seq": 512, "schedule": "gpipe", "chunks": 3, "stage_layers": (5, 7),
