@@ -63,6 +63,7 @@ def test_a_later_release_has_other_facts():
     ("qwen3-235b-a22b", "B200", "mxfp8", "25.11", {"cuda_graphs": None}),
     ("deepseek-v3", "GB200", "mxfp8", "25.11", {"cuda_graphs": "router"}),
     ("nemotron-3-super", "B200", "bf16", "26.04", {"cuda_graphs": "none"}),
+    ("nemotron-3-super", "B300", "nvfp4", "26.04", {"cuda_graphs": "parts", "recompute": "outputs"}),
     ("gpt-oss-120b", "GB300", "bf16", "26.06", {"attention": None}),
     ("deepseek-v3", "GB300", "mxfp8", "26.06", {"attention": "flash-fp8"}),
     ("deepseek-v3", "GB200", "mxfp8", "26.06", {"attention": None}),
