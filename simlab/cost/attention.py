@@ -25,7 +25,7 @@ def attention_s(
     the others have nothing left: a term that matters with few heads. Where the mask leaves nothing
     (`share` 0) no kernel runs. In fp8 recipes attention stays in 16 bits unless its kernel is another;
     in 8 bits cuDNN's backward computes all tiles of a causal mask, whatever the window. peak_flops: of
-    the GPU, in 16 bits, per second; sms: those of its `gpu_sms` multiprocessors that compute the kernel.
+    the GPU, in the kernel's bits, per second; sms: those of its `gpu_sms` multiprocessors that compute it.
     """
     if not kernel.share:
         return 0.0
@@ -49,7 +49,7 @@ def attention_s(
 
 
 def fraction(kernel: Attention, reached: Efficiency) -> float:
-    """The fraction of the peak in 16 bits that a causal `kernel` reaches: what is known of heads of 128 and
+    """The fraction of the peak that a causal `kernel` reaches: what is known of heads of 128 and
     perhaps of 64 and of 192, and what lies between. A score needs the same exponential whatever the
     head's size."""
     known = reached.attention

@@ -79,9 +79,11 @@ def kernel_s(
         alone_s = matmul_s(kernel, gpu, precision)
         return alone_s if beside_bytes_per_s is None else alone_s * rounds_beside(kernel, gpu)
     if isinstance(kernel, Attention):
-        peak = peak_flops(gpu, "fp16" if precision in ("fp16", "fp32") else "bf16")
+        reached = efficiencies_of(gpu)
+        in_eight_bits = "flash-fp8" == kernel.generation in reached.attention
+        own = "fp8" if in_eight_bits else "fp16" if precision in ("fp16", "fp32") else "bf16"
         sms = gpu.sms if beside_bytes_per_s is None else free_sms(gpu)
-        return attention_s(kernel, efficiencies_of(gpu), peak, gpu.sms, sms)
+        return attention_s(kernel, reached, peak_flops(gpu, own), gpu.sms, sms)
     if isinstance(kernel, Memory):
         return memory_s(kernel.size_bytes, gpu, beside_bytes_per_s or 0.0)
     raise InputError(f"{kernel!r} is no kernel of one GPU")

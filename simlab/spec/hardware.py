@@ -101,7 +101,7 @@ class Efficiency:
     attention: dict[str, list[float]] = documented(
         """{generation: [forward, backward]}: the fraction of the peak that fused attention reaches,
         of which only the unmasked half is counted. 'flash' is the best that the GPU has, 'flash-fp8' the
-        best in 8 bits, of the peak in 16. 'flash, heads of 64' and 'flash, heads of 192' are what is
+        best in 8 bits, of the peak in 8. 'flash, heads of 64' and 'flash, heads of 192' are what is
         reached with such heads where it is another fraction than with heads of 128."""
     )
     attention_tail: dict[str, float] = documented(

@@ -109,7 +109,7 @@ def test_what_is_left_out_is_filled_in():
         for p in PRECISIONS
     }
     assert {p: its for p, its in wide.items() if its != 4} == {"fp16": 2}
-    assert [Plan(attention=a).dropout for a in ATTENTIONS] == [False, False, False, True]
+    assert [a for a in ATTENTIONS if Plan(attention=a, precision="fp8-mx").dropout] == ["unfused"]
     assert Plan(dp=8, cp=2, zero=3, hybrid=4).shards == 4 and Plan(dp=8, cp=2, zero=3).shards == 16
 
 
@@ -149,6 +149,8 @@ def random_plans(draw):
         fields |= {"pp": 2 * fields["pp"], "zero": fields["zero"] % 2}
     if fields["precision"] == "fp8-rowwise":
         fields["library"] = "torch"
+    if fields["attention"] == "flash-fp8":
+        fields["precision"] = "fp8-mx"
     if fields["precision"] in ("fp8-current", "fp8-mx"):
         fields["library"] = "megatron"
     if fields["tp"] > 1:
