@@ -60,7 +60,7 @@ KEPT = ("zero", "precision", "library", "attention", "fused", "dp_overlap", "tp_
 """The fields of a run of runs.csv that are not searched."""
 SEARCHED_WITH = (
     *("precision", "gradient_bytes", "tp_overlap", "dispatcher", "moment_bytes"),
-    *("fp8_param_gather", "fused_experts", "attention"),
+    *("fp8_param_gather", "fp8_head", "fused_experts", "attention"),
 )
 """The fields that the source of a plan says and that are not searched."""
 FIRST = 5

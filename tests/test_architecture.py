@@ -241,7 +241,7 @@ READS_SIZES = {
     "simlab/cli/commands/catalogue.py": "prints them",
     "simlab/cli/commands/compare.py": "names what cuts experts where there are some",
     "simlab/cli/commands/plan.py": "asks whether there are experts",
-    "simlab/cost/roofline.py": "of a kernel of attention",
+    "simlab/cost/attention.py": "of a kernel of attention",
     "simlab/lowering/kernels/kernel.py": "of a kernel of attention",
     "simlab/explorers/context.py": "prints them",
     "simlab/memory/data_parallel.py": "refuses all but a GPT",

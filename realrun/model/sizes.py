@@ -28,6 +28,13 @@ HEAD = 8
 FEW = 8, 2
 """The most experts of a layer, and of a token, that a model that is made narrower has unless more are
 asked for."""
+NOT_EXECUTED = {
+    "sinks": "attention with a score of each head's own",
+    "clamped": "limits of the gate",
+    "parallel": "attention and MLP side by side",
+    "scaled_rotary": "rotary embedding with a factor",
+}
+"""{field of `Model`: what it says of a layer that is simulated only}"""
 EXECUTED = (
     OperationKind.NORM,
     OperationKind.QKV,
@@ -109,11 +116,9 @@ def refusal(model: Model) -> str | None:
     """What of the layers of `model` is simulated, but not executed; None: nothing."""
     for kind in model.counts:
         its = model.of_kind(kind)
-        if its.sinks:
-            return f"{model.name}'s attention with a score of each head's own"
-        if its.clamped or its.parallel:
-            what = "limits of the gate" if its.clamped else "attention and MLP side by side"
-            return f"{model.name}'s {what}"
+        for field, what in NOT_EXECUTED.items():
+            if getattr(its, field):
+                return f"{model.name}'s {what}"
         for operation in layer_operations(its):
             if operation.kind not in EXECUTED:
                 return f"{model.name}'s operation {operation.label!r}"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from math import ceil, log
 
+from simlab.cost.attention import attention_s
 from simlab.errors import InputError
 from simlab.layer.operation import OperationKind
 from simlab.lowering.kernels import Attention, GroupedMatmul, Matmul, Memory
@@ -78,9 +79,11 @@ def kernel_s(
         alone_s = matmul_s(kernel, gpu, precision)
         return alone_s if beside_bytes_per_s is None else alone_s * rounds_beside(kernel, gpu)
     if isinstance(kernel, Attention):
-        return attention_s(
-            kernel, gpu, precision, gpu.sms if beside_bytes_per_s is None else free_sms(gpu)
-        )
+        reached = efficiencies_of(gpu)
+        in_eight_bits = "flash-fp8" == kernel.generation in reached.attention
+        own = "fp8" if in_eight_bits else "fp16" if precision in ("fp16", "fp32") else "bf16"
+        sms = gpu.sms if beside_bytes_per_s is None else free_sms(gpu)
+        return attention_s(kernel, reached, peak_flops(gpu, own), gpu.sms, sms)
     if isinstance(kernel, Memory):
         return memory_s(kernel.size_bytes, gpu, beside_bytes_per_s or 0.0)
     raise InputError(f"{kernel!r} is no kernel of one GPU")
@@ -246,34 +249,6 @@ def _waves_s(
     mean_depth = sum(count * its.k for count, its in zip(tiles, products)) / sum(tiles)
     depth = max(ceil(sum(tiles) / sms) * mean_depth, max(its.k for its in products))
     return depth * 2 * rows * columns / flops_per_s
-
-
-def attention_s(kernel: Attention, gpu: Gpu, precision: str, sms: int) -> float:
-    """Seconds of fused causal attention: half the operations at its efficiency, and the longest
-    block of queries at the end.
-
-    With context parallelism, the half of the rank that has most of it. The last 128 queries see all
-    keys, on one multiprocessor, while
-    the others have nothing left: a term that matters with few heads. Where the mask leaves nothing
-    (`share` 0) no kernel runs. In fp8 recipes attention stays in 16 bits. sms: the multiprocessors
-    that compute it.
-    """
-    if not kernel.share:
-        return 0.0
-    reached = efficiencies_of(gpu)
-    peak = peak_flops(gpu, "fp16" if precision in ("fp16", "fp32") else "bf16")
-    forward, backward = reached.attention.get(kernel.generation, reached.attention["flash"])
-    way, part = ("backward", backward) if kernel.backward else ("forward", forward)
-    longest = (
-        4
-        * min(128, kernel.queries)
-        * kernel.keys
-        * kernel.head_size
-        * (2.5 if kernel.backward else 1)
-    )
-    tail_s = reached.attention_tail[way] * longest / (peak / gpu.sms)
-    fewer = gpu.sms / sms
-    return kernel.share * kernel.flops / 2 / (part * peak) * fewer + tail_s + reached.kernel_s
 
 
 def memory_s(size_bytes: float, gpu: Gpu, taken: float = 0.0) -> float:

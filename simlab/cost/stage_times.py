@@ -186,8 +186,10 @@ class StageCost(CommunicationTimes):
         Recomputation, input gradients and weight gradients are launched one after the other, and
         none of them lasts less than the host needs for it. Two ops side by side are launched as one.
         A core launches a kernel and then computes it, so all of what it needs is added; the launch
-        that a kernel's own time has is left out.
+        that a kernel's own time has is left out. A CUDA graph of the whole step is one launch.
         """
+        if self.plan.cuda_graphs == "whole":
+            return 0.0
         if len(halves) == 1 or self._gpu.is_core:
             its = [part for half in halves for part in self._launches(*half)]
             return sum(max(0.0, host_s - meanwhile_s) for host_s, meanwhile_s in its)
@@ -258,8 +260,8 @@ class StageCost(CommunicationTimes):
     def _own_s(self, kernel: Kernel, beside: bool) -> float:
         precision = self.plan.precision
         in_eight_bits = isinstance(kernel, Matmul) and self.plan.has_narrow_products
-        if in_eight_bits and kernel.operation == OperationKind.HEAD:
-            precision, in_eight_bits = "bf16", False  # recipes leave the output head in 16 bits
+        if in_eight_bits and kernel.operation == OperationKind.HEAD and not self.plan.fp8_head:
+            precision, in_eight_bits = "bf16", False
         gpu = self._gpu
         taken = self.collective_bytes_per_s if beside else None
         seconds = kernel_s(kernel, gpu, precision, beside_bytes_per_s=taken)

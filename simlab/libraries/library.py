@@ -28,6 +28,8 @@ class Library:
     """The kind of recomputation that only it and its like have: 'outputs' or 'per-op'."""
     predicts_more_tokens: bool = False
     """Whether it trains modules that predict one more token each (`Model.mtp_layers`)."""
+    records_launches: bool = False
+    """Whether it records launches in CUDA graphs (`Plan.cuda_graphs`)."""
     compiles_loss: bool = False
     """Whether torch.compile, or Transformer Engine's kernel, can make its loss."""
 
@@ -93,6 +95,8 @@ class Library:
     """Whether queries, keys and values are copied into other orders after their product."""
     fuses_activation: bool = True
     """Whether a gated activation can be one kernel (`Plan.fused`)."""
+    rotates_apart: bool = False
+    """Whether ops of torch apply a rotary embedding with a factor (`Model.scaled_rotary`)."""
     limits_apart: bool = False
     """Whether ops of torch limit gate and up before the kernel of the activation (`Model.clamped`)."""
     adds_biases_apart: bool = False

@@ -20,6 +20,9 @@ MEGATRON = Library(
     keeps_eight_bit_copies=True,
     keeps_eight_bit_inputs=True,
     joins_products=True,
+    # apply_rotary_pos_emb in core/models/common/embeddings/rope_utils.py: "mscale is not supported by
+    # TE's fused RoPE" (NVIDIA/Megatron-LM@d98e8a64)
+    rotates_apart=True,
     # weighted_bias_quick_geglu_impl in core/fusions/fused_bias_geglu.py; TEGroupedMLP._apply_bias
     # in core/transformer/moe/experts.py (NVIDIA/Megatron-LM@d98e8a64)
     limits_apart=True,
@@ -28,6 +31,8 @@ MEGATRON = Library(
     fuses_loss=True,
     # --cross-entropy-loss-fusion with --cross-entropy-fusion-impl te (core/models/common/language_module)
     compiles_loss=True,
+    # --cuda-graph-impl (docs/user-guide/features/cuda_graph.md)
+    records_launches=True,
     # Transformer Engine's get_cublas_workspace (pytorch/cpp_extensions/gemm.py)
     has_product_workspace=True,
     # Transformer Engine's multi_stream_cublas_gemm (common/gemm/cublaslt_gemm.cu)

@@ -100,7 +100,9 @@ class Efficiency:
     )
     attention: dict[str, list[float]] = documented(
         """{generation: [forward, backward]}: the fraction of the peak that fused attention reaches,
-        of which only the unmasked half is counted. 'flash' is the best that the GPU has."""
+        of which only the unmasked half is counted. 'flash' is the best that the GPU has, 'flash-fp8' the
+        best in 8 bits, of the peak in 8. 'flash, heads of 64' and 'flash, heads of 192' are what is
+        reached with such heads where it is another fraction than with heads of 128."""
     )
     attention_tail: dict[str, float] = documented(
         """{'forward', 'backward'}: how many times its share of the peak's time the longest block of
@@ -115,6 +117,11 @@ class Efficiency:
         each other's last rounds. Otherwise each takes what it takes alone.""",
         default=True,
     )
+    attention_block_s: dict[str, float] = documented(
+        """{'forward', 'backward'}: the seconds that a multiprocessor needs once for a block of 128 queries
+        whose keys are those of a window, beside its tiles. Without it these are hidden.""",
+        default_factory=dict,
+    )
 
     def __post_init__(self) -> None:
         for name, keys in (
@@ -127,6 +134,11 @@ class Efficiency:
                 raise InputError(
                     f"efficiency: {name} = {given!r}: give an object with {', '.join(keys)}"
                 )
+        if not isinstance(self.attention_block_s, dict):
+            raise InputError(
+                f"efficiency: attention_block_s = {self.attention_block_s!r}: give an object with"
+                " forward, backward"
+            )
         for role, part in self.matmul.items():
             require_positive(f"efficiency: matmul of {role}", part)
         for generation, parts in self.attention.items():
@@ -153,6 +165,10 @@ class Efficiency:
         for what, value in (
             ("kernel_s", self.kernel_s),
             *((f"attention_tail of {way}", tail) for way, tail in self.attention_tail.items()),
+            *(
+                (f"attention_block_s of {way}", each)
+                for way, each in self.attention_block_s.items()
+            ),
         ):
             if not number(value) or not 0 <= value < float("inf"):
                 raise InputError(f"efficiency: {what} = {value!r}: give a finite number, 0 or more")

@@ -24,6 +24,7 @@ from simlab.spec.plan_checks import (
     CP_KINDS,
     CP_LAYOUTS,
     DISPATCHERS,
+    GRAPHS,
     OFFLOAD_TARGETS,
     OFFLOADS,
     PRECISIONS,
@@ -189,6 +190,11 @@ class Plan:
         default="bf16",
         choices=tuple(PRECISIONS),
     )
+    fp8_head: bool = documented(
+        """Whether the output head, too, is a product in 8 bits (Megatron-LM's --fp8-output-proj, with
+        precision 'fp8-mx'). It stays in 16 bits otherwise.""",
+        default=False,
+    )
     fp8_param_gather: bool = documented(
         """Whether the weights of a layer's products are parameters in 8 bits, and are gathered so
         (Megatron-LM's --fp8-param-gather, with precision 'fp8' and ZeRO). Otherwise Transformer
@@ -203,7 +209,8 @@ class Plan:
     )
     attention: str = documented(
         """The attention kernel. 'flash' is one fused kernel that never stores scores, the best that
-        the GPU has; 'flash-2' and 'flash-1' are that generation of it. 'unfused' computes matrix
+        the GPU has; 'flash-2' and 'flash-1' are that generation of it. 'flash-fp8' computes in 8 bits, too,
+        with precision 'fp8-mx' (Megatron-LM's fp8_dot_product_attention). 'unfused' computes matrix
         products with softmax and dropout between them.""",
         default="flash",
         choices=ATTENTIONS,
@@ -225,6 +232,14 @@ class Plan:
         """Whether each norm, rotary embedding and activation function is one kernel, made by
         torch.compile or by a library. Otherwise torch launches one kernel per op.""",
         default=True,
+    )
+    cuda_graphs: str = documented(
+        """What the host launches as one, for the launches were recorded: with 'router' the router of experts and
+        the sizes of what is exchanged; with 'parts' these and attention or the state space of each layer
+        (Megatron-LM's --cuda-graph-modules moe_router moe_preprocess, and attn mamba); with 'whole' all of a
+        step but the update (--cuda-graph-impl full_iteration).""",
+        default="none",
+        choices=GRAPHS,
     )
     compiled_loss: bool = documented(
         """Whether a kernel makes the loss in which no logits in fp32 are written: torch.compile's

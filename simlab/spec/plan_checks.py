@@ -25,7 +25,8 @@ PRECISIONS = {
 """{precision: bytes of a parameter, an activation or a number of a message}. fp8 and fp4 hold their
 numbers in bf16 between matrix products."""
 
-ATTENTIONS = ("flash", "flash-2", "flash-1", "unfused")
+ATTENTIONS = ("flash", "flash-2", "flash-1", "flash-fp8", "unfused")
+GRAPHS = ("none", "router", "parts", "whole")
 TP_OVERLAPS = ("none", "weight-grad", "pipelined")
 CP_LAYOUTS = ("zigzag", "contiguous")
 CP_KINDS = ("ring", "all-to-all", "all-gather")

@@ -45,7 +45,19 @@ EFFECTS = (
         f"library = {either(names_of('compiles_loss'))}",
     ),
     Effect(
+        "cuda_graphs",
+        lambda plan: plan.library in names_of("records_launches"),
+        ("library",),
+        f"library = {either(names_of('records_launches'))}",
+    ),
+    Effect(
         "fused_experts",
+        lambda plan: plan.precision == "fp8-mx",
+        ("precision",),
+        "precision = 'fp8-mx'",
+    ),
+    Effect(
+        "fp8_head",
         lambda plan: plan.precision == "fp8-mx",
         ("precision",),
         "precision = 'fp8-mx'",

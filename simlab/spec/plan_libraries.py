@@ -34,6 +34,10 @@ def _check_library(plan: "Plan") -> None:
             f"precision = {plan.precision!r} with library = {plan.library!r}: it is Transformer Engine's, so give library = "
             f"{either(names_of('keeps_eight_bit_copies'))}"
         )
+    if plan.attention == "flash-fp8" and plan.precision != "fp8-mx":
+        raise InputError(
+            f"attention = 'flash-fp8' with precision = {plan.precision!r}: give precision = 'fp8-mx', or another attention"
+        )
     if plan.zero > library.most_zero:
         raise InputError(
             f"zero = {plan.zero} with library = {plan.library!r}: it has ZeRO-{library.most_zero} at most"

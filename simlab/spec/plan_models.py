@@ -24,8 +24,11 @@ def check_model(plan: "Plan", model: "Model", gpus: int | None = None) -> None:
         _check_layer(plan, model.of_kind(kind), name, seq)
     if plan.ep > 1 and not any(model.of_kind(kind).experts for kind in model.counts):
         raise InputError(f"ep = {plan.ep}: {name} has no experts; give ep = 1")
-    if plan.fused_experts and not any(model.of_kind(kind).experts for kind in model.counts):
-        raise InputError(f"fused_experts = True: {name} has no experts; leave it out")
+    for field, value in (("fused_experts", True), ("cuda_graphs", "router")):
+        if getattr(plan, field) == value and not any(
+            model.of_kind(kind).experts for kind in model.counts
+        ):
+            raise InputError(f"{field} = {value!r}: {name} has no experts; leave it out")
     plan.layers_of_stages(model.layers)
 
 

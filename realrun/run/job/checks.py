@@ -65,6 +65,7 @@ EXECUTION = {
         "Without `Job.precision` only fp16 is executed as it is and others in fp32; a box takes the "
         "plan's for its times.",
     ),
+    "fp8_head": Execution("The output head is a product of the job's type.", (False,)),
     "fp8_param_gather": Execution("Parameters have the type of the job.", (False,)),
     "sequence_parallel": Execution("The collectives of the group tp."),
     "attention": Execution(
@@ -74,6 +75,7 @@ EXECUTION = {
     ),
     "library": Execution("The executor's own code runs, or with --backend torch torch's (library 'torch').", ("megatron",)),
     "fused": Execution("The model's norms and activations are torch's own kernels.", (True,), in_box=True),
+    "cuda_graphs": Execution("Each kernel is launched by itself.", ("none",)),
     "compiled_loss": Execution("The loss is torch's own, op by op.", (False,)),
     "dropout": Execution(
         "The model has no dropout, so that its gradients equal those of one process. A plan may "

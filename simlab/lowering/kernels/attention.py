@@ -34,6 +34,23 @@ result, too, and a mask's gradient is a copy that is then masked.
 """
 
 
+CAST_BYTES = 6
+"""Bytes that Transformer Engine moves for each number of queries, keys, values and the result's gradient that
+attention in 8 bits reads, as it is and transposed: what a cast to MXFP8 takes (`simlab.cost.roofline.CAST_BYTES`,
+`mxfp8_quantize_only` in transformer_engine/pytorch/attention/dot_product_attention/utils.py)."""
+
+
+def casts_for_attention(operation: Operation, plan: Plan, share: Share) -> list[Launched]:
+    """The casts before attention in 8 bits. What is kept for the backward is taken to stay in 16 bits."""
+    if plan.attention != "flash-fp8":
+        return []
+    forward, backward = (
+        CAST_BYTES * sum(map(share.numbers, tensors))
+        for tensors in (operation.reads, operation.makes[:1])
+    )
+    return [Memory("casts for attention", forward, operation.kind, backward)]
+
+
 def fused_attention(operation: Operation, model: Model, plan: Plan, share: Share) -> list[Launched]:
     """Fused attention, and what context parallelism sends for it, by `Plan.cp_kind`.
 
@@ -59,6 +76,8 @@ def fused_attention(operation: Operation, model: Model, plan: Plan, share: Share
         "attention", batch, _heads(q, share), seq, seq, d, generation=plan.attention
     )
     met = model.keys_met(seq)
+    if met < seq and model.window_slides:
+        attention = replace(attention, within=seq)
     if cp == 1 or plan.cp_kind == "all-to-all":
         slides = 2 - met / seq if model.window_slides else 1.0
         value_size = None if value == d else value

@@ -8,7 +8,11 @@ from simlab.layer.operation import Cut, Operation, OperationKind, Tensor
 from simlab.layer.passes.precision import under_autocast
 from simlab.layer.passes.tensor import exchanged, gathers, is_partial, sums
 from simlab.layer.saved import Share
-from simlab.lowering.kernels.attention import fused_attention, stored_scores
+from simlab.lowering.kernels.attention import (
+    casts_for_attention,
+    fused_attention,
+    stored_scores,
+)
 from simlab.lowering.kernels.ends import embedding_kernel, loss_kernels
 from simlab.lowering.kernels.grouped import (
     added_biases,
@@ -76,7 +80,8 @@ def _kernels(
     if kind is OperationKind.LOSS:
         return loss_kernels(operation, plan, share)
     if kind is OperationKind.ATTENTION:
-        return fused_attention(operation, model, plan, share)
+        casts = casts_for_attention(operation, plan, share)
+        return [*casts, *fused_attention(operation, model, plan, share)]
     if kind in (OperationKind.SCORES, OperationKind.SOFTMAX, OperationKind.VALUES):
         return stored_scores(operation, model, plan, share)
     if kind is OperationKind.SCAN:

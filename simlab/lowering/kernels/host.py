@@ -3,6 +3,7 @@
 from simlab.layer.microbatch import plan_operations
 from simlab.layer.operation import Operation, OperationKind
 from simlab.lowering.kernels.attention import TORCH_SOFTMAX, softmax_is_fused
+from simlab.lowering.kernels.memory_bound import rotates_apart
 from simlab.spec.model import Model
 from simlab.spec.plan import Plan
 
@@ -35,10 +36,23 @@ less and a backward about as many, by the code of Transformer Engine's permutati
 with each launch as an op. A dispatcher that sends tokens once to a node has about 60 ops forward
 then (fused_a2a.py), and is taken to have those of one rank."""
 
+RECORDED_EXPERT_OPS = {False: (39, 23, 7), True: (55, 23, 7)}
+"""What of `EXPERT_OPS` a CUDA graph of the router has: all of the router, and the sizes of what is exchanged
+without their copies to the host. Counted in the same way."""
+RECORDED = (1, 1, 0)
+"""The ops that the host dispatches in the stead of those that a CUDA graph has: one forward, and one backward
+that makes the weights' gradients, too."""
+
 SHARED_EXPERT_OPS = (10, 10, 10)
 """The (forward, input-gradient, weight-gradient) ops that shared experts add: an MLP without biases
 whose activation is one op, and the sums with the routed experts' result and gradient. They were
 counted with torch's own linear layers (tests/simlab/cost/test_dispatched_ops.py)."""
+
+
+SCALED_ROTARY_OPS = (30, 22, 0)
+"""The (forward, input-gradient, weight-gradient) ops of a rotary embedding with a factor, of queries and of
+keys (`memory_bound.SCALED_ROTARY`), counted with torch's dispatcher (tests/simlab/lowering/
+test_scaled_rotary.py)."""
 
 
 SCAN_OPS = (7, 17, 0)
@@ -73,22 +87,49 @@ def runtime_ops(model: Model, plan: Plan) -> tuple[int, int, int]:
     a layer with one MLP, and what single operations add to them.
 
     A softmax in parts has the same ops in its input gradient as in its forward. The router of 'torch' and
-    'fsdp1', which takes the same steps, is taken to have as many ops as Megatron-LM's."""
+    'fsdp1', which takes the same steps, is taken to have as many ops as Megatron-LM's. A CUDA graph of a
+    router has shared experts, too. Leaves out: that it has the collectives of tensor parallelism."""
+    if plan.cuda_graphs == "whole":
+        return 0, 0, 0
     if plan.habits.layer_ops is not None:
         return plan.habits.layer_ops[plan.tp > 1 and plan.sequence_parallel]
     of_layer = RUNTIME_OPS[plan.fused and plan.attention != "unfused"]
-    parts = [tuple(count * model.part_count // PARTS_OF_A_LAYER for count in of_layer)]
+    recorded = plan.cuda_graphs == "parts" and model.mixer != "none"
+    own = model.part_count - recorded
+    parts = [tuple(count * own // PARTS_OF_A_LAYER for count in of_layer)]
+    parts += [RECORDED] * recorded
     for its in plan_operations(model, plan):
-        if its.kind is OperationKind.SOFTMAX and not softmax_is_fused(its, model, plan):
-            more = len(TORCH_SOFTMAX) - 1
-            parts.append((more, more, 0))
-        elif its.kind is OperationKind.SCAN:
-            parts.append(SCAN_OPS)
+        if its.kind in OF_A_MIXER:
+            parts += [] if recorded else [_ops_of_a_mixer(its, model, plan)]
         elif its.kind is OperationKind.PERMUTE:
-            parts.append(EXPERT_OPS[plan.ep > 1 and plan.dispatcher == "all-to-all"])
-        elif its.kind is OperationKind.SHARED_UP:
+            parts += _ops_of_experts(plan)
+        elif its.kind is OperationKind.SHARED_UP and plan.cuda_graphs == "none":
             parts.append(SHARED_EXPERT_OPS)
         elif its.is_product and its.weights[0].experts:
             parts.append(launches_of_experts(its, plan))
     forward, of_inputs, of_weights = (sum(ops) for ops in zip(*parts))
     return forward, of_inputs, of_weights
+
+
+OF_A_MIXER = (OperationKind.SOFTMAX, OperationKind.ROTARY, OperationKind.SCAN)
+"""Operations of attention or a state space that may have ops beside those of `RUNTIME_OPS`."""
+
+
+def _ops_of_a_mixer(operation: Operation, model: Model, plan: Plan) -> tuple[int, int, int]:
+    """What one of `OF_A_MIXER` adds."""
+    if operation.kind is OperationKind.SCAN:
+        return SCAN_OPS
+    if operation.kind is OperationKind.ROTARY:
+        return SCALED_ROTARY_OPS if rotates_apart(model, plan) else (0, 0, 0)
+    more = 0 if softmax_is_fused(operation, model, plan) else len(TORCH_SOFTMAX) - 1
+    return more, more, 0
+
+
+def _ops_of_experts(plan: Plan) -> list[tuple[int, ...]]:
+    """What the router and the exchange of tokens add, with a graph for what is recorded."""
+    exchanged = plan.ep > 1 and plan.dispatcher == "all-to-all"
+    every = EXPERT_OPS[exchanged]
+    if plan.cuda_graphs == "none":
+        return [every]
+    left = tuple(a - b for a, b in zip(every, RECORDED_EXPERT_OPS[exchanged]))
+    return [left, RECORDED]

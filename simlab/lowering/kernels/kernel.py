@@ -98,8 +98,8 @@ class Attention:
     """The width of a query and of a key."""
     backward: bool = False
     generation: str = "flash"
-    """The kernel: 'flash' is the best that the GPU has, 'flash-1' and 'flash-2' are those of
-    FlashAttention's papers."""
+    """The kernel: 'flash' is the best that the GPU has, 'flash-fp8' the best in 8 bits, 'flash-1' and
+    'flash-2' are those of FlashAttention's papers."""
     share: float = 1.0
     """Which share of the scores that the causal mask leaves this rank computes, over the mean of
     the context-parallel ranks."""
@@ -109,6 +109,8 @@ class Attention:
     """In a ring: the context-parallel rank whose queries these are, and the one whose keys."""
     value_size: int | None = None
     """The width of a value; None stands for `head_size`."""
+    within: int = 0
+    """Where windows of `keys` slide: the tokens of the sequence. Otherwise 0."""
     operation: ClassVar[OperationKind] = OperationKind.ATTENTION
 
     @property

@@ -23,6 +23,15 @@ instead of 4. Rotary embedding casts, multiplies complex numbers and casts back:
 """
 
 
+SCALED_ROTARY = 6, 7
+"""How many times what one kernel moves, forward and backward, the ops of torch move with which Megatron-LM
+applies a rotary embedding with a factor (`_apply_rotary_pos_emb_bshd` in core/models/common/embeddings/
+rope_utils.py). Forward they multiply with the cosines, negate one half, join the halves, multiply with the
+sines, add both products, and join the result with what has no embedding: 12 passes for 2. The backward has
+14: two products, a half negated, the halves joined, both paths added, and zeros, which are added, for the
+gradient of what has no embedding."""
+
+
 CHUNK = 128
 """The tokens of a chunk of a scan (`chunk_size` of `MambaMixer` in megatron/core/ssm/mamba_mixer.py)."""
 
@@ -37,6 +46,11 @@ def is_one_kernel(operation: OperationKind, model: Model, plan: Plan) -> bool:
     return plan.fused and (operation != OperationKind.ACTIVATION or plan.habits.fuses_activation)
 
 
+def rotates_apart(model: Model, plan: Plan) -> bool:
+    """Whether ops of torch apply the rotary embedding, for it has a factor."""
+    return model.scaled_rotary and plan.habits.rotates_apart
+
+
 def memory_kernel(
     operation: Operation, tensors: Sequence[Tensor], model: Model, plan: Plan, share: Share
 ) -> Memory:
@@ -44,6 +58,9 @@ def memory_kernel(
     stead where an operation is not one kernel."""
     moved = sum(share.size_bytes(its, plan.element_bytes) for its in tensors)
     kind = operation.kind
+    if kind is OperationKind.ROTARY and rotates_apart(model, plan):
+        forward, backward = SCALED_ROTARY
+        return Memory(operation.label, forward * moved, kind, backward * moved)
     if kind in EAGER and not is_one_kernel(kind, model, plan):
         moved *= EAGER[kind]
     if kind in BACKWARD_BYTES or not operation.saves:

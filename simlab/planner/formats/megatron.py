@@ -66,6 +66,12 @@ GRANULARITIES = {"full": "full", "selective": "selective", "outputs": "selective
 OUTPUTS = ("layernorm", "moe_act", "mla_up_proj")
 """The modules of --recompute-modules that are recompute 'outputs'. The last one is only of models with
 latent attention, which a plan does not say: it is read, and not written."""
+RECORDED = {
+    "router": ("transformer_engine", "moe_router moe_preprocess"),
+    "parts": ("transformer_engine", "attn moe_router moe_preprocess"),
+    "whole": ("full_iteration", None),
+}
+"""{CUDA graphs of a plan: (--cuda-graph-impl, --cuda-graph-modules)}"""
 OPTIMIZERS = {"adam": "adam", "sgd": "sgd", "muon": "muon", "dist_muon": "muon"}
 """{--optimizer: optimizer of a plan}. dist_muon is that of ZeRO-1."""
 ORDERS = {False: "tp-cp-dp-pp", True: "tp-cp-pp-dp"}
@@ -105,6 +111,7 @@ def read(options: Options, gpus: int | None) -> Settings:
         "attention": _attention(options),
         "dropout": not _zeros(take("--attention-dropout", 0.1), take("--hidden-dropout", 0.1)),
         "compiled_loss": _fuses_loss(options),
+        "cuda_graphs": _graphs(options),
         "dp_overlap": switch("--overlap-grad-reduce"),
         "offload": "optimizer" if switch("--optimizer-cpu-offload") else "none",
         "order": ORDERS[switch("--use-tp-pp-dp-mapping")],
@@ -154,6 +161,22 @@ def _attention(options: Options) -> str:
     return str(
         options.choice("--attention-backend", kinds, "unfused" if local and not flash else "flash")
     )
+
+
+def _graphs(options: Options) -> str:
+    """What CUDA graphs have. Where no modules are named they have all of each layer."""
+    kinds = {its: its for its in ("none", "local", "transformer_engine", "full_iteration")}
+    kind = options.choice("--cuda-graph-impl", kinds, "none")
+    given = options.take("--cuda-graph-modules", options.take("--cuda-graph-scope"))
+    modules = {*(given.replace(",", " ").split() if isinstance(given, str) else given or ())}
+    if kind == "none" or kind == "full_iteration" or "full_iteration" in modules:
+        return "none" if kind == "none" else "whole"
+    if not modules or modules & {"mlp", "moe"}:
+        options.unsaid.append(
+            "--cuda-graph-impl: graphs of whole layers are taken for one of a step"
+        )
+        return "whole"
+    return "parts" if modules & {"attn", "mamba"} else "router"
 
 
 def _experts(options: Options, tp: int) -> Settings:
@@ -296,6 +319,7 @@ def _read_numbers(options: Options, fields: Settings) -> None:
     fields["fp8_param_gather"] = options.switch("--fp8-param-gather")
     fuser = options.switch("--use-transformer-engine-op-fuser")
     fields["fused_experts"] = fuser and fields["precision"] == "fp8-mx"
+    fields["fp8_head"] = options.switch("--fp8-output-proj") and fields["precision"] == "fp8-mx"
     if options.switch("--accumulate-allreduce-grads-in-fp32"):
         fields["gradient_bytes"] = 4
     if options.switch("--grad-reduce-in-bf16"):
@@ -354,7 +378,11 @@ def written(plan: Plan) -> Settings:
         "--fp8-recipe": {"fp8-current": "tensorwise", "fp8-mx": "mxfp8"}.get(plan.precision),
         "--fp8-param-gather": plan.fp8_param_gather,
         "--use-transformer-engine-op-fuser": plan.fused_experts,
+        "--fp8-output-proj": plan.fp8_head,
         "--attention-backend": "unfused" if plan.attention == "unfused" else None,
+        **dict(
+            zip(("--cuda-graph-impl", "--cuda-graph-modules"), RECORDED.get(plan.cuda_graphs, ()))
+        ),
         "--cross-entropy-loss-fusion": plan.compiled_loss,
         "--cross-entropy-fusion-impl": "te" if plan.compiled_loss else None,
         "--attention-dropout": None if plan.dropout else 0.0,

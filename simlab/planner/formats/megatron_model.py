@@ -76,6 +76,8 @@ def read_model(options: Options, fields: Settings) -> Settings | None:
         sizes["rope_size"] = int((sizes["head_size"] or hidden // heads) * float(rotated))
     if kind == "none":
         sizes["rotary"] = False
+    if kind == "yarn" and not sizes.get("kv_rank"):
+        sizes["scaled_rotary"] = True
     if vocab is None:
         options.unsaid.append(
             "--num-layers and the other sizes: the flags do not say the size of the vocabulary: give "

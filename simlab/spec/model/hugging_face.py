@@ -95,6 +95,8 @@ def sizes_of(config: dict[str, Any]) -> dict[str, Any]:
     if type_name in ("gpt_neox", "falcon"):
         sizes |= _beside(config, sizes)
     sizes |= _rotary(config, its, sizes)
+    if "kv_rank" not in sizes and _scales_rotary(config):
+        sizes["scaled_rotary"] = True
     if type_name in HYBRIDS:
         return sizes | HYBRIDS[type_name](config, sizes)
     return sizes | _pattern(config, its, sizes)
@@ -192,6 +194,15 @@ def _beside(config: dict[str, Any], sizes: dict[str, Any]) -> dict[str, Any]:
     if new and config.get("num_ln_in_parallel_attn") in (None, 2):
         parallel = "two norms"
     return {"parallel": parallel, "kv_heads": kv_heads}
+
+
+def _scales_rotary(config: dict[str, Any]) -> bool:
+    """Whether YaRN's rotary embedding has a factor: unless it is given as 1, or both of its parts alike."""
+    rope = config.get("rope_scaling") or config.get("rope_parameters")
+    if not isinstance(rope, dict) or "yarn" not in (rope.get("rope_type"), rope.get("type")):
+        return False
+    parts = rope.get("mscale"), rope.get("mscale_all_dim")
+    return rope.get("attention_factor") != 1 and (None in parts or parts[0] != parts[1])
 
 
 def _rotary(config: dict[str, Any], its: ModelType, sizes: dict[str, Any]) -> dict[str, Any]:

@@ -245,7 +245,12 @@ TYPES = {
         "GptOssForCausalLM",
         _LLAMA | _EXPERTS,
         {"num_key_value_heads": 8, "head_dim": 64},
-        fields={"sinks": True, "clamped": True, "biases": ("mlp", "router")},
+        fields={
+            "sinks": True,
+            "clamped": True,
+            "scaled_rotary": True,
+            "biases": ("mlp", "router"),
+        },
         biases={"attention_bias": ("qkv", "output")},
         bias_defaults={"attention_bias": True},
         period=2,

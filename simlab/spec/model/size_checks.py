@@ -150,6 +150,11 @@ def check_kinds(model: "ModelSizes") -> None:
             f"heads; give those, not bias = {model.bias}, positions = {model.positions} and "
             f"kv_heads = {model.kv_heads} beside heads = {model.heads}"
         )
+    if model.scaled_rotary and (model.kv_rank or model.positions or not model.rotary):
+        raise InputError(
+            f"{name}: scaled_rotary without a rotary embedding of whole queries and keys (kv_rank ="
+            f" {model.kv_rank}, positions = {model.positions}, rotary = {model.rotary}): leave it out"
+        )
     if not model.rope_size < model.head_size:
         raise InputError(
             f"{name}: rope_size = {model.rope_size}: give less than head_size = {model.head_size}"

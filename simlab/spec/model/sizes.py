@@ -143,6 +143,11 @@ class ModelSizes:
         have none.""",
         default=True,
     )
+    scaled_rotary: bool = documented(
+        """Whether the rotary embedding multiplies queries and keys by a factor, too, as YaRN does (Peng et
+        al. 2023, arXiv 2309.00071) and with it gpt-oss.""",
+        default=False,
+    )
     qk_norm: bool | str = documented(
         """Whether each head's query and key go through an RMSNorm, as in Qwen3. 'whole' stands for one of
         all heads together, as in OLMo 2, and 'weightless' for one without weights, as in Llama 4.""",

@@ -96,6 +96,7 @@ def effective(facts: Facts, *, zero: int, tp: int, ep: int, precision: str) -> F
         "fp8_param_gather": zero > 0 and precision_of(precision).startswith("fp8"),
         "tp_overlap": tp > 1,
         "dispatcher": ep > 1,
+        "fp8_head": precision_of(precision) == "fp8-mx",
         "fused_experts": ep > 1 and precision_of(precision) == "fp8-mx",
         "ep_overlap": ep > 1,
         "etp": tp > 1 and ep > 1,

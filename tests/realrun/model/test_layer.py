@@ -71,7 +71,7 @@ def test_it_has_as_many_parameters_as_the_model_and_each_has_a_gradient(name):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in stage.parameters())
 
 
-@pytest.mark.parametrize("field", ["clamped", "parallel", "sinks"])
+@pytest.mark.parametrize("field", ["clamped", "parallel", "sinks", "scaled_rotary"])
 def test_a_kind_of_layer_that_is_not_executed_is_refused(field):
     sizes = {"layers": 1, "hidden": 16, "heads": 2, "seq": 8}
     its = model_of(sizes | {"layer": {"gated_mlp": True, "positions": 0, field: True}})

@@ -25,7 +25,7 @@ EXECUTED = {
 
 NOT_EXECUTED = {
     "hybrid": ({"dp": 2, "zero": 3}, [1, 2]), "seq": ({}, [16]), "recompute": ({}, ["per-op", "outputs"]),
-    "attention": ({}, ["flash-1", "flash-2"]),
+    "attention": ({"precision": "fp8-mx"}, ["flash-1", "flash-2", "flash-fp8"]),
     "library": ({}, ["torch", "fsdp1", "nanotron"]), "fused": ({}, [False]),
     "compiled_loss": ({"library": "torch"}, [True]),
     "dropout": ({}, [True]), "tp_overlap": ({"tp": 2}, ["none", "pipelined"]),
@@ -33,6 +33,7 @@ NOT_EXECUTED = {
     "bucket_bytes": ({"dp": 2}, [10**6]), "moment_bytes": ({"dp": 2, "zero": 1}, [2]),
     "fp8_param_gather": ({"dp": 2, "zero": 1, "precision": "fp8"}, [True]),
     "dispatcher": ({"dp": 2, "ep": 2}, ["once-a-node"]), "fused_experts": ({"precision": "fp8-mx"}, [True]),
+    "fp8_head": ({"precision": "fp8-mx"}, [True]), "cuda_graphs": ({}, ["router", "parts", "whole"]),
     "offload": ({}, ["optimizer", "parameters", "activations"]), "offload_to": ({"offload": "optimizer"}, ["nvme"]),
 }  # fmt: skip
 

@@ -354,6 +354,7 @@ def test_torchtitans_json_is_read_and_its_python_is_not_executed(tmp_path, capsy
         ("--activation-func-clamp-value 7.0", {"clamped": True}),
         ("--softmax-type learnable", {"sinks": True}),
         ("--softmax-type off-by-one", {}),
+        ("--position-embedding-type yarn", {"scaled_rotary": True}),
     ],
 )
 def test_flags_that_change_a_layer_are_of_the_model(tmp_path, capsys, flags, says):
@@ -364,8 +365,8 @@ def test_flags_that_change_a_layer_are_of_the_model(tmp_path, capsys, flags, say
     )
     status, _, told = converted(capsys, str(path), "--from", "megatron", "--gpus", "4")
     assert status == 0
-    assert {name: told["model"].get(name) for name in ("clamped", "sinks")} == {
-        "clamped": None, "sinks": None
+    assert {name: told["model"].get(name) for name in ("clamped", "sinks", "scaled_rotary")} == {
+        "clamped": None, "sinks": None, "scaled_rotary": None
     } | says  # fmt: skip
 
 

@@ -51,6 +51,7 @@ ACTIONS = {action.dest: action for action in SIMULATE._actions if action.help !=
 OTHER = {
     "dp": 4, "tp": 2, "pp": 2, "cp": 2, "ep": 2, "expert_load": 1.5, "etp": 1,
     "dispatcher": "once-a-node", "ep_overlap": True, "moment_bytes": 2, "fp8_param_gather": True, "fused_experts": True,
+    "fp8_head": True, "cuda_graphs": "parts",
     "compiled_loss": True, "optimizer": "sgd",
     "cp_layout": "contiguous", "cp_kind": "all-gather", "zero": 3, "hybrid": 2,
     "microbatch_size": 2, "microbatches": 3, "seq": 512, "schedule": "gpipe", "chunks": 3, "stage_layers": (5, 7),
@@ -66,6 +67,7 @@ NEEDS = {"schedule": {"pp": 2}, "chunks": {"pp": 2, "schedule": "interleaved-1f1
          "dispatcher": {"dp": 4, "ep": 2}, "ep_overlap": {"dp": 4, "ep": 2, "microbatches": 2},
          "moment_bytes": {"zero": 1}, "fp8_param_gather": {"zero": 1, "precision": "fp8"},
          "compiled_loss": {"library": "torch"}, "fused_experts": {"precision": "fp8-mx"},
+         "fp8_head": {"precision": "fp8-mx"},
          "etp": {"dp": 2, "tp": 2, "ep": 2, "sequence_parallel": True}}  # fmt: skip
 """{field: fields that its value needs}."""
 

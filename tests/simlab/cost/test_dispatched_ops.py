@@ -10,6 +10,7 @@ from simlab.cost.stage_times import HOST_COLLECTIVE_OPS, StageCost
 from simlab.libraries.nanotron import NANOTRON
 from simlab.lowering.kernels.host import (
     EXPERT_OPS,
+    RECORDED_EXPERT_OPS,
     RUNTIME_OPS,
     SHARED_EXPERT_OPS,
     runtime_ops,
@@ -435,6 +436,22 @@ def test_a_layer_of_experts_has_so_many_ops_more(ranks, number):
     calls = HOST_COLLECTIVE_OPS * (ranks > 1)
     found = forward + 2 * calls, of_inputs + calls, backward - of_inputs + added
     assert found == EXPERT_OPS[ranks > 1]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_graph_of_the_router_has_so_many_of_them(ranks, monkeypatch):
+    """The router's, the sizes' without copies to the host, and the collective that gathers these."""
+    monkeypatch.setitem(globals(), "to_host", lambda counts: counts)
+    x = torch.zeros(SEQ, BATCH, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
+    weight, losses = torch.zeros(4, HIDDEN, dtype=torch.bfloat16), torch.zeros(1)
+    forward, (probabilities, chosen) = counted(lambda: router(x, weight, losses), IN_DENSE_LAYERS)
+    sizes, _ = counted(lambda: chunk_sizes(chosen, ranks))
+    grad = torch.ones_like(probabilities)
+    backward, _ = counted(lambda: probabilities.backward(grad), IN_DENSE_LAYERS)
+    collective = HOST_COLLECTIVE_OPS * (ranks > 1)
+    of_weight = EXPERT_OPS[ranks > 1][2]  # all of them are the router's
+    found = forward + sizes + collective, backward, of_weight
+    assert found == RECORDED_EXPERT_OPS[ranks > 1]
 
 
 def test_shared_experts_have_so_many_ops_more():

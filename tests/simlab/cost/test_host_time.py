@@ -182,3 +182,48 @@ def test_a_core_computes_an_op_after_it_has_dispatched_it(kind, seq):
 
     more_s = layer_s(1e-3) - layer_s(0.0)
     assert more_s == pytest.approx(ops * 1e-3 - len(launched) * launch_s, rel=1e-9)
+
+
+# CUDA graphs
+# ------------------------------------------------------------------------------------------------
+
+
+def test_what_was_recorded_is_launched_as_one():
+    """Of a dense layer's 30, 30 and 20 ops attention has half. A router with its sizes has 55 of 99 ops
+    forward and 23 of 42 backward, and its weight's gradient."""
+    experts = replace(LLAMA, experts=4, experts_per_token=2)
+    alone = {"dp": 4, "ep": 4}  # one expert on each rank, so that no product is launched more
+    ops = {
+        graphs: [runtime_ops(model, sl.Plan(cuda_graphs=graphs, **fields))
+                 for model, fields in ((LLAMA, {}), (experts, alone))]
+        for graphs in ("none", "router", "parts", "whole")
+    }  # fmt: skip
+    assert ops == {
+        "none": [(30, 30, 20), (30 + 99, 30 + 42, 20 + 7)],
+        "router": [(30, 30, 20), (30 + 44 + 1, 30 + 19 + 1, 20)],
+        "parts": [(15 + 1, 15 + 1, 10), (15 + 44 + 2, 15 + 19 + 2, 10)],
+        "whole": [(0, 0, 0), (0, 0, 0)],
+    }
+
+
+def test_a_step_that_is_one_graph_never_waits_for_its_host():
+    experts = replace(LLAMA, experts=4, experts_per_token=2)
+    cluster = replace(NODE, gpus_per_node=4)
+    found = [
+        sl.predict(experts, sl.Plan(dp=4, ep=4, seq=64, cuda_graphs=graphs), cluster)
+        for graphs in ("none", "router", "parts", "whole")
+    ]
+    waits = [its.waterfall_s.host for its in found]
+    assert waits[0] > waits[1] > waits[2] > waits[3] == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"cuda_graphs": "router", "dp": 8}, "cuda_graphs = 'router': the model has no experts; leave it out"),
+        ({"cuda_graphs": "whole", "library": "torch"}, "cuda_graphs = 'whole' has no effect with library = 'torch'"),
+    ],
+)  # fmt: skip
+def test_graphs_that_no_library_or_model_has_are_refused(fields, says):
+    with pytest.raises(sl.InputError, match=says):
+        sl.predict(LLAMA, sl.Plan(seq=64, **fields), NODE)

@@ -80,7 +80,15 @@ MEANINGS = [
     ("megatron", flags(fp8_format="hybrid", fp8_recipe="tensorwise"), {"precision": "fp8-current"}),
     ("megatron", flags(fp8_format="e4m3", fp8_recipe="mxfp8"), {"precision": "fp8-mx"}),
     ("megatron", flags(fp8_format="e4m3", fp8_recipe="mxfp8", use_transformer_engine_op_fuser=True), {"fused_experts": True}),
+    ("megatron", flags(fp8_format="e4m3", fp8_recipe="mxfp8", fp8_output_proj=True), {"fp8_head": True}),
     ("megatron", flags(fp4_format="e2m1", fp4_recipe="nvfp4"), {"precision": "fp4"}),
+    ("megatron", flags(cuda_graph_impl="full_iteration"), {"cuda_graphs": "whole"}),
+    ("megatron", flags(cuda_graph_impl="local", cuda_graph_scope="full_iteration"), {"cuda_graphs": "whole"}),
+    ("megatron", flags(cuda_graph_impl="transformer_engine", cuda_graph_modules=["attn", "moe_router", "moe_preprocess"]),
+     {"cuda_graphs": "parts"}),
+    ("megatron", flags(cuda_graph_impl="transformer_engine", cuda_graph_modules=["moe_router", "moe_preprocess"]),
+     {"cuda_graphs": "router"}),
+    ("megatron", flags(cuda_graph_impl="none", cuda_graph_modules=["attn"]), {"cuda_graphs": "none"}),
     ("megatron", flags(use_transformer_engine_op_fuser=True), {"fused_experts": False}),
     ("megatron", flags(fp8_format="hybrid", fp8_param_gather=True, use_distributed_optimizer=True), {"fp8_param_gather": True}),
     ("megatron", flags(expert_model_parallel_size=8, tensor_model_parallel_size=2, moe_token_dispatcher_type="alltoall"),
@@ -261,8 +269,9 @@ def test_a_bad_value_is_one_clear_error(project, content, gpus, says):
 SAYABLE = {
     "megatron": {
         "dp", "tp", "pp", "cp", "ep", "etp", "dispatcher", "ep_overlap", "moment_bytes", "zero",
-        "fp8_param_gather", "fused_experts", "cp_kind", "microbatch_size", "microbatches", "seq", "precision",
+        "fp8_param_gather", "fp8_head", "fused_experts", "cp_kind", "microbatch_size", "microbatches", "seq", "precision",
         "sequence_parallel", "dp_overlap", "tp_overlap", "gradient_bytes", "dropout", "compiled_loss",
+        "cuda_graphs",
     },
     "torchtitan": {
         "dp", "tp", "pp", "cp", "hybrid", "microbatch_size", "microbatches", "fused", "compiled_loss",
@@ -308,12 +317,15 @@ def plans(draw):
         values["precision"] = values["precision"].replace("-rowwise", "")
     if values["precision"] in ("fp8-current", "fp8-mx", "fp4"):
         values["library"] = "megatron"
-        values["fused_experts"] = values["precision"] == "fp8-mx" and draw(st.booleans())
+        for field in ("fused_experts", "fp8_head"):
+            values[field] = values["precision"] == "fp8-mx" and draw(st.booleans())
     if values["library"] == "megatron" and values["offload"] == "none" and values["zero"]:
         values["moment_bytes"] = draw(st.sampled_from((2, 4)))
         values["fp8_param_gather"] = values["precision"] in ("fp8", "fp8-mx") and draw(
             st.booleans()
         )
+    if values["library"] == "megatron":
+        values["cuda_graphs"] = draw(st.sampled_from(("none", "router", "parts", "whole")))
     values["compiled_loss"] = draw(st.booleans())
     values = {field: value for field, value in values.items() if value != DEFAULTS[field]}
     idle = without_effect(values)

@@ -33,7 +33,7 @@ LLAMA = load_model("llama-3-8b")  # 32 layers, 32 heads, 8 of them for keys and 
     ({"zero": True}, "zero = True: give one of 0"),
         ({"recompute": "some"}, "recompute = 'some': give one of none, selective, outputs, per-op, full"),
     ({"precision": "int8"}, "precision = 'int8': give one of fp32, fp16, bf16, fp8"),
-    ({"attention": "fast"}, "attention = 'fast': give one of flash, flash-2, flash-1, unfused"),
+    ({"attention": "fast"}, "attention = 'fast': give one of flash, flash-2, flash-1, flash-fp8, unfused"),
     ({"tp_overlap": "all"}, "tp_overlap = 'all': give one of none, weight-grad, pipelined"),
     ({"offload": "disk"}, "offload = 'disk': give one of none, optimizer, parameters, activations"),
     ({"sequence_parallel": "no"}, "sequence_parallel = 'no': give True or False"), ({"dropout": 0.1}, "dropout = 0.1: give True or False"),
@@ -109,7 +109,7 @@ def test_what_is_left_out_is_filled_in():
         for p in PRECISIONS
     }
     assert {p: its for p, its in wide.items() if its != 4} == {"fp16": 2}
-    assert [Plan(attention=a).dropout for a in ATTENTIONS] == [False, False, False, True]
+    assert [a for a in ATTENTIONS if Plan(attention=a, precision="fp8-mx").dropout] == ["unfused"]
     assert Plan(dp=8, cp=2, zero=3, hybrid=4).shards == 4 and Plan(dp=8, cp=2, zero=3).shards == 16
 
 
@@ -149,6 +149,8 @@ def random_plans(draw):
         fields |= {"pp": 2 * fields["pp"], "zero": fields["zero"] % 2}
     if fields["precision"] == "fp8-rowwise":
         fields["library"] = "torch"
+    if fields["attention"] == "flash-fp8":
+        fields["precision"] = "fp8-mx"
     if fields["precision"] in ("fp8-current", "fp8-mx"):
         fields["library"] = "megatron"
     if fields["tp"] > 1:
