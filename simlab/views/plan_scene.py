@@ -1,12 +1,11 @@
 """It turns a plan and what it predicts into plain boxes for any renderer.
 
-It has a layer trace by streams, the ranks as a cube, and the shares of a step's time and memory.
+It has a layer trace by streams, and the shares of a step's time and memory.
 """
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from simlab.spec.plan import Plan
 from simlab.trace import COMPUTE, Span, Trace
 from simlab.training import Prediction
 from simlab.units import GIB, seconds_text
@@ -152,77 +151,6 @@ def _merged(boxes: Sequence[StreamBox], gap_s: float, *, alike: bool) -> list[St
         kind = box.kind if box.end_s - box.start_s > last.end_s - last.start_s else last.kind
         result[-1] = StreamBox(last.row, last.start_s, max(last.end_s, box.end_s), kind)
     return result
-
-
-# the cube
-# -------------------------------------------------------------------------------------------------
-
-
-class Cell(NamedTuple):
-    """A rank in the cube."""
-
-    rank: int
-    stage: int
-    node: int
-    corners: list[tuple[float, float]]
-
-
-class CubeScene(NamedTuple):
-    """The ranks of a plan: plates of tp x (dp x cp) cells, one behind the other along the
-    pipeline."""
-
-    title: str
-    cells: list[Cell]
-    borders: list[
-        list[tuple[float, float]]
-    ]  # lines between ranks of different nodes, and round each plate
-    labels: list[tuple[float, float, str]]
-
-
-def cube_scene(plan: Plan, gpus_per_node: int) -> CubeScene:
-    """The `CubeScene` of `plan` on nodes of `gpus_per_node` GPUs.
-
-    It shows at most `MOST_CELLS` ranks, and leaves out replicas if there are more.
-    """
-    wide, high = plan.tp, plan.dp * plan.cp
-    shown = min(high, max(1, MOST_CELLS // (wide * plan.pp)))
-    at = {
-        (place.pp, place.dp * plan.cp + place.cp, place.tp): rank
-        for rank, place in enumerate(plan.layout.all_coordinates())
-    }
-    cells, borders, labels = [], [], []
-    for p in range(plan.pp):
-        for y in range(shown):
-            for t in range(wide):
-                rank = at[p, y, t]
-                corners = [
-                    _place(plan, p, y + dy, t + dt) for dt, dy in ((0, 0), (1, 0), (1, 1), (0, 1))
-                ]
-                cells.append(Cell(rank, p, rank // gpus_per_node, corners))
-                for (dt, dy), line in (
-                    ((-1, 0), (0, 3)),
-                    ((1, 0), (1, 2)),
-                    ((0, -1), (0, 1)),
-                    ((0, 1), (3, 2)),
-                ):
-                    other = at.get((p, y + dy, t + dt)) if 0 <= y + dy < shown else None
-                    if other is None or other // gpus_per_node != rank // gpus_per_node:
-                        borders.append([corners[line[0]], corners[line[1]]])
-        left, right = _place(plan, p, 0, 0), _place(plan, p, 0, wide)
-        on = sorted({cell.node for cell in cells if cell.stage == p})
-        names = f"node {on[0]}" if len(on) == 1 else f"nodes {on[0]} to {on[-1]}"
-        labels.append(((left[0] + right[0]) / 2, left[1] - 0.03 * shown, f"pp {p}\n{names}"))
-    replicas = "dp" if plan.cp == 1 else "dp x cp"
-    cut = "" if shown == high else f", the first {shown} of {high} replicas"
-    nodes = -(-plan.gpus // gpus_per_node)
-    title = f"{plan.gpus} ranks on {nodes} node{'s' * (nodes > 1)}: across tp = {plan.tp}, up {replicas} = {high}, back pp = {plan.pp}{cut}"
-    return CubeScene(title, cells, borders, labels)
-
-
-def _place(plan: Plan, p: int, y: float, t: float) -> tuple[float, float]:
-    """Where a corner is drawn. A plate leans to the back, behind and beside the plate before it."""
-    lean = 0.45
-    return p * (plan.tp * 0.8 + 0.7) + 0.8 * t, y + lean * 0.8 * t
 
 
 # shares

@@ -1,6 +1,7 @@
 """Amounts as charts: bars of parts, memory over a step, ZeRO's curves, predicted over measured."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 from simlab.analysis import Stack
@@ -96,17 +97,23 @@ def _bars(
     down = Axis(
         NO_NAME, least=-0.5, most=len(rows) - 0.5, ticks=range(len(rows)), names=names, down=True
     )
-    return Chart(key, title, axis, down, marks, AXES_PX + ROW_PX * len(rows), wide=True)
+    return Chart(key, title, axis, down, marks, AXES_PX + ROW_PX * len(rows))
 
 
 def stack_charts(stacks: Sequence[Stack], height_in: float = 3.2) -> list[Chart]:
-    """What a rank holds over a step, category on category, all with one height scale."""
+    """What a rank holds over a step, category on category, all with one height scale, and those
+    that have times with one time axis, which holds the longest."""
     highest = max(max(*stack.totals, stack.capacity_bytes or 0) for stack in stacks)
     height = round(96 * height_in)
-    return [
+    charts = [
         stack_chart(stack, Words(stack.name, stack.name), highest, height, key=f"stack {at}")
         for at, stack in enumerate(stacks)
     ]
+    if not all(stack.timed for stack in stacks):
+        return charts
+    least = min(stack.edges[0] for stack in stacks) / MS
+    most = max(stack.edges[-1] for stack in stacks) / MS
+    return [replace(chart, x=replace(chart.x, least=least, most=most)) for chart in charts]
 
 
 def stack_chart(
@@ -217,7 +224,9 @@ def zero_chart(
     height: int = 300,
 ) -> Chart:
     """The model states on a rank under each ZeRO stage, a GPU's memory, and `more` marks."""
-    cap = [Rule("cap", CAPACITY, y=capacity_bytes / GIB)] if capacity_bytes else []
+    size = f": {_gib(capacity_bytes or 0)}"
+    name = Words(CAPACITY.en + size, CAPACITY.zh + size)
+    cap = [Rule("cap", name, y=capacity_bytes / GIB)] if capacity_bytes else []
     return Chart(
         "curves",
         title,
@@ -232,18 +241,25 @@ def runs_chart(rows: Sequence[tuple[str, float, float]], errors: Mapping[str, fl
     """Each run's predicted over measured step time against its measured one.
 
     rows: [(suite, measured, predicted step time in s)]. errors: {suite: mean error in percent}."""
-    marks: list[Mark] = [Rule("muted", y=1, dash=None), Rule("muted", y=0.9), Rule("muted", y=1.1)]
+    off = Words("10% off", "相差 10%")
+    marks: list[Mark] = [
+        Rule("muted", y=1, dash=None),
+        *(Rule("muted", off, y=y) for y in (0.9, 1.1)),
+    ]
     for at, suite in enumerate(sorted({row[0] for row in rows})):
         its = [(s, predicted_s / s) for name, s, predicted_s in rows if name == suite]
         name = f"{suite}: {len(its)} runs, {errors[suite]:.1f}%"
         x, y = [s for s, _ in its], [ratio for _, ratio in its]
         tips = [Words(*2 * (f"{suite}: {s:.4g} s, {r:.3f}",)) for s, r in its]
         look = LANGUAGE["suites"][at % len(LANGUAGE["suites"])], Words(name, name)
-        symbol = SYMBOLS[at % len(SYMBOLS)]
+        symbol = SYMBOLS[(at + at // len(LANGUAGE["suites"])) % len(SYMBOLS)]
         marks.append(Dots(x, y, *look, symbol, 3 if len(its) > 50 else 5, tips=tips))
     return Chart(
         "runs",
-        Words("Published training runs, predicted", "公开的训练：预测"),
+        Words(
+            "Published training runs, predicted: runs of each suite, mean absolute error",
+            "公开的训练：预测。每组的次数，平均绝对误差",
+        ),
         Axis(Words("measured step time, s", "实测一步时间，s"), "log10"),
         Axis(Words("predicted / measured", "预测 / 实测"), least=0.5, most=1.5),
         marks,

@@ -108,9 +108,11 @@ def memory_chart(found: Prediction) -> Chart:
     return Chart("memory", title, axis, BAR, marks, 80)
 
 
-def ranks_chart(plan: Plan, gpus_per_node: int) -> Chart:
+def ranks_chart(plan: Plan, gpus_per_node: int, caption: str = "") -> Chart:
     """Each rank as a cell in the colour of its place in the pipeline, with a frame for its node:
-    tp across within each place, replicas down. Of very many replicas the first are shown."""
+    tp across within each place, replicas down. Of very many replicas the first are shown.
+
+    caption: a line above the title."""
     replicas = plan.dp * plan.cp
     shown = min(replicas, max(1, MOST_CELLS // (plan.tp * plan.pp)))
     nodes: dict[int, list[tuple[float, float, float, float]]] = {0: [], 1: []}
@@ -136,9 +138,10 @@ def ranks_chart(plan: Plan, gpus_per_node: int) -> Chart:
         name = Words(f"pp {pp}", f"pp {pp}") if plan.pp <= len(RANK_COLOURS) else None
         labels, tips = [label for label, _ in told[pp]], [tip for _, tip in told[pp]]
         marks.append(Boxes.at(places, colour, name, labels=labels, tips=tips))
+    title = _ranks_title(plan, gpus_per_node, shown, replicas)
     return Chart(
         "ranks",
-        _ranks_title(plan, gpus_per_node, shown, replicas),
+        Words(*(f"{caption}\n{text}".strip() for text in title)),
         _places_axis(plan),
         Axis(
             Words("", ""),

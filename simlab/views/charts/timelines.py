@@ -2,17 +2,20 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from math import nan
+from typing import Any
 
+from simlab.analysis.comparison import compare
 from simlab.trace import Trace
-from simlab.units import MS, seconds_text
+from simlab.units import MS, percent_text, seconds_text
 from simlab.views.chart import Axis, Boxes, Chart, Dots, Line, Mark, Rule, Words
 from simlab.views.language import LANGUAGE, RANK_COLOURS, shade
-from simlab.views.plan_scene import StreamBox, StreamScene
+from simlab.views.plan_scene import StreamBox, StreamScene, stream_scene
 from simlab.views.scene import (
     COLOURS,
     FADED,
     Box,
     Scene,
+    origin,
     path,
     path_lines,
     row_label,
@@ -25,8 +28,9 @@ ROW, ROW_PX, AXES_PX, STRIP_PX = 0.8, 26, 60, 150
 HALF, UPPER_OPACITY = 0.38, 0.55
 """Of a trace over another one: the height of each half, in rows, and the opacity of the upper one,
 which is paler, so that the halves are told apart in grey, too."""
-STREAM_PX, BETWEEN = 20, 0.6
-"""CSS pixels of a stream, and the room between two ranks, in rows."""
+STREAM_PX, BETWEEN, MOST_OUTLINED = 20, 0.6, 400
+"""CSS pixels of a stream, the room between two ranks, in rows, and the most boxes that have
+outlines, which would hide very many."""
 NO_NAME = Words("", "")
 TIME = Words(**LANGUAGE["words"]["time"])
 PATH, CAP = (Words(**LANGUAGE["words"][name]) for name in ("critical path", "cap"))
@@ -40,8 +44,14 @@ def timeline_charts(
     memory: bool = True,
     caption: str | None = None,
 ) -> list[Chart]:
-    """For each trace the chart of its ops, and below it that of what its ranks hold, as
-    `simlab.timeline` draws them."""
+    """For each trace the chart of its ops, and below it that of what its ranks hold, all with one
+    time axis.
+
+    critical_path: whether to outline the ops of the critical path, join them by a line, and fade
+                   the others.
+    memory:        whether to show what ranks hold; where it was not recorded the title says so.
+    caption:       a line above the first title.
+    """
     views = scenes(traces)
     end_s = max(view.end_s for view in views)
     highest = max(max(*view.peaks, view.cap or 0) for view in views)
@@ -49,7 +59,7 @@ def timeline_charts(
     found = []
     for number, (trace, view) in enumerate(zip(traces, views)):
         recorded = any(view.peaks)
-        title = view.title if recorded or not memory else f"{view.title}, {UNRECORDED}"
+        title = view.title if recorded or not memory else f"{view.title}\n{UNRECORDED}"
         title = f"{caption}\n{title}" if caption and not number else title
         on_path = path(trace, view) if critical_path else None
         found.append(
@@ -196,9 +206,13 @@ def _strip(view: Scene, number: int, end_s: float, highest: float) -> Chart:
 # --------------------------------------------------------------------------------------------------
 
 
-def overlay_charts(pairs: Sequence[tuple[Trace, Trace]], titles: Sequence[str]) -> list[Chart]:
+def overlay_charts(pairs: Sequence[tuple[Trace, Trace]]) -> list[Chart]:
     """For each pair of traces a chart: in the row of a rank the first one's ops above the second
-    one's, and a line where each step ends."""
+    one's, and a line where each step ends. The title names both, their steps, and the error of the
+    first one's.
+
+    Raises `InputError` for traces of different programs."""
+    titles = [_overlay_title(*pair) for pair in pairs]
     views = [scenes(pair) for pair in pairs]
     end_s = max(view.end_s for pair in views for view in pair)
     found = []
@@ -230,22 +244,64 @@ def overlay_charts(pairs: Sequence[tuple[Trace, Trace]], titles: Sequence[str]) 
     return found
 
 
+def _overlay_title(first: Trace, second: Trace) -> str:
+    step = compare(first, second).step_s
+    above, below = (
+        f"{origin(trace).lower()} ({half}) {seconds_text(length_s)}"
+        for trace, half, length_s in (
+            (first, "upper", step.predicted),
+            (second, "lower", step.measured),
+        )
+    )
+    error = "" if step.error is None else f": error of the step {percent_text(step.error)}"
+    return f"{second.metadata.get('name', '')}: {above}, {below}{error}"
+
+
 # streams
 # --------------------------------------------------------------------------------------------------
 
 
-def stream_heights(view: StreamScene) -> list[float]:
-    """[the place of each row], with more room between two ranks."""
+def stream_charts(
+    traces: Sequence[Trace], captions: Sequence[str] | None = None, **shown: Any
+) -> list[Chart]:
+    """For each trace a chart with a row for each stream of each rank. Several have one time axis, on
+    which each of them begins at 0.
+
+    captions: a text for each trace, in place of its name.
+    shown:    the arguments window, ranks, streams and only of `stream_scene`.
+    """
+    views = [stream_scene(trace, **shown) for trace in traces]
+    several = len(views) > 1
+    longest_s = max(view.end_s - view.start_s for view in views)
+    charts = []
+    for number, view in enumerate(views):
+        lasts = f": {seconds_text(view.end_s - view.start_s)}" if several else ""
+        title = f"{captions[number]}{lasts}" if captions else view.title
+        view = _from_zero(view, longest_s) if several else view
+        charts.append(_stream_chart(view, title, f"streams {number}"))
+    return charts
+
+
+def _from_zero(view: StreamScene, end_s: float) -> StreamScene:
+    """`view` moved so that it begins at 0, on a time axis that ends at `end_s`."""
+    boxes, waiting = (
+        [
+            box._replace(start_s=box.start_s - view.start_s, end_s=box.end_s - view.start_s)
+            for box in these
+        ]
+        for these in (view.boxes, view.waiting)
+    )
+    return view._replace(boxes=boxes, waiting=waiting, start_s=0.0, end_s=end_s)
+
+
+def _stream_chart(view: StreamScene, title: str, key: str) -> Chart:
     ranks = list(dict.fromkeys(rank for rank, _ in view.rows))
-    return [row + BETWEEN * ranks.index(rank) for row, (rank, _) in enumerate(view.rows)]
-
-
-def stream_chart(view: StreamScene, title: str, key: str = "streams") -> Chart:
-    """A row for each stream of each rank, as `simlab.layer_timeline` draws them."""
-    heights, names = stream_heights(view), stream_names(view)
+    heights = [row + BETWEEN * ranks.index(rank) for row, (rank, _) in enumerate(view.rows)]
+    names = _stream_names(view)
     marks = []
     shown = [*view.waiting, *view.boxes]
-    for work in works({box.kind for box in shown}):
+    used = {box.kind for box in shown}
+    for work in sorted(works(used), key=lambda work: work != "waiting"):  # which lies below
         look, name = LANGUAGE["work"][work], work_name(work)
         boxes = [box for box in shown if box.kind == work]
         at = [heights[box.row] for box in boxes]
@@ -263,7 +319,7 @@ def stream_chart(view: StreamScene, title: str, key: str = "streams") -> Chart:
                 "waiting" if work == "waiting" else look["colour"],
                 name,
                 pattern=look["pattern"],
-                outline=None if work == "waiting" else "background",
+                outline=None if work == "waiting" or len(view.boxes) > MOST_OUTLINED else "outline",
                 labels=[box.label for box in boxes],
                 tips=[
                     Words(*(f"{box.label}: {its}\n{_when(box)}".removeprefix(": ") for its in name))
@@ -284,7 +340,7 @@ def stream_chart(view: StreamScene, title: str, key: str = "streams") -> Chart:
     )
 
 
-def stream_names(view: StreamScene) -> list[str]:
+def _stream_names(view: StreamScene) -> list[str]:
     """[what each row is called]: of the first row of a rank, whose it is, too."""
     names = []
     for row, (rank, stream) in enumerate(view.rows):

@@ -11,7 +11,7 @@ from simlab.explorers.plan import WHOLE_OP, WHOLE_STEP
 from simlab.units import GIB, MS, seconds_text
 from simlab.views.language import LANGUAGE
 from simlab.views.packing import panels
-from simlab.views.plan_scene import MOST_BOXES, cube_scene, stream_scene
+from simlab.views.plan_scene import MOST_BOXES, stream_scene
 
 MODEL, CLUSTER = sl.load_model("llama-2-13b"), sl.load_cluster("dgx-a100", nodes=4)
 PLAN = sl.Plan(dp=2, tp=4, pp=4, zero=1, microbatches=8)
@@ -181,25 +181,6 @@ def test_too_many_boxes_are_merged_without_moving_where_work_begins_and_ends():
         assert min(b.start_s for b in boxes) == min(s.start_s for s in spans) and max(
             b.end_s for b in boxes
         ) == max(s.end_s for s in spans)
-
-
-@pytest.mark.parametrize("order", ["tp-cp-dp-pp", "pp-dp-cp-tp"])
-def test_the_cube_has_every_rank_once_and_borders_where_nodes_meet(order):
-    plan = sl.Plan(dp=4, tp=2, pp=2, cp=2, order=order)
-    view = cube_scene(plan, 8)
-    assert sorted(cell.rank for cell in view.cells) == [*range(32)]
-    assert all(
-        cell.node == cell.rank // 8 and cell.stage == plan.layout.coordinates(cell.rank).pp
-        for cell in view.cells
-    )
-    round_plates = 2 * 2 * (8 + 2)
-    assert len(view.borders) > round_plates  # nodes within a plate have borders, too
-    assert len(cube_scene(plan, 32).borders) == round_plates
-
-
-def test_a_cube_of_very_many_replicas_shows_the_first():
-    view = cube_scene(sl.Plan(dp=1024, tp=8), 8)
-    assert len(view.cells) <= 512 and "the first 64 of 1024 replicas" in view.title
 
 
 def test_a_trace_has_no_window_of_an_op_that_it_does_not_have():
