@@ -9,10 +9,10 @@ from matplotlib.colors import to_hex
 import simlab as sl
 from simlab.trace import Span
 from simlab.views.chart import Words
+from simlab.views.charts.streams import streams_chart
 from simlab.views.language import LANGUAGE
 from simlab.views.plan_scene import stream_scene
 from simlab.views.stream_rows import work_of
-from simlab.views.streams import streams_chart
 
 MODEL = replace(sl.load_model("llama-2-13b"), layers=4)
 CLUSTER = sl.load_cluster("dgx-a100", nodes=2)

@@ -2,8 +2,8 @@
 
 import simlab as sl
 from simlab.views.chart import Words
+from simlab.views.charts.streams import MOST_BOXES, streams_chart
 from simlab.views.language import LANGUAGE
-from simlab.views.streams import MOST_BOXES, streams_chart
 
 
 def hatched(trace):
