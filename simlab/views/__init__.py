@@ -1,8 +1,8 @@
 """It draws traces, predictions, plans and collectives.
 
-`scene` turns traces into plain boxes and lines, which `still` (matplotlib), `interactive` (plotly),
-`canvas` (a widget, for any number of boxes) and `perfetto` render. Importing this package loads no
-plotting library; drawing does.
+`charts` says once, as data, what a picture shows; `still` (matplotlib), `interactive` (plotly) and the
+front end of `web/` draw it. `canvas` (a widget, for any number of boxes) and `perfetto` take traces.
+Importing this package loads no plotting library; drawing does.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +20,8 @@ from simlab.views.chart import MissingLibrary, Words
 from simlab.views.charts.amounts import bars_chart, shares_charts, stack_charts, zero_chart
 from simlab.views.charts.plan import ranks_chart
 from simlab.views.charts.rounds import rounds_charts
-from simlab.views.charts.timelines import overlay_charts, stream_charts
+from simlab.views.charts.streams import stream_charts
+from simlab.views.charts.timelines import overlay_charts
 from simlab.views.layer import layer_chart
 
 
@@ -96,7 +97,7 @@ def layer_timeline(
     ax, width_in: as `overlay` has them, with an axes for each trace.
     captions:     a text for each trace (or the text of the only one), in place of its name.
     shown:        the arguments window, ranks, streams and only of
-                  `simlab.views.plan_scene.stream_scene`.
+                  `simlab.views.charts.streams.stream_charts`.
 
     Returns a Figure of matplotlib, or what was given as `ax`.
     """

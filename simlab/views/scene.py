@@ -14,7 +14,6 @@ from simlab.views.language import LANGUAGE, colours
 
 KINDS = "FBIW"
 COLOURS = {kind: colour for kind, colour in colours("work").items() if kind in KINDS}
-IDLE_COLOUR = LANGUAGE["themes"]["light"]["waiting"]
 FADED = LANGUAGE["marks"]["faded"]
 """The opacity of the boxes that are not on the critical path."""
 

@@ -8,9 +8,8 @@ from simlab.analysis import Stack
 from simlab.training import Prediction
 from simlab.units import GIB, MS
 from simlab.views.chart import Area, Axis, Boxes, Chart, Dots, Line, Mark, Rule, Symbol, Words
-from simlab.views.charts.plan import PARTS
+from simlab.views.charts.plan import PART_COLOURS, PARTS, memory_parts, step_parts
 from simlab.views.language import LANGUAGE
-from simlab.views.plan_scene import PART_COLOURS, memory_parts, step_parts
 from simlab.views.scene import CATEGORY_COLOURS, CATEGORY_WORDS, STAGE_COLOURS, STAGE_NAMES
 
 CAPACITY = Words("the GPU's memory", "GPU 显存")
@@ -81,17 +80,8 @@ def _bars(
             for at in there
         ]
         places = [(ends[at], ends[at] + amounts[at], at - 0.35, at + 0.35) for at in there]
-        hatched = colour == PART_COLOURS["bubble"]
-        marks.append(
-            Boxes.at(
-                places,
-                "waiting" if hatched else colour,
-                name,
-                pattern="hatched" if hatched else "plain",
-                outline="outline",
-                tips=tips,
-            )
-        )
+        pattern = "hatched" if colour == "waiting" else "plain"
+        marks.append(Boxes.at(places, colour, name, pattern=pattern, outline="outline", tips=tips))
         ends = [end + amount for end, amount in zip(ends, amounts)]
     marks += [Rule("cap", CAPACITY, x=capacity) for capacity in sorted(capacities)]
     down = Axis(

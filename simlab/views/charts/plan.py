@@ -7,13 +7,7 @@ from simlab.spec.plan import Plan
 from simlab.training import Prediction
 from simlab.units import GIB, MS, seconds_text
 from simlab.views.chart import Axis, Boxes, Chart, Mark, Rule, Words
-from simlab.views.language import RANK_COLOURS
-from simlab.views.plan_scene import (
-    MOST_CELLS,
-    PART_COLOURS,
-    memory_parts,
-    step_parts,
-)
+from simlab.views.language import LANGUAGE, RANK_COLOURS, colours
 from simlab.views.scene import CATEGORY_COLOURS, CATEGORY_WORDS
 
 PARTS = {
@@ -28,10 +22,36 @@ PARTS = {
     "optimizer": Words("optimizer", "优化器"),
     "offload": Words("offload", "offload"),
 }
+STREAM_COLOURS = colours("streams")  # a dimension has one colour in every picture of shares
+PART_COLOURS = {
+    "compute": LANGUAGE["parts"]["compute"],
+    "host": LANGUAGE["parts"]["host"],
+    "tp": STREAM_COLOURS["tp"],
+    "cp": STREAM_COLOURS["cp"],
+    "ep": LANGUAGE["parts"]["ep"],
+    "dp": STREAM_COLOURS["dp"],
+    "pp": STREAM_COLOURS["send"],
+    "bubble": "waiting",
+    "optimizer": STREAM_COLOURS["optimizer"],
+    "offload": LANGUAGE["parts"]["offload"],
+}
+MOST_CELLS = 512
+"""The most ranks that a picture of a plan shows."""
 BAR = Axis(Words("", ""), least=-0.5, most=0.5, ticks=(), names=())
 NODE_COLOURS = ("muted", "grid")
 NARROW = 0.05  # of a bar
 GAP = 0.5  # between the places of a pipeline, in cells
+
+
+def step_parts(prediction: Prediction) -> list[tuple[str, float]]:
+    """The (part, seconds) of the step's waterfall in order, including parts that take no time."""
+    return list(zip(prediction.waterfall_s._fields, prediction.waterfall_s))
+
+
+def memory_parts(prediction: Prediction) -> list[tuple[str, float]]:
+    """The (category, GiB) at the peak of the rank with the highest peak."""
+    held = prediction.memory_bytes
+    return [(name, held[name] / GIB) for name in CATEGORY_COLOURS if name in held]
 
 
 class _Part(NamedTuple):
@@ -42,7 +62,6 @@ class _Part(NamedTuple):
     label: str
     tip: Words
     colour: str
-    pattern: str = "plain"
 
 
 def _stacked(parts: Iterable[_Part], whole: float = 0.0) -> tuple[list[Mark], float]:
@@ -60,7 +79,7 @@ def _stacked(parts: Iterable[_Part], whole: float = 0.0) -> tuple[list[Mark], fl
             [(at, end, -0.4, 0.4)],
             part.colour,
             name,
-            pattern=part.pattern,
+            pattern="hatched" if part.colour == "waiting" else "plain",
             outline="background",
             labels=[part.label],
             tips=[part.tip],
@@ -77,8 +96,7 @@ def step_chart(found: Prediction) -> Chart:
         share, words = f"{seconds / found.step_s:.1%}", PARTS[name]
         took = seconds_text(seconds)
         tip = Words(f"{words.en}: {took}, {share}", f"{words.zh}：{took}，{share}")
-        look = ("waiting", "hatched") if name == "bubble" else (PART_COLOURS[name],)
-        return _Part(seconds / MS, words, share, tip, *look)
+        return _Part(seconds / MS, words, share, tip, PART_COLOURS[name])
 
     marks, end = _stacked(part(name, seconds) for name, seconds in step_parts(found))
     axis = Axis(Words("time, ms: means over ranks", "时间，ms：各 rank 的平均"), least=0, most=end)

@@ -1,6 +1,7 @@
-"""It draws what the streams of each rank do, computing and communicating, as a chart."""
+"""It draws what the streams of each rank do, computing and communicating, as charts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from simlab.trace import COMPUTE, Span, Trace
 from simlab.units import MS, bytes_text, seconds_text
@@ -18,9 +19,70 @@ from simlab.views.stream_rows import (
     works,
 )
 
-MOST_BOXES = 3_000
-ROW = 0.4  # half the height of a box
+MOST_BOXES, MOST_OUTLINED = 2_000, 400
+"""The most boxes, above which neighbours are merged, and the most that have outlines, which would
+hide very many."""
+ROW, BETWEEN = 0.4, 0.6
+"""Half the height of a box, and the room between two ranks, in rows."""
+ROW_PX, AXES_PX = 20, 60
 OPENS = Words("\nclick: its rounds", "\n点击：看它的各轮")
+NO_NAME, TIME = Words("", ""), Words(**LANGUAGE["words"]["time"])
+WAITING = "waiting"
+
+
+class _Box(NamedTuple):
+    """Work on one stream: `row` is the number of its row, `work` the kind of work in the visual
+    language that it is drawn as, `opens` what a click on it gives."""
+
+    row: int
+    start_s: float
+    end_s: float
+    work: str
+    label: str
+    tip: Words
+    opens: str = ""
+
+
+def stream_charts(
+    traces: Sequence[Trace],
+    captions: Sequence[str] | None = None,
+    *,
+    window: tuple[float, float] | None = None,
+    ranks: Collection[int] | None = None,
+    streams: Collection[str] | None = None,
+    only: str = "",
+) -> list[Chart]:
+    """For each trace the chart of its streams. Several have one time axis, on which each of them
+    begins at 0.
+
+    captions: a text for each trace, in place of its name.
+    ranks:    the ranks that are shown; None shows all.
+    window, streams, only: as `streams_chart` has them.
+    """
+    windows = [window or _reach(_belonging(trace, streams, only)) for trace in traces]
+    several = len(traces) > 1
+    longest_s = max(end_s - start_s for start_s, end_s in windows)
+    charts = []
+    for number, (trace, (start_s, end_s)) in enumerate(zip(traces, windows)):
+        name, lasts = trace.metadata.get("name", ""), seconds_text(end_s - start_s)
+        title = f"{name}: {seconds_text(start_s)} to {seconds_text(end_s)}"
+        if captions:
+            title = f"{captions[number]}: {lasts}" if several else captions[number]
+        of_time = {"zero_s": start_s, "most": longest_s} if several else {}
+        words = Words(title, title)
+        charts.append(
+            streams_chart(
+                trace,
+                key=f"streams {number}",
+                title=words,
+                window=(start_s, end_s),
+                ranks=range(trace.ranks) if ranks is None else ranks,
+                streams=streams,
+                only=only,
+                **of_time,
+            )
+        )
+    return charts
 
 
 def streams_chart(
@@ -30,147 +92,175 @@ def streams_chart(
     title: Words,
     row: str = "",
     window: tuple[float, float] | None = None,
+    ranks: Collection[int] | None = None,
+    streams: Collection[str] | None = None,
+    only: str = "",
+    zero_s: float = 0.0,
     most: float | None = None,
-    height: int = 240,
+    height: int | None = None,
     control: str = "",
     opens: Mapping[Span, str] | None = None,
 ) -> Chart:
     """The `Chart` of `trace`: a row for each stream that a rank uses.
 
-    row:    what a rank of the trace is called, "rank", "stage" or "pp"; '' takes what the trace
-            says of itself.
-    window: the start and the end of what is shown, in seconds; None shows everything.
-    most:   the end of the time axis in seconds, None for the last span's.
-    opens:  {span: what a click on it gives `control`, a control of the explorer}.
+    row:     what a rank of the trace is called, "rank", "stage" or "pp"; '' takes what the trace
+             says of itself.
+    window:  the start and the end of what is shown, in seconds; None shows all that is asked for.
+    ranks:   the ranks that are shown, each with a row for each stream that one of them uses; None
+             shows the rows in which something is done.
+    streams: the streams that are shown; None shows all.
+    only:    the op, such as '0F0', or the unit of an op, such as '0F0 layer 1', to which everything
+             that is shown belongs; '' shows everything.
+    zero_s:  the time at which the time axis begins, at 0.
+    most:    the end of the time axis in seconds, None for the window's.
+    height:  CSS pixels; None gives each row the same.
+    opens:   {span: what a click on it gives `control`, a control of the explorer}.
 
-    Rows that do nothing in the window are left out. Of a trace with more than `MOST_BOXES` spans in
-    the window the longest are drawn, and the title says so.
+    Of more than `MOST_BOXES` boxes neighbours with
+    the smallest gaps are merged, first those of one kind.
     """
     row = row or row_word(trace)
-    start_s, end_s = window or (0.0, trace.end_s)
-    found = _Rows(row, start_s, end_s)
-    found.add(trace)
+    spans = _belonging(trace, streams, only)
+    start_s, end_s = window or _reach(spans)
+    spans = [
+        span
+        for span in spans
+        if span.end_s > start_s and span.start_s < end_s and (ranks is None or span.rank in ranks)
+    ]
+    rows = _rows(spans, range(trace.ranks) if ranks is None else ranks, whole=ranks is not None)
+    number = {name: at for at, name in enumerate(rows)}
+    boxes = [
+        _box(number[span.rank, stream_of(span)], span, row, zero_s, (opens or {}).get(span, ""))
+        for span in spans
+    ]
+    waits = _waits(trace, rows, start_s, min(end_s, trace.end_s), zero_s)
+    few = _few(sorted(boxes), (end_s - start_s) / 2_000)
+    between = BETWEEN if height is None else 0.0
+    heights = _heights(rows, between)
+    edge, last = 0.1 + ROW + between / 6, max(heights, default=0.0)
+    until_s = end_s - zero_s if most is None else most
+    names = [f"{row} {rank} {_stream_name(stream)}" for rank, stream in rows]
     return Chart(
         key,
-        found.titled(title),
-        Axis(Words("time, ms", "时间，ms"), least=start_s / MS, most=(most or end_s) / MS),
-        Axis(
-            Words("", ""),
-            least=-0.5,
-            most=max(len(found.names), 1) - 0.5,
-            ticks=[*range(len(found.names))],
-            names=found.names,
-            down=True,
-        ),
-        [
-            *_waiting(found.waits),
-            *(_boxes(work, found.spans[work], row, opens or {}) for work in works({*found.spans})),
-        ],
-        height,
+        title,
+        Axis(TIME, least=(start_s - zero_s) / MS, most=until_s / MS),
+        Axis(NO_NAME, least=-edge, most=last + edge, ticks=heights, names=names, down=True),
+        [*_marks([*waits, *few], heights, clicked=bool(opens))],
+        height or AXES_PX + round(ROW_PX * (last + 1)),
         wide=True,
         timed=True,
         control=control,
     )
 
 
-class _Rows:
-    """The rows of a chart, and what stands in each: of `count` spans `drawn`.
-
-    names: what each row is called. spans: {kind of work: [(row, span)]}. waits: [(row, (start, end) in
-    seconds)] of the times in which its rank computes nothing.
-    """
-
-    def __init__(self, word: str, start_s: float, end_s: float) -> None:
-        self.word, self.start_s, self.end_s = word, start_s, end_s
-        self.names: list[str] = []
-        self.spans: dict[str, list[tuple[int, Span]]] = {}
-        self.waits: list[tuple[int, tuple[float, float]]] = []
-        self.drawn = self.count = 0
-
-    def add(self, trace: Trace) -> None:
-        """Add a row for each stream that a rank of `trace` uses."""
-        inside = _inside(trace, self.start_s, self.end_s)
-        drawn = _longest(inside)
-        self.drawn, self.count = len(drawn), len(inside)
-        for rank in range(trace.ranks):
-            own = [span for span in drawn if span.rank == rank]
-            for stream in sorted({stream_of(span) for span in own}, key=place):
-                at = len(self.names)
-                name = STREAM_NAMES.get(stream, Words(stream, stream)).en
-                self.names.append(f"{self.word} {rank} {name}")
-                for span in own:
-                    if stream_of(span) == stream:
-                        self.spans.setdefault(work_of(span), []).append((at, span))
-                if stream == COMPUTE:
-                    until_s = min(self.end_s, trace.end_s)
-                    gaps = idle(inside, rank, self.start_s, until_s)
-                    self.waits += [(at, gap) for gap in gaps]
-
-    def titled(self, title: Words) -> Words:
-        """`title`, with what is left out."""
-        if self.drawn == self.count:
-            return title
-        return Words(
-            f"{title.en}: the {self.drawn:,} longest of {self.count:,} spans",
-            f"{title.zh}：{self.count:,} 段中最长的 {self.drawn:,} 段",
-        )
-
-
-def _inside(trace: Trace, start_s: float, end_s: float) -> list[Span]:
-    """The spans in the window."""
+def _belonging(trace: Trace, streams: Collection[str] | None, only: str) -> list[Span]:
+    """The spans of `trace` that last, of `streams` and of the op or unit that `only` names."""
     return [
         span
         for span in trace.spans
-        if span.end_s > start_s and span.start_s < end_s and span.end_s > span.start_s
+        if only in ("", span.op, span.op_text, f"{span.op_text} {span.unit}")
+        and (streams is None or stream_of(span) in streams)
+        and span.end_s > span.start_s
     ]
 
 
-def _longest(spans: list[Span]) -> list[Span]:
-    """Those of `spans` that are drawn: the longest where they are very many."""
-    if len(spans) <= MOST_BOXES:
-        return spans
-    longest = sorted(spans, key=lambda span: span.start_s - span.end_s)[:MOST_BOXES]
-    return sorted(longest, key=lambda span: span.start_s)
+def _reach(spans: Sequence[Span]) -> tuple[float, float]:
+    """When the first of `spans` begins and the last one ends."""
+    start_s = min((span.start_s for span in spans), default=0.0)
+    return start_s, max((span.end_s for span in spans), default=0.0)
 
 
-def _waiting(waits: Sequence[tuple[int, tuple[float, float]]]) -> list[Boxes]:
-    """The hatched boxes of times in which a rank computes nothing."""
-    if not waits:
-        return []
-    look = LANGUAGE["work"]["waiting"]
-    places = [(a / MS, b / MS, at - ROW, at + ROW) for at, (a, b) in waits]
-    tips = [
-        Words(f"{look['en']} for {seconds_text(b - a)}", f"{look['zh']} {seconds_text(b - a)}")
-        for _, (a, b) in waits
-    ]
-    name = Words(look["en"], look["zh"])
-    return [Boxes.at(places, "waiting", name, pattern=look["pattern"], tips=tips)]
+def _rows(spans: Sequence[Span], ranks: Collection[int], *, whole: bool) -> list[tuple[int, str]]:
+    """[(rank, stream) of each row]; `whole`: whether all ranks have the same streams."""
+    used = {(rank, stream_of(span)) for span in spans for rank in (ranks if whole else [span.rank])}
+    order = {rank: at for at, rank in enumerate(ranks)}
+    return sorted(used, key=lambda row: (order[row[0]], place(row[1])))
 
 
-def _boxes(
-    work: str, spans: Sequence[tuple[int, Span]], row: str, opens: Mapping[Span, str]
-) -> Boxes:
-    look, name = LANGUAGE["work"][work], work_name(work)
-    return Boxes.at(
-        [(span.start_s / MS, span.end_s / MS, at - ROW, at + ROW) for at, span in spans],
-        look["colour"],
-        name,
-        pattern=look["pattern"],
-        outline="background",
-        labels=[label(span, row) for _, span in spans],
-        tips=[_tip(span, name, row, opens=span in opens) for _, span in spans],
-        opens=[opens.get(span, "") for _, span in spans] if opens else None,
-    )
+def _heights(rows: Sequence[tuple[int, str]], between: float) -> list[float]:
+    """[the place of each row], with so much more room between two ranks."""
+    ranks = list(dict.fromkeys(rank for rank, _ in rows))
+    return [at + between * ranks.index(rank) for at, (rank, _) in enumerate(rows)]
 
 
-def _tip(span: Span, name: Words, row: str, *, opens: bool) -> Words:
+def _stream_name(stream: str) -> str:
+    return STREAM_NAMES.get(stream, Words(stream, stream)).en
+
+
+def _box(at: int, span: Span, row: str, zero_s: float, opens: str) -> _Box:
     """What it is, when, how much it moves, and whether a click shows more of it."""
+    work, start_s, end_s = work_of(span), span.start_s - zero_s, span.end_s - zero_s
     to = f" → {row} {span.peer}" if span.peer >= 0 else ""
     moved = f", {bytes_text(span.bytes)}" if span.bytes else ""
-    when = f"{span.start_s / MS:.4g} – {span.end_s / MS:.4g} ms"
-    how_long = f"{when} ({seconds_text(span.end_s - span.start_s)}){moved}"
-    head = f"{span.op}{to}, {row} {span.rank}"
-    more = OPENS if opens else Words("", "")
-    return Words(
-        f"{head}: {name.en}\n{how_long}{more.en}", f"{head}：{name.zh}\n{how_long}{more.zh}"
-    )
+    when = f"{_when(start_s, end_s)}{moved}"
+    head, name = f"{span.op}{to}, {row} {span.rank}", work_name(work)
+    more = OPENS if opens else NO_NAME
+    tip = Words(f"{head}: {name.en}\n{when}{more.en}", f"{head}：{name.zh}\n{when}{more.zh}")
+    return _Box(at, start_s, end_s, work, label(span, row), tip, opens)
+
+
+def _when(start_s: float, end_s: float) -> str:
+    return f"{start_s / MS:.4g} – {end_s / MS:.4g} ms ({seconds_text(end_s - start_s)})"
+
+
+def _few(boxes: Sequence[_Box], gap_s: float) -> Sequence[_Box]:
+    """At most `MOST_BOXES` boxes: neighbours that are at most `gap_s`, and then ever more, apart are
+    merged, first those of one kind."""
+    shown, count = boxes, 0
+    while len(shown) > MOST_BOXES:
+        shown = _merged(boxes, gap_s, alike=count < 8)
+        gap_s, count = 2 * gap_s, count + 1
+    return shown
+
+
+def _merged(boxes: Sequence[_Box], gap_s: float, *, alike: bool) -> list[_Box]:
+    """`boxes`, where neighbours that are at most `gap_s` apart, with `alike` of one kind only, are
+    one box without a label, which has the kind of the longer one."""
+    found: list[_Box] = []
+    for box in boxes:
+        last = found[-1] if found else None
+        if (
+            last is None
+            or last.row != box.row
+            or box.start_s - last.end_s > gap_s
+            or (alike and box.work != last.work)
+        ):
+            found.append(box)
+            continue
+        longer = max(last, box, key=lambda its: its.end_s - its.start_s)
+        end_s = max(last.end_s, box.end_s)
+        when = _when(last.start_s, end_s)
+        tip = Words(*(f"{name}\n{when}" for name in work_name(longer.work)))
+        found[-1] = _Box(box.row, last.start_s, end_s, longer.work, "", tip)
+    return found
+
+
+def _waits(
+    trace: Trace, rows: Sequence[tuple[int, str]], start_s: float, end_s: float, zero_s: float
+) -> Iterator[_Box]:
+    """The times in which a rank computes nothing at all, also nothing that is not shown; those that
+    are too short to be seen are left out."""
+    for at, (rank, stream) in enumerate(rows):
+        gaps = idle(trace.spans, rank, start_s, end_s) if stream == COMPUTE else []
+        for a, b in gaps:
+            if b - a > (end_s - start_s) / 1_000:
+                took, name = seconds_text(b - a), work_name(WAITING)
+                tip = Words(f"{name.en} for {took}", f"{name.zh} {took}")
+                yield _Box(at, a - zero_s, b - zero_s, WAITING, "", tip)
+
+
+def _marks(boxes: Sequence[_Box], heights: Sequence[float], *, clicked: bool) -> Iterator[Boxes]:
+    """The boxes of each kind of work; waits, which lie below the others, come first."""
+    outline = "outline" if len(boxes) <= MOST_OUTLINED else None
+    used = works({box.work for box in boxes})
+    for work in sorted(used, key=lambda work: work != WAITING):
+        look, its = LANGUAGE["work"][work], [box for box in boxes if box.work == work]
+        y = [heights[box.row] for box in its]
+        places = [(box.start_s / MS, box.end_s / MS, at - ROW, at + ROW) for box, at in zip(its, y)]
+        options: dict[str, Any] = {"pattern": look["pattern"], "tips": [box.tip for box in its]}
+        if work == WAITING:
+            yield Boxes.at(places, WAITING, work_name(work), **options)
+            continue
+        options |= {"outline": outline, "labels": [box.label for box in its]}
+        options["opens"] = [box.opens for box in its] if clicked else None
+        yield Boxes.at(places, look["colour"], work_name(work), **options)

@@ -1,15 +1,13 @@
-"""Timelines as charts: ops and what ranks hold, a trace over another one, and streams."""
+"""Timelines as charts: ops and what ranks hold, and a trace over another one."""
 
 from collections.abc import Callable, Iterator, Sequence
 from math import nan
-from typing import Any
 
 from simlab.analysis.comparison import compare
 from simlab.trace import Trace
 from simlab.units import MS, percent_text, seconds_text
 from simlab.views.chart import Axis, Boxes, Chart, Dots, Line, Mark, Rule, Words
 from simlab.views.language import LANGUAGE, RANK_COLOURS, shade
-from simlab.views.plan_scene import StreamBox, StreamScene, stream_scene
 from simlab.views.scene import (
     COLOURS,
     FADED,
@@ -21,16 +19,13 @@ from simlab.views.scene import (
     row_label,
     scenes,
 )
-from simlab.views.stream_rows import STREAM_NAMES, work_name, works
+from simlab.views.stream_rows import work_name
 
 ROW, ROW_PX, AXES_PX, STRIP_PX = 0.8, 26, 60, 150
 """The height of a box in rows, and CSS pixels of a row, of its axes, and of a memory strip."""
 HALF, UPPER_OPACITY = 0.38, 0.55
 """Of a trace over another one: the height of each half, in rows, and the opacity of the upper one,
 which is paler, so that the halves are told apart in grey, too."""
-STREAM_PX, BETWEEN, MOST_OUTLINED = 20, 0.6, 400
-"""CSS pixels of a stream, the room between two ranks, in rows, and the most boxes that have
-outlines, which would hide very many."""
 NO_NAME = Words("", "")
 TIME = Words(**LANGUAGE["words"]["time"])
 PATH, CAP = (Words(**LANGUAGE["words"][name]) for name in ("critical path", "cap"))
@@ -139,7 +134,7 @@ def _boxes(boxes: Sequence[Box], fill: str, kind: str, shift: float, high: float
     )
 
 
-def _when(box: Box | StreamBox) -> str:
+def _when(box: Box) -> str:
     took = seconds_text(box.end_s - box.start_s)
     return f"{box.start_s / MS:.6g} – {box.end_s / MS:.6g} ms ({took})"
 
@@ -255,96 +250,3 @@ def _overlay_title(first: Trace, second: Trace) -> str:
     )
     error = "" if step.error is None else f": error of the step {percent_text(step.error)}"
     return f"{second.metadata.get('name', '')}: {above}, {below}{error}"
-
-
-# streams
-# --------------------------------------------------------------------------------------------------
-
-
-def stream_charts(
-    traces: Sequence[Trace], captions: Sequence[str] | None = None, **shown: Any
-) -> list[Chart]:
-    """For each trace a chart with a row for each stream of each rank. Several have one time axis, on
-    which each of them begins at 0.
-
-    captions: a text for each trace, in place of its name.
-    shown:    the arguments window, ranks, streams and only of `stream_scene`.
-    """
-    views = [stream_scene(trace, **shown) for trace in traces]
-    several = len(views) > 1
-    longest_s = max(view.end_s - view.start_s for view in views)
-    charts = []
-    for number, view in enumerate(views):
-        lasts = f": {seconds_text(view.end_s - view.start_s)}" if several else ""
-        title = f"{captions[number]}{lasts}" if captions else view.title
-        view = _from_zero(view, longest_s) if several else view
-        charts.append(_stream_chart(view, title, f"streams {number}"))
-    return charts
-
-
-def _from_zero(view: StreamScene, end_s: float) -> StreamScene:
-    """`view` moved so that it begins at 0, on a time axis that ends at `end_s`."""
-    boxes, waiting = (
-        [
-            box._replace(start_s=box.start_s - view.start_s, end_s=box.end_s - view.start_s)
-            for box in these
-        ]
-        for these in (view.boxes, view.waiting)
-    )
-    return view._replace(boxes=boxes, waiting=waiting, start_s=0.0, end_s=end_s)
-
-
-def _stream_chart(view: StreamScene, title: str, key: str) -> Chart:
-    ranks = list(dict.fromkeys(rank for rank, _ in view.rows))
-    heights = [row + BETWEEN * ranks.index(rank) for row, (rank, _) in enumerate(view.rows)]
-    names = _stream_names(view)
-    marks = []
-    shown = [*view.waiting, *view.boxes]
-    used = {box.kind for box in shown}
-    for work in sorted(works(used), key=lambda work: work != "waiting"):  # which lies below
-        look, name = LANGUAGE["work"][work], work_name(work)
-        boxes = [box for box in shown if box.kind == work]
-        at = [heights[box.row] for box in boxes]
-        marks.append(
-            Boxes.at(
-                [
-                    (
-                        max(box.start_s, view.start_s) / MS,
-                        min(box.end_s, view.end_s) / MS,
-                        y - ROW / 2,
-                        y + ROW / 2,
-                    )
-                    for box, y in zip(boxes, at)
-                ],
-                "waiting" if work == "waiting" else look["colour"],
-                name,
-                pattern=look["pattern"],
-                outline=None if work == "waiting" or len(view.boxes) > MOST_OUTLINED else "outline",
-                labels=[box.label for box in boxes],
-                tips=[
-                    Words(*(f"{box.label}: {its}\n{_when(box)}".removeprefix(": ") for its in name))
-                    for box in boxes
-                ],
-            )
-        )
-    last = heights[-1] if heights else 0
-    return Chart(
-        key,
-        Words(title, title),
-        Axis(TIME, least=view.start_s / MS, most=view.end_s / MS),
-        Axis(NO_NAME, least=-BETWEEN, most=last + BETWEEN, ticks=heights, names=names, down=True),
-        marks,
-        AXES_PX + round(STREAM_PX * (last + 1)),
-        wide=True,
-        timed=True,
-    )
-
-
-def _stream_names(view: StreamScene) -> list[str]:
-    """[what each row is called]: of the first row of a rank, whose it is, too."""
-    names = []
-    for row, (rank, stream) in enumerate(view.rows):
-        name = STREAM_NAMES[stream].en if stream in STREAM_NAMES else stream
-        first = not row or view.rows[row - 1][0] != rank
-        names.append(f"{view.row_word} {rank}  {name}" if first else name)
-    return names

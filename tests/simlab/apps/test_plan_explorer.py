@@ -11,7 +11,6 @@ from simlab.explorers.plan import WHOLE_OP, WHOLE_STEP
 from simlab.units import GIB, MS, seconds_text
 from simlab.views.language import LANGUAGE
 from simlab.views.packing import panels
-from simlab.views.plan_scene import MOST_BOXES, stream_scene
 
 MODEL, CLUSTER = sl.load_model("llama-2-13b"), sl.load_cluster("dgx-a100", nodes=4)
 PLAN = sl.Plan(dp=2, tp=4, pp=4, zero=1, microbatches=8)
@@ -148,39 +147,8 @@ def test_what_does_not_fit_is_said(explorer):
     assert "does not fit" in explorer.shown.note.en
 
 
-# the scenes
+# pictures of plans
 # -----------------------------------------------------------------------------------------------------
-
-
-def test_streams_have_rows_per_rank_and_every_span_its_box():
-    trace = sl.layer_trace(MODEL, sl.Plan(dp=4, tp=4, pp=2, microbatches=2), CLUSTER)
-    window = trace.window("0F0")
-    view = stream_scene(trace, window=window)
-    inside = [
-        s
-        for s in trace.spans
-        if s.end_s > window[0] and s.start_s < window[1] and s.end_s > s.start_s
-    ]
-    assert len(view.boxes) == len(inside)
-    assert view.rows == [(0, "compute"), (0, "tp"), (1, "compute"), (1, "tp")]
-    assert sum(b.end_s - b.start_s for b in view.boxes) == pytest.approx(
-        sum(s.end_s - s.start_s for s in inside)
-    )
-
-
-def test_too_many_boxes_are_merged_without_moving_where_work_begins_and_ends():
-    trace = sl.layer_trace(MODEL, sl.Plan(dp=1, tp=8, pp=4, microbatches=32), CLUSTER)
-    view = stream_scene(trace)
-    assert 100 < len(view.boxes) <= MOST_BOXES < len(trace.spans)
-    for row, (rank, stream) in enumerate(view.rows):
-        shown = (stream, "optimizer") if stream == "compute" else (stream,)  # which also computes
-        spans = [
-            s for s in trace.spans if s.rank == rank and s.stream in shown and s.end_s > s.start_s
-        ]
-        boxes = [b for b in view.boxes if b.row == row]
-        assert min(b.start_s for b in boxes) == min(s.start_s for s in spans) and max(
-            b.end_s for b in boxes
-        ) == max(s.end_s for s in spans)
 
 
 def test_a_trace_has_no_window_of_an_op_that_it_does_not_have():

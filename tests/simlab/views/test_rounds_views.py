@@ -7,7 +7,6 @@ import pytest
 from matplotlib.patches import FancyArrowPatch
 
 import simlab as sl
-from simlab.views.plan_scene import stream_scene
 from simlab.views.rounds import cell_words, curves, grid, listed, sends
 
 STEPS = sl.replay(sl.all_reduce_rounds("ring", range(4), 4.0), range(4))
@@ -89,11 +88,11 @@ def test_a_picture_has_a_panel_for_each_step_and_an_outline_for_each_arrival():
 def test_streams_are_drawn_with_a_box_for_each_span_that_lasts(streams):
     model = replace(sl.load_model("llama-2-7b"), layers=3)
     trace = sl.layer_trace(model, sl.Plan(dp=16, zero=3), sl.load_cluster("dgx-a100", nodes=2))
-    view = stream_scene(trace, streams=streams)
+    picture = sl.layer_timeline(trace, streams=streams, captions="three layers")
+    (chart,), (axes,) = picture.charts, picture.axes
     shown = {*streams, "optimizer"} if "compute" in streams else set(streams)  # which also computes
-    assert len(view.boxes) == sum(
+    assert sum(len(mark.x0) for mark in chart.marks if mark.labels) == sum(
         span.stream in shown and span.end_s > span.start_s for span in trace.spans
     )
-    assert [stream for _, stream in view.rows] == list(streams)
-    (axes,) = sl.layer_timeline(trace, streams=streams, captions="three layers").axes
+    assert chart.y.names == [f"stage 0 {stream}" for stream in streams]
     assert axes.get_title(loc="left") == "three layers"
