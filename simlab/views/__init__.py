@@ -17,8 +17,9 @@ from simlab.spec.plan import Plan
 from simlab.trace import Trace
 from simlab.training import Prediction
 from simlab.views.chart import MissingLibrary, Words
-from simlab.views.charts.amounts import bars_chart, shares_charts, stack_charts, zero_chart
-from simlab.views.charts.plan import ranks_chart
+from simlab.views.charts.amounts import stack_charts, zero_chart
+from simlab.views.charts.bars import bars_chart, shares_charts
+from simlab.views.charts.ranks import ranks_chart
 from simlab.views.charts.rounds import rounds_charts
 from simlab.views.charts.streams import stream_charts
 from simlab.views.charts.timelines import overlay_charts

@@ -86,10 +86,10 @@ def draw_mark(axes: Axes, mark: Mark) -> None:
             [(x0, y0), (x1, y0), (x1, y1), (x0, y1)]
             for x0, x1, y0, y1 in zip(mark.x0, mark.x1, mark.y0, mark.y1)
         ]
-        style = filling(mark)
+        filled = filling(mark)
         if mark.outline is None and mark.pattern == "plain":  # so that a thin box is seen
-            style |= {"edgecolor": style["facecolor"], "linewidth": 0.4}
-        axes.add_collection(PolyCollection(corners, **style))
+            filled |= {"edgecolor": filled["facecolor"], "linewidth": 0.4}
+        axes.add_collection(PolyCollection(corners, **filled))
         if mark.outline is not None:
             opacity = mark.colour[7:] if mark.colour.startswith("#") else ""
             edge: dict[str, Any] = {"edgecolor": colour_of(mark.outline) + opacity}

@@ -1,13 +1,12 @@
-"""It draws what a step is spent on, what fills a GPU, and where the ranks are, as charts."""
+"""Bars of parts as charts: what a step is spent on, and what fills a GPU."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from simlab.spec.plan import Plan
 from simlab.training import Prediction
 from simlab.units import GIB, MS, seconds_text
 from simlab.views.chart import Axis, Boxes, Chart, Mark, Rule, Words
-from simlab.views.language import LANGUAGE, RANK_COLOURS, colours
+from simlab.views.language import LANGUAGE, colours
 from simlab.views.scene import CATEGORY_COLOURS, CATEGORY_WORDS
 
 PARTS = {
@@ -35,12 +34,12 @@ PART_COLOURS = {
     "optimizer": STREAM_COLOURS["optimizer"],
     "offload": LANGUAGE["parts"]["offload"],
 }
-MOST_CELLS = 512
-"""The most ranks that a picture of a plan shows."""
+CAPACITY = Words("the GPU's memory", "GPU 显存")
+ON_RANK = Words("GiB on a rank", "每个 rank 的 GiB")
+NO_NAME = Words("", "")
+ROW_PX, AXES_PX = 28, 60
 BAR = Axis(Words("", ""), least=-0.5, most=0.5, ticks=(), names=())
-NODE_COLOURS = ("muted", "grid")
 NARROW = 0.05  # of a bar
-GAP = 0.5  # between the places of a pipeline, in cells
 
 
 def step_parts(prediction: Prediction) -> list[tuple[str, float]]:
@@ -126,75 +125,69 @@ def memory_chart(found: Prediction) -> Chart:
     return Chart("memory", title, axis, BAR, marks, 80)
 
 
-def ranks_chart(plan: Plan, gpus_per_node: int, caption: str = "") -> Chart:
-    """Each rank as a cell in the colour of its place in the pipeline, with a frame for its node:
-    tp across within each place, replicas down. Of very many replicas the first are shown.
+def shares_charts(
+    predictions: Iterable[Prediction], names: Sequence[str], *, memory: bool = True
+) -> list[Chart]:
+    """What the step of each prediction is spent on, and what its fullest GPU holds, a bar each."""
+    predictions = list(predictions)
+    rows = [{name: s / MS for name, s in step_parts(each)} for each in predictions]
+    step = Axis(Words("step, ms", "一步，ms"), least=0)
+    found = [_bars("step", NO_NAME, rows, names, step, PART_COLOURS, PARTS, "ms")]
+    if memory:
+        rows = [dict(memory_parts(each)) for each in predictions]
+        capacities = {each.cluster.gpu.memory_bytes / GIB for each in predictions}
+        axis = Axis(Words("memory of the fullest GPU, GiB", "最满的 GPU 的显存，GiB"), least=0)
+        look = CATEGORY_COLOURS, CATEGORY_WORDS
+        found.append(_bars("memory", NO_NAME, rows, names, axis, *look, "GiB", capacities))
+    return found
 
-    caption: a line above the title."""
-    replicas = plan.dp * plan.cp
-    shown = min(replicas, max(1, MOST_CELLS // (plan.tp * plan.pp)))
-    nodes: dict[int, list[tuple[float, float, float, float]]] = {0: [], 1: []}
-    cells: dict[int, list[tuple[float, float, float, float]]] = {}
-    told: dict[int, list[tuple[str, Words]]] = {}
-    for rank, place in enumerate(plan.layout.all_coordinates()):
-        row = place.dp * plan.cp + place.cp
-        if row >= shown:
+
+def bars_chart(
+    bars: Mapping[str, Mapping[str, float]],
+    *,
+    capacity_bytes: float | None = None,
+    longest_bytes: float | None = None,
+) -> Chart:
+    """What a rank holds in different cases, a bar each, cut off at `longest_bytes`."""
+    rows = [{name: size / GIB for name, size in held.items()} for held in bars.values()]
+    longest = (longest_bytes or max(sum(held.values()) for held in bars.values())) / GIB
+    names = [f"{name}: {sum(row.values()):,.1f} GiB" for name, row in zip(bars, rows)]
+    capacities = {capacity_bytes / GIB} if capacity_bytes else set()
+    axis = Axis(ON_RANK, least=0, most=max(1.13 * longest, 1.05 * (capacity_bytes or 0) / GIB))
+    look = CATEGORY_COLOURS, CATEGORY_WORDS
+    return _bars("bars", NO_NAME, rows, names, axis, *look, "GiB", capacities)
+
+
+def _bars(
+    key: str,
+    title: Words,
+    rows: Sequence[Mapping[str, float]],
+    names: Sequence[str],
+    axis: Axis,
+    colours: Mapping[str, str],
+    words: Mapping[str, Words],
+    unit: str,
+    capacities: Iterable[float] = (),
+) -> Chart:
+    """{part: amount} of each row as a bar of its parts, in the order of `colours`."""
+    marks: list[Mark] = []
+    ends = [0.0] * len(rows)
+    for part, colour in colours.items():
+        amounts = [row.get(part, 0.0) for row in rows]
+        there = [at for at, amount in enumerate(amounts) if amount > 0]
+        if not there:
             continue
-        x, node = place.pp * (plan.tp + GAP) + place.tp, rank // gpus_per_node
-        nodes[node % 2].append((x, x + 1, row, row + 1))
-        cells.setdefault(place.pp, []).append((x + 0.12, x + 0.88, row + 0.14, row + 0.86))
-        text = (
-            f"rank {rank}: dp {place.dp}, cp {place.cp}, pp {place.pp}, tp {place.tp}, node {node}"
-        )
-        told.setdefault(place.pp, []).append((str(rank), Words(text, text)))
-    frames = Words("frame: a node, every other one dark", "边框：节点，深浅交替")
-    marks: list[Mark] = [
-        Boxes.at(places, NODE_COLOURS[parity], frames) for parity, places in nodes.items() if places
-    ]
-    for pp, places in sorted(cells.items()):
-        colour = RANK_COLOURS[pp % len(RANK_COLOURS)]
-        name = Words(f"pp {pp}", f"pp {pp}") if plan.pp <= len(RANK_COLOURS) else None
-        labels, tips = [label for label, _ in told[pp]], [tip for _, tip in told[pp]]
-        marks.append(Boxes.at(places, colour, name, labels=labels, tips=tips))
-    title = _ranks_title(plan, gpus_per_node, shown, replicas)
-    return Chart(
-        "ranks",
-        Words(*(f"{caption}\n{text}".strip() for text in title)),
-        _places_axis(plan),
-        Axis(
-            Words("", ""),
-            least=0,
-            most=shown,
-            ticks=[row + 0.5 for row in range(shown)],
-            names=[_replica(plan, row) for row in range(shown)],
-            down=True,
-        ),
-        marks,
-        min(70 + 22 * shown, 150),
-        wide=True,
+        name = words[part]
+        tips = [
+            Words(*(f"{names[at]}\n{text}: {amounts[at]:,.4g} {unit}" for text in name))
+            for at in there
+        ]
+        places = [(ends[at], ends[at] + amounts[at], at - 0.35, at + 0.35) for at in there]
+        pattern = "hatched" if colour == "waiting" else "plain"
+        marks.append(Boxes.at(places, colour, name, pattern=pattern, outline="outline", tips=tips))
+        ends = [end + amount for end, amount in zip(ends, amounts)]
+    marks += [Rule("cap", CAPACITY, x=capacity) for capacity in sorted(capacities)]
+    down = Axis(
+        NO_NAME, least=-0.5, most=len(rows) - 0.5, ticks=range(len(rows)), names=names, down=True
     )
-
-
-def _ranks_title(plan: Plan, gpus_per_node: int, shown: int, replicas: int) -> Words:
-    nodes = -(-plan.gpus // gpus_per_node)
-    english = f"{plan.gpus} ranks on {nodes} node{'s' * (nodes > 1)}"
-    chinese = f"{nodes} 个节点上的 {plan.gpus} 个 rank"
-    if shown < replicas:
-        english += f", the first {shown} of {replicas} replicas"
-        chinese += f"，{replicas} 个副本中的前 {shown} 个"
-    return Words(english, chinese)
-
-
-def _places_axis(plan: Plan) -> Axis:
-    step = plan.tp + GAP
-    return Axis(
-        Words("place in the pipeline; within it tp", "流水线位置；其中为 tp"),
-        least=0,
-        most=plan.pp * step - GAP,
-        ticks=[pp * step + plan.tp / 2 for pp in range(plan.pp)],
-        names=[f"pp {pp}" for pp in range(plan.pp)],
-    )
-
-
-def _replica(plan: Plan, row: int) -> str:
-    return f"dp {row}" if plan.cp == 1 else f"dp {row // plan.cp}, cp {row % plan.cp}"
+    return Chart(key, title, axis, down, marks, AXES_PX + ROW_PX * len(rows))
