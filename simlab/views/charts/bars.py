@@ -166,6 +166,13 @@ def _bars(
         )
         ends = [end + amount for end, amount in zip(ends, amounts)]
     marks += [Rule("cap", CAPACITY, x=capacity) for capacity in sorted(capacities)]
-    ticks = range(len(rows))
-    down = Axis(NO_NAME, least=-0.5, most=len(rows) - 0.5, ticks=ticks, names=names, down=True)
-    return Chart(key, title, axis, down, marks, AXES_PX + ROW_PX * len(rows))
+    ticks = [at for at, name in enumerate(names) if name]
+    y = Axis(
+        NO_NAME,
+        least=-0.5,
+        most=len(rows) - 0.5,
+        ticks=ticks,
+        down=True,
+        names=[name for name in names if name],
+    )
+    return Chart(key, title, axis, y, marks, AXES_PX + ROW_PX * len(rows))

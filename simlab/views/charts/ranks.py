@@ -1,5 +1,7 @@
 """It draws where the ranks of a plan are, as a chart."""
 
+from collections.abc import Sequence
+
 from simlab.spec.plan import Plan
 from simlab.views.chart import Axis, Boxes, Chart, Mark, Words
 from simlab.views.language import RANK_COLOURS
@@ -44,7 +46,9 @@ def ranks_chart(plan: Plan, gpus_per_node: int, caption: str = "") -> Chart:
     return Chart(
         "ranks",
         Words(*(f"{caption}\n{text}".strip() for text in title)),
-        _places_axis(plan),
+        _places_axis(
+            plan, [[int(label) // gpus_per_node for label, _ in told[pp]] for pp in sorted(told)]
+        ),
         Axis(
             Words("", ""),
             least=0,
@@ -69,14 +73,16 @@ def _ranks_title(plan: Plan, gpus_per_node: int, shown: int, replicas: int) -> W
     return Words(english, chinese)
 
 
-def _places_axis(plan: Plan) -> Axis:
+def _places_axis(plan: Plan, nodes: Sequence[Sequence[int]]) -> Axis:
+    """The places of the pipeline, with the first and the last of the `nodes` that each is on."""
     step = plan.tp + GAP
+    ends = [dict.fromkeys((min(on), max(on))) for on in nodes]
     return Axis(
         Words("place in the pipeline; within it tp", "流水线位置；其中为 tp"),
         least=0,
         most=plan.pp * step - GAP,
         ticks=[pp * step + plan.tp / 2 for pp in range(plan.pp)],
-        names=[f"pp {pp}" for pp in range(plan.pp)],
+        names=[f"pp {pp}: node {'–'.join(map(str, on))}" for pp, on in enumerate(ends)],
     )
 
 

@@ -9,6 +9,7 @@ import simlab as sl
 from simlab.apps import PlanExplorer
 from simlab.explorers.plan import WHOLE_OP, WHOLE_STEP
 from simlab.units import GIB, MS, seconds_text
+from simlab.views.charts.ranks import ranks_chart
 from simlab.views.language import LANGUAGE
 from simlab.views.packing import panels
 
@@ -128,6 +129,9 @@ def test_every_rank_is_a_cell_in_the_colour_of_its_place_and_the_frame_of_its_no
     for pp, mark in enumerate(cells):
         places = [PLAN.layout.coordinates(int(label)).pp for label in mark.labels]
         assert set(places) == {pp} and mark.name.en == f"pp {pp}"
+    assert list(chart.x.names) == [f"pp {pp}: node {pp}" for pp in range(4)]
+    wide = ranks_chart(replace(PLAN, order="pp-tp-cp-dp"), 8)
+    assert list(wide.x.names) == [f"pp {pp}: node 0–3" for pp in range(4)]
 
 
 def test_a_place_in_the_pipeline_has_the_colour_of_its_row_in_the_timeline(explorer):
