@@ -99,7 +99,7 @@ def joint(
             panel.set_visible(False)
         for number, names in _legends(pictures):
             if picture is not None and not number:
-                entries = _below(picture, names, tongue, "outside upper right")
+                entries = _add_legend(picture, names, tongue, "outside upper right")
                 picture.set_size_inches(picture.get_figwidth(), height_in + entries * ENTRY_IN)
             else:
                 place: Any = {"loc": "upper left", "bbox_to_anchor": (1, 1)}
@@ -208,11 +208,11 @@ def _fill(part: SubFigure, chart: Chart, tongue: str, width_in: float) -> float:
         title.set_text("\n".join(fill(line, int(letters)) for line in name.split("\n")))
         lines = 1 + title.get_text().count("\n")
     names = dict(chart.legend())
-    entries = _below(part, names, tongue, "outside lower left", width_in) if names else 0
+    entries = _add_legend(part, names, tongue, "outside lower left", width_in) if names else 0
     return chart.height / PX_PER_IN + lines * TITLE_IN + entries * ENTRY_IN + GAP_IN
 
 
-def _below(
+def _add_legend(
     part: Picture | SubFigure, names: Names, tongue: str, loc: str, width_in: float | None = None
 ) -> int:
     """Add the legend of `names`, as many beside each other as have room; return the lines of it."""
