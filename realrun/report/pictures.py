@@ -52,4 +52,5 @@ def _write_losses(path: Path, facts: dict[str, Any]) -> None:
     ]
     x = Axis(Words("training step", "训练步"))
     y = Axis(Words("loss, nats per byte", "loss，每字节 nats"))
-    charts(Chart("loss", Words("", ""), x, y, lines, 300), width_in=8).savefig(path)
+    picture: Any = charts(Chart("loss", Words("", ""), x, y, lines, 300), width_in=8)
+    picture.savefig(path)

@@ -68,7 +68,6 @@ def stream_charts(
         title = f"{name}: {seconds_text(start_s)} to {seconds_text(end_s)}"
         if captions:
             title = f"{captions[number]}: {lasts}" if several else captions[number]
-        of_time = {"zero_s": start_s, "most": longest_s} if several else {}
         words = Words(title, title)
         charts.append(
             streams_chart(
@@ -79,7 +78,8 @@ def stream_charts(
                 ranks=range(trace.ranks) if ranks is None else ranks,
                 streams=streams,
                 only=only,
-                **of_time,
+                zero_s=start_s if several else 0.0,
+                most=longest_s if several else None,
             )
         )
     return charts

@@ -213,7 +213,7 @@ def _fill(part: SubFigure, chart: Chart, tongue: str, width_in: float) -> float:
 
 
 def _add_legend(
-    part: Picture | SubFigure, names: Names, tongue: str, loc: str, width_in: float | None = None
+    part: Picture | SubFigure, names: Names, tongue: str, loc: Any, width_in: float | None = None
 ) -> int:
     """Add the legend of `names`, as many beside each other as have room; return the lines of it."""
     room_in = (width_in or part.figure.get_figwidth()) - GAP_IN

@@ -192,9 +192,9 @@ def _inside(axes: Axes, marks: Sequence[Boxes], tongue: str) -> Iterator[tuple[T
             wide, tall = size(text)
             # without a rim, which would reach out of a low box
             look = style | {"color": text_colour(fill)} | plate(fill, mark.pattern)
-            at = back.transform((x, y))
+            right, up = back.transform((x, y))
             yield (
-                axes.text(*at, text, in_layout=False, clip_on=True, **look),
+                axes.text(right, up, text, in_layout=False, clip_on=True, **look),
                 (x - wide / 2, y - tall / 2, x + wide / 2, y + tall / 2),
             )
     probe.remove()
