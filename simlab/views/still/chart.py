@@ -121,10 +121,7 @@ def _layout(pictures: Sequence[Chart], columns: int) -> tuple[dict[str, Any], fl
     rows = [pictures[at : at + columns] for at in range(0, len(pictures), columns)]
     plots = [max(chart.height for chart in row) - AXES_PX for row in rows]
     timed = all(chart.timed for chart in pictures)
-    lines = [
-        max(len(chart.title.en.split("\n")) if chart.title.en else 0 for chart in row)
-        for row in rows
-    ]
+    lines = [max(len(chart.title.en.splitlines()) for chart in row) for row in rows]
     axes_px = AXES_PX if timed else AXES_PX * len(rows)
     height_in = GAP_IN * len(rows) + TITLE_IN * sum(lines) + (sum(plots) + axes_px) / PX_PER_IN
     layout = {"nrows": len(rows), "ncols": min(columns, len(pictures))}
@@ -205,7 +202,7 @@ def _fill(part: SubFigure, chart: Chart, tongue: str, width_in: float) -> float:
     if name := said(getattr(chart.title, tongue), tongue):
         title = part.suptitle(name, x=0.01, ha="left", fontsize=TITLE_SIZE)
         letters = len(name) * (width_in - GAP_IN) / _width_in(title)
-        title.set_text("\n".join(fill(line, int(letters)) for line in name.split("\n")))
+        title.set_text("\n".join(fill(line, int(letters)) for line in name.splitlines()))
         lines = 1 + title.get_text().count("\n")
     names = dict(chart.legend())
     entries = _add_legend(part, names, tongue, "outside lower left", width_in) if names else 0
