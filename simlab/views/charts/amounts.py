@@ -174,8 +174,8 @@ def runs_chart(rows: Sequence[tuple[str, float, float]], errors: Mapping[str, fl
     return Chart(
         "runs",
         Words(
-            "Published training runs, predicted: runs of each suite, mean absolute error",
-            "公开的训练：预测。每组的次数，平均绝对误差",
+            "Published training runs, predicted (suite: runs, mean absolute error)",
+            "公开的训练：预测（组：次数，平均绝对误差）",
         ),
         Axis(Words("measured step time, s", "实测一步时间，s"), "log10"),
         Axis(Words("predicted / measured", "预测 / 实测"), least=0.5, most=1.5),
