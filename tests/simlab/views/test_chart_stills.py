@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import cache
-from itertools import combinations
 
 import pytest
 from matplotlib import rc_context
@@ -10,7 +9,6 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.font_manager import fontManager
 from matplotlib.patches import FancyArrowPatch
-from matplotlib.text import Text
 
 import simlab as sl
 from simlab.apps import CausalMask
@@ -22,6 +20,7 @@ from simlab.views.still.chart import charts
 from simlab.views.still.marks import HATCHES
 from simlab.views.still.wording import CHINESE_FONTS, chinese_font
 from tests.support.chinese import needs_chinese_font
+from tests.support.still_texts import lie_apart, texts
 
 RANKS, GIB = Axis(Words("ranks", "rank 数"), "log2"), Axis(Words("GiB", "GiB"), least=0)
 NONE = Axis(Words("", ""))
@@ -72,19 +71,6 @@ def ring():
 ALL = curves, matrix, stack, ring
 
 
-def texts(figure):
-    """[(text, its box of pixels)] of every text that can be seen in `figure`."""
-    out = set()
-    for panel in figure.axes:
-        for axis in (panel.xaxis, panel.yaxis):
-            low, high = sorted(axis.get_view_interval())
-            for tick in axis.get_major_ticks():
-                if not (panel.axison and low <= tick.get_loc() <= high):
-                    out |= {tick.label1, tick.label2}
-    seen = [t for t in figure.findobj(Text) if t.get_visible() and t.get_text() and t not in out]
-    return [(text.get_text(), text.get_window_extent()) for text in seen]
-
-
 @pytest.mark.parametrize("columns", [1, 2, 4])
 def test_every_text_is_inside_the_figure_and_none_lies_over_another(columns):
     figure = charts([make() for make in ALL], columns=columns)
@@ -98,15 +84,6 @@ def test_so_are_those_of_every_explorer(name, columns):
     found = explorer(name)
     pictures = found.answer(found.start()).pictures
     lie_apart(charts([each for each in pictures if isinstance(each, Chart)], columns=columns))
-
-
-def lie_apart(figure):
-    found = texts(figure)
-    for text, box in found:
-        assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1, text
-        assert figure.bbox.y0 <= box.y0 and box.y1 <= figure.bbox.y1, text
-    for (one, box), (other, its) in combinations(found, 2):
-        assert not box.overlaps(its), (one, other)
 
 
 @pytest.mark.parametrize("make", ALL)
