@@ -9,6 +9,7 @@ def texts(figure):
     """[(text, its box of pixels)] of every text that can be seen in `figure`."""
     out = set()
     for panel in figure.axes:
+        out |= set() if panel.get_visible() else {*panel.findobj(Text)}
         for axis in (panel.xaxis, panel.yaxis):
             low, high = sorted(axis.get_view_interval())
             for tick in axis.get_major_ticks():
@@ -19,6 +20,7 @@ def texts(figure):
 
 
 def lie_apart(figure):
+    """Fail where a text of `figure` reaches out of it or lies over another one."""
     found = texts(figure)
     for text, box in found:
         assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1, text

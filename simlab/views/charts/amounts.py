@@ -141,8 +141,8 @@ def zero_chart(
     height: int = 300,
 ) -> Chart:
     """The model states on a rank under each ZeRO stage, a GPU's memory, and `more` marks."""
-    size = f": {_gib(capacity_bytes or 0)}"
-    name = Words(CAPACITY.en + size, CAPACITY.zh + size)
+    size = _gib(capacity_bytes or 0)
+    name = Words(f"{CAPACITY.en}: {size}", f"{CAPACITY.zh}：{size}")
     cap = [Rule("cap", name, y=capacity_bytes / GIB)] if capacity_bytes else []
     return Chart(
         "curves",

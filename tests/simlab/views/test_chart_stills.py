@@ -8,7 +8,7 @@ from matplotlib import rc_context
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.font_manager import fontManager
-from matplotlib.patches import FancyArrowPatch
+from matplotlib.patches import FancyArrowPatch, Rectangle
 
 import simlab as sl
 from simlab.apps import CausalMask
@@ -16,7 +16,7 @@ from simlab.explorers import NAMES, explorer
 from simlab.views.chart import Area, Arrows, Axis, Boxes, Chart, Dots, Line, Rule, Words
 from simlab.views.language import LANGUAGE, text_colour
 from simlab.views.still import wording
-from simlab.views.still.chart import charts
+from simlab.views.still.chart import charts, joint
 from simlab.views.still.marks import HATCHES
 from simlab.views.still.wording import CHINESE_FONTS, chinese_font
 from tests.support.chinese import needs_chinese_font
@@ -176,6 +176,44 @@ def test_charts_can_be_drawn_on_given_axes():
     assert given[0].get_legend().get_texts()[0].get_text() == "ZeRO-1"
     with pytest.raises(sl.InputError, match="ax has 2 axes: this picture needs 1"):
         charts(curves(), ax=given)
+
+
+def test_charts_that_share_a_name_have_one_legend_with_all_their_looks():
+    """What is nowhere drawn, and only explains, comes last; names of others have their own legend."""
+    said = Boxes.at([], "waiting", Words("idle", "空闲"))
+    first, second = (
+        Boxes.at([(0, 1, 0, 1)], colour, Words("forward", "前向"), outline="ink")
+        for colour in ("#0072B2", "#56B4E9")
+    )
+    other = Boxes.at([(1, 2, 0, 1)], "#E69F00", Words("backward", "反向"))
+    parts = [[said, first], curves().marks, [second, other]]
+    figure = joint([replace(stack(), marks=marks) for marks in parts])
+    (legend,), (_, beside, _) = figure.legends, figure.axes
+    assert [text.get_text() for text in legend.get_texts()] == ["forward", "backward", "idle"]
+    swatches = {to_hex(patch.get_facecolor()).upper() for patch in legend.findobj(Rectangle)}
+    assert {"#0072B2", "#56B4E9", "#E69F00"} <= swatches
+    assert beside.get_legend().get_texts()[0].get_text() == "ZeRO-1"
+
+
+def test_charts_over_time_share_their_axis_and_say_its_name_once():
+    timed = [replace(stack(), timed=True, x=RANKS) for _ in range(2)]
+    above, below = joint(timed).axes
+    assert above.get_shared_x_axes().joined(above, below)
+    assert (above.get_xlabel(), below.get_xlabel()) == ("", "ranks")
+
+
+@pytest.mark.parametrize(
+    ("label", "short", "narrow"),
+    [("QKV, attention, output", "QKV…", 0.03), ("layer 12", "L12", 0.03), ("1 of 8", "1", 0.015)],
+)
+def test_a_label_without_room_is_written_in_its_short_form(label, short, narrow):
+    def written(wide):
+        mark = Boxes.at([(0, wide, 0, 1)], "#56B4E9", labels=[label])
+        axis = Axis(Words("", ""), least=0, most=1)
+        (panel,) = charts(Chart("t", Words("a", "b"), axis, axis, [mark])).axes
+        return [text.get_text() for text in panel.texts]
+
+    assert written(0.5) == [label] and written(narrow) == [short] and written(0.001) == []
 
 
 @pytest.fixture

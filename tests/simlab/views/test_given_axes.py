@@ -2,12 +2,16 @@
 
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 
 import simlab as sl
 from simlab.views.charts.amounts import runs_chart
 from simlab.views.language import said
 from simlab.views.still.chart import charts
 from simlab.views.still.curves import Curves, curves
+from simlab.views.still.wording import say_in_chinese
+from tests.support.chinese import needs_chinese_font
+from tests.support.still_texts import lie_apart
 
 TIMES = sl.OpTimes(forward_s=0.02, backward_s=0.04)
 CLUSTER = sl.load_cluster("dgx-a100")
@@ -124,6 +128,20 @@ def test_every_picture_is_a_figure_of_plotly_too(drawers, name):
         assert {one.name for one in named} == {
             said(getattr(name, tongue), tongue) for name in there
         }
+
+
+@pytest.mark.parametrize("tongue", ["en", pytest.param("zh", marks=needs_chinese_font)])
+@pytest.mark.parametrize("name", NAMES)
+def test_no_text_lies_over_another_and_the_legends_are_those_of_the_charts(drawers, name, tongue):
+    _, draw = drawers[name]
+    picture = draw()
+    if tongue == "zh":
+        say_in_chinese(picture, lambda text: text)
+    picture.draw_without_rendering()
+    lie_apart(picture)
+    shown = [text.get_text() for each in picture.findobj(Legend) for text in each.get_texts()]
+    there = [words for chart in picture.charts for words, _ in chart.legend()]
+    assert {*shown} == {said(getattr(words, tongue), tongue) for words in there}
 
 
 @pytest.mark.parametrize("name", NAMES)
