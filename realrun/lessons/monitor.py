@@ -14,13 +14,15 @@ from realrun.run.progress import Said, figures
 from simlab.apps.screen import leaving, still_html
 from simlab.lessons.phrases import phrase
 from simlab.lessons.words import language, rendered
+from simlab.views.chart import Boxes
 from simlab.views.language import CHINESE_PNG, LANGUAGE
+from simlab.views.still.marks import filling
 from simlab.views.still.picture import Picture, own_style
-from simlab.views.still.timeline import IDLE_STYLE
 from simlab.views.still.wording import say_in_chinese
 
 COMPUTES, SLOW = LANGUAGE["marks"]["computes"], LANGUAGE["marks"]["slow"]
 LOSS: str = LANGUAGE["lines"][0]
+IDLE = filling(Boxes.at([], "waiting", pattern=LANGUAGE["work"]["waiting"]["pattern"]))
 TEXT_SHARE = 0.7
 """From which share of its time on a slow rank's bar has room for what is said of it."""
 
@@ -90,7 +92,7 @@ class TrainingMonitor(widgets.VBox):
             whole_s = spent["computed_s"] + spent["waited_s"]
             share = spent["computed_s"] / whole_s if whole_s else 0.0
             bars.barh(rank, 100 * share, color=SLOW if rank in slow else COMPUTES)
-            bars.barh(rank, 100 * (1 - share), left=100 * share, **IDLE_STYLE)
+            bars.barh(rank, 100 * (1 - share), left=100 * share, **IDLE)
             if rank in slow:
                 text = f"computes {slow[rank]:.2f} times as long as its peers"
                 inside = share > TEXT_SHARE

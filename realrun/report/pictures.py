@@ -8,8 +8,9 @@ from realrun.report.traces import RunTraces
 from realrun.run.job import Job, Run
 from simlab.trace import Trace
 from simlab.views import layer_timeline, timeline
+from simlab.views.chart import Axis, Chart, Line, Words
 from simlab.views.language import LANGUAGE
-from simlab.views.still.picture import Picture, own_style
+from simlab.views.still.chart import charts
 
 
 def write_pictures(job: Job, run: Run, facts: dict[str, Any], traces: RunTraces) -> list[Path]:
@@ -38,25 +39,18 @@ def run_timeline(job: Job, drawn: Mapping[str, Trace]) -> Any:
     return layer_timeline(traces, captions=list(drawn))
 
 
-@own_style
 def _write_losses(path: Path, facts: dict[str, Any]) -> None:
     """The loss of each step, and of the same training in one process where there is one."""
-    picture = Picture(figsize=(8, 3.6), layout="constrained", dpi=110)
-    axes = picture.subplots()
-    own, alone = facts["losses"], facts["reference_losses"]
-    steps = range(facts["first_step"] + 1, facts["first_step"] + 1 + len(own))
-    label = f"{facts['name']}: {facts['ranks']} processes"
-    axes.plot(steps, own, color=LANGUAGE["lines"][0], linewidth=2.5, label=label)
-    if alone:
-        axes.plot(
-            steps,
-            alone,
-            color=LANGUAGE["lines"][1],
-            linewidth=1.2,
-            linestyle="--",
-            label="one process",
-        )
-    axes.set(xlabel="training step", ylabel="loss, nats per byte")
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    own = f"{facts['name']}: {facts['ranks']} processes"
+    losses = {own: facts["losses"], "one process": facts["reference_losses"]}
+    first = facts["first_step"] + 1
+    steps = range(first, first + len(facts["losses"]))
+    lines = [
+        Line(steps, values, colour, Words(name, name), dash)
+        for (name, values), colour, dash in zip(losses.items(), LANGUAGE["lines"], (None, (6, 4)))
+        if values
+    ]
+    x = Axis(Words("training step", "训练步"))
+    y = Axis(Words("loss, nats per byte", "loss，每字节 nats"))
+    picture: Any = charts(Chart("loss", Words("", ""), x, y, lines, 300), width_in=8)
     picture.savefig(path)

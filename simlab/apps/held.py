@@ -63,10 +63,8 @@ def _draw_in_chinese(figure: Any) -> None:
 def _chinese(figure: Any) -> Any:
     """`figure` with Chinese texts: its own ones, and those that the lessons' words have for the
     others."""
-    from simlab.views.still.wording import drawable, say_in_chinese
+    from simlab.views.still.wording import say_in_chinese
 
-    if getattr(figure, "in_chinese", None) and drawable("zh") == "zh":
-        figure = figure.in_chinese()
     say_in_chinese(figure, partial(phrase, tongue="zh"))
     return figure
 

@@ -12,7 +12,7 @@ from simlab.studies.ring_attention import ring_trace
 from simlab.trace import Trace
 from simlab.units import seconds_text
 from simlab.views.chart import Chart, Words
-from simlab.views.streams import streams_chart
+from simlab.views.charts.streams import streams_chart
 
 LAYOUTS = {
     "contiguous": Words(

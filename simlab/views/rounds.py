@@ -12,8 +12,8 @@ from simlab.views.language import LANGUAGE
 ALGORITHM_COLOURS: dict[str, str] = LANGUAGE["algorithms"]
 # outlines of what a round brought: added to what was there, or put in its place
 ADDED_COLOUR, REPLACED_COLOUR = LANGUAGE["rounds"]["added"], LANGUAGE["rounds"]["replaced"]
-# of a cell: one contribution, all of them
-LIGHT, DARK = LANGUAGE["rounds"]["own"], LANGUAGE["rounds"]["complete"]
+# of a cell with all contributions
+DARK = LANGUAGE["rounds"]["complete"]
 MOST_NAMED = 4
 """The most ranks whose contributions are named in a cell; of more they are counted."""
 MOST_OF = 8
@@ -88,21 +88,18 @@ def grid(step: RoundState) -> Grid:
     )
 
 
-def cell_words(ranks: int, *, short: bool = False) -> tuple[Words, Words]:
+def cell_words(ranks: int) -> tuple[Words, Words]:
     """What a legend calls the cells of a `Grid` of so many ranks: those that hold their own
-    contribution only, and those that hold the sum of some. It says what stands in them.
-
-    short: whether cells that count contributions have the number alone."""
+    contribution only, and those that hold the sum of some. It says what stands in them."""
     own, some = Words("its own only", "只有自己的"), Words("sum of some ranks", "部分和")
     if ranks <= MOST_NAMED:
         return own, some
-    of = Words("", "") if short else Words(f" of {ranks}", f" / {ranks}")
-    if ranks <= MOST_OF or short:
+    if ranks <= MOST_OF:
         return (
-            Words(f"1{of.en}: {own.en}", f"1{of.zh}：{own.zh}"),
+            Words(f"1 of {ranks}: {own.en}", f"1 / {ranks}：{own.zh}"),
             Words(
-                f"k{of.en}: sum of k of the {ranks} ranks",
-                f"k{of.zh}：{ranks} 个 rank 中 k 个之和",
+                f"k of {ranks}: sum of k of the {ranks} ranks",
+                f"k / {ranks}：{ranks} 个 rank 中 k 个之和",
             ),
         )
     return (  # there may be room for no number at all

@@ -10,17 +10,12 @@ from simlab.program import Op
 from simlab.trace import ACTIVATIONS, COMPUTE, LIVE, SHARE, Trace
 from simlab.units import seconds_text
 from simlab.views.chart import Words
-from simlab.views.language import LANGUAGE, colours, names
+from simlab.views.language import LANGUAGE, colours
 
 KINDS = "FBIW"
 COLOURS = {kind: colour for kind, colour in colours("work").items() if kind in KINDS}
-MEANING = {kind: name for kind, name in names("work").items() if kind in KINDS}
-IDLE_COLOUR, HATCH_COLOUR = (LANGUAGE["themes"]["light"][part] for part in ("waiting", "hatch"))
-# the critical path's line; the opacity of the boxes that are not on it
-PATH_COLOUR, FADED = LANGUAGE["marks"]["path"], LANGUAGE["marks"]["faded"]
-CAP_COLOUR = LANGUAGE["marks"]["cap"]
-# ranks in the memory strip: dark to light, distinct in grey too
-RANK_COLOURS = tuple(LANGUAGE["ranks"])
+FADED = LANGUAGE["marks"]["faded"]
+"""The opacity of the boxes that are not on the critical path."""
 
 
 class Box(NamedTuple):
@@ -233,9 +228,3 @@ CATEGORY_COLOURS = colours("memory")
 CATEGORY_WORDS = {name: Words(its["en"], its["zh"]) for name, its in LANGUAGE["memory"].items()}
 STAGE_COLOURS = dict(enumerate(LANGUAGE["zero"]))
 STAGE_NAMES = {0: "plain DP", 1: "ZeRO-1", 2: "ZeRO-2", 3: "ZeRO-3"}
-
-
-def steps(edges: Sequence[float], amounts: Sequence[float]) -> tuple[list[float], list[float]]:
-    """([x], [y]) of a stepped line: `amounts[i]` from `edges[i]` to `edges[i + 1]`."""
-    xs = [x for pair in pairwise(edges) for x in pair]
-    return xs, [amount for amount in amounts for _ in (0, 1)]

@@ -79,10 +79,13 @@ def label(span: Span, row: str = "rank") -> str:
 
 def short_label(label: str) -> str:
     """What stands where `label` has no room: the first of several operations, 'QKV…' of 'QKV,
-    attention', or the number of a layer, 'L9' of 'layer 9'."""
+    attention', the number of a layer, 'L9' of 'layer 9', or a count, '1' of '1 of 8'."""
     first, comma, _ = label.partition(", ")
     if label.startswith("layer ") and label[6:].isdecimal():
         return f"L{label[6:]}"
+    count, of, _ = label.partition(" of ")
+    if of and count.isdecimal():
+        return count
     return f"{first}…" if comma else ""
 
 

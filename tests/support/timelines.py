@@ -44,12 +44,13 @@ def expected_boxes(trace):
 
 def still_boxes(axes):
     """{(rank, start, end): colour} and the number of polygons of a matplotlib timeline, the idle
-    background left out."""
+    background left out, and the number of rows of that. A second collection has the outlines."""
+    filled = [item for item in axes.findobj(PolyCollection) if len(item.get_facecolor())]
+    background, *kinds = filled
     boxes, polygons = {}, 0
-    background, *kinds = [item for item in axes.collections if isinstance(item, PolyCollection)]
     for collection in kinds:
-        fills = collection.get_facecolor()
-        for path, fill in zip(collection.get_paths(), fills, strict=True):
+        (fill,) = collection.get_facecolor()
+        for path in collection.get_paths():
             (left, top), (right, bottom) = path.vertices.min(axis=0), path.vertices.max(axis=0)
             boxes[round((top + bottom) / 2), round(left, 6), round(right, 6)] = to_hex(fill).upper()
             polygons += 1

@@ -25,7 +25,7 @@ from simlab.training import Prediction
 from simlab.training.summary import PredictionFacts
 from simlab.units import GIB, percent_text, seconds_text
 from simlab.views import shares
-from simlab.views.plan_scene import step_parts
+from simlab.views.charts.bars import step_parts
 
 MOST_PLANS = 64
 HEAD = "tokens/s/GPU", "step", "MFU", "GiB", "fit"

@@ -11,6 +11,7 @@ from simlab.studies.published.errors import suites
 from simlab.studies.published.runs import RUNS, RUNS_2026, Result, read_runs, result_of
 from simlab.training import Waterfall
 from simlab.units import seconds_text
+from simlab.views.charts.amounts import runs_chart
 
 HEAD = ("suite", "rows", "skip", "MAPE%", "max%", "bias%", "constant%", "memory%")
 CHOICE_HEAD = ("suite", "rank", "rule", "lost%", "rule", "of 5%", "rule", "fit%", "rule")
@@ -125,10 +126,10 @@ def _draw(
         raise InputError(
             f"{', '.join(arguments.file)}: no row can be predicted, so there is nothing to draw"
         )
-    from simlab.views.still.runs import runs_figure  # here: only a picture needs matplotlib
+    from simlab.views.still.chart import charts  # here: only a picture needs matplotlib
 
     errors = {name: its["mape"] for name, its in table.items()}
-    figure: Any = runs_figure(done, errors)
+    figure: Any = charts(runs_chart(done, errors), width_in=10)
     write_picture(arguments.picture, lambda path: figure.savefig(path, dpi=130))
 
 

@@ -25,10 +25,11 @@ from simlab.training.fit import DOES_NOT_FIT, FITS, TIGHT, Fit
 from simlab.training.uncertainty import Uncertainty
 from simlab.units import GIB, bytes_text, seconds_text
 from simlab.views.chart import Chart, Words
-from simlab.views.charts.plan import memory_chart, ranks_chart, step_chart
+from simlab.views.charts.bars import memory_chart, step_chart
+from simlab.views.charts.ranks import ranks_chart
+from simlab.views.charts.streams import streams_chart
 from simlab.views.language import LANGUAGE
 from simlab.views.packing import panels
-from simlab.views.streams import streams_chart
 
 WHOLE_STEP, WHOLE_OP, NO_COLLECTIVE = "whole step", "all layers", "none"
 ALL_OF_IT, ALL_LAYERS = Words(WHOLE_STEP, "整步"), Words(WHOLE_OP, "所有层")

@@ -1,112 +1,36 @@
-"""Amounts as charts: bars of parts, memory over a step, ZeRO's curves, predicted over measured."""
+"""Amounts as charts: memory over a step, ZeRO's curves, predicted over measured."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 from simlab.analysis import Stack
-from simlab.training import Prediction
 from simlab.units import GIB, MS
-from simlab.views.chart import Area, Axis, Boxes, Chart, Dots, Line, Mark, Rule, Symbol, Words
-from simlab.views.charts.plan import PARTS
+from simlab.views.chart import Area, Axis, Chart, Dots, Line, Mark, Rule, Symbol, Words
+from simlab.views.charts.bars import CAPACITY, ON_RANK
 from simlab.views.language import LANGUAGE
-from simlab.views.plan_scene import PART_COLOURS, memory_parts, step_parts
 from simlab.views.scene import CATEGORY_COLOURS, CATEGORY_WORDS, STAGE_COLOURS, STAGE_NAMES
 
-CAPACITY = Words("the GPU's memory", "GPU 显存")
 DASHES: dict[int, tuple[int, ...] | None] = {0: None, 1: (8, 4), 2: (8, 3, 2, 3), 3: (2, 3)}
-ON_RANK = Words("GiB on a rank", "每个 rank 的 GiB")
-NO_NAME = Words("", "")
-ROW_PX, AXES_PX = 28, 60
 SYMBOLS: tuple[Symbol, ...] = ("circle", "diamond", "triangle", "ring", "cross")
 TOP = 1.2
 """How much higher than what is held a picture of it is."""
 
 
-def shares_charts(
-    predictions: Iterable[Prediction], names: Sequence[str], *, memory: bool = True
-) -> list[Chart]:
-    """What the step of each prediction is spent on, and what its fullest GPU holds, a bar each."""
-    predictions = list(predictions)
-    rows = [{name: s / MS for name, s in step_parts(each)} for each in predictions]
-    step = Axis(Words("step, ms", "一步，ms"), least=0)
-    found = [_bars("step", NO_NAME, rows, names, step, PART_COLOURS, PARTS, "ms")]
-    if memory:
-        rows = [dict(memory_parts(each)) for each in predictions]
-        capacities = {each.cluster.gpu.memory_bytes / GIB for each in predictions}
-        axis = Axis(Words("memory of the fullest GPU, GiB", "最满的 GPU 的显存，GiB"), least=0)
-        look = CATEGORY_COLOURS, CATEGORY_WORDS
-        found.append(_bars("memory", NO_NAME, rows, names, axis, *look, "GiB", capacities))
-    return found
-
-
-def bars_chart(
-    bars: Mapping[str, Mapping[str, float]],
-    *,
-    capacity_bytes: float | None = None,
-    longest_bytes: float | None = None,
-) -> Chart:
-    """What a rank holds in different cases, a bar each, cut off at `longest_bytes`."""
-    rows = [{name: size / GIB for name, size in held.items()} for held in bars.values()]
-    longest = (longest_bytes or max(sum(held.values()) for held in bars.values())) / GIB
-    names = [f"{name}: {sum(row.values()):,.1f} GiB" for name, row in zip(bars, rows)]
-    capacities = {capacity_bytes / GIB} if capacity_bytes else set()
-    axis = Axis(ON_RANK, least=0, most=max(1.13 * longest, 1.05 * (capacity_bytes or 0) / GIB))
-    look = CATEGORY_COLOURS, CATEGORY_WORDS
-    return _bars("bars", NO_NAME, rows, names, axis, *look, "GiB", capacities)
-
-
-def _bars(
-    key: str,
-    title: Words,
-    rows: Sequence[Mapping[str, float]],
-    names: Sequence[str],
-    axis: Axis,
-    colours: Mapping[str, str],
-    words: Mapping[str, Words],
-    unit: str,
-    capacities: Iterable[float] = (),
-) -> Chart:
-    """{part: amount} of each row as a bar of its parts, in the order of `colours`."""
-    marks: list[Mark] = []
-    ends = [0.0] * len(rows)
-    for part, colour in colours.items():
-        amounts = [row.get(part, 0.0) for row in rows]
-        there = [at for at, amount in enumerate(amounts) if amount > 0]
-        if not there:
-            continue
-        name = words[part]
-        tips = [
-            Words(*(f"{names[at]}\n{text}: {amounts[at]:,.4g} {unit}" for text in name))
-            for at in there
-        ]
-        places = [(ends[at], ends[at] + amounts[at], at - 0.35, at + 0.35) for at in there]
-        hatched = colour == PART_COLOURS["bubble"]
-        marks.append(
-            Boxes.at(
-                places,
-                "waiting" if hatched else colour,
-                name,
-                pattern="hatched" if hatched else "plain",
-                outline="outline",
-                tips=tips,
-            )
-        )
-        ends = [end + amount for end, amount in zip(ends, amounts)]
-    marks += [Rule("cap", CAPACITY, x=capacity) for capacity in sorted(capacities)]
-    down = Axis(
-        NO_NAME, least=-0.5, most=len(rows) - 0.5, ticks=range(len(rows)), names=names, down=True
-    )
-    return Chart(key, title, axis, down, marks, AXES_PX + ROW_PX * len(rows), wide=True)
-
-
 def stack_charts(stacks: Sequence[Stack], height_in: float = 3.2) -> list[Chart]:
-    """What a rank holds over a step, category on category, all with one height scale."""
+    """What a rank holds over a step, category on category, all with one height scale, and those
+    that have times with one time axis, which holds the longest."""
     highest = max(max(*stack.totals, stack.capacity_bytes or 0) for stack in stacks)
     height = round(96 * height_in)
-    return [
+    charts = [
         stack_chart(stack, Words(stack.name, stack.name), highest, height, key=f"stack {at}")
         for at, stack in enumerate(stacks)
     ]
+    if not all(stack.timed for stack in stacks):
+        return charts
+    least = min(stack.edges[0] for stack in stacks) / MS
+    most = max(stack.edges[-1] for stack in stacks) / MS
+    return [replace(chart, x=replace(chart.x, least=least, most=most)) for chart in charts]
 
 
 def stack_chart(
@@ -217,7 +141,9 @@ def zero_chart(
     height: int = 300,
 ) -> Chart:
     """The model states on a rank under each ZeRO stage, a GPU's memory, and `more` marks."""
-    cap = [Rule("cap", CAPACITY, y=capacity_bytes / GIB)] if capacity_bytes else []
+    size = _gib(capacity_bytes or 0)
+    name = Words(f"{CAPACITY.en}: {size}", f"{CAPACITY.zh}：{size}")
+    cap = [Rule("cap", name, y=capacity_bytes / GIB)] if capacity_bytes else []
     return Chart(
         "curves",
         title,
@@ -232,18 +158,25 @@ def runs_chart(rows: Sequence[tuple[str, float, float]], errors: Mapping[str, fl
     """Each run's predicted over measured step time against its measured one.
 
     rows: [(suite, measured, predicted step time in s)]. errors: {suite: mean error in percent}."""
-    marks: list[Mark] = [Rule("muted", y=1, dash=None), Rule("muted", y=0.9), Rule("muted", y=1.1)]
+    off = Words("10% off", "相差 10%")
+    marks: list[Mark] = [
+        Rule("muted", y=1, dash=None),
+        *(Rule("muted", off, y=y) for y in (0.9, 1.1)),
+    ]
     for at, suite in enumerate(sorted({row[0] for row in rows})):
         its = [(s, predicted_s / s) for name, s, predicted_s in rows if name == suite]
         name = f"{suite}: {len(its)} runs, {errors[suite]:.1f}%"
         x, y = [s for s, _ in its], [ratio for _, ratio in its]
         tips = [Words(*2 * (f"{suite}: {s:.4g} s, {r:.3f}",)) for s, r in its]
         look = LANGUAGE["suites"][at % len(LANGUAGE["suites"])], Words(name, name)
-        symbol = SYMBOLS[at % len(SYMBOLS)]
+        symbol = SYMBOLS[(at + at // len(LANGUAGE["suites"])) % len(SYMBOLS)]
         marks.append(Dots(x, y, *look, symbol, 3 if len(its) > 50 else 5, tips=tips))
     return Chart(
         "runs",
-        Words("Published training runs, predicted", "公开的训练：预测"),
+        Words(
+            "Published training runs, predicted (suite: runs, mean absolute error)",
+            "公开的训练：预测（组：次数，平均绝对误差）",
+        ),
         Axis(Words("measured step time, s", "实测一步时间，s"), "log10"),
         Axis(Words("predicted / measured", "预测 / 实测"), least=0.5, most=1.5),
         marks,

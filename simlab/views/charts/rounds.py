@@ -1,6 +1,7 @@
 """It draws one round of a collective: who sends what to whom, and what every rank then holds."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import cos, hypot, pi, sin
 from typing import Any
 
@@ -12,6 +13,7 @@ from simlab.views.rounds import (
     DARK,
     REPLACED_COLOUR,
     Grid,
+    arrow_x,
     cell_words,
     grid,
     listed,
@@ -23,6 +25,7 @@ ADDED = Words("added in this round", "本轮累加")
 REPLACED = Words("put in place in this round", "本轮写入")
 COMPLETE = Words("complete sum Σ", "完整的和 Σ")
 HAS, LACKS = Words("has the part", "已有这一份"), Words("does not have it", "没有")
+ROW_PX, AXES_PX = 30, 60
 INSET = 0.09  # of a cell, for the frame of what arrived
 PAPER = "background"  # the colour of a cell without a sum, in each theme
 MOST_LARGE, LARGE_PX, SMALL_PX = 10, 13, 9  # more ranks on the circle are smaller dots
@@ -138,6 +141,27 @@ def cells_chart(step: RoundState, view: Grid, *, gathers: bool = False) -> Chart
         _axis(Words("", ""), rows, names=view.rows, ticks=[*range(rows)], down=True),
         [*frames, *marks],
         250,
+    )
+
+
+def rounds_charts(steps: Sequence[RoundState]) -> list[Chart]:
+    """What every rank holds after each of `steps`, and beside it an arrow from every sender to its
+    receiver."""
+    return [_round_chart(step, grid(step)) for step in steps]
+
+
+def _round_chart(step: RoundState, view: Grid) -> Chart:
+    chart, columns = cells_chart(step, view), len(view.columns)
+    x = [arrow_x(view, *arrow) for arrow in view.arrows]
+    senders, receivers = zip(*view.arrows) if view.arrows else ((), ())
+    number = step.number
+    return replace(
+        chart,
+        key=f"round {number}",
+        title=Words(view.title, f"第 {number} 轮后" if number else "开始时"),
+        x=replace(chart.x, least=-0.5 - 0.29 * columns),
+        marks=[*chart.marks, Arrows(x, senders, x, receivers, "muted")],
+        height=AXES_PX + ROW_PX * len(view.rows),
     )
 
 

@@ -1,32 +1,31 @@
-"""Timelines as charts: ops and what ranks hold, a trace over another one, and streams."""
+"""Timelines as charts: ops and what ranks hold, and a trace over another one."""
 
 from collections.abc import Callable, Iterator, Sequence
 from math import nan
 
+from simlab.analysis.comparison import compare
 from simlab.trace import Trace
-from simlab.units import MS, seconds_text
+from simlab.units import MS, percent_text, seconds_text
 from simlab.views.chart import Axis, Boxes, Chart, Dots, Line, Mark, Rule, Words
 from simlab.views.language import LANGUAGE, RANK_COLOURS, shade
-from simlab.views.plan_scene import StreamBox, StreamScene
 from simlab.views.scene import (
     COLOURS,
     FADED,
     Box,
     Scene,
+    origin,
     path,
     path_lines,
     row_label,
     scenes,
 )
-from simlab.views.stream_rows import STREAM_NAMES, work_name, works
+from simlab.views.stream_rows import work_name
 
 ROW, ROW_PX, AXES_PX, STRIP_PX = 0.8, 26, 60, 150
 """The height of a box in rows, and CSS pixels of a row, of its axes, and of a memory strip."""
 HALF, UPPER_OPACITY = 0.38, 0.55
 """Of a trace over another one: the height of each half, in rows, and the opacity of the upper one,
 which is paler, so that the halves are told apart in grey, too."""
-STREAM_PX, BETWEEN = 20, 0.6
-"""CSS pixels of a stream, and the room between two ranks, in rows."""
 NO_NAME = Words("", "")
 TIME = Words(**LANGUAGE["words"]["time"])
 PATH, CAP = (Words(**LANGUAGE["words"][name]) for name in ("critical path", "cap"))
@@ -40,8 +39,14 @@ def timeline_charts(
     memory: bool = True,
     caption: str | None = None,
 ) -> list[Chart]:
-    """For each trace the chart of its ops, and below it that of what its ranks hold, as
-    `simlab.timeline` draws them."""
+    """For each trace the chart of its ops, and below it that of what its ranks hold, all with one
+    time axis.
+
+    critical_path: whether to outline the ops of the critical path, join them by a line, and fade
+                   the others.
+    memory:        whether to show what ranks hold; where it was not recorded the title says so.
+    caption:       a line above the first title.
+    """
     views = scenes(traces)
     end_s = max(view.end_s for view in views)
     highest = max(max(*view.peaks, view.cap or 0) for view in views)
@@ -49,7 +54,7 @@ def timeline_charts(
     found = []
     for number, (trace, view) in enumerate(zip(traces, views)):
         recorded = any(view.peaks)
-        title = view.title if recorded or not memory else f"{view.title}, {UNRECORDED}"
+        title = view.title if recorded or not memory else f"{view.title}\n{UNRECORDED}"
         title = f"{caption}\n{title}" if caption and not number else title
         on_path = path(trace, view) if critical_path else None
         found.append(
@@ -129,7 +134,7 @@ def _boxes(boxes: Sequence[Box], fill: str, kind: str, shift: float, high: float
     )
 
 
-def _when(box: Box | StreamBox) -> str:
+def _when(box: Box) -> str:
     took = seconds_text(box.end_s - box.start_s)
     return f"{box.start_s / MS:.6g} – {box.end_s / MS:.6g} ms ({took})"
 
@@ -196,9 +201,13 @@ def _strip(view: Scene, number: int, end_s: float, highest: float) -> Chart:
 # --------------------------------------------------------------------------------------------------
 
 
-def overlay_charts(pairs: Sequence[tuple[Trace, Trace]], titles: Sequence[str]) -> list[Chart]:
+def overlay_charts(pairs: Sequence[tuple[Trace, Trace]]) -> list[Chart]:
     """For each pair of traces a chart: in the row of a rank the first one's ops above the second
-    one's, and a line where each step ends."""
+    one's, and a line where each step ends. The title names both, their steps, and the error of the
+    first one's.
+
+    Raises `InputError` for traces of different programs."""
+    titles = [_overlay_title(*pair) for pair in pairs]
     views = [scenes(pair) for pair in pairs]
     end_s = max(view.end_s for pair in views for view in pair)
     found = []
@@ -230,65 +239,14 @@ def overlay_charts(pairs: Sequence[tuple[Trace, Trace]], titles: Sequence[str]) 
     return found
 
 
-# streams
-# --------------------------------------------------------------------------------------------------
-
-
-def stream_heights(view: StreamScene) -> list[float]:
-    """[the place of each row], with more room between two ranks."""
-    ranks = list(dict.fromkeys(rank for rank, _ in view.rows))
-    return [row + BETWEEN * ranks.index(rank) for row, (rank, _) in enumerate(view.rows)]
-
-
-def stream_chart(view: StreamScene, title: str, key: str = "streams") -> Chart:
-    """A row for each stream of each rank, as `simlab.layer_timeline` draws them."""
-    heights, names = stream_heights(view), stream_names(view)
-    marks = []
-    shown = [*view.waiting, *view.boxes]
-    for work in works({box.kind for box in shown}):
-        look, name = LANGUAGE["work"][work], work_name(work)
-        boxes = [box for box in shown if box.kind == work]
-        at = [heights[box.row] for box in boxes]
-        marks.append(
-            Boxes.at(
-                [
-                    (
-                        max(box.start_s, view.start_s) / MS,
-                        min(box.end_s, view.end_s) / MS,
-                        y - ROW / 2,
-                        y + ROW / 2,
-                    )
-                    for box, y in zip(boxes, at)
-                ],
-                "waiting" if work == "waiting" else look["colour"],
-                name,
-                pattern=look["pattern"],
-                outline=None if work == "waiting" else "background",
-                labels=[box.label for box in boxes],
-                tips=[
-                    Words(*(f"{box.label}: {its}\n{_when(box)}".removeprefix(": ") for its in name))
-                    for box in boxes
-                ],
-            )
+def _overlay_title(first: Trace, second: Trace) -> str:
+    step = compare(first, second).step_s
+    above, below = (
+        f"{origin(trace).lower()} ({half}) {seconds_text(length_s)}"
+        for trace, half, length_s in (
+            (first, "upper", step.predicted),
+            (second, "lower", step.measured),
         )
-    last = heights[-1] if heights else 0
-    return Chart(
-        key,
-        Words(title, title),
-        Axis(TIME, least=view.start_s / MS, most=view.end_s / MS),
-        Axis(NO_NAME, least=-BETWEEN, most=last + BETWEEN, ticks=heights, names=names, down=True),
-        marks,
-        AXES_PX + round(STREAM_PX * (last + 1)),
-        wide=True,
-        timed=True,
     )
-
-
-def stream_names(view: StreamScene) -> list[str]:
-    """[what each row is called]: of the first row of a rank, whose it is, too."""
-    names = []
-    for row, (rank, stream) in enumerate(view.rows):
-        name = STREAM_NAMES[stream].en if stream in STREAM_NAMES else stream
-        first = not row or view.rows[row - 1][0] != rank
-        names.append(f"{view.row_word} {rank}  {name}" if first else name)
-    return names
+    error = "" if step.error is None else f": error of the step {percent_text(step.error)}"
+    return f"{second.metadata.get('name', '')}: {above}, {below}{error}"

@@ -1,7 +1,6 @@
 """It draws charts, the pictures that are data, as one matplotlib figure."""
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import ceil, floor, log2
 from textwrap import fill
@@ -19,10 +18,10 @@ from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from simlab.errors import InputError, require_whole
-from simlab.views.chart import Area, Axis, Boxes, Chart, Rule, Words
+from simlab.views.chart import Area, Axis, Boxes, Chart, Mark, Rule, Words
 from simlab.views.language import said
 from simlab.views.still.marks import THEME, draw_mark, handles, write_labels
-from simlab.views.still.picture import WIDTH_IN, Panels, Picture, drawn, own_style, panels
+from simlab.views.still.picture import WIDTH_IN, Panels, Picture, own_style, panels
 from simlab.views.still.wording import chinese_font
 
 PX_PER_IN = 96
@@ -30,9 +29,13 @@ PX_PER_IN = 96
 DPI = 110
 PX_OF_LETTER = 9
 """The room for a letter beside an axis, at least."""
+STEPS = (1, 2, 2.5, 5, 10)
+"""The distances between ticks, times a power of ten."""
 TITLE_SIZE, NAME_SIZE, TICK_SIZE = 10, 8.5, 8
 TITLE_IN, ENTRY_IN, GAP_IN = 0.21, 0.19, 0.2
 """The heights of a line of a title and of a legend, and what lies between two charts."""
+AXES_PX = 50
+"""About what of the height of a chart are its axes."""
 
 
 @own_style
@@ -50,8 +53,8 @@ def charts(
     columns:  how many stand side by side; a wide one takes the room of all columns.
     tongue:   the language of the texts, 'en' or 'zh'.
     width_in: the width of a new Figure, in inches; 12 unless given.
-    ax:       the axes to draw on, one for each chart, which are then returned. None makes a new
-              Figure.
+    ax:       the axes to draw on, one for each chart, which are then returned, see `joint`. None
+              makes a new Figure.
 
     Raises `InputError` without a chart, for another language, and for Chinese where no font of this
     machine has Chinese characters.
@@ -60,29 +63,102 @@ def charts(
     if not pictures:
         raise InputError("no chart to draw: give at least one")
     require_whole("columns", columns)
-    # a text keeps the font and the colour that it is made with
-    style: Any = dict.fromkeys(("text.color", "xtick.color", "ytick.color"), THEME["ink"])
-    style |= {"font.family": _fonts(tongue), "axes.labelcolor": THEME["muted"]}
-    with rc_context(style):
-        if ax is None:
-            width_in = width_in or WIDTH_IN
-            picture = _figure(pictures, columns, tongue, width_in)
-            picture.charts = lambda: pictures
-            if all(chart.title.en != chart.title.zh for chart in pictures):  # it has both
-                picture.in_chinese = partial(
-                    charts, pictures, columns=columns, tongue="zh", width_in=width_in
-                )
-            return picture
-        _, axes = panels(ax, len(pictures), width_in=width_in, height_in=0)
+    if ax is not None:
+        return joint(pictures, columns=columns, tongue=tongue, width_in=width_in, ax=ax)
+    with rc_context(_style(tongue)):
+        return _figure(pictures, columns, tongue, width_in or WIDTH_IN)
+
+
+@own_style
+def joint(
+    pictures: Sequence[Chart],
+    *,
+    columns: int = 1,
+    tongue: str = "en",
+    width_in: float | None = None,
+    ax: Panels | None = None,
+) -> Picture | Panels:
+    """Draw charts as the panels of one picture: those over time have one time axis, and those that
+    share a name one legend. Return the Figure, or what was given as `ax`.
+
+    The arguments are those of `charts`; `ax` may also be one axes, in which all panels are drawn.
+    """
+    require_whole("columns", columns)
+    layout, height_in = _layout(pictures, columns)
+    with rc_context(_style(tongue)):
+        picture, axes = panels(
+            ax, len(pictures), width_in=width_in, height_in=height_in, dpi=DPI, **layout
+        )
         for panel, chart in zip(axes, pictures):
             _draw(panel, chart, tongue)
-            panel.set_title(
-                said(getattr(chart.title, tongue), tongue), loc="left", fontsize=TITLE_SIZE
-            )
-            if chart.legend():
-                panel.legend(loc="upper left", bbox_to_anchor=(1, 1), **_legend(chart, tongue))
+            title = said(getattr(chart.title, tongue), tongue)
+            panel.set_title(title, loc="left", fontsize=TITLE_SIZE)
+            if layout["sharex"] and chart is not pictures[-1]:
+                panel.set_xlabel("")
+        for panel in axes[len(pictures) :]:
+            panel.set_visible(False)
+        for number, names in _legends(pictures):
+            if picture is not None and not number:
+                entries = _add_legend(picture, names, tongue, "outside upper right")
+                picture.set_size_inches(picture.get_figwidth(), height_in + entries * ENTRY_IN)
+            else:
+                place: Any = {"loc": "upper left", "bbox_to_anchor": (1, 1)}
+                axes[number].legend(**place, **_legend(names, tongue))
+        if picture is not None:
+            picture.charts = pictures
+            _settle(picture)
+        for panel, chart in zip(axes, pictures):
             write_labels(panel, chart, tongue)
-        return drawn(None, ax)
+    if picture is not None:
+        return picture
+    assert ax is not None  # `panels` makes a picture where the caller gave no axes
+    return ax
+
+
+def _layout(pictures: Sequence[Chart], columns: int) -> tuple[dict[str, Any], float]:
+    """(arguments of `Figure.subplots` for the panels of a picture, its height in inches without a
+    legend)."""
+    rows = [pictures[at : at + columns] for at in range(0, len(pictures), columns)]
+    plots = [max(chart.height for chart in row) - AXES_PX for row in rows]
+    timed = all(chart.timed for chart in pictures)
+    lines = [max(len(chart.title.en.splitlines()) for chart in row) for row in rows]
+    axes_px = AXES_PX if timed else AXES_PX * len(rows)
+    height_in = GAP_IN * len(rows) + TITLE_IN * sum(lines) + (sum(plots) + axes_px) / PX_PER_IN
+    layout = {"nrows": len(rows), "ncols": min(columns, len(pictures))}
+    return layout | {"sharex": timed, "height_ratios": plots}, height_in
+
+
+Names = Mapping[Words, Sequence[Mark]]
+"""{name in a legend: the marks that have it}"""
+
+
+def _legends(pictures: Sequence[Chart]) -> list[tuple[int, Names]]:
+    """[(number of a chart, the legend of it and of those that share a name with it)]; what only
+    explains, and is nowhere drawn, comes last."""
+    found: list[tuple[int, dict[Words, list[Mark]]]] = []
+    for number, chart in enumerate(pictures):
+        own = dict(chart.legend())
+        shared = [names for _, names in found if names.keys() & own.keys()]
+        its = shared[0] if shared else {}
+        if not shared:
+            found.append((number, its))
+        for name, marks in own.items():
+            its[name] = its.get(name, []) + marks
+    return [
+        (number, dict(sorted(names.items(), key=lambda its: all(map(_nowhere, its[1])))))
+        for number, names in found
+        if names
+    ]
+
+
+def _nowhere(mark: Mark) -> bool:
+    return isinstance(mark, Boxes) and not mark.x0
+
+
+def _style(tongue: str) -> Any:
+    """The settings of matplotlib that a text keeps from when it is made: its font and its colour."""
+    style: Any = dict.fromkeys(("text.color", "xtick.color", "ytick.color"), THEME["ink"])
+    return style | {"font.family": _fonts(tongue), "axes.labelcolor": THEME["muted"]}
 
 
 def _figure(pictures: Sequence[Chart], columns: int, tongue: str, width_in: float) -> Picture:
@@ -104,46 +180,59 @@ def _figure(pictures: Sequence[Chart], columns: int, tongue: str, width_in: floa
         heights[row] = max(heights[row], height_in)
     picture.set_size_inches(width_in, sum(heights))
     grid.set_height_ratios(heights)
-    picture.draw_without_rendering()
+    picture.charts = pictures
+    _settle(picture)
     for panel, chart in zip(picture.axes, pictures):
-        for axis in (panel.xaxis, panel.yaxis):
-            _thin_out(axis)
         write_labels(panel, chart, tongue)
     return picture
+
+
+def _settle(picture: Picture) -> None:
+    """Give the axes of `picture` their places, and leave out texts at ticks that have no room."""
+    picture.draw_without_rendering()
+    for panel in picture.axes:
+        for axis in (panel.xaxis, panel.yaxis):
+            _thin_out(axis)
 
 
 def _fill(part: SubFigure, chart: Chart, tongue: str, width_in: float) -> float:
     """Draw `chart` on its part of a figure, `width_in` inches wide; return the height it takes."""
     _draw(part.subplots(), chart, tongue)
-    name = said(getattr(chart.title, tongue), tongue)
-    title = part.suptitle(name, x=0.01, ha="left", fontsize=TITLE_SIZE)
-    letters = len(title.get_text()) * (width_in - GAP_IN) / _width_in(title)
-    title.set_text(fill(title.get_text(), int(letters)))
-    lines = 1 + title.get_text().count("\n")
-    entries = 0
-    if chart.legend():
-        legend, across = _legend(chart, tongue), len(chart.legend())
-        while True:
-            drawn = part.legend(loc="outside lower left", ncols=across, **legend)
-            if across == 1 or _width_in(drawn) <= width_in - GAP_IN:
-                break
-            drawn.remove()
-            across -= 1
-        entries = ceil(len(chart.legend()) / across)
+    lines = 0
+    if name := said(getattr(chart.title, tongue), tongue):
+        title = part.suptitle(name, x=0.01, ha="left", fontsize=TITLE_SIZE)
+        letters = len(name) * (width_in - GAP_IN) / _width_in(title)
+        title.set_text("\n".join(fill(line, int(letters)) for line in name.splitlines()))
+        lines = 1 + title.get_text().count("\n")
+    names = dict(chart.legend())
+    entries = _add_legend(part, names, tongue, "outside lower left", width_in) if names else 0
     return chart.height / PX_PER_IN + lines * TITLE_IN + entries * ENTRY_IN + GAP_IN
+
+
+def _add_legend(
+    part: Picture | SubFigure, names: Names, tongue: str, loc: Any, width_in: float | None = None
+) -> int:
+    """Add the legend of `names`, as many beside each other as have room; return the lines of it."""
+    room_in = (width_in or part.figure.get_figwidth()) - GAP_IN
+    across = len(names)
+    while True:
+        drawn = part.legend(loc=loc, ncols=across, **_legend(names, tongue))
+        if across == 1 or _width_in(drawn) <= room_in:
+            return ceil(len(names) / across)
+        drawn.remove()
+        across -= 1
 
 
 def _width_in(artist: Text | Legend) -> float:
     return artist.get_window_extent().width / DPI
 
 
-def _legend(chart: Chart, tongue: str) -> dict[str, Any]:
-    """The arguments of the legend of `chart`: an entry for each name."""
-    found = chart.legend()
-    drawn = [handles(marks) for _, marks in found]
+def _legend(names: Names, tongue: str) -> dict[str, Any]:
+    """The arguments of a legend: an entry for each of `names`."""
+    drawn = [handles(marks) for marks in names.values()]
     return {
         "handles": drawn,
-        "labels": [said(getattr(name, tongue), tongue) for name, _ in found],
+        "labels": [said(getattr(name, tongue), tongue) for name in names],
         # different fillings side by side; a line and its points over each other
         "handler_map": {
             its: HandlerTuple(None if isinstance(its[0], Patch) else 1) for its in drawn
@@ -220,7 +309,7 @@ def _mark_ticks(drawn: DrawnAxis, axis: Axis, tongue: str) -> None:
         drawn.set_ticks(ticks, [said(text, tongue) for text in texts])
         return
     if axis.scale == "linear":
-        drawn.set_major_locator(MaxNLocator(6))
+        drawn.set_major_locator(MaxNLocator(8, steps=STEPS))
     drawn.set_major_formatter(FuncFormatter(lambda value, _: _number(value)))
 
 
@@ -232,7 +321,8 @@ def _thin_out(drawn: DrawnAxis) -> None:
     """Leave every n-th text at the ticks, with the least n at which no two of them overlap."""
     low, high = sorted(drawn.get_view_interval())
     ticks = [tick for tick in drawn.get_major_ticks() if low <= tick.get_loc() <= high]
-    texts = [tick.label1 for tick in ticks if tick.label1.get_text()]
+    shown = [tick.label1 for tick in ticks if tick.label1.get_visible()]
+    texts = [text for text in shown if text.get_text()]
     boxes = [text.get_window_extent().padded(1) for text in texts]
     for every in range(1, 1 + len(texts)):
         kept = boxes[::every]

@@ -1,6 +1,7 @@
 """It draws the marks of a `Chart` on matplotlib's axes, and their handles in a legend."""
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 from matplotlib.artist import Artist
@@ -9,11 +10,11 @@ from matplotlib.collections import PolyCollection
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Patch
 from matplotlib.patheffects import withStroke
-from matplotlib.text import Annotation
-from matplotlib.transforms import Bbox
+from matplotlib.text import Text
 
 from simlab.views.chart import Area, Arrows, Boxes, Chart, Dots, Line, Mark, Rule
 from simlab.views.language import LANGUAGE, said, text_colour
+from simlab.views.stream_rows import short_label
 
 HATCHES = {"plain": None, "striped": "////", "dotted": "...", "hatched": "\\\\\\\\"}
 """{pattern of a chart: matplotlib's}."""
@@ -30,6 +31,8 @@ BEND = 0.18
 """How far an arrow bends, as a fraction of its length."""
 ARROW_GAP = 7
 """The points between an arrow and the places that it goes from and to."""
+Place = tuple[float, float, float, float]
+"""(left, low, right, high), in pixels."""
 
 
 def colour_of(colour: str) -> str:
@@ -61,10 +64,11 @@ def _dots(mark: Dots) -> dict[str, Any]:
 
 def text_on(fill: str) -> dict[str, Any]:
     """The arguments of a text on `fill`, with a rim of it."""
-    return {
-        "color": text_colour(fill),
-        "path_effects": [withStroke(linewidth=3, foreground=fill)],
-    }
+    return {"color": text_colour(fill), "path_effects": [_rim(fill)]}
+
+
+def _rim(colour: str) -> withStroke:
+    return withStroke(linewidth=3, foreground=colour)
 
 
 def plate(fill: str, pattern: str) -> dict[str, Any]:
@@ -82,9 +86,14 @@ def draw_mark(axes: Axes, mark: Mark) -> None:
             [(x0, y0), (x1, y0), (x1, y1), (x0, y1)]
             for x0, x1, y0, y1 in zip(mark.x0, mark.x1, mark.y0, mark.y1)
         ]
-        axes.add_collection(PolyCollection(corners, **filling(mark)))
+        filled = filling(mark)
+        if mark.outline is None and mark.pattern == "plain":  # so that a thin box is seen
+            filled |= {"edgecolor": filled["facecolor"], "linewidth": 0.4}
+        axes.add_collection(PolyCollection(corners, **filled))
         if mark.outline is not None:
-            edge: dict[str, Any] = {"edgecolor": colour_of(mark.outline), "linewidth": 0.7}
+            opacity = mark.colour[7:] if mark.colour.startswith("#") else ""
+            edge: dict[str, Any] = {"edgecolor": colour_of(mark.outline) + opacity}
+            edge["linewidth"] = 0.7
             axes.add_collection(PolyCollection(corners, facecolor="none", **edge))
     elif isinstance(mark, Area):
         step: Any = "post" if mark.stepped else None
@@ -138,56 +147,105 @@ def handles(marks: Sequence[Mark]) -> tuple[Artist, ...]:
 def write_labels(axes: Axes, chart: Chart, tongue: str = "en") -> None:
     """Write the labels of the marks of `chart` where they fit, once the axes have their place.
 
-    A box's label stands inside the box or not at all: boxes of one size are all labelled or none
-    is. Another label is left out where it would lie over a label that is there already.
+    A box's label stands inside the box, whole or in its short form, or not at all: boxes of one
+    size are all labelled or none is. Another label is left out where it would lie over one that is
+    there already.
     """
-    taken: list[Bbox] = []
-    found = [(text, text.get_window_extent(), room) for text, room in _labels(axes, chart, tongue)]
-    crowded = {
-        _size(room)
-        for _, extent, room in found
-        if room and not (extent.width < room.width - 2 and extent.height < room.height)
-    }
-    for text, extent, room in found:
-        inside = room is None or _size(room) not in crowded
-        if not inside or any(extent.overlaps(other) for other in taken):
+    taken: list[Place] = []
+    boxes = [mark for mark in chart.marks if isinstance(mark, Boxes) and mark.labels]
+    for text, place in (*_inside(axes, boxes, tongue), *_beside(axes, chart, tongue)):
+        if any(_overlap(place, other) for other in taken):
             text.remove()
         else:
-            taken.append(extent)
+            taken.append(place)
 
 
-def _size(room: Bbox) -> tuple[float, float]:
-    return round(room.width, 1), round(room.height, 1)
+def _overlap(one: Place, other: Place) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
-def _labels(axes: Axes, chart: Chart, tongue: str) -> Iterator[tuple[Annotation, Bbox | None]]:
-    """Each label, with the box of pixels that it must fit into."""
-    place = axes.transData.transform
+def _inside(axes: Axes, marks: Sequence[Boxes], tongue: str) -> Iterator[tuple[Text, Place]]:
+    """The labels in boxes, each with the pixels that it takes."""
+    probe = axes.text(0, 0, "", fontsize=LABEL_SIZE, in_layout=False)
+
+    @cache
+    def size(text: str) -> tuple[float, float]:
+        probe.set_text(text)
+        extent = probe.get_window_extent()
+        return extent.width, extent.height
+
+    found: list[tuple[Boxes, Place, str]] = []
+    for mark in marks:
+        for label, (left, low, right, high) in zip(mark.labels or (), _rooms(axes, mark)):
+            forms = [said(form, tongue) for form in (label, short_label(label)) if form]
+            wide, tall = right - left - 2, high - low
+            fitting = [form for form in forms if size(form)[0] < wide and size(form)[1] < tall]
+            if forms and right > left:
+                found.append((mark, (left, low, right, high), (fitting or [""])[0]))
+    crowded = {_size(room) for _, room, text in found if not text}
+    back = axes.transData.inverted()
+    style: dict[str, Any] = {"fontsize": LABEL_SIZE, "ha": "center", "va": "center"}
+    for mark, room, text in found:
+        if _size(room) not in crowded:
+            fill = colour_of(mark.colour)
+            x, y = (room[0] + room[2]) / 2, (room[1] + room[3]) / 2
+            wide, tall = size(text)
+            # without a rim, which would reach out of a low box
+            look = style | {"color": text_colour(fill)} | plate(fill, mark.pattern)
+            right, up = back.transform((x, y))
+            yield (
+                axes.text(right, up, text, in_layout=False, clip_on=True, **look),
+                (x - wide / 2, y - tall / 2, x + wide / 2, y + tall / 2),
+            )
+    probe.remove()
+
+
+def _rooms(axes: Axes, mark: Boxes) -> Iterator[Place]:
+    """The pixels of the part of each box that is seen."""
+    if not mark.x0:
+        return
+    ends = (
+        axes.transData.transform([*zip(x, y)]) for x, y in ((mark.x0, mark.y0), (mark.x1, mark.y1))
+    )
+    frame = axes.bbox
+    for (a, b), (c, d) in zip(*(each.tolist() for each in ends)):
+        yield (
+            max(min(a, c), frame.x0),
+            max(min(b, d), frame.y0),
+            min(max(a, c), frame.x1),
+            min(max(b, d), frame.y1),
+        )
+
+
+def _size(room: Place) -> tuple[float, float]:
+    return round(room[2] - room[0], 1), round(room[3] - room[1], 1)
+
+
+def _beside(axes: Axes, chart: Chart, tongue: str) -> Iterator[tuple[Text, Place]]:
+    """The labels of points and arrows, each with the pixels that it takes."""
     size: dict[str, Any] = {"fontsize": LABEL_SIZE, "ha": "center", "va": "center"}
     size |= {"in_layout": False, "textcoords": "offset points"}
-    ink: dict[str, Any] = {"color": THEME["ink"]}
+    ink: dict[str, Any] = {"color": THEME["ink"], "path_effects": [_rim(THEME["background"])]}
     for mark in chart.marks:
-        if isinstance(mark, Boxes):
-            fill = colour_of(mark.colour)
-            # without a rim, which would reach out of a low box
-            style = size | {"color": text_colour(fill)} | plate(fill, mark.pattern)
-            for at, label in enumerate(mark.labels or ()):
-                corners = (mark.x0[at], mark.y0[at]), (mark.x1[at], mark.y1[at])
-                pixels = Bbox(place(corners))
-                room = Bbox.intersection(Bbox([pixels.min, pixels.max]), axes.bbox)
-                if label and room is not None:
-                    middle = axes.transData.inverted().transform(room.corners().mean(axis=0))
-                    yield axes.annotate(said(label, tongue), tuple(middle), (0, 0), **style), room
-        elif isinstance(mark, Dots):
+        if isinstance(mark, Dots):
             within = mark.radius >= LABEL_SIZE and mark.symbol == "circle"
             away = 0 if within else POINT * mark.radius + 0.7 * LABEL_SIZE
             style = size | (text_on(colour_of(mark.colour)) if within else ink)
-            for x, y, label in zip(mark.x, mark.y, mark.labels or ()):
-                yield axes.annotate(said(label, tongue), (x, y), (0, away), **style), None
+            places = [(x, y, 0.0, away) for x, y in zip(mark.x, mark.y)]
         elif isinstance(mark, Arrows):
-            for at, label in enumerate(mark.labels or ()):
-                ends = place(((mark.x0[at], mark.y0[at]), (mark.x1[at], mark.y1[at])))
-                dx, dy = ends[1] - ends[0]
-                x, y = ends.mean(axis=0)
-                data = axes.transData.inverted().transform((x + BEND / 2 * dy, y - BEND / 2 * dx))
-                yield axes.annotate(said(label, tongue), tuple(data), (0, 0), **size, **ink), None
+            style, places = size | ink, [*_middles(axes, mark)]
+        else:
+            continue
+        for (x, y, right, up), label in zip(places, mark.labels or ()):
+            text = axes.annotate(said(label, tongue), (x, y), (right, up), **style)
+            yield text, text.get_window_extent().extents
+
+
+def _middles(axes: Axes, mark: Arrows) -> Iterator[tuple[float, float, float, float]]:
+    """The middle of each bent arrow: (x, y) of the data, and no offset."""
+    back = axes.transData.inverted()
+    for start, end in zip(zip(mark.x0, mark.y0), zip(mark.x1, mark.y1)):
+        (a, b), (c, d) = axes.transData.transform((start, end))
+        bend = BEND / 2
+        x, y = back.transform(((a + c) / 2 + bend * (d - b), (b + d) / 2 - bend * (c - a)))
+        yield x, y, 0.0, 0.0

@@ -44,10 +44,8 @@ class Picture(Figure):
     A notebook shows matplotlib's own Figure only through pyplot, which keeps global state.
     """
 
-    in_chinese: Callable[[], Any] | None = None
-    """What draws it with its own Chinese texts, if it has them."""
-    charts: Callable[[], Sequence[Chart]] | None = None
-    """What it shows, as charts that another renderer draws, too."""
+    charts: Sequence[Chart] = ()
+    """What it shows, as data that another renderer draws, too."""
 
     def plotly(self, *, tongue: str = "en", theme: str = "light") -> Any:
         """The same picture as a Figure of plotly, to zoom, restyle and embed.
@@ -57,9 +55,9 @@ class Picture(Figure):
         Raises `MissingLibrary` where plotly is not installed, and `InputError` for a picture that
         has no charts, and for one of too many boxes.
         """
-        if self.charts is None:
+        if not self.charts:
             raise InputError("this picture has no charts that plotly could draw")
-        return plotly_figure(self.charts(), tongue=tongue, theme=theme)
+        return plotly_figure(self.charts, tongue=tongue, theme=theme)
 
     @own_style
     def savefig(self, fname: Any, *args: Any, **kwargs: Any) -> None:
@@ -91,8 +89,7 @@ def panels(
     *,
     width_in: float | None,
     height_in: float,
-    usual_width_in: float = WIDTH_IN,
-    dpi: int = 110,
+    dpi: int,
     **layout: Any,
 ) -> tuple[Picture | None, list[Axes]]:
     """The picture and the axes to draw on: a new `Picture`, or None and the axes given as `ax`.
@@ -100,20 +97,16 @@ def panels(
     ax:        what the caller gave: one axes, in which all panels are drawn, or as many as there are
                panels; None asks for a new picture.
     count:     the number of panels that are drawn.
-    width_in:  the width in inches that the caller gave; None takes `usual_width_in`.
+    width_in:  the width in inches that the caller gave; None takes `WIDTH_IN`.
     height_in: the height of a new picture, in inches.
-    usual_width_in: the width of a new picture for which the caller gave none, in inches.
     dpi:       the resolution of a new picture, in pixels per inch.
-    layout:    the arguments of `Figure.subplots`. Without them the panels stand below each other.
+    layout:    the arguments of `Figure.subplots`.
 
     Raises `InputError` if `ax` holds another number of axes, or if a width is given together with
     axes, which already have one.
     """
     if ax is None:
-        picture = Picture(
-            figsize=(width_in or usual_width_in, height_in), layout="constrained", dpi=dpi
-        )
-        layout = layout or {"nrows": count}
+        picture = Picture(figsize=(width_in or WIDTH_IN, height_in), layout="constrained", dpi=dpi)
         return picture, list(picture.subplots(squeeze=False, **layout).flat)
     if width_in is not None:
         raise InputError(f"width_in = {width_in}: axes that are given as ax have a width already")
@@ -134,50 +127,20 @@ def _split(
     ax: Axes,
     count: int,
     *,
-    nrows: int | None = None,
-    ncols: int = 1,
-    sharex: bool = False,
-    height_ratios: Sequence[float] | None = None,
-    **others: Any,
+    nrows: int,
+    ncols: int,
+    sharex: bool,
+    height_ratios: Sequence[float],
 ) -> list[Axes]:
     """`count` panels within `ax`, row by row, in place of what it would show itself."""
-    rows = nrows or -(-count // ncols)
-    heights = height_ratios or [1.0] * rows
-    share = (1 - GAP * (rows - 1)) / sum(heights)
+    share = (1 - GAP * (nrows - 1)) / sum(height_ratios)
     width = (1 - GAP * (ncols - 1)) / ncols
     ax.set_axis_off()
     made: list[Axes] = []
-    for row in range(rows):
-        below = sum(heights[row + 1 :]) * share + GAP * (rows - 1 - row)
+    for row in range(nrows):
+        below = sum(height_ratios[row + 1 :]) * share + GAP * (nrows - 1 - row)
         for column in range(min(ncols, count - len(made))):
-            place = (column * (width + GAP), below, width, heights[row] * share)
+            place = (column * (width + GAP), below, width, height_ratios[row] * share)
             made.append(ax.inset_axes(place, sharex=made[0] if sharex and made else None))
-            made[-1].tick_params(labelbottom=not sharex or row == rows - 1)
+            made[-1].tick_params(labelbottom=not sharex or row == nrows - 1)
     return made
-
-
-def add_legend(picture: Picture | None, axes: Axes, handles: Sequence[Any], **style: Any) -> None:
-    """Add a legend to a whole new `picture`, or to the right of the given `axes` if it is None.
-
-    handles: an artist for each entry, or a tuple of those that stand side by side.
-    style:   the arguments of the legend of a whole picture; `labels` and `handler_map` are those of
-             either.
-    """
-    if picture is not None:
-        picture.legend(handles=handles, frameon=False, **style)
-    else:
-        own = {name: style[name] for name in ("labels", "handler_map") if name in style}
-        place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
-        axes.legend(handles=handles, frameon=False, fontsize=8, **place, **own)
-
-
-def drawn(
-    picture: Picture | None, ax: Panels | None, charts: Callable[[], Sequence[Chart]] | None = None
-) -> Picture | Panels:
-    """What a drawing function returns: the new `picture`, which shows `charts`, or what the caller
-    gave as `ax`."""
-    if picture is not None:
-        picture.charts = charts
-        return picture
-    assert ax is not None  # `panels` makes a picture where the caller gave no axes
-    return ax

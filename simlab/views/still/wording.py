@@ -81,14 +81,19 @@ def say_in_chinese(figure: Figure, phrase: Callable[[str], str]) -> None:
     for them; elsewhere they stay, and one line says so (`drawable`).
 
     phrase: an English text → the Chinese one, or the same text where it knows none; then the terms
-    of the visual language are replaced in it.
+    of the visual language are replaced in it. What the charts of `figure` say in both languages is
+    theirs.
     """
     font = chinese_font()
     if font is None:
         _say_that_no_font_is_there()
         return
 
+    own = _own_words(figure)
+
     def chinese(text: str) -> str:
+        if (whole := " ".join(text.split())) in own:  # without the breaks of lines
+            return own[whole]
         # a figure is in a line of its own, and a label of words may be known as a whole
         if "\n" in text and (re.search(r"\d", text) or phrase(text) == text):
             return "\n".join(map(chinese, text.split("\n")))
@@ -116,3 +121,14 @@ def say_in_chinese(figure: Figure, phrase: Callable[[str], str]) -> None:
     for text in figure.findobj(Text):
         text.set_text(chinese(text.get_text()))
         text.set_fontfamily(["DejaVu Sans", font])
+
+
+def _own_words(figure: Figure) -> dict[str, str]:
+    """{English: Chinese} of the texts of the charts that `figure` draws, if it draws some."""
+    found: dict[str, str] = {}
+    for chart in getattr(figure, "charts", ()):
+        names = [name for name, _ in chart.legend()]
+        for words in (chart.title, chart.x.label, chart.y.label, *names):
+            lines = zip(words.en.split("\n"), words.zh.split("\n"))
+            found |= {en: zh for en, zh in lines if en != zh}
+    return found

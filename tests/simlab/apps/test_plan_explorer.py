@@ -9,9 +9,9 @@ import simlab as sl
 from simlab.apps import PlanExplorer
 from simlab.explorers.plan import WHOLE_OP, WHOLE_STEP
 from simlab.units import GIB, MS, seconds_text
+from simlab.views.charts.ranks import ranks_chart
 from simlab.views.language import LANGUAGE
 from simlab.views.packing import panels
-from simlab.views.plan_scene import MOST_BOXES, cube_scene, stream_scene
 
 MODEL, CLUSTER = sl.load_model("llama-2-13b"), sl.load_cluster("dgx-a100", nodes=4)
 PLAN = sl.Plan(dp=2, tp=4, pp=4, zero=1, microbatches=8)
@@ -129,6 +129,9 @@ def test_every_rank_is_a_cell_in_the_colour_of_its_place_and_the_frame_of_its_no
     for pp, mark in enumerate(cells):
         places = [PLAN.layout.coordinates(int(label)).pp for label in mark.labels]
         assert set(places) == {pp} and mark.name.en == f"pp {pp}"
+    assert list(chart.x.names) == [f"pp {pp}: node {pp}" for pp in range(4)]
+    wide = ranks_chart(replace(PLAN, order="pp-tp-cp-dp"), 8)
+    assert list(wide.x.names) == [f"pp {pp}: node 0–3" for pp in range(4)]
 
 
 def test_a_place_in_the_pipeline_has_the_colour_of_its_row_in_the_timeline(explorer):
@@ -148,58 +151,8 @@ def test_what_does_not_fit_is_said(explorer):
     assert "does not fit" in explorer.shown.note.en
 
 
-# the scenes
+# pictures of plans
 # -----------------------------------------------------------------------------------------------------
-
-
-def test_streams_have_rows_per_rank_and_every_span_its_box():
-    trace = sl.layer_trace(MODEL, sl.Plan(dp=4, tp=4, pp=2, microbatches=2), CLUSTER)
-    window = trace.window("0F0")
-    view = stream_scene(trace, window=window)
-    inside = [
-        s
-        for s in trace.spans
-        if s.end_s > window[0] and s.start_s < window[1] and s.end_s > s.start_s
-    ]
-    assert len(view.boxes) == len(inside)
-    assert view.rows == [(0, "compute"), (0, "tp"), (1, "compute"), (1, "tp")]
-    assert sum(b.end_s - b.start_s for b in view.boxes) == pytest.approx(
-        sum(s.end_s - s.start_s for s in inside)
-    )
-
-
-def test_too_many_boxes_are_merged_without_moving_where_work_begins_and_ends():
-    trace = sl.layer_trace(MODEL, sl.Plan(dp=1, tp=8, pp=4, microbatches=32), CLUSTER)
-    view = stream_scene(trace)
-    assert 100 < len(view.boxes) <= MOST_BOXES < len(trace.spans)
-    for row, (rank, stream) in enumerate(view.rows):
-        shown = (stream, "optimizer") if stream == "compute" else (stream,)  # which also computes
-        spans = [
-            s for s in trace.spans if s.rank == rank and s.stream in shown and s.end_s > s.start_s
-        ]
-        boxes = [b for b in view.boxes if b.row == row]
-        assert min(b.start_s for b in boxes) == min(s.start_s for s in spans) and max(
-            b.end_s for b in boxes
-        ) == max(s.end_s for s in spans)
-
-
-@pytest.mark.parametrize("order", ["tp-cp-dp-pp", "pp-dp-cp-tp"])
-def test_the_cube_has_every_rank_once_and_borders_where_nodes_meet(order):
-    plan = sl.Plan(dp=4, tp=2, pp=2, cp=2, order=order)
-    view = cube_scene(plan, 8)
-    assert sorted(cell.rank for cell in view.cells) == [*range(32)]
-    assert all(
-        cell.node == cell.rank // 8 and cell.stage == plan.layout.coordinates(cell.rank).pp
-        for cell in view.cells
-    )
-    round_plates = 2 * 2 * (8 + 2)
-    assert len(view.borders) > round_plates  # nodes within a plate have borders, too
-    assert len(cube_scene(plan, 32).borders) == round_plates
-
-
-def test_a_cube_of_very_many_replicas_shows_the_first():
-    view = cube_scene(sl.Plan(dp=1024, tp=8), 8)
-    assert len(view.cells) <= 512 and "the first 64 of 1024 replicas" in view.title
 
 
 def test_a_trace_has_no_window_of_an_op_that_it_does_not_have():

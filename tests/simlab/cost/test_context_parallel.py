@@ -13,7 +13,6 @@ from simlab.lowering.context import busiest_share
 from simlab.lowering.instructions import rank_instructions
 from simlab.lowering.kernels import Attention, Communication, layer_kernels
 from simlab.memory.activations import layer_activations_bytes
-from simlab.views.plan_scene import stream_scene
 
 MODEL = sl.load_model("llama-3-8b")
 SEQ = 131_072
@@ -259,9 +258,10 @@ def test_a_ring_has_a_row_for_each_stream_and_a_box_for_each_span():
     trace = sl.ring_trace(
         MODEL, sl.Plan(cp=4, cp_layout="contiguous", seq=SEQ), sl.load_cluster("dgx-h100")
     )
-    view = stream_scene(trace)
-    assert view.rows == [(rank, stream) for rank in range(4) for stream in ("compute", "cp")]
-    assert len(view.boxes) == len(trace.spans)
+    (chart,) = sl.layer_timeline(trace).charts
+    rows = [f"rank {rank} {stream}" for rank in range(4) for stream in ("compute", "cp")]
+    assert chart.y.names == rows
+    assert sum(len(mark.x0) for mark in chart.marks if mark.labels) == len(trace.spans)
     first = sl.layer_timeline(
         [trace, trace], only="step 0", streams=("compute",), captions=["a", "b"]
     ).axes

@@ -2,15 +2,13 @@
 
 from dataclasses import replace
 from functools import cache
-from itertools import combinations
 
 import pytest
 from matplotlib import rc_context
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.font_manager import fontManager
-from matplotlib.patches import FancyArrowPatch
-from matplotlib.text import Text
+from matplotlib.patches import FancyArrowPatch, Rectangle
 
 import simlab as sl
 from simlab.apps import CausalMask
@@ -18,10 +16,11 @@ from simlab.explorers import NAMES, explorer
 from simlab.views.chart import Area, Arrows, Axis, Boxes, Chart, Dots, Line, Rule, Words
 from simlab.views.language import LANGUAGE, text_colour
 from simlab.views.still import wording
-from simlab.views.still.chart import charts
+from simlab.views.still.chart import charts, joint
 from simlab.views.still.marks import HATCHES
 from simlab.views.still.wording import CHINESE_FONTS, chinese_font
 from tests.support.chinese import needs_chinese_font
+from tests.support.still_texts import lie_apart, texts
 
 RANKS, GIB = Axis(Words("ranks", "rank 数"), "log2"), Axis(Words("GiB", "GiB"), least=0)
 NONE = Axis(Words("", ""))
@@ -72,19 +71,6 @@ def ring():
 ALL = curves, matrix, stack, ring
 
 
-def texts(figure):
-    """[(text, its box of pixels)] of every text that can be seen in `figure`."""
-    out = set()
-    for panel in figure.axes:
-        for axis in (panel.xaxis, panel.yaxis):
-            low, high = sorted(axis.get_view_interval())
-            for tick in axis.get_major_ticks():
-                if not (panel.axison and low <= tick.get_loc() <= high):
-                    out |= {tick.label1, tick.label2}
-    seen = [t for t in figure.findobj(Text) if t.get_visible() and t.get_text() and t not in out]
-    return [(text.get_text(), text.get_window_extent()) for text in seen]
-
-
 @pytest.mark.parametrize("columns", [1, 2, 4])
 def test_every_text_is_inside_the_figure_and_none_lies_over_another(columns):
     figure = charts([make() for make in ALL], columns=columns)
@@ -98,15 +84,6 @@ def test_so_are_those_of_every_explorer(name, columns):
     found = explorer(name)
     pictures = found.answer(found.start()).pictures
     lie_apart(charts([each for each in pictures if isinstance(each, Chart)], columns=columns))
-
-
-def lie_apart(figure):
-    found = texts(figure)
-    for text, box in found:
-        assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1, text
-        assert figure.bbox.y0 <= box.y0 and box.y1 <= figure.bbox.y1, text
-    for (one, box), (other, its) in combinations(found, 2):
-        assert not box.overlaps(its), (one, other)
 
 
 @pytest.mark.parametrize("make", ALL)
@@ -199,6 +176,44 @@ def test_charts_can_be_drawn_on_given_axes():
     assert given[0].get_legend().get_texts()[0].get_text() == "ZeRO-1"
     with pytest.raises(sl.InputError, match="ax has 2 axes: this picture needs 1"):
         charts(curves(), ax=given)
+
+
+def test_charts_that_share_a_name_have_one_legend_with_all_their_looks():
+    """What is nowhere drawn, and only explains, comes last; names of others have their own legend."""
+    said = Boxes.at([], "waiting", Words("idle", "空闲"))
+    first, second = (
+        Boxes.at([(0, 1, 0, 1)], colour, Words("forward", "前向"), outline="ink")
+        for colour in ("#0072B2", "#56B4E9")
+    )
+    other = Boxes.at([(1, 2, 0, 1)], "#E69F00", Words("backward", "反向"))
+    parts = [[said, first], curves().marks, [second, other]]
+    figure = joint([replace(stack(), marks=marks) for marks in parts])
+    (legend,), (_, beside, _) = figure.legends, figure.axes
+    assert [text.get_text() for text in legend.get_texts()] == ["forward", "backward", "idle"]
+    swatches = {to_hex(patch.get_facecolor()).upper() for patch in legend.findobj(Rectangle)}
+    assert {"#0072B2", "#56B4E9", "#E69F00"} <= swatches
+    assert beside.get_legend().get_texts()[0].get_text() == "ZeRO-1"
+
+
+def test_charts_over_time_share_their_axis_and_say_its_name_once():
+    timed = [replace(stack(), timed=True, x=RANKS) for _ in range(2)]
+    above, below = joint(timed).axes
+    assert above.get_shared_x_axes().joined(above, below)
+    assert (above.get_xlabel(), below.get_xlabel()) == ("", "ranks")
+
+
+@pytest.mark.parametrize(
+    ("label", "short", "narrow"),
+    [("QKV, attention, output", "QKV…", 0.03), ("layer 12", "L12", 0.03), ("1 of 8", "1", 0.015)],
+)
+def test_a_label_without_room_is_written_in_its_short_form(label, short, narrow):
+    def written(wide):
+        mark = Boxes.at([(0, wide, 0, 1)], "#56B4E9", labels=[label])
+        axis = Axis(Words("", ""), least=0, most=1)
+        (panel,) = charts(Chart("t", Words("a", "b"), axis, axis, [mark])).axes
+        return [text.get_text() for text in panel.texts]
+
+    assert written(0.5) == [label] and written(narrow) == [short] and written(0.001) == []
 
 
 @pytest.fixture

@@ -2,11 +2,16 @@
 
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 
 import simlab as sl
+from simlab.views.charts.amounts import runs_chart
 from simlab.views.language import said
+from simlab.views.still.chart import charts
 from simlab.views.still.curves import Curves, curves
-from simlab.views.still.runs import runs_figure
+from simlab.views.still.wording import say_in_chinese
+from tests.support.chinese import needs_chinese_font
+from tests.support.still_texts import lie_apart
 
 TIMES = sl.OpTimes(forward_s=0.02, backward_s=0.04)
 CLUSTER = sl.load_cluster("dgx-a100")
@@ -45,7 +50,7 @@ def drawers():
             2,
             lambda **on: curves(*[Curves("a", "x", [1, 2], "y", {"b": [1, 2]})] * 2, **on),
         ),
-        "runs": (1, lambda **on: runs_figure([("a", 1.0, 1.1)], {"a": 10.0}, **on)),
+        "runs": (1, lambda **on: charts(runs_chart([("a", 1.0, 1.1)], {"a": 10.0}), **on)),
     }
 
 
@@ -67,13 +72,16 @@ NAMES = (
     "curves",
     "runs",
 )
-WITHOUT_WIDTH = ("curves", "runs")
+
+
+UNCOUNTED = ("Legend", "Text", "Annotation")
 
 
 def drawn(axes):
-    """What is drawn in one axes: its limits, and the number of its artists of each kind."""
+    """What is drawn in one axes: its limits, and the number of its artists of each kind; labels are
+    only where they have room."""
     artists = [type(artist).__name__ for artist in axes.get_children()]
-    counts = {name: artists.count(name) for name in artists if name != "Legend"}
+    counts = {name: artists.count(name) for name in artists if name not in UNCOUNTED}
     limits = [round(limit, 9) for limit in (*axes.get_xlim(), *axes.get_ylim())]
     return limits, axes.get_ylabel(), counts
 
@@ -115,11 +123,25 @@ def test_every_picture_is_a_figure_of_plotly_too(drawers, name):
     for tongue in ("en", "zh"):
         figure = picture.plotly(tongue=tongue)
         named = [one for one in (*figure.data, *figure.layout.shapes) if one.showlegend]
-        there = [name for chart in picture.charts() for name, _ in chart.legend()]
-        assert len(picture.charts()) == count
+        there = [name for chart in picture.charts for name, _ in chart.legend()]
+        assert len(picture.charts) == count
         assert {one.name for one in named} == {
             said(getattr(name, tongue), tongue) for name in there
         }
+
+
+@pytest.mark.parametrize("tongue", ["en", pytest.param("zh", marks=needs_chinese_font)])
+@pytest.mark.parametrize("name", NAMES)
+def test_no_text_lies_over_another_and_the_legends_are_those_of_the_charts(drawers, name, tongue):
+    _, draw = drawers[name]
+    picture = draw()
+    if tongue == "zh":
+        say_in_chinese(picture, lambda text: text)
+    picture.draw_without_rendering()
+    lie_apart(picture)
+    shown = [text.get_text() for each in picture.findobj(Legend) for text in each.get_texts()]
+    there = [words for chart in picture.charts for words, _ in chart.legend()]
+    assert {*shown} == {said(getattr(words, tongue), tongue) for words in there}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -130,7 +152,7 @@ def test_another_number_of_axes_is_refused(drawers, name):
         draw(ax=axes)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in WITHOUT_WIDTH])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "curves"])
 def test_given_axes_have_a_width_already(drawers, name):
     count, draw = drawers[name]
     axes = Figure().subplots(1, count, squeeze=False)
@@ -158,6 +180,8 @@ def test_axes_that_share_their_rows_are_turned_over_once(drawers):
         assert panel.yaxis_inverted()
 
 
-def test_nothing_to_draw_is_refused():
+def test_nothing_to_draw_is_refused(drawers):
     with pytest.raises(sl.InputError, match="no step to draw"):
         sl.rounds_picture([])
+    with pytest.raises(sl.InputError, match="columns = 0"):
+        drawers["rounds"][1](columns=0)

@@ -9,7 +9,7 @@ from matplotlib.text import Text
 import simlab as sl
 from simlab.views.language import LANGUAGE, said
 from simlab.views.layer import layer_chart
-from simlab.views.still.curves import Curves, curves
+from simlab.views.still.wording import say_in_chinese
 from tests.support.chinese import english_words, needs_chinese_font
 
 PLANS = [
@@ -112,9 +112,9 @@ def test_the_still_shows_every_name_and_no_two_texts_overlap(tongue):
 
 
 @needs_chinese_font
-def test_a_still_with_words_of_its_own_is_drawn_again_in_chinese():
-    picture = sl.layer_picture(sl.layer_table(sl.load_model("llama-3-8b"), PLANS[1]))
-    texts = [text.get_text() for text in picture.in_chinese().findobj(Text)]
+def test_the_words_of_a_still_of_its_own_are_said_in_chinese():
+    picture = sl.layer_picture(sl.layer_table(sl.load_model("llama-3-8b"), PLANS[1]), width_in=5)
+    say_in_chinese(picture, lambda text: text)
+    texts = [text.get_text() for text in picture.findobj(Text)]
     assert "每个 rank 都有完整一份" in texts and "whole on every rank" not in texts
-    others = curves(Curves("a title", "GPUs", [1, 2], "seconds", {"compute": [1, 2]}))
-    assert others.in_chinese is None  # its words are those of a lesson
+    assert "llama-3-8b 的一层，一个 rank 上的部分（tp 4）" in texts

@@ -1,11 +1,9 @@
 """Marks on timelines: the critical path, what idle time waited for, and the cap on memory."""
 
-from collections import Counter
-from itertools import pairwise
+from itertools import groupby, pairwise
+from math import isnan
 
 import pytest
-from matplotlib.collections import LineCollection, PolyCollection
-from matplotlib.colors import to_hex
 from timelines import (
     TIMES,
     a_hundred_seconds_later,
@@ -20,7 +18,9 @@ from simlab import (
     simulate,
 )
 from simlab.views import timeline
-from simlab.views.scene import CAP_COLOUR, FADED
+from simlab.views.chart import Boxes, Dots, Line, Rule
+from simlab.views.charts.timelines import timeline_charts
+from simlab.views.scene import FADED
 
 
 def corners(lines):
@@ -35,15 +35,13 @@ def corners(lines):
     return boxes
 
 
-def test_the_still_picture_outlines_the_critical_path_and_joins_its_ops():
+def test_the_critical_path_goes_round_its_ops_and_joins_them():
     traces = two_traces()
-    still = timeline(traces, critical_path=True)
-    for number, trace in enumerate(traces):
+    for trace, chart in zip(traces, timeline_charts(traces, critical_path=True)[::2]):
         path = [span for span in critical_path(trace) if span.stream == "compute"]
-        (collection,) = [
-            item for item in still.axes[2 * number].collections if isinstance(item, LineCollection)
-        ]
-        lines = collection.get_segments()
+        (line,) = [mark for mark in chart.marks if isinstance(mark, Line)]
+        points = groupby(zip(line.x, line.y), lambda point: isnan(point[0]))
+        lines = [list(points) for gap, points in points if not gap]
         assert corners(lines) == {
             (span.rank, round(span.start_s * 1e3, 6), round(span.end_s * 1e3, 6)) for span in path
         }
@@ -56,15 +54,16 @@ def test_the_still_picture_outlines_the_critical_path_and_joins_its_ops():
 def test_the_still_picture_fades_the_ops_that_are_not_on_the_critical_path():
     trace = two_traces()[1]
     on_path = sum(span.stream == "compute" for span in critical_path(trace))
-    _, *kinds = [
-        item
-        for item in timeline(trace, critical_path=True).axes[0].collections
-        if isinstance(item, PolyCollection)
-    ]
-    still = Counter(alpha for item in kinds for alpha in item.get_alpha())
-    assert still.keys() == {1.0, FADED} and still[1.0] == on_path < still.total() == len(
-        trace.compute()
-    )
+    chart, _ = timeline_charts([trace], critical_path=True)
+    count = {"": 0, f"{round(255 * FADED):02X}": 0}
+    for mark in chart.marks:
+        if isinstance(mark, Boxes) and mark.labels:
+            count[mark.colour[7:]] += len(mark.x0)
+    strong, faded = count.values()
+    assert strong == on_path < strong + faded == len(trace.compute())
+    panel = timeline(trace, critical_path=True).axes[0]
+    drawn = [item for item in panel.collections if len(item.get_facecolor()) and item.get_paths()]
+    assert {round(item.get_facecolor()[0][3], 1) for item in drawn} == {1.0, FADED}
 
 
 def test_the_critical_path_is_drawn_only_if_asked_for_and_named_in_the_legend():
@@ -87,27 +86,26 @@ def capped(cap):
     return trace
 
 
-def still_cap(strip):
+def cap_of(strip):
     """(height of the cap line, [marks]) of a memory strip, (None, []) without a cap."""
-    lines = {line.get_label(): line for line in strip.get_lines()}
-    if "cap" not in lines:
+    found = [mark for mark in strip.marks if isinstance(mark, Rule | Dots)]
+    if not found:
         return None, []
-    (marks,) = [line for line in lines.values() if line.get_marker() == "x"]
-    assert {*map(to_hex, (lines["cap"].get_color(), marks.get_color()))} == {CAP_COLOUR.lower()}
-    (height,) = {*lines["cap"].get_ydata()}
-    return height, list(zip(marks.get_xdata(), marks.get_ydata()))
+    line, marks = found
+    assert line.colour == marks.colour == "cap" and marks.symbol == "cross"
+    return line.y, list(zip(marks.x, marks.y))
 
 
 @pytest.mark.parametrize("cap, marks", [(2.5, OVER_2_5), (4, []), (9, [])])
-def test_the_still_picture_draws_the_cap_and_marks_where_a_rank_first_holds_more(cap, marks):
-    height, over = still_cap(timeline(capped(cap)).axes[1])
+def test_a_strip_has_the_cap_and_marks_where_a_rank_first_holds_more(cap, marks):
+    height, over = cap_of(timeline_charts([capped(cap)])[1])
     assert height == cap
     assert [time_ms for time_ms, _ in over] == pytest.approx([time_ms for time_ms, _ in marks])
     assert [amount for _, amount in over] == [amount for _, amount in marks]
 
 
 def test_marks_are_on_the_pictures_clock_though_the_traces_begins_later():
-    _, over = still_cap(timeline(a_hundred_seconds_later(capped(2.5))).axes[1])
+    _, over = cap_of(timeline_charts([a_hundred_seconds_later(capped(2.5))])[1])
     assert over == [pytest.approx(mark) for mark in OVER_2_5]
 
 
@@ -117,13 +115,13 @@ def test_a_cap_above_every_peak_is_still_in_the_picture():
 
 
 def test_without_a_cap_the_picture_has_neither_line_nor_marks():
-    assert still_cap(timeline(two_traces()[0]).axes[1]) == (None, [])
+    assert cap_of(timeline_charts(two_traces())[1]) == (None, [])
 
 
 def test_each_trace_has_a_cap_of_its_own():
-    still = timeline([capped(2.5), two_traces()[0], capped(3.5)])
-    assert [still_cap(strip)[0] for strip in still.axes[1::2]] == [2.5, None, 3.5]
-    assert [len(still_cap(strip)[1]) for strip in still.axes[1::2]] == [2, 0, 1]
+    strips = timeline_charts([capped(2.5), two_traces()[0], capped(3.5)])[1::2]
+    assert [cap_of(strip)[0] for strip in strips] == [2.5, None, 3.5]
+    assert [len(cap_of(strip)[1]) for strip in strips] == [2, 0, 1]
 
 
 def test_without_memory_the_still_picture_is_timelines_only():

@@ -1,10 +1,10 @@
 """The overlay: in each rank's row the first trace above the second, and the error of its step."""
 
 import pytest
-from matplotlib.collections import PolyCollection
 
 import simlab as sl
 from simlab import InputError
+from simlab.views.chart import Boxes
 
 
 def trace(name="1f1b", ranks=3, forward_s=0.02):
@@ -13,13 +13,12 @@ def trace(name="1f1b", ranks=3, forward_s=0.02):
     )
 
 
-def halves(axes):
+def halves(chart):
     """{(rank, "upper" or "lower"): sorted [(start, end) of its boxes, ms]}."""
     found = {}
-    for collection in axes.collections:
-        if isinstance(collection, PolyCollection):
-            for path in collection.get_paths():
-                (left, top), (right, bottom) = path.vertices.min(axis=0), path.vertices.max(axis=0)
+    for mark in chart.marks:
+        if isinstance(mark, Boxes):
+            for left, right, top, bottom in zip(mark.x0, mark.x1, mark.y0, mark.y1):
                 half = "lower" if round(top, 9) == round(top) else "upper"
                 rank = round(top if half == "lower" else bottom)
                 found.setdefault((rank, half), []).append((round(left, 6), round(right, 6)))
@@ -28,7 +27,8 @@ def halves(axes):
 
 def test_the_first_traces_ops_are_above_the_seconds_in_each_ranks_row():
     pair = trace(), trace(forward_s=0.025)
-    drawn = halves(sl.overlay([pair]).axes[0])
+    (chart,) = sl.overlay([pair]).charts
+    drawn = halves(chart)
     for half, its in zip(("upper", "lower"), pair):
         for rank in range(3):
             boxes = [(span.start_s * 1e3, span.end_s * 1e3) for span in its.compute(rank)]

@@ -4,10 +4,9 @@ simulated."""
 from dataclasses import replace
 
 import pytest
-from matplotlib.patches import Rectangle
+from matplotlib.patches import FancyArrowPatch
 
 import simlab as sl
-from simlab.views.plan_scene import stream_scene
 from simlab.views.rounds import cell_words, curves, grid, listed, sends
 
 STEPS = sl.replay(sl.all_reduce_rounds("ring", range(4), 4.0), range(4))
@@ -44,10 +43,11 @@ def test_a_legend_says_what_stands_in_the_cells_of_many_ranks():
     ]
     assert cell_words(16)[1] == ("sum of k of 16 ranks", "16 个 rank 中 k 个之和")
     steps = sl.replay(sl.all_reduce_rounds("ring", range(8), 8.0), range(8))
-    picture = sl.rounds_picture(steps[:2])
+    picture = sl.rounds_picture(steps[:2], width_in=5)  # with no room for more than the number
     (legend,) = picture.legends
-    assert legend.get_texts()[0].get_text() == "k: sum of k of the 8 ranks"
-    assert {text.get_text() for text in picture.axes[1].texts} == {"", "1", "2"}
+    named = [text.get_text() for text in legend.get_texts()]
+    assert named[0] == "1 of 8: its own only" and "k of 8: sum of k of the 8 ranks" in named
+    assert {text.get_text() for text in picture.axes[1].texts} == {"1", "2"}
 
 
 def test_sends_are_told_in_words():
@@ -70,12 +70,17 @@ def test_curves_mark_each_size_once():
 def test_a_picture_has_a_panel_for_each_step_and_an_outline_for_each_arrival():
     picture = sl.rounds_picture(STEPS, columns=4)
     panels = [axes for axes in picture.axes if axes.get_visible()]
-    assert [axes.get_title() for axes in panels] == [
-        "at the start",
-        *(f"round {k}" for k in range(1, 7)),
+    titles = ["at the start", *(f"round {k}" for k in range(1, 7))]
+    assert [axes.get_title(loc="left") for axes in panels] == titles
+    frames = [
+        sum(len(mark.x0) for mark in chart.marks if mark.name and mark.name.en.startswith("frame"))
+        for chart in picture.charts
     ]
-    outlines = [sum(isinstance(patch, Rectangle) for patch in axes.patches) for axes in panels]
-    assert outlines == [0] + [4] * 6
+    assert frames == [0] + [4] * 6
+    arrows = [[*zip(chart.marks[-1].y0, chart.marks[-1].y1)] for chart in picture.charts]
+    assert arrows == [[]] + [[(0, 1), (1, 2), (2, 3), (3, 0)]] * 6
+    for axes, its in zip(panels, arrows):
+        assert len(axes.findobj(FancyArrowPatch)) == len(its)
     assert picture._repr_png_().startswith(b"\x89PNG")
 
 
@@ -83,11 +88,11 @@ def test_a_picture_has_a_panel_for_each_step_and_an_outline_for_each_arrival():
 def test_streams_are_drawn_with_a_box_for_each_span_that_lasts(streams):
     model = replace(sl.load_model("llama-2-7b"), layers=3)
     trace = sl.layer_trace(model, sl.Plan(dp=16, zero=3), sl.load_cluster("dgx-a100", nodes=2))
-    view = stream_scene(trace, streams=streams)
+    picture = sl.layer_timeline(trace, streams=streams, captions="three layers")
+    (chart,), (axes,) = picture.charts, picture.axes
     shown = {*streams, "optimizer"} if "compute" in streams else set(streams)  # which also computes
-    assert len(view.boxes) == sum(
+    assert sum(len(mark.x0) for mark in chart.marks if mark.labels) == sum(
         span.stream in shown and span.end_s > span.start_s for span in trace.spans
     )
-    assert [stream for _, stream in view.rows] == list(streams)
-    (axes,) = sl.layer_timeline(trace, streams=streams, captions="three layers").axes
+    assert chart.y.names == [f"stage 0 {stream}" for stream in streams]
     assert axes.get_title(loc="left") == "three layers"

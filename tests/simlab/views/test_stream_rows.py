@@ -8,11 +8,11 @@ from matplotlib.colors import to_hex
 
 import simlab as sl
 from simlab.trace import Span
+from simlab.units import MS
 from simlab.views.chart import Words
+from simlab.views.charts.streams import streams_chart
 from simlab.views.language import LANGUAGE
-from simlab.views.plan_scene import stream_scene
 from simlab.views.stream_rows import work_of
-from simlab.views.streams import streams_chart
 
 MODEL = replace(sl.load_model("llama-2-13b"), layers=4)
 CLUSTER = sl.load_cluster("dgx-a100", nodes=2)
@@ -22,21 +22,31 @@ def layers(**plan):
     return sl.layer_trace(MODEL, sl.Plan(microbatches=2, **plan), CLUSTER)
 
 
+def shown(trace, **options):
+    """The chart of the streams of `trace`."""
+    return streams_chart(trace, key="t", title=Words("t", "t"), **options)
+
+
+def labels(chart, work=""):
+    """[what is written into each box], those of one kind of work where it is named."""
+    marks = [mark for mark in chart.marks if mark.labels and mark.name.en.startswith(work)]
+    return [label for mark in marks for label in mark.labels]
+
+
 @pytest.fixture(scope="module")
 def sharded():
     return layers(dp=2, tp=4, pp=2, zero=3)
 
 
 def test_a_box_names_the_operations_that_it_computes_and_no_layer(sharded):
-    view = stream_scene(sharded, only="0F0")
-    labels = {box.label for box in view.boxes if box.kind == "F"}
-    assert {"MLP", "QKV, attention, output", "embedding"} <= labels
-    assert not any("layer" in label for label in labels)
+    found = {*labels(shown(sharded, only="0F0"), "F forward")}
+    assert {"MLP", "QKV, attention, output", "embedding"} <= found
+    assert not any("layer" in label for label in found)
 
 
 def test_a_step_of_a_ring_names_whose_queries_meet_whose_keys():
-    view = stream_scene(layers(tp=2, cp=4, pp=2), only="0F0 layer 0")
-    scores = [box.label for box in view.boxes if "scores" in box.label]
+    found = labels(shown(layers(tp=2, cp=4, pp=2), only="0F0 layer 0"))
+    scores = [label for label in found if "scores" in label]
     # the last rank of the ring has its own keys first, then those of the ranks before it
     found = [label.removesuffix(", output") for label in scores]
     assert found == ["scores 3←3", "scores 3←2", "scores 3←1", "scores 3←0"]
@@ -46,21 +56,21 @@ def test_the_ring_of_a_layer_names_whose_queries_meet_whose_keys_too():
     plan = sl.Plan(cp=4, cp_layout="contiguous")
     ring = sl.ring_trace(MODEL, plan, sl.load_cluster("dgx-h100"))
     # with contiguous parts, the causal mask leaves a rank the keys of itself and those before it
-    labels = {box.label for box in stream_scene(ring, streams=("compute",)).boxes}
-    assert labels == {f"scores {r}←{s}" for r in range(4) for s in range(r + 1)}
+    assert {*labels(shown(ring, streams=("compute",)))} == {
+        f"scores {r}←{s}" for r in range(4) for s in range(r + 1)
+    }
 
 
 def test_a_row_is_a_stage_where_it_stands_for_one_and_a_rank_where_it_is_one(sharded):
-    chart = streams_chart(sharded, key="t", title=Words("t", "t"))
-    assert {name.split()[0] for name in chart.y.names} == {"stage"}
-    chunks = layers(dp=2, tp=4, pp=2, schedule="interleaved-1f1b")
-    assert stream_scene(chunks).row_word == "pp"
+    def words(trace):
+        return {name.split()[0] for name in shown(trace).y.names}
+
+    assert words(sharded) == {"stage"}
+    assert words(layers(dp=2, tp=4, pp=2, schedule="interleaved-1f1b")) == {"pp"}
     plan = sl.Plan(dp=2, tp=4, pp=2, microbatches=2)
     every = sl.layer_trace(MODEL, plan, CLUSTER, collapsed=False)
-    assert (
-        stream_scene(every).row_word == "rank"
-        and len({r for r, _ in stream_scene(every).rows}) == 16
-    )
+    assert words(every) == {"rank"}
+    assert len({name.split()[1] for name in shown(every).y.names}) == 16
 
 
 @pytest.mark.parametrize(
@@ -81,32 +91,29 @@ def test_each_kind_of_communication_is_drawn_as_itself_in_any_stream(stream, kin
     assert work_of(Span(0, stream, "x", 0.0, 1.0, kind=kind)) == work
 
 
-def test_chart_and_still_show_the_same_kinds_and_their_legends_list_exactly_these(sharded):
-    whole = 0.0, max(span.end_s for span in sharded.spans)
-    chart = streams_chart(sharded, key="t", title=Words("t", "t"), window=whole)
-    in_chart = {name.en for name, _ in chart.legend()}
+def test_a_still_has_the_colours_the_patterns_and_the_legend_of_its_chart(sharded):
     picture = sl.layer_timeline(sharded)
+    (chart,), looks = picture.charts, {its["en"]: its for its in LANGUAGE["work"].values()}
     in_still = {text.get_text() for text in picture.legends[0].get_texts()}
-    view = stream_scene(sharded)
-    looks = LANGUAGE["work"]
-    drawn = {box.kind for box in (*view.boxes, *view.waiting)}
-    assert in_chart == in_still and len(in_still) == len(drawn)
-    faces = {to_hex(c.get_facecolor()[0]).upper() for c in picture.axes[0].collections}
-    assert faces == {looks[kind]["colour"] for kind in drawn}
-    hatched = [c for c in picture.axes[0].collections if c.get_hatch()]
-    assert len(hatched) == sum(looks[kind]["pattern"] != "plain" for kind in drawn)
+    assert in_still == {name.en for name, _ in chart.legend()} and len(in_still) > 5
+    drawn = [looks[name.removeprefix("F ").removeprefix("B ")] for name in in_still]
+    faces = [c for c in picture.axes[0].collections if len(c.get_facecolor())]
+    colours = {to_hex(c.get_facecolor()[0]).upper() for c in faces}
+    assert colours == {look["colour"] for look in drawn}
+    hatched = [c for c in faces if c.get_hatch()]
+    assert len(hatched) == sum(look["pattern"] != "plain" for look in drawn)
 
 
 def test_a_rank_waits_in_a_still_exactly_where_no_op_at_all_computes(sharded):
     start_s, end_s = sharded.window("0F1")
-    view = stream_scene(sharded, only="0F1", streams=("compute",))
-    waits = [box for box in view.waiting if view.rows[box.row][0] == 0]
-    for box in waits:
+    chart = shown(sharded, only="0F1", streams=("compute",), ranks=[0])
+    (waits,) = [mark for mark in chart.marks if mark.name.en == "idle"]
+    for x0, x1 in zip(waits.x0, waits.x1):
         assert not any(
-            min(span.end_s, box.end_s) - max(span.start_s, box.start_s) > 1e-9
+            min(span.end_s, x1 * MS) - max(span.start_s, x0 * MS) > 1e-9
             for span in sharded.compute(0)
         )
-    assert waits and view.start_s >= start_s and view.end_s <= end_s
+    assert waits.x0 and chart.x.least >= start_s / MS and chart.x.most <= end_s / MS
 
 
 def test_a_trace_keeps_what_is_computed_in_a_unit_and_older_files_without_it_are_read(sharded):
@@ -116,4 +123,4 @@ def test_a_trace_keeps_what_is_computed_in_a_unit_and_older_files_without_it_are
     data["spans"] = [row[:-1] for row in data["spans"]]
     older = sl.Trace.from_json(json.dumps(data))
     assert {span.part for span in older.spans} == {""}
-    assert any(box.label == "layer 0" for box in stream_scene(older).boxes)
+    assert "layer 0" in labels(shown(older))
