@@ -39,9 +39,11 @@ def test_fsdp2_copies_a_units_parameters_out_twice_and_its_gradients_in_once(uni
 
 
 def test_what_stays_gathered_over_a_step_is_not_copied_for_each_microbatch():
-    pipeline = replace(FSDP2, reshard=False, pp=2)
-    expected = [0, 0, 6 * stage_parameters(LLAMA, FSDP2, 1)]
-    assert copies(layer_kernels(LLAMA, pipeline)) == expected
+    pipeline, parameters = replace(FSDP2, pp=2), stage_parameters(LLAMA, FSDP2, 1)
+    gathered = copies(layer_kernels(LLAMA, replace(pipeline, reshard=False)))
+    assert gathered == [0, 0, 6 * parameters]
+    again = copies(layer_kernels(LLAMA, pipeline))
+    assert again == [4 * parameters, 4 * parameters, 6 * parameters]
 
 
 def test_a_whole_recomputation_needs_no_copy_of_its_own():
