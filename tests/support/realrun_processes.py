@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import realrun
@@ -262,8 +262,9 @@ def awake(processes):
 
 def _signal(processes, number):
     for process in processes:
-        if process.is_alive():
-            os.kill(process.pid, number)
+        with suppress(ProcessLookupError):  # a test may just have killed it
+            if process.is_alive():
+                os.kill(process.pid, number)
 
 
 def both_directions():
