@@ -18,6 +18,7 @@ from realrun.checkpoint.files import write_manifest
 from realrun.checkpoint.policy import Checkpoints
 from simlab.spec.plan import Plan
 from tests.support.patience import PATIENCE_S
+from tests.support.realrun_processes import go_on
 
 LAYERS = 2
 EXTRA = {"scale": 65536.0, "plan": {"tp": 2, "zero": 0}, "position": [3, 17], "note": "ü"}
@@ -285,6 +286,7 @@ def test_a_kill_while_an_old_checkpoint_is_deleted_leaves_the_new_one_and_no_hal
 
 def test_the_ranks_that_survive_a_kill_are_told(two, tmp_path):
     saved(two, tmp_path)
+    go_on(two._processes)
     for pipe in two._pipes:
         pipe.send((save_and_die, (str(tmp_path), "half a file", [1])))
     assert two._pipes[0].poll(PATIENCE_S), "rank 0 waits for ever"
