@@ -233,6 +233,13 @@ def test_the_bytes_are_those_of_ddp_and_of_the_closed_form_however_they_are_cut(
     assert len(buffers) == len(step[form]["sent"])
 
 
+def test_the_naive_form_makes_a_call_for_each_parameter_and_buckets_fewer(answers):
+    calls = {form: len(answers[0]["one step"][form]["sent"]) for form in FORMS}
+    assert calls["naive"] == calls["a bucket each"] == TENSORS
+    assert calls["one bucket"] == 1
+    assert 1 < calls["a few buckets"] < TENSORS
+
+
 @pytest.mark.parametrize("form", [*BUCKETS, "DDP"])
 def test_microbatches_but_the_last_send_nothing(answers, form):
     assert {answer["one step"][form]["sent before the last"] for answer in answers} == {0}
