@@ -5,7 +5,6 @@ These parts are computed. The order of rooms in architecture.md is that of the t
 tables of flags in command-line.md come from the argument parsers. The table of fields in executing.md
 comes from realrun's checks. The tables of errors in validation.md come from the published runs, that of
 Llama 3 405B's layout is predicted, and those of an H100's kernels are predicted beside what was measured.
-The table of defaults in convert.md comes from what reads other projects' files.
 The table of spellings in published-rows.md comes from the words that are read there. The schemas of plan
 and cluster files, in docs/schemas, are computed as a whole, and so are the errors of published runs that a
 prediction tells its uncertainty from.
@@ -30,7 +29,6 @@ from realrun.cli.check import BACKENDS
 from realrun.run.job.checks import EXECUTION
 from simlab.cli import main as simlab_main
 from simlab.cli.options import value_text
-from simlab.planner.formats import FORMATS
 from simlab.studies.published.errors import Facts, recorded, suites
 from simlab.studies.published.runs import (
     RUNS,
@@ -316,21 +314,9 @@ def spellings(text: str) -> Iterator[tuple[str, str]]:
     yield "spellings", tables()
 
 
-def defaults(text: str) -> Iterator[tuple[str, str]]:
-    """(mark, table) of what other projects do where their files say nothing."""
-    lines = ["| project | field | value | read in |", "|---|---|---|---|"]
-    lines += [
-        f"| {project} | `{its.field}` | {its.value} | {its.source} |"
-        for project, form in FORMATS.items()
-        for its in form.defaults
-    ]
-    yield "defaults", "\n".join(lines) + "\n"
-
-
 PARTS: dict[str, Callable[[str], Iterator[tuple[str, str]]]] = {
     "architecture.md": rooms,
     "command-line.md": flags,
-    "convert.md": defaults,
     "executing.md": execution,
     "published-rows.md": spellings,
     "validation.md": errors,

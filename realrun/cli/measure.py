@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypedDic
 
 from realrun.cli.machine_file import check_writable, write
 from realrun.cli.machine_text import text
-from realrun.cli.options import add_device_options
+from realrun.cli.options import Option, add_device_options, add_options, add_switches
 from realrun.cli.run_command import say
 from realrun.launch.pool import Pool, RunError
 from simlab.cli.output import print_json, print_text
@@ -45,6 +45,17 @@ SIZES = {quick: [KIB * 4**power for power in range(7 if quick else 9)] for quick
 """{quick: bytes}: 1 KiB to 64 MiB (quick: 4 MiB); every second one is kept apart for --compare."""
 BUDGET_S = {True: 0.03, False: 0.3}
 MOST_RANKS = 8
+OPTIONS = {
+    "out": Option(str, "FILE", "where the cluster is written (default machine.json)"),
+    "ranks": Option(
+        int, "N", "processes, one GPU each on CUDA (default: as many as GPUs, or else cores)"
+    ),
+    "threads": Option(int, "N", "threads of a kernel on the CPU (default 1, as a rank has)"),
+}
+SWITCHES = {
+    "quick": "in less than 20 s: fewer rounds, and messages up to 4 MiB, not 64",
+    "compare": "also measure at other sizes than those fitted, and print the error there",
+}
 KERNELS, KERNELS_TIMEOUT_S = "realrun.measure.machine.kernels:OF_A_RANK", 900
 
 
@@ -302,33 +313,7 @@ def drive_speed(folder: Path | str) -> float:
 def add_measure(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `measure`."""
     command.description, command.epilog = cleandoc(measure_command.__doc__ or ""), EPILOG
-    command.add_argument(
-        "--out",
-        default="machine.json",
-        metavar="FILE",
-        help="where the cluster is written (default machine.json)",
-    )
-    command.add_argument(
-        "--ranks",
-        type=int,
-        metavar="N",
-        help="processes, one GPU each on CUDA (default: as many as GPUs, or else cores)",
-    )
-    command.add_argument(
-        "--threads",
-        type=int,
-        default=1,
-        metavar="N",
-        help="threads of a kernel on the CPU (default 1, as a rank has)",
-    )
-    command.add_argument(
-        "--quick",
-        action="store_true",
-        help="in less than 20 s: fewer rounds, and messages up to 4 MiB, not 64",
-    )
-    command.add_argument(
-        "--compare",
-        action="store_true",
-        help="also measure at other sizes than those fitted, and print the error there",
-    )
+    add_options(command, OPTIONS)
+    command.set_defaults(out="machine.json", threads=1)
+    add_switches(command, SWITCHES)
     add_device_options(command, Answer)

@@ -97,6 +97,21 @@ RUN = {
     ),
 }
 """Options of a run."""
+SWITCHES = {
+    "resume": "go on from the newest complete checkpoint, whatever plan wrote it",
+    "skip_damaged": "with --resume: put a damaged newest checkpoint aside, and go on from the last whole one",
+    "elastic": "under torchrun: as many replicas as it starts ranks for, with the same batch",
+    "reference": "train the same in one process, too, and compare the losses",
+    "anyway": "run padded ops that the cores of this machine cannot pace",
+}
+CHECKED = {
+    "inject": Option(
+        str, "FAULT", f"{', '.join(KINDS)}, as in hang@3:2: on rank 3 at measured step 2, the third"
+    ),
+    "max_error": Option(float, "PERCENT", "fail if a predicted step is further off than this"),
+}
+EXPLAINED = {"explain": "say where the time of the median measured step went, as `simlab why` does"}
+"""What a plan file does not say of a run."""
 NAMES = ", ".join([*SCHEDULES, *(f"{alias} (= {name})" for alias, name in ALIASES.items())])
 """The schedules that can be executed, which are those with a flush."""
 PRECISION = "what runs: fp32, bf16, fp16 (default fp32; a box takes its times from bf16)"
@@ -134,7 +149,11 @@ def add_run_options(parser: Any) -> None:
     add_options(run, RUN)
     # the values of the earlier option, too
     add_alias(run, "--engine", "backend", lambda name: {"realrun": "native"}.get(name, name))
-    _add_switches(run)
+    add_switches(run, SWITCHES)
+    add_options(run, CHECKED)
+    add_switches(run, EXPLAINED)
+    add_picture_option(run, "the timelines of all runs, predicted over measured")
+    add_device_options(run, Answer)
 
 
 def add_options(group: Any, options: dict[str, Option]) -> None:
@@ -143,50 +162,10 @@ def add_options(group: Any, options: dict[str, Option]) -> None:
         group.add_argument(flag(name), type=kind, metavar=metavar, help=text)
 
 
-def _add_switches(run: Any) -> None:
-    run.add_argument(
-        "--resume",
-        action="store_true",
-        help="go on from the newest complete checkpoint, whatever plan wrote it",
-    )
-    run.add_argument(
-        "--skip-damaged",
-        action="store_true",
-        help="with --resume: put a damaged newest checkpoint aside, and go on from the last whole one",
-    )
-    run.add_argument(
-        "--elastic",
-        action="store_true",
-        help="under torchrun: as many replicas as it starts ranks for, with the same batch",
-    )
-    run.add_argument(
-        "--reference",
-        action="store_true",
-        help="train the same in one process, too, and compare the losses",
-    )
-    run.add_argument(
-        "--anyway",
-        action="store_true",
-        help="run padded ops that the cores of this machine cannot pace",
-    )
-    run.add_argument(
-        "--inject",
-        metavar="FAULT",
-        help=f"{', '.join(KINDS)}, as in hang@3:2: on rank 3 at measured step 2, the third",
-    )
-    run.add_argument(
-        "--max-error",
-        type=float,
-        metavar="PERCENT",
-        help="fail if a predicted step is further off than this",
-    )
-    run.add_argument(
-        "--explain",
-        action="store_true",
-        help="say where the time of the median measured step went, as `simlab why` does",
-    )
-    add_picture_option(run, "the timelines of all runs, predicted over measured")
-    add_device_options(run, Answer)
+def add_switches(group: Any, switches: dict[str, str]) -> None:
+    """Add options without a value, {name: help}, to `group`."""
+    for name, text in switches.items():
+        group.add_argument(flag(name), action="store_true", help=text)
 
 
 class BrokenOff(Failure):

@@ -10,7 +10,6 @@ checkpoint is complete when training goes on.
 """
 
 import math
-from typing import NamedTuple
 
 from simlab.errors import InputError
 from simlab.operations.checkpoints import Checkpoints
@@ -21,40 +20,15 @@ from simlab.operations.closed_forms import (
     young_interval_s,
 )
 from simlab.operations.fleet import Fleet
-from simlab.operations.long_run import MOST_EVENTS, LongRun, simulate_run
+from simlab.operations.long_run import MOST_EVENTS, LongRun, RunResult, simulate_run
 from simlab.operations.rates import DAY_S, Cause, FailureRate
 
 __all__ = [
-    "Interrupted",
     "daly_interval_s",
     "expected_goodput",
     "train_with_failures",
     "young_interval_s",
 ]
-
-
-class Interrupted(NamedTuple):
-    """A training as it went: where its `wall_s` seconds were spent. They add up."""
-
-    work_s: float
-    """Training that counts."""
-    lost_s: float
-    """Training and writing that a failure undid: since the last complete checkpoint."""
-    checkpoint_s: float
-    """Writing checkpoints that were completed, while training stood still."""
-    restart_s: float
-    """Starting again, failures in the middle of it included."""
-    failures: int
-
-    @property
-    def wall_s(self) -> float:
-        """From the first second to the last."""
-        return self.work_s + self.lost_s + self.checkpoint_s + self.restart_s
-
-    @property
-    def goodput(self) -> float:
-        """The part of the time that counts."""
-        return self.work_s / self.wall_s
 
 
 def train_with_failures(
@@ -65,8 +39,8 @@ def train_with_failures(
     restart_s: float,
     mtbf_s: float,
     seed: int = 0,
-) -> Interrupted:
-    """`Interrupted`: a training that takes `work_s` without failures, simulated with them.
+) -> RunResult:
+    """A training that takes `work_s` without failures, simulated with them.
 
     interval_s:   of training between two checkpoints. The last piece, after which nothing is
                   written, may be shorter.
@@ -77,14 +51,13 @@ def train_with_failures(
     mtbf_s:       mean time between failures of the whole job.
     seed:         of the failures' times.
     """
-    costs = {
-        "interval_s": interval_s,
-        "checkpoint_s": checkpoint_s,
-        "restart_s": restart_s,
-        "mtbf_s": mtbf_s,
-    }
-    check_times(work_s=work_s, **costs)
-    goodput = expected_goodput(**costs | {"interval_s": min(interval_s, work_s)})
+    check_times(work_s=work_s, interval_s=interval_s)
+    goodput = expected_goodput(
+        interval_s=min(interval_s, work_s),
+        checkpoint_s=checkpoint_s,
+        restart_s=restart_s,
+        mtbf_s=mtbf_s,
+    )
     events = work_s / interval_s + (work_s / goodput / mtbf_s if goodput else math.inf)
     if events > MOST_EVENTS:
         raise InputError(
@@ -99,6 +72,4 @@ def train_with_failures(
         fleet=Fleet(nodes=1, spares=0, detect_s=0.0, start_s=restart_s),
         checkpoints=Checkpoints(interval_s=interval_s, stall_s=checkpoint_s),
     )
-    went = simulate_run(run, seed=seed)
-    spent = went.spent
-    return Interrupted(work_s, spent.lost_s, spent.checkpoint_s, spent.restart_s, went.failures)
+    return simulate_run(run, seed=seed)

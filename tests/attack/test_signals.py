@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from realrun_gate import Gate
-from realrun_processes import ROOT
 
 from realrun.checkpoint import save as checkpoint
 from realrun.launch.worker import SILENCE_S
@@ -88,8 +87,7 @@ def cells():
 @pytest.mark.parametrize("backend, phase, target, number", list(cells()))
 def test_a_signal_in_a_phase(command, tally, tmp_path, backend, phase, target, number):
     tally["tried"] += 1
-    (tmp_path / "gate").mkdir()
-    gate = Gate(tmp_path / "gate", phase, ROOT)
+    gate = Gate(tmp_path / "gate", phase)
     run = command(
         "--dp", 2, "--steps", 6, "--checkpoint-every", 2, "--timeout", SILENCE_S, "--backend", backend,
         environment=gate.environment,
@@ -117,8 +115,7 @@ def test_a_signal_in_a_phase(command, tally, tmp_path, backend, phase, target, n
 
 @pytest.mark.parametrize("backend, phase", list(stops()))
 def test_a_rank_that_is_stopped_in_a_phase_is_named_with_it(command, tmp_path, backend, phase):
-    (tmp_path / "gate").mkdir()
-    gate = Gate(tmp_path / "gate", phase, ROOT)
+    gate = Gate(tmp_path / "gate", phase)
     run = command(
         "--dp", 2, "--steps", 6, "--checkpoint-every", 2, "--timeout", SILENCE_S, "--backend", backend,
         environment=gate.environment,
@@ -143,8 +140,7 @@ def test_under_torchrun_who_is_lost_is_named_and_the_run_ends(
     command, tally, tmp_path, backend, phase, which, number
 ):
     tally["tried"] += 1
-    (tmp_path / "gate").mkdir()
-    gate = Gate(tmp_path / "gate", phase, ROOT)
+    gate = Gate(tmp_path / "gate", phase)
     run = command(
         "--standalone", "--nproc-per-node", 2, "-m", "realrun", "--dp", 2, "--steps", 6,
         "--checkpoint-every", 2, "--timeout", 5, "--backend", backend,
@@ -193,8 +189,7 @@ ENDS = "the fork server (process {}), which starts all ranks, "
 )
 def test_the_process_that_starts_the_ranks_is_named_too(command, tmp_path, phase, number, says):
     """multiprocessing waits for it without a limit. A training does not need it, nor does its end."""
-    (tmp_path / "gate").mkdir()
-    gate = Gate(tmp_path / "gate", "training", ROOT)
+    gate = Gate(tmp_path / "gate", "training")
     run = command("--dp", 2, "--steps", 6, environment=gate.environment)
     run.say_until("starting 2 processes")
     run.wait_until(run.fork_server)

@@ -16,7 +16,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
 from simlab.views.language import colours
-from tests.support.browser import ROOT, chromium_page, needs_chromium, needs_node
+from tests.support.browser import ROOT, chromium_page, needs_chromium, needs_node, watched
 
 pytestmark = [needs_node, needs_chromium]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -106,16 +106,9 @@ def test_no_cell_of_a_page_only_shows_the_switch_that_the_page_has_itself(site):
 @pytest.fixture(scope="module")
 def browser(address):
     """(a page, [addresses it asked for], [what it complained of])."""
-    asked, complaints = [], []
     with chromium_page() as page:
         page.set_viewport_size({"width": 1366, "height": 768})
-        page.on("request", lambda request: asked.append(request.url))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on(
-            "console",
-            lambda line: line.type in ("error", "warning") and complaints.append(line.text),
-        )
-        yield page, asked, complaints
+        yield page, *watched(page)
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)

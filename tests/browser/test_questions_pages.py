@@ -13,7 +13,7 @@ from bs4 import BeautifulSoup
 from simlab.explorers import explorer
 from simlab.lessons import book, progress, words
 from simlab.lessons.prediction import Number, off_by
-from tests.support.browser import ROOT, chromium_page, needs_chromium, needs_node
+from tests.support.browser import ROOT, chromium_page, needs_chromium, needs_node, watched
 from tests.support.patience import PATIENCE_S
 
 pytestmark = [needs_node, needs_chromium]
@@ -34,12 +34,7 @@ def context(address):
 def page(context):
     """A page of a visitor who has done nothing yet, and [what it complained of]."""
     with closing(context.new_page()) as page:
-        complaints = []
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on(
-            "console",
-            lambda line: line.type in ("error", "warning") and complaints.append(line.text),
-        )
+        _, complaints = watched(page)
         yield page
         assert complaints == []
         page.evaluate("() => localStorage.clear()")

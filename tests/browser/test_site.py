@@ -24,6 +24,7 @@ from tests.support.browser import (
     corner,
     needs_chromium,
     needs_node,
+    watched,
 )
 from tests.support.patience import PATIENCE_S
 
@@ -66,15 +67,9 @@ def test_the_page_of_docs_says_how_large_the_parts_are_that_load_only_when_opene
 @pytest.fixture(scope="module")
 def opened(address):
     """(the page once it is live, [addresses it asked for], [what it complained of])."""
-    asked, complaints = [], []
     with chromium_page() as page:
         page.set_viewport_size({"width": 1366, "height": 768})
-        page.on("request", lambda request: asked.append(request.url))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on(
-            "console",
-            lambda line: line.type in ("error", "warning") and complaints.append(line.text),
-        )
+        asked, complaints = watched(page)
         page.goto(address)
         page.wait_for_selector("canvas[data-step-s]", timeout=LIVE_S * 1e3)
         assert not page.evaluate(LIVE)  # the recorded picture is there before Python is

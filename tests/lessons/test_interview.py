@@ -1,6 +1,5 @@
 """Interview mode: chains of questions, what is read, a timed session with its advice, and paths."""
 
-import json
 import re
 from random import Random
 
@@ -25,6 +24,7 @@ from simlab.lessons.drill.artefacts import (
 from simlab.lessons.drill.items import Item, pose
 from simlab.lessons.drill.session import MORE, ORDER, Session
 from simlab.lessons.prediction import Choice
+from tests.support.simlab_commands import answer
 
 CHAINS = [*chains.CHAINS]
 
@@ -350,8 +350,7 @@ def test_the_command_prints_paths_and_refuses_an_interview_of_one_kind(monkeypat
     monkeypatch.setenv("SIMLAB_LANG", tongue)
     assert main(["drill", "--path", "after-fsdp"]) == 0
     assert "drill --only w10 b04" in capsys.readouterr().out.replace("\n", " ")
-    assert main(["drill", "--path", "two-evenings", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["steps"]) == 15
+    assert len(answer(capsys, ["drill", "--path", "two-evenings"])["steps"]) == 15
     assert main(["drill", "--interview", "--kind", "board"]) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
 

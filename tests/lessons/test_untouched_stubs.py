@@ -8,16 +8,11 @@ import pytest
 
 from simlab.apps import lesson_cells
 from simlab.cli.main import main
-from simlab.lessons import NOTEBOOKS, book, course, progress
+from simlab.lessons import book, course, progress
 from simlab.lessons.exercise import Verdict
+from tests.support.notebook_code import stubs
 
-STUBS = {
-    tag[2:]: "".join(cell["source"])
-    for path in NOTEBOOKS.glob("*.ipynb")
-    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
-    for tag in cell["metadata"].get("tags", ())
-    if tag.startswith("e:")
-}
+STUBS = stubs()
 
 
 def test_every_stub_of_the_lessons_is_known_and_a_change_of_it_is_seen():

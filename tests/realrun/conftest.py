@@ -5,6 +5,7 @@ from functools import cache
 
 import pytest
 from realrun_processes import CommandLine, RestingPool
+from realrun_ranks import Ranks
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -16,20 +17,31 @@ def interrupts_are_heard():
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.fixture(scope="module")
-def pools():
-    """ranks -> a warm `Pool` of so many, shared by the tests of a file. A test that breaks a pool
-    brings its own."""
+def one_of_each(kind):
+    """count -> a `kind` of so many, shared by the tests of a file. A test that breaks one brings its
+    own."""
     warm = []
 
     @cache
-    def pool(ranks):
-        warm.append(RestingPool(ranks))
+    def of(count):
+        warm.append(kind(count))
         return warm[-1]
 
-    yield pool
+    yield of
     for one in warm:
         one.close()
+
+
+@pytest.fixture(scope="module")
+def pools():
+    """ranks -> a warm `Pool` of so many."""
+    yield from one_of_each(RestingPool)
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    """ranks -> `Ranks`, which carry out one function after another."""
+    yield from one_of_each(Ranks)
 
 
 @pytest.fixture

@@ -13,12 +13,7 @@ from simlab.input_files import read_bytes, read_text
 from simlab.lessons import progress
 from simlab.spec.cluster import nodes_of_file
 from tests.support.patience import PATIENCE_S
-
-
-def refused(argv, capsys):
-    assert main(argv) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    return line
+from tests.support.simlab_commands import refused
 
 
 @pytest.fixture
@@ -43,7 +38,7 @@ def fifo(tmp_path):
 def test_what_is_no_regular_file_is_refused_at_once(command, path, fifo, capsys):
     """Devices were read until the memory was full, and a named pipe was waited for."""
     path = fifo if path is None else path
-    said = refused(command.format(path).split(), capsys)
+    said = refused(capsys, command.format(path))
     assert "a device or a pipe: give a regular file" in said and repr(path) in said
 
 
@@ -91,7 +86,7 @@ def test_a_model_has_at_most_ten_thousand_layers(tmp_path, capsys):
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config))
     argv = ["simulate", "--model", str(tmp_path / "config.json"), "--cluster", "dgx-a100"]
-    assert "layers = 100000000000: give at most 10,000" in refused(argv, capsys)
+    assert "layers = 100000000000: give at most 10,000" in refused(capsys, argv)
 
 
 def test_a_long_setting_that_is_not_computed_from_is_cut_in_the_note(tmp_path, capsys):

@@ -174,6 +174,14 @@ def errors_of(page):
     return found
 
 
+def watched(page):
+    """([addresses it asks for], [its errors, and what its console calls errors and warnings]), from now on."""
+    asked, complaints, kinds = [], errors_of(page), ("error", "warning")
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda line: line.type in kinds and complaints.append(line.text))
+    return asked, complaints
+
+
 @contextmanager
 def page_at(url):
     """(a browser page at `url`, the list of addresses it asks for)."""

@@ -10,7 +10,7 @@ from simlab.explorers import explorer
 from simlab.views.chart import Boxes, Dots
 from simlab.views.language import LANGUAGE
 from simlab.views.stream_rows import short_label
-from tests.support.browser import show_explorer
+from tests.support.browser import show_explorer, watched
 from tests.support.patience import PATIENCE_S
 
 SIZES = [(1366, 768), (1920, 1080)]
@@ -70,10 +70,7 @@ DRAWN = """figure => {
 def shown(browser, name, size=(1366, 768), **values):
     """(the page, the element of the explorer), in a page without errors."""
     page = browser.new_page()
-    complaints, asked = [], []
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("console", lambda line: line.type in ("error", "warning") and complaints.append(line))
-    page.on("request", lambda request: asked.append(request.url))
+    asked, complaints = watched(page)
     page.set_viewport_size(dict(zip(("width", "height"), LAB.get(size, size))))
     page.goto("data:text/html,<body style='margin: 0'></body>")
     try:

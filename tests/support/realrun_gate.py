@@ -2,6 +2,8 @@
 
 import os
 
+from tests.support.realrun_processes import ROOT
+
 CUSTOM = """
 import os, time
 from pathlib import Path
@@ -20,11 +22,12 @@ life.Doing.enter = gated
 class Gate:
     """Ranks wait as they enter `phase`, a text that `realrun.run.life.Doing` is told."""
 
-    def __init__(self, folder, phase, root):
+    def __init__(self, folder, phase):
         self.folder = folder
+        folder.mkdir()
         (folder / "sitecustomize.py").write_text(CUSTOM)
         self.environment = {
-            "PYTHONPATH": os.pathsep.join([str(folder), str(root)]),
+            "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]),
             "REALRUN_TEST_GATE": str(folder),
             "REALRUN_TEST_PHASE": phase,
         }

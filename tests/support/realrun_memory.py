@@ -38,6 +38,20 @@ OURS = {
 }  # fmt: skip
 
 
+def saved_by(function, local=lambda tensor: tensor):
+    """(what `function` returns, {address: bytes} of the storages that autograd keeps of it). local: of a
+    tensor, the one that this rank has of it."""
+    kept = {}
+
+    def pack(tensor):
+        storage = local(tensor).untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        return function(), kept
+
+
 class _Reading:
     """Of a tracker: what was held when most was (the first time), and the most of each category."""
 

@@ -73,6 +73,24 @@ def alone(microbatches, stages, dtype, stage_layers=None, parts=()):
     return single_process(sizes, stages, tokens, targets, dtype, stage_layers)
 
 
+def loss_alone(fields, dtype_name):
+    """The loss of the first step of a plan with these fields, in one process."""
+    plan, parts = plan_of(fields), parts_of(fields) if "ep" in fields else ()
+    dtype = getattr(torch, dtype_name)
+    return alone(plan.dp * plan.microbatches, plan.stages, dtype, None, parts)[0]
+
+
+def assert_alike(found, loss, dtype_name):
+    """What `one_step` has found on each rank is as in one process, whose loss is given, and in fp32,
+    which is what the list's bytes are for, they sent those."""
+    most = ERROR[dtype_name]
+    assert abs(sum(rank["loss"] for rank in found) / loss - 1) < most
+    for rank in found:
+        assert rank["gradients"] < most and rank["norm"] < most
+        sent = rank["bytes"].values()
+        assert dtype_name != "float32" or all(counted == listed for counted, listed in sent)
+
+
 # plans
 # ------------------------------------------------------------------------------------------------------
 

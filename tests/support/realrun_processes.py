@@ -84,6 +84,12 @@ class CommandLine:
         assert not self.late, f"killed after {PATIENCE_S:g} s:\n{self.said + err}"
         return self.process.returncode, out, self.said + err
 
+    def facts(self):
+        """What `--json` says of the first run, once all have ended well."""
+        status, out, err = self.end()
+        assert status == 0, err
+        return one_object(out)["runs"][0]
+
     def processes(self):
         """{pid: parent's pid} of everything that this command has started and that still runs."""
         return descended(self.process.pid, self.mark)

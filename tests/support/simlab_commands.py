@@ -22,6 +22,23 @@ def run(capsys, command):
     return status, *capsys.readouterr()
 
 
+def answer(capsys, command, status=0):
+    """The object that `python -m simlab COMMAND --json` prints; COMMAND a line, or its words."""
+    assert main([*words_of(command), "--json"]) == status
+    return json.loads(capsys.readouterr().out)
+
+
+def refused(capsys, command, main=main):
+    """The one line on stderr that says why COMMAND, a line or its words, is refused."""
+    assert main(words_of(command)) == 2, command
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+def words_of(command):
+    return command.split() if isinstance(command, str) else command
+
+
 def one_object(text):
     """The only JSON object in `text`, which is one line."""
     assert text.endswith("\n") and len(text.splitlines()) == 1

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from simlab.errors import InputError, did_you_mean, shortened
 from simlab.planner.formats import deepspeed, megatron, nanotron, torchtitan
-from simlab.planner.formats.defaults import Default
 from simlab.planner.formats.known import known_of
 from simlab.planner.formats.options import Options, Settings
 from simlab.planner.space import DEFAULTS, without_effect
@@ -27,8 +26,6 @@ class Format(NamedTuple):
     """(a plan, the layers of its model where that is known) → the options that say it."""
     syntax: str
     """What its files are: 'arguments', 'toml', 'json' or 'yaml'."""
-    defaults: tuple[Default, ...]
-    """What the project does where its configuration says nothing."""
     model: Callable[[Options, Settings], Settings | None]
     """(options that are left, fields of the plan) → {field of a `Model`: value}; None where the
     configuration does not say a model."""
@@ -36,28 +33,14 @@ class Format(NamedTuple):
 
 FORMATS = {
     "megatron": Format(
-        megatron.read,
-        lambda plan, _: megatron.written(plan),
-        "arguments",
-        megatron.DEFAULTS,
-        megatron.read_model,
+        megatron.read, lambda plan, _: megatron.written(plan), "arguments", megatron.read_model
     ),
-    "torchtitan": Format(
-        torchtitan.read, torchtitan.written, "toml", torchtitan.DEFAULTS, torchtitan.read_model
-    ),
+    "torchtitan": Format(torchtitan.read, torchtitan.written, "toml", torchtitan.read_model),
     "deepspeed": Format(
-        deepspeed.read,
-        lambda plan, _: deepspeed.written(plan),
-        "json",
-        deepspeed.DEFAULTS,
-        lambda *_: None,
+        deepspeed.read, lambda plan, _: deepspeed.written(plan), "json", lambda *_: None
     ),
     "nanotron": Format(
-        nanotron.read,
-        lambda plan, _: nanotron.written(plan),
-        "yaml",
-        nanotron.DEFAULTS,
-        nanotron.read_model,
+        nanotron.read, lambda plan, _: nanotron.written(plan), "yaml", nanotron.read_model
     ),
 }
 

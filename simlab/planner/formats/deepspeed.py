@@ -3,13 +3,12 @@ have it.
 
 It says how data parallelism works; pipelines, context parallelism, recomputation and the order of
 ranks are in a program's code. MiCS (`mics_shard_size`) shards over so many ranks. What follows from no
-option stands in `DEFAULTS`.
+option stands in docs/convert.md.
 """
 
 from typing import Any
 
 from simlab.errors import InputError, shortened
-from simlab.planner.formats.defaults import Default
 from simlab.planner.formats.options import Options, Settings, replicas
 from simlab.spec.plan import Plan
 
@@ -19,40 +18,6 @@ SIZE = "train_micro_batch_size_per_gpu"
 STEPS = "gradient_accumulation_steps"
 ZERO = "zero_optimization."
 NUMBERS = {"fp32": 4, "float32": 4, "fp16": 2, "float16": 2, "bf16": 2, "bfp16": 2, "bfloat16": 2}
-REVISION = "DeepSpeed edaa722, deepspeed/runtime"
-DEFAULTS = (
-    Default(
-        "library",
-        "megatron: flat buffers of 16-bit parameters and gradients, fp32 copies beside the moments, a fused Adam",
-        f"{REVISION}/zero/stage_1_and_2.py (single_partition_of_fp32_groups)",
-    ),
-    Default(
-        "gradient_bytes",
-        "2 with bf16 or fp16, whatever the stage, without data_types.grad_accum_dtype and communication_data_type",
-        f"{REVISION}/engine.py:1405 (communication_data_type) and :1485 (get_data_types)",
-    ),
-    Default(
-        "precision",
-        "fp32 without bf16.enabled and fp16.enabled",
-        f"{REVISION}/precision_config.py (enabled: bool = False)",
-    ),
-    Default("zero", "0", f"{REVISION}/zero/config.py:95 (stage)"),
-    Default(
-        "dp_overlap",
-        "yes with ZeRO-3, no otherwise",
-        f"{REVISION}/zero/config.py:138 (overlap_comm)",
-    ),
-    Default(
-        "bucket_bytes",
-        "one bucket for each unit, where reduce_bucket_size is not given (DeepSpeed's is 5e8 numbers)",
-        f"{REVISION}/zero/config.py:113",
-    ),
-    Default(
-        "recompute",
-        "none: it is in the program's code",
-        "DeepSpeed edaa722, deepspeed/runtime/activation_checkpointing/config.py",
-    ),
-)
 OLDER = {
     "bfloat16.enabled": "bf16.enabled",
     "data_types.bf16_master_weights_and_grads": "bf16.bf16_master_weights_and_grads",

@@ -1,6 +1,6 @@
 """The arguments of Megatron-LM (megatron/training/arguments.py), by their flags.
 
-What follows from no flag stands in `DEFAULTS`. ZeRO-2 and 3 are those of Megatron-FSDP, of torch's
+What follows from no flag stands in docs/convert.md. ZeRO-2 and 3 are those of Megatron-FSDP, of torch's
 FSDP2 or, in Megatron-DeepSpeed, of DeepSpeed.
 """
 
@@ -8,55 +8,14 @@ from typing import Any
 
 from simlab.errors import InputError, shortened
 from simlab.libraries.torch import TORCH
-from simlab.planner.formats.defaults import Default
 from simlab.planner.formats.megatron_forks import read_forks
 from simlab.planner.formats.megatron_model import read_model
 from simlab.planner.formats.megatron_stages import read_stages, written_stages
 from simlab.planner.formats.options import Options, Settings, microbatches, replicas
 from simlab.spec.plan import Plan
 
-__all__ = ["DEFAULTS", "read", "read_model", "written"]
+__all__ = ["read", "read_model", "written"]
 
-ARGUMENTS = "Megatron-LM d98e8a6, megatron/training/arguments.py"
-DEFAULTS = (
-    Default(
-        "gradient_bytes",
-        "4 with bf16 parameters, without --grad-reduce-in-bf16; with --deepspeed as DeepSpeed does",
-        f"{ARGUMENTS}:1215",
-    ),
-    Default(
-        "dropout",
-        "on, unless both rates are 0",
-        "Megatron-LM d98e8a6, megatron/core/transformer/transformer_config.py (hidden_dropout, attention_dropout: 0.1)",
-    ),
-    Default(
-        "attention",
-        "flash; unfused without --use-flash-attn and with --transformer-impl local, which is Megatron-DeepSpeed's "
-        "and that of flags such as --data-impl, until October 2023",
-        "Megatron-LM d98e8a6, megatron/core/models/gpt/gpt_layer_specs.py (get_gpt_layer_local_spec: DotProductAttention)",
-    ),
-    Default("etp", "tp", f"{ARGUMENTS} (expert_tensor_parallel_size)"),
-    Default(
-        "zero",
-        "3 with --use-megatron-fsdp, without --data-parallel-sharding-strategy",
-        f"{ARGUMENTS}:3190",
-    ),
-    Default(
-        "precision",
-        "fp8 means delayed scaling, without --fp8-recipe",
-        "Megatron-LM d98e8a6, megatron/core/transformer/transformer_config.py (fp8_recipe)",
-    ),
-    Default(
-        "cp_layout",
-        "zigzag",
-        "Megatron-LM d98e8a6, megatron/core/utils.py (get_batch_on_this_cp_rank)",
-    ),
-    Default(
-        "dispatcher",
-        "allgather, which is taken as all-to-all and named",
-        "Megatron-LM d98e8a6, megatron/core/transformer/transformer_config.py (moe_token_dispatcher_type)",
-    ),
-)
 SHARDED = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3, "no_shard": 0}
 CP_KINDS = {"p2p": "ring", "a2a": "all-to-all", "allgather": "all-gather"}
 DISPATCHERS = {"all-to-all": "alltoall", "once-a-node": "flex"}

@@ -138,7 +138,7 @@ def _of_deepspeed(options: Options) -> None:
             options.unsaid.append(
                 "attention of several kernels with --ds-sequence-parallel-size: a plan has fused attention then"
             )
-    if options.given("--bf16"):  # as in DEFAULTS of DeepSpeed
+    if options.given("--bf16"):  # DeepSpeed's default
         options.set("--grad-reduce-in-bf16", True)
     if options.look("--zero-stage") == 3:
         options.set("--overlap-grad-reduce", True)

@@ -1,48 +1,16 @@
 """The configuration of nanotron (src/nanotron/config), as YAML files have it.
 
-What follows from no option stands in `DEFAULTS`. `tp_linear_async_communication` runs the communication
-of the backward beside the weight gradient. ddp_bucket_cap_mb counts 2**20 bytes.
+What follows from no option stands in docs/convert.md. `tp_linear_async_communication` runs the
+communication of the backward beside the weight gradient. ddp_bucket_cap_mb counts 2**20 bytes.
 """
 
 import re
 
 from simlab.errors import InputError
-from simlab.planner.formats.defaults import Default
 from simlab.planner.formats.options import Options, Settings
 from simlab.spec.model.hugging_face import sizes_of
 from simlab.spec.plan import Plan
 
-CONFIG = "nanotron 2411b02, src/nanotron/config"
-DEFAULTS = (
-    Default("library", "nanotron", "simlab/libraries/nanotron.py says what its code does"),
-    Default("cp_kind", "ring", "nanotron 2411b02, src/nanotron/nn/ring_attention.py"),
-    Default(
-        "dp_overlap",
-        "yes",
-        "nanotron 2411b02, src/nanotron/trainer.py (make_ddp: DistributedDataParallel)",
-    ),
-    Default(
-        "gradient_bytes",
-        "4, unless accumulate_grad_in_fp32 is false",
-        f"{CONFIG}/config.py (OptimizerArgs)",
-    ),
-    Default("precision", "bf16", f"{CONFIG}/config.py (ModelArgs.__post_init__)"),
-    Default(
-        "schedule",
-        "gpipe where pp_engine is not given",
-        f"{CONFIG}/parallelism_config.py (ParallelismArgs.__post_init__: AllForwardAllBackward)",
-    ),
-    Default(
-        "sequence_parallel",
-        "no where tp_mode is not given",
-        f"{CONFIG}/parallelism_config.py (ParallelismArgs.__post_init__: ALL_REDUCE)",
-    ),
-    Default(
-        "tp_overlap",
-        "none where tp_linear_async_communication is not given",
-        f"{CONFIG}/parallelism_config.py",
-    ),
-)
 KINDS = {"is_llama_config": "llama", "is_qwen2_config": "qwen2"}
 """{what says so in model.model_config: model type of a config.json}"""
 ENGINES = {"1f1b": "1f1b", "afab": "gpipe"}

@@ -1,8 +1,8 @@
 """The configuration of torchtitan (torchtitan/config/), as its TOML files have it, or the JSON file that
 it writes of its Python configurations.
 
-What follows from no option stands in `DEFAULTS`. With a pipeline, FSDP keeps parameters gathered after the
-forward unless 'always' is given. Expert-parallel ranks take all context-parallel ones and a part of those
+What follows from no option stands in docs/convert.md. With a pipeline, FSDP keeps parameters gathered after
+the forward unless 'always' is given. Expert-parallel ranks take all context-parallel ones and a part of those
 that shard.
 """
 
@@ -10,70 +10,11 @@ from collections.abc import Collection
 from typing import Any
 
 from simlab.errors import InputError, shortened
-from simlab.planner.formats.defaults import Default
 from simlab.planner.formats.options import Options, Settings, microbatches, replicas
 from simlab.planner.formats.torchtitan_stages import PARALLELISM, read_stages, written_stages
 from simlab.spec.model import load_model
 from simlab.spec.plan import Plan
 
-CONFIG = "torchtitan b5bcd76, torchtitan/config/configs.py"
-DEFAULTS = (
-    Default("library", "torch", "simlab/libraries/torch.py says what its code does"),
-    Default(
-        "zero",
-        "3 where data_parallel_shard_degree leaves several ranks, else 0",
-        f"{CONFIG} (data_parallel_shard_degree)",
-    ),
-    Default(
-        "hybrid",
-        "the ranks that shard, where data_parallel_replicate_degree is 2 or more",
-        f"{CONFIG} (data_parallel_replicate_degree)",
-    ),
-    Default(
-        "reshard",
-        "yes, but with a pipeline no",
-        "torchtitan b5bcd76, torchtitan/distributed/fsdp.py (get_fsdp_reshard_after_forward_policy)",
-    ),
-    Default(
-        "stage_layers",
-        "the first and the last stage have a layer less; even, and named, where the file says no model",
-        f"{CONFIG} (pipeline_parallel_first_stage_less_layers)",
-    ),
-    Default("gradient_bytes", "4", f"{CONFIG} (mixed_precision_reduce)"),
-    Default("precision", "bf16", f"{CONFIG} (mixed_precision_param)"),
-    Default(
-        "recompute",
-        "per-op where mode is not given (selective)",
-        "torchtitan 0.2, torchtitan/config/job_config.py (ActivationCheckpoint.mode)",
-    ),
-    Default("fused", "no, without compile.enable", f"{CONFIG} (CompileConfig)"),
-    Default(
-        "compiled_loss",
-        "yes with compile.enable, unless compile.components leaves it out, or degrees stand in [training] or "
-        "[experimental], as until March 2025",
-        f"{CONFIG} (CompileConfig.components); torchtitan 542ca77, torchtitan/components/loss.py",
-    ),
-    Default(
-        "attention",
-        "flash: torch's scaled_dot_product_attention",
-        "torchtitan b5bcd76, torchtitan/models/common/attention.py",
-    ),
-    Default(
-        "sequence_parallel", "yes with tensor parallelism", f"{CONFIG} (enable_sequence_parallel)"
-    ),
-    Default(
-        "cp_kind",
-        "all-gather",
-        "torchtitan 0.2, torchtitan/config/job_config.py (context_parallel_rotate_method)",
-    ),
-    Default("cp_layout", "zigzag", f"{CONFIG} (context_parallel_load_balancer)"),
-    Default("seq", "2048", f"{CONFIG} (max_context_length)"),
-    Default(
-        "microbatch_size",
-        "8 sequences, or 16384 tokens",
-        f"{CONFIG} (num_tokens_per_microbatch_per_dp_rank)",
-    ),
-)
 SCHEDULES = {
     "1F1B": "1f1b",
     "GPipe": "gpipe",

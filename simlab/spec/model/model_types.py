@@ -59,9 +59,17 @@ _GPTJ = {field: key for field, key in _GPT2.items() if field != "positions"} | {
     "rope_size": "rotary_dim"
 }
 _UNGROUPED = {field: key for field, key in _LLAMA.items() if field not in ("kv_heads", "head_size")}
-_GROUPED = {"num_key_value_heads": None, "head_dim": None}
 _STATES = {"state_groups": "n_groups", "state_size": "state_size", "conv_size": "conv_kernel"}
-_BIASES = {"attention_bias": ("qkv", "output"), "mlp_bias": ("mlp",)}
+_QKV_BIAS: dict[str, tuple[str, ...]] = {"attention_bias": ("qkv",)}
+_ATTENTION_BIAS: dict[str, tuple[str, ...]] = {"attention_bias": ("qkv", "output")}
+_BIASES = _ATTENTION_BIAS | {"mlp_bias": ("mlp",)}
+_MLA: dict[str, int | None] = {"q_lora_rank": 1536, "n_group": 8, "topk_group": 4}
+_BESIDE = {"parallel": True, "gated_mlp": False, "biases": ("norm", "mlp", "head")}
+
+
+def _grouped(kv_heads: int | None = None, head_size: int | None = None) -> dict[str, int | None]:
+    """What a missing number of heads of keys and values means, and a missing size of a head."""
+    return {"num_key_value_heads": kv_heads, "head_dim": head_size}
 
 
 class ModelType(NamedTuple):
@@ -95,7 +103,7 @@ TYPES = {
         tied=True,
         fields={"bias": True, "gated_mlp": False},
     ),
-    "llama": ModelType("LlamaForCausalLM", _LLAMA, _GROUPED, biases=_BIASES),
+    "llama": ModelType("LlamaForCausalLM", _LLAMA, _grouped(), biases=_BIASES),
     "opt": ModelType(
         "OPTForCausalLM",
         _OPT,
@@ -104,37 +112,29 @@ TYPES = {
         fixed={"do_layer_norm_before": True, "enable_bias": True},
         fields={"bias": True, "gated_mlp": False},
     ),
-    "granite": ModelType("GraniteForCausalLM", _LLAMA, _GROUPED, biases=_BIASES),
+    "granite": ModelType("GraniteForCausalLM", _LLAMA, _grouped(), biases=_BIASES),
     "seed_oss": ModelType(
         "SeedOssForCausalLM",
         _LLAMA,
-        {"num_key_value_heads": 8, "head_dim": 128},
-        biases={
-            "attention_bias": ("qkv",),
-            "attention_out_bias": ("output",),
-            "mlp_bias": ("mlp",),
-        },
+        _grouped(8, 128),
+        biases=_QKV_BIAS | {"attention_out_bias": ("output",), "mlp_bias": ("mlp",)},
         bias_defaults={"attention_bias": True},
     ),
     "smollm3": ModelType(
         "SmolLM3ForCausalLM",
         _LLAMA,
-        {"num_key_value_heads": 4, "head_dim": None},
+        _grouped(4),
         tied=True,
         fixed={"use_sliding_window": False},
         biases=_BIASES,
     ),
-    "mistral": ModelType(
-        "MistralForCausalLM", _LLAMA, {"num_key_value_heads": 8, "head_dim": None}
-    ),
-    "mixtral": ModelType(
-        "MixtralForCausalLM", _LLAMA | _EXPERTS, {"num_key_value_heads": 8, "head_dim": None}
-    ),
-    "phi3": ModelType("Phi3ForCausalLM", _LLAMA, _GROUPED),
+    "mistral": ModelType("MistralForCausalLM", _LLAMA, _grouped(8)),
+    "mixtral": ModelType("MixtralForCausalLM", _LLAMA | _EXPERTS, _grouped(8)),
+    "phi3": ModelType("Phi3ForCausalLM", _LLAMA, _grouped()),
     "starcoder2": ModelType(
         "Starcoder2ForCausalLM",
         _LLAMA,
-        {"num_key_value_heads": 2, "head_dim": None},
+        _grouped(2),
         tied=True,
         fields={"gated_mlp": False, "biases": ("norm",)},
         biases={"use_bias": ("qkv", "output", "mlp")},
@@ -143,7 +143,7 @@ TYPES = {
     "stablelm": ModelType(
         "StableLmForCausalLM",
         _LLAMA,
-        {"num_key_value_heads": 32, "head_dim": None},
+        _grouped(32),
         fixed={"use_parallel_residual": False, "qk_layernorm": False},
         fields={"biases": ("norm",)},
         biases={"use_qkv_bias": ("qkv",)},
@@ -151,165 +151,133 @@ TYPES = {
     "nemotron": ModelType(
         "NemotronForCausalLM",
         _LLAMA,
-        _GROUPED,
+        _grouped(),
         fields={"gated_mlp": False, "biases": ("norm",)},
         biases=_BIASES,
     ),
-    "gemma": ModelType(
-        "GemmaForCausalLM", _LLAMA, {"num_key_value_heads": 16, "head_dim": 256}, tied=True
-    ),
+    "gemma": ModelType("GemmaForCausalLM", _LLAMA, _grouped(16, 256), tied=True),
     "gemma2": ModelType(
         "Gemma2ForCausalLM",
         _LLAMA,
-        {"num_key_value_heads": 4, "head_dim": 256},
+        _grouped(4, 256),
         tied=True,
         fields={"norms": "both"},
-        biases={"attention_bias": ("qkv", "output")},
+        biases=_ATTENTION_BIAS,
         period=2,
     ),
     "gemma3_text": ModelType(
         "Gemma3ForCausalLM",
         _LLAMA,
-        {
-            "num_key_value_heads": 4,
-            "head_dim": 256,
-            "vocab_size": 262208,
-            "max_position_embeddings": 131072,
-        },
+        _grouped(4, 256) | {"vocab_size": 262208, "max_position_embeddings": 131072},
         tied=True,
         fields={"norms": "both", "qk_norm": True},
-        biases={"attention_bias": ("qkv", "output")},
+        biases=_ATTENTION_BIAS,
         period=6,
     ),
     "qwen2": ModelType(
         "Qwen2ForCausalLM",
         _LLAMA,
-        {"num_key_value_heads": 32, "head_dim": None},
+        _grouped(32),
         fixed={"use_sliding_window": False},
         fields={"biases": ("qkv",)},
     ),
     "qwen3": ModelType(
         "Qwen3ForCausalLM",
         _LLAMA,
-        {"num_key_value_heads": 32, "head_dim": 128},
+        _grouped(32, 128),
         fixed={"use_sliding_window": False},
         fields={"qk_norm": True},
-        biases={"attention_bias": ("qkv", "output")},
+        biases=_ATTENTION_BIAS,
     ),
     "qwen3_moe": ModelType(
         "Qwen3MoeForCausalLM",
         _QWEN3_MOE,
-        {"num_key_value_heads": 4, "head_dim": None},
+        _grouped(4),
         fixed={"use_sliding_window": False, "decoder_sparse_step": 1, "mlp_only_layers": []},
         fields={"qk_norm": True},
-        biases={"attention_bias": ("qkv", "output")},
+        biases=_ATTENTION_BIAS,
     ),
     "deepseek_v2": ModelType(
         "DeepseekV2ForCausalLM",
         _DEEPSEEK,
-        {"q_lora_rank": 1536, "n_group": None, "topk_group": None},
+        _MLA | {"n_group": None, "topk_group": None},
         fixed={"moe_layer_freq": 1},
     ),
-    "deepseek_v3": ModelType(
-        "DeepseekV3ForCausalLM",
-        _DEEPSEEK,
-        {"q_lora_rank": 1536, "n_group": 8, "topk_group": 4},
-        fixed={"moe_layer_freq": 1},
-    ),
-    "kimi_k2": ModelType(
-        "KimiK2ForCausalLM",
-        _DEEPSEEK,
-        {"q_lora_rank": 1536, "n_group": 8, "topk_group": 4},
-        fixed={"moe_layer_freq": 1},
-    ),
-    "glm": ModelType(
-        "GlmForCausalLM",
-        _LLAMA,
-        {"num_key_value_heads": 2, "head_dim": 128},
-        biases={"attention_bias": ("qkv",)},
-    ),
+    "deepseek_v3": ModelType("DeepseekV3ForCausalLM", _DEEPSEEK, _MLA, fixed={"moe_layer_freq": 1}),
+    "kimi_k2": ModelType("KimiK2ForCausalLM", _DEEPSEEK, _MLA, fixed={"moe_layer_freq": 1}),
+    "glm": ModelType("GlmForCausalLM", _LLAMA, _grouped(2, 128), biases=_QKV_BIAS),
     "glm4": ModelType(
-        "Glm4ForCausalLM",
-        _LLAMA,
-        {"num_key_value_heads": 2, "head_dim": 128},
-        fields={"norms": "both"},
-        biases={"attention_bias": ("qkv",)},
+        "Glm4ForCausalLM", _LLAMA, _grouped(2, 128), fields={"norms": "both"}, biases=_QKV_BIAS
     ),
     "glm4_moe": ModelType(
         "Glm4MoeForCausalLM",
         _LLAMA | _ROUTED,
-        {"num_key_value_heads": 8, "head_dim": None, "n_group": 1, "topk_group": 1},
-        biases={"attention_bias": ("qkv",)},
+        _grouped(8) | {"n_group": 1, "topk_group": 1},
+        biases=_QKV_BIAS,
     ),
     "gpt_oss": ModelType(
         "GptOssForCausalLM",
         _LLAMA | _EXPERTS,
-        {"num_key_value_heads": 8, "head_dim": 64},
+        _grouped(8, 64),
         fields={
             "sinks": True,
             "clamped": True,
             "scaled_rotary": True,
             "biases": ("mlp", "router"),
         },
-        biases={"attention_bias": ("qkv", "output")},
+        biases=_ATTENTION_BIAS,
         bias_defaults={"attention_bias": True},
         period=2,
     ),
     "llama4_text": ModelType(
         "Llama4ForCausalLM",
         _LLAMA | _EXPERTS | {"ffn": "intermediate_size_mlp", "expert_ffn": "intermediate_size"},
-        {"num_key_value_heads": 8, "head_dim": 128},
+        _grouped(8, 128),
         fields={"shared_experts": 1, "window_slides": False},
-        biases={"attention_bias": ("qkv", "output")},
+        biases=_ATTENTION_BIAS,
         period=4,
     ),
     "olmo2": ModelType(
         "Olmo2ForCausalLM",
         _LLAMA,
-        _GROUPED,
+        _grouped(),
         fields={"norms": "behind", "qk_norm": "whole"},
-        biases={"attention_bias": ("qkv", "output")},
+        biases=_ATTENTION_BIAS,
     ),
     "olmo3": ModelType(
         "Olmo3ForCausalLM",
         _LLAMA,
-        _GROUPED,
+        _grouped(),
         fields={"norms": "behind", "qk_norm": "whole"},
-        biases={"attention_bias": ("qkv", "output")},
+        biases=_ATTENTION_BIAS,
         period=4,
     ),
     "olmoe": ModelType(
         "OlmoeForCausalLM",
         _LLAMA | {"experts": "num_experts", "experts_per_token": "num_experts_per_tok"},
-        _GROUPED,
+        _grouped(),
         fields={"qk_norm": "whole"},
-        biases={"attention_bias": ("qkv", "output")},
+        biases=_ATTENTION_BIAS,
     ),
     "gptj": ModelType(
-        "GPTJForCausalLM",
-        _GPTJ,
-        {"n_inner": None, "rotary_dim": 64},
-        fields={"parallel": True, "gated_mlp": False, "biases": ("norm", "mlp", "head")},
+        "GPTJForCausalLM", _GPTJ, {"n_inner": None, "rotary_dim": 64}, fields=_BESIDE
     ),
     "codegen": ModelType(
-        "CodeGenForCausalLM",
-        _GPTJ,
-        {"n_inner": None, "rotary_dim": 64},
-        fields={"parallel": True, "gated_mlp": False, "biases": ("norm", "mlp", "head")},
+        "CodeGenForCausalLM", _GPTJ, {"n_inner": None, "rotary_dim": 64}, fields=_BESIDE
     ),
     "gpt_neox": ModelType(
         "GPTNeoXForCausalLM",
         _UNGROUPED,
         {},
         fields={"gated_mlp": False, "biases": ("norm", "mlp")},
-        biases={"attention_bias": ("qkv", "output")},
+        biases=_ATTENTION_BIAS,
         bias_defaults={"attention_bias": True},
         turned=0.25,
     ),
     "phi": ModelType(
         "PhiForCausalLM",
         _LLAMA,
-        _GROUPED,
+        _grouped(),
         fixed={"qk_layernorm": False},
         fields={
             "parallel": True,
@@ -330,7 +298,7 @@ TYPES = {
     "cohere": ModelType(
         "CohereForCausalLM",
         _LLAMA,
-        _GROUPED,
+        _grouped(),
         tied=True,
         fixed={"use_qk_norm": False},
         fields={"parallel": True},
@@ -339,7 +307,7 @@ TYPES = {
     "cohere2": ModelType(
         "Cohere2ForCausalLM",
         _LLAMA,
-        _GROUPED,
+        _grouped(),
         tied=True,
         fields={"parallel": True},
         biases=_BIASES,
@@ -348,7 +316,7 @@ TYPES = {
     "exaone4": ModelType(
         "Exaone4ForCausalLM",
         _LLAMA,
-        _GROUPED,
+        _grouped(),
         fields={"norms": "behind", "qk_norm": True},
         period=4,
     ),
@@ -372,7 +340,7 @@ TYPES = {
             "state_size": "mamba_d_state",
             "conv_size": "mamba_d_conv",
         },
-        _GROUPED | {"mamba_n_groups": 1, "mamba_d_state": 256, "mamba_d_conv": 4},
+        _grouped() | {"mamba_n_groups": 1, "mamba_d_state": 256, "mamba_d_conv": 4},
         fixed={
             "mamba_proj_bias": False,
             "mamba_conv_bias": True,
@@ -387,7 +355,7 @@ TYPES = {
         | _STATES
         | {"state_heads": "mamba_num_heads", "state_head_size": "mamba_head_dim"}
         | {"state_size": "ssm_state_size"},
-        _GROUPED,
+        _grouped(),
         fixed={
             "use_bias": False,
             "use_conv_bias": True,

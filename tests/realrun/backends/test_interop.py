@@ -43,24 +43,20 @@ def schedule(name, ranks, microbatches, chunks=1, rank=0):
 def loaded(program, folder, format="compute_only"):
     """torch's runtime with `program` loaded from a CSV; in the form with communication ops, one
     that torch wrote itself."""
+
+    def runtime_of(name, format):
+        chunks = program.stages // len(program.ranks)
+        numbers = len(program.ranks), program.microbatches, chunks
+        runtime = schedule("_PipelineScheduleRuntime", *numbers)
+        runtime._load_csv(folder / name, format=format)
+        return runtime
+
     program.to_csv(folder / "compute.csv")
-    runtime = schedule(
-        "_PipelineScheduleRuntime",
-        len(program.ranks),
-        program.microbatches,
-        program.stages // len(program.ranks),
-    )
-    runtime._load_csv(folder / "compute.csv")
+    runtime = runtime_of("compute.csv", "compute_only")
     if format == "compute_comms":
         runtime._dump_csv(folder / "comms.csv", format=format)
         assert "SEND_F" in (folder / "comms.csv").read_text()
-        runtime = schedule(
-            "_PipelineScheduleRuntime",
-            len(program.ranks),
-            program.microbatches,
-            program.stages // len(program.ranks),
-        )
-        runtime._load_csv(folder / "comms.csv", format=format)
+        runtime = runtime_of("comms.csv", format)
     return runtime
 
 

@@ -262,7 +262,6 @@ def test_states_are_simlabs(pool, tmp_path):
     ({"pp": 2, "dp": 2, "zero": 3, "microbatches": 4, "schedule": "zb-v"}, {}, "zero = 3 with schedule 'zb-v' and backend torch"),
     ({"dp": 2, "dp_overlap": False}, {}, "--dp-overlap False with backend torch"),
     ({"dp": 2}, {"box": {"cluster": "dgx-a100"}}, "--cluster dgx-a100 with backend torch"),
-    ({"dp": 2}, {"backend": "torhc"}, "backend 'torhc', did you mean 'torch'"),
 ])  # fmt: skip
 def test_what_torchs_backend_leaves_out_is_refused(plan, fields, said):
     with pytest.raises(InputError, match=said):

@@ -115,11 +115,6 @@ def torch_order(schedule, stages, microbatches):
     ]
 
 
-def computing(cells):
-    """The ops among `cells`: without idle ones and REDUCE_GRAD, which is a collective."""
-    return [cell for cell in cells if cell and not cell.endswith("REDUCE_GRAD")]
-
-
 def test_torchs_description_of_1f1b_is_refused_for_what_is_wrong_with_it(tmp_path):
     """Its last rank's forwards are numbered 1 to m instead of 0 to m - 1; its executor does not use
     that list."""
@@ -131,13 +126,3 @@ def test_torchs_description_of_1f1b_is_refused_for_what_is_wrong_with_it(tmp_pat
         validate(program)
     assert str(caught.value) == "rank 3: 3F0 never runs, but 3B0 needs it"
     assert str(next(errors(program))) == str(caught.value)
-
-
-def test_but_for_that_mistake_torchs_1f1b_is_ours_op_by_op():
-    rows, ours = (
-        list(map(computing, torch_order("Schedule1F1B", 4, 8))),
-        generate("1f1b", 4, 8).ranks_as_text,
-    )
-    assert rows[:3] == ours[:3]
-    assert [op for op in rows[3] if "B" in op] == [op for op in ours[3] if "B" in op]
-    assert [op for op in rows[3] if "F" in op] == [f"3F{n}" for n in range(1, 9)]

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from realrun_ranks import Ranks
 
 from realrun.checkpoint import save as checkpoint
 from realrun.checkpoint.errors import CheckpointError
@@ -26,17 +25,13 @@ EXTRA = {"scale": 65536.0, "plan": {"tp": 2, "zero": 0}, "position": [3, 17], "n
 
 
 @pytest.fixture(scope="module")
-def two():
-    ranks = Ranks(2)
-    yield ranks
-    ranks.close()
+def two(ranks):
+    return ranks(2)
 
 
 @pytest.fixture(scope="module")
-def four():
-    ranks = Ranks(4)
-    yield ranks
-    ranks.close()
+def four(ranks):
+    return ranks(4)
 
 
 def whole(name):
@@ -175,26 +170,18 @@ def load_other(rank, path, change):
     import torch
 
     tensors = state(2, 1, 2, fill=False)
-    if rank == 1 or change == "without":
-        other = {
-            "more": {"layers.7.up": torch.zeros(2)},
-            "shape": {"layers.0.mask": torch.zeros(2, 3, dtype=torch.bool)},
-        }
-        tensors |= other.get(
-            change, {"layers.0.count": torch.zeros(())} if change == "dtype" else {}
-        )
-        if change == "without":
-            del tensors["layers.0.up"], tensors["layers.1.mask"]
+    if change == "without":
+        del tensors["layers.0.up"], tensors["layers.1.mask"]
+    elif rank == 1:
+        tensors["layers.7.up"] = torch.zeros(2)
     checkpoint.load(path, tensors)
 
 
-def test_other_names_shapes_and_dtypes_are_refused(two, tmp_path):
+def test_other_names_are_refused(two, tmp_path):
     path = str(saved(two, tmp_path))
     expected = {
         "more": f"{path!r} does not hold 'layers.7.up'",
         "without": f"{path!r} holds 'layers.0.up', 'layers.1.mask', which no rank has",
-        "shape": f"'layers.0.mask' is BOOL [3, 2] in {path!r}, BOOL [2, 3] here",
-        "dtype": f"'layers.0.count' is I64 [] in {path!r}, F32 [] here",
     }
     for change, text in expected.items():
         assert two(refusal, load_other, path, change) == [text] * 2
@@ -202,27 +189,18 @@ def test_other_names_shapes_and_dtypes_are_refused(two, tmp_path):
 
 def save_bad(rank, folder, change):
     import torch
-    from torch.distributed.tensor import DTensor, Partial
 
-    tensors, extra = state(2, 1, 2), {}
-    up = tensors["layers.0.up"]
-    if change == "partial":
-        tensors["sum"] = DTensor.from_local(torch.ones(2), up.device_mesh["tp"], [Partial()])
-    elif rank == 1:
-        extra = {"plan": object()} if change == "extra" else {}
+    tensors = state(2, 1, 2)
+    if rank == 1:
         complex64 = torch.zeros(2, dtype=torch.complex64)
-        other = {
-            "type": {"x": "no tensor"},
-            "dtype": {"x": complex64},
-            "shape": {"layers.0.norm": torch.zeros(3)},
-        }
+        other = {"dtype": {"x": complex64}, "shape": {"layers.0.norm": torch.zeros(3)}}
         tensors |= other.get(change, {})
         if change == "disk":
             from realrun.checkpoint import storage as checkpoint_storage
 
             checkpoint_storage.write_safetensors = full_disk
     try:
-        checkpoint.save(folder, 20, tensors, extra)
+        checkpoint.save(folder, 20, tensors, {})
     finally:
         if change == "disk" and rank == 1:
             from realrun.checkpoint.files import write_safetensors
@@ -236,11 +214,8 @@ def full_disk(*arguments):
 
 def test_what_one_rank_cannot_save_is_told_on_all_and_leaves_no_checkpoint(two, tmp_path):
     expected = {
-        "type": "'x' is str 'no tensor', not a name and a tensor",
         "dtype": "'x' is torch.complex64; a checkpoint can hold F64, ",
         "shape": "'layers.0.norm' is a shard of F32 [4] on rank 0, a tensor of F32 [3] on rank 1",
-        "partial": "'sum' is placed as (Partial(sum),): reduce what is partial before saving it",
-        "extra": "extra is not JSON: Object of type object is not JSON serializable",
         "disk": "step-000020' failed on rank 1: [Errno 28] No space left on device",
     }
     saved(two, tmp_path)
@@ -471,35 +446,3 @@ def test_nothing_in_a_folder_is_unpickled_even_if_the_manifest_is_forged(two, tm
     forged(path, lambda manifest: manifest["files"].update({file.name: entry(bomb)}))
     assert all("is not within its file" in text for text in two(refusal, load, str(path), 2, 1, 2))
     assert not mark.exists()
-
-
-def test_a_forged_manifest_cannot_name_files_elsewhere_and_one_without_fields_is_refused(
-    two, tmp_path
-):
-    path = saved(two, tmp_path)
-    name = "layers.0.up"
-    changes = {
-        "names '../x', which is not in this folder": lambda manifest: manifest["files"].update(
-            {"../x": {}}
-        ),
-        "which is not a file of this checkpoint": lambda manifest: manifest["tensors"][name][
-            "parts"
-        ][0].update(file="/etc/passwd"),
-        "has a forged manifest: the file 'rank-00000.safetensors' is {": lambda manifest: manifest[
-            "files"
-        ]["rank-00000.safetensors"].update(more=1),
-        "has a forged manifest: KeyError('parts')": lambda manifest: manifest["tensors"][name].pop(
-            "parts"
-        ),
-        "has a forged manifest: KeyError('pickle')": lambda manifest: manifest["tensors"][
-            name
-        ].update(dtype="pickle"),
-    }
-    good = (path / "manifest.json").read_bytes()
-    for text, change in changes.items():
-        forged(path, change)
-        assert all(text in told for told in two(refusal, load, str(path), 2, 1, 2)), text
-        if "the file" in text:
-            with pytest.raises(CheckpointError, match="has a forged manifest: the file"):
-                checkpoint.verify(path)
-        (path / "manifest.json").write_bytes(good)

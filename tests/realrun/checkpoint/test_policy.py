@@ -190,13 +190,6 @@ def test_the_last_whole_one_is_offered_for_one_that_is_damaged_and_taken_when_as
     assert run(job, training, end=7) == 6 and training.count.item() == 7
 
 
-def test_a_manifest_that_is_none_is_told_before_anything_is_loaded(tmp_path):
-    run(job_in(tmp_path), Counter())
-    (tmp_path / "step-000009" / "manifest.json").write_text("{}")
-    with pytest.raises(CheckpointError, match="is not a checkpoint's manifest"):
-        run(job_in(tmp_path, resume=True), Counter())
-
-
 def test_what_is_saved_now_is_what_was_done_and_is_not_saved_twice(tmp_path):
     training = Counter()
     checkpoints = Checkpoints(job_in(tmp_path), training, 0, print)

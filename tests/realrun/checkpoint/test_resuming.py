@@ -3,6 +3,7 @@ is told with the last whole one, and put aside on request; a training that is do
 
 import json
 import os
+import re
 import sys
 from hashlib import sha256
 
@@ -109,6 +110,20 @@ def test_a_manifest_that_no_save_wrote_is_refused_and_can_be_put_aside(tmp_path,
     job.skip_damaged = True
     look(job, print)
     assert last_whole(tmp_path) == tmp_path / "step-000003"
+
+
+@pytest.mark.parametrize("says, change", [
+    ("names '../x', which is not in this folder", lambda its: its["files"].update({"../x": {}})),
+    ("'/etc/passwd', which is not a file of this", lambda its: its["tensors"]["x"]["parts"][0].update(file="/etc/passwd")),
+    ("the file 'more' is {'more': 1}", lambda its: its["files"].update(more={"more": 1})),
+    ("KeyError('parts')", lambda its: its["tensors"]["x"].pop("parts") and None),
+    ("KeyError('pickle')", lambda its: its["tensors"]["x"].update(dtype="pickle")),
+])  # fmt: skip
+def test_what_no_save_writes_into_a_manifest_is_told(tmp_path, says, change):
+    saved(tmp_path, 3)
+    forged(change)(tmp_path / "step-000003" / "manifest.json")
+    with pytest.raises(CheckpointError, match=re.escape(says)):
+        checkpoint.verify(tmp_path / "step-000003")
 
 
 @pytest.mark.parametrize(

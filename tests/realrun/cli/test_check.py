@@ -75,7 +75,6 @@ def test_a_prediction_beyond_the_limit_fails_the_check(tmp_path, capsys):
         (("--ranks", "3"), "--ranks 3: give 1, 2, 4 or 8"),
         (("--ranks", "2", "--max-error", "-1"), "--max-error -1.0: give a percentage, 0 or more"),
         (("--out", "/dev/null/x"), "--out '/dev/null/x'"),
-        (("--steps", "0"), "0 steps: give at least 1"),
         (("--model", "llama-3-8c"), "llama-3-8c"),
     ],
 )

@@ -291,22 +291,10 @@ MISTAKES = {
         ("--csv", "gap.csv", "--device", "cpu"),
         "gap: rank 1 has no ops; every rank must run at least one stage",
     ),
-    "stages for a file": (
-        ("--csv", "good.csv", "--pp", 2),
-        "--csv brings its own order, stages and microbatches",
-    ),
-    "chunks for a file": (
-        ("--csv", "good.csv", "--chunks", 2),
-        "--csv brings its own order, stages and microbatches",
-    ),
     "chunks for a schedule without": ((*OK, "--chunks", 2), "--chunks 2: of no use to gpipe, 1f1b"),
     "a part longer than the whole": (
         (*OK, "--forward-ms", 2, "--input-grad-ms", 5),
         "input-gradient time 0.005 s: give one above 0 and",
-    ),
-    "a schedule without a flush": (
-        (*OK, "--schedule", "pipedream"),
-        "pipedream updates the weights after every backward; the executor",
     ),
     "a schedule for a file": (
         ("--csv", "good.csv", "--schedule", ""),

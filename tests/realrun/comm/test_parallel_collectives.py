@@ -5,7 +5,6 @@ import itertools
 import math
 
 import pytest
-from realrun_ranks import Ranks
 
 from simlab.collectives import (
     all_to_all,
@@ -25,13 +24,6 @@ from tests.support.patience import eventually
 
 WORLD = 4
 HIERARCHY = [[0, 1], [2, 3]]
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    four = Ranks(WORLD)
-    yield four
-    four.close()
 
 
 def rounds_of(name, size_bytes):
@@ -95,7 +87,7 @@ def all_reduces(rank, sizes):
 
 def test_every_all_reduce_equals_torchs_and_sends_the_bytes_that_are_simulated(ranks):
     divisible, ragged = (4, 4096), (1, 3, 1001)
-    for rank, results in enumerate(ranks(all_reduces, divisible + ragged)):
+    for rank, results in enumerate(ranks(WORLD)(all_reduces, divisible + ragged)):
         assert len(results) == len(ALGORITHMS) * 5 * 2
         for (name, size, operation), (difference, sent) in results.items():
             assert difference < 1e-12, (name, size, operation)
@@ -161,7 +153,7 @@ def test_the_other_collectives_equal_torchs_on_a_part_of_the_ranks(ranks):
         "broadcast": broadcast,
     }
     sizes = dict.fromkeys(functions, 3 * 80) | {"broadcast": 80}
-    for rank, results in enumerate(ranks(others)):
+    for rank, results in enumerate(ranks(WORLD)(others)):
         if rank == 1:
             assert results is None
             continue
@@ -201,7 +193,7 @@ def test_on_paced_links_the_rounds_take_what_the_simulator_says_of_the_very_same
     shortest = {}  # {algorithm: times what is predicted}
 
     def as_predicted():
-        taken = ranks(paced, latency_s, bytes_per_s, size)
+        taken = ranks(WORLD)(paced, latency_s, bytes_per_s, size)
         for name in taken[0]:
             (predicted_s,) = run_rounds([rounds_of(name, 8 * size)], network)
             times = max(of_rank[name] for of_rank in taken) / predicted_s
@@ -270,7 +262,7 @@ def test_a_group_of_rounds_does_what_torchs_does_and_both_ledgers_are_the_same_b
     ranks,
 ):
     size, n = 4 * 8 * 3 * 8, WORLD
-    for rank, (difference, torchs, rounds) in enumerate(ranks(ledgers)):
+    for rank, (difference, torchs, rounds) in enumerate(ranks(WORLD)(ledgers)):
         assert difference < 1e-12
         assert torchs == [
             ("all_reduce", "tp", size, 2 * (n - 1) / n * size),
@@ -308,7 +300,7 @@ def alone(rank):
 
 
 def test_a_rank_by_itself_sends_nothing_and_its_ledger_stays_empty(ranks):
-    assert ranks(alone) == [({True}, [[], []])] * WORLD
+    assert ranks(WORLD)(alone) == [({True}, [[], []])] * WORLD
 
 
 def test_a_group_refuses_a_stranger_and_what_cannot_be_cut():
@@ -364,7 +356,7 @@ def test_a_mesh_has_the_plans_groups_and_torchs_device_mesh_the_same(ranks):
         ("tp-cp-dp-pp", [[0, 1], [2, 3]], [[0, 2], [1, 3]]),
         ("dp-pp-tp-cp", [[0, 2], [1, 3]], [[0, 1], [2, 3]]),
     ):
-        for rank, (ours, theirs, _) in enumerate(ranks(meshes, order)):
+        for rank, (ours, theirs, _) in enumerate(ranks(WORLD)(meshes, order)):
             of_rank = {
                 name: next(group for group in groups if rank in group)
                 for name, groups in (("tp", tp), ("dp", dp))
@@ -373,7 +365,7 @@ def test_a_mesh_has_the_plans_groups_and_torchs_device_mesh_the_same(ranks):
 
 
 def test_a_group_with_the_wrong_members_is_named_on_every_rank(ranks):
-    complaints = {complaint for _, _, complaint in ranks(meshes, "tp-cp-dp-pp")}
+    complaints = {complaint for _, _, complaint in ranks(WORLD)(meshes, "tp-cp-dp-pp")}
     assert complaints == {
         "the dp group of ranks 0, 2 reaches ranks 0, 3 (on rank 0); the dp group of ranks 1, 3 reaches ranks 1, 2 (on rank 1); "
         "the dp group of ranks 0, 2 reaches ranks 1, 2 (on rank 2); the dp group of ranks 1, 3 reaches ranks 0, 3 (on rank 3)"
@@ -381,7 +373,9 @@ def test_a_group_with_the_wrong_members_is_named_on_every_rank(ranks):
 
 
 def test_a_mesh_for_another_number_of_processes_is_refused(ranks):
-    assert ranks(mesh_of_eight) == ["the plan takes 8 ranks, but there are 4 processes"] * WORLD
+    assert (
+        ranks(WORLD)(mesh_of_eight) == ["the plan takes 8 ranks, but there are 4 processes"] * WORLD
+    )
 
 
 def mesh_of_eight(rank):

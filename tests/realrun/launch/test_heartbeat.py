@@ -77,8 +77,7 @@ def test_under_torchrun_a_rank_is_named_with_the_phase_in_which_it_is_lost(
     """The last phase, too, in which no rank waits for another: torchrun waits for all of them. One is
     killed once the other waits for it: torchrun looks ten times a second who has died, and a rank that
     its SIGTERM reaches before it has missed anybody says no more than that."""
-    (tmp_path / "gate").mkdir()
-    gate = Gate(tmp_path / "gate", phase, ROOT)
+    gate = Gate(tmp_path / "gate", phase)
     run = command(
         "--standalone", "--nproc-per-node", 2, "-m", "realrun", "--dp", 2, "--steps", 3,
         "--timeout", 5, command=TORCHRUN, environment=gate.environment,

@@ -21,7 +21,6 @@ from realrun.record.recorder import RankProgress
 from simlab.errors import InputError
 from simlab.program import Program
 from simlab.schedules import generate
-from simlab.trace import Trace
 from tests.support.patience import eventually
 
 MODEL = {"hidden": 32, "heads": 2, "seq": 16, "microbatch_size": 1}
@@ -190,24 +189,6 @@ def test_an_idle_rank_that_was_killed_is_named_by_the_next_run(fragile, tmp_path
     with pytest.raises(RunError, match="this pool is closed: start a new one"):
         pool.run(job(tmp_path))
     assert eventually(lambda: not children().keys() & set(pids))
-
-
-def test_a_rank_killed_in_a_step_is_named_with_its_place_and_what_was_recorded_is_kept(
-    fragile, tmp_path
-):
-    pool, pids = fragile
-    with (
-        in_a_step(tmp_path, lambda: os.kill(pids[0], signal.SIGKILL)),
-        pytest.raises(
-            RunError,
-            match=rf"rank 0 \(process {pids[0]}\) was killed by signal 9 .* the others were ended",
-        ) as caught,
-    ):
-        pool.run(job(tmp_path, forward_s=0.02, steps=100))
-    assert caught.value.partial
-    for path in caught.value.partial:
-        trace = Trace.load(path)
-        assert trace.metadata["partial"] is True and trace.compute()
 
 
 def test_an_interrupt_ends_the_run_and_all_ranks(fragile, tmp_path):

@@ -1,9 +1,6 @@
 """Exercises that processes judge: solutions pass, plausible wrong functions are told what is wrong,
 and functions that raise or hang are named with their rank and line."""
 
-import json
-from pathlib import Path
-
 import pytest
 
 from realrun.launch.pool import Pool, RunError
@@ -13,6 +10,7 @@ from realrun.lessons.tasks import PRACTICES, practice
 from simlab.errors import InputError
 from simlab.lessons import words
 from simlab.spec.plan import Plan
+from tests.support.notebook_code import stubs
 from tests.support.realrun_processes import RestingPool
 
 WRONG = {
@@ -151,13 +149,7 @@ HEADS = {
 }
 
 
-STUBS = {
-    tag[2:]: "".join(cell["source"])
-    for path in sorted((Path(__file__).parents[3] / "notebooks").glob("*.ipynb"))
-    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
-    for tag in cell["metadata"].get("tags", ())
-    if tag.startswith("e:") and tag[2:] in PRACTICES
-}
+STUBS = stubs()
 
 
 @pytest.fixture(scope="module")

@@ -23,10 +23,10 @@ from realrun.measure.machine.kernels import Grid, dispatched_ops
 from realrun.measure.machine.regression import nonnegative_fit
 from realrun.measure.machine.sample import Sample
 from realrun.measure.stopwatch import Stopwatch, lower_quartile
-from simlab.cli.main import main as simlab_main
 from simlab.cost.roofline import kernel_s
 from simlab.cost.stage_times import StageCost
 from simlab.spec.hardware import Efficiency
+from tests.support.simlab_commands import answer
 
 CPU = torch.device("cpu")
 SMALL = {
@@ -336,41 +336,23 @@ def small(monkeypatch):
 def test_what_measure_writes_is_a_cluster_on_which_gpt2_is_simulated(small, tmp_path, capsys):
     path = str(tmp_path / "here.json")
     threads = torch.get_num_threads()
-    assert (
-        main(
-            [
-                "measure",
-                "--quick",
-                "--compare",
-                "--json",
-                "--device",
-                "cpu",
-                "--ranks",
-                "2",
-                "--out",
-                path,
-            ]
-        )
-        == 0
-    )
+    line = "measure --quick --compare --json --device cpu --ranks 2 --out"
+    assert main([*line.split(), path]) == 0
     out, err = capsys.readouterr()
-    answer = json.loads(out)
-    schema("measure").validate(answer)
+    told = json.loads(out)
+    schema("measure").validate(told)
     assert (
-        answer["ok"]
-        and answer["file"] == path
-        and len(out.splitlines()) == 1
-        and "Warning" not in err
+        told["ok"] and told["file"] == path and len(out.splitlines()) == 1 and "Warning" not in err
     )
     assert torch.get_num_threads() == threads
-    about = answer["measured"]
+    about = told["measured"]
     assert (about["torch"], about["threads"], about["ranks"], about["backend"]) == (
         torch.__version__,
         1,
         2,
         "gloo",
     ) and about["device"]
-    kinds = answer["comparison"]
+    kinds = told["comparison"]
     layers = {"layer forward", "layer backward", "host", "p2p", *COLLECTIVES}
     assert set(kinds) >= layers | {
         "matmul forward",
@@ -391,45 +373,12 @@ def test_what_measure_writes_is_a_cluster_on_which_gpt2_is_simulated(small, tmp_
     ) and all(sample["seconds"] > 0 for sample in cluster.measured["samples"])
     assert "not measured" in cluster.inter.source and about["device"] in cluster.intra.source
 
-    assert (
-        simlab_main(
-            [
-                "simulate",
-                "--model",
-                "gpt2",
-                "--cluster",
-                path,
-                "--precision",
-                "fp32",
-                "--microbatches",
-                "2",
-                "--json",
-            ]
-        )
-        == 0
-    )
-    step = json.loads(capsys.readouterr().out)
+    simulate = ["simulate", "--model", "gpt2", "--cluster", path]
+    step = answer(capsys, [*simulate, "--precision", "fp32", "--microbatches", "2"])
     assert step["gpus"] == 2 and step["plan"]["dp"] == 2 and step["step_s"] > 0
     flops = 6 * 124e6 * 1024 * 2  # a rank's two microbatches, at least
     assert step["step_s"] > flops / cluster.gpu.peak_flops["fp32"]
-    # two nodes
-    assert (
-        simlab_main(
-            [
-                "simulate",
-                "--model",
-                "gpt2",
-                "--cluster",
-                path,
-                "--pp",
-                "4",
-                "--microbatches",
-                "4",
-                "--json",
-            ]
-        )
-        == 0
-    )
+    answer(capsys, [*simulate, "--pp", "4", "--microbatches", "4"])  # two nodes
 
 
 def test_one_rank_has_no_links_and_the_report_says_so(small, tmp_path, capsys):

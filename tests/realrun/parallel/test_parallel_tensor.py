@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from realrun_ranks import ERROR, Ranks, error
+from realrun_ranks import ERROR, error
 from torch import nn
 
 from realrun.comm.group import Group
@@ -11,13 +11,6 @@ from realrun.parallel.layers.tensor import ColumnLinear, RowLinear
 
 WORLD = 4
 BATCH, SEQ, HIDDEN, FFN = 2, 8, 16, 32
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    four = Ranks(WORLD)
-    yield four
-    four.close()
 
 
 def numbers(*shape, seed=0):
@@ -68,4 +61,4 @@ def torchs_mlp(rank, by_tokens):
 
 @pytest.mark.parametrize("by_tokens", [False, True])
 def test_two_matrices_are_those_of_torchs_parallelize_module(ranks, by_tokens):
-    assert max(max(errors) for errors in ranks(torchs_mlp, by_tokens)) < ERROR
+    assert max(max(errors) for errors in ranks(WORLD)(torchs_mlp, by_tokens)) < ERROR

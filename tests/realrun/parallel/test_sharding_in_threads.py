@@ -75,14 +75,11 @@ def adam(parameters):
     return torch.optim.Adam(parameters, lr=0.05)
 
 
-def alone(ranks, limit=None):
-    """The same training in one process, with torch's own optimizer and clipping."""
-    whole = model()
+def alone(ranks, whole):
+    """The parameters of `whole` after the same training in one process, with torch's own optimizer."""
     optimizer = adam(whole.parameters())
     for step in range(STEPS):
         backwards(whole, torch.cat([inputs(step, rank, ranks) for rank in range(ranks)]))
-        if limit:
-            nn.utils.clip_grad_norm_(whole.parameters(), limit)
         optimizer.step()
         optimizer.zero_grad()
     return [p.detach() for p in whole.parameters()]
@@ -121,7 +118,7 @@ def data_parallel(group, bucket_bytes):
 def test_means_over_ranks_train_as_one_process_does(ranks, bucket_bytes, calls):
     """Seven parameters; buckets of 46 numbers hold the last two layers' 28 and the first's bias and
     then the rest."""
-    expected = alone(ranks)
+    expected = alone(ranks, model())
     for weights, sent in on_threads(ranks, data_parallel, bucket_bytes):
         close(weights, expected)
         assert sent["all_reduce"] == STEPS * calls
@@ -350,16 +347,6 @@ def add(parameters, gradients):
         parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
 
-def alone_without_factor(ranks):
-    whole = nn.Sequential(*model().layers)
-    optimizer = adam(whole.parameters())
-    for step in range(STEPS):
-        backwards(whole, torch.cat([inputs(step, rank, ranks) for rank in range(ranks)]))
-        optimizer.step()
-        optimizer.zero_grad()
-    return [p.detach() for p in whole.parameters()]
-
-
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("dp_overlap", [True, False])
@@ -372,7 +359,7 @@ def test_units_train_as_one_process_does_and_send_as_often_as_the_stage_says(
     """Three units and two backwards: ZeRO 0 and 1 reduce once a step, 2 and 3 after each backward;
     1 and 2 gather once a step, 3 before each forward and, if it reshards, each backward."""
     plan = Plan(dp=ranks, zero=zero, dp_overlap=dp_overlap, prefetch=prefetch, reshard=reshard)
-    expected, layers = alone_without_factor(ranks), 3
+    expected, layers = alone(ranks, nn.Sequential(*model().layers)), 3
     sizes = UNITS[1:]
     own = sum(8 * -(-size // ranks) for size in sizes)
     for weights, kinds, states in on_threads(ranks, in_units, plan, split):

@@ -2,12 +2,12 @@
 that simlab lists, in their order."""
 
 import pytest
-import torch
 from realrun_plans import (
     ERROR,
     all_plans,
-    alone,
+    assert_alike,
     covering,
+    loss_alone,
     losses_alone,
     losses_in,
     made_for_a_step,
@@ -31,18 +31,12 @@ def test_loss_gradients_and_norm_are_those_of_one_process_and_communications_tho
 ):
     fields = dict(case)
     dtype = fields.pop("dtype")
-    plan = plan_of(fields)
     found = on_layout(
-        plan.layout,
+        plan_of(fields).layout,
         lambda rank, *groups: made_for_a_step(rank, fields, dtype, groups),
         lambda made: one_step(*made),
     )
-    loss, _ = alone(plan.dp * plan.microbatches, plan.stages, getattr(torch, dtype))
-    assert sum(rank["loss"] for rank in found) == pytest.approx(loss, rel=ERROR[dtype])
-    for rank in found:
-        assert rank["gradients"] < ERROR[dtype] and rank["norm"] < ERROR[dtype]
-        if dtype == "float32":  # what the list's bytes are for
-            assert {name: pair for name, pair in rank["bytes"].items() if pair[0] != pair[1]} == {}
+    assert_alike(found, loss_alone(fields, dtype), dtype)
 
 
 @pytest.mark.parametrize("fields", [

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+from realrun_memory import saved_by
 from torch.nn.functional import cross_entropy
 from torch.profiler import ProfilerActivity, profile
 
@@ -48,16 +49,9 @@ def allocated(function):
 
 def test_it_saves_the_logits_and_two_numbers_of_each_token():
     """Partitioned by torch.compile, executed op by op: no compiler is needed."""
-    kept = {}
-
-    def pack(tensor):
-        storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
     logits, targets = inputs()
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        torch.compile(loss, backend="aot_eager_decomp_partition")(logits, targets)
+    compiled = torch.compile(loss, backend="aot_eager_decomp_partition")
+    _, kept = saved_by(lambda: compiled(logits, targets))
     kept.pop(targets.untyped_storage().data_ptr())
     ours = SIZES.logits + forward_phase(SIZES, "loss").end["activations"]
     assert sum(kept.values()) == pytest.approx(ours, abs=SCALARS)

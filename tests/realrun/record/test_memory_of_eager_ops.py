@@ -2,6 +2,7 @@
 simlab counts for them."""
 
 import torch
+from realrun_memory import saved_by
 from torch.nn import functional
 
 import simlab as sl
@@ -16,15 +17,7 @@ FUSED = UnitSizes(MODEL, sl.Plan(seq=TOKENS), 2, 4)
 def saved_bytes(function, *inputs):
     """Bytes of the storages that autograd keeps for the backward of a function, but for those of
     its inputs and its result."""
-    kept = {}
-
-    def pack(tensor):
-        storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        result = function(*inputs)
+    result, kept = saved_by(lambda: function(*inputs))
     for tensor in (*inputs, result):
         kept.pop(tensor.untyped_storage().data_ptr(), None)
     return sum(kept.values())

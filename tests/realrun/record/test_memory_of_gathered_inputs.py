@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from realrun_memory import pretended_group
+from realrun_memory import pretended_group, saved_by
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.debug import CommDebugMode
 
@@ -27,16 +27,8 @@ def read(layers, plan):
         stage = TorchStage(Stage(SIZES | {"layers": layers}, 0, 1), TP, tokens=part)
         cut(stage, plan, mesh["tp"])
         weights = {local(weight).untyped_storage().data_ptr() for weight in stage.parameters()}
-        kept = {}
-
-        def pack(tensor):
-            storage = local(tensor).untyped_storage()
-            kept[storage.data_ptr()] = storage.nbytes()
-            return tensor
-
         tokens = torch.zeros(BATCH, SIZES["seq"], dtype=torch.int64)
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            output = stage(tokens)
+        output, kept = saved_by(lambda: stage(tokens), local)
         with CommDebugMode() as sent:
             output.sum().backward()
     counts = {str(kind).rpartition(".")[2]: n for kind, n in sent.get_comm_counts().items()}

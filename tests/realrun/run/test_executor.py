@@ -26,7 +26,7 @@ from simlab.program import Program
 from simlab.program.validation import validate
 from simlab.schedules import SCHEDULES, generate
 from simlab.spec.plan import Plan
-from simlab.trace import ACTIVATIONS, Trace
+from simlab.trace import ACTIVATIONS, LIVE, Trace
 
 LIMIT = 1e-10
 SMALL = {"hidden": 32, "heads": 2, "seq": 16, "microbatch_size": 1}
@@ -47,18 +47,26 @@ def measured(result, step=0):
     return Trace.load(f"{result['folder']}/measured-step-{step}.json")
 
 
-@pytest.mark.parametrize("stages", [2, 4])
+TWO = ("gpipe", "1f1b")
+
+
+@pytest.mark.parametrize(
+    "stages, microbatches, names",
+    [(2, 8, SCHEDULES), (4, 8, SCHEDULES), (1, 3, TWO), (4, 2, TWO), (4, 1, TWO), (2, 5, TWO)],
+)
 def test_gradients_and_live_activations_of_every_schedule_are_those_of_one_process_and_of_the_simulation(
-    pools, tmp_path, stages
+    pools, tmp_path, stages, microbatches, names
 ):
-    programs = [generate(name, stages, 8) for name in SCHEDULES]
-    results = run(pools(stages), programs, tmp_path)
-    assert sorted(results) == sorted(SCHEDULES)
+    programs = [generate(name, stages, microbatches) for name in names]
+    results = run(pools(stages), programs, tmp_path, steps=2)
+    assert sorted(results) == sorted(names)
     for name, result in results.items():
         assert result["gradient_error"] <= LIMIT and result["loss_error"] <= LIMIT, name
-        assert peak_memory(measured(result)) == peak_memory(
-            Trace.load(f"{result['folder']}/predicted.json")
-        ), name
+        predicted = peak_memory(Trace.load(f"{result['folder']}/predicted.json"))
+        for trace in (measured(result), measured(result, 1)):
+            assert peak_memory(trace) == predicted, name
+            for rank, category in itertools.product(range(stages), (LIVE, ACTIVATIONS)):
+                assert memory_curve(trace, rank, category)[1][-1] == 0
 
 
 ODD = {
@@ -139,35 +147,6 @@ def test_training_follows_adam_in_one_process(pools, tmp_path):
         optimizer.step()
         expected.append(mean.item())
     assert result["losses"] == pytest.approx(expected, rel=1e-4)
-
-
-@pytest.mark.parametrize("stages, microbatches", [(1, 3), (4, 8), (4, 2), (4, 1), (2, 5)])
-def test_gradients_and_live_microbatches_of_both_schedules_are_those_of_one_process_and_closed_forms(
-    pools, tmp_path, stages, microbatches
-):
-    results = run(
-        pools(stages),
-        [generate(name, stages, microbatches) for name in ("gpipe", "1f1b")],
-        tmp_path,
-        steps=2,
-    )
-    closed = {
-        "gpipe": [microbatches] * stages,
-        "1f1b": [min(microbatches, stages - rank) for rank in range(stages)],
-    }
-    assert sorted(results) == sorted(closed)
-    for name, result in results.items():
-        assert result["gradient_error"] <= LIMIT and result["loss_error"] <= LIMIT
-        predicted = peak_memory(Trace.load(f"{result['folder']}/predicted.json"))
-        for step in range(2):
-            trace = measured(result, step)
-            assert peak_memory(trace) == predicted == closed[name]
-            for rank in range(stages):
-                assert (
-                    memory_curve(trace, rank)[1][-1]
-                    == memory_curve(trace, rank, ACTIVATIONS)[1][-1]
-                    == 0
-                )
 
 
 def test_held_bytes_grow_by_the_same_amount_with_every_microbatch(pools, tmp_path):

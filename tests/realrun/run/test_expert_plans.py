@@ -1,22 +1,22 @@
 """Expert parallelism on processes: gradients, losses and the norm are those of one process, and what
 ranks send is what simlab lists. Tokens beyond an expert's capacity are dropped by both."""
 
+from itertools import chain
+
 import pytest
 import torch
 from realrun_plans import (
     ERROR,
     EXPERTS,
     SIZES,
-    alone,
+    assert_alike,
+    loss_alone,
     losses_alone,
     losses_of,
-    parts_of,
     plan_of,
     step_of,
     world,
 )
-from realrun_processes import one_object
-from realrun_ranks import Ranks
 
 from realrun.cli.jobs import jobs
 from realrun.model.experts import Experts, routes
@@ -75,15 +75,6 @@ PLANS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def ranks():
-    """Number of processes → `Ranks`."""
-    pools = {}
-    yield lambda count: pools.setdefault(count, Ranks(count))
-    for pool in pools.values():
-        pool.close()
-
-
 def text(fields):
     """What a plan's fields are beside `PLAIN`, as a test's name."""
     return "-".join(f"{name}={value}" for name, value in fields.items() if PLAIN.get(name) != value)
@@ -94,14 +85,8 @@ def test_gradients_are_those_of_one_process_and_bytes_those_of_the_list(ranks, f
     plan = plan_of(fields)
     for dtype in ERROR:
         found = ranks(world(fields))(step_of, fields, dtype)
-        whole = plan.dp * plan.microbatches
-        parts = parts_of(fields)
-        loss, _ = alone(whole, plan.stages, getattr(torch, dtype), None, parts)
-        assert sum(rank["loss"] for rank in found) == pytest.approx(loss, rel=ERROR[dtype])
-        for rank in found:
-            assert rank["gradients"] < ERROR[dtype] and rank["norm"] < ERROR[dtype]
-    for rank in found:  # in fp32, which is what the list's bytes are for
-        assert all(counted == listed for counted, listed in rank["bytes"].values())
+        assert_alike(found, loss_alone(fields, dtype), dtype)
+    for rank in found:
         assert ("ep" in rank["bytes"]) == (plan.ep > 1)
         assert ("edp" in rank["bytes"]) == (plan.ep > 1 and plan.expert_holders > 1)
 
@@ -179,40 +164,30 @@ def test_the_capacity_is_an_even_share_times_the_load():
     assert EXPERTS["capacity"] == SIZES["microbatch_size"] * SIZES["seq"] * 2 // 4
 
 
-def test_a_training_goes_on_under_other_degrees_with_the_losses_of_an_unbroken_one(command):
-    """Four ranks hold two experts each, then two ranks half of them, then pipeline stages all."""
-    parts = [
-        (("--dp", 4, "--ep", 2, "--microbatches", 2), 2),
-        (("--dp", 2, "--ep", 2, "--microbatches", 4, "--zero", 2, "--resume"), 4),
-        (("--pp", 2, "--microbatches", 8, "--layers", 2, "--resume"), 6),
-    ]
-    losses = []
-    for degrees, steps in [
-        *parts,
-        (("--dp", 4, "--ep", 4, "--microbatches", 2, "--out", "whole"), 6),
-    ]:
-        after = ("--experts", 4, "--warmup", 0, "--checkpoint-every", 2, "--json")
-        status, out, err = command(*degrees, *after, "--steps", steps).end()
-        assert status == 0, err
-        losses += one_object(out)["runs"][0]["losses"]
-    assert losses[:6] == pytest.approx(losses[6:], rel=1e-4) and losses[5] < losses[0]
+OF_THEIR_OWN = ("--tp", 2, "--etp", 1, "--sequence-parallel", "yes")
 
 
-def test_experts_that_are_not_cut_go_on_with_other_ranks(command):
-    """Four ranks hold one expert each, then two ranks two. An unbroken training has them twice each."""
-    own = ("--tp", 2, "--etp", 1, "--sequence-parallel", "yes", "--experts", 4, "--warmup", 0)
-    after = (*own, "--checkpoint-every", 2, "--json")
-    parts = [
-        (("--dp", 2, "--ep", 4, "--microbatches", 2), 2),
-        (("--dp", 1, "--ep", 2, "--microbatches", 4, "--resume"), 4),
-        (("--dp", 2, "--ep", 2, "--microbatches", 2, "--zero", 1, "--out", "whole"), 4),
-    ]
-    losses = []
-    for degrees, steps in parts:
-        status, out, err = command(*degrees, *after, "--steps", steps).end()
-        assert status == 0, err
-        losses += one_object(out)["runs"][0]["losses"]
-    assert losses[:4] == pytest.approx(losses[4:], rel=1e-4) and losses[3] < losses[0]
+@pytest.mark.parametrize("asked, parts", [
+    # four ranks hold two experts each, then two ranks half of them, then pipeline stages all
+    ((), [
+        ("--dp", 4, "--ep", 2, "--microbatches", 2, "--steps", 2),
+        ("--dp", 2, "--ep", 2, "--microbatches", 4, "--zero", 2, "--steps", 4, "--resume"),
+        ("--pp", 2, "--microbatches", 8, "--layers", 2, "--steps", 6, "--resume"),
+        ("--dp", 4, "--ep", 4, "--microbatches", 2, "--steps", 6, "--out", "whole"),
+    ]),
+    # four ranks hold one each, then two ranks two; the unbroken training has them twice each
+    (OF_THEIR_OWN, [
+        ("--dp", 2, "--ep", 4, "--microbatches", 2, "--steps", 2),
+        ("--dp", 1, "--ep", 2, "--microbatches", 4, "--steps", 4, "--resume"),
+        ("--dp", 2, "--ep", 2, "--microbatches", 2, "--zero", 1, "--steps", 4, "--out", "whole"),
+    ]),
+], ids=["cut", "own"])  # fmt: skip
+def test_a_training_goes_on_under_other_degrees_with_the_losses_of_an_unbroken_one(
+    command, asked, parts
+):
+    asked += ("--experts", 4, "--warmup", 0, "--checkpoint-every", 2, "--json")
+    *broken, whole = [command(*asked, *part).facts()["losses"] for part in parts]
+    assert [*chain(*broken)] == pytest.approx(whole, rel=1e-4) and whole[-1] < whole[0]
 
 
 def test_a_box_takes_the_layers_with_experts_of_a_model_whose_first_ones_have_none():

@@ -8,12 +8,11 @@ import torch
 from realrun_plans import (
     ERROR,
     Gradients,
+    assert_alike,
     executor_of,
     one_step,
     own_parts,
 )
-from realrun_processes import one_object
-from realrun_ranks import Ranks
 
 import simlab as sl
 from realrun.model.reference import single_process
@@ -60,31 +59,17 @@ def step(rank, name, fields, dtype_name):
     return one_step(executor, whole, own_parts(executor, expected)) | {"wanted": loss}
 
 
-@pytest.fixture(scope="module")
-def ranks():
-    pool = Ranks(8)
-    yield pool
-    pool.close()
-
-
 @pytest.mark.parametrize("name", PLANS)
 def test_gradients_are_those_of_one_process_and_bytes_those_of_the_list(ranks, name):
     fields = PLANS[name]
     for dtype in ERROR:
-        found = ranks(step, name, fields, dtype)
-        loss = sum(rank["loss"] for rank in found)
-        assert loss == pytest.approx(found[0]["wanted"], rel=ERROR[dtype])
-        for rank in found:
-            assert rank["gradients"] < ERROR[dtype] and rank["norm"] < ERROR[dtype]
-    for rank in found:  # in fp32, which is what the list's bytes are for
-        assert all(counted == listed for counted, listed in rank["bytes"].values())
+        found = ranks(8)(step, name, fields, dtype)
+        assert_alike(found, found[0]["wanted"], dtype)
 
 
 def test_a_model_can_be_named_and_made_smaller_on_the_command_line(command):
     asked = ("--model", "llama-3-8b", "--hidden", 64, "--tp", 2, "--layers", 2)
-    status, out, err = command(*asked, "--steps", 1, "--warmup", 0, "--json").end()
-    assert status == 0, err
-    (run,) = one_object(out)["runs"]
+    run = command(*asked, "--steps", 1, "--warmup", 0, "--json").facts()
     assert run["gradient_error"] < 1e-12
     measured, predicted = (run[f"sent_bytes_{by}"] for by in ("measured", "predicted"))
     assert [rank["tp"] for rank in measured] == [rank["tp"] for rank in predicted]
@@ -99,11 +84,7 @@ def test_a_training_of_such_layers_goes_on_with_another_plan_and_by_the_other_ba
         ("--tp", 2, "--microbatches", 2, "--steps", 6, "--resume", "--backend", "torch"),
         ("--dp", 2, "--steps", 6, "--checkpoints", "whole"),
     ]
-    losses = []
-    for plan in parts:
-        status, out, err = command(*asked, *plan).end()
-        assert status == 0, err
-        losses.append(one_object(out)["runs"][0]["losses"])
+    losses = [command(*asked, *plan).facts()["losses"] for plan in parts]
     assert [*chain(*losses[:3])] == pytest.approx(losses[3], rel=1e-5)
 
 

@@ -14,16 +14,16 @@ from realrun_plans import (
     Gradients,
     adam,
     all_plans,
-    alone,
+    assert_alike,
     covering,
     data,
     executor_of,
+    loss_alone,
     model_of,
     plan_of,
     step_of,
     world,
 )
-from realrun_ranks import Ranks
 from stage_memory import StageMemory, stage_memory
 
 from realrun.run.conformance import Conformance
@@ -42,15 +42,6 @@ REST = (
 )
 
 
-@pytest.fixture(scope="module")
-def ranks():
-    """Number of processes → `Ranks`."""
-    pools = {}
-    yield lambda count: pools.setdefault(count, Ranks(count))
-    for pool in pools.values():
-        pool.close()
-
-
 def text(fields):
     """A plan's fields as a test's name."""
     return "-".join(f"{name}={value}" for name, value in fields.items())
@@ -67,13 +58,7 @@ def test_loss_gradients_and_norm_are_those_of_one_process_and_communications_tho
     fields = dict(case)
     dtype = fields.pop("dtype")
     found = ranks(world(fields))(step_of, fields, dtype)
-    plan = plan_of(fields)
-    loss, _ = alone(plan.dp * plan.microbatches, plan.stages, getattr(torch, dtype))
-    assert sum(rank["loss"] for rank in found) == pytest.approx(loss, rel=ERROR[dtype])
-    for rank in found:
-        assert rank["gradients"] < ERROR[dtype] and rank["norm"] < ERROR[dtype]
-        if dtype == "float32":  # what the list's bytes are for
-            assert all(counted == listed for counted, listed in rank["bytes"].values())
+    assert_alike(found, loss_alone(fields, dtype), dtype)
 
 
 @pytest.mark.parametrize("fields", [
@@ -85,13 +70,9 @@ def test_loss_gradients_and_norm_are_those_of_one_process_and_communications_tho
 ], ids=text)  # fmt: skip
 def test_stages_of_the_embedding_or_the_head_only_have_one_process_gradients(ranks, fields):
     """As the first and the last of Llama 3 405B's 128 stages (arXiv 2407.21783, section 3.3.2)."""
-    found = ranks(world(fields))(step_of, fields, "float64")
-    plan = plan_of(fields)
-    loss, _ = alone(plan.dp * plan.microbatches, plan.stages, torch.float64)
-    assert sum(rank["loss"] for rank in found) == pytest.approx(loss, rel=ERROR["float64"])
-    assert all(rank["gradients"] < ERROR["float64"] for rank in found)
-    listed = ranks(world(fields))(step_of, fields, "float32")
-    assert all(sent == said for rank in listed for sent, said in rank["bytes"].values())
+    for dtype in ERROR:
+        found = ranks(world(fields))(step_of, fields, dtype)
+        assert_alike(found, loss_alone(fields, dtype), dtype)
 
 
 @pytest.mark.parametrize("fields", [
@@ -103,17 +84,10 @@ def test_stages_of_the_embedding_or_the_head_only_have_one_process_gradients(ran
 def test_a_stage_on_two_ranks_has_one_process_gradients_and_sums_them_as_listed(ranks, fields):
     """DualPipe: rank r and the r-th from the end are one data-parallel group of their stages."""
     fields = fields | {"schedule": "dualpipe"}
-    plan = plan_of(fields)
     for dtype in ERROR:
         found = ranks(world(fields))(step_of, fields, dtype)
-        loss, _ = alone(plan.dp * plan.microbatches, plan.stages, getattr(torch, dtype))
-        assert sum(rank["loss"] for rank in found) == pytest.approx(loss, rel=ERROR[dtype])
-        assert all(
-            rank["gradients"] < ERROR[dtype] and rank["norm"] < ERROR[dtype] for rank in found
-        )
-    for rank in found:
-        assert rank["bytes"]["dp"][0] > 0
-        assert all(sent == said for sent, said in rank["bytes"].values())
+        assert_alike(found, loss_alone(fields, dtype), dtype)
+        assert all(rank["bytes"]["dp"][0] > 0 for rank in found)
 
 
 def test_the_few_have_each_two_values_that_the_whole_grid_has_together():
@@ -128,14 +102,10 @@ def test_the_few_have_each_two_values_that_the_whole_grid_has_together():
     ({"microbatches": 2}, "begins dp reduce_scatter of 33024 bytes, but next is compute 0B0 layer 2"),
     ({"dp_overlap": False}, "begins dp all_gather of .* bytes, but next is wait embedding gather"),
 ])  # fmt: skip
-def test_what_another_list_says_is_an_error_at_the_first_difference(other, says):
+def test_what_another_list_says_is_an_error_at_the_first_difference(ranks, other, says):
     fields = {"dp": 2, "tp": 1, "pp": 1, "cp": 1, "zero": 1}
-    pair = Ranks(2)
-    try:
-        with pytest.raises(AssertionError, match=f"ConformanceError: rank . {says}"):
-            pair(stray, fields, fields | other)
-    finally:
-        pair.close()
+    with pytest.raises(AssertionError, match=f"ConformanceError: rank . {says}"):
+        ranks(2)(stray, fields, fields | other)
 
 
 def stray(rank, fields, other):

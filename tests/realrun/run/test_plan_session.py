@@ -199,22 +199,6 @@ def test_training_goes_on_from_a_checkpoint_under_the_same_and_other_plans(pair,
     assert rest["losses"] == pytest.approx(unbroken[4:], rel=0 if plan is THREE else 1e-6)
 
 
-def test_another_trainings_checkpoints_are_not_gone_on_from(tmp_path):
-    with Pool(2) as pool:
-        pool.run(job_in(tmp_path, THREE, steps=2, checkpoint_every=2))
-        with pytest.raises(
-            InputError, match="has checkpoints up to step-000002: resume, or give another folder"
-        ):
-            pool.run(job_in(tmp_path, THREE, checkpoint_every=2))
-    with (
-        Pool(2) as pool,
-        pytest.raises(
-            InputError, match="sequences in a step = 4, not 2: the losses would not go on"
-        ),
-    ):
-        pool.run(job_in(tmp_path, {"dp": 2}, resume=True))
-
-
 def saved(job):
     """The steps of the newest complete checkpoint; 0 without one."""
     return max(checkpoint.complete(job.checkpoint_folder), default=0)
@@ -331,15 +315,8 @@ def test_a_plan_file_and_the_command_line_make_one_json_object(tmp_path, capsys)
     (tmp_path / "plan.yaml").write_text(
         "dp: 2\nzero: 1\nsteps: 1\nlayers: 2\nhidden: 32\nseq: 16\n"
     )
-    arguments = [
-        "--plan",
-        str(tmp_path / "plan.yaml"),
-        "--zero",
-        "2",
-        "--out",
-        str(tmp_path / "out"),
-        "--json",
-    ]
+    plan, out = str(tmp_path / "plan.yaml"), str(tmp_path / "out")
+    arguments = ["--plan", plan, "--zero", "2", "--out", out, "--json"]
     assert main(arguments) == 0
     result = json.loads(capsys.readouterr().out)
     (facts,) = result["runs"]
@@ -351,8 +328,6 @@ def test_a_plan_file_and_the_command_line_make_one_json_object(tmp_path, capsys)
     "text, expected",
     [
         ("dp: 2\nzeroo: 1\n", "unknown name 'zeroo', did you mean 'zero'?"),
-        ("dp: !!python/object/apply:os.system ['true']\n", "is no plain YAML"),
-        ("- dp\n", "holds list, not 'name: value' lines"),
         ("dp: 2\nhybrid: 2\nzero: 3\n", "hybrid = 2 is simulated, but not executed: leave it out"),
         (
             "recompute: per-op\nlibrary: torch\nfused: no\n",
@@ -361,7 +336,6 @@ def test_a_plan_file_and_the_command_line_make_one_json_object(tmp_path, capsys)
             "fused = False is simulated, but not executed: leave it out, or give yes",
         ),
         ("tp: 3\n", "tp = 3 does not divide byte-level GPT's heads = 4; nearest that do: 1, 2, 4"),
-        ("dp: two\n", "dp = 'two': give a whole number, at least 1"),
         ("dp: 2\nsteps: many\n", "steps = 'many': give a whole number"),
         ("dp: 2\nsteps: 2.5\n", "steps = 2.5: give a whole number"),
         (
@@ -391,11 +365,6 @@ def test_a_bad_plan_file_is_one_line_that_says_what_would_be_right(
 ])  # fmt: skip
 def test_a_backend_has_one_name_and_its_old_one_still_means_it(asked, backend):
     assert values(parser().parse_args([*asked, "--dp", "2"])) == {"dp": 2, "backend": backend}
-
-
-def test_a_backend_that_there_is_not_is_answered_with_the_nearest(capsys):
-    assert main(["--backend", "toch", "--dp", "2"]) == 2
-    assert "backend 'toch', did you mean 'torch'?" in capsys.readouterr().err
 
 
 def test_a_fault_that_cannot_be_is_refused():

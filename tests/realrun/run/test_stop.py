@@ -8,7 +8,6 @@ import sys
 
 import pytest
 from realrun_gate import Gate
-from realrun_processes import ROOT
 
 from realrun.checkpoint import save as checkpoint
 from realrun.run.life import ASKS, Stop
@@ -96,7 +95,7 @@ def test_under_torchrun_all_ranks_save_and_end(command, tmp_path, who, number):
 
 
 def test_a_signal_to_a_rank_before_the_first_step_is_agreed_too(command, tmp_path):
-    gate = Gate(tmp_path, "comparing clocks and calibrating", ROOT)
+    gate = Gate(tmp_path / "gate", "comparing clocks and calibrating")
     run = command(*SAVING, environment=gate.environment)
     os.kill(gate.reached(run, 2)[1], signal.SIGTERM)
     gate.open()
@@ -110,7 +109,7 @@ def test_a_signal_to_a_rank_before_the_first_step_is_agreed_too(command, tmp_pat
 
 def test_under_torchrun_a_run_that_saves_nothing_ends_with_one_word(command, tmp_path):
     """In whatever the ranks wait for: here for a rank that has not come."""
-    gate = Gate(tmp_path, "checking gradients", ROOT)
+    gate = Gate(tmp_path / "gate", "checking gradients")
     run = command(
         "--standalone", "--nproc-per-node", 2, "-m", "realrun", "--dp", 2,
         command=TORCHRUN, environment=gate.environment,

@@ -175,18 +175,8 @@ def test_the_process_exits_with_the_status_and_shows_no_traceback(tmp_path):
 
 
 def test_a_reader_that_closes_the_pipe_early_causes_no_traceback():
-    # a megabyte: no pipe holds it
-    command = [
-        sys.executable,
-        "-m",
-        "simlab",
-        "schedule",
-        "1f1b",
-        "--pp",
-        "100",
-        "--microbatches",
-        "1000",
-    ]
+    line = "schedule 1f1b --pp 100 --microbatches 1000"  # a megabyte: no pipe holds it
+    command = [sys.executable, "-m", "simlab", *line.split()]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

@@ -13,6 +13,7 @@ from simlab.cli.main import main
 from simlab.cost.own_cluster import doubtful, nearest_cluster
 from simlab.cost.roofline import assumptions
 from simlab.spec.cluster import clusters, gpus
+from tests.support.simlab_commands import answer, refused
 
 GPT = sl.load_model("gpt2")
 NEW = "cluster new own.json --gpu a100-pcie-80gb --gpus-per-node 4 --nics-per-node 1 --nic-gbit 100"
@@ -70,8 +71,7 @@ def test_a_figure_of_another_unit_is_refused_with_the_one_that_is_meant(own, cap
     both = {"gpu": gpu | changes.pop("gpu", {})} if "gpu" in changes else {}
     for name, value in changes.items():
         both[name] = facts[name] | value if isinstance(value, dict) else value
-    assert main(["cluster", "check", written(**both)]) == 2
-    assert said in capsys.readouterr().err
+    assert said in refused(capsys, ["cluster", "check", written(**both)])
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,7 @@ def test_what_no_plan_uses_may_be_left_out_and_a_plan_that_does_asks_for_it(own,
 
 def test_a_check_names_what_is_far_from_the_nearest_of_the_catalogue(own, capsys):
     facts, written = own
-    assert main(["cluster", "check", written(), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    told = answer(capsys, ["cluster", "check", written()])
     assert {*told.pop("copied")} == {"", "intra", "inter"}
     assert told == {"cluster": "own", "nearest": "a100-pcie", "nodes": None, "far": [], "assumptions": []}  # fmt: skip
     slow = facts["inter"] | {"bandwidth_bytes_per_s": 100e6}
@@ -122,8 +121,9 @@ def test_a_check_says_what_is_left_out_and_taken_as_ideal(own, capsys):
         level: {name: value for name, value in facts[level].items() if name not in left_out}
         for level, left_out in names.items()
     }
-    assert main(["cluster", "check", written(**bare, nvme_bytes_per_s=None), "--json"]) == 0
-    *said, offload = json.loads(capsys.readouterr().out)["assumptions"]
+    *said, offload = answer(capsys, ["cluster", "check", written(**bare, nvme_bytes_per_s=None)])[
+        "assumptions"
+    ]
     asked = [f"{level}: {name} is left out, so " for level in names for name in names[level]]
     assert len(said) == len(asked)
     for line, begin in zip(said, asked):
@@ -169,8 +169,9 @@ def test_the_nodes_of_a_new_file_are_those_that_were_given(own, capsys):
     assert "nodes: 6, with 48 GPUs" in capsys.readouterr().out
     assert main(["cluster", "check", "own.json"]) == 0
     assert "nodes: not said" in capsys.readouterr().out
-    assert main(["cluster", "new", "seven", "--gpu", "a100-pcie-80gb"]) == 2
-    assert "a cluster's file ends in .json" in capsys.readouterr().err
+    assert "a cluster's file ends in .json" in refused(
+        capsys, ["cluster", "new", "seven", "--gpu", "a100-pcie-80gb"]
+    )
 
 
 def of_own(name, **changes):
@@ -239,8 +240,7 @@ def test_every_cluster_of_the_catalogue_is_predicted_and_says_which_kernels_were
 
 
 def test_a_check_says_in_the_words_of_its_source_why_a_gpu_has_the_fractions_of_another(capsys):
-    assert main(["cluster", "check", "aws-g6e", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["assumptions"]
+    told = answer(capsys, ["cluster", "check", "aws-g6e"])["assumptions"]
     assert told[1].startswith("l40s is, in the words of its source: 142 SMs x 1,024 operations")
 
 

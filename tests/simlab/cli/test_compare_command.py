@@ -1,6 +1,5 @@
 """The commands compare and sweep: several predicted steps in one table, and why they differ."""
 
-import json
 import re
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import simlab as sl
 from simlab.cli import output
 from simlab.cli.commands.compare import _short
 from simlab.cli.main import main
+from tests.support.simlab_commands import answer, refused
 
 PLAN = "model: gpt2\ncluster: dgx-a100\nmicrobatches: 4\ndp: {dp}\ntp: {tp}\n"
 SWEEP = ["sweep", "--model", "gpt2", "--cluster", "dgx-a100"]
@@ -23,13 +23,8 @@ def files(tmp_path, monkeypatch):
     (tmp_path / "deep.yaml").write_text(PLAN.format(dp=8, tp=1))
 
 
-def answer(capsys, *arguments, status=0):
-    assert main([*arguments, "--json"]) == status
-    return json.loads(capsys.readouterr().out)
-
-
 def test_plans_are_predicted_as_by_themselves_and_say_in_what_they_differ(files, capsys):
-    both = answer(capsys, "compare", "wide.yaml", "deep.yaml")
+    both = answer(capsys, "compare wide.yaml deep.yaml")
     for its, (dp, tp) in zip(both["plans"], ((2, 4), (8, 1))):
         plan = sl.Plan(dp=dp, tp=tp, microbatches=4)
         alone = sl.predict("gpt2", plan, sl.load_cluster("dgx-a100", nodes=1))
@@ -69,7 +64,7 @@ def test_what_a_file_says_without_effect_is_told_once(files, capsys):
 
 
 def test_a_published_run_stands_beside_a_file(files, capsys):
-    both = answer(capsys, "compare", "wide.yaml", "meg21-1.7B")
+    both = answer(capsys, "compare wide.yaml meg21-1.7B")
     assert both["plans"][1]["gpus"] == 32 and both["differs"]["gpus"] == [8, 32]
 
 
@@ -114,7 +109,7 @@ def test_a_time_in_the_table_has_no_digit_that_was_not_computed(seconds, said):
 
 
 def test_a_value_that_no_plan_can_have_is_listed_with_the_reason(capsys):
-    found = answer(capsys, *SWEEP, "--over", "tp=1,5", "--nodes", "1")
+    found = answer(capsys, [*SWEEP, "--over", "tp=1,5", "--nodes", "1"])
     one, none = found["plans"]
     assert one["plan"]["dp"] == 8 and none["name"] == "5" and "8 GPUs" in none["refused"]
     assert found["differs"] == {}
@@ -128,13 +123,13 @@ def test_a_value_that_no_plan_can_have_is_listed_with_the_reason(capsys):
 def test_dp_and_microbatches_of_a_file_follow_from_its_gpus_and_batch(files, capsys, nodes):
     with open("deep.yaml", "a") as file:
         file.write(nodes)
-    tensor = answer(capsys, "sweep", "--plan", "deep.yaml", "--over", "tp=1,2,3")["plans"]
+    tensor = answer(capsys, "sweep --plan deep.yaml --over tp=1,2,3")["plans"]
     assert [(its["gpus"], its["plan"]["dp"], its["microbatches"]) for its in tensor[:2]] == [
         (8, 8, 4),
         (8, 4, 8),
     ]
     assert "3 does not divide" in tensor[2]["refused"]
-    wider = answer(capsys, "sweep", "--plan", "deep.yaml", "--over", "nodes=1,2")["plans"]
+    wider = answer(capsys, "sweep --plan deep.yaml --over nodes=1,2")["plans"]
     assert [(its["gpus"], its["global_batch"]) for its in wider] == [(8, 32), (16, 32)]
     main(["sweep", "--plan", "deep.yaml", "--over", "pp=1,2"])
     said = " ".join(capsys.readouterr().out.split())
@@ -144,27 +139,26 @@ def test_dp_and_microbatches_of_a_file_follow_from_its_gpus_and_batch(files, cap
 
 def test_what_is_given_beside_a_file_does_not_follow(files, capsys):
     asked = ["sweep", "--plan", "deep.yaml", "--over", "tp=1,2"]
-    kept = answer(capsys, *asked, "--microbatches", "4")["plans"]
+    kept = answer(capsys, [*asked, "--microbatches", "4"])["plans"]
     assert [(its["gpus"], its["global_batch"]) for its in kept] == [(8, 32), (8, 16)]
-    kept = answer(capsys, *asked, "--dp", "4")["plans"]
+    kept = answer(capsys, [*asked, "--dp", "4"])["plans"]
     assert [(its["gpus"], its["global_batch"]) for its in kept] == [(4, 32), (8, 32)]
-    kept = answer(capsys, *asked, "--global-batch", "64")["plans"]
+    kept = answer(capsys, [*asked, "--global-batch", "64"])["plans"]
     assert [(its["gpus"], its["global_batch"]) for its in kept] == [(8, 64), (8, 64)]
 
 
 def test_a_global_batch_is_held_over_a_sweep_and_given_to_a_simulation(files, capsys):
     asked = [*SWEEP, "--nodes", "1", "--global-batch", "16"]
-    held = answer(capsys, *asked, "--over", "tp=1,2")["plans"]
+    held = answer(capsys, [*asked, "--over", "tp=1,2"])["plans"]
     assert [(its["global_batch"], its["microbatches"]) for its in held] == [(16, 2), (16, 4)]
-    one = answer(capsys, "simulate", *asked[1:], "--tp", "2")
+    one = answer(capsys, ["simulate", *asked[1:], "--tp", "2"])
     assert one["step_s"] == held[1]["step_s"]
     for wrong, said in (
         (["--global-batch", "12"], "a global batch of 12 is no multiple of dp x microbatch_size"),
         (["--microbatches", "4"], "--microbatches 4 and --global-batch 16: give one of the two"),
         (["--global-batch", "0"], "--global-batch = 0: give a whole number"),
     ):
-        assert main(["simulate", *asked[1:], *wrong]) == 2
-        assert said in capsys.readouterr().err
+        assert said in refused(capsys, ["simulate", *asked[1:], *wrong])
 
 
 def test_steps_of_other_batches_are_compared_by_tokens(files, capsys):
@@ -177,9 +171,9 @@ def test_steps_of_other_batches_are_compared_by_tokens(files, capsys):
 
 
 def test_other_options_than_those_of_a_plan_are_swept_too(capsys):
-    found = answer(capsys, *SWEEP, "--over", "nodes=1,2")
+    found = answer(capsys, [*SWEEP, "--over", "nodes=1,2"])
     assert [its["gpus"] for its in found["plans"]] == [8, 16]
-    found = answer(capsys, "sweep", "--over", "cluster=dgx-a100,dgx-h100", "--model", "gpt2")
+    found = answer(capsys, "sweep --over cluster=dgx-a100,dgx-h100 --model gpt2")
     assert found["differs"]["cluster"] == ["dgx-a100", "dgx-h100"]
 
 
@@ -228,8 +222,7 @@ def test_a_sweep_over_stages_divides_layers_anew(files, capsys):
     Path("best.yaml").write_text(
         "model: llama-3-8b\ncluster: dgx-h100\nnodes: 1\ndp: 4\npp: 2\nmicrobatches: 8\nstage_layers: [18, 14]\n"
     )
-    assert main(["sweep", "--plan", "best.yaml", "--over", "pp=2,4", "--json"]) == 0
-    plans = json.loads(capsys.readouterr().out)["plans"]
+    plans = answer(capsys, ["sweep", "--plan", "best.yaml", "--over", "pp=2,4"])["plans"]
     assert [its["plan"]["stage_layers"] for its in plans] == ["auto", "auto"]
     assert main(["sweep", "--plan", "best.yaml", "--over", "pp=2,4"]) == 0
     assert capsys.readouterr().err.count("note: stage_layers: auto, as best.yaml divides") == 1

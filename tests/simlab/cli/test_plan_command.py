@@ -1,6 +1,5 @@
 """The command plan: what it prints, the plan file that it writes, and how it ends."""
 
-import json
 import re
 
 import pytest
@@ -9,6 +8,7 @@ from simlab.cli.commands import plan as commands
 from simlab.cli.main import main
 from simlab.cli.plan_options import plan_part, read_plan_file
 from simlab.spec.plan import Plan
+from tests.support.simlab_commands import answer, refused
 
 SEARCH = "plan --model llama-3-8b --cluster dgx-h100 --nodes 1 --global-batch 16 --cp 1"
 
@@ -16,11 +16,6 @@ MIXTRAL = (
     "plan --model mixtral-8x7b --cluster dgx-h100 --nodes 4 --global-batch 64 --tp 1 --cp 1 --ep 8 "
     "--zero 1 --recompute none --microbatch-size 1"
 )
-
-
-def answer(capsys, command, status=0):
-    assert main([*command.split(), "--json"]) == status
-    return json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(
@@ -165,5 +160,4 @@ def test_an_interruption_prints_what_was_found(capsys, monkeypatch):
     (SEARCH + " --workers 0", "--workers 0"), (SEARCH + " --global-batch 0", "global_batch"), (SEARCH + " --layers -1", "--layers -1"),
 ])  # fmt: skip
 def test_a_mistake_is_one_line(capsys, words, why):
-    assert main(words.split()) == 2
-    assert why in capsys.readouterr().err
+    assert why in refused(capsys, words)

@@ -11,6 +11,7 @@ import simlab as sl
 from simlab.cli.main import main
 from simlab.cli.plan_options import plan_lines, read_plan_file
 from simlab.cli.text_files import plain_yaml
+from tests.support.simlab_commands import answer, refused
 
 SIZES = {"layers": 2, "hidden": 64, "heads": 4, "vocab": 1000, "gated_mlp": True, "bias": False}
 LINES = """dp: 2   # replicas
@@ -79,28 +80,15 @@ def test_a_text_field_takes_text_only(tmp_path, capsys, line, says):
     path = tmp_path / "plan.yaml"
     path.write_text(line)
     run = ["simulate", "--plan", str(path), "--model", "gpt2", "--cluster", "dgx-h100"]
-    assert main(run) == 2
-    error = capsys.readouterr().err
-    assert says in error and error.count("\n") == 1
+    assert says in refused(capsys, run)
 
 
 @pytest.mark.parametrize("name", ["mine.yaml", "mine.json"])
 def test_a_model_is_given_by_a_file_of_its_fields(tmp_path, capsys, name):
     (tmp_path / name).write_text(json.dumps(SIZES))
-    run = [
-        "simulate",
-        "--cluster",
-        "dgx-h100",
-        "--dp",
-        "8",
-        "--json",
-        "--model",
-        str(tmp_path / name),
-    ]
-    assert main(run) == 0
-    assert json.loads(capsys.readouterr().out)["plan"]["dp"] == 8
-    assert main([*run[:-1], str(tmp_path / name), "--tp", "8", "--dp", "1"]) == 2
-    assert "mine's heads = 4" in capsys.readouterr().err
+    run = ["simulate", "--cluster", "dgx-h100", "--model", str(tmp_path / name)]
+    assert answer(capsys, [*run, "--dp", "8"])["plan"]["dp"] == 8
+    assert "mine's heads = 4" in refused(capsys, [*run, "--tp", "8", "--dp", "1"])
 
 
 @pytest.mark.parametrize(
@@ -112,9 +100,8 @@ def test_a_file_that_is_no_model_is_one_clear_line(tmp_path, capsys, sizes, says
     for name in ("mine.yaml", "mine.json"):
         (tmp_path / name).write_text(json.dumps(sizes))
         run = ["simulate", "--cluster", "dgx-h100", "--model", str(tmp_path / name)]
-        assert main(run) == 2
-        error = capsys.readouterr().err
-        assert says in error and name in error and error.count("\n") == 1
+        error = refused(capsys, run)
+        assert says in error and name in error
 
 
 def test_a_model_stands_in_the_plan_file(tmp_path, capsys):

@@ -12,6 +12,7 @@ import pytest
 import realrun.cli.main as realrun
 from simlab.cli.main import main
 from tests.support.patience import PATIENCE_S
+from tests.support.simlab_commands import answer, refused
 
 PIPELINE = [
     "--pp",
@@ -29,12 +30,6 @@ SEARCH = ["plan", "--model", "gpt2", "--cluster", "dgx-a100", "--global-batch", 
 STEP = ["simulate", "--model", "gpt2", "--cluster", "dgx-a100"]
 
 
-def refused(argv, capsys, run=main):
-    assert run(argv) == 2, argv
-    (line,) = capsys.readouterr().err.splitlines()
-    return line
-
-
 @pytest.mark.parametrize(
     "argv, said",
     [
@@ -50,8 +45,8 @@ def refused(argv, capsys, run=main):
         (["schedules", *PIPELINE, "--activation-cap", "nan"], "--activation-cap nan: give a finite"),
     ],
 )  # fmt: skip
-def test_a_value_that_was_ignored_is_refused(argv, said, capsys):
-    assert said in refused(argv, capsys)
+def test_a_value_that_was_ignored_is_refused(capsys, argv, said):
+    assert said in refused(capsys, argv)
 
 
 def test_a_search_takes_the_other_name_of_a_schedule(capsys):
@@ -68,7 +63,7 @@ def test_a_cluster_file_has_finite_figures(tmp_path, capsys, value, part, key):
     (facts[part] if part else facts)[key] = "HERE"
     path = tmp_path / "cluster.json"
     path.write_text(json.dumps(facts).replace('"HERE"', value))
-    line = refused(["simulate", "--model", "gpt2", "--cluster", str(path)], capsys)
+    line = refused(capsys, ["simulate", "--model", "gpt2", "--cluster", str(path)])
     assert f"{key} = {float(value)}: give a finite number" in line
 
 
@@ -77,17 +72,17 @@ def test_a_truth_value_is_no_degree_of_a_plan_file(tmp_path, capsys):
     path = tmp_path / "plan.yaml"
     path.write_text("dp: true\n")
     for run in (realrun.main, lambda argv: main([*STEP, *argv])):
-        assert "dp = True: give a whole number" in refused(["--plan", str(path)], capsys, run)
+        assert "dp = True: give a whole number" in refused(capsys, ["--plan", str(path)], run)
 
 
 def test_a_group_of_no_microbatch_is_refused(capsys):
     argv = ["--pp", "2", "--microbatches", "4", "--schedule", "interleaved-1f1b", "--group", "0"]
-    assert "group" in refused(argv, capsys, realrun.main)
+    assert "group" in refused(capsys, argv, realrun.main)
 
 
 @pytest.mark.parametrize("argv", [["--pp", "2", "--out", ""]])
 def test_realrun_writes_into_no_folder_without_a_name(argv, capsys):
-    assert "--out ''" in refused(argv, capsys, realrun.main)
+    assert "--out ''" in refused(capsys, argv, realrun.main)
 
 
 def test_a_plan_file_of_experts_is_good_for_both_programs(tmp_path, capsys):
@@ -100,14 +95,13 @@ def test_a_plan_file_of_experts_is_good_for_both_programs(tmp_path, capsys):
 def test_a_replan_has_as_many_nodes_as_its_plan_takes(tmp_path, capsys):
     path = tmp_path / "plan.yaml"
     path.write_text("model: gpt2\ncluster: dgx-a100\ndp: 16\n")
-    assert main(["operations", "replan", "--plan", str(path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["ways"]
+    assert answer(capsys, ["operations", "replan", "--plan", str(path)])["ways"]
 
 
 def test_a_long_search_for_a_schedule_is_left_out_with_a_note(capsys):
     argv = ["schedule", "zb-auto", "--pp", "64", "--microbatches", "256"]
     times = ["--forward-ms", "1", "--input-grad-ms", "1", "--weight-grad-ms", "1"]
-    assert "the search would take too long" in refused([*argv, *times], capsys)
+    assert "the search would take too long" in refused(capsys, [*argv, *times])
 
 
 def test_a_picture_without_an_ending_is_called_what_is_written(tmp_path, monkeypatch, capsys):

@@ -16,7 +16,6 @@ from simlab.collectives import (
     halving_doubling_all_reduce,
     hierarchical_all_reduce,
     ring_all_gather,
-    ring_all_reduce,
     ring_reduce_scatter,
 )
 from simlab.engine.network import Network, max_min_rates, run_rounds
@@ -146,42 +145,6 @@ def test_on_links_of_their_own_collectives_take_what_their_closed_form_says(
     assert run_rounds([rounds], network) == pytest.approx(
         [closed_form_s(name, n, size_bytes, latency_s, bandwidth)], rel=1e-9
     )
-
-
-def test_a_hierarchical_all_reduce_takes_what_its_two_levels_take():
-    fast, slow = (
-        Link(latency_s=2e-6, bandwidth_bytes_per_s=3e11),
-        Link(latency_s=1e-5, bandwidth_bytes_per_s=2.5e10),
-    )
-    g, count = 8, 4
-    groups = [list(range(node * g, node * g + g)) for node in range(count)]
-    links = {
-        (a, b): fast if a // g == b // g else slow
-        for a in range(g * count)
-        for b in range(g * count)
-    }
-    took = run_rounds(
-        [hierarchical_all_reduce(groups, SIZE)], Network(links, lambda a, b: [(a, b)])
-    )[0]
-    inside = 2 * (g - 1) * (fast.latency_s + SIZE / g / fast.bandwidth_bytes_per_s)
-    assert took == pytest.approx(
-        inside
-        + 2 * (count - 1) * (slow.latency_s + SIZE / (g * count) / slow.bandwidth_bytes_per_s),
-        rel=1e-9,
-    )
-
-
-def test_two_rings_over_the_same_links_take_twice_the_bytes_but_not_twice_the_latency():
-    n = 4
-    links = {
-        ("out", rank): Link(latency_s=LATENCY_S, bandwidth_bytes_per_s=BANDWIDTH)
-        for rank in range(n)
-    }
-    shared = Network(links, lambda a, b: [("out", a)])
-    one, two = ring_all_reduce(range(n), SIZE), ring_all_reduce(range(n), 2 * SIZE)
-    alone, both = run_rounds([one], shared)[0], run_rounds([one, one], shared)
-    assert both == pytest.approx(run_rounds([two], shared) * 2, rel=1e-9)
-    assert alone < both[0] < 2 * alone
 
 
 def test_of_two_sizes_on_one_link_the_smaller_takes_twice_its_time_and_the_larger_what_is_left():

@@ -12,7 +12,6 @@ from simlab.collectives import (
     all_reduce_rounds,
     most_sent_bytes,
     replay,
-    ring_reduce_scatter,
 )
 from simlab.engine.network import Network, run_rounds
 from simlab.errors import InputError
@@ -107,8 +106,3 @@ def test_a_star_goes_through_the_roots_port():
 def test_what_cannot_be_is_refused(call, says):
     with pytest.raises(InputError, match=says):
         call()
-
-
-def test_a_reduce_scatter_leaves_one_part_complete_on_each_rank():
-    last = replay(ring_reduce_scatter(range(5), 1.0), range(5))[-1]
-    assert set(last.complete.values()) == {1} and not last.done

@@ -1,11 +1,10 @@
 """Lines of torch's watchdog in logs, in the forms of several versions of torch."""
 
-import json
-
 import pytest
 
 from simlab.cli.main import main
 from simlab.diagnosis import hang_in_logs
+from tests.support.simlab_commands import answer
 
 SOURCE = "ProcessGroupNCCL.cpp:607"
 
@@ -121,8 +120,7 @@ def test_logs_of_several_ranks_are_files_of_a_folder(tmp_path, capsys):
     for rank in (0, 2):
         (tmp_path / f"rank_{rank}.log").write_text(caught(rank, 7) + "\n")
     (tmp_path / "rank_1.log").write_text("[rank1]: ValueError: no such file\n")
-    assert main(["why", str(tmp_path), "--json"]) == 0
-    hang = json.loads(capsys.readouterr().out)["hang"]
+    hang = answer(capsys, ["why", str(tmp_path)])["hang"]
     assert (hang["culprit"], hang["logs"]) == (
         [1],
         ["The log of rank 1 says: ValueError: no such file"],

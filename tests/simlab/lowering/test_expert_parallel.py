@@ -20,6 +20,7 @@ MODEL = sl.Model(
     vocab=1024, seq=128, experts=8, experts_per_token=2, expert_ffn=96, shared_experts=1, dense_layers=1,
 )  # fmt: skip
 EXPERT = 3 * 256 * 96
+SPREAD = {"tp": 2, "sequence_parallel": True, "etp": 1}
 NODE = sl.load_cluster("dgx-h100")
 
 
@@ -35,26 +36,34 @@ def others(model):
 @given(
     dp=st.sampled_from([1, 2, 4, 6]),
     cp=st.sampled_from([1, 2]),
-    tp=st.sampled_from([1, 2]),
+    tp=st.sampled_from([1, 2, 4]),
     pp=st.sampled_from([1, 2]),
-    ep=st.sampled_from([1, 2, 4]),
+    ep=st.sampled_from([1, 2, 4, 8, 16]),
     order=st.permutations(["tp", "cp", "dp", "pp"]),
+    own=st.booleans(),
 )
-def test_groups_of_experts_and_of_their_holders_cross_in_each_rank(dp, cp, tp, pp, ep, order):
-    if dp * cp % ep:
-        ep = 1
-    layout = Layout(dp=dp, cp=cp, tp=tp, pp=pp, ep=ep, order=tuple(order))
+def test_groups_of_experts_and_of_their_holders_cross_in_each_rank(dp, cp, tp, pp, ep, order, own):
+    """own: tensor-parallel ranks have experts of their own; all ranks of a stage share them then."""
+    ranks = tp * dp * cp if own else dp * cp
+    if ranks % ep or (own and (ep == 1 or ep % tp)):
+        ep, own, ranks = 1, False, dp * cp
+    layout = Layout(dp=dp, cp=cp, tp=tp, pp=pp, ep=ep, etp=1 if own else None, order=tuple(order))
+    place = layout.coordinates
     for rank in range(layout.world_size):
         shares, holds = (set(layout.group(name, rank)) for name in ("ep", "edp"))
         assert shares & holds == {rank}
-        assert (len(shares), len(holds)) == (ep, dp * cp // ep)
-        assert shares | holds <= set(layout.group("dp", rank))
+        assert (len(shares), len(holds)) == (ep, ranks // ep)
+        stage = {other for other in range(layout.world_size) if place(other).pp == place(rank).pp}
+        assert shares | holds <= (stage if own else set(layout.group("dp", rank)))
         # the place among those that share experts says which experts a rank holds
-        place = layout.group("ep", rank).index(rank)
-        assert {layout.group("ep", other).index(other) for other in holds} == {place}
+        own_place = layout.group("ep", rank).index(rank)
+        assert {layout.group("ep", other).index(other) for other in holds} == {own_place}
     for name in ("ep", "edp"):
         members = [rank for group in layout.groups(name) for rank in group]
         assert sorted(members) == [*range(layout.world_size)]
+    for gpus in (2, 4, 8):
+        inside = all(ranks[0] // gpus == ranks[-1] // gpus for ranks in layout.groups("ep"))
+        assert layout.in_nodes("ep", gpus) == inside
 
 
 def test_ranks_that_share_experts_are_neighbours_so_that_few_all_to_alls_cross_nodes():
@@ -171,6 +180,10 @@ def test_tokens_go_out_before_the_experts_and_come_back_after_them():
 @pytest.mark.parametrize("plan", [
     {"dp": 4, "ep": 2, "zero": 3}, {"dp": 2, "cp": 2, "ep": 4, "tp": 2, "zero": 1}, {"dp": 4, "ep": 4, "pp": 2, "schedule": "zb-h1"},
     {"dp": 4, "ep": 2, "zero": 2, "library": "torch", "pp": 2, "microbatches": 4},
+    SPREAD | {"dp": 4, "ep": 4, "zero": 3}, SPREAD | {"dp": 2, "cp": 2, "ep": 8, "zero": 1},
+    SPREAD | {"dp": 4, "ep": 8, "pp": 2, "schedule": "zb-h1"},
+    SPREAD | {"dp": 4, "ep": 2, "zero": 2, "library": "torch", "pp": 2, "microbatches": 4},
+    SPREAD | {"dp": 2, "ep": 4, "pp": 2, "microbatches": 4, "schedule": "interleaved-1f1b", "ep_overlap": True},
 ])  # fmt: skip
 def test_the_members_of_each_group_agree_on_what_they_send(plan):
     plan = sl.Plan(**plan)

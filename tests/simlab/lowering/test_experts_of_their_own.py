@@ -5,23 +5,19 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
 
 import simlab as sl
 from simlab.collectives.group_shape import GroupShape
 from simlab.collectives.nccl_algorithms import token_exchange_s
 from simlab.cost.stage_times import StageCost
-from simlab.engine.play import check_agreement
 from simlab.errors import InputError
 from simlab.layer.microbatch import visited
 from simlab.layer.operation import OperationKind
 from simlab.layer.parameters import expert_parameters, partial_parameters, stage_parameters
 from simlab.lowering.build import program_of
-from simlab.lowering.instructions import RankLowering, rank_instructions
+from simlab.lowering.instructions import RankLowering
 from simlab.lowering.kernels import Communication, UnitKernels
 from simlab.memory.activations import layer_activations_bytes
-from simlab.spec.layout import Layout
 
 MODEL = sl.Model(
     name="m", layers=4, hidden=256, heads=8, kv_heads=4, ffn=512, gated_mlp=True, bias=False,
@@ -38,34 +34,6 @@ NODE = sl.load_cluster("dgx-h100")
 
 # groups
 # ------------------------------------------------------------------------------------------------
-
-
-@given(
-    dp=st.sampled_from([1, 2, 4]),
-    cp=st.sampled_from([1, 2]),
-    tp=st.sampled_from([2, 4]),
-    pp=st.sampled_from([1, 2]),
-    ep=st.sampled_from([2, 4, 8, 16]),
-    order=st.permutations(["tp", "cp", "dp", "pp"]),
-)
-def test_all_ranks_of_a_stage_share_experts_or_hold_the_same(dp, cp, tp, pp, ep, order):
-    assume(tp * dp * cp % ep == 0 and ep % tp == 0)
-    layout = Layout(dp=dp, cp=cp, tp=tp, pp=pp, ep=ep, etp=1, order=tuple(order))
-    for rank in range(layout.world_size):
-        shares, holds = (set(layout.group(name, rank)) for name in ("ep", "edp"))
-        assert shares & holds == {rank}
-        assert (len(shares), len(holds)) == (ep, tp * dp * cp // ep)
-        assert {layout.coordinates(other).pp for other in shares | holds} == {
-            layout.coordinates(rank).pp
-        }
-        place = layout.group("ep", rank).index(rank)
-        assert {layout.group("ep", other).index(other) for other in holds} == {place}
-    for name in ("ep", "edp"):
-        members = [rank for group in layout.groups(name) for rank in group]
-        assert sorted(members) == [*range(layout.world_size)]
-    for gpus in (2, 4, 8):
-        inside = all(ranks[0] // gpus == ranks[-1] // gpus for ranks in layout.groups("ep"))
-        assert layout.in_nodes("ep", gpus) == inside
 
 
 def test_neighbours_share_experts_as_in_megatron():
@@ -194,21 +162,6 @@ def test_latent_attention_is_computed_once_but_for_products_down_of_whole_sequen
     assert sum(k.flops for k in down) * tp == 2 * 128 * 256 * (96 + 80) * times
     rest = sum(k.flops for k in forward) - sum(k.flops for k in down)
     assert rest * tp == 128 * (sum(LATENT.layer_flops().values()) - 2 * 256 * (96 + 80))
-
-
-@pytest.mark.parametrize("plan", [
-    {"dp": 4, "ep": 4, "zero": 3}, {"dp": 2, "cp": 2, "ep": 8, "zero": 1}, {"dp": 4, "ep": 8, "pp": 2, "schedule": "zb-h1"},
-    {"dp": 4, "ep": 2, "zero": 2, "library": "torch", "pp": 2, "microbatches": 4},
-    {"dp": 2, "ep": 4, "pp": 2, "microbatches": 4, "schedule": "interleaved-1f1b", "ep_overlap": True},
-])  # fmt: skip
-def test_the_members_of_each_group_agree_on_what_they_send(plan):
-    plan = sl.Plan(**SPREAD, **plan)
-    program = program_of(plan)
-    lists = [
-        rank_instructions(MODEL, plan, program, place.pp, context_rank=place.cp)
-        for place in plan.layout.all_coordinates()
-    ]
-    check_agreement(lists, plan)
 
 
 # tokens that cross to a node once

@@ -234,10 +234,11 @@ def test_in_a_pipeline_what_is_not_resharded_stays_until_the_stages_gradients_ar
 
 @pytest.mark.parametrize("schedule", ["zb-h1", "zb-v"])
 @pytest.mark.parametrize("model", [LLAMA, GPT, MOE], ids=["llama", "gpt", "moe"])
+@pytest.mark.parametrize("dp", [1, 8])
 def test_under_autocast_the_weights_part_of_a_backward_leaves_no_casts_of_gradients(
-    model, schedule
+    model, schedule, dp
 ):
-    plan = sl.Plan(dp=8, library="torch", schedule=schedule, seq=TOKENS, microbatches=4)
+    plan = sl.Plan(dp=dp, library="torch", schedule=schedule, seq=TOKENS, microbatches=4)
     after = [moment.held for moment in walk_of(model, plan).moments(0) if not moment.op]
     assert (after[-1]["temporaries"], after[-1]["activations"]) == (0, pytest.approx(0))
 

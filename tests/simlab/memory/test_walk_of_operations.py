@@ -13,11 +13,9 @@ from simlab.errors import InputError
 from simlab.layer.operation import OperationKind
 from simlab.layer.parameters import unit_parameters
 from simlab.layer.saved import saved_bytes
-from simlab.lowering.build import program_of
 from simlab.lowering.zero import autocasts
 from simlab.memory.activations import keeping_operations, layer_activations_bytes
 from simlab.memory.schemes import NumberBytes, Resident
-from simlab.memory.step import StepWalk
 from simlab.memory.units.backward import BACKWARD, UnitBackward
 from simlab.memory.units.forward import forward_phase
 from simlab.memory.units.sizes import UnitSizes
@@ -124,15 +122,6 @@ def test_from_i_to_w_stay_what_products_read_and_the_gradients_of_their_results(
     gradients = sum(sum(its.makes) for its in of.steps("layer") if its.kind in columns)
     between = ends(of, "FI", "layer")["activations"]
     assert between == pytest.approx(read + gradients + 2 * of.hidden, rel=1e-12)
-
-
-@pytest.mark.parametrize("schedule", ["zb-h1", "zb-v"])
-def test_a_rank_alone_that_splits_its_backwards_under_autocast_ends_where_it_began(schedule):
-    plan = sl.Plan(schedule=schedule, library="torch", microbatches=2)
-    program = program_of(plan)
-    walk = StepWalk(GPT, plan, program, plan.layers_of_stages(GPT.layers, program.stages))
-    after = walk.moments(0)[-2].held
-    assert (after["activations"], after["temporaries"]) == (0, 0)
 
 
 @given(st.sampled_from(MODELS), PLANS)

@@ -5,12 +5,12 @@ from dataclasses import fields, replace
 
 import pytest
 
-from simlab.cli.main import main
 from simlab.display import plain
 from simlab.errors import InputError
 from simlab.operations.doctor import Machine, differences, examined, findings
 from simlab.operations.doctor.interfaces import chosen
 from simlab.operations.doctor.machine import NOTEBOOK
+from tests.support.simlab_commands import refused
 
 GOOD = Machine(
     host="a", system="Linux", python="3.11.7", cores=16, memory_bytes=128e9, free_memory_bytes=64e9,
@@ -111,8 +111,7 @@ def test_variables_with_secrets_are_not_told(tmp_path, monkeypatch):
      ("--port 70000", "port 70000"), ("--ranks 0", "--ranks = 0")],
 )  # fmt: skip
 def test_bad_arguments_are_quoted(arguments, says, capsys):
-    assert main(["doctor", *arguments.split()]) == 2
-    assert says in capsys.readouterr().err
+    assert says in refused(capsys, ["doctor", *arguments.split()])
     with pytest.raises(InputError):
         examined("/missing")
 

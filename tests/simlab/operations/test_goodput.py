@@ -51,11 +51,12 @@ def test_all_time_is_accounted_for_and_failures_alone_cost_work(
     ended = train_with_failures(
         work_s, interval_s=interval_s, checkpoint_s=checkpoint_s, restart_s=restart_s, mtbf_s=mtbf_s, seed=seed
     )  # fmt: skip
-    assert min(ended) >= 0 and ended.work_s == work_s
-    if not ended.failures:
-        assert ended.lost_s == ended.restart_s == 0
-    assert ended.restart_s <= ended.failures * restart_s + 1e-6  # of rounding
-    assert ended.lost_s <= ended.failures * (min(interval_s, work_s) + checkpoint_s) + 1e-6
+    spent, failures = ended.spent, ended.failures
+    assert min(spent) >= 0 and spent.work_s == work_s
+    if not failures:
+        assert spent.lost_s == spent.restart_s == 0
+    assert spent.restart_s <= failures * restart_s + 1e-6  # of rounding
+    assert spent.lost_s <= failures * (min(interval_s, work_s) + checkpoint_s) + 1e-6
 
 
 def test_a_training_of_long_and_frequent_checkpoints_ends():
@@ -64,14 +65,14 @@ def test_a_training_of_long_and_frequent_checkpoints_ends():
     ended = train_with_failures(
         89_651.0, interval_s=10.0, checkpoint_s=438.0, restart_s=0.0, mtbf_s=2241.0, seed=3
     )
-    assert ended.failures > 2000 and ended.lost_s < ended.wall_s / 5
+    assert ended.failures > 2000 and ended.spent.lost_s < ended.wall_s / 5
 
 
 def test_without_failures_only_checkpoints_cost():
     ended = train_with_failures(
         1000.0, interval_s=100.0, checkpoint_s=5.0, restart_s=50.0, mtbf_s=1e15
     )
-    assert (ended.checkpoint_s, ended.wall_s, ended.failures) == (45.0, 1045.0, 0)
+    assert (ended.spent.checkpoint_s, ended.wall_s, ended.failures) == (45.0, 1045.0, 0)
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_a_training_goes_as_a_walk_from_failure_to_failure_says(
     found = train_with_failures(float(work), seed=seed, **costs)
     lost_s, written_s, restarts_s, failures = walked(float(work), seed=seed, **costs)
     assert found.failures == failures
-    assert (found.lost_s, found.checkpoint_s, found.restart_s) == pytest.approx(
+    assert (found.spent.lost_s, found.spent.checkpoint_s, found.spent.restart_s) == pytest.approx(
         (lost_s, written_s, restarts_s), rel=1e-6, abs=1e-6 * MTBF_S
     )
 
@@ -103,5 +103,6 @@ def test_a_restart_that_fails_is_begun_again_and_its_time_is_the_restarts():
     found = train_with_failures(
         MTBF_S, interval_s=MTBF_S / 4, checkpoint_s=0.0, restart_s=3 * MTBF_S, mtbf_s=MTBF_S, seed=3
     )
-    restarted = found.failures > 5 and found.restart_s > 3 * found.lost_s
-    assert restarted and found.restart_s < found.failures * 3 * MTBF_S
+    restart_s = found.spent.restart_s
+    restarted = found.failures > 5 and restart_s > 3 * found.spent.lost_s
+    assert restarted and restart_s < found.failures * 3 * MTBF_S

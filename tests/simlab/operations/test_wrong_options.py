@@ -12,6 +12,7 @@ from simlab.operations import Disturbance, Job, Prices, simulate_queue, training
 from simlab.operations.doctor import findings
 from simlab.operations.doctor.machine import examined
 from simlab.operations.elasticity import _Queue, _Running
+from tests.support.simlab_commands import refused
 
 REFUSED = {
     "run --per-1000-node-days inf": "per_1000_node_days = inf: give a number from 0 to 1e+12",
@@ -33,9 +34,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("options, said", REFUSED.items())
 def test_what_is_no_option_is_refused_in_a_line(options, said, capsys):
-    assert main(["operations", *options.split()]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert said in line
+    assert said in refused(capsys, ["operations", *options.split()])
 
 
 @pytest.mark.parametrize("options", ["--nodes 1000000000000", "--gap-s 1e12 --jobs 50"])
