@@ -19,7 +19,7 @@ from IPython.core.displayhook import CapturingDisplayHook
 from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.display import display
 
-from simlab.apps.screen import leaving, session
+from simlab.apps.screen import HTML, leaving, session, still_html
 from simlab.lessons import book
 from simlab.lessons.phrases import phrase
 from simlab.lessons.prediction import Prediction
@@ -69,15 +69,17 @@ def draw_in_language() -> None:
 
 
 def _draw_to_zoom(figure: Any) -> None:
-    """Curves as a figure of plotly, where that is installed: JupyterLab shows the best kind that it knows.
-    Other pictures as they are drawn."""
-    still = _chinese(figure) if language() == "zh" else figure
-    data = {"image/png": _png(still), "text/plain": repr(figure)}
+    """Curves as a figure of plotly, where that is installed, and as HTML with the still for where nothing
+    shows such figures: beside "image/png" plotly's own extension of JupyterLab shows that. Other pictures
+    as they are drawn."""
+    png = _png(_chinese(figure) if language() == "zh" else figure)
+    data: dict[str, Any] = {"image/png": png, "text/plain": repr(figure)}
     charts = figure.charts() if figure.charts else []
     if charts and all(isinstance(mark, CURVES) for chart in charts for mark in chart.marks):
         with suppress(MissingLibrary):
             drawn = json.loads(figure.plotly(tongue=language()).to_json())
-            data[PLOTLY] = _in_language(drawn)
+            still = still_html(b64encode(png).decode())
+            data = {PLOTLY: _in_language(drawn), HTML: still, "text/plain": repr(figure)}
     display(data, raw=True)
 
 

@@ -37,8 +37,10 @@ sl.zero_picture(ranks, sl.zero_curves(7e9, ranks), capacity_bytes=80e9, name="7B
 def test_curves_can_be_pointed_at_in_jupyterlab(tmp_path):
     with lab(tmp_path, CURVES_CELL) as url, page_at(url) as (page, asked):
         assert not errors(run_all(page))
-        page.wait_for_selector(".js-plotly-plot .scatterlayer .trace", timeout=PAINT_S * 1e3)
-        assert page.locator(".jp-OutputArea img").count() == 0  # the still is for elsewhere
+        lines = ".js-plotly-plot .scatterlayer .trace"  # one has no height
+        page.wait_for_selector(lines, state="attached", timeout=PAINT_S * 1e3)
+        assert page.locator(lines).count() == 4
+        assert page.locator(".jp-OutputArea img:visible").count() == 0  # the still is for elsewhere
         page.evaluate(SHUT_DOWN)
     assert not from_elsewhere(asked, url)
 
