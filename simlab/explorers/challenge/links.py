@@ -17,7 +17,7 @@ from simlab.schedules import generate
 from simlab.spec.cluster import load_cluster
 from simlab.spec.hardware import Link
 from simlab.trace import Trace
-from simlab.units import MS, bytes_text, seconds_text
+from simlab.units import bytes_text, seconds_text
 from simlab.views.chart import Words
 from simlab.views.packing import panels
 
@@ -78,9 +78,7 @@ class LinkTask:
     @classmethod
     def read(cls, entry: Mapping[str, Any]) -> "LinkTask":
         """The task of an entry of `tasks.json`."""
-        times = {f"{name}_s": entry[f"{name}_ms"] * MS for name in ("forward", "backward")}
-        others = {name: value for name, value in entry.items() if not name.endswith("_ms")}
-        return cls(**{**others, **times, **texts(entry)})
+        return cls(**{**entry, **texts(entry)})
 
     def offers(self) -> dict[str, Sequence[Any]]:
         """{what is free: the values to choose from}."""
