@@ -80,6 +80,7 @@ record: .venv/all ## record anew the runs that the README and the lessons show
 	$(BIN)/python -m realrun $(DEMO),interleaved-1f1b,zb-h1,zb-v --out out/record
 	$(BIN)/python assets/record.py out/record
 	$(BIN)/python assets/record_lessons.py notebooks/*.ipynb
+	$(BIN)/python assets/share.py
 
 clean: ## remove everything that was made here, the environment too
 	rm -rf .venv out build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -25,7 +25,7 @@ if (!page) {
   const entryPoints = { timeline: here("src/widget.ts"), explorer: here("src/explorer_widget.ts") };
   await build({ ...common, entryPoints, outdir: folder });
 } else {
-  const sources = { page: "main", site: "plain", worker: "worker", "explorers/page": "explorer", "questions/page": "question", "questions/list": "questions", "questions/drill": "drill" };
+  const sources = { page: "main", site: "plain", worker: "worker", offline: "service_worker", "explorers/page": "explorer", "questions/page": "question", "questions/list": "questions", "questions/drill": "drill" };
   const entryPoints = Object.fromEntries(
     Object.entries(sources).map(([name, source]) => [name, here(`src/page/${source}.ts`)]),
   );

@@ -6,8 +6,10 @@ prediction is committed, or the learner asks to see it without one.
 """
 
 import io
+import json
 import sys
 from base64 import b64decode, b64encode
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -17,12 +19,19 @@ from IPython.core.displayhook import CapturingDisplayHook
 from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.display import display
 
-from simlab.apps.screen import leaving, session
+from simlab.apps.screen import HTML, leaving, session, still_html
 from simlab.lessons import book
 from simlab.lessons.phrases import phrase
 from simlab.lessons.prediction import Prediction
 from simlab.lessons.words import language, rendered, word
+from simlab.views.chart import Dots, Line, MissingLibrary, Rule
 from simlab.views.language import CHINESE_PNG
+
+FIGURE, PICTURE = ("matplotlib.figure", "Figure"), ("simlab.views.still.picture", "Picture")
+PLOTLY = "application/vnd.plotly.v1+json"
+CURVES = Line | Dots | Rule
+SAID = ("text", "name", "legendgroup", "ticktext")
+"""The parts of a figure of plotly that a reader reads."""
 
 
 def after(identifier: str | Prediction) -> None:
@@ -43,16 +52,44 @@ def after(identifier: str | Prediction) -> None:
 
 def draw_in_language() -> None:
     """From now on have the notebook show matplotlib's figures with their texts in the learner's
-    language; in a copy for reading, with a second picture for Chinese readers."""
+    language, and curves as figures of plotly, too; in a copy for reading, with a second picture for
+    Chinese readers."""
     shell = get_ipython()
     if shell is None:
         return
     formatter = shell.display_formatter.ipython_display_formatter
-    formatter.pop("matplotlib.figure.Figure", None)
+    for place in (FIGURE, PICTURE):
+        formatter.pop(".".join(place), None)
     if rendered():
-        formatter.for_type_by_name("matplotlib.figure", "Figure", _draw_in_both)
-    elif language() == "zh":
-        formatter.for_type_by_name("matplotlib.figure", "Figure", _draw_in_chinese)
+        formatter.for_type_by_name(*FIGURE, _draw_in_both)
+        return
+    formatter.for_type_by_name(*PICTURE, _draw_to_zoom)
+    if language() == "zh":
+        formatter.for_type_by_name(*FIGURE, _draw_in_chinese)
+
+
+def _draw_to_zoom(figure: Any) -> None:
+    """Curves as a figure of plotly, where that is installed, and as HTML with the still for where nothing
+    shows such figures: beside "image/png" plotly's own extension of JupyterLab shows that. Other pictures
+    as they are drawn."""
+    png = _png(_chinese(figure) if language() == "zh" else figure)
+    data: dict[str, Any] = {"image/png": png, "text/plain": repr(figure)}
+    charts = figure.charts() if figure.charts else []
+    if charts and all(isinstance(mark, CURVES) for chart in charts for mark in chart.marks):
+        with suppress(MissingLibrary):
+            drawn = json.loads(figure.plotly(tongue=language()).to_json())
+            still = still_html(b64encode(png).decode())
+            data = {PLOTLY: _in_language(drawn), HTML: still, "text/plain": repr(figure)}
+    display(data, raw=True)
+
+
+def _in_language(item: Any, key: str = "") -> Any:
+    """A figure of plotly with the lessons' words for its texts."""
+    if isinstance(item, dict):
+        return {name: _in_language(value, name) for name, value in item.items()}
+    if isinstance(item, list):
+        return [_in_language(value, key) for value in item]
+    return phrase(item, tongue=language()) if isinstance(item, str) and key in SAID else item
 
 
 # here and below: what needs matplotlib is imported where there is a figure

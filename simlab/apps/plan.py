@@ -1,4 +1,4 @@
-"""It has the widgets of the explorer of plans, and of challenges to find one."""
+"""It has the widgets of the explorer of plans, and of challenges to find one, or a slow link."""
 
 import time
 from dataclasses import replace
@@ -6,11 +6,13 @@ from typing import Any
 
 from simlab.apps.explorer_widget import ExplorerWidget
 from simlab.explorers import challenge
+from simlab.explorers.challenge.links import LinkTask
 from simlab.explorers.explorer import Answer, State
 from simlab.explorers.plan import EXPLORER, step_streams
 from simlab.lessons import progress
 from simlab.spec.cluster import Cluster
 from simlab.spec.model import Model
+from simlab.views import timeline
 from simlab.views.chart import Chart
 
 
@@ -43,8 +45,8 @@ def _kept(state: State) -> Answer:
 
 
 class ChallengeExplorer(ExplorerWidget):
-    """Challenges: find a plan that fits and reaches a goal. What is solved is kept with the learner's
-    progress.
+    """Challenges: find a plan that fits and reaches a goal, or the slow link of a pipeline. What is solved is
+    kept with the learner's progress.
 
     values: task, its number from 1 on, hint, 0 to 3, and where the controls of this task start; `tongue` is
             'en' or 'zh'.
@@ -52,3 +54,10 @@ class ChallengeExplorer(ExplorerWidget):
 
     def __init__(self, task: int = 1, **values: Any) -> None:
         super().__init__(replace(challenge.EXPLORER, answer=_kept), task=task, **values)
+
+    def still(self, tongue: str | None = None) -> Any:
+        """The charts of a plan, or the timelines of a step with a slow link, as a matplotlib Figure."""
+        task = challenge.CHALLENGES[self.state["task"] - 1]
+        if isinstance(task, LinkTask):
+            return self.in_tongue(timeline(task.traces(self.state)), tongue)
+        return super().still(tongue)

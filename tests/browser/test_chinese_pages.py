@@ -75,7 +75,7 @@ def test_a_lesson_in_chinese_has_chinese_titles(context, address):
     ("lesson", "cell", "english", "chinese"),
     [  # the table, the code, the formula and the list of a cell are for both
         ("01_pipeline_bubbles", "h1", "H1 P P TABLE P P P 中文", "H1 DIV TABLE English"),
-        ("01_pipeline_bubbles", "h2", "H2 P UL P P P DIV 中文", "H2 DIV DIV English"),
+        ("01_pipeline_bubbles", "h2", "H2 P P UL P P P DIV 中文", "H2 P DIV DIV English"),
         ("05_tensor_and_context", "p:has-text('Ring or all-to-all?')", "P P P P 中文", "DIV P P English"),
         ("07_data_parallel_for_real", "p:has-text('Even smaller gradients.')", "P P 中文", "DIV English"),
         ("08_inside_a_layer", ":is(h2:has-text('小结'), h2:has-text('What to rem'))", "H2 OL 中文", "H2 DIV English"),

@@ -94,6 +94,26 @@ def test_the_chinese_of_a_question_stands_in_its_heading_alone(site):
     assert found == len(titles)
 
 
+def test_a_question_of_a_lesson_leads_to_where_it_asks_first_and_to_its_explorer(site):
+    """A page to read shows everything at once; every link that there is leads somewhere (see above)."""
+    live = json.loads((ROOT / "web/site/pages/questions/live.json").read_text(encoding="utf-8"))
+    for each in yaml.safe_load((ROOT / "notebooks/questions.yml").read_text(encoding="utf-8")):
+        page = parsed(site / "lessons" / each["notebook"].replace(".ipynb", ".html"))
+        (head,) = (h2 for h2 in page.find_all("h2") if h2.text.startswith(f"{each['id']} · "))
+        leads = [link["href"] for link in head.find_next_sibling("p", class_="leads").select("a")]
+        name = each["id"]
+        assert leads == [
+            f"../questions/{name}.html",
+            *([f"../{live[name]}"] if name in live else []),
+        ]
+
+
+def test_a_picture_of_a_lesson_leads_to_its_file(site):
+    for notebook in NOTEBOOKS:
+        for image in parsed(site / f"lessons/{notebook.stem}.html").select("article img"):
+            assert image.parent.name == "a" and image.parent["href"] == image["src"]
+
+
 def test_no_cell_of_a_page_only_shows_the_switch_that_the_page_has_itself(site):
     lesson = parsed(site / "lessons/04_collectives_and_dp.html")
     cells = [cell.text.strip() for cell in lesson.select(".code_cell .input")]

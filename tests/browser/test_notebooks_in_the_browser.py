@@ -62,7 +62,7 @@ def test_pyodide_and_its_packages_are_in_the_folder(site):
 @pytest.mark.parametrize("name", LESSONS)
 def test_a_lesson_runs_in_the_browser_and_shows_what_was_recorded(address, name):
     errors = []
-    with chromium_page() as page:
+    with chromium_page(service_workers=True) as page:
         page.set_viewport_size({"width": 1366, "height": 768})
         complaints = errors_of(page)
         page.on("console", lambda line: line.type == "error" and errors.append(line))

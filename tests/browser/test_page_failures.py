@@ -10,7 +10,7 @@ pytestmark = [needs_node, needs_chromium]
 # a simulator that cannot answer what it is asked first, and then answers with nothing to draw
 WORKER = """
 let asked = 0;
-postMessage({ kind: "ready" });
+postMessage({ kind: "ready", loaded: [] });
 onmessage = () => {
   asked += 1;
   if (asked === 1) postMessage({ kind: "failed", why: "out of memory" });

@@ -11,6 +11,7 @@ import pytest
 from bs4 import BeautifulSoup
 
 from simlab.explorers import explorer
+from simlab.explorers.challenge import CHALLENGES
 from simlab.lessons import book, progress, words
 from simlab.lessons.prediction import Number, off_by
 from tests.support.browser import ROOT, chromium_page, needs_chromium, needs_node, watched
@@ -157,6 +158,9 @@ def test_a_question_is_asked_answered_said_and_ticked_on_a_phone(page, address, 
     page.click("#tongue")
     page.goto(f"{address}questions/index.html")
     assert page.inner_text("[data-id=b09] .mark") == "✓ 1/5"
+    done = page.inner_text("#done")
+    assert done.startswith(f"Questions predicted: 1 of {len(ASKED)}. Said aloud and ticked: 1. ")
+    assert done.endswith(f"Challenges solved: 0 of {len(CHALLENGES)}.")
     with page.expect_download() as download:
         page.click("#export")
     kept = json.loads(Path(download.value.path()).read_text(encoding="utf-8"))
@@ -172,11 +176,13 @@ def test_a_file_of_progress_goes_from_jupyterlab_to_the_page_and_back(
     monkeypatch.setenv("SIMLAB_LANG", "en")
     book.prediction("w11").commit({next(iter(book.prediction("w11").fields)): "40"})
     progress.keep_try("w11", True)
+    progress.keep("challenges", CHALLENGES[0].id, {"at_s": 1})
     page.goto(f"{address}questions/index.html")
     page.set_input_files("#import", file)
     page.wait_for_function(
         "() => document.querySelector('[data-id=w11] .mark').textContent === '✓'"
     )
+    assert "Exercises solved: 1. Challenges solved: 1 of" in page.inner_text("#done")
     page.click("details summary")
     page.select_option("#mine", "done")
     assert page.locator("#list li:visible").count() == 1

@@ -24,6 +24,27 @@ ipywidgets.VBox([slider, picture])
 """
 
 
+CURVES_CELL = """
+import simlab as sl
+from simlab.apps import tongue
+tongue()
+ranks = [1, 2, 4, 8, 16]
+sl.zero_picture(ranks, sl.zero_curves(7e9, ranks), capacity_bytes=80e9, name="7B")
+"""
+
+
+@needs_chromium
+def test_curves_can_be_pointed_at_in_jupyterlab(tmp_path):
+    with lab(tmp_path, CURVES_CELL) as url, page_at(url) as (page, asked):
+        assert not errors(run_all(page))
+        lines = ".js-plotly-plot .scatterlayer .trace"  # one has no height
+        page.wait_for_selector(lines, state="attached", timeout=PAINT_S * 1e3)
+        assert page.locator(lines).count() == 4
+        assert page.locator(".jp-OutputArea img:visible").count() == 0  # the still is for elsewhere
+        page.evaluate(SHUT_DOWN)
+    assert not from_elsewhere(asked, url)
+
+
 @needs_chromium
 def test_lesson_runs_in_jupyterlab_and_a_slider_repaints_the_picture(tmp_path):
     with lab(tmp_path, LESSON) as url, page_at(url) as (page, asked):

@@ -375,6 +375,28 @@ display(sl.timeline(sl.simulate(sl.generate("gpipe", 2, 2), sl.OpTimes(forward_s
     assert (pictures[0] != pictures[1]) == (chinese_font() is not None)
 
 
+def test_curves_are_figures_of_plotly_too_in_the_language_that_is_chosen(shell, monkeypatch):
+    """And a copy for reading has stills alone."""
+    draw = """import simlab as sl
+from simlab.views.still.curves import Curves, curves
+curves(Curves("the same batch on more GPUs", "GPUs", [1, 2], "step, s", {"ZeRO-1": [2.0, 1.0]}))"""
+    shown_by(shell, "from simlab.apps import tongue\ntongue()")
+    (toggle,) = [w for w in LIVE.values() if isinstance(w, widgets.ToggleButtons)]
+    for language, title in (
+        ("en", "the same batch on more GPUs"),
+        ("zh", "同样的 batch，更多 GPU"),
+    ):
+        toggle.value = language
+        _, (data,) = shown_by(shell, draw)
+        figure = data["application/vnd.plotly.v1+json"]
+        assert figure["layout"]["annotations"][0]["text"] == title
+        assert "data:image/png;base64," in data["text/html"] and "image/png" not in data
+        assert [trace["name"] for trace in figure["data"]] == ["ZeRO-1", "ZeRO-1"]
+    monkeypatch.setenv("SIMLAB_LESSONS", "rendered")
+    _, outputs = shown_by(shell, "tongue()\n" + draw)
+    assert not [data for data in outputs if "application/vnd.plotly.v1+json" in data]
+
+
 def test_a_copy_for_reading_has_a_second_picture_for_chinese_readers(shell, monkeypatch):
     monkeypatch.setenv("SIMLAB_LESSONS", "rendered")
     draw = """import simlab as sl

@@ -47,6 +47,7 @@ PAGES = [
         "explorers/index",
         "lessons/index",
         "notebooks/index",
+        "offline",
     ),
     *(f"explorers/{name}" for name in NAMES),
 ]
@@ -136,12 +137,17 @@ SHOW_EXPLORER = """async ([source, about, state]) => {
 
 
 @contextmanager
-def chromium_page(*, scale=1):
-    """A page of a browser of its own, with `scale` device pixels to a CSS pixel."""
+def chromium_page(*, scale=1, service_workers=False):
+    """A page of a browser of its own, with `scale` device pixels to a CSS pixel. service_workers: whether
+    pages may have them; what a service worker answers, no route of a test sees."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=CHROMIUM, args=CHROMIUM_ARGS, timeout=PATIENCE_S * 1e3
         )
+        if not service_workers:
+            browser.new_page, browser.new_context = map(
+                without_service_workers, (browser.new_page, browser.new_context)
+            )
         browser.new_page = patient(browser.new_page)
         try:
             yield browser.new_page(
@@ -149,6 +155,17 @@ def chromium_page(*, scale=1):
             )
         finally:
             browser.close()
+
+
+def without_service_workers(new):
+    """`new`, of pages or of contexts, in which the browser has no service workers."""
+
+    def made(**options):
+        page_or_context = new(**options)
+        page_or_context.add_init_script("delete Navigator.prototype.serviceWorker")
+        return page_or_context
+
+    return made
 
 
 def patient(new_page):

@@ -15,6 +15,7 @@ from pathlib import Path
 import explorers
 import lab
 import lessons
+import offline
 import questions
 from python_files import PYODIDE, ROOT, WEB, compress, library, packages
 from shell import Shell
@@ -48,9 +49,12 @@ def main(folder: Path) -> None:
     count = questions.write(shell, written)
     shell.write(shell.pages[0], shell.render("pages/index.html", questions=count))
     explorers.write(shell)
+    alone = {"path": "offline.html", "en": "No network", "zh": "没有网络"}
+    shell.write(alone, shell.render("pages/offline.html"))
     (folder / "recorded.json").write_text(json.dumps(recorded()), encoding="utf-8")
     command = ["node", WEB / "build.mjs", "--page", folder, json.dumps(sizes)]
     subprocess.run(command, check=True)
+    offline.write(folder)
     print(f"{folder}: the first visit loads {first_visit_bytes(folder) / 1e6:.1f} MB, compressed")
 
 

@@ -6,6 +6,7 @@ import shutil
 from shell import HERE, Shell
 
 from simlab.explorers import NAMES, explorer
+from simlab.explorers.challenge import CHALLENGES
 from simlab.views import page
 
 FOLDER = "explorers"
@@ -25,10 +26,14 @@ def write(shell: Shell) -> None:
             "within": index["path"],
             "en": entry.title.en,
             "zh": entry.title.zh,
+            "about": " ".join(questions[entry.name].values()),
             "script": f"{FOLDER}/page",
             "preload": [f"{FOLDER}/{entry.name}.json"],
         }
-        content = shell.render("pages/explorers/explorer.html", entry=entry, entries=entries)
+        challenges = CHALLENGES if entry.name == "challenge" else ()
+        content = shell.render(
+            "pages/explorers/explorer.html", entry=entry, entries=entries, challenges=challenges
+        )
         shell.write(mine, content)
         shown = {"about": entry.to_dict(), "answer": entry.reply(entry.start())}
         path = shell.folder / FOLDER / f"{entry.name}.json"

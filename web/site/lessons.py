@@ -7,6 +7,7 @@ import re
 import shutil
 import struct
 import subprocess
+from collections.abc import Collection, Mapping
 from html import escape, unescape
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +26,9 @@ from simlab.views.language import CHINESE_PNG
 
 KATEX = WEB / "node_modules" / "katex" / "dist"
 FORMULA = re.compile(r'<tex-math mode="(\w+)">(.*?)</tex-math>', re.DOTALL)
+LIVE = HERE / "pages" / "questions" / "live.json"
 HEADING = re.compile(r'(<h([12]) id="([^"]+)">)(.*?)(<a class="anchor-link")', re.DOTALL)
+WHOLE_HEADING = re.compile(HEADING.pattern + r".*?</h\2>", re.DOTALL)
 PICTURE = re.compile(r'<img [^>]*alt="Picture: (?P<name>[^"]*)"[^>]*src="(?P<source>[^"]+)"[^>]*>')
 TAG = re.compile(r"<[^>]+>")
 SWITCH = re.compile(r"(from simlab\.apps\S* import [^\n]*\s+)?tongue\(\)\s*")
@@ -49,6 +52,11 @@ class Lesson(NamedTuple):
     def runs(self) -> bool:
         """Whether it runs in the browser; neither npm nor PyPI has numpy for Pyodide."""
         return "import numpy" not in self.notebook.read_text(encoding="utf-8")
+
+    @property
+    def about(self) -> str:
+        """The questions that it answers, in both languages."""
+        return " ".join(each[tongue] for tongue in ("en", "zh") for each in self.questions)
 
     @property
     def thumbnails(self) -> dict[str, str]:
@@ -91,6 +99,7 @@ def write(shell: Shell) -> list[Lesson]:
         read(path, number, shell.folder, questions)
         for number, path in enumerate(sorted((ROOT / "notebooks").glob("*.ipynb")), 1)
     ]
+    live = json.loads(LIVE.read_text(encoding="utf-8"))
     _copy_styles(shell.folder)
     shell.write(shell.page(INDEX), shell.render("pages/lessons/index.html", lessons=lessons))
     for lesson, body in zip(lessons, set_formulas([lesson.body for lesson in lessons])):
@@ -102,12 +111,14 @@ def write(shell: Shell) -> list[Lesson]:
             for _, level, name, text, _ in HEADING.findall(body)
             if level == "2"
         ]
+        shown = in_both(_with_leads(shell, body, titles, live), titles)
         content = shell.render(
             "pages/lessons/lesson.html",
-            lesson=lesson, body=in_both(body, titles), parts=parts, before=before, after=after,
+            lesson=lesson, body=shown, parts=parts, before=before, after=after,
         )  # fmt: skip
         styles = ["lessons/style.css", "lessons/katex/katex.min.css", "lessons/code.css"]
         page = {"path": lesson.path, "within": INDEX, "en": lesson.en, "zh": lesson.zh}
+        page |= {"about": lesson.about, "image": f"lessons/{lesson.pictures[0]}"}
         shell.write(page | {"styles": styles}, content)
     return lessons
 
@@ -133,6 +144,20 @@ def in_both(body: str, titles: dict[str, str]) -> str:
         return f'{start}<span data-en="{english}" data-zh="{chinese}">{heading}</span>{end}'
 
     return HEADING.sub(marked, body)
+
+
+def _with_leads(shell: Shell, body: str, titles: Collection[str], live: Mapping[str, str]) -> str:
+    """`body` with links below the heading of each question, one of `titles`: to its page, which asks for a
+    prediction before it shows anything, and to the explorer in which its picture moves."""
+
+    def led(found: re.Match[str]) -> str:
+        name = unescape(TAG.sub("", found[4])).partition(" · ")[0]
+        if name not in titles:
+            return found[0]
+        links = shell.render("pages/lessons/leads.html", question=name, live=live.get(name))
+        return found[0] + links
+
+    return WHOLE_HEADING.sub(led, body)
 
 
 def read(path: Path, number: int, folder: Path, questions: list[dict[str, str]]) -> Lesson:
@@ -205,9 +230,11 @@ def _pictures_in_both(body: str, titles: dict[str, str], chinese: list[str], fol
         (folder / other).write_bytes(base64.b64decode(next(left)))
         _, title = both_titles(name, titles)
         image_zh = image.replace(source, other).replace(f"Picture: {name}", f"图：{escape(title)}")
-        pair = {"en": image, "zh": image_zh}
+        # each leads to its file, where a phone can enlarge it
+        pair = {"en": (source, image), "zh": (other, image_zh)}
         return "".join(
-            f'<span class="only-{tongue}">{each}</span>' for tongue, each in pair.items()
+            f'<a class="only-{tongue}" href="{name}">{each}</a>'
+            for tongue, (name, each) in pair.items()
         )
 
     return PICTURE.sub(both, body)

@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 
 import yaml
 from bs4 import BeautifulSoup
-from lessons import HEADING, TAG, Lesson, chinese_name
+from lessons import HEADING, LIVE, TAG, Lesson, chinese_name
 from markdown_it import MarkdownIt
 from python_files import ROOT
 from shell import HERE, Shell
 
+from simlab.explorers.challenge import CHALLENGES
 from simlab.lessons import book
 from simlab.lessons.prediction import Choice, Prediction
 from simlab.lessons.words import LANGUAGES, entry, has, word
@@ -56,7 +57,7 @@ class Section(NamedTuple):
 def write(shell: Shell, lessons: Sequence[Lesson]) -> int:
     """Write the page of each question, and the one that lists them; returns how many there are."""
     asked = yaml.safe_load((ROOT / "notebooks" / "questions.yml").read_text(encoding="utf-8"))
-    live = json.loads((HERE / "pages" / FOLDER / "live.json").read_text(encoding="utf-8"))
+    live = json.loads(LIVE.read_text(encoding="utf-8"))
     named = tomllib.loads((HERE / "pages" / FOLDER / "libraries.toml").read_text(encoding="utf-8"))
     by_notebook = {lesson.notebook.name: lesson for lesson in lessons}
     found = {lesson.notebook.name: sections(lesson.body) for lesson in lessons}
@@ -69,7 +70,8 @@ def write(shell: Shell, lessons: Sequence[Lesson]) -> int:
         for each in order
     ]
     texts = {"verdicts": VERDICTS, "text": text, "both": both, "plain": plain}
-    shell.write(index, shell.render(f"pages/{FOLDER}/index.html", questions=listed, **texts))
+    counted = {"questions": listed, "challenges": len(CHALLENGES)}
+    shell.write(index, shell.render(f"pages/{FOLDER}/index.html", **counted, **texts))
     for at, each in enumerate(listed):
         name = each["id"]
         section = found[each["notebook"]][name]

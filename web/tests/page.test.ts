@@ -8,7 +8,7 @@ test("a failed answer is said until the next answer, and is no failed start", ()
   const status = new Status();
   status.hear({ kind: "progress", share: 0.5, starting: false });
   expect(said(status)).toBe("Recorded picture. Loading the simulator 50% …");
-  status.hear({ kind: "ready" });
+  status.hear({ kind: "ready", loaded: [] });
   status.live = true;
   expect(said(status)).toBe("Live");
   status.hear({ kind: "failed", why: "out of memory" });

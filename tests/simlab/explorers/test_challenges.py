@@ -4,21 +4,22 @@ import pytest
 
 from simlab.apps.plan import ChallengeExplorer
 from simlab.errors import SimlabError
-from simlab.explorers.challenge import EXPLORER
-from simlab.explorers.challenge.tasks import BOUNDS, START, TASKS, VALUES
+from simlab.explorers.challenge import CHALLENGES, EXPLORER
+from simlab.explorers.challenge.tasks import BOUNDS, START, VALUES, Task
 from simlab.lessons import book, progress
 from simlab.spec.cluster import load_cluster
 from simlab.spec.model import load_model
 from simlab.spec.plan import Plan
 from simlab.training import predict
 
+TASKS = [task for task in CHALLENGES if isinstance(task, Task)]
 ids = pytest.mark.parametrize("task", TASKS, ids=[task.id for task in TASKS])
 
 
-def test_thirty_in_three_levels_each_about_a_question():
-    assert [task.level for task in TASKS] == [1] * 10 + [2] * 10 + [3] * 10
-    assert len({task.id for task in TASKS}) == len({task.name for task in TASKS}) == 30
-    assert {task.teaches for task in TASKS} <= {*book.questions()}
+def test_thirty_plans_and_three_links_in_three_levels_each_about_a_question():
+    assert [task.level for task in CHALLENGES] == [1] * 10 + [2] * 10 + [3] * 10 + [1, 2, 3]
+    assert len({task.id for task in CHALLENGES}) == len({task.name for task in CHALLENGES}) == 33
+    assert {task.teaches for task in CHALLENGES} <= {*book.questions()}
 
 
 @ids

@@ -3,7 +3,7 @@
 import { fromHash, startOf, toHash, type About, type Answer, type State } from "../explorer/data";
 import { Explorer } from "../explorer/explorer";
 import { momentOf, withMoment } from "../sweep";
-import { load, save } from "./progress";
+import { Challenges } from "./challenges";
 import type { FromWorker } from "./messages";
 import { revive } from "./recorded";
 import { connect, firstTongue, speak } from "./site";
@@ -40,22 +40,19 @@ function ask(state: State): Promise<Answer> {
   });
 }
 
-/** Keeps a challenge that is solved in the learner's progress. */
-function keep(answer: Answer): Answer {
-  const progress = load();
-  if (answer.solved && !progress.challenges[answer.solved]) {
-    progress.challenges[answer.solved] = { at_s: Date.now() / 1000 };
-    save(progress);
-  }
-  return answer;
-}
-
 function show({ about, answer }: { about: About; answer: unknown }): void {
   const start = startOf(about);
   const recorded = revive(answer) as Answer;
   const isStart = (state: State) => JSON.stringify(state) === JSON.stringify(start);
-  const explorer = new Explorer(main, about, fromHash(about, location.hash, start), {
-    ask: async (state) => keep(isStart(state) ? recorded : await ask(state)),
+  const challenges = document.getElementById("challenges") ? new Challenges(about) : undefined;
+  const first = fromHash(about, location.hash, start);
+  challenges?.came(first);
+  const explorer = new Explorer(main, about, first, {
+    ask: async (state) => {
+      const answer = isStart(state) ? recorded : await ask(state);
+      challenges?.hear(state, answer);
+      return answer;
+    },
     changed: (state, moment) => history.replaceState(null, "", `#${withMoment(toHash(about, state), moment)}`),
     moment: momentOf(location.hash),
     tongue,
@@ -63,6 +60,7 @@ function show({ about, answer }: { about: About; answer: unknown }): void {
   });
   addEventListener("hashchange", () => {
     const [state, moment] = [fromHash(about, location.hash, start), momentOf(location.hash)];
+    challenges?.came(state);
     explorer.go(moment);
     explorer.change(state);
   });
@@ -70,6 +68,7 @@ function show({ about, answer }: { about: About; answer: unknown }): void {
     tongue = chosen;
     speak(tongue);
     explorer.speak(tongue);
+    challenges?.speak(tongue);
     sayStatus();
   };
   connect(change);

@@ -42,6 +42,6 @@ export interface Answer {
 /** What the worker says; `Got` is the answer to what its page asks for. */
 export type FromWorker<Got = Answer> =
   | { kind: "progress"; share: number; starting: boolean }
-  | { kind: "ready" }
+  | { kind: "ready"; loaded: string[] } // the addresses of what Python consists of
   | { kind: "answer"; answer: Got }
   | { kind: "failed"; why: string };

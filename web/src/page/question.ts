@@ -2,6 +2,7 @@
 
 import type { Tongue } from "../language";
 import { load, save, type Values } from "./progress";
+import { keepForOffline } from "./offline";
 import { connect, firstTongue, speak } from "./site";
 
 type Named = Record<Tongue, string>;
@@ -177,3 +178,4 @@ function change(chosen: Tongue): void {
 
 connect(change);
 change(tongue);
+addEventListener("load", () => keepForOffline());

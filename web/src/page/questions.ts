@@ -1,6 +1,7 @@
 /** The list of questions: search, filters, what was done, and progress as a file. */
 
 import type { Tongue } from "../language";
+import { keepForOffline } from "./offline";
 import { asFile, load, takeIn } from "./progress";
 import { connect, firstTongue, speak } from "./site";
 
@@ -13,13 +14,22 @@ const texts = items.map((item) => {
 const chosen = ["lesson", "verdict", "level", "mine"].map((name) => at<HTMLSelectElement>(name));
 const search = at<HTMLInputElement>("search");
 const SAID = {
-  en: { count: "{shown} of {all} questions", predicted: "predicted", read: "Read.", wrong: "This is no file of progress." },
-  zh: { count: "共 {all} 题，显示 {shown} 题", predicted: "已预测", read: "已读入。", wrong: "这不是进度文件。" },
+  en: {
+    count: "{shown} of {all} questions",
+    done: "Questions predicted: {predicted} of {all}. Said aloud and ticked: {ticked}. Exercises solved: {exercises}. Challenges solved: {challenges} of {most}.",
+    predicted: "predicted", read: "Read.", wrong: "This is no file of progress.",
+  },
+  zh: {
+    count: "共 {all} 题，显示 {shown} 题",
+    done: "已预测 {predicted} / {all} 题；口述并勾选要点 {ticked} 题；做对练习 {exercises} 道；完成挑战 {challenges} / {most} 个。",
+    predicted: "已预测", read: "已读入。", wrong: "这不是进度文件。",
+  },
 };
 let tongue = firstTongue();
+const filled = (text: string, values: Record<string, unknown>) => text.replace(/\{(\w+)\}/g, (_, name) => String(values[name]));
 
 function show(): void {
-  const { predictions, points } = load();
+  const { predictions, points, exercises, challenges } = load();
   const wanted = search.value.normalize("NFKC").toLowerCase().split(/\s+/).filter(Boolean);
   const filters = Object.fromEntries(chosen.map(({ id, value }) => [id, value]));
   for (const [number, item] of items.entries()) {
@@ -33,7 +43,14 @@ function show(): void {
     item.querySelector("a")!.title = done ? SAID[tongue].predicted : "";
   }
   const left = items.filter((item) => !item.hidden).length;
-  at("count").textContent = SAID[tongue].count.replace("{shown}", String(left)).replace("{all}", String(items.length));
+  const all = items.length;
+  at("count").textContent = filled(SAID[tongue].count, { shown: left, all });
+  const { most } = at("done").dataset;
+  const predicted = items.filter(({ dataset }) => dataset.id! in predictions).length;
+  const ticked = items.filter(({ dataset }) => points[dataset.id!]?.length).length;
+  const right = Object.values(exercises).filter((its) => (its as { solved?: boolean } | null)?.solved).length;
+  const values = { all, predicted, ticked, exercises: right, challenges: Object.keys(challenges).length, most };
+  at("done").textContent = filled(SAID[tongue].done, values);
 }
 
 const folded = document.querySelector<HTMLDetailsElement>(".filter details")!;
@@ -67,6 +84,7 @@ addEventListener("hashchange", follow);
 follow();
 connect(change);
 change(tongue);
+addEventListener("load", () => keepForOffline());
 // a browser that comes back has put what was chosen into the menus after this script
 addEventListener("pageshow", () => {
   folded.open ||= chosen.some(({ value }) => value);

@@ -1,6 +1,7 @@
 /** What the simulator of a page does: it loads, starts, answers, or has failed; and the line that says so. */
 
 import type { FromWorker } from "./messages";
+import { keepForOffline } from "./offline";
 import type { Words } from "./texts";
 
 export class Status {
@@ -12,6 +13,7 @@ export class Status {
 
   hear(message: FromWorker<unknown>): void {
     if (message.kind === "progress") [this.share, this.starting] = [message.share, message.starting];
+    if (message.kind === "ready") keepForOffline(message.loaded);
     if (message.kind === "ready" || message.kind === "answer") this.started = true;
     if (message.kind === "answer") this.failed = "";
     if (message.kind === "failed") this.failed = message.why;

@@ -106,7 +106,8 @@ self.onmessage = ({ data }: MessageEvent<Request>) => {
 start().then(
   (ready) => {
     answer = ready;
-    say({ kind: "ready" });
+    const loaded = performance.getEntriesByType("resource").map(({ name }) => name);
+    say({ kind: "ready", loaded: [self.location.href, ...loaded] });
     work();
   },
   (error) => say({ kind: "failed", why: String(error) }),
