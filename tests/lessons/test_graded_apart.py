@@ -19,6 +19,7 @@ def f(p, m, rank):
     {}
 task.check(f)
 """
+COMPUTES = "import time; end = time.process_time() + 0.7\n    while time.process_time() < end: pass"
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,9 @@ def apart():
         ("return (p - 1 + m) + (p - 1 - rank)", "form.solved", "Solved"),
         ("return None", "form.not_written", "Not written"),
         ("while True: pass", "form.no_end", "for 1 s "),
-        ("__import__('time').sleep(99)", "form.no_end", "1 s and was ended"),
+        ("__import__('time').sleep(99)", "form.no_end", "not ended 10 s after"),
+        ("__import__('time').sleep(0.3); return 2 * p - 1 + m - 1 - rank", "form.solved", "Solved"),
+        (COMPUTES, "form.no_end", "1 s of the processor"),
         ("return len([0] * 10**11)", "form.raised", "MemoryError"),
         ("os._exit(0)", "form.ended", "exit status 0"),
         ("raise SystemExit('bye')", "form.raised", "SystemExit: bye"),

@@ -30,16 +30,16 @@ CONFINED, RANKS = "simlab.lessons.teaching.confined", "realrun.lessons.grading"
 
 
 class Limits(NamedTuple):
-    """What a function may take on all its sets of parameters."""
+    """What a function may take on all its sets of parameters: seconds of the processor, and memory."""
 
     seconds: float
     memory_bytes: float
 
 
 class Ended(NamedTuple):
-    """How a process ended that said nothing: after its time, or by itself, `how`."""
+    """How a process ended that said nothing: over a limit, the key of what is said of it, or by itself, `how`."""
 
-    late: bool
+    over: str
     how: str = ""
 
 
@@ -124,12 +124,12 @@ class Apart:
                 f"process: {error}"
             ) from error
         if not (line := self._confined.asked(request)):
-            return Ended(False, "its process has ended")
-        said, late, how = json.loads(line)
+            return Ended("", "its process has ended")
+        said, over, how = json.loads(line)
         try:
             return [Outcome(_value(each[0]), *_told(each)) for each in json.loads(said)]
         except (InputError, ValueError, TypeError, KeyError, IndexError, RecursionError):
-            return Ended(late, how)
+            return Ended(over, how)
 
     def on_ranks(self, attempt: Attempt) -> Verdict:
         """The verdict on a function that processes of torch judge: `realrun.lessons.grading` starts them for

@@ -10,7 +10,7 @@ from simlab.lessons import book, course
 from simlab.lessons.exercise import Exercise, Outcome, Verdict, not_written
 from simlab.lessons.teaching.apart import Apart, Ended, Limits
 from simlab.lessons.teaching.attempts import Attempt, attempts
-from simlab.lessons.teaching.confined import OTHER
+from simlab.lessons.teaching.confined import OTHER, WALL
 from simlab.lessons.teaching.handed_in import Handed, handed_in, one_line, why, without
 from simlab.lessons.words import word
 
@@ -142,8 +142,9 @@ def judged(asked: Exercise, attempt: Attempt, limits: Limits, apart: Apart) -> V
     asked = replace(asked, limit_s=min(asked.limit_s, limits.seconds))
     found = apart.outcomes(attempt, cases, asked.limit_s, limits)
     if isinstance(found, Ended):
-        if found.late:
-            text = word("form.too_long", limit=f"{limits.seconds:g}")
+        if found.over:
+            waits = WALL * limits.seconds
+            text = word(f"form.{found.over}", limit=f"{limits.seconds:g}", wall=f"{waits:g}")
             return Verdict(False, "form.no_end", text)
         return Verdict(False, "form.ended", word("form.ended", how=found.how))
     last = found[-1] if found else Outcome()

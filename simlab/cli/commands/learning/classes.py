@@ -209,7 +209,10 @@ def add_class(command: argparse.ArgumentParser) -> None:
         help="grade: your notebook that defines exercises of your own",
     )
     reading.add_argument(
-        "--limit-s", type=float, metavar="X", help="grade: seconds of a function (10)"
+        "--limit-s",
+        type=float,
+        metavar="X",
+        help="grade: seconds of the processor of a function (10)",
     )
     reading.add_argument(
         "--memory-gib", type=float, metavar="X", help="grade: memory of a function, GiB (1)"
