@@ -97,6 +97,16 @@ def test_each_question_of_the_lessons_has_a_column_also_one_that_nobody_tried(ru
     assert row["b09"] == row["b09 prediction"] == row["d07.change prediction"] == ""
 
 
+def test_only_questions_of_the_chosen_lessons_are_in_columns_and_sums(run):
+    hand_in("ann", B07.format("m") + B07.replace("b07", "b09").format("m"))
+    done = {"solved": True, "tries": 1}
+    Path("in/ann/progress.json").write_text(json.dumps({"exercises": {"b07": done, "b09": done}}))
+    for action in ("grade", "collect"):
+        run(f"class {action} in --lessons 1 --by-learner {action}.csv")
+        (row,) = sheet_of(f"{action}.csv")
+        assert row["tried"] == "1" and "b07" in row and "b09" not in row
+
+
 def test_a_notebook_that_was_handed_in_untouched_gives_its_questions_their_columns(run):
     assert run("class pack in/ann --lessons 2")[0] == 0
     assert run("class grade in --by-learner a.csv --json")[0] == 0
@@ -169,7 +179,7 @@ def test_a_syntax_error_stands_in_the_tables_with_its_line(run, cells, question)
     Path("in/ann").mkdir(parents=True)
     notebook = {"cells": [{"cell_type": "code", "source": cell} for cell in cells]}
     Path("in/ann/a.ipynb").write_text(json.dumps(notebook))
-    status, out, _ = run("class grade in --csv m.csv --by-learner b.csv --lessons 1 --json")
+    status, out, _ = run("class grade in --csv m.csv --by-learner b.csv --json")
     (mark,) = json.loads(out)["marks"]
     (row,), (learner,) = sheet_of("m.csv"), sheet_of("b.csv")
     assert (mark["question"], mark["verdict"], status) == (

@@ -79,10 +79,14 @@ def asked(numbers: Collection[int], kinds: Collection[str]) -> list[str]:
 
 
 def by_learner(
-    rows: Sequence[Mapping[str, Any]], learners: Iterable[str] = (), columns: Iterable[str] = ()
+    rows: Sequence[Mapping[str, Any]],
+    learners: Iterable[str] = (),
+    columns: Iterable[str] = (),
+    *,
+    alone: bool = False,
 ) -> list[Learner]:
     """A row for each of the `learners`, and for each of `rows`: the `Row`s of a collection, or the `Mark`s of
-    a class. columns: questions that are there, too, where nobody has tried them."""
+    a class. columns: questions that are there, too, where nobody has tried them; alone: and no others."""
     names = {*columns}
     tried: dict[str, dict[str, bool]] = {who: {} for who in learners}
     ungraded: set[tuple[str, str]] = set()
@@ -91,6 +95,8 @@ def by_learner(
         if not row["question"]:
             continue
         name = row["question"] + (" prediction" if row.get("kind") == "prediction" else "")
+        if alone and name not in names:
+            continue
         names.add(name)
         if row["solved"] is not None:
             of_learner[name] = row["solved"]

@@ -153,7 +153,8 @@ def _shown(
     wrong = [*wrong, *(held_against(of.names, there) if of.names else [])]
     numbers = lessons_in(arguments.path, rows) if of.numbers is None else of.numbers
     names = dict.fromkeys([*of.names, *sorted(there)])
-    members = by_learner(rows, names, [*asked(numbers, kinds), *own])
+    alone = of.numbers is not None
+    members = by_learner(rows, names, [*asked(numbers, kinds), *own], alone=alone)
     if arguments.csv:
         write_file(arguments.csv, lambda path: _write_csv(path, head, rows))
     if arguments.by_learner:
