@@ -107,6 +107,35 @@ def test_only_questions_of_the_chosen_lessons_are_in_columns_and_sums(run):
         assert row["tried"] == "1" and "b07" in row and "b09" not in row
 
 
+def test_what_is_left_out_has_a_line_and_stands_on_its_learners_page(run):
+    hand_in("ann", B07.format("m"))
+    Path("in/ann/more.zip").touch()
+    Path("in/ann/answer.docx").touch()
+    Path("in/ann/.DS_Store").touch()
+    hand_in("bob", "task = exercise('b07')\ndef slot(p, m, rank):\n    return 1\n")
+    hand_in("eve", B07.replace("p, m, rank", "p, m").format("m"))
+    Path("in/zoe.zip").touch()
+    status, out, _ = run("class grade in --lang en --feedback back --json")
+    found, pages = (
+        json.loads(out),
+        {its.stem: its.read_text("utf-8") for its in Path("back").iterdir()},
+    )
+    said = {
+        "ann/more.zip: unpack it first": "ann",
+        "ann/answer.docx: it does not end in .ipynb or .py": "ann",
+        "bob/mine.py: b07: The exercise is there, and no line `task.check(…)` gives": "bob",
+        "eve/mine.py: b07: The function of b07 takes (p, m, rank), and this one does not.": "eve",
+        "zoe.zip: unpack it first": "zoe",
+    }
+    assert status == 1 and {*pages} == {"ann", "bob", "eve", "zoe"}
+    assert len(found["wrong"]) == len(said)
+    for line, who in said.items():
+        assert any(each.startswith(line) for each in found["wrong"]), line
+        told = line.rpartition(": ")[2].split("`")[0]
+        assert told in pages[who] and pages[who].count(told) == 1
+    assert {mark["verdict"] for mark in found["marks"]} == {"wrong", "not_checked", "arguments"}
+
+
 def test_a_notebook_that_was_handed_in_untouched_gives_its_questions_their_columns(run):
     assert run("class pack in/ann --lessons 2")[0] == 0
     assert run("class grade in --by-learner a.csv --json")[0] == 0
@@ -161,6 +190,10 @@ def test_an_exercise_on_processes_is_named_where_there_are_none(run, monkeypatch
     assert (row["tried"], row["b01"]) == ("0", "not graded: needs processes")
 
 
+def _broken(rows):
+    return [row for row in rows if row["verdict"] == "syntax_error"]
+
+
 BROKEN = "def f(p, m, rank):\n    return (p + m\ntask.check(f)\n"
 
 
@@ -180,12 +213,12 @@ def test_a_syntax_error_stands_in_the_tables_with_its_line(run, cells, question)
     notebook = {"cells": [{"cell_type": "code", "source": cell} for cell in cells]}
     Path("in/ann/a.ipynb").write_text(json.dumps(notebook))
     status, out, _ = run("class grade in --csv m.csv --by-learner b.csv --json")
-    (mark,) = json.loads(out)["marks"]
-    (row,), (learner,) = sheet_of("m.csv"), sheet_of("b.csv")
+    (mark,) = _broken(json.loads(out)["marks"])
+    (row,), (learner,) = _broken(sheet_of("m.csv")), sheet_of("b.csv")
     assert (mark["question"], mark["verdict"], status) == (
         question,
         "syntax_error",
-        int(not question),
+        int(not question or "w11" in cells[0]),
     )
     line = 2 if ".check" in cells[-1] else 1
     assert mark["text"].startswith(f"code cell {len(cells)}, line {line}: SyntaxError: ")

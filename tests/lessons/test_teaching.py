@@ -145,7 +145,12 @@ def test_the_teachers_page_from_its_beginning_to_its_end(run, monkeypatch, capsy
 
     assert run(give_back)[0] == 1
     assert "通过" in Path("pages/alice.html").read_text("utf-8")
-    assert sorted(path.stem for path in Path("pages").iterdir()) == ["alice", "bob", "mallory"]
+    assert sorted(path.stem for path in Path("pages").iterdir()) == [
+        "alice",
+        "bob",
+        "carol",
+        "mallory",
+    ]
 
     assert run(f"{template.replace('mine', 'zh')} --lang zh")[0] == 0
     said = [
@@ -299,7 +304,7 @@ def test_a_file_that_cannot_be_used_is_one_line_and_the_others_are_read(run, con
     assert status == 1 and err == "wrote all.csv\n"
     assert [row["question"] for row in found["rows"]] == ["b07"]
     nothing = "nothing that ends in .json is in it"
-    assert [*found["wrong"][:2]] == [f"ann: {nothing}", "zoe.zip: unpack it first"]
+    assert [*found["wrong"][:2]] == ["zoe.zip: unpack it first", f"ann: {nothing}"]
     (of_eve,) = [line for line in found["wrong"] if line.startswith("eve.json")]
     assert said in of_eve and of_eve.isprintable() and len(of_eve) < 300
     assert "'=dan" in Path("all.csv").read_text()

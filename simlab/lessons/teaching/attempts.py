@@ -78,20 +78,22 @@ class Attempt(NamedTuple):
 
 def attempts(
     path: Path, tasks: Mapping[str, str] = MappingProxyType({})
-) -> tuple[list[Attempt], list[Unread]]:
+) -> tuple[list[Attempt], list[Unread], list[str]]:
     """The functions that the cells of a notebook, or the lines of a Python file, give to
     `task.check(…)`, where `task = exercise("ID")` stands before or `task` is one of `tasks`, {name: id of
     the question}; and what of each cell that is no Python, and of what is given to an imported task that is
-    not known. `InputError` for a file that cannot be read."""
+    not known; and the questions that the file asks. `InputError` for a file that cannot be read."""
     wrong: list[Unread] = []
     statements = [*_statements(path, wrong, tasks)]
-    known, imported = {**tasks}, set[str]()
+    known, imported, questions = {**tasks}, set[str](), dict[str, None]()
     found: list[Attempt] = []
     for at, statement in enumerate(statements):
         if (asked := asked_in(getattr(statement.node, "value", None))) is not None:
             known |= dict.fromkeys(statement.writes, asked)
+            questions[asked] = None
         if isinstance(statement.node, ast.Import | ast.ImportFrom):
             imported |= statement.writes
+            questions |= dict.fromkeys(tasks[its] for its in statement.writes if its in tasks)
         if (checked := _checked(statement.node)) is None:
             continue
         task, function = checked
@@ -107,7 +109,7 @@ def attempts(
             wrong.append(Unread(said))
     if len(found) > MOST_ATTEMPTS:
         raise InputError(f"it has {len(found)} functions to judge: the most are {MOST_ATTEMPTS}")
-    return found, wrong
+    return found, wrong, [*questions]
 
 
 def defined(path: Path, makes: Sequence[str] = EXERCISES) -> Mapping[str, Any]:

@@ -45,7 +45,7 @@ def collect(folder: str | Path) -> tuple[list[Row], list[str]]:
     """
     rows: dict[tuple[str, str, str], Row] = {}
     named = handed_in(folder, ENDINGS)
-    wrong = without(folder, ENDINGS, named)
+    wrong = [*without(folder, ENDINGS, named)]
     progress = {each.who for each in named if "progress" in each.path.name}
     for each in named:
         if each.who in progress and "progress" not in each.path.name:

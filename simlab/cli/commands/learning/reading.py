@@ -92,11 +92,11 @@ def graded(arguments: argparse.Namespace) -> int:
     )
     own = {its.id: its for its in questions.values()}
     head = ("who", "question", "solved", "verdict")
-    status = _shown(arguments, of, "marks", marks, head, wrong, ("exercise",), [*own])
+    status = _shown(arguments, of, "marks", marks, head, [*wrong], ("exercise",), [*own])
     for who, page in pages.items():
-        if any(mark["who"] == who for mark in marks):
-            text = feedback(who, marks, own, arguments.lang or language())
-            write_file(str(page), partial(Path.write_text, data=text, encoding="utf-8"))
+        left = [line for line, its in wrong.items() if its == who]
+        text = feedback(who, marks, left, own, arguments.lang or language())
+        write_file(str(page), partial(Path.write_text, data=text, encoding="utf-8"))
     for mark in () if arguments.json else marks:
         if mark["solved"] is False or mark["verdict"] == "needs_processes":
             print_text(f"{mark['file']}: {mark['question']}: {mark['text']}")
