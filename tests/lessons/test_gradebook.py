@@ -10,8 +10,9 @@ import pytest
 
 from realrun.lessons.lesson import source
 from realrun.lessons.tasks import PRACTICES
+from simlab.apps import lesson_cells
 from simlab.cli.main import main
-from simlab.lessons import course, words
+from simlab.lessons import book, course, words
 from simlab.lessons.teaching import apart
 from simlab.lessons.teaching.attempts import Attempt
 
@@ -188,6 +189,34 @@ def test_an_exercise_on_processes_is_named_where_there_are_none(run, monkeypatch
     (mark,), (row,) = sheet_of("m.csv"), sheet_of("a.csv")
     assert (mark["solved"], mark["verdict"]) == ("", "needs_processes")
     assert (row["tried"], row["b01"]) == ("0", "not graded: needs processes")
+
+
+def test_the_first_prediction_counts_however_often_a_learner_predicts_again(run, monkeypatch):
+    for who, guesses in (("ann", "453"), ("bob", "54"), ("eve", ""), ("dan", "4-")):
+        monkeypatch.setenv("SIMLAB_PROGRESS", f"in/{who}/progress.json")
+        asked = book.prediction("b07")
+        for again, guess in enumerate(guesses):
+            if again:
+                asked.forget()
+            if guess != "-":
+                asked.commit({"slot": guess})
+                asked.show_found({"simulated": {"slot": 4.0}})
+        guess = lesson_cells.Guess(asked)
+        if not guesses:
+            guess.show()
+            guess.box.children[-2].children[1].click()  # show me without predicting
+            assert asked.committed() is None
+            asked.commit({"slot": "4"})
+            asked.forget()
+            asked.forget()
+    _, out, _ = run("class collect in --json")
+    rows = json.loads(out.splitlines()[-1])["rows"]  # the form was printed before
+    assert [(row["who"], row["tries"], row["solved"], row["shown"]) for row in rows] == [
+        ("ann", 3, True, False),
+        ("bob", 2, False, False),
+        ("dan", 1, True, False),
+        ("eve", 1, None, True),
+    ]
 
 
 def _broken(rows):

@@ -69,7 +69,7 @@ def collected(arguments: argparse.Namespace) -> int:
     """Run `class collect`."""
     of = _class(arguments)
     rows, wrong = collect(arguments.path)
-    head = ("who", "question", "kind", "tries", "solved", "time")
+    head = ("who", "question", "kind", "tries", "solved", "shown", "time")
     return _shown(arguments, of, "rows", rows, head, wrong, ("exercise", "prediction"))
 
 
