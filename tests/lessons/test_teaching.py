@@ -17,6 +17,7 @@ from simlab.cli.commands.learning import handout
 from simlab.cli.commands.learning.handout import BROWSERS
 from simlab.cli.main import main
 from simlab.lessons import book, course, progress, words
+from simlab.lessons.teaching.pack import _without_solutions
 
 PAGE = Path(__file__).parents[2] / "docs" / "teaching.md"
 COMMANDS = re.findall(r"^simlab (.+)$", PAGE.read_text(encoding="utf-8"), re.M)
@@ -181,6 +182,38 @@ def test_the_teachers_page_from_its_beginning_to_its_end(run, monkeypatch, capsy
     assert status == 1 and len(found["wrong"]) == 3
     mark = next(each for each in found["marks"] if each["question"] == "my-idle")
     assert (mark["who"], mark["solved"], mark["file"]) == ("alice", True, "alice/own/mine.ipynb")
+
+
+def test_what_an_own_question_comes_with_does_not_answer_it(run):
+    assert run("class template mine.ipynb")[0] == 0
+    for line in ("pack whole --own mine.ipynb", "pack in/ann --own mine.ipynb --without-solutions"):
+        assert run(f"class {line}")[0] == 0
+    whole, text = (Path(f"{its}/mine.ipynb").read_text("utf-8") for its in ("whole", "in/ann"))
+    assert "def solution" in whole and "solution=solution" in whole
+    assert "def solution" not in text and "solution=None" in text and "def simulated" in text
+    used = "return sl.bubble(sl.simulate(sl.generate('1f1b', p, m), TIMES)).idle_over_makespan"
+    answers = {"ann": used, "bob": "return simulated(p, m)", "eve": "return solution(p, m)"}
+    for who, answer in answers.items():
+        Path(f"in/{who}").mkdir(exist_ok=True)
+        Path(f"in/{who}/a.ipynb").write_text(whole)
+        works(Path(f"in/{who}/a.ipynb"), {"my-idle": answer})
+    Path("in/ann/mine.ipynb").unlink()
+    out = run("class grade in --lang en --questions mine.ipynb --json")[1]
+    found = {its["who"]: (its["solved"], its["verdict"]) for its in json.loads(out)["marks"]}
+    hidden = (False, "uses_hidden")
+    assert found == {"ann": (True, "solved"), "bob": hidden, "eve": hidden}
+    assert "uses simulated of" in out and "uses solution of" in out
+
+
+def test_a_solution_is_taken_out_of_a_copy_and_nothing_else():
+    cell = "é = 1\n\n\n@abs\ndef right(p):\n    return p\n\n\ntask = sl.exercise('a', 'é?', solution={}, hints=[])\n"
+    both = "sl.exercise('b', '?', oracle=right)\n"
+    hand = _without_solutions([cell.format("right"), "%magic\n"])
+    assert (
+        hand[1] == "%magic\n" and "right" not in hand[0] and "é?', solution=None, hints" in hand[0]
+    )
+    assert _without_solutions([cell.format("right"), both])[0] == cell.format("None")
+    assert "solution=None, hints" in _without_solutions([cell.format("lambda p: (\n    p\n)")])[0]
 
 
 OWN = """import simlab as sl

@@ -67,13 +67,15 @@ class Unread(NamedTuple):
 class Attempt(NamedTuple):
     """A function that is judged as the exercise `question`: `code` gives it, once `needs` have run.
 
-    text: its source, where it is a function with a name.
+    text: its source, where it is a function with a name. hidden: names that it needs of a cell that defines an
+    exercise of one's own, which has its oracle.
     """
 
     question: str
     code: CodeType
     needs: tuple[CodeType, ...]
     text: str
+    hidden: tuple[str, ...] = ()
 
 
 def attempts(
@@ -86,6 +88,7 @@ def attempts(
     wrong: list[Unread] = []
     statements = [*_statements(path, wrong, tasks)]
     known, imported, questions = {**tasks}, set[str](), dict[str, None]()
+    defining = {*map(id, _defining(statements))}
     found: list[Attempt] = []
     for at, statement in enumerate(statements):
         if (asked := asked_in(getattr(statement.node, "value", None))) is not None:
@@ -100,8 +103,12 @@ def attempts(
         name = task.id if isinstance(task, ast.Name) else ""
         if (question := known.get(name) or asked_in(task)) is not None:
             code = compile(ast.Expression(function), statement.code.co_filename, "eval")
-            needs = needed(statements[:at], _names(code, READS, READS))
-            found.append(Attempt(question, code, needs, _text(function, statements[:at])))
+            before = statements[:at]
+            used = [before[its] for its in _used(before, _names(code, READS, READS))]
+            names = {its for each in used if id(each) in defining for its in each.writes}
+            needs = tuple(each.code for each in used)
+            text = _text(function, before)
+            found.append(Attempt(question, code, needs, text, tuple(sorted(names))))
         elif name in imported:
             said = (
                 f"{name} is imported, and no exercise is known of it: --questions FILE defines it"
@@ -145,6 +152,24 @@ def asked_in(call: ast.expr | None, makes: Sequence[str] = EXERCISES) -> str | N
     return None
 
 
+def _defining(statements: Sequence[Statement]) -> list[Statement]:
+    """The statements of a notebook's cells up to that which defines an exercise of one's own, but imports."""
+    ends: dict[str, int] = {}
+    for at, each in enumerate(statements):
+        call = getattr(each.node, "value", None)
+        if asked_in(call) is not None and any(
+            its.arg == "oracle" for its in getattr(call, "keywords", ())
+        ):
+            ends[each.code.co_filename] = at
+    return [
+        each
+        for at, each in enumerate(statements)
+        if at <= ends.get(each.code.co_filename, -1)
+        and "code cell" in each.code.co_filename
+        and not isinstance(each.node, ast.Import | ast.ImportFrom)
+    ]
+
+
 def _checked(node: ast.stmt) -> tuple[ast.expr, ast.expr] | None:
     """(task, function) of a statement such as `task.check(function)`."""
     call = node.value if isinstance(node, ast.Expr) else None
@@ -168,7 +193,12 @@ def _text(function: ast.expr, before: Sequence[Statement]) -> str:
 
 
 def needed(before: list[Statement], wanted: Iterable[str]) -> tuple[CodeType, ...]:
-    """The code of those of the statements `before` that make the names `wanted`, and what these need: of
+    """The code of what is `_used`."""
+    return tuple(before[at].code for at in _used(before, wanted))
+
+
+def _used(before: list[Statement], wanted: Iterable[str]) -> list[int]:
+    """The places of those of the statements `before` that make the names `wanted`, and what these need: of
     each name the last statement that binds it, and what changed it since."""
     used: set[int] = set()
     seen: set[tuple[str, int]] = set()  # from where a name was followed already
@@ -188,7 +218,7 @@ def needed(before: list[Statement], wanted: Iterable[str]) -> tuple[CodeType, ..
                 open_names += [(its, len(before)) for its in statement.reads_later]
             if statement.begins(name):
                 break
-    return tuple(before[at].code for at in sorted(used))
+    return sorted(used)
 
 
 def _statements(

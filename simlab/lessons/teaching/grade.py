@@ -63,6 +63,9 @@ class Judge(NamedTuple):
         own = bool(text) and course.tree(text) == self.stubs.get(attempt.question)
         if own or course.untouched(attempt.question, text):
             return not_written(asked, "form.untouched")
+        if attempt.hidden:
+            text = word("form.uses_hidden", names=", ".join(attempt.hidden))
+            return Verdict(False, "form.uses_hidden", text)
         return (
             judged(asked, attempt, self.limits, self.apart)
             if asked
