@@ -317,3 +317,20 @@ def test_each_learner_gets_a_page_with_what_was_right_and_a_hint(run):
     status, _, err = run("class grade in --feedback back/pages")
     assert status == 2 and "it is there: give another name, or --force" in err
     assert run("class grade in --feedback in/ann/mine.py")[0] == 2
+
+
+def test_a_class_in_chinese_reads_its_tables_in_chinese(run, monkeypatch):
+    monkeypatch.setenv("SIMLAB_LANG", "zh")
+    hand_in("ann", B07.format("open('/etc/passwd')"))
+    Path("in/bob.zip").touch()
+    Path("in/ann/a.json").write_text("{}")
+    said = {line: run(f"class {line} in")[1] for line in ("collect", "grade")}
+    said |= {"list": run("lessons list")[1]}
+    for line, words_of in {
+        "collect": "学习者 题目 类型 次数 通过 做过 未计入：",
+        "grade": "学习者 题目 通过 判定 做过 未计入： 被判题的函数不能这样做",
+        "list": "课 分钟 进程 题数 需要",
+    }.items():
+        assert [one for one in words_of.split() if one not in said[line]] == []
+        assert "left out" not in said[line] and "may not" not in said[line]
+        assert said[line].split()[0] in ("学习者", "课")

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from simlab.errors import InputError
 from simlab.lessons.exercise import Outcome, Verdict
 from simlab.lessons.teaching.attempts import Attempt
-from simlab.lessons.teaching.confined import Request
+from simlab.lessons.teaching.confined import NOT_ALLOWED, Request
 from simlab.lessons.words import language, word
 from simlab.spec.plan import Plan
 
@@ -146,14 +146,19 @@ class Apart:
         if not (line := self._ranks.asked(json.dumps(asked).encode() + b"\n")):
             return Verdict(False, "form.ended", word("form.ended", how="its processes have ended"))
         solved, key, text = json.loads(line)
-        return Verdict(solved, key, text)
+        return Verdict(solved, key, _in_words(text))
 
 
 def _told(each: Any) -> tuple[str, int, bool]:
     _, error, line, ended = each
     if not (isinstance(error, str) and isinstance(line, int) and isinstance(ended, bool)):
         raise ValueError("no outcome")
-    return error, line, ended
+    return _in_words(error), line, ended
+
+
+def _in_words(said: str) -> str:
+    """What a process says, with its refusal in the language of the class."""
+    return said.replace(NOT_ALLOWED, word("form.not_allowed"))
 
 
 def _value(plain: Any) -> Any:

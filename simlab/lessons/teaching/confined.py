@@ -37,6 +37,8 @@ WALL = 10
 """How many times its seconds of the processor a process may take by the clock: it may wait, or the machine be busy."""
 OTHER = "OtherArguments"
 """What is said of a function that takes other arguments."""
+NOT_ALLOWED = "a function that is judged may not do this"
+"""What is said of something `REFUSED`; the words have it as `form.not_allowed`."""
 REFUSED = (
     "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "subprocess.", "pty.",
     "os.kill", "signal.", "socket.", "os.remove", "os.rename", "os.rmdir", "os.truncate", "os.chmod",
@@ -231,7 +233,7 @@ def _start_nothing() -> None:
     import _posixsubprocess
 
     def refused(*_: Any) -> None:
-        raise PermissionError("processes: a function that is judged may not do this")
+        raise PermissionError(f"processes: {NOT_ALLOWED}")
 
     started_by = sys.modules.get("subprocess", _posixsubprocess)
     vars(_posixsubprocess)["fork_exec"] = vars(started_by)["_fork_exec"] = refused
@@ -243,6 +245,7 @@ def _refusing(readable: tuple[str, ...], hidden: tuple[str, ...]) -> Callable[[s
     """The hook. What it uses is its own, for a function may change every module."""
     refused, reads, modules, writes = REFUSED, READS, UNHEARD, WRITES
     kind, text, whole, error, up = type, str, int, PermissionError, f"{os.sep}..{os.sep}"
+    said = NOT_ALLOWED
 
     def may_read(path: Any) -> bool:
         if kind(path) is whole:
@@ -267,7 +270,7 @@ def _refusing(readable: tuple[str, ...], hidden: tuple[str, ...]) -> Callable[[s
                 return
         elif not event.startswith(refused) or (event == "ctypes.dlopen" and arguments[0] is None):
             return  # the import of ctypes opens this program itself
-        raise error(f"{event}: a function that is judged may not do this")
+        raise error(f"{event}: {said}")
 
     return refuse
 

@@ -34,7 +34,7 @@ from simlab.lessons.teaching.gradebook import (
 )
 from simlab.lessons.teaching.handed_in import learners
 from simlab.lessons.teaching.pack import chosen
-from simlab.lessons.words import language
+from simlab.lessons.words import language, word
 from simlab.units import GIB
 
 SUMS = ("who", "solved", "tried")
@@ -162,14 +162,19 @@ def _shown(
     if arguments.json:
         print_json({name: [*rows], "learners": members, "wrong": [*wrong]})
     else:
-        print_table(head, [[_cell(row[column]) for column in head] for row in rows])
+        print_table(headings(head), [[_cell(row[column]) for column in head] for row in rows])
         if members:
             print_text("")
             sums: Sequence[Mapping[str, Any]] = members
-            print_table(SUMS, [[_cell(each[column]) for column in SUMS] for each in sums])
+            print_table(headings(SUMS), [[_cell(each[column]) for column in SUMS] for each in sums])
         for line in wrong:
-            print_text(f"left out: {line}")
+            print_text(f"{word('form.left_out')}{line}")
     return int(bool(wrong))
+
+
+def headings(columns: Sequence[str], tongue: str | None = None) -> list[str]:
+    """The headings of a table in the language of the class."""
+    return [word(f"form.columns.{column}", tongue=tongue) for column in columns]
 
 
 def _cell(value: Any) -> str:
