@@ -37,7 +37,7 @@ def hand_in(who, code):
 
 
 def sheet_of(file):
-    with open(file, encoding="utf-8", newline="") as text:
+    with open(file, encoding="utf-8-sig", newline="") as text:
         return [*csv.DictReader(text)]
 
 
@@ -50,8 +50,10 @@ def sheet_of(file):
         ("class.csv", 'username,mail\ndora,"d@x, y"\nann,\n张伟,z\n'),
     ],
 )
-def test_who_is_on_the_roster_has_a_row_whatever_was_handed_in(run, name, text):
-    Path(name).write_text(text, encoding="utf-8")
+@pytest.mark.parametrize("encoding", ["utf-8", "gb18030"])
+def test_who_is_on_the_roster_has_a_row_whatever_was_handed_in(run, name, text, encoding):
+    encoding = "utf-8" if text.startswith("\ufeff") else encoding
+    Path(name).write_text(text, encoding=encoding)
     hand_in("ann", B07.format("m"))
     hand_in("eve", B07.format("m"))
     for action in ("collect", "grade"):
@@ -63,6 +65,7 @@ def test_who_is_on_the_roster_has_a_row_whatever_was_handed_in(run, name, text):
         said = ["dora: nothing was handed in", "张伟: nothing was handed in"]
         assert status == 1 and found["wrong"][-3:] == [*said, "eve: is not on the roster"]
         (dora, *_) = sheet_of(f"{action}.csv")
+        assert Path(f"{action}.csv").read_bytes().startswith(b"\xef\xbb\xbfwho,"), "a spreadsheet"
         assert (dora["who"], dora["tried"], dora["b07"]) == ("dora", "0", "")
 
 
@@ -70,13 +73,14 @@ def test_who_is_on_the_roster_has_a_row_whatever_was_handed_in(run, name, text):
     ("name", "text", "said"),
     [
         ("class.txt", "\n \n", "'class.txt' has no names"),
+        ("class.txt", "\udcff\udcff", "cannot read 'class.txt': save it as UTF-8 or GB18030"),
         ("class.csv", "no;mail\n1;x\n", "'class.csv' begins with 'no;mail': head the column"),
         ("nowhere.txt", None, "cannot read 'nowhere.txt'"),
     ],
 )
 def test_a_roster_without_names_is_told_before_anything_is_read(run, name, text, said):
     if text is not None:
-        Path(name).write_text(text)
+        Path(name).write_text(text, errors="surrogateescape")
     status, out, err = run(f"class grade nowhere --roster {name}")
     assert (status, out) == (2, "") and said in err and err.count("\n") == 1
 

@@ -182,10 +182,14 @@ def _cell(value: Any) -> str:
 
 
 def _write_csv(path: Path, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(rows[0] if rows else names)
-        writer.writerows([[_harmless(value) for value in row.values()] for row in rows])
+    lines = [
+        rows[0] if rows else names,
+        *([_harmless(its) for its in row.values()] for row in rows),
+    ]
+    plain = all(str(value).isascii() for line in lines for value in line)
+    encoding = "utf-8" if plain else "utf-8-sig"  # by which a spreadsheet knows it
+    with path.open("w", encoding=encoding, newline="") as file:
+        csv.writer(file).writerows(lines)
 
 
 def _harmless(value: Any) -> Any:
