@@ -205,6 +205,16 @@ def test_what_an_own_question_comes_with_does_not_answer_it(run):
     assert "uses simulated of" in out and "uses solution of" in out
 
 
+@pytest.mark.parametrize("name", ["mine.ipynb", "mine.py"])
+def test_an_own_question_that_is_wrong_is_told_before_it_is_handed_out(run, name):
+    code = OWN.replace("same=", "solution=lambda p: p, same=")
+    cells = {"cells": [{"cell_type": "code", "metadata": {}, "source": code}]}
+    Path(name).write_text(code if name.endswith(".py") else json.dumps(cells))
+    status, out, err = run(f"class pack own.zip --own {name}")
+    assert (status, out) == (2, "") and "its own solution is judged wrong" in err
+    assert err == run(f"class handout own.html --own {name}")[2] and not Path("own.zip").exists()
+
+
 def test_a_solution_is_taken_out_of_a_copy_and_nothing_else():
     cell = "é = 1\n\n\n@abs\ndef right(p):\n    return p\n\n\ntask = sl.exercise('a', 'é?', solution={}, hints=[])\n"
     both = "sl.exercise('b', '?', oracle=right)\n"
