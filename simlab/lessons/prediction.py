@@ -143,8 +143,9 @@ class Prediction:
             if not (texts.get(name) or "").strip():
                 raise InputError(word("form.empty", field=self.label(name)))
             values[name] = field.read(texts[name])
-        told = {its: self._kept()[its] for its in ("first", "shown") if its in self._kept()}
-        told |= {"tries": self._kept().get("tries", 0) + 1}
+        kept = self._kept()
+        told: dict[str, Any] = {its: kept[its] for its in ("first", "shown") if its in kept}
+        told["tries"] = kept.get("tries", 0) + 1
         progress.keep("predictions", self.id, {"values": values, "at_s": round(time.time())} | told)
         return values
 

@@ -120,10 +120,9 @@ def _verdicts(file: Handed, judge: Judge, wrong: dict[str, str]) -> Iterator[tup
     for each in broken:
         if each.question is not None:
             yield each.question, Verdict(False, "form.syntax_error", each.said)
+    given = {its.question for its in found} | {its.question for its in broken}
     for question in asked:
-        if question not in {*(each.question for each in (*found, *broken))} and judge.knows(
-            question
-        ):
+        if question not in given and judge.knows(question):
             yield question, Verdict(False, "form.not_checked", word("form.not_checked"))
     if not found and not broken and not asked and file.path.suffix == ".py":
         wrong[f"{file.name}: it gives no function to task.check(…)"] = file.who

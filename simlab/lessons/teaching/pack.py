@@ -77,8 +77,8 @@ def _for_class(path: Path, text: str, tongue: str, solutions: bool) -> str:
         first = next((at for at, cell in enumerate(cells) if _is_work(cell)), len(cells))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"cannot read {str(path)!r}: it is no notebook") from error
-    source = CELL.format(tongue=tongue, solutions=solutions).splitlines(keepends=True)
-    words = {"cell_type": "code", "metadata": {"tags": ["class"]}, "source": source}
+    lines = CELL.format(tongue=tongue, solutions=solutions).splitlines(keepends=True)
+    words = {"cell_type": "code", "metadata": {"tags": ["class"]}, "source": lines}
     made: dict[str, Any] = {"outputs": [], "execution_count": None}
     if notebook.get("nbformat_minor", 0) >= 5:  # older ones have no names of cells
         made["id"] = "class"
