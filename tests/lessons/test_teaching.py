@@ -17,6 +17,7 @@ from simlab.cli.commands.learning import handout
 from simlab.cli.commands.learning.handout import BROWSERS
 from simlab.cli.main import main
 from simlab.lessons import book, course, progress, words
+from simlab.lessons.phrases import phrase
 from simlab.lessons.teaching.pack import _without_solutions
 
 PAGE = Path(__file__).parents[2] / "docs" / "teaching.md"
@@ -282,6 +283,18 @@ def test_a_handout_of_all_lessons_has_each_question_once(run):
     assert run("class handout all.html --without-solutions")[0] == 0
     page = Path("all.html").read_text("utf-8")
     assert sorted(re.findall(r"<h2>(\w+) · ", page)) == sorted(book.questions())
+
+
+def test_a_chinese_handout_has_its_tables_in_chinese(run):
+    pages = {}
+    for tongue in ("en", "zh"):
+        assert run(f"class handout {tongue}.html --lessons 1 --lang {tongue}")[0] == 0
+        pages[tongue] = Path(f"{tongue}.html").read_text("utf-8")
+    heads = re.findall(r"<th>(.*?)</th>", pages["en"])
+    assert len(heads) > 20 and len(re.findall(r"<th>", pages["zh"])) == len(heads)
+    for said in ("idle share of the step", "most held by a rank"):
+        assert said in heads and f"<th>{said}</th>" not in pages["zh"]
+        assert f"<th>{phrase(said, tongue='zh')}</th>" in pages["zh"]
 
 
 REFERS = {
