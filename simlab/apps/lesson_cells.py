@@ -166,7 +166,7 @@ class Guess:
         )
         commit.on_click(lambda _: self._commit())
         skip = widgets.Button(description=word("form.skip"), layout=_wide())
-        skip.on_click(lambda _: session().release(self.asked.id))
+        skip.on_click(lambda _: self._skip())
         return [commit, skip]
 
     def _commit(self) -> None:
@@ -182,6 +182,10 @@ class Guess:
         self.asked.commit(texts)
         session().release(self.asked.id)
         session().retell()
+
+    def _skip(self) -> None:
+        self.asked.skip()
+        session().release(self.asked.id)
 
     def _again(self) -> None:
         self.asked.forget()

@@ -1,7 +1,6 @@
 """How a command ends: the line that says what went wrong, and the exit status."""
 
 import json
-import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from simlab.cli.options import Failure, refuse_paths
+from simlab.cli.streams import end_stdout
 from simlab.errors import InputError, SimlabError, bounded
 
 Command = Callable[[Namespace], int]
@@ -31,17 +31,12 @@ def exit_status(run: Command, arguments: Namespace, *, unread: int = 0) -> int:
         sys.stdout.flush()
         return status
     except BrokenPipeError:  # whoever read it has enough, as in `| head -1`
-        _end_stdout()
+        end_stdout()
         return unread
     except OSError as error:
-        _end_stdout()
+        end_stdout()
         _say("failed", f"stdout: {error.strerror or error}", error)
         return 1
-
-
-def _end_stdout() -> None:
-    """Let what was not written go to nowhere, when Python flushes it at its exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _status(run: Command, arguments: Namespace) -> int:

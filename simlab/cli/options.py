@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypedDict
 
+from simlab.cli.streams import end_stdout
 from simlab.errors import InputError, bounded, did_you_mean, shortened
 from simlab.schema import DRAFT, schema
 
@@ -39,6 +40,19 @@ class Parser(argparse.ArgumentParser):
         if self._as_json:
             print(json.dumps(Failure(ok=False, error=reason)))
         self.exit(2, f"error: {reason}\n")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As `argparse` does; who reads the help or a schema may have enough of it, as in `| head -1`."""
+        try:
+            return super().parse_args(args, namespace)
+        except BrokenPipeError:
+            end_stdout()
+            self.exit()
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """As `argparse` does, once all is written."""
+        sys.stdout.flush()
+        super().exit(status, message)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As `argparse` does, but what it does not know is refused here, where the options of the

@@ -35,3 +35,8 @@ def open_streams() -> None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8", errors=ERRORS))  # noqa: SIM115
         elif isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors=ERRORS)
+
+
+def end_stdout() -> None:
+    """Let what was not written go to nowhere, when Python flushes it at its exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

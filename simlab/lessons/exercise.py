@@ -19,9 +19,11 @@ from simlab.lessons.attempt import NoEndError, answer_within, own_line
 from simlab.lessons.mistakes import mistakes_of
 from simlab.lessons.words import has, word
 
-NO_TRY = ("form.not_written", "form.arguments", "form.needs_torch", "form.needs_processes")
-"""The keys of verdicts on what is no attempt: nothing is written yet, it is another exercise's
-function, or nothing can be executed here."""
+NO_TRY = (
+    "form.not_written", "form.arguments", "form.not_checked", "form.needs_torch", "form.needs_processes",
+)  # fmt: skip
+"""The keys of verdicts on what is no attempt: nothing is written yet or given to be judged, it is
+another exercise's function, or nothing can be executed here."""
 
 
 @dataclass(frozen=True)

@@ -143,14 +143,29 @@ class Prediction:
             if not (texts.get(name) or "").strip():
                 raise InputError(word("form.empty", field=self.label(name)))
             values[name] = field.read(texts[name])
-        progress.keep("predictions", self.id, {"values": values, "at_s": round(time.time())})
+        kept = self._kept()
+        told: dict[str, Any] = {its: kept[its] for its in ("first", "shown") if its in kept}
+        told["tries"] = kept.get("tries", 0) + 1
+        progress.keep("predictions", self.id, {"values": values, "at_s": round(time.time())} | told)
         return values
 
     def forget(self) -> None:
-        """Take the committed values back, to predict again."""
-        kept = progress.load()
-        kept["predictions"].pop(self.id, None)
-        progress.save(kept)
+        """Take the committed values back, to predict again: the first ones, and how many there were, are kept."""
+        kept = self._kept()
+        told = {its: kept[its] for its in ("tries", "shown") if its in kept}
+        first = {its: kept[its] for its in ("values", "at_s", "found") if its in kept}
+        progress.keep(
+            "predictions", self.id, {"tries": 1, "first": kept.get("first", first)} | told
+        )
+
+    def skip(self) -> None:
+        """Keep that the result was shown before anything was predicted."""
+        if not self._kept():
+            progress.keep("predictions", self.id, {"shown": True, "at_s": round(time.time())})
+
+    def _kept(self) -> dict[str, Any]:
+        kept = progress.load()["predictions"].get(self.id)
+        return kept if isinstance(kept, dict) else {}
 
     def _check_fields(self, found: Mapping[str, Mapping[str, Value]]) -> None:
         """`InputError` if none of what was found is a field of this prediction: a learner who runs

@@ -350,3 +350,19 @@ def test_a_file_of_progress_that_holds_something_else_is_begun_anew():
         progress.path().write_text(json.dumps({"drill": drill}))
         assert Session.kept() is None
         assert Session(3, "seed").count == 3
+
+
+def test_a_drill_counts_what_was_asked_for_however_a_chain_ends(monkeypatch):
+    monkeypatch.setenv("SIMLAB_LANG", "en")
+    session, heads = Session(3, "7", kinds=["chain"]), []
+    while (asked := session.question()) is not None:
+        heads.append(session.head())
+        if asked.at_least:
+            with pytest.raises(InputError, match="'hint' is no number of points: enter 0, 1"):
+                asked.read_one(next(iter(asked.fields)), "hint")
+        session.answer(dict.fromkeys(asked.fields, "0"))
+    assert heads == [f"Question {number} of 3, part 1." for number in (1, 2, 3)]
+    mixed = Session(2, "7", kinds=["chain"])
+    mixed.answer(dict.fromkeys(mixed.question().fields, "5"))
+    assert mixed.head() == "Question 1 of 2, part 2."
+    assert mixed.ended() == "Stopped after 1 of 2 questions."

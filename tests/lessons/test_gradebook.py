@@ -10,8 +10,9 @@ import pytest
 
 from realrun.lessons.lesson import source
 from realrun.lessons.tasks import PRACTICES
+from simlab.apps import lesson_cells
 from simlab.cli.main import main
-from simlab.lessons import course, words
+from simlab.lessons import book, course, words
 from simlab.lessons.teaching import apart
 from simlab.lessons.teaching.attempts import Attempt
 
@@ -36,7 +37,7 @@ def hand_in(who, code):
 
 
 def sheet_of(file):
-    with open(file, encoding="utf-8", newline="") as text:
+    with open(file, encoding="utf-8-sig", newline="") as text:
         return [*csv.DictReader(text)]
 
 
@@ -49,8 +50,10 @@ def sheet_of(file):
         ("class.csv", 'username,mail\ndora,"d@x, y"\nann,\n张伟,z\n'),
     ],
 )
-def test_who_is_on_the_roster_has_a_row_whatever_was_handed_in(run, name, text):
-    Path(name).write_text(text, encoding="utf-8")
+@pytest.mark.parametrize("encoding", ["utf-8", "gb18030"])
+def test_who_is_on_the_roster_has_a_row_whatever_was_handed_in(run, name, text, encoding):
+    encoding = "utf-8" if text.startswith("\ufeff") else encoding
+    Path(name).write_text(text, encoding=encoding)
     hand_in("ann", B07.format("m"))
     hand_in("eve", B07.format("m"))
     for action in ("collect", "grade"):
@@ -62,6 +65,7 @@ def test_who_is_on_the_roster_has_a_row_whatever_was_handed_in(run, name, text):
         said = ["dora: nothing was handed in", "张伟: nothing was handed in"]
         assert status == 1 and found["wrong"][-3:] == [*said, "eve: is not on the roster"]
         (dora, *_) = sheet_of(f"{action}.csv")
+        assert Path(f"{action}.csv").read_bytes().startswith(b"\xef\xbb\xbfwho,"), "a spreadsheet"
         assert (dora["who"], dora["tried"], dora["b07"]) == ("dora", "0", "")
 
 
@@ -69,13 +73,14 @@ def test_who_is_on_the_roster_has_a_row_whatever_was_handed_in(run, name, text):
     ("name", "text", "said"),
     [
         ("class.txt", "\n \n", "'class.txt' has no names"),
+        ("class.txt", "\udcff\udcff", "cannot read 'class.txt': save it as UTF-8 or GB18030"),
         ("class.csv", "no;mail\n1;x\n", "'class.csv' begins with 'no;mail': head the column"),
         ("nowhere.txt", None, "cannot read 'nowhere.txt'"),
     ],
 )
 def test_a_roster_without_names_is_told_before_anything_is_read(run, name, text, said):
     if text is not None:
-        Path(name).write_text(text)
+        Path(name).write_text(text, errors="surrogateescape")
     status, out, err = run(f"class grade nowhere --roster {name}")
     assert (status, out) == (2, "") and said in err and err.count("\n") == 1
 
@@ -95,6 +100,45 @@ def test_each_question_of_the_lessons_has_a_column_also_one_that_nobody_tried(ru
     run("class collect in --lessons 2 --by-learner c.csv")
     row = sheet_of("c.csv")[0]
     assert row["b09"] == row["b09 prediction"] == row["d07.change prediction"] == ""
+
+
+def test_only_questions_of_the_chosen_lessons_are_in_columns_and_sums(run):
+    hand_in("ann", B07.format("m") + B07.replace("b07", "b09").format("m"))
+    done = {"solved": True, "tries": 1}
+    Path("in/ann/progress.json").write_text(json.dumps({"exercises": {"b07": done, "b09": done}}))
+    for action in ("grade", "collect"):
+        run(f"class {action} in --lessons 1 --by-learner {action}.csv")
+        (row,) = sheet_of(f"{action}.csv")
+        assert row["tried"] == "1" and "b07" in row and "b09" not in row
+
+
+def test_what_is_left_out_has_a_line_and_stands_on_its_learners_page(run):
+    hand_in("ann", B07.format("m"))
+    Path("in/ann/more.zip").touch()
+    Path("in/ann/answer.docx").touch()
+    Path("in/ann/.DS_Store").touch()
+    hand_in("bob", "task = exercise('b07')\ndef slot(p, m, rank):\n    return 1\n")
+    hand_in("eve", B07.replace("p, m, rank", "p, m").format("m"))
+    Path("in/zoe.zip").touch()
+    status, out, _ = run("class grade in --lang en --feedback back --json")
+    found, pages = (
+        json.loads(out),
+        {its.stem: its.read_text("utf-8") for its in Path("back").iterdir()},
+    )
+    said = {
+        "ann/more.zip: unpack it first": "ann",
+        "ann/answer.docx: it does not end in .ipynb or .py": "ann",
+        "bob/mine.py: b07: The exercise is there, and no line `task.check(…)` gives": "bob",
+        "eve/mine.py: b07: The function of b07 takes (p, m, rank), and this one does not.": "eve",
+        "zoe.zip: unpack it first": "zoe",
+    }
+    assert status == 1 and {*pages} == {"ann", "bob", "eve", "zoe"}
+    assert len(found["wrong"]) == len(said)
+    for line, who in said.items():
+        assert any(each.startswith(line) for each in found["wrong"]), line
+        told = line.rpartition(": ")[2].split("`")[0]
+        assert told in pages[who] and pages[who].count(told) == 1
+    assert {mark["verdict"] for mark in found["marks"]} == {"wrong", "not_checked", "arguments"}
 
 
 def test_a_notebook_that_was_handed_in_untouched_gives_its_questions_their_columns(run):
@@ -151,6 +195,38 @@ def test_an_exercise_on_processes_is_named_where_there_are_none(run, monkeypatch
     assert (row["tried"], row["b01"]) == ("0", "not graded: needs processes")
 
 
+def test_the_first_prediction_counts_however_often_a_learner_predicts_again(run, monkeypatch):
+    for who, guesses in (("ann", "453"), ("bob", "54"), ("eve", ""), ("dan", "4-")):
+        monkeypatch.setenv("SIMLAB_PROGRESS", f"in/{who}/progress.json")
+        asked = book.prediction("b07")
+        for again, guess in enumerate(guesses):
+            if again:
+                asked.forget()
+            if guess != "-":
+                asked.commit({"slot": guess})
+                asked.show_found({"simulated": {"slot": 4.0}})
+        guess = lesson_cells.Guess(asked)
+        if not guesses:
+            guess.show()
+            guess.box.children[-2].children[1].click()  # show me without predicting
+            assert asked.committed() is None
+            asked.commit({"slot": "4"})
+            asked.forget()
+            asked.forget()
+    _, out, _ = run("class collect in --json")
+    rows = json.loads(out.splitlines()[-1])["rows"]  # the form was printed before
+    assert [(row["who"], row["tries"], row["solved"], row["shown"]) for row in rows] == [
+        ("ann", 3, True, False),
+        ("bob", 2, False, False),
+        ("dan", 1, True, False),
+        ("eve", 1, None, True),
+    ]
+
+
+def _broken(rows):
+    return [row for row in rows if row["verdict"] == "syntax_error"]
+
+
 BROKEN = "def f(p, m, rank):\n    return (p + m\ntask.check(f)\n"
 
 
@@ -169,13 +245,13 @@ def test_a_syntax_error_stands_in_the_tables_with_its_line(run, cells, question)
     Path("in/ann").mkdir(parents=True)
     notebook = {"cells": [{"cell_type": "code", "source": cell} for cell in cells]}
     Path("in/ann/a.ipynb").write_text(json.dumps(notebook))
-    status, out, _ = run("class grade in --csv m.csv --by-learner b.csv --lessons 1 --json")
-    (mark,) = json.loads(out)["marks"]
-    (row,), (learner,) = sheet_of("m.csv"), sheet_of("b.csv")
+    status, out, _ = run("class grade in --csv m.csv --by-learner b.csv --json")
+    (mark,) = _broken(json.loads(out)["marks"])
+    (row,), (learner,) = _broken(sheet_of("m.csv")), sheet_of("b.csv")
     assert (mark["question"], mark["verdict"], status) == (
         question,
         "syntax_error",
-        int(not question),
+        int(not question or "w11" in cells[0]),
     )
     line = 2 if ".check" in cells[-1] else 1
     assert mark["text"].startswith(f"code cell {len(cells)}, line {line}: SyntaxError: ")
@@ -245,3 +321,20 @@ def test_each_learner_gets_a_page_with_what_was_right_and_a_hint(run):
     status, _, err = run("class grade in --feedback back/pages")
     assert status == 2 and "it is there: give another name, or --force" in err
     assert run("class grade in --feedback in/ann/mine.py")[0] == 2
+
+
+def test_a_class_in_chinese_reads_its_tables_in_chinese(run, monkeypatch):
+    monkeypatch.setenv("SIMLAB_LANG", "zh")
+    hand_in("ann", B07.format("open('/etc/passwd')"))
+    Path("in/bob.zip").touch()
+    Path("in/ann/a.json").write_text("{}")
+    said = {line: run(f"class {line} in")[1] for line in ("collect", "grade")}
+    said |= {"list": run("lessons list")[1]}
+    for line, words_of in {
+        "collect": "学习者 题目 类型 次数 通过 做过 未计入：",
+        "grade": "学习者 题目 通过 判定 做过 未计入： 被判题的函数不能这样做",
+        "list": "课 分钟 进程 题数 需要",
+    }.items():
+        assert [one for one in words_of.split() if one not in said[line]] == []
+        assert "left out" not in said[line] and "may not" not in said[line]
+        assert said[line].split()[0] in ("学习者", "课")

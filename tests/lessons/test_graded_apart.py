@@ -19,6 +19,7 @@ def f(p, m, rank):
     {}
 task.check(f)
 """
+COMPUTES = "import time; end = time.process_time() + 0.7\n    while time.process_time() < end: pass"
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,9 @@ def apart():
         ("return (p - 1 + m) + (p - 1 - rank)", "form.solved", "Solved"),
         ("return None", "form.not_written", "Not written"),
         ("while True: pass", "form.no_end", "for 1 s "),
-        ("__import__('time').sleep(99)", "form.no_end", "1 s and was ended"),
+        ("__import__('time').sleep(99)", "form.no_end", "not ended 10 s after"),
+        ("__import__('time').sleep(0.3); return 2 * p - 1 + m - 1 - rank", "form.solved", "Solved"),
+        (COMPUTES, "form.no_end", "1 s of the processor"),
         ("return len([0] * 10**11)", "form.raised", "MemoryError"),
         ("os._exit(0)", "form.ended", "exit status 0"),
         ("raise SystemExit('bye')", "form.raised", "SystemExit: bye"),
@@ -54,7 +57,7 @@ def test_a_function_in_a_process_of_its_own_gets_its_verdict_whatever_it_does(
 ):
     path = tmp_path / "handed_in.py"
     path.write_text(HOSTILE.format(body))
-    ((attempt,), wrong) = attempts(path)
+    ((attempt,), wrong, _) = attempts(path)
     found = judged(book.exercise("b07"), attempt, Limits(1.0, 2**29), apart)
     assert (found.key, wrong) == (verdict, []) and said in found.text
 
@@ -73,7 +76,7 @@ def test_a_function_is_judged_with_the_definitions_that_it_needs_and_nothing_els
     notebook = {"cells": [{"cell_type": "code", "source": cell} for cell in cells]}
     path = tmp_path / "handed_in.ipynb"
     path.write_text(json.dumps(notebook))
-    found, wrong = attempts(path)
+    found, wrong, _ = attempts(path)
     verdicts = [judged(book.exercise("b07"), each, Limits(5.0, 2**29), apart) for each in found]
     assert [each.solved for each in verdicts] == [True, False]
     assert len(wrong) == 1 and wrong[0].said.startswith("code cell 7, line 1: SyntaxError")
@@ -105,7 +108,7 @@ def test_a_solution_and_the_first_mistake_are_told_alike_in_a_process_of_its_own
         said = {repr((*case.values(),)): function(**case) for case in asked.cases()}
         arguments = ", ".join(asked.cases()[0])
         path.write_text(SAYS.format(said=said, name=name, arguments=arguments))
-        ((attempt,), _) = attempts(path)
+        ((attempt,), *_) = attempts(path)
         there = judged(asked, attempt, Limits(60.0, 2**31), apart)
         here = asked.judge(function)
         assert (there.key, there.text) == (here.key, here.text)
@@ -150,7 +153,7 @@ CHANGED = """import builtins, os, simlab, simlab.lessons.teaching.confined as ow
 def test_a_function_does_not_find_the_right_answer_in_its_process(tmp_path, apart, body, said):
     path = tmp_path / "handed_in.py"
     path.write_text(HOSTILE.format(body))
-    ((attempt,), wrong) = attempts(path)
+    ((attempt,), wrong, _) = attempts(path)
     found = judged(book.exercise("b07"), attempt, Limits(5.0, 2**30), apart)
     assert wrong == [] and re.search(said, found.text), found.text
 
@@ -159,7 +162,7 @@ def test_parameters_that_no_process_can_be_given_are_told(tmp_path, apart):
     task = sl.exercise("odd", "?", draw={"f": [abs, lambda a: a]}, oracle=lambda f: 1)
     path = tmp_path / "handed_in.py"
     path.write_text("task.check(lambda f: 1)\n")
-    ((attempt,), _) = attempts(path, {"task": "odd"})
+    ((attempt,), *_) = attempts(path, {"task": "odd"})
     with pytest.raises(sl.InputError, match="parameters of 'odd' are no plain values"):
         judged(task.asked, attempt, Limits(5.0, 2**30), apart)
 
@@ -172,7 +175,7 @@ def test_odd_code_is_read_in_little_time_and_says_nothing(tmp_path, capsys, line
     path.write_text(
         f"from simlab.apps import exercise\ntask = exercise('b07')\n{lines}task.check(x)\n"
     )
-    (attempt,), wrong = attempts(path)
+    (attempt,), wrong, _ = attempts(path)
     assert wrong == [] and len(attempt.needs) >= 1 and capsys.readouterr().err == ""
 
 
@@ -182,7 +185,7 @@ def test_deep_and_long_code_of_a_function_is_read_in_little_time(tmp_path):
     path.write_text(
         f"from simlab.apps import exercise\ntask = exercise('b07')\n{deep}task.check(x)\n"
     )
-    ((attempt,), _) = attempts(path)
+    ((attempt,), *_) = attempts(path)
     assert not course.untouched("b07", attempt.text)
     for long in ("a" * 10**6, "x=" * 10**6, "x=f(" * 10**6, "x = " + "a." * 10**6):
         path.write_text(f"def broken(:\n{long}\n")

@@ -17,6 +17,8 @@ from simlab.cli.commands.learning import handout
 from simlab.cli.commands.learning.handout import BROWSERS
 from simlab.cli.main import main
 from simlab.lessons import book, course, progress, words
+from simlab.lessons.phrases import phrase
+from simlab.lessons.teaching.pack import _without_solutions
 
 PAGE = Path(__file__).parents[2] / "docs" / "teaching.md"
 COMMANDS = re.findall(r"^simlab (.+)$", PAGE.read_text(encoding="utf-8"), re.M)
@@ -108,7 +110,7 @@ def test_the_teachers_page_from_its_beginning_to_its_end(run, monkeypatch, capsy
     assert ["alice", "2", "2"] in lines and ["bob", "1", "2"] in lines
     assert ("alice", "b07", "exercise", "1", "yes") in told
     assert ("bob", "b07", "exercise", "1", "no") in told
-    assert ("alice", "b07", "prediction", "-", "yes") in told and len(told) == 4
+    assert ("alice", "b07", "prediction", "1", "yes") in told and len(told) == 4
     with open("done.csv", encoding="utf-8", newline="") as file:
         assert [row["who"] for row in csv.DictReader(file)] == ["alice", "alice", "bob", "bob"]
 
@@ -145,7 +147,12 @@ def test_the_teachers_page_from_its_beginning_to_its_end(run, monkeypatch, capsy
 
     assert run(give_back)[0] == 1
     assert "通过" in Path("pages/alice.html").read_text("utf-8")
-    assert sorted(path.stem for path in Path("pages").iterdir()) == ["alice", "bob", "mallory"]
+    assert sorted(path.stem for path in Path("pages").iterdir()) == [
+        "alice",
+        "bob",
+        "carol",
+        "mallory",
+    ]
 
     assert run(f"{template.replace('mine', 'zh')} --lang zh")[0] == 0
     said = [
@@ -176,6 +183,48 @@ def test_the_teachers_page_from_its_beginning_to_its_end(run, monkeypatch, capsy
     assert status == 1 and len(found["wrong"]) == 3
     mark = next(each for each in found["marks"] if each["question"] == "my-idle")
     assert (mark["who"], mark["solved"], mark["file"]) == ("alice", True, "alice/own/mine.ipynb")
+
+
+def test_what_an_own_question_comes_with_does_not_answer_it(run):
+    assert run("class template mine.ipynb")[0] == 0
+    for line in ("pack whole --own mine.ipynb", "pack in/ann --own mine.ipynb --without-solutions"):
+        assert run(f"class {line}")[0] == 0
+    whole, text = (Path(f"{its}/mine.ipynb").read_text("utf-8") for its in ("whole", "in/ann"))
+    assert "def solution" in whole and "solution=solution" in whole
+    assert "def solution" not in text and "solution=None" in text and "def simulated" in text
+    used = "return sl.bubble(sl.simulate(sl.generate('1f1b', p, m), TIMES)).idle_over_makespan"
+    answers = {"ann": used, "bob": "return simulated(p, m)", "eve": "return solution(p, m)"}
+    for who, answer in answers.items():
+        Path(f"in/{who}").mkdir(exist_ok=True)
+        Path(f"in/{who}/a.ipynb").write_text(whole)
+        works(Path(f"in/{who}/a.ipynb"), {"my-idle": answer})
+    Path("in/ann/mine.ipynb").unlink()
+    out = run("class grade in --lang en --questions mine.ipynb --json")[1]
+    found = {its["who"]: (its["solved"], its["verdict"]) for its in json.loads(out)["marks"]}
+    hidden = (False, "uses_hidden")
+    assert found == {"ann": (True, "solved"), "bob": hidden, "eve": hidden}
+    assert "uses simulated of" in out and "uses solution of" in out
+
+
+@pytest.mark.parametrize("name", ["mine.ipynb", "mine.py"])
+def test_an_own_question_that_is_wrong_is_told_before_it_is_handed_out(run, name):
+    code = OWN.replace("same=", "solution=lambda p: p, same=")
+    cells = {"cells": [{"cell_type": "code", "metadata": {}, "source": code}]}
+    Path(name).write_text(code if name.endswith(".py") else json.dumps(cells))
+    status, out, err = run(f"class pack own.zip --own {name}")
+    assert (status, out) == (2, "") and "its own solution is judged wrong" in err
+    assert err == run(f"class handout own.html --own {name}")[2] and not Path("own.zip").exists()
+
+
+def test_a_solution_is_taken_out_of_a_copy_and_nothing_else():
+    cell = "é = 1\n\n\n@abs\ndef right(p):\n    return p\n\n\ntask = sl.exercise('a', 'é?', solution={}, hints=[])\n"
+    both = "sl.exercise('b', '?', oracle=right)\n"
+    hand = _without_solutions([cell.format("right"), "%magic\n"])
+    assert (
+        hand[1] == "%magic\n" and "right" not in hand[0] and "é?', solution=None, hints" in hand[0]
+    )
+    assert _without_solutions([cell.format("right"), both])[0] == cell.format("None")
+    assert "solution=None, hints" in _without_solutions([cell.format("lambda p: (\n    p\n)")])[0]
 
 
 OWN = """import simlab as sl
@@ -234,6 +283,18 @@ def test_a_handout_of_all_lessons_has_each_question_once(run):
     assert run("class handout all.html --without-solutions")[0] == 0
     page = Path("all.html").read_text("utf-8")
     assert sorted(re.findall(r"<h2>(\w+) · ", page)) == sorted(book.questions())
+
+
+def test_a_chinese_handout_has_its_tables_in_chinese(run):
+    pages = {}
+    for tongue in ("en", "zh"):
+        assert run(f"class handout {tongue}.html --lessons 1 --lang {tongue}")[0] == 0
+        pages[tongue] = Path(f"{tongue}.html").read_text("utf-8")
+    heads = re.findall(r"<th>(.*?)</th>", pages["en"])
+    assert len(heads) > 20 and len(re.findall(r"<th>", pages["zh"])) == len(heads)
+    for said in ("idle share of the step", "most held by a rank"):
+        assert said in heads and f"<th>{said}</th>" not in pages["zh"]
+        assert f"<th>{phrase(said, tongue='zh')}</th>" in pages["zh"]
 
 
 REFERS = {
@@ -299,7 +360,7 @@ def test_a_file_that_cannot_be_used_is_one_line_and_the_others_are_read(run, con
     assert status == 1 and err == "wrote all.csv\n"
     assert [row["question"] for row in found["rows"]] == ["b07"]
     nothing = "nothing that ends in .json is in it"
-    assert [*found["wrong"][:2]] == [f"ann: {nothing}", "zoe.zip: unpack it first"]
+    assert [*found["wrong"][:2]] == ["zoe.zip: unpack it first", f"ann: {nothing}"]
     (of_eve,) = [line for line in found["wrong"] if line.startswith("eve.json")]
     assert said in of_eve and of_eve.isprintable() and len(of_eve) < 300
     assert "'=dan" in Path("all.csv").read_text()

@@ -78,7 +78,8 @@ def _begun(arguments: argparse.Namespace) -> Session:
         )
     anew = arguments.new or arguments.only or arguments.kind or arguments.interview
     if not anew and (session := Session.kept(arguments.seed)):
-        _say(word("drill.resumed", number=session.at + 1, count=session.count))
+        number, count = session.place(session.at + 1)
+        _say(word("drill.resumed", number=number, count=count))
         return session
     seed = arguments.seed or str(SystemRandom().randrange(10**9))
     if arguments.interview:

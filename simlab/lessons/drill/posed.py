@@ -69,7 +69,12 @@ class Posed:
 
     def read_one(self, name: str, text: str) -> Value:
         """What was entered in one field as a value. `InputError` for a text that is none."""
-        value = self.fields[name].read(text.strip())
+        try:
+            value = self.fields[name].read(text.strip())
+        except InputError:
+            if not self.at_least:
+                raise
+            value = -1
         if self.at_least and value not in range(POINTS + 1):
             raise InputError(word("drill.no_points", text=shortened(text)))
         return value

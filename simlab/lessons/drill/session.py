@@ -153,13 +153,19 @@ class Session:
 
     @property
     def count(self) -> int:
-        """The number of questions."""
+        """The number of questions, each part of a case or a chain as one."""
         return len(self.state["items"])
 
     @property
     def at(self) -> int:
         """The number of questions that are answered."""
         return len(self.state["results"])
+
+    def place(self, asked: int) -> tuple[int, int]:
+        """(how many questions have begun with the first `asked`, of how many), a case or a chain as one."""
+        items = [Item(*each) for each in self.state["items"]]
+        begins = [rounds.parts(rounds.whole(each))[0] == each for each in items]
+        return sum(begins[:asked]), sum(begins)
 
     @property
     def right(self) -> int:
@@ -241,7 +247,12 @@ class Session:
     def head(self) -> str:
         """Which question it is, and of how many, or how much time is left."""
         if self.left_min is None:
-            return word("drill.intro", number=self.at + 1, count=self.count)
+            asked = [Item(*each) for each in self.state["items"]]
+            parts = rounds.parts(rounds.whole(asked[self.at]))
+            number, count = self.place(self.at + 1)
+            part = parts.index(asked[self.at]) + 1
+            key = "drill.intro_part" if len(parts) > 1 else "drill.intro"
+            return word(key, number=number, count=count, part=part)
         return word("drill.interview", number=self.at + 1, left=f"{self.left_min:.0f}")
 
     def ended(self) -> str:
@@ -250,12 +261,13 @@ class Session:
         left = self.left_min
         if how == "stopped" and left is not None:
             how = "interview_stopped"
+        begun, count = self.place(self.at)
         told: dict[str, Any] = {
-            "answered": self.at,
+            "answered": begun if how == "stopped" else self.at,
             "right": self.right,
             "left": f"{left or 0:.0f}",
         }
-        return word(f"drill.{how}", count=self.count if left is None else self.at, **told)
+        return word(f"drill.{how}", count=count if how == "stopped" else self.at, **told)
 
     def _keep(self, answered: Answered) -> None:
         item, right = Item(*answered["item"]), answered["right"]

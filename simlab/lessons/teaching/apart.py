@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from simlab.errors import InputError
 from simlab.lessons.exercise import Outcome, Verdict
 from simlab.lessons.teaching.attempts import Attempt
-from simlab.lessons.teaching.confined import Request
+from simlab.lessons.teaching.confined import NOT_ALLOWED, Request
 from simlab.lessons.words import language, word
 from simlab.spec.plan import Plan
 
@@ -30,16 +30,16 @@ CONFINED, RANKS = "simlab.lessons.teaching.confined", "realrun.lessons.grading"
 
 
 class Limits(NamedTuple):
-    """What a function may take on all its sets of parameters."""
+    """What a function may take on all its sets of parameters: seconds of the processor, and memory."""
 
     seconds: float
     memory_bytes: float
 
 
 class Ended(NamedTuple):
-    """How a process ended that said nothing: after its time, or by itself, `how`."""
+    """How a process ended that said nothing: over a limit, the key of what is said of it, or by itself, `how`."""
 
-    late: bool
+    over: str
     how: str = ""
 
 
@@ -124,12 +124,12 @@ class Apart:
                 f"process: {error}"
             ) from error
         if not (line := self._confined.asked(request)):
-            return Ended(False, "its process has ended")
-        said, late, how = json.loads(line)
+            return Ended("", "its process has ended")
+        said, over, how = json.loads(line)
         try:
             return [Outcome(_value(each[0]), *_told(each)) for each in json.loads(said)]
         except (InputError, ValueError, TypeError, KeyError, IndexError, RecursionError):
-            return Ended(late, how)
+            return Ended(over, how)
 
     def on_ranks(self, attempt: Attempt) -> Verdict:
         """The verdict on a function that processes of torch judge: `realrun.lessons.grading` starts them for
@@ -146,14 +146,19 @@ class Apart:
         if not (line := self._ranks.asked(json.dumps(asked).encode() + b"\n")):
             return Verdict(False, "form.ended", word("form.ended", how="its processes have ended"))
         solved, key, text = json.loads(line)
-        return Verdict(solved, key, text)
+        return Verdict(solved, key, _in_words(text))
 
 
 def _told(each: Any) -> tuple[str, int, bool]:
     _, error, line, ended = each
     if not (isinstance(error, str) and isinstance(line, int) and isinstance(ended, bool)):
         raise ValueError("no outcome")
-    return error, line, ended
+    return _in_words(error), line, ended
+
+
+def _in_words(said: str) -> str:
+    """What a process says, with its refusal in the language of the class."""
+    return said.replace(NOT_ALLOWED, word("form.not_allowed"))
 
 
 def _value(plain: Any) -> Any:

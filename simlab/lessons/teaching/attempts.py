@@ -67,39 +67,48 @@ class Unread(NamedTuple):
 class Attempt(NamedTuple):
     """A function that is judged as the exercise `question`: `code` gives it, once `needs` have run.
 
-    text: its source, where it is a function with a name.
+    text: its source, where it is a function with a name. hidden: names that it needs of a cell that defines an
+    exercise of one's own, which has its oracle.
     """
 
     question: str
     code: CodeType
     needs: tuple[CodeType, ...]
     text: str
+    hidden: tuple[str, ...] = ()
 
 
 def attempts(
     path: Path, tasks: Mapping[str, str] = MappingProxyType({})
-) -> tuple[list[Attempt], list[Unread]]:
+) -> tuple[list[Attempt], list[Unread], list[str]]:
     """The functions that the cells of a notebook, or the lines of a Python file, give to
     `task.check(…)`, where `task = exercise("ID")` stands before or `task` is one of `tasks`, {name: id of
     the question}; and what of each cell that is no Python, and of what is given to an imported task that is
-    not known. `InputError` for a file that cannot be read."""
+    not known; and the questions that the file asks. `InputError` for a file that cannot be read."""
     wrong: list[Unread] = []
     statements = [*_statements(path, wrong, tasks)]
-    known, imported = {**tasks}, set[str]()
+    known, imported, questions = {**tasks}, set[str](), dict[str, None]()
+    defining = {*map(id, _defining(statements))}
     found: list[Attempt] = []
     for at, statement in enumerate(statements):
         if (asked := asked_in(getattr(statement.node, "value", None))) is not None:
             known |= dict.fromkeys(statement.writes, asked)
+            questions[asked] = None
         if isinstance(statement.node, ast.Import | ast.ImportFrom):
             imported |= statement.writes
+            questions |= dict.fromkeys(tasks[its] for its in statement.writes if its in tasks)
         if (checked := _checked(statement.node)) is None:
             continue
         task, function = checked
         name = task.id if isinstance(task, ast.Name) else ""
         if (question := known.get(name) or asked_in(task)) is not None:
             code = compile(ast.Expression(function), statement.code.co_filename, "eval")
-            needs = needed(statements[:at], _names(code, READS, READS))
-            found.append(Attempt(question, code, needs, _text(function, statements[:at])))
+            before = statements[:at]
+            used = [before[its] for its in _used(before, _names(code, READS, READS))]
+            names = {its for each in used if id(each) in defining for its in each.writes}
+            needs = tuple(each.code for each in used)
+            text = _text(function, before)
+            found.append(Attempt(question, code, needs, text, tuple(sorted(names))))
         elif name in imported:
             said = (
                 f"{name} is imported, and no exercise is known of it: --questions FILE defines it"
@@ -107,7 +116,7 @@ def attempts(
             wrong.append(Unread(said))
     if len(found) > MOST_ATTEMPTS:
         raise InputError(f"it has {len(found)} functions to judge: the most are {MOST_ATTEMPTS}")
-    return found, wrong
+    return found, wrong, [*questions]
 
 
 def defined(path: Path, makes: Sequence[str] = EXERCISES) -> Mapping[str, Any]:
@@ -143,6 +152,24 @@ def asked_in(call: ast.expr | None, makes: Sequence[str] = EXERCISES) -> str | N
     return None
 
 
+def _defining(statements: Sequence[Statement]) -> list[Statement]:
+    """The statements of a notebook's cells up to that which defines an exercise of one's own, but imports."""
+    ends: dict[str, int] = {}
+    for at, each in enumerate(statements):
+        call = getattr(each.node, "value", None)
+        if asked_in(call) is not None and any(
+            its.arg == "oracle" for its in getattr(call, "keywords", ())
+        ):
+            ends[each.code.co_filename] = at
+    return [
+        each
+        for at, each in enumerate(statements)
+        if at <= ends.get(each.code.co_filename, -1)
+        and "code cell" in each.code.co_filename
+        and not isinstance(each.node, ast.Import | ast.ImportFrom)
+    ]
+
+
 def _checked(node: ast.stmt) -> tuple[ast.expr, ast.expr] | None:
     """(task, function) of a statement such as `task.check(function)`."""
     call = node.value if isinstance(node, ast.Expr) else None
@@ -166,7 +193,12 @@ def _text(function: ast.expr, before: Sequence[Statement]) -> str:
 
 
 def needed(before: list[Statement], wanted: Iterable[str]) -> tuple[CodeType, ...]:
-    """The code of those of the statements `before` that make the names `wanted`, and what these need: of
+    """The code of what is `_used`."""
+    return tuple(before[at].code for at in _used(before, wanted))
+
+
+def _used(before: list[Statement], wanted: Iterable[str]) -> list[int]:
+    """The places of those of the statements `before` that make the names `wanted`, and what these need: of
     each name the last statement that binds it, and what changed it since."""
     used: set[int] = set()
     seen: set[tuple[str, int]] = set()  # from where a name was followed already
@@ -186,7 +218,7 @@ def needed(before: list[Statement], wanted: Iterable[str]) -> tuple[CodeType, ..
                 open_names += [(its, len(before)) for its in statement.reads_later]
             if statement.begins(name):
                 break
-    return tuple(before[at].code for at in sorted(used))
+    return sorted(used)
 
 
 def _statements(

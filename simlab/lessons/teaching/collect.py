@@ -25,16 +25,18 @@ class Row(TypedDict):
     """What a learner has done with a question.
 
     kind:   "prediction" or "exercise".
-    tries:  None of a prediction, which is committed once.
-    solved: of a prediction, whether it was right, None while nothing was compared with it.
+    tries:  of a prediction 0 where the result was shown without one.
+    solved: of a prediction, whether the first one was right, None while nothing was compared with it.
+    shown:  of a prediction, whether the result was shown before the first one; None of an exercise.
     time:   when it was solved, or else tried last, in UTC; None where the file does not say it.
     """
 
     who: str
     question: str
     kind: str
-    tries: int | None
+    tries: int
     solved: bool | None
+    shown: bool | None
     time: str | None
 
 
@@ -45,7 +47,7 @@ def collect(folder: str | Path) -> tuple[list[Row], list[str]]:
     """
     rows: dict[tuple[str, str, str], Row] = {}
     named = handed_in(folder, ENDINGS)
-    wrong = without(folder, ENDINGS, named)
+    wrong = [*without(folder, ENDINGS, named)]
     progress = {each.who for each in named if "progress" in each.path.name}
     for each in named:
         if each.who in progress and "progress" not in each.path.name:
@@ -62,7 +64,7 @@ def collect(folder: str | Path) -> tuple[list[Row], list[str]]:
 
 
 def _done(row: Row) -> tuple[bool, int]:
-    return bool(row["solved"]), row["tries"] or 0
+    return bool(row["solved"]), row["tries"]
 
 
 def _rows(handed: Handed, wrong: list[str]) -> list[Row]:
@@ -85,9 +87,9 @@ def _rows(handed: Handed, wrong: list[str]) -> list[Row]:
             try:
                 if not NAME.fullmatch(question):
                     raise InputError(f"{shortened(question)} is the name of no question")
-                tries, solved, at = read(entry if isinstance(entry, dict) else {})
+                tries, solved, at, shown = read(entry if isinstance(entry, dict) else {})
                 told = {"who": handed.who, "question": question, "kind": kind, "tries": tries}
-                rows.append(Row(**told, solved=solved, time=_time(at)))  # type: ignore[typeddict-item]
+                rows.append(Row(**told, solved=solved, shown=shown, time=_time(at)))  # type: ignore[typeddict-item]
             except InputError as error:
                 bad.append(f"{shortened(question)}: {error}")
         if bad:
@@ -119,24 +121,34 @@ def _table(kept: Mapping[str, Any], part: str) -> Mapping[str, Any]:
     return table if isinstance(table, dict) else {}
 
 
-def _exercise(entry: Mapping[str, Any]) -> tuple[int, bool, Any]:
+def _exercise(entry: Mapping[str, Any]) -> tuple[int, bool, Any, None]:
     tries: Any = entry.get("tries")
     solved = entry.get("solved")
-    if not whole(tries) or tries > MOST_TRIES:
-        raise InputError(f"tries = {shortened(tries)}: a number of tries is 1 to {MOST_TRIES:,}")
+    _check_tries(tries)
     if not isinstance(solved, bool):
         raise InputError(f"solved = {shortened(solved)}: it is true or false")
-    return tries, solved, entry.get("last_s")
+    return tries, solved, entry.get("last_s"), None
 
 
-def _prediction(entry: Mapping[str, Any]) -> tuple[None, bool | None, Any]:
+def _check_tries(tries: Any) -> None:
+    if not whole(tries) or tries > MOST_TRIES:
+        raise InputError(f"tries = {shortened(tries)}: a number of tries is 1 to {MOST_TRIES:,}")
+
+
+def _prediction(entry: Mapping[str, Any]) -> tuple[int, bool | None, Any, bool]:
+    shown = entry.get("shown") is True
+    if shown and "values" not in entry and "first" not in entry:
+        return 0, None, entry.get("at_s"), shown
+    _check_tries(tries := entry.get("tries", 1))
+    first: Any = entry.get("first", entry)
+    entry = first if isinstance(first, dict) else {}
     values: Any = entry.get("values")
     found: Any = entry.get("found", {})
     for table in (values, found):
         if not isinstance(table, dict) or not all(map(_value, table.values())):
             raise InputError(f"{shortened(table)} are no values of a prediction")
     compared = [off_by(values[name], found[name]) == "✓" for name in values if name in found]
-    return None, all(compared) if compared else None, entry.get("at_s")
+    return tries, all(compared) if compared else None, entry.get("at_s"), shown
 
 
 def _value(value: Any) -> bool:

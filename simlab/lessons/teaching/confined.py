@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from inspect import signature
+from math import ceil
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,8 +33,12 @@ MOST_ANSWER_BYTES = 2_000_000
 """What a function may answer, in all."""
 CALM_S = 0.2
 """What a process may take beyond its time, to say in which line it was."""
+WALL = 10
+"""How many times its seconds of the processor a process may take by the clock: it may wait, or the machine be busy."""
 OTHER = "OtherArguments"
 """What is said of a function that takes other arguments."""
+NOT_ALLOWED = "a function that is judged may not do this"
+"""What is said of something `REFUSED`; the words have it as `form.not_allowed`."""
 REFUSED = (
     "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "subprocess.", "pty.",
     "os.kill", "signal.", "socket.", "os.remove", "os.rename", "os.rmdir", "os.truncate", "os.chmod",
@@ -59,7 +64,7 @@ WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 class Request(NamedTuple):
     """A function to call with each of `cases`: the code that makes it, once that of `needs` has run.
 
-    limit_s: what it may take on one of them; seconds, memory_bytes: and on all.
+    limit_s: what it may compute on one of them; seconds, memory_bytes: what it may take on all, by the processor.
     """
 
     needs: Sequence[bytes]
@@ -72,7 +77,7 @@ class Request(NamedTuple):
 
 def serve() -> None:
     """Answer requests, pickles in stdin, until there are no more: each with a line of JSON on stdout,
-    [what the function's process said, whether its time was over, how it ended]."""
+    [what the function's process said, which limit was over: "too_long", "too_late" or "", how it ended]."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # its process is ended, too
     while True:
         try:
@@ -82,18 +87,19 @@ def serve() -> None:
         print(json.dumps(_answered(request)), flush=True)
 
 
-def _answered(request: Request) -> tuple[str, bool, str]:
+def _answered(request: Request) -> tuple[str, str, str]:
     here, there = os.pipe()
     with tempfile.TemporaryDirectory(prefix="simlab-grade-") as folder:
         if not (child := os.fork()):
             _in_child(request, there, folder)
         os.close(there)
         try:
-            said, late = _read(here, time.monotonic() + request.seconds + CALM_S)
+            said, late = _read(here, time.monotonic() + WALL * request.seconds)
         finally:
             os.close(here)
-            status = _end(child)
-    return said.decode("utf-8", "replace"), late, _how(status, len(said))
+            status, computed_s = _end(child)
+    over = "too_long" if computed_s >= request.seconds else "too_late" if late else ""
+    return said.decode("utf-8", "replace"), over, _how(status, len(said))
 
 
 def _read(pipe: int, end_s: float) -> tuple[bytes, bool]:
@@ -109,13 +115,14 @@ def _read(pipe: int, end_s: float) -> tuple[bytes, bool]:
     return (b"".join(parts) if size <= MOST_ANSWER_BYTES else b""), False
 
 
-def _end(child: int) -> int:
-    """End the process and what it has started; returns how it ended."""
+def _end(child: int) -> tuple[int, float]:
+    """End the process and what it has started; returns how it ended, and the seconds that it has computed."""
     try:
         os.killpg(child, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):  # it has not made its group yet, or is gone
         os.kill(child, signal.SIGKILL)
-    return os.waitpid(child, 0)[1]
+    _, status, used = os.wait4(child, 0)
+    return status, used.ru_utime + used.ru_stime
 
 
 def _how(status: int, size: int) -> str:
@@ -180,7 +187,7 @@ def _limit(request: Request, folder: str) -> None:
     }
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-    most = int(request.seconds) + 2
+    most = ceil(request.seconds + CALM_S)
     resource.setrlimit(resource.RLIMIT_CPU, (most, most))
     resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
     sys.stdin = sys.stdout = sys.stderr = open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115
@@ -226,7 +233,7 @@ def _start_nothing() -> None:
     import _posixsubprocess
 
     def refused(*_: Any) -> None:
-        raise PermissionError("processes: a function that is judged may not do this")
+        raise PermissionError(f"processes: {NOT_ALLOWED}")
 
     started_by = sys.modules.get("subprocess", _posixsubprocess)
     vars(_posixsubprocess)["fork_exec"] = vars(started_by)["_fork_exec"] = refused
@@ -238,6 +245,7 @@ def _refusing(readable: tuple[str, ...], hidden: tuple[str, ...]) -> Callable[[s
     """The hook. What it uses is its own, for a function may change every module."""
     refused, reads, modules, writes = REFUSED, READS, UNHEARD, WRITES
     kind, text, whole, error, up = type, str, int, PermissionError, f"{os.sep}..{os.sep}"
+    said = NOT_ALLOWED
 
     def may_read(path: Any) -> bool:
         if kind(path) is whole:
@@ -262,7 +270,7 @@ def _refusing(readable: tuple[str, ...], hidden: tuple[str, ...]) -> Callable[[s
                 return
         elif not event.startswith(refused) or (event == "ctypes.dlopen" and arguments[0] is None):
             return  # the import of ctypes opens this program itself
-        raise error(f"{event}: a function that is judged may not do this")
+        raise error(f"{event}: {said}")
 
     return refuse
 

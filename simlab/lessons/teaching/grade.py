@@ -10,11 +10,13 @@ from simlab.lessons import book, course
 from simlab.lessons.exercise import Exercise, Outcome, Verdict, not_written
 from simlab.lessons.teaching.apart import Apart, Ended, Limits
 from simlab.lessons.teaching.attempts import Attempt, attempts
-from simlab.lessons.teaching.confined import OTHER
+from simlab.lessons.teaching.confined import OTHER, WALL
 from simlab.lessons.teaching.handed_in import Handed, handed_in, one_line, why, without
 from simlab.lessons.words import word
 
 ENDINGS = (".ipynb", ".py")
+UNUSABLE = ("arguments", "not_checked")
+"""Verdicts on what is left out."""
 
 
 class Mark(TypedDict):
@@ -48,15 +50,22 @@ class Judge(NamedTuple):
     limits: Limits
     apart: Apart
 
+    def knows(self, question: str) -> bool:
+        """Whether there is an exercise of this id."""
+        return question in self.known or question in book.JUDGED_BY_PROCESSES
+
     def verdict(self, attempt: Attempt) -> Verdict | None:
         """The verdict on a function; None where no exercise is known for it."""
         asked = self.known.get(attempt.question)
-        if asked is None and attempt.question not in book.JUDGED_BY_PROCESSES:
+        if not self.knows(attempt.question):
             return None
         text = attempt.text
         own = bool(text) and course.tree(text) == self.stubs.get(attempt.question)
         if own or course.untouched(attempt.question, text):
             return not_written(asked, "form.untouched")
+        if attempt.hidden:
+            text = word("form.uses_hidden", names=", ".join(attempt.hidden))
+            return Verdict(False, "form.uses_hidden", text)
         return (
             judged(asked, attempt, self.limits, self.apart)
             if asked
@@ -70,8 +79,8 @@ def grade(
     limits: Limits,
     each: Callable[[list[Handed]], Iterable[Handed]] = iter,
     stubs: Sequence[Attempt] = (),
-) -> tuple[list[Mark], list[str]]:
-    """(a mark for each learner and question, a line for each file that cannot be used or in part).
+) -> tuple[list[Mark], dict[str, str]]:
+    """(a mark for each learner and question, {a line: its learner} of each file that cannot be used or in part).
 
     questions: {name of a task: exercise} of one's own, beside the lessons'.
     each:      goes through the files, and may show how far it is.
@@ -92,22 +101,31 @@ def grade(
                 mark = _mark(file, question, verdict)
                 key = mark["who"], mark["question"] or mark["text"]
                 marks[key] = max(marks.get(key, mark), mark, key=_worth)
+    for mark in marks.values():
+        if mark["verdict"] in UNUSABLE:
+            wrong[f"{mark['file']}: {mark['question']}: {mark['text']}"] = mark["who"]
     return [marks[key] for key in sorted(marks)], wrong
 
 
-def _verdicts(file: Handed, judge: Judge, wrong: list[str]) -> Iterator[tuple[str, Verdict]]:
+def _verdicts(file: Handed, judge: Judge, wrong: dict[str, str]) -> Iterator[tuple[str, Verdict]]:
     """(question, verdict) of each function of a file; what cannot be used is a line of `wrong`."""
     try:
-        found, broken = attempts(file.path, judge.tasks)
+        found, broken, asked = attempts(file.path, judge.tasks)
     except InputError as error:
-        wrong.append(f"{file.name}: {why(error)}")
+        wrong[f"{file.name}: {why(error)}"] = file.who
         return
-    wrong += [f"{file.name}: {one_line(each.said)}" for each in broken if not each.question]
+    wrong |= {
+        f"{file.name}: {one_line(each.said)}": file.who for each in broken if not each.question
+    }
     for each in broken:
         if each.question is not None:
             yield each.question, Verdict(False, "form.syntax_error", each.said)
-    if not found and not broken and file.path.suffix == ".py":
-        wrong.append(f"{file.name}: it gives no function to task.check(…)")
+    given = {its.question for its in found} | {its.question for its in broken}
+    for question in asked:
+        if question not in given and judge.knows(question):
+            yield question, Verdict(False, "form.not_checked", word("form.not_checked"))
+    if not found and not broken and not asked and file.path.suffix == ".py":
+        wrong[f"{file.name}: it gives no function to task.check(…)"] = file.who
     unknown: dict[str, None] = {}
     for attempt in found:
         verdict = judge.verdict(attempt)
@@ -117,7 +135,8 @@ def _verdicts(file: Handed, judge: Judge, wrong: list[str]) -> Iterator[tuple[st
             yield attempt.question, verdict
     if unknown:
         names = ", ".join(map(one_line, unknown))
-        wrong.append(f"{file.name}: no exercise is known for {names}: --questions FILE defines it")
+        said = f"no exercise is known for {names}: --questions FILE defines it"
+        wrong[f"{file.name}: {said}"] = file.who
 
 
 def _worth(mark: Mark) -> int:
@@ -142,8 +161,9 @@ def judged(asked: Exercise, attempt: Attempt, limits: Limits, apart: Apart) -> V
     asked = replace(asked, limit_s=min(asked.limit_s, limits.seconds))
     found = apart.outcomes(attempt, cases, asked.limit_s, limits)
     if isinstance(found, Ended):
-        if found.late:
-            text = word("form.too_long", limit=f"{limits.seconds:g}")
+        if found.over:
+            waits = WALL * limits.seconds
+            text = word(f"form.{found.over}", limit=f"{limits.seconds:g}", wall=f"{waits:g}")
             return Verdict(False, "form.no_end", text)
         return Verdict(False, "form.ended", word("form.ended", how=found.how))
     last = found[-1] if found else Outcome()

@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from simlab.errors import InputError, shortened
-from simlab.input_files import read_text
+from simlab.input_files import read_bytes
 from simlab.lessons import NOTEBOOKS, book
 from simlab.lessons.teaching.handed_in import handed_in, one_line
 
 HEADS = ("who", "name", "learner", "student", "username", "login")
 """What the column of a roster's names is called, in any letters."""
 
+ENCODINGS = ("utf-8-sig", "gb18030")
+"""What a roster may be written in: a spreadsheet in Chinese saves its CSV as GB18030."""
 UNGRADED = "not graded: needs processes"
 
 
@@ -35,7 +37,11 @@ def roster(path: str | Path) -> list[str]:
     """The learners who should be there, in the order of the file: a name on each line or, of a file that
     ends in .csv, the column with one of the `HEADS`; the only column needs none. `InputError` for a file
     without names."""
-    lines = read_text(path, encoding="utf-8-sig").splitlines()
+    content = read_bytes(path)
+    encoding = next((its for its in ENCODINGS if _is(content, its)), None)
+    if encoding is None:
+        raise InputError(f"cannot read {str(path)!r}: save it as UTF-8 or GB18030")
+    lines = content.decode(encoding).splitlines()
     if Path(path).suffix.lower() == ".csv" and lines:
         rows = [*csv.reader(lines, delimiter=max(",;\t", key=lines[0].count))]
         heads = [cell.strip().lower() for cell in rows[0]]
@@ -51,6 +57,13 @@ def roster(path: str | Path) -> list[str]:
     if not names:
         raise InputError(f"{str(path)!r} has no names: give one on each line")
     return [*dict.fromkeys(names)]
+
+
+def _is(content: bytes, encoding: str) -> bool:
+    try:
+        return "\0" not in content.decode(encoding)
+    except UnicodeDecodeError:
+        return False
 
 
 def held_against(names: Iterable[str], there: Collection[str]) -> list[str]:
@@ -79,10 +92,14 @@ def asked(numbers: Collection[int], kinds: Collection[str]) -> list[str]:
 
 
 def by_learner(
-    rows: Sequence[Mapping[str, Any]], learners: Iterable[str] = (), columns: Iterable[str] = ()
+    rows: Sequence[Mapping[str, Any]],
+    learners: Iterable[str] = (),
+    columns: Iterable[str] = (),
+    *,
+    alone: bool = False,
 ) -> list[Learner]:
     """A row for each of the `learners`, and for each of `rows`: the `Row`s of a collection, or the `Mark`s of
-    a class. columns: questions that are there, too, where nobody has tried them."""
+    a class. columns: questions that are there, too, where nobody has tried them; alone: and no others."""
     names = {*columns}
     tried: dict[str, dict[str, bool]] = {who: {} for who in learners}
     ungraded: set[tuple[str, str]] = set()
@@ -91,6 +108,8 @@ def by_learner(
         if not row["question"]:
             continue
         name = row["question"] + (" prediction" if row.get("kind") == "prediction" else "")
+        if alone and name not in names:
+            continue
         names.add(name)
         if row["solved"] is not None:
             of_learner[name] = row["solved"]

@@ -10,6 +10,9 @@ from simlab.errors import InputError
 
 MOST_FILES = 20_000
 """The most files of a folder that are looked at."""
+READ = (".ipynb", ".py", ".json")
+"""How files end that a command of a class reads."""
+PACKED = (".zip", ".7z", ".rar", ".tar", ".gz", ".tgz", ".xz", ".bz2")
 NOT_ENTERED = ("__pycache__", "__MACOSX", ".ipynb_checkpoints", ".git")
 
 
@@ -55,16 +58,20 @@ def learners(folder: str | Path) -> dict[str, str]:
     return {one_line(path.name if path.is_dir() else path.stem): path.name for path in entries}
 
 
-def without(folder: str | Path, endings: Sequence[str], found: Sequence[Handed]) -> list[str]:
-    """A line for each learner of `folder` of whom no file was found that ends as one of `endings`."""
-    names = learners(folder)
-    missing = sorted(set(names) - {each.who for each in found})
+def without(folder: str | Path, endings: Sequence[str], found: Sequence[Handed]) -> dict[str, str]:
+    """{a line: its learner} of each file that no command of a class reads, and of each learner of `folder` of
+    whom nothing was found that ends as one of `endings`."""
+    names, top, lines = learners(folder), Path(folder), dict[str, str]()
     named = " or ".join(endings)
-    said = f"nothing that ends in {named} is in it"
-    return [
-        f"{one_line(names[who])}: {'unpack it first' if names[who].endswith('.zip') else said}"
-        for who in missing
-    ]
+    for path in _walk(top):
+        parts = path.relative_to(top).parts
+        if path.suffix not in READ and not path.name.startswith("."):
+            said = "unpack it first" if path.suffix in PACKED else f"it does not end in {named}"
+            who = parts[0] if len(parts) > 1 else path.stem
+            lines[f"{one_line('/'.join(parts))}: {said}"] = one_line(who)
+    for who in sorted(set(names) - {each.who for each in found} - {*lines.values()}):
+        lines[f"{one_line(names[who])}: nothing that ends in {named} is in it"] = who
+    return lines
 
 
 def _walk(top: Path) -> Iterator[Path]:

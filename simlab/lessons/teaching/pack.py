@@ -1,5 +1,6 @@
 """It makes the lessons of a class: learners' copies, which keep what was answered beside themselves."""
 
+import ast
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -12,6 +13,7 @@ from simlab.errors import InputError, shortened
 from simlab.input_files import read_bytes
 from simlab.lessons import NOTEBOOKS, course
 from simlab.lessons.copies import learner_copy
+from simlab.lessons.teaching.attempts import asked_in
 
 MOST_NOTEBOOK_BYTES = 32_000_000
 DEFINES = re.compile(r"\bexercise\(")
@@ -47,6 +49,8 @@ def pack(
         if path.name in files:
             raise InputError(f"--own {str(path)!r}: a file of this name is there already")
         text = read_bytes(path, MOST_NOTEBOOK_BYTES).decode("utf-8", "replace")
+        if path.suffix == ".py" and not solutions:
+            (text,) = _without_solutions([text])
         files[path.name] = (
             text if path.suffix == ".py" else _for_class(path, text, tongue, solutions)
         )
@@ -60,6 +64,11 @@ def _for_class(path: Path, text: str, tongue: str, solutions: bool) -> str:
         notebook = json.loads(text)
         copy = learner_copy(notebook, tongue)
         own = path.parent != NOTEBOOKS  # its texts are in its teacher's language, and stay
+        if own and not solutions:
+            codes = [its for its in copy["cells"] if its["cell_type"] == "code"]
+            texts = _without_solutions(["".join(its["source"]) for its in codes])
+            for its, source in zip(codes, texts):
+                its["source"] = source.splitlines(keepends=True)
         pairs = zip(notebook["cells"], copy["cells"])
         cells = [
             was if own and its["cell_type"] != "code" else _folded(its) if own else its
@@ -68,13 +77,57 @@ def _for_class(path: Path, text: str, tongue: str, solutions: bool) -> str:
         first = next((at for at, cell in enumerate(cells) if _is_work(cell)), len(cells))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"cannot read {str(path)!r}: it is no notebook") from error
-    source = CELL.format(tongue=tongue, solutions=solutions).splitlines(keepends=True)
-    words = {"cell_type": "code", "metadata": {"tags": ["class"]}, "source": source}
+    lines = CELL.format(tongue=tongue, solutions=solutions).splitlines(keepends=True)
+    words = {"cell_type": "code", "metadata": {"tags": ["class"]}, "source": lines}
     made: dict[str, Any] = {"outputs": [], "execution_count": None}
     if notebook.get("nbformat_minor", 0) >= 5:  # older ones have no names of cells
         made["id"] = "class"
     cells.insert(first, words | made)
     return json.dumps(copy | {"cells": cells}, ensure_ascii=False, indent=1) + "\n"
+
+
+def _without_solutions(sources: Sequence[str]) -> list[str]:
+    """The code of cells, without what a call of `exercise` has as `solution=`, and without a function that is
+    nothing else. Code that is no Python stays."""
+    trees = [*map(_tree, sources)]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    told = [
+        its.value
+        for node in nodes
+        if isinstance(node, ast.Call) and asked_in(node) is not None
+        for its in node.keywords
+        if its.arg == "solution"
+    ]
+    names = {its.id for its in told if isinstance(its, ast.Name)}
+    names -= {its.id for its in nodes if isinstance(its, ast.Name) and its not in told}
+    made = []
+    for source, tree in zip(sources, trees):
+        lines = source.encode().splitlines(keepends=True)
+        for node in reversed([*ast.walk(tree)]):
+            if node in told:
+                _replaced(lines, node, b"None")
+        for node in reversed(tree.body):
+            if isinstance(node, ast.FunctionDef) and node.name in names:
+                first = min([node.lineno, *(its.lineno for its in node.decorator_list)])
+                lines[first - 1 : node.end_lineno] = []
+        made.append(b"".join(lines).decode())
+    return made
+
+
+def _tree(source: str) -> ast.Module:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
+
+
+def _replaced(lines: list[bytes], node: Any, by: bytes) -> None:
+    """Put `by` in the place of an expression. The number of lines stays."""
+    first, last = node.lineno - 1, node.end_lineno - 1
+    rest = lines[last][node.end_col_offset :]
+    lines[first] = lines[first][: node.col_offset] + by + (rest if first == last else b"")
+    if first != last:
+        lines[first + 1 : last + 1] = [*[b""] * (last - first - 1), rest]
 
 
 def _is_work(cell: dict[str, Any]) -> bool:

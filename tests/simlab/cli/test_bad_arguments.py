@@ -1,5 +1,6 @@
 """A program that breaks a rule is status 1, a bad argument is status 2, each with one line."""
 
+import os
 import subprocess
 import sys
 
@@ -184,6 +185,16 @@ def test_a_reader_that_closes_the_pipe_early_causes_no_traceback():
         process.stdout.close()
         assert process.stderr.read() == ""
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize("line", ["class grade --schema", "--help", "class --help"])
+def test_a_schema_or_help_that_nobody_reads_to_its_end_causes_no_traceback(line):
+    here, there = os.pipe()
+    os.close(here)
+    command = [sys.executable, "-m", "simlab", *line.split()]
+    done = subprocess.run(command, cwd=ROOT, stdout=there, stderr=subprocess.PIPE, text=True)
+    os.close(there)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_help_names_every_command_and_the_exit_statuses():

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,6 +21,8 @@ from simlab.lessons.words import LANGUAGES, language, set_language
 PACKED = "class.zip"
 QUESTIONS = ("prediction", "exercise")
 """Functions that make a question of one's own."""
+OWN = re.compile(r"\boracle *=|\bsl\.prediction\(")
+"""What a file has that makes one."""
 
 
 class Packed(TypedDict):
@@ -72,6 +75,9 @@ def _pack(arguments: argparse.Namespace) -> int:
     lessons = [] if own and arguments.lessons is None else chosen(arguments.lessons or "")
     solutions = not arguments.without_solutions
     made = pack(lessons, own, arguments.lang or language(), solutions=solutions)
+    for file in own:
+        if OWN.search(made[Path(file).name]):
+            own_questions(file, "--own", QUESTIONS)
     try:
         if path.suffix != ".zip":
             refuse_existing([path / name for name in made], arguments.force)
@@ -209,7 +215,10 @@ def add_class(command: argparse.ArgumentParser) -> None:
         help="grade: your notebook that defines exercises of your own",
     )
     reading.add_argument(
-        "--limit-s", type=float, metavar="X", help="grade: seconds of a function (10)"
+        "--limit-s",
+        type=float,
+        metavar="X",
+        help="grade: seconds of the processor of a function (10)",
     )
     reading.add_argument(
         "--memory-gib", type=float, metavar="X", help="grade: memory of a function, GiB (1)"

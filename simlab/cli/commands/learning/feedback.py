@@ -13,8 +13,15 @@ HINTED = ("wrong", "mistake", "ranks_wrong", "not_written")
 SIGNS = {True: "✓", False: "✗", None: "–"}
 
 
-def feedback(who: str, marks: Iterable[Mark], own: Mapping[str, Exercise], tongue: str) -> str:
-    """The page of a learner as HTML, in "en" or "zh". own: {id: exercise} of questions of one's own."""
+def feedback(
+    who: str,
+    marks: Iterable[Mark],
+    left_out: Iterable[str],
+    own: Mapping[str, Exercise],
+    tongue: str,
+) -> str:
+    """The page of a learner as HTML, in "en" or "zh". left_out: lines on what of theirs could not be used;
+    own: {id: exercise} of questions of one's own."""
     marks = [mark for mark in marks if mark["who"] == who]
     parts = [f"<h1>{escape(who)}: {sum(mark['solved'] is True for mark in marks)} ✓</h1>"]
     for mark in marks:
@@ -27,6 +34,9 @@ def feedback(who: str, marks: Iterable[Mark], own: Mapping[str, Exercise], tongu
         if hints and mark["verdict"] in HINTED:
             head = word("form.hint", tongue=tongue, number=1)
             parts.append(f"<p><b>{escape(head)}:</b> {_text(hints[0])}</p>")
+    said = tuple(mark["text"] for mark in marks)
+    head = word("form.left_out", tongue=tongue)
+    parts += [f"<p>{head}{_text(line)}</p>" for line in left_out if not line.endswith(said)]
     body = "\n".join(parts)
     head = f'<meta charset="utf-8"><title>{escape(who)}</title>'
     return f'<!doctype html><html lang="{tongue}"><head>{head}</head><body>{body}</body></html>\n'

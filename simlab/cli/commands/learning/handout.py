@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from simlab.apps.lesson_cells import Guess, Task, as_html
 from simlab.errors import InputError
 from simlab.lessons import NOTEBOOKS, book, course
+from simlab.lessons.phrases import phrase
 from simlab.lessons.prediction import Choice, Number, Prediction
 from simlab.lessons.words import entry, has, word
 from simlab.views.language import CHINESE_PNG
@@ -185,7 +186,10 @@ def _still(data: Mapping[str, Any], tongue: str) -> str:
         picture = "".join(chosen or data["image/png"])
         return f'<img alt="" src="data:image/png;base64,{picture}">'
     text = "".join(data.get("text/markdown", ""))
-    return as_html(text) if text.startswith("|") else ""
+    if not text.startswith("|"):
+        return ""
+    parts = re.split(r"( *(?:(?<!\\)\||\n) *)", text)  # cells, and what is between them
+    return as_html("".join(phrase(part, tongue=tongue) for part in parts))
 
 
 def as_pdf(page: str) -> bytes:

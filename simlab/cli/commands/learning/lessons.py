@@ -5,12 +5,13 @@ from pathlib import Path
 from shlex import quote
 from typing import TypedDict
 
+from simlab.cli.commands.learning.reading import headings
 from simlab.cli.options import add_json_options
 from simlab.cli.output import print_json, print_table, print_text
 from simlab.errors import InputError
 from simlab.lessons import course
 from simlab.lessons.copies import copy_lessons
-from simlab.lessons.words import LANGUAGES, language
+from simlab.lessons.words import LANGUAGES, language, word
 
 
 class Copied(TypedDict):
@@ -97,14 +98,12 @@ def _list(arguments: argparse.Namespace, tongue: str) -> int:
         )
         for one in found
     ]
-    print_table(("lesson", "minutes", "processes", "numpy", "questions"), rows)
+    columns = ("lesson", "minutes", "processes", "numpy", "questions")
+    print_table(headings(columns, tongue), rows)
     print_text("")
     for one in found:
         print_text(f"{one['number']:>2}  {one['title']}: {' '.join(one['questions']) or '-'}")
-    print_text(
-        "\nMinutes are for reading, predicting, exercises and answering aloud, one sitting after the other. Processes "
-        "need torch; without it a lesson shows recorded runs."
-    )
+    print_text("\n" + word("form.columns.note", tongue=tongue))
     return 0
 
 

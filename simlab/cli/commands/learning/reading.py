@@ -34,7 +34,7 @@ from simlab.lessons.teaching.gradebook import (
 )
 from simlab.lessons.teaching.handed_in import learners
 from simlab.lessons.teaching.pack import chosen
-from simlab.lessons.words import language
+from simlab.lessons.words import language, word
 from simlab.units import GIB
 
 SUMS = ("who", "solved", "tried")
@@ -69,7 +69,7 @@ def collected(arguments: argparse.Namespace) -> int:
     """Run `class collect`."""
     of = _class(arguments)
     rows, wrong = collect(arguments.path)
-    head = ("who", "question", "kind", "tries", "solved", "time")
+    head = ("who", "question", "kind", "tries", "solved", "shown", "time")
     return _shown(arguments, of, "rows", rows, head, wrong, ("exercise", "prediction"))
 
 
@@ -92,11 +92,11 @@ def graded(arguments: argparse.Namespace) -> int:
     )
     own = {its.id: its for its in questions.values()}
     head = ("who", "question", "solved", "verdict")
-    status = _shown(arguments, of, "marks", marks, head, wrong, ("exercise",), [*own])
+    status = _shown(arguments, of, "marks", marks, head, [*wrong], ("exercise",), [*own])
     for who, page in pages.items():
-        if any(mark["who"] == who for mark in marks):
-            text = feedback(who, marks, own, arguments.lang or language())
-            write_file(str(page), partial(Path.write_text, data=text, encoding="utf-8"))
+        left = [line for line, its in wrong.items() if its == who]
+        text = feedback(who, marks, left, own, arguments.lang or language())
+        write_file(str(page), partial(Path.write_text, data=text, encoding="utf-8"))
     for mark in () if arguments.json else marks:
         if mark["solved"] is False or mark["verdict"] == "needs_processes":
             print_text(f"{mark['file']}: {mark['question']}: {mark['text']}")
@@ -153,7 +153,8 @@ def _shown(
     wrong = [*wrong, *(held_against(of.names, there) if of.names else [])]
     numbers = lessons_in(arguments.path, rows) if of.numbers is None else of.numbers
     names = dict.fromkeys([*of.names, *sorted(there)])
-    members = by_learner(rows, names, [*asked(numbers, kinds), *own])
+    alone = of.numbers is not None
+    members = by_learner(rows, names, [*asked(numbers, kinds), *own], alone=alone)
     if arguments.csv:
         write_file(arguments.csv, lambda path: _write_csv(path, head, rows))
     if arguments.by_learner:
@@ -161,14 +162,19 @@ def _shown(
     if arguments.json:
         print_json({name: [*rows], "learners": members, "wrong": [*wrong]})
     else:
-        print_table(head, [[_cell(row[column]) for column in head] for row in rows])
+        print_table(headings(head), [[_cell(row[column]) for column in head] for row in rows])
         if members:
             print_text("")
             sums: Sequence[Mapping[str, Any]] = members
-            print_table(SUMS, [[_cell(each[column]) for column in SUMS] for each in sums])
+            print_table(headings(SUMS), [[_cell(each[column]) for column in SUMS] for each in sums])
         for line in wrong:
-            print_text(f"left out: {line}")
+            print_text(f"{word('form.left_out')}{line}")
     return int(bool(wrong))
+
+
+def headings(columns: Sequence[str], tongue: str | None = None) -> list[str]:
+    """The headings of a table in the language of the class."""
+    return [word(f"form.columns.{column}", tongue=tongue) for column in columns]
 
 
 def _cell(value: Any) -> str:
@@ -176,10 +182,14 @@ def _cell(value: Any) -> str:
 
 
 def _write_csv(path: Path, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(rows[0] if rows else names)
-        writer.writerows([[_harmless(value) for value in row.values()] for row in rows])
+    lines = [
+        rows[0] if rows else names,
+        *([_harmless(its) for its in row.values()] for row in rows),
+    ]
+    plain = all(str(value).isascii() for line in lines for value in line)
+    encoding = "utf-8" if plain else "utf-8-sig"  # by which a spreadsheet knows it
+    with path.open("w", encoding=encoding, newline="") as file:
+        csv.writer(file).writerows(lines)
 
 
 def _harmless(value: Any) -> Any:
