@@ -12,7 +12,7 @@ from simlab import InputError, Model, Plan, load_cluster, predict
 from simlab.planner import Rejection, Space, advice, explanation, judged, search
 from simlab.planner.explain import _wider
 from simlab.planner.explanation_text import advice_text, explanation_text
-from simlab.planner.rank import predicted
+from simlab.planner.rank import family_of, predicted
 from simlab.planner.search import EARLY, MEMORY, REFUSED, SLOW
 from simlab.planner.space import BATCH, MODEL, SCHEDULE, divisors, microbatch_sizes
 
@@ -222,6 +222,21 @@ def test_the_reason_why_the_best_wins_adds_up(tight):
     assert why.changes[1].best.step_s <= best.step_s * (1 + 1e-9)
     json.dumps(why.to_dict())
     assert "Runner-up" in explanation_text(why)
+
+
+def test_the_best_of_each_family_is_what_trying_every_plan_finds():
+    space = replace(SPACE, cluster=with_memory(12e9), fixed={"stage_layers": "auto"})
+    found = search(space, kept=6, layered=0)
+    best: dict[str, float] = {}
+    for plan in space.candidates():
+        if isinstance(plan, Plan):
+            step = predict(GPT, plan, space.cluster)
+            if step.fit.fits:
+                name = family_of(plan)
+                best[name] = min(best.get(name, step.step_s), step.step_s)
+    del best[found.plans[0].family]
+    told = {name: rival.ranked.step_s for name, rival in explanation(found).families.items()}
+    assert told == pytest.approx(best, rel=1e-4)
 
 
 def test_where_no_plan_fits_the_change_that_it_advises_makes_one_fit():
