@@ -271,7 +271,7 @@ def _same(plan: Plan, other: Plan) -> bool:
 def advice(found: Search) -> Advice:
     """What to do where no plan of `found` fits: the bytes missing, and the cheapest change with which
     a plan fits. Changes are tried in this order: leave more to the search, keep the optimizer's
-    states on the hosts, and 2 to 64 times as many nodes."""
+    states on the hosts, and 2 to 64 times as many nodes, of which the number is then halved down."""
     missing_bytes, nearest = _nearest(found)
     if (
         len(same := {(its.reason, its.detail) for its in found.rejections}) == 1
@@ -284,9 +284,26 @@ def advice(found: Search) -> Advice:
             wider = search(space, kept=1, layered=0)
         except InputError:
             continue
+        if wider.plans and space.cluster.nodes > found.space.cluster.nodes:
+            return Advice(missing_bytes, nearest, *_fewest_nodes(space, wider.plans[0]))
         if wider.plans:
             return Advice(missing_bytes, nearest, text, wider.plans[0])
     return Advice(missing_bytes, nearest, "", None)
+
+
+def _fewest_nodes(space: Space, best: Ranked) -> tuple[str, Ranked]:
+    """(the change, the best plan) of the fewest nodes with which a plan fits, from half those of `space`
+    on, where more nodes are no worse than fewer. best: with those of `space`."""
+    few, many = space.cluster.nodes // 2, space.cluster.nodes
+    while many - few > 1:
+        nodes = (few + many) // 2
+        cluster = replace(space.cluster, nodes=nodes)
+        found = search(replace(space, cluster=cluster), kept=1, layered=0)
+        if found.plans:
+            many, best = nodes, found.plans[0]
+        else:
+            few = nodes
+    return f"take {many} nodes", best
 
 
 def _nearest(found: Search) -> tuple[float, str]:
