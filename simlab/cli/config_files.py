@@ -120,7 +120,10 @@ def config_text(settings: Mapping[str, Any], syntax: str) -> str:
     if syntax == "json":
         return json.dumps(settings, indent=2) + "\n"
     if syntax == "arguments":
-        lines = [flag if value is True else f"{flag} {value}" for flag, value in settings.items()]
+        words = {
+            flag: [] if value is True else str(value).split() for flag, value in settings.items()
+        }
+        lines = [shlex.join([flag, *its]) for flag, its in words.items()]
     elif syntax == "toml":
         lines = [line for key, table in settings.items() for line in _section(key, table)]
     else:

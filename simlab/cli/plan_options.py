@@ -197,6 +197,20 @@ def _is_changed(plan: Plan, facts: FieldFacts) -> bool:
     return facts.default is not None and bool(value != facts.default)
 
 
+WRITTEN_OUT = {
+    f"{word}{model}_parallel": degree
+    for degree, word in (
+        ("tp", "tensor"),
+        ("pp", "pipeline"),
+        ("dp", "data"),
+        ("cp", "context"),
+        ("ep", "expert"),
+    )
+    for model in ("", "_model")
+}
+"""{a degree as other projects write it, without _size: the field}"""
+
+
 def read_plan_file(path: str | Path, known: Iterable[str] = ()) -> dict[str, Any]:
     """{name: value} of the YAML file at `path`: plain values only, no code.
 
@@ -209,7 +223,8 @@ def read_plan_file(path: str | Path, known: Iterable[str] = ()) -> dict[str, Any
     there_is = list(dict.fromkeys([*FIELDS, *CLUSTER_OPTIONS, *known]))
     for name, value in content.items():
         if name not in there_is and name not in REALRUN_ONLY:
-            hint = did_you_mean(name, [*there_is, *REALRUN_ONLY]) or ";"
+            meant = WRITTEN_OUT.get(str(name).removesuffix("_size"), name)
+            hint = did_you_mean(meant, [*there_is, *REALRUN_ONLY]) or ";"
             raise InputError(
                 f"{path}: unknown name {shortened(name)}{hint} there is {', '.join(there_is)}"
             )

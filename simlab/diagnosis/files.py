@@ -92,6 +92,10 @@ def _files(path: Path) -> list[Path]:
     of_ranks = [one for one in inside if OF_A_RANK.search(one.name)]
     named = [*named, *(one for one in of_ranks if _is_left(one, named))] if named else of_ranks
     named = named or [one for one in inside if one.suffix in LOGS]
+    if not named and any(one.suffix == ".records" for one in inside):
+        raise InputError(
+            f"{str(path)!r} is of a run that did not finish: `realrun show {path}` says what it recorded"
+        )
     if not named:
         raise InputError(f"{str(path)!r}: no .json or .json.gz file in the folder, and no log")
     return named

@@ -100,6 +100,8 @@ class Graph:
     source: str = ""
     notes: tuple[str, ...] = ()
     launched: tuple[Launched, ...] = ()
+    within: tuple[dict[str, float], ...] = ()
+    """[of each rank, {dimension: seconds of communication that its compute holds}]; () if none does."""
 
     @classmethod
     def of(

@@ -10,6 +10,7 @@ of the same op that starts after its end is assumed to have waited for it.
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -20,6 +21,10 @@ from simlab.errors import InputError, shortened
 from simlab.program import Op, Program
 from simlab.trace import MESSAGE, SEND, Span, Trace
 
+HELD = (
+    "Ops hold their communication: the critical path and the savings count it as compute. `simlab simulate "
+    "--perfetto FILE` shows it apart."
+)
 PP = "pp"
 """The dimension of the messages between stages."""
 
@@ -33,7 +38,22 @@ def trace_graph(trace: Trace) -> Graph:
     maker = _Ops(trace) if _is_of_ops(trace) else _Layers(trace)
     name = str(trace.metadata.get("name", "trace"))
     source = f"{name}, {trace.metadata.get('source', 'trace')}"
-    return Graph.of(maker.works(), trace.ranks, source=source, notes=maker.notes)
+    within = _within(trace)
+    notes = (*maker.notes, *[HELD] * bool(within))
+    return replace(Graph.of(maker.works(), trace.ranks, source=source, notes=notes), within=within)
+
+
+def _within(trace: Trace) -> tuple[dict[str, float], ...]:
+    """[of each rank, {dimension: seconds}] of the communication that ops hold, as the metadata say."""
+    rows = trace.metadata.get("within_ops_s", [])
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise InputError(f"within_ops_s of a trace: {shortened(rows)}: give a table for each rank")
+    if len(rows) not in (0, trace.ranks):
+        raise InputError(f"within_ops_s of a trace: {len(rows)} rows for {trace.ranks} ranks")
+    return tuple(
+        {part: time_field(f"within_ops_s of {part}", its, 0) for part, its in row.items()}
+        for row in rows
+    )
 
 
 def _is_of_ops(trace: Trace) -> bool:

@@ -39,7 +39,16 @@ class Spent(NamedTuple):
 
 def time_spent(graph: Graph) -> list[Spent]:
     """[of each rank, its `Spent`], for one of the steps of `graph`."""
-    return [_Rank(graph, rank).spent() for rank in range(graph.ranks)]
+    each = [_Rank(graph, rank).spent() for rank in range(graph.ranks)]
+    return [_apart(*pair) for pair in zip(each, graph.within)] if graph.within else each
+
+
+def _apart(spent: Spent, within: dict[str, float]) -> Spent:
+    """`spent` with the communication that ops hold as what it is."""
+    parts = {*spent.exposed, *within}
+    exposed = {part: spent.exposed.get(part, 0.0) + within.get(part, 0.0) for part in parts}
+    compute = max(0.0, spent.compute - sum(within.values()))
+    return spent._replace(compute=compute, exposed=exposed)
 
 
 def mean_spent(each: list[Spent]) -> Spent:

@@ -1,6 +1,7 @@
 """It says why the best plan wins, what would change the choice, and what would have to change where
 no plan fits."""
 
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -28,7 +29,9 @@ from simlab.training.fit import judged
 from simlab.training.uncertainty import Uncertainty
 
 TRIED = 4
-"""How many of a family's most promising plans, or of the plans that miss least, are looked at."""
+"""How many of the plans that miss least are looked at."""
+MOST_TRIED = 64
+"""How many plans of a family are predicted to find one that fits."""
 MOST_TIMES = 64
 """The most times as many nodes that are tried where no plan fits."""
 LEFT_TO_SEARCH = (
@@ -190,9 +193,8 @@ class Explanation:
 def explanation(found: Search, *, full: bool = True) -> Explanation:
     """Why the best plan of `found` wins; `InputError` if no plan fits.
 
-    full: also the best of each family, and the searches for what would change the choice. A family
-          whose plans were all rejected by their least time is represented by the best of its four
-          most promising ones. A KeyboardInterrupt ends it; what is known is returned.
+    full: also the best of each family, for which more plans are predicted, and the searches for what would
+          change the choice. A KeyboardInterrupt ends it; what is known is returned.
     """
     if not found.plans:
         raise InputError("no plan fits, so that none wins: see `advice`")
@@ -223,21 +225,20 @@ def _rival(space: Space, why: Explanation, ranked: Ranked) -> Rival:
 
 
 def _families(found: Search) -> dict[str, Ranked]:
-    """{family: its best plan found}, without that of the best plan."""
-    space, best = found.space, found.plans[0]
-    families: dict[str, Ranked] = {}
-    for ranked in found.plans:
-        families.setdefault(ranked.family, ranked)
-    promising: dict[str, list[Plan]] = {}
-    for _, plan in found.slow:
+    """{family: its best plan}, without that of the best plan: also of the plans that the search did not
+    predict, those whose least time is shorter than that of their family's best. A family of which
+    `MOST_TRIED` of these do not fit is left out."""
+    space, families, tried = found.space, dict(found.families), Counter[str]()
+    for least_s, plan in found.slow:
         name = family_of(plan)
-        if name not in families and len(promising.setdefault(name, [])) < TRIED:
-            promising[name].append(plan)
-    for name, plans in promising.items():
-        tried = [prediction(space, plan) for plan in plans]
-        if fitting := [its for its in tried if isinstance(its, Ranked) and its.fit.fits]:
-            families[name] = min(fitting, key=lambda ranked: ranked.step_s)
-    del families[best.family]
+        if least_s >= families[name].step_s if name in families else tried[name] == MOST_TRIED:
+            continue
+        tried[name] += 1
+        ranked = prediction(space, plan)
+        if isinstance(ranked, Ranked) and ranked.fit.fits:
+            first = families.setdefault(name, ranked)
+            families[name] = min(first, ranked, key=lambda its: its.step_s)
+    del families[found.plans[0].family]
     return dict(sorted(families.items(), key=lambda item: item[1].step_s))
 
 
@@ -270,7 +271,7 @@ def _same(plan: Plan, other: Plan) -> bool:
 def advice(found: Search) -> Advice:
     """What to do where no plan of `found` fits: the bytes missing, and the cheapest change with which
     a plan fits. Changes are tried in this order: leave more to the search, keep the optimizer's
-    states on the hosts, and 2 to 64 times as many nodes."""
+    states on the hosts, and 2 to 64 times as many nodes, of which the number is then halved down."""
     missing_bytes, nearest = _nearest(found)
     if (
         len(same := {(its.reason, its.detail) for its in found.rejections}) == 1
@@ -283,9 +284,26 @@ def advice(found: Search) -> Advice:
             wider = search(space, kept=1, layered=0)
         except InputError:
             continue
+        if wider.plans and space.cluster.nodes > found.space.cluster.nodes:
+            return Advice(missing_bytes, nearest, *_fewest_nodes(space, wider.plans[0]))
         if wider.plans:
             return Advice(missing_bytes, nearest, text, wider.plans[0])
     return Advice(missing_bytes, nearest, "", None)
+
+
+def _fewest_nodes(space: Space, best: Ranked) -> tuple[str, Ranked]:
+    """(the change, the best plan) of the fewest nodes with which a plan fits, from half those of `space`
+    on, where more nodes are no worse than fewer. best: with those of `space`."""
+    few, many = space.cluster.nodes // 2, space.cluster.nodes
+    while many - few > 1:
+        nodes = (few + many) // 2
+        cluster = replace(space.cluster, nodes=nodes)
+        found = search(replace(space, cluster=cluster), kept=1, layered=0)
+        if found.plans:
+            many, best = nodes, found.plans[0]
+        else:
+            few = nodes
+    return f"take {many} nodes", best
 
 
 def _nearest(found: Search) -> tuple[float, str]:

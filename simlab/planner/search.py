@@ -80,6 +80,8 @@ class Search:
     """The fastest plans that fit, the best first."""
     rejections: list[Rejection] = field(default_factory=list)
     """Each plan, or set of degrees, that was rejected before its prediction or did not fit."""
+    families: dict[str, Ranked] = field(default_factory=dict)
+    """{family: the fastest plan of it that was predicted and fits}, kept or not."""
     slow: list[tuple[float, Plan]] = field(default_factory=list)
     """(least time in seconds, plan) of those that were never predicted, for they cannot win."""
     predictions: int = 0
@@ -291,6 +293,8 @@ def _take(found: Search, results: Iterable[Ranked | Rejection], kept: int) -> No
             found.rejections.append(ranked)
         elif ranked.fit.fits:
             found.plans.append(ranked)
+            first = found.families.setdefault(ranked.family, ranked)
+            found.families[ranked.family] = min(first, ranked, key=lambda its: its.step_s)
         else:
             missing, held = ranked.fit.missing_bytes, ranked.memory_bytes
             found.rejections.append(_too_large(ranked.plan, held, missing, "", predicted=True))

@@ -74,6 +74,9 @@ def predict(
     trace = _simulated(costs[0], program, walks, links, memory)
     trace.metadata["cluster"] = cluster.name
     last_s, spent = trace.end_s, [walk.parts for walk in walks]
+    held_s = [{n: getattr(its, n) for n in ("tp", "cp", "ep") if getattr(its, n)} for its in spent]
+    if any(held_s):
+        trace.metadata["within_ops_s"] = held_s
     parameters = rank_parameters(model, plan, program, layers)
     end = step_end(walks, trace, optimizer_s(costs, program, parameters, layers), links)
     trace.spans.extend(shown_spans(walks))

@@ -21,6 +21,7 @@ from simlab.diagnosis.hangs.calls import COUNTED_IN, RECV, SEND, Call, Calls, Gr
 from simlab.diagnosis.hangs.causes import hang_in
 from simlab.diagnosis.hangs.hang import Hang, ranks_text
 from simlab.diagnosis.hangs.waits import STUCK
+from simlab.errors import InputError
 
 CAUGHT = "Watchdog caught collective operation timeout"
 TIMEOUT = re.compile(
@@ -53,7 +54,8 @@ def hang_in_logs(logs: Sequence[tuple[int | None, str]]) -> Hang:
     """The `Hang` that the lines of some logs show.
 
     logs: (the rank whose log it is, None if of several or unknown; its text). A rank that others show
-    to exist and that has no such line has not come to the collective, or has died before.
+    to exist and that has no such line has not come to the collective, or has died before. `InputError`
+    where no line is of the watchdog.
     """
     timeouts: dict[tuple[int, int, str], _Timeout] = {}
     status: dict[tuple[int, int], tuple[str, int]] = {}  # {(rank, number): (group, last begun)}
@@ -77,6 +79,12 @@ def hang_in_logs(logs: Sequence[tuple[int | None, str]]) -> Hang:
                 status[rank, int(found["number"])] = group, int(found["last"])
             elif (found := ERROR.search(line)) and CAUGHT not in line:
                 errors.setdefault(rank, found[0][:200])
+    if not timeouts:
+        said = "".join(f"; the log of rank {rank} says: {its}" for rank, its in errors.items())
+        raise InputError(
+            f"no log has a line of torch's watchdog, such as '[Rank 3] {CAUGHT}: WorkNCCL(SeqNum=7, "
+            f"OpType=ALLREDUCE, ...)' or '[Rank 3] Work WorkNCCL(...) timed out in blocking wait'{said}"
+        )
     return _told(timeouts.values(), status, errors, heard)
 
 
@@ -106,7 +114,7 @@ def _told(
             calls.append(told)
             if last > one.number and not told.is_message:
                 calls.append(told._replace(name="", number=last, size=""))
-    hang = hang_in(Calls(calls, heard, ()), f"The logs have no line with {CAUGHT!r}.")
+    hang = hang_in(Calls(calls, heard, ()))
     silent = [rank for rank in hang.culprit if rank in errors]
     details = [f"The log of rank {rank} says: {errors[rank]}" for rank in silent]
     if any(call.is_message for call in calls):

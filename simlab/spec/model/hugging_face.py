@@ -59,7 +59,9 @@ def read_config(path: Path) -> dict[str, Any]:
     if "layers" in config and not {"model_type", "architectures"} & config.keys():
         return {"name": path.stem, "source": str(path)} | config
     try:
-        name = config.get("_name_or_path") or path.resolve().parent.name
+        name = config.get("_name_or_path") or (
+            path.resolve().parent.name if path.name == "config.json" else path.stem
+        )
         return sizes_of(config) | {"name": str(name), "source": str(path)}
     except InputError as error:
         raise InputError(f"{path}: {error}") from error

@@ -3,6 +3,7 @@ stderr, and a bad file is one line."""
 
 import json
 from dataclasses import replace
+from subprocess import run
 
 import pytest
 
@@ -553,3 +554,17 @@ def test_a_script_of_ms_swift_has_its_defaults(tmp_path, capsys, more, meant):
     usual |= {"sequence_parallel": True, "microbatches": 16} | meant
     assert {field: found["plan"][field] for field in usual} == usual
     assert any("packed sequences" in note for note in found["unsaid"])
+
+
+def test_what_is_written_passes_through_a_shell_and_comes_back(tmp_path, capsys):
+    layers = [2] * 8 + [1, 3]
+    plan = f"dp: 2\npp: 5\nmicrobatches: 10\nschedule: interleaved-1f1b\nchunks: 2\nstage_layers: {layers}\n"
+    (tmp_path / "plan.yaml").write_text(plan)
+    written, back = str(tmp_path / "back.sh"), str(tmp_path / "back.yaml")
+    assert main(["convert", str(tmp_path / "plan.yaml"), "--to", "megatron", "--out", written]) == 0
+    line = " ".join((tmp_path / "back.sh").read_text().split("\n"))
+    heard = run(["bash", "-c", f"printf '%s\\n' {line}"], capture_output=True, text=True)
+    assert "Ett|tt|tt|tt|tt|tt|tt|tt|t|tttL" in heard.stdout.split("\n") and not heard.stderr
+    assert main(["convert", written, "--gpus", "10", "--out", back]) == 0, capsys.readouterr().err
+    made = Plan(**plan_part(read_plan_file(back)))
+    assert (made.chunks, made.stage_layers, made.pp) == (2, tuple(layers), 5)

@@ -69,3 +69,20 @@ def test_a_folder_that_is_no_text_is_refused(tmp_path, capsys):
     path.write_text("pp: 2\nout: 5\n")
     assert realrun_main(["--plan", str(path)]) == 2
     assert "out = 5: give a text, in quotes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("written", "field"),
+    [
+        ("tensor_parallel", "tp"),
+        ("tensor_model_parallel_size", "tp"),
+        ("pipeline_parallel_size", "pp"),
+        ("data_parallel", "dp"),
+        ("context_parallel_size", "cp"),
+        ("expert_parallel", "ep"),
+    ],
+)
+def test_a_degree_written_out_is_known_as_its_field(tmp_path, capsys, written, field):
+    (tmp_path / "plan.yaml").write_text(f"{written}: 2\n")
+    assert simlab_main(["simulate", "--plan", str(tmp_path / "plan.yaml")]) == 2
+    assert f"unknown name '{written}', did you mean '{field}'?" in capsys.readouterr().err

@@ -267,3 +267,9 @@ def test_torchs_own_file_names_are_read_and_its_pickles_are_not(tmp_path, capsys
     assert "nccl_trace_rank_0" in refused(capsys, ["why", str(tmp_path)])
     (tmp_path / "nccl_trace_rank_0.json").write_text(dump)
     assert main(["why", str(tmp_path)]) == 0
+
+
+def test_the_folder_of_a_run_that_did_not_finish_names_the_command_that_shows_it(tmp_path, capsys):
+    (tmp_path / "rank0.records").write_bytes(b"")
+    assert main(["why", str(tmp_path)]) == 2
+    assert f"realrun show {tmp_path}" in " ".join(capsys.readouterr().err.split())

@@ -1,5 +1,6 @@
 """A replay with other times of ops is what a new simulation with those times gives."""
 
+from dataclasses import replace
 from itertools import accumulate
 
 import pytest
@@ -179,3 +180,18 @@ def test_a_message_that_a_busy_receiver_took_late_is_not_what_made_the_step_long
     assert found.savings[0].what == known.savings[0].what == "compute B"
     for part in ("compute", "pp"):
         assert theirs[part] == pytest.approx(ours[part], abs=0.02 * found.step_s)
+
+
+def test_communication_within_the_ops_of_a_prediction_is_no_compute():
+    cluster = sl.load_cluster("dgx-h100", nodes=2)
+    slow = replace(cluster.inter, bandwidth_bytes_per_s=1e9)
+    cluster = replace(cluster, inter=slow)
+    plan = sl.Plan(tp=16, microbatches=2, sequence_parallel=True)
+    step = sl.predict(replace(sl.load_model("llama-3-8b"), heads=32, kv_heads=32), plan, cluster)
+    told = diagnose(trace_graph(sl.Trace.from_json(step.trace.to_json())))
+    (parts,) = step.spent
+    assert told.spent.exposed["tp"] == pytest.approx(parts.tp)
+    assert told.spent.compute == pytest.approx(parts.compute + parts.host)
+    assert told.spent.total == pytest.approx(step.step_s)
+    assert told.bottleneck == "communication" and parts.tp > parts.compute
+    assert "--perfetto" in str(told)

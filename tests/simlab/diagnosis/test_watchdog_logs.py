@@ -127,9 +127,14 @@ def test_logs_of_several_ranks_are_files_of_a_folder(tmp_path, capsys):
     )
 
 
-def test_logs_without_such_lines_are_said_to_have_none(tmp_path, capsys):
-    (tmp_path / "job.log").write_text("step 1, loss 2.5\n")
-    assert main(["why", str(tmp_path / "job.log")]) == 0
-    assert "Watchdog caught collective operation timeout" in " ".join(
-        capsys.readouterr().out.split()
-    )
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("hello", "such as '[Rank 3] Watchdog caught collective operation timeout: WorkNCCL("),
+        ("[rank1]: ValueError: no such file", "; the log of rank 1 says: ValueError: no such file"),
+    ],
+)
+def test_logs_without_a_line_of_the_watchdog_are_refused(tmp_path, capsys, line, says):
+    (tmp_path / "job.log").write_text(f"{line}\n")
+    assert main(["why", str(tmp_path / "job.log")]) == 2
+    assert says in " ".join(capsys.readouterr().err.split())

@@ -1,5 +1,6 @@
 """Options of `simlab operations` that no training has: one line, and never a hang."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -91,3 +92,15 @@ def test_a_number_of_threads_of_many_digits_is_too_many(tmp_path):
     machine = replace(examined(str(tmp_path)), environment={"OMP_NUM_THREADS": "9" * 5000})
     (cores,) = [one for one in findings(machine) if one.subject == "cores"]
     assert "set OMP_NUM_THREADS" in cores.to_do and len(cores.found) < 200
+
+
+@pytest.mark.parametrize(("given", "spares"), [([], 0), (["--spare-gpus", "8"], 8)])
+def test_the_gpus_that_stand_ready_follow_those_that_train_and_are_said(capsys, given, spares):
+    command = ["operations", "cost", "--gpus", "48", *given]
+    assert main(command) == 0 and f"stand ready: {spares}" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    assert main([*command, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["spare_gpus"] == spares
+    assert said["spares"] == pytest.approx(said["gpus"] * spares / 48)

@@ -12,8 +12,8 @@ from simlab import InputError, Model, Plan, load_cluster, predict
 from simlab.planner import Rejection, Space, advice, explanation, judged, search
 from simlab.planner.explain import _wider
 from simlab.planner.explanation_text import advice_text, explanation_text
-from simlab.planner.rank import predicted
-from simlab.planner.search import EARLY, MEMORY, REFUSED, SLOW
+from simlab.planner.rank import family_of, predicted
+from simlab.planner.search import EARLY, MEMORY, REFUSED, SLOW, Search
 from simlab.planner.space import BATCH, MODEL, SCHEDULE, divisors, microbatch_sizes
 
 GPT = Model(
@@ -224,6 +224,21 @@ def test_the_reason_why_the_best_wins_adds_up(tight):
     assert "Runner-up" in explanation_text(why)
 
 
+def test_the_best_of_each_family_is_what_trying_every_plan_finds():
+    space = replace(SPACE, cluster=with_memory(12e9), fixed={"stage_layers": "auto"})
+    found = search(space, kept=6, layered=0)
+    best: dict[str, float] = {}
+    for plan in space.candidates():
+        if isinstance(plan, Plan):
+            step = predict(GPT, plan, space.cluster)
+            if step.fit.fits:
+                name = family_of(plan)
+                best[name] = min(best.get(name, step.step_s), step.step_s)
+    del best[found.plans[0].family]
+    told = {name: rival.ranked.step_s for name, rival in explanation(found).families.items()}
+    assert told == pytest.approx(best, rel=1e-4)
+
+
 def test_where_no_plan_fits_the_change_that_it_advises_makes_one_fit():
     space = replace(SPACE, cluster=with_memory(2.5e9))
     found = search(space)
@@ -233,6 +248,17 @@ def test_where_no_plan_fits_the_change_that_it_advises_makes_one_fit():
     told = advice(found)
     assert 0 < told.missing_bytes < 2.5e9 and told.best is not None and told.best.fit.fits
     assert told.change in advice_text(told)
+
+
+@pytest.mark.parametrize("needed", [2, 3, 10, 16, 33])
+def test_advice_takes_no_more_nodes_than_are_needed(monkeypatch, needed):
+    fits = search(SPACE, kept=1, layered=0)
+
+    def searched(space, **given):
+        return fits if space.cluster.nodes >= needed else Search(space)
+
+    monkeypatch.setattr("simlab.planner.explain.search", searched)
+    assert advice(Search(SPACE)).change == f"take {needed} nodes"
 
 
 def test_advice_first_gives_up_what_was_fixed():

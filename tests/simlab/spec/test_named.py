@@ -1,6 +1,7 @@
 """Where a function takes a model or a cluster, the name of one in the catalogue will do; a wrong order and
 a wrong name are said in one line."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -85,3 +86,12 @@ def test_all_names_that_have_the_text_in_them_are_meant_and_else_the_nearest(nam
 @pytest.mark.parametrize("name", ["", "x", 8, None, "nothing like it"])
 def test_what_is_like_nothing_is_not_guessed(name):
     assert did_you_mean(name, sl.clusters()) == ""
+
+
+@pytest.mark.parametrize(("file", "name"), [("mine/config.json", "mine"), ("mine/13b.json", "13b")])
+def test_a_models_file_names_it_unless_it_is_called_as_all_are(tmp_path, file, name):
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    more = {"vocab_size": 100, "intermediate_size": 128, "max_position_embeddings": 32}
+    (tmp_path / "mine").mkdir()
+    (tmp_path / file).write_text(json.dumps({"model_type": "llama", **sizes, **more}))
+    assert sl.load_model(str(tmp_path / file)).name == name

@@ -49,6 +49,8 @@ from simlab.operations.stragglers import StepsFacts
 from simlab.spec.fields import documented_fields
 
 Values = Mapping[str, Any]
+TRAINING_PER_SPARE = 128
+"""The GPUs that train for each one that stands ready, where nothing else is said."""
 
 
 class Run(RunFacts):
@@ -90,6 +92,7 @@ class OfCost(Totals):
     """What is said of a cost beside its fields."""
 
     subject: Literal["cost"]
+    spare_gpus: int
 
 
 Answer = Run | Interval | Stragglers | Queue | Replan | Annotated[dict[str, Any], Cost, OfCost]
@@ -212,7 +215,9 @@ _COST = {
     "tokens_per_s": Option(float, 7e6, "tokens in a second while nothing goes wrong"),
     "gpus": Option(int, 16_384, "GPUs that train"),
     "goodput": Option(float, 0.9, "part of the time that counts"),
-    "spare_gpus": Option(int, 128, "GPUs that stand ready"),
+    "spare_gpus": Option(
+        int, None, f"GPUs that stand ready; without it one for each {TRAINING_PER_SPARE} that train"
+    ),
     "kept_bytes": Option(float, 1e14, "bytes of the checkpoints that are kept"),
 }
 OPTIONS: dict[str, Option] = (
@@ -303,7 +308,10 @@ def _answer_replan(values: Values) -> Facts:
 
 def _answer_cost(values: Values) -> Facts:
     prices = Prices(**{name: values[name] for name in _PRICES})
-    return training_cost(prices=prices, **{name: values[name] for name in _COST}).to_dict()
+    spares = values["spare_gpus"]
+    spares = values["gpus"] // TRAINING_PER_SPARE if spares is None else spares
+    given = {name: values[name] for name in _COST} | {"spare_gpus": spares}
+    return {**training_cost(prices=prices, **given).to_dict(), "spare_gpus": spares}
 
 
 _RUN = (*_RATE, *_FLEET, *_PLAN)

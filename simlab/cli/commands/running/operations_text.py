@@ -108,4 +108,7 @@ def show_cost(result: Facts) -> None:
     parts = ", ".join(
         f"{name} {result[name]:,.0f}" for name in ("gpus", "spares", "storage", "power")
     )
-    print_text(f"  {parts}; {result['of_failures']:.1%} of it because of failures")
+    print_text(
+        f"  {parts}; {result['of_failures']:.1%} of it because of failures; GPUs that stand ready: "
+        f"{result['spare_gpus']}"
+    )
