@@ -15,7 +15,7 @@ SOURCES = [*ROOT.glob("simlab/**/*.py"), *ROOT.glob("realrun/**/*.py")]
 NOTEBOOKS = [*ROOT.glob("notebooks/*.ipynb")]
 PUT_TOGETHER = {
     *("are within", "stages do", "while running", "messages all", "messages alone"),
-    *("Paced links", "Plain loopback", "tree nowhere", "order held", "some contributions", "contributions summed"),
+    *("Paced links", "Plain loopback", "tree nowhere", "order held"),
     *("bubble idle_over_ideal", "bubble idle_over_makespan", "bubble longest_stage", "microbatch held"),
     *("is tight", "run of", "not sent", "have called", "have not"),
     *("recompute full", "recompute none", "recompute selective", "microbatch a", "pp message"),
