@@ -74,7 +74,7 @@ def _draw_to_zoom(figure: Any) -> None:
     as they are drawn."""
     png = _png(_chinese(figure) if language() == "zh" else figure)
     data: dict[str, Any] = {"image/png": png, "text/plain": repr(figure)}
-    charts = figure.charts() if figure.charts else []
+    charts = figure.charts
     if charts and all(isinstance(mark, CURVES) for chart in charts for mark in chart.marks):
         with suppress(MissingLibrary):
             drawn = json.loads(figure.plotly(tongue=language()).to_json())
