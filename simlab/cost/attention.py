@@ -21,11 +21,10 @@ def attention_s(
     block of queries at the end.
 
     With context parallelism, the half of the rank that has most of it. The last 128 queries see all
-    keys, on one multiprocessor, while
-    the others have nothing left: a term that matters with few heads. Where the mask leaves nothing
-    (`share` 0) no kernel runs. In fp8 recipes attention stays in 16 bits unless its kernel is another;
-    in 8 bits cuDNN's backward computes all tiles of a causal mask, whatever the window. peak_flops: of
-    the GPU, in the kernel's bits, per second; sms: those of its `gpu_sms` multiprocessors that compute it.
+    keys, on one multiprocessor, while the others have nothing left: a term that matters with few heads.
+    Where the mask leaves nothing (`share` 0) no kernel runs. In 8 bits cuDNN's backward computes all tiles
+    of a causal mask, whatever the window. peak_flops: of the GPU, in the kernel's bits, per second; sms:
+    those of its `gpu_sms` multiprocessors that compute it.
     """
     if not kernel.share:
         return 0.0

@@ -80,8 +80,9 @@ def kernel_s(
         return alone_s if beside_bytes_per_s is None else alone_s * rounds_beside(kernel, gpu)
     if isinstance(kernel, Attention):
         reached = efficiencies_of(gpu)
-        in_eight_bits = "flash-fp8" == kernel.generation in reached.attention
-        own = "fp8" if in_eight_bits else "fp16" if precision in ("fp16", "fp32") else "bf16"
+        own = "fp16" if precision in ("fp16", "fp32") else "bf16"
+        if kernel.generation == "flash-fp8" and "flash-fp8" in reached.attention:
+            own = "fp8"  # in other plans of 8 bits attention stays in 16
         sms = gpu.sms if beside_bytes_per_s is None else free_sms(gpu)
         return attention_s(kernel, reached, peak_flops(gpu, own), gpu.sms, sms)
     if isinstance(kernel, Memory):
